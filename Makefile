@@ -1,0 +1,46 @@
+PYTHON ?= $(shell command -v python3.11 || command -v python3)
+VENV   := .venv
+BIN    := $(VENV)/bin
+STAMP  := $(VENV)/.locked
+
+.DEFAULT_GOAL := help
+.PHONY: demo test test-slow check bench lock clean help
+
+$(STAMP): requirements.lock pyproject.toml
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/pip install --quiet --disable-pip-version-check --require-hashes -r requirements.lock
+	$(BIN)/pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation --editable .
+	touch $@
+
+demo: $(STAMP) ## cut pool1..res2a_relu out of a ResNet-50, prove it, export it as float16
+	$(BIN)/python -m fixtures.demo build/demo
+
+test: $(STAMP) ## run the quick tests
+	$(BIN)/python -m pytest -n 2 -m "not slow"
+
+test-slow: $(STAMP) ## run the slow tests
+	$(BIN)/python -m pytest -n 2 -m slow
+
+check: $(STAMP) ## formatting, lint, types
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+
+bench: .venv-bench/.locked ## measure CPU and memory beside the peers, in one run
+	.venv-bench/bin/python -m benchmarks.cut
+
+.venv-bench/.locked: benchmarks/requirements.lock pyproject.toml
+	$(PYTHON) -m venv .venv-bench
+	.venv-bench/bin/pip install --quiet --disable-pip-version-check --require-hashes -r benchmarks/requirements.lock
+	.venv-bench/bin/pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation --editable .
+	touch $@
+
+lock: ## write the lock files anew (needs uv)
+	uv pip compile --universal --upgrade --generate-hashes --no-header --no-annotate --quiet --group dev pyproject.toml -o requirements.lock
+	uv pip compile --universal --upgrade --generate-hashes --no-header --no-annotate --quiet --group bench pyproject.toml -o benchmarks/requirements.lock
+
+clean: ## remove what make has built
+	rm -rf $(VENV) .venv-bench build
+
+help: ## show this list
+	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/\1\t\2/p' $(MAKEFILE_LIST) | expand -t 12
