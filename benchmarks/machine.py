@@ -1,0 +1,39 @@
+"""This machine -> what a reader needs to compare figures: its class and the versions that ran on it."""
+
+from __future__ import annotations
+
+import os
+import platform
+from importlib import metadata
+from pathlib import Path
+
+PACKAGES = ("subcut", "onnx", "onnxruntime", "numpy", "protobuf", "onnx_ir", "onnx-graphsurgeon", "polygraphy")
+
+
+def first(path: str, key: str) -> str:
+    """The value of the first `key : value` line of a file in /proc."""
+    for line in Path(path).read_text().splitlines():
+        name, _, value = line.partition(":")
+        if name.strip() == key:
+            return value.strip()
+    return "unknown"
+
+
+def version(package: str) -> str:
+    try:
+        return metadata.version(package)
+    except metadata.PackageNotFoundError:
+        return "not installed"
+
+
+def describe(floor: float) -> dict[str, object]:
+    """`floor`: MiB that the smallest child shows as its peak."""
+    return {
+        "cpu": first("/proc/cpuinfo", "model name"),
+        "cores": os.cpu_count(),
+        "memory_gib": round(int(first("/proc/meminfo", "MemTotal").split()[0]) / 2**20, 1),
+        "os": f"{platform.freedesktop_os_release().get('PRETTY_NAME', '')}, Linux {platform.release()}",
+        "python": platform.python_version(),
+        "versions": {package: version(package) for package in PACKAGES},
+        "floor_mib": round(floor, 1),
+    }

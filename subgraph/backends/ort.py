@@ -1,0 +1,185 @@
+"""onnxruntime on the CPU. With optimisations off and a fixed thread count it is the reference."""
+
+from __future__ import annotations
+
+import ctypes
+import math
+import re
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from subgraph import wire
+from subgraph.errors import BackendError, ModelError, Refused
+from subgraph.tensors import NOT_NUMPY, PACKED, Value, np_dtype, parse_type, to_bits
+
+Run = Callable[[Mapping[str, Value], Sequence[str]], dict[str, tuple[str, Value]]]
+
+LEVELS = {"disable": "ORT_DISABLE_ALL", "basic": "ORT_ENABLE_BASIC", "extended": "ORT_ENABLE_EXTENDED", "all": "ORT_ENABLE_ALL"}  # fmt: skip
+
+
+def version() -> str:
+    """The runtime's version."""
+    import onnxruntime
+
+    return str(onnxruntime.__version__)
+
+
+def load(model: Path, options: Mapping[str, Any]) -> Run:
+    """Build a session.
+
+    `options`: `opt` (disable, basic, extended, all), `threads` (intra-op), `weights` (the folder that external data is
+    relative to, where it is not the model's own).
+
+    Raises:
+        BackendError: onnxruntime is not installed or does not load.
+        Refused: it does not accept this model.
+    """
+    try:
+        import onnxruntime as ort
+    except ImportError as e:
+        raise BackendError(f"onnxruntime cannot be loaded: {e}", "pip install onnxruntime") from e
+    ort.set_default_logger_severity(4)
+    settings = ort.SessionOptions()
+    settings.graph_optimization_level = getattr(ort.GraphOptimizationLevel, LEVELS[options.get("opt", "disable")])
+    settings.intra_op_num_threads = int(options.get("threads", 1))
+    settings.inter_op_num_threads = 1
+    settings.use_deterministic_compute = True
+    settings.enable_cpu_mem_arena = False
+    try:
+        if weights := options.get("weights"):
+            settings.add_session_config_entry("session.model_external_initializers_file_folder_path", str(weights))
+            session = ort.InferenceSession(model.read_bytes(), settings, providers=["CPUExecutionProvider"])
+        else:
+            session = ort.InferenceSession(str(model), settings, providers=["CPUExecutionProvider"])
+    except Exception as e:
+        raise _refusal(e) from e
+    return _Session(session)
+
+
+class _Session:
+    def __init__(self, session: Any) -> None:
+        self.session = session
+        self.inputs = {i.name: i.type for i in session.get_inputs()}
+        self.outputs = {o.name: o.type for o in session.get_outputs()}
+
+    def __call__(self, feeds: Mapping[str, Value], outputs: Sequence[str]) -> dict[str, tuple[str, Value]]:
+        """Run once.
+
+        Types that numpy lacks travel as OrtValue, sequences and optionals as Python objects; a session whose inputs
+        mix both cannot be run from Python.
+        """
+        own = [n for n in outputs if _own(self.outputs[n])]
+        plain = [n for n in outputs if n not in own]
+        feed_own = any(_own(self.inputs[n]) for n in feeds)
+        found: dict[str, Value] = {}
+        try:
+            if plain and not feed_own:
+                found.update(zip(plain, self.session.run(plain, dict(feeds)), strict=True))
+                plain = []
+            if own or plain:
+                values = {n: _wrap(v, self.inputs[n]) for n, v in feeds.items()}
+                names = own + plain
+                results = self.session.run_with_ort_values(names, values)
+                found.update((n, _unwrap(v, self.outputs[n])) for n, v in zip(names, results, strict=True))
+        except Exception as e:
+            raise ModelError(
+                f"onnxruntime failed while running: {_plain(e)}", "are the inputs what the model expects?"
+            ) from e
+        return {n: (self.outputs[n], found[n]) for n in outputs}
+
+
+def _own(type_text: str) -> bool:
+    return parse_type(type_text)[1] in NOT_NUMPY
+
+
+def _wrap(value: Any, type_text: str) -> Any:
+    """A numpy array as an OrtValue of any element type."""
+    import numpy as np
+    import onnxruntime as ort
+
+    form, dtype = parse_type(type_text)
+    if form != "tensor":
+        raise ModelError(f"onnxruntime's Python cannot be fed {type_text} beside a type that numpy lacks")
+    if dtype not in NOT_NUMPY:
+        return ort.OrtValue.ortvalue_from_numpy(np.asarray(value))
+    bits = np.ascontiguousarray(to_bits(value, dtype))
+    if dtype in PACKED:  # the buffer of a packed tensor is as long as its shape says; the packed bytes come first
+        packed = pack(bits, dtype)
+        bits = np.zeros(bits.shape, np.uint8)
+        bits.reshape(-1)[: packed.size] = packed
+    return ort.OrtValue.ortvalue_from_numpy_with_onnx_type(bits, wire.TYPE_NUMBERS[dtype])
+
+
+def _unwrap(value: Any, type_text: str) -> Any:
+    """An OrtValue as a numpy array; element types that numpy lacks are read from memory."""
+    import numpy as np
+
+    form, dtype = parse_type(type_text)
+    if dtype not in NOT_NUMPY:
+        return value.numpy()
+    if form != "tensor":
+        raise ModelError(f"onnxruntime's Python cannot give {type_text}", "cut elsewhere: between plain tensors")
+    shape = tuple(value.shape())
+    count = math.prod(shape)
+    bits = wire.TYPES[wire.TYPE_NUMBERS[dtype]][1]
+    data = ctypes.string_at(value.data_ptr(), (count * bits + 7) // 8) if count else b""
+    if dtype in PACKED:
+        return unpack(np.frombuffer(data, np.uint8), dtype, count).reshape(shape)
+    return np.frombuffer(data, np_dtype(dtype)).reshape(shape)
+
+
+def pack(bits: Any, dtype: str) -> Any:
+    """Low bits of each byte → packed bytes, first element lowest (onnx.proto, TensorProto.raw_data)."""
+    import numpy as np
+
+    width = wire.TYPES[wire.TYPE_NUMBERS[dtype]][1]
+    per = 8 // width
+    flat = np.zeros(-(-bits.size // per) * per, np.uint8)
+    flat[: bits.size] = bits.reshape(-1)
+    lanes = flat.reshape(-1, per)
+    out = np.zeros(len(lanes), np.uint8)
+    for i in range(per):
+        out |= lanes[:, i] << np.uint8(i * width)
+    return out
+
+
+def unpack(data: Any, dtype: str, count: int) -> Any:
+    """The inverse of `pack`, as an array of the true type."""
+    import numpy as np
+
+    width = wire.TYPES[wire.TYPE_NUMBERS[dtype]][1]
+    lanes = [(data >> np.uint8(i * width)) & np.uint8((1 << width) - 1) for i in range(8 // width)]
+    flat = np.stack(lanes, axis=-1).reshape(-1)[:count].astype(np.uint8)
+    return flat.view(np_dtype(dtype)) if not dtype.startswith("int") else _signed(flat, width).astype(np_dtype(dtype))
+
+
+def _signed(flat: Any, width: int) -> Any:
+    import numpy as np
+
+    return ((flat ^ np.uint8(1 << (width - 1))).astype(np.int8) - np.int8(1 << (width - 1))).astype(np.int8)
+
+
+def _plain(e: Exception) -> str:
+    """onnxruntime's message without its prefix, source lines and repetitions; at most 400 characters."""
+    text = re.sub(r"^\[ONNXRuntimeError\] : \d+ : (\w+ : )?", "", " ".join(str(e).split()))
+    text = re.sub(r"(/[\w./-]+\.(cc|h)):\d+ \S+( const)? ?", "", text)
+    return text[:400]
+
+
+def _refusal(e: Exception) -> Refused:
+    text = _plain(e)
+    hint = "`--no-capture` cuts without running the model"
+    if "is not a registered function/op" in text:
+        hint = f"an op that onnxruntime does not know: {hint}"
+    elif "IR_VERSION" in text.upper().replace(" ", "_") or "opset" in text.lower():
+        hint = f"newer than this onnxruntime ({version()}): pip install -U onnxruntime, or {hint}"
+    return Refused(f"the reference (onnxruntime {version()}) refuses the model: {text}", hint)
+
+
+def warm() -> None:
+    """Import the runtime ahead of the first model."""
+    import contextlib
+
+    with contextlib.suppress(ImportError):  # `load` reports it
+        import onnxruntime  # noqa: F401

@@ -1,0 +1,175 @@
+"""Graph + feeds -> Tensors: reference values of chosen tensors, from one run of only their ancestors.
+
+The ancestors are themselves a cut, from the model's inputs to the tensors. Its weights stay where they are: the runtime
+reads aligned external data in place. Other large weights are copied aside at aligned offsets, because kernels give other
+last bits on unaligned memory.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+from subgraph import inputs as feeding
+from subgraph import region as regions
+from subgraph import wire
+from subgraph.cut import build
+from subgraph.errors import ModelError
+from subgraph.graph import Graph
+from subgraph.tensors import Record, Tensors, load
+from subgraph.worker import Worker
+
+KERNEL_ALIGN = 64  # bytes; what onnxruntime's own allocator gives
+MAX_THREADS = 8  # more give nothing for one small run, and other bits on each machine
+
+
+def threads() -> int:
+    """Intra-op threads of the reference: the cores we may use, at most `MAX_THREADS`. Recorded with every result."""
+    usable = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return min(usable, MAX_THREADS)
+
+
+@dataclass(frozen=True)
+class Captured:
+    """What one sample gave.
+
+    Attributes:
+        label: the sample's name; empty where there is only one.
+        tensors: record by tensor; files are relative to the folder that was written into.
+        fed: the model inputs that were fed (records without files), and where each came from.
+    """
+
+    label: str
+    tensors: dict[str, Record]
+    fed: dict[str, Record]
+    origins: dict[str, str]
+
+
+class Reference:
+    """onnxruntime on the CPU, optimisations off, fixed thread count, in a process of its own.
+
+    The process starts at once, so that the runtime is imported while the caller still reads the model.
+    """
+
+    def __init__(self) -> None:
+        self.options = {"opt": "disable", "threads": threads()}
+        self._worker = Worker("ort")
+
+    def load(self, key: str, model: Path, weights: Path | None = None) -> None:
+        """Build `model` under the name `key`.
+
+        Raises:
+            Refused: onnxruntime does not accept it.
+            WorkerDied: the process crashed.
+        """
+        options = {**self.options, **({"weights": str(weights)} if weights else {})}
+        self._worker.ask("load", key=key, model=str(model), options=options)
+
+    def run(self, key: str, into: Path, outputs: Mapping[str, str], **feeds: Any) -> dict[str, Any]:
+        """Run `key` on `sample=` or `feeds=`; write `outputs` (name → file stem) into the folder.
+
+        Raises:
+            InputError: an input does not fit. ModelError: the run failed. WorkerDied: the process crashed.
+        """
+        return self._worker.ask("run", key=key, into=str(into), outputs=dict(outputs), **feeds)
+
+    def __enter__(self) -> Reference:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._worker.close()
+
+
+def record(
+    reference: Reference,
+    graph: Graph,
+    stems: Mapping[str, str],
+    samples: Sequence[feeding.Sample],
+    into: Path,
+) -> list[Captured]:
+    """Run the ancestors of some tensors once per sample; write each tensor as `into/<k>/<stem>.npy`.
+
+    `stems`: tensor → file stem. Model inputs among them are written as fed.
+    """
+    above = regions.above(graph, stems)
+    aside = into / "above"
+    aside.mkdir()
+    try:
+        _write_above(reference, graph, above, [n for n in stems if n in graph.maker], aside)
+        return [_record_one(reference, stems, sample, into / str(k)) for k, sample in enumerate(samples)]
+    finally:
+        shutil.rmtree(aside, ignore_errors=True)
+
+
+def _record_one(reference: Reference, stems: Mapping[str, str], sample: feeding.Sample, into: Path) -> Captured:
+    into.mkdir()
+    answer = reference.run("above", into, stems, sample=sample.to_json())
+    found = (Record.from_json(r) for r in answer["tensors"])
+    fed = (Record.from_json(r) for r in answer["fed"])
+    return Captured(sample.label, {r.name: r for r in found}, {r.name: r for r in fed}, answer["origins"])
+
+
+def _write_above(
+    reference: Reference, graph: Graph, above: regions.Region, outputs: Sequence[str], aside: Path
+) -> None:
+    needed = (*above.inputs, *above.shapes)
+    types = graph.types(needed)
+    model, _ = build(graph, above, needed, outputs, types)
+    if not outputs:  # only inputs are wanted: onnxruntime still wants a model that takes them
+        raise ModelError("nothing to run: the tensors are inputs of the model")
+    path = aside / "above.onnx"
+    weights = [t for t in model.graph.initializer if wire.on_disk(t)]
+    if weights and all(_in_place(t, graph.path) for t in weights):
+        path.write_bytes(model.SerializeToString())
+        reference.load("above", path, graph.path.parent.resolve())
+    else:
+        wire.write(model, graph.path, path, external=True)
+        reference.load("above", path)
+
+
+def _in_place(tensor: wire.TensorProto, model: Path) -> bool:
+    """May the runtime read this weight where it lies?"""
+    blob = wire.locate(tensor, model)
+    return blob.file != model and blob.offset % KERNEL_ALIGN == 0
+
+
+def capture(
+    graph: Graph,
+    tensors: Collection[str],
+    inputs: Sequence[str] = (),
+    *,
+    seed: int = 0,
+    shapes: Mapping[str, Sequence[int]] | None = None,
+) -> list[Tensors]:
+    """Reference values of `tensors`: one mapping name → value per input sample (one, if nothing or one file is given).
+
+    `inputs`: words as after `-i` on the command line; none: seeded random values. Values are numpy arrays, lists of
+    arrays for sequences, None for empty optionals. Only the ancestors of the tensors are run.
+
+    >>> capture(load("resnet50.onnx"), ["conv1"])[0]["conv1"].shape                              # doctest: +SKIP
+    (1, 64, 112, 112)
+
+    Raises:
+        UnknownName: no such tensor. InputError: an input does not fit. ModelError: the model cannot be run.
+    """
+    names = [graph.tensor(name) for name in tensors]
+    samples = feeding.plan(graph, feeds_of(graph, names), inputs, seed=seed, shapes=shapes)
+    with tempfile.TemporaryDirectory(prefix="subcut-") as temporary, Reference() as reference:
+        into = Path(temporary)
+        stems = {name: f"t{i}" for i, name in enumerate(names)}
+        captured = record(reference, graph, stems, samples, into)
+        return [{n: load(c.tensors[n], into / str(k)) for n in names} for k, c in enumerate(captured)]
+
+
+def feeds_of(graph: Graph, tensors: Collection[str]) -> list[str]:
+    """The model inputs that it takes to compute `tensors`, in the model's order."""
+    above = regions.above(graph, tensors)
+    return [name for name in graph.inputs if name in (*above.inputs, *above.shapes, *tensors)]

@@ -1,0 +1,412 @@
+"""Graph + Region -> a model of its own.
+
+The cut keeps what the region needs and nothing else: its nodes in topological order, the constants they read, the local
+functions they call, and the model's own metadata at every level. Tensors that depend only on shapes are frozen to their
+captured value where there is one, because converters and fusions want constants.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from subgraph import region as regions
+from subgraph import wire
+from subgraph.errors import ModelError
+from subgraph.graph import Graph, bodies
+from subgraph.region import Region
+from subgraph.tensors import Record, shape_text
+
+if TYPE_CHECKING:
+    import onnx
+
+MODEL_PARTS = frozenset(("graph", "functions", "training_info"))  # training graphs do not fit a cut
+GRAPH_PARTS = frozenset(
+    ("node", "initializer", "sparse_initializer", "input", "output", "value_info", "quantization_annotation")
+)
+
+
+@dataclass(frozen=True)
+class Cut:
+    """A region as a model of its own.
+
+    Attributes:
+        graph, region: what was cut.
+        inputs: names of the tensors that it must be fed; outputs: those that it gives.
+        frozen: names of the shape-computing tensors that are constants in it.
+        types: the TypeProto of each input and output.
+        renamed: node names that had to change because others share them.
+    """
+
+    graph: Graph
+    region: Region
+    inputs: tuple[str, ...]
+    outputs: tuple[str, ...]
+    frozen: tuple[str, ...]
+    types: Mapping[str, wire.TypeProto] = field(repr=False)
+    model: wire.ModelProto = field(repr=False)
+    renamed: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def weights(self) -> list[wire.TensorProto]:
+        """Initializers whose bytes still lie on disk."""
+        return [t for t in self.model.graph.initializer if wire.on_disk(t)]
+
+    @property
+    def parameters(self) -> int:
+        """How many numbers the weights hold, frozen tensors left out."""
+        return sum(wire.elements(t) for t in self.model.graph.initializer if t.name not in self.frozen)
+
+    def to_model(self) -> onnx.ModelProto:
+        """The cut in memory, with all its weights.
+
+        Raises:
+            DataError: the bytes of a weight cannot be had.
+        """
+        full = wire.protos().ModelProto()
+        full.CopyFrom(self.model)
+        for tensor in full.graph.initializer:
+            if wire.on_disk(tensor):
+                tensor.CopyFrom(wire.load_raw(tensor, self.graph.path))
+        return full
+
+    def save(self, path: str | Path) -> list[Path]:
+        """Write the model; weights that were in external files get a `.data` file beside it. Returns the files."""
+        model = wire.protos().ModelProto()
+        model.CopyFrom(self.model)
+        return wire.write(model, self.graph.path, Path(path), external=any(map(_is_outside, self.weights)))
+
+
+def _is_outside(tensor: wire.TensorProto) -> bool:
+    return any(e.key == "location" and e.value for e in tensor.external_data)
+
+
+def cut(
+    graph: Graph,
+    start: str | Sequence[str] = (),
+    end: str | Sequence[str] = (),
+    *,
+    captured: Sequence[Mapping[str, Record]] = (),
+    folder: Path | None = None,
+    dynamic: bool = False,
+) -> Cut:
+    """Cut the nodes between `start` and `end` out of a model.
+
+    Without `captured` nothing is run: edge types come from the model's value_info, or from onnx's shape inference.
+
+    >>> c = cut(load("resnet50.onnx"), start="pool1", end="res2a_relu")                          # doctest: +SKIP
+    >>> c.inputs, c.outputs                                                                      # doctest: +SKIP
+    (('conv1',), ('res2a',))
+
+    Raises:
+        UnknownName, UsageError, NoRegion: start and end enclose nothing.
+        ModelError: the type of an edge tensor is known to nobody; a weight's data cannot be had.
+    """
+    region = regions.between(graph, _words(start), _words(end))
+    return of_region(graph, region, captured, folder, dynamic=dynamic)
+
+
+def _words(selectors: str | Sequence[str]) -> Sequence[str]:
+    return (selectors,) if isinstance(selectors, str) else selectors
+
+
+def of_region(
+    graph: Graph,
+    region: Region,
+    captured: Sequence[Mapping[str, Record]] = (),
+    folder: Path | None = None,
+    *,
+    dynamic: bool = False,
+    freeze: bool = True,
+) -> Cut:
+    """A region as a model: see `cut`. `captured` are records per sample, whose files lie in `folder`.
+
+    Shape-computing tensors are frozen where they were captured, unless `dynamic` or not `freeze`; the caller gives
+    samples in which they are equal.
+    """
+    frozen = region.shapes if captured and folder and freeze and not dynamic else ()
+    inputs = region.inputs + tuple(n for n in region.shapes if n not in frozen)
+    types = edge_types(graph, (*inputs, *region.outputs), captured, dynamic=dynamic)
+    constants = [_constant(captured[0][name], folder) for name in frozen if folder]
+    model, renamed = build(graph, region, inputs, region.outputs, types, constants)
+    return Cut(graph, region, inputs, region.outputs, frozen, types, model, renamed)
+
+
+def build(
+    graph: Graph,
+    region: Region,
+    inputs: Sequence[str],
+    outputs: Sequence[str],
+    types: Mapping[str, wire.TypeProto],
+    constants: Iterable[wire.TensorProto] = (),
+) -> tuple[wire.ModelProto, dict[str, str]]:
+    """Assemble the ModelProto; its large weights are husks. Outputs without a type are declared without one."""
+    pb = wire.protos()
+    model = pb.ModelProto.FromString(_others(graph.model, MODEL_PARTS).SerializeToString())
+    out = model.graph
+    out.MergeFromString(_others(graph.model.graph, GRAPH_PARTS).SerializeToString())
+    order = graph.in_order((*region.nodes, *region.pulled))
+    for i in order:
+        out.node.add().MergeFromString(graph.nodes[i].SerializeToString())
+    for node in out.node:
+        _carry_nested_data(node, graph.path)
+    renamed = _distinct_names(graph, order, out)
+    inside = {name for i in order for name in graph.makes[i]}
+    weights = _with_annotations(graph, region.weights, inside | set(inputs), out)
+    for name in weights:
+        _add_weight(graph, name, out)
+    out.initializer.extend(constants)
+    _add_edges(graph, out, inputs, outputs, types)
+    if model.ir_version < 4:  # every initializer must be an input there
+        declared = {v.name: v for v in graph.model.graph.input}
+        for tensor in out.initializer:
+            out.input.add().MergeFromString(_input_of(tensor, declared).SerializeToString())
+    for info in wire.value_infos(graph.model.graph, inside - set(outputs)):
+        out.value_info.add().CopyFrom(info)
+    _add_functions(graph, order, model)
+    return model, renamed
+
+
+def _others(message: Any, but: frozenset[str]) -> Any:
+    """A copy of a message without some of its fields, made without copying those."""
+    copy = type(message)()
+    for descriptor, value in message.ListFields():
+        if descriptor.name in but:
+            continue
+        if descriptor.is_repeated:
+            getattr(copy, descriptor.name).MergeFrom(value)
+        elif descriptor.message_type:
+            getattr(copy, descriptor.name).CopyFrom(value)
+        else:
+            setattr(copy, descriptor.name, value)
+    return copy
+
+
+def _distinct_names(graph: Graph, order: Sequence[int], out: wire.GraphProto) -> dict[str, str]:
+    """Rename nodes that share a name within the cut: onnxruntime refuses them. Returns new name → old."""
+    renamed: dict[str, str] = {}
+    seen: set[str] = set()
+    for i, node in zip(order, out.node, strict=True):
+        old = node.name
+        if old and old in seen:
+            node.name = f"{old}#{i}"
+            renamed[node.name] = old
+        seen.add(node.name)
+    return renamed
+
+
+def _carry_nested_data(node: wire.NodeProto, source: Path) -> None:
+    """Read external data of tensors inside a node (Constant, bodies) into it: it would not be found elsewhere."""
+    for attribute in node.attribute:
+        sparse = [t for s in attribute.sparse_tensors for t in (s.values, s.indices)]
+        if attribute.HasField("sparse_tensor"):
+            sparse += [attribute.sparse_tensor.values, attribute.sparse_tensor.indices]
+        for tensor in ([attribute.t] if attribute.HasField("t") else []) + [*attribute.tensors, *sparse]:
+            if wire.on_disk(tensor):
+                tensor.CopyFrom(wire.load_raw(tensor, source))
+    for body in bodies(node):
+        for tensor in body.initializer:
+            if wire.on_disk(tensor):
+                tensor.CopyFrom(wire.load_raw(tensor, source))
+        for inner in body.node:
+            _carry_nested_data(inner, source)
+
+
+def _with_annotations(graph: Graph, weights: Iterable[str], tensors: set[str], out: wire.GraphProto) -> list[str]:
+    """Copy the quantization annotations of tensors in the cut; return the weights with those that they name."""
+    wanted = dict.fromkeys(weights)
+    for annotation in graph.model.graph.quantization_annotation:
+        if annotation.tensor_name in tensors or annotation.tensor_name in wanted:
+            out.quantization_annotation.add().MergeFromString(annotation.SerializeToString())
+            named = (entry.value for entry in annotation.quant_parameter_tensor_names)
+            wanted.update(dict.fromkeys(n for n in named if n in graph.weights))
+    return list(wanted)
+
+
+def _add_weight(graph: Graph, name: str, out: wire.GraphProto) -> None:
+    if name in graph.sparse:
+        out.sparse_initializer.add().MergeFromString(graph.sparse[name].SerializeToString())
+        return
+    source = graph.weights[name]
+    if wire.on_disk(source) and _is_outside(source) and wire.nbytes(source) < wire.HUSK_ABOVE:
+        source = wire.load_raw(source, graph.path)
+    out.initializer.add().MergeFromString(source.SerializeToString())
+
+
+def _add_edges(
+    graph: Graph,
+    out: wire.GraphProto,
+    inputs: Sequence[str],
+    outputs: Sequence[str],
+    types: Mapping[str, wire.TypeProto],
+) -> None:
+    declared = graph.infos({*inputs, *outputs})
+    for place, names in ((out.input, inputs), (out.output, outputs)):
+        for name in names:
+            info = place.add()
+            if name in declared:
+                info.CopyFrom(declared[name])
+            info.name = name
+            if name in types:
+                info.type.CopyFrom(types[name])
+
+
+def _input_of(tensor: wire.TensorProto, declared: Mapping[str, wire.ValueInfoProto]) -> wire.ValueInfoProto:
+    if tensor.name in declared:
+        return declared[tensor.name]
+    info = wire.protos().ValueInfoProto(name=tensor.name)
+    _set_tensor(info.type, tensor.data_type, tuple(tensor.dims))
+    return info
+
+
+def _add_functions(graph: Graph, order: Iterable[int], model: wire.ModelProto) -> None:
+    """The local functions that these nodes call, directly, inside bodies or from other functions, in file order."""
+    if not graph.functions:
+        return
+    needed: set[tuple[str, str, str]] = set()
+    stack = [graph.nodes[i] for i in order]
+    while stack:
+        node = stack.pop()
+        key = (node.domain, node.op_type, node.overload)
+        function = graph.functions.get(key)
+        if function is not None and key not in needed:
+            needed.add(key)
+            stack += function.node
+        stack += [inner for body in bodies(node) for inner in body.node]
+    for key, function in graph.functions.items():
+        if key in needed:
+            model.functions.add().MergeFromString(function.SerializeToString())
+
+
+# ---------------------------------------------------------------------------------------------------- types
+
+
+def edge_types(
+    graph: Graph, names: Sequence[str], captured: Sequence[Mapping[str, Record]], *, dynamic: bool = False
+) -> dict[str, wire.TypeProto]:
+    """Types of the tensors on an edge.
+
+    From the capture, with its fixed shapes; a dimension that differs between samples stays open. With `dynamic` or
+    without a capture: as declared, or as onnx's shape inference finds them, or with all dimensions open.
+
+    Raises:
+        ModelError: nobody knows the type of a tensor.
+    """
+    known = {n: _common_type([s[n] for s in captured]) for n in names if captured and n in captured[0]}
+    if captured and not dynamic:
+        return known
+    found = {n: t for n, t in graph.types(names).items() if _is_whole(t)}
+    if len(found) < len(names):
+        found = {**_inferred(graph, [n for n in names if n not in found]), **found}
+    found.update((n, _opened(t)) for n, t in known.items() if n not in found)
+    missing = [n for n in names if n not in found]
+    if missing:
+        raise ModelError(
+            f"the type of tensor '{missing[0]}' is not declared in {graph.path.name} and cannot be inferred",
+            "cut with a capture (without --no-capture): its type then comes from the run",
+        )
+    return found
+
+
+def _is_whole(proto: wire.TypeProto) -> bool:
+    """Does the type say what the elements are?"""
+    if proto.HasField("tensor_type"):
+        return bool(proto.tensor_type.elem_type)
+    inner = proto.optional_type if proto.HasField("optional_type") else proto.sequence_type
+    return proto.WhichOneof("value") in ("optional_type", "sequence_type") and _is_whole(inner.elem_type)
+
+
+def _inferred(graph: Graph, names: Sequence[str]) -> dict[str, wire.TypeProto]:
+    """What onnx's shape inference says of these tensors, from the nodes above them; weights stay on disk."""
+    import onnx.shape_inference
+
+    made = [n for n in names if n in graph.maker]
+    if not made:
+        return {}
+    above = regions.above(graph, made)
+    feeds = (*above.inputs, *above.shapes)
+    model, _ = build(graph, above, feeds, [], graph.types(feeds))
+    try:
+        model = onnx.shape_inference.infer_shapes(model)
+    except (onnx.shape_inference.InferenceError, ValueError):  # an invalid graph: `inspect` says where
+        return {}
+    return {v.name: v.type for v in model.graph.value_info if v.name in names and _is_whole(v.type)}
+
+
+def _common_type(records: Sequence[Record]) -> wire.TypeProto:
+    """The type that all samples' values of one tensor have; differing dimensions stay open."""
+    shapes = {shape for r in records for shape in r.shapes}
+    ranks = {len(s) for s in shapes}
+    dims: tuple[int | None, ...] | None = None
+    if len(ranks) == 1:
+        dims = tuple(sizes[0] if len(set(sizes)) == 1 else None for sizes in zip(*shapes, strict=True))
+    proto = inner = wire.protos().TypeProto()
+    if "optional" in records[0].form:
+        inner = inner.optional_type.elem_type
+    if any("sequence" in r.form for r in records):
+        inner = inner.sequence_type.elem_type
+    _set_tensor(inner, wire.TYPE_NUMBERS[records[0].dtype], dims)
+    return proto
+
+
+def _set_tensor(proto: wire.TypeProto, number: int, dims: Sequence[int | None] | None) -> None:
+    proto.tensor_type.elem_type = number
+    if dims is None:
+        return
+    proto.tensor_type.shape.SetInParent()
+    for n in dims:
+        dim = proto.tensor_type.shape.dim.add()
+        if n is not None:
+            dim.dim_value = n
+
+
+def _opened(proto: wire.TypeProto) -> wire.TypeProto:
+    """The same type with every dimension open: of a run we know the rank, not which dimensions vary."""
+    for dim in proto.tensor_type.shape.dim if proto.HasField("tensor_type") else ():
+        dim.ClearField("dim_value")
+    return proto
+
+
+def _constant(record: Record, folder: Path | None) -> wire.TensorProto:
+    """A captured value as an initializer, read without numpy: a .npy is a header and raw bytes."""
+    assert folder is not None
+    if record.form != "tensor" or record.dtype == "string":
+        raise ModelError(f"'{record.name}' cannot be frozen: it is {record.type_text}", "use --no-freeze")
+    tensor = wire.protos().TensorProto(name=record.name, data_type=wire.TYPE_NUMBERS[record.dtype])
+    tensor.dims.extend(record.shapes[0])
+    tensor.raw_data = npy_payload(folder / record.files[0])
+    return tensor
+
+
+def npy_payload(path: Path) -> bytes:
+    """The raw bytes behind the header of a C-ordered .npy file (numpy.lib.format, versions 1 to 3)."""
+    data = path.read_bytes()
+    wide = 2 if data[6] == 1 else 4
+    return data[8 + wide + int.from_bytes(data[8 : 8 + wide], "little") :]
+
+
+def structure_problem(model: wire.ModelProto) -> str | None:
+    """What is wrong with the cut's structure: a tensor read before it is made, an output that nobody makes."""
+    graph = model.graph
+    known = {v.name for v in graph.input} | {t.name for t in graph.initializer}
+    known |= {s.values.name for s in graph.sparse_initializer}
+    from subgraph.graph import captured as free
+
+    for node in graph.node:
+        for name in (*node.input, *free(node)):
+            if name and name not in known:
+                return f"'{name}', read by '{node.name}', is made by nobody before"
+        known.update(node.output)
+    lost = [v.name for v in graph.output if v.name not in known]
+    return f"output '{lost[0]}' is made by nobody" if lost else None
+
+
+def describe(cut: Cut, name: str) -> str:
+    """`float32  1×64×56×56` of an edge tensor, as declared in the cut."""
+    from subgraph.inputs import declared
+
+    form, dtype, dims = declared(cut.types[name])
+    text = f"{dtype}  {shape_text(tuple(dims)) if dims is not None else 'any shape'}"
+    return text if form == "tensor" else f"{form} of {text}"

@@ -1,0 +1,105 @@
+"""Every error that a user can meet. Each says what happened, where, and what to do next.
+
+SubcutError                 exit code
+├── UsageError              2   the command line or project file does not make sense
+│   ├── UnknownName         2   no such node, tensor, command or setting; carries the nearest names
+│   ├── NoRegion            2   start and end do not enclose anything
+│   ├── InputError          2   what was fed does not fit the model
+│   └── ResultExists        2   another result stands where this one should go
+├── ModelError              3   the model cannot be read, is broken or is not supported
+│   ├── DataError           3   a weight's external file is missing, short or outside the folder
+│   └── Refused             3   the reference does not accept the model
+├── BackendError            4   a runtime cannot be used at all
+│   └── WorkerDied          4   the process that ran a model crashed, hung or grew too large
+├── Inconclusive            5   nothing could be established
+└── OutputError             1   the result could not be written (disk full, no permission)
+
+Errors raised in a child process travel as plain data (`to_json`, `from_json`): never as pickles.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+
+class SubcutError(Exception):
+    """What happened (`what`, one line naming the place) and what to do about it (`hint`)."""
+
+    exit_code = 1
+
+    def __init__(self, what: str, hint: str = "") -> None:
+        super().__init__(what)
+        self.what = what
+        self.hint = hint
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain data: kind, what, hint."""
+        return {"kind": type(self).__name__, "what": self.what, "hint": self.hint}
+
+
+class UsageError(SubcutError):
+    exit_code = 2
+
+
+class UnknownName(UsageError):
+    """A name that nothing answers to, with the three nearest that exist."""
+
+    def __init__(self, what: str, hint: str = "", nearest: Iterable[str] = ()) -> None:
+        self.nearest = tuple(nearest)
+        if self.nearest and not hint:
+            hint = "did you mean " + " or ".join(f"'{name}'" for name in self.nearest) + "?"
+        super().__init__(what, hint)
+
+
+class NoRegion(UsageError):
+    pass
+
+
+class InputError(UsageError):
+    pass
+
+
+class ResultExists(UsageError):
+    pass
+
+
+class ModelError(SubcutError):
+    exit_code = 3
+
+
+class DataError(ModelError):
+    pass
+
+
+class Refused(ModelError):
+    pass
+
+
+class BackendError(SubcutError):
+    exit_code = 4
+
+
+class WorkerDied(BackendError):
+    pass
+
+
+class Inconclusive(SubcutError):
+    exit_code = 5
+
+
+class OutputError(SubcutError):
+    exit_code = 1
+
+
+def _kinds(cls: type[SubcutError]) -> Iterable[type[SubcutError]]:
+    yield cls
+    for sub in cls.__subclasses__():
+        yield from _kinds(sub)
+
+
+def from_json(data: dict[str, Any]) -> SubcutError:
+    """The error that a child process described; an unknown kind becomes a plain SubcutError."""
+    by_name = {cls.__name__: cls for cls in _kinds(SubcutError)}
+    cls = by_name.get(str(data.get("kind")), SubcutError)
+    return cls(str(data.get("what", "")), str(data.get("hint", "")))

@@ -1,0 +1,460 @@
+"""Graph: a read-only index over an ONNX model. Who makes and who reads each tensor, nested bodies counted.
+
+A node is named by its index in the file, a tensor by its name. Bodies of If, Loop and Scan read tensors of the graph
+around them without listing them as inputs: these *captured* tensors count as inputs of the node that holds the body.
+Weights stay on disk (`wire`).
+"""
+
+from __future__ import annotations
+
+import difflib
+import fnmatch
+import re
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from subgraph import wire
+from subgraph.errors import ModelError, UnknownName, UsageError
+
+if TYPE_CHECKING:
+    import networkx
+
+GRAPH_ATTRIBUTE, GRAPHS_ATTRIBUTE = 5, 10  # AttributeProto.AttributeType
+RANDOM_OPS = frozenset(
+    ("RandomNormal", "RandomUniform", "RandomNormalLike", "RandomUniformLike", "Multinomial", "Bernoulli")
+)
+SHAPE_OPS = frozenset(("Shape", "Size"))
+# Ops of every second graph that hold no body: their attributes need no look. Others get one.
+BODILESS = frozenset(
+    "Add And ArgMax AveragePool BatchNormalization Cast Clip Concat Constant Conv ConvTranspose DequantizeLinear Div "
+    "Dropout Equal Erf Exp Expand Flatten Gather Gelu Gemm GlobalAveragePool Identity LayerNormalization LeakyRelu "
+    "MatMul MaxPool Mul Neg Not Pad Pow QuantizeLinear ReduceMean Relu Reshape Resize Shape Sigmoid Slice Softmax Split "
+    "Sqrt Squeeze Sub Sum Tanh Transpose Unsqueeze Where".split()
+)
+
+# What a tensor's value depends on, from least to most: nothing, only shapes of model inputs, values of model inputs.
+CONSTANT, SHAPE, VALUE = 0, 1, 2
+
+
+@dataclass(frozen=True, slots=True)
+class Selection:
+    """What a selector means: nodes, and the one tensor of them if it was named."""
+
+    text: str
+    nodes: tuple[int, ...]
+    tensor: str | None = None
+
+
+class Graph:
+    """A read-only index over one model.
+
+    Attributes:
+        path: the model file.
+        model: the ModelProto; large weights are husks (`wire`). Treat as read-only.
+        nodes: the top-level nodes, in file order.
+        reads: per node, the names that it reads, explicit and captured, without "".
+        makes: per node, the names that it makes, without "".
+        maker: tensor → index of the node that makes it.
+        ops: per node, its op type.
+        names: node name → index (of the last, where several share it: `repeated`).
+        weights: dense initializers by name.
+        sparse: sparse initializers by name.
+        inputs: graph inputs that are no initializers, by name, in order.
+        outputs: names of the graph outputs, in order.
+
+    Building it is linear in nodes and edges. It never raises for an invalid graph: `inspect` looks at those.
+    """
+
+    def __init__(self, skeleton: wire.Skeleton) -> None:
+        self.path: Path = skeleton.path
+        self.skeleton = skeleton
+        self.model = skeleton.model
+        graph = self.model.graph
+        try:
+            self._index(graph)
+        except UnicodeDecodeError as e:
+            raise ModelError(
+                f"{self.path} is damaged: a name in it is not UTF-8", "compare its checksum with the original"
+            ) from e
+
+    def _index(self, graph: wire.GraphProto) -> None:
+        # Every line here runs once per node: 80,000 nodes are to be indexed in a fifth of a second.
+        self.nodes: Sequence[wire.NodeProto] = graph.node
+        self.weights: dict[str, wire.TensorProto] = {t.name: t for t in graph.initializer}
+        self.sparse: dict[str, Any] = {s.values.name: s for s in graph.sparse_initializer}
+        self.inputs: dict[str, wire.ValueInfoProto] = {
+            v.name: v for v in graph.input if v.name not in self.weights and v.name not in self.sparse
+        }
+        self.outputs: list[str] = [v.name for v in graph.output]
+        reads_of, makes_of, ops, names = [], [], [], []
+        for node in self.nodes:
+            reads = tuple(node.input)
+            op = node.op_type
+            if op not in BODILESS and node.attribute:
+                reads += tuple(captured(node))
+            if "" in reads:
+                reads = tuple(filter(None, reads))
+            makes = tuple(node.output)
+            if "" in makes:
+                makes = tuple(filter(None, makes))
+            reads_of.append(reads)
+            makes_of.append(makes)
+            ops.append(op)
+            names.append(node.name)
+        self.reads: list[tuple[str, ...]] = reads_of
+        self.makes: list[tuple[str, ...]] = makes_of
+        self.ops: list[str] = ops
+        self.maker: dict[str, int] = {name: i for i, makes in enumerate(makes_of) for name in makes}
+        self.names: dict[str, int] = {name: i for i, name in enumerate(names) if name}
+        self.repeated = self._repeated(names)
+
+    def _repeated(self, names: list[str]) -> dict[str, list[int]]:
+        """Node name → its nodes, where there are several."""
+        if len(self.names) == sum(map(bool, names)):
+            return {}
+        same: dict[str, list[int]] = {}
+        for i, name in enumerate(names):
+            same.setdefault(name, []).append(i)
+        return {name: nodes for name, nodes in same.items() if name and len(nodes) > 1}
+
+    @cached_property
+    def twice(self) -> list[tuple[str, int, int]]:
+        """(tensor, node, node) for each tensor that is made more than once: an invalid graph."""
+        if len(self.maker) == sum(map(len, self.makes)):
+            return []
+        first: dict[str, int] = {}
+        return [
+            (name, first[name], i)
+            for i, makes in enumerate(self.makes)
+            for name in makes
+            if first.setdefault(name, i) != i
+        ]
+
+    # ------------------------------------------------------------------------------------------------ order
+
+    @cached_property
+    def rank(self) -> Sequence[int]:
+        """Position of each node in a topological order: the file's order, where that is one.
+
+        Raises:
+            ModelError: the graph has a cycle; names its nodes.
+        """
+        if self._is_sorted():
+            return range(len(self.nodes))
+        from graphlib import CycleError, TopologicalSorter
+
+        sorter: TopologicalSorter[int] = TopologicalSorter()
+        for i in range(len(self.nodes)):
+            sorter.add(i, *self.before(i))
+        try:
+            order = list(sorter.static_order())
+        except CycleError as e:
+            circle = " → ".join(self.label(i) for i in e.args[1])
+            raise ModelError(f"{self.path.name} has a cycle: {circle}", "an ONNX graph must have none") from e
+        rank = [0] * len(order)
+        for position, node in enumerate(order):
+            rank[node] = position
+        return rank
+
+    def _is_sorted(self) -> bool:
+        made_by = self.maker.get
+        for i, names in enumerate(self.reads):
+            for name in names:
+                if made_by(name, -1) >= i:
+                    return False
+        return True
+
+    def in_order(self, nodes: Iterable[int]) -> list[int]:
+        """The nodes in topological order."""
+        return sorted(nodes, key=self.rank.__getitem__)
+
+    def before(self, i: int) -> Iterator[int]:
+        """Nodes that make what node `i` reads."""
+        for name in self.reads[i]:
+            maker = self.maker.get(name)
+            if maker is not None:
+                yield maker
+
+    @cached_property
+    def readers(self) -> dict[str, list[int]]:
+        """Tensor → the nodes that read it, in file order."""
+        readers: dict[str, list[int]] = {}
+        for i, names in enumerate(self.reads):
+            for name in dict.fromkeys(names):
+                readers.setdefault(name, []).append(i)
+        return readers
+
+    def readers_of(self, names: Collection[str]) -> dict[str, list[int]]:
+        """The nodes that read each of a few tensors; one pass, without the index of all (`readers`)."""
+        wanted = set(names)
+        found: dict[str, list[int]] = {}
+        for i, reads in enumerate(self.reads):
+            if not wanted.isdisjoint(reads):
+                for name in wanted.intersection(reads):
+                    found.setdefault(name, []).append(i)
+        return found
+
+    def after(self, i: int) -> Iterator[int]:
+        """Nodes that read what node `i` makes."""
+        for name in self.makes[i]:
+            yield from self.readers.get(name, ())
+
+    def ancestors(self, nodes: Iterable[int], floor: int = -1) -> set[int]:
+        """`nodes` and all nodes that they depend on; those that rank below `floor` are left out."""
+        rank, reads, maker = self.rank, self.reads, self.maker
+        seen = set(nodes)
+        stack = list(seen)
+        while stack:
+            for name in reads[stack.pop()]:
+                other = maker.get(name)
+                if other is not None and other not in seen and rank[other] >= floor:
+                    seen.add(other)
+                    stack.append(other)
+        return seen
+
+    def descendants(self, nodes: Iterable[int]) -> set[int]:
+        """`nodes` and all nodes that depend on them."""
+        seen = set(nodes)
+        stack = list(seen)
+        while stack:
+            for other in self.after(stack.pop()):
+                if other not in seen:
+                    seen.add(other)
+                    stack.append(other)
+        return seen
+
+    def to_networkx(self) -> networkx.MultiDiGraph:
+        """The nodes (by index, with `name` and `op`) and, per tensor between two of them, an edge with `tensor`."""
+        import networkx
+
+        out = networkx.MultiDiGraph()
+        for i, node in enumerate(self.nodes):
+            out.add_node(i, name=node.name, op=node.op_type)
+        for i, names in enumerate(self.reads):
+            out.add_edges_from((self.maker[n], i, {"tensor": n}) for n in names if n in self.maker)
+        return out
+
+    # ------------------------------------------------------------------------------------------------ kinds
+
+    @cached_property
+    def functions(self) -> dict[tuple[str, str, str], Any]:
+        """Local functions by (domain, name, overload)."""
+        return {(f.domain, f.name, f.overload): f for f in self.model.functions}
+
+    def function_of(self, node: wire.NodeProto) -> Any | None:
+        """The local function that a node calls, if it calls one."""
+        if not self.functions:
+            return None
+        return self.functions.get((node.domain, node.op_type, node.overload))
+
+    def is_random(self, node: wire.NodeProto) -> bool:
+        """Does it, or a body or function inside it, draw random numbers?"""
+        if node.op_type in RANDOM_OPS and node.domain in ("", "ai.onnx"):
+            return True
+        if node.op_type == "Dropout" and self._trains(node):
+            return True
+        if node.attribute and any(self.is_random(n) for body in bodies(node) for n in body.node):
+            return True
+        function = self.function_of(node)
+        return function is not None and any(self.is_random(n) for n in function.node)
+
+    def _trains(self, dropout: wire.NodeProto) -> bool:
+        if len(dropout.input) < 3 or not dropout.input[2]:
+            return False
+        mode = self.weights.get(dropout.input[2])
+        return mode is None or any(mode.raw_data) or any(mode.int32_data)
+
+    def kind(self, tensor: str) -> int:
+        """CONSTANT, SHAPE or VALUE: what the tensor's value depends on.
+
+        SHAPE: every path from a model input to it passes Shape or Size. A random tensor is a VALUE.
+        Complexity: linear in the nodes above; ends at the first model input it meets.
+        """
+        shapes: list[int] = []
+        if self._sees_input([tensor], shapes):
+            return VALUE
+        return SHAPE if self._sees_input([n for i in shapes for n in self.reads[i]], None) else CONSTANT
+
+    def _sees_input(self, tensors: list[str], shapes: list[int] | None) -> bool:
+        """Does a path lead up from `tensors` to a model input or a random node?
+
+        With a list `shapes` paths end at Shape and Size, which are collected there.
+        """
+        made_by, reads, ops = self.maker.get, self.reads, self.ops
+        suspects = self.random_nodes
+        seen = set()
+        stack = list(tensors)
+        while stack:
+            name = stack.pop()
+            i = made_by(name)
+            if i is None:
+                if name not in self.weights and name not in self.sparse:
+                    return True
+            elif i not in seen:
+                seen.add(i)
+                if i in suspects:
+                    return True
+                if shapes is not None and ops[i] in SHAPE_OPS:
+                    shapes.append(i)
+                else:
+                    stack += reads[i]
+        return False
+
+    @cached_property
+    def random_nodes(self) -> set[int]:
+        """Nodes that draw random numbers."""
+        plain = {op for op in set(self.ops) if op in BODILESS and op != "Dropout"}
+        return {i for i, op in enumerate(self.ops) if op not in plain and self.is_random(self.nodes[i])}
+
+    # ------------------------------------------------------------------------------------------------ types
+
+    def infos(self, names: Iterable[str] | None = None) -> dict[str, wire.ValueInfoProto]:
+        """Declared value infos (of inputs, outputs and value_info) by tensor: all, or those of `names`."""
+        graph, pb = self.model.graph, wire.protos()
+        wanted = None if names is None else set(names)
+        declared = [pb.ValueInfoProto.FromString(v.SerializeToString()) for v in (*graph.output, *graph.input)]
+        return {v.name: v for v in (*wire.value_infos(graph, wanted), *declared) if wanted is None or v.name in wanted}
+
+    def types(self, names: Iterable[str] | None = None) -> dict[str, wire.TypeProto]:
+        """Declared types by tensor: all, or those of `names`; tensors without one are left out."""
+        return {name: v.type for name, v in self.infos(names).items() if v.type.WhichOneof("value")}
+
+    # ------------------------------------------------------------------------------------------------ names
+
+    def label(self, i: int) -> str:
+        """The node's name; `#17` where it has none or shares it. What this prints can be typed back."""
+        name = str(self.nodes[i].name)
+        return name if name and name not in self.repeated else f"#{i}"
+
+    def select(self, text: str) -> Selection:
+        """What a selector means.
+
+        Tried in this order: exact node name; tensor name (the node that makes it, or, for a model input, the nodes that
+        read it); `node:NAME`, `tensor:NAME`; `#17`, the node's index; `Conv@3`, the third Conv; a glob of node names
+        that matches once.
+
+        Raises:
+            UnknownName: nothing answers to it; carries the three nearest names.
+            UsageError: it is ambiguous; lists what it may mean.
+        """
+        if text.startswith("node:"):
+            return self._node(text, text[5:]) or self._unknown(text)
+        if text.startswith("tensor:"):
+            return self._tensor(text, text[7:]) or self._unknown(text)
+        return (
+            self._node(text, text)
+            or self._tensor(text, text)
+            or self._index_or_nth(text)
+            or self._glob(text)
+            or self._unknown(text)
+        )
+
+    def _node(self, text: str, name: str) -> Selection | None:
+        if name in self.repeated:
+            which = ", ".join(f"#{i}" for i in self.repeated[name][:8])
+            raise UsageError(f"'{text}' is the name of {len(self.repeated[name])} nodes", f"say which: {which}")
+        return Selection(text, (self.names[name],)) if name in self.names else None
+
+    def _tensor(self, text: str, name: str) -> Selection | None:
+        if name in self.maker:
+            return Selection(text, (self.maker[name],), name)
+        if name in self.inputs:
+            return Selection(text, tuple(self.readers_of((name,)).get(name, ())), name)
+        if name in self.weights or name in self.sparse:
+            raise UsageError(f"'{text}' is a weight: no node makes it", "name a node that reads or makes a tensor")
+        return None
+
+    def _index_or_nth(self, text: str) -> Selection | None:
+        if m := re.fullmatch(r"#(\d{1,9})", text):
+            i = int(m[1])
+            if i >= len(self.nodes):
+                raise UnknownName(f"no node '{text}'", f"the last node is #{len(self.nodes) - 1}")
+            return Selection(text, (i,))
+        if m := re.fullmatch(r"(\w+)@(\d{1,9})", text):
+            same = [i for i, node in enumerate(self.nodes) if node.op_type == m[1]]
+            if 0 < int(m[2]) <= len(same):
+                return Selection(text, (same[int(m[2]) - 1],))
+            if same:
+                raise UnknownName(f"no node '{text}': the model has {len(same)} {m[1]}", "counting starts at 1")
+        return None
+
+    def _glob(self, text: str) -> Selection | None:
+        if not any(c in text for c in "*?["):
+            return None
+        hits = [name for name in self.names if fnmatch.fnmatchcase(name, text)]
+        if len(hits) > 1:
+            some = ", ".join(hits[:8]) + (", …" if len(hits) > 8 else "")
+            raise UsageError(f"'{text}' matches {len(hits)} nodes", f"say which: {some}")
+        return self._node(text, hits[0]) if hits else None
+
+    def tensor(self, text: str) -> str:
+        """The name of a tensor: its own, or that of the node that makes exactly one.
+
+        Raises:
+            UnknownName, UsageError: as `select`; or the node makes several tensors.
+        """
+        if text in self.maker or text in self.inputs:
+            return text
+        selection = self.select(text)
+        if selection.tensor:
+            return selection.tensor
+        made = self.makes[selection.nodes[0]]
+        if len(made) != 1:
+            raise UsageError(f"'{text}' makes {len(made)} tensors", f"say which: {', '.join(made)}")
+        return made[0]
+
+    def _unknown(self, text: str) -> Selection:
+        raise UnknownName(
+            f"no node or tensor '{text}' in {self.path.name}",
+            nearest=nearest(text.removeprefix("node:").removeprefix("tensor:"), (*self.names, *self.maker)),
+        )
+
+
+def load(path: str | Path) -> Graph:
+    """Read a model file into a Graph.
+
+    >>> graph = load("resnet50.onnx")                                                           # doctest: +SKIP
+    >>> graph.label(graph.maker["prob"])                                                        # doctest: +SKIP
+    'prob'
+
+    Raises:
+        ModelError: the file cannot be read or is no ONNX model.
+    """
+    return Graph(wire.read(Path(path)))
+
+
+def bodies(node: wire.NodeProto) -> Iterator[wire.GraphProto]:
+    """The graphs that a node holds as attributes."""
+    for attribute in node.attribute:
+        if attribute.type == GRAPH_ATTRIBUTE or attribute.HasField("g"):
+            yield attribute.g
+        elif attribute.type == GRAPHS_ATTRIBUTE:
+            yield from attribute.graphs
+
+
+def captured(node: wire.NodeProto) -> list[str]:
+    """Names that the node's bodies, at any depth, read from the graph around them, in order, without repeats."""
+    free: dict[str, None] = {}
+    for body in bodies(node):
+        own = {v.name for v in body.input} | {t.name for t in body.initializer}
+        own |= {s.values.name for s in body.sparse_initializer}
+        own |= {name for inner in body.node for name in inner.output}
+        for inner in body.node:
+            free.update(dict.fromkeys(n for n in (*inner.input, *captured(inner)) if n and n not in own))
+        free.update(dict.fromkeys(v.name for v in body.output if v.name and v.name not in own))
+    return list(free)
+
+
+def nearest(word: str, names: Iterable[str], count: int = 3) -> list[str]:
+    """The names most like `word`, best first."""
+    pool = list(dict.fromkeys(names))
+    close = difflib.get_close_matches(word, pool, count, 0.6) if len(pool) <= 20_000 else []
+    if len(close) < count:
+        low = word.lower()
+        close += [n for n in pool if low in n.lower() and n not in close]
+    if not close:
+        close = difflib.get_close_matches(word, pool[:20_000], count, 0.0)
+    return close[:count]

@@ -1,0 +1,527 @@
+"""What the user feeds: files, images, folders of samples, or seeded random values that respect the model.
+
+Two halves. `plan` (in the main process, without numpy) turns words into samples: which file is which input, which
+shape, which range. `realise` (in the process that runs the model) turns one sample into arrays, so that a hostile or
+enormous file never meets the main process.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+import zlib
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from subgraph import wire
+from subgraph.errors import InputError, UnknownName
+from subgraph.folder import safe_name
+from subgraph.tensors import NOT_NUMPY, Tensors, Value, from_bits, np_dtype, shape_text
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    from subgraph.graph import Graph
+
+IMAGES = frozenset((".png", ".jpg", ".jpeg", ".bmp", ".webp", ".gif", ".tif", ".tiff", ".ppm", ".pgm"))
+ARRAYS = frozenset((".npy", ".npz", ".bin", ".raw", ".pb"))
+MAX_RANDOM = 4 << 30  # bytes of one made-up input; beyond, a dimension is surely wrong
+# Ops that hand an integer on unchanged on its way to the table that it indexes.
+CARRIERS = frozenset(
+    "Cast Identity Reshape Squeeze Unsqueeze Flatten Transpose Concat Slice Expand Split Tile Gather Clip Pad".split()
+)
+
+
+@dataclass(frozen=True)
+class Spec:
+    """One model input that a run needs.
+
+    Attributes:
+        dims: its declared shape; a number, a symbol's name, or None where nothing is known. None instead of a list
+            where even the rank is unknown.
+        high: integers are drawn from [0, high); None for the type's own default.
+        position: its place among all inputs of the model, for files called `input_0.pb`.
+    """
+
+    name: str
+    form: str
+    dtype: str
+    dims: list[Any] | None
+    high: int | None
+    why: str
+    position: int
+
+
+@dataclass(frozen=True)
+class Picture:
+    """How an image becomes a tensor: y = (x − mean) · scale, x in 0…255, channels RGB unless `bgr`."""
+
+    mean: tuple[float, ...] = (0.0,)
+    scale: tuple[float, ...] = (1.0,)
+    bgr: bool = False
+
+
+@dataclass(frozen=True)
+class Sample:
+    """One set of inputs: files for some, seeded random values for the others."""
+
+    label: str
+    files: list[tuple[str | None, str]]  # (input name or None, path)
+    specs: list[Spec]
+    seed: int
+    picture: Picture = field(default_factory=Picture)
+
+    def to_json(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+def plan(
+    graph: Graph,
+    names: Iterable[str],
+    given: Sequence[str] = (),
+    *,
+    shapes: Mapping[str, Sequence[int]] | None = None,
+    seed: int = 0,
+    picture: Picture | None = None,
+) -> list[Sample]:
+    """The samples to run, at least one.
+
+    `given` are the words after `-i`: FILE, NAME=FILE, or a folder of samples. `shapes` replaces declared shapes.
+
+    Raises:
+        InputError: a file or folder that is not there, or of no known kind.
+        UnknownName: an input of that name does not exist.
+    """
+    specs = [_spec(graph, name, dict(shapes or {})) for name in names]
+    for name in shapes or {}:
+        _require_input(graph, name)
+    common: list[tuple[str | None, str]] = []
+    sets: list[list[tuple[str, list[tuple[str | None, str]]]]] = []
+    for word in given:
+        name, path = _split(graph, word)
+        if path.is_dir():
+            sets.append(_samples(path, name, list(graph.inputs)))
+        else:
+            _require_kind(path)
+            common.append((name, str(path)))
+    counts = {len(s) for s in sets}
+    if len(counts) > 1:
+        raise InputError(f"the folders given hold different numbers of samples: {sorted(counts)}")
+    rows = [("", list[tuple[str | None, str]]())] if not sets else [
+        ("+".join(dict.fromkeys(row[k][0] for row in sets)), [f for row in sets for f in row[k][1]])
+        for k in range(counts.pop())
+    ]  # fmt: skip
+    look = picture or Picture()
+    return [Sample(label, common + files, specs, seed, look) for label, files in rows]
+
+
+def _split(graph: Graph, word: str) -> tuple[str | None, Path]:
+    """NAME=FILE or FILE. A file whose own name holds '=' wins if it exists."""
+    name, sep, rest = word.partition("=")
+    if not sep or Path(word).exists():
+        name, rest = "", word
+    path = Path(rest)
+    if name:
+        _require_input(graph, name)
+    if not path.exists():
+        raise InputError(f"no input file or folder '{rest}'", "check the path given with -i")
+    return name or None, path
+
+
+def _require_input(graph: Graph, name: str) -> None:
+    if name in graph.inputs:
+        return
+    if name in graph.weights:
+        raise InputError(f"'{name}' is a weight of the model: subcut keeps it constant", "only inputs can be fed")
+    from subgraph.graph import nearest
+
+    raise UnknownName(f"the model has no input '{name}'", nearest=nearest(name, graph.inputs))
+
+
+def _require_kind(path: Path) -> None:
+    if path.suffix.lower() not in ARRAYS | IMAGES:
+        known = " ".join(sorted(ARRAYS | IMAGES))
+        raise InputError(f"{path}: not a kind of file that can be fed", f"known: {known}")
+
+
+def _samples(folder: Path, name: str | None, inputs: list[str]) -> list[tuple[str, list[tuple[str | None, str]]]]:
+    """The samples in a folder: its sub-folders, or one if its files are named after several inputs, or its files."""
+    inside = sorted((p for p in folder.iterdir() if not p.name.startswith(".")), key=_natural)
+    folders = [p for p in inside if p.is_dir() and _fit(p.iterdir())]
+    if folders:
+        return [(p.name, [(name, str(f)) for f in _fit(p.iterdir())]) for p in folders]
+    files = _fit(inside)
+    if not files:
+        raise InputError(f"no inputs in folder {folder}", f"it may hold {' '.join(sorted(ARRAYS))} or images")
+    named = {n for f in files for n in inputs if _is_for(f, n, inputs.index(n))}
+    if name is None and len(named) == len(files) and len(inputs) > 1:
+        return [(folder.name, [(None, str(f)) for f in files])]
+    return [(f.stem, [(name, str(f))]) for f in files]
+
+
+def _fit(paths: Iterable[Path]) -> list[Path]:
+    """Files that can be fed, in order; ONNX's own test folders hold outputs as well, which are not."""
+    kinds = ARRAYS | IMAGES
+    files = [p for p in paths if p.suffix.lower() in kinds and p.is_file() and not p.name.startswith(".")]
+    return sorted((p for p in files if not re.fullmatch(r"output_\d+\.pb", p.name)), key=_natural)
+
+
+def _natural(path: Path) -> list[Any]:
+    """Sorts sample_2 before sample_10."""
+    return [(0, int(w), "") if w.isdigit() else (1, 0, w) for w in re.split(r"(\d+)", path.name)]
+
+
+def _is_for(path: Path, name: str, position: int) -> bool:
+    return path.stem in (name, safe_name(name), f"input_{position}", f"input_{name}")
+
+
+# ---------------------------------------------------------------------------------------------------- specs
+
+
+def _spec(graph: Graph, name: str, shapes: Mapping[str, Sequence[int]]) -> Spec:
+    info = graph.inputs[name]
+    form, dtype, dims = declared(info.type)
+    if name in shapes:
+        dims = _override(name, dims, list(shapes[name]))
+    high, why = _index_range(graph, name) if dtype in ("int32", "int64") else (None, "")
+    return Spec(name, form, dtype, dims, high, why, list(graph.inputs).index(name))
+
+
+def declared(type_proto: wire.TypeProto) -> tuple[str, str, list[Any] | None]:
+    """(form, dtype, dims) of a TypeProto. Dimensions: a number, a symbol, or None; dims is None without a shape."""
+    form, inner = "", type_proto
+    if inner.HasField("optional_type"):
+        form, inner = "optional", inner.optional_type.elem_type
+    if inner.HasField("sequence_type"):
+        form, inner = f"{form} sequence".strip(), inner.sequence_type.elem_type
+    if not inner.HasField("tensor_type"):
+        kind = inner.WhichOneof("value") or "no type"
+        raise InputError(f"values of type {kind} cannot be handled", "cut elsewhere: between plain tensors")
+    tensor = inner.tensor_type
+    dtype = wire.TYPES.get(tensor.elem_type, ("undefined", 0))[0]
+    dims = [_dim(d) for d in tensor.shape.dim] if tensor.HasField("shape") else None
+    return form or "tensor", dtype, dims
+
+
+def _dim(d: Any) -> Any:
+    if d.HasField("dim_value") and d.dim_value >= 0:
+        return int(d.dim_value)
+    return str(d.dim_param) or None
+
+
+def _override(name: str, dims: list[Any] | None, shape: list[int]) -> list[Any]:
+    if dims is not None and len(dims) != len(shape):
+        raise InputError(f"--shape {name}={shape_text(tuple(shape))}: input '{name}' has {len(dims)} dimensions")
+    for axis, (want, have) in enumerate(zip(dims or shape, shape, strict=True)):
+        if isinstance(want, int) and want != have:
+            raise InputError(f"--shape {name}: axis {axis} is {have}, the model fixes it at {want}")
+    return list(shape)
+
+
+def _index_range(graph: Graph, name: str) -> tuple[int | None, str]:
+    """How many rows the smallest table has that this integer input indexes, and which; (None, "") if none."""
+    tables: list[tuple[int, str]] = []
+    seen, stack = {name}, [name]
+    unknown = ""
+    while stack:
+        tensor = stack.pop()
+        for i in graph.readers.get(tensor, ()):
+            node = graph.nodes[i]
+            if node.op_type in ("Gather", "GatherElements") and list(node.input)[1:2] == [tensor]:
+                size = _axis_size(graph, node)
+                if size is None:
+                    unknown = graph.label(i)
+                else:
+                    tables.append((size, str(node.input[0])))
+            elif node.op_type in CARRIERS and list(node.input)[:1] == [tensor]:
+                fresh = [n for n in graph.makes[i] if n not in seen]
+                seen.update(fresh)
+                stack += fresh
+    if unknown and not tables:
+        return 1, f"indexes a table of unknown size ({unknown})"
+    if not tables:
+        return None, ""
+    size, table = min(tables)
+    return size, f"indexes '{table}' of {size} rows"
+
+
+def _axis_size(graph: Graph, gather: wire.NodeProto) -> int | None:
+    axis = next((int(a.i) for a in gather.attribute if a.name == "axis"), 0)
+    table = str(gather.input[0])
+    if table in graph.weights:
+        dims: list[Any] | None = list(graph.weights[table].dims)
+    else:
+        known = graph.types([table])
+        dims = declared(known[table])[2] if table in known else None
+    if dims is None or not -len(dims) <= axis < len(dims) or not isinstance(dims[axis], int):
+        return None
+    return max(int(dims[axis]), 1)
+
+
+# ---------------------------------------------------------------------------------------------------- realise
+
+
+def realise(data: Mapping[str, Any]) -> tuple[dict[str, Value], dict[str, str]]:
+    """The arrays of one sample, and per input where they come from.
+
+    Raises:
+        InputError: a file is damaged, or does not fit its input in type or shape; a dimension is not known.
+    """
+    specs = [Spec(**s) for s in data["specs"]]
+    picture = Picture(**{k: tuple(v) if isinstance(v, list) else v for k, v in data["picture"].items()})
+    feeds: dict[str, Value] = {}
+    origins: dict[str, str] = {}
+    for name, file in data["files"]:
+        for spec, array in _read(Path(file), name, specs, picture):
+            if spec.name in feeds:
+                raise InputError(
+                    f"input '{spec.name}' is given twice: {origins[spec.name]} and {file}",
+                    "put several samples into a folder and give the folder",
+                )
+            feeds[spec.name], note = _fitted(array, spec, file)
+            origins[spec.name] = Path(file).name + note
+    known = _symbols(specs, feeds)
+    for spec in specs:
+        if spec.name not in feeds:
+            feeds[spec.name], origins[spec.name] = _random(spec, known, int(data["seed"]), data["label"])
+    return feeds, origins
+
+
+def _symbols(specs: Sequence[Spec], feeds: Tensors) -> dict[str, int]:
+    """Sizes of symbolic dimensions, learnt from the arrays given and, for a first dimension, 1."""
+    known: dict[str, int] = {}
+    for spec in specs:
+        value = feeds.get(spec.name)
+        if spec.dims is not None and value is not None and not isinstance(value, list):
+            known.update((d, n) for d, n in zip(spec.dims, value.shape, strict=True) if isinstance(d, str))
+    for spec in specs:
+        if spec.dims and isinstance(spec.dims[0], str):
+            known.setdefault(spec.dims[0], 1)
+    return known
+
+
+def _random(spec: Spec, known: Mapping[str, int], seed: int, label: str) -> tuple[Value, str]:
+    """Seeded values: floats from N(0, 1), booleans, indices within their table, other wide integers 0 or 1."""
+    import numpy as np
+
+    if spec.form.startswith("optional"):
+        return None, "empty"
+    shape = _shape(spec, known)
+    size = math.prod(shape) * 8
+    if size > MAX_RANDOM:
+        raise InputError(
+            f"input '{spec.name}' of shape {shape_text(shape)} would take {size / 2**30:.0f} GiB",
+            f"is the model damaged? otherwise give it a file: -i {spec.name}=FILE",
+        )
+    rng = np.random.default_rng([seed, zlib.crc32(spec.name.encode()), zlib.crc32(label.encode())])
+    array, how = _draw(spec, shape, rng)
+    origin = f"random {how}, seed {seed}"
+    return ([array] if "sequence" in spec.form else array), origin
+
+
+def _draw(spec: Spec, shape: tuple[int, ...], rng: np.random.Generator) -> tuple[np.ndarray[Any, Any], str]:
+    import numpy as np
+
+    dtype = np_dtype(spec.dtype)
+    if spec.dtype == "string":
+        return np.array([f"text{n}" for n in rng.integers(0, 10, math.prod(shape))], object).reshape(shape), "words"
+    if spec.dtype == "bool":
+        return rng.integers(0, 2, shape).astype(bool), "booleans"
+    if spec.dtype.startswith("complex"):
+        return (rng.standard_normal(shape) + 1j * rng.standard_normal(shape)).astype(dtype), "normal"
+    if "float" in spec.dtype:
+        return rng.standard_normal(shape, np.float32).astype(dtype), "normal"
+    if spec.high is not None:
+        return rng.integers(0, spec.high, shape).astype(dtype), f"integers below {spec.high} ({spec.why})"
+    bits = wire.TYPES[wire.TYPE_NUMBERS[spec.dtype]][1]
+    if bits <= 8:  # pixels and quantized values: their whole range
+        low = -(1 << bits - 1) if spec.dtype.startswith("i") else 0
+        return rng.integers(low, low + (1 << bits), shape).astype(dtype), "integers of the whole range"
+    return rng.integers(0, 2, shape).astype(dtype), "integers 0 or 1"
+
+
+def _shape(spec: Spec, known: Mapping[str, int]) -> tuple[int, ...]:
+    if spec.dims is None:
+        raise InputError(f"input '{spec.name}' declares no shape", f"--shape {spec.name}=1x3x224x224, or -i FILE")
+    shape = [
+        d if isinstance(d, int) else known.get(d or "", 1 if axis == 0 else None) for axis, d in enumerate(spec.dims)
+    ]
+    if None in shape:
+        axis = shape.index(None)
+        example = "x".join("?" if n is None else str(n) for n in shape)
+        called = f" '{spec.dims[axis]}'" if spec.dims[axis] else ""
+        raise InputError(
+            f"input '{spec.name}' has the unknown dimension{called} (axis {axis})",
+            f"--shape {spec.name}={example} with numbers for the ?, or -i FILE",
+        )
+    return tuple(int(n) for n in shape if n is not None)
+
+
+def _read(
+    path: Path, name: str | None, specs: Sequence[Spec], picture: Picture
+) -> list[tuple[Spec, np.ndarray[Any, Any]]]:
+    """The arrays in one file, each with the input that it is for; inputs that this run does not need are left out."""
+    kind = path.suffix.lower()
+    if kind == ".npz":
+        return [(s, array) for key, array in _load_npz(path).items() if (s := _target(path, name or key, specs, key))]
+    if kind == ".pb":
+        key, array = _load_pb(path)
+        spec = _target(path, name or (key if any(s.name == key for s in specs) else None), specs)
+        return [(spec, array)] if spec else []
+    spec = _target(path, name, specs)
+    if spec is None:
+        return []
+    if kind in IMAGES:
+        return [(spec, _load_image(path, spec, picture))]
+    return [(spec, _load_npy(path) if kind == ".npy" else _load_raw(path, spec))]
+
+
+def _target(path: Path, name: str | None, specs: Sequence[Spec], key: str | None = None) -> Spec | None:
+    """Which input a file is for: by the name given, by its own name, or the only one."""
+    if name is not None:
+        found = next((s for s in specs if s.name == name), None)
+        if found or key is None or len(specs) != 1:
+            return found  # None: a true input of the model, but not one that this run needs
+        return specs[0]
+    for spec in specs:
+        if _is_for(path, spec.name, spec.position):
+            return spec
+    if len(specs) == 1:
+        return specs[0]
+    names = ", ".join(f"'{s.name}'" for s in specs)
+    raise InputError(f"{path}: which input is it for? The run needs {names}", f"-i NAME={path.name}")
+
+
+def _load_npy(path: Path) -> np.ndarray[Any, Any]:
+    import numpy as np
+
+    try:
+        array = np.load(path, allow_pickle=False)
+    except (OSError, ValueError, EOFError, MemoryError) as e:
+        raise InputError(f"cannot read {path}: {e}", "is it a .npy file without Python objects?") from e
+    return np.asarray(array)
+
+
+def _load_npz(path: Path) -> dict[str, np.ndarray[Any, Any]]:
+    import zipfile
+
+    import numpy as np
+
+    try:
+        with np.load(path, allow_pickle=False) as archive:
+            return {key: archive[key] for key in archive.files}
+    except (OSError, ValueError, EOFError, MemoryError, zipfile.BadZipFile, zlib.error) as e:
+        raise InputError(f"cannot read {path}: {e}", "is it a .npz file without Python objects?") from e
+
+
+def _load_raw(path: Path, spec: Spec) -> np.ndarray[Any, Any]:
+    """A headerless file: type and shape from the model; one unknown dimension follows from the size."""
+    import numpy as np
+
+    if spec.dtype == "string" or (spec.dtype in NOT_NUMPY and wire.TYPES[wire.TYPE_NUMBERS[spec.dtype]][1] < 8):
+        raise InputError(f"{path}: {spec.dtype} cannot be read from a headerless file", "give a .npy")
+    dtype = np_dtype(spec.dtype)
+    flat = np.fromfile(path, np.uint8)
+    dims = list(spec.dims) if spec.dims is not None else [None]
+    fixed = math.prod(d for d in dims if isinstance(d, int)) * dtype.itemsize
+    open_dims = [axis for axis, d in enumerate(dims) if not isinstance(d, int)]
+    for axis in open_dims[:-1] if len(open_dims) > 1 else []:
+        dims[axis] = 1
+    if open_dims and fixed and flat.size % fixed == 0:
+        dims[open_dims[-1]] = flat.size // fixed
+    want = math.prod(d for d in dims if isinstance(d, int)) * dtype.itemsize
+    if want != flat.size or not all(isinstance(d, int) for d in dims):
+        raise InputError(
+            f"{path} has {flat.size} bytes; input '{spec.name}' ({spec.dtype} "
+            f"{shape_text(tuple(spec.dims or ()))}) takes {fixed if not open_dims else f'a multiple of {fixed}'}",
+            f"check type and layout, or give --shape {spec.name}=…",
+        )
+    return np.frombuffer(flat.tobytes(), dtype).reshape([int(d) for d in dims])
+
+
+def _load_pb(path: Path) -> tuple[str, np.ndarray[Any, Any]]:
+    """An ONNX TensorProto, as in ONNX's own test_data_set folders."""
+    import onnx.numpy_helper
+    from google.protobuf.message import DecodeError
+
+    try:
+        tensor = wire.protos().TensorProto.FromString(path.read_bytes())
+        if wire.on_disk(tensor):
+            raise InputError(f"{path}: a tensor whose data lies in another file is not read")
+        return str(tensor.name), onnx.numpy_helper.to_array(tensor)
+    except (OSError, DecodeError, ValueError, TypeError) as e:
+        raise InputError(f"{path} holds no ONNX tensor: {e}") from e
+
+
+def _load_image(path: Path, spec: Spec, picture: Picture) -> np.ndarray[Any, Any]:
+    """An image resized (bilinear) to the input: (1, C, H, W), or (1, H, W, C) where the last dimension is C."""
+    import numpy as np
+    from PIL import Image, UnidentifiedImageError
+
+    dims = spec.dims or [1, 3, None, None]
+    if len(dims) not in (3, 4):
+        raise InputError(f"{path}: input '{spec.name}' of shape {shape_text(tuple(dims))} takes no image")
+    inner = dims[-3:]
+    last = inner[2] in (1, 3, 4) and inner[0] not in (1, 3, 4)
+    channels, height, width = (inner[2], inner[0], inner[1]) if last else inner
+    try:
+        with Image.open(path) as opened:
+            image = opened.convert({1: "L", 4: "RGBA"}.get(channels, "RGB"))
+    except (OSError, UnidentifiedImageError, ValueError, Image.DecompressionBombError) as e:
+        raise InputError(f"cannot read the image {path}: {e}") from e
+    size = (width if isinstance(width, int) else image.width, height if isinstance(height, int) else image.height)
+    pixels = np.asarray(image.resize(size, Image.Resampling.BILINEAR)).reshape(size[1], size[0], -1)
+    if picture.bgr:
+        pixels = pixels[:, :, [2, 1, 0, *range(3, pixels.shape[2])]] if pixels.shape[2] >= 3 else pixels
+    if picture.mean != (0.0,) or picture.scale != (1.0,):
+        pixels = (pixels - _per_channel(picture.mean, pixels)) * _per_channel(picture.scale, pixels)
+    array = pixels if last else pixels.transpose(2, 0, 1)
+    return np.ascontiguousarray(array.reshape((1,) * (len(dims) - 3) + array.shape))
+
+
+def _per_channel(values: tuple[float, ...], pixels: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    import numpy as np
+
+    if len(values) not in (1, pixels.shape[2]):
+        raise InputError(f"--mean and --scale take 1 or {pixels.shape[2]} numbers, not {len(values)}")
+    return np.asarray(values, np.float32)
+
+
+def _fitted(array: np.ndarray[Any, Any], spec: Spec, file: str) -> tuple[Value, str]:
+    """The array in the input's type, if nothing is lost by that; with a remark where it had to be converted."""
+    import numpy as np
+
+    note = ""
+    want = np_dtype(spec.dtype)
+    if spec.dtype in NOT_NUMPY and array.dtype.kind == "u" and array.dtype.itemsize == want.itemsize:
+        array = from_bits(array, spec.dtype)
+    elif spec.dtype == "string":
+        array = array.astype(object)
+    elif array.dtype != want:
+        cast = array.astype(want) if array.dtype.kind in "biuf" or array.dtype in (want,) else array
+        kinds = {array.dtype.kind, want.kind}
+        if (array.dtype.kind == "f" and want.kind in "iub") or not (kinds <= set("biuf")) or not _same(array, cast):
+            raise InputError(f"{file} holds {array.dtype}; input '{spec.name}' takes {spec.dtype}", "convert it first")
+        note = f" (converted from {array.dtype})"
+        array = cast
+    if spec.dims is not None and not _agree(spec.dims, array.shape):
+        raise InputError(
+            f"{file} has shape {shape_text(array.shape)}; input '{spec.name}' takes {shape_text(tuple(spec.dims))}",
+            "reshape or transpose it first",
+        )
+    return [array] if "sequence" in spec.form else np.ascontiguousarray(array).reshape(array.shape), note
+
+
+def _same(array: np.ndarray[Any, Any], cast: np.ndarray[Any, Any]) -> bool:
+    """Is a conversion harmless? Integers must keep their values; floats may be rounded, not overflow."""
+    import numpy as np
+
+    if array.dtype.kind == "f":
+        return bool((np.isfinite(cast) == np.isfinite(array)).all())
+    return bool((cast == array).all())
+
+
+def _agree(dims: Sequence[Any], shape: tuple[int, ...]) -> bool:
+    return len(dims) == len(shape) and all(d == n for d, n in zip(dims, shape, strict=True) if isinstance(d, int))

@@ -1,0 +1,184 @@
+"""Tensors: name → value in memory, and the same on disk as .npy files with a record of the true type.
+
+A value is a numpy array (bf16, fp8, int4 … as `ml_dtypes`), a list of arrays (ONNX sequence) or None (empty optional).
+On disk a type that numpy does not have is stored as its raw bits in unsigned integers of the element's size (one byte
+for elements of less than a byte), because `.npy` would lose it. Arrays of strings are stored as fixed-width Unicode.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+from subgraph import wire
+from subgraph.errors import InputError
+
+if TYPE_CHECKING:
+    import numpy as np
+
+Value: TypeAlias = "np.ndarray[Any, Any] | list[np.ndarray[Any, Any]] | None"
+Tensors: TypeAlias = "Mapping[str, Value]"
+
+OWN = frozenset(name for name, _ in wire.TYPES.values() if name.startswith(("bfloat", "float8", "float4")))
+PACKED = frozenset(("int4", "uint4", "int2", "uint2", "float4_e2m1fn"))  # less than a byte per element
+NOT_NUMPY = OWN | PACKED
+
+# onnxruntime and onnx.proto call element types by these names inside "tensor(…)".
+PROTO_NAMES = {
+    "float32": "float", "float64": "double", "float8_e4m3fn": "float8e4m3fn", "float8_e4m3fnuz": "float8e4m3fnuz",
+    "float8_e5m2": "float8e5m2", "float8_e5m2fnuz": "float8e5m2fnuz", "float4_e2m1fn": "float4e2m1",
+    "float8_e8m0fnu": "float8e8m0",
+}  # fmt: skip
+_FROM_PROTO = {PROTO_NAMES.get(name, name): name for name in wire.TYPE_NUMBERS}
+
+
+@dataclass(frozen=True)
+class Record:
+    """One value on disk.
+
+    Attributes:
+        name: the tensor's name in the model.
+        form: "tensor", "sequence", "optional" or "optional sequence".
+        dtype: element type, numpy's or ml_dtypes' name.
+        shapes: one per file.
+        files: .npy files relative to the folder; one, or one per element of a sequence; none for an empty optional.
+    """
+
+    name: str
+    form: str
+    dtype: str
+    shapes: tuple[tuple[int, ...], ...]
+    files: tuple[str, ...]
+
+    def to_json(self) -> dict[str, Any]:
+        return asdict(self)
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> Record:
+        return cls(
+            str(data["name"]),
+            str(data["form"]),
+            str(data["dtype"]),
+            tuple(tuple(int(d) for d in shape) for shape in data["shapes"]),
+            tuple(str(f) for f in data["files"]),
+        )
+
+    def within(self, prefix: str) -> Record:
+        """The same record seen from the folder above."""
+        return replace(self, files=tuple(f"{prefix}/{f}" for f in self.files))
+
+    @property
+    def type_text(self) -> str:
+        """As onnx writes it: `optional(seq(tensor(float)))`."""
+        text = f"tensor({PROTO_NAMES.get(self.dtype, self.dtype)})"
+        if "sequence" in self.form:
+            text = f"seq({text})"
+        return f"optional({text})" if "optional" in self.form else text
+
+    @property
+    def shape_text(self) -> str:
+        if not self.files:
+            return "nothing"
+        return " ".join(shape_text(shape) for shape in self.shapes)
+
+
+def shape_text(shape: tuple[Any, ...]) -> str:
+    """1×3×224×224, or `scalar`."""
+    return "×".join("?" if d is None else str(d) for d in shape) or "scalar"
+
+
+def parse_type(text: str) -> tuple[str, str]:
+    """(form, dtype) of `tensor(float)`, `seq(tensor(int64))`, `optional(tensor(bfloat16))` …
+
+    Raises:
+        InputError: a type that holds no tensors (a map, say).
+    """
+    m = re.fullmatch(r"(optional\()?(seq\()?tensor\((\w+)\)+", text)
+    if not m or m[3] not in _FROM_PROTO:
+        raise InputError(f"values of type {text} cannot be stored", "cut elsewhere: between plain tensors")
+    form = " ".join(word for word, found in (("optional", m[1]), ("sequence", m[2])) if found) or "tensor"
+    return form, _FROM_PROTO[m[3]]
+
+
+def np_dtype(name: str) -> np.dtype[Any]:
+    """The dtype in memory: numpy's own or one of ml_dtypes; strings are objects."""
+    import numpy as np
+
+    if name == "string":
+        return np.dtype(object)
+    if name in NOT_NUMPY:
+        import ml_dtypes
+
+        return np.dtype(getattr(ml_dtypes, name))
+    return np.dtype(name)
+
+
+def to_bits(array: np.ndarray[Any, Any], dtype: str) -> np.ndarray[Any, Any]:
+    """The array as it goes into a .npy: raw unsigned bits where numpy lacks the type."""
+    import numpy as np
+
+    if dtype == "string":
+        return array.astype(np.str_)
+    if dtype not in NOT_NUMPY:
+        return array
+    bits = np.ascontiguousarray(array).view(np.dtype(f"u{array.dtype.itemsize}")).reshape(array.shape)
+    return bits & np.uint8((1 << wire.TYPES[wire.TYPE_NUMBERS[dtype]][1]) - 1) if dtype in PACKED else bits
+
+
+def from_bits(array: np.ndarray[Any, Any], dtype: str) -> np.ndarray[Any, Any]:
+    """The inverse of `to_bits`.
+
+    Raises:
+        InputError: the array in the file is not of the type that it should be.
+    """
+    want = np_dtype(dtype)
+    if dtype == "string" and array.dtype.kind in "UO":
+        return array.astype(object)
+    if dtype not in NOT_NUMPY:
+        if array.dtype != want:
+            raise InputError(f"found {array.dtype} where {dtype} was stored")
+        return array
+    if array.dtype.kind != "u" or array.dtype.itemsize != want.itemsize:
+        raise InputError(f"found {array.dtype} where the raw bits of {dtype} were stored")
+    return array.view(want)
+
+
+def save(name: str, value: Value, type_text: str, folder: Path, stem: str) -> Record:
+    """Write one value as .npy file(s) `stem.npy` or `stem.0.npy` …; return its record."""
+    import numpy as np
+
+    form, dtype = parse_type(type_text)
+    many = isinstance(value, list)
+    arrays: list[Any] = [] if value is None else list(value) if many else [value]
+    files = tuple(f"{stem}.{i}.npy" if many else f"{stem}.npy" for i in range(len(arrays)))
+    for file, array in zip(files, arrays, strict=True):
+        np.save(folder / file, to_bits(np.asarray(array), dtype), allow_pickle=False)
+    if many and form == "optional":
+        form = "optional sequence"
+    return Record(name, form, dtype, tuple(tuple(np.shape(a)) for a in arrays), files)
+
+
+def load(record: Record, folder: Path) -> Value:
+    """Read a value back.
+
+    Raises:
+        InputError: a file is missing, damaged or of another type.
+    """
+    arrays = [_load_one(folder / file, record) for file in record.files]
+    if "sequence" in record.form:
+        return arrays
+    return arrays[0] if arrays else None
+
+
+def _load_one(path: Path, record: Record) -> np.ndarray[Any, Any]:
+    import numpy as np
+
+    try:
+        return from_bits(np.load(path, allow_pickle=False), record.dtype)
+    except (OSError, ValueError, EOFError) as e:
+        raise InputError(f"cannot read {path}: {e}") from e
+    except InputError as e:
+        raise InputError(f"{path}: {e.what}") from e

@@ -1,0 +1,583 @@
+"""A large .onnx without its weights: nodes are parsed, weights stay on disk as (file, offset, length).
+
+Insight: protobuf is a list of tagged, length-prefixed fields. Above `WALK_ABOVE` bytes we walk the top level and the
+graph level of the file, skip the payload of each large initializer by its length, and hand all the rest to the
+generated classes. What was skipped stands in the model as a *husk*: an ordinary TensorProto with
+`data_location = EXTERNAL` whose location is empty, which says "in the model file itself, at this offset". So weights
+inside the file and weights in external files are one thing to everybody else.
+
+`onnx_ml_pb2` is loaded without the `onnx` package around it (0.02 s against 0.18); a later `import onnx` gives the very
+same classes, because the module is registered under its own name.
+
+Models are read with a twin of onnx's classes in which `value_info` is a list of bytes: it is half of the messages of a
+large graph and hardly any of it is needed (80,000 nodes: 19 MiB and 0.015 s less).
+"""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.util
+import math
+import os
+import stat
+import sys
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from types import ModuleType
+from typing import Any, BinaryIO
+
+from subgraph.errors import DataError, ModelError, OutputError
+
+# Message classes come from a generated module that has no types of its own; these names are for readers.
+ModelProto = Any
+GraphProto = Any
+NodeProto = Any
+TensorProto = Any
+TypeProto = Any
+ValueInfoProto = Any
+
+WALK_ABOVE = 16 << 20  # bytes; below, parsing everything is faster than walking
+HUSK_ABOVE = 64 << 10  # bytes; smaller weights are parsed and travel inside the messages
+INLINE_LIMIT = 1 << 30  # bytes of weights on disk; more go to a .data file (protobuf ends at 2 GiB)
+ALIGN = 4096  # bytes; onnxruntime maps external data by page
+
+WINDOW = 32 << 10  # bytes read at a time while walking
+MAX_HEADER = 20  # bytes of a tag and a length at most
+
+VARINT, FIXED64, BYTES, FIXED32 = 0, 1, 2, 5
+GRAPH, FUNCTIONS = 7, 25  # fields of ModelProto
+NODE, INITIALIZER = 1, 5  # fields of GraphProto
+RAW_DATA = 9  # field of TensorProto
+EXTERNAL = 1  # TensorProto.DataLocation
+STRING = 8  # TensorProto.DataType
+
+# TensorProto.DataType -> (numpy or ml_dtypes name, bits of one element), onnx.proto3 of IR 13.
+TYPES: dict[int, tuple[str, int]] = {
+    1: ("float32", 32), 2: ("uint8", 8), 3: ("int8", 8), 4: ("uint16", 16), 5: ("int16", 16),
+    6: ("int32", 32), 7: ("int64", 64), 8: ("string", 0), 9: ("bool", 8), 10: ("float16", 16),
+    11: ("float64", 64), 12: ("uint32", 32), 13: ("uint64", 64), 14: ("complex64", 64),
+    15: ("complex128", 128), 16: ("bfloat16", 16), 17: ("float8_e4m3fn", 8), 18: ("float8_e4m3fnuz", 8),
+    19: ("float8_e5m2", 8), 20: ("float8_e5m2fnuz", 8), 21: ("uint4", 4), 22: ("int4", 4),
+    23: ("float4_e2m1fn", 4), 24: ("float8_e8m0fnu", 8), 25: ("uint2", 2), 26: ("int2", 2),
+}  # fmt: skip
+TYPE_NUMBERS = {name: number for number, (name, _) in TYPES.items()}
+
+
+def protos() -> ModuleType:
+    """The generated protobuf classes of onnx, without importing the `onnx` package.
+
+    Raises:
+        ModelError: onnx is not installed.
+    """
+    loaded = sys.modules.get("onnx.onnx_ml_pb2")
+    if loaded is not None:
+        return loaded
+    package = importlib.util.find_spec("onnx")
+    if package is None or not package.submodule_search_locations:
+        raise ModelError("the package 'onnx' is not installed", "pip install onnx")
+    place = Path(package.submodule_search_locations[0]) / "onnx_ml_pb2.py"
+    spec = importlib.util.spec_from_file_location("onnx.onnx_ml_pb2", place)
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules["onnx.onnx_ml_pb2"] = module
+    spec.loader.exec_module(module)
+    return module
+
+
+@cache
+def slim() -> Any:
+    """The ModelProto class for reading: onnx's own, but for `graph.value_info`, which stays bytes."""
+    from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
+
+    file = descriptor_pb2.FileDescriptorProto()
+    protos().DESCRIPTOR.CopyToProto(file)
+    file.name, file.package = "subcut/slim.proto", "subcut"
+    for message in file.message_type:
+        for field in (*message.field, *(f for nested in message.nested_type for f in nested.field)):
+            if field.type_name:
+                field.type_name = field.type_name.replace(".onnx.", ".subcut.")
+            if message.name == "GraphProto" and field.name == "value_info":
+                field.type = descriptor_pb2.FieldDescriptorProto.TYPE_BYTES
+                field.ClearField("type_name")
+    pool = descriptor_pool.DescriptorPool()
+    pool.Add(file)
+    return message_factory.GetMessageClass(pool.FindMessageTypeByName("subcut.ModelProto"))
+
+
+@dataclass(frozen=True, slots=True)
+class Blob:
+    """Where the bytes of one weight lie."""
+
+    file: Path
+    offset: int
+    length: int
+
+
+@dataclass(frozen=True, slots=True)
+class Skeleton:
+    """A parsed model without the payload of its large weights.
+
+    `structure` is the SHA-256 of the file, in files above `WALK_ABOVE` without the payload of the large weights:
+    reading gigabytes for a digest would cost more than the cut. `weights_digest` covers what is used of them.
+    """
+
+    path: Path
+    model: ModelProto
+    size: int
+    structure: str
+
+
+def read(path: Path) -> Skeleton:
+    """Parse a model file; large weights are left on disk as husks.
+
+    Complexity: linear in the bytes that are not weights.
+
+    Raises:
+        ModelError: the file is missing, truncated or no ONNX model; names the byte where reading stopped.
+    """
+    try:
+        with path.open("rb") as file:
+            mode = os.fstat(file.fileno())
+            if not stat.S_ISREG(mode.st_mode):
+                raise ModelError(f"{path} is not a regular file")
+            if mode.st_size > WALK_ABOVE:
+                return _read_large(path, file.fileno(), mode.st_size)
+            data = file.read()
+    except OSError as e:
+        raise ModelError(f"cannot read {path}: {e.strerror or e}", "check the path") from e
+    model = _parse(path, data, slim())
+    _require_graph(path, model, data[:256])
+    return Skeleton(path, model, len(data), hashlib.sha256(data).hexdigest())
+
+
+@dataclass(frozen=True, slots=True)
+class _File:
+    """A file that is read in pieces. Not a map: pages of a map that were only skipped over still count as memory."""
+
+    path: Path
+    handle: int
+    size: int
+
+    def cut(self, begin: int, end: int) -> bytes:
+        """Bytes begin … end.
+
+        Raises:
+            ModelError: the file became shorter.
+        """
+        out = os.pread(self.handle, end - begin, begin)
+        while len(out) < end - begin:
+            more = os.pread(self.handle, end - begin - len(out), begin + len(out))
+            if not more:
+                raise _damaged(self.path, begin + len(out), "the file became shorter while it was read")
+            out += more
+        return out
+
+
+def _read_large(path: Path, handle: int, size: int) -> Skeleton:
+    if hasattr(os, "posix_fadvise"):  # without read-ahead, skipped weights are never read from the disk
+        os.posix_fadvise(handle, 0, 0, os.POSIX_FADV_RANDOM)
+    file = _File(path, handle, size)
+    digest = hashlib.sha256()
+    rest: list[bytes] = []  # everything but the graph
+    graph: list[bytes] = []  # the graph but its large weights
+    husks: list[bytes] = []
+    start = 0
+    for number, tag, begin, end in _fields(file, 0, size, "model"):
+        if number == GRAPH:
+            rest.append(file.cut(start, tag))
+            husks += _walk_graph(file, begin, end, graph)
+            start = end
+    rest.append(file.cut(start, size))
+    for part in (*rest, *graph, *husks):
+        digest.update(part)
+    length = sum(len(part) for part in graph)
+    model = _parse(path, b"".join((*rest, *([_tag(GRAPH, length)] if length else []), *graph)), slim())
+    for husk in husks:
+        model.graph.initializer.add().MergeFromString(husk)
+    _require_graph(path, model, file.cut(0, 256))
+    return Skeleton(path, model, size, digest.hexdigest())
+
+
+def _walk_graph(file: _File, begin: int, end: int, parts: list[bytes]) -> list[bytes]:
+    """Append to `parts` all bytes of the graph but the large initializers; return those as husks."""
+    husks = []
+    start = begin
+    for number, tag, at, stop in _fields(file, begin, end, "graph"):
+        if number != INITIALIZER or stop - at < HUSK_ABOVE:
+            continue
+        husk = _husk(file, at, stop)
+        if husk is not None:
+            parts.append(file.cut(start, tag))
+            husks.append(husk)
+            start = stop
+    parts.append(file.cut(start, end))
+    return husks
+
+
+def _husk(file: _File, begin: int, end: int) -> bytes | None:
+    """The tensor at these bytes as a husk, serialized; None where its values are not raw."""
+    kept, raw, start = [], None, begin
+    for number, tag, at, stop in _fields(file, begin, end, "initializer"):
+        if number == RAW_DATA:
+            kept.append(file.cut(start, tag))
+            raw, start = (at, stop - at), stop
+    if raw is None:
+        return None
+    kept.append(file.cut(start, end))
+    tensor = _parse(file.path, b"".join(kept), protos().TensorProto)
+    point_to(tensor, "", *raw)
+    return bytes(tensor.SerializeToString(deterministic=True))
+
+
+def _fields(file: _File, begin: int, end: int, what: str) -> Iterator[tuple[int, int, int, int]]:
+    """(field number, position of its tag, begin and end of its value) of one message, in file order.
+
+    Raises:
+        ModelError: a field runs over the end, or a tag that protobuf does not know.
+    """
+    at = begin
+    base, window = begin, b""
+    while at < end:
+        if at - base + MAX_HEADER > len(window):
+            base, window = at, os.pread(file.handle, min(WINDOW, end - at), at)
+        tag_at = at
+        try:
+            tag, i = _varint(window, at - base)
+            wire = tag & 7
+            if wire == BYTES:
+                size, i = _varint(window, i)
+                at = base + i
+                stop = at + size
+            elif wire == VARINT:
+                at = base + i
+                stop = base + _varint(window, i)[1]
+            elif wire in (FIXED32, FIXED64):
+                at = base + i
+                stop = at + (4 if wire == FIXED32 else 8)
+            else:
+                raise _damaged(file.path, tag_at, f"unknown wire type {wire} in the {what}")
+        except IndexError:
+            raise _damaged(file.path, tag_at, f"the {what} ends inside a field") from None
+        if stop > end:
+            why = f"field {tag >> 3} of the {what} wants {stop - at} bytes, {max(end - at, 0)} are left"
+            raise _damaged(file.path, tag_at, why)
+        yield tag >> 3, tag_at, at, stop
+        at = stop
+
+
+def _varint(data: bytes, at: int) -> tuple[int, int]:
+    value = data[at]
+    at += 1
+    if value < 128:
+        return value, at
+    value &= 127
+    shift = 7
+    while shift < 64:
+        byte = data[at]
+        at += 1
+        value |= (byte & 127) << shift
+        if byte < 128:
+            return value, at
+        shift += 7
+    raise IndexError
+
+
+def _damaged(path: Path, offset: int, why: str) -> ModelError:
+    return ModelError(
+        f"{path} is truncated or damaged at byte {offset}: {why}",
+        "compare its size and checksum with the original",
+    )
+
+
+def _parse(path: Path, data: bytes, cls: Any) -> Any:
+    from google.protobuf.message import DecodeError
+
+    try:
+        return cls.FromString(data)
+    except (DecodeError, ValueError) as e:
+        where = _first_damage(path, data) if cls is slim() else None
+        raise (where or ModelError(f"{path} is not an ONNX model: {e}", _guess(data[:256]))) from e
+
+
+def _first_damage(path: Path, data: bytes) -> ModelError | None:
+    """The error that walking the top two levels meets, if it meets one: it knows the offset."""
+    if not data or _guess(data[:256]):
+        return None
+    try:
+        with path.open("rb") as handle:
+            file = _File(path, handle.fileno(), len(data))
+            for number, _, begin, end in _fields(file, 0, file.size, "model"):
+                for inner, _, at, stop in _fields(file, begin, end, "graph") if number == GRAPH else ():
+                    if inner == NODE:
+                        _probe(path, data, at, stop)
+    except ModelError as e:
+        return e
+    return None
+
+
+def _probe(path: Path, data: bytes, at: int, stop: int) -> None:
+    from google.protobuf.message import DecodeError
+
+    try:
+        protos().NodeProto.FromString(data[at:stop])
+    except (DecodeError, ValueError):
+        raise _damaged(path, at, "a node cannot be decoded") from None
+
+
+def _guess(head: bytes) -> str:
+    """What the file is instead, from its first bytes; empty where nothing is recognised."""
+    if not head:
+        return "the file is empty"
+    if head.startswith(b"version https://git-lfs"):
+        return "this is a git-lfs pointer: run `git lfs pull` to get the model itself"
+    if head[4:8] == b"ORTM":
+        return "this is onnxruntime's .ort format: use the .onnx it was made from"
+    if head.startswith(b"PK\x03\x04"):
+        return "this is a zip archive: unpack it first"
+    if head.lstrip()[:1] in (b"<", b"{"):
+        return "this is text (a web page or JSON), not a model: download it again"
+    return ""
+
+
+def _require_graph(path: Path, model: ModelProto, head: bytes) -> None:
+    if not model.HasField("graph") or not (model.graph.node or model.graph.output):
+        raise ModelError(f"{path} is not an ONNX model: it holds no graph", _guess(head) or "is it the right file?")
+
+
+def value_infos(graph: GraphProto, names: Iterable[str] | None = None) -> Iterator[ValueInfoProto]:
+    """The graph's value_info as messages: all, or those of `names`, found by peeking at the first field."""
+    cls = protos().ValueInfoProto
+    wanted = None if names is None else {name.encode(errors="surrogatepass") for name in names}
+    for data in graph.value_info:
+        if wanted is not None and data[:1] == b"\n" and data[1] < 128 and data[2 : 2 + data[1]] not in wanted:
+            continue
+        info = cls.FromString(data)
+        if wanted is None or info.name.encode(errors="surrogatepass") in wanted:
+            yield info
+
+
+# ---------------------------------------------------------------------------------------------------- weights
+
+
+def point_to(tensor: TensorProto, location: str, offset: int, length: int) -> None:
+    """Make `tensor` external: its bytes lie at `offset` of `location` (empty: of the model file itself)."""
+    tensor.ClearField("raw_data")
+    tensor.ClearField("external_data")
+    tensor.data_location = EXTERNAL
+    for key, value in (("location", location), ("offset", str(offset)), ("length", str(length))):
+        entry = tensor.external_data.add()
+        entry.key, entry.value = key, value
+
+
+def on_disk(tensor: TensorProto) -> bool:
+    """Are the bytes of this weight in a file rather than in the message?"""
+    return bool(tensor.data_location == EXTERNAL)
+
+
+def elements(tensor: TensorProto) -> int:
+    """How many elements the tensor has by its dims.
+
+    Raises:
+        ModelError: a negative dimension.
+    """
+    dims = tuple(tensor.dims)
+    if any(d < 0 for d in dims):
+        raise ModelError(f"initializer '{tensor.name}' has a negative dimension: {list(dims)}")
+    return math.prod(dims)
+
+
+def nbytes(tensor: TensorProto) -> int:
+    """Bytes of the tensor's raw form; elements of less than a byte are packed.
+
+    Raises:
+        ModelError: an element type that has no raw form.
+    """
+    bits = TYPES.get(tensor.data_type, ("", 0))[1]
+    if not bits:
+        raise ModelError(f"initializer '{tensor.name}' has element type {tensor.data_type}, which has no raw form")
+    return (elements(tensor) * bits + 7) // 8
+
+
+def locate(tensor: TensorProto, model: Path) -> Blob:
+    """Where an on-disk weight lies, checked: inside the model's folder, a regular file, long enough.
+
+    Raises:
+        DataError: anything else; names the weight, the file and the rule.
+    """
+    entries = {entry.key: entry.value for entry in tensor.external_data}
+    location = entries.get("location", "")
+    want = nbytes(tensor)
+    try:
+        offset, length = int(entries.get("offset", "0")), int(entries.get("length", want))
+    except ValueError:
+        raise DataError(f"weight '{tensor.name}': offset or length in {location!r} is no number") from None
+    file = _inside(tensor.name, location, model) if location else model
+    if length != want:
+        raise DataError(
+            f"weight '{tensor.name}': {length} bytes in {location or model.name!r}, its type and shape need {want}",
+            "the model and its data do not belong together",
+        )
+    have = file.stat().st_size
+    if offset < 0 or offset + length > have:
+        raise DataError(
+            f"weight '{tensor.name}': bytes {offset}…{offset + length} of {location or model.name!r}, "
+            f"which is too short: it has {have}",
+            "copy the data file again; it may be truncated",
+        )
+    return Blob(file, offset, length)
+
+
+def _inside(name: str, location: str, model: Path) -> Path:
+    """The real file of an external location, which must not lead out of the model's folder."""
+    folder = model.parent.resolve()
+    refuse = f"weight '{name}': external data {location!r}"
+    parts = location.replace("\\", "/").split("/")
+    if "\0" in location or location.startswith(("/", "\\")) or ":" in parts[0]:
+        raise DataError(f"{refuse} is an absolute path", "only files inside the model's folder are read")
+    if ".." in parts:
+        raise DataError(f"{refuse} leads out of the model's folder", "only files inside the model's folder are read")
+    try:
+        file = (folder / location).resolve(strict=True)
+        regular = stat.S_ISREG(file.stat().st_mode)
+    except (OSError, RuntimeError) as e:  # RuntimeError: a loop of symbolic links
+        why = getattr(e, "strerror", None) or "it cannot be reached"
+        raise DataError(f"{refuse} is missing: {why}", f"put it beside the model, in {model.parent}") from e
+    if not file.is_relative_to(folder):
+        raise DataError(f"{refuse} is a symbolic link out of the model's folder", f"copy {file} into the folder")
+    if not regular:
+        raise DataError(f"{refuse} is not a regular file")
+    return file
+
+
+def weights_digest(tensors: list[TensorProto], model: Path) -> str:
+    """SHA-256 over name, type, dims and bytes of these on-disk weights, in name order; empty where there are none."""
+    digest = hashlib.sha256()
+    for tensor in sorted(tensors, key=lambda t: str(t.name)):
+        blob = locate(tensor, model)
+        digest.update(f"{tensor.name}\0{tensor.data_type}\0{list(tensor.dims)}\0".encode())
+        with blob.file.open("rb") as file:
+            file.seek(blob.offset)
+            left = blob.length
+            while left and (chunk := file.read(min(left, 1 << 20))):
+                digest.update(chunk)
+                left -= len(chunk)
+    return digest.hexdigest() if tensors else ""
+
+
+def load_raw(tensor: TensorProto, model: Path) -> TensorProto:
+    """A copy of an on-disk weight with its bytes inside."""
+    blob = locate(tensor, model)
+    full = protos().TensorProto.FromString(tensor.SerializeToString())
+    for field in ("external_data", "data_location"):
+        full.ClearField(field)
+    with blob.file.open("rb") as file:
+        file.seek(blob.offset)
+        full.raw_data = file.read(blob.length)
+    return full
+
+
+# ---------------------------------------------------------------------------------------------------- writing
+
+
+def write(model: ModelProto, source: Path, path: Path, *, external: bool) -> list[Path]:
+    """Write `model` to `path`; its on-disk weights are copied from file to file, never through this process.
+
+    `external` puts them into `<path>.data`, each at a multiple of 4096; otherwise they go inside, up to
+    `INLINE_LIMIT`. Returns the files written. `model` is changed where its weights are concerned: it is used up.
+
+    Raises:
+        DataError: a weight's bytes cannot be had.
+        OutputError: the disk is full or not writable.
+    """
+    weights = [(tensor, locate(tensor, source)) for tensor in model.graph.initializer if on_disk(tensor)]
+    external = external or sum(blob.length for _, blob in weights) > INLINE_LIMIT
+    try:
+        if external and weights:
+            data = path.with_name(path.name + ".data")
+            _write_data(weights, data)
+            path.write_bytes(model.SerializeToString(deterministic=True))
+            return [path, data]
+        _write_inline(model, weights, path)
+        return [path]
+    except OSError as e:
+        raise OutputError(f"cannot write {path}: {e.strerror or e}", "free some space or choose another -o") from e
+
+
+def _write_data(weights: list[tuple[TensorProto, Blob]], data: Path) -> None:
+    with data.open("wb") as out:
+        for tensor, blob in weights:
+            at = -(-out.tell() // ALIGN) * ALIGN
+            out.seek(at)
+            _copy(blob, out)
+            point_to(tensor, data.name, at, blob.length)
+        out.truncate()
+
+
+def _write_inline(model: ModelProto, weights: list[tuple[TensorProto, Blob]], path: Path) -> None:
+    graph = protos().GraphProto()
+    graph.CopyFrom(model.graph)
+    model.ClearField("graph")
+    small = [tensor for tensor in graph.initializer if not on_disk(tensor)]
+    husks = [_headers(tensor, blob) for tensor, blob in weights]
+    graph.ClearField("initializer")
+    graph.initializer.extend(small)
+    body = graph.SerializeToString(deterministic=True)
+    total = len(body) + sum(len(head) + blob.length for head, blob in husks)
+    with path.open("wb") as out:
+        out.write(model.SerializeToString(deterministic=True))
+        out.write(_tag(GRAPH, total))
+        out.write(body)
+        for head, blob in husks:
+            out.write(head)
+            _copy(blob, out)
+
+
+def _headers(tensor: TensorProto, blob: Blob) -> bytes:
+    """What stands before the raw bytes of an initializer inside a graph."""
+    bare = protos().TensorProto.FromString(tensor.SerializeToString())
+    for field in ("external_data", "data_location"):
+        bare.ClearField(field)
+    inner = bare.SerializeToString(deterministic=True) + _tag(RAW_DATA, blob.length)
+    return _tag(INITIALIZER, len(inner) + blob.length) + inner
+
+
+def _tag(number: int, length: int) -> bytes:
+    out = bytearray()
+    for value in (number << 3 | BYTES, length):
+        while value > 127:
+            out.append(value & 127 | 128)
+            value >>= 7
+        out.append(value)
+    return bytes(out)
+
+
+def _copy(blob: Blob, out: BinaryIO) -> None:
+    """Append a blob to `out`, in the kernel where it can do that."""
+    out.flush()
+    with blob.file.open("rb") as file:
+        copied = 0
+        while copied < blob.length:
+            copied += _copy_some(file, blob.offset + copied, out, blob.length - copied)
+
+
+def _copy_some(file: BinaryIO, offset: int, out: BinaryIO, count: int) -> int:
+    if hasattr(os, "copy_file_range"):
+        try:
+            done = os.copy_file_range(file.fileno(), out.fileno(), count, offset)
+        except OSError as e:
+            import errno
+
+            if e.errno not in (errno.EXDEV, errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP):
+                raise
+        else:
+            if done:
+                out.seek(0, os.SEEK_CUR)
+                return done
+    chunk = os.pread(file.fileno(), min(count, 1 << 20), offset)
+    if not chunk:
+        raise OSError(5, f"{file.name} became shorter while it was read")
+    out.write(chunk)
+    out.flush()
+    return len(chunk)
