@@ -1,8 +1,8 @@
 """Graph + feeds -> Tensors: reference values of chosen tensors, from one run of only their ancestors.
 
 The ancestors are themselves a cut, from the model's inputs to the tensors. Its weights stay where they are: the runtime
-reads aligned external data in place. Other large weights are copied aside at aligned offsets, because kernels give other
-last bits on unaligned memory.
+reads aligned external data in place. Other large weights are copied aside at aligned offsets, because kernels give
+other last bits on unaligned memory.
 """
 
 from __future__ import annotations

@@ -31,8 +31,8 @@ SHAPE_OPS = frozenset(("Shape", "Size"))
 BODILESS = frozenset(
     "Add And ArgMax AveragePool BatchNormalization Cast Clip Concat Constant Conv ConvTranspose DequantizeLinear Div "
     "Dropout Equal Erf Exp Expand Flatten Gather Gelu Gemm GlobalAveragePool Identity LayerNormalization LeakyRelu "
-    "MatMul MaxPool Mul Neg Not Pad Pow QuantizeLinear ReduceMean Relu Reshape Resize Shape Sigmoid Slice Softmax Split "
-    "Sqrt Squeeze Sub Sum Tanh Transpose Unsqueeze Where".split()
+    "MatMul MaxPool Mul Neg Not Pad Pow QuantizeLinear ReduceMean Relu Reshape Resize Shape Sigmoid Slice Softmax "
+    "Split Sqrt Squeeze Sub Sum Tanh Transpose Unsqueeze Where".split()
 )
 
 # What a tensor's value depends on, from least to most: nothing, only shapes of model inputs, values of model inputs.

@@ -1,4 +1,4 @@
-"""A backend in a child process: start, ask, kill. The child speaks JSON lines; tensors are .npy files. No pickle, no fork.
+"""A backend in a child process: start, ask, kill. The child speaks JSON lines and .npy files: no pickle, no fork.
 
 The parent half is `Worker`; the child half runs as `python -m subgraph.worker`. The child has a session (process group)
 of its own, so that killing it kills all that it started; it ends when its standard input closes, so that a parent that
@@ -7,6 +7,7 @@ is killed leaves none behind, even in the middle of a run.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
@@ -76,16 +77,12 @@ class Worker:
 
     def close(self) -> None:
         """End the child and everything that it started."""
-        try:
+        with contextlib.suppress(ProcessLookupError):
             os.killpg(self._process.pid, signal.SIGKILL)
-        except ProcessLookupError:
-            pass
         self._process.wait()
         for pipe in self._pipes():
-            try:
+            with contextlib.suppress(BrokenPipeError):  # a request that was never read
                 pipe.close()
-            except BrokenPipeError:  # a request that was never read
-                pass
         self._log.close()
 
     def __enter__(self) -> Worker:
@@ -149,7 +146,7 @@ def _limit_memory() -> None:
     try:
         import resource
 
-        with open("/proc/meminfo", encoding="ascii") as info:
+        with Path("/proc/meminfo").open(encoding="ascii") as info:
             free = next(int(line.split()[1]) << 10 for line in info if line.startswith("MemAvailable"))
     except (ImportError, OSError, StopIteration):
         return  # no such limit on this system

@@ -11,11 +11,17 @@ from typing import Any
 
 from subgraph import wire
 from subgraph.errors import BackendError, ModelError, Refused
+from subgraph.packing import pack, unpack
 from subgraph.tensors import NOT_NUMPY, PACKED, Value, np_dtype, parse_type, to_bits
 
 Run = Callable[[Mapping[str, Value], Sequence[str]], dict[str, tuple[str, Value]]]
 
-LEVELS = {"disable": "ORT_DISABLE_ALL", "basic": "ORT_ENABLE_BASIC", "extended": "ORT_ENABLE_EXTENDED", "all": "ORT_ENABLE_ALL"}  # fmt: skip
+LEVELS = {
+    "disable": "ORT_DISABLE_ALL",
+    "basic": "ORT_ENABLE_BASIC",
+    "extended": "ORT_ENABLE_EXTENDED",
+    "all": "ORT_ENABLE_ALL",
+}
 
 
 def version() -> str:
@@ -127,37 +133,6 @@ def _unwrap(value: Any, type_text: str) -> Any:
     if dtype in PACKED:
         return unpack(np.frombuffer(data, np.uint8), dtype, count).reshape(shape)
     return np.frombuffer(data, np_dtype(dtype)).reshape(shape)
-
-
-def pack(bits: Any, dtype: str) -> Any:
-    """Low bits of each byte → packed bytes, first element lowest (onnx.proto, TensorProto.raw_data)."""
-    import numpy as np
-
-    width = wire.TYPES[wire.TYPE_NUMBERS[dtype]][1]
-    per = 8 // width
-    flat = np.zeros(-(-bits.size // per) * per, np.uint8)
-    flat[: bits.size] = bits.reshape(-1)
-    lanes = flat.reshape(-1, per)
-    out = np.zeros(len(lanes), np.uint8)
-    for i in range(per):
-        out |= lanes[:, i] << np.uint8(i * width)
-    return out
-
-
-def unpack(data: Any, dtype: str, count: int) -> Any:
-    """The inverse of `pack`, as an array of the true type."""
-    import numpy as np
-
-    width = wire.TYPES[wire.TYPE_NUMBERS[dtype]][1]
-    lanes = [(data >> np.uint8(i * width)) & np.uint8((1 << width) - 1) for i in range(8 // width)]
-    flat = np.stack(lanes, axis=-1).reshape(-1)[:count].astype(np.uint8)
-    return flat.view(np_dtype(dtype)) if not dtype.startswith("int") else _signed(flat, width).astype(np_dtype(dtype))
-
-
-def _signed(flat: Any, width: int) -> Any:
-    import numpy as np
-
-    return ((flat ^ np.uint8(1 << (width - 1))).astype(np.int8) - np.int8(1 << (width - 1))).astype(np.int8)
 
 
 def _plain(e: Exception) -> str:

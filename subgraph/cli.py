@@ -1,0 +1,239 @@
+"""The command line: the only place that prints or exits.
+
+`subcut --start A --end B` means `subcut cut --start A --end B`, and global options may stand before or after the command:
+both are done by rewriting the words before typer reads them.
+"""
+
+from __future__ import annotations
+
+import gc
+import json
+import logging
+import os
+import signal
+import sys
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+import typer.core
+
+import subgraph
+from subgraph.commands import Result, log
+from subgraph.commands.cut import cut
+from subgraph.commands.dump import dump
+from subgraph.commands.export import export
+from subgraph.errors import SubcutError
+from subgraph.text import clean_lines
+
+COMMANDS: dict[str, Callable[..., Result]] = {"cut": cut, "dump": dump, "export": export}
+FLAGS = frozenset(("--json", "-v", "--verbose", "-q", "--quiet", "--progress", "--no-progress"))
+GROUP_ONLY = frozenset(("--help", "-h", "--version", "--install-completion", "--show-completion"))
+INTERRUPTED = 130
+INTERNAL = 70  # sysexits.h, EX_SOFTWARE
+BEAT = 15.0  # seconds between two signs of life
+
+
+class Words:
+    """A parameter's words taken as they are: texts, lists of texts, whole numbers.
+
+    typer would load pydantic for that, which costs half of a cut's time (0.06 s). It has no public seam for another
+    conversion, so this one sets the attribute where typer keeps its own; typer's minor version is pinned.
+    """
+
+    def __init__(self, kind: Any) -> None:
+        self.kind = kind
+
+    def coerce(self, value: Any, param: Any, ctx: Any) -> Any:
+        if value is None:
+            return () if param.multiple or param.nargs == -1 else None
+        if self.kind is int and not isinstance(value, int):
+            try:
+                return int(value)
+            except ValueError:
+                raise typer.BadParameter(f"{value!r} is not a whole number.", ctx=ctx, param=param) from None
+        return value
+
+
+class Command(typer.core.TyperCommand):
+    """A sub-command whose texts and numbers need no conversion library."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        for param in self.params:
+            descriptor = getattr(param, "type_descriptor", None)
+            kind = getattr(descriptor, "annotation", None)
+            if kind in (str, int, list[str]):
+                param._runtime_param = Words(kind)  # type: ignore[attr-defined]  # see Words
+
+
+class Group(typer.core.TyperGroup):
+    """`cut` is the command where none is named; global options may stand anywhere."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        return super().parse_args(ctx, arrange(args, set(self.commands)))
+
+
+def arrange(args: list[str], commands: set[str]) -> list[str]:
+    """Global options to the front; then `cut` where the next word is no command but looks like a cut's.
+
+    >>> arrange(["--start", "a", "--json"], {"cut"})
+    ['--json', 'cut', '--start', 'a']
+    >>> arrange(["bisekt"], {"cut"})
+    ['bisekt']
+    """
+    front: list[str] = []
+    rest: list[str] = []
+    words = iter(args)
+    for word in words:
+        if word == "--":
+            rest += [word, *words]
+        elif word in FLAGS or word.startswith("--color="):
+            front.append(word)
+        elif word == "--color":
+            front += [word, *(w for w in [next(words, None)] if w is not None)]
+        else:
+            rest.append(word)
+    first = rest[0] if rest else "--help"
+    cuts = (first.startswith("-") and first not in GROUP_ONLY) or first.endswith(".onnx") or Path(first).is_file()
+    if rest and cuts and first not in commands:
+        rest.insert(0, "cut")
+    return front + (rest or ["--help"])
+
+
+app = typer.Typer(
+    cls=Group,
+    rich_markup_mode=None,
+    context_settings={"help_option_names": ["-h", "--help"]},
+    pretty_exceptions_enable=False,
+)
+for _name, _function in COMMANDS.items():
+    app.command(_name, cls=Command)(_function)
+
+
+def _version(value: bool) -> None:
+    if value:
+        print(f"subcut {subgraph.__version__}")
+        raise typer.Exit
+
+
+@app.callback(cls=Group)
+def options(
+    ctx: typer.Context,
+    as_json: Annotated[bool, typer.Option("--json", help="One JSON document on standard output, errors too.")] = False,
+    verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Say more, on standard error.")] = False,
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Say only the result, and errors.")] = False,
+    color: Annotated[str | None, typer.Option("--color", metavar="auto|always|never", help="Colour.")] = None,
+    progress: Annotated[bool, typer.Option("--progress/--no-progress", help="Signs of life while it runs.")] = True,
+    version: Annotated[bool, typer.Option("--version", callback=_version, is_eager=True, help="Show it.")] = False,
+) -> None:
+    """Cut an ONNX model between two nodes, with the real tensors that cross the edges.
+
+    subcut [MODEL] --start A --end B   is short for   subcut cut …
+
+    Exit codes: 0 done, 1 not written, 2 usage, 3 model unreadable or unsupported, 4 a runtime cannot be used,
+    5 inconclusive, 130 interrupted.
+    """
+    if color not in (None, "auto", "always", "never"):
+        raise typer.BadParameter(f"{color!r}: expected auto, always or never.", param_hint="'--color'")
+    _set_up_log(verbose=verbose, quiet=quiet)
+    if progress and not quiet and not ctx.resilient_parsing:
+        threading.Thread(target=_beat, daemon=True).start()
+
+
+def _set_up_log(*, verbose: bool, quiet: bool) -> None:
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(_Line())
+    log.handlers[:] = [handler]
+    log.propagate = False
+    log.setLevel(logging.DEBUG if verbose else logging.WARNING if quiet else logging.INFO)
+
+
+class _Line(logging.Formatter):
+    def format(self, record: logging.LogRecord) -> str:
+        word = "warning: " if record.levelno >= logging.WARNING else ""
+        return clean_lines(word + record.getMessage())
+
+
+def _beat() -> None:
+    """A line on standard error every now and then, so that a long run does not look like a hang."""
+    begin = time.monotonic()
+    while True:
+        time.sleep(BEAT)
+        log.info("still working … %.0f s", time.monotonic() - begin)
+
+
+def main() -> None:
+    """Run one command line and exit."""
+    gc.set_threshold(100_000, 20, 20)  # reading a model makes many objects and hardly any cycles
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))  # so that what is half done is cleared
+    words = sys.argv[1:]
+    as_json = "--json" in words
+    try:
+        outcome = typer.main.get_command(app).main(args=words, prog_name="subcut", standalone_mode=False)
+    except SubcutError as e:
+        outcome = _failure(e.to_json(), e.exit_code, as_json)
+    except typer.TyperException as e:
+        hint = "see `subcut --help`, or `subcut COMMAND --help`"
+        outcome = _failure({"kind": "UsageError", "what": e.format_message(), "hint": hint}, e.exit_code, as_json)
+    except (KeyboardInterrupt, typer.Abort):
+        outcome = INTERRUPTED
+    except MemoryError:
+        outcome = _failure({"kind": "MemoryError", "what": "out of memory", "hint": ""}, 1, as_json)
+    except Exception as e:  # noqa: BLE001 - a mistake of ours: said plainly, with the traceback where it is wanted
+        if {"-v", "--verbose"} & set(words):
+            import traceback
+
+            traceback.print_exc()
+        what = f"subcut itself failed: {type(e).__name__}: {e}"
+        outcome = _failure(
+            {"kind": "InternalError", "what": what, "hint": "please report it, with -v"}, INTERNAL, as_json
+        )
+    if outcome == INTERRUPTED:
+        print("interrupted", file=sys.stderr)
+    _exit(_show(outcome, as_json) if isinstance(outcome, Result) else int(outcome or 0))
+
+
+def _failure(error: dict[str, Any], code: int, as_json: bool) -> int | Result:
+    """Say what went wrong: one line, and one for what to do next."""
+    if as_json:
+        return Result({"schema": "subcut.error/1", "exit_code": code, "error": error}, "", code)
+    print(f"{_styled('error:')} {clean_lines(error['what'])}", file=sys.stderr)
+    if error.get("hint"):
+        print(f"  {clean_lines(error['hint'])}", file=sys.stderr)
+    return code
+
+
+def _show(result: Result, as_json: bool) -> int:
+    text = json.dumps(result.document, indent=1) if as_json else clean_lines(result.text)
+    try:
+        print(text)
+        sys.stdout.flush()
+    except BrokenPipeError:  # `| head` has seen enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    except UnicodeEncodeError:  # a terminal that has no ×
+        sys.stdout.buffer.write(text.encode(sys.stdout.encoding, "replace") + b"\n")
+    return result.exit_code
+
+
+def _styled(word: str) -> str:
+    """The word in bold red where standard error shows colours."""
+    words = sys.argv[1:]
+    wish = next(
+        (w.partition("=")[2] or next(iter(words[i + 1 :]), "") for i, w in enumerate(words) if w.startswith("--color")),
+        "",
+    )
+    wanted = (sys.stderr.isatty() and os.environ.get("TERM") != "dumb") or bool(os.environ.get("FORCE_COLOR"))
+    if os.environ.get("NO_COLOR"):
+        wanted = False
+    if wish in ("always", "never"):
+        wanted = wish == "always"
+    return f"\x1b[1;31m{word}\x1b[0m" if wanted else word
+
+
+def _exit(code: int) -> None:
+    sys.stdout.flush()
+    sys.exit(code)

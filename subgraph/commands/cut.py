@@ -1,0 +1,212 @@
+"""`subcut cut`: names of nodes -> the folder with the cut, its tensors and a script."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from subgraph import extract as job
+from subgraph import project
+from subgraph.capture import Reference
+from subgraph.case import Case, Place
+from subgraph.commands import Result, log
+from subgraph.commands import options as o
+from subgraph.errors import UsageError
+from subgraph.form import Form, formats
+from subgraph.graph import Graph, load
+from subgraph.text import big, clean, count
+
+INCONCLUSIVE = 5
+
+
+def cut(
+    model: o.ModelArgument = None,
+    start: o.Start = None,
+    end: o.End = None,
+    output: o.Output = None,
+    inputs: o.Inputs = None,
+    seed: o.Seed = None,
+    shape: o.Shapes = None,
+    mean: o.Mean = None,
+    scale: o.Scale = None,
+    bgr: o.Bgr = False,
+    formats_: o.Format = None,
+    dtype: o.Dtype = None,
+    layout: o.Layout = None,
+    dump: Annotated[
+        str | None, typer.Option("--dump", metavar="all", help="`all`: write every tensor of the region as well.")
+    ] = None,
+    no_capture: Annotated[bool, typer.Option("--no-capture", help="Only cut; run nothing.")] = False,
+    check: Annotated[bool, typer.Option("--check", help="Run onnx.checker on the cut as well.")] = False,
+    dynamic: Annotated[bool, typer.Option("--dynamic", help="Keep the model's open dimensions.")] = False,
+    no_freeze: Annotated[
+        bool, typer.Option("--no-freeze", help="Tensors that hold shapes become inputs, not constants.")
+    ] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Show the region; run and write nothing.")] = False,
+    force: o.Force = False,
+    stamp: Annotated[bool, typer.Option("--stamp", help="Name the folder dump_result_YYYY_MM_DD_HH_MM_SS.")] = False,
+) -> Result:
+    """Cut the nodes between two nodes out, with the real tensors that enter and leave them."""
+    if not start and not end:
+        raise UsageError("where to cut? name a first and a last node", "subcut --start pool1 --end res2a_relu")
+    settings = project.load()
+    path = o.model_of(model, settings)
+    if dump not in (None, "all"):
+        raise UsageError(f"--dump {dump}: only `all` is known", "subcut dump MODEL NAME… writes a choice of tensors")
+    request = job.Request(
+        start=tuple(start or ()),
+        end=tuple(end or ()),
+        inputs=tuple(settings.get("input", inputs, [])),
+        shapes=o.shapes(settings.get("shape", shape, [])),
+        seed=settings.get("seed", seed, 0),
+        picture=o.picture(
+            settings.get("mean", mean), settings.get("scale", scale), settings.get("bgr", bgr or None, False)
+        ),
+        formats=formats(settings.get("format", formats_, "npy,bin")),
+        form=Form(settings.get("dtype", dtype, ""), settings.get("layout", layout, "").upper()),
+        dump_all=dump == "all",
+        capture=not no_capture,
+        checker=check,
+        dynamic=dynamic,
+        freeze=not (no_freeze or dynamic),
+    )
+    with _reference(request, dry_run) as reference:
+        graph = load(path)
+        if dry_run:
+            return _plan(graph, request)
+        parent = Path(settings.get("output", output, "subcut_out"))
+        place = Place(parent, job.stamp_name() if stamp else "", force)
+        found = job.extract(graph, request, place, reference)
+    return _result(found)
+
+
+@contextlib.contextmanager
+def _reference(request: job.Request, dry_run: bool) -> Iterator[Reference | None]:
+    """The process that will run the reference, started before the model is read; none where nothing is run."""
+    if not request.capture or dry_run:
+        yield None
+        return
+    with Reference() as reference:
+        yield reference
+
+
+def _plan(graph: Graph, request: job.Request) -> Result:
+    """What would be cut."""
+    from subgraph.region import between
+
+    region = between(graph, request.start, request.end)
+    document = {
+        "schema": "subcut.cut/1",
+        "exit_code": 0,
+        "dry_run": True,
+        "region": {
+            "start": list(region.start),
+            "end": list(region.end),
+            "nodes": [graph.label(i) for i in region.nodes],
+            "pulled": [graph.label(i) for i in region.pulled],
+            "random": [graph.label(i) for i in region.random],
+        },
+        "inputs": [{"name": n, "producer": _maker(graph, n)} for n in region.inputs],
+        "shapes": [{"name": n, "producer": _maker(graph, n)} for n in region.shapes],
+        "outputs": [{"name": n, "producer": _maker(graph, n)} for n in region.outputs],
+    }
+    lines = [_headline(region.start, region.end, len(region.nodes), len(region.inputs), len(region.outputs))]
+    for word, names in (("in ", region.inputs), ("shape", region.shapes), ("out", region.outputs)):
+        lines += [f"  {word}  {clean(n)}   from {clean(_maker(graph, n) or 'the model input')}" for n in names]
+    lines += [f"  {clean(graph.label(i))}  {graph.ops[i]}" for i in region.nodes]
+    lines.append("nothing written (--dry-run)")
+    return Result(document, "\n".join(lines))
+
+
+def _maker(graph: Graph, name: str) -> str | None:
+    maker = graph.maker.get(name)
+    return None if maker is None else graph.label(maker)
+
+
+def _headline(start: Any, end: Any, nodes: int, inputs: int, outputs: int) -> str:
+    names = " → ".join(clean(", ".join(labels)) for labels in (start, end))
+    return f"region  {names}   {count(nodes, 'node')} · {count(inputs, 'input')} · {count(outputs, 'output')}"
+
+
+def _result(found: list[Case]) -> Result:
+    unsure = any(e.manifest["check"]["status"] in ("different", "unrepeatable") for e in found)
+    code = INCONCLUSIVE if unsure else 0
+    document = {
+        "schema": "subcut.cut/1",
+        "exit_code": code,
+        "results": [{"path": str(e.path), **{k: v for k, v in e.manifest.items() if k != "schema"}} for e in found],
+    }
+    blocks = [_text(e) for e in found]
+    if len(found) > 1:
+        log.info("the samples have different shapes at the edge: %d cuts", len(found))
+    return Result(document, "\n\n".join(blocks), code)
+
+
+def _text(extracted: Case) -> str:
+    m = extracted.manifest
+    region = m["region"]
+    head = _headline(region["start"], region["end"], len(region["nodes"]), len(m["inputs"]), len(m["outputs"]))
+    lines = [f"{head} · {big(region['parameters'])} parameters"]
+    lines += _remarks(region)
+    if m["samples"]:
+        lines.append(f"inputs  captured by running the {count(m['above'], 'node')} above on the reference ({_fed(m)})")
+    rows = [("in", t) for t in m["inputs"]] + [("out", t) for t in m["outputs"]]
+    width = max((len(clean(t["name"])) for _, t in rows), default=0)
+    kinds = max((len(t["dtype"]) for _, t in rows), default=0)
+    for word, tensor in rows:
+        source = (
+            f"   from {clean(tensor['producer'] or 'the model input')}" if word == "in" and len(m["inputs"]) > 1 else ""
+        )
+        lines.append(
+            f"  {word:<3}  {clean(tensor['name']):<{width}}   {tensor['dtype']:<{kinds}}  {_shape(tensor)}{source}"
+        )
+    lines += [f"loss    {clean(loss)}" for loss in m.get("losses", ())]
+    lines.append(f"check   {clean(m['check']['what'])}")
+    lines.append(f"{clean(str(extracted.path))}/")
+    return "\n".join(lines)
+
+
+def _remarks(region: dict[str, Any]) -> list[str]:
+    lines = []
+    if region["pulled"]:
+        names = ", ".join(clean(n["name"]) for n in region["pulled"][:4])
+        more = ", …" if len(region["pulled"]) > 4 else ""
+        lines.append(f"        and {count(len(region['pulled']), 'node')} that make constants: {names}{more}")
+    if region["random"]:
+        names = ", ".join(clean(n["name"]) for n in region["random"])
+        lines.append(f"        without {names}: random values are captured, not made anew")
+    if region["frozen"]:
+        lines.append(
+            f"frozen  {', '.join(map(clean, region['frozen']))}: shapes, now constants (--no-freeze keeps them inputs)"
+        )
+    if region["renamed"]:
+        lines.append(
+            f"renamed {count(len(region['renamed']), 'node')} that shared a name: {', '.join(map(clean, region['renamed']))}"
+        )
+    return lines
+
+
+def _shape(tensor: dict[str, Any]) -> str:
+    from subgraph.tensors import shape_text
+
+    shapes = tensor["shape"]
+    if shapes is None:
+        return "varies" if tensor["samples"] else "any shape"
+    text = " ".join(shape_text(tuple(s)) for s in shapes) or "empty"
+    return text if tensor["form"] == "tensor" else f"{text}  ({tensor['form']})"
+
+
+def _fed(m: dict[str, Any]) -> str:
+    """Where the model's inputs came from, in a few words."""
+    if len(m["samples"]) > 1:
+        return count(len(m["samples"]), "sample")
+    fed = m["samples"][0]["fed"]
+    files = [f["from"] for f in fed if not f["from"].startswith("random ") and f["from"] != "empty"]
+    made = len(files) < len(fed)
+    words = [f"model input {', '.join(map(clean, files))}"] if files else []
+    words += [f"random {'values for the others' if files else 'model input'}, seed {m['seed']}"] if made else []
+    return "; ".join(words) or "the model has no input there"

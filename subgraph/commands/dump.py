@@ -1,0 +1,96 @@
+"""`subcut dump`: reference values of any choice of tensors -> a folder."""
+
+from __future__ import annotations
+
+import fnmatch
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from subgraph import dump as job
+from subgraph import project
+from subgraph.capture import Reference
+from subgraph.case import Case, Place
+from subgraph.commands import Result, log
+from subgraph.commands import options as o
+from subgraph.errors import UsageError
+from subgraph.form import Form, formats
+from subgraph.graph import Graph, load
+from subgraph.text import clean, count
+
+
+def dump(
+    model: o.ModelArgument = None,
+    names: Annotated[
+        list[str] | None, typer.Argument(metavar="[NAME]…", help="Tensors or nodes; globs are matched with all.")
+    ] = None,
+    everything: Annotated[bool, typer.Option("--all", help="Every tensor of the model.")] = False,
+    output: o.Output = None,
+    inputs: o.Inputs = None,
+    seed: o.Seed = None,
+    shape: o.Shapes = None,
+    mean: o.Mean = None,
+    scale: o.Scale = None,
+    bgr: o.Bgr = False,
+    formats_: o.Format = None,
+    dtype: o.Dtype = None,
+    layout: o.Layout = None,
+    force: o.Force = False,
+) -> Result:
+    """Write reference values of chosen tensors, from one run of the model."""
+    settings = project.load()
+    words = list(names or [])
+    if model and not Path(model).exists() and not model.endswith(".onnx"):
+        words, model = [model, *words], None
+    path = o.model_of(model, settings)
+    picture = o.picture(
+        settings.get("mean", mean), settings.get("scale", scale), settings.get("bgr", bgr or None, False)
+    )
+    with Reference() as reference:
+        graph = load(path)
+        request = job.DumpRequest(
+            tensors=tuple(choose(graph, words, everything)),
+            inputs=tuple(settings.get("input", inputs, [])),
+            shapes=o.shapes(settings.get("shape", shape, [])),
+            seed=settings.get("seed", seed, 0),
+            picture=picture,
+            formats=formats(settings.get("format", formats_, "npy")),
+            form=Form(settings.get("dtype", dtype, ""), settings.get("layout", layout, "").upper()),
+        )
+        parent = Path(settings.get("output", output, "subcut_out/dump"))
+        found = job.dump(graph, request, Place(parent.parent, parent.name, force), reference)
+    return _result(found)
+
+
+def choose(graph: Graph, words: list[str], everything: bool) -> list[str]:
+    """The tensors meant: all, or by name (of a tensor or its node), or by glob.
+
+    Raises:
+        UsageError: nothing is asked for. UnknownName: a name or glob that fits nothing.
+    """
+    known = [*graph.inputs, *graph.maker]
+    if everything:
+        return known
+    if not words:
+        raise UsageError("which tensors? name some, or use --all", "subcut dump model.onnx conv1 'res2a*'")
+    chosen: list[str] = []
+    for word in words:
+        if any(c in word for c in "*?[") and word not in graph.maker:
+            hits = [n for n in known if fnmatch.fnmatchcase(n, word)]
+            hits += [n for node, i in graph.names.items() if fnmatch.fnmatchcase(node, word) for n in graph.makes[i]]
+            chosen += hits or [graph.tensor(word)]
+        else:
+            chosen.append(graph.tensor(word))
+    return list(dict.fromkeys(chosen))
+
+
+def _result(found: Case) -> Result:
+    m = found.manifest
+    document: dict[str, Any] = {"schema": "subcut.dump/1", "exit_code": 0, "path": str(found.path)}
+    document |= {k: v for k, v in m.items() if k != "schema"}
+    for loss in m["losses"]:
+        log.warning("loss: %s", clean(loss))
+    samples = f" · {count(len(m['samples']), 'sample')}" if len(m["samples"]) > 1 else ""
+    text = f"{count(len(m['tensors']), 'tensor')}{samples}\n{clean(str(found.path))}/"
+    return Result(document, text)

@@ -1,0 +1,365 @@
+"""What is wrong with a model: Graph -> Problems, each with its node, its tensor and what to do about it.
+
+Insight: a runtime stops at the first trouble and seldom says where it is. Here every rule looks at everything, and a
+rule that does not know enough (a custom op, a tensor of unknown type) is silent: a false alarm costs more than a gap.
+Rules about the graph as a whole stand here, rules about one node against its operator's schema in `schemas`.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import ChainMap, Counter
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from itertools import islice
+
+from subgraph import wire
+from subgraph.errors import ModelError
+from subgraph.graph import Graph, bodies, nearest
+from subgraph.schemas import Schemas, element_text, standard, type_text
+
+GUESSES = 5  # similar names are looked up for so many problems only: it is slow in large graphs
+SHOWN_NODES = 8  # of a cycle, or of nodes that share a name
+
+
+@dataclass(frozen=True)
+class Problem:
+    """One thing that is wrong.
+
+    Attributes:
+        kind: type, op, arity, attribute, shape, dangling, twice, cycle, order, name, output, untyped, opset or weight.
+        node: index of the node it is at; None where it is at no node.
+        tensor: the tensor it is about, if it is about one.
+        what, hint: what is wrong, and what to do.
+        fatal: does it make the model invalid? Otherwise it is a note: subcut and most runtimes can live with it.
+    """
+
+    kind: str
+    node: int | None
+    tensor: str | None
+    what: str
+    hint: str = ""
+    fatal: bool = True
+
+
+@dataclass(frozen=True)
+class Known:
+    """What is known of the tensors' types without running.
+
+    Attributes:
+        declared: types in the model: of inputs, outputs and value_info.
+        inferred: types of further tensors, as onnx's shape inference finds them.
+        graph: a copy of the graph in onnx's own classes, in order, with the inferred types in its bodies as well;
+            each node is called by its index, `#17`.
+        complaints: (node, message) of the inference.
+    """
+
+    declared: dict[str, wire.TypeProto]
+    inferred: dict[str, wire.TypeProto]
+    graph: wire.GraphProto
+    complaints: list[tuple[int, str]]
+
+    def type_of(self, tensor: str) -> wire.TypeProto | None:
+        """The declared type, else the inferred one; None if nobody knows."""
+        return self.declared.get(tensor, self.inferred.get(tensor))
+
+
+def known(graph: Graph) -> Known:
+    """Declared and inferred types; weights stay on disk.
+
+    Nodes are renamed to their index for the inference, so that its messages tell which of them is meant.
+    """
+    model = wire.protos().ModelProto.FromString(graph.model.SerializeToString())
+    for i, node in enumerate(model.graph.node):
+        _rename(node, f"#{i}")
+    _sort(graph, model.graph)
+    imported = {_domain(o.domain) for o in model.opset_import}
+    for domain in _first_users(graph):
+        if domain not in imported:  # inference gives up on the whole model otherwise
+            model.opset_import.add(domain=domain, version=1)
+    for sparse in model.graph.sparse_initializer:  # inference takes the list of values for the tensor
+        tensor = model.graph.input.add(name=sparse.values.name).type.tensor_type
+        tensor.elem_type = sparse.values.data_type
+        for size in sparse.dims:
+            tensor.shape.dim.add(dim_value=size)
+    model.graph.ClearField("sparse_initializer")
+    declared = graph.types()
+    model, complaints = _infer(model)
+    found = {v.name: v.type for v in (*model.graph.value_info, *model.graph.output) if type_text(v.type)}
+    return Known(declared, {n: t for n, t in found.items() if n not in declared}, model.graph, complaints)
+
+
+def _rename(node: wire.NodeProto, name: str) -> None:
+    node.name = name
+    for body in bodies(node):
+        for inner in body.node:
+            _rename(inner, name)
+
+
+def _sort(graph: Graph, copy: wire.GraphProto) -> None:
+    """Put the nodes in order: inference goes through them once. Those of a graph with a cycle stay as they are."""
+    try:
+        order = graph.in_order(range(len(graph.nodes)))
+    except ModelError:
+        return
+    if order != list(range(len(order))):
+        nodes = [copy.node[i] for i in order]
+        copy.ClearField("node")
+        copy.node.extend(nodes)
+
+
+def _infer(model: wire.ModelProto) -> tuple[wire.ModelProto, list[tuple[int, str]]]:
+    """The model with inferred types, as far as they can be had, and what the inference complains about."""
+    from onnx.shape_inference import InferenceError, infer_shapes
+
+    complaints: list[tuple[int, str]] = []
+    for strict in (True, False):
+        try:
+            return infer_shapes(model, strict_mode=strict, data_prop=True), complaints
+        except (InferenceError, ValueError, RuntimeError) as e:
+            complaints = complaints or _complaints(str(e))
+    return model, complaints
+
+
+def _complaints(message: str) -> list[tuple[int, str]]:
+    """(node, what) per line of an inference error, the outer nodes' prefixes left out."""
+    found = []
+    for line in message.splitlines():
+        at = re.search(r"node name: #(\d+)\)", line)
+        if at:
+            found.append((int(at[1]), re.split(r"\(op_type:[^()]*\): ", line)[-1].strip()))
+    return found
+
+
+def problems(graph: Graph, types: Known | None = None) -> list[Problem]:
+    """All that is wrong, what makes the model invalid first, then in the order of the nodes.
+
+    `types`: what `known` says, if the caller has it already. Complexity: linear in nodes and edges; where nodes are not
+    in order networkx looks for cycles.
+    """
+    types = types or known(graph)
+    found = [problem for rule in RULES for problem in rule(graph)]
+    found += _against_schemas(graph, types)
+    troubled = {p.node for p in found if p.fatal}
+    found += [p for i, message in types.complaints if i not in troubled and (p := _complaint(graph, i, message))]
+    return sorted(found, key=lambda p: (not p.fatal, -1 if p.node is None else p.node))
+
+
+def called(graph: Graph, i: int) -> str:
+    """`Clip 'clip1' (#17)`."""
+    node = graph.nodes[i]
+    return f"{node.op_type} '{node.name}' (#{i})" if node.name else f"{node.op_type} (#{i})"
+
+
+# ---------------------------------------------------------------------------------------------------- tensors
+
+
+def _dangling(graph: Graph) -> Iterator[Problem]:
+    """Read, but made by nobody."""
+    given = {*graph.maker, *graph.inputs, *graph.weights, *graph.sparse}
+    lost = [(i, n) for i, names in enumerate(graph.reads) for n in names if n not in given]
+    for number, (i, name) in enumerate(lost):
+        what = f"{called(graph, i)} reads '{name}', which no node makes and which is no input or weight"
+        hint = _similar(name, given, number) or "connect it, or add the node that makes it"
+        yield Problem("dangling", i, name, what, hint)
+
+
+def _outputs(graph: Graph) -> Iterator[Problem]:
+    given = {*graph.maker, *graph.inputs, *graph.weights, *graph.sparse}
+    for number, name in enumerate(n for n in graph.outputs if n not in given):
+        hint = _similar(name, given, number) or "remove it, or name a tensor that exists"
+        yield Problem("output", None, name, f"output '{name}' of the model is made by nobody", hint)
+
+
+def _similar(name: str, given: set[str], number: int) -> str:
+    """A guess at what was meant, for the first few problems of a kind."""
+    close = nearest(name, sorted(given)) if number < GUESSES else []
+    return "did you mean " + " or ".join(f"'{n}'" for n in close) + "?" if close else ""
+
+
+def _twice(graph: Graph) -> Iterator[Problem]:
+    """A tensor must be made once (static single assignment)."""
+    hint = "give one of the two another name, also where it is read"
+    for name, one, two in graph.twice:
+        what = f"tensor '{name}' is made twice, by {called(graph, one)} and by {called(graph, two)}"
+        yield Problem("twice", two, name, what, hint)
+    for role, names in (("an input", graph.inputs), ("a weight", graph.weights | graph.sparse)):
+        for name in names:
+            if name in graph.maker:
+                what = f"{called(graph, graph.maker[name])} makes '{name}', which is {role} of the model as well"
+                yield Problem("twice", graph.maker[name], name, what, hint)
+    for name, number in Counter(v.name for v in graph.model.graph.input).items():
+        if number > 1:
+            yield Problem("twice", None, name, f"input '{name}' is listed {number} times", "keep one of them")
+
+
+def _names(graph: Graph) -> Iterator[Problem]:
+    for name, nodes in graph.repeated.items():
+        which = ", ".join(f"#{i}" for i in nodes[:SHOWN_NODES]) + (", …" if len(nodes) > SHOWN_NODES else "")
+        hint = "onnxruntime refuses a model with such names; subcut renames them in its cuts: call them by their number"
+        yield Problem("name", nodes[0], None, f"{len(nodes)} nodes are called '{name}': {which}", hint, fatal=False)
+
+
+# ---------------------------------------------------------------------------------------------------- order
+
+
+def _order(graph: Graph) -> Iterator[Problem]:
+    """Cycles, and nodes that come before what they read."""
+    maker = graph.maker
+    late = [(i, name) for i, names in enumerate(graph.reads) for name in names if maker.get(name, -1) >= i]
+    if not late:
+        return
+    import networkx
+
+    edges = networkx.DiGraph((maker[n], i) for i, names in enumerate(graph.reads) for n in names if n in maker)
+    loops = set(networkx.nodes_with_selfloops(edges))
+    rings = [ring for ring in networkx.strongly_connected_components(edges) if len(ring) > 1 or ring & loops]
+    for ring in rings:
+        yield _cycle(graph, [a for a, *_ in networkx.find_cycle(edges.subgraph(ring), min(ring))])
+    ring_of = {i: number for number, ring in enumerate(rings) for i in ring}
+    for i, name in late:
+        if i not in ring_of or ring_of[i] != ring_of.get(maker[name]):
+            what = f"{called(graph, i)} comes before {called(graph, maker[name])}, whose '{name}' it reads"
+            hint = "nodes must be in topological order; subcut and onnxruntime sort them, other tools do not"
+            yield Problem("order", i, name, what, hint, fatal=False)
+
+
+def _cycle(graph: Graph, nodes: list[int]) -> Problem:
+    """`nodes` in the order of the data, the last makes what the first reads."""
+    back = next(name for name in graph.reads[nodes[0]] if graph.maker.get(name) == nodes[-1])
+    words = [called(graph, i) for i in islice(nodes, SHOWN_NODES)]
+    words += [f"… ({len(nodes) - SHOWN_NODES} more)"] if len(nodes) > SHOWN_NODES else []
+    what = f"cycle: {' → '.join([*words, called(graph, nodes[0])])}"
+    hint = f"a graph must have none: '{back}' comes back from {called(graph, nodes[-1])}"
+    return Problem("cycle", nodes[0], back, what, hint)
+
+
+# ---------------------------------------------------------------------------------------------------- declarations
+
+
+def _untyped(graph: Graph) -> Iterator[Problem]:
+    for info in graph.model.graph.input:
+        if not type_text(info.type):
+            hint = "declare its element type and shape"
+            yield Problem("untyped", None, info.name, f"input '{info.name}' of the model has no type", hint)
+
+
+def _opsets(graph: Graph) -> Iterator[Problem]:
+    """Domains that are used but not imported: fatal for the standard's own and for local functions."""
+    imported = {_domain(o.domain) for o in graph.model.opset_import}
+    functions = {f.domain for f in graph.model.functions}
+    for domain, i in _first_users(graph).items():
+        if domain in imported:
+            continue
+        shown = domain or "ai.onnx"
+        what = f"{called(graph, i)} is of domain '{shown}', of which the model imports no opset"
+        hint = f"add an opset_import of '{shown}' with the version that the model was made for"
+        yield Problem("opset", i, None, what, hint, fatal=not domain or domain in functions)
+    newest = standard()
+    for opset in graph.model.opset_import:
+        top = newest.get(_domain(opset.domain), opset.version)
+        if opset.version > top:
+            what = f"opset {opset.version} of '{opset.domain or 'ai.onnx'}' is newer than this onnx knows ({top})"
+            yield Problem("opset", None, None, what, "its nodes are not checked: pip install -U onnx", fatal=False)
+
+
+def _first_users(graph: Graph) -> dict[str, int]:
+    """Domain → the first node that uses it, bodies included."""
+    first: dict[str, int] = {}
+    for i, node in enumerate(graph.nodes):
+        stack = [node]
+        while stack:
+            inner = stack.pop()
+            first.setdefault(_domain(inner.domain), i)
+            if inner.attribute:
+                stack += [n for body in bodies(inner) for n in body.node]
+    return first
+
+
+def _domain(name: str) -> str:
+    """`ai.onnx` is another name of the standard domain."""
+    return "" if name == "ai.onnx" else name
+
+
+def _weights(graph: Graph) -> Iterator[Problem]:
+    declared = graph.types(graph.weights)
+    for name, tensor in graph.weights.items():
+        if tensor.data_type not in wire.TYPES:
+            what = f"weight '{name}' has no element type that is known ({tensor.data_type})"
+            yield Problem("untyped", None, name, what, "store it again with a type")
+            continue
+        if why := _bad_bytes(graph, tensor):
+            yield why
+        own = element_text(tensor.data_type)
+        if name in declared and type_text(declared[name]) not in ("", own):
+            what = f"weight '{name}' is {own}, but declared {type_text(declared[name])}"
+            yield Problem("type", None, name, what, "correct the declaration")
+    for name, number in Counter(t.name for t in graph.model.graph.initializer).items():
+        if number > 1:
+            what = f"{number} weights are called '{name}'; runtimes differ in which one they take"
+            yield Problem("weight", None, name, what, "keep one of them", fatal=False)
+
+
+def _bad_bytes(graph: Graph, tensor: wire.TensorProto) -> Problem | None:
+    """Are the weight's bytes there, as many as its type and shape need?"""
+    try:
+        if wire.on_disk(tensor):
+            wire.locate(tensor, graph.path)
+        elif wire.elements(tensor) and tensor.raw_data and len(tensor.raw_data) != wire.nbytes(tensor):
+            what = f"weight '{tensor.name}' has {len(tensor.raw_data)} bytes, its type and shape need"
+            return Problem("weight", None, tensor.name, f"{what} {wire.nbytes(tensor)}", "store it again")
+    except ModelError as e:
+        return Problem("weight", None, tensor.name, e.what, e.hint)
+    return None
+
+
+RULES: tuple[Callable[[Graph], Iterator[Problem]], ...] = (
+    _dangling, _outputs, _twice, _names, _order, _untyped, _opsets, _weights,
+)  # fmt: skip
+
+
+# ---------------------------------------------------------------------------------------------------- nodes
+
+
+def _against_schemas(graph: Graph, types: Known) -> Iterator[Problem]:
+    """Each node, those in bodies too, against its operator's schema."""
+    opsets = {_domain(o.domain): int(o.version) for o in graph.model.opset_import}
+    schemas = Schemas(opsets, frozenset(graph.functions))
+    outer = {name: type_text(t) for name, t in (types.inferred | types.declared).items()}
+    outer.update(_weight_types(graph.model.graph))
+    for node in types.graph.node:
+        i = int(node.name[1:])
+        for inner, visible in _with_bodies(node, outer):
+            who = called(graph, i) if inner is node else f"{called(graph, i)}: {inner.op_type} in its body"
+            for f in schemas.check(inner, visible):
+                yield Problem(f.kind, i, f.tensor, f"{who} {f.what}", f.hint, f.fatal)
+
+
+def _with_bodies(node: wire.NodeProto, types: Mapping[str, str]) -> Iterator[tuple[wire.NodeProto, Mapping[str, str]]]:
+    """The node and all those in its bodies, each with the types of the tensors that it sees; "" is unknown."""
+    yield node, types
+    for body in bodies(node) if node.attribute else ():
+        own = {name: "" for inner in body.node for name in inner.output}
+        own.update((v.name, type_text(v.type)) for v in (*body.value_info, *body.output, *body.input))
+        own.update(_weight_types(body))
+        for inner in body.node:
+            yield from _with_bodies(inner, ChainMap(own, types))  # type: ignore[arg-type]
+
+
+def _weight_types(graph: wire.GraphProto) -> dict[str, str]:
+    weights = (*graph.initializer, *(s.values for s in graph.sparse_initializer))
+    return {t.name: element_text(t.data_type) for t in weights}
+
+
+def _complaint(graph: Graph, i: int, message: str) -> Problem | None:
+    """What onnx's shape inference says about a node that is fine otherwise; None for what only follows from gaps."""
+    if re.search("instead is null|external tensors", message):
+        return None
+    said = re.sub(r"^\[\w+\] *", "", message)
+    text = f"{called(graph, i)}: {said}"
+    if "elem type differs from existing" in message:
+        return Problem("type", i, None, text, "correct the declared type of its output")
+    if "existing" in message:
+        hint = "runtimes take the real one and may warn; correct or remove the declared shape of its output"
+        return Problem("shape", i, None, text, hint, fatal=False)
+    return Problem("shape", i, None, text, "compare the shapes of its inputs: `subcut inspect MODEL NODE`")

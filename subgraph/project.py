@@ -1,0 +1,154 @@
+"""Settings beside the model: `subcut.toml`, or `[tool.subcut]` in pyproject.toml, in this folder or one above.
+
+A value comes from the command line, else from the environment, else from the project file, else from the default. A key
+that means nothing is an error with the nearest that does.
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from subgraph.errors import UnknownName, UsageError
+from subgraph.graph import nearest
+
+# key → the type of its value in the file
+KEYS: dict[str, type] = {
+    "model": str,
+    "output": str,
+    "input": list,
+    "shape": list,
+    "seed": int,
+    "mean": str,
+    "scale": str,
+    "bgr": bool,
+    "format": str,
+    "dtype": str,
+    "layout": str,
+}
+PLACES = ("subcut.toml", "pyproject.toml")
+
+
+@dataclass(frozen=True)
+class Project:
+    """The settings of the nearest project file; empty where there is none."""
+
+    file: Path | None = None
+    values: dict[str, Any] = field(default_factory=dict)
+
+    def get(self, key: str, given: Any = None, default: Any = None) -> Any:
+        """`given` (from the command line) if it says anything, else `$SUBCUT_KEY`, the file's value, `default`.
+
+        Raises:
+            UsageError: the environment's value is not of the right type.
+        """
+        if given not in (None, [], ()):
+            return given
+        text = os.environ.get(f"SUBCUT_{key.upper()}")
+        if text:
+            return _from_text(key, text)
+        return self.values.get(key, default)
+
+
+def _from_text(key: str, text: str) -> Any:
+    kind = KEYS[key]
+    if kind is list:
+        return [word for word in text.split(os.pathsep) if word]
+    if kind is bool:
+        return text.lower() not in ("0", "false", "no")
+    if kind is int:
+        try:
+            return int(text)
+        except ValueError:
+            raise UsageError(f"$SUBCUT_{key.upper()} is {text!r}, not a whole number") from None
+    return text
+
+
+def load(start: Path | None = None) -> Project:
+    """The nearest project file, from this folder upwards.
+
+    Raises:
+        UsageError: it is no TOML, or a value has the wrong type. UnknownName: a key that means nothing.
+    """
+    here = (start or Path.cwd()).resolve()
+    for folder in (here, *here.parents):
+        for name in PLACES:
+            file = folder / name
+            if file.is_file() and (found := _read(file)) is not None:
+                return Project(file, found)
+    return Project()
+
+
+def _read(file: Path) -> dict[str, Any] | None:
+    import tomllib
+
+    try:
+        text = file.read_text(encoding="utf-8")
+        if file.name == "pyproject.toml" and "tool.subcut" not in text:
+            return None
+        data = tomllib.loads(text)
+    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as e:
+        raise UsageError(f"cannot read {file}: {e}", "mend it, or move it away") from e
+    if file.name == "pyproject.toml":
+        data = data.get("tool", {}).get("subcut")
+        if data is None:
+            return None
+    return {key: _checked(file, key, value) for key, value in data.items()}
+
+
+def _checked(file: Path, key: str, value: Any) -> Any:
+    if key not in KEYS:
+        raise UnknownName(f"{file}: unknown key '{key}'", nearest=nearest(key, KEYS))
+    kind = KEYS[key]
+    if kind is list and isinstance(value, str):
+        value = [value]
+    if not isinstance(value, kind) or (kind is int and isinstance(value, bool)):
+        raise UsageError(f"{file}: '{key}' must be a {kind.__name__}, not {value!r}")
+    if key in ("model", "output"):
+        return str(file.parent / value)
+    if key == "input":
+        return [_beside(file, str(word)) for word in value]
+    return value
+
+
+def _beside(file: Path, word: str) -> str:
+    """Paths in a project file are relative to it; NAME=FILE keeps its name."""
+    name, sep, path = word.partition("=")
+    return f"{name}={file.parent / path}" if sep else str(file.parent / word)
+
+
+def find_model(given: str | None, project: Project | None = None) -> tuple[Path, str]:
+    """The model to work on, and how it was found (empty where it was named on the command line).
+
+    Looked for in this order: argument, `$SUBCUT_MODEL`, `model` in the project file, the only *.onnx in this folder.
+
+    Raises:
+        UsageError: there is none, or several.
+    """
+    if given:
+        return _existing(Path(given), ""), ""
+    project = project or load()
+    named = project.get("model")
+    if named:
+        how = "$SUBCUT_MODEL" if os.environ.get("SUBCUT_MODEL") else str(project.file)
+        return _existing(Path(named), f" (named by {how})"), f"named by {how}"
+    found = sorted(p for p in Path().glob("*.onnx") if p.is_file())
+    if len(found) == 1:
+        return found[0], "the only .onnx here"
+    if found:
+        some = ", ".join(p.name for p in found[:8]) + (", …" if len(found) > 8 else "")
+        raise UsageError(f"which model? there are {len(found)} here", f"name one: {some}")
+    raise UsageError(
+        "no model named, and no .onnx file in this folder", "subcut MODEL --start A --end B, or set $SUBCUT_MODEL"
+    )
+
+
+def _existing(path: Path, named_by: str) -> Path:
+    if path.is_dir():
+        raise UsageError(f"{path} is a folder{named_by}", "name the .onnx file in it")
+    if not path.exists():
+        beside = [str(p) for p in path.parent.glob("*.onnx")] if path.parent.is_dir() else []
+        raise UnknownName(f"no file {path}{named_by}", nearest=nearest(str(path), beside))
+    return path

@@ -1,0 +1,36 @@
+"""Names from a model, made safe to show: no control characters, no terminal escapes, no invisible direction marks."""
+
+from __future__ import annotations
+
+import re
+
+# C0 and C1 controls, the Unicode line and paragraph separators, and the marks that reverse the direction of text.
+_UNSAFE = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029\u200b-\u200f\u202a-\u202e\u2066-\u2069\ufeff\ud800-\udfff]")
+_UNSAFE_LINES = re.compile(_UNSAFE.pattern.replace("\x00-\x1f", "\x00-\x09\x0b-\x1f"))
+
+
+def clean(name: str) -> str:
+    """A name for one line of a terminal: control characters are left out.
+
+    >>> clean("a\\x1b[31mb\\n")
+    'a[31mb'
+    """
+    return _UNSAFE.sub("", name)
+
+
+def clean_lines(text: str) -> str:
+    """The same for a text of several lines, which keeps its line ends."""
+    return _UNSAFE_LINES.sub("", text)
+
+
+def count(number: int, noun: str) -> str:
+    """`1 node`, `17 nodes`."""
+    return f"{number} {noun}{'' if number == 1 else 's'}"
+
+
+def big(number: float) -> str:
+    """A number of parameters: 76.3 k, 25.6 M; below 1,000 as it is."""
+    for unit, size in (("G", 1e9), ("M", 1e6), ("k", 1e3)):
+        if number >= size:
+            return f"{number / size:.1f} {unit}"
+    return f"{number:.0f}"
