@@ -18,7 +18,7 @@ demo: $(STAMP) ## cut pool1..res2a_relu out of a ResNet-50, prove it, export it 
 test: $(STAMP) ## run the quick tests
 	$(BIN)/python -m pytest -n 2 -m "not slow"
 
-test-slow: $(STAMP) ## run the slow tests
+test-slow: $(STAMP) ## run the slow tests: whole networks, fuzzed files through the command, kills
 	$(BIN)/python -m pytest -n 2 -m slow
 
 check: $(STAMP) ## formatting, lint, types
@@ -26,13 +26,13 @@ check: $(STAMP) ## formatting, lint, types
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 
-bench: .venv-bench/.locked ## measure CPU and memory beside the peers, in one run
+bench: .venv-bench/.locked ## measure CPU and memory beside the peers, in one run (about 15 minutes, 8 GB of disk)
+	.venv-bench/bin/pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation --force-reinstall .
 	.venv-bench/bin/python -m benchmarks.cut
 
-.venv-bench/.locked: benchmarks/requirements.lock pyproject.toml
+.venv-bench/.locked: benchmarks/requirements.lock
 	$(PYTHON) -m venv .venv-bench
 	.venv-bench/bin/pip install --quiet --disable-pip-version-check --require-hashes -r benchmarks/requirements.lock
-	.venv-bench/bin/pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation --editable .
 	touch $@
 
 lock: ## write the lock files anew (needs uv)

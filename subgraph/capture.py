@@ -91,15 +91,15 @@ class Reference:
 def record(
     reference: Reference,
     graph: Graph,
+    above: regions.Region,
     stems: Mapping[str, str],
     samples: Sequence[feeding.Sample],
     into: Path,
 ) -> list[Captured]:
     """Run the ancestors of some tensors once per sample; write each tensor as `into/<k>/<stem>.npy`.
 
-    `stems`: tensor → file stem. Model inputs among them are written as fed.
+    `stems`: tensor → file stem; `above`: `regions.above` of those. Model inputs among them are written as fed.
     """
-    above = regions.above(graph, stems)
     aside = into / "above"
     aside.mkdir()
     try:
@@ -122,7 +122,7 @@ def _write_above(
 ) -> None:
     needed = (*above.inputs, *above.shapes)
     types = graph.types(needed)
-    model, _ = build(graph, above, needed, outputs, types)
+    model, _ = build(graph, above, needed, outputs, types, {})
     if not outputs:  # only inputs are wanted: onnxruntime still wants a model that takes them
         raise ModelError("nothing to run: the tensors are inputs of the model")
     path = aside / "above.onnx"
@@ -161,15 +161,15 @@ def capture(
         UnknownName: no such tensor. InputError: an input does not fit. ModelError: the model cannot be run.
     """
     names = [graph.tensor(name) for name in tensors]
-    samples = feeding.plan(graph, feeds_of(graph, names), inputs, seed=seed, shapes=shapes)
+    above = regions.above(graph, names)
+    samples = feeding.plan(graph, feeds_of(graph, above, names), inputs, seed=seed, shapes=shapes)
     with tempfile.TemporaryDirectory(prefix="subcut-") as temporary, Reference() as reference:
         into = Path(temporary)
         stems = {name: f"t{i}" for i, name in enumerate(names)}
-        captured = record(reference, graph, stems, samples, into)
+        captured = record(reference, graph, above, stems, samples, into)
         return [{n: load(c.tensors[n], into / str(k)) for n in names} for k, c in enumerate(captured)]
 
 
-def feeds_of(graph: Graph, tensors: Collection[str]) -> list[str]:
-    """The model inputs that it takes to compute `tensors`, in the model's order."""
-    above = regions.above(graph, tensors)
+def feeds_of(graph: Graph, above: regions.Region, tensors: Collection[str]) -> list[str]:
+    """The model inputs that it takes to compute `tensors`, in the model's order; `above`: what lies above them."""
     return [name for name in graph.inputs if name in (*above.inputs, *above.shapes, *tensors)]

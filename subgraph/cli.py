@@ -1,11 +1,12 @@
 """The command line: the only place that prints or exits.
 
-`subcut --start A --end B` means `subcut cut --start A --end B`, and global options may stand before or after the command:
-both are done by rewriting the words before typer reads them.
+`subcut --start A --end B` means `subcut cut --start A --end B`, and global options may stand before or after the
+command: both are done by rewriting the words before typer reads them.
 """
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import json
 import logging
@@ -58,22 +59,26 @@ class Words:
         return value
 
 
+def _taken_as_they_are(params: list[Any]) -> None:
+    for param in params:
+        kind = param.type_descriptor.annotation
+        if kind in (str, int, bool, list[str]):
+            param._runtime_param = Words(kind)
+
+
 class Command(typer.core.TyperCommand):
     """A sub-command whose texts and numbers need no conversion library."""
 
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
-        super().__init__(*args, **kwargs)
-        for param in self.params:
-            descriptor = getattr(param, "type_descriptor", None)
-            kind = getattr(descriptor, "annotation", None)
-            if kind in (str, int, list[str]):
-                param._runtime_param = Words(kind)  # type: ignore[attr-defined]  # see Words
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        _taken_as_they_are(self.get_params(ctx))
+        return super().parse_args(ctx, args)
 
 
 class Group(typer.core.TyperGroup):
     """`cut` is the command where none is named; global options may stand anywhere."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        _taken_as_they_are(self.get_params(ctx))
         return super().parse_args(ctx, arrange(args, set(self.commands)))
 
 
@@ -235,5 +240,8 @@ def _styled(word: str) -> str:
 
 
 def _exit(code: int) -> None:
-    sys.stdout.flush()
-    sys.exit(code)
+    """End now: taking a large model's objects apart one by one would cost a tenth of the whole run."""
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(OSError, ValueError):
+            stream.flush()
+    os._exit(code)

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from subgraph import region as regions
 from subgraph import wire
 from subgraph.errors import ModelError
-from subgraph.graph import Graph, bodies
+from subgraph.graph import BODILESS, Graph, bodies
 from subgraph.region import Region
 from subgraph.tensors import Record, shape_text
 
@@ -128,10 +128,13 @@ def of_region(
     """
     frozen = region.shapes if captured and folder and freeze and not dynamic else ()
     inputs = region.inputs + tuple(n for n in region.shapes if n not in frozen)
-    types = edge_types(graph, (*inputs, *region.outputs), captured, dynamic=dynamic)
+    inside = (name for i in (*region.nodes, *region.pulled) for name in graph.makes[i])
+    infos = graph.infos({*inputs, *inside})
+    types = edge_types(graph, (*inputs, *region.outputs), captured, infos, dynamic=dynamic)
     constants = [_constant(captured[0][name], folder) for name in frozen if folder]
-    model, renamed = build(graph, region, inputs, region.outputs, types, constants)
-    return Cut(graph, region, inputs, region.outputs, frozen, types, model, renamed)
+    model, renamed = build(graph, region, inputs, region.outputs, types, infos, constants)
+    full = wire.protos().ModelProto.FromString(model.SerializeToString())
+    return Cut(graph, region, inputs, region.outputs, frozen, types, full, renamed)
 
 
 def build(
@@ -140,33 +143,51 @@ def build(
     inputs: Sequence[str],
     outputs: Sequence[str],
     types: Mapping[str, wire.TypeProto],
+    infos: Mapping[str, wire.ValueInfoProto],
     constants: Iterable[wire.TensorProto] = (),
 ) -> tuple[wire.ModelProto, dict[str, str]]:
-    """Assemble the ModelProto; its large weights are husks. Outputs without a type are declared without one."""
-    pb = wire.protos()
-    model = pb.ModelProto.FromString(_others(graph.model, MODEL_PARTS).SerializeToString())
+    """Assemble the model, in the class that models are read with (`wire.slim`); its large weights are husks.
+
+    `infos` are kept as value_info, those of edge tensors with the type from `types`. Outputs without a type are
+    declared without one. Complexity: linear in the region.
+    """
+    model = _others(graph.model, MODEL_PARTS)
     out = model.graph
-    out.MergeFromString(_others(graph.model.graph, GRAPH_PARTS).SerializeToString())
+    out.MergeFrom(_others(graph.model.graph, GRAPH_PARTS))
     order = graph.in_order((*region.nodes, *region.pulled))
-    for i in order:
-        out.node.add().MergeFromString(graph.nodes[i].SerializeToString())
+    out.node.extend(graph.nodes[i] for i in order)
     for node in out.node:
-        _carry_nested_data(node, graph.path)
+        if node.op_type not in BODILESS or node.op_type == "Constant":
+            _carry_nested_data(node, graph.path)
     renamed = _distinct_names(graph, order, out)
     inside = {name for i in order for name in graph.makes[i]}
-    weights = _with_annotations(graph, region.weights, inside | set(inputs), out)
-    for name in weights:
+    for name in _with_annotations(graph, region.weights, inside | set(inputs), out):
         _add_weight(graph, name, out)
-    out.initializer.extend(constants)
-    _add_edges(graph, out, inputs, outputs, types)
+    for tensor in constants:
+        out.initializer.add().MergeFromString(tensor.SerializeToString())
+    for place, names in ((out.input, inputs), (out.output, outputs)):
+        for name in names:
+            place.add().MergeFromString(_info(name, types, infos).SerializeToString())
     if model.ir_version < 4:  # every initializer must be an input there
         declared = {v.name: v for v in graph.model.graph.input}
         for tensor in out.initializer:
             out.input.add().MergeFromString(_input_of(tensor, declared).SerializeToString())
-    for info in wire.value_infos(graph.model.graph, inside - set(outputs)):
-        out.value_info.add().CopyFrom(info)
+    inner = inside.difference(outputs)
+    out.value_info.extend(info.SerializeToString() for name, info in infos.items() if name in inner)
     _add_functions(graph, order, model)
     return model, renamed
+
+
+def _info(
+    name: str, types: Mapping[str, wire.TypeProto], infos: Mapping[str, wire.ValueInfoProto]
+) -> wire.ValueInfoProto:
+    """The declaration of an edge tensor: the model's own words about it, with the type that it has here."""
+    info = wire.protos().ValueInfoProto(name=name)
+    if name in infos:
+        info.CopyFrom(infos[name])
+    if name in types:
+        info.type.CopyFrom(types[name])
+    return info
 
 
 def _others(message: Any, but: frozenset[str]) -> Any:
@@ -219,7 +240,7 @@ def _with_annotations(graph: Graph, weights: Iterable[str], tensors: set[str], o
     wanted = dict.fromkeys(weights)
     for annotation in graph.model.graph.quantization_annotation:
         if annotation.tensor_name in tensors or annotation.tensor_name in wanted:
-            out.quantization_annotation.add().MergeFromString(annotation.SerializeToString())
+            out.quantization_annotation.append(annotation)
             named = (entry.value for entry in annotation.quant_parameter_tensor_names)
             wanted.update(dict.fromkeys(n for n in named if n in graph.weights))
     return list(wanted)
@@ -227,30 +248,12 @@ def _with_annotations(graph: Graph, weights: Iterable[str], tensors: set[str], o
 
 def _add_weight(graph: Graph, name: str, out: wire.GraphProto) -> None:
     if name in graph.sparse:
-        out.sparse_initializer.add().MergeFromString(graph.sparse[name].SerializeToString())
+        out.sparse_initializer.append(graph.sparse[name])
         return
     source = graph.weights[name]
     if wire.on_disk(source) and _is_outside(source) and wire.nbytes(source) < wire.HUSK_ABOVE:
         source = wire.load_raw(source, graph.path)
     out.initializer.add().MergeFromString(source.SerializeToString())
-
-
-def _add_edges(
-    graph: Graph,
-    out: wire.GraphProto,
-    inputs: Sequence[str],
-    outputs: Sequence[str],
-    types: Mapping[str, wire.TypeProto],
-) -> None:
-    declared = graph.infos({*inputs, *outputs})
-    for place, names in ((out.input, inputs), (out.output, outputs)):
-        for name in names:
-            info = place.add()
-            if name in declared:
-                info.CopyFrom(declared[name])
-            info.name = name
-            if name in types:
-                info.type.CopyFrom(types[name])
 
 
 def _input_of(tensor: wire.TensorProto, declared: Mapping[str, wire.ValueInfoProto]) -> wire.ValueInfoProto:
@@ -277,14 +280,19 @@ def _add_functions(graph: Graph, order: Iterable[int], model: wire.ModelProto) -
         stack += [inner for body in bodies(node) for inner in body.node]
     for key, function in graph.functions.items():
         if key in needed:
-            model.functions.add().MergeFromString(function.SerializeToString())
+            model.functions.append(function)
 
 
 # ---------------------------------------------------------------------------------------------------- types
 
 
 def edge_types(
-    graph: Graph, names: Sequence[str], captured: Sequence[Mapping[str, Record]], *, dynamic: bool = False
+    graph: Graph,
+    names: Sequence[str],
+    captured: Sequence[Mapping[str, Record]],
+    infos: Mapping[str, wire.ValueInfoProto],
+    *,
+    dynamic: bool = False,
 ) -> dict[str, wire.TypeProto]:
     """Types of the tensors on an edge.
 
@@ -297,7 +305,7 @@ def edge_types(
     known = {n: _common_type([s[n] for s in captured]) for n in names if captured and n in captured[0]}
     if captured and not dynamic:
         return known
-    found = {n: t for n, t in graph.types(names).items() if _is_whole(t)}
+    found = {n: infos[n].type for n in names if n in infos and _is_whole(infos[n].type)}
     if len(found) < len(names):
         found = {**_inferred(graph, [n for n in names if n not in found]), **found}
     found.update((n, _opened(t)) for n, t in known.items() if n not in found)
@@ -327,9 +335,9 @@ def _inferred(graph: Graph, names: Sequence[str]) -> dict[str, wire.TypeProto]:
         return {}
     above = regions.above(graph, made)
     feeds = (*above.inputs, *above.shapes)
-    model, _ = build(graph, above, feeds, [], graph.types(feeds))
+    model, _ = build(graph, above, feeds, [], graph.types(feeds), {})
     try:
-        model = onnx.shape_inference.infer_shapes(model)
+        model = onnx.shape_inference.infer_shapes(wire.protos().ModelProto.FromString(model.SerializeToString()))
     except (onnx.shape_inference.InferenceError, ValueError):  # an invalid graph: `inspect` says where
         return {}
     return {v.name: v.type for v in model.graph.value_info if v.name in names and _is_whole(v.type)}

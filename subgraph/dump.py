@@ -10,6 +10,7 @@ from typing import Any
 from subgraph import case
 from subgraph import folder as folders
 from subgraph import inputs as feeding
+from subgraph import region as regions
 from subgraph.capture import Reference, feeds_of, record
 from subgraph.case import Case, Place
 from subgraph.form import Form
@@ -39,19 +40,20 @@ def dump(graph: Graph, request: DumpRequest, place: Place, reference: Reference)
     """
     asked, source = case.plain(asdict(request)), case.source_of(graph)
     case.require_free(place, asked, source)
+    stems = folders.safe_names(request.tensors)
+    above = regions.above(graph, stems)
     samples = feeding.plan(
         graph,
-        feeds_of(graph, request.tensors),
+        feeds_of(graph, above, request.tensors),
         request.inputs,
         shapes=request.shapes,
         seed=request.seed,
         picture=request.picture,
     )
-    stems = folders.safe_names(request.tensors)
     labels = folders.safe_names(s.label or str(k) for k, s in enumerate(samples))
     targets = list(labels.values()) if len(samples) > 1 else ["."]
     with folders.aside(place.path) as work, folders.scratch(place.parent) as scratch:
-        captured = record(reference, graph, stems, samples, scratch)
+        captured = record(reference, graph, above, stems, samples, scratch)
         losses: list[str] = []
         tensors: list[dict[str, Any]] = []
         for name in request.tensors:

@@ -117,18 +117,19 @@ def extract(graph: Graph, request: Request, place: Place, reference: Reference |
     if request.dump_all:
         wanted += [n for i in region.nodes for n in graph.makes[i]]
     stems = folders.safe_names(dict.fromkeys(wanted))
+    above = regions.above(graph, stems)
     samples = feeding.plan(
         graph,
-        feeds_of(graph, wanted),
+        feeds_of(graph, above, wanted),
         request.inputs,
         shapes=request.shapes,
         seed=request.seed,
         picture=request.picture,
     )
     with folders.scratch(place.parent) as scratch:
-        captured = record(reference, graph, stems, samples, scratch)
+        captured = record(reference, graph, above, stems, samples, scratch)
         groups = _groups(region, captured, scratch, request)
-        builder = Builder(graph, region, request, reference, scratch, samples, captured, stems)
+        builder = Builder(graph, region, above, request, reference, scratch, samples, captured, stems)
         return [builder.build(place, number, group) for number, group in enumerate(groups)]
 
 
@@ -149,6 +150,7 @@ class Builder:
 
     graph: Graph
     region: Region
+    above: Region
     request: Request
     reference: Reference
     scratch: Path
@@ -169,7 +171,6 @@ class Builder:
             dynamic=self.request.dynamic,
             freeze=self.request.freeze,
         )
-        above = len(regions.above(self.graph, cut.outputs).nodes)
         with folders.aside(place.path) as work:
             _write_model(cut, self.request, work)
             verdict = check(
@@ -186,7 +187,7 @@ class Builder:
                 "samples": [case.sample_of(self.captured[k]) for k in group],
                 "seed": self.request.seed,
                 "reference": case.reference_of(self.reference),
-                "above": above - len(cut.region.nodes) - len(cut.region.pulled),
+                "above": len(self.above.nodes) - len(cut.region.nodes) - len(cut.region.pulled),
                 "losses": losses,
                 "check": verdict,
             }
@@ -197,7 +198,7 @@ class Builder:
     def _again(self, k: int, into: Path) -> dict[str, Record]:
         """Run sample `k` a second time, to see whether the reference repeats itself."""
         names = {n: self.stems[n] for n in self.region.outputs}
-        return record(self.reference, self.graph, names, [self.samples[k]], into)[0].tensors
+        return record(self.reference, self.graph, self.above, names, [self.samples[k]], into)[0].tensors
 
     def _store(self, cut: Cut, group: Sequence[int], work: Path) -> tuple[dict[str, Any], list[str]]:
         """Move the captured files into the result, write their other forms, describe them."""

@@ -14,6 +14,7 @@ from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
+from sys import intern
 from typing import TYPE_CHECKING, Any
 
 from subgraph import wire
@@ -59,7 +60,7 @@ class Graph:
         makes: per node, the names that it makes, without "".
         maker: tensor → index of the node that makes it.
         ops: per node, its op type.
-        names: node name → index (of the last, where several share it: `repeated`).
+        node_names: per node, its name, which may be empty.
         weights: dense initializers by name.
         sparse: sparse initializers by name.
         inputs: graph inputs that are no initializers, by name, in order.
@@ -102,21 +103,26 @@ class Graph:
                 makes = tuple(filter(None, makes))
             reads_of.append(reads)
             makes_of.append(makes)
-            ops.append(op)
+            ops.append(intern(op))
             names.append(node.name)
         self.reads: list[tuple[str, ...]] = reads_of
         self.makes: list[tuple[str, ...]] = makes_of
         self.ops: list[str] = ops
+        self.node_names: list[str] = names
         self.maker: dict[str, int] = {name: i for i, makes in enumerate(makes_of) for name in makes}
-        self.names: dict[str, int] = {name: i for i, name in enumerate(names) if name}
-        self.repeated = self._repeated(names)
 
-    def _repeated(self, names: list[str]) -> dict[str, list[int]]:
+    @cached_property
+    def names(self) -> dict[str, int]:
+        """Node name → index (of the last, where several share it: `repeated`)."""
+        return {name: i for i, name in enumerate(self.node_names) if name}
+
+    @cached_property
+    def repeated(self) -> dict[str, list[int]]:
         """Node name → its nodes, where there are several."""
-        if len(self.names) == sum(map(bool, names)):
+        if len(set(self.node_names)) == len(self.node_names):
             return {}
         same: dict[str, list[int]] = {}
-        for i, name in enumerate(names):
+        for i, name in enumerate(self.node_names):
             same.setdefault(name, []).append(i)
         return {name: nodes for name, nodes in same.items() if name and len(nodes) > 1}
 
@@ -326,7 +332,7 @@ class Graph:
 
     def label(self, i: int) -> str:
         """The node's name; `#17` where it has none or shares it. What this prints can be typed back."""
-        name = str(self.nodes[i].name)
+        name = self.node_names[i]
         return name if name and name not in self.repeated else f"#{i}"
 
     def select(self, text: str) -> Selection:
@@ -356,7 +362,9 @@ class Graph:
         if name in self.repeated:
             which = ", ".join(f"#{i}" for i in self.repeated[name][:8])
             raise UsageError(f"'{text}' is the name of {len(self.repeated[name])} nodes", f"say which: {which}")
-        return Selection(text, (self.names[name],)) if name in self.names else None
+        if not name or name not in self.node_names:  # a list: one look-up is cheaper than an index of all
+            return None
+        return Selection(text, (self.node_names.index(name),))
 
     def _tensor(self, text: str, name: str) -> Selection | None:
         if name in self.maker:

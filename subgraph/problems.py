@@ -16,6 +16,7 @@ from itertools import islice
 from subgraph import wire
 from subgraph.errors import ModelError
 from subgraph.graph import Graph, bodies, nearest
+from subgraph.inference import Complaint, Known, canonical, first_users, known
 from subgraph.schemas import Schemas, element_text, standard, type_text
 
 GUESSES = 5  # similar names are looked up for so many problems only: it is slow in large graphs
@@ -42,95 +43,6 @@ class Problem:
     fatal: bool = True
 
 
-@dataclass(frozen=True)
-class Known:
-    """What is known of the tensors' types without running.
-
-    Attributes:
-        declared: types in the model: of inputs, outputs and value_info.
-        inferred: types of further tensors, as onnx's shape inference finds them.
-        graph: a copy of the graph in onnx's own classes, in order, with the inferred types in its bodies as well;
-            each node is called by its index, `#17`.
-        complaints: (node, message) of the inference.
-    """
-
-    declared: dict[str, wire.TypeProto]
-    inferred: dict[str, wire.TypeProto]
-    graph: wire.GraphProto
-    complaints: list[tuple[int, str]]
-
-    def type_of(self, tensor: str) -> wire.TypeProto | None:
-        """The declared type, else the inferred one; None if nobody knows."""
-        return self.declared.get(tensor, self.inferred.get(tensor))
-
-
-def known(graph: Graph) -> Known:
-    """Declared and inferred types; weights stay on disk.
-
-    Nodes are renamed to their index for the inference, so that its messages tell which of them is meant.
-    """
-    model = wire.protos().ModelProto.FromString(graph.model.SerializeToString())
-    for i, node in enumerate(model.graph.node):
-        _rename(node, f"#{i}")
-    _sort(graph, model.graph)
-    imported = {_domain(o.domain) for o in model.opset_import}
-    for domain in _first_users(graph):
-        if domain not in imported:  # inference gives up on the whole model otherwise
-            model.opset_import.add(domain=domain, version=1)
-    for sparse in model.graph.sparse_initializer:  # inference takes the list of values for the tensor
-        tensor = model.graph.input.add(name=sparse.values.name).type.tensor_type
-        tensor.elem_type = sparse.values.data_type
-        for size in sparse.dims:
-            tensor.shape.dim.add(dim_value=size)
-    model.graph.ClearField("sparse_initializer")
-    declared = graph.types()
-    model, complaints = _infer(model)
-    found = {v.name: v.type for v in (*model.graph.value_info, *model.graph.output) if type_text(v.type)}
-    return Known(declared, {n: t for n, t in found.items() if n not in declared}, model.graph, complaints)
-
-
-def _rename(node: wire.NodeProto, name: str) -> None:
-    node.name = name
-    for body in bodies(node):
-        for inner in body.node:
-            _rename(inner, name)
-
-
-def _sort(graph: Graph, copy: wire.GraphProto) -> None:
-    """Put the nodes in order: inference goes through them once. Those of a graph with a cycle stay as they are."""
-    try:
-        order = graph.in_order(range(len(graph.nodes)))
-    except ModelError:
-        return
-    if order != list(range(len(order))):
-        nodes = [copy.node[i] for i in order]
-        copy.ClearField("node")
-        copy.node.extend(nodes)
-
-
-def _infer(model: wire.ModelProto) -> tuple[wire.ModelProto, list[tuple[int, str]]]:
-    """The model with inferred types, as far as they can be had, and what the inference complains about."""
-    from onnx.shape_inference import InferenceError, infer_shapes
-
-    complaints: list[tuple[int, str]] = []
-    for strict in (True, False):
-        try:
-            return infer_shapes(model, strict_mode=strict, data_prop=True), complaints
-        except (InferenceError, ValueError, RuntimeError) as e:
-            complaints = complaints or _complaints(str(e))
-    return model, complaints
-
-
-def _complaints(message: str) -> list[tuple[int, str]]:
-    """(node, what) per line of an inference error, the outer nodes' prefixes left out."""
-    found = []
-    for line in message.splitlines():
-        at = re.search(r"node name: #(\d+)\)", line)
-        if at:
-            found.append((int(at[1]), re.split(r"\(op_type:[^()]*\): ", line)[-1].strip()))
-    return found
-
-
 def problems(graph: Graph, types: Known | None = None) -> list[Problem]:
     """All that is wrong, what makes the model invalid first, then in the order of the nodes.
 
@@ -141,7 +53,7 @@ def problems(graph: Graph, types: Known | None = None) -> list[Problem]:
     found = [problem for rule in RULES for problem in rule(graph)]
     found += _against_schemas(graph, types)
     troubled = {p.node for p in found if p.fatal}
-    found += [p for i, message in types.complaints if i not in troubled and (p := _complaint(graph, i, message))]
+    found += [p for c in types.complaints if c.node not in troubled and (p := _from_inference(graph, c))]
     return sorted(found, key=lambda p: (not p.fatal, -1 if p.node is None else p.node))
 
 
@@ -246,9 +158,9 @@ def _untyped(graph: Graph) -> Iterator[Problem]:
 
 def _opsets(graph: Graph) -> Iterator[Problem]:
     """Domains that are used but not imported: fatal for the standard's own and for local functions."""
-    imported = {_domain(o.domain) for o in graph.model.opset_import}
+    imported = {canonical(o.domain) for o in graph.model.opset_import}
     functions = {f.domain for f in graph.model.functions}
-    for domain, i in _first_users(graph).items():
+    for domain, i in first_users(graph).items():
         if domain in imported:
             continue
         shown = domain or "ai.onnx"
@@ -257,28 +169,10 @@ def _opsets(graph: Graph) -> Iterator[Problem]:
         yield Problem("opset", i, None, what, hint, fatal=not domain or domain in functions)
     newest = standard()
     for opset in graph.model.opset_import:
-        top = newest.get(_domain(opset.domain), opset.version)
+        top = newest.get(canonical(opset.domain), opset.version)
         if opset.version > top:
             what = f"opset {opset.version} of '{opset.domain or 'ai.onnx'}' is newer than this onnx knows ({top})"
             yield Problem("opset", None, None, what, "its nodes are not checked: pip install -U onnx", fatal=False)
-
-
-def _first_users(graph: Graph) -> dict[str, int]:
-    """Domain → the first node that uses it, bodies included."""
-    first: dict[str, int] = {}
-    for i, node in enumerate(graph.nodes):
-        stack = [node]
-        while stack:
-            inner = stack.pop()
-            first.setdefault(_domain(inner.domain), i)
-            if inner.attribute:
-                stack += [n for body in bodies(inner) for n in body.node]
-    return first
-
-
-def _domain(name: str) -> str:
-    """`ai.onnx` is another name of the standard domain."""
-    return "" if name == "ai.onnx" else name
 
 
 def _weights(graph: Graph) -> Iterator[Problem]:
@@ -323,7 +217,7 @@ RULES: tuple[Callable[[Graph], Iterator[Problem]], ...] = (
 
 def _against_schemas(graph: Graph, types: Known) -> Iterator[Problem]:
     """Each node, those in bodies too, against its operator's schema."""
-    opsets = {_domain(o.domain): int(o.version) for o in graph.model.opset_import}
+    opsets = {canonical(o.domain): int(o.version) for o in graph.model.opset_import}
     schemas = Schemas(opsets, frozenset(graph.functions))
     outer = {name: type_text(t) for name, t in (types.inferred | types.declared).items()}
     outer.update(_weight_types(graph.model.graph))
@@ -351,15 +245,15 @@ def _weight_types(graph: wire.GraphProto) -> dict[str, str]:
     return {t.name: element_text(t.data_type) for t in weights}
 
 
-def _complaint(graph: Graph, i: int, message: str) -> Problem | None:
-    """What onnx's shape inference says about a node that is fine otherwise; None for what only follows from gaps."""
-    if re.search("instead is null|external tensors", message):
+def _from_inference(graph: Graph, complaint: Complaint) -> Problem | None:
+    """A complaint about a node that is fine otherwise; None for what only follows from gaps."""
+    i, said = complaint.node, re.sub(r"^\[\w+\] *", "", complaint.text)
+    if re.search("instead is null|external tensors", said):
         return None
-    said = re.sub(r"^\[\w+\] *", "", message)
     text = f"{called(graph, i)}: {said}"
-    if "elem type differs from existing" in message:
-        return Problem("type", i, None, text, "correct the declared type of its output")
-    if "existing" in message:
+    if "elem type differs from existing" in said:
+        return Problem("type", i, None, text, "correct the declared type of its output", complaint.certain)
+    if "existing" in said:
         hint = "runtimes take the real one and may warn; correct or remove the declared shape of its output"
         return Problem("shape", i, None, text, hint, fatal=False)
-    return Problem("shape", i, None, text, "compare the shapes of its inputs: `subcut inspect MODEL NODE`")
+    return Problem("shape", i, None, text, "compare the shapes of its inputs", complaint.certain)

@@ -82,14 +82,14 @@ def load(start: Path | None = None) -> Project:
 
 
 def _read(file: Path) -> dict[str, Any] | None:
-    import tomllib
-
     try:
         text = file.read_text(encoding="utf-8")
         if file.name == "pyproject.toml" and "tool.subcut" not in text:
             return None
+        import tomllib
+
         data = tomllib.loads(text)
-    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as e:
+    except (OSError, ValueError) as e:  # not UTF-8 and not TOML are both ValueErrors
         raise UsageError(f"cannot read {file}: {e}", "mend it, or move it away") from e
     if file.name == "pyproject.toml":
         data = data.get("tool", {}).get("subcut")

@@ -5,6 +5,7 @@ Insight: onnx keeps every version of every schema, so the answer to "not at this
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cache
@@ -64,7 +65,8 @@ class Schemas:
             place = _Place(node, schema, domain, version)
             yield from place.attributes()
             yield from place.arity()
-            yield from place.types(types)
+            if node.op_type != "Constant":  # it took floats only until opset 9; nobody minds, it is a weight
+                yield from place.types(types)
 
 
 @cache
@@ -134,7 +136,10 @@ class _Place:
                 have = wire.protos().AttributeProto.AttributeType.Name(attribute.type)
                 what = f"has the attribute '{name}' as {have}, but it is {want.type.name}"
                 yield Finding("attribute", what, "set it again with that type")
-        present = {a.name for a in self.node.attribute}
+        present = Counter(str(a.name) for a in self.node.attribute)
+        for name, number in present.items():
+            if number > 1:
+                yield Finding("attribute", f"has the attribute '{name}' {number} times", "keep one of them")
         for name, want in allowed.items():
             if want.required and name not in present:
                 yield Finding("attribute", f"lacks the attribute '{name}', which it needs", "set it")
@@ -152,7 +157,7 @@ class _Place:
                 yield Finding(
                     "arity", what, later or (f"they are: {', '.join(f.name for f in formals)}" if formals else "")
                 )
-        for name, formal in _paired(self.node.input, s.inputs):
+        for name, formal in zip(self.node.input, s.inputs, strict=False):
             if not name and formal.option.name != "Optional":
                 yield Finding("arity", f"leaves out its input '{formal.name}', which it needs", "name a tensor there")
 
@@ -203,9 +208,9 @@ def _fits(schema: Any, part: str, want: Any) -> bool:
 def _paired(names: Iterable[str], formals: Any) -> Iterator[tuple[str, Any]]:
     """Each tensor with the parameter that it stands for; the last one may take many."""
     for position, name in enumerate(names):
-        if position < len(formals):
+        if name and position < len(formals):
             yield name, formals[position]
-        elif formals and formals[-1].option.name == "Variadic":
+        elif name and formals and formals[-1].option.name == "Variadic":
             yield name, formals[-1]
 
 

@@ -516,11 +516,14 @@ def _write_data(weights: list[tuple[TensorProto, Blob]], data: Path) -> None:
 
 
 def _write_inline(model: ModelProto, weights: list[tuple[TensorProto, Blob]], path: Path) -> None:
-    graph = protos().GraphProto()
+    if not weights:
+        path.write_bytes(model.SerializeToString(deterministic=True))
+        return
+    graph = type(model.graph)()
     graph.CopyFrom(model.graph)
     model.ClearField("graph")
     small = [tensor for tensor in graph.initializer if not on_disk(tensor)]
-    husks = [_headers(tensor, blob) for tensor, blob in weights]
+    husks = [(_headers(tensor, blob), blob) for tensor, blob in weights]
     graph.ClearField("initializer")
     graph.initializer.extend(small)
     body = graph.SerializeToString(deterministic=True)

@@ -52,6 +52,7 @@ def load(model: Path, options: Mapping[str, Any]) -> Run:
     settings.inter_op_num_threads = 1
     settings.use_deterministic_compute = True
     settings.enable_cpu_mem_arena = False
+    settings.add_session_config_entry("session.intra_op.allow_spinning", "0")  # one run: waiting threads may sleep
     try:
         if weights := options.get("weights"):
             settings.add_session_config_entry("session.model_external_initializers_file_folder_path", str(weights))
@@ -138,6 +139,7 @@ def _unwrap(value: Any, type_text: str) -> Any:
 def _plain(e: Exception) -> str:
     """onnxruntime's message without its prefix, source lines and repetitions; at most 400 characters."""
     text = re.sub(r"^\[ONNXRuntimeError\] : \d+ : (\w+ : )?", "", " ".join(str(e).split()))
+    text = re.sub(r"^Load model from .*?\.onnx failed: ?", "", text)  # the file is a temporary one of ours
     text = re.sub(r"(/[\w./-]+\.(cc|h)):\d+ \S+( const)? ?", "", text)
     return text[:400]
 

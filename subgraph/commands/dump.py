@@ -8,7 +8,6 @@ from typing import Annotated, Any
 
 import typer
 
-from subgraph import dump as job
 from subgraph import project
 from subgraph.capture import Reference
 from subgraph.case import Case, Place
@@ -39,6 +38,8 @@ def dump(
     force: o.Force = False,
 ) -> Result:
     """Write reference values of chosen tensors, from one run of the model."""
+    from subgraph import dump as job
+
     settings = project.load()
     words = list(names or [])
     if model and not Path(model).exists() and not model.endswith(".onnx"):

@@ -7,7 +7,6 @@ from typing import Annotated
 
 import typer
 
-from subgraph import export as job
 from subgraph.case import Place
 from subgraph.commands import Result
 from subgraph.commands import options as o
@@ -27,6 +26,8 @@ def export(
     force: o.Force = False,
 ) -> Result:
     """Write tensors as .npy or .bin, in another element type or layout; say what is lost."""
+    from subgraph import export as job
+
     form = Form(dtype or "", (layout or "").upper())
     place = Path(output)
     done = job.export(Path(source), Place(place.parent, place.name, force), formats(formats_ or "bin"), form)

@@ -1,0 +1,140 @@
+"""Graph -> the types of its tensors, as far as they can be known without running: declared, or inferred by onnx.
+
+Nodes are renamed to their index for the inference, so that its messages tell which of them is meant; they are sorted,
+because it goes through them once.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from subgraph import wire
+from subgraph.errors import ModelError
+from subgraph.graph import Graph, bodies
+from subgraph.schemas import type_text
+
+
+@dataclass(frozen=True)
+class Complaint:
+    """What shape inference says about a node; `certain` if it needs no computed shapes for that."""
+
+    node: int
+    text: str
+    certain: bool
+
+
+@dataclass(frozen=True)
+class Known:
+    """What is known of the tensors' types without running.
+
+    Attributes:
+        declared: types in the model: of inputs, outputs and value_info.
+        inferred: types of all that nodes make, as onnx's shape inference finds or completes them.
+        graph: a copy of the graph in onnx's own classes, in order, with the inferred types in its bodies as well;
+            each node is called by its index, `#17`.
+        complaints: of the inference.
+    """
+
+    declared: dict[str, wire.TypeProto]
+    inferred: dict[str, wire.TypeProto]
+    graph: wire.GraphProto
+    complaints: list[Complaint]
+
+    def type_of(self, tensor: str) -> wire.TypeProto | None:
+        """The inferred type, which completes the declared one, else that; None if nobody knows."""
+        return self.inferred.get(tensor, self.declared.get(tensor))
+
+
+def known(graph: Graph) -> Known:
+    """Declared and inferred types; weights stay on disk. Complexity: linear in nodes."""
+    model = wire.protos().ModelProto.FromString(graph.model.SerializeToString())
+    for i, node in enumerate(model.graph.node):
+        _rename(node, f"#{i}")
+    _sort(graph, model.graph)
+    imported = {canonical(o.domain) for o in model.opset_import}
+    for domain in first_users(graph):
+        if domain not in imported:  # inference gives up on the whole model otherwise
+            model.opset_import.add(domain=domain, version=1)
+    for sparse in model.graph.sparse_initializer:  # inference takes the list of values for the tensor
+        tensor = model.graph.input.add(name=sparse.values.name).type.tensor_type
+        tensor.elem_type = sparse.values.data_type
+        for size in sparse.dims:
+            tensor.shape.dim.add(dim_value=size)
+    model.graph.ClearField("sparse_initializer")
+    declared = graph.types()
+    model, complaints = _infer(model)
+    found = {v.name: v.type for v in (*model.graph.value_info, *model.graph.output) if type_text(v.type)}
+    return Known(declared, found, model.graph, complaints)
+
+
+def _rename(node: wire.NodeProto, name: str) -> None:
+    node.name = name
+    for body in bodies(node):
+        for inner in body.node:
+            _rename(inner, name)
+
+
+def _sort(graph: Graph, copy: wire.GraphProto) -> None:
+    """Put the nodes in order: inference goes through them once. Those of a graph with a cycle stay as they are."""
+    try:
+        order = graph.in_order(range(len(graph.nodes)))
+    except ModelError:
+        return
+    if order != list(range(len(order))):
+        nodes = [copy.node[i] for i in order]
+        copy.ClearField("node")
+        copy.node.extend(nodes)
+
+
+def _infer(model: wire.ModelProto) -> tuple[wire.ModelProto, list[Complaint]]:
+    """The model with inferred types, as far as they can be had, and what the inference complains about.
+
+    What it complains about only when it computes shapes as well (`data_prop`) is not held against the model: runtimes
+    load it, and the run will tell.
+    """
+    from onnx.shape_inference import InferenceError, infer_shapes
+
+    wrong = InferenceError, ValueError, RuntimeError
+    seen: list[dict[tuple[int, str], None]] = []
+    for data_prop in (True, False):
+        try:
+            inferred = infer_shapes(model, strict_mode=True, data_prop=data_prop)
+            if data_prop:
+                return inferred, []
+            seen.append({})
+        except wrong as e:
+            seen.append(dict.fromkeys(_complaints(str(e))))
+    complaints = [Complaint(i, text, (i, text) in seen[1]) for i, text in seen[0]]
+    try:
+        return infer_shapes(model, data_prop=True), complaints
+    except wrong:
+        return model, complaints
+
+
+def _complaints(message: str) -> list[tuple[int, str]]:
+    """(node, what) per line of an inference error, the outer nodes' prefixes left out."""
+    found = []
+    for line in message.splitlines():
+        at = re.search(r"node name: #(\d+)\)", line)
+        if at:
+            found.append((int(at[1]), re.split(r"\(op_type:[^()]*\): ", line)[-1].strip()))
+    return found
+
+
+def first_users(graph: Graph) -> dict[str, int]:
+    """Domain → the first node that uses it, bodies included."""
+    first: dict[str, int] = {}
+    for i, node in enumerate(graph.nodes):
+        stack = [node]
+        while stack:
+            inner = stack.pop()
+            first.setdefault(canonical(inner.domain), i)
+            if inner.attribute:
+                stack += [n for body in bodies(inner) for n in body.node]
+    return first
+
+
+def canonical(name: str) -> str:
+    """`ai.onnx` is another name of the standard domain."""
+    return "" if name == "ai.onnx" else name
