@@ -7,6 +7,7 @@ other last bits on unaligned memory.
 
 from __future__ import annotations
 
+import logging
 import os
 import shutil
 import tempfile
@@ -24,6 +25,8 @@ from subgraph.errors import ModelError
 from subgraph.graph import Graph
 from subgraph.tensors import Record, Tensors, load
 from subgraph.worker import Worker
+
+log = logging.getLogger("subcut")
 
 KERNEL_ALIGN = 64  # bytes; what onnxruntime's own allocator gives
 MAX_THREADS = 8  # more give nothing for one small run, and other bits on each machine
@@ -104,7 +107,13 @@ def record(
     aside.mkdir()
     try:
         _write_above(reference, graph, above, [n for n in stems if n in graph.maker], aside)
-        return [_record_one(reference, stems, sample, into / str(k)) for k, sample in enumerate(samples)]
+        found = []
+        for k, sample in enumerate(samples):
+            found.append(_record_one(reference, stems, sample, into / str(k)))
+            if len(samples) > 1:
+                step = {"step": k + 1, "of": len(samples)}
+                log.info("sample %d of %d: %s", k + 1, len(samples), sample.label, extra=step)
+        return found
     finally:
         shutil.rmtree(aside, ignore_errors=True)
 

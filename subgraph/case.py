@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import sys
 from collections.abc import Iterable, Mapping, Sequence
@@ -16,6 +17,7 @@ from subgraph.errors import ResultExists
 from subgraph.form import Form, write_bin
 from subgraph.graph import Graph
 from subgraph.tensors import Record
+from subgraph.text import shorten
 
 MANIFEST = "manifest.json"
 KEYS = frozenset(("schema", "source", "request", "command", "files"))  # in the manifest of each kind of result
@@ -42,41 +44,55 @@ class Case:
     manifest: dict[str, Any]
 
 
-def require_free(place: Place, request: Mapping[str, Any], source: Mapping[str, Any]) -> None:
+def require_free(
+    place: Place, request: Mapping[str, Any], source: Mapping[str, Any], reads: Sequence[Path] = ()
+) -> None:
     """May a result go here? Yes where nothing stands, or the same request's own earlier result, untouched.
+
+    `place.force` allows all but a slip: a file, or a folder that we stand in or read (`reads`) from.
 
     Raises:
         ResultExists: something else stands there; says what.
     """
     path = place.path
-    if place.force or not (path.exists() or path.is_symlink()):
+    if not os.path.lexists(path):
         return
+    elsewhere = "choose another folder with -o"
     if path.is_symlink() or not path.is_dir():
-        raise ResultExists(f"{path} is in the way: it is no folder", "move it, or choose another folder with -o")
+        raise ResultExists(f"{path} is in the way: it is no folder", f"move it, or {elsewhere}")
+    other = _other(path, request, source)
+    if not other:
+        return
+    in_use = {p.resolve() for p in (Path.cwd(), Path(os.path.expanduser("~")), *reads)}  # noqa: PTH111 - never raises
+    if any(path.resolve() in (p, *p.parents) for p in in_use):
+        raise ResultExists(f"{path} holds {other}, and is in use", elsewhere)
+    if not place.force:
+        raise ResultExists(f"{path} holds {other}", "--force replaces it; -o puts the new one elsewhere")
+
+
+def _other(path: Path, request: Mapping[str, Any], source: Mapping[str, Any]) -> str:
+    """What a folder holds beside an earlier result of the same request; "" if nothing."""
     mine = read_manifest(path)
-    again = "--force replaces it; -o puts the new one elsewhere"
     if mine is None:
-        if not any(path.iterdir()):
-            return
-        raise ResultExists(f"{path} holds something that subcut did not write", again)
-    if mine["source"].get("structure_sha256") != source.get("structure_sha256"):
-        raise ResultExists(f"{path} holds a result of another model", again)
+        return "something that subcut did not write" if any(path.iterdir()) else ""
+    digest = mine["source"].get("structure_sha256")
+    if digest and digest != source.get("structure_sha256"):
+        return f"a result of another model, {mine['source'].get('file')}"
     if mine["request"] != request:
-        raise ResultExists(f"{path} holds the result of `{mine['command']}`", again)
+        return f"the result of `{shorten(str(mine['command']))}`"
     strange = [p for p in path.rglob("*") if p.is_file() and p.relative_to(path).as_posix() not in mine["files"]]
-    if strange:
-        raise ResultExists(f"{path} holds files that subcut did not write: {strange[0].relative_to(path)} …", again)
+    return f"files that subcut did not write: {strange[0].relative_to(path)} …" if strange else ""
 
 
 def read_manifest(path: Path) -> dict[str, Any] | None:
     """The manifest in a folder, if it is one of ours and readable."""
     try:
         data = json.loads((path / MANIFEST).read_text(encoding="utf-8"))
-    except (OSError, ValueError):
+    except (OSError, ValueError, RecursionError):
         return None
-    if isinstance(data, dict) and data.keys() >= KEYS and str(data["schema"]).startswith("subcut."):
-        return data
-    return None
+    if not isinstance(data, dict) or not data.keys() >= KEYS or not str(data["schema"]).startswith("subcut."):
+        return None
+    return data if isinstance(data["source"], dict) and isinstance(data["files"], list) else None
 
 
 def write_manifest(manifest: dict[str, Any], work: Path) -> None:

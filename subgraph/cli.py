@@ -27,8 +27,8 @@ from subgraph.commands import Result, log
 from subgraph.commands.cut import cut
 from subgraph.commands.dump import dump
 from subgraph.commands.export import export
-from subgraph.errors import SubcutError
-from subgraph.text import clean_lines
+from subgraph.errors import OutputError, SubcutError
+from subgraph.text import clean, clean_lines
 
 COMMANDS: dict[str, Callable[..., Result]] = {"cut": cut, "dump": dump, "export": export}
 FLAGS = frozenset(("--json", "-v", "--verbose", "-q", "--quiet", "--progress", "--no-progress"))
@@ -81,6 +81,14 @@ class Group(typer.core.TyperGroup):
         _taken_as_they_are(self.get_params(ctx))
         return super().parse_args(ctx, arrange(args, set(self.commands)))
 
+    def shell_complete(self, ctx: Any, incomplete: str) -> list[Any]:
+        found = super().shell_complete(ctx, incomplete)
+        if incomplete.startswith("-"):
+            cut = self.commands["cut"]
+            with cut.make_context("cut", [], parent=ctx, resilient_parsing=True) as inner:
+                found += cut.shell_complete(inner, incomplete)
+        return found
+
 
 def arrange(args: list[str], commands: set[str]) -> list[str]:
     """Global options to the front; then `cut` where the next word is no command but looks like a cut's.
@@ -102,12 +110,15 @@ def arrange(args: list[str], commands: set[str]) -> list[str]:
             front += [word, *(w for w in [next(words, None)] if w is not None)]
         else:
             rest.append(word)
-    first = rest[0] if rest else "--help"
-    cuts = (first.startswith("-") and first not in GROUP_ONLY) or first.endswith(".onnx") or Path(first).is_file()
-    if rest and cuts and first not in commands:
+    first = rest[0] if rest else ""
+    a_path = first.endswith(".onnx") or any(c in first for c in "./") or os.path.isfile(first)  # noqa: PTH113
+    if (a_path or (first.startswith("-") and first not in GROUP_ONLY)) and first not in commands:
         rest.insert(0, "cut")
-    return front + (rest or ["--help"])
+    return front + rest if front or rest else ["--help"]
 
+
+# What stands behind a command's name in its usage line.
+USAGE = {"cut": "--start A --end B [OPTIONS]", "export": "-o DIR [OPTIONS]"}
 
 app = typer.Typer(
     cls=Group,
@@ -116,12 +127,12 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 for _name, _function in COMMANDS.items():
-    app.command(_name, cls=Command)(_function)
+    app.command(_name, cls=Command, options_metavar=USAGE.get(_name, "[OPTIONS]"))(_function)
 
 
 def _version(value: bool) -> None:
     if value:
-        print(f"subcut {subgraph.__version__}")
+        print(f"subcut {subgraph.__version__}", flush=True)
         raise typer.Exit
 
 
@@ -150,11 +161,41 @@ def options(
 
 
 def _set_up_log(*, verbose: bool, quiet: bool) -> None:
-    handler = logging.StreamHandler(sys.stderr)
+    handler = _Lines(sys.stderr)
     handler.setFormatter(_Line())
     log.handlers[:] = [handler]
     log.propagate = False
     log.setLevel(logging.DEBUG if verbose else logging.WARNING if quiet else logging.INFO)
+
+
+class _Lines(logging.StreamHandler[Any]):
+    """A line per message. Steps (messages with `step` and `of`) are one bar on a terminal, lines elsewhere."""
+
+    bar: Any = None
+
+    def emit(self, record: logging.LogRecord) -> None:
+        step, of = getattr(record, "step", 0), getattr(record, "of", 0)
+        if not step or not self.stream.isatty() or os.environ.get("TERM") == "dumb":
+            super().emit(record)
+            return
+        if self.bar is None:
+            from rich.console import Console
+            from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+            columns = (TextColumn("{task.description}", markup=False), BarColumn(), MofNCompleteColumn())
+            console = Console(file=self.stream)
+            self.bar = Progress(*columns, TimeRemainingColumn(), console=console, transient=True)
+            self.bar.add_task("", total=of)
+            self.bar.start()
+        self.bar.update(0, completed=step, description=clean_lines(record.getMessage()))
+        if step == of:
+            self.close_bar()
+
+    def close_bar(self) -> None:
+        """Give the terminal back."""
+        if self.bar is not None:
+            self.bar.stop()
+            self.bar = None
 
 
 class _Line(logging.Formatter):
@@ -177,17 +218,21 @@ def main() -> None:
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))  # so that what is half done is cleared
     words = sys.argv[1:]
     as_json = "--json" in words
+    if os.environ.get("_SUBCUT_COMPLETE") == "complete_bash":
+        _exit(_complete())
     try:
         outcome = typer.main.get_command(app).main(args=words, prog_name="subcut", standalone_mode=False)
     except SubcutError as e:
         outcome = _failure(e.to_json(), e.exit_code, as_json)
     except typer.TyperException as e:
-        hint = "see `subcut --help`, or `subcut COMMAND --help`"
-        outcome = _failure({"kind": "UsageError", "what": e.format_message(), "hint": hint}, e.exit_code, as_json)
+        outcome = _failure({"kind": "UsageError", "what": e.format_message(), "hint": _usage(e)}, e.exit_code, as_json)
     except (KeyboardInterrupt, typer.Abort):
         outcome = INTERRUPTED
     except MemoryError:
         outcome = _failure({"kind": "MemoryError", "what": "out of memory", "hint": ""}, 1, as_json)
+    except OSError as e:
+        what = f"{e.strerror or e}{f': {e.filename}' if e.filename else ''}"
+        outcome = _failure({"kind": "OSError", "what": what, "hint": ""}, 1, as_json)
     except Exception as e:  # noqa: BLE001 - a mistake of ours: said plainly, with the traceback where it is wanted
         if {"-v", "--verbose"} & set(words):
             import traceback
@@ -197,30 +242,62 @@ def main() -> None:
         outcome = _failure(
             {"kind": "InternalError", "what": what, "hint": "please report it, with -v"}, INTERNAL, as_json
         )
+    for handler in log.handlers:
+        if isinstance(handler, _Lines):
+            handler.close_bar()
     if outcome == INTERRUPTED:
-        print("interrupted", file=sys.stderr)
+        outcome = _failure({"kind": "Interrupted", "what": "interrupted", "hint": ""}, INTERRUPTED, as_json)
     _exit(_show(outcome, as_json) if isinstance(outcome, Result) else int(outcome or 0))
+
+
+def _complete() -> int:
+    """Answer bash's TAB: typer finds the names, `completion` puts them as bash wants them."""
+    import io
+
+    from subgraph.completion import joined, replies
+
+    asked = os.environ.get("COMP_WORDS", "")
+    words = asked.split("\n") if "\n" in asked else asked.split(" ")
+    words, current, kept = joined(words, int(os.environ.get("COMP_CWORD") or 0))
+    os.environ.update(COMP_WORDS="\n".join(words), COMP_CWORD=str(current))
+    found = io.StringIO()
+    with contextlib.redirect_stdout(found), contextlib.suppress(SystemExit, SubcutError, typer.TyperException):
+        typer.main.get_command(app).main(args=[], prog_name="subcut", standalone_mode=False)
+    for reply in replies(found.getvalue().splitlines(), words[current] if current < len(words) else "", kept):
+        print(reply)
+    return 0
+
+
+def _usage(e: typer.TyperException) -> str:
+    """The usage line of the command that was meant."""
+    ctx = getattr(e, "ctx", None)
+    if ctx is None or ctx.parent is None:
+        return "usage: subcut [MODEL] --start A --end B; see `subcut --help`"
+    return f"{' '.join(ctx.get_usage().split()).replace('Usage:', 'usage:')}; see `{ctx.command_path} --help`"
 
 
 def _failure(error: dict[str, Any], code: int, as_json: bool) -> int | Result:
     """Say what went wrong: one line, and one for what to do next."""
     if as_json:
         return Result({"schema": "subcut.error/1", "exit_code": code, "error": error}, "", code)
-    print(f"{_styled('error:')} {clean_lines(error['what'])}", file=sys.stderr)
-    if error.get("hint"):
-        print(f"  {clean_lines(error['hint'])}", file=sys.stderr)
+    hint = f"\n  {clean(error['hint'])}" if error.get("hint") else ""
+    if sys.stderr is not None:  # closed: `2>&-`
+        with contextlib.suppress(OSError):  # nobody reads it
+            print(f"{_styled('error:')} {clean(error['what'])}{hint}", file=sys.stderr, flush=True)
     return code
 
 
 def _show(result: Result, as_json: bool) -> int:
     text = json.dumps(result.document, indent=1) if as_json else clean_lines(result.text)
     try:
-        print(text)
-        sys.stdout.flush()
+        print(text, flush=True)
     except BrokenPipeError:  # `| head` has seen enough
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     except UnicodeEncodeError:  # a terminal that has no ×
         sys.stdout.buffer.write(text.encode(sys.stdout.encoding, "replace") + b"\n")
+    except OSError as e:
+        what = f"cannot write to standard output: {e.strerror}"
+        return int(_failure({"kind": "OutputError", "what": what, "hint": ""}, OutputError.exit_code, as_json=False))
     return result.exit_code
 
 
@@ -242,6 +319,6 @@ def _styled(word: str) -> str:
 def _exit(code: int) -> None:
     """End now: taking a large model's objects apart one by one would cost a tenth of the whole run."""
     for stream in (sys.stdout, sys.stderr):
-        with contextlib.suppress(OSError, ValueError):
+        with contextlib.suppress(OSError, ValueError, AttributeError):  # None where it was closed
             stream.flush()
     os._exit(code)

@@ -133,7 +133,7 @@ def of_region(
     types = edge_types(graph, (*inputs, *region.outputs), captured, infos, dynamic=dynamic)
     constants = [_constant(captured[0][name], folder) for name in frozen if folder]
     model, renamed = build(graph, region, inputs, region.outputs, types, infos, constants)
-    full = wire.protos().ModelProto.FromString(model.SerializeToString())
+    full = wire.to_onnx(model, graph.path)
     return Cut(graph, region, inputs, region.outputs, frozen, types, full, renamed)
 
 
@@ -337,7 +337,7 @@ def _inferred(graph: Graph, names: Sequence[str]) -> dict[str, wire.TypeProto]:
     feeds = (*above.inputs, *above.shapes)
     model, _ = build(graph, above, feeds, [], graph.types(feeds), {})
     try:
-        model = onnx.shape_inference.infer_shapes(wire.protos().ModelProto.FromString(model.SerializeToString()))
+        model = onnx.shape_inference.infer_shapes(wire.to_onnx(model, graph.path))
     except (onnx.shape_inference.InferenceError, ValueError):  # an invalid graph: `inspect` says where
         return {}
     return {v.name: v.type for v in model.graph.value_info if v.name in names and _is_whole(v.type)}

@@ -39,7 +39,7 @@ def dump(graph: Graph, request: DumpRequest, place: Place, reference: Reference)
         ResultExists: another result stands in the way. SubcutError: as inputs and capture do.
     """
     asked, source = case.plain(asdict(request)), case.source_of(graph)
-    case.require_free(place, asked, source)
+    case.require_free(place, asked, source, [graph.path])
     stems = folders.safe_names(request.tensors)
     above = regions.above(graph, stems)
     samples = feeding.plan(

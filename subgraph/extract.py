@@ -110,7 +110,7 @@ def extract(graph: Graph, request: Request, place: Place, reference: Reference |
     """
     region = regions.between(graph, request.start, request.end)
     place = place if place.name else replace(place, name=place_name(region))
-    case.require_free(place, request.to_json(), case.source_of(graph))
+    case.require_free(place, request.to_json(), case.source_of(graph), [graph.path])
     if reference is None:
         return [_without_capture(graph, region, request, place)]
     wanted = [*region.inputs, *region.shapes, *region.outputs]
@@ -162,7 +162,7 @@ class Builder:
         """The folder of the samples `group`; those after the first are named `…-2`, `…-3`."""
         if number:
             place = replace(place, name=f"{place.name}-{number + 1}")
-            case.require_free(place, self.request.to_json(), case.source_of(self.graph))
+            case.require_free(place, self.request.to_json(), case.source_of(self.graph), [self.graph.path])
         cut = of_region(
             self.graph,
             self.region,

@@ -1,12 +1,15 @@
 """Result folders: written aside, renamed when complete, never half replaced; and safe file names.
 
-A result is built in a hidden folder beside its place (`.NAME.XXXX.partial`) that is locked as long as its
+A result is built in a hidden folder beside its place (`.NAME.XXXX.subcut-new`) that is locked as long as its
 process lives. Renaming it into place is atomic; where an older result stands there, the two are exchanged in one
 system call. So a kill at any moment leaves the old result or the new one, and the next run removes what was left aside.
+Where the system has no such call, the old result is moved aside first (`.NAME.XXXX.subcut-old`); the next run puts it back.
 """
 
 from __future__ import annotations
 
+import contextlib
+import errno
 import hashlib
 import os
 import re
@@ -22,6 +25,8 @@ from subgraph.errors import OutputError
 MAX_NAME = 120  # bytes of a file name's stem; file systems end at 255, vendors' tools earlier
 _DEVICES = {"con", "prn", "aux", "nul", *(f"{d}{n}" for d in ("com", "lpt") for n in range(1, 10))}
 RENAME_EXCHANGE = 2  # linux/fs.h
+NEW, OLD = ".subcut-new", ".subcut-old"  # ends of hidden folders: ours alone, since `sweep` removes them
+TRIES = 20  # of making a folder that other runs, tidying up, take away
 
 
 def safe_name(name: str) -> str:
@@ -78,22 +83,29 @@ def scratch(parent: Path, name: str = "subcut") -> Iterator[Path]:
         OutputError: the folder cannot be made or written (permission, full disk).
     """
     lock = work = None
-    first = next((p for p in (parent, *parent.parents) if p.exists()), parent)
+    first = next((p for p in (parent, *parent.parents) if os.path.exists(p)), parent)  # noqa: PTH110 - never raises
     try:
-        parent.mkdir(parents=True, exist_ok=True)
         sweep(parent)
         work, lock = _fresh(parent, name)
         yield work
     except OSError as e:
-        raise OutputError(
-            f"cannot write in {parent}: {e.strerror or e}", "free some space, or choose another folder with -o"
-        ) from e
+        raise unwritable(parent, e) from e
     finally:
         if work is not None:  # in `aside`, after a success: the result that was replaced, or nothing
             shutil.rmtree(work, ignore_errors=True)
         if lock is not None:
             os.close(lock)
         _drop_empty(parent, first)
+
+
+def unwritable(folder: Path, e: OSError) -> OutputError:
+    """What to say where nothing can be written."""
+    if isinstance(e, (FileExistsError, NotADirectoryError)):
+        return OutputError(f"cannot write in {folder}: it is no folder", "choose another one with -o")
+    full = e.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, None)  # numpy gives no number when a write falls short
+    return OutputError(
+        f"cannot write in {folder}: {e.strerror or e}", f"{'free some space, or ' if full else ''}choose another -o"
+    )
 
 
 def _drop_empty(folder: Path, upto: Path) -> None:
@@ -107,14 +119,21 @@ def _drop_empty(folder: Path, upto: Path) -> None:
 
 
 def _fresh(parent: Path, name: str) -> tuple[Path, int | None]:
-    """A new folder and its lock. Another run's `sweep` may take it before it is locked: then again."""
-    while True:
-        work = Path(tempfile.mkdtemp(prefix=f".{name[:60]}.", suffix=".partial", dir=parent))
-        lock = _lock(work, wait=True)
+    """A new folder and its lock. Other runs may remove it before it is locked, or `parent` while empty: then again."""
+    for left in reversed(range(TRIES)):
+        parent.mkdir(parents=True, exist_ok=True)
+        try:
+            work = Path(tempfile.mkdtemp(prefix=f".{name[:60]}.", suffix=NEW, dir=parent))
+            lock = _lock(work)
+        except FileNotFoundError:
+            if not left:
+                raise
+            continue
         if work.exists():
-            return work, lock
+            break
         if lock is not None:
             os.close(lock)
+    return work, lock
 
 
 def _umask() -> int:
@@ -132,12 +151,24 @@ def _put(work: Path, place: Path) -> None:
             if not place.exists():  # not a race with another run
                 raise
     if not _exchange(work, place):
-        old = work.with_suffix(
-            ".old"
-        )  # no exchange on this system: two steps, the old result stays until both are done
+        _replace(work, place)
+
+
+def _replace(work: Path, place: Path) -> None:
+    """Two steps where there is no exchange. The old result is locked: only the next run may put it back."""
+    lock = _lock(place)
+    old = place.with_name(f".{place.name}.{work.name.split('.')[-2]}{OLD}")
+    try:
         place.rename(old)
-        work.rename(place)
+        try:
+            work.rename(place)
+        except OSError:
+            old.rename(place)
+            raise
         shutil.rmtree(old, ignore_errors=True)
+    finally:
+        if lock is not None:
+            os.close(lock)
 
 
 def _exchange(one: Path, two: Path) -> bool:
@@ -153,11 +184,11 @@ def _exchange(one: Path, two: Path) -> bool:
     return bool(done == 0)
 
 
-def _lock(folder: Path, *, wait: bool) -> int | None:
+def _lock(folder: Path, *, wait: bool = True) -> int | None:
     """Lock a folder until the handle is closed or this process ends; None where the system has no such locks.
 
     Raises:
-        OSError: somebody else holds it (only without `wait`), or it is gone.
+        OSError: the folder is gone. BlockingIOError: somebody else holds it (only without `wait`).
     """
     try:
         import fcntl
@@ -166,19 +197,27 @@ def _lock(folder: Path, *, wait: bool) -> int | None:
     handle = os.open(folder, os.O_RDONLY | os.O_CLOEXEC)
     try:
         fcntl.flock(handle, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
-    except OSError:
+    except OSError as e:
         os.close(handle)
-        raise
+        if isinstance(e, BlockingIOError):
+            raise
+        return None  # NFS locks no folders
     return handle
 
 
 def sweep(parent: Path) -> None:
-    """Remove what killed runs left aside in `parent`: unfinished folders whose lock nobody holds."""
-    for work in parent.glob(".*.partial"):
+    """Remove what killed runs left aside in `parent`, where nobody holds its lock; put back what they moved aside."""
+    for work in (*parent.glob(f".*{NEW}"), *parent.glob(f".*{OLD}")):
         try:
             handle = _lock(work, wait=False)
         except OSError:  # somebody is writing it, or it is not ours to touch
             continue
-        if handle is not None:
+        if handle is None:
+            continue
+        place = work.with_name(work.name[1:].rsplit(".", 2)[0])
+        if work.suffix == OLD and not place.exists():
+            with contextlib.suppress(OSError):
+                work.rename(place)
+        else:
             shutil.rmtree(work, ignore_errors=True)
-            os.close(handle)
+        os.close(handle)

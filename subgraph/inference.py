@@ -48,7 +48,7 @@ class Known:
 
 def known(graph: Graph) -> Known:
     """Declared and inferred types; weights stay on disk. Complexity: linear in nodes."""
-    model = wire.protos().ModelProto.FromString(graph.model.SerializeToString())
+    model = wire.to_onnx(graph.model, graph.path)
     for i, node in enumerate(model.graph.node):
         _rename(node, f"#{i}")
     _sort(graph, model.graph)

@@ -158,7 +158,8 @@ def _samples(folder: Path, name: str | None, inputs: list[str]) -> list[tuple[st
     named = {n for f in files for n in inputs if _is_for(f, n, inputs.index(n))}
     if name is None and len(named) == len(files) and len(inputs) > 1:
         return [(folder.name, [(None, str(f)) for f in files])]
-    return [(f.stem, [(name, str(f))]) for f in files]
+    stems = [f.stem for f in files]
+    return [(f.stem if stems.count(f.stem) == 1 else f.name, [(name, str(f))]) for f in files]
 
 
 def _fit(paths: Iterable[Path]) -> list[Path]:

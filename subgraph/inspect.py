@@ -106,7 +106,7 @@ def broken(graph: Graph, error: ModelError) -> Document:
     facts = _facts(graph, [], None)
     if not any(p.fatal for p in facts.problems):
         raise error
-    return replace(facts, notes=(_sentence(error.what, error.hint),)).head("model") | {"nodes": []}
+    return replace(facts, notes=(_sentence(error.what, error.hint),)).head("region") | {"nodes": []}
 
 
 # ---------------------------------------------------------------------------------------------------- facts
@@ -219,7 +219,7 @@ def _measured(
     notes = [f"the reference fails at {called(graph, graph.maker[f.tensor])}: {f.what}" for f in run.failures]
     if skipped := len(made) - len(wanted) + run.skipped:
         notes.append(f"{skipped} of {len(made)} tensors could not be run: their types are as declared or inferred")
-    if run.samples and fed.is_default and any(o.startswith("random ") for o in run.origins.values()):
+    if any(origin.startswith("random ") for origin in run.origins.values()):
         notes.append("ranges are of random inputs: real ones (-i) show more")
     return run, tuple(notes)
 

@@ -15,9 +15,9 @@ from itertools import islice
 
 from subgraph import wire
 from subgraph.errors import ModelError
-from subgraph.graph import Graph, bodies, nearest
+from subgraph.graph import Graph, bodies
 from subgraph.inference import Complaint, Known, canonical, first_users, known
-from subgraph.schemas import Schemas, element_text, standard, type_text
+from subgraph.schemas import Schemas, element_text, guessed, standard, type_text
 
 GUESSES = 5  # similar names are looked up for so many problems only: it is slow in large graphs
 SHOWN_NODES = 8  # of a cycle, or of nodes that share a name
@@ -72,21 +72,15 @@ def _dangling(graph: Graph) -> Iterator[Problem]:
     lost = [(i, n) for i, names in enumerate(graph.reads) for n in names if n not in given]
     for number, (i, name) in enumerate(lost):
         what = f"{called(graph, i)} reads '{name}', which no node makes and which is no input or weight"
-        hint = _similar(name, given, number) or "connect it, or add the node that makes it"
+        hint = (guessed(name, given) if number < GUESSES else "") or "connect it, or add the node that makes it"
         yield Problem("dangling", i, name, what, hint)
 
 
 def _outputs(graph: Graph) -> Iterator[Problem]:
     given = {*graph.maker, *graph.inputs, *graph.weights, *graph.sparse}
     for number, name in enumerate(n for n in graph.outputs if n not in given):
-        hint = _similar(name, given, number) or "remove it, or name a tensor that exists"
+        hint = (guessed(name, given) if number < GUESSES else "") or "remove it, or name a tensor that exists"
         yield Problem("output", None, name, f"output '{name}' of the model is made by nobody", hint)
-
-
-def _similar(name: str, given: set[str], number: int) -> str:
-    """A guess at what was meant, for the first few problems of a kind."""
-    close = nearest(name, sorted(given)) if number < GUESSES else []
-    return "did you mean " + " or ".join(f"'{n}'" for n in close) + "?" if close else ""
 
 
 def _twice(graph: Graph) -> Iterator[Problem]:

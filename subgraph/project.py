@@ -28,6 +28,7 @@ KEYS: dict[str, type] = {
     "dtype": str,
     "layout": str,
 }
+KIND_WORDS = {str: "a text", int: "a whole number", bool: "true or false", list: "a list of texts"}
 PLACES = ("subcut.toml", "pyproject.toml")
 
 
@@ -57,7 +58,7 @@ def _from_text(key: str, text: str) -> Any:
     if kind is list:
         return [word for word in text.split(os.pathsep) if word]
     if kind is bool:
-        return text.lower() not in ("0", "false", "no")
+        return text.lower() not in ("0", "false", "no", "off")
     if kind is int:
         try:
             return int(text)
@@ -95,6 +96,8 @@ def _read(file: Path) -> dict[str, Any] | None:
         data = data.get("tool", {}).get("subcut")
         if data is None:
             return None
+        if not isinstance(data, dict):
+            raise UsageError(f"{file}: [tool.subcut] must be a table, not {data!r}")
     return {key: _checked(file, key, value) for key, value in data.items()}
 
 
@@ -104,10 +107,11 @@ def _checked(file: Path, key: str, value: Any) -> Any:
     kind = KEYS[key]
     if kind is list and isinstance(value, str):
         value = [value]
-    if not isinstance(value, kind) or (kind is int and isinstance(value, bool)):
-        raise UsageError(f"{file}: '{key}' must be a {kind.__name__}, not {value!r}")
+    fits = isinstance(value, kind) and not (kind is int and isinstance(value, bool))
+    if not fits or (kind is list and not all(isinstance(word, str) for word in value)):
+        raise UsageError(f"{file}: '{key}' must be {KIND_WORDS[kind]}, not {value!r}")
     if key in ("model", "output"):
-        return str(file.parent / value)
+        return value if file.parent == Path.cwd() else str(file.parent / value)
     if key == "input":
         return [_beside(file, str(word)) for word in value]
     return value
@@ -146,9 +150,10 @@ def find_model(given: str | None, project: Project | None = None) -> tuple[Path,
 
 
 def _existing(path: Path, named_by: str) -> Path:
-    if path.is_dir():
-        raise UsageError(f"{path} is a folder{named_by}", "name the .onnx file in it")
-    if not path.exists():
+    if os.path.isdir(path):  # noqa: PTH112 - a name that is too long is no folder
+        inside = ", ".join(sorted(str(p) for p in path.glob("*.onnx"))[:8])
+        raise UsageError(f"{path} is a folder{named_by}", f"name the .onnx file in it{inside and ': ' + inside}")
+    if not os.path.exists(path):  # noqa: PTH110 - and no file
         beside = [str(p) for p in path.parent.glob("*.onnx")] if path.parent.is_dir() else []
         raise UnknownName(f"no file {path}{named_by}", nearest=nearest(str(path), beside))
     return path

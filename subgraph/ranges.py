@@ -315,7 +315,7 @@ def _piece(values: np.ndarray[Any, Any]) -> Range:
         )
     nan = int(np.count_nonzero(np.isnan(values)))
     finite = values[np.isfinite(values)]
-    low, high = (float(finite.min()), float(finite.max())) if finite.size else (None, None)
+    low, high = (float(finite.min()) + 0.0, float(finite.max()) + 0.0) if finite.size else (None, None)  # no -0.0
     with np.errstate(over="ignore"):
         total = float(finite.sum())
     return Range(values.size, low, high, total, nan, values.size - nan - finite.size, zeros)

@@ -5,18 +5,19 @@ Insight: onnx keeps every version of every schema, so the answer to "not at this
 
 from __future__ import annotations
 
+import difflib
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cache
 from typing import Any
 
 from subgraph import wire
 from subgraph.errors import InputError
-from subgraph.graph import nearest
 from subgraph.tensors import PROTO_NAMES, parse_type
 from subgraph.text import count
 
+GUESSABLE = 20_000  # names; looking for similar ones takes a tenth of a second for so many
 MANY = 1 << 16  # inputs; a schema without a limit says 2³¹ − 1
 # Ops of the standard domain that onnx does not know, or only later, but onnxruntime does (1.22 to 1.31,
 # `get_all_operator_schema`): its own optimizer and old exporters write them.
@@ -110,10 +111,9 @@ def _unknown(domain: str, op: str, version: int) -> Finding:
     if since:
         what = f"is not part of opset {version}: it comes with opset {since[0]}"
         return Finding("op", what, f"import opset {since[0]} (onnx.version_converter), or export with it")
-    close = nearest(op, {s.name for s in onnx.defs.get_all_schemas() if s.domain == domain})
-    guess = "did you mean " + " or ".join(close) + "? " if close else ""
+    guess = guessed(op, {str(s.name) for s in onnx.defs.get_all_schemas() if s.domain == domain})
     what = f"is no operator of domain '{domain or 'ai.onnx'}'"
-    return Finding("op", what, f"{guess}an operator of your own needs a domain of its own")
+    return Finding("op", what, " ".join(filter(None, (guess, "an operator of your own needs a domain of its own"))))
 
 
 @dataclass(frozen=True)
@@ -131,7 +131,8 @@ class _Place:
             name, want = str(attribute.name), allowed.get(attribute.name)
             if want is None and not name.startswith("__"):  # onnx leaves names of that form to the tools
                 what = f"has the attribute '{name}', which opset {self.version} does not know"
-                yield Finding("attribute", what, self._since("attributes", name) or _meant(name, allowed))
+                hint = self._since("attributes", name) or guessed(name, allowed) or "remove it"
+                yield Finding("attribute", what, hint)
             elif want is not None and attribute.type and attribute.type != want.type.value:
                 have = wire.protos().AttributeProto.AttributeType.Name(attribute.type)
                 what = f"has the attribute '{name}' as {have}, but it is {want.type.name}"
@@ -164,19 +165,22 @@ class _Place:
     def types(self, types: Mapping[str, str]) -> Iterator[Finding]:
         """Inputs and outputs against the allowed types, and against each other where they must be the same."""
         bound: dict[str, tuple[str, str]] = {}
+        wrong: set[str] = set()  # kinds of type that were complained of: what the node makes follows from them
         for made, names, formals in (
             (False, self.node.input, self.schema.inputs),
             (True, self.node.output, self.schema.outputs),
         ):
             for name, formal in _paired(names, formals):
                 have = types.get(name)
-                if not have:
+                if not have or (made and formal.type_str in wrong):
                     continue
                 if have not in formal.types:
+                    wrong.add(formal.type_str)
                     yield self._not_allowed(name, have, formal, made)
                 elif "(" not in formal.type_str and (formal.option.name != "Variadic" or formal.is_homogeneous):
                     other, first = bound.setdefault(formal.type_str, (have, name))
                     if other != have:
+                        wrong.add(formal.type_str)
                         yield _mixed(name, have, first, other, made)
 
     def _not_allowed(self, name: str, have: str, formal: Any, made: bool) -> Finding:
@@ -219,12 +223,13 @@ def _mixed(name: str, have: str, first: str, other: str, made: bool) -> Finding:
         what = f"makes '{name}' as {shown(other)} (the type of '{first}'), but it is declared as {shown(have)}"
         return Finding("type", what, "correct the declared type", name)
     what = f"mixes types: '{first}' is {shown(other)}, '{name}' is {shown(have)}"
-    return Finding("type", what, f"cast one of them: here all must be the same as '{first}'", name)
+    return Finding("type", what, "they must be the same: cast one of the two", name)
 
 
-def _meant(word: str, names: Iterable[str]) -> str:
-    close = nearest(word, names, 2)
-    return f"did you mean {' or '.join(repr(n) for n in close)}? otherwise remove it" if close else "remove it"
+def guessed(word: str, names: Collection[str]) -> str:
+    """`did you mean 'alpha'?`; empty where nothing is like it, or where there are too many to look at."""
+    close = difflib.get_close_matches(word, names, 2) if len(names) <= GUESSABLE else []
+    return f"did you mean {' or '.join(repr(n) for n in close)}?" if close else ""
 
 
 def _listed(types: Iterable[str]) -> str:

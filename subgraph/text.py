@@ -23,6 +23,11 @@ def clean_lines(text: str) -> str:
     return _UNSAFE_LINES.sub("", text)
 
 
+def shorten(text: str, length: int = 120) -> str:
+    """A text that may be very long, for one line: `subcut dump a b …`."""
+    return text if len(text) <= length else text[: length - 2] + " …"
+
+
 def count(number: int, noun: str) -> str:
     """`1 node`, `17 nodes`."""
     return f"{number} {noun}{'' if number == 1 else 's'}"

@@ -47,9 +47,14 @@ WINDOW = 32 << 10  # bytes read at a time while walking
 MAX_HEADER = 20  # bytes of a tag and a length at most
 
 VARINT, FIXED64, BYTES, FIXED32 = 0, 1, 2, 5
-GRAPH, FUNCTIONS = 7, 25  # fields of ModelProto
-NODE, INITIALIZER = 1, 5  # fields of GraphProto
+GRAPH = 7  # field of ModelProto
+INITIALIZER = 5  # field of GraphProto
 RAW_DATA = 9  # field of TensorProto
+# What the other fields of these two hold, to find the one that is damaged.
+_MODEL_PARTS = {8: "OperatorSetIdProto", 14: "StringStringEntryProto", 25: "FunctionProto"}
+_GRAPH_PARTS = {1: "NodeProto", 5: "TensorProto", 11: "ValueInfoProto", 12: "ValueInfoProto", 14: "TensorAnnotation",
+                15: "SparseTensorProto", 16: "StringStringEntryProto"}  # fmt: skip
+_COMPARE = "compare its size and checksum with the original"
 EXTERNAL = 1  # TensorProto.DataLocation
 STRING = 8  # TensorProto.DataType
 
@@ -87,23 +92,43 @@ def protos() -> ModuleType:
 
 
 @cache
-def slim() -> Any:
-    """The ModelProto class for reading: onnx's own, but for `graph.value_info`, which stays bytes."""
-    from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
+def slim(name: str = "ModelProto") -> Any:
+    """A message class for reading: onnx's own, but for three things.
+
+    `graph.value_info` and doc strings stay bytes: the one for speed, the others because some are not UTF-8 and nobody
+    reads them here. All other text that is not UTF-8 is an error when it is parsed, not later when it is touched.
+    """
+    from google.protobuf import message_factory
+
+    return message_factory.GetMessageClass(_slim_pool().FindMessageTypeByName(f"subcut.{name}"))
+
+
+@cache
+def _slim_pool() -> Any:
+    from google.protobuf import descriptor_pb2, descriptor_pool
 
     file = descriptor_pb2.FileDescriptorProto()
     protos().DESCRIPTOR.CopyToProto(file)
     file.name, file.package = "subcut/slim.proto", "subcut"
+    # What proto2 means, in the words of an edition, which can ask for UTF-8 as well.
+    file.syntax, file.edition = "editions", descriptor_pb2.EDITION_2023
+    features = descriptor_pb2.FeatureSet
+    file.options.features.utf8_validation = features.VERIFY
+    file.options.features.enum_type = features.CLOSED
+    file.options.features.repeated_field_encoding = features.EXPANDED
     for message in file.message_type:
         for field in (*message.field, *(f for nested in message.nested_type for f in nested.field)):
             if field.type_name:
                 field.type_name = field.type_name.replace(".onnx.", ".subcut.")
-            if message.name == "GraphProto" and field.name == "value_info":
+            if field.options.packed:
+                field.options.ClearField("packed")
+                field.options.features.repeated_field_encoding = features.PACKED
+            if field.name == "doc_string" or (message.name == "GraphProto" and field.name == "value_info"):
                 field.type = descriptor_pb2.FieldDescriptorProto.TYPE_BYTES
                 field.ClearField("type_name")
     pool = descriptor_pool.DescriptorPool()
     pool.Add(file)
-    return message_factory.GetMessageClass(pool.FindMessageTypeByName("subcut.ModelProto"))
+    return pool
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,7 +172,7 @@ def read(path: Path) -> Skeleton:
             data = file.read()
     except OSError as e:
         raise ModelError(f"cannot read {path}: {e.strerror or e}", "check the path") from e
-    model = _parse(path, data, slim())
+    model = _parse(path, data, data[:256])
     _require_graph(path, model, data[:256])
     return Skeleton(path, model, len(data), hashlib.sha256(data).hexdigest())
 
@@ -193,10 +218,11 @@ def _read_large(path: Path, handle: int, size: int) -> Skeleton:
     for part in (*rest, *graph, *husks):
         digest.update(part)
     length = sum(len(part) for part in graph)
-    model = _parse(path, b"".join((*rest, *([_tag(GRAPH, length)] if length else []), *graph)), slim())
+    head = file.cut(0, 256)
+    model = _parse(path, b"".join((*rest, *([_tag(GRAPH, length)] if length else []), *graph)), head)
     for husk in husks:
         model.graph.initializer.add().MergeFromString(husk)
-    _require_graph(path, model, file.cut(0, 256))
+    _require_graph(path, model, head)
     return Skeleton(path, model, size, digest.hexdigest())
 
 
@@ -226,7 +252,7 @@ def _husk(file: _File, begin: int, end: int) -> bytes | None:
     if raw is None:
         return None
     kept.append(file.cut(start, end))
-    tensor = _parse(file.path, b"".join(kept), protos().TensorProto)
+    tensor = _decode(file.path, b"".join(kept), slim("TensorProto"))
     point_to(tensor, "", *raw)
     return bytes(tensor.SerializeToString(deterministic=True))
 
@@ -285,45 +311,55 @@ def _varint(data: bytes, at: int) -> tuple[int, int]:
 
 
 def _damaged(path: Path, offset: int, why: str) -> ModelError:
-    return ModelError(
-        f"{path} is truncated or damaged at byte {offset}: {why}",
-        "compare its size and checksum with the original",
-    )
+    return ModelError(f"{path} is truncated or damaged at byte {offset}: {why}", _COMPARE)
 
 
-def _parse(path: Path, data: bytes, cls: Any) -> Any:
+def _parse(path: Path, data: bytes, head: bytes) -> ModelProto:
+    """A whole model; where it cannot be decoded, the error says at which byte of the file, if that can be found."""
+    try:
+        return _decode(path, data, slim())
+    except ModelError as e:
+        if guess := _guess(head):
+            raise ModelError(f"{path} is not an ONNX model", guess) from e
+        _find_damage(path)
+        raise
+
+
+def _decode(path: Path, data: bytes, cls: Any) -> Any:
     from google.protobuf.message import DecodeError
 
     try:
         return cls.FromString(data)
     except (DecodeError, ValueError) as e:
-        where = _first_damage(path, data) if cls is slim() else None
-        raise (where or ModelError(f"{path} is not an ONNX model: {e}", _guess(data[:256]))) from e
+        reason = str(e).rpartition(": ")[2] or str(e)
+        raise ModelError(f"{path} is damaged or no ONNX model: {reason}", _COMPARE) from e
 
 
-def _first_damage(path: Path, data: bytes) -> ModelError | None:
-    """The error that walking the top two levels meets, if it meets one: it knows the offset."""
-    if not data or _guess(data[:256]):
-        return None
-    try:
-        with path.open("rb") as handle:
-            file = _File(path, handle.fileno(), len(data))
-            for number, _, begin, end in _fields(file, 0, file.size, "model"):
-                for inner, _, at, stop in _fields(file, begin, end, "graph") if number == GRAPH else ():
-                    if inner == NODE:
-                        _probe(path, data, at, stop)
-    except ModelError as e:
-        return e
-    return None
+def _find_damage(path: Path) -> None:
+    """Walk the top two levels of the file and decode each part alone.
+
+    Raises:
+        ModelError: the first that does not fit or cannot be decoded; names its byte.
+    """
+    with path.open("rb") as handle:
+        file = _File(path, handle.fileno(), os.fstat(handle.fileno()).st_size)
+        for number, tag, begin, end in _fields(file, 0, file.size, "model"):
+            if number != GRAPH:
+                _probe(file, tag, begin, end, _MODEL_PARTS.get(number))
+                continue
+            for inner, tag_at, at, stop in _fields(file, begin, end, "graph"):
+                if inner == INITIALIZER and stop - at >= HUSK_ABOVE:
+                    _husk(file, at, stop)
+                else:
+                    _probe(file, tag_at, at, stop, _GRAPH_PARTS.get(inner))
 
 
-def _probe(path: Path, data: bytes, at: int, stop: int) -> None:
-    from google.protobuf.message import DecodeError
-
-    try:
-        protos().NodeProto.FromString(data[at:stop])
-    except (DecodeError, ValueError):
-        raise _damaged(path, at, "a node cannot be decoded") from None
+def _probe(file: _File, tag: int, begin: int, end: int, kind: str | None) -> None:
+    if kind:
+        try:
+            _decode(file.path, file.cut(begin, end), slim(kind))
+        except ModelError as e:
+            raise _damaged(file.path, tag, f"a {kind} here cannot be decoded{e.what[e.what.rfind(':') :]}") from e
 
 
 def _guess(head: bytes) -> str:
@@ -346,16 +382,29 @@ def _require_graph(path: Path, model: ModelProto, head: bytes) -> None:
         raise ModelError(f"{path} is not an ONNX model: it holds no graph", _guess(head) or "is it the right file?")
 
 
-def value_infos(graph: GraphProto, names: Iterable[str] | None = None) -> Iterator[ValueInfoProto]:
-    """The graph's value_info as messages: all, or those of `names`, found by peeking at the first field."""
-    cls = protos().ValueInfoProto
-    wanted = None if names is None else {name.encode(errors="surrogatepass") for name in names}
-    for data in graph.value_info:
-        if wanted is not None and data[:1] == b"\n" and data[1] < 128 and data[2 : 2 + data[1]] not in wanted:
+def value_infos(skeleton: Skeleton, names: Iterable[str] | None = None) -> Iterator[ValueInfoProto]:
+    """The graph's value_info as messages: all, or those of `names`, found by peeking at the first field.
+
+    Raises:
+        ModelError: one of them is damaged.
+    """
+    own, cls = protos().ValueInfoProto, slim("ValueInfoProto")
+    wanted = None if names is None else {name.encode() for name in names}
+    for data in skeleton.model.graph.value_info:
+        if wanted is not None and b"\n\0" <= data[:2] < b"\n\x80" and data[2 : 2 + data[1]] not in wanted:
             continue
-        info = cls.FromString(data)
-        if wanted is None or info.name.encode(errors="surrogatepass") in wanted:
-            yield info
+        info = _decode(skeleton.path, data, cls)
+        if wanted is None or info.name.encode() in wanted:
+            yield own.FromString(data)
+
+
+def to_onnx(model: ModelProto, path: Path) -> ModelProto:
+    """The model, which was read from `path`, in onnx's own class.
+
+    Raises:
+        ModelError: a part that was left as bytes is damaged.
+    """
+    return _decode(path, model.SerializeToString(), protos().ModelProto)
 
 
 # ---------------------------------------------------------------------------------------------------- weights
@@ -469,7 +518,7 @@ def weights_digest(tensors: list[TensorProto], model: Path) -> str:
 def load_raw(tensor: TensorProto, model: Path) -> TensorProto:
     """A copy of an on-disk weight with its bytes inside."""
     blob = locate(tensor, model)
-    full = protos().TensorProto.FromString(tensor.SerializeToString())
+    full = type(tensor).FromString(tensor.SerializeToString())
     for field in ("external_data", "data_location"):
         full.ClearField(field)
     with blob.file.open("rb") as file:

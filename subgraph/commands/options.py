@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Sequence
 from pathlib import Path
@@ -13,23 +14,27 @@ from subgraph import project
 from subgraph.commands import log
 from subgraph.errors import SubcutError, UsageError
 from subgraph.inputs import Picture
+from subgraph.text import clean
 
 
 def complete_nodes(ctx: typer.Context, incomplete: str) -> list[str]:
-    """Node names of the model on the command line, for TAB."""
+    """Node names of the model on the command line, for TAB; tensor names behind `tensor:`."""
     from subgraph import wire
 
+    given = ctx.params.get("model")
     try:
-        model, _ = project.find_model(ctx.params.get("model"))
+        model, _ = project.find_model(os.path.expandvars(os.path.expanduser(given)) if given else None)  # noqa: PTH111
         nodes = wire.read(model).model.graph.node
-        names = [str(n.name) for n in nodes]
+        names = [name for n in nodes for name in ([n.name] if not incomplete.startswith("tensor:") else n.output)]
     except (SubcutError, OSError, UnicodeDecodeError):
         return []
-    return [name for name in dict.fromkeys(names) if name and name.startswith(incomplete)]
+    prefix = re.match("(?:node:|tensor:)?", incomplete)
+    names = [f"{prefix[0] if prefix else ''}{name}" for name in dict.fromkeys(names) if name]
+    return [name for name in names if name.startswith(incomplete) and clean(name) == name]
 
 
 ModelArgument = Annotated[
-    str | None, typer.Argument(metavar="[MODEL]", help="The ONNX file; not needed where it is the only one here.")
+    str | None, typer.Argument(metavar="MODEL", help="The ONNX file; not needed where it is the only one here.")
 ]
 Start = Annotated[
     list[str] | None,
@@ -54,7 +59,7 @@ Inputs = Annotated[
         help="What to feed: .npy .npz .bin .pb, an image, or a folder of samples. Repeatable. Default: random values.",
     ),
 ]
-Seed = Annotated[int | None, typer.Option("--seed", help="Seed of the random values.", show_default="0")]
+Seed = Annotated[int | None, typer.Option("--seed", help="Seed of the random values; 0 if not given.")]
 Shapes = Annotated[
     list[str] | None,
     typer.Option("--shape", metavar="NAME=1x3x224x224", help="Shape of an input with open dimensions. Repeatable."),
@@ -67,18 +72,17 @@ Bgr = Annotated[bool, typer.Option("--bgr", help="Images in the channel order bl
 Output = Annotated[
     str | None,
     typer.Option(
-        "--output", "-o", metavar="PARENT", help="Folder that the result goes into.", show_default="subcut_out"
+        "--output", "-o", metavar="PARENT", help="Folder that the result's folder goes into; subcut_out if not given."
     ),
 ]
 Format = Annotated[
-    str | None,
-    typer.Option("--format", metavar="npy,bin", help="Forms to write the tensors in.", show_default="npy,bin"),
+    str | None, typer.Option("--format", metavar="npy,bin", help="Forms to write the tensors in: npy, bin or both.")
 ]
 Dtype = Annotated[
     str | None, typer.Option("--dtype", metavar="float16", help="Element type of the .bin files; losses are counted.")
 ]
 Layout = Annotated[str | None, typer.Option("--layout", metavar="NHWC", help="Layout of the .bin files: NHWC or NCHW.")]
-Force = Annotated[bool, typer.Option("--force", help="Replace another result that stands in the way.")]
+Force = Annotated[bool, typer.Option("--force", help="Replace what stands in the way, whatever it is.")]
 
 
 def model_of(given: str | None, settings: project.Project) -> Path:

@@ -1,0 +1,49 @@
+"""TAB in bash: words as bash splits them -> words as typed, and names -> text that bash may put on its line.
+
+bash ends words at `=`, `:` and `@` too, and puts what it is given on the line as it stands. So a name with these marks is
+put together again and only its last part is given back, and what the shell would act on (blanks, `;`, `$(…)`) is escaped.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+
+BREAKS = frozenset("=:@")  # of bash's COMP_WORDBREAKS, those that stand in names unquoted
+
+
+def joined(words: Sequence[str], at: int) -> tuple[list[str], int, int]:
+    """The words as typed, the place of the current one, and how many of its pieces bash keeps.
+
+    >>> joined(["subcut", "--end", "layer", ":", "0"], 4)
+    (['subcut', '--end', 'layer:0'], 2, 6)
+    """
+    out: list[str] = []
+    open_ended, current, kept = False, max(len(words) - 1, 0), 0
+    for i, word in enumerate(words):
+        breaks = bool(word) and BREAKS.issuperset(word)
+        if out and (breaks or open_ended):
+            out[-1] += word
+        else:
+            out.append(word)
+        open_ended = breaks
+        if i == at:
+            current = len(out) - 1
+            kept = len(out[-1]) - (0 if breaks else len(word))
+    return out, current, kept
+
+
+def replies(names: Iterable[str], word: str, kept: int) -> list[str]:
+    """What bash gets for `names`, where the current word is `word` and bash leaves its first `kept` characters.
+
+    >>> replies(["layer:0", "layer:a b"], "layer:", 6)
+    ['0', 'a\\\\ b']
+    """
+    option = re.match(r"--[\w-]+=", word)
+    kept -= min(kept, option.end()) if option else 0
+    quote = word[:1]
+    if quote == "'":
+        return [name for name in names if "'" not in name]
+    if quote == '"':
+        return [re.sub(r'([\\"$`])', r"\\\1", name) for name in names]
+    return [re.sub(r"([^\w@%+=:,./-])", r"\\\1", name[kept:]) for name in names]
