@@ -49,7 +49,7 @@ def require_free(
 ) -> None:
     """May a result go here? Yes where nothing stands, or the same request's own earlier result, untouched.
 
-    `place.force` allows all but a slip: a file, or a folder that we stand in or read (`reads`) from.
+    `place.force` allows all but a slip: a file, the home folder, or one that we stand in or read (`reads`) from.
 
     Raises:
         ResultExists: something else stands there; says what.
@@ -60,14 +60,20 @@ def require_free(
     elsewhere = "choose another folder with -o"
     if path.is_symlink() or not path.is_dir():
         raise ResultExists(f"{path} is in the way: it is no folder", f"move it, or {elsewhere}")
+    if _holds(path, Path.cwd()):
+        raise ResultExists(f"{path} cannot be replaced: it is the folder that you are in", elsewhere)
     other = _other(path, request, source)
     if not other:
         return
-    in_use = {p.resolve() for p in (Path.cwd(), Path(os.path.expanduser("~")), *reads)}  # noqa: PTH111 - never raises
-    if any(path.resolve() in (p, *p.parents) for p in in_use):
+    home = Path(os.path.expanduser("~"))  # noqa: PTH111 - Path.home() raises where there is none
+    if any(_holds(path, p) for p in (home, *reads)):
         raise ResultExists(f"{path} holds {other}, and is in use", elsewhere)
     if not place.force:
         raise ResultExists(f"{path} holds {other}", "--force replaces it; -o puts the new one elsewhere")
+
+
+def _holds(folder: Path, path: Path) -> bool:
+    return folder.resolve() in (path.resolve(), *path.resolve().parents)
 
 
 def _other(path: Path, request: Mapping[str, Any], source: Mapping[str, Any]) -> str:

@@ -16,7 +16,6 @@ import sys
 import threading
 import time
 from collections.abc import Callable
-from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -27,10 +26,11 @@ from subgraph.commands import Result, log
 from subgraph.commands.cut import cut
 from subgraph.commands.dump import dump
 from subgraph.commands.export import export
+from subgraph.commands.inspect import inspect
 from subgraph.errors import OutputError, SubcutError
 from subgraph.text import clean, clean_lines
 
-COMMANDS: dict[str, Callable[..., Result]] = {"cut": cut, "dump": dump, "export": export}
+COMMANDS: dict[str, Callable[..., Result]] = {"cut": cut, "dump": dump, "export": export, "inspect": inspect}
 FLAGS = frozenset(("--json", "-v", "--verbose", "-q", "--quiet", "--progress", "--no-progress"))
 GROUP_ONLY = frozenset(("--help", "-h", "--version", "--install-completion", "--show-completion"))
 INTERRUPTED = 130
@@ -222,26 +222,10 @@ def main() -> None:
         _exit(_complete())
     try:
         outcome = typer.main.get_command(app).main(args=words, prog_name="subcut", standalone_mode=False)
-    except SubcutError as e:
-        outcome = _failure(e.to_json(), e.exit_code, as_json)
-    except typer.TyperException as e:
-        outcome = _failure({"kind": "UsageError", "what": e.format_message(), "hint": _usage(e)}, e.exit_code, as_json)
     except (KeyboardInterrupt, typer.Abort):
         outcome = INTERRUPTED
-    except MemoryError:
-        outcome = _failure({"kind": "MemoryError", "what": "out of memory", "hint": ""}, 1, as_json)
-    except OSError as e:
-        what = f"{e.strerror or e}{f': {e.filename}' if e.filename else ''}"
-        outcome = _failure({"kind": "OSError", "what": what, "hint": ""}, 1, as_json)
-    except Exception as e:  # noqa: BLE001 - a mistake of ours: said plainly, with the traceback where it is wanted
-        if {"-v", "--verbose"} & set(words):
-            import traceback
-
-            traceback.print_exc()
-        what = f"subcut itself failed: {type(e).__name__}: {e}"
-        outcome = _failure(
-            {"kind": "InternalError", "what": what, "hint": "please report it, with -v"}, INTERNAL, as_json
-        )
+    except Exception as e:  # noqa: BLE001 - each is said in words
+        outcome = _failure(*_told(e, verbose=bool({"-v", "--verbose"} & set(words))), as_json)
     for handler in log.handlers:
         if isinstance(handler, _Lines):
             handler.close_bar()
@@ -266,6 +250,25 @@ def _complete() -> int:
     for reply in replies(found.getvalue().splitlines(), words[current] if current < len(words) else "", kept):
         print(reply)
     return 0
+
+
+def _told(e: Exception, *, verbose: bool) -> tuple[dict[str, Any], int]:
+    """An exception as (kind, what, hint) and an exit code."""
+    if isinstance(e, SubcutError):
+        return e.to_json(), e.exit_code
+    if isinstance(e, typer.TyperException):
+        return {"kind": "UsageError", "what": e.format_message(), "hint": _usage(e)}, e.exit_code
+    if isinstance(e, MemoryError):
+        return {"kind": "MemoryError", "what": "out of memory", "hint": ""}, 1
+    if verbose:
+        import traceback
+
+        traceback.print_exc()
+    if isinstance(e, OSError):
+        what = f"{e.strerror or e}{f': {e.filename}' if e.filename else ''}"
+        return {"kind": "OSError", "what": what, "hint": "-v shows where"}, OutputError.exit_code
+    what = f"subcut itself failed: {type(e).__name__}: {e}"
+    return {"kind": "InternalError", "what": what, "hint": "please report it, with -v"}, INTERNAL
 
 
 def _usage(e: typer.TyperException) -> str:
@@ -297,7 +300,8 @@ def _show(result: Result, as_json: bool) -> int:
         sys.stdout.buffer.write(text.encode(sys.stdout.encoding, "replace") + b"\n")
     except OSError as e:
         what = f"cannot write to standard output: {e.strerror}"
-        return int(_failure({"kind": "OutputError", "what": what, "hint": ""}, OutputError.exit_code, as_json=False))
+        _failure({"kind": "OutputError", "what": what, "hint": ""}, OutputError.exit_code, as_json=False)
+        return OutputError.exit_code
     return result.exit_code
 
 

@@ -1,7 +1,8 @@
 """TAB in bash: words as bash splits them -> words as typed, and names -> text that bash may put on its line.
 
-bash ends words at `=`, `:` and `@` too, and puts what it is given on the line as it stands. So a name with these marks is
-put together again and only its last part is given back, and what the shell would act on (blanks, `;`, `$(…)`) is escaped.
+bash ends words at `=`, `:` and `@` too, and puts what it is given on the line as it stands. So a name with such marks
+is put together again and only its last part is given back, and what the shell would act on (blanks, `;`, `$(…)`) is
+escaped.
 """
 
 from __future__ import annotations
@@ -13,23 +14,29 @@ BREAKS = frozenset("=:@")  # of bash's COMP_WORDBREAKS, those that stand in name
 
 
 def joined(words: Sequence[str], at: int) -> tuple[list[str], int, int]:
-    """The words as typed, the place of the current one, and how many of its pieces bash keeps.
+    """The words as typed, the place of the current one, and how many of its characters bash keeps as they are.
+
+    `--start=pool1` comes out as two words.
 
     >>> joined(["subcut", "--end", "layer", ":", "0"], 4)
     (['subcut', '--end', 'layer:0'], 2, 6)
+    >>> joined(["subcut", "--end", "=", "layer"], 3)
+    (['subcut', '--end', 'layer'], 2, 0)
     """
     out: list[str] = []
     open_ended, current, kept = False, max(len(words) - 1, 0), 0
     for i, word in enumerate(words):
         breaks = bool(word) and BREAKS.issuperset(word)
-        if out and (breaks or open_ended):
+        if word == "=" and out and out[-1].startswith("--"):
+            out.append("")
+        elif out and (breaks or open_ended):
             out[-1] += word
         else:
-            out.append(word)
+            out += word.split("=", 1) if re.match(r"--[\w-]+=", word) else [word]
         open_ended = breaks
         if i == at:
             current = len(out) - 1
-            kept = len(out[-1]) - (0 if breaks else len(word))
+            kept = len(out[-1]) - (0 if breaks else len(word)) if out[-1].endswith(word) else 0
     return out, current, kept
 
 
@@ -39,11 +46,8 @@ def replies(names: Iterable[str], word: str, kept: int) -> list[str]:
     >>> replies(["layer:0", "layer:a b"], "layer:", 6)
     ['0', 'a\\\\ b']
     """
-    option = re.match(r"--[\w-]+=", word)
-    kept -= min(kept, option.end()) if option else 0
-    quote = word[:1]
-    if quote == "'":
+    if word.startswith("'"):
         return [name for name in names if "'" not in name]
-    if quote == '"':
+    if word.startswith('"'):
         return [re.sub(r'([\\"$`])', r"\\\1", name) for name in names]
     return [re.sub(r"([^\w@%+=:,./-])", r"\\\1", name[kept:]) for name in names]

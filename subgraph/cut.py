@@ -150,7 +150,16 @@ def build(
 
     `infos` are kept as value_info, those of edge tensors with the type from `types`. Outputs without a type are
     declared without one. Complexity: linear in the region.
+
+    Raises:
+        ModelError: the model says of no operator which version it means.
+        DataError: the bytes of a weight that belongs inside cannot be had.
     """
+    if not graph.model.opset_import and graph.model.ir_version >= 3:
+        raise ModelError(
+            f"{graph.path.name} imports no opset: nobody can tell what its operators do",
+            "the file may be truncated: compare its size and checksum with the original",
+        )
     model = _others(graph.model, MODEL_PARTS)
     out = model.graph
     out.MergeFrom(_others(graph.model.graph, GRAPH_PARTS))
@@ -278,9 +287,10 @@ def _add_functions(graph: Graph, order: Iterable[int], model: wire.ModelProto) -
             needed.add(key)
             stack += function.node
         stack += [inner for body in bodies(node) for inner in body.node]
-    for key, function in graph.functions.items():
-        if key in needed:
-            model.functions.append(function)
+    model.functions.extend(function for key, function in graph.functions.items() if key in needed)
+    for function in model.functions:
+        for node in function.node:
+            _carry_nested_data(node, graph.path)
 
 
 # ---------------------------------------------------------------------------------------------------- types

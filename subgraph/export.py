@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import os
 import shlex
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from subgraph import case
+from subgraph import case, wire
 from subgraph import folder as folders
 from subgraph.case import Case, Place
 from subgraph.errors import InputError
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
     import numpy as np
 
 SCHEMA = "subcut.export/1"
+KINDS = "name a case, a dump, a folder of .npy files, or one .npy file without Python objects"
 
 
 @dataclass(frozen=True)
@@ -41,6 +43,8 @@ class Item:
         """
         import numpy as np
 
+        if not (folder / self.file).is_file():
+            raise InputError(f"no file {folder / self.file}", "it is listed in the manifest beside it")
         if self.format == "npy":
             return np.asarray(load(Record(self.name, "tensor", self.dtype, (self.shape,), (self.file,)), folder))
         try:
@@ -58,11 +62,11 @@ def export(source: Path, place: Place, formats: Sequence[str], form: Form) -> Ca
     Raises:
         InputError: `source` holds no tensors. ResultExists: another result stands in the way.
     """
-    if not source.exists():
-        raise InputError(f"no folder {source}", "name a case, a dump, or a folder of .npy files")
+    if not os.path.exists(source):  # noqa: PTH110 - a name that is too long is no folder either
+        raise InputError(f"no folder {source}", KINDS)
     request = {"source": str(source), "formats": list(formats), "dtype": form.dtype, "layout": form.layout}
-    case.require_free(place, request, {})
-    base, items, left_out = _items(source)
+    case.require_free(place, request, {}, [source])
+    base, items, left_out = _items(source, place.path.resolve())
     with folders.aside(place.path) as work:
         exported = [entry for item in items for entry in _export_one(item, base, work, formats, form, left_out)]
         words = ["subcut", "export", str(source), "--format", ",".join(formats)]
@@ -80,26 +84,47 @@ def export(source: Path, place: Place, formats: Sequence[str], form: Form) -> Ca
     return Case(place.path, manifest)
 
 
-def _items(source: Path) -> tuple[Path, list[Item], list[str]]:
-    """(folder, what is in it, what cannot be exported and why)."""
+def _items(source: Path, place: Path) -> tuple[Path, list[Item], list[str]]:
+    """(folder, what is in it, what cannot be exported and why). What an earlier export left at `place` is no source."""
     if source.is_file():
         return source.parent, [_bare(source, source.parent)], []
     manifest = case.read_manifest(source)
     if manifest is not None:
-        items = list(_listed(manifest))
-        if not items:
-            raise InputError(
-                f"{source} holds no tensors: it was cut without a capture", "cut again without --no-capture"
-            )
-        return source, items, []
-    files = sorted(p for p in source.rglob("*.npy") if p.is_file())
-    headless = [f"{p.name}: a .bin without a manifest has no type" for p in sorted(source.rglob("*.bin"))]
+        return source, _listed(source, manifest), []
+    found = sorted(
+        p
+        for p in source.rglob("*")
+        if p.suffix in (".npy", ".bin") and p.is_file() and place not in p.resolve().parents
+    )
+    found = [p for p in found if not any(part.startswith(".") for part in p.relative_to(source).parts)]
+    files = [p for p in found if p.suffix == ".npy"]
     if not files:
-        raise InputError(f"no tensors in {source}", "name a case, a dump, or a folder of .npy files")
-    return source, [_bare(p, source) for p in files], headless
+        raise InputError(f"no tensors in {source}", KINDS)
+    beside = {p.with_suffix("") for p in files}
+    headless = [p for p in found if p.suffix == ".bin" and p.with_suffix("") not in beside]
+    left_out = [f"{p.relative_to(source)}: a .bin without a manifest has no type" for p in headless]
+    return source, [_bare(p, source) for p in files], left_out
 
 
-def _listed(manifest: dict[str, Any]) -> Iterator[Item]:
+def _listed(source: Path, manifest: dict[str, Any]) -> list[Item]:
+    """What the manifest lists.
+
+    Raises:
+        InputError: nothing; or it is damaged, or names files outside its folder.
+    """
+    try:
+        items = list(_read(manifest))
+    except (KeyError, TypeError, AttributeError) as e:
+        raise InputError(f"{source / case.MANIFEST} is damaged: {type(e).__name__} {e}", "make the result anew") from e
+    if not items:
+        raise InputError(f"{source} holds no tensors: it was cut without a capture", "cut again without --no-capture")
+    for item in items:
+        if Path(item.file).is_absolute() or ".." in Path(item.file).parts or item.dtype not in wire.TYPE_NUMBERS:
+            raise InputError(f"{source / case.MANIFEST} is damaged: {item.file} of type {item.dtype}")
+    return items
+
+
+def _read(manifest: dict[str, Any]) -> Iterator[Item]:
     for tensor in (t for role in ("inputs", "outputs", "dump_data", "tensors") for t in manifest.get(role, ())):
         for stored in tensor["samples"]:
             for f in stored["files"]:
@@ -116,8 +141,10 @@ def _bare(path: Path, base: Path) -> Item:
     try:
         array = np.load(path, mmap_mode="r", allow_pickle=False)
     except (OSError, ValueError, EOFError) as e:
-        raise InputError(f"cannot read {path}: {e}", "is it a .npy file without Python objects?") from e
+        raise InputError(f"cannot read {path}: {e}", KINDS) from e
     dtype = "string" if array.dtype.kind == "U" else str(array.dtype)
+    if dtype not in wire.TYPE_NUMBERS:
+        raise InputError(f"{path}: values of type {dtype} cannot be exported")
     return Item(path.stem, path.relative_to(base).as_posix(), "npy", dtype, tuple(array.shape), "")
 
 

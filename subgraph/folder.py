@@ -3,7 +3,8 @@
 A result is built in a hidden folder beside its place (`.NAME.XXXX.subcut-new`) that is locked as long as its
 process lives. Renaming it into place is atomic; where an older result stands there, the two are exchanged in one
 system call. So a kill at any moment leaves the old result or the new one, and the next run removes what was left aside.
-Where the system has no such call, the old result is moved aside first (`.NAME.XXXX.subcut-old`); the next run puts it back.
+Where the system has no such call, the old result is moved aside first (`.NAME.XXXX.subcut-old`); the next run puts it
+back.
 """
 
 from __future__ import annotations

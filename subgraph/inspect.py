@@ -139,7 +139,6 @@ class _Facts:
             return None
         return {
             "tensors": len(self.run.measured),
-            "not_run": self.run.skipped,
             "samples": self.run.samples,
             "seed": self.fed.seed,
             "fed": [{"name": name, "from": origin} for name, origin in self.run.origins.items()],
@@ -217,8 +216,8 @@ def _measured(
             raise
         return Run(), (f"not run: {_sentence(e.what, e.hint)}",)
     notes = [f"the reference fails at {called(graph, graph.maker[f.tensor])}: {f.what}" for f in run.failures]
-    if skipped := len(made) - len(wanted) + run.skipped:
-        notes.append(f"{skipped} of {len(made)} tensors could not be run: their types are as declared or inferred")
+    if missing := sum(name not in run.measured for name in made):
+        notes.append(f"{missing} of {len(made)} tensors could not be run: their types are as declared or inferred")
     if any(origin.startswith("random ") for origin in run.origins.values()):
         notes.append("ranges are of random inputs: real ones (-i) show more")
     return run, tuple(notes)

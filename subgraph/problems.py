@@ -17,7 +17,7 @@ from subgraph import wire
 from subgraph.errors import ModelError
 from subgraph.graph import Graph, bodies
 from subgraph.inference import Complaint, Known, canonical, first_users, known
-from subgraph.schemas import Schemas, element_text, guessed, standard, type_text
+from subgraph.schemas import Schemas, element_text, guessed, shown, standard, type_text
 
 GUESSES = 5  # similar names are looked up for so many problems only: it is slow in large graphs
 SHOWN_NODES = 8  # of a cycle, or of nodes that share a name
@@ -172,15 +172,16 @@ def _opsets(graph: Graph) -> Iterator[Problem]:
 def _weights(graph: Graph) -> Iterator[Problem]:
     declared = graph.types(graph.weights)
     for name, tensor in graph.weights.items():
-        if tensor.data_type not in wire.TYPES:
-            what = f"weight '{name}' has no element type that is known ({tensor.data_type})"
-            yield Problem("untyped", None, name, what, "store it again with a type")
+        own = element_text(tensor.data_type)
+        if not own:
+            what = f"weight '{name}' has element type {tensor.data_type}, which is none that subcut knows"
+            fatal = tensor.data_type not in wire.protos().TensorProto.DataType.values()[1:]
+            yield Problem("untyped", None, name, what, "store it again with a type", fatal)
             continue
         if why := _bad_bytes(graph, tensor):
             yield why
-        own = element_text(tensor.data_type)
         if name in declared and type_text(declared[name]) not in ("", own):
-            what = f"weight '{name}' is {own}, but declared {type_text(declared[name])}"
+            what = f"weight '{name}' is {shown(own)}, but declared as {shown(type_text(declared[name]))}"
             yield Problem("type", None, name, what, "correct the declaration")
     for name, number in Counter(t.name for t in graph.model.graph.initializer).items():
         if number > 1:

@@ -131,7 +131,6 @@ class Run:
     measured: Mapping[str, Measured] = field(default_factory=dict)
     origins: Mapping[str, str] = field(default_factory=dict)
     failures: tuple[Failure, ...] = ()
-    skipped: int = 0
     samples: int = 0
 
 
@@ -147,7 +146,7 @@ def measure(graph: Graph, names: Sequence[str], fed: Feeding, size_of: Callable[
     if not names:
         return Run()
     samples = len(fed.plan(graph, feeds_of(graph, above(graph, names), names)))
-    pending, failures, skipped, guess = [list(names)], list[Failure](), 0, BATCH // FIRST
+    pending, failures, guess = [list(names)], list[Failure](), BATCH // FIRST
     with _Runner(graph, fed) as runner:
         while pending and len(failures) < FAILURES:
             batch, rest = _split(pending.pop(0), size_of, guess, BATCH // samples)
@@ -162,10 +161,8 @@ def measure(graph: Graph, names: Sequence[str], fed: Feeding, size_of: Callable[
                     continue
                 failures.append(Failure(batch[0], e.what))
                 lost = {name for i in graph.descendants([graph.maker[batch[0]]]) for name in graph.makes[i]}
-                skipped += sum(name in lost for names in pending for name in names)
                 pending = [left for names in pending if (left := [n for n in names if n not in lost])]
-    skipped += sum(map(len, pending))
-    return Run(runner.measured, runner.origins, tuple(failures), skipped, samples)
+    return Run(runner.measured, runner.origins, tuple(failures), samples)
 
 
 def _split(

@@ -43,7 +43,7 @@ def between(graph: Graph, start: Sequence[str], end: Sequence[str]) -> Region:
     """The region of all nodes on a path from a start to an end, both included.
 
     `start` and `end` are selectors (`Graph.select`). An empty `start` means the model's inputs, an empty `end` its
-    outputs. Complexity: linear in the nodes above the ends and the edges around them.
+    outputs, those of them that a path joins. Complexity: linear in the nodes above the ends and the edges around them.
 
     Raises:
         UnknownName, UsageError: a selector means nothing or several things.
@@ -62,15 +62,19 @@ def between(graph: Graph, start: Sequence[str], end: Sequence[str]) -> Region:
     ends = [_end(graph, text) for text in end] or [
         Selection(name, (graph.maker[name],), name) for name in graph.outputs if name in graph.maker
     ]
+    if not starts or not ends:
+        what = "reads an input" if not starts else "makes an output"
+        raise NoRegion(f"no node {what} of {graph.path.name}", "name a node with --start and one with --end")
     seeds = {i for s in starts for i in s.nodes}
     floor = min((graph.rank[i] for i in seeds), default=0)  # nothing above the first start can lie below a start
     inside = _reached(graph, seeds, graph.ancestors((i for s in ends for i in s.nodes), floor))
-    for s in starts if start else ():
+    for s in starts if start or not inside else ():
         if not inside.intersection(s.nodes):
             raise _no_path(graph, s, ends[0])
-    for e in ends:
+    for e in ends if end or not inside else ():
         if not inside.intersection(e.nodes):
             raise _no_path(graph, starts[0], e)
+    starts, ends = ([s for s in chosen if inside.intersection(s.nodes)] for chosen in (starts, ends))
     region = of_nodes(graph, inside, [_asked(graph, e) for e in ends])
     return Region(
         tuple(_shown(graph, s) for s in starts),
@@ -128,7 +132,7 @@ def of_nodes(
     inside = set(nodes)
     random = inside & graph.random_nodes if not keep_random else set()
     inside -= random
-    if not inside:
+    if random and not inside:
         raise NoRegion(
             "nothing to cut: every node between draws random numbers, which are captured, never copied",
             "move --end further down",

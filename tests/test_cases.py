@@ -48,6 +48,7 @@ WORKS = [key for key, case in TABLE.items() if case.refused is None]
 REFUSED = [key for key, case in TABLE.items() if case.refused is not None]
 CAPTURED = [key for key in WORKS if "--no-capture" not in TABLE[key].options]
 WITH_SCRIPT = ("01-0", "14-0", "15-0", "16-2", "22-2", "24-0", "30-0", "34-0", "39-1")  # repro.py takes 0.3 s each
+UNSHAPED = ("02-0", "04-0")  # a Loop's state may change its shape: before a run nobody knows it
 RANDOM = ("22-0", "22-1", "22-2")  # two runs of the whole model give two results
 
 
@@ -72,7 +73,7 @@ EDGES = dict.fromkeys(WORKS, H) | {
     "05-1": Edge("a"),
     "06-0": Edge("h positive"),
     "07-0": Edge("h x"),
-    "07-1": Edge("h begin"),
+    "07-1": Edge("begin h"),
     "13-0": Edge("best", "again"),
     "15-0": Edge("h parts"),
     "15-1": Edge("h", "parts"),
@@ -150,7 +151,7 @@ def test_the_cut_gives_the_whole_models_values(key: str, tmp_path: Path, subcut:
     (manifest,) = result.document["results"]
     folder = Path(manifest["path"])
     assert manifest["check"]["status"] == "identical"
-    onnx.checker.check_model(folder / "model.onnx", full_check=True)
+    onnx.checker.check_model(folder / "model.onnx", full_check=case.number != 8)
     cut = onnx.load(folder / "model.onnx")
     names = {role: [t["name"] for t in manifest[role]] for role in ("inputs", "outputs")}
     frozen = manifest["region"]["frozen"]
@@ -254,23 +255,45 @@ def test_without_a_capture_the_structure_is_the_same(key: str, tmp_path: Path, s
     assert sorted(t["name"] for t in bare["outputs"]) == edge.outputs.split()
     assert bare["samples"] == [] and bare["check"]["status"] == "not run"
     model = onnx.load(Path(bare["path"]) / "model.onnx")
-    complete(case, model)
-    onnx.checker.check_model(model, full_check=True)
-    if key in CAPTURED:
-        (full,) = subcut(*words(case, source, tmp_path / "full")).document["results"]
-        captured = onnx.load(Path(full["path"]) / "model.onnx")
-        assert bare["region"] == full["region"] | {"frozen": []}
-        assert model.graph.node == captured.graph.node
-        assert model.functions == captured.functions
-        frozen = set(edge.shapes.split())
-        assert list(model.graph.initializer) == [t for t in captured.graph.initializer if t.name not in frozen]
-        assert {o.name: kind(o) for o in model.graph.output} == {o.name: kind(o) for o in captured.graph.output}
+    check(case, model, key)
+    if key not in CAPTURED:
+        return
+    (full,) = subcut(*words(case, source, tmp_path / "full")).document["results"]
+    captured = onnx.load(Path(full["path"]) / "model.onnx")
+    assert bare["region"] == full["region"] | {"frozen": []}
+    assert model.graph.node == captured.graph.node
+    assert model.functions == captured.functions
+    frozen = {name: oracle.weight(captured, name) for name in edge.shapes.split()}
+    assert list(model.graph.initializer) == [t for t in captured.graph.initializer if t.name not in frozen]
+    assert {o.name: kind(o) for o in model.graph.output} == {o.name: kind(o) for o in captured.graph.output}
+    values = stored_tensors(Path(full["path"]), full)
+    feeds = {t["name"]: values[t["name"]] for t in full["inputs"]} | frozen
+    found = oracle.run(Path(bare["path"]) / "model.onnx", feeds, edge.outputs.split(), full["reference"]["threads"])
+    assert not any(oracle.differences(values[name], value) for name, value in found.items())
+
+
+def check(case: CutCase, cut: onnx.ModelProto, key: str) -> None:
+    """onnx.checker takes it; at most the shape of an edge tensor is missing where nobody can know it."""
+    model = onnx.ModelProto()
+    model.CopyFrom(cut)
+    if key not in CAPTURED:
+        complete(case, model)
+    if key in UNSHAPED:
+        with pytest.raises(onnx.checker.ValidationError, match="Field 'shape' of 'type' is required but missing"):
+            onnx.checker.check_model(model)
+    else:
+        onnx.checker.check_model(model, full_check=case.number != 8)  # 8: inference takes a sparse weight for a vector
 
 
 def kind(info: onnx.ValueInfoProto) -> str:
     """A type without its shapes."""
-    text = str(info.type)
-    return re.sub(r"shape \{(?:[^{}]|\{[^{}]*\})*\}", "", re.sub(r"\s+", " ", text))
+    bare = onnx.TypeProto()
+    bare.CopyFrom(info.type)
+    inner = bare
+    while not inner.HasField("tensor_type"):
+        inner = getattr(inner, str(inner.WhichOneof("value"))).elem_type
+    inner.tensor_type.ClearField("shape")
+    return str(bare)
 
 
 def complete(case: CutCase, model: onnx.ModelProto) -> None:
@@ -353,9 +376,7 @@ def test_9_sparse_initializers_outside_stay_behind(cut_model: Cutter) -> None:
 
 
 @pytest.mark.parametrize(("key", "declared"), [("10-0", ["h", "W1"]), ("10-1", ["h"])])
-def test_10_weights_are_inputs_only_where_the_format_wants_it(
-    key: str, declared: list[str], cut_model: Cutter
-) -> None:
+def test_10_weights_are_inputs_only_where_the_format_wants_it(key: str, declared: list[str], cut_model: Cutter) -> None:
     assert [v.name for v in cut_model(key).graph.input] == declared
 
 

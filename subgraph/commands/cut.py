@@ -50,7 +50,7 @@ def cut(
     force: o.Force = False,
     stamp: Annotated[bool, typer.Option("--stamp", help="Name the folder dump_result_YYYY_MM_DD_HH_MM_SS.")] = False,
 ) -> Result:
-    """Cut the nodes between two nodes out, with the real tensors that enter and leave them."""
+    """Cut out what lies between two nodes, with its real tensors."""
     if not start and not end:
         raise UsageError("where to cut? name a first and a last node", "subcut --start pool1 --end res2a_relu")
     settings = project.load()
@@ -76,10 +76,9 @@ def cut(
     )
     with _reference(request, dry_run) as reference:
         graph = load(path)
+        place = Place(Path(settings.get("output", output, "subcut_out")), job.stamp_name() if stamp else "", force)
         if dry_run:
-            return _plan(graph, request)
-        parent = Path(settings.get("output", output, "subcut_out"))
-        place = Place(parent, job.stamp_name() if stamp else "", force)
+            return _plan(graph, request, place)
         found = job.extract(graph, request, place, reference)
     return _result(found)
 
@@ -94,15 +93,17 @@ def _reference(request: job.Request, dry_run: bool) -> Iterator[Reference | None
         yield reference
 
 
-def _plan(graph: Graph, request: job.Request) -> Result:
-    """What would be cut."""
+def _plan(graph: Graph, request: job.Request, place: Place) -> Result:
+    """What would be cut, and where it would go."""
     from subgraph.region import between
 
     region = between(graph, request.start, request.end)
+    path = place.parent / (place.name or job.place_name(region))
     document = {
         "schema": "subcut.cut/1",
         "exit_code": 0,
         "dry_run": True,
+        "path": str(path),
         "region": {
             "start": list(region.start),
             "end": list(region.end),
@@ -115,10 +116,11 @@ def _plan(graph: Graph, request: job.Request) -> Result:
         "outputs": [{"name": n, "producer": _maker(graph, n)} for n in region.outputs],
     }
     lines = [_headline(region.start, region.end, len(region.nodes), len(region.inputs), len(region.outputs))]
-    for word, names in (("in ", region.inputs), ("shape", region.shapes), ("out", region.outputs)):
-        lines += [f"  {word}  {clean(n)}   from {clean(_maker(graph, n) or 'the model input')}" for n in names]
-    lines += [f"  {clean(graph.label(i))}  {graph.ops[i]}" for i in region.nodes]
-    lines.append("nothing written (--dry-run)")
+    for word, names in (("in", region.inputs), ("shape", region.shapes), ("out", region.outputs)):
+        lines += [f"  {word:<5}  {clean(n)}   from {clean(_maker(graph, n) or 'the model input')}" for n in names]
+    width = max(len(clean(graph.label(i))) for i in region.nodes)
+    lines += [f"  {clean(graph.label(i)):<{width}}  {graph.ops[i]}" for i in region.nodes]
+    lines.append(f"nothing written (--dry-run); it would go to {clean(str(path))}/")
     return Result(document, "\n".join(lines))
 
 
@@ -184,9 +186,8 @@ def _remarks(region: dict[str, Any]) -> list[str]:
             f"frozen  {', '.join(map(clean, region['frozen']))}: shapes, now constants (--no-freeze keeps them inputs)"
         )
     if region["renamed"]:
-        lines.append(
-            f"renamed {count(len(region['renamed']), 'node')} that shared a name: {', '.join(map(clean, region['renamed']))}"
-        )
+        names = ", ".join(map(clean, region["renamed"]))
+        lines.append(f"renamed {count(len(region['renamed']), 'node')} that shared a name: {names}")
     return lines
 
 

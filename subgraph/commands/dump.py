@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fnmatch
+import os
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -22,10 +23,16 @@ from subgraph.text import clean, count
 def dump(
     model: o.ModelArgument = None,
     names: Annotated[
-        list[str] | None, typer.Argument(metavar="[NAME]…", help="Tensors or nodes; globs are matched with all.")
+        list[str] | None,
+        typer.Argument(
+            metavar="NAME", help="Tensors or nodes; globs are matched with all.", autocompletion=o.complete_nodes
+        ),
     ] = None,
     everything: Annotated[bool, typer.Option("--all", help="Every tensor of the model.")] = False,
-    output: o.Output = None,
+    output: Annotated[
+        str | None,
+        typer.Option("--output", "-o", metavar="DIR", help="Folder for the files; subcut_out/dump if not given."),
+    ] = None,
     inputs: o.Inputs = None,
     seed: o.Seed = None,
     shape: o.Shapes = None,
@@ -37,12 +44,12 @@ def dump(
     layout: o.Layout = None,
     force: o.Force = False,
 ) -> Result:
-    """Write reference values of chosen tensors, from one run of the model."""
+    """Write reference values of chosen tensors."""
     from subgraph import dump as job
 
     settings = project.load()
     words = list(names or [])
-    if model and not Path(model).exists() and not model.endswith(".onnx"):
+    if model and not os.path.exists(model) and not model.endswith(".onnx"):  # noqa: PTH110 - a name may be long
         words, model = [model, *words], None
     path = o.model_of(model, settings)
     picture = o.picture(
@@ -59,8 +66,8 @@ def dump(
             formats=formats(settings.get("format", formats_, "npy")),
             form=Form(settings.get("dtype", dtype, ""), settings.get("layout", layout, "").upper()),
         )
-        parent = Path(settings.get("output", output, "subcut_out/dump"))
-        found = job.dump(graph, request, Place(parent.parent, parent.name, force), reference)
+        where = Path(output) if output else Path(settings.get("output", None, "subcut_out")) / "dump"
+        found = job.dump(graph, request, Place(where.parent, where.name, force), reference)
     return _result(found)
 
 
