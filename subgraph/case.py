@@ -49,7 +49,8 @@ def require_free(
 ) -> None:
     """May a result go here? Yes where nothing stands, or the same request's own earlier result, untouched.
 
-    `place.force` allows all but a slip: a file, the home folder, or one that we stand in or read (`reads`) from.
+    With `place.force` also where any other result stands. Never: a folder that subcut did not write, one that we stand
+    in, or one that holds what is read (`reads`); a slip of the hand must not cost a folder.
 
     Raises:
         ResultExists: something else stands there; says what.
@@ -62,12 +63,16 @@ def require_free(
         raise ResultExists(f"{path} is in the way: it is no folder", f"move it, or {elsewhere}")
     if _holds(path, Path.cwd()):
         raise ResultExists(f"{path} cannot be replaced: it is the folder that you are in", elsewhere)
-    other = _other(path, request, source)
+    mine = read_manifest(path)
+    if mine is None:
+        if any(path.iterdir()):
+            raise ResultExists(f"{path} holds something that subcut did not write", f"move it, or {elsewhere}")
+        return
+    other = _other(path, mine, request, source)
     if not other:
         return
-    home = Path(os.path.expanduser("~"))  # noqa: PTH111 - Path.home() raises where there is none
-    if any(_holds(path, p) for p in (home, *reads)):
-        raise ResultExists(f"{path} holds {other}, and is in use", elsewhere)
+    if any(_holds(path, p) for p in reads):
+        raise ResultExists(f"{path} cannot be replaced: it holds what is read", elsewhere)
     if not place.force:
         raise ResultExists(f"{path} holds {other}", "--force replaces it; -o puts the new one elsewhere")
 
@@ -76,11 +81,8 @@ def _holds(folder: Path, path: Path) -> bool:
     return folder.resolve() in (path.resolve(), *path.resolve().parents)
 
 
-def _other(path: Path, request: Mapping[str, Any], source: Mapping[str, Any]) -> str:
-    """What a folder holds beside an earlier result of the same request; "" if nothing."""
-    mine = read_manifest(path)
-    if mine is None:
-        return "something that subcut did not write" if any(path.iterdir()) else ""
+def _other(path: Path, mine: Mapping[str, Any], request: Mapping[str, Any], source: Mapping[str, Any]) -> str:
+    """What a result folder holds that this request would not write anew; "" if nothing."""
     digest = mine["source"].get("structure_sha256")
     if digest and digest != source.get("structure_sha256"):
         return f"a result of another model, {mine['source'].get('file')}"

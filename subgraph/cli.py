@@ -245,9 +245,10 @@ def _complete() -> int:
     words, current, kept = joined(words, int(os.environ.get("COMP_CWORD") or 0))
     os.environ.update(COMP_WORDS="\n".join(words), COMP_CWORD=str(current))
     found = io.StringIO()
-    with contextlib.redirect_stdout(found), contextlib.suppress(SystemExit, SubcutError, typer.TyperException):
+    with contextlib.redirect_stdout(found), contextlib.suppress(SystemExit, Exception):  # TAB never complains
         typer.main.get_command(app).main(args=[], prog_name="subcut", standalone_mode=False)
-    for reply in replies(found.getvalue().splitlines(), words[current] if current < len(words) else "", kept):
+    names = filter(None, found.getvalue().split("\n"))
+    for reply in replies(names, words[current] if current < len(words) else "", kept):
         print(reply)
     return 0
 

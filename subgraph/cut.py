@@ -65,7 +65,7 @@ class Cut:
         Raises:
             DataError: the bytes of a weight cannot be had.
         """
-        full = wire.protos().ModelProto()
+        full: onnx.ModelProto = wire.protos().ModelProto()
         full.CopyFrom(self.model)
         for tensor in full.graph.initializer:
             if wire.on_disk(tensor):

@@ -37,8 +37,9 @@ def safe_name(name: str) -> str:
     """
     plain = unicodedata.normalize("NFKD", name).encode("ascii", "ignore").decode()
     plain = re.sub(r"[^A-Za-z0-9._@+-]+", "_", plain).strip("._-") or "x"
-    same = plain == name.replace("/", "_").replace(":", "_").strip("_") and len(plain) <= MAX_NAME
-    if same and plain.lower().split(".")[0] not in _DEVICES:
+    if plain.lower().split(".")[0] in _DEVICES:
+        plain = f"x_{plain}"
+    if plain == name.replace("/", "_").replace(":", "_").strip("_") and len(plain) <= MAX_NAME:
         return plain
     return f"{plain[: MAX_NAME - 9]}-{hashlib.sha256(name.encode(errors='surrogatepass')).hexdigest()[:8]}"
 

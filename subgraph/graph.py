@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import difflib
 import fnmatch
+import heapq
 import re
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -35,6 +36,8 @@ BODILESS = frozenset(
     "MatMul MaxPool Mul Neg Not Pad Pow QuantizeLinear ReduceMean Relu Reshape Resize Shape Sigmoid Slice Softmax "
     "Split Sqrt Squeeze Sub Sum Tanh Transpose Unsqueeze Where".split()
 )
+
+SHORTLIST = 200  # names that a mistyped one is compared with in full
 
 # What a tensor's value depends on, from least to most: nothing, only shapes of model inputs, values of model inputs.
 CONSTANT, SHAPE, VALUE = 0, 1, 2
@@ -347,17 +350,20 @@ class Graph:
             UnknownName: nothing answers to it; carries the three nearest names.
             UsageError: it is ambiguous; lists what it may mean.
         """
-        if text.startswith("node:"):
-            return self._node(text, text[5:]) or self._unknown(text)
-        if text.startswith("tensor:"):
-            return self._tensor(text, text[7:]) or self._unknown(text)
         return (
             self._node(text, text)
             or self._tensor(text, text)
+            or self._prefixed(text)
             or self._index_or_nth(text)
             or self._glob(text)
             or self._unknown(text)
         )
+
+    def _prefixed(self, text: str) -> Selection | None:
+        kind, _, name = text.partition(":")
+        if kind == "node":
+            return self._node(text, name)
+        return self._tensor(text, name) if kind == "tensor" else None
 
     def _node(self, text: str, name: str) -> Selection | None:
         if name in self.repeated:
@@ -458,12 +464,22 @@ def captured(node: wire.NodeProto) -> list[str]:
 
 
 def nearest(word: str, names: Iterable[str], count: int = 3) -> list[str]:
-    """The names most like `word`, best first."""
-    pool = list(dict.fromkeys(names))
-    close = difflib.get_close_matches(word, pool, count, 0.6) if len(pool) <= 20_000 else []
-    if len(close) < count:
-        low = word.lower()
-        close += [n for n in pool if low in n.lower() and n not in close]
-    if not close:
-        close = difflib.get_close_matches(word, pool[:20_000], count, 0.0)
-    return close[:count]
+    """The names most like `word`, best first, upper and lower case alike.
+
+    Those that share most pairs of letters with it are compared in full. Complexity: linear in the names.
+    """
+    low = word.lower()
+    pairs = {low[i : i + 2] for i in range(len(low) - 1)} or {low}
+
+    def unlike(name: str) -> tuple[int, int]:
+        other = name.lower()
+        return -sum(pair in other for pair in pairs), abs(len(name) - len(word))
+
+    matcher = difflib.SequenceMatcher(b=low, autojunk=False)
+
+    def like(name: str) -> float:
+        matcher.set_seq1(name.lower())
+        return matcher.ratio()
+
+    close = heapq.nsmallest(SHORTLIST, dict.fromkeys(names), key=unlike)
+    return sorted(close, key=like, reverse=True)[:count]

@@ -8,8 +8,10 @@ enormous file never meets the main process.
 from __future__ import annotations
 
 import math
+import os
 import re
 import zlib
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -27,7 +29,7 @@ if TYPE_CHECKING:
 
 IMAGES = frozenset((".png", ".jpg", ".jpeg", ".bmp", ".webp", ".gif", ".tif", ".tiff", ".ppm", ".pgm"))
 ARRAYS = frozenset((".npy", ".npz", ".bin", ".raw", ".pb"))
-MAX_RANDOM = 4 << 30  # bytes of one made-up input; beyond, a dimension is surely wrong
+MAX_RANDOM = 1 << 30  # bytes of one made-up input; beyond, a dimension is surely wrong
 # Ops that hand an integer on unchanged on its way to the table that it indexes.
 CARRIERS = frozenset(
     "Cast Identity Reshape Squeeze Unsqueeze Flatten Transpose Concat Slice Expand Split Tile Gather Clip Pad".split()
@@ -41,8 +43,7 @@ class Spec:
     Attributes:
         dims: its declared shape; a number, a symbol's name, or None where nothing is known. None instead of a list
             where even the rank is unknown.
-        high: integers are drawn from [0, high); None for the type's own default.
-        position: its place among all inputs of the model, for files called `input_0.pb`.
+        high: integers are drawn from [0, high), `why`; None for the type's own default.
     """
 
     name: str
@@ -51,7 +52,6 @@ class Spec:
     dims: list[Any] | None
     high: int | None
     why: str
-    position: int
 
 
 @dataclass(frozen=True)
@@ -65,11 +65,18 @@ class Picture:
 
 @dataclass(frozen=True)
 class Sample:
-    """One set of inputs: files for some, seeded random values for the others."""
+    """One set of inputs: files for some, seeded random values for the others.
+
+    Attributes:
+        files: (input name or None, path).
+        specs: the inputs that the run needs.
+        names: all inputs of the model, in order, so that a file for another one is known as such.
+    """
 
     label: str
-    files: list[tuple[str | None, str]]  # (input name or None, path)
+    files: list[tuple[str | None, str]]
     specs: list[Spec]
+    names: list[str]
     seed: int
     picture: Picture = field(default_factory=Picture)
 
@@ -88,24 +95,30 @@ def plan(
 ) -> list[Sample]:
     """The samples to run, at least one.
 
-    `given` are the words after `-i`: FILE, NAME=FILE, or a folder of samples. `shapes` replaces declared shapes.
+    `given` are the words after `-i`: FILE, NAME=FILE, or a folder of samples. `shapes` replaces declared shapes; a
+    symbol that gets a size by that has it in all inputs.
 
     Raises:
         InputError: a file or folder that is not there, or of no known kind.
         UnknownName: an input of that name does not exist.
     """
-    specs = [_spec(graph, name, dict(shapes or {})) for name in names]
-    for name in shapes or {}:
+    sizes: dict[str, int] = {}
+    for name, shape in (shapes or {}).items():
         _require_input(graph, name)
+        sizes.update(_sizes(name, declared(graph.inputs[name].type)[2], list(shape)))
+    specs = [_spec(graph, name, shapes or {}, sizes) for name in names]
     common: list[tuple[str | None, str]] = []
     sets: list[list[tuple[str, list[tuple[str | None, str]]]]] = []
     for word in given:
-        name, path = _split(graph, word)
+        target, path = _split(graph, word)
         if path.is_dir():
-            sets.append(_samples(path, name, list(graph.inputs)))
+            try:
+                sets.append(_samples(path, target, list(graph.inputs)))
+            except OSError as e:
+                raise InputError(f"cannot read the folder {path}: {e.strerror or e}", "check its permissions") from e
         else:
             _require_kind(path)
-            common.append((name, str(path)))
+            common.append((target, str(path)))
     counts = {len(s) for s in sets}
     if len(counts) > 1:
         raise InputError(f"the folders given hold different numbers of samples: {sorted(counts)}")
@@ -114,20 +127,18 @@ def plan(
         for k in range(counts.pop())
     ]  # fmt: skip
     look = picture or Picture()
-    return [Sample(label, common + files, specs, seed, look) for label, files in rows]
+    return [Sample(label, common + files, specs, list(graph.inputs), seed, look) for label, files in rows]
 
 
 def _split(graph: Graph, word: str) -> tuple[str | None, Path]:
     """NAME=FILE or FILE. A file whose own name holds '=' wins if it exists."""
-    name, sep, rest = word.partition("=")
-    if not sep or Path(word).exists():
-        name, rest = "", word
-    path = Path(rest)
-    if name:
+    before, sep, after = word.partition("=")
+    name, file = (before, after) if sep and not os.path.exists(word) else (None, word)  # noqa: PTH110 - never raises
+    if name is not None:
         _require_input(graph, name)
-    if not path.exists():
-        raise InputError(f"no input file or folder '{rest}'", "check the path given with -i")
-    return name or None, path
+    if not os.path.exists(file):  # noqa: PTH110
+        raise InputError(f"no input file or folder '{file}'", "check the path given with -i")
+    return name, Path(file)
 
 
 def _require_input(graph: Graph, name: str) -> None:
@@ -158,8 +169,8 @@ def _samples(folder: Path, name: str | None, inputs: list[str]) -> list[tuple[st
     named = {n for f in files for n in inputs if _is_for(f, n, inputs.index(n))}
     if name is None and len(named) == len(files) and len(inputs) > 1:
         return [(folder.name, [(None, str(f)) for f in files])]
-    stems = [f.stem for f in files]
-    return [(f.stem if stems.count(f.stem) == 1 else f.name, [(name, str(f))]) for f in files]
+    stems = Counter(f.stem for f in files)
+    return [(f.stem if stems[f.stem] == 1 else f.name, [(name, str(f))]) for f in files]
 
 
 def _fit(paths: Iterable[Path]) -> list[Path]:
@@ -170,8 +181,8 @@ def _fit(paths: Iterable[Path]) -> list[Path]:
 
 
 def _natural(path: Path) -> list[Any]:
-    """Sorts sample_2 before sample_10."""
-    return [(0, int(w), "") if w.isdigit() else (1, 0, w) for w in re.split(r"(\d+)", path.name)]
+    """Sorts sample_2 before sample_10: texts and numbers take turns."""
+    return [int(w) if i % 2 else w for i, w in enumerate(re.split(r"([0-9]+)", path.name))]
 
 
 def _is_for(path: Path, name: str, position: int) -> bool:
@@ -181,13 +192,16 @@ def _is_for(path: Path, name: str, position: int) -> bool:
 # ---------------------------------------------------------------------------------------------------- specs
 
 
-def _spec(graph: Graph, name: str, shapes: Mapping[str, Sequence[int]]) -> Spec:
-    info = graph.inputs[name]
-    form, dtype, dims = declared(info.type)
+def _spec(graph: Graph, name: str, shapes: Mapping[str, Sequence[int]], sizes: Mapping[str, int]) -> Spec:
+    form, dtype, dims = declared(graph.inputs[name].type)
+    if dtype not in wire.TYPE_NUMBERS:
+        raise InputError(f"input '{name}' declares no element type that ONNX has", f"subcut inspect {graph.path.name}")
     if name in shapes:
-        dims = _override(name, dims, list(shapes[name]))
+        dims = list(shapes[name])
+    elif dims is not None:
+        dims = [sizes.get(d, d) for d in dims]
     high, why = _index_range(graph, name) if dtype in ("int32", "int64") else (None, "")
-    return Spec(name, form, dtype, dims, high, why, list(graph.inputs).index(name))
+    return Spec(name, form, dtype, dims, high, why)
 
 
 def declared(type_proto: wire.TypeProto) -> tuple[str, str, list[Any] | None]:
@@ -212,13 +226,18 @@ def _dim(d: Any) -> Any:
     return str(d.dim_param) or None
 
 
-def _override(name: str, dims: list[Any] | None, shape: list[int]) -> list[Any]:
+def _sizes(name: str, dims: list[Any] | None, shape: list[int]) -> dict[str, int]:
+    """What `--shape` says of the symbols in an input's declared dimensions.
+
+    Raises:
+        InputError: it does not fit them.
+    """
     if dims is not None and len(dims) != len(shape):
         raise InputError(f"--shape {name}={shape_text(tuple(shape))}: input '{name}' has {len(dims)} dimensions")
     for axis, (want, have) in enumerate(zip(dims or shape, shape, strict=True)):
         if isinstance(want, int) and want != have:
             raise InputError(f"--shape {name}: axis {axis} is {have}, the model fixes it at {want}")
-    return list(shape)
+    return {d: n for d, n in zip(dims or (), shape, strict=False) if isinstance(d, str)}
 
 
 def _index_range(graph: Graph, name: str) -> tuple[int | None, str]:
@@ -236,7 +255,7 @@ def _index_range(graph: Graph, name: str) -> tuple[int | None, str]:
                     unknown = graph.label(i)
                 else:
                     tables.append((size, str(node.input[0])))
-            elif node.op_type in CARRIERS and list(node.input)[:1] == [tensor]:
+            elif node.op_type in CARRIERS and tensor in list(node.input)[: None if node.op_type == "Concat" else 1]:
                 fresh = [n for n in graph.makes[i] if n not in seen]
                 seen.update(fresh)
                 stack += fresh
@@ -271,11 +290,12 @@ def realise(data: Mapping[str, Any]) -> tuple[dict[str, Value], dict[str, str]]:
         InputError: a file is damaged, or does not fit its input in type or shape; a dimension is not known.
     """
     specs = [Spec(**s) for s in data["specs"]]
-    picture = Picture(**{k: tuple(v) if isinstance(v, list) else v for k, v in data["picture"].items()})
+    look = data["picture"]
+    picture = Picture(tuple(look["mean"]), tuple(look["scale"]), bool(look["bgr"]))
     feeds: dict[str, Value] = {}
     origins: dict[str, str] = {}
     for name, file in data["files"]:
-        for spec, array in _read(Path(file), name, specs, picture):
+        for spec, array in _read(_File(Path(file), name, data["names"], specs), picture):
             if spec.name in feeds:
                 raise InputError(
                     f"input '{spec.name}' is given twice: {origins[spec.name]} and {file}",
@@ -304,16 +324,21 @@ def _symbols(specs: Sequence[Spec], feeds: Tensors) -> dict[str, int]:
 
 
 def _random(spec: Spec, known: Mapping[str, int], seed: int, label: str) -> tuple[Value, str]:
-    """Seeded values: floats from N(0, 1), booleans, indices within their table, other wide integers 0 or 1."""
+    """Seeded values: floats from N(0, 1), booleans, indices within their table, other wide integers 0 or 1.
+
+    Raises:
+        InputError: its shape is not known, or enormous.
+    """
     import numpy as np
 
     if spec.form.startswith("optional"):
         return None, "empty"
     shape = _shape(spec, known)
-    size = math.prod(shape) * 8
+    dtype = np_dtype(spec.dtype)
+    size = math.prod(shape) * dtype.itemsize
     if size > MAX_RANDOM:
         raise InputError(
-            f"input '{spec.name}' of shape {shape_text(shape)} would take {size / 2**30:.0f} GiB",
+            f"input '{spec.name}' of shape {shape_text(shape)} would take {size / 2**30:.1f} GiB",
             f"is the model damaged? otherwise give it a file: -i {spec.name}=FILE",
         )
     rng = np.random.default_rng([seed, zlib.crc32(spec.name.encode()), zlib.crc32(label.encode())])
@@ -333,7 +358,7 @@ def _draw(spec: Spec, shape: tuple[int, ...], rng: np.random.Generator) -> tuple
     if spec.dtype.startswith("complex"):
         return (rng.standard_normal(shape) + 1j * rng.standard_normal(shape)).astype(dtype), "normal"
     if "float" in spec.dtype:
-        return rng.standard_normal(shape, np.float32).astype(dtype), "normal"
+        return rng.standard_normal(shape, np.float32).astype(dtype, copy=False), "normal"
     if spec.high is not None:
         return rng.integers(0, spec.high, shape).astype(dtype), f"integers below {spec.high} ({spec.why})"
     bits = wire.TYPES[wire.TYPE_NUMBERS[spec.dtype]][1]
@@ -360,39 +385,50 @@ def _shape(spec: Spec, known: Mapping[str, int]) -> tuple[int, ...]:
     return tuple(int(n) for n in shape if n is not None)
 
 
-def _read(
-    path: Path, name: str | None, specs: Sequence[Spec], picture: Picture
-) -> list[tuple[Spec, np.ndarray[Any, Any]]]:
+@dataclass(frozen=True)
+class _File:
+    """A file, the input it was given for (or None), and what a sample says of the model's inputs."""
+
+    path: Path
+    name: str | None
+    names: Sequence[str]
+    specs: Sequence[Spec]
+
+    def target(self, key: str = "") -> Spec | None:
+        """Which input the array called `key` in it is for: by the name given, by its own, the file's, or the only one.
+
+        None: for an input of the model that this run does not need.
+        """
+        own = key if key in self.names else None
+        files = (n for i, n in enumerate(self.names) if _is_for(self.path, n, i))
+        name = self.name or own or next(files, None)
+        if name is not None:
+            return next((s for s in self.specs if s.name == name), None)
+        if len(self.specs) == 1 or len(self.names) == 1:
+            return next(iter(self.specs), None)
+        names = ", ".join(f"'{s.name}'" for s in self.specs)
+        raise InputError(
+            f"{self.path}: which input is it for? The run needs {names or 'none'}", f"-i NAME={self.path.name}"
+        )
+
+
+def _read(file: _File, picture: Picture) -> list[tuple[Spec, np.ndarray[Any, Any]]]:
     """The arrays in one file, each with the input that it is for; inputs that this run does not need are left out."""
-    kind = path.suffix.lower()
+    kind = file.path.suffix.lower()
     if kind == ".npz":
-        return [(s, array) for key, array in _load_npz(path).items() if (s := _target(path, name or key, specs, key))]
+        arrays = _load_npz(file.path)
+        known = {key: array for key, array in arrays.items() if key in file.names}
+        return [(s, array) for key, array in (known or arrays).items() if (s := file.target(key))]
     if kind == ".pb":
-        key, array = _load_pb(path)
-        spec = _target(path, name or (key if any(s.name == key for s in specs) else None), specs)
+        key, array = _load_pb(file.path)
+        spec = file.target(key)
         return [(spec, array)] if spec else []
-    spec = _target(path, name, specs)
+    spec = file.target()
     if spec is None:
         return []
     if kind in IMAGES:
-        return [(spec, _load_image(path, spec, picture))]
-    return [(spec, _load_npy(path) if kind == ".npy" else _load_raw(path, spec))]
-
-
-def _target(path: Path, name: str | None, specs: Sequence[Spec], key: str | None = None) -> Spec | None:
-    """Which input a file is for: by the name given, by its own name, or the only one."""
-    if name is not None:
-        found = next((s for s in specs if s.name == name), None)
-        if found or key is None or len(specs) != 1:
-            return found  # None: a true input of the model, but not one that this run needs
-        return specs[0]
-    for spec in specs:
-        if _is_for(path, spec.name, spec.position):
-            return spec
-    if len(specs) == 1:
-        return specs[0]
-    names = ", ".join(f"'{s.name}'" for s in specs)
-    raise InputError(f"{path}: which input is it for? The run needs {names}", f"-i NAME={path.name}")
+        return [(spec, _load_image(file.path, spec, picture))]
+    return [(spec, _load_npy(file.path) if kind == ".npy" else _load_raw(file.path, spec))]
 
 
 def _load_npy(path: Path) -> np.ndarray[Any, Any]:
@@ -413,33 +449,44 @@ def _load_npz(path: Path) -> dict[str, np.ndarray[Any, Any]]:
     try:
         with np.load(path, allow_pickle=False) as archive:
             return {key: archive[key] for key in archive.files}
-    except (OSError, ValueError, EOFError, MemoryError, zipfile.BadZipFile, zlib.error) as e:
+    except (OSError, ValueError, EOFError, MemoryError, RuntimeError, zipfile.BadZipFile, zlib.error) as e:
         raise InputError(f"cannot read {path}: {e}", "is it a .npz file without Python objects?") from e
 
 
 def _load_raw(path: Path, spec: Spec) -> np.ndarray[Any, Any]:
-    """A headerless file: type and shape from the model; one unknown dimension follows from the size."""
+    """A headerless file: type and shape from the model; one unknown dimension follows from the size.
+
+    Beside another one, an unknown first dimension is 1.
+    """
     import numpy as np
 
     if spec.dtype == "string" or (spec.dtype in NOT_NUMPY and wire.TYPES[wire.TYPE_NUMBERS[spec.dtype]][1] < 8):
         raise InputError(f"{path}: {spec.dtype} cannot be read from a headerless file", "give a .npy")
     dtype = np_dtype(spec.dtype)
-    flat = np.fromfile(path, np.uint8)
-    dims = list(spec.dims) if spec.dims is not None else [None]
-    fixed = math.prod(d for d in dims if isinstance(d, int)) * dtype.itemsize
-    open_dims = [axis for axis, d in enumerate(dims) if not isinstance(d, int)]
-    for axis in open_dims[:-1] if len(open_dims) > 1 else []:
-        dims[axis] = 1
-    if open_dims and fixed and flat.size % fixed == 0:
-        dims[open_dims[-1]] = flat.size // fixed
-    want = math.prod(d for d in dims if isinstance(d, int)) * dtype.itemsize
-    if want != flat.size or not all(isinstance(d, int) for d in dims):
+    try:
+        flat = np.fromfile(path, np.uint8)
+    except OSError as e:
+        raise InputError(f"cannot read {path}: {e.strerror or e}") from e
+    dims: list[Any] = [None] if spec.dims is None else list(spec.dims)
+    unknown = [axis for axis, d in enumerate(dims) if not isinstance(d, int)]
+    if len(unknown) > 1 and unknown[0] == 0:
+        dims[unknown.pop(0)] = 1
+    if len(unknown) > 1:
         raise InputError(
-            f"{path} has {flat.size} bytes; input '{spec.name}' ({spec.dtype} "
-            f"{shape_text(tuple(spec.dims or ()))}) takes {fixed if not open_dims else f'a multiple of {fixed}'}",
+            f"{path} is headerless, and input '{spec.name}' has {len(unknown)} unknown dimensions: "
+            f"{shape_text(tuple(dims))}",
+            f"--shape {spec.name}=…",
+        )
+    step = math.prod(d for d in dims if isinstance(d, int)) * dtype.itemsize
+    if unknown and step and flat.size % step == 0:
+        dims[unknown[0]] = flat.size // step
+    if math.prod(d if isinstance(d, int) else -1 for d in dims) * dtype.itemsize != flat.size:
+        raise InputError(
+            f"{path} has {flat.size} bytes; input '{spec.name}' ({spec.dtype} {shape_text(tuple(spec.dims or ()))}) "
+            f"takes {f'a multiple of {step}' if unknown else step}",
             f"check type and layout, or give --shape {spec.name}=…",
         )
-    return np.frombuffer(flat.tobytes(), dtype).reshape([int(d) for d in dims])
+    return np.frombuffer(flat.tobytes(), dtype).reshape(dims)
 
 
 def _load_pb(path: Path) -> tuple[str, np.ndarray[Any, Any]]:
@@ -452,7 +499,7 @@ def _load_pb(path: Path) -> tuple[str, np.ndarray[Any, Any]]:
         if wire.on_disk(tensor):
             raise InputError(f"{path}: a tensor whose data lies in another file is not read")
         return str(tensor.name), onnx.numpy_helper.to_array(tensor)
-    except (OSError, DecodeError, ValueError, TypeError) as e:
+    except (OSError, DecodeError, ValueError, TypeError, KeyError) as e:  # KeyError: an element type of no name
         raise InputError(f"{path} holds no ONNX tensor: {e}") from e
 
 
@@ -501,9 +548,8 @@ def _fitted(array: np.ndarray[Any, Any], spec: Spec, file: str) -> tuple[Value, 
     elif spec.dtype == "string":
         array = array.astype(object)
     elif array.dtype != want:
-        cast = array.astype(want) if array.dtype.kind in "biuf" or array.dtype in (want,) else array
-        kinds = {array.dtype.kind, want.kind}
-        if (array.dtype.kind == "f" and want.kind in "iub") or not (kinds <= set("biuf")) or not _same(array, cast):
+        cast = _converted(array, want)
+        if cast is None:
             raise InputError(f"{file} holds {array.dtype}; input '{spec.name}' takes {spec.dtype}", "convert it first")
         note = f" (converted from {array.dtype})"
         array = cast
@@ -515,13 +561,28 @@ def _fitted(array: np.ndarray[Any, Any], spec: Spec, file: str) -> tuple[Value, 
     return [array] if "sequence" in spec.form else np.ascontiguousarray(array).reshape(array.shape), note
 
 
-def _same(array: np.ndarray[Any, Any], cast: np.ndarray[Any, Any]) -> bool:
-    """Is a conversion harmless? Integers must keep their values; floats may be rounded, not overflow."""
+def _converted(array: np.ndarray[Any, Any], want: np.dtype[Any]) -> np.ndarray[Any, Any] | None:
+    """The array in another type, or None where that does harm.
+
+    Integers must keep their values; floats may be rounded, not overflow, and never become integers.
+    """
     import numpy as np
 
-    if array.dtype.kind == "f":
-        return bool((np.isfinite(cast) == np.isfinite(array)).all())
-    return bool((cast == array).all())
+    have, kind = _kind(array.dtype), _kind(want)
+    if have not in "biuf" or kind not in "biuf" or (have == "f" and kind != "f"):
+        return None
+    with np.errstate(all="ignore"):
+        cast = array.astype(want)
+        back = cast.astype(array.dtype)
+    harmless = np.isfinite(back) == np.isfinite(array) if have == "f" else back == array
+    return cast if harmless.all() else None
+
+
+def _kind(dtype: np.dtype[Any]) -> str:
+    """numpy's letter for it: b, i, u, f, …; those of ml_dtypes go by their names."""
+    if dtype.name in NOT_NUMPY:
+        return "f" if "float" in dtype.name else dtype.name[0]
+    return dtype.kind
 
 
 def _agree(dims: Sequence[Any], shape: tuple[int, ...]) -> bool:

@@ -139,7 +139,10 @@ def of_nodes(
         )
     made = {name for i in inside for name in graph.makes[i]}
     entering = dict.fromkeys(name for i in graph.in_order(inside) for name in graph.reads[i] if name not in made)
-    inputs, shapes, weights, pulled = [], [], {}, set[int]()
+    inputs: list[str] = []
+    shapes: list[str] = []
+    weights: dict[str, None] = {}
+    pulled: set[int] = set()
     for name in entering:
         if name in graph.weights or name in graph.sparse:
             weights[name] = None

@@ -81,10 +81,11 @@ def wrap(bits: Any, dtype: str | None) -> Any:
     if width < 8:  # packed, first element lowest, in a buffer as long as the shape says
         lanes = np.zeros(-(-bits.size * width // 8) * (8 // width), np.uint8)
         lanes[: bits.size] = bits.reshape(-1)
-        packed = sum(lanes[i :: 8 // width].astype(np.uint8) << (i * width) for i in range(8 // width))
+        shifted = [lanes[i :: 8 // width] << (i * width) for i in range(8 // width)]
+        packed = np.bitwise_or.reduce(shifted)
         bits = np.zeros(bits.shape, np.uint8)
         bits.reshape(-1)[: packed.size] = packed
-    return ort.OrtValue.ortvalue_from_numpy_with_onnx_type(np.ascontiguousarray(bits), number)
+    return ort.OrtValue.ortvalue_from_numpy_with_onnx_type(bits, number)
 
 
 def unwrap(value: Any, dtype: str | None) -> Any:
@@ -92,7 +93,7 @@ def unwrap(value: Any, dtype: str | None) -> Any:
         return value.numpy()
     width, count = OWN[dtype][1], math.prod(value.shape())
     data = ctypes.string_at(value.data_ptr(), (count * width + 7) // 8) if count else b""
-    flat = np.frombuffer(data, np.uint16 if width == 16 else np.uint8)
+    flat: Any = np.frombuffer(data, np.uint16 if width == 16 else np.uint8)
     if width < 8:
         lanes = [(flat >> (i * width)) & ((1 << width) - 1) for i in range(8 // width)]
         flat = np.stack(lanes, axis=-1).reshape(-1)[:count]

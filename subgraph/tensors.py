@@ -112,7 +112,8 @@ def np_dtype(name: str) -> np.dtype[Any]:
     if name in NOT_NUMPY:
         import ml_dtypes
 
-        return np.dtype(getattr(ml_dtypes, name))
+        own: np.dtype[Any] = np.dtype(getattr(ml_dtypes, name))
+        return own
     return np.dtype(name)
 
 

@@ -163,12 +163,12 @@ def read(path: Path) -> Skeleton:
         ModelError: the file is missing, truncated or no ONNX model; names the byte where reading stopped.
     """
     try:
+        if not stat.S_ISREG(path.stat().st_mode):  # before it is opened: that waits for ever where it is a pipe
+            raise ModelError(f"{path} is not a regular file", "name the .onnx file itself")
         with path.open("rb") as file:
-            mode = os.fstat(file.fileno())
-            if not stat.S_ISREG(mode.st_mode):
-                raise ModelError(f"{path} is not a regular file")
-            if mode.st_size > WALK_ABOVE:
-                return _read_large(path, file.fileno(), mode.st_size)
+            size = os.fstat(file.fileno()).st_size
+            if size > WALK_ABOVE:
+                return _read_large(path, file.fileno(), size)
             data = file.read()
     except OSError as e:
         raise ModelError(f"cannot read {path}: {e.strerror or e}", "check the path") from e
@@ -218,7 +218,7 @@ def _read_large(path: Path, handle: int, size: int) -> Skeleton:
     for part in (*rest, *graph, *husks):
         digest.update(part)
     length = sum(len(part) for part in graph)
-    head = file.cut(0, 256)
+    head = file.cut(0, min(size, 256))
     model = _parse(path, b"".join((*rest, *([_tag(GRAPH, length)] if length else []), *graph)), head)
     for husk in husks:
         model.graph.initializer.add().MergeFromString(husk)
@@ -591,7 +591,7 @@ def _headers(tensor: TensorProto, blob: Blob) -> bytes:
     bare = protos().TensorProto.FromString(tensor.SerializeToString())
     for field in ("external_data", "data_location"):
         bare.ClearField(field)
-    inner = bare.SerializeToString(deterministic=True) + _tag(RAW_DATA, blob.length)
+    inner: bytes = bare.SerializeToString(deterministic=True) + _tag(RAW_DATA, blob.length)
     return _tag(INITIALIZER, len(inner) + blob.length) + inner
 
 

@@ -19,7 +19,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import IO, Any
 
-from subgraph.errors import SubcutError, WorkerDied, from_json
+from subgraph.errors import BackendError, OutputError, SubcutError, WorkerDied, from_json
 
 TAIL = 4096  # bytes of the child's standard error that are kept for the message
 MEMORY_SHARE = 0.9  # of the memory that is free now: a damaged size in a model must not take the machine down
@@ -118,6 +118,13 @@ def main() -> None:
             answer = {"error": e.to_json()}
         except MemoryError:
             answer = {"error": {"kind": "ModelError", "what": "running the model needs more memory than is free"}}
+        except OSError as e:  # what reads turns it into an InputError
+            what = f"cannot write the tensors: {e.strerror or e}"  # numpy gives no number when a write falls short
+            hint = "free some space, or choose another folder with -o"
+            answer = {"error": OutputError(what, hint).to_json()}
+        except Exception as e:  # noqa: BLE001 - a mistake of ours; leaving the loop would end in an abort without a word
+            what = f"the process that runs the model failed: {type(e).__name__}: {e}"
+            answer = {"error": BackendError(what, "please report it").to_json()}
         answers.write(json.dumps(answer).encode() + b"\n")
 
 

@@ -1,11 +1,15 @@
-"""What tests share: one process that runs the reference, since starting one takes longer than most tests."""
+"""What tests share: one process that runs the reference, since starting one takes longer than most tests; a network."""
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
+from pathlib import Path
 
+import onnx
 import pytest
 
+from fixtures import resnet50
 from subgraph.capture import Reference
 
 
@@ -14,3 +18,20 @@ def reference() -> Iterator[Reference]:
     """A reference for all tests of a session; not for models that may bring it down."""
     with Reference() as shared:
         yield shared
+
+
+@pytest.fixture(scope="session")
+def resnet(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A narrow ResNet-50 with Caffe's names, on disk."""
+    path = tmp_path_factory.mktemp("model") / "resnet50.onnx"
+    onnx.save(resnet50.build(width=8, size=64, classes=10), path)
+    return path
+
+
+@pytest.fixture
+def here(tmp_path: Path, resnet: Path) -> Path:
+    """A folder with one model in it, where a user stands."""
+    folder = tmp_path / "here"
+    folder.mkdir()
+    os.link(resnet, folder / "resnet50.onnx")
+    return folder

@@ -110,7 +110,7 @@ def _wrap(value: Any, type_text: str) -> Any:
         raise ModelError(f"onnxruntime's Python cannot be fed {type_text} beside a type that numpy lacks")
     if dtype not in NOT_NUMPY:
         return ort.OrtValue.ortvalue_from_numpy(np.asarray(value))
-    bits = np.ascontiguousarray(to_bits(value, dtype))
+    bits = to_bits(value, dtype)
     if dtype in PACKED:  # the buffer of a packed tensor is as long as its shape says; the packed bytes come first
         packed = pack(bits, dtype)
         bits = np.zeros(bits.shape, np.uint8)

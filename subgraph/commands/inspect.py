@@ -4,19 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
 
 import typer
 
-from subgraph import inspect as job
 from subgraph import project
 from subgraph.commands import Result
 from subgraph.commands import options as o
 from subgraph.errors import ModelError, SubcutError, UsageError
 from subgraph.graph import Graph, load
-from subgraph.ranges import Feeding
 from subgraph.tensors import shape_text
 from subgraph.text import big, clean, count
+
+if TYPE_CHECKING:
+    from subgraph.ranges import Feeding
+
+Document: TypeAlias = dict[str, Any]
 
 SHOWN_PROBLEMS = 50  # in the text; the document has them all
 COLUMNS = ("min", "max", "mean", "nan", "inf", "zeros")
@@ -41,10 +44,12 @@ def inspect(
     bgr: o.Bgr = False,
     no_run: Annotated[bool, typer.Option("--no-run", help="Only what the file says; run nothing.")] = False,
 ) -> Result:
-    """Show a model's ops, types, real shapes and ranges, one node, or the edge between two; say what is wrong with it.
+    """Show what is in a model, a node or an edge, and what is wrong with it.
 
-    Exit code 3 if the model is invalid.
+    Ops, types, and the real shape and range of each tensor by running. Exit code 3 if the model is invalid.
     """
+    from subgraph.ranges import Feeding
+
     settings = project.load()
     model, node = _told_apart(model, node, settings)
     if node and (start or end):
@@ -67,7 +72,9 @@ def inspect(
 
 def _document(
     graph: Graph, node: str | None, start: Sequence[str], end: Sequence[str], fed: Feeding | None
-) -> job.Document:
+) -> Document:
+    from subgraph import inspect as job
+
     if node:
         return job.nodes(graph, node, fed)
     if not start and not end:
@@ -92,14 +99,14 @@ def _told_apart(model: str | None, node: str | None, settings: project.Project) 
 # ---------------------------------------------------------------------------------------------------- text
 
 
-def text(document: job.Document) -> str:
+def text(document: Document) -> str:
     """The document for people: what is wrong first, then one table."""
     parts = {"model": _whole, "node": _nodes, "region": _region}
     blocks = [_head(document), _problems(document), parts[document["view"]](document), _notes(document)]
     return "\n".join(line for block in blocks for line in block)
 
 
-def _head(document: job.Document) -> Iterable[str]:
+def _head(document: Document) -> Iterable[str]:
     m = document["model"]
     size = _size(m["bytes"]) + (f" + {_size(m['external_bytes'])} outside" if m["external_bytes"] else "")
     opsets = ", ".join(f"{clean(domain)} {version}" for domain, version in m["opsets"].items()) or "none"
@@ -108,14 +115,14 @@ def _head(document: job.Document) -> Iterable[str]:
     yield f"{clean(Path(m['path']).name)}   {' · '.join(words)}"
 
 
-def _problems(document: job.Document) -> Iterable[str]:
+def _problems(document: Document) -> Iterable[str]:
     fatal = [p for p in document["problems"] if p["fatal"]]
     if fatal:
         yield f"INVALID: {count(len(fatal), 'problem')}"
         yield from _listed(fatal)
 
 
-def _notes(document: job.Document) -> Iterable[str]:
+def _notes(document: Document) -> Iterable[str]:
     small = [p for p in document["problems"] if not p["fatal"]]
     if small or document["notes"]:
         yield "notes"
@@ -123,7 +130,7 @@ def _notes(document: job.Document) -> Iterable[str]:
         yield from (f"  {clean(note)}" for note in document["notes"])
 
 
-def _listed(problems: Sequence[job.Document]) -> Iterable[str]:
+def _listed(problems: Sequence[Document]) -> Iterable[str]:
     for p in problems[:SHOWN_PROBLEMS]:
         yield f"  {p['kind']:<9}  {clean(p['what'])}"
         if p["hint"]:
@@ -132,7 +139,7 @@ def _listed(problems: Sequence[job.Document]) -> Iterable[str]:
         yield f"  … and {len(problems) - SHOWN_PROBLEMS} more (--json has them all)"
 
 
-def _whole(document: job.Document) -> Iterable[str]:
+def _whole(document: Document) -> Iterable[str]:
     ops, weights = document["ops"], document["weights"]
     kinds = " · ".join(f"{_op(op)} {op['count']}" for op in ops)
     yield f"ops      {count(sum(op['count'] for op in ops), 'node')}: {kinds}"
@@ -158,7 +165,7 @@ def _whole(document: job.Document) -> Iterable[str]:
     yield from _table(["#", "node", "op", *_TENSOR], rows)
 
 
-def _nodes(document: job.Document) -> Iterable[str]:
+def _nodes(document: Document) -> Iterable[str]:
     for node in document["nodes"]:
         yield _node(node)
         for name, value in node["attributes"].items():
@@ -166,7 +173,7 @@ def _nodes(document: job.Document) -> Iterable[str]:
         yield from _edges(node["inputs"], (), node["outputs"])
 
 
-def _region(document: job.Document) -> Iterable[str]:
+def _region(document: Document) -> Iterable[str]:
     if "start" not in document:  # the graph is too broken to have one
         return
     names = " → ".join(clean(", ".join(document[key])) or f"the {key}" for key in ("start", "end"))
@@ -184,9 +191,7 @@ def _region(document: job.Document) -> Iterable[str]:
     yield from (f"  {_node(n)}" for n in document["nodes"])
 
 
-def _edges(
-    inputs: Iterable[job.Document], shapes: Iterable[job.Document], outputs: Iterable[job.Document]
-) -> Iterable[str]:
+def _edges(inputs: Iterable[Document], shapes: Iterable[Document], outputs: Iterable[Document]) -> Iterable[str]:
     rows = [["in", *_tensor(t), f"from {_maker(t['made_by'])}"] for t in inputs]
     rows += [["shape", *_tensor(t), f"from {_maker(t['made_by'])}, frozen in a cut"] for t in shapes]
     for t in outputs:
@@ -201,18 +206,18 @@ def _maker(made_by: Any) -> str:
     return {"input": "the model's input", "weight": "a weight", None: "nobody"}[made_by]
 
 
-def _node(node: job.Document) -> str:
+def _node(node: Document) -> str:
     return f"{clean(node['label'])} ({_op(node)})"
 
 
-def _op(node: job.Document) -> str:
+def _op(node: Document) -> str:
     return clean(f"{node['domain']}.{node['op']}" if node["domain"] else node["op"])
 
 
 _TENSOR = ("tensor", "type", "shape", "declared", *COLUMNS)
 
 
-def _tensor(t: job.Document) -> list[str]:
+def _tensor(t: Document) -> list[str]:
     """The cells of one tensor: what is known of it, what is declared where that says less or something else, range."""
     shape = _shape(t["shape"])
     declared = ""

@@ -21,7 +21,8 @@ def complete_nodes(ctx: typer.Context, incomplete: str) -> list[str]:
     """Node names of the model on the command line, for TAB; tensor names behind `tensor:`."""
     from subgraph import wire
 
-    given = ctx.params.get("model")
+    # In front of an option that lacks its value, typer leaves the arguments as they are.
+    given = ctx.params.get("model") or next(iter(ctx.args), None)
     try:
         model, _ = project.find_model(os.path.expandvars(os.path.expanduser(given)) if given else None)  # noqa: PTH111
         nodes = wire.read(model).model.graph.node
@@ -82,7 +83,7 @@ Dtype = Annotated[
     str | None, typer.Option("--dtype", metavar="float16", help="Element type of the .bin files; losses are counted.")
 ]
 Layout = Annotated[str | None, typer.Option("--layout", metavar="NHWC", help="Layout of the .bin files: NHWC or NCHW.")]
-Force = Annotated[bool, typer.Option("--force", help="Replace what stands in the way, whatever it is.")]
+Force = Annotated[bool, typer.Option("--force", help="Replace another result that stands in the way.")]
 
 
 def model_of(given: str | None, settings: project.Project) -> Path:

@@ -1,0 +1,96 @@
+"""The `subcut` command as a process of its own, for tests of what a user meets."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import onnx
+from onnx import TensorProto, helper
+
+SUBCUT = Path(sys.executable).with_name("subcut")
+PATIENCE = 60  # seconds
+
+
+@dataclass(frozen=True)
+class Done:
+    """What a command line did."""
+
+    code: int
+    out: str
+    err: str
+
+    @property
+    def document(self) -> dict[str, Any]:
+        """Standard output, which must be exactly one JSON document."""
+        found = json.loads(self.out, parse_constant=_not_json)
+        assert isinstance(found, dict)
+        return found
+
+
+def _not_json(word: str) -> None:
+    raise AssertionError(f"{word} is not JSON")
+
+
+def environment(more: Mapping[str, str] | None = None) -> dict[str, str]:
+    """Ours without what would change how subcut behaves."""
+    noisy = ("SUBCUT_", "_SUBCUT_", "COMP_")
+    plain = {k: v for k, v in os.environ.items() if not k.startswith(noisy)}
+    for name in ("NO_COLOR", "FORCE_COLOR", "TERM", "COLUMNS", "PYTHONIOENCODING"):
+        plain.pop(name, None)
+    return plain | {"HOME": "/nonexistent"} | dict(more or {})
+
+
+def subcut(*words: str | Path, cwd: Path, env: Mapping[str, str] | None = None, **more: Any) -> Done:
+    """Run one command line to its end."""
+    done = subprocess.run(
+        [SUBCUT, *words],
+        cwd=cwd,
+        env=environment(env),
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE,
+        check=False,
+        **({"stdin": subprocess.DEVNULL} | more),
+    )
+    assert "Traceback" not in done.stderr, done.stderr
+    return Done(done.returncode, done.stdout, done.stderr)
+
+
+def tree(folder: Path) -> dict[str, bytes]:
+    """Every file below a folder, hidden ones too."""
+    return {p.relative_to(folder).as_posix(): p.read_bytes() for p in sorted(folder.rglob("*")) if p.is_file()}
+
+
+def manifest(folder: Path) -> dict[str, Any]:
+    """A result's manifest; every file that it lists must be there, and no other."""
+    found = json.loads((folder / "manifest.json").read_text(encoding="utf-8"))
+    assert isinstance(found, dict)
+    assert sorted(found["files"]) == sorted(tree(folder))
+    return found
+
+
+def chain(
+    path: Path, names: list[str], tensors: list[str] | None = None, source: str = "in", sink: str = "out"
+) -> Path:
+    """A model of unary nodes with these names, each reading the one before; `tensors`: their outputs but the last."""
+    made = [*(tensors or [f"t{i}" for i in range(len(names) - 1)]), sink]
+    reads = [source, *made]
+    ops = ["Abs", "Neg", "Relu"]
+    nodes = [helper.make_node(ops[i % 3], [reads[i]], [made[i]], name=name) for i, name in enumerate(names)]
+    shape = [1, 3]
+    graph = helper.make_graph(
+        nodes,
+        "chain",
+        [helper.make_tensor_value_info(source, TensorProto.FLOAT, shape)],
+        [helper.make_tensor_value_info(sink, TensorProto.FLOAT, shape)],
+    )
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    onnx.save(model, path)
+    return path

@@ -1,0 +1,97 @@
+"""The README is true: its commands run and print what it says, its Python runs, its names exist."""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from fixtures.resnet50 import build
+
+ROOT = Path(__file__).resolve().parent.parent
+README = (ROOT / "README.md").read_text(encoding="utf-8")
+BIN = Path(sys.executable).parent
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with the one model that the README speaks of, at full size."""
+    place = tmp_path_factory.mktemp("readme")
+    (place / "resnet50.onnx").write_bytes(build().SerializeToString())
+    return place
+
+
+def _blocks(language: str) -> list[str]:
+    return re.findall(rf"```{language}\n(.*?)```", README, re.DOTALL)
+
+
+def _console() -> list[tuple[str, str]]:
+    """(command, what it prints) of each console block."""
+    pairs = []
+    for block in _blocks("console"):
+        for part in re.split(r"^\$ ", block, flags=re.MULTILINE)[1:]:
+            command, _, output = part.partition("\n")
+            pairs.append((command, output.strip()))
+    return pairs
+
+
+def _run(command: str, folder: Path) -> str:
+    first, *rest = shlex.split(command)
+    environment = {k: v for k, v in os.environ.items() if not k.startswith("SUBCUT_")}
+    done = subprocess.run(
+        [str(BIN / first), *rest],
+        cwd=folder,
+        env=environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        check=False,
+        timeout=120,
+    )
+    assert done.returncode == 0, done.stdout
+    return done.stdout.strip()
+
+
+def test_console_blocks_print_what_the_readme_says(folder: Path) -> None:
+    pairs = _console()
+    assert len(pairs) >= 3
+    for command, output in pairs:
+        assert _run(command, folder) == output, command
+
+
+def test_python_block_runs(folder: Path) -> None:
+    (block,) = _blocks("python")
+    done = subprocess.run(
+        [sys.executable, "-c", block + "\nassert t['conv1'].shape == (1, 64, 112, 112)\n"],
+        cwd=folder,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=120,
+    )
+    assert done.returncode == 0, done.stderr
+    assert (folder / "piece.onnx").exists()
+
+
+def test_commands_and_options_in_the_readme_exist(folder: Path) -> None:
+    pages = {
+        command: subprocess.run(
+            [str(BIN / "subcut"), command, "--help"], capture_output=True, text=True, check=True, timeout=60
+        ).stdout
+        for command in ("cut", "dump", "export", "inspect")
+    }
+    everything = "".join(pages.values()) + _run("subcut --help", folder)
+    for command in re.findall(r"^subcut (\w+) ", README, re.MULTILINE):
+        assert command in {*pages, "MODEL"}
+    for option in set(re.findall(r"(?<![\w-])--[a-z][a-z-]+", README)):
+        assert option in everything, option
+
+
+def test_make_targets_in_the_readme_exist() -> None:
+    targets = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(encoding="utf-8"), re.MULTILINE))
+    assert set(re.findall(r"make ([a-z-]+)", README)) <= targets
