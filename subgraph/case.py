@@ -173,7 +173,7 @@ def store(
     (work / target).mkdir(parents=True, exist_ok=True)
     for file in found.files:
         (shutil.copyfile if keep else shutil.move)(source / file, work / target / file)
-    moved = found.within(target)
+    moved = found if target == "." else found.within(target)
     files: list[dict[str, Any]] = [
         {"file": f, "format": "npy", "dtype": found.dtype, "shape": list(s), "layout": ""}
         for f, s in zip(moved.files, moved.shapes, strict=True)

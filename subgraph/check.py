@@ -26,7 +26,8 @@ def check(
 ) -> dict[str, Any]:
     """{"status": "identical" | "rounding" | "unrepeatable" | "different", "what": in words, "outputs": how far}.
 
-    `model` is the cut on disk. `folders` hold the captured files of each sample; `again(k, into)` runs the ancestors anew.
+    `model` is the cut on disk. `folders` hold the captured files of each sample; `again(k, into)` runs the ancestors
+    anew.
     """
     reference.load("cut", model)
     stems = {n: f"check{i}" for i, n in enumerate(cut.outputs)}
@@ -42,19 +43,21 @@ def check(
     if not far:
         return {"status": "identical", "what": "the cut alone gives the full model's values: bit-identical"}
     worst = max(far, key=lambda d: float(d["relative"]))
+    # JSON has no infinity
+    outputs = [{k: None if v == float("inf") else v for k, v in d.items()} for d in far]
     how = f"'{worst['name']}' differs by {worst['max_abs']:.1e} of {worst['scale']:.3g}" if worst["comparable"] else (
         f"'{worst['name']}' has another type or shape"
     )  # fmt: skip
     if worst["comparable"] and worst["relative"] <= HALF_ROUNDINGS and _has_half(cut, samples):
         why = "onnxruntime keeps float32 between float16 nodes"
-        return {"status": "rounding", "what": f"{how}: one fp16 rounding ({why})", "outputs": far}
+        return {"status": "rounding", "what": f"{how}: one fp16 rounding ({why})", "outputs": outputs}
     if not _repeats(samples, folders, again):
         return {
             "status": "unrepeatable",
             "what": f"{how}: the reference itself gives other values each time",
-            "outputs": far,
+            "outputs": outputs,
         }
-    return {"status": "different", "what": f"{how}: the cut does NOT give the full model's values", "outputs": far}
+    return {"status": "different", "what": f"{how}: the cut does NOT give the full model's values", "outputs": outputs}
 
 
 def _difference(want: Record, got: Record, folder: Path) -> dict[str, Any] | None:

@@ -19,7 +19,7 @@ Document = dict[str, Any]
 def model(graph: Graph) -> Document:
     """File, sizes in bytes, versions, producer, metadata."""
     m = graph.model
-    outside = [t for t in graph.weights.values() if any(e.key == "location" and e.value for e in t.external_data)]
+    outside = [t for t in graph.weights.values() if wire.is_outside(t)]
     return {
         "path": str(graph.path),
         "bytes": graph.skeleton.size,

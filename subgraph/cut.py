@@ -76,11 +76,7 @@ class Cut:
         """Write the model; weights that were in external files get a `.data` file beside it. Returns the files."""
         model = wire.protos().ModelProto()
         model.CopyFrom(self.model)
-        return wire.write(model, self.graph.path, Path(path), external=any(map(_is_outside, self.weights)))
-
-
-def _is_outside(tensor: wire.TensorProto) -> bool:
-    return any(e.key == "location" and e.value for e in tensor.external_data)
+        return wire.write(model, self.graph.path, Path(path), external=any(map(wire.is_outside, self.weights)))
 
 
 def cut(
@@ -260,7 +256,7 @@ def _add_weight(graph: Graph, name: str, out: wire.GraphProto) -> None:
         out.sparse_initializer.append(graph.sparse[name])
         return
     source = graph.weights[name]
-    if wire.on_disk(source) and _is_outside(source) and wire.nbytes(source) < wire.HUSK_ABOVE:
+    if wire.is_outside(source) and wire.nbytes(source) < wire.HUSK_ABOVE:
         source = wire.load_raw(source, graph.path)
     out.initializer.add().MergeFromString(source.SerializeToString())
 

@@ -159,7 +159,7 @@ def _export_one(
     opposite = {"NHWC": "NCHW", "NCHW": "NHWC"}.get(form.layout, "NCHW")
     array, loss, layout = convert(item.read(base), form, item.layout or opposite)
     dtype = form.dtype or item.dtype
-    known = layout if form.layout or item.layout == "NHWC" else ""
+    known = layout if array.ndim in (4, 5) and (form.layout or item.layout == "NHWC") else ""
     for kind in formats:
         target = Path(item.file).with_suffix(f".{kind}")
         (work / target).parent.mkdir(parents=True, exist_ok=True)

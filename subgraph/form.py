@@ -39,9 +39,9 @@ class Loss:
     """What a conversion of the element type lost.
 
     Attributes:
-        overflowed: finite values that became infinite or were clipped to the type's range.
+        overflowed: finite values that became infinite or NaN, or were clipped to the type's range.
         vanished: non-zero values that became zero.
-        invalid: NaN or infinite values that an integer cannot hold (they became 0 or the range's end).
+        invalid: NaN or infinite values that the type does not have (they became 0 or the range's end).
         max_abs: largest difference among the others; scale: the largest magnitude of the original.
     """
 
@@ -107,39 +107,60 @@ def _cast(array: np.ndarray[Any, Any], dtype: str) -> tuple[np.ndarray[Any, Any]
     import numpy as np
 
     want = tensors.np_dtype(dtype)
-    wide = array.astype(np.float64) if not np.iscomplexobj(array) else array.astype(np.complex128)
+    if np.iscomplexobj(array) and want.kind != "c":
+        raise UsageError(f"complex values cannot be converted to {dtype}", "leave --dtype out")
+    wide = array.astype(np.complex128 if want.kind == "c" else np.float64)
     finite = np.isfinite(wide)
     with np.errstate(all="ignore"):
         if dtype == "bool":
-            out = wide != 0
+            out, over = wide != 0, np.zeros(array.shape, bool)
         elif "int" in dtype:
-            low, high = _int_range(dtype)
-            rounded = np.rint(np.nan_to_num(wide.real, nan=0.0, posinf=high, neginf=low))
-            out = np.clip(rounded, low, high).astype(want)
+            out, over = _to_integers(array, dtype)
         else:
-            out = array.astype(want)
+            out, over = array.astype(want), _beyond(wide, dtype)
         back = out.astype(wide.dtype)
-    clipped = finite & (np.abs(back - wide) > 0.5) if "int" in dtype else finite & ~np.isfinite(back)
-    if "int" in dtype:
-        clipped &= (wide.real < low - 0.5) | (wide.real > high + 0.5)
-    vanished = finite & (wide != 0) & (back == 0)
-    counted = finite & ~clipped & np.isfinite(back)
-    error = np.abs(back - wide)[counted]
+    over = finite & (over | ~np.isfinite(back))
+    counted = finite & ~over
     return out, Loss(
         count=array.size,
-        overflowed=int(clipped.sum()),
-        vanished=int(vanished.sum()),
-        invalid=int((~finite).sum()) if "int" in dtype or dtype == "bool" else 0,
-        max_abs=float(error.max(initial=0.0)),
+        overflowed=int(over.sum()),
+        vanished=int((counted & (wide != 0) & (back == 0)).sum()),
+        invalid=int((~finite & np.isfinite(back)).sum()),
+        max_abs=float(np.abs(back[counted] - wide[counted]).max(initial=0.0)),
         scale=float(np.abs(wide[finite]).max(initial=0.0)),
     )
 
 
-def _int_range(dtype: str) -> tuple[float, float]:
+def _to_integers(array: np.ndarray[Any, Any], dtype: str) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
+    """Rounded to the nearest (half to even) and clipped to the type's range, NaN as 0; and where it was clipped.
+
+    In integers throughout: float64 holds neither 2⁶³ - 1 nor 2⁶⁴ - 1.
+    """
+    import numpy as np
+
     bits = wire.TYPES[wire.TYPE_NUMBERS[dtype]][1]
-    if dtype.startswith("u"):
-        return 0.0, float(2**bits - 1)
-    return float(-(2 ** (bits - 1))), float(2 ** (bits - 1) - 1)
+    low, high = (0, 2**bits - 1) if dtype.startswith("u") else (-(2 ** (bits - 1)), 2 ** (bits - 1) - 1)
+    if array.dtype.kind in "iu":
+        over, under, whole = array > high, array < low, array
+    else:
+        near = np.rint(np.nan_to_num(array.astype(np.float64), nan=0.0, posinf=np.inf, neginf=-np.inf))
+        over, under = near >= float(high + 1), near < float(low)
+        whole = np.where(over | under, 0, near)
+    out = whole.astype(np.uint64 if dtype.startswith("u") else np.int64)
+    out[over], out[under] = high, low
+    return out.astype(tensors.np_dtype(dtype)), over | under
+
+
+def _beyond(wide: np.ndarray[Any, Any], dtype: str) -> np.ndarray[Any, Any]:
+    """Which values lie more than half a step above the largest of a float type: some types stay there silently."""
+    import ml_dtypes
+    import numpy as np
+
+    info = (ml_dtypes if dtype in tensors.NOT_NUMPY else np).finfo(tensors.np_dtype(dtype))
+    largest = float(info.max)
+    step = math.ldexp(float(info.eps), math.frexp(largest)[1] - 1)  # between the largest and the one below it
+    found: np.ndarray[Any, Any] = np.abs(wide) > largest + step / 2
+    return found
 
 
 def raw_bytes(array: np.ndarray[Any, Any], dtype: str) -> bytes:

@@ -22,15 +22,15 @@ if TYPE_CHECKING:
 Value: TypeAlias = "np.ndarray[Any, Any] | list[np.ndarray[Any, Any]] | None"
 Tensors: TypeAlias = "Mapping[str, Value]"
 
-OWN = frozenset(name for name, _ in wire.TYPES.values() if name.startswith(("bfloat", "float8", "float4")))
-PACKED = frozenset(("int4", "uint4", "int2", "uint2", "float4_e2m1fn"))  # less than a byte per element
+OWN = frozenset(name for name, _ in wire.TYPES.values() if name.startswith(("bfloat", "float4_", "float6_", "float8_")))
+PACKED = frozenset(name for name, bits in wire.TYPES.values() if 0 < bits < 8)
 NOT_NUMPY = OWN | PACKED
 
 # onnxruntime and onnx.proto call element types by these names inside "tensor(…)".
 PROTO_NAMES = {
     "float32": "float", "float64": "double", "float8_e4m3fn": "float8e4m3fn", "float8_e4m3fnuz": "float8e4m3fnuz",
     "float8_e5m2": "float8e5m2", "float8_e5m2fnuz": "float8e5m2fnuz", "float4_e2m1fn": "float4e2m1",
-    "float8_e8m0fnu": "float8e8m0",
+    "float8_e8m0fnu": "float8e8m0", "float6_e2m3fn": "float6e2m3", "float6_e3m2fn": "float6e3m2",
 }  # fmt: skip
 _FROM_PROTO = {PROTO_NAMES.get(name, name): name for name in wire.TYPE_NUMBERS}
 

@@ -3,7 +3,7 @@
 Insight: protobuf is a list of tagged, length-prefixed fields. Above `WALK_ABOVE` bytes we walk the top level and the
 graph level of the file, skip the payload of each large initializer by its length, and hand all the rest to the
 generated classes. What was skipped stands in the model as a *husk*: an ordinary TensorProto with
-`data_location = EXTERNAL` whose location is empty, which says "in the model file itself, at this offset". So weights
+`data_location = EXTERNAL` whose location is `HERE`, which says "in the model file itself, at this offset". So weights
 inside the file and weights in external files are one thing to everybody else.
 
 `onnx_ml_pb2` is loaded without the `onnx` package around it (0.02 s against 0.18); a later `import onnx` gives the very
@@ -56,9 +56,10 @@ _GRAPH_PARTS = {1: "NodeProto", 5: "TensorProto", 11: "ValueInfoProto", 12: "Val
                 15: "SparseTensorProto", 16: "StringStringEntryProto"}  # fmt: skip
 _COMPARE = "compare its size and checksum with the original"
 EXTERNAL = 1  # TensorProto.DataLocation
+HERE = "\0"  # location of a husk: a name that no file can have
 STRING = 8  # TensorProto.DataType
 
-# TensorProto.DataType -> (numpy or ml_dtypes name, bits of one element), onnx.proto3 of IR 13.
+# TensorProto.DataType -> (numpy or ml_dtypes name, bits of one element), onnx.proto3 of IR 14.
 TYPES: dict[int, tuple[str, int]] = {
     1: ("float32", 32), 2: ("uint8", 8), 3: ("int8", 8), 4: ("uint16", 16), 5: ("int16", 16),
     6: ("int32", 32), 7: ("int64", 64), 8: ("string", 0), 9: ("bool", 8), 10: ("float16", 16),
@@ -66,6 +67,7 @@ TYPES: dict[int, tuple[str, int]] = {
     15: ("complex128", 128), 16: ("bfloat16", 16), 17: ("float8_e4m3fn", 8), 18: ("float8_e4m3fnuz", 8),
     19: ("float8_e5m2", 8), 20: ("float8_e5m2fnuz", 8), 21: ("uint4", 4), 22: ("int4", 4),
     23: ("float4_e2m1fn", 4), 24: ("float8_e8m0fnu", 8), 25: ("uint2", 2), 26: ("int2", 2),
+    27: ("float6_e2m3fn", 6), 28: ("float6_e3m2fn", 6),
 }  # fmt: skip
 TYPE_NUMBERS = {name: number for number, (name, _) in TYPES.items()}
 
@@ -253,7 +255,7 @@ def _husk(file: _File, begin: int, end: int) -> bytes | None:
         return None
     kept.append(file.cut(start, end))
     tensor = _decode(file.path, b"".join(kept), slim("TensorProto"))
-    point_to(tensor, "", *raw)
+    point_to(tensor, HERE, *raw)
     return bytes(tensor.SerializeToString(deterministic=True))
 
 
@@ -411,7 +413,7 @@ def to_onnx(model: ModelProto, path: Path) -> ModelProto:
 
 
 def point_to(tensor: TensorProto, location: str, offset: int, length: int) -> None:
-    """Make `tensor` external: its bytes lie at `offset` of `location` (empty: of the model file itself)."""
+    """Make `tensor` external: its bytes lie at `offset` of `location` (`HERE`: of the model file itself)."""
     tensor.ClearField("raw_data")
     tensor.ClearField("external_data")
     tensor.data_location = EXTERNAL
@@ -423,6 +425,11 @@ def point_to(tensor: TensorProto, location: str, offset: int, length: int) -> No
 def on_disk(tensor: TensorProto) -> bool:
     """Are the bytes of this weight in a file rather than in the message?"""
     return bool(tensor.data_location == EXTERNAL)
+
+
+def is_outside(tensor: TensorProto) -> bool:
+    """Are they in another file than the model's own?"""
+    return on_disk(tensor) and not any(e.key == "location" and e.value == HERE for e in tensor.external_data)
 
 
 def elements(tensor: TensorProto) -> int:
@@ -462,16 +469,16 @@ def locate(tensor: TensorProto, model: Path) -> Blob:
         offset, length = int(entries.get("offset", "0")), int(entries.get("length", want))
     except ValueError:
         raise DataError(f"weight '{tensor.name}': offset or length in {location!r} is no number") from None
-    file = _inside(tensor.name, location, model) if location else model
+    file, shown = (model, model.name) if location == HERE else (_inside(tensor.name, location, model), location)
     if length != want:
         raise DataError(
-            f"weight '{tensor.name}': {length} bytes in {location or model.name!r}, its type and shape need {want}",
+            f"weight '{tensor.name}': {length} bytes in {shown!r}, its type and shape need {want}",
             "the model and its data do not belong together",
         )
     have = file.stat().st_size
     if offset < 0 or offset + length > have:
         raise DataError(
-            f"weight '{tensor.name}': bytes {offset}…{offset + length} of {location or model.name!r}, "
+            f"weight '{tensor.name}': bytes {offset}…{offset + length} of {shown!r}, "
             f"which is too short: it has {have}",
             "copy the data file again; it may be truncated",
         )
@@ -482,6 +489,8 @@ def _inside(name: str, location: str, model: Path) -> Path:
     """The real file of an external location, which must not lead out of the model's folder."""
     folder = model.parent.resolve()
     refuse = f"weight '{name}': external data {location!r}"
+    if not location:
+        raise DataError(f"weight '{name}': its external data names no file", "the model is damaged: export it again")
     parts = location.replace("\\", "/").split("/")
     if "\0" in location or location.startswith(("/", "\\")) or ":" in parts[0]:
         raise DataError(f"{refuse} is an absolute path", "only files inside the model's folder are read")

@@ -126,14 +126,16 @@ def test_a_type_is_found_by_a_name_of_any_length(tmp_path: Path, length: int) ->
     """Names are compared before a value_info is decoded; a length above 127 takes two bytes there."""
     name = "ü" * (length // 2) + "n" * (length % 2)
     info = helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT16, [3])
-    g = written.load(tmp_path, "g (float[2] x) => (float[2] y) { y = Relu(x) }", lambda m: m.graph.value_info.append(info))
+    g = written.load(
+        tmp_path, "g (float[2] x) => (float[2] y) { y = Relu(x) }", lambda m: m.graph.value_info.append(info)
+    )
     assert g.types([name])[name].tensor_type.elem_type == onnx.TensorProto.FLOAT16
     assert g.types(["other"]) == {}
 
 
 # ---------------------------------------------------------------------------------------------------- random nodes
 
-NOISE = 'noise (v) => (r) { n = RandomNormalLike(v)  r = Add(v, n) }'
+NOISE = "noise (v) => (r) { n = RandomNormalLike(v)  r = Add(v, n) }"
 
 
 @pytest.mark.parametrize(
@@ -348,7 +350,9 @@ def test_an_exact_name_comes_before_all_else(tmp_path: Path) -> None:
 
 
 @settings(max_examples=100, deadline=None, derandomize=True, database=None)
-@given(st.lists(st.sampled_from(["", "a", "b", "conv1", "Relu", "a/b:0", "ü ñ", "*", "node:a"]), min_size=1, max_size=8))
+@given(
+    st.lists(st.sampled_from(["", "a", "b", "conv1", "Relu", "a/b:0", "ü ñ", "*", "node:a"]), min_size=1, max_size=8)
+)
 def test_what_a_label_shows_can_be_typed_back(tmp_path_factory: pytest.TempPathFactory, names: list[str]) -> None:
     nodes = [helper.make_node("Relu", [f"t{i}"], [f"t{i + 1}"], name=name) for i, name in enumerate(names)]
     x, y = (helper.make_tensor_value_info(f"t{i}", onnx.TensorProto.FLOAT, [1]) for i in (0, len(names)))

@@ -285,7 +285,10 @@ def test_a_full_disk_keeps_the_old_result(here: Path, small_disk: Callable[[str]
     disk = small_disk("size=250k")
     assert subcut(*EDGE, "-o", disk, cwd=here).code == 0
     before = tree(disk)
-    (disk / "ballast").write_bytes(bytes(100 << 10))
+    with contextlib.suppress(OSError), (disk / "ballast").open("wb", buffering=0) as ballast:
+        while True:
+            ballast.write(bytes(4096))
+    os.truncate(disk / "ballast", (disk / "ballast").stat().st_size - (40 << 10))
     done = subcut(*EDGE, "-o", disk, "--seed", "1", "--force", cwd=here)
     assert done.code == 1
     assert {k: v for k, v in tree(disk).items() if k != "ballast"} == before
@@ -364,7 +367,7 @@ def test_the_same_at_once_succeeds(here: Path, mark: dict[str, str]) -> None:
     [
         ("os.kill(os.getpid(), signal.SIGSEGV)", "was ended by SIGSEGV"),
         ("os.kill(os.getpid(), signal.SIGKILL)", "was ended by SIGKILL"),
-        ("print('last words', file=sys.stderr); os.abort()", "was ended by SIGABRT: last words"),
+        ("print('last words', file=sys.stderr); os.abort()", "was ended by SIGABRT: .*last words"),
         ("os._exit(3)", "ended with exit code 3"),
         ("raise KeyError('no such thing')", "failed: KeyError: 'no such thing'"),
     ],
@@ -372,8 +375,7 @@ def test_the_same_at_once_succeeds(here: Path, mark: dict[str, str]) -> None:
 def test_a_crashing_runtime_is_told(body: str, says: str, here: Path, tmp_path: Path, mark: dict[str, str]) -> None:
     done = subcut(*EDGE, cwd=here, env=mark | fake(tmp_path / "fake", body))
     assert (done.code, done.out) == (4, "")
-    assert says in done.err
-    assert "the process that" in done.err
+    assert re.search(f"the process that .*{says}", done.err), done.err
     assert [p.name for p in here.iterdir()] == ["resnet50.onnx"]
 
 
@@ -423,8 +425,7 @@ def test_hostile_weights_are_refused(kind: str, words: tuple[str, ...], tmp_path
     before = sorted(p.name for p in folder.iterdir())
     done = subcut("model.onnx", "-s", "relu", "-e", "add", *words, cwd=folder, env=mark)
     assert (done.code, done.out) == (3, ""), done
-    assert re.match(r"error: .*\n  \S.*\n$", done.err), done.err
-    assert "'w'" in done.err
+    assert re.match(r"error: .*'w'.*\n(  \S.*\n)?$", done.err), done.err
     assert sorted(p.name for p in folder.iterdir()) == before
 
 

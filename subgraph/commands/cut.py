@@ -152,10 +152,11 @@ def _text(extracted: Case) -> str:
     m = extracted.manifest
     region = m["region"]
     head = _headline(region["start"], region["end"], len(region["nodes"]), len(m["inputs"]), len(m["outputs"]))
-    lines = [f"{head} · {big(region['parameters'])} parameters"]
+    lines = [f"{head} · {big(region['parameters'])} parameter{'' if region['parameters'] == 1 else 's'}"]
     lines += _remarks(region)
     if m["samples"]:
-        lines.append(f"inputs  captured by running the {count(m['above'], 'node')} above on the reference ({_fed(m)})")
+        above = f"captured by running the {count(m['above'], 'node')} above on the reference"
+        lines.append(f"inputs  {above if m['above'] else 'of the model itself'} ({_fed(m)})")
     rows = [("in", t) for t in m["inputs"]] + [("out", t) for t in m["outputs"]]
     width = max((len(clean(t["name"])) for _, t in rows), default=0)
     kinds = max((len(t["dtype"]) for _, t in rows), default=0)
