@@ -11,7 +11,7 @@ import logging
 import os
 import shutil
 import tempfile
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
@@ -21,7 +21,6 @@ from subgraph import inputs as feeding
 from subgraph import region as regions
 from subgraph import wire
 from subgraph.cut import build
-from subgraph.errors import ModelError
 from subgraph.graph import Graph
 from subgraph.tensors import Record, Tensors, load
 from subgraph.worker import Worker
@@ -106,7 +105,7 @@ def record(
     aside = into / "above"
     aside.mkdir()
     try:
-        _write_above(reference, graph, above, [n for n in stems if n in graph.maker], aside)
+        _write_above(reference, graph, above, stems, aside)
         found = []
         for k, sample in enumerate(samples):
             found.append(_record_one(reference, stems, sample, into / str(k)))
@@ -127,13 +126,12 @@ def _record_one(reference: Reference, stems: Mapping[str, str], sample: feeding.
 
 
 def _write_above(
-    reference: Reference, graph: Graph, above: regions.Region, outputs: Sequence[str], aside: Path
+    reference: Reference, graph: Graph, above: regions.Region, tensors: Iterable[str], aside: Path
 ) -> None:
-    needed = (*above.inputs, *above.shapes)
-    types = graph.types(needed)
-    model, _ = build(graph, above, needed, outputs, types, {})
-    if not outputs:  # only inputs are wanted: onnxruntime still wants a model that takes them
-        raise ModelError("nothing to run: the tensors are inputs of the model")
+    fed = [n for n in tensors if n in graph.inputs]  # such among them as nothing above the others reads
+    needed = tuple(dict.fromkeys((*above.inputs, *above.shapes, *fed)))
+    outputs = [n for n in tensors if n in graph.maker] or fed[:1]  # a model that only takes inputs is none
+    model, _ = build(graph, above, needed, outputs, graph.types(needed), {})
     path = aside / "above.onnx"
     weights = [t for t in model.graph.initializer if wire.on_disk(t)]
     if weights and all(_in_place(t, graph.path) for t in weights):

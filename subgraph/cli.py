@@ -27,8 +27,8 @@ from subgraph.commands.cut import cut
 from subgraph.commands.dump import dump
 from subgraph.commands.export import export
 from subgraph.commands.inspect import inspect
-from subgraph.errors import OutputError, SubcutError
-from subgraph.text import clean, clean_lines
+from subgraph.errors import OutputError, SubcutError, UsageError
+from subgraph.text import clean, clean_lines, is_text
 
 COMMANDS: dict[str, Callable[..., Result]] = {"cut": cut, "dump": dump, "export": export, "inspect": inspect}
 FLAGS = frozenset(("--json", "-v", "--verbose", "-q", "--quiet", "--progress", "--no-progress"))
@@ -79,6 +79,9 @@ class Group(typer.core.TyperGroup):
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         _taken_as_they_are(self.get_params(ctx))
+        for word in args:
+            if not is_text(word):
+                raise UsageError(f"'{word}' is not UTF-8", "rename it; neither ONNX nor JSON can hold such a name")
         return super().parse_args(ctx, arrange(args, set(self.commands)))
 
     def shell_complete(self, ctx: Any, incomplete: str) -> list[Any]:
@@ -175,7 +178,7 @@ class _Lines(logging.StreamHandler[Any]):
 
     def emit(self, record: logging.LogRecord) -> None:
         step, of = getattr(record, "step", 0), getattr(record, "of", 0)
-        if not step or not self.stream.isatty() or os.environ.get("TERM") == "dumb":
+        if not step or self.stream is None or not self.stream.isatty() or os.environ.get("TERM") == "dumb":
             super().emit(record)
             return
         if self.bar is None:
@@ -201,7 +204,7 @@ class _Lines(logging.StreamHandler[Any]):
 class _Line(logging.Formatter):
     def format(self, record: logging.LogRecord) -> str:
         word = "warning: " if record.levelno >= logging.WARNING else ""
-        return clean_lines(word + record.getMessage())
+        return clean(word + record.getMessage())
 
 
 def _beat() -> None:

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 from subgraph import wire
 from subgraph.errors import InputError, UnknownName
 from subgraph.folder import safe_name
-from subgraph.tensors import NOT_NUMPY, Tensors, Value, from_bits, np_dtype, shape_text
+from subgraph.tensors import NOT_NUMPY, NPY_ERRORS, Tensors, Value, from_bits, np_dtype, read_npy, shape_text
 
 if TYPE_CHECKING:
     import numpy as np
@@ -430,17 +430,7 @@ def _read(file: _File, picture: Picture) -> list[tuple[Spec, np.ndarray[Any, Any
         return []
     if kind in IMAGES:
         return [(spec, _load_image(file.path, spec, picture))]
-    return [(spec, _load_npy(file.path) if kind == ".npy" else _load_raw(file.path, spec))]
-
-
-def _load_npy(path: Path) -> np.ndarray[Any, Any]:
-    import numpy as np
-
-    try:
-        array = np.load(path, allow_pickle=False)
-    except (OSError, ValueError, EOFError, MemoryError) as e:
-        raise InputError(f"cannot read {path}: {e}", "is it a .npy file without Python objects?") from e
-    return np.asarray(array)
+    return [(spec, read_npy(file.path) if kind == ".npy" else _load_raw(file.path, spec))]
 
 
 def _load_npz(path: Path) -> dict[str, np.ndarray[Any, Any]]:
@@ -449,9 +439,9 @@ def _load_npz(path: Path) -> dict[str, np.ndarray[Any, Any]]:
     import numpy as np
 
     try:
-        with np.load(path, allow_pickle=False) as archive:
-            return {key: archive[key] for key in archive.files}
-    except (OSError, ValueError, EOFError, MemoryError, RuntimeError, zipfile.BadZipFile, zlib.error) as e:
+        with path.open("rb") as file, np.lib.npyio.NpzFile(file, allow_pickle=False) as archive:
+            return {key: np.asarray(archive[key]) for key in archive.files}
+    except (*NPY_ERRORS, RuntimeError, zipfile.BadZipFile, zlib.error) as e:  # RuntimeError: it wants a password
         raise InputError(f"cannot read {path}: {e}", "is it a .npz file without Python objects?") from e
 
 
@@ -482,7 +472,7 @@ def _load_raw(path: Path, spec: Spec) -> np.ndarray[Any, Any]:
     step = math.prod(d for d in dims if isinstance(d, int)) * dtype.itemsize
     if unknown and step and flat.size % step == 0:
         dims[unknown[0]] = flat.size // step
-    if math.prod(d if isinstance(d, int) else -1 for d in dims) * dtype.itemsize != flat.size:
+    if any(not isinstance(d, int) for d in dims) or math.prod(dims) * dtype.itemsize != flat.size:
         raise InputError(
             f"{path} has {flat.size} bytes; input '{spec.name}' ({spec.dtype} {shape_text(tuple(spec.dims or ()))}) "
             f"takes {f'a multiple of {step}' if unknown else step}",
@@ -575,8 +565,10 @@ def _converted(array: np.ndarray[Any, Any], want: np.dtype[Any]) -> np.ndarray[A
         return None
     with np.errstate(all="ignore"):
         cast = array.astype(want)
-        back = cast.astype(array.dtype)
-    harmless = np.isfinite(back) == np.isfinite(array) if have == "f" else back == array
+        if have == "f":
+            harmless = np.isfinite(cast) == np.isfinite(array)
+        else:  # to and fro, and on the same side of zero
+            harmless = (cast.astype(array.dtype) == array) & ((cast < 0) == (array < 0))
     return cast if harmless.all() else None
 
 

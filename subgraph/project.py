@@ -13,6 +13,7 @@ from typing import Any
 
 from subgraph.errors import UnknownName, UsageError
 from subgraph.graph import nearest
+from subgraph.text import is_text
 
 # key → the type of its value in the file
 KEYS: dict[str, type] = {
@@ -103,7 +104,7 @@ def _read(file: Path) -> dict[str, Any] | None:
 
 def _checked(file: Path, key: str, value: Any) -> Any:
     if key not in KEYS:
-        raise UnknownName(f"{file}: unknown key '{key}'", nearest=nearest(key, KEYS))
+        raise UnknownName(f"{file}: unknown key '{key}'", nearest=nearest(key, KEYS)[:1])
     kind = KEYS[key]
     if kind is list and isinstance(value, str):
         value = [value]
@@ -140,7 +141,7 @@ def find_model(given: str | None, project: Project | None = None) -> tuple[Path,
         return _existing(Path(named), f" (named by {how})"), f"named by {how}"
     found = sorted(p for p in Path().glob("*.onnx") if p.is_file())
     if len(found) == 1:
-        return found[0], "the only .onnx here"
+        return _existing(found[0], ""), "the only .onnx here"
     if found:
         some = ", ".join(p.name for p in found[:8]) + (", …" if len(found) > 8 else "")
         raise UsageError(f"which model? there are {len(found)} here", f"name one: {some}")
@@ -150,6 +151,8 @@ def find_model(given: str | None, project: Project | None = None) -> tuple[Path,
 
 
 def _existing(path: Path, named_by: str) -> Path:
+    if not is_text(str(path)):
+        raise UsageError(f"the name of {path} is not UTF-8{named_by}", "rename it; neither ONNX nor JSON can hold it")
     if os.path.isdir(path):  # noqa: PTH112 - a name that is too long is no folder
         inside = ", ".join(sorted(str(p) for p in path.glob("*.onnx"))[:8])
         raise UsageError(f"{path} is a folder{named_by}", f"name the .onnx file in it{inside and ': ' + inside}")

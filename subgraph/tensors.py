@@ -8,6 +8,7 @@ for elements of less than a byte), because `.npy` would lose it. Arrays of strin
 from __future__ import annotations
 
 import re
+import tokenize
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -32,6 +33,8 @@ PROTO_NAMES = {
     "float8_e5m2": "float8e5m2", "float8_e5m2fnuz": "float8e5m2fnuz", "float4_e2m1fn": "float4e2m1",
     "float8_e8m0fnu": "float8e8m0", "float6_e2m3fn": "float6e2m3", "float6_e3m2fn": "float6e3m2",
 }  # fmt: skip
+# What numpy's reader lets through: it takes the header of a .npy for Python's words.
+NPY_ERRORS = (OSError, ValueError, EOFError, MemoryError, SyntaxError, RecursionError, tokenize.TokenError)
 _FROM_PROTO = {PROTO_NAMES.get(name, name): name for name in wire.TYPE_NUMBERS}
 
 
@@ -175,11 +178,23 @@ def load(record: Record, folder: Path) -> Value:
 
 
 def _load_one(path: Path, record: Record) -> np.ndarray[Any, Any]:
+    array = read_npy(path)
+    try:
+        return from_bits(array, record.dtype)
+    except InputError as e:
+        raise InputError(f"{path}: {e.what}") from e
+
+
+def read_npy(path: Path) -> np.ndarray[Any, Any]:
+    """The array in a .npy file.
+
+    Raises:
+        InputError: it is missing or damaged, or holds Python objects.
+    """
     import numpy as np
 
     try:
-        return from_bits(np.load(path, allow_pickle=False), record.dtype)
-    except (OSError, ValueError, EOFError) as e:
-        raise InputError(f"cannot read {path}: {e}") from e
-    except InputError as e:
-        raise InputError(f"{path}: {e.what}") from e
+        with path.open("rb") as file:
+            return np.lib.format.read_array(file, allow_pickle=False)
+    except NPY_ERRORS as e:
+        raise InputError(f"cannot read {path}: {e}", "is it a .npy file without Python objects?") from e

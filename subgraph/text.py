@@ -23,6 +23,11 @@ def clean_lines(text: str) -> str:
     return _UNSAFE_LINES.sub("", text)
 
 
+def is_text(name: str) -> bool:
+    """False for a file name or an argument that is not UTF-8: Python hides its bytes in surrogates."""
+    return not any("\ud800" <= c <= "\udfff" for c in name)
+
+
 def shorten(text: str, length: int = 120) -> str:
     """A text that may be very long, for one line: `subcut dump a b …`."""
     return text if len(text) <= length else text[: length - 2] + " …"

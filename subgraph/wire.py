@@ -478,8 +478,7 @@ def locate(tensor: TensorProto, model: Path) -> Blob:
     have = file.stat().st_size
     if offset < 0 or offset + length > have:
         raise DataError(
-            f"weight '{tensor.name}': bytes {offset}…{offset + length} of {shown!r}, "
-            f"which is too short: it has {have}",
+            f"weight '{tensor.name}': bytes {offset}…{offset + length} of {shown!r}, which is too short: it has {have}",
             "copy the data file again; it may be truncated",
         )
     return Blob(file, offset, length)

@@ -245,7 +245,7 @@ def test_without_a_capture_the_structure_is_the_same(key: str, tmp_path: Path, s
     source = case.build(tmp_path / "source")
     asked = words(case, source, tmp_path / "bare")
     if key == "29-0":  # neither declared nor known to onnx's inference: only a run can tell the type
-        with pytest.raises(SubcutError, match="'h' is not declared.*cannot be inferred") as refusal:
+        with pytest.raises(SubcutError, match=r"'h' is not declared.*cannot be inferred") as refusal:
             subcut(*asked, "--no-capture")
         assert refusal.value.exit_code == 3
         return
@@ -330,12 +330,12 @@ def test_weights_that_no_runtime_takes_are_cut_right(tmp_path: Path, subcut: Cal
     source = case.build(tmp_path / "source")
     (done,) = subcut(*words(case, source, tmp_path / "out")).document["results"]
     x = np.random.default_rng(0).standard_normal((2, 5), dtype=np.float32)
-    whole = ReferenceEvaluator(oracle.tapped(onnx.load(source), ["h", "z"])).run(["h", "z"], {"x": x})
+    whole: Any = ReferenceEvaluator(oracle.tapped(onnx.load(source), ["h", "z"])).run(["h", "z"], {"x": x})
     (got,) = ReferenceEvaluator(onnx.load(Path(done["path"]) / "model.onnx")).run(["z"], {"h": whole[0]})
     assert not oracle.differences(whole[1], got)
 
 
-# ------------------------------------------------------------------------------------------- what single cases are about
+# ------------------------------------------------------------------------------------------- what a case is about
 
 
 @pytest.fixture

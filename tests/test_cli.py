@@ -219,6 +219,15 @@ def test_a_result_that_could_not_be_checked_is_exit_5(here: Path, monkeypatch: p
     assert "the reference itself gives other values each time" in done.out
 
 
+def test_what_is_not_utf_8(here: Path) -> None:
+    """Linux allows such names; ONNX and JSON have no place for them."""
+    for words in ((*EDGE, "-o", "\udcff"), ("-s", "\udcff"), ("b\udcff.onnx", *EDGE)):
+        assert "is not UTF-8\n  rename it" in refused(subcut(*words, cwd=here))
+        assert subcut(*words, "--json", cwd=here).document["exit_code"] == 2
+    (here / "resnet50.onnx").rename(here / "b\udcff.onnx")
+    assert "the name of b.onnx is not UTF-8\n  rename it" in refused(subcut(*EDGE, cwd=here))
+
+
 # ------------------------------------------------------------------------------------------------ streams
 
 

@@ -124,7 +124,9 @@ def test_the_same_type_loses_nothing() -> None:
 @settings(deadline=None, derandomize=True, database=None, max_examples=200)
 @given(
     hnp.arrays(np.float32, st.integers(0, 20), elements=st.floats(width=32)),
-    st.sampled_from(["float16", "bfloat16", "float8_e4m3fn", "float4_e2m1fn", "int8", "uint8", "int64", "uint64", "int4"]),
+    st.sampled_from(
+        ["float16", "bfloat16", "float8_e4m3fn", "float4_e2m1fn", "int8", "uint8", "int64", "uint64", "int4"]
+    ),
 )
 def test_no_loss_is_silent(values: np.ndarray[Any, Any], dtype: str) -> None:
     """A value is kept within `max_abs`, or counted as overflowed or invalid."""
@@ -206,7 +208,7 @@ def test_a_bin_of_each_kind_of_value(tmp_path: Path) -> None:
     assert [e["file"] for e in write_bin(many, tmp_path, Form())[0]] == ["s.0.bin", "s.1.bin"]
     texts = save("t", np.array(["a"], object), "tensor(string)", tmp_path, "t")
     assert write_bin(texts, tmp_path, Form()) == ([], ["t: texts have no .bin form"])
-    scalar = save("c", np.float32(1.5).reshape(()), "tensor(float)", tmp_path, "c")
+    scalar = save("c", np.array(1.5, np.float32), "tensor(float)", tmp_path, "c")
     write_bin(scalar, tmp_path, Form("float16"))
     assert (tmp_path / "c.bin").read_bytes() == np.float16(1.5).tobytes()
 

@@ -181,8 +181,8 @@ def test_random_nodes_are_found_wherever_the_draw_is(tmp_path: Path, text: str, 
 def test_functions_that_call_many_are_looked_at_once(tmp_path: Path) -> None:
     """f0 calls f1 twice, which calls f2 twice …: 2^60 calls if each is followed."""
     functions = [
-        f'<domain: "fx", opset_import: ["" : 17, "fx" : 1]> f{i} (v) => (r) {{ a = fx.f{i + 1}(v)  r = fx.f{i + 1}(a) }}'
-        for i in range(60)
+        f'<domain: "fx", opset_import: ["" : 17, "fx" : 1]> f{i} (v) => (r) {{ a = fx.f{j}(v)  r = fx.f{j}(a) }}'
+        for i, j in enumerate(range(1, 61))
     ]
     text = "g (float[2] x) => (float[2] y) { y = fx.f0(x) } " + " ".join(functions)
     text += ' <domain: "fx", opset_import: ["" : 17]> ' + NOISE.replace("noise", "f60")
@@ -273,8 +273,13 @@ def g(tmp_path: Path) -> Graph:
             [twin] t2 = Abs(t1)
             [split] left, right = Split(t2)
         }""",
-        lambda m: [setattr(n, "name", n.name.replace("_", "/")) for n in m.graph.node],
+        _with_slashes,
     )
+
+
+def _with_slashes(model: onnx.ModelProto) -> None:
+    for node in model.graph.node:
+        node.name = node.name.replace("_", "/")
 
 
 @pytest.mark.parametrize(

@@ -23,7 +23,7 @@ from hypothesis import strategies as st
 from fixtures import oracle
 from fixtures.dags import random_dag
 from subgraph import extract, graph, inputs, region, wire
-from subgraph.capture import Reference, feeds_of, record
+from subgraph.capture import Reference, feeds_of, record, threads
 from subgraph.case import Place
 from subgraph.cut import cut
 from subgraph.errors import NoRegion
@@ -144,11 +144,11 @@ def test_the_cut_gives_the_whole_models_values_or_the_refusal_is_right(
 
         piece = onnx.load(done.path / "model.onnx")
         onnx.checker.check_model(piece, full_check=True)
-        threads = done.manifest["reference"]["threads"]
+        count = done.manifest["reference"]["threads"]
         names = {role: [t["name"] for t in done.manifest[role]] for role in ("inputs", "outputs")}
         frozen = done.manifest["region"]["frozen"]
-        values = whole(path, fed(g), [*names["inputs"], *names["outputs"], *frozen], threads)
-        found = oracle.run(done.path / "model.onnx", {n: values[n] for n in names["inputs"]}, names["outputs"], threads)
+        values = whole(path, fed(g), [*names["inputs"], *names["outputs"], *frozen], count)
+        found = oracle.run(done.path / "model.onnx", {n: values[n] for n in names["inputs"]}, names["outputs"], count)
         for name in names["outputs"]:
             assert not oracle.differences(values[name], found[name]), name
         for name in frozen:
@@ -173,7 +173,7 @@ def test_captured_values_are_those_of_the_whole_model(
         samples = inputs.plan(g, feeds_of(g, above, chosen))
         stems = {name: f"t{i}" for i, name in enumerate(chosen)}
         (captured,) = record(reference, g, above, stems, samples, path.parent)
-        values = whole(path, fed(g), chosen, reference.options["threads"])
+        values = whole(path, fed(g), chosen, threads())
         for name in chosen:
             file = path.parent / "0" / captured.tensors[name].files[0]
             assert not oracle.differences(values[name], np.load(file)), name
@@ -312,7 +312,7 @@ def test_a_model_read_without_its_weights_gives_the_same_cut(question: Question,
 @law(60)
 @given(question=questions())
 def test_a_capture_with_weights_on_disk_gives_the_same_files(question: Question, reference: Reference) -> None:
-    """Inline weights of a large file, and weights in a file of their own, at any offset: the same result, bit for bit."""
+    """Weights inside a large file, or in a file of their own, at any offset: the same result, bit for bit."""
     assume(question.has_answer)
     request = extract.Request(start=question.start, end=question.end)
     with saved(question.model) as path:

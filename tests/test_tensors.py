@@ -77,7 +77,7 @@ def test_texts_come_back(tmp_path: Path) -> None:
 
 
 def test_a_sequence_is_a_file_for_each_element(tmp_path: Path) -> None:
-    value = [np.arange(3, dtype=np.float32), np.float32(2.5).reshape(()), np.zeros((0, 2), np.float32)]
+    value = [np.arange(3, dtype=np.float32), np.array(2.5, np.float32), np.zeros((0, 2), np.float32)]
     record = save("t", value, "seq(tensor(float))", tmp_path, "stem")
     assert record.files == ("stem.0.npy", "stem.1.npy", "stem.2.npy")
     assert (record.form, record.shapes) == ("sequence", ((3,), (), (0, 2)))
@@ -117,7 +117,9 @@ def test_a_type_as_onnxruntime_writes_it(text: str, want: tuple[str, str]) -> No
     assert parse_type(text) == want
 
 
-@pytest.mark.parametrize("text", ["map(int64,tensor(float))", "seq(map(string,float))", "tensor(quaternion)", "opaque(x)"])
+@pytest.mark.parametrize(
+    "text", ["map(int64,tensor(float))", "seq(map(string,float))", "tensor(quaternion)", "opaque(x)"]
+)
 def test_types_that_hold_no_tensors(text: str) -> None:
     with pytest.raises(InputError, match="cannot be stored"):
         parse_type(text)

@@ -439,7 +439,13 @@ def test_a_file_that_shrinks_while_it_is_copied(
 ) -> None:
     c = cut(graph.load(model_of_three), "first", "foo")
     found = wire.locate
-    monkeypatch.setattr(wire, "locate", lambda t, m: [found(t, m), os.truncate(model_of_three, 400)][0])
+
+    def locate_and_shrink(tensor: wire.TensorProto, model: Path) -> wire.Blob:
+        blob = found(tensor, model)
+        os.truncate(model_of_three, 400)
+        return blob
+
+    monkeypatch.setattr(wire, "locate", locate_and_shrink)
     with pytest.raises((OutputError, DataError)):
         c.save(tmp_path / "out.onnx")
 
