@@ -121,7 +121,8 @@ def _listed(source: Path, manifest: dict[str, Any]) -> list[Item]:
     for item in items:
         if Path(item.file).is_absolute() or ".." in Path(item.file).parts or item.dtype not in wire.TYPE_NUMBERS:
             raise InputError(f"{source / case.MANIFEST} is damaged: {item.file} of type {item.dtype}")
-    return items
+    by_stem = {str(Path(item.file).with_suffix("")): item for item in sorted(items, key=lambda i: i.format)}
+    return [item for item in items if by_stem[str(Path(item.file).with_suffix(""))] is item]  # one form of each: .npy
 
 
 def _read(manifest: dict[str, Any]) -> Iterator[Item]:

@@ -477,9 +477,9 @@ def nearest(word: str, names: Iterable[str], count: int = 3) -> list[str]:
 
     matcher = difflib.SequenceMatcher(b=low, autojunk=False)
 
-    def like(name: str) -> float:
+    def like(name: str) -> tuple[bool, float]:
         matcher.set_seq1(name.lower())
-        return matcher.ratio()
+        return len(low) > 2 and low in name.lower(), matcher.ratio()  # part of a name beats a similar one
 
     close = heapq.nsmallest(SHORTLIST, dict.fromkeys(names), key=unlike)
     return sorted(close, key=like, reverse=True)[:count]

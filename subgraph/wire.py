@@ -274,6 +274,8 @@ def _fields(file: _File, begin: int, end: int, what: str) -> Iterator[tuple[int,
         try:
             tag, i = _varint(window, at - base)
             wire = tag & 7
+            if tag < 8:  # a hole full of zeros would be millions of them
+                raise _damaged(file.path, tag_at, f"field number 0 in the {what}")
             if wire == BYTES:
                 size, i = _varint(window, i)
                 at = base + i

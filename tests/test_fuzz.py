@@ -1,4 +1,4 @@
-"""Damaged files: truncated anywhere, with flipped bytes, pieces missing or twice. Each ends in a clear error, or is cut.
+"""Damaged files: truncated anywhere, with flipped bytes, pieces missing or twice. Each is cut, or clearly refused.
 
 Never another exception, never a hang, never gigabytes. The damage is the same on every run; SUBCUT_SEED=7 does other.
 """
@@ -12,7 +12,9 @@ import subprocess
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
+from typing import Any
 
 import command
 import onnx
@@ -76,6 +78,90 @@ def damaged(model: onnx.ModelProto, name: str, count: int) -> Iterator[bytes]:
         yield bytes(data)
 
 
+NUMBERS = (0, 1, -1, 2, 7, 255, 1 << 20, (1 << 31) - 1, 1 << 31, (1 << 63) - 1, -(1 << 63))
+OPS = ("Relu", "Concat", "Reshape", "Gather", "If", "Loop", "Split", "Shape", "Cast", "Expand", "Foo", "")
+
+
+def bent(model: onnx.ModelProto, name: str, count: int) -> Iterator[bytes]:
+    """Copies that are well written, and wrong: numbers, names, operators and edges that make no sense."""
+    rng = random.Random(f"{SEED} bent {name}")
+    for _ in range(count):
+        made = onnx.ModelProto()
+        made.CopyFrom(model)
+        for _ in range(rng.choice((1, 1, 2, 4))):
+            rng.choice((_bend_node, _bend_node, _bend_attribute, _bend_weight, _bend_type, _bend_list))(made, rng)
+        yield made.SerializeToString()
+
+
+def _names(model: onnx.ModelProto) -> list[str]:
+    made = [name for node in model.graph.node for name in (*node.input, *node.output)]
+    return [*made, *(t.name for t in model.graph.initializer), "", "nobody", "x" * 5000]
+
+
+def _bend_node(model: onnx.ModelProto, rng: random.Random) -> None:
+    node = rng.choice(model.graph.node)
+    way = rng.randrange(4)
+    if way == 0:
+        node.op_type = rng.choice(OPS)
+    elif way == 1:
+        node.domain = rng.choice(("", "fx", "acme", "com.microsoft"))
+    else:
+        names = node.input if way == 2 and node.input else node.output
+        if names:
+            names[rng.randrange(len(names))] = rng.choice(_names(model))
+
+
+def _bend_attribute(model: onnx.ModelProto, rng: random.Random) -> None:
+    found = [a for node in model.graph.node for a in node.attribute]
+    if not found:
+        return
+    attribute = rng.choice(found)
+    way = rng.randrange(4)
+    if way == 0:
+        attribute.i = rng.choice(NUMBERS)
+    elif way == 1:
+        attribute.ints.append(rng.choice(NUMBERS))
+    elif way == 2:
+        attribute.type = rng.randrange(15)
+    else:
+        attribute.name = rng.choice(("axis", "value", "body", ""))
+
+
+def _bend_weight(model: onnx.ModelProto, rng: random.Random) -> None:
+    if not model.graph.initializer:
+        return
+    tensor = rng.choice(model.graph.initializer)
+    way = rng.randrange(4)
+    if way == 0:
+        tensor.dims.append(rng.choice(NUMBERS))
+    elif way == 1:
+        tensor.data_type = rng.randrange(30)
+    elif way == 2:
+        tensor.raw_data = tensor.raw_data[: rng.randrange(64)]
+    else:
+        wire.point_to(
+            tensor, rng.choice(("", "model.onnx", "../model.onnx", "\0", "/dev/zero")), rng.choice(NUMBERS), 64
+        )
+
+
+def _bend_type(model: onnx.ModelProto, rng: random.Random) -> None:
+    found = [*model.graph.input, *model.graph.output, *model.graph.value_info]
+    kind = rng.choice(found).type.tensor_type
+    if rng.random() < 0.4:
+        kind.elem_type = rng.randrange(30)
+    elif kind.shape.dim:
+        rng.choice(kind.shape.dim).dim_value = rng.choice(NUMBERS)
+
+
+def _bend_list(model: onnx.ModelProto, rng: random.Random) -> None:
+    lists = (model.graph.node, model.graph.input, model.graph.output, model.graph.initializer, model.opset_import)
+    some: Any = rng.choice(lists)
+    if some and rng.random() < 0.5:
+        del some[rng.randrange(len(some))]
+    elif some:
+        some.append(rng.choice(some))
+
+
 def structure(whole: bytes, model: onnx.ModelProto) -> list[int]:
     """Places in a file that are not values of weights."""
     values: set[int] = set()
@@ -120,7 +206,8 @@ def test_a_damaged_model_is_refused_or_cut(
     victim = VICTIMS[name]
     path = tmp_path / "model.onnx"
     outcomes: dict[str, int] = {}
-    for data in damaged(victim.build(), name, EACH):
+    model = victim.build()
+    for data in chain(damaged(model, name, EACH), bent(model, name, EACH)):
         path.write_bytes(data)
         kind = attempt(path, victim)
         outcomes[kind] = outcomes.get(kind, 0) + 1
@@ -160,9 +247,8 @@ def test_external_data_that_ends_anywhere_or_is_pointed_to_wrongly(tmp_path: Pat
     assert {"", "ModelError", "DataError"} <= kinds
 
 
-@pytest.mark.parametrize("size", [17 << 20])
-def test_a_large_file_is_not_read_whole_to_find_out_that_it_is_damaged(tmp_path: Path, size: int) -> None:
-    """Truly above 16 MiB: a hole in the file, so nothing of it is on the disk."""
+def test_a_large_file_full_of_nothing(tmp_path: Path) -> None:
+    """A download that was given its room and never came: a gigabyte of zeros, a hole in the file."""
     path = tmp_path / "model.onnx"
     for head in (
         b"\x08\x08",
@@ -171,12 +257,14 @@ def test_a_large_file_is_not_read_whole_to_find_out_that_it_is_damaged(tmp_path:
         b"PK\x03\x04",
     ):
         path.write_bytes(head)
-        os.truncate(path, size)
+        os.truncate(path, 1 << 30)
+        begin = time.process_time()
         with pytest.raises(SubcutError):
             graph.load(path)
+        assert time.process_time() - begin < SECONDS
 
 
-# ---------------------------------------------------------------------------------------------------- as a user meets it
+# ---------------------------------------------------------------------------------------------------- the command
 
 
 LINES = (
@@ -197,7 +285,8 @@ MEMORY = 3 << 30  # bytes, of any process that took part
 def test_the_command_ends_in_a_clear_error_or_a_result(tmp_path: Path, name: str) -> None:
     victim = VICTIMS[name]
     path = tmp_path / "model.onnx"
-    for k, data in enumerate(damaged(victim.build(), f"command {name}", 24)):
+    model = victim.build()
+    for k, data in enumerate((*damaged(model, f"command {name}", 12), *bent(model, f"command {name}", 28))):
         path.write_bytes(data)
         line = LINES[k % len(LINES)](victim)
         code, said, memory = run(path, *line)
@@ -212,8 +301,10 @@ def run(path: Path, *line: str) -> tuple[int, str, int]:
     """Exit code, standard error and the largest process of one command line."""
     where = path.parent / "here"
     where.mkdir(exist_ok=True)
-    words = [command.SUBCUT, line[0], path, *line[1:]] if not line[0].startswith("-") else [command.SUBCUT, path, *line]
-    words += ["-o", "out", "--force"] if line[0] != "inspect" else []
+    words: list[str | Path] = (
+        [command.SUBCUT, line[0], path, *line[1:]] if not line[0].startswith("-") else [command.SUBCUT, path, *line]
+    )
+    words += ["-o", f"out-{line[0]}", "--force"] if line[0] != "inspect" else []
     with (path.parent / "said").open("wb+") as said:
         process = subprocess.Popen(words, cwd=where, stdout=subprocess.DEVNULL, stderr=said, env=command.environment())
         begin = time.monotonic()

@@ -25,7 +25,7 @@ def export(
     layout: o.Layout = None,
     force: o.Force = False,
 ) -> Result:
-    """Write tensors in a device's format, type or layout; say what is lost."""
+    """Write tensors in a device's form; count what is lost."""
     from subgraph import export as job
 
     form = Form(dtype or "", (layout or "").upper())
