@@ -179,4 +179,5 @@ def capture(
 
 def feeds_of(graph: Graph, above: regions.Region, tensors: Collection[str]) -> list[str]:
     """The model inputs that it takes to compute `tensors`, in the model's order; `above`: what lies above them."""
-    return [name for name in graph.inputs if name in (*above.inputs, *above.shapes, *tensors)]
+    needed = {*above.inputs, *above.shapes, *tensors}
+    return [name for name in graph.inputs if name in needed]

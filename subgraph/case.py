@@ -77,6 +77,12 @@ def require_free(
         raise ResultExists(f"{path} holds {other}", "--force replaces it; -o puts the new one elsewhere")
 
 
+def is_earlier(place: Place, request: Mapping[str, Any], source: Mapping[str, Any]) -> bool:
+    """Does an untouched result of the same request stand there?"""
+    mine = read_manifest(place.path)
+    return mine is not None and not _other(place.path, mine, request, source)
+
+
 def _holds(folder: Path, path: Path) -> bool:
     return folder.resolve() in (path.resolve(), *path.resolve().parents)
 
@@ -88,7 +94,8 @@ def _other(path: Path, mine: Mapping[str, Any], request: Mapping[str, Any], sour
         return f"a result of another model, {mine['source'].get('file')}"
     if mine["request"] != request:
         return f"the result of `{shorten(str(mine['command']))}`"
-    strange = [p for p in path.rglob("*") if p.is_file() and p.relative_to(path).as_posix() not in mine["files"]]
+    listed = set(mine["files"])
+    strange = [p for p in path.rglob("*") if p.is_file() and p.relative_to(path).as_posix() not in listed]
     return f"files that subcut did not write: {strange[0].relative_to(path)} …" if strange else ""
 
 

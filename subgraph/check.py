@@ -13,6 +13,7 @@ from subgraph.tensors import Record, load
 
 # onnxruntime keeps float32 between float16 nodes at every optimisation level, and where it inserts its Casts depends on
 # what surrounds the nodes. Largest difference seen: one rounding (4.9e-4 of the scale); a few may add up.
+FLOAT16 = 10  # TensorProto.DataType
 HALF_ROUNDINGS = 8 * 2.0**-11
 
 
@@ -24,7 +25,7 @@ def check(
     model: Path,
     again: Callable[[int, Path], Mapping[str, Record]],
 ) -> dict[str, Any]:
-    """{"status": "identical" | "rounding" | "unrepeatable" | "different", "what": in words, "outputs": how far}.
+    """{"status": "identical" | "rounding" | "unrepeatable" | "different", "what": words, "tolerance", "outputs"}.
 
     `model` is the cut on disk. `folders` hold the captured files of each sample; `again(k, into)` runs the ancestors
     anew.
@@ -41,27 +42,32 @@ def check(
             for file in record.files:
                 (folder / file).unlink()
     if not far:
-        return {"status": "identical", "what": "the cut alone gives the full model's values: bit-identical"}
+        return _verdict("identical", "the cut alone gives the full model's values: bit-identical")
     worst = max(far, key=lambda d: float(d["relative"]))
-    # JSON has no infinity
-    outputs = [{k: None if v == float("inf") else v for k, v in d.items()} for d in far]
-    how = f"'{worst['name']}' differs by {worst['max_abs']:.1e} of {worst['scale']:.3g}" if worst["comparable"] else (
-        f"'{worst['name']}' has another type or shape"
-    )  # fmt: skip
+    how = f"'{worst['name']}' differs by {worst['max_abs']:.1e} of {worst['scale']:.3g}"
+    if not worst["comparable"]:
+        how = f"'{worst['name']}' has other {worst['why']}"
     if worst["comparable"] and worst["relative"] <= HALF_ROUNDINGS and _has_half(cut, samples):
         why = "onnxruntime keeps float32 between float16 nodes"
-        return {"status": "rounding", "what": f"{how}: one fp16 rounding ({why})", "outputs": outputs}
+        return _verdict("rounding", f"{how}: one fp16 rounding ({why})", far, HALF_ROUNDINGS)
     if not _repeats(samples, folders, again):
-        return {
-            "status": "unrepeatable",
-            "what": f"{how}: the reference itself gives other values each time",
-            "outputs": outputs,
-        }
-    return {"status": "different", "what": f"{how}: the cut does NOT give the full model's values", "outputs": outputs}
+        return _verdict("unrepeatable", f"{how}: the reference itself gives other values each time", far)
+    return _verdict("different", f"{how}: the cut does NOT give the full model's values", far)
+
+
+def _verdict(status: str, what: str, far: Sequence[dict[str, Any]] = (), tolerance: float = 0.0) -> dict[str, Any]:
+    """`tolerance`: the largest difference, of the scale, that the verdict excuses."""
+    # JSON has no infinity
+    outputs = [{k: None if v == float("inf") else v for k, v in d.items()} for d in far]
+    return {"status": status, "what": what, "tolerance": tolerance, "outputs": outputs}
 
 
 def _difference(want: Record, got: Record, folder: Path) -> dict[str, Any] | None:
-    """How far two values are apart; None where their files are equal byte for byte."""
+    """How far two values are apart; None where their files are equal byte for byte.
+
+    Only floating values with NaN and infinities in the same places are comparable: an index or a sign of infinity that
+    differs is never a rounding.
+    """
     if len(want.files) == len(got.files) and all(
         filecmp.cmp(folder / a, folder / b, shallow=False) for a, b in zip(want.files, got.files, strict=True)
     ):
@@ -69,22 +75,20 @@ def _difference(want: Record, got: Record, folder: Path) -> dict[str, Any] | Non
     import numpy as np
 
     nothing = {"name": want.name, "comparable": False, "max_abs": 0.0, "scale": 0.0, "relative": float("inf")}
-    if want.shapes != got.shapes or want.dtype != got.dtype or want.dtype == "string":
-        return nothing
+    if want.shapes != got.shapes or want.dtype != got.dtype:
+        return nothing | {"why": "type or shape"}
+    if "float" not in want.dtype and not want.dtype.startswith("complex"):
+        return nothing | {"why": "values"}
     error = scale = 0.0
     for a, b in zip(_arrays(load(want, folder)), _arrays(load(got, folder)), strict=True):
         x, y = np.asarray(a).astype(np.complex128), np.asarray(b).astype(np.complex128)
-        if (np.isfinite(x) != np.isfinite(y)).any():
-            return {**nothing, "comparable": True, "max_abs": float("inf")}
-        finite = np.isfinite(x)
-        error = max(error, float(np.abs(x - y)[finite].max(initial=0.0)))
-        scale = max(scale, float(np.abs(x)[finite].max(initial=0.0)))
-    return nothing | {
-        "comparable": True,
-        "max_abs": error,
-        "scale": scale,
-        "relative": error / scale if scale else error,
-    }
+        finite = np.isfinite(x) & np.isfinite(y)
+        if (~finite & (x != y) & ~(np.isnan(x) & np.isnan(y))).any():
+            return nothing | {"why": "NaN or infinities"}
+        error = max(error, float(np.abs(x[finite] - y[finite]).max(initial=0.0)))
+        scale = max(scale, float(np.abs(x[finite]).max(initial=0.0)))
+    relative = error / scale if scale else error
+    return nothing | {"comparable": True, "why": "", "max_abs": error, "scale": scale, "relative": relative}
 
 
 def _arrays(value: Any) -> list[Any]:
@@ -92,9 +96,8 @@ def _arrays(value: Any) -> list[Any]:
 
 
 def _has_half(cut: Cut, samples: Sequence[Captured]) -> bool:
-    half = {"float16"}
-    return any(t.data_type == 10 for t in cut.model.graph.initializer) or any(
-        s.tensors[n].dtype in half for s in samples for n in (*cut.inputs, *cut.outputs)
+    return any(t.data_type == FLOAT16 for t in cut.model.graph.initializer) or any(
+        s.tensors[n].dtype == "float16" for s in samples for n in (*cut.inputs, *cut.outputs)
     )
 
 

@@ -17,12 +17,13 @@ from subgraph import wire
 from subgraph.errors import ModelError
 from subgraph.graph import BODILESS, Graph, bodies
 from subgraph.region import Region
-from subgraph.tensors import Record, shape_text
+from subgraph.tensors import PACKED, Record, shape_text
 
 if TYPE_CHECKING:
     import onnx
 
 MODEL_PARTS = frozenset(("graph", "functions", "training_info"))  # training graphs do not fit a cut
+UNFROZEN = PACKED | {"string"}  # types whose stored form is not the bytes of an initializer
 GRAPH_PARTS = frozenset(
     ("node", "initializer", "sparse_initializer", "input", "output", "value_info", "quantization_annotation")
 )
@@ -122,7 +123,7 @@ def of_region(
     Shape-computing tensors are frozen where they were captured, unless `dynamic` or not `freeze`; the caller gives
     samples in which they are equal.
     """
-    frozen = region.shapes if captured and folder and freeze and not dynamic else ()
+    frozen = freezable(region, captured) if folder and freeze and not dynamic else ()
     inputs = region.inputs + tuple(n for n in region.shapes if n not in frozen)
     inside = (name for i in (*region.nodes, *region.pulled) for name in graph.makes[i])
     infos = graph.infos({*inputs, *inside})
@@ -131,6 +132,12 @@ def of_region(
     model, renamed = build(graph, region, inputs, region.outputs, types, infos, constants)
     full = wire.to_onnx(model, graph.path)
     return Cut(graph, region, inputs, region.outputs, frozen, types, full, renamed)
+
+
+def freezable(region: Region, captured: Sequence[Mapping[str, Record]]) -> tuple[str, ...]:
+    """The shape-computing tensors whose captured value can stand as an initializer: plain ones of numbers."""
+    fits = [{n for n in region.shapes if s[n].form == "tensor" and s[n].dtype not in UNFROZEN} for s in captured]
+    return tuple(n for n in region.shapes if fits and all(n in names for names in fits))
 
 
 def build(
@@ -214,30 +221,38 @@ def _distinct_names(graph: Graph, order: Sequence[int], out: wire.GraphProto) ->
     """Rename nodes that share a name within the cut: onnxruntime refuses them. Returns new name → old."""
     renamed: dict[str, str] = {}
     seen: set[str] = set()
+    taken: set[str] = {node.name for node in out.node}
     for i, node in zip(order, out.node, strict=True):
         old = node.name
         if old and old in seen:
-            node.name = f"{old}#{i}"
+            while node.name in taken:
+                node.name += f"#{i}"
             renamed[node.name] = old
-        seen.add(node.name)
+            taken.add(node.name)
+        seen.add(old)
     return renamed
 
 
 def _carry_nested_data(node: wire.NodeProto, source: Path) -> None:
     """Read external data of tensors inside a node (Constant, bodies) into it: it would not be found elsewhere."""
     for attribute in node.attribute:
-        sparse = [t for s in attribute.sparse_tensors for t in (s.values, s.indices)]
-        if attribute.HasField("sparse_tensor"):
-            sparse += [attribute.sparse_tensor.values, attribute.sparse_tensor.indices]
-        for tensor in ([attribute.t] if attribute.HasField("t") else []) + [*attribute.tensors, *sparse]:
-            if wire.on_disk(tensor):
-                tensor.CopyFrom(wire.load_raw(tensor, source))
+        sparse = [
+            *attribute.sparse_tensors,
+            *([attribute.sparse_tensor] if attribute.HasField("sparse_tensor") else ()),
+        ]
+        _carry([attribute.t] if attribute.HasField("t") else [], source)
+        _carry([*attribute.tensors, *(t for s in sparse for t in (s.values, s.indices))], source)
     for body in bodies(node):
-        for tensor in body.initializer:
-            if wire.on_disk(tensor):
-                tensor.CopyFrom(wire.load_raw(tensor, source))
+        _carry([*body.initializer, *(t for s in body.sparse_initializer for t in (s.values, s.indices))], source)
         for inner in body.node:
             _carry_nested_data(inner, source)
+
+
+def _carry(tensors: Iterable[wire.TensorProto], source: Path) -> None:
+    """Read the external data of these tensors into them."""
+    for tensor in tensors:
+        if wire.on_disk(tensor):
+            tensor.CopyFrom(wire.load_raw(tensor, source))
 
 
 def _with_annotations(graph: Graph, weights: Iterable[str], tensors: set[str], out: wire.GraphProto) -> list[str]:
@@ -253,7 +268,9 @@ def _with_annotations(graph: Graph, weights: Iterable[str], tensors: set[str], o
 
 def _add_weight(graph: Graph, name: str, out: wire.GraphProto) -> None:
     if name in graph.sparse:
-        out.sparse_initializer.append(graph.sparse[name])
+        sparse = out.sparse_initializer.add()
+        sparse.CopyFrom(graph.sparse[name])
+        _carry([sparse.values, sparse.indices], graph.path)
         return
     source = graph.weights[name]
     if wire.is_outside(source) and wire.nbytes(source) < wire.HUSK_ABOVE:
@@ -303,7 +320,8 @@ def edge_types(
     """Types of the tensors on an edge.
 
     From the capture, with its fixed shapes; a dimension that differs between samples stays open. With `dynamic` or
-    without a capture: as declared, or as onnx's shape inference finds them, or with all dimensions open.
+    without a capture: as declared, or as onnx's shape inference finds them; where that is missing or contradicts the
+    capture, with all dimensions open.
 
     Raises:
         ModelError: nobody knows the type of a tensor.
@@ -314,7 +332,7 @@ def edge_types(
     found = {n: infos[n].type for n in names if n in infos and _is_whole(infos[n].type)}
     if len(found) < len(names):
         found = {**_inferred(graph, [n for n in names if n not in found]), **found}
-    found.update((n, _opened(t)) for n, t in known.items() if n not in found)
+    found.update((n, _opened(t)) for n, t in known.items() if n not in found or not _fits(found[n], t))
     missing = [n for n in names if n not in found]
     if missing:
         raise ModelError(
@@ -322,6 +340,17 @@ def edge_types(
             "cut with a capture (without --no-capture): its type then comes from the run",
         )
     return found
+
+
+def _fits(declared: wire.TypeProto, seen: wire.TypeProto) -> bool:
+    """May a value of type `seen` (each dimension a number, or open where it differed) be declared like this?"""
+    if not declared.HasField("tensor_type"):
+        return bool(declared.WhichOneof("value") == seen.WhichOneof("value"))
+    mine, its = declared.tensor_type, seen.tensor_type
+    if mine.elem_type != its.elem_type or not mine.HasField("shape") or len(mine.shape.dim) != len(its.shape.dim):
+        return False
+    pairs = zip(mine.shape.dim, its.shape.dim, strict=True)
+    return all(a.dim_value == b.dim_value for a, b in pairs if a.HasField("dim_value"))
 
 
 def _is_whole(proto: wire.TypeProto) -> bool:
@@ -334,6 +363,7 @@ def _is_whole(proto: wire.TypeProto) -> bool:
 
 def _inferred(graph: Graph, names: Sequence[str]) -> dict[str, wire.TypeProto]:
     """What onnx's shape inference says of these tensors, from the nodes above them; weights stay on disk."""
+    import onnx.checker
     import onnx.shape_inference
 
     made = [n for n in names if n in graph.maker]
@@ -344,7 +374,11 @@ def _inferred(graph: Graph, names: Sequence[str]) -> dict[str, wire.TypeProto]:
     model, _ = build(graph, above, feeds, [], graph.types(feeds), {})
     try:
         model = onnx.shape_inference.infer_shapes(wire.to_onnx(model, graph.path))
-    except (onnx.shape_inference.InferenceError, ValueError):  # an invalid graph: `inspect` says where
+    except (
+        onnx.shape_inference.InferenceError,
+        onnx.checker.ValidationError,
+        ValueError,
+    ):  # an invalid graph: `inspect` says where
         return {}
     return {v.name: v.type for v in model.graph.value_info if v.name in names and _is_whole(v.type)}
 
@@ -383,11 +417,8 @@ def _opened(proto: wire.TypeProto) -> wire.TypeProto:
     return proto
 
 
-def _constant(record: Record, folder: Path | None) -> wire.TensorProto:
+def _constant(record: Record, folder: Path) -> wire.TensorProto:
     """A captured value as an initializer, read without numpy: a .npy is a header and raw bytes."""
-    assert folder is not None
-    if record.form != "tensor" or record.dtype == "string":
-        raise ModelError(f"'{record.name}' cannot be frozen: it is {record.type_text}", "use --no-freeze")
     tensor = wire.protos().TensorProto(name=record.name, data_type=wire.TYPE_NUMBERS[record.dtype])
     tensor.dims.extend(record.shapes[0])
     tensor.raw_data = npy_payload(folder / record.files[0])

@@ -22,7 +22,7 @@ from subgraph import region as regions
 from subgraph.capture import Captured, Reference, feeds_of, record
 from subgraph.case import Case, Place
 from subgraph.check import check
-from subgraph.cut import Cut, of_region, structure_problem
+from subgraph.cut import Cut, freezable, of_region, structure_problem
 from subgraph.errors import ModelError
 from subgraph.form import Form
 from subgraph.graph import Graph
@@ -130,7 +130,21 @@ def extract(graph: Graph, request: Request, place: Place, reference: Reference |
         captured = record(reference, graph, above, stems, samples, scratch)
         groups = _groups(region, captured, scratch, request)
         builder = Builder(graph, region, above, request, reference, scratch, samples, captured, stems)
-        return [builder.build(place, number, group) for number, group in enumerate(groups)]
+        found = [builder.build(place, number, group) for number, group in enumerate(groups)]
+    _drop_stale(place, len(found), request.to_json(), case.source_of(graph))
+    return found
+
+
+def _drop_stale(place: Place, number: int, request: Any, source: dict[str, Any]) -> None:
+    """Remove what an earlier run of the same request left for groups of samples that are no more."""
+    while (old := _numbered(place, number)).path.is_dir() and case.is_earlier(old, request, source):
+        shutil.rmtree(old.path)
+        number += 1
+
+
+def _numbered(place: Place, number: int) -> Place:
+    """Where the group of this number goes: the first has the plain name, the second ends in `-2`."""
+    return place if number == 0 else replace(place, name=f"{place.name}-{number + 1}")
 
 
 def _groups(region: Region, captured: Sequence[Captured], scratch: Path, request: Request) -> list[tuple[int, ...]]:
@@ -138,7 +152,7 @@ def _groups(region: Region, captured: Sequence[Captured], scratch: Path, request
     groups: dict[Any, list[int]] = {}
     for k, sample in enumerate(captured):
         shapes = tuple(sample.tensors[n].shapes for n in region.inputs) if not request.dynamic else ()
-        frozen = region.shapes if request.freeze and not request.dynamic else ()
+        frozen = freezable(region, [sample.tensors]) if request.freeze and not request.dynamic else ()
         values = tuple((scratch / str(k) / f).read_bytes() for n in frozen for f in sample.tensors[n].files)
         groups.setdefault((shapes, values), []).append(k)
     return [tuple(group) for group in groups.values()]
@@ -160,8 +174,8 @@ class Builder:
 
     def build(self, place: Place, number: int, group: Sequence[int]) -> Case:
         """The folder of the samples `group`; those after the first are named `…-2`, `…-3`."""
+        place = _numbered(place, number)
         if number:
-            place = replace(place, name=f"{place.name}-{number + 1}")
             case.require_free(place, self.request.to_json(), case.source_of(self.graph), [self.graph.path])
         cut = of_region(
             self.graph,
@@ -248,6 +262,9 @@ def _declared(cut: Cut, name: str) -> dict[str, Any]:
 
 
 def _write_model(cut: Cut, request: Request, work: Path) -> None:
+    theirs = [p for p in cut.model.metadata_props if not p.key.startswith("subcut.")]  # a cut may be cut again
+    del cut.model.metadata_props[:]
+    cut.model.metadata_props.extend(theirs)
     for key, value in (
         ("subcut.source", cut.graph.path.name),
         ("subcut.source_sha256", cut.graph.skeleton.structure),

@@ -15,7 +15,9 @@ import hashlib
 import os
 import re
 import shutil
+import signal
 import tempfile
+import threading
 import unicodedata
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
@@ -88,16 +90,35 @@ def scratch(parent: Path, name: str = "subcut") -> Iterator[Path]:
     first = next((p for p in (parent, *parent.parents) if os.path.exists(p)), parent)  # noqa: PTH110 - never raises
     try:
         sweep(parent)
-        work, lock = _fresh(parent, name)
+        with _undisturbed():
+            work, lock = _fresh(parent, name)
         yield work
     except OSError as e:
         raise unwritable(parent, e) from e
     finally:
-        if work is not None:  # in `aside`, after a success: the result that was replaced, or nothing
-            shutil.rmtree(work, ignore_errors=True)
-        if lock is not None:
-            os.close(lock)
-        _drop_empty(parent, first)
+        with _undisturbed():
+            if work is not None:  # in `aside`, after a success: the result that was replaced, or nothing
+                shutil.rmtree(work, ignore_errors=True)
+            if lock is not None:
+                os.close(lock)
+            _drop_empty(parent, first)
+
+
+@contextmanager
+def _undisturbed() -> Iterator[None]:
+    """Ctrl-C and SIGTERM wait until the block is done: it makes or clears a folder."""
+    if threading.current_thread() is not threading.main_thread():  # others are not interrupted
+        yield
+        return
+    came: list[int] = []
+    handlers = {n: signal.signal(n, lambda number, _: came.append(number)) for n in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield
+    finally:
+        for number, handler in handlers.items():
+            signal.signal(number, handler or signal.SIG_DFL)
+        if came:
+            signal.raise_signal(came[0])
 
 
 def unwritable(folder: Path, e: OSError) -> OutputError:

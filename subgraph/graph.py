@@ -11,7 +11,7 @@ import difflib
 import fnmatch
 import heapq
 import re
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -29,6 +29,7 @@ RANDOM_OPS = frozenset(
     ("RandomNormal", "RandomUniform", "RandomNormalLike", "RandomUniformLike", "Multinomial", "Bernoulli")
 )
 SHAPE_OPS = frozenset(("Shape", "Size"))
+STANDARD = ("", "ai.onnx")  # names of the domain of ONNX's own ops
 # Ops of every second graph that hold no body: their attributes need no look. Others get one.
 BODILESS = frozenset(
     "Add And ArgMax AveragePool BatchNormalization Cast Clip Concat Constant Conv ConvTranspose DequantizeLinear Div "
@@ -41,6 +42,8 @@ SHORTLIST = 200  # names that a mistyped one is compared with in full
 
 # What a tensor's value depends on, from least to most: nothing, only shapes of model inputs, values of model inputs.
 CONSTANT, SHAPE, VALUE = 0, 1, 2
+
+Lookup = Callable[[str], Any]  # name → the TensorProto that it stands for, or None
 
 
 @dataclass(frozen=True, slots=True)
@@ -247,76 +250,71 @@ class Graph:
         """Local functions by (domain, name, overload)."""
         return {(f.domain, f.name, f.overload): f for f in self.model.functions}
 
-    def _draws(self, node: wire.NodeProto, functions: Collection[tuple[str, str, str]]) -> bool:
-        """Does it, a body inside it, or a local function that it calls (one of `functions`) draw random numbers?"""
-        if node.op_type in RANDOM_OPS and node.domain in ("", "ai.onnx"):
+    def _draws(self, node: wire.NodeProto, functions: Collection[tuple[str, str, str]], known: Lookup) -> bool:
+        """Does it, a body inside it, or a local function that it calls (one of `functions`) draw random numbers?
+
+        `known` gives the value of a name that is constant where the node stands.
+        """
+        standard = node.domain in STANDARD
+        if standard and node.op_type in RANDOM_OPS:
             return True
-        if node.op_type == "Dropout" and self._trains(node):
+        if standard and node.op_type == "Dropout" and _trains(node, known):
             return True
-        if node.attribute and any(self._draws(n, functions) for body in bodies(node) for n in body.node):
-            return True
+        for body in bodies(node) if node.attribute else ():
+            inner = _scope(body.node, body.initializer, known)
+            if any(self._draws(n, functions, inner) for n in body.node):
+                return True
         return (node.domain, node.op_type, node.overload) in functions
+
+    def _constant(self, name: str) -> wire.TensorProto | None:
+        maker = self.maker.get(name)
+        return self.weights.get(name) if maker is None else _value(self.nodes[maker])
 
     @cached_property
     def _random_functions(self) -> set[tuple[str, str, str]]:
         """Local functions that draw random numbers, by themselves or through others: a fixed point."""
         found: set[tuple[str, str, str]] = set()
-        while more := {k for k, f in self.functions.items() if any(self._draws(n, found) for n in f.node)} - found:
+        scopes = {k: _scope(f.node, (), lambda name: None) for k, f in self.functions.items()}
+        while True:
+            todo = [(k, f) for k, f in self.functions.items() if k not in found]
+            more = {k for k, f in todo if any(self._draws(n, found, scopes[k]) for n in f.node)}
+            if not more:
+                return found
             found |= more
-        return found
 
-    def _trains(self, dropout: wire.NodeProto) -> bool:
-        """Is its third input, `training_mode`, true, or is nothing known about it before a run?"""
-        name = dropout.input[2] if len(dropout.input) > 2 else ""
-        if not name:
-            return False
-        mode, maker = self.weights.get(name), self.maker.get(name)
-        if maker is not None and self.ops[maker] == "Constant":
-            mode = next((a.t for a in self.nodes[maker].attribute if a.name == "value"), None)
-        return mode is None or any(mode.raw_data) or any(mode.int32_data)
-
-    def kind(self, tensor: str) -> int:
-        """CONSTANT, SHAPE or VALUE: what the tensor's value depends on.
+    def kinds(self, tensors: Iterable[str]) -> dict[str, int]:
+        """CONSTANT, SHAPE or VALUE for each tensor: what its value depends on.
 
         SHAPE: every path from a model input to it passes Shape or Size. A random tensor is a VALUE.
-        Complexity: linear in the nodes above; ends at the first model input it meets.
+        Complexity: linear in the nodes above.
         """
-        shapes: list[int] = []
-        if self._sees_input([tensor], shapes):
-            return VALUE
-        return SHAPE if self._sees_input([n for i in shapes for n in self.reads[i]], None) else CONSTANT
-
-    def _sees_input(self, tensors: list[str], shapes: list[int] | None) -> bool:
-        """Does a path lead up from `tensors` to a model input or a random node?
-
-        With a list `shapes` paths end at Shape and Size, which are collected there.
-        """
+        asked = list(tensors)
         made_by, reads, ops = self.maker.get, self.reads, self.ops
         suspects = self.random_nodes
-        seen = set()
-        stack = list(tensors)
-        while stack:
-            name = stack.pop()
-            i = made_by(name)
-            if i is None:
-                if name not in self.weights and name not in self.sparse:
-                    return True
-            elif i not in seen:
-                seen.add(i)
-                if i in suspects:
-                    return True
-                if shapes is not None and ops[i] in SHAPE_OPS:
-                    shapes.append(i)
-                else:
-                    stack += reads[i]
-        return False
+        found: dict[int, int] = {}
+
+        def kind(name: str) -> int:
+            maker = made_by(name)
+            if maker is not None:
+                return found[maker]
+            return CONSTANT if name in self.weights or name in self.sparse else VALUE
+
+        for i in self.in_order(self.ancestors(m for name in asked if (m := made_by(name)) is not None)):
+            worst = max(map(kind, reads[i]), default=CONSTANT)
+            if i in suspects:
+                worst = VALUE
+            elif worst == VALUE and ops[i] in SHAPE_OPS and self.nodes[i].domain in STANDARD:
+                worst = SHAPE
+            found[i] = worst
+        return {name: kind(name) for name in asked}
 
     @cached_property
     def random_nodes(self) -> set[int]:
         """Nodes that draw random numbers."""
         plain = BODILESS - {"Dropout", *(name for _, name, _ in self.functions)}
         functions = self._random_functions
-        return {i for i, op in enumerate(self.ops) if op not in plain and self._draws(self.nodes[i], functions)}
+        nodes, known = self.nodes, self._constant
+        return {i for i, op in enumerate(self.ops) if op not in plain and self._draws(nodes[i], functions, known)}
 
     # ------------------------------------------------------------------------------------------------ types
 
@@ -439,6 +437,29 @@ def load(path: str | Path) -> Graph:
         ModelError: the file cannot be read or is no ONNX model.
     """
     return Graph(wire.read(Path(path)))
+
+
+def _trains(dropout: wire.NodeProto, known: Lookup) -> bool:
+    """Is its third input, `training_mode`, true, or is nothing known about it before a run?"""
+    name = dropout.input[2] if len(dropout.input) > 2 else ""
+    if not name:
+        return False
+    mode = known(name)
+    return mode is None or any(mode.raw_data) or any(mode.int32_data)
+
+
+def _value(node: wire.NodeProto) -> wire.TensorProto | None:
+    """What a Constant holds as a tensor; None for any other node."""
+    if node.op_type != "Constant":
+        return None
+    return next((a.t for a in node.attribute if a.name == "value"), None)
+
+
+def _scope(nodes: Iterable[wire.NodeProto], weights: Iterable[wire.TensorProto], outer: Lookup) -> Lookup:
+    """Constants as seen inside a body or function: its own names hide those around it."""
+    own: dict[str, Any] = {name: _value(n) for n in nodes for name in n.output}
+    own |= {t.name: t for t in weights}
+    return lambda name: own[name] if name in own else outer(name)
 
 
 def bodies(node: wire.NodeProto) -> Iterator[wire.GraphProto]:

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 from subgraph import wire
 from subgraph.errors import InputError, UnknownName
 from subgraph.folder import safe_name
-from subgraph.tensors import NOT_NUMPY, NPY_ERRORS, Tensors, Value, from_bits, np_dtype, read_npy, shape_text
+from subgraph.tensors import NOT_NUMPY, NPY_ERRORS, Tensors, Value, are_bits, from_bits, np_dtype, read_npy, shape_text
 
 if TYPE_CHECKING:
     import numpy as np
@@ -109,11 +109,12 @@ def plan(
     specs = [_spec(graph, name, shapes or {}, sizes) for name in names]
     common: list[tuple[str | None, str]] = []
     sets: list[list[tuple[str, list[tuple[str | None, str]]]]] = []
+    stems = _stems(list(graph.inputs))
     for word in given:
         target, path = _split(graph, word)
         if path.is_dir():
             try:
-                sets.append(_samples(path, target, list(graph.inputs)))
+                sets.append(_samples(path, target, stems))
             except OSError as e:
                 raise InputError(f"cannot read the folder {path}: {e.strerror or e}", "check its permissions") from e
         else:
@@ -127,7 +128,25 @@ def plan(
         for k in range(counts.pop())
     ]  # fmt: skip
     look = picture or Picture()
-    return [Sample(label, common + files, specs, list(graph.inputs), seed, look) for label, files in rows]
+    labels = _distinct([label for label, _ in rows])
+    return [
+        Sample(label, common + files, specs, list(graph.inputs), seed, look)
+        for label, (_, files) in zip(labels, rows, strict=True)
+    ]
+
+
+def _distinct(labels: Sequence[str]) -> list[str]:
+    """The labels, with ~2, ~3 … after one that was there before."""
+    taken, counts = set(labels), Counter[str]()
+    out: list[str] = []
+    for label in labels:
+        counts[label] += 1
+        own = label
+        while counts[label] > 1 and (own := f"{label}~{counts[label]}") in taken:
+            counts[label] += 1
+        taken.add(own)
+        out.append(own)
+    return out
 
 
 def _split(graph: Graph, word: str) -> tuple[str | None, Path]:
@@ -159,7 +178,9 @@ def _require_kind(path: Path) -> None:
         raise InputError(f"{path}: not a kind of file that can be fed", f"known: {known}")
 
 
-def _samples(folder: Path, name: str | None, inputs: list[str]) -> list[tuple[str, list[tuple[str | None, str]]]]:
+def _samples(
+    folder: Path, name: str | None, stems: Mapping[str, str]
+) -> list[tuple[str, list[tuple[str | None, str]]]]:
     """The samples in a folder: its sub-folders, or one if its files are named after several inputs, or its files."""
     inside = sorted((p for p in folder.iterdir() if not p.name.startswith(".")), key=_natural)
     folders = [p for p in inside if p.is_dir() and _fit(p.iterdir())]
@@ -168,11 +189,11 @@ def _samples(folder: Path, name: str | None, inputs: list[str]) -> list[tuple[st
     files = _fit(inside)
     if not files:
         raise InputError(f"no inputs in folder {folder}", f"it may hold {' '.join(sorted(ARRAYS))} or images")
-    named = {n for f in files for n in inputs if _is_for(f, n, inputs.index(n))}
-    if name is None and len(named) == len(files) and len(inputs) > 1:
+    named = {stems[f.stem] for f in files if f.stem in stems}
+    if name is None and len(named) == len(files) and len(set(stems.values())) > 1:
         return [(folder.name, [(None, str(f)) for f in files])]
-    stems = Counter(f.stem for f in files)
-    return [(f.stem if stems[f.stem] == 1 else f.name, [(name, str(f))]) for f in files]
+    counts = Counter(f.stem for f in files)
+    return [(f.stem if counts[f.stem] == 1 else f.name, [(name, str(f))]) for f in files]
 
 
 def _fit(paths: Iterable[Path]) -> list[Path]:
@@ -187,8 +208,13 @@ def _natural(path: Path) -> list[Any]:
     return [int(w) if i % 2 else w for i, w in enumerate(re.split(r"([0-9]+)", path.name))]
 
 
-def _is_for(path: Path, name: str, position: int) -> bool:
-    return path.stem in (name, safe_name(name), f"input_{position}", f"input_{name}")
+def _stems(names: Sequence[str]) -> dict[str, str]:
+    """The input that a file is for, by the file's name without its ending: an input's own name before all others."""
+    stems = {name: name for name in names}
+    for position, name in enumerate(names):
+        for stem in (safe_name(name), f"input_{position}", f"input_{name}"):
+            stems.setdefault(stem, name)
+    return stems
 
 
 # ---------------------------------------------------------------------------------------------------- specs
@@ -296,8 +322,9 @@ def realise(data: Mapping[str, Any]) -> tuple[dict[str, Value], dict[str, str]]:
     picture = Picture(tuple(look["mean"]), tuple(look["scale"]), bool(look["bgr"]))
     feeds: dict[str, Value] = {}
     origins: dict[str, str] = {}
+    stems, needed = _stems(data["names"]), {spec.name: spec for spec in specs}
     for name, file in data["files"]:
-        for spec, array in _read(_File(Path(file), name, data["names"], specs), picture):
+        for spec, array in _read(_File(Path(file), name, stems, needed), picture):
             if spec.name in feeds:
                 raise InputError(
                     f"input '{spec.name}' is given twice: {origins[spec.name]} and {file}",
@@ -389,26 +416,34 @@ def _shape(spec: Spec, known: Mapping[str, int]) -> tuple[int, ...]:
 
 @dataclass(frozen=True)
 class _File:
-    """A file, the input it was given for (or None), and what a sample says of the model's inputs."""
+    """A file and what it may be for.
+
+    Attributes:
+        name: the input that it was given for.
+        stems: all inputs of the model, by what files for them are called.
+        specs: the inputs that the run needs, by name.
+    """
 
     path: Path
     name: str | None
-    names: Sequence[str]
-    specs: Sequence[Spec]
+    stems: Mapping[str, str]
+    specs: Mapping[str, Spec]
+
+    def is_input(self, key: str) -> bool:
+        return self.stems.get(key) == key  # an input's own name always leads to itself
 
     def target(self, key: str = "") -> Spec | None:
         """Which input the array called `key` in it is for: by the name given, by its own, the file's, or the only one.
 
         None: for an input of the model that this run does not need.
         """
-        own = key if key in self.names else None
-        files = (n for i, n in enumerate(self.names) if _is_for(self.path, n, i))
-        name = self.name or own or next(files, None)
+        own = key if self.is_input(key) else None
+        name = self.name or own or self.stems.get(self.path.stem)
         if name is not None:
-            return next((s for s in self.specs if s.name == name), None)
-        if len(self.specs) == 1 or len(self.names) == 1:
-            return next(iter(self.specs), None)
-        names = ", ".join(f"'{s.name}'" for s in self.specs)
+            return self.specs.get(name)
+        if len(self.specs) == 1 or len(set(self.stems.values())) == 1:
+            return next(iter(self.specs.values()), None)
+        names = ", ".join(f"'{name}'" for name in self.specs)
         raise InputError(
             f"{self.path}: which input is it for? The run needs {names or 'none'}", f"-i NAME={self.path.name}"
         )
@@ -419,7 +454,7 @@ def _read(file: _File, picture: Picture) -> list[tuple[Spec, np.ndarray[Any, Any
     kind = file.path.suffix.lower()
     if kind == ".npz":
         arrays = _load_npz(file.path)
-        known = {key: array for key, array in arrays.items() if key in file.names}
+        known = {key: array for key, array in arrays.items() if file.is_input(key)}
         return [(s, array) for key, array in (known or arrays).items() if (s := file.target(key))]
     if kind == ".pb":
         key, array = _load_pb(file.path)
@@ -508,6 +543,7 @@ def _load_image(path: Path, spec: Spec, picture: Picture) -> np.ndarray[Any, Any
     channels, height, width = (inner[2], inner[0], inner[1]) if last else inner
     try:
         with Image.open(path) as opened:
+            _require_8_bits(path, opened.mode)
             image = opened.convert({1: "L", 4: "RGBA"}.get(channels, "RGB"))
     except (OSError, UnidentifiedImageError, ValueError, Image.DecompressionBombError) as e:
         raise InputError(f"cannot read the image {path}: {e}") from e
@@ -521,6 +557,15 @@ def _load_image(path: Path, spec: Spec, picture: Picture) -> np.ndarray[Any, Any
     return np.ascontiguousarray(array.reshape((1,) * (len(dims) - 3) + array.shape))
 
 
+def _require_8_bits(path: Path, mode: str) -> None:
+    """Pillow would clip the values of deeper images at 255."""
+    if mode in ("I", "F") or mode.startswith("I;16"):
+        raise InputError(
+            f"{path}: an image of more than 8 bits per channel (mode {mode}) is not read",
+            "convert it to a .npy of the values that the model takes",
+        )
+
+
 def _per_channel(values: tuple[float, ...], pixels: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
     import numpy as np
 
@@ -531,11 +576,9 @@ def _per_channel(values: tuple[float, ...], pixels: np.ndarray[Any, Any]) -> np.
 
 def _fitted(array: np.ndarray[Any, Any], spec: Spec, file: str) -> tuple[Value, str]:
     """The array in the input's type, if nothing is lost by that; with a remark where it had to be converted."""
-    import numpy as np
-
     note = ""
     want = np_dtype(spec.dtype)
-    if spec.dtype in NOT_NUMPY and array.dtype.kind == "u" and array.dtype.itemsize == want.itemsize:
+    if spec.dtype in NOT_NUMPY and are_bits(array.dtype, want):
         array = from_bits(array, spec.dtype)
     elif spec.dtype == "string":
         array = array.astype(object)
@@ -550,7 +593,7 @@ def _fitted(array: np.ndarray[Any, Any], spec: Spec, file: str) -> tuple[Value, 
             f"{file} has shape {shape_text(array.shape)}; input '{spec.name}' takes {shape_text(tuple(spec.dims))}",
             "reshape or transpose it first",
         )
-    return [array] if "sequence" in spec.form else np.ascontiguousarray(array).reshape(array.shape), note
+    return [array] if "sequence" in spec.form else array, note
 
 
 def _converted(array: np.ndarray[Any, Any], want: np.dtype[Any]) -> np.ndarray[Any, Any] | None:

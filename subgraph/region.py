@@ -142,7 +142,8 @@ def of_nodes(
     inputs: list[str] = []
     shapes: list[str] = []
     weights: dict[str, None] = {}
-    pulled: set[int] = set()
+    makers: set[int] = set()  # of constants
+    kinds = graph.kinds(name for name in entering if name in graph.maker)
     for name in entering:
         if name in graph.weights or name in graph.sparse:
             weights[name] = None
@@ -150,10 +151,11 @@ def of_nodes(
             inputs.append(name)
         elif name not in graph.maker:
             raise _from_nowhere(graph, name)
-        elif (kind := graph.kind(name)) == CONSTANT:
-            pulled |= graph.ancestors([graph.maker[name]])
+        elif kinds[name] == CONSTANT:
+            makers.add(graph.maker[name])
         else:
-            (shapes if kind == SHAPE else inputs).append(name)
+            (shapes if kinds[name] == SHAPE else inputs).append(name)
+    pulled = graph.ancestors(makers)
     for i in pulled:
         weights.update(dict.fromkeys(n for n in graph.reads[i] if n not in graph.maker))
     return Region(

@@ -145,9 +145,20 @@ def from_bits(array: np.ndarray[Any, Any], dtype: str) -> np.ndarray[Any, Any]:
         if array.dtype != want:
             raise InputError(f"found {array.dtype} where {dtype} was stored")
         return array
-    if array.dtype.kind != "u" or array.dtype.itemsize != want.itemsize:
+    if not are_bits(array.dtype, want):
         raise InputError(f"found {array.dtype} where the raw bits of {dtype} were stored")
-    return array.view(want)
+    return array.astype(array.dtype.newbyteorder("="), copy=False).view(want)
+
+
+def are_bits(have: np.dtype[Any], want: np.dtype[Any]) -> bool:
+    """Whether elements of a file are raw bits of a type that numpy lacks: unsigned, or void as `np.save` makes them.
+
+    In memory those types call themselves void as well, but are none.
+    """
+    import numpy as np
+
+    raw = have.kind == "u" or (have.type is np.void and have.names is None)
+    return raw and have.itemsize == want.itemsize
 
 
 def save(name: str, value: Value, type_text: str, folder: Path, stem: str) -> Record:
@@ -159,7 +170,7 @@ def save(name: str, value: Value, type_text: str, folder: Path, stem: str) -> Re
     arrays: list[Any] = [] if value is None else list(value) if many else [value]
     files = tuple(f"{stem}.{i}.npy" if many else f"{stem}.npy" for i in range(len(arrays)))
     for file, array in zip(files, arrays, strict=True):
-        np.save(folder / file, to_bits(np.asarray(array), dtype), allow_pickle=False)
+        np.save(folder / file, to_bits(np.asarray(array, order="C"), dtype), allow_pickle=False)
     if many and form == "optional":
         form = "optional sequence"
     return Record(name, form, dtype, tuple(tuple(np.shape(a)) for a in arrays), files)

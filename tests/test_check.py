@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import written
 
+from subgraph import repro
 from subgraph.capture import Captured, Reference
 from subgraph.check import check
 from subgraph.cut import cut
@@ -108,3 +109,23 @@ def test_half_precision_may_not_be_far_off(judged: Judge) -> None:
 def test_a_reference_that_never_repeats_itself(judged: Judge) -> None:
     found = judged(WANT, WANT + 1, again=WANT + 2)
     assert found["status"] == "unrepeatable" and "the reference itself gives other values" in found["what"]
+
+
+@pytest.mark.parametrize(
+    ("want", "got"),
+    [
+        (np.asarray([np.inf, 1], np.float16), np.asarray([-np.inf, 1], np.float16)),
+        (np.asarray([np.nan, 1], np.float16), np.asarray([np.inf, 1], np.float16)),
+        (np.asarray([1000, 7], np.int64), np.asarray([999, 7], np.int64)),
+        (np.asarray([1 << 60]), np.asarray([(1 << 60) + 1])),
+    ],
+)
+def test_an_index_or_the_sign_of_infinity_is_never_a_rounding(judged: Judge, want: Array, got: Array) -> None:
+    assert judged(want, got)["status"] == "different"
+
+
+def test_the_script_sees_signs_of_infinity_and_imaginary_parts() -> None:
+    inf = np.inf
+    assert repro.judge(np.asarray([inf, 1]), np.asarray([inf, 1]))[0]
+    assert not repro.judge(np.asarray([inf, 1]), np.asarray([-inf, 1]))[0]
+    assert not repro.judge(np.asarray([1 + 5j]), np.asarray([1 + 0j]))[0]

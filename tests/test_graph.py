@@ -252,7 +252,7 @@ def test_what_a_value_depends_on(tmp_path: Path, tensor: str, kind: int) -> None
         }""",
         w=np.ones(2, np.float32),
     )
-    assert g.kind(tensor) == kind
+    assert g.kinds([tensor]) == {tensor: kind}
 
 
 # ---------------------------------------------------------------------------------------------------- selectors

@@ -142,6 +142,9 @@ def test_an_archive_with_other_things_in_it(tmp_path: Path, model: Callable[...,
         ("float16[2,3] x", X, "converted from float32"),
         ("bfloat16[2,3] x", X, "converted from float32"),
         ("bfloat16[2,3] x", X.astype(ml_dtypes.bfloat16).view(np.uint16), ""),  # as subcut stores it
+        ("bfloat16[2,3] x", X.astype(ml_dtypes.bfloat16).view(np.uint16).astype(">u2"), ""),
+        ("bfloat16[2,3] x", X.astype(ml_dtypes.bfloat16), ""),  # np.save calls it V2
+        ("int4[2,3] x", X.astype(ml_dtypes.int4), ""),
         ("float8e4m3fn[2,3] x", X, "converted from float32"),
         ("int4[2,3] x", X.astype(np.int8), "converted from int8"),
     ],
@@ -153,7 +156,7 @@ def test_a_harmless_conversion(
     g = model(declared)
     (value,) = fed(g, tmp_path / "a.npy").values()
     want = X > 2 if "bool" in declared else X
-    assert np.array_equal(value.astype(np.float32), want) and value.flags.c_contiguous
+    assert np.array_equal(value.astype(np.float32), want)
     assert says in origins(g, tmp_path / "a.npy")["x"]
 
 
@@ -169,6 +172,8 @@ def test_a_harmless_conversion(
         ("float[2,3] x", X.astype(str)),
         ("int4[2,3] x", X.astype(np.int8) + 4),
         ("float[2,3] x", X.astype("M8[s]")),
+        ("bfloat16[2,3] x", X.astype("V4")),
+        ("bfloat16[2,3] x", np.zeros((2, 3), [("a", "u1"), ("b", "u1")])),
     ],
 )
 def test_a_conversion_that_loses_something_is_refused(
@@ -177,6 +182,14 @@ def test_a_conversion_that_loses_something_is_refused(
     np.save(tmp_path / "a.npy", stored)
     with pytest.raises(InputError, match=r"a\.npy holds .*; input 'x' takes"):
         fed(model(declared), tmp_path / "a.npy")
+
+
+def test_another_type_of_the_same_size_is_no_raw_bits(tmp_path: Path, model: Callable[..., Graph]) -> None:
+    """A TensorProto says its type: float8_e4m3fn is never read as the bits of int4."""
+    tensor = numpy_helper.from_array(X.astype(ml_dtypes.float8_e4m3fn), "x")
+    (tmp_path / "a.pb").write_bytes(tensor.SerializeToString())
+    with pytest.raises(InputError, match=r"a\.pb holds float8_e4m3fn; input 'x' takes int4"):
+        fed(model("int4[2,3] x"), tmp_path / "a.pb")
 
 
 @pytest.mark.parametrize(
@@ -317,6 +330,17 @@ def test_an_image_is_resized_bilinearly(tmp_path: Path, model: Callable[..., Gra
     assert value.tolist() == [[[[0, 25, 75, 100]]]]
 
 
+@pytest.mark.parametrize(
+    ("mode", "ending"), [("I", "tif"), ("I;16", "png"), ("I;16B", "tif"), ("F", "tif"), ("I", "pgm")]
+)
+def test_a_deep_image_is_refused(tmp_path: Path, model: Callable[..., Graph], mode: str, ending: str) -> None:
+    path = tmp_path / f"deep.{ending}"
+    Image.new(mode, (2, 2), 1000).save(path)
+    with pytest.raises(InputError, match=rf"deep\.{ending}: an image of more than 8 bits per channel") as refusal:
+        fed(model("float[1,1,2,2] x"), path)
+    assert ".npy" in refusal.value.hint
+
+
 def test_what_is_no_image(tmp_path: Path, picture: Path, model: Callable[..., Graph]) -> None:
     (tmp_path / "a.png").write_bytes(picture.read_bytes()[:40])
     (tmp_path / "b.jpg").write_text("no picture")
@@ -393,6 +417,61 @@ def test_a_folder_for_each_input(tmp_path: Path, model: Callable[..., Graph]) ->
     assert [(f["x"][0], f["v"][0], f["w"][0]) for f in found.values()] == [(0, 0, 9), (1, 1, 9)]
     with pytest.raises(InputError, match=r"different numbers of samples: \[1, 2\]"):
         samples(g, f"x={tmp_path / 'a'}", f"v={tmp_path / 'short'}")
+
+
+def test_labels_are_distinct(tmp_path: Path, model: Callable[..., Graph]) -> None:
+    folder = tmp_path / "many"
+    folder.mkdir()
+    for name in ("x.npy", "x.npy.npy", "x.npy~2.npy"):
+        np.save(folder / name, np.zeros(2, np.float32))
+    Image.new("L", (2, 2)).save(folder / "x.png")
+    g = model("float[2] x, float[2] v")
+    found = [(s.label, Path(str(s.files[0][1])).name) for s in inputs.plan(g, g.inputs, [f"x={folder}"])]
+    assert sorted(found) == [
+        ("x.npy", "x.npy"), ("x.npy~2", "x.npy~2.npy"), ("x.npy~3", "x.npy.npy"), ("x.png", "x.png"),
+    ]  # fmt: skip
+
+
+def test_labels_of_two_folders_are_distinct(tmp_path: Path, model: Callable[..., Graph]) -> None:
+    for place, names in (("one", ("a+z", "a")), ("two", ("c", "z+c"))):
+        (tmp_path / place).mkdir()
+        for name in names:
+            np.save(tmp_path / place / f"{name}.npy", np.zeros(2, np.float32))
+    found = samples(model("float[2] x, float[2] v"), f"x={tmp_path / 'one'}", f"v={tmp_path / 'two'}")
+    assert list(found) == ["a+z+c", "a+z+c~2"]
+
+
+def test_an_inputs_own_name_goes_before_what_else_a_file_may_be_called(
+    tmp_path: Path, model: Callable[..., Graph]
+) -> None:
+    g = model("float[2] x, float[2] input_0, float[2] input_x")
+    for k, name in enumerate(("x", "input_0", "input_x", "input_2")):
+        np.save(tmp_path / f"{name}.npy", np.full(2, k, np.float32))
+    feeds = fed(g, *(tmp_path / f"{name}.npy" for name in g.inputs))
+    assert [feeds[name][0] for name in g.inputs] == [0, 1, 2]
+    assert fed(g, tmp_path / "input_2.npy")["input_x"][0] == 3
+
+
+def test_a_thousand_inputs_from_a_folder(
+    tmp_path: Path, model: Callable[..., Graph], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Names are made once for each input, not for each file and input."""
+    names = [f"in{k}" for k in range(1000)]
+    g = model(", ".join(f"float[2] {n}" for n in names), f"y = Foo({names[0]})")
+    folder = tmp_path / "one"
+    folder.mkdir()
+    for k, name in enumerate(names):
+        (folder / f"{name}.bin").write_bytes(np.full(2, k, np.float32).tobytes())
+    made: list[str] = []
+
+    def counted(name: str) -> str:
+        made.append(name)
+        return name
+
+    monkeypatch.setattr(inputs, "safe_name", counted)
+    feeds = fed(g, folder)
+    assert [feeds[n][0] for n in names] == list(range(1000))
+    assert len(made) == 2 * len(names)  # once to plan, once to realise
 
 
 def test_samples_differ_where_values_are_made_up(tmp_path: Path, model: Callable[..., Graph]) -> None:

@@ -88,6 +88,26 @@ def test_a_sequence_is_a_file_for_each_element(tmp_path: Path) -> None:
     assert record.within("k/0").files[0] == "k/0/stem.0.npy"
 
 
+def test_files_are_in_c_order(tmp_path: Path) -> None:
+    """Whoever reads the bytes after the header gets the elements in the model's order."""
+    value = np.asfortranarray(np.arange(6, dtype=np.float32).reshape(2, 3))
+    for text, fed in (("tensor(float)", value), ("seq(tensor(float))", [value, value.T])):
+        record = save("t", fed, text, tmp_path, "stem")
+        for file, shape in zip(record.files, record.shapes, strict=True):
+            back = np.load(tmp_path / file)
+            assert back.flags.c_contiguous and np.array_equal(back, value if shape == (2, 3) else value.T)
+
+
+@pytest.mark.parametrize("dtype", [">u2", "<u2", "V2"])
+def test_raw_bits_in_any_byte_order(dtype: str) -> None:
+    want = np.array([1.0, -2.5], ml_dtypes.bfloat16)
+    bits = want.view(np.uint16)
+    stored = bits.view("V2") if dtype == "V2" else bits.astype(dtype)
+    assert tensors.from_bits(stored, "bfloat16").tolist() == want.tolist()
+    with pytest.raises(InputError, match="raw bits of float8_e4m3fn"):
+        tensors.from_bits(stored, "float8_e4m3fn")
+
+
 def test_an_optional_is_a_tensor_a_sequence_or_nothing(tmp_path: Path) -> None:
     one = np.ones(2, np.int64)
     full = save("t", one, "optional(tensor(int64))", tmp_path, "full")

@@ -73,22 +73,21 @@ class _Session:
     def __call__(self, feeds: Mapping[str, Value], outputs: Sequence[str]) -> dict[str, tuple[str, Value]]:
         """Run once.
 
-        Types that numpy lacks travel as OrtValue, sequences and optionals as Python objects; a session whose inputs
-        mix both cannot be run from Python.
+        Types that numpy lacks travel as OrtValue, and then all tensors do, so that they come from one run. Sequences
+        and optionals travel as Python objects: beside types that numpy lacks they take a second run, and a session
+        whose inputs mix both cannot be run from Python.
         """
-        own = [n for n in outputs if _own(self.outputs[n])]
-        plain = [n for n in outputs if n not in own]
-        feed_own = any(_own(self.inputs[n]) for n in feeds)
+        types = [self.inputs[n] for n in feeds] + [self.outputs[n] for n in outputs]
+        wrapped = [n for n in outputs if parse_type(self.outputs[n])[0] == "tensor"] if any(map(_own, types)) else []
+        plain = [n for n in outputs if n not in wrapped]
         found: dict[str, Value] = {}
         try:
-            if plain and not feed_own:
-                found.update(zip(plain, self.session.run(plain, dict(feeds)), strict=True))
-                plain = []
-            if own or plain:
+            if wrapped:
                 values = {n: _wrap(v, self.inputs[n]) for n, v in feeds.items()}
-                names = own + plain
-                results = self.session.run_with_ort_values(names, values)
-                found.update((n, _unwrap(v, self.outputs[n])) for n, v in zip(names, results, strict=True))
+                results = self.session.run_with_ort_values(wrapped, values)
+                found.update((n, _unwrap(v, self.outputs[n])) for n, v in zip(wrapped, results, strict=True))
+            if plain:
+                found.update(zip(plain, self.session.run(plain, dict(feeds)), strict=True))
         except Exception as e:
             raise ModelError(
                 f"onnxruntime failed while running: {_plain(e)}", "are the inputs what the model expects?"
