@@ -46,7 +46,7 @@ def check(
     worst = max(far, key=lambda d: float(d["relative"]))
     how = f"'{worst['name']}' differs by {worst['max_abs']:.1e} of {worst['scale']:.3g}"
     if not worst["comparable"]:
-        how = f"'{worst['name']}' has other {worst['why']}"
+        how = f"'{worst['name']}' has {worst['why']}"
     if worst["comparable"] and worst["relative"] <= HALF_ROUNDINGS and _has_half(cut, samples):
         why = "onnxruntime keeps float32 between float16 nodes"
         return _verdict("rounding", f"{how}: one fp16 rounding ({why})", far, HALF_ROUNDINGS)
@@ -76,15 +76,15 @@ def _difference(want: Record, got: Record, folder: Path) -> dict[str, Any] | Non
 
     nothing = {"name": want.name, "comparable": False, "max_abs": 0.0, "scale": 0.0, "relative": float("inf")}
     if want.shapes != got.shapes or want.dtype != got.dtype:
-        return nothing | {"why": "type or shape"}
+        return nothing | {"why": "another type or shape"}
     if "float" not in want.dtype and not want.dtype.startswith("complex"):
-        return nothing | {"why": "values"}
+        return nothing | {"why": "other values"}
     error = scale = 0.0
     for a, b in zip(_arrays(load(want, folder)), _arrays(load(got, folder)), strict=True):
         x, y = np.asarray(a).astype(np.complex128), np.asarray(b).astype(np.complex128)
         finite = np.isfinite(x) & np.isfinite(y)
         if (~finite & (x != y) & ~(np.isnan(x) & np.isnan(y))).any():
-            return nothing | {"why": "NaN or infinities"}
+            return nothing | {"why": "other NaN or infinities"}
         error = max(error, float(np.abs(x[finite] - y[finite]).max(initial=0.0)))
         scale = max(scale, float(np.abs(x[finite]).max(initial=0.0)))
     relative = error / scale if scale else error

@@ -452,7 +452,7 @@ def test_a_refusal_names_the_trouble_and_writes_nothing(key: str, tmp_path: Path
     run = subprocess.run([SUBCUT, *line], cwd=here, capture_output=True, text=True, check=False)
     assert run.returncode in (2, 3), run.stderr
     assert re.search(case.refused, run.stderr, re.IGNORECASE), run.stderr
-    assert "Traceback" not in run.stderr and "partial" not in run.stderr
+    assert not re.search(r"Traceback|partial|onnxruntime::|\.cc:", run.stderr), run.stderr  # a user's words, not ours
     assert run.stdout == ""
     assert not list(here.iterdir())
 

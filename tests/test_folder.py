@@ -6,6 +6,8 @@ import errno
 import fcntl
 import os
 import re
+import shutil
+import signal
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -29,6 +31,10 @@ NAMES = [
     "manifest.json", "model.onnx", "\ud800",
 ]  # fmt: skip
 DEVICES = re.compile(r"(con|prn|aux|nul|com\d|lpt\d)(\..*)?", re.IGNORECASE)
+
+
+class Terminated(BaseException):
+    """What our handler of SIGTERM raises."""
 
 
 def is_safe(name: str) -> bool:
@@ -155,6 +161,33 @@ def test_what_fails_leaves_the_old_result_or_nothing(fails: type[BaseException],
         write(place, "new", fails)
     assert only(place, "old")
     assert len(list(place.parent.iterdir())) == 1
+
+
+@pytest.mark.parametrize(("number", "raises"), [(signal.SIGINT, KeyboardInterrupt), (signal.SIGTERM, Terminated)])
+def test_a_signal_waits_until_all_is_cleared(
+    number: int, raises: type[BaseException], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = shutil.rmtree
+
+    def slow(path: Path, **how: bool) -> None:
+        signal.raise_signal(number)
+        real(path, **how)
+        done.append(path)
+
+    def terminate(*_: object) -> None:
+        raise Terminated
+
+    done: list[Path] = []
+    write(tmp_path / "place", "old")
+    monkeypatch.setattr(shutil, "rmtree", slow)
+    before = signal.signal(signal.SIGTERM, terminate)
+    try:
+        with pytest.raises(raises):
+            write(tmp_path / "place", "new")
+    finally:
+        signal.signal(signal.SIGTERM, before)
+    assert done
+    assert only(tmp_path / "place", "new")
 
 
 def test_parents_made_for_nothing_go_again(tmp_path: Path) -> None:

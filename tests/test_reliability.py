@@ -219,7 +219,7 @@ def test_ctrl_c_with_json_is_one_document(here: Path, tmp_path: Path, mark: dict
 
 @pytest.mark.parametrize("group", [False, True])
 def test_ctrl_c_at_many_moments(group: bool, here: Path, mark: dict[str, str]) -> None:
-    """Before Python has read our code it ends by the signal itself, which a shell calls 130 too."""
+    """Before Python has read our code it ends in its own way: mostly by the signal, which a shell calls 130 too."""
     new = expected(here)
     last = undisturbed(here)
     for k in range(12):
@@ -229,7 +229,7 @@ def test_ctrl_c_at_many_moments(group: bool, here: Path, mark: dict[str, str]) -
         with contextlib.suppress(ProcessLookupError):
             (os.killpg if group else os.kill)(run.pid, signal.SIGINT)
         done = finish(run)
-        assert done.code in (130, -signal.SIGINT, 0), done
+        assert done.code in (130, -signal.SIGINT, 0) or "KeyboardInterrupt" in done.err, done
         if (here / "subcut_out").exists():
             assert told(here / PLACE) == new
             assert [p.name for p in (here / "subcut_out").iterdir()] == ["pool1__res2a_relu"]

@@ -135,12 +135,15 @@ def _unwrap(value: Any, type_text: str) -> Any:
     return np.frombuffer(data, np_dtype(dtype)).reshape(shape)
 
 
+# A place in onnxruntime's sources and the function there: `/…/model.cc:182 onnxruntime::Model::Model(…) const`.
+_PLACE = re.compile(r"\S+\.(?:cc|h):\d+ (?:[^()'\"]*::[^()'\"]*\((?:[^()]|\([^()]*\))*\)(?: const)?|\w+) ?")
+
+
 def _plain(e: Exception) -> str:
-    """onnxruntime's message without its prefix, source lines and repetitions; at most 400 characters."""
-    text = re.sub(r"^\[ONNXRuntimeError\] : \d+ : (\w+ : )?", "", " ".join(str(e).split()))
+    """onnxruntime's message without its prefixes and places in its sources; at most 400 characters."""
+    text = re.sub(r"\[ONNXRuntimeError\] : \d+ : (\w+ : )?", "", " ".join(str(e).split()))
     text = re.sub(r"^Load model from .*?\.onnx failed: ?", "", text)  # the file is a temporary one of ours
-    text = re.sub(r"(/[\w./-]+\.(cc|h)):\d+ \S+( const)? ?", "", text)
-    return text[:400]
+    return _PLACE.sub("", text)[:400]
 
 
 def _refusal(e: Exception) -> Refused:
@@ -148,7 +151,7 @@ def _refusal(e: Exception) -> Refused:
     hint = "`--no-capture` cuts without running the model"
     if "is not a registered function/op" in text:
         hint = f"an op that onnxruntime does not know: {hint}"
-    elif "IR_VERSION" in text.upper().replace(" ", "_") or "opset" in text.lower():
+    elif re.search(r"max supported IR version|opset \d+ is under development", text, re.IGNORECASE):
         hint = f"newer than this onnxruntime ({version()}): pip install -U onnxruntime, or {hint}"
     return Refused(f"the reference (onnxruntime {version()}) refuses the model: {text}", hint)
 
