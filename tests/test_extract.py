@@ -14,7 +14,7 @@ import pytest
 import written
 from onnx import TensorProto, helper, numpy_helper
 
-from subgraph import extract, graph
+from subgraph import extract, graph, region
 from subgraph.capture import Reference
 from subgraph.case import Case, Place
 from subgraph.errors import SubcutError
@@ -212,7 +212,6 @@ def test_many_tensors_that_enter_are_each_looked_at_once(tmp_path: Path) -> None
             return super().get(key, default)
 
     g.maker = Counted(g.maker)
-    request = extract.Request(start=("B0",), end=(f"B{steps - 1}",))
-    found = extract.regions.between(g, request.start, request.end)
+    found = region.between(g, ["B0"], [f"B{steps - 1}"])
     assert len(found.inputs) == steps + 1
     assert looked < 40 * steps
