@@ -169,9 +169,9 @@ def test_a_signal_waits_until_all_is_cleared(
 ) -> None:
     real = shutil.rmtree
 
-    def slow(path: Path, **how: bool) -> None:
+    def slow(path: Path, ignore_errors: bool = False) -> None:
         signal.raise_signal(number)
-        real(path, **how)
+        real(path, ignore_errors)
         done.append(path)
 
     def terminate(*_: object) -> None:
