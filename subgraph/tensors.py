@@ -162,13 +162,13 @@ def are_bits(have: np.dtype[Any], want: np.dtype[Any]) -> bool:
 
 
 def save(name: str, value: Value, type_text: str, folder: Path, stem: str) -> Record:
-    """Write one value as .npy file(s) `stem.npy` or `stem.0.npy` …; return its record."""
+    """Write one value as .npy file(s) `stem.npy` or `stem#0.npy` … (no safe name has a `#`); return its record."""
     import numpy as np
 
     form, dtype = parse_type(type_text)
     many = isinstance(value, list)
     arrays: list[Any] = [] if value is None else list(value) if many else [value]
-    files = tuple(f"{stem}.{i}.npy" if many else f"{stem}.npy" for i in range(len(arrays)))
+    files = tuple(f"{stem}#{i}.npy" if many else f"{stem}.npy" for i in range(len(arrays)))
     for file, array in zip(files, arrays, strict=True):
         np.save(folder / file, to_bits(np.asarray(array, order="C"), dtype), allow_pickle=False)
     if many and form == "optional":

@@ -277,6 +277,37 @@ def test_texts_booleans_and_empty_tensors_at_the_edge(tmp_path: Path, cases: Cas
     assert script(case).count("bit-identical") == 3
 
 
+def test_half_precision_may_round_once(tmp_path: Path, cases: Cases) -> None:
+    """onnxruntime keeps float32 between float16 nodes, and where its Casts stand depends on what is around them."""
+    layers = "".join(f"[mm{i}] m{i} = MatMul(a{i}, w{i}) [act{i}] a{i + 1} = Tanh(m{i})\n" for i in range(8))
+    weights: dict[str, Any] = {
+        f"w{i}": (np.random.default_rng(i).standard_normal((64, 64)) / 8).astype(np.float16) for i in range(8)
+    }
+    g = written.load(tmp_path, f"g (float16[4,64] a0) => (float16[4,64] a8) {{ {layers} }}", **weights)
+    (case,) = cases(g, "mm2", "act6")
+    check = case.manifest["check"]
+    assert check["status"] in ("identical", "rounding")
+    if check["status"] == "rounding":
+        assert "one fp16 rounding (onnxruntime keeps float32 between float16 nodes)" in check["what"]
+        assert all(far["relative"] < 2**-10 for far in check["outputs"])
+        assert "agrees" in script(case)
+
+
+def test_a_sequence_of_shapes_is_an_input_it_cannot_be_frozen(tmp_path: Path, cases: Cases) -> None:
+    g = written.load(
+        tmp_path,
+        """g (float[N,4] x) => (float[M] y) <int64 zero = {0}> {
+            [shape] dims = Shape(x)
+            [list] both = SequenceConstruct(dims, dims)
+            [first] target = SequenceAt(both, zero)
+            [last] y = Reshape(x, target)
+        }""",
+    )
+    (case,) = cases(g, "first", "last")
+    assert case.manifest["check"]["status"] == "identical" and case.manifest["region"]["frozen"] == []
+    assert sorted(t["name"] for t in case.manifest["inputs"]) == ["both", "x"]
+
+
 # ---------------------------------------------------------------------------------------------------- weights
 
 

@@ -79,13 +79,13 @@ def test_texts_come_back(tmp_path: Path) -> None:
 def test_a_sequence_is_a_file_for_each_element(tmp_path: Path) -> None:
     value = [np.arange(3, dtype=np.float32), np.array(2.5, np.float32), np.zeros((0, 2), np.float32)]
     record = save("t", value, "seq(tensor(float))", tmp_path, "stem")
-    assert record.files == ("stem.0.npy", "stem.1.npy", "stem.2.npy")
+    assert record.files == ("stem#0.npy", "stem#1.npy", "stem#2.npy")
     assert (record.form, record.shapes) == ("sequence", ((3,), (), (0, 2)))
     back = load(record, tmp_path)
     assert isinstance(back, list)
     assert all((a.tobytes(), a.shape) == (b.tobytes(), b.shape) for a, b in zip(value, back, strict=True))
     assert load(save("t", [], "seq(tensor(float))", tmp_path, "none"), tmp_path) == []
-    assert record.within("k/0").files[0] == "k/0/stem.0.npy"
+    assert record.within("k/0").files[0] == "k/0/stem#0.npy"
 
 
 def test_files_are_in_c_order(tmp_path: Path) -> None:
