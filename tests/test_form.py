@@ -205,7 +205,7 @@ def test_a_bin_of_each_kind_of_value(tmp_path: Path) -> None:
     assert write_bin(packed, tmp_path, Form())[0][0]["shape"] == [3]
     assert (tmp_path / "p.bin").read_bytes() == b"\xe1\x07"
     many = save("s", [np.ones(2, np.float32), np.zeros(1, np.float32)], "seq(tensor(float))", tmp_path, "s")
-    assert [e["file"] for e in write_bin(many, tmp_path, Form())[0]] == ["s.0.bin", "s.1.bin"]
+    assert [e["file"] for e in write_bin(many, tmp_path, Form())[0]] == ["s#0.bin", "s#1.bin"]
     texts = save("t", np.array(["a"], object), "tensor(string)", tmp_path, "t")
     assert write_bin(texts, tmp_path, Form()) == ([], ["t: texts have no .bin form"])
     scalar = save("c", np.array(1.5, np.float32), "tensor(float)", tmp_path, "c")
