@@ -38,7 +38,7 @@ TensorProto = Any
 TypeProto = Any
 ValueInfoProto = Any
 
-WALK_ABOVE = 16 << 20  # bytes; below, parsing everything is faster than walking
+WALK_ABOVE = 32 << 20  # bytes; below, parsing everything is faster than walking
 HUSK_ABOVE = 64 << 10  # bytes; smaller weights are parsed and travel inside the messages
 INLINE_LIMIT = 1 << 30  # bytes of weights on disk; more go to a .data file (protobuf ends at 2 GiB)
 ALIGN = 4096  # bytes; onnxruntime maps external data by page

@@ -104,7 +104,7 @@ def shapes(words: Sequence[str]) -> dict[str, list[int]]:
     for word in words:
         name, sep, text = word.rpartition("=")
         sizes = re.split(r"[x×,*]", text) if text else []
-        if not sep or not name or not all(s.isdigit() and len(s) < 10 for s in sizes):
+        if not sep or not name or not all(re.fullmatch("[0-9]{1,9}", s) for s in sizes):
             raise UsageError(f"--shape {word}: expected NAME=1x3x224x224")
         out[name] = [int(s) for s in sizes]
     return out
