@@ -762,7 +762,7 @@ def test_tab_and_names_that_bash_splits_or_acts_on(tmp_path: Path) -> None:
 def test_tab_in_a_real_bash(tmp_path: Path) -> None:
     """The script that `--install-completion` installs, in an interactive bash."""
     chain(tmp_path / "odd.onnx", ["first", "two words", "layer:0", "semi;echo", "last"])
-    script = shell("subcut --show-completion bash", tmp_path)
+    script = shell("subcut --show-completion; exit $?", tmp_path)
     assert script.returncode == 0, script.stderr
     (tmp_path / "rc").write_text(
         f"{script.stdout}\nPS1='$ '\nbind 'set bell-style none'\nsubcut() {{ printf '<%s>' \"$@\"; echo; }}\n"
