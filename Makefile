@@ -2,6 +2,7 @@ PYTHON ?= $(shell command -v python3.11 || command -v python3)
 VENV   := .venv
 BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.locked
+RUNS   ?= 5
 
 .DEFAULT_GOAL := help
 .PHONY: demo test test-slow check bench lock clean help
@@ -26,9 +27,9 @@ check: $(STAMP) ## formatting, lint, types
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 
-bench: .venv-bench/.locked ## measure CPU and memory beside the peers, in one run (about 15 minutes, 8 GB of disk)
+bench: .venv-bench/.locked ## measure CPU and memory beside the peers, in one run (RUNS=5; about 10 minutes, 8 GB of disk)
 	.venv-bench/bin/pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation --force-reinstall .
-	.venv-bench/bin/python -m benchmarks.cut
+	.venv-bench/bin/python -m benchmarks.cut --runs $(RUNS)
 
 .venv-bench/.locked: benchmarks/requirements.lock
 	$(PYTHON) -m venv .venv-bench
