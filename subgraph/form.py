@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 from subgraph import tensors, wire
 from subgraph.errors import UnknownName, UsageError
-from subgraph.graph import nearest
 from subgraph.tensors import PACKED, Record
+from subgraph.text import nearest
 
 if TYPE_CHECKING:
     import numpy as np

@@ -7,9 +7,7 @@ Weights stay on disk (`wire`).
 
 from __future__ import annotations
 
-import difflib
 import fnmatch
-import heapq
 import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -20,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from subgraph import wire
 from subgraph.errors import ModelError, UnknownName, UsageError
+from subgraph.text import nearest
 
 if TYPE_CHECKING:
     import networkx
@@ -38,7 +37,6 @@ BODILESS = frozenset(
     "Split Sqrt Squeeze Sub Sum Tanh Transpose Unsqueeze Where".split()
 )
 
-SHORTLIST = 200  # names that a mistyped one is compared with in full
 
 # What a tensor's value depends on, from least to most: nothing, only shapes of model inputs, values of model inputs.
 CONSTANT, SHAPE, VALUE = 0, 1, 2
@@ -482,25 +480,3 @@ def captured(node: wire.NodeProto) -> list[str]:
             free.update(dict.fromkeys(n for n in (*inner.input, *captured(inner)) if n and n not in own))
         free.update(dict.fromkeys(v.name for v in body.output if v.name and v.name not in own))
     return list(free)
-
-
-def nearest(word: str, names: Iterable[str], count: int = 3) -> list[str]:
-    """The names most like `word`, best first, upper and lower case alike.
-
-    Those that share most pairs of letters with it are compared in full. Complexity: linear in the names.
-    """
-    low = word.lower()
-    pairs = {low[i : i + 2] for i in range(len(low) - 1)} or {low}
-
-    def unlike(name: str) -> tuple[int, int]:
-        other = name.lower()
-        return -sum(pair in other for pair in pairs), abs(len(name) - len(word))
-
-    matcher = difflib.SequenceMatcher(b=low, autojunk=False)
-
-    def like(name: str) -> tuple[bool, float]:
-        matcher.set_seq1(name.lower())
-        return len(low) > 2 and low in name.lower(), matcher.ratio()  # part of a name beats a similar one
-
-    close = heapq.nsmallest(SHORTLIST, dict.fromkeys(names), key=unlike)
-    return sorted(close, key=like, reverse=True)[:count]

@@ -165,7 +165,7 @@ def _require_input(graph: Graph, name: str) -> None:
         return
     if name in graph.weights:
         raise InputError(f"'{name}' is a weight of the model: subcut keeps it constant", "only inputs can be fed")
-    from subgraph.graph import nearest
+    from subgraph.text import nearest
 
     raise UnknownName(f"the model has no input '{name}'", nearest=nearest(name, graph.inputs))
 

@@ -12,8 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from subgraph.errors import UnknownName, UsageError
-from subgraph.graph import nearest
-from subgraph.text import is_text
+from subgraph.text import is_text, nearest
 
 # key → the type of its value in the file
 KEYS: dict[str, type] = {

@@ -1,12 +1,17 @@
-"""Names from a model, made safe to show: no control characters, no terminal escapes, no invisible direction marks."""
+"""Names from a model, made safe to show (no control characters, no terminal escapes), and the nearest to a typo."""
 
 from __future__ import annotations
 
+import difflib
+import heapq
 import re
+from collections.abc import Iterable
 
 # C0 and C1 controls, the Unicode line and paragraph separators, and the marks that reverse the direction of text.
 _UNSAFE = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029\u200b-\u200f\u202a-\u202e\u2066-\u2069\ufeff\ud800-\udfff]")
 _UNSAFE_LINES = re.compile(_UNSAFE.pattern.replace("\x00-\x1f", "\x00-\x09\x0b-\x1f"))
+
+SHORTLIST = 200  # names that a mistyped one is compared with in full
 
 
 def clean(name: str) -> str:
@@ -44,3 +49,25 @@ def big(number: float) -> str:
         if number >= size:
             return f"{number / size:.1f} {unit}"
     return f"{number:.0f}"
+
+
+def nearest(word: str, names: Iterable[str], count: int = 3) -> list[str]:
+    """The names most like `word`, best first, upper and lower case alike.
+
+    Those that share most pairs of letters with it are compared in full. Complexity: linear in the names.
+    """
+    low = word.lower()
+    pairs = {low[i : i + 2] for i in range(len(low) - 1)} or {low}
+
+    def unlike(name: str) -> tuple[int, int]:
+        other = name.lower()
+        return -sum(pair in other for pair in pairs), abs(len(name) - len(word))
+
+    matcher = difflib.SequenceMatcher(b=low, autojunk=False)
+
+    def like(name: str) -> tuple[bool, float]:
+        matcher.set_seq1(name.lower())
+        return len(low) > 2 and low in name.lower(), matcher.ratio()  # part of a name beats a similar one
+
+    close = heapq.nsmallest(SHORTLIST, dict.fromkeys(names), key=unlike)
+    return sorted(close, key=like, reverse=True)[:count]

@@ -17,7 +17,8 @@ from onnx import helper, numpy_helper
 from fixtures import oracle
 from fixtures.dags import random_dag
 from subgraph.errors import ModelError, UnknownName, UsageError
-from subgraph.graph import CONSTANT, SHAPE, VALUE, Graph, nearest
+from subgraph.graph import CONSTANT, SHAPE, VALUE, Graph
+from subgraph.text import nearest
 
 # ---------------------------------------------------------------------------------------------------- the index
 

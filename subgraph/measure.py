@@ -1,0 +1,206 @@
+"""Two values of one tensor -> what can be said about their difference: masks apart, then numbers over what is finite.
+
+A metric is a file in `metrics/` with `measure(reference, candidate) -> float` over the finite elements. `Pair` prepares
+them once: NaN and infinities are counted apart, both ways, and never enter a number.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+from subgraph import plugins
+from subgraph.verdict import Worst
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    Array = np.ndarray[Any, np.dtype[Any]]
+
+
+@dataclass(frozen=True)
+class Pair:
+    """Reference and candidate value of one tensor, of equal shape and element type.
+
+    Attributes:
+        reference, candidate: as they came, any numeric, boolean or string dtype (ml_dtypes' too), any shape.
+    """
+
+    reference: Array
+    candidate: Array
+
+    @cached_property
+    def kind(self) -> str:
+        """ "float", "complex", "integer", "boolean" or "string"."""
+        import numpy as np
+
+        dtype = self.reference.dtype
+        if dtype.kind in "OUST":
+            return "string"
+        if dtype.kind == "b":
+            return "boolean"
+        if dtype.kind in "iu" or dtype.name in ("int2", "int4", "uint2", "uint4"):
+            return "integer"
+        return "complex" if np.issubdtype(dtype, np.complexfloating) else "float"
+
+    @property
+    def floating(self) -> bool:
+        """Is rounding possible at all?"""
+        return self.kind in ("float", "complex")
+
+    @property
+    def size(self) -> int:
+        """Number of elements."""
+        return int(self.reference.size)
+
+    @cached_property
+    def _flat(self) -> tuple[Array, Array]:
+        """Both in one dimension, float64 for numbers (complex as pairs of parts, 64-bit integers as they are)."""
+        return _plain(self.reference), _plain(self.candidate)
+
+    @cached_property
+    def finite(self) -> Array:
+        """Where both are finite: booleans, one per element (two per complex element)."""
+        import numpy as np
+
+        a, b = self._flat
+        if not self.floating:
+            return np.ones(a.shape, bool)
+        return np.asarray(np.isfinite(a) & np.isfinite(b))
+
+    @cached_property
+    def values(self) -> tuple[Array, Array]:
+        """The elements that are finite in both, in one dimension, what metrics measure; float64 where floating."""
+        a, b = self._flat
+        return (a, b) if self.finite.all() else (a[self.finite], b[self.finite])
+
+    @cached_property
+    def compared(self) -> int:
+        """How many elements are finite in both."""
+        return int(self.values[0].size)
+
+    @cached_property
+    def nan_only(self) -> tuple[int, int]:
+        """How many elements are NaN in the candidate alone, and in the reference alone."""
+        import numpy as np
+
+        if not self.floating:
+            return 0, 0
+        a, b = (np.isnan(v) for v in self._flat)
+        return int((b & ~a).sum()), int((a & ~b).sum())
+
+    @cached_property
+    def inf_only(self) -> tuple[int, int]:
+        """How many elements are infinite in the candidate alone, and in the reference alone; an infinity of the other
+        sign counts as both. Beside a NaN, neither."""
+        import numpy as np
+
+        if not self.floating:
+            return 0, 0
+        a, b = self._flat
+        here = ~(np.isnan(a) | np.isnan(b)) & (a != b)
+        return int((here & np.isinf(b)).sum()), int((here & np.isinf(a)).sum())
+
+    @property
+    def masked(self) -> int:
+        """Elements whose NaN or infinity differs, either way."""
+        return sum(self.nan_only) + sum(self.inf_only)
+
+    @cached_property
+    def scale(self) -> float:
+        """S: the largest |reference| among the elements finite in both; 0 where there is none."""
+        import numpy as np
+
+        return float(np.abs(self.values[0].astype(np.float64, copy=False)).max(initial=0.0)) if self._numeric else 0.0
+
+    @cached_property
+    def difference(self) -> Array:
+        """|candidate - reference| of `values`, float64; of integers exact, of booleans and strings 0 or 1."""
+        import numpy as np
+
+        a, b = self.values
+        if not self._numeric:
+            return np.asarray(a != b, np.float64)
+        if self.kind == "integer":  # unsigned and 64-bit integers: larger minus smaller never overflows their width
+            high, low = np.maximum(a, b), np.minimum(a, b)
+            return np.asarray(high.astype(np.uint64) - low.astype(np.uint64), np.float64)
+        return np.asarray(np.abs(b - a))
+
+    @property
+    def _numeric(self) -> bool:
+        return self.kind not in ("string", "boolean")
+
+    @cached_property
+    def error(self) -> float:
+        """The largest difference among the elements finite in both."""
+        return float(self.difference.max(initial=0.0))
+
+    @cached_property
+    def changed(self) -> int:
+        """How many elements differ at all, NaN equal to NaN."""
+        return int((self.difference > 0).sum()) + self.masked
+
+    @cached_property
+    def worst(self) -> Worst | None:
+        """The element that is furthest off: one with another NaN or infinity first; None where all are equal."""
+        import numpy as np
+
+        if not self.changed:
+            return None
+        if self.masked:
+            a, b = self._flat
+            off = ~((a == b) | (np.isnan(a) & np.isnan(b)))
+            place = int(np.flatnonzero(off & ~self.finite)[0])
+        else:
+            place = int(np.flatnonzero(self.finite)[int(np.argmax(self.difference))])
+        if self.kind == "complex":
+            place //= 2
+        index = tuple(int(i) for i in np.unravel_index(place, self.reference.shape))
+        return Worst(index, _python(self.reference[index]), _python(self.candidate[index]))
+
+    def measured(self, names: Iterable[str]) -> dict[str, float]:
+        """The metrics of these names. NaN where one is not defined: nothing was compared, or strings.
+
+        Raises:
+            UnknownName: no such metric.
+        """
+        modules = {name: plugins.load("metrics", name.replace("_", "-")) for name in names}
+        if not self._numeric or not self.compared:
+            plain = {"mismatch": self.changed / self.size if self.size else math.nan}
+            return {name: plain.get(name, math.nan) for name in modules}
+        import numpy as np
+
+        a, b = (v.astype(np.float64, copy=False) for v in self.values)
+        with np.errstate(all="ignore"):
+            return {name: float(module.measure(a, b)) for name, module in modules.items()}
+
+
+def _plain(array: Array) -> Array:
+    """One dimension; floats of any kind as float64, complex numbers as pairs of them, the rest as they are."""
+    import numpy as np
+
+    flat = np.ascontiguousarray(array).reshape(-1)
+    if flat.dtype.kind in "OUSTbiu":
+        return flat
+    if flat.dtype.name in ("int2", "int4", "uint2", "uint4"):
+        return flat.astype(np.int8)
+    if flat.dtype.kind == "c":
+        return np.asarray(flat.astype(np.complex128).view(np.float64))
+    with np.errstate(all="ignore"):
+        return flat.astype(np.float64)
+
+
+def _python(value: Any) -> float | int | bool | str:
+    """A scalar as Python's own."""
+    import numpy as np
+
+    if isinstance(value, (str, bytes)):
+        return value if isinstance(value, str) else value.decode(errors="replace")
+    if isinstance(value, np.bool_):
+        return bool(value)
+    if isinstance(value, np.complexfloating):
+        return str(complex(value))
+    return int(value) if isinstance(value, np.integer) else float(value)
