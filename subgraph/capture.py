@@ -60,8 +60,8 @@ class Reference:
     """
 
     def __init__(self) -> None:
-        self.options = {"opt": "disable", "threads": threads()}
-        self._worker = Worker("ort")
+        self.options = {"opt": "disable", "threads": threads(), "fixed": True}
+        self._worker = Worker("ort", bounded=True)
 
     def load(self, key: str, model: Path, weights: Path | None = None) -> None:
         """Build `model` under the name `key`.

@@ -8,9 +8,9 @@ SubcutError                 exit code
 │   └── ResultExists        2   another result stands where this one should go
 ├── ModelError              3   the model cannot be read, is broken or is not supported
 │   ├── DataError           3   a weight's external file is missing, short or outside the folder
-│   └── Refused             3   the reference does not accept the model
+│   └── Refused             3   a backend does not accept the model, while converting or building
 ├── BackendError            4   a runtime cannot be used at all
-│   └── WorkerDied          4   the process that ran a model crashed, hung or grew too large
+│   └── WorkerDied          4   the process that ran a model crashed, hung or grew too large; carries how
 ├── Inconclusive            5   nothing could be established
 └── OutputError             1   the result could not be written (disk full, no permission)
 
@@ -19,7 +19,7 @@ Errors raised in a child process travel as plain data (`to_json`, `from_json`): 
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 
@@ -81,7 +81,18 @@ class BackendError(SubcutError):
 
 
 class WorkerDied(BackendError):
-    pass
+    """How it ended: `signature` is `crash` or `timeout`; `process` has `signal`, `exit_code`, `stderr` (last lines)."""
+
+    def __init__(
+        self, what: str, hint: str = "", *, signature: str = "crash", process: Mapping[str, Any] | None = None
+    ) -> None:
+        super().__init__(what, hint)
+        self.signature = signature
+        self.process = dict(process or {})
+
+    def to_json(self) -> dict[str, Any]:
+        """As every error, and how it ended."""
+        return super().to_json() | {"signature": self.signature, "process": self.process}
 
 
 class Inconclusive(SubcutError):
@@ -102,4 +113,5 @@ def from_json(data: dict[str, Any]) -> SubcutError:
     """The error that a child process described; an unknown kind becomes a plain SubcutError."""
     by_name = {cls.__name__: cls for cls in _kinds(SubcutError)}
     cls = by_name.get(str(data.get("kind")), SubcutError)
-    return cls(str(data.get("what", "")), str(data.get("hint", "")))
+    how = {k: data[k] for k in ("signature", "process") if k in data and issubclass(cls, WorkerDied)}
+    return cls(str(data.get("what", "")), str(data.get("hint", "")), **how)

@@ -106,6 +106,33 @@ def parse_type(text: str) -> tuple[str, str]:
     return form, _FROM_PROTO[m[3]]
 
 
+def shapes_of(value: Value) -> tuple[tuple[int, ...], ...]:
+    """The shape of each array in a value: one, one per element of a sequence, none of an empty optional."""
+    import numpy as np
+
+    arrays = value if isinstance(value, list) else [] if value is None else [value]
+    return tuple(tuple(np.shape(a)) for a in arrays)
+
+
+def type_of(value: Value) -> str:
+    """The type of a value that came without one, as onnx writes it: `tensor(float)`.
+
+    Raises:
+        InputError: nothing to tell it from, or elements that ONNX does not know.
+    """
+    import numpy as np
+
+    arrays = value if isinstance(value, list) else [value]
+    if not arrays or arrays[0] is None:
+        raise InputError("an empty sequence or optional says nothing of its type")
+    dtype = np.asarray(arrays[0]).dtype
+    name = "string" if dtype.kind in "OUST" else dtype.name
+    if name not in wire.TYPE_NUMBERS:
+        raise InputError(f"elements of type {dtype} are none of ONNX's")
+    text = f"tensor({PROTO_NAMES.get(name, name)})"
+    return f"seq({text})" if isinstance(value, list) else text
+
+
 def np_dtype(name: str) -> np.dtype[Any]:
     """The dtype in memory: numpy's own or one of ml_dtypes; strings are objects."""
     import numpy as np

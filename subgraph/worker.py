@@ -1,8 +1,8 @@
 """A backend in a child process: start, ask, kill. The child speaks JSON lines and .npy files: no pickle, no fork.
 
-The parent half is `Worker`; the child half runs as `python -m subgraph.worker`. The child has a session (process group)
-of its own, so that killing it kills all that it started; it ends when its standard input closes, so that a parent that
-is killed leaves none behind, even in the middle of a run.
+This is the parent half; the child half is `serve`. The child has a session (process group) of its own, so that killing
+it kills all that it started; it ends when its lifeline or its standard input closes, so that a parent that is killed
+leaves none behind, even in the middle of a run. Time and memory are limits of the parent's: it waits, polls, and kills.
 """
 
 from __future__ import annotations
@@ -10,81 +10,165 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import select
 import signal
 import subprocess
 import sys
-import tempfile
-from collections.abc import Mapping
+import threading
+import time
+import uuid
 from pathlib import Path
 from types import TracebackType
 from typing import IO, Any
 
-from subgraph.errors import BackendError, OutputError, SubcutError, WorkerDied, from_json
+from subgraph.errors import WorkerDied, from_json
 
-TAIL = 4096  # bytes of the child's standard error that are kept for the message
-MEMORY_SHARE = 0.9  # of the memory that is free now: a damaged size in a model must not take the machine down
+TAIL = 16 << 10  # bytes of the child's standard error that are kept
+LINES = 8  # of them that are told
+POLL = 0.1  # seconds between two looks at a child that does not answer: does it live, how much memory does it hold?
+GRACE = 2.0  # seconds that a dead child's last words may take
+MARK = "SUBCUT_WORKER"  # in the environment of the child and of all that it starts, whatever session they move to
 
 
 class Worker:
     """One child process that loads models on one backend and runs them.
 
     It starts at once and imports the runtime while the parent goes on. Use it as a context manager.
+
+    `timeout`: seconds per request; `memory`: bytes of resident memory of the child and all that it started; `bounded`:
+    the child may not even ask for more than is free now (breaks runtimes that reserve addresses for later).
     """
 
-    def __init__(self, backend: str = "ort") -> None:
-        self._log = tempfile.TemporaryFile()  # noqa: SIM115 - closed in `close`
+    def __init__(
+        self,
+        backend: str = "ort",
+        *,
+        timeout: float | None = None,
+        memory: int | None = None,
+        bounded: bool = False,
+    ) -> None:
+        self.timeout, self.memory = timeout, memory
+        self._mark = uuid.uuid4().hex
+        self._plain = backend == "ort"  # starts no processes of its own
+        lifeline, self._lifeline = os.pipe()
         self._process = subprocess.Popen(
-            [sys.executable, "-P", "-m", "subgraph.worker", backend],
+            [sys.executable, "-P", "-m", "subgraph.serve", backend, str(lifeline), *(["bounded"] if bounded else [])],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
-            stderr=self._log,
+            stderr=subprocess.PIPE,
             start_new_session=True,
+            pass_fds=[lifeline],
             # numpy is only the carrier here: without threads of its own it is imported in half the CPU time
-            env={"OPENBLAS_NUM_THREADS": "1", **os.environ, "PYTHONPATH": _import_path()},
+            env={"OPENBLAS_NUM_THREADS": "1", **os.environ, "PYTHONPATH": _import_path(), MARK: self._mark},
         )
+        os.close(lifeline)
+        self._answers = b""
+        self._said = bytearray()
+        self._listener = threading.Thread(target=self._listen, daemon=True)
+        self._listener.start()
 
     def ask(self, do: str, **what: Any) -> dict[str, Any]:
         """Send one request, wait for its answer.
 
         Raises:
             SubcutError: what the child reports, as the same kind of error.
-            WorkerDied: it crashed or was killed; says by which signal, with the end of its standard error.
+            WorkerDied: it crashed, took too long or grew too large; says how, with the end of its standard error.
         """
-        stdin, stdout = self._pipes()
+        stdin, _ = self._pipes()
         try:
             stdin.write(json.dumps({"do": do, **what}).encode() + b"\n")
             stdin.flush()
-            line = stdout.readline()
-        except BrokenPipeError:
-            line = b""
-        if not line:
-            raise self._obituary(do)
-        answer: dict[str, Any] = json.loads(line)
+        except BrokenPipeError as e:
+            raise self._obituary(do) from e
+        line = self._line(do)
+        try:
+            answer: dict[str, Any] = json.loads(line)
+        except ValueError as e:  # somebody else wrote into the pipe
+            raise self._stopped(do, "crash", "gave an answer that is none") from e
         if "error" in answer:
             raise from_json(answer["error"])
         return answer
+
+    @property
+    def alive(self) -> bool:
+        """Can it be asked again?"""
+        return self._process.poll() is None
+
+    def _line(self, do: str) -> bytes:
+        """The next line of its answers. A child that died is noticed though others may hold the pipe open."""
+        pipe = self._pipes()[1].fileno()
+        end = None if self.timeout is None else time.monotonic() + self.timeout
+        poll = select.poll()
+        poll.register(pipe, select.POLLIN)
+        while b"\n" not in self._answers:
+            wait = POLL if end is None else min(POLL, max(end - time.monotonic(), 0.001))
+            if poll.poll(wait * 1000):
+                chunk = os.read(pipe, 1 << 16)
+                if not chunk:
+                    raise self._obituary(do)
+                self._answers += chunk
+            elif self._process.poll() is not None:
+                raise self._obituary(do)
+            elif end is not None and time.monotonic() >= end:
+                raise self._stopped(do, "timeout", f"was stopped after {self.timeout:g} s")
+            elif self.memory is not None and (held := resident(self._process.pid)) > self.memory:
+                raise self._stopped(do, "crash", f"was stopped at {held >> 20} MiB, above {self.memory >> 20}")
+        line, _, self._answers = self._answers.partition(b"\n")
+        return line
 
     def _pipes(self) -> tuple[IO[bytes], IO[bytes]]:
         assert self._process.stdin is not None and self._process.stdout is not None
         return self._process.stdin, self._process.stdout
 
+    def _listen(self) -> None:
+        """Keep the end of what the child says; a flood goes by."""
+        assert self._process.stderr is not None
+        pipe = self._process.stderr.fileno()
+        with contextlib.suppress(OSError):  # closed under us
+            while chunk := os.read(pipe, 1 << 16):
+                self._said += chunk
+                del self._said[:-TAIL]
+
     def _obituary(self, do: str) -> WorkerDied:
         code = self._process.wait()
-        self._log.seek(max(0, self._log.seek(0, os.SEEK_END) - TAIL))
-        words = self._log.read().decode(errors="replace").strip().splitlines()[-3:]
-        how = f"was ended by {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}"
-        last = f": {' | '.join(words)}" if words else ""
-        return WorkerDied(f"the process that should {do} the model {how}{last}", "the runtime itself crashed")
+        name = _signal_name(-code) if code < 0 else ""
+        how = f"was ended by {name}" if name else f"ended with exit code {code}"
+        return self._death(do, "crash", how, {"signal": name or None, "exit_code": None if name else code})
+
+    def _stopped(self, do: str, signature: str, how: str) -> WorkerDied:
+        return self._death(do, signature, how, {"signal": None, "exit_code": None})
+
+    def _death(self, do: str, signature: str, how: str, process: dict[str, Any]) -> WorkerDied:
+        self._kill()
+        self._listener.join(GRACE)
+        words = bytes(self._said).decode(errors="replace").strip().splitlines()[-LINES:]
+        last = f": {' | '.join(words[-3:])}" if words else ""
+        process["stderr"] = words
+        what = f"the process that should {do} the model {how}{last}"
+        hint = "the runtime itself crashed" if signature == "crash" and process["signal"] else ""
+        return WorkerDied(what, hint, signature=signature, process=process)
+
+    def _kill(self) -> None:
+        """End the child and everything that it started, also what moved to a session of its own."""
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self._process.pid, signal.SIGKILL)
+        if not self._plain:
+            for pid in marked(self._mark):
+                with contextlib.suppress(ProcessLookupError, PermissionError):
+                    os.kill(pid, signal.SIGKILL)
+        self._process.wait()
 
     def close(self) -> None:
         """End the child and everything that it started."""
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(self._process.pid, signal.SIGKILL)
-        self._process.wait()
-        for pipe in self._pipes():
+        self._kill()
+        with contextlib.suppress(OSError):
+            os.close(self._lifeline)
+        self._lifeline = -1
+        self._listener.join(GRACE)
+        for pipe in (*self._pipes(), self._process.stderr):
             with contextlib.suppress(BrokenPipeError):  # a request that was never read
+                assert pipe is not None
                 pipe.close()
-        self._log.close()
 
     def __enter__(self) -> Worker:
         return self
@@ -95,109 +179,40 @@ class Worker:
         self.close()
 
 
+def _signal_name(number: int) -> str:
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return f"signal {number}"
+
+
+def resident(session: int) -> int:
+    """Bytes of resident memory of all processes of a session; 0 where the system does not tell (no /proc).
+
+    Memory that they share is counted for each. Complexity: linear in the processes of the machine.
+    """
+    total = 0
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        with contextlib.suppress(OSError, ValueError, IndexError):
+            fields = stat.read_bytes().rpartition(b")")[2].split()  # from the third on: state, parent, group, session
+            if int(fields[3]) == session:
+                total += int(fields[21]) * os.sysconf("SC_PAGE_SIZE")
+    return total
+
+
+def marked(mark: str) -> list[int]:
+    """The processes that carry this mark in their environment."""
+    found = []
+    wanted = f"{MARK}={mark}".encode()
+    for environ in Path("/proc").glob("[0-9]*/environ"):
+        with contextlib.suppress(OSError, ValueError):
+            if wanted in environ.read_bytes().split(b"\0"):
+                found.append(int(environ.parent.name))
+    return found
+
+
 def _import_path() -> str:
     """The folder that holds this package first: the child must run the same code."""
     mine = str(Path(__file__).resolve().parent.parent)
     theirs = os.environ.get("PYTHONPATH")
     return f"{mine}{os.pathsep}{theirs}" if theirs else mine
-
-
-# ---------------------------------------------------------------------------------------------------- the child
-
-
-def main() -> None:
-    """Answer requests until standard input closes."""
-    answers = os.fdopen(os.dup(1), "wb", buffering=0)
-    os.dup2(2, 1)  # what a runtime prints must not mix with the answers
-    _limit_memory()
-    models: dict[str, Any] = {}
-    for line in _requests():
-        try:
-            answer = _answer(json.loads(line), models)
-        except SubcutError as e:
-            answer = {"error": e.to_json()}
-        except MemoryError:
-            answer = {"error": {"kind": "ModelError", "what": "running the model needs more memory than is free"}}
-        except OSError as e:  # what reads turns it into an InputError
-            what = f"cannot write the tensors: {e.strerror or e}"  # numpy gives no number when a write falls short
-            hint = "free some space, or choose another folder with -o"
-            answer = {"error": OutputError(what, hint).to_json()}
-        except Exception as e:  # noqa: BLE001 - a mistake of ours; leaving the loop would end in an abort without a word
-            what = f"the process that runs the model failed: {type(e).__name__}: {e}"
-            answer = {"error": BackendError(what, "please report it").to_json()}
-        answers.write(json.dumps(answer).encode() + b"\n")
-
-
-def _requests() -> Any:
-    """Lines from standard input; a thread reads them, and ends the process when the pipe closes."""
-    import queue
-    import threading
-
-    lines: queue.SimpleQueue[bytes] = queue.SimpleQueue()
-
-    def listen() -> None:
-        for line in sys.stdin.buffer:
-            lines.put(line)
-        os._exit(0)
-
-    threading.Thread(target=listen, daemon=True).start()
-    # While the first request is on its way: the slow imports. Each request needs them.
-    import numpy as np  # noqa: F401
-
-    __import__(f"subgraph.backends.{sys.argv[1]}", fromlist=["warm"]).warm()
-    while True:
-        yield lines.get()
-
-
-def _limit_memory() -> None:
-    """Bound what this process may allocate (not what it maps from files) by what is free now."""
-    try:
-        import resource
-
-        with Path("/proc/meminfo").open(encoding="ascii") as info:
-            free = next(int(line.split()[1]) << 10 for line in info if line.startswith("MemAvailable"))
-    except (ImportError, OSError, StopIteration):
-        return  # no such limit on this system
-    limit = int(free * MEMORY_SHARE)
-    resource.setrlimit(resource.RLIMIT_DATA, (limit, limit))
-
-
-def _answer(request: Mapping[str, Any], models: dict[str, Any]) -> dict[str, Any]:
-    """load: {key, model, options}. run: {key, feeds | sample, outputs: {name: stem}, into}."""
-    from importlib import import_module
-
-    if request["do"] == "load":
-        backend = import_module(f"subgraph.backends.{sys.argv[1]}")
-        models[request["key"]] = run = backend.load(Path(request["model"]), request["options"])
-        return {"inputs": run.inputs, "outputs": run.outputs}
-    if request["do"] == "run":
-        return _run(models[request["key"]], request)
-    raise ValueError(request["do"])
-
-
-def _run(run: Any, request: Mapping[str, Any]) -> dict[str, Any]:
-    from subgraph import inputs, tensors
-
-    into = Path(request["into"])
-    origins: dict[str, str] = {}
-    if "sample" in request:
-        feeds, origins = inputs.realise(request["sample"])
-    else:
-        records = [tensors.Record.from_json(r) for r in request["feeds"]]
-        feeds = {r.name: tensors.load(r, into) for r in records}
-    outputs: Mapping[str, str] = request["outputs"]
-    found = {n: (t, v) for n, (t, v) in run(feeds, [n for n in outputs if n in run.outputs]).items()}
-    found.update((n, (run.inputs[n], feeds[n])) for n in outputs if n in feeds)
-    saved = [tensors.save(n, v, t, into, outputs[n]) for n, (t, v) in found.items()]
-    fed = [tensors.Record(n, *tensors.parse_type(run.inputs[n]), _shapes(v), ()) for n, v in feeds.items()]
-    return {"tensors": [r.to_json() for r in saved], "fed": [r.to_json() for r in fed], "origins": origins}
-
-
-def _shapes(value: Any) -> tuple[tuple[int, ...], ...]:
-    if value is None:
-        return ()
-    return tuple(tuple(a.shape) for a in (value if isinstance(value, list) else [value]))
-
-
-if __name__ == "__main__":
-    main()

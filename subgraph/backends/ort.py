@@ -1,11 +1,11 @@
-"""onnxruntime on the CPU. With optimisations off and a fixed thread count it is the reference."""
+"""onnxruntime. On the CPU, with optimisations off and a fixed thread count, it is the reference."""
 
 from __future__ import annotations
 
 import ctypes
 import math
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -14,8 +14,10 @@ from subgraph.errors import BackendError, ModelError, Refused
 from subgraph.packing import pack, unpack
 from subgraph.tensors import NOT_NUMPY, PACKED, Value, np_dtype, parse_type, to_bits
 
-Run = Callable[[Mapping[str, Value], Sequence[str]], dict[str, tuple[str, Value]]]
+Run = Callable[[Mapping[str, Value]], dict[str, Value]]
 
+MULTI = True
+OPTIONS = frozenset(("opt", "threads", "providers", "custom_ops", "fixed", "weights"))
 LEVELS = {
     "disable": "ORT_DISABLE_ALL",
     "basic": "ORT_ENABLE_BASIC",
@@ -34,11 +36,13 @@ def version() -> str:
 def load(model: Path, options: Mapping[str, Any]) -> Run:
     """Build a session.
 
-    `options`: `opt` (disable, basic, extended, all), `threads` (intra-op), `weights` (the folder that external data is
-    relative to, where it is not the model's own).
+    `options`: `opt` (disable, basic, extended, all; as people deploy it: all), `threads` (intra-op; 0 leaves it to
+    onnxruntime), `providers` (`A+B`), `custom_ops` (a library of operators), `session.KEY` (a session config entry),
+    `fixed` (the reference's settings: deterministic kernels, no arena, threads that sleep) and `weights` (the folder
+    that external data is relative to, where it is not the model's own).
 
     Raises:
-        BackendError: onnxruntime is not installed or does not load.
+        BackendError: onnxruntime is not installed or does not load, or an option means nothing to it.
         Refused: it does not accept this model.
     """
     try:
@@ -46,22 +50,50 @@ def load(model: Path, options: Mapping[str, Any]) -> Run:
     except ImportError as e:
         raise BackendError(f"onnxruntime cannot be loaded: {e}", "pip install onnxruntime") from e
     ort.set_default_logger_severity(4)
-    settings = ort.SessionOptions()
-    settings.graph_optimization_level = getattr(ort.GraphOptimizationLevel, LEVELS[options.get("opt", "disable")])
-    settings.intra_op_num_threads = int(options.get("threads", 1))
-    settings.inter_op_num_threads = 1
-    settings.use_deterministic_compute = True
-    settings.enable_cpu_mem_arena = False
-    settings.add_session_config_entry("session.intra_op.allow_spinning", "0")  # one run: waiting threads may sleep
+    settings = _settings(options)
+    providers = str(options.get("providers", "CPUExecutionProvider")).split("+")
+    if "providers" in options and (missing := [p for p in providers if p not in ort.get_available_providers()]):
+        known = ", ".join(ort.get_available_providers())
+        raise BackendError(f"onnxruntime has no provider {missing[0]} here", f"it has {known}")
     try:
         if weights := options.get("weights"):
             settings.add_session_config_entry("session.model_external_initializers_file_folder_path", str(weights))
-            session = ort.InferenceSession(model.read_bytes(), settings, providers=["CPUExecutionProvider"])
+            session = ort.InferenceSession(model.read_bytes(), settings, providers=providers)
         else:
-            session = ort.InferenceSession(str(model), settings, providers=["CPUExecutionProvider"])
+            session = ort.InferenceSession(str(model), settings, providers=providers)
     except Exception as e:
         raise _refusal(e) from e
     return _Session(session)
+
+
+def _settings(options: Mapping[str, Any]) -> Any:
+    import onnxruntime as ort
+
+    settings = ort.SessionOptions()
+    level = str(options.get("opt", "all"))
+    if level not in LEVELS:
+        raise BackendError(f"ort: opt={level} is no optimisation level", f"one of {', '.join(LEVELS)}")
+    settings.graph_optimization_level = getattr(ort.GraphOptimizationLevel, LEVELS[level])
+    if options.get("fixed"):
+        settings.use_deterministic_compute = True
+        settings.enable_cpu_mem_arena = False
+        settings.add_session_config_entry("session.intra_op.allow_spinning", "0")  # one run: waiting threads may sleep
+    try:
+        settings.intra_op_num_threads = int(options.get("threads", 0))
+    except ValueError:
+        raise BackendError(f"ort: threads={options['threads']} is no number") from None
+    settings.inter_op_num_threads = 1
+    for key, value in options.items():
+        if key.startswith("session."):
+            settings.add_session_config_entry(key, str(value))
+        elif key not in OPTIONS:
+            raise BackendError(f"ort: no option '{key}'", f"it has {', '.join(sorted(OPTIONS))}, session.KEY")
+    if library := options.get("custom_ops"):
+        try:
+            settings.register_custom_ops_library(str(library))
+        except Exception as e:
+            raise BackendError(f"onnxruntime cannot load {library}: {_plain(e)}", "--custom-ops LIB") from e
+    return settings
 
 
 class _Session:
@@ -70,16 +102,16 @@ class _Session:
         self.inputs = {i.name: i.type for i in session.get_inputs()}
         self.outputs = {o.name: o.type for o in session.get_outputs()}
 
-    def __call__(self, feeds: Mapping[str, Value], outputs: Sequence[str]) -> dict[str, tuple[str, Value]]:
+    def __call__(self, feeds: Mapping[str, Value]) -> dict[str, Value]:
         """Run once.
 
         Types that numpy lacks travel as OrtValue, and then all tensors do, so that they come from one run. Sequences
         and optionals travel as Python objects: beside types that numpy lacks they take a second run, and a session
         whose inputs mix both cannot be run from Python.
         """
-        types = [self.inputs[n] for n in feeds] + [self.outputs[n] for n in outputs]
-        wrapped = [n for n in outputs if parse_type(self.outputs[n])[0] == "tensor"] if any(map(_own, types)) else []
-        plain = [n for n in outputs if n not in wrapped]
+        types = [self.inputs[n] for n in feeds] + list(self.outputs.values())
+        wrapped = [n for n, t in self.outputs.items() if parse_type(t)[0] == "tensor"] if any(map(_own, types)) else []
+        plain = [n for n in self.outputs if n not in wrapped]
         found: dict[str, Value] = {}
         try:
             if wrapped:
@@ -92,7 +124,7 @@ class _Session:
             raise ModelError(
                 f"onnxruntime failed while running: {_plain(e)}", "are the inputs what the model expects?"
             ) from e
-        return {n: (self.outputs[n], found[n]) for n in outputs}
+        return found
 
 
 def _own(type_text: str) -> bool:

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 class Noise(Protocol):
-    """What rounding does to one output of one region, for one sample. Each question may cost reference runs: ask late."""
+    """What rounding does to one output of one region, for one sample. Questions may cost reference runs: ask late."""
 
     def draws(self, claim: str, count: int) -> list[Array]:
         """The output after `count` independent perturbations at a claimed precision; the shape of the reference."""
