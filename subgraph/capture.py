@@ -105,7 +105,7 @@ def record(
     aside = into / "above"
     aside.mkdir()
     try:
-        _write_above(reference, graph, above, stems, aside)
+        load_above(reference, graph, above, stems, aside)
         found = []
         for k, sample in enumerate(samples):
             found.append(_record_one(reference, stems, sample, into / str(k)))
@@ -125,9 +125,13 @@ def _record_one(reference: Reference, stems: Mapping[str, str], sample: feeding.
     return Captured(sample.label, {r.name: r for r in found}, {r.name: r for r in fed}, answer["origins"])
 
 
-def _write_above(
+def load_above(
     reference: Reference, graph: Graph, above: regions.Region, tensors: Iterable[str], aside: Path
-) -> None:
+) -> tuple[str, ...]:
+    """Load what computes `tensors` from the model's inputs under the key "above"; return the inputs that it takes.
+
+    `aside` is a folder for its files, needed as long as it is loaded.
+    """
     fed = [n for n in tensors if n in graph.inputs]  # such among them as nothing above the others reads
     needed = tuple(dict.fromkeys((*above.inputs, *above.shapes, *fed)))
     outputs = [n for n in tensors if n in graph.maker] or fed[:1]  # a model that only takes inputs is none
@@ -140,6 +144,7 @@ def _write_above(
     else:
         wire.write(model, graph.path, path, external=True)
         reference.load("above", path)
+    return needed
 
 
 def _in_place(tensor: wire.TensorProto, model: Path) -> bool:

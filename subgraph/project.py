@@ -27,8 +27,23 @@ KEYS: dict[str, type] = {
     "format": str,
     "dtype": str,
     "layout": str,
+    "candidate": str,
+    "candidates": dict,
+    "reference": str,
+    "custom_ops": str,
+    "criterion": str,
+    "timeout": float,
+    "memory_limit": str,
+    "jobs": int,
 }
-KIND_WORDS = {str: "a text", int: "a whole number", bool: "true or false", list: "a list of texts"}
+KIND_WORDS = {
+    str: "a text",
+    int: "a whole number",
+    float: "a number",
+    bool: "true or false",
+    list: "a list of texts",
+    dict: "a table",
+}
 PLACES = ("subcut.toml", "pyproject.toml")
 
 
@@ -48,7 +63,7 @@ class Project:
         if given not in (None, [], ()):
             return given
         text = os.environ.get(f"SUBCUT_{key.upper()}")
-        if text:
+        if text and KEYS[key] is not dict:
             return _from_text(key, text)
         return self.values.get(key, default)
 
@@ -59,11 +74,11 @@ def _from_text(key: str, text: str) -> Any:
         return [word for word in text.split(os.pathsep) if word]
     if kind is bool:
         return text.lower() not in ("0", "false", "no", "off")
-    if kind is int:
+    if kind in (int, float):
         try:
-            return int(text)
+            return kind(text)
         except ValueError:
-            raise UsageError(f"$SUBCUT_{key.upper()} is {text!r}, not a whole number") from None
+            raise UsageError(f"$SUBCUT_{key.upper()} is {text!r}, not {KIND_WORDS[kind]}") from None
     return text
 
 
@@ -107,10 +122,12 @@ def _checked(file: Path, key: str, value: Any) -> Any:
     kind = KEYS[key]
     if kind is list and isinstance(value, str):
         value = [value]
+    if kind is float and type(value) is int:
+        value = float(value)
     fits = isinstance(value, kind) and not (kind is int and isinstance(value, bool))
     if not fits or (kind is list and not all(isinstance(word, str) for word in value)):
         raise UsageError(f"{file}: '{key}' must be {KIND_WORDS[kind]}, not {value!r}")
-    if key in ("model", "output"):
+    if key in ("model", "output", "custom_ops"):
         return value if file.parent == Path.cwd() else str(file.parent / value)
     if key == "input":
         return [_beside(file, str(word)) for word in value]

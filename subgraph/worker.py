@@ -75,6 +75,7 @@ class Worker:
             WorkerDied: it crashed, took too long or grew too large; says how, with the end of its standard error.
         """
         stdin, _ = self._pipes()
+        self._said.clear()
         try:
             stdin.write(json.dumps({"do": do, **what}).encode() + b"\n")
             stdin.flush()
@@ -88,6 +89,16 @@ class Worker:
         if "error" in answer:
             raise from_json(answer["error"])
         return answer
+
+    def last_words(self) -> list[str]:
+        """The last lines that it, or what it started, printed during the last request; it may still be alive."""
+        pipe = self._process.stderr
+        end = time.monotonic() + GRACE
+        poll = select.poll()
+        poll.register(pipe or 2, select.POLLIN)
+        while self.alive and poll.poll(0) and time.monotonic() < end:
+            time.sleep(0.001)  # the listener takes what is there
+        return bytes(self._said).decode(errors="replace").strip().splitlines()[-LINES:]
 
     @property
     def alive(self) -> bool:
@@ -141,7 +152,7 @@ class Worker:
     def _death(self, do: str, signature: str, how: str, process: dict[str, Any]) -> WorkerDied:
         self._kill()
         self._listener.join(GRACE)
-        words = bytes(self._said).decode(errors="replace").strip().splitlines()[-LINES:]
+        words = self.last_words()
         last = f": {' | '.join(words[-3:])}" if words else ""
         process["stderr"] = words
         what = f"the process that should {do} the model {how}{last}"
