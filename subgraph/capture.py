@@ -11,6 +11,7 @@ import logging
 import os
 import shutil
 import tempfile
+import threading
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -54,14 +55,19 @@ class Captured:
 
 
 class Reference:
-    """onnxruntime on the CPU, optimisations off, fixed thread count, in a process of its own.
+    """What is right: onnxruntime on the CPU, optimisations off, fixed thread count, in a process of its own.
 
-    The process starts at once, so that the runtime is imported while the caller still reads the model.
+    The process starts at once, so that the runtime is imported while the caller still reads the model. Another backend,
+    or a library of custom operators, serves models that plain onnxruntime cannot run. Several threads may use it, each
+    with keys of its own.
     """
 
-    def __init__(self) -> None:
-        self.options = {"opt": "disable", "threads": threads(), "fixed": True}
-        self._worker = Worker("ort", bounded=True)
+    def __init__(self, backend: str = "ort", options: Mapping[str, Any] | None = None, custom_ops: str = "") -> None:
+        self.backend = backend
+        plain = {"opt": "disable", "threads": threads(), "fixed": True} if backend == "ort" else {}
+        self.options = {**plain, **(options or {}), **({"custom_ops": custom_ops} if custom_ops else {})}
+        self._worker = Worker(backend, bounded=backend == "ort")
+        self._lock = threading.RLock()
 
     def load(self, key: str, model: Path, weights: Path | None = None) -> None:
         """Build `model` under the name `key`.
@@ -71,7 +77,8 @@ class Reference:
             WorkerDied: the process crashed.
         """
         options = {**self.options, **({"weights": str(weights)} if weights else {})}
-        self._worker.ask("load", key=key, model=str(model), options=options)
+        with self._lock:
+            self._worker.ask("load", key=key, model=str(model), options=options)
 
     def run(self, key: str, into: Path, outputs: Mapping[str, str], **feeds: Any) -> dict[str, Any]:
         """Run `key` on `sample=` or `feeds=`; write `outputs` (name → file stem) into the folder.
@@ -79,7 +86,8 @@ class Reference:
         Raises:
             InputError: an input does not fit. ModelError: the run failed. WorkerDied: the process crashed.
         """
-        return self._worker.ask("run", key=key, into=str(into), outputs=dict(outputs), **feeds)
+        with self._lock:
+            return self._worker.ask("run", key=key, into=str(into), outputs=dict(outputs), **feeds)
 
     def __enter__(self) -> Reference:
         return self
@@ -138,7 +146,7 @@ def load_above(
     model, _ = build(graph, above, needed, outputs, graph.types(needed), {})
     path = aside / "above.onnx"
     weights = [t for t in model.graph.initializer if wire.on_disk(t)]
-    if weights and all(_in_place(t, graph.path) for t in weights):
+    if weights and reference.backend == "ort" and all(_in_place(t, graph.path) for t in weights):
         path.write_bytes(model.SerializeToString())
         reference.load("above", path, graph.path.parent.resolve())
     else:

@@ -139,12 +139,15 @@ def versions() -> dict[str, str]:
 
 def reference_of(reference: Reference) -> dict[str, Any]:
     """How the reference values were made."""
+    if reference.backend != "ort":
+        return {"runtime": Path(reference.backend).name, "options": dict(reference.options)}
+    own = {"custom_ops": Path(reference.options["custom_ops"]).name} if "custom_ops" in reference.options else {}
     return {
         "runtime": "onnxruntime",
-        "provider": "CPUExecutionProvider",
-        "optimisation": "disable",
+        "provider": reference.options.get("providers", "CPUExecutionProvider"),
+        "optimisation": reference.options["opt"],
         "threads": reference.options["threads"],
-    }
+    } | own
 
 
 def sample_of(sample: Captured) -> dict[str, Any]:

@@ -23,18 +23,30 @@ import typer.core
 
 import subgraph
 from subgraph.commands import Result, log
+from subgraph.commands.backends import backends
+from subgraph.commands.compare import compare
 from subgraph.commands.cut import cut
+from subgraph.commands.doctor import doctor
 from subgraph.commands.dump import dump
 from subgraph.commands.export import export
 from subgraph.commands.inspect import inspect
 from subgraph.errors import OutputError, SubcutError, UsageError
 from subgraph.text import clean, clean_lines, is_text
 
-COMMANDS: dict[str, Callable[..., Result]] = {"cut": cut, "dump": dump, "export": export, "inspect": inspect}
+COMMANDS: dict[str, Callable[..., Result]] = {
+    "cut": cut,
+    "compare": compare,
+    "dump": dump,
+    "export": export,
+    "inspect": inspect,
+    "backends": backends,
+    "doctor": doctor,
+}
 FLAGS = frozenset(("--json", "-v", "--verbose", "-q", "--quiet", "--progress", "--no-progress"))
 GROUP_ONLY = frozenset(("--help", "-h", "--version", "--install-completion", "--show-completion"))
 INTERRUPTED = 130
 INTERNAL = 70  # sysexits.h, EX_SOFTWARE
+TENTHS = 10  # lines that many small steps get where there is no bar
 BEAT = 15.0  # seconds between two signs of life
 
 
@@ -153,8 +165,8 @@ def options(
 
     subcut [MODEL] --start A --end B   is short for   subcut cut …
 
-    Exit codes: 0 done, 1 not written, 2 usage, 3 model unreadable or unsupported, 4 a runtime cannot be used,
-    5 inconclusive, 130 interrupted.
+    Exit codes: 0 done or agree, 1 a disagreement found, or not written, 2 usage, 3 model unreadable or unsupported,
+    4 a runtime cannot be used, 5 inconclusive, 130 interrupted.
     """
     if color not in (None, "auto", "always", "never"):
         raise typer.BadParameter(f"{color!r}: expected auto, always or never.", param_hint="'--color'")
@@ -179,7 +191,9 @@ class _Lines(logging.StreamHandler[Any]):
     def emit(self, record: logging.LogRecord) -> None:
         step, of = getattr(record, "step", 0), getattr(record, "of", 0)
         if not step or self.stream is None or not self.stream.isatty() or os.environ.get("TERM") == "dumb":
-            super().emit(record)
+            often = max(of // TENTHS, 1) if getattr(record, "sparse", False) else 1
+            if step % often == 0 or step == of:
+                super().emit(record)
             return
         if self.bar is None:
             from rich.console import Console

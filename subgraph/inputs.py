@@ -84,6 +84,29 @@ class Sample:
         return asdict(self)
 
 
+@dataclass(frozen=True)
+class Feeding:
+    """What the model is fed, as in `inputs.plan`."""
+
+    inputs: tuple[str, ...] = ()
+    shapes: Mapping[str, Sequence[int]] = field(default_factory=dict)
+    seed: int = 0
+    picture: Picture = field(default_factory=Picture)
+
+    @property
+    def is_default(self) -> bool:
+        """Did the user say nothing about the inputs?"""
+        return not self.inputs and not self.shapes
+
+    def plan(self, graph: Graph, names: Iterable[str]) -> list[Sample]:
+        """The samples, with values for these inputs.
+
+        Raises:
+            UnknownName, InputError: as `inputs.plan`.
+        """
+        return plan(graph, names, self.inputs, shapes=self.shapes, seed=self.seed, picture=self.picture)
+
+
 def plan(
     graph: Graph,
     names: Iterable[str],

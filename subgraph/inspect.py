@@ -15,9 +15,9 @@ from subgraph import contents, wire
 from subgraph.errors import InputError, ModelError
 from subgraph.graph import Graph
 from subgraph.inference import Known, known
-from subgraph.inputs import declared
+from subgraph.inputs import Feeding, declared
 from subgraph.problems import Problem, called, problems
-from subgraph.ranges import Feeding, Run, measure, of_weight, size_of_elements
+from subgraph.ranges import Run, measure, of_weight, size_of_elements
 from subgraph.region import between
 from subgraph.schemas import shown, type_text
 

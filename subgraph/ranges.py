@@ -9,18 +9,18 @@ from __future__ import annotations
 
 import math
 import tempfile
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
-from subgraph import inputs as feeding
 from subgraph import wire
 from subgraph.capture import Captured, Reference, feeds_of, record
 from subgraph.errors import InputError, ModelError, SubcutError, WorkerDied
 from subgraph.graph import Graph
+from subgraph.inputs import Feeding
 from subgraph.region import above
 from subgraph.tensors import Record, from_bits, np_dtype
 
@@ -35,29 +35,6 @@ PIECE = 1 << 20  # elements that are looked at at a time
 VALUES = 16  # integers: a tensor of at most so many is shown as it is, a shape for example
 
 Shape = tuple[int | None, ...]
-
-
-@dataclass(frozen=True)
-class Feeding:
-    """What the model is fed, as in `inputs.plan`."""
-
-    given: tuple[str, ...] = ()
-    shapes: Mapping[str, Sequence[int]] = field(default_factory=dict)
-    seed: int = 0
-    picture: feeding.Picture = field(default_factory=feeding.Picture)
-
-    @property
-    def is_default(self) -> bool:
-        """Did the user say nothing about the inputs?"""
-        return not self.given and not self.shapes
-
-    def plan(self, graph: Graph, names: Iterable[str]) -> list[feeding.Sample]:
-        """The samples, with values for these inputs.
-
-        Raises:
-            UnknownName, InputError: as `inputs.plan`.
-        """
-        return feeding.plan(graph, names, self.given, shapes=self.shapes, seed=self.seed, picture=self.picture)
 
 
 @dataclass(frozen=True)

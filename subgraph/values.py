@@ -9,9 +9,9 @@ from dataclasses import replace
 from pathlib import Path
 
 from subgraph import region as regions
-from subgraph.capture import Captured, Reference, feeds_of, load_above, record
+from subgraph.capture import Captured, Reference, load_above, record
 from subgraph.graph import Graph
-from subgraph.inputs import Sample, plan
+from subgraph.inputs import Feeding, Sample
 from subgraph.store import file_digest
 from subgraph.tensors import Record
 
@@ -92,8 +92,10 @@ class Values:
         return found
 
 
-def plan_all(graph: Graph, given: Sequence[str], **more: object) -> list[Sample]:
-    """The samples to run, with every input that an output of the model needs. `more` as in `inputs.plan`."""
-    outputs = [n for n in graph.outputs if n in graph.maker]
-    names = feeds_of(graph, regions.above(graph, outputs), [*outputs, *graph.inputs])
-    return plan(graph, names, given, **more)  # type: ignore[arg-type]
+def plan_all(graph: Graph, feeding: Feeding) -> list[Sample]:
+    """The samples to run, with values for every input of the model.
+
+    Raises:
+        InputError, UnknownName: as `inputs.plan`.
+    """
+    return feeding.plan(graph, graph.inputs)

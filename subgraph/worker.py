@@ -50,7 +50,7 @@ class Worker:
         self.timeout, self.memory = timeout, memory
         self._mark = uuid.uuid4().hex
         self._plain = backend == "ort"  # starts no processes of its own
-        lifeline, self._lifeline = os.pipe()
+        lifeline, self._lifeline = _pipe()
         self._process = subprocess.Popen(
             [sys.executable, "-P", "-m", "subgraph.serve", backend, str(lifeline), *(["bounded"] if bounded else [])],
             stdin=subprocess.PIPE,
@@ -188,6 +188,17 @@ class Worker:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
+
+
+def _pipe() -> tuple[int, int]:
+    """A pipe beside the standard streams, also where those were closed: `<&- >&- 2>&-`."""
+    import fcntl
+
+    ends = os.pipe()
+    high = fcntl.fcntl(ends[0], fcntl.F_DUPFD_CLOEXEC, 3), fcntl.fcntl(ends[1], fcntl.F_DUPFD_CLOEXEC, 3)
+    for end in ends:
+        os.close(end)
+    return high
 
 
 def _signal_name(number: int) -> str:

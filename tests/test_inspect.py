@@ -26,8 +26,9 @@ from subgraph.capture import record
 from subgraph.commands.inspect import inspect
 from subgraph.errors import InputError, ModelError, NoRegion, UnknownName, UsageError
 from subgraph.graph import load
+from subgraph.inputs import Feeding
 from subgraph.problems import Problem
-from subgraph.ranges import Feeding, Range
+from subgraph.ranges import Range
 from subgraph.schemas import type_text
 
 LIGHT = sorted((Path(onnx.__file__).parent / "backend/test/data/light").glob("*.onnx"))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -11,7 +10,6 @@ import typer
 
 from subgraph import extract as job
 from subgraph import project
-from subgraph.capture import Reference
 from subgraph.case import Case, Place
 from subgraph.commands import Result, log
 from subgraph.commands import options as o
@@ -47,6 +45,8 @@ def cut(
         bool, typer.Option("--no-freeze", help="Tensors that hold shapes become inputs, not constants.")
     ] = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Show the region; run and write nothing.")] = False,
+    reference: o.ReferenceSpec = None,
+    custom_ops: o.CustomOps = None,
     force: o.Force = False,
     stamp: Annotated[bool, typer.Option("--stamp", help="Name the folder dump_result_YYYY_MM_DD_HH_MM_SS.")] = False,
 ) -> Result:
@@ -60,12 +60,7 @@ def cut(
     request = job.Request(
         start=tuple(start or ()),
         end=tuple(end or ()),
-        inputs=tuple(settings.get("input", inputs, [])),
-        shapes=o.shapes(settings.get("shape", shape, [])),
-        seed=settings.get("seed", seed, 0),
-        picture=o.picture(
-            settings.get("mean", mean), settings.get("scale", scale), settings.get("bgr", bgr or None, False)
-        ),
+        **vars(o.feeding(settings, inputs, seed, shape, mean, scale, bgr)),
         formats=formats(settings.get("format", formats_, "npy,bin")),
         form=Form(settings.get("dtype", dtype, ""), settings.get("layout", layout, "").upper()),
         dump_all=dump == "all",
@@ -74,23 +69,14 @@ def cut(
         dynamic=dynamic,
         freeze=not (no_freeze or dynamic),
     )
-    with _reference(request, dry_run) as reference:
+    idle = no_capture or dry_run  # else the process that runs the reference starts before the model is read
+    with contextlib.nullcontext() if idle else o.reference(settings, reference, custom_ops) as running:
         graph = load(path)
         place = Place(Path(settings.get("output", output, "subcut_out")), job.stamp_name() if stamp else "", force)
         if dry_run:
             return _plan(graph, request, place)
-        found = job.extract(graph, request, place, reference)
+        found = job.extract(graph, request, place, running)
     return _result(found)
-
-
-@contextlib.contextmanager
-def _reference(request: job.Request, dry_run: bool) -> Iterator[Reference | None]:
-    """The process that will run the reference, started before the model is read; none where nothing is run."""
-    if not request.capture or dry_run:
-        yield None
-        return
-    with Reference() as reference:
-        yield reference
 
 
 def _plan(graph: Graph, request: job.Request, place: Place) -> Result:

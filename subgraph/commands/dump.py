@@ -10,7 +10,6 @@ from typing import Annotated, Any
 import typer
 
 from subgraph import project
-from subgraph.capture import Reference
 from subgraph.case import Case, Place
 from subgraph.commands import Result, log
 from subgraph.commands import options as o
@@ -42,6 +41,8 @@ def dump(
     formats_: o.Format = None,
     dtype: o.Dtype = None,
     layout: o.Layout = None,
+    reference: o.ReferenceSpec = None,
+    custom_ops: o.CustomOps = None,
     force: o.Force = False,
 ) -> Result:
     """Write reference values of chosen tensors."""
@@ -52,22 +53,16 @@ def dump(
     if model and not os.path.exists(model) and not model.endswith(".onnx"):  # noqa: PTH110 - a name may be long
         words, model = [model, *words], None
     path = o.model_of(model, settings)
-    picture = o.picture(
-        settings.get("mean", mean), settings.get("scale", scale), settings.get("bgr", bgr or None, False)
-    )
-    with Reference() as reference:
+    with o.reference(settings, reference, custom_ops) as running:
         graph = load(path)
         request = job.DumpRequest(
             tensors=tuple(choose(graph, words, everything)),
-            inputs=tuple(settings.get("input", inputs, [])),
-            shapes=o.shapes(settings.get("shape", shape, [])),
-            seed=settings.get("seed", seed, 0),
-            picture=picture,
+            **vars(o.feeding(settings, inputs, seed, shape, mean, scale, bgr)),
             formats=formats(settings.get("format", formats_, "npy")),
             form=Form(settings.get("dtype", dtype, ""), settings.get("layout", layout, "").upper()),
         )
         where = Path(output) if output else Path(settings.get("output", None, "subcut_out")) / "dump"
-        found = job.dump(graph, request, Place(where.parent, where.name, force), reference)
+        found = job.dump(graph, request, Place(where.parent, where.name, force), running)
     return _result(found)
 
 

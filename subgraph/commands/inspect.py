@@ -17,7 +17,7 @@ from subgraph.tensors import shape_text
 from subgraph.text import big, clean, count
 
 if TYPE_CHECKING:
-    from subgraph.ranges import Feeding
+    from subgraph.inputs import Feeding
 
 Document: TypeAlias = dict[str, Any]
 
@@ -48,20 +48,12 @@ def inspect(
 
     Ops, types, and the real shape and range of each tensor by running. Exit code 3 if the model is invalid.
     """
-    from subgraph.ranges import Feeding
-
     settings = project.load()
     model, node = _told_apart(model, node, settings)
     if node and (start or end):
         raise UsageError("name a node, or --start and --end, not both")
     path = o.model_of(model, settings)
-    look = o.picture(settings.get("mean", mean), settings.get("scale", scale), settings.get("bgr", bgr or None, False))
-    fed = Feeding(
-        given=tuple(settings.get("input", inputs, [])),
-        shapes=o.shapes(settings.get("shape", shape, [])),
-        seed=settings.get("seed", seed, 0),
-        picture=look,
-    )
+    fed = o.feeding(settings, inputs, seed, shape, mean, scale, bgr)
     graph = load(path)
     try:
         document = _document(graph, node, start or (), end or (), None if no_run else fed)

@@ -5,16 +5,21 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from subgraph import project
+from subgraph.capture import Reference
 from subgraph.commands import log
 from subgraph.errors import SubcutError, UsageError
-from subgraph.inputs import Picture
+from subgraph.inputs import Feeding, Picture
 from subgraph.text import clean
+
+if TYPE_CHECKING:
+    from subgraph.candidate import Candidate
 
 
 def complete_nodes(ctx: typer.Context, incomplete: str) -> list[str]:
@@ -83,6 +88,44 @@ Dtype = Annotated[
     str | None, typer.Option("--dtype", metavar="float16", help="Element type of the .bin files; losses are counted.")
 ]
 Layout = Annotated[str | None, typer.Option("--layout", metavar="NHWC", help="Layout of the .bin files: NHWC or NCHW.")]
+ReferenceSpec = Annotated[
+    str | None,
+    typer.Option("--reference", metavar="SPEC", help="Another reference than plain onnxruntime, as in --candidate."),
+]
+CustomOps = Annotated[
+    str | None, typer.Option("--custom-ops", metavar="LIB", help="Library of operators that onnxruntime is to load.")
+]
+CandidateSpec = Annotated[
+    str | None,
+    typer.Option(
+        "--candidate",
+        "-c",
+        metavar="SPEC",
+        help="What is doubted: a backend (ort:opt=basic), cmd:COMMAND, a Python file, or a name from subcut.toml.",
+    ),
+]
+Timeout = Annotated[
+    str | None, typer.Option("--timeout", metavar="SECONDS", help="Limit of one build or run of the candidate; 600.")
+]
+MemoryLimit = Annotated[
+    str | None, typer.Option("--memory-limit", metavar="8G", help="Limit of the candidate and all that it starts.")
+]
+Precision = Annotated[
+    str | None,
+    typer.Option("--precision", metavar="fp16", help="What the candidate computes in: fp32, fp16, bf16 or int8."),
+]
+Criterion = Annotated[
+    str | None,
+    typer.Option("--criterion", metavar="RULE", help="noise, numpy:rtol=1e-3, tnn, digits:3, cosine>0.999 …"),
+]
+Rtol = Annotated[str | None, typer.Option("--rtol", metavar="R", help="As numpy: |d| ≤ atol + rtol · |reference|.")]
+Atol = Annotated[str | None, typer.Option("--atol", metavar="A", help="As numpy; goes with --rtol.")]
+Metric = Annotated[
+    str | None, typer.Option("--metric", metavar="cosine>0.999", help="A limit on a metric is the criterion.")
+]
+Jobs = Annotated[int | None, typer.Option("--jobs", "-j", metavar="N", help="Candidates that run at once; 1.")]
+Fresh = Annotated[bool, typer.Option("--fresh", help="Run anew what earlier runs have stored.")]
+Trust = Annotated[bool, typer.Option("--trust", help="Let the commands of a candidate in a project file run.")]
 Force = Annotated[bool, typer.Option("--force", help="Replace another result that stands in the way.")]
 
 
@@ -92,6 +135,138 @@ def model_of(given: str | None, settings: project.Project) -> Path:
     if how:
         log.info("model: %s (%s)", path.name, how)
     return path
+
+
+def feeding(
+    settings: project.Project,
+    inputs: list[str] | None,
+    seed: int | None,
+    shape: list[str] | None,
+    mean: str | None,
+    scale: str | None,
+    bgr: bool,
+) -> Feeding:
+    """What the model is fed, from the options that say so.
+
+    Raises:
+        UsageError: a word that means nothing.
+    """
+    return Feeding(
+        inputs=tuple(settings.get("input", inputs, [])),
+        shapes=shapes(settings.get("shape", shape, [])),
+        seed=settings.get("seed", seed, 0),
+        picture=picture(
+            settings.get("mean", mean), settings.get("scale", scale), settings.get("bgr", bgr or None, False)
+        ),
+    )
+
+
+def reference(settings: project.Project, spec: str | None, custom_ops: str | None) -> Reference:
+    """The reference's process, started.
+
+    Raises:
+        UsageError: the SPEC means nothing, or the library is not there.
+    """
+    spec, library = settings.get("reference", spec, "ort"), settings.get("custom_ops", custom_ops, "")
+    if library and not Path(library).is_file():
+        raise UsageError(f"no library {library}", "--custom-ops wants the file that registers the operators")
+    if spec == "ort":
+        return Reference(custom_ops=library and str(Path(library).resolve()))
+    from subgraph import candidate
+
+    wanted = candidate.parse(spec, settings)
+    if library and wanted.backend != "ort":
+        raise UsageError("--custom-ops is for onnxruntime only", f"give {wanted.backend} its own setting for that")
+    return Reference(wanted.backend, wanted.options, library and str(Path(library).resolve()))
+
+
+def candidate(
+    settings: project.Project,
+    spec: str | None,
+    timeout: str | None,
+    memory_limit: str | None,
+    precision: str | None,
+    custom_ops: str | None,
+    trust: bool,
+) -> Candidate:
+    """What is doubted, with its limits; onnxruntime as people deploy it where none is named. Says what will run.
+
+    Raises:
+        UnknownName, UsageError: the SPEC or a limit means nothing; its commands are not trusted.
+    """
+    from subgraph import candidate as candidates
+
+    named = settings.get("candidate", spec)
+    found = candidates.parse(named or "ort", settings)
+    if named and not spec and not os.environ.get("SUBCUT_CANDIDATE"):
+        found = replace(found, origin=str(settings.file))
+    seconds = number("--timeout", settings.get("timeout", timeout))
+    limit = settings.get("memory_limit", memory_limit)
+    library = settings.get("custom_ops", custom_ops, "")
+    options = {**found.options, **({"custom_ops": str(Path(library).resolve())} if library else {})}
+    found = replace(
+        found,
+        timeout=found.timeout if seconds is None else seconds,
+        memory=found.memory if limit is None else candidates.memory(limit),
+        precision=candidates.precision("--precision", precision) or found.precision,
+        options=options if found.backend == "ort" else found.options,
+    )
+    shown = candidates.require_trust(found, trust)
+    if shown:
+        log.info("candidate %s runs: %s", found.name, shown)
+    elif not named:
+        log.info("candidate: ort, onnxruntime as people deploy it, all optimisations on (--candidate names another)")
+    return found
+
+
+def criterion(
+    settings: project.Project, given: str | None, rtol: str | None, atol: str | None, metric: str | None
+) -> str:
+    """The words of the criterion that the options mean.
+
+    Raises:
+        UsageError: several at once, or no number.
+    """
+    told = [
+        name for name, value in (("--criterion", given), ("--rtol/--atol", rtol or atol), ("--metric", metric)) if value
+    ]
+    if len(told) > 1:
+        raise UsageError(f"{' and '.join(told)}: which?", "give one criterion")
+    if rtol or atol:
+        words = {"rtol": number("--rtol", rtol), "atol": number("--atol", atol)}
+        return "numpy:" + ",".join(f"{k}={v:g}" for k, v in words.items() if v is not None)
+    if metric:
+        return f"threshold:{metric}"
+    return str(settings.get("criterion", given, "noise"))
+
+
+def number(option: str, text: str | float | None) -> float | None:
+    """A positive number or zero.
+
+    Raises:
+        UsageError: something else.
+    """
+    if text is None:
+        return None
+    try:
+        value = float(text)
+    except ValueError:
+        value = -1.0
+    if not 0 <= value < float("inf"):
+        raise UsageError(f"{option} {text}: expected a number")
+    return value
+
+
+def jobs(settings: project.Project, given: int | None) -> int:
+    """How many candidates run at once.
+
+    Raises:
+        UsageError: less than one.
+    """
+    count = int(settings.get("jobs", given, 1))
+    if count < 1:
+        raise UsageError(f"--jobs {count}: at least one must run")
+    return count
 
 
 def shapes(words: Sequence[str]) -> dict[str, list[int]]:

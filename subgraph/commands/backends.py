@@ -1,0 +1,23 @@
+"""`subcut backends`: which candidates there are."""
+
+from __future__ import annotations
+
+from subgraph import plugins, project
+from subgraph.commands import Result
+from subgraph.text import clean
+
+
+def backends() -> Result:
+    """List what can be a candidate: runtimes, and those of the project file."""
+    settings = project.load()
+    rows = [{"name": n, "help": plugins.help_of("backends", n), "from": ""} for n in plugins.names("backends")]
+    for name, table in settings.values.get("candidates", {}).items():
+        words = [str(table[k]) for k in ("convert", "run", "spec") if k in table] if isinstance(table, dict) else []
+        rows.append({"name": name, "help": " ; ".join(words), "from": str(settings.file)})
+    width = max(len(clean(r["name"])) for r in rows)
+    lines = []
+    for row in rows:
+        origin = f"   ({clean(row['from'])})" if row["from"] else ""
+        lines.append(f"{clean(row['name']):<{width}}  {clean(row['help'])}{origin}")
+    lines.append("a Python file with load(model, options) is one as well; `subcut doctor` says what each lacks")
+    return Result({"schema": "subcut.backends/1", "exit_code": 0, "backends": rows}, "\n".join(lines))

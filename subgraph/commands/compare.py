@@ -1,0 +1,220 @@
+"""`subcut compare`: every tensor of a model on a candidate, in place and alone -> a table."""
+
+from __future__ import annotations
+
+import csv
+import io
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from subgraph import project
+from subgraph.commands import Result, log
+from subgraph.commands import options as o
+from subgraph.errors import OutputError
+from subgraph.graph import load
+from subgraph.text import clean, count
+
+COLUMNS = ("index", "node", "op", "tensor", "sample")
+ERRORS = ("max_abs", "max_rel", "cosine", "mismatch")
+FORMULA = ("=", "+", "-", "@", "\t", "\r")  # what a spreadsheet would take for one
+NOTE = "in place: every tensor was made an output, which disturbs fusion: a hint, no proof"
+
+
+def compare(
+    model: o.ModelArgument = None,
+    candidate: o.CandidateSpec = None,
+    at: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--at", metavar="NAME", help="Only this node or tensor. Repeatable.", autocompletion=o.complete_nodes
+        ),
+    ] = None,
+    fail_fast: Annotated[bool, typer.Option("--fail-fast", help="Stop at the first tensor that is wrong.")] = False,
+    inputs: o.Inputs = None,
+    seed: o.Seed = None,
+    shape: o.Shapes = None,
+    mean: o.Mean = None,
+    scale: o.Scale = None,
+    bgr: o.Bgr = False,
+    criterion: o.Criterion = None,
+    rtol: o.Rtol = None,
+    atol: o.Atol = None,
+    metric: o.Metric = None,
+    precision: o.Precision = None,
+    reference: o.ReferenceSpec = None,
+    custom_ops: o.CustomOps = None,
+    timeout: o.Timeout = None,
+    memory_limit: o.MemoryLimit = None,
+    jobs: o.Jobs = None,
+    no_freeze: Annotated[
+        bool, typer.Option("--no-freeze", help="Tensors that hold shapes become inputs, not constants.")
+    ] = False,
+    csv_file: Annotated[
+        str | None, typer.Option("--csv", metavar="FILE", help="Write the table as CSV as well; - for standard output.")
+    ] = None,
+    output: o.Output = None,
+    fresh: o.Fresh = False,
+    trust: o.Trust = False,
+) -> Result:
+    """Compare every tensor of a model on a candidate, in place and alone.
+
+    Exit code 0: all agree; 1: something disagrees; 5: nothing could be established.
+    """
+    from subgraph import compare as job
+    from subgraph.judge import criterion as rule_of
+    from subgraph.session import Setup, trials
+    from subgraph.workers import Workers
+
+    settings = project.load()
+    path = o.model_of(model, settings)
+    rule = o.criterion(settings, criterion, rtol, atol, metric)
+    rule_of(rule)  # a slip there is told before anything starts
+    number = o.jobs(settings, jobs)
+    doubted = o.candidate(settings, candidate, timeout, memory_limit, precision, custom_ops, trust)
+    setup = Setup(
+        doubted,
+        o.feeding(settings, inputs, seed, shape, mean, scale, bgr),
+        Path(settings.get("output", output, "subcut_out")),
+        rule,
+        freeze=not no_freeze,
+        stored=not fresh,
+    )
+    with o.reference(settings, reference, custom_ops) as running, Workers(doubted) as workers:
+        graph = load(path)
+        if not setup.feeding.inputs:
+            log.info("inputs: random values, seed %d; real ones show more (-i FILE)", setup.feeding.seed)
+        with trials(graph, setup, running, workers) as asked:
+            found = job.compare(asked, at or (), jobs=number, fail_fast=fail_fast)
+            document = job.document(asked, found, rule)
+    if csv_file:
+        table = as_csv(document)
+        if csv_file == "-":
+            return Result(document, table.rstrip("\n"), document["exit_code"])
+        _write(Path(csv_file), table)
+    return Result(document, text(document), document["exit_code"])
+
+
+def _write(path: Path, table: str) -> None:
+    """The file whole or not at all."""
+    aside = path.with_name(f".{path.name}.subcut-new")
+    try:
+        aside.write_text(table, encoding="utf-8", newline="")
+        aside.replace(path)
+    except OSError as e:
+        aside.unlink(missing_ok=True)
+        raise OutputError(f"cannot write {path}: {e.strerror or e}", "choose another --csv FILE") from e
+
+
+# ---------------------------------------------------------------------------------------------------- text
+
+
+def text(document: dict[str, Any]) -> str:
+    """The document for people: the whole model first, then a line per tensor, then what to make of it."""
+    lines = [_candidate(document), *_whole(document), *_table(document["rows"])]
+    if document["rows"]:
+        lines.append(NOTE)
+    return "\n".join([*lines, *_summary(document)])
+
+
+def _candidate(document: dict[str, Any]) -> str:
+    c = document["candidate"]
+    version = f" {c['version']}" if c["version"] else ""
+    return f"candidate    {clean(c['name'])}   {clean(Path(c['backend']).name)}{version}   {c['precision']}"
+
+
+def _whole(document: dict[str, Any]) -> list[str]:
+    whole = document["whole"]
+    worst = max(whole["outputs"], key=_weight, default=None)
+    lines = [f"whole model  {_word(whole)}   {clean(_reason(whole, worst))}"]
+    for name, shares in whole["ranking"].items():
+        lines.append(f"             {clean(name)}: top-1 {shares['top1']:.0%}, top-5 {shares['top5']:.0%} agree")
+    lines += [f"             | {clean(line)}" for line in whole["process"].get("stderr") or ()]
+    lines.append(f"             built in {_seconds(whole['build_seconds'])}, ran in {_seconds(whole['run_seconds'])}")
+    return lines
+
+
+def _weight(judgement: dict[str, Any]) -> tuple[bool, float]:
+    error = judgement["errors"].get("max_rel", -1.0)
+    return judgement["status"] == "fail", error if isinstance(error, float) else -1.0
+
+
+def _reason(verdict: dict[str, Any], worst: dict[str, Any] | None) -> str:
+    if worst is None:
+        return str(verdict["why"])
+    return f"{worst['name']}: {worst['why']}"
+
+
+def _word(judged: dict[str, Any]) -> str:
+    """`agree`, `FAIL (mismatch)`, `refused` …; a label of the criterion where it says more."""
+    if judged["status"] == "fail":
+        signature = judged["signature"]
+        return f"FAIL{f' ({signature})' if signature and signature != 'mismatch' else ''}"
+    if judged["status"] == "unresolved":
+        return str(judged["signature"] or "unresolved")
+    label = judged.get("label") or "agrees"
+    return "agree" if label == "agrees" else f"agree ({label})"
+
+
+def _seconds(value: float) -> str:
+    return f"{value * 1e3:.1f} ms" if value < 1 else f"{value:.1f} s"
+
+
+def _table(rows: list[dict[str, Any]]) -> list[str]:
+    cells = [("", "node", "op", "tensor", "in place", "alone")]
+    for row in rows:
+        names = (f"#{row['index']}", clean(row["node"]), row["op"], clean(row["tensor"]))
+        cells.append((*names, _cell(row["in_place"]), _cell(row["alone"])))
+    widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
+    return ["  ".join(c.ljust(w) for c, w in zip(line, widths, strict=True)).rstrip() for line in cells if rows]
+
+
+def _cell(judged: dict[str, Any] | None) -> str:
+    if judged is None:
+        return "-"
+    error = judged.get("errors", {}).get("max_rel")
+    return f"{error:.1e} {_word(judged)}" if isinstance(error, float) else _word(judged)
+
+
+def _summary(document: dict[str, Any]) -> list[str]:
+    rows, bad = document["rows"], document["first_bad"]
+    parts = []
+    for key, words in (("in_place", "in place"), ("alone", "alone")):
+        judged = [r[key]["status"] for r in rows if r[key]]
+        wrong = judged.count("fail")
+        unsure = f", {judged.count('unresolved')} unresolved" if "unresolved" in judged else ""
+        parts.append(f"{wrong} of {len(judged)} wrong {words}{unsure}")
+    lines = [f"{count(len(rows), 'tensor')}: {'; '.join(parts)}{' (stopped there)' if document['stopped'] else ''}"]
+    if bad:
+        lines.append(f"first bad tensor  {clean(bad['tensor'])}   node {clean(bad['node'])} ({bad['op']})")
+    elif document["whole"]["status"] == "fail" and rows:
+        lines.append("each tensor agrees, yet the whole fails: a fault of several nodes together, such as a fusion")
+    return lines
+
+
+# ---------------------------------------------------------------------------------------------------- CSV
+
+
+def as_csv(document: dict[str, Any]) -> str:
+    """One line per tensor, of several samples the worst; no cell starts a formula."""
+    out = io.StringIO()
+    writer = csv.writer(out)
+    ways = ("in_place", "alone")
+    writer.writerow(
+        [*COLUMNS, *(f"{way}_{name}" for way in ways for name in ("status", "signature", "label", *ERRORS))]
+    )
+    for row in document["rows"]:
+        cells: list[Any] = [row["index"], *(_plain(row[k]) for k in ("node", "op", "tensor"))]
+        cells.append(_plain(next((row[way]["sample"] for way in ways if row[way] and "sample" in row[way]), "")))
+        for way in ways:
+            judged = row[way] or {}
+            cells += [judged.get("status", ""), judged.get("signature") or "", judged.get("label", "")]
+            cells += [judged.get("errors", {}).get(name, "") for name in ERRORS]
+        writer.writerow(cells)
+    return out.getvalue()
+
+
+def _plain(name: str) -> str:
+    name = clean(name)
+    return f"'{name}" if name.startswith(FORMULA) else name

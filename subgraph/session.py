@@ -1,0 +1,56 @@
+"""Everything that trials need, opened together and closed together: processes, values, store, scratch."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from subgraph import folder as folders
+from subgraph.candidate import Candidate
+from subgraph.capture import Reference
+from subgraph.graph import Graph
+from subgraph.inputs import Feeding
+from subgraph.judge import criterion
+from subgraph.store import Store
+from subgraph.trial import Trials
+from subgraph.values import Values, plan_all
+from subgraph.workers import Workers
+
+STORE = ".store"  # within the folder of results
+
+
+@dataclass(frozen=True)
+class Setup:
+    """What trials depend on beside the model.
+
+    Attributes:
+        output: the folder of results; the store lives in it.
+        criterion: words as `judge.criterion` takes them.
+        stored: may answers of earlier runs be used?
+    """
+
+    candidate: Candidate
+    feeding: Feeding
+    output: Path
+    criterion: str = "noise"
+    freeze: bool = True
+    stored: bool = True
+
+
+@contextmanager
+def trials(graph: Graph, setup: Setup, reference: Reference, workers: Workers) -> Iterator[Trials]:
+    """Trials on one model, until the block ends; the processes are the caller's, started while it read the model.
+
+    Raises:
+        UsageError: criterion or inputs mean nothing. BackendError: the candidate cannot be used.
+        OutputError: nothing can be written.
+    """
+    rule = criterion(setup.criterion)
+    samples, output = plan_all(graph, setup.feeding), setup.output.absolute()
+    with ExitStack() as stack:
+        scratch = stack.enter_context(folders.scratch(output))
+        store = stack.enter_context(Store(output / STORE if setup.stored else scratch / STORE))
+        values = Values(graph, reference, samples, scratch / "values")
+        yield Trials(graph, setup.candidate, workers, reference, values, store, rule, scratch, setup.freeze)
