@@ -12,7 +12,8 @@ import os
 import shutil
 import tempfile
 import threading
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
@@ -88,6 +89,17 @@ class Reference:
         """
         with self._lock:
             return self._worker.ask("run", key=key, into=str(into), outputs=dict(outputs), **feeds)
+
+    def drop(self, key: str) -> None:
+        """Forget a model; its memory is free again."""
+        with self._lock:
+            self._worker.ask("drop", key=key)
+
+    @contextmanager
+    def alone(self) -> Iterator[None]:
+        """Keep other threads out for this block: a load and the runs that follow it."""
+        with self._lock:
+            yield
 
     def __enter__(self) -> Reference:
         return self

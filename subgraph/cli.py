@@ -191,7 +191,7 @@ class _Lines(logging.StreamHandler[Any]):
     def emit(self, record: logging.LogRecord) -> None:
         step, of = getattr(record, "step", 0), getattr(record, "of", 0)
         if not step or self.stream is None or not self.stream.isatty() or os.environ.get("TERM") == "dumb":
-            often = max(of // TENTHS, 1) if getattr(record, "sparse", False) else 1
+            often = -(-of // TENTHS) if getattr(record, "sparse", False) else 1
             if step % often == 0 or step == of:
                 super().emit(record)
             return

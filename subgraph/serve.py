@@ -128,8 +128,11 @@ class Server:
             getattr(self.module, "warm", lambda: None)()
 
     def answer(self, request: Mapping[str, Any]) -> dict[str, Any]:
-        """about: {options}. load: {key, model, options}. run: {key, feeds | sample, outputs: {name: stem}, into}."""
-        asked = {"about": self.about, "load": self.load, "run": self.run}
+        """about: {options}. load: {key, model, options}. run: {key, feeds | sample, outputs: {name: stem}, into}.
+
+        drop: {key}.
+        """
+        asked = {"about": self.about, "load": self.load, "run": self.run, "drop": self.drop}
         return asked[request["do"]](request)
 
     def about(self, request: Mapping[str, Any]) -> dict[str, Any]:
@@ -164,6 +167,11 @@ class Server:
         except Exception as e:
             raise Refused(f"{self.backend} refuses the model: {type(e).__name__}: {_short(e)}") from e
         return {"seconds": time.perf_counter() - begin}
+
+    def drop(self, request: Mapping[str, Any]) -> dict[str, Any]:
+        """Forget a model."""
+        self.models.pop(request["key"], None)
+        return {}
 
     def run(self, request: Mapping[str, Any]) -> dict[str, Any]:
         """Feed, run once, write the outputs that are asked for and there; say which others there were.

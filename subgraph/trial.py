@@ -126,6 +126,32 @@ class Trials:
             parts.append((group, part))
         return _merged(parts, len(records))
 
+    def on_reference(self, region: Region, feeds: Feeds | None = None) -> list[Mapping[str, Record]]:
+        """What the reference gives for a region that is fed as in `answer`; the files live as long as the session.
+
+        Raises:
+            ModelError: it cannot run the region on these values.
+        """
+        self.values.need([*region.inputs, *region.shapes, *region.outputs])
+        records = self._records(feeds)
+        found: list[Mapping[str, Record]] = [{}] * len(records)
+        for group in self._groups(region, records):
+            cut = self._cut(region, [records[k] for k in group])
+            with self._place() as place:
+                cut.save(place / "model.onnx")
+                with self.reference.alone():
+                    self.reference.load(place.name, place / "model.onnx")
+                    for k in group:
+                        into = self.scratch / f"{place.name}-{k}"
+                        into.mkdir()
+                        stems = {name: f"o{i}" for i, name in enumerate(cut.outputs)}
+                        fed = [records[k][n].to_json() for n in cut.inputs]
+                        answer = self.reference.run(place.name, into, stems, feeds=fed)
+                        given = (Record.from_json(r).within(str(into)) for r in answer["tensors"])
+                        found[k] = {r.name: r for r in given}
+                    self.reference.drop(place.name)
+        return found
+
     def judged(self, region: Region, answer: Answer) -> Verdict:
         """The verdict on what a candidate gave: each output of each sample beside the reference's value."""
         if answer.failure:
