@@ -1,7 +1,11 @@
 """SPEC -> Candidate: what is doubted, with its settings and limits.
 
 A SPEC is `BACKEND[:key=value,…]`, `cmd:COMMAND LINE`, `path/to/backend.py[:key=value,…]`, or a name from the project
-file, whose table has either `spec` or `run` (and `convert`), and the settings below.
+file, whose table has either `spec` or `run` (and `convert`), and the settings below. A comma that no `key=` follows
+belongs to the value before it.
+
+What the user types is relative to where subcut runs. What a project file says is relative to that file's folder, as in
+make or npm, from whatever folder below it subcut runs: its commands run there, and its files are looked for there.
 """
 
 from __future__ import annotations
@@ -13,18 +17,19 @@ import re
 import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
 from subgraph import plugins
 from subgraph.errors import UnknownName, UsageError
-from subgraph.project import Project
-from subgraph.text import nearest
+from subgraph.project import KIND_WORDS, Project
+from subgraph.text import clean, nearest
 
 PRECISIONS = ("fp32", "fp16", "bf16", "int8")
 TIMEOUT = 600.0  # seconds for one convert or one run, where none is given: slow converters take minutes
-UNITS = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30}
-SETTINGS = {
+UNITS = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
+SETTINGS: dict[str, type] = {
     "spec": str,
     "run": str,
     "convert": str,
@@ -33,7 +38,7 @@ SETTINGS = {
     "timeout": float,
     "memory_limit": str,
 }
-COMMANDS = ("run", "convert")
+COMMANDS = ("convert", "run")  # in the order in which they run
 
 
 @dataclass(frozen=True)
@@ -60,18 +65,23 @@ class Candidate:
 
     @property
     def commands(self) -> list[str]:
-        """What of it runs that is no part of subcut: command lines, or a Python file."""
+        """What of it runs that is no part of subcut: command lines, a Python file, libraries, files among options."""
         if self.backend == "cmd":
-            return [str(self.options[step]) for step in ("convert", "run") if self.options.get(step)]
-        return [self.backend] if self.backend.endswith(".py") else []
+            return [str(self.options[step]) for step in COMMANDS if self.options.get(step)]
+        files = [str(v) for k, v in self.options.items() if k == "custom_ops" or _is_file(str(v))]
+        return [self.backend, *files] if self.backend.endswith(".py") else files
 
     def identity(self, version: str) -> dict[str, Any]:
-        """All that its answers depend on: settings, limits, version, and the contents of local scripts."""
-        files = {word: _contents(word) for command in self.commands for word in _words(command)}
+        """All that its answers depend on: options, limits, version, and the contents of local scripts and files.
+
+        Not its name, nor where it was described, nor what it claims: those change no answer.
+        """
+        folder = str(self.options.get("folder", "")) if self.backend == "cmd" else ""
+        words = [w for c in self.commands for w in (_words(c) if self.backend == "cmd" else [c])]
+        files = {word: _contents(folder, word) for word in words}
         return {
             "backend": self.backend,
             "options": dict(self.options),
-            "precision": self.precision,
             "timeout": self.timeout,
             "memory": self.memory,
             "version": version,
@@ -80,22 +90,32 @@ class Candidate:
 
 
 def _words(command: str) -> list[str]:
+    """Its words, and what stands behind a `=` in them: `--config=net.json`."""
     try:
-        return shlex.split(command)
+        words = shlex.split(command)
     except ValueError:
         return [command]
+    return [part for word in words for part in (word, word.partition("=")[2]) if part]
 
 
-def _contents(word: str) -> str:
-    """The digest of a file's contents, "" of what is no file."""
+def _is_file(word: str) -> bool:
     try:
-        return hashlib.sha256(Path(word).read_bytes()).hexdigest() if Path(word).is_file() else ""
-    except OSError:
+        return Path(word).is_file()
+    except (OSError, ValueError):  # a name that is too long, or a NUL
+        return False
+
+
+def _contents(folder: str, word: str) -> str:
+    """The digest of a file's contents, "" of what is no file."""
+    path = Path(folder, word)
+    try:
+        return hashlib.sha256(path.read_bytes()).hexdigest() if path.is_file() else ""
+    except (OSError, ValueError):  # ValueError: a NUL
         return ""
 
 
 def parse(spec: str, project: Project | None = None) -> Candidate:
-    """The candidate that a SPEC means.
+    """The candidate that a SPEC means. One that stands in the project file itself counts as that file's.
 
     >>> parse("ort:opt=basic,threads=2").options
     {'opt': 'basic', 'threads': '2'}
@@ -103,66 +123,112 @@ def parse(spec: str, project: Project | None = None) -> Candidate:
     Raises:
         UnknownName: no such backend or candidate; carries the nearest names. UsageError: a setting does not fit.
     """
-    table = project.values.get("candidates", {}) if project else {}
+    if project is None or project.file is None:
+        return _typed(spec, "", [])
+    table = project.values.get("candidates", {})
     if spec in table:
-        return _named(spec, table[spec], str(project.file) if project else "")
-    if spec.startswith("cmd:"):
-        return Candidate(spec, "cmd", {"run": spec.removeprefix("cmd:")})
-    m = re.fullmatch(r"(.*?\.py|[^:]*)(?::(.*))?", spec, re.DOTALL)
-    assert m is not None
-    backend, options = m[1], _options(spec, m[2] or "")
-    if backend.endswith(".py"):
-        if not Path(backend).is_file():
-            raise UsageError(f"no file {backend}", "a candidate can be a Python file with load(model, options)")
-        return Candidate(spec, str(Path(backend).resolve()), options)
+        return _named(spec, table[spec], project.file)
+    if spec in (project.values.get("candidate"), project.values.get("reference")):
+        return _in_file(_typed(spec, str(project.file.parent), list(table)), project.file)
+    return _typed(spec, "", list(table))
+
+
+def _typed(spec: str, folder: str, others: list[str]) -> Candidate:
+    """What a SPEC says that names no table; `folder`: what its files are relative to."""
+    head, _, rest = spec.partition(":")
+    if head == "cmd":
+        _check_command(f"candidate {clean(spec)}", rest)
+        return Candidate(spec, "cmd", {"run": rest} | ({"folder": folder} if folder else {}))
     known = plugins.names("backends")
-    if backend not in known:
-        names = [*known, *table]
-        hint = f"one of {', '.join(names)}, cmd:COMMAND, or a Python file"
-        close = [n for n in nearest(backend, names)[:1] if len(backend) > 2]
-        raise UnknownName(f"no candidate '{backend}'", f"did you mean '{close[0]}'? {hint}" if close else hint, close)
-    return Candidate(spec, backend, options)
+    if head in known:
+        return Candidate(spec, head, _options(spec, rest, folder))
+    if m := re.fullmatch(r"(.*?\.py)(?::(.*))?", spec, re.DOTALL):
+        path = Path(folder, m[1])
+        if not path.is_file():
+            raise UsageError(
+                f"no file {clean(str(path))}", "a candidate can be a Python file with load(model, options)"
+            )
+        return Candidate(spec, str(path.resolve()), _options(spec, m[2] or "", folder))
+    names = [*known, *others]
+    hint = f"one of {', '.join(map(clean, names))}, cmd:COMMAND, or a Python file"
+    close = [n for n in nearest(head, names)[:1] if len(head) > 2]
+    raise UnknownName(
+        f"no candidate '{clean(head)}'", f"did you mean '{clean(close[0])}'? {hint}" if close else hint, close
+    )
 
 
-def _options(spec: str, text: str) -> dict[str, str]:
-    options = {}
-    for word in filter(None, text.split(",")):
+def _check_command(where: str, command: str) -> None:
+    try:
+        empty = not shlex.split(command)
+    except ValueError as e:
+        raise UsageError(f"{where}: {clean(command)}: {e}", "quote it as for a shell") from e
+    if empty:
+        raise UsageError(f"{where}: which command?", "-c 'cmd:./run.sh {model} {inputs} {outputs}'")
+
+
+def _options(spec: str, text: str, folder: str) -> dict[str, str]:
+    """Each `key=value`; a value that names a file below `folder` becomes that file's whole path."""
+    options: dict[str, str] = {}
+    for word in re.split(r",(?=[\w.-]+=|$)", text):
         key, sep, value = word.partition("=")
-        if not sep or not key:
-            raise UsageError(f"candidate {spec}: '{word}' is no setting", "BACKEND:key=value,key=value")
-        options[key] = value
+        if not word:
+            continue
+        if not sep or not re.fullmatch(r"[\w.-]+", key):
+            raise UsageError(f"candidate {clean(spec)}: '{clean(word)}' is no setting", "BACKEND:key=value,key=value")
+        if key in options:
+            raise UsageError(f"candidate {clean(spec)}: '{key}' is given twice", "say it once")
+        is_path = folder and "/" in value and Path(folder, value).exists()  # a bare word may be a device's name
+        options[key] = str(Path(folder, value)) if is_path else value
     return options
 
 
-def _named(name: str, table: Any, origin: str) -> Candidate:
-    """A candidate from the project file; commands in it are relative to nothing: they run where subcut runs."""
-    where = f"{origin}: candidate '{name}'"
+def _in_file(found: Candidate, file: Path) -> Candidate:
+    return replace(found, origin=str(file))
+
+
+def _named(name: str, table: Any, file: Path) -> Candidate:
+    """A candidate from the project file."""
+    where = f"{file}: candidate '{clean(name)}'"
     if not isinstance(table, dict):
-        raise UsageError(f"{where} must be a table", f"[candidates.{name}]")
+        raise UsageError(f"{where} must be a table", f"[candidates.{clean(name)}]")
+    _check(where, table)
+    if "spec" in table:
+        base = _typed(table["spec"], str(file.parent), [])
+    else:
+        for step in COMMANDS:
+            _check_command(where, table.get(step, "true"))
+        base = Candidate(name, "cmd", {step: table[step] for step in COMMANDS if step in table})
+        base = replace(base, options={**base.options, "folder": str(file.parent)})
+    return _in_file(
+        replace(
+            base,
+            name=name,
+            precision=precision(where, table.get("precision")),
+            multi=table.get("multi"),
+            timeout=float(table.get("timeout", TIMEOUT)),
+            memory=memory(table["memory_limit"]) if "memory_limit" in table else None,
+        ),
+        file,
+    )
+
+
+def _check(where: str, table: Mapping[str, Any]) -> None:
+    """
+    Raises:
+        UnknownName: a key that means nothing. UsageError: a value of another type, or keys that exclude each other.
+    """
     for key, value in table.items():
-        if key == "memory_limit":
-            continue
         if key not in SETTINGS:
-            raise UnknownName(
-                f"{where} has an unknown key '{key}'", nearest=nearest(key, (*SETTINGS, "memory_limit"))[:1]
-            )
+            raise UnknownName(f"{where} has an unknown key '{clean(key)}'", nearest=nearest(key, SETTINGS)[:1])
         kind = SETTINGS[key]
         if not isinstance(value, kind) and not (kind is float and type(value) is int):
-            raise UsageError(f"{where}: '{key}' cannot be {value!r}")
+            raise UsageError(f"{where}: '{key}' must be {KIND_WORDS[kind]}, not {value!r}")
+    if not table.get("timeout", TIMEOUT) > 0:
+        raise UsageError(f"{where}: 'timeout' must be more than 0 seconds, not {table['timeout']!r}")
     if ("spec" in table) == ("run" in table):
         raise UsageError(f"{where} needs either 'spec' or 'run'", 'run = "./run.sh {model} {inputs} {outputs}"')
-    if "spec" in table:
-        base = replace(parse(table["spec"]), name=name)
-    else:
-        base = Candidate(name, "cmd", {step: table[step] for step in COMMANDS if step in table})
-    return replace(
-        base,
-        precision=precision(where, table.get("precision")),
-        multi=table.get("multi"),
-        timeout=float(table.get("timeout", TIMEOUT)),
-        memory=memory(table["memory_limit"]) if "memory_limit" in table else None,
-        origin=origin,
-    )
+    if "convert" in table and "run" not in table:
+        raise UsageError(f"{where}: 'convert' goes with 'run'", "put it into the backend that 'spec' names")
 
 
 def precision(where: str, text: str | None) -> str | None:
@@ -185,10 +251,11 @@ def memory(text: str) -> int:
     Raises:
         UsageError: something else.
     """
-    m = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([kmg]?)(?:i?b)?", text.strip().lower())
-    if m is None or not float(m[1]):
-        raise UsageError(f"memory limit {text}: expected a size", "8G, 500M")
-    return int(float(m[1]) * UNITS[m[2]])
+    m = re.fullmatch(r"([0-9]+(?:\.[0-9]+)?)\s*([kmgt]?)(?:i?b)?", text.strip().lower())
+    size = int(Fraction(m[1]) * UNITS[m[2]]) if m else 0
+    if not size:
+        raise UsageError(f"memory limit {clean(text)}: expected a size", "8G, 500M")
+    return size
 
 
 # ---------------------------------------------------------------------------------------------------- trust
@@ -198,14 +265,14 @@ def require_trust(candidate: Candidate, given: bool) -> str:
     """May this candidate's commands run? Returns what is said about them; "" where there is nothing to say.
 
     Commands that were typed are the user's own. Those from a project file may be somebody else's: they run only with
-    `--trust`, which is remembered for exactly these commands.
+    `--trust`, which is remembered for exactly these commands, limits, and contents of the scripts that they name.
 
     Raises:
         UsageError: they come from a file and are not trusted.
     """
     if not candidate.origin or not candidate.commands:
         return ""
-    shown = "; ".join(candidate.commands)
+    shown = "; ".join(map(clean, candidate.commands))
     digest = hashlib.sha256(json.dumps([candidate.origin, candidate.identity("")]).encode()).hexdigest()
     if given:
         _remember(digest)
@@ -218,7 +285,9 @@ def require_trust(candidate: Candidate, given: bool) -> str:
 
 
 def _trusted_file() -> Path | None:
-    home = os.environ.get("XDG_CONFIG_HOME") or os.path.expanduser("~/.config")  # noqa: PTH111 - may stay a tilde
+    home = os.environ.get("XDG_CONFIG_HOME", "")
+    if not home.startswith("/"):  # relative ones are to be ignored (XDG Base Directory Specification 0.8)
+        home = os.path.expanduser("~/.config")  # noqa: PTH111 - may stay a tilde
     return Path(home) / "subcut" / "trusted" if home.startswith("/") else None
 
 

@@ -207,8 +207,10 @@ def _exchange(one: Path, two: Path) -> bool:
     return bool(done == 0)
 
 
-def _lock(folder: Path, *, wait: bool = True) -> int | None:
+def _lock(folder: Path, *, wait: bool = True, shared: bool = False) -> int | None:
     """Lock a folder until the handle is closed or this process ends; None where the system has no such locks.
+
+    Any number of holders may share a lock; otherwise there is one.
 
     Raises:
         OSError: the folder is gone. BlockingIOError: somebody else holds it (only without `wait`).
@@ -219,7 +221,7 @@ def _lock(folder: Path, *, wait: bool = True) -> int | None:
         return None
     handle = os.open(folder, os.O_RDONLY | os.O_CLOEXEC)
     try:
-        fcntl.flock(handle, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
+        fcntl.flock(handle, (fcntl.LOCK_SH if shared else fcntl.LOCK_EX) | (0 if wait else fcntl.LOCK_NB))
     except OSError as e:
         os.close(handle)
         if isinstance(e, BlockingIOError):
@@ -244,3 +246,6 @@ def sweep(parent: Path) -> None:
         else:
             shutil.rmtree(work, ignore_errors=True)
         os.close(handle)
+
+
+fresh, lock = _fresh, _lock  # for the store, whose rooms live longer than a block

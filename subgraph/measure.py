@@ -2,6 +2,8 @@
 
 A metric is a file in `metrics/` with `measure(reference, candidate) -> float` over the finite elements. `Pair` prepares
 them once: NaN and infinities are counted apart, both ways, and never enter a number.
+
+Memory: two copies of the tensor in float64, and the difference as a third.
 """
 
 from __future__ import annotations
@@ -19,6 +21,9 @@ if TYPE_CHECKING:
     import numpy as np
 
     Array = np.ndarray[Any, np.dtype[Any]]
+
+
+SMALL_INTEGERS = frozenset("int2 int4 uint2 uint4".split())  # of ml_dtypes: numpy takes them for no integers
 
 
 @dataclass(frozen=True)
@@ -42,7 +47,7 @@ class Pair:
             return "string"
         if dtype.kind == "b":
             return "boolean"
-        if dtype.kind in "iu" or dtype.name in ("int2", "int4", "uint2", "uint4"):
+        if dtype.kind in "iu" or dtype.name in SMALL_INTEGERS:
             return "integer"
         return "complex" if np.issubdtype(dtype, np.complexfloating) else "float"
 
@@ -59,7 +64,16 @@ class Pair:
     @cached_property
     def _flat(self) -> tuple[Array, Array]:
         """Both in one dimension, float64 for numbers (complex as pairs of parts, 64-bit integers as they are)."""
-        return _plain(self.reference), _plain(self.candidate)
+        import numpy as np
+
+        if self.kind != "float":
+            return _plain(self.reference), _plain(self.candidate)
+        # One block for both: malloc then keeps enough for the difference too. Three blocks of 2 MB are given back and
+        # faulted in again for every output, which takes five times as long as all arithmetic.
+        both = np.empty((2, self.size))
+        with np.errstate(all="ignore"):
+            both[0], both[1] = self.reference.reshape(-1), self.candidate.reshape(-1)
+        return both[0], both[1]
 
     @cached_property
     def finite(self) -> Array:
@@ -87,7 +101,7 @@ class Pair:
         """How many elements are NaN in the candidate alone, and in the reference alone."""
         import numpy as np
 
-        if not self.floating:
+        if self.finite.all():
             return 0, 0
         a, b = (np.isnan(v) for v in self._flat)
         return int((b & ~a).sum()), int((a & ~b).sum())
@@ -98,7 +112,7 @@ class Pair:
         sign counts as both. Beside a NaN, neither."""
         import numpy as np
 
-        if not self.floating:
+        if self.finite.all():
             return 0, 0
         a, b = self._flat
         here = ~(np.isnan(a) | np.isnan(b)) & (a != b)
@@ -112,9 +126,10 @@ class Pair:
     @cached_property
     def scale(self) -> float:
         """S: the largest |reference| among the elements finite in both; 0 where there is none."""
-        import numpy as np
-
-        return float(np.abs(self.values[0].astype(np.float64, copy=False)).max(initial=0.0)) if self._numeric else 0.0
+        if not self._numeric:
+            return 0.0
+        reference = self.values[0]  # its largest and least value: |reference| would be one more copy
+        return max(float(reference.max(initial=0)), -float(reference.min(initial=0)))
 
     @cached_property
     def difference(self) -> Array:
@@ -127,11 +142,18 @@ class Pair:
         if self.kind == "integer":  # unsigned and 64-bit integers: larger minus smaller never overflows their width
             high, low = np.maximum(a, b), np.minimum(a, b)
             return np.asarray(high.astype(np.uint64) - low.astype(np.uint64), np.float64)
-        return np.asarray(np.abs(b - a))
+        with np.errstate(over="ignore"):  # two finite doubles of opposite sign: their distance may be infinite
+            distance = np.asarray(b - a)
+        return np.asarray(np.abs(distance, out=distance))
 
     @property
     def _numeric(self) -> bool:
         return self.kind not in ("string", "boolean")
+
+    @property
+    def measurable(self) -> bool:
+        """Numbers, and at least one of them finite in both."""
+        return self._numeric and self.compared > 0
 
     @cached_property
     def error(self) -> float:
@@ -141,7 +163,24 @@ class Pair:
     @cached_property
     def changed(self) -> int:
         """How many elements differ at all, NaN equal to NaN."""
-        return int((self.difference > 0).sum()) + self.masked
+        import numpy as np
+
+        if self.kind != "complex":
+            masked = 0 if self.finite.all() else int(np.count_nonzero(self._masks))
+            return int(np.count_nonzero(self.difference)) + masked
+        off = self._masks
+        off[self.finite] = self.difference > 0
+        return int(off.reshape(-1, 2).any(axis=1).sum())
+
+    @property
+    def _masks(self) -> Array:
+        """Where NaN or infinity differ: booleans, one per element (two per complex element)."""
+        import numpy as np
+
+        if self.finite.all():
+            return np.zeros(self.finite.shape, bool)
+        a, b = self._flat
+        return np.asarray(~(self.finite | (a == b) | (np.isnan(a) & np.isnan(b))))
 
     @cached_property
     def worst(self) -> Worst | None:
@@ -151,46 +190,46 @@ class Pair:
         if not self.changed:
             return None
         if self.masked:
-            a, b = self._flat
-            off = ~((a == b) | (np.isnan(a) & np.isnan(b)))
-            place = int(np.flatnonzero(off & ~self.finite)[0])
+            place = int(np.argmax(self._masks))
         else:
-            place = int(np.flatnonzero(self.finite)[int(np.argmax(self.difference))])
+            place = int(np.argmax(self.difference))
+            place = place if self.finite.all() else int(np.flatnonzero(self.finite)[place])
         if self.kind == "complex":
             place //= 2
         index = tuple(int(i) for i in np.unravel_index(place, self.reference.shape))
         return Worst(index, _python(self.reference[index]), _python(self.candidate[index]))
 
     def measured(self, names: Iterable[str]) -> dict[str, float]:
-        """The metrics of these names. NaN where one is not defined: nothing was compared, or strings.
+        """The metrics of these names. NaN where one is not defined: nothing was compared, or no numbers.
 
         Raises:
             UnknownName: no such metric.
+            UsageError: a metric given by its path cannot be imported.
         """
-        modules = {name: plugins.load("metrics", name.replace("_", "-")) for name in names}
-        if not self._numeric or not self.compared:
-            plain = {"mismatch": self.changed / self.size if self.size else math.nan}
-            return {name: plain.get(name, math.nan) for name in modules}
         import numpy as np
 
-        a, b = (v.astype(np.float64, copy=False) for v in self.values)
+        modules = {name: plugins.load("metrics", name) for name in names}
         with np.errstate(all="ignore"):
-            return {name: float(module.measure(a, b)) for name, module in modules.items()}
+            return {name: self._measure(module) for name, module in modules.items()}
+
+    def _measure(self, metric: Any) -> float:
+        import numpy as np
+
+        if hasattr(metric, "of_pair"):
+            return float(metric.of_pair(self))
+        if not self.measurable:
+            return math.nan
+        return float(metric.measure(*(v.astype(np.float64, copy=False) for v in self.values)))
 
 
 def _plain(array: Array) -> Array:
-    """One dimension; floats of any kind as float64, complex numbers as pairs of them, the rest as they are."""
+    """One dimension; complex numbers as pairs of float64, the rest as they are."""
     import numpy as np
 
     flat = np.ascontiguousarray(array).reshape(-1)
-    if flat.dtype.kind in "OUSTbiu":
-        return flat
-    if flat.dtype.name in ("int2", "int4", "uint2", "uint4"):
-        return flat.astype(np.int8)
     if flat.dtype.kind == "c":
         return np.asarray(flat.astype(np.complex128).view(np.float64))
-    with np.errstate(all="ignore"):
-        return flat.astype(np.float64)
+    return flat.astype(np.int8) if flat.dtype.name in SMALL_INTEGERS else flat
 
 
 def _python(value: Any) -> float | int | bool | str:
@@ -203,4 +242,5 @@ def _python(value: Any) -> float | int | bool | str:
         return bool(value)
     if isinstance(value, np.complexfloating):
         return str(complex(value))
-    return int(value) if isinstance(value, np.integer) else float(value)
+    whole = isinstance(value, np.integer) or type(value).__name__ in SMALL_INTEGERS
+    return int(value) if whole else float(value)

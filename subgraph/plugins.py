@@ -1,19 +1,23 @@
 """Kind and name -> module. A plugin is a file in a folder of ours, a Python file by path, or an entry point.
 
-Its file name is the word that the user types (`onnx_reference.py` is `onnx-reference`), its docstring's first line is
-its help. Nothing registers: a new file is listed, documented and tested by being there.
+Its file name is the word that the user types (`onnx_reference.py` is `onnx-reference`; a metric keeps its `_`, because
+it stands in formulas and is a key in JSON), its docstring's first line is its help. Nothing registers: a new file is
+listed, documented and tested by being there.
 """
 
 from __future__ import annotations
 
 import ast
+import os
 import sys
+from functools import cache
 from importlib import import_module, util
 from pathlib import Path
 from types import ModuleType
+from zlib import crc32
 
 from subgraph.errors import UnknownName, UsageError
-from subgraph.text import nearest
+from subgraph.text import clean, nearest
 
 HOME = Path(__file__).parent
 KINDS = ("backends", "criteria", "metrics")
@@ -21,7 +25,7 @@ KINDS = ("backends", "criteria", "metrics")
 
 def names(kind: str) -> list[str]:
     """The names of one kind: ours, then those of installed packages (entry points `subcut.KIND`), each in order."""
-    ours = sorted(_word(path) for path in (HOME / kind).glob("*.py") if not path.stem.startswith("_"))
+    ours = sorted(_word(kind, path.stem) for path in (HOME / kind).glob("*.py") if not path.stem.startswith("_"))
     return ours + sorted(set(_entry_points(kind)) - set(ours))
 
 
@@ -39,24 +43,23 @@ def load(kind: str, name: str) -> ModuleType:
         return import_module(f"subgraph.{kind}.{stem}")
     found = _entry_points(kind)
     if name in found:
-        return import_module(found[name])
+        return _from_package(name, found[name])
     one = kind.removesuffix("s") if kind != "criteria" else "criterion"
-    raise UnknownName(
-        f"no {one} '{name}'", "" if nearest(name, names(kind)) else "give a path", nearest(name, names(kind))
-    )
+    close = nearest(name, names(kind))
+    raise UnknownName(f"no {one} '{clean(name)}'", "" if close else "give a path", close)
 
 
 def help_of(kind: str, name: str) -> str:
     """The first line of a plugin's docstring, read without importing it."""
-    path = HOME / kind / f"{name.replace('-', '_')}.py"
+    path = Path(name) if name.endswith(".py") else HOME / kind / f"{name.replace('-', '_')}.py"
     if not path.is_file():
         return f"from {_entry_points(kind).get(name, name)}"
     text = ast.get_docstring(ast.parse(path.read_text(encoding="utf-8"))) or ""
     return text.split("\n")[0]
 
 
-def _word(path: Path) -> str:
-    return path.stem.replace("_", "-")
+def _word(kind: str, stem: str) -> str:
+    return stem if kind == "metrics" else stem.replace("_", "-")
 
 
 def _entry_points(kind: str) -> dict[str, str]:
@@ -66,16 +69,37 @@ def _entry_points(kind: str) -> dict[str, str]:
     return {e.name: e.value for e in entry_points(group=f"subcut.{kind}")}
 
 
+def _from_package(name: str, module: str) -> ModuleType:
+    try:
+        return import_module(module)
+    except (Exception, SystemExit) as e:
+        raise UsageError(f"plugin '{name}': {module} fails while it is imported: {_said(e)}", "reinstall it") from e
+
+
 def _from_path(path: Path) -> ModuleType:
     if not path.is_file():
         raise UsageError(f"no file {path}", "a plugin is a Python file")
-    spec = util.spec_from_file_location(f"subcut_plugin_{path.stem}", path)
+    return _executed(path.resolve(), path.stat().st_mtime_ns)
+
+
+@cache
+def _executed(path: Path, _changed: int) -> ModuleType:
+    """Run once, however often it is asked for; again where the file has changed since."""
+    # two files of one name in two folders are two modules
+    name = f"subcut_plugin_{path.stem}_{crc32(os.fsencode(path)):08x}"
+    spec = util.spec_from_file_location(name, path)
     if spec is None or spec.loader is None:
         raise UsageError(f"{path} is no Python file")
     module = util.module_from_spec(spec)
-    sys.modules[module.__name__] = module  # so that its dataclasses and pickles of its own find it
+    sys.modules[name] = module  # so that its dataclasses and pickles of its own find it
     try:
         spec.loader.exec_module(module)
-    except Exception as e:
-        raise UsageError(f"{path} fails while it is imported: {type(e).__name__}: {e}", "mend it first") from e
+    except (Exception, SystemExit) as e:
+        del sys.modules[name]
+        raise UsageError(f"{path} fails while it is imported: {_said(e)}", "mend it first") from e
     return module
+
+
+def _said(error: BaseException) -> str:
+    """Kind and text of somebody else's error, on one line."""
+    return clean(f"{type(error).__name__}: {error}")

@@ -1,13 +1,16 @@
 """The child half of `worker`: loads models on one backend and runs them, as told by JSON lines on standard input.
 
-Runs as `python -m subgraph.serve BACKEND LIFELINE [bounded]`. What a backend prints goes to standard error, never
-between the answers. Tensors travel as .npy files. The process ends when its parent does, even while the backend keeps
-the interpreter's lock: the kernel kills its whole group when the lifeline (a pipe that nobody writes to) closes.
+Runs as `python -m subgraph.serve BACKEND LIFELINE [bounded]`. Its first line says that the runtime is imported; then
+comes one line per request. What a backend prints goes to standard error, never between the answers; what it starts
+inherits neither the requests nor the answers. Tensors travel as .npy files. The process ends when its parent does, even
+while the backend keeps the interpreter's lock: the kernel kills its whole group when the lifeline (a pipe that nobody
+writes to) closes.
 """
 
 from __future__ import annotations
 
 import contextlib
+import io
 import json
 import os
 import signal
@@ -18,22 +21,77 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from subgraph.errors import BackendError, ModelError, OutputError, Refused, SubcutError
+from subgraph.errors import BackendError, InputError, ModelError, OutputError, Refused, SubcutError
 
 MEMORY_SHARE = 0.9  # of the memory that is free now: a damaged size in a model must not take the machine down
 F_SETSIG = 10  # linux/fcntl.h; Python's module lacks it before 3.13
+LINE_BUFFERED = 1  # _IOLBF in stdio.h of glibc and musl
+CHUNK = 1 << 16  # bytes read at a time
+READY = {"ready": True}
 
 
 def main() -> None:
-    """Answer requests until standard input closes."""
-    answers = os.fdopen(os.dup(1), "wb", buffering=0)
-    os.dup2(2, 1)  # what a runtime prints must not mix with the answers
+    """Say when the runtime is imported; answer requests until standard input closes."""
+    requests, answers = _private()
     _die_with_parent(int(sys.argv[2]))
     if "bounded" in sys.argv[3:]:
         _limit_memory()
-    server = Server(sys.argv[1])
-    for line in _requests(server):
-        answers.write(json.dumps(_answered(server, line)).encode() + b"\n")
+    _leave_no_trace()
+    server, me = Server(sys.argv[1]), os.getpid()
+    for answer in _answers(server, requests):
+        if os.getpid() != me:  # a fork that came back from the backend: only one may answer
+            os._exit(0)
+        answers.write(json.dumps(answer).encode() + b"\n")
+        answers.flush()
+
+
+def _private() -> tuple[int, io.BufferedWriter]:
+    """The two pipes under other numbers. Under theirs, what a backend and its children read and print is elsewhere."""
+    requests, answers = os.dup(0), os.fdopen(os.dup(1), "wb")
+    nothing = os.open(os.devnull, os.O_RDONLY)
+    os.dup2(nothing, 0)
+    os.close(nothing)
+    os.dup2(2, 1)
+    # lines at once: what a runtime prints just before it crashes says why
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(line_buffering=True)
+    with contextlib.suppress(Exception):  # another C library: its last lines may be lost
+        import ctypes
+
+        library = ctypes.CDLL(None)
+        library.setvbuf(ctypes.c_void_p.in_dll(library, "stdout"), None, LINE_BUFFERED, 0)
+    return requests, answers
+
+
+def _leave_no_trace() -> None:
+    """Take our import path out of the environment: a backend's own commands may run another Python."""
+    mine = str(Path(__file__).resolve().parent.parent)
+    first, _, rest = os.environ.get("PYTHONPATH", "").partition(os.pathsep)
+    if first == mine:
+        os.environ["PYTHONPATH"] = rest
+        if not rest:
+            del os.environ["PYTHONPATH"]
+
+
+def _answers(server: Server, requests: int) -> Iterator[dict[str, Any]]:
+    lines = _requests(requests)
+    # While the first request is on its way: the slow imports. Each request needs them.
+    _import_numpy()
+    server.warm()
+    yield READY
+    for line in lines:
+        yield _answered(server, line)
+
+
+def _import_numpy() -> None:
+    """It is only the carrier here: without threads of its own it is imported in half the CPU time."""
+    key = "OPENBLAS_NUM_THREADS"
+    given = os.environ.get(key)
+    os.environ.setdefault(key, "1")
+    import numpy as np  # noqa: F401
+
+    if given is None:
+        del os.environ[key]  # commands of a backend have their own numpy
 
 
 def _answered(server: Server, line: bytes) -> dict[str, Any]:
@@ -54,6 +112,7 @@ def _answered(server: Server, line: bytes) -> dict[str, Any]:
 
 def _die_with_parent(lifeline: int) -> None:
     """Have the kernel kill this process group when the parent's end of the pipe closes (Linux)."""
+    os.set_inheritable(lifeline, False)
     with contextlib.suppress(ImportError, OSError, AttributeError):
         import fcntl
 
@@ -62,27 +121,25 @@ def _die_with_parent(lifeline: int) -> None:
         fcntl.fcntl(lifeline, fcntl.F_SETFL, fcntl.fcntl(lifeline, fcntl.F_GETFL) | os.O_ASYNC)
 
 
-def _requests(server: Server) -> Iterator[bytes]:
-    """Lines from standard input; a thread reads them, and ends the process group when the pipe closes."""
+def _requests(pipe: int) -> Iterator[bytes]:
+    """Lines from the pipe; a thread reads them from now on, and ends the process group when the pipe closes."""
     import queue
     import threading
 
     lines: queue.SimpleQueue[bytes] = queue.SimpleQueue()
 
     def listen() -> None:
-        for line in sys.stdin.buffer:
-            lines.put(line)
+        rest = b""
+        while chunk := os.read(pipe, CHUNK):
+            *whole, rest = (rest + chunk).split(b"\n")
+            for line in whole:
+                lines.put(line)
         if os.getpgrp() == os.getpid():  # a group of our own: whatever the backend started ends with us
             os.killpg(0, signal.SIGKILL)
         os._exit(0)
 
     threading.Thread(target=listen, daemon=True).start()
-    # While the first request is on its way: the slow imports. Each request needs them.
-    import numpy as np  # noqa: F401
-
-    server.warm()
-    while True:
-        yield lines.get()
+    return iter(lines.get, None)
 
 
 def _limit_memory() -> None:
@@ -124,7 +181,7 @@ class Server:
 
     def warm(self) -> None:
         """Import the runtime ahead of the first model; `load` reports what is wrong with it."""
-        with contextlib.suppress(SubcutError, ImportError):
+        with contextlib.suppress(Exception, SystemExit):
             getattr(self.module, "warm", lambda: None)()
 
     def answer(self, request: Mapping[str, Any]) -> dict[str, Any]:
@@ -145,9 +202,13 @@ class Server:
         try:
             version = module.version() if hasattr(module, "version") else ""
             precision = module.precision(request["options"]) if hasattr(module, "precision") else "fp32"
+        except SubcutError:
+            raise
         except ImportError as e:
             raise BackendError(f"{self.backend} cannot be used: {e}", "subcut doctor") from e
-        return {"version": str(version), "precision": precision, "multi": bool(getattr(module, "MULTI", False))}
+        except (Exception, SystemExit) as e:
+            raise BackendError(f"{self.backend} fails when asked what it is: {_said(e)}", "mend the backend") from e
+        return {"version": str(version), "precision": str(precision), "multi": bool(getattr(module, "MULTI", False))}
 
     def load(self, request: Mapping[str, Any]) -> dict[str, Any]:
         """Convert and build; the model of the same key that was loaded before is dropped first.
@@ -156,16 +217,22 @@ class Server:
             Refused: the backend does not accept the model. BackendError: it cannot be used at all.
         """
         self.models.pop(request["key"], None)
-        module = self.module
+        build = getattr(self.module, "load", None)
+        if not callable(build):
+            raise BackendError(f"{self.backend} has no function load(model, options)", "see subgraph/backends")
         begin = time.perf_counter()
         try:
-            self.models[request["key"]] = module.load(Path(request["model"]), request["options"])
+            model = build(Path(request["model"]), request["options"])
         except (SubcutError, MemoryError):
             raise
         except ImportError as e:
             raise BackendError(f"{self.backend} cannot be used: {e}", "subcut doctor") from e
-        except Exception as e:
-            raise Refused(f"{self.backend} refuses the model: {type(e).__name__}: {_short(e)}") from e
+        except (Exception, SystemExit) as e:
+            raise Refused(f"{self.backend} refuses the model: {_said(e)}") from e
+        if not callable(model):
+            what = f"{self.backend}: load gave {type(model).__name__}, not a function that runs the model"
+            raise BackendError(what, "return run(feeds)")
+        self.models[request["key"]] = model
         return {"seconds": time.perf_counter() - begin}
 
     def drop(self, request: Mapping[str, Any]) -> dict[str, Any]:
@@ -189,7 +256,7 @@ class Server:
         else:
             folder = Path(request.get("folder", into))
             records = [tensors.Record.from_json(r) for r in request["feeds"]]
-            feeds = {r.name: tensors.load(r, folder) for r in records}
+            feeds = {r.name: tensors.load(r, folder, mapped=True) for r in records}
             types = {r.name: (r.form, r.dtype) for r in records}
         begin = time.perf_counter()
         found = self._found(model, feeds)
@@ -198,7 +265,7 @@ class Server:
         texts = {**{r.name: r.type_text for r in fed}, **getattr(model, "outputs", {})}
         found = {**feeds, **found}
         saved = [
-            tensors.save(n, found[n], texts.get(n) or tensors.type_of(found[n]), into, stem)
+            self._saved(n, found[n], texts.get(n, ""), into, stem)
             for n, stem in request["outputs"].items()
             if n in found
         ]
@@ -216,15 +283,60 @@ class Server:
             found = model(feeds)
         except (SubcutError, MemoryError):
             raise
-        except Exception as e:
-            raise ModelError(f"{self.backend} failed while running: {type(e).__name__}: {_short(e)}") from e
+        except (Exception, SystemExit) as e:
+            raise ModelError(f"{self.backend} failed while running: {_said(e)}") from e
         if not isinstance(found, Mapping):
             raise ModelError(f"{self.backend} gave {type(found).__name__}, not a mapping of names to arrays")
         return dict(found)
 
+    def _saved(self, name: str, value: Any, declared: str, into: Path, stem: str) -> Any:
+        """The record of an output, which may be anything.
 
-def _short(e: Exception) -> str:
-    return " ".join(str(e).split())[:400]
+        Raises:
+            ModelError: it is no tensor. InputError: its declared type cannot be stored. OSError: disk full.
+        """
+        from subgraph import tensors
+
+        form = tensors.parse_type(declared)[0] if declared else ""
+        try:
+            value = [_array(v) for v in value] if isinstance(value, list) else None if value is None else _array(value)
+            return tensors.save(name, value, _type_of(value, declared, form), into, stem)
+        except (OSError, MemoryError):
+            raise
+        except (Exception, SystemExit) as e:
+            said = e.what if isinstance(e, InputError) else _said(e)
+            raise ModelError(f"{self.backend} gave for {name} what is no tensor: {said}") from e
+
+
+def _array(value: Any) -> Any:
+    """One array in this machine's order of bytes.
+
+    Raises:
+        TypeError: it holds other objects than texts.
+    """
+    import numpy as np
+
+    array = np.asarray(value)
+    if array.dtype.kind == "O" and (odd := [v for v in array.flat if not isinstance(v, (str, bytes))]):
+        raise TypeError(f"it holds {type(odd[0]).__name__}")
+    return array if array.dtype.isnative else array.astype(array.dtype.newbyteorder("="))
+
+
+def _type_of(value: Any, declared: str, form: str) -> str:
+    """The type that a value has. The declared one where it is that, or where a value says nothing of its own."""
+    from subgraph import tensors
+
+    if declared and (value is None or (isinstance(value, list) and not value)):
+        return declared
+    text = tensors.type_of(value)
+    fits = form.startswith("optional") or isinstance(value, list) == (form == "sequence")
+    same = bool(declared) and tensors.parse_type(declared)[1] == tensors.parse_type(text)[1]
+    return declared if fits and same else text
+
+
+def _said(e: BaseException) -> str:
+    """Kind and text of somebody else's error, on one line."""
+    return f"{type(e).__name__}: {' '.join(str(e).split())[:400]}"
 
 
 if __name__ == "__main__":

@@ -35,6 +35,7 @@ PROTO_NAMES = {
 }  # fmt: skip
 # What numpy's reader lets through: it takes the header of a .npy for Python's words.
 NPY_ERRORS = (OSError, ValueError, EOFError, MemoryError, SyntaxError, RecursionError, tokenize.TokenError)
+MAPPED = 1 << 20  # bytes of a file from which mapping is quicker than reading
 _FROM_PROTO = {PROTO_NAMES.get(name, name): name for name in wire.TYPE_NUMBERS}
 
 
@@ -203,28 +204,28 @@ def save(name: str, value: Value, type_text: str, folder: Path, stem: str) -> Re
     return Record(name, form, dtype, tuple(tuple(np.shape(a)) for a in arrays), files)
 
 
-def load(record: Record, folder: Path) -> Value:
-    """Read a value back.
+def load(record: Record, folder: Path, *, mapped: bool = False) -> Value:
+    """Read a value back. `mapped`: large ones are mapped, not read; writing to them changes no file.
 
     Raises:
         InputError: a file is missing, damaged or of another type.
     """
-    arrays = [_load_one(folder / file, record) for file in record.files]
+    arrays = [_load_one(folder / file, record, mapped) for file in record.files]
     if "sequence" in record.form:
         return arrays
     return arrays[0] if arrays else None
 
 
-def _load_one(path: Path, record: Record) -> np.ndarray[Any, Any]:
-    array = read_npy(path)
+def _load_one(path: Path, record: Record, mapped: bool) -> np.ndarray[Any, Any]:
+    array = read_npy(path, mapped=mapped)
     try:
         return from_bits(array, record.dtype)
     except InputError as e:
         raise InputError(f"{path}: {e.what}") from e
 
 
-def read_npy(path: Path) -> np.ndarray[Any, Any]:
-    """The array in a .npy file.
+def read_npy(path: Path, *, mapped: bool = False) -> np.ndarray[Any, Any]:
+    """The array in a .npy file; `mapped` as in `load`.
 
     Raises:
         InputError: it is missing or damaged, or holds Python objects.
@@ -232,6 +233,8 @@ def read_npy(path: Path) -> np.ndarray[Any, Any]:
     import numpy as np
 
     try:
+        if mapped and path.stat().st_size >= MAPPED:
+            return np.lib.format.open_memmap(path, mode="c").view(np.ndarray)
         with path.open("rb") as file:
             return np.lib.format.read_array(file, allow_pickle=False)
     except NPY_ERRORS as e:

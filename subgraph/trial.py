@@ -24,12 +24,13 @@ from subgraph.candidate import Candidate
 from subgraph.capture import Reference
 from subgraph.criteria import Rule
 from subgraph.cut import Cut, freezable, of_region
+from subgraph.digest import digest
 from subgraph.errors import BackendError, OutputError, Refused, SubcutError, WorkerDied
 from subgraph.graph import CONSTANT, SHAPE, Graph
 from subgraph.judge import judge, missing
 from subgraph.noise import RegionNoise
 from subgraph.region import Region
-from subgraph.store import Entry, Store, digest
+from subgraph.store import Entry, Store
 from subgraph.tensors import Record, load
 from subgraph.values import Values
 from subgraph.verdict import Judgement, Signature, Status, Verdict, joined
@@ -64,6 +65,7 @@ class Trials:
     Attributes:
         freeze: shape-computing tensors become constants in the cuts.
         asked: how many regions were run on the candidate; compiled: how many nodes were sent to it with them.
+        judging: seconds that it took to judge what came.
     """
 
     graph: Graph
@@ -156,11 +158,9 @@ class Trials:
         """The verdict on what a candidate gave: each output of each sample beside the reference's value."""
         if answer.failure:
             return replace(answer.failure, stored=answer.stored)
-        begin = time.perf_counter()
-        judgements = tuple(j for k in range(len(self.values.records)) for j in self._judge_sample(region, answer, k))
+        samples = range(len(self.values.records))
+        judgements = tuple(j for k in samples for j in self._judge_sample(region, answer, k))
         status, signature, why = joined(judgements)
-        with self._lock:
-            self.judging += time.perf_counter() - begin
         return Verdict(status, signature, why, judgements, {}, answer.build, answer.run, answer.stored)
 
     def whole(self, outputs: Collection[str] = ()) -> Region:
@@ -270,16 +270,13 @@ class Trials:
             if name not in answer.tensors[k]:
                 yield missing(name, answer.others[k], label)
                 continue
-            noise = self._noise_of(region, k)
-            yield judge(
-                name,
-                load(known[name], Path("/")),
-                load(answer.tensors[k][name], Path("/")),
-                self.rule,
-                self.precision,
-                noise.of(name),
-                sample=label,
-            )
+            given = load(answer.tensors[k][name], Path("/"))
+            begin = time.perf_counter()
+            noise = self._noise_of(region, k).of(name)
+            right = load(known[name], Path("/"))
+            yield judge(name, right, given, self.rule, self.precision, noise, sample=label)
+            with self._lock:
+                self.judging += time.perf_counter() - begin
 
     def _noise_of(self, region: Region, k: int) -> RegionNoise:
         key = (region.nodes, region.outputs, k)

@@ -10,9 +10,9 @@ from pathlib import Path
 
 from subgraph import region as regions
 from subgraph.capture import Captured, Reference, load_above, record
+from subgraph.digest import file_digest
 from subgraph.graph import Graph
 from subgraph.inputs import Feeding, Sample
-from subgraph.store import file_digest
 from subgraph.tensors import Record
 
 

@@ -111,8 +111,8 @@ class Verdict:
 
     @property
     def worst(self) -> Judgement | None:
-        """The output that decides: the first failing one, else the one with the largest relative error."""
-        return max(self.outputs, key=_gravity, default=None)
+        """The output that decides: among the failing ones, else the agreeing, that with the largest relative error."""
+        return max(self.outputs, key=gravity, default=None)
 
     def to_json(self) -> dict[str, Any]:
         """Plain data."""
@@ -129,10 +129,12 @@ class Verdict:
         }
 
 
-_ORDER = {Status.AGREE: 0, Status.UNRESOLVED: 1, Status.FAIL: 2}
+# An output where nothing could be compared decides only where no other was compared.
+_ORDER = {Status.UNRESOLVED: 0, Status.AGREE: 1, Status.FAIL: 2}
 
 
-def _gravity(judgement: Judgement) -> tuple[int, bool, float]:
+def gravity(judgement: Judgement) -> tuple[int, bool, float]:
+    """Key for `max`: failing before agreeing before unresolved, remarkable labels first, then by relative error."""
     error = judgement.errors.get("max_rel", math.nan)
     return _ORDER[judgement.status], judgement.label not in ("", "agrees"), -1.0 if math.isnan(error) else error
 
@@ -145,10 +147,10 @@ def joined(judgements: Sequence[Judgement]) -> tuple[Status, Signature | None, s
     """
     failing = [j for j in judgements if j.status is Status.FAIL]
     if failing:
-        first = max(failing, key=_gravity)
+        first = max(failing, key=gravity)
         # NaN, a wrong shape or a missing output says more than a plain mismatch beside it
         telling = next((j for j in failing if j.signature is not Signature.MISMATCH), first)
         return Status.FAIL, telling.signature, telling.why
     if any(j.status is Status.AGREE for j in judgements):
-        return Status.AGREE, None, max(judgements, key=_gravity).why
+        return Status.AGREE, None, max(judgements, key=gravity).why
     return Status.UNRESOLVED, None, judgements[0].why if judgements else "nothing was compared"

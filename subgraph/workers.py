@@ -14,6 +14,7 @@ from types import TracebackType
 from typing import Any
 
 from subgraph.candidate import Candidate
+from subgraph.errors import WorkerDied
 from subgraph.worker import Worker
 
 RECYCLE = 100  # loads
@@ -46,6 +47,9 @@ class Workers:
         """A worker for this block, in which it is asked to load `loads` models.
 
         `fresh`: a process that has loaded none before, and is ended after.
+
+        Raises:
+            WorkerDied: all were closed before the block's end; what it was told meanwhile says nothing.
         """
         worker, loaded = (self._start(), 0) if fresh else self._take()
         try:
@@ -55,17 +59,27 @@ class Workers:
                 self._end(worker)
             else:
                 self._put(worker, loaded + loads)
+        if self._closed:
+            raise _stopped()
 
     def _start(self) -> Worker:
         worker = Worker(self.candidate.backend, timeout=self.candidate.timeout, memory=self._memory)
         with self._lock:
-            self._all.add(worker)
-        return worker
+            if not self._closed:
+                self._all.add(worker)
+                return worker
+        worker.close()
+        raise _stopped()
 
     def _take(self) -> tuple[Worker, int]:
-        with self._lock:
-            if self._spare:
-                return self._spare.pop()
+        while True:
+            with self._lock:
+                if not self._spare:
+                    break
+                worker, loaded = self._spare.pop()
+            if worker.alive:  # while it was spare, the system may have ended it
+                return worker, loaded
+            self._end(worker)
         return self._start(), 0
 
     def _put(self, worker: Worker, loaded: int) -> None:
@@ -79,8 +93,8 @@ class Workers:
 
     def close(self) -> None:
         """End all of them, also those at work: they report that they died."""
-        self._closed = True
         with self._lock:
+            self._closed = True
             workers, self._all = self._all, set()
         for worker in workers:
             worker.close()
@@ -92,6 +106,10 @@ class Workers:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
+
+
+def _stopped() -> WorkerDied:
+    return WorkerDied("the processes that run the candidate were stopped", "")
 
 
 def _free_memory() -> int | None:

@@ -22,22 +22,28 @@ HOME = Path(subgraph.__file__).parent
 LAYERS = """
 errors verdict
 text completion repro
-plugins folder wire
+plugins folder wire digest entry
 tensors measure
-packing graph metrics metrics.*
+packing graph metrics store
+metrics.* precision choices
 criteria
 criteria.*
-judge
+judge ranking
 region form inputs schemas project
+candidate
 cut contents inference
-problems
+problems pool
 backends backends.*
 serve
 worker
-capture
+capture workers
 subgraph
-case check ranges
-extract dump export inspect
+case check ranges rounding values
+extract dump export inspect perturb
+shake
+noise
+trial
+session compare explain
 commands
 commands.options
 commands.*

@@ -1,0 +1,89 @@
+"""One entry of the store on disk: a document and files in a folder, and how to tell that every byte is right."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import re
+import stat
+from pathlib import Path
+from typing import Any
+
+NAME = "entry.json"
+HEAD, TAIL = '{"subcut store": 1, "sha256": "%s", "entry": ', "}\n"  # the hash of what follows, up to the file's end
+PLAIN = re.compile(r"[A-Za-z0-9_@+~-][A-Za-z0-9._@+~#-]*")  # what `safe_names` makes, and an extension
+# Sums of pages, told apart by a hash over them. 100 MB from the page cache of an EPYC: np.save 21 ms, np.load 10; these
+# sums 6 (4 of them for reading), zlib.crc32 19, zlib.adler32 30, SHA-1 57, SHA-256 57, blake2b 84. For disk faults and
+# files cut short, not against an adversary. mmap would save 2 ms, but a bad sector, or another process that cuts the
+# file short, would end ours with SIGBUS.
+PAGE, WINDOW = 4096, 1 << 18  # bytes; windows stay in the second-level cache
+
+
+class Damaged(Exception):
+    """Why an entry cannot be used."""
+
+
+def names(room: Path) -> list[str]:
+    """The files in a room."""
+    with os.scandir(room) as items:
+        found = sorted(items, key=lambda item: item.name)
+    for item in found:
+        if item.name == NAME or not PLAIN.fullmatch(item.name) or not item.is_file(follow_symlinks=False):
+            raise ValueError(f"{item.path!r} is no plain file with a plain name")
+    return [item.name for item in found]
+
+
+def write(room: Path, key: str, files: dict[str, tuple[int, str]], document: str) -> int:
+    """Write what makes a room an entry; `document` is JSON, `files` are their checksums by name. Returns its size."""
+    body = f'{{"key": "{key}", "files": {json.dumps(files)}, "document": {document}}}{TAIL}'.encode()
+    return (room / NAME).write_bytes(_head(body) + body) + sum(size for size, _ in files.values())
+
+
+def _head(body: bytes) -> bytes:
+    return (HEAD % hashlib.sha256(body).hexdigest()).encode()
+
+
+def verified(place: Path, key: str) -> dict[str, Any]:
+    """The document of an entry of which every byte is right.
+
+    Raises:
+        Damaged: it is not. OSError: it cannot be read, or is gone.
+    """
+    if not stat.S_ISDIR(place.lstat().st_mode):
+        raise Damaged("it is no folder")
+    with os.scandir(place) as items:
+        plain = {item.name: item.is_file(follow_symlinks=False) for item in items}
+    if not plain.get(NAME):
+        raise Damaged(f"no {NAME}")
+    text = (place / NAME).read_bytes()
+    body = text[len(_head(b"")) :]
+    if text != _head(body) + body:
+        raise Damaged(f"{NAME} is not what was written")
+    entry = json.loads(body[: -len(TAIL)])
+    if entry["key"] != key:
+        raise Damaged("it belongs to another key")
+    for name in sorted({*plain, *entry["files"]} - {NAME}):
+        if name not in plain:
+            raise Damaged(f"no {name}")
+        if not plain[name] or name not in entry["files"]:
+            raise Damaged(f"{name!r} does not belong there")
+        if entry["files"][name] != [*checksum(place / name)]:
+            raise Damaged(f"{name} is not what was written")
+    document: dict[str, Any] = entry["document"]
+    return document
+
+
+def checksum(path: Path) -> tuple[int, str]:
+    """Size and checksum of a file: a hash over the sums of its pages, as words of 64 bits."""
+    import numpy as np
+
+    words = np.zeros(WINDOW // 8, "<u8")
+    window, pages = words.data.cast("B"), words.reshape(-1, PAGE // 8)
+    size, total = 0, hashlib.blake2b(digest_size=16)
+    with path.open("rb") as file:
+        while count := file.readinto(window):
+            size += count
+            window[count:] = bytes(WINDOW - count)
+            total.update(pages[: -(-count // PAGE)].sum(axis=1, dtype="<u8").tobytes())
+    return size, total.hexdigest()

@@ -1,0 +1,113 @@
+"""A plugin is found by its file, its path or an installed package's entry point, and says where it fails."""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+from pathlib import Path
+
+import pytest
+
+from subgraph import plugins
+from subgraph.errors import UnknownName, UsageError
+
+
+@pytest.mark.parametrize("kind", plugins.KINDS)
+def test_names_are_words_that_load(kind: str) -> None:
+    names = plugins.names(kind)
+    assert names and all(re.fullmatch(r"[a-z0-9]+([-_][a-z0-9]+)*", name) for name in names)
+    for name in names:
+        assert plugins.load(kind, name).__doc__
+        assert plugins.help_of(kind, name)
+
+
+def test_hyphens_and_underscores_are_alike() -> None:
+    assert plugins.load("metrics", "max-abs") is plugins.load("metrics", "max_abs")
+    assert "max_abs" in plugins.names("metrics")
+
+
+@pytest.mark.parametrize("name", ["max_abss", "__init__", "../plugins", "os.path", "", "max abs"])
+def test_an_unknown_name(name: str) -> None:
+    with pytest.raises(UnknownName, match="no metric"):
+        plugins.load("metrics", name)
+
+
+def test_a_typo_is_answered_with_the_nearest() -> None:
+    with pytest.raises(UnknownName) as e:
+        plugins.load("criteria", "numpi")
+    assert "no criterion 'numpi'" in e.value.what and e.value.nearest[0] == "numpy"
+
+
+def test_a_file_by_its_path(tmp_path: Path) -> None:
+    path = tmp_path / "my_metric.py"
+    path.write_text('"""Half."""\n\ndef measure(reference, candidate):\n    """0.5"""\n    return 0.5\n')
+    module = plugins.load("metrics", str(path))
+    assert module.measure([], []) == 0.5 and plugins.help_of("metrics", str(path)) == "Half."
+    assert plugins.load("metrics", str(path)) is module, "run once, however often it is asked for"
+    assert sys.modules[module.__name__] is module
+
+
+def test_a_file_that_changed_is_read_again(tmp_path: Path) -> None:
+    path = tmp_path / "rule.py"
+    path.write_text("word = 1\n")
+    assert plugins.load("criteria", str(path)).word == 1
+    path.write_text("word = 22\n")
+    os.utime(path, ns=(1, 1))
+    assert plugins.load("criteria", str(path)).word == 22
+
+
+def test_two_files_of_one_name_are_two_plugins(tmp_path: Path) -> None:
+    for folder in ("a", "b"):
+        (tmp_path / folder).mkdir()
+        (tmp_path / folder / "rule.py").write_text(f"word = {folder!r}\n")
+    found = [plugins.load("criteria", str(tmp_path / folder / "rule.py")) for folder in ("a", "b")]
+    assert [module.word for module in found] == ["a", "b"]
+    assert found[0].__name__ != found[1].__name__
+
+
+@pytest.mark.parametrize("text", ["1 / 0", "def (", "raise SystemExit(3)", "import no_such_module_anywhere"])
+def test_a_file_that_fails_says_where(tmp_path: Path, text: str) -> None:
+    path = tmp_path / "broken.py"
+    path.write_text(text)
+    before = set(sys.modules)
+    with pytest.raises(UsageError, match=r"broken\.py fails while it is imported"):
+        plugins.load("metrics", str(path))
+    assert not {name for name in set(sys.modules) - before if "broken" in name}, "no half of it stays"
+
+
+def test_no_such_file(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="no file"):
+        plugins.load("metrics", str(tmp_path / "none.py"))
+
+
+@pytest.fixture
+def installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A package that offers two metrics, of which one is broken, and a criterion of a name that is ours."""
+    package = tmp_path / "subcut_half"
+    package.mkdir()
+    (package / "__init__.py").write_text("")
+    (package / "half.py").write_text("def measure(reference, candidate):\n    return 0.5\n")
+    info = tmp_path / "subcut_half-1.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: subcut-half\nVersion: 1\n")
+    (info / "entry_points.txt").write_text(
+        "[subcut.metrics]\nhalf = subcut_half.half\nwrong = subcut_half.none\nrmse = subcut_half.half\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    return tmp_path
+
+
+@pytest.mark.usefixtures("installed")
+def test_an_installed_package_offers_more() -> None:
+    names = plugins.names("metrics")
+    assert names[-2:] == ["half", "wrong"] and names.count("rmse") == 1
+    assert plugins.load("metrics", "half").measure([], []) == 0.5
+    assert plugins.load("metrics", "rmse").__name__ == "subgraph.metrics.rmse", "ours come first"
+    assert plugins.help_of("metrics", "half") == "from subcut_half.half"
+
+
+@pytest.mark.usefixtures("installed")
+def test_a_broken_package_is_named() -> None:
+    with pytest.raises(UsageError, match=r"plugin 'wrong': subcut_half\.none fails"):
+        plugins.load("metrics", "wrong")
