@@ -69,6 +69,7 @@ class Reference:
         self.options = {**plain, **(options or {}), **({"custom_ops": custom_ops} if custom_ops else {})}
         self._worker = Worker(backend, bounded=backend == "ort")
         self._lock = threading.RLock()
+        self._version = ""
 
     def load(self, key: str, model: Path, weights: Path | None = None) -> None:
         """Build `model` under the name `key`.
@@ -89,6 +90,13 @@ class Reference:
         """
         with self._lock:
             return self._worker.ask("run", key=key, into=str(into), outputs=dict(outputs), **feeds)
+
+    def identity(self) -> dict[str, Any]:
+        """What its values depend on: backend, options, version."""
+        if not self._version:
+            with self._lock:
+                self._version = str(self._worker.ask("about", options=self.options)["version"])
+        return {"backend": self.backend, "options": dict(self.options), "version": self._version}
 
     def drop(self, key: str) -> None:
         """Forget a model; its memory is free again."""

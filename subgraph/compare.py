@@ -8,21 +8,26 @@ undisturbed run.
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
 
 from subgraph import region as regions
+from subgraph.answer import Answer
 from subgraph.errors import NoRegion, UsageError
 from subgraph.ranking import agreement
+from subgraph.region import Region
 from subgraph.tensors import load
-from subgraph.trial import Answer, Trials
+from subgraph.trial import Trials
 from subgraph.verdict import Judgement, Status, Verdict, gravity
 
 log = logging.getLogger("subcut")
 
 SCHEMA = "subcut.compare/1"
+PROBES = 2  # nodes that run alone first, to see what one costs
+POOL_ABOVE = 30.0  # seconds that all nodes may take one by one before they are pooled
 
 
 @dataclass(frozen=True)
@@ -123,22 +128,44 @@ def _by_node(trials: Trials, names: Iterable[str]) -> dict[int, list[str]]:
 
 
 def _alone(trials: Trials, made: dict[int, list[str]], jobs: int) -> Iterator[tuple[int, Verdict | None]]:
-    """Each node's own verdict, in order; None for random nodes. What was not asked for yet is dropped at the end."""
+    """Each node's own verdict, in order; None for random nodes. What was not asked for yet is dropped at the end.
 
-    def ask(i: int) -> Verdict | None:
-        try:
-            region = regions.of_nodes(trials.graph, [i], [tuple(made[i])])
-        except NoRegion:
-            return None
-        return trials.verdict(region)
-
+    Where one node takes so long that all would take minutes, the rest runs as pieces of few models, if the candidate
+    takes such.
+    """
+    pieces = {i: _piece(trials, i, names) for i, names in made.items()}
+    order = list(made)
+    begin = time.perf_counter()
+    first = order[:PROBES]
+    for i in first:
+        yield i, _asked(trials, pieces[i])
+    each, rest = (time.perf_counter() - begin) / PROBES, order[PROBES:]
+    if each * len(rest) / jobs > POOL_ABOVE and trials.multi:
+        log.info("%.1f s a node: the other %d run together, as pieces of one model", each, len(rest))
+        asked = [p for i in rest if (p := pieces[i])]
+        found = {p.nodes: v for p, v in zip(asked, trials.together(asked), strict=True)}
+        yield from ((i, found[p.nodes] if (p := pieces[i]) else None) for i in rest)
+        return
     executor = ThreadPoolExecutor(max_workers=jobs)
     try:
-        for step, (i, verdict) in enumerate(zip(made, executor.map(ask, made), strict=True), 1):
+        verdicts = executor.map(lambda i: _asked(trials, pieces[i]), rest)
+        for step, (i, verdict) in enumerate(zip(rest, verdicts, strict=True), len(first) + 1):
             log.info("%d of %d nodes alone", step, len(made), extra={"step": step, "of": len(made), "sparse": True})
             yield i, verdict
     finally:
         executor.shutdown(cancel_futures=True)
+
+
+def _piece(trials: Trials, i: int, names: Sequence[str]) -> Region | None:
+    """One node as a region; None for a random one."""
+    try:
+        return regions.of_nodes(trials.graph, [i], [tuple(names)])
+    except NoRegion:
+        return None
+
+
+def _asked(trials: Trials, piece: Region | None) -> Verdict | None:
+    return trials.verdict(piece) if piece else None
 
 
 def _rows(trials: Trials, i: int, names: Sequence[str], in_place: Verdict, verdict: Verdict | None) -> Iterator[Row]:

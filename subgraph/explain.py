@@ -14,10 +14,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from subgraph import region as regions
+from subgraph.answer import Answer
 from subgraph.errors import ModelError, NoRegion
 from subgraph.region import Region
 from subgraph.tensors import Record, load
-from subgraph.trial import Answer, Trials
+from subgraph.trial import Trials
 
 if TYPE_CHECKING:
     import numpy as np

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from subgraph import wire
 from subgraph.graph import STANDARD, captured
+from subgraph.perturb import HUGE
 from subgraph.precision import TYPE_OF, wider
 from subgraph.rounding import Rounding
 from subgraph.tensors import Record
@@ -24,6 +25,8 @@ if TYPE_CHECKING:
     Array = np.ndarray[Any, np.dtype[Any]]
 
 SMALL = 1 << 20  # elements; smaller tensors are fed together: hundreds of files take longer than the run
+BFLOAT16_SINCE = 13  # opset of Cast
+SIZES_SINCE = 13  # opset from which Split is told the sizes by an input
 
 
 @dataclass(frozen=True)
@@ -57,9 +60,12 @@ def added(raw: str, name: str, dtype: str) -> list[wire.NodeProto]:
     ]
 
 
-def narrowed(claim: str) -> Insert:
-    """Nodes that round `raw` to the claimed type and back."""
+def narrowed(claim: str, opset: int) -> Insert:
+    """Nodes that round `raw` to the claimed type and back. Before opset 13 no Cast makes bfloat16: see `_split_off`."""
     from onnx import helper
+
+    if claim == "bf16" and opset < BFLOAT16_SINCE:
+        return _split_off
 
     def insert(raw: str, name: str, dtype: str) -> list[wire.NodeProto]:
         to = wire.TYPE_NUMBERS[TYPE_OF[claim]]
@@ -67,6 +73,40 @@ def narrowed(claim: str) -> Insert:
         return [there, helper.make_node("Cast", [f"{raw}:narrow"], [name], to=wire.TYPE_NUMBERS[dtype])]
 
     return insert
+
+
+def _split_off(raw: str, name: str, dtype: str) -> list[wire.NodeProto]:
+    """float32 rounded to 8 bits of significand by Veltkamp's splitting: c = (2¹⁶ + 1)·x, c − (c − x).
+
+    T. J. Dekker, A floating-point technique for extending the available precision, Numer. Math. 18, 1971. Values above
+    1e30, where c may overflow, stay.
+    """
+    from onnx import helper
+
+    def make(op: str, reads: list[str], gives: str, **more: Any) -> wire.NodeProto:
+        return helper.make_node(op, reads, [f"{raw}:{gives}"], **more)
+
+    def constant(value: float, gives: str) -> wire.NodeProto:
+        return make("Constant", [], gives, value=helper.make_tensor("", wire.TYPE_NUMBERS["float32"], [], [value]))
+
+    x, c = f"{raw}:wide", f"{raw}:c"
+    return [
+        make("Cast", [raw], "wide", to=wire.TYPE_NUMBERS["float32"]),
+        constant(2.0**16 + 1, "factor"),
+        constant(HUGE, "huge"),
+        make("Mul", [x, f"{raw}:factor"], "c"),
+        make("Sub", [c, x], "rest"),
+        make("Sub", [c, f"{raw}:rest"], "narrow"),
+        make("Abs", [x], "size"),
+        make("Less", [f"{raw}:size", f"{raw}:huge"], "fits"),
+        make("Where", [f"{raw}:fits", f"{raw}:narrow", x], "whole"),
+        helper.make_node("Cast", [f"{raw}:whole"], [name], to=wire.TYPE_NUMBERS[dtype]),
+    ]
+
+
+def opset(model: wire.ModelProto) -> int:
+    """The version of the standard operators; 0 where the model imports none."""
+    return next((int(o.version) for o in model.opset_import if o.domain in STANDARD), 0)
 
 
 def shaken(
@@ -189,7 +229,7 @@ def _unpacked(graph: wire.GraphProto, name: str, kind: str, shape: tuple[int, ..
 def _split(model: wire.ModelProto, pack: str, parts: list[str], sizes: list[int]) -> wire.NodeProto:
     from onnx import helper
 
-    if next((o.version for o in model.opset_import if o.domain in STANDARD), 0) < 13:
+    if opset(model) < SIZES_SINCE:
         return helper.make_node("Split", [pack], parts, split=sizes, axis=0)
     model.graph.initializer.append(helper.make_tensor(f"{pack}:sizes", wire.TYPE_NUMBERS["int64"], [len(sizes)], sizes))
     return helper.make_node("Split", [pack, f"{pack}:sizes"], parts, axis=0)

@@ -131,7 +131,7 @@ class Shaken:
         if kind != "draw":
             made = {n: r for n, r in made.items() if r.dtype != TYPE_OF[claim]}
         model = self._copy()
-        insert = instrument.added if kind == "draw" else instrument.narrowed(claim)
+        insert = instrument.added if kind == "draw" else instrument.narrowed(claim, instrument.opset(model))
         self._fed = instrument.shaken(model, self.rounding, made, names, insert)
         self._load(model, kind, fresh(self.scratch, "model"))
 

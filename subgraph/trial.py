@@ -11,7 +11,7 @@ import contextlib
 import errno
 import threading
 import time
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
@@ -20,42 +20,25 @@ from typing import Any
 import subgraph
 from subgraph import region as regions
 from subgraph import wire
+from subgraph.answer import Answer, Feeds, from_entry, merged, run_model
 from subgraph.candidate import Candidate
 from subgraph.capture import Reference
 from subgraph.criteria import Rule
 from subgraph.cut import Cut, freezable, of_region
 from subgraph.digest import digest
-from subgraph.errors import BackendError, OutputError, Refused, SubcutError, WorkerDied
+from subgraph.errors import OutputError
 from subgraph.graph import CONSTANT, SHAPE, Graph
 from subgraph.judge import judge, missing
 from subgraph.noise import RegionNoise
+from subgraph.pool import Pool, partition, pool
 from subgraph.region import Region
-from subgraph.store import Entry, Store
+from subgraph.store import Store
 from subgraph.tensors import Record, load
 from subgraph.values import Values
-from subgraph.verdict import Judgement, Signature, Status, Verdict, joined
-from subgraph.worker import Worker
+from subgraph.verdict import Judgement, Status, Verdict, joined
 from subgraph.workers import Workers
 
-Feeds = Sequence[Mapping[str, Record]]  # per sample: records with absolute paths
-
-
-@dataclass(frozen=True)
-class Answer:
-    """What a backend gave for a region.
-
-    Attributes:
-        tensors: per sample, records with absolute paths; an output that did not come is not there.
-        others: per sample, names that it gave and nobody asked for.
-        failure: why there is nothing: a verdict without outputs.
-    """
-
-    tensors: tuple[Mapping[str, Record], ...] = ()
-    others: tuple[tuple[str, ...], ...] = ()
-    failure: Verdict | None = None
-    build: float = 0.0
-    run: float = 0.0
-    stored: bool = False
+POOL_PART = 4  # of the memory that a worker may take: what the tensors and weights of one pool may
 
 
 @dataclass
@@ -81,7 +64,7 @@ class Trials:
     compiled: int = 0
     judging: float = 0.0
     _weights: dict[str, str] = field(default_factory=dict)
-    _noise: dict[Any, RegionNoise] = field(default_factory=dict)
+    _noise: dict[Any, tuple[RegionNoise, threading.Lock]] = field(default_factory=dict)
     _lock: threading.RLock = field(default_factory=threading.RLock)
     _number: int = 0
 
@@ -126,7 +109,65 @@ class Trials:
             if part.failure:
                 return part
             parts.append((group, part))
-        return _merged(parts, len(records))
+        return merged(parts, len(records))
+
+    def together(self, regions: Sequence[Region]) -> list[Verdict]:
+        """The verdict on each of many regions, run as disconnected pieces of few models: for candidates that start
+        slowly and take such (`multi`).
+
+        That a piece agrees there is no proof; one that does not agree is asked about alone, and so are all pieces of a
+        model that the candidate does not run, and regions that need several cuts.
+
+        Raises:
+            BackendError: the candidate cannot be used. ModelError: the reference cannot give the values.
+        """
+        self.values.need([n for r in regions for n in (*r.inputs, *r.shapes, *r.outputs)])
+        records = self.values.records
+        plain = [r for r in regions if len(self._groups(r, records)) == 1]
+        cuts = [self._cut(r, records) for r in plain]
+        found: dict[tuple[int, ...], Verdict] = {}
+        for some in partition(cuts, most_bytes=self.workers.memory and self.workers.memory // POOL_PART):
+            for cut, answer in zip(some, self._pool(pool(some)), strict=True):
+                verdict = self.judged(cut.region, answer) if not answer.failure else answer.failure
+                if verdict.status is Status.AGREE:
+                    found[cut.region.nodes] = replace(verdict, pooled=True)
+        return [found.get(r.nodes) or self.verdict(r) for r in regions]
+
+    def _pool(self, pieces: Pool) -> list[Answer]:
+        """What each piece of a pool gave."""
+        records = self.values.records
+        key = digest("pool/1", [self.key(cut.region, records) for cut in pieces.pieces])
+        entry = self.store.get(key)
+        answer = from_entry(entry) if entry else self._stored(key, lambda room: self._run_pool(pieces, room))
+        if answer.failure:
+            return [answer] * len(pieces.pieces)
+        share = 1 / len(pieces.pieces)
+        return [
+            replace(
+                answer,
+                tensors=tuple(
+                    {n: replace(sample[p], name=n) for n, p in names.items() if p in sample}
+                    for sample in answer.tensors
+                ),
+                others=((),) * len(records),
+                build=answer.build * share,
+                run=answer.run * share,
+            )
+            for names in pieces.outputs
+        ]
+
+    def _run_pool(self, pieces: Pool, room: Path) -> dict[str, Any]:
+        fed = [
+            [replace(sample[n], name=p) for names in pieces.inputs for n, p in names.items()]
+            for sample in self.values.records
+        ]
+        outputs = [p for names in pieces.outputs for p in names.values()]
+        with self._place() as place, self.workers.one(loads=1) as worker:
+            pieces.save(place / "model.onnx")
+            with self._lock:
+                self.asked += 1
+                self.compiled += len(pieces.model.graph.node)
+            return run_model(worker, self.candidate.options, place / "model.onnx", fed, outputs, room)
 
     def on_reference(self, region: Region, feeds: Feeds | None = None) -> list[Mapping[str, Record]]:
         """What the reference gives for a region that is fed as in `answer`; the files live as long as the session.
@@ -202,21 +243,28 @@ class Trials:
         key = self.key(region, records, repetition)
         entry = self.store.get(key)
         if entry is not None:
-            return _from_entry(entry)
+            return from_entry(entry)
+        return self._stored(key, lambda room: self._run(region, records, room, fresh))
+
+    def _stored(self, key: str, run: Callable[[Path], dict[str, Any]]) -> Answer:
+        """Run, and keep what came. Where the store's disk is full, run again: the answer is worth more."""
         room = self.store.room()
         try:
-            document = self._run(region, records, room, fresh)
-        except OutputError:  # the store's disk is full: the run is worth more than the store
+            document = run(room)
+        except OutputError:
             room = self.store.room(after=OSError(errno.ENOSPC, "No space left on device"))
-            document = self._run(region, records, room, fresh)
-        return replace(_from_entry(self.store.put(key, document, room)), stored=False)
+            document = run(room)
+        return replace(from_entry(self.store.put(key, document, room)), stored=False)
 
     def key(self, region: Region, records: Feeds, repetition: int = 0) -> str:
-        """What an answer depends on: the model's structure and the region's weights, its edge, the values fed and
-        frozen, the candidate with its limits and version, and the repetition."""
+        """What an answer depends on: the region and what enters it, the candidate with its limits and version, and the
+        repetition."""
+        return digest("trial/1", self._key(region, records), self._candidate, repetition)
+
+    def _key(self, region: Region, records: Feeds) -> str:
+        """The model's structure and the region's weights, its edge, the values fed and frozen."""
         entering = [*region.inputs, *region.shapes]
         return digest(
-            "trial/1",
             subgraph.__version__,
             self.graph.skeleton.structure,
             [self._weight(name) for name in region.weights],
@@ -225,8 +273,6 @@ class Trials:
             list(region.outputs),
             self.freeze,
             *(self.values.digest([sample[n] for n in entering]) for sample in records),
-            self._candidate,
-            repetition,
         )
 
     def _weight(self, name: str) -> str:
@@ -244,7 +290,8 @@ class Trials:
             with self._lock:
                 self.asked += 1
                 self.compiled += len(region.nodes) + len(region.pulled)
-            return run_cut(worker, self.candidate.options, cut, place / "model.onnx", records, room)
+            fed = [[sample[n] for n in cut.inputs] for sample in records]
+            return run_model(worker, self.candidate.options, place / "model.onnx", fed, cut.outputs, room)
 
     @contextlib.contextmanager
     def _place(self) -> Iterator[Path]:
@@ -272,86 +319,25 @@ class Trials:
                 continue
             given = load(answer.tensors[k][name], Path("/"))
             begin = time.perf_counter()
-            noise = self._noise_of(region, k).of(name)
             right = load(known[name], Path("/"))
-            yield judge(name, right, given, self.rule, self.precision, noise, sample=label)
+            noise, alone = self._noise_of(region, k)
+            with alone:
+                judgement = judge(name, right, given, self.rule, self.precision, noise.of(name), sample=label)
             with self._lock:
                 self.judging += time.perf_counter() - begin
+            yield judgement
 
-    def _noise_of(self, region: Region, k: int) -> RegionNoise:
-        key = (region.nodes, region.outputs, k)
+    def _noise_of(self, region: Region, k: int) -> tuple[RegionNoise, threading.Lock]:
+        """What rounding does to a region, for one sample, and the lock of who asks; kept in the store as well."""
+        place = (region.nodes, region.outputs, k)
         with self._lock:
-            if key not in self._noise:
-                self._noise[key] = RegionNoise(
-                    self.graph, region, self.reference, self.values.records[k], Path("/"), self.scratch, None
-                )
-            return self._noise[key]
+            if place not in self._noise:
+                records = self.values.records[k]
 
+                def memo(label: str, make: Callable[[Path], dict[str, Any]]) -> tuple[dict[str, Any], Path]:
+                    key = digest("noise/1", self._key(region, [records]), self.reference.identity(), label)
+                    return self.store.memo(key, make)
 
-def run_cut(
-    worker: Worker, options: Mapping[str, Any], cut: Cut, model: Path, records: Feeds, room: Path
-) -> dict[str, Any]:
-    """Load a cut and run it once per sample. A candidate that fails is a document as well.
-
-    Raises:
-        BackendError: it cannot be used at all. OutputError: its outputs cannot be written.
-    """
-    document: dict[str, Any] = {"build": 0.0, "run": 0.0, "samples": [], "failure": None}
-    try:
-        document["build"] = worker.ask("load", key="cut", model=str(model), options=dict(options))["seconds"]
-        for k, sample in enumerate(records):
-            stems = {name: f"s{k}-o{i}" for i, name in enumerate(cut.outputs)}
-            feeds = [sample[n].to_json() for n in cut.inputs]
-            answer = worker.ask("run", key="cut", into=str(room), outputs=stems, feeds=feeds)
-            document["run"] += answer["seconds"]
-            document["samples"].append({"tensors": answer["tensors"], "others": answer["others"]})
-    except OutputError:
-        raise
-    except SubcutError as e:
-        document["failure"] = failure(e, worker)
-        document["samples"] = []
-    return document
-
-
-def failure(e: SubcutError, worker: Worker) -> dict[str, Any]:
-    """What a candidate that did not give values said: status, signature, why, process.
-
-    Refused is no failure of its own (a lone Shape is refused by many); a crash or a timeout is.
-
-    Raises:
-        BackendError: it cannot be used at all.
-    """
-    if isinstance(e, WorkerDied):
-        return {"status": "fail", "signature": e.signature, "why": e.what, "process": e.process}
-    if isinstance(e, BackendError):
-        raise e
-    said = {"signal": None, "exit_code": None, "stderr": worker.last_words()}
-    if isinstance(e, Refused):
-        return {"status": "unresolved", "signature": "refused", "why": e.what, "process": said}
-    return {"status": "fail", "signature": "crash", "why": e.what, "process": said}
-
-
-def _from_entry(entry: Entry) -> Answer:
-    d = entry.document
-    if d["failure"]:
-        f = d["failure"]
-        verdict = Verdict(
-            Status(f["status"]), Signature(f["signature"]), f["why"], (), f["process"], d["build"], d["run"]
-        )
-        return Answer(failure=verdict, build=d["build"], run=d["run"], stored=True)
-    tensors = tuple(
-        {r["name"]: Record.from_json(r).within(str(entry.folder)) for r in sample["tensors"]} for sample in d["samples"]
-    )
-    others = tuple(tuple(sample["others"]) for sample in d["samples"])
-    return Answer(tensors, others, None, d["build"], d["run"], stored=True)
-
-
-def _merged(parts: Sequence[tuple[Sequence[int], Answer]], count: int) -> Answer:
-    """The answers of groups of samples as one, in the order of the samples."""
-    tensors: list[Mapping[str, Record]] = [{}] * count
-    others: list[tuple[str, ...]] = [()] * count
-    for group, part in parts:
-        for place, k in enumerate(group):
-            tensors[k], others[k] = part.tensors[place], part.others[place]
-    build, run = (sum(getattr(p, name) for _, p in parts) for name in ("build", "run"))
-    return Answer(tuple(tensors), tuple(others), None, build, run, all(p.stored for _, p in parts))
+                noise = RegionNoise(self.graph, region, self.reference, records, Path("/"), self.scratch, memo)
+                self._noise[place] = noise, threading.Lock()
+            return self._noise[place]

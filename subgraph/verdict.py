@@ -93,6 +93,7 @@ class Verdict:
         process: of a candidate that did not run: `signal`, `exit_code`, `stderr` (its last lines), as far as known.
         build, run: the candidate's own seconds; `run` over all samples.
         stored: it was found in the store, nothing was run.
+        pooled: it ran beside other regions in one model; that it agrees there is no proof.
     """
 
     status: Status
@@ -103,6 +104,7 @@ class Verdict:
     build: float = 0.0
     run: float = 0.0
     stored: bool = False
+    pooled: bool = False
 
     @property
     def label(self) -> str:
@@ -126,6 +128,7 @@ class Verdict:
             "build_seconds": self.build,
             "run_seconds": self.run,
             "stored": self.stored,
+            "pooled": self.pooled,
         }
 
 

@@ -26,7 +26,7 @@ class Workers:
 
     def __init__(self, candidate: Candidate) -> None:
         self.candidate = candidate
-        self._memory = candidate.memory or _free_memory()
+        self.memory = candidate.memory or _free_memory()
         self._spare: list[tuple[Worker, int]] = []
         self._all: set[Worker] = set()
         self._lock = threading.Lock()
@@ -63,7 +63,7 @@ class Workers:
             raise _stopped()
 
     def _start(self) -> Worker:
-        worker = Worker(self.candidate.backend, timeout=self.candidate.timeout, memory=self._memory)
+        worker = Worker(self.candidate.backend, timeout=self.candidate.timeout, memory=self.memory)
         with self._lock:
             if not self._closed:
                 self._all.add(worker)

@@ -6,11 +6,15 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 
+import hypothesis
 import onnx
 import pytest
 
 from fixtures import resnet50
 from subgraph.capture import Reference
+
+hypothesis.settings.register_profile("busy", deadline=None)  # two workers and their runtimes share the cores
+hypothesis.settings.load_profile("busy")
 
 
 @pytest.fixture(scope="session")

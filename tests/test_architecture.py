@@ -40,7 +40,7 @@ capture workers
 subgraph
 case check ranges rounding values
 extract dump export inspect perturb
-shake
+shake answer
 noise
 trial
 session compare explain
