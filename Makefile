@@ -29,6 +29,8 @@ check: $(STAMP) ## formatting, lint, types
 
 bench: .venv-bench/.locked ## measure CPU and memory beside the peers, in one run (RUNS=5; about 10 minutes, 8 GB of disk)
 	.venv-bench/bin/pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation --force-reinstall .
+	.venv-bench/bin/python -m benchmarks.trial --runs $(RUNS)
+	.venv-bench/bin/python -m benchmarks.criteria
 	.venv-bench/bin/python -m benchmarks.cut --runs $(RUNS)
 
 .venv-bench/.locked: benchmarks/requirements.lock

@@ -19,7 +19,7 @@ from subgraph.text import clean, count
 COLUMNS = ("index", "node", "op", "tensor", "sample")
 ERRORS = ("max_abs", "max_rel", "cosine", "mismatch")
 FORMULA = ("=", "+", "-", "@", "\t", "\r")  # what a spreadsheet would take for one
-NOTE = "in place: every tensor was made an output, which disturbs fusion: a hint, no proof"
+NOTE = "in place: these tensors were made outputs, which disturbs fusion: a hint, no proof"
 
 
 def compare(
