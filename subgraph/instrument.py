@@ -60,11 +60,11 @@ def added(raw: str, name: str, dtype: str) -> list[wire.NodeProto]:
     ]
 
 
-def narrowed(claim: str, opset: int) -> Insert:
+def narrowed(claim: str, version: int) -> Insert:
     """Nodes that round `raw` to the claimed type and back. Before opset 13 no Cast makes bfloat16: see `_split_off`."""
     from onnx import helper
 
-    if claim == "bf16" and opset < BFLOAT16_SINCE:
+    if claim == "bf16" and 0 < version < BFLOAT16_SINCE:
         return _split_off
 
     def insert(raw: str, name: str, dtype: str) -> list[wire.NodeProto]:
@@ -119,6 +119,8 @@ def shaken(
     model; what it does not read is not fed.
     """
     graph = model.graph
+    if not opset(model):  # a cut of other domains' nodes alone
+        model.opset_import.add(domain="", version=SIZES_SINCE)
     weights = {t.name for t in graph.initializer}
     raw = _raw_names(graph, {*rounding.fed, *made})
     exact = _insert(graph, rounding, made, raw, insert)

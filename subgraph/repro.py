@@ -3,6 +3,7 @@
     python repro.py                     this folder's model on onnxruntime's CPU, as it was captured
     python repro.py --model other.onnx  another model with the same inputs and outputs
     python repro.py --opt all           with onnxruntime's optimisations
+    python repro.py --custom-ops LIB    with a library of custom operators
 
 Needs onnxruntime and numpy, nothing else. Exit code 0: the values agree (bit for bit, or within 1e-3 of the largest
 value, more only where the manifest's check says so); 1: they do not.
@@ -31,9 +32,13 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=str(__doc__), formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--model", type=Path, default=here / "model.onnx")
     parser.add_argument("--opt", choices=("disable", "basic", "extended", "all"), default="disable")
+    parser.add_argument("--custom-ops", metavar="LIB")
     words = parser.parse_args()
     manifest = json.loads((here / "manifest.json").read_text(encoding="utf-8"))
-    session = open_session(words.model, words.opt, manifest["reference"]["threads"])
+    captured = manifest["reference"]
+    if "custom_ops" in captured and not words.custom_ops:
+        parser.error(f"the model has custom operators: --custom-ops {captured['custom_ops']} (give its path)")
+    session = open_session(words.model, words.opt, captured.get("threads", 1), words.custom_ops)
     worst = True
     for k, sample in enumerate(manifest["samples"]):
         feeds = {t["name"]: load(here, t, k) for t in manifest["inputs"]}
@@ -46,8 +51,10 @@ def main() -> int:
     return 0 if worst else 1
 
 
-def open_session(model: Path, opt: str, threads: int) -> ort.InferenceSession:
+def open_session(model: Path, opt: str, threads: int, custom_ops: str | None) -> ort.InferenceSession:
     settings = ort.SessionOptions()
+    if custom_ops:
+        settings.register_custom_ops_library(custom_ops)
     levels = {"disable": "DISABLE_ALL", "basic": "ENABLE_BASIC", "extended": "ENABLE_EXTENDED", "all": "ENABLE_ALL"}
     settings.graph_optimization_level = getattr(ort.GraphOptimizationLevel, "ORT_" + levels[opt])
     settings.intra_op_num_threads = threads

@@ -38,8 +38,8 @@ serve
 worker
 capture workers
 subgraph
-case check ranges rounding values
-extract dump export inspect perturb
+case check ranges rounding values perturb
+extract dump export inspect instrument
 shake answer
 noise
 trial
