@@ -78,6 +78,7 @@ def failure(e: SubcutError, worker: Worker) -> dict[str, Any]:
 
 
 def from_entry(entry: Entry) -> Answer:
+    """What the store kept of one, or of one that just ran."""
     d = entry.document
     if d["failure"]:
         f = d["failure"]
