@@ -191,6 +191,29 @@ class Graph:
                 readers.setdefault(name, []).append(i)
         return readers
 
+    def prepare(self) -> Graph:
+        """Index what many regions ask for again and again, so that each costs as much as it holds; returns itself.
+
+        One region alone is had sooner without.
+
+        Raises:
+            ModelError: the graph has a cycle, or a value_info is damaged.
+        """
+        _ = self.readers, self._all_kinds, self._all_infos
+        return self
+
+    def prepared(self, what: str) -> Any:
+        """An index (`readers`, `_all_kinds`, `_all_infos`) if it was built already, else None."""
+        return self.__dict__.get(what)
+
+    @cached_property
+    def _all_kinds(self) -> dict[str, int]:
+        return self.kinds(self.maker)
+
+    @cached_property
+    def _all_infos(self) -> dict[str, wire.ValueInfoProto]:
+        return self.infos()
+
     def readers_of(self, names: Collection[str]) -> dict[str, list[int]]:
         """The nodes that read each of a few tensors; one pass, without the index of all (`readers`)."""
         wanted = set(names)
@@ -284,18 +307,18 @@ class Graph:
         """CONSTANT, SHAPE or VALUE for each tensor: what its value depends on.
 
         SHAPE: every path from a model input to it passes Shape or Size. A random tensor is a VALUE.
-        Complexity: linear in the nodes above.
+        Complexity: linear in the nodes above; of a prepared graph, in the tensors.
         """
         asked = list(tensors)
+        if (known := self.prepared("_all_kinds")) is not None:
+            return {n: known[n] if n in known else self._unmade(n) for n in asked}
         made_by, reads, ops = self.maker.get, self.reads, self.ops
         suspects = self.random_nodes
         found: dict[int, int] = {}
 
         def kind(name: str) -> int:
             maker = made_by(name)
-            if maker is not None:
-                return found[maker]
-            return CONSTANT if name in self.weights or name in self.sparse else VALUE
+            return found[maker] if maker is not None else self._unmade(name)
 
         for i in self.in_order(self.ancestors(m for name in asked if (m := made_by(name)) is not None)):
             worst = max(map(kind, reads[i]), default=CONSTANT)
@@ -305,6 +328,10 @@ class Graph:
                 worst = SHAPE
             found[i] = worst
         return {name: kind(name) for name in asked}
+
+    def _unmade(self, name: str) -> int:
+        """The kind of a tensor that no node makes."""
+        return CONSTANT if name in self.weights or name in self.sparse else VALUE
 
     @cached_property
     def random_nodes(self) -> set[int]:
@@ -318,6 +345,8 @@ class Graph:
 
     def infos(self, names: Iterable[str] | None = None) -> dict[str, wire.ValueInfoProto]:
         """Declared value infos (of inputs, outputs and value_info) by tensor: all, or those of `names`."""
+        if names is not None and (known := self.prepared("_all_infos")) is not None:
+            return {n: known[n] for n in names if n in known}
         graph, cls = self.model.graph, wire.protos().ValueInfoProto
         wanted = None if names is None else set(names)
         inner = wire.value_infos(self.skeleton, wanted)

@@ -173,9 +173,12 @@ def of_nodes(
 
 def _leaving(graph: Graph, inside: set[int], made: set[str], asked: Iterable[tuple[str, ...]]) -> tuple[str, ...]:
     leaving = made.intersection(graph.outputs)
-    for i, names in enumerate(graph.reads):
-        if not made.isdisjoint(names) and i not in inside:
-            leaving |= made.intersection(names)
+    if (readers := graph.prepared("readers")) is not None:
+        leaving.update(n for n in made if any(i not in inside for i in readers.get(n, ())))
+    else:
+        for i, names in enumerate(graph.reads):
+            if not made.isdisjoint(names) and i not in inside:
+                leaving |= made.intersection(names)
     read = leaving.union(*(graph.reads[i] for i in inside))
     for group in asked:
         leaving.update([name for name in group if name in read] or group)

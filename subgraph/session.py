@@ -48,6 +48,7 @@ def trials(graph: Graph, setup: Setup, reference: Reference, workers: Workers) -
         OutputError: nothing can be written.
     """
     rule = criterion(setup.criterion)
+    graph.prepare()
     samples, output = plan_all(graph, setup.feeding), setup.output.absolute()
     with ExitStack() as stack:
         scratch = stack.enter_context(folders.scratch(output))

@@ -206,9 +206,18 @@ class Trials:
 
     def whole(self, outputs: Collection[str] = ()) -> Region:
         """The whole model, with these tensors as further outputs."""
+        if not outputs:
+            return self._whole
         made = [n for n in self.graph.outputs if n in self.graph.maker]
         nodes = self.graph.ancestors(self.graph.maker[n] for n in (*made, *outputs))
         return regions.of_nodes(self.graph, nodes, [(n,) for n in (*made, *outputs)])
+
+    @cached_property
+    def _whole(self) -> Region:
+        made = [n for n in self.graph.outputs if n in self.graph.maker]
+        return regions.of_nodes(
+            self.graph, self.graph.ancestors(self.graph.maker[n] for n in made), [(n,) for n in made]
+        )
 
     def tensors(self) -> list[str]:
         """Every tensor whose value depends on more than shapes and that an output needs, in topological order."""

@@ -335,3 +335,16 @@ def test_a_capture_with_weights_on_disk_gives_the_same_files(question: Question,
             models_.append(model)
         assert files[0] == files[1] == files[2]
         assert models_[0] == models_[1] == models_[2]
+
+
+@law(100)
+@given(models(), st.data())
+def test_a_prepared_graph_gives_the_same_regions_and_cuts(model: onnx.ModelProto, data: st.DataObject) -> None:
+    with saved(model) as path:
+        plain, prepared = graph.load(path), graph.load(path).prepare()
+        chosen = data.draw(st.sets(st.integers(0, len(plain.nodes) - 1), min_size=1))
+        want = region.of_nodes(plain, chosen)
+        assert region.of_nodes(prepared, chosen) == want
+        names = [*plain.maker, *plain.inputs, *plain.weights]
+        assert prepared.kinds(names) == plain.kinds(names)
+        assert prepared.infos(names) == plain.infos(names)
