@@ -63,11 +63,18 @@ class Reference:
     with keys of its own.
     """
 
-    def __init__(self, backend: str = "ort", options: Mapping[str, Any] | None = None, custom_ops: str = "") -> None:
+    def __init__(
+        self,
+        backend: str = "ort",
+        options: Mapping[str, Any] | None = None,
+        *,
+        timeout: float | None = None,
+        memory: int | None = None,
+    ) -> None:
         self.backend = backend
         plain = {"opt": "disable", "threads": threads(), "fixed": True} if backend == "ort" else {}
-        self.options = {**plain, **(options or {}), **({"custom_ops": custom_ops} if custom_ops else {})}
-        self._worker = Worker(backend, bounded=backend == "ort")
+        self.options = {**plain, **(options or {})}
+        self._worker = Worker(backend, timeout=timeout, memory=memory, bounded=backend == "ort")
         self._lock = threading.RLock()
         self._version = ""
 
@@ -154,16 +161,21 @@ def _record_one(reference: Reference, stems: Mapping[str, str], sample: feeding.
 
 
 def load_above(
-    reference: Reference, graph: Graph, above: regions.Region, tensors: Iterable[str], aside: Path
+    reference: Reference,
+    graph: Graph,
+    above: regions.Region,
+    tensors: Iterable[str],
+    aside: Path,
+    types: Mapping[str, wire.TypeProto] | None = None,
 ) -> tuple[str, ...]:
     """Load what computes `tensors` from the model's inputs under the key "above"; return the inputs that it takes.
 
-    `aside` is a folder for its files, needed as long as it is loaded.
+    `aside` is a folder for its files, needed as long as it is loaded; `types`, of inputs that are none of the model's.
     """
     fed = [n for n in tensors if n in graph.inputs]  # such among them as nothing above the others reads
     needed = tuple(dict.fromkeys((*above.inputs, *above.shapes, *fed)))
     outputs = [n for n in tensors if n in graph.maker] or fed[:1]  # a model that only takes inputs is none
-    model, _ = build(graph, above, needed, outputs, graph.types(needed), {})
+    model, _ = build(graph, above, needed, outputs, {**graph.types(needed), **(types or {})}, {})
     path = aside / "above.onnx"
     weights = [t for t in model.graph.initializer if wire.on_disk(t)]
     if weights and reference.backend == "ort" and all(_in_place(t, graph.path) for t in weights):

@@ -37,12 +37,17 @@ def main() -> None:
     if "bounded" in sys.argv[3:]:
         _limit_memory()
     _leave_no_trace()
-    server, me = Server(sys.argv[1]), os.getpid()
+    server = Server(sys.argv[1])
     for answer in _answers(server, requests):
-        if os.getpid() != me:  # a fork that came back from the backend: only one may answer
-            os._exit(0)
+        _end_copy(server.process)
         answers.write(json.dumps(answer).encode() + b"\n")
         answers.flush()
+
+
+def _end_copy(process: int) -> None:
+    """End here if this is a fork that came back from the backend: only one may write outputs, and answer."""
+    if os.getpid() != process:
+        os._exit(0)
 
 
 def _private() -> tuple[int, io.BufferedWriter]:
@@ -160,6 +165,7 @@ class Server:
 
     def __init__(self, backend: str) -> None:
         self.backend = backend
+        self.process = os.getpid()
         self.models: dict[str, Callable[..., Any]] = {}
         self._module: ModuleType | None = None
 
@@ -222,7 +228,10 @@ class Server:
             raise BackendError(f"{self.backend} has no function load(model, options)", "see subgraph/backends")
         begin = time.perf_counter()
         try:
-            model = build(Path(request["model"]), request["options"])
+            try:
+                model = build(Path(request["model"]), request["options"])
+            finally:
+                _end_copy(self.process)
         except (SubcutError, MemoryError):
             raise
         except ImportError as e:
@@ -280,7 +289,10 @@ class Server:
 
     def _found(self, model: Callable[..., Any], feeds: Mapping[str, Any]) -> dict[str, Any]:
         try:
-            found = model(feeds)
+            try:
+                found = model(feeds)
+            finally:
+                _end_copy(self.process)
         except (SubcutError, MemoryError):
             raise
         except (Exception, SystemExit) as e:

@@ -17,6 +17,7 @@ from subgraph.tensors import NOT_NUMPY, PACKED, Value, np_dtype, parse_type, to_
 Run = Callable[[Mapping[str, Value]], dict[str, Value]]
 
 MULTI = True
+MAX_THREADS = 1024  # a slip of the keyboard must not start a million
 OPTIONS = frozenset(("opt", "threads", "providers", "custom_ops", "fixed", "weights"))
 LEVELS = {
     "disable": "ORT_DISABLE_ALL",
@@ -62,7 +63,7 @@ def load(model: Path, options: Mapping[str, Any]) -> Run:
         else:
             session = ort.InferenceSession(str(model), settings, providers=providers)
     except Exception as e:
-        raise _refusal(e) from e
+        raise _refusal(e, _is_on(options.get("fixed"))) from e
     return _Session(session)
 
 
@@ -74,18 +75,23 @@ def _settings(options: Mapping[str, Any]) -> Any:
     if level not in LEVELS:
         raise BackendError(f"ort: opt={level} is no optimisation level", f"one of {', '.join(LEVELS)}")
     settings.graph_optimization_level = getattr(ort.GraphOptimizationLevel, LEVELS[level])
-    if options.get("fixed"):
+    if _is_on(options.get("fixed")):
         settings.use_deterministic_compute = True
         settings.enable_cpu_mem_arena = False
         settings.add_session_config_entry("session.intra_op.allow_spinning", "0")  # one run: waiting threads may sleep
-    try:
-        settings.intra_op_num_threads = int(options.get("threads", 0))
-    except ValueError:
-        raise BackendError(f"ort: threads={options['threads']} is no number") from None
+    threads = str(options.get("threads", 0))
+    if not threads.isdecimal() or int(threads) > MAX_THREADS:
+        raise BackendError(f"ort: threads={threads} is no number of threads", "0 leaves it to onnxruntime")
+    settings.intra_op_num_threads = int(threads)
     settings.inter_op_num_threads = 1
     for key, value in options.items():
         if key.startswith("session."):
-            settings.add_session_config_entry(key, str(value))
+            try:
+                settings.add_session_config_entry(key, str(value))
+            except Exception as e:
+                raise BackendError(
+                    f"ort: {key} cannot be {value}: {_plain(e)}", "see onnxruntime's session keys"
+                ) from e
         elif key not in OPTIONS:
             raise BackendError(f"ort: no option '{key}'", f"it has {', '.join(sorted(OPTIONS))}, session.KEY")
     if library := options.get("custom_ops"):
@@ -94,6 +100,11 @@ def _settings(options: Mapping[str, Any]) -> Any:
         except Exception as e:
             raise BackendError(f"onnxruntime cannot load {library}: {_plain(e)}", "--custom-ops LIB") from e
     return settings
+
+
+def _is_on(value: Any) -> bool:
+    """A switch, as typed or as a truth value."""
+    return str(value or "").lower() not in ("", "0", "false", "no", "off")
 
 
 class _Session:
@@ -178,14 +189,16 @@ def _plain(e: Exception) -> str:
     return _PLACE.sub("", text)[:400]
 
 
-def _refusal(e: Exception) -> Refused:
+def _refusal(e: Exception, is_reference: bool) -> Refused:
     text = _plain(e)
-    hint = "`--no-capture` cuts without running the model"
+    way_out = ["`--no-capture` cuts without running the model"] if is_reference else []
+    hints = way_out
     if "is not a registered function/op" in text:
-        hint = f"an op that onnxruntime does not know: {hint}"
+        hints = [": ".join(["an op that onnxruntime does not know", *way_out])]
     elif re.search(r"max supported IR version|opset \d+ is under development", text, re.IGNORECASE):
-        hint = f"newer than this onnxruntime ({version()}): pip install -U onnxruntime, or {hint}"
-    return Refused(f"the reference (onnxruntime {version()}) refuses the model: {text}", hint)
+        hints = [", or ".join([f"newer than this onnxruntime ({version()}): pip install -U onnxruntime", *way_out])]
+    who = f"the reference (onnxruntime {version()})" if is_reference else f"onnxruntime {version()}"
+    return Refused(f"{who} refuses the model: {text}", "".join(hints))
 
 
 def warm() -> None:

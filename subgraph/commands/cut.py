@@ -47,6 +47,7 @@ def cut(
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Show the region; run and write nothing.")] = False,
     reference: o.ReferenceSpec = None,
     custom_ops: o.CustomOps = None,
+    trust: o.Trust = False,
     force: o.Force = False,
     stamp: Annotated[bool, typer.Option("--stamp", help="Name the folder dump_result_YYYY_MM_DD_HH_MM_SS.")] = False,
 ) -> Result:
@@ -70,7 +71,7 @@ def cut(
         freeze=not (no_freeze or dynamic),
     )
     idle = no_capture or dry_run  # else the process that runs the reference starts before the model is read
-    with contextlib.nullcontext() if idle else o.reference(settings, reference, custom_ops) as running:
+    with contextlib.nullcontext() if idle else o.reference(settings, reference, custom_ops, trust) as running:
         graph = load(path)
         place = Place(Path(settings.get("output", output, "subcut_out")), job.stamp_name() if stamp else "", force)
         if dry_run:

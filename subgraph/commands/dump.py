@@ -43,6 +43,7 @@ def dump(
     layout: o.Layout = None,
     reference: o.ReferenceSpec = None,
     custom_ops: o.CustomOps = None,
+    trust: o.Trust = False,
     force: o.Force = False,
 ) -> Result:
     """Write reference values of chosen tensors."""
@@ -53,7 +54,7 @@ def dump(
     if model and not os.path.exists(model) and not model.endswith(".onnx"):  # noqa: PTH110 - a name may be long
         words, model = [model, *words], None
     path = o.model_of(model, settings)
-    with o.reference(settings, reference, custom_ops) as running:
+    with o.reference(settings, reference, custom_ops, trust) as running:
         graph = load(path)
         request = job.DumpRequest(
             tensors=tuple(choose(graph, words, everything)),

@@ -125,7 +125,7 @@ Metric = Annotated[
 ]
 Jobs = Annotated[int | None, typer.Option("--jobs", "-j", metavar="N", help="Candidates that run at once; 1.")]
 Fresh = Annotated[bool, typer.Option("--fresh", help="Run anew what earlier runs have stored.")]
-Trust = Annotated[bool, typer.Option("--trust", help="Let the commands of a candidate in a project file run.")]
+Trust = Annotated[bool, typer.Option("--trust", help="Let what a project file names run: commands, Python files, libraries.")]
 Force = Annotated[bool, typer.Option("--force", help="Replace another result that stands in the way.")]
 
 
@@ -161,23 +161,57 @@ def feeding(
     )
 
 
-def reference(settings: project.Project, spec: str | None, custom_ops: str | None) -> Reference:
+def reference(settings: project.Project, spec: str | None, custom_ops: str | None, trust: bool) -> Reference:
     """The reference's process, started.
 
     Raises:
-        UsageError: the SPEC means nothing, or the library is not there.
+        UsageError: the SPEC means nothing, the library is not there, or what would run is not trusted.
     """
-    spec, library = settings.get("reference", spec, "ort"), settings.get("custom_ops", custom_ops, "")
-    if library and not Path(library).is_file():
-        raise UsageError(f"no library {library}", "--custom-ops wants the file that registers the operators")
-    if spec == "ort":
-        return Reference(custom_ops=library and str(Path(library).resolve()))
-    from subgraph import candidate
+    spec = settings.get("reference", spec, "ort")
+    library, origin = _library(settings, custom_ops)
+    if spec == "ort" and not library:
+        return Reference()
+    from subgraph import candidate as candidates
 
-    wanted = candidate.parse(spec, settings)
+    wanted = candidates.parse(spec, settings)
     if library and wanted.backend != "ort":
         raise UsageError("--custom-ops is for onnxruntime only", f"give {wanted.backend} its own setting for that")
-    return Reference(wanted.backend, wanted.options, library and str(Path(library).resolve()))
+    wanted = _with_library(wanted, library, origin)
+    _trusted("reference", wanted, trust)
+    return Reference(wanted.backend, wanted.options, timeout=wanted.timeout, memory=wanted.memory)
+
+
+def _library(settings: project.Project, given: str | None) -> tuple[str, str]:
+    """The library of custom operators as a whole path, and the project file that names it; "" where there is none.
+
+    Raises:
+        UsageError: there is no such file.
+    """
+    library = settings.get("custom_ops", given, "")
+    if library and not os.path.isfile(library):  # noqa: PTH113 - a name that is too long is no file
+        raise UsageError(f"no library {clean(library)}", "--custom-ops wants the file that registers the operators")
+    typed = given or os.environ.get("SUBCUT_CUSTOM_OPS")
+    return library and str(Path(library).resolve()), "" if typed or not library else str(settings.file)
+
+
+def _with_library(found: Candidate, library: str, origin: str) -> Candidate:
+    if not library or found.backend != "ort":
+        return found
+    return replace(found, options={**found.options, "custom_ops": library}, origin=found.origin or origin)
+
+
+def _trusted(what: str, wanted: Candidate, trust: bool) -> str:
+    """Say what code of the user's, or of a project file's author, will run.
+
+    Raises:
+        UsageError: it comes from a project file and is not trusted.
+    """
+    from subgraph import candidate as candidates
+
+    shown = candidates.require_trust(wanted, trust)
+    if shown:
+        log.info("%s %s runs: %s", what, clean(wanted.name), shown)
+    return shown
 
 
 def candidate(
@@ -197,24 +231,17 @@ def candidate(
     from subgraph import candidate as candidates
 
     named = settings.get("candidate", spec)
-    found = candidates.parse(named or "ort", settings)
-    if named and not spec and not os.environ.get("SUBCUT_CANDIDATE"):
-        found = replace(found, origin=str(settings.file))
+    found = _with_library(candidates.parse(named or "ort", settings), *_library(settings, custom_ops))
     seconds = number("--timeout", settings.get("timeout", timeout))
     limit = settings.get("memory_limit", memory_limit)
-    library = settings.get("custom_ops", custom_ops, "")
-    options = {**found.options, **({"custom_ops": str(Path(library).resolve())} if library else {})}
     found = replace(
         found,
         timeout=found.timeout if seconds is None else seconds,
         memory=found.memory if limit is None else candidates.memory(limit),
         precision=candidates.precision("--precision", precision) or found.precision,
-        options=options if found.backend == "ort" else found.options,
     )
-    shown = candidates.require_trust(found, trust)
-    if shown:
-        log.info("candidate %s runs: %s", found.name, shown)
-    elif not named:
+    _trusted("candidate", found, trust)
+    if not named:
         log.info("candidate: ort, onnxruntime as people deploy it, all optimisations on (--candidate names another)")
     return found
 
