@@ -12,7 +12,7 @@ import math
 from hashlib import blake2b
 from typing import TYPE_CHECKING, Any
 
-from subgraph.precision import CLAIM_OF, EPS, FLOATS, LARGEST, TYPE_OF, wider
+from subgraph.precision import CLAIM_OF, EPS, FLOATS, LARGEST, TYPE_OF, mask_plateau, wider
 from subgraph.tensors import np_dtype
 
 if TYPE_CHECKING:
@@ -70,8 +70,8 @@ def shift(values: Array, claim: str, key: int) -> Array:
     """What to add to `values` so that they are off by as much as rounding at `claim` may put them off.
 
     x·eps·u, where eps is no finer than the type of `values` can hold; at int8, u/255 of the tensor's range with zero in
-    it, and exact zeros, which every quantization can hold, stay. What is not finite, above `HUGE` or above half of
-    float16's largest value in float16, stays.
+    it. What stays: what is not finite, above `HUGE`, or above half of float16's largest value in float16; at int8 exact
+    zeros, which every quantization can hold, and a mask's plateau, which does not count for the range.
 
     Returns float64 for float64, float32 for narrower types; the shape of `values`.
     """
@@ -82,6 +82,9 @@ def shift(values: Array, claim: str, key: int) -> Array:
     moves = np.abs(wide) <= min(HUGE, LARGEST.get(CLAIM_OF[kind], math.inf) / 2)  # NaN does not
     by = uniform(values, key).reshape(values.shape)
     if claim == "int8":
+        masked = mask_plateau(wide)
+        if masked is not None:
+            moves &= ~masked
         kept = wide[moves]
         moves &= wide != 0
         by *= by.dtype.type((kept.max(initial=0.0) - kept.min(initial=0.0)) * EPS["int8"])

@@ -104,7 +104,7 @@ EDGES = dict.fromkeys(WORKS, H) | {
 @pytest.fixture
 def subcut(monkeypatch: pytest.MonkeyPatch, reference: Reference) -> Callable[..., Result]:
     """The command line in this process, with the shared reference."""
-    monkeypatch.setattr("subgraph.commands.cut.Reference", lambda: contextlib.nullcontext(reference))
+    monkeypatch.setattr("subgraph.commands.options.reference", lambda *_: contextlib.nullcontext(reference))
 
     def call(*words: str) -> Result:
         command = typer.main.get_command(cli.app)

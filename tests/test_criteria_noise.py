@@ -95,6 +95,49 @@ def test_where_an_error_fails_a_larger_one_does(error: float, times: float, clai
     assert ratings != [FAIL, AGREE]
 
 
+SCORES = np.random.default_rng(0).standard_normal((2, 8, 8)).astype(np.float32) * 4
+LATER = np.triu(np.ones((8, 8), bool), 1)
+MASKS = [-1e4, -1e9, float(np.finfo(np.float32).min)]
+
+
+@pytest.mark.parametrize("mask", MASKS)
+@pytest.mark.parametrize("claim", ["fp32", "fp16", "int8"])
+@pytest.mark.parametrize(
+    "wrong", [lambda x: x / 2, np.negative, np.zeros_like, np.roll], ids=["half", "sign", "0", "moved"]
+)
+def test_scores_are_judged_by_their_own_scale_and_not_by_their_masks(mask: float, claim: str, wrong: Any) -> None:
+    """−10⁴ in a tensor must not excuse scores that are off by all that they are."""
+
+    def masked(scores: Array) -> Array:
+        with np.errstate(over="ignore"):
+            return np.where(LATER, np.maximum(scores + np.float32(mask), np.finfo(np.float32).min), scores)
+
+    right = masked(SCORES)
+    bad = masked(wrong(SCORES, 1) if wrong is np.roll else wrong(SCORES))
+    noise = Made([right + np.where(LATER, 0, np.float32(1e-5))], narrow=right)
+    assert asked(right, bad, noise, claim).status is FAIL
+    assert asked(right, bad).status is FAIL
+    near = masked(SCORES * np.float32(1 + 1e-6))
+    assert asked(right, near, noise, claim).status is AGREE
+
+
+def test_a_mask_that_is_wrong_fails() -> None:
+    right = np.where(LATER, np.float32(-1e4), SCORES)
+    noise = Made([right])
+    assert asked(right, np.where(LATER, SCORES, right), noise).status is FAIL
+    assert asked(right, np.where(LATER, np.float32(-1e3), right), noise).status is FAIL
+    assert (
+        asked(right, right + np.where(LATER, np.float32(1), 0), noise).status is AGREE
+    )  # a mask is as good as another
+
+
+def test_an_error_that_noise_explains_only_because_it_explains_anything_is_unresolved() -> None:
+    noise = Made([X * 3], narrow=X * 9)
+    assert asked(X, X * np.float32(1.3), noise, "int8").status is AGREE
+    assert asked(X, -X, noise, "int8").status is UNRESOLVED
+    assert asked(X, -X, noise, "fp32").status is AGREE
+
+
 def test_within_the_floor_no_noise_is_drawn() -> None:
     noise = Made()
     assert asked(X, X + np.float32(0.003), noise).label == "agrees" and noise.asked == 0

@@ -9,12 +9,15 @@ N = max over 4 draws of |perturbed reference − reference| + eps·S + q (q: hal
                         exactly where the candidate is
     approximate kernel  (fp32) err ≤ 1e-3·S; seen only with a floor below that
     precision           agrees at c, but would be beyond 10·N in fp32
+    unresolved          (below fp32) err ≤ k·N, but beyond half of S: the noise would hide anything
     fail                all else. NaN and infinities that the reference alone has are never excused
 
 Behind a choice (an index, a comparison) N holds the jumps that draws show, and a bug could hide below it. There,
 besides, the share of elements beyond k·(Q + eps·S + q) must be at most twice that of the worst of 8 draws beyond
 Q + eps·S + q, plus one element. Q, the noise without jumps, is the 0.9 quantile over elements of the largest deviation.
 So an element that is wrong alone needs a draw that moved as far, and many wrong ones need draws that moved as many.
+
+Scores with a mask added (−10⁴ and the like) are judged apart from the mask's plateau, which would set the scale.
 
 Values that are no floats: indices of TopK, ArgMax, ArgMin may be i → j only if 0 < |v_i − v_j| ≤ 3·(noise_i + noise_j)
 (equal values never: ONNX fixes their order; but behind quantization, where a draw breaks that tie). Quantized values
@@ -30,16 +33,16 @@ The constants were measured on 31 networks, nine healthy runtimes and 20 real bu
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from subgraph.choices import jaccard, misranked
-from subgraph.criteria import Noise, Rule, Ruling, Subject, agree, fail, number, settled, shown
+from subgraph.criteria import Noise, Rule, Ruling, Subject, agree, fail, number, settled
 from subgraph.errors import ModelError, UsageError, WorkerDied
 from subgraph.measure import Pair
-from subgraph.precision import EPS, FLOATS, LARGEST, SUBNORMAL, held
+from subgraph.precision import EPS, FLOATS, LARGEST, SUBNORMAL, held, mask_plateau
 from subgraph.text import clean, count
 from subgraph.verdict import Status
 
@@ -57,6 +60,7 @@ DRAWS, JUMP_DRAWS = 4, 8
 QUANTILE = 0.9  # one draw in eight is expected to show 1.3 % of its elements beyond it
 SHARE, SETS, GAP, STEP = 2.0, 1.5, 3.0, 2.0  # times what draws show: changed elements, Jaccard distance, gaps, steps
 FEW = 100  # elements; of fewer, one that changes alone is a finding
+DROWNED = 0.5  # of S: an error that noise can explain only because it could explain anything
 HOPELESS = 1.0  # of S: without noise, low precision is not blamed for less
 
 
@@ -69,13 +73,62 @@ def rule(words: str) -> Rule:
     k, floor = _read(words)
 
     def ask(pair: Pair, subject: Subject) -> Ruling:
-        question = _Question(pair, subject, k, floor)
         try:
-            return question.answer()
+            return _worst(_Question(*part, k, floor).answer() for part in _parts(pair, subject))
         except (ModelError, WorkerDied) as e:
             return Ruling(Status.UNRESOLVED, why=f"no noise to compare with: {e.what}")
 
     return ask
+
+
+def _parts(pair: Pair, subject: Subject) -> list[tuple[Pair, Subject]]:
+    """The output; or, where it holds scores and a mask's plateau, each of the two, with its own scale and noise."""
+    plateau = mask_plateau(pair.reference) if pair.kind == "float" else None
+    if plateau is None:
+        return [(pair, subject)]
+    found = []
+    for where in (~plateau, plateau):
+        noise = subject.noise and _Part(subject.noise, where)
+        found.append((Pair(pair.reference[where], pair.candidate[where]), replace(subject, noise=noise)))
+    return found
+
+
+def _worst(rulings: Iterable[Ruling]) -> Ruling:
+    """The ruling that decides: a failure, else what is unresolved, else the most remarkable agreement."""
+    order = (Status.AGREE, Status.UNRESOLVED, Status.FAIL)
+    return max(rulings, key=lambda r: (order.index(r.status), r.label not in ("", "agrees")))
+
+
+@dataclass(frozen=True)
+class _Part:
+    """The noise of some elements of an output."""
+
+    whole: Noise
+    where: Array
+
+    def draws(self, claim: str, count: int) -> list[Array]:
+        return [self._part(draw) for draw in self.whole.draws(claim, count)]
+
+    def rounded(self, claim: str) -> Array:
+        return self._part(self.whole.rounded(claim))
+
+    def _part(self, values: Array) -> Array:
+        return values[self.where] if values.shape == self.where.shape else values
+
+    def maker(self) -> str:
+        return self.whole.maker()
+
+    def coarsest(self) -> str:
+        return self.whole.coarsest()
+
+    def discrete(self) -> bool:
+        return self.whole.discrete()
+
+    def stepped(self) -> bool:
+        return self.whole.stepped()
+
+    def ranked(self, claim: str) -> None:
+        """Indices have no plateau."""
 
 
 def _read(words: str) -> tuple[float | None, float | None]:
@@ -167,7 +220,7 @@ class _Question:
         scale, error = pair.scale, pair.error
         free = max(self.floor, self.k * EPS[self.claim]) * scale
         if error <= free:
-            return agree(f"max_abs {shown(error, free)} <= {free:.1e}")
+            return agree(f"max_abs {error:.1e} within {free:.1e}")
         if noise is None:
             return self.unknown_floats()
         jumps = noise.discrete()
@@ -178,9 +231,12 @@ class _Question:
         size = max(map(_largest, moved)) + self.least(self.claim)
         limit = self.k * size
         ratio = {"noise_ratio": error / size if size else math.inf}
+        if self.claim != "fp32" and DROWNED * scale < error <= limit and not jumps and scale:
+            why = f"max_abs {error:.1e} of {scale:.1e}: rounding alone moves it by {size:.1e}, so nothing can be told"
+            return Ruling(Status.UNRESOLVED, why=why, noise=size, metrics=ratio)
         if error <= limit and (not jumps or self.as_many(moved)):
             label = "precision" if self.reduced(noise, len(draws)) else "agrees"
-            why = f"max_abs {shown(error, limit)} <= {self.k:g} × noise {size:.1e}"
+            why = f"max_abs {error:.1e} within {self.k:g} × noise {size:.1e}"
             return Ruling(Status.AGREE, label, why, noise=size, metrics=ratio)
         if self.subject.claim in LARGEST and (off := self.from_rounded(noise)) <= limit:
             why = f"as near as {off:.1e} to the reference rounded to {self.subject.claim} after every node"
@@ -188,7 +244,7 @@ class _Question:
         if self.subject.claim == "fp32" and error <= APPROXIMATE * scale and not jumps:
             why = f"max_abs {error:.1e} is {ratio['noise_ratio']:.0f} × noise, but within {APPROXIMATE:g} of the scale"
             return Ruling(Status.AGREE, "approximate kernel", why, noise=size, metrics=ratio)
-        why = f"max_abs {shown(error, limit)} > {self.k:g} × noise {size:.1e}"
+        why = f"max_abs {error:.1e} beyond {self.k:g} × noise {size:.1e}"
         if error <= limit:
             why = f"more elements are off than noise explains, by up to {error:.1e}"
         return replace(fail(why), noise=size, metrics=ratio)

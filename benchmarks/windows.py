@@ -1,0 +1,250 @@
+"""A network -> its windows, and what every criterion says of each as healthy candidates compute it.
+
+A window is a number of consecutive nodes in topological order. Each runs once per candidate, through `subgraph.trial`,
+on captured values; all criteria judge that one answer. Everything is seeded.
+"""
+
+from __future__ import annotations
+
+import math
+import zlib
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import onnx
+
+from benchmarks.converted import CONVERSIONS
+from subgraph import region as regions
+from subgraph import session
+from subgraph.answer import Answer
+from subgraph.candidate import Candidate
+from subgraph.capture import Reference
+from subgraph.graph import CONSTANT, SHAPE, Graph
+from subgraph.graph import load as load_graph
+from subgraph.inputs import Feeding
+from subgraph.judge import criterion
+from subgraph.region import Region
+from subgraph.tensors import load
+from subgraph.trial import Trials
+from subgraph.verdict import Verdict
+from subgraph.workers import Workers
+
+OURS, STRICT = "noise", "noise:floor=0"
+CRITERIA = (OURS, STRICT, "numpy:rtol=1e-3,atol=1e-5", "cosine>0.999", "tnn", "msaccucmp", "max_rel<1e-3")
+RULES = {words: criterion(words) for words in CRITERIA}
+LISTED = "approximate kernel"  # a label: agrees, but reports name it
+SIZES = (1, 2, 4, 8, 16, 32)  # nodes of a window
+LEVELS = ("basic", "extended", "all")
+ORT = Candidate("ort", "ort", {"threads": 1})
+ALTERED = str(Path(__file__).with_name("altered.py"))
+
+Array = npt.NDArray[Any]
+
+
+@dataclass(frozen=True)
+class Task:
+    """One network and one way to run it. `most`: windows of each size, 0 for all; `fed`: words of `-i`."""
+
+    network: str
+    model: Path
+    candidate: str  # ort, fp16, bf16, int8
+    injects: bool = False
+    most: int = 0
+    light: bool = False
+    fed: tuple[str, ...] = ()
+    nodes: tuple[str, ...] = ()  # only this window, and the whole
+
+    @property
+    def claim(self) -> str:
+        return "fp32" if self.candidate == "ort" else self.candidate
+
+
+@dataclass(frozen=True)
+class Row:
+    """One window on one candidate.
+
+    Attributes:
+        window: first and last node, and how many there are; 0 for the whole model.
+        said: what each criterion says: agree, fail, unresolved, or `LISTED`.
+        why: of `noise`, with the output that decides; error: its largest, of the output's scale.
+        at, error_size, error_shape, place: of an injected error; arrives: its effect at the outputs, of their scale.
+    """
+
+    network: str
+    light: bool
+    candidate: str
+    claim: str
+    window: str
+    size: int
+    said: Mapping[str, str]
+    label: str = ""
+    why: str = ""
+    error: float = math.nan
+    at: str = ""
+    error_size: float = 0.0
+    error_shape: str = ""
+    place: str = ""
+    arrives: float = 0.0
+
+
+@dataclass
+class Found:
+    """What a task gave.
+
+    Attributes:
+        absent: windows that the candidate refused, by its reason: mostly, that the converted model lacks them.
+        masked: injections without any effect at the outputs.
+        broken: why the network could not be converted.
+        seconds: how long it took.
+    """
+
+    task: Task
+    rows: list[Row] = field(default_factory=list)
+    absent: Counter[str] = field(default_factory=Counter)
+    masked: int = 0
+    broken: str = ""
+    seconds: float = 0.0
+
+
+class Unconverted(Exception):
+    """A converter does not take this network: a network less, and the report says so."""
+
+
+@contextmanager
+def opened(task: Task, folder: Path) -> Iterator[Trials]:
+    """Trials of a network, its candidate being onnxruntime."""
+    graph = load_graph(task.model)
+    setup = session.Setup(ORT, Feeding(task.fed), folder / "out", OURS, stored=False)
+    with (
+        Reference(options={"threads": 1}) as reference,  # two tasks run at once
+        Workers(ORT) as workers,
+        session.trials(graph, setup, reference, workers) as trials,
+    ):
+        yield trials
+
+
+@contextmanager
+def candidates(trials: Trials, task: Task, folder: Path) -> Iterator[list[Trials]]:
+    """The same with the task's candidates.
+
+    Raises:
+        Unconverted: there is no such model.
+    """
+    if task.candidate == "ort" and not task.injects:
+        options = [(level, {"threads": 1, "opt": level}) for level in LEVELS]
+        yield [replace(trials, candidate=Candidate(f"ort {level}", "ort", words)) for level, words in options]
+        return
+    converted = _converted(trials, task, folder) if task.candidate != "ort" else {}
+    with Workers(Candidate(task.candidate, ALTERED)) as workers:
+        candidate = Candidate(task.candidate, ALTERED, converted, precision=task.claim)
+        yield [replace(trials, candidate=candidate, workers=workers)]
+
+
+def _converted(trials: Trials, task: Task, folder: Path) -> dict[str, Any]:
+    trials.values.need(list(trials.graph.inputs))
+    feeds = {name: value(trials, name) for name in trials.graph.inputs}
+    path = folder / f"{task.candidate}.onnx"
+    try:
+        onnx.save(CONVERSIONS[task.candidate](onnx.load(task.model), feeds), path)
+    except Exception as e:  # converters raise what they like
+        raise Unconverted(f"{type(e).__name__}: {' '.join(str(e).split())[:200]}") from e
+    return {"model": str(path)}
+
+
+# ---------------------------------------------------------------------------------------------------- windows
+
+
+def windows(graph: Graph, sizes: tuple[int, ...], most: int = 0) -> list[Region]:
+    """Windows of each size, half overlapping, of the nodes that work on values; at most so many of a size."""
+    kinds = graph.kinds(name for names in graph.makes for name in names)
+    order = [i for i in graph.in_order(range(len(graph.nodes))) if not _is_fixed(kinds, graph.makes[i])]
+    found = []
+    for size in (n for n in sizes if n < len(order)):
+        starts = list(range(0, len(order) - size + 1, max(size // 2, 1)))
+        if 0 < most < len(starts):
+            rng = rng_of(graph.path.stem, size)
+            starts = sorted(rng.choice(starts, most, replace=False).tolist())
+        found += [regions.of_nodes(graph, order[k : k + size]) for k in starts]
+    return found
+
+
+def _is_fixed(kinds: Mapping[str, int], names: Sequence[str]) -> bool:
+    return all(kinds[name] in (CONSTANT, SHAPE) for name in names)
+
+
+def rng_of(*words: object) -> np.random.Generator:
+    """Random numbers that depend on these words alone."""
+    return np.random.default_rng(zlib.crc32(repr(words).encode()))
+
+
+def _named(graph: Graph, region: Region, whole: bool) -> dict[str, Any]:
+    """A window as its row has it."""
+    if whole:
+        return {"window": f"whole ({len(region.nodes)})", "size": 0}
+    labels = [graph.label(region.nodes[k]) for k in (0, -1)]
+    return {"window": " … ".join(dict.fromkeys(labels)) + f" ({len(region.nodes)})", "size": len(region.nodes)}
+
+
+# ---------------------------------------------------------------------------------------------------- healthy
+
+
+def measure_healthy(trials: Trials, task: Task, found: Found, folder: Path) -> None:
+    """Every window on every candidate of the task; the whole model comes last."""
+    asked = _asked(trials, task)
+    trials.values.need([n for r in asked for n in (*r.inputs, *r.shapes, *r.outputs)])
+    try:
+        with candidates(trials, task, folder) as those:
+            for (k, region), one in product(enumerate(asked), those):
+                answer = one.answer(region)
+                if answer.failure and answer.failure.signature == "refused":
+                    found.absent[answer.failure.why] += 1
+                    continue
+                found.rows.append(judged(one, task, region, answer, whole=k == len(asked) - 1))
+    except Unconverted as e:
+        found.broken = str(e)
+
+
+def _asked(trials: Trials, task: Task) -> list[Region]:
+    """The windows, and the whole model as the last."""
+    if task.nodes:
+        nodes = [i for i in range(len(trials.graph.nodes)) if trials.graph.nodes[i].name in task.nodes]
+        return [regions.of_nodes(trials.graph, nodes), trials.whole()]
+    return [*windows(trials.graph, SIZES, task.most), trials.whole()]
+
+
+def judged(trials: Trials, task: Task, region: Region, answer: Answer, whole: bool = False, **injected: Any) -> Row:
+    """What all criteria say of one answer; `injected`: fields of the row."""
+    verdicts = {words: replace(trials, rule=rule).judged(region, answer) for words, rule in RULES.items()}
+    ours = verdicts[OURS]
+    worst = ours.worst
+    return Row(
+        network=task.network,
+        light=task.light,
+        candidate=trials.candidate.name,
+        claim=task.claim,
+        **_named(trials.graph, region, whole),
+        said={words: _said(verdict) for words, verdict in verdicts.items()},
+        label=ours.label,
+        why=f"{worst.name}: {ours.why}" if worst else ours.why,
+        error=worst.errors.get("max_rel", math.nan) if worst else math.nan,
+        **injected,
+    )
+
+
+def _said(verdict: Verdict) -> str:
+    listed = verdict.status == "agree" and any(j.label == LISTED for j in verdict.outputs)
+    return LISTED if listed else verdict.status.value
+
+
+def value(trials: Trials, name: str) -> Array:
+    """A captured tensor."""
+    array = load(trials.values.records[0][name], Path("/"))
+    assert isinstance(array, np.ndarray)
+    return array
