@@ -7,6 +7,7 @@ undisturbed run.
 
 from __future__ import annotations
 
+import fnmatch
 import logging
 import time
 from collections.abc import Iterable, Iterator, Sequence
@@ -17,6 +18,7 @@ from typing import Any
 from subgraph import region as regions
 from subgraph.answer import Answer
 from subgraph.errors import NoRegion, UsageError
+from subgraph.graph import Graph
 from subgraph.ranking import agreement
 from subgraph.region import Region
 from subgraph.tensors import load
@@ -80,7 +82,7 @@ class Comparison:
 
 
 def compare(trials: Trials, at: Sequence[str] = (), *, jobs: int = 1, fail_fast: bool = False) -> Comparison:
-    """Compare tensors: all that carry values, or those that `at` names (tensors or nodes).
+    """Compare tensors: all that carry values, or those that `at` names (tensors, nodes, or globs of both).
 
     `fail_fast`: stop at the first tensor that is wrong, in topological order. `jobs`: nodes that are run alone at once.
 
@@ -101,7 +103,7 @@ def compare(trials: Trials, at: Sequence[str] = (), *, jobs: int = 1, fail_fast:
         log.debug("%s alone: %s", trials.graph.label(i), verdict.status.value if verdict else "not run")
         if fail_fast and any(r.failing for r in rows):
             break
-    return Comparison(whole, in_place, _ranking(trials, answer), tuple(rows), len(rows) < len(names))
+    return Comparison(whole, in_place, ranking(trials, answer), tuple(rows), len(rows) < len(names))
 
 
 def _chosen(trials: Trials, at: Sequence[str]) -> list[str]:
@@ -112,12 +114,21 @@ def _chosen(trials: Trials, at: Sequence[str]) -> list[str]:
     graph = trials.graph
     wanted: set[str] = set()
     for word in at:
-        selection = graph.select(word)
-        made = {selection.tensor} if selection.tensor else {n for i in selection.nodes for n in graph.makes[i]}
+        made = _fitting(graph, known, word)
+        if not made:
+            selection = graph.select(word)
+            made = {selection.tensor} if selection.tensor else {n for i in selection.nodes for n in graph.makes[i]}
         if not made & set(known):
             raise UsageError(f"'{word}' cannot be compared", "it is an input, a constant, a shape, or nobody needs it")
         wanted |= made
     return [n for n in known if n in wanted]
+
+
+def _fitting(graph: Graph, known: Iterable[str], word: str) -> set[str]:
+    """The tensors that a glob fits, by their own name or their node's; none where it is a name as it stands."""
+    if not any(c in word for c in "*?[") or word in graph.maker or word in graph.node_names:
+        return set()
+    return {n for n in known if any(fnmatch.fnmatchcase(name, word) for name in (n, graph.node_names[graph.maker[n]]))}
 
 
 def _by_node(trials: Trials, names: Iterable[str]) -> dict[int, list[str]]:
@@ -180,7 +191,7 @@ def _worst(verdict: Verdict, name: str) -> Judgement | None:
     return max((j for j in verdict.outputs if j.name == name), key=gravity, default=None)
 
 
-def _ranking(trials: Trials, answer: Answer) -> dict[str, dict[str, float]]:
+def ranking(trials: Trials, answer: Answer) -> dict[str, dict[str, float]]:
     from pathlib import Path
 
     found: dict[str, dict[str, float]] = {}

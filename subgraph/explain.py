@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 from subgraph import region as regions
 from subgraph.answer import Answer
 from subgraph.errors import ModelError, NoRegion
+from subgraph.graph import CONSTANT
 from subgraph.region import Region
 from subgraph.tensors import Record, load
 from subgraph.trial import Trials
@@ -58,8 +59,8 @@ class Explained:
 def explains(trials: Trials, region: Region) -> Explained | None:
     """How much of the candidate's final error this region accounts for. One reference run; five more where unclear.
 
-    None where the candidate gives no whole-model output to explain, where that is right, or where the patched values
-    cannot be run.
+    None where the candidate gives no whole-model output to explain, where that is right, where it leaves out an output
+    of the piece, or where the patched values cannot be run.
 
     Raises:
         BackendError: the candidate cannot be used.
@@ -68,7 +69,7 @@ def explains(trials: Trials, region: Region) -> Explained | None:
     piece = trials.answer(region)
     want = _outputs(trials, trials.values.records)
     error = _difference(trials, want, whole.tensors) if not whole.failure else None
-    if error is None or piece.failure or not error.any():
+    if error is None or piece.failure or not error.any() or _lacks(trials, region, piece):
         return None
     try:
         patched = _difference(trials, want, _patched(trials, region, piece))
@@ -88,6 +89,13 @@ def _patched(trials: Trials, region: Region, piece: Answer) -> list[Mapping[str,
     found = trials.on_reference(rest, piece.tensors) if rest else [{}] * len(piece.tensors)
     known = trials.values.records
     return [{**k, **p, **f} for k, p, f in zip(known, piece.tensors, found, strict=True)]
+
+
+def _lacks(trials: Trials, region: Region, answer: Answer) -> bool:
+    """Is there an output of the region that did not come, and is no constant?"""
+    kinds = trials.graph.kinds(region.outputs)
+    needed = {n for n in region.outputs if kinds[n] != CONSTANT}
+    return any(needed - given.keys() for given in answer.tensors)
 
 
 def _below(trials: Trials, region: Region) -> set[int]:

@@ -42,6 +42,7 @@ def main() -> None:
         _end_copy(server.process)
         answers.write(json.dumps(answer).encode() + b"\n")
         answers.flush()
+        server.held = ()  # large arrays take a while to free: the parent need not wait for it
 
 
 def _end_copy(process: int) -> None:
@@ -166,6 +167,7 @@ class Server:
     def __init__(self, backend: str) -> None:
         self.backend = backend
         self.process = os.getpid()
+        self.held: tuple[Any, ...] = ()
         self.models: dict[str, Callable[..., Any]] = {}
         self._module: ModuleType | None = None
 
@@ -270,6 +272,7 @@ class Server:
         begin = time.perf_counter()
         found = self._found(model, feeds)
         seconds = time.perf_counter() - begin
+        self.held = feeds, found
         fed = [tensors.Record(n, *types[n], tensors.shapes_of(v), ()) for n, v in feeds.items()]
         texts = {**{r.name: r.type_text for r in fed}, **getattr(model, "outputs", {})}
         found = {**feeds, **found}

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from subgraph import region as regions
 from subgraph.capture import Captured, Reference, load_above, record
+from subgraph.cut import edge_types
 from subgraph.digest import file_digest
 from subgraph.graph import Graph
 from subgraph.inputs import Feeding, Sample
@@ -19,8 +20,8 @@ from subgraph.tensors import Record
 class Values:
     """Records per sample, with absolute paths.
 
-    The model's inputs are made in the first run and fed from their files in later ones, so that all values belong to
-    the same inputs, however open dimensions and unnamed files are resolved.
+    The model's inputs are made in the first run and fed from their files in later ones, and so is what random nodes
+    drew, so that all values belong to the same inputs, however open dimensions and unnamed files are resolved.
     """
 
     def __init__(self, graph: Graph, reference: Reference, samples: Sequence[Sample], folder: Path) -> None:
@@ -43,39 +44,54 @@ class Values:
             InputError: an input does not fit. ModelError: the reference cannot run the model. WorkerDied: it crashed.
         """
         with self._lock:
-            missing = [n for n in dict.fromkeys(names) if n not in self.records[0]]
+            known = self.records[0]
+            missing = [n for n in dict.fromkeys(names) if n not in known]
             if not missing:
                 return
             into = self.folder / f"batch{self._batch}"
             into.mkdir(parents=True)
             self._batch += 1
+            missing += [n for n in self._drawn(missing) if n not in known and n not in missing]
             if not self.captured:
                 missing = list(dict.fromkeys((*self.graph.inputs, *missing)))
                 self._first(missing, into)
             else:
                 self._more(missing, into)
 
+    def _drawn(self, names: Sequence[str]) -> list[str]:
+        """What the random nodes above these tensors give: kept, or another run would draw other numbers."""
+        graph = self.graph
+        if not graph.random_nodes:
+            return []
+        nodes = graph.ancestors(graph.maker[n] for n in names if n in graph.maker)
+        return [n for i in graph.in_order(nodes & graph.random_nodes) for n in graph.makes[i]]
+
     def _first(self, names: Sequence[str], into: Path) -> None:
-        above = regions.above(self.graph, names)
         stems = {name: f"t{i}" for i, name in enumerate(names)}
-        self.captured = record(self.reference, self.graph, above, stems, self.samples, into)
+        self.captured = record(self.reference, self.graph, regions.above(self.graph, names), stems, self.samples, into)
         for k, captured in enumerate(self.captured):
             self._keep(k, captured.tensors, into / str(k))
 
     def _more(self, names: Sequence[str], into: Path) -> None:
-        above = regions.above(self.graph, names)
+        graph, made = self.graph, [n for n in names if n in self.graph.maker]
+        nodes = graph.ancestors(graph.maker[n] for n in made)
+        drawn = {i for i in nodes & graph.random_nodes if self.records[0].keys() >= set(graph.makes[i])}
+        above = regions.of_nodes(graph, nodes - drawn, [(n,) for n in made], keep_random=True)
+        types = edge_types(graph, [n for i in drawn for n in graph.makes[i]], self.records, {})
         stems = {name: f"t{i}" for i, name in enumerate(names)}
         aside = into / "above"
         aside.mkdir()
         try:
-            needed = load_above(self.reference, self.graph, above, names, aside)
+            needed = load_above(self.reference, graph, above, names, aside, types)
+            found = []
             for k, known in enumerate(self.records):
-                here = into / str(k)
-                here.mkdir()
-                answer = self.reference.run("above", here, stems, feeds=[known[n].to_json() for n in needed])
-                self._keep(k, {r["name"]: Record.from_json(r) for r in answer["tensors"]}, here)
+                (into / str(k)).mkdir()
+                feeds = [known[n].to_json() for n in needed]
+                found.append(self.reference.run("above", into / str(k), stems, feeds=feeds))
         finally:
             shutil.rmtree(aside, ignore_errors=True)
+        for k, answer in enumerate(found):  # all samples or none: what one of them has, all have
+            self._keep(k, {r["name"]: Record.from_json(r) for r in answer["tensors"]}, into / str(k))
 
     def _keep(self, k: int, found: Mapping[str, Record], folder: Path) -> None:
         self.records[k].update((n, r.within(str(folder))) for n, r in found.items())

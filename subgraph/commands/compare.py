@@ -16,7 +16,8 @@ from subgraph.errors import OutputError
 from subgraph.graph import load
 from subgraph.text import clean, count
 
-COLUMNS = ("index", "node", "op", "tensor", "sample")
+COLUMNS = ("index", "node", "op", "tensor")
+JUDGED = ("status", "signature", "label", "sample")
 ERRORS = ("max_abs", "max_rel", "cosine", "mismatch")
 FORMULA = ("=", "+", "-", "@", "\t", "\r")  # what a spreadsheet would take for one
 NOTE = "in place: these tensors were made outputs, which disturbs fusion: a hint, no proof"
@@ -28,7 +29,10 @@ def compare(
     at: Annotated[
         list[str] | None,
         typer.Option(
-            "--at", metavar="NAME", help="Only this node or tensor. Repeatable.", autocompletion=o.complete_nodes
+            "--at",
+            metavar="NAME",
+            help="Only this node or tensor, or those that fit a glob. Repeatable.",
+            autocompletion=o.complete_nodes,
         ),
     ] = None,
     fail_fast: Annotated[bool, typer.Option("--fail-fast", help="Stop at the first tensor that is wrong.")] = False,
@@ -72,6 +76,8 @@ def compare(
     rule = o.criterion(settings, criterion, rtol, atol, metric)
     rule_of(rule)  # a slip there is told before anything starts
     number = o.jobs(settings, jobs)
+    if csv_file:
+        _check_place(csv_file)
     doubted = o.candidate(settings, candidate, timeout, memory_limit, precision, custom_ops, trust)
     setup = Setup(
         doubted,
@@ -81,7 +87,7 @@ def compare(
         freeze=not no_freeze,
         stored=not fresh,
     )
-    with o.reference(settings, reference, custom_ops) as running, Workers(doubted) as workers:
+    with o.reference(settings, reference, custom_ops, trust) as running, Workers(doubted) as workers:
         graph = load(path)
         if not setup.feeding.inputs:
             log.info("inputs: random values, seed %d; real ones show more (-i FILE)", setup.feeding.seed)
@@ -96,8 +102,23 @@ def compare(
     return Result(document, text(document), document["exit_code"])
 
 
+def _check_place(csv_file: str) -> None:
+    """A slip here is told before anything runs.
+
+    Raises:
+        OutputError: there can be no such file.
+    """
+    path = Path(csv_file)
+    if path.is_dir() or not path.parent.is_dir():
+        what = "it is a folder" if path.is_dir() else f"no folder {path.parent}"
+        raise OutputError(f"cannot write {path}: {what}", "choose another --csv FILE")
+
+
 def _write(path: Path, table: str) -> None:
-    """The file whole or not at all."""
+    """The file whole or not at all; what is no file (/dev/stdout, a pipe) is written to as it is."""
+    if path.exists() and not path.is_file():
+        path.write_text(table, encoding="utf-8", newline="")
+        return
     aside = path.with_name(f".{path.name}.subcut-new")
     try:
         aside.write_text(table, encoding="utf-8", newline="")
@@ -113,8 +134,11 @@ def _write(path: Path, table: str) -> None:
 def text(document: dict[str, Any]) -> str:
     """The document for people: the whole model first, then a line per tensor, then what to make of it."""
     lines = [_candidate(document), *_whole(document), *_table(document["rows"])]
+    in_place = document["in_place"]
     if document["rows"]:
-        lines.append(NOTE)
+        # where it gave no values, the column says nothing
+        given = any(row["in_place"] for row in document["rows"])
+        lines.append(NOTE if given else f"in place: {_word(in_place)}   {clean(in_place['why'])}")
     return "\n".join([*lines, *_summary(document)])
 
 
@@ -126,8 +150,7 @@ def _candidate(document: dict[str, Any]) -> str:
 
 def _whole(document: dict[str, Any]) -> list[str]:
     whole = document["whole"]
-    worst = max(whole["outputs"], key=_weight, default=None)
-    lines = [f"whole model  {_word(whole)}   {clean(_reason(whole, worst))}"]
+    lines = [f"whole model  {_word(whole)}   {clean(_reason(whole))}"]
     for name, shares in whole["ranking"].items():
         lines.append(f"             {clean(name)}: top-1 {shares['top1']:.0%}, top-5 {shares['top5']:.0%} agree")
     lines += [f"             | {clean(line)}" for line in whole["process"].get("stderr") or ()]
@@ -135,15 +158,12 @@ def _whole(document: dict[str, Any]) -> list[str]:
     return lines
 
 
-def _weight(judgement: dict[str, Any]) -> tuple[bool, float]:
-    error = judgement["errors"].get("max_rel", -1.0)
-    return judgement["status"] == "fail", error if isinstance(error, float) else -1.0
-
-
-def _reason(verdict: dict[str, Any], worst: dict[str, Any] | None) -> str:
-    if worst is None:
+def _reason(verdict: dict[str, Any]) -> str:
+    """Why, with the output that it is about, and the sample where there are several."""
+    about = next((j for j in verdict["outputs"] if all(j[k] == verdict[k] for k in ("status", "why"))), None)
+    if about is None:
         return str(verdict["why"])
-    return f"{worst['name']}: {worst['why']}"
+    return f"{about['name']}: {about['why']}{f', sample {sample}' if (sample := about['sample']) else ''}"
 
 
 def _word(judged: dict[str, Any]) -> str:
@@ -179,6 +199,8 @@ def _cell(judged: dict[str, Any] | None) -> str:
 
 def _summary(document: dict[str, Any]) -> list[str]:
     rows, bad = document["rows"], document["first_bad"]
+    if not rows:
+        return ["no tensor to compare: whatever the model's outputs need depends on constants and shapes alone"]
     parts = []
     for key, words in (("in_place", "in place"), ("alone", "alone")):
         judged = [r[key]["status"] for r in rows if r[key]]
@@ -188,7 +210,7 @@ def _summary(document: dict[str, Any]) -> list[str]:
     lines = [f"{count(len(rows), 'tensor')}: {'; '.join(parts)}{' (stopped there)' if document['stopped'] else ''}"]
     if bad:
         lines.append(f"first bad tensor  {clean(bad['tensor'])}   node {clean(bad['node'])} ({bad['op']})")
-    elif document["whole"]["status"] == "fail" and rows:
+    elif document["whole"]["status"] == "fail":
         lines.append("each tensor agrees, yet the whole fails: a fault of several nodes together, such as a fusion")
     return lines
 
@@ -197,19 +219,16 @@ def _summary(document: dict[str, Any]) -> list[str]:
 
 
 def as_csv(document: dict[str, Any]) -> str:
-    """One line per tensor, of several samples the worst; no cell starts a formula."""
+    """One line per tensor, of several samples the worst in each way; no cell starts a formula."""
     out = io.StringIO()
     writer = csv.writer(out)
     ways = ("in_place", "alone")
-    writer.writerow(
-        [*COLUMNS, *(f"{way}_{name}" for way in ways for name in ("status", "signature", "label", *ERRORS))]
-    )
+    writer.writerow([*COLUMNS, *(f"{way}_{name}" for way in ways for name in (*JUDGED, *ERRORS))])
     for row in document["rows"]:
         cells: list[Any] = [row["index"], *(_plain(row[k]) for k in ("node", "op", "tensor"))]
-        cells.append(_plain(next((row[way]["sample"] for way in ways if row[way] and "sample" in row[way]), "")))
         for way in ways:
             judged = row[way] or {}
-            cells += [judged.get("status", ""), judged.get("signature") or "", judged.get("label", "")]
+            cells += [_plain(judged.get(name) or "") for name in JUDGED]
             cells += [judged.get("errors", {}).get(name, "") for name in ERRORS]
         writer.writerow(cells)
     return out.getvalue()
