@@ -24,21 +24,27 @@ import typer.core
 import subgraph
 from subgraph.commands import Result, log
 from subgraph.commands.backends import backends
+from subgraph.commands.bisect import bisect
 from subgraph.commands.compare import compare
 from subgraph.commands.cut import cut
 from subgraph.commands.doctor import doctor
 from subgraph.commands.dump import dump
 from subgraph.commands.export import export
 from subgraph.commands.inspect import inspect
+from subgraph.commands.replay import replay
+from subgraph.commands.report import report
 from subgraph.errors import OutputError, SubcutError, UsageError
 from subgraph.text import clean, clean_lines, is_text
 
 COMMANDS: dict[str, Callable[..., Result]] = {
     "cut": cut,
+    "bisect": bisect,
     "compare": compare,
     "dump": dump,
     "export": export,
     "inspect": inspect,
+    "report": report,
+    "replay": replay,
     "backends": backends,
     "doctor": doctor,
 }

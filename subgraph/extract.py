@@ -113,6 +113,11 @@ def extract(graph: Graph, request: Request, place: Place, reference: Reference |
     case.require_free(place, request.to_json(), case.source_of(graph), [graph.path])
     if reference is None:
         return [_without_capture(graph, region, request, place)]
+    return write_region(graph, region, request, place, reference)
+
+
+def write_region(graph: Graph, region: Region, request: Request, place: Place, reference: Reference) -> list[Case]:
+    """The same for a region that is known; whether the place is free is the caller's question."""
     wanted = [*region.inputs, *region.shapes, *region.outputs]
     if request.dump_all:
         wanted += [n for i in region.nodes for n in graph.makes[i]]

@@ -20,7 +20,7 @@ from subgraph.errors import UnknownName, UsageError
 from subgraph.text import clean, nearest
 
 HOME = Path(__file__).parent
-KINDS = ("backends", "criteria", "metrics")
+KINDS = ("backends", "criteria", "metrics", "reports")
 
 
 def names(kind: str) -> list[str]:

@@ -121,6 +121,13 @@ class Trials:
         Raises:
             BackendError: the candidate cannot be used. ModelError: the reference cannot give the values.
         """
+        return [
+            v if v and v.status is Status.AGREE else self.verdict(r)
+            for r, v in zip(regions, self.pieces(regions), strict=True)
+        ]
+
+    def pieces(self, regions: Sequence[Region]) -> list[Verdict | None]:
+        """What `together` sees in the models of many pieces; None for regions that need several cuts."""
         self.values.need([n for r in regions for n in (*r.inputs, *r.shapes, *r.outputs)])
         records = self.values.records
         plain = [r for r in regions if len(self._groups(r, records)) == 1]
@@ -128,10 +135,8 @@ class Trials:
         found: dict[tuple[int, ...], Verdict] = {}
         for some in partition(cuts, most_bytes=self.workers.memory and self.workers.memory // POOL_PART):
             for cut, answer in zip(some, self._pool(pool(some)), strict=True):
-                verdict = self.judged(cut.region, answer) if not answer.failure else answer.failure
-                if verdict.status is Status.AGREE:
-                    found[cut.region.nodes] = replace(verdict, pooled=True)
-        return [found.get(r.nodes) or self.verdict(r) for r in regions]
+                found[cut.region.nodes] = replace(self.judged(cut.region, answer), pooled=True)
+        return [found.get(r.nodes) for r in regions]
 
     def _pool(self, pieces: Pool) -> list[Answer]:
         """What each piece of a pool gave."""

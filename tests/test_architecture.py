@@ -44,6 +44,23 @@ shake answer
 noise
 trial
 session compare explain
+search.cost search.flaky search.question
+search.findings search.order search.predicate
+search.book
+search.accumulated search.baseline search.company search.gallop search.halve search.pools
+search.profile search.shrink
+search.proof
+search.hunt
+search.rest
+search.culprits
+search.strategy
+search
+bisect
+summary
+reports._chart reports._layout reports._schema
+reports
+reports.*
+evidence
 commands
 commands.options
 commands.*
@@ -51,7 +68,7 @@ cli
 """
 BELOW = {module: depth for depth, line in enumerate(LAYERS.split("\n")) for module in line.split()}
 
-HEAVY = frozenset("numpy onnx onnxruntime networkx PIL ml_dtypes google rich pydantic".split())
+HEAVY = frozenset("numpy onnx onnxruntime networkx PIL ml_dtypes google rich pydantic jinja2".split())
 PRINTERS = {"cli": "the command line", "repro": "a script of its own, copied beside every cut"}
 MAX_LINES = 400
 LONG = {

@@ -125,7 +125,9 @@ Metric = Annotated[
 ]
 Jobs = Annotated[int | None, typer.Option("--jobs", "-j", metavar="N", help="Candidates that run at once; 1.")]
 Fresh = Annotated[bool, typer.Option("--fresh", help="Run anew what earlier runs have stored.")]
-Trust = Annotated[bool, typer.Option("--trust", help="Let what a project file names run: commands, Python files, libraries.")]
+Trust = Annotated[
+    bool, typer.Option("--trust", help="Let what a project file names run: commands, Python files, libraries.")
+]
 Force = Annotated[bool, typer.Option("--force", help="Replace another result that stands in the way.")]
 
 

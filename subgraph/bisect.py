@@ -1,0 +1,155 @@
+"""Joins graph, trials and search: which nodes are to blame for what the candidate does wrong?
+
+The search knows items and questions; here an item is a node that carries values, and a question is a trial. Nodes that
+only compute shapes are no suspects: what they give is frozen in every cut, as in `region`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+
+from subgraph import region as regions
+from subgraph.errors import ModelError, NoRegion
+from subgraph.explain import explains
+from subgraph.graph import SHAPE, VALUE
+from subgraph.region import Region
+from subgraph.search import Answer, Ask, Findings, Kind, Settings, search
+from subgraph.search.book import Search
+from subgraph.trial import Trials
+from subgraph.verdict import Signature, Status, Verdict, gravity
+
+# The candidate gives nothing whose share could be told.
+SILENT = frozenset((Signature.CRASH, Signature.TIMEOUT, Signature.REFUSED))
+NARROWED = frozenset(("precision", "range"))  # labels of what agrees at the claimed precision only
+
+
+@dataclass
+class World:
+    """The questions of a search, asked of a candidate about nodes of one graph.
+
+    Attributes:
+        nodes: per item, the index of its node; in topological order.
+    """
+
+    trials: Trials
+    nodes: tuple[int, ...]
+    jobs: int = 1
+
+    @property
+    def pools(self) -> bool:
+        """Does the candidate take several disconnected pieces in one model?"""
+        return self.trials.multi
+
+    @property
+    def parents(self) -> list[list[int]]:
+        """Per item, the items that make what it reads."""
+        place = {node: k for k, node in enumerate(self.nodes)}
+        graph = self.trials.graph
+        return [sorted({place[b] for b in graph.before(node) if b in place}) for node in self.nodes]
+
+    def ask(self, asks: Sequence[Ask]) -> Sequence[Answer]:
+        """One answer per ask, side by side where several workers are allowed.
+
+        Raises:
+            BackendError: the candidate cannot be used at all.
+        """
+        if len(asks) == 1 or self.jobs == 1:
+            return [self._answer(a) for a in asks]
+        with ThreadPoolExecutor(self.jobs) as executor:
+            return list(executor.map(self._answer, asks))
+
+    def region(self, items: Sequence[int]) -> Region:
+        """The region of some items.
+
+        Raises:
+            NoRegion: they only draw random numbers.
+        """
+        return regions.of_nodes(self.trials.graph, [self.nodes[k] for k in items])
+
+    def _answer(self, ask: Ask) -> Answer:
+        asked = {
+            Kind.WHOLE: self._whole,
+            Kind.CLAIMED: self._whole,
+            Kind.PROFILE: self._profile,
+            Kind.ISOLATED: self._isolated,
+            Kind.POOL: self._pool,
+            Kind.PREFIX: self._prefix,
+        }
+        try:
+            return asked[ask.kind](ask)
+        except (ModelError, NoRegion) as e:  # the reference, or what we cut: nothing is known about the candidate
+            return Answer(Status.UNRESOLVED, why=e.what)
+
+    def _whole(self, ask: Ask) -> Answer:
+        verdict = self.trials.verdict(self.trials.whole(), repetition=ask.repetition, fresh=ask.fresh)
+        narrowed = verdict.status is Status.AGREE and any(j.label in NARROWED for j in verdict.outputs)
+        return _told(verdict, claimed=narrowed)
+
+    def _profile(self, ask: Ask) -> Answer:
+        graph = self.trials.graph
+        wanted = set(self.trials.tensors())
+        made = {k: [n for n in graph.makes[self.nodes[k]] if n in wanted] for k in ask.items}
+        verdict = self.trials.verdict(
+            self.trials.whole([n for names in made.values() for n in names]), repetition=ask.repetition, fresh=ask.fresh
+        )
+        statuses: dict[int, Status] = {}
+        for k, names in made.items():
+            seen = [j for j in verdict.outputs if j.name in names]
+            if seen:
+                statuses[k] = max(seen, key=gravity).status
+        answer = _told(verdict)
+        return Answer(
+            answer.status, answer.signature, answer.why, items=statuses, seconds=answer.seconds, verdict=verdict
+        )
+
+    def _isolated(self, ask: Ask) -> Answer:
+        region = self.region(ask.items)
+        verdict = self.trials.verdict(region, repetition=ask.repetition, fresh=ask.fresh)
+        fails = verdict.status is Status.FAIL and verdict.signature not in SILENT
+        found = explains(self.trials, region) if fails or ask.explain else None
+        if found is None:
+            return _told(verdict)
+        return _told(verdict, share=found.share, culprit=found.culprit)
+
+    def _pool(self, ask: Ask) -> Answer:
+        found = self.trials.pieces([self.region(piece) for piece in ask.pieces])
+        pieces = tuple(_told(v) if v else Answer(Status.UNRESOLVED, why="it needs several cuts") for v in found)
+        return Answer(Status.AGREE, pieces=pieces, seconds=sum(p.seconds for p in pieces))
+
+    def _prefix(self, ask: Ask) -> Answer:
+        verdict = self.trials.verdict(self.region(ask.items), repetition=ask.repetition, fresh=ask.fresh)
+        whole = self.trials.verdict(self.trials.whole())
+        ours, theirs = (max((j.errors.get("max_rel", 0.0) for j in v.outputs), default=0.0) for v in (verdict, whole))
+        return _told(verdict, error=ours / theirs if theirs and verdict.outputs else None)
+
+
+def _told(verdict: Verdict, **more: object) -> Answer:
+    """A verdict as the search takes it."""
+    seconds = 0.0 if verdict.stored else verdict.build + verdict.run
+    return Answer(verdict.status, verdict.signature, verdict.why, seconds=seconds, verdict=verdict, **more)  # type: ignore[arg-type]
+
+
+def world(trials: Trials, jobs: int = 1) -> World:
+    """The suspects of a model: nodes that an output needs and whose outputs depend on more than shapes.
+
+    Where shapes are not frozen: on more than constants.
+    """
+    graph = trials.graph
+    whole = trials.whole()
+    kinds = graph.kinds([n for i in whole.nodes for n in graph.makes[i]])
+    least = VALUE if trials.freeze else SHAPE
+    suspects = [i for i in whole.nodes if any(kinds[n] >= least for n in graph.makes[i])]
+    return World(trials, tuple(i for i in suspects if i not in graph.random_nodes), jobs)
+
+
+def bisect(asked: World, settings: Settings | None = None, weights: Sequence[float] | None = None) -> Search[Findings]:
+    """Yields a Step per answer; returns the Findings, whose items are places in `asked.nodes`.
+
+    Raises:
+        BackendError: the candidate cannot be used at all.
+    """
+    graph = asked.trials.graph
+    labels = [graph.ops[i] for i in asked.nodes]
+    return search(asked.parents, asked, settings, weights=weights, labels=labels)

@@ -1,0 +1,113 @@
+"""`subcut report`: what a bisection wrote -> pages, tables and files for other tools."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from pathlib import Path
+from types import ModuleType
+from typing import Annotated, Any
+
+import typer
+
+from subgraph import plugins
+from subgraph.commands import Result
+from subgraph.errors import OutputError, UsageError
+from subgraph.reports import SCHEMA, problem
+from subgraph.text import clean
+
+STDOUT = "-"
+# For the help, which every start of subcut builds: ours only, since asking the installed packages takes 30 ms.
+OURS = sorted(p.stem.replace("_", "-") for p in (plugins.HOME / "reports").glob("[!_]*.py"))
+
+
+def _complete(incomplete: str) -> list[str]:
+    before, comma, word = incomplete.rpartition(",")
+    return [f"{before}{comma}{name}" for name in plugins.names("reports") if name.startswith(word)]
+
+
+def report(
+    run: Annotated[str, typer.Argument(metavar="RUN.json", help="What `subcut bisect` wrote.")],
+    forms: Annotated[
+        str,
+        typer.Option(
+            "--format",
+            "-f",
+            metavar="FORM,…",
+            help=f"{', '.join(OURS)}, or a path to a form of your own.",
+            autocompletion=_complete,
+        ),
+    ] = "text",
+    output: Annotated[
+        str | None,
+        typer.Option(
+            "--output", "-o", metavar="DIR", help="Folder for the files; - shows one form. Default: beside RUN.json."
+        ),
+    ] = None,
+) -> Result:
+    """Write reports of a bisection: a page, Markdown, CSV, JUnit XML, Model Explorer node data.
+
+    Without any option the text is shown.
+    """
+    words = list(dict.fromkeys(word.strip() for word in forms.split(",") if word.strip()))
+    if not words:
+        raise UsageError("no form named", f"known: {', '.join(plugins.names('reports'))}")
+    modules = {word: plugins.load("reports", word) for word in words}
+    path = Path(run)
+    document = read(path)
+    rendered = {word: module.render(document) for word, module in modules.items()}
+    answer = {"schema": "subcut.report/1", "exit_code": 0}
+    if output == STDOUT or (output is None and words == ["text"]):
+        if len(words) > 1:
+            raise UsageError("several forms for standard output", "name one form, or a folder with -o DIR")
+        return Result(answer | {"files": [], "report": rendered[words[0]]}, rendered[words[0]].rstrip("\n"))
+    folder = Path(output) if output is not None else path.parent
+    files = {word: folder / _file(word, modules[word]) for word in words}
+    for word, file in files.items():
+        _write(file, rendered[word])
+    lines = [f"{word}  {clean(str(file))}" for word, file in files.items()]
+    return Result(answer | {"files": [str(file) for file in files.values()]}, "\n".join(lines))
+
+
+def read(path: Path) -> dict[str, Any]:
+    """A bisection's document.
+
+    Raises:
+        UsageError: there is none, it is no JSON, or a field is missing or wrong; says which.
+    """
+    hint = "make it with `subcut --json bisect …`"
+    try:
+        document = json.loads(path.read_text(encoding="utf-8"), parse_constant=_no_constant)
+    except OSError as e:
+        raise UsageError(f"cannot read {path}: {e.strerror or e}", hint) from e
+    except (ValueError, RecursionError) as e:  # not UTF-8 and not JSON are both ValueErrors
+        raise UsageError(f"{path} is no JSON: {e}", hint) from e
+    if not isinstance(document, dict) or document.get("schema") != SCHEMA:
+        found = document.get("schema", "none") if isinstance(document, dict) else "none"
+        raise UsageError(f"{path} is no bisection's result: its schema is {found}, not {SCHEMA}", hint)
+    if wrong := problem(document):
+        raise UsageError(f"{path} is not whole: {wrong}", hint)
+    return document
+
+
+def _no_constant(word: str) -> None:
+    raise ValueError(f"{word} is not JSON; it travels as a text")
+
+
+def _file(word: str, module: ModuleType) -> str:
+    """The file that a form is written under; one from elsewhere may not say."""
+    stem = Path(word).stem.replace("-", "_")
+    return str(getattr(module, "FILE", f"report_{stem}.txt"))
+
+
+def _write(path: Path, text: str) -> None:
+    """The file whole or not at all."""
+    aside = path.with_name(f".{path.name}.subcut-new")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        aside.write_text(text, encoding="utf-8", newline="")
+        aside.replace(path)
+    except OSError as e:
+        with contextlib.suppress(OSError):  # its folder may be a file
+            aside.unlink()
+        raise OutputError(f"cannot write {path}: {e.strerror or e}", "choose another -o DIR") from e

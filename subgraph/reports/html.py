@@ -1,0 +1,179 @@
+"""One HTML page that opens offline: verdict, the region drawn, error along depth, steps, environment.
+
+No script, nothing from elsewhere; a content policy in the page forbids both. Charts and drawings are inline SVG.
+"""
+
+from __future__ import annotations
+
+import unicodedata
+from importlib import resources
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any
+
+from subgraph.reports import (
+    UNKNOWN,
+    Document,
+    _chart,
+    _layout,
+    cleaned,
+    error,
+    headline,
+    percent,
+    region,
+    seconds,
+    sentences,
+    shape,
+    stderr,
+    title,
+    word,
+)
+from subgraph.text import count
+
+if TYPE_CHECKING:
+    from jinja2 import Environment
+
+FILE = "report.html"
+TEMPLATE = "html.jinja"
+MOST_DRAWN = 80  # nodes, and twice as many edges; a larger drawing cannot be read
+LABEL, OP, TENSOR = 24, 18, 22  # characters of a name in the drawing; the rest is in its title
+ADVANCE = 7.0  # pixels of a character at 11.5 px in the widest of the usual monospace fonts (0.602 em)
+FEW = 200  # names of a finding listed in full
+PLACES = {"from": "model input", "to": "model output"}
+
+
+def render(document: Document) -> str:
+    """The document as a page."""
+    shown = cleaned(document)
+    findings = [_view(finding, number) for number, finding in enumerate(shown["findings"], 1)]
+    page = _environment().from_string(
+        resources.files("subgraph.reports").joinpath(TEMPLATE).read_text(encoding="utf-8")
+    )
+    return page.render(d=shown, findings=findings, depth=_depth(shown), headline=headline(shown)).rstrip("\n") + "\n"
+
+
+def _environment() -> Environment:
+    from jinja2 import Environment, StrictUndefined
+
+    environment = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
+    words = (count, error, percent, region, seconds, shape, short, word)
+    environment.filters.update({f.__name__: f for f in words})
+    return environment
+
+
+def _view(finding: Document, number: int) -> dict[str, Any]:
+    """A finding with its words, its drawing and its charts."""
+    growth = [_chart.Point(g["nodes"], g["error"], "", "") for g in finding.get("growth", ())]
+    words = {"x": "first nodes of the model", "label": "Error after so many nodes"}
+    return finding | {
+        "number": number,
+        "title": title(finding),
+        "sentences": sentences(finding),
+        "stderr": stderr(finding),
+        "drawing": drawing(finding["neighbours"]),
+        "bars": _chart.bars(finding["histogram"]) if finding["histogram"] else None,
+        "curve": _chart.chart(growth, (), words) if growth else None,
+        "contributors": finding.get("contributors", ()),
+        "listed": finding["nodes"][:FEW],
+    }
+
+
+def _depth(document: Document) -> dict[str, Any] | None:
+    rows = document["profile"]
+    if not rows:
+        return None
+    points = [_chart.Point(r["index"], r["error"], r["status"], f"#{r['index']} {r['node']}") for r in rows]
+    words = {"x": "node, in topological order", "label": "Error of every tensor in place, along the model"}
+    return _chart.chart(points, [f["indices"] for f in document["findings"]], words)
+
+
+def short(name: str, length: int = 56) -> str:
+    """A long name without its middle: what tells names apart stands at their end."""
+    if _width(name) <= length:
+        return name
+    head, tail = "", ""
+    for c in name:
+        if _width(head + c) > (length - 1) // 3:
+            break
+        head += c
+    for c in reversed(name):
+        if _width(head + c + tail) > length - 1:
+            break
+        tail = c + tail
+    return f"{head}…{tail}"
+
+
+def _width(text: str) -> int:
+    """In characters of a monospace font: Chinese and its like take two."""
+    return sum(2 if unicodedata.east_asian_width(c) in "WF" else 1 for c in text)
+
+
+# ---------------------------------------------------------------------------------------------------- drawing
+
+
+def drawing(neighbours: Document | None) -> dict[str, Any] | None:
+    """The region and what stands around it, as boxes and curves; None where there is none, or it is too large."""
+    if not neighbours or not neighbours["nodes"]:
+        return None
+    if len(neighbours["nodes"]) > MOST_DRAWN or len(neighbours["edges"]) > 2 * MOST_DRAWN:
+        return None
+    nodes = {n["index"]: _box(n["label"], n["op"], n["index"], n["inside"]) for n in neighbours["nodes"]}
+    tensors: dict[_layout.Edge, list[str]] = {}
+    for edge in neighbours["edges"]:
+        source, target = _end(nodes, edge, "from"), _end(nodes, edge, "to")
+        if source in nodes and target in nodes:
+            tensors.setdefault((source, target), []).append(edge["tensor"])
+    texts = {edge: _edge_text(names, nodes, edge) for edge, names in tensors.items()}
+    picture = _layout.layered(
+        {n: box["width"] for n, box in nodes.items()},
+        {edge: max(_width(text) * ADVANCE, _layout.THIN) for edge, text in texts.items()},
+    )
+    for n, (x, y) in picture.boxes.items():
+        nodes[n] |= {"x": round(x, 1), "y": round(y, 1)}
+    lines = [
+        {
+            "path": _curve(points),
+            "x": round(picture.labels[edge][0], 1),
+            "y": round(picture.labels[edge][1], 1),
+            "text": texts[edge],
+            "width": _width(texts[edge]) * ADVANCE,
+            "tensors": ", ".join(tensors[edge]),
+            "inside": nodes[edge[0]]["inside"] and nodes[edge[1]]["inside"],
+        }
+        for edge, points in picture.paths.items()
+    ]
+    size = {"width": round(picture.width), "height": round(picture.height)}
+    return size | {"boxes": list(nodes.values()), "lines": lines, "left_out": neighbours["left_out"]}
+
+
+def _box(label: str, op: str, index: int | None, inside: bool) -> dict[str, Any]:
+    texts = short(label, LABEL) or UNKNOWN, short(op, OP) + (f" #{index}" if index is not None else "")
+    width = max(96.0, max(map(_width, texts)) * ADVANCE + 20)
+    return {"label": label, "text": texts[0], "op": texts[1], "inside": inside, "width": width, "own": index is None}
+
+
+def _end(nodes: dict[int, dict[str, Any]], edge: Document, way: str) -> int:
+    """The node at one end; for the model's own inputs and outputs a box of its own, before or behind all others."""
+    if edge[way] is not None:
+        return int(edge[way])
+    own = _box(edge["tensor"], PLACES[way], None, False)
+    known = (n for n, box in nodes.items() if box == own)
+    number = next(known, min(nodes) - 1 if way == "from" else max(nodes) + 1)
+    nodes[number] = own
+    return number
+
+
+def _edge_text(names: list[str], nodes: dict[int, dict[str, Any]], edge: _layout.Edge) -> str:
+    """The tensor's name; none where a box already says it."""
+    if any(nodes[n]["own"] for n in edge):
+        return ""
+    return short(names[0], TENSOR) + (f" +{len(names) - 1}" if len(names) > 1 else "")
+
+
+def _curve(points: list[tuple[float, float]]) -> str:
+    """Points as an SVG path: curved between rows, straight through one."""
+    parts = [f"M{points[0][0]:.1f} {points[0][1]:.1f}"]
+    for k, ((x1, y1), (x2, y2)) in enumerate(pairwise(points)):
+        half = (y1 + y2) / 2
+        curved = f"C{x1:.1f} {half:.1f} {x2:.1f} {half:.1f} {x2:.1f} {y2:.1f}"
+        parts.append(curved if k % 2 == 0 else f"L{x2:.1f} {y2:.1f}")
+    return "".join(parts)

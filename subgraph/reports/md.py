@@ -1,0 +1,152 @@
+"""Markdown for a bug tracker (GitHub, GitLab): minimal region, numbers, how to reproduce, environment, steps."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+
+from subgraph.reports import (
+    UNKNOWN,
+    Document,
+    cleaned,
+    error,
+    headline,
+    listed,
+    percent,
+    region,
+    seconds,
+    sentences,
+    shape,
+    span,
+    stderr,
+    title,
+    word,
+)
+from subgraph.text import count
+
+FILE = "report.md"
+
+
+def render(document: Document) -> str:
+    """The document as an issue's text. What comes from a model stands in code spans, where trackers leave it alone."""
+    shown = cleaned(document)
+    lines = [f"# subcut: {code(shown['model']['file'])}: {headline(shown, code)}", "", *_whole(shown)]
+    for number, finding in enumerate(shown["findings"], 1):
+        lines += ["", *_finding(finding, f"{number}. " if len(shown["findings"]) > 1 else "")]
+    if shown["alone"]:
+        lines += ["", "## Fail alone, explain nothing", ""]
+        lines += [f"- {region(p, code)}: {percent(p['explains'])}, max_rel {error(p['error'])}" for p in shown["alone"]]
+    lines += ["", "## How to reproduce", "", *_reproduce(shown), "", "## Environment", "", *_environment(shown)]
+    return "\n".join([*lines, "", *_steps(shown)]).rstrip("\n") + "\n"
+
+
+def code(name: str) -> str:
+    """A code span that holds any name: its fence is longer than the name's longest run of backticks.
+
+    >>> code("a`b")
+    '``a`b``'
+    """
+    if not name.strip():
+        return "(no name)"
+    fence = "`" * (_longest(name) + 1)
+    pad = " " if name[0] in "` " or name[-1] in "` " else ""
+    return f"{fence}{pad}{name}{pad}{fence}"
+
+
+def table_code(name: str) -> str:
+    """A code span for a table, where a `|` would end the cell: a name with one becomes HTML."""
+    if "|" not in name:
+        return code(name)
+    return f"<code>{re.sub(r'[^0-9A-Za-z /]', lambda m: f'&#{ord(m[0])};', name)}</code>"
+
+
+def _longest(text: str) -> int:
+    return max(map(len, re.findall("`+", text)), default=0)
+
+
+def _fenced(lines: Sequence[str], kind: str = "") -> list[str]:
+    fence = "`" * max(3, _longest("\n".join(lines)) + 1)
+    return [f"{fence}{kind}", *lines, fence]
+
+
+def _table(heading: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:
+    return [f"| {' | '.join(cells)} |" for cells in (heading, ["---"] * len(heading), *rows)]
+
+
+def _whole(document: Document) -> list[str]:
+    whole = document["whole"]
+    why = f": {code(whole['why'])}" if whole["why"] and not document["agree"] else ""
+    lines = [f"The whole model on {code(document['candidate']['name'])}: **{word(whole)}**{why}"]
+    for name, shares in whole["ranking"].items():
+        lines.append(f"- {code(name)}: top-1 {percent(shares['top1'])}, top-5 {percent(shares['top5'])} agree")
+    return [lines[0], *([""] if len(lines) > 1 else []), *lines[1:], *_notes(document)]
+
+
+def _notes(document: Document) -> list[str]:
+    return ["", *(f"- {code(note)}" for note in document["notes"])] if document["notes"] else []
+
+
+def _finding(finding: Document, number: str) -> list[str]:
+    share = finding["explains"]
+    lines = [f"## {number}{title(finding, code)}", ""]
+    lines += [f"- explains {percent(share)} of the final error"] if share is not None else []
+    lines += [f"- {line}" for line in sentences(finding, code)]
+    if finding["edge"]:
+        lines += ["", *_edge(finding["edge"])]
+    return [*lines, *(["", *_fenced(said, "text")] if (said := stderr(finding)) else [])]
+
+
+def _edge(edge: Document) -> list[str]:
+    rows = [
+        (way, table_code(t["tensor"]), table_code(t["dtype"]), table_code(shape(t["shape"])))
+        for way, tensors in (("in", edge["inputs"]), ("out", edge["outputs"]))
+        for t in tensors
+    ]
+    return _table(("edge", "tensor", "dtype", "shape"), rows)
+
+
+def _reproduce(document: Document) -> list[str]:
+    cases = [finding["case"] for finding in document["findings"] if finding["case"]]
+    lines = []
+    for case in cases:
+        lines += [
+            f"In the folder {code(case)} (model, inputs, expected outputs; needs only onnxruntime and numpy):",
+            "",
+        ]
+        lines += [*_fenced(["python repro.py"], "sh"), ""]
+    return [*lines, "Found with:", "", *_fenced([document["command"]], "sh")]
+
+
+def _environment(document: Document) -> list[str]:
+    model, environment = document["model"], document["environment"]
+    rows = [("model", f"{table_code(model['file'])}, {count(model['nodes'], 'node')}")]
+    rows.append(("structure sha256", table_code(model["structure_sha256"])))
+    for name in ("candidate", "reference"):
+        one = document[name]
+        parts = [one[key] for key in ("name", "backend", "version", "precision")]
+        parts += [f"{key}={value}" for key, value in one["options"].items()]
+        rows.append((name, " ".join(table_code(part) for part in dict.fromkeys(parts) if part)))
+    rows += [("criterion", table_code(document["criterion"])), ("samples", listed(document["samples"], table_code))]
+    rows += [(name, table_code(str(environment[name]))) for name in ("subcut", "python", "machine", "threads")]
+    rows += [(table_code(name), table_code(version)) for name, version in environment["packages"].items()]
+    return _table(("", ""), rows)
+
+
+def _steps(document: Document) -> list[str]:
+    rows = [
+        (
+            str(step["number"]),
+            table_code(step["kind"]),
+            span(step, table_code) or UNKNOWN,
+            str(step["count"]),
+            error(step["error"]),
+            word(step),
+            seconds(step["seconds"]),
+            table_code(step["changed"]) if step["changed"] else "",
+        )
+        for step in document["steps"]
+    ]
+    what = f"{count(document['trials'], 'trial')}, {document['compiled_nodes']} nodes compiled"
+    heading = ("#", "asked", "region", "nodes", "max_rel", "", "took", "")
+    summary = f"<summary>Steps: {what}, {seconds(document['seconds'])}</summary>"
+    return ["<details>", summary, "", *_table(heading, rows), "", "</details>"]

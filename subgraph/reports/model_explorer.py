@@ -1,0 +1,39 @@
+"""Model Explorer node data: the in-place error by node, to colour Google's graph viewer with.
+
+Load it beside the model: `model-explorer --extensions=model_explorer_onnx`, then "Upload node data". Its keys are node
+names, or tensor names where a node has none; the graph's key is the ONNX graph's own name.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from typing import Any
+
+from subgraph.reports import Document
+
+FILE = "model_explorer.json"
+NOT_FINITE = 1e38  # the viewer takes numbers only; above every error of a float32 tensor that is one
+# Value up to which a node has the colour: a ramp by decades that also reads in grey.
+THRESHOLDS = ((1e-6, "#e8f3ee"), (1e-4, "#f6efcf"), (1e-2, "#f4c98a"), (1.0, "#e58b66"), (NOT_FINITE, "#c2463f"))
+NAMELESS = "<main>"  # what the viewer's ONNX adapter calls a graph without a name
+
+
+def render(document: Document) -> str:
+    """The profile as node data; without a profile nothing is coloured. Names are keys: they stay as they are."""
+    results: dict[str, dict[str, Any]] = {}
+    for row in document["profile"] or ():
+        if row["error"] is None:
+            continue
+        key = row["tensor"] if row["node"] == f"#{row['index']}" else row["node"]
+        value = _value(row["error"])
+        if key not in results or value > results[key]["value"]:  # of several tensors the worst
+            results[key] = {"value": value}
+    colours = [{"value": value, "bgColor": colour} for value, colour in THRESHOLDS]
+    graph = document["model"]["graph"] or NAMELESS
+    return json.dumps({graph: {"results": results, "thresholds": colours}}, indent=1) + "\n"
+
+
+def _value(error: float | str) -> float:
+    value = float(error)
+    return min(value, NOT_FINITE) if math.isfinite(value) else NOT_FINITE

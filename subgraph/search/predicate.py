@@ -1,0 +1,31 @@
+"""FAIL(R): an answer about a region -> what it means for this search.
+
+A region fails only as the whole does (its signature), and only if it explains the whole; one that fails and explains
+nothing is beside the point, as one that agrees. All else is unresolved, and never counted as a pass.
+"""
+
+from __future__ import annotations
+
+from subgraph.search.question import Answer
+from subgraph.verdict import Signature, Status
+
+# The candidate gives nothing that could explain the whole, or be read inside.
+SILENT = frozenset({Signature.CRASH, Signature.REFUSED, Signature.TIMEOUT})
+
+
+def outcome(answer: Answer, signature: Signature | None) -> Status:
+    """What an answer about a region says, when the whole fails with `signature`."""
+    if answer.status is Status.AGREE:
+        return Status.AGREE
+    if answer.signature is None or answer.signature is not signature:
+        return Status.UNRESOLVED
+    if signature in SILENT:
+        return Status.FAIL
+    if answer.status is Status.UNRESOLVED or answer.culprit is None:
+        return Status.UNRESOLVED
+    return Status.FAIL if answer.culprit else Status.AGREE
+
+
+def pointless(answer: Answer) -> bool:
+    """Does it fail, and explain nothing?"""
+    return answer.status is Status.FAIL and answer.signature not in SILENT and answer.culprit is False

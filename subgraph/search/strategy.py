@@ -1,0 +1,179 @@
+"""The whole search, from "does it fail?" to certified regions.
+
+baseline → profile → gallop back from the first wrong item → shrink and certify → confirm in fresh processes → does the
+rest agree? Where the profile shows nothing, overlapped halving takes its place. See the modules for each step.
+
+Insight: a search is a pure function of its answers. It may be ended at any time and run again over the answers kept; it
+takes the same path. That is also how it changes its mind: it starts over.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Collection, Hashable, Sequence
+from dataclasses import dataclass
+
+from subgraph.search import order
+from subgraph.search.baseline import Baseline, baseline
+from subgraph.search.book import Book, Changed, Search, Spent
+from subgraph.search.culprits import hunt
+from subgraph.search.findings import Finding, FindingKind, Findings, Noted, Outcome, Purpose
+from subgraph.search.hunt import Hunt
+from subgraph.search.proof import Belief, measure
+from subgraph.search.question import Items, Question
+from subgraph.verdict import Signature, Status
+
+AGREEING = 7  # runs before a whole that never failed agrees: a fault that shows every second time hides in 1 of 128
+STARTS = 6  # how often a search may change its mind
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What bounds a search.
+
+    Attributes:
+        max_trials, max_time: budgets, in runs and in seconds of `clock`.
+        workers: so many questions are asked at once.
+        within: only these items are suspects.
+        agreeing: so many runs must agree before the whole does.
+        clock: seconds, rising.
+    """
+
+    max_trials: int | None = None
+    max_time: float | None = None
+    workers: int = 1
+    within: Collection[int] | None = None
+    agreeing: int = AGREEING
+    clock: Callable[[], float] = time.monotonic
+
+
+def search(
+    parents: Sequence[Sequence[int]],
+    question: Question,
+    settings: Settings | None = None,
+    *,
+    weights: Sequence[float] | None = None,
+    labels: Sequence[Hashable] | None = None,
+) -> Search[Findings]:
+    """Narrow "the whole disagrees" to certified smallest regions of a DAG.
+
+    Args:
+        parents: what each item 0 … n−1 reads.
+        weights: how likely each item is guilty, in any unit; equal where nothing is known.
+        labels: of what kind each item is; a guilty item makes its kind more likely.
+
+    Yields: a Step per answer. Returns: the Findings. The same answers give the same path.
+
+    Our own time is O((n + edges) · log n) and O(n) for each question. Raises: ValueError: the items have a cycle.
+    """
+    limits = settings or Settings()
+    book = _book(parents, question, limits, weights)
+    base = Baseline(None, 0, 0, False, False, "")
+    state = None
+    spent = ""
+    try:
+        base = yield from baseline(book, limits.agreeing)
+        book.signature = base.signature
+        if base.signature is not None:
+            belief = Belief(base.failed, base.asked)
+            if base.failed < base.asked:
+                yield from measure(book, belief)
+            for _ in range(STARTS):
+                state = _start(book, belief, base.signature, limits.within, labels)
+                try:
+                    yield from _hunted(state, limits.within is not None)
+                    break
+                except Changed as news:
+                    book.notes.append(str(news))
+            else:
+                spent = "answers that go on contradicting each other"
+    except Spent as budget:
+        spent = str(budget)
+    yield from book.flush()
+    return _findings(book, base, state, spent)
+
+
+def _book(
+    parents: Sequence[Sequence[int]], question: Question, limits: Settings, weights: Sequence[float] | None
+) -> Book:
+    places = order.cut_order(parents)
+    at = {item: k for k, item in enumerate(places)}
+    rows = [[at[p] for p in parents[item]] for item in places]
+    prior = [float(weights[item]) for item in places] if weights is not None else [1.0] * len(places)
+    deadline = None if limits.max_time is None else limits.clock() + limits.max_time
+    book = Book(question, places, rows, prior, max(1, limits.workers), limits.max_trials, deadline, limits.clock)
+    book.left, book.more = len(places), len(places).bit_length() + 4
+    return book
+
+
+def _start(
+    book: Book, belief: Belief, signature: Signature, within: Collection[int] | None, labels: Sequence[Hashable] | None
+) -> Hunt:
+    book.signature = signature
+    book.weights = list(book.prior)
+    wanted = None if within is None else set(within)
+    scope = tuple(k for k, item in enumerate(book.order) if wanted is None or item in wanted)
+    kinds = None if labels is None else tuple(labels[item] for item in book.order)
+    return Hunt(book, belief, scope, kinds)
+
+
+def _hunted(state: Hunt, within: bool) -> Search[None]:
+    book = state.book
+    book.suspect = state.scope
+    if not state.scope:
+        return
+    if within:
+        status = yield from book.region(Purpose.TAIL, state.scope)
+        if status is not Status.FAIL:
+            state.complete = status is Status.AGREE
+            return
+    yield from hunt(state)
+
+
+def _findings(book: Book, base: Baseline, state: Hunt | None, spent: str) -> Findings:
+    counts = book.counts
+    if base.signature is None:
+        if spent or not base.agrees:
+            why = f"{spent} used up" if spent else base.why
+            lost = Finding(FindingKind.UNRESOLVED, tuple(range(book.n)), None, why=why)
+            return Findings(Outcome.UNRESOLVED, counts, findings=(lost,), spent=spent)
+        return Findings(Outcome.CLAIMED if base.claimed else Outcome.AGREE, counts)
+    if state and state.claimed:
+        return Findings(Outcome.CLAIMED, counts, book.signature, rate=base.rate)
+    found = list(state.findings) if state else []
+    if spent or not found:
+        why = f"{spent} used up" if spent else "no region of it fails as the whole does"
+        found.append(Finding(FindingKind.UNRESOLVED, book.items(book.suspect), book.signature, why=why))
+    ranked = tuple(sorted(found, key=_rank))
+    named = {k for f in ranked if f.kind is not FindingKind.UNRESOLVED for k in f.items}
+    return Findings(
+        Outcome.DISAGREE,
+        counts,
+        base.signature,
+        ranked,
+        _smallest(book.aside, named),
+        _smallest(book.noted, set()),
+        state.belief.rate if state else base.rate,
+        bool(state and state.probe_sensitive and not state.belief.flaky),
+        bool(state and state.complete),
+        spent,
+        tuple(book.notes),
+    )
+
+
+_KINDS = list(FindingKind)
+
+
+def _rank(finding: Finding) -> tuple[int, float, Items]:
+    known = finding.kind in (FindingKind.CULPRIT, FindingKind.FLAKY)
+    return 0 if known else _KINDS.index(finding.kind), -(finding.explains or 0.0), finding.items
+
+
+def _smallest(seen: dict[Items, Noted], named: set[int]) -> tuple[Noted, ...]:
+    """Those that hold no other one, and nothing that is a finding."""
+    kept: list[Noted] = []
+    for noted in sorted(seen.values(), key=lambda n: (len(n.items), n.items)):
+        inside = set(noted.items)
+        if not inside & named and not any(inside.issuperset(k.items) for k in kept):
+            kept.append(noted)
+    return tuple(kept)

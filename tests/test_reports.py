@@ -1,0 +1,473 @@
+"""Reports: every form of every sample document; no name becomes a tag, a formula, a link or a line of its own."""
+
+from __future__ import annotations
+
+import copy
+import csv
+import io
+import itertools
+import json
+import re
+import xml.etree.ElementTree as ET
+from collections.abc import Iterator
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from fixtures.runs import HOSTILE, NODES, RUNS, hostile
+from subgraph import plugins
+from subgraph.commands.report import read, report
+from subgraph.errors import OutputError, UnknownName, UsageError
+from subgraph.reports import FORMULA, _chart, _layout, cleaned, headline, problem, schema
+from subgraph.reports.html import short
+from subgraph.reports.md import code, table_code
+
+FORMS = plugins.names("reports")
+CONTROL = re.compile("[\x00-\x09\x0b-\x1f\x7f-\x9f\u2028\u202a-\u202e\ufeff\ufffe\uffff]")
+PLAIN = [f"node{i}" for i in range(len(HOSTILE))]
+TREE = tuple[int, list[tuple[int, int]]]
+
+
+def render(form: str, document: dict[str, Any]) -> str:
+    text = plugins.load("reports", form).render(document)
+    assert isinstance(text, str)
+    return text
+
+
+# ---------------------------------------------------------------------------------------------------- contract
+
+
+@pytest.mark.parametrize("name", RUNS)
+@pytest.mark.parametrize("form", FORMS)
+def test_every_form_renders_every_document(form: str, name: str) -> None:
+    document = RUNS[name]()
+    text = render(form, document)
+    assert document == RUNS[name](), "a report changes nothing"
+    assert text == render(form, json.loads(json.dumps(document))), "the same again, also once it was a file"
+    assert text.endswith("\n") and not text.endswith("\n\n")
+    assert not CONTROL.search(text)
+    text.encode()
+
+
+@settings(max_examples=15)
+@given(names=st.lists(st.text(), min_size=1, max_size=6))
+def test_any_names(names: list[str]) -> None:
+    document = hostile(names)
+    for form in FORMS:
+        assert not CONTROL.search(render(form, document))
+    ET.fromstring(render("junit", document))
+    assert tags(render("html", document)) <= tags(render("html", hostile(PLAIN)))
+
+
+def test_every_form_names_a_file_of_its_own() -> None:
+    files = [plugins.load("reports", form).FILE for form in FORMS]
+    assert len(set(files)) == len(files) and all(re.fullmatch(r"\w+\.\w+", file) for file in files)
+    assert {"html", "md", "csv", "junit", "model-explorer", "text"} <= set(FORMS)
+
+
+# ---------------------------------------------------------------------------------------------------- schema
+
+
+@pytest.mark.parametrize("name", RUNS)
+def test_samples_are_of_the_schema(name: str) -> None:
+    assert problem(RUNS[name]()) == ""
+    validator = pytest.importorskip("jsonschema").Draft202012Validator
+    validator.check_schema(schema())
+    validator(schema()).validate(RUNS[name]())
+
+
+def changed(value: Any, change: Any) -> Iterator[Any]:
+    """The document with one place changed, for every place of it."""
+    if isinstance(value, dict):
+        for key in value:
+            yield {k: v for k, v in value.items() if k != key}
+            yield from ({**value, key: one} for one in [change, *changed(value[key], change)])
+    elif isinstance(value, list):
+        for k, one in enumerate(value[:2]):
+            yield from ([*value[:k], other, *value[k + 1 :]] for other in [change, *changed(one, change)])
+
+
+@pytest.mark.parametrize("change", [None, "text", -1.5, True, []])
+@pytest.mark.parametrize("name", ["accumulated", "unresolved", "flaky"])
+def test_what_departs_is_told_as_a_full_validator_tells_it(name: str, change: Any) -> None:
+    valid = pytest.importorskip("jsonschema").Draft202012Validator(schema()).is_valid
+    document = RUNS[name]()
+    document |= {"profile": (document["profile"] or [])[:2], "steps": document["steps"][:1]}
+    for other in itertools.islice(changed(document, change), 0, None, 3):
+        assert (problem(other) == "") == valid(other), problem(other)
+
+
+def test_a_departure_is_named() -> None:
+    document = RUNS["culprit"]()
+    del document["findings"][0]["nodes"]
+    assert problem(document) == "findings[0].nodes: is missing"
+    assert problem({**RUNS["agree"](), "trials": True}) == "trials: must be integer, is bool"
+
+
+# ---------------------------------------------------------------------------------------------------- text
+
+
+def test_text_says_it_as_bisect_does() -> None:
+    lines = render("text", RUNS["culprit"]()).splitlines()
+    assert lines[0].split("      ") == [
+        "smallest failing region: /down/pad/Pad, /down/pool/MaxPool (Pad, MaxPool)",
+        "explains 93 % of the final error",
+    ]
+    assert "max_rel 1.1e-02" in lines[1] and "worst at [0,311,7,4]: 0.8303 for 0.8213; 214 of 200704 values" in lines[1]
+    assert lines[2] == "  certified: without /down/pad/Pad, /down/pool/MaxPool agrees alone"
+    assert lines[3] == "case subcut_out/bisect-npu   report subcut_out/bisect-npu/report.html"
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        (
+            "culprits",
+            ["certified: without it, /down/Add and /layer0/act1/Relu agree", "not certified", "in 90 % of its"],
+        ),
+        ("accumulated", ["the error accumulates", "grows from 1.0e-04 after 1 node to 1.2e-01 after 240", "12 %"]),
+        ("flaky", ["flaky: /head/Flatten (Flatten) fails in 30 % of runs", "failed in 3 of 10 runs"]),
+        ("unresolved", ["unresolved: the budget of 9 trials is spent", "and 7 more", "note: inputs were random"]),
+        ("agree", ["they agree: max_rel 4.0e-07"]),
+        ("nothing", ["nothing was established: no output could be compared"]),
+        ("crash", ["FAIL (crash): killed by signal 6", "| terminate called", "| [31mAborted[0m"]),
+        ("refused", ["FAIL (refused): unsupported: Softmax with axis 1"]),
+    ],
+)
+def test_text_tells_each_outcome(name: str, words: list[str]) -> None:
+    text = render("text", RUNS[name]())
+    assert not [word for word in words if word not in text], text
+
+
+# ---------------------------------------------------------------------------------------------------- HTML
+
+
+class Page(HTMLParser):
+    """Tags with the names of their attributes, attribute values, and the text of each element."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.tags: set[tuple[str, tuple[str, ...]]] = set()
+        self.values: list[tuple[str, str]] = []
+        self.said: list[tuple[str, str]] = []
+        self.tag = ""
+        self.feed(text)
+        self.close()
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tag = tag
+        self.tags.add((tag, tuple(name for name, _ in attrs if name != "title")))  # only a shortened name has one
+        self.values += [(name, value or "") for name, value in attrs]
+
+    def handle_data(self, data: str) -> None:
+        self.said.append((self.tag, data))
+
+
+def tags(text: str) -> set[tuple[str, tuple[str, ...]]]:
+    return Page(text).tags
+
+
+def test_no_tag_and_no_attribute_comes_from_a_name() -> None:
+    page = Page(render("html", RUNS["hostile"]()))
+    assert page.tags <= tags(render("html", hostile(PLAIN)))
+    assert not {name for name, _ in page.values if name.startswith("on") or name in ("href", "src", "style")}
+    assert all("javascript:" not in value for name, value in page.values if name not in ("title", "aria-label"))
+    assert "script" not in {tag for tag, _ in page.tags}
+    assert ("span", "{{ 7 * 7 }}{% for %}") in page.said
+
+
+def test_the_page_needs_nothing_from_elsewhere() -> None:
+    for build in RUNS.values():
+        page = Page(render("html", build()))
+        loads = [value for name, value in page.values if name in ("href", "src", "data", "action", "xlink:href")]
+        assert loads == [] and not {"link", "script", "img", "iframe", "object"} & {tag for tag, _ in page.tags}
+        assert ("content", "default-src 'none'; style-src 'unsafe-inline'") in page.values
+
+
+def test_the_page_begins_with_the_verdict_and_draws_the_region() -> None:
+    page = Page(render("html", RUNS["culprit"]()))
+    said = [text.strip() for tag, text in page.said if text.strip() and tag not in ("title", "style")]
+    assert said[0] == "smallest failing region: /down/pad/Pad, /down/pool/MaxPool (Pad, MaxPool)"
+    boxes = [value for name, value in page.values if name == "class" and value.startswith("box")]
+    assert boxes.count("box inside") == 2 and len(boxes) > 4
+    assert ("text", "MaxPool #5") in page.said and ("text", "/down/pad/Pad") in page.said
+
+
+def test_a_region_too_large_to_draw_is_said() -> None:
+    document = RUNS["culprit"]()
+    around = document["findings"][0]["neighbours"]
+    around["nodes"] = [{"index": i, "label": f"n{i}", "op": "Abs", "inside": True} for i in range(300)]
+    assert "Too large to draw: 300 nodes." in render("html", document)
+
+
+def test_names_are_shortened_in_the_middle() -> None:
+    assert short("/layer1/0/conv/Conv", 40) == "/layer1/0/conv/Conv"
+    assert short("/encoder/layer.11/attention/output/dense/MatMul", 24) == "/encode…put/dense/MatMul"
+    assert len(short("卷" * 90, 24)) <= 13, "such characters are twice as wide"
+
+
+# ---------------------------------------------------------------------------------------------------- drawings
+
+
+@st.composite
+def graphs(draw: st.DrawFn) -> TREE:
+    count = draw(st.integers(1, 12))
+    ends = st.integers(0, count - 1)
+    return count, draw(st.lists(st.tuples(ends, ends), max_size=24, unique=True))
+
+
+@settings(max_examples=60)
+@given(graphs())
+def test_nothing_in_a_drawing_overlaps(graph: TREE) -> None:
+    count, edges = graph
+    widths = {i: 60.0 + 13 * i for i in range(count)}
+    picture = _layout.layered(widths, dict.fromkeys(edges, 70.0))
+    items = [(x, y, widths[i], 44.0) for i, (x, y) in picture.boxes.items()]
+    items += [(x, y, 70.0, 18.0) for x, y in picture.labels.values()]
+    for (x1, y1, w1, h1), (x2, y2, w2, h2) in itertools.combinations(items, 2):
+        assert abs(x1 - x2) >= (w1 + w2) / 2 or abs(y1 - y2) >= (h1 + h2) / 2
+    assert all(w / 2 <= x <= picture.width - w / 2 and h / 2 <= y <= picture.height - h / 2 for x, y, w, h in items)
+    assert set(picture.paths) == {(a, b) for a, b in edges if a < b}
+    for (a, b), path in picture.paths.items():
+        assert path[0][1] > picture.boxes[a][1] and path[-1][1] < picture.boxes[b][1]
+        assert [y for _, y in path] == sorted(y for _, y in path), "edges go down"
+
+
+ERRORS = st.one_of(st.none(), st.floats(min_value=0), st.sampled_from(["inf", "nan"]), st.just(5e-324))
+
+
+@given(st.lists(ERRORS, max_size=20), st.lists(st.lists(st.integers(0, 30), max_size=3), max_size=9))
+def test_a_chart_stays_in_its_frame(errors: list[Any], marks: list[list[int]]) -> None:
+    points = [_chart.Point(k, e, "fail" if k % 2 else "agree", "n") for k, e in enumerate(errors)]
+    chart = _chart.chart(points, marks, {"x": "", "label": ""})
+    places = re.findall(r"[ML]([\d.]+) ([\d.]+)", f"{chart['line']} {chart['dots']}")
+    places += [(p["x"], p["y"]) for p in chart["titled"]]
+    assert all(chart["left"] <= float(x) <= chart["right"] and 0 < float(y) <= chart["bottom"] for x, y in places)
+    assert len(re.findall("[ML]", chart["line"])) == sum(e is not None for e in errors)
+    assert len(chart["marks"]) == sum(bool(m) for m in marks)
+    assert len(chart["levels"]) <= _chart.MOST_LABELS + 1
+
+
+# ---------------------------------------------------------------------------------------------------- Markdown
+
+
+def test_markdown_holds_names_in_code() -> None:
+    """Read by another's parser: what is no code has no link, no picture, no HTML but ours, and names nobody."""
+    from markdown_it import MarkdownIt
+
+    tokens = MarkdownIt("commonmark").enable("table").parse(render("md", RUNS["hostile"]()))
+    inline = [token for block in tokens for token in block.children or ()]
+    assert not {t.type for t in inline} - {
+        "text",
+        "code_inline",
+        "html_inline",
+        "softbreak",
+        "strong_open",
+        "strong_close",
+    }
+    assert {t.content for t in inline if t.type == "html_inline"} <= {"<code>", "</code>"}
+    html = [t.content for t in tokens if t.type == "html_block"]
+    assert len(html) == 2 and html[0].startswith("<details>\n<summary>") and html[1] == "</details>\n"
+    codes = {t.content.strip() for t in inline if t.type == "code_inline"}
+    assert {"```", "@SUM(1+1)*cmd|' /C calc'!A0", "\\|`", "a|b``c`", "{{ 7 * 7 }}{% for %}"} <= codes
+    inside = 0
+    for token in inline:
+        inside += {"<code>": 1, "</code>": -1}.get(token.content, 0) if token.type == "html_inline" else 0
+        assert token.type != "text" or inside or not re.search("@someone|alert|HYPERLINK", token.content), token.content
+    widths = [len(list(row)) for row in table_rows(tokens)]
+    assert set(widths) == {2, 4, 8}, "no name adds a cell"
+
+
+def table_rows(tokens: list[Any]) -> Iterator[list[Any]]:
+    row: list[Any] = []
+    for token in tokens:
+        if token.type == "tr_open":
+            row = []
+        if token.type in ("th_open", "td_open"):
+            row.append(token)
+        if token.type == "tr_close":
+            yield row
+
+
+@pytest.mark.parametrize(
+    ("name", "span", "cell"),
+    [
+        ("conv", "`conv`", "`conv`"),
+        ("a`b", "``a`b``", "``a`b``"),
+        ("`", "`` ` ``", "`` ` ``"),
+        ("a|b", "`a|b`", "<code>a&#124;b</code>"),
+        (" ", "(no name)", "(no name)"),
+    ],
+)
+def test_code_spans(name: str, span: str, cell: str) -> None:
+    assert (code(name), table_code(name)) == (span, cell)
+
+
+def test_markdown_says_how_to_reproduce() -> None:
+    text = render("md", RUNS["culprit"]())
+    parts = [
+        "## How to reproduce",
+        "`subcut_out/bisect-npu`",
+        "```sh\npython repro.py\n```",
+        "<details>",
+        "| onnxruntime",
+    ]
+    assert not [part for part in parts if part.replace("| onnxruntime", "`onnxruntime`") not in text]
+    assert text.startswith("# subcut: `resnet.onnx`: smallest failing region: `/down/pad/Pad`, `/down/pool/MaxPool`")
+
+
+# ---------------------------------------------------------------------------------------------------- other forms
+
+
+@pytest.mark.parametrize("name", RUNS)
+def test_csv_is_a_table_without_formulas(name: str) -> None:
+    document = RUNS[name]()
+    rows = list(csv.DictReader(io.StringIO(render("csv", document), newline="")))
+    kinds = [row["row"] for row in rows]
+    assert [kinds.count(k) for k in ("step", "finding", "alone")] == [
+        len(document[key]) for key in ("steps", "findings", "alone")
+    ]
+    assert all(None not in row and not cell.startswith(FORMULA) for row in rows for cell in row.values())
+
+
+def test_csv_has_the_numbers() -> None:
+    rows = list(csv.DictReader(io.StringIO(render("csv", RUNS["culprit"]()), newline="")))
+    assert (rows[4]["number"], rows[4]["first"], rows[4]["count"], rows[4]["error"]) == (
+        "5",
+        NODES[4].label,
+        "2",
+        "0.011",
+    )
+    assert (rows[-1]["kind"], rows[-1]["explains"], rows[-1]["certified"]) == ("culprit", "0.93", "True")
+
+
+@pytest.mark.parametrize(
+    ("name", "tests", "failures", "errors", "skipped"),
+    [
+        ("culprit", 2, 2, 0, 0),
+        ("culprits", 5, 4, 0, 1),
+        ("unresolved", 2, 1, 1, 0),
+        ("agree", 1, 0, 0, 0),
+        ("nothing", 1, 0, 1, 0),
+    ],
+)
+def test_junit_counts(name: str, tests: int, failures: int, errors: int, skipped: int) -> None:
+    text = render("junit", RUNS[name]())
+    suite = ET.fromstring(text.encode())[0]
+    assert text.startswith('<?xml version="1.0" encoding="UTF-8"?>\n')
+    wanted = {"tests": tests, "failures": failures, "errors": errors, "skipped": skipped}
+    assert {key: int(suite.attrib[key]) for key in wanted} == wanted
+    found = {
+        "tests": "testcase",
+        "failures": "testcase/failure",
+        "errors": "testcase/error",
+        "skipped": "testcase/skipped",
+    }
+    assert {key: len(suite.findall(path)) for key, path in found.items()} == wanted
+
+
+def test_junit_has_names_as_they_are() -> None:
+    suite = ET.fromstring(render("junit", RUNS["hostile"]()))[0]
+    names = " ".join(case.attrib["name"] for case in suite.iter("testcase"))
+    assert '=HYPERLINK("http://example.org";"x")' in names
+    assert {element.tag for element in suite.iter()} <= set(
+        "testsuite properties property testcase failure error skipped system-out system-err".split()
+    )
+
+
+def test_model_explorer_has_the_profile() -> None:
+    document = RUNS["culprits"]()
+    graph = json.loads(render("model-explorer", document))["main_graph"]
+    results, values = graph["results"], [t["value"] for t in graph["thresholds"]]
+    assert set(results) == {node.label for node in NODES} and values == sorted(values)
+    assert results[NODES[9].label] == {"value": 0.02}
+    assert results[NODES[13].label] == results[NODES[15].label] == {"value": values[-1]}, "what is not finite"
+
+
+def test_model_explorer_goes_by_tensor_where_a_node_has_no_name() -> None:
+    document = RUNS["agree"]()
+    document["profile"] = [{"index": 3, "node": "#3", "op": "Abs", "tensor": "t3", "error": 0.5, "status": "agree"}]
+    document["profile"].append({**document["profile"][0], "node": "many", "tensor": "a"})
+    document["profile"].append({**document["profile"][0], "node": "many", "tensor": "b", "error": 0.7})
+    document["profile"].append({**document["profile"][0], "node": "no value", "error": None})
+    document["model"]["graph"] = ""
+    results = json.loads(render("model-explorer", document))["<main>"]["results"]
+    assert results == {"t3": {"value": 0.5}, "many": {"value": 0.7}}
+
+
+# ---------------------------------------------------------------------------------------------------- command
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Path:
+    path = tmp_path / "run.json"
+    path.write_text(json.dumps(RUNS["culprit"]()), encoding="utf-8")
+    return path
+
+
+def test_the_text_is_shown(run: Path) -> None:
+    done = report(str(run))
+    assert (done.text + "\n", done.exit_code) == (render("text", RUNS["culprit"]()), 0)
+    assert report(str(run), "csv", "-").text.startswith("row,number,kind")
+    assert sorted(p.name for p in run.parent.iterdir()) == ["run.json"]
+
+
+def test_files_are_written(run: Path, tmp_path: Path) -> None:
+    done = report(str(run), "html, md,html,model-explorer", str(tmp_path / "new" / "folder"))
+    names = ["report.html", "report.md", "model_explorer.json"]
+    assert done.document["files"] == [str(tmp_path / "new" / "folder" / name) for name in names]
+    assert sorted(p.name for p in (tmp_path / "new" / "folder").iterdir()) == sorted(names)
+    page = (tmp_path / "new" / "folder" / "report.html").read_text(encoding="utf-8")
+    assert page == render("html", RUNS["culprit"]())
+    report(str(run), "junit")
+    assert (run.parent / "junit.xml").is_file(), "beside the run, where no folder is named"
+
+
+def test_a_form_of_ones_own(run: Path, tmp_path: Path) -> None:
+    (tmp_path / "my-form.py").write_text('"""Mine."""\n\n\ndef render(document):\n    return "mine\\n"\n')
+    report(str(run), str(tmp_path / "my-form.py"), str(tmp_path))
+    assert (tmp_path / "report_my_form.txt").read_text(encoding="utf-8") == "mine\n"
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("{", "is no JSON"),
+        ("[1]", "is no bisection's result: its schema is none"),
+        ('{"schema": "subcut.compare/1"}', "its schema is subcut.compare/1"),
+        ('{"schema": "subcut.bisect/1"}', "is not whole: exit_code: is missing"),
+        ('{"schema": NaN}', "NaN is not JSON"),
+        ("[" * 100_000, "is no JSON"),
+        ("\udcff", "is no JSON"),
+    ],
+)
+def test_a_broken_document_is_told(tmp_path: Path, text: str, words: str) -> None:
+    path = tmp_path / "run.json"
+    path.write_bytes(text.encode(errors="surrogateescape"))
+    with pytest.raises(UsageError, match=re.escape(words)):
+        read(path)
+
+
+def test_wrong_words_are_told(run: Path, tmp_path: Path) -> None:
+    with pytest.raises(UnknownName, match="no report 'htm'"):
+        report(str(run), "md,htm")
+    with pytest.raises(UsageError, match="no form named"):
+        report(str(run), " ,")
+    with pytest.raises(UsageError, match="several forms"):
+        report(str(run), "md,csv", "-")
+    with pytest.raises(UsageError, match="cannot read"):
+        report(str(tmp_path / "none.json"))
+    (tmp_path / "file").write_text("")
+    with pytest.raises(OutputError, match="cannot write"):
+        report(str(run), "md", str(tmp_path / "file"))
+
+
+def test_a_document_is_cleaned_and_not_changed() -> None:
+    document = copy.deepcopy(RUNS["hostile"]())
+    cleaned(document)
+    assert document == RUNS["hostile"]()
+    assert headline(cleaned(document)).isprintable()

@@ -1,0 +1,300 @@
+"""The search as a whole: what peers get wrong, budgets, hints, many at once, odd graphs and odd candidates."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+
+import pytest
+
+from fixtures.scenarios import Candidate, Fault, Parents, Run, Scenario, chain, mark, run
+from subgraph.search import Answer, Ask, FindingKind, Findings, Kind, Outcome, Purpose, Settings, search
+from subgraph.verdict import Signature, Status
+
+
+def faulty(parents: Parents, *faults: set[int], share: float = 1.0, profile: str = "vanishes") -> Scenario:
+    """A scenario by hand."""
+    return Scenario("by hand", 0, parents, tuple(Fault(frozenset(f), share) for f in faults), profile)
+
+
+def found(done: Run) -> list[tuple[int, ...]]:
+    return sorted(f.items for f in done.findings.findings if f.kind is FindingKind.CULPRIT and f.certified)
+
+
+def ended(parents: Parents, question: Tweaked | Samples) -> Findings:
+    going = search(parents, question)
+    while True:
+        try:
+            next(going)
+        except StopIteration as end:
+            return end.value  # type: ignore[no-any-return]
+
+
+@dataclass
+class Tweaked:
+    """A candidate some of whose answers are changed."""
+
+    scenario: Scenario
+    tweak: Callable[[Ask, Answer], Answer]
+    pools: bool = False
+
+    def ask(self, asks: Sequence[Ask]) -> list[Answer]:
+        """One answer per ask."""
+        return [self.tweak(a, b) for a, b in zip(asks, Candidate(self.scenario).ask(asks), strict=True)]
+
+
+@dataclass
+class Samples:
+    """Two inputs: a region fails if it does on one of them."""
+
+    samples: tuple[Scenario, ...]
+    pools: bool = False
+    asked: list[Ask] = field(default_factory=list)
+
+    def ask(self, asks: Sequence[Ask]) -> list[Answer]:
+        """The worse of both."""
+        both = [Candidate(s).ask(asks) for s in self.samples]
+        return [max(answers, key=lambda a: a.status is Status.FAIL) for answers in zip(*both, strict=True)]
+
+
+# ------------------------------------------------------------------------------------------ what peers get wrong
+
+
+def test_a_model_that_does_not_fail_agrees() -> None:
+    done = run(faulty(chain(100)))
+    assert done.findings.outcome is Outcome.AGREE and not done.findings.findings
+    assert {a.kind for a in done.candidate.asked} == {Kind.WHOLE}
+
+
+def test_two_branches_that_join_the_true_minimum_is_three_items() -> None:
+    r"""37 items, of which the last ones of both branches and the join are guilty together.
+
+    0 ─┬─ 1 … 17 ──┬─ 35 ─ 36
+       └─ 18 … 34 ─┘
+    """
+    parents = (*chain(18), (0,), *(((i - 1),) for i in range(19, 35)), (17, 34), (35,))
+    for profile in ("shows", "vanishes", "refused"):
+        assert found(run(faulty(parents, {17, 34, 35}, profile=profile))) == [(17, 34, 35)]
+
+
+@pytest.mark.parametrize("item", [0, 1, 36])
+@pytest.mark.parametrize("profile", ["shows", "vanishes", "everywhere"])
+def test_the_first_item_is_the_culprit(item: int, profile: str) -> None:
+    assert found(run(faulty(chain(37), {item}, profile=profile))) == [(item,)]
+
+
+@pytest.mark.parametrize("profile", ["shows", "vanishes"])
+def test_both_of_two_culprits(profile: str) -> None:
+    done = run(faulty(chain(64), {5}, {40, 41}, share=0.6, profile=profile))
+    assert found(done) == [(5,), (40, 41)] and done.findings.complete
+
+
+def test_culprits_of_the_first_half_are_not_lost() -> None:
+    assert found(run(faulty(chain(32), {1}, {3, 4}, {9}, {30}, share=0.4))) == [(1,), (3, 4), (9,), (30,)]
+
+
+def test_culprits_of_several_samples() -> None:
+    samples = (faulty(chain(32), {7}, profile="shows"), faulty(chain(32), {20, 21}, profile="shows"))
+    findings = ended(chain(32), Samples(samples))
+    assert sorted(f.items for f in findings.findings) == [(7,), (20, 21)]
+
+
+def test_it_fails_only_as_a_whole() -> None:
+    """Said with the whole as its region, after some questions, not after one per item and more."""
+    done = run(faulty(chain(200), set(range(200))))
+    (finding,) = done.findings.findings
+    assert finding.items == tuple(range(200)) and finding.certified
+    assert "as a whole" in finding.why
+    assert done.findings.counts.total() < 120
+
+
+# --------------------------------------------------------------------------------------------------- odd answers
+
+
+def test_agreement_within_the_claimed_precision() -> None:
+    def claims(ask: Ask, answer: Answer) -> Answer:
+        return replace(answer, claimed=True) if ask.kind is Kind.WHOLE else answer
+
+    findings = ended(chain(9), Tweaked(faulty(chain(9)), claims))
+    assert findings.outcome is Outcome.CLAIMED
+
+    def everywhere(ask: Ask, answer: Answer) -> Answer:
+        return Answer(Status.AGREE) if ask.kind is Kind.CLAIMED else answer
+
+    slope = tuple(1 / 64 for _ in range(64))
+    low = Scenario("low precision", 0, chain(64), profile="everywhere", slope=slope, limit=0.9)
+    assert ended(chain(64), Tweaked(low, everywhere)).outcome is Outcome.CLAIMED
+
+
+def test_what_explains_nothing_stands_aside() -> None:
+    s = replace(faulty(chain(40), {20}, profile="shows"), false=frozenset({19, 21}), alone=3)
+    done = run(replace(s, faults=(Fault(frozenset({20, 21})),)))
+    assert found(done) == [(20, 21)] and not done.findings.aside  # 21 alone is a part of the finding
+    lone = run(replace(s, profile="vanishes", faults=(Fault(frozenset({20, 22})),)))
+    assert found(lone) == [(20, 22)]
+    assert all(noted.share == 0.01 for noted in lone.findings.aside)
+
+
+def test_an_unexplained_failure_is_unresolved_never_a_pass() -> None:
+    """Where it cannot be told whether a region explains the whole, nothing is called a culprit."""
+
+    def unknown(ask: Ask, answer: Answer) -> Answer:
+        small = ask.kind is Kind.ISOLATED and len(ask.items) < 30 and answer.status is Status.FAIL
+        return replace(answer, culprit=None) if small else answer
+
+    findings = ended(chain(64), Tweaked(faulty(chain(64), {11}), unknown))
+    assert findings.noted
+    for finding in findings.findings:
+        assert not finding.certified and 11 in finding.items and finding.items != (11,)
+
+
+def test_nothing_compared_is_unresolved() -> None:
+    def nothing(ask: Ask, answer: Answer) -> Answer:
+        return Answer(Status.UNRESOLVED, why="nothing was compared") if ask.kind is Kind.ISOLATED else answer
+
+    findings = ended(chain(30), Tweaked(faulty(chain(30), {11}), nothing))
+    assert [f.kind for f in findings.findings] == [FindingKind.UNRESOLVED]
+
+
+def test_a_whole_of_which_nothing_can_be_compared_does_not_agree() -> None:
+    def nothing(ask: Ask, answer: Answer) -> Answer:
+        return Answer(Status.UNRESOLVED, why="every output is empty")
+
+    findings = ended(chain(3), Tweaked(faulty(chain(3)), nothing))
+    assert findings.outcome is Outcome.UNRESOLVED
+    assert findings.findings[0].why == "every output is empty"
+
+
+def test_a_worker_that_went_wrong_is_found_out() -> None:
+    """In used processes item 3 fails, in fresh ones it does not: only the true culprit is named."""
+
+    def used(ask: Ask, answer: Answer) -> Answer:
+        bad = ask.kind is Kind.ISOLATED and not ask.fresh and 3 in ask.items
+        return Answer(Status.FAIL, Signature.MISMATCH, share=1.0, culprit=True) if bad else answer
+
+    findings = ended(chain(50), Tweaked(faulty(chain(50), {33}), used))
+    assert [(f.items, f.kind) for f in findings.findings] == [((33,), FindingKind.CULPRIT)]
+    assert findings.notes
+
+
+def test_a_flaky_culprit_has_its_rate() -> None:
+    done = run(replace(faulty(chain(40), {12}), rate=0.6, seed=4))
+    (finding,) = done.findings.findings
+    assert finding.kind is FindingKind.FLAKY and finding.items == (12,)
+    assert 0.2 <= finding.reproduces < 1 and 0.2 <= done.findings.rate < 1
+
+
+def test_a_profile_that_heals_is_said() -> None:
+    assert run(faulty(chain(40), {12})).findings.probe_sensitive
+    assert not run(faulty(chain(40), {12}, profile="shows")).findings.probe_sensitive
+
+
+def test_accumulation_names_the_largest_contributors_and_the_growth() -> None:
+    slope = [1.0] * 100
+    slope[30] = 12.0
+    s = Scenario("sum", 0, chain(100), profile="everywhere", slope=tuple(x / sum(slope) for x in slope), limit=0.8)
+    (finding,) = run(s).findings.findings
+    assert finding.kind is FindingKind.ACCUMULATED
+    assert 30 in finding.contributors[0][0] and len(finding.contributors[0][0]) < 4
+    sizes, errors = zip(*finding.growth, strict=True)
+    assert sizes[-1] == 100 and list(errors) == sorted(errors)
+
+
+def test_a_neighbour_that_is_refused_alone_is_asked_in_company() -> None:
+    s = replace(faulty(chain(30), {14, 15}), lone=frozenset({14}))
+    done = run(s)
+    assert found(done) == [(14, 15)]
+
+
+def test_pieces_by_share() -> None:
+    s = Scenario("two", 0, chain(50), (Fault(frozenset({4}), 0.4), Fault(frozenset({30}), 0.9)), "vanishes")
+    findings = run(s).findings.findings
+    assert [f.items for f in findings] == [(30,), (4,)]
+    assert [f.explains for f in findings] == [0.9, 0.4]
+
+
+# ------------------------------------------------------------------------------------------------------- settings
+
+
+def test_a_budget_ends_it_with_the_smallest_region_in_doubt() -> None:
+    done = run(faulty(chain(500), {123}), Settings(max_trials=8))
+    (finding,) = done.findings.findings
+    assert finding.kind is FindingKind.UNRESOLVED and 123 in finding.items and len(finding.items) < 200
+    assert done.findings.counts.total() == 8 and done.findings.spent == "8 trials"
+
+
+def test_time_ends_it() -> None:
+    ticks = iter(range(1000))
+    done = run(faulty(chain(500), {123}), Settings(max_time=6.0, clock=lambda: float(next(ticks))))
+    assert done.findings.spent and done.findings.findings[0].kind is FindingKind.UNRESOLVED
+
+
+def test_no_answer_at_all_within_the_budget() -> None:
+    done = run(faulty(chain(5), {1}), Settings(max_trials=0))
+    assert done.findings.outcome is Outcome.UNRESOLVED and not done.candidate.asked
+
+
+def test_within() -> None:
+    s = faulty(chain(60), {5}, {40}, share=0.5)
+    done = run(s, Settings(within=range(30, 60)))
+    assert found(done) == [(40,)]
+    assert all(set(a.items) <= set(range(30, 60)) for a in done.candidate.asked if a.kind is Kind.ISOLATED)
+    assert run(s, Settings(within=range(41, 60))).findings.findings[0].kind is FindingKind.UNRESOLVED
+
+
+def test_a_prior_that_is_right_saves_runs_one_that_is_wrong_misleads_nobody() -> None:
+    s = faulty(chain(256), {77})
+    plain = run(s).findings.counts.total()
+    right = run(s, weights=[1000.0 if i == 77 else 1.0 for i in range(256)])
+    wrong = run(s, weights=[0.0 if i == 77 else 1.0 for i in range(256)])
+    assert found(right) == found(wrong) == [(77,)]
+    assert right.findings.counts.total() < plain
+
+
+def test_a_guilty_kind_is_suspected_again() -> None:
+    guilty = [i for i in range(256) if i % 37 == 5]
+    s = faulty(chain(256), *({i} for i in guilty), share=0.3)
+    totals = []
+    for labels in (None, ["Tanh" if i in guilty else "Add" for i in range(256)]):
+        candidate = Candidate(s)
+        going = search(s.parents, candidate, labels=labels)
+        steps = list(going)
+        totals.append(len(steps))
+    assert totals[1] < totals[0]
+
+
+def test_steps_say_what_is_left() -> None:
+    done = run(faulty(chain(256), {100}))
+    halving = [step for step in done.steps if step.purpose is Purpose.HALVE]
+    assert [step.left for step in halving] == [128, 64, 32, 16, 8, 4, 2, 1]
+    assert [step.more for step in halving] == [8, 7, 6, 5, 4, 3, 2, 1]
+
+
+# --------------------------------------------------------------------------------------------------------- graphs
+
+
+def test_one_item() -> None:
+    assert found(run(faulty(chain(1), {0}, profile="shows"))) == [(0,)]
+
+
+def test_no_item() -> None:
+    assert run(faulty(())).findings.outcome is Outcome.AGREE
+
+
+def test_items_may_come_in_any_order() -> None:
+    parents = ((1,), (2,), (3,), ())
+    s = replace(faulty(chain(4), {2}), profile="refused")
+    assert [f.items for f in ended(parents, Tweaked(s, lambda _, answer: answer)).findings] == [(2,)]
+
+
+def test_a_cycle_is_an_error() -> None:
+    with pytest.raises(ValueError, match="depend on each other"):
+        next(search(((1,), (0,)), Candidate(faulty(chain(2)))))
+
+
+def test_marks_are_not_blind() -> None:
+    """The judge of the laws tells a wrong finding from a right one."""
+    done = run(faulty(chain(9), {3}))
+    assert mark(faulty(chain(9), {3}), done.findings) == "right"
+    assert mark(faulty(chain(9), {4}), done.findings) == "wrong"
+    assert mark(faulty(chain(9), {3}, {5}), done.findings) == "wrong"

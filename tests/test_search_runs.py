@@ -1,0 +1,119 @@
+"""How good a search is: runs beside the lower bound, compiled items, rounds with several workers, our own time.
+
+A bound: log2 of the number of hypotheses, one run that shows that the whole fails, one that shows that the answer does,
+and a pass for each item that cannot be dropped. With a profile: that run, and the tail's, in place of the log2.
+"""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Callable
+from math import ceil, log
+
+import pytest
+
+from fixtures.scenarios import Candidate, Fault, Scenario, blocks, chain, connected, mark, run
+from subgraph.search import Purpose, Settings, search
+from subgraph.search.findings import CERTAINTY
+
+N = 256
+LOOKS = (Purpose.PROFILE, Purpose.TAIL)
+
+
+def at(place: int, length: int, profile: str, n: int = N) -> Scenario:
+    """A chain with one fault of so many consecutive items."""
+    return Scenario("at", place, chain(n), (Fault(frozenset(range(place, place + length))),), profile)
+
+
+@pytest.mark.parametrize(
+    ("length", "profile", "most", "without"),
+    [
+        (1, "shows", 4, 2),
+        (2, "shows", 6, 4),
+        (3, "shows", 9, 7),
+        (1, "vanishes", 12, 10),
+        (2, "vanishes", 14, 12),
+        (3, "vanishes", 17, 15),
+        (12, "shows", 28, 26),
+        (12, "vanishes", 31, 29),
+    ],
+)
+def test_runs_at_every_position(length: int, profile: str, most: int, without: int) -> None:
+    """The whole's second run and confirmations apart; `without`: the profile's and the tail's runs as well."""
+    for place in range(N - length + 1):
+        s = at(place, length, profile)
+        counts = run(s).findings.counts
+        assert counts.total(*CERTAINTY) <= most, place
+        assert counts.total(*CERTAINTY, *LOOKS) <= without, place
+        assert counts.items(*CERTAINTY, *LOOKS) <= 2.5 * N or length > 3, place
+
+
+def test_no_run_more_than_the_bound_for_one_item() -> None:
+    """8 halvings, the whole, the item: nothing is left to gain."""
+    for n in (2, 3, 16, 100, 1000):
+        for place in {0, 1, n // 3, n - 1}:
+            counts = run(at(place, 1, "vanishes", n)).findings.counts
+            assert counts.total(*CERTAINTY, *LOOKS) <= ceil(log(n, 2)) + 2
+
+
+@pytest.mark.parametrize("workers", [1, 2, 3, 7])
+def test_rounds_with_several_workers(workers: int) -> None:
+    """log_{w+1} N rounds of halving; the whole, profile, item, confirmation and tail take one each."""
+    for place in range(0, N, 7):
+        done = run(at(place, 1, "vanishes"), Settings(workers=workers))
+        assert mark(done.candidate.scenario, done.findings) == "right"
+        assert done.findings.counts.rounds <= ceil(log(N, workers + 1)) + 6
+        assert max(done.candidate.batches) <= workers
+
+
+def test_culprits_hidden_behind_each_other_cost_three_runs_each() -> None:
+    """Tail, profile of the rest, the item."""
+    s = Scenario("four", 0, chain(N), tuple(Fault(frozenset({i}), 0.5) for i in (10, 90, 91, 200)), "shows")
+    assert run(s).findings.counts.total(*CERTAINTY) == 1 + 4 * 3
+
+
+def test_slow_starters_are_asked_less_often() -> None:
+    four = tuple(Fault(frozenset({i}), 0.5) for i in (10, 90, 91, 200))
+    runs = {}
+    for pools in (False, True):
+        s = Scenario("slow", 0, chain(N), four, "vanishes", pools=pools, start=60.0, each=0.1)
+        done = run(s)
+        assert mark(s, done.findings) == "right"
+        runs[pools] = done.findings.counts.total()
+    assert runs[True] <= runs[False] / 2
+
+
+def own_seconds(s: Scenario) -> float:
+    """What a search takes, without its question."""
+    candidate = Candidate(s)
+    outside = 0.0
+    answer = candidate.ask
+
+    def ask(asks: list[object]) -> object:
+        nonlocal outside
+        begin = time.process_time()
+        found = answer(asks)  # type: ignore[arg-type]
+        outside += time.process_time() - begin
+        return found
+
+    candidate.ask = ask  # type: ignore[method-assign, assignment]
+    begin = time.process_time()
+    for _ in search(s.parents, candidate):
+        pass
+    return time.process_time() - begin - outside
+
+
+@pytest.mark.parametrize("make", [lambda n: chain(n), lambda n: blocks(random.Random(3), n)], ids=["chain", "blocks"])
+@pytest.mark.parametrize("profile", ["shows", "vanishes"])
+def test_our_own_time_grows_no_faster_than_the_items(
+    make: Callable[[int], tuple[tuple[int, ...], ...]], profile: str
+) -> None:
+    seconds = {}
+    for n in (1_000, 50_000):
+        parents = make(n)
+        rng = random.Random(n)
+        faults = tuple(Fault(connected(rng, parents, k), 0.4) for k in (1, 2, 3))
+        seconds[n] = own_seconds(Scenario("large", 0, parents, faults, profile))
+    assert seconds[50_000] < 10
+    assert seconds[50_000] <= 50 * 4 * max(seconds[1_000], 0.02)
