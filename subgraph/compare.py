@@ -192,6 +192,7 @@ def _worst(verdict: Verdict, name: str) -> Judgement | None:
 
 
 def ranking(trials: Trials, answer: Answer) -> dict[str, dict[str, float]]:
+    """Top-1 and top-5 agreement by output of the model that looks like class scores, the worst over all samples."""
     from pathlib import Path
 
     found: dict[str, dict[str, float]] = {}

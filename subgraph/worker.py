@@ -38,6 +38,8 @@ SCANS = 20  # looks for processes that were started while others were being kill
 MARK = "SUBCUT_WORKER"  # in the environment of the child and of all that it starts, whatever session they move to
 SCRATCH = "SUBCUT_SCRATCH"  # in the environment: a folder for the child's temporary files, removed with the child
 
+DOES = {"load": "load the model", "run": "run the model", "drop": "drop a model", "about": "say what the backend is"}
+
 
 class Worker:
     """One child process that loads models on one backend and runs them.
@@ -113,7 +115,7 @@ class Worker:
         """
         with self._asking:
             if self._ended or self._owes:
-                raise WorkerDied(f"the process that should {do} the model was stopped before", process=_how([]))
+                raise WorkerDied(f"the process that should {DOES[do]} was stopped before", process=_how([]))
             self._listen()
             self._said.clear()
             self._unsent = json.dumps({"do": do, **what}).encode() + b"\n"
@@ -254,7 +256,7 @@ class Worker:
     def _death(self, do: str, signature: str, how: str, name: str | None, code: int | None) -> WorkerDied:
         words = self.last_words()
         last = f": {' | '.join(words[-3:])}" if words else ""
-        what = f"the process that should {do} the model {how}{last}"
+        what = f"the process that should {DOES[do]} {how}{last}"
         hint = "the runtime itself crashed" if name else ""
         return WorkerDied(what, hint, signature=signature, process=_how(words, name, code))
 

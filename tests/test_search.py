@@ -263,6 +263,13 @@ def test_a_guilty_kind_is_suspected_again() -> None:
     assert totals[1] < totals[0]
 
 
+def test_a_steady_candidate_is_confirmed_once() -> None:
+    s = faulty(chain(40), {12, 13}, profile="shows")
+    counts = {steady: run(s, Settings(steady=steady)).findings.counts.runs for steady in (False, True)}
+    assert (counts[False][Purpose.CONFIRM], counts[True][Purpose.CONFIRM]) == (7, 1)
+    assert run(faulty(chain(40)), Settings(steady=True)).findings.counts.total() == 2
+
+
 def test_steps_say_what_is_left() -> None:
     done = run(faulty(chain(256), {100}))
     halving = [step for step in done.steps if step.purpose is Purpose.HALVE]

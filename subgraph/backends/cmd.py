@@ -170,7 +170,7 @@ def _failure(step: str, command: str, code: int) -> SubcutError:
     """What an exit code means; `subprocess` gives -n for signal n."""
     what = f"{step} command {command} ended with exit code {code}"
     if code == CANNOT_TEST:
-        return Refused(f"cannot be tested, says the {what}")
+        return Refused(f"cannot be tested: the {what}")
     if code in NOT_RUNNABLE:
         return BackendError(f"the {what}: not executable, or not found", "run it by hand to see why")
     if code == LOST:

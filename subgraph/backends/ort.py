@@ -191,10 +191,11 @@ def _plain(e: Exception) -> str:
 
 def _refusal(e: Exception, is_reference: bool) -> Refused:
     text = _plain(e)
-    way_out = ["`--no-capture` cuts without running the model"] if is_reference else []
+    way_out = ["`subcut cut --no-capture` cuts without running the model"] if is_reference else []
     hints = way_out
     if "is not a registered function/op" in text:
-        hints = [": ".join(["an op that onnxruntime does not know", *way_out])]
+        library = "--custom-ops LIB loads a library that has it"
+        hints = [": ".join(["an op that onnxruntime does not know", "; ".join([library, *way_out])])]
     elif re.search(r"max supported IR version|opset \d+ is under development", text, re.IGNORECASE):
         hints = [", or ".join([f"newer than this onnxruntime ({version()}): pip install -U onnxruntime", *way_out])]
     who = f"the reference (onnxruntime {version()})" if is_reference else f"onnxruntime {version()}"

@@ -145,7 +145,9 @@ def text(document: dict[str, Any]) -> str:
 def _candidate(document: dict[str, Any]) -> str:
     c = document["candidate"]
     version = f" {c['version']}" if c["version"] else ""
-    return f"candidate    {clean(c['name'])}   {clean(Path(c['backend']).name)}{version}   {c['precision']}"
+    backend = clean(Path(c["backend"]).name)
+    shown = f"{backend}{version}" if backend != clean(Path(c["name"]).name) or version else ""
+    return "   ".join(filter(None, (f"candidate    {clean(c['name'])}", shown, c["precision"])))
 
 
 def _whole(document: dict[str, Any]) -> list[str]:

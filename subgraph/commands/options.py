@@ -235,6 +235,8 @@ def candidate(
     named = settings.get("candidate", spec)
     found = _with_library(candidates.parse(named or "ort", settings), *_library(settings, custom_ops))
     seconds = number("--timeout", settings.get("timeout", timeout))
+    if seconds == 0:
+        raise UsageError("--timeout 0: nothing runs in no time", "leave it out for 600 seconds")
     limit = settings.get("memory_limit", memory_limit)
     found = replace(
         found,
@@ -282,7 +284,7 @@ def number(option: str, text: str | float | None) -> float | None:
     except ValueError:
         value = -1.0
     if not 0 <= value < float("inf"):
-        raise UsageError(f"{option} {text}: expected a number")
+        raise UsageError(f"{option} {text}: expected a number, zero or more")
     return value
 
 

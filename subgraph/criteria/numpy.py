@@ -42,7 +42,7 @@ def rule(words: str) -> Rule:
         error, limit = float(pair.difference[place]), float(allowed[place])
         return fail(
             f"{int(beyond.sum())} of {pair.compared} elements beyond {how}; "
-            f"the worst by {shown(error, limit)} > {limit:.1e}"
+            f"the worst is off by {error:.1e}, where {limit:.1e} is allowed"
         )
 
     return ask

@@ -18,9 +18,10 @@ from subgraph.search.shrink import Smallest
 from subgraph.verdict import Status
 
 # A fault of rate p that failed k times in a row and then passed r times, which is how a region comes out one item too
-# large: p^k (1−p)^r, at most 0.9 % for k = 4, r = 3 and 0.6 % for k = 8, r = 2, whatever p. Further runs: (items up
+# large: p^k (1−p)^r, at most 0.4 % for k = 6, r = 3 and 0.7 % for k = 8, r = 2, whatever p. Further runs: (items up
 # to, of the region, of each neighbour); two of the whole, one of the region and of each neighbour were made before.
-AGAIN = ((1, 1, 0), (4, 1, 2), (1 << 62, 5, 1))
+AGAIN = ((1, 1, 0), (4, 3, 2), (1 << 62, 5, 1))
+STEADY = (1, 0)  # where the candidate is known to give the same each time
 NEIGHBOURS = 16  # whose passes are asked again, at most
 DOUBTS = 2  # regions around it that agreed and are asked again
 TRIED = 7  # fresh runs without one failure: the first one was the worker's fault
@@ -31,11 +32,13 @@ MEASURED, MORE = 8, 30  # runs of a region of a flaky candidate; where it seems 
 class Belief:
     """Attributes:
     failed, asked: how often the whole failed, of so many runs. flaky: it does not always fail, or a region did not.
+    steady: the user says that the candidate gives the same each time.
     """
 
     failed: int = 1
     asked: int = 1
     flaky: bool = False
+    steady: bool = False
 
     @property
     def rate(self) -> float:
@@ -54,6 +57,7 @@ def proof(book: Book, belief: Belief, found: Smallest) -> Search[Finding | None]
     if belief.flaky:
         return (yield from _measured(book, belief, found))
     own, others = next((own, others) for most, own, others in AGAIN if len(found.items) <= most)
+    own, others = STEADY if belief.steady else (own, others)
     again = yield from book.again(Purpose.CONFIRM, [found.items], range(1, 1 + own))
     if Status.AGREE in again:
         yield from contradicted(book, belief, found.items)

@@ -14,7 +14,7 @@ from collections.abc import Callable, Collection, Hashable, Sequence
 from dataclasses import dataclass
 
 from subgraph.search import order
-from subgraph.search.baseline import Baseline, baseline
+from subgraph.search.baseline import RUNS, Baseline, baseline
 from subgraph.search.book import Book, Changed, Search, Spent
 from subgraph.search.culprits import hunt
 from subgraph.search.findings import Finding, FindingKind, Findings, Noted, Outcome, Purpose
@@ -36,6 +36,7 @@ class Settings:
         workers: so many questions are asked at once.
         within: only these items are suspects.
         agreeing: so many runs must agree before the whole does.
+        steady: the candidate gives the same each time: two runs of the whole and one confirmation are enough.
         clock: seconds, rising.
     """
 
@@ -44,6 +45,7 @@ class Settings:
     workers: int = 1
     within: Collection[int] | None = None
     agreeing: int = AGREEING
+    steady: bool = False
     clock: Callable[[], float] = time.monotonic
 
 
@@ -72,10 +74,10 @@ def search(
     state = None
     spent = ""
     try:
-        base = yield from baseline(book, limits.agreeing)
+        base = yield from baseline(book, RUNS if limits.steady else limits.agreeing)
         book.signature = base.signature
         if base.signature is not None:
-            belief = Belief(base.failed, base.asked)
+            belief = Belief(base.failed, base.asked, steady=limits.steady)
             if base.failed < base.asked:
                 yield from measure(book, belief)
             for _ in range(STARTS):
