@@ -7,7 +7,7 @@ counts, and no single atol fits all tensors of a network.
 
 from __future__ import annotations
 
-from subgraph.criteria import Rule, Ruling, Subject, agree, fail, number, settled, shown
+from subgraph.criteria import Rule, Ruling, Subject, agree, fail, number, settled
 from subgraph.errors import UsageError
 from subgraph.measure import Pair
 from subgraph.text import clean
