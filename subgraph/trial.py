@@ -331,7 +331,8 @@ class Trials:
             if name not in answer.tensors[k]:
                 yield missing(name, answer.others[k], label)
                 continue
-            given = load(answer.tensors[k][name], Path("/"))
+            # just written: its pages are in memory, and mapping them copies nothing
+            given = load(answer.tensors[k][name], Path("/"), mapped=not answer.stored)
             begin = time.perf_counter()
             right = load(known[name], Path("/"))
             noise, alone = self._noise_of(region, k)
