@@ -224,11 +224,11 @@ class Server:
         Raises:
             Refused: the backend does not accept the model. BackendError: it cannot be used at all.
         """
-        self.models.pop(request["key"], None)
         build = getattr(self.module, "load", None)
         if not callable(build):
             raise BackendError(f"{self.backend} has no function load(model, options)", "see subgraph/backends")
         begin = time.perf_counter()
+        self.models.pop(request["key"], None)  # taking a model apart is the backend's work, too
         try:
             try:
                 model = build(Path(request["model"]), request["options"])

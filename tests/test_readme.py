@@ -65,7 +65,7 @@ def _run(command: str, folder: Path) -> str:
         check=False,
         timeout=120,
     )
-    assert done.returncode == (1 if "compare" in rest else 0), done.stdout
+    assert done.returncode == (1 if {"compare", "bisect"} & set(rest) else 0), done.stdout
     return done.stdout.strip()
 
 
@@ -122,7 +122,18 @@ def test_commands_and_options_in_the_readme_exist(folder: Path) -> None:
         command: subprocess.run(
             [str(BIN / "subcut"), command, "--help"], capture_output=True, text=True, check=True, timeout=60
         ).stdout
-        for command in ("cut", "compare", "dump", "export", "inspect", "backends", "doctor")
+        for command in (
+            "cut",
+            "bisect",
+            "compare",
+            "dump",
+            "export",
+            "inspect",
+            "report",
+            "replay",
+            "backends",
+            "doctor",
+        )
     }
     everything = "".join(pages.values()) + _run("subcut --help", folder)
     for command in re.findall(r"^subcut (\w+) ", README, re.MULTILINE):
