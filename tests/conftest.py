@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -15,6 +16,9 @@ from subgraph.capture import Reference
 
 hypothesis.settings.register_profile("busy", deadline=None)  # two workers and their runtimes share the cores
 hypothesis.settings.load_profile("busy")
+
+# A shell that starts tests in the background has them ignore Ctrl-C, and all that they start; some send it.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture(scope="session")

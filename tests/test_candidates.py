@@ -362,6 +362,7 @@ def test_an_edit_of_a_commands_script_is_seen(here: Path) -> None:
     assert len(runs(here)) == 2 * TRIALS
 
 
+@pytest.mark.slow
 def test_what_needs_a_run_and_what_does_not(here: Path) -> None:
     words = doubted(here, run="found = {n: v + np.float32(0.01) for n, v in found.items()}")
     asked = [

@@ -142,6 +142,7 @@ def kill_all_along(here: Path, moments: int, mark: dict[str, str]) -> list[str]:
     return left
 
 
+@pytest.mark.slow
 def test_kill_9_leaves_the_old_result_or_the_new_one(here: Path, mark: dict[str, str]) -> None:
     left = kill_all_along(here, 24, mark)
     assert {"nothing", "old"} <= set(left)

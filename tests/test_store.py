@@ -715,6 +715,7 @@ print(hits)
 """
 
 
+@pytest.mark.slow
 def test_processes_share_a_store(root: Path, said: list[str]) -> None:
     """Both put, get and evict the same keys; what one got it can read."""
     hits = [int(finish(run)) for run in [start(HAMMER, root, seed, 60) for seed in range(2)]]

@@ -454,6 +454,7 @@ def opened() -> int:
     return len(list(Path("/proc/self/fd").iterdir()))
 
 
+@pytest.mark.slow
 def test_fifty_workers_leave_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """No descriptor, no thread, no folder: whatever ended them."""
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "temporary"))
