@@ -192,6 +192,7 @@ def run(program: str, folder: Path) -> str:
     return done.stdout
 
 
+@pytest.mark.slow
 def test_every_module_can_be_imported_alone(tmp_path: Path) -> None:
     """Each by a fresh interpreter: no module needs another one to have been imported before."""
     names = [f"subgraph.{m}" if m != "subgraph" else m for m in MODULES]

@@ -95,6 +95,7 @@ def test_one_node_wherever_it_is(guilty: int, here: Path) -> None:
     assert (one["nodes"], one["certified"], one["signature"]) == ([f"n{guilty}"], True, "mismatch")
 
 
+@pytest.mark.slow
 def test_two_nodes_that_go_wrong_only_together(here: Path) -> None:
     (one,) = found(bisect(here, "--json", nodes="n7+n9"))["findings"]
     assert one["nodes"] == ["n7", "n8", "n9"] or set(one["nodes"]) == {"n7", "n9"}
@@ -143,6 +144,7 @@ def test_a_candidate_that_gives_nothing_is_followed_too(load: str, signature: st
     assert (one["nodes"], one["signature"], done.code) == (["n13"], signature, 1)
 
 
+@pytest.mark.slow
 def test_a_hang_is_followed(here: Path) -> None:
     line(here / "m.onnx", NAMES[:4])
     words = odd(here, run="time.sleep(60 if 'n2' in names else 0)")
@@ -166,6 +168,7 @@ def test_the_sample_that_fails_counts(here: Path) -> None:
 # ------------------------------------------------------------------------------------------------ bounds, and going on
 
 
+@pytest.mark.slow
 def test_only_between_two_nodes(here: Path) -> None:
     (one,) = found(bisect(here, "--json", "--within", "n2..n10", nodes="n7"))["findings"]
     assert one["nodes"] == ["n7"]
@@ -173,6 +176,7 @@ def test_only_between_two_nodes(here: Path) -> None:
     assert all(f["kind"] == "unresolved" for f in found(done)["findings"])
 
 
+@pytest.mark.slow
 def test_a_budget_ends_it_and_the_same_command_with_more_goes_on(here: Path) -> None:
     (here / "log").mkdir()
     document = found(bisect(here, "--json", "--max-trials", "3", nodes="n7", log=str(here / "log")))
@@ -185,6 +189,7 @@ def test_a_budget_ends_it_and_the_same_command_with_more_goes_on(here: Path) -> 
     assert lines.count("run") <= document["trials"] and len(lines) > before
 
 
+@pytest.mark.slow
 def test_killed_at_ten_moments_it_goes_on_and_repeats_no_finished_trial(here: Path) -> None:
     slow = odd(here, run=f"{WRONG}; time.sleep(0.05)")
     words = [str(SUBCUT), "bisect", "m.onnx", "-i", "x.npy", *slow, *QUICK, "--json"]
@@ -224,6 +229,7 @@ def test_the_same_command_runs_nothing_again(here: Path) -> None:
     assert (here / "log" / "log").read_text() == log
 
 
+@pytest.mark.slow
 def test_what_stands_in_the_way_is_told_before_the_search(here: Path) -> None:
     done = bisect(here, nodes="n7")
     place = here / re.findall(r"report (\S+)/report.html", done.out)[0]
@@ -276,6 +282,7 @@ def test_a_case_is_run_again(here: Path) -> None:
     assert "is no case" in subcut("replay", here, "-c", "ort", cwd=here).err
 
 
+@pytest.mark.slow
 def test_reports_of_a_run(here: Path) -> None:
     bisect(here, nodes="n7")
     (run,) = (here / "subcut_out").glob("bisect-*/run.json")

@@ -163,6 +163,7 @@ def test_too_much_memory(here: Path, mark: dict[str, str]) -> None:
     assert re.search(r"^in place: FAIL \(crash\)   .* was stopped at \d+ MiB, above 400$", done.out, re.MULTILINE), done
 
 
+@pytest.mark.slow
 def test_megabytes_of_words_change_nothing(here: Path, mark: dict[str, str]) -> None:
     words = doubted(here, run="print('x' * (8 << 20)); os.write(2, b'y\\n' * (1 << 20))")
     done = compare(*words, "--json", cwd=here, env=mark)
@@ -207,6 +208,7 @@ def test_more_outputs_than_asked_for_do_no_harm(here: Path) -> None:
     assert done.code == 0, done
 
 
+@pytest.mark.slow
 def test_a_hundred_outputs(here: Path) -> None:
     names = [f"y{i}" for i in range(100)]
     nodes = [helper.make_node("Neg", ["x"], [name], name=f"n{name}") for name in names]
@@ -338,6 +340,7 @@ def test_ctrl_c_with_json_is_one_document(here: Path, mark: dict[str, str]) -> N
 # ------------------------------------------------------------------------------------------------ what is kept
 
 
+@pytest.mark.slow
 def test_an_edit_of_the_candidate_is_seen(here: Path) -> None:
     words = doubted(here)
     first = compare(*words, cwd=here)
@@ -383,6 +386,7 @@ def test_what_needs_a_run_and_what_does_not(here: Path) -> None:
         assert (done.code, len(runs(here))) == (code, expected), (options, done)
 
 
+@pytest.mark.slow
 def test_two_at_once_share_one_store(here: Path, mark: dict[str, str]) -> None:
     words = doubted(here, run="time.sleep(0.05)")
     both = [start(*words, cwd=here, env=mark) for _ in range(2)]

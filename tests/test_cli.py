@@ -739,6 +739,7 @@ def test_tab_finds_the_model_as_the_command_does(here: Path, tmp_path: Path) -> 
     assert tab("subcut -s po", tmp_path) == []
 
 
+@pytest.mark.slow
 def test_tab_and_names_that_bash_splits_or_acts_on(tmp_path: Path) -> None:
     chain(tmp_path / "odd.onnx", [*ODD, "layer:0", "layer:1@a", "it's", "équipe"])
     assert answers(["subcut", "-s", "two"], 2, tmp_path) == ["two\\ words"]

@@ -165,6 +165,7 @@ def test_only_some(at: tuple[str, ...], tensors: list[str], here: Path) -> None:
     assert not done.document["stopped"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("jobs", ["1", "3"])
 def test_stop_at_the_first(jobs: str, here: Path) -> None:
     done = compare(*doubted(add="b:9+d:9"), "--fail-fast", "--jobs", jobs, "--json", cwd=here)
@@ -481,6 +482,7 @@ def test_bfloat16(here: Path) -> None:
     assert statuses(compare(*words, "--json", cwd=here)) == {"h": GOOD, "y": GOOD}
 
 
+@pytest.mark.slow
 def test_external_weights(here: Path) -> None:
     text = "g (float[2,64] x) => (float[2,64] y) { [a] p = Relu(x) [b] q = MatMul(p, w) [c] y = Tanh(q) }"
     made = written.model(text, w=np.random.default_rng(0).standard_normal((64, 64), np.float32))
@@ -499,6 +501,7 @@ def test_external_weights(here: Path) -> None:
     assert len([line for line in again if line.endswith("run")]) == 4  # all but the node above the weight
 
 
+@pytest.mark.slow
 def test_many_nodes_are_not_many_lines(here: Path) -> None:
     chain(here / "m.onnx", [f"n{i}" for i in range(60)])
     done = compare(cwd=here)
@@ -541,6 +544,7 @@ def timeless(value: Any) -> Any:
     return [timeless(v) for v in value] if isinstance(value, list) else value
 
 
+@pytest.mark.slow
 def test_limits_of_the_file_and_such_that_were_typed(here: Path) -> None:
     (here / "slow.py").write_text("import time\ndef load(model, options):\n    time.sleep(600)\n")
     (here / "subcut.toml").write_text('timeout = 0.2\nmemory_limit = "8G"\n')

@@ -193,6 +193,7 @@ def bounded() -> Iterator[None]:
     assert (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) * 1024 < GROWTH
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("bounded")
 @pytest.mark.parametrize("large", [False, True], ids=["small", "large"])
 @pytest.mark.parametrize("name", VICTIMS)

@@ -309,6 +309,7 @@ def test_a_model_read_without_its_weights_gives_the_same_cut(question: Question,
         assert comparable(large.to_model()) == comparable(small.to_model()) == want
 
 
+@pytest.mark.slow
 @law(60)
 @given(question=questions())
 def test_a_capture_with_weights_on_disk_gives_the_same_files(question: Question, reference: Reference) -> None:

@@ -218,6 +218,7 @@ def test_ctrl_c_with_json_is_one_document(here: Path, tmp_path: Path, mark: dict
     assert done.document["error"]["kind"] == "Interrupted"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("group", [False, True])
 def test_ctrl_c_at_many_moments(group: bool, here: Path, mark: dict[str, str]) -> None:
     """Before Python has read our code it ends in its own way: mostly by the signal, which a shell calls 130 too."""
@@ -262,6 +263,7 @@ def small_disk(tmp_path: Path) -> Iterator[Callable[[str], Path]]:
         subprocess.run(["umount", path], check=True)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("words", [EDGE, (*EDGE, "--no-capture"), ("dump", "--all"), ("export", "case")])
 def test_a_full_disk(
     words: tuple[str, ...], here: Path, small_disk: Callable[[str], Path], mark: dict[str, str]
@@ -331,6 +333,7 @@ def test_a_read_only_folder(here: Path, tmp_path: Path) -> None:
 # ------------------------------------------------------------------------------------------------ two at once
 
 
+@pytest.mark.slow
 def test_runs_at_once_do_not_mix(here: Path, mark: dict[str, str]) -> None:
     wholes = [expected(here, "--seed", str(seed)) for seed in range(5)]
     assert len({whole["outputs/res2a.npy"] for whole in wholes}) == 5
@@ -342,6 +345,7 @@ def test_runs_at_once_do_not_mix(here: Path, mark: dict[str, str]) -> None:
         assert [p.name for p in (here / "subcut_out").iterdir()] == ["pool1__res2a_relu"]
 
 
+@pytest.mark.slow
 def test_without_force_the_first_result_stays(here: Path, mark: dict[str, str]) -> None:
     """Runs that find nothing at the start may all end well; whoever starts later is refused."""
     wholes = [expected(here, "--seed", str(seed)) for seed in range(3)]
@@ -350,6 +354,7 @@ def test_without_force_the_first_result_stays(here: Path, mark: dict[str, str]) 
     assert told(here / PLACE) in wholes
 
 
+@pytest.mark.slow
 def test_the_same_at_once_succeeds(here: Path, mark: dict[str, str]) -> None:
     whole = expected(here)
     for _ in range(2):

@@ -53,6 +53,7 @@ def test_every_form_renders_every_document(form: str, name: str) -> None:
     text.encode()
 
 
+@pytest.mark.slow
 @settings(max_examples=15)
 @given(names=st.lists(st.text(), min_size=1, max_size=6))
 def test_any_names(names: list[str]) -> None:

@@ -749,6 +749,7 @@ while True:
 """
 
 
+@pytest.mark.slow
 def test_a_kill_leaves_whole_entries_and_a_room_to_sweep(root: Path, said: list[str]) -> None:
     seen: set[str] = set()
     left = 0
