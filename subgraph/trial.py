@@ -253,11 +253,15 @@ class Trials:
         return of_region(self.graph, region, records, Path("/"), freeze=self.freeze)
 
     def _ask(self, region: Region, records: Feeds, repetition: int, fresh: bool) -> Answer:
-        """One cut, all samples of its group: from the store, or run and stored."""
-        key = self.key(region, records, repetition)
-        entry = self.store.get(key)
-        if entry is not None:
-            return from_entry(entry)
+        """One cut, all samples of its group: from the store, or run and stored.
+
+        What a fresh process gave serves both who ask for one and who do not; what a used one gave only the latter.
+        """
+        for kept_fresh in (True,) if fresh else (False, True):
+            entry = self.store.get(self.key(region, records, repetition, fresh=kept_fresh))
+            if entry is not None:
+                return from_entry(entry)
+        key = self.key(region, records, repetition, fresh=fresh)
         return self._stored(key, lambda room: self._run(region, records, room, fresh))
 
     def _stored(self, key: str, run: Callable[[Path], dict[str, Any]]) -> Answer:
@@ -270,10 +274,10 @@ class Trials:
             document = run(room)
         return replace(from_entry(self.store.put(key, document, room)), stored=False)
 
-    def key(self, region: Region, records: Feeds, repetition: int = 0) -> str:
-        """What an answer depends on: the region and what enters it, the candidate with its limits and version, and the
-        repetition."""
-        return digest("trial/1", self._key(region, records), self._candidate, repetition)
+    def key(self, region: Region, records: Feeds, repetition: int = 0, *, fresh: bool = False) -> str:
+        """What an answer depends on: the region and what enters it, the candidate with its limits and version, the
+        repetition, and whether the process had run anything before."""
+        return digest("trial/1", self._key(region, records), self._candidate, repetition, fresh)
 
     def _key(self, region: Region, records: Feeds) -> str:
         """The model's structure and the region's weights, its edge, the values fed and frozen."""
