@@ -1,15 +1,37 @@
-"""subcut: cut an ONNX model between two nodes, with the real tensors that cross the edges.
+"""subcut: cut an ONNX model between two nodes, with the real tensors that cross the edges; find the piece that fails.
 
 >>> import subgraph
 >>> g = subgraph.load("resnet50.onnx")                                                           # doctest: +SKIP
 >>> c = subgraph.cut(g, start="pool1", end="res2a_relu")                                         # doctest: +SKIP
 >>> t = subgraph.capture(g, [*c.inputs, *c.outputs])[0]                                          # doctest: +SKIP
 >>> c.save("piece.onnx")                                                                         # doctest: +SKIP
+>>> for step in (running := subgraph.bisect(g, "ort", ["x.npy"])): print(step.outcome)           # doctest: +SKIP
+>>> running.document["findings"]                                                                 # doctest: +SKIP
 """
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
 
 from subgraph.capture import capture
 from subgraph.cut import cut
 from subgraph.graph import load
 
+if TYPE_CHECKING:
+    from subgraph.bisection import bisect
+    from subgraph.comparison import compare
+
 __version__ = "0.1.0"
-__all__ = ["__version__", "capture", "cut", "load"]
+__all__ = ["__version__", "bisect", "capture", "compare", "cut", "load"]
+
+LATER = {"bisect": "bisection", "compare": "comparison"}  # half of the package: imported when they are asked for
+
+
+if not TYPE_CHECKING:
+
+    def __getattr__(name: str) -> Any:
+        if name not in LATER:
+            raise AttributeError(f"module 'subgraph' has no attribute {name!r}")
+        from importlib import import_module
+
+        return getattr(import_module(f"subgraph.{LATER[name]}"), name)

@@ -18,10 +18,10 @@ from typing import Any
 from subgraph import case, extract, plugins
 from subgraph import folder as folders
 from subgraph import region as regions
-from subgraph.bisect import World
 from subgraph.case import Case, Place
 from subgraph.errors import SubcutError
 from subgraph.inputs import Feeding
+from subgraph.suspects import World
 
 log = logging.getLogger("subcut")
 

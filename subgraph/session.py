@@ -55,3 +55,19 @@ def trials(graph: Graph, setup: Setup, reference: Reference, workers: Workers) -
         store = stack.enter_context(Store(output / STORE if setup.stored else scratch / STORE))
         values = Values(graph, reference, samples, scratch / "values")
         yield Trials(graph, setup.candidate, workers, reference, values, store, rule, scratch, setup.freeze)
+
+
+@contextmanager
+def opened(graph: Graph, setup: Setup, reference: Candidate) -> Iterator[Trials]:
+    """The same with processes of its own; `reference` is what is right, `ort` being plain onnxruntime.
+
+    Raises: as `trials`.
+    """
+    plain = reference.backend == "ort" and not reference.options
+    given = (
+        Reference()
+        if plain
+        else Reference(reference.backend, reference.options, timeout=reference.timeout, memory=reference.memory)
+    )
+    with given as running, Workers(setup.candidate) as workers, trials(graph, setup, running, workers) as asked:
+        yield asked

@@ -9,13 +9,13 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from subgraph.bisect import World
 from subgraph.case import source_of, versions
-from subgraph.compare import ranking
+from subgraph.comparison import ranking
 from subgraph.measure import Pair
 from subgraph.region import Region
 from subgraph.search import Finding, FindingKind, Findings, Noted, Outcome, Purpose, Step
 from subgraph.search.question import Kind
+from subgraph.suspects import World
 from subgraph.tensors import load
 from subgraph.text import count
 from subgraph.verdict import Judgement, Status, Verdict

@@ -66,7 +66,7 @@ def compare(
 
     Exit code 0: all agree; 1: something disagrees; 5: nothing could be established.
     """
-    from subgraph import compare as job
+    from subgraph import comparison as job
     from subgraph.judge import criterion as rule_of
     from subgraph.session import Setup, trials
     from subgraph.workers import Workers
@@ -92,7 +92,7 @@ def compare(
         if not setup.feeding.inputs:
             log.info("inputs: random values, seed %d; real ones show more (-i FILE)", setup.feeding.seed)
         with trials(graph, setup, running, workers) as asked:
-            found = job.compare(asked, at or (), jobs=number, fail_fast=fail_fast)
+            found = job.compared(asked, at or (), jobs=number, fail_fast=fail_fast)
             document = job.document(asked, found, rule)
     if csv_file:
         table = as_csv(document)

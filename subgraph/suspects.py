@@ -144,7 +144,7 @@ def world(trials: Trials, jobs: int = 1) -> World:
     return World(trials, tuple(i for i in suspects if i not in graph.random_nodes), jobs)
 
 
-def bisect(asked: World, settings: Settings | None = None, weights: Sequence[float] | None = None) -> Search[Findings]:
+def narrow(asked: World, settings: Settings | None = None, weights: Sequence[float] | None = None) -> Search[Findings]:
     """Yields a Step per answer; returns the Findings, whose items are places in `asked.nodes`.
 
     Raises:

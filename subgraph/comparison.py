@@ -10,17 +10,22 @@ from __future__ import annotations
 import fnmatch
 import logging
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
+from subgraph import candidate as candidates
 from subgraph import region as regions
 from subgraph.answer import Answer
+from subgraph.candidate import Candidate
 from subgraph.errors import NoRegion, UsageError
 from subgraph.graph import Graph
+from subgraph.inputs import Feeding
 from subgraph.ranking import agreement
 from subgraph.region import Region
+from subgraph.session import Setup, opened
 from subgraph.tensors import load
 from subgraph.trial import Trials
 from subgraph.verdict import Judgement, Status, Verdict, gravity
@@ -81,7 +86,7 @@ class Comparison:
         return 0 if self.whole.status is Status.AGREE else 5
 
 
-def compare(trials: Trials, at: Sequence[str] = (), *, jobs: int = 1, fail_fast: bool = False) -> Comparison:
+def compared(trials: Trials, at: Sequence[str] = (), *, jobs: int = 1, fail_fast: bool = False) -> Comparison:
     """Compare tensors: all that carry values, or those that `at` names (tensors, nodes, or globs of both).
 
     `fail_fast`: stop at the first tensor that is wrong, in topological order. `jobs`: nodes that are run alone at once.
@@ -104,6 +109,39 @@ def compare(trials: Trials, at: Sequence[str] = (), *, jobs: int = 1, fail_fast:
         if fail_fast and any(r.failing for r in rows):
             break
     return Comparison(whole, in_place, ranking(trials, answer), tuple(rows), len(rows) < len(names))
+
+
+def compare(
+    graph: Graph,
+    candidate: str | Candidate = "ort",
+    inputs: Sequence[str] = (),
+    *,
+    at: Sequence[str] = (),
+    seed: int = 0,
+    shapes: Mapping[str, Sequence[int]] | None = None,
+    criterion: str = "noise",
+    reference: str | Candidate = "ort",
+    jobs: int = 1,
+    fail_fast: bool = False,
+    freeze: bool = True,
+    output: str | Path = "subcut_out",
+) -> Comparison:
+    """Compare the tensors of a model on a candidate with the reference's, in place and alone.
+
+    `candidate`, `reference`: a SPEC as after `-c`, or a `candidate.Candidate` with limits of its own. `inputs`: words
+    as after `-i`. `at`: tensors, nodes, or globs of both; none: all. Answers are kept in `output`.
+
+    >>> found = compare(load("model.onnx"), "ort", ["x.npy"])                                    # doctest: +SKIP
+    >>> found.first_bad.tensor, found.first_bad.in_place.errors["max_rel"]                       # doctest: +SKIP
+    ('/pool/MaxPool_output_0', 0.99)
+
+    Raises: as `compared`; UnknownName, UsageError: a SPEC means nothing.
+    """
+    doubted = candidates.parse(candidate) if isinstance(candidate, str) else candidate
+    right = candidates.parse(reference) if isinstance(reference, str) else reference
+    setup = Setup(doubted, Feeding(tuple(map(str, inputs)), shapes or {}, seed), Path(output), criterion, freeze)
+    with opened(graph, setup, right) as trials:
+        return compared(trials, at, jobs=jobs, fail_fast=fail_fast)
 
 
 def _chosen(trials: Trials, at: Sequence[str]) -> list[str]:
@@ -193,8 +231,6 @@ def _worst(verdict: Verdict, name: str) -> Judgement | None:
 
 def ranking(trials: Trials, answer: Answer) -> dict[str, dict[str, float]]:
     """Top-1 and top-5 agreement by output of the model that looks like class scores, the worst over all samples."""
-    from pathlib import Path
-
     found: dict[str, dict[str, float]] = {}
     for known, given in zip(trials.values.records, answer.tensors, strict=False):
         for name in trials.graph.outputs:
