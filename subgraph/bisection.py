@@ -126,8 +126,7 @@ class Bisection:
 
     def nodes(self, step: Step) -> list[str]:
         """The nodes that a step asked about; none where it was the whole model."""
-        asked = self._world
-        return [asked.trials.graph.label(asked.nodes[k]) for k in step.items]
+        return [self._world.label(k) for k in step.items]
 
     @property
     def suspects(self) -> int:

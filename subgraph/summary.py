@@ -85,7 +85,7 @@ def document(
         "steps": [_step(asked, s) for s in steps],
         "findings": [_finding(asked, f, steps) for f in found.findings],
         "alone": [_noted(asked, n) for n in found.aside],
-        "notes": [*notes, *_notes(found)],
+        "notes": [*notes, *_notes(asked, found)],
         "report": None,
         "environment": _environment(asked),
     }
@@ -108,8 +108,8 @@ def _environment(asked: World) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _notes(found: Findings) -> list[str]:
-    notes = list(found.notes)
+def _notes(asked: World, found: Findings) -> list[str]:
+    notes = [text + ", ".join(asked.label(k) for k in items) for text, items in found.notes]
     if found.probe_sensitive:
         notes.append("reading inner tensors makes the fault vanish: the candidate behaves otherwise when probed")
     if found.spent:
@@ -195,17 +195,23 @@ def _finding(asked: World, finding: Finding, steps: Sequence[Step]) -> dict[str,
         "neighbours": _neighbours(asked, nodes) if region else None,
         "nearest": _nearest(asked, finding, steps),
         "verdict": verdict.to_json() if verdict else None,
-        "why": finding.why,
+        "why": _why(asked, finding),
     }
     out |= _differences(asked, region, worst)
     if finding.growth:
         out["growth"] = [{"nodes": n, "error": _number(e)} for n, e in finding.growth]
         out["contributors"] = [_contributor(asked, items, share) for items, share in finding.contributors]
     if finding.kind is FindingKind.FLAKY:
-        out["rate"] = finding.reproduces
+        out |= {"rate": finding.reproduces, "runs": dict(zip(("failed", "of"), finding.runs, strict=True))}
     if finding.kind is FindingKind.UNRESOLVED:
         out["reason"] = finding.why
     return out
+
+
+def _why(asked: World, finding: Finding) -> str:
+    if not finding.doubtful:
+        return finding.why
+    return "not certified: could not be asked without " + ", ".join(asked.label(k) for k in finding.doubtful[:SHOWN])
 
 
 def _alone(finding: Finding, steps: Sequence[Step]) -> Verdict | None:

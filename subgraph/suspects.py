@@ -60,6 +60,10 @@ class World:
         with ThreadPoolExecutor(self.jobs) as executor:
             return list(executor.map(self._answer, asks))
 
+    def label(self, item: int) -> str:
+        """An item as a user would name it."""
+        return self.trials.graph.label(self.nodes[item])
+
     def region(self, items: Sequence[int]) -> Region:
         """The region of some items.
 

@@ -76,7 +76,7 @@ def test_without_any_words(here: Path) -> None:
     done = subcut("compare", cwd=here)
     assert done.code == 0
     assert re.sub(r"[\d.]+ ms", "…", done.out).replace(onnx_version(), "…") == (
-        "candidate    ort   ort …   fp32\n"
+        "candidate    ort   …   fp32\n"
         "whole model  agree   out: all 3 elements equal\n"
         "             built in …, ran in …\n"
         "    node  op    tensor  in place       alone\n"

@@ -134,6 +134,7 @@ def test_text_says_it_as_bisect_does() -> None:
         ("flaky", ["flaky: /head/Flatten (Flatten) fails in 30 % of runs", "failed in 3 of 10 runs"]),
         ("unresolved", ["unresolved: the budget of 9 trials is spent", "and 7 more", "note: inputs were random"]),
         ("agree", ["they agree: max_rel 4.0e-07"]),
+        ("claimed", ["agrees within float16 rounding: max_rel 4.0e-07"]),
         ("nothing", ["nothing was established: no output could be compared"]),
         ("crash", ["FAIL (crash): killed by signal 6", "| terminate called", "| [31mAborted[0m"]),
         ("refused", ["FAIL (refused): unsupported: Softmax with axis 1"]),

@@ -144,10 +144,10 @@ def text(document: dict[str, Any]) -> str:
 
 def _candidate(document: dict[str, Any]) -> str:
     c = document["candidate"]
-    version = f" {c['version']}" if c["version"] else ""
-    backend = clean(Path(c["backend"]).name)
-    shown = f"{backend}{version}" if backend != clean(Path(c["name"]).name) or version else ""
-    return "   ".join(filter(None, (f"candidate    {clean(c['name'])}", shown, c["precision"])))
+    backend = Path(c["backend"]).name
+    known = Path(c["name"]).name == backend
+    shown = " ".join(filter(None, ("" if known else backend, c["version"])))
+    return "   ".join(clean(part) for part in (f"candidate    {c['name']}", shown, c["precision"]) if part)
 
 
 def _whole(document: dict[str, Any]) -> list[str]:

@@ -114,11 +114,18 @@ def title(finding: Document, quoted: Quoted = str) -> str:
     return f"{sure}: {region(finding, quoted)}"
 
 
+def runtime(one: Document) -> list[str]:
+    """Name, backend, version and precision of a candidate or reference; nothing twice."""
+    return [part for part in dict.fromkeys(one[key] for key in ("name", "backend", "version", "precision")) if part]
+
+
 def headline(document: Document, quoted: Quoted = str) -> str:
     """The whole document in one line."""
     findings, why = document["findings"], document["whole"]["why"]
     if document["agree"]:
-        return f"they agree{f': {quoted(why)}' if why else ''}"
+        claimed = document["outcome"] == "claimed"
+        said = f"agrees within {document['candidate']['precision']} rounding" if claimed else "they agree"
+        return f"{said}{f': {quoted(why)}' if why else ''}"
     if not findings:
         return f"nothing was established{f': {quoted(why)}' if why else ''}"
     more = len(findings) - 1
@@ -150,7 +157,7 @@ def sentences(finding: Document, quoted: Quoted = str) -> list[str]:
         lines.append(f"failed in {finding['runs']['failed']} of {count(finding['runs']['of'], 'run')}")
     elif finding["reproduces"] is not None and finding["reproduces"] < 1:
         lines.append(f"reproduces in {percent(finding['reproduces'])} of its runs")
-    return [*lines, *_certificate(finding, quoted)]
+    return [*lines, *_certificate(finding, quoted), *_reservations(finding, quoted)]
 
 
 def _alone(finding: Document, quoted: Quoted) -> str:
@@ -172,6 +179,11 @@ def _certificate(finding: Document, quoted: Quoted) -> list[str]:
     sure = "certified" if finding["certified"] else "nearest"
     verb = "agrees alone" if len(near["nodes"]) == 1 else "agree alone"
     return [f"{sure}: without {without}, {_and(near['nodes'], quoted)} {verb}"]
+
+
+def _reservations(finding: Document, quoted: Quoted) -> list[str]:
+    """What a culprit's proof lacks."""
+    return [quoted(finding["why"])] if finding["kind"] in ("culprit", "flaky") and finding.get("why") else []
 
 
 def _growing(finding: Document, quoted: Quoted) -> list[str]:

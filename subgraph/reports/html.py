@@ -20,6 +20,7 @@ from subgraph.reports import (
     headline,
     percent,
     region,
+    runtime,
     seconds,
     sentences,
     shape,
@@ -55,7 +56,7 @@ def _environment() -> Environment:
     from jinja2 import Environment, StrictUndefined
 
     environment = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
-    words = (count, error, percent, region, seconds, shape, short, word)
+    words = (count, error, percent, region, runtime, seconds, shape, short, word)
     environment.filters.update({f.__name__: f for f in words})
     return environment
 

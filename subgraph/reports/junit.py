@@ -5,7 +5,7 @@ from __future__ import annotations
 import xml.etree.ElementTree as ET
 from collections.abc import Iterator
 
-from subgraph.reports import Document, cleaned, headline, percent, region, sentences, stderr, title, word
+from subgraph.reports import Document, cleaned, headline, percent, region, runtime, sentences, stderr, title, word
 
 FILE = "junit.xml"
 HEAD = '<?xml version="1.0" encoding="UTF-8"?>\n'
@@ -75,7 +75,7 @@ def _properties(document: Document) -> Iterator[tuple[str, str]]:
     yield "model", f"{model['file']} sha256 {model['structure_sha256']}"
     for name in ("candidate", "reference"):
         one = document[name]
-        yield name, " ".join(filter(None, (one["name"], one["backend"], one["version"], one["precision"])))
+        yield name, " ".join(runtime(one))
     yield "criterion", document["criterion"]
     yield "command", document["command"]
     yield from ((name, str(environment[name])) for name in ("subcut", "python", "machine", "threads"))

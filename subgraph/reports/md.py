@@ -14,6 +14,7 @@ from subgraph.reports import (
     listed,
     percent,
     region,
+    runtime,
     seconds,
     sentences,
     shape,
@@ -123,9 +124,8 @@ def _environment(document: Document) -> list[str]:
     rows.append(("structure sha256", table_code(model["structure_sha256"])))
     for name in ("candidate", "reference"):
         one = document[name]
-        parts = [one[key] for key in ("name", "backend", "version", "precision")]
-        parts += [f"{key}={value}" for key, value in one["options"].items()]
-        rows.append((name, " ".join(table_code(part) for part in dict.fromkeys(parts) if part)))
+        parts = [*runtime(one), *(f"{key}={value}" for key, value in one["options"].items())]
+        rows.append((name, " ".join(table_code(part) for part in parts)))
     rows += [("criterion", table_code(document["criterion"])), ("samples", listed(document["samples"], table_code))]
     rows += [(name, table_code(str(environment[name]))) for name in ("subcut", "python", "machine", "threads")]
     rows += [(table_code(name), table_code(version)) for name, version in environment["packages"].items()]

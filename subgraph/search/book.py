@@ -13,7 +13,7 @@ Insight: all state of a search is here, so each strategy is a plain generator th
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import TypeAlias, TypeVar
 
@@ -48,7 +48,7 @@ class Book:
     repeats: how often a region must pass to pass.
     left, more: what the next steps say of what is left.
     suspect: the smallest region of the current hunt that failed.
-    notes: what a reader of the result should know.
+    notes: what a reader of the result should know, and the items that it is about.
     """
 
     question: Question
@@ -67,7 +67,7 @@ class Book:
     more: int = 0
     suspect: Items = ()
     weights: list[float] = field(default_factory=list)
-    notes: list[str] = field(default_factory=list)
+    notes: list[tuple[str, Items]] = field(default_factory=list)
     cost: Cost = field(default_factory=Cost)
     memo: dict[tuple[Kind, Items | tuple[Items, ...], int], Answer] = field(default_factory=dict)
     explained: set[tuple[Items, int]] = field(default_factory=set)
@@ -95,7 +95,7 @@ class Book:
         """What it cost up to here."""
         return Counts(dict(self.runs), dict(self.compiled), self.rounds)
 
-    def items(self, places: Sequence[int]) -> Items:
+    def items(self, places: Iterable[int]) -> Items:
         """Places -> items, ascending."""
         return tuple(sorted(self.order[k] for k in places))
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from enum import StrEnum
 
 from subgraph.search.question import Answer, Ask, Items
@@ -68,8 +68,9 @@ class Finding:
         items: the region; for `unresolved` the smallest that is still in doubt.
         certified: it failed alone in a fresh process, and without any single one of its items it agreed.
         explains: share of the final error; None where that has no meaning or is not known.
-        reproduces: how often it failed, of the times it was asked in fresh processes.
+        runs: (how often it failed, of so many times that it was asked in fresh processes).
         neighbour: the largest part of it that agrees alone, with one item less; None for a single item.
+        doubtful: items of it without which it could not be asked; then it is not certified.
         growth: `accumulated`: (items of the prefix, error relative to the whole's), ascending.
         contributors: `accumulated`: pieces with their shares, largest first.
     """
@@ -79,11 +80,17 @@ class Finding:
     signature: Signature | None
     certified: bool = False
     explains: float | None = None
-    reproduces: float = 1.0
+    runs: tuple[int, int] = (1, 1)
     neighbour: Items | None = None
+    doubtful: Items = ()
     why: str = ""
     growth: tuple[tuple[int, float], ...] = ()
     contributors: tuple[tuple[Items, float], ...] = ()
+
+    @property
+    def reproduces(self) -> float:
+        """Share of its runs that failed."""
+        return self.runs[0] / self.runs[1]
 
 
 @dataclass(frozen=True)
@@ -100,7 +107,7 @@ class Outcome(StrEnum):
     """The answer in one word."""
 
     AGREE = "agree"
-    CLAIMED = "agrees within the claimed precision"
+    CLAIMED = "claimed"  # agrees within the precision that the candidate claims
     DISAGREE = "disagree"
     UNRESOLVED = "unresolved"
 
@@ -138,7 +145,8 @@ class Findings:
         rate: how often the whole model failed, of the times it was asked.
         probe_sensitive: reading inner tensors made the fault vanish.
         complete: everything else was asked about and agrees.
-        spent: which budget ended it, or "". notes: what else a reader should know.
+        spent: which budget ended it, or "".
+        notes: what else a reader should know: a text, and the items that it ends with.
     """
 
     outcome: Outcome
@@ -151,4 +159,4 @@ class Findings:
     probe_sensitive: bool = False
     complete: bool = False
     spent: str = ""
-    notes: tuple[str, ...] = field(default=())
+    notes: tuple[tuple[str, Items], ...] = ()

@@ -64,7 +64,7 @@ def proof(book: Book, belief: Belief, found: Smallest) -> Search[Finding | None]
     for regions, times in ((_neighbours(book, found), others), (book.larger_that_agreed(found.items)[:DOUBTS], 1)):
         if Status.FAIL in (yield from book.again(Purpose.CONFIRM, regions, range(1, 1 + times))):
             yield from turn_flaky(book, belief)
-    finding = _finding(book, found, FindingKind.CULPRIT, 1.0)
+    finding = _finding(book, found, FindingKind.CULPRIT, (1, 1))
     if Status.FAIL not in again:
         return replace(finding, certified=False, why="not certified: could not be asked in a fresh process")
     return finding
@@ -115,19 +115,17 @@ def _measured(book: Book, belief: Belief, found: Smallest) -> Search[Finding]:
         failed = again.count(Status.FAIL)
         if flaky.reproduces(failed, asked, belief.failed, belief.asked):
             break
-    finding = _finding(book, found, FindingKind.FLAKY, failed / asked)
+    finding = _finding(book, found, FindingKind.FLAKY, (failed, asked))
     if flaky.reproduces(failed, asked, belief.failed, belief.asked):
         return finding
     why = f"fails alone in {failed} of {asked} runs, the whole in {belief.rate:.0%} of its runs"
     return replace(finding, kind=FindingKind.UNRESOLVED, certified=False, why=why)
 
 
-def _finding(book: Book, found: Smallest, kind: FindingKind, rate: float) -> Finding:
+def _finding(book: Book, found: Smallest, kind: FindingKind, runs: tuple[int, int]) -> Finding:
     share = None if book.silent else book.known(found.items).share
     why = "fails only as a whole: no part of it was seen to fail" if found.whole else ""
-    if found.doubtful:
-        why = "not certified: could not be asked without " + ", ".join(
-            str(*book.items(sorted({*found.items} - {*rest}))) for rest in found.doubtful[:3]
-        )
     neighbour = found.neighbour and book.items(found.neighbour)
-    return Finding(kind, book.items(found.items), book.signature, found.certified, share, rate, neighbour, why)
+    doubtful = book.items(k for k in found.items if any(k not in rest for rest in found.doubtful))
+    items = book.items(found.items)
+    return Finding(kind, items, book.signature, found.certified, share, runs, neighbour, doubtful, why)

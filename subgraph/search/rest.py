@@ -31,8 +31,7 @@ def rest(state: Hunt, items: Items, *, wholly: bool = False) -> Search[bool]:
             state.complete = status is Status.AGREE and set(gone) <= set(items)
             break
     if status is not Status.FAIL and not state.complete:
-        some = ", ".join(map(str, book.items(items)))
-        book.notes.append(f"whether all else agrees could not be asked without {some}")
+        book.notes.append(("whether all else agrees could not be asked without ", book.items(items)))
     book.left, book.more = 0, 0
     if status is not Status.FAIL:
         return False

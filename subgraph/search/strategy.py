@@ -86,7 +86,7 @@ def search(
                     yield from _hunted(state, limits.within is not None)
                     break
                 except Changed as news:
-                    book.notes.append(str(news))
+                    book.notes.append((str(news), ()))
             else:
                 spent = "answers that go on contradicting each other"
     except Spent as budget:
