@@ -94,7 +94,7 @@ def _region(asked: World, nodes: list[int], place: Place, feeding: Feeding) -> b
             freeze=asked.trials.freeze,
             **vars(feeding),
         )
-        extract.write_region(graph, region, request, place, asked.trials.reference)
+        extract.write_region(graph, region, request, place, asked.trials.reference, asked.trials.values)
     except SubcutError as e:
         log.warning("no folder for %s: %s", place.name, e.what)
         return False

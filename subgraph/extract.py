@@ -9,7 +9,7 @@ import hashlib
 import shlex
 import shutil
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -29,6 +29,7 @@ from subgraph.graph import Graph
 from subgraph.region import Region
 from subgraph.tensors import Record
 from subgraph.text import clean
+from subgraph.values import Values
 
 SCHEMA = "subcut.case/1"
 MAX_PLACE = 100  # characters of a result folder's name
@@ -116,28 +117,30 @@ def extract(graph: Graph, request: Request, place: Place, reference: Reference |
     return write_region(graph, region, request, place, reference)
 
 
-def write_region(graph: Graph, region: Region, request: Request, place: Place, reference: Reference) -> list[Case]:
-    """The same for a region that is known; whether the place is free is the caller's question."""
+def write_region(
+    graph: Graph, region: Region, request: Request, place: Place, reference: Reference, values: Values | None = None
+) -> list[Case]:
+    """The same for a region that is known; whether the place is free is the caller's question.
+
+    `values`: of a session, so that the folder holds exactly what its trials were fed; else they are captured now.
+    """
     wanted = [*region.inputs, *region.shapes, *region.outputs]
     if request.dump_all:
         wanted += [n for i in region.nodes for n in graph.makes[i]]
     stems = folders.safe_names(dict.fromkeys(wanted))
     above = regions.above(graph, stems)
-    samples = feeding.plan(
-        graph,
-        feeds_of(graph, above, wanted),
-        request.inputs,
-        shapes=request.shapes,
-        seed=request.seed,
-        picture=request.picture,
-    )
+    samples = values.samples if values else _planned(graph, feeds_of(graph, above, wanted), request)
     with folders.scratch(place.parent) as scratch:
-        captured = record(reference, graph, above, stems, samples, scratch)
+        captured = values.placed(stems, scratch) if values else record(reference, graph, above, stems, samples, scratch)
         groups = _groups(region, captured, scratch, request)
         builder = Builder(graph, region, above, request, reference, scratch, samples, captured, stems)
         found = [builder.build(place, number, group) for number, group in enumerate(groups)]
     _drop_stale(place, len(found), request.to_json(), case.source_of(graph))
     return found
+
+
+def _planned(graph: Graph, names: Iterable[str], request: Request) -> list[feeding.Sample]:
+    return feeding.plan(graph, names, request.inputs, shapes=request.shapes, seed=request.seed, picture=request.picture)
 
 
 def _drop_stale(place: Place, number: int, request: Any, source: dict[str, Any]) -> None:

@@ -93,6 +93,24 @@ class Values:
         for k, answer in enumerate(found):  # all samples or none: what one of them has, all have
             self._keep(k, {r["name"]: Record.from_json(r) for r in answer["tensors"]}, into / str(k))
 
+    def placed(self, stems: Mapping[str, str], folder: Path) -> list[Captured]:
+        """These tensors as files of their own in `folder/<k>`, as `capture.record` gives them; `stems` as there."""
+        self.need(stems)
+        found = []
+        for k, (captured, known) in enumerate(zip(self.captured, self.records, strict=True)):
+            into = folder / str(k)
+            into.mkdir()
+            tensors = {}
+            for name, stem in stems.items():
+                names = []
+                for file in known[name].files:
+                    _, many, number = Path(file).stem.partition("#")
+                    names.append(f"{stem}{many}{number}.npy")
+                    shutil.copyfile(file, into / names[-1])
+                tensors[name] = replace(known[name], files=tuple(names))
+            found.append(replace(captured, tensors=tensors))
+        return found
+
     def _keep(self, k: int, found: Mapping[str, Record], folder: Path) -> None:
         self.records[k].update((n, r.within(str(folder))) for n, r in found.items())
 

@@ -88,6 +88,25 @@ def test_a_real_bug_of_onnxruntime(tmp_path: Path) -> None:
     assert "<svg" in (case.parent / "report.html").read_text()
 
 
+def test_the_case_holds_what_the_trial_was_fed(tmp_path: Path) -> None:
+    """Where a node draws numbers, another capture would give others."""
+    ends = [helper.make_tensor_value_info(n, TensorProto.FLOAT, [1, 8]) for n in ("x", "y")]
+    nodes = [
+        helper.make_node("RandomNormalLike", ["x"], ["r"], name="drawn"),
+        helper.make_node("Add", ["x", "r"], ["a"], name="add"),
+        helper.make_node("Neg", ["a"], ["y"], name="neg"),
+    ]
+    graph = helper.make_graph(nodes, "random", ends[:1], ends[1:])
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    onnx.save(model, tmp_path / "m.onnx")
+    np.save(tmp_path / "x.npy", np.ones((1, 8), np.float32))
+    (one,) = found(bisect(tmp_path, "--json", nodes="neg"))["findings"]
+    case = tmp_path / one["case"]
+    right, given = np.load(case / "outputs" / "y.npy"), np.load(case / "candidate" / "y.npy")
+    assert np.array_equal(right, -np.load(case / "inputs" / "a.npy"))
+    assert np.allclose(given - right, 0.5, atol=1e-6)
+
+
 @pytest.mark.parametrize("guilty", [0, 11, 23])
 def test_one_node_wherever_it_is(guilty: int, here: Path) -> None:
     document = found(bisect(here, "--json", nodes=f"n{guilty}"))

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from subgraph.bisection import Bisection
     from subgraph.search import Settings, Step
 
+WIDE = 24  # characters of a node's name in a line
 UNITS = {"": 1.0, "s": 1.0, "m": 60.0, "h": 3600.0}
 
 
@@ -132,16 +133,23 @@ def _told(job: Bisection, step: Step) -> Iterator[str]:
     """A line per step; an estimate after the first."""
     verdict = step.answer.verdict
     nodes = job.nodes(step)
-    span = " … ".join(dict.fromkeys(clean(n) for n in (nodes[:1] + nodes[-1:]))) or "whole model"
+    ends = dict.fromkeys(_end_of(clean(n)) for n in (nodes[:1] + nodes[-1:]))
+    span = " … ".join(ends) or "whole model"
     worst = verdict.worst if verdict else None
     error = worst.errors.get("max_rel") if worst else None
     word = "FAIL" if step.outcome == "fail" else step.outcome.value
     told = step.answer.signature.value if step.answer.signature and step.answer.signature != "mismatch" else ""
-    share = f"  explains {step.answer.share:.0%}" if step.answer.share is not None and step.outcome == "fail" else ""
+    share = f"explains {step.answer.share:.0%}" if step.answer.share is not None and step.outcome == "fail" else ""
     size = f"{error:.1e}" if error is not None else ""
-    known = "  (known)" if step.answer.seconds == 0 else ""
+    known = "(known)" if step.answer.seconds == 0 else ""
     number = count(len(nodes) or job.suspects, "node")
-    yield f"{step.number:>3}  {step.purpose.value:<8}  {span}   {number}   {size}  {word} {told}{share}{known}".rstrip()
+    said = " ".join(filter(None, (word, told, share, known)))
+    yield f"{step.number:>3}  {step.purpose.value:<8}  {span:<{2 * WIDE}}  {number:>11}  {size:>7}  {said}"
     if len(job.steps) == 1 and step.outcome == "fail":
         each = step.answer.seconds
         yield f"     {each:.2g} s a run, about {step.more} more runs: {each * step.more:.2g} s"
+
+
+def _end_of(name: str) -> str:
+    """A long name's end tells more than its begin: `…ers.3/attention/MatMul`."""
+    return name if len(name) <= WIDE else f"…{name[1 - WIDE :]}"

@@ -1,0 +1,57 @@
+"""tract, an inference engine in Rust for small devices: one thread, float32, many operators refused by name."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from subgraph.backends import _foreign
+from subgraph.errors import ModelError, Refused
+from subgraph.tensors import Value
+
+MULTI = True
+TYPES = frozenset("bool int8 int16 int32 int64 uint8 uint16 uint32 uint64 float16 float32 float64".split())
+TRACE = "Stack backtrace:"  # where a message of its ends
+
+
+def version() -> str:
+    """The native library's version."""
+    return str(_foreign.package("tract", "tract").version())
+
+
+def warm() -> None:
+    """Import the runtime ahead of the first model."""
+    _foreign.package("tract", "tract")
+
+
+def load(model: Path, options: Mapping[str, Any]) -> Callable[[Mapping[str, Value]], dict[str, Value]]:
+    """Read, type and optimise the model. It has no options.
+
+    Raises:
+        BackendError: tract is not installed, or an option is given. Refused: it does not accept this model.
+    """
+    _foreign.check_options("tract", options, {})
+    tract: Any = _foreign.package("tract", "tract")
+    inputs, outputs = _foreign.edge("tract", model, TYPES)
+    try:
+        built = tract.onnx().load(str(model)).into_model().into_runnable()
+        counts = built.input_count(), built.output_count()
+    except Exception as e:
+        raise Refused(f"tract refuses the model: {_said(e)}") from e
+    if counts != (len(inputs), len(outputs)):
+        raise Refused(f"tract made {counts[0]} inputs and {counts[1]} outputs of {len(inputs)} and {len(outputs)}")
+
+    def run(feeds: Mapping[str, Value]) -> dict[str, Value]:
+        arrays = _foreign.fed(feeds, inputs)
+        try:
+            found = [tensor.to_numpy() for tensor in built.run(arrays)]
+        except Exception as e:
+            raise ModelError(f"tract failed while running: {_said(e)}") from e
+        return {port.name: value for port, value in zip(outputs, found, strict=True)}
+
+    return run
+
+
+def _said(error: Exception) -> str:
+    return _foreign.first_line(error, drop=TRACE)
