@@ -82,7 +82,7 @@ class Bisection:
 
     Attributes:
         steps: those that came so far.
-        findings: what the search concluded, once it ended; items are places in `world.nodes`.
+        findings: what the search concluded, once it ended; items are places in `world.groups`.
         document: all of it as plain data, as `subcut bisect --json` prints it, once it ended.
     """
 
@@ -126,12 +126,13 @@ class Bisection:
 
     def nodes(self, step: Step) -> list[str]:
         """The nodes that a step asked about; none where it was the whole model."""
-        return [self._world.label(k) for k in step.items]
+        graph = self._world.trials.graph
+        return [graph.label(i) for i in self._world.indices(step.items)]
 
     @property
     def suspects(self) -> int:
         """How many nodes are in question."""
-        return len(self._world.nodes)
+        return self._world.size
 
     @property
     def _world(self) -> World:
@@ -155,7 +156,7 @@ class Bisection:
         """Does the whole fail, but no piece of it, though shapes are frozen somewhere?"""
         asked = self._world
         nothing = found.outcome is Outcome.DISAGREE and all(f.kind is FindingKind.UNRESOLVED for f in found.findings)
-        return nothing and not found.spent and any(asked.region([k]).shapes for k in range(len(asked.nodes)))
+        return nothing and not found.spent and any(asked.region([k]).shapes for k in range(len(asked.groups)))
 
     def _stale(self, found: Findings) -> list[str]:
         """An earlier result of the same request that says otherwise."""
@@ -211,7 +212,7 @@ def _scope(asked: World, within: str) -> Sequence[int] | None:
     if not sep:
         raise UsageError(f"--within {within}: expected two nodes", "--within conv1..pool5; either may be left out")
     nodes = set(between(asked.trials.graph, [start] if start else [], [end] if end else []).nodes)
-    items = [k for k, node in enumerate(asked.nodes) if node in nodes]
+    items = [k for k, group in enumerate(asked.groups) if nodes.intersection(group)]
     if not items:
         raise UsageError(f"--within {within}: nothing there carries values")
     return items

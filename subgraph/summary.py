@@ -151,7 +151,7 @@ def _number(value: float | None) -> Any:
 
 def _step(asked: World, step: Step) -> dict[str, Any]:
     graph, verdict = asked.trials.graph, step.answer.verdict
-    nodes = [asked.nodes[k] for k in step.items]
+    nodes = asked.indices(step.items)
     label = [graph.label(i) for i in (nodes[:1] + nodes[-1:])]
     left = f"{step.left} left, about {step.more} more runs" if step.more else f"{step.left} left"
     return {
@@ -160,7 +160,7 @@ def _step(asked: World, step: Step) -> dict[str, Any]:
         "purpose": step.purpose.value,
         "first": label[0] if label else "",
         "last": label[-1] if label else "",
-        "count": len(nodes) or len(asked.nodes),
+        "count": len(nodes) or asked.size,
         "indices": nodes,
         "status": step.outcome.value,
         "signature": step.answer.signature.value if step.answer.signature else None,
@@ -176,7 +176,7 @@ def _step(asked: World, step: Step) -> dict[str, Any]:
 
 def _finding(asked: World, finding: Finding, steps: Sequence[Step]) -> dict[str, Any]:
     graph = asked.trials.graph
-    nodes = [asked.nodes[k] for k in finding.items]
+    nodes = asked.indices(finding.items)
     region = asked.region(finding.items) if finding.items else None
     verdict = _alone(finding, steps)
     worst = verdict.worst if verdict else None
@@ -289,8 +289,8 @@ def _nearest(asked: World, finding: Finding, steps: Sequence[Step]) -> dict[str,
     if finding.neighbour is None:
         return None
     graph = asked.trials.graph
-    nodes = [asked.nodes[k] for k in finding.neighbour]
-    without = [asked.nodes[k] for k in finding.items if k not in finding.neighbour]
+    nodes = asked.indices(finding.neighbour)
+    without = asked.indices([k for k in finding.items if k not in finding.neighbour])
     step = next((s for s in steps if s.items == finding.neighbour and s.answer.verdict), None)
     verdict = step.answer.verdict if step else None
     return {
@@ -302,14 +302,14 @@ def _nearest(asked: World, finding: Finding, steps: Sequence[Step]) -> dict[str,
 
 
 def _contributor(asked: World, items: Sequence[int], share: float) -> dict[str, Any]:
-    graph, nodes = asked.trials.graph, [asked.nodes[k] for k in items]
+    graph, nodes = asked.trials.graph, asked.indices(items)
     label = graph.label(nodes[0]) + (f" … {graph.label(nodes[-1])}" if len(nodes) > 1 else "")
     ops = ", ".join(dict.fromkeys(graph.ops[i] for i in nodes[:3]))
     return {"node": label, "op": ops, "index": nodes[0], "explains": _number(share)}
 
 
 def _noted(asked: World, noted: Noted) -> dict[str, Any]:
-    graph, nodes = asked.trials.graph, [asked.nodes[k] for k in noted.items]
+    graph, nodes = asked.trials.graph, asked.indices(noted.items)
     return {
         "signature": noted.signature.value if noted.signature else None,
         "nodes": [graph.label(i) for i in nodes],

@@ -6,7 +6,7 @@ only compute shapes are no suspects: what they give is frozen in every cut, as i
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
@@ -30,11 +30,11 @@ class World:
     """The questions of a search, asked of a candidate about nodes of one graph.
 
     Attributes:
-        nodes: per item, the index of its node; in topological order.
+        groups: per item, the indices of its nodes: one; several where no edge between them can be cut.
     """
 
     trials: Trials
-    nodes: tuple[int, ...]
+    groups: tuple[tuple[int, ...], ...]
     jobs: int = 1
 
     @property
@@ -45,9 +45,12 @@ class World:
     @property
     def parents(self) -> list[list[int]]:
         """Per item, the items that make what it reads."""
-        place = {node: k for k, node in enumerate(self.nodes)}
-        graph = self.trials.graph
-        return [sorted({place[b] for b in graph.before(node) if b in place}) for node in self.nodes]
+        place = {node: k for k, group in enumerate(self.groups) for node in group}
+        before = self.trials.graph.before
+        return [
+            sorted({place[b] for node in group for b in before(node) if b in place} - {k})
+            for k, group in enumerate(self.groups)
+        ]
 
     def ask(self, asks: Sequence[Ask]) -> Sequence[Answer]:
         """One answer per ask, side by side where several workers are allowed.
@@ -61,8 +64,17 @@ class World:
             return list(executor.map(self._answer, asks))
 
     def label(self, item: int) -> str:
-        """An item as a user would name it."""
-        return self.trials.graph.label(self.nodes[item])
+        """An item as a user would name it: by its last node."""
+        return self.trials.graph.label(self.groups[item][-1])
+
+    def indices(self, items: Iterable[int]) -> list[int]:
+        """The nodes of some items, in topological order."""
+        return self.trials.graph.in_order(node for k in items for node in self.groups[k])
+
+    @property
+    def size(self) -> int:
+        """How many nodes are in question."""
+        return sum(map(len, self.groups))
 
     def region(self, items: Sequence[int]) -> Region:
         """The region of some items.
@@ -70,7 +82,7 @@ class World:
         Raises:
             NoRegion: they only draw random numbers.
         """
-        return regions.of_nodes(self.trials.graph, [self.nodes[k] for k in items])
+        return regions.of_nodes(self.trials.graph, self.indices(items))
 
     def _answer(self, ask: Ask) -> Answer:
         asked = {
@@ -94,7 +106,7 @@ class World:
     def _profile(self, ask: Ask) -> Answer:
         graph = self.trials.graph
         wanted = set(self.trials.tensors())
-        made = {k: [n for n in graph.makes[self.nodes[k]] if n in wanted] for k in ask.items}
+        made = {k: [n for i in self.groups[k] for n in graph.makes[i] if n in wanted] for k in ask.items}
         verdict = self.trials.verdict(
             self.trials.whole([n for names in made.values() for n in names]), repetition=ask.repetition, fresh=ask.fresh
         )
@@ -145,15 +157,15 @@ def world(trials: Trials, jobs: int = 1) -> World:
     kinds = graph.kinds([n for i in whole.nodes for n in graph.makes[i]])
     least = VALUE if trials.freeze else SHAPE
     suspects = [i for i in whole.nodes if any(kinds[n] >= least for n in graph.makes[i])]
-    return World(trials, tuple(i for i in suspects if i not in graph.random_nodes), jobs)
+    return World(trials, tuple((i,) for i in suspects if i not in graph.random_nodes), jobs)
 
 
 def narrow(asked: World, settings: Settings | None = None, weights: Sequence[float] | None = None) -> Search[Findings]:
-    """Yields a Step per answer; returns the Findings, whose items are places in `asked.nodes`.
+    """Yields a Step per answer; returns the Findings, whose items are places in `asked.groups`.
 
     Raises:
         BackendError: the candidate cannot be used at all.
     """
     graph = asked.trials.graph
-    labels = [graph.ops[i] for i in asked.nodes]
+    labels = [tuple(graph.ops[i] for i in group) for group in asked.groups]
     return search(asked.parents, asked, settings, weights=weights, labels=labels)
