@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from subgraph import candidate as candidates
-from subgraph import case, evidence, summary
+from subgraph import case, costs, evidence, summary
 from subgraph.candidate import Candidate
 from subgraph.case import Place
 from subgraph.errors import UsageError
@@ -121,6 +121,8 @@ class Bisection:
                 seconds=time.monotonic() - begin,
                 notes=[*plan.notes, *self._stale(found)],
             )
+            if asked.other:
+                self.document["other_model"] = self._other(found)
             if found.outcome is Outcome.DISAGREE:
                 evidence.save(self.world, self.document, plan.place, plan.request, plan.setup.feeding)
 
@@ -157,6 +159,17 @@ class Bisection:
         asked = self._world
         nothing = found.outcome is Outcome.DISAGREE and all(f.kind is FindingKind.UNRESOLVED for f in found.findings)
         return nothing and not found.spent and any(asked.region([k]).shapes for k in range(len(asked.groups)))
+
+    def _other(self, found: Findings) -> dict[str, Any]:
+        """What the candidate's own model has in common with ours, and what it costs; the latter within the budget."""
+        asked = self._world
+        other = asked.trials.other
+        assert other
+        told = {"file": other.graph.path.name, "matched": other.summary()}
+        if found.spent or found.outcome is Outcome.AGREE:
+            return told
+        log.info("what each piece of %s costs: %d runs", other.graph.path.name, len(asked.groups))
+        return told | costs.document(asked, costs.costs(asked), asked.trials.precision)
 
     def _stale(self, found: Findings) -> list[str]:
         """An earlier result of the same request that says otherwise."""

@@ -33,6 +33,7 @@ from subgraph.commands.export import export
 from subgraph.commands.inspect import inspect
 from subgraph.commands.replay import replay
 from subgraph.commands.report import report
+from subgraph.commands.sweep import sweep
 from subgraph.errors import OutputError, SubcutError, UsageError
 from subgraph.text import clean, clean_lines, is_text
 
@@ -40,6 +41,7 @@ COMMANDS: dict[str, Callable[..., Result]] = {
     "cut": cut,
     "bisect": bisect,
     "compare": compare,
+    "sweep": sweep,
     "dump": dump,
     "export": export,
     "inspect": inspect,

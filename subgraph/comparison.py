@@ -12,12 +12,13 @@ import logging
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from subgraph import candidate as candidates
 from subgraph import region as regions
+from subgraph.alike import looks_like
 from subgraph.answer import Answer
 from subgraph.candidate import Candidate
 from subgraph.errors import NoRegion, UsageError
@@ -64,6 +65,7 @@ class Comparison:
     whole: the whole model, undisturbed. in_place: one run with all tensors as outputs.
     ranking: top-1 and top-5 agreement by output that looks like class scores, the worst over all samples.
     rows: in topological order; with `stopped`, up to the first bad one.
+    looks_like: what would make the first bad one equal, a line each.
     """
 
     whole: Verdict
@@ -71,6 +73,7 @@ class Comparison:
     ranking: dict[str, dict[str, float]]
     rows: tuple[Row, ...]
     stopped: bool = False
+    looks_like: tuple[str, ...] = ()
 
     @property
     def first_bad(self) -> Row | None:
@@ -108,7 +111,17 @@ def compared(trials: Trials, at: Sequence[str] = (), *, jobs: int = 1, fail_fast
         log.debug("%s alone: %s", trials.graph.label(i), verdict.status.value if verdict else "not run")
         if fail_fast and any(r.failing for r in rows):
             break
-    return Comparison(whole, in_place, ranking(trials, answer), tuple(rows), len(rows) < len(names))
+    found = Comparison(whole, in_place, ranking(trials, answer), tuple(rows), len(rows) < len(names))
+    bad = found.first_bad
+    return replace(found, looks_like=_looks_like(trials, bad, made[bad.index], names)) if bad else found
+
+
+def _looks_like(trials: Trials, bad: Row, beside: Sequence[str], names: Sequence[str]) -> tuple[str, ...]:
+    """A bad tensor: alone, where it is wrong alone, else in place. `beside`: all of its node; `names`: all."""
+    piece = _piece(trials, bad.index, beside)
+    if piece and bad.alone and bad.alone.status is Status.FAIL:
+        return tuple(looks_like(trials, piece, bad.alone))
+    return tuple(looks_like(trials, trials.whole(names), bad.in_place)) if bad.in_place else ()
 
 
 def compare(
@@ -260,7 +273,14 @@ def document(trials: Trials, found: Comparison, criterion: str) -> dict[str, Any
         "samples": trials.values.labels,
         "whole": found.whole.to_json() | {"ranking": found.ranking},
         "in_place": {k: v for k, v in found.in_place.to_json().items() if k != "outputs"},
-        "first_bad": bad and {"index": bad.index, "node": bad.node, "op": bad.op, "tensor": bad.tensor},
+        "first_bad": bad
+        and {
+            "index": bad.index,
+            "node": bad.node,
+            "op": bad.op,
+            "tensor": bad.tensor,
+            "looks_like": list(found.looks_like),
+        },
         "stopped": found.stopped,
         "rows": [_row_json(row) for row in found.rows],
     }

@@ -11,17 +11,19 @@ from __future__ import annotations
 import json
 import logging
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from subgraph import case, extract, plugins
+from subgraph import case, counterpart, extract, plugins
 from subgraph import folder as folders
 from subgraph import region as regions
 from subgraph.case import Case, Place
 from subgraph.errors import SubcutError
 from subgraph.inputs import Feeding
+from subgraph.region import Region
 from subgraph.suspects import World
+from subgraph.tensors import Record
 
 log = logging.getLogger("subcut")
 
@@ -110,7 +112,28 @@ def _add_candidate(asked: World, nodes: list[int], folder: Path) -> None:
         into = folder / "candidate" / label if len(labels) > 1 else folder / "candidate"
         into.mkdir(parents=True, exist_ok=True)
         stems = folders.safe_names(tensors)
-        for name, record in tensors.items():
-            for k, file in enumerate(record.files):
-                stem = stems[name] if len(record.files) == 1 else f"{stems[name]}#{k}"
-                shutil.copyfile(file, into / f"{stem}.npy")
+        _copy(tensors.items(), stems, into)
+    if asked.trials.other:
+        _add_model(asked, region, list(labels.values()), folder / "candidate")
+
+
+def _add_model(asked: World, region: Region, labels: Sequence[str], into: Path) -> None:
+    """The piece of the candidate's own model, what it was fed in its own form, and which tensors these are."""
+    trials, other = asked.trials, asked.trials.other
+    assert other
+    room = trials.room()
+    cut, fed = trials.built(region, trials.values.records, room)
+    for file in room.glob("model.onnx*"):
+        shutil.copyfile(file, into / file.name)
+    for label, records in zip(labels, fed, strict=True):
+        place = into / "inputs" / label if len(labels) > 1 else into / "inputs"
+        place.mkdir(parents=True, exist_ok=True)
+        _copy([(r.name, r) for r in records], folders.safe_names(cut.inputs), place)
+    (into / counterpart.EDGE).write_text(json.dumps(other.edge(region), indent=1) + "\n", encoding="ascii")
+
+
+def _copy(tensors: Iterable[tuple[str, Record]], stems: Mapping[str, str], into: Path) -> None:
+    for name, record in tensors:
+        for k, file in enumerate(record.files):
+            stem = stems[name] if len(record.files) == 1 else f"{stems[name]}#{k}"
+            shutil.copyfile(file, into / f"{stem}.npy")

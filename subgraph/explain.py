@@ -2,8 +2,9 @@
 
 D is the candidate's error at the model's outputs. P is the reference's, when the piece's outputs are replaced by what
 the candidate gave for it. The share of D that P accounts for is P·D / |D|². A piece that fails only when it is cut out
-has an error there that leads nowhere (share near 0) or somewhere else (|P| far above |D|); then the question is asked
-the other way round: inside the candidate's own run, do the reference's values for this piece heal the whole?
+has an error there that leads nowhere (share near 0) or somewhere else (|P| far above |D|). Where that is unclear the
+question is asked the other way round: how much of D is gone when the piece runs on the reference, and all before and
+behind it on the candidate?
 """
 
 from __future__ import annotations
@@ -29,9 +30,12 @@ if TYPE_CHECKING:
 # Measured on 20 real bugs and their false culprits: single culprits 1.00, the weaker of two serial ones 0.43, of two
 # int8 ones 0.28; everything that was no culprit at most 0.251.
 SHARE = 0.27
+# Several culprits on one path have a share of 1/k each. Down to here a smaller one counts if the whole is better when
+# the piece is right, by half of that share: one that fails only when it is cut out makes nothing better.
+SMALL, GAIN = 0.05, 0.5
+WORSE = 1.01  # of the squared final error
+MOST_PHASES = 12  # runs for one such question
 INSIDE = 3.0  # |P| / |D| above which the piece behaves otherwise inside the model: culprits at most 1.15
-HEALED = 0.5  # of the error of the same three cuts all on the candidate
-ALIKE = (0.5, 2.0)  # what the three cuts may give of |D| for the comparison to say anything
 CLIP = 10.0  # of the scale: beyond, and where a value is not finite, an error is as large as it gets
 
 
@@ -39,25 +43,29 @@ CLIP = 10.0  # of the scale: beyond, and where a value is not finite, an error i
 class Explained:
     """Attributes:
     share: P·D / |D|²; 1 where the piece accounts for all of the final error.
-    ratio: |P| / |D|.
-    healed: what is left of the final error, 0 to 1, when the piece is right inside the candidate's run; None where that
-        was not asked, or where cutting the candidate's run in three changes it.
+    ratio: |P| / |D|. Beyond `INSIDE` the share says nothing, and is the gain.
+    gain: share of D that is gone when the piece is right inside the candidate's run, below 0 where that is worse; None
+        where it was not asked or cannot be told.
     """
 
     share: float
     ratio: float
-    healed: float | None = None
+    gain: float | None = None
 
     @property
     def culprit(self) -> bool | None:
-        """Is the piece to blame? None where it behaves otherwise inside, and healing says nothing."""
+        """Is the piece to blame? None where that hangs on what it does inside, and nothing can be told there."""
         if self.ratio <= INSIDE:
-            return self.share >= SHARE
-        return None if self.healed is None else self.healed <= HEALED
+            if not SMALL <= self.share < SHARE:
+                return self.share >= SHARE
+            return None if self.gain is None else self.gain >= GAIN * self.share
+        return None if self.gain is None else self.gain >= SHARE
 
 
 def explains(trials: Trials, region: Region) -> Explained | None:
-    """How much of the candidate's final error this region accounts for. One reference run; five more where unclear.
+    """How much of the candidate's final error this region accounts for.
+
+    One reference run; where unclear one more, and two of the candidate.
 
     None where the candidate gives no whole-model output to explain, where that is right, where it leaves out an output
     of the piece, or where the patched values cannot be run.
@@ -79,8 +87,32 @@ def explains(trials: Trials, region: Region) -> Explained | None:
         return None
     size = float(error @ error)
     share, ratio = float(patched @ error) / size, float((patched @ patched) / size) ** 0.5
-    healed = _healed(trials, region, want, size**0.5) if ratio > INSIDE else None
-    return Explained(share, ratio, healed)
+    otherwise = ratio > INSIDE
+    gain = _gain(trials, region, want, error) if otherwise or SMALL <= share < SHARE else None
+    return Explained(share if gain is None or not otherwise else gain, ratio, gain)
+
+
+def _gain(trials: Trials, region: Region, want: Sequence[Mapping[str, Any]], error: Array) -> float | None:
+    """The share of D that is gone when this piece runs on the reference; of errors that cancel, less than nothing."""
+    left = _without(trials, region, want)
+    if left is None:
+        return None
+    size, squared = float(error @ error), float(left @ left)
+    return 1.0 - ((squared / size) ** 0.5 if squared > WORSE * size else float(left @ error) / size)
+
+
+def left_without(trials: Trials, region: Region) -> float | None:
+    """What is left of the final error, 1 being all of it, when all but this region runs on the candidate; None where
+    it cannot be told.
+
+    Raises:
+        BackendError: the candidate cannot be used.
+    """
+    whole = trials.answer(trials.whole())
+    want = _outputs(trials, trials.values.records)
+    error = _difference(trials, want, whole.tensors) if not whole.failure else None
+    left = None if error is None or not error.any() else _without(trials, region, want)
+    return None if left is None or error is None else float((left @ left) / (error @ error)) ** 0.5
 
 
 def _patched(trials: Trials, region: Region, piece: Answer) -> list[Mapping[str, Record]]:
@@ -111,37 +143,43 @@ def _region(trials: Trials, nodes: set[int]) -> Region | None:
         return None
 
 
-def _healed(trials: Trials, region: Region, want: Sequence[Mapping[str, Any]], size: float) -> float | None:
-    """What is left of the error when the candidate runs all but the region, which runs on the reference."""
-    below = _below(trials, region)
-    made_below = {n for i in below for n in trials.graph.makes[i]}
-    if made_below & {n for i in region.nodes for n in trials.graph.reads[i]}:
-        return None  # not convex: what lies between cannot run before or after it
-    above = set(trials.whole().nodes) - set(region.nodes) - below
-    front, back = _region(trials, above), _region(trials, below)
-    first = trials.answer(front) if front else Answer(tuple({} for _ in trials.values.records))
-    if first.failure:
+def _without(trials: Trials, region: Region, want: Sequence[Mapping[str, Any]]) -> Array | None:
+    """The final error when the reference runs the region, and the candidate all else, each on what comes in."""
+    fed: list[Mapping[str, Record]] = [{} for _ in trials.values.records]
+    phases = _phases(trials, region)
+    for phase in sorted(phases) if len(phases) <= MOST_PHASES else ():
+        part = _region(trials, phases[phase])
+        if part is None:
+            continue
+        if phase % 2:
+            try:
+                given = trials.on_reference(part, fed)
+            except ModelError:
+                return None
+        else:
+            answer = trials.answer(part, fed)
+            if answer.failure:
+                return None
+            given = list(answer.tensors)
+        fed = [{**f, **g} for f, g in zip(fed, given, strict=True)]
+    if len(phases) > MOST_PHASES:
         return None
-    own = trials.answer(region, first.tensors)
-    if own.failure:
-        return None
-    try:
-        right = trials.on_reference(region, first.tensors)
-    except ModelError:
-        return None
-    errors = []
-    for middle in (own.tensors, right):
-        fed = [{**f, **m} for f, m in zip(first.tensors, middle, strict=True)]
-        last = trials.answer(back, fed) if back else Answer(tuple({} for _ in fed))
-        if last.failure:
-            return None
-        given = [{**k, **f, **g} for k, f, g in zip(trials.values.records, fed, last.tensors, strict=True)]
-        error = _difference(trials, want, given)
-        if error is None:
-            return None
-        errors.append(float(error @ error) ** 0.5)
-    whole, without = errors
-    return without / whole if ALIKE[0] * size <= whole <= ALIKE[1] * size else None
+    return _difference(trials, want, [{**k, **f} for k, f in zip(trials.values.records, fed, strict=True)])
+
+
+def _phases(trials: Trials, region: Region) -> dict[int, set[int]]:
+    """The nodes of the whole in turns, even ones without the region, odd ones of it; each needs only earlier turns.
+
+    Three where the region is convex; more where what it makes comes back to it. Linear in nodes and edges.
+    """
+    graph, inside = trials.graph, set(region.nodes)
+    turn: dict[int, int] = {}
+    found: dict[int, set[int]] = {}
+    for i in trials.whole().nodes:
+        own = int(i in inside)
+        turn[i] = max([own, *(t + (t % 2 != own) for b in graph.before(i) if (t := turn.get(b)) is not None)])
+        found.setdefault(turn[i], set()).add(i)
+    return found
 
 
 # ---------------------------------------------------------------------------------------------------- errors

@@ -287,7 +287,8 @@ class Graph:
                 return True
         return (node.domain, node.op_type, node.overload) in functions
 
-    def _constant(self, name: str) -> wire.TensorProto | None:
+    def constant(self, name: str) -> wire.TensorProto | None:
+        """The weight, or the value of the Constant node, of that name; None for what is computed."""
         maker = self.maker.get(name)
         return self.weights.get(name) if maker is None else _value(self.nodes[maker])
 
@@ -338,7 +339,7 @@ class Graph:
         """Nodes that draw random numbers."""
         plain = BODILESS - {"Dropout", *(name for _, name, _ in self.functions)}
         functions = self._random_functions
-        nodes, known = self.nodes, self._constant
+        nodes, known = self.nodes, self.constant
         return {i for i, op in enumerate(self.ops) if op not in plain and self._draws(nodes[i], functions, known)}
 
     # ------------------------------------------------------------------------------------------------ types

@@ -210,13 +210,17 @@ class Server:
         try:
             version = module.version() if hasattr(module, "version") else ""
             precision = module.precision(request["options"]) if hasattr(module, "precision") else "fp32"
+            caveat = module.caveat(request["options"]) if hasattr(module, "caveat") else ""
+            exact = (module.exact(request["options"]) or {}) if hasattr(module, "exact") else {}
+            more = {"caveat": str(caveat), "exact": {k: str(v) for k, v in exact.items()}}
         except SubcutError:
             raise
         except ImportError as e:
             raise BackendError(f"{self.backend} cannot be used: {e}", "subcut doctor") from e
         except (Exception, SystemExit) as e:
             raise BackendError(f"{self.backend} fails when asked what it is: {_said(e)}", "mend the backend") from e
-        return {"version": str(version), "precision": str(precision), "multi": bool(getattr(module, "MULTI", False))}
+        found = {"version": str(version), "precision": str(precision), "multi": bool(getattr(module, "MULTI", False))}
+        return found | {k: v for k, v in more.items() if v}
 
     def load(self, request: Mapping[str, Any]) -> dict[str, Any]:
         """Convert and build; the model of the same key that was loaded before is dropped first.

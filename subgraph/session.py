@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
@@ -10,13 +11,17 @@ from pathlib import Path
 from subgraph import folder as folders
 from subgraph.candidate import Candidate
 from subgraph.capture import Reference
-from subgraph.graph import Graph
+from subgraph.counterpart import pair
+from subgraph.graph import Graph, load
 from subgraph.inputs import Feeding
 from subgraph.judge import criterion
+from subgraph.match import read_map
 from subgraph.store import Store
 from subgraph.trial import Trials
 from subgraph.values import Values, plan_all
 from subgraph.workers import Workers
+
+log = logging.getLogger("subcut")
 
 STORE = ".store"  # within the folder of results
 
@@ -29,6 +34,7 @@ class Setup:
         output: the folder of results; the store lives in it.
         criterion: words as `judge.criterion` takes them.
         stored: may answers of earlier runs be used?
+        other: the model that the candidate runs instead of ours; map: a file that says which tensor is which.
     """
 
     candidate: Candidate
@@ -37,6 +43,8 @@ class Setup:
     criterion: str = "noise"
     freeze: bool = True
     stored: bool = True
+    other: Path | None = None
+    map: Path | None = None
 
 
 @contextmanager
@@ -54,7 +62,12 @@ def trials(graph: Graph, setup: Setup, reference: Reference, workers: Workers) -
         scratch = stack.enter_context(folders.scratch(output))
         store = stack.enter_context(Store(output / STORE if setup.stored else scratch / STORE))
         values = Values(graph, reference, samples, scratch / "values")
-        yield Trials(graph, setup.candidate, workers, reference, values, store, rule, scratch, setup.freeze)
+        found = Trials(graph, setup.candidate, workers, reference, values, store, rule, scratch, setup.freeze)
+        if setup.other:
+            said = read_map(setup.map) if setup.map else {}
+            found.other = pair(graph, load(setup.other).prepare(), reference, values, scratch, said)
+            log.info("%s", found.other.summary())
+        yield found
 
 
 @contextmanager

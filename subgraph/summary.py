@@ -11,7 +11,9 @@ from typing import TYPE_CHECKING, Any
 
 from subgraph.case import source_of, versions
 from subgraph.comparison import ranking
+from subgraph.errors import SubcutError
 from subgraph.measure import Pair
+from subgraph.opinion import Opinion, opinions
 from subgraph.region import Region
 from subgraph.search import Finding, FindingKind, Findings, Noted, Outcome, Purpose, Step
 from subgraph.search.question import Kind
@@ -28,6 +30,7 @@ if TYPE_CHECKING:
 SCHEMA = "subcut.bisect/1"
 SHOWN = 5  # pieces that could not be asked about
 NEIGHBOURS = 40  # nodes around a region that are drawn
+EXPLAINED = 3  # findings for which more is run
 WORDS = {
     Kind.WHOLE: "whole model",
     Kind.CLAIMED: "at the claimed precision",
@@ -52,7 +55,7 @@ def document(
     """All of it as plain data."""
     trials = asked.trials
     graph = trials.graph
-    whole = next((s.answer.verdict for s in steps if s.ask.kind is Kind.WHOLE and s.answer.verdict), None)
+    whole = _whole(steps)
     source = source_of(graph)
     return {
         "schema": SCHEMA,
@@ -83,9 +86,9 @@ def document(
         "whole": whole and whole.to_json() | {"ranking": ranking(trials, trials.answer(trials.whole()))},
         "profile": _profile(asked, steps),
         "steps": [_step(asked, s) for s in steps],
-        "findings": [_finding(asked, f, steps) for f in found.findings],
+        "findings": _findings(asked, found, steps),
         "alone": [_noted(asked, n) for n in found.aside],
-        "notes": [*notes, *_notes(asked, found)],
+        "notes": [*notes, *_claimed(asked, found, whole), *_notes(asked, found)],
         "report": None,
         "environment": _environment(asked),
     }
@@ -108,12 +111,21 @@ def _environment(asked: World) -> dict[str, Any]:
     }  # fmt: skip
 
 
+def _claimed(asked: World, found: Findings, whole: Verdict | None) -> list[str]:
+    """What an error amounts to that only the claimed precision excuses."""
+    ratio = whole.worst.errors.get("noise_ratio") if whole and whole.worst else None
+    if found.outcome is not Outcome.CLAIMED or ratio is None:
+        return []
+    return [f"rounding, not a bug: the error is {ratio:.2g} × what rounding in {asked.trials.precision} does"]
+
+
 def _notes(asked: World, found: Findings) -> list[str]:
     notes = [text + ", ".join(asked.label(k) for k in items) for text, items in found.notes]
     if found.probe_sensitive:
         notes.append("reading inner tensors makes the fault vanish: the candidate behaves otherwise when probed")
     if found.spent:
-        notes.append(f"ended early: {found.spent} used up; the same command with more goes on")
+        more = "; the same command with more goes on" if found.spent.endswith("used up") else ""
+        notes.append(f"ended early: {found.spent}{more}")
     elif found.outcome is Outcome.DISAGREE and found.complete:
         notes.append("everything else was asked about and agrees")
     for noted in found.noted[:SHOWN]:
@@ -174,6 +186,40 @@ def _step(asked: World, step: Step) -> dict[str, Any]:
 # ---------------------------------------------------------------------------------------------------- findings
 
 
+def _findings(asked: World, found: Findings, steps: Sequence[Step]) -> list[dict[str, Any]]:
+    ended = f"the search ended early: {found.spent}" if found.spent else ""
+    if asked.trials.other:
+        ended = "the candidate runs another model"
+    told = []
+    for k, finding in enumerate(found.findings):
+        withheld = ended if k < EXPLAINED else f"only the first {EXPLAINED} findings are looked into so far"
+        told.append(_finding(asked, finding, steps) | {"evidence": _evidence(asked, finding, steps, withheld)})
+    return told
+
+
+def _evidence(asked: World, finding: Finding, steps: Sequence[Step], withheld: str) -> list[dict[str, str]]:
+    """What speaks for rounding and what for a bug; nothing where it is not sure that it fails at all.
+
+    `withheld`: why nothing more is run for that.
+    """
+    trials, kind = asked.trials, finding.kind
+    whole = kind is FindingKind.ACCUMULATED
+    verdict = _whole(steps) if whole else _alone(finding, steps) if finding.items else None
+    fails = verdict is not None and (verdict.status is Status.FAIL or kind is FindingKind.CULPRIT)
+    if verdict is None or not fails or kind is FindingKind.FLAKY:
+        return []
+    region = trials.whole() if whole else asked.region(finding.items)
+    try:
+        return [one.to_json() for one in opinions(trials, region, verdict, withheld)]
+    except SubcutError as e:
+        return [Opinion("conclusion", f"not known: {e.what}").to_json()]
+
+
+def _whole(steps: Sequence[Step]) -> Verdict | None:
+    """The first verdict on the whole model."""
+    return next((s.answer.verdict for s in steps if s.ask.kind is Kind.WHOLE and s.answer.verdict), None)
+
+
 def _finding(asked: World, finding: Finding, steps: Sequence[Step]) -> dict[str, Any]:
     graph = asked.trials.graph
     nodes = asked.indices(finding.items)
@@ -198,7 +244,7 @@ def _finding(asked: World, finding: Finding, steps: Sequence[Step]) -> dict[str,
         "why": _why(asked, finding),
     }
     out |= _differences(asked, region, worst)
-    if finding.growth:
+    if finding.kind is FindingKind.ACCUMULATED:
         out["growth"] = [{"nodes": n, "error": _number(e)} for n, e in finding.growth]
         out["contributors"] = [_contributor(asked, items, share) for items, share in finding.contributors]
     if finding.kind is FindingKind.FLAKY:

@@ -6,19 +6,19 @@ only compute shapes are no suspects: what they give is frozen in every cut, as i
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
 from subgraph import region as regions
 from subgraph.errors import ModelError, NoRegion
 from subgraph.explain import explains
-from subgraph.graph import SHAPE, VALUE
+from subgraph.graph import SHAPE, VALUE, Graph
 from subgraph.region import Region
 from subgraph.search import Answer, Ask, Findings, Kind, Settings, search
 from subgraph.search.book import Search
 from subgraph.trial import Trials
-from subgraph.verdict import Signature, Status, Verdict, gravity
+from subgraph.verdict import Judgement, Signature, Status, Verdict, gravity
 
 # The candidate gives nothing whose share could be told.
 SILENT = frozenset((Signature.CRASH, Signature.TIMEOUT, Signature.REFUSED))
@@ -107,14 +107,18 @@ class World:
         graph = self.trials.graph
         wanted = set(self.trials.tensors())
         made = {k: [n for i in self.groups[k] for n in graph.makes[i] if n in wanted] for k in ask.items}
-        verdict = self.trials.verdict(
-            self.trials.whole([n for names in made.values() for n in names]), repetition=ask.repetition, fresh=ask.fresh
-        )
-        statuses: dict[int, Status] = {}
-        for k, names in made.items():
-            seen = [j for j in verdict.outputs if j.name in names]
-            if seen:
-                statuses[k] = max(seen, key=gravity).status
+        named = [n for names in made.values() for n in names]
+        if len(ask.items) == len(self.groups):
+            region = self.trials.whole(named)
+        else:  # without what is found already: behind it everything would be wrong
+            region = regions.of_nodes(graph, self.indices(ask.items), [(n,) for n in named])
+        verdict = self.trials.verdict(region, repetition=ask.repetition, fresh=ask.fresh)
+        item = {n: k for k, names in made.items() for n in names}
+        seen: dict[int, list[Judgement]] = {}
+        for j in verdict.outputs:
+            if j.name in item:
+                seen.setdefault(item[j.name], []).append(j)
+        statuses = {k: max(some, key=gravity).status for k, some in seen.items()}
         answer = _told(verdict)
         return Answer(
             answer.status, answer.signature, answer.why, items=statuses, seconds=answer.seconds, verdict=verdict
@@ -157,7 +161,39 @@ def world(trials: Trials, jobs: int = 1) -> World:
     kinds = graph.kinds([n for i in whole.nodes for n in graph.makes[i]])
     least = VALUE if trials.freeze else SHAPE
     suspects = [i for i in whole.nodes if any(kinds[n] >= least for n in graph.makes[i])]
-    return World(trials, tuple((i,) for i in suspects if i not in graph.random_nodes), jobs)
+    single = [i for i in suspects if i not in graph.random_nodes]
+    if trials.other is None:
+        return World(trials, tuple((i,) for i in single), jobs)
+    return World(trials, _joined(graph, single, trials.other.matches), jobs)
+
+
+def _joined(graph: Graph, nodes: Sequence[int], shared: Collection[str]) -> tuple[tuple[int, ...], ...]:
+    """Groups of nodes such that every value that passes from one group to another is shared; in topological order.
+
+    What makes a value that the other model has not goes with all its readers; groups that would read each other are
+    one. Linear in nodes and edges.
+    """
+    import networkx
+
+    inside, kinds = set(nodes), graph.kinds(graph.maker)
+    glued = networkx.Graph()
+    glued.add_nodes_from(nodes)
+    for i in nodes:
+        for name in graph.makes[i]:
+            if kinds[name] == VALUE and name not in shared:
+                glued.add_edges_from((i, reader) for reader in graph.readers.get(name, ()) if reader in inside)
+    group = {i: k for k, some in enumerate(networkx.connected_components(glued)) for i in some}
+    flow = networkx.DiGraph()
+    flow.add_nodes_from(group.values())
+    flow.add_edges_from(
+        (group[b], group[i]) for i in nodes for b in graph.before(i) if b in inside and group[b] != group[i]
+    )
+    circles = networkx.condensation(flow)
+    of = circles.graph["mapping"]
+    members: dict[int, list[int]] = {}
+    for i in graph.in_order(nodes):
+        members.setdefault(of[group[i]], []).append(i)
+    return tuple(tuple(members[c]) for c in networkx.topological_sort(circles))
 
 
 def narrow(asked: World, settings: Settings | None = None, weights: Sequence[float] | None = None) -> Search[Findings]:

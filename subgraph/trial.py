@@ -23,10 +23,11 @@ from subgraph import wire
 from subgraph.answer import Answer, Feeds, from_entry, merged, run_model
 from subgraph.candidate import Candidate
 from subgraph.capture import Reference
+from subgraph.counterpart import Counterpart
 from subgraph.criteria import Rule
 from subgraph.cut import Cut, freezable, of_region
 from subgraph.digest import digest
-from subgraph.errors import OutputError
+from subgraph.errors import ModelError, NoRegion, OutputError
 from subgraph.graph import CONSTANT, SHAPE, Graph
 from subgraph.judge import judge, missing
 from subgraph.noise import RegionNoise
@@ -49,6 +50,7 @@ class Trials:
         freeze: shape-computing tensors become constants in the cuts.
         asked: how many regions were run on the candidate; compiled: how many nodes were sent to it with them.
         judging: seconds that it took to judge what came.
+        other: the model that the candidate runs instead of ours.
     """
 
     graph: Graph
@@ -63,6 +65,7 @@ class Trials:
     asked: int = 0
     compiled: int = 0
     judging: float = 0.0
+    other: Counterpart | None = None
     _weights: dict[str, str] = field(default_factory=dict)
     _noise: dict[Any, tuple[RegionNoise, threading.Lock]] = field(default_factory=dict)
     _lock: threading.RLock = field(default_factory=threading.RLock)
@@ -76,11 +79,14 @@ class Trials:
     @property
     def precision(self) -> str:
         """What the candidate claims to compute in."""
-        return str(self.candidate.precision or self.about["precision"])
+        other = self.other.precision if self.other else None
+        return str(self.candidate.precision or other or self.about["precision"])
 
     @property
     def multi(self) -> bool:
         """Does it take several disconnected pieces in one model?"""
+        if self.other:
+            return False  # its pieces would have to be pooled, each with its own edge: no present need
         return bool(self.about["multi"] if self.candidate.multi is None else self.candidate.multi)
 
     @cached_property
@@ -230,7 +236,8 @@ class Trials:
         names = [n for i in whole.nodes for n in self.graph.makes[i]]
         kinds = self.graph.kinds(names)
         read = {n for i in whole.nodes for n in self.graph.reads[i]} | set(self.graph.outputs)
-        return [n for n in names if kinds[n] not in (CONSTANT, SHAPE) and n in read]
+        there = self.other.matches if self.other else kinds
+        return [n for n in names if kinds[n] not in (CONSTANT, SHAPE) and n in read and n in there]
 
     # ------------------------------------------------------------------------------------------------ running
 
@@ -257,12 +264,29 @@ class Trials:
 
         What a fresh process gave serves both who ask for one and who do not; what a used one gave only the latter.
         """
+        if self.other:
+            try:
+                self.other.region(region)
+            except (ModelError, NoRegion) as e:
+                return Answer(failure=Verdict(Status.UNRESOLVED, None, e.what))
         for kept_fresh in (True,) if fresh else (False, True):
             entry = self.store.get(self.key(region, records, repetition, fresh=kept_fresh))
             if entry is not None:
-                return from_entry(entry)
+                return self._ours(region, records, from_entry(entry))
         key = self.key(region, records, repetition, fresh=fresh)
-        return self._stored(key, lambda room: self._run(region, records, room, fresh))
+        return self._ours(region, records, self._stored(key, lambda room: self._run(region, records, room, fresh)))
+
+    def _ours(self, region: Region, records: Feeds, answer: Answer) -> Answer:
+        """In names and form of our model."""
+        return self.other.brought(region, answer, records, self.room) if self.other else answer
+
+    def room(self) -> Path:
+        """A new folder that lives as long as the session."""
+        with self._lock:
+            self._number += 1
+            room = self.scratch / f"room{self._number}"
+        room.mkdir()
+        return room
 
     def _stored(self, key: str, run: Callable[[Path], dict[str, Any]]) -> Answer:
         """Run, and keep what came. Where the store's disk is full, run again: the answer is worth more."""
@@ -277,7 +301,8 @@ class Trials:
     def key(self, region: Region, records: Feeds, repetition: int = 0, *, fresh: bool = False) -> str:
         """What an answer depends on: the region and what enters it, the candidate with its limits and version, the
         repetition, and whether the process had run anything before."""
-        return digest("trial/1", self._key(region, records), self._candidate, repetition, fresh)
+        other = [self.other.identity] if self.other else []
+        return digest("trial/1", self._key(region, records), self._candidate, repetition, fresh, *other)
 
     def _key(self, region: Region, records: Feeds) -> str:
         """The model's structure and the region's weights, its edge, the values fed and frozen."""
@@ -302,14 +327,26 @@ class Trials:
 
     def _run(self, region: Region, records: Feeds, room: Path, fresh: bool) -> dict[str, Any]:
         """Cut, build and run in a worker; what came as a document, its files in `room`."""
-        cut = self._cut(region, records)
         with self._place() as place, self.workers.one(loads=1, fresh=fresh) as worker:
-            cut.save(place / "model.onnx")
+            cut, fed = self.built(region, records, place)
             with self._lock:
                 self.asked += 1
-                self.compiled += len(region.nodes) + len(region.pulled)
-            fed = [[sample[n] for n in cut.inputs] for sample in records]
+                self.compiled += len(cut.region.nodes) + len(cut.region.pulled)
             return run_model(worker, self.candidate.options, place / "model.onnx", fed, cut.outputs, room)
+
+    def built(self, region: Region, records: Feeds, place: Path) -> tuple[Cut, list[list[Record]]]:
+        """What the candidate is given: the cut, as `model.onnx` in `place`, and what it is fed per sample.
+
+        Raises:
+            ModelError: the other model has no such piece.
+        """
+        if self.other:
+            cut, fed = self.other.ready(region, records, place)
+        else:
+            cut = self._cut(region, records)
+            fed = [[sample[n] for n in cut.inputs] for sample in records]
+        cut.save(place / "model.onnx")
+        return cut, fed
 
     @contextlib.contextmanager
     def _place(self) -> Iterator[Path]:
@@ -329,6 +366,7 @@ class Trials:
     def _judge_sample(self, region: Region, answer: Answer, k: int) -> Iterator[Judgement]:
         known, label = self.values.records[k], self.values.labels[k]
         kinds = self.graph.kinds(region.outputs)
+        noise, alone = self._noise_at(region, k)  # once: its place in the table takes as long as the region has nodes
         for name in region.outputs:
             if kinds[name] == CONSTANT:
                 continue
@@ -339,24 +377,30 @@ class Trials:
             given = load(answer.tensors[k][name], Path("/"), mapped=not answer.stored)
             begin = time.perf_counter()
             right = load(known[name], Path("/"))
-            noise, alone = self._noise_of(region, k)
             with alone:
                 judgement = judge(name, right, given, self.rule, self.precision, noise.of(name), sample=label)
             with self._lock:
                 self.judging += time.perf_counter() - begin
             yield judgement
 
-    def _noise_of(self, region: Region, k: int) -> tuple[RegionNoise, threading.Lock]:
-        """What rounding does to a region, for one sample, and the lock of who asks; kept in the store as well."""
+    @contextlib.contextmanager
+    def noise(self, region: Region, k: int) -> Iterator[RegionNoise]:
+        """What rounding does to a region, for one sample; nobody else asks it in the block."""
+        noise, alone = self._noise_at(region, k)
+        with alone:
+            yield noise
+
+    def _noise_at(self, region: Region, k: int) -> tuple[RegionNoise, threading.Lock]:
+        """What rounding does to a region, for one sample, kept in the store too, and the lock of who asks."""
         place = (region.nodes, region.outputs, k)
         with self._lock:
             if place not in self._noise:
-                records = self.values.records[k]
-
-                def memo(label: str, make: Callable[[Path], dict[str, Any]]) -> tuple[dict[str, Any], Path]:
-                    key = digest("noise/1", self._key(region, [records]), self.reference.identity(), label)
-                    return self.store.memo(key, make)
-
-                noise = RegionNoise(self.graph, region, self.reference, records, Path("/"), self.scratch, memo)
-                self._noise[place] = noise, threading.Lock()
+                self._noise[place] = self._noise_of(region, self.values.records[k]), threading.Lock()
             return self._noise[place]
+
+    def _noise_of(self, region: Region, records: Mapping[str, Record]) -> RegionNoise:
+        def memo(label: str, make: Callable[[Path], dict[str, Any]]) -> tuple[dict[str, Any], Path]:
+            key = digest("noise/1", self._key(region, [records]), self.reference.identity(), label)
+            return self.store.memo(key, make)
+
+        return RegionNoise(self.graph, region, self.reference, records, Path("/"), self.scratch, memo)

@@ -34,7 +34,7 @@ class Workers:
         self._put(self._start(), 0)  # imports the runtime while the caller still reads the model
 
     def about(self) -> dict[str, Any]:
-        """What the backend says of itself: `version`, `precision`, `multi`.
+        """What the backend says of itself: `version`, `precision`, `multi`; `caveat`, `exact` where it has them.
 
         Raises:
             BackendError: it cannot be used.

@@ -28,23 +28,28 @@ packing graph metrics store
 metrics.* precision choices
 criteria
 criteria.*
-judge ranking
-region form inputs schemas project
+judge ranking fit grid placing
+likeness
+region form inputs scales schemas project
+match
 candidate
 cut contents inference
 problems pool
+backends._foreign
 backends backends.*
 serve
 worker
 capture workers
 subgraph
-case check ranges rounding values perturb
+case check ranges rounding values perturb opset_tests
 extract dump export inspect instrument
 shake answer
-noise
-trial
-session explain
-comparison
+noise counterpart
+trial truth
+session explain alike
+opinion
+comparison sweep
+exhibit
 search.cost search.flaky search.question
 search.findings search.order search.predicate
 search.book
@@ -57,6 +62,7 @@ search.culprits
 search.strategy
 search
 suspects
+costs
 summary
 reports._chart reports._layout reports._schema
 reports
@@ -64,7 +70,7 @@ reports.*
 evidence
 bisection
 commands
-commands.options
+commands.options commands.table
 commands.*
 cli
 """
@@ -77,6 +83,7 @@ LONG = {
     "wire": "one format, read and written: its two halves share the field numbers and the window",
     "inputs": "every way to feed a model, each too small for a file",
     "graph": "one class; its index, its order and its selectors share the tables",
+    "trial": "one class: asking, running and judging share what is known of a region",
     "cut": "one function per kind of trouble, in the order in which a cut meets them",
 }
 

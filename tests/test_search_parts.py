@@ -192,7 +192,10 @@ MISMATCH, NAN, CRASH = Signature.MISMATCH, Signature.NAN, Signature.CRASH
         (FAIL, MISMATCH, True, MISMATCH, FAIL),
         (FAIL, MISMATCH, False, MISMATCH, AGREE),
         (FAIL, MISMATCH, None, MISMATCH, UNRESOLVED),
-        (FAIL, NAN, True, MISMATCH, UNRESOLVED),
+        (FAIL, NAN, True, MISMATCH, FAIL),  # garbage: wrong numbers in the whole, NaN alone
+        (FAIL, NAN, None, MISMATCH, UNRESOLVED),
+        (FAIL, NAN, False, MISMATCH, UNRESOLVED),
+        (FAIL, MISMATCH, True, NAN, UNRESOLVED),
         (FAIL, Signature.REFUSED, None, MISMATCH, UNRESOLVED),
         (FAIL, CRASH, None, CRASH, FAIL),
         (UNRESOLVED, CRASH, None, CRASH, FAIL),

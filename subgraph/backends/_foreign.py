@@ -162,6 +162,12 @@ def nothing(port: Port) -> Array:
     return np.zeros([d or 0 for d in dims] if empty else [0], np_dtype(port.dtype))
 
 
+def other_edge(who: str, counts: tuple[int, int], inputs: Sequence[Port], outputs: Sequence[Port]) -> str:
+    """What is said of a runtime that made another number of inputs or outputs: they are told apart by their place."""
+    made = f"{counts[0]} inputs and {counts[1]} outputs"
+    return f"{who} refuses the model: it made {made} of {len(inputs)} and {len(outputs)}"
+
+
 def first_line(error: BaseException, drop: str = "") -> str:
     """What a runtime says, on one line of at most 400 characters, up to `drop`."""
     text = str(error)

@@ -20,7 +20,7 @@ from subgraph.tensors import Value, np_dtype
 MULTI = True
 TYPES = frozenset("bool int8 int16 int32 int64 uint8 uint16 uint32 uint64 float16 float32 float64".split())
 MODES = {"normal": "Normal", "high": "High", "low": "Low"}
-OPTIONS = {"precision": tuple(MODES), "threads": ()}
+OPTIONS = {"precision": tuple(MODES), "threads": (), "shape_mutable": ("0", "1")}
 X86 = ("x86_64", "AMD64")
 SCRATCH = "SUBCUT_SCRATCH"  # names a folder that is removed when this process ends, however it ends
 # What MNN holds each type in; its own names of them.
@@ -54,7 +54,8 @@ def precision(options: Mapping[str, Any]) -> str:
 def load(model: Path, options: Mapping[str, Any]) -> Callable[[Mapping[str, Value]], dict[str, Value]]:
     """Convert, and build from the converted file.
 
-    `options`: `precision` (normal, high, low), `threads` (1).
+    `options`: `precision` (normal, high, low), `threads` (1), `shape_mutable` (1 as in MNN's Python; its C++ has 0, and
+    computes otherwise).
 
     Raises:
         BackendError: MNN is not installed, or an option means nothing to it. Refused: it does not accept this model.
@@ -65,7 +66,12 @@ def load(model: Path, options: Mapping[str, Any]) -> Callable[[Mapping[str, Valu
     number = max(_foreign.threads("mnn", options), 1)
     mode = getattr(expr.PrecisionMode, MODES[str(options.get("precision", "normal"))])
     inputs, outputs = _foreign.edge("mnn", model, TYPES)
-    return _Module(model, nn, expr, {"precision_mode": mode, "thread_num": number}, inputs, outputs)
+    how = {
+        "precision_mode": mode,
+        "thread_num": number,
+        "shape_mutable": str(options.get("shape_mutable", 1)) == "1",
+    }
+    return _Module(model, nn, expr, how, inputs, outputs)
 
 
 class _Module:
@@ -101,6 +107,8 @@ class _Module:
         try:
             given = [self._held(array, port) for array, port in zip(arrays, self._inputs, strict=True)]
             found = self._module.onForward(given)
+            if len(found) != len(self._outputs):  # its own error is only printed
+                raise ModelError(f"mnn failed while running: it gave {len(found)} of {len(self._outputs)} outputs")
             # copied while they live: `read` shows memory that goes with them
             arrays = [_read(value, port) for value, port in zip(found, self._outputs, strict=True)]
         except (Refused, ModelError):

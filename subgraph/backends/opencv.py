@@ -13,8 +13,7 @@ from subgraph.tensors import Value
 MULTI = True
 TYPES = frozenset("bool int8 int16 int32 int64 uint8 uint16 uint32 uint64 float16 float32 float64".split())
 ENGINES = {"auto": "ENGINE_AUTO", "new": "ENGINE_NEW", "classic": "ENGINE_CLASSIC"}
-SWITCH = ("0", "1")
-OPTIONS = {"engine": tuple(ENGINES), "threads": (), "fusion": SWITCH, "winograd": SWITCH}
+OPTIONS = {"engine": tuple(ENGINES), "threads": (), "winograd": ("0", "1")}
 
 
 def version() -> str:
@@ -36,8 +35,7 @@ def precision(options: Mapping[str, Any]) -> str:
 def load(model: Path, options: Mapping[str, Any]) -> Callable[[Mapping[str, Value]], dict[str, Value]]:
     """Read the model.
 
-    `options`: `engine` (auto, new, classic), `fusion` and `winograd` (0 turns them off), `threads` (1; 0 leaves it to
-    OpenCV).
+    `options`: `engine` (auto, new, classic), `winograd` (0 turns it off), `threads` (1; 0 leaves it to OpenCV).
 
     Raises:
         BackendError: OpenCV is not installed, or an option means nothing to it. Refused: it does not accept this model.
@@ -49,7 +47,6 @@ def load(model: Path, options: Mapping[str, Any]) -> Callable[[Mapping[str, Valu
     inputs, outputs = _foreign.edge("opencv", model, TYPES)
     try:
         net = cv2.dnn.readNetFromONNX(str(model), getattr(cv2.dnn, ENGINES[str(options.get("engine", "auto"))]))
-        net.enableFusion(str(options.get("fusion", 1)) == "1")
         net.enableWinograd(str(options.get("winograd", 1)) == "1")
     except Exception as e:
         raise Refused(f"opencv refuses the model: {_said(e)}") from e

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 from importlib import util
 from pathlib import Path
@@ -18,7 +18,7 @@ TYPES = frozenset(
     "bool int8 int16 int32 int64 uint8 uint16 uint32 uint64 float16 bfloat16 float32 float64".split()
 )  # fmt: skip
 # What a compiled model says that it computes in. "dynamic": in the model's own types; those are judged as such.
-CLAIMS = {"float32": "fp32", "dynamic": "fp32", "float16": "fp16", "bfloat16": "bf16"}
+CLAIMS = {"f32": "fp32", "dynamic": "fp32", "f16": "fp16", "bf16": "bf16"}
 HINT, THREADS = "INFERENCE_PRECISION_HINT", "INFERENCE_NUM_THREADS"
 HINTS = ("f32", "f16", "bf16")
 TELEMETRY = "openvino.tools.ovc"
@@ -39,10 +39,16 @@ def precision(options: Mapping[str, Any]) -> str:
     return CLAIMS.get(_computes_in(_device(options), tuple(sorted(_config(options).items()))), "fp32")
 
 
-def note(options: Mapping[str, Any]) -> str:
+def exact(options: Mapping[str, Any]) -> Mapping[str, Any] | None:
+    """The same in float32, where it computes in less."""
+    rest = {k: v for k, v in options.items() if k != HINT}
+    return {**rest, "precision": "f32"} if precision(options) != "fp32" else None
+
+
+def caveat(options: Mapping[str, Any]) -> str:
     """Where it computes in less than float32 without having been told, or in something else than it was told."""
     claim, asked = precision(options), str(options.get("precision", ""))
-    if asked and CLAIMS[_core_type(asked)] != claim:
+    if asked and CLAIMS[asked] != claim:
         return f"openvino was asked for {asked}, but computes in {claim} on this machine"
     if claim != "fp32" and not asked and HINT not in options:
         return f"openvino computes in {claim} by its own default on this machine; openvino:precision=f32 for float32"
@@ -59,24 +65,24 @@ def load(model: Path, options: Mapping[str, Any]) -> Callable[[Mapping[str, Valu
         BackendError: OpenVINO is not installed, or an option or a device means nothing to it.
         Refused: it does not accept this model.
     """
-    device, config = _device(options), _config(options)
-    _computes_in(device, tuple(sorted(config.items())))
+    device, config, core = _device(options), _config(options), _core()
     inputs, outputs = _foreign.edge("openvino", model, TYPES)
     try:
-        compiled = _core().compile_model(str(model), device, config)
+        compiled = core.compile_model(str(model), device, config)
     except Exception as e:
+        _computes_in(device, tuple(sorted(config.items())))  # is it the device or a property?
         raise Refused(f"openvino refuses the model: {_said(e)}") from e
-    if len(compiled.outputs) != len(outputs):
-        raise Refused(f"openvino made {len(compiled.outputs)} outputs of {len(outputs)}")
-    places = {name: i for i, port in enumerate(compiled.inputs) for name in port.names}
+    places = _places(compiled, inputs)
+    counts = len(places), len(compiled.outputs)
+    if counts != (len(compiled.inputs), len(outputs)):
+        raise Refused(_foreign.other_edge("openvino", counts, inputs, outputs))
     request = compiled.create_infer_request()
 
     def run(feeds: Mapping[str, Value]) -> dict[str, Value]:
         arrays = _foreign.fed(feeds, inputs)
         try:
-            for port, array in zip(inputs, arrays, strict=True):
-                if port.name in places:  # an input that nothing reads may be gone
-                    request.set_input_tensor(places[port.name], _tensor(array))
+            for i, place in places.items():
+                request.set_input_tensor(place, _tensor(arrays[i]))
             request.infer()
             found = [_array(request.get_output_tensor(i)) for i in range(len(outputs))]
         except Exception as e:
@@ -84,6 +90,17 @@ def load(model: Path, options: Mapping[str, Any]) -> Callable[[Mapping[str, Valu
         return {port.name: array for port, array in zip(outputs, found, strict=True)}
 
     return run
+
+
+def _places(compiled: Any, inputs: Sequence[_foreign.Port]) -> dict[int, int]:
+    """Which input of the model is which of the compiled one.
+
+    By place: one that passes through to an output has lost its name. Some that nothing reads are gone; then by name.
+    """
+    if len(compiled.inputs) == len(inputs):
+        return {i: i for i in range(len(inputs))}
+    names = {name: i for i, port in enumerate(compiled.inputs) for name in port.names}
+    return {i: names[port.name] for i, port in enumerate(inputs) if port.name in names}
 
 
 def _runtime() -> Any:
@@ -126,7 +143,7 @@ def _config(options: Mapping[str, Any]) -> dict[str, str]:
 
 @cache
 def _computes_in(device: str, config: tuple[tuple[str, str], ...]) -> str:
-    """The element type that a compiled model says it computes in.
+    """The element type that a compiled model says it computes in: `bf16`.
 
     Raises:
         BackendError: no such device, or a property that means nothing to it.
@@ -138,11 +155,7 @@ def _computes_in(device: str, config: tuple[tuple[str, str], ...]) -> str:
         found = _core().compile_model(tiny, device, dict(config)).get_property(HINT)
     except Exception as e:
         raise BackendError(f"openvino cannot use {device} so: {_said(e)}", f"it has {_devices()}") from e
-    return str(found.get_type_name() if hasattr(found, "get_type_name") else found)
-
-
-def _core_type(hint: str) -> str:
-    return {"f32": "float32", "f16": "float16", "bf16": "bfloat16"}[hint]
+    return str(found.get_type_name())
 
 
 def _devices() -> str:

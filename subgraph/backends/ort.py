@@ -34,6 +34,11 @@ def version() -> str:
     return str(onnxruntime.__version__)
 
 
+def exact(options: Mapping[str, Any]) -> Mapping[str, Any] | None:
+    """The same without optimisations."""
+    return None if options.get("opt") == "disable" else {**options, "opt": "disable"}
+
+
 def load(model: Path, options: Mapping[str, Any]) -> Run:
     """Build a session.
 

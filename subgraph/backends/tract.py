@@ -40,17 +40,22 @@ def load(model: Path, options: Mapping[str, Any]) -> Callable[[Mapping[str, Valu
     except Exception as e:
         raise Refused(f"tract refuses the model: {_said(e)}") from e
     if counts != (len(inputs), len(outputs)):
-        raise Refused(f"tract made {counts[0]} inputs and {counts[1]} outputs of {len(inputs)} and {len(outputs)}")
+        raise Refused(_foreign.other_edge("tract", counts, inputs, outputs))
 
     def run(feeds: Mapping[str, Value]) -> dict[str, Value]:
         arrays = _foreign.fed(feeds, inputs)
         try:
-            found = [tensor.to_numpy() for tensor in built.run(arrays)]
+            found = [_array(tensor, port, tract) for tensor, port in zip(built.run(arrays), outputs, strict=True)]
         except Exception as e:
             raise ModelError(f"tract failed while running: {_said(e)}") from e
         return {port.name: value for port, value in zip(outputs, found, strict=True)}
 
     return run
+
+
+def _array(tensor: Any, port: _foreign.Port, tract: Any) -> Any:
+    """A copy. What it derives from shapes is int64 in ONNX, and of a type of its own in tract."""
+    return (tensor.convert_to(tract.DatumType.I64) if port.dtype == "int64" else tensor).to_numpy()
 
 
 def _said(error: Exception) -> str:

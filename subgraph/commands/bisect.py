@@ -30,6 +30,8 @@ UNITS = {"": 1.0, "s": 1.0, "m": 60.0, "h": 3600.0}
 def bisect(
     model: o.ModelArgument = None,
     candidate: o.CandidateSpec = None,
+    candidate_model: o.CandidateModel = None,
+    map_file: o.Map = None,
     within: Annotated[
         str | None, typer.Option("--within", metavar="A..B", help="Only look between these two nodes.")
     ] = None,
@@ -86,7 +88,8 @@ def bisect(
     doubted = o.candidate(settings, candidate, timeout, memory_limit, precision, custom_ops, trust)
     feeding = o.feeding(settings, inputs, seed, shape, mean, scale, bgr)
     parent = Path(settings.get("output", output, "subcut_out"))
-    setup = Setup(doubted, feeding, parent, rule, freeze=not no_freeze, stored=not fresh)
+    other = o.other(candidate_model, map_file)
+    setup = Setup(doubted, feeding, parent, rule, freeze=not no_freeze, stored=not fresh, **other)
     with o.reference(settings, reference, custom_ops, trust) as running, Workers(doubted) as workers:
         graph = load(path)
         notes = [] if feeding.inputs else [f"the inputs are random values, seed {feeding.seed}; real ones show more"]
@@ -95,6 +98,7 @@ def bisect(
         command = shlex.join(["subcut", *sys.argv[1:]])
         plan = Plan(setup, limits, within or "", command, tuple(notes), force)
         with trials(graph, setup, running, workers) as asked:
+            o.told(asked)
             return _followed(Bisection(lambda: nullcontext(asked), plan))
 
 

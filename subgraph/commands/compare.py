@@ -26,6 +26,8 @@ NOTE = "in place: these tensors were made outputs, which disturbs fusion: a hint
 def compare(
     model: o.ModelArgument = None,
     candidate: o.CandidateSpec = None,
+    candidate_model: o.CandidateModel = None,
+    map_file: o.Map = None,
     at: Annotated[
         list[str] | None,
         typer.Option(
@@ -86,12 +88,14 @@ def compare(
         rule,
         freeze=not no_freeze,
         stored=not fresh,
+        **o.other(candidate_model, map_file),
     )
     with o.reference(settings, reference, custom_ops, trust) as running, Workers(doubted) as workers:
         graph = load(path)
         if not setup.feeding.inputs:
             log.info("inputs: random values, seed %d; real ones show more (-i FILE)", setup.feeding.seed)
         with trials(graph, setup, running, workers) as asked:
+            o.told(asked)
             found = job.compared(asked, at or (), jobs=number, fail_fast=fail_fast)
             document = job.document(asked, found, rule)
     if csv_file:
@@ -212,6 +216,7 @@ def _summary(document: dict[str, Any]) -> list[str]:
     lines = [f"{count(len(rows), 'tensor')}: {'; '.join(parts)}{' (stopped there)' if document['stopped'] else ''}"]
     if bad:
         lines.append(f"first bad tensor  {clean(bad['tensor'])}   node {clean(bad['node'])} ({bad['op']})")
+        lines += [f"looks like        {clean(words)}" for words in bad["looks_like"]]
     elif document["whole"]["status"] == "fail":
         lines.append("each tensor agrees, yet the whole fails: a fault of several nodes together, such as a fusion")
     return lines

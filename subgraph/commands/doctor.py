@@ -48,7 +48,8 @@ def _look(name: str) -> dict[str, Any]:
             about = worker.ask("about", options={})
     except SubcutError as e:
         return _row(name, False, _said(e))
-    return _row(name, True, about["version"], about["version"])
+    says = "   ".join(filter(None, (about["version"], about.get("caveat"))))
+    return _row(name, True, says, about["version"])
 
 
 def _of_project() -> list[dict[str, Any]]:

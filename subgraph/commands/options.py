@@ -20,6 +20,7 @@ from subgraph.text import clean
 
 if TYPE_CHECKING:
     from subgraph.candidate import Candidate
+    from subgraph.trial import Trials
 
 
 def complete_nodes(ctx: typer.Context, incomplete: str) -> list[str]:
@@ -102,6 +103,20 @@ CandidateSpec = Annotated[
         "-c",
         metavar="SPEC",
         help="What is doubted: a backend (ort:opt=basic), cmd:COMMAND, a Python file, or a name from subcut.toml.",
+    ),
+]
+CandidateModel = Annotated[
+    str | None,
+    typer.Option(
+        "--candidate-model",
+        metavar="MODEL2",
+        help="The candidate runs this model instead: quantized, float16, optimised, another layout.",
+    ),
+]
+Map = Annotated[
+    str | None,
+    typer.Option(
+        "--map", metavar="FILE", help="Lines OURS THEIRS: tensors of MODEL2 that are not found by themselves."
     ),
 ]
 Timeout = Annotated[
@@ -248,6 +263,30 @@ def candidate(
     if not named:
         log.info("candidate: ort, onnxruntime as people deploy it, all optimisations on (--candidate names another)")
     return found
+
+
+def told(asked: Trials) -> None:
+    """Say what the candidate's backend wants known before anything runs: that it computes in less than float32, say.
+
+    Raises:
+        BackendError: it cannot be used.
+    """
+    if caveat := asked.about.get("caveat"):
+        log.warning("%s", clean(str(caveat)))
+
+
+def other(model: str | None, names: str | None) -> dict[str, Path | None]:
+    """The candidate's own model and the file that maps its tensors, as whole paths.
+
+    Raises:
+        UsageError: one of them is not there, or only the second is given.
+    """
+    if names and not model:
+        raise UsageError("--map goes with --candidate-model", "it says which tensor there is which of MODEL's")
+    for option, path in (("--candidate-model", model), ("--map", names)):
+        if path and not os.path.isfile(path):  # noqa: PTH113 - a name that is too long is no file
+            raise UsageError(f"{option} {clean(path)}: no such file", "name a file")
+    return {"other": Path(model) if model else None, "map": Path(names) if names else None}
 
 
 def criterion(

@@ -40,6 +40,7 @@ def replay(
     Without --candidate: on the one that the case was found with; its commands run only with --trust. Exit code 0: it
     agrees; 1: it goes wrong; 5: nothing could be told.
     """
+    from subgraph import exhibit
     from subgraph.verdict import Status
 
     settings = project.load()
@@ -52,7 +53,10 @@ def replay(
     samples = manifest["samples"] or [{"label": ""}]
     rows = []
     for k, sample in enumerate(samples):
-        verdict = _verdict(place, manifest, k, doubted, rule, o.reference(settings, None, custom_ops, trust))
+        if exhibit.is_one(manifest):
+            verdict = exhibit.again(place, manifest, doubted, rule)
+        else:
+            verdict = _verdict(place, manifest, k, doubted, rule, o.reference(settings, None, custom_ops, trust))
         rows.append({"sample": sample["label"], **verdict.to_json()})
     statuses = {row["status"] for row in rows}
     code = 1 if Status.FAIL in statuses else 0 if statuses == {Status.AGREE} else 5
@@ -103,6 +107,7 @@ def _verdict(place: Path, manifest: dict[str, Any], k: int, doubted: Candidate, 
     """One sample of a case."""
     import tempfile
 
+    from subgraph import counterpart
     from subgraph.session import Setup, trials
     from subgraph.workers import Workers
 
@@ -116,4 +121,7 @@ def _verdict(place: Path, manifest: dict[str, Any], k: int, doubted: Candidate, 
     with tempfile.TemporaryDirectory(prefix="subcut-") as temporary, running as reference, Workers(doubted) as workers:
         setup = Setup(doubted, Feeding(tuple(words)), Path(temporary), rule)
         with trials(graph, setup, reference, workers) as asked:
+            if not k:
+                o.told(asked)
+            asked.other = counterpart.of_case(graph, place / "candidate")
             return asked.verdict(asked.whole(), fresh=True)

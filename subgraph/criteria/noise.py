@@ -10,7 +10,8 @@ N = max over 4 draws of |perturbed reference − reference| + eps·S + q (q: hal
     approximate kernel  (fp32) err ≤ 1e-3·S; seen only with a floor below that
     precision           agrees at c, but would be beyond 10·N in fp32
     unresolved          (below fp32) err ≤ k·N, but beyond half of S: the noise would hide anything
-    fail                all else. NaN and infinities that the reference alone has are never excused
+    fail                all else; after one draw where err > 10·k·N already and no other rule may apply. NaN and
+                        infinities that the reference alone has are never excused
 
 Behind a choice (an index, a comparison) N holds the jumps that draws show, and a bug could hide below it. There,
 besides, the share of elements beyond k·(Q + eps·S + q) must be at most twice that of the worst of 8 draws beyond
@@ -57,6 +58,7 @@ FLOOR = 1e-3  # of S, fp32: 4 of 3,383 healthy verdicts are beyond; what is with
 APPROXIMATE = 1e-3  # of S, fp32: tanh and exp by polynomials are up to here
 PRECISION = 10.0  # BERT in bf16 has 5,600 in fp32 and 0.24 in bf16
 DRAWS, JUMP_DRAWS = 4, 8
+CLEAR = 10.0  # times what fails after one draw
 QUANTILE = 0.9  # one draw in eight is expected to show 1.3 % of its elements beyond it
 SHARE, SETS, GAP, STEP = 2.0, 1.5, 3.0, 2.0  # times what draws show: changed elements, Jaccard distance, gaps, steps
 FEW = 100  # elements; of fewer, one that changes alone is a finding
@@ -224,6 +226,8 @@ class _Question:
         if noise is None:
             return self.unknown_floats()
         jumps = noise.discrete()
+        if not (jumps or noise.stepped()) and (ruling := self.clear(noise)):
+            return ruling
         draws = noise.draws(self.subject.claim, JUMP_DRAWS if jumps or noise.stepped() else DRAWS)
         moved = self.deviations(draws)
         if moved is None:
@@ -248,6 +252,24 @@ class _Question:
         if error <= limit:
             why = f"more elements are off than noise explains, by up to {error:.1e}"
         return replace(fail(why), noise=size, metrics=ratio)
+
+    def clear(self, noise: Noise) -> Ruling | None:
+        """A failure that one draw shows: three more cost as much as all else, and would have to move ten times as far.
+
+        Not where the type's range or an approximate kernel may excuse it.
+        """
+        moved = self.deviations(noise.draws(self.subject.claim, 1))
+        size = None if moved is None else _largest(moved[0]) + self.least(self.claim)
+        if size is None or self.pair.error <= CLEAR * self.k * size or self.may_be_range():
+            return None
+        ratio = {"noise_ratio": self.pair.error / size if size else math.inf}
+        why = f"max_abs {self.pair.error:.1e} beyond {self.k:g} × noise {size:.1e}"
+        return replace(fail(why), noise=size, metrics=ratio)
+
+    def may_be_range(self) -> bool:
+        """May the type's range or an approximate kernel excuse it?"""
+        approximate = self.subject.claim == "fp32" and self.pair.error <= APPROXIMATE * self.pair.scale
+        return approximate or self.subject.claim in LARGEST
 
     def deviations(self, draws: Sequence[Array]) -> list[Array] | None:
         """|draw − reference| of each draw where both values and it are finite (else 0); None where a shape differs."""

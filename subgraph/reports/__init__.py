@@ -16,6 +16,7 @@ from subgraph.text import clean, count
 
 SCHEMA = "subcut.bisect/1"
 FORMULA = ("=", "+", "-", "@", "\t", "\r")  # what a spreadsheet would take for one
+DEAREST = 3  # pieces of another model that are named
 MOST_NAMES = 6  # of a region, in a line
 UNKNOWN = "–"
 
@@ -194,6 +195,31 @@ def _growing(finding: Document, quoted: Quoted) -> list[str]:
         lines.append(f"grows from {error(first['error'])} after {count(first['nodes'], 'node')} to {after}")
     parts = [f"{quoted(c['node'])} ({quoted(c['op'])}) {percent(c['explains'])}" for c in finding["contributors"]]
     return [*lines, *([f"most of it: {listed(parts)}"] if parts else [])]
+
+
+def evidence(finding: Document, quoted: Quoted = str) -> tuple[str, list[str]]:
+    """Precision or bug: the conclusion ("" where there is none), and what it rests on, a line each."""
+    known = finding.get("evidence", ())
+    conclusion = next((quoted(one["says"]) for one in known if one["kind"] == "conclusion"), "")
+    return conclusion, [quoted(one["says"]) for one in known if one["kind"] != "conclusion"]
+
+
+def other_model(document: Document, quoted: Quoted = str) -> list[str]:
+    """Where the candidate runs another model: what the two share, and what each piece of it costs, a line each."""
+    told = document.get("other_model")
+    if not told:
+        return []
+    lines = [quoted(told["matched"])]
+    for row in told.get("nodes", ())[:DEAREST]:
+        left = "" if row["remains"] is None else f", {percent(row['remains'])} is left if it runs on the reference"
+        lines.append(f"{region(row | {'ops': [row['op']]}, quoted)} explains {percent(row['explains'])}{left}")
+    ops = [
+        f"{quoted(row['op'])} {percent(row['explains'])} in {count(row['nodes'], 'piece')}"
+        for row in told.get("ops", ())
+    ]
+    lines += [f"by operator: {listed(ops)}"] if ops else []
+    clipped = [f"{quoted(row['tensor'])} {percent(row['share'])}" for row in told.get("saturated", ())]
+    return [*lines, *([f"clipped values: {listed(clipped)}"] if clipped else [])]
 
 
 def stderr(finding: Document) -> list[str]:

@@ -17,7 +17,9 @@ from subgraph.reports import (
     _layout,
     cleaned,
     error,
+    evidence,
     headline,
+    other_model,
     percent,
     region,
     runtime,
@@ -49,7 +51,12 @@ def render(document: Document) -> str:
     page = _environment().from_string(
         resources.files("subgraph.reports").joinpath(TEMPLATE).read_text(encoding="utf-8")
     )
-    return page.render(d=shown, findings=findings, depth=_depth(shown), headline=headline(shown)).rstrip("\n") + "\n"
+    return (
+        page.render(
+            d=shown, findings=findings, depth=_depth(shown), headline=headline(shown), other=other_model(shown)
+        ).rstrip("\n")
+        + "\n"
+    )
 
 
 def _environment() -> Environment:
@@ -69,6 +76,7 @@ def _view(finding: Document, number: int) -> dict[str, Any]:
         "number": number,
         "title": title(finding),
         "sentences": sentences(finding),
+        "evidence": evidence(finding),
         "stderr": stderr(finding),
         "drawing": drawing(finding["neighbours"]),
         "bars": _chart.bars(finding["histogram"]) if finding["histogram"] else None,

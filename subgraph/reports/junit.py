@@ -5,7 +5,19 @@ from __future__ import annotations
 import xml.etree.ElementTree as ET
 from collections.abc import Iterator
 
-from subgraph.reports import Document, cleaned, headline, percent, region, runtime, sentences, stderr, title, word
+from subgraph.reports import (
+    Document,
+    cleaned,
+    evidence,
+    headline,
+    percent,
+    region,
+    runtime,
+    sentences,
+    stderr,
+    title,
+    word,
+)
 
 FILE = "junit.xml"
 HEAD = '<?xml version="1.0" encoding="UTF-8"?>\n'
@@ -56,7 +68,9 @@ def _findings(document: Document) -> Iterator[ET.Element]:
         case = _case(f"{number}. {finding['kind']}: {region(finding)}", seconds)
         kind = "error" if finding["kind"] == "unresolved" else "failure"
         told = ET.SubElement(case, kind, {"message": title(finding), "type": finding["signature"] or finding["kind"]})
-        told.text = "\n".join([*sentences(finding), *(f"case {c}" for c in [finding["case"]] if c)])
+        conclusion, known = evidence(finding)
+        lines = [*sentences(finding), conclusion, *known, f"case {finding['case']}" if finding["case"] else ""]
+        told.text = "\n".join(filter(None, lines))
         if lines := stderr(finding):
             ET.SubElement(case, "system-err").text = "\n".join(lines)
         yield case

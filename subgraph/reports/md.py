@@ -10,8 +10,10 @@ from subgraph.reports import (
     Document,
     cleaned,
     error,
+    evidence,
     headline,
     listed,
+    other_model,
     percent,
     region,
     runtime,
@@ -84,7 +86,8 @@ def _whole(document: Document) -> list[str]:
 
 
 def _notes(document: Document) -> list[str]:
-    return ["", *(f"- {code(note)}" for note in document["notes"])] if document["notes"] else []
+    lines = [*other_model(document, code), *(code(note) for note in document["notes"])]
+    return ["", *(f"- {line}" for line in lines)] if lines else []
 
 
 def _finding(finding: Document, number: str) -> list[str]:
@@ -92,6 +95,9 @@ def _finding(finding: Document, number: str) -> list[str]:
     lines = [f"## {number}{title(finding, code)}", ""]
     lines += [f"- explains {percent(share)} of the final error"] if share is not None else []
     lines += [f"- {line}" for line in sentences(finding, code)]
+    conclusion, known = evidence(finding, code)
+    if conclusion or known:
+        lines += ["", f"Precision or bug? {conclusion}".rstrip(), "", *(f"- {line}" for line in known)]
     if finding["edge"]:
         lines += ["", *_edge(finding["edge"])]
     return [*lines, *(["", *_fenced(said, "text")] if (said := stderr(finding)) else [])]

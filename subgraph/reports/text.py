@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from subgraph.reports import Document, cleaned, headline, percent, sentences, stderr, title
+from subgraph.reports import Document, cleaned, evidence, headline, other_model, percent, sentences, stderr, title
 from subgraph.reports import region as region_words
 from subgraph.text import count
 
@@ -16,6 +16,7 @@ def render(document: Document) -> str:
     if shown["alone"]:
         lines.append(f"fail alone but explain nothing: {count(len(shown['alone']), 'piece')}")
         lines += [f"  {region_words(piece)}   {percent(piece['explains'])}" for piece in shown["alone"]]
+    lines += other_model(shown)
     lines += [f"note: {note}" for note in shown["notes"]]
     cases = [finding["case"] for finding in shown["findings"] if finding["case"]]
     places = [f"case {case}" for case in cases] + ([f"report {shown['report']}"] if shown["report"] else [])
@@ -29,5 +30,6 @@ def render(document: Document) -> str:
 def _finding(finding: Document) -> list[str]:
     share = finding["explains"]
     explains = f"      explains {percent(share)} of the final error" if share is not None else ""
-    lines = [f"{title(finding)}{explains}", *(f"  {line}" for line in sentences(finding))]
-    return [*lines, *(f"  | {line}" for line in stderr(finding))]
+    conclusion, known = evidence(finding)
+    lines = [*sentences(finding), *([conclusion] if conclusion else []), *(f"- {line}" for line in known)]
+    return [f"{title(finding)}{explains}", *(f"  {line}" for line in (*lines, *(f"| {s}" for s in stderr(finding))))]

@@ -23,14 +23,18 @@ POINTS = 8  # of the growth curve
 SPLITS = 6  # of the largest contributors, to name smaller ones
 
 
-def accumulated(book: Book, scope: Items, share: float = 1.0) -> Search[Finding | None]:
+def accumulated(book: Book, scope: Items, share: float = 1.0, *, graded: bool = False) -> Search[Finding | None]:
     """The finding, or None where some piece is guilty or the pieces do not account for the `share` that the scope has.
-    Where that is not 1, only these items are in question, and nothing is asked about the growth."""
+    Where that is not 1, only these items are in question, and nothing is asked about the growth.
+
+    `graded`: the error is known to grow item by item; then a piece that fails with a small share is one that it grows
+    in, else a culprit among several.
+    """
     count = min(PIECES, len(scope))
     cuts = [len(scope) * k // count for k in range(count + 1)]
     pieces = [scope[a:b] for a, b in pairwise(cuts)]
     book.more = count + POINTS
-    shares = yield from _shares(book, pieces)
+    shares = yield from _shares(book, pieces, graded)
     if shares is None or max(shares) >= LARGE or sum(shares) < SUM * share:
         return None
     growth = (yield from _growth(book)) if share == 1.0 else ()
@@ -47,13 +51,14 @@ def accumulated(book: Book, scope: Items, share: float = 1.0) -> Search[Finding 
     )
 
 
-def _shares(book: Book, pieces: Sequence[Items]) -> Search[list[float] | None]:
-    """None where a piece fails as the whole does."""
+def _shares(book: Book, pieces: Sequence[Items], graded: bool) -> Search[list[float] | None]:
+    """None where a piece fails as the whole does; `graded`: and is a culprit's."""
     found: list[float] = []
     for at in range(0, len(pieces), book.workers):
         some = [Ask(Kind.ISOLATED, p, book.first, book.fresh, True) for p in pieces[at : at + book.workers]]
         answers = yield from book.ask(Purpose.GROWTH, some)
-        if any(outcome(a, book.signature) is Status.FAIL for a in answers):
+        failing = [a for a in answers if outcome(a, book.signature) is Status.FAIL]
+        if any(not graded or a.share is None or a.share >= LARGE for a in failing):
             return None
         found += [a.share or 0.0 for a in answers]
     return found
@@ -78,7 +83,7 @@ def _largest(book: Book, pieces: Sequence[Items], shares: Sequence[float]) -> Se
         if len(piece) == 1:
             break
         halves = [piece[: len(piece) // 2], piece[len(piece) // 2 :]]
-        parts = yield from _shares(book, halves)
+        parts = yield from _shares(book, halves, True)
         if parts is None:
             break
         heapq.heapreplace(heap, (-parts[0], halves[0]))

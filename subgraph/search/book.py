@@ -31,7 +31,7 @@ _KNOWN_PLACES = 2_000_000  # places of agreeing regions kept for doubts; beyond,
 
 
 class Spent(Exception):
-    """A budget is used up."""
+    """A budget is used up; says which."""
 
 
 class Changed(Exception):
@@ -116,9 +116,9 @@ class Book:
         new = [a for a in dict.fromkeys(asks) if not self._known(a)]
         if new:
             if self.max_trials is not None and self.runs.total() + self._to_run(new) > self.max_trials:
-                raise Spent(f"{self.max_trials} trials")
+                raise Spent(f"{self.max_trials} trials are used up")
             if self.deadline is not None and self.clock() >= self.deadline:
-                raise Spent("the time")
+                raise Spent("the time is used up")
             self.rounds += self._to_run(new) > 0
             worded = [self._worded(a) for a in new]
             for ask, word, answer in zip(new, worded, self.question.ask(worded), strict=True):

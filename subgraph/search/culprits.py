@@ -56,11 +56,11 @@ def _concluded(state: Hunt, region: Items) -> Search[tuple[Items, Finding | None
     book = state.book
     found = yield from shrink(book, region)
     if found.graded:
-        everything = yield from accumulated.accumulated(book, state.scope)
+        everything = yield from accumulated.accumulated(book, state.scope, graded=True)
         if everything is not None:
             return state.scope, everything
         share = book.known(found.items).share or 0.0
-        some = yield from accumulated.accumulated(book, found.items, share)
+        some = yield from accumulated.accumulated(book, found.items, share, graded=True)
         if some is not None:
             return found.items, some
         found = yield from shrink(book, region, gradual=False)

@@ -21,7 +21,10 @@ def back(book: Book, scope: Items, end: int, start: int | None) -> Search[int | 
     and None is the answer where no length up to `MOST` fails.
     """
     length = yield from _shortest(
-        book, lambda k: scope[end - k : end], min(MOST, end) if start is None else end - start, start is not None
+        book,
+        lambda k: tuple(sorted(scope[end - k : end])),
+        min(MOST, end) if start is None else end - start,
+        start is not None,
     )
     return None if length is None else end - length
 

@@ -107,6 +107,15 @@ def connected(parents: Parents, items: Iterable[int]) -> Iterator[set[int]]:
         yield part
 
 
+def nearest_last(parents: Parents, items: Iterable[int], last: int) -> Items:
+    """The same, ordered by the distance to `last`, which comes last; equal ones as they were. O(its edges)."""
+    inside, far, level = set(items), {last: 0}, [last]
+    while level:
+        level = [p for k in level for p in parents[k] if p in inside and far.setdefault(p, far[k] + 1) == far[k] + 1]
+        level = list(dict.fromkeys(level))
+    return tuple(sorted(far, key=lambda k: (-far[k], k)))
+
+
 def above(parents: Parents, items: Iterable[int], last: int) -> set[int]:
     """What the item `last` depends on within a region, itself included. O(its edges)."""
     inside, found, stack = set(items), {last}, [last]

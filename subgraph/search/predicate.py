@@ -17,13 +17,20 @@ def outcome(answer: Answer, signature: Signature | None) -> Status:
     """What an answer about a region says, when the whole fails with `signature`."""
     if answer.status is Status.AGREE:
         return Status.AGREE
-    if answer.signature is None or answer.signature is not signature:
+    if answer.signature is None or not _same(answer, signature):
         return Status.UNRESOLVED
     if signature in SILENT:
         return Status.FAIL
     if answer.status is Status.UNRESOLVED or answer.culprit is None:
         return Status.UNRESOLVED
     return Status.FAIL if answer.culprit else Status.AGREE
+
+
+def _same(answer: Answer, signature: Signature | None) -> bool:
+    """Does it fail as the whole does? Garbage that the whole shows as wrong numbers may be NaN alone: where it explains
+    the whole, that is the same failure."""
+    nan = answer.signature is Signature.NAN and signature is Signature.MISMATCH and answer.culprit is True
+    return nan or answer.signature is signature
 
 
 def pointless(answer: Answer) -> bool:

@@ -12,7 +12,7 @@ from enum import StrEnum
 from subgraph.search import gallop
 from subgraph.search.book import Book, Search
 from subgraph.search.findings import Purpose
-from subgraph.search.order import above
+from subgraph.search.order import nearest_last
 from subgraph.search.question import Answer, Ask, Items, Kind
 from subgraph.verdict import Status
 
@@ -71,8 +71,8 @@ def follow(book: Book, scope: Items, hints: tuple[int, ...]) -> Search[Items | N
     """A failing region that ends at a first wrong item, as short as galloping among what is above it makes it."""
     inside = set(scope)
     for last in [h for h in hints if h in inside][:HINTS]:
-        line = tuple(sorted(above(book.parents, inside, last)))
+        line = nearest_last(book.parents, inside, last)
         start = yield from gallop.back(book, line, len(line), None)
         if start is not None:
-            return line[start:]
+            return tuple(sorted(line[start:]))
     return None

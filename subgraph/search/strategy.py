@@ -88,7 +88,7 @@ def search(
                 except Changed as news:
                     book.notes.append((str(news), ()))
             else:
-                spent = "answers that go on contradicting each other"
+                spent = "its answers go on contradicting each other"
     except Spent as budget:
         spent = str(budget)
     yield from book.flush()
@@ -136,7 +136,7 @@ def _findings(book: Book, base: Baseline, state: Hunt | None, spent: str) -> Fin
     counts = book.counts
     if base.signature is None:
         if spent or not base.agrees:
-            why = f"{spent} used up" if spent else base.why
+            why = spent or base.why
             lost = Finding(FindingKind.UNRESOLVED, tuple(range(book.n)), None, why=why)
             return Findings(Outcome.UNRESOLVED, counts, findings=(lost,), spent=spent)
         return Findings(Outcome.CLAIMED if base.claimed else Outcome.AGREE, counts)
@@ -144,7 +144,7 @@ def _findings(book: Book, base: Baseline, state: Hunt | None, spent: str) -> Fin
         return Findings(Outcome.CLAIMED, counts, book.signature, rate=base.rate)
     found = list(state.findings) if state else []
     if spent or not found:
-        why = f"{spent} used up" if spent else "no region of it fails as the whole does"
+        why = spent or "no region of it fails as the whole does"
         found.append(Finding(FindingKind.UNRESOLVED, book.items(book.suspect), book.signature, why=why))
     ranked = tuple(sorted(found, key=_rank))
     named = {k for f in ranked if f.kind is not FindingKind.UNRESOLVED for k in f.items}

@@ -1,0 +1,308 @@
+"""`subcut sweep`: onnx's operator tests on candidates -> what is right, refused, wrong, crashed, by operator."""
+
+from __future__ import annotations
+
+import re
+import shlex
+import sys
+import textwrap
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from subgraph import project
+from subgraph.commands import Result, log, table
+from subgraph.commands import options as o
+from subgraph.errors import UsageError
+from subgraph.text import clean, count, shorten
+
+if TYPE_CHECKING:
+    from subgraph.candidate import Candidate
+
+WORDS = ("wrong", "crashed", "timeout", "unresolved", "refused", "right")
+TOTALS = ("right", "refused", "wrong", "crashed", "timeout", "unresolved")
+ALWAYS = TOTALS[:4]  # told also where there are none
+BAD = WORDS[:3]
+MOST = 30  # bad tests that are listed, per candidate
+REASONS = 5  # for refusing, per candidate
+VARYING = re.compile(r"[A-Za-z_./]*\d[\w./]*|'[^']*'|\([^()]*\)|\"[^\"]*\"")  # in a message: names and numbers
+WIDE = 110  # characters of a line of names
+COLUMNS = (
+    "test", "operator", "domain", "kind", "candidate", "status", "signature", "judged_by", "while", "before", "why",
+    "max_abs", "max_rel", "build_seconds", "run_seconds", "case",
+)  # fmt: skip
+
+Candidates = Annotated[
+    list[str] | None,
+    typer.Option("--candidate", "-c", metavar="SPEC", help="What is doubted, as in compare. Twice: side by side."),
+]
+Patience = Annotated[
+    str | None, typer.Option("--timeout", metavar="SECONDS", help="Limit of one build or run of the candidate; 60.")
+]
+
+
+def sweep(
+    candidate: Candidates = None,
+    only: Annotated[
+        list[str] | None,
+        typer.Option("--only", metavar="NAME", help="Only this operator or test, or a glob: 'Conv*'. Repeatable."),
+    ] = None,
+    criterion: o.Criterion = None,
+    rtol: o.Rtol = None,
+    atol: o.Atol = None,
+    metric: o.Metric = None,
+    precision: o.Precision = None,
+    custom_ops: o.CustomOps = None,
+    timeout: Patience = None,
+    memory_limit: o.MemoryLimit = None,
+    jobs: o.Jobs = None,
+    csv_file: table.File = None,
+    output: o.Output = None,
+    fresh: o.Fresh = False,
+    trust: o.Trust = False,
+    force: o.Force = False,
+) -> Result:
+    """Run onnx's operator tests and light networks on a candidate: right, refused, wrong, crashed.
+
+    Each wrong one gets a case folder. A sweep that was stopped goes on with the same command. Exit code 0: nothing is
+    wrong; 1: something is wrong, crashes or hangs; 5: nothing could be established.
+    """
+    from subgraph import exhibit
+    from subgraph import sweep as job
+    from subgraph.judge import criterion as rule_of
+
+    settings = project.load()
+    rule = o.criterion(settings, criterion, rtol, atol, metric)
+    rule_of(rule)  # a slip there is told before anything starts
+    number = o.jobs(settings, jobs)
+    table.check(csv_file)
+    parent = Path(settings.get("output", output, "subcut_out"))
+    specs: list[str | None] = [*candidate] if candidate else [None]
+    doubted = [
+        _patient(o.candidate(settings, spec, timeout, memory_limit, precision, custom_ops, trust), settings, timeout)
+        for spec in specs
+    ]
+    names = [c.name for c in doubted]
+    if twice := [n for n in names if names.count(n) > 1]:
+        raise UsageError(f"--candidate {clean(twice[0])} is given twice", "say it once")
+    places = [exhibit.place_of(c, only or (), parent, force=force) for c in doubted]
+    with job.opened(doubted, parent, only=only or (), criterion=rule, stored=not fresh) as asked:
+        exhibit.require_free(asked, places)
+        for runtime in asked.candidates:
+            if note := runtime.about.get("note"):
+                log.warning("%s", clean(str(note)))
+        rows = asked.rows(number)
+        document = job.document(asked, rows, shlex.join(["subcut", *sys.argv[1:]]))
+        exhibit.save(asked, rows, places, document)
+    if csv_file:
+        found = as_csv(document)
+        if csv_file == "-":
+            return Result(document, found.rstrip("\n"), document["exit_code"])
+        table.write(csv_file, found)
+    return Result(document, text(document), document["exit_code"])
+
+
+def _patient(found: Candidate, settings: project.Project, timeout: str | None) -> Candidate:
+    """These models are tiny: where nobody says how long to wait, one that hangs costs a minute, not ten."""
+    from subgraph.candidate import TIMEOUT
+    from subgraph.sweep import PATIENCE
+
+    said = settings.get("timeout", timeout) is not None or found.timeout != TIMEOUT
+    return found if said else replace(found, timeout=PATIENCE)
+
+
+# ---------------------------------------------------------------------------------------------------- text
+
+
+def text(document: dict[str, Any]) -> str:
+    """The document for people: what is bad first, then by operator, then where two differ; the totals last."""
+    parts = [
+        _candidates(document),
+        _bad(document),
+        _table(document),
+        _differ(document),
+        _refusals(document),
+        _notes(document),
+    ]
+    return "\n\n".join("\n".join(lines) for part in (*parts, _totals(document)) if (lines := list(part)))
+
+
+def _candidates(document: dict[str, Any]) -> list[str]:
+    rows = []
+    for c in document["candidates"]:
+        backend = Path(c["backend"]).name
+        shown = " ".join(filter(None, ("" if Path(c["name"]).name == backend else backend, c["version"])))
+        rows.append(("candidate", clean(c["name"]), clean(shown), c["precision"]))
+    return table.aligned(rows)
+
+
+def _bad(document: dict[str, Any]) -> Iterator[str]:
+    """The wrong ones, then the crashed, then those that hung, by operator."""
+    cells, more = [], []
+    for k, candidate in enumerate(document["candidates"]):
+        found = [(row, row["results"][k]) for row in document["rows"] if row["results"][k]["status"] in BAD]
+        found.sort(key=lambda f: (BAD.index(f[1]["status"]), f[0]["operator"], f[0]["test"]))
+        on = f" on {clean(candidate['name'])}" if len(document["candidates"]) > 1 else ""
+        for row, result in found[:MOST]:
+            cells.append((result["status"] + on, clean(row["operator"]) or row["kind"], row["test"], _why(result)))
+        if len(found) > MOST:
+            more.append(f"… and {len(found) - MOST:,} more{on}: --csv FILE or --json lists all")
+    yield from table.aligned(cells) if cells else ()
+    yield from more
+
+
+def _why(result: dict[str, Any]) -> str:
+    signature = result["signature"]
+    shown = f"{signature}: " if signature not in (None, "mismatch", "crash", "timeout") else ""
+    return shorten(clean(f"{shown}{result['why']}"), 160)
+
+
+def _table(document: dict[str, Any]) -> Iterator[str]:
+    """A line for each operator that is neither right nor refused throughout; the others as lists of names."""
+    many = len(document["candidates"]) > 1
+    entries = [(e["operator"], e["tests"], e["totals"]) for e in document["operators"]]
+    if document["tests"]["networks"]:
+        entries.append(("light networks", document["tests"]["networks"], document["networks"]))
+    alike = {word: [e for e in entries if all(t[word] == e[1] for t in e[2])] for word in ("right", "refused")}
+    mixed = [e for e in entries if not any(e in same for same in alike.values())]
+    words = [
+        [w for w in WORDS if any(totals[k][w] for _, _, totals in mixed)] for k in range(len(document["candidates"]))
+    ]
+    if mixed:
+        head = ["operator", "tests", *(w for some in words for w in some)]
+        cells = [head]
+        for name, tests, totals in mixed:
+            numbers = [str(totals[k][w] or "-") for k, some in enumerate(words) for w in some]
+            cells.append([clean(name), str(tests), *numbers])
+        lines = table.aligned(cells, range(1, len(head)))
+        if many:
+            yield _over(lines[0], words, [clean(c["name"]) for c in document["candidates"]])
+        yield from lines
+    for word, same in alike.items():
+        if same:
+            tests = count(sum(e[1] for e in same), "test")
+            yield from _wrapped(f"{word} in every test ({tests})", sorted(clean(e[0]) for e in same))
+
+
+def _over(head: str, words: list[list[str]], names: list[str]) -> str:
+    """The candidates' names above the first of their columns."""
+    line, at = "", 0
+    for first in ("operator", "tests"):
+        at = head.index(first, at) + len(first)
+    for some, name in zip(words, names, strict=True):
+        if some:
+            place = head.index(some[0], at)
+            line = f"{line.ljust(place)}{name}  "
+            for word in some:
+                at = head.index(word, at) + len(word)
+    return line.rstrip()
+
+
+def _wrapped(head: str, names: Iterable[str]) -> list[str]:
+    return textwrap.wrap(
+        f"{head}: {', '.join(names)}", WIDE, subsequent_indent="  ", break_long_words=False, break_on_hyphens=False
+    )
+
+
+def _differ(document: dict[str, Any]) -> Iterator[str]:
+    """Where candidates differ: how each ended, and in how many tests of which operators."""
+    names = [clean(c["name"]) for c in document["candidates"]]
+    groups: dict[tuple[str, ...], list[str]] = {}
+    differing = set(document["differ"])
+    for row in document["rows"]:
+        if row["test"] in differing:
+            groups.setdefault(tuple(r["status"] for r in row["results"]), []).append(row["operator"] or row["test"])
+    for words, operators in sorted(groups.items(), key=lambda g: [min(map(WORDS.index, g[0])), -len(g[1])]):
+        said = ", ".join(f"{word} on {name}" for word, name in zip(words, names, strict=True))
+        yield from _wrapped(f"{count(len(operators), 'test')} {said}", _counted(operators))
+
+
+def _counted(names: Iterable[str]) -> list[str]:
+    """`Conv 3, Relu`, in the order of the names."""
+    return [f"{clean(name)} {n}" if n > 1 else clean(name) for name, n in sorted(Counter(names).items())]
+
+
+def _refusals(document: dict[str, Any]) -> Iterator[str]:
+    """The most frequent reasons for refusing, whatever names and numbers stand in them."""
+    many = len(document["candidates"]) > 1
+    for k, candidate in enumerate(document["candidates"]):
+        refused = [row["results"][k] for row in document["rows"] if row["results"][k]["status"] == "refused"]
+        kinds: dict[str, list[str]] = {}
+        for result in refused:
+            kinds.setdefault(VARYING.sub("…", result["why"]), []).append(result["why"])
+        frequent = sorted(kinds.values(), key=len, reverse=True)[:REASONS]
+        cells = [(str(len(some)), shorten(clean(some[0]), WIDE)) for some in frequent]
+        if cells:
+            on = f" by {clean(candidate['name'])}" if many else ""
+            yield f"refused{on}, the {'reasons' if len(kinds) == len(cells) else 'most frequent reasons'}:"
+            yield from (f"  {line}" for line in table.aligned(cells, [0]))
+
+
+def _notes(document: dict[str, Any]) -> Iterator[str]:
+    for k, candidate in enumerate(document["candidates"]):
+        ends: dict[tuple[str, str], list[str]] = {}
+        for row in document["rows"]:
+            result = row["results"][k]
+            if result["before"]:
+                ends.setdefault((result["before"], result["status"]), []).append(row["test"])
+        for (before, status), names in ends.items():
+            later = "right" if status == "unresolved" else status
+            how = f"{before} after other models, {later} in a fresh process"
+            yield from _wrapped(f"{clean(candidate['name'])}: {count(len(names), 'test')} {how}", names)
+    yield from _plain(document["onnxruntime"], document["criterion"])
+    groups: dict[str, list[str]] = {}
+    for row in document["left_out"]:
+        groups.setdefault(row["why"], []).append(row["operator"] or row["test"])
+    for why, operators in groups.items():
+        yield from _wrapped(f"left out, {count(len(operators), 'test')}: {clean(why)}", _counted(operators))
+
+
+def _plain(plain: dict[str, Any], criterion: str) -> Iterator[str]:
+    """What plain onnxruntime itself does otherwise than the tests expect, and what that means for the verdicts."""
+    failing, differing = plain["refuses"] + plain["crashes"], plain["differs"]
+    said = [f"does not run {count(failing, 'test')}"] if failing else []
+    said += [f"gives other values than expected in {count(len(differing), 'test')}"] if differing else []
+    if said:
+        instead = ": there each test's own tolerance judges" if criterion.startswith("noise") else ""
+        yield f"plain onnxruntime {plain['version']} {' and '.join(said)}{instead}"
+    cells = [(f"  {row['operator'] or 'network'}", row["test"], shorten(clean(row["why"]))) for row in differing[:MOST]]
+    yield from table.aligned(cells) if cells else ()
+    if len(differing) > MOST:
+        yield f"  … and {len(differing) - MOST:,} more: --json lists all"
+
+
+def _totals(document: dict[str, Any]) -> Iterator[str]:
+    """`1,204 tests of 161 operators: 960 right, 201 refused, 41 wrong, 2 crashed`, for each candidate."""
+    tests = document["tests"]
+    operators = f" of {count(tests['operators'], 'operator')}" if tests["operators"] else ""
+    networks = f"{' and' if operators else ' of'} {count(tests['networks'], 'network')}" if tests["networks"] else ""
+    number = f"{tests['count']:,} {'test' if tests['count'] == 1 else 'tests'}{operators}{networks}"
+    for k, candidate in enumerate(document["candidates"]):
+        totals = candidate["totals"]
+        mine = [row["results"][k] for row in document["rows"]]
+        late = sum(r["status"] == "refused" and r["while"] == "run" for r in mine)
+        parts = [f"{totals[word]:,} {word}" for word in TOTALS if totals[word] or word in ALWAYS]
+        name = f"{clean(candidate['name'])}: " if len(document["candidates"]) > 1 else ""
+        yield f"{name}{number}: {', '.join(parts)}{f'; {late:,} refused only while running' if late else ''}"
+        if any(totals[word] for word in BAD):
+            yield f"cases {clean(str(candidate['folder']))}/"
+
+
+# ---------------------------------------------------------------------------------------------------- CSV
+
+
+def as_csv(document: dict[str, Any]) -> str:
+    """One line per test and candidate, and per test that was left out."""
+    lines: list[tuple[Any, ...]] = []
+    for row in document["rows"]:
+        for candidate, result in zip(document["candidates"], row["results"], strict=True):
+            cells = {**row, **result, **result["errors"], "candidate": candidate["name"]}
+            lines.append(tuple(cells.get(name) for name in COLUMNS))
+    for row in document["left_out"]:
+        cells = {**row, "status": "left out"}
+        lines.append(tuple(cells.get(name) for name in COLUMNS))
+    return table.render(COLUMNS, lines)
