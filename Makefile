@@ -5,7 +5,7 @@ STAMP  := $(VENV)/.locked
 RUNS   ?= 5
 
 .DEFAULT_GOAL := help
-.PHONY: demo test test-slow check bench lock clean help
+.PHONY: demo test test-slow check bench recipes lock clean help
 
 $(STAMP): requirements.lock pyproject.toml
 	$(PYTHON) -m venv $(VENV)
@@ -27,10 +27,11 @@ check: $(STAMP) ## formatting, lint, types
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 
-bench: .venv-bench/.locked ## measure CPU and memory beside the peers, in one run (RUNS=5; about 10 minutes, 8 GB of disk)
+bench: .venv-bench/.locked ## measure CPU and memory beside the peers, in one run (RUNS=5; about 20 minutes, 8 GB of disk)
 	.venv-bench/bin/pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation --force-reinstall .
 	.venv-bench/bin/python -m benchmarks.trial --runs $(RUNS)
 	.venv-bench/bin/python -m benchmarks.criteria
+	.venv-bench/bin/python -m benchmarks.search
 	.venv-bench/bin/python -m benchmarks.cut --runs $(RUNS)
 
 .venv-bench/.locked: benchmarks/requirements.lock
@@ -38,8 +39,11 @@ bench: .venv-bench/.locked ## measure CPU and memory beside the peers, in one ru
 	.venv-bench/bin/pip install --quiet --disable-pip-version-check --require-hashes -r benchmarks/requirements.lock
 	touch $@
 
+recipes: $(STAMP) ## try the recipes of docs/candidates/ that install here, each in a venv of its own (15 minutes, 5 GB of disk)
+	$(BIN)/python -m benchmarks.recipes
+
 lock: ## write the lock files anew (needs uv)
-	uv pip compile --universal --upgrade --generate-hashes --no-header --no-annotate --quiet --group dev pyproject.toml -o requirements.lock
+	uv pip compile --universal --upgrade --generate-hashes --no-header --no-annotate --quiet --all-extras --group dev pyproject.toml -o requirements.lock
 	uv pip compile --universal --upgrade --generate-hashes --no-header --no-annotate --quiet --group bench pyproject.toml -o benchmarks/requirements.lock
 
 clean: ## remove what make has built

@@ -20,7 +20,7 @@ import numpy as np
 import numpy.typing as npt
 import onnx
 
-from benchmarks.converted import CONVERSIONS
+from fixtures.converted import CONVERSIONS
 from subgraph import region as regions
 from subgraph import session
 from subgraph.answer import Answer
