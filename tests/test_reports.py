@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import csv
+import html
 import io
 import itertools
 import json
@@ -18,7 +19,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fixtures.runs import HOSTILE, NODES, RUNS, hostile
+from fixtures.runs import EVIDENCE, HOSTILE, NODES, RUNS, hostile
 from subgraph import plugins
 from subgraph.commands.report import read, report
 from subgraph.errors import OutputError, UnknownName, UsageError
@@ -120,7 +121,10 @@ def test_text_says_it_as_bisect_does() -> None:
     ]
     assert "max_rel 1.1e-02" in lines[1] and "worst at [0,311,7,4]: 0.8303 for 0.8213; 214 of 200704 values" in lines[1]
     assert lines[2] == "  certified: without /down/pad/Pad, /down/pool/MaxPool agrees alone"
-    assert lines[3] == "case subcut_out/bisect-npu   report subcut_out/bisect-npu/report.html"
+    assert lines[3].startswith("  a bug of its optimiser: right without it")
+    assert lines[4] == "  - the error is 355 × what rounding in fp16 does here"
+    assert [line[:4] for line in lines[4:9]] == ["  - "] * 5
+    assert lines[9] == "case subcut_out/bisect-npu   report subcut_out/bisect-npu/report.html"
 
 
 @pytest.mark.parametrize(
@@ -143,6 +147,17 @@ def test_text_says_it_as_bisect_does() -> None:
 def test_text_tells_each_outcome(name: str, words: list[str]) -> None:
     text = render("text", RUNS[name]())
     assert not [word for word in words if word not in text], text
+
+
+@pytest.mark.parametrize("form", ["text", "html", "md", "junit"])
+def test_precision_or_bug_is_told_wherever_it_is_known(form: str) -> None:
+    text = html.unescape(render(form, RUNS["culprit"]()))
+    assert not [says for _, says in EVIDENCE if says not in text]
+    document = RUNS["culprit"]()
+    del document["findings"][0]["evidence"]
+    assert problem(document) == "", "documents of before have none"
+    assert not [says for _, says in EVIDENCE if says in html.unescape(render(form, document))]
+    assert "Precision or bug" not in render(form, document)
 
 
 # ---------------------------------------------------------------------------------------------------- HTML

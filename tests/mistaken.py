@@ -1,0 +1,81 @@
+"""A runtime with the mistakes that people make: onnxruntime, and then one of these. A Python file for `-c`.
+
+mistake   one of `CHANGES`, on the tensor `tensor` where that is an output
+          before: the tensor is the previous sample's, from the second run on
+          fed: float32 inputs of three channels are taken for BGR
+          half: it computes in float16, and says nothing of that
+exact     what `exact(options)` says: options without the mistake
+claim     what it claims to compute in
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import onnxruntime
+
+Array = np.ndarray[Any, np.dtype[Any]]
+Run = Callable[[Mapping[str, Any]], dict[str, Any]]
+HERE = str(Path(__file__).resolve())
+CHANGES: dict[str, Callable[[Array], Array]] = {
+    "nhwc": lambda v: v.transpose(0, 2, 3, 1).reshape(v.shape),
+    "offset": lambda v: v - np.float32(128),
+    "bgr": lambda v: v[:, ::-1],
+    "sign": lambda v: -v,
+    "drift": lambda v: (
+        v + np.abs(v).max() * np.float32(2e-3) * np.sin(np.arange(v.size, dtype=v.dtype)).reshape(v.shape)
+    ),
+    "last-bits": lambda v: v * np.float32(1 + 2**-23),
+    "noise": lambda v: np.asarray(np.random.default_rng(0).standard_normal(v.shape, np.float32)),
+    "nan": lambda v: np.where(v > 0, v, np.nan).astype(v.dtype),
+    "shape": lambda v: v[..., :1],
+}
+
+
+def precision(options: Mapping[str, str]) -> str:
+    """What it claims."""
+    return options.get("claim", "fp32")
+
+
+def exact(options: Mapping[str, str]) -> Mapping[str, str] | None:
+    """The same as `exact` says; none where that was not given."""
+    words = {"right": {"precision": "f32"}, "wrong": {**options, "precision": "f32", "claim": "fp32"}}
+    return words.get(options.get("exact", ""))
+
+
+def load(model: Path, options: Mapping[str, str]) -> Run:
+    """A session, and the mistake around it."""
+    made, mistake = onnx.load(model), options.get("mistake", "")
+    if mistake in ("half", "inside"):
+        from onnxruntime.transformers.float16 import convert_float_to_float16
+
+        made = convert_float_to_float16(made, keep_io_types=True, disable_shape_infer=True)
+    settings = onnxruntime.SessionOptions()
+    settings.intra_op_num_threads, settings.log_severity_level = 1, 4
+    settings.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
+    session = onnxruntime.InferenceSession(made.SerializeToString(), settings, providers=["CPUExecutionProvider"])
+    names = [o.name for o in session.get_outputs()]
+    last: dict[str, Any] = {}
+
+    def run(feeds: Mapping[str, Any]) -> dict[str, Any]:
+        found = dict(zip(names, session.run(names, _fed(feeds, mistake)), strict=True))
+        if mistake == "half":
+            found = {n: v.astype(np.float16).astype(np.float32) for n, v in found.items()}
+        name = options.get("tensor", "")
+        if name in found and mistake in CHANGES:
+            found[name] = np.ascontiguousarray(CHANGES[mistake](found[name]))
+        if name in found and mistake == "before":
+            found[name], last[name] = last.get(name, found[name]), found[name]
+        return found
+
+    return run
+
+
+def _fed(feeds: Mapping[str, Any], mistake: str) -> dict[str, Any]:
+    if mistake != "fed":
+        return dict(feeds)
+    return {n: np.ascontiguousarray(v[:, ::-1]) if v.ndim == 4 and v.shape[1] == 3 else v for n, v in feeds.items()}
