@@ -39,7 +39,7 @@ bench: .venv-bench/.locked ## measure CPU and memory beside the peers, in one ru
 	.venv-bench/bin/pip install --quiet --disable-pip-version-check --require-hashes -r benchmarks/requirements.lock
 	touch $@
 
-recipes: $(STAMP) ## try the recipes of docs/candidates/ that install here, each in a venv of its own (15 minutes, 5 GB of disk)
+recipes: $(STAMP) ## try the recipes of docs/candidates/ that install here, each in a venv of its own (15 minutes, 6 GB of disk)
 	$(BIN)/python -m benchmarks.recipes
 
 lock: ## write the lock files anew (needs uv)

@@ -37,6 +37,7 @@ from subgraph.commands.sweep import sweep
 from subgraph.errors import OutputError, SubcutError, UsageError
 from subgraph.text import clean, clean_lines, is_text
 
+KEPT = "what was run is kept: the same command goes on"
 COMMANDS: dict[str, Callable[..., Result]] = {
     "cut": cut,
     "bisect": bisect,
@@ -255,7 +256,7 @@ def main() -> None:
         if isinstance(handler, _Lines):
             handler.close_bar()
     if outcome == INTERRUPTED:
-        outcome = _failure({"kind": "Interrupted", "what": "interrupted", "hint": ""}, INTERRUPTED, as_json)
+        outcome = _failure({"kind": "Interrupted", "what": "interrupted", "hint": KEPT}, INTERRUPTED, as_json)
     _exit(_show(outcome, as_json) if isinstance(outcome, Result) else int(outcome or 0))
 
 

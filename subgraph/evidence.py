@@ -106,7 +106,7 @@ def _region(asked: World, nodes: list[int], place: Place, feeding: Feeding) -> b
 def _add_candidate(asked: World, nodes: list[int], folder: Path) -> None:
     """What the candidate gave for a region, beside the reference's outputs."""
     region = regions.of_nodes(asked.trials.graph, nodes)
-    answer = asked.trials.answer(region)
+    answer = asked.given(region)
     labels = folders.safe_names(label or str(k) for k, label in enumerate(asked.trials.values.labels))
     for label, tensors in zip(labels.values(), answer.tensors, strict=False):
         into = folder / "candidate" / label if len(labels) > 1 else folder / "candidate"

@@ -62,8 +62,13 @@ class Explained:
         return None if self.gain is None else self.gain >= SHARE
 
 
-def explains(trials: Trials, region: Region) -> Explained | None:
+def explains(
+    trials: Trials, region: Region, piece: Answer | None = None, whole: Answer | None = None
+) -> Explained | None:
     """How much of the candidate's final error this region accounts for.
+
+    `piece`, `whole`: what the candidate gave for the region and for the whole, where it does not give the same each
+    time; else they are asked for.
 
     One reference run; where unclear one more, and two of the candidate.
 
@@ -73,8 +78,8 @@ def explains(trials: Trials, region: Region) -> Explained | None:
     Raises:
         BackendError: the candidate cannot be used.
     """
-    whole = trials.answer(trials.whole())
-    piece = trials.answer(region)
+    whole = whole or trials.answer(trials.whole())
+    piece = piece or trials.answer(region)
     want = _outputs(trials, trials.values.records)
     error = _difference(trials, want, whole.tensors) if not whole.failure else None
     if error is None or piece.failure or not error.any() or _lacks(trials, region, piece):

@@ -173,8 +173,9 @@ def _distinct(labels: Sequence[str]) -> list[str]:
 
 
 def _split(graph: Graph, word: str) -> tuple[str | None, Path]:
-    """NAME=FILE or FILE. A file whose own name holds '=' wins if it exists."""
-    before, sep, after = word.partition("=")
+    """NAME=FILE or FILE. A file whose own name holds '=' wins if it exists, and so does an input's name."""
+    named = max((n for n in graph.inputs if word.startswith(f"{n}=")), key=len, default=None)
+    before, sep, after = word.partition("=") if named is None else (named, "=", word[len(named) + 1 :])
     name, file = (before, after) if sep and not os.path.exists(word) else (None, word)  # noqa: PTH110 - never raises
     if name is not None:
         _require_input(graph, name)

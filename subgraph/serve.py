@@ -108,7 +108,8 @@ def _answered(server: Server, line: bytes) -> dict[str, Any]:
     except MemoryError:
         return {"error": {"kind": "ModelError", "what": "running the model needs more memory than is free"}}
     except OSError as e:  # what reads turns it into an InputError
-        what = f"cannot write the tensors: {e.strerror or e}"  # numpy gives no number when a write falls short
+        place = json.loads(line).get("into", "")  # numpy gives no number when a write falls short
+        what = f"cannot write the tensors{f' in {place}' if place else ''}: {e.strerror or e}"
         hint = "free some space, or choose another folder with -o"
         return {"error": OutputError(what, hint).to_json()}
     except Exception as e:  # noqa: BLE001 - a mistake of ours; leaving the loop would end in an abort without a word

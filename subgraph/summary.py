@@ -216,8 +216,9 @@ def _evidence(asked: World, finding: Finding, steps: Sequence[Step], withheld: s
 
 
 def _whole(steps: Sequence[Step]) -> Verdict | None:
-    """The first verdict on the whole model."""
-    return next((s.answer.verdict for s in steps if s.ask.kind is Kind.WHOLE and s.answer.verdict), None)
+    """The first verdict on the whole model that says it fails; where none does, the first."""
+    told = [s.answer.verdict for s in steps if s.ask.kind is Kind.WHOLE and s.answer.verdict]
+    return next((v for v in told if v.status is Status.FAIL), told[0] if told else None)
 
 
 def _finding(asked: World, finding: Finding, steps: Sequence[Step]) -> dict[str, Any]:
@@ -289,7 +290,7 @@ def _differences(asked: World, region: Region | None, worst: Judgement | None) -
     if region is None or worst is None:
         return nothing
     k = asked.trials.values.labels.index(worst.sample) if worst.sample else 0
-    answer = asked.trials.answer(region)
+    answer = asked.given(region)
     if answer.failure or worst.name not in answer.tensors[k]:
         return nothing
     import numpy as np

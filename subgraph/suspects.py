@@ -8,9 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from subgraph import region as regions
+from subgraph.answer import Answer as GivenAnswer
 from subgraph.errors import ModelError, NoRegion
 from subgraph.explain import explains
 from subgraph.graph import SHAPE, VALUE, Graph
@@ -31,11 +32,17 @@ class World:
 
     Attributes:
         groups: per item, the indices of its nodes: one; several where no edge between them can be cut.
+        failed: by a region's nodes, the candidate's first answer that was wrong: a flaky one's others may be right.
     """
 
     trials: Trials
     groups: tuple[tuple[int, ...], ...]
     jobs: int = 1
+    failed: dict[tuple[int, ...], GivenAnswer] = field(default_factory=dict)
+
+    def given(self, region: Region) -> GivenAnswer:
+        """What the candidate gave for a region when it first went wrong; of one that never did, the first answer."""
+        return self.failed.get(region.nodes) or self.trials.answer(region)
 
     @property
     def pools(self) -> bool:
@@ -60,8 +67,14 @@ class World:
         """
         if len(asks) == 1 or self.jobs == 1:
             return [self._answer(a) for a in asks]
-        with ThreadPoolExecutor(self.jobs) as executor:
+        executor = ThreadPoolExecutor(self.jobs)
+        try:
             return list(executor.map(self._answer, asks))
+        except BaseException:  # Ctrl-C, say: nobody waits for what still runs
+            self.trials.workers.close()
+            raise
+        finally:
+            executor.shutdown(cancel_futures=True)
 
     def label(self, item: int) -> str:
         """An item as a user would name it: by its last node."""
@@ -99,7 +112,7 @@ class World:
             return Answer(Status.UNRESOLVED, why=e.what)
 
     def _whole(self, ask: Ask) -> Answer:
-        verdict = self.trials.verdict(self.trials.whole(), repetition=ask.repetition, fresh=ask.fresh)
+        verdict, _ = self._judged(self.trials.whole(), ask)
         narrowed = verdict.status is Status.AGREE and any(j.label in NARROWED for j in verdict.outputs)
         return _told(verdict, claimed=narrowed)
 
@@ -126,12 +139,20 @@ class World:
 
     def _isolated(self, ask: Ask) -> Answer:
         region = self.region(ask.items)
-        verdict = self.trials.verdict(region, repetition=ask.repetition, fresh=ask.fresh)
+        verdict, given = self._judged(region, ask)
         fails = verdict.status is Status.FAIL and verdict.signature not in SILENT
-        found = explains(self.trials, region) if fails or ask.explain else None
+        whole = self.given(self.trials.whole())
+        found = explains(self.trials, region, given, whole) if fails or ask.explain else None
         if found is None:
             return _told(verdict)
         return _told(verdict, share=found.share, culprit=found.culprit)
+
+    def _judged(self, region: Region, ask: Ask) -> tuple[Verdict, GivenAnswer]:
+        given = self.trials.answer(region, repetition=ask.repetition, fresh=ask.fresh)
+        verdict = self.trials.judged(region, given)
+        if verdict.status is Status.FAIL:
+            self.failed.setdefault(region.nodes, given)
+        return verdict, given
 
     def _pool(self, ask: Ask) -> Answer:
         found = self.trials.pieces([self.region(piece) for piece in ask.pieces])

@@ -21,6 +21,7 @@ import math
 import os
 import stat
 import sys
+import threading
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import cache
@@ -72,15 +73,20 @@ TYPES: dict[int, tuple[str, int]] = {
 TYPE_NUMBERS = {name: number for number, (name, _) in TYPES.items()}
 
 
+_IMPORTING = threading.RLock()
+
+
 def protos() -> ModuleType:
     """The generated protobuf classes of onnx, without importing the `onnx` package.
 
     Raises:
         ModelError: onnx is not installed.
     """
-    loaded = sys.modules.get("onnx.onnx_ml_pb2")
-    if loaded is not None:
-        return loaded
+    with _IMPORTING:  # several threads may load their first model at once
+        return sys.modules.get("onnx.onnx_ml_pb2") or _protos()
+
+
+def _protos() -> ModuleType:
     package = importlib.util.find_spec("onnx")
     if package is None or not package.submodule_search_locations:
         raise ModelError("the package 'onnx' is not installed", "pip install onnx")

@@ -132,6 +132,7 @@ def test_commands_and_options_in_the_readme_exist(folder: Path) -> None:
             "inspect",
             "report",
             "replay",
+            "sweep",
             "backends",
             "doctor",
         )

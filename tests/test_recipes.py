@@ -11,11 +11,11 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from command import SUBCUT, subcut
 
 from benchmarks.recipes import PAGES, SSHD, Recipe, Sshd, prepare, recipes
 from subgraph.candidate import Candidate, parse
 from subgraph.project import load
-from tests.command import SUBCUT, subcut
 
 LONGEST = 30  # lines of a script that one copies and changes
 ALL = recipes()

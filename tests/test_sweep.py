@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import fcntl
 import json
 import os
 import shutil
@@ -39,12 +40,17 @@ def session(model):
 
 @pytest.fixture(scope="session")
 def collected(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A store that has the tests: making them takes seconds."""
-    folder = tmp_path_factory.mktemp("collected")
-    words = ["--only", "test_abs", "--only", "test_bernoulli"]
-    done = long("-c", "ort", *words, cwd=folder)
-    assert done.returncode == 0, done
-    assert "making onnx's operator tests" in done.stderr
+    """A store that has the tests: making them takes seconds, so all processes that run tests share one."""
+    base = tmp_path_factory.getbasetemp()
+    folder = (base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / "collected"
+    folder.mkdir(exist_ok=True)
+    with (folder / "lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not (folder / "done").exists():
+            done = long("-c", "ort", "--only", "test_abs", "--only", "test_bernoulli", cwd=folder)
+            assert done.returncode == 0, done
+            assert "making onnx's operator tests" in done.stderr
+            (folder / "done").touch()
     return folder / "subcut_out" / ".store"
 
 

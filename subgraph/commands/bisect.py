@@ -130,6 +130,8 @@ def _seconds(text: str | None) -> float | None:
     m = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([smh]?)", text.strip().lower())
     if m is None:
         raise UsageError(f"--max-time {text}: expected a time", "90s, 30m, 2h")
+    if not float(m[1]):
+        raise UsageError(f"--max-time {text}: nothing runs in no time", "leave it out for no limit")
     return float(m[1]) * UNITS[m[2]]
 
 

@@ -45,6 +45,7 @@ def replay(
 
     settings = project.load()
     place, found_with = _case(Path(folder))
+    _check(place, found_with)
     manifest = case.read_manifest(place)
     if manifest is None or "inputs" not in manifest:
         raise UsageError(f"{clean(str(place))} is no case", "name a folder that `subcut cut` or `subcut bisect` made")
@@ -82,6 +83,29 @@ def _case(folder: Path) -> tuple[Path, dict[str, Any] | None]:
         return inner, around
     above = case.read_manifest(folder.resolve().parent)
     return folder, above if above and str(above["schema"]).startswith("subcut.evidence/") else None
+
+
+def _check(place: Path, around: dict[str, Any] | None) -> None:
+    """
+    Raises:
+        UsageError: a manifest of the case lacks what is needed; a folder without one is told by others.
+    """
+    own = case.read_manifest(place)
+    try:
+        if around is not None:
+            identity = around["request"]["identity"]
+            _ = around["request"]["candidate"], identity["backend"], dict(identity["options"]), identity["memory"]
+            float(identity["timeout"])
+        if own is not None and "inputs" in own:
+            labels = [sample["label"] for sample in own["samples"]]
+            for tensor in own["inputs"]:
+                files = [[f["file"], f["format"]] for sample in tensor["samples"] for f in sample["files"]]
+                _ = tensor["name"], files, [tensor["samples"][k] for k in range(len(labels))]
+    except (KeyError, IndexError, TypeError, ValueError) as e:
+        raise UsageError(
+            f"the manifest of the case {clean(str(place))} is damaged: {type(e).__name__} {e}",
+            "make the case anew, or run the repro.py in it",
+        ) from e
 
 
 def _candidate(

@@ -51,6 +51,12 @@ def accumulated(book: Book, scope: Items, share: float = 1.0, *, graded: bool = 
     )
 
 
+def partial(book: Book, items: Items, share: float) -> Finding:
+    """What is said of a region whose error grows item by item, and does not split into shares that add up."""
+    why = "the error grows item by item: most of it is left without the first or the last one"
+    return Finding(FindingKind.ACCUMULATED, book.items(items), book.signature, explains=share, why=why)
+
+
 def _shares(book: Book, pieces: Sequence[Items], graded: bool) -> Search[list[float] | None]:
     """None where a piece fails as the whole does; `graded`: and is a culprit's."""
     found: list[float] = []

@@ -63,6 +63,8 @@ def _concluded(state: Hunt, region: Items) -> Search[tuple[Items, Finding | None
         some = yield from accumulated.accumulated(book, found.items, share, graded=True)
         if some is not None:
             return found.items, some
+        if share < accumulated.LARGE:
+            return found.items, accumulated.partial(book, found.items, share)
         found = yield from shrink(book, region, gradual=False)
     return found.items, (yield from proof(book, state.belief, found))
 

@@ -14,13 +14,13 @@ from collections.abc import Callable, Collection, Hashable, Sequence
 from dataclasses import dataclass
 
 from subgraph.search import order
-from subgraph.search.baseline import RUNS, Baseline, baseline
+from subgraph.search.baseline import RUNS, Baseline, baseline, summed
 from subgraph.search.book import Book, Changed, Search, Spent
 from subgraph.search.culprits import hunt
 from subgraph.search.findings import Finding, FindingKind, Findings, Noted, Outcome, Purpose
 from subgraph.search.hunt import Hunt
 from subgraph.search.proof import Belief, measure
-from subgraph.search.question import Items, Question
+from subgraph.search.question import Items, Kind, Question
 from subgraph.verdict import Signature, Status
 
 AGREEING = 7  # runs before a whole that never failed agrees: a fault that shows every second time hides in 1 of 128
@@ -91,6 +91,11 @@ def search(
                 spent = "its answers go on contradicting each other"
     except Spent as budget:
         spent = str(budget)
+        seen = [a for (kind, *_), a in book.memo.items() if kind is Kind.WHOLE]
+        if not base.asked and seen:  # it ended before it was sure; what was seen was seen
+            base = summed(seen)
+            book.signature = base.signature
+            book.suspect = tuple(range(book.n))
     yield from book.flush()
     return _findings(book, base, state, spent)
 
