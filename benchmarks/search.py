@@ -117,9 +117,9 @@ def limits(found: Sequence[Row]) -> Iterator[Limit]:
     shown, vanished, peer = at[ONE, SHOWN], at[ONE, VANISHED], at[ONE, BISECT]
     yield Limit("1 culprit, runs", RUNS_SHOWN, shown.mean(needed_runs))
     yield Limit("1 culprit, probe-sensitive, runs", RUNS_VANISHED, vanished.mean(needed_runs))
-    yield Limit("1 culprit, compiled / N", COMPILED, shown.mean(needed_times))
-    search = vanished.mean(lambda t: needed_times(t) - t.looks[1] / narrow.nodes_of(t.case))
-    yield Limit("1 culprit, probe-sensitive, compiled / N without profile and tail", COMPILED, search)
+    for row, words in ((shown, ""), (vanished, ", probe-sensitive")):
+        apart = row.mean(lambda t: needed_times(t) - t.looks[1] / narrow.nodes_of(t.case))
+        yield Limit(f"1 culprit{words}, compiled / N, profile and tail apart", COMPILED, apart)
     runs, nodes = shown.mean(needed_runs) / peer.mean(needed_runs), shown.mean(needed_times) / peer.mean(times)
     yield Limit("1 culprit, runs ÷ polygraphy's", OF_PEER, runs)
     yield Limit("1 culprit, compiled ÷ polygraphy's", OF_PEER, nodes)

@@ -162,6 +162,8 @@ def _without(trials: Trials, region: Region, want: Sequence[Mapping[str, Any]]) 
             except ModelError:
                 return None
         else:
+            runs, nodes = trials.explaining
+            trials.explaining = runs + 1, nodes + len(part.nodes)
             answer = trials.answer(part, fed)
             if answer.failure:
                 return None

@@ -62,9 +62,9 @@ def document(
         "exit_code": exit_code(found),
         "agree": exit_code(found) == 0,
         "outcome": found.outcome.value,
-        "trials": found.counts.total(),
-        "compiled_nodes": found.counts.items(),
-        "runs": {purpose.value: n for purpose, n in found.counts.runs.items()},
+        "trials": found.counts.total() + trials.explaining[0],
+        "compiled_nodes": found.counts.items() + trials.explaining[1],
+        "runs": {purpose.value: n for purpose, n in found.counts.runs.items()} | _explaining(trials.explaining[0]),
         "seconds": round(seconds, 3),
         "command": command,
         "model": {
@@ -92,6 +92,11 @@ def document(
         "report": None,
         "environment": _environment(asked),
     }
+
+
+def _explaining(runs: int) -> dict[str, int]:
+    """Runs that only tell how much of the error is gone without a piece."""
+    return {"explain": runs} if runs else {}
 
 
 def _reference(asked: World) -> dict[str, Any]:

@@ -50,6 +50,7 @@ class Trials:
         freeze: shape-computing tensors become constants in the cuts.
         asked: how many regions were run on the candidate; compiled: how many nodes were sent to it with them.
         judging: seconds that it took to judge what came.
+        explaining: how many runs, and of how many nodes, `explain` asked for beside the search's own.
         other: the model that the candidate runs instead of ours.
     """
 
@@ -65,6 +66,7 @@ class Trials:
     asked: int = 0
     compiled: int = 0
     judging: float = 0.0
+    explaining: tuple[int, int] = (0, 0)
     other: Counterpart | None = None
     _weights: dict[str, str] = field(default_factory=dict)
     _noise: dict[Any, tuple[RegionNoise, threading.Lock]] = field(default_factory=dict)

@@ -73,6 +73,23 @@ def test_culprits_hidden_behind_each_other_cost_three_runs_each() -> None:
     assert run(s).findings.counts.total(*CERTAINTY) == 1 + 4 * 3
 
 
+def test_a_join_of_two_long_branches_costs_no_more_than_what_lies_near() -> None:
+    """The last item of each branch and the join: far apart in any order, near by distance."""
+    branch = 100
+    parents = (
+        (),
+        *((k,) for k in range(branch)),
+        (0,),
+        *((k,) for k in range(branch + 1, 2 * branch)),
+        (branch, 2 * branch),
+    )
+    fault = Fault(frozenset({branch, 2 * branch, 2 * branch + 1}))
+    s = Scenario("join", 0, parents, (fault,), "shows")
+    done = run(s)
+    assert mark(s, done.findings) == "right"
+    assert done.findings.counts.total(*CERTAINTY) <= 12
+
+
 def test_slow_starters_are_asked_less_often() -> None:
     four = tuple(Fault(frozenset({i}), 0.5) for i in (10, 90, 91, 200))
     runs = {}
