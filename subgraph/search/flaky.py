@@ -42,5 +42,5 @@ def wilson(failed: int, asked: int, z: float = WILSON_Z) -> tuple[float, float]:
 
 
 def reproduces(failed: int, asked: int, whole_failed: int, whole_asked: int) -> bool:
-    """Can this region's rate still be `KEPT` of the whole's? Never of one that did not fail."""
-    return failed > 0 and wilson(failed, asked)[1] >= KEPT * wilson(whole_failed, whole_asked)[0]
+    """Can this region's rate still be `KEPT` of the whole's? Never of one that hardly ever failed."""
+    return failed >= LEAST * asked and wilson(failed, asked)[1] >= KEPT * wilson(whole_failed, whole_asked)[0]

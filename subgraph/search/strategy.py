@@ -18,6 +18,7 @@ from subgraph.search.baseline import RUNS, Baseline, baseline, summed
 from subgraph.search.book import Book, Changed, Search, Spent
 from subgraph.search.culprits import hunt
 from subgraph.search.findings import Finding, FindingKind, Findings, Noted, Outcome, Purpose
+from subgraph.search.flaky import LEAST
 from subgraph.search.hunt import Hunt
 from subgraph.search.proof import Belief, measure
 from subgraph.search.question import Items, Kind, Question
@@ -81,6 +82,11 @@ def search(
             if base.failed < base.asked:
                 yield from measure(book, belief)
             for _ in range(STARTS):
+                if belief.flaky and belief.rate < LEAST:
+                    spent = (
+                        f"the whole failed in {belief.failed} of {belief.asked} runs, too rarely to be narrowed down"
+                    )
+                    break
                 state = _start(book, belief, base.signature, limits.within, labels)
                 try:
                     yield from _hunted(state, limits.within is not None)
@@ -95,7 +101,6 @@ def search(
         if not base.asked and seen:  # it ended before it was sure; what was seen was seen
             base = summed(seen)
             book.signature = base.signature
-            book.suspect = tuple(range(book.n))
     yield from book.flush()
     return _findings(book, base, state, spent)
 
@@ -150,7 +155,8 @@ def _findings(book: Book, base: Baseline, state: Hunt | None, spent: str) -> Fin
     found = list(state.findings) if state else []
     if spent or not found:
         why = spent or "no region of it fails as the whole does"
-        found.append(Finding(FindingKind.UNRESOLVED, book.items(book.suspect), book.signature, why=why))
+        doubted = book.items(book.suspect or range(book.n))
+        found.append(Finding(FindingKind.UNRESOLVED, doubted, book.signature, why=why))
     ranked = tuple(sorted(found, key=_rank))
     named = {k for f in ranked if f.kind is not FindingKind.UNRESOLVED for k in f.items}
     return Findings(
