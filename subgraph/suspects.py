@@ -167,8 +167,8 @@ class World:
 
 
 def _told(verdict: Verdict, **more: object) -> Answer:
-    """A verdict as the search takes it."""
-    seconds = 0.0 if verdict.stored else verdict.build + verdict.run
+    """A verdict as the search takes it. One that was stored took as long as it did then: the same path again."""
+    seconds = verdict.build + verdict.run
     return Answer(verdict.status, verdict.signature, verdict.why, seconds=seconds, verdict=verdict, **more)  # type: ignore[arg-type]
 
 

@@ -147,7 +147,7 @@ def _told(job: Bisection, step: Step) -> Iterator[str]:
     told = step.answer.signature.value if step.answer.signature and step.answer.signature != "mismatch" else ""
     share = f"explains {step.answer.share:.0%}" if step.answer.share is not None and step.outcome == "fail" else ""
     size = f"{error:.1e}" if error is not None else ""
-    known = "(known)" if step.answer.seconds == 0 else ""
+    known = "(known)" if verdict and verdict.stored else ""
     number = count(len(nodes) or job.suspects, "node")
     said = " ".join(filter(None, (word, told, share, known)))
     yield f"{step.number:>3}  {step.purpose.value:<8}  {span:<{2 * WIDE}}  {number:>11}  {size:>7}  {said}"
