@@ -37,6 +37,7 @@ from subgraph.commands.sweep import sweep
 from subgraph.errors import OutputError, SubcutError, UsageError
 from subgraph.text import clean, clean_lines, is_text
 
+KEEPING = frozenset(("bisect", "compare", "sweep"))  # commands that keep each answer of the candidate
 KEPT = "what was run is kept: the same command goes on"
 COMMANDS: dict[str, Callable[..., Result]] = {
     "cut": cut,
@@ -256,7 +257,8 @@ def main() -> None:
         if isinstance(handler, _Lines):
             handler.close_bar()
     if outcome == INTERRUPTED:
-        outcome = _failure({"kind": "Interrupted", "what": "interrupted", "hint": KEPT}, INTERRUPTED, as_json)
+        hint = KEPT if KEEPING & set(words) else ""
+        outcome = _failure({"kind": "Interrupted", "what": "interrupted", "hint": hint}, INTERRUPTED, as_json)
     _exit(_show(outcome, as_json) if isinstance(outcome, Result) else int(outcome or 0))
 
 
