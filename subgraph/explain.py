@@ -162,9 +162,11 @@ def _without(trials: Trials, region: Region, want: Sequence[Mapping[str, Any]]) 
             except ModelError:
                 return None
         else:
-            runs, nodes = trials.explaining
-            trials.explaining = runs + 1, nodes + len(part.nodes)
+            known = len(trials.seen)
             answer = trials.answer(part, fed)
+            runs, nodes = trials.explaining
+            new = len(trials.seen) > known
+            trials.explaining = runs + new, nodes + new * len(part.nodes)
             if answer.failure:
                 return None
             given = list(answer.tensors)

@@ -50,7 +50,8 @@ class Trials:
         freeze: shape-computing tensors become constants in the cuts.
         asked: how many regions were run on the candidate; compiled: how many nodes were sent to it with them.
         judging: seconds that it took to judge what came.
-        explaining: how many runs, and of how many nodes, `explain` asked for beside the search's own.
+        seen: keys of all answers, run or stored. explaining: how many of them, and of how many nodes, only `explain`
+            asked for.
         other: the model that the candidate runs instead of ours.
     """
 
@@ -67,6 +68,7 @@ class Trials:
     compiled: int = 0
     judging: float = 0.0
     explaining: tuple[int, int] = (0, 0)
+    seen: set[str] = field(default_factory=set)
     other: Counterpart | None = None
     _weights: dict[str, str] = field(default_factory=dict)
     _noise: dict[Any, tuple[RegionNoise, threading.Lock]] = field(default_factory=dict)
@@ -272,10 +274,13 @@ class Trials:
             except (ModelError, NoRegion) as e:
                 return Answer(failure=Verdict(Status.UNRESOLVED, None, e.what))
         for kept_fresh in (True,) if fresh else (False, True):
-            entry = self.store.get(self.key(region, records, repetition, fresh=kept_fresh))
+            key = self.key(region, records, repetition, fresh=kept_fresh)
+            entry = self.store.get(key)
             if entry is not None:
+                self.seen.add(key)
                 return self._ours(region, records, from_entry(entry))
         key = self.key(region, records, repetition, fresh=fresh)
+        self.seen.add(key)
         return self._ours(region, records, self._stored(key, lambda room: self._run(region, records, room, fresh)))
 
     def _ours(self, region: Region, records: Feeds, answer: Answer) -> Answer:
