@@ -46,9 +46,15 @@ def main() -> int:
         for tensor in manifest["outputs"]:
             tolerance = max(TOLERANCE, manifest["check"]["tolerance"])
             same, line = judge(results[tensor["name"]], load(here, tensor, k), tolerance)
-            print(f"{sample['label'] + '  ' if sample['label'] else ''}{tensor['name']}: {line}")
+            label = sample["label"] + "  " if sample["label"] else ""
+            print(printable(f"{label}{tensor['name']}: {line}"))
             worst &= same
     return 0 if worst else 1
+
+
+def printable(text: str) -> str:
+    """Names come from the model: what would steer a terminal is spelled out."""
+    return "".join(c if c.isprintable() else ascii(c)[1:-1] for c in text)
 
 
 def open_session(model: Path, opt: str, threads: int, custom_ops: str | None) -> ort.InferenceSession:

@@ -157,7 +157,8 @@ class World:
     def _pool(self, ask: Ask) -> Answer:
         found = self.trials.pieces([self.region(piece) for piece in ask.pieces])
         pieces = tuple(_told(v) if v else Answer(Status.UNRESOLVED, why="it needs several cuts") for v in found)
-        return Answer(Status.AGREE, pieces=pieces, seconds=sum(p.seconds for p in pieces))
+        worst = next((s for s in (Status.FAIL, Status.UNRESOLVED) if any(p.status is s for p in pieces)), Status.AGREE)
+        return Answer(worst, pieces=pieces, seconds=sum(p.seconds for p in pieces))
 
     def _prefix(self, ask: Ask) -> Answer:
         verdict = self.trials.verdict(self.region(ask.items), repetition=ask.repetition, fresh=ask.fresh)

@@ -447,6 +447,8 @@ def test_a_candidate_that_gives_nothing_any_more_is_not_said_to_agree(here: Path
     document = found(bisect(*doubted(here, nodes="n13", after=4, then="dies"), *QUICK, "--json", cwd=here, env=mark))
     assert not any(finding["certified"] for finding in document["findings"])
     assert "everything else was asked about and agrees" not in document["notes"]
+    assert any("no longer what it was" in note for note in document["notes"])
+    assert document["trials"] <= 20, "it is not asked about piece after piece"
 
 
 COMMAND = """

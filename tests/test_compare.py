@@ -546,14 +546,15 @@ def timeless(value: Any) -> Any:
 
 @pytest.mark.slow
 def test_limits_of_the_file_and_such_that_were_typed(here: Path) -> None:
-    (here / "slow.py").write_text("import time\ndef load(model, options):\n    time.sleep(600)\n")
+    slow = 'import time\ndef load(model, options):\n    held = b"x" * (300 << 20)\n    time.sleep(600)\n'
+    (here / "slow.py").write_text(slow)
     (here / "subcut.toml").write_text('timeout = 0.2\nmemory_limit = "8G"\n')
     done = compare("-c", "slow.py", "--at", "a", "--json", cwd=here)
     assert done.document["whole"]["why"].endswith("was stopped after 0.2 s")
     words = ("--timeout", "9", "--at", "a", "--json")
-    for env, more in (({"SUBCUT_MEMORY_LIMIT": "1M"}, ()), ({}, ("--memory-limit", "1M"))):
+    for env, more in (({"SUBCUT_MEMORY_LIMIT": "200M"}, ()), ({}, ("--memory-limit", "200M"))):
         done = compare("-c", "slow.py", *words, *more, cwd=here, env=env)
-        assert re.search(r"was stopped at \d+ MiB, above 1$", done.document["whole"]["why"])
+        assert re.search(r"was stopped at \d+ MiB, above 200$", done.document["whole"]["why"])
     done = compare("-c", "slow.py", "--at", "a", "--json", "--timeout", "0.3", cwd=here, env={"SUBCUT_TIMEOUT": "0.1"})
     assert done.document["whole"]["why"].endswith("was stopped after 0.3 s")
 

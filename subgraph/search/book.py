@@ -27,11 +27,13 @@ T = TypeVar("T")
 Search: TypeAlias = Generator[Step, None, T]
 
 NO_RUN = frozenset({Kind.CLAIMED})
+STILL = 1000  # repetitions of the whole from here on ask whether it is still the same
+MUTE = 8  # regions in a row that gave no values, before the whole is asked whether it still does; then twice as many
 _KNOWN_PLACES = 2_000_000  # places of agreeing regions kept for doubts; beyond, old answers are not looked through
 
 
 class Spent(Exception):
-    """A budget is used up; says which."""
+    """It cannot go on: a budget is used up, or the candidate is no longer what it was; says which."""
 
 
 class Changed(Exception):
@@ -49,6 +51,7 @@ class Book:
     left, more: what the next steps say of what is left.
     suspect: the smallest region of the current hunt that failed.
     notes: what a reader of the result should know, and the items that it is about.
+    mute: so many regions in a row gave no values, though the whole does. patience: at so many the whole is asked again.
     """
 
     question: Question
@@ -77,6 +80,8 @@ class Book:
     runs: Counter[Purpose] = field(default_factory=Counter)
     compiled: Counter[Purpose] = field(default_factory=Counter)
     rounds: int = 0
+    mute: int = 0
+    patience: int = MUTE
     _queue: list[Step] = field(default_factory=list)
     _steps: int = 0
 
@@ -110,9 +115,11 @@ class Book:
     def ask(self, purpose: Purpose, asks: Sequence[Ask]) -> Search[list[Answer]]:
         """Answers to asks whose items are places. What is known already is not asked.
 
-        Raises: Spent: a budget is used up; nothing was asked.
+        Raises: Spent: a budget is used up, or the candidate has changed; nothing was asked.
         """
         yield from self.flush()
+        if self.mute >= self.patience:
+            yield from self._still()
         new = [a for a in dict.fromkeys(asks) if not self._known(a)]
         if new:
             if self.max_trials is not None and self.runs.total() + self._to_run(new) > self.max_trials:
@@ -124,6 +131,13 @@ class Book:
             for ask, word, answer in zip(new, worded, self.question.ask(worded), strict=True):
                 self._accept(purpose, ask, word, answer)
         return [self.memo[_key(a)] for a in asks]
+
+    def _still(self) -> Search[None]:
+        """Does the whole still give values?"""
+        self.mute, self.patience = 0, 2 * self.patience
+        (answer,) = yield from self.ask(Purpose.AGAIN, [Ask(Kind.WHOLE, (), STILL + self.patience, True)])
+        if answer.signature in SILENT:
+            raise Spent(f"the candidate is no longer what it was: {answer.why or answer.signature}")
 
     def _to_run(self, asks: Sequence[Ask]) -> int:
         return sum(a.kind not in NO_RUN and _key(a) not in self.memo for a in asks)
@@ -150,6 +164,7 @@ class Book:
         means = answer.status
         if ask.kind is Kind.ISOLATED:
             means = outcome(answer, self.signature)
+            self.mute = self.mute + 1 if answer.signature in SILENT and not self.silent else 0
             self._note(ask, answer, means)
         self._steps += 1
         self._queue.append(Step(self._steps, purpose, word, answer, means, self.left, self.more))

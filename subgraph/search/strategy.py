@@ -168,7 +168,7 @@ def _findings(book: Book, base: Baseline, state: Hunt | None, spent: str) -> Fin
         _smallest(book.noted, set()),
         state.belief.rate if state else base.rate,
         bool(state and state.probe_sensitive and not state.belief.flaky),
-        bool(state and state.complete),
+        bool(state and state.complete and (len(named) < book.n or all(f.certified for f in ranked))),
         spent,
         tuple(book.notes),
     )
