@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 Memo = Callable[[str, Callable[[Path], dict[str, Any]]], tuple[dict[str, Any], Path]]
 Kept = tuple[dict[str, Record], Path]  # records by tensor, and the folder of their files
 
-METHOD = "noise-1"  # in each label: what another way of drawing has kept must not be taken for ours
+METHOD = "noise-2"  # in each label: what another way of drawing has kept must not be taken for ours
 RANKED_DRAWS = 8  # as many as for other discrete outputs
 
 
@@ -61,6 +61,7 @@ class RegionNoise:
         self._memo, self._seed = memo or self._anew, seed
         self._kept: dict[str, Kept] = {}
         self._failed: dict[str, ModelError] = {}
+        self._ties = False
 
     def of(self, output: str) -> OutputNoise:
         """What it does to one output: a `criteria.Noise`."""
@@ -86,18 +87,28 @@ class RegionNoise:
             self.compared, self._seed,
         )  # fmt: skip
 
-    def draws(self, claim: str, count: int) -> list[Kept]:
-        """Outputs and compared tensors of so many perturbed runs.
+    def draws(self, claim: str, count: int, *, untied: float = 0.0) -> list[Kept]:
+        """Outputs and compared tensors of so many perturbed runs. `untied`: as `Shaken.drawn` has it.
 
         Raises:
             ModelError: the region cannot be built or run with perturbations: where a shape hangs on values, say.
         """
 
         def drawing(number: int) -> Callable[[Path], Iterable[Record]]:
-            return lambda into: self._shaken.drawn(claim, number, into).values()
+            return lambda into: self._shaken.drawn(claim, number, into, untied=untied).values()
 
+        label = f"untied {untied:g} {claim}" if untied else f"draw {claim}"
         with self._released():
-            return [self._keep(f"draw {claim} {k} seed {self._seed}", drawing(k)) for k in range(count)]
+            return [self._keep(f"{label} {k} seed {self._seed}", drawing(k)) for k in range(count)]
+
+    def ties(self, claim: str) -> bool:
+        """Do many sums come out equal, as they do where all weights are the same? Drawn once, where it was not yet.
+
+        Raises:
+            ModelError: as `draws`.
+        """
+        self.draws(claim, 1)
+        return self._ties
 
     def rounded(self, claim: str) -> Kept:
         """Outputs where the reference rounds to the claimed type after every node.
@@ -130,15 +141,19 @@ class RegionNoise:
         if label in self._failed:
             raise self._failed[label]
         if label not in self._kept:
+
+            def make(into: Path) -> dict[str, Any]:
+                tensors = [r.to_json() for r in run(into)]
+                return {"tensors": tensors, "ties": self._shaken.ties}
+
             try:
-                document, folder = self._memo(
-                    f"{METHOD} {label}", lambda into: {"tensors": [r.to_json() for r in run(into)]}
-                )
+                document, folder = self._memo(f"{METHOD} {label}", make)
             except (InputError, ModelError) as e:
                 self._failed[label] = ModelError(f"the region does not run with noise: {e.what}", e.hint)
                 raise self._failed[label] from e
             records = (Record.from_json(r) for r in document["tensors"])
             self._kept[label] = {r.name: r for r in records}, folder
+            self._ties = self._ties or document["ties"]
         return self._kept[label]
 
     def _anew(self, label: str, make: Callable[[Path], dict[str, Any]]) -> tuple[dict[str, Any], Path]:
@@ -160,6 +175,16 @@ class OutputNoise:
             ModelError: the region cannot be run with perturbations.
         """
         return [self._array(kept) for kept in self.region.draws(claim, count)]
+
+    def untied(self, claim: str, count: int, times: float) -> list[Array]:
+        """As `draws`, but equal values that nodes make come apart, by so many times as much as rounding puts them off;
+        none where hardly any sums are equal.
+
+        Raises:
+            ModelError: as `draws`.
+        """
+        kept = self.region.draws(claim, count, untied=times) if self.region.ties(claim) else []
+        return [self._array(k) for k in kept]
 
     def rounded(self, claim: str) -> Array:
         """The output where the reference is rounded to the claimed type after every node.

@@ -1,14 +1,16 @@
 """Values of a tensor -> the same a little off, as rounding may put them.
 
 Monte Carlo arithmetic (D. S. Parker, Monte Carlo Arithmetic, UCLA CSD-970002, 1997): perturb every rounded value by as
-much as rounding may, and see how far the result moves. Ordinary random numbers would break exact ties, which no runtime
-that computes right does; so a value's perturbation is a hash of its bits without the sign: equal values of a tensor
-move alike, and opposite ones oppositely, as rounding does.
+much as rounding may, and see how far the result moves. Ordinary random numbers would break exact ties, which hardly any
+runtime that computes right does; so a value's perturbation is a hash of its bits without the sign: equal values of a
+tensor move alike, and opposite ones oppositely, as rounding does. Only sums that are equal may come apart, where terms
+are added in another order at another place: `apart` moves each element on its own.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from hashlib import blake2b
 from typing import TYPE_CHECKING, Any
 
@@ -20,7 +22,11 @@ if TYPE_CHECKING:
 
     Array = np.ndarray[Any, np.dtype[Any]]
 
+Draw = Callable[["Array", int], "Array"]  # values, key -> u for each of them, flat
+
 HUGE = 1e30  # larger values stand for infinity in masks: no result of an arithmetic that rounds
+SEEN = 4096  # elements looked at for values that repeat
+REPEATED = 0.01  # of them; of so many random float32 values 0.02 % are equal by chance
 BLOCK = 1 << 15  # elements hashed at a time: they and what is made of them stay in the processor's cache
 
 
@@ -66,12 +72,31 @@ def uniform(values: Array, key: int) -> Array:
     return out
 
 
-def shift(values: Array, claim: str, key: int) -> Array:
+def apart(values: Array, key: int, times: float = 1.0) -> Array:
+    """As `uniform`, but each element on its own, and in [-times, times)."""
+    import numpy as np
+
+    drawn = np.random.default_rng(key).uniform(-times, times, values.size)
+    return drawn.astype(wider(values.dtype.name), copy=False)
+
+
+def repeats(values: Array) -> bool:
+    """Are many values, other than zero, equal to others? Looks at `SEEN` of them, evenly spread."""
+    import numpy as np
+
+    flat = values.reshape(-1)
+    some = flat[:: max(1, flat.size // SEEN)]
+    some = some[some != 0]
+    return bool(some.size - np.unique(some).size > REPEATED * some.size)
+
+
+def shift(values: Array, claim: str, key: int, draw: Draw = uniform) -> Array:
     """What to add to `values` so that they are off by as much as rounding at `claim` may put them off.
 
-    x·eps·u, where eps is no finer than the type of `values` can hold; at int8, u/255 of the tensor's range with zero in
-    it. What stays: what is not finite, above `HUGE`, or above half of float16's largest value in float16; at int8 exact
-    zeros, which every quantization can hold, and a mask's plateau, which does not count for the range.
+    x·eps·u, with u from `draw`; eps is no finer than the type of `values` can hold; at int8, u/255 of the tensor's
+    range with zero in it. What stays: what is not finite, above `HUGE`, or above half of float16's largest value in
+    float16; at int8 exact zeros, which every quantization can hold, and a mask's plateau, which does not count for the
+    range.
 
     Returns float64 for float64, float32 for narrower types; the shape of `values`.
     """
@@ -80,7 +105,7 @@ def shift(values: Array, claim: str, key: int) -> Array:
     kind = values.dtype.name
     wide = values.astype(wider(kind), copy=False)
     moves = np.abs(wide) <= min(HUGE, LARGEST.get(CLAIM_OF[kind], math.inf) / 2)  # NaN does not
-    by = uniform(values, key).reshape(values.shape)
+    by = draw(values, key).reshape(values.shape)
     if claim == "int8":
         masked = mask_plateau(wide)
         if masked is not None:

@@ -12,7 +12,7 @@ import os
 import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -32,6 +32,8 @@ if TYPE_CHECKING:
     Array = np.ndarray[Any, np.dtype[Any]]
     Change = Callable[[Array, instrument.Fed], Array]
 
+# Each value they make is a sum of many terms, which a runtime may add in another order at another place.
+SUMS = frozenset("AveragePool Conv ConvTranspose Einsum Gemm GlobalAveragePool MatMul ReduceMean ReduceSum".split())
 HELD = 256 << 20  # bytes of values that are kept in memory from one run to the next
 _NUMBERS = itertools.count()  # several threads may share a reference, each with names of its own
 
@@ -62,6 +64,7 @@ class Shaken:
         self._fed: list[instrument.Fed] = []
         self._held: dict[str, Array] = {}
         self._bytes = 0
+        self.ties = False  # in the last draw: do many sums come out equal?
 
     def release(self) -> None:
         """Nothing more is asked for now: forget the model in the reference, and values in memory."""
@@ -72,12 +75,20 @@ class Shaken:
         self._held.clear()
         self._bytes = 0
 
-    def drawn(self, claim: str, number: int, into: Path) -> dict[str, Record]:
-        """Outputs and compared tensors with everything that rounds off by as much as `claim` may put it off."""
+    def drawn(self, claim: str, number: int, into: Path, *, untied: float = 0.0) -> dict[str, Record]:
+        """Outputs and compared tensors with everything that rounds off by as much as `claim` may put it off.
+
+        `untied`: values that nodes made equal come apart, and by so many times as much.
+        """
+        self.ties = False
+        draw = partial(perturb.apart, times=untied) if untied else perturb.uniform
 
         def change(value: Array, fed: instrument.Fed) -> Array:
             key = perturb.key_of(fed.tensor, self.seed, number)
-            return (perturb.shift if fed.form == "shift" else perturb.shaken)(value, claim, key)
+            if fed.form != "shift":
+                return perturb.shaken(value, claim, key)
+            self.ties = self.ties or (self._summed(fed.tensor) and perturb.repeats(value))
+            return perturb.shift(value, claim, key, draw)
 
         names = dict.fromkeys((*self.region.outputs, *self.compared))
         return self._run_changed("draw", claim, list(names), change, into)
@@ -87,6 +98,9 @@ class Shaken:
         return self._run_changed(
             f"rounded {claim}", claim, list(self.region.outputs), lambda v, fed: perturb.through(v, claim), into
         )
+
+    def _summed(self, tensor: str) -> bool:
+        return self.graph.ops[self.graph.maker[tensor]] in SUMS
 
     def plain(self, into: Path) -> list[Record]:
         """The compared tensors as they are."""

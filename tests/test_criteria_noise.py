@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -44,10 +44,14 @@ class Made:
     compared: tuple[Array, Array, int] | None = None
     asked: int = 0
     fine: list[Array] | None = None
+    loose: list[Array] = field(default_factory=list)
 
     def draws(self, claim: str, count: int) -> list[Array]:
         self.asked += 1
         return self.fine if claim == "fp32" and self.fine is not None else self.drawn
+
+    def untied(self, claim: str, count: int, times: float) -> list[Array]:
+        return self.loose
 
     def rounded(self, claim: str) -> Array:
         if self.narrow is None:
@@ -151,6 +155,16 @@ def test_ten_times_the_noise_is_the_limit() -> None:
     assert (outside.status, outside.label, outside.signature) == (FAIL, "fail", Signature.MISMATCH)
     assert inside.noise == pytest.approx(0.01, rel=1e-3) and 9.9 < inside.metrics["noise_ratio"] < 10
     assert "10 × noise 1.0e-02" in outside.why
+
+
+def test_equal_sums_may_come_apart_but_not_behind_a_choice() -> None:
+    y = np.full(8, 0.125, np.float32)
+    off = np.eye(8, dtype=np.float32)[0]
+    noise = Made(drawn=[y], loose=[np.eye(8, dtype=np.float32)[3]])
+    assert asked(y, off, noise).label == "ties"
+    assert asked(y, 2 * off, noise).status is Status.FAIL, "farther than equal sums come apart"
+    assert asked(y, off, Made(drawn=[y])).status is Status.FAIL, "its sums are not equal"
+    assert asked(y, off, replace(noise, choice=True)).status is Status.FAIL
 
 
 def test_words_replace_k_and_floor() -> None:

@@ -124,6 +124,43 @@ def test_draws_repeat_with_a_seed_and_differ_without(make: Make) -> None:
     assert (first[0] != first[1]).any() and (first[0] != other[0]).any()
 
 
+EQUAL = "g (float[1,64] x) => (float[1,64] y) { a = MatMul(x, w) y = Softmax(a) }"
+
+
+def test_equal_sums_come_apart_where_many_are_equal(make: Make) -> None:
+    """All weights are one, so all sums are equal, and large: the softmax of what rounding makes of them is anything."""
+    x = 1e6 * (2 + normal(1, 64))
+    piece = make(EQUAL, {"x": x}, w=np.ones((64, 64), np.float32))
+    noise, right = piece.noise.of("y"), piece.reference("y")
+    assert moved(noise.draws("fp32", 4), right) < 1e-6
+    assert moved(noise.untied("fp32", 4, 10.0), right) > 0.1
+    other = make(EQUAL, {"x": x}, w=normal(64, 64)).noise.of("y")
+    assert not other.untied("fp32", 4, 10.0), "these sums differ"
+
+
+def test_that_sums_are_equal_is_known_from_kept_draws(make: Make, tmp_path: Path) -> None:
+    kept: dict[str, tuple[dict[str, Any], Path]] = {}
+
+    def memo(label: str, run: Callable[[Path], dict[str, Any]]) -> tuple[dict[str, Any], Path]:
+        if label not in kept:
+            folder = tmp_path / f"kept{len(kept)}"
+            folder.mkdir()
+            kept[label] = run(folder), folder
+        return kept[label]
+
+    for _ in range(2):
+        noise = make(EQUAL, {"x": normal(1, 64)}, w=np.ones((64, 64), np.float32), memo=memo).noise.of("y")
+        assert len(noise.untied("fp32", 2, 10.0)) == 2
+    assert len(kept) == 3, "one draw that ties were seen in, and two of which equal sums come apart"
+
+
+@LAW
+@given(ANY, st.integers(0, 2**64 - 1))
+def test_apart_each_element_moves_on_its_own(values: Array, key: int) -> None:
+    by = perturb.apart(values, key, 3.0)
+    assert by.shape == (values.size,) and (np.abs(by) <= 3).all() and len(np.unique(by)) > 0.9 * by.size - 1
+
+
 def test_noise_grows_with_eps(make: Make) -> None:
     piece = make(
         "g (float[8,8] x) => (float[8,8] y) { a = MatMul(x, w) y = Tanh(a) }", {"x": normal(8, 8)}, w=normal(8, 8)

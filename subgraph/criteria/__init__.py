@@ -30,6 +30,10 @@ class Noise(Protocol):
         """The output after `count` independent perturbations at a claimed precision; of another shape only where the
         shape hangs on values. This and the other questions raise ModelError where they cannot be answered."""
 
+    def untied(self, claim: str, count: int, times: float) -> list[Array]:
+        """The same where equal sums come apart, and all that is made is off by so many times as much as rounding puts
+        it off; none where hardly any sums are equal."""
+
     def rounded(self, claim: str) -> Array:
         """The output where the reference is rounded to the claimed type after every node, in the reference's dtype."""
 

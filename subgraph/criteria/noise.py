@@ -9,6 +9,9 @@ N = max over 4 draws of |perturbed reference − reference| + eps·S + q (q: hal
                         exactly where the candidate is
     approximate kernel  (fp32) err ≤ 1e-3·S; seen only with a floor below that
     precision           agrees at c, but would be beyond 10·N in fp32
+    ties                err ≤ N' of draws k times as far in which equal sums come apart, as where terms are added in
+                        another order: asked where it fails and many are equal (all weights the same, say), and not
+                        behind a choice. A softmax of large numbers that are equal is far from k·N
     unresolved          (below fp32) err ≤ k·N, but beyond half of S: the noise would hide anything
     fail                all else; after one draw where err > 10·k·N already and no other rule may apply. NaN and
                         infinities that the reference alone has are never excused
@@ -111,6 +114,9 @@ class _Part:
     def draws(self, claim: str, count: int) -> list[Array]:
         return [self._part(draw) for draw in self.whole.draws(claim, count)]
 
+    def untied(self, claim: str, count: int, times: float) -> list[Array]:
+        return [self._part(draw) for draw in self.whole.untied(claim, count, times)]
+
     def rounded(self, claim: str) -> Array:
         return self._part(self.whole.rounded(claim))
 
@@ -192,6 +198,8 @@ class _Question:
             return self.indices(noise, *ranked)
         if pair.floating:
             ruling = self.floats()
+            if ruling.status is Status.FAIL:
+                ruling = self.ties(noise) or ruling
             return replace(ruling, label="range") if pair.masked and ruling.status is Status.AGREE else ruling
         return self.no_floats(noise) if noise else self.unknown_values()
 
@@ -265,6 +273,18 @@ class _Question:
         ratio = {"noise_ratio": self.pair.error / size if size else math.inf}
         why = f"max_abs {self.pair.error:.1e} beyond {self.k:g} × noise {size:.1e}"
         return replace(fail(why), noise=size, metrics=ratio)
+
+    def ties(self, noise: Noise | None) -> Ruling | None:
+        """Agreement where equal sums may come apart. Ties decide a choice: there they may not."""
+        if noise is None or noise.discrete():
+            return None
+        moved = self.deviations(noise.untied(self.subject.claim, DRAWS, self.k))
+        size = max(map(_largest, moved)) + self.k * self.least(self.claim) if moved else 0.0
+        if self.pair.error > size:
+            return None
+        why = f"max_abs {self.pair.error:.1e} within {size:.1e}: so far rounding moves it once equal sums come apart"
+        ratio = {"noise_ratio": self.k * self.pair.error / size}
+        return Ruling(Status.AGREE, "ties", why, noise=size / self.k, metrics=ratio)
 
     def may_be_range(self) -> bool:
         """May the type's range or an approximate kernel excuse it?"""
