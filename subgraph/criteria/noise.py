@@ -8,7 +8,7 @@ N = max over 4 draws of |perturbed reference − reference| + eps·S + q (q: hal
     range               (fp16, bf16) the reference, rounded to c after every node, is as near as k·N; or it is infinite
                         exactly where the candidate is
     approximate kernel  (fp32) err ≤ 1e-3·S; seen only with a floor below that
-    precision           agrees at c, but would be beyond 10·N in fp32
+    precision           agrees at c, but would be beyond 10·N in fp32 (1e-3·S, where no noise is drawn)
     ties                err ≤ N' of draws k times as far in which equal sums come apart, as where terms are added in
                         another order: asked where it fails and many are equal (all weights the same, say), and not
                         behind a choice. A softmax of large numbers that are equal is far from k·N
@@ -230,7 +230,8 @@ class _Question:
         scale, error = pair.scale, pair.error
         free = max(self.floor, self.k * EPS[self.claim]) * scale
         if error <= free:
-            return agree(f"max_abs {error:.1e} within {free:.1e}")
+            label = "precision" if self.claim != "fp32" and error > FLOOR * scale else "agrees"
+            return replace(agree(f"max_abs {error:.1e} within {free:.1e}"), label=label)
         if noise is None:
             return self.unknown_floats()
         jumps = noise.discrete()

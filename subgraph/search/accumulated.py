@@ -57,6 +57,23 @@ def partial(book: Book, items: Items, share: float) -> Finding:
     return Finding(FindingKind.ACCUMULATED, book.items(items), book.signature, explains=share, why=why)
 
 
+def scattered(book: Book, scope: Items, findings: Sequence[Finding]) -> list[Finding]:
+    """The findings; or, where all of them together account for less than half of the error and none for much, one: the
+    error is made in many places, of which these were seen to fail."""
+    shares = [f.explains for f in findings if f.kind is FindingKind.CULPRIT and f.explains is not None]
+    if not shares or len(shares) < len(findings) or max(shares) >= LARGE or sum(shares) >= SUM:
+        return list(findings)
+    largest = [(f.items, f.explains or 0.0) for f in findings]
+    largest += [(n.items, n.share) for n in book.aside.values() if n.share and n.share > 0]
+    contributors = tuple(sorted(largest, key=lambda found: -found[1])[:PIECES])
+    failing = "1 piece that fails explains" if len(shares) == 1 else f"{len(shares)} pieces that fail explain"
+    why = f"{failing} {sum(shares):.0%}, none more than {max(shares):.0%}; the rest of the error is made in many places"
+    whole = book.items(scope)
+    return [
+        Finding(FindingKind.ACCUMULATED, whole, book.signature, explains=1.0, why=why, contributors=contributors),
+    ]
+
+
 def _shares(book: Book, pieces: Sequence[Items], graded: bool) -> Search[list[float] | None]:
     """None where a piece fails as the whole does; `graded`: and is a culprit's."""
     found: list[float] = []

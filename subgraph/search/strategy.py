@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable, Collection, Hashable, Sequence
 from dataclasses import dataclass
 
-from subgraph.search import order
+from subgraph.search import accumulated, order
 from subgraph.search.baseline import RUNS, Baseline, baseline, summed
 from subgraph.search.book import Book, Changed, Search, Spent
 from subgraph.search.culprits import hunt
@@ -139,7 +139,9 @@ def _hunted(state: Hunt, within: bool) -> Search[None]:
         if status is not Status.FAIL:
             state.complete = status is Status.AGREE
             return
+    everything = state.scope
     yield from hunt(state)
+    state.findings = accumulated.scattered(book, everything, state.findings)
 
 
 def _findings(book: Book, base: Baseline, state: Hunt | None, spent: str) -> Findings:
