@@ -27,11 +27,12 @@ check: $(STAMP) ## formatting, lint, types
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 
-bench: .venv-bench/.locked ## measure CPU and memory beside the peers, in one run (RUNS=5; about 20 minutes, 8 GB of disk)
+bench: .venv-bench/.locked ## measure CPU and memory beside the peers, in one run (RUNS=5; about 40 minutes, 9 GB of disk)
 	.venv-bench/bin/pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation --force-reinstall .
 	.venv-bench/bin/python -m benchmarks.trial --runs $(RUNS)
 	.venv-bench/bin/python -m benchmarks.criteria
 	.venv-bench/bin/python -m benchmarks.search
+	.venv-bench/bin/python -m benchmarks.real
 	.venv-bench/bin/python -m benchmarks.cut --runs $(RUNS)
 
 .venv-bench/.locked: benchmarks/requirements.lock
@@ -44,7 +45,7 @@ recipes: $(STAMP) ## try the recipes of docs/candidates/ that install here, each
 
 lock: ## write the lock files anew (needs uv)
 	uv pip compile --universal --upgrade --generate-hashes --no-header --no-annotate --quiet --all-extras --group dev pyproject.toml -o requirements.lock
-	uv pip compile --universal --upgrade --generate-hashes --no-header --no-annotate --quiet --group bench pyproject.toml -o benchmarks/requirements.lock
+	uv pip compile --universal --upgrade --generate-hashes --no-header --no-annotate --quiet --all-extras --group bench pyproject.toml -o benchmarks/requirements.lock
 
 clean: ## remove what make has built
 	rm -rf $(VENV) .venv-bench build

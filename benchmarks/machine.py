@@ -26,6 +26,14 @@ def version(package: str) -> str:
         return "not installed"
 
 
+def line(floor: float, *packages: str) -> str:
+    """One line; `packages` whose versions matter."""
+    here = describe(floor)
+    named = ", ".join(f"{name} {version(name)}" for name in ("subcut", "onnxruntime", *packages))
+    size = f"{here['cores']} cores, {here['memory_gib']} GiB"
+    return f"{here['cpu']}, {size}, {here['os']}, Python {here['python']}; {named}"
+
+
 def describe(floor: float) -> dict[str, object]:
     """`floor`: MiB that the smallest child shows as its peak."""
     return {

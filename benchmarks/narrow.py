@@ -13,6 +13,7 @@ import shutil
 import subprocess
 import sys
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -34,6 +35,10 @@ SURE = ("again", "confirm")  # purposes of runs that only make sure
 LOOKS = ("profile", "tail")  # of runs that look for what a yes/no search cannot know
 Words: TypeAlias = list[str | Path]
 FOUND = (0, 1)  # exit codes of a bisection that came to an end
+
+
+class PeerFailed(RuntimeError):
+    """The other tool itself came to no end; says how."""
 
 
 @dataclass(frozen=True)
@@ -152,29 +157,44 @@ def spent(document: dict[str, Any], purposes: tuple[str, ...]) -> tuple[int, int
 
 def theirs(case: Case, mode: str) -> Tried:
     """`mode`: bisect or linear."""
-    values, inputs = _captured(case.model, case.samples)
     folder = empty("theirs")
-    piece, reduced = folder / "piece.onnx", folder / "reduced.onnx"
-    check: Words = [sys.executable, "-m", "benchmarks.captured", piece, values]
-    check += [f"log={folder}", f"faults={case.faults}"]
-    words: Words = ["debug", "reduce", FOLDER / case.model, "-o", reduced, "--mode", mode, "--load-inputs", inputs]
-    words += ["--iter-artifact", piece, "--save-debug-replay", folder / "replay.json"]
-    words += ["--art-dir", folder / "artifacts"]
+    runtime = [faulty.__name__, f"log={folder}", f"faults={case.faults}"]
+    names, seconds, _ = reduced(FOLDER / case.model, _captured(case.model, case.samples), runtime, folder, mode)
+    return Tried(f"polygraphy {mode}", case, *logged(folder), seconds, frozenset([names] if names else []))
+
+
+def reduced(
+    model: Path, captured: tuple[Path, Path], runtime: Sequence[str], folder: Path, mode: str = "bisect"
+) -> tuple[frozenset[str], float, int]:
+    """The nodes that `polygraphy debug reduce` ends with, its wall seconds, and how often it asked its check.
+
+    `captured`: as `capture` gives it. `runtime`: as `benchmarks.captured` takes it. Raises: PeerFailed.
+    """
+    values, inputs = captured
+    piece, result, replay = folder / "piece.onnx", folder / "reduced.onnx", folder / "replay.json"
+    check: Words = [sys.executable, "-m", "benchmarks.captured", piece, values, *runtime]
+    words: Words = ["debug", "reduce", model, "-o", result, "--mode", mode, "--load-inputs", inputs, "--fail-code", "1"]
+    words += ["--iter-artifact", piece, "--save-debug-replay", replay, "--art-dir", folder / "artifacts"]
     begin = time.perf_counter()
     done = subprocess.run([BIN / "polygraphy", *words, "--check", *check], capture_output=True, text=True, check=False)
     seconds = time.perf_counter() - begin
     if done.returncode:
-        raise RuntimeError(f"polygraphy {case.kind}: exit code {done.returncode}\n{done.stdout[-2000:]}{done.stderr}")
-    names = frozenset(node.name for node in onnx.load(reduced).graph.node) if reduced.exists() else frozenset()
-    return Tried(f"polygraphy {mode}", case, *logged(folder), seconds, frozenset([names] if names else []))
+        raise PeerFailed(f"polygraphy {model}: exit code {done.returncode}\n{done.stdout[-2000:]}{done.stderr}")
+    names = frozenset(node.name for node in onnx.load(result).graph.node) if result.exists() else frozenset()
+    return names, seconds, len(json.loads(replay.read_text())) if replay.exists() else 0
 
 
 @cache
 def _captured(model: str, samples: int) -> tuple[Path, Path]:
+    feeds = [{"x": suspects.sample(k)} for k in range(samples)]
+    return capture(FOLDER / model, feeds, FOLDER / f"{Path(model).stem}-{samples}")
+
+
+def capture(model: Path, feeds: Sequence[dict[str, Any]], stem: Path) -> tuple[Path, Path]:
     """All reference tensors of a model, as `tensor@sample` in one file, and its inputs as polygraphy takes them."""
     from polygraphy.json import save_json
 
-    made = onnx.load(FOLDER / model)
+    made = onnx.load(model)
     known = {o.name for o in made.graph.output}
     for name in (n for node in made.graph.node for n in node.output if n not in known):
         made.graph.output.add().name = name
@@ -183,11 +203,9 @@ def _captured(model: str, samples: int) -> tuple[Path, Path]:
     session = onnxruntime.InferenceSession(made.SerializeToString(), settings, providers=["CPUExecutionProvider"])
     names = [o.name for o in session.get_outputs()]
     values: dict[str, Any] = {}
-    for k in range(samples):
-        values[f"x@{k}"] = suspects.sample(k)
-        given = session.run(names, {"x": suspects.sample(k)})
-        values |= {f"{name}@{k}": value for name, value in zip(names, given, strict=True)}
-    stem = FOLDER / f"{Path(model).stem}-{samples}"
+    for k, fed in enumerate(feeds):
+        values |= {f"{name}@{k}": value for name, value in fed.items()}
+        values |= {f"{name}@{k}": v for name, v in zip(names, session.run(names, fed), strict=True)}
     np.savez(stem.with_suffix(".npz"), **values)
-    save_json([{"x": suspects.sample(k)} for k in range(samples)], str(stem.with_suffix(".json")))
+    save_json(list(feeds), str(stem.with_suffix(".json")))
     return stem.with_suffix(".npz"), stem.with_suffix(".json")

@@ -176,7 +176,7 @@ def main(arguments: list[str]) -> int:
     asked = parser.parse_args(arguments)
     parts = asked.only.split(",")
     command = " ".join(["python", "-m", "benchmarks.search", *arguments])
-    texts = [f"`{command}` on {machine_text()}"]
+    texts = [f"`{command}` on {machine.line(floor(), 'polygraphy')}"]
     kept: list[Limit] = []
     data: dict[str, object] = {}
     if "table" in parts:
@@ -208,16 +208,6 @@ def main(arguments: list[str]) -> int:
 def _plain(t: Tried) -> dict[str, object]:
     whole = {"kind": t.case.kind, "tool": t.tool, "truth": t.case.sets, "answer": sorted(map(sorted, t.answer))}
     return whole | {"runs": t.runs, "compiled": t.compiled, "sure": t.sure, "looks": t.looks, "seconds": t.seconds}
-
-
-def machine_text() -> str:
-    """One line."""
-    here = machine.describe(floor())
-    versions = here["versions"]
-    assert isinstance(versions, dict)
-    named = ", ".join(f"{name} {versions[name]}" for name in ("subcut", "onnxruntime", "polygraphy"))
-    plain = f"{here['cpu']}, {here['cores']} cores, {here['memory_gib']} GiB, {here['os']}, Python {here['python']}"
-    return f"{plain}; {named}"
 
 
 if __name__ == "__main__":

@@ -55,9 +55,8 @@ def subcut(*words: str | Path, cwd: Path, env: Mapping[str, str] | None = None, 
         env=environment(env),
         capture_output=True,
         text=True,
-        timeout=PATIENCE,
         check=False,
-        **({"stdin": subprocess.DEVNULL} | more),
+        **({"stdin": subprocess.DEVNULL, "timeout": PATIENCE} | more),
     )
     assert "Traceback" not in done.stderr, done.stderr
     return Done(done.returncode, done.stdout, done.stderr)

@@ -163,6 +163,7 @@ def test_equal_sums_may_come_apart_but_not_behind_a_choice() -> None:
     noise = Made(drawn=[y], loose=[np.eye(8, dtype=np.float32)[3]])
     assert asked(y, off, noise).label == "ties"
     assert asked(y, 2 * off, noise).status is Status.FAIL, "farther than equal sums come apart"
+    assert asked(y, np.full(8, 0.9, np.float32), noise).status is Status.FAIL, "as far, but everywhere"
     assert asked(y, off, Made(drawn=[y])).status is Status.FAIL, "its sums are not equal"
     assert asked(y, off, replace(noise, choice=True)).status is Status.FAIL
 

@@ -10,8 +10,8 @@ N = max over 4 draws of |perturbed reference − reference| + eps·S + q (q: hal
     approximate kernel  (fp32) err ≤ 1e-3·S; seen only with a floor below that
     precision           agrees at c, but would be beyond 10·N in fp32 (1e-3·S, where no noise is drawn)
     ties                err ≤ N' of draws k times as far in which equal sums come apart, as where terms are added in
-                        another order: asked where it fails and many are equal (all weights the same, say), and not
-                        behind a choice. A softmax of large numbers that are equal is far from k·N
+                        another order; so, too, the root mean squares. Asked where it fails and many are equal (all
+                        weights the same, say), and not behind a choice. A softmax of large equal numbers needs it
     unresolved          (below fp32) err ≤ k·N, but beyond half of S: the noise would hide anything
     fail                all else; after one draw where err > 10·k·N already and no other rule may apply. NaN and
                         infinities that the reference alone has are never excused
@@ -280,8 +280,10 @@ class _Question:
         if noise is None or noise.discrete():
             return None
         moved = self.deviations(noise.untied(self.subject.claim, DRAWS, self.k))
-        size = max(map(_largest, moved)) + self.k * self.least(self.claim) if moved else 0.0
-        if self.pair.error > size:
+        if not moved:
+            return None
+        size, mean = (max(map(norm, moved)) + self.k * self.least(self.claim) for norm in (_largest, _rms))
+        if self.pair.error > size or _rms(self.pair.difference) > mean:
             return None
         why = f"max_abs {self.pair.error:.1e} within {size:.1e}: so far rounding moves it once equal sums come apart"
         ratio = {"noise_ratio": self.k * self.pair.error / size}
@@ -387,6 +389,10 @@ class _Question:
 
 def _largest(values: Array) -> float:
     return float(values.max(initial=0.0))
+
+
+def _rms(values: Array) -> float:
+    return math.sqrt(float((values**2).mean())) if values.size else 0.0
 
 
 def _hangs() -> Ruling:
