@@ -125,7 +125,9 @@ def _claimed(asked: World, found: Findings, whole: Verdict | None) -> list[str]:
 
 
 def _notes(asked: World, found: Findings) -> list[str]:
-    notes = [text + ", ".join(asked.label(k) for k in items) for text, items in found.notes]
+    caveat = asked.trials.about.get("caveat")
+    notes = [str(caveat)] if caveat else []
+    notes += [text + ", ".join(asked.label(k) for k in items) for text, items in found.notes]
     if found.probe_sensitive:
         notes.append("reading inner tensors makes the fault vanish: the candidate behaves otherwise when probed")
     if found.spent:
