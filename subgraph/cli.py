@@ -104,6 +104,9 @@ class Group(typer.core.TyperGroup):
         for word in args:
             if not is_text(word):
                 raise UsageError(f"'{word}' is not UTF-8", "rename it; neither ONNX nor JSON can hold such a name")
+        match [word for word in args if word not in FLAGS]:
+            case [first, second, *_] if second in self.commands and not {first, first[:1]} & {*self.commands, "-"}:
+                raise UsageError("the command comes first", f"subcut {second} {first}")
         return super().parse_args(ctx, arrange(args, set(self.commands)))
 
     def shell_complete(self, ctx: Any, incomplete: str) -> list[Any]:

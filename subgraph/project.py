@@ -161,9 +161,8 @@ def find_model(given: str | None, project: Project | None = None) -> tuple[Path,
     if found:
         some = ", ".join(p.name for p in found[:8]) + (", …" if len(found) > 8 else "")
         raise UsageError(f"which model? there are {len(found)} here", f"name one: {some}")
-    raise UsageError(
-        "no model named, and no .onnx file in this folder", "subcut MODEL --start A --end B, or set $SUBCUT_MODEL"
-    )
+    how = "name one (subcut MODEL --start A --end B, subcut bisect MODEL), or set $SUBCUT_MODEL"
+    raise UsageError("no model named, and no .onnx file in this folder", how)
 
 
 def _existing(path: Path, named_by: str) -> Path:

@@ -130,9 +130,8 @@ def _notes(asked: World, found: Findings) -> list[str]:
     notes += [text + ", ".join(asked.label(k) for k in items) for text, items in found.notes]
     if found.probe_sensitive:
         notes.append("reading inner tensors makes the fault vanish: the candidate behaves otherwise when probed")
-    if found.spent:
-        more = "; the same command with more goes on" if found.spent.endswith("used up") else ""
-        notes.append(f"ended early: {found.spent}{more}")
+    if found.spent.endswith("used up"):
+        notes.append(f"ended early: {found.spent}; the same command with more goes on")
     elif found.outcome is Outcome.DISAGREE and found.complete:
         notes.append("everything else was asked about and agrees")
     for noted in found.noted[:SHOWN]:

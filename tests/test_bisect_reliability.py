@@ -447,8 +447,16 @@ def test_a_candidate_that_gives_nothing_any_more_is_not_said_to_agree(here: Path
     document = found(bisect(*doubted(here, nodes="n13", after=4, then="dies"), *QUICK, "--json", cwd=here, env=mark))
     assert not any(finding["certified"] for finding in document["findings"])
     assert "everything else was asked about and agrees" not in document["notes"]
-    assert any("no longer what it was" in note for note in document["notes"])
+    assert "no longer what it was" in document["findings"][0]["why"]
     assert document["trials"] <= 20, "it is not asked about piece after piece"
+
+
+def test_a_candidate_that_never_ran_has_no_culprits(here: Path, mark: dict[str, str]) -> None:
+    """A package that is missing, say: every node alone dies with the same words."""
+    document = found(bisect("-c", "cmd:false", *QUICK, "--json", cwd=here, env=mark))
+    (finding,) = document["findings"]
+    assert finding["kind"] == "unresolved" and "nothing runs on the candidate" in finding["why"], finding
+    assert document["trials"] <= 10
 
 
 COMMAND = """

@@ -164,6 +164,7 @@ def test_python_alone_repeats_the_result(here: Path) -> None:
         ((*EDGE, "--color", "sometimes"), "'sometimes': expected auto, always or never."),
         (("--color",), "Option '--color' requires an argument."),
         (("export",), "Missing argument 'CASE|DIR'."),
+        (("resnet50.onnx", "bisect", "-c", "ort"), "the command comes first\n  subcut bisect resnet50.onnx"),
         (("dump",), "which tensors? name some, or use --all"),
     ],
 )  # fmt: skip
@@ -176,7 +177,7 @@ def test_an_empty_folder(tmp_path: Path) -> None:
     said = refused(subcut(*EDGE, cwd=tmp_path))
     assert said == (
         "error: no model named, and no .onnx file in this folder\n"
-        "  subcut MODEL --start A --end B, or set $SUBCUT_MODEL"
+        "  name one (subcut MODEL --start A --end B, subcut bisect MODEL), or set $SUBCUT_MODEL"
     )  # fmt: skip
 
 

@@ -7,7 +7,7 @@ region that fails, so what follows is the same. A profile of the rest shows what
 from __future__ import annotations
 
 from subgraph.search import accumulated, gallop, halve, pools, profile
-from subgraph.search.book import Search
+from subgraph.search.book import Book, Search, Spent
 from subgraph.search.findings import Finding, FindingKind, Purpose
 from subgraph.search.hunt import Hunt
 from subgraph.search.proof import contradicted, proof
@@ -16,6 +16,7 @@ from subgraph.search.rest import cross_examined, rest
 from subgraph.search.shrink import shrink
 from subgraph.verdict import Status
 
+OTHERS = 4  # single items that must fail as well, before nothing at all is said to run
 ACQUITTED = 64  # items that were refused alone and not in company: as many are left out before it is given up
 
 
@@ -38,6 +39,8 @@ def hunt(state: Hunt) -> Search[None]:
                 yield from contradicted(book, state.belief, region)
             return  # the whole fails, and its items run on captured values do not
         found, finding = yield from _concluded(state, region)
+        if not state.findings and (yield from _dead(book, found)):
+            raise Spent(f"nothing runs on the candidate, not even a single node: {book.known(found).why}")
         if finding is None:
             acquitted += 1
             if acquitted > ACQUITTED:
@@ -49,6 +52,18 @@ def hunt(state: Hunt) -> Search[None]:
         if (sum_ and len(found) == len(state.scope)) or not (yield from rest(state, found, wholly=sum_)):
             yield from cross_examined(state)
             return
+
+
+def _dead(book: Book, found: Items) -> Search[bool]:
+    """Does nothing run at all, as where a package is missing? Asked only where nothing was seen to run."""
+    if not book.silent or book.agreed or len(found) > 1 or book.n <= OTHERS:
+        return False
+    others = [(k,) for k in range(book.n) if (k,) != found]
+    some = [others[len(others) * k // OTHERS] for k in range(OTHERS)]
+    for at in range(0, OTHERS, book.workers):
+        if {*(yield from book.regions(Purpose.TAIL, some[at : at + book.workers]))} != {Status.FAIL}:
+            return False
+    return True
 
 
 def _concluded(state: Hunt, region: Items) -> Search[tuple[Items, Finding | None]]:
