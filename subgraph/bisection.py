@@ -67,6 +67,7 @@ class Plan:
                 {
                     "candidate": setup.candidate.name,
                     "identity": setup.candidate.identity(""),
+                    "precision": setup.candidate.precision,
                     "feeding": asdict(setup.feeding),
                     "criterion": setup.criterion,
                     "freeze": setup.freeze,

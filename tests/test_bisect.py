@@ -296,6 +296,8 @@ def test_a_case_is_run_again(here: Path) -> None:
             "x.npy",
             *odd(here, run="found = {k: v + ('n13' in names) for k, v in found.items()}"),
             *QUICK,
+            "--precision",
+            "bf16",
             cwd=here,
         ).code
         == 1
@@ -307,6 +309,10 @@ def test_a_case_is_run_again(here: Path) -> None:
     assert subcut("replay", place / "culprit", "-c", "ort", *QUICK, cwd=here).code == 0
     assert "no folder nowhere" in subcut("replay", "nowhere", cwd=here).err
     assert "is no case" in subcut("replay", here, "-c", "ort", cwd=here).err
+    manifest = place / "manifest.json"
+    assert json.loads(manifest.read_text())["request"]["precision"] == "bf16"
+    manifest.write_text(manifest.read_text().replace('"bf16"', '"bf61"'))
+    assert "precision 'bf61' is unknown" in subcut("replay", place, *QUICK, "--trust", cwd=here).err
 
 
 @pytest.mark.slow

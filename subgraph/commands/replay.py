@@ -118,8 +118,9 @@ def _candidate(
 
     request = found_with["request"]
     identity = request["identity"]
+    claim = precision or candidates.precision("this case", request.get("precision"))
     wanted = candidates.Candidate(
-        str(request["candidate"]), str(identity["backend"]), dict(identity["options"]), precision, None,
+        str(request["candidate"]), str(identity["backend"]), dict(identity["options"]), claim, None,
         float(identity["timeout"]), identity["memory"], origin="this case",
     )  # fmt: skip
     shown = candidates.require_trust(wanted, trust)
