@@ -2,24 +2,21 @@
 
 from __future__ import annotations
 
-import csv
-import io
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
 from subgraph import project
-from subgraph.commands import Result, log
+from subgraph.commands import Result, log, table
 from subgraph.commands import options as o
-from subgraph.errors import OutputError
 from subgraph.graph import load
 from subgraph.text import clean, count
 
 COLUMNS = ("index", "node", "op", "tensor")
 JUDGED = ("status", "signature", "label", "sample")
 ERRORS = ("max_abs", "max_rel", "cosine", "mismatch")
-FORMULA = ("=", "+", "-", "@", "\t", "\r")  # what a spreadsheet would take for one
 NOTE = "in place: these tensors were made outputs, which disturbs fusion: a hint, no proof"
 
 
@@ -57,9 +54,7 @@ def compare(
     no_freeze: Annotated[
         bool, typer.Option("--no-freeze", help="Tensors that hold shapes become inputs, not constants.")
     ] = False,
-    csv_file: Annotated[
-        str | None, typer.Option("--csv", metavar="FILE", help="Write the table as CSV as well; - for standard output.")
-    ] = None,
+    csv_file: table.File = None,
     output: o.Output = None,
     fresh: o.Fresh = False,
     trust: o.Trust = False,
@@ -78,8 +73,7 @@ def compare(
     rule = o.criterion(settings, criterion, rtol, atol, metric)
     rule_of(rule)  # a slip there is told before anything starts
     number = o.jobs(settings, jobs)
-    if csv_file:
-        _check_place(csv_file)
+    table.check(csv_file)
     doubted = o.candidate(settings, candidate, timeout, memory_limit, precision, custom_ops, trust)
     setup = Setup(
         doubted,
@@ -99,37 +93,11 @@ def compare(
             found = job.compared(asked, at or (), jobs=number, fail_fast=fail_fast)
             document = job.document(asked, found, rule)
     if csv_file:
-        table = as_csv(document)
+        lines = as_csv(document)
         if csv_file == "-":
-            return Result(document, table.rstrip("\n"), document["exit_code"])
-        _write(Path(csv_file), table)
+            return Result(document, lines.rstrip("\n"), document["exit_code"])
+        table.write(csv_file, lines)
     return Result(document, text(document), document["exit_code"])
-
-
-def _check_place(csv_file: str) -> None:
-    """A slip here is told before anything runs.
-
-    Raises:
-        OutputError: there can be no such file.
-    """
-    path = Path(csv_file)
-    if path.is_dir() or not path.parent.is_dir():
-        what = "it is a folder" if path.is_dir() else f"no folder {path.parent}"
-        raise OutputError(f"cannot write {path}: {what}", "choose another --csv FILE")
-
-
-def _write(path: Path, table: str) -> None:
-    """The file whole or not at all; what is no file (/dev/stdout, a pipe) is written to as it is."""
-    if path.exists() and not path.is_file():
-        path.write_text(table, encoding="utf-8", newline="")
-        return
-    aside = path.with_name(f".{path.name}.subcut-new")
-    try:
-        aside.write_text(table, encoding="utf-8", newline="")
-        aside.replace(path)
-    except OSError as e:
-        aside.unlink(missing_ok=True)
-        raise OutputError(f"cannot write {path}: {e.strerror or e}", "choose another --csv FILE") from e
 
 
 # ---------------------------------------------------------------------------------------------------- text
@@ -192,8 +160,7 @@ def _table(rows: list[dict[str, Any]]) -> list[str]:
     for row in rows:
         names = (f"#{row['index']}", clean(row["node"]), row["op"], clean(row["tensor"]))
         cells.append((*names, _cell(row["in_place"]), _cell(row["alone"])))
-    widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
-    return ["  ".join(c.ljust(w) for c, w in zip(line, widths, strict=True)).rstrip() for line in cells if rows]
+    return table.aligned(cells) if rows else []
 
 
 def _cell(judged: dict[str, Any] | None) -> str:
@@ -227,20 +194,15 @@ def _summary(document: dict[str, Any]) -> list[str]:
 
 def as_csv(document: dict[str, Any]) -> str:
     """One line per tensor, of several samples the worst in each way; no cell starts a formula."""
-    out = io.StringIO()
-    writer = csv.writer(out)
     ways = ("in_place", "alone")
-    writer.writerow([*COLUMNS, *(f"{way}_{name}" for way in ways for name in (*JUDGED, *ERRORS))])
-    for row in document["rows"]:
-        cells: list[Any] = [row["index"], *(_plain(row[k]) for k in ("node", "op", "tensor"))]
-        for way in ways:
-            judged = row[way] or {}
-            cells += [_plain(judged.get(name) or "") for name in JUDGED]
-            cells += [judged.get("errors", {}).get(name, "") for name in ERRORS]
-        writer.writerow(cells)
-    return out.getvalue()
+    head = [*COLUMNS, *(f"{way}_{name}" for way in ways for name in (*JUDGED, *ERRORS))]
+    return table.render(head, (_cells(row, ways) for row in document["rows"]))
 
 
-def _plain(name: str) -> str:
-    name = clean(name)
-    return f"'{name}" if name.startswith(FORMULA) else name
+def _cells(row: dict[str, Any], ways: Iterable[str]) -> list[Any]:
+    cells = [row[name] for name in COLUMNS]
+    for way in ways:
+        judged = row[way] or {}
+        errors = judged.get("errors", {})
+        cells += [*(judged.get(name) for name in JUDGED), *(errors.get(name) for name in ERRORS)]
+    return cells
