@@ -1,11 +1,13 @@
 """`make bench`: real runtimes. Are their real bugs found, and is nothing blamed where they are right?
 
-    python -m benchmarks.real [--only cases,controls] [--runtimes ort,openvino,…]
+    python -m benchmarks.real [--only cases,controls,models] [--runtimes ort,openvino,…]
 
 Cases: the bugs in `fixtures/cases/`, whose truth is known, by one plain `subcut bisect`; beside it `polygraphy debug
 reduce` with a check of its own that feeds captured values to the same runtime (`benchmarks.captured`). Controls: onnx's
-nine light networks on each runtime in float32, where only an operator that fails on its own may be blamed. Exit 1 if an
-answer is wrong.
+nine light networks on each runtime in float32, where only an operator that fails on its own may be blamed. Models: a
+candidate that is another model, made from the ResNet-50 at full width and a small transformer: static int8 by
+onnxruntime (QDQ, QOperator), its float16 converter, its offline-optimised model, another layout. Exit 1 if an answer is
+wrong.
 """
 
 from __future__ import annotations
@@ -13,9 +15,10 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
@@ -23,11 +26,12 @@ import onnx
 from benchmarks import machine, narrow
 from benchmarks.measure import floor
 from benchmarks.report import Limit, table, verdicts
+from fixtures import converted, networks, resnet50
 
 FIXTURES = Path(__file__).parent.parent / "fixtures" / "cases"
 LIGHT = Path(onnx.__file__).parent / "backend" / "test" / "data" / "light"
 PACKAGES = ("polygraphy", "openvino", "opencv-python-headless", "tract", "MNN")
-PARTS = ("cases", "controls")
+PARTS = ("cases", "controls", "models")
 
 
 @dataclass(frozen=True)
@@ -149,11 +153,72 @@ def controls(candidates: Sequence[str]) -> list[Answer]:
     return found
 
 
-def limits(cases: Sequence[tuple[Bug, Answer, Peer]], healthy: Sequence[Answer]) -> Iterator[Limit]:
+@dataclass(frozen=True)
+class Other:
+    """Another model as the candidate. `costly`: [operator, node, share of the error, what is left of it without]."""
+
+    network: str
+    form: str
+    agrees: str
+    matched: str
+    costly: list[list[Any]]
+    clipped: int
+    runs: int
+    seconds: float
+
+
+FORMS: dict[str, Callable[[onnx.ModelProto, dict[str, Any]], onnx.ModelProto]] = {
+    "int8, QDQ": converted.quantized,
+    "int8, QOperator": lambda m, f: converted.quantized(m, f, "QOperator"),
+    "float16": converted.fp16,
+    "optimised": lambda m, _: converted.optimised(m, "all"),
+    "NHWC": lambda m, _: converted.nhwc(m),
+}
+
+
+def models() -> list[Other]:
+    rng = np.random.default_rng(5)
+    pixels = rng.standard_normal((1, 3, 224, 224)).astype(np.float32)
+    tokens = rng.integers(0, networks.VOCABULARY, (1, 24))
+    found = []
+    for name, network, feeds in (
+        ("ResNet-50", resnet50.build(), {"data": pixels}),
+        ("transformer", networks.transformer(), {"tokens": tokens}),
+    ):
+        for form, convert in FORMS.items():
+            if (name, form) != ("transformer", "NHWC"):
+                found.append(other(name, network, form, convert(network, feeds), feeds))
+    return found
+
+
+def other(name: str, network: onnx.ModelProto, form: str, made: onnx.ModelProto, feeds: dict[str, Any]) -> Other:
+    folder = narrow.empty("models")
+    onnx.save(network, folder / "model.onnx")
+    onnx.save(made, folder / "other.onnx")
+    words: narrow.Words = ["bisect", "model.onnx", "--candidate-model", "other.onnx", "--json"]
+    for tensor, value in feeds.items():
+        np.save(folder / f"{tensor}.npy", value)
+        words += ["-i", f"{tensor}={tensor}.npy"]
+    document, seconds = narrow.bisected(words, folder)
+    theirs = document["other_model"]
+    costly = [[n["op"], n["node"], n["explains"], n["remains"]] for n in theirs.get("nodes", ())[:2]]
+    agrees = AGREES.get(document["outcome"], "").format(document["candidate"]["precision"])
+    clipped = len(theirs.get("saturated", ()))
+    answer = Other(name, form, agrees, theirs["matched"], costly, clipped, document["trials"], seconds)
+    print(f"  {name}, {form}: {agrees or document['outcome']}, {seconds:.1f} s", file=sys.stderr, flush=True)
+    return answer
+
+
+def limits(
+    cases: Sequence[tuple[Bug, Answer, Peer]], healthy: Sequence[Answer], others: Sequence[Other]
+) -> Iterator[Limit]:
     """No wrong answer."""
     if cases:
         wrong = [f"{bug.case} on {bug.candidate}" for bug, answer, _ in cases if not right(bug, answer)]
         yield Limit("cases: answers that are not the truth", 0, len(wrong), "; ".join(wrong))
+    if others:
+        off = [f"{o.network}, {o.form}" for o in others if not o.agrees]
+        yield Limit("right conversions that do not agree", 0, len(off), "; ".join(off))
     if healthy:
         several = [f"{a.model} on {a.candidate}" for a in healthy if not a.agree and not _single(a)]
         yield Limit("light networks: neither agree nor blame a single node", 0, len(several), "; ".join(several))
@@ -196,6 +261,19 @@ def controls_table(found: Sequence[Answer]) -> str:
     return table(["candidate", "agree", "else"], lines)
 
 
+def models_table(found: Sequence[Other]) -> str:
+    head = ["network", "candidate", "answer", "tensors found", "costs most", "runs", "s"]
+    lines = []
+    for o in found:
+        costly = "; ".join(
+            f"{node} ({op}) {share:.0%}{f', {left:.0%} left without' if left is not None else ''}"
+            for op, node, share, left in o.costly
+            if share is not None
+        )
+        lines.append([o.network, o.form, o.agrees, o.matched, costly, str(o.runs), f"{o.seconds:.1f}"])
+    return table(head, lines)
+
+
 def _tell(answer: Answer) -> None:
     print(
         f"  {answer.model} on {answer.candidate}: {said(answer)}, {answer.seconds:.1f} s", file=sys.stderr, flush=True
@@ -208,7 +286,7 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("--runtimes", default="", help="only these, by comma")
     asked = parser.parse_args(arguments)
     wanted = [word for word in asked.runtimes.split(",") if word] or [c.partition(":")[0] for c in CANDIDATES]
-    cases, healthy = [], []
+    cases, healthy, others = [], [], []
     narrow.FOLDER.mkdir(parents=True, exist_ok=True)
     if "cases" in asked.only:
         for bug in (b for b in BUGS if b.candidate.partition(":")[0] in wanted):
@@ -216,13 +294,17 @@ def main(arguments: list[str]) -> int:
             _tell(cases[-1][1])
     if "controls" in asked.only:
         healthy = controls([c for c in CANDIDATES if c.partition(":")[0] in wanted])
-    kept = list(limits(cases, healthy))
+    if "models" in asked.only:
+        others = models()
+    kept = list(limits(cases, healthy, others))
     command = " ".join(["python", "-m", "benchmarks.real", *arguments])
     texts = [f"`{command}` on {machine.line(floor(), *PACKAGES)}"]
     texts += [cases_table(cases)] if cases else []
     texts += [controls_table(healthy)] if healthy else []
+    texts += [models_table(others)] if others else []
     text = "\n\n".join([*texts, verdicts(kept)])
     data = {"cases": [[asdict(part) for part in row] for row in cases], "controls": list(map(asdict, healthy))}
+    data["models"] = list(map(asdict, others))
     (narrow.FOLDER / "real.md").write_text(text + "\n")
     (narrow.FOLDER / "real.json").write_text(json.dumps({"command": command, **data}, indent=1) + "\n")
     print(text)

@@ -13,7 +13,6 @@ import json
 import math
 import os
 import select
-import shutil
 import signal
 import subprocess
 import sys
@@ -21,11 +20,13 @@ import tempfile
 import threading
 import time
 import uuid
+from collections.abc import Iterator
 from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from subgraph.errors import BackendError, WorkerDied, from_json
+from subgraph import folder as folders
+from subgraph.errors import BackendError, OutputError, WorkerDied, from_json
 
 TAIL = 16 << 10  # bytes of the child's standard error that are kept
 LINES = 8  # of them that are told
@@ -65,13 +66,14 @@ class Worker:
         self.timeout, self.memory = timeout, memory
         self._mark = uuid.uuid4().hex
         self._plain = backend == "ort"  # starts no processes of its own, writes no files
-        self._scratch = "" if self._plain else _scratch()
+        self._cleaning = contextlib.ExitStack()
+        self._scratch = "" if self._plain else str(self._cleaning.enter_context(_scratch()))
         lifeline, self._lifeline = _pipe()
         try:
             self._process = self._started(backend, lifeline, ["bounded"] if bounded else [])
         except OSError as e:
             os.close(self._lifeline)
-            self._remove_scratch()
+            self._cleaning.close()
             raise BackendError(f"cannot start a process: {e.strerror or e}", "are there too many?") from e
         finally:
             os.close(lifeline)
@@ -292,11 +294,7 @@ class Worker:
             for pipe in (self._process.stdin, self._process.stdout, self._process.stderr):
                 if pipe is not None:
                     pipe.close()
-            self._remove_scratch()
-
-    def _remove_scratch(self) -> None:
-        if self._scratch:
-            shutil.rmtree(self._scratch, ignore_errors=True)
+            self._cleaning.close()
 
     def __enter__(self) -> Worker:
         return self
@@ -318,13 +316,14 @@ def _pipe() -> tuple[int, int]:
     return high
 
 
-def _scratch() -> str:
+@contextlib.contextmanager
+def _scratch() -> Iterator[Path]:
+    """A folder for temporary files; what killed runs have left is removed with it."""
     try:
-        return tempfile.mkdtemp(prefix="subcut-worker-")
-    except OSError as e:
-        raise BackendError(
-            f"cannot make a temporary folder: {e.strerror or e}", "free some space, or set $TMPDIR"
-        ) from e
+        with folders.scratch(Path(tempfile.gettempdir()), "subcut-worker") as place:
+            yield place
+    except OutputError as e:
+        raise BackendError(f"no temporary folder: {e.what}", "free some space, or set $TMPDIR") from e
 
 
 def _how(words: list[str], name: str | None = None, code: int | None = None) -> dict[str, Any]:

@@ -557,7 +557,14 @@ with Worker(sys.argv[1]) as one:
     ],
     ids=["sleep", "lock held", "forks", "child", "child with our pipes"],
 )
-def test_kill_9_of_the_parent_leaves_no_child(body: str, tmp_path: Path, mark: str) -> None:
+def test_kill_9_of_the_parent_leaves_no_child(
+    body: str, tmp_path: Path, mark: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its folder for temporary files is removed by the next one."""
+    temporary = tmp_path / "temporary"
+    temporary.mkdir()
+    monkeypatch.setenv("TMPDIR", str(temporary))
+    monkeypatch.setattr(tempfile, "tempdir", str(temporary))
     path = backend(tmp_path, run=f"open('running', 'w'); {body}")
     parent = subprocess.Popen([sys.executable, "-c", PARENT, path], cwd=tmp_path)
     wait_for(tmp_path / "running")
@@ -566,3 +573,6 @@ def test_kill_9_of_the_parent_leaves_no_child(body: str, tmp_path: Path, mark: s
     parent.kill()
     parent.wait()
     all_gone(mark, patience=2)
+    assert list(temporary.iterdir())
+    Worker(path).close()
+    assert not list(temporary.iterdir())
