@@ -9,6 +9,7 @@ behind it on the candidate?
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,6 +22,7 @@ from subgraph.graph import CONSTANT
 from subgraph.region import Region
 from subgraph.tensors import Record, load
 from subgraph.trial import Trials
+from subgraph.verdict import Verdict
 
 if TYPE_CHECKING:
     import numpy as np
@@ -84,6 +86,9 @@ def explains(
     error = _difference(trials, want, whole.tensors) if not whole.failure else None
     if error is None or piece.failure or not error.any() or _lacks(trials, region, piece):
         return None
+    if not _alike(trials, region, piece):
+        gain = _gain(trials, region, want, error)
+        return None if gain is None else Explained(gain, math.inf, gain)
     try:
         patched = _difference(trials, want, _patched(trials, region, piece))
     except ModelError:
@@ -135,6 +140,28 @@ def _lacks(trials: Trials, region: Region, answer: Answer) -> bool:
     return any(needed - given.keys() for given in answer.tensors)
 
 
+def _alike(trials: Trials, region: Region, answer: Answer) -> bool:
+    """Are all of its outputs of the right type and shape, so that the reference can go on with them?"""
+    pairs = zip(trials.values.records, answer.tensors, strict=True)
+    return all(
+        (given[n].dtype, given[n].shapes) == (known[n].dtype, known[n].shapes)
+        for known, given in pairs
+        for n in region.outputs
+        if n in given
+    )
+
+
+def revives(trials: Trials, region: Region) -> bool | None:
+    """Does the candidate, which brings nothing out of the whole, do so once this region runs on the reference? None
+    where it cannot be told.
+
+    Raises:
+        BackendError: the candidate cannot be used.
+    """
+    given = _mended(trials, region)
+    return None if given is None else not isinstance(given, Verdict)
+
+
 def _below(trials: Trials, region: Region) -> set[int]:
     """What depends on the region and is needed for an output, without the region itself."""
     needed = set(trials.whole().nodes)
@@ -150,30 +177,36 @@ def _region(trials: Trials, nodes: set[int]) -> Region | None:
 
 def _without(trials: Trials, region: Region, want: Sequence[Mapping[str, Any]]) -> Array | None:
     """The final error when the reference runs the region, and the candidate all else, each on what comes in."""
+    given = _mended(trials, region)
+    return None if given is None or isinstance(given, Verdict) else _difference(trials, want, given)
+
+
+def _mended(trials: Trials, region: Region) -> list[Mapping[str, Record]] | Verdict | None:
+    """All values when the reference runs the region, and the candidate all else; or how the candidate failed.
+
+    None where that takes too many turns, or the reference does not run what comes in.
+    """
     fed: list[Mapping[str, Record]] = [{} for _ in trials.values.records]
     phases = _phases(trials, region)
-    for phase in sorted(phases) if len(phases) <= MOST_PHASES else ():
+    if len(phases) > MOST_PHASES:
+        return None
+    for phase in sorted(phases):
         part = _region(trials, phases[phase])
         if part is None:
             continue
+        given: Sequence[Mapping[str, Record]]
         if phase % 2:
             try:
                 given = trials.on_reference(part, fed)
             except ModelError:
                 return None
         else:
-            known = len(trials.seen)
-            answer = trials.answer(part, fed)
-            runs, nodes = trials.explaining
-            new = len(trials.seen) > known
-            trials.explaining = runs + new, nodes + new * len(part.nodes)
+            answer = trials.further(part, fed)
             if answer.failure:
-                return None
-            given = list(answer.tensors)
+                return answer.failure
+            given = answer.tensors
         fed = [{**f, **g} for f, g in zip(fed, given, strict=True)]
-    if len(phases) > MOST_PHASES:
-        return None
-    return _difference(trials, want, [{**k, **f} for k, f in zip(trials.values.records, fed, strict=True)])
+    return [{**k, **f} for k, f in zip(trials.values.records, fed, strict=True)]
 
 
 def _phases(trials: Trials, region: Region) -> dict[int, set[int]]:

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from subgraph import region as regions
 from subgraph.answer import Answer as GivenAnswer
 from subgraph.errors import ModelError, NoRegion
-from subgraph.explain import explains
+from subgraph.explain import explains, revives
 from subgraph.graph import SHAPE, VALUE, Graph
 from subgraph.region import Region
 from subgraph.search import Answer, Ask, Findings, Kind, Settings, search
@@ -142,6 +142,8 @@ class World:
         verdict, given = self._judged(region, ask)
         fails = verdict.status is Status.FAIL and verdict.signature not in SILENT
         whole = self.given(self.trials.whole())
+        if whole.failure and verdict.signature not in (None, whole.failure.signature):
+            return _told(verdict, culprit=revives(self.trials, region))  # it fails alone, but in another way
         found = explains(self.trials, region, given, whole) if fails or ask.explain else None
         if found is None:
             return _told(verdict)
@@ -149,6 +151,9 @@ class World:
 
     def _judged(self, region: Region, ask: Ask) -> tuple[Verdict, GivenAnswer]:
         given = self.trials.answer(region, repetition=ask.repetition, fresh=ask.fresh)
+        if not ask.fresh and _crashed(given) and not _crashed(self.given(self.trials.whole())):
+            # what ran before in that process may have spoilt its memory
+            given = self.trials.further(region, repetition=ask.repetition, fresh=True)
         verdict = self.trials.judged(region, given)
         if verdict.status is Status.FAIL:
             self.failed.setdefault(region.nodes, given)
@@ -165,6 +170,10 @@ class World:
         whole = self.trials.verdict(self.trials.whole())
         ours, theirs = (max((j.errors.get("max_rel", 0.0) for j in v.outputs), default=0.0) for v in (verdict, whole))
         return _told(verdict, error=ours / theirs if theirs and verdict.outputs else None)
+
+
+def _crashed(given: GivenAnswer) -> bool:
+    return given.failure is not None and given.failure.signature is Signature.CRASH
 
 
 def _told(verdict: Verdict, **more: object) -> Answer:

@@ -121,6 +121,17 @@ class Trials:
             parts.append((group, part))
         return merged(parts, len(records))
 
+    def further(
+        self, region: Region, feeds: Feeds | None = None, *, repetition: int = 0, fresh: bool = False
+    ) -> Answer:
+        """As `answer`, for what only explains another one: counted apart."""
+        known = len(self.seen)
+        answer = self.answer(region, feeds, repetition=repetition, fresh=fresh)
+        new = len(self.seen) > known
+        runs, nodes = self.explaining
+        self.explaining = runs + new, nodes + new * len(region.nodes)
+        return answer
+
     def together(self, regions: Sequence[Region]) -> list[Verdict]:
         """The verdict on each of many regions, run as disconnected pieces of few models: for candidates that start
         slowly and take such (`multi`).

@@ -184,6 +184,7 @@ def test_a_budget_is_kept() -> None:
 
 FAIL, AGREE, UNRESOLVED = Status.FAIL, Status.AGREE, Status.UNRESOLVED
 MISMATCH, NAN, CRASH = Signature.MISMATCH, Signature.NAN, Signature.CRASH
+SHAPE, REFUSED = Signature.SHAPE, Signature.REFUSED
 
 
 @pytest.mark.parametrize(
@@ -199,7 +200,13 @@ MISMATCH, NAN, CRASH = Signature.MISMATCH, Signature.NAN, Signature.CRASH
         (FAIL, Signature.REFUSED, None, MISMATCH, UNRESOLVED),
         (FAIL, CRASH, None, CRASH, FAIL),
         (UNRESOLVED, CRASH, None, CRASH, FAIL),
-        (FAIL, MISMATCH, True, CRASH, UNRESOLVED),
+        (FAIL, MISMATCH, True, CRASH, FAIL),  # the whole runs once that piece is right
+        (FAIL, MISMATCH, False, CRASH, UNRESOLVED),
+        (FAIL, MISMATCH, None, CRASH, UNRESOLVED),
+        (UNRESOLVED, REFUSED, True, CRASH, FAIL),
+        (FAIL, SHAPE, True, MISMATCH, FAIL),  # what reads it makes garbage of it
+        (FAIL, SHAPE, False, MISMATCH, UNRESOLVED),
+        (FAIL, SHAPE, None, NAN, UNRESOLVED),
         (UNRESOLVED, MISMATCH, True, MISMATCH, UNRESOLVED),
         (UNRESOLVED, None, None, MISMATCH, UNRESOLVED),
         (AGREE, None, None, CRASH, AGREE),

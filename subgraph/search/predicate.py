@@ -17,6 +17,8 @@ def outcome(answer: Answer, signature: Signature | None) -> Status:
     """What an answer about a region says, when the whole fails with `signature`."""
     if answer.status is Status.AGREE:
         return Status.AGREE
+    if signature in SILENT and answer.signature not in (None, signature) and answer.culprit is not None:
+        return Status.FAIL if answer.culprit else Status.UNRESOLVED
     if answer.signature is None or not _same(answer, signature):
         return Status.UNRESOLVED
     if signature in SILENT:
@@ -29,8 +31,9 @@ def outcome(answer: Answer, signature: Signature | None) -> Status:
 def _same(answer: Answer, signature: Signature | None) -> bool:
     """Does it fail as the whole does? Garbage that the whole shows as wrong numbers may be NaN alone: where it explains
     the whole, that is the same failure."""
-    nan = answer.signature is Signature.NAN and signature is Signature.MISMATCH and answer.culprit is True
-    return nan or answer.signature is signature
+    garbage = answer.signature is Signature.NAN and signature is Signature.MISMATCH
+    shape = answer.signature is Signature.SHAPE and signature not in SILENT  # who reads it reads beyond, or less
+    return answer.signature is signature or (answer.culprit is True and (garbage or shape))
 
 
 def pointless(answer: Answer) -> bool:

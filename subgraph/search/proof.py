@@ -128,4 +128,5 @@ def _finding(book: Book, found: Smallest, kind: FindingKind, runs: tuple[int, in
     neighbour = found.neighbour and book.items(found.neighbour)
     doubtful = book.items(k for k in found.items if any(k not in rest for rest in found.doubtful))
     items = book.items(found.items)
-    return Finding(kind, items, book.signature, found.certified, share, runs, neighbour, doubtful, why)
+    signature = book.known(found.items).signature or book.signature  # alone it may fail in another way
+    return Finding(kind, items, signature, found.certified, share, runs, neighbour, doubtful, why)
