@@ -262,12 +262,13 @@ class Server:
         Raises:
             InputError: a feed does not fit. ModelError: the run failed. OSError: an output cannot be written.
         """
-        from subgraph import inputs, tensors
+        from subgraph import feeds as reading
+        from subgraph import tensors
 
         into, model = Path(request["into"]), self.models[request["key"]]
         origins: dict[str, str] = {}
         if "sample" in request:
-            feeds, origins = inputs.realise(request["sample"])
+            feeds, origins = reading.realise(request["sample"])
             types = {s["name"]: (s["form"], s["dtype"]) for s in request["sample"]["specs"]}
         else:
             folder = Path(request.get("folder", into))

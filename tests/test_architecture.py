@@ -31,7 +31,7 @@ criteria.*
 judge ranking fit grid placing
 likeness
 region form inputs scales schemas project
-match
+match feeds
 candidate
 cut contents inference
 problems pool
@@ -81,7 +81,6 @@ PRINTERS = {"cli": "the command line", "repro": "a script of its own, copied bes
 MAX_LINES = 400
 LONG = {
     "wire": "one format, read and written: its two halves share the field numbers and the window",
-    "inputs": "every way to feed a model, each too small for a file",
     "graph": "one class; its index, its order and its selectors share the tables",
     "trial": "one class: asking, running and judging share what is known of a region",
     "cut": "one function per kind of trouble, in the order in which a cut meets them",

@@ -29,6 +29,7 @@ from subgraph.capture import Reference
 from subgraph.commands import Result
 from subgraph.commands.options import shapes
 from subgraph.errors import SubcutError
+from subgraph.feeds import realise
 
 SUBCUT = Path(sys.executable).with_name("subcut")
 
@@ -193,7 +194,7 @@ def model_inputs(case: CutCase, g: graph.Graph) -> dict[str, Any]:
     """What subcut feeds the whole model when nothing is given."""
     given = [word for flag, word in zip(case.options, case.options[1:], strict=False) if flag == "--shape"]
     (sample,) = inputs.plan(g, g.inputs, shapes=shapes(given))
-    return inputs.realise(sample.to_json())[0]
+    return realise(sample.to_json())[0]
 
 
 def stored_tensors(folder: Path, manifest: dict[str, Any]) -> dict[str, Any]:

@@ -17,6 +17,7 @@ from PIL import Image
 
 from subgraph import inputs
 from subgraph.errors import InputError, UnknownName
+from subgraph.feeds import realise
 from subgraph.graph import Graph
 from subgraph.inputs import Picture
 
@@ -38,12 +39,12 @@ def model(tmp_path: Path) -> Callable[..., Graph]:
 def fed(g: Graph, *given: str | Path, needs: Sequence[str] | None = None, **more: Any) -> Feeds:
     """The arrays of the only sample."""
     (sample,) = inputs.plan(g, g.inputs if needs is None else needs, [str(w) for w in given], **more)
-    return inputs.realise(sample.to_json())[0]
+    return realise(sample.to_json())[0]
 
 
 def origins(g: Graph, *given: str | Path) -> dict[str, str]:
     (sample,) = inputs.plan(g, g.inputs, [str(w) for w in given])
-    return inputs.realise(sample.to_json())[1]
+    return realise(sample.to_json())[1]
 
 
 X = np.arange(6, dtype=np.float32).reshape(2, 3)
@@ -358,7 +359,7 @@ def test_what_is_no_image(tmp_path: Path, picture: Path, model: Callable[..., Gr
 
 def samples(g: Graph, *given: str | Path) -> dict[str, Feeds]:
     """Label → arrays."""
-    return {s.label: inputs.realise(s.to_json())[0] for s in inputs.plan(g, g.inputs, [str(w) for w in given])}
+    return {s.label: realise(s.to_json())[0] for s in inputs.plan(g, g.inputs, [str(w) for w in given])}
 
 
 def test_a_folder_of_files_is_a_sample_each(tmp_path: Path, model: Callable[..., Graph]) -> None:

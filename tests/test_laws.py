@@ -27,6 +27,7 @@ from subgraph.capture import Reference, feeds_of, record, threads
 from subgraph.case import Place
 from subgraph.cut import cut
 from subgraph.errors import NoRegion
+from subgraph.feeds import realise
 from subgraph.graph import Graph
 
 SEED = os.environ.get("SUBCUT_SEED")
@@ -109,7 +110,7 @@ def saved(model: onnx.ModelProto) -> Iterator[Path]:
 def fed(g: Graph) -> dict[str, Any]:
     """What subcut feeds a model when nothing is given."""
     (sample,) = inputs.plan(g, g.inputs)
-    return inputs.realise(sample.to_json())[0]
+    return realise(sample.to_json())[0]
 
 
 def whole(path: Path, feeds: dict[str, Any], tensors: Sequence[str], threads: int) -> oracle.Values:
