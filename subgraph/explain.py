@@ -22,7 +22,7 @@ from subgraph.graph import CONSTANT
 from subgraph.region import Region
 from subgraph.tensors import Record, load
 from subgraph.trial import Trials
-from subgraph.verdict import Verdict
+from subgraph.verdict import Signature, Verdict
 
 if TYPE_CHECKING:
     import numpy as np
@@ -80,13 +80,16 @@ def explains(
     Raises:
         BackendError: the candidate cannot be used.
     """
+    import numpy as np
+
     whole = whole or trials.answer(trials.whole())
     piece = piece or trials.answer(region)
     want = _outputs(trials, trials.values.records)
     error = _difference(trials, want, whole.tensors) if not whole.failure else None
-    if error is None or piece.failure or not error.any() or _lacks(trials, region, piece):
+    died = piece.failure is not None and piece.failure.signature is Signature.CRASH
+    if error is None or (piece.failure and not died) or not error.any() or _lacks(trials, region, piece):
         return None
-    if not _alike(trials, region, piece):
+    if died or not _alike(trials, region, piece):
         gain = _gain(trials, region, want, error)
         return None if gain is None else Explained(gain, math.inf, gain)
     try:
@@ -97,9 +100,10 @@ def explains(
         return None
     size = float(error @ error)
     share, ratio = float(patched @ error) / size, float((patched @ patched) / size) ** 0.5
-    otherwise = ratio > INSIDE
+    wild = share < SHARE and bool((np.abs(error) >= CLIP).any())
+    otherwise = ratio > INSIDE or wild  # garbage, and another time it is other garbage
     gain = _gain(trials, region, want, error) if otherwise or SMALL <= share < SHARE else None
-    return Explained(share if gain is None or not otherwise else gain, ratio, gain)
+    return Explained(share if gain is None or not otherwise else gain, math.inf if wild else ratio, gain)
 
 
 def _gain(trials: Trials, region: Region, want: Sequence[Mapping[str, Any]], error: Array) -> float | None:

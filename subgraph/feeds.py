@@ -1,4 +1,4 @@
-"""A planned sample -> its arrays, in the process that runs the model: no hostile or enormous file meets the main one."""
+"""A planned sample -> its arrays, in the process that runs the model: no hostile or huge file meets the main one."""
 
 from __future__ import annotations
 

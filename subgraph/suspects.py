@@ -140,7 +140,7 @@ class World:
     def _isolated(self, ask: Ask) -> Answer:
         region = self.region(ask.items)
         verdict, given = self._judged(region, ask)
-        fails = verdict.status is Status.FAIL and verdict.signature not in SILENT
+        fails = verdict.status is Status.FAIL and verdict.signature is not Signature.TIMEOUT
         whole = self.given(self.trials.whole())
         if whole.failure and verdict.signature not in (None, whole.failure.signature):
             return _told(verdict, culprit=revives(self.trials, region))  # it fails alone, but in another way

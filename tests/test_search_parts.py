@@ -207,6 +207,8 @@ SHAPE, REFUSED = Signature.SHAPE, Signature.REFUSED
         (FAIL, SHAPE, True, MISMATCH, FAIL),  # what reads it makes garbage of it
         (FAIL, SHAPE, False, MISMATCH, UNRESOLVED),
         (FAIL, SHAPE, None, NAN, UNRESOLVED),
+        (FAIL, CRASH, True, MISMATCH, FAIL),
+        (FAIL, CRASH, None, MISMATCH, UNRESOLVED),
         (UNRESOLVED, MISMATCH, True, MISMATCH, UNRESOLVED),
         (UNRESOLVED, None, None, MISMATCH, UNRESOLVED),
         (AGREE, None, None, CRASH, AGREE),

@@ -29,11 +29,13 @@ def outcome(answer: Answer, signature: Signature | None) -> Status:
 
 
 def _same(answer: Answer, signature: Signature | None) -> bool:
-    """Does it fail as the whole does? Garbage that the whole shows as wrong numbers may be NaN alone: where it explains
-    the whole, that is the same failure."""
+    """Does it fail as the whole does? Where it explains what is wrong with the whole's values, NaN (garbage is other
+    garbage each time), a wrong shape (who reads it reads beyond, or less) and a crash are the same failure."""
+    if answer.signature is signature:
+        return True
     garbage = answer.signature is Signature.NAN and signature is Signature.MISMATCH
-    shape = answer.signature is Signature.SHAPE and signature not in SILENT  # who reads it reads beyond, or less
-    return answer.signature is signature or (answer.culprit is True and (garbage or shape))
+    spoilt = answer.signature in (Signature.SHAPE, Signature.CRASH) and signature not in SILENT
+    return answer.culprit is True and (garbage or spoilt)
 
 
 def pointless(answer: Answer) -> bool:
