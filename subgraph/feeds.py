@@ -20,7 +20,6 @@ if TYPE_CHECKING:
 MAX_RANDOM = 1 << 30  # bytes of one made-up input; beyond, a dimension is surely wrong
 
 
-
 def realise(data: Mapping[str, Any]) -> tuple[dict[str, Value], dict[str, str]]:
     """The arrays of one sample, and per input where they come from.
 
