@@ -31,6 +31,7 @@ from subgraph.commands.doctor import doctor
 from subgraph.commands.dump import dump
 from subgraph.commands.export import export
 from subgraph.commands.inspect import inspect
+from subgraph.commands.lint import lint
 from subgraph.commands.replay import replay
 from subgraph.commands.report import report
 from subgraph.commands.sweep import sweep
@@ -47,6 +48,7 @@ COMMANDS: dict[str, Callable[..., Result]] = {
     "dump": dump,
     "export": export,
     "inspect": inspect,
+    "lint": lint,
     "report": report,
     "replay": replay,
     "backends": backends,

@@ -43,6 +43,10 @@ capture workers
 subgraph
 case check ranges rounding values perturb opset_tests
 extract dump export inspect instrument
+lint._places
+lint._numbers lint._resize lint._windows
+lint
+lint.*
 shake answer
 noise counterpart
 trial truth

@@ -1,0 +1,195 @@
+"""`subcut lint`: a model -> known troubles, each with its node, the reason and what to do, before anything runs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import groupby
+from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
+
+import typer
+
+from subgraph import plugins, project
+from subgraph.commands import Result, log, table
+from subgraph.commands import options as o
+from subgraph.errors import InputError, ModelError, UsageError
+from subgraph.graph import Graph, load
+from subgraph.text import clean, count
+
+if TYPE_CHECKING:
+    from subgraph.inputs import Feeding
+    from subgraph.lint import Asked
+
+Document: TypeAlias = dict[str, Any]
+
+MOST = 20  # lines of equal severity, rule and fix; the document has them all
+NAMED = {"warning": 8, "note": 3}  # nodes that a folded line names
+FEW = {"warning": 3, "note": 1}  # equal findings that have a line each; more are folded
+COLUMNS = ("severity", "rule", "index", "node", "op", "domain", "inside", "tensor", "reason", "fix")
+
+
+def complete_rules(incomplete: str) -> list[str]:
+    """Names of rules, for TAB."""
+    return [name for name in plugins.names("lint") if name.startswith(incomplete)]
+
+
+def lint(
+    model: o.ModelArgument = None,
+    target_opset: Annotated[
+        int | None, typer.Option("--target-opset", metavar="N", help="The newest opset that the target takes.")
+    ] = None,
+    only: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--only",
+            metavar="RULE",
+            help="Only this rule, or a Python file with one of your own. Repeatable.",
+            autocompletion=complete_rules,
+        ),
+    ] = None,
+    ignore: Annotated[
+        list[str] | None,
+        typer.Option("--ignore", metavar="RULE", help="Not this rule. Repeatable.", autocompletion=complete_rules),
+    ] = None,
+    rules: Annotated[bool, typer.Option("--rules", help="List the rules, and look at no model.")] = False,
+    inputs: o.Inputs = None,
+    seed: o.Seed = None,
+    shape: o.Shapes = None,
+    mean: o.Mean = None,
+    scale: o.Scale = None,
+    bgr: o.Bgr = False,
+    csv_file: table.File = None,
+) -> Result:
+    """List known troubles of a model before anything runs on a target: node, reason, fix.
+
+    With inputs (-i, --shape or --seed) the ranges of all tensors are captured as well; --shape may also give another
+    size than the model's own, to try. Exit code 0: no warnings (notes alone are none); 1: warnings.
+    """
+    if rules:
+        return _rules()
+    from subgraph import lint as job
+
+    settings = project.load()
+    names = job.chosen(only or (), ignore or ())
+    if target_opset is not None and target_opset < 1:
+        raise UsageError(f"--target-opset {target_opset}: opsets start at 1")
+    table.check(csv_file)
+    path = o.model_of(model, settings)
+    feeding = o.feeding(settings, inputs, seed, shape, mean, scale, bgr)
+    graph = load(path)
+    try:
+        document = job.document(_asked(graph, target_opset, feeding, seeded=seed is not None), names)
+    except UnicodeDecodeError as e:
+        raise ModelError(f"{path} is damaged: a name in it is not UTF-8", "compare its checksum") from e
+    for row in document["not_checked"]:
+        log.debug("%s: not checked: %s", row["rule"], row["why"])
+    if csv_file:
+        found = as_csv(document)
+        if csv_file == "-":
+            return Result(document, found.rstrip("\n"), document["exit_code"])
+        table.write(csv_file, found)
+    return Result(document, text(document), document["exit_code"])
+
+
+def _asked(graph: Graph, target: int | None, feeding: Feeding, *, seeded: bool) -> Asked:
+    """The question: shapes that contradict the model's own are a second size, for one rule; the rest is fed.
+
+    Raises:
+        InputError, UnknownName: a file or a shape does not fit the model.
+    """
+    from dataclasses import replace
+
+    from subgraph.lint import Asked
+
+    other = {name for name, shape in feeding.shapes.items() if _contradicts(graph, name, shape)}
+    fed = replace(feeding, shapes={name: shape for name, shape in feeding.shapes.items() if name not in other})
+    fed.plan(graph, graph.inputs)
+    given = None if fed.is_default and not seeded else fed
+    second = feeding.shapes if other else {}
+    return Asked(graph, target, given, second, feeding.picture, feeding.seed)
+
+
+def _contradicts(graph: Graph, name: str, shape: Sequence[int]) -> bool:
+    """Does the model fix a dimension of this input at another size?"""
+    from subgraph.inputs import declared
+
+    if name not in graph.inputs:
+        return False
+    try:
+        dims = declared(graph.inputs[name].type)[2]
+    except InputError:
+        return False
+    if dims is None or len(dims) != len(shape):
+        return False
+    return any(isinstance(d, int) and d != n for d, n in zip(dims, shape, strict=True))
+
+
+def _rules() -> Result:
+    rows = [{"name": name, "help": plugins.help_of("lint", name)} for name in plugins.names("lint")]
+    lines = table.aligned([[clean(row["name"]), clean(row["help"])] for row in rows])
+    return Result({"schema": "subcut.lint-rules/1", "exit_code": 0, "rules": rows}, "\n".join(lines))
+
+
+# ---------------------------------------------------------------------------------------------------- text
+
+
+def text(document: Document) -> str:
+    """The findings for people: warnings first, each fix once; what is equal is folded into one line."""
+    width = max((len(clean(f["rule"])) for f in document["findings"]), default=0)
+    groups = groupby(document["findings"], key=lambda f: (f["severity"], f["rule"]))
+    lines = [
+        line for (severity, rule), found in groups for line in _group(f"{severity:<7}  {rule:<{width}}", list(found))
+    ]
+    return "\n".join([*lines, _totals(document)])
+
+
+def _group(head: str, found: Sequence[Document]) -> Iterator[str]:
+    """The findings of one rule, those with the same fix together."""
+    by_fix: dict[str, list[Document]] = {}
+    for f in found:
+        by_fix.setdefault(f["fix"], []).append(f)
+    for fix, same in by_fix.items():
+        rows = list(_folded(same, same[0]["severity"]))
+        for who, reason in rows[:MOST]:
+            yield f"{head}  {who}{': ' if who else ''}{clean(reason)}"
+        if len(rows) > MOST:
+            yield f"{head}  … and {len(rows) - MOST} more (--json has them all)"
+        if fix:
+            yield f"  fix: {clean(fix)}"
+
+
+def _folded(found: Iterable[Document], severity: str) -> Iterator[tuple[str, str]]:
+    """(who, reason): those of one reason together."""
+    by_reason: dict[str, list[Document]] = {}
+    for f in found:
+        by_reason.setdefault(f["reason"], []).append(f)
+    for reason, same in by_reason.items():
+        if len(same) <= FEW[severity]:
+            yield from ((_who(f), reason) for f in same)
+        else:
+            names = [_who(f) for f in same[: NAMED[severity]]] + ["…"] * (len(same) > NAMED[severity])
+            yield f"{count(len(same), 'node')} ({', '.join(names)})", reason
+
+
+def _who(found: Document) -> str:
+    node = found["node"]
+    if node is None:
+        return ""
+    op = f"{node['domain']}.{node['op']}" if node["domain"] else node["op"]
+    return clean(f"{node['label']} ({op})")
+
+
+def _totals(document: Document) -> str:
+    looked = f"{count(len(document['rules']), 'rule')}, {count(document['nodes'], 'node')}"
+    if not document["findings"]:
+        return f"nothing found: {looked}"
+    return f"{count(document['warnings'], 'warning')}, {count(document['notes'], 'note')}: {looked}"
+
+
+def as_csv(document: Document) -> str:
+    """A line per finding."""
+    rows = []
+    for f in document["findings"]:
+        node = f["node"] or {}
+        parts = [node.get(key) for key in ("index", "label", "op", "domain", "inside")]
+        rows.append([f["severity"], f["rule"], *parts, f["tensor"], f["reason"], f["fix"]])
+    return table.render(COLUMNS, rows)
