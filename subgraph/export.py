@@ -1,4 +1,4 @@
-"""The tensors of a case, a dump or a plain folder -> a folder in the device's form, and back."""
+"""The tensors of a case, of a dump (ours or another tool's) or a folder -> a folder in the device's form, and back."""
 
 from __future__ import annotations
 
@@ -9,9 +9,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from subgraph import case, wire
+from subgraph import case, recording, wire
 from subgraph import folder as folders
 from subgraph.case import Case, Place
+from subgraph.dumps import Entry, Known
 from subgraph.errors import InputError
 from subgraph.form import Form, convert, raw_bytes
 from subgraph.packing import unpack
@@ -26,7 +27,7 @@ KINDS = "name a case, a dump, a folder of .npy files, or one .npy file without P
 
 @dataclass(frozen=True)
 class Item:
-    """One stored array: which tensor, which file, and how it is to be read."""
+    """One stored array: which tensor, which file, and how it is to be read; `entry` where another tool recorded it."""
 
     name: str
     file: str
@@ -34,6 +35,12 @@ class Item:
     dtype: str
     shape: tuple[int, ...]
     layout: str
+    entry: Entry | None = None
+
+    @property
+    def target(self) -> str:
+        """What its file is called elsewhere, without the end."""
+        return self.entry.target if self.entry else Path(self.file).with_suffix("").as_posix()
 
     def read(self, folder: Path) -> np.ndarray[Any, Any]:
         """The array in its true type.
@@ -43,6 +50,8 @@ class Item:
         """
         import numpy as np
 
+        if self.entry:
+            return self.entry.read()
         if not (folder / self.file).is_file():
             raise InputError(f"no file {folder / self.file}", "it is listed in the manifest beside it")
         if self.format == "npy":
@@ -56,22 +65,37 @@ class Item:
             raise InputError(f"cannot read {folder / self.file} as {self.dtype} {list(self.shape)}: {e}") from e
 
 
-def export(source: Path, place: Place, formats: Sequence[str], form: Form) -> Case:
+def export(
+    source: Path,
+    place: Place,
+    formats: Sequence[str],
+    form: Form,
+    dump_format: str = "",
+    known: Known | None = None,
+) -> Case:
     """Write every tensor of `source` in another form below `place`, at the same relative paths.
 
+    Args:
+        dump_format: which tool recorded `source`; found out where it is "".
+        known: types and shapes of files that say nothing of themselves.
+
     Raises:
-        InputError: `source` holds no tensors. ResultExists: another result stands in the way.
+        InputError: `source` holds no tensors. UnknownName: no such dump format.
+        ResultExists: another result stands in the way.
     """
     if not os.path.exists(source):  # noqa: PTH110 - a name that is too long is no folder either
         raise InputError(f"no folder {source}", KINDS)
     request = {"source": str(source), "formats": list(formats), "dtype": form.dtype, "layout": form.layout}
+    request |= {"dump_format": dump_format} if dump_format else {}
     case.require_free(place, request, {}, [source])
-    base, items, left_out = _items(source, place.path.resolve())
+    word = dump_format or _foreign(source)
+    base, items, left_out = _recorded(source, word, known, place.path) if word else _items(source, place.path.resolve())
     with folders.aside(place.path) as work:
         exported = [entry for item in items for entry in _export_one(item, base, work, formats, form, left_out)]
         words = ["subcut", "export", str(source), "--format", ",".join(formats)]
         words += ["--dtype", form.dtype] if form.dtype else []
         words += ["--layout", form.layout] if form.layout else []
+        words += ["--dump-format", dump_format] if dump_format else []
         manifest: dict[str, Any] = {
             "schema": SCHEMA,
             "source": {"folder": str(source)},
@@ -82,6 +106,29 @@ def export(source: Path, place: Place, formats: Sequence[str], form: Form) -> Ca
         }
         case.write_manifest(manifest, work)
     return Case(place.path, manifest)
+
+
+def _foreign(source: Path) -> str:
+    """The word for the format of another tool's dump; "" for what is ours, plain .npy files, or nothing known.
+
+    Raises:
+        InputError: it may be several.
+    """
+    if (source.is_dir() and case.read_manifest(source) is not None) or source.suffix == ".npy":
+        return ""
+    found = recording.detect(source)
+    if not found or found == ["npy"]:
+        return ""
+    return found[0] if len(found) == 1 else recording.open(source).format
+
+
+def _recorded(source: Path, word: str, known: Known | None, place: Path) -> tuple[Path, list[Item], list[str]]:
+    """The same as `_items` of another tool's dump."""
+    found = recording.open(source, word, known)
+    entries = [e for e in found if place.resolve() not in (found.folder / e.file).resolve().parents]
+    left_out = [f"{e.target}: {e.lacks}" for e in entries if e.lacks]
+    items = [Item(e.name, e.file, word, e.dtype, e.shape or (), "NCHW", e) for e in entries if not e.lacks]
+    return found.folder, items, left_out
 
 
 def _items(source: Path, place: Path) -> tuple[Path, list[Item], list[str]]:
@@ -162,7 +209,7 @@ def _export_one(
     dtype = form.dtype or item.dtype
     known = layout if array.ndim in (4, 5) and (form.layout or item.layout == "NHWC") else ""
     for kind in formats:
-        target = Path(item.file).with_suffix(f".{kind}")
+        target = Path(f"{item.target}.{kind}")
         (work / target).parent.mkdir(parents=True, exist_ok=True)
         if kind == "npy":
             np.save(work / target, to_bits(array, dtype), allow_pickle=False)

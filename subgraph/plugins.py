@@ -20,7 +20,7 @@ from subgraph.errors import UnknownName, UsageError
 from subgraph.text import clean, nearest
 
 HOME = Path(__file__).parent
-KINDS = ("backends", "criteria", "lint", "metrics", "reports")
+KINDS = ("backends", "criteria", "dumps", "lint", "metrics", "reports")
 
 
 def names(kind: str) -> list[str]:
@@ -44,7 +44,7 @@ def load(kind: str, name: str) -> ModuleType:
     found = _entry_points(kind)
     if name in found:
         return _from_package(name, found[name])
-    one = {"criteria": "criterion", "lint": "lint rule"}.get(kind, kind.removesuffix("s"))
+    one = {"criteria": "criterion", "dumps": "dump format", "lint": "lint rule"}.get(kind, kind.removesuffix("s"))
     close = nearest(name, names(kind))
     raise UnknownName(f"no {one} '{clean(name)}'", "" if close else "give a path", close)
 

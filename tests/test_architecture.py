@@ -22,19 +22,19 @@ HOME = Path(subgraph.__file__).parent
 LAYERS = """
 errors verdict
 text completion repro
-plugins folder wire digest entry
-tensors measure
-packing graph metrics store
-metrics.* precision choices
+plugins folder wire digest entry layouts
+tensors measure dumps._files
+packing graph metrics store dumps
+metrics.* precision choices dumps._npy dumps._text dumps._raw dumps._atc dumps._ascend
 criteria
 criteria.*
 judge ranking fit grid placing
 likeness
 region form inputs scales schemas project
-match feeds
+match feeds dumps.*
 candidate
 cut contents inference
-problems pool
+problems pool recording
 backends._foreign
 backends backends.*
 serve

@@ -1,0 +1,255 @@
+"""Arrays as a device keeps them <-> as the model means them: NHWC, NC1HWC0, FRACTAL_Z, FRACTAL_NZ and their kin.
+
+Insight: each of these layouts splits some axes into blocks (C into C1 blocks of C0 values, the last one filled up with
+zeros), puts the parts in another order, and may write several parts as one dimension. So a layout is a line of words,
+and two functions serve all. Sources: Ascend's CANN documentation and msaccucmp's `builtin_format_convert`.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from subgraph.errors import InputError
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    Array = np.ndarray[Any, Any]
+
+PLAIN = ("NCHW", "NHWC", "HWCN", "CHWN", "NCDHW", "NDHWC", "DHWCN", "DHWNC", "NC", "CN")
+AS_THEY_ARE = ("", "ND", "NCHW", "NCDHW", "NC", "MD")
+C0 = 16  # values of float16 in one block of Ascend's matrix unit; 32 of int8
+
+# Layout -> (its parts in the order of storage, the model's axes, how many leading parts are one stored dimension).
+BLOCKED = {
+    "NC1HWC0": ("N C1 H W C0", "N C H W", 1),
+    "NHWC1C0": ("N H W C1 C0", "N C H W", 1),
+    "C1HWNC0": ("C1 H W N C0", "N C H W", 1),
+    "NDC1HWC0": ("N D C1 H W C0", "N C D H W", 1),
+    "FRACTAL_Z": ("C1 H W N1 N0 C0", "N C H W", 3),
+    "FRACTAL_Z_3D": ("D C1 H W N1 N0 C0", "N C D H W", 4),
+    "FRACTAL_NZ": ("B C1 N1 N0 C0", "B N C", 1),
+}
+_SAME = {"NC1HWC0_C04": "NC1HWC0", "NC4HW4": "NC1HWC0"}  # the block's size stands in the shape
+KNOWN = tuple(dict.fromkeys((*AS_THEY_ARE[1:], *PLAIN, *BLOCKED, *_SAME)))
+
+
+@dataclass(frozen=True)
+class _Blocks:
+    """A blocked layout and the sizes of its parts."""
+
+    parts: tuple[str, ...]
+    axes: tuple[str, ...]
+    joined: int
+    sizes: dict[str, int]
+
+    @property
+    def split(self) -> tuple[int, ...]:
+        """The stored shape with every part a dimension of its own."""
+        return tuple(self.sizes[p] for p in self.parts)
+
+    @property
+    def stored(self) -> tuple[int, ...]:
+        return (math.prod(self.split[: self.joined]), *self.split[self.joined :])
+
+    @property
+    def order(self) -> tuple[int, ...]:
+        """The parts' places, so that those of one axis stand side by side."""
+        return tuple(self.parts.index(p) for axis in self.axes for p in self._of(axis))
+
+    def _of(self, axis: str) -> tuple[str, ...]:
+        return (axis,) if axis in self.parts else (f"{axis}1", f"{axis}0")
+
+    @property
+    def full(self) -> tuple[int, ...]:
+        """The model's shape with the last blocks filled up."""
+        return tuple(math.prod(self.sizes[p] for p in self._of(axis)) for axis in self.axes)
+
+
+def to_model(array: Array, layout: str, shape: tuple[int, ...] | None = None, model: str = "") -> Array:
+    """The array in the model's order of axes, without the values that fill the blocks up.
+
+    Args:
+        array: as the device stores it.
+        layout: of the array; "" and ND mean: as in the model.
+        shape: of the tensor in the model. Without it blocks stay filled up.
+        model: the model's own order of axes, if not NCHW or NCDHW.
+
+    Raises:
+        InputError: the layout is unknown, the array cannot have it, or the shape does not fit.
+
+    >>> import numpy as np
+    >>> to_model(np.zeros((1, 1, 4, 4, 16)), "NC1HWC0", (1, 3, 4, 4)).shape
+    (1, 3, 4, 4)
+    """
+    layout = _SAME.get(layout, layout)
+    if model and model == layout:
+        return _fitted(array, shape, layout)
+    if layout in BLOCKED:
+        return _from_blocks(array, layout, shape, model)
+    if layout not in PLAIN or (layout in AS_THEY_ARE and model in AS_THEY_ARE):
+        if layout not in AS_THEY_ARE:
+            raise InputError(f"values in layout {layout} cannot be read", _hint(layout))
+        return _fitted(array, shape, layout)
+    return _permuted(array, layout, shape, model)
+
+
+def from_model(array: Array, layout: str, c0: int = C0, n0: int = 16) -> Array:
+    """The inverse of `to_model` for an array in NCHW or NCDHW (any rank from 2 for FRACTAL_NZ); blocks filled with 0.
+
+    Raises:
+        InputError: the layout is unknown or the array cannot have it.
+    """
+    import numpy as np
+
+    block = 4 if layout in ("NC4HW4", "NC1HWC0_C04") else c0
+    layout = _SAME.get(layout, layout)
+    if layout in BLOCKED:
+        shape = _padded(array.shape, layout)
+        blocks = _blocks(layout, shape, block, n0)
+        filled = np.zeros(blocks.full, array.dtype)
+        filled[tuple(slice(0, d) for d in shape)] = array.reshape(shape)
+        split = filled.reshape([blocks.split[i] for i in blocks.order])
+        stored = split.transpose(_inverse(blocks.order)).reshape(blocks.stored)
+        return stored.reshape((*array.shape[:-2], *stored.shape[1:])) if layout == "FRACTAL_NZ" else stored
+    if layout in AS_THEY_ARE:
+        return array
+    if layout in PLAIN and array.ndim == len(layout):
+        return array.transpose(_inverse(_axes(layout, "")))
+    raise InputError(f"an array of shape {list(array.shape)} has no layout {layout}", _hint(layout))
+
+
+def stored_shape(shape: tuple[int, ...], layout: str, c0: int = C0) -> tuple[int, ...]:
+    """The shape that a tensor of this shape (NCHW or NCDHW) has in a layout; its own where it has none.
+
+    >>> stored_shape((1, 3, 4, 5), "NHWC"), stored_shape((1, 3, 4, 5), "NC1HWC0")
+    ((1, 4, 5, 3), (1, 1, 4, 5, 16))
+    """
+    layout = _SAME.get(layout, layout)
+    if layout == "FRACTAL_NZ" or (layout in BLOCKED and len(shape) <= len(BLOCKED[layout][1].split())):
+        stored = _blocks(layout, _padded(shape, layout), c0, 16).stored
+        return (*shape[:-2], *stored[1:]) if layout == "FRACTAL_NZ" else stored
+    if layout in PLAIN and len(layout) == len(shape):
+        own = [a for a in "NCDHW" if a in layout]
+        return tuple(shape[own.index(a)] for a in layout)
+    return shape
+
+
+def _hint(layout: str) -> str:
+    return "" if layout in KNOWN else f"known: {', '.join(KNOWN)}"
+
+
+def _axes(layout: str, model: str) -> tuple[int, ...]:
+    """Where each of the model's axes stands in a plain layout."""
+    own = model if sorted(model) == sorted(layout) else "".join(a for a in "NCDHW" if a in layout)
+    return tuple(layout.index(a) for a in own)
+
+
+def _inverse(order: tuple[int, ...]) -> tuple[int, ...]:
+    return tuple(order.index(i) for i in range(len(order)))
+
+
+def _permuted(array: Array, layout: str, shape: tuple[int, ...] | None, model: str) -> Array:
+    """A plain layout's axes in the model's order. Tensors of another rank, and such as fit already, have no layout."""
+    turned = array.transpose(_axes(layout, model)) if array.ndim == len(layout) else array
+    if shape is None or turned.shape == tuple(shape):
+        return turned
+    if array.shape == tuple(shape):
+        return array
+    if [d for d in turned.shape if d != 1] == [d for d in shape if d != 1]:
+        return turned.reshape(shape)
+    raise InputError(f"values in layout {layout}, shape {list(array.shape)}, are no {list(shape)}")
+
+
+def _fitted(array: Array, shape: tuple[int, ...] | None, layout: str) -> Array:
+    """The array in a shape of as many values.
+
+    Raises:
+        InputError: they are not as many.
+    """
+    if shape is None or array.shape == tuple(shape):
+        return array
+    if array.size != math.prod(shape):
+        raise InputError(
+            f"values in layout {layout or 'ND'}, shape {list(array.shape)}, are no {list(shape)}",
+            "another layout, another shape?",
+        )
+    return array.reshape(shape)
+
+
+def _padded(shape: tuple[int, ...], layout: str) -> tuple[int, ...]:
+    """The model's shape in as many dimensions as the layout has: 1s behind, or all leading ones as one batch."""
+    rank = len(BLOCKED[layout][1].split())
+    if layout == "FRACTAL_NZ":
+        matrix = (1, 1, *shape)[-2:] if len(shape) < 2 else shape[-2:]
+        return (math.prod(shape[:-2]), *matrix)
+    if len(shape) > rank:
+        raise InputError(f"a tensor of shape {list(shape)} has no layout {layout}")
+    return (*shape, *(1,) * (rank - len(shape)))
+
+
+def _blocks(layout: str, shape: tuple[int, ...], c0: int, n0: int) -> _Blocks:
+    """The parts' sizes for a model's shape of the layout's rank."""
+    parts, axes, joined = BLOCKED[layout]
+    size = {"C0": c0, "N0": n0}
+    sizes: dict[str, int] = {}
+    for axis, d in zip(axes.split(), shape, strict=True):
+        if axis in parts.split():
+            sizes[axis] = d
+        else:
+            sizes |= {f"{axis}0": size[f"{axis}0"], f"{axis}1": math.ceil(d / size[f"{axis}0"])}
+    return _Blocks(tuple(parts.split()), tuple(axes.split()), joined, sizes)
+
+
+def _from_blocks(array: Array, layout: str, shape: tuple[int, ...] | None, model: str) -> Array:
+    rank = len(BLOCKED[layout][0].split()) - BLOCKED[layout][2] + 1
+    if array.ndim != rank and not (layout == "FRACTAL_NZ" and array.ndim >= 4):
+        raise InputError(f"values in layout {layout} have {rank} dimensions, not {list(array.shape)}")
+    turned = shape is not None and _is_turned(shape, layout, model)
+    order = "".join(a for a in "NCDHW" if a in model)
+    own = tuple(shape[model.index(a)] for a in order) if shape is not None and turned else shape
+    flat = array.reshape((math.prod(array.shape[:-4]), *array.shape[-4:])) if layout == "FRACTAL_NZ" else array
+    blocks = _stored(flat, layout, own)
+    merged = flat.reshape(blocks.split).transpose(blocks.order).reshape(blocks.full)
+    if own is None:
+        return merged.reshape((*array.shape[:-4], *merged.shape[-2:])) if layout == "FRACTAL_NZ" else merged
+    cut = merged[tuple(slice(0, d) for d in _padded(own, layout))]
+    return cut.transpose([order.index(a) for a in model]) if turned else cut.reshape(own)
+
+
+def _is_turned(shape: tuple[int, ...], layout: str, model: str) -> bool:
+    """Whether the model's shape is in another order than NCHW or NCDHW."""
+    axes = BLOCKED[layout][1].replace(" ", "")
+    return len(model) == len(shape) and sorted(model) == sorted(axes) and model != axes
+
+
+def _stored(array: Array, layout: str, shape: tuple[int, ...] | None) -> _Blocks:
+    """The parts' sizes, from the stored shape and, where parts are joined, from the model's.
+
+    Raises:
+        InputError: the two do not go together.
+    """
+    parts, axes, joined = BLOCKED[layout]
+    names = parts.split()
+    if shape is None:
+        if joined > 1:
+            raise InputError(f"values in layout {layout} need the tensor's shape", "give the model")
+        return _Blocks(tuple(names), tuple(axes.split()), joined, dict(zip(names, array.shape, strict=True)))
+    sizes = dict(zip(names[joined:], array.shape[1:], strict=True)) | ({} if joined > 1 else {names[0]: array.shape[0]})
+    found = _blocks(layout, _padded(shape, layout), max(sizes["C0"], 1), max(sizes.get("N0", 1), 1))
+    if found.stored != array.shape:
+        raise InputError(f"values in layout {layout}, shape {list(array.shape)}, are no {list(shape)}")
+    return found
+
+
+def named(text: str) -> str:
+    """A layout's name in a vendor's spelling -> ours: `nc1hwc0`, `FRACTAL_Z:64`, `DefaultFormat`.
+
+    >>> named("Format_NHWC")
+    'NHWC'
+    """
+    word = re.sub(r"(?i)^(acl_)?format_|:.*$", "", text.strip()).upper()
+    return "" if word in ("DEFAULTFORMAT", "NONE", "ANY", "NULL") else word
