@@ -20,7 +20,6 @@ from subgraph.folder import safe_name
 from subgraph.tensors import shape_text
 
 if TYPE_CHECKING:
-
     from subgraph.graph import Graph
 
 IMAGES = frozenset((".png", ".jpg", ".jpeg", ".bmp", ".webp", ".gif", ".tif", ".tiff", ".ppm", ".pgm"))

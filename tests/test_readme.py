@@ -65,7 +65,7 @@ def _run(command: str, folder: Path) -> str:
         check=False,
         timeout=120,
     )
-    assert done.returncode == (1 if {"compare", "bisect"} & set(rest) else 0), done.stdout
+    assert done.returncode == (1 if {"compare", "bisect", "lint"} & set(rest) else 0), done.stdout
     return done.stdout.strip()
 
 
@@ -130,6 +130,7 @@ def test_commands_and_options_in_the_readme_exist(folder: Path) -> None:
             "dump",
             "export",
             "inspect",
+            "lint",
             "report",
             "replay",
             "sweep",
