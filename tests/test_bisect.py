@@ -69,6 +69,7 @@ def found(done: Done) -> dict[str, Any]:
 # ------------------------------------------------------------------------------------------------ what it finds
 
 
+@pytest.mark.slow
 def test_a_real_bug_of_onnxruntime(tmp_path: Path) -> None:
     """The truth is known: the two nodes that an optimisation joins."""
     shutil.copytree(CASES / "ort_padfusion_clean", tmp_path / "bug")
@@ -126,6 +127,7 @@ def test_two_culprits_are_both_named(here: Path) -> None:
     assert {tuple(f["nodes"]) for f in document["findings"]} == {("n4",), ("n18",)}
 
 
+@pytest.mark.slow
 def test_of_four_culprits_on_one_path_each_has_its_part(here: Path) -> None:
     """None explains the whole: 1/4 of it each, and all else agrees without them."""
     document = found(bisect(here, "--json", add="n3:0.5+n9:0.5+n14:0.5+n21:0.5"))
@@ -180,6 +182,7 @@ def test_a_hang_is_followed(here: Path) -> None:
     assert (one["nodes"], one["signature"]) == (["n2"], "timeout")
 
 
+@pytest.mark.slow
 def test_the_sample_that_fails_counts(here: Path) -> None:
     (here / "samples").mkdir()
     for k, value in enumerate((1.0, 2.0, 30.0)):
@@ -247,6 +250,7 @@ def test_killed_at_ten_moments_it_goes_on_and_repeats_no_finished_trial(here: Pa
     assert sum((again - runs).values()) <= kills, "only the trial in flight is lost"
 
 
+@pytest.mark.slow
 def test_the_same_command_runs_nothing_again(here: Path) -> None:
     (here / "log").mkdir()
     first = bisect(here, nodes="n7", log=str(here / "log"))

@@ -191,6 +191,7 @@ def test_killed_at_ten_moments_it_goes_on(jobs: int, fault: tuple[str, str], her
     assert sorted(p.name for p in (here / "subcut_out").iterdir()) == [".store", place(here).name]
 
 
+@pytest.mark.slow
 def test_ctrl_c_keeps_what_was_found_and_says_so(here: Path, mark: dict[str, str]) -> None:
     words = (*doubted(here, nodes="n5", pause="0.2"), *QUICK)
     run = start(*words, cwd=here, env=mark)
@@ -549,6 +550,7 @@ def values(folder: Path) -> Any:
 # ------------------------------------------------------------------------------------------------ sums
 
 
+@pytest.mark.slow
 def test_errors_that_add_up_have_no_culprit(here: Path, mark: dict[str, str]) -> None:
     line(here / "m.onnx", NAMES)
     document = found(bisect(*doubted(here, scale=SMALL_ERROR), *LOOSE, "--json", cwd=here, env=mark))

@@ -254,6 +254,7 @@ def odd_names(folder: Path) -> None:
     chain(folder / "m.onnx", ODD, [f"t {name}" for name in ODD[:-1]], source="=in", sink="@out")
 
 
+@pytest.mark.slow
 def test_a_spreadsheet_takes_no_name_for_a_formula(here: Path) -> None:
     odd_names(here)
     done = compare("--csv", "table.csv", cwd=here)
@@ -356,6 +357,7 @@ def test_the_reason_is_the_signatures(here: Path) -> None:
 # ------------------------------------------------------------------------------------------------ samples
 
 
+@pytest.mark.slow
 def test_the_one_sample_that_fails_is_named(here: Path) -> None:
     model(here, "g (float[N,4] x) => (float[N,4] y) { [a] p = Abs(x) [b] y = Neg(p) }")
     (here / "samples").mkdir()

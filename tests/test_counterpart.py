@@ -148,6 +148,7 @@ def test_what_quantization_costs(models: Callable[[str, str], Path], tmp_path: P
     assert told["ops"]
 
 
+@pytest.mark.slow
 def test_a_map_names_what_is_not_found(models: Callable[[str, str], Path], tmp_path: Path) -> None:
     """Outputs under other names that no value tells apart, since the model cannot be run."""
     folder = shutil.copytree(models("transformer", "fp16"), tmp_path / "m")

@@ -152,6 +152,7 @@ def test_a_long_request_is_told_shortly(here: Path) -> None:
     assert len(said) < 200
 
 
+@pytest.mark.slow
 def test_words_that_are_no_model(here: Path) -> None:
     """`dump NAME` and `dump MODEL NAME` are told apart by what is there."""
     assert subcut("dump", "conv1", "-o", "one", cwd=here).code == 0

@@ -292,6 +292,7 @@ def evidence(done: Done) -> dict[str, str]:
     return {one["kind"]: one["says"] for one in document["findings"][0]["evidence"]}
 
 
+@pytest.mark.slow
 def test_a_real_bug_of_onnxruntime_is_explained(tmp_path: Path) -> None:
     shutil.copytree(CASES / "ort_padfusion_clean", tmp_path / "bug")
     done = subcut("bisect", "model.onnx", "-i", "input_x.npy", "-c", "ort", "--json", cwd=tmp_path / "bug")

@@ -171,6 +171,7 @@ def intervals(g: Graph, marks: Sequence[int]) -> list[Region]:
     return pieces(g, [order[a:b] for a, b in pairwise(marks)])
 
 
+@pytest.mark.slow
 @law(60)
 @given(question=questions(), husk=st.sampled_from([100, 1 << 16]))
 def test_each_piece_gives_what_it_gives_alone(

@@ -353,6 +353,7 @@ def test_openvinos_default_is_said_and_true(workers: dict[str, Worker], tmp_path
     assert errors[0] > 1e-2 > 1e-4 > errors[1]
 
 
+@pytest.mark.slow
 def test_a_default_below_float32_is_said_before_anything_runs(workers: dict[str, Worker], tmp_path: Path) -> None:
     """Also with -q, and by the doctor."""
     needs_bfloat16(workers["openvino"])

@@ -258,6 +258,7 @@ def test_a_criterion_of_ones_own(here: Path) -> None:
     assert document["rows"][0]["results"][0]["judged_by"] == "criterion"
 
 
+@pytest.mark.slow
 def test_two_side_by_side(here: Path, backend: Callable[[str], str]) -> None:
     spec = backend("if op == 'Elu': return lambda feeds: {}")
     words = ("-c", "ort", "-c", spec, "--only", "test_elu", "--only", "test_celu", "--only", "test_abs")
@@ -291,6 +292,7 @@ def test_a_crash_costs_one_test(here: Path, backend: Callable[[str], str]) -> No
     assert not (here / crashed[0]["case"] / "candidate").exists()
 
 
+@pytest.mark.slow
 def test_a_hang_costs_one_test(here: Path, backend: Callable[[str], str]) -> None:
     spec = backend("if op == 'Elu': return lambda feeds: time.sleep(60)")
     words = ("-c", spec, "--only", "test_elu", "--only", "test_abs", "--timeout", "1")
@@ -337,6 +339,7 @@ def test_a_candidate_that_cannot_be_used_ends_it(here: Path) -> None:
 # ------------------------------------------------------------------------------------------------ going on
 
 
+@pytest.mark.slow
 def test_kill_9_and_go_on(here: Path) -> None:
     """The same command repeats no test that was finished."""
     notes = here / "notes"
