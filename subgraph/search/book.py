@@ -28,7 +28,7 @@ Search: TypeAlias = Generator[Step, None, T]
 
 NO_RUN = frozenset({Kind.CLAIMED})
 STILL = 1000  # repetitions of the whole from here on ask whether it is still the same
-MUTE = 8  # regions in a row that gave no values, before the whole is asked whether it still does; then twice as many
+MUTE = 4  # regions in a row that gave no values, before the whole is asked whether it still does; then twice as many
 _KNOWN_PLACES = 2_000_000  # places of agreeing regions kept for doubts; beyond, old answers are not looked through
 
 
