@@ -26,6 +26,7 @@ from subgraph.graph import Graph
 from subgraph.inputs import Feeding
 from subgraph.region import between
 from subgraph.search import FindingKind, Findings, Outcome, Settings, Step
+from subgraph.search.book import Search
 from subgraph.session import Setup, opened
 from subgraph.suspects import World, narrow, world
 from subgraph.trial import Trials
@@ -104,13 +105,13 @@ class Bisection:
         begin, plan = time.monotonic(), self.plan
         self.steps.clear()
         with self._trials() as asked:
-            self.world = world(asked, plan.limits.workers)
+            self.world = self._asking(asked)
             evidence.require_free(plan.place, plan.request, self.world)
             found = yield from self._searched()
             if self._vague(found) and asked.freeze:
                 log.info("nothing fails with shapes as constants: once more, with shapes as inputs")
                 asked.freeze = False
-                self.world = world(asked, plan.limits.workers)
+                self.world = self._asking(asked)
                 found = yield from self._searched()
             self.findings = found
             self.document = summary.document(
@@ -137,21 +138,29 @@ class Bisection:
         """How many nodes are in question."""
         return self._world.size
 
+    def search(self) -> Search[Findings]:
+        """The search from its beginning, over the answers that there are."""
+        asked = self._world
+        return narrow(asked, replace(self.plan.limits, within=_scope(asked, self.plan.within)))
+
+    def _asking(self, asked: Trials) -> World:
+        """The questions of the search; another way to answer them is put in here."""
+        return world(asked, self.plan.limits.workers)
+
     @property
     def _world(self) -> World:
         if self.world is None:
             raise UsageError("the bisection has not begun", "iterate it first")
         return self.world
 
-    def _searched(self) -> Any:
-        asked = self._world
-        limits = replace(self.plan.limits, within=_scope(asked, self.plan.within))
-        running = narrow(asked, limits)
+    def _searched(self) -> Search[Findings]:
+        running = self.search()
         while True:
             try:
                 step = next(running)
             except StopIteration as end:
-                return end.value
+                found: Findings = end.value
+                return found
             self.steps.append(step)
             yield step
 

@@ -32,13 +32,14 @@ from subgraph.commands.dump import dump
 from subgraph.commands.export import export
 from subgraph.commands.inspect import inspect
 from subgraph.commands.lint import lint
+from subgraph.commands.manual import ACTIONS
 from subgraph.commands.replay import replay
 from subgraph.commands.report import report
 from subgraph.commands.sweep import sweep
 from subgraph.errors import OutputError, SubcutError, UsageError
 from subgraph.text import clean, clean_lines, is_text
 
-KEEPING = frozenset(("bisect", "compare", "sweep"))  # commands that keep each answer of the candidate
+KEEPING = frozenset(("bisect", "compare", "sweep", "manual"))  # commands that keep each answer of the candidate
 KEPT = "what was run is kept: the same command goes on"
 COMMANDS: dict[str, Callable[..., Result]] = {
     "cut": cut,
@@ -158,6 +159,15 @@ app = typer.Typer(
 )
 for _name, _function in COMMANDS.items():
     app.command(_name, cls=Command, options_metavar=USAGE.get(_name, "[OPTIONS]"))(_function)
+
+BY_HAND = """Bisect a device by hand: it says what to run there, and takes the outputs, over days if need be.
+
+start MODEL   next   good | bad | skip [K]   take [DIR]   log   undo [N]   reset
+"""
+by_hand = typer.Typer(rich_markup_mode=None, no_args_is_help=True)
+for _name, _function in ACTIONS.items():
+    by_hand.command(_name, cls=Command)(_function)
+app.add_typer(by_hand, name="manual", help=BY_HAND)
 
 
 def _version(value: bool) -> None:

@@ -53,6 +53,7 @@ class Trials:
         seen: keys of all answers, run or stored. explaining: how many of them, and of how many nodes, only `explain`
             asked for.
         other: the model that the candidate runs instead of ours.
+        by_hand: answers in the place of workers. `replace` does not hand it on: another candidate runs by itself.
     """
 
     graph: Graph
@@ -70,6 +71,7 @@ class Trials:
     explaining: tuple[int, int] = (0, 0)
     seen: set[str] = field(default_factory=set)
     other: Counterpart | None = None
+    by_hand: Callable[[Region, Feeds | None], Answer] | None = field(default=None, init=False)
     _weights: dict[str, str] = field(default_factory=dict)
     _noise: dict[Any, tuple[RegionNoise, threading.Lock]] = field(default_factory=dict)
     _lock: threading.RLock = field(default_factory=threading.RLock)
@@ -112,6 +114,8 @@ class Trials:
     def answer(self, region: Region, feeds: Feeds | None = None, *, repetition: int = 0, fresh: bool = False) -> Answer:
         """What the candidate gives for a region; fed with reference values, but for those tensors in `feeds`."""
         self.values.need([*region.inputs, *region.shapes, *region.outputs])
+        if self.by_hand:
+            return self.by_hand(region, feeds)
         records = self._records(feeds)
         parts = []
         for group in self._groups(region, records):
@@ -120,6 +124,16 @@ class Trials:
                 return part
             parts.append((group, part))
         return merged(parts, len(records))
+
+    def cuts(self, region: Region, feeds: Feeds | None = None) -> list[tuple[list[int], Cut]]:
+        """The cuts that `answer` runs, each with the samples that it serves.
+
+        Raises:
+            ModelError: it cannot be cut, or the reference cannot give the values.
+        """
+        self.values.need([*region.inputs, *region.shapes, *region.outputs])
+        records = self._records(feeds)
+        return [(group, self._cut(region, [records[k] for k in group])) for group in self._groups(region, records)]
 
     def further(
         self, region: Region, feeds: Feeds | None = None, *, repetition: int = 0, fresh: bool = False

@@ -73,6 +73,10 @@ reports
 reports.*
 evidence
 bisection
+handout
+byhand brought
+loop
+manual
 commands
 commands.options commands.table
 commands.*
@@ -233,6 +237,7 @@ print(sorted(values[0]), piece.inputs, piece.outputs)
 """
 
 
+@pytest.mark.slow
 def test_verbs_work_with_all_modules_imported(tmp_path: Path) -> None:
     """Modules share their names with the verbs: importing one must not hide the other."""
     chain(tmp_path / "m.onnx", ["a", "b", "c", "d"])

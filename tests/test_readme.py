@@ -121,7 +121,7 @@ def test_python_block_runs(folder: Path) -> None:
 def test_commands_and_options_in_the_readme_exist(folder: Path) -> None:
     pages = {
         command: subprocess.run(
-            [str(BIN / "subcut"), command, "--help"], capture_output=True, text=True, check=True, timeout=60
+            [str(BIN / "subcut"), *command.split(), "--help"], capture_output=True, text=True, check=True, timeout=60
         ).stdout
         for command in (
             "cut",
@@ -131,6 +131,8 @@ def test_commands_and_options_in_the_readme_exist(folder: Path) -> None:
             "export",
             "inspect",
             "lint",
+            "manual",
+            "manual start",
             "report",
             "replay",
             "sweep",

@@ -1,0 +1,351 @@
+"""`subcut manual`: the bisection of a device that nobody can call: it says what to run, and takes what came of it."""
+
+from __future__ import annotations
+
+import shlex
+import sys
+from collections.abc import Callable, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from subgraph import case, project
+from subgraph.commands import Result, log
+from subgraph.commands import options as o
+from subgraph.errors import InputError, UsageError
+from subgraph.graph import load
+from subgraph.text import clean, count
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from subgraph.byhand import HandBisection
+    from subgraph.loop import Loop
+    from subgraph.search import Step
+    from subgraph.trial import Trials
+
+SCHEMA = "subcut.manual/1"
+DEVICE = "device"
+WIDE = 44  # characters of what a step was about
+MOST = 64  # questions at once
+
+Name = Annotated[
+    str | None, typer.Option("--name", metavar="NAME", help="Which loop, where several stand side by side.")
+]
+Numbers = Annotated[list[str] | None, typer.Argument(metavar="[K]…", help="Which questions; the only one if left out.")]
+
+
+def start(
+    model: o.ModelArgument = None,
+    name: Annotated[str, typer.Option("--name", metavar="NAME", help="What the device is called.")] = DEVICE,
+    export: Annotated[
+        str,
+        typer.Option("--export", metavar="bin:float16:NHWC", help="The form of the inputs: FORMAT[:DTYPE][:LAYOUT]."),
+    ] = "npy,bin",
+    batch: Annotated[
+        int, typer.Option("--batch", metavar="N", help="So many questions for one trip to the device; 1.")
+    ] = 1,
+    within: Annotated[
+        str | None, typer.Option("--within", metavar="A..B", help="Only look between these two nodes.")
+    ] = None,
+    inputs: o.Inputs = None,
+    seed: o.Seed = None,
+    shape: o.Shapes = None,
+    mean: o.Mean = None,
+    scale: o.Scale = None,
+    bgr: o.Bgr = False,
+    criterion: o.Criterion = None,
+    rtol: o.Rtol = None,
+    atol: o.Atol = None,
+    metric: o.Metric = None,
+    precision: o.Precision = None,
+    reference: o.ReferenceSpec = None,
+    custom_ops: o.CustomOps = None,
+    no_freeze: Annotated[
+        bool, typer.Option("--no-freeze", help="Tensors that hold shapes become inputs, not constants.")
+    ] = False,
+    output: o.Output = None,
+    trust: o.Trust = False,
+    force: o.Force = False,
+) -> Result:
+    """Begin: prepare what is to be run first. Without --precision it is that of the exported inputs."""
+    from dataclasses import asdict
+
+    from subgraph import candidate as candidates
+    from subgraph import loop as loops
+    from subgraph import manual
+    from subgraph.handout import Export
+    from subgraph.judge import criterion as rule_of
+
+    settings = project.load()
+    path = o.model_of(model, settings)
+    rule = o.criterion(settings, criterion, rtol, atol, metric)
+    rule_of(rule)  # a slip there is told before anything starts
+    if not 1 <= batch <= MOST:
+        raise UsageError(f"--batch {batch}: expected 1 to {MOST}")
+    feeding = o.feeding(settings, inputs, seed, shape, mean, scale, bgr)
+    notes = [] if feeding.inputs else [f"the inputs are random values, seed {feeding.seed}; real ones show more"]
+    for note in notes:
+        log.info("%s (-i FILE)", note)
+    request: dict[str, Any] = {
+        "name": name,
+        "export": Export.parse(export).words,
+        "batch": batch,
+        "within": within or "",
+        "criterion": rule,
+        "precision": candidates.precision("--precision", precision),
+        "freeze": not no_freeze,
+        "reference": settings.get("reference", reference, "ort"),
+        "custom_ops": str(Path(given).resolve()) if (given := settings.get("custom_ops", custom_ops, "")) else "",
+        "feeding": case.plain(asdict(feeding)),
+        "command": shlex.join(["subcut", *sys.argv[1:]]),
+        "notes": notes,
+        "force": force,
+    }
+    folder = loops.place_of(Path(settings.get("output", output, "subcut_out")), name)
+    loops.require_none(folder, force)
+    with o.reference(settings, reference, custom_ops, trust) as running:
+        graph = load(path)
+        loop = loops.Loop(folder, request, {"path": str(path.resolve()), "digest": manual.identity(graph)}, [])
+        with manual.session(graph, manual.plan_of(loop).setup, running) as asked:
+            manual.check(loop, asked)
+            manual.make(folder)
+            with loops.alone(folder):
+                manual.begin(loop, asked)
+                return _advanced(loop, asked)
+
+
+def next_(
+    name: Name = None,
+    output: o.Output = None,
+    batch: Annotated[
+        int | None, typer.Option("--batch", metavar="N", help="So many questions for one trip from now on.")
+    ] = None,
+) -> Result:
+    """Say again what is to be run; what is missing of it is written anew."""
+    if batch is not None and not 1 <= batch <= MOST:
+        raise UsageError(f"--batch {batch}: expected 1 to {MOST}")
+    with _loop(output, name) as loop:
+        if batch is not None:
+            loop.request["batch"] = batch
+        return _going_on(loop)
+
+
+def good(numbers: Numbers = None, name: Name = None, output: o.Output = None) -> Result:
+    """The device's outputs are right; nobody needs to bring them."""
+    return _said("good", numbers, name, output)
+
+
+def bad(numbers: Numbers = None, name: Name = None, output: o.Output = None) -> Result:
+    """They are wrong. Bringing them (`take`) tells more: how much, and whether that explains the whole."""
+    return _said("bad", numbers, name, output)
+
+
+def skip(numbers: Numbers = None, name: Name = None, output: o.Output = None) -> Result:
+    """The device cannot run this one. If that is so of the whole model, what it cannot run is looked for."""
+    return _said("skip", numbers, name, output)
+
+
+def take(
+    folder: Annotated[
+        str | None,
+        typer.Argument(metavar="DIR", help="Where the outputs are; each question's from_device/ if not given."),
+    ] = None,
+    number: Annotated[int | None, typer.Option("--number", "-k", metavar="K", help="Only of this question.")] = None,
+    name: Name = None,
+    output: o.Output = None,
+) -> Result:
+    """Read the outputs that came back, .npy or headerless .bin, and judge them.
+
+    DIR holds the outputs of the one question, or a folder 1, 2, … for each.
+    """
+    with _loop(output, name) as loop:
+        finished = None if loop.settled else _going_on(loop)  # a command that was killed
+        try:
+            numbers = loop.take(None if folder is None else Path(folder), number)
+        except (UsageError, InputError):
+            if finished is None:
+                raise
+            return finished
+        log.info("taken: %s", ", ".join(map(str, numbers)))
+        return _going_on(loop)
+
+
+def log_(name: Name = None, output: o.Output = None) -> Result:
+    """What was answered up to here, in order."""
+    with _loop(output, name) as loop:
+        rows = [
+            {"number": s.number, "what": loop.of(s.number).what, "said": s.word, "when": s.when, "command": s.step}
+            for s in loop.log
+        ]
+    width = max((len(clean(str(row["what"]))) for row in rows), default=0)
+    lines = [f"{r['number']:>3}  {clean(str(r['what'])):<{width}}  {r['said']:<5}  {r['when']}" for r in rows]
+    document = {"schema": SCHEMA, "exit_code": 0, "name": loop.name, "folder": str(loop.folder), "log": rows}
+    return Result(document, "\n".join(lines) or "nothing was answered yet")
+
+
+def undo(
+    commands: Annotated[int, typer.Argument(metavar="[N]", help="Of so many commands.")] = 1,
+    name: Name = None,
+    output: o.Output = None,
+) -> Result:
+    """Take back what the last command answered."""
+    with _loop(output, name) as loop:
+        back = loop.undo(commands)
+        log.info("taken back: %s", ", ".join(map(str, back)))
+        return _going_on(loop)
+
+
+def reset(name: Name = None, output: o.Output = None) -> Result:
+    """End the loop and remove it; what subcut did not write stays."""
+    from subgraph import loop as loops
+
+    folder = loops.find(_parent(output), name)
+    with loops.alone(folder):
+        left = loops.clear(folder)
+    with suppress(OSError):  # it holds something else
+        folder.rmdir()
+    document = {"schema": SCHEMA, "exit_code": 0, "folder": str(folder), "left": [str(p) for p in left]}
+    return Result(document, f"{clean(str(folder))} is no loop any more{'; it holds other files' if left else ''}")
+
+
+ACTIONS: dict[str, Callable[..., Result]] = {
+    "start": start,
+    "next": next_,
+    "good": good,
+    "bad": bad,
+    "skip": skip,
+    "take": take,
+    "log": log_,
+    "undo": undo,
+    "reset": reset,
+}
+
+# ---------------------------------------------------------------------------------------------------- the parts
+
+
+def _parent(output: str | None) -> Path:
+    return Path(project.load().get("output", output, "subcut_out"))
+
+
+@contextmanager
+def _loop(output: str | None, name: str | None) -> Iterator[Loop]:
+    from subgraph import loop as loops
+
+    with loops.opened(loops.find(_parent(output), name)) as loop:
+        yield loop
+
+
+def _said(word: str, numbers: list[str] | None, name: str | None, output: str | None) -> Result:
+    chosen = [_number(text) for text in numbers or ()]
+    with _loop(output, name) as loop:
+        if not loop.settled:  # a command that was killed: this one, it seems
+            finished = _going_on(loop)
+            before = [said.number for said in loop.log if said.word == word]
+            if before and set(chosen or before[-1:]) <= set(before):
+                return finished
+        loop.say(chosen, word)
+        return _going_on(loop)
+
+
+def _number(text: str) -> int:
+    if not text.isdigit():
+        raise UsageError(f"'{text}' is no number of a question", "subcut manual next lists them")
+    return int(text)
+
+
+def _going_on(loop: Loop) -> Result:
+    """Run the search over the answers.
+
+    Raises:
+        UsageError: the model is gone, or has changed.
+    """
+    from subgraph import manual
+
+    path = Path(loop.model["path"])
+    if not path.is_file():
+        raise UsageError(f"the model {clean(str(path))} is gone", "put it back; or subcut manual reset")
+    r = loop.request
+    with o.reference(project.load(), r["reference"], r["custom_ops"] or None, False) as running:
+        graph = load(path)
+        if manual.identity(graph) != loop.model["digest"]:
+            hint = "put the old one back; or subcut manual start --force begins anew with this one"
+            raise UsageError(f"{clean(path.name)} has changed since this loop began", hint)
+        with manual.session(graph, manual.setup_of(loop), running) as asked:
+            manual.restore(loop, asked)
+            return _advanced(loop, asked)
+
+
+def _advanced(loop: Loop, asked: Trials) -> Result:
+    """What the answers came to: the end of the search, or what is to be run next."""
+    from subgraph import manual
+
+    document, steps, job = manual.advance(loop, asked)
+    for step in steps:
+        log.info(_line(job, step))
+    base: dict[str, Any] = {
+        "schema": SCHEMA,
+        "exit_code": document["exit_code"] if document else 0,
+        "name": loop.name,
+        "folder": str(loop.folder),
+        "ended": document is not None,
+        "answers": len(loop.log),
+        "trips": loop.trips,
+        "open": [_open(loop, n) for n in loop.open],
+        "result": document,
+    }
+    if document is not None:
+        from subgraph import plugins
+
+        log.info("the search has ended: %s in %s", count(len(loop.log), "answer"), count(loop.trips, "trip"))
+        text: str = plugins.load("reports", "text").render(document)
+        return Result(base, text.rstrip("\n"), base["exit_code"])
+    return Result(base, "\n".join(_todo(loop, base["open"], job)))
+
+
+def _open(loop: Loop, number: int) -> dict[str, Any]:
+    from subgraph import brought, handout
+
+    places = handout.places(loop.todo, number)
+    first = case.read_manifest(places[0]) or {}
+    return {
+        "number": number,
+        "what": loop.of(number).what,
+        "needed": number == loop.open[0],
+        "folders": [str(p) for p in places],
+        "put": [str(p / handout.BACK) for p in places],
+        "inputs": [t["name"] for t in first.get("inputs", ())],
+        "outputs": [str(w) for *_, files in brought.wanted(first) for w in files],
+    }
+
+
+def _todo(loop: Loop, rows: Sequence[dict[str, Any]], job: HandBisection) -> list[str]:
+    """What to do next, in words."""
+    steps = job.told
+    more = f", about {steps[-1].more} more to come" if steps and steps[-1].more else ""
+    lines = [f"{count(len(loop.log), 'answer')} so far{more}; to be run on {clean(loop.name)}:"]
+    width = max(len(clean(row["what"])) for row in rows)
+    for row in rows:
+        ahead = "" if row["needed"] else "   (ahead: it may spare a trip)"
+        lines.append(f"{row['number']:>3}  {clean(row['what']):<{width}}  {clean(row['folders'][0])}/{ahead}")
+    first = rows[0]["outputs"]
+    wanted = clean(first[0]) if len(first) == 1 else f"{count(len(first), 'output')}, as TODO.txt lists them"
+    lines.append(f"outputs of {rows[0]['number']} go to {clean(rows[0]['put'][0])}/: {wanted}")
+    own = "" if len(rows) == 1 else f" {rows[0]['number']}"
+    which = "" if loop.name == DEVICE else f" --name {shlex.quote(clean(loop.name))}"
+    words = f"good{own} | bad{own} | skip{own}"
+    return [*lines, f"then: subcut manual take{which}   or without outputs: subcut manual {words}{which and ' …'}"]
+
+
+def _line(job: HandBisection, step: Step) -> str:
+    """One answer, as the search takes it."""
+    nodes = job.nodes(step)
+    span = " … ".join(dict.fromkeys(clean(n) for n in nodes[:1] + nodes[-1:])) or "whole model"
+    verdict = step.answer.verdict
+    error = verdict.worst.errors.get("max_rel") if verdict and verdict.worst else None
+    word = "FAIL" if step.outcome == "fail" else step.outcome.value
+    share = f"explains {step.answer.share:.0%}" if step.answer.share is not None and word == "FAIL" else ""
+    size = f"{error:.1e}" if error is not None else ""
+    return f"{step.number:>3}  {step.purpose.value:<8}  {span:<{WIDE}}  {size:>7}  {word}  {share}".rstrip()
