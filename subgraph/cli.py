@@ -164,7 +164,7 @@ BY_HAND = """Bisect a device by hand: it says what to run there, and takes the o
 
 start MODEL   next   good | bad | skip [K]   take [DIR]   log   undo [N]   reset
 """
-by_hand = typer.Typer(rich_markup_mode=None, no_args_is_help=True)
+by_hand = typer.Typer(rich_markup_mode=None)
 for _name, _function in ACTIONS.items():
     by_hand.command(_name, cls=Command)(_function)
 app.add_typer(by_hand, name="manual", help=BY_HAND)
