@@ -187,7 +187,7 @@ def _bare(path: Path, base: Path) -> Item:
     import numpy as np
 
     try:
-        array = np.load(path, mmap_mode="r", allow_pickle=False)
+        array = np.lib.format.open_memmap(path, mode="r")
     except (OSError, ValueError, EOFError) as e:
         raise InputError(f"cannot read {path}: {e}", KINDS) from e
     dtype = "string" if array.dtype.kind == "U" else str(array.dtype)
