@@ -18,7 +18,7 @@ from subgraph import folder as folders
 from subgraph import region as regions
 from subgraph.bisection import Plan
 from subgraph.byhand import HandBisection, Pending
-from subgraph.candidate import Candidate
+from subgraph.candidate import BY_HAND, Candidate
 from subgraph.capture import Reference
 from subgraph.digest import digest
 from subgraph.errors import UsageError
@@ -129,7 +129,7 @@ def plan_of(loop: Loop) -> Plan:
     """The bisection that this is."""
     r = loop.request
     claim = r["precision"] or CLAIMS.get(loop.export.form.dtype)
-    candidate = Candidate(loop.name, "by-hand", precision=claim)
+    candidate = Candidate(loop.name, BY_HAND, precision=claim)
     setup = Setup(candidate, loop.feeding, loop.folder.parent, r["criterion"], r["freeze"])
     notes = (*r["notes"], *_notes(loop))
     return Plan(setup, Settings(steady=True), r["within"], r["command"], notes, r["force"])

@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     from subgraph.candidate import Candidate
     from subgraph.verdict import Verdict
 
-BY_HAND = "by-hand"  # the backend of what nobody can call: `subcut manual`
 PIECES = ("culprit", "flaky", "in-doubt")  # in the folder of a bisection, the most telling one first
 
 
@@ -119,7 +118,7 @@ def _candidate(
 
     request = found_with["request"]
     identity = request["identity"]
-    if identity["backend"] == BY_HAND:
+    if identity["backend"] == candidates.BY_HAND:
         raise UsageError(f"{clean(str(request['candidate']))} was run by hand", "-c SPEC says what is to run this case")
     claim = precision or candidates.precision("this case", request.get("precision"))
     wanted = candidates.Candidate(
