@@ -114,8 +114,15 @@ def undisturbed(here: Path) -> float:
     return time.monotonic() - begin
 
 
+def inode(path: Path) -> int | None:
+    return path.stat().st_ino if path.exists() else None
+
+
 def kill_all_along(here: Path, moments: int, mark: dict[str, str]) -> list[str]:
-    """Kill first runs and replacing runs at moments spread over a run; say what was left each time."""
+    """Kill first runs and replacing runs at moments spread over a run; say what was left each time.
+
+    The last of either kind are killed when their result has appeared: no clock knows that moment.
+    """
     old, new = expected(here), expected(here, "--seed", "1")
     last = undisturbed(here) * 1.1
     left = []
@@ -124,8 +131,15 @@ def kill_all_along(here: Path, moments: int, mark: dict[str, str]) -> list[str]:
         shutil.rmtree(here / "subcut_out", ignore_errors=True)
         if replaces:
             assert subcut(*EDGE, cwd=here).code == 0
+        before = inode(here / PLACE)
         run = start(*EDGE, "--seed", "1", "--force", cwd=here, env=mark)
-        time.sleep(last * k / moments)
+        if k < moments - 2:
+            time.sleep(last * k / moments)
+        else:
+            deadline = time.monotonic() + PATIENCE
+            while inode(here / PLACE) in (None, before):
+                assert time.monotonic() < deadline
+                time.sleep(0.001)
         run.kill()
         finish(run)
         if (here / PLACE).exists():
@@ -145,7 +159,7 @@ def kill_all_along(here: Path, moments: int, mark: dict[str, str]) -> list[str]:
 @pytest.mark.slow
 def test_kill_9_leaves_the_old_result_or_the_new_one(here: Path, mark: dict[str, str]) -> None:
     left = kill_all_along(here, 24, mark)
-    assert {"nothing", "old"} <= set(left)
+    assert {"nothing", "old", "new"} <= set(left)
 
 
 @pytest.mark.slow
