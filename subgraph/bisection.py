@@ -44,6 +44,7 @@ class Plan:
         within: `A..B`, only the nodes between these two are suspects; "" for all.
         command: what the user said, for reports; notes: what their reader should know.
         force: may another result be replaced?
+        hints: how many times as likely as others a node is to blame, by its index: it changes what is asked first.
     """
 
     setup: Setup
@@ -52,6 +53,7 @@ class Plan:
     command: str = ""
     notes: tuple[str, ...] = ()
     force: bool = False
+    hints: Mapping[int, float] = field(default_factory=dict)
 
     @property
     def place(self) -> Place:
@@ -141,6 +143,7 @@ class Bisection:
     def search(self) -> Search[Findings]:
         """The search from its beginning, over the answers that there are."""
         asked = self._world
+        asked.hints = self.plan.hints
         return narrow(asked, replace(self.plan.limits, within=_scope(asked, self.plan.within)))
 
     def _asking(self, asked: Trials) -> World:

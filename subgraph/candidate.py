@@ -27,6 +27,7 @@ from subgraph.project import KIND_WORDS, Project
 from subgraph.text import clean, nearest
 
 BY_HAND = "by-hand"  # the backend of what nobody can call: `subcut manual`
+RECORDED = "recorded"  # of what has run already: `--recorded`
 PRECISIONS = ("fp32", "fp16", "bf16", "int8")
 TIMEOUT = 600.0  # seconds for one convert or one run, where none is given: slow converters take minutes
 UNITS = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}

@@ -15,6 +15,7 @@ from subgraph.tensors import Record, load
 # what surrounds the nodes. Largest difference seen: one rounding (4.9e-4 of the scale); a few may add up.
 FLOAT16 = 10  # TensorProto.DataType
 HALF_ROUNDINGS = 8 * 2.0**-11
+FULL = "the full model's values"  # what a cut gives that changes nothing
 
 
 def check(
@@ -42,7 +43,7 @@ def check(
             for file in record.files:
                 (folder / file).unlink()
     if not far:
-        return _verdict("identical", "the cut alone gives the full model's values: bit-identical")
+        return _verdict("identical", f"the cut alone gives {FULL}: bit-identical")
     worst = max(far, key=lambda d: float(d["relative"]))
     how = f"'{worst['name']}' differs by {worst['max_abs']:.1e} of {worst['scale']:.3g}"
     if not worst["comparable"]:
@@ -52,7 +53,7 @@ def check(
         return _verdict("rounding", f"{how}: one fp16 rounding ({why})", far, HALF_ROUNDINGS)
     if not _repeats(samples, folders, again):
         return _verdict("unrepeatable", f"{how}: the reference itself gives other values each time", far)
-    return _verdict("different", f"{how}: the cut does NOT give the full model's values", far)
+    return _verdict("different", f"{how}: the cut does NOT give {FULL}", far)
 
 
 def _verdict(status: str, what: str, far: Sequence[dict[str, Any]] = (), tolerance: float = 0.0) -> dict[str, Any]:

@@ -98,7 +98,7 @@ def compared(trials: Trials, at: Sequence[str] = (), *, jobs: int = 1, fail_fast
         UnknownName, UsageError: `at` names nothing, or nothing that can be compared.
         BackendError: the candidate cannot be used. ModelError: the reference cannot give the values.
     """
-    names = _chosen(trials, at)
+    names = chosen(trials, at)
     trials.values.need([*trials.graph.outputs, *names])
     region = trials.whole()
     answer = trials.answer(region)
@@ -157,7 +157,7 @@ def compare(
         return compared(trials, at, jobs=jobs, fail_fast=fail_fast)
 
 
-def _chosen(trials: Trials, at: Sequence[str]) -> list[str]:
+def chosen(trials: Trials, at: Sequence[str]) -> list[str]:
     """The tensors to compare, in topological order."""
     known = trials.tensors()
     if not at:

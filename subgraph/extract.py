@@ -12,7 +12,7 @@ import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import subgraph
 from subgraph import case, wire
@@ -21,7 +21,7 @@ from subgraph import inputs as feeding
 from subgraph import region as regions
 from subgraph.capture import Captured, Reference, feeds_of, record
 from subgraph.case import Case, Place
-from subgraph.check import check
+from subgraph.check import FULL, check
 from subgraph.cut import Cut, freezable, of_region, structure_problem
 from subgraph.errors import ModelError
 from subgraph.form import Form
@@ -29,7 +29,6 @@ from subgraph.graph import Graph
 from subgraph.region import Region
 from subgraph.tensors import Record
 from subgraph.text import clean
-from subgraph.values import Values
 
 SCHEMA = "subcut.case/1"
 MAX_PLACE = 100  # characters of a result folder's name
@@ -52,6 +51,7 @@ class Request:
     checker: bool = False
     dynamic: bool = False
     freeze: bool = True
+    recorded: str = ""
 
     def to_json(self) -> Any:
         """As it stands in a manifest."""
@@ -72,11 +72,12 @@ class Request:
             ("--format", ",".join(self.formats), ",".join(plain.formats)),
             ("--dtype", self.form.dtype, ""),
             ("--layout", self.form.layout, ""),
+            ("--recorded", self.recorded, ""),
         ):
             words += [flag, mine] if mine != default else []
         for flag, on in (
             ("--bgr", self.picture.bgr),
-            ("--dump=all", self.dump_all),
+            ("--dump=all", self.dump_all and not self.recorded),
             ("--no-capture", not self.capture),
             ("--check", self.checker),
             ("--dynamic", self.dynamic),
@@ -84,6 +85,24 @@ class Request:
         ):
             words += [flag] if on else []
         return shlex.join(words)
+
+
+class Given(Protocol):
+    """Values that are there already: of a session (`values.Values`), or of a device (`recut.Recorded`)."""
+
+    @property
+    def samples(self) -> Sequence[feeding.Sample]: ...
+
+    def placed(self, stems: Mapping[str, str], folder: Path) -> list[Captured]: ...
+
+
+class Dumped(Given, Protocol):
+    """Values of a device: `dump_data` is what it recorded, and `about` what the manifest says of that."""
+
+    @property
+    def about(self) -> Mapping[str, Any]: ...
+
+    def dumped(self, stems: Mapping[str, str], folder: Path) -> list[dict[str, Record]]: ...
 
 
 def place_name(region: Region) -> str:
@@ -109,21 +128,34 @@ def extract(graph: Graph, request: Request, place: Place, reference: Reference |
     Raises:
         ResultExists: another result stands in the way. SubcutError: as region, inputs, capture and cut do.
     """
-    region = regions.between(graph, request.start, request.end)
-    place = place if place.name else replace(place, name=place_name(region))
-    case.require_free(place, request.to_json(), case.source_of(graph), [graph.path])
+    region, place = chosen(graph, request, place)
     if reference is None:
         return [_without_capture(graph, region, request, place)]
     return write_region(graph, region, request, place, reference)
 
 
+def chosen(graph: Graph, request: Request, place: Place) -> tuple[Region, Place]:
+    """What is to be cut, and where it goes.
+
+    Raises:
+        ResultExists: another result stands in the way. UnknownName, UsageError: as `region.between`.
+    """
+    region = regions.between(graph, request.start, request.end)
+    place = place if place.name else replace(place, name=place_name(region))
+    case.require_free(place, request.to_json(), case.source_of(graph), [graph.path])
+    return region, place
+
+
 def write_region(
-    graph: Graph, region: Region, request: Request, place: Place, reference: Reference, values: Values | None = None
-) -> list[Case]:
+    graph: Graph, region: Region, request: Request, place: Place, reference: Reference, values: Given | None = None,
+    device: Dumped | None = None,
+) -> list[Case]:  # fmt: skip
     """The same for a region that is known; whether the place is free is the caller's question.
 
     `values`: of a session, so that the folder holds exactly what its trials were fed; else they are captured now.
+    `device`: the same, and what the device recorded inside.
     """
+    values = device or values
     wanted = [*region.inputs, *region.shapes, *region.outputs]
     if request.dump_all:
         wanted += [n for i in region.nodes for n in graph.makes[i]]
@@ -133,7 +165,12 @@ def write_region(
     with folders.scratch(place.parent) as scratch:
         captured = values.placed(stems, scratch) if values else record(reference, graph, above, stems, samples, scratch)
         groups = _groups(region, captured, scratch, request)
-        builder = Builder(graph, region, above, request, reference, scratch, samples, captured, stems)
+        dumped = [Dump(c.tensors, scratch / str(k)) for k, c in enumerate(captured)]
+        if device:
+            own = enumerate(device.dumped(stems, scratch / "device"))
+            dumped = [Dump(tensors, scratch / "device" / str(k)) for k, tensors in own]
+        about = device.about if device else {}
+        builder = Builder(graph, region, above, request, reference, scratch, samples, captured, stems, dumped, about)
         found = [builder.build(place, number, group) for number, group in enumerate(groups)]
     _drop_stale(place, len(found), request.to_json(), case.source_of(graph))
     return found
@@ -167,6 +204,14 @@ def _groups(region: Region, captured: Sequence[Captured], scratch: Path, request
 
 
 @dataclass(frozen=True)
+class Dump:
+    """Tensors of the region that go to `dump_data`, their files relative to a folder."""
+
+    tensors: Mapping[str, Record]
+    folder: Path
+
+
+@dataclass(frozen=True)
 class Builder:
     """What all groups of samples share; `build` makes the folder of one."""
 
@@ -179,6 +224,8 @@ class Builder:
     samples: Sequence[feeding.Sample]
     captured: Sequence[Captured]
     stems: Mapping[str, str]
+    dumped: Sequence[Dump]
+    about: Mapping[str, Any]
 
     def build(self, place: Place, number: int, group: Sequence[int]) -> Case:
         """The folder of the samples `group`; those after the first are named `…-2`, `…-3`."""
@@ -203,6 +250,8 @@ class Builder:
                 work / "model.onnx",
                 self._again,
             )
+            if self.about:
+                verdict["what"] = verdict["what"].replace(FULL, "what the reference makes of the recorded inputs")
             tensors, losses = self._store(cut, group, work)
             manifest = _manifest(cut, self.request) | {
                 **tensors,
@@ -212,6 +261,7 @@ class Builder:
                 "above": len(self.above.nodes) - len(cut.region.nodes) - len(cut.region.pulled),
                 "losses": losses,
                 "check": verdict,
+                **self.about,
             }
             shutil.copyfile(Path(__file__).with_name("repro.py"), work / "repro.py")
             _finish(manifest, work)
@@ -226,7 +276,8 @@ class Builder:
         """Move the captured files into the result, write their other forms, describe them."""
         roles: dict[str, Sequence[str]] = {"inputs": cut.inputs, "outputs": cut.outputs}
         if self.request.dump_all:
-            roles["dump_data"] = [n for i in self.region.nodes for n in self.graph.makes[i]]
+            made = (n for i in self.region.nodes for n in self.graph.makes[i])
+            roles["dump_data"] = [n for n in made if all(n in self.dumped[k].tensors for k in group)]
         labels = folders.safe_names(self.captured[k].label or str(k) for k in group)
         losses: dict[str, None] = {}
         out: dict[str, Any] = {}
@@ -235,9 +286,11 @@ class Builder:
             for name in names:
                 stored = []
                 for k, label in zip(group, labels.values(), strict=True):
+                    plain = Dump(self.captured[k].tensors, self.scratch / str(k))
+                    source = self.dumped[k] if role == "dump_data" else plain
                     entry, lost = case.store(
-                        self.captured[k].tensors[name],
-                        self.scratch / str(k),
+                        source.tensors[name],
+                        source.folder,
                         f"{role}/{label}" if len(group) > 1 else role,
                         work,
                         self.request.formats,
@@ -336,6 +389,8 @@ def _log(manifest: Mapping[str, Any]) -> str:
         for tensor in manifest.get(role, ()):
             files = [f["file"] for s in tensor["samples"] for f in s["files"]]
             lines += [f"{word}: {clean(tensor['name'])} {f}" for f in files] or [f"{word}: {clean(tensor['name'])}"]
+    recorded = manifest.get("recording", {}).get("files", {})
+    lines += [f"Recorded: {clean(name)} {clean(file)}" for name, file in recorded.items()]
     lines += [f"Export Layer: {clean(node['name'])}" for node in manifest["region"]["nodes"]]
     lines += [f"Export Constant: {clean(node['name'])}" for node in manifest["region"]["pulled"]]
     lines += [f"Loss: {clean(loss)}" for loss in manifest.get("losses", ())]

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -19,46 +19,20 @@ from subgraph import region as regions
 from subgraph.bisection import Plan
 from subgraph.byhand import HandBisection, Pending
 from subgraph.candidate import BY_HAND, Candidate
-from subgraph.capture import Reference
 from subgraph.digest import digest
 from subgraph.errors import UsageError
 from subgraph.graph import VALUE, Graph
 from subgraph.handout import Question
 from subgraph.loop import Asked, Loop, clear
 from subgraph.search import Settings, Step
-from subgraph.session import Setup, trials
+from subgraph.session import Setup
 from subgraph.tensors import Record
 from subgraph.text import clean, count
 from subgraph.trial import Trials
-from subgraph.workers import Workers
 
 FEW = 3  # nodes, so that a region is named by what it leaves out
 GONE = "put it back; or subcut manual reset, then start anew"
 CLAIMS = {"float16": "fp16", "bfloat16": "bf16", "int8": "int8", "uint8": "int8"}  # of a device that wants such inputs
-
-
-class Nobody(Workers):
-    """No process: a person runs the candidate."""
-
-    def __init__(self, candidate: Candidate) -> None:
-        self.candidate, self.memory = candidate, None
-
-    def about(self) -> dict[str, Any]:
-        """What is known of the device."""
-        return {"version": "", "precision": "fp32", "multi": False}
-
-    def close(self) -> None:
-        """Nothing to end."""
-
-
-@contextmanager
-def session(graph: Graph, setup: Setup, running: Reference) -> Iterator[Trials]:
-    """Trials that start no process of a candidate.
-
-    Raises: as `session.trials`.
-    """
-    with trials(graph, setup, running, Nobody(setup.candidate)) as asked:
-        yield asked
 
 
 def check(loop: Loop, asked: Trials) -> None:

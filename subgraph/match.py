@@ -242,7 +242,7 @@ def _by_value(
     near: dict[str, list[tuple[float, str, Match]]] = {}
     for name in left:
         value = mine(name)
-        if value is None or value.dtype.kind != "f" or not _telling(value):
+        if value is None or value.dtype.kind != "f" or not telling(value):
             continue
         for candidate in groups.get(tuple(sorted(value.shape)), ()):
             given = theirs(candidate)
@@ -255,7 +255,8 @@ def _by_value(
     return _mutual(ours, other, near, found)
 
 
-def _telling(value: Array) -> bool:
+def telling(value: Array) -> bool:
+    """Does it hold enough different numbers to be known by them?"""
     import numpy as np
 
     return value.size >= TELLING and np.unique(value.reshape(-1)[: 1 << 16]).size >= TELLING

@@ -19,7 +19,7 @@ from subgraph.match import read_map
 from subgraph.store import Store
 from subgraph.trial import Trials
 from subgraph.values import Values, plan_all
-from subgraph.workers import Workers
+from subgraph.workers import Nobody, Workers
 
 log = logging.getLogger("subcut")
 
@@ -83,4 +83,14 @@ def opened(graph: Graph, setup: Setup, reference: Candidate) -> Iterator[Trials]
         else Reference(reference.backend, reference.options, timeout=reference.timeout, memory=reference.memory)
     )
     with given as running, Workers(setup.candidate) as workers, trials(graph, setup, running, workers) as asked:
+        yield asked
+
+
+@contextmanager
+def passive(graph: Graph, setup: Setup, running: Reference) -> Iterator[Trials]:
+    """The same without a process of the candidate: a person runs it, or it has run already.
+
+    Raises: as `trials`.
+    """
+    with trials(graph, setup, running, Nobody(setup.candidate)) as asked:
         yield asked

@@ -6,7 +6,7 @@ only compute shapes are no suspects: what they give is frozen in every cut, as i
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 
@@ -33,12 +33,14 @@ class World:
     Attributes:
         groups: per item, the indices of its nodes: one; several where no edge between them can be cut.
         failed: by a region's nodes, the candidate's first answer that was wrong: a flaky one's others may be right.
+        hints: how many times as likely as others a node is to blame, by what is known before anything runs.
     """
 
     trials: Trials
     groups: tuple[tuple[int, ...], ...]
     jobs: int = 1
     failed: dict[tuple[int, ...], GivenAnswer] = field(default_factory=dict)
+    hints: Mapping[int, float] = field(default_factory=dict)
 
     def given(self, region: Region) -> GivenAnswer:
         """What the candidate gave for a region when it first went wrong; of one that never did, the first answer."""
@@ -227,7 +229,7 @@ def _joined(graph: Graph, nodes: Sequence[int], shared: Collection[str]) -> tupl
     return tuple(tuple(members[c]) for c in networkx.topological_sort(circles))
 
 
-def narrow(asked: World, settings: Settings | None = None, weights: Sequence[float] | None = None) -> Search[Findings]:
+def narrow(asked: World, settings: Settings | None = None) -> Search[Findings]:
     """Yields a Step per answer; returns the Findings, whose items are places in `asked.groups`.
 
     Raises:
@@ -235,4 +237,5 @@ def narrow(asked: World, settings: Settings | None = None, weights: Sequence[flo
     """
     graph = asked.trials.graph
     labels = [tuple(graph.ops[i] for i in group) for group in asked.groups]
+    weights = [max(asked.hints.get(i, 1.0) for i in group) for group in asked.groups]
     return search(asked.parents, asked, settings, weights=weights, labels=labels)

@@ -112,6 +112,20 @@ def _stopped() -> WorkerDied:
     return WorkerDied("the processes that run the candidate were stopped", "")
 
 
+class Nobody(Workers):
+    """No process: a person runs the candidate, or it has run already."""
+
+    def __init__(self, candidate: Candidate) -> None:
+        self.candidate, self.memory = candidate, None
+
+    def about(self) -> dict[str, Any]:
+        """What is known of the device."""
+        return {"version": "", "precision": "fp32", "multi": False}
+
+    def close(self) -> None:
+        """Nothing to end."""
+
+
 def _free_memory() -> int | None:
     """Bytes that may be used where no limit was given; None where the system does not tell."""
     try:

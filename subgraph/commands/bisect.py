@@ -15,6 +15,7 @@ import typer
 from subgraph import project
 from subgraph.commands import Result, log
 from subgraph.commands import options as o
+from subgraph.commands import recorded as r
 from subgraph.errors import UsageError
 from subgraph.graph import load
 from subgraph.text import clean, count
@@ -60,6 +61,9 @@ def bisect(
         int | None, typer.Option("--repeat", metavar="N", help="Runs that must agree before the whole model does; 7.")
     ] = None,
     jobs: o.Jobs = None,
+    recorded: r.Recorded = None,
+    dump_format: r.DumpFormat = None,
+    dump_layout: r.DumpLayout = None,
     no_freeze: Annotated[
         bool, typer.Option("--no-freeze", help="Tensors that hold shapes become inputs, not constants.")
     ] = False,
@@ -70,12 +74,17 @@ def bisect(
 ) -> Result:
     """Find the smallest piece of a model that a candidate gets wrong.
 
+    With --recorded and no candidate: between which tensors a device's recording goes wrong. With both, the recording
+    says where to look first.
+
     Exit code 0: they agree; 1: something disagrees; 5: nothing could be established. A run that was stopped goes on
     with the same command.
     """
-    from contextlib import nullcontext
+    from contextlib import ExitStack, nullcontext
 
+    from subgraph import beside
     from subgraph.bisection import Bisection, Plan
+    from subgraph.interval import hints
     from subgraph.judge import criterion as rule_of
     from subgraph.session import Setup, trials
     from subgraph.workers import Workers
@@ -85,13 +94,25 @@ def bisect(
     rule = o.criterion(settings, criterion, rtol, atol, metric)
     rule_of(rule)  # a slip there is told before anything starts
     limits = _limits(max_trials, max_time, repeat, o.jobs(settings, jobs))
+    about = r.asked(recorded, dump_format, dump_layout, precision, seed) if recorded else None
+    if about and not settings.get("candidate", candidate):
+        r.alone({"--candidate-model": candidate_model, "--map": map_file, "--within": within})
+        return r.bisect(
+            settings, model, about, o.feeding(settings, inputs, seed, shape, mean, scale, bgr), rule,
+            o.reference(settings, reference, custom_ops, trust), freeze=not no_freeze, output=output, force=force,
+        )  # fmt: skip
     doubted = o.candidate(settings, candidate, timeout, memory_limit, precision, custom_ops, trust)
     feeding = o.feeding(settings, inputs, seed, shape, mean, scale, bgr)
     parent = Path(settings.get("output", output, "subcut_out"))
     other = o.other(candidate_model, map_file)
     setup = Setup(doubted, feeding, parent, rule, freeze=not no_freeze, stored=not fresh, **other)
-    with o.reference(settings, reference, custom_ops, trust) as running, Workers(doubted) as workers:
+    with ExitStack() as stack:
+        running = stack.enter_context(o.reference(settings, reference, custom_ops, trust))
+        workers = stack.enter_context(Workers(doubted))
         graph = load(path)
+        if about:
+            runs, feeding = stack.enter_context(beside.opened(graph, about, feeding))
+            setup = replace(setup, feeding=feeding)
         notes = [] if feeding.inputs else [f"the inputs are random values, seed {feeding.seed}; real ones show more"]
         for note in notes:
             log.info("%s (-i FILE)", note)
@@ -99,6 +120,7 @@ def bisect(
         plan = Plan(setup, limits, within or "", command, tuple(notes), force)
         with trials(graph, setup, running, workers) as asked:
             o.told(asked)
+            plan = replace(plan, hints=hints(graph, r.weights(asked, runs) if about else None))
             return _followed(Bisection(lambda: nullcontext(asked), plan))
 
 

@@ -11,6 +11,8 @@ import typer
 from subgraph import project
 from subgraph.commands import Result, log, table
 from subgraph.commands import options as o
+from subgraph.commands import recorded as r
+from subgraph.errors import UsageError
 from subgraph.graph import load
 from subgraph.text import clean, count
 
@@ -35,6 +37,15 @@ def compare(
         ),
     ] = None,
     fail_fast: Annotated[bool, typer.Option("--fail-fast", help="Stop at the first tensor that is wrong.")] = False,
+    align: Annotated[
+        str | None,
+        typer.Option(
+            "--align", metavar="output|all", help="As TNN's converter: the outputs alone; all, to the first bad."
+        ),
+    ] = None,
+    recorded: r.Recorded = None,
+    dump_format: r.DumpFormat = None,
+    dump_layout: r.DumpLayout = None,
     inputs: o.Inputs = None,
     seed: o.Seed = None,
     shape: o.Shapes = None,
@@ -59,7 +70,7 @@ def compare(
     fresh: o.Fresh = False,
     trust: o.Trust = False,
 ) -> Result:
-    """Compare every tensor of a model on a candidate, in place and alone.
+    """Compare every tensor of a model on a candidate, in place and alone; or those that a device recorded.
 
     Exit code 0: all agree; 1: something disagrees; 5: nothing could be established.
     """
@@ -69,9 +80,22 @@ def compare(
     from subgraph.workers import Workers
 
     settings = project.load()
-    path = o.model_of(model, settings)
     rule = o.criterion(settings, criterion, rtol, atol, metric)
     rule_of(rule)  # a slip there is told before anything starts
+    if align not in (None, "output", "all"):
+        raise UsageError(
+            f"--align {align}: expected output or all", "--align output compares the model's outputs alone"
+        )
+    fail_fast = fail_fast or align == "all"
+    if recorded:
+        r.alone({"--candidate": candidate, "--candidate-model": candidate_model, "--map": map_file})
+        return r.compare(
+            settings, model, r.asked(recorded, dump_format, dump_layout, precision, seed),
+            o.feeding(settings, inputs, seed, shape, mean, scale, bgr), rule,
+            o.reference(settings, reference, custom_ops, trust),
+            at=at or (), outputs=align == "output", fail_fast=fail_fast, csv_file=csv_file, output=output,
+        )  # fmt: skip
+    path = o.model_of(model, settings)
     number = o.jobs(settings, jobs)
     table.check(csv_file)
     doubted = o.candidate(settings, candidate, timeout, memory_limit, precision, custom_ops, trust)
@@ -90,7 +114,8 @@ def compare(
             log.info("inputs: random values, seed %d; real ones show more (-i FILE)", setup.feeding.seed)
         with trials(graph, setup, running, workers) as asked:
             o.told(asked)
-            found = job.compared(asked, at or (), jobs=number, fail_fast=fail_fast)
+            wanted = at or (graph.outputs if align == "output" else ())
+            found = job.compared(asked, wanted, jobs=number, fail_fast=fail_fast)
             document = job.document(asked, found, rule)
     if csv_file:
         lines = as_csv(document)

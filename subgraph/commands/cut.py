@@ -13,6 +13,7 @@ from subgraph import project
 from subgraph.case import Case, Place
 from subgraph.commands import Result, log
 from subgraph.commands import options as o
+from subgraph.commands import recorded as r
 from subgraph.errors import UsageError
 from subgraph.form import Form, formats
 from subgraph.graph import Graph, load
@@ -45,6 +46,12 @@ def cut(
         bool, typer.Option("--no-freeze", help="Tensors that hold shapes become inputs, not constants.")
     ] = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Show the region; run and write nothing.")] = False,
+    recorded: Annotated[
+        str | None,
+        typer.Option("--recorded", metavar="DIR", help="Inputs and dump_data are a device's layer dumps."),
+    ] = None,
+    dump_format: r.DumpFormat = None,
+    dump_layout: r.DumpLayout = None,
     reference: o.ReferenceSpec = None,
     custom_ops: o.CustomOps = None,
     trust: o.Trust = False,
@@ -64,18 +71,24 @@ def cut(
         **vars(o.feeding(settings, inputs, seed, shape, mean, scale, bgr)),
         formats=formats(settings.get("format", formats_, "npy,bin")),
         form=Form(settings.get("dtype", dtype, ""), settings.get("layout", layout, "").upper()),
-        dump_all=dump == "all",
+        dump_all=dump == "all" or bool(recorded),
         capture=not no_capture,
         checker=check,
         dynamic=dynamic,
         freeze=not (no_freeze or dynamic),
+        recorded=recorded or "",
     )
+    if recorded and (no_capture or dry_run or dynamic):
+        raise UsageError("--recorded goes with neither --no-capture, --dry-run nor --dynamic", "leave one of them out")
     idle = no_capture or dry_run  # else the process that runs the reference starts before the model is read
     with contextlib.nullcontext() if idle else o.reference(settings, reference, custom_ops, trust) as running:
         graph = load(path)
         place = Place(Path(settings.get("output", output, "subcut_out")), job.stamp_name() if stamp else "", force)
         if dry_run:
             return _plan(graph, request, place)
+        if recorded and running:
+            about = r.asked([recorded], dump_format, dump_layout, None, seed)
+            return _result(r.cut(graph, request, place, running, about))
         found = job.extract(graph, request, place, running)
     return _result(found)
 
@@ -143,7 +156,9 @@ def _text(extracted: Case) -> str:
     lines += _remarks(region)
     if m["samples"]:
         above = f"captured by running the {count(m['above'], 'node')} above on the reference"
-        lines.append(f"inputs  {above if m['above'] else 'of the model itself'} ({_fed(m)})")
+        if "recording" in m:
+            above = f"recorded: {clean(m['recording']['name'])} ({m['recording']['format']})"
+        lines.append(f"inputs  {above if m['above'] or 'recording' in m else 'of the model itself'} ({_fed(m)})")
     rows = [("in", t) for t in m["inputs"]] + [("out", t) for t in m["outputs"]]
     width = max((len(clean(t["name"])) for _, t in rows), default=0)
     kinds = max((len(t["dtype"]) for _, t in rows), default=0)
@@ -156,6 +171,7 @@ def _text(extracted: Case) -> str:
         )
     lines += [f"loss    {clean(loss)}" for loss in m.get("losses", ())]
     lines.append(f"check   {clean(m['check']['what'])}")
+    lines += [f"hint    {said}" for said in (m.get("hint"),) if said]
     lines.append(f"{clean(str(extracted.path))}/")
     return "\n".join(lines)
 

@@ -78,6 +78,7 @@ def start(
     from subgraph import manual
     from subgraph.handout import Export
     from subgraph.judge import criterion as rule_of
+    from subgraph.session import passive
 
     settings = project.load()
     path = o.model_of(model, settings)
@@ -109,7 +110,7 @@ def start(
     with o.reference(settings, reference, custom_ops, trust) as running:
         graph = load(path)
         loop = loops.Loop(folder, request, {"path": str(path.resolve()), "digest": manual.identity(graph)}, [])
-        with manual.session(graph, manual.plan_of(loop).setup, running) as asked:
+        with passive(graph, manual.plan_of(loop).setup, running) as asked:
             manual.check(loop, asked)
             manual.make(folder)
             with loops.alone(folder):
@@ -263,6 +264,7 @@ def _going_on(loop: Loop) -> Result:
         UsageError: the model is gone, or has changed.
     """
     from subgraph import manual
+    from subgraph.session import passive
 
     path = Path(loop.model["path"])
     if not path.is_file():
@@ -273,7 +275,7 @@ def _going_on(loop: Loop) -> Result:
         if manual.identity(graph) != loop.model["digest"]:
             hint = "put the old one back; or subcut manual start --force begins anew with this one"
             raise UsageError(f"{clean(path.name)} has changed since this loop began", hint)
-        with manual.session(graph, manual.setup_of(loop), running) as asked:
+        with passive(graph, manual.setup_of(loop), running) as asked:
             manual.restore(loop, asked)
             return _advanced(loop, asked)
 

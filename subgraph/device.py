@@ -1,0 +1,199 @@
+"""Recordings -> runs on a device: which there are, what they were fed, and where one that was named is missing.
+
+A folder may hold several runs: of several tools (golden beside simulator) or of several samples (Result_0, Result_1).
+Those whose names differ in numbers alone are samples, if as many are fed; else the first is taken, and that is said.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from subgraph.dumps import Entry, same
+from subgraph.errors import InputError
+from subgraph.fitting import fits
+from subgraph.folder import safe_name, safe_names
+from subgraph.graph import Graph
+from subgraph.inputs import declared
+from subgraph.plugins import load as plugin
+from subgraph.recorded import read
+from subgraph.recording import Recording
+from subgraph.tensors import NOT_NUMPY, shape_text, to_bits
+from subgraph.text import clean, count
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    Array = np.ndarray[Any, np.dtype[Any]]
+
+log = logging.getLogger("subcut")
+
+
+@dataclass(frozen=True)
+class Run:
+    """What one device, or one tool, recorded.
+
+    Attributes:
+        name: as reports call it: the folder, and what tells its runs apart.
+        samples: per sample, its entries.
+        loose: entries whose files say nothing of their shape.
+        missing: why there is nothing; "" where there is something.
+    """
+
+    name: str
+    recording: Recording | None = None
+    samples: tuple[tuple[Entry, ...], ...] = ()
+    loose: frozenset[Entry] = frozenset()
+    missing: str = ""
+
+    def sample(self, k: int) -> tuple[Entry, ...]:
+        """The entries of a sample; none of one that was not recorded."""
+        return self.samples[k] if k < len(self.samples) else ()
+
+
+def open_all(places: Sequence[Path], graph: Graph, layout: str = "", format: str | None = None) -> list[Run]:
+    """The runs in some folders. One of several folders that cannot be read is a run that is missing.
+
+    Raises:
+        InputError: the only one cannot be read, or none can.
+    """
+    found: list[Run] = []
+    names = _names(places)
+    for place, name in zip(places, names, strict=True):
+        try:
+            found += _runs(name, *read(place, graph, layout, format))
+        except InputError as e:
+            if len(places) == 1:
+                raise
+            found.append(Run(name, missing=e.what))
+    if all(run.missing for run in found):
+        raise InputError("; ".join(run.missing for run in found), "--recorded names a folder of layer dumps")
+    return found
+
+
+def _names(places: Sequence[Path]) -> list[str]:
+    own = [place.resolve().name for place in places]
+    return own if len(set(own)) == len(own) else [str(place) for place in places]
+
+
+def _runs(name: str, found: Recording, loose: frozenset[Entry]) -> list[Run]:
+    sides: dict[str, list[Entry]] = {}
+    for entry in found:
+        sides.setdefault(entry.side, []).append(entry)
+    kinds: dict[str, list[str]] = {}
+    for side in sides:
+        kinds.setdefault(re.sub(r"\d+", "#", side), []).append(side)
+    out = []
+    for kind, some in kinds.items():
+        own = name if len(kinds) == 1 else f"{name}:{some[0] if len(some) == 1 else kind}"
+        ordered = sorted(some, key=_natural)
+        out.append(Run(own, found, tuple(tuple(sides[side]) for side in ordered), loose))
+    return _joined(out)
+
+
+def _joined(found: list[Run]) -> list[Run]:
+    """Inputs and .npz files may lie beside the others without being a run of their own: files in the folder itself."""
+    if len(found) == 2 and any(run.name.endswith(":") for run in found):
+        plain, other = sorted(found, key=lambda run: not run.name.endswith(":"))
+        if all(e.role == "input" for e in plain.sample(0)):
+            samples = tuple((*plain.sample(0), *entries) for entries in other.samples)
+            return [Run(other.name.partition(":")[0], other.recording, samples, other.loose)]
+    return found
+
+
+def _natural(side: str) -> list[Any]:
+    return [int(w) if i % 2 else w for i, w in enumerate(re.split(r"(\d+)", side))]
+
+
+# ---------------------------------------------------------------------------------------------------- what was fed
+
+
+def fed(found: Sequence[Run], graph: Graph) -> list[dict[str, Entry]]:
+    """Per sample of the run that says most of it: the entry of each input of the model that it holds."""
+    best: list[dict[str, Entry]] = []
+    for run in found:
+        own = [_inputs(run, entries, graph) for entries in run.samples]
+        if own and min(map(len, own)) > (min(map(len, best)) if best else 0):
+            best = own
+    return best
+
+
+def _inputs(run: Run, entries: Sequence[Entry], graph: Graph) -> dict[str, Entry]:
+    """By its name; or by its number, as in ONNX's input_0.pb."""
+    assert run.recording
+    plain = getattr(plugin("dumps", run.recording.format), "plain", same)
+    written = {form: name for name in graph.inputs for form in (plain(name), plain(safe_name(name)))}
+    found: dict[str, Entry] = {}
+    numbered = list(graph.inputs)
+    for entry in entries:
+        if entry.lacks:
+            continue
+        word = entry.tensor or entry.node
+        name = word if word in graph.inputs else written.get(plain(word), "")
+        if not name and entry.role == "input" and re.fullmatch(r"input_\d+", word) and entry.index < len(numbered):
+            name = numbered[entry.index]
+        if name:
+            found.setdefault(name, entry)
+    return found
+
+
+def save_fed(samples: Sequence[Mapping[str, Entry]], graph: Graph, loose: frozenset[Entry], folder: Path) -> list[str]:
+    """The recorded inputs as words for `-i`, their files in `folder`.
+
+    Raises:
+        InputError: one cannot be read, or is not what the model declares.
+    """
+    import numpy as np
+
+    stems = safe_names(dict.fromkeys(n for sample in samples for n in sample))
+    words: list[str] = []
+    for k, sample in enumerate(samples):
+        into = folder / f"sample_{k}" if len(samples) > 1 else folder
+        into.mkdir(parents=True, exist_ok=True)
+        for name, entry in sample.items():
+            array, dtype = _declared(entry, entry in loose, graph, name)
+            np.save(into / f"{stems[name]}.npy", to_bits(array, dtype), allow_pickle=False)
+            if len(samples) == 1:
+                words.append(f"{name}={into / f'{stems[name]}.npy'}")
+    return words if len(samples) == 1 else [str(folder)]
+
+
+def _declared(entry: Entry, loose: bool, graph: Graph, name: str) -> tuple[Array, str]:
+    """An input in the type and layout that the model declares."""
+    import numpy as np
+
+    from subgraph.tensors import np_dtype
+
+    array = entry.read()
+    _, dtype, dims = declared(graph.inputs[name].type)
+    if dims is not None:
+        shape = tuple(d if isinstance(d, int) else s for d, s in zip(dims, array.shape, strict=False))
+        ways = list(fits(array, shape, loose)) if len(shape) == len(dims) else []
+        if not ways:
+            what = (
+                f"{entry.file} holds {shape_text(array.shape)} for the input '{clean(name)}', {shape_text(tuple(dims))}"
+            )
+            raise InputError(what, "name what the device was fed with -i")
+        array = ways[0][1]
+    if array.dtype != np_dtype(dtype):
+        if array.dtype.kind in "iub" and "float" in dtype and dtype not in NOT_NUMPY:
+            log.info("input %s: recorded as %s, fed as %s", clean(name), array.dtype.name, dtype)
+        array = array.astype(np_dtype(dtype))
+    return np.ascontiguousarray(array), dtype
+
+
+def with_samples(found: Sequence[Run], many: int) -> list[Run]:
+    """The runs with as many samples as are fed; of more, the first ones, and that is said."""
+    out = []
+    for run in found:
+        if len(run.samples) > many:
+            log.warning(
+                "%s holds %s, the input is %s: the first is compared (-i a folder of samples)",
+                clean(run.name), count(len(run.samples), "sample"), count(many, "sample"),
+            )  # fmt: skip
+        out.append(Run(run.name, run.recording, run.samples[:many], run.loose, run.missing))
+    return out
