@@ -32,6 +32,7 @@ bench: .venv-bench/.locked ## measure CPU and memory beside the peers, in one ru
 	.venv-bench/bin/python -m benchmarks.trial --runs $(RUNS)
 	.venv-bench/bin/python -m benchmarks.criteria
 	.venv-bench/bin/python -m benchmarks.search
+	.venv-bench/bin/python -m benchmarks.recorded
 	.venv-bench/bin/python -m benchmarks.real
 	.venv-bench/bin/python -m benchmarks.cut --runs $(RUNS)
 

@@ -44,7 +44,7 @@ def document(
         "command": command,
         "trials": 0,
         "compiled_nodes": 0,
-        "model": case.source_of(trials.graph),
+        "model": case.source_of(trials.graph) | {"path": str(trials.graph.path)},
         "findings": [_finding(trials, found, one, reasons) for one in places],
     }
 

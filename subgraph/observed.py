@@ -97,7 +97,10 @@ class Observed:
             notes.append(f"only {held} of {read} recorded tensors are of this model: is it a dump of another one?")
         compared = [c for c in self.cells.values() if c.in_place and c.in_place.status is not Status.UNRESOLVED]
         if len(compared) > 1 and not other and all(c.failing for c in compared):
-            notes.append("even the first recorded tensor is wrong: other weights, another input, or its preprocessing?")
+            notes.append(
+                "even the first recorded tensor is wrong: other weights, another input or preprocessing, or a lower "
+                "precision (--precision fp16, bf16 or int8)?"
+            )
         return notes
 
 
@@ -214,35 +217,37 @@ class _Judging:
             return noise.of(name)
 
     def alone(self, name: str) -> Judgement | None:
-        """A tensor that is wrong in place, beside what the reference makes of what was recorded before it."""
-        found = [self._alone(name, k) for k, m in enumerate(self.matched) if name in m.held]
-        return max((j for j in found if j), key=gravity, default=None)
-
-    def _alone(self, name: str, k: int) -> Judgement | None:
-        trials, held = self.trials, self.matched[k].held
-        region = piece(trials, [name], lambda n: n in held and self._usable(held[n]))
-        if region is None or len(trials.values.records) > 1:
+        """A tensor that is wrong in place, beside what the reference makes of what was recorded before it: over all
+        samples the worst; None where it cannot be told."""
+        trials, there = self.trials, [k for k, m in enumerate(self.matched) if name in m.held]
+        region = piece(trials, [name], lambda n: all(self._usable(n, k) for k in there))
+        if region is None:
             return None
-        feeds: dict[str, Record] = {}
+        feeds: list[dict[str, Record]] = [{} for _ in trials.values.records]
         try:
-            for n in region.inputs:
-                if n in held:
-                    feeds[n] = self._saved(n, k)
-            given = trials.on_reference(region, [feeds])[k]
+            for k in there:
+                feeds[k] = {n: self._saved(n, k) for n in region.inputs if n in self.matched[k].held}
+            given = trials.on_reference(region, feeds)
         except (InputError, ModelError, WorkerDied) as e:
             log.debug("%s alone: %s", name, e.what)
             return None
-        if name not in given:
-            return None
+        found = [self._beside(name, k, region, feeds[k], given[k]) for k in there if name in given[k]]
+        return max(found, key=gravity, default=None)
+
+    def _beside(
+        self, name: str, k: int, region: Region, feeds: Mapping[str, Record], given: Mapping[str, Record]
+    ) -> Judgement:
+        trials, held = self.trials, self.matched[k].held[name]
         right: Any = load(given[name], Path("/"))
-        array = held[name].entry.read()
-        own = printed(right, cast(fitted(array, right, held[name].fit), right), held[name].entry.step)
+        own = printed(right, cast(fitted(held.entry.read(), right, held.fit), right), held.entry.step)
         known = {**trials.values.records[k], **feeds, **given}  # what rounding does to what the device had
         noise = RegionNoise(trials.graph, region, trials.reference, known, Path("/"), trials.scratch)
         return self._asked(name, right, own, k, noise.of(name))
 
-    def _usable(self, held: Held) -> bool:
-        return not held.may and held.entry.dtype not in ("string", "")
+    def _usable(self, name: str, k: int) -> bool:
+        """Is it known what the device had there?"""
+        held = self.matched[k].held.get(name)
+        return held is not None and not held.may and held.entry.dtype not in ("string", "")
 
     def _saved(self, name: str, k: int) -> Record:
         trials, own = self.trials, self.matched[k].held[name]

@@ -34,6 +34,7 @@ if TYPE_CHECKING:
 
 HOPS = 6  # nodes that a device may have made one with the node that gives the name
 PART = 256 << 20  # bytes of tensors that are captured, or judged, in one run
+ENOUGH = 16  # files that tell a layout
 KEPT = 128 << 20  # bytes of entries that stay in memory
 PLAIN = 1e-5  # a distance at which no other tensor is looked at
 
@@ -258,11 +259,11 @@ class _Matching:
         return own
 
     def _votes(self, named: Mapping[str, Sequence[Entry]]) -> bool:
-        """Do more files without a header fit with channels last than as they are? Small ones tell as much."""
+        """Do more files without a header fit with channels last than as they are? A few small ones tell."""
         plain = last = 0
         for tensor, entries in named.items():
             right = self._reference(tensor)
-            for entry in entries:
+            for entry in entries if plain + last < ENOUGH else ():
                 if entry not in self.loose or right is None or right.ndim != 4 or right.size > 1 << 20:
                     continue
                 try:
@@ -305,7 +306,7 @@ class _Matching:
 
     def _doubted(self, own: Held, chain: Sequence[str], held: Mapping[str, Held], fused: bool) -> Held:
         """Where nodes are known to be fused, a value that nothing confirms may be that of a later one."""
-        if not fused or own.apart <= NEAR or own.how == "value":
+        if not fused or own.apart <= NEAR or own.how == "value" or own.entry.originals:
             return own
         right = self._reference(own.tensor)
         shapes = [(n, self._reference(n)) for n in chain if n not in held]
@@ -350,7 +351,7 @@ def need(trials: Trials, names: Iterable[str]) -> None:
         ModelError: the reference cannot give them.
     """
     for part in parts(trials, dict.fromkeys(names)):
-        trials.values.need(part)
+        trials.values.need(part, near=True)
 
 
 def parts(trials: Trials, names: Iterable[str]) -> Iterator[list[str]]:

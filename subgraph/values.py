@@ -37,8 +37,10 @@ class Values:
         """The samples' names; empty ones where there is only one."""
         return [s.label for s in self.samples]
 
-    def need(self, names: Collection[str]) -> None:
+    def need(self, names: Collection[str], *, near: bool = False) -> None:
         """Capture those of these tensors that are not there yet, in one run of their ancestors.
+
+        `near`: only of those behind tensors that are there, so that many such runs in order cost no more than one.
 
         Raises:
             InputError: an input does not fit. ModelError: the reference cannot run the model. WorkerDied: it crashed.
@@ -56,7 +58,7 @@ class Values:
                 missing = list(dict.fromkeys((*self.graph.inputs, *missing)))
                 self._first(missing, into)
             else:
-                self._more(missing, into)
+                self._more(missing, into, near)
 
     def _drawn(self, names: Sequence[str]) -> list[str]:
         """What the random nodes above these tensors give: kept, or another run would draw other numbers."""
@@ -72,12 +74,12 @@ class Values:
         for k, captured in enumerate(self.captured):
             self._keep(k, captured.tensors, into / str(k))
 
-    def _more(self, names: Sequence[str], into: Path) -> None:
+    def _more(self, names: Sequence[str], into: Path, near: bool) -> None:
         graph, made = self.graph, [n for n in names if n in self.graph.maker]
-        nodes = graph.ancestors(graph.maker[n] for n in made)
+        nodes = self._behind(made) if near else graph.ancestors(graph.maker[n] for n in made)
         drawn = {i for i in nodes & graph.random_nodes if self.records[0].keys() >= set(graph.makes[i])}
         above = regions.of_nodes(graph, nodes - drawn, [(n,) for n in made], keep_random=True)
-        types = edge_types(graph, [n for i in drawn for n in graph.makes[i]], self.records, {})
+        types = edge_types(graph, [n for n in (*above.inputs, *above.shapes) if n in graph.maker], self.records, {})
         stems = {name: f"t{i}" for i, name in enumerate(names)}
         aside = into / "above"
         aside.mkdir()
@@ -92,6 +94,18 @@ class Values:
             shutil.rmtree(aside, ignore_errors=True)
         for k, answer in enumerate(found):  # all samples or none: what one of them has, all have
             self._keep(k, {r["name"]: Record.from_json(r) for r in answer["tensors"]}, into / str(k))
+
+    def _behind(self, names: Sequence[str]) -> set[int]:
+        """The nodes that make these tensors from what is there."""
+        graph, known = self.graph, self.records[0]
+        nodes: set[int] = set()
+        stack = [graph.maker[n] for n in names]
+        while stack:
+            i = stack.pop()
+            if i not in nodes:
+                nodes.add(i)
+                stack += [graph.maker[n] for n in graph.reads[i] if n in graph.maker and n not in known]
+        return nodes
 
     def placed(self, stems: Mapping[str, str], folder: Path) -> list[Captured]:
         """These tensors as files of their own in `folder/<k>`, as `capture.record` gives them; `stems` as there."""

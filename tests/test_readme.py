@@ -12,7 +12,9 @@ import sys
 from pathlib import Path
 
 import pytest
+from command import PATIENCE
 
+from fixtures.device import board
 from fixtures.resnet50 import build
 from subgraph.candidate import parse
 from subgraph.project import load
@@ -28,6 +30,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with the one model that the README speaks of, at full size."""
     place = tmp_path_factory.mktemp("readme")
     shutil.copytree(CASES / "ort_padfusion_clean", place / "padfusion")
+    board(place / "board")
     (place / "resnet50.onnx").write_bytes(build().SerializeToString())
     return place
 
@@ -63,12 +66,13 @@ def _run(command: str, folder: Path) -> str:
         stderr=subprocess.STDOUT,
         text=True,
         check=False,
-        timeout=120,
+        timeout=PATIENCE,
     )
     assert done.returncode == (1 if {"compare", "bisect", "lint"} & set(rest) else 0), done.stdout
     return done.stdout.strip()
 
 
+@pytest.mark.slow
 def test_console_blocks_print_what_the_readme_says(folder: Path) -> None:
     pairs = _console()
     assert len(pairs) >= 3
@@ -112,7 +116,7 @@ def test_python_block_runs(folder: Path) -> None:
         capture_output=True,
         text=True,
         check=False,
-        timeout=120,
+        timeout=PATIENCE,
     )
     assert done.returncode == 0, done.stderr
     assert (folder / "piece.onnx").exists()
@@ -121,7 +125,11 @@ def test_python_block_runs(folder: Path) -> None:
 def test_commands_and_options_in_the_readme_exist(folder: Path) -> None:
     pages = {
         command: subprocess.run(
-            [str(BIN / "subcut"), *command.split(), "--help"], capture_output=True, text=True, check=True, timeout=60
+            [str(BIN / "subcut"), *command.split(), "--help"],
+            capture_output=True,
+            text=True,
+            check=True,
+            timeout=PATIENCE,
         ).stdout
         for command in (
             "cut",

@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 
 from benchmarks.recorded import tried
 from fixtures import device
-from subgraph import beside, fitting, observed, recording
+from subgraph import beside, fitting, msaccucmp, observed, recording
 from subgraph.capture import Reference
 from subgraph.graph import load
 from subgraph.inputs import Feeding
@@ -369,6 +369,49 @@ def test_a_damaged_file_costs_one_tensor(fifty: Callable[..., Path], made: onnx.
     else:
         assert done.code == 5
         assert len(statuses(done)) == device.LAYERS - 1
+
+
+def test_several_samples_are_several_runs(tmp_path: Path, made: onnx.ModelProto) -> None:
+    """Of two samples the second goes wrong: the worst counts, in place and alone."""
+    onnx.save(made, tmp_path / "net.onnx")
+    (tmp_path / "fed").mkdir()
+    for k, wrong in enumerate((None, 8)):
+        data = device.fed(k)
+        np.save(tmp_path / "fed" / f"{k}.npy", data)
+        (tmp_path / "out" / f"Result_{k}").mkdir(parents=True)
+        for name, value in device.run(made, data, wrong).items():
+            value.tofile(tmp_path / "out" / f"Result_{k}" / f"{name.replace('/', '_')}.raw")
+    done = compared(tmp_path, "--recorded", "out", "-i", "fed")
+    assert list(statuses(done).values()) == ["agree"] * 8 + ["fail"] * 42
+    name = made.graph.node[8].output[0]
+    assert cells(done)[name]["in_place"]["sample"] == "1"
+    assert cells(done)[name]["alone"]["status"] == "fail"
+    assert cells(done)[made.graph.node[9].output[0]]["alone"]["status"] == "agree"
+    one = subcut("compare", "net.onnx", "--recorded", "out", "-i", "fed/0.npy", cwd=tmp_path)
+    assert one.code == 0
+    assert "out holds 2 samples, the input is 1 sample: the first is compared" in one.err
+
+
+def test_msaccucmp_columns_and_its_advisor(fifty: Callable[..., Path], made: onnx.ModelProto) -> None:
+    here = fifty(wrong=17)
+    folder = here / "dump"
+    name = made.graph.node[30].output[0].replace("/", "_")
+    np.save(folder / f"{name}.npy", -np.load(folder / f"{name}.npy"))
+    (folder / f"{made.graph.node[4].output[0].replace('/', '_')}.npy").unlink()
+    words = ("compare", "net.onnx", "--recorded", "dump", "--criterion", "msaccucmp")
+    done = subcut(*words, "--csv", "-", cwd=here)
+    rows = list(csv.reader(io.StringIO(done.out)))
+    assert rows[0] == list(msaccucmp.HEAD)
+    assert len(rows) == 2 + device.LAYERS
+    shown = {row[5]: dict(zip(msaccucmp.HEAD, row, strict=True)) for row in rows[1:]}
+    assert shown["data"]["OpType"] == "Data"
+    assert shown["/block0/conv0"]["CosineSimilarity"] == "1.000000"
+    assert shown["/block6/conv30"]["CosineSimilarity"].startswith("-")
+    assert shown["/block6/conv30"]["IsPrecisionError"] == "YES"
+    assert shown["/block0/relu4"]["NPUDump"] == "*"
+    assert shown["/block0/relu4"]["CompareFailReason"] == "no dump of this op"
+    told = subcut(*words, cwd=here)
+    assert "advisor           Global Consistency: DEVIATION   from " in told.out
 
 
 def test_csv_has_a_line_per_tensor(fifty: Callable[..., Path]) -> None:

@@ -227,12 +227,12 @@ def _interval(finding: dict[str, Any]) -> list[str]:
 
 
 def _next(document: dict[str, Any]) -> list[str]:
-    finding, model = document["findings"][0], document["model"]["file"]
+    finding, model = document["findings"][0], document["model"]["path"]
     place = shlex.quote(finding["case"] or "CASE")
     span = shlex.quote(f"{finding['nodes'][0]}..{finding['nodes'][-1]}")
     return [
         f"  subcut export {place} -o board --dtype float16 --layout NHWC     its inputs in the device's form",
-        f"  subcut manual start {shlex.quote(model)} --within {span}     the same search, a cut at a time, run by you",
+        f"  subcut manual start {shlex.quote(clean(model))} -i FILE --within {span}     the same search, run by you",
     ]
 
 
