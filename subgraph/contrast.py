@@ -18,10 +18,18 @@ SCHEMA = "subcut.recorded/1"
 REFERENCE = "reference"
 
 
-def document(trials: Trials, found: Sequence[Observed], names: Sequence[str], criterion: str) -> dict[str, Any]:
-    """All of it as plain data. `names`: the tensors that were looked for."""
+def document(
+    trials: Trials, found: Sequence[Observed], names: Sequence[str], criterion: str, *, stopped: bool = False
+) -> dict[str, Any]:
+    """All of it as plain data. `names`: the tensors that were looked for; with `stopped`, to the first that is wrong.
+
+    Between which tensors it goes wrong is only said where all were looked for.
+    """
+    if stopped:
+        names = names[: max((k for k, n in enumerate(names, 1) if any(n in o.cells for o in found)), default=0)]
     rows = [_row(trials, found, name) for name in names]
-    first = [_first(trials, one) for one in found]
+    every = stopped or len(names) == len(trials.tensors())
+    first = [_first(trials, one) if every else None for one in found]
     code = exit_code(found)
     return {
         "schema": SCHEMA,
@@ -62,8 +70,8 @@ def _recording(one: Observed, first: Interval | None) -> dict[str, Any]:
         "compared": sum(
             c.in_place is not None and c.in_place.status is not Status.UNRESOLVED for c in one.cells.values()
         ),
-        "first_bad": first and first.bad[0],
-        "last_good": list(first.good) if first else [],
+        "first_bad": first.bad[0] if first else next((n for n, c in one.cells.items() if c.failing), None),
+        "last_good": list(first.good) if first else None,
     }
 
 

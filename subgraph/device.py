@@ -1,7 +1,8 @@
 """Recordings -> runs on a device: which there are, what they were fed, and where one that was named is missing.
 
 A folder may hold several runs: of several tools (golden beside simulator) or of several samples (Result_0, Result_1).
-Those whose names differ in numbers alone are samples, if as many are fed; else the first is taken, and that is said.
+Those whose names differ in the last number alone are samples, if as many are fed; else the first one is taken, and
+that is said.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ from __future__ import annotations
 import logging
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -86,7 +87,7 @@ def _runs(name: str, found: Recording, loose: frozenset[Entry]) -> list[Run]:
         sides.setdefault(entry.side, []).append(entry)
     kinds: dict[str, list[str]] = {}
     for side in sides:
-        kinds.setdefault(re.sub(r"\d+", "#", side), []).append(side)
+        kinds.setdefault(re.sub(r"\d+(?=\D*$)", "#", side), []).append(side)
     out = []
     for kind, some in kinds.items():
         own = name if len(kinds) == 1 else f"{name}:{some[0] if len(some) == 1 else kind}"
@@ -96,13 +97,14 @@ def _runs(name: str, found: Recording, loose: frozenset[Entry]) -> list[Run]:
 
 
 def _joined(found: list[Run]) -> list[Run]:
-    """Inputs and .npz files may lie beside the others without being a run of their own: files in the folder itself."""
-    if len(found) == 2 and any(run.name.endswith(":") for run in found):
-        plain, other = sorted(found, key=lambda run: not run.name.endswith(":"))
-        if all(e.role == "input" for e in plain.sample(0)):
-            samples = tuple((*plain.sample(0), *entries) for entries in other.samples)
-            return [Run(other.name.partition(":")[0], other.recording, samples, other.loose)]
-    return found
+    """What holds nothing but inputs is no run of its own: it says what the others were fed."""
+    fed = [run for run in found if all(e.role == "input" for sample in run.samples for e in sample)]
+    others = [run for run in found if run not in fed]
+    if not fed or not others:
+        return found
+    more = tuple(e for run in fed for e in run.sample(0))
+    out = [replace(run, samples=tuple((*more, *entries) for entries in run.samples)) for run in others]
+    return [replace(out[0], name=out[0].name.partition(":")[0])] if len(out) == 1 else out
 
 
 def _natural(side: str) -> list[Any]:
@@ -195,5 +197,5 @@ def with_samples(found: Sequence[Run], many: int) -> list[Run]:
                 "%s holds %s, the input is %s: the first is compared (-i a folder of samples)",
                 clean(run.name), count(len(run.samples), "sample"), count(many, "sample"),
             )  # fmt: skip
-        out.append(Run(run.name, run.recording, run.samples[:many], run.loose, run.missing))
+        out.append(replace(run, samples=run.samples[:many]))
     return out

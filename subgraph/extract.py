@@ -279,6 +279,7 @@ class Builder:
             made = (n for i in self.region.nodes for n in self.graph.makes[i])
             roles["dump_data"] = [n for n in made if all(n in self.dumped[k].tensors for k in group)]
         labels = folders.safe_names(self.captured[k].label or str(k) for k in group)
+        device = bool(self.about)  # then a tensor may be in two roles, with other values
         losses: dict[str, None] = {}
         out: dict[str, Any] = {}
         for role, names in roles.items():
@@ -298,7 +299,7 @@ class Builder:
                         keep=self.request.dump_all,
                     )
                     stored.append(entry)
-                    losses.update(dict.fromkeys(lost))
+                    losses.update(dict.fromkeys(f"{role}: {said}" if device else said for said in lost))
                 out[role].append(case.tensor_of(self.graph, name, stored))
         return out, list(losses)
 

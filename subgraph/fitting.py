@@ -67,7 +67,8 @@ def fitted(array: Array, right: Array, fit: str) -> Array:
 def misfit(array: Array, right: Array, fit: str) -> str:
     """Why values cannot be beside the reference's: "" where they can."""
     if fit not in {way for loose in (False, True) for way, _ in fits(array, right.shape, loose, None)}:
-        return f"it has the shape {shape_text(array.shape)}, the model's {shape_text(right.shape)}"
+        have = f"{array.size} values of {array.dtype.name}" if array.ndim == 1 else f"shape {shape_text(array.shape)}"
+        return f"it has {have}, the model {right.dtype.name} {shape_text(right.shape)}: another type, or another tensor"
     if array.dtype.kind in "iub" and right.dtype.kind not in "iub":
         return f"it holds {array.dtype.name} without a scale, the model {right.dtype.name}"
     return ""

@@ -29,7 +29,8 @@ class Interval:
     Attributes:
         region: all nodes between; its inputs are the last good tensors, or the model's.
         bad: the first tensors that are wrong, of one piece.
-        good: recorded tensors that it starts from. unseen: tensors inside that were not recorded, or cannot be told.
+        good, wrong: recorded tensors that it starts from, by what they are.
+        unseen: tensors inside that were not recorded, or cannot be told.
         first: is all before it right? Else it adds an error to one that came in.
         suspects: its nodes with their weights, the likeliest first.
         adds: does the reference, fed with what the device recorded before, give something else? None: not known.
@@ -38,6 +39,7 @@ class Interval:
     region: Region
     bad: tuple[str, ...]
     good: tuple[str, ...]
+    wrong: tuple[str, ...]
     unseen: tuple[str, ...]
     first: bool
     suspects: tuple[tuple[int, float], ...]
@@ -65,7 +67,8 @@ def intervals(trials: Trials, found: Observed, weights: Mapping[int, float] | No
             Interval(
                 region,
                 tuple(names),
-                tuple(n for n in region.inputs if _told(cells.get(n))),
+                tuple(n for n in region.inputs if n in cells and cells[n].good),
+                tuple(n for n in region.inputs if n in cells and cells[n].failing),
                 tuple(n for n in inner if kinds[n] == VALUE and n not in ends),
                 all(n not in behind for n in names),
                 _ranked(trials, region, names, weights or {}),

@@ -61,6 +61,7 @@ def _finding(trials: Trials, found: Observed, one: Interval, reasons: Mapping[in
         "first": one.first,
         "first_bad": list(one.bad),
         "last_good": list(one.good),
+        "wrong_before": list(one.wrong),
         "not_seen": list(one.unseen),
         "adds_an_error": one.adds,
         "in_place": cell.in_place.to_json() if cell.in_place else None,

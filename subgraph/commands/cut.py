@@ -158,7 +158,8 @@ def _text(extracted: Case) -> str:
         above = f"captured by running the {count(m['above'], 'node')} above on the reference"
         if "recording" in m:
             above = f"recorded: {clean(m['recording']['name'])} ({m['recording']['format']})"
-        lines.append(f"inputs  {above if m['above'] or 'recording' in m else 'of the model itself'} ({_fed(m)})")
+        fed = "" if m.get("recording", {}).get("fed") else f" ({_fed(m)})"
+        lines.append(f"inputs  {above if m['above'] or 'recording' in m else 'of the model itself'}{fed}")
     rows = [("in", t) for t in m["inputs"]] + [("out", t) for t in m["outputs"]]
     width = max((len(clean(t["name"])) for _, t in rows), default=0)
     kinds = max((len(t["dtype"]) for _, t in rows), default=0)

@@ -41,8 +41,10 @@ DumpLayout = Annotated[
 ]
 
 MSACCUCMP = "msaccucmp"
+MOST = 4  # intervals that are shown, and get a folder
 SHOWN = 5  # entries of no tensor, and suspects, that are named
 LONG = 60  # characters of a recording's name in a folder's
+FED = "the model's input"
 GOLDEN = ":golden"  # how a toolkit calls its own float values
 
 
@@ -97,7 +99,7 @@ def compare(
                 observe(trials, run, only=names, fail_fast=fail_fast, columns=npu)
                 for run in device.with_samples(found, len(trials.values.samples))
             ]
-            document = contrast.document(trials, seen, names, rule)
+            document = contrast.document(trials, seen, names, rule, stopped=fail_fast)
             told = [npu_table.lines(trials, one, names) if npu and one.matched else [] for one in seen]
             for one, lines_ in zip(document["recordings"], told, strict=True):
                 one["advice"] = npu_table.advice(lines_) if lines_ else None
@@ -162,7 +164,8 @@ def cut(graph: Graph, request: Request, place: Place, running: Reference, about:
         with passive(graph, setup, running) as trials:
             (run,) = device.with_samples([run], len(trials.values.samples))
             assert run.recording
-            told = {"name": run.name, "folder": str(run.recording.folder), "format": run.recording.format}
+            told = {"name": run.name, "folder": str(run.recording.folder), "format": run.recording.format,
+                    "fed": fed.inputs != feeding.inputs}  # fmt: skip
             cuts = recut.extract_recorded(graph, request, place, trials, matched(trials, run), told)
     for one in cuts:
         one.manifest["hint"] = recut.hint(one.manifest)
@@ -193,8 +196,10 @@ def interval_text(document: dict[str, Any]) -> str:
     lines = [f"recorded  {clean(one['name'])}  {one['format']}: {clean(one['matched'])}   {document['precision']}"]
     lines += [f"  ! {clean(note)}" for note in one["notes"]]
     lines.append(f"          {one['wrong']} of {count(one['compared'], 'tensor')} wrong")
-    for finding in document["findings"]:
+    for finding in document["findings"][:MOST]:
         lines += _interval(finding)
+    if len(document["findings"]) > MOST:
+        lines.append(f"and {len(document['findings']) - MOST} further places that add an error of their own (--json)")
     if document["findings"]:
         lines += ["no trial was possible: nothing is certified. Next, on the device:", *_next(document)]
     elif not document["exit_code"]:
@@ -203,11 +208,14 @@ def interval_text(document: dict[str, Any]) -> str:
 
 
 def _interval(finding: dict[str, Any]) -> list[str]:
-    good = ", ".join(map(clean, finding["last_good"])) or "the model's input"
+    good = [f"{', '.join(map(clean, finding['last_good']))} (good)"] if finding["last_good"] else []
+    good += [f"{', '.join(map(clean, finding['wrong_before']))} (wrong already)"] if finding["wrong_before"] else []
     bad = ", ".join(map(clean, finding["first_bad"]))
     head = "interval" if finding["first"] else "behind it"
     nodes = finding["nodes"]
-    lines = [f"{head:<9} {good} (good) … {bad} ({_judged(finding['in_place'])})   {count(len(nodes), 'node')}"]
+    lines = [
+        f"{head:<9} {', '.join(good) or FED} … {bad} ({_judged(finding['in_place'])})   {count(len(nodes), 'node')}"
+    ]
     if finding["adds_an_error"] is False:
         lines.append(
             "          fed with what was recorded before it, the reference gives the same: the error grew above"
@@ -230,9 +238,12 @@ def _next(document: dict[str, Any]) -> list[str]:
     finding, model = document["findings"][0], document["model"]["path"]
     place = shlex.quote(finding["case"] or "CASE")
     span = shlex.quote(f"{finding['nodes'][0]}..{finding['nodes'][-1]}")
+    told = [f"--precision {document['precision']}"] if document["precision"] != "fp32" else []
+    told += [f"--criterion {shlex.quote(document['criterion'])}"] if document["criterion"] != "noise" else []
+    words = " ".join([shlex.quote(clean(model)), "-i FILE", f"--within {span}", *told])
     return [
         f"  subcut export {place} -o board --dtype float16 --layout NHWC     its inputs in the device's form",
-        f"  subcut manual start {shlex.quote(clean(model))} -i FILE --within {span}     the same search, run by you",
+        f"  subcut manual start {words}     the same search, run by you",
     ]
 
 
@@ -298,10 +309,11 @@ def _summary(one: dict[str, Any], *, several: bool) -> list[str]:
         names = ", ".join(f"{clean(e['name'])} ({clean(e['why'])})" for e in lost[:SHOWN])
         lines.append(f"left out          {names}{f' and {len(lost) - SHOWN} more' if len(lost) > SHOWN else ''}")
     if advice := one["advice"]:
-        lines.append(f"advisor           {advice['kind']}: {advice['verdict']}   {clean(advice['says'])}")
+        lines.append(f"{whose}advisor           {advice['kind']}: {advice['verdict']}   {clean(advice['says'])}")
     if one["first_bad"]:
-        good = ", ".join(map(clean, one["last_good"])) or "the model's input"
-        lines.append(f"first bad tensor  {clean(one['first_bad'])}   last good: {good}")
+        good = one["last_good"]
+        last = f"   last good: {', '.join(map(clean, good)) or FED}" if good is not None else ""
+        lines.append(f"{whose}first bad tensor  {clean(one['first_bad'])}{last}")
     return lines
 
 
