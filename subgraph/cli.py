@@ -25,6 +25,7 @@ import subgraph
 from subgraph.commands import Result, log
 from subgraph.commands.backends import backends
 from subgraph.commands.bisect import bisect
+from subgraph.commands.bundle import bundle
 from subgraph.commands.compare import compare
 from subgraph.commands.cut import cut
 from subgraph.commands.doctor import doctor
@@ -51,6 +52,7 @@ COMMANDS: dict[str, Callable[..., Result]] = {
     "inspect": inspect,
     "lint": lint,
     "report": report,
+    "bundle": bundle,
     "replay": replay,
     "backends": backends,
     "doctor": doctor,

@@ -26,7 +26,7 @@ from pathlib import Path
 from subgraph.errors import OutputError
 
 MAX_NAME = 120  # bytes of a file name's stem; file systems end at 255, vendors' tools earlier
-_DEVICES = {"con", "prn", "aux", "nul", *(f"{d}{n}" for d in ("com", "lpt") for n in range(1, 10))}
+DEVICES = {"con", "prn", "aux", "nul", *(f"{d}{n}" for d in ("com", "lpt") for n in range(1, 10))}
 RENAME_EXCHANGE = 2  # linux/fs.h
 NEW, OLD = ".subcut-new", ".subcut-old"  # ends of hidden folders: ours alone, since `sweep` removes them
 TRIES = 20  # of making a folder that other runs, tidying up, take away
@@ -39,7 +39,7 @@ def safe_name(name: str) -> str:
     """
     plain = unicodedata.normalize("NFKD", name).encode("ascii", "ignore").decode()
     plain = re.sub(r"[^A-Za-z0-9._@+-]+", "_", plain).strip("._-") or "x"
-    if plain.lower().split(".")[0] in _DEVICES:
+    if plain.lower().split(".")[0] in DEVICES:
         plain = f"x_{plain}"
     if plain == name.replace("/", "_").replace(":", "_").strip("_") and len(plain) <= MAX_NAME:
         return plain

@@ -4,6 +4,7 @@
     python repro.py --model other.onnx  another model with the same inputs and outputs
     python repro.py --opt all           with onnxruntime's optimisations
     python repro.py --custom-ops LIB    with a library of custom operators
+    python repro.py --outputs DIR       nothing is run: the outputs in DIR, .npy or .bin, named as in outputs/
 
 Needs onnxruntime and numpy, nothing else. Exit code 0: the values agree (bit for bit, or within 1e-3 of the largest
 value, more only where the manifest's check says so); 1: they do not.
@@ -33,8 +34,13 @@ def main() -> int:
     parser.add_argument("--model", type=Path, default=here / "model.onnx")
     parser.add_argument("--opt", choices=("disable", "basic", "extended", "all"), default="disable")
     parser.add_argument("--custom-ops", metavar="LIB")
+    parser.add_argument("--outputs", metavar="DIR", type=Path)
     words = parser.parse_args()
     manifest = json.loads((here / "manifest.json").read_text(encoding="utf-8"))
+    if words.outputs:
+        if not words.outputs.is_dir():
+            parser.error(f"no folder {words.outputs}")
+        return compare(here, manifest, words.outputs)
     captured = manifest["reference"]
     if "custom_ops" in captured and not words.custom_ops:
         parser.error(f"the model has custom operators: --custom-ops {captured['custom_ops']} (give its path)")
@@ -46,10 +52,41 @@ def main() -> int:
         for tensor in manifest["outputs"]:
             tolerance = max(TOLERANCE, manifest["check"]["tolerance"])
             same, line = judge(results[tensor["name"]], load(here, tensor, k), tolerance)
-            label = sample["label"] + "  " if sample["label"] else ""
-            print(printable(f"{label}{tensor['name']}: {line}"))
+            tell(sample, tensor, line)
             worst &= same
     return 0 if worst else 1
+
+
+def compare(here: Path, manifest: dict[str, Any], given: Path) -> int:
+    """Outputs that were made elsewhere beside the reference's, each in the form in which it lies there."""
+    worst = True
+    for k, sample in enumerate(manifest["samples"]):
+        for tensor in manifest["outputs"]:
+            pairs = [(f, given / f["file"].partition("/")[2]) for f in tensor["samples"][k]["files"]]
+            found = [(f, path) for f, path in pairs if path.is_file()]
+            kinds = {f["format"] for f, _ in found}
+            pairs = [(f, path) for f, path in found if f["format"] == ("npy" if "npy" in kinds else "bin")]
+            tolerance = max(TOLERANCE, manifest["check"]["tolerance"])
+            judged = [judge(raw(f, path), raw(f, here / f["file"]), tolerance) for f, path in pairs]
+            same = all(good for good, _ in judged) and bool(judged)
+            tell(sample, tensor, "; ".join(line for _, line in judged) or "is not there")
+            worst &= same
+    return 0 if worst else 1
+
+
+def raw(entry: dict[str, Any], path: Path) -> Any:
+    """An array as it lies in a file; raw bits of a type that numpy lacks."""
+    if entry["format"] == "npy":
+        return np.load(path, allow_pickle=False)
+    if entry["dtype"] in OWN:
+        return np.fromfile(path, np.uint8)
+    array: Any = np.fromfile(path, entry["dtype"])
+    return array.reshape(entry["shape"]) if array.size == math.prod(entry["shape"]) else array
+
+
+def tell(sample: dict[str, Any], tensor: dict[str, Any], line: str) -> None:
+    label = sample["label"] + "  " if sample["label"] else ""
+    print(printable(f"{label}{tensor['name']}: {line}"))
 
 
 def printable(text: str) -> str:

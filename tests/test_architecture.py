@@ -23,14 +23,15 @@ LAYERS = """
 errors verdict
 text completion repro
 plugins folder wire digest entry layouts
+archive privacy
 tensors measure dumps._files
 packing graph metrics store dumps
 metrics.* precision choices dumps._npy dumps._text dumps._raw dumps._atc dumps._ascend
 criteria
 criteria.*
-judge ranking fit grid placing
+judge ranking fit grid placing msaccucmp fitting
 likeness
-region form inputs scales schemas project
+region form inputs lengths scales schemas project
 match feeds dumps.*
 candidate
 cut contents inference
@@ -50,10 +51,12 @@ lint.*
 shake answer
 noise counterpart
 trial truth
-session explain alike
-opinion
-comparison sweep
-exhibit
+session explain alike recorded
+opinion device
+comparison sweep observed
+exhibit interval beside npu_table recut
+replay contrast
+letter scripts narrowed
 search.cost search.flaky search.question
 search.findings search.order search.predicate
 search.book
@@ -77,8 +80,11 @@ handout
 byhand brought
 loop
 manual
+belongings
+bundle
 commands
 commands.options commands.table
+commands.recorded
 commands.*
 cli
 """

@@ -143,6 +143,7 @@ def test_commands_and_options_in_the_readme_exist(folder: Path) -> None:
             "manual start",
             "report",
             "replay",
+            "bundle",
             "sweep",
             "backends",
             "doctor",
