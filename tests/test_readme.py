@@ -149,7 +149,8 @@ def test_commands_and_options_in_the_readme_exist(folder: Path) -> None:
             "doctor",
         )
     }
-    everything = "".join(pages.values()) + _run("subcut --help", folder)
+    scripts = (ROOT / "subgraph" / "repro.py").read_text(encoding="utf-8")
+    everything = "".join(pages.values()) + _run("subcut --help", folder) + scripts
     for command in re.findall(r"^subcut (\w+) ", README, re.MULTILINE):
         assert command in {*pages, "MODEL"}
     for option in set(re.findall(r"(?<![\w-])--[a-z][a-z-]+", README)):
