@@ -8,11 +8,17 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from functools import cache
+from typing import Any, TypeAlias
 
-from subgraph import wire
+from subgraph import lengths, wire
 from subgraph.errors import ModelError
 from subgraph.graph import Graph, bodies
 from subgraph.schemas import type_text
+
+ROUNDS = 8  # inferences; each learns the lengths that hang on those that the one before has learned
+
+Said: TypeAlias = dict[tuple[int, str], None]  # (node, what is wrong) of one inference, in order
 
 
 @dataclass(frozen=True)
@@ -63,6 +69,7 @@ def known(graph: Graph) -> Known:
             tensor.shape.dim.add(dim_value=size)
     model.graph.ClearField("sparse_initializer")
     declared = graph.types()
+    _give_defaults(model)
     model, complaints = _infer(model)
     found = {v.name: v.type for v in (*model.graph.value_info, *model.graph.output) if type_text(v.type)}
     return Known(declared, found, model.graph, complaints)
@@ -87,29 +94,72 @@ def _sort(graph: Graph, copy: wire.GraphProto) -> None:
         copy.node.extend(nodes)
 
 
+def _give_defaults(model: wire.ModelProto) -> None:
+    """Write down the attributes that were left out of nodes whose type is inferred through the body of their operator.
+
+    onnx looks for them there and does not know their defaults: MeanVarianceNormalization without axes.
+    """
+    versions = {canonical(o.domain): int(o.version) for o in model.opset_import}
+    for node in (node for graph in lengths.graphs(model.graph) for node in graph.node):
+        missing = _defaults(canonical(node.domain), node.op_type, versions.get(canonical(node.domain), 0))
+        if missing:
+            given = {a.name for a in node.attribute}
+            node.attribute.extend(default for default in missing if default.name not in given)
+
+
+@cache
+def _defaults(domain: str, op: str, version: int) -> tuple[Any, ...]:
+    """The attributes that have a default, as protos, of an operator that has a body and no inference of its own."""
+    import onnx.defs
+
+    try:
+        schema: Any = onnx.defs.get_schema(op, version, domain)
+    except (onnx.defs.SchemaError, ValueError, OverflowError, TypeError):
+        return ()
+    if not schema.has_function or schema.has_type_and_shape_inference_function:
+        return ()
+    return tuple(a.default_value for a in schema.attributes.values() if a.default_value.name)
+
+
 def _infer(model: wire.ModelProto) -> tuple[wire.ModelProto, list[Complaint]]:
     """The model with inferred types, as far as they can be had, and what the inference complains about.
 
     What it complains about only when it computes shapes as well (`data_prop`) is not held against the model: runtimes
     load it, and the run will tell.
     """
+    plain, certain = _checked(model, values=False)
+    versions = [o.version for o in model.opset_import if not canonical(o.domain)]
+    found, seen = (plain, certain) if max(versions, default=0) < lengths.FIRST else _with_values(model, plain)
+    return found, [Complaint(i, text, (i, text) in certain) for i, text in seen]
+
+
+def _with_values(model: wire.ModelProto, plain: wire.ModelProto) -> tuple[wire.ModelProto, Said]:
+    """The same where shapes are computed; `plain`: what is known without. No long tensor's values are followed."""
+    hidden = lengths.unsure(plain) | dict.fromkeys(lengths.long(plain), lengths.ONE)
+    for _ in range(ROUNDS):
+        if not hidden:
+            return _checked(model, values=True)
+        found, seen = _checked(lengths.hide(model, hidden), values=True)
+        before, hidden = hidden, lengths.learned(found, hidden)
+        if before == hidden:
+            break
+    lengths.show(found, plain)
+    return found, seen
+
+
+def _checked(model: wire.ModelProto, values: bool) -> tuple[wire.ModelProto, Said]:
+    """One inference; where it stops at a mistake, once more without looking for any."""
     from onnx.shape_inference import InferenceError, infer_shapes
 
     wrong = InferenceError, ValueError, RuntimeError
-    seen: list[dict[tuple[int, str], None]] = []
-    for data_prop in (True, False):
-        try:
-            inferred = infer_shapes(model, strict_mode=True, data_prop=data_prop)
-            if data_prop:
-                return inferred, []
-            seen.append({})
-        except wrong as e:
-            seen.append(dict.fromkeys(_complaints(str(e))))
-    complaints = [Complaint(i, text, (i, text) in seen[1]) for i, text in seen[0]]
     try:
-        return infer_shapes(model, data_prop=True), complaints
+        return infer_shapes(model, strict_mode=True, data_prop=values), {}
+    except wrong as e:
+        said = dict.fromkeys(_complaints(str(e).replace(lengths.RAW, "")))
+    try:
+        return infer_shapes(model, data_prop=values), said
     except wrong:
-        return model, complaints
+        return model, said
 
 
 def _complaints(message: str) -> list[tuple[int, str]]:

@@ -18,6 +18,7 @@ from subgraph.verdict import Status
 
 LINT = 3.0  # times more likely where a known trouble is
 INSIDE = 8.0  # times more likely in an interval than elsewhere
+WITNESS = 2.0  # times more likely in a piece that adds an error, or less in one that does not
 LINTED = 10_000  # nodes up to which a model is looked through
 SLOW = ("baked-shape", "denormals", "fp16-overflow", "fp16-underflow")  # rules that read weights, or try another size
 
@@ -49,33 +50,52 @@ class Interval:
 def intervals(trials: Trials, found: Observed, weights: Mapping[int, float] | None = None) -> list[Interval]:
     """Where one run goes wrong, in the order of the model; pieces that share nodes are one.
 
-    `weights`: of nodes, from elsewhere. Complexity: linear in the model for each tensor that is wrong at first.
+    What adds an error behind a first bad tensor starts an interval of its own only where its piece is another; else it
+    is a witness: of two pieces that share nodes, what both fail for lies in what they share. `weights`: of nodes, from
+    elsewhere. Complexity: linear in the model for each tensor that is wrong.
     """
-    cells, graph = found.cells, trials.graph
+    cells = found.cells
     behind = _behind(trials, cells)
-    starts = [n for n, c in cells.items() if c.failing and (n not in behind or _own(c))]
-    out: list[Interval] = []
-    for names in _grouped(trials, cells, starts):
-        ends = [end for n in names for end in (n, *cells[n].held.may)]
-        region = piece(trials, ends, lambda n: _told(cells.get(n)))
-        if region is None:
-            continue
-        adds = [_own(cells[n]) for n in names if cells[n].alone]
-        inner = [n for i in region.nodes for n in graph.makes[i] if n not in names]
-        kinds = graph.kinds(inner)
-        out.append(
-            Interval(
-                region,
-                tuple(names),
-                tuple(n for n in region.inputs if n in cells and cells[n].good),
-                tuple(n for n in region.inputs if n in cells and cells[n].failing),
-                tuple(n for n in inner if kinds[n] == VALUE and n not in ends),
-                all(n not in behind for n in names),
-                _ranked(trials, region, names, weights or {}),
-                any(adds) if adds else None,
-            )
-        )
-    return out
+    wrong = [n for n, c in cells.items() if c.failing and (n not in behind or c.alone)]
+    pieces = {n: _nodes(trials, cells, n) for n in wrong}
+    groups = _grouped([n for n in wrong if n not in behind], pieces)
+    taken = {i for names in groups for n in names for i in pieces[n]}
+    later = [n for n in wrong if n in behind and _own(cells[n]) and not pieces[n] & taken]
+    witnesses = {n: pieces[n] for n in wrong if n in behind and n not in later}
+    made = [(names, True) for names in groups] + [(names, False) for names in _grouped(later, pieces)]
+    out = [_interval(trials, cells, names, first, witnesses, weights or {}) for names, first in made]
+    return [interval for interval in out if interval]
+
+
+def _interval(
+    trials: Trials, cells: Mapping[str, Cell], names: Sequence[str], first: bool, witnesses: Mapping[str, set[int]],
+    weights: Mapping[int, float],
+) -> Interval | None:  # fmt: skip
+    graph = trials.graph
+    ends = [end for n in names for end in (n, *cells[n].held.may)]
+    region = piece(trials, ends, lambda n: _told(cells.get(n)))
+    if region is None:
+        return None
+    adds = [_own(cells[n]) for n in names if cells[n].alone]
+    inner = [n for i in region.nodes for n in graph.makes[i] if n not in names]
+    kinds = graph.kinds(inner)
+    seen = [(nodes, _own(cells[n])) for n, nodes in witnesses.items()]
+    return Interval(
+        region,
+        tuple(names),
+        tuple(n for n in region.inputs if n in cells and cells[n].good),
+        tuple(n for n in region.inputs if n in cells and cells[n].failing),
+        tuple(n for n in inner if kinds[n] == VALUE and n not in ends),
+        first,
+        _ranked(trials, region, names, seen, weights),
+        any(adds) if adds else None,
+    )
+
+
+def _nodes(trials: Trials, cells: Mapping[str, Cell], name: str) -> set[int]:
+    """The nodes between a tensor and those above it of which it is known what the device had."""
+    region = piece(trials, [name], lambda n: _told(cells.get(n)))
+    return set(region.nodes) if region else set()
 
 
 def _told(cell: Cell | None) -> bool:
@@ -96,28 +116,30 @@ def _behind(trials: Trials, cells: Mapping[str, Cell]) -> set[str]:
     return {n for n in cells if n in graph.maker and graph.maker[n] in below}
 
 
-def _grouped(trials: Trials, cells: Mapping[str, Cell], names: Sequence[str]) -> list[list[str]]:
-    """First bad tensors whose pieces share nodes: one fault may show in several branches."""
+def _grouped(names: Sequence[str], pieces: Mapping[str, set[int]]) -> list[list[str]]:
+    """Bad tensors whose pieces share nodes: one fault may show in several branches."""
     groups: list[tuple[set[int], list[str]]] = []
     for name in names:
-        region = piece(trials, [name], lambda n: _told(cells.get(n)))
-        nodes = set(region.nodes) if region else set()
-        same = [g for g in groups if g[0] & nodes]
-        groups = [g for g in groups if not g[0] & nodes]
-        merged = set().union(nodes, *(g[0] for g in same))
+        same = [g for g in groups if g[0] & pieces[name]]
+        groups = [g for g in groups if not g[0] & pieces[name]]
+        merged = set().union(pieces[name], *(g[0] for g in same))
         groups.append((merged, [*(n for g in same for n in g[1]), name]))
     return [names for _, names in groups]
 
 
 def _ranked(
-    trials: Trials, region: Region, bad: Sequence[str], weights: Mapping[int, float]
-) -> tuple[tuple[int, float], ...]:
-    """The nodes of an interval: those above most of its bad tensors first, then by what is known of them, then the
-    nearest to the first bad tensor."""
+    trials: Trials, region: Region, bad: Sequence[str], witnesses: Sequence[tuple[set[int], bool]],
+    weights: Mapping[int, float],
+) -> tuple[tuple[int, float], ...]:  # fmt: skip
+    """The nodes of an interval: those above most of its bad tensors and in most pieces that add an error, and in none
+    that adds none; then by what is known of them; then the nearest to the first bad tensor."""
     graph = trials.graph
     above = [graph.ancestors([graph.maker[n]]) for n in bad]
     rank = {i: k for k, i in enumerate(region.nodes)}
     weigh = {i: weights.get(i, 1.0) * sum(i in a for a in above) for i in region.nodes}
+    for nodes, adds in witnesses:
+        for i in nodes & weigh.keys():
+            weigh[i] *= WITNESS if adds else 1 / WITNESS
     return tuple(sorted(weigh.items(), key=lambda item: (-item[1], -rank[item[0]])))
 
 

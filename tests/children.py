@@ -3,9 +3,16 @@
 from __future__ import annotations
 
 import contextlib
+import os
+import signal
 import textwrap
+import threading
 import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
+
+import pytest
+from command import PATIENCE
 
 MARK = "TEST_CHILDREN"  # in the environment of a test, and so of all that it starts
 
@@ -46,17 +53,50 @@ def living(word: str) -> list[str]:
     return found
 
 
-def all_gone(word: str, patience: float = 5.0) -> None:
-    """Fail if a process with this mark lives on."""
-    deadline = time.monotonic() + patience
-    while found := living(word):
-        assert time.monotonic() < deadline, found
-        time.sleep(0.01)
-
-
-def wait_for(path: Path, patience: float = 20.0) -> None:
-    """Until a file is there."""
-    deadline = time.monotonic() + patience
-    while not path.exists():
-        assert time.monotonic() < deadline, f"no {path}"
+def until(holds: Callable[[], object], what: Callable[[], object] | str = "it never came to it") -> None:
+    """Wait for something that comes soon, however busy the machine is; `what` is said of that which never comes."""
+    deadline = time.monotonic() + PATIENCE
+    while not holds():
+        assert time.monotonic() < deadline, what if isinstance(what, str) else what()
         time.sleep(0.005)
+
+
+def all_gone(word: str) -> None:
+    """Fail if a process with this mark lives on."""
+    until(lambda: not living(word), lambda: living(word))
+
+
+def wait_for(path: Path) -> None:
+    """Until a file is there."""
+    until(path.exists, f"no {path}")
+
+
+def ended(process: int) -> bool:
+    """Has this process, a child of this one, ended? It need not be reaped."""
+    return os.waitid(os.P_PID, process, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
+
+
+class Interrupted(BaseException):
+    """What Ctrl-C is to a program."""
+
+
+@contextlib.contextmanager
+def interrupted_at(path: Path) -> Iterator[None]:
+    """Interrupt what is done within, once this file is there; it must end so."""
+
+    def interrupt(*_: object) -> None:
+        raise Interrupted
+
+    def watch() -> None:
+        wait_for(path)
+        os.kill(os.getpid(), signal.SIGALRM)
+
+    before = signal.signal(signal.SIGALRM, interrupt)
+    watching = threading.Thread(target=watch)
+    try:
+        with pytest.raises(Interrupted):
+            watching.start()
+            yield
+    finally:
+        watching.join()
+        signal.signal(signal.SIGALRM, before)

@@ -15,7 +15,8 @@ import onnx
 from onnx import TensorProto, helper
 
 SUBCUT = Path(sys.executable).with_name("subcut")
-PATIENCE = 60  # seconds
+PATIENCE = 200  # seconds for what takes a few, on a machine that has much else to do; what hangs sleeps for 600
+SOON = 20  # seconds for what takes a tenth of one
 
 
 @dataclass(frozen=True)

@@ -17,7 +17,8 @@ Several words of one option are joined by `+`:
     above   a number: it dies only where it is fed something larger
     refuses names, `*` for all: takes no model that holds one of them
     pause   seconds that each run takes
-    log     a folder, whose file `log` gets a line per load and per run (a file would be part of the candidate)
+    log     a folder, whose file `log` gets a line per load and per run (a file would be part of the candidate);
+            while it has a file `stop`, with a number, runs do not go on from that one on
     after   a number: from this load on, as `log` counts them, it is what `then` says: a word of `TURNS`, or names
     often   per cent of the processes that are faulty, drawn by `seed` and the process's place in `log`
 """
@@ -73,7 +74,7 @@ def load(model: Path, options: Mapping[str, str]) -> Run:
     names = [o.name for o in session.get_outputs()]
 
     def run(feeds: Mapping[str, Any]) -> dict[str, Any]:
-        _note(options, "run")
+        _wait(options, sum(line.endswith(" run") for line in _note(options, "run")))
         time.sleep(float(options.get("pause", 0)))
         large = max((float(np.max(value)) for value in feeds.values() if value.dtype.kind in "fiu"), default=0.0)
         if _means(options.get("dies", ""), held) and large > float(options.get("above", "-inf")):
@@ -96,6 +97,13 @@ def _note(options: Mapping[str, str], line: str) -> list[str]:
         end = file.tell()
         file.seek(0)
         return file.read(end).splitlines()
+
+
+def _wait(options: Mapping[str, str], runs: int) -> None:
+    """Wait where the log says so: what is done to it then is done in the middle of a run, whatever the clock says."""
+    stop = Path(options.get("log", ""), "stop")
+    while options.get("log") and stop.exists() and runs >= int(stop.read_text(encoding="utf-8")):
+        time.sleep(0.005)
 
 
 def _now(options: Mapping[str, str], lines: list[str]) -> Mapping[str, str]:

@@ -19,8 +19,8 @@ import doubtful
 import numpy as np
 import onnx
 import pytest
-from children import MARK, all_gone
-from command import SUBCUT, Done, environment, subcut
+from children import MARK, all_gone, until
+from command import PATIENCE, SUBCUT, Done, environment, subcut
 from onnx import TensorProto, helper, numpy_helper
 
 from subgraph.reports._schema import problem
@@ -176,8 +176,8 @@ def test_a_candidate_that_gives_nothing_is_followed_too(load: str, signature: st
 @pytest.mark.slow
 def test_a_hang_is_followed(here: Path) -> None:
     line(here / "m.onnx", NAMES[:4])
-    words = odd(here, run="time.sleep(60 if 'n2' in names else 0)")
-    done = subcut("bisect", "m.onnx", "-i", "x.npy", *words, *QUICK, "--timeout", "1", "--json", cwd=here)
+    words = odd(here, run="time.sleep(600 if 'n2' in names else 0)")
+    done = subcut("bisect", "m.onnx", "-i", "x.npy", *words, *QUICK, "--timeout", "3", "--json", cwd=here)
     (one,) = found(done)["findings"]
     assert (one["nodes"], one["signature"]) == (["n2"], "timeout")
 
@@ -221,28 +221,35 @@ def test_a_budget_ends_it_and_the_same_command_with_more_goes_on(here: Path) -> 
 
 @pytest.mark.slow
 def test_killed_at_ten_moments_it_goes_on_and_repeats_no_finished_trial(here: Path) -> None:
-    slow = odd(here, run=f"{WRONG}; time.sleep(0.05)")
+    """Each run is killed in its second trial, however long that takes to come."""
+    wait = "while len((HERE / 'log').read_text().splitlines()) >= int((HERE / 'stop').read_text()): time.sleep(0.005)"
+    slow = odd(here, run=f"{WRONG}\n        {wait}")
+    (here / "stop").write_text("1000")
     words = [str(SUBCUT), "bisect", "m.onnx", "-i", "x.npy", *slow, *QUICK, "--json"]
     plain = here / "plain"
     plain.mkdir()
-    for name in ("m.onnx", "x.npy", "odd.py"):
+    for name in ("m.onnx", "x.npy", "odd.py", "stop"):
         shutil.copy(here / name, plain / name)
     want = json.loads(subprocess.run(words, cwd=plain, capture_output=True, check=False, env=environment()).stdout)
     runs = Counter((plain / "log").read_text().splitlines())
     mark = uuid4().hex
-    kills = 0
-    for k in range(10):
+    kills, seen = 0, 0
+    log = here / "log"
+    log.touch()
+    for _ in range(10):
+        (here / "stop").write_text(str(seen + 2))
         run = subprocess.Popen(words, cwd=here, stdout=subprocess.PIPE, env=environment({MARK: mark}))
-        try:
-            run.wait(0.5 + 0.25 * k)
+        until(lambda: len(log.read_text().splitlines()) >= seen + 2 or run.poll() is not None)  # noqa: B023
+        if run.poll() is not None:
             run.communicate()
             break
-        except subprocess.TimeoutExpired:
-            os.kill(run.pid, signal.SIGKILL)
-            run.communicate()
-            kills += 1
-            all_gone(mark)
+        os.kill(run.pid, signal.SIGKILL)
+        run.communicate()
+        kills += 1
+        all_gone(mark)
+        seen = len(log.read_text().splitlines())
     assert kills >= 2
+    (here / "stop").write_text("1000")
     done = subprocess.run(words, cwd=here, capture_output=True, check=False, env=environment())
     got = json.loads(done.stdout)
     assert [f["nodes"] for f in got["findings"]] == [f["nodes"] for f in want["findings"]] == [["n13"]]
@@ -267,7 +274,7 @@ def test_what_stands_in_the_way_is_told_before_the_search(here: Path) -> None:
     (place / "mine.txt").write_text("notes")
     begin = time.monotonic()
     refused = bisect(here, nodes="n7")
-    assert refused.code == 2 and "mine.txt" in refused.err and time.monotonic() - begin < 20
+    assert refused.code == 2 and "mine.txt" in refused.err and time.monotonic() - begin < PATIENCE
     assert bisect(here, "--force", nodes="n7").code == 1
 
 

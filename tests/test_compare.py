@@ -553,7 +553,7 @@ def test_limits_of_the_file_and_such_that_were_typed(here: Path) -> None:
     (here / "subcut.toml").write_text('timeout = 0.2\nmemory_limit = "8G"\n')
     done = compare("-c", "slow.py", "--at", "a", "--json", cwd=here)
     assert done.document["whole"]["why"].endswith("was stopped after 0.2 s")
-    words = ("--timeout", "9", "--at", "a", "--json")
+    words = ("--timeout", "100", "--at", "a", "--json")
     for env, more in (({"SUBCUT_MEMORY_LIMIT": "200M"}, ()), ({}, ("--memory-limit", "200M"))):
         done = compare("-c", "slow.py", *words, *more, cwd=here, env=env)
         assert re.search(r"was stopped at \d+ MiB, above 200$", done.document["whole"]["why"])

@@ -9,6 +9,8 @@ import os
 import re
 import shutil
 import struct
+import subprocess
+import sys
 import zipfile
 from collections.abc import Callable
 from io import BytesIO
@@ -23,7 +25,7 @@ import pytest
 from command import manifest, subcut
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from onnx import helper
+from onnx import TensorProto, helper
 
 from subgraph import graph, layouts, plugins, recording, tensors, wire
 from subgraph.dumps import BARE, MARKED, NONE, TYPED, Entry, Known, Spec, _ascend, _atc, _npy, _text, rknn, tnn
@@ -613,11 +615,14 @@ def test_golden_names(tmp_path: Path) -> None:
 def test_large_files_are_mapped(tmp_path: Path) -> None:
     np.save(tmp_path / "x.npy", ONE)
     with (tmp_path / "big.npy").open("wb") as file:
-        np.lib.format.write_array_header_1_0(file, {"descr": "<f4", "fortran_order": False, "shape": (1 << 32,)})
-        file.truncate(file.tell() + (4 << 32))  # 16 GiB that take no disk
+        np.lib.format.write_array_header_1_0(file, {"descr": "<f4", "fortran_order": False, "shape": (1 << 38,)})
+        file.truncate(file.tell() + (4 << 38))  # 1 TiB that takes no disk, and no memory either
     big = recording.open(tmp_path).entries[0].read()
-    assert big.shape == (1 << 32,) and float(big[-1]) == 0
+    assert big.shape == (1 << 38,) and float(big[-1]) == 0
     del big
+    one = recording.open(tmp_path).entries[1].read()
+    one[:] = 0
+    assert np.array_equal(np.load(tmp_path / "x.npy"), ONE), "the file is what it was"
 
 
 # ------------------------------------------------------------------------------------------------ damage
@@ -633,6 +638,12 @@ def promised(size: int, *shape: int, length: int | None = None) -> bytes:
     return dump({"blobs": [("output", {"size": size, "shape": shape})]}, b"1234", length)
 
 
+def listed(said: dict[str, Any]) -> bytes:
+    """A manifest that says this of a file, itself."""
+    return json.dumps({"tensors": [{"name": "x", "file": "manifest.json", "dtype": "float32", **said}]}).encode()
+
+
+NEVER = (1 << 40, 1 << 40)  # dimensions of an array of no elements, which numpy refuses all the same
 TENSOR = helper.make_tensor("x", 1, [1], [1.0]).SerializeToString()
 BLOB = "#1_X_y_out0.ieb"
 LIES: list[tuple[str, str, bytes]] = [
@@ -653,6 +664,13 @@ LIES: list[tuple[str, str, bytes]] = [
     ("mnn", "input.json", b'{"inputs": [{"name": "x", "shape": ["a"]}], "outputs": []}'),
     ("raw", "manifest.json", b'{"tensors": [{"name": "x", "file": "manifest.json", "dtype": "int9"}]}'),
     ("raw", "manifest.json", b'{"tensors": [{"file": "manifest.json"}]}'),
+    ("npy", "x.npy", npy_header(b"{'descr': '<f8', 'fortran_order': False, 'shape': (0, %d, %d), }" % NEVER)),
+    ("ascend", DUMPFILE, promised(0, 0, *NEVER)),
+    ("openvino", BLOB, ieb(ONE[:0], 4).replace(struct.pack("<3I", 2, 3, 4), b"\xff" * 12)),
+    ("onnx-pb", "input_0.pb", TensorProto(name="x", data_type=1, dims=(0, *NEVER)).SerializeToString()),
+    ("raw", "manifest.json", listed({"shape": (0, *NEVER)})),
+    ("raw", "manifest.json", listed({"shape": (1,) * 64, "strides": (1,) * 64, "dtype": "uint8"})),
+    ("raw", "manifest.json", listed({"shape": (0, 1), "aligned": (0, 1 << 70)})),
     ("text", "x.txt", b"1.0\n" * 2000 + b"one\n"),
     ("text", "x.txt", b"1.0\n" * 2000 + b"1" * 100),
 ]
@@ -734,6 +752,16 @@ def test_random_bytes(word: str, made: dict[str, Path], tmp_path: Path, content:
     target.parent.mkdir(parents=True, exist_ok=True)
     target.write_bytes(content)
     survive(folder, word)
+
+
+@pytest.mark.slow
+def test_damage_of_every_kind_takes_neither_long_nor_memory() -> None:
+    """A short run of `damage`, in a process with a limit: contents and names, 40 folders of each format."""
+    done = subprocess.run(
+        [sys.executable, Path(__file__).with_name("damage.py"), "40"], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert done.stdout.endswith(f"{40 * len(FORMATS)} damaged folders, 0 wrong\n")
 
 
 def test_no_more_memory_than_the_file() -> None:

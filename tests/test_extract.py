@@ -12,6 +12,7 @@ import numpy as np
 import onnx
 import pytest
 import written
+from command import PATIENCE
 from onnx import TensorProto, helper, numpy_helper
 
 from subgraph import extract, graph, region
@@ -39,7 +40,7 @@ def right(case: Case) -> Mapping[str, Any]:
     """The check says identical, and the folder's own script says so too."""
     assert case.manifest["check"]["status"] == "identical", case.manifest["check"]
     done = subprocess.run(
-        [sys.executable, case.path / "repro.py"], capture_output=True, text=True, check=False, timeout=60
+        [sys.executable, case.path / "repro.py"], capture_output=True, text=True, check=False, timeout=PATIENCE
     )
     assert done.returncode == 0, done.stdout + done.stderr
     return case.manifest

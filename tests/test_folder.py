@@ -13,6 +13,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -100,7 +101,14 @@ def test_a_real_cut_with_odd_names(tmp_path: Path) -> None:
     assert sorted(p.name for p in tmp_path.iterdir()) == ["odd.onnx", "subcut_out"]
 
 
-@pytest.mark.parametrize("name", [n for n in NAMES if n != "\ud800"])
+def quick_or_slow(names: list[str], quick: set[str]) -> list[Any]:
+    """Each is a run of the command; a few of them stand for all where time matters."""
+    return [name if name in quick else pytest.param(name, marks=pytest.mark.slow) for name in names]
+
+
+@pytest.mark.parametrize(
+    "name", quick_or_slow([n for n in NAMES if n != "\ud800"], {"../../etc/passwd", "x" * 300, "con", "$(touch pwned)"})
+)
 def test_each_odd_name_alone_names_a_folder(name: str, tmp_path: Path) -> None:
     chain(tmp_path / "odd.onnx", ["first", name, "last"])
     done = subcut("-s", name, "-e", "last", "--no-capture", "--json", cwd=tmp_path)

@@ -173,14 +173,14 @@ def structure(whole: bytes, model: onnx.ModelProto) -> list[int]:
 
 def attempt(path: Path, victim: Victim) -> str:
     """Read and cut; what is written can be read back. The kind of the error, or "" where it worked."""
-    begin = time.process_time()
+    begin = time.thread_time()
     try:
         cut(graph.load(path), victim.start, victim.end).save(path.with_name("cut.onnx"))
     except SubcutError as e:
         assert e.what, "an error says what"
         return type(e).__name__
     finally:
-        assert time.process_time() - begin < SECONDS
+        assert time.thread_time() - begin < SECONDS
     graph.load(path.with_name("cut.onnx"))
     return ""
 
@@ -259,10 +259,10 @@ def test_a_large_file_full_of_nothing(tmp_path: Path) -> None:
     ):
         path.write_bytes(head)
         os.truncate(path, 1 << 30)
-        begin = time.process_time()
+        begin = time.thread_time()
         with pytest.raises(SubcutError):
             graph.load(path)
-        assert time.process_time() - begin < SECONDS
+        assert time.thread_time() - begin < SECONDS
 
 
 # ---------------------------------------------------------------------------------------------------- the command
@@ -275,7 +275,6 @@ LINES = (
     lambda v: ("inspect",),
 )  # fmt: skip
 CODES = {0, 2, 3, 4, 5}
-PATIENCE = 60  # seconds
 MEMORY = 3 << 30  # bytes, of any process that took part
 
 
@@ -314,7 +313,7 @@ def run(path: Path, *line: str) -> tuple[int, str, int]:
             ended, status, usage = os.wait4(process.pid, os.WNOHANG)
             if ended:
                 break
-            if time.monotonic() - begin > PATIENCE:
+            if time.monotonic() - begin > command.PATIENCE:
                 process.kill()
                 pytest.fail(f"{line} hangs")
             time.sleep(0.01)

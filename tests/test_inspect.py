@@ -277,6 +277,30 @@ def test_an_invalid_model_is_shown_all_the_same(wrong: Wrong, tmp_path: Path) ->
     assert len(result.document["nodes"]) == len(load(path).nodes)
 
 
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore")  # its own, while it makes them
+def test_the_tests_of_onnx_itself_have_no_fatal_problem(tmp_path: Path) -> None:
+    """Every operator, by models that are right by definition."""
+    from onnx.backend.test.case.node import collect_testcases
+
+    path, wrong, count = tmp_path / "model.onnx", {}, 0
+    for count, case in enumerate(collect_testcases(None), 1):  # noqa: B007
+        assert case.model is not None
+        path.write_bytes(case.model.SerializeToString())
+        if fatal := [p.what for p in found(path) if p.fatal]:
+            wrong[case.name] = fatal
+    assert (wrong, count > 1500) == ({}, True)
+
+
+@pytest.mark.parametrize("opset", [13, 17, 18])
+@pytest.mark.parametrize(("axes", "certain"), [("", 0), ("<axes = [0, 2]>", 0), ("<axes = [0, 9]>", 1)])
+def test_an_attribute_that_was_left_out_has_its_default(opset: int, axes: str, certain: int, tmp_path: Path) -> None:
+    """onnx infers MeanVarianceNormalization through its body, where it misses the axes that nobody wrote down."""
+    text = f"g (float[2,3,4,5] x) => (float[2,3,4,5] y) {{ y = MeanVarianceNormalization{axes} (x) }}"
+    problems = found(write(tmp_path, text, lambda model: _opset(model, opset)))
+    assert [p.kind for p in problems if p.fatal] == ["shape"] * certain, problems
+
+
 def test_all_problems_are_found_at_once_the_worst_first(tmp_path: Path) -> None:
     text = ONE + "{ [n] a = Relu(x, x) [n] b = Relu <foo = 1> (ghost) y = Rleu(x) }"
     assert [(p.kind, p.node, p.fatal) for p in found(write(tmp_path, text))] == [
@@ -548,7 +572,7 @@ def test_memory_is_bounded(tmp_path: Path) -> None:
     done = subprocess.run([sys.executable, "-c", script, str(path)], capture_output=True, text=True, check=True)
     own, child = map(int, done.stdout.split())
     assert own < 200  # MiB
-    assert child < 450
+    assert child < 700  # 340 where this was written, most of it onnxruntime
 
 
 # ---------------------------------------------------------------------------------------------------- documents

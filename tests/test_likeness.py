@@ -299,10 +299,10 @@ def test_an_input_is_misread_in_its_own_form(x: Array) -> None:
 
 @pytest.mark.slow
 def test_ten_million_elements_take_a_second_or_so() -> None:
-    """Limits are wide: other tests run beside this one."""
+    """CPU time of this thread alone; the limit is ten times that of where this was written."""
     rng = np.random.default_rng(0)
     x = rng.normal(size=(1, 32, 500, 600)).astype(np.float32)
     for y in (rng.normal(size=x.shape).astype(np.float32), wide(x.transpose(0, 2, 3, 1)).reshape(x.shape)):
-        begin = time.process_time()
+        begin = time.thread_time()
         likenesses(x, y)
-        assert time.process_time() - begin < 4
+        assert time.thread_time() - begin < 12

@@ -576,9 +576,10 @@ def test_what_a_user_sees(here: Path) -> None:
 
 @pytest.mark.slow
 def test_killed_at_many_moments_the_same_command_goes_on(here: Path, manual: Manual) -> None:
+    """Each trip is killed again and again, every time a little later, until it ends: however long that takes."""
     words = [str(SUBCUT), "manual", "take", "-q"]
     manual(*START)
-    kills = 0
+    kills, moment = 0, 0.02
     for k in range(200):
         open_ = json.loads((HOME / "state.json").read_text())["open"]
         if (Path("subcut_out") / "bisect-device").exists() or (k and not open_):
@@ -588,10 +589,13 @@ def test_killed_at_many_moments_the_same_command_goes_on(here: Path, manual: Man
                 board(place, nodes="n7")
         run = subprocess.Popen(words, env=environment(), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
         with contextlib.suppress(subprocess.TimeoutExpired):
-            run.wait(0.15 + 0.05 * (k % 40))
+            run.wait(moment)
+        moment *= 1.3
         if run.poll() is None:
             os.kill(run.pid, signal.SIGKILL)
             kills += 1
+        else:
+            moment = 0.02
         run.wait()
         time.sleep(0.01)
     assert kills >= 3

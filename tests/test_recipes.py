@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from command import SUBCUT, subcut
+from command import PATIENCE, SUBCUT, subcut
 
 from benchmarks.recipes import PAGES, SSHD, Recipe, Sshd, prepare, recipes
 from subgraph.candidate import Candidate, parse
@@ -127,14 +127,14 @@ def test_a_connection_cut_midway_is_no_verdict_and_the_same_command_goes_on(boar
     started = place / "started"
     whole = script.read_text(encoding="utf-8")
     waits = f"import pathlib, time\nif not pathlib.Path({str(place / 'go')!r}).exists():\n"
-    waits += f"    pathlib.Path({str(started)!r}).touch()\n    time.sleep(30)\n"
+    waits += f"    pathlib.Path({str(started)!r}).touch()\n    time.sleep(600)\n"
     script.write_text(waits + whole, encoding="utf-8")
     command = ("bisect", *WORDS)
     running = subprocess.Popen([SUBCUT, *command], cwd=place, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     while not started.exists():
         assert running.poll() is None
     sshd.kill()  # with a run under way
-    _, err = running.communicate(timeout=60)
+    _, err = running.communicate(timeout=PATIENCE)
     assert (running.returncode, "connection lost, 3 times" in err) == (4, True), err
     sshd.start()
     (place / "go").touch()

@@ -20,6 +20,7 @@ from uuid import uuid4
 import numpy as np
 import onnx
 import pytest
+from children import until
 from command import PATIENCE, SUBCUT, Done, chain, environment, manifest, subcut, tree
 from onnx import TensorProto, helper
 
@@ -69,10 +70,7 @@ def mark() -> Iterator[dict[str, str]]:
 
 
 def nobody_lives(word: str) -> None:
-    deadline = time.monotonic() + 5
-    while alive := marked(word):
-        assert time.monotonic() < deadline, alive
-        time.sleep(0.01)
+    until(lambda: not marked(word), lambda: marked(word))
 
 
 def told(folder: Path) -> dict[str, bytes]:
@@ -136,10 +134,7 @@ def kill_all_along(here: Path, moments: int, mark: dict[str, str]) -> list[str]:
         if k < moments - 2:
             time.sleep(last * k / moments)
         else:
-            deadline = time.monotonic() + PATIENCE
-            while inode(here / PLACE) in (None, before):
-                assert time.monotonic() < deadline
-                time.sleep(0.001)
+            until(lambda: inode(here / PLACE) not in (None, before))  # noqa: B023 - called at once
         run.kill()
         finish(run)
         if (here / PLACE).exists():
@@ -171,7 +166,7 @@ def test_kill_9_at_very_many_moments(here: Path, mark: dict[str, str]) -> None:
 def test_kill_9_in_the_middle_of_the_models_run_ends_the_worker(
     here: Path, tmp_path: Path, mark: dict[str, str]
 ) -> None:
-    run = start(*EDGE, cwd=here, env=mark | fake(tmp_path / "fake", "open('running', 'w'); time.sleep(60)"))
+    run = start(*EDGE, cwd=here, env=mark | fake(tmp_path / "fake", "open('running', 'w'); time.sleep(600)"))
     wait_for(here / "running", run)
     run.kill()
     finish(run)
@@ -185,11 +180,8 @@ def test_kill_9_in_the_middle_of_the_models_run_ends_the_worker(
 
 
 def wait_for(path: Path, run: subprocess.Popen[str]) -> None:
-    deadline = time.monotonic() + PATIENCE
-    while not path.exists():
-        assert run.poll() is None, finish(run)
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
+    until(lambda: path.exists() or run.poll() is not None)
+    assert run.poll() is None, finish(run)
 
 
 @pytest.mark.parametrize(
@@ -204,7 +196,7 @@ def wait_for(path: Path, run: subprocess.Popen[str]) -> None:
 def test_a_polite_end_leaves_nothing(
     number: int, group: bool, code: int, here: Path, tmp_path: Path, mark: dict[str, str]
 ) -> None:
-    env = mark | fake(tmp_path / "fake", "open('running', 'w'); time.sleep(60)")
+    env = mark | fake(tmp_path / "fake", "open('running', 'w'); time.sleep(600)")
     for old in (False, True):
         if old:
             assert subcut(*EDGE, cwd=here).code == 0
@@ -223,7 +215,7 @@ def test_a_polite_end_leaves_nothing(
 
 
 def test_ctrl_c_with_json_is_one_document(here: Path, tmp_path: Path, mark: dict[str, str]) -> None:
-    env = mark | fake(tmp_path / "fake", "open('running', 'w'); time.sleep(60)")
+    env = mark | fake(tmp_path / "fake", "open('running', 'w'); time.sleep(600)")
     run = start(*EDGE, "--json", cwd=here, env=env)
     wait_for(here / "running", run)
     run.send_signal(signal.SIGINT)

@@ -15,7 +15,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 import written
-from command import environment, subcut
+from command import PATIENCE, environment, subcut
 
 from subgraph import plugins, tensors
 from subgraph.backends import _foreign, ort
@@ -103,7 +103,7 @@ RIGHT: dict[str, tuple[str, dict[str, Any], list[dict[str, Any]]]] = {
 @pytest.fixture(scope="module")
 def workers() -> Iterator[dict[str, Worker]]:
     """One process of each runtime; those that may crash get one of their own."""
-    found = {name: Worker(name, timeout=60) for name in RUNTIMES}
+    found = {name: Worker(name, timeout=PATIENCE) for name in RUNTIMES}
     yield found
     for worker in found.values():
         worker.close()
@@ -262,7 +262,7 @@ def test_a_crash_is_told_as_one(
 ) -> None:
     """Real ones of these versions."""
     model = save(tmp_path, text, opset=19)
-    with Worker(runtime, timeout=60) as worker, pytest.raises(WorkerDied, match=f"should {step} the model") as e:
+    with Worker(runtime, timeout=PATIENCE) as worker, pytest.raises(WorkerDied, match=f"should {step} the model") as e:
         load(worker, runtime, model)
         run(worker, tmp_path, {"x": np.ones(shape, np.float32)})
     assert e.value.signature == "crash" and e.value.process["signal"] == signal
@@ -335,8 +335,8 @@ def test_the_precision_of_openvino_is_what_it_says_itself(monkeypatch: pytest.Mo
 
 
 def needs_bfloat16(worker: Worker) -> None:
-    if worker.ask("about", options={})["precision"] != "bf16":
-        pytest.skip("OpenVINO computes in float32 here: the processor has no bfloat16 (avx512_bf16, amx_bf16)")
+    if (precision := worker.ask("about", options={})["precision"]) != "bf16":
+        pytest.skip(f"OpenVINO computes in {precision} here: the processor has no bfloat16 (avx512_bf16, amx_bf16)")
 
 
 def test_openvinos_default_is_said_and_true(workers: dict[str, Worker], tmp_path: Path) -> None:

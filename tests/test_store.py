@@ -22,6 +22,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from children import until
 from command import PATIENCE, environment, tree
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
@@ -37,7 +38,6 @@ from subgraph.store import Entry, Store
 PACKAGE = Path(subgraph.__file__).parent.parent
 KEY = digest("key")
 ROOT = os.geteuid() == 0
-TICK = 0.02  # seconds: more than one of the clock that gives files their times
 
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(),
@@ -83,6 +83,20 @@ def whole(entry: Entry | None) -> dict[str, bytes]:
 
 def keys(root: Path) -> set[str]:
     return {place.name for place in root.glob("??/*")}
+
+
+def tick(root: Path) -> None:
+    """Wait until the clock that gives files their times has moved on: what is made from now on is newer."""
+    clock = root.parents[1] / "clock"
+    clock.touch()
+    before = clock.stat().st_mtime_ns
+
+    def moved() -> bool:
+        os.utime(clock)
+        return clock.stat().st_mtime_ns != before
+
+    until(moved)
+    clock.unlink()
 
 
 def hidden(root: Path) -> list[Path]:
@@ -488,21 +502,21 @@ def test_the_limit_holds_all_the_time(root: Path) -> None:
             for n in range(begin, begin + 10):
                 put(store, digest(n), a=bytes(1000))
                 assert held(root) <= limit
-        time.sleep(TICK)
+        tick(root)
     assert held(root) > limit / 2
     assert {digest(n) for n in range(180, 200)} <= keys(root)
 
 
 def test_what_is_in_use_stays_beyond_the_limit(root: Path) -> None:
     made = fill(root, 5)
-    time.sleep(TICK)
+    tick(root)
     with Store(root, 3000) as store:
         assert store.get(made[0])
         mine = [digest("mine", n) for n in range(10)]
         for key in mine:
             put(store, key, a=bytes(1000))
         assert keys(root) == {made[0], *mine}
-    time.sleep(TICK)
+    tick(root)
     with Store(root, 3000) as store:
         put(store, KEY)
         assert held(root) <= 3000
@@ -510,11 +524,11 @@ def test_what_is_in_use_stays_beyond_the_limit(root: Path) -> None:
 
 def test_what_a_living_process_uses_stays(root: Path) -> None:
     made = fill(root, 5)
-    time.sleep(TICK)
+    tick(root)
     with Store(root) as theirs:
         used = theirs.get(made[0])
         assert used
-        time.sleep(TICK)
+        tick(root)
         with Store(root, 1500) as store:
             put(store, KEY)
             assert keys(root) == {KEY, made[0]}
@@ -588,7 +602,7 @@ def test_without_locks_it_works(root: Path, monkeypatch: pytest.MonkeyPatch, sai
         raise OSError(errno.EBADF, "Bad file descriptor")
 
     made = fill(root, 5)
-    time.sleep(TICK)
+    tick(root)
     monkeypatch.setattr(fcntl, "flock", flock)
     with Store(root, 1000) as store:
         assert store.get(made[1])
@@ -721,7 +735,7 @@ def test_processes_share_a_store(root: Path, said: list[str]) -> None:
     hits = [int(finish(run)) for run in [start(HAMMER, root, seed, 60) for seed in range(2)]]
     assert all(0 < hit < 1200 - 60 for hit in hits)  # there are 60 keys: some were evicted
     assert hidden(root) == []
-    time.sleep(TICK)
+    tick(root)
     with Store(root, 100_000) as store:
         put(store, KEY)
         assert held(root) <= 100_000
@@ -757,7 +771,8 @@ def test_a_kill_leaves_whole_entries_and_a_room_to_sweep(root: Path, said: list[
         run = start(ENDLESS, root, turn)
         assert run.stdout is not None
         assert run.stdout.readline() == "ready\n"
-        time.sleep(0.02 + 0.013 * turn)
+        until(lambda: len(keys(root)) >= len(seen) + 3)  # noqa: B023 - called at once
+        time.sleep(0.003 * turn)
         run.kill()
         run.communicate()
         assert len(hidden(root)) <= 1  # each begins by sweeping

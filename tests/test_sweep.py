@@ -14,13 +14,15 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+from uuid import uuid4
 
 import doubtful
 import jsonschema
 import ml_dtypes
 import numpy as np
 import pytest
-from command import SUBCUT, Done, environment, manifest, subcut
+from children import MARK, all_gone, until
+from command import PATIENCE, SUBCUT, Done, environment, manifest, subcut
 
 import subgraph
 from subgraph.sweep import Word, word
@@ -294,11 +296,11 @@ def test_a_crash_costs_one_test(here: Path, backend: Callable[[str], str]) -> No
 
 @pytest.mark.slow
 def test_a_hang_costs_one_test(here: Path, backend: Callable[[str], str]) -> None:
-    spec = backend("if op == 'Elu': return lambda feeds: time.sleep(60)")
-    words = ("-c", spec, "--only", "test_elu", "--only", "test_abs", "--timeout", "1")
+    spec = backend("if op == 'Elu': return lambda feeds: time.sleep(600)")
+    words = ("-c", spec, "--only", "test_elu", "--only", "test_abs", "--timeout", "3")
     begin = time.monotonic()
     document = sweep(*words, cwd=here, code=1)
-    assert time.monotonic() - begin < 20
+    assert time.monotonic() - begin < PATIENCE
     assert statuses(document) == {"test_abs": "right", "test_elu": "timeout"}
     assert document["rows"][1]["results"][0]["while"] == "run"
     text = subcut("sweep", *words, cwd=here).out
@@ -344,17 +346,18 @@ def test_kill_9_and_go_on(here: Path) -> None:
     """The same command repeats no test that was finished."""
     notes = here / "notes"
     notes.mkdir()
+    (notes / "stop").write_text("5")
     words = ("sweep", "-c", doubted(log=str(notes)), "--only", "Softmax", "--jobs", "2")
+    mark = uuid4().hex
     running = subprocess.Popen(
-        [SUBCUT, *words], cwd=here, env=environment(), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+        [SUBCUT, *words], cwd=here, env=environment({MARK: mark}), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
         start_new_session=True,
     )  # fmt: skip
-    end = time.monotonic() + 60
-    while runs(notes) < 5 and time.monotonic() < end:
-        time.sleep(0.01)
+    until(lambda: runs(notes) >= 5)
     os.killpg(running.pid, signal.SIGKILL)
     running.wait()
-    time.sleep(0.5)  # its workers end
+    all_gone(mark)
+    (notes / "stop").unlink()
     before = runs(notes)
     assert before >= 5
     assert not list((here / "subcut_out").glob("sweep*"))

@@ -6,7 +6,6 @@ Each test runs real processes. They inherit a mark in the environment; none that
 from __future__ import annotations
 
 import os
-import signal
 import subprocess
 import sys
 import tempfile
@@ -19,7 +18,8 @@ from uuid import uuid4
 
 import numpy as np
 import pytest
-from children import MARK, all_gone, backend, living, wait_for
+from children import MARK, all_gone, backend, interrupted_at, living, until, wait_for
+from command import PATIENCE, SOON
 
 from subgraph import tensors, worker
 from subgraph.errors import BackendError, ModelError, Refused, SubcutError, UsageError, WorkerDied
@@ -119,30 +119,48 @@ def test_only_the_words_of_the_last_request_and_of_them_the_last(start: Callable
 def test_a_crash_is_noticed_at_once_though_a_child_holds_the_pipes(
     start: Callable[..., Worker], tmp_path: Path
 ) -> None:
-    one = start(run="if os.fork() == 0: time.sleep(60)\nos.abort()")
+    one = start(run="if os.fork() == 0: time.sleep(600)\nos.abort()")
     build(one)
     begin = time.monotonic()
     with pytest.raises(WorkerDied) as e:
         one.ask("run", key="m", into=str(tmp_path), outputs={}, feeds=[])
-    assert time.monotonic() - begin < 1
+    assert time.monotonic() - begin < SOON
     assert e.value.process["signal"] == "SIGABRT"
 
 
 def test_a_process_that_closes_its_pipes_is_not_waited_for(start: Callable[..., Worker], tmp_path: Path) -> None:
     begin = time.monotonic()
-    e = died(start(run="os.closerange(3, 100); time.sleep(60)"), tmp_path)
+    e = died(start(run="os.closerange(3, 100); time.sleep(600)"), tmp_path)
     assert (e.signature, e.process["signal"]) == ("crash", None)
     assert "closed its pipes" in e.what
-    assert time.monotonic() - begin < 5
+    assert time.monotonic() - begin < SOON
+
+
+ENDS_ON_SEEING = """
+import threading
+def watch(path):
+    while not os.path.exists(path):
+        time.sleep(0.005)
+    os._exit(7)
+"""
 
 
 def test_an_answer_that_was_sent_counts_though_the_process_ended_then(
     start: Callable[..., Worker], tmp_path: Path
 ) -> None:
-    later = "import threading; threading.Timer(0.05, lambda: os._exit(7)).start()"
-    one = start(run=later)
+    """It ends between the answer's arrival and its reading."""
+    answered = tmp_path / "answered"
+    one = start(top=ENDS_ON_SEEING, run=f"threading.Thread(target=watch, args=({str(answered)!r},)).start()")
+    receive = one._receive
+
+    def received(do: str) -> None:
+        receive(do)
+        if b"tensors" in one._answers:
+            answered.touch()
+            until(lambda: one._gone())
+
+    one._receive = received  # type: ignore[method-assign]
     assert value(ask(one, tmp_path), tmp_path).tolist() == [0, 1]
-    time.sleep(0.3)
     assert not one.alive
     with pytest.raises(WorkerDied) as e:
         build(one)
@@ -162,7 +180,7 @@ SETSID = """
 if os.fork() == 0:
     os.setsid()
     if os.fork() == 0:
-        time.sleep(60)
+        time.sleep(600)
     os._exit(0)
 os.wait()
 """
@@ -171,14 +189,14 @@ os.wait()
 @pytest.mark.parametrize(
     "body",
     [
-        "time.sleep(60)",
+        "time.sleep(600)",
         "while True: pass",
-        "ctypes.PyDLL(None).sleep(60)",
-        "[os.fork() for _ in range(3)]; time.sleep(60)",
-        "subprocess.run(['sleep', '60'])",
-        "subprocess.Popen(['sleep', '60'], start_new_session=True); time.sleep(60)",
-        f"{SETSID}\ntime.sleep(60)",
-        "signal.signal(signal.SIGTERM, signal.SIG_IGN); ctypes.PyDLL(None).sleep(60)",
+        "ctypes.PyDLL(None).sleep(600)",
+        "[os.fork() for _ in range(3)]; time.sleep(600)",
+        "subprocess.run(['sleep', '600'])",
+        "subprocess.Popen(['sleep', '600'], start_new_session=True); time.sleep(600)",
+        f"{SETSID}\ntime.sleep(600)",
+        "signal.signal(signal.SIGTERM, signal.SIG_IGN); ctypes.PyDLL(None).sleep(600)",
         "while True: os.write(2, bytes(65536))",
         "while True: os.write(1, b'x\\n')",
     ],
@@ -187,21 +205,23 @@ os.wait()
 def test_a_hang_ends_in_time_with_all_that_it_started(
     body: str, start: Callable[..., Worker], tmp_path: Path, mark: str
 ) -> None:
-    one = start(run=body, timeout=SHORT)
+    one = start(run=body)
     build(one)
+    one.timeout = SHORT
     begin = time.monotonic()
     with pytest.raises(WorkerDied, match=f"should run the model was stopped after {SHORT} s") as e:
         one.ask("run", key="m", into=str(tmp_path), outputs={}, feeds=[])
-    assert SHORT <= time.monotonic() - begin < SHORT + 1
+    assert SHORT <= time.monotonic() - begin < SHORT + SOON
     assert (e.value.signature, e.value.process["signal"], e.value.process["exit_code"]) == ("timeout", None, None)
-    all_gone(mark, patience=0.5)
+    all_gone(mark)
 
 
 def test_the_time_of_the_import_is_not_the_models(start: Callable[..., Worker], tmp_path: Path) -> None:
-    ask(start(top=f"time.sleep({SHORT * 2})", timeout=SHORT), tmp_path)
+    """The load and the run are given more than a second: a busy machine may need that."""
+    ask(start(top="time.sleep(2)", timeout=1.5), tmp_path)
 
 
-@pytest.mark.parametrize("body", ["time.sleep(60)", "ctypes.PyDLL(None).sleep(60)"])
+@pytest.mark.parametrize("body", ["time.sleep(600)", "ctypes.PyDLL(None).sleep(600)"])
 @pytest.mark.parametrize("size", [1, 4 * MIB], ids=["small", "more than a pipe holds"])
 def test_an_import_that_hangs(
     body: str, size: int, start: Callable[..., Worker], monkeypatch: pytest.MonkeyPatch
@@ -211,7 +231,7 @@ def test_an_import_that_hangs(
     with pytest.raises(WorkerDied) as e:
         start(top=body, timeout=SHORT / 2).ask("load", key="m", model="x" * size, options={})
     assert e.value.signature == "timeout"
-    assert time.monotonic() - begin < SHORT + 1
+    assert time.monotonic() - begin < SHORT + SOON
 
 
 # ------------------------------------------------------------------------------------------------ memory
@@ -220,21 +240,21 @@ def test_an_import_that_hangs(
 @pytest.mark.parametrize(
     "body",
     [
-        "hold = b'x' * (400 << 20); time.sleep(60)",
+        "hold = b'x' * (400 << 20); time.sleep(600)",
         "subprocess.run([sys.executable, '-c', EATER])",
         "subprocess.run([sys.executable, '-c', EATER], start_new_session=True)",
-        "[subprocess.Popen([sys.executable, '-c', EATER.replace('400', '100')]) for _ in range(3)]; time.sleep(60)",
+        "[subprocess.Popen([sys.executable, '-c', EATER.replace('400', '100')]) for _ in range(3)]; time.sleep(600)",
     ],
     ids=["itself", "child", "session", "together"],
 )
 def test_memory_is_a_limit_on_the_whole_tree(
     body: str, start: Callable[..., Worker], tmp_path: Path, mark: str
 ) -> None:
-    eater = "EATER = 'import time; hold = bytes([1]) * (400 << 20); time.sleep(60)'"
-    e = died(start(top=eater, run=body, memory=250 * MIB, timeout=20), tmp_path)
+    eater = "EATER = 'import time; hold = bytes([1]) * (400 << 20); time.sleep(600)'"
+    e = died(start(top=eater, run=body, memory=250 * MIB), tmp_path)
     assert e.signature == "crash"
     assert e.what.endswith("above 250"), e.what
-    all_gone(mark, patience=0.5)
+    all_gone(mark)
 
 
 def test_a_bounded_one_may_not_ask_for_more_than_there_is(start: Callable[..., Worker], tmp_path: Path) -> None:
@@ -262,7 +282,7 @@ def held() -> int:
 
 @pytest.mark.parametrize("then", ["pass", "os.abort()"])
 def test_a_flood_of_words_goes_by(then: str, start: Callable[..., Worker], tmp_path: Path) -> None:
-    one = start(run=f"{FLOOD}\n{then}", timeout=30)
+    one = start(run=f"{FLOOD}\n{then}", timeout=PATIENCE)
     build(one)
     before = held()
     if then == "pass":
@@ -419,13 +439,13 @@ def test_a_type_that_was_not_declared_is_kept_as_it_came(start: Callable[..., Wo
 
 def test_what_it_starts_reads_none_of_the_requests(start: Callable[..., Worker], tmp_path: Path) -> None:
     body = "assert subprocess.run(['cat'], capture_output=True).stdout == b'' == sys.stdin.buffer.read()"
-    one = start(run=body, timeout=20)
+    one = start(run=body, timeout=PATIENCE)
     for _ in range(2):
         ask(one, tmp_path)
 
 
 def test_a_fork_that_comes_back_does_not_answer(start: Callable[..., Worker], tmp_path: Path) -> None:
-    one = start(run="os.fork()", timeout=20)
+    one = start(run="os.fork()", timeout=PATIENCE)
     for _ in range(3):
         assert value(ask(one, tmp_path), tmp_path).tolist() == [0, 1]
 
@@ -459,7 +479,7 @@ def test_fifty_workers_leave_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyP
     """No descriptor, no thread, no folder: whatever ended them."""
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "temporary"))
     (tmp_path / "temporary").mkdir()
-    hang = backend(tmp_path, run="time.sleep(60)", name="hang")
+    hang = backend(tmp_path, run="time.sleep(600)", name="hang")
     crash = backend(tmp_path, load="os.abort()", name="crash")
     before, threads = opened(), threading.active_count()
     for i in range(50):
@@ -480,34 +500,35 @@ def test_a_process_that_cannot_be_started_leaves_nothing(monkeypatch: pytest.Mon
     assert opened() == before
 
 
-@pytest.mark.parametrize("body", ["pass", "ctypes.PyDLL(None).sleep(60)", "os.abort()", f"{SETSID}\ntime.sleep(60)"])
+@pytest.mark.parametrize("body", ["pass", "ctypes.PyDLL(None).sleep(600)", "os.abort()", f"{SETSID}\ntime.sleep(600)"])
 def test_closing_is_quick_and_may_be_repeated(
     body: str, start: Callable[..., Worker], tmp_path: Path, mark: str
 ) -> None:
-    one = start(run=body)
+    running = tmp_path / "running"
+    one = start(run=f"open({str(running)!r}, 'w').close()\n{body}")
     build(one)
     asking = threading.Thread(target=died, args=(one, tmp_path))
     if body == "pass":
         ask(one, tmp_path)
     else:
         asking.start()
-        time.sleep(0.3)
+        wait_for(running)
     for _ in range(2):
         begin = time.monotonic()
         one.close()
-        assert time.monotonic() - begin < 1
+        assert time.monotonic() - begin < SOON
     if body != "pass":
-        asking.join(1)
+        asking.join(SOON)
         assert not asking.is_alive()
     assert not one.alive
-    all_gone(mark, patience=0.5)
+    all_gone(mark)
 
 
 def test_closing_one_that_has_only_started(start: Callable[..., Worker]) -> None:
     one = start()
     begin = time.monotonic()
     one.close()
-    assert time.monotonic() - begin < 1
+    assert time.monotonic() - begin < SOON
     with pytest.raises(WorkerDied, match="stopped before"):
         build(one)
     assert one.last_words() == []
@@ -516,22 +537,11 @@ def test_closing_one_that_has_only_started(start: Callable[..., Worker]) -> None
 def test_an_answer_that_was_not_waited_for_is_nobody_elses(start: Callable[..., Worker], tmp_path: Path) -> None:
     """Ctrl-C while a request is under way: the next must not get its answer."""
 
-    class Interrupted(BaseException):
-        pass
-
-    def interrupt(*_: Any) -> None:
-        raise Interrupted
-
-    one = start(run="time.sleep(0.5)")
+    running = tmp_path / "running"
+    one = start(run=f"open({str(running)!r}, 'w').close(); time.sleep(600)")
     build(one)
-    before = signal.signal(signal.SIGALRM, interrupt)
-    try:
-        signal.setitimer(signal.ITIMER_REAL, 0.2)
-        with pytest.raises(Interrupted):
-            one.ask("run", key="m", into=str(tmp_path), outputs={}, feeds=[])
-    finally:
-        signal.setitimer(signal.ITIMER_REAL, 0)
-        signal.signal(signal.SIGALRM, before)
+    with interrupted_at(running):
+        one.ask("run", key="m", into=str(tmp_path), outputs={}, feeds=[])
     assert not one.alive
     with pytest.raises(WorkerDied):
         build(one)
@@ -549,11 +559,11 @@ with Worker(sys.argv[1]) as one:
 @pytest.mark.parametrize(
     "body",
     [
-        "time.sleep(60)",
-        "ctypes.PyDLL(None).sleep(60)",
-        "[os.fork() for _ in range(2)]; ctypes.PyDLL(None).sleep(60)",
-        "subprocess.run(['sleep', '60'])",
-        "subprocess.Popen(['sleep', '60'], close_fds=False); ctypes.PyDLL(None).sleep(60)",
+        "time.sleep(600)",
+        "ctypes.PyDLL(None).sleep(600)",
+        "[os.fork() for _ in range(2)]; ctypes.PyDLL(None).sleep(600)",
+        "subprocess.run(['sleep', '600'])",
+        "subprocess.Popen(['sleep', '600'], close_fds=False); ctypes.PyDLL(None).sleep(600)",
     ],
     ids=["sleep", "lock held", "forks", "child", "child with our pipes"],
 )
@@ -568,11 +578,10 @@ def test_kill_9_of_the_parent_leaves_no_child(
     path = backend(tmp_path, run=f"open('running', 'w'); {body}")
     parent = subprocess.Popen([sys.executable, "-c", PARENT, path], cwd=tmp_path)
     wait_for(tmp_path / "running")
-    time.sleep(0.1)
-    assert len(living(mark)) >= 2
+    until(lambda: len(living(mark)) >= (4 if "fork" in body else 3 if "'sleep'" in body else 2))
     parent.kill()
     parent.wait()
-    all_gone(mark, patience=2)
+    all_gone(mark)
     assert list(temporary.iterdir())
     Worker(path).close()
     assert not list(temporary.iterdir())

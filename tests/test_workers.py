@@ -12,7 +12,8 @@ from typing import Any
 from uuid import uuid4
 
 import pytest
-from children import MARK, all_gone, backend, living, wait_for
+from children import MARK, all_gone, backend, ended, interrupted_at, living, until
+from command import PATIENCE, SOON
 
 from subgraph import workers
 from subgraph.candidate import Candidate
@@ -88,8 +89,8 @@ def test_runs_without_a_load_do_not_age_it(pool: Callable[..., Workers], monkeyp
     ("body", "limits"),
     [
         ("os.abort()", {}),
-        ("time.sleep(60)", {"timeout": 0.3}),
-        ("hold = b'x' * (400 << 20); time.sleep(60)", {"memory": 250 << 20}),
+        ("time.sleep(600)", {"timeout": 2}),
+        ("hold = b'x' * (400 << 20); time.sleep(600)", {"memory": 250 << 20}),
     ],
     ids=["crash", "timeout", "memory"],
 )
@@ -109,27 +110,25 @@ def test_one_that_died_while_nobody_used_it_is_no_crash(pool: Callable[..., Work
     mine = pool()
     first = use(mine)
     os.kill(int(first), signal.SIGKILL)
-    time.sleep(0.1)
+    until(lambda: ended(int(first)))
     assert use(mine) != first
 
 
-def test_one_that_was_given_up_in_the_middle_is_not_used_again(pool: Callable[..., Workers]) -> None:
-    class Interrupted(BaseException):
-        pass
-
-    def interrupt(*_: Any) -> None:
-        raise Interrupted
-
-    mine = pool(run=f"time.sleep(0.4)\n{SAY_WHO}")
+def test_one_that_was_given_up_in_the_middle_is_not_used_again(pool: Callable[..., Workers], tmp_path: Path) -> None:
+    """Not though the answer that nobody waited for may have come by now."""
+    asked, running, go_on = (tmp_path / name for name in ("asked", "running", "go_on"))
+    wait = (
+        f"if os.path.exists({str(asked)!r}):\n"
+        f"    open({str(running)!r}, 'w').close()\n"
+        f"    while not os.path.exists({str(go_on)!r}): time.sleep(0.005)\n"
+    )
+    mine = pool(run=f"{wait}{SAY_WHO}")
     first = use(mine)
-    before = signal.signal(signal.SIGALRM, interrupt)
-    try:
-        signal.setitimer(signal.ITIMER_REAL, 0.2)
-        with pytest.raises(Interrupted):
-            use(mine)
-    finally:
-        signal.setitimer(signal.ITIMER_REAL, 0)
-        signal.signal(signal.SIGALRM, before)
+    asked.touch()
+    with interrupted_at(running):
+        use(mine)
+    asked.unlink()
+    go_on.touch()
     assert use(mine) != first
 
 
@@ -149,7 +148,7 @@ def test_threads_have_processes_of_their_own(pool: Callable[..., Workers], mark:
 
     def work() -> None:
         with mine.one(loads=1) as worker:
-            meet.wait(20)
+            meet.wait(PATIENCE)
             seen.append(who(worker))
 
     for _ in range(2):
@@ -166,7 +165,9 @@ def test_closing_ends_those_at_work_and_their_verdict_is_nobodys(
     pool: Callable[..., Workers], tmp_path: Path, mark: str
 ) -> None:
     """The thread's block ends with WorkerDied even where it took the crash for an answer."""
-    mine = pool(run=f"open({str(tmp_path / 'running')!r}, 'w'); ctypes.PyDLL(None).sleep(60)")
+    running = tmp_path / "running"
+    running.mkdir()
+    mine = pool(run=f"open({str(running)!r} + f'/{{os.getpid()}}', 'w'); ctypes.PyDLL(None).sleep(600)")
     ends: list[str] = []
 
     def work(swallow: bool) -> None:
@@ -185,15 +186,14 @@ def test_closing_ends_those_at_work_and_their_verdict_is_nobodys(
     threads = [threading.Thread(target=work, args=(swallow,)) for swallow in (False, True)]
     for t in threads:
         t.start()
-    wait_for(tmp_path / "running")
-    time.sleep(0.3)
+    until(lambda: len(list(running.iterdir())) == 2)
     begin = time.monotonic()
     mine.close()
     for t in threads:
-        t.join(2)
-    assert time.monotonic() - begin < 1
+        t.join(SOON)
+    assert time.monotonic() - begin < SOON
     assert sorted(ends) == ["WorkerDied", "WorkerDied", "crash", "crash"]
-    all_gone(mark, patience=0.5)
+    all_gone(mark)
 
 
 def test_after_closing_none_is_started(pool: Callable[..., Workers], mark: str) -> None:
@@ -203,7 +203,7 @@ def test_after_closing_none_is_started(pool: Callable[..., Workers], mark: str) 
     for fresh in (False, True):
         with pytest.raises(WorkerDied, match="were stopped"):
             use(mine, fresh=fresh)
-    all_gone(mark, patience=0.5)
+    all_gone(mark)
 
 
 def test_without_a_limit_it_is_what_is_free(pool: Callable[..., Workers], monkeypatch: pytest.MonkeyPatch) -> None:

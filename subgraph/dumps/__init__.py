@@ -18,7 +18,7 @@ from pathlib import PurePosixPath
 from typing import TYPE_CHECKING, Any, Protocol
 
 from subgraph import layouts, wire
-from subgraph.dumps._files import Files
+from subgraph.dumps._files import Files, possible
 from subgraph.errors import InputError
 from subgraph.folder import safe_name
 
@@ -146,6 +146,8 @@ class Entry:
         Raises:
             InputError: as `raw`; or the layout is unknown or does not fit.
         """
+        if not possible(self.original_shape or ()):
+            raise InputError(f"cannot read {self.file}: no tensor has the shape {list(self.original_shape or ())}")
         try:
             return layouts.to_model(self.raw(), self.layout, self.original_shape, self.original_layout)
         except InputError as e:

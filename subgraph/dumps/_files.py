@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import errno
 import json
+import math
 import os
 import stat
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -15,6 +17,7 @@ from subgraph.errors import InputError
 if TYPE_CHECKING:
     import numpy as np
 
+MAX_RANK = 64  # dimensions; what numpy has
 MAX_TEXT = 256 << 20  # bytes of a list or a JSON that is read whole; one of a model of 50,000 nodes has 100 MB
 HEAD = 4096  # bytes that tell what a file is
 HINT = "is it complete, and of the format that was named?"
@@ -110,6 +113,16 @@ class Files:
         except InputError:
             return None
 
+    def shaped(self, name: str, array: np.ndarray[Any, Any], shape: tuple[int, ...]) -> np.ndarray[Any, Any]:
+        """A file's values, as many as they are, in this shape.
+
+        Raises:
+            InputError: no array has it; 0 values are of any size but in one dimension.
+        """
+        if not possible(shape):
+            raise self.damaged(name, f"no tensor has the shape {list(shape)}")
+        return array.reshape(shape)
+
     def mapped(self, name: str, offset: int, count: int) -> np.ndarray[Any, Any]:
         """Bytes as an array, mapped and not read; writing to it changes no file.
 
@@ -124,9 +137,31 @@ class Files:
         if not count:
             return np.empty(0, np.uint8)
         try:
-            return np.memmap(path, np.uint8, "c", offset, (count,)).view(np.ndarray)
+            return _map(path, offset, count)
         except (OSError, ValueError) as e:
             raise self.damaged(name, e) from e
+
+
+def _map(path: Path, offset: int, count: int) -> np.ndarray[Any, Any]:
+    """A part of a file; not to be written to where it is larger than the memory, which Linux would have to promise."""
+    import numpy as np
+
+    try:
+        found = np.memmap(path, np.uint8, "c", offset, (count,))
+    except OSError as e:
+        if e.errno != errno.ENOMEM:
+            raise
+        found = np.memmap(path, np.uint8, "r", offset, (count,))
+    return found.view(np.ndarray)
+
+
+def possible(shape: Sequence[int]) -> bool:
+    """Can a tensor have this shape? numpy counts bytes in 64 bits, and takes dimensions of 0 for 1 where it does.
+
+    >>> possible((0, 1 << 40)), possible((0, 1 << 40, 1 << 40)), possible((2, -1)), possible((1,) * 65)
+    (True, False, False, False)
+    """
+    return len(shape) <= MAX_RANK and min(shape, default=0) >= 0 and math.prod(d or 1 for d in shape) < 1 << 58
 
 
 def scan(place: Path) -> Files:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from subgraph import wire
 from subgraph.dumps import Entry, Known, dtype_of
-from subgraph.dumps._files import Files
+from subgraph.dumps._files import Files, possible
 from subgraph.tensors import NOT_NUMPY, NPY_ERRORS
 
 if TYPE_CHECKING:
@@ -59,7 +59,7 @@ def parse(data: bytes, size: int) -> Header:
         raise BadHeader(f"no .npy: {e}") from e
     if dtype.hasobject or dtype.names is not None:
         raise BadHeader("it holds Python objects or records, which are not read")
-    if any(d < 0 for d in shape) or not dtype.itemsize:
+    if not possible(shape) or not dtype.itemsize:
         raise BadHeader(f"its header says shape {list(shape)} of {dtype}")
     found = Header(shape, fortran, dtype, file.tell(), math.prod(shape) * dtype.itemsize)
     if found.offset + found.nbytes > size:

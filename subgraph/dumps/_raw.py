@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from subgraph import layouts, wire
 from subgraph.dumps import Entry, Known, Spec
-from subgraph.dumps._files import Files
+from subgraph.dumps._files import MAX_RANK, Files
 from subgraph.errors import InputError
 from subgraph.tensors import PACKED, np_dtype, shape_text
 
@@ -43,7 +43,7 @@ def read(files: Files, name: str, dtype: str, shape: tuple[int, ...], offset: in
     count = math.prod(shape)
     data = files.mapped(name, offset, nbytes(dtype, count))
     flat = unpack(data, dtype, count) if dtype in PACKED else data.view(np_dtype(dtype))
-    return flat.reshape(shape)
+    return files.shaped(name, flat, shape)
 
 
 def entry(files: Files, name: str, spec: Spec, known: Known, default: str = "", **more: Any) -> Entry:
@@ -117,14 +117,18 @@ def _strided(files: Files, name: str, spec: Spec, strides: tuple[int, ...], shap
 
     item = np_dtype(spec.dtype)
     far = sum((d - 1) * s for d, s in zip(shape, strides, strict=False)) + item.itemsize
-    if len(strides) != len(shape) or any(d <= 0 or s < 0 for d, s in zip(shape, strides, strict=False)):
+    if (
+        len(strides) != len(shape)
+        or len(shape) >= MAX_RANK
+        or any(d <= 0 or s < 0 for d, s in zip(shape, strides, strict=False))
+    ):
         raise files.damaged(name, f"strides {list(strides)} do not go with shape {list(shape)}")
     if math.prod(shape) * item.itemsize > files.sizes[name] or far > files.sizes[name]:
         raise files.damaged(name, f"strides {list(strides)} of shape {list(shape)} lead beyond its end")
     data = files.mapped(name, spec.offset, far)
     offsets = np.zeros(shape, np.int64)
     for axis, (d, s) in enumerate(zip(shape, strides, strict=True)):
-        offsets += (np.arange(d) * s).reshape([-1 if i == axis else 1 for i in range(len(shape))])
+        offsets += (np.arange(d) * (s if d > 1 else 0)).reshape([-1 if i == axis else 1 for i in range(len(shape))])
     found = data[offsets[..., None] + np.arange(item.itemsize)]
     return np.ascontiguousarray(found).view(item).reshape(shape)
 

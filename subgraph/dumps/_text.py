@@ -123,7 +123,7 @@ def loader(files: Files, name: str, dtype: str, shape: tuple[int, ...] | None, s
             return found
         if found.size != math.prod(shape):
             raise files.damaged(name, f"{found.size} values are no {list(shape)}")
-        return found.reshape(shape)
+        return files.shaped(name, found, shape)
 
     return load
 

@@ -195,7 +195,8 @@ def _array(
     data = getattr(_head(files, file).message, role)[index].data
     if len(data) < _raw.nbytes(dtype, math.prod(shape)):
         raise files.damaged(file, f"{len(data)} bytes are no {dtype} {list(shape)}")
-    return np.frombuffer(bytearray(data), tensors.np_dtype(dtype), math.prod(shape)).reshape(shape)
+    found = np.frombuffer(bytearray(data), tensors.np_dtype(dtype), math.prod(shape))
+    return files.shaped(file, found, shape)
 
 
 def write(values: tensors.Tensors, folder: Path) -> None:

@@ -176,7 +176,7 @@ def _values(files: Files, file: str, part: tuple[int, int], dtype: str, shape: t
     found = _text.numbers(files, file, b"\n".join(data), dtype)
     if found.size != part[1]:
         raise files.damaged(file, f"{found.size} values are no {list(shape)}")
-    return found.reshape(shape)
+    return files.shaped(file, found, shape)
 
 
 def write(tensors: Tensors, folder: Path) -> None:
