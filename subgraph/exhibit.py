@@ -13,7 +13,6 @@ import tempfile
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -29,7 +28,7 @@ from subgraph.form import Form
 from subgraph.opset_tests import MODEL, Example, Test
 from subgraph.store import Store
 from subgraph.sweep import BAD, PATIENCE, Result, Row, Sweep, Word
-from subgraph.tensors import Record
+from subgraph.tensors import Record, copied
 from subgraph.truth import Runtime, Truth, plain_onnxruntime
 from subgraph.verdict import Verdict
 from subgraph.workers import Workers
@@ -161,7 +160,7 @@ def _names(example: Example) -> dict[str, str]:
 def _stored(record: Record, names: Mapping[str, str], role: str, work: Path, graph: Any) -> dict[str, Any]:
     """One tensor's files in `work/role`, and its entry in the manifest."""
     with folders.scratch(work, "files") as aside:
-        moved = _renamed(record, names[record.name], aside)
+        moved = copied(record, aside, names[record.name])
         stored, _ = case.store(moved, aside, role, work, FORMATS, Form(), keep=False)
     maker = next((i for i, n in enumerate(graph.node) if record.name in n.output), None)
     producer = None if maker is None else graph.node[maker].name or f"#{maker}"
@@ -175,22 +174,12 @@ def _stored(record: Record, names: Mapping[str, str], role: str, work: Path, gra
     }
 
 
-def _renamed(record: Record, stem: str, into: Path) -> Record:
-    """A copy of a tensor's files, named after the tensor."""
-    files = []
-    for file in record.files:
-        _, many, number = Path(file).stem.partition("#")
-        files.append(f"{stem}{many}{number}.npy")
-        shutil.copyfile(file, into / files[-1])
-    return replace(record, files=tuple(files))
-
-
 def _add_candidate(answer: Answer, names: Mapping[str, str], work: Path) -> None:
     """What the candidate gave, beside what was expected."""
     for tensors in answer.tensors:
         (work / "candidate").mkdir()
         for name, record in tensors.items():
-            _renamed(record, names[name], work / "candidate")
+            copied(record, work / "candidate", names[name])
 
 
 def _log(manifest: Mapping[str, Any]) -> str:

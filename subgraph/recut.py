@@ -5,7 +5,6 @@ The outputs are what the reference makes of those inputs, so that the cut proves
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -22,7 +21,7 @@ from subgraph.inputs import Sample
 from subgraph.observed import piece
 from subgraph.recorded import Matched, need, reference_of
 from subgraph.region import Region
-from subgraph.tensors import PROTO_NAMES, Record, save
+from subgraph.tensors import PROTO_NAMES, Record, copied, save
 from subgraph.text import clean
 from subgraph.trial import Trials
 
@@ -56,7 +55,7 @@ class Recorded:
         for k, captured in enumerate(found):
             tensors = dict(captured.tensors)
             for name, record in {**fed[k], **{n: r for n, r in given[k].items() if n in stems}}.items():
-                tensors[name] = _copied(record, folder / str(k), stems[name])
+                tensors[name] = copied(record, folder / str(k), stems[name])
             out.append(replace(captured, tensors=tensors))
         return out
 
@@ -99,15 +98,6 @@ class Recorded:
             found = {n: self.saved(n, k, folder, stems[n]) for n in names}
             out.append({n: replace(r, files=tuple(Path(f).name for f in r.files)) for n, r in found.items()})
         return out
-
-
-def _copied(record: Record, folder: Path, stem: str) -> Record:
-    names = []
-    for file in record.files:
-        _, many, number = Path(file).stem.partition("#")
-        names.append(f"{stem}{many}{number}.npy")
-        shutil.copyfile(file, folder / names[-1])
-    return replace(record, files=tuple(names))
 
 
 def extract_recorded(

@@ -204,6 +204,18 @@ def save(name: str, value: Value, type_text: str, folder: Path, stem: str) -> Re
     return Record(name, form, dtype, tuple(tuple(np.shape(a)) for a in arrays), files)
 
 
+def copied(record: Record, into: Path, stem: str) -> Record:
+    """A copy of a value's files in another folder, called `stem`; the record's files are relative to it."""
+    import shutil
+
+    files = []
+    for file in record.files:
+        _, many, number = Path(file).stem.partition("#")
+        files.append(f"{stem}{many}{number}.npy")
+        shutil.copyfile(file, into / files[-1])
+    return replace(record, files=tuple(files))
+
+
 def load(record: Record, folder: Path, *, mapped: bool = False) -> Value:
     """Read a value back. `mapped`: large ones are mapped, not read; writing to them changes no file.
 

@@ -14,7 +14,7 @@ from subgraph.cut import edge_types
 from subgraph.digest import file_digest
 from subgraph.graph import Graph
 from subgraph.inputs import Feeding, Sample
-from subgraph.tensors import Record
+from subgraph.tensors import Record, copied
 
 
 class Values:
@@ -114,14 +114,7 @@ class Values:
         for k, (captured, known) in enumerate(zip(self.captured, self.records, strict=True)):
             into = folder / str(k)
             into.mkdir()
-            tensors = {}
-            for name, stem in stems.items():
-                names = []
-                for file in known[name].files:
-                    _, many, number = Path(file).stem.partition("#")
-                    names.append(f"{stem}{many}{number}.npy")
-                    shutil.copyfile(file, into / names[-1])
-                tensors[name] = replace(known[name], files=tuple(names))
+            tensors = {name: copied(known[name], into, stem) for name, stem in stems.items()}
             found.append(replace(captured, tensors=tensors))
         return found
 
