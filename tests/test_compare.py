@@ -721,3 +721,14 @@ def test_nobody_reads_the_result(here: Path) -> None:
     _, err = run.communicate()
     assert b"Traceback" not in err
     assert run.returncode == 0
+
+
+def test_align_as_tnns_converter(here: Path) -> None:
+    """`output`: the model's outputs alone; `all`: up to the first tensor that is not aligned."""
+    outputs = compare(*doubted(add="b:-9"), "--align", "output", "--json", cwd=here)
+    assert [row["tensor"] for row in outputs.document["rows"]] == ["out"]
+    assert outputs.code == 0
+    every = compare(*doubted(add="b:-9"), "--align", "all", "--json", cwd=here)
+    assert [row["tensor"] for row in every.document["rows"]] == ["t0", "t1"]
+    assert every.code == 1
+    assert every.document["stopped"]
