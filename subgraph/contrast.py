@@ -10,7 +10,7 @@ from subgraph.fitting import cast, fitted
 from subgraph.interval import Interval, intervals
 from subgraph.judge import judge
 from subgraph.observed import Cell, Observed
-from subgraph.recorded import reference_of
+from subgraph.recorded import UNLIKE, reference_of
 from subgraph.trial import Trials
 from subgraph.verdict import Status
 
@@ -45,18 +45,20 @@ def document(
 
 
 def exit_code(found: Sequence[Observed]) -> int:
-    """1 where anything disagrees; 5 where a run is missing, or nothing could be compared; else 0."""
+    """1 where anything disagrees; 5 where a run is missing, nothing could be compared, or what has no name of the model
+    has no value of it either; else 0."""
     cells = [c for one in found for c in one.cells.values()]
     if any(c.failing for c in cells) or any(c.failing for one in found for c in one.inputs.values()):
         return 1
     complete = all(any(c.good for c in one.cells.values()) for one in found)
-    broken = any(c.in_place is None for c in cells)
+    unlike = any(why == UNLIKE for one in found for m in one.matched for _, why in m.lost)
+    broken = unlike or any(c.in_place is None for c in cells)
     return 0 if complete and not broken else 5
 
 
 def _recording(one: Observed, first: Interval | None) -> dict[str, Any]:
     run = one.run
-    lost = [{"name": e.name, "file": e.file, "why": why} for m in one.matched for e, why in m.lost]
+    lost = [{"name": e.name, "file": e.file, "why": why} for m in one.matched for e, why in (*m.lost, *m.idle)]
     return {
         "name": run.name,
         "folder": str(run.recording.folder) if run.recording else None,

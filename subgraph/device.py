@@ -8,20 +8,23 @@ that is said.
 from __future__ import annotations
 
 import logging
+import math
+import os
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from operator import attrgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from subgraph.dumps import Entry, same
+from subgraph import recording
+from subgraph.dumps import Entry, Known, Spec, same
 from subgraph.errors import InputError
 from subgraph.fitting import fits
 from subgraph.folder import safe_name, safe_names
 from subgraph.graph import Graph
 from subgraph.inputs import declared
 from subgraph.plugins import load as plugin
-from subgraph.recorded import read
 from subgraph.recording import Recording
 from subgraph.tensors import NOT_NUMPY, shape_text, to_bits
 from subgraph.text import clean, count
@@ -76,8 +79,31 @@ def open_all(places: Sequence[Path], graph: Graph, layout: str = "", format: str
     return found
 
 
+def read(place: Path, graph: Graph, layout: str = "", format: str | None = None) -> tuple[Recording, frozenset[Entry]]:
+    """A recording, and those entries whose shape the model says: their files have none.
+
+    A headerless file whose size does not fit the tensor of its name is read flat: after fusion it holds another one.
+
+    Raises:
+        InputError: as `recording.open`.
+    """
+    known = recording.known_of(graph, layout)
+    found = recording.open(place, format, known)
+    flat = Known({name: Spec(spec.dtype) for name, spec in known.specs.items()})
+    key = attrgetter("file", "side", "node", "tensor", "role", "index")
+    bare = {key(e): e for e in recording.open(place, found.format, flat)}
+    entries, loose = [], []
+    for e in found:
+        plain = bare.get(key(e))
+        own = plain if plain and e.lacks and not plain.lacks else e
+        entries.append(own)
+        if plain and not layout and (own.shape is None or plain.shape != e.shape or own is plain is not e):
+            loose.append(own)
+    return replace(found, entries=tuple(entries)), frozenset(loose)
+
+
 def _names(places: Sequence[Path]) -> list[str]:
-    own = [place.resolve().name for place in places]
+    own = [Path(os.path.realpath(place)).name for place in places]
     return own if len(set(own)) == len(own) else [str(place) for place in places]
 
 
@@ -173,8 +199,8 @@ def _declared(entry: Entry, loose: bool, graph: Graph, name: str) -> tuple[Array
     array = entry.read()
     _, dtype, dims = declared(graph.inputs[name].type)
     if dims is not None:
-        shape = tuple(d if isinstance(d, int) else s for d, s in zip(dims, array.shape, strict=False))
-        ways = list(fits(array, shape, loose)) if len(shape) == len(dims) else []
+        shape = _filled(dims, array)
+        ways = list(fits(array, shape, loose)) if shape is not None else []
         if not ways:
             what = (
                 f"{entry.file} holds {shape_text(array.shape)} for the input '{clean(name)}', {shape_text(tuple(dims))}"
@@ -186,6 +212,16 @@ def _declared(entry: Entry, loose: bool, graph: Graph, name: str) -> tuple[Array
             log.info("input %s: recorded as %s, fed as %s", clean(name), array.dtype.name, dtype)
         array = array.astype(np_dtype(dtype))
     return np.ascontiguousarray(array), dtype
+
+
+def _filled(dims: Sequence[int | str | None], array: Array) -> tuple[int, ...] | None:
+    """The declared shape, what it leaves open as recorded; None where the array cannot have it."""
+    if len(dims) == array.ndim:
+        return tuple(d if isinstance(d, int) else s for d, s in zip(dims, array.shape, strict=True))
+    fixed = math.prod(d for d in dims if isinstance(d, int))
+    if sum(not isinstance(d, int) for d in dims) > (fixed > 0) or array.size % max(fixed, 1):
+        return None
+    return tuple(d if isinstance(d, int) else array.size // fixed for d in dims)
 
 
 def with_samples(found: Sequence[Run], many: int) -> list[Run]:

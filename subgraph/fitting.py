@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from itertools import permutations
 from typing import TYPE_CHECKING, Any
 
@@ -15,6 +15,9 @@ if TYPE_CHECKING:
     Array = np.ndarray[Any, np.dtype[Any]]
 
 MOST_AXES = 5  # of which all orders are tried
+IMAGE = 4  # axes of what has channels
+BLOCKS = 32  # of an outline
+SLACK = 1e-6  # of rounding
 NHWC, PADDED = "as NHWC", "padding cut off"
 
 
@@ -23,11 +26,12 @@ def fits(
 ) -> Iterator[tuple[str, Array]]:
     """The ways in which an array can have a tensor's shape, the likeliest first: (what was done, the array).
 
-    `loose`: its own shape says nothing. `last`: such files hold channels last; None: try both.
+    `loose`: its own shape says nothing. `last`: such files hold channels last; None: try both. Where channels last look
+    like channels first (1×8×8×8), the shape says nothing either; that files hold images so says nothing of other ranks.
     """
     nhwc = (shape[0], *shape[2:], shape[1]) if len(shape) > 2 else ()
-    if (loose or array.ndim == 1) and array.size == math.prod(shape):
-        if last is not True or not nhwc:
+    if ((loose or array.ndim == 1) and array.size == math.prod(shape)) or array.shape == shape == nhwc:
+        if last is not True or len(shape) != IMAGE:
             yield "", array.reshape(shape)
         if last is not False and nhwc:
             yield NHWC, _from_last(array.reshape(nhwc))
@@ -96,3 +100,51 @@ def printed(right: Array, given: Array, step: float) -> Array:
         wide = right.astype(np.float64)
         apart = np.abs(given.astype(np.float64) - wide)
         return np.where(apart <= step / 2 + np.finfo(right.dtype).eps * np.abs(wide), right, given)
+
+
+def floats(array: Array, right: Array) -> bool:
+    """Floats of any kind on both sides?"""
+    return "float" in array.dtype.name and "float" in right.dtype.name
+
+
+def or_far(apart: float) -> float:
+    """A distance; infinite where it cannot be told."""
+    return math.inf if math.isnan(apart) else apart
+
+
+class Outlines:
+    """Which of many arrays may be near another one, whatever the order of its axes: a look at a few sums each.
+
+    Block sums of the sorted values, each over the root of its count, lie no further apart than the arrays themselves.
+    """
+
+    def __init__(self, arrays: Iterable[tuple[str, Array]]) -> None:
+        import numpy as np
+
+        found: dict[int, list[tuple[str, Array]]] = {}
+        for name, array in arrays:
+            found.setdefault(array.size, []).append((name, _outline(array)))
+        self._rows = {size: ([n for n, _ in some], np.stack([o for _, o in some])) for size, some in found.items()}
+
+    def near(self, array: Array, share: float) -> list[str]:
+        """Those that may differ by at most this share of themselves."""
+        import numpy as np
+
+        names, rows = self._rows.get(array.size, ([], None))
+        if rows is None or array.dtype.kind not in "fiubV":
+            return []
+        own = _outline(array)
+        with np.errstate(all="ignore"):
+            far = np.sqrt(((rows[:, 1:] - own[1:]) ** 2).sum(axis=1)) > share * rows[:, 0] * (1 + SLACK)
+        return [n for n, beyond in zip(names, far, strict=True) if not beyond]
+
+
+def _outline(array: Array) -> Array:
+    """Its length, and sums of blocks."""
+    import numpy as np
+
+    with np.errstate(all="ignore"):
+        flat = np.sort(array.reshape(-1).astype(np.float64))
+        starts = np.linspace(0, flat.size, min(BLOCKS, flat.size), endpoint=False, dtype=int)
+        sums = np.add.reduceat(flat, starts) / np.sqrt(np.diff([*starts, flat.size]))
+        return np.concatenate(([np.sqrt(flat @ flat)], sums))

@@ -30,7 +30,7 @@ def lines(trials: Trials, found: Observed, names: Sequence[str]) -> list[Line]:
         else:
             told.append(_unseen(len(told), op, name, records.get(name), graph))
     for m in found.matched[:1]:
-        told += [_lost(len(told) + k, entry, why) for k, (entry, why) in enumerate(m.lost)]
+        told += [_lost(len(told) + k, entry, why) for k, (entry, why) in enumerate((*m.lost, *m.idle))]
     return told
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -76,13 +77,14 @@ class Observed:
 
     Attributes:
         matched: per sample. cells: by tensor, in the order of the model; what is not there was not seen.
-        inputs: what the device was fed, beside what the reference was.
+        inputs: what the device was fed, beside what the reference was. unseen: outputs of the model not recorded.
     """
 
     run: Run
     matched: tuple[Matched, ...]
     cells: Mapping[str, Cell]
     inputs: Mapping[str, Cell] = field(default_factory=dict)
+    unseen: tuple[str, ...] = ()
 
     @property
     def notes(self) -> list[str]:
@@ -95,11 +97,19 @@ class Observed:
         if read and sum(len(m.held) for m in self.matched) < STRANGE * read:
             held = sum(len(m.held) for m in self.matched)
             notes.append(f"only {held} of {read} recorded tensors are of this model: is it a dump of another one?")
+        unlike = sum(why == recorded.UNLIKE for m in self.matched for _, why in m.lost)
+        if unlike:
+            notes.append(
+                f"{unlike} recorded under names that the model has not, with values that it has not: wrong ones?"
+            )
+        if self.unseen and any(h.how == "value" for m in self.matched for h in m.held.values()):
+            notes.append(f"not found by value, so not compared: the model's output {', '.join(self.unseen)}")
         compared = [c for c in self.cells.values() if c.in_place and c.in_place.status is not Status.UNRESOLVED]
         if len(compared) > 1 and not other and all(c.failing for c in compared):
+            last = ", channels last in files without a header (--dump-layout NHWC)" if self.run.loose else ""
             notes.append(
-                "even the first recorded tensor is wrong: other weights, another input or preprocessing, or a lower "
-                "precision (--precision fp16, bf16 or int8)?"
+                f"even the first recorded tensor is wrong: other weights, another input or preprocessing{last}, or a "
+                "lower precision (--precision fp16, bf16 or int8)?"
             )
         return notes
 
@@ -136,7 +146,8 @@ def observe(
         if cell.failing:
             cells[name] = replace(cell, alone=judging.alone(name))
     inputs = {n: judging.cell(n) for n in graph.inputs if any(n in m.held for m in found)}
-    return Observed(run, found, cells, {n: c for n, c in inputs.items() if c.in_place})
+    unseen = tuple(n for n in trials.tensors() if n in graph.outputs and not any(n in m.held for m in found))
+    return Observed(run, found, cells, {n: c for n, c in inputs.items() if c.in_place}, unseen)
 
 
 def matched(trials: Trials, run: Run) -> tuple[Matched, ...]:
@@ -169,6 +180,7 @@ class _Judging:
     trials: Trials
     matched: Sequence[Matched]
     columns: bool = False
+    _records: dict[tuple[str, int], Record] = field(default_factory=dict)
     _region: Region | None = None
     _drawn: bool = False
 
@@ -193,10 +205,18 @@ class _Judging:
             return Cell(held, why=why)
         given = printed(right, cast(fitted(array, right, held.fit), right), held.entry.step)
         judged = self._asked(name, right, given, k, self._noise(name, k))
+        if judged.status is Status.FAIL and name in self._random:
+            return Cell(held, why="random numbers enter it, and the device drew its own")
         if not self.columns:
             return Cell(held, judged)
         overflow = msaccucmp.overflows(array, held.entry.dtype)
         return Cell(held, judged, columns=msaccucmp.measure(given, right), overflow=overflow)
+
+    @cached_property
+    def _random(self) -> set[str]:
+        """Tensors that random numbers reach."""
+        graph = self.trials.graph
+        return {n for i in graph.descendants(graph.random_nodes) for n in graph.makes[i]}
 
     def _asked(self, name: str, right: Array, given: Array, k: int, noise: Noise | None) -> Judgement:
         label = self.trials.values.labels[k]
@@ -225,6 +245,7 @@ class _Judging:
             return None
         feeds: list[dict[str, Record]] = [{} for _ in trials.values.records]
         try:
+            recorded.need(trials, region.inputs)
             for k in there:
                 feeds[k] = {n: self._saved(n, k) for n in region.inputs if n in self.matched[k].held}
             given = trials.on_reference(region, feeds)
@@ -250,14 +271,18 @@ class _Judging:
         return held is not None and not held.may and held.entry.dtype not in ("string", "")
 
     def _saved(self, name: str, k: int) -> Record:
-        trials, own = self.trials, self.matched[k].held[name]
-        recorded.need(trials, [name])
-        right = reference_of(trials, name, k)
-        if right is None:
-            raise InputError(f"{name} is no tensor")
-        folder = fresh(trials.scratch, "recorded").resolve()
-        text = f"tensor({PROTO_NAMES.get(right.dtype.name, right.dtype.name)})"
-        return save(name, cast(fitted(own.entry.read(), right, own.fit), right), text, folder, "x").within(str(folder))
+        if (name, k) not in self._records:
+            own, right = self.matched[k].held[name], reference_of(self.trials, name, k)
+            if right is None:
+                raise InputError(f"{name} is no tensor")
+            text = f"tensor({PROTO_NAMES.get(right.dtype.name, right.dtype.name)})"
+            value, stem = cast(fitted(own.entry.read(), right, own.fit), right), f"x{len(self._records)}"
+            self._records[name, k] = save(name, value, text, self._folder, stem).within(str(self._folder))
+        return self._records[name, k]
+
+    @cached_property
+    def _folder(self) -> Path:
+        return fresh(self.trials.scratch, "recorded").resolve()
 
 
 def piece(trials: Trials, names: Sequence[str], stops: Callable[[str], bool]) -> Region | None:

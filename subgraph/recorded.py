@@ -11,16 +11,18 @@ from __future__ import annotations
 
 import math
 from collections import OrderedDict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from operator import attrgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from subgraph import recording, wire
-from subgraph.dumps import Entry, Known, Spec
+from subgraph import plugins, recording, wire
+from subgraph.dumps import Entry, Spec, same
 from subgraph.errors import InputError
-from subgraph.fitting import NHWC, fits
-from subgraph.graph import Graph
+from subgraph.fitting import IMAGE, NHWC, Outlines, fits, floats, or_far
+from subgraph.folder import safe_name
+from subgraph.graph import CONSTANT, SHAPE, Graph
 from subgraph.match import CLEARER, NEAR, SURELY, distance, telling
 from subgraph.recording import Recording
 from subgraph.tensors import Record, load
@@ -36,6 +38,8 @@ HOPS = 6  # nodes that a device may have made one with the node that gives the n
 PART = 256 << 20  # bytes of tensors that are captured, or judged, in one run
 ENOUGH = 16  # files that tell a layout
 KEPT = 128 << 20  # bytes of entries that stay in memory
+UNKNOWN = "no tensor of the model by this name or value"
+UNLIKE = "of the size of tensors of the model, by value none of them: wrong, or of another model"
 PLAIN = 1e-5  # a distance at which no other tensor is looked at
 
 
@@ -61,6 +65,11 @@ class Held:
     may: tuple[str, ...] = ()
 
     @property
+    def own(self) -> bool:
+        """Has it the very name?"""
+        return self.tensor == self.entry.tensor
+
+    @property
     def note(self) -> str:
         """What a reader should know of the match; "" where name and value agree."""
         said = []
@@ -81,13 +90,14 @@ class Matched:
 
     Attributes:
         held: by tensor of the model.
-        lost: entries that hold none, or cannot be read, and why.
+        lost: entries that hold none, or cannot be read, and why. idle: of tensors that are not compared, and why not.
         fused: does any entry hold a later tensor than its name says, or more than one node?
     """
 
     held: Mapping[str, Held]
     lost: tuple[tuple[Entry, str], ...] = ()
     fused: bool = False
+    idle: tuple[tuple[Entry, str], ...] = ()
 
     def summary(self) -> str:
         """In a few words, for people."""
@@ -97,40 +107,6 @@ class Matched:
         more += [f"{by_value} found by value"] if by_value else []
         more += [f"{len(self.lost)} of no tensor of the model, or not to be read"] if self.lost else []
         return "; ".join([f"{count(len(self.held), 'tensor')} of the model recorded", *more])
-
-
-def read(place: Path, graph: Graph, layout: str = "", format: str | None = None) -> tuple[Recording, frozenset[Entry]]:
-    """A recording, and those entries whose shape the model says: their files have none.
-
-    A headerless file whose size does not fit the tensor of its name is read flat: after fusion it holds another one.
-
-    Raises:
-        InputError: as `recording.open`.
-    """
-    known = recording.known_of(graph, layout)
-    found = recording.open(place, format, known)
-    flat = Known({name: Spec(spec.dtype) for name, spec in known.specs.items()})
-    bare = {_key(e): e for e in recording.open(place, found.format, flat)}
-    entries, loose = [], []
-    for e in found:
-        plain = bare.get(_key(e))
-        own = plain if plain and e.lacks and not plain.lacks else e
-        entries.append(own)
-        if plain and not layout and (own.shape is None or plain.shape != e.shape or own is plain is not e):
-            loose.append(own)
-    return replace(found, entries=tuple(entries)), frozenset(loose)
-
-
-def _key(entry: Entry) -> tuple[Any, ...]:
-    return entry.file, entry.side, entry.node, entry.tensor, entry.role, entry.index
-
-
-def runs(found: Recording) -> dict[str, list[Entry]]:
-    """The runs that lie in one folder, by what tells them apart: golden and simulator, Result_0 and Result_1."""
-    sides: dict[str, list[Entry]] = {}
-    for entry in found:
-        sides.setdefault(entry.side, []).append(entry)
-    return sides
 
 
 def match(trials: Trials, found: Recording, entries: Sequence[Entry], loose: frozenset[Entry], k: int = 0) -> Matched:
@@ -152,12 +128,15 @@ class _Matching:
     loose: frozenset[Entry]
     k: int
     lost: list[tuple[Entry, str]] = field(default_factory=list)
+    idle: list[tuple[Entry, str]] = field(default_factory=list)
     _kept: OrderedDict[Entry, Array] = field(default_factory=OrderedDict)
-    _last: bool = False  # do files without a header hold channels last?
+    _room: int = KEPT
+    _last: bool = False  # do files hold channels last, where their shape does not tell?
 
     def run(self) -> Matched:
         named, nameless = self._named()
-        chains = {tensor: self._chain(tensor, named) for tensor in named}
+        known = set(self.trials.tensors())
+        chains = {tensor: self._chain(tensor, known) for tensor in named}
         need(self.trials, [n for tensor in named for n in (tensor, *chains[tensor])])
         self._last = self._votes(named)
         held: dict[str, Held] = {}
@@ -165,13 +144,14 @@ class _Matching:
             best = self._best(tensor, entries)
             if best is None:
                 continue
-            made = self._repaired(best, chains[tensor], held.keys() | named.keys())
-            held[made.tensor] = min((made, held.get(made.tensor, made)), key=lambda h: _apart(h.apart))
+            made = self._repaired(best, [n for n in chains[tensor] if n not in held and n not in named])
+            held[made.tensor] = min((made, held.get(made.tensor, made)), key=lambda h: or_far(h.apart))
+        self._parted(held)
         fused = any(h.said or len(h.entry.fused) > 1 for h in held.values())
         if nameless:
             self._by_value(nameless, held)
         held = {n: self._doubted(h, chains.get(n, ()), held, fused) for n, h in held.items()}
-        return Matched(held, tuple(self.lost), fused)
+        return Matched(held, tuple(self.lost), fused, tuple(self.idle))
 
     # -------------------------------------------------------------------------------------------- names
 
@@ -179,24 +159,36 @@ class _Matching:
         """Entries by the tensor that their name says; and those that say none. Outputs come before inputs."""
         graph = self.trials.graph
         known = dict.fromkeys((*graph.inputs, *self.trials.tensors()))
-        nodes = dict.fromkeys(graph.label(i) for i in self.trials.whole().nodes)
+        nodes = [graph.label(i) for i in self.trials.whole().nodes]
+        alike = self._alike(known)
         named: dict[str, list[Entry]] = {}
         nameless = []
-        for entry, names in self.found.candidates((*known, *nodes)):
+        for entry, names in self.found.candidates((*known, *nodes, *graph.maker, *graph.weights)):
             if entry.lacks:
                 self.lost.append((entry, entry.lacks))
                 continue
             tensors = [t for t in dict.fromkeys(_tensor(graph, entry, n) for n in names) if t in known]
+            tensors = list(dict.fromkeys(a for t in tensors for a in (t, *alike.get(t, ()))))
             for tensor in tensors:
                 named.setdefault(tensor, []).append(entry)
-            if not tensors and entry.role == "output":
+            if not tensors and (why := next(filter(None, (_idle(graph, n) for n in names)), "")):
+                self.idle.append((entry, why))
+            elif not tensors and entry.role == "output":
                 nameless.append(entry)
         order = [n for n in known if n in named]
         return {n: sorted(named[n], key=lambda e: e.role != "output") for n in order}, nameless
 
-    def _chain(self, tensor: str, named: Mapping[str, Any]) -> tuple[str, ...]:
+    def _alike(self, names: Iterable[str]) -> dict[str, list[str]]:
+        """Names that the tool, or we, write alike, by each of them."""
+        plain = getattr(plugins.load("dumps", self.found.format), "plain", same)
+        forms: dict[str, list[str]] = {}
+        for name in names:
+            forms.setdefault(plain(safe_name(name)), []).append(name)
+        return {name: some for some in forms.values() if len(some) > 1 for name in some}
+
+    def _chain(self, tensor: str, known: Container[str]) -> tuple[str, ...]:
         """What a fused node of that name would hold: the results behind it that nothing else reads on the way."""
-        graph, known = self.trials.graph, set(self.trials.tensors())
+        graph = self.trials.graph
         chain: list[str] = []
         name = tensor
         while len(chain) < HOPS and name not in graph.outputs and len(graph.readers.get(name, ())) == 1:
@@ -210,14 +202,11 @@ class _Matching:
     # -------------------------------------------------------------------------------------------- values
 
     def _value(self, entry: Entry) -> Array:
-        """
-        Raises:
-            InputError: it cannot be read.
-        """
         if entry not in self._kept:
             self._kept[entry] = entry.read()
-            while len(self._kept) > 1 and sum(a.nbytes for a in self._kept.values()) > KEPT:
-                self._kept.popitem(last=False)
+            self._room -= self._kept[entry].nbytes
+            while len(self._kept) > 1 and self._room < 0:
+                self._room += self._kept.popitem(last=False)[1].nbytes
         self._kept.move_to_end(entry)
         return self._kept[entry]
 
@@ -232,42 +221,55 @@ class _Matching:
                 found.append(self._held(entry, tensor))
             except InputError as e:
                 self.lost.append((entry, e.what))
-        return min(found, key=lambda h: (h.entry.role != "output", _apart(h.apart)), default=None)
+        return min(found, key=lambda h: (h.entry.role != "output", or_far(h.apart)), default=None)
 
     def _held(self, entry: Entry, tensor: str) -> Held:
         right = self._reference(tensor)
         if right is None:
             return Held(entry, tensor)
         fit, apart = "", math.inf
-        for fit_, array in fits(self._value(entry), right.shape, entry in self.loose, self._last):
-            near = distance(right, array.astype(right.dtype) if _real(array, right) else array)
-            if near < apart or apart == math.inf:
+        last = None if tensor in self.trials.graph.inputs else self._last  # what is fed is often kept as it came
+        for k, (fit_, array) in enumerate(fits(self._value(entry), right.shape, entry in self.loose, last)):
+            near = distance(right, array.astype(right.dtype) if floats(array, right) else array)
+            if near < apart or not k:
                 fit, apart = fit_, near
             if near <= SURELY:
                 break
         return Held(entry, tensor, fit=fit, apart=apart)
 
-    def _repaired(self, own: Held, chain: Sequence[str], taken: Iterable[str]) -> Held:
+    def _repaired(self, own: Held, chain: Sequence[str]) -> Held:
         """Its value may be that of a later tensor, which fusion has put there."""
         if own.apart <= PLAIN:
             return own
-        others = set(taken)
-        later = [self._held(own.entry, n) for n in chain if n not in others]
+        later = [self._held(own.entry, n) for n in chain]
         best = min(later, key=lambda h: h.apart, default=own)
         if best.apart <= NEAR and best.apart * CLEARER < own.apart:
             return replace(best, said=own.tensor)
         return own
 
+    def _parted(self, held: dict[str, Held]) -> None:
+        """Of tensors whose names a tool writes alike, an entry holds one: the nearest."""
+        shared: dict[Entry, list[Held]] = {}
+        for h in held.values():
+            shared.setdefault(h.entry, []).append(h)
+        for some in shared.values():
+            best, *others = sorted(some, key=lambda h: (h.apart > NEAR and not h.own, or_far(h.apart), not h.own))
+            for h in others:
+                del held[h.tensor]
+            if others and or_far(best.apart) > NEAR and not best.own:
+                held[best.tensor] = replace(best, may=tuple(h.tensor for h in others))
+
     def _votes(self, named: Mapping[str, Sequence[Entry]]) -> bool:
-        """Do more files without a header fit with channels last than as they are? A few small ones tell."""
+        """Do more tensors fit with channels last than as they are? A few small ones tell."""
         plain = last = 0
         for tensor, entries in named.items():
             right = self._reference(tensor)
-            for entry in entries if plain + last < ENOUGH else ():
-                if entry not in self.loose or right is None or right.ndim != 4 or right.size > 1 << 20:
+            for entry in entries if plain + last < ENOUGH and tensor not in self.trials.graph.inputs else ():
+                if right is None or right.ndim != IMAGE or right.size > 1 << 20:
                     continue
                 try:
-                    near = {fit: distance(right, a) for fit, a in fits(self._value(entry), right.shape, True, None)}
+                    ways = fits(self._value(entry), right.shape, entry in self.loose, None)
+                    near = {fit: distance(right, a) for fit, a in ways}
                 except InputError:
                     continue
                 own, other = near.get("", math.inf), near.get(NHWC, math.inf)
@@ -277,22 +279,23 @@ class _Matching:
 
     def _by_value(self, nameless: Sequence[Entry], held: dict[str, Held]) -> None:
         """Entries without a name of the model: the one tensor that fits, if it does so both ways and clearly."""
-        free = [n for n in self.trials.tensors() if n not in held]
-        need(self.trials, free)
+        tensors = self.trials.tensors()
+        need(self.trials, tensors)
+        known = {n: a for n in tensors if (a := self._reference(n)) is not None and a.dtype.kind == "f" and telling(a)}
+        free = {a.size for n, a in known.items() if n not in held}
+        outlines = Outlines(known.items())
         near: dict[Entry, list[Held]] = {}
-        sizes: dict[int, list[str]] = {}
-        for n in free:
-            right = self._reference(n)
-            if right is not None and right.dtype.kind == "f" and telling(right):
-                sizes.setdefault(right.size, []).append(n)
+        whys: dict[Entry, str] = {}
         for entry in nameless:
             try:
                 value = self._value(entry)
             except InputError as e:
                 self.lost.append((entry, e.what))
                 continue
-            some = [self._held(entry, n) for n in sizes.get(value.size, ())]
-            near[entry] = sorted((h for h in some if h.apart <= NEAR), key=lambda h: h.apart)
+            some = [h for n in outlines.near(value, NEAR) if (h := self._held(entry, n)).apart <= NEAR]
+            near[entry] = sorted((h for h in some if h.tensor not in held), key=attrgetter("apart"))
+            unlike = not some and value.size in free and value.dtype.kind == "f" and telling(value)
+            whys[entry] = entry.note or (f"a copy of {some[0].tensor}" if some else UNLIKE if unlike else UNKNOWN)
         back: dict[str, list[float]] = {}
         for found in near.values():
             for h in found:
@@ -301,12 +304,11 @@ class _Matching:
             if found and _clearest(found[0].apart, [h.apart for h in found[1:]], back[found[0].tensor]):
                 held[found[0].tensor] = replace(found[0], how="value")
             else:
-                why = "several tensors of the model fit" if found else "no tensor of the model by this name or value"
-                self.lost.append((entry, entry.note or why))
+                self.lost.append((entry, "several tensors of the model fit" if found else whys[entry]))
 
     def _doubted(self, own: Held, chain: Sequence[str], held: Mapping[str, Held], fused: bool) -> Held:
         """Where nodes are known to be fused, a value that nothing confirms may be that of a later one."""
-        if not fused or own.apart <= NEAR or own.how == "value" or own.entry.originals:
+        if not fused or own.may or own.apart <= NEAR or own.how == "value" or own.entry.originals:
             return own
         right = self._reference(own.tensor)
         shapes = [(n, self._reference(n)) for n in chain if n not in held]
@@ -332,13 +334,15 @@ def _clearest(apart: float, rivals: Sequence[float], others: Sequence[float]) ->
     return all(r > limit for r in rivals) and sum(o <= limit for o in others) == 1
 
 
-def _apart(value: float) -> float:
-    return math.inf if math.isnan(value) else value
-
-
-def _real(array: Array, right: Array) -> bool:
-    """Floats of any kind on both sides?"""
-    return "float" in array.dtype.name and "float" in right.dtype.name
+def _idle(graph: Graph, name: str) -> str:
+    """Why a tensor of the model is not compared; "" of a name that is none."""
+    if (maker := graph.maker.get(name)) is None and name not in graph.weights:
+        return ""
+    if maker in graph.random_nodes:
+        return "random numbers, which are not compared"
+    kind = graph.kinds([name])[name]
+    said = {CONSTANT: "a constant, which is not compared", SHAPE: "it hangs on shapes alone, and is not compared"}
+    return said.get(kind, "no output of the model needs it")
 
 
 # ---------------------------------------------------------------------------------------------------- reference
@@ -350,22 +354,16 @@ def need(trials: Trials, names: Iterable[str]) -> None:
     Raises:
         ModelError: the reference cannot give them.
     """
-    for part in parts(trials, dict.fromkeys(names)):
-        trials.values.need(part, near=True)
-
-
-def parts(trials: Trials, names: Iterable[str]) -> Iterator[list[str]]:
-    """The names in groups of at most PART bytes, as far as the model says how large they are."""
+    lacking = [n for n in dict.fromkeys(names) if n not in trials.values.records[0]]
     part: list[str] = []
     left = PART
-    for name, size in sizes(trials, names):
+    for name, size in sizes(trials, lacking) if lacking else ():
         if part and size > left:
-            yield part
+            trials.values.need(part, near=True)
             part, left = [], PART
         part.append(name)
         left -= size
-    if part:
-        yield part
+    trials.values.need(part, near=True)
 
 
 def sizes(trials: Trials, names: Iterable[str]) -> Iterator[tuple[str, int]]:

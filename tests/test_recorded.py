@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +13,7 @@ import doubtful
 import numpy as np
 import numpy.typing as npt
 import onnx
+import onnxruntime as ort
 import pytest
 from command import Done, subcut
 from hypothesis import HealthCheck, given, settings
@@ -20,7 +21,7 @@ from hypothesis import strategies as st
 
 from benchmarks.recorded import tried
 from fixtures import device
-from subgraph import beside, fitting, msaccucmp, observed, recording
+from subgraph import beside, contrast, fitting, interval, msaccucmp, observed, recording
 from subgraph.capture import Reference
 from subgraph.graph import load
 from subgraph.inputs import Feeding
@@ -526,16 +527,158 @@ def test_without_the_data_layer_compile_without_aipp(fifty: Callable[..., Path])
         (("compare", "net.onnx", "--recorded", "dump", "--dump-format", "rnkn"), "no dump format 'rnkn'"),
         (("compare", "net.onnx", "--recorded", "dump", "--dump-layout", "NHCW"), "no layout 'NHCW'"),
         (("compare", "net.onnx", "--recorded", "empty"), "no tensors in empty"),
+        (("compare", "net.onnx", "--recorded", "loop"), "no folder loop"),
         (("bisect", "net.onnx", "--recorded", "dump", "--recorded", "empty"), "bisect looks at one recording"),
+        (("bisect", "net.onnx", "--recorded", "dump", "--max-trials", "3"), "--max-trials goes with a candidate"),
         (("cut", "net.onnx", "-s", "a", "-e", "b", "--recorded", "dump", "--dry-run"), "--dry-run"),
     ],
 )
 def test_slips_are_told(words: tuple[str, ...], says: str, fifty: Callable[..., Path]) -> None:
     here = fifty()
     (here / "empty").mkdir()
+    (here / "loop").symlink_to("loop")
     done = subcut(*words, cwd=here)
     assert done.code == 2
     assert says in done.err
+
+
+def test_a_table_that_cannot_be_written_is_told_before_all_else(fifty: Callable[..., Path]) -> None:
+    here = fifty()
+    done = subcut("compare", "net.onnx", "--recorded", "nowhere", "--csv", ".", cwd=here)
+    assert "it is a folder" in done.err
+
+
+# ------------------------------------------------------------------------------------------------ what looks alike
+
+
+def seen_in(
+    reference: Reference, model: onnx.ModelProto, folder: Path
+) -> tuple[observed.Observed, int, list[tuple[int, ...]]]:
+    """(what a recording in `folder`/dump is beside the model, its exit code, the nodes of its intervals)."""
+    onnx.save(model, folder / "net.onnx")
+    graph = load(folder / "net.onnx")
+    with beside.opened(graph, beside.Asked((folder / "dump",)), Feeding()) as (runs, fed):
+        setup = Setup(beside.candidate_of(runs, None), fed, folder / "out", stored=False)
+        with passive(graph, setup, reference) as trials:
+            found = observed.observe(trials, runs[0])
+            places = [one.region.nodes for one in interval.intervals(trials, found)]
+    return found, contrast.exit_code([found]), places
+
+
+def cube(*ops: str, names: Sequence[str] = ()) -> onnx.ModelProto:
+    """A chain on 1×6×6×6: channels last look like channels first."""
+    dice = np.random.default_rng(0)
+    nodes, weights, last = [], [], "data"
+    for k, op in enumerate(ops):
+        reads, name = [last], names[k] if names else f"t{k}"
+        if op == "Conv":
+            weights.append(onnx.numpy_helper.from_array(dice.normal(size=(6, 6, 1, 1)).astype(np.float32), f"w{k}"))
+            reads.append(f"w{k}")
+        nodes.append(onnx.helper.make_node(op, reads, [name], f"n{k}"))
+        last = name
+    ends = [onnx.helper.make_tensor_value_info(n, onnx.TensorProto.FLOAT, [1, 6, 6, 6]) for n in ("data", last)]
+    graph = onnx.helper.make_graph(nodes, "cube", ends[:1], ends[1:], weights)
+    return onnx.helper.make_model(graph, opset_imports=[onnx.helper.make_opsetid("", 17)], ir_version=9)
+
+
+def kept(model: onnx.ModelProto, folder: Path, turned: bool = False, flat: bool = False) -> dict[str, Array]:
+    """What a healthy device keeps of a cube, in `folder`/dump; `turned`: its layers with channels last."""
+    data = np.random.default_rng(1).normal(size=(1, 6, 6, 6)).astype(np.float32)
+    names = [n.output[0] for n in model.graph.node]
+    every = device_model(model, names)
+    session = ort.InferenceSession(every.SerializeToString(), providers=["CPUExecutionProvider"])
+    values = dict(zip(names, session.run(names, {"data": data}), strict=True)) | {"data": data}
+    (folder / "dump").mkdir()
+    for name, value in values.items():
+        own = value.transpose(0, 2, 3, 1) if turned and name != "data" else value
+        np.save(folder / "dump" / f"{name.replace('/', '_')}.npy", own.reshape(-1) if flat else own)
+    return values
+
+
+def device_model(model: onnx.ModelProto, names: Sequence[str]) -> onnx.ModelProto:
+    """The model with these outputs."""
+    made = onnx.ModelProto()
+    made.CopyFrom(model)
+    del made.graph.output[:]
+    made.graph.output.extend(onnx.helper.make_tensor_value_info(n, onnx.TensorProto.FLOAT, None) for n in names)
+    return made
+
+
+@pytest.mark.parametrize(("turned", "flat"), [(True, False), (False, True), (True, True)])
+def test_a_healthy_cube_agrees_in_each_layout(turned: bool, flat: bool, tmp_path: Path, reference: Reference) -> None:
+    model = cube("Conv", "Relu", "Conv", "Sigmoid")
+    kept(model, tmp_path, turned, flat)
+    found, code, places = seen_in(reference, model, tmp_path)
+    assert (code, places) == (0, [])
+    assert len(found.cells) == 4 and found.inputs["data"].good
+
+
+def test_names_that_are_written_alike_hold_the_nearest(tmp_path: Path, reference: Reference) -> None:
+    """Of `a/b` and `a.b` one was dumped; `c_d` has the very name of a file that `c/d` left."""
+    model = cube("Conv", "Sigmoid", "Conv", "Tanh", names=("a/b", "a.b", "c/d", "c_d"))
+    values = kept(model, tmp_path)
+    for file in ("a.b", "a_b", "c_d"):
+        (tmp_path / "dump" / f"{file}.npy").unlink()
+    np.save(tmp_path / "dump" / "a_b.npy", values["a.b"])
+    np.save(tmp_path / "dump" / "c_d.npy", values["c/d"])
+    np.save(tmp_path / "dump" / "c_d~2.npy", values["c_d"])
+    found, code, _ = seen_in(reference, model, tmp_path)
+    assert code == 0
+    assert {n: c.held.entry.name for n, c in found.cells.items()} == {"a.b": "a_b", "c/d": "c_d", "c_d": "c_d~2"}
+
+
+@pytest.mark.parametrize("wrong", range(1, 5))
+def test_a_node_that_was_left_out_does_not_vanish(wrong: int, tmp_path: Path, reference: Reference) -> None:
+    """The device hands on what came in: its value is the neighbour's."""
+    ops = ["Conv", "Relu", "Conv", "Sigmoid", "Conv"]
+    model = cube(*ops)
+    broken = cube(*(op if k != wrong else "Identity" for k, op in enumerate(ops)))
+    for node in broken.graph.node:
+        del node.input[1 if node.op_type == "Identity" else 2 :]
+    kept(broken, tmp_path)
+    found, code, places = seen_in(reference, model, tmp_path)
+    assert code == 1
+    assert wrong in places[0]
+    for k in range(5):
+        (tmp_path / "dump" / f"t{k}.npy").rename(tmp_path / "dump" / f"blob{k}.npy")
+    found, code, places = seen_in(reference, model, tmp_path)
+    assert f"t{wrong}" not in found.cells
+    assert wrong == 1 or any("the model's output t4" in note for note in found.notes)
+    if wrong < 4:
+        assert code == 5, "what fits nothing may be wrong"
+        assert any("under names that the model has not" in note for note in found.notes)
+
+
+def test_constants_and_random_numbers_are_told_apart(tmp_path: Path, reference: Reference) -> None:
+    model = cube("Sigmoid", "Tanh", "Relu")
+    random = onnx.helper.make_node("RandomNormalLike", ["t0"], ["drawn"], "drawn")
+    add = onnx.helper.make_node("Add", ["t0", "drawn"], ["sum"], "sum")
+    constant = onnx.helper.make_node("Constant", [], ["c"], "c", value_floats=[float(k) for k in range(6)])
+    more = onnx.helper.make_node("Mul", ["sum", "c"], ["product"], "product")
+    model.graph.node[1].input[0] = "product"
+    for k, node in enumerate((random, add, constant, more), 1):
+        model.graph.node.insert(k, node)
+    kept(model, tmp_path)
+    found, code, places = seen_in(reference, model, tmp_path)
+    assert (code, places) == (5, [])
+    assert found.cells["t0"].good
+    assert "random numbers enter it" in found.cells["sum"].why
+    assert {e.name: why for e, why in found.matched[0].idle} == {
+        "drawn": "random numbers, which are not compared",
+        "c": "a constant, which is not compared",
+    }
+    assert not found.matched[0].lost and not found.notes
+
+
+def test_outlines_leave_out_nothing_that_is_near() -> None:
+    dice = np.random.default_rng(0)
+    arrays = {f"a{k}": dice.normal(size=(2, 3, 4, 5)).astype(np.float32) * (1 + k % 3) for k in range(40)}
+    outlines = fitting.Outlines(arrays.items())
+    for name, value in arrays.items():
+        near = (value * (1 + 0.05 * dice.uniform(-1, 1, value.shape))).transpose(0, 2, 3, 1)
+        assert name in outlines.near(near, 0.1)
+    assert not outlines.near(np.zeros((7,)), 0.1)
+    assert len(outlines.near(arrays["a0"], 0.1)) < 10
 
 
 # ------------------------------------------------------------------------------------------------ at length

@@ -96,7 +96,8 @@ def bisect(
     limits = _limits(max_trials, max_time, repeat, o.jobs(settings, jobs))
     about = r.asked(recorded, dump_format, dump_layout, precision, seed) if recorded else None
     if about and not settings.get("candidate", candidate):
-        r.alone({"--candidate-model": candidate_model, "--map": map_file, "--within": within})
+        r.alone({"--candidate-model": candidate_model, "--map": map_file, "--within": within,
+                 "--max-trials": max_trials, "--max-time": max_time, "--repeat": repeat})  # fmt: skip
         return r.bisect(
             settings, model, about, o.feeding(settings, inputs, seed, shape, mean, scale, bgr), rule,
             o.reference(settings, reference, custom_ops, trust), freeze=not no_freeze, output=output, force=force,

@@ -87,6 +87,7 @@ def compare(
             f"--align {align}: expected output or all", "--align output compares the model's outputs alone"
         )
     fail_fast = fail_fast or align == "all"
+    table.check(csv_file)
     if recorded:
         r.alone({"--candidate": candidate, "--candidate-model": candidate_model, "--map": map_file})
         return r.compare(
@@ -97,7 +98,6 @@ def compare(
         )  # fmt: skip
     path = o.model_of(model, settings)
     number = o.jobs(settings, jobs)
-    table.check(csv_file)
     doubted = o.candidate(settings, candidate, timeout, memory_limit, precision, custom_ops, trust)
     setup = Setup(
         doubted,

@@ -219,5 +219,5 @@ def write(values: tensors.Tensors, folder: Path) -> None:
         head = _ascend.message()(version="2.0", op_name=name)
         head.output.add(data_type=_ascend.NUMBERS[dtype], format=2, size=len(data)).shape.dim.extend(array.shape)
         text = head.SerializeToString()
-        stem = stems[plain(name)].replace(".", "_").replace("+", "_").replace("@", "_")
+        stem = stems[plain(name)].replace(".", "_").replace("+", "_").replace("@", "_").replace("~", "_")
         (folder / f"Tensor.{stem}.{k}.{10**15}").write_bytes(len(text).to_bytes(8, "little") + text + data)
