@@ -139,6 +139,7 @@ CUT = Path("subcut_out", "n2__n2")
 # ------------------------------------------------------------------------------------------------ the whole way
 
 
+@pytest.mark.slow
 def test_a_bisection_travels(bisected: Path, packed: Path, tmp_path: Path) -> None:
     (place,) = (bisected / "subcut_out").glob("bisect-*")
     there = carried(packed, tmp_path / "there").parent
@@ -251,6 +252,7 @@ def test_a_whole_model(tmp_path: Path) -> None:
     assert repro(there / "un" / "packed", "--outputs", "candidate").returncode == 0
 
 
+@pytest.mark.slow
 def test_a_command_and_its_scripts(plain: Path, tmp_path: Path) -> None:
     (plain / "helpers").mkdir()
     (plain / "helpers" / "shift.py").write_text("SHIFT = 0.5\n")
@@ -403,6 +405,7 @@ def test_an_unpacked_bundle_is_zipped_by_hand(asked: Path, tmp_path: Path) -> No
     assert not bundle.unpack(tmp_path / "asked.zip", asked), "the same bundle"
 
 
+@pytest.mark.slow
 def test_a_candidate_of_the_project_file(plain: Path, tmp_path: Path) -> None:
     """Its commands are relative to that file, wherever below it subcut runs; its claims go along."""
     (plain / "tools").mkdir()

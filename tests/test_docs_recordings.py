@@ -17,7 +17,6 @@ from fixtures import board, device, recordings
 
 DOCS = Path(__file__).resolve().parent.parent / "docs"
 PAGES = sorted(DOCS.glob("from-*.md"))
-QUICK = "from-rknn"  # the smallest network
 LEFT_OUT = "…"
 BIN = Path(sys.executable).parent
 WRONG = re.compile(r"\bFAIL\b|smallest failing region|\b[1-9]\d* of \d+ tensors? wrong")
@@ -48,13 +47,12 @@ def _code(shown: list[str]) -> int:
 
 def _steady(line: str) -> str:
     """Without the digits that another machine rounds otherwise, and without the blanks that align them."""
-    line = re.sub(r"worst at \[.*|-?\d+\.\d+(e[-+]\d+)?|\d+(?= ×| of \d+ values off)", "N", line)
+    line = re.sub(r"worst at \[.*|-?\d+\.\d+(e[-+]\d+)?|\d+(?= ×| of \d+ (values off|tensors? wrong))", "N", line)
     return " ".join(line.split())
 
 
-@pytest.mark.parametrize(
-    "page", [pytest.param(p, marks=[] if p.stem == QUICK else pytest.mark.slow, id=p.stem) for p in PAGES]
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
 def test_each_command_of_a_page_prints_what_is_shown(page: Path, folder: Path) -> None:
     pairs = _commands(page)
     assert len(pairs) >= 3

@@ -297,6 +297,7 @@ def test_another_input_is_told(fifty: Callable[..., Path]) -> None:
     assert "made with another input: data differs" in done.document["recordings"][0]["notes"][0]
 
 
+@pytest.mark.slow
 def test_nobody_says_what_was_fed(fifty: Callable[..., Path]) -> None:
     here = fifty()
     (here / "dump" / "data.npy").unlink()
@@ -306,6 +307,7 @@ def test_nobody_says_what_was_fed(fifty: Callable[..., Path]) -> None:
     assert subcut("compare", "net.onnx", "--recorded", "dump", "--seed", "0", cwd=here).code == 1
 
 
+@pytest.mark.slow
 def test_align_output_and_all(fifty: Callable[..., Path], made: onnx.ModelProto) -> None:
     here = fifty(wrong=9)
     names = [n.output[0] for n in made.graph.node]
@@ -322,6 +324,7 @@ def test_align_output_and_all(fifty: Callable[..., Path], made: onnx.ModelProto)
 # ------------------------------------------------------------------------------------------------ several runs
 
 
+@pytest.mark.slow
 def test_three_runs_name_the_odd_one_out(fifty: Callable[..., Path], made: onnx.ModelProto) -> None:
     fifty(name="simulator")
     here = fifty(wrong=25, name="board")
@@ -372,6 +375,7 @@ def test_a_damaged_file_costs_one_tensor(fifty: Callable[..., Path], made: onnx.
         assert len(statuses(done)) == device.LAYERS - 1
 
 
+@pytest.mark.slow
 def test_several_samples_are_several_runs(tmp_path: Path, made: onnx.ModelProto) -> None:
     """Of two samples the second goes wrong: the worst counts, in place and alone."""
     onnx.save(made, tmp_path / "net.onnx")
@@ -446,6 +450,7 @@ def test_the_interval_is_a_case(fifty: Callable[..., Path], made: onnx.ModelProt
     assert exported.code == 0
 
 
+@pytest.mark.slow
 def test_with_a_candidate_the_recording_says_where_to_look(fifty: Callable[..., Path]) -> None:
     here = fifty(wrong=33)
     words = ("bisect", "net.onnx", "-c", f"{doubtful.HERE}:add=/block6/conv32:1", "--json")
