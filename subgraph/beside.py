@@ -13,6 +13,7 @@ from subgraph import device
 from subgraph.candidate import RECORDED, Candidate
 from subgraph.device import Run
 from subgraph.errors import UsageError
+from subgraph.folder import scratch
 from subgraph.graph import Graph
 from subgraph.inputs import Feeding
 from subgraph.observed import claim_of
@@ -48,8 +49,8 @@ def opened(graph: Graph, asked: Asked, feeding: Feeding) -> Iterator[tuple[list[
         InputError: nothing can be read. UsageError: nobody says what the device was fed.
     """
     found = device.open_all(asked.places, graph, asked.layout, asked.format or None)
-    with tempfile.TemporaryDirectory(prefix="subcut-") as temporary:
-        own = _feeding(found, graph, feeding, asked.seeded, Path(temporary))
+    with scratch(Path(tempfile.gettempdir()), "subcut-fed") as temporary:  # what a killed run left goes with it
+        own = _feeding(found, graph, feeding, asked.seeded, temporary)
         yield found, own
 
 

@@ -274,7 +274,8 @@ def main() -> None:
         if isinstance(handler, _Lines):
             handler.close_bar()
     if outcome == INTERRUPTED:
-        hint = KEPT if KEEPING & set(words) else ""
+        recorded = any(word.startswith("--recorded") for word in words)  # nothing of a candidate is run then
+        hint = KEPT if KEEPING & set(words) and not recorded else ""
         outcome = _failure({"kind": "Interrupted", "what": "interrupted", "hint": hint}, INTERRUPTED, as_json)
     _exit(_show(outcome, as_json) if isinstance(outcome, Result) else int(outcome or 0))
 

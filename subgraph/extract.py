@@ -142,7 +142,8 @@ def chosen(graph: Graph, request: Request, place: Place) -> tuple[Region, Place]
     """
     region = regions.between(graph, request.start, request.end)
     place = place if place.name else replace(place, name=place_name(region))
-    case.require_free(place, request.to_json(), case.source_of(graph), [graph.path])
+    reads = [graph.path, *([Path(request.recorded)] if request.recorded else [])]
+    case.require_free(place, request.to_json(), case.source_of(graph), reads)
     return region, place
 
 

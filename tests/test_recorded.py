@@ -502,6 +502,18 @@ def test_a_cut_fed_with_what_was_recorded(fifty: Callable[..., Path], made: onnx
     )
 
 
+def test_a_result_that_is_read_as_a_recording_is_not_replaced(fifty: Callable[..., Path]) -> None:
+    here = fifty()
+    words = ("cut", "net.onnx", "-s", "/block3/conv15", "-e", "/block3/relu19")
+    assert subcut(*words, "-i", "dump/data.npy", "--dump", "all", cwd=here).code == 0
+    read = here / "subcut_out" / "block3_conv15__block3_relu19"
+    before = sorted(p.name for p in read.rglob("*"))
+    done = subcut(*words, "--recorded", read / "dump_data", "-i", "dump/data.npy", "--force", cwd=here)
+    assert done.code == 2
+    assert "it holds what is read" in done.err
+    assert sorted(p.name for p in read.rglob("*")) == before
+
+
 def test_a_cut_that_the_recording_cannot_feed(fifty: Callable[..., Path], made: onnx.ModelProto) -> None:
     here = fifty()
     (here / "dump" / f"{made.graph.node[14].output[0].replace('/', '_')}.npy").unlink()

@@ -134,7 +134,7 @@ def bisect(
         place = case.Place(parent, f"recorded-{safe_name(run.name)[:LONG]}", force)
         request = case.plain({"candidate": doubted.name, "identity": doubted.identity(""), "criterion": rule,
                               "recorded": [str(p) for p in about.places], "inputs": feeding.inputs})  # fmt: skip
-        case.require_free(place, request, case.source_of(graph), [graph.path])
+        case.require_free(place, request, case.source_of(graph), [graph.path, *about.places])
         setup = Setup(doubted, fed, parent, rule, freeze=freeze, stored=False)
         with passive(graph, setup, running) as trials:
             (run,) = device.with_samples([run], len(trials.values.samples))
@@ -242,7 +242,7 @@ def _next(document: dict[str, Any]) -> list[str]:
     told += [f"--criterion {shlex.quote(document['criterion'])}"] if document["criterion"] != "noise" else []
     words = " ".join([shlex.quote(clean(model)), "-i FILE", f"--within {span}", *told])
     return [
-        f"  subcut export {place} -o board --dtype float16 --layout NHWC     its inputs in the device's form",
+        f"  subcut export {place} -o to_device --dtype float16 --layout NHWC     its inputs in the device's form",
         f"  subcut manual start {words}     the same search, run by you",
     ]
 
