@@ -137,8 +137,7 @@ def extract(graph: Graph, request: Request, place: Place, reference: Reference |
 def chosen(graph: Graph, request: Request, place: Place) -> tuple[Region, Place]:
     """What is to be cut, and where it goes.
 
-    Raises:
-        ResultExists: another result stands in the way. UnknownName, UsageError: as `region.between`.
+    Raises: as `extract`.
     """
     region = regions.between(graph, request.start, request.end)
     place = place if place.name else replace(place, name=place_name(region))
