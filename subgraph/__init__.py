@@ -16,12 +16,12 @@ from typing import TYPE_CHECKING, Any
 from subgraph.capture import capture
 from subgraph.cut import cut
 from subgraph.graph import load
+from subgraph.version import __version__
 
 if TYPE_CHECKING:
     from subgraph.bisection import bisect
     from subgraph.comparison import compare
 
-__version__ = "0.1.0"
 __all__ = ["__version__", "bisect", "capture", "compare", "cut", "load"]
 
 LATER = {"bisect": "bisection", "compare": "comparison"}  # half of the package: imported when they are asked for

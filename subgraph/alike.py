@@ -20,9 +20,7 @@ from subgraph.trial import Trials
 from subgraph.verdict import Judgement
 
 if TYPE_CHECKING:
-    import numpy as np
-
-    Array = np.ndarray[Any, np.dtype[Any]]
+    from subgraph.types import Array
 
 NEAREST = 16  # samples whose values are looked for
 # Of what runs on the reference once per misread input: nodes, samples, inputs.

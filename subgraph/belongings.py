@@ -14,16 +14,24 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 
 from subgraph import archive, case, plugins, replay, reports, wire
+from subgraph.case_layout import (
+    BUNDLE_LIST,
+    FINDING_FOLDERS,
+    FROM_DEVICE,
+    LOG,
+    REPORT_FILES,
+    REPRO,
+    RUN_JSON,
+    SWEEP_JSON,
+    TODO_TXT,
+    is_evidence,
+)
 from subgraph.errors import InputError, SubcutError, UsageError
-from subgraph.evidence import REPORTS, RUN
-from subgraph.exhibit import SWEEP
-from subgraph.handout import BACK, TODO
 from subgraph.privacy import Private
 from subgraph.text import clean
 
-BROUGHT = {"candidate": (".npy", ".json", ".onnx", ".data"), BACK: (".npy", ".bin")}  # what came, beside a case
+BROUGHT = {"candidate": (".npy", ".json", ".onnx", ".data"), FROM_DEVICE: (".npy", ".bin")}  # what came, beside a case
 TIME = re.compile(r"^\d{4}-\d\d-\d\d \d\d:\d\d:\d\d ")
-REPRO, LOG, MODEL = "repro.py", "log.txt", "model.onnx"
 RAW = (".npy", ".bin", ".onnx", ".data")
 
 
@@ -63,11 +71,11 @@ def of(folder: Path) -> Belongings:
     mine = case.read_manifest(folder)
     if mine is None:
         raise UsageError(f"{clean(str(folder))} is no case", _hint(folder))
-    if root := next((p for p in (folder, folder.resolve().parent) if (p / replay.LIST).is_file()), None):
+    if root := next((p for p in (folder, folder.resolve().parent) if (p / BUNDLE_LIST).is_file()), None):
         again = f"zip it again: python -m zipfile -c {clean(root.resolve().name)}.zip {clean(str(root))}"
         raise UsageError(f"{clean(str(root))} is an unpacked bundle", again)
     above = case.read_manifest(folder.resolve().parent)
-    around = next((m for m in (mine, above) if replay.is_evidence(m)), None)
+    around = next((m for m in (mine, above) if is_evidence(m)), None)
     names = list(map(str, mine["files"]))
     if around is not None and around is not mine:
         head = f"{folder.resolve().name}/"
@@ -113,8 +121,8 @@ def _cases(folder: Path, files: Mapping[str, Path], mine: Mapping[str, Any]) -> 
         UsageError: there is none, or one has no tensors.
     """
     tops = sorted({name.partition("/")[0] for name in files if name.endswith(f"/{case.MANIFEST}")})
-    first = [name for name in replay.PIECES if name in tops]
-    found = [*first, *(name for name in tops if name not in first)] if replay.is_evidence(mine) else [""]
+    first = [name for name in FINDING_FOLDERS if name in tops]
+    found = [*first, *(name for name in tops if name not in first)] if is_evidence(mine) else [""]
     where = clean(str(folder))
     if not found:
         raise UsageError(f"{where} holds no case", "nothing went wrong there: there is nothing to send")
@@ -137,7 +145,7 @@ def names(belongings: Belongings) -> set[str]:
             found |= {graph.name, *(v.name for v in (*graph.input, *graph.output))}
             for node in graph.node:
                 found |= {node.name, *node.input, *node.output}
-        elif name == RUN:
+        elif name == RUN_JSON:
             found |= set(_labels(_document(path)))
     return found - {""}
 
@@ -174,10 +182,10 @@ def cleared(
 ) -> dict[str, Path | bytes]:
     """All files as they may leave; `told`: the cleared manifest around. `command` made the case, where it says so."""
     found: dict[str, Path | bytes] = {}
-    shown = ("", *REPORTS.values())
+    shown = ("", *REPORT_FILES.values())
     for name, path in belongings.files.items():
         last = PurePosixPath(name).name
-        if last == case.MANIFEST or (RUN in belongings.files and name in shown):
+        if last == case.MANIFEST or (RUN_JSON in belongings.files and name in shown):
             continue
         if path.suffix in RAW:
             found[name] = path
@@ -185,10 +193,10 @@ def cleared(
             found[name] = Path(replay.__file__).with_name(REPRO).read_bytes()
         elif path.suffix == ".json":
             found[name] = as_json(_cleared(name, _document(path), private))
-        elif last in (LOG, TODO):
+        elif last in (LOG, TODO_TXT):
             found[name] = _lines(path, private).encode()
-    if RUN in belongings.files:
-        found |= _reports(json.loads(_read(found[RUN])))
+    if RUN_JSON in belongings.files:
+        found |= _reports(json.loads(_read(found[RUN_JSON])))
     for inside in dict.fromkeys((*belongings.cases, *([""] if belongings.own else []))):
         head = f"{inside}/" if inside else ""
         mine = told if belongings.own and not inside else None
@@ -202,12 +210,12 @@ def cleared(
 def _cleared(name: str, document: Any, private: Private) -> Any:
     """A document of ours; where its cases are is said from the bundle's folder."""
     found = private.document(document)
-    if name == RUN:
-        found |= {"report": REPORTS["html"]} if found.get("report") else {}
+    if name == RUN_JSON:
+        found |= {"report": REPORT_FILES["html"]} if found.get("report") else {}
         for finding in found.get("findings", ()):
             if finding.get("case"):
                 finding["case"] = Path(finding["case"]).name
-    elif name == SWEEP:
+    elif name == SWEEP_JSON:
         for entry in found.get("candidates", ()):
             entry["folder"] = "."
         for row in found.get("rows", ()):
@@ -222,7 +230,7 @@ def _reports(document: dict[str, Any]) -> dict[str, Path | bytes]:
     try:
         if reports.problem(document):
             return {}
-        return {file: plugins.load("reports", form).render(document).encode() for form, file in REPORTS.items()}
+        return {file: plugins.load("reports", form).render(document).encode() for form, file in REPORT_FILES.items()}
     except (SubcutError, KeyError, TypeError, AttributeError):
         return {}
 

@@ -12,19 +12,18 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from subgraph import case, wire
+from subgraph import case, dtypes
+from subgraph.case_layout import FROM_DEVICE
 from subgraph.errors import InputError
 from subgraph.form import relayout
-from subgraph.handout import BACK, OURS, files_of
+from subgraph.handout import OURS, files_of
 from subgraph.packing import unpack
 from subgraph.tensors import NOT_NUMPY, PACKED, PROTO_NAMES, Record, are_bits, from_bits, np_dtype, read_npy, shape_text
 from subgraph.tensors import save as save_tensor
 from subgraph.text import clean, count
 
 if TYPE_CHECKING:
-    import numpy as np
-
-    Array = np.ndarray[Any, np.dtype[Any]]
+    from subgraph.types import Array
 
 SHOWN = 4  # outputs that an error names
 
@@ -47,7 +46,7 @@ class Wanted:
     def size(self) -> int:
         """Bytes of a .bin."""
         dtype, shape, _ = self.raw
-        return (math.prod(shape) * wire.TYPES[wire.TYPE_NUMBERS[dtype]][1] + 7) // 8
+        return (math.prod(shape) * dtypes.bits_of(dtype) + 7) // 8
 
     def find(self, folder: Path) -> Path | None:
         """Its file, if it came.
@@ -102,13 +101,13 @@ def folders_of(cuts: Sequence[Path], number: int, source: Path | None, only: boo
         InputError: there is no such folder.
     """
     if source is None:
-        return [place / BACK for place in cuts]
+        return [place / FROM_DEVICE for place in cuts]
     if not source.is_dir():
         raise InputError(f"no folder {clean(str(source))}", "name the folder that holds the outputs")
     if only and len(cuts) == 1 and not (source / str(number)).is_dir():
         return [source]
     own = [source / place.name for place in cuts]
-    return [place / BACK if (place / BACK).is_dir() else place for place in own]
+    return [place / FROM_DEVICE if (place / FROM_DEVICE).is_dir() else place for place in own]
 
 
 def nothing(cuts: Sequence[Path], given: Sequence[Path]) -> tuple[str, str]:

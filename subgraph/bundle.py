@@ -14,18 +14,17 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import subgraph
-from subgraph import archive, belongings, case, folder, privacy, replay, wire
+from subgraph import archive, belongings, case, folder, privacy, wire
 from subgraph.archive import Archive, Listed
 from subgraph.belongings import Belongings, as_json
+from subgraph.case_layout import BUNDLE_LIST, BUNDLE_SCHEMA, CANDIDATE_FILES, RUN_JSON, is_evidence
 from subgraph.digest import digest
 from subgraph.errors import InputError, OutputError, ResultExists, SubcutError, UsageError
-from subgraph.evidence import RUN
 from subgraph.letter import ENVIRONMENT, README, Told, letter
 from subgraph.privacy import Private
-from subgraph.replay import FILES, LIST, LIST_SCHEMA
 from subgraph.scripts import Scripts
 from subgraph.text import clean
+from subgraph.version import __version__
 
 SUFFIX = ".zip"
 AGREES = "-agrees"  # the end of a folder that a bisection keeps beside what goes wrong
@@ -85,9 +84,9 @@ def name_of(path: Path) -> str:
     """
     path = path.resolve()
     own, above = (case.read_manifest(p) for p in (path, path.parent))
-    if replay.is_evidence(own):
+    if is_evidence(own):
         return _called(path, own)
-    if replay.is_evidence(above):
+    if is_evidence(above):
         return folder.safe_name(f"{_called(path.parent, above)}-{path.name}")
     return folder.safe_name(f"{path.parent.parent.name}-{path.name}" if path.parent.name == "todo" else path.name)
 
@@ -120,7 +119,7 @@ def require_free(target: Path, what: str, *, force: bool = False) -> None:
         return
     try:
         with archive.opened(target) as there:
-            mine = json.loads(there.read(LIST, MOST_LIST)).get("what") == digest(what)
+            mine = json.loads(there.read(BUNDLE_LIST, MOST_LIST)).get("what") == digest(what)
     except (InputError, ValueError, AttributeError, RecursionError):
         mine = False
     if not mine:
@@ -147,17 +146,17 @@ def pack(wish: Wish) -> Packed:
         scripts.give(path)
     told = scripts.of(around) if around else None
     found = belongings.cleared(mine, private, told, wish.command)
-    found |= {f"{FILES}/{name}": path for name, path in scripts.files.items()}
+    found |= {f"{CANDIDATE_FILES}/{name}": path for name, path in scripts.files.items()}
     said = wish.found or _said(wish.folder)
     answer = private.document(said) if said else None
     found[README] = _letter(wish.name, mine, found, told, answer).encode()
     found[ENVIRONMENT] = as_json(private.document(privacy.environment()))
     listed = {name: archive.listed(source) for name, source in sorted(found.items())}
-    found[LIST] = as_json(
+    found[BUNDLE_LIST] = as_json(
         {
-            "schema": LIST_SCHEMA,
+            "schema": BUNDLE_SCHEMA,
             "what": digest(wish.what),
-            "subcut": subgraph.__version__,
+            "subcut": __version__,
             "found_with": None if mine.own else told,
             "found": answer,
             "files": {name: {"bytes": f.size, "sha256": f.sha256} for name, f in listed.items()},
@@ -170,10 +169,10 @@ def pack(wish: Wish) -> Packed:
 
 def _said(place: Path) -> dict[str, Any] | None:
     """The verdict of a bisection on one of its regions, from the document beside it; None where there is none."""
-    if place.resolve().name.endswith(AGREES) and (place.resolve().parent / RUN).is_file():
+    if place.resolve().name.endswith(AGREES) and (place.resolve().parent / RUN_JSON).is_file():
         return {"status": "agree", "why": f"the nearest neighbour of {place.resolve().name.removesuffix(AGREES)}"}
     try:
-        document = json.loads((place.resolve().parent / RUN).read_text(encoding="utf-8"))
+        document = json.loads((place.resolve().parent / RUN_JSON).read_text(encoding="utf-8"))
         finding = next(f for f in document["findings"] if Path(f["case"] or "").name == place.resolve().name)
         output = finding["verdict"]["outputs"][0]["name"] if finding["verdict"]["outputs"] else ""
         why = f"{output}: {finding['verdict']['why']}" if output else finding["verdict"]["why"]
@@ -200,7 +199,9 @@ def _letter(
         return json.loads(data)
 
     cases = {c: document(f"{c}/{case.MANIFEST}" if c else case.MANIFEST) for c in mine.cases}
-    return letter(Told(name, tuple(sorted(found)), cases, told, document(RUN) if RUN in found else None, answer))
+    return letter(
+        Told(name, tuple(sorted(found)), cases, told, document(RUN_JSON) if RUN_JSON in found else None, answer)
+    )
 
 
 def _suspicious(top: str, found: Mapping[str, Path | bytes], private: Private) -> Iterator[str]:
@@ -208,7 +209,7 @@ def _suspicious(top: str, found: Mapping[str, Path | bytes], private: Private) -
     if kinds := private.found(top.encode(), words=True):
         yield f"the bundle's own name has {' and '.join(kinds)}: -o FILE.zip gives it another"
     for name, source in sorted(found.items()):
-        text = not isinstance(source, Path) or name.startswith(f"{FILES}/")
+        text = not isinstance(source, Path) or name.startswith(f"{CANDIDATE_FILES}/")
         kinds = private.found(name.encode(), words=True)
         if kinds:
             yield f"{clean(name)}: its name has {' and '.join(kinds)}"
@@ -243,7 +244,7 @@ def unpack(path: Path, place: Path) -> bool:
             )
         _require_room(place, there.total)
         with folder.aside(place) as work:
-            there.unpack(work, listed, {LIST: data})
+            there.unpack(work, listed, {BUNDLE_LIST: data})
     return True
 
 
@@ -253,22 +254,24 @@ def _listed(there: Archive) -> tuple[dict[str, Listed], bytes]:
     Raises:
         InputError: there is none, or it is damaged.
     """
-    data = there.read(LIST, MOST_LIST)
+    data = there.read(BUNDLE_LIST, MOST_LIST)
     try:
         document = json.loads(data)
-        if document["schema"] != LIST_SCHEMA:
+        if document["schema"] != BUNDLE_SCHEMA:
             raise archive.no_bundle(there.path, f"its list is of another kind, {clean(str(document['schema']))[:80]}")
         files = document["files"].items()
-        found = {str(name): Listed(int(entry["bytes"]), str(entry["sha256"])) for name, entry in files if name != LIST}
+        found = {
+            str(name): Listed(int(entry["bytes"]), str(entry["sha256"])) for name, entry in files if name != BUNDLE_LIST
+        }
         return found, data
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as e:
-        raise archive.damaged(there.path, f"its {LIST} cannot be read: {type(e).__name__}") from e
+        raise archive.damaged(there.path, f"its {BUNDLE_LIST} cannot be read: {type(e).__name__}") from e
 
 
 def _is_same(place: Path, data: bytes, listed: Mapping[str, Listed]) -> bool:
     """Does the folder hold this bundle, each file as it was?"""
     try:
-        return (place / LIST).read_bytes() == data and all(
+        return (place / BUNDLE_LIST).read_bytes() == data and all(
             not (place / name).is_symlink() and archive.listed(place / name) == wanted
             for name, wanted in listed.items()
         )

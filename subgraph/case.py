@@ -11,13 +11,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import subgraph
 from subgraph.capture import Captured, Reference
 from subgraph.errors import ResultExists
 from subgraph.form import Form, write_bin
 from subgraph.graph import Graph
 from subgraph.tensors import Record
 from subgraph.text import shorten
+from subgraph.version import __version__
 
 MANIFEST = "manifest.json"
 KEYS = frozenset(("schema", "source", "request", "command", "files"))  # in the manifest of each kind of result
@@ -132,7 +132,7 @@ def versions() -> dict[str, str]:
     from importlib.metadata import version
 
     python = ".".join(map(str, sys.version_info[:3]))
-    return {"subcut": subgraph.__version__, "python": python} | {
+    return {"subcut": __version__, "python": python} | {
         name: version(name) for name in ("onnx", "onnxruntime", "numpy")
     }
 

@@ -5,12 +5,10 @@ Insight: an index says nothing about how wrong it is, but the values it chose be
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    import numpy as np
-
-    Array = np.ndarray[Any, np.dtype[Any]]
+    from subgraph.types import Array
 
 
 def misranked(reference: Array, candidate: Array, value: Array, noise: Array, axis: int, gap: float) -> Array:

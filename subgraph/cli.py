@@ -21,7 +21,6 @@ from typing import Annotated, Any
 import typer
 import typer.core
 
-import subgraph
 from subgraph.commands import Result, log
 from subgraph.commands.backends import backends
 from subgraph.commands.bisect import bisect
@@ -39,6 +38,7 @@ from subgraph.commands.report import report
 from subgraph.commands.sweep import sweep
 from subgraph.errors import OutputError, SubcutError, UsageError
 from subgraph.text import clean, clean_lines, is_text
+from subgraph.version import __version__
 
 KEEPING = frozenset(("bisect", "compare", "sweep", "manual"))  # commands that keep each answer of the candidate
 KEPT = "what was run is kept: the same command goes on"
@@ -174,7 +174,7 @@ app.add_typer(by_hand, name="manual", help=BY_HAND)
 
 def _version(value: bool) -> None:
     if value:
-        print(f"subcut {subgraph.__version__}", flush=True)
+        print(f"subcut {__version__}", flush=True)
         raise typer.Exit
 
 

@@ -6,7 +6,7 @@ import math
 from collections import Counter
 from typing import Any
 
-from subgraph import wire
+from subgraph import dtypes, wire
 from subgraph.errors import ModelError
 from subgraph.graph import Graph
 
@@ -67,7 +67,7 @@ def weight(graph: Graph, name: str) -> Document:
     tensor = sparse.values if sparse else graph.weights[name]
     return {
         "name": name,
-        "type": wire.TYPES.get(tensor.data_type, ("unknown", 0))[0],
+        "type": dtypes.name_of(tensor.data_type, "unknown"),
         "shape": [int(d) for d in (sparse or tensor).dims],
         "parameters": max(math.prod(tensor.dims), 0),
         "bytes": _bytes(tensor),
@@ -108,7 +108,7 @@ def _tensor_text(tensor: wire.TensorProto) -> str:
 
     from subgraph.tensors import shape_text
 
-    name = wire.TYPES.get(tensor.data_type, ("unknown", 0))[0]
+    name = dtypes.name_of(tensor.data_type, "unknown")
     text = f"{name} {shape_text(tuple(tensor.dims))}"
     if wire.on_disk(tensor) or math.prod(tensor.dims) > LISTED:
         return text

@@ -33,9 +33,7 @@ from subgraph.tensors import Record, load, save
 from subgraph.values import Values
 
 if TYPE_CHECKING:
-    import numpy as np
-
-    Array = np.ndarray[Any, np.dtype[Any]]
+    from subgraph.types import Array
 
 log = logging.getLogger("subcut")
 
@@ -312,7 +310,7 @@ def _values_of(ours: Graph, other: Graph, reference: Reference, values: Values, 
 
 def _fed(ours: Graph, other: Graph, known: Mapping[str, Record], place: Path) -> list[str]:
     """Our inputs as words for theirs: by name, else by position; transposed or cast where they are declared so."""
-    from subgraph.inputs import declared
+    from subgraph.value_types import declared
 
     place.mkdir(parents=True)
     words = []

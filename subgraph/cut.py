@@ -12,12 +12,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from subgraph import dtypes, wire
 from subgraph import region as regions
-from subgraph import wire
 from subgraph.errors import ModelError
 from subgraph.graph import BODILESS, Graph, bodies
 from subgraph.region import Region
 from subgraph.tensors import PACKED, Record, shape_text
+from subgraph.value_types import common_type, declared, fits, is_complete, set_tensor, with_open_dims
 
 if TYPE_CHECKING:
     import onnx
@@ -59,6 +60,11 @@ class Cut:
     def parameters(self) -> int:
         """How many numbers the weights hold, frozen tensors left out."""
         return sum(wire.elements(t) for t in self.model.graph.initializer if t.name not in self.frozen)
+
+    def declared(self, name: str) -> dict[str, Any]:
+        """Form, element type and shapes of a boundary tensor, as a manifest records them; `shapes` None if open."""
+        form, dtype, dims = declared(self.types[name])
+        return {"form": form, "dtype": dtype, "shapes": None if dims is None else [dims]}
 
     def to_model(self) -> onnx.ModelProto:
         """The cut in memory, with all its weights.
@@ -282,7 +288,7 @@ def _input_of(tensor: wire.TensorProto, declared: Mapping[str, wire.ValueInfoPro
     if tensor.name in declared:
         return declared[tensor.name]
     info = wire.protos().ValueInfoProto(name=tensor.name)
-    _set_tensor(info.type, tensor.data_type, tuple(tensor.dims))
+    set_tensor(info.type, tensor.data_type, tuple(tensor.dims))
     return info
 
 
@@ -326,13 +332,13 @@ def edge_types(
     Raises:
         ModelError: nobody knows the type of a tensor.
     """
-    known = {n: _common_type([s[n] for s in captured]) for n in names if captured and n in captured[0]}
+    known = {n: common_type([s[n] for s in captured]) for n in names if captured and n in captured[0]}
     if captured and not dynamic:
         return known
-    found = {n: infos[n].type for n in names if n in infos and _is_whole(infos[n].type)}
+    found = {n: infos[n].type for n in names if n in infos and is_complete(infos[n].type)}
     if len(found) < len(names):
         found = {**_inferred(graph, [n for n in names if n not in found]), **found}
-    found.update((n, _opened(t)) for n, t in known.items() if n not in found or not _fits(found[n], t))
+    found.update((n, with_open_dims(t)) for n, t in known.items() if n not in found or not fits(found[n], t))
     missing = [n for n in names if n not in found]
     if missing:
         raise ModelError(
@@ -340,25 +346,6 @@ def edge_types(
             "cut with a capture (without --no-capture): its type then comes from the run",
         )
     return found
-
-
-def _fits(declared: wire.TypeProto, seen: wire.TypeProto) -> bool:
-    """May a value of type `seen` (each dimension a number, or open where it differed) be declared like this?"""
-    if not declared.HasField("tensor_type"):
-        return bool(declared.WhichOneof("value") == seen.WhichOneof("value"))
-    mine, its = declared.tensor_type, seen.tensor_type
-    if mine.elem_type != its.elem_type or not mine.HasField("shape") or len(mine.shape.dim) != len(its.shape.dim):
-        return False
-    pairs = zip(mine.shape.dim, its.shape.dim, strict=True)
-    return all(a.dim_value == b.dim_value for a, b in pairs if a.HasField("dim_value"))
-
-
-def _is_whole(proto: wire.TypeProto) -> bool:
-    """Does the type say what the elements are?"""
-    if proto.HasField("tensor_type"):
-        return bool(proto.tensor_type.elem_type)
-    inner = proto.optional_type if proto.HasField("optional_type") else proto.sequence_type
-    return proto.WhichOneof("value") in ("optional_type", "sequence_type") and _is_whole(inner.elem_type)
 
 
 def _inferred(graph: Graph, names: Sequence[str]) -> dict[str, wire.TypeProto]:
@@ -380,46 +367,12 @@ def _inferred(graph: Graph, names: Sequence[str]) -> dict[str, wire.TypeProto]:
         ValueError,
     ):  # an invalid graph: `inspect` says where
         return {}
-    return {v.name: v.type for v in model.graph.value_info if v.name in names and _is_whole(v.type)}
-
-
-def _common_type(records: Sequence[Record]) -> wire.TypeProto:
-    """The type that all samples' values of one tensor have; differing dimensions stay open."""
-    shapes = {shape for r in records for shape in r.shapes}
-    ranks = {len(s) for s in shapes}
-    dims: tuple[int | None, ...] | None = None
-    if len(ranks) == 1:
-        dims = tuple(sizes[0] if len(set(sizes)) == 1 else None for sizes in zip(*shapes, strict=True))
-    proto = inner = wire.protos().TypeProto()
-    if "optional" in records[0].form:
-        inner = inner.optional_type.elem_type
-    if any("sequence" in r.form for r in records):
-        inner = inner.sequence_type.elem_type
-    _set_tensor(inner, wire.TYPE_NUMBERS[records[0].dtype], dims)
-    return proto
-
-
-def _set_tensor(proto: wire.TypeProto, number: int, dims: Sequence[int | None] | None) -> None:
-    proto.tensor_type.elem_type = number
-    if dims is None:
-        return
-    proto.tensor_type.shape.SetInParent()
-    for n in dims:
-        dim = proto.tensor_type.shape.dim.add()
-        if n is not None:
-            dim.dim_value = n
-
-
-def _opened(proto: wire.TypeProto) -> wire.TypeProto:
-    """The same type with every dimension open: of a run we know the rank, not which dimensions vary."""
-    for dim in proto.tensor_type.shape.dim if proto.HasField("tensor_type") else ():
-        dim.ClearField("dim_value")
-    return proto
+    return {v.name: v.type for v in model.graph.value_info if v.name in names and is_complete(v.type)}
 
 
 def _constant(record: Record, folder: Path) -> wire.TensorProto:
     """A captured value as an initializer, read without numpy: a .npy is a header and raw bytes."""
-    tensor = wire.protos().TensorProto(name=record.name, data_type=wire.TYPE_NUMBERS[record.dtype])
+    tensor = wire.protos().TensorProto(name=record.name, data_type=dtypes.TYPE_NUMBERS[record.dtype])
     tensor.dims.extend(record.shapes[0])
     tensor.raw_data = npy_payload(folder / record.files[0])
     return tensor
@@ -450,8 +403,6 @@ def structure_problem(model: wire.ModelProto) -> str | None:
 
 def describe(cut: Cut, name: str) -> str:
     """`float32  1×64×56×56` of an edge tensor, as declared in the cut."""
-    from subgraph.inputs import declared
-
     form, dtype, dims = declared(cut.types[name])
     text = f"{dtype}  {shape_text(tuple(dims)) if dims is not None else 'any shape'}"
     return text if form == "tensor" else f"{form} of {text}"

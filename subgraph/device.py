@@ -23,16 +23,14 @@ from subgraph.errors import InputError
 from subgraph.fitting import fits
 from subgraph.folder import safe_name, safe_names
 from subgraph.graph import Graph
-from subgraph.inputs import declared
 from subgraph.plugins import load as plugin
 from subgraph.recording import Recording
 from subgraph.tensors import NOT_NUMPY, shape_text, to_bits
 from subgraph.text import clean, count
+from subgraph.value_types import declared
 
 if TYPE_CHECKING:
-    import numpy as np
-
-    Array = np.ndarray[Any, np.dtype[Any]]
+    from subgraph.types import Array
 
 log = logging.getLogger("subcut")
 

@@ -19,6 +19,7 @@ from subgraph import case, counterpart, extract, plugins
 from subgraph import folder as folders
 from subgraph import region as regions
 from subgraph.case import Case, Place
+from subgraph.case_layout import REPORT_FILES, RUN_JSON
 from subgraph.errors import SubcutError
 from subgraph.inputs import Feeding
 from subgraph.region import Region
@@ -27,8 +28,6 @@ from subgraph.tensors import Record
 
 log = logging.getLogger("subcut")
 
-REPORTS = {"html": "report.html", "md": "report.md"}
-RUN = "run.json"
 MOST = 8  # findings that get a folder; a model with more has one reason, and each folder holds its weights
 
 
@@ -58,9 +57,9 @@ def save(asked: World, document: dict[str, Any], place: Place, request: Any, fee
             _add_candidate(asked, nodes, work / name)
             if finding["nearest"]:
                 _region(asked, finding["nearest"]["indices"], Place(work, f"{name}-agrees"), feeding)
-        document["report"] = str(place.path / REPORTS["html"])
-        (work / RUN).write_text(json.dumps(document, indent=1) + "\n", encoding="ascii")
-        for form, file in REPORTS.items():
+        document["report"] = str(place.path / REPORT_FILES["html"])
+        (work / RUN_JSON).write_text(json.dumps(document, indent=1) + "\n", encoding="ascii")
+        for form, file in REPORT_FILES.items():
             text: str = plugins.load("reports", form).render(document)
             (work / file).write_text(text, encoding="utf-8")
         manifest = {

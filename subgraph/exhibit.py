@@ -23,6 +23,7 @@ from subgraph.answer import Answer
 from subgraph.candidate import Candidate
 from subgraph.capture import threads
 from subgraph.case import Place
+from subgraph.case_layout import SWEEP_JSON
 from subgraph.digest import digest, file_digest
 from subgraph.form import Form
 from subgraph.opset_tests import MODEL, Example, Test
@@ -33,7 +34,6 @@ from subgraph.truth import Runtime, Truth, plain_onnxruntime
 from subgraph.verdict import Verdict
 from subgraph.workers import Workers
 
-SWEEP = "sweep.json"
 LONG = 60  # characters of a candidate's name in a folder's
 FORMATS = ("npy", "bin")
 
@@ -92,7 +92,7 @@ def save(asked: Sweep, rows: Sequence[Row], places: Sequence[Place], document: d
             for row in rows:
                 if row.results[k].word in BAD:
                     _save(asked, row.test, row.results[k], k, work / folders.safe_name(row.test.name))
-            (work / SWEEP).write_text(json.dumps(document, indent=1) + "\n", encoding="ascii")
+            (work / SWEEP_JSON).write_text(json.dumps(document, indent=1) + "\n", encoding="ascii")
             manifest = {
                 "schema": "subcut.evidence/1",
                 "source": source(),

@@ -25,9 +25,7 @@ from subgraph.trial import Trials
 from subgraph.verdict import Signature, Verdict
 
 if TYPE_CHECKING:
-    import numpy as np
-
-    Array = np.ndarray[Any, np.dtype[Any]]
+    from subgraph.types import Array
 
 # Measured on 20 real bugs and their false culprits: single culprits 1.00, the weaker of two serial ones 0.43, of two
 # int8 ones 0.28; everything that was no culprit at most 0.251.

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from subgraph import case, recording, wire
+from subgraph import case, dtypes, recording
 from subgraph import folder as folders
 from subgraph.case import Case, Place
 from subgraph.dumps import Entry, Known
@@ -19,7 +19,7 @@ from subgraph.packing import unpack
 from subgraph.tensors import PACKED, Record, load, np_dtype, to_bits
 
 if TYPE_CHECKING:
-    import numpy as np
+    from subgraph.types import Array
 
 SCHEMA = "subcut.export/1"
 KINDS = "name a case, a dump, a folder of .npy files, or one .npy file without Python objects"
@@ -42,7 +42,7 @@ class Item:
         """What its file is called elsewhere, without the end."""
         return self.entry.target if self.entry else Path(self.file).with_suffix("").as_posix()
 
-    def read(self, folder: Path) -> np.ndarray[Any, Any]:
+    def read(self, folder: Path) -> Array:
         """The array in its true type.
 
         Raises:
@@ -166,7 +166,7 @@ def _listed(source: Path, manifest: dict[str, Any]) -> list[Item]:
     if not items:
         raise InputError(f"{source} holds no tensors: it was cut without a capture", "cut again without --no-capture")
     for item in items:
-        if Path(item.file).is_absolute() or ".." in Path(item.file).parts or item.dtype not in wire.TYPE_NUMBERS:
+        if Path(item.file).is_absolute() or ".." in Path(item.file).parts or item.dtype not in dtypes.TYPE_NUMBERS:
             raise InputError(f"{source / case.MANIFEST} is damaged: {item.file} of type {item.dtype}")
     by_stem = {str(Path(item.file).with_suffix("")): item for item in sorted(items, key=lambda i: i.format)}
     return [item for item in items if by_stem[str(Path(item.file).with_suffix(""))] is item]  # one form of each: .npy
@@ -191,7 +191,7 @@ def _bare(path: Path, base: Path) -> Item:
     except (OSError, ValueError, EOFError) as e:
         raise InputError(f"cannot read {path}: {e}", KINDS) from e
     dtype = "string" if array.dtype.kind == "U" else str(array.dtype)
-    if dtype not in wire.TYPE_NUMBERS:
+    if dtype not in dtypes.TYPE_NUMBERS:
         raise InputError(f"{path}: values of type {dtype} cannot be exported")
     return Item(path.stem, path.relative_to(base).as_posix(), "npy", dtype, tuple(array.shape), "")
 

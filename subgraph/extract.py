@@ -14,7 +14,6 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, Protocol
 
-import subgraph
 from subgraph import case, wire
 from subgraph import folder as folders
 from subgraph import inputs as feeding
@@ -29,6 +28,7 @@ from subgraph.graph import Graph
 from subgraph.region import Region
 from subgraph.tensors import Record
 from subgraph.text import clean
+from subgraph.version import __version__
 
 SCHEMA = "subcut.case/1"
 MAX_PLACE = 100  # characters of a result folder's name
@@ -309,18 +309,13 @@ def _without_capture(graph: Graph, region: Region, request: Request, place: Plac
     with folders.aside(place.path) as work:
         _write_model(cut, request, work)
         edges = {
-            role: [case.tensor_of(graph, name, [_declared(cut, name)]) | {"samples": []} for name in names]
+            role: [case.tensor_of(graph, name, [cut.declared(name)]) | {"samples": []} for name in names]
             for role, names in (("inputs", cut.inputs), ("outputs", cut.outputs))
         }
         manifest = _manifest(cut, request) | edges
         manifest |= {"samples": [], "check": {"status": "not run", "what": "not run (--no-capture)"}}
         _finish(manifest, work)
     return Case(place.path, manifest)
-
-
-def _declared(cut: Cut, name: str) -> dict[str, Any]:
-    form, dtype, dims = feeding.declared(cut.types[name])
-    return {"form": form, "dtype": dtype, "shapes": None if dims is None else [dims]}
 
 
 def _write_model(cut: Cut, request: Request, work: Path) -> None:
@@ -332,7 +327,7 @@ def _write_model(cut: Cut, request: Request, work: Path) -> None:
         ("subcut.source_sha256", cut.graph.skeleton.structure),
         ("subcut.start", ", ".join(cut.region.start)),
         ("subcut.end", ", ".join(cut.region.end)),
-        ("subcut.version", subgraph.__version__),
+        ("subcut.version", __version__),
     ):
         entry = cut.model.metadata_props.add()
         entry.key, entry.value = key, value

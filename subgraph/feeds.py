@@ -9,13 +9,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from subgraph import wire
+from subgraph import dtypes, wire
 from subgraph.errors import InputError
 from subgraph.inputs import IMAGES, Picture, Spec, stems_of
 from subgraph.tensors import NOT_NUMPY, NPY_ERRORS, Tensors, Value, are_bits, from_bits, np_dtype, read_npy, shape_text
 
 if TYPE_CHECKING:
     import numpy as np
+
+    from subgraph.types import Array
 
 MAX_RANDOM = 1 << 30  # bytes of one made-up input; beyond, a dimension is surely wrong
 
@@ -85,7 +87,7 @@ def _random(spec: Spec, known: Mapping[str, int], seed: int, label: str) -> tupl
     return ([array] if "sequence" in spec.form else array), origin
 
 
-def _draw(spec: Spec, shape: tuple[int, ...], rng: np.random.Generator) -> tuple[np.ndarray[Any, Any], str]:
+def _draw(spec: Spec, shape: tuple[int, ...], rng: np.random.Generator) -> tuple[Array, str]:
     import numpy as np
 
     dtype = np_dtype(spec.dtype)
@@ -99,7 +101,7 @@ def _draw(spec: Spec, shape: tuple[int, ...], rng: np.random.Generator) -> tuple
         return rng.standard_normal(shape, np.float32).astype(dtype, copy=False), "normal"
     if spec.high is not None:
         return rng.integers(0, spec.high, shape).astype(dtype), f"integers below {spec.high} ({spec.why})"
-    bits = wire.TYPES[wire.TYPE_NUMBERS[spec.dtype]][1]
+    bits = dtypes.bits_of(spec.dtype)
     if bits <= 8:  # pixels and quantized values: their whole range
         low = -(1 << bits - 1) if spec.dtype.startswith("i") else 0
         return rng.integers(low, low + (1 << bits), shape).astype(dtype), "integers of the whole range"
@@ -158,7 +160,7 @@ class _File:
         )
 
 
-def _read(file: _File, picture: Picture) -> list[tuple[Spec, np.ndarray[Any, Any]]]:
+def _read(file: _File, picture: Picture) -> list[tuple[Spec, Array]]:
     """The arrays in one file, each with the input that it is for; inputs that this run does not need are left out."""
     kind = file.path.suffix.lower()
     if kind == ".npz":
@@ -177,7 +179,7 @@ def _read(file: _File, picture: Picture) -> list[tuple[Spec, np.ndarray[Any, Any
     return [(spec, read_npy(file.path) if kind == ".npy" else _load_raw(file.path, spec))]
 
 
-def _load_npz(path: Path) -> dict[str, np.ndarray[Any, Any]]:
+def _load_npz(path: Path) -> dict[str, Array]:
     import zipfile
 
     import numpy as np
@@ -189,14 +191,14 @@ def _load_npz(path: Path) -> dict[str, np.ndarray[Any, Any]]:
         raise InputError(f"cannot read {path}: {e}", "is it a .npz file without Python objects?") from e
 
 
-def _load_raw(path: Path, spec: Spec) -> np.ndarray[Any, Any]:
+def _load_raw(path: Path, spec: Spec) -> Array:
     """A headerless file: type and shape from the model; one unknown dimension follows from the size.
 
     Beside another one, an unknown first dimension is 1.
     """
     import numpy as np
 
-    if spec.dtype == "string" or (spec.dtype in NOT_NUMPY and wire.TYPES[wire.TYPE_NUMBERS[spec.dtype]][1] < 8):
+    if spec.dtype == "string" or (spec.dtype in NOT_NUMPY and dtypes.bits_of(spec.dtype) < 8):
         raise InputError(f"{path}: {spec.dtype} cannot be read from a headerless file", "give a .npy")
     dtype = np_dtype(spec.dtype)
     try:
@@ -225,7 +227,7 @@ def _load_raw(path: Path, spec: Spec) -> np.ndarray[Any, Any]:
     return np.frombuffer(flat.tobytes(), dtype).reshape(dims)
 
 
-def _load_pb(path: Path) -> tuple[str, np.ndarray[Any, Any]]:
+def _load_pb(path: Path) -> tuple[str, Array]:
     """An ONNX TensorProto, as in ONNX's own test_data_set folders."""
     import onnx.numpy_helper
     from google.protobuf.message import DecodeError
@@ -239,7 +241,7 @@ def _load_pb(path: Path) -> tuple[str, np.ndarray[Any, Any]]:
         raise InputError(f"{path} holds no ONNX tensor: {e}") from e
 
 
-def _load_image(path: Path, spec: Spec, picture: Picture) -> np.ndarray[Any, Any]:
+def _load_image(path: Path, spec: Spec, picture: Picture) -> Array:
     """An image resized (bilinear) to the input: (1, C, H, W), or (1, H, W, C) where the last dimension is C."""
     import numpy as np
     from PIL import Image, UnidentifiedImageError
@@ -275,7 +277,7 @@ def _require_8_bits(path: Path, mode: str) -> None:
         )
 
 
-def _per_channel(values: tuple[float, ...], pixels: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+def _per_channel(values: tuple[float, ...], pixels: Array) -> Array:
     import numpy as np
 
     if len(values) not in (1, pixels.shape[2]):
@@ -283,7 +285,7 @@ def _per_channel(values: tuple[float, ...], pixels: np.ndarray[Any, Any]) -> np.
     return np.asarray(values, np.float32)
 
 
-def _fitted(array: np.ndarray[Any, Any], spec: Spec, file: str) -> tuple[Value, str]:
+def _fitted(array: Array, spec: Spec, file: str) -> tuple[Value, str]:
     """The array in the input's type, if nothing is lost by that; with a remark where it had to be converted."""
     note = ""
     want = np_dtype(spec.dtype)
@@ -305,7 +307,7 @@ def _fitted(array: np.ndarray[Any, Any], spec: Spec, file: str) -> tuple[Value, 
     return [array] if "sequence" in spec.form else array, note
 
 
-def _converted(array: np.ndarray[Any, Any], want: np.dtype[Any]) -> np.ndarray[Any, Any] | None:
+def _converted(array: Array, want: np.dtype[Any]) -> Array | None:
     """The array in another type, or None where that does harm.
 
     Integers must keep their values; floats may be rounded, not overflow, and never become integers.

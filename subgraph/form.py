@@ -7,13 +7,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from subgraph import tensors, wire
+from subgraph import dtypes, tensors
 from subgraph.errors import UnknownName, UsageError
 from subgraph.tensors import PACKED, Record
 from subgraph.text import nearest
 
 if TYPE_CHECKING:
-    import numpy as np
+    from subgraph.types import Array
 
 LAYOUTS = ("NCHW", "NHWC")
 FORMATS = ("npy", "bin")
@@ -27,7 +27,7 @@ class Form:
     layout: str = ""
 
     def __post_init__(self) -> None:
-        names = [n for n in wire.TYPE_NUMBERS if n != "string"]
+        names = [n for n in dtypes.TYPE_NUMBERS if n != "string"]
         if self.dtype and self.dtype not in names:
             raise UnknownName(f"no element type '{self.dtype}'", nearest=nearest(self.dtype, names))
         if self.layout and self.layout not in LAYOUTS:
@@ -87,9 +87,7 @@ def relayout(shape: tuple[int, ...], source: str, target: str) -> tuple[int, ...
     return (0, *inner, 1) if target == "NHWC" else (0, len(shape) - 1, *range(1, len(shape) - 1))
 
 
-def convert(
-    array: np.ndarray[Any, Any], form: Form, layout: str = "NCHW"
-) -> tuple[np.ndarray[Any, Any], Loss | None, str]:
+def convert(array: Array, form: Form, layout: str = "NCHW") -> tuple[Array, Loss | None, str]:
     """The array in another form, what was lost (None where the type stays), and its layout afterwards."""
     import numpy as np
 
@@ -103,7 +101,7 @@ def convert(
     return *_cast(array, form.dtype), layout
 
 
-def _cast(array: np.ndarray[Any, Any], dtype: str) -> tuple[np.ndarray[Any, Any], Loss]:
+def _cast(array: Array, dtype: str) -> tuple[Array, Loss]:
     import numpy as np
 
     want = tensors.np_dtype(dtype)
@@ -131,14 +129,14 @@ def _cast(array: np.ndarray[Any, Any], dtype: str) -> tuple[np.ndarray[Any, Any]
     )
 
 
-def _to_integers(array: np.ndarray[Any, Any], dtype: str) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
+def _to_integers(array: Array, dtype: str) -> tuple[Array, Array]:
     """Rounded to the nearest (half to even) and clipped to the type's range, NaN as 0; and where it was clipped.
 
     In integers throughout: float64 holds neither 2⁶³ - 1 nor 2⁶⁴ - 1.
     """
     import numpy as np
 
-    bits = wire.TYPES[wire.TYPE_NUMBERS[dtype]][1]
+    bits = dtypes.bits_of(dtype)
     low, high = (0, 2**bits - 1) if dtype.startswith("u") else (-(2 ** (bits - 1)), 2 ** (bits - 1) - 1)
     if array.dtype.kind in "iu":
         over, under, whole = array > high, array < low, array
@@ -151,7 +149,7 @@ def _to_integers(array: np.ndarray[Any, Any], dtype: str) -> tuple[np.ndarray[An
     return out.astype(tensors.np_dtype(dtype)), over | under
 
 
-def _beyond(wide: np.ndarray[Any, Any], dtype: str) -> np.ndarray[Any, Any]:
+def _beyond(wide: Array, dtype: str) -> Array:
     """Which values lie more than half a step above the largest of a float type: some types stay there silently."""
     import ml_dtypes
     import numpy as np
@@ -159,11 +157,11 @@ def _beyond(wide: np.ndarray[Any, Any], dtype: str) -> np.ndarray[Any, Any]:
     info = (ml_dtypes if dtype in tensors.NOT_NUMPY else np).finfo(tensors.np_dtype(dtype))
     largest = float(info.max)
     step = math.ldexp(float(info.eps), math.frexp(largest)[1] - 1)  # between the largest and the one below it
-    found: np.ndarray[Any, Any] = np.abs(wide) > largest + step / 2
+    found: Array = np.abs(wide) > largest + step / 2
     return found
 
 
-def raw_bytes(array: np.ndarray[Any, Any], dtype: str) -> bytes:
+def raw_bytes(array: Array, dtype: str) -> bytes:
     """Headerless little-endian bytes; types of less than a byte packed as in ONNX's raw_data."""
     import numpy as np
 
@@ -199,7 +197,7 @@ def write_bin(record: Record, folder: Path, form: Form) -> tuple[list[dict[str, 
     return entries, losses
 
 
-def _array(value: Any) -> np.ndarray[Any, Any]:
+def _array(value: Any) -> Array:
     import numpy as np
 
     return np.asarray(value)
@@ -219,5 +217,5 @@ def _strip_header(source: Path, target: Path) -> None:
 
 def npy_size(record: Record) -> int:
     """Bytes of a record's values."""
-    bits = wire.TYPES[wire.TYPE_NUMBERS[record.dtype]][1]
+    bits = dtypes.bits_of(record.dtype)
     return sum(math.prod(shape) for shape in record.shapes) * bits // 8

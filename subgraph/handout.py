@@ -1,7 +1,7 @@
 """A question put to a device by hand -> folders that say what is to be run, and where its outputs go.
 
 todo/3/           a case as `subcut cut` makes it: model.onnx, inputs/, outputs/ (the reference's), repro.py, manifest
-    TODO.txt      what to run, and what to bring back
+    TODO_TXT.txt      what to run, and what to bring back
     from_device/  where that goes: each output as in outputs/, NAME.npy or NAME.bin
 todo/3-2/         the same for samples that need a cut of their own
 """
@@ -20,6 +20,7 @@ from subgraph import case, extract
 from subgraph import folder as folders
 from subgraph.answer import Feeds
 from subgraph.case import Place
+from subgraph.case_layout import FROM_DEVICE, TODO_TXT
 from subgraph.errors import UsageError
 from subgraph.form import FORMATS, LAYOUTS, Form, convert, formats, raw_bytes
 from subgraph.inputs import Feeding
@@ -31,7 +32,6 @@ from subgraph.values import Values
 
 log = logging.getLogger("subcut")
 
-TODO, BACK = "TODO.txt", "from_device"
 OURS = "by_hand"  # the key of a manifest that says whose question a folder is
 
 
@@ -129,11 +129,11 @@ def write(trials: Trials, asked: Question, number: int, todo: Path, export: Expo
                     item.rename(work / item.name)
                 _keep_integers(one.manifest, work, export.form)
                 mine = {"key": asked.key, "number": number, "of": len(made), "samples": list(asked.groups[k])}
-                (work / TODO).write_text(_todo(one.manifest, number), encoding="utf-8")
+                (work / TODO_TXT).write_text(_todo(one.manifest, number), encoding="utf-8")
                 case.write_manifest(one.manifest | {OURS: mine}, work)
-                (work / BACK).mkdir()
-                if (place / BACK).is_dir():
-                    shutil.copytree(place / BACK, work / BACK, dirs_exist_ok=True)
+                (work / FROM_DEVICE).mkdir()
+                if (place / FROM_DEVICE).is_dir():
+                    shutil.copytree(place / FROM_DEVICE, work / FROM_DEVICE, dirs_exist_ok=True)
 
 
 def _values(trials: Trials, asked: Question) -> Values:
@@ -172,7 +172,7 @@ def drop(place: Path) -> bool:
     """Remove a hand-out with what came back into it; not where it holds anything else."""
     manifest = case.read_manifest(place)
     inside = {p.relative_to(place).as_posix() for p in place.rglob("*") if not p.is_dir()}
-    foreign = {f for f in inside - set(manifest["files"] if manifest else ()) if not f.startswith(f"{BACK}/")}
+    foreign = {f for f in inside - set(manifest["files"] if manifest else ()) if not f.startswith(f"{FROM_DEVICE}/")}
     if foreign:
         log.info("%s is left: it holds %s, which subcut did not write", place, sorted(foreign)[0])
         return False
@@ -187,8 +187,8 @@ def _todo(manifest: Mapping[str, Any], number: int) -> str:
     """What to run, for somebody who has only this folder."""
     lines = [f"{number}: {ends(manifest)}", "", "Run model.onnx on the device, with"]
     lines += [f"  {line}" for line in _lines(manifest["inputs"])]
-    lines += ["", f"and put what it gives into {BACK}/, without a header (.bin) or as .npy:"]
-    lines += [f"  {line.replace('outputs/', f'{BACK}/', 1)}" for line in _lines(manifest["outputs"])]
+    lines += ["", f"and put what it gives into {FROM_DEVICE}/, without a header (.bin) or as .npy:"]
+    lines += [f"  {line.replace('outputs/', f'{FROM_DEVICE}/', 1)}" for line in _lines(manifest["outputs"])]
     lines += ["", "Then, where subcut was started:", "  subcut manual take"]
     lines += [f"or, without outputs: subcut manual good {number}, bad {number}, or skip {number} (it cannot be run)"]
     return "".join(f"{clean(line)}\n" for line in lines)

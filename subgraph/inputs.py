@@ -14,10 +14,11 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from subgraph import wire
+from subgraph import dtypes, wire
 from subgraph.errors import InputError, UnknownName
 from subgraph.folder import safe_name
 from subgraph.tensors import shape_text
+from subgraph.value_types import declared
 
 if TYPE_CHECKING:
     from subgraph.graph import Graph
@@ -240,7 +241,7 @@ def stems_of(names: Sequence[str]) -> dict[str, str]:
 
 def _spec(graph: Graph, name: str, shapes: Mapping[str, Sequence[int]], sizes: Mapping[str, int]) -> Spec:
     form, dtype, dims = declared(graph.inputs[name].type)
-    if dtype not in wire.TYPE_NUMBERS:
+    if dtype not in dtypes.TYPE_NUMBERS:
         raise InputError(f"input '{name}' declares no element type that ONNX has", f"subcut inspect {graph.path.name}")
     if name in shapes:
         dims = list(shapes[name])
@@ -248,28 +249,6 @@ def _spec(graph: Graph, name: str, shapes: Mapping[str, Sequence[int]], sizes: M
         dims = [sizes.get(d, d) for d in dims]
     high, why = _index_range(graph, name) if dtype in ("int32", "int64") else (None, "")
     return Spec(name, form, dtype, dims, high, why)
-
-
-def declared(type_proto: wire.TypeProto) -> tuple[str, str, list[Any] | None]:
-    """(form, dtype, dims) of a TypeProto. Dimensions: a number, a symbol, or None; dims is None without a shape."""
-    form, inner = "", type_proto
-    if inner.HasField("optional_type"):
-        form, inner = "optional", inner.optional_type.elem_type
-    if inner.HasField("sequence_type"):
-        form, inner = f"{form} sequence".strip(), inner.sequence_type.elem_type
-    if not inner.HasField("tensor_type"):
-        kind = inner.WhichOneof("value") or "no type"
-        raise InputError(f"values of type {kind} cannot be handled", "cut elsewhere: between plain tensors")
-    tensor = inner.tensor_type
-    dtype = wire.TYPES.get(tensor.elem_type, ("undefined", 0))[0]
-    dims = [_dim(d) for d in tensor.shape.dim] if tensor.HasField("shape") else None
-    return form or "tensor", dtype, dims
-
-
-def _dim(d: Any) -> Any:
-    if d.HasField("dim_value") and d.dim_value >= 0:
-        return int(d.dim_value)
-    return str(d.dim_param) or None
 
 
 def _sizes(name: str, dims: list[Any] | None, shape: list[int]) -> dict[str, int]:

@@ -11,15 +11,16 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from subgraph import contents, wire
+from subgraph import contents, dtypes, wire
 from subgraph.errors import InputError, ModelError
 from subgraph.graph import Graph
 from subgraph.inference import Known, known
-from subgraph.inputs import Feeding, declared
+from subgraph.inputs import Feeding
 from subgraph.problems import Problem, called, problems
 from subgraph.ranges import Run, measure, of_weight, size_of_elements
 from subgraph.region import between
 from subgraph.schemas import shown, type_text
+from subgraph.value_types import declared
 
 SCHEMA = "subcut.inspect/1"
 INVALID = 3  # exit code
@@ -245,7 +246,7 @@ def _size(types: Known, name: str) -> int | None:
     """Bytes of the tensor, if its type says that."""
     proto = types.type_of(name)
     text, shape = _type(proto) if proto else ("", None)
-    if shape is None or text not in wire.TYPE_NUMBERS or not all(isinstance(d, int) for d in shape):
+    if shape is None or text not in dtypes.TYPE_NUMBERS or not all(isinstance(d, int) for d in shape):
         return None
     return size_of_elements(math.prod(shape), text)
 

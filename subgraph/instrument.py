@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from subgraph import wire
+from subgraph import dtypes, wire
 from subgraph.graph import STANDARD, captured
 from subgraph.perturb import HUGE
 from subgraph.precision import TYPE_OF, wider
@@ -20,9 +20,7 @@ from subgraph.rounding import Rounding
 from subgraph.tensors import Record
 
 if TYPE_CHECKING:
-    import numpy as np
-
-    Array = np.ndarray[Any, np.dtype[Any]]
+    from subgraph.types import Array
 
 SMALL = 1 << 20  # elements; smaller tensors are fed together: hundreds of files take longer than the run
 BFLOAT16_SINCE = 13  # opset of Cast
@@ -54,9 +52,9 @@ def added(raw: str, name: str, dtype: str) -> list[wire.NodeProto]:
     if dtype in ("float32", "float64"):
         return [helper.make_node("Add", [raw, f"{raw}:shift"], [name])]
     return [
-        helper.make_node("Cast", [raw], [f"{raw}:wide"], to=wire.TYPE_NUMBERS["float32"]),
+        helper.make_node("Cast", [raw], [f"{raw}:wide"], to=dtypes.TYPE_NUMBERS["float32"]),
         helper.make_node("Add", [f"{raw}:wide", f"{raw}:shift"], [f"{raw}:sum"]),
-        helper.make_node("Cast", [f"{raw}:sum"], [name], to=wire.TYPE_NUMBERS[dtype]),
+        helper.make_node("Cast", [f"{raw}:sum"], [name], to=dtypes.TYPE_NUMBERS[dtype]),
     ]
 
 
@@ -68,9 +66,9 @@ def narrowed(claim: str, version: int) -> Insert:
         return _split_off
 
     def insert(raw: str, name: str, dtype: str) -> list[wire.NodeProto]:
-        to = wire.TYPE_NUMBERS[TYPE_OF[claim]]
+        to = dtypes.TYPE_NUMBERS[TYPE_OF[claim]]
         there = helper.make_node("Cast", [raw], [f"{raw}:narrow"], to=to)
-        return [there, helper.make_node("Cast", [f"{raw}:narrow"], [name], to=wire.TYPE_NUMBERS[dtype])]
+        return [there, helper.make_node("Cast", [f"{raw}:narrow"], [name], to=dtypes.TYPE_NUMBERS[dtype])]
 
     return insert
 
@@ -87,11 +85,11 @@ def _split_off(raw: str, name: str, dtype: str) -> list[wire.NodeProto]:
         return helper.make_node(op, reads, [f"{raw}:{gives}"], **more)
 
     def constant(value: float, gives: str) -> wire.NodeProto:
-        return make("Constant", [], gives, value=helper.make_tensor("", wire.TYPE_NUMBERS["float32"], [], [value]))
+        return make("Constant", [], gives, value=helper.make_tensor("", dtypes.TYPE_NUMBERS["float32"], [], [value]))
 
     x, c = f"{raw}:wide", f"{raw}:c"
     return [
-        make("Cast", [raw], "wide", to=wire.TYPE_NUMBERS["float32"]),
+        make("Cast", [raw], "wide", to=dtypes.TYPE_NUMBERS["float32"]),
         constant(2.0**16 + 1, "factor"),
         constant(HUGE, "huge"),
         make("Mul", [x, f"{raw}:factor"], "c"),
@@ -100,7 +98,7 @@ def _split_off(raw: str, name: str, dtype: str) -> list[wire.NodeProto]:
         make("Abs", [x], "size"),
         make("Less", [f"{raw}:size", f"{raw}:huge"], "fits"),
         make("Where", [f"{raw}:fits", f"{raw}:narrow", x], "whole"),
-        helper.make_node("Cast", [f"{raw}:whole"], [name], to=wire.TYPE_NUMBERS[dtype]),
+        helper.make_node("Cast", [f"{raw}:whole"], [name], to=dtypes.TYPE_NUMBERS[dtype]),
     ]
 
 
@@ -185,7 +183,7 @@ def _shifts(made: Mapping[str, Record], raw: Mapping[str, str]) -> Iterator[Fed]
     from onnx import helper
 
     for name, record in made.items():
-        by, wide = f"{raw[name]}:shift", wire.TYPE_NUMBERS[wider(record.dtype)]
+        by, wide = f"{raw[name]}:shift", dtypes.TYPE_NUMBERS[wider(record.dtype)]
         yield Fed(by, name, "shift", helper.make_tensor_value_info(by, wide, record.shapes[0]))
 
 
@@ -212,18 +210,18 @@ def _packed(model: wire.ModelProto, inputs: Sequence[Fed], weights: Collection[s
 
 def _tensor_type(info: wire.ValueInfoProto) -> tuple[str, tuple[int, ...]]:
     tensor = info.type.tensor_type
-    return wire.TYPES.get(tensor.elem_type, ("", 0))[0], tuple(d.dim_value for d in tensor.shape.dim)
+    return dtypes.name_of(tensor.elem_type), tuple(d.dim_value for d in tensor.shape.dim)
 
 
 def _unpacked(graph: wire.GraphProto, name: str, kind: str, shape: tuple[int, ...]) -> list[wire.NodeProto]:
     """Nodes, last first, that make `name` from its flat part."""
     from onnx import helper
 
-    graph.initializer.append(helper.make_tensor(f"{name}:shape", wire.TYPE_NUMBERS["int64"], [len(shape)], shape))
+    graph.initializer.append(helper.make_tensor(f"{name}:shape", dtypes.TYPE_NUMBERS["int64"], [len(shape)], shape))
     if kind == wider(kind):
         return [helper.make_node("Reshape", [f"{name}:part", f"{name}:shape"], [name])]
     return [
-        helper.make_node("Cast", [f"{name}:whole"], [name], to=wire.TYPE_NUMBERS[kind]),
+        helper.make_node("Cast", [f"{name}:whole"], [name], to=dtypes.TYPE_NUMBERS[kind]),
         helper.make_node("Reshape", [f"{name}:part", f"{name}:shape"], [f"{name}:whole"]),
     ]
 
@@ -233,7 +231,9 @@ def _split(model: wire.ModelProto, pack: str, parts: list[str], sizes: list[int]
 
     if opset(model) < SIZES_SINCE:
         return helper.make_node("Split", [pack], parts, split=sizes, axis=0)
-    model.graph.initializer.append(helper.make_tensor(f"{pack}:sizes", wire.TYPE_NUMBERS["int64"], [len(sizes)], sizes))
+    model.graph.initializer.append(
+        helper.make_tensor(f"{pack}:sizes", dtypes.TYPE_NUMBERS["int64"], [len(sizes)], sizes)
+    )
     return helper.make_node("Split", [pack, f"{pack}:sizes"], parts, axis=0)
 
 
@@ -242,7 +242,7 @@ def _packs(inputs: Sequence[Fed]) -> list[wire.ValueInfoProto]:
     from onnx import helper
 
     names = dict.fromkeys(f.pack for f in inputs if f.pack)
-    return [helper.make_tensor_value_info(n, wire.TYPE_NUMBERS[type_of(n)], None) for n in names]
+    return [helper.make_tensor_value_info(n, dtypes.TYPE_NUMBERS[type_of(n)], None) for n in names]
 
 
 def type_of(pack: str) -> str:

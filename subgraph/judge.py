@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from subgraph import plugins
 from subgraph.criteria import Noise, Rule, Subject
@@ -19,9 +19,7 @@ from subgraph.text import clean
 from subgraph.verdict import Judgement, Signature, Status, gravity
 
 if TYPE_CHECKING:
-    import numpy as np
-
-    Array = np.ndarray[Any, np.dtype[Any]]
+    from subgraph.types import Array
 
 DEFAULT_METRICS = ("max_abs", "max_rel", "cosine", "mismatch")
 LABELS = {Status.AGREE: "agrees", Status.FAIL: "fail", Status.UNRESOLVED: "unresolved"}

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from subgraph import wire
+from subgraph import dtypes, wire
 from subgraph.graph import bodies
 
 LONG = 1 << 14  # elements; 2 MB where they are followed. Values that shapes are computed from are a few dozen
@@ -86,7 +86,7 @@ def hide(model: wire.ModelProto, shapes: dict[str, str]) -> wire.ModelProto:
         _hide(graph, shapes)
     for name in (ONE, ANY):
         kind = copy.graph.input.add(name=name).type.tensor_type
-        kind.elem_type = wire.TYPE_NUMBERS["int64"]
+        kind.elem_type = dtypes.TYPE_NUMBERS["int64"]
         kind.shape.dim.add()
         if name == ONE:
             kind.shape.dim[0].dim_value = 1

@@ -8,8 +8,8 @@ from pathlib import PurePosixPath
 from typing import Any
 
 from subgraph.candidate import BY_HAND, COMMANDS, RECORDED
+from subgraph.case_layout import BUNDLE_LIST, CANDIDATE_FILES
 from subgraph.privacy import REMOVED
-from subgraph.replay import FILES, LIST
 from subgraph.tensors import shape_text
 from subgraph.text import clean, count, shorten
 
@@ -37,9 +37,9 @@ WHAT = {
     "sweep.json": "the sweep, for programs",
     "report.html": "the bisection, for people",
     "report.md": "the same, for a bug tracker",
-    f"{FILES}/": "the candidate's own scripts; read them before you run them",
+    f"{CANDIDATE_FILES}/": "the candidate's own scripts; read them before you run them",
     ENVIRONMENT: "the machine that packed this",
-    LIST: "sizes and SHA-256 of all files",
+    BUNDLE_LIST: "sizes and SHA-256 of all files",
 }
 
 
@@ -113,7 +113,7 @@ def _word(status: Any) -> str:
 
 def _files(told: Told, first: str) -> Iterator[str]:
     tops: dict[str, None] = {}
-    for file in (*told.files, README, ENVIRONMENT, LIST):
+    for file in (*told.files, README, ENVIRONMENT, BUNDLE_LIST):
         head, inner, _ = file.partition("/")
         tops[head + inner] = None
     cases = [name for name in told.cases if name]
@@ -171,7 +171,7 @@ def _with(told: Told) -> Iterator[str]:
     yield from _columns(
         [*lines, (f"subcut replay {name}{' --trust' * own}", "on the candidate that it was found with")]
     )
-    yield from (f"      {FILES}/ $ {clean(command)}" for command in commands)
+    yield from (f"      {CANDIDATE_FILES}/ $ {clean(command)}" for command in commands)
 
 
 def _own(first: str) -> Iterator[str]:

@@ -14,7 +14,7 @@ import math
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from subgraph.fit import FEWEST, SAMPLE, SLIGHT, Fit, Line, fit, line, picked, rows, short
 from subgraph.grid import coarse
@@ -22,9 +22,7 @@ from subgraph.placing import ways
 from subgraph.precision import EPS, LARGEST
 
 if TYPE_CHECKING:
-    import numpy as np
-
-    Array = np.ndarray[Any, np.dtype[Any]]
+    from subgraph.types import Array
 
 LEFT = 1e-2  # of the spread that an explanation may leave: what is tried moves values by all of it
 ROUNDED = 16  # times the claimed precision's eps: what a region that rounds so may leave besides

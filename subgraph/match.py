@@ -14,7 +14,7 @@ import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from subgraph.errors import UnknownName, UsageError
 from subgraph.graph import VALUE, Graph
@@ -22,9 +22,7 @@ from subgraph.scales import Scale, scales_of
 from subgraph.text import clean, nearest
 
 if TYPE_CHECKING:
-    import numpy as np
-
-    Array = np.ndarray[Any, np.dtype[Any]]
+    from subgraph.types import Array
 
 Known = Callable[[str], "Array | None"]  # a tensor's value on the sample; None where there is none
 

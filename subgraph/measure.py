@@ -18,9 +18,7 @@ from subgraph import plugins
 from subgraph.verdict import Worst
 
 if TYPE_CHECKING:
-    import numpy as np
-
-    Array = np.ndarray[Any, np.dtype[Any]]
+    from subgraph.types import Array
 
 
 SMALL_INTEGERS = frozenset("int2 int4 uint2 uint4".split())  # of ml_dtypes: numpy takes them for no integers

@@ -22,9 +22,7 @@ from subgraph.shake import Shaken, fresh
 from subgraph.tensors import Record, load
 
 if TYPE_CHECKING:
-    import numpy as np
-
-    Array = np.ndarray[Any, np.dtype[Any]]
+    from subgraph.types import Array
 
 Memo = Callable[[str, Callable[[Path], dict[str, Any]]], tuple[dict[str, Any], Path]]
 Kept = tuple[dict[str, Record], Path]  # records by tensor, and the folder of their files

@@ -31,9 +31,7 @@ from subgraph.trial import Trials
 from subgraph.verdict import Judgement, Status, gravity
 
 if TYPE_CHECKING:
-    import numpy as np
-
-    Array = np.ndarray[Any, np.dtype[Any]]
+    from subgraph.types import Array
 
 log = logging.getLogger("subcut")
 

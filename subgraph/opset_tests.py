@@ -21,17 +21,17 @@ from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import subgraph
 from subgraph import graph as graphs
 from subgraph.digest import digest, file_digest
 from subgraph.errors import BackendError, InputError, SubcutError, UnknownName
-from subgraph.inputs import declared
 from subgraph.store import Store
 from subgraph.tensors import Record, Value, load, parse_type, save, type_of
 from subgraph.text import clean, nearest
+from subgraph.value_types import declared
+from subgraph.version import __version__
 
 if TYPE_CHECKING:
-    import numpy as np
+    from subgraph.types import Array
 
 log = logging.getLogger("subcut")
 
@@ -149,7 +149,7 @@ def collect(store: Store) -> Tests:
     Raises:
         BackendError: this onnx has no such tests. OutputError: nothing can be written.
     """
-    key = digest("operator tests/1", subgraph.__version__, *(metadata.version(name) for name in ("onnx", "numpy")))
+    key = digest("operator tests/1", __version__, *(metadata.version(name) for name in ("onnx", "numpy")))
     document, folder = store.memo(key, _made)
     tests = tuple(_test(entry) for entry in document["tests"])
     return Tests(tests, tuple(LeftOut(**entry) for entry in document["left_out"]), folder / ARCHIVE)
@@ -260,13 +260,13 @@ def _networks() -> Iterator[_Raw]:
         yield _Raw(name, "", "", NETWORK, model, inputs, outputs, case.rtol, case.atol)
 
 
-def _ramp(type_proto: Any) -> np.ndarray[Any, Any]:
+def _ramp(type_proto: Any) -> Array:
     import numpy as np
 
     _, _, dims = declared(type_proto)
     shape = [d if isinstance(d, int) else 1 for d in dims or ()]
     size = int(np.prod(shape))
-    found: np.ndarray[Any, Any] = (np.arange(size).reshape(shape) / size).astype(np.float32)
+    found: Array = (np.arange(size).reshape(shape) / size).astype(np.float32)
     return found
 
 

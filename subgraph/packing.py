@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from subgraph import wire
+from subgraph import dtypes
 from subgraph.tensors import from_bits
 
 if TYPE_CHECKING:
-    import numpy as np
+    from subgraph.types import Array
 
 
-def pack(bits: np.ndarray[Any, Any], dtype: str) -> np.ndarray[Any, Any]:
+def pack(bits: Array, dtype: str) -> Array:
     """Low bits of each byte → packed bytes, flat; the last byte is filled with zeros."""
     import numpy as np
 
@@ -19,7 +19,7 @@ def pack(bits: np.ndarray[Any, Any], dtype: str) -> np.ndarray[Any, Any]:
     return np.packbits(each[:, : _width(dtype)], bitorder="little")
 
 
-def unpack(data: np.ndarray[Any, Any], dtype: str, count: int) -> np.ndarray[Any, Any]:
+def unpack(data: Array, dtype: str, count: int) -> Array:
     """`count` elements of the true type from packed bytes, flat."""
     import numpy as np
 
@@ -29,4 +29,4 @@ def unpack(data: np.ndarray[Any, Any], dtype: str, count: int) -> np.ndarray[Any
 
 
 def _width(dtype: str) -> int:
-    return wire.TYPES[wire.TYPE_NUMBERS[dtype]][1]
+    return dtypes.bits_of(dtype)

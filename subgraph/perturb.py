@@ -12,15 +12,13 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from hashlib import blake2b
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from subgraph.precision import CLAIM_OF, EPS, FLOATS, LARGEST, TYPE_OF, mask_plateau, wider
 from subgraph.tensors import np_dtype
 
 if TYPE_CHECKING:
-    import numpy as np
-
-    Array = np.ndarray[Any, np.dtype[Any]]
+    from subgraph.types import Array
 
 Draw = Callable[["Array", int], "Array"]  # values, key -> u for each of them, flat
 

@@ -9,12 +9,10 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Callable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
-    import numpy as np
-
-    Array = np.ndarray[Any, np.dtype[Any]]
+    from subgraph.types import Array
 
 MOST_AXES = 6  # longer than 1: 719 orders
 MOST_SLICES, LONGEST = 512, 4096  # along an axis: where each is compared with each, and where any are compared

@@ -25,7 +25,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeAlias
 
-from subgraph import wire
+from subgraph import dtypes, wire
 from subgraph.cut import GRAPH_PARTS, Cut
 from subgraph.errors import UsageError
 from subgraph.graph import bodies
@@ -227,7 +227,7 @@ def _type_bytes(proto: wire.TypeProto, unknown: int = 1) -> int:
     """Bytes of a declared tensor, an open dimension counted as `unknown`; 0 for anything else."""
     kind = proto.tensor_type
     sizes = [d.dim_value if d.HasField("dim_value") else unknown for d in kind.shape.dim]
-    bits = wire.TYPES.get(kind.elem_type, ("", 0))[1]
+    bits = dtypes.TYPES.get(kind.elem_type, ("", 0))[1]
     return (math.prod(sizes) * bits + 7) // 8 if kind.HasField("shape") else 0
 
 
@@ -251,7 +251,7 @@ def _of_node(node: wire.NodeProto) -> Iterator[wire.TensorProto]:
 
 
 def _size(tensor: wire.TensorProto) -> int:
-    if not wire.TYPES.get(tensor.data_type, ("", 0))[1]:  # strings, or a type of tomorrow
+    if not dtypes.TYPES.get(tensor.data_type, ("", 0))[1]:  # strings, or a type of tomorrow
         return sum(map(len, tensor.string_data)) + len(tensor.raw_data)
     return wire.nbytes(tensor)
 
@@ -294,6 +294,6 @@ def _raw(tensor: wire.TensorProto) -> bytes:
     for name, code in (("float", "f"), ("int32", "i"), ("int64", "q"), ("double", "d"), ("uint64", "Q")):
         if values := getattr(tensor, f"{name}_data"):
             data, wide = array(code, values).tobytes(), array(code).itemsize
-            narrow = max(wire.TYPES[tensor.data_type][1] // 8, 1)
+            narrow = max(dtypes.TYPES[tensor.data_type][1] // 8, 1)
             return data if narrow >= wide else b"".join(data[at : at + narrow] for at in range(0, len(data), wide))
     return bytes(tensor.raw_data)

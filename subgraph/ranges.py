@@ -16,7 +16,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
-from subgraph import wire
+from subgraph import dtypes, wire
 from subgraph.capture import Captured, Reference, feeds_of, record
 from subgraph.errors import InputError, ModelError, SubcutError, WorkerDied
 from subgraph.graph import Graph
@@ -25,7 +25,7 @@ from subgraph.region import above
 from subgraph.tensors import Record, from_bits, np_dtype
 
 if TYPE_CHECKING:
-    import numpy as np
+    from subgraph.types import Array
 
 BATCH = 200 << 20  # bytes of tensors that one run gives, as far as their sizes are known before
 FIRST = 8  # tensors of unknown size in the first batch; the sizes of these tell what to expect of the others
@@ -225,7 +225,7 @@ def _bytes(measured: Measured) -> int | None:
 
 def size_of_elements(number: int, dtype: str) -> int:
     """Bytes of so many elements in a file: those of less than a byte take one."""
-    return number * max(wire.TYPES[wire.TYPE_NUMBERS[dtype]][1] // 8, 1)
+    return number * max(dtypes.bits_of(dtype) // 8, 1)
 
 
 # ---------------------------------------------------------------------------------------------------- elements
@@ -264,17 +264,17 @@ def _look(file: Path, r: Record) -> tuple[Range | None, Any]:
     return out
 
 
-def _value(array: np.ndarray[Any, Any]) -> Any:
+def _value(array: Array) -> Any:
     return array.tolist() if array.size <= VALUES and array.dtype.kind in "iub" else None
 
 
-def range_of(array: np.ndarray[Any, Any]) -> Range:
+def range_of(array: Array) -> Range:
     """The range of an array of numbers or booleans; memory for one piece beside it."""
     flat = array.ravel("K")
     return sum((_piece(flat[k : k + PIECE]) for k in range(0, flat.size, PIECE)), Range())
 
 
-def _piece(values: np.ndarray[Any, Any]) -> Range:
+def _piece(values: Array) -> Range:
     import numpy as np
 
     if values.dtype.kind == "c":
@@ -301,7 +301,7 @@ def of_weight(graph: Graph, name: str) -> Measured | None:
     import onnx.numpy_helper
 
     tensor = graph.weights[name]
-    dtype, bits = wire.TYPES.get(tensor.data_type, ("", 0))
+    dtype, bits = dtypes.TYPES.get(tensor.data_type, ("", 0))
     if not bits:
         return None
     shape = tuple(int(d) for d in tensor.dims)

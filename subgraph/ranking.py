@@ -5,14 +5,12 @@ A small error may exchange the two best classes and a large one leave them: no c
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from subgraph.tensors import Value
 
 if TYPE_CHECKING:
-    import numpy as np
-
-    Array = np.ndarray[Any, np.dtype[Any]]
+    pass
 
 FEWEST = 6  # classes: of five, every one is among the best five
 BEST = 5

@@ -15,9 +15,9 @@ from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from operator import attrgetter
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from subgraph import plugins, recording, wire
+from subgraph import dtypes, plugins, recording
 from subgraph.dumps import Entry, Spec, same
 from subgraph.errors import InputError
 from subgraph.fitting import IMAGE, NHWC, Outlines, fits, floats, or_far
@@ -30,9 +30,7 @@ from subgraph.text import count
 from subgraph.trial import Trials
 
 if TYPE_CHECKING:
-    import numpy as np
-
-    Array = np.ndarray[Any, np.dtype[Any]]
+    from subgraph.types import Array
 
 HOPS = 6  # nodes that a device may have made one with the node that gives the name
 PART = 256 << 20  # bytes of tensors that are captured, or judged, in one run
@@ -371,7 +369,7 @@ def sizes(trials: Trials, names: Iterable[str]) -> Iterator[tuple[str, int]]:
     known = recording.known_of(trials.graph).specs
     for name in names:
         spec = known.get(name, Spec())
-        bits = wire.TYPES[wire.TYPE_NUMBERS[spec.dtype or "float32"]][1]
+        bits = dtypes.bits_of(spec.dtype or "float32")
         yield name, math.prod(d or 1 for d in spec.shape or ()) * bits // 8
 
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
 
-from subgraph import plugins, wire
+from subgraph import dtypes, plugins, wire
 from subgraph.dumps import Entry, Known, Spec, same
 from subgraph.dumps._files import Files, scan
 from subgraph.errors import InputError, UnknownName
@@ -162,7 +162,7 @@ def _spec(proto: wire.TypeProto | None) -> Spec:
     if proto is None or not proto.HasField("tensor_type"):
         return Spec()
     tensor = proto.tensor_type
-    dtype = wire.TYPES.get(tensor.elem_type, ("", 0))[0]
+    dtype = dtypes.name_of(tensor.elem_type)
     if not tensor.HasField("shape"):
         return Spec(dtype)
     return Spec(dtype, tuple(int(d.dim_value) if d.HasField("dim_value") else None for d in tensor.shape.dim))

@@ -22,6 +22,7 @@ from subgraph.answer import Answer
 from subgraph.archive import name_problem
 from subgraph.candidate import Candidate
 from subgraph.capture import Reference
+from subgraph.case_layout import BUNDLE_LIST, BUNDLE_SCHEMA, CANDIDATE_FILES, FINDING_FOLDERS, is_evidence
 from subgraph.digest import file_digest
 from subgraph.errors import InputError, UsageError
 from subgraph.graph import load
@@ -31,10 +32,6 @@ from subgraph.text import clean
 from subgraph.trial import Trials
 from subgraph.workers import Workers
 
-PIECES = ("culprit", "flaky", "in-doubt", "interval")  # in the folder of a bisection, the most telling one first
-EVIDENCE = "subcut.evidence/"  # the schema of a folder around cases
-LIST, LIST_SCHEMA = "bundle.json", "subcut.bundle/1"  # in an unpacked bundle: its files, and what it was found with
-FILES = "candidate_files"  # in a bundle: scripts of the candidate, and the folder that its commands run in
 CASES = 8  # named where there are several
 
 
@@ -62,7 +59,7 @@ def find(folder: Path) -> Found:
     if not folder.is_dir():
         raise UsageError(f"no folder {clean(str(folder))}", "name a case: what cut or bisect left behind")
     place, around = _place(folder)
-    root = next((p for p in (place, place.resolve().parent) if (p / LIST).is_file()), None)
+    root = next((p for p in (place, place.resolve().parent) if (p / BUNDLE_LIST).is_file()), None)
     if root is not None and around is None:
         around = listed(root).get("found_with")
     manifest = case.read_manifest(place)
@@ -72,18 +69,13 @@ def find(folder: Path) -> Found:
     return Found(place, manifest, around, root)
 
 
-def is_evidence(manifest: Mapping[str, Any] | None) -> bool:
-    """Is this the manifest of a folder around cases?"""
-    return manifest is not None and str(manifest["schema"]).startswith(EVIDENCE)
-
-
 def _place(folder: Path) -> tuple[Path, dict[str, Any] | None]:
     """The folder of one case, and the manifest around it, if any."""
     around = case.read_manifest(folder)
     if not is_evidence(around):
         above = case.read_manifest(folder.resolve().parent)
         return folder, above if is_evidence(above) else None
-    inner = next((folder / name for name in PIECES if (folder / name).is_dir()), None)
+    inner = next((folder / name for name in FINDING_FOLDERS if (folder / name).is_dir()), None)
     if inner is None:
         inside = sorted(p.name for p in folder.iterdir() if (p / case.MANIFEST).is_file())
         if not inside:
@@ -102,12 +94,14 @@ def listed(root: Path) -> dict[str, Any]:
         UsageError: it is damaged.
     """
     try:
-        found = json.loads((root / LIST).read_text(encoding="utf-8"))
-        if not isinstance(found, dict) or found.get("schema") != LIST_SCHEMA:
-            raise ValueError(f"its schema is not {LIST_SCHEMA}")
+        found = json.loads((root / BUNDLE_LIST).read_text(encoding="utf-8"))
+        if not isinstance(found, dict) or found.get("schema") != BUNDLE_SCHEMA:
+            raise ValueError(f"its schema is not {BUNDLE_SCHEMA}")
         return found
     except (OSError, ValueError, RecursionError) as e:
-        raise UsageError(f"{clean(str(root / LIST))} is damaged: {clean(str(e))}", "unpack the bundle anew") from e
+        raise UsageError(
+            f"{clean(str(root / BUNDLE_LIST))} is damaged: {clean(str(e))}", "unpack the bundle anew"
+        ) from e
 
 
 def _check(place: Path, own: Mapping[str, Any] | None, around: Mapping[str, Any] | None) -> None:
@@ -118,7 +112,9 @@ def _check(place: Path, own: Mapping[str, Any] | None, around: Mapping[str, Any]
     try:
         if around is not None:
             identity = around["request"]["identity"]
-            _ = around["request"]["candidate"], identity["backend"], dict(identity["options"])
+            if not isinstance(identity["backend"], str):
+                raise TypeError("a backend that is no text")
+            _ = around["request"]["candidate"], dict(identity["options"])
             limits = float(identity["timeout"]), float(identity["memory"] or 1)
             if not min(limits) > 0:
                 raise ValueError("a limit of nothing")
@@ -175,10 +171,10 @@ def found_with(found: Found) -> Candidate | None:
 
 def _of_bundle(wanted: Candidate, root: Path) -> Candidate:
     """Its files are those of the bundle, its commands run among them; to be trusted anew when one of them changes."""
-    home = root.resolve() / FILES
+    home = root.resolve() / CANDIDATE_FILES
 
     def whole(value: Any) -> Any:
-        inside = isinstance(value, str) and value.startswith(f"{FILES}/") and not name_problem(value)
+        inside = isinstance(value, str) and value.startswith(f"{CANDIDATE_FILES}/") and not name_problem(value)
         return str(root.resolve() / value) if inside else value
 
     options = {k: whole(v) for k, v in wanted.options.items() if k != "folder" or wanted.backend != "cmd"}

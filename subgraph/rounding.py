@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from subgraph import wire
+from subgraph import dtypes, wire
 from subgraph.graph import CONSTANT, SHAPE, SHAPE_OPS, STANDARD, Graph, bodies
 from subgraph.precision import FLOATS, coarsest
 from subgraph.region import Region
@@ -49,7 +49,7 @@ PARAMETERS = {
     "Clip": (1, 3), "Dropout": (1, 3), "MelWeightMatrix": (0, 5), "NonMaxSuppression": (2, 5), "OneHot": (0, 2),
     "Pad": (1, 4), "Pow": (1, 2), "Range": (0, 3), "Resize": (1, 4), "Upsample": (1, 2),
 }  # fmt: skip
-_FLOAT_NUMBERS = {wire.TYPE_NUMBERS[name]: name for name in FLOATS}
+_FLOAT_NUMBERS = {dtypes.TYPE_NUMBERS[name]: name for name in FLOATS}
 
 
 @dataclass
@@ -228,7 +228,7 @@ def _floats_anew(graph: Graph, i: int) -> bool:
 
 def _target(node: wire.NodeProto) -> str:
     """The element type that a Cast casts to."""
-    return wire.TYPES.get(_attribute(node, "to", 0), ("", 0))[0]
+    return dtypes.TYPES.get(_attribute(node, "to", 0), ("", 0))[0]
 
 
 def _casts_to_steps(node: wire.NodeProto) -> bool:
@@ -262,7 +262,7 @@ def _types(graph: Graph, region: Region, order: Iterable[int]) -> Iterator[str]:
             numbers += [a.t.data_type for a in graph.nodes[i].attribute if a.name == "value"]
         elif graph.ops[i] == "Cast":
             numbers.append(_attribute(graph.nodes[i], "to", 0))
-    return (wire.TYPES[n][0] for n in numbers if n in wire.TYPES)
+    return (dtypes.TYPES[n][0] for n in numbers if n in dtypes.TYPES)
 
 
 def ranked(graph: Graph, output: str) -> tuple[str, int] | None:

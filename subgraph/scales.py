@@ -9,9 +9,7 @@ from subgraph import wire
 from subgraph.graph import Graph
 
 if TYPE_CHECKING:
-    import numpy as np
-
-    Array = np.ndarray[Any, np.dtype[Any]]
+    from subgraph.types import Array
 
 # Where an operator that makes quantized values keeps their scale and zero point, among its inputs.
 OUTPUT_SCALES = {

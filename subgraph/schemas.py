@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from functools import cache
 from typing import Any
 
-from subgraph import wire
+from subgraph import dtypes, wire
 from subgraph.errors import InputError
 from subgraph.tensors import PROTO_NAMES, parse_type
 from subgraph.text import count
@@ -258,7 +258,7 @@ def type_text(proto: wire.TypeProto) -> str:
 
 def element_text(number: int) -> str:
     """`tensor(float)` of a TensorProto.DataType; empty for one that is not known."""
-    name = wire.TYPES.get(number, ("", 0))[0]
+    name = dtypes.name_of(number)
     return f"tensor({PROTO_NAMES.get(name, name)})" if name else ""
 
 

@@ -17,9 +17,9 @@ from typing import Any
 
 from subgraph.archive import name_problem
 from subgraph.candidate import COMMANDS
+from subgraph.case_layout import CANDIDATE_FILES
 from subgraph.errors import InputError, UsageError
 from subgraph.privacy import Private, joined
-from subgraph.replay import FILES
 from subgraph.text import clean
 
 MOST = 64 << 20  # bytes of a file that goes along without being asked for
@@ -81,10 +81,10 @@ class Scripts:
             "files": {self._word(word, find): digest for word, digest in known.items()},
         }
         cleared: dict[str, Any] = self.private.document({**around, "request": {**request, "identity": own}})
-        moved = {k: v for k, v in options.items() if k in COMMANDS or str(v).startswith(f"{FILES}/")}
+        moved = {k: v for k, v in options.items() if k in COMMANDS or str(v).startswith(f"{CANDIDATE_FILES}/")}
         told = cleared["request"]["identity"]  # a file that goes along keeps its name, whatever it says
         told["options"] |= moved
-        told["backend"] = own["backend"] if str(own["backend"]).startswith(f"{FILES}/") else told["backend"]
+        told["backend"] = own["backend"] if str(own["backend"]).startswith(f"{CANDIDATE_FILES}/") else told["backend"]
         cleared["request"]["candidate"] = self._spec(name, find)
         return cleared
 
@@ -103,7 +103,7 @@ class Scripts:
             self.left[shown] = f"it has {file.stat().st_size:,} bytes"
         elif kinds := self._holds(file):
             self.left[shown] = f"it holds {kinds[0]}"
-        elif why := name_problem(f"{FILES}/{name}"):
+        elif why := name_problem(f"{CANDIDATE_FILES}/{name}"):
             self.left[shown] = f"its name cannot be used: {why}"
         else:
             self._take(name, file.resolve())
@@ -111,7 +111,7 @@ class Scripts:
                 self.left[shown] = "it changed since the case was found: it goes along as it is now"
 
     def _take(self, name: str, file: Path) -> None:
-        if why := name_problem(f"{FILES}/{name}"):
+        if why := name_problem(f"{CANDIDATE_FILES}/{name}"):
             raise InputError(f"{clean(str(file))}: its name cannot be used: {why}", "rename it")
         if self.files.setdefault(name, file) != file:
             raise InputError(f"{clean(str(file))} and {clean(str(self.files[name]))} would be one file", "rename one")
@@ -164,7 +164,7 @@ class Scripts:
         """The path of a file that goes along, from the bundle's folder; another value as it is."""
         file = find(value) if isinstance(value, str) else None
         name = self._names.get(file.resolve()) if file is not None else None
-        return f"{FILES}/{name}" if name else value
+        return f"{CANDIDATE_FILES}/{name}" if name else value
 
 
 class _Finder:

@@ -27,9 +27,8 @@ from subgraph.rounding import Rounding
 from subgraph.tensors import PROTO_NAMES, Record, load, save
 
 if TYPE_CHECKING:
-    import numpy as np
+    from subgraph.types import Array
 
-    Array = np.ndarray[Any, np.dtype[Any]]
     Change = Callable[[Array, instrument.Fed], Array]
 
 # Each value they make is a sum of many terms, which a runtime may add in another order at another place.

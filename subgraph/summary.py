@@ -23,9 +23,7 @@ from subgraph.text import count
 from subgraph.verdict import Judgement, Status, Verdict
 
 if TYPE_CHECKING:
-    import numpy as np
-
-    Array = np.ndarray[Any, np.dtype[Any]]
+    pass
 
 SCHEMA = "subcut.bisect/1"
 SHOWN = 5  # pieces that could not be asked about

@@ -14,17 +14,21 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from subgraph import wire
+from subgraph import dtypes
 from subgraph.errors import InputError
 
 if TYPE_CHECKING:
     import numpy as np
 
-Value: TypeAlias = "np.ndarray[Any, Any] | list[np.ndarray[Any, Any]] | None"
+    from subgraph.types import Array
+
+Value: TypeAlias = "Array | list[Array] | None"
 Tensors: TypeAlias = "Mapping[str, Value]"
 
-OWN = frozenset(name for name, _ in wire.TYPES.values() if name.startswith(("bfloat", "float4_", "float6_", "float8_")))
-PACKED = frozenset(name for name, bits in wire.TYPES.values() if 0 < bits < 8)
+OWN = frozenset(
+    name for name, _ in dtypes.TYPES.values() if name.startswith(("bfloat", "float4_", "float6_", "float8_"))
+)
+PACKED = frozenset(name for name, bits in dtypes.TYPES.values() if 0 < bits < 8)
 NOT_NUMPY = OWN | PACKED
 
 # onnxruntime and onnx.proto call element types by these names inside "tensor(…)".
@@ -36,7 +40,7 @@ PROTO_NAMES = {
 # What numpy's reader lets through: it takes the header of a .npy for Python's words.
 NPY_ERRORS = (OSError, ValueError, EOFError, MemoryError, SyntaxError, RecursionError, tokenize.TokenError)
 MAPPED = 1 << 20  # bytes of a file from which mapping is quicker than reading
-_FROM_PROTO = {PROTO_NAMES.get(name, name): name for name in wire.TYPE_NUMBERS}
+_FROM_PROTO = {PROTO_NAMES.get(name, name): name for name in dtypes.TYPE_NUMBERS}
 
 
 @dataclass(frozen=True)
@@ -128,7 +132,7 @@ def type_of(value: Value) -> str:
         raise InputError("an empty sequence or optional says nothing of its type")
     dtype = np.asarray(arrays[0]).dtype
     name = "string" if dtype.kind in "OUST" else dtype.name
-    if name not in wire.TYPE_NUMBERS:
+    if name not in dtypes.TYPE_NUMBERS:
         raise InputError(f"elements of type {dtype} are none of ONNX's")
     text = f"tensor({PROTO_NAMES.get(name, name)})"
     return f"seq({text})" if isinstance(value, list) else text
@@ -148,7 +152,7 @@ def np_dtype(name: str) -> np.dtype[Any]:
     return np.dtype(name)
 
 
-def to_bits(array: np.ndarray[Any, Any], dtype: str) -> np.ndarray[Any, Any]:
+def to_bits(array: Array, dtype: str) -> Array:
     """The array as it goes into a .npy: raw unsigned bits where numpy lacks the type."""
     import numpy as np
 
@@ -157,10 +161,10 @@ def to_bits(array: np.ndarray[Any, Any], dtype: str) -> np.ndarray[Any, Any]:
     if dtype not in NOT_NUMPY:
         return array
     bits = np.ascontiguousarray(array).view(np.dtype(f"u{array.dtype.itemsize}")).reshape(array.shape)
-    return bits & np.uint8((1 << wire.TYPES[wire.TYPE_NUMBERS[dtype]][1]) - 1) if dtype in PACKED else bits
+    return bits & np.uint8((1 << dtypes.bits_of(dtype)) - 1) if dtype in PACKED else bits
 
 
-def from_bits(array: np.ndarray[Any, Any], dtype: str) -> np.ndarray[Any, Any]:
+def from_bits(array: Array, dtype: str) -> Array:
     """The inverse of `to_bits`.
 
     Raises:
@@ -228,7 +232,7 @@ def load(record: Record, folder: Path, *, mapped: bool = False) -> Value:
     return arrays[0] if arrays else None
 
 
-def _load_one(path: Path, record: Record, mapped: bool) -> np.ndarray[Any, Any]:
+def _load_one(path: Path, record: Record, mapped: bool) -> Array:
     array = read_npy(path, mapped=mapped)
     try:
         return from_bits(array, record.dtype)
@@ -236,7 +240,7 @@ def _load_one(path: Path, record: Record, mapped: bool) -> np.ndarray[Any, Any]:
         raise InputError(f"{path}: {e.what}") from e
 
 
-def read_npy(path: Path, *, mapped: bool = False) -> np.ndarray[Any, Any]:
+def read_npy(path: Path, *, mapped: bool = False) -> Array:
     """The array in a .npy file; `mapped` as in `load`.
 
     Raises:

@@ -17,7 +17,6 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-import subgraph
 from subgraph import region as regions
 from subgraph import wire
 from subgraph.answer import Answer, Feeds, from_entry, merged, run_model
@@ -37,6 +36,7 @@ from subgraph.store import Store
 from subgraph.tensors import Record, load
 from subgraph.values import Values
 from subgraph.verdict import Judgement, Status, Verdict, joined
+from subgraph.version import __version__
 from subgraph.workers import Workers
 
 POOL_PART = 4  # of the memory that a worker may take: what the tensors and weights of one pool may
@@ -340,7 +340,7 @@ class Trials:
         """The model's structure and the region's weights, its edge, the values fed and frozen."""
         entering = [*region.inputs, *region.shapes]
         return digest(
-            subgraph.__version__,
+            __version__,
             self.graph.skeleton.structure,
             [self._weight(name) for name in region.weights],
             list(region.nodes),

@@ -19,7 +19,6 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import subgraph
 from subgraph import graph as graphs
 from subgraph import region as regions
 from subgraph.answer import Answer, from_entry, run_model
@@ -34,13 +33,12 @@ from subgraph.opset_tests import Example
 from subgraph.store import Store
 from subgraph.tensors import Value, load, shape_text
 from subgraph.verdict import Judgement, Signature, Status, Verdict, joined
+from subgraph.version import __version__
 from subgraph.worker import Worker
 from subgraph.workers import Workers
 
 if TYPE_CHECKING:
-    import numpy as np
-
-    Array = np.ndarray[Any, np.dtype[Any]]
+    pass
 
 NOISE = "noise"  # the criterion that asks what rounding does
 HALVES = {"float16": 8 * 2.0**-11, "bfloat16": 8 * 2.0**-8}  # of the scale: eight roundings, as in `check`
@@ -97,7 +95,7 @@ class Runtime:
         return replace(from_entry(self.store.put(self._key(example, fresh), document, room)), stored=False)
 
     def _key(self, example: Example, fresh: bool) -> str:
-        return digest("example/1", subgraph.__version__, example.key, self._identity, fresh)
+        return digest("example/1", __version__, example.key, self._identity, fresh)
 
     def _run(self, example: Example, room: Path, fresh: bool) -> dict[str, Any]:
         names = [r.name for r in example.outputs]
@@ -237,7 +235,7 @@ class Truth:
         reference = self._reference
 
         def memo(label: str, make: Callable[[Path], dict[str, Any]]) -> tuple[dict[str, Any], Path]:
-            key = digest("example noise/1", subgraph.__version__, example.key, reference.identity(), label)
+            key = digest("example noise/1", __version__, example.key, reference.identity(), label)
             return self._plain.store.memo(key, make)
 
         records = {r.name: r for r in (*example.inputs, *example.outputs)}

@@ -29,6 +29,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, BinaryIO
 
+from subgraph import dtypes
 from subgraph.errors import DataError, ModelError, OutputError
 
 # Message classes come from a generated module that has no types of its own; these names are for readers.
@@ -59,18 +60,6 @@ _COMPARE = "compare its size and checksum with the original"
 EXTERNAL = 1  # TensorProto.DataLocation
 HERE = "\0"  # location of a husk: a name that no file can have
 STRING = 8  # TensorProto.DataType
-
-# TensorProto.DataType -> (numpy or ml_dtypes name, bits of one element), onnx.proto3 of IR 14.
-TYPES: dict[int, tuple[str, int]] = {
-    1: ("float32", 32), 2: ("uint8", 8), 3: ("int8", 8), 4: ("uint16", 16), 5: ("int16", 16),
-    6: ("int32", 32), 7: ("int64", 64), 8: ("string", 0), 9: ("bool", 8), 10: ("float16", 16),
-    11: ("float64", 64), 12: ("uint32", 32), 13: ("uint64", 64), 14: ("complex64", 64),
-    15: ("complex128", 128), 16: ("bfloat16", 16), 17: ("float8_e4m3fn", 8), 18: ("float8_e4m3fnuz", 8),
-    19: ("float8_e5m2", 8), 20: ("float8_e5m2fnuz", 8), 21: ("uint4", 4), 22: ("int4", 4),
-    23: ("float4_e2m1fn", 4), 24: ("float8_e8m0fnu", 8), 25: ("uint2", 2), 26: ("int2", 2),
-    27: ("float6_e2m3fn", 6), 28: ("float6_e3m2fn", 6),
-}  # fmt: skip
-TYPE_NUMBERS = {name: number for number, (name, _) in TYPES.items()}
 
 
 _IMPORTING = threading.RLock()
@@ -458,7 +447,7 @@ def nbytes(tensor: TensorProto) -> int:
     Raises:
         ModelError: an element type that has no raw form.
     """
-    bits = TYPES.get(tensor.data_type, ("", 0))[1]
+    bits = dtypes.TYPES.get(tensor.data_type, ("", 0))[1]
     if not bits:
         raise ModelError(f"initializer '{tensor.name}' has element type {tensor.data_type}, which has no raw form")
     return (elements(tensor) * bits + 7) // 8

@@ -20,11 +20,12 @@ HOME = Path(subgraph.__file__).parent
 
 # Each module imports only from modules above it. `folder.*` are the files in a folder, which do not know each other.
 LAYERS = """
-errors verdict
+version types dtypes case_layout errors verdict
 text completion repro
 plugins folder wire digest entry layouts
 archive privacy
 tensors measure dumps._files
+value_types
 packing graph metrics store dumps
 metrics.* precision choices dumps._npy dumps._text dumps._raw dumps._atc dumps._ascend
 criteria

@@ -25,7 +25,7 @@ import written
 from command import PATIENCE
 from onnx import TensorProto, helper
 
-from subgraph import plugins, tensors, wire
+from subgraph import dtypes, plugins, tensors
 from subgraph.backends import cmd, onnx_reference, ort
 from subgraph.errors import BackendError, ModelError, Refused, SubcutError, WorkerDied
 from subgraph.tensors import Record, Value
@@ -392,12 +392,12 @@ def quoted(*words: str) -> str:
 def every_type() -> list[str]:
     """Element types that this onnx can put into a model."""
     known = {v.number for v in TensorProto.DataType.DESCRIPTOR.values}
-    return [name for number, (name, _) in wire.TYPES.items() if number in known]
+    return [name for number, (name, _) in dtypes.TYPES.items() if number in known]
 
 
 def passing(path: Path, dtype: str, dims: list[Any] | None) -> Path:
     """A model whose output is its input."""
-    number = wire.TYPE_NUMBERS[dtype]
+    number = dtypes.TYPE_NUMBERS[dtype]
     graph = helper.make_graph(
         [helper.make_node("Identity", ["in/x"], ["out:y"])],
         "g",
@@ -431,7 +431,7 @@ def test_every_type_goes_through_the_folders(dtype: str, tmp_path: Path, shell: 
     fed: dict[str, Any] = {"name": "in/x", "dtype": dtype, "shape": [2, 3], "npy": f"{stem}.npy"}
     if dtype != "string":
         fed["bin"] = f"{stem}.bin"
-        bits = wire.TYPES[wire.TYPE_NUMBERS[dtype]][1]
+        bits = dtypes.bits_of(dtype)
         assert (tmp_path / f"{stem}.bin").stat().st_size == (6 * bits + 7) // 8
     given = {"name": "out:y", "dtype": dtype, "shape": [2, 3], "npy": "out_y.npy", "bin": "out_y.bin"}
     assert manifest == {"schema": "subcut.run/1", "inputs": [fed], "outputs": [given]}

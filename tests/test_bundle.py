@@ -25,10 +25,10 @@ from onnx import TensorProto, helper
 
 from subgraph import archive, bundle, replay
 from subgraph.archive import Listed
+from subgraph.case_layout import BUNDLE_LIST, CANDIDATE_FILES
 from subgraph.errors import InputError, OutputError, ResultExists, SubcutError, UsageError
 from subgraph.letter import ENVIRONMENT, README
 from subgraph.privacy import Private, environment, here, variables
-from subgraph.replay import FILES, LIST
 
 CASES = Path(__file__).resolve().parent.parent / "fixtures" / "cases"
 SECRETS = {
@@ -161,15 +161,26 @@ def test_a_bisection_travels(bisected: Path, packed: Path, tmp_path: Path) -> No
 def test_what_is_in_it(packed: Path) -> None:
     inside = names(packed)
     assert inside == sorted(inside)
-    wanted = {README, ENVIRONMENT, LIST, "manifest.json", "run.json", "report.html", "report.md", f"{FILES}/mine.py"}
+    wanted = {
+        README,
+        ENVIRONMENT,
+        BUNDLE_LIST,
+        "manifest.json",
+        "run.json",
+        "report.html",
+        "report.md",
+        f"{CANDIDATE_FILES}/mine.py",
+    }
     wanted |= {f"culprit/{name}" for name in ("model.onnx", "repro.py", "manifest.json", "log.txt")}
     assert wanted < set(inside)
     assert any(name.startswith("culprit/candidate/") for name in inside)
     assert any(name.startswith("culprit-agrees/inputs/") for name in inside)
     manifest = content(packed, "manifest.json")
-    assert sorted(manifest["files"]) == sorted({*inside} - {README, ENVIRONMENT, LIST, f"{FILES}/mine.py"})
+    assert sorted(manifest["files"]) == sorted(
+        {*inside} - {README, ENVIRONMENT, BUNDLE_LIST, f"{CANDIDATE_FILES}/mine.py"}
+    )
     identity = manifest["request"]["identity"]
-    assert identity["backend"] == f"{FILES}/mine.py" and identity["options"] == {"api_key": "REMOVED"}
+    assert identity["backend"] == f"{CANDIDATE_FILES}/mine.py" and identity["options"] == {"api_key": "REMOVED"}
     text = content(packed, README)
     assert all(len(line) <= 120 for line in text.splitlines())
     assert "/pad/Pad, /pool/MaxPool (Pad, MaxPool): 2 nodes of model.onnx\nFAIL   /pool/MaxPool_output_0: max" in text
@@ -209,7 +220,7 @@ def test_one_region_of_it(bisected: Path, tmp_path: Path) -> None:
     assert done.code == 0 and done.document["path"].endswith("-culprit.zip"), done
     path = bisected / done.document["path"]
     assert not any(word in path.name for word in LEAKS)
-    assert {"model.onnx", "repro.py", f"{FILES}/mine.py"} < set(names(path))
+    assert {"model.onnx", "repro.py", f"{CANDIDATE_FILES}/mine.py"} < set(names(path))
     assert "FAIL   /pool/MaxPool_output_0" in content(path, README)
     there = carried(path, tmp_path / "there").parent
     assert subcut("replay", path.name, "--trust", cwd=there, env={"XDG_CONFIG_HOME": str(there)}).code == 1
@@ -239,7 +250,7 @@ def test_a_whole_model(tmp_path: Path) -> None:
     assert {"model.onnx", "candidate/y.npy", "outputs/y.npy", "inputs/x.npy"} < set(names(here_ / "big.zip"))
     with zipfile.ZipFile(here_ / "big.zip") as file:
         assert any((here_ / "w.bin").read_bytes() in file.read(name) for name in file.namelist())
-    assert content(here_ / "big.zip", LIST)["found"]["status"] == "agree"
+    assert content(here_ / "big.zip", BUNDLE_LIST)["found"]["status"] == "agree"
     assert (
         content(here_ / "big.zip", "manifest.json")["command"] == "subcut bundle big.onnx --shape x=2x4 -c ort --json"
     )
@@ -262,8 +273,8 @@ def test_a_command_and_its_scripts(plain: Path, tmp_path: Path) -> None:
     done = subcut(*words, cwd=plain)
     assert done.code == 0, done
     path = plain / "out.zip"
-    assert {f"{FILES}/run.py", f"{FILES}/helpers/shift.py", "candidate/out.npy"} < set(names(path))
-    told = content(path, LIST)
+    assert {f"{CANDIDATE_FILES}/run.py", f"{CANDIDATE_FILES}/helpers/shift.py", "candidate/out.npy"} < set(names(path))
+    told = content(path, BUNDLE_LIST)
     command = told["found_with"]["request"]["identity"]["options"]["run"]
     assert command == "python ./run.py {model} {inputs} {outputs} --token=REMOVED --log=x.log"
     assert told["found"]["status"] == "fail" and "REMOVED stands where" in content(path, README)
@@ -275,7 +286,7 @@ def test_a_command_and_its_scripts(plain: Path, tmp_path: Path) -> None:
     again = subcut("replay", "out.zip", "--trust", cwd=there, env=env)
     assert again.code == 1 and "max_abs 3.5e+00" in again.out, again
     assert subcut("replay", "out.zip", cwd=there, env=env).code == 1, "trusted before, and the same"
-    (there / "out" / FILES / "helpers" / "shift.py").write_text("SHIFT = 0\n")
+    (there / "out" / CANDIDATE_FILES / "helpers" / "shift.py").write_text("SHIFT = 0\n")
     assert subcut("replay", "out", cwd=there, env=env).code == 2, "a script that no command names has changed"
 
 
@@ -416,13 +427,13 @@ def test_a_candidate_of_the_project_file(plain: Path, tmp_path: Path) -> None:
     env = {"XDG_CONFIG_HOME": str(tmp_path)}
     done = subcut("bundle", "n2__n2", "-c", "npu", "--trust", "-o", "../npu.zip", cwd=plain / "subcut_out", env=env)
     assert done.code == 0, done
-    request = content(plain / "npu.zip", LIST)["found_with"]["request"]
+    request = content(plain / "npu.zip", BUNDLE_LIST)["found_with"]["request"]
     assert (request["candidate"], request["precision"], request["identity"]["timeout"]) == ("npu", "fp16", 77)
     there = carried(plain / "npu.zip", tmp_path / "there").parent
     assert os.access(there, os.X_OK) and subcut("replay", "npu.zip", cwd=there, env=env).code == 2
     again = subcut("replay", "npu.zip", "--trust", cwd=there, env=env)
     assert again.code in (0, 1) and "npu/ on npu" in again.out, again
-    assert os.access(there / "npu" / FILES / "tools" / "go.sh", os.X_OK)
+    assert os.access(there / "npu" / CANDIDATE_FILES / "tools" / "go.sh", os.X_OK)
 
 
 def test_a_cut_without_tensors_is_refused(plain: Path) -> None:
@@ -454,12 +465,12 @@ def test_a_candidate_file_from_elsewhere_stays(plain: Path, tmp_path: Path) -> N
     (tmp_path / "far.py").write_text(BACKEND)
     done = subcut("bundle", CUT, "-c", f"{tmp_path}/far.py", "-o", "far.zip", cwd=plain)
     assert done.code == 0 and "far.py: it lies outside the project's folder" in done.err
-    assert f"{FILES}/far.py" not in names(plain / "far.zip")
+    assert f"{CANDIDATE_FILES}/far.py" not in names(plain / "far.zip")
     replayed = subcut("replay", "far.zip", "--trust", cwd=plain)
     assert replayed.code == 2 and "far.py is not in the bundle" in replayed.err
     words = ("-c", f"{tmp_path}/far.py", "--candidate-files", tmp_path / "far.py", "-o", "far.zip")
     assert subcut("bundle", CUT, *words, cwd=plain).code == 0
-    assert f"{FILES}/far.py" in names(plain / "far.zip")
+    assert f"{CANDIDATE_FILES}/far.py" in names(plain / "far.zip")
 
 
 # ------------------------------------------------------------------------------------------------ texts
@@ -589,7 +600,7 @@ def sealed(path: Path, files: Mapping[str, bytes]) -> Path:
     """A zip with a list, as a bundle has it."""
     told = {name: {"bytes": f.size, "sha256": f.sha256} for name, f in listing(files).items()}
     document = {"schema": "subcut.bundle/1", "files": told}
-    archive.write({**files, LIST: json.dumps(document).encode()}, "top", path)
+    archive.write({**files, BUNDLE_LIST: json.dumps(document).encode()}, "top", path)
     return path
 
 
@@ -722,7 +733,7 @@ def test_a_list_that_does_not_fit(change: Callable[[dict[str, Any]], Any], small
     with zipfile.ZipFile(small) as old, zipfile.ZipFile(out, "w") as new:
         for info in old.infolist():
             data = old.read(info)
-            if info.filename == f"top/{LIST}":
+            if info.filename == f"top/{BUNDLE_LIST}":
                 document = json.loads(data)
                 change(document)
                 data = json.dumps(document).encode()
@@ -801,7 +812,7 @@ def asked(slipping: Path) -> Path:
 @given(st.data())
 def test_odd_documents_are_damaged_ones(asked: Path, data: st.DataObject) -> None:
     """Whatever a bundle's documents say: a case is found, or an error of ours says why not."""
-    file = asked / data.draw(st.sampled_from(("manifest.json", LIST)))
+    file = asked / data.draw(st.sampled_from(("manifest.json", BUNDLE_LIST)))
     whole = file.read_text()
     document = json.loads(whole)
     at = data.draw(st.sampled_from([p for p in places(document) if p]))

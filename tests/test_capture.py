@@ -16,7 +16,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 import subgraph
 from fixtures import oracle
-from subgraph import extract, graph, inputs, region, wire
+from subgraph import dtypes, extract, graph, inputs, region, wire
 from subgraph.capture import Captured, Reference, feeds_of, record
 from subgraph.case import Case, Place
 from subgraph.errors import InputError, ModelError, Refused, UnknownName
@@ -228,7 +228,7 @@ def test_types_that_numpy_lacks_at_the_edge(tmp_path: Path, cases: Cases, number
     )
     (case,) = cases(g, "first", "last")
     assert case.manifest["check"]["status"] == "identical"
-    assert case.manifest["inputs"][0]["dtype"] == wire.TYPES[number][0]
+    assert case.manifest["inputs"][0]["dtype"] == dtypes.TYPES[number][0]
     assert case.manifest["inputs"][0]["shape"] == [[3, 5] if shape else []]
     assert "bit-identical" in script(case)
 
@@ -252,7 +252,7 @@ def test_packed_types_at_the_edge(tmp_path: Path, cases: Cases, number: int) -> 
     )
     (case,) = cases(g, "first", "last")
     assert case.manifest["check"]["status"] == "identical"
-    assert [t["dtype"] for t in (*case.manifest["inputs"], *case.manifest["outputs"])] == [wire.TYPES[number][0]] * 2
+    assert [t["dtype"] for t in (*case.manifest["inputs"], *case.manifest["outputs"])] == [dtypes.TYPES[number][0]] * 2
     assert len((case.path / "inputs/a.bin").read_bytes()) == 8 and np.load(case.path / "inputs/a.npy").shape == (3, 5)
     assert "bit-identical" in script(case)
 

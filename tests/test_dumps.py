@@ -27,7 +27,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from onnx import TensorProto, helper
 
-from subgraph import graph, layouts, plugins, recording, tensors, wire
+from subgraph import dtypes, graph, layouts, plugins, recording, tensors
 from subgraph.dumps import BARE, MARKED, NONE, TYPED, Entry, Known, Spec, _ascend, _atc, _npy, _text, rknn, tnn
 from subgraph.dumps._files import Files, scan
 from subgraph.errors import InputError, SubcutError, UnknownName
@@ -50,7 +50,7 @@ def some(dtype: str, shape: tuple[int, ...], seed: int = 0) -> Array:
         return np.array([f"w{n}" for n in range(math.prod(shape))], object).reshape(shape)
     if dtype == "bool":
         return rng.integers(0, 2, shape).astype(bool)
-    bits = wire.TYPES[wire.TYPE_NUMBERS[dtype]][1]
+    bits = dtypes.bits_of(dtype)
     if bits < 8:
         return tensors.from_bits(rng.integers(0, 1 << bits, shape).astype(np.uint8), dtype)
     raw = rng.integers(0, 256, math.prod(shape) * bits // 8).astype(np.uint8)
@@ -190,7 +190,7 @@ def test_a_format_keeps_the_contract(word: str, made: dict[str, Path]) -> None:
     assert found and len({e.target for e in found}) == len(found)
     for e in found:
         assert isinstance(e, Entry) and e.name and e.file in files.names
-        assert not e.dtype or e.dtype in wire.TYPE_NUMBERS
+        assert not e.dtype or e.dtype in dtypes.TYPE_NUMBERS
         assert not Path(e.target).is_absolute() and ".." not in Path(e.target).parts
         if e.lacks:
             with pytest.raises(InputError, match=re.escape(e.file)):

@@ -19,7 +19,7 @@ import onnxruntime
 import pytest
 from onnx import TensorProto, helper, numpy_helper, parser
 
-from subgraph import contents, ranges, wire
+from subgraph import contents, dtypes, ranges
 from subgraph import inspect as documents
 from subgraph import problems as rules
 from subgraph.capture import record
@@ -360,7 +360,7 @@ def test_sparse_weights_and_names_of_runtime_attributes_are_fine(tmp_path: Path)
 
 def test_type_names_are_those_of_the_schemas() -> None:
     wanted = {t for s in onnx.defs.get_all_schemas() for p in (*s.inputs, *s.outputs) for t in p.types}
-    plain = {type_text(helper.make_tensor_type_proto(number, None)) for number in wire.TYPES}
+    plain = {type_text(helper.make_tensor_type_proto(number, None)) for number in dtypes.TYPES}
     assert {t for t in wanted if t.startswith("tensor(")} - plain <= {"tensor(float6e2m3)", "tensor(float6e3m2)"}
     sequence = helper.make_sequence_type_proto(helper.make_tensor_type_proto(1, None))
     assert type_text(helper.make_optional_type_proto(sequence)) == "optional(seq(tensor(float)))"

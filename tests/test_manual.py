@@ -25,9 +25,10 @@ from test_bisect import NAMES, QUICK, line
 from subgraph import cli
 from subgraph.brought import Wanted
 from subgraph.capture import Reference
+from subgraph.case_layout import FROM_DEVICE
 from subgraph.commands import Result
 from subgraph.errors import InputError, ResultExists, SubcutError, UnknownName, UsageError
-from subgraph.handout import BACK, Export
+from subgraph.handout import Export
 from subgraph.reports._schema import problem
 
 HOME = Path("subcut_out", "manual-device")
@@ -94,7 +95,7 @@ def fed(place: Path, tensor: dict[str, Any], k: int) -> Any:
 def give(place: Path, tensor: dict[str, Any], k: int, value: Any) -> None:
     """An output as the board writes it."""
     handed, _ = files(tensor, k)
-    target = place / BACK / Path(*Path(handed["file"]).parts[1:])
+    target = place / FROM_DEVICE / Path(*Path(handed["file"]).parts[1:])
     target.parent.mkdir(parents=True, exist_ok=True)
     turned = value.transpose(0, 2, 3, 1) if handed["layout"] == "NHWC" and value.ndim == 4 else value
     value = np.ascontiguousarray(turned.astype(handed["dtype"]))
@@ -311,9 +312,9 @@ def test_outputs_from_another_folder(here: Path, manual: Manual) -> None:
     manual(*START, "--batch", "2")
     for number in ("1", "2"):
         board(TODO / number, nodes="n7")
-    shutil.copytree(TODO / "1" / BACK, "card/1")
-    shutil.move(TODO / "2" / BACK, "plain")
-    shutil.rmtree(TODO / "1" / BACK)
+    shutil.copytree(TODO / "1" / FROM_DEVICE, "card/1")
+    shutil.move(TODO / "2" / FROM_DEVICE, "plain")
+    shutil.rmtree(TODO / "1" / FROM_DEVICE)
     assert manual("take", "card").document["answers"] == 1
     assert manual("take", "plain", "-k", "2").document["answers"] == 2
 
@@ -352,7 +353,7 @@ def test_what_does_not_fit_is_told_and_nothing_is_taken(
     name: str, content: Any, says: str, here: Path, manual: Manual
 ) -> None:
     result = manual(*START)
-    path = TODO / "1" / BACK / name
+    path = TODO / "1" / FROM_DEVICE / name
     path.write_bytes(content) if isinstance(content, bytes) else np.save(path, content)
     before = tree(HOME)
     words = ("take",)
@@ -365,7 +366,7 @@ def test_what_does_not_fit_is_told_and_nothing_is_taken(
         manual(*words)
     assert tree(HOME) == before
     path.unlink()
-    np.save(TODO / "1" / BACK / "out.npy", np.load(TODO / "1" / "outputs" / "out.npy").astype(np.float64))
+    np.save(TODO / "1" / FROM_DEVICE / "out.npy", np.load(TODO / "1" / "outputs" / "out.npy").astype(np.float64))
     assert manual("take").document["result"]["agree"] and not result.document["ended"]
 
 
@@ -374,12 +375,12 @@ def test_partial_sets_are_refused(here: Path, manual: Manual) -> None:
     trip(nodes="n7")
     manual("take")
     trip(nodes="n7")
-    (TODO / "2" / BACK / "t5.bin").unlink()
+    (TODO / "2" / FROM_DEVICE / "t5.bin").unlink()
     with pytest.raises(InputError, match="1 of 24 outputs missing") as told:
         manual("take")
     assert "t5.bin (float32 1×3, 12 bytes)" in told.value.hint and "there is" in told.value.hint
-    np.zeros((1, 3), np.float32).tofile(TODO / "2" / BACK / "t5.bin")
-    np.save(TODO / "2" / BACK / "t4.npy", np.zeros((1, 3), np.float32))
+    np.zeros((1, 3), np.float32).tofile(TODO / "2" / FROM_DEVICE / "t5.bin")
+    np.save(TODO / "2" / FROM_DEVICE / "t4.npy", np.zeros((1, 3), np.float32))
     with pytest.raises(InputError, match=r"t4 came as .npy and as .bin"):
         manual("take")
     assert manual("log").document["log"][0]["said"] == "taken"
@@ -585,7 +586,7 @@ def test_killed_at_many_moments_the_same_command_goes_on(here: Path, manual: Man
         if (Path("subcut_out") / "bisect-device").exists() or (k and not open_):
             break
         for place in TODO.glob("[0-9]*"):
-            if not any((place / BACK).iterdir()):
+            if not any((place / FROM_DEVICE).iterdir()):
                 board(place, nodes="n7")
         run = subprocess.Popen(words, env=environment(), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
         with contextlib.suppress(subprocess.TimeoutExpired):

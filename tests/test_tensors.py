@@ -13,17 +13,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from onnx import helper, numpy_helper
 
-from subgraph import packing, tensors, wire
+from subgraph import dtypes, packing, tensors
 from subgraph.errors import InputError
 from subgraph.form import raw_bytes
 from subgraph.tensors import PROTO_NAMES, Record, load, parse_type, save
 
-NAMES = [name for name in wire.TYPE_NUMBERS if name != "string"]
+NAMES = [name for name in dtypes.TYPE_NUMBERS if name != "string"]
 
 
 def some(dtype: str, shape: tuple[int, ...]) -> np.ndarray[Any, Any]:
     """Every bit pattern that the element type has, or many of them."""
-    bits = max(wire.TYPES[wire.TYPE_NUMBERS[dtype]][1], 1)
+    bits = max(dtypes.bits_of(dtype), 1)
     rng = np.random.default_rng(bits)
     if dtype == "bool":
         return rng.integers(0, 2, shape).astype(bool)
@@ -174,13 +174,13 @@ def test_objects_in_a_file_are_never_run(tmp_path: Path) -> None:
 @settings(deadline=None, derandomize=True, database=None)
 @given(st.sampled_from(sorted(tensors.PACKED)), st.data())
 def test_packed_elements_lie_as_onnx_puts_them(dtype: str, data: st.DataObject) -> None:
-    width = wire.TYPES[wire.TYPE_NUMBERS[dtype]][1]
+    width = dtypes.bits_of(dtype)
     bits = np.array(data.draw(st.lists(st.integers(0, (1 << width) - 1), max_size=40)), np.uint8)
     packed = packing.pack(bits, dtype)
     assert packed.size == -(-bits.size * width // 8)
     elements = packing.unpack(packed, dtype, bits.size)
     assert tensors.to_bits(elements, dtype).tolist() == bits.tolist()
-    onnxs = numpy_helper.from_array(elements.astype(helper.tensor_dtype_to_np_dtype(wire.TYPE_NUMBERS[dtype])))
+    onnxs = numpy_helper.from_array(elements.astype(helper.tensor_dtype_to_np_dtype(dtypes.TYPE_NUMBERS[dtype])))
     assert onnxs.raw_data == packed.tobytes() == raw_bytes(elements, dtype)
 
 
@@ -193,7 +193,7 @@ def test_packing_by_hand() -> None:
 
 
 def test_every_type_of_onnx_has_numpys_name() -> None:
-    for name, number in wire.TYPE_NUMBERS.items():
+    for name, number in dtypes.TYPE_NUMBERS.items():
         assert tensors.np_dtype(name) == helper.tensor_dtype_to_np_dtype(number)
         if name != "string":
             assert onnx.TensorProto.DataType.Name(number) == PROTO_NAMES.get(name, name).upper()

@@ -17,7 +17,7 @@ import written
 from onnx import TensorProto, helper, numpy_helper
 
 from fixtures import graphs
-from subgraph import graph, wire
+from subgraph import dtypes, graph, wire
 from subgraph.cut import cut
 from subgraph.errors import DataError, ModelError, OutputError
 
@@ -272,9 +272,9 @@ def test_the_size_of_a_weight(dtype: int, shape: tuple[int, ...], size: int) -> 
     assert wire.nbytes(TensorProto(data_type=dtype, dims=shape)) == size
 
 
-@pytest.mark.parametrize("number", list(wire.TYPES))
+@pytest.mark.parametrize("number", list(dtypes.TYPES))
 def test_every_element_type_has_its_name_and_size(number: int) -> None:
-    name, bits = wire.TYPES[number]
+    name, bits = dtypes.TYPES[number]
     dtype = helper.tensor_dtype_to_np_dtype(number)
     if name != "string":
         assert dtype.name == name
@@ -283,7 +283,7 @@ def test_every_element_type_has_its_name_and_size(number: int) -> None:
 
 def test_no_element_type_of_onnx_is_missing() -> None:
     known = set(TensorProto.DataType.values()) - {TensorProto.UNDEFINED}
-    assert known == set(wire.TYPES)
+    assert known == set(dtypes.TYPES)
 
 
 @pytest.mark.parametrize(

@@ -13,14 +13,12 @@ from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
-from subgraph import wire
+from subgraph import dtypes, wire
 from subgraph.errors import BackendError, ModelError, Refused
 from subgraph.tensors import Value, np_dtype
 
 if TYPE_CHECKING:
-    import numpy as np
-
-    Array = np.ndarray[Any, np.dtype[Any]]
+    from subgraph.types import Array
 
 MAX_THREADS = 1024  # a slip of the keyboard must not start a million
 FLOATS = frozenset(("float16", "bfloat16", "float32", "float64"))
@@ -98,7 +96,7 @@ def edge(who: str, model: Path, types: Collection[str]) -> tuple[list[Port], lis
 def _port(who: str, declared: Any, types: Collection[str]) -> Port:
     kind = declared.type.WhichOneof("value")
     tensor = declared.type.tensor_type
-    dtype = wire.TYPES.get(tensor.elem_type, ("", 0))[0] if kind == "tensor_type" else str(kind).removesuffix("_type")
+    dtype = dtypes.name_of(tensor.elem_type) if kind == "tensor_type" else str(kind).removesuffix("_type")
     if kind != "tensor_type" or dtype not in types:
         raise Refused(f"{who} takes and gives no {dtype or 'tensor without a type'}: '{declared.name}'")
     if not tensor.HasField("shape"):

@@ -33,7 +33,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from subgraph import tensors, wire
+from subgraph import dtypes, tensors, wire
 from subgraph.errors import BackendError, InputError, ModelError, Refused, SubcutError, WorkerDied
 from subgraph.folder import safe_names
 from subgraph.form import Form, write_bin
@@ -218,8 +218,8 @@ def _declared(model: Path) -> list[Output]:
 
 
 def _type_text(name: str, declared: wire.TypeProto) -> str:
-    if declared.HasField("tensor_type") and declared.tensor_type.elem_type in wire.TYPES:
-        dtype = wire.TYPES[declared.tensor_type.elem_type][0]
+    if declared.HasField("tensor_type") and declared.tensor_type.elem_type in dtypes.TYPES:
+        dtype = dtypes.TYPES[declared.tensor_type.elem_type][0]
         return f"tensor({tensors.PROTO_NAMES.get(dtype, dtype)})"
     hint = "cut between plain tensors"
     raise Refused(f"'{name}' is no plain tensor: commands cannot be fed or give sequences and optionals", hint)
@@ -288,7 +288,7 @@ def _from_bin(path: Path, output: Output) -> Value:
     import numpy as np
 
     dtype = parse_type(output.type_text)[1]
-    bits = wire.TYPES[wire.TYPE_NUMBERS[dtype]][1]
+    bits = dtypes.bits_of(dtype)
     size = path.stat().st_size
     dims = (None,) if output.dims is None else output.dims
     text = "any shape" if output.dims is None else shape_text(dims)

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from subgraph import wire
+from subgraph import dtypes
 from subgraph.errors import BackendError, ModelError, Refused
 from subgraph.packing import pack, unpack
 from subgraph.tensors import NOT_NUMPY, PACKED, Value, np_dtype, parse_type, to_bits
@@ -162,7 +162,7 @@ def _wrap(value: Any, type_text: str) -> Any:
         packed = pack(bits, dtype)
         bits = np.zeros(bits.shape, np.uint8)
         bits.reshape(-1)[: packed.size] = packed
-    return ort.OrtValue.ortvalue_from_numpy_with_onnx_type(bits, wire.TYPE_NUMBERS[dtype])
+    return ort.OrtValue.ortvalue_from_numpy_with_onnx_type(bits, dtypes.TYPE_NUMBERS[dtype])
 
 
 def _unwrap(value: Any, type_text: str) -> Any:
@@ -176,7 +176,7 @@ def _unwrap(value: Any, type_text: str) -> Any:
         raise ModelError(f"onnxruntime's Python cannot give {type_text}", "cut elsewhere: between plain tensors")
     shape = tuple(value.shape())
     count = math.prod(shape)
-    bits = wire.TYPES[wire.TYPE_NUMBERS[dtype]][1]
+    bits = dtypes.bits_of(dtype)
     data = ctypes.string_at(value.data_ptr(), (count * bits + 7) // 8) if count else b""
     if dtype in PACKED:
         return unpack(np.frombuffer(data, np.uint8), dtype, count).reshape(shape)

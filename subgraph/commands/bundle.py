@@ -160,6 +160,7 @@ def _asked(wish: Wish, doubted: Candidate, rule: str, right: tuple[Any, ...]) ->
     """
     from subgraph import case
     from subgraph import replay as job
+    from subgraph.case_layout import EVIDENCE_SCHEMA
     from subgraph.verdict import joined
 
     found = job.find(wish.folder)
@@ -174,7 +175,7 @@ def _asked(wish: Wish, doubted: Candidate, rule: str, right: tuple[Any, ...]) ->
             job.put(answer, found.manifest, k, found.place)
     request = {"candidate": doubted.name, "identity": doubted.identity(""), "precision": doubted.precision}
     around = {
-        "schema": f"{job.EVIDENCE}1",
+        "schema": f"{EVIDENCE_SCHEMA}1",
         "source": found.manifest["source"],
         "command": wish.command,
         "request": case.plain(request | {"criterion": rule}),

@@ -110,7 +110,7 @@ def _asked(graph: Graph, target: int | None, feeding: Feeding, *, seeded: bool) 
 
 def _contradicts(graph: Graph, name: str, shape: Sequence[int]) -> bool:
     """Does the model fix a dimension of this input at another size?"""
-    from subgraph.inputs import declared
+    from subgraph.value_types import declared
 
     if name not in graph.inputs:
         return False

@@ -309,6 +309,7 @@ def _advanced(loop: Loop, asked: Trials) -> Result:
 
 def _open(loop: Loop, number: int) -> dict[str, Any]:
     from subgraph import brought, handout
+    from subgraph.case_layout import FROM_DEVICE
 
     places = handout.places(loop.todo, number)
     first = case.read_manifest(places[0]) or {}
@@ -317,7 +318,7 @@ def _open(loop: Loop, number: int) -> dict[str, Any]:
         "what": loop.of(number).what,
         "needed": number == loop.open[0],
         "folders": [str(p) for p in places],
-        "put": [str(p / handout.BACK) for p in places],
+        "put": [str(p / FROM_DEVICE) for p in places],
         "inputs": [t["name"] for t in first.get("inputs", ())],
         "outputs": [str(w) for *_, files in brought.wanted(first) for w in files],
     }

@@ -10,7 +10,7 @@ from __future__ import annotations
 import operator
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from subgraph.errors import UsageError
 from subgraph.measure import Pair
@@ -18,9 +18,7 @@ from subgraph.text import clean, count
 from subgraph.verdict import Signature, Status
 
 if TYPE_CHECKING:
-    import numpy as np
-
-    Array = np.ndarray[Any, np.dtype[Any]]
+    from subgraph.types import Array
 
 
 class Noise(Protocol):

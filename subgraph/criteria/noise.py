@@ -40,7 +40,7 @@ import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from subgraph.choices import jaccard, misranked
 from subgraph.criteria import Noise, Rule, Ruling, Subject, agree, fail, number, settled
@@ -51,9 +51,7 @@ from subgraph.text import clean, count
 from subgraph.verdict import Status
 
 if TYPE_CHECKING:
-    import numpy as np
-
-    Array = np.ndarray[Any, np.dtype[Any]]
+    from subgraph.types import Array
 
 FORM = "noise, noise:k=5 or noise:k=5,floor=0"
 K = {"fp32": 10.0, "fp16": 3.0, "bf16": 3.0, "int8": 2.0}  # of 5,500 healthy rows one alarm

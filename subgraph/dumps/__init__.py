@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from pathlib import PurePosixPath
 from typing import TYPE_CHECKING, Any, Protocol
 
-from subgraph import layouts, wire
+from subgraph import dtypes, layouts
 from subgraph.dumps._files import Files, possible
 from subgraph.errors import InputError
 from subgraph.folder import safe_name
@@ -25,7 +25,7 @@ from subgraph.folder import safe_name
 if TYPE_CHECKING:
     import numpy as np
 
-    Array = np.ndarray[Any, Any]
+    from subgraph.types import Array
 
 NONE = 0  # not this format
 BARE = 1  # bytes or numbers that could be many a thing
@@ -177,4 +177,4 @@ def dtype_of(array_dtype: np.dtype[Any]) -> str:
     ('float32', '')
     """
     name = "string" if array_dtype.kind == "U" else array_dtype.name
-    return name if name in wire.TYPE_NUMBERS else ""
+    return name if name in dtypes.TYPE_NUMBERS else ""

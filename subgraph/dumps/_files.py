@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from subgraph.errors import InputError
 
 if TYPE_CHECKING:
-    import numpy as np
+    from subgraph.types import Array
 
 MAX_RANK = 64  # dimensions; what numpy has
 MAX_TEXT = 256 << 20  # bytes of a list or a JSON that is read whole; one of a model of 50,000 nodes has 100 MB
@@ -113,7 +113,7 @@ class Files:
         except InputError:
             return None
 
-    def shaped(self, name: str, array: np.ndarray[Any, Any], shape: tuple[int, ...]) -> np.ndarray[Any, Any]:
+    def shaped(self, name: str, array: Array, shape: tuple[int, ...]) -> Array:
         """A file's values, as many as they are, in this shape.
 
         Raises:
@@ -123,7 +123,7 @@ class Files:
             raise self.damaged(name, f"no tensor has the shape {list(shape)}")
         return array.reshape(shape)
 
-    def mapped(self, name: str, offset: int, count: int) -> np.ndarray[Any, Any]:
+    def mapped(self, name: str, offset: int, count: int) -> Array:
         """Bytes as an array, mapped and not read; writing to it changes no file.
 
         Raises:
@@ -142,7 +142,7 @@ class Files:
             raise self.damaged(name, e) from e
 
 
-def _map(path: Path, offset: int, count: int) -> np.ndarray[Any, Any]:
+def _map(path: Path, offset: int, count: int) -> Array:
     """A part of a file; not to be written to where it is larger than the memory, which Linux would have to promise."""
     import numpy as np
 

@@ -9,13 +9,15 @@ from dataclasses import dataclass
 from io import BytesIO
 from typing import TYPE_CHECKING, Any
 
-from subgraph import wire
+from subgraph import dtypes
 from subgraph.dumps import Entry, Known, dtype_of
 from subgraph.dumps._files import Files, possible
 from subgraph.tensors import NOT_NUMPY, NPY_ERRORS
 
 if TYPE_CHECKING:
     import numpy as np
+
+    from subgraph.types import Array
 
 MAGIC = b"\x93NUMPY"
 # msaccucmp's and msit's golden side: NODE.OUTPUT.TIMESTAMP.npy, of 16 digits
@@ -37,7 +39,7 @@ class Header:
     offset: int
     nbytes: int
 
-    def array(self, values: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    def array(self, values: Array) -> Array:
         """The values' bytes as the array."""
         return values.view(self.dtype).reshape(self.shape, order="F" if self.fortran else "C")
 
@@ -79,17 +81,17 @@ def header(files: Files, name: str) -> Header:
         raise files.damaged(name, e) from e
 
 
-def loader(files: Files, name: str, dtype: str) -> Callable[[], np.ndarray[Any, Any]]:
+def loader(files: Files, name: str, dtype: str) -> Callable[[], Array]:
     """What reads the array of a file, as `dtype` where it holds raw bits of that."""
 
-    def load() -> np.ndarray[Any, Any]:
+    def load() -> Array:
         found = header(files, name)
         return native(found.array(files.mapped(name, found.offset, found.nbytes)), dtype)
 
     return load
 
 
-def native(array: np.ndarray[Any, Any], dtype: str) -> np.ndarray[Any, Any]:
+def native(array: Array, dtype: str) -> Array:
     """The array in this machine's byte order; as bf16, fp8 … where its elements are raw bits of that."""
     from subgraph.tensors import are_bits, from_bits, np_dtype
 
@@ -123,5 +125,5 @@ def of_file(files: Files, name: str, known: Known, **more: Any) -> Entry:
 
 def _bits_of(have: str, want: str) -> str:
     """The model's type where the file holds the raw bits of a type that numpy lacks."""
-    width = wire.TYPES[wire.TYPE_NUMBERS[want]][1] if want in NOT_NUMPY else 0
+    width = dtypes.bits_of(want) if want in NOT_NUMPY else 0
     return want if have == f"uint{max(width, 8)}" and want in NOT_NUMPY else ""

@@ -6,16 +6,14 @@ import math
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from subgraph import layouts, wire
+from subgraph import dtypes, layouts
 from subgraph.dumps import Entry, Known, Spec
 from subgraph.dumps._files import MAX_RANK, Files
 from subgraph.errors import InputError
 from subgraph.tensors import PACKED, np_dtype, shape_text
 
 if TYPE_CHECKING:
-    import numpy as np
-
-    Array = np.ndarray[Any, Any]
+    from subgraph.types import Array
 
 MANIFEST = "manifest.json"
 BLOCK_SIZES = (16, 32, 8, 4)  # C0 of float16, of int8, of others
@@ -24,7 +22,7 @@ _SAY = "say type and shape in a manifest.json beside it, or give the model"
 
 def bits(dtype: str) -> int:
     """Of one element."""
-    return wire.TYPES[wire.TYPE_NUMBERS[dtype]][1]
+    return dtypes.bits_of(dtype)
 
 
 def nbytes(dtype: str, count: int) -> int:
@@ -151,7 +149,7 @@ def said(files: Files) -> dict[str, tuple[str, Spec]]:
 
 def _spec(item: dict[str, Any]) -> Spec:
     dtype = str(item.get("dtype", ""))
-    if dtype and dtype not in wire.TYPE_NUMBERS:
+    if dtype and dtype not in dtypes.TYPE_NUMBERS:
         raise InputError(f"{MANIFEST} says element type '{dtype}', which ONNX does not have")
     sizes = {key: tuple(int(d) for d in item[key]) for key in ("aligned", "strides") if item.get(key)}
     dims = item.get("shape")

@@ -11,7 +11,7 @@ from subgraph.tensors import np_dtype
 if TYPE_CHECKING:
     import numpy as np
 
-    Array = np.ndarray[Any, Any]
+    from subgraph.types import Array
 
 PIECE = 1 << 20  # bytes read at a time
 MAX_WORD = 64  # characters of a number; "%.18e" has 26

@@ -16,7 +16,7 @@ from subgraph.errors import InputError
 from subgraph.folder import safe_names
 
 if TYPE_CHECKING:
-    import numpy as np
+    from subgraph.types import Array
 
 HOLDS = tuple(_ascend.NUMBERS)
 NANO = b"\x5a\x5a\x5a\x5a"
@@ -184,9 +184,7 @@ def _turned(layout: str) -> str:
     return layout if layout in ("NHWC", "NDHWC", "HWCN") else ""
 
 
-def _array(
-    files: Files, file: str, where: tuple[str, int, int], dtype: str, shape: tuple[int, ...]
-) -> np.ndarray[Any, Any]:
+def _array(files: Files, file: str, where: tuple[str, int, int], dtype: str, shape: tuple[int, ...]) -> Array:
     import numpy as np
 
     role, index, at = where

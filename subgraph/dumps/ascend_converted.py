@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
-from subgraph import layouts, wire
+from subgraph import dtypes, layouts
 from subgraph.dumps import MARKED, NONE, Entry, Known, Spec, _ascend, _atc, _npy, _raw
 from subgraph.dumps._files import Files
 from subgraph.tensors import NOT_NUMPY
@@ -45,8 +45,8 @@ def _parts(file: str, named: dict[str, str]) -> dict[str, Any] | None:
 def _words(parts: dict[str, Any]) -> tuple[str, str]:
     """(layout, element type): .bin has the type before the format, MindSpore behind it."""
     words = [w for w in (parts["first"], parts["second"]) if w]
-    dtype = next((w.lower() for w in words if w.lower() in wire.TYPE_NUMBERS), "")
-    layout = next((layouts.named(w) for w in words if w.lower() not in wire.TYPE_NUMBERS), "")
+    dtype = next((w.lower() for w in words if w.lower() in dtypes.TYPE_NUMBERS), "")
+    layout = next((layouts.named(w) for w in words if w.lower() not in dtypes.TYPE_NUMBERS), "")
     return layout, dtype
 
 

@@ -9,7 +9,7 @@ from io import BytesIO
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
 
-from subgraph import wire
+from subgraph import dtypes
 from subgraph.dumps import NONE, TYPED, Entry, Known, _npy, dtype_of
 from subgraph.dumps._files import Files
 from subgraph.errors import InputError
@@ -17,10 +17,10 @@ from subgraph.folder import safe_names
 from subgraph.tensors import NOT_NUMPY, Tensors
 
 if TYPE_CHECKING:
-    import numpy as np
+    from subgraph.types import Array
 
 plain = _npy.plain
-HOLDS = tuple(name for name in wire.TYPE_NUMBERS if name not in NOT_NUMPY)
+HOLDS = tuple(name for name in dtypes.TYPE_NUMBERS if name not in NOT_NUMPY)
 MOST = 1100  # times that deflate makes a file smaller, at the very most: 1,032
 _ZIP_ERRORS = (OSError, RuntimeError, NotImplementedError, ValueError, EOFError, zipfile.BadZipFile, zlib.error)
 
@@ -62,10 +62,10 @@ def _members(files: Files, name: str) -> Iterator[Entry]:
         )
 
 
-def _loader(files: Files, name: str, info: zipfile.ZipInfo, dtype: str) -> Callable[[], np.ndarray[Any, Any]]:
+def _loader(files: Files, name: str, info: zipfile.ZipInfo, dtype: str) -> Callable[[], Array]:
     import numpy as np
 
-    def take(member: BinaryIO, header: _npy.Header) -> np.ndarray[Any, Any]:
+    def take(member: BinaryIO, header: _npy.Header) -> Array:
         member.seek(header.offset)
         data = member.read(header.nbytes)
         if len(data) != header.nbytes:

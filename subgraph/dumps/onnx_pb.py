@@ -8,16 +8,16 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from subgraph import wire
+from subgraph import dtypes, wire
 from subgraph.dumps import MARKED, NONE, TYPED, Entry, Known
 from subgraph.dumps._files import Files
 from subgraph.errors import InputError
 from subgraph.tensors import Tensors
 
 if TYPE_CHECKING:
-    import numpy as np
+    from subgraph.types import Array
 
-HOLDS = tuple(wire.TYPE_NUMBERS)
+HOLDS = tuple(dtypes.TYPE_NUMBERS)
 _OWN = re.compile(r"(input|output)_(\d+)\.pb")
 
 
@@ -43,7 +43,7 @@ def entries(files: Files, known: Known) -> Iterator[Entry]:
             if not found and not _is_tensor(files, file):
                 continue  # a TensorFlow graph, say
             raise
-        dtype = wire.TYPES[tensor.data_type][0]
+        dtype = dtypes.TYPES[tensor.data_type][0]
         name = str(tensor.name)
         more |= {"tensor": name or own.removesuffix(".pb"), "originals": (name,) if name else ()}
         yield Entry(file, partial(_array, files, file), dtype, tuple(int(d) for d in tensor.dims), **more)
@@ -75,18 +75,18 @@ def _parsed(files: Files, file: str) -> wire.TensorProto:
         raise files.damaged(file, f"no ONNX tensor: {e}") from e
     if wire.on_disk(tensor) or tensor.external_data:
         raise files.damaged(file, "its values lie in another file, which is not read", "")
-    if tensor.data_type not in wire.TYPES or any(d < 0 for d in tensor.dims):
+    if tensor.data_type not in dtypes.TYPES or any(d < 0 for d in tensor.dims):
         raise files.damaged(file, f"element type {tensor.data_type}, shape {list(tensor.dims)}")
     return tensor
 
 
-def _array(files: Files, file: str) -> np.ndarray[Any, Any]:
+def _array(files: Files, file: str) -> Array:
     from onnx import numpy_helper
 
     tensor = _parsed(files, file)
     _require_values(files, file, tensor)
     try:
-        found: np.ndarray[Any, Any] = numpy_helper.to_array(tensor)
+        found: Array = numpy_helper.to_array(tensor)
     except (ValueError, TypeError, KeyError, UnicodeDecodeError) as e:
         raise files.damaged(file, e) from e
     return found

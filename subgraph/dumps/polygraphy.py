@@ -12,7 +12,7 @@ from io import BytesIO
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from subgraph import wire
+from subgraph import dtypes
 from subgraph.dumps import MARKED, NONE, Entry, Known, _npy, dtype_of
 from subgraph.dumps._files import Files
 from subgraph.errors import InputError
@@ -20,9 +20,9 @@ from subgraph.folder import safe_name, safe_names
 from subgraph.tensors import NOT_NUMPY, Tensors
 
 if TYPE_CHECKING:
-    import numpy as np
+    from subgraph.types import Array
 
-HOLDS = tuple(name for name in wire.TYPE_NUMBERS if name not in NOT_NUMPY and name != "string")
+HOLDS = tuple(name for name in dtypes.TYPE_NUMBERS if name not in NOT_NUMPY and name != "string")
 MAX_SKELETON = 64 << 20  # bytes of a JSON without its values
 # A .npy in base64, which begins with its magic number; found without parsing, so that values stay in the file.
 _VALUES = re.compile(rb'"(k05VTVB[A-Za-z0-9+/\\]*={0,2})"')
@@ -122,7 +122,7 @@ def _entry(files: Files, file: str, value: Any, more: dict[str, Any]) -> Entry:
     return Entry(file, partial(_array, files, file, begin, end, dtype), dtype, header.shape, lacks=lacks, **more)
 
 
-def _nothing() -> np.ndarray[Any, Any]:
+def _nothing() -> Array:
     raise AssertionError("an entry that lacks something is not loaded")
 
 
@@ -136,7 +136,7 @@ def _npy_header(files: Files, file: str, begin: int, end: int) -> _npy.Header:
         raise files.damaged(file, e) from e
 
 
-def _array(files: Files, file: str, begin: int, end: int, dtype: str) -> np.ndarray[Any, Any]:
+def _array(files: Files, file: str, begin: int, end: int, dtype: str) -> Array:
     import numpy as np
 
     try:

@@ -7,14 +7,14 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from subgraph import wire
+from subgraph import dtypes
 from subgraph.dumps import BARE, NONE, Entry, Known, _raw, dtype_of
 from subgraph.dumps._files import Files
 from subgraph.errors import InputError
 from subgraph.folder import safe_names
 from subgraph.tensors import Tensors
 
-HOLDS = tuple(name for name in wire.TYPE_NUMBERS if name != "string")
+HOLDS = tuple(name for name in dtypes.TYPE_NUMBERS if name != "string")
 ENDS = (".bin", ".raw")
 
 

@@ -15,7 +15,7 @@ from subgraph.errors import InputError
 from subgraph.tensors import Tensors
 
 if TYPE_CHECKING:
-    import numpy as np
+    from subgraph.types import Array
 
 HOLDS = ("float32", "int8", "int32")
 STEP = 1e-9  # "%.9f"
@@ -171,7 +171,7 @@ def _tensors(files: Files, file: str) -> Iterator[Entry]:
         at += 1 + count
 
 
-def _values(files: Files, file: str, part: tuple[int, int], dtype: str, shape: tuple[int, ...]) -> np.ndarray[Any, Any]:
+def _values(files: Files, file: str, part: tuple[int, int], dtype: str, shape: tuple[int, ...]) -> Array:
     data = files.bytes(file, 0, files.sizes[file]).split(b"\n")[part[0] : part[0] + part[1]]
     found = _text.numbers(files, file, b"\n".join(data), dtype)
     if found.size != part[1]:

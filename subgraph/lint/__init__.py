@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
-from subgraph import plugins, wire
+from subgraph import dtypes, plugins
 from subgraph.errors import ModelError, UsageError
 from subgraph.graph import Graph
 from subgraph.inference import Known, known
@@ -146,7 +146,7 @@ class Asked:
         """Bytes of a tensor, if its type says that."""
         place = self.scopes[0].makers[name]
         dtype, shape = place.dtype(name), place.shape(name)
-        if shape is None or dtype not in wire.TYPE_NUMBERS or not all(isinstance(d, int) for d in shape):
+        if shape is None or dtype not in dtypes.TYPE_NUMBERS or not all(isinstance(d, int) for d in shape):
             return None
         return size_of_elements(math.prod(shape), dtype)
 

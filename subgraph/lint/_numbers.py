@@ -4,16 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from subgraph import wire
+from subgraph import dtypes, wire
 from subgraph.graph import Graph
 from subgraph.lint._places import UNREADABLE, Place, Scope, inside
 
 if TYPE_CHECKING:
-    import numpy as np
-
-    Array = np.ndarray[Any, np.dtype[Any]]
+    from subgraph.types import Array
 
 LARGEST_FP16 = 65504.0
 ZERO_IN_FP16 = 2.0**-25  # this and less is rounded to zero; the smallest float16 is twice as large
@@ -54,7 +52,7 @@ def of_scope(scope: Scope) -> Iterator[Numbers]:
         if p.is_op("Constant", "ConstantOfShape") and p.node.output and (tensor := _value(p)) is not None
     ]
     for name, tensor in tensors:
-        dtype, readers = wire.TYPES.get(tensor.data_type, ("", 0))[0], tuple(scope.readers.get(name, ()))
+        dtype, readers = dtypes.name_of(tensor.data_type), tuple(scope.readers.get(name, ()))
         if dtype in WIDE and readers and (found := _measured(tensor, graph)):
             yield Numbers(name, dtype, readers, *found)
 
@@ -65,7 +63,7 @@ def _value(place: Place) -> wire.TensorProto | None:
         if a.name == "value":
             return a.t
         if a.name in ("value_float", "value_floats"):
-            made = wire.protos().TensorProto(data_type=wire.TYPE_NUMBERS["float32"])
+            made = wire.protos().TensorProto(data_type=dtypes.TYPE_NUMBERS["float32"])
             made.float_data.extend([a.f] if a.name == "value_float" else a.floats)
             made.dims.append(len(made.float_data))
             return made
@@ -95,7 +93,7 @@ def _pieces(tensor: wire.TensorProto, graph: Graph) -> Iterator[Array]:
         flat = inside(tensor, graph).ravel("K")
         yield from (flat[k : k + PIECE] for k in range(0, flat.size, PIECE))
         return
-    dtype, blob = np_dtype(wire.TYPES[tensor.data_type][0]), wire.locate(tensor, graph.path)
+    dtype, blob = np_dtype(dtypes.TYPES[tensor.data_type][0]), wire.locate(tensor, graph.path)
     with blob.file.open("rb") as file:
         file.seek(blob.offset)
         for k in range(0, blob.length, PIECE * dtype.itemsize):

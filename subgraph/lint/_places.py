@@ -12,16 +12,14 @@ from dataclasses import dataclass, field
 from functools import cache, cached_property, partial
 from typing import TYPE_CHECKING, Any
 
-from subgraph import wire
+from subgraph import dtypes, wire
 from subgraph.errors import InputError, ModelError
 from subgraph.graph import BODILESS, GRAPH_ATTRIBUTE, GRAPHS_ATTRIBUTE, STANDARD, Graph, captured
 from subgraph.inference import Known, canonical
-from subgraph.inputs import declared
+from subgraph.value_types import declared
 
 if TYPE_CHECKING:
-    import numpy as np
-
-    Array = np.ndarray[Any, np.dtype[Any]]
+    from subgraph.types import Array
 
 Shape = list[Any]  # a dimension is a number, a symbol's name, or None
 Types = Mapping[str, wire.TypeProto]
@@ -185,7 +183,7 @@ class Place:
     def dtype(self, name: str) -> str:
         """The element type of a tensor; empty where nobody knows."""
         if (weight := self.scope.tensor(name)) is not None:
-            return wire.TYPES.get(weight.data_type, ("", 0))[0]
+            return dtypes.name_of(weight.data_type)
         return _declared(self.scope.type_of(name))[0]
 
     def shape(self, name: str) -> Shape | None:
@@ -238,7 +236,7 @@ def inside(tensor: wire.TensorProto, graph: Graph) -> Array:
     """A tensor's numbers, all in memory. Raises one of UNREADABLE."""
     import onnx.numpy_helper
 
-    if not wire.TYPES.get(tensor.data_type, ("", 0))[1]:
+    if not dtypes.TYPES.get(tensor.data_type, ("", 0))[1]:
         raise ValueError(tensor.data_type)
     full = wire.load_raw(tensor, graph.path) if wire.on_disk(tensor) else tensor
     plain: Array = onnx.numpy_helper.to_array(wire.protos().TensorProto.FromString(full.SerializeToString()))

@@ -12,11 +12,12 @@ from typing import Any
 
 from subgraph.errors import InputError, SubcutError
 from subgraph.graph import Graph
-from subgraph.inputs import Feeding, declared
+from subgraph.inputs import Feeding
 from subgraph.lint import NOTE, WARNING, Asked, Found, unchecked, warning
 from subgraph.ranges import Measured, Run, measure
 from subgraph.tensors import shape_text
 from subgraph.text import clean, shorten
+from subgraph.value_types import declared
 
 IMAGE, OTHER = 224, 16  # what is tried first for an open dimension of an image, and of anything else
 CHANNELS = 3

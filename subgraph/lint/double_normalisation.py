@@ -4,16 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from subgraph.inputs import Picture
 from subgraph.lint import Asked, Found, warning
 from subgraph.lint._places import Place, Scope
 
 if TYPE_CHECKING:
-    import numpy as np
-
-    Array = np.ndarray[Any, np.dtype[Any]]
+    pass
 
 CARRIERS = ("Cast", "Identity", "Transpose", "Reshape", "Squeeze", "Unsqueeze")  # hand the pixels on as they are
 CHANNELS = 4  # values of a mean or a standard deviation at most

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from subgraph import wire
+from subgraph import dtypes
 from subgraph.lint import Asked, Found, note, warning
 from subgraph.lint._places import Place
 from subgraph.schemas import Schemas, element_text, type_text
@@ -64,7 +64,7 @@ def _types(place: Place) -> dict[str, str]:
         if (proto := place.scope.type_of(name)) is not None:
             found[str(name)] = type_text(proto)
         elif dtype := place.dtype(name):
-            found[str(name)] = element_text(wire.TYPE_NUMBERS[dtype])
+            found[str(name)] = element_text(dtypes.TYPE_NUMBERS[dtype])
     return found
 
 

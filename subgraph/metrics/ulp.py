@@ -9,8 +9,7 @@ if TYPE_CHECKING:
     import numpy as np
 
     from subgraph.measure import Pair
-
-    Array = np.ndarray[Any, np.dtype[Any]]
+    from subgraph.types import Array
 
 FLOAT32 = 23, -126  # bits behind the point, smallest exponent of a normal number
 

@@ -1,0 +1,3 @@
+"""The version of subcut: imported by all, imports nothing."""
+
+__version__ = "0.1.0"
