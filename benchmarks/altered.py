@@ -16,12 +16,12 @@ import numpy as np
 import onnx
 from onnx import TensorProto, helper
 
-from subgraph import region as regions
-from subgraph.cut import of_region
 from subgraph.errors import Refused, SubcutError
-from subgraph.graph import Graph
-from subgraph.graph import load as load_graph
-from subgraph.tensors import Value
+from subgraph.graph import region as regions
+from subgraph.graph.cut import of_region
+from subgraph.graph.graph import Graph
+from subgraph.graph.graph import load as load_graph
+from subgraph.storage.tensors import Value
 
 TYPES = {TensorProto.FLOAT: np.float32, TensorProto.FLOAT16: np.float16}
 

@@ -34,8 +34,8 @@ import onnx
 from benchmarks import machine
 from benchmarks.report import table
 from fixtures.embedded import FORMS, Embedded, Form, Subject, Unfit, embed, subject, unfit
-from subgraph.opset_tests import Tests, collect
-from subgraph.store import Store
+from subgraph.storage.store import Store
+from subgraph.sweep.operator_tests import Tests, collect
 
 FOLDER = Path(__file__).resolve().parent.parent / "build" / "embedded"
 KEPT = "results.jsonl"

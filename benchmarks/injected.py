@@ -18,10 +18,10 @@ import numpy as np
 import numpy.typing as npt
 
 from benchmarks.windows import Found, Task, candidates, judged, rng_of, value, windows
-from subgraph.answer import Answer
-from subgraph.region import Region
-from subgraph.tensors import load
-from subgraph.trial import Trials
+from subgraph.graph.region import Region
+from subgraph.runtime.run_result import Answer
+from subgraph.storage.tensors import load
+from subgraph.trials.trial import Trials
 
 SIZES = (4, 8, 16)  # nodes of a window
 ERRORS = (1e-1, 1e-2, 1e-3, 1e-4, 1e-5, 1e-6)  # of the tensor's largest value

@@ -47,7 +47,7 @@ class Bug:
     def runtime(self) -> list[str]:
         """As `benchmarks.captured` takes it."""
         name, _, options = self.candidate.partition(":")
-        return [f"subgraph.backends.{name}", *filter(None, options.split(","))]
+        return [f"subgraph.runtime.backends.{name}", *filter(None, options.split(","))]
 
 
 LAYERNORM = ("/n/Pow", "/n/ReduceMean_1", "/n/Add", "/n/Sqrt", "/n/Div", "/n/Mul")

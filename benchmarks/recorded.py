@@ -21,11 +21,11 @@ from benchmarks import machine
 from benchmarks.measure import floor
 from benchmarks.report import table
 from fixtures import device
-from subgraph import beside, interval, observed
-from subgraph.capture import Reference
-from subgraph.graph import load
-from subgraph.inputs import Feeding
-from subgraph.session import Setup, passive
+from subgraph.graph.graph import load
+from subgraph.recordings import beside, compare, interval
+from subgraph.runtime.capture import Reference
+from subgraph.runtime.inputs import Feeding
+from subgraph.trials.session import Setup, passive
 
 
 def tried(reference: Reference, model: onnx.ModelProto, kind: device.Kind, wrong: int, seed: int) -> tuple[bool, int]:
@@ -40,7 +40,7 @@ def tried(reference: Reference, model: onnx.ModelProto, kind: device.Kind, wrong
         with beside.opened(graph, beside.Asked((home / "dump",)), Feeding()) as (runs, fed):
             setup = Setup(beside.candidate_of(runs, None), fed, home / "out", stored=False)
             with passive(graph, setup, reference) as trials:
-                found = interval.intervals(trials, observed.observe(trials, runs[0]))
+                found = interval.intervals(trials, compare.observe(trials, runs[0]))
         if not found:
             return False, 0
         nodes = found[0].region.nodes

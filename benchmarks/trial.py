@@ -29,12 +29,13 @@ from onnx import TensorProto, helper, numpy_helper
 
 from benchmarks import machine
 from benchmarks.measure import floor
-from subgraph import candidate, graph, region
-from subgraph.capture import Reference
-from subgraph.inputs import Feeding
-from subgraph.session import Setup, trials
-from subgraph.trial import Trials
-from subgraph.workers import Workers
+from subgraph.graph import graph, region
+from subgraph.runtime import candidate
+from subgraph.runtime.capture import Reference
+from subgraph.runtime.inputs import Feeding
+from subgraph.runtime.worker_pool import Workers
+from subgraph.trials.session import Setup, trials
+from subgraph.trials.trial import Trials
 
 FOLDER = Path("build/bench")
 SIZES = {"4 KB": 1 << 10, "64 KB": 1 << 14, "1 MB": 1 << 18}  # elements of float32

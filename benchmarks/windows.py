@@ -21,20 +21,20 @@ import numpy.typing as npt
 import onnx
 
 from fixtures.converted import CONVERSIONS
-from subgraph import region as regions
-from subgraph import session
-from subgraph.answer import Answer
-from subgraph.candidate import Candidate
-from subgraph.capture import Reference
-from subgraph.graph import CONSTANT, SHAPE, Graph
-from subgraph.graph import load as load_graph
-from subgraph.inputs import Feeding
-from subgraph.judge import criterion
-from subgraph.region import Region
-from subgraph.tensors import load
-from subgraph.trial import Trials
+from subgraph.comparison.judge import criterion
+from subgraph.graph import region as regions
+from subgraph.graph.graph import CONSTANT, SHAPE, Graph
+from subgraph.graph.graph import load as load_graph
+from subgraph.graph.region import Region
+from subgraph.runtime.candidate import Candidate
+from subgraph.runtime.capture import Reference
+from subgraph.runtime.inputs import Feeding
+from subgraph.runtime.run_result import Answer
+from subgraph.runtime.worker_pool import Workers
+from subgraph.storage.tensors import load
+from subgraph.trials import session
+from subgraph.trials.trial import Trials
 from subgraph.verdict import Verdict
-from subgraph.workers import Workers
 
 OURS, STRICT = "noise", "noise:floor=0"
 CRITERIA = (OURS, STRICT, "numpy:rtol=1e-3,atol=1e-5", "cosine>0.999", "tnn", "msaccucmp", "max_rel<1e-3")

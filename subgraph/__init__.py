@@ -13,18 +13,21 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from subgraph.capture import capture
-from subgraph.cut import cut
-from subgraph.graph import load
+from subgraph.graph.cut import cut
+from subgraph.graph.graph import load
+from subgraph.runtime.capture import capture
 from subgraph.version import __version__
 
 if TYPE_CHECKING:
-    from subgraph.bisection import bisect
-    from subgraph.comparison import compare
+    from subgraph.bisection.bisection import bisect
+    from subgraph.trials.compare import compare
 
 __all__ = ["__version__", "bisect", "capture", "compare", "cut", "load"]
 
-LATER = {"bisect": "bisection", "compare": "comparison"}  # half of the package: imported when they are asked for
+LATER = {
+    "bisect": "bisection.bisection",
+    "compare": "trials.compare",
+}  # half of the package: imported when they are asked for
 
 
 if not TYPE_CHECKING:

@@ -284,7 +284,7 @@ def _complete() -> int:
     """Answer bash's TAB: typer finds the names, `completion` puts them as bash wants them."""
     import io
 
-    from subgraph.completion import joined, replies
+    from subgraph.commands.completion import joined, replies
 
     asked = os.environ.get("COMP_WORDS", "")
     words = asked.split("\n") if "\n" in asked else asked.split(" ")

@@ -20,12 +20,19 @@ from subgraph.errors import UnknownName, UsageError
 from subgraph.text import clean, nearest
 
 HOME = Path(__file__).parent
-KINDS = ("backends", "criteria", "dumps", "lint", "metrics", "reports")
+FOLDERS = {
+    "backends": "runtime/backends",
+    "criteria": "comparison/criteria",
+    "dumps": "recordings/dumps",
+    "lint": "inspection/lint",
+    "metrics": "comparison/metrics",
+    "reports": "reports",
+}
 
 
 def names(kind: str) -> list[str]:
     """The names of one kind: ours, then those of installed packages (entry points `subcut.KIND`), each in order."""
-    ours = sorted(_word(kind, path.stem) for path in (HOME / kind).glob("*.py") if not path.stem.startswith("_"))
+    ours = sorted(_word(kind, path.stem) for path in _folder(kind).glob("*.py") if not path.stem.startswith("_"))
     return ours + sorted(set(_entry_points(kind)) - set(ours))
 
 
@@ -39,8 +46,8 @@ def load(kind: str, name: str) -> ModuleType:
     if name.endswith(".py"):
         return _from_path(Path(name))
     stem = name.replace("-", "_")
-    if stem.isidentifier() and not stem.startswith("_") and (HOME / kind / f"{stem}.py").is_file():
-        return import_module(f"subgraph.{kind}.{stem}")
+    if stem.isidentifier() and not stem.startswith("_") and (_folder(kind) / f"{stem}.py").is_file():
+        return import_module(f"subgraph.{FOLDERS[kind].replace('/', '.')}.{stem}")
     found = _entry_points(kind)
     if name in found:
         return _from_package(name, found[name])
@@ -51,11 +58,15 @@ def load(kind: str, name: str) -> ModuleType:
 
 def help_of(kind: str, name: str) -> str:
     """The first line of a plugin's docstring, read without importing it."""
-    path = Path(name) if name.endswith(".py") else HOME / kind / f"{name.replace('-', '_')}.py"
+    path = Path(name) if name.endswith(".py") else _folder(kind) / f"{name.replace('-', '_')}.py"
     if not path.is_file():
         return f"from {_entry_points(kind).get(name, name)}"
     text = ast.get_docstring(ast.parse(path.read_text(encoding="utf-8"))) or ""
     return text.split("\n")[0]
+
+
+def _folder(kind: str) -> Path:
+    return HOME / FOLDERS[kind]
 
 
 def _word(kind: str, stem: str) -> str:

@@ -14,11 +14,11 @@ from typing import Any
 
 import numpy as np
 import pytest
-from command import PATIENCE, SUBCUT, Done, chain, environment, manifest, subcut, tree
 from PIL import Image
 
 from subgraph import __version__, cli
 from subgraph.project import KEYS
+from tests.helpers.run_command import PATIENCE, SUBCUT, Done, chain, environment, manifest, subcut, tree
 
 LAYERS = (
     "pool1 res2a_branch1 bn2a_branch1 scale2a_branch1 res2a_branch2a bn2a_branch2a scale2a_branch2a "
@@ -207,7 +207,7 @@ def test_a_result_that_could_not_be_checked_is_exit_5(here: Path, monkeypatch: p
     (noisy / "sitecustomize.py").write_text(
         "import os, sys\n"
         "if sys.argv[0] == '-m':\n"
-        "    import subgraph.backends.ort as ort\n"
+        "    import subgraph.runtime.backends.ort as ort\n"
         "    plain = ort._Session.__call__\n"
         "    def noisy(self, feeds):\n"
         "        return {n: v + int.from_bytes(os.urandom(1), 'big') for n, v in plain(self, feeds).items()}\n"

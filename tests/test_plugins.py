@@ -13,7 +13,7 @@ from subgraph import plugins
 from subgraph.errors import UnknownName, UsageError
 
 
-@pytest.mark.parametrize("kind", plugins.KINDS)
+@pytest.mark.parametrize("kind", plugins.FOLDERS)
 def test_names_are_words_that_load(kind: str) -> None:
     names = plugins.names(kind)
     assert names and all(re.fullmatch(r"[a-z0-9]+([-_][a-z0-9]+)*", name) for name in names)
@@ -103,7 +103,7 @@ def test_an_installed_package_offers_more() -> None:
     names = plugins.names("metrics")
     assert names[-2:] == ["half", "wrong"] and names.count("rmse") == 1
     assert plugins.load("metrics", "half").measure([], []) == 0.5
-    assert plugins.load("metrics", "rmse").__name__ == "subgraph.metrics.rmse", "ours come first"
+    assert plugins.load("metrics", "rmse").__name__ == "subgraph.comparison.metrics.rmse", "ours come first"
     assert plugins.help_of("metrics", "half") == "from subcut_half.half"
 
 

@@ -13,15 +13,14 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from subgraph import project
-from subgraph.commands import Result, log
-from subgraph.commands import options as o
+from subgraph.commands import Result, log, options
 from subgraph.commands import recorded as r
 from subgraph.errors import UsageError
-from subgraph.graph import load
+from subgraph.graph.graph import load
 from subgraph.text import clean, count
 
 if TYPE_CHECKING:
-    from subgraph.bisection import Bisection
+    from subgraph.bisection.bisection import Bisection
     from subgraph.search import Settings, Step
 
 WIDE = 24  # characters of a node's name in a line
@@ -29,28 +28,28 @@ UNITS = {"": 1.0, "s": 1.0, "m": 60.0, "h": 3600.0}
 
 
 def bisect(
-    model: o.ModelArgument = None,
-    candidate: o.CandidateSpec = None,
-    candidate_model: o.CandidateModel = None,
-    map_file: o.Map = None,
+    model: options.ModelArgument = None,
+    candidate: options.CandidateSpec = None,
+    candidate_model: options.CandidateModel = None,
+    map_file: options.Map = None,
     within: Annotated[
         str | None, typer.Option("--within", metavar="A..B", help="Only look between these two nodes.")
     ] = None,
-    inputs: o.Inputs = None,
-    seed: o.Seed = None,
-    shape: o.Shapes = None,
-    mean: o.Mean = None,
-    scale: o.Scale = None,
-    bgr: o.Bgr = False,
-    criterion: o.Criterion = None,
-    rtol: o.Rtol = None,
-    atol: o.Atol = None,
-    metric: o.Metric = None,
-    precision: o.Precision = None,
-    reference: o.ReferenceSpec = None,
-    custom_ops: o.CustomOps = None,
-    timeout: o.Timeout = None,
-    memory_limit: o.MemoryLimit = None,
+    inputs: options.Inputs = None,
+    seed: options.Seed = None,
+    shape: options.Shapes = None,
+    mean: options.Mean = None,
+    scale: options.Scale = None,
+    bgr: options.Bgr = False,
+    criterion: options.Criterion = None,
+    rtol: options.Rtol = None,
+    atol: options.Atol = None,
+    metric: options.Metric = None,
+    precision: options.Precision = None,
+    reference: options.ReferenceSpec = None,
+    custom_ops: options.CustomOps = None,
+    timeout: options.Timeout = None,
+    memory_limit: options.MemoryLimit = None,
     max_trials: Annotated[
         int | None, typer.Option("--max-trials", metavar="N", help="Stop after so many runs.")
     ] = None,
@@ -60,17 +59,17 @@ def bisect(
     repeat: Annotated[
         int | None, typer.Option("--repeat", metavar="N", help="Runs that must agree before the whole model does; 7.")
     ] = None,
-    jobs: o.Jobs = None,
+    jobs: options.Jobs = None,
     recorded: r.Recorded = None,
     dump_format: r.DumpFormat = None,
     dump_layout: r.DumpLayout = None,
     no_freeze: Annotated[
         bool, typer.Option("--no-freeze", help="Tensors that hold shapes become inputs, not constants.")
     ] = False,
-    output: o.Output = None,
-    fresh: o.Fresh = False,
-    trust: o.Trust = False,
-    force: o.Force = False,
+    output: options.Output = None,
+    fresh: options.Fresh = False,
+    trust: options.Trust = False,
+    force: options.Force = False,
 ) -> Result:
     """Find the smallest piece of a model that a candidate gets wrong.
 
@@ -82,33 +81,33 @@ def bisect(
     """
     from contextlib import ExitStack, nullcontext
 
-    from subgraph import beside
-    from subgraph.bisection import Bisection, Plan
-    from subgraph.interval import hints
-    from subgraph.judge import criterion as rule_of
-    from subgraph.session import Setup, trials
-    from subgraph.workers import Workers
+    from subgraph.bisection.bisection import Bisection, Plan
+    from subgraph.comparison.judge import criterion as rule_of
+    from subgraph.recordings import beside
+    from subgraph.recordings.interval import hints
+    from subgraph.runtime.worker_pool import Workers
+    from subgraph.trials.session import Setup, trials
 
     settings = project.load()
-    path = o.model_of(model, settings)
-    rule = o.criterion(settings, criterion, rtol, atol, metric)
+    path = options.model_of(model, settings)
+    rule = options.criterion(settings, criterion, rtol, atol, metric)
     rule_of(rule)  # a slip there is told before anything starts
-    limits = _limits(max_trials, max_time, repeat, o.jobs(settings, jobs))
+    limits = _limits(max_trials, max_time, repeat, options.jobs(settings, jobs))
     about = r.asked(recorded, dump_format, dump_layout, precision, seed) if recorded else None
     if about and not settings.get("candidate", candidate):
         r.alone({"--candidate-model": candidate_model, "--map": map_file, "--within": within,
                  "--max-trials": max_trials, "--max-time": max_time, "--repeat": repeat})  # fmt: skip
         return r.bisect(
-            settings, model, about, o.feeding(settings, inputs, seed, shape, mean, scale, bgr), rule,
-            o.reference(settings, reference, custom_ops, trust), freeze=not no_freeze, output=output, force=force,
+            settings, model, about, options.feeding(settings, inputs, seed, shape, mean, scale, bgr), rule,
+            options.reference(settings, reference, custom_ops, trust), freeze=not no_freeze, output=output, force=force,
         )  # fmt: skip
-    doubted = o.candidate(settings, candidate, timeout, memory_limit, precision, custom_ops, trust)
-    feeding = o.feeding(settings, inputs, seed, shape, mean, scale, bgr)
+    doubted = options.candidate(settings, candidate, timeout, memory_limit, precision, custom_ops, trust)
+    feeding = options.feeding(settings, inputs, seed, shape, mean, scale, bgr)
     parent = Path(settings.get("output", output, "subcut_out"))
-    other = o.other(candidate_model, map_file)
+    other = options.other(candidate_model, map_file)
     setup = Setup(doubted, feeding, parent, rule, freeze=not no_freeze, stored=not fresh, **other)
     with ExitStack() as stack:
-        running = stack.enter_context(o.reference(settings, reference, custom_ops, trust))
+        running = stack.enter_context(options.reference(settings, reference, custom_ops, trust))
         workers = stack.enter_context(Workers(doubted))
         graph = load(path)
         if about:
@@ -120,7 +119,7 @@ def bisect(
         command = shlex.join(["subcut", *sys.argv[1:]])
         plan = Plan(setup, limits, within or "", command, tuple(notes), force)
         with trials(graph, setup, running, workers) as asked:
-            o.told(asked)
+            options.told(asked)
             plan = replace(plan, hints=hints(graph, r.weights(asked, runs) if about else None))
             return _followed(Bisection(lambda: nullcontext(asked), plan))
 

@@ -13,15 +13,14 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from subgraph import project
-from subgraph.commands import Result, log
-from subgraph.commands import options as o
+from subgraph.commands import Result, log, options
 from subgraph.errors import UsageError
 from subgraph.text import clean, count
 
 if TYPE_CHECKING:
-    from subgraph.bundle import Packed, Wish
-    from subgraph.candidate import Candidate
-    from subgraph.graph import Graph
+    from subgraph.cases.bundle import Packed, Wish
+    from subgraph.graph.graph import Graph
+    from subgraph.runtime.candidate import Candidate
 
 UNITS = ((1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB"))
 SHOWN = 4  # files that stay, by name
@@ -42,36 +41,36 @@ def bundle(
             help="Further files of the candidate that are to go along, or a folder of them. Repeatable.",
         ),
     ] = None,
-    candidate: o.CandidateSpec = None,
-    inputs: o.Inputs = None,
-    seed: o.Seed = None,
-    shape: o.Shapes = None,
-    mean: o.Mean = None,
-    scale: o.Scale = None,
-    bgr: o.Bgr = False,
-    criterion: o.Criterion = None,
-    precision: o.Precision = None,
-    reference: o.ReferenceSpec = None,
-    custom_ops: o.CustomOps = None,
-    timeout: o.Timeout = None,
-    memory_limit: o.MemoryLimit = None,
-    trust: o.Trust = False,
-    force: o.Force = False,
+    candidate: options.CandidateSpec = None,
+    inputs: options.Inputs = None,
+    seed: options.Seed = None,
+    shape: options.Shapes = None,
+    mean: options.Mean = None,
+    scale: options.Scale = None,
+    bgr: options.Bgr = False,
+    criterion: options.Criterion = None,
+    precision: options.Precision = None,
+    reference: options.ReferenceSpec = None,
+    custom_ops: options.CustomOps = None,
+    timeout: options.Timeout = None,
+    memory_limit: options.MemoryLimit = None,
+    trust: options.Trust = False,
+    force: options.Force = False,
 ) -> Result:
     """Pack a case into one zip: model, tensors, what came instead, the candidate's command, the machine, a README.
 
     Tokens, user names and paths stay here. -c runs a candidate on a plain cut or a whole model and adds what it gives.
     `subcut replay FILE.zip` runs it elsewhere; without subcut, the repro.py in it does.
     """
-    from subgraph import belongings
-    from subgraph import bundle as job
+    from subgraph.cases import bundle as job
+    from subgraph.cases import contents
 
     settings = project.load()
     path = Path(source)
     is_model = path.is_file()
     graph = _model(path) if is_model else None
     if graph is None:
-        belongings.of(path)  # a slip there is told first
+        contents.of(path)  # a slip there is told first
     feeds = (inputs, seed, shape, mean, scale, bgr or None, reference)
     if not is_model and any(word not in (None, []) for word in feeds):
         raise UsageError("-i and what goes with it are for a whole model", f"{clean(source)} has its own inputs")
@@ -87,14 +86,14 @@ def bundle(
         place = Path(temporary) / name
         right = (settings, reference, custom_ops, trust)
         if graph is not None:
-            feeding = o.feeding(settings, inputs, seed, shape, mean, scale, bgr)
+            feeding = options.feeding(settings, inputs, seed, shape, mean, scale, bgr)
             _whole(graph, place, feeding, right)
         else:
             _copied(path, place)
         wish = replace(wish, folder=place, command=shlex.join(["subcut", *sys.argv[1:]]) if is_model else "")
         if candidate is not None:
-            rule = o.criterion(settings, criterion, None, None, None)
-            doubted = o.candidate(settings, candidate, timeout, memory_limit, precision, custom_ops, trust)
+            rule = options.criterion(settings, criterion, None, None, None)
+            doubted = options.candidate(settings, candidate, timeout, memory_limit, precision, custom_ops, trust)
             wish = _asked(wish, doubted, rule, right)
         return _told(job.pack(wish), path)
 
@@ -111,7 +110,7 @@ def _model(path: Path) -> Graph:
     Raises:
         UsageError: it is no model, but a bundle.
     """
-    from subgraph.graph import load
+    from subgraph.graph.graph import load
 
     if path.suffix == ".zip":
         raise UsageError(f"{clean(str(path))} is no model and no case", f"a bundle? subcut replay {clean(str(path))}")
@@ -124,12 +123,12 @@ def _whole(graph: Graph, place: Path, feeding: Any, right: tuple[Any, ...]) -> N
     Raises:
         UsageError: its samples need a cut each.
     """
-    from subgraph import extract
-    from subgraph.case import Place
+    from subgraph.cases import write_case
+    from subgraph.cases.case import Place
 
-    request = extract.Request((), (), **vars(feeding))
-    with o.reference(*right) as running:
-        found = extract.extract(graph, request, Place(place.parent, place.name), running)
+    request = write_case.Request((), (), **vars(feeding))
+    with options.reference(*right) as running:
+        found = write_case.extract(graph, request, Place(place.parent, place.name), running)
     if len(found) > 1:
         what = f"the samples have {len(found)} different shapes, and each needs a bundle of its own"
         raise UsageError(what, "give samples of one shape with -i")
@@ -142,9 +141,9 @@ def _copied(path: Path, place: Path) -> None:
     Raises:
         UsageError: the case has a candidate already.
     """
-    from subgraph import belongings
+    from subgraph.cases import contents
 
-    mine = belongings.of(path)
+    mine = contents.of(path)
     if mine.around is not None or any(name.startswith("candidate/") for name in mine.files):
         raise UsageError(f"{clean(str(path))} holds what its own candidate gave", "leave -c out")
     for name, file in mine.files.items():
@@ -158,17 +157,17 @@ def _asked(wish: Wish, doubted: Candidate, rule: str, right: tuple[Any, ...]) ->
     Raises:
         BackendError: it cannot be used at all.
     """
-    from subgraph import case
-    from subgraph import replay as job
-    from subgraph.case_layout import EVIDENCE_SCHEMA
+    from subgraph.cases import case
+    from subgraph.cases.layout import EVIDENCE_SCHEMA
+    from subgraph.trials import replay as job
     from subgraph.verdict import joined
 
     found = job.find(wish.folder)
     verdicts = []
     for k in range(len(found.manifest["samples"])):
-        with job.asking(found.place, found.manifest, k, doubted, rule, o.reference(*right)) as asked:
+        with job.asking(found.place, found.manifest, k, doubted, rule, options.reference(*right)) as asked:
             if not k:
-                o.told(asked)
+                options.told(asked)
             region = asked.whole()
             answer = asked.answer(region, fresh=True)
             verdicts.append(asked.judged(region, answer))

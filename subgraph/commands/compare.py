@@ -9,11 +9,10 @@ from typing import Annotated, Any
 import typer
 
 from subgraph import project
-from subgraph.commands import Result, log, table
-from subgraph.commands import options as o
+from subgraph.commands import Result, log, options, table
 from subgraph.commands import recorded as r
 from subgraph.errors import UsageError
-from subgraph.graph import load
+from subgraph.graph.graph import load
 from subgraph.text import clean, count
 
 COLUMNS = ("index", "node", "op", "tensor")
@@ -23,17 +22,17 @@ NOTE = "in place: these tensors were made outputs, which disturbs fusion: a hint
 
 
 def compare(
-    model: o.ModelArgument = None,
-    candidate: o.CandidateSpec = None,
-    candidate_model: o.CandidateModel = None,
-    map_file: o.Map = None,
+    model: options.ModelArgument = None,
+    candidate: options.CandidateSpec = None,
+    candidate_model: options.CandidateModel = None,
+    map_file: options.Map = None,
     at: Annotated[
         list[str] | None,
         typer.Option(
             "--at",
             metavar="NAME",
             help="Only this node or tensor, or those that fit a glob. Repeatable.",
-            autocompletion=o.complete_nodes,
+            autocompletion=options.complete_nodes,
         ),
     ] = None,
     fail_fast: Annotated[bool, typer.Option("--fail-fast", help="Stop at the first tensor that is wrong.")] = False,
@@ -46,41 +45,41 @@ def compare(
     recorded: r.Recorded = None,
     dump_format: r.DumpFormat = None,
     dump_layout: r.DumpLayout = None,
-    inputs: o.Inputs = None,
-    seed: o.Seed = None,
-    shape: o.Shapes = None,
-    mean: o.Mean = None,
-    scale: o.Scale = None,
-    bgr: o.Bgr = False,
-    criterion: o.Criterion = None,
-    rtol: o.Rtol = None,
-    atol: o.Atol = None,
-    metric: o.Metric = None,
-    precision: o.Precision = None,
-    reference: o.ReferenceSpec = None,
-    custom_ops: o.CustomOps = None,
-    timeout: o.Timeout = None,
-    memory_limit: o.MemoryLimit = None,
-    jobs: o.Jobs = None,
+    inputs: options.Inputs = None,
+    seed: options.Seed = None,
+    shape: options.Shapes = None,
+    mean: options.Mean = None,
+    scale: options.Scale = None,
+    bgr: options.Bgr = False,
+    criterion: options.Criterion = None,
+    rtol: options.Rtol = None,
+    atol: options.Atol = None,
+    metric: options.Metric = None,
+    precision: options.Precision = None,
+    reference: options.ReferenceSpec = None,
+    custom_ops: options.CustomOps = None,
+    timeout: options.Timeout = None,
+    memory_limit: options.MemoryLimit = None,
+    jobs: options.Jobs = None,
     no_freeze: Annotated[
         bool, typer.Option("--no-freeze", help="Tensors that hold shapes become inputs, not constants.")
     ] = False,
     csv_file: table.File = None,
-    output: o.Output = None,
-    fresh: o.Fresh = False,
-    trust: o.Trust = False,
+    output: options.Output = None,
+    fresh: options.Fresh = False,
+    trust: options.Trust = False,
 ) -> Result:
     """Compare every tensor of a model on a candidate, in place and alone; or those that a device recorded.
 
     Exit code 0: all agree; 1: something disagrees; 5: nothing could be established.
     """
-    from subgraph import comparison as job
-    from subgraph.judge import criterion as rule_of
-    from subgraph.session import Setup, trials
-    from subgraph.workers import Workers
+    from subgraph.comparison.judge import criterion as rule_of
+    from subgraph.runtime.worker_pool import Workers
+    from subgraph.trials import compare as job
+    from subgraph.trials.session import Setup, trials
 
     settings = project.load()
-    rule = o.criterion(settings, criterion, rtol, atol, metric)
+    rule = options.criterion(settings, criterion, rtol, atol, metric)
     rule_of(rule)  # a slip there is told before anything starts
     if align not in (None, "output", "all"):
         raise UsageError(
@@ -92,28 +91,28 @@ def compare(
         r.alone({"--candidate": candidate, "--candidate-model": candidate_model, "--map": map_file})
         return r.compare(
             settings, model, r.asked(recorded, dump_format, dump_layout, precision, seed),
-            o.feeding(settings, inputs, seed, shape, mean, scale, bgr), rule,
-            o.reference(settings, reference, custom_ops, trust),
+            options.feeding(settings, inputs, seed, shape, mean, scale, bgr), rule,
+            options.reference(settings, reference, custom_ops, trust),
             at=at or (), outputs=align == "output", fail_fast=fail_fast, csv_file=csv_file, output=output,
         )  # fmt: skip
-    path = o.model_of(model, settings)
-    number = o.jobs(settings, jobs)
-    doubted = o.candidate(settings, candidate, timeout, memory_limit, precision, custom_ops, trust)
+    path = options.model_of(model, settings)
+    number = options.jobs(settings, jobs)
+    doubted = options.candidate(settings, candidate, timeout, memory_limit, precision, custom_ops, trust)
     setup = Setup(
         doubted,
-        o.feeding(settings, inputs, seed, shape, mean, scale, bgr),
+        options.feeding(settings, inputs, seed, shape, mean, scale, bgr),
         Path(settings.get("output", output, "subcut_out")),
         rule,
         freeze=not no_freeze,
         stored=not fresh,
-        **o.other(candidate_model, map_file),
+        **options.other(candidate_model, map_file),
     )
-    with o.reference(settings, reference, custom_ops, trust) as running, Workers(doubted) as workers:
+    with options.reference(settings, reference, custom_ops, trust) as running, Workers(doubted) as workers:
         graph = load(path)
         if not setup.feeding.inputs:
             log.info("inputs: random values, seed %d; real ones show more (-i FILE)", setup.feeding.seed)
         with trials(graph, setup, running, workers) as asked:
-            o.told(asked)
+            options.told(asked)
             wanted = at or (graph.outputs if align == "output" else ())
             found = job.compared(asked, wanted, jobs=number, fail_fast=fail_fast)
             document = job.document(asked, found, rule)

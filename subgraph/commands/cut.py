@@ -8,34 +8,33 @@ from typing import Annotated, Any
 
 import typer
 
-from subgraph import extract as job
 from subgraph import project
-from subgraph.case import Case, Place
-from subgraph.commands import Result, log
-from subgraph.commands import options as o
+from subgraph.cases import write_case
+from subgraph.cases.case import Case, Place
+from subgraph.commands import Result, log, options
 from subgraph.commands import recorded as r
 from subgraph.errors import UsageError
-from subgraph.form import Form, formats
-from subgraph.graph import Graph, load
+from subgraph.graph.graph import Graph, load
+from subgraph.storage.convert import Form, formats
 from subgraph.text import big, clean, count
 
 INCONCLUSIVE = 5
 
 
 def cut(
-    model: o.ModelArgument = None,
-    start: o.Start = None,
-    end: o.End = None,
-    output: o.Output = None,
-    inputs: o.Inputs = None,
-    seed: o.Seed = None,
-    shape: o.Shapes = None,
-    mean: o.Mean = None,
-    scale: o.Scale = None,
-    bgr: o.Bgr = False,
-    formats_: o.Format = None,
-    dtype: o.Dtype = None,
-    layout: o.Layout = None,
+    model: options.ModelArgument = None,
+    start: options.Start = None,
+    end: options.End = None,
+    output: options.Output = None,
+    inputs: options.Inputs = None,
+    seed: options.Seed = None,
+    shape: options.Shapes = None,
+    mean: options.Mean = None,
+    scale: options.Scale = None,
+    bgr: options.Bgr = False,
+    formats_: options.Format = None,
+    dtype: options.Dtype = None,
+    layout: options.Layout = None,
     dump: Annotated[
         str | None, typer.Option("--dump", metavar="all", help="`all`: write every tensor of the region as well.")
     ] = None,
@@ -52,23 +51,23 @@ def cut(
     ] = None,
     dump_format: r.DumpFormat = None,
     dump_layout: r.DumpLayout = None,
-    reference: o.ReferenceSpec = None,
-    custom_ops: o.CustomOps = None,
-    trust: o.Trust = False,
-    force: o.Force = False,
+    reference: options.ReferenceSpec = None,
+    custom_ops: options.CustomOps = None,
+    trust: options.Trust = False,
+    force: options.Force = False,
     stamp: Annotated[bool, typer.Option("--stamp", help="Name the folder dump_result_YYYY_MM_DD_HH_MM_SS.")] = False,
 ) -> Result:
     """Cut out what lies between two nodes, with its real tensors."""
     if not start and not end:
         raise UsageError("where to cut? name a first and a last node", "subcut --start pool1 --end res2a_relu")
     settings = project.load()
-    path = o.model_of(model, settings)
+    path = options.model_of(model, settings)
     if dump not in (None, "all"):
         raise UsageError(f"--dump {dump}: only `all` is known", "subcut dump MODEL NAME… writes a choice of tensors")
-    request = job.Request(
+    request = write_case.Request(
         start=tuple(start or ()),
         end=tuple(end or ()),
-        **vars(o.feeding(settings, inputs, seed, shape, mean, scale, bgr)),
+        **vars(options.feeding(settings, inputs, seed, shape, mean, scale, bgr)),
         formats=formats(settings.get("format", formats_, "npy,bin")),
         form=Form(settings.get("dtype", dtype, ""), settings.get("layout", layout, "").upper()),
         dump_all=dump == "all" or bool(recorded),
@@ -81,24 +80,26 @@ def cut(
     if recorded and (no_capture or dry_run or dynamic):
         raise UsageError("--recorded goes with neither --no-capture, --dry-run nor --dynamic", "leave one of them out")
     idle = no_capture or dry_run  # else the process that runs the reference starts before the model is read
-    with contextlib.nullcontext() if idle else o.reference(settings, reference, custom_ops, trust) as running:
+    with contextlib.nullcontext() if idle else options.reference(settings, reference, custom_ops, trust) as running:
         graph = load(path)
-        place = Place(Path(settings.get("output", output, "subcut_out")), job.stamp_name() if stamp else "", force)
+        place = Place(
+            Path(settings.get("output", output, "subcut_out")), write_case.stamp_name() if stamp else "", force
+        )
         if dry_run:
             return _plan(graph, request, place)
         if recorded and running:
             about = r.asked([recorded], dump_format, dump_layout, None, seed)
             return _result(r.cut(graph, request, place, running, about))
-        found = job.extract(graph, request, place, running)
+        found = write_case.extract(graph, request, place, running)
     return _result(found)
 
 
-def _plan(graph: Graph, request: job.Request, place: Place) -> Result:
+def _plan(graph: Graph, request: write_case.Request, place: Place) -> Result:
     """What would be cut, and where it would go."""
-    from subgraph.region import between
+    from subgraph.graph.region import between
 
     region = between(graph, request.start, request.end)
-    path = place.parent / (place.name or job.place_name(region))
+    path = place.parent / (place.name or write_case.place_name(region))
     document = {
         "schema": "subcut.cut/1",
         "exit_code": 0,
@@ -197,7 +198,7 @@ def _remarks(region: dict[str, Any]) -> list[str]:
 
 
 def _shape(tensor: dict[str, Any]) -> str:
-    from subgraph.tensors import shape_text
+    from subgraph.storage.tensors import shape_text
 
     shapes = tensor["shape"]
     if shapes is None:

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from subgraph import plugins, project
-from subgraph.case import versions
+from subgraph.cases.case import versions
 from subgraph.commands import Result
 from subgraph.errors import SubcutError
 from subgraph.text import clean
@@ -41,7 +41,7 @@ def doctor() -> Result:
 
 
 def _look(name: str) -> dict[str, Any]:
-    from subgraph.worker import Worker
+    from subgraph.runtime.worker import Worker
 
     try:
         with Worker(name, timeout=PATIENCE) as worker:
@@ -54,7 +54,7 @@ def _look(name: str) -> dict[str, Any]:
 
 def _of_project() -> list[dict[str, Any]]:
     """The candidates that the project file describes: is what they name there?"""
-    from subgraph import candidate
+    from subgraph.runtime import candidate
 
     try:
         settings = project.load()

@@ -10,21 +10,20 @@ from typing import Annotated, Any
 import typer
 
 from subgraph import project
-from subgraph.case import Case, Place
-from subgraph.commands import Result, log
-from subgraph.commands import options as o
+from subgraph.cases.case import Case, Place
+from subgraph.commands import Result, log, options
 from subgraph.errors import UsageError
-from subgraph.form import Form, formats
-from subgraph.graph import Graph, load
+from subgraph.graph.graph import Graph, load
+from subgraph.storage.convert import Form, formats
 from subgraph.text import clean, count
 
 
 def dump(
-    model: o.ModelArgument = None,
+    model: options.ModelArgument = None,
     names: Annotated[
         list[str] | None,
         typer.Argument(
-            metavar="NAME", help="Tensors or nodes; globs are matched with all.", autocompletion=o.complete_nodes
+            metavar="NAME", help="Tensors or nodes; globs are matched with all.", autocompletion=options.complete_nodes
         ),
     ] = None,
     everything: Annotated[bool, typer.Option("--all", help="Every tensor of the model.")] = False,
@@ -32,33 +31,33 @@ def dump(
         str | None,
         typer.Option("--output", "-o", metavar="DIR", help="Folder for the files; subcut_out/dump if not given."),
     ] = None,
-    inputs: o.Inputs = None,
-    seed: o.Seed = None,
-    shape: o.Shapes = None,
-    mean: o.Mean = None,
-    scale: o.Scale = None,
-    bgr: o.Bgr = False,
-    formats_: o.Format = None,
-    dtype: o.Dtype = None,
-    layout: o.Layout = None,
-    reference: o.ReferenceSpec = None,
-    custom_ops: o.CustomOps = None,
-    trust: o.Trust = False,
-    force: o.Force = False,
+    inputs: options.Inputs = None,
+    seed: options.Seed = None,
+    shape: options.Shapes = None,
+    mean: options.Mean = None,
+    scale: options.Scale = None,
+    bgr: options.Bgr = False,
+    formats_: options.Format = None,
+    dtype: options.Dtype = None,
+    layout: options.Layout = None,
+    reference: options.ReferenceSpec = None,
+    custom_ops: options.CustomOps = None,
+    trust: options.Trust = False,
+    force: options.Force = False,
 ) -> Result:
     """Write reference values of chosen tensors."""
-    from subgraph import dump as job
+    from subgraph.cases import dump as job
 
     settings = project.load()
     words = list(names or [])
     if model and not os.path.exists(model) and not model.endswith(".onnx"):  # noqa: PTH110 - a name may be long
         words, model = [model, *words], None
-    path = o.model_of(model, settings)
-    with o.reference(settings, reference, custom_ops, trust) as running:
+    path = options.model_of(model, settings)
+    with options.reference(settings, reference, custom_ops, trust) as running:
         graph = load(path)
         request = job.DumpRequest(
             tensors=tuple(choose(graph, words, everything)),
-            **vars(o.feeding(settings, inputs, seed, shape, mean, scale, bgr)),
+            **vars(options.feeding(settings, inputs, seed, shape, mean, scale, bgr)),
             formats=formats(settings.get("format", formats_, "npy")),
             form=Form(settings.get("dtype", dtype, ""), settings.get("layout", layout, "").upper()),
         )

@@ -8,12 +8,11 @@ from typing import Annotated
 import typer
 
 from subgraph import plugins
-from subgraph.case import Place
-from subgraph.commands import Result
-from subgraph.commands import options as o
-from subgraph.dumps import Known
-from subgraph.form import Form, formats
-from subgraph.tensors import shape_text
+from subgraph.cases.case import Place
+from subgraph.commands import Result, options
+from subgraph.recordings.dumps import Known
+from subgraph.storage.convert import Form, formats
+from subgraph.storage.tensors import shape_text
 from subgraph.text import clean, count
 
 
@@ -28,9 +27,9 @@ def export(
         typer.Argument(metavar="CASE|DIR", help="A case, a dump of ours or of another tool, a folder of .npy files."),
     ],
     output: Annotated[str, typer.Option("--output", "-o", metavar="DIR", help="Folder for the files.")],
-    formats_: o.Format = None,
-    dtype: o.Dtype = None,
-    layout: o.Layout = None,
+    formats_: options.Format = None,
+    dtype: options.Dtype = None,
+    layout: options.Layout = None,
     dump_format: Annotated[
         str | None,
         typer.Option(
@@ -50,10 +49,10 @@ def export(
         str | None,
         typer.Option("--dump-layout", metavar="NHWC", help="Layout of a dump's headerless files, if not the model's."),
     ] = None,
-    force: o.Force = False,
+    force: options.Force = False,
 ) -> Result:
     """Write tensors in a device's form; count what is lost."""
-    from subgraph import export as job
+    from subgraph.recordings import export as job
 
     form = Form(dtype or "", (layout or "").upper())
     place = Path(output)
@@ -80,9 +79,10 @@ def export(
 
 def _known(model: str | None, layout: str | None) -> Known:
     """What a dump's headerless files are, as far as the command line says it."""
-    from subgraph import layouts, recording
     from subgraph.errors import UsageError
-    from subgraph.graph import load
+    from subgraph.graph.graph import load
+    from subgraph.recordings import recording
+    from subgraph.storage import layouts
 
     word = layouts.named(layout or "")
     if word and word not in layouts.KNOWN:

@@ -9,15 +9,14 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
 import typer
 
 from subgraph import project
-from subgraph.commands import Result
-from subgraph.commands import options as o
+from subgraph.commands import Result, options
 from subgraph.errors import ModelError, SubcutError, UsageError
-from subgraph.graph import Graph, load
-from subgraph.tensors import shape_text
+from subgraph.graph.graph import Graph, load
+from subgraph.storage.tensors import shape_text
 from subgraph.text import big, clean, count
 
 if TYPE_CHECKING:
-    from subgraph.inputs import Feeding
+    from subgraph.runtime.inputs import Feeding
 
 Document: TypeAlias = dict[str, Any]
 
@@ -27,21 +26,24 @@ LEFT, RIGHT = "<", ">"
 
 
 def inspect(
-    model: o.ModelArgument = None,
+    model: options.ModelArgument = None,
     node: Annotated[
         str | None,
         typer.Argument(
-            metavar="[NODE]", help="One node, with its neighbours.", autocompletion=o.complete_nodes, show_default=False
+            metavar="[NODE]",
+            help="One node, with its neighbours.",
+            autocompletion=options.complete_nodes,
+            show_default=False,
         ),
     ] = None,
-    start: o.Start = None,
-    end: o.End = None,
-    inputs: o.Inputs = None,
-    seed: o.Seed = None,
-    shape: o.Shapes = None,
-    mean: o.Mean = None,
-    scale: o.Scale = None,
-    bgr: o.Bgr = False,
+    start: options.Start = None,
+    end: options.End = None,
+    inputs: options.Inputs = None,
+    seed: options.Seed = None,
+    shape: options.Shapes = None,
+    mean: options.Mean = None,
+    scale: options.Scale = None,
+    bgr: options.Bgr = False,
     no_run: Annotated[bool, typer.Option("--no-run", help="Only what the file says; run nothing.")] = False,
 ) -> Result:
     """Show what is in a model, a node or an edge, and what is wrong with it.
@@ -52,8 +54,8 @@ def inspect(
     model, node = _told_apart(model, node, settings)
     if node and (start or end):
         raise UsageError("name a node, or --start and --end, not both")
-    path = o.model_of(model, settings)
-    fed = o.feeding(settings, inputs, seed, shape, mean, scale, bgr)
+    path = options.model_of(model, settings)
+    fed = options.feeding(settings, inputs, seed, shape, mean, scale, bgr)
     graph = load(path)
     try:
         document = _document(graph, node, start or (), end or (), None if no_run else fed)
@@ -65,16 +67,16 @@ def inspect(
 def _document(
     graph: Graph, node: str | None, start: Sequence[str], end: Sequence[str], fed: Feeding | None
 ) -> Document:
-    from subgraph import inspect as job
+    from subgraph.inspection import describe
 
     if node:
-        return job.nodes(graph, node, fed)
+        return describe.nodes(graph, node, fed)
     if not start and not end:
-        return job.whole(graph, fed)
+        return describe.whole(graph, fed)
     try:
-        return job.edge(graph, start, end, fed)
+        return describe.edge(graph, start, end, fed)
     except ModelError as e:
-        return job.broken(graph, e)
+        return describe.broken(graph, e)
 
 
 def _told_apart(model: str | None, node: str | None, settings: project.Project) -> tuple[str | None, str | None]:

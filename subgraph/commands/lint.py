@@ -9,15 +9,14 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
 import typer
 
 from subgraph import plugins, project
-from subgraph.commands import Result, log, table
-from subgraph.commands import options as o
+from subgraph.commands import Result, log, options, table
 from subgraph.errors import InputError, ModelError, UsageError
-from subgraph.graph import Graph, load
+from subgraph.graph.graph import Graph, load
 from subgraph.text import clean, count
 
 if TYPE_CHECKING:
-    from subgraph.inputs import Feeding
-    from subgraph.lint import Asked
+    from subgraph.inspection.lint import Asked
+    from subgraph.runtime.inputs import Feeding
 
 Document: TypeAlias = dict[str, Any]
 
@@ -33,7 +32,7 @@ def complete_rules(incomplete: str) -> list[str]:
 
 
 def lint(
-    model: o.ModelArgument = None,
+    model: options.ModelArgument = None,
     target_opset: Annotated[
         int | None, typer.Option("--target-opset", metavar="N", help="The newest opset that the target takes.")
     ] = None,
@@ -51,12 +50,12 @@ def lint(
         typer.Option("--ignore", metavar="RULE", help="Not this rule. Repeatable.", autocompletion=complete_rules),
     ] = None,
     rules: Annotated[bool, typer.Option("--rules", help="List the rules, and look at no model.")] = False,
-    inputs: o.Inputs = None,
-    seed: o.Seed = None,
-    shape: o.Shapes = None,
-    mean: o.Mean = None,
-    scale: o.Scale = None,
-    bgr: o.Bgr = False,
+    inputs: options.Inputs = None,
+    seed: options.Seed = None,
+    shape: options.Shapes = None,
+    mean: options.Mean = None,
+    scale: options.Scale = None,
+    bgr: options.Bgr = False,
     csv_file: table.File = None,
 ) -> Result:
     """List known troubles of a model before anything runs on a target: node, reason, fix.
@@ -66,15 +65,15 @@ def lint(
     """
     if rules:
         return _rules()
-    from subgraph import lint as job
+    from subgraph.inspection import lint as job
 
     settings = project.load()
     names = job.chosen(only or (), ignore or ())
     if target_opset is not None and target_opset < 1:
         raise UsageError(f"--target-opset {target_opset}: opsets start at 1")
     table.check(csv_file)
-    path = o.model_of(model, settings)
-    feeding = o.feeding(settings, inputs, seed, shape, mean, scale, bgr)
+    path = options.model_of(model, settings)
+    feeding = options.feeding(settings, inputs, seed, shape, mean, scale, bgr)
     graph = load(path)
     try:
         document = job.document(_asked(graph, target_opset, feeding, seeded=seed is not None), names)
@@ -98,7 +97,7 @@ def _asked(graph: Graph, target: int | None, feeding: Feeding, *, seeded: bool) 
     """
     from dataclasses import replace
 
-    from subgraph.lint import Asked
+    from subgraph.inspection.lint import Asked
 
     other = {name for name, shape in feeding.shapes.items() if _contradicts(graph, name, shape)}
     fed = replace(feeding, shapes={name: shape for name, shape in feeding.shapes.items() if name not in other})
@@ -110,7 +109,7 @@ def _asked(graph: Graph, target: int | None, feeding: Feeding, *, seeded: bool) 
 
 def _contradicts(graph: Graph, name: str, shape: Sequence[int]) -> bool:
     """Does the model fix a dimension of this input at another size?"""
-    from subgraph.value_types import declared
+    from subgraph.graph.types import declared
 
     if name not in graph.inputs:
         return False

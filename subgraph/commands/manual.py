@@ -11,20 +11,20 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from subgraph import case, project
-from subgraph.commands import Result, log
-from subgraph.commands import options as o
+from subgraph import project
+from subgraph.cases import case
+from subgraph.commands import Result, log, options
 from subgraph.errors import InputError, UsageError
-from subgraph.graph import load
+from subgraph.graph.graph import load
 from subgraph.text import clean, count
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from subgraph.byhand import HandBisection
-    from subgraph.loop import Loop
+    from subgraph.bisection.manual.replayed_search import HandBisection
+    from subgraph.bisection.manual.state import Loop
     from subgraph.search import Step
-    from subgraph.trial import Trials
+    from subgraph.trials.trial import Trials
 
 SCHEMA = "subcut.manual/1"
 DEVICE = "device"
@@ -38,7 +38,7 @@ Numbers = Annotated[list[str] | None, typer.Argument(metavar="[K]…", help="Whi
 
 
 def start(
-    model: o.ModelArgument = None,
+    model: options.ModelArgument = None,
     name: Annotated[str, typer.Option("--name", metavar="NAME", help="What the device is called.")] = DEVICE,
     export: Annotated[
         str,
@@ -50,43 +50,42 @@ def start(
     within: Annotated[
         str | None, typer.Option("--within", metavar="A..B", help="Only look between these two nodes.")
     ] = None,
-    inputs: o.Inputs = None,
-    seed: o.Seed = None,
-    shape: o.Shapes = None,
-    mean: o.Mean = None,
-    scale: o.Scale = None,
-    bgr: o.Bgr = False,
-    criterion: o.Criterion = None,
-    rtol: o.Rtol = None,
-    atol: o.Atol = None,
-    metric: o.Metric = None,
-    precision: o.Precision = None,
-    reference: o.ReferenceSpec = None,
-    custom_ops: o.CustomOps = None,
+    inputs: options.Inputs = None,
+    seed: options.Seed = None,
+    shape: options.Shapes = None,
+    mean: options.Mean = None,
+    scale: options.Scale = None,
+    bgr: options.Bgr = False,
+    criterion: options.Criterion = None,
+    rtol: options.Rtol = None,
+    atol: options.Atol = None,
+    metric: options.Metric = None,
+    precision: options.Precision = None,
+    reference: options.ReferenceSpec = None,
+    custom_ops: options.CustomOps = None,
     no_freeze: Annotated[
         bool, typer.Option("--no-freeze", help="Tensors that hold shapes become inputs, not constants.")
     ] = False,
-    output: o.Output = None,
-    trust: o.Trust = False,
-    force: o.Force = False,
+    output: options.Output = None,
+    trust: options.Trust = False,
+    force: options.Force = False,
 ) -> Result:
     """Begin: prepare what is to be run first. Without --precision it is that of the exported inputs."""
     from dataclasses import asdict
 
-    from subgraph import candidate as candidates
-    from subgraph import loop as loops
-    from subgraph import manual
-    from subgraph.handout import Export
-    from subgraph.judge import criterion as rule_of
-    from subgraph.session import passive
+    from subgraph.bisection.manual import advance, state
+    from subgraph.bisection.manual.tasks import Export
+    from subgraph.comparison.judge import criterion as rule_of
+    from subgraph.runtime import candidate
+    from subgraph.trials.session import passive
 
     settings = project.load()
-    path = o.model_of(model, settings)
-    rule = o.criterion(settings, criterion, rtol, atol, metric)
+    path = options.model_of(model, settings)
+    rule = options.criterion(settings, criterion, rtol, atol, metric)
     rule_of(rule)  # a slip there is told before anything starts
     if not 1 <= batch <= MOST:
         raise UsageError(f"--batch {batch}: expected 1 to {MOST}")
-    feeding = o.feeding(settings, inputs, seed, shape, mean, scale, bgr)
+    feeding = options.feeding(settings, inputs, seed, shape, mean, scale, bgr)
     notes = [] if feeding.inputs else [f"the inputs are random values, seed {feeding.seed}; real ones show more"]
     for note in notes:
         log.info("%s (-i FILE)", note)
@@ -96,7 +95,7 @@ def start(
         "batch": batch,
         "within": within or "",
         "criterion": rule,
-        "precision": candidates.precision("--precision", precision),
+        "precision": candidate.precision("--precision", precision),
         "freeze": not no_freeze,
         "reference": settings.get("reference", reference, "ort"),
         "custom_ops": str(Path(given).resolve()) if (given := settings.get("custom_ops", custom_ops, "")) else "",
@@ -105,22 +104,22 @@ def start(
         "notes": notes,
         "force": force,
     }
-    folder = loops.place_of(Path(settings.get("output", output, "subcut_out")), name)
-    loops.require_none(folder, force)
-    with o.reference(settings, reference, custom_ops, trust) as running:
+    folder = state.place_of(Path(settings.get("output", output, "subcut_out")), name)
+    state.require_none(folder, force)
+    with options.reference(settings, reference, custom_ops, trust) as running:
         graph = load(path)
-        loop = loops.Loop(folder, request, {"path": str(path.resolve()), "digest": manual.identity(graph)}, [])
-        with passive(graph, manual.plan_of(loop).setup, running) as asked:
-            manual.check(loop, asked)
-            manual.make(folder)
-            with loops.alone(folder):
-                manual.begin(loop, asked)
+        loop = state.Loop(folder, request, {"path": str(path.resolve()), "digest": advance.identity(graph)}, [])
+        with passive(graph, advance.plan_of(loop).setup, running) as asked:
+            advance.check(loop, asked)
+            advance.make(folder)
+            with state.alone(folder):
+                advance.begin(loop, asked)
                 return _advanced(loop, asked)
 
 
 def next_(
     name: Name = None,
-    output: o.Output = None,
+    output: options.Output = None,
     batch: Annotated[
         int | None, typer.Option("--batch", metavar="N", help="So many questions for one trip from now on.")
     ] = None,
@@ -134,17 +133,17 @@ def next_(
         return _going_on(loop)
 
 
-def good(numbers: Numbers = None, name: Name = None, output: o.Output = None) -> Result:
+def good(numbers: Numbers = None, name: Name = None, output: options.Output = None) -> Result:
     """The device's outputs are right; nobody needs to bring them."""
     return _said("good", numbers, name, output)
 
 
-def bad(numbers: Numbers = None, name: Name = None, output: o.Output = None) -> Result:
+def bad(numbers: Numbers = None, name: Name = None, output: options.Output = None) -> Result:
     """They are wrong. Bringing them (`take`) tells more: how much, and whether that explains the whole."""
     return _said("bad", numbers, name, output)
 
 
-def skip(numbers: Numbers = None, name: Name = None, output: o.Output = None) -> Result:
+def skip(numbers: Numbers = None, name: Name = None, output: options.Output = None) -> Result:
     """The device cannot run this one. If that is so of the whole model, what it cannot run is looked for."""
     return _said("skip", numbers, name, output)
 
@@ -156,7 +155,7 @@ def take(
     ] = None,
     number: Annotated[int | None, typer.Option("--number", "-k", metavar="K", help="Only of this question.")] = None,
     name: Name = None,
-    output: o.Output = None,
+    output: options.Output = None,
 ) -> Result:
     """Read the outputs that came back, .npy or headerless .bin, and judge them.
 
@@ -174,7 +173,7 @@ def take(
         return _going_on(loop)
 
 
-def log_(name: Name = None, output: o.Output = None) -> Result:
+def log_(name: Name = None, output: options.Output = None) -> Result:
     """What was answered up to here, in order."""
     with _loop(output, name) as loop:
         rows = [
@@ -190,7 +189,7 @@ def log_(name: Name = None, output: o.Output = None) -> Result:
 def undo(
     commands: Annotated[int, typer.Argument(metavar="[N]", help="Of so many commands.")] = 1,
     name: Name = None,
-    output: o.Output = None,
+    output: options.Output = None,
 ) -> Result:
     """Take back what the last command answered."""
     with _loop(output, name) as loop:
@@ -199,13 +198,13 @@ def undo(
         return _going_on(loop)
 
 
-def reset(name: Name = None, output: o.Output = None) -> Result:
+def reset(name: Name = None, output: options.Output = None) -> Result:
     """End the loop and remove it; what subcut did not write stays."""
-    from subgraph import loop as loops
+    from subgraph.bisection.manual import state
 
-    folder = loops.find(_parent(output), name)
-    with loops.alone(folder):
-        left = loops.clear(folder)
+    folder = state.find(_parent(output), name)
+    with state.alone(folder):
+        left = state.clear(folder)
     with suppress(OSError):  # it holds something else
         folder.rmdir()
     document = {"schema": SCHEMA, "exit_code": 0, "folder": str(folder), "left": [str(p) for p in left]}
@@ -233,9 +232,9 @@ def _parent(output: str | None) -> Path:
 
 @contextmanager
 def _loop(output: str | None, name: str | None) -> Iterator[Loop]:
-    from subgraph import loop as loops
+    from subgraph.bisection.manual import state
 
-    with loops.opened(loops.find(_parent(output), name)) as loop:
+    with state.opened(state.find(_parent(output), name)) as loop:
         yield loop
 
 
@@ -263,28 +262,28 @@ def _going_on(loop: Loop) -> Result:
     Raises:
         UsageError: the model is gone, or has changed.
     """
-    from subgraph import manual
-    from subgraph.session import passive
+    from subgraph.bisection.manual import advance
+    from subgraph.trials.session import passive
 
     path = Path(loop.model["path"])
     if not path.is_file():
         raise UsageError(f"the model {clean(str(path))} is gone", "put it back; or subcut manual reset")
     r = loop.request
-    with o.reference(project.load(), r["reference"], r["custom_ops"] or None, False) as running:
+    with options.reference(project.load(), r["reference"], r["custom_ops"] or None, False) as running:
         graph = load(path)
-        if manual.identity(graph) != loop.model["digest"]:
+        if advance.identity(graph) != loop.model["digest"]:
             hint = "put the old one back; or subcut manual start --force begins anew with this one"
             raise UsageError(f"{clean(path.name)} has changed since this loop began", hint)
-        with passive(graph, manual.setup_of(loop), running) as asked:
-            manual.restore(loop, asked)
+        with passive(graph, advance.setup_of(loop), running) as asked:
+            advance.restore(loop, asked)
             return _advanced(loop, asked)
 
 
 def _advanced(loop: Loop, asked: Trials) -> Result:
     """What the answers came to: the end of the search, or what is to be run next."""
-    from subgraph import manual
+    from subgraph.bisection.manual import advance
 
-    document, steps, job = manual.advance(loop, asked)
+    document, steps, job = advance.advance(loop, asked)
     for step in steps:
         log.info(_line(job, step))
     base: dict[str, Any] = {
@@ -308,10 +307,10 @@ def _advanced(loop: Loop, asked: Trials) -> Result:
 
 
 def _open(loop: Loop, number: int) -> dict[str, Any]:
-    from subgraph import brought, handout
-    from subgraph.case_layout import FROM_DEVICE
+    from subgraph.bisection.manual import results, tasks
+    from subgraph.cases.layout import FROM_DEVICE
 
-    places = handout.places(loop.todo, number)
+    places = tasks.places(loop.todo, number)
     first = case.read_manifest(places[0]) or {}
     return {
         "number": number,
@@ -320,7 +319,7 @@ def _open(loop: Loop, number: int) -> dict[str, Any]:
         "folders": [str(p) for p in places],
         "put": [str(p / FROM_DEVICE) for p in places],
         "inputs": [t["name"] for t in first.get("inputs", ())],
-        "outputs": [str(w) for *_, files in brought.wanted(first) for w in files],
+        "outputs": [str(w) for *_, files in results.wanted(first) for w in files],
     }
 
 

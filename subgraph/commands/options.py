@@ -12,26 +12,26 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from subgraph import project
-from subgraph.capture import Reference
 from subgraph.commands import log
 from subgraph.errors import SubcutError, UsageError
-from subgraph.inputs import Feeding, Picture
+from subgraph.runtime.capture import Reference
+from subgraph.runtime.inputs import Feeding, Picture
 from subgraph.text import clean
 
 if TYPE_CHECKING:
-    from subgraph.candidate import Candidate
-    from subgraph.trial import Trials
+    from subgraph.runtime.candidate import Candidate
+    from subgraph.trials.trial import Trials
 
 
 def complete_nodes(ctx: typer.Context, incomplete: str) -> list[str]:
     """Node names of the model on the command line, for TAB; tensor names behind `tensor:`."""
-    from subgraph import wire
+    from subgraph.graph import protobuf
 
     # In front of an option that lacks its value, typer leaves the arguments as they are.
     given = ctx.params.get("model") or next(iter(ctx.args), None)
     try:
         model, _ = project.find_model(os.path.expandvars(os.path.expanduser(given)) if given else None)  # noqa: PTH111
-        nodes = wire.read(model).model.graph.node
+        nodes = protobuf.read(model).model.graph.node
         names = [name for n in nodes for name in ([n.name] if not incomplete.startswith("tensor:") else n.output)]
     except (SubcutError, OSError, UnicodeDecodeError):
         return []
@@ -188,7 +188,7 @@ def reference(settings: project.Project, spec: str | None, custom_ops: str | Non
     library, origin = _library(settings, custom_ops)
     if spec == "ort" and not library:
         return Reference()
-    from subgraph import candidate as candidates
+    from subgraph.runtime import candidate as candidates
 
     wanted = candidates.parse(spec, settings)
     if library and wanted.backend != "ort":
@@ -223,7 +223,7 @@ def _trusted(what: str, wanted: Candidate, trust: bool) -> str:
     Raises:
         UsageError: it comes from a project file and is not trusted.
     """
-    from subgraph import candidate as candidates
+    from subgraph.runtime import candidate as candidates
 
     shown = candidates.require_trust(wanted, trust)
     if shown:
@@ -245,7 +245,7 @@ def candidate(
     Raises:
         UnknownName, UsageError: the SPEC or a limit means nothing; its commands are not trusted.
     """
-    from subgraph import candidate as candidates
+    from subgraph.runtime import candidate as candidates
 
     named = settings.get("candidate", spec)
     found = _with_library(candidates.parse(named or "ort", settings), *_library(settings, custom_ops))

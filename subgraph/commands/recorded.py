@@ -10,21 +10,20 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from subgraph.commands import Result, log, table
-from subgraph.commands import options as o
+from subgraph.commands import Result, log, options, table
 from subgraph.errors import UsageError
-from subgraph.graph import load
+from subgraph.graph.graph import load
 from subgraph.text import clean, count
 
 if TYPE_CHECKING:
-    from subgraph.beside import Asked
-    from subgraph.capture import Reference
-    from subgraph.case import Case, Place
-    from subgraph.device import Run
-    from subgraph.extract import Request
-    from subgraph.graph import Graph
+    from subgraph.cases.case import Case, Place
+    from subgraph.cases.write_case import Request
+    from subgraph.graph.graph import Graph
     from subgraph.project import Project
-    from subgraph.trial import Trials
+    from subgraph.recordings.beside import Asked
+    from subgraph.recordings.runs import Run
+    from subgraph.runtime.capture import Reference
+    from subgraph.trials.trial import Trials
 
 Recorded = Annotated[
     list[str] | None,
@@ -56,8 +55,9 @@ def asked(
     Raises:
         UsageError: a layout or a precision that nobody knows.
     """
-    from subgraph import beside, layouts
-    from subgraph.candidate import precision as claim
+    from subgraph.recordings import beside
+    from subgraph.runtime.candidate import precision as claim
+    from subgraph.storage import layouts
 
     word = layouts.named(layout or "")
     if word and word not in layouts.KNOWN:
@@ -83,12 +83,15 @@ def compare(
     output: str | None = None,
 ) -> Result:  # fmt: skip
     """`subcut compare MODEL --recorded DIR`: every tensor that was recorded, beside the reference's."""
-    from subgraph import beside, comparison, contrast, device, npu_table
-    from subgraph.observed import observe
-    from subgraph.session import Setup, passive
+    from subgraph.recordings import beside, msaccucmp_table
+    from subgraph.recordings import document as contrast
+    from subgraph.recordings import runs as device
+    from subgraph.recordings.compare import observe
+    from subgraph.trials import compare as comparison
+    from subgraph.trials.session import Setup, passive
 
     npu = rule == MSACCUCMP
-    path = o.model_of(model, settings)
+    path = options.model_of(model, settings)
     graph = load(path)
     with reference as running, beside.opened(graph, about, feeding) as (found, fed):
         doubted = beside.candidate_of(found, about.precision)
@@ -100,11 +103,11 @@ def compare(
                 for run in device.with_samples(found, len(trials.values.samples))
             ]
             document = contrast.document(trials, seen, names, rule, stopped=fail_fast)
-            told = [npu_table.lines(trials, one, names) if npu and one.matched else [] for one in seen]
+            told = [msaccucmp_table.lines(trials, one, names) if npu and one.matched else [] for one in seen]
             for one, lines_ in zip(document["recordings"], told, strict=True):
-                one["advice"] = npu_table.advice(lines_) if lines_ else None
+                one["advice"] = msaccucmp_table.advice(lines_) if lines_ else None
     if csv_file:
-        lines = npu_table.as_csv(told[-1]) if npu else as_csv(document)
+        lines = msaccucmp_table.as_csv(told[-1]) if npu else as_csv(document)
         if csv_file == "-":
             return Result(document, lines.rstrip("\n"), document["exit_code"])
         table.write(csv_file, lines)
@@ -116,16 +119,18 @@ def bisect(
     freeze: bool = True, output: str | None = None, force: bool = False,
 ) -> Result:  # fmt: skip
     """`subcut bisect MODEL --recorded DIR`: between which tensors it goes wrong; that piece as a case."""
-    from subgraph import beside, case, device, interval, narrowed
-    from subgraph.folder import safe_name
-    from subgraph.observed import observe
-    from subgraph.session import Setup, passive
+    from subgraph.cases import case
+    from subgraph.recordings import beside, interval, result_folder
+    from subgraph.recordings import runs as device
+    from subgraph.recordings.compare import observe
+    from subgraph.storage.folders import safe_name
+    from subgraph.trials.session import Setup, passive
 
     if len(about.places) > 1:
         raise UsageError(
             "--recorded twice: bisect looks at one recording", "subcut compare names the odd one of several"
         )
-    path = o.model_of(model, settings)
+    path = options.model_of(model, settings)
     graph = load(path)
     with reference as running, beside.opened(graph, about, feeding) as (found, fed):
         run = _one(found)
@@ -142,19 +147,21 @@ def bisect(
             reasons = interval.troubles(graph)
             places = interval.intervals(trials, seen, interval.hints(graph))
             command = shlex.join(["subcut", *sys.argv[1:]])
-            document = narrowed.document(trials, seen, places, rule, command, reasons)
+            document = result_folder.document(trials, seen, places, rule, command, reasons)
             if places:
-                narrowed.save(trials, seen, places, document, place, request, fed)
+                result_folder.save(trials, seen, places, document, place, request, fed)
     return Result(document, interval_text(document), document["exit_code"])
 
 
 def cut(graph: Graph, request: Request, place: Place, running: Reference, about: Asked) -> list[Case]:
     """`subcut cut --recorded DIR`: what enters the cut, and `dump_data`, are what the device recorded."""
-    from subgraph import beside, device, recut
-    from subgraph.extract import chosen
-    from subgraph.inputs import Feeding
-    from subgraph.observed import matched
-    from subgraph.session import Setup, passive
+    from subgraph.cases.write_case import chosen
+    from subgraph.recordings import beside
+    from subgraph.recordings import cut as recut
+    from subgraph.recordings import runs as device
+    from subgraph.recordings.compare import matched
+    from subgraph.runtime.inputs import Feeding
+    from subgraph.trials.session import Setup, passive
 
     chosen(graph, request, place)  # a slip there is told before anything runs
     feeding = Feeding(request.inputs, request.shapes, request.seed, request.picture)
@@ -182,8 +189,9 @@ def _one(found: Sequence[Run]) -> Run:
 
 def weights(trials: Trials, found: Sequence[Run]) -> dict[int, float]:
     """What recordings say of where to look first."""
-    from subgraph import device, interval
-    from subgraph.observed import observe
+    from subgraph.recordings import interval
+    from subgraph.recordings import runs as device
+    from subgraph.recordings.compare import observe
 
     many = len(trials.values.samples)
     seen = [observe(trials, run) for run in device.with_samples(found, many) if not run.missing]

@@ -9,14 +9,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from subgraph import project
-from subgraph.commands import Result, log
-from subgraph.commands import options as o
+from subgraph.commands import Result, log, options
 from subgraph.errors import UnknownName, UsageError
 from subgraph.text import clean, nearest
 
 if TYPE_CHECKING:
-    from subgraph.candidate import Candidate
-    from subgraph.replay import Found
+    from subgraph.runtime.candidate import Candidate
+    from subgraph.trials.replay import Found
     from subgraph.verdict import Verdict
 
 
@@ -24,33 +23,33 @@ def replay(
     folder: Annotated[
         str, typer.Argument(metavar="CASE|BUNDLE.zip", help="A case that cut or bisect left behind, or a bundle.")
     ],
-    candidate: o.CandidateSpec = None,
+    candidate: options.CandidateSpec = None,
     output: Annotated[
         str | None,
         typer.Option(
             "--output", "-o", metavar="DIR", help="Folder that a bundle is unpacked to; its name, here, if not given."
         ),
     ] = None,
-    criterion: o.Criterion = None,
-    rtol: o.Rtol = None,
-    atol: o.Atol = None,
-    metric: o.Metric = None,
-    precision: o.Precision = None,
-    custom_ops: o.CustomOps = None,
-    timeout: o.Timeout = None,
-    memory_limit: o.MemoryLimit = None,
-    trust: o.Trust = False,
+    criterion: options.Criterion = None,
+    rtol: options.Rtol = None,
+    atol: options.Atol = None,
+    metric: options.Metric = None,
+    precision: options.Precision = None,
+    custom_ops: options.CustomOps = None,
+    timeout: options.Timeout = None,
+    memory_limit: options.MemoryLimit = None,
+    trust: options.Trust = False,
 ) -> Result:
     """Run a case again on a candidate, and judge what comes.
 
     Without --candidate: on the one that the case was found with; its commands run only with --trust. A bundle is
     checked and unpacked first. Exit code 0: it agrees; 1: it goes wrong; 5: nothing could be told.
     """
-    from subgraph import replay as job
+    from subgraph.trials import replay as job
     from subgraph.verdict import Status
 
     settings = project.load()
-    rule = o.criterion(settings, criterion, rtol, atol, metric)
+    rule = options.criterion(settings, criterion, rtol, atol, metric)
     found = job.find(_folder(Path(folder), output))
     doubted = _candidate(settings, candidate, found, timeout, memory_limit, precision, custom_ops, trust)
     samples = found.manifest["samples"] or [{"label": ""}]
@@ -79,7 +78,7 @@ def _folder(path: Path, output: str | None) -> Path:
         if output is not None:
             raise UsageError(f"-o {clean(output)} is for a bundle", f"{clean(str(path))} is none; leave -o out")
         return path
-    from subgraph import bundle
+    from subgraph.cases import bundle
 
     place = Path(output) if output is not None else Path(bundle.plain_name(path))
     new = bundle.unpack(path, place)
@@ -91,12 +90,12 @@ def _candidate(
     settings: project.Project, spec: str | None, found: Found, timeout: str | None, memory_limit: str | None,
     precision: str | None, custom_ops: str | None, trust: bool,
 ) -> Candidate:  # fmt: skip
-    from subgraph import candidate as candidates
-    from subgraph import replay as job
+    from subgraph.runtime import candidate as candidates
+    from subgraph.trials import replay as job
 
     wanted = None if spec else job.found_with(found)
     if wanted is None:
-        return o.candidate(settings, spec, timeout, memory_limit, precision, custom_ops, trust)
+        return options.candidate(settings, spec, timeout, memory_limit, precision, custom_ops, trust)
     claim = candidates.precision("--precision", precision)
     wanted = replace(wanted, precision=claim) if claim else wanted
     shown = candidates.require_trust(wanted, trust)
@@ -106,14 +105,14 @@ def _candidate(
 
 def _verdict(found: Found, k: int, doubted: Candidate, rule: str, right: tuple[Any, str | None, bool]) -> Verdict:
     """One sample of a case; `right`: what says how the reference runs."""
-    from subgraph import exhibit
-    from subgraph import replay as job
+    from subgraph.sweep import result_folder
+    from subgraph.trials import replay as job
 
-    if exhibit.is_one(found.manifest):
-        return exhibit.again(found.place, found.manifest, doubted, rule)
+    if result_folder.is_one(found.manifest):
+        return result_folder.again(found.place, found.manifest, doubted, rule)
     settings, custom_ops, trust = right
-    reference = o.reference(settings, None, custom_ops, trust)
+    reference = options.reference(settings, None, custom_ops, trust)
     with job.asking(found.place, found.manifest, k, doubted, rule, reference) as asked:
         if not k:
-            o.told(asked)
+            options.told(asked)
         return asked.verdict(asked.whole(), fresh=True)

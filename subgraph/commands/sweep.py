@@ -15,13 +15,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from subgraph import project
-from subgraph.commands import Result, log, table
-from subgraph.commands import options as o
+from subgraph.commands import Result, log, options, table
 from subgraph.errors import UsageError
 from subgraph.text import clean, count, shorten
 
 if TYPE_CHECKING:
-    from subgraph.candidate import Candidate
+    from subgraph.runtime.candidate import Candidate
 
 WORDS = ("wrong", "crashed", "timeout", "unresolved", "refused", "right")
 TOTALS = ("right", "refused", "wrong", "crashed", "timeout", "unresolved")
@@ -51,53 +50,55 @@ def sweep(
         list[str] | None,
         typer.Option("--only", metavar="NAME", help="Only this operator or test, or a glob: 'Conv*'. Repeatable."),
     ] = None,
-    criterion: o.Criterion = None,
-    rtol: o.Rtol = None,
-    atol: o.Atol = None,
-    metric: o.Metric = None,
-    precision: o.Precision = None,
-    custom_ops: o.CustomOps = None,
+    criterion: options.Criterion = None,
+    rtol: options.Rtol = None,
+    atol: options.Atol = None,
+    metric: options.Metric = None,
+    precision: options.Precision = None,
+    custom_ops: options.CustomOps = None,
     timeout: Patience = None,
-    memory_limit: o.MemoryLimit = None,
-    jobs: o.Jobs = None,
+    memory_limit: options.MemoryLimit = None,
+    jobs: options.Jobs = None,
     csv_file: table.File = None,
-    output: o.Output = None,
-    fresh: o.Fresh = False,
-    trust: o.Trust = False,
-    force: o.Force = False,
+    output: options.Output = None,
+    fresh: options.Fresh = False,
+    trust: options.Trust = False,
+    force: options.Force = False,
 ) -> Result:
     """Run onnx's operator tests and light networks on a candidate: right, refused, wrong, crashed.
 
     Each wrong one gets a case folder. A sweep that was stopped goes on with the same command. Exit code 0: nothing is
     wrong; 1: something is wrong, crashes or hangs; 5: nothing could be established.
     """
-    from subgraph import exhibit
-    from subgraph import sweep as job
-    from subgraph.judge import criterion as rule_of
+    from subgraph.comparison.judge import criterion as rule_of
+    from subgraph.sweep import result_folder
+    from subgraph.sweep import sweep as job
 
     settings = project.load()
-    rule = o.criterion(settings, criterion, rtol, atol, metric)
+    rule = options.criterion(settings, criterion, rtol, atol, metric)
     rule_of(rule)  # a slip there is told before anything starts
-    number = o.jobs(settings, jobs)
+    number = options.jobs(settings, jobs)
     table.check(csv_file)
     parent = Path(settings.get("output", output, "subcut_out"))
     specs: list[str | None] = [*candidate] if candidate else [None]
     doubted = [
-        _patient(o.candidate(settings, spec, timeout, memory_limit, precision, custom_ops, trust), settings, timeout)
+        _patient(
+            options.candidate(settings, spec, timeout, memory_limit, precision, custom_ops, trust), settings, timeout
+        )
         for spec in specs
     ]
     names = [c.name for c in doubted]
     if twice := [n for n in names if names.count(n) > 1]:
         raise UsageError(f"--candidate {clean(twice[0])} is given twice", "say it once")
-    places = [exhibit.place_of(c, only or (), parent, force=force) for c in doubted]
+    places = [result_folder.place_of(c, only or (), parent, force=force) for c in doubted]
     with job.opened(doubted, parent, only=only or (), criterion=rule, stored=not fresh) as asked:
-        exhibit.require_free(asked, places)
+        result_folder.require_free(asked, places)
         for runtime in asked.candidates:
             if note := runtime.about.get("note"):
                 log.warning("%s", clean(str(note)))
         rows = asked.rows(number)
         document = job.document(asked, rows, shlex.join(["subcut", *sys.argv[1:]]))
-        exhibit.save(asked, rows, places, document)
+        result_folder.save(asked, rows, places, document)
     if csv_file:
         found = as_csv(document)
         if csv_file == "-":
@@ -108,8 +109,8 @@ def sweep(
 
 def _patient(found: Candidate, settings: project.Project, timeout: str | None) -> Candidate:
     """These models are tiny: where nobody says how long to wait, one that hangs costs a minute, not ten."""
-    from subgraph.candidate import TIMEOUT
-    from subgraph.sweep import PATIENCE
+    from subgraph.runtime.candidate import TIMEOUT
+    from subgraph.sweep.sweep import PATIENCE
 
     said = settings.get("timeout", timeout) is not None or found.timeout != TIMEOUT
     return found if said else replace(found, timeout=PATIENCE)

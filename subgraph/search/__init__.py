@@ -5,7 +5,7 @@
 """
 
 from subgraph.search.findings import Counts, Finding, FindingKind, Findings, Noted, Outcome, Purpose, Step
-from subgraph.search.question import Answer, Ask, Kind, Question
+from subgraph.search.oracle import Answer, Ask, Kind, Question
 from subgraph.search.strategy import Settings, search
 
 __all__ = [

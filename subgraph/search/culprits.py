@@ -6,14 +6,14 @@ region that fails, so what follows is the same. A profile of the rest shows what
 
 from __future__ import annotations
 
-from subgraph.search import accumulated, gallop, halve, pools, profile
-from subgraph.search.book import Book, Search, Spent
 from subgraph.search.findings import Finding, FindingKind, Purpose
 from subgraph.search.hunt import Hunt
-from subgraph.search.proof import contradicted, proof
-from subgraph.search.question import Ask, Items, Kind
+from subgraph.search.oracle import Ask, Items, Kind
+from subgraph.search.passes import accumulated, gallop, halve, pools, profile
+from subgraph.search.passes.confirm import contradicted, proof
+from subgraph.search.passes.shrink import shrink
 from subgraph.search.rest import cross_examined, rest
-from subgraph.search.shrink import shrink
+from subgraph.search.state import Book, Search, Spent
 from subgraph.verdict import Status
 
 OTHERS = 4  # single items that must fail as well, before nothing at all is said to run

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 
-from subgraph.search.question import Answer, Ask, Items
+from subgraph.search.oracle import Answer, Ask, Items
 from subgraph.verdict import Signature, Status
 
 

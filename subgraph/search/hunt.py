@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from subgraph.search import profile
-from subgraph.search.book import Book, Search
 from subgraph.search.findings import Finding
-from subgraph.search.proof import Belief
-from subgraph.search.question import Items
+from subgraph.search.oracle import Items
+from subgraph.search.passes import profile
+from subgraph.search.passes.confirm import Belief
+from subgraph.search.state import Book, Search
 
 
 @dataclass

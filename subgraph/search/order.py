@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 
-from subgraph.search.question import Items
+from subgraph.search.oracle import Items
 
 Parents = Sequence[Sequence[int]]
 

@@ -6,7 +6,7 @@ nothing is beside the point, as one that agrees. All else is unresolved, and nev
 
 from __future__ import annotations
 
-from subgraph.search.question import Answer
+from subgraph.search.oracle import Answer
 from subgraph.verdict import Signature, Status
 
 # The candidate gives nothing that could explain the whole, or be read inside.

@@ -6,11 +6,11 @@ with the first; while that fails there is another one, and when it agrees there 
 
 from __future__ import annotations
 
-from subgraph.search.book import Book, Search
 from subgraph.search.findings import Purpose
 from subgraph.search.hunt import Hunt
+from subgraph.search.oracle import Items
 from subgraph.search.predicate import SILENT
-from subgraph.search.question import Items
+from subgraph.search.state import Book, Search
 from subgraph.verdict import Signature, Status
 
 ALIKE = 8.0  # times more likely: an item of the same kind as a guilty one

@@ -13,15 +13,16 @@ import time
 from collections.abc import Callable, Collection, Hashable, Sequence
 from dataclasses import dataclass
 
-from subgraph.search import accumulated, order
-from subgraph.search.baseline import RUNS, Baseline, baseline, summed
-from subgraph.search.book import Book, Changed, Search, Spent
+from subgraph.search import order
 from subgraph.search.culprits import hunt
 from subgraph.search.findings import Finding, FindingKind, Findings, Noted, Outcome, Purpose
 from subgraph.search.flaky import LEAST
 from subgraph.search.hunt import Hunt
-from subgraph.search.proof import Belief, measure
-from subgraph.search.question import Items, Kind, Question
+from subgraph.search.oracle import Items, Kind, Question
+from subgraph.search.passes import accumulated
+from subgraph.search.passes.baseline import RUNS, Baseline, baseline, summed
+from subgraph.search.passes.confirm import Belief, measure
+from subgraph.search.state import Book, Changed, Search, Spent
 from subgraph.verdict import Signature, Status
 
 AGREEING = 7  # runs before a whole that never failed agrees: a fault that shows every second time hides in 1 of 128

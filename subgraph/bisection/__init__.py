@@ -1,0 +1,1 @@
+"""Nodes as items of a search; the finding as document and folder."""

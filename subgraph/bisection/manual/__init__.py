@@ -1,0 +1,1 @@
+"""The same bisection for a device that cannot be called from here: tasks out, results in, state on disk."""

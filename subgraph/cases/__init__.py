@@ -1,0 +1,1 @@
+"""A region as a folder: written, checked, packed, unpacked."""

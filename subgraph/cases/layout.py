@@ -1,0 +1,26 @@
+"""Names of files and folders in results, and the schema names that tell one kind of result from another."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+# A case: one region with its inputs and outputs.
+MODEL, REPRO, LOG = "model.onnx", "repro.py", "log.txt"
+REPRO_SCRIPT = Path(__file__).with_name(REPRO)  # copied into every case as it stands
+# A folder around cases, left by bisect, sweep or recordings.
+EVIDENCE_SCHEMA = "subcut.evidence/"
+FINDING_FOLDERS = ("culprit", "flaky", "in-doubt", "interval")  # of a bisection, the most telling first
+RUN_JSON, SWEEP_JSON = "run.json", "sweep.json"
+REPORT_FILES = {"html": "report.html", "md": "report.md"}
+# A task of the manual loop.
+TODO_TXT, FROM_DEVICE = "TODO.txt", "from_device"
+# An unpacked bundle: its list of files, and the candidate's scripts with the folder that its commands run in.
+BUNDLE_LIST, BUNDLE_SCHEMA = "bundle.json", "subcut.bundle/1"
+CANDIDATE_FILES = "candidate_files"
+
+
+def is_evidence(manifest: Mapping[str, Any] | None) -> bool:
+    """Is this the manifest of a folder around cases?"""
+    return manifest is not None and str(manifest["schema"]).startswith(EVIDENCE_SCHEMA)

@@ -1,0 +1,340 @@
+"""Files <-> one zip: the same files give the same bytes, and no zip, whoever made it, writes outside its folder.
+
+All names stand below one folder, `TOP/`. What an entry says of itself is never believed: names, sizes and kinds are
+checked before the first byte is written, sizes and digests again while the bytes come, and the folder is put in its
+place only when all of it fits. The digests are the caller's: they come from a list that is itself in the zip.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import shutil
+import stat
+import struct
+import unicodedata
+import zipfile
+import zlib
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO
+
+from subgraph.errors import InputError, OutputError
+from subgraph.storage import folders
+from subgraph.text import clean
+
+ENTRIES = 50_000  # a sweep that goes wrong everywhere leaves 20,000 files
+DIRECTORY = 32 << 20  # bytes of the zip's own list, which is read as a whole
+LONGEST, PART, DEEPEST = 1000, 240, 32  # bytes of a name, of one part of it, and parts
+TOTAL = 1 << 40  # bytes unpacked
+RATIO, SMALL = 100, 64 << 20  # unpacked, a zip has at most SMALL bytes, or RATIO times its own
+CHUNK = 1 << 20
+TAIL = 22 + 0xFFFF + 20  # bytes at a zip's end in which its record of the list stands
+ENCRYPTED = 1
+LEVEL = 1  # of squeezing: tensors shrink by no more at 9
+WEIGHTS = 64 << 20  # bytes from which a file is not squeezed, nor held in memory: weights shrink by 8 %
+EPOCH = (1980, 1, 1, 0, 0, 0)  # the earliest time that a zip knows
+FORBIDDEN = frozenset('\\:*?"<>|')  # not in a file's name on every system
+RUNS = 0o111
+DAMAGE = (zipfile.BadZipFile, zlib.error, EOFError, ValueError, NotImplementedError, RuntimeError, struct.error)
+
+
+@dataclass(frozen=True)
+class Listed:
+    """What is known of one file: its size, and its SHA-256 in hexadecimal."""
+
+    size: int
+    sha256: str
+
+
+def name_problem(name: str) -> str:
+    """Why a file in a bundle may not be called so; "" where it may.
+
+    >>> name_problem("inputs/x.npy"), name_problem("../x"), name_problem("C:/x")
+    ('', 'it leads elsewhere', 'a character that not every system takes')
+    """
+    parts = name.split("/")
+    if clean(name) != name or not name.isprintable():
+        return "it has control characters"
+    if FORBIDDEN.intersection(name):
+        return "a character that not every system takes"
+    if not name or any(part in ("", ".", "..") for part in parts):
+        return "it leads elsewhere"
+    if len(name.encode()) > LONGEST or len(parts) > DEEPEST or any(len(part.encode()) > PART for part in parts):
+        return "it is too long"
+    if any(part[-1] in ". " or part[0] == " " for part in parts):
+        return "a space or a dot at an end, which not every system keeps"
+    if any(part.split(".")[0].lower() in folders.DEVICES for part in parts):
+        return "some systems keep that name for a device"
+    return ""
+
+
+def require_names(names: list[str], where: str) -> None:
+    """
+    Raises:
+        InputError: one may not be used, stands there twice, however written, or is a file and a folder.
+    """
+    taken: dict[str, str] = {}
+    for name in names:
+        if why := name_problem(name):
+            raise InputError(f"{where}: the name '{clean(name)[:200]}' cannot be used: {why}", "rename it")
+        key = _folded(name)
+        if key in taken:
+            what = f"'{clean(taken[key])}' and '{clean(name)}' would be one file"
+            raise InputError(f"{where}: {what}", "rename one")
+        taken[key] = name
+    for name in names:
+        parts = _folded(name).split("/")
+        if inner := next((p for n in range(1, len(parts)) if (p := "/".join(parts[:n])) in taken), None):
+            raise InputError(f"{where}: '{clean(taken[inner])}' is a file and a folder", "rename one")
+
+
+def _folded(name: str) -> str:
+    """Equal for names that some file system takes for the same."""
+    return unicodedata.normalize("NFKC", unicodedata.normalize("NFKC", name).casefold())
+
+
+# ---------------------------------------------------------------------------------------------------- writing
+
+
+def write(files: Mapping[str, Path | bytes], top: str, target: Path) -> None:
+    """All files below `top/` in one zip at `target`, written aside and renamed: times fixed, names in order.
+
+    Raises:
+        InputError: a name cannot be used, or a file cannot be read. OutputError: it cannot be written.
+    """
+    require_names(sorted(files), target.name)
+    with folders.scratch(target.parent, target.name) as work:
+        aside = work / "new.zip"
+        with zipfile.ZipFile(aside, "w") as out:
+            for name in sorted(files):
+                _add(out, f"{top}/{name}", files[name])
+        if target.is_dir():
+            raise OutputError(f"cannot write {target}: it is a folder", "choose another -o FILE.zip")
+        aside.replace(target)
+
+
+def _add(out: zipfile.ZipFile, name: str, source: Path | bytes) -> None:
+    info = zipfile.ZipInfo(name, EPOCH)
+    info.create_system = 3  # Unix, whatever system writes it
+    runs = isinstance(source, Path) and source.stat().st_mode & RUNS
+    info.external_attr = (stat.S_IFREG | (0o755 if runs else 0o644)) << 16
+    with _open(source) as file:
+        data = file.read(WEIGHTS)
+        if len(data) < WEIGHTS:
+            out.writestr(info, data, zipfile.ZIP_DEFLATED if _shrinks(data) else zipfile.ZIP_STORED, LEVEL)
+            return
+        with out.open(info, "w", force_zip64=True) as into:
+            into.write(data)
+            shutil.copyfileobj(file, into, CHUNK)
+
+
+def _shrinks(data: bytes) -> bool:
+    """Is it squeezed? Not where it would shrink so much that our own check took it for a bomb."""
+    return len(data) < RATIO * len(zlib.compress(data, LEVEL))
+
+
+def _open(source: Path | bytes) -> IO[bytes]:
+    """The bytes of a file.
+
+    Raises:
+        InputError: it cannot be read.
+    """
+    if isinstance(source, bytes):
+        return io.BytesIO(source)
+    try:
+        return source.open("rb")
+    except OSError as e:
+        raise InputError(f"cannot read {clean(str(source))}: {e.strerror or e}", "make it readable") from e
+
+
+def listed(source: Path | bytes) -> Listed:
+    """The size and digest of a file."""
+    if isinstance(source, bytes):
+        return Listed(len(source), hashlib.sha256(source).hexdigest())
+    with _open(source) as file:
+        found = hashlib.file_digest(file, "sha256").hexdigest()  # type: ignore[arg-type]
+        return Listed(file.tell(), found)
+
+
+# ---------------------------------------------------------------------------------------------------- reading
+
+
+class Archive:
+    """An open zip whose names, kinds and sizes were checked; `names` are those below its one folder, `top`."""
+
+    def __init__(self, path: Path, file: zipfile.ZipFile) -> None:
+        self.path, self._zip = path, file
+        entries = file.infolist()
+        if len(entries) > ENTRIES:
+            raise refused(path, f"it has {len(entries):,} entries")
+        files = [(name, info) for info in entries if (name := _checked(path, info)) is not None]
+        require_names([name for name, _ in files], str(path))
+        found = dict(files)
+        tops = {name.partition("/")[0] for name in found}
+        if len(tops) != 1 or any("/" not in name for name in found):
+            raise no_bundle(path, "its files are not in one folder")
+        (self.top,) = tops
+        self._infos = {name.partition("/")[2]: info for name, info in found.items()}
+        _require_size(path, [info.file_size for info in found.values()])
+
+    @property
+    def names(self) -> list[str]:
+        """Of all files."""
+        return list(self._infos)
+
+    @property
+    def total(self) -> int:
+        """Bytes unpacked."""
+        return sum(info.file_size for info in self._infos.values())
+
+    def read(self, name: str, most: int) -> bytes:
+        """A small file.
+
+        Raises:
+            InputError: it is not there, larger than `most`, or damaged.
+        """
+        info = self._infos.get(name)
+        if info is None:
+            raise no_bundle(self.path, f"it has no {name}")
+        if info.file_size > most:
+            raise damaged(self.path, f"its {name} has {info.file_size:,} bytes")
+        return b"".join(self._chunks(name))
+
+    def unpack(self, into: Path, known: Mapping[str, Listed], read: Mapping[str, bytes]) -> None:
+        """Write all files into an empty folder, each checked against its size and digest as it comes.
+
+        `read`: those that were read before, and say what is `known`.
+
+        Raises:
+            InputError: one is damaged, missing, or not in the list. OSError: it cannot be written.
+        """
+        if strange := sorted(set(self._infos) ^ {*known, *read}):
+            what = "holds {}, which is not in its list" if strange[0] in self._infos else "lacks {}, which its list has"
+            raise damaged(self.path, what.format(clean(strange[0])))
+        for name, data in read.items():
+            (into / name).write_bytes(data)
+        for name in sorted(known):
+            target = into / name
+            target.parent.mkdir(parents=True, exist_ok=True)
+            with target.open("xb") as out:
+                self._copy(name, known[name], out)
+            if self._infos[name].external_attr >> 16 & RUNS:
+                target.chmod(0o755)
+
+    def _copy(self, name: str, wanted: Listed, out: IO[bytes]) -> None:
+        """Write the bytes of a file, never more than its list says."""
+        hashed, size = hashlib.sha256(), 0
+        for chunk in self._chunks(name):
+            size += len(chunk)
+            if size > wanted.size:
+                raise damaged(self.path, f"{clean(name)} is larger than its list says")
+            hashed.update(chunk)
+            out.write(chunk)
+        if Listed(size, hashed.hexdigest()) != wanted:
+            raise damaged(self.path, f"{clean(name)} is not what its list says")
+
+    def _chunks(self, name: str) -> Iterator[bytes]:
+        info = self._infos[name]
+        left = info.file_size
+        try:
+            with self._zip.open(info) as file:
+                while chunk := file.read(min(CHUNK, left + 1)):
+                    left -= len(chunk)
+                    if left < 0:
+                        raise damaged(self.path, f"{clean(name)} is larger than it says")
+                    yield chunk
+        except (OSError, *DAMAGE) as e:
+            raise damaged(self.path, _said(e)) from e
+
+
+@contextmanager
+def opened(path: Path) -> Iterator[Archive]:
+    """A zip for reading.
+
+    Raises:
+        InputError: it cannot be read, is no zip, or what it says of its entries is refused.
+    """
+    _require_short_list(path)
+    try:
+        file = zipfile.ZipFile(path)
+    except (OSError, *DAMAGE) as e:
+        raise damaged(path, _said(e)) from e
+    with file:
+        yield Archive(path, file)
+
+
+def _said(e: BaseException) -> str:
+    return clean(" ".join(str(getattr(e, "strerror", None) or e).split()))[:200] or type(e).__name__
+
+
+def damaged(path: Path, why: str) -> InputError:
+    """What to say of a bundle that does not hold what it should."""
+    return InputError(f"{clean(str(path))} is damaged: {why}", "get it anew; nothing was unpacked")
+
+
+def no_bundle(path: Path, why: str) -> InputError:
+    """What to say of another zip or file."""
+    return InputError(f"{clean(str(path))} is no bundle: {why}", "name one that `subcut bundle` made")
+
+
+def refused(path: Path, why: str) -> InputError:
+    """What to say of what no bundle of ours has."""
+    return InputError(f"{clean(str(path))} is refused: {why}", "no bundle of subcut is so; nothing was unpacked")
+
+
+def _checked(path: Path, info: zipfile.ZipInfo) -> str | None:
+    """The name of a file; None for a folder.
+
+    Raises:
+        InputError: it is neither, or is stored in a way that we do not write.
+    """
+    name = info.orig_filename  # as it stands there: `filename` ends at a NUL
+    kind = stat.S_IFMT(info.external_attr >> 16)
+    if kind not in (0, stat.S_IFREG, stat.S_IFDIR):
+        raise refused(path, f"'{clean(name)[:200]}' is a link or a special file")
+    if info.flag_bits & ENCRYPTED:
+        raise refused(path, f"'{clean(name)[:200]}' is encrypted")
+    if info.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
+        raise refused(path, f"'{clean(name)[:200]}' is packed by method {info.compress_type}")
+    is_folder = name.endswith("/")
+    if why := name_problem(name.removesuffix("/")):
+        raise refused(path, f"the name '{clean(name)[:200]}': {why}")
+    if (kind and (kind == stat.S_IFDIR) != is_folder) or (is_folder and info.file_size):
+        raise refused(path, f"'{clean(name)[:200]}' is a folder and a file")
+    return None if is_folder else name
+
+
+def _require_size(path: Path, sizes: Sequence[int]) -> None:
+    own = path.stat().st_size
+    if sum(sizes) > min(TOTAL, max(SMALL, RATIO * own)):
+        raise refused(path, f"its {own:,} bytes would become {sum(sizes):,}")
+
+
+def _require_short_list(path: Path) -> None:
+    """The zip's own list of entries is read as a whole, so its length is looked at before.
+
+    Raises:
+        InputError: it is too long; there is none; the file cannot be read.
+    """
+    try:
+        with path.open("rb") as file:
+            size = file.seek(0, io.SEEK_END)
+            file.seek(max(0, size - TAIL))
+            tail = file.read()
+            at = tail.rfind(b"PK\x05\x06")
+            if at < 0 or len(tail) < at + 22:
+                raise no_bundle(path, "it is no zip, or its end is missing")
+            count, length = struct.unpack_from("<HI", tail, at + 10)
+            if (count == 0xFFFF or length == 0xFFFFFFFF) and tail[max(0, at - 20) : at][:4] == b"PK\x06\x07":
+                file.seek(min(struct.unpack_from("<Q", tail, at - 12)[0], size))
+                whole = file.read(56)
+                if len(whole) < 56 or whole[:4] != b"PK\x06\x06":
+                    raise damaged(path, "its list of entries is not where it says")
+                count, length = struct.unpack_from("<QQ", whole, 32)
+    except OSError as e:
+        raise InputError(f"cannot read {clean(str(path))}: {e.strerror or e}", "is it there, and readable?") from e
+    if count > ENTRIES or length > DIRECTORY:
+        raise refused(path, f"it says that it has {count:,} entries")

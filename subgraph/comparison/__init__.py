@@ -1,0 +1,1 @@
+"""Two values of a tensor: metrics, criteria, rounding noise, similarity."""

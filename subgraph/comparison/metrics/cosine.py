@@ -1,0 +1,35 @@
+"""Cosine of the angle between the two: 1 same direction, 0 at right angles, -1 opposite."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING
+
+from subgraph.comparison.metrics import dot, norm
+
+if TYPE_CHECKING:
+    from subgraph.types import Array
+
+IDEAL = 1.0
+SYMMETRIC = True
+_MIDDLE = 1e-100, 1e100  # lengths whose product stays well inside float64
+
+
+def measure(reference: Array, candidate: Array) -> float:
+    """Σcr / (|c|₂ |r|₂), within -1 … 1; no unit. msaccucmp's CosineSimilarity, the usual metric of quantizers.
+
+    It is blind to a common factor: 2x has cosine 1 with x, and so has any single positive number with any other.
+
+    Corner cases: all zeros in both: 1. NaN: all zeros in one of the two.
+    """
+    import numpy as np
+
+    first, second = norm(reference), norm(candidate)
+    if first == 0 or second == 0:
+        return 1.0 if first == second else math.nan
+    if all(_MIDDLE[0] < length < _MIDDLE[1] for length in (first, second)):
+        product = dot(reference, candidate) / (first * second)
+    else:
+        reference, candidate = (v / np.abs(v).max() for v in (reference, candidate))
+        product = dot(reference, candidate) / (norm(reference) * norm(candidate))
+    return min(1.0, max(-1.0, product))

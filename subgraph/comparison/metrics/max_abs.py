@@ -1,0 +1,26 @@
+"""Largest absolute difference, in the tensor's own unit."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from subgraph.comparison.pair import Pair
+    from subgraph.types import Array
+
+SYMMETRIC = True
+
+
+def measure(reference: Array, candidate: Array) -> float:
+    """max|c - r|; the Chebyshev distance, msaccucmp's MaxAbsoluteError. Never NaN.
+
+    Two finite doubles of opposite sign may be infinitely far apart.
+    """
+    distance = candidate - reference
+    return float(max(distance.max(), -distance.min()))
+
+
+def of_pair(pair: Pair) -> float:
+    """The same, exact for 64-bit integers too. NaN: nothing to compare, or no numbers."""
+    return pair.error if pair.measurable else math.nan

@@ -1,0 +1,24 @@
+"""Share of the elements that differ at all, 0 to 1."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from subgraph.comparison.pair import Pair
+    from subgraph.types import Array
+
+SYMMETRIC = True
+
+
+def measure(reference: Array, candidate: Array) -> float:
+    """Number of c ≠ r, over n; as numpy.testing prints it. 0 and -0 are equal. Never NaN."""
+    import numpy as np
+
+    return float(np.count_nonzero(candidate != reference)) / reference.size
+
+
+def of_pair(pair: Pair) -> float:
+    """The same over all elements, for any type: strings, booleans, NaN beside a number. NaN: there are no elements."""
+    return pair.changed / pair.size if pair.size else math.nan

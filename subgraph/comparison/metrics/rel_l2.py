@@ -1,0 +1,23 @@
+"""Euclidean distance over the reference's length: relative error of the tensor as a whole."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING
+
+from subgraph.comparison.metrics import norm
+
+if TYPE_CHECKING:
+    from subgraph.types import Array
+
+
+def measure(reference: Array, candidate: Array) -> float:
+    """|c - r|₂ / |r|₂; no unit. The usual relative error of numerical analysis; msaccucmp's RelativeEuclideanDistance.
+
+    Corner cases: all zeros in both: 0; a reference of zeros alone: infinite (msaccucmp says 0 there). NaN: both
+    lengths leave float64.
+    """
+    distance, length = norm(candidate - reference), norm(reference)
+    if distance == 0:
+        return 0.0
+    return distance / length if length else math.inf

@@ -1,0 +1,18 @@
+"""Root of the mean squared difference, in the tensor's own unit."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING
+
+from subgraph.comparison.metrics import norm
+
+if TYPE_CHECKING:
+    from subgraph.types import Array
+
+SYMMETRIC = True
+
+
+def measure(reference: Array, candidate: Array) -> float:
+    """sqrt(Σ(c - r)² / n); msaccucmp's RootMeanSquareError. Infinite where a difference leaves float64; never NaN."""
+    return norm(candidate - reference) / math.sqrt(reference.size)

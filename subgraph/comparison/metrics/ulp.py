@@ -1,0 +1,60 @@
+"""Largest distance in units in the last place of the reference, in the tensor's own type."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    from subgraph.comparison.pair import Pair
+    from subgraph.types import Array
+
+FLOAT32 = 23, -126  # bits behind the point, smallest exponent of a normal number
+
+
+def measure(reference: Array, candidate: Array) -> float:
+    """max |c - r| / ulp(r), as Goldberg (1991) counts errors, for float32: ulp(r) = 2^(max(⌊log₂|r|⌋, -126) - 23).
+
+    1 is a last bit; rounding to nearest costs 0.5. It goes element by element, so it explodes at zeros: a candidate of
+    1e-7 where the reference says 0 (whose ulp is the smallest subnormal number, 2⁻¹⁴⁹) is 7e37 off. Infinite where
+    that leaves float64; never NaN.
+    """
+    return _largest(reference, candidate, FLOAT32)
+
+
+def of_pair(pair: Pair) -> float:
+    """The same in the units of the tensor's own type: float16, bfloat16, float64, fp8 …; integers in ones.
+
+    NaN: nothing to compare, or no numbers.
+    """
+    if not pair.measurable:
+        return math.nan
+    if not pair.floating:
+        return pair.error
+    return _largest(*pair.values, _format(pair.reference.dtype))
+
+
+def _format(dtype: np.dtype[Any]) -> tuple[int, int]:
+    """(bits behind the point, smallest exponent of a normal number); of the parts of complex numbers."""
+    import ml_dtypes
+    import numpy as np
+
+    own = not issubclass(dtype.type, np.inexact)
+    info = ml_dtypes.finfo(dtype) if own else np.finfo(dtype)  # type: ignore[no-untyped-call]
+    return int(info.nmant), int(info.minexp)
+
+
+def _largest(reference: Array, candidate: Array, kind: tuple[int, int]) -> float:
+    import numpy as np
+
+    bits, smallest = kind
+    _, exponent = np.frexp(reference)  # |r| = m·2^e with m in [0.5, 1), so ⌊log₂|r|⌋ = e - 1
+    exponent -= 1
+    exponent[reference == 0] = smallest
+    np.maximum(exponent, smallest, out=exponent)
+    distance = candidate - reference
+    np.abs(distance, out=distance)
+    # |d| / 2^(e - bits), without making that number: float64 may not hold it
+    return float(np.ldexp(distance, bits - exponent, out=distance).max())

@@ -1,0 +1,1 @@
+"""How far perturbation by one rounding moves the outputs of a region."""

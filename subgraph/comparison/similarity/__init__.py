@@ -1,0 +1,1 @@
+"""Under which transformation two values of a tensor would be equal."""

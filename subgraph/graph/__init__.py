@@ -1,0 +1,1 @@
+"""The ONNX model: file, graph, region, cut, types."""

@@ -1,0 +1,640 @@
+"""A large .onnx without its weights: nodes are parsed, weights stay on disk as (file, offset, length).
+
+Insight: protobuf is a list of tagged, length-prefixed fields. Above `WALK_ABOVE` bytes we walk the top level and the
+graph level of the file, skip the payload of each large initializer by its length, and hand all the rest to the
+generated classes. What was skipped stands in the model as a *husk*: an ordinary TensorProto with
+`data_location = EXTERNAL` whose location is `HERE`, which says "in the model file itself, at this offset". So weights
+inside the file and weights in external files are one thing to everybody else.
+
+`onnx_ml_pb2` is loaded without the `onnx` package around it (0.02 s against 0.18); a later `import onnx` gives the very
+same classes, because the module is registered under its own name.
+
+Models are read with a twin of onnx's classes in which `value_info` is a list of bytes: it is half of the messages of a
+large graph and hardly any of it is needed (80,000 nodes: 19 MiB and 0.015 s less).
+"""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.util
+import math
+import os
+import stat
+import sys
+import threading
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from types import ModuleType
+from typing import Any, BinaryIO
+
+from subgraph.errors import DataError, ModelError, OutputError
+from subgraph.storage import dtypes
+
+# Message classes come from a generated module that has no types of its own; these names are for readers.
+ModelProto = Any
+GraphProto = Any
+NodeProto = Any
+TensorProto = Any
+TypeProto = Any
+ValueInfoProto = Any
+
+WALK_ABOVE = 32 << 20  # bytes; below, parsing everything is faster than walking
+HUSK_ABOVE = 64 << 10  # bytes; smaller weights are parsed and travel inside the messages
+INLINE_LIMIT = 1 << 30  # bytes of weights on disk; more go to a .data file (protobuf ends at 2 GiB)
+ALIGN = 4096  # bytes; onnxruntime maps external data by page
+
+WINDOW = 32 << 10  # bytes read at a time while walking
+MAX_HEADER = 20  # bytes of a tag and a length at most
+
+VARINT, FIXED64, BYTES, FIXED32 = 0, 1, 2, 5
+GRAPH = 7  # field of ModelProto
+INITIALIZER = 5  # field of GraphProto
+RAW_DATA = 9  # field of TensorProto
+# What the other fields of these two hold, to find the one that is damaged.
+_MODEL_PARTS = {8: "OperatorSetIdProto", 14: "StringStringEntryProto", 25: "FunctionProto"}
+_GRAPH_PARTS = {1: "NodeProto", 5: "TensorProto", 11: "ValueInfoProto", 12: "ValueInfoProto", 14: "TensorAnnotation",
+                15: "SparseTensorProto", 16: "StringStringEntryProto"}  # fmt: skip
+_COMPARE = "compare its size and checksum with the original"
+EXTERNAL = 1  # TensorProto.DataLocation
+HERE = "\0"  # location of a husk: a name that no file can have
+STRING = 8  # TensorProto.DataType
+
+
+_IMPORTING = threading.RLock()
+
+
+def protos() -> ModuleType:
+    """The generated protobuf classes of onnx, without importing the `onnx` package.
+
+    Raises:
+        ModelError: onnx is not installed.
+    """
+    with _IMPORTING:  # several threads may load their first model at once
+        return sys.modules.get("onnx.onnx_ml_pb2") or _protos()
+
+
+def _protos() -> ModuleType:
+    package = importlib.util.find_spec("onnx")
+    if package is None or not package.submodule_search_locations:
+        raise ModelError("the package 'onnx' is not installed", "pip install onnx")
+    place = Path(package.submodule_search_locations[0]) / "onnx_ml_pb2.py"
+    spec = importlib.util.spec_from_file_location("onnx.onnx_ml_pb2", place)
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules["onnx.onnx_ml_pb2"] = module
+    spec.loader.exec_module(module)
+    return module
+
+
+@cache
+def slim(name: str = "ModelProto") -> Any:
+    """A message class for reading: onnx's own, but for three things.
+
+    `graph.value_info` and doc strings stay bytes: the one for speed, the others because some are not UTF-8 and nobody
+    reads them here. All other text that is not UTF-8 is an error when it is parsed, not later when it is touched.
+    """
+    from google.protobuf import message_factory
+
+    return message_factory.GetMessageClass(_slim_pool().FindMessageTypeByName(f"subcut.{name}"))
+
+
+@cache
+def _slim_pool() -> Any:
+    from google.protobuf import descriptor_pb2, descriptor_pool
+
+    file = descriptor_pb2.FileDescriptorProto()
+    protos().DESCRIPTOR.CopyToProto(file)
+    file.name, file.package = "subcut/slim.proto", "subcut"
+    # What proto2 means, in the words of an edition, which can ask for UTF-8 as well.
+    file.syntax, file.edition = "editions", descriptor_pb2.EDITION_2023
+    features = descriptor_pb2.FeatureSet
+    file.options.features.utf8_validation = features.VERIFY
+    file.options.features.enum_type = features.CLOSED
+    file.options.features.repeated_field_encoding = features.EXPANDED
+    for message in file.message_type:
+        for field in (*message.field, *(f for nested in message.nested_type for f in nested.field)):
+            if field.type_name:
+                field.type_name = field.type_name.replace(".onnx.", ".subcut.")
+            if field.options.packed:
+                field.options.ClearField("packed")
+                field.options.features.repeated_field_encoding = features.PACKED
+            if field.name == "doc_string" or (message.name == "GraphProto" and field.name == "value_info"):
+                field.type = descriptor_pb2.FieldDescriptorProto.TYPE_BYTES
+                field.ClearField("type_name")
+    pool = descriptor_pool.DescriptorPool()
+    pool.Add(file)
+    return pool
+
+
+@dataclass(frozen=True, slots=True)
+class Blob:
+    """Where the bytes of one weight lie."""
+
+    file: Path
+    offset: int
+    length: int
+
+
+@dataclass(frozen=True, slots=True)
+class Skeleton:
+    """A parsed model without the payload of its large weights.
+
+    `structure` is the SHA-256 of the file, in files above `WALK_ABOVE` without the payload of the large weights:
+    reading gigabytes for a digest would cost more than the cut. `weights_digest` covers what is used of them.
+    """
+
+    path: Path
+    model: ModelProto
+    size: int
+    structure: str
+
+
+def read(path: Path) -> Skeleton:
+    """Parse a model file; large weights are left on disk as husks.
+
+    Complexity: linear in the bytes that are not weights.
+
+    Raises:
+        ModelError: the file is missing, truncated or no ONNX model; names the byte where reading stopped.
+    """
+    try:
+        if not stat.S_ISREG(path.stat().st_mode):  # before it is opened: that waits for ever where it is a pipe
+            raise ModelError(f"{path} is not a regular file", "name the .onnx file itself")
+        with path.open("rb") as file:
+            size = os.fstat(file.fileno()).st_size
+            if size > WALK_ABOVE:
+                return _read_large(path, file.fileno(), size)
+            data = file.read()
+    except OSError as e:
+        raise ModelError(f"cannot read {path}: {e.strerror or e}", "check the path") from e
+    model = _parse(path, data, data[:256])
+    _require_graph(path, model, data[:256])
+    return Skeleton(path, model, len(data), hashlib.sha256(data).hexdigest())
+
+
+@dataclass(frozen=True, slots=True)
+class _File:
+    """A file that is read in pieces. Not a map: pages of a map that were only skipped over still count as memory."""
+
+    path: Path
+    handle: int
+    size: int
+
+    def cut(self, begin: int, end: int) -> bytes:
+        """Bytes begin … end.
+
+        Raises:
+            ModelError: the file became shorter.
+        """
+        out = os.pread(self.handle, end - begin, begin)
+        while len(out) < end - begin:
+            more = os.pread(self.handle, end - begin - len(out), begin + len(out))
+            if not more:
+                raise _damaged(self.path, begin + len(out), "the file became shorter while it was read")
+            out += more
+        return out
+
+
+def _read_large(path: Path, handle: int, size: int) -> Skeleton:
+    if hasattr(os, "posix_fadvise"):  # without read-ahead, skipped weights are never read from the disk
+        os.posix_fadvise(handle, 0, 0, os.POSIX_FADV_RANDOM)
+    file = _File(path, handle, size)
+    digest = hashlib.sha256()
+    rest: list[bytes] = []  # everything but the graph
+    graph: list[bytes] = []  # the graph but its large weights
+    husks: list[bytes] = []
+    start = 0
+    for number, tag, begin, end in _fields(file, 0, size, "model"):
+        if number == GRAPH:
+            rest.append(file.cut(start, tag))
+            husks += _walk_graph(file, begin, end, graph)
+            start = end
+    rest.append(file.cut(start, size))
+    for part in (*rest, *graph, *husks):
+        digest.update(part)
+    length = sum(len(part) for part in graph)
+    head = file.cut(0, min(size, 256))
+    model = _parse(path, b"".join((*rest, *([_tag(GRAPH, length)] if length else []), *graph)), head)
+    for husk in husks:
+        model.graph.initializer.add().MergeFromString(husk)
+    _require_graph(path, model, head)
+    return Skeleton(path, model, size, digest.hexdigest())
+
+
+def _walk_graph(file: _File, begin: int, end: int, parts: list[bytes]) -> list[bytes]:
+    """Append to `parts` all bytes of the graph but the large initializers; return those as husks."""
+    husks = []
+    start = begin
+    for number, tag, at, stop in _fields(file, begin, end, "graph"):
+        if number != INITIALIZER or stop - at < HUSK_ABOVE:
+            continue
+        husk = _husk(file, at, stop)
+        if husk is not None:
+            parts.append(file.cut(start, tag))
+            husks.append(husk)
+            start = stop
+    parts.append(file.cut(start, end))
+    return husks
+
+
+def _husk(file: _File, begin: int, end: int) -> bytes | None:
+    """The tensor at these bytes as a husk, serialized; None where its values are not raw."""
+    kept, raw, start = [], None, begin
+    for number, tag, at, stop in _fields(file, begin, end, "initializer"):
+        if number == RAW_DATA:
+            kept.append(file.cut(start, tag))
+            raw, start = (at, stop - at), stop
+    if raw is None:
+        return None
+    kept.append(file.cut(start, end))
+    tensor = _decode(file.path, b"".join(kept), slim("TensorProto"))
+    point_to(tensor, HERE, *raw)
+    return bytes(tensor.SerializeToString(deterministic=True))
+
+
+def _fields(file: _File, begin: int, end: int, what: str) -> Iterator[tuple[int, int, int, int]]:
+    """(field number, position of its tag, begin and end of its value) of one message, in file order.
+
+    Raises:
+        ModelError: a field runs over the end, or a tag that protobuf does not know.
+    """
+    at = begin
+    base, window = begin, b""
+    while at < end:
+        if at - base + MAX_HEADER > len(window):
+            base, window = at, os.pread(file.handle, min(WINDOW, end - at), at)
+        tag_at = at
+        try:
+            tag, i = _varint(window, at - base)
+            wire = tag & 7
+            if tag < 8:  # a hole full of zeros would be millions of them
+                raise _damaged(file.path, tag_at, f"field number 0 in the {what}")
+            if wire == BYTES:
+                size, i = _varint(window, i)
+                at = base + i
+                stop = at + size
+            elif wire == VARINT:
+                at = base + i
+                stop = base + _varint(window, i)[1]
+            elif wire in (FIXED32, FIXED64):
+                at = base + i
+                stop = at + (4 if wire == FIXED32 else 8)
+            else:
+                raise _damaged(file.path, tag_at, f"unknown wire type {wire} in the {what}")
+        except IndexError:
+            raise _damaged(file.path, tag_at, f"the {what} ends inside a field") from None
+        if stop > end:
+            why = f"field {tag >> 3} of the {what} wants {stop - at} bytes, {max(end - at, 0)} are left"
+            raise _damaged(file.path, tag_at, why)
+        yield tag >> 3, tag_at, at, stop
+        at = stop
+
+
+def _varint(data: bytes, at: int) -> tuple[int, int]:
+    value = data[at]
+    at += 1
+    if value < 128:
+        return value, at
+    value &= 127
+    shift = 7
+    while shift < 64:
+        byte = data[at]
+        at += 1
+        value |= (byte & 127) << shift
+        if byte < 128:
+            return value, at
+        shift += 7
+    raise IndexError
+
+
+def _damaged(path: Path, offset: int, why: str) -> ModelError:
+    return ModelError(f"{path} is truncated or damaged at byte {offset}: {why}", _COMPARE)
+
+
+def _parse(path: Path, data: bytes, head: bytes) -> ModelProto:
+    """A whole model; where it cannot be decoded, the error says at which byte of the file, if that can be found."""
+    try:
+        return _decode(path, data, slim())
+    except ModelError as e:
+        if guess := _guess(head):
+            raise ModelError(f"{path} is not an ONNX model", guess) from e
+        _find_damage(path)
+        raise
+
+
+def _decode(path: Path, data: bytes, cls: Any) -> Any:
+    from google.protobuf.message import DecodeError
+
+    try:
+        return cls.FromString(data)
+    except (DecodeError, ValueError) as e:
+        reason = str(e).rpartition(": ")[2] or str(e)
+        raise ModelError(f"{path} is damaged or no ONNX model: {reason}", _COMPARE) from e
+
+
+def _find_damage(path: Path) -> None:
+    """Walk the top two levels of the file and decode each part alone.
+
+    Raises:
+        ModelError: the first that does not fit or cannot be decoded; names its byte.
+    """
+    with path.open("rb") as handle:
+        file = _File(path, handle.fileno(), os.fstat(handle.fileno()).st_size)
+        for number, tag, begin, end in _fields(file, 0, file.size, "model"):
+            if number != GRAPH:
+                _probe(file, tag, begin, end, _MODEL_PARTS.get(number))
+                continue
+            for inner, tag_at, at, stop in _fields(file, begin, end, "graph"):
+                if inner == INITIALIZER and stop - at >= HUSK_ABOVE:
+                    _husk(file, at, stop)
+                else:
+                    _probe(file, tag_at, at, stop, _GRAPH_PARTS.get(inner))
+
+
+def _probe(file: _File, tag: int, begin: int, end: int, kind: str | None) -> None:
+    if kind:
+        try:
+            _decode(file.path, file.cut(begin, end), slim(kind))
+        except ModelError as e:
+            raise _damaged(file.path, tag, f"a {kind} here cannot be decoded{e.what[e.what.rfind(':') :]}") from e
+
+
+def _guess(head: bytes) -> str:
+    """What the file is instead, from its first bytes; empty where nothing is recognised."""
+    if not head:
+        return "the file is empty"
+    if head.startswith(b"version https://git-lfs"):
+        return "this is a git-lfs pointer: run `git lfs pull` to get the model itself"
+    if head[4:8] == b"ORTM":
+        return "this is onnxruntime's .ort format: use the .onnx it was made from"
+    if head.startswith(b"PK\x03\x04"):
+        return "this is a zip archive: unpack it first"
+    if head.lstrip()[:1] in (b"<", b"{"):
+        return "this is text (a web page or JSON), not a model: download it again"
+    return ""
+
+
+def _require_graph(path: Path, model: ModelProto, head: bytes) -> None:
+    if not model.HasField("graph") or not (model.graph.node or model.graph.output):
+        raise ModelError(f"{path} is not an ONNX model: it holds no graph", _guess(head) or "is it the right file?")
+
+
+def value_infos(skeleton: Skeleton, names: Iterable[str] | None = None) -> Iterator[ValueInfoProto]:
+    """The graph's value_info as messages: all, or those of `names`, found by peeking at the first field.
+
+    Raises:
+        ModelError: one of them is damaged.
+    """
+    own, cls = protos().ValueInfoProto, slim("ValueInfoProto")
+    wanted = None if names is None else {name.encode() for name in names}
+    for data in skeleton.model.graph.value_info:
+        if wanted is not None and b"\n\0" <= data[:2] < b"\n\x80" and data[2 : 2 + data[1]] not in wanted:
+            continue
+        info = _decode(skeleton.path, data, cls)
+        if wanted is None or info.name.encode() in wanted:
+            yield own.FromString(data)
+
+
+def to_onnx(model: ModelProto, path: Path) -> ModelProto:
+    """The model, which was read from `path`, in onnx's own class.
+
+    Raises:
+        ModelError: a part that was left as bytes is damaged.
+    """
+    return _decode(path, model.SerializeToString(), protos().ModelProto)
+
+
+# ---------------------------------------------------------------------------------------------------- weights
+
+
+def point_to(tensor: TensorProto, location: str, offset: int, length: int) -> None:
+    """Make `tensor` external: its bytes lie at `offset` of `location` (`HERE`: of the model file itself)."""
+    tensor.ClearField("raw_data")
+    tensor.ClearField("external_data")
+    tensor.data_location = EXTERNAL
+    for key, value in (("location", location), ("offset", str(offset)), ("length", str(length))):
+        entry = tensor.external_data.add()
+        entry.key, entry.value = key, value
+
+
+def on_disk(tensor: TensorProto) -> bool:
+    """Are the bytes of this weight in a file rather than in the message?"""
+    return bool(tensor.data_location == EXTERNAL)
+
+
+def is_outside(tensor: TensorProto) -> bool:
+    """Are they in another file than the model's own?"""
+    return on_disk(tensor) and not any(e.key == "location" and e.value == HERE for e in tensor.external_data)
+
+
+def elements(tensor: TensorProto) -> int:
+    """How many elements the tensor has by its dims.
+
+    Raises:
+        ModelError: a negative dimension.
+    """
+    dims = tuple(tensor.dims)
+    if any(d < 0 for d in dims):
+        raise ModelError(f"initializer '{tensor.name}' has a negative dimension: {list(dims)}")
+    return math.prod(dims)
+
+
+def nbytes(tensor: TensorProto) -> int:
+    """Bytes of the tensor's raw form; elements of less than a byte are packed.
+
+    Raises:
+        ModelError: an element type that has no raw form.
+    """
+    bits = dtypes.TYPES.get(tensor.data_type, ("", 0))[1]
+    if not bits:
+        raise ModelError(f"initializer '{tensor.name}' has element type {tensor.data_type}, which has no raw form")
+    return (elements(tensor) * bits + 7) // 8
+
+
+def locate(tensor: TensorProto, model: Path) -> Blob:
+    """Where an on-disk weight lies, checked: inside the model's folder, a regular file, long enough.
+
+    Raises:
+        DataError: anything else; names the weight, the file and the rule.
+    """
+    entries = {entry.key: entry.value for entry in tensor.external_data}
+    location = entries.get("location", "")
+    want = nbytes(tensor)
+    try:
+        offset, length = int(entries.get("offset", "0")), int(entries.get("length", want))
+    except ValueError:
+        raise DataError(f"weight '{tensor.name}': offset or length in {location!r} is no number") from None
+    file, shown = (model, model.name) if location == HERE else (_inside(tensor.name, location, model), location)
+    if length != want:
+        raise DataError(
+            f"weight '{tensor.name}': {length} bytes in {shown!r}, its type and shape need {want}",
+            "the model and its data do not belong together",
+        )
+    have = file.stat().st_size
+    if offset < 0 or offset + length > have:
+        raise DataError(
+            f"weight '{tensor.name}': bytes {offset}…{offset + length} of {shown!r}, which is too short: it has {have}",
+            "copy the data file again; it may be truncated",
+        )
+    return Blob(file, offset, length)
+
+
+def _inside(name: str, location: str, model: Path) -> Path:
+    """The real file of an external location, which must not lead out of the model's folder."""
+    folder = model.parent.resolve()
+    refuse = f"weight '{name}': external data {location!r}"
+    if not location:
+        raise DataError(f"weight '{name}': its external data names no file", "the model is damaged: export it again")
+    parts = location.replace("\\", "/").split("/")
+    if "\0" in location or location.startswith(("/", "\\")) or ":" in parts[0]:
+        raise DataError(f"{refuse} is an absolute path", "only files inside the model's folder are read")
+    if ".." in parts:
+        raise DataError(f"{refuse} leads out of the model's folder", "only files inside the model's folder are read")
+    try:
+        file = (folder / location).resolve(strict=True)
+        regular = stat.S_ISREG(file.stat().st_mode)
+    except (OSError, RuntimeError) as e:  # RuntimeError: a loop of symbolic links
+        why = getattr(e, "strerror", None) or "it cannot be reached"
+        raise DataError(f"{refuse} is missing: {why}", f"put it beside the model, in {model.parent}") from e
+    if not file.is_relative_to(folder):
+        raise DataError(f"{refuse} is a symbolic link out of the model's folder", f"copy {file} into the folder")
+    if not regular:
+        raise DataError(f"{refuse} is not a regular file")
+    return file
+
+
+def weights_digest(tensors: list[TensorProto], model: Path) -> str:
+    """SHA-256 over name, type, dims and bytes of these on-disk weights, in name order; empty where there are none."""
+    digest = hashlib.sha256()
+    for tensor in sorted(tensors, key=lambda t: str(t.name)):
+        blob = locate(tensor, model)
+        digest.update(f"{tensor.name}\0{tensor.data_type}\0{list(tensor.dims)}\0".encode())
+        with blob.file.open("rb") as file:
+            file.seek(blob.offset)
+            left = blob.length
+            while left and (chunk := file.read(min(left, 1 << 20))):
+                digest.update(chunk)
+                left -= len(chunk)
+    return digest.hexdigest() if tensors else ""
+
+
+def load_raw(tensor: TensorProto, model: Path) -> TensorProto:
+    """A copy of an on-disk weight with its bytes inside."""
+    blob = locate(tensor, model)
+    full = type(tensor).FromString(tensor.SerializeToString())
+    for field in ("external_data", "data_location"):
+        full.ClearField(field)
+    with blob.file.open("rb") as file:
+        file.seek(blob.offset)
+        full.raw_data = file.read(blob.length)
+    return full
+
+
+# ---------------------------------------------------------------------------------------------------- writing
+
+
+def write(model: ModelProto, source: Path, path: Path, *, external: bool) -> list[Path]:
+    """Write `model` to `path`; its on-disk weights are copied from file to file, never through this process.
+
+    `external` puts them into `<path>.data`, each at a multiple of 4096; otherwise they go inside, up to
+    `INLINE_LIMIT`. Returns the files written. `model` is changed where its weights are concerned: it is used up.
+
+    Raises:
+        DataError: a weight's bytes cannot be had.
+        OutputError: the disk is full or not writable.
+    """
+    weights = [(tensor, locate(tensor, source)) for tensor in model.graph.initializer if on_disk(tensor)]
+    external = external or sum(blob.length for _, blob in weights) > INLINE_LIMIT
+    try:
+        if external and weights:
+            data = path.with_name(path.name + ".data")
+            _write_data(weights, data)
+            path.write_bytes(model.SerializeToString(deterministic=True))
+            return [path, data]
+        _write_inline(model, weights, path)
+        return [path]
+    except OSError as e:
+        raise OutputError(f"cannot write {path}: {e.strerror or e}", "free some space or choose another -o") from e
+
+
+def _write_data(weights: list[tuple[TensorProto, Blob]], data: Path) -> None:
+    with data.open("wb") as out:
+        for tensor, blob in weights:
+            at = -(-out.tell() // ALIGN) * ALIGN
+            out.seek(at)
+            _copy(blob, out)
+            point_to(tensor, data.name, at, blob.length)
+        out.truncate()
+
+
+def _write_inline(model: ModelProto, weights: list[tuple[TensorProto, Blob]], path: Path) -> None:
+    if not weights:
+        path.write_bytes(model.SerializeToString(deterministic=True))
+        return
+    graph = type(model.graph)()
+    graph.CopyFrom(model.graph)
+    model.ClearField("graph")
+    small = [tensor for tensor in graph.initializer if not on_disk(tensor)]
+    husks = [(_headers(tensor, blob), blob) for tensor, blob in weights]
+    graph.ClearField("initializer")
+    graph.initializer.extend(small)
+    body = graph.SerializeToString(deterministic=True)
+    total = len(body) + sum(len(head) + blob.length for head, blob in husks)
+    with path.open("wb") as out:
+        out.write(model.SerializeToString(deterministic=True))
+        out.write(_tag(GRAPH, total))
+        out.write(body)
+        for head, blob in husks:
+            out.write(head)
+            _copy(blob, out)
+
+
+def _headers(tensor: TensorProto, blob: Blob) -> bytes:
+    """What stands before the raw bytes of an initializer inside a graph."""
+    bare = protos().TensorProto.FromString(tensor.SerializeToString())
+    for field in ("external_data", "data_location"):
+        bare.ClearField(field)
+    inner: bytes = bare.SerializeToString(deterministic=True) + _tag(RAW_DATA, blob.length)
+    return _tag(INITIALIZER, len(inner) + blob.length) + inner
+
+
+def _tag(number: int, length: int) -> bytes:
+    out = bytearray()
+    for value in (number << 3 | BYTES, length):
+        while value > 127:
+            out.append(value & 127 | 128)
+            value >>= 7
+        out.append(value)
+    return bytes(out)
+
+
+def _copy(blob: Blob, out: BinaryIO) -> None:
+    """Append a blob to `out`, in the kernel where it can do that."""
+    out.flush()
+    with blob.file.open("rb") as file:
+        copied = 0
+        while copied < blob.length:
+            copied += _copy_some(file, blob.offset + copied, out, blob.length - copied)
+
+
+def _copy_some(file: BinaryIO, offset: int, out: BinaryIO, count: int) -> int:
+    if hasattr(os, "copy_file_range"):
+        try:
+            done = os.copy_file_range(file.fileno(), out.fileno(), count, offset)
+        except OSError as e:
+            import errno
+
+            if e.errno not in (errno.EXDEV, errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP):
+                raise
+        else:
+            if done:
+                out.seek(0, os.SEEK_CUR)
+                return done
+    chunk = os.pread(file.fileno(), min(count, 1 << 20), offset)
+    if not chunk:
+        raise OSError(5, f"{file.name} became shorter while it was read")
+    out.write(chunk)
+    out.flush()
+    return len(chunk)

@@ -1,0 +1,256 @@
+"""What is wrong with a model: Graph -> Problems, each with its node, its tensor and what to do about it.
+
+Insight: a runtime stops at the first trouble and seldom says where it is. Here every rule looks at everything, and a
+rule that does not know enough (a custom op, a tensor of unknown type) is silent: a false alarm costs more than a gap.
+Rules about the graph as a whole stand here, rules about one node against its operator's schema in `schemas`.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import ChainMap, Counter
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from itertools import islice
+
+from subgraph.errors import ModelError
+from subgraph.graph import protobuf
+from subgraph.graph.graph import Graph, bodies
+from subgraph.graph.operators import Schemas, element_text, guessed, shown, standard, type_text
+from subgraph.graph.shape_inference import Complaint, Known, canonical, first_users, known
+
+GUESSES = 5  # similar names are looked up for so many problems only: it is slow in large graphs
+SHOWN_NODES = 8  # of a cycle, or of nodes that share a name
+
+
+@dataclass(frozen=True)
+class Problem:
+    """One thing that is wrong.
+
+    Attributes:
+        kind: type, op, arity, attribute, shape, dangling, twice, cycle, order, name, output, untyped, opset or weight.
+        node: index of the node it is at; None where it is at no node.
+        tensor: the tensor it is about, if it is about one.
+        what, hint: what is wrong, and what to do.
+        fatal: does it make the model invalid? Otherwise it is a note: subcut and most runtimes can live with it.
+    """
+
+    kind: str
+    node: int | None
+    tensor: str | None
+    what: str
+    hint: str = ""
+    fatal: bool = True
+
+
+def problems(graph: Graph, types: Known | None = None) -> list[Problem]:
+    """All that is wrong, what makes the model invalid first, then in the order of the nodes.
+
+    `types`: what `known` says, if the caller has it already. Complexity: linear in nodes and edges; where nodes are not
+    in order networkx looks for cycles.
+    """
+    types = types or known(graph)
+    found = [problem for rule in RULES for problem in rule(graph)]
+    found += _against_schemas(graph, types)
+    troubled = {p.node for p in found if p.fatal}
+    found += [p for c in types.complaints if c.node not in troubled and (p := _from_inference(graph, c))]
+    return sorted(found, key=lambda p: (not p.fatal, -1 if p.node is None else p.node))
+
+
+def called(graph: Graph, i: int) -> str:
+    """`Clip 'clip1' (#17)`."""
+    node = graph.nodes[i]
+    return f"{node.op_type} '{node.name}' (#{i})" if node.name else f"{node.op_type} (#{i})"
+
+
+# ---------------------------------------------------------------------------------------------------- tensors
+
+
+def _dangling(graph: Graph) -> Iterator[Problem]:
+    """Read, but made by nobody."""
+    given = {*graph.maker, *graph.inputs, *graph.weights, *graph.sparse}
+    lost = [(i, n) for i, names in enumerate(graph.reads) for n in names if n not in given]
+    for number, (i, name) in enumerate(lost):
+        what = f"{called(graph, i)} reads '{name}', which no node makes and which is no input or weight"
+        hint = (guessed(name, given) if number < GUESSES else "") or "connect it, or add the node that makes it"
+        yield Problem("dangling", i, name, what, hint)
+
+
+def _outputs(graph: Graph) -> Iterator[Problem]:
+    given = {*graph.maker, *graph.inputs, *graph.weights, *graph.sparse}
+    for number, name in enumerate(n for n in graph.outputs if n not in given):
+        hint = (guessed(name, given) if number < GUESSES else "") or "remove it, or name a tensor that exists"
+        yield Problem("output", None, name, f"output '{name}' of the model is made by nobody", hint)
+
+
+def _twice(graph: Graph) -> Iterator[Problem]:
+    """A tensor must be made once (static single assignment)."""
+    hint = "give one of the two another name, also where it is read"
+    for name, one, two in graph.twice:
+        what = f"tensor '{name}' is made twice, by {called(graph, one)} and by {called(graph, two)}"
+        yield Problem("twice", two, name, what, hint)
+    for role, names in (("an input", graph.inputs), ("a weight", graph.weights | graph.sparse)):
+        for name in names:
+            if name in graph.maker:
+                what = f"{called(graph, graph.maker[name])} makes '{name}', which is {role} of the model as well"
+                yield Problem("twice", graph.maker[name], name, what, hint)
+    for name, number in Counter(v.name for v in graph.model.graph.input).items():
+        if number > 1:
+            yield Problem("twice", None, name, f"input '{name}' is listed {number} times", "keep one of them")
+
+
+def _names(graph: Graph) -> Iterator[Problem]:
+    for name, nodes in graph.repeated.items():
+        which = ", ".join(f"#{i}" for i in nodes[:SHOWN_NODES]) + (", …" if len(nodes) > SHOWN_NODES else "")
+        hint = "onnxruntime refuses a model with such names; subcut renames them in its cuts: call them by their number"
+        yield Problem("name", nodes[0], None, f"{len(nodes)} nodes are called '{name}': {which}", hint, fatal=False)
+
+
+# ---------------------------------------------------------------------------------------------------- order
+
+
+def _order(graph: Graph) -> Iterator[Problem]:
+    """Cycles, and nodes that come before what they read."""
+    maker = graph.maker
+    late = [(i, name) for i, names in enumerate(graph.reads) for name in names if maker.get(name, -1) >= i]
+    if not late:
+        return
+    import networkx
+
+    edges = networkx.DiGraph((maker[n], i) for i, names in enumerate(graph.reads) for n in names if n in maker)
+    loops = set(networkx.nodes_with_selfloops(edges))
+    rings = [ring for ring in networkx.strongly_connected_components(edges) if len(ring) > 1 or ring & loops]
+    for ring in rings:
+        yield _cycle(graph, [a for a, *_ in networkx.find_cycle(edges.subgraph(ring), min(ring))])
+    ring_of = {i: number for number, ring in enumerate(rings) for i in ring}
+    for i, name in late:
+        if i not in ring_of or ring_of[i] != ring_of.get(maker[name]):
+            what = f"{called(graph, i)} comes before {called(graph, maker[name])}, whose '{name}' it reads"
+            hint = "nodes must be in topological order; subcut and onnxruntime sort them, other tools do not"
+            yield Problem("order", i, name, what, hint, fatal=False)
+
+
+def _cycle(graph: Graph, nodes: list[int]) -> Problem:
+    """`nodes` in the order of the data, the last makes what the first reads."""
+    back = next(name for name in graph.reads[nodes[0]] if graph.maker.get(name) == nodes[-1])
+    words = [called(graph, i) for i in islice(nodes, SHOWN_NODES)]
+    words += [f"… ({len(nodes) - SHOWN_NODES} more)"] if len(nodes) > SHOWN_NODES else []
+    what = f"cycle: {' → '.join([*words, called(graph, nodes[0])])}"
+    hint = f"a graph must have none: '{back}' comes back from {called(graph, nodes[-1])}"
+    return Problem("cycle", nodes[0], back, what, hint)
+
+
+# ---------------------------------------------------------------------------------------------------- declarations
+
+
+def _untyped(graph: Graph) -> Iterator[Problem]:
+    for info in graph.model.graph.input:
+        if not type_text(info.type):
+            hint = "declare its element type and shape"
+            yield Problem("untyped", None, info.name, f"input '{info.name}' of the model has no type", hint)
+
+
+def _opsets(graph: Graph) -> Iterator[Problem]:
+    """Domains that are used but not imported: fatal for the standard's own and for local functions."""
+    imported = {canonical(o.domain) for o in graph.model.opset_import}
+    functions = {f.domain for f in graph.model.functions}
+    for domain, i in first_users(graph).items():
+        if domain in imported:
+            continue
+        shown = domain or "ai.onnx"
+        what = f"{called(graph, i)} is of domain '{shown}', of which the model imports no opset"
+        hint = f"add an opset_import of '{shown}' with the version that the model was made for"
+        yield Problem("opset", i, None, what, hint, fatal=not domain or domain in functions)
+    newest = standard()
+    for opset in graph.model.opset_import:
+        top = newest.get(canonical(opset.domain), opset.version)
+        if opset.version > top:
+            what = f"opset {opset.version} of '{opset.domain or 'ai.onnx'}' is newer than this onnx knows ({top})"
+            yield Problem("opset", None, None, what, "its nodes are not checked: pip install -U onnx", fatal=False)
+
+
+def _weights(graph: Graph) -> Iterator[Problem]:
+    declared = graph.types(graph.weights)
+    for name, tensor in graph.weights.items():
+        own = element_text(tensor.data_type)
+        if not own:
+            what = f"weight '{name}' has element type {tensor.data_type}, which is none that subcut knows"
+            fatal = tensor.data_type not in protobuf.protos().TensorProto.DataType.values()[1:]
+            yield Problem("untyped", None, name, what, "store it again with a type", fatal)
+            continue
+        if why := _bad_bytes(graph, tensor):
+            yield why
+        if name in declared and type_text(declared[name]) not in ("", own):
+            what = f"weight '{name}' is {shown(own)}, but declared as {shown(type_text(declared[name]))}"
+            yield Problem("type", None, name, what, "correct the declaration")
+    for name, number in Counter(t.name for t in graph.model.graph.initializer).items():
+        if number > 1:
+            what = f"{number} weights are called '{name}'; runtimes differ in which one they take"
+            yield Problem("weight", None, name, what, "keep one of them", fatal=False)
+
+
+def _bad_bytes(graph: Graph, tensor: protobuf.TensorProto) -> Problem | None:
+    """Are the weight's bytes there, as many as its type and shape need?"""
+    try:
+        if protobuf.on_disk(tensor):
+            protobuf.locate(tensor, graph.path)
+        elif protobuf.elements(tensor) and tensor.raw_data and len(tensor.raw_data) != protobuf.nbytes(tensor):
+            what = f"weight '{tensor.name}' has {len(tensor.raw_data)} bytes, its type and shape need"
+            return Problem("weight", None, tensor.name, f"{what} {protobuf.nbytes(tensor)}", "store it again")
+    except ModelError as e:
+        return Problem("weight", None, tensor.name, e.what, e.hint)
+    return None
+
+
+RULES: tuple[Callable[[Graph], Iterator[Problem]], ...] = (
+    _dangling, _outputs, _twice, _names, _order, _untyped, _opsets, _weights,
+)  # fmt: skip
+
+
+# ---------------------------------------------------------------------------------------------------- nodes
+
+
+def _against_schemas(graph: Graph, types: Known) -> Iterator[Problem]:
+    """Each node, those in bodies too, against its operator's schema."""
+    opsets = {canonical(o.domain): int(o.version) for o in graph.model.opset_import}
+    schemas = Schemas(opsets, frozenset(graph.functions))
+    outer = {name: type_text(t) for name, t in (types.inferred | types.declared).items()}
+    outer.update(_weight_types(graph.model.graph))
+    for node in types.graph.node:
+        i = int(node.name[1:])
+        for inner, visible in _with_bodies(node, outer):
+            who = called(graph, i) if inner is node else f"{called(graph, i)}: {inner.op_type} in its body"
+            for f in schemas.check(inner, visible):
+                yield Problem(f.kind, i, f.tensor, f"{who} {f.what}", f.hint, f.fatal)
+
+
+def _with_bodies(
+    node: protobuf.NodeProto, types: Mapping[str, str]
+) -> Iterator[tuple[protobuf.NodeProto, Mapping[str, str]]]:
+    """The node and all those in its bodies, each with the types of the tensors that it sees; "" is unknown."""
+    yield node, types
+    for body in bodies(node) if node.attribute else ():
+        own = {name: "" for inner in body.node for name in inner.output}
+        own.update((v.name, type_text(v.type)) for v in (*body.value_info, *body.output, *body.input))
+        own.update(_weight_types(body))
+        for inner in body.node:
+            yield from _with_bodies(inner, ChainMap(own, types))  # type: ignore[arg-type]
+
+
+def _weight_types(graph: protobuf.GraphProto) -> dict[str, str]:
+    weights = (*graph.initializer, *(s.values for s in graph.sparse_initializer))
+    return {t.name: element_text(t.data_type) for t in weights}
+
+
+def _from_inference(graph: Graph, complaint: Complaint) -> Problem | None:
+    """A complaint about a node that is fine otherwise; None for what only follows from gaps."""
+    i, said = complaint.node, re.sub(r"^\[\w+\] *", "", complaint.text)
+    if re.search("instead is null|external tensors", said):
+        return None
+    text = f"{called(graph, i)}: {said}"
+    if "elem type differs from existing" in said:
+        return Problem("type", i, None, text, "correct the declared type of its output", complaint.certain)
+    if "existing" in said:
+        hint = "runtimes take the real one and may warn; correct or remove the declared shape of its output"
+        return Problem("shape", i, None, text, hint, fatal=False)
+    return Problem("shape", i, None, text, "compare the shapes of its inputs", complaint.certain)

@@ -1,0 +1,33 @@
+"""AveragePool whose padding counts, or does not (count_include_pad), where targets do it the other way."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from subgraph.inspection.lint import Asked, Found, note, warning
+from subgraph.inspection.lint._windows import hanging, windows
+
+INCLUDED = "put a Pad node in front, which every target counts, and set pads to 0"
+EXCLUDED = "make sure that the converter keeps count_include_pad=0, and compare this node on the target"
+
+
+def check(asked: Asked) -> Iterator[Found]:
+    """Each AveragePool whose windows reach over the edge; where none does, nothing depends on the setting."""
+    for place in asked.nodes("AveragePool"):
+        included, ceil = place.attribute("count_include_pad", 0), place.attribute("ceil_mode", 0)
+        found = windows(place)
+        if not found or included is None:
+            continue
+        padded = any(w.begin or w.end for w in found)
+        if included and padded:
+            beyond = ", and beyond it where ceil_mode lets the last window hang over" if ceil else ""
+            reason = f"count_include_pad=1: targets that divide by the real cells only differ along the edge{beyond}"
+            yield warning(place, reason, INCLUDED)
+        elif padded:
+            reason = "padded, with count_include_pad=0: targets that divide by the whole window differ along the edge"
+            yield note(place, reason, EXCLUDED)
+        elif included and ceil and any(w.size is not None for w in hanging(found)):
+            reason = (
+                "ceil_mode=1 and count_include_pad=1: runtimes differ in whether cells that hang over the end count"
+            )
+            yield warning(place, reason, INCLUDED)

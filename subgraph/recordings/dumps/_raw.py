@@ -1,0 +1,157 @@
+"""Headerless bytes -> an array, of the type, shape, layout and row padding that somebody else says."""
+
+from __future__ import annotations
+
+import math
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from subgraph.errors import InputError
+from subgraph.recordings.dumps import Entry, Known, Spec
+from subgraph.recordings.files import MAX_RANK, Files
+from subgraph.storage import dtypes, layouts
+from subgraph.storage.tensors import PACKED, np_dtype, shape_text
+
+if TYPE_CHECKING:
+    from subgraph.types import Array
+
+MANIFEST = "manifest.json"
+BLOCK_SIZES = (16, 32, 8, 4)  # C0 of float16, of int8, of others
+_SAY = "say type and shape in a manifest.json beside it, or give the model"
+
+
+def bits(dtype: str) -> int:
+    """Of one element."""
+    return dtypes.bits_of(dtype)
+
+
+def nbytes(dtype: str, count: int) -> int:
+    """Of so many elements, packed."""
+    return math.ceil(count * bits(dtype) / 8)
+
+
+def read(files: Files, name: str, dtype: str, shape: tuple[int, ...], offset: int = 0) -> Array:
+    """An array of this type and shape.
+
+    Raises:
+        InputError: the file does not have as many bytes.
+    """
+    from subgraph.storage.packing import unpack
+
+    count = math.prod(shape)
+    data = files.mapped(name, offset, nbytes(dtype, count))
+    flat = unpack(data, dtype, count) if dtype in PACKED else data.view(np_dtype(dtype))
+    return files.shaped(name, flat, shape)
+
+
+def entry(files: Files, name: str, spec: Spec, known: Known, default: str = "", **more: Any) -> Entry:
+    """What a headerless file is, as far as it can be told; `default` is the type that the tool writes by itself."""
+    layout = layouts.named(spec.layout or known.layout)
+    if spec.aligned or spec.strides:
+        return _padded(files, name, spec, layout, **more)
+    size = files.sizes[name] - spec.offset
+    for dtype in dict.fromkeys(d for d in (default, spec.dtype) if d and d != "string"):
+        shape, stored = fitted(spec.shape, dtype, size, layout)
+        if stored is not None:
+            more |= {"original_shape": shape, "layout": layout}
+            return Entry(name, partial(read, files, name, dtype, stored, spec.offset), dtype, stored, **more)
+    return _unclear(files, name, spec, default, size, **more)
+
+
+def _unclear(files: Files, name: str, spec: Spec, default: str, size: int, **more: Any) -> Entry:
+    """Without a shape: flat, where at least the type is known and no shape contradicts."""
+    dtype = default or spec.dtype
+    if spec.shape is not None or dtype in ("", "string") or size < 0 or (size * 8) % bits(dtype):
+        said = f"{dtype or 'no type'}, {'no shape' if spec.shape is None else shape_text(spec.shape)}"
+        return Entry(name, _never, dtype, None, lacks=f"{size} bytes, headerless; known of it: {said}; {_SAY}", **more)
+    count = size * 8 // bits(dtype)
+    load = partial(read, files, name, dtype, (count,), spec.offset)
+    return Entry(name, load, dtype, (count,), note="its shape is not known", **more)
+
+
+def _never() -> Array:
+    raise AssertionError("an entry that lacks something is not loaded")
+
+
+def fitted(
+    dims: tuple[int | None, ...] | None, dtype: str, size: int, layout: str = ""
+) -> tuple[tuple[int, ...], tuple[int, ...] | None]:
+    """(the tensor's shape with its one open dimension filled in, its shape in the file), None if it has other bytes."""
+    dims = (-1,) if dims is None else dims
+    fixed = math.prod(d for d in dims if d is not None)
+    count = size * 8 // bits(dtype)
+    if sum(d is None for d in dims) > (fixed > 0):
+        return (), None
+    shape = tuple(count // fixed if d is None else d for d in dims)
+    for c0 in BLOCK_SIZES if layout in layouts.BLOCKED else (4,):
+        stored = layouts.stored_shape(shape, layout, c0) if min(shape, default=0) >= 0 else ()
+        if min(shape, default=0) >= 0 and nbytes(dtype, math.prod(stored)) == size:
+            return shape, stored
+    return (), None
+
+
+def _padded(files: Files, name: str, spec: Spec, layout: str, **more: Any) -> Entry:
+    """Rows with padding: a part of a larger array, or values at given distances. `shape` is as stored."""
+    shape = tuple(d for d in spec.shape or () if d is not None)
+    if not spec.dtype or spec.dtype in PACKED or len(shape) != len(spec.shape or ()):
+        return Entry(name, _never, spec.dtype, None, lacks=f"padded rows of no known type and shape; {_SAY}", **more)
+
+    def load() -> Array:
+        if spec.aligned:
+            return _sliced(files, name, spec, spec.aligned, shape)
+        return _strided(files, name, spec, spec.strides or (), shape)
+
+    return Entry(name, load, spec.dtype, shape, layout, **more)
+
+
+def _sliced(files: Files, name: str, spec: Spec, aligned: tuple[int, ...], shape: tuple[int, ...]) -> Array:
+    if len(aligned) != len(shape) or any(a < d or d < 0 for a, d in zip(aligned, shape, strict=True)):
+        raise files.damaged(name, f"{list(shape)} is no part of the aligned {list(aligned)}")
+    return read(files, name, spec.dtype, aligned, spec.offset)[tuple(slice(0, d) for d in shape)]
+
+
+def _strided(files: Files, name: str, spec: Spec, strides: tuple[int, ...], shape: tuple[int, ...]) -> Array:
+    import numpy as np
+
+    item = np_dtype(spec.dtype)
+    far = sum((d - 1) * s for d, s in zip(shape, strides, strict=False)) + item.itemsize
+    if (
+        len(strides) != len(shape)
+        or len(shape) >= MAX_RANK
+        or any(d <= 0 or s < 0 for d, s in zip(shape, strides, strict=False))
+    ):
+        raise files.damaged(name, f"strides {list(strides)} do not go with shape {list(shape)}")
+    if math.prod(shape) * item.itemsize > files.sizes[name] or far > files.sizes[name]:
+        raise files.damaged(name, f"strides {list(strides)} of shape {list(shape)} lead beyond its end")
+    data = files.mapped(name, spec.offset, far)
+    offsets = np.zeros(shape, np.int64)
+    for axis, (d, s) in enumerate(zip(shape, strides, strict=True)):
+        offsets += (np.arange(d) * (s if d > 1 else 0)).reshape([-1 if i == axis else 1 for i in range(len(shape))])
+    found = data[offsets[..., None] + np.arange(item.itemsize)]
+    return np.ascontiguousarray(found).view(item).reshape(shape)
+
+
+def said(files: Files) -> dict[str, tuple[str, Spec]]:
+    """file -> (tensor, what is said of it), from the folder's manifest; the lists of `subcut`'s own are known as well.
+
+    Raises:
+        InputError: it is damaged, or names a type that does not exist.
+    """
+    data = files.maybe_json(MANIFEST)
+    if not isinstance(data, dict):
+        return {}
+    try:
+        items = [i for key in ("tensors", "inputs", "outputs", "exported") for i in data.get(key, ())]
+        return {str(i.get("file") or i["bin"]): (str(i["name"]), _spec(i)) for i in items if "file" in i or "bin" in i}
+    except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as e:
+        raise files.damaged(MANIFEST, f"{type(e).__name__} {e}", 'wanted: {"tensors": [{"name", "file", …}]}') from e
+
+
+def _spec(item: dict[str, Any]) -> Spec:
+    dtype = str(item.get("dtype", ""))
+    if dtype and dtype not in dtypes.TYPE_NUMBERS:
+        raise InputError(f"{MANIFEST} says element type '{dtype}', which ONNX does not have")
+    sizes = {key: tuple(int(d) for d in item[key]) for key in ("aligned", "strides") if item.get(key)}
+    dims = item.get("shape")
+    shape = None if dims is None else tuple(None if d is None else int(d) for d in dims)
+    return Spec(dtype, shape, str(item.get("layout", "")), offset=int(item.get("offset", 0)), **sizes)

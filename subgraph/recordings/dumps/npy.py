@@ -1,0 +1,106 @@
+"""Folders of .npy and .npz files, as numpy writes them; MindStudio's golden files are of this kind."""
+
+from __future__ import annotations
+
+import zipfile
+import zlib
+from collections.abc import Callable, Iterator
+from io import BytesIO
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, BinaryIO
+
+from subgraph.errors import InputError
+from subgraph.recordings.dumps import NONE, TYPED, Entry, Known, _npy, dtype_of
+from subgraph.recordings.files import Files
+from subgraph.storage import dtypes
+from subgraph.storage.folders import safe_names
+from subgraph.storage.tensors import NOT_NUMPY, Tensors
+
+if TYPE_CHECKING:
+    from subgraph.types import Array
+
+plain = _npy.plain
+HOLDS = tuple(name for name in dtypes.TYPE_NUMBERS if name not in NOT_NUMPY)
+MOST = 1100  # times that deflate makes a file smaller, at the very most: 1,032
+_ZIP_ERRORS = (OSError, RuntimeError, NotImplementedError, ValueError, EOFError, zipfile.BadZipFile, zlib.error)
+
+
+def detect(files: Files) -> int:
+    """By .npy and .npz files that begin as such."""
+    return TYPED if any(files.head(n, 6) in (_npy.MAGIC, b"PK\x03\x04\x14\x00") or n.endswith(".npy")
+                        for n in files.ending(".npy", ".npz")) else NONE  # fmt: skip
+
+
+def entries(files: Files, known: Known) -> Iterator[Entry]:
+    """One per .npy; one per member of a .npz."""
+    for name in files.ending(".npy"):
+        yield _npy.of_file(files, name, known)
+    for name in files.ending(".npz"):
+        yield from _members(files, name)
+
+
+def _members(files: Files, name: str) -> Iterator[Entry]:
+    try:
+        with zipfile.ZipFile(files.path(name)) as archive:
+            infos = [i for i in archive.infolist() if i.filename.endswith(".npy")]
+    except _ZIP_ERRORS as e:
+        raise files.damaged(name, e) from e
+    stems = safe_names(dict.fromkeys(i.filename[: -len(".npy")] for i in infos))
+    for info in {i.filename: i for i in infos}.values():
+        own = info.filename[: -len(".npy")]
+        found = _member(files, name, info, lambda _, header: header)
+        dtype = dtype_of(found.dtype)
+        yield Entry(
+            name,
+            _loader(files, name, info, dtype),
+            dtype,
+            found.shape,
+            tensor=own,
+            side=name[: -len(".npz")],
+            stem=f"{name[: -len('.npz')]}/{stems[own]}",
+            lacks="" if dtype else f"ONNX has no element type {found.dtype}",
+        )
+
+
+def _loader(files: Files, name: str, info: zipfile.ZipInfo, dtype: str) -> Callable[[], Array]:
+    import numpy as np
+
+    def take(member: BinaryIO, header: _npy.Header) -> Array:
+        member.seek(header.offset)
+        data = member.read(header.nbytes)
+        if len(data) != header.nbytes:
+            raise _npy.BadHeader(f"{info.filename} ends early")
+        return _npy.native(header.array(np.frombuffer(bytearray(data), np.uint8)), dtype)
+
+    return lambda: _member(files, name, info, take)
+
+
+def _member(files: Files, name: str, info: zipfile.ZipInfo, use: Callable[[BinaryIO, _npy.Header], Any]) -> Any:
+    """Open one member, believe its sizes only as far as the archive can hold them, and use it."""
+    try:
+        if info.compress_size > files.sizes[name] or info.file_size > MOST * (info.compress_size + 1):
+            raise _npy.BadHeader(f"{info.filename} says {info.file_size} bytes")
+        with zipfile.ZipFile(files.path(name)) as archive, archive.open(info) as member:
+            header = _npy.parse(member.read(_npy.MAX_HEADER), info.file_size)
+            return use(member, header)  # type: ignore[arg-type]
+    except _ZIP_ERRORS as e:
+        raise files.damaged(name, e) from e
+
+
+def write(tensors: Tensors, folder: Path) -> None:
+    """One .npy per tensor; safe names.
+
+    Raises:
+        InputError: a value that is no array, or of a type that numpy lacks.
+    """
+    import numpy as np
+
+    stems = safe_names(tensors)
+    for name, value in tensors.items():
+        array = np.asarray(value)
+        if value is None or isinstance(value, list) or dtype_of(array.dtype) in NOT_NUMPY:
+            raise InputError(f"{name}: a .npy holds arrays of numpy's own types", "the raw format holds all types")
+        text = array.dtype.kind == "O"
+        file = BytesIO()
+        np.save(file, array.astype(np.str_) if text else array, allow_pickle=False)
+        (folder / f"{stems[name]}.npy").write_bytes(file.getvalue())

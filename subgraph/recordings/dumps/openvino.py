@@ -1,0 +1,122 @@
+"""OpenVINO's CPU plugin built with debug capabilities: .ieb blobs, binary or text."""
+
+from __future__ import annotations
+
+import math
+import re
+import struct
+from collections import Counter
+from collections.abc import Iterator
+from functools import partial
+from typing import Any
+
+from subgraph.recordings.dumps import MARKED, NONE, Entry, Known, Spec, _raw, _text
+from subgraph.recordings.files import Files
+
+MAGIC = b"IEB0"
+_HEADER = struct.Struct("<4sHBB7IB3B4Q")
+# ov::element::Type_t by number; renumbered twice: when u2, u3, u6 came in, and when `undefined` went.
+_2021 = ("", "", "bool", "bfloat16", "float16", "float32", "float64", "int4", "int8", "int16", "int32", "int64", "",
+         "uint4", "uint8", "uint16", "uint32", "uint64")  # fmt: skip
+_2024 = (*_2021[:12], "", "uint2", "", "uint4", "", "uint8", "uint16", "uint32", "uint64")
+_2025 = _2024[1:]
+NUMBERINGS = (_2025, _2024, _2021)
+# "#12_Convolution_conv1_out0.ieb"; older builds leave the type of the node out
+_NAME = re.compile(r"#(?P<step>\d+)_(?P<node>.+)_(?P<role>in|out|blb)(?P<index>\d+)\.ieb")
+_TYPED = re.compile(r"(?P<op>[A-Z]\w*?)_(?P<node>.+)")
+_PRINTED = re.compile(rb"(\w+) (\d+)D shape: ([\d ]*)\((\d+)\) by address")
+_WORDS = {"f32": "float32", "i32": "int32", "bf16": "float32", "f16": "float32", "i8": "int8", "u8": "uint8",
+          "i64": "int64", "u32": "uint32", "u16": "uint16", "i16": "int16", "boolean": "bool"}  # fmt: skip
+
+
+def detect(files: Files) -> int:
+    """By the magic number IEB0, or by the first line of the text form."""
+    return MARKED if any(_is_binary(files, n) or _printed(files, n) for n in files.ending(".ieb")) else NONE
+
+
+def plain(name: str) -> str:
+    r"""`/`, `\` and blanks become `_`, `:` becomes `-`."""
+    return re.sub(r"[/\\ ]", "_", name).replace(":", "-")
+
+
+def entries(files: Files, known: Known) -> Iterator[Entry]:
+    """Inputs, outputs and inner blobs (weights) of each node, in the order of the run; always the model's layout."""
+    binary = [n for n in files.ending(".ieb") if _is_binary(files, n)]
+    numbering = _numbering([_header(files, n) for n in binary])
+    for file in files.ending(".ieb"):
+        more = _names(file, known)
+        printed = _printed(files, file)
+        if file in binary:
+            yield _blob(files, file, numbering, more)
+        elif printed:
+            word, shape = printed
+            dtype = _WORDS.get(word, "")
+            lacks = "" if dtype else f"element type {word}"
+            yield Entry(file, _text.loader(files, file, dtype, shape, 1), dtype, shape, step=1e-6, lacks=lacks, **more)
+        else:
+            raise files.damaged(file, "it has no header of an .ieb")
+
+
+def _names(file: str, known: Known) -> dict[str, Any]:
+    side, _, own = file.rpartition("/")
+    found = _NAME.fullmatch(own)
+    if not found:
+        return {"node": own.removesuffix(".ieb"), "side": side, "stem": file.removesuffix(".ieb")}
+    node = found["node"]
+    typed = _TYPED.fullmatch(node)
+    if typed and known.find(node, plain) == Spec():  # a name of the model's may begin like a type; then it says so
+        node = typed["node"]
+    role = {"in": "input", "out": "output", "blb": "constant"}[found["role"]]
+    more: dict[str, Any] = {"node": node, "role": role, "index": int(found["index"]), "side": side}
+    return more | {"stem": file.removesuffix(".ieb")}
+
+
+def _is_binary(files: Files, file: str) -> bool:
+    return files.head(file, 4) == MAGIC
+
+
+def _header(files: Files, file: str) -> tuple[int, tuple[int, ...], int, int]:
+    """(number of the element type, shape, offset, bytes).
+
+    Raises:
+        InputError: it is damaged.
+    """
+    if files.sizes[file] < _HEADER.size:
+        raise files.damaged(file, "it ends within its header")
+    _, version, precision, rank, *rest = _HEADER.unpack(files.bytes(file, 0, _HEADER.size))
+    if version != 256 or rank > 7:
+        raise files.damaged(file, f"version {version}, {rank} dimensions")
+    offset, size = rest[11], rest[12]
+    if offset + size > files.sizes[file]:
+        raise files.damaged(file, f"its header says {size} bytes at {offset}; it has {files.sizes[file]}")
+    return precision, tuple(rest[:rank]), offset, size
+
+
+def _fits(header: tuple[int, tuple[int, ...], int, int], numbering: tuple[str, ...]) -> str:
+    """The element type of a blob in one numbering; "" if its size is another's."""
+    precision, shape, _, size = header
+    dtype = numbering[precision] if precision < len(numbering) else ""
+    return dtype if dtype and _raw.nbytes(dtype, math.prod(shape)) == size else ""
+
+
+def _numbering(headers: list[tuple[int, tuple[int, ...], int, int]]) -> tuple[str, ...]:
+    """The numbering that gives the right size most often: 3 is bfloat16 in older ones, float16 today."""
+    fitting = Counter({n: sum(bool(_fits(h, numbering)) for h in headers) for n, numbering in enumerate(NUMBERINGS)})
+    return NUMBERINGS[fitting.most_common(1)[0][0]]
+
+
+def _blob(files: Files, file: str, numbering: tuple[str, ...], more: dict[str, Any]) -> Entry:
+    header = _header(files, file)
+    precision, shape, offset, size = header
+    dtype = _fits(header, numbering) or next(filter(None, (_fits(header, n) for n in NUMBERINGS)), "")
+    lacks = "" if dtype else f"element type {precision} of shape {list(shape)} does not have {size} bytes"
+    return Entry(file, partial(_raw.read, files, file, dtype, shape, offset), dtype, shape, lacks=lacks, **more)
+
+
+def _printed(files: Files, file: str) -> tuple[str, tuple[int, ...]] | None:
+    """(element type, shape) of the text form."""
+    found = _PRINTED.match(files.head(file, 512))
+    if not found:
+        return None
+    shape = tuple(int(d) for d in found[3].split())
+    return (found[1].decode(), shape) if len(shape) == int(found[2]) and math.prod(shape) == int(found[4]) else None

@@ -1,0 +1,170 @@
+"""Polygraphy's JSON: results of --save-outputs, inputs of --save-inputs."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import json
+import re
+from collections.abc import Iterator
+from functools import partial
+from io import BytesIO
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from subgraph.errors import InputError
+from subgraph.recordings.dumps import MARKED, NONE, Entry, Known, _npy, dtype_of
+from subgraph.recordings.files import Files
+from subgraph.storage import dtypes
+from subgraph.storage.folders import safe_name, safe_names
+from subgraph.storage.tensors import NOT_NUMPY, Tensors
+
+if TYPE_CHECKING:
+    from subgraph.types import Array
+
+HOLDS = tuple(name for name in dtypes.TYPE_NUMBERS if name not in NOT_NUMPY and name != "string")
+MAX_SKELETON = 64 << 20  # bytes of a JSON without its values
+# A .npy in base64, which begins with its magic number; found without parsing, so that values stay in the file.
+_VALUES = re.compile(rb'"(k05VTVB[A-Za-z0-9+/\\]*={0,2})"')
+_CLASS = "polygraphy_class"
+_HUSK = "\0"  # what stands for values in the skeleton: no JSON of a tool's has it
+
+
+def detect(files: Files) -> int:
+    """By JSON that begins with Polygraphy's `lst`, or that names its classes."""
+    return MARKED if any(_looks(files, n) for n in files.ending(".json")) else NONE
+
+
+def entries(files: Files, known: Known) -> Iterator[Entry]:
+    """One per tensor of each runner and run, or of each set of inputs."""
+    for file in files.ending(".json"):
+        if not _looks(files, file):
+            continue
+        data = _skeleton(files, file)
+        rows = list(_results(data)) if isinstance(data, dict) else list(_inputs(data))
+        sides = list(dict.fromkeys(side for side, *_ in rows))
+        stems = safe_names(sides)
+        for side, role, name, value in rows:
+            folder = (
+                f"{file.removesuffix('.json')}/{stems[side]}/"
+                if len(sides) > 1
+                else file.removesuffix("json")[:-1] + "/"
+            )
+            yield _entry(
+                files, file, value, {"side": side, "role": role, "tensor": name, "stem": folder + safe_name(name)}
+            )
+
+
+def _looks(files: Files, file: str) -> bool:
+    head = files.head(file)
+    if re.match(rb'\s*\{\s*"lst"\s*:', head):
+        return True
+    return bool(re.match(rb'\s*\[\s*\{\s*"(?:[^"\\]|\\.)*"\s*:\s*\{\s*"(?:array|values|polygraphy_class)"', head))
+
+
+def _skeleton(files: Files, file: str) -> Any:
+    """The JSON with `\\0BEGIN:END` for each array.
+
+    Raises:
+        InputError: it is damaged, or the skeleton alone is too large.
+    """
+    import mmap
+
+    parts, at, size = [], 0, 0
+    try:
+        with files.path(file).open("rb") as handle, mmap.mmap(handle.fileno(), 0, access=mmap.ACCESS_READ) as data:
+            for found in _VALUES.finditer(data):
+                parts += [data[at : found.start(1)], f"\\u0000{found.start(1)}:{found.end(1)}".encode()]
+                at = found.end(1)
+                size += len(parts[-2])
+            if size + len(data) - at > MAX_SKELETON:
+                raise files.damaged(file, f"{len(data)} bytes, and hardly any of them are arrays")
+            parts.append(data[at:])
+        return json.loads(b"".join(parts))
+    except (OSError, ValueError, RecursionError) as e:
+        raise files.damaged(file, f"no JSON: {e}") from e
+
+
+def _results(data: dict[str, Any]) -> Iterator[tuple[str, str, str, Any]]:
+    """(side, role, tensor, value) of {"lst": [[RUNNER, [{"outputs": {NAME: …}}]], …]}; what is no such is left out."""
+    for pair in _list(data.get("lst")):
+        if len(_list(pair)) != 2:
+            continue
+        runs = _list(pair[1])
+        for k, run in enumerate(runs):
+            side = f"{pair[0]}/{k}" if len(runs) > 1 else str(pair[0])
+            outputs = run.get("outputs") if isinstance(run, dict) else None
+            for name, value in (outputs if isinstance(outputs, dict) else {}).items():
+                yield side, "output", name, value
+
+
+def _inputs(data: Any) -> Iterator[tuple[str, str, str, Any]]:
+    """The same of [{NAME: …}, …]."""
+    for k, feeds in enumerate(_list(data)):
+        for name, value in (feeds if isinstance(feeds, dict) else {}).items():
+            if name != _CLASS:
+                yield str(k) if len(data) > 1 else "", "input", name, value
+
+
+def _list(data: Any) -> list[Any]:
+    return data if isinstance(data, list) else []
+
+
+def _entry(files: Files, file: str, value: Any, more: dict[str, Any]) -> Entry:
+    for _ in range(3):  # LazyArray around ndarray
+        value = value.get("array", value.get("values")) if isinstance(value, dict) else value
+    if not isinstance(value, str) or not value.startswith(_HUSK):
+        return Entry(file, _nothing, "", None, lacks="it is no numpy array (a torch tensor?)", **more)
+    begin, end = map(int, value[1:].split(":"))
+    header = _npy_header(files, file, begin, end)
+    dtype = dtype_of(header.dtype)
+    lacks = "" if dtype else f"ONNX has no element type {header.dtype}"
+    return Entry(file, partial(_array, files, file, begin, end, dtype), dtype, header.shape, lacks=lacks, **more)
+
+
+def _nothing() -> Array:
+    raise AssertionError("an entry that lacks something is not loaded")
+
+
+def _npy_header(files: Files, file: str, begin: int, end: int) -> _npy.Header:
+    """The header of an array in base64, of which only the first bytes are decoded."""
+    count = min(end - begin, _npy.MAX_HEADER // 3 * 4) // 4 * 4
+    try:
+        head = base64.b64decode(files.bytes(file, begin, count), validate=True)
+        return _npy.parse(head, (end - begin) * 3 // 4)
+    except (_npy.BadHeader, binascii.Error) as e:
+        raise files.damaged(file, e) from e
+
+
+def _array(files: Files, file: str, begin: int, end: int, dtype: str) -> Array:
+    import numpy as np
+
+    try:
+        data = bytearray(base64.b64decode(files.bytes(file, begin, end - begin), validate=True))
+        header = _npy.parse(bytes(data[: _npy.MAX_HEADER]), len(data))
+        values = np.frombuffer(data, np.uint8, header.nbytes, header.offset)
+        return _npy.native(header.array(values), dtype)
+    except (_npy.BadHeader, ValueError) as e:
+        raise files.damaged(file, e) from e
+
+
+def write(tensors: Tensors, folder: Path) -> None:
+    """`outputs.json`, as `polygraphy run --load-outputs` takes it.
+
+    Raises:
+        InputError: a value that is no array, or of a type that numpy lacks.
+    """
+    import numpy as np
+
+    outputs = {}
+    for name, value in tensors.items():
+        array = np.asarray(value)
+        if value is None or isinstance(value, list) or dtype_of(array.dtype) not in HOLDS:
+            raise InputError(f"{name}: Polygraphy's JSON holds arrays of numpy's own types", "subcut export --dtype")
+        file = BytesIO()
+        np.save(file, array, allow_pickle=False)
+        text = base64.b64encode(file.getvalue()).decode()
+        outputs[name] = {"values": {"array": text, _CLASS: "ndarray"}, _CLASS: "LazyArray"}
+    run = {"outputs": outputs, "runtime": None, "runner_name": "subcut", _CLASS: "IterationResult"}
+    data = {"lst": [["subcut", [run]]], _CLASS: "RunResults"}
+    (folder / "outputs.json").write_text(json.dumps(data), encoding="ascii")

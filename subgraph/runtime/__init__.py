@@ -1,0 +1,1 @@
+"""Candidates and the reference in child processes; inputs; captured values."""

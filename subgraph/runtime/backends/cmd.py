@@ -1,0 +1,310 @@
+"""Your own commands: one that runs, and one that converts before, where conversion is a step of its own.
+
+Folders are the protocol. A command line is split into words, then `{…}` are put in; there is no shell.
+
+`convert`: `{model}` (the .onnx) and `{converted}` (a path for the file or folder that it makes; nothing is there yet).
+`run`: these, `{inputs}` (a folder with each input as .npy and .bin, and a manifest.json that lists them and the outputs
+that are wanted) and `{outputs}` (an empty folder: each output goes there under the name that the manifest gives it, as
+.npy, or as .bin of the type and shape that it says).
+All are whole paths. A command that names none of its places gets them as its last words: `{model} {converted}`;
+`{model} {inputs} {outputs}`, or `{converted} {inputs} {outputs}` where something was converted. Commands of a project
+file run in its folder, others where subcut runs.
+
+Exit codes: 0 ran; 125 cannot be tested; 126, 127 not runnable; 128 + n crashed by signal n; 255 a connection was lost
+(tried again, then given up); any other: refused in convert, crashed in run.
+"""
+
+from __future__ import annotations
+
+import errno
+import json
+import math
+import os
+import re
+import shlex
+import shutil
+import signal
+import subprocess
+import tempfile
+import time
+import weakref
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from subgraph.errors import BackendError, InputError, ModelError, Refused, SubcutError, WorkerDied
+from subgraph.graph import protobuf
+from subgraph.storage import dtypes, tensors
+from subgraph.storage.convert import Form, write_bin
+from subgraph.storage.folders import safe_names
+from subgraph.storage.packing import unpack
+from subgraph.storage.tensors import PACKED, Value, np_dtype, parse_type, shape_text
+
+PLACES = {"convert": ("model", "converted"), "run": ("model", "converted", "inputs", "outputs")}
+DEFAULTS = {"convert": ["{model}", "{converted}"], "run": ["{model}", "{inputs}", "{outputs}"]}
+CANNOT_TEST, NOT_RUNNABLE, SIGNALLED, LOST = 125, (126, 127), 128, 255
+SETTINGS = ("convert", "run", "folder")
+SCRATCH = "SUBCUT_SCRATCH"  # names a folder that is removed when this process ends, however it ends
+AGAIN = (1.0, 3.0)  # seconds before a command that lost its connection is tried again
+
+
+@dataclass(frozen=True)
+class Output:
+    """What the model says of one output: `dims` has None where a size is open, and is None where even the rank is."""
+
+    name: str
+    type_text: str
+    dims: tuple[int | None, ...] | None
+    stem: str
+
+
+def words_of(step: str, command: str, *, converted: bool = False) -> list[str]:
+    """A command line as words; one that names no place gets `{model} {inputs} {outputs}`, or `{model} {converted}`.
+
+    `converted`: there is a convert step, so the run gets its result instead of the model.
+
+    Raises:
+        BackendError: it is empty, or has an open quote.
+    """
+    try:
+        words = shlex.split(command)
+    except ValueError as e:
+        raise BackendError(f"cmd: {command}: {e}", "quote it as for a shell") from e
+    if not words:
+        raise BackendError(f"cmd: no {step} command", "-c 'cmd:./run.sh {model} {inputs} {outputs}'")
+    named = any(f"{{{place}}}" in word for word in words for place in PLACES[step])
+    if named:
+        return words
+    return words + ["{converted}" if converted and word == "{model}" else word for word in DEFAULTS[step]]
+
+
+def load(model: Path, options: Mapping[str, Any]) -> Callable[[Mapping[str, Value]], dict[str, Value]]:
+    """Convert, where a convert command is given; its result lives as long as the loaded model.
+
+    Raises:
+        Refused: the model has other values than tensors, or the command ended with an exit code of its own, or 125, or
+            made nothing.
+        BackendError: it cannot be run, or an option means nothing. WorkerDied: it crashed.
+    """
+    if unknown := sorted(set(options) - set(SETTINGS)):
+        raise BackendError(f"cmd has no setting '{unknown[0]}'", "it has run and convert")
+    return _Commands(model, options)
+
+
+class _Commands:
+    def __init__(self, model: Path, options: Mapping[str, Any]) -> None:
+        convert, run = (str(options.get(step) or "") for step in ("convert", "run"))
+        self._cwd = str(options.get("folder") or "") or None
+        self._run = words_of("run", run, converted=bool(convert))
+        needed = any("{converted}" in word for word in self._run)
+        if needed and not convert:
+            raise BackendError("cmd: run names {converted}, but nothing converts", "add a convert command")
+        self._wanted = _declared(model)
+        folder = tempfile.mkdtemp(prefix="subcut-cmd-", dir=_place())
+        remove = weakref.finalize(self, shutil.rmtree, folder, ignore_errors=True)
+        self._places = {"model": str(model.resolve()), "converted": str(Path(folder) / "converted")}
+        try:
+            if convert:
+                self._convert(words_of("convert", convert), needed)
+        except BaseException:
+            remove()
+            raise
+
+    def _convert(self, words: Sequence[str], needed: bool) -> None:
+        _do("convert", words, self._places, self._cwd)
+        if needed and not Path(self._places["converted"]).exists():
+            raise Refused(f"the convert command {words[0]} ended well, but made nothing at {{converted}}")
+
+    @property
+    def outputs(self) -> dict[str, str]:
+        """The type of each output."""
+        return {o.name: o.type_text for o in self._wanted}
+
+    def __call__(self, feeds: Mapping[str, Value]) -> dict[str, Value]:
+        """One run in fresh folders.
+
+        Raises:
+            Refused: it says that it cannot be tested (125). ModelError: what it wrote cannot be read.
+            WorkerDied: it crashed. BackendError: it cannot be run; its connection stays lost.
+        """
+        with tempfile.TemporaryDirectory(prefix="subcut-cmd-", dir=_place(), ignore_cleanup_errors=True) as temporary:
+            inputs, outputs = Path(temporary) / "inputs", Path(temporary) / "outputs"
+            inputs.mkdir()
+            outputs.mkdir()
+            _write(feeds, self._wanted, inputs)
+            _do("run", self._run, self._places | {"inputs": str(inputs), "outputs": str(outputs)}, self._cwd)
+            return _read(outputs, self._wanted)
+
+
+def _place() -> str | None:
+    return os.environ.get(SCRATCH) or None
+
+
+# ---------------------------------------------------------------------------------------------------- commands
+
+
+def _do(step: str, words: Sequence[str], places: Mapping[str, str], cwd: str | None = None) -> None:
+    command = [_filled(word, places) for word in words]
+    for wait in (*AGAIN, None):
+        try:
+            # What it prints goes where this process's own words go; the parent keeps the last lines.
+            code = subprocess.run(command, stdin=subprocess.DEVNULL, cwd=cwd, check=False).returncode
+        except OSError as e:
+            hint = "is it there, and executable?"
+            if e.errno == errno.ENOEXEC:
+                hint = "a script needs a first line such as #!/bin/sh"
+            raise BackendError(f"cannot run {command[0]}: {e.strerror or e}", hint) from e
+        if code != LOST or wait is None:
+            break
+        time.sleep(wait)
+    if code:
+        raise _failure(step, command[0], code)
+
+
+def _filled(word: str, places: Mapping[str, str]) -> str:
+    """All at once: a path that itself has a `{…}` in it stays as it is."""
+    return re.sub("|".join(rf"\{{{place}\}}" for place in places), lambda m: places[m[0][1:-1]], word)
+
+
+def _failure(step: str, command: str, code: int) -> SubcutError:
+    """What an exit code means; `subprocess` gives -n for signal n."""
+    what = f"{step} command {command} ended with exit code {code}"
+    if code == CANNOT_TEST:
+        return Refused(f"cannot be tested: the {what}")
+    if code in NOT_RUNNABLE:
+        return BackendError(f"the {what}: not executable, or not found", "run it by hand to see why")
+    if code == LOST:
+        return BackendError(f"the {what}: connection lost, {len(AGAIN) + 1} times", "is the device reachable?")
+    number = -code if code < 0 else code - SIGNALLED
+    if 0 < number < signal.NSIG:
+        name = _signal_name(number)
+        return WorkerDied(f"the {step} command {command} was ended by {name}", process={"signal": name})
+    if step == "convert":
+        return Refused(f"the {what}")
+    return WorkerDied(f"the {what}", process={"exit_code": code})
+
+
+def _signal_name(number: int) -> str:
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return f"signal {number}"
+
+
+# ---------------------------------------------------------------------------------------------------- folders
+
+
+def _declared(model: Path) -> list[Output]:
+    """The model's outputs as it declares them.
+
+    Raises:
+        Refused: it cannot be read, or takes or gives other values than tensors.
+    """
+    try:
+        graph = protobuf.read(model).model.graph
+    except (ModelError, OSError) as e:
+        raise Refused(f"a command gets the model with its inputs and outputs listed, but {e}") from e
+    for v in graph.input:
+        _type_text(v.name, v.type)
+    stems = safe_names(v.name for v in graph.output)
+    found = []
+    for v in graph.output:
+        text = _type_text(v.name, v.type)
+        dims = None
+        if v.type.tensor_type.HasField("shape"):
+            dims = tuple(d.dim_value if d.HasField("dim_value") else None for d in v.type.tensor_type.shape.dim)
+        found.append(Output(v.name, text, dims, stems[v.name]))
+    return found
+
+
+def _type_text(name: str, declared: protobuf.TypeProto) -> str:
+    if declared.HasField("tensor_type") and declared.tensor_type.elem_type in dtypes.TYPES:
+        dtype = dtypes.TYPES[declared.tensor_type.elem_type][0]
+        return f"tensor({tensors.PROTO_NAMES.get(dtype, dtype)})"
+    hint = "cut between plain tensors"
+    raise Refused(f"'{name}' is no plain tensor: commands cannot be fed or give sequences and optionals", hint)
+
+
+def _write(feeds: Mapping[str, Value], wanted: Sequence[Output], folder: Path) -> None:
+    """Each input as .npy and .bin (little endian, C order, sub-byte types packed), and the manifest."""
+    stems = safe_names(feeds)
+    inputs = []
+    for name, value in feeds.items():
+        record = tensors.save(name, value, tensors.type_of(value), folder, stems[name])
+        entry = {"name": name, "dtype": record.dtype, "shape": list(record.shapes[0]), "npy": record.files[0]}
+        for raw in write_bin(record, folder, Form())[0]:
+            entry["bin"] = raw["file"]
+        inputs.append(entry)
+    outputs = [
+        {
+            "name": o.name,
+            "dtype": parse_type(o.type_text)[1],
+            "shape": None if o.dims is None else list(o.dims),
+            "npy": f"{o.stem}.npy",
+            "bin": f"{o.stem}.bin",
+        }
+        for o in wanted
+    ]
+    manifest = {"schema": "subcut.run/1", "inputs": inputs, "outputs": outputs}
+    (folder / "manifest.json").write_text(json.dumps(manifest, indent=1) + "\n", encoding="ascii")
+
+
+def _read(folder: Path, wanted: Sequence[Output]) -> dict[str, Value]:
+    """The outputs that were written, .npy before .bin; those that were not are left out, other files are given under
+    their own names.
+
+    Raises:
+        ModelError: a file is damaged, or its size does not fit.
+    """
+    found: dict[str, Value] = {}
+    for output in wanted:
+        npy, raw = folder / f"{output.stem}.npy", folder / f"{output.stem}.bin"
+        if npy.is_file():
+            found[output.name] = _from_npy(npy, parse_type(output.type_text)[1])
+        elif raw.is_file():
+            found[output.name] = _from_bin(raw, output)
+    known = {o.stem for o in wanted}
+    strange = (p for p in sorted(folder.iterdir()) if p.stem not in known and p.suffix in (".npy", ".bin"))
+    found.update((p.name, None) for p in strange)
+    return found
+
+
+def _from_npy(path: Path, dtype: str) -> Value:
+    """What is in it; raw bits of a type that numpy lacks, where that is what was declared, as that type."""
+    try:
+        array = tensors.read_npy(path)
+    except InputError as e:
+        raise ModelError(f"the output {path.name} cannot be read: {e.what}", e.hint) from e
+    bits = dtype in tensors.NOT_NUMPY and tensors.are_bits(array.dtype, np_dtype(dtype))
+    return tensors.from_bits(array, dtype) if bits or (dtype == "string" and array.dtype.kind == "U") else array
+
+
+def _from_bin(path: Path, output: Output) -> Value:
+    """A headerless file, of the declared type; one open size follows from the file's.
+
+    Raises:
+        ModelError: the sizes do not fit.
+    """
+    import numpy as np
+
+    dtype = parse_type(output.type_text)[1]
+    bits = dtypes.bits_of(dtype)
+    size = path.stat().st_size
+    dims = (None,) if output.dims is None else output.dims
+    text = "any shape" if output.dims is None else shape_text(dims)
+    if not bits or dims.count(None) > 1:
+        raise ModelError(f"{path.name}: {text} of {dtype} cannot be read from a .bin", "write .npy")
+    known = math.prod(d for d in dims if d is not None)
+    count = known
+    if None in dims and known:
+        count = size * 8 // bits // known * known  # packed: the last byte may be half empty
+    if (count * bits + 7) // 8 != size:
+        raise ModelError(f"{path.name} has {size} bytes, which is not {text} of {dtype}", "little endian, no header")
+    shape = [count // max(known, 1) if d is None else d for d in dims]
+    data = np.fromfile(path, np.uint8)
+    if dtype in PACKED:
+        return unpack(data, dtype, count).reshape(shape)
+    if dtype == "bool":
+        return data.astype(np.bool_).reshape(shape)
+    return data.view(np_dtype(dtype)).reshape(shape)

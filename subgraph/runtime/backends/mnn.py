@@ -1,0 +1,190 @@
+"""MNN on the CPU: converted by its own converter, without that one's entry point, which reports to a server."""
+
+from __future__ import annotations
+
+import os
+import platform
+import re
+import shutil
+import sys
+import tempfile
+import weakref
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from subgraph.errors import ModelError, Refused
+from subgraph.runtime.backends import _foreign
+from subgraph.storage.tensors import Value, np_dtype
+
+MULTI = True
+TYPES = frozenset("bool int8 int16 int32 int64 uint8 uint16 uint32 uint64 float16 float32 float64".split())
+MODES = {"normal": "Normal", "high": "High", "low": "Low"}
+OPTIONS = {"precision": tuple(MODES), "threads": (), "shape_mutable": ("0", "1")}
+X86 = ("x86_64", "AMD64")
+SCRATCH = "SUBCUT_SCRATCH"  # names a folder that is removed when this process ends, however it ends
+# What MNN holds each type in; its own names of them.
+HELD = {
+    "float16": ("float32", "float"), "float32": ("float32", "float"), "float64": ("float32", "float"),
+    "uint8": ("uint8", "uint8"),
+}  # fmt: skip
+WHOLE = ("int32", "int")  # all other whole numbers, and truth values
+# The converter's lines that say why: `[01:40:10] :220: These Op Not Support: ONNX::Blur`, `[ERROR] Model file is …`.
+_REASON = re.compile(r"^(?:\[[\d:]+\] [^ :]*:\d+: |\[ERROR\] )(.*\S)", re.MULTILINE)
+_CHATTER = ("ONNX Model ir version", "ONNX Model opset version", "Convert error, please check")
+
+
+def version() -> str:
+    """The runtime's version."""
+    return str(_foreign.package("MNN", "mnn").version())
+
+
+def warm() -> None:
+    """Import the runtime and the converter ahead of the first model."""
+    _foreign.package("MNN.nn", "mnn")
+    _foreign.package("_tools", "mnn")
+
+
+def precision(options: Mapping[str, Any]) -> str:
+    """float32; `precision=low` is float16 on processors that have it in vectors: on x86 it changes nothing."""
+    _foreign.check_options("mnn", options, OPTIONS)
+    return "fp16" if options.get("precision") == "low" and platform.machine() not in X86 else "fp32"
+
+
+def load(model: Path, options: Mapping[str, Any]) -> Callable[[Mapping[str, Value]], dict[str, Value]]:
+    """Convert, and build from the converted file.
+
+    `options`: `precision` (normal, high, low), `threads` (1), `shape_mutable` (1 as in MNN's Python; its C++ has 0, and
+    computes otherwise).
+
+    Raises:
+        BackendError: MNN is not installed, or an option means nothing to it. Refused: it does not accept this model.
+    """
+    _foreign.check_options("mnn", options, OPTIONS)
+    nn: Any = _foreign.package("MNN.nn", "mnn")
+    expr: Any = _foreign.package("MNN.expr", "mnn")
+    number = max(_foreign.threads("mnn", options), 1)
+    mode = getattr(expr.PrecisionMode, MODES[str(options.get("precision", "normal"))])
+    inputs, outputs = _foreign.edge("mnn", model, TYPES)
+    how = {
+        "precision_mode": mode,
+        "thread_num": number,
+        "shape_mutable": str(options.get("shape_mutable", 1)) == "1",
+    }
+    return _Module(model, nn, expr, how, inputs, outputs)
+
+
+class _Module:
+    """A converted model; its file lives as long as this."""
+
+    def __init__(
+        self, model: Path, nn: Any, expr: Any, how: dict[str, Any],
+        inputs: list[_foreign.Port], outputs: list[_foreign.Port],
+    ) -> None:  # fmt: skip
+        """Six parameters: the model, MNN's two modules, their settings, and the model's edge."""
+        self._expr, self._inputs, self._outputs = expr, inputs, outputs
+        folder = tempfile.mkdtemp(prefix="subcut-mnn-", dir=os.environ.get(SCRATCH) or None)
+        remove = weakref.finalize(self, shutil.rmtree, folder, ignore_errors=True)
+        try:
+            converted = _converted(model, Path(folder) / "converted.mnn")
+            names = [[port.name for port in ports] for ports in (inputs, outputs)]
+            try:
+                self._module = nn.load_module_from_file(str(converted), *names, **how)
+            except Exception as e:
+                lost = _lost(nn, converted, outputs)
+                raise Refused(f"mnn refuses the model: {lost or _foreign.first_line(e)}") from e
+        except BaseException:
+            remove()
+            raise
+
+    def __call__(self, feeds: Mapping[str, Value]) -> dict[str, Value]:
+        """One run.
+
+        Raises:
+            Refused: a number needs more than MNN's 32 bits. ModelError: it failed.
+        """
+        arrays = _foreign.fed(feeds, self._inputs)
+        try:
+            given = [self._held(array, port) for array, port in zip(arrays, self._inputs, strict=True)]
+            found = self._module.onForward(given)
+            if len(found) != len(self._outputs):  # its own error is only printed
+                raise ModelError(f"mnn failed while running: it gave {len(found)} of {len(self._outputs)} outputs")
+            # copied while they live: `read` shows memory that goes with them
+            arrays = [_read(value, port) for value, port in zip(found, self._outputs, strict=True)]
+        except (Refused, ModelError):
+            raise
+        except Exception as e:
+            raise ModelError(f"mnn failed while running: {_foreign.first_line(e.__cause__ or e)}") from e
+        return {port.name: array for port, array in zip(self._outputs, arrays, strict=True)}
+
+    def _held(self, array: Any, port: _foreign.Port) -> Any:
+        import numpy as np
+
+        held, name = HELD.get(port.dtype, WHOLE)
+        with np.errstate(over="ignore"):
+            cast = np.ascontiguousarray(array, np_dtype(held)).reshape(array.shape)
+        if held == "int32" and not np.array_equal(cast.astype(array.dtype), array):
+            raise Refused(f"mnn holds {port.dtype} in 32 bits: '{port.name}' has larger numbers")
+        return self._expr.const(cast, list(cast.shape), self._expr.NCHW, getattr(self._expr, name))
+
+
+def _read(value: Any, port: _foreign.Port) -> Any:
+    import numpy as np
+
+    shape = list(value.shape)
+    if 0 in shape:  # there is nothing to read, and it says so with an error
+        return np.zeros(shape, np_dtype(port.dtype))
+    return _foreign.as_declared(np.asarray(value.read()).reshape(shape), port)
+
+
+def _converted(model: Path, path: Path) -> Path:
+    """The model in MNN's form.
+
+    By the converter's extension module. `MNN.tools.mnnconvert`, its command line, would install a logging package and
+    send what was converted to a server.
+
+    Raises:
+        Refused: it made nothing; says why.
+    """
+    tools: Any = _foreign.package("_tools", "mnn")
+    words = ["mnnconvert", "-f", "ONNX", "--modelFile", str(model), "--MNNModel", str(path), "--bizCode", "subcut"]
+    tools.mnnconvert(words)
+    if not path.is_file():
+        # once more, to hear why: had its words been kept from the start, a crash would have taken them along
+        said = _heard(lambda: tools.mnnconvert(words), path.parent)
+        reasons = [text for text in _REASON.findall(said) if not text.startswith(_CHATTER)]
+        raise Refused(f"mnn refuses the model: {'; '.join(reasons)[:400] or 'its converter made nothing'}")
+    return path
+
+
+def _heard(act: Callable[[], Any], folder: Path) -> str:
+    """What is printed meanwhile."""
+    sys.stdout.flush()
+    with tempfile.TemporaryFile(dir=folder) as file:
+        before = os.dup(1)
+        os.dup2(file.fileno(), 1)
+        try:
+            act()
+            _flush()
+        finally:
+            os.dup2(before, 1)
+            os.close(before)
+        file.seek(0)
+        return file.read().decode(errors="replace")
+
+
+def _flush() -> None:
+    """What C's library holds back of its output."""
+    import ctypes
+
+    ctypes.CDLL(None).fflush(None)
+
+
+def _lost(nn: Any, converted: Path, outputs: list[_foreign.Port]) -> str:
+    """The output that its optimiser has joined with another node, if it is that."""
+    for port in outputs:
+        try:
+            nn.load_module_from_file(str(converted), [], [port.name])
+        except Exception:  # noqa: BLE001 - whatever MNN says
+            return f"its optimiser has removed the output '{port.name}'"
+    return ""

@@ -1,0 +1,76 @@
+"""OpenCV's dnn module on the CPU, its new engine first, the classic one for what that cannot."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from subgraph.errors import ModelError, Refused
+from subgraph.runtime.backends import _foreign
+from subgraph.storage.tensors import Value
+
+MULTI = True
+TYPES = frozenset("bool int8 int16 int32 int64 uint8 uint16 uint32 uint64 float16 float32 float64".split())
+ENGINES = {"auto": "ENGINE_AUTO", "new": "ENGINE_NEW", "classic": "ENGINE_CLASSIC"}
+OPTIONS = {"engine": tuple(ENGINES), "threads": (), "winograd": ("0", "1")}
+
+
+def version() -> str:
+    """The runtime's version."""
+    return str(_foreign.package("cv2", "opencv").__version__)
+
+
+def warm() -> None:
+    """Import the runtime ahead of the first model."""
+    _foreign.package("cv2.dnn", "opencv")
+
+
+def precision(options: Mapping[str, Any]) -> str:
+    """Always float32: float16 models are read as such."""
+    _foreign.check_options("opencv", options, OPTIONS)
+    return "fp32"
+
+
+def load(model: Path, options: Mapping[str, Any]) -> Callable[[Mapping[str, Value]], dict[str, Value]]:
+    """Read the model.
+
+    `options`: `engine` (auto, new, classic), `winograd` (0 turns it off), `threads` (1; 0 leaves it to OpenCV).
+
+    Raises:
+        BackendError: OpenCV is not installed, or an option means nothing to it. Refused: it does not accept this model.
+    """
+    _foreign.check_options("opencv", options, OPTIONS)
+    cv2: Any = _foreign.package("cv2", "opencv")
+    number = _foreign.threads("opencv", options)
+    cv2.setNumThreads(number or cv2.getNumberOfCPUs())
+    inputs, outputs = _foreign.edge("opencv", model, TYPES)
+    try:
+        net = cv2.dnn.readNetFromONNX(str(model), getattr(cv2.dnn, ENGINES[str(options.get("engine", "auto"))]))
+        net.enableWinograd(str(options.get("winograd", 1)) == "1")
+    except Exception as e:
+        raise Refused(f"opencv refuses the model: {_said(e)}") from e
+    names = [port.name for port in outputs]
+
+    def run(feeds: Mapping[str, Value]) -> dict[str, Value]:
+        arrays = _foreign.fed(feeds, inputs)
+        try:
+            for port, array in zip(inputs, arrays, strict=True):
+                net.setInput(array, port.name)
+            found = net.forward(names)
+        except Exception as e:
+            raise ModelError(f"opencv failed while running: {_said(e)}") from e
+        return {port.name: _array(value, port) for port, value in zip(outputs, found, strict=True)}
+
+    return run
+
+
+def _array(value: Any, port: _foreign.Port) -> Any:
+    """OpenCV gives None for what is empty."""
+    return _foreign.nothing(port) if value is None else _foreign.as_declared(value, port)
+
+
+def _said(error: Exception) -> str:
+    """OpenCV's message without its version and the place in its sources."""
+    text = _foreign.first_line(error)
+    return text.partition(" error: ")[2] or text

@@ -1,0 +1,189 @@
+"""OpenVINO, on the CPU or another device; precision=f32 has it compute in float32 where its default is less."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from functools import cache
+from importlib import util
+from pathlib import Path
+from typing import Any
+
+from subgraph.errors import BackendError, ModelError, Refused
+from subgraph.runtime.backends import _foreign
+from subgraph.storage.tensors import Value, np_dtype
+
+MULTI = True
+TYPES = frozenset(
+    "bool int8 int16 int32 int64 uint8 uint16 uint32 uint64 float16 bfloat16 float32 float64".split()
+)  # fmt: skip
+# What a compiled model says that it computes in. "dynamic": in the model's own types; those are judged as such.
+CLAIMS = {"f32": "fp32", "dynamic": "fp32", "f16": "fp16", "bf16": "bf16"}
+HINT, THREADS = "INFERENCE_PRECISION_HINT", "INFERENCE_NUM_THREADS"
+HINTS = ("f32", "f16", "bf16")
+TELEMETRY = "openvino.tools.ovc"
+
+
+def version() -> str:
+    """The runtime's version."""
+    return str(_runtime().get_version()).split("-")[0]
+
+
+def warm() -> None:
+    """Import the runtime ahead of the first model."""
+    _core()
+
+
+def precision(options: Mapping[str, Any]) -> str:
+    """What it computes in with these options on this machine: what a compiled model says, not what was asked for."""
+    return CLAIMS.get(_computes_in(_device(options), tuple(sorted(_config(options).items()))), "fp32")
+
+
+def exact(options: Mapping[str, Any]) -> Mapping[str, Any] | None:
+    """The same in float32, where it computes in less."""
+    rest = {k: v for k, v in options.items() if k != HINT}
+    return {**rest, "precision": "f32"} if precision(options) != "fp32" else None
+
+
+def caveat(options: Mapping[str, Any]) -> str:
+    """Where it computes in less than float32 without having been told, or in something else than it was told."""
+    claim, asked = precision(options), str(options.get("precision", ""))
+    if asked and CLAIMS[asked] != claim:
+        return f"openvino was asked for {asked}, but computes in {claim} on this machine"
+    if claim != "fp32" and not asked and HINT not in options:
+        return f"openvino computes in {claim} by its own default on this machine; openvino:precision=f32 for float32"
+    return ""
+
+
+def load(model: Path, options: Mapping[str, Any]) -> Callable[[Mapping[str, Value]], dict[str, Value]]:
+    """Read and compile.
+
+    `options`: `precision` (f32, f16, bf16; a hint: see `precision`), `device` (CPU), `threads` (1; 0 leaves it to
+    OpenVINO), and any property by its name, `EXECUTION_MODE_HINT=ACCURACY`.
+
+    Raises:
+        BackendError: OpenVINO is not installed, or an option or a device means nothing to it.
+        Refused: it does not accept this model.
+    """
+    device, config, core = _device(options), _config(options), _core()
+    inputs, outputs = _foreign.edge("openvino", model, TYPES)
+    try:
+        compiled = core.compile_model(str(model), device, config)
+    except Exception as e:
+        _computes_in(device, tuple(sorted(config.items())))  # is it the device or a property?
+        raise Refused(f"openvino refuses the model: {_said(e)}") from e
+    places = _places(compiled, inputs)
+    counts = len(places), len(compiled.outputs)
+    if counts != (len(compiled.inputs), len(outputs)):
+        raise Refused(_foreign.other_edge("openvino", counts, inputs, outputs))
+    request = compiled.create_infer_request()
+
+    def run(feeds: Mapping[str, Value]) -> dict[str, Value]:
+        arrays = _foreign.fed(feeds, inputs)
+        try:
+            for i, place in places.items():
+                request.set_input_tensor(place, _tensor(arrays[i]))
+            request.infer()
+            found = [_array(request.get_output_tensor(i)) for i in range(len(outputs))]
+        except Exception as e:
+            raise ModelError(f"openvino failed while running: {_said(e)}") from e
+        return {port.name: array for port, array in zip(outputs, found, strict=True)}
+
+    return run
+
+
+def _places(compiled: Any, inputs: Sequence[_foreign.Port]) -> dict[int, int]:
+    """Which input of the model is which of the compiled one.
+
+    By place: one that passes through to an output has lost its name. Some that nothing reads are gone; then by name.
+    """
+    if len(compiled.inputs) == len(inputs):
+        return {i: i for i in range(len(inputs))}
+    names = {name: i for i, port in enumerate(compiled.inputs) for name in port.names}
+    return {i: names[port.name] for i, port in enumerate(inputs) if port.name in names}
+
+
+def _runtime() -> Any:
+    """The package, without the converter that it would import as well: on import that one reports to a server.
+
+    It is optional for the package; without it nothing of what runs a model is missing.
+    """
+    if TELEMETRY not in sys.modules and "openvino" not in sys.modules and util.find_spec("openvino"):
+        sys.modules[TELEMETRY] = None  # type: ignore[assignment] # Python's way to have an import fail
+    return _foreign.package("openvino", "openvino")
+
+
+@cache
+def _core() -> Any:
+    return _runtime().Core()
+
+
+def _device(options: Mapping[str, Any]) -> str:
+    return str(options.get("device", "CPU"))
+
+
+def _config(options: Mapping[str, Any]) -> dict[str, str]:
+    """OpenVINO's properties.
+
+    Raises:
+        BackendError: an option means nothing.
+    """
+    known: dict[str, tuple[str, ...]] = {"precision": HINTS, "device": (), "threads": ()}
+    properties = {k: str(v) for k, v in options.items() if k.isupper()}
+    _foreign.check_options("openvino", {k: v for k, v in options.items() if k not in properties}, known)
+    config = {}
+    number = _foreign.threads("openvino", options)
+    if number and _device(options).startswith("CPU"):
+        # processes that run side by side must not be bound to the same core
+        config = {THREADS: str(number), "ENABLE_CPU_PINNING": "NO"}
+    if "precision" in options:
+        config[HINT] = str(options["precision"])
+    return config | properties
+
+
+@cache
+def _computes_in(device: str, config: tuple[tuple[str, str], ...]) -> str:
+    """The element type that a compiled model says it computes in: `bf16`.
+
+    Raises:
+        BackendError: no such device, or a property that means nothing to it.
+    """
+    ov = _runtime()
+    value = ov.opset13.parameter([1], ov.Type.f32)
+    tiny = ov.Model([ov.opset13.relu(value)], [value])
+    try:
+        found = _core().compile_model(tiny, device, dict(config)).get_property(HINT)
+    except Exception as e:
+        raise BackendError(f"openvino cannot use {device} so: {_said(e)}", f"it has {_devices()}") from e
+    return str(found.get_type_name())
+
+
+def _devices() -> str:
+    return ", ".join(_core().available_devices)
+
+
+def _tensor(array: Any) -> Any:
+    """A tensor of its own: bfloat16 passes as raw bits, and rank 0 stays."""
+    import numpy as np
+
+    ov = _runtime()
+    if array.dtype.name != "bfloat16":
+        return ov.Tensor(array)
+    tensor = ov.Tensor(ov.Type.bf16, ov.Shape(list(array.shape)))
+    tensor.data.view(np.uint16)[...] = array.view(np.uint16)
+    return tensor
+
+
+def _array(tensor: Any) -> Any:
+    """A copy of an output: its memory belongs to the next run."""
+    import numpy as np
+
+    if tensor.element_type == _runtime().Type.bf16:  # numpy has no such type: OpenVINO shows the bits as float16
+        return tensor.data.view(np.uint16).copy().view(np_dtype("bfloat16"))
+    return tensor.data.copy()
+
+
+def _said(error: Exception) -> str:
+    """OpenVINO's message without the places in its sources."""
+    lines = (line.strip() for line in str(error).splitlines())
+    return " ".join(line for line in lines if line and not line.startswith("Exception from "))[:400]

@@ -1,0 +1,215 @@
+"""onnxruntime. On the CPU, with optimisations off and a fixed thread count, it is the reference."""
+
+from __future__ import annotations
+
+import ctypes
+import math
+import re
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from subgraph.errors import BackendError, ModelError, Refused
+from subgraph.storage import dtypes
+from subgraph.storage.packing import pack, unpack
+from subgraph.storage.tensors import NOT_NUMPY, PACKED, Value, np_dtype, parse_type, to_bits
+
+Run = Callable[[Mapping[str, Value]], dict[str, Value]]
+
+MULTI = True
+MAX_THREADS = 1024  # a slip of the keyboard must not start a million
+OPTIONS = frozenset(("opt", "threads", "providers", "custom_ops", "fixed", "weights"))
+LEVELS = {
+    "disable": "ORT_DISABLE_ALL",
+    "basic": "ORT_ENABLE_BASIC",
+    "extended": "ORT_ENABLE_EXTENDED",
+    "all": "ORT_ENABLE_ALL",
+}
+
+
+def version() -> str:
+    """The runtime's version."""
+    import onnxruntime
+
+    return str(onnxruntime.__version__)
+
+
+def exact(options: Mapping[str, Any]) -> Mapping[str, Any] | None:
+    """The same without optimisations."""
+    return None if options.get("opt") == "disable" else {**options, "opt": "disable"}
+
+
+def load(model: Path, options: Mapping[str, Any]) -> Run:
+    """Build a session.
+
+    `options`: `opt` (disable, basic, extended, all; as people deploy it: all), `threads` (intra-op; 0 leaves it to
+    onnxruntime), `providers` (`A+B`), `custom_ops` (a library of operators), `session.KEY` (a session config entry),
+    `fixed` (the reference's settings: deterministic kernels, no arena, threads that sleep) and `weights` (the folder
+    that external data is relative to, where it is not the model's own).
+
+    Raises:
+        BackendError: onnxruntime is not installed or does not load, or an option means nothing to it.
+        Refused: it does not accept this model.
+    """
+    try:
+        import onnxruntime as ort
+    except ImportError as e:
+        raise BackendError(f"onnxruntime cannot be loaded: {e}", "pip install onnxruntime") from e
+    ort.set_default_logger_severity(4)
+    settings = _settings(options)
+    providers = str(options.get("providers", "CPUExecutionProvider")).split("+")
+    if "providers" in options and (missing := [p for p in providers if p not in ort.get_available_providers()]):
+        known = ", ".join(ort.get_available_providers())
+        raise BackendError(f"onnxruntime has no provider {missing[0]} here", f"it has {known}")
+    try:
+        if weights := options.get("weights"):
+            settings.add_session_config_entry("session.model_external_initializers_file_folder_path", str(weights))
+            session = ort.InferenceSession(model.read_bytes(), settings, providers=providers)
+        else:
+            session = ort.InferenceSession(str(model), settings, providers=providers)
+    except Exception as e:
+        raise _refusal(e, _is_on(options.get("fixed"))) from e
+    return _Session(session)
+
+
+def _settings(options: Mapping[str, Any]) -> Any:
+    import onnxruntime as ort
+
+    settings = ort.SessionOptions()
+    level = str(options.get("opt", "all"))
+    if level not in LEVELS:
+        raise BackendError(f"ort: opt={level} is no optimisation level", f"one of {', '.join(LEVELS)}")
+    settings.graph_optimization_level = getattr(ort.GraphOptimizationLevel, LEVELS[level])
+    if _is_on(options.get("fixed")):
+        settings.use_deterministic_compute = True
+        settings.enable_cpu_mem_arena = False
+        settings.add_session_config_entry("session.intra_op.allow_spinning", "0")  # one run: waiting threads may sleep
+    threads = str(options.get("threads", 0))
+    if not threads.isdecimal() or int(threads) > MAX_THREADS:
+        raise BackendError(f"ort: threads={threads} is no number of threads", "0 leaves it to onnxruntime")
+    settings.intra_op_num_threads = int(threads)
+    settings.inter_op_num_threads = 1
+    for key, value in options.items():
+        if key.startswith("session."):
+            try:
+                settings.add_session_config_entry(key, str(value))
+            except Exception as e:
+                raise BackendError(
+                    f"ort: {key} cannot be {value}: {_plain(e)}", "see onnxruntime's session keys"
+                ) from e
+        elif key not in OPTIONS:
+            raise BackendError(f"ort: no option '{key}'", f"it has {', '.join(sorted(OPTIONS))}, session.KEY")
+    if library := options.get("custom_ops"):
+        try:
+            settings.register_custom_ops_library(str(library))
+        except Exception as e:
+            raise BackendError(f"onnxruntime cannot load {library}: {_plain(e)}", "--custom-ops LIB") from e
+    return settings
+
+
+def _is_on(value: Any) -> bool:
+    """A switch, as typed or as a truth value."""
+    return str(value or "").lower() not in ("", "0", "false", "no", "off")
+
+
+class _Session:
+    def __init__(self, session: Any) -> None:
+        self.session = session
+        self.inputs = {i.name: i.type for i in session.get_inputs()}
+        self.outputs = {o.name: o.type for o in session.get_outputs()}
+
+    def __call__(self, feeds: Mapping[str, Value]) -> dict[str, Value]:
+        """Run once.
+
+        Types that numpy lacks travel as OrtValue, and then all tensors do, so that they come from one run. Sequences
+        and optionals travel as Python objects: beside types that numpy lacks they take a second run, and a session
+        whose inputs mix both cannot be run from Python.
+        """
+        types = [self.inputs[n] for n in feeds] + list(self.outputs.values())
+        wrapped = [n for n, t in self.outputs.items() if parse_type(t)[0] == "tensor"] if any(map(_own, types)) else []
+        plain = [n for n in self.outputs if n not in wrapped]
+        found: dict[str, Value] = {}
+        try:
+            if wrapped:
+                values = {n: _wrap(v, self.inputs[n]) for n, v in feeds.items()}
+                results = self.session.run_with_ort_values(wrapped, values)
+                found.update((n, _unwrap(v, self.outputs[n])) for n, v in zip(wrapped, results, strict=True))
+            if plain:
+                found.update(zip(plain, self.session.run(plain, dict(feeds)), strict=True))
+        except Exception as e:
+            raise ModelError(
+                f"onnxruntime failed while running: {_plain(e)}", "are the inputs what the model expects?"
+            ) from e
+        return found
+
+
+def _own(type_text: str) -> bool:
+    return parse_type(type_text)[1] in NOT_NUMPY
+
+
+def _wrap(value: Any, type_text: str) -> Any:
+    """A numpy array as an OrtValue of any element type."""
+    import numpy as np
+    import onnxruntime as ort
+
+    form, dtype = parse_type(type_text)
+    if form != "tensor":
+        raise ModelError(f"onnxruntime's Python cannot be fed {type_text} beside a type that numpy lacks")
+    if dtype not in NOT_NUMPY:
+        return ort.OrtValue.ortvalue_from_numpy(np.asarray(value))
+    bits = to_bits(value, dtype)
+    if dtype in PACKED:  # the buffer of a packed tensor is as long as its shape says; the packed bytes come first
+        packed = pack(bits, dtype)
+        bits = np.zeros(bits.shape, np.uint8)
+        bits.reshape(-1)[: packed.size] = packed
+    return ort.OrtValue.ortvalue_from_numpy_with_onnx_type(bits, dtypes.TYPE_NUMBERS[dtype])
+
+
+def _unwrap(value: Any, type_text: str) -> Any:
+    """An OrtValue as a numpy array; element types that numpy lacks are read from memory."""
+    import numpy as np
+
+    form, dtype = parse_type(type_text)
+    if dtype not in NOT_NUMPY:
+        return value.numpy()
+    if form != "tensor":
+        raise ModelError(f"onnxruntime's Python cannot give {type_text}", "cut elsewhere: between plain tensors")
+    shape = tuple(value.shape())
+    count = math.prod(shape)
+    bits = dtypes.bits_of(dtype)
+    data = ctypes.string_at(value.data_ptr(), (count * bits + 7) // 8) if count else b""
+    if dtype in PACKED:
+        return unpack(np.frombuffer(data, np.uint8), dtype, count).reshape(shape)
+    return np.frombuffer(data, np_dtype(dtype)).reshape(shape)
+
+
+# A place in onnxruntime's sources and the function there: `/…/model.cc:182 onnxruntime::Model::Model(…) const`.
+_PLACE = re.compile(r"\S+\.(?:cc|h):\d+ (?:[^()'\"]*::[^()'\"]*\((?:[^()]|\([^()]*\))*\)(?: const)?|\w+) ?")
+
+
+def _plain(e: Exception) -> str:
+    """onnxruntime's message without its prefixes and places in its sources; at most 400 characters."""
+    text = re.sub(r"\[ONNXRuntimeError\] : \d+ : (\w+ : )?", "", " ".join(str(e).split()))
+    text = re.sub(r"^Load model from .*?\.onnx failed: ?", "", text)  # the file is a temporary one of ours
+    return _PLACE.sub("", text)[:400]
+
+
+def _refusal(e: Exception, is_reference: bool) -> Refused:
+    text = _plain(e)
+    way_out = ["`subcut cut --no-capture` cuts without running the model"] if is_reference else []
+    hints = way_out
+    if "is not a registered function/op" in text:
+        library = "--custom-ops LIB loads a library that has it"
+        hints = [": ".join(["an op that onnxruntime does not know", "; ".join([library, *way_out])])]
+    elif re.search(r"max supported IR version|opset \d+ is under development", text, re.IGNORECASE):
+        hints = [", or ".join([f"newer than this onnxruntime ({version()}): pip install -U onnxruntime", *way_out])]
+    who = f"the reference (onnxruntime {version()})" if is_reference else f"onnxruntime {version()}"
+    return Refused(f"{who} refuses the model: {text}", "".join(hints))
+
+
+def warm() -> None:
+    """Import the runtime ahead of the first model."""
+    import contextlib
+
+    with contextlib.suppress(ImportError):  # `load` reports it
+        import onnxruntime  # noqa: F401

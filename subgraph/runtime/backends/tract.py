@@ -1,0 +1,62 @@
+"""tract, an inference engine in Rust for small devices: one thread, float32, many operators refused by name."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from subgraph.errors import ModelError, Refused
+from subgraph.runtime.backends import _foreign
+from subgraph.storage.tensors import Value
+
+MULTI = True
+TYPES = frozenset("bool int8 int16 int32 int64 uint8 uint16 uint32 uint64 float16 float32 float64".split())
+TRACE = "Stack backtrace:"  # where a message of its ends
+
+
+def version() -> str:
+    """The native library's version."""
+    return str(_foreign.package("tract", "tract").version())
+
+
+def warm() -> None:
+    """Import the runtime ahead of the first model."""
+    _foreign.package("tract", "tract")
+
+
+def load(model: Path, options: Mapping[str, Any]) -> Callable[[Mapping[str, Value]], dict[str, Value]]:
+    """Read, type and optimise the model. It has no options.
+
+    Raises:
+        BackendError: tract is not installed, or an option is given. Refused: it does not accept this model.
+    """
+    _foreign.check_options("tract", options, {})
+    tract: Any = _foreign.package("tract", "tract")
+    inputs, outputs = _foreign.edge("tract", model, TYPES)
+    try:
+        built = tract.onnx().load(str(model)).into_model().into_runnable()
+        counts = built.input_count(), built.output_count()
+    except Exception as e:
+        raise Refused(f"tract refuses the model: {_said(e)}") from e
+    if counts != (len(inputs), len(outputs)):
+        raise Refused(_foreign.other_edge("tract", counts, inputs, outputs))
+
+    def run(feeds: Mapping[str, Value]) -> dict[str, Value]:
+        arrays = _foreign.fed(feeds, inputs)
+        try:
+            found = [_array(tensor, port, tract) for tensor, port in zip(built.run(arrays), outputs, strict=True)]
+        except Exception as e:
+            raise ModelError(f"tract failed while running: {_said(e)}") from e
+        return {port.name: value for port, value in zip(outputs, found, strict=True)}
+
+    return run
+
+
+def _array(tensor: Any, port: _foreign.Port, tract: Any) -> Any:
+    """A copy. What it derives from shapes is int64 in ONNX, and of a type of its own in tract."""
+    return (tensor.convert_to(tract.DatumType.I64) if port.dtype == "int64" else tensor).to_numpy()
+
+
+def _said(error: Exception) -> str:
+    return _foreign.first_line(error, drop=TRACE)

@@ -1,0 +1,227 @@
+"""Graph + feeds -> Tensors: reference values of chosen tensors, from one run of only their ancestors.
+
+The ancestors are themselves a cut, from the model's inputs to the tensors. Its weights stay where they are: the runtime
+reads aligned external data in place. Other large weights are copied aside at aligned offsets, because kernels give
+other last bits on unaligned memory.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import shutil
+import tempfile
+import threading
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+from subgraph.graph import protobuf, region
+from subgraph.graph.cut import build
+from subgraph.graph.graph import Graph
+from subgraph.runtime import inputs as feeding
+from subgraph.runtime.worker import Worker
+from subgraph.storage.tensors import Record, Tensors, load
+
+log = logging.getLogger("subcut")
+
+KERNEL_ALIGN = 64  # bytes; what onnxruntime's own allocator gives
+MAX_THREADS = 8  # more give nothing for one small run, and other bits on each machine
+
+
+def threads() -> int:
+    """Intra-op threads of the reference: the cores we may use, at most `MAX_THREADS`. Recorded with every result."""
+    usable = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return min(usable, MAX_THREADS)
+
+
+@dataclass(frozen=True)
+class Captured:
+    """What one sample gave.
+
+    Attributes:
+        label: the sample's name; empty where there is only one.
+        tensors: record by tensor; files are relative to the folder that was written into.
+        fed: the model inputs that were fed (records without files), and where each came from.
+    """
+
+    label: str
+    tensors: dict[str, Record]
+    fed: dict[str, Record]
+    origins: dict[str, str]
+
+
+class Reference:
+    """What is right: onnxruntime on the CPU, optimisations off, fixed thread count, in a process of its own.
+
+    The process starts at once, so that the runtime is imported while the caller still reads the model. Another backend,
+    or a library of custom operators, serves models that plain onnxruntime cannot run. Several threads may use it, each
+    with keys of its own.
+    """
+
+    def __init__(
+        self,
+        backend: str = "ort",
+        options: Mapping[str, Any] | None = None,
+        *,
+        timeout: float | None = None,
+        memory: int | None = None,
+    ) -> None:
+        self.backend = backend
+        plain = {"opt": "disable", "threads": threads(), "fixed": True} if backend == "ort" else {}
+        self.options = {**plain, **(options or {})}
+        self._worker = Worker(backend, timeout=timeout, memory=memory, bounded=backend == "ort")
+        self._lock = threading.RLock()
+        self._version = ""
+
+    def load(self, key: str, model: Path, weights: Path | None = None) -> None:
+        """Build `model` under the name `key`.
+
+        Raises:
+            Refused: onnxruntime does not accept it.
+            WorkerDied: the process crashed.
+        """
+        options = {**self.options, **({"weights": str(weights)} if weights else {})}
+        with self._lock:
+            self._worker.ask("load", key=key, model=str(model), options=options)
+
+    def run(self, key: str, into: Path, outputs: Mapping[str, str], **feeds: Any) -> dict[str, Any]:
+        """Run `key` on `sample=` or `feeds=`; write `outputs` (name → file stem) into the folder.
+
+        Raises:
+            InputError: an input does not fit. ModelError: the run failed. WorkerDied: the process crashed.
+        """
+        with self._lock:
+            return self._worker.ask("run", key=key, into=str(into), outputs=dict(outputs), **feeds)
+
+    def identity(self) -> dict[str, Any]:
+        """What its values depend on: backend, options, version."""
+        if not self._version:
+            with self._lock:
+                self._version = str(self._worker.ask("about", options=self.options)["version"])
+        return {"backend": self.backend, "options": dict(self.options), "version": self._version}
+
+    def drop(self, key: str) -> None:
+        """Forget a model; its memory is free again."""
+        with self._lock:
+            self._worker.ask("drop", key=key)
+
+    @contextmanager
+    def alone(self) -> Iterator[None]:
+        """Keep other threads out for this block: a load and the runs that follow it."""
+        with self._lock:
+            yield
+
+    def __enter__(self) -> Reference:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._worker.close()
+
+
+def record(
+    reference: Reference,
+    graph: Graph,
+    above: region.Region,
+    stems: Mapping[str, str],
+    samples: Sequence[feeding.Sample],
+    into: Path,
+) -> list[Captured]:
+    """Run the ancestors of some tensors once per sample; write each tensor as `into/<k>/<stem>.npy`.
+
+    `stems`: tensor → file stem; `above`: `regions.above` of those. Model inputs among them are written as fed.
+    """
+    aside = into / "above"
+    aside.mkdir()
+    try:
+        load_above(reference, graph, above, stems, aside)
+        found = []
+        for k, sample in enumerate(samples):
+            found.append(_record_one(reference, stems, sample, into / str(k)))
+            if len(samples) > 1:
+                step = {"step": k + 1, "of": len(samples)}
+                log.info("sample %d of %d: %s", k + 1, len(samples), sample.label, extra=step)
+        return found
+    finally:
+        shutil.rmtree(aside, ignore_errors=True)
+
+
+def _record_one(reference: Reference, stems: Mapping[str, str], sample: feeding.Sample, into: Path) -> Captured:
+    into.mkdir()
+    answer = reference.run("above", into, stems, sample=sample.to_json())
+    found = (Record.from_json(r) for r in answer["tensors"])
+    fed = (Record.from_json(r) for r in answer["fed"])
+    return Captured(sample.label, {r.name: r for r in found}, {r.name: r for r in fed}, answer["origins"])
+
+
+def load_above(
+    reference: Reference,
+    graph: Graph,
+    above: region.Region,
+    tensors: Iterable[str],
+    aside: Path,
+    types: Mapping[str, protobuf.TypeProto] | None = None,
+) -> tuple[str, ...]:
+    """Load what computes `tensors` from the model's inputs under the key "above"; return the inputs that it takes.
+
+    `aside` is a folder for its files, needed as long as it is loaded; `types`, of inputs that are none of the model's.
+    """
+    fed = [n for n in tensors if n in graph.inputs]  # such among them as nothing above the others reads
+    needed = tuple(dict.fromkeys((*above.inputs, *above.shapes, *fed)))
+    outputs = [n for n in tensors if n in graph.maker] or fed[:1]  # a model that only takes inputs is none
+    model, _ = build(graph, above, needed, outputs, {**graph.types(needed), **(types or {})}, {})
+    path = aside / "above.onnx"
+    weights = [t for t in model.graph.initializer if protobuf.on_disk(t)]
+    if weights and reference.backend == "ort" and all(_in_place(t, graph.path) for t in weights):
+        path.write_bytes(model.SerializeToString())
+        reference.load("above", path, graph.path.parent.resolve())
+    else:
+        protobuf.write(model, graph.path, path, external=True)
+        reference.load("above", path)
+    return needed
+
+
+def _in_place(tensor: protobuf.TensorProto, model: Path) -> bool:
+    """May the runtime read this weight where it lies?"""
+    blob = protobuf.locate(tensor, model)
+    return blob.file != model and blob.offset % KERNEL_ALIGN == 0
+
+
+def capture(
+    graph: Graph,
+    tensors: Collection[str],
+    inputs: Sequence[str] = (),
+    *,
+    seed: int = 0,
+    shapes: Mapping[str, Sequence[int]] | None = None,
+) -> list[Tensors]:
+    """Reference values of `tensors`: one mapping name → value per input sample (one, if nothing or one file is given).
+
+    `inputs`: words as after `-i` on the command line; none: seeded random values. Values are numpy arrays, lists of
+    arrays for sequences, None for empty optionals. Only the ancestors of the tensors are run.
+
+    >>> capture(load("resnet50.onnx"), ["conv1"])[0]["conv1"].shape                              # doctest: +SKIP
+    (1, 64, 112, 112)
+
+    Raises:
+        UnknownName: no such tensor. InputError: an input does not fit. ModelError: the model cannot be run.
+    """
+    names = [graph.tensor(name) for name in tensors]
+    above = region.above(graph, names)
+    samples = feeding.plan(graph, feeds_of(graph, above, names), inputs, seed=seed, shapes=shapes)
+    with tempfile.TemporaryDirectory(prefix="subcut-") as temporary, Reference() as reference:
+        into = Path(temporary)
+        stems = {name: f"t{i}" for i, name in enumerate(names)}
+        captured = record(reference, graph, above, stems, samples, into)
+        return [{n: load(c.tensors[n], into / str(k)) for n in names} for k, c in enumerate(captured)]
+
+
+def feeds_of(graph: Graph, above: region.Region, tensors: Collection[str]) -> list[str]:
+    """The model inputs that it takes to compute `tensors`, in the model's order; `above`: what lies above them."""
+    needed = {*above.inputs, *above.shapes, *tensors}
+    return [name for name in graph.inputs if name in needed]

@@ -1,0 +1,348 @@
+"""A planned sample -> its arrays, in the process that runs the model: no hostile or huge file meets the main one."""
+
+from __future__ import annotations
+
+import math
+import zlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from subgraph.errors import InputError
+from subgraph.graph import protobuf
+from subgraph.runtime.inputs import IMAGES, Picture, Spec, stems_of
+from subgraph.storage import dtypes
+from subgraph.storage.tensors import (
+    NOT_NUMPY,
+    NPY_ERRORS,
+    Tensors,
+    Value,
+    are_bits,
+    from_bits,
+    np_dtype,
+    read_npy,
+    shape_text,
+)
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    from subgraph.types import Array
+
+MAX_RANDOM = 1 << 30  # bytes of one made-up input; beyond, a dimension is surely wrong
+
+
+def realise(data: Mapping[str, Any]) -> tuple[dict[str, Value], dict[str, str]]:
+    """The arrays of one sample, and per input where they come from.
+
+    Raises:
+        InputError: a file is damaged, or does not fit its input in type or shape; a dimension is not known.
+    """
+    specs = [Spec(**s) for s in data["specs"]]
+    look = data["picture"]
+    picture = Picture(tuple(look["mean"]), tuple(look["scale"]), bool(look["bgr"]))
+    feeds: dict[str, Value] = {}
+    origins: dict[str, str] = {}
+    stems, needed = stems_of(data["names"]), {spec.name: spec for spec in specs}
+    for name, file in data["files"]:
+        for spec, array in _read(_File(Path(file), name, stems, needed), picture):
+            if spec.name in feeds:
+                raise InputError(
+                    f"input '{spec.name}' is given twice: {origins[spec.name]} and {file}",
+                    "put several samples into a folder and give the folder",
+                )
+            feeds[spec.name], note = _fitted(array, spec, file)
+            origins[spec.name] = Path(file).name + note
+    known = _symbols(specs, feeds)
+    for spec in specs:
+        if spec.name not in feeds:
+            feeds[spec.name], origins[spec.name] = _random(spec, known, int(data["seed"]), data["label"])
+    return feeds, origins
+
+
+def _symbols(specs: Sequence[Spec], feeds: Tensors) -> dict[str, int]:
+    """Sizes of symbolic dimensions, learnt from the arrays given and, for a first dimension, 1."""
+    known: dict[str, int] = {}
+    for spec in specs:
+        value = feeds.get(spec.name)
+        if spec.dims is not None and value is not None and not isinstance(value, list):
+            known.update((d, n) for d, n in zip(spec.dims, value.shape, strict=True) if isinstance(d, str))
+    for spec in specs:
+        if spec.dims and isinstance(spec.dims[0], str):
+            known.setdefault(spec.dims[0], 1)
+    return known
+
+
+def _random(spec: Spec, known: Mapping[str, int], seed: int, label: str) -> tuple[Value, str]:
+    """Seeded values: floats from N(0, 1), booleans, indices within their table, other wide integers 0 or 1.
+
+    Raises:
+        InputError: its shape is not known, or enormous.
+    """
+    import numpy as np
+
+    if spec.form.startswith("optional"):
+        return None, "empty"
+    shape = _shape(spec, known)
+    dtype = np_dtype(spec.dtype)
+    size = math.prod(shape) * dtype.itemsize
+    if size > MAX_RANDOM:
+        raise InputError(
+            f"input '{spec.name}' of shape {shape_text(shape)} would take {size / 2**30:.1f} GiB",
+            f"is the model damaged? otherwise give it a file: -i {spec.name}=FILE",
+        )
+    rng = np.random.default_rng([seed, zlib.crc32(spec.name.encode()), zlib.crc32(label.encode())])
+    array, how = _draw(spec, shape, rng)
+    origin = f"random {how}, seed {seed}"
+    return ([array] if "sequence" in spec.form else array), origin
+
+
+def _draw(spec: Spec, shape: tuple[int, ...], rng: np.random.Generator) -> tuple[Array, str]:
+    import numpy as np
+
+    dtype = np_dtype(spec.dtype)
+    if spec.dtype == "string":
+        return np.array([f"text{n}" for n in rng.integers(0, 10, math.prod(shape))], object).reshape(shape), "words"
+    if spec.dtype == "bool":
+        return rng.integers(0, 2, shape).astype(bool), "booleans"
+    if spec.dtype.startswith("complex"):
+        return (rng.standard_normal(shape) + 1j * rng.standard_normal(shape)).astype(dtype), "normal"
+    if "float" in spec.dtype:
+        return rng.standard_normal(shape, np.float32).astype(dtype, copy=False), "normal"
+    if spec.high is not None:
+        return rng.integers(0, spec.high, shape).astype(dtype), f"integers below {spec.high} ({spec.why})"
+    bits = dtypes.bits_of(spec.dtype)
+    if bits <= 8:  # pixels and quantized values: their whole range
+        low = -(1 << bits - 1) if spec.dtype.startswith("i") else 0
+        return rng.integers(low, low + (1 << bits), shape).astype(dtype), "integers of the whole range"
+    return rng.integers(0, 2, shape).astype(dtype), "integers 0 or 1"
+
+
+def _shape(spec: Spec, known: Mapping[str, int]) -> tuple[int, ...]:
+    if spec.dims is None:
+        raise InputError(f"input '{spec.name}' declares no shape", f"--shape {spec.name}=1x3x224x224, or -i FILE")
+    shape = [
+        d if isinstance(d, int) else known.get(d or "", 1 if axis == 0 else None) for axis, d in enumerate(spec.dims)
+    ]
+    if None in shape:
+        axis = shape.index(None)
+        example = "x".join("?" if n is None else str(n) for n in shape)
+        called = f" '{spec.dims[axis]}'" if spec.dims[axis] else ""
+        raise InputError(
+            f"input '{spec.name}' has the unknown dimension{called} (axis {axis})",
+            f"--shape {spec.name}={example} with numbers for the ?, or -i FILE",
+        )
+    return tuple(int(n) for n in shape if n is not None)
+
+
+@dataclass(frozen=True)
+class _File:
+    """A file and what it may be for.
+
+    Attributes:
+        name: the input that it was given for.
+        stems: all inputs of the model, by what files for them are called.
+        specs: the inputs that the run needs, by name.
+    """
+
+    path: Path
+    name: str | None
+    stems: Mapping[str, str]
+    specs: Mapping[str, Spec]
+
+    def is_input(self, key: str) -> bool:
+        return self.stems.get(key) == key  # an input's own name always leads to itself
+
+    def target(self, key: str = "") -> Spec | None:
+        """Which input the array called `key` in it is for: by the name given, by its own, the file's, or the only one.
+
+        None: for an input of the model that this run does not need.
+        """
+        own = key if self.is_input(key) else None
+        name = self.name or own or self.stems.get(self.path.stem)
+        if name is not None:
+            return self.specs.get(name)
+        if len(self.specs) == 1 or len(set(self.stems.values())) == 1:
+            return next(iter(self.specs.values()), None)
+        names = ", ".join(f"'{name}'" for name in self.specs)
+        raise InputError(
+            f"{self.path}: which input is it for? The run needs {names or 'none'}", f"-i NAME={self.path.name}"
+        )
+
+
+def _read(file: _File, picture: Picture) -> list[tuple[Spec, Array]]:
+    """The arrays in one file, each with the input that it is for; inputs that this run does not need are left out."""
+    kind = file.path.suffix.lower()
+    if kind == ".npz":
+        arrays = _load_npz(file.path)
+        known = {key: array for key, array in arrays.items() if file.is_input(key)}
+        return [(s, array) for key, array in (known or arrays).items() if (s := file.target(key))]
+    if kind == ".pb":
+        key, array = _load_pb(file.path)
+        spec = file.target(key)
+        return [(spec, array)] if spec else []
+    spec = file.target()
+    if spec is None:
+        return []
+    if kind in IMAGES:
+        return [(spec, _load_image(file.path, spec, picture))]
+    return [(spec, read_npy(file.path) if kind == ".npy" else _load_raw(file.path, spec))]
+
+
+def _load_npz(path: Path) -> dict[str, Array]:
+    import zipfile
+
+    import numpy as np
+
+    try:
+        with path.open("rb") as file, np.lib.npyio.NpzFile(file, allow_pickle=False) as archive:
+            return {key: np.asarray(archive[key]) for key in archive.files}
+    except (*NPY_ERRORS, RuntimeError, zipfile.BadZipFile, zlib.error) as e:  # RuntimeError: it wants a password
+        raise InputError(f"cannot read {path}: {e}", "is it a .npz file without Python objects?") from e
+
+
+def _load_raw(path: Path, spec: Spec) -> Array:
+    """A headerless file: type and shape from the model; one unknown dimension follows from the size.
+
+    Beside another one, an unknown first dimension is 1.
+    """
+    import numpy as np
+
+    if spec.dtype == "string" or (spec.dtype in NOT_NUMPY and dtypes.bits_of(spec.dtype) < 8):
+        raise InputError(f"{path}: {spec.dtype} cannot be read from a headerless file", "give a .npy")
+    dtype = np_dtype(spec.dtype)
+    try:
+        flat = np.fromfile(path, np.uint8)
+    except OSError as e:
+        raise InputError(f"cannot read {path}: {e.strerror or e}") from e
+    dims: list[Any] = [None] if spec.dims is None else list(spec.dims)
+    unknown = [axis for axis, d in enumerate(dims) if not isinstance(d, int)]
+    if len(unknown) > 1 and unknown[0] == 0:
+        dims[unknown.pop(0)] = 1
+    if len(unknown) > 1:
+        raise InputError(
+            f"{path} is headerless, and input '{spec.name}' has {len(unknown)} unknown dimensions: "
+            f"{shape_text(tuple(dims))}",
+            f"--shape {spec.name}=…",
+        )
+    step = math.prod(d for d in dims if isinstance(d, int)) * dtype.itemsize
+    if unknown and step and flat.size % step == 0:
+        dims[unknown[0]] = flat.size // step
+    if any(not isinstance(d, int) for d in dims) or math.prod(dims) * dtype.itemsize != flat.size:
+        raise InputError(
+            f"{path} has {flat.size} bytes; input '{spec.name}' ({spec.dtype} {shape_text(tuple(spec.dims or ()))}) "
+            f"takes {f'a multiple of {step}' if unknown else step}",
+            f"check type and layout, or give --shape {spec.name}=…",
+        )
+    return np.frombuffer(flat.tobytes(), dtype).reshape(dims)
+
+
+def _load_pb(path: Path) -> tuple[str, Array]:
+    """An ONNX TensorProto, as in ONNX's own test_data_set folders."""
+    import onnx.numpy_helper
+    from google.protobuf.message import DecodeError
+
+    try:
+        tensor = protobuf.protos().TensorProto.FromString(path.read_bytes())
+        if protobuf.on_disk(tensor):
+            raise InputError(f"{path}: a tensor whose data lies in another file is not read")
+        return str(tensor.name), onnx.numpy_helper.to_array(tensor)
+    except (OSError, DecodeError, ValueError, TypeError, KeyError) as e:  # KeyError: an element type of no name
+        raise InputError(f"{path} holds no ONNX tensor: {e}") from e
+
+
+def _load_image(path: Path, spec: Spec, picture: Picture) -> Array:
+    """An image resized (bilinear) to the input: (1, C, H, W), or (1, H, W, C) where the last dimension is C."""
+    import numpy as np
+    from PIL import Image, UnidentifiedImageError
+
+    dims = spec.dims or [1, 3, None, None]
+    if len(dims) not in (3, 4):
+        raise InputError(f"{path}: input '{spec.name}' of shape {shape_text(tuple(dims))} takes no image")
+    inner = dims[-3:]
+    last = inner[2] in (1, 3, 4) and inner[0] not in (1, 3, 4)
+    channels, height, width = (inner[2], inner[0], inner[1]) if last else inner
+    try:
+        with Image.open(path) as opened:
+            _require_8_bits(path, opened.mode)
+            image = opened.convert({1: "L", 4: "RGBA"}.get(channels, "RGB"))
+    except (OSError, UnidentifiedImageError, ValueError, Image.DecompressionBombError) as e:
+        raise InputError(f"cannot read the image {path}: {e}") from e
+    size = (width if isinstance(width, int) else image.width, height if isinstance(height, int) else image.height)
+    pixels = np.asarray(image.resize(size, Image.Resampling.BILINEAR)).reshape(size[1], size[0], -1)
+    if picture.bgr:
+        pixels = pixels[:, :, [2, 1, 0, *range(3, pixels.shape[2])]] if pixels.shape[2] >= 3 else pixels
+    if picture.mean != (0.0,) or picture.scale != (1.0,):
+        pixels = (pixels - _per_channel(picture.mean, pixels)) * _per_channel(picture.scale, pixels)
+    array = pixels if last else pixels.transpose(2, 0, 1)
+    return np.ascontiguousarray(array.reshape((1,) * (len(dims) - 3) + array.shape))
+
+
+def _require_8_bits(path: Path, mode: str) -> None:
+    """Pillow would clip the values of deeper images at 255."""
+    if mode in ("I", "F") or mode.startswith("I;16"):
+        raise InputError(
+            f"{path}: an image of more than 8 bits per channel (mode {mode}) is not read",
+            "convert it to a .npy of the values that the model takes",
+        )
+
+
+def _per_channel(values: tuple[float, ...], pixels: Array) -> Array:
+    import numpy as np
+
+    if len(values) not in (1, pixels.shape[2]):
+        raise InputError(f"--mean and --scale take 1 or {pixels.shape[2]} numbers, not {len(values)}")
+    return np.asarray(values, np.float32)
+
+
+def _fitted(array: Array, spec: Spec, file: str) -> tuple[Value, str]:
+    """The array in the input's type, if nothing is lost by that; with a remark where it had to be converted."""
+    note = ""
+    want = np_dtype(spec.dtype)
+    if spec.dtype in NOT_NUMPY and are_bits(array.dtype, want):
+        array = from_bits(array, spec.dtype)
+    elif spec.dtype == "string":
+        array = array.astype(object)
+    elif array.dtype != want:
+        cast = _converted(array, want)
+        if cast is None:
+            raise InputError(f"{file} holds {array.dtype}; input '{spec.name}' takes {spec.dtype}", "convert it first")
+        note = f" (converted from {array.dtype})"
+        array = cast
+    if spec.dims is not None and not _agree(spec.dims, array.shape):
+        raise InputError(
+            f"{file} has shape {shape_text(array.shape)}; input '{spec.name}' takes {shape_text(tuple(spec.dims))}",
+            "reshape or transpose it first",
+        )
+    return [array] if "sequence" in spec.form else array, note
+
+
+def _converted(array: Array, want: np.dtype[Any]) -> Array | None:
+    """The array in another type, or None where that does harm.
+
+    Integers must keep their values; floats may be rounded, not overflow, and never become integers.
+    """
+    import numpy as np
+
+    have, kind = _kind(array.dtype), _kind(want)
+    if have not in "biuf" or kind not in "biuf" or (have == "f" and kind != "f"):
+        return None
+    with np.errstate(all="ignore"):
+        cast = array.astype(want)
+        if have == "f":
+            harmless = np.isfinite(cast) == np.isfinite(array)
+        else:  # to and fro, and on the same side of zero
+            harmless = (cast.astype(array.dtype) == array) & ((cast < 0) == (array < 0))
+    return cast if harmless.all() else None
+
+
+def _kind(dtype: np.dtype[Any]) -> str:
+    """numpy's letter for it: b, i, u, f, …; those of ml_dtypes go by their names."""
+    if dtype.name in NOT_NUMPY:
+        return "f" if "float" in dtype.name else dtype.name[0]
+    return dtype.kind
+
+
+def _agree(dims: Sequence[Any], shape: tuple[int, ...]) -> bool:
+    return len(dims) == len(shape) and all(d == n for d, n in zip(dims, shape, strict=True) if isinstance(d, int))

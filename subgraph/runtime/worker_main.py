@@ -1,0 +1,364 @@
+"""The child half of `worker`: loads models on one backend and runs them, as told by JSON lines on standard input.
+
+Runs as `python -m subgraph.runtime.worker_main BACKEND LIFELINE [bounded]`. Its first line says that the runtime is
+imported; then comes one line per request. What a backend prints goes to standard error, never between the answers;
+what it starts inherits neither the requests nor the answers. Tensors travel as .npy files. The process ends when its
+parent does, even while the backend keeps the interpreter's lock: the kernel kills its whole group when the lifeline
+(a pipe that nobody writes to) closes.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import json
+import os
+import signal
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from subgraph import plugins
+from subgraph.errors import BackendError, InputError, ModelError, OutputError, Refused, SubcutError
+from subgraph.plugins import HOME
+
+MEMORY_SHARE = 0.9  # of the memory that is free now: a damaged size in a model must not take the machine down
+F_SETSIG = 10  # linux/fcntl.h; Python's module lacks it before 3.13
+LINE_BUFFERED = 1  # _IOLBF in stdio.h of glibc and musl
+CHUNK = 1 << 16  # bytes read at a time
+READY = {"ready": True}
+
+
+def main() -> None:
+    """Say when the runtime is imported; answer requests until standard input closes."""
+    requests, answers = _private()
+    _die_with_parent(int(sys.argv[2]))
+    if "bounded" in sys.argv[3:]:
+        _limit_memory()
+    _leave_no_trace()
+    server = Server(sys.argv[1])
+    for answer in _answers(server, requests):
+        _end_copy(server.process)
+        answers.write(json.dumps(answer).encode() + b"\n")
+        answers.flush()
+        server.held = ()  # large arrays take a while to free: the parent need not wait for it
+
+
+def _end_copy(process: int) -> None:
+    """End here if this is a fork that came back from the backend: only one may write outputs, and answer."""
+    if os.getpid() != process:
+        os._exit(0)
+
+
+def _private() -> tuple[int, io.BufferedWriter]:
+    """The two pipes under other numbers. Under theirs, what a backend and its children read and print is elsewhere."""
+    requests, answers = os.dup(0), os.fdopen(os.dup(1), "wb")
+    nothing = os.open(os.devnull, os.O_RDONLY)
+    os.dup2(nothing, 0)
+    os.close(nothing)
+    os.dup2(2, 1)
+    # lines at once: what a runtime prints just before it crashes says why
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(line_buffering=True)
+    with contextlib.suppress(Exception):  # another C library: its last lines may be lost
+        import ctypes
+
+        library = ctypes.CDLL(None)
+        library.setvbuf(ctypes.c_void_p.in_dll(library, "stdout"), None, LINE_BUFFERED, 0)
+    return requests, answers
+
+
+def _leave_no_trace() -> None:
+    """Take our import path out of the environment: a backend's own commands may run another Python."""
+    mine = str(HOME.resolve().parent)
+    first, _, rest = os.environ.get("PYTHONPATH", "").partition(os.pathsep)
+    if first == mine:
+        os.environ["PYTHONPATH"] = rest
+        if not rest:
+            del os.environ["PYTHONPATH"]
+
+
+def _answers(server: Server, requests: int) -> Iterator[dict[str, Any]]:
+    lines = _requests(requests)
+    # While the first request is on its way: the slow imports. Each request needs them.
+    _import_numpy()
+    server.warm()
+    yield READY
+    for line in lines:
+        yield _answered(server, line)
+
+
+def _import_numpy() -> None:
+    """It is only the carrier here: without threads of its own it is imported in half the CPU time."""
+    key = "OPENBLAS_NUM_THREADS"
+    given = os.environ.get(key)
+    os.environ.setdefault(key, "1")
+    import numpy as np  # noqa: F401
+
+    if given is None:
+        del os.environ[key]  # commands of a backend have their own numpy
+
+
+def _answered(server: Server, line: bytes) -> dict[str, Any]:
+    try:
+        return server.answer(json.loads(line))
+    except SubcutError as e:
+        return {"error": e.to_json()}
+    except MemoryError:
+        return {"error": {"kind": "ModelError", "what": "running the model needs more memory than is free"}}
+    except OSError as e:  # what reads turns it into an InputError
+        place = json.loads(line).get("into", "")  # numpy gives no number when a write falls short
+        what = f"cannot write the tensors{f' in {place}' if place else ''}: {e.strerror or e}"
+        hint = "free some space, or choose another folder with -o"
+        return {"error": OutputError(what, hint).to_json()}
+    except Exception as e:  # noqa: BLE001 - a mistake of ours; leaving the loop would end in an abort without a word
+        what = f"the process that runs the model failed: {type(e).__name__}: {e}"
+        return {"error": BackendError(what, "please report it").to_json()}
+
+
+def _die_with_parent(lifeline: int) -> None:
+    """Have the kernel kill this process group when the parent's end of the pipe closes (Linux)."""
+    os.set_inheritable(lifeline, False)
+    with contextlib.suppress(ImportError, OSError, AttributeError):
+        import fcntl
+
+        fcntl.fcntl(lifeline, fcntl.F_SETOWN, -os.getpgrp())
+        fcntl.fcntl(lifeline, F_SETSIG, signal.SIGKILL)
+        fcntl.fcntl(lifeline, fcntl.F_SETFL, fcntl.fcntl(lifeline, fcntl.F_GETFL) | os.O_ASYNC)
+
+
+def _requests(pipe: int) -> Iterator[bytes]:
+    """Lines from the pipe; a thread reads them from now on, and ends the process group when the pipe closes."""
+    import queue
+    import threading
+
+    lines: queue.SimpleQueue[bytes] = queue.SimpleQueue()
+
+    def listen() -> None:
+        rest = b""
+        while chunk := os.read(pipe, CHUNK):
+            *whole, rest = (rest + chunk).split(b"\n")
+            for line in whole:
+                lines.put(line)
+        if os.getpgrp() == os.getpid():  # a group of our own: whatever the backend started ends with us
+            os.killpg(0, signal.SIGKILL)
+        os._exit(0)
+
+    threading.Thread(target=listen, daemon=True).start()
+    return iter(lines.get, None)
+
+
+def _limit_memory() -> None:
+    """Bound what this process may allocate (not what it maps from files) by what is free now."""
+    try:
+        import resource
+
+        with Path("/proc/meminfo").open(encoding="ascii") as info:
+            free = next(int(line.split()[1]) << 10 for line in info if line.startswith("MemAvailable"))
+    except (ImportError, OSError, StopIteration):
+        return  # no such limit on this system
+    limit = int(free * MEMORY_SHARE)
+    resource.setrlimit(resource.RLIMIT_DATA, (limit, limit))
+
+
+class Server:
+    """One backend and the models that are loaded on it."""
+
+    def __init__(self, backend: str) -> None:
+        self.backend = backend
+        self.process = os.getpid()
+        self.held: tuple[Any, ...] = ()
+        self.models: dict[str, Callable[..., Any]] = {}
+        self._module: ModuleType | None = None
+
+    @property
+    def module(self) -> ModuleType:
+        """The backend's module.
+
+        Raises:
+            BackendError: it cannot be imported. UnknownName, UsageError: there is none.
+        """
+        if self._module is None:
+            try:
+                self._module = plugins.load("backends", self.backend)
+            except ImportError as e:
+                raise BackendError(f"backend {self.backend} cannot be imported: {e}", "subcut doctor") from e
+        return self._module
+
+    def warm(self) -> None:
+        """Import the runtime ahead of the first model; `load` reports what is wrong with it."""
+        with contextlib.suppress(Exception, SystemExit):
+            getattr(self.module, "warm", lambda: None)()
+
+    def answer(self, request: Mapping[str, Any]) -> dict[str, Any]:
+        """about: {options}. load: {key, model, options}. run: {key, feeds | sample, outputs: {name: stem}, into}.
+
+        drop: {key}.
+        """
+        asked = {"about": self.about, "load": self.load, "run": self.run, "drop": self.drop}
+        return asked[request["do"]](request)
+
+    def about(self, request: Mapping[str, Any]) -> dict[str, Any]:
+        """What the candidate's digest and the criterion need to know about the backend.
+
+        Raises:
+            BackendError: the runtime is not installed or does not start.
+        """
+        module = self.module
+        try:
+            version = module.version() if hasattr(module, "version") else ""
+            precision = module.precision(request["options"]) if hasattr(module, "precision") else "fp32"
+            caveat = module.caveat(request["options"]) if hasattr(module, "caveat") else ""
+            exact = (module.exact(request["options"]) or {}) if hasattr(module, "exact") else {}
+            more = {"caveat": str(caveat), "exact": {k: str(v) for k, v in exact.items()}}
+        except SubcutError:
+            raise
+        except ImportError as e:
+            raise BackendError(f"{self.backend} cannot be used: {e}", "subcut doctor") from e
+        except (Exception, SystemExit) as e:
+            raise BackendError(f"{self.backend} fails when asked what it is: {_said(e)}", "mend the backend") from e
+        found = {"version": str(version), "precision": str(precision), "multi": bool(getattr(module, "MULTI", False))}
+        return found | {k: v for k, v in more.items() if v}
+
+    def load(self, request: Mapping[str, Any]) -> dict[str, Any]:
+        """Convert and build; the model of the same key that was loaded before is dropped first.
+
+        Raises:
+            Refused: the backend does not accept the model. BackendError: it cannot be used at all.
+        """
+        build = getattr(self.module, "load", None)
+        if not callable(build):
+            raise BackendError(f"{self.backend} has no function load(model, options)", "see subgraph/backends")
+        begin = time.perf_counter()
+        self.models.pop(request["key"], None)  # taking a model apart is the backend's work, too
+        try:
+            try:
+                model = build(Path(request["model"]), request["options"])
+            finally:
+                _end_copy(self.process)
+        except (SubcutError, MemoryError):
+            raise
+        except ImportError as e:
+            raise BackendError(f"{self.backend} cannot be used: {e}", "subcut doctor") from e
+        except (Exception, SystemExit) as e:
+            raise Refused(f"{self.backend} refuses the model: {_said(e)}") from e
+        if not callable(model):
+            what = f"{self.backend}: load gave {type(model).__name__}, not a function that runs the model"
+            raise BackendError(what, "return run(feeds)")
+        self.models[request["key"]] = model
+        return {"seconds": time.perf_counter() - begin}
+
+    def drop(self, request: Mapping[str, Any]) -> dict[str, Any]:
+        """Forget a model."""
+        self.models.pop(request["key"], None)
+        return {}
+
+    def run(self, request: Mapping[str, Any]) -> dict[str, Any]:
+        """Feed, run once, write the outputs that are asked for and there; say which others there were.
+
+        Raises:
+            InputError: a feed does not fit. ModelError: the run failed. OSError: an output cannot be written.
+        """
+        from subgraph.runtime import load_inputs
+        from subgraph.storage import tensors
+
+        into, model = Path(request["into"]), self.models[request["key"]]
+        origins: dict[str, str] = {}
+        if "sample" in request:
+            feeds, origins = load_inputs.realise(request["sample"])
+            types = {s["name"]: (s["form"], s["dtype"]) for s in request["sample"]["specs"]}
+        else:
+            folder = Path(request.get("folder", into))
+            records = [tensors.Record.from_json(r) for r in request["feeds"]]
+            feeds = {r.name: tensors.load(r, folder, mapped=True) for r in records}
+            types = {r.name: (r.form, r.dtype) for r in records}
+        begin = time.perf_counter()
+        found = self._found(model, feeds)
+        seconds = time.perf_counter() - begin
+        self.held = feeds, found
+        fed = [tensors.Record(n, *types[n], tensors.shapes_of(v), ()) for n, v in feeds.items()]
+        texts = {**{r.name: r.type_text for r in fed}, **getattr(model, "outputs", {})}
+        found = {**feeds, **found}
+        saved = [
+            self._saved(n, found[n], texts.get(n, ""), into, stem)
+            for n, stem in request["outputs"].items()
+            if n in found
+        ]
+        others = sorted(set(map(str, found)) - set(request["outputs"]) - set(feeds))
+        return {
+            "tensors": [r.to_json() for r in saved],
+            "fed": [r.to_json() for r in fed],
+            "origins": origins,
+            "others": others,
+            "seconds": seconds,
+        }
+
+    def _found(self, model: Callable[..., Any], feeds: Mapping[str, Any]) -> dict[str, Any]:
+        try:
+            try:
+                found = model(feeds)
+            finally:
+                _end_copy(self.process)
+        except (SubcutError, MemoryError):
+            raise
+        except (Exception, SystemExit) as e:
+            raise ModelError(f"{self.backend} failed while running: {_said(e)}") from e
+        if not isinstance(found, Mapping):
+            raise ModelError(f"{self.backend} gave {type(found).__name__}, not a mapping of names to arrays")
+        return dict(found)
+
+    def _saved(self, name: str, value: Any, declared: str, into: Path, stem: str) -> Any:
+        """The record of an output, which may be anything.
+
+        Raises:
+            ModelError: it is no tensor. InputError: its declared type cannot be stored. OSError: disk full.
+        """
+        from subgraph.storage import tensors
+
+        form = tensors.parse_type(declared)[0] if declared else ""
+        try:
+            value = [_array(v) for v in value] if isinstance(value, list) else None if value is None else _array(value)
+            return tensors.save(name, value, _type_of(value, declared, form), into, stem)
+        except (OSError, MemoryError):
+            raise
+        except (Exception, SystemExit) as e:
+            said = e.what if isinstance(e, InputError) else _said(e)
+            raise ModelError(f"{self.backend} gave for {name} what is no tensor: {said}") from e
+
+
+def _array(value: Any) -> Any:
+    """One array in this machine's order of bytes.
+
+    Raises:
+        TypeError: it holds other objects than texts.
+    """
+    import numpy as np
+
+    array = np.asarray(value)
+    if array.dtype.kind == "O" and (odd := [v for v in array.flat if not isinstance(v, (str, bytes))]):
+        raise TypeError(f"it holds {type(odd[0]).__name__}")
+    return array if array.dtype.isnative else array.astype(array.dtype.newbyteorder("="))
+
+
+def _type_of(value: Any, declared: str, form: str) -> str:
+    """The type that a value has. The declared one where it is that, or where a value says nothing of its own."""
+    from subgraph.storage import tensors
+
+    if declared and (value is None or (isinstance(value, list) and not value)):
+        return declared
+    text = tensors.type_of(value)
+    fits = form.startswith("optional") or isinstance(value, list) == (form == "sequence")
+    same = bool(declared) and tensors.parse_type(declared)[1] == tensors.parse_type(text)[1]
+    return declared if fits and same else text
+
+
+def _said(e: BaseException) -> str:
+    """Kind and text of somebody else's error, on one line."""
+    return f"{type(e).__name__}: {' '.join(str(e).split())[:400]}"
+
+
+if __name__ == "__main__":
+    main()

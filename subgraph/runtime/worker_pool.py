@@ -1,0 +1,136 @@
+"""Warm workers of one candidate: taken, given back, replaced.
+
+A long-lived process can go wrong silently (one runtime does after some 360 models), so each is replaced after a number
+of loads; what must not depend on what ran before gets a fresh one.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+from subgraph.errors import WorkerDied
+from subgraph.runtime.candidate import Candidate
+from subgraph.runtime.worker import Worker
+
+RECYCLE = 100  # loads
+MEMORY_SHARE = 0.9  # of what is free at the start, where no limit is given
+
+
+class Workers:
+    """As many processes as are asked for at once, and the spare ones kept warm. Use it as a context manager."""
+
+    def __init__(self, candidate: Candidate) -> None:
+        self.candidate = candidate
+        self.memory = candidate.memory or _free_memory()
+        self._spare: list[tuple[Worker, int]] = []
+        self._all: set[Worker] = set()
+        self._lock = threading.Lock()
+        self._closed = False
+        self._put(self._start(), 0)  # imports the runtime while the caller still reads the model
+
+    def about(self) -> dict[str, Any]:
+        """What the backend says of itself: `version`, `precision`, `multi`; `caveat`, `exact` where it has them.
+
+        Raises:
+            BackendError: it cannot be used.
+        """
+        with self.one() as worker:
+            return worker.ask("about", options=dict(self.candidate.options))
+
+    @contextmanager
+    def one(self, *, loads: int = 0, fresh: bool = False) -> Iterator[Worker]:
+        """A worker for this block, in which it is asked to load `loads` models.
+
+        `fresh`: a process that has loaded none before, and is ended after.
+
+        Raises:
+            WorkerDied: all were closed before the block's end; what it was told meanwhile says nothing.
+        """
+        worker, loaded = (self._start(), 0) if fresh else self._take()
+        try:
+            yield worker
+        finally:
+            if fresh or not worker.alive or loaded + loads >= RECYCLE or self._closed:
+                self._end(worker)
+            else:
+                self._put(worker, loaded + loads)
+        if self._closed:
+            raise _stopped()
+
+    def _start(self) -> Worker:
+        worker = Worker(self.candidate.backend, timeout=self.candidate.timeout, memory=self.memory)
+        with self._lock:
+            if not self._closed:
+                self._all.add(worker)
+                return worker
+        worker.close()
+        raise _stopped()
+
+    def _take(self) -> tuple[Worker, int]:
+        while True:
+            with self._lock:
+                if not self._spare:
+                    break
+                worker, loaded = self._spare.pop()
+            if worker.alive:  # while it was spare, the system may have ended it
+                return worker, loaded
+            self._end(worker)
+        return self._start(), 0
+
+    def _put(self, worker: Worker, loaded: int) -> None:
+        with self._lock:
+            self._spare.append((worker, loaded))
+
+    def _end(self, worker: Worker) -> None:
+        with self._lock:
+            self._all.discard(worker)
+        worker.close()
+
+    def close(self) -> None:
+        """End all of them, also those at work: they report that they died."""
+        with self._lock:
+            self._closed = True
+            workers, self._all = self._all, set()
+        for worker in workers:
+            worker.close()
+
+    def __enter__(self) -> Workers:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+def _stopped() -> WorkerDied:
+    return WorkerDied("the processes that run the candidate were stopped", "")
+
+
+class Nobody(Workers):
+    """No process: a person runs the candidate, or it has run already."""
+
+    def __init__(self, candidate: Candidate) -> None:
+        self.candidate, self.memory = candidate, None
+
+    def about(self) -> dict[str, Any]:
+        """What is known of the device."""
+        return {"version": "", "precision": "fp32", "multi": False}
+
+    def close(self) -> None:
+        """Nothing to end."""
+
+
+def _free_memory() -> int | None:
+    """Bytes that may be used where no limit was given; None where the system does not tell."""
+    try:
+        with Path("/proc/meminfo").open(encoding="ascii") as info:
+            free = next(int(line.split()[1]) << 10 for line in info if line.startswith("MemAvailable"))
+    except (OSError, StopIteration):
+        return None
+    return int(free * MEMORY_SHARE)

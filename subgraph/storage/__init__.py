@@ -1,0 +1,1 @@
+"""Tensors, folders and stored results on disk."""

@@ -1,0 +1,221 @@
+"""Tensors in a device's form: headerless .bin, another element type, another layout; what is lost is counted."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from subgraph.errors import UnknownName, UsageError
+from subgraph.storage import dtypes, tensors
+from subgraph.storage.tensors import PACKED, Record
+from subgraph.text import nearest
+
+if TYPE_CHECKING:
+    from subgraph.types import Array
+
+LAYOUTS = ("NCHW", "NHWC")
+FORMATS = ("npy", "bin")
+
+
+@dataclass(frozen=True)
+class Form:
+    """How tensors are written: `dtype` and `layout` empty mean as they are."""
+
+    dtype: str = ""
+    layout: str = ""
+
+    def __post_init__(self) -> None:
+        names = [n for n in dtypes.TYPE_NUMBERS if n != "string"]
+        if self.dtype and self.dtype not in names:
+            raise UnknownName(f"no element type '{self.dtype}'", nearest=nearest(self.dtype, names))
+        if self.layout and self.layout not in LAYOUTS:
+            raise UsageError(f"no layout '{self.layout}'", f"known: {', '.join(LAYOUTS)}")
+
+
+@dataclass(frozen=True)
+class Loss:
+    """What a conversion of the element type lost.
+
+    Attributes:
+        overflowed: finite values that became infinite or NaN, or were clipped to the type's range.
+        vanished: non-zero values that became zero.
+        invalid: NaN or infinite values that the type does not have (they became 0 or the range's end).
+        max_abs: largest difference among the others; scale: the largest magnitude of the original.
+    """
+
+    count: int
+    overflowed: int
+    vanished: int
+    invalid: int
+    max_abs: float
+    scale: float
+
+    @property
+    def text(self) -> str:
+        """`max error 1.2e-04 of 3.5; 12 of 4096 values overflow`, or `nothing lost`."""
+        words = [f"max error {self.max_abs:.1e} of {self.scale:.3g}"] if self.max_abs else []
+        for number, what in (
+            (self.overflowed, "overflow"),
+            (self.vanished, "vanish to 0"),
+            (self.invalid, "are invalid"),
+        ):
+            if number:
+                words.append(f"{number} of {self.count} values {what}")
+        return "; ".join(words) or "nothing lost"
+
+
+def formats(text: str) -> tuple[str, ...]:
+    """`npy,bin` → ("npy", "bin").
+
+    Raises:
+        UnknownName: another word.
+    """
+    words = tuple(dict.fromkeys(w.strip() for w in text.split(",") if w.strip()))
+    for word in words:
+        if word not in FORMATS:
+            raise UnknownName(f"no format '{word}'; known: {', '.join(FORMATS)}", nearest=nearest(word, FORMATS))
+    return words
+
+
+def relayout(shape: tuple[int, ...], source: str, target: str) -> tuple[int, ...] | None:
+    """The axes for `transpose`, or None where nothing changes: only tensors of 4 or 5 dimensions have a layout."""
+    if not target or source == target or len(shape) not in (4, 5):
+        return None
+    inner = tuple(range(2, len(shape)))
+    return (0, *inner, 1) if target == "NHWC" else (0, len(shape) - 1, *range(1, len(shape) - 1))
+
+
+def convert(array: Array, form: Form, layout: str = "NCHW") -> tuple[Array, Loss | None, str]:
+    """The array in another form, what was lost (None where the type stays), and its layout afterwards."""
+    import numpy as np
+
+    axes = relayout(array.shape, layout, form.layout)
+    if axes:
+        array, layout = np.ascontiguousarray(array.transpose(axes)), form.layout
+    if not form.dtype or array.dtype == tensors.np_dtype(form.dtype):
+        return array, None, layout
+    if array.dtype == object:
+        raise UsageError("texts cannot be converted to numbers", "leave --dtype out")
+    return *_cast(array, form.dtype), layout
+
+
+def _cast(array: Array, dtype: str) -> tuple[Array, Loss]:
+    import numpy as np
+
+    want = tensors.np_dtype(dtype)
+    if np.iscomplexobj(array) and want.kind != "c":
+        raise UsageError(f"complex values cannot be converted to {dtype}", "leave --dtype out")
+    wide = array.astype(np.complex128 if want.kind == "c" else np.float64)
+    finite = np.isfinite(wide)
+    with np.errstate(all="ignore"):
+        if dtype == "bool":
+            out, over = wide != 0, np.zeros(array.shape, bool)
+        elif "int" in dtype:
+            out, over = _to_integers(array, dtype)
+        else:
+            out, over = array.astype(want), _beyond(wide, dtype)
+        back = out.astype(wide.dtype)
+    over = finite & (over | ~np.isfinite(back))
+    counted = finite & ~over
+    return out, Loss(
+        count=array.size,
+        overflowed=int(over.sum()),
+        vanished=int((counted & (wide != 0) & (back == 0)).sum()),
+        invalid=int((~finite & np.isfinite(back)).sum()),
+        max_abs=float(np.abs(back[counted] - wide[counted]).max(initial=0.0)),
+        scale=float(np.abs(wide[finite]).max(initial=0.0)),
+    )
+
+
+def _to_integers(array: Array, dtype: str) -> tuple[Array, Array]:
+    """Rounded to the nearest (half to even) and clipped to the type's range, NaN as 0; and where it was clipped.
+
+    In integers throughout: float64 holds neither 2⁶³ - 1 nor 2⁶⁴ - 1.
+    """
+    import numpy as np
+
+    bits = dtypes.bits_of(dtype)
+    low, high = (0, 2**bits - 1) if dtype.startswith("u") else (-(2 ** (bits - 1)), 2 ** (bits - 1) - 1)
+    if array.dtype.kind in "iu":
+        over, under, whole = array > high, array < low, array
+    else:
+        near = np.rint(np.nan_to_num(array.astype(np.float64), nan=0.0, posinf=np.inf, neginf=-np.inf))
+        over, under = near >= float(high + 1), near < float(low)
+        whole = np.where(over | under, 0, near)
+    out = whole.astype(np.uint64 if dtype.startswith("u") else np.int64)
+    out[over], out[under] = high, low
+    return out.astype(tensors.np_dtype(dtype)), over | under
+
+
+def _beyond(wide: Array, dtype: str) -> Array:
+    """Which values lie more than half a step above the largest of a float type: some types stay there silently."""
+    import ml_dtypes
+    import numpy as np
+
+    info = (ml_dtypes if dtype in tensors.NOT_NUMPY else np).finfo(tensors.np_dtype(dtype))
+    largest = float(info.max)
+    step = math.ldexp(float(info.eps), math.frexp(largest)[1] - 1)  # between the largest and the one below it
+    found: Array = np.abs(wide) > largest + step / 2
+    return found
+
+
+def raw_bytes(array: Array, dtype: str) -> bytes:
+    """Headerless little-endian bytes; types of less than a byte packed as in ONNX's raw_data."""
+    import numpy as np
+
+    from subgraph.storage.packing import pack
+
+    bits = tensors.to_bits(array, dtype)
+    return (pack(bits, dtype) if dtype in PACKED else np.ascontiguousarray(bits)).tobytes()
+
+
+def write_bin(record: Record, folder: Path, form: Form) -> tuple[list[dict[str, Any]], list[str]]:
+    """Write the .bin beside each .npy of a record; return an entry per file and what was lost, in words.
+
+    Without a conversion the bytes are copied behind the header, without loading them.
+    """
+    entries, losses = [], []
+    for file, shape in zip(record.files, record.shapes, strict=True):
+        if record.dtype == "string":
+            losses.append(f"{record.name}: texts have no .bin form")
+            continue
+        target = str(Path(file).with_suffix(".bin"))
+        entry = {"file": target, "format": "bin", "dtype": record.dtype, "shape": list(shape), "layout": ""}
+        if not form.dtype and not relayout(shape, "NCHW", form.layout) and record.dtype not in PACKED:
+            _strip_header(folder / file, folder / target)
+        else:
+            array = tensors.load(Record(record.name, "tensor", record.dtype, (shape,), (file,)), folder)
+            converted, loss, layout = convert(_array(array), form)
+            dtype = form.dtype or record.dtype
+            (folder / target).write_bytes(raw_bytes(converted, dtype))
+            entry |= {"dtype": dtype, "shape": list(converted.shape), "layout": layout if form.layout else ""}
+            if loss:
+                losses.append(f"{record.name} as {dtype}: {loss.text}")
+        entries.append(entry)
+    return entries, losses
+
+
+def _array(value: Any) -> Array:
+    import numpy as np
+
+    return np.asarray(value)
+
+
+def _strip_header(source: Path, target: Path) -> None:
+    """Copy what stands behind the header of a .npy (numpy.lib.format 1.0 to 3.0), in pieces."""
+    import shutil
+
+    with source.open("rb") as file, target.open("wb") as out:
+        head = file.read(12)
+        file.seek(
+            10 + int.from_bytes(head[8:10], "little") if head[6] == 1 else 12 + int.from_bytes(head[8:12], "little")
+        )
+        shutil.copyfileobj(file, out, 1 << 20)
+
+
+def npy_size(record: Record) -> int:
+    """Bytes of a record's values."""
+    bits = dtypes.bits_of(record.dtype)
+    return sum(math.prod(shape) for shape in record.shapes) * bits // 8

@@ -1,0 +1,257 @@
+"""Tensors: name → value in memory, and the same on disk as .npy files with a record of the true type.
+
+A value is a numpy array (bf16, fp8, int4 … as `ml_dtypes`), a list of arrays (ONNX sequence) or None (empty optional).
+On disk a type that numpy does not have is stored as its raw bits in unsigned integers of the element's size (one byte
+for elements of less than a byte), because `.npy` would lose it. Arrays of strings are stored as fixed-width Unicode.
+"""
+
+from __future__ import annotations
+
+import re
+import tokenize
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+from subgraph.errors import InputError
+from subgraph.storage import dtypes
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    from subgraph.types import Array
+
+Value: TypeAlias = "Array | list[Array] | None"
+Tensors: TypeAlias = "Mapping[str, Value]"
+
+OWN = frozenset(
+    name for name, _ in dtypes.TYPES.values() if name.startswith(("bfloat", "float4_", "float6_", "float8_"))
+)
+PACKED = frozenset(name for name, bits in dtypes.TYPES.values() if 0 < bits < 8)
+NOT_NUMPY = OWN | PACKED
+
+# onnxruntime and onnx.proto call element types by these names inside "tensor(…)".
+PROTO_NAMES = {
+    "float32": "float", "float64": "double", "float8_e4m3fn": "float8e4m3fn", "float8_e4m3fnuz": "float8e4m3fnuz",
+    "float8_e5m2": "float8e5m2", "float8_e5m2fnuz": "float8e5m2fnuz", "float4_e2m1fn": "float4e2m1",
+    "float8_e8m0fnu": "float8e8m0", "float6_e2m3fn": "float6e2m3", "float6_e3m2fn": "float6e3m2",
+}  # fmt: skip
+# What numpy's reader lets through: it takes the header of a .npy for Python's words.
+NPY_ERRORS = (OSError, ValueError, EOFError, MemoryError, SyntaxError, RecursionError, tokenize.TokenError)
+MAPPED = 1 << 20  # bytes of a file from which mapping is quicker than reading
+_FROM_PROTO = {PROTO_NAMES.get(name, name): name for name in dtypes.TYPE_NUMBERS}
+
+
+@dataclass(frozen=True)
+class Record:
+    """One value on disk.
+
+    Attributes:
+        name: the tensor's name in the model.
+        form: "tensor", "sequence", "optional" or "optional sequence".
+        dtype: element type, numpy's or ml_dtypes' name.
+        shapes: one per file.
+        files: .npy files relative to the folder; one, or one per element of a sequence; none for an empty optional.
+    """
+
+    name: str
+    form: str
+    dtype: str
+    shapes: tuple[tuple[int, ...], ...]
+    files: tuple[str, ...]
+
+    def to_json(self) -> dict[str, Any]:
+        return asdict(self)
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> Record:
+        return cls(
+            str(data["name"]),
+            str(data["form"]),
+            str(data["dtype"]),
+            tuple(tuple(int(d) for d in shape) for shape in data["shapes"]),
+            tuple(str(f) for f in data["files"]),
+        )
+
+    def within(self, prefix: str) -> Record:
+        """The same record seen from the folder above."""
+        return replace(self, files=tuple(f"{prefix}/{f}" for f in self.files))
+
+    @property
+    def type_text(self) -> str:
+        """As onnx writes it: `optional(seq(tensor(float)))`."""
+        text = f"tensor({PROTO_NAMES.get(self.dtype, self.dtype)})"
+        if "sequence" in self.form:
+            text = f"seq({text})"
+        return f"optional({text})" if "optional" in self.form else text
+
+    @property
+    def shape_text(self) -> str:
+        if not self.files:
+            return "nothing"
+        return " ".join(shape_text(shape) for shape in self.shapes)
+
+
+def shape_text(shape: tuple[Any, ...]) -> str:
+    """1×3×224×224, or `scalar`."""
+    return "×".join("?" if d is None else str(d) for d in shape) or "scalar"
+
+
+def parse_type(text: str) -> tuple[str, str]:
+    """(form, dtype) of `tensor(float)`, `seq(tensor(int64))`, `optional(tensor(bfloat16))` …
+
+    Raises:
+        InputError: a type that holds no tensors (a map, say).
+    """
+    m = re.fullmatch(r"(optional\()?(seq\()?tensor\((\w+)\)+", text)
+    if not m or m[3] not in _FROM_PROTO:
+        raise InputError(f"values of type {text} cannot be stored", "cut elsewhere: between plain tensors")
+    form = " ".join(word for word, found in (("optional", m[1]), ("sequence", m[2])) if found) or "tensor"
+    return form, _FROM_PROTO[m[3]]
+
+
+def shapes_of(value: Value) -> tuple[tuple[int, ...], ...]:
+    """The shape of each array in a value: one, one per element of a sequence, none of an empty optional."""
+    import numpy as np
+
+    arrays = value if isinstance(value, list) else [] if value is None else [value]
+    return tuple(tuple(np.shape(a)) for a in arrays)
+
+
+def type_of(value: Value) -> str:
+    """The type of a value that came without one, as onnx writes it: `tensor(float)`.
+
+    Raises:
+        InputError: nothing to tell it from, or elements that ONNX does not know.
+    """
+    import numpy as np
+
+    arrays = value if isinstance(value, list) else [value]
+    if not arrays or arrays[0] is None:
+        raise InputError("an empty sequence or optional says nothing of its type")
+    dtype = np.asarray(arrays[0]).dtype
+    name = "string" if dtype.kind in "OUST" else dtype.name
+    if name not in dtypes.TYPE_NUMBERS:
+        raise InputError(f"elements of type {dtype} are none of ONNX's")
+    text = f"tensor({PROTO_NAMES.get(name, name)})"
+    return f"seq({text})" if isinstance(value, list) else text
+
+
+def np_dtype(name: str) -> np.dtype[Any]:
+    """The dtype in memory: numpy's own or one of ml_dtypes; strings are objects."""
+    import numpy as np
+
+    if name == "string":
+        return np.dtype(object)
+    if name in NOT_NUMPY:
+        import ml_dtypes
+
+        own: np.dtype[Any] = np.dtype(getattr(ml_dtypes, name))
+        return own
+    return np.dtype(name)
+
+
+def to_bits(array: Array, dtype: str) -> Array:
+    """The array as it goes into a .npy: raw unsigned bits where numpy lacks the type."""
+    import numpy as np
+
+    if dtype == "string":
+        return array.astype(np.str_)
+    if dtype not in NOT_NUMPY:
+        return array
+    bits = np.ascontiguousarray(array).view(np.dtype(f"u{array.dtype.itemsize}")).reshape(array.shape)
+    return bits & np.uint8((1 << dtypes.bits_of(dtype)) - 1) if dtype in PACKED else bits
+
+
+def from_bits(array: Array, dtype: str) -> Array:
+    """The inverse of `to_bits`.
+
+    Raises:
+        InputError: the array in the file is not of the type that it should be.
+    """
+    want = np_dtype(dtype)
+    if dtype == "string" and array.dtype.kind in "UO":
+        return array.astype(object)
+    if dtype not in NOT_NUMPY:
+        if array.dtype != want:
+            raise InputError(f"found {array.dtype} where {dtype} was stored")
+        return array
+    if not are_bits(array.dtype, want):
+        raise InputError(f"found {array.dtype} where the raw bits of {dtype} were stored")
+    return array.astype(array.dtype.newbyteorder("="), copy=False).view(want)
+
+
+def are_bits(have: np.dtype[Any], want: np.dtype[Any]) -> bool:
+    """Whether elements of a file are raw bits of a type that numpy lacks: unsigned, or void as `np.save` makes them.
+
+    In memory those types call themselves void as well, but are none.
+    """
+    import numpy as np
+
+    raw = have.kind == "u" or (have.type is np.void and have.names is None)
+    return raw and have.itemsize == want.itemsize
+
+
+def save(name: str, value: Value, type_text: str, folder: Path, stem: str) -> Record:
+    """Write one value as .npy file(s) `stem.npy` or `stem#0.npy` … (no safe name has a `#`); return its record."""
+    import numpy as np
+
+    form, dtype = parse_type(type_text)
+    many = isinstance(value, list)
+    arrays: list[Any] = [] if value is None else list(value) if many else [value]
+    files = tuple(f"{stem}#{i}.npy" if many else f"{stem}.npy" for i in range(len(arrays)))
+    for file, array in zip(files, arrays, strict=True):
+        np.save(folder / file, to_bits(np.asarray(array, order="C"), dtype), allow_pickle=False)
+    if many and form == "optional":
+        form = "optional sequence"
+    return Record(name, form, dtype, tuple(tuple(np.shape(a)) for a in arrays), files)
+
+
+def copied(record: Record, into: Path, stem: str) -> Record:
+    """A copy of a value's files in another folder, called `stem`; the record's files are relative to it."""
+    import shutil
+
+    files = []
+    for file in record.files:
+        _, many, number = Path(file).stem.partition("#")
+        files.append(f"{stem}{many}{number}.npy")
+        shutil.copyfile(file, into / files[-1])
+    return replace(record, files=tuple(files))
+
+
+def load(record: Record, folder: Path, *, mapped: bool = False) -> Value:
+    """Read a value back. `mapped`: large ones are mapped, not read; writing to them changes no file.
+
+    Raises:
+        InputError: a file is missing, damaged or of another type.
+    """
+    arrays = [_load_one(folder / file, record, mapped) for file in record.files]
+    if "sequence" in record.form:
+        return arrays
+    return arrays[0] if arrays else None
+
+
+def _load_one(path: Path, record: Record, mapped: bool) -> Array:
+    array = read_npy(path, mapped=mapped)
+    try:
+        return from_bits(array, record.dtype)
+    except InputError as e:
+        raise InputError(f"{path}: {e.what}") from e
+
+
+def read_npy(path: Path, *, mapped: bool = False) -> Array:
+    """The array in a .npy file; `mapped` as in `load`.
+
+    Raises:
+        InputError: it is missing or damaged, or holds Python objects.
+    """
+    import numpy as np
+
+    try:
+        if mapped and path.stat().st_size >= MAPPED:
+            return np.lib.format.open_memmap(path, mode="c").view(np.ndarray)
+        with path.open("rb") as file:
+            return np.lib.format.read_array(file, allow_pickle=False)
+    except NPY_ERRORS as e:
+        raise InputError(f"cannot read {path}: {e}", "is it a .npy file without Python objects?") from e

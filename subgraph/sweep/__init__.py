@@ -1,0 +1,1 @@
+"""onnx's operator tests through candidates."""

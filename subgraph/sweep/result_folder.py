@@ -1,0 +1,245 @@
+"""A test that went wrong -> a case folder, as a cut makes one; and back: an exhibit that is run again.
+
+sweep-CANDIDATE/
+    manifest.json  sweep.json     the request; the whole document
+    test_…/                       model.onnx, inputs/, outputs/ (expected), candidate/ (what came), repro.py, log.txt
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+import tempfile
+import time
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+from subgraph.cases import case, write_case
+from subgraph.cases.case import Place
+from subgraph.cases.layout import REPRO, REPRO_SCRIPT, SWEEP_JSON
+from subgraph.graph import protobuf
+from subgraph.runtime.candidate import Candidate
+from subgraph.runtime.capture import threads
+from subgraph.runtime.run_result import Answer
+from subgraph.runtime.worker_pool import Workers
+from subgraph.storage import folders
+from subgraph.storage.convert import Form
+from subgraph.storage.digest import digest, file_digest
+from subgraph.storage.store import Store
+from subgraph.storage.tensors import Record, copied
+from subgraph.sweep import sweep
+from subgraph.sweep.expected import Runtime, Truth, plain_onnxruntime
+from subgraph.sweep.operator_tests import MODEL, Example, Test
+from subgraph.sweep.sweep import BAD, PATIENCE, Result, Row, Sweep, Word
+from subgraph.verdict import Verdict
+
+LONG = 60  # characters of a candidate's name in a folder's
+FORMATS = ("npy", "bin")
+
+
+def place_of(candidate: Candidate, only: Sequence[str], output: Path, *, force: bool = False) -> Place:
+    """Where the exhibits of one candidate go: a folder of its own for each choice of tests."""
+    words = folders.safe_name(candidate.name)[:LONG]
+    chosen = f"-{folders.safe_name('+'.join(only))[:LONG]}" if only else ""
+    return Place(output, f"sweep-{words}{chosen}", force)
+
+
+def request_of(asked: Sweep, k: int) -> dict[str, Any]:
+    """What the exhibits of a candidate depend on, as plain data."""
+    runtime = asked.candidates[k]
+    found: dict[str, Any] = case.plain(
+        {
+            "candidate": runtime.candidate.name,
+            "identity": runtime.candidate.identity(""),
+            "precision": runtime.candidate.precision,
+            "criterion": asked.truth.words,
+            "only": list(asked.only),
+        }
+    )
+    return found
+
+
+def require_free(asked: Sweep, places: Iterable[Place]) -> None:
+    """May the exhibits go there? Asked before the sweep, not after.
+
+    Raises:
+        ResultExists: something else stands in the way.
+    """
+    for k, place in enumerate(places):
+        case.require_free(place, request_of(asked, k), source())
+
+
+def source() -> dict[str, Any]:
+    """Where the tests come from."""
+    return {"file": f"onnx {metadata.version('onnx')}, backend/test"}
+
+
+def save(asked: Sweep, rows: Sequence[Row], places: Sequence[Place], document: dict[str, Any]) -> None:
+    """Write a folder per candidate. The document's results get the paths of their cases.
+
+    Raises:
+        OutputError: it cannot be written. ResultExists: something else stands there meanwhile.
+    """
+    require_free(asked, places)
+    for k, place in enumerate(places):
+        document["candidates"][k]["folder"] = str(place.path)
+        for row, entry in zip(rows, document["rows"], strict=True):
+            if row.results[k].word in BAD:
+                entry["results"][k]["case"] = str(place.path / folders.safe_name(row.test.name))
+    for k, place in enumerate(places):
+        with folders.aside(place.path) as work:
+            for row in rows:
+                if row.results[k].word in BAD:
+                    _save(asked, row.test, row.results[k], k, work / folders.safe_name(row.test.name))
+            (work / SWEEP_JSON).write_text(json.dumps(document, indent=1) + "\n", encoding="ascii")
+            manifest = {
+                "schema": "subcut.evidence/1",
+                "source": source(),
+                "command": document["command"],
+                "request": request_of(asked, k),
+                "versions": case.versions(),
+            }
+            case.write_manifest(manifest, work)
+
+
+def _save(asked: Sweep, test: Test, result: Result, k: int, work: Path) -> None:
+    """One case."""
+    runtime = asked.candidates[k]
+    work.mkdir()
+    with asked.example(test) as example:
+        shutil.copyfile(example.model, work / MODEL)
+        skeleton = protobuf.read(work / MODEL)
+        names = _names(example)
+        tensors = {
+            role: [_stored(record, names, role, work, skeleton.model.graph) for record in records]
+            for role, records in (("inputs", example.inputs), ("outputs", example.outputs))
+        }
+        answer = runtime.answer(example, fresh=bool(result.before) or result.word is not Word.TIMEOUT)
+        _add_candidate(answer, names, work)
+        plain = asked.truth.plain(example)
+    shutil.copyfile(REPRO_SCRIPT, work / REPRO)
+    nodes = [{"name": n.name or f"#{i}", "op": n.op_type, "index": i} for i, n in enumerate(skeleton.model.graph.node)]
+    said = f"the outputs are those that onnx's test expects; plain onnxruntime {plain.word}"
+    manifest = {
+        "schema": write_case.SCHEMA,
+        "source": {"file": f"{test.name}.onnx", "bytes": skeleton.size, "structure_sha256": skeleton.structure},
+        "command": f"subcut sweep --only {test.name}",
+        "request": {"test": test.name, "onnx": metadata.version("onnx")},
+        "region": {
+            "start": [n["name"] for n in nodes[:1]],
+            "end": [n["name"] for n in nodes[-1:]],
+            "nodes": nodes,
+            **{key: [] for key in ("pulled", "random", "frozen")},
+            "renamed": {},
+            "parameters": sum(map(protobuf.elements, skeleton.model.graph.initializer)),
+        },
+        "versions": case.versions(),
+        **tensors,
+        "samples": [{"label": "", "fed": []}],
+        "seed": 0,
+        "reference": {"runtime": f"what the test of onnx {metadata.version('onnx')} expects", "threads": threads()},
+        "above": 0,
+        "losses": [],
+        "check": {"status": "expected", "what": f"{said}: {plain.why}".removesuffix(": "), "tolerance": 0.0},
+        "expected": {"test": test.name, "operator": test.op, "rtol": test.rtol, "atol": test.atol},
+        "found": {
+            "candidate": runtime.candidate.name,
+            "version": runtime.about["version"],
+            **sweep.result_json(result),
+        },
+    }
+    (work / "log.txt").write_text(_log(manifest), encoding="utf-8")
+    case.write_manifest(manifest, work)
+
+
+def _names(example: Example) -> dict[str, str]:
+    return folders.safe_names(dict.fromkeys(r.name for r in (*example.inputs, *example.outputs)))
+
+
+def _stored(record: Record, names: Mapping[str, str], role: str, work: Path, graph: Any) -> dict[str, Any]:
+    """One tensor's files in `work/role`, and its entry in the manifest."""
+    with folders.scratch(work, "files") as aside:
+        moved = copied(record, aside, names[record.name])
+        stored, _ = case.store(moved, aside, role, work, FORMATS, Form(), keep=False)
+    maker = next((i for i, n in enumerate(graph.node) if record.name in n.output), None)
+    producer = None if maker is None else graph.node[maker].name or f"#{maker}"
+    return {
+        "name": record.name,
+        "producer": producer,
+        "dtype": stored["dtype"],
+        "form": stored["form"],
+        "shape": stored["shapes"],
+        "samples": [stored],
+    }
+
+
+def _add_candidate(answer: Answer, names: Mapping[str, str], work: Path) -> None:
+    """What the candidate gave, beside what was expected."""
+    for tensors in answer.tensors:
+        (work / "candidate").mkdir()
+        for name, record in tensors.items():
+            copied(record, work / "candidate", names[name])
+
+
+def _log(manifest: Mapping[str, Any]) -> str:
+    found, now = manifest["found"], time.strftime("%Y-%m-%d %H:%M:%S")
+    lines = [
+        f"Command: {manifest['command']}",
+        f"Candidate: {found['candidate']} {found['version']}",
+        f"Found: {found['status']}   {found['why']}",
+        f"Check: {manifest['check']['what']}",
+    ]
+    return "".join(f"{now} {' '.join(line.split())}\n" for line in lines)
+
+
+# ---------------------------------------------------------------------------------------------------- and back
+
+
+def is_one(manifest: Mapping[str, Any]) -> bool:
+    """Are a case's outputs what a test expects, and not what the reference gave?"""
+    return "expected" in manifest
+
+
+def again(place: Path, manifest: Mapping[str, Any], candidate: Candidate, criterion: str) -> Verdict:
+    """Run an exhibit once more, in a fresh process; judged as in the sweep.
+
+    Raises:
+        BackendError: the candidate cannot be used at all.
+    """
+    with (
+        tempfile.TemporaryDirectory(prefix="subcut-") as temporary,
+        Store(Path(temporary) / "store") as store,
+        _running(candidate, store) as runtime,
+        _running(plain_onnxruntime(PATIENCE), store) as plain,
+        Truth(criterion, plain, Path(temporary)) as truth,
+    ):
+        example = _example(place, manifest)
+        return truth.verdict(example, runtime.answer(example, fresh=True), runtime.precision)[0]
+
+
+@contextmanager
+def _running(candidate: Candidate, store: Store) -> Iterator[Runtime]:
+    with Workers(candidate) as workers:
+        yield Runtime(candidate, workers, store)
+
+
+def _example(place: Path, manifest: Mapping[str, Any]) -> Example:
+    """An exhibit's model and tensors, where they lie."""
+    records = {}
+    for role in ("inputs", "outputs"):
+        records[role] = tuple(_record(tensor, place.resolve()) for tensor in manifest[role])
+    key = digest(manifest["expected"]["test"], file_digest(place / MODEL))  # of a store that lives as long as this
+    told = manifest["expected"]
+    return Example(
+        told["test"], place.resolve() / MODEL, records["inputs"], records["outputs"], told["rtol"], told["atol"], key
+    )
+
+
+def _record(tensor: Mapping[str, Any], place: Path) -> Record:
+    (stored,) = tensor["samples"]
+    files = [f for f in stored["files"] if f["format"] == "npy"]
+    shapes = tuple(tuple(shape) for shape in stored["shapes"])
+    return Record(tensor["name"], stored["form"], stored["dtype"], shapes, tuple(str(place / f["file"]) for f in files))

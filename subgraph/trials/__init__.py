@@ -1,0 +1,1 @@
+"""One region on one candidate: run, judge, attribute, diagnose."""

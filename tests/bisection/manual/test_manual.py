@@ -1,0 +1,607 @@
+"""`subcut manual` with a scripted board: the bisection's answer, in few trips, and nothing lost on the way."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import shutil
+import signal
+import subprocess
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+import typer
+from onnx import TensorProto, helper
+
+from subgraph import cli
+from subgraph.bisection.manual.results import Wanted
+from subgraph.bisection.manual.tasks import Export
+from subgraph.cases.layout import FROM_DEVICE
+from subgraph.commands import Result
+from subgraph.errors import InputError, ResultExists, SubcutError, UnknownName, UsageError
+from subgraph.reports._schema import problem
+from subgraph.runtime.capture import Reference
+from tests.bisection.test_bisection import NAMES, QUICK, line
+from tests.helpers import fake_candidate
+from tests.helpers.run_command import SUBCUT, Done, environment, subcut, tree
+
+HOME = Path("subcut_out", "manual-device")
+TODO = HOME / "todo"
+MOST = 60  # trips of one loop
+
+Manual = Callable[..., Result]
+
+
+@pytest.fixture
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder with a chain of 24 nodes, in which the test stands."""
+    line(tmp_path / "m.onnx", NAMES)
+    np.save(tmp_path / "x.npy", np.array([[1.5, 0.25, 3.0]], np.float32))
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+@pytest.fixture
+def manual(monkeypatch: pytest.MonkeyPatch, reference: Reference) -> Iterator[Manual]:
+    """The command line in this process, with the shared reference."""
+    monkeypatch.setattr("subgraph.commands.options.reference", lambda *_: contextlib.nullcontext(reference))
+
+    def call(*words: str | Path) -> Result:
+        command = typer.main.get_command(cli.app)
+        out = ["-o", str(Path("subcut_out").resolve())]
+        args = ["-q", "--no-progress", "manual", *map(whole, words), *out]
+        result = command.main(args=args, prog_name="subcut", standalone_mode=False)
+        assert isinstance(result, Result)
+        assert result.document["schema"] == "subcut.manual/1"
+        json.dumps(result.document, allow_nan=False)
+        return result
+
+    yield call
+
+
+def whole(word: str | Path) -> str:
+    """The shared reference stands elsewhere: what it reads has whole paths."""
+    name, sep, file = str(word).rpartition("=")
+    return f"{name}{sep}{Path(file).resolve()}" if file in ("x.npy", "ids.npy", "samples") else str(word)
+
+
+# ------------------------------------------------------------------------------------------------ the board
+
+
+def files(tensor: dict[str, Any], k: int) -> tuple[dict[str, Any], dict[str, Any]]:
+    """What the board handles of a sample's tensor, the .bin where there is one; and what the model means."""
+    stored = tensor["samples"][k]["files"]
+    own = next(f for f in stored if f["format"] == "npy")
+    return next((f for f in stored if f["format"] == "bin"), own), own
+
+
+def fed(place: Path, tensor: dict[str, Any], k: int) -> Any:
+    """An input as the board reads it."""
+    handed, own = files(tensor, k)
+    path = place / handed["file"]
+    if path.suffix == ".npy":
+        return np.load(path)
+    value = np.fromfile(path, handed["dtype"]).reshape(handed["shape"])
+    turned = value.transpose(0, 3, 1, 2) if handed["layout"] == "NHWC" and value.ndim == 4 else value
+    return np.ascontiguousarray(turned.astype(own["dtype"]))
+
+
+def give(place: Path, tensor: dict[str, Any], k: int, value: Any) -> None:
+    """An output as the board writes it."""
+    handed, _ = files(tensor, k)
+    target = place / FROM_DEVICE / Path(*Path(handed["file"]).parts[1:])
+    target.parent.mkdir(parents=True, exist_ok=True)
+    turned = value.transpose(0, 2, 3, 1) if handed["layout"] == "NHWC" and value.ndim == 4 else value
+    value = np.ascontiguousarray(turned.astype(handed["dtype"]))
+    if target.suffix == ".npy":
+        np.save(target, value)
+    else:
+        value.tofile(target)
+
+
+def board(place: Path, **faults: str) -> None:
+    """Run one hand-out on onnxruntime with these faults, and leave the outputs where they are wanted."""
+    manifest = json.loads((place / "manifest.json").read_text())
+    run = fake_candidate.load(place / "model.onnx", faults)
+    for k in range(len(manifest["samples"])):
+        given = run({t["name"]: fed(place, t, k) for t in manifest["inputs"]})
+        for tensor in manifest["outputs"]:
+            give(place, tensor, k, given[tensor["name"]])
+
+
+def trip(**faults: str) -> list[str]:
+    """Run all that is to be run."""
+    places = sorted(TODO.glob("[0-9]*"), key=lambda p: p.name)
+    for place in places:
+        board(place, **faults)
+    return [p.name for p in places]
+
+
+def to_the_end(manual: Manual, result: Result, **faults: str) -> dict[str, Any]:
+    """Go to the board until the search has ended; the last command's document."""
+    for _ in range(MOST):
+        if result.document["ended"]:
+            assert not problem(result.document["result"])
+            assert result.exit_code == result.document["result"]["exit_code"]
+            return result.document
+        assert trip(**faults)
+        result = manual("take")
+    raise AssertionError("it does not end")
+
+
+def named(document: dict[str, Any]) -> list[list[str]]:
+    """The nodes of each finding."""
+    return [f["nodes"] for f in document["findings"]]
+
+
+START = ("start", "m.onnx", "-i", "x.npy", *QUICK)
+
+
+# ------------------------------------------------------------------------------------------------ the same search
+
+
+def test_the_answer_of_the_automatic_search_in_fewer_trips(here: Path, manual: Manual) -> None:
+    spec = f"{fake_candidate.HERE}:nodes=n7"
+    auto = subcut("bisect", "m.onnx", "-i", "x.npy", "-c", spec, *QUICK, "--json", cwd=here).document
+    done = to_the_end(manual, manual(*START), nodes="n7")
+    result = done["result"]
+    assert named(result) == named(auto) == [["n7"]]
+    assert done["trips"] == done["answers"] == result["trials"] == 4 < auto["trials"]
+    keys = ("certified", "explains", "signature", "worst", "off", "edge")
+    assert {k: result["findings"][0][k] for k in keys} == {k: auto["findings"][0][k] for k in keys}
+    case = Path(result["findings"][0]["case"])
+    assert {p.name for p in case.iterdir()} >= {"model.onnx", "inputs", "outputs", "candidate", "repro.py"}
+    assert (case.parent / "report.html").is_file() and case.parent.name == "bisect-device"
+    assert any("nothing was repeated" in note for note in result["notes"])
+    assert not list(TODO.iterdir()), "what is answered is cleared away"
+    assert manual("next").document["result"]["findings"] == result["findings"], "it can be seen again"
+    replayed = subcut("replay", case.parent, *QUICK, cwd=here)
+    assert replayed.code == 2 and "device was run by hand" in replayed.err
+
+
+@pytest.mark.parametrize(("nodes", "most"), [("n7", 2), pytest.param("n7+n8", 3, marks=pytest.mark.slow)])
+def test_four_at_once_take_at_most_half_the_trips(nodes: str, most: int, here: Path, manual: Manual) -> None:
+    """The automatic search takes 6 and 12 runs here."""
+    done = to_the_end(manual, manual(*START, "--batch", "4"), nodes=nodes)
+    assert named(done["result"]) == [nodes.split("+")]
+    assert done["trips"] <= most
+
+
+def test_nobody_is_to_blame(here: Path, manual: Manual) -> None:
+    done = to_the_end(manual, manual(*START), add="n7:0")
+    assert done["result"]["agree"] and done["trips"] == 1
+    assert not (here / "subcut_out" / "bisect-device").exists()
+
+
+@pytest.mark.slow
+def test_culprits_whose_shares_have_to_be_asked_for(here: Path, manual: Manual) -> None:
+    """Where a share is unclear, all but that piece runs on the device, fed with what came before: these are trips."""
+    faults = {"add": "n3:0.5+n9:0.5+n14:0.5+n21:0.5"}
+    spec = f"{fake_candidate.HERE}:add={faults['add']}"
+    auto = subcut("bisect", "m.onnx", "-i", "x.npy", "-c", spec, *QUICK, "--json", cwd=here).document
+    for batch, most in (("1", auto["trials"]), ("4", auto["trials"] // 2)):
+        done = to_the_end(manual, manual(*START, "--batch", batch, "--force"), **faults)
+        assert named(done["result"]) == named(auto)
+        shares = [[f["explains"] for f in d["findings"]] for d in (done["result"], auto)]
+        assert shares[0] == pytest.approx(shares[1])
+        assert done["trips"] <= most
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("culprit", ["conv1", "res3d_branch2b", "scale5c_branch2c", "res2a+res2a_relu"])
+def test_a_resnet_50(culprit: str, resnet: Path, here: Path, manual: Manual) -> None:
+    """As it stands in the project's goals."""
+    nodes = culprit.split("+")
+    spec = f"{fake_candidate.HERE}:nodes={culprit}"
+    (here / "log").mkdir()
+    auto = subcut("bisect", resnet, "-c", f"{spec},log={here / 'log'}", "--json", cwd=here).document
+    runs = sum(row.endswith(" run") for row in (here / "log" / "log").read_text().splitlines())
+    assert named(auto) == [nodes] and runs >= auto["trials"]
+    for batch, most in (("1", auto["trials"]), ("4", auto["trials"] // 2)):
+        done = to_the_end(manual, manual("start", resnet, "--batch", batch, "--force"), nodes=culprit)
+        assert named(done["result"]) == [nodes]
+        assert done["trips"] <= most
+    half = manual("start", resnet, "--batch", "4", "--export", "bin:float16:NHWC", "--force")
+    done = to_the_end(manual, half, nodes=culprit)
+    assert named(done["result"]) == [nodes] and done["trips"] <= auto["trials"] // 2
+    assert done["result"]["candidate"]["precision"] == "fp16"
+
+
+# ------------------------------------------------------------------------------------------------ words alone
+
+
+def truth(place: Path, *guilty: str) -> str:
+    """What a person says who only sees whether it is wrong."""
+    held = {n.name for n in onnx.load(place / "model.onnx").graph.node}
+    return "bad" if held.issuperset(guilty) else "good"
+
+
+@pytest.mark.parametrize(
+    "guilty",
+    [("n7",), pytest.param(("n0",), marks=pytest.mark.slow), pytest.param(("n22", "n23"), marks=pytest.mark.slow)],
+)
+def test_good_and_bad_alone_are_enough(guilty: tuple[str, ...], here: Path, manual: Manual) -> None:
+    """The inner tensors are not looked at: halving takes over."""
+    result, said = manual(*START), 0
+    while not result.document["ended"]:
+        (one,) = result.document["open"]
+        word = "skip" if "inner tensor" in one["what"] else truth(Path(one["folders"][0]), *guilty)
+        result, said = manual(word, *([one["number"]] if said % 2 else [])), said + 1
+        assert said < MOST
+    document = result.document["result"]
+    assert not problem(document)
+    (one,) = document["findings"]
+    assert (one["nodes"], one["certified"], one["signature"], one["explains"]) == ([*guilty], True, "mismatch", None)
+    assert said <= 14
+    assert any("said to be bad" in note for note in document["notes"])
+    assert "n22" not in guilty or one["nearest"]["nodes"]
+
+
+def test_what_cannot_be_run_is_looked_for(here: Path, manual: Manual) -> None:
+    """The whole is skipped: so what is sought is what the device does not take."""
+    result = manual(*START, "--batch", "3")
+    for _ in range(MOST):
+        if result.document["ended"]:
+            break
+        rows = result.document["open"]
+        held = [row["number"] for row in rows if truth(Path(row["folders"][0]), "n13") == "bad"]
+        fine = [row["number"] for row in rows if row["number"] not in held]
+        if held:
+            result = manual("skip", *held)
+        if fine and not result.document["ended"]:
+            result = manual("good", *fine)
+    (one,) = result.document["result"]["findings"]
+    assert (one["nodes"], one["signature"]) == (["n13"], "refused")
+
+
+# ------------------------------------------------------------------------------------------------ there and back
+
+
+def picture(path: Path) -> None:
+    """A Conv and a Relu on 1×3×4×6, then a Gather by ids that come in: a layout to turn, integers to leave."""
+    value = helper.make_tensor_value_info
+    rng = np.random.default_rng(0)
+    nodes = [
+        helper.make_node("Conv", ["x", "w"], ["c"], name="conv", pads=[1, 1, 1, 1]),
+        helper.make_node("Relu", ["c"], ["r"], name="relu"),
+        helper.make_node("Gather", ["r", "ids"], ["y"], name="pick", axis=1),
+        helper.make_node("Add", ["ids", "one"], ["next"], name="count"),
+    ]
+    weights = [
+        onnx.numpy_helper.from_array(rng.normal(size=(5, 3, 3, 3)).astype(np.float32), "w"),
+        onnx.numpy_helper.from_array(np.array(1, np.int64), "one"),
+    ]
+    graph = helper.make_graph(
+        nodes,
+        "picture",
+        [value("x", TensorProto.FLOAT, [1, 3, 4, 6]), value("ids", TensorProto.INT64, [2])],
+        [value("y", TensorProto.FLOAT, [1, 2, 4, 6]), value("next", TensorProto.INT64, [2])],
+        weights,
+    )
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8), path)
+
+
+def test_float16_nhwc_there_and_back(here: Path, manual: Manual) -> None:
+    picture(here / "p.onnx")
+    np.save(here / "ids.npy", np.array([4, 3], np.int64))
+    result = manual("start", "p.onnx", "-i", "ids=ids.npy", "--export", "bin:float16:NHWC", "--batch", "2")
+    first, _ = result.document["open"]
+    assert first["outputs"] == [
+        "y.bin (float16 1×4×6×2 NHWC, 96 bytes) or .npy",
+        "next.bin (int64 2, 16 bytes) or .npy",
+    ]
+    todo = (Path(first["folders"][0]) / "TODO.txt").read_text()
+    assert "inputs/x.bin   float16  1×4×6×3 NHWC" in todo and "from_device/y.bin" in todo
+    manifest = json.loads((Path(first["folders"][0]) / "manifest.json").read_text())
+    assert manifest["by_hand"]["number"] == 1 and not any("ids" in loss for loss in manifest["losses"])
+    trip(nodes="relu")
+    done = to_the_end(manual, manual("take"), nodes="relu")
+    assert named(done["result"]) == [["relu"]]
+    given = np.load(Path(done["result"]["findings"][0]["case"]) / "candidate" / "r.npy")
+    right = np.load(Path(done["result"]["findings"][0]["case"]) / "outputs" / "r.npy")
+    assert given.shape == right.shape == (1, 5, 4, 6) and np.allclose(given - right, 0.5, atol=1e-2)
+
+
+def test_outputs_from_another_folder(here: Path, manual: Manual) -> None:
+    manual(*START, "--batch", "2")
+    for number in ("1", "2"):
+        board(TODO / number, nodes="n7")
+    shutil.copytree(TODO / "1" / FROM_DEVICE, "card/1")
+    shutil.move(TODO / "2" / FROM_DEVICE, "plain")
+    shutil.rmtree(TODO / "1" / FROM_DEVICE)
+    assert manual("take", "card").document["answers"] == 1
+    assert manual("take", "plain", "-k", "2").document["answers"] == 2
+
+
+def test_samples_that_need_cuts_of_their_own(here: Path, manual: Manual) -> None:
+    value = helper.make_tensor_value_info
+    nodes = [helper.make_node(op, [a], [b], name=op) for op, a, b in (("Abs", "x", "a"), ("Neg", "a", "y"))]
+    graph = helper.make_graph(
+        nodes, "g", [value("x", TensorProto.FLOAT, ["n", 3])], [value("y", TensorProto.FLOAT, ["n", 3])]
+    )
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8), "s.onnx")
+    Path("samples").mkdir()
+    for k, rows in enumerate((2, 3, 2)):
+        np.save(f"samples/{k}.npy", np.full((rows, 3), k + 1, np.float32))
+    result = manual("start", "s.onnx", "-i", "samples")
+    assert sorted(p.name for p in TODO.iterdir()) == ["1", "1-2"]
+    board(TODO / "1", op="Neg")
+    with pytest.raises(InputError, match=r"1 of 3 outputs missing in .*1-2"):
+        manual("take")
+    shutil.rmtree("samples")  # what was fed is kept
+    done = to_the_end(manual, result, op="Neg")
+    assert named(done["result"]) == [["Neg"]] and done["result"]["samples"] == ["0", "1", "2"]
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "says"),
+    [
+        ("prob.bin", b"1234", "1 of 1 output missing in .*from_device"),
+        ("out.bin", b"1234", "out.bin has 4 bytes, not 12: float32 1×3"),
+        ("out.npy", np.zeros((3, 1), np.float32), "has the shape 3×1, not 1×3"),
+        ("out.npy", np.zeros((1, 3), np.int8), "holds int8, not float32"),
+        ("out.npy", b"nonsense", "cannot read .*out.npy"),
+    ],
+)
+def test_what_does_not_fit_is_told_and_nothing_is_taken(
+    name: str, content: Any, says: str, here: Path, manual: Manual
+) -> None:
+    result = manual(*START)
+    path = TODO / "1" / FROM_DEVICE / name
+    path.write_bytes(content) if isinstance(content, bytes) else np.save(path, content)
+    before = tree(HOME)
+    words = ("take",)
+    if name == "prob.bin":
+        with pytest.raises(InputError, match=r"no outputs in .*from_device") as told:
+            manual(*words)
+        assert "out.bin (float32 1×3, 12 bytes) or .npy" in told.value.hint
+        return
+    with pytest.raises(InputError, match=says):
+        manual(*words)
+    assert tree(HOME) == before
+    path.unlink()
+    np.save(TODO / "1" / FROM_DEVICE / "out.npy", np.load(TODO / "1" / "outputs" / "out.npy").astype(np.float64))
+    assert manual("take").document["result"]["agree"] and not result.document["ended"]
+
+
+def test_partial_sets_are_refused(here: Path, manual: Manual) -> None:
+    manual(*START)
+    trip(nodes="n7")
+    manual("take")
+    trip(nodes="n7")
+    (TODO / "2" / FROM_DEVICE / "t5.bin").unlink()
+    with pytest.raises(InputError, match="1 of 24 outputs missing") as told:
+        manual("take")
+    assert "t5.bin (float32 1×3, 12 bytes)" in told.value.hint and "there is" in told.value.hint
+    np.zeros((1, 3), np.float32).tofile(TODO / "2" / FROM_DEVICE / "t5.bin")
+    np.save(TODO / "2" / FROM_DEVICE / "t4.npy", np.zeros((1, 3), np.float32))
+    with pytest.raises(InputError, match=r"t4 came as .npy and as .bin"):
+        manual("take")
+    assert manual("log").document["log"][0]["said"] == "taken"
+
+
+def test_a_file_of_less_than_a_byte_per_value() -> None:
+    assert Wanted("w", "int4", (5,), ("int4", (5,), "")).size == 3
+
+
+@pytest.mark.parametrize(
+    ("words", "error"),
+    [("png", UnknownName), ("bin:float17", UnknownName), ("npy:float16", UsageError), ("bin:NHWC:NCHW", UsageError)],
+)
+def test_forms_that_mean_nothing(words: str, error: type[SubcutError]) -> None:
+    with pytest.raises(error):
+        Export.parse(words)
+    assert Export.parse("bin:NHWC:float16").words == "bin:float16:NHWC"
+
+
+# ------------------------------------------------------------------------------------------------ back and forth
+
+
+def test_undo_takes_back_what_one_command_said(here: Path, manual: Manual) -> None:
+    manual(*START, "--batch", "3")
+    manual("good", "2")
+    result = manual("bad", "1")
+    asked = [row["number"] for row in result.document["open"]]
+    manual("bad", str(asked[0]))
+    back = manual("undo")
+    assert [row["number"] for row in back.document["open"]] == asked, "the same questions, with the same numbers"
+    assert len(manual("log").document["log"]) == 2
+    assert manual("undo", "2").document["open"][0]["number"] == 1
+    with pytest.raises(UsageError, match="undo 1: 0 answers so far"):
+        manual("undo")
+    done = to_the_end(manual, manual("next"), nodes="n7")
+    assert named(done["result"]) == [["n7"]]
+    reopened = manual("undo").document
+    assert reopened["open"] and reopened["answers"] < done["answers"]
+    assert named(to_the_end(manual, manual("next"), nodes="n7")["result"]) == [["n7"]]
+
+
+def test_the_wrong_order(here: Path, manual: Manual) -> None:
+    for words in (("next",), ("good",), ("take",), ("undo",), ("reset",), ("log", "--name", "npu")):
+        with pytest.raises(UsageError, match="no loop") as told:
+            manual(*words)
+        assert "subcut manual start" in told.value.hint
+    manual(*START, "--batch", "2")
+    with pytest.raises(UsageError, match=r"which one\? 1, 2 are open"):
+        manual("good")
+    with pytest.raises(UsageError, match="there is no 7") as told:
+        manual("good", "7")
+    assert "open are 1, 2" in told.value.hint
+    with pytest.raises(UsageError, match="'one' is no number"):
+        manual("good", "one")
+    with pytest.raises(ResultExists, match="holds a loop: 0 answers so far, 2 questions open"):
+        manual(*START)
+    assert manual("good", "1").document["ended"]
+    with pytest.raises(UsageError, match="1 was answered: good"):
+        manual("bad", "1")
+    for words in (("good",), ("take",)):
+        with pytest.raises(UsageError, match="nothing is asked"):
+            manual(*words)
+    slips: list[tuple[tuple[str, str], str]] = [
+        (("--batch", "0"), "--batch 0"),
+        (("--within", "a..b"), "no node or tensor"),
+        (("--precision", "fp61"), "precision 'fp61' is unknown"),
+    ]
+    for more, says in slips:
+        with pytest.raises(UsageError, match=says):
+            manual(*START, "--force", *more)
+    assert manual("next").document["ended"], "a slip cost nothing"
+
+
+def test_loops_side_by_side_and_their_end(here: Path, manual: Manual) -> None:
+    manual(*START, "--name", "npu")
+    assert manual("good").document["name"] == "npu", "the only one needs no name"
+    manual(*START)
+    with pytest.raises(UsageError, match="which loop"):
+        manual("next")
+    notes = TODO / "1" / "notes.txt"
+    notes.write_text("mine")
+    left = manual("reset", "--name", "device").document["left"]
+    assert left == [str((TODO / "1").resolve())] and notes.read_text() == "mine"
+    assert [p.name for p in HOME.iterdir()] == ["todo"]
+    manual("reset")
+    assert not Path("subcut_out", "manual-npu").exists()
+    assert manual(*START).document["open"], "it can begin again where something was left"
+    assert notes.exists()
+
+
+# ------------------------------------------------------------------------------------------------ mishaps
+
+
+def test_a_model_that_has_changed(here: Path, manual: Manual) -> None:
+    manual(*START)
+    before = tree(HOME)
+    line(here / "m.onnx", NAMES[:20])
+    with pytest.raises(UsageError, match="has changed since this loop began"):
+        manual("next")
+    (here / "m.onnx").unlink()
+    with pytest.raises(UsageError, match="is gone"):
+        manual("next")
+    assert tree(HOME) == before
+    line(here / "m.onnx", NAMES)
+    assert manual("next").document["open"]
+
+
+def test_inputs_that_are_gone_do_not_matter(here: Path, manual: Manual) -> None:
+    result = manual(*START)
+    (here / "x.npy").unlink()
+    shutil.rmtree("subcut_out/.store", ignore_errors=True)
+    assert named(to_the_end(manual, result, nodes="n7")["result"]) == [["n7"]]
+
+
+def test_a_damaged_state(here: Path, manual: Manual) -> None:
+    manual(*START)
+    trip(nodes="n7")
+    manual("take")
+    trip(nodes="n7")
+    manual("take")
+    state = HOME / "state.json"
+    state.write_text(state.read_text()[:100])
+    assert manual("next").document["answers"] >= 1, "the one before is used"
+    state.write_text("{}")
+    (HOME / "state-before.json").write_text("[]")
+    with pytest.raises(UsageError, match=r"state.json is damaged: KeyError 'schema'") as told:
+        manual("next")
+    assert "reset" in told.value.hint
+    with pytest.raises(ResultExists, match="its state is damaged"):
+        manual(*START)
+    manual("reset")
+    assert not HOME.exists()
+
+
+def test_damaged_outputs_are_asked_for_again(here: Path, manual: Manual) -> None:
+    manual(*START)
+    trip(nodes="n7")
+    manual("take")
+    (path,) = (HOME / "answers" / "1").glob("*.npy")
+    path.write_bytes(path.read_bytes()[:-1] + b"x")
+    again = manual("next").document
+    assert (again["open"][0]["number"], again["answers"]) == (1, 0)
+    assert named(to_the_end(manual, manual("next"), nodes="n7")["result"]) == [["n7"]]
+
+
+def test_a_hand_out_that_was_spoilt_is_written_anew_with_what_came_back(here: Path, manual: Manual) -> None:
+    manual(*START)
+    trip(nodes="n7")
+    (TODO / "1" / "model.onnx").unlink()
+    (TODO / "1" / "manifest.json").write_text("{")
+    with pytest.raises(InputError, match="damaged or gone"):
+        manual("take")
+    manual("next")
+    assert manual("take").document["answers"] == 1
+
+
+def test_random_nodes_draw_once(here: Path, manual: Manual) -> None:
+    """Each command captures anew; what the model drew when the loop began stays."""
+    ends = [helper.make_tensor_value_info(n, TensorProto.FLOAT, [1, 8]) for n in ("x", "y")]
+    nodes = [
+        helper.make_node("RandomNormalLike", ["x"], ["r"], name="drawn"),
+        helper.make_node("Add", ["x", "r"], ["a"], name="add"),
+        helper.make_node("Neg", ["a"], ["y"], name="neg"),
+    ]
+    graph = helper.make_graph(nodes, "random", ends[:1], ends[1:])
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8), "d.onnx")
+    done = to_the_end(manual, manual("start", "d.onnx", *QUICK), nodes="neg")
+    assert named(done["result"]) == [["neg"]]
+
+
+def cli_manual(cwd: Path, *words: str) -> Done:
+    """A process of its own."""
+    return subcut("manual", *words, cwd=cwd)
+
+
+def test_what_a_user_sees(here: Path) -> None:
+    done = cli_manual(here, *START, "--json")
+    assert done.code == 0 and done.document["open"][0]["what"] == "the whole model"
+    shown = cli_manual(here, "next").out
+    assert "to be run on device:" in shown and "subcut manual take" in shown
+    failed = cli_manual(here, "take", "--json")
+    assert failed.code == 2 and failed.document["error"]["what"].startswith("no outputs in")
+    trip(nodes="n7")
+    taken = cli_manual(here, "take")
+    assert "baseline  whole model" in taken.err and "FAIL" in taken.err and taken.code == 0
+    lock = os.open(HOME, os.O_RDONLY)
+    import fcntl
+
+    fcntl.flock(lock, fcntl.LOCK_EX)
+    busy = cli_manual(here, "next")
+    os.close(lock)
+    assert busy.code == 2 and "another command works on" in busy.err
+
+
+@pytest.mark.slow
+def test_killed_at_many_moments_the_same_command_goes_on(here: Path, manual: Manual) -> None:
+    """Each trip is killed again and again, every time a little later, until it ends: however long that takes."""
+    words = [str(SUBCUT), "manual", "take", "-q"]
+    manual(*START)
+    kills, moment = 0, 0.02
+    for k in range(200):
+        open_ = json.loads((HOME / "state.json").read_text())["open"]
+        if (Path("subcut_out") / "bisect-device").exists() or (k and not open_):
+            break
+        for place in TODO.glob("[0-9]*"):
+            if not any((place / FROM_DEVICE).iterdir()):
+                board(place, nodes="n7")
+        run = subprocess.Popen(words, env=environment(), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            run.wait(moment)
+        moment *= 1.3
+        if run.poll() is None:
+            os.kill(run.pid, signal.SIGKILL)
+            kills += 1
+        else:
+            moment = 0.02
+        run.wait()
+        time.sleep(0.01)
+    assert kills >= 3
+    final = manual("next").document
+    assert final["ended"] and named(final["result"]) == [["n7"]]
+    assert final["answers"] == final["trips"] == 4
+    left = [p for p in HOME.rglob(".*") if p.is_dir()]
+    assert not left, "what was left aside is swept"

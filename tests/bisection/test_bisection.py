@@ -1,0 +1,337 @@
+"""`subcut bisect` as a user meets it: real commands, real faults, killed and gone on with."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections import Counter
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto, helper, numpy_helper
+
+from fixtures import ROOT
+from subgraph.reports._schema import problem
+from tests.helpers import fake_candidate
+from tests.helpers.process_backends import MARK, all_gone, until
+from tests.helpers.run_command import PATIENCE, SUBCUT, Done, environment, subcut
+
+CASES = ROOT / "fixtures" / "cases"
+QUICK = ("--rtol", "1e-3")
+WRONG = "found = {k: v + ('n13' in names) for k, v in found.items()}"
+NAMES = [f"n{i}" for i in range(24)]
+
+
+def line(path: Path, names: list[str]) -> None:
+    """A model of these nodes in a row, by turns x · 1.1 and x + 0.1."""
+    tensors = ["in", *(f"t{i}" for i in range(len(names) - 1)), "out"]
+    nodes = [
+        helper.make_node(("Mul", "Add")[i % 2], [tensors[i], ("c1", "c0")[i % 2]], [tensors[i + 1]], name=name)
+        for i, name in enumerate(names)
+    ]
+    ends = [helper.make_tensor_value_info(n, TensorProto.FLOAT, [1, 3]) for n in ("in", "out")]
+    weights = [numpy_helper.from_array(np.array(v, np.float32), n) for n, v in (("c1", 1.1), ("c0", 0.1))]
+    graph = helper.make_graph(nodes, "line", ends[:1], ends[1:], weights)
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8), path)
+
+
+@pytest.fixture
+def here(tmp_path: Path) -> Path:
+    """A folder with a chain of 24 nodes, none of which hides an error that comes in."""
+    line(tmp_path / "m.onnx", NAMES)
+    np.save(tmp_path / "x.npy", np.array([[1.5, 0.25, 3.0]], np.float32))
+    return tmp_path
+
+
+def bisect(cwd: Path, *words: str | Path, **faults: str) -> Done:
+    """Bisect `m.onnx` with these faults on top of onnxruntime."""
+    spec = fake_candidate.HERE + "".join(f"{',' if i else ':'}{k}={v}" for i, (k, v) in enumerate(faults.items()))
+    return subcut("bisect", "m.onnx", "-i", "x.npy", "-c", spec, *QUICK, *words, cwd=cwd)
+
+
+def found(done: Done) -> dict[str, Any]:
+    """The document of `--json`, which keeps to its schema."""
+    document = done.document
+    assert not problem(document)
+    assert done.code == document["exit_code"]
+    return document
+
+
+# ------------------------------------------------------------------------------------------------ what it finds
+
+
+@pytest.mark.slow
+def test_a_real_bug_of_onnxruntime(tmp_path: Path) -> None:
+    """The truth is known: the two nodes that an optimisation joins."""
+    shutil.copytree(CASES / "ort_padfusion_clean", tmp_path / "bug")
+    done = subcut("bisect", "model.onnx", "-i", "input_x.npy", "-c", "ort", "--json", cwd=tmp_path / "bug")
+    document = found(done)
+    (one,) = document["findings"]
+    assert (one["kind"], one["nodes"], one["certified"]) == ("culprit", ["/pad/Pad", "/pool/MaxPool"], True)
+    assert one["explains"] == pytest.approx(1, abs=0.01)
+    assert done.code == 1 and not document["agree"]
+    case = tmp_path / "bug" / one["case"]
+    script = [sys.executable, "repro.py"]
+    assert subprocess.run(script, cwd=case, check=False).returncode == 0
+    assert subprocess.run([*script, "--opt", "all"], cwd=case, check=False).returncode == 1
+    (right,) = (case / "outputs").glob("*.npy")
+    assert not np.allclose(np.load(right), np.load(case / "candidate" / right.name), atol=1)
+    assert (case.parent / "culprit-agrees" / "model.onnx").exists()
+    assert "<svg" in (case.parent / "report.html").read_text()
+
+
+def test_the_case_holds_what_the_trial_was_fed(tmp_path: Path) -> None:
+    """Where a node draws numbers, another capture would give others."""
+    ends = [helper.make_tensor_value_info(n, TensorProto.FLOAT, [1, 8]) for n in ("x", "y")]
+    nodes = [
+        helper.make_node("RandomNormalLike", ["x"], ["r"], name="drawn"),
+        helper.make_node("Add", ["x", "r"], ["a"], name="add"),
+        helper.make_node("Neg", ["a"], ["y"], name="neg"),
+    ]
+    graph = helper.make_graph(nodes, "random", ends[:1], ends[1:])
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    onnx.save(model, tmp_path / "m.onnx")
+    np.save(tmp_path / "x.npy", np.ones((1, 8), np.float32))
+    (one,) = found(bisect(tmp_path, "--json", nodes="neg"))["findings"]
+    case = tmp_path / one["case"]
+    right, given = np.load(case / "outputs" / "y.npy"), np.load(case / "candidate" / "y.npy")
+    assert np.array_equal(right, -np.load(case / "inputs" / "a.npy"))
+    assert np.allclose(given - right, 0.5, atol=1e-6)
+
+
+@pytest.mark.parametrize("guilty", [0, 11, 23])
+def test_one_node_wherever_it_is(guilty: int, here: Path) -> None:
+    document = found(bisect(here, "--json", nodes=f"n{guilty}"))
+    (one,) = document["findings"]
+    assert (one["nodes"], one["certified"], one["signature"]) == ([f"n{guilty}"], True, "mismatch")
+
+
+@pytest.mark.slow
+def test_two_nodes_that_go_wrong_only_together(here: Path) -> None:
+    (one,) = found(bisect(here, "--json", nodes="n7+n9"))["findings"]
+    assert one["nodes"] == ["n7", "n8", "n9"] or set(one["nodes"]) == {"n7", "n9"}
+    assert one["certified"]
+
+
+def test_two_culprits_are_both_named(here: Path) -> None:
+    document = found(bisect(here, "--json", add="n4:0.5+n18:0.5"))
+    assert {tuple(f["nodes"]) for f in document["findings"]} == {("n4",), ("n18",)}
+
+
+@pytest.mark.slow
+def test_of_four_culprits_on_one_path_each_has_its_part(here: Path) -> None:
+    """None explains the whole: 1/4 of it each, and all else agrees without them."""
+    document = found(bisect(here, "--json", add="n3:0.5+n9:0.5+n14:0.5+n21:0.5"))
+    assert {tuple(f["nodes"]) for f in document["findings"]} == {("n3",), ("n9",), ("n14",), ("n21",)}
+    assert all(f["certified"] and 0.1 < f["explains"] < 0.4 for f in document["findings"])
+    assert document["notes"] == ["everything else was asked about and agrees"]
+
+
+def test_they_agree(here: Path) -> None:
+    done = bisect(here, add="n4:0")
+    assert done.code == 0, done
+    assert "they agree" in done.out
+    assert [p.name for p in (here / "subcut_out").iterdir()] == [".store"]
+
+
+def odd(folder: Path, load: str = "pass", run: str = "pass") -> tuple[str, str]:
+    """A backend of a test: onnxruntime, and what follows; `names` are the model's nodes."""
+    (folder / "odd.py").write_text(
+        "import os, time\nfrom pathlib import Path\nimport onnx, onnxruntime\n"
+        "HERE = Path(__file__).parent\n"
+        "def load(model, options):\n"
+        "    names = [n.name for n in onnx.load(model).graph.node]\n"
+        f"    {load}\n"
+        "    session = onnxruntime.InferenceSession(str(model), providers=['CPUExecutionProvider'])\n"
+        "    outputs = [o.name for o in session.get_outputs()]\n"
+        "    def run(feeds):\n"
+        "        with (HERE / 'log').open('a') as log: log.write('+'.join(names) + '\\n')\n"
+        "        found = dict(zip(outputs, session.run(outputs, dict(feeds))))\n"
+        f"        {run}\n"
+        "        return found\n"
+        "    return run\n"
+    )
+    return ("-c", "odd.py")
+
+
+@pytest.mark.parametrize(
+    ("load", "signature"),
+    [("if 'n13' in names: os.abort()", "crash"), ("if 'n13' in names: raise ValueError('n13')", "refused")],
+)
+def test_a_candidate_that_gives_nothing_is_followed_too(load: str, signature: str, here: Path) -> None:
+    done = subcut("bisect", "m.onnx", "-i", "x.npy", *odd(here, load), *QUICK, "--json", cwd=here)
+    (one,) = found(done)["findings"]
+    assert (one["nodes"], one["signature"], done.code) == (["n13"], signature, 1)
+
+
+@pytest.mark.slow
+def test_a_hang_is_followed(here: Path) -> None:
+    line(here / "m.onnx", NAMES[:4])
+    words = odd(here, run="time.sleep(600 if 'n2' in names else 0)")
+    done = subcut("bisect", "m.onnx", "-i", "x.npy", *words, *QUICK, "--timeout", "3", "--json", cwd=here)
+    (one,) = found(done)["findings"]
+    assert (one["nodes"], one["signature"]) == (["n2"], "timeout")
+
+
+@pytest.mark.slow
+def test_the_sample_that_fails_counts(here: Path) -> None:
+    (here / "samples").mkdir()
+    for k, value in enumerate((1.0, 2.0, 30.0)):
+        np.save(here / "samples" / f"{k}.npy", np.full((1, 3), value, np.float32))
+    large = "'n5' in names and max(v.max() for v in feeds.values()) > 20"
+    words = odd(here, run=f"if {large}: found = {{k: v + 1 for k, v in found.items()}}")
+    done = subcut("bisect", "m.onnx", "-i", "samples", *words, *QUICK, "--json", cwd=here)
+    document = found(done)
+    assert [f["nodes"] for f in document["findings"]] == [["n5"]], document["findings"]
+    assert len(document["samples"]) == 3
+
+
+# ------------------------------------------------------------------------------------------------ bounds, and going on
+
+
+@pytest.mark.slow
+def test_only_between_two_nodes(here: Path) -> None:
+    (one,) = found(bisect(here, "--json", "--within", "n2..n10", nodes="n7"))["findings"]
+    assert one["nodes"] == ["n7"]
+    done = bisect(here, "--force", "--json", "--within", "n10..n20", nodes="n7")
+    assert all(f["kind"] == "unresolved" for f in found(done)["findings"])
+
+
+@pytest.mark.slow
+def test_a_budget_ends_it_and_the_same_command_with_more_goes_on(here: Path) -> None:
+    (here / "log").mkdir()
+    document = found(bisect(here, "--json", "--max-trials", "3", nodes="n7", log=str(here / "log")))
+    assert (document["trials"], document["exit_code"]) == (3, 1)
+    assert any("used up" in note for note in document["notes"])
+    before = len((here / "log" / "log").read_text().splitlines())
+    document = found(bisect(here, "--json", nodes="n7", log=str(here / "log")))
+    assert [f["nodes"] for f in document["findings"]] == [["n7"]]
+    lines = [line.partition(" ")[2] for line in (here / "log" / "log").read_text().splitlines()]
+    assert lines.count("run") <= document["trials"] and len(lines) > before
+
+
+@pytest.mark.slow
+def test_killed_at_ten_moments_it_goes_on_and_repeats_no_finished_trial(here: Path) -> None:
+    """Each run is killed in its second trial, however long that takes to come."""
+    wait = "while len((HERE / 'log').read_text().splitlines()) >= int((HERE / 'stop').read_text()): time.sleep(0.005)"
+    slow = odd(here, run=f"{WRONG}\n        {wait}")
+    (here / "stop").write_text("1000")
+    words = [str(SUBCUT), "bisect", "m.onnx", "-i", "x.npy", *slow, *QUICK, "--json"]
+    plain = here / "plain"
+    plain.mkdir()
+    for name in ("m.onnx", "x.npy", "odd.py", "stop"):
+        shutil.copy(here / name, plain / name)
+    want = json.loads(subprocess.run(words, cwd=plain, capture_output=True, check=False, env=environment()).stdout)
+    runs = Counter((plain / "log").read_text().splitlines())
+    mark = uuid4().hex
+    kills, seen = 0, 0
+    log = here / "log"
+    log.touch()
+    for _ in range(10):
+        (here / "stop").write_text(str(seen + 2))
+        run = subprocess.Popen(words, cwd=here, stdout=subprocess.PIPE, env=environment({MARK: mark}))
+        until(lambda: len(log.read_text().splitlines()) >= seen + 2 or run.poll() is not None)  # noqa: B023
+        if run.poll() is not None:
+            run.communicate()
+            break
+        os.kill(run.pid, signal.SIGKILL)
+        run.communicate()
+        kills += 1
+        all_gone(mark)
+        seen = len(log.read_text().splitlines())
+    assert kills >= 2
+    (here / "stop").write_text("1000")
+    done = subprocess.run(words, cwd=here, capture_output=True, check=False, env=environment())
+    got = json.loads(done.stdout)
+    assert [f["nodes"] for f in got["findings"]] == [f["nodes"] for f in want["findings"]] == [["n13"]]
+    again = Counter((here / "log").read_text().splitlines())
+    assert sum((again - runs).values()) <= kills, "only the trial in flight is lost"
+
+
+@pytest.mark.slow
+def test_the_same_command_runs_nothing_again(here: Path) -> None:
+    (here / "log").mkdir()
+    first = bisect(here, nodes="n7", log=str(here / "log"))
+    log = (here / "log" / "log").read_text()
+    second = bisect(here, nodes="n7", log=str(here / "log"))
+    assert (second.code, second.out) == (first.code, first.out)
+    assert (here / "log" / "log").read_text() == log
+
+
+@pytest.mark.slow
+def test_what_stands_in_the_way_is_told_before_the_search(here: Path) -> None:
+    done = bisect(here, nodes="n7")
+    place = here / re.findall(r"report (\S+)/report.html", done.out)[0]
+    (place / "mine.txt").write_text("notes")
+    begin = time.monotonic()
+    refused = bisect(here, nodes="n7")
+    assert refused.code == 2 and "mine.txt" in refused.err and time.monotonic() - begin < PATIENCE
+    assert bisect(here, "--force", nodes="n7").code == 1
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (("--max-trials", "0"), "--max-trials 0: at least one run is needed"),
+        (("--max-time", "soon"), "--max-time soon: expected a time"),
+        (("--repeat", "1"), "--repeat 1: at least two runs"),
+        (("--within", "n3"), "--within n3: expected two nodes"),
+        (("--within", "n3..nn"), "no node or tensor 'nn'"),
+        (("--criterion", "nose"), "did you mean 'noise'"),
+    ],
+)
+def test_slips(words: tuple[str, ...], says: str, here: Path) -> None:
+    done = subcut("bisect", "m.onnx", *words, cwd=here)
+    assert (done.code, done.out) == (2, "")
+    assert says in done.err
+
+
+# ------------------------------------------------------------------------------------------------ replay
+
+
+def test_a_case_is_run_again(here: Path) -> None:
+    assert (
+        subcut(
+            "bisect",
+            "m.onnx",
+            "-i",
+            "x.npy",
+            *odd(here, run="found = {k: v + ('n13' in names) for k, v in found.items()}"),
+            *QUICK,
+            "--precision",
+            "bf16",
+            cwd=here,
+        ).code
+        == 1
+    )
+    (place,) = (here / "subcut_out").glob("bisect-*")
+    asked = subcut("replay", place, *QUICK, cwd=here)
+    assert (asked.code, asked.out) == (2, "") and "--trust" in asked.err and "odd.py" in asked.err
+    assert subcut("replay", place, *QUICK, "--trust", cwd=here).code == 1
+    assert subcut("replay", place / "culprit", "-c", "ort", *QUICK, cwd=here).code == 0
+    assert "no folder nowhere" in subcut("replay", "nowhere", cwd=here).err
+    assert "is no case" in subcut("replay", here, "-c", "ort", cwd=here).err
+    manifest = place / "manifest.json"
+    assert json.loads(manifest.read_text())["request"]["precision"] == "bf16"
+    manifest.write_text(manifest.read_text().replace('"bf16"', '"bf61"'))
+    assert "precision 'bf61' is unknown" in subcut("replay", place, *QUICK, "--trust", cwd=here).err
+
+
+@pytest.mark.slow
+def test_reports_of_a_run(here: Path) -> None:
+    bisect(here, nodes="n7")
+    (run,) = (here / "subcut_out").glob("bisect-*/run.json")
+    done = subcut("report", run, "-f", "html,md,csv,junit,model-explorer", "-o", "reports", cwd=here)
+    assert done.code == 0, done
+    assert len(list((here / "reports").iterdir())) == 5
+    assert onnx.load(run.parent / "culprit" / "model.onnx").graph.node[0].name == "n7"

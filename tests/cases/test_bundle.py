@@ -1,0 +1,832 @@
+"""A case travels: packed, copied to somebody else's empty folder, checked, unpacked, run. Nothing private goes."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import shutil
+import stat
+import struct
+import subprocess
+import sys
+import zipfile
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from onnx import TensorProto, helper
+
+from fixtures import ROOT
+from subgraph.cases import bundle, zip_archive
+from subgraph.cases.layout import BUNDLE_LIST, CANDIDATE_FILES
+from subgraph.cases.readme import ENVIRONMENT, README
+from subgraph.cases.redact import Private, environment, here, variables
+from subgraph.cases.zip_archive import Listed
+from subgraph.errors import InputError, OutputError, ResultExists, SubcutError, UsageError
+from subgraph.trials import replay
+from tests.helpers.run_command import chain, subcut, tree
+
+CASES = ROOT / "fixtures" / "cases"
+SECRETS = {
+    "MY_API_TOKEN": "s3cr3t-of-the-environment",
+    "ORT_SECRET_KEY": "hushhush77",
+    "USER": "alice_w",
+    "LOGNAME": "alice_w",
+    "OMP_NUM_THREADS": "2",
+}
+TYPED = "typed4567secret"  # as an option of the candidate
+LEAKS = ("alice_w", "s3cr3t", "hushhush77", TYPED, "proj dir")
+BACKEND = """
+import os, sys
+import onnxruntime
+
+def load(model, options):
+    print("with", os.environ.get("MY_API_TOKEN"), "in", os.getcwd(), file=sys.stderr)
+    session = onnxruntime.InferenceSession(str(model))
+    names = [o.name for o in session.get_outputs()]
+    return lambda feeds: dict(zip(names, session.run(names, feeds)))
+"""
+RUN = """
+import json, sys
+from pathlib import Path
+import numpy as np
+from helpers.shift import SHIFT
+model, inputs, outputs = map(Path, sys.argv[1:4])
+told = json.loads((inputs / "manifest.json").read_text())
+x = {i["name"]: np.load(inputs / i["npy"]) for i in told["inputs"]}
+for o in told["outputs"]:
+    np.save(outputs / o["npy"], np.abs(next(iter(x.values()))) + np.float32(SHIFT))
+"""
+
+
+def names(path: Path) -> list[str]:
+    """Of the files in a zip, below its folder."""
+    with zipfile.ZipFile(path) as file:
+        return [name.partition("/")[2] for name in file.namelist()]
+
+
+def content(path: Path, name: str) -> Any:
+    """One file of a bundle; a document where it is JSON."""
+    with zipfile.ZipFile(path) as file:
+        data = file.read(f"{file.namelist()[0].partition('/')[0]}/{name}")
+    return json.loads(data) if name.endswith(".json") else data.decode()
+
+
+def carried(path: Path, to: Path) -> Path:
+    """A bundle in an empty folder of somebody else's."""
+    to.mkdir()
+    return Path(shutil.copy(path, to))
+
+
+def repro(folder: Path, *words: str | Path) -> subprocess.CompletedProcess[str]:
+    """The script in a case, in an empty folder, by a Python that sees no subcut."""
+    return subprocess.run(
+        [sys.executable, "-I", folder / "repro.py", *words], cwd=folder, capture_output=True, text=True, check=False
+    )
+
+
+def steady(document: dict[str, Any]) -> dict[str, Any]:
+    """What a replay says, without times and places."""
+    rows = [{k: v for k, v in row.items() if not k.endswith("seconds")} for row in document["samples"]]
+    return {"exit_code": document["exit_code"], "samples": rows}
+
+
+@pytest.fixture(scope="module")
+def bisected(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder in which a real bug was bisected, with a backend of one's own and much that is private."""
+    folder = tmp_path_factory.mktemp("home") / "alice_w" / "proj dir"
+    shutil.copytree(CASES / "ort_padfusion_clean", folder)
+    (folder / "mine.py").write_text(BACKEND)
+    spec = f"mine.py:api_key={TYPED}"
+    done = subcut("bisect", "model.onnx", "-i", folder / "input_x.npy", "-c", spec, cwd=folder, env=secrets(folder))
+    assert done.code == 1, done
+    return folder
+
+
+def secrets(folder: Path) -> dict[str, str]:
+    """The environment of somebody who has things to hide."""
+    return SECRETS | {"HOME": str(folder.parent), "XDG_CONFIG_HOME": str(folder.parent / "config")}
+
+
+@pytest.fixture(scope="module")
+def packed(bisected: Path) -> Path:
+    (place,) = (bisected / "subcut_out").glob("bisect-*")
+    done = subcut("bundle", place, "-o", "it.zip", cwd=bisected, env=secrets(bisected))
+    assert (done.code, done.err) == (0, ""), done
+    assert done.out.endswith(": it.zip\n")
+    return bisected / "it.zip"
+
+
+@pytest.fixture
+def plain(tmp_path: Path) -> Path:
+    """A folder with a small cut in `subcut_out/n1__n1`."""
+    folder = tmp_path / "plain"
+    folder.mkdir()
+    chain(folder / "m.onnx", ["n0", "n1", "n2"])
+    np.save(folder / "x.npy", np.array([[1, -2, 3]], np.float32))
+    done = subcut("cut", "m.onnx", "-s", "n2", "-e", "n2", "-i", "x.npy", cwd=folder)
+    assert done.code == 0, done
+    return folder
+
+
+CUT = Path("subcut_out", "n2__n2")
+
+
+# ------------------------------------------------------------------------------------------------ the whole way
+
+
+@pytest.mark.slow
+def test_a_bisection_travels(bisected: Path, packed: Path, tmp_path: Path) -> None:
+    (place,) = (bisected / "subcut_out").glob("bisect-*")
+    there = carried(packed, tmp_path / "there").parent
+    env = {"HOME": str(there), "XDG_CONFIG_HOME": str(there)}
+    asked = subcut("replay", "it.zip", cwd=there, env=env)
+    assert (asked.code, asked.out) == (2, "") and "--trust" in asked.err and "unpacked to it/" in asked.err
+    own = subcut("replay", "it.zip", "--trust", "--json", cwd=there, env=env)
+    assert own.code == own.document["exit_code"] == 1 and "unpacked before to it/" in own.err
+    assert own.document["case"] == "it/culprit"
+    theirs = subcut("replay", "it.zip", "-c", "ort", "--json", cwd=there, env=env).document
+    ours = subcut("replay", place, "-c", "ort", "--json", cwd=bisected).document
+    assert steady(theirs) == steady(ours)
+    right = repro(there / "it" / "culprit")
+    assert (right.returncode, right.stderr) == (0, "") and "bit-identical" in right.stdout
+    wrong = repro(there / "it" / "culprit", "--outputs", there / "it" / "culprit" / "candidate")
+    assert (wrong.returncode, wrong.stderr) == (1, "") and "DIFFERS" in wrong.stdout
+
+
+def test_what_is_in_it(packed: Path) -> None:
+    inside = names(packed)
+    assert inside == sorted(inside)
+    wanted = {
+        README,
+        ENVIRONMENT,
+        BUNDLE_LIST,
+        "manifest.json",
+        "run.json",
+        "report.html",
+        "report.md",
+        f"{CANDIDATE_FILES}/mine.py",
+    }
+    wanted |= {f"culprit/{name}" for name in ("model.onnx", "repro.py", "manifest.json", "log.txt")}
+    assert wanted < set(inside)
+    assert any(name.startswith("culprit/candidate/") for name in inside)
+    assert any(name.startswith("culprit-agrees/inputs/") for name in inside)
+    manifest = content(packed, "manifest.json")
+    assert sorted(manifest["files"]) == sorted(
+        {*inside} - {README, ENVIRONMENT, BUNDLE_LIST, f"{CANDIDATE_FILES}/mine.py"}
+    )
+    identity = manifest["request"]["identity"]
+    assert identity["backend"] == f"{CANDIDATE_FILES}/mine.py" and identity["options"] == {"api_key": "REMOVED"}
+    text = content(packed, README)
+    assert all(len(line) <= 120 for line in text.splitlines())
+    assert "/pad/Pad, /pool/MaxPool (Pad, MaxPool): 2 nodes of model.onnx\nFAIL   /pool/MaxPool_output_0: max" in text
+    assert "python culprit/repro.py --outputs culprit/candidate" in text and "replay it.zip --trust" in text
+    run = content(packed, "run.json")
+    assert run["findings"][0]["case"] == "culprit" and run["report"] == "report.html"
+    assert run["findings"][0]["nodes"] == ["/pad/Pad", "/pool/MaxPool"], "names are no paths"
+
+
+def test_nothing_private_leaves(bisected: Path, packed: Path) -> None:
+    host = os.uname().nodename
+    with zipfile.ZipFile(packed) as file:
+        data = {name: file.read(name) for name in file.namelist()}
+    words = [*LEAKS, str(bisected.parent), str(bisected.parents[1].name), *([host] if len(host) > 2 else [])]
+    for name, text in data.items():
+        for word in words:
+            assert word not in name and word.encode() not in text, (name, word)
+    told = json.loads(data["it/" + ENVIRONMENT])
+    assert told["variables"]["OMP_NUM_THREADS"] == "2" and "onnxruntime" in told["packages"]
+    assert set(told) == {
+        "schema", "python", "implementation", "system", "release", "machine", "processor", "cores", "memory",
+        "packages", "variables",
+    }  # fmt: skip
+
+
+def test_the_same_bytes(bisected: Path, packed: Path) -> None:
+    before = packed.read_bytes()
+    (place,) = (bisected / "subcut_out").glob("bisect-*")
+    assert subcut("bundle", place, "-o", "it.zip", cwd=bisected, env=secrets(bisected)).code == 0
+    assert packed.read_bytes() == before
+
+
+@pytest.mark.slow
+def test_one_region_of_it(bisected: Path, tmp_path: Path) -> None:
+    (place,) = (bisected / "subcut_out").glob("bisect-*")
+    done = subcut("bundle", place / "culprit", "--json", cwd=bisected, env=secrets(bisected))
+    assert done.code == 0 and done.document["path"].endswith("-culprit.zip"), done
+    path = bisected / done.document["path"]
+    assert not any(word in path.name for word in LEAKS)
+    assert {"model.onnx", "repro.py", f"{CANDIDATE_FILES}/mine.py"} < set(names(path))
+    assert "FAIL   /pool/MaxPool_output_0" in content(path, README)
+    there = carried(path, tmp_path / "there").parent
+    assert subcut("replay", path.name, "--trust", cwd=there, env={"XDG_CONFIG_HOME": str(there)}).code == 1
+    assert repro(there / path.stem).returncode == 0
+    moved = shutil.copytree(there / path.stem, tmp_path / "moved")
+    assert subcut("replay", moved, "-c", "ort:opt=disable", cwd=tmp_path).code == 0
+    path.unlink()
+
+
+def test_a_whole_model(tmp_path: Path) -> None:
+    """Weights outside the file come along; the candidate is asked and what it gives is kept."""
+    here_, there = tmp_path / "here", tmp_path / "there"
+    here_.mkdir()
+    weight = helper.make_tensor("w", TensorProto.FLOAT, [4, 512], np.arange(2048, dtype=np.float32).tobytes(), raw=True)
+    graph = helper.make_graph(
+        [helper.make_node("MatMul", ["x", "w"], ["h"], "mm"), helper.make_node("Relu", ["h"], ["y"], "r")],
+        "g",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, ["N", 4])],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, ["N", 512])],
+        [weight],
+    )
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    onnx.save(model, here_ / "big.onnx", save_as_external_data=True, location="w.bin", size_threshold=0)
+    done = subcut("bundle", "big.onnx", "--shape", "x=2x4", "-c", "ort", "--json", cwd=here_)
+    assert done.code == 0 and done.document["path"] == "big.zip", done
+    assert [p.name for p in here_.iterdir() if p.name not in ("big.onnx", "w.bin")] == ["big.zip"]
+    assert {"model.onnx", "candidate/y.npy", "outputs/y.npy", "inputs/x.npy"} < set(names(here_ / "big.zip"))
+    with zipfile.ZipFile(here_ / "big.zip") as file:
+        assert any((here_ / "w.bin").read_bytes() in file.read(name) for name in file.namelist())
+    assert content(here_ / "big.zip", BUNDLE_LIST)["found"]["status"] == "agree"
+    assert (
+        content(here_ / "big.zip", "manifest.json")["command"] == "subcut bundle big.onnx --shape x=2x4 -c ort --json"
+    )
+    first = (here_ / "big.zip").read_bytes()
+    assert subcut("bundle", "big.onnx", "--shape", "x=2x4", "-c", "ort", "--json", cwd=here_).code == 0
+    assert (here_ / "big.zip").read_bytes() == first
+    carried(here_ / "big.zip", there)
+    assert subcut("replay", "big.zip", "-o", "un/packed", cwd=there).code == 0
+    assert repro(there / "un" / "packed").returncode == 0
+    assert repro(there / "un" / "packed", "--outputs", "candidate").returncode == 0
+
+
+@pytest.mark.slow
+def test_a_command_and_its_scripts(plain: Path, tmp_path: Path) -> None:
+    (plain / "helpers").mkdir()
+    (plain / "helpers" / "shift.py").write_text("SHIFT = 0.5\n")
+    (plain / "run.py").write_text(RUN)
+    spec = f"cmd:{sys.executable} {plain / 'run.py'} {{model}} {{inputs}} {{outputs}} --token={TYPED} --log=/var/x.log"
+    words = ("bundle", CUT, "-c", spec, "--candidate-files", "helpers", "-o", "out.zip")
+    done = subcut(*words, cwd=plain)
+    assert done.code == 0, done
+    path = plain / "out.zip"
+    assert {f"{CANDIDATE_FILES}/run.py", f"{CANDIDATE_FILES}/helpers/shift.py", "candidate/out.npy"} < set(names(path))
+    told = content(path, BUNDLE_LIST)
+    command = told["found_with"]["request"]["identity"]["options"]["run"]
+    assert command == "python ./run.py {model} {inputs} {outputs} --token=REMOVED --log=x.log"
+    assert told["found"]["status"] == "fail" and "REMOVED stands where" in content(path, README)
+    there = carried(path, tmp_path / "there").parent
+    env = {"XDG_CONFIG_HOME": str(there), "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"}
+    asked = subcut("replay", "out.zip", cwd=there, env=env)
+    assert asked.code == 2 and command in asked.err and "--trust" in asked.err
+    shutil.move(plain, tmp_path / "gone")
+    again = subcut("replay", "out.zip", "--trust", cwd=there, env=env)
+    assert again.code == 1 and "max_abs 3.5e+00" in again.out, again
+    assert subcut("replay", "out.zip", cwd=there, env=env).code == 1, "trusted before, and the same"
+    (there / "out" / CANDIDATE_FILES / "helpers" / "shift.py").write_text("SHIFT = 0\n")
+    assert subcut("replay", "out", cwd=there, env=env).code == 2, "a script that no command names has changed"
+
+
+@pytest.mark.slow
+def test_several_samples(plain: Path) -> None:
+    (plain / "many").mkdir()
+    for k in range(2):
+        np.save(plain / "many" / f"s{k}.npy", np.full((1, 3), k, np.float32))
+    assert subcut("bundle", "m.onnx", "-i", "many", "-c", "ort", cwd=plain).code == 0
+    assert {f"candidate/s{k}/out.npy" for k in range(2)} < set(names(plain / "m.zip"))
+    done = subcut("replay", "m.zip", "--json", "-o", "m", cwd=plain)
+    assert done.code == 0 and [row["sample"] for row in done.document["samples"]] == ["s0", "s1"]
+    assert repro(plain / "m").returncode == repro(plain / "m", "--outputs", "candidate").returncode == 0
+    np.save(plain / "m" / "candidate" / "s1" / "out.npy", np.ones((1, 3), np.float32) * 9)
+    wrong = repro(plain / "m", "--outputs", "candidate")
+    said = [line.split()[2] for line in wrong.stdout.splitlines()]
+    assert (wrong.returncode, said) == (1, ["bit-identical", "DIFFERS:"])
+
+
+def test_outputs_that_a_device_wrote(plain: Path) -> None:
+    given = plain / "given"
+    given.mkdir()
+    missing = repro(plain / CUT, "--outputs", given)
+    assert missing.returncode == 1 and "out: is not there" in missing.stdout
+    shutil.copy(plain / CUT / "outputs" / "out.bin", given)
+    assert repro(plain / CUT, "--outputs", given).stdout == "out: bit-identical\n"
+    (given / "out.bin").write_bytes(b"1234")
+    assert repro(plain / CUT, "--outputs", given).returncode == 1
+    assert "no folder" in repro(plain / CUT, "--outputs", plain / "nowhere").stderr
+
+
+def test_what_a_person_put_there_stays(plain: Path) -> None:
+    (plain / CUT / "passwords.txt").write_text("mine")
+    (plain / CUT / "from_device").mkdir()
+    shutil.copy(plain / CUT / "outputs" / "out.npy", plain / CUT / "from_device")
+    done = subcut("bundle", CUT, "--json", cwd=plain)
+    assert done.document["left_out"] == ["passwords.txt"] and "left out: passwords.txt" in done.err
+    assert "from_device/out.npy" in names(plain / "n2__n2.zip")
+
+
+def test_a_model_with_a_home_path_is_told_of(tmp_path: Path) -> None:
+    path = chain(tmp_path / "m.onnx", ["a", "b"])
+    model = onnx.load(path)
+    model.doc_string = f"exported in {tmp_path}/train"
+    onnx.save(model, path)
+    done = subcut("bundle", "m.onnx", cwd=tmp_path, env={"HOME": str(tmp_path)})
+    assert done.code == 0 and "model.onnx holds your home path: it goes as it is" in done.err
+
+
+@pytest.mark.slow
+def test_a_sweep(tmp_path: Path) -> None:
+    from test_sweep import doubted  # type: ignore[import-not-found,unused-ignore]
+
+    words = ("-c", doubted(op="Elu"), "--only", "test_elu*", "--only", "test_abs")
+    assert subcut("sweep", *words, "-q", cwd=tmp_path).code == 1
+    (place,) = (tmp_path / "subcut_out").glob("sweep-*")
+    assert subcut("bundle", place, "-o", "all.zip", cwd=tmp_path).code == 0
+    done = subcut("replay", "all.zip", "-c", "ort", cwd=tmp_path)
+    assert done.code == 2 and "all holds 3 cases" in done.err and "test_elu_example" in done.err
+    assert subcut("replay", "all/test_elu_example", "-c", "ort", cwd=tmp_path).code == 0
+    assert subcut("bundle", place / "test_elu", "-o", "one.zip", cwd=tmp_path).code == 0
+    assert subcut("replay", "one.zip", "-c", "ort", cwd=tmp_path).code == 0
+    assert repro(tmp_path / "one").returncode == 0
+
+
+# ------------------------------------------------------------------------------------------------ slips
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (["bundle", "subcut_ot"], "no folder subcut_ot"),
+        (["bundle", "empty"], "empty is no case"),
+        (["bundle", "subcut_out"], "name one of the folders in it: n2__n2"),
+        (["bundle", "x.npy"], "x.npy"),
+        (["bundle", CUT, "-o", "out.tar"], "a bundle is a .zip"),
+        (["bundle", CUT, "-o", "x.zip"], "--force replaces it"),
+        (["bundle", CUT, "-i", "x.npy"], "are for a whole model"),
+        (["bundle", CUT, "--candidate-files", "nowhere"], "no such file"),
+        (["bundle", "x.zip"], "x.zip"),
+        (["replay", "x.npy"], "x.npy is no bundle"),
+        (["replay", "x.zip"], "x.zip is no bundle"),
+        (["replay", "nowhere.zip"], "no file nowhere.zip"),
+        (["replay", "empty.zip"], "empty.zip is no bundle"),
+        (["replay", CUT, "-o", "x"], "is for a bundle"),
+        (["replay", "good.zip", "-o", "empty"], "empty is in the way"),
+        (["replay", "good.zip", "-o", "x.npy/a"], "cannot write in x.npy"),
+    ],
+)
+def test_slips(words: list[str | Path], says: str, slipping: Path) -> None:
+    before = tree(slipping)
+    done = subcut(*words, cwd=slipping)
+    assert done.code in (1, 2, 3) and done.out == "" and says in done.err, done
+    assert done.err.count("\n") <= 3 and tree(slipping) == before
+
+
+@pytest.fixture(scope="module")
+def slipping(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with a case, a bundle, and what is neither."""
+    folder = tmp_path_factory.mktemp("slips")
+    chain(folder / "m.onnx", ["n0", "n1", "n2"])
+    np.save(folder / "x.npy", np.array([[1, -2, 3]], np.float32))
+    assert subcut("cut", "m.onnx", "-s", "n2", "-e", "n2", "-i", "x.npy", cwd=folder).code == 0
+    assert subcut("bundle", CUT, "-o", "good.zip", cwd=folder).code == 0
+    (folder / "empty").mkdir()
+    (folder / "empty" / "note").touch()
+    (folder / "empty.zip").touch()
+    with zipfile.ZipFile(folder / "x.zip", "w") as file:
+        file.writestr("a/b", "c")
+    return folder
+
+
+@pytest.mark.slow
+def test_another_bundle_is_not_replaced_unasked(plain: Path) -> None:
+    assert subcut("bundle", CUT, "-o", "a.zip", cwd=plain).code == 0
+    assert subcut("bundle", CUT, "-o", "a.zip", cwd=plain).code == 0, "its own earlier result"
+    refused = subcut("bundle", "m.onnx", "-o", "a.zip", cwd=plain)
+    assert refused.code == 2 and "is no earlier bundle of m" in refused.err
+    assert subcut("bundle", "m.onnx", "-o", "a.zip", "--force", cwd=plain).code == 0
+
+
+def test_an_unpacked_bundle_is_zipped_by_hand(asked: Path, tmp_path: Path) -> None:
+    done = subcut("bundle", asked, cwd=tmp_path)
+    assert done.code == 2 and "asked is an unpacked bundle" in done.err
+    words = [sys.executable, *done.err.partition("python ")[2].split()]
+    subprocess.run(words, cwd=tmp_path, check=True)
+    assert not bundle.unpack(tmp_path / "asked.zip", asked), "the same bundle"
+
+
+@pytest.mark.slow
+def test_a_candidate_of_the_project_file(plain: Path, tmp_path: Path) -> None:
+    """Its commands are relative to that file, wherever below it subcut runs; its claims go along."""
+    (plain / "tools").mkdir()
+    (plain / "tools" / "go.sh").write_text('#!/bin/sh\ncp "$2"/*.npy "$3"/out.npy\n')
+    (plain / "tools" / "go.sh").chmod(0o755)
+    run = "tools/go.sh {model} {inputs} {outputs}"
+    (plain / "subcut.toml").write_text(f'[candidates.npu]\nrun = "{run}"\nprecision = "fp16"\ntimeout = 77\n')
+    env = {"XDG_CONFIG_HOME": str(tmp_path)}
+    done = subcut("bundle", "n2__n2", "-c", "npu", "--trust", "-o", "../npu.zip", cwd=plain / "subcut_out", env=env)
+    assert done.code == 0, done
+    request = content(plain / "npu.zip", BUNDLE_LIST)["found_with"]["request"]
+    assert (request["candidate"], request["precision"], request["identity"]["timeout"]) == ("npu", "fp16", 77)
+    there = carried(plain / "npu.zip", tmp_path / "there").parent
+    assert os.access(there, os.X_OK) and subcut("replay", "npu.zip", cwd=there, env=env).code == 2
+    again = subcut("replay", "npu.zip", "--trust", cwd=there, env=env)
+    assert again.code in (0, 1) and "npu/ on npu" in again.out, again
+    assert os.access(there / "npu" / CANDIDATE_FILES / "tools" / "go.sh", os.X_OK)
+
+
+def test_a_cut_without_tensors_is_refused(plain: Path) -> None:
+    assert subcut("cut", "m.onnx", "-s", "n1", "-e", "n1", "--no-capture", cwd=plain).code == 0
+    done = subcut("bundle", "subcut_out/n1__n1", cwd=plain)
+    assert done.code == 2 and "--no-capture" in done.err
+
+
+def test_a_manifest_cannot_send_other_files(plain: Path) -> None:
+    """It may come from anywhere: what it lists must be files of the case."""
+    manifest = plain / CUT / "manifest.json"
+    document = json.loads(manifest.read_text())
+    for name in ("../../m.onnx", str(plain / "m.onnx"), "link"):
+        (plain / CUT / "link").unlink(missing_ok=True)
+        (plain / CUT / "link").symlink_to(plain / "m.onnx")
+        manifest.write_text(json.dumps(document | {"files": [*document["files"], name]}))
+        done = subcut("bundle", CUT, cwd=plain)
+        assert done.code == 2 and not (plain / "n2__n2.zip").exists(), done
+
+
+def test_candidate_files_with_a_secret(plain: Path) -> None:
+    (plain / "key.sh").write_text(f"curl -H {SECRETS['MY_API_TOKEN']}")
+    done = subcut("bundle", CUT, "--candidate-files", "key.sh", cwd=plain, env=SECRETS)
+    assert done.code == 2 and "key.sh holds a secret of the environment" in done.err
+
+
+@pytest.mark.slow
+def test_a_candidate_file_from_elsewhere_stays(plain: Path, tmp_path: Path) -> None:
+    (tmp_path / "far.py").write_text(BACKEND)
+    done = subcut("bundle", CUT, "-c", f"{tmp_path}/far.py", "-o", "far.zip", cwd=plain)
+    assert done.code == 0 and "far.py: it lies outside the project's folder" in done.err
+    assert f"{CANDIDATE_FILES}/far.py" not in names(plain / "far.zip")
+    replayed = subcut("replay", "far.zip", "--trust", cwd=plain)
+    assert replayed.code == 2 and "far.py is not in the bundle" in replayed.err
+    words = ("-c", f"{tmp_path}/far.py", "--candidate-files", tmp_path / "far.py", "-o", "far.zip")
+    assert subcut("bundle", CUT, *words, cwd=plain).code == 0
+    assert f"{CANDIDATE_FILES}/far.py" in names(plain / "far.zip")
+
+
+# ------------------------------------------------------------------------------------------------ texts
+
+
+PRIVATE = Private(
+    homes=("/home/alice",),
+    users=("alice",),
+    hosts=("wonderland",),
+    secrets=("tokenvalue1",),
+    names=frozenset({"/usr/a"}),
+)
+
+
+@pytest.mark.parametrize(
+    ("text", "cleared"),
+    [
+        ("/home/alice", "~"),
+        ("/home/alice/x/y.npy", "y.npy"),
+        ("~/x/y.npy", "y.npy"),
+        ("x=/home/alice/x/y.npy,/tmp/z.bin", "x=y.npy,z.bin"),
+        ("../../other/y.npy", "y.npy"),
+        ("/pool/MaxPool and /usr/a", "/pool/MaxPool and /usr/a"),
+        ("/usr/lib/x.so: No such file", "x.so: No such file"),
+        (r"C:\Users\alice\m.onnx gone", "m.onnx gone"),
+        ("ssh alice@wonderland.lan ./run.sh", "ssh USER@HOST.lan ./run.sh"),
+        ("--token=abc -x", "--token=REMOVED -x"),
+        ("--api-key abc", "--api-key REMOVED"),
+        ("HF_TOKEN=abc run", "HF_TOKEN=REMOVED run"),
+        ("-i tokens=x.npy --max-tokens 5 --tokenizer t", "-i tokens=x.npy --max-tokens 5 --tokenizer t"),
+        ("https://bob:pw@host.org/x", "https://REMOVED@host.org/x"),
+        ("https://host.org/a?token=abc&b=1", "https://host.org/a?token=REMOVED&b=1"),
+        ("Authorization: Bearer abcdefghij", "Authorization: Bearer REMOVED"),
+        ("said tokenvalue1", "said REMOVED"),
+        ("ghp_0123456789abcdefghij", "REMOVED"),
+        ("max_abs 1e-3 of malice 1/2", "max_abs 1e-3 of malice 1/2"),
+    ],
+)
+def test_texts_are_cleared(text: str, cleared: str) -> None:
+    assert PRIVATE.text(text) == cleared
+
+
+@pytest.mark.parametrize(
+    ("line", "cleared"),
+    [
+        ("subcut cut '/home/alice/my dir/m.onnx' -i 'x=/home/alice/a b.npy'", "subcut cut m.onnx -i 'x=a b.npy'"),
+        ("run --token abc {model}", "run --token REMOVED {model}"),
+        ("cut -s /pool/MaxPool", "cut -s /pool/MaxPool"),
+        ("broken 'quote /home/alice/x", "broken 'quote x"),
+    ],
+)
+def test_commands_are_cleared(line: str, cleared: str) -> None:
+    assert PRIVATE.command(line) == cleared
+
+
+@given(st.text(st.sampled_from("abc/.~ =:'-_\n\\@é"), max_size=60))
+def test_clearing_twice_changes_nothing_more(text: str) -> None:
+    once = PRIVATE.text(text)
+    assert PRIVATE.text(PRIVATE.text(once)) == PRIVATE.text(once)
+    assert "/home/alice/" not in PRIVATE.text(f"{text} /home/alice/{text}")
+
+
+def test_names_in_a_document_stay() -> None:
+    document = {"nodes": ["/usr/alice/x"], "why": "/usr/alice/x is off", "candidate": {"name": "/home/alice/b.py"}}
+    found = PRIVATE.document(document)
+    assert found == {"nodes": ["/usr/alice/x"], "why": "x is off", "candidate": {"name": "b.py"}}
+
+
+def test_the_environment_is_an_allow_list(monkeypatch: pytest.MonkeyPatch) -> None:
+    told = {"OMP_NUM_THREADS": "3", "KMP_AFFINITY": "granularity=fine,compact", "ORT_TOKEN": "abc", "KMP_X": "/home/a"}
+    assert set(variables(told | {"PATH": "/bin", "AWS_SECRET": "x"})) == {"OMP_NUM_THREADS", "KMP_AFFINITY"}
+    monkeypatch.setenv("GITHUB_TOKEN", "very-secret-1")
+    assert "very-secret-1" not in json.dumps(environment()) and "very-secret-1" in here().secrets
+
+
+# ------------------------------------------------------------------------------------------------ zips
+
+
+def listing(files: Mapping[str, bytes]) -> dict[str, Listed]:
+    return {name: zip_archive.listed(data) for name, data in files.items()}
+
+
+SAFE = st.text(st.sampled_from("abAB01._-@+ éß漢"), min_size=1, max_size=12).filter(
+    lambda n: not zip_archive.name_problem(n)
+)
+PATHS = st.lists(SAFE, min_size=1, max_size=3).map("/".join)
+
+
+def allowed(names: list[str]) -> bool:
+    try:
+        zip_archive.require_names(names, "here")
+    except InputError:
+        return False
+    return True
+
+
+FILESETS = st.dictionaries(PATHS, st.binary(max_size=200) | st.just(bytes(500_000)), min_size=1, max_size=6).filter(
+    lambda files: allowed(sorted(files))
+)
+ROOMY = settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=40)
+
+
+@ROOMY
+@given(FILESETS)
+def test_files_come_out_as_they_went_in(tmp_path: Path, files: dict[str, bytes]) -> None:
+    path, into = tmp_path / "x.zip", tmp_path / "into"
+    shutil.rmtree(into, ignore_errors=True)
+    into.mkdir()
+    zip_archive.write(files, "top", path)
+    first = path.read_bytes()
+    with zip_archive.opened(path) as there:
+        there.unpack(into, listing(files), {})
+    assert tree(into) == files
+    zip_archive.write(dict(reversed(files.items())), "top", path)
+    assert path.read_bytes() == first
+
+
+@pytest.fixture(scope="module")
+def small(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A small bundle."""
+    return sealed(
+        tmp_path_factory.mktemp("small") / "small.zip", {"a.txt": b"text" * 20, "in/b.npy": bytes(range(200))}
+    )
+
+
+def sealed(path: Path, files: Mapping[str, bytes]) -> Path:
+    """A zip with a list, as a bundle has it."""
+    told = {name: {"bytes": f.size, "sha256": f.sha256} for name, f in listing(files).items()}
+    document = {"schema": "subcut.bundle/1", "files": told}
+    zip_archive.write({**files, BUNDLE_LIST: json.dumps(document).encode()}, "top", path)
+    return path
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=150)
+@given(st.data())
+def test_damaged_zips_end_in_an_error_of_ours(small: Path, tmp_path: Path, data: st.DataObject) -> None:
+    """Any bytes changed, cut off or put in: the very files come out, or nothing does."""
+    whole = bytearray(small.read_bytes())
+    for _ in range(data.draw(st.integers(1, 4))):
+        at = data.draw(st.integers(0, len(whole) - 1))
+        match data.draw(st.sampled_from(("flip", "cut", "put", "number"))):
+            case "flip":
+                whole[at] ^= 1 << data.draw(st.integers(0, 7))
+            case "cut":
+                del whole[at : at + data.draw(st.integers(1, 40))]
+            case "put":
+                whole[at:at] = data.draw(st.binary(min_size=1, max_size=8))
+            case "number":
+                whole[at : at + 4] = struct.pack("<I", data.draw(st.sampled_from((0, 1, 0xFFFF, 0xFFFFFFFF, 1 << 31))))
+        whole = whole or bytearray(b"x")
+    path = tmp_path / "damaged.zip"
+    path.write_bytes(bytes(whole))
+    place = tmp_path / "place"
+    shutil.rmtree(place, ignore_errors=True)
+    try:
+        bundle.unpack(path, place)
+    except SubcutError as e:
+        assert e.exit_code in (1, 2) and not place.exists()
+    else:
+        with zipfile.ZipFile(small) as file:
+            assert tree(place) == {n.removeprefix("top/"): file.read(n) for n in file.namelist()}
+    assert {p.name for p in tmp_path.iterdir()} <= {"damaged.zip", "place"}
+
+
+def entry(name: str, mode: int = stat.S_IFREG | 0o644, method: int = zipfile.ZIP_STORED) -> zipfile.ZipInfo:
+    info = zipfile.ZipInfo("x")
+    info.filename = name  # as it is
+    info.external_attr, info.create_system, info.compress_type = mode << 16, 3, method
+    return info
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "/etc/passwd", "../x", "top/../../x", "top/./x", "top//x", "C:/x", "top/C:x", "top\\x", "top/a\\..\\x",
+        "top/a\x1b[2J", "top/a\nb", "top/a\u202eb", "top/con", "top/AUX.txt", "top/a.", "top/a ", "top/ a",
+        "top/" + "a" * 300, "top/" + "a/" * 40 + "b", "other/x", "x", "", "top/a.txt/b", "top/A.TXT", "top/a\x00b",
+        "top/a*",
+    ],
+)  # fmt: skip
+def test_names_that_lead_elsewhere(name: str, small: Path, tmp_path: Path) -> None:
+    path = Path(shutil.copy(small, tmp_path / "evil.zip"))
+    with zipfile.ZipFile(path, "a") as file:
+        file.writestr(entry(name), b"evil")
+    with pytest.raises(InputError):
+        bundle.unpack(path, tmp_path / "in" / "place")
+    assert [p.name for p in tmp_path.iterdir()] == ["evil.zip"]
+
+
+@pytest.mark.parametrize("kind", [stat.S_IFLNK, stat.S_IFIFO, stat.S_IFCHR, stat.S_IFBLK, stat.S_IFSOCK, stat.S_IFDIR])
+def test_links_and_special_files(kind: int, small: Path, tmp_path: Path) -> None:
+    path = Path(shutil.copy(small, tmp_path / "evil.zip"))
+    with zipfile.ZipFile(path, "a") as file:
+        file.writestr(entry("top/link", kind | 0o777), b"/etc/passwd")
+    with pytest.raises(InputError, match=r"link or a special file|a folder and a file"):
+        bundle.unpack(path, tmp_path / "place")
+
+
+def test_twice_the_same_name(small: Path, tmp_path: Path) -> None:
+    path = Path(shutil.copy(small, tmp_path / "evil.zip"))
+    with pytest.warns(UserWarning, match="Duplicate name"), zipfile.ZipFile(path, "a") as file:
+        file.writestr(entry("top/a.txt"), b"evil")
+    with pytest.raises(InputError, match="would be one file"):
+        bundle.unpack(path, tmp_path / "place")
+
+
+def test_other_ways_of_packing(tmp_path: Path) -> None:
+    path = tmp_path / "x.zip"
+    with zipfile.ZipFile(path, "w") as file:
+        file.writestr(entry("top/a", method=zipfile.ZIP_LZMA), b"a")
+    with pytest.raises(InputError, match="method 14"):
+        bundle.unpack(path, tmp_path / "place")
+
+
+def test_a_bomb(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "bomb.zip"
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as file:
+        for k in range(3):
+            file.writestr(f"top/{k}", bytes(30 << 20))
+    with pytest.raises(InputError, match="would become"):
+        bundle.unpack(path, tmp_path / "place")
+    monkeypatch.setattr(zip_archive, "ENTRIES", 2)
+    with pytest.raises(InputError, match="3 entries"):
+        bundle.unpack(path, tmp_path / "place")
+
+
+def test_a_size_that_lies(tmp_path: Path) -> None:
+    """The list says what there is; the zip says less: what comes is cut off there, and noticed."""
+    path = sealed(tmp_path / "x.zip", {"a": b"1234" * 100})
+    data = bytearray(path.read_bytes())
+    for at in (i for i in range(len(data)) if data[i : i + 4] == struct.pack("<I", 400)):
+        data[at : at + 4] = struct.pack("<I", 100)
+    path.write_bytes(bytes(data))
+    with pytest.raises(InputError, match="damaged"):
+        bundle.unpack(path, tmp_path / "place")
+
+
+def test_a_list_of_millions_is_not_read(tmp_path: Path) -> None:
+    path = tmp_path / "x.zip"
+    path.write_bytes(b"PK\x05\x06" + struct.pack("<HHHHIIH", 0, 0, 0xFFFE, 0xFFFE, 0xFFFFFFF0, 0, 0))
+    with pytest.raises(InputError, match="65,534 entries"):
+        bundle.unpack(path, tmp_path / "place")
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda d: d.update(schema="subcut.other/1"),
+        lambda d: d["files"].pop("a.txt"),
+        lambda d: d["files"].update(more={"bytes": 0, "sha256": ""}),
+        lambda d: d["files"]["a.txt"].update(bytes=1),
+        lambda d: d["files"]["a.txt"].update(bytes="x"),
+        lambda d: d["files"]["a.txt"].update(sha256="0" * 64),
+        lambda d: d.update(files=[]),
+        lambda d: d.clear(),
+    ],
+)
+def test_a_list_that_does_not_fit(change: Callable[[dict[str, Any]], Any], small: Path, tmp_path: Path) -> None:
+    out, path = io.BytesIO(), tmp_path / "x.zip"
+    with zipfile.ZipFile(small) as old, zipfile.ZipFile(out, "w") as new:
+        for info in old.infolist():
+            data = old.read(info)
+            if info.filename == f"top/{BUNDLE_LIST}":
+                document = json.loads(data)
+                change(document)
+                data = json.dumps(document).encode()
+            new.writestr(info, data)
+    path.write_bytes(out.getvalue())
+    with pytest.raises(InputError):
+        bundle.unpack(path, tmp_path / "place")
+    assert [p.name for p in tmp_path.iterdir()] == ["x.zip"]
+
+
+def test_it_is_unpacked_once(small: Path, tmp_path: Path) -> None:
+    place = tmp_path / "a" / "place"
+    assert bundle.unpack(small, place) and not bundle.unpack(small, place)
+    (place / "notes.txt").write_text("mine")
+    assert not bundle.unpack(small, place), "what a user put there is no change of the bundle"
+    (place / "a.txt").write_text("other")
+    with pytest.raises(ResultExists, match="is in the way"):
+        bundle.unpack(small, place)
+
+
+def test_interrupted_it_leaves_nothing(small: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupted(*_: Any) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(zip_archive.Archive, "_copy", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        bundle.unpack(small, tmp_path / "place")
+    assert not list(tmp_path.iterdir())
+
+
+def test_no_room(small: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    full = shutil.disk_usage(tmp_path)._replace(free=10)
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: full)
+    with pytest.raises(OutputError, match="10 left"):
+        bundle.unpack(small, tmp_path / "place")
+
+
+def test_a_bundle_zipped_anew_by_a_person(small: Path, tmp_path: Path) -> None:
+    """Unpacked by hand and zipped again, with entries for folders: the same files, so the same bundle."""
+    assert bundle.unpack(small, tmp_path / "top")
+    shutil.make_archive(str(tmp_path / "again"), "zip", tmp_path, "top")
+    assert bundle.unpack(tmp_path / "again.zip", tmp_path / "place")
+    assert tree(tmp_path / "place") == tree(tmp_path / "top")
+
+
+def test_a_bundle_is_a_zip() -> None:
+    with pytest.raises(UsageError, match=r"a bundle is a \.zip"):
+        bundle.require_free(Path("x.tar"), "x")
+
+
+# ------------------------------------------------------------------------------------------------ what it says
+
+
+ODD: st.SearchStrategy[Any] = st.sampled_from(
+    [None, -1, 0, 1e308, True, "", "x", "../x", "/etc/passwd", [], [[]], {}, {"a": 1}]
+)
+
+
+def places(value: Any, at: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
+    """The path to every value in a document."""
+    inner = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    return [at, *(p for k, v in inner for p in places(v, (*at, k)))]
+
+
+@pytest.fixture(scope="module")
+def asked(slipping: Path) -> Path:
+    """An unpacked bundle that tells its candidate."""
+    done = subcut("bundle", CUT, "-c", "ort", "-o", "asked.zip", cwd=slipping)
+    assert done.code == 0, done
+    (slipping / "asked.zip").rename(slipping.parent / "asked.zip")
+    assert bundle.unpack(slipping.parent / "asked.zip", slipping.parent / "asked")
+    return slipping.parent / "asked"
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=60)
+@given(st.data())
+def test_odd_documents_are_damaged_ones(asked: Path, data: st.DataObject) -> None:
+    """Whatever a bundle's documents say: a case is found, or an error of ours says why not."""
+    file = asked / data.draw(st.sampled_from(("manifest.json", BUNDLE_LIST)))
+    whole = file.read_text()
+    document = json.loads(whole)
+    at = data.draw(st.sampled_from([p for p in places(document) if p]))
+    inner = document
+    for key in at[:-1]:
+        inner = inner[key]
+    inner[at[-1]] = data.draw(ODD)
+    try:
+        file.write_text(json.dumps(document))
+        found = replay.find(asked)
+        replay.found_with(found)
+    except SubcutError as e:
+        assert e.what and e.exit_code in (2, 3)
+    finally:
+        file.write_text(whole)

@@ -1,0 +1,734 @@
+"""`subcut compare`, `backends` and `doctor` as a new user meets them: each test runs real commands."""
+
+from __future__ import annotations
+
+import csv
+import json
+import os
+import re
+import subprocess
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+
+from tests.helpers import fake_candidate, text_models
+from tests.helpers.run_command import SUBCUT, Done, chain, environment, subcut
+
+QUICK = ("--rtol", "1e-3")
+ODD = [
+    "=1+2", "+a", "-a", "@SUM(A1)", "two, words", 'quo"ted', "line\nbreak", "tab\there", "red\x1b[31m", "x[bold]y",
+    "a/b:0", "\u202eevil", "semi;$(touch pwned)", "ünï", "'apostrophe",
+]  # fmt: skip
+
+
+@pytest.fixture
+def here(tmp_path: Path) -> Path:
+    """A folder with a model of four nodes."""
+    folder = tmp_path / "here"
+    folder.mkdir()
+    chain(folder / "m.onnx", ["a", "b", "c", "d"])
+    return folder
+
+
+def compare(*words: str | Path, cwd: Path, **more: Any) -> Done:
+    return subcut("compare", *words, *QUICK, cwd=cwd, **more)
+
+
+def doubted(**faults: str) -> tuple[str, str]:
+    """`-c SPEC` of the doubtful runtime with these faults."""
+    return ("-c", f"{fake_candidate.HERE}:{','.join(f'{k}={v}' for k, v in faults.items())}")
+
+
+def model(folder: Path, text: str, **more: Any) -> None:
+    onnx.save(text_models.model(text, **more), folder / "m.onnx")
+
+
+def refused(done: Done, code: int = 2) -> str:
+    """What the error says: one line and at most one hint on standard error, nothing on standard output."""
+    assert done.code == code, done
+    assert done.out == ""
+    said = [line for line in done.err.splitlines() if not line.startswith(("model: ", "candidate", "inputs: "))]
+    assert said[0].startswith("error: ")
+    assert len(said) <= 2
+    return "\n".join(said)
+
+
+def statuses(done: Done) -> dict[str, tuple[str | None, str | None]]:
+    """Per tensor: in place, alone."""
+    return {
+        row["tensor"]: tuple(row[way] and row[way]["status"] for way in ("in_place", "alone"))
+        for row in done.document["rows"]
+    }
+
+
+GOOD, BAD = ("agree", "agree"), ("fail", "fail")
+
+
+# ------------------------------------------------------------------------------------------------ the answer
+
+
+def test_without_any_words(here: Path) -> None:
+    done = subcut("compare", cwd=here)
+    assert done.code == 0
+    assert re.sub(r"[\d.]+ ms", "…", done.out).replace(onnx_version(), "…") == (
+        "candidate    ort   …   fp32\n"
+        "whole model  agree   out: all 3 elements equal\n"
+        "             built in …, ran in …\n"
+        "    node  op    tensor  in place       alone\n"
+        "#0  a     Abs   t0      0.0e+00 agree  0.0e+00 agree\n"
+        "#1  b     Neg   t1      0.0e+00 agree  0.0e+00 agree\n"
+        "#2  c     Relu  t2      0.0e+00 agree  0.0e+00 agree\n"
+        "#3  d     Abs   out     0.0e+00 agree  0.0e+00 agree\n"
+        "in place: these tensors were made outputs, which disturbs fusion: a hint, no proof\n"
+        "4 tensors: 0 of 4 wrong in place; 0 of 4 wrong alone\n"
+    )
+    assert done.err.splitlines()[:3] == [
+        "model: m.onnx (the only .onnx here)",
+        "candidate: ort, onnxruntime as people deploy it, all optimisations on (--candidate names another)",
+        "inputs: random values, seed 0; real ones show more (-i FILE)",
+    ]
+    assert subcut("compare", "-q", cwd=here).err == ""
+
+
+def onnx_version() -> str:
+    import onnxruntime
+
+    return str(onnxruntime.__version__)
+
+
+@pytest.mark.parametrize(
+    ("faults", "whole", "rows", "first"),
+    [
+        ({"add": "b:-9"}, "agree", {"t0": GOOD, "t1": BAD, "t2": ("agree", "agree"), "out": GOOD}, "t1"),
+        ({"add": "c:9"}, "fail", {"t0": GOOD, "t1": GOOD, "t2": BAD, "out": ("fail", "agree")}, "t2"),
+        ({"nodes": "b+c"}, "fail", {"t0": GOOD, "t1": GOOD, "t2": ("fail", "agree"), "out": ("fail", "agree")}, "t2"),
+        (
+            {"false": "d", "without": "a"},
+            "agree",
+            {"t0": GOOD, "t1": GOOD, "t2": GOOD, "out": ("agree", "fail")},
+            "out",
+        ),
+    ],
+)
+def test_what_is_wrong_where(
+    faults: dict[str, str], whole: str, rows: dict[str, tuple[str, str]], first: str, here: Path
+) -> None:
+    done = compare(*doubted(**faults), "--json", cwd=here)
+    found = done.document
+    assert (done.code, found["exit_code"], found["agree"]) == (1, 1, False)
+    assert found["whole"]["status"] == whole
+    assert statuses(done) == rows
+    assert found["first_bad"]["tensor"] == first
+    assert f"first bad tensor  {first}   node " in compare(*doubted(**faults), cwd=here).out
+
+
+def test_a_fault_that_shows_in_the_whole_alone(here: Path) -> None:
+    """Reading the tensors between hides it, as with a fusion."""
+    (here / "shy.py").write_text(
+        "import onnxruntime\n"
+        "def load(model, options):\n"
+        "    session = onnxruntime.InferenceSession(str(model), providers=['CPUExecutionProvider'])\n"
+        "    out = [o.name for o in session.get_outputs()]\n"
+        "    wrong = session.get_inputs()[0].name == 'in' and out == ['out']\n"
+        "    return lambda feeds: {n: v + wrong for n, v in zip(out, session.run(out, dict(feeds)))}\n"
+    )
+    done = compare("-c", "shy.py", cwd=here)
+    assert done.code == 1
+    assert done.out.splitlines()[-1] == (
+        "each tensor agrees, yet the whole fails: a fault of several nodes together, such as a fusion"
+    )
+    assert compare("-c", "shy.py", "--json", cwd=here).document["first_bad"] is None
+
+
+@pytest.mark.parametrize(
+    ("at", "tensors"),
+    [
+        (("t1",), ["t1"]),
+        (("b",), ["t1"]),
+        (("node:b", "tensor:t2"), ["t1", "t2"]),
+        (("#3", "Abs@1"), ["t0", "out"]),
+        (("t*",), ["t0", "t1", "t2"]),
+        (("[cd]",), ["t2", "out"]),
+        (("t[12]", "t2", "a"), ["t0", "t1", "t2"]),
+        (("*",), ["t0", "t1", "t2", "out"]),
+    ],
+)
+def test_only_some(at: tuple[str, ...], tensors: list[str], here: Path) -> None:
+    words = [word for name in at for word in ("--at", name)]
+    done = compare(*words, "--json", cwd=here)
+    assert list(statuses(done)) == tensors
+    assert not done.document["stopped"]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("jobs", ["1", "3"])
+def test_stop_at_the_first(jobs: str, here: Path) -> None:
+    done = compare(*doubted(add="b:9+d:9"), "--fail-fast", "--jobs", jobs, "--json", cwd=here)
+    assert list(statuses(done).items()) == [("t0", GOOD), ("t1", BAD)]
+    assert (done.code, done.document["stopped"]) == (1, True)
+    text = compare(*doubted(add="b:9+d:9"), "--fail-fast", cwd=here).out
+    assert "2 tensors: 1 of 2 wrong in place; 1 of 2 wrong alone (stopped there)\n" in text
+    assert not compare("--fail-fast", "--json", cwd=here).document["stopped"]
+
+
+# ------------------------------------------------------------------------------------------------ slips
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (("mm.onnx",), "no file mm.onnx\n  did you mean 'm.onnx'?"),
+        (("m.onnx", "m.onnx"), "extra argument"),
+        (("-c", "orx"), "no candidate 'orx'\n  did you mean 'ort'?"),
+        (("-c", "nothing.py"), "no file nothing.py\n  a candidate can be a Python file"),
+        (("-c", "cmd:"), "which command?"),
+        (("-c", "ort:fast"), "'fast' is no setting\n  BACKEND:key=value"),
+        (("--reference", "orx"), "no candidate 'orx'"),
+        (("--custom-ops", "lib.so"), "no library lib.so\n  --custom-ops wants"),
+        (("--criterion", "noize"), "no criterion 'noize'\n  did you mean 'noise'"),
+        (("--criterion", "numpy:rtl=1"), "criterion 'numpy' does not understand 'rtl=1'\n  write numpy:"),
+        (("--criterion", "gone.py"), "gone.py"),
+        (("--metric", "cosin>0.9"), "no metric 'cosin'\n  did you mean 'cosine'"),
+        (("--metric", "cosine"), "does not understand 'cosine'\n  write threshold:cosine>0.999"),
+        (("--rtol", "1e-3", "--metric", "cosine>0.9"), "--rtol/--atol and --metric: which?\n  give one"),
+        (("--rtol", "x"), "--rtol x: expected a number"),
+        (("--rtol", "nan"), "--rtol nan: expected a number"),
+        (("--atol", "-1"), "--atol -1: expected a number"),
+        (("--jobs", "0"), "--jobs 0: at least one must run"),
+        (("--jobs", "two"), "'two' is not a whole number"),
+        (("--timeout", "-1"), "--timeout -1: expected a number"),
+        (("--timeout", "soon"), "--timeout soon: expected a number"),
+        (("--memory-limit", "much"), "memory limit much: expected a size\n  8G, 500M"),
+        (("--precision", "fp61"), "precision 'fp61' is unknown\n  one of fp32, fp16"),
+        (("--at", "t9"), "no node or tensor 't9' in m.onnx\n  did you mean 't0'"),
+        (("--at", "z*"), "no node or tensor 'z*'"),
+        (("--at", "in"), "'in' cannot be compared\n  it is an input"),
+        (("-i", "gone.npy"), "no input file or folder 'gone.npy'"),
+        (("-i", "nope=gone.npy"), "nope"),
+        (("--shape", "in=1"), "in"),
+        (("--csv",), "Option '--csv' requires an argument"),
+        (("--fial-fast",), "No such option: --fial-fast"),
+    ],
+)
+def test_a_slip_is_answered_with_what_to_do(words: tuple[str, ...], says: str, here: Path) -> None:
+    assert says in refused(subcut("compare", *words, cwd=here))
+    assert [p.name for p in here.iterdir()] == ["m.onnx"]
+
+
+@pytest.mark.parametrize("words", [(), ("-c", "orx"), ("--at", "t9"), ("--criterion", "noize"), ("--csv", "no/x")])
+def test_errors_as_json_are_one_document(words: tuple[str, ...], here: Path) -> None:
+    if not words:
+        (here / "m.onnx").unlink()
+    done = subcut("compare", *words, "--json", cwd=here)
+    assert done.document["exit_code"] == done.code > 0
+    assert done.document["error"]["what"]
+    assert "error:" not in done.err
+
+
+def test_no_model_and_several(here: Path) -> None:
+    (here / "n.onnx").write_bytes(b"")
+    assert refused(subcut("compare", cwd=here)) == "error: which model? there are 2 here\n  name one: m.onnx, n.onnx"
+    assert "n.onnx" in refused(subcut("compare", "n.onnx", cwd=here), 3)
+    (here / "n.onnx").unlink()
+    (here / "m.onnx").unlink()
+    assert "no model named, and no .onnx file in this folder" in refused(subcut("compare", cwd=here))
+
+
+def test_a_folder_of_results_that_is_a_file(here: Path) -> None:
+    (here / "out").write_text("mine")
+    assert refused(compare("-o", "out", cwd=here), 1) == (
+        f"error: cannot write in {here}/out: it is no folder\n  choose another one with -o"
+    )
+    assert (here / "out").read_text() == "mine"
+
+
+# ------------------------------------------------------------------------------------------------ CSV and JSON
+
+
+def odd_names(folder: Path) -> None:
+    chain(folder / "m.onnx", ODD, [f"t {name}" for name in ODD[:-1]], source="=in", sink="@out")
+
+
+@pytest.mark.slow
+def test_a_spreadsheet_takes_no_name_for_a_formula(here: Path) -> None:
+    odd_names(here)
+    done = compare("--csv", "table.csv", cwd=here)
+    assert done.code == 0, done
+    assert "15 tensors" in done.out
+    with (here / "table.csv").open(newline="", encoding="utf-8") as file:
+        rows = list(csv.DictReader(file))
+    assert [row["node"].lstrip("'") for row in rows] == [cleaned(name).lstrip("'") for name in ODD]
+    assert [row["index"] for row in rows] == [str(i) for i in range(len(ODD))]
+    assert all(row["in_place_status"] == row["alone_status"] == "agree" for row in rows)
+    cells = [cell for row in rows for cell in row.values()]
+    assert not [cell for cell in cells if cell.startswith(("=", "+", "-", "@", "\t", "\r"))]
+    assert not [cell for cell in cells if re.search(r"[\x00-\x1f\x7f\u202e]", cell)]
+    assert rows[-1]["tensor"] == "'@out"
+    printed = compare("--csv", "-", cwd=here)
+    assert list(csv.DictReader(printed.out.splitlines())) == rows
+    assert sorted(p.name for p in here.iterdir()) == ["m.onnx", "subcut_out", "table.csv"]
+
+
+def cleaned(name: str) -> str:
+    return re.sub(r"[\x00-\x1f\u202e]", "", name)
+
+
+def test_names_are_shown_without_tricks(here: Path) -> None:
+    odd_names(here)
+    done = compare("--at", "x[bold]y", "--at", "red\x1b[31m", "--at", "two, words", cwd=here)
+    assert done.code == 0, done
+    assert re.search(r"^#8  red\[31m +Relu +t red\[31m ", done.out, re.MULTILINE)
+    assert re.search(r"^#9  x\[bold\]y +Abs +t x\[bold\]y ", done.out, re.MULTILINE)
+    assert "\x1b" not in done.out + done.err
+    assert [row["node"] for row in compare("--json", cwd=here).document["rows"]][8] == "red\x1b[31m"
+
+
+def test_each_way_has_the_sample_that_is_worst(here: Path) -> None:
+    """In the first sample `c` is wrong in place only, in the second alone only."""
+    model(here, "g (float[2] x) => (float[2] y) { [a] p = Abs(x) [b] q = Neg(p) [c] y = Identity(q) }")
+    (here / "samples").mkdir()
+    for k, value in enumerate((1.0, 2.0)):
+        np.save(here / f"samples/s{k}.npy", np.full(2, value, np.float32))
+    (here / "odd.py").write_text(
+        "import onnxruntime\n"
+        "def load(model, options):\n"
+        "    session = onnxruntime.InferenceSession(str(model), providers=['CPUExecutionProvider'])\n"
+        "    out = [o.name for o in session.get_outputs()]\n"
+        "    def run(feeds):\n"
+        "        wrong = float(abs(next(iter(feeds.values()))[0])) == (1 if len(out) > 1 else 2)\n"
+        "        return {n: v + wrong for n, v in zip(out, session.run(out, dict(feeds)))}\n"
+        "    return run\n"
+    )
+    done = compare("-c", "odd.py", "-i", "samples", "--csv", "-", cwd=here)
+    rows = list(csv.DictReader(done.out.splitlines()))
+    assert done.code == 1
+    assert [(r["in_place_sample"], r["in_place_status"], r["alone_sample"], r["alone_status"]) for r in rows] == [
+        ("s0", "fail", "s1", "fail")
+    ] * 3
+
+
+@pytest.mark.parametrize("place", ["no/such/folder.csv", "subcut_out", "m.onnx/x.csv"])
+def test_a_table_that_cannot_be_written_is_told_before_anything_runs(place: str, here: Path) -> None:
+    (here / "subcut_out").mkdir()
+    done = compare(*doubted(log=str(here)), "--csv", place, cwd=here)
+    assert re.fullmatch(rf"error: cannot write {place}: .*\n  choose another --csv FILE", refused(done, 1))
+    assert sorted(p.name for p in here.iterdir()) == ["m.onnx", "subcut_out"]
+
+
+def test_a_table_replaces_a_file_but_no_device(here: Path) -> None:
+    (here / "t.csv").write_text("old")
+    assert compare("--csv", "t.csv", cwd=here).code == 0
+    assert (here / "t.csv").read_text().startswith("index,node,op,tensor,in_place_status,")
+    os.mkfifo(here / "pipe")
+    reader = os.open(here / "pipe", os.O_RDONLY | os.O_NONBLOCK)
+    assert compare("--csv", "pipe", cwd=here).code == 0
+    assert os.read(reader, 1 << 16).startswith(b"index,node,op,tensor,")
+    os.close(reader)
+    assert (here / "pipe").is_fifo()
+
+
+@pytest.mark.parametrize("fault", ["nan", "inf"])
+def test_json_has_neither_nan_nor_infinity(fault: str, here: Path) -> None:
+    """`document` reads it strictly."""
+    found = compare(*doubted(op="Neg", fault=fault), "--json", cwd=here).document
+    assert found["exit_code"] == 1
+    neg = next(row for row in found["rows"] if row["node"] == "b")
+    assert neg["alone"]["signature"] == "nan"
+    assert json.dumps(found, allow_nan=False)
+
+
+def test_the_reason_is_the_signatures(here: Path) -> None:
+    """Of two wrong outputs the one that says more is named."""
+    model(here, "g (float[2] x) => (float[2] y, float[2] z) { [a] y = Neg(x) [b] z = Exp(x) }")
+    (here / "two.py").write_text(
+        "import numpy as np\n"
+        "def load(model, options):\n"
+        "    return lambda feeds: {'y': np.full(2, 1e9, np.float32), 'z': np.full(2, np.nan, np.float32)}\n"
+    )
+    done = compare("-c", "two.py", "--at", "a", cwd=here)
+    assert re.search(r"^whole model  FAIL \(nan\)   z: NaN: 2 in the candidate alone", done.out, re.MULTILINE), done.out
+
+
+# ------------------------------------------------------------------------------------------------ samples
+
+
+@pytest.mark.slow
+def test_the_one_sample_that_fails_is_named(here: Path) -> None:
+    model(here, "g (float[N,4] x) => (float[N,4] y) { [a] p = Abs(x) [b] y = Neg(p) }")
+    (here / "samples").mkdir()
+    for k in range(4):
+        np.save(here / f"samples/s {k}.npy", np.full((k % 2 + 1, 4), k + 1, np.float32))
+    (here / "odd.py").write_text(
+        "import onnxruntime\n"
+        "def load(model, options):\n"
+        "    session = onnxruntime.InferenceSession(str(model), providers=['CPUExecutionProvider'])\n"
+        "    out = [o.name for o in session.get_outputs()]\n"
+        "    def run(feeds):\n"
+        "        found = dict(zip(out, session.run(out, dict(feeds))))\n"
+        "        return {n: v + (abs(v.flat[0]) == 3) for n, v in found.items()}\n"
+        "    return run\n"
+    )
+    done = compare("-c", "odd.py", "-i", "samples", "--json", cwd=here)
+    found = done.document
+    assert (done.code, found["samples"]) == (1, ["s 0", "s 1", "s 2", "s 3"])
+    assert [(j["sample"], j["status"]) for j in found["whole"]["outputs"]] == [
+        ("s 0", "agree"), ("s 1", "agree"), ("s 2", "fail"), ("s 3", "agree"),
+    ]  # fmt: skip
+    assert {row["tensor"]: row["alone"]["sample"] for row in found["rows"]} == {"p": "s 2", "y": "s 2"}
+    text = compare("-c", "odd.py", "-i", "samples", cwd=here).out
+    assert re.search(r"^whole model  FAIL   y: 4 of 4 elements beyond .*, sample s 2$", text, re.MULTILINE), text
+
+
+# ------------------------------------------------------------------------------------------------ kinds of models
+
+MODELS: dict[str, tuple[str, list[str]]] = {
+    "sequence": (
+        "g (float[2,3] x) => (seq(float[1,3]) s, float[2,3] y)"
+        " { s = SplitToSequence<axis=0>(x)  c = ConcatFromSequence<axis=0>(s)  y = Relu(c) }",
+        ["s", "c", "y"],
+    ),
+    "if": (
+        "g (float[2] x, bool c) => (float[2] y) { y = If (c) <then_branch = t () => (float[2] a) { a = Relu(x) },"
+        " else_branch = e () => (float[2] b) { b = Neg(x) }> }",
+        ["y"],
+    ),
+    "loop": (
+        "g (int64 n, float[2] x) => (float[2] y) { t = Constant<value=bool {1}>() y = Loop (n, t, x) <body = b"
+        " (int64 i, bool k, float[2] v) => (bool k2, float[2] w) { k2 = Identity(k)  w = Neg(v) }> }",
+        ["y"],
+    ),
+    "integers": ("g (int64[4] x) => (int64[4] y, bool[4] z) { y = Add(x, x)  z = Greater(x, y) }", ["y", "z"]),
+    "texts": ("g (float[2] x) => (string[2] y) { y = Cast<to=8>(x) }", ["y"]),
+    "optional": ("g (float[2] x) => (optional(float[2]) y) { y = Optional(x) }", ["y"]),
+    "topk": (
+        "g (float[1,16] x) => (float[1,3] v, int64[1,3] i)"
+        " { k = Constant<value=int64[1] {3}>()  v, i = TopK(x, k) }",
+        ["v", "i"],
+    ),
+    "random": (
+        "g (float[8] x) => (float[8] y) { a = Relu(x)  r = RandomNormalLike(x)  q = RandomUniformLike(x)"
+        "  b = Add(a, r)  y = Add(b, q) }",
+        ["a", "b", "y"],
+    ),
+    "constants": (
+        "g (float[2] x) => (float[2] y, float[2] z) { c = Constant<value=float[2] {1,2}>() y = Relu(c) z = Neg(x) }",
+        ["z"],
+    ),
+    "dead": ("g (float[2] x) => (float[2] y) { d = Exp(x)  e = Log(d)  y = Relu(x) }", ["y"]),
+    "input as output": ("g (float[2] x) => (float[2] y, float[2] x) { y = Relu(x) }", ["y"]),
+    "omitted": ("g (float[2] x) => (float[2] y) { y, m = Dropout(x) }", ["y"]),
+    "shapes": (
+        "g (float[N,4] x) => (float[N,2,2] y) { s = Shape(x) z = Constant<value=int64[1] {0}>() n = Gather(s, z)"
+        " t = Constant<value=int64[2] {2,2}>() u = Concat<axis=0>(n, t) r = Reshape(x, u) y = Relu(r) }",
+        ["r", "y"],
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", MODELS)
+def test_kinds_of_models(kind: str, here: Path) -> None:
+    text, tensors = MODELS[kind]
+    model(here, text)
+    done = compare("--json", cwd=here)
+    assert done.code == 0, done
+    assert statuses(done) == dict.fromkeys(tensors, GOOD)
+
+
+def test_nothing_to_compare_is_said(here: Path) -> None:
+    model(here, "g (float[2] x) => (float[2] y) { c = Constant<value=float[2] {1.0,2.0}>()  y = Relu(c) }")
+    done = compare(cwd=here)
+    assert done.code == 5
+    assert done.out.splitlines()[1:] == [
+        "whole model  unresolved   nothing was compared",
+        done.out.splitlines()[2],
+        "no tensor to compare: whatever the model's outputs need depends on constants and shapes alone",
+    ]
+    model(here, "g (float[N,4] x) => (float[N,4] y) { y = Relu(x) }")
+    done = compare("--shape", "x=0x4", cwd=here)
+    assert done.code == 5
+    assert "whole model  unresolved   y: nothing was compared: the shape is 0×4" in done.out
+
+
+@pytest.mark.parametrize("freeze", [(), ("--no-freeze",)])
+def test_shape_chains(freeze: tuple[str, ...], here: Path) -> None:
+    """Frozen or fed, the answer is the same; the candidate sees the difference."""
+    model(here, MODELS["shapes"][0])
+    (here / "seen.py").write_text(
+        "import onnxruntime\n"
+        "from pathlib import Path\n"
+        "def load(model, options):\n"
+        "    session = onnxruntime.InferenceSession(str(model), providers=['CPUExecutionProvider'])\n"
+        "    out = [o.name for o in session.get_outputs()]\n"
+        "    def run(feeds):\n"
+        "        with Path(__file__).with_name('log').open('a') as file:\n"
+        "            file.write('+'.join(out) + ' of ' + '+'.join(sorted(feeds)) + '\\n')\n"
+        "        return dict(zip(out, session.run(out, dict(feeds))))\n"
+        "    return run\n"
+    )
+    assert compare("-c", "seen.py", "--shape", "x=3x4", *freeze, cwd=here).code == 0
+    seen = (here / "log").read_text().splitlines()
+    assert ("r of u+x" in seen) == bool(freeze)
+    assert ("r of x" in seen) != bool(freeze)
+
+
+def test_bfloat16(here: Path) -> None:
+    """Plain onnxruntime lacks kernels for it: another reference serves."""
+    model(here, "g (float[4] x) => (bfloat16[4] y) { h = Cast<to=16>(x)  y = Add(h, h) }")
+    assert "the reference (onnxruntime" in refused(compare(cwd=here), 3)
+    words = ("--reference", "onnx-reference", "-c", "onnx-reference")
+    assert statuses(compare(*words, "--json", cwd=here)) == {"h": GOOD, "y": GOOD}
+
+
+@pytest.mark.slow
+def test_external_weights(here: Path) -> None:
+    text = "g (float[2,64] x) => (float[2,64] y) { [a] p = Relu(x) [b] q = MatMul(p, w) [c] y = Tanh(q) }"
+    made = text_models.model(text, w=np.random.default_rng(0).standard_normal((64, 64), np.float32))
+    onnx.save(made, here / "m.onnx", save_as_external_data=True, location="weights", size_threshold=0)
+    np.save(here / "x.npy", np.ones((2, 64), np.float32))
+    words = (*doubted(log=str(here)), "-i", "x.npy")
+    assert compare(*words, cwd=here).code == 0
+    before = (here / "log").read_text()
+    assert compare(*words, cwd=here).code == 0
+    assert (here / "log").read_text() == before
+    data = bytearray((here / "weights").read_bytes())
+    data[:4] = np.float32(7).tobytes()
+    (here / "weights").write_bytes(data)
+    assert compare(*words, cwd=here).code == 0
+    again = (here / "log").read_text().removeprefix(before).splitlines()
+    assert len([line for line in again if line.endswith("run")]) == 4  # all but the node above the weight
+
+
+@pytest.mark.slow
+def test_many_nodes_are_not_many_lines(here: Path) -> None:
+    chain(here / "m.onnx", [f"n{i}" for i in range(60)])
+    done = compare(cwd=here)
+    assert done.code == 0
+    steps = [line for line in done.err.splitlines() if line.endswith(" nodes alone")]
+    assert len(steps) <= 11
+    assert steps[-1] == "60 of 60 nodes alone"
+    assert len(done.err.splitlines()) <= 15
+    assert compare("--fresh", "-q", cwd=here).err == ""
+
+
+# ------------------------------------------------------------------------------------------------ settings
+
+SETTINGS = [
+    ({"candidate": "onnx-reference"}, lambda d: d["candidate"]["backend"] == "onnx-reference"),
+    ({"candidate": "soft"}, lambda d: d["candidate"]["options"] == {"opt": "basic"}),
+    ({"criterion": "cosine>0.5"}, lambda d: d["criterion"] == "cosine>0.5"),
+    ({"reference": "onnx-reference"}, lambda d: d["agree"]),
+    ({"jobs": 2}, lambda d: d["agree"]),
+    ({"memory_limit": "4G"}, lambda d: d["agree"]),
+]
+
+
+@pytest.mark.parametrize(("settings", "holds"), SETTINGS)
+def test_the_file_and_the_environment_mean_the_same(settings: Mapping[str, Any], holds: Any, here: Path) -> None:
+    table = '[candidates.soft]\nspec = "ort:opt=basic"\n'
+    (here / "subcut.toml").write_text("".join(f"{k} = {json.dumps(v)}\n" for k, v in settings.items()) + table)
+    from_file = subcut("compare", "--at", "a", "--json", cwd=here)
+    (here / "subcut.toml").write_text(table)
+    env = {f"SUBCUT_{k.upper()}": str(v) for k, v in settings.items()}
+    from_env = subcut("compare", "--at", "a", "--json", cwd=here, env=env)
+    assert holds(from_file.document), from_file
+    assert timeless(from_file.document) == timeless(from_env.document)
+
+
+def timeless(value: Any) -> Any:
+    """Without what differs between two runs of the same."""
+    if isinstance(value, dict):
+        return {k: timeless(v) for k, v in value.items() if k not in ("build_seconds", "run_seconds", "stored", "why")}
+    return [timeless(v) for v in value] if isinstance(value, list) else value
+
+
+@pytest.mark.slow
+def test_limits_of_the_file_and_such_that_were_typed(here: Path) -> None:
+    slow = 'import time\ndef load(model, options):\n    held = b"x" * (300 << 20)\n    time.sleep(600)\n'
+    (here / "slow.py").write_text(slow)
+    (here / "subcut.toml").write_text('timeout = 0.2\nmemory_limit = "8G"\n')
+    done = compare("-c", "slow.py", "--at", "a", "--json", cwd=here)
+    assert done.document["whole"]["why"].endswith("was stopped after 0.2 s")
+    words = ("--timeout", "100", "--at", "a", "--json")
+    for env, more in (({"SUBCUT_MEMORY_LIMIT": "200M"}, ()), ({}, ("--memory-limit", "200M"))):
+        done = compare("-c", "slow.py", *words, *more, cwd=here, env=env)
+        assert re.search(r"was stopped at \d+ MiB, above 200$", done.document["whole"]["why"])
+    done = compare("-c", "slow.py", "--at", "a", "--json", "--timeout", "0.3", cwd=here, env={"SUBCUT_TIMEOUT": "0.1"})
+    assert done.document["whole"]["why"].endswith("was stopped after 0.3 s")
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("jobs = 0", "--jobs 0: at least one must run"),
+        ('jobs = "x"', "subcut.toml: 'jobs' must be a whole number, not 'x'"),
+        ("timeout = -1", "expected a number"),
+        ('memory_limit = "x"', "memory limit x: expected a size"),
+        ('criterion = "x"', "no criterion 'x'"),
+        ('candidate = "nix"', "no candidate 'nix'"),
+        ('reference = "nix"', "no candidate 'nix'"),
+        ('custom_ops = "nix.so"', "no library nix.so"),
+        ("candidates = 3", "'candidates' must be a table, not 3"),
+        ("candidats = 3", "unknown key 'candidats'\n  did you mean 'candidates'?"),
+        ('candidate = "npu"\n[candidates.npu]\nrnu = "./run.sh"', "unknown key 'rnu'\n  did you mean 'run'?"),
+        ('candidate = "npu"\n[candidates.npu]\nprecision = "fp16"', "needs either 'spec' or 'run'"),
+        ('candidate = "npu"\n[candidates.npu]\nrun = "./run.sh"', "would run commands from .*--trust once"),
+    ],
+)
+def test_a_slip_in_the_file(text: str, says: str, here: Path) -> None:
+    (here / "subcut.toml").write_text(text)
+    assert re.search(says, refused(subcut("compare", cwd=here)), re.DOTALL)
+
+
+def test_a_candidate_of_the_project_runs_in_its_folder_from_anywhere_below(here: Path, tmp_path: Path) -> None:
+    (here / "run.sh").write_text("#!/bin/sh\nls run.sh && exit 3\n")
+    (here / "run.sh").chmod(0o755)
+    text = 'candidate = "npu"\n[candidates.npu]\nrun = "./run.sh {outputs}"\nprecision = "fp16"\n'
+    (here / "subcut.toml").write_text(text)
+    (here / "below").mkdir()
+    env = {"XDG_CONFIG_HOME": str(tmp_path)}
+    assert "would run" in refused(subcut("compare", "../m.onnx", cwd=here / "below", env=env))
+    first = compare("../m.onnx", "--at", "a", "--trust", cwd=here / "below", env=env)
+    assert first.code == 1
+    assert "candidate    npu   cmd   fp16\n" in first.out
+    assert "| run.sh\n" in first.out
+    assert "candidate npu runs: ./run.sh {outputs}\n" in first.err
+    assert compare("../m.onnx", "--at", "a", cwd=here / "below", env=env).out == first.out
+
+
+def test_a_claimed_precision_changes_what_agrees(here: Path) -> None:
+    words = doubted(add="a:0.004")
+    verdicts = {p: subcut("compare", *words, "--precision", p, "--json", cwd=here) for p in ("fp32", "int8")}
+    assert {p: (done.code, done.document["candidate"]["precision"]) for p, done in verdicts.items()} == {
+        "fp32": (1, "fp32"),
+        "int8": (0, "int8"),
+    }
+
+
+# ------------------------------------------------------------------------------------------------ backends and doctor
+
+OURS = ["cmd", "mnn", "onnx-reference", "opencv", "openvino", "ort", "tract"]
+PROJECT = """
+[candidates.npu]
+run = "./run.sh {inputs} {outputs}"
+[candidates.gone]
+convert = "no-such-converter {model}"
+run = "./gone.sh {inputs} {outputs}"
+[candidates.soft]
+spec = "ort:opt=basic"
+[candidates.odd]
+rnu = "x"
+"""
+
+
+def test_backends_lists_runtimes_and_the_projects(here: Path) -> None:
+    plain = subcut("backends", cwd=here)
+    assert plain.code == 0
+    assert [line.split()[0] for line in plain.out.splitlines()[:-1]] == OURS
+    (here / "subcut.toml").write_text(PROJECT)
+    done = subcut("backends", cwd=here)
+    assert f"npu             ./run.sh {{inputs}} {{outputs}}   ({here}/subcut.toml)\n" in done.out
+    rows = subcut("backends", "--json", cwd=here).document["backends"]
+    assert [row["name"] for row in rows] == [*OURS, "npu", "gone", "soft", "odd"]
+    assert rows[len(OURS) + 1]["help"] == "no-such-converter {model} ; ./gone.sh {inputs} {outputs}"
+
+
+def test_doctor(here: Path) -> None:
+    (here / "run.sh").write_text("#!/bin/sh\ntouch ran\n")
+    (here / "run.sh").chmod(0o755)
+    (here / "subcut.toml").write_text(PROJECT)
+    done = subcut("doctor", cwd=here)
+    assert done.code == 0
+    assert done.out.startswith("python 3.")
+    assert re.search(r"^ort +ok  \d+\.\d+", done.out, re.MULTILINE)
+    assert "npu             ok  cmd\n" in done.out
+    assert "gone            fails  cannot run no-such-converter, ./gone.sh: is it there, and executable?\n" in done.out
+    assert "odd             fails  " in done.out
+    assert "unknown key 'rnu'" in done.out
+    assert sorted(p.name for p in here.iterdir()) == ["m.onnx", "run.sh", "subcut.toml"]
+    found = subcut("doctor", "--json", cwd=here).document
+    usable = dict.fromkeys(OURS, True) | {"npu": True, "gone": False, "soft": True, "odd": False}
+    assert {row["name"]: row["usable"] for row in found["backends"]} == usable
+    assert found["versions"]["onnxruntime"] == onnx_version()
+
+
+def test_doctor_where_things_are_broken(here: Path, tmp_path: Path) -> None:
+    (tmp_path / "onnxruntime.py").write_text("raise ImportError('no such library')")
+    (here / "subcut.toml").write_text("x = ")
+    done = subcut("doctor", cwd=here, env={"PYTHONPATH": str(tmp_path)})
+    assert done.code == 4
+    assert "ort             fails  ort cannot be used: no such library\n" in done.out
+    assert "onnx-reference  ok  " in done.out
+    assert f"project file    fails  cannot read {here}/subcut.toml: " in done.out
+
+
+# ------------------------------------------------------------------------------------------------ streams
+
+
+@contextmanager
+def terminal() -> Iterator[tuple[int, int]]:
+    import pty
+
+    ours, theirs = pty.openpty()
+    try:
+        yield ours, theirs
+    finally:
+        os.close(ours)
+
+
+def test_a_bar_on_a_terminal_leaves_nothing_behind(here: Path) -> None:
+    chain(here / "m.onnx", [f"n{i}" for i in range(12)])
+    with terminal() as (ours, theirs):
+        run = subprocess.Popen(
+            [SUBCUT, "compare", "m.onnx", *QUICK],
+            cwd=here,
+            env=environment({"TERM": "xterm"}),
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=theirs,
+        )
+        os.close(theirs)
+        said = b""
+        try:
+            while chunk := os.read(ours, 1 << 16):
+                said += chunk
+        except OSError:  # Linux's way to say that the other end is closed
+            pass
+        out, _ = run.communicate()
+    assert run.returncode == 0
+    assert out.startswith(b"candidate    ort")
+    assert b"\x1b" not in out
+    assert said.count(b"nodes alone\r\n") == 0
+    assert said.rstrip().endswith((b"\x1b[2K", b"\x1b[?25h"))
+
+
+def test_nobody_reads_the_result(here: Path) -> None:
+    """Standard output closed early is no error of ours."""
+    run = subprocess.Popen(
+        [SUBCUT, "compare", "m.onnx", *QUICK],
+        cwd=here,
+        env=environment(),
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    )
+    assert run.stdout
+    run.stdout.close()
+    _, err = run.communicate()
+    assert b"Traceback" not in err
+    assert run.returncode == 0
+
+
+def test_align_as_tnns_converter(here: Path) -> None:
+    """`output`: the model's outputs alone; `all`: up to the first tensor that is not aligned."""
+    outputs = compare(*doubted(add="b:-9"), "--align", "output", "--json", cwd=here)
+    assert [row["tensor"] for row in outputs.document["rows"]] == ["out"]
+    assert outputs.code == 0
+    every = compare(*doubted(add="b:-9"), "--align", "all", "--json", cwd=here)
+    assert [row["tensor"] for row in every.document["rows"]] == ["t0", "t1"]
+    assert every.code == 1
+    assert every.document["stopped"]

@@ -1,0 +1,219 @@
+"""One judgement of one output: what cannot be compared is settled before the rule, and says what it is."""
+
+from __future__ import annotations
+
+import math
+import time
+from pathlib import Path
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import pytest
+
+from subgraph.comparison.criteria import Ruling, Subject
+from subgraph.comparison.judge import DEFAULT_METRICS, criterion, judge, missing
+from subgraph.comparison.pair import Pair
+from subgraph.errors import UnknownName, UsageError
+from subgraph.verdict import Judgement, Signature, Status, Verdict, Worst, joined
+
+NAN = math.nan
+RULE = criterion("threshold")
+ONE = np.array([[1.0, 2.0], [3.0, 4.0]], np.float32)
+
+
+def never(pair: Pair, subject: Subject) -> Ruling:
+    """A rule that must not be asked."""
+    raise AssertionError(subject.name)
+
+
+def yes(pair: Pair, subject: Subject) -> Ruling:
+    """A rule that agrees with everything."""
+    return Ruling(Status.AGREE)
+
+
+def test_what_agrees() -> None:
+    found = judge("y", ONE, ONE, RULE, sample="cat")
+    assert found == Judgement(
+        "y", Status.AGREE, None, "agrees", "max_rel 0.0 <= 1e-03",
+        {"max_abs": 0.0, "max_rel": 0.0, "cosine": 1.0, "mismatch": 0.0}, None, None, "cat",
+    )  # fmt: skip
+
+
+def test_what_fails_is_measured_and_its_worst_place_named() -> None:
+    other = ONE.copy()
+    other[1, 0] = 5
+    found = judge("y", ONE, other, RULE)
+    assert (found.status, found.signature, found.label) == (Status.FAIL, Signature.MISMATCH, "fail")
+    assert found.worst == Worst((1, 0), 3.0, 5.0)
+    cosine = pytest.approx(36 / (30 * 46) ** 0.5)
+    assert found.errors == {"max_abs": 2.0, "max_rel": 0.5, "cosine": cosine, "mismatch": 0.25}
+    assert found.why == "max_rel 0.50 > 1e-03" and found.to_json()["worst"]["index"] == [1, 0]
+
+
+def test_the_rule_hears_of_claim_and_noise_and_its_answer_is_kept() -> None:
+    noise: Any = object()
+
+    def rule(pair: Pair, subject: Subject) -> Ruling:
+        assert subject == Subject("y", "bf16", noise)
+        return Ruling(Status.AGREE, "range", "because", noise=0.5, metrics={"r": 3.0})
+
+    found = judge("y", ONE, ONE, rule, claim="bf16", noise=noise, metrics=("rmse",))
+    assert (found.label, found.why, found.noise, found.errors) == ("range", "because", 0.5, {"rmse": 0.0, "r": 3.0})
+
+
+@pytest.mark.parametrize(
+    ("reference", "candidate", "why"),
+    [
+        (ONE, ONE[:1], "1×2 where 2×2 was expected"),
+        (ONE, ONE.reshape(4), "4 where 2×2 was expected"),
+        (ONE, ONE.reshape(1, 2, 2), "1×2×2 where 2×2 was expected"),
+        (ONE[0, :1], ONE[:1, :1], "1×1 where 1 was expected"),
+        (np.zeros((0, 2)), np.zeros((2, 0)), "2×0 where 0×2 was expected"),
+        (np.array([1]), np.array([1], np.int32), "int32 where int64 was expected"),
+        (ONE, ONE.astype(np.float16), "float16 where float32 was expected"),
+        (ONE.astype(ml_dtypes.bfloat16), ONE, "float32 where bfloat16 was expected"),
+        (np.array([1], ml_dtypes.int4), np.array([1], np.int8), "int8 where int4 was expected"),
+        (np.array(["a"], object), ONE[0, :1], "float32 where string was expected"),
+        (ONE, ONE[:1].astype(int), "1×2 where 2×2 was expected and int64 where float32 was expected"),
+        (ONE, [ONE], "a sequence where a tensor was expected"),
+        ([ONE], ONE, "a tensor where a sequence was expected"),
+        (ONE, None, "an empty optional where a tensor was expected"),
+        (None, ONE, "a tensor where an empty optional was expected"),
+        ([ONE], [ONE, ONE], "a sequence of 2 where one of 1 was expected"),
+    ],
+)
+def test_another_kind_shape_or_type_fails_before_the_rule(reference: Any, candidate: Any, why: str) -> None:
+    found = judge("y", reference, candidate, never)
+    assert (found.status, found.signature, found.why) == (Status.FAIL, Signature.SHAPE, why)
+    assert found.errors == {} and found.worst is None
+
+
+@pytest.mark.parametrize("shapes", [((), (1,)), ((1,), ())])
+def test_a_scalar_is_its_one_value(shapes: tuple[tuple[int, ...], ...]) -> None:
+    a, b = (np.full(shape, 3.0, np.float32) for shape in shapes)
+    assert judge("y", a, b, RULE).status is Status.AGREE
+    found = judge("y", a, b + np.float32(1), RULE)
+    assert found.worst and len(found.worst.index) == len(shapes[0])
+
+
+def test_the_order_of_bytes_is_no_type() -> None:
+    assert judge("y", ONE, ONE.astype(">f4"), RULE).status is Status.AGREE
+    assert judge("y", np.array(["a"], object), np.array(["a"]), RULE).status is Status.AGREE
+
+
+@pytest.mark.parametrize("rule", [yes, RULE])
+@pytest.mark.parametrize(
+    "value", [np.zeros((2, 0), np.float32), np.array([NAN, np.inf]), None, [], [np.zeros(0)], np.zeros(0, object)]
+)
+def test_nothing_compared_never_agrees(value: Any, rule: Any) -> None:
+    found = judge("y", value, value, rule)
+    assert (found.status, found.signature, found.label) == (Status.UNRESOLVED, None, "unresolved")
+    assert "nothing was compared" in found.why
+
+
+def test_a_nan_in_one_of_them() -> None:
+    other = ONE.copy()
+    other[0, 1] = NAN
+    for a, b in ((ONE, other), (other, ONE)):
+        found = judge("y", a, b, RULE)
+        assert (found.status, found.signature) == (Status.FAIL, Signature.NAN)
+        assert found.worst and found.worst.index == (0, 1) and found.errors["mismatch"] == 0.25
+        assert found.errors["max_abs"] == 0, "of what is finite"
+
+
+@pytest.mark.parametrize(
+    "dtype", "float16 float32 bfloat16 float8_e4m3fn float8_e5m2 float4_e2m1fn int4 uint4 int2 int8 uint64 bool".split()
+)
+def test_every_type_is_judged(dtype: str) -> None:
+    kind = getattr(ml_dtypes, dtype, None) or np.dtype(dtype)
+    a, b = np.array([0, 1, 1, 0]).astype(kind), np.array([0, 1, 0, 0]).astype(kind)
+    assert judge("y", a, a, RULE).status is Status.AGREE
+    found = judge("y", a, b, RULE)
+    assert found.status is Status.FAIL and found.worst == Worst((2,), 1, 0) and found.errors["mismatch"] == 0.25
+
+
+def test_the_worst_element_of_a_sequence_decides() -> None:
+    found = judge("y", [ONE, ONE, ONE], [ONE, ONE * 2, ONE * 3], RULE, sample="s")
+    assert (found.name, found.sample, found.status) == ("y", "s", Status.FAIL)
+    assert found.why == "element 2 of 3: max_rel 2.0 > 1e-03" and found.errors["max_rel"] == 2.0
+    assert judge("y", [ONE, ONE], [ONE, ONE], RULE).why == "element 0 of 2: max_rel 0.0 <= 1e-03"
+    assert judge("y", [ONE, ONE], [ONE, ONE[0]], RULE).why == "element 1 of 2: 2 where 2×2 was expected"
+    assert judge("y", [ONE[:0], ONE], [ONE[:0], ONE], RULE).status is Status.AGREE
+
+
+def test_the_elements_of_a_sequence_have_no_noise() -> None:
+    def rule(pair: Pair, subject: Subject) -> Ruling:
+        assert subject.noise is None and subject.claim == "fp16"
+        return Ruling(Status.AGREE)
+
+    noise: Any = object()
+    assert judge("y", [ONE], [ONE], rule, "fp16", noise).status is Status.AGREE
+
+
+def test_an_output_that_is_missing() -> None:
+    found = missing("y", [f"t{i}\x1b" for i in range(10)], "s")
+    assert (found.status, found.signature, found.sample) == (Status.FAIL, Signature.MISSING, "s")
+    assert found.why == "the candidate gave no such output; it gave t0, t1, t2, t3, t4, t5, t6, t7 and 2 more"
+    assert missing("y", ["a"]).why == "the candidate gave no such output; it gave a"
+    assert missing("y", []).why == "the candidate gave no such output; it gave none"
+
+
+def test_an_unresolved_output_does_not_speak_for_those_that_agree() -> None:
+    empty, good = judge("a", ONE[:0], ONE[:0], RULE), judge("b", ONE, ONE, RULE)
+    bad = judge("c", ONE, ONE * 2, RULE)
+    assert joined([empty, good]) == (Status.AGREE, None, good.why)
+    assert joined([empty]) == (Status.UNRESOLVED, None, empty.why)
+    assert joined([empty, good, bad]) == (Status.FAIL, Signature.MISMATCH, bad.why)
+    assert Verdict(Status.AGREE, outputs=(empty, good)).label == "agrees"
+    assert Verdict(Status.FAIL, outputs=(empty, bad, good)).worst is bad
+
+
+@pytest.mark.parametrize(
+    ("words", "agrees"),
+    [
+        ("numpy", False), ("numpy:rtol=0.5", True), (" numpy:rtol=0.5 ", True), ("max_rel<0.5", True),
+        ("threshold:max_rel<0.5", True), ("digits:0", True), ("tnn", False),
+    ],
+)  # fmt: skip
+def test_words_become_a_rule(words: str, agrees: bool) -> None:
+    assert (judge("y", ONE, ONE * np.float32(1.2), criterion(words)).status is Status.AGREE) == agrees
+
+
+@pytest.mark.parametrize("words", ["nump", "cosine", "numpy rtol=1", ":", ""])
+def test_words_that_name_no_criterion(words: str) -> None:
+    with pytest.raises(UnknownName, match="no criterion"):
+        criterion(words)
+
+
+def test_a_rule_of_ones_own_by_its_path(tmp_path: Path) -> None:
+    path = tmp_path / "own_rule.py"
+    path.write_text(
+        '"""Mine."""\nfrom subgraph.comparison.criteria import agree\n\n'
+        'def rule(words):\n    """Agrees."""\n    return lambda pair, subject: agree(f"words: {words}")\n'
+    )
+    assert judge("y", ONE, ONE * 2, criterion(str(path))).why == "words: "
+    assert judge("y", ONE, ONE * 2, criterion(f"{path}:a=1:b<2")).why == "words: a=1:b<2"
+    path.with_name("empty.py").write_text("")
+    with pytest.raises(UsageError, match="has no function rule"):
+        criterion(str(path.with_name("empty.py")))
+
+
+def test_a_metric_of_ones_own_by_its_path(tmp_path: Path) -> None:
+    path = tmp_path / "own_metric.py"
+    path.write_text("def measure(reference, candidate):\n    return abs(candidate - reference).sum()\n")
+    assert judge("y", ONE, ONE * 2, RULE, metrics=(str(path),)).errors == {str(path): 10.0}
+    assert judge("y", ONE, ONE * 2, criterion(f"{path}<=10")).status is Status.AGREE
+    assert judge("y", ONE, ONE * 2, criterion(f"{path}<10")).why == f"{path} 10.0 >= 10"
+
+
+def test_a_tensor_of_a_megabyte_takes_milliseconds() -> None:
+    """About 1 ms, or 5 where every block of memory is new; the limit leaves room for a busy machine."""
+    reference = np.random.default_rng(0).normal(size=(1, 256, 32, 32)).astype(np.float32)
+    candidate = reference * np.float32(1 + 1e-6)
+    taken = []
+    for _ in range(10):
+        start = time.thread_time()
+        judge("y", reference, candidate, RULE, metrics=DEFAULT_METRICS)
+        taken.append(time.thread_time() - start)
+    assert min(taken) < 0.05

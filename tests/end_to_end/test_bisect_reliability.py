@@ -1,0 +1,811 @@
+"""`subcut bisect` when things go wrong around it: kills, Ctrl-C, full disks, candidates that change under its hands,
+flaky ones, errors that add up, hostile names, budgets, damaged cases.
+
+A search is expensive, so two promises hold throughout: what was run is not run again, and nothing is named that is not
+so. Each run is a process of its own; by a mark in its environment what outlives it is found.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import random
+import re
+import resource
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+import numpy as np
+import onnx
+import pytest
+
+from subgraph.reports._schema import problem
+from tests.helpers import fake_candidate
+from tests.helpers.chain_models import line, products
+from tests.helpers.process_backends import MARK, all_gone, until
+from tests.helpers.run_command import PATIENCE, SUBCUT, Done, environment, subcut, tree
+
+QUICK = ("--rtol", "1e-3")
+LONG = 280  # seconds; other work may share the machine
+SHORT = [f"n{i}" for i in range(8)]
+NAMES = [f"n{i}" for i in range(24)]
+ROOT = os.geteuid() == 0
+SMALL_ERROR = "1.001"  # on every node; 24 of them are beyond `LOOSE`, any few are not
+LOOSE = ("--rtol", "1e-2")
+
+
+@pytest.fixture
+def here(tmp_path: Path) -> Path:
+    """A folder with a chain of eight nodes and an input for it."""
+    folder = tmp_path / "here"
+    folder.mkdir()
+    line(folder / "m.onnx", SHORT)
+    np.save(folder / "x.npy", np.array([[1.5, 0.25, 3.0]], np.float32))
+    (folder / "log").mkdir()
+    return folder
+
+
+@pytest.fixture
+def mark() -> Iterator[dict[str, str]]:
+    """An environment for runs; at the end of the test none of their processes may live."""
+    word = uuid4().hex
+    yield {MARK: word}
+    all_gone(word)
+
+
+def doubted(folder: Path, **faults: str | int) -> tuple[str, str]:
+    """`-c SPEC` of the doubtful runtime with these faults; it logs in the folder's `log`."""
+    faults = {"log": str(folder / "log"), **faults}
+    return ("-c", f"{fake_candidate.HERE}:{','.join(f'{name}={value}' for name, value in faults.items())}")
+
+
+def start(*words: str | Path, cwd: Path, env: dict[str, str] | None = None, **more: Any) -> subprocess.Popen[str]:
+    """A bisection in a process group of its own, as a shell would start it."""
+    given = ("m.onnx", *words) if "-i" in words else ("m.onnx", "-i", "x.npy", *words)
+    return subprocess.Popen(
+        [SUBCUT, "bisect", *given],
+        cwd=cwd,
+        env=environment(env),
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+        **more,
+    )
+
+
+def ended(run: subprocess.Popen[str], patience: float = LONG) -> Done:
+    out, err = run.communicate(timeout=patience)
+    assert "Traceback" not in err, err
+    return Done(run.returncode, out, err)
+
+
+def bisect(*words: str | Path, cwd: Path, **more: Any) -> Done:
+    """A bisection to its end."""
+    return ended(start(*words, cwd=cwd, **more))
+
+
+def found(done: Done) -> dict[str, Any]:
+    """The document of `--json`, which keeps to its schema."""
+    document = done.document
+    assert "error" not in document, document
+    assert not problem(document)
+    assert done.code == document["exit_code"]
+    return document
+
+
+def answer(document: dict[str, Any]) -> list[Any]:
+    """What was found, without times and places."""
+    told = ("kind", "signature", "nodes", "certified", "explains", "reproduces", "why", "nearest")
+    return [document["outcome"], document["trials"], *({k: f[k] for k in told} for f in document["findings"])]
+
+
+def named(document: dict[str, Any]) -> list[list[str]]:
+    """The nodes of each finding."""
+    return [finding["nodes"] for finding in document["findings"]]
+
+
+def loads(folder: Path) -> list[str]:
+    """The nodes of each model that the candidate was given, in the order in which it was."""
+    log = folder / "log" / "log"
+    words = [row.split() for row in log.read_text().splitlines()] if log.exists() else []
+    return [row[3] for row in words if row[1] == "load"]
+
+
+def runs(folder: Path) -> int:
+    """How often the candidate has begun to run a model."""
+    log = folder / "log" / "log"
+    return sum(row.endswith(" run") for row in log.read_text().splitlines()) if log.exists() else 0
+
+
+def comes_to(holds: Callable[[], bool], run: subprocess.Popen[str]) -> bool:
+    """Wait for it; False where the run has ended before. One that never comes to it is ended."""
+    try:
+        until(lambda: holds() or run.poll() is not None)
+    except AssertionError:
+        run.kill()
+        raise AssertionError(ended(run)) from None
+    return holds()
+
+
+def place(folder: Path) -> Path:
+    """The one result in a folder's `subcut_out`."""
+    (one,) = (folder / "subcut_out").glob("bisect-*")
+    return one
+
+
+def whole(folder: Path) -> None:
+    """Results are whole: all that the manifest lists is there, and nothing else."""
+    for result in (folder / "subcut_out").glob("bisect-*"):
+        manifest = json.loads((result / "manifest.json").read_text())
+        assert sorted(manifest["files"]) == sorted(tree(result))
+        assert json.loads((result / "run.json").read_text())["schema"] == "subcut.bisect/1"
+
+
+# ------------------------------------------------------------------------------------------------ kills
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("fault", [("nodes", "n7+n9"), ("dies", "n13"), ("refuses", "n13")])
+@pytest.mark.parametrize("jobs", [1, 2])
+def test_killed_at_ten_moments_it_goes_on(jobs: int, fault: tuple[str, str], here: Path, tmp_path: Path) -> None:
+    """Moments spread over the search, from before its first trial to its last; at most what runs then is lost.
+
+    Where a machine was too slow to kill some of them in time, it tries again.
+    """
+    line(here / "m.onnx", NAMES)
+    other = shutil.copytree(here, tmp_path / "other")
+    words = ("--jobs", str(jobs), *QUICK, "--json")
+    want = found(bisect(*doubted(other, **dict([fault])), *words, cwd=other))
+    assert len(want["findings"]) == 1 and set(fault[1].split("+")) <= set(named(want)[0])
+    assert want["findings"][0]["certified"]
+    steady = Counter(loads(other))
+    dice = random.Random(f"{fault[0]} {jobs}")
+    kills, mark = 0, uuid4().hex
+    goals = sorted((dice.randint(0, steady.total()) for _ in range(10)), reverse=True)
+    while goals or kills < 8:
+        goal = goals.pop() if goals else 0
+        run = start(*doubted(here, **dict([fault])), *words, cwd=here, env={MARK: mark})
+        comes_to(lambda goal=goal: (Counter(loads(here)) & steady).total() >= goal, run)  # type: ignore[misc]
+        time.sleep(dice.uniform(0, 0.3 if goal == 0 else 0.03))
+        run.kill()
+        kills += ended(run).code == -signal.SIGKILL
+        all_gone(mark)
+        whole(here)
+    got = found(bisect(*doubted(here, **dict([fault])), *words, cwd=here))
+    assert answer(got) == answer(want)
+    again = Counter(loads(here))
+    assert not steady - again
+    assert (again - steady).total() <= kills * jobs, "only what was running is lost"
+    assert sorted(p.name for p in (here / "subcut_out").iterdir()) == [".store", place(here).name]
+
+
+@pytest.mark.slow
+def test_ctrl_c_keeps_what_was_found_and_says_so(here: Path, mark: dict[str, str]) -> None:
+    words = (*doubted(here, nodes="n5"), *QUICK)
+    (here / "log" / "stop").write_text("3")
+    run = start(*words, cwd=here, env=mark)
+    assert comes_to(lambda: runs(here) >= 3, run)
+    run.send_signal(signal.SIGINT)
+    done = ended(run)
+    all_gone(mark[MARK])
+    assert (done.code, done.out) == (130, "")
+    assert [p.name for p in (here / "subcut_out").iterdir()] == [".store"]
+    before = Counter(loads(here))
+    (here / "log" / "stop").unlink()
+    again = found(bisect(*words, "--json", cwd=here, env=mark))
+    assert named(again) == [["n5"]]
+    assert sum(before.values()) + again["trials"] - len(loads(here)) in (before.total() - 1, before.total())
+    last = done.err[done.err.index("error: interrupted") :]
+    assert "same command" in last, last
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("jobs", [1, 2])
+def test_an_interrupted_run_waits_for_no_candidate(
+    jobs: int, number: signal.Signals, here: Path, mark: dict[str, str]
+) -> None:
+    """It hangs from its fourth trial on: the fifth is asked beside it where two are allowed."""
+    line(here / "m.onnx", NAMES)
+    words = (*doubted(here, nodes="n5+n9", after=4, then="hangs"), *QUICK, "--jobs", str(jobs))
+    run = start(*words, cwd=here, env=mark)
+    assert comes_to(lambda: runs(here) >= 3 + jobs, run)
+    run.send_signal(number)
+    try:
+        done = ended(run, PATIENCE)
+    except subprocess.TimeoutExpired:
+        run.kill()
+        run.communicate()
+        raise
+    assert done.code == 128 + number
+    assert [p.name for p in (here / "subcut_out").iterdir()] == [".store"]
+
+
+# ------------------------------------------------------------------------------------------------ places that cannot be
+
+
+@pytest.mark.parametrize("output", ["file", "file/below", "/proc/nowhere", "/dev/null", "x" * 300])
+def test_a_place_that_cannot_be_written_is_told_before_anything_runs(output: str, here: Path) -> None:
+    (here / "file").write_text("mine")
+    before = tree(here)
+    done = bisect(*doubted(here, nodes="n5"), *QUICK, "-o", output, cwd=here)
+    assert (done.code, done.out) == (1, "")
+    assert re.search(rf"^error: cannot write in .*{re.escape(output)}: .*\n  \S", done.err, re.MULTILINE), done.err
+    assert tree(here) == before
+    assert loads(here) == []
+
+
+def test_a_folder_that_may_not_be_written(here: Path, tmp_path: Path) -> None:
+    shut = tmp_path / "shut"
+    shut.mkdir()
+    if not ROOT:
+        shut.chmod(0o555)
+    elif subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", "ro", "tmpfs", shut], capture_output=True, check=False
+    ).returncode:
+        pytest.skip("root writes everywhere, and may not mount")
+    try:
+        done = bisect(*doubted(here, nodes="n5"), *QUICK, "-o", shut, cwd=here)
+    finally:
+        subprocess.run(["umount", shut], check=True) if ROOT else shut.chmod(0o755)
+    assert (done.code, done.out) == (1, "")
+    assert re.search(r"^error: cannot write in .*/shut: (Read-only|Permission)", done.err, re.MULTILINE), done.err
+    assert loads(here) == []
+
+
+@pytest.mark.parametrize("kind", ["file", "link", "folder"])
+def test_what_stands_in_the_way_of_the_result_is_told_before_anything_runs(kind: str, here: Path) -> None:
+    way = here / "subcut_out" / "bisect-odd.py"
+    way.parent.mkdir()
+    if kind == "file":
+        way.write_text("mine")
+    elif kind == "link":
+        way.symlink_to("/nowhere/at/all")
+    else:
+        (way / "mine").mkdir(parents=True)
+    wrapped(here, nodes="n5")
+    done = bisect("-c", "odd.py", "--force", *QUICK, cwd=here)
+    assert (done.code, done.out) == (2, "")
+    assert "subcut_out/bisect-odd.py" in done.err and "-o" in done.err
+    assert loads(here) == []
+
+
+def wrapped(folder: Path, **faults: str) -> None:
+    """The doubtful runtime with these faults, whatever characters they have, as `odd.py`."""
+    faults = {"log": str(folder / "log"), **faults}
+    text = f"import sys\nsys.path.insert(0, {str(Path(fake_candidate.HERE).parent)!r})\nimport fake_candidate\n"
+    (folder / "odd.py").write_text(
+        f"{text}def load(model, options):\n    return fake_candidate.load(model, {faults!r})\n"
+    )
+
+
+# ------------------------------------------------------------------------------------------------ full disks
+
+
+@pytest.fixture
+def disk(tmp_path: Path) -> Iterator[Callable[[int], Path]]:
+    """Mounts a tmpfs of so many KiB, or changes its size; skips where that is not allowed."""
+    path = tmp_path / "disk"
+    path.mkdir()
+    if not ROOT or not shutil.which("mount"):
+        pytest.skip("only root may mount")
+
+    def mount(size: int) -> Path:
+        options = f"{'remount,' if path.is_mount() else ''}size={size}k"
+        words = ["mount", "-t", "tmpfs", "-o", options, "tmpfs", str(path)]
+        if subprocess.run(words, capture_output=True, check=False).returncode:
+            pytest.skip("not even root may mount here")
+        return path
+
+    yield mount
+    if path.is_mount():
+        subprocess.run(["umount", path], check=True)
+
+
+def told_or_found(done: Done, where: str) -> bool:
+    """The right answer, or an error that names the place; True for the answer."""
+    if "error" in done.document:
+        error = done.document["error"]
+        assert (done.code, error["kind"]) == (1, "OutputError"), error
+        assert where in error["what"] and "free some space" in error["hint"], error
+        return False
+    assert named(found(done)) == [["n5"]] and found(done)["findings"][0]["certified"]
+    return True
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+def test_a_full_disk(here: Path, disk: Callable[[int], Path], mark: dict[str, str]) -> None:
+    """At each size: the answer, or an error; never half a result. With more space the same command goes on."""
+    line(here / "m.onnx", SHORT, width=2000)
+    np.save(here / "x.npy", np.linspace(0, 3, 2000, dtype=np.float32)[None])
+    words = (*doubted(here, nodes="n5"), *QUICK, "--json", "-o")
+    ends = []
+    for size in (8, 96, 160, 256, 384, 1024):
+        root = disk(size)
+        done = bisect(*words, root, cwd=here, env=mark)
+        ends.append(told_or_found(done, str(root)))
+        if ends[-1]:
+            (result,) = root.glob("bisect-*")
+            assert sorted(tree(result)) == sorted(json.loads((result / "manifest.json").read_text())["files"])
+        else:
+            assert [p.name for p in root.iterdir() if p.name != ".store"] == []
+        known = len(loads(here))
+        disk(16384)
+        more = found(bisect(*words, root, cwd=here, env=mark))
+        assert named(more) == [["n5"]]
+        assert len(loads(here)) - known <= more["trials"]
+        stored = len(loads(here))
+        assert named(found(bisect(*words, root, cwd=here, env=mark))) == [["n5"]]
+        assert len(loads(here)) == stored
+        for path in root.iterdir():
+            shutil.rmtree(path)
+    assert ends[0] is False and ends[-1] is True, ends
+
+
+@pytest.mark.slow
+def test_a_disk_that_fills_up_in_the_middle(here: Path, disk: Callable[[int], Path], mark: dict[str, str]) -> None:
+    """What was kept before stays good: with space again only what could not be kept is run again."""
+    line(here / "m.onnx", SHORT, width=2000)
+    np.save(here / "x.npy", np.linspace(0, 3, 2000, dtype=np.float32)[None])
+    root = disk(16384)
+    words = (*doubted(here, nodes="n5"), *QUICK, "--json", "-o", root)
+    (here / "log" / "stop").write_text("3")
+    run = start(*words, cwd=here, env=mark)
+    assert comes_to(lambda: runs(here) >= 3, run)
+    with contextlib.suppress(OSError), (root / "ballast").open("wb", buffering=0) as ballast:
+        while True:
+            ballast.write(bytes(4096))
+    (here / "log" / "stop").unlink()
+    assert not told_or_found(ended(run), str(root))
+    assert sorted(p.name for p in root.iterdir()) == [".store", "ballast"]
+    known = Counter(loads(here))
+    (root / "ballast").unlink()
+    document = found(bisect(*words, cwd=here, env=mark))
+    assert named(document) == [["n5"]]
+    kept = known.total() + document["trials"] - len(loads(here))
+    assert kept >= 2, "the first two trials were on the disk"
+
+
+@pytest.mark.parametrize("limit", [100, pytest.param(3000, marks=pytest.mark.slow), 20_000])
+def test_files_that_may_not_grow(limit: int, here: Path, mark: dict[str, str]) -> None:
+    """A quota, played by a limit on the size of files: too small for the store, for a report, or for neither."""
+
+    def limited() -> None:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit))
+
+    words = ("-c", "ort", *LOOSE, "--json")
+    done = bisect(*words, cwd=here, env=mark, preexec_fn=limited)
+    if done.code:
+        assert done.document["error"]["kind"] == "OutputError" and done.code == 1, done
+        assert "subcut_out" in done.document["error"]["what"]
+    else:
+        assert found(done)["agree"]
+    assert (done.code == 0) == (limit > 100), done
+
+
+# ------------------------------------------------------------------------------------------------ sudden changes
+
+
+def honest(document: dict[str, Any], then: str) -> None:
+    """What is certified is one node that was really at fault, before it changed or after; all else says why."""
+    after = {"n2": {"n2"}, "right": set()}.get(then, set(SHORT))
+    for finding in document["findings"]:
+        nodes = set(finding["nodes"])
+        if finding["certified"]:
+            assert len(nodes) == 1 and nodes <= {"n5"} | after, finding
+        else:
+            assert finding["why"], finding
+            assert "n5" in nodes or nodes & after, finding
+        if finding["certified"] or finding["kind"] == "flaky":
+            assert 0 < finding["reproduces"] <= 1, "it was seen to fail alone"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("then", ["right", "dies", "refuses", "nan", "everywhere", "n2"])
+@pytest.mark.parametrize("after", [2, 3, 4, 5, 6])
+def test_a_candidate_that_becomes_another(after: int, then: str, here: Path, mark: dict[str, str]) -> None:
+    """It changes before the second run of the whole, the profile, the node alone, its confirmation, or the rest."""
+    done = bisect(*doubted(here, nodes="n5", after=after, then=then), *QUICK, "--json", cwd=here, env=mark)
+    document = found(done)
+    assert done.code in (1, 5), document
+    assert document["findings"]
+    honest(document, then)
+    if "n5" not in {node for nodes in named(document) for node in nodes}:
+        assert then != "right"
+    whole(here)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("after", [7, 10])
+@pytest.mark.parametrize("then", ["n2", "*"])
+def test_what_agreed_before_a_change_certifies_nothing_after_it(
+    then: str, after: int, here: Path, mark: dict[str, str]
+) -> None:
+    """The profile is wrong everywhere, so single nodes are asked first, and agree; then the candidate changes."""
+    words = doubted(here, blots="n5", after=after, then=then)
+    honest(found(bisect(*words, *QUICK, "--json", cwd=here, env=mark)), then)
+
+
+def test_a_candidate_that_changes_after_its_node_was_found(here: Path, mark: dict[str, str]) -> None:
+    """The culprit stands; that the rest could not be asked about is said, not passed over."""
+    document = found(bisect(*doubted(here, nodes="n5", after=6, then="dies"), *QUICK, "--json", cwd=here, env=mark))
+    assert named(document) == [["n5"]] and document["findings"][0]["certified"]
+    assert "everything else was asked about and agrees" not in document["notes"]
+    assert any("could not be asked without n5" in note for note in document["notes"]), document["notes"]
+
+
+@pytest.mark.slow
+def test_a_candidate_that_gives_nothing_any_more_is_not_said_to_agree(here: Path, mark: dict[str, str]) -> None:
+    """It dies from its fourth run on: nothing can be learned."""
+    line(here / "m.onnx", NAMES)
+    document = found(bisect(*doubted(here, nodes="n13", after=4, then="dies"), *QUICK, "--json", cwd=here, env=mark))
+    assert not any(finding["certified"] for finding in document["findings"])
+    assert "everything else was asked about and agrees" not in document["notes"]
+    assert "no longer what it was" in document["findings"][0]["why"]
+    assert document["trials"] <= 20, "it is not asked about piece after piece"
+
+
+def test_a_candidate_that_never_ran_has_no_culprits(here: Path, mark: dict[str, str]) -> None:
+    """A package that is missing, say: every node alone dies with the same words."""
+    document = found(bisect("-c", "cmd:false", *QUICK, "--json", cwd=here, env=mark))
+    (finding,) = document["findings"]
+    assert finding["kind"] == "unresolved" and "nothing runs on the candidate" in finding["why"], finding
+    assert document["trials"] <= 10
+
+
+COMMAND = """
+import json, sys
+from pathlib import Path
+
+sys.path.insert(0, {tests!r})
+import fake_candidate, numpy as np
+
+HERE = Path(__file__).parent
+model, inputs, outputs = map(Path, sys.argv[1:])
+log = HERE / "log" / "log"
+count = log.read_text().count(" load ") if log.exists() else 0
+if count >= {most} and not (HERE / "log" / "repaired").exists():
+    print("the licence is gone", file=sys.stderr)
+    sys.exit(126)
+manifest = json.loads((inputs / "manifest.json").read_text())
+feeds = {{i["name"]: np.load(inputs / i["npy"]) for i in manifest["inputs"]}}
+given = fake_candidate.load(model, {faults!r})(feeds)
+for o in manifest["outputs"]:
+    np.save(outputs / o["npy"], given[o["name"]])
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("most", [1, 3, 5])
+def test_a_command_that_cannot_be_run_any_more_ends_it_and_repaired_goes_on(
+    most: int, here: Path, mark: dict[str, str]
+) -> None:
+    faults = {"nodes": "n5", "log": str(here / "log")}
+    text = COMMAND.format(tests=str(Path(fake_candidate.HERE).parent), most=most, faults=faults)
+    (here / "run.py").write_text(text)
+    words = ("-c", f"cmd:{sys.executable} run.py {{model}} {{inputs}} {{outputs}}", *QUICK)
+    done = bisect(*words, cwd=here, env=mark)
+    assert (done.code, done.out) == (4, ""), done
+    assert re.search(r"^error: .*exit code 126.*\n  \S", done.err, re.MULTILINE), done.err
+    assert [p.name for p in (here / "subcut_out").iterdir()] == [".store"]
+    assert len(loads(here)) == most
+    (here / "log" / "repaired").touch()
+    document = found(bisect(*words, "--json", cwd=here, env=mark))
+    assert named(document) == [["n5"]]
+    assert len(loads(here)) == document["trials"]
+
+
+@pytest.mark.parametrize(("code", "signature"), [(125, "refused"), (7, "crash"), (128 + signal.SIGSEGV, "crash")])
+@pytest.mark.slow
+def test_exit_codes_of_a_command_are_followed_to_the_node(
+    code: int, signature: str, here: Path, mark: dict[str, str]
+) -> None:
+    """A shell script looks for the name of the node in the model's bytes."""
+    (here / "run.py").write_text(
+        "import sys\nfrom pathlib import Path\n"
+        f"if b'n5' in Path(sys.argv[1]).read_bytes(): print('cannot do n5', file=sys.stderr); sys.exit({code})\n"
+        + COMMAND.format(tests=str(Path(fake_candidate.HERE).parent), most=1 << 30, faults={})
+    )
+    words = ("-c", f"cmd:{sys.executable} run.py {{model}} {{inputs}} {{outputs}}", *QUICK)
+    document = found(bisect(*words, "--json", cwd=here, env=mark))
+    (one,) = document["findings"]
+    assert (one["nodes"], one["signature"], one["certified"]) == (["n5"], signature, True)
+    assert "cannot do n5" in "\n".join(one["verdict"]["process"]["stderr"])
+    assert document["exit_code"] == 1
+
+
+# ------------------------------------------------------------------------------------------------ flaky
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", [1, 3, 6, 7])
+def test_a_candidate_that_is_wrong_in_some_processes(seed: int, here: Path, mark: dict[str, str]) -> None:
+    """In seven of ten; by the seed the whole agrees at first (1, 6), or the node alone does (3, 7)."""
+    words = (*doubted(here, nodes="n5", often=70, seed=seed), *QUICK, "--json")
+    document = found(bisect(*words, cwd=here, env=mark))
+    (one,) = document["findings"]
+    assert (one["nodes"], one["kind"], document["exit_code"]) == (["n5"], "flaky", 1)
+    assert 0 < one["rate"] == one["reproduces"] <= 1
+    assert document["trials"] <= 120
+    given, right = (values(place(here) / "flaky" / name) for name in ("candidate", "outputs"))
+    assert not np.allclose(given, right), "the folder shows a run that went wrong"
+    before = len(loads(here))
+    assert answer(found(bisect(*words, cwd=here, env=mark))) == answer(document)
+    assert len(loads(here)) == before
+
+
+def values(folder: Path) -> Any:
+    """The one array in a folder."""
+    (one,) = folder.glob("*.npy")
+    return np.load(one)
+
+
+# ------------------------------------------------------------------------------------------------ sums
+
+
+@pytest.mark.slow
+def test_errors_that_add_up_have_no_culprit(here: Path, mark: dict[str, str]) -> None:
+    line(here / "m.onnx", NAMES)
+    document = found(bisect(*doubted(here, scale=SMALL_ERROR), *LOOSE, "--json", cwd=here, env=mark))
+    (one,) = document["findings"]
+    assert (one["kind"], one["nodes"], one["certified"]) == ("accumulated", NAMES, False)
+    sizes, errors = zip(*((point["nodes"], point["error"]) for point in one["growth"]), strict=True)
+    assert sizes[-1] == 24 and list(sizes) == sorted(sizes)
+    assert errors[-1] == pytest.approx(1) and list(errors) == sorted(errors)
+    assert len(one["contributors"]) >= 12
+    assert sum(c["explains"] for c in one["contributors"]) == pytest.approx(1, abs=0.1)
+    assert max(c["explains"] for c in one["contributors"]) < 0.27
+    assert document["exit_code"] == 1
+    assert "the error accumulates" in subcut("report", place(here) / "run.json", cwd=here).out
+
+
+@pytest.mark.slow
+def test_one_error_among_many_small_ones_is_found(here: Path, mark: dict[str, str]) -> None:
+    line(here / "m.onnx", NAMES)
+    words = doubted(here, scale="1.0001", add="n13:0.5")
+    (one,) = found(bisect(*words, *LOOSE, "--json", cwd=here, env=mark))["findings"]
+    assert (one["kind"], one["nodes"], one["certified"]) == ("culprit", ["n13"], True)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("count", [32, 40])
+def test_real_float16_agrees_where_it_is_claimed_and_only_there(count: int, here: Path, mark: dict[str, str]) -> None:
+    np.save(here / "x.npy", products(here / "m.onnx", count))
+    words = doubted(here, half="yes")
+    done = bisect(*words, "--precision", "fp16", cwd=here, env=mark)
+    assert done.code == 0, done
+    assert "agrees within fp16 rounding" in done.out
+    assert [p.name for p in (here / "subcut_out").iterdir()] == [".store"]
+    known = len(loads(here))
+    document = found(bisect(*words, "--precision", "fp16", "--json", cwd=here, env=mark))
+    assert (document["agree"], document["findings"], len(loads(here))) == (True, [], known)
+    document = found(bisect(*words, "--json", cwd=here, env=mark))
+    assert document["exit_code"] == 1
+    assert {finding["kind"] for finding in document["findings"]} <= {"accumulated", "unresolved"}, named(document)
+
+
+# ------------------------------------------------------------------------------------------------ samples
+
+
+@pytest.mark.parametrize("fault", ["dies", pytest.param("step", marks=pytest.mark.slow)])
+def test_one_of_three_samples(fault: str, here: Path, mark: dict[str, str]) -> None:
+    (here / "samples").mkdir()
+    for k, value in enumerate((1.0, 2.0, 30.0)):
+        np.save(here / "samples" / f"{k}.npy", np.full((1, 3), value, np.float32))
+    words = doubted(here, dies="n5", above=20) if fault == "dies" else doubted(here, step="n5")
+    if fault == "step":  # garbage where what it reads is small
+        np.save(here / "samples" / "0.npy", np.full((1, 3), 0.1, np.float32))
+    document = found(bisect("-i", "samples", *words, *QUICK, "--json", cwd=here, env=mark))
+    (one,) = document["findings"]
+    assert (one["nodes"], one["certified"]) == (["n5"], True)
+    assert one["signature"] == ("crash" if fault == "dies" else "mismatch")
+    assert len(document["samples"]) == 3
+    case = place(here) / "culprit"
+    assert len(list((case / "inputs").rglob("*.npy"))) == len(list((case / "outputs").rglob("*.npy"))) == 3
+    assert len(list((case / "candidate").rglob("*.npy"))) == (0 if fault == "dies" else 3)
+    whole(here)
+
+
+# ------------------------------------------------------------------------------------------------ names
+
+
+ODD = [
+    "a b/c", "quo\"ted 'x'", "semi;touch pwned", "$(touch pwned)", "ünï ☃ \u202eevil", "red\x1b[31m\x07",
+    "<img src=x onerror=alert(1)>", "../../up",
+]  # fmt: skip
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("guilty", range(8))
+def test_hostile_names_from_end_to_end(guilty: int, here: Path, mark: dict[str, str]) -> None:
+    """In the names of nodes and tensors, the model's path and the folder."""
+    folder = here / "a b;$(touch pwned)'"
+    folder.mkdir()
+    line(folder / "my model.onnx", ODD, [f"{name}:0" for name in ODD[:-1]])
+    wrapped(here, nodes=ODD[guilty])
+    words = [str(SUBCUT), "bisect", "my model.onnx", "-i", "../x.npy", "-c", "../odd.py", *QUICK, "--json"]
+    more: dict[str, Any] = {"cwd": folder, "env": environment(mark), "capture_output": True, "text": True}
+    done = subprocess.run(words, check=False, stdin=subprocess.DEVNULL, timeout=LONG, **more)
+    document = found(Done(done.returncode, done.stdout, done.stderr))
+    (one,) = document["findings"]
+    assert (one["nodes"], one["certified"]) == ([ODD[guilty]], True)
+    assert "\x1b" not in done.stderr + done.stdout and "\u202e" not in done.stderr
+    result = place(folder)
+    shown = {name: (result / name).read_text() for name in ("report.html", "report.md", "run.json", "manifest.json")}
+    assert not any(c in text for text in shown.values() for c in "\x1b\x07\u202e")
+    assert "<img" not in shown["report.html"]
+    for other in ("text", "html", "md", "csv", "junit", "model-explorer"):
+        report = subcut("report", result / "run.json", "-f", other, "-o", f"reports/{other}", cwd=here)
+        assert report.code == 0, report
+        assert "\x1b" not in report.out
+    case = result / "culprit"
+    script = subprocess.run([sys.executable, "repro.py"], **(more | {"cwd": case}), check=False)
+    assert script.returncode == 0 and "\x1b" not in script.stdout, script
+    assert onnx.load(case / "model.onnx").graph.node[0].name == ODD[guilty]
+    assert (case / "candidate").is_dir()
+    replayed = replay(result, "--trust", cwd=folder)
+    assert replayed.code == 1 and "\x1b" not in replayed.out + replayed.err, replayed
+    assert not list(here.rglob("pwned*"))
+    known = {folder.name, "log", "m.onnx", "odd.py", "reports", "x.npy", "__pycache__"}
+    assert {p.name for p in here.iterdir()} <= known
+
+
+@pytest.mark.slow
+def test_again_runs_nothing_and_another_candidate_has_a_folder_of_its_own(here: Path, mark: dict[str, str]) -> None:
+    words = (*doubted(here, nodes="n5"), *QUICK, "--json")
+    first = found(bisect(*words, cwd=here, env=mark))
+    before = loads(here)
+    told = {name: data for name, data in tree(place(here)).items() if not name.endswith("log.txt")}
+    again = found(bisect(*words, cwd=here, env=mark))
+    assert answer(again) == answer(first)
+    assert loads(here) == before
+    assert {n for n in tree(place(here)) if not n.endswith("log.txt")} == told.keys()
+    assert all(tree(place(here))[n] == told[n] for n in told if n.startswith("culprit"))
+    wrapped(here, nodes="n2")
+    other = found(bisect("-c", "odd.py", *QUICK, "--json", cwd=here, env=mark))
+    assert named(other) == [["n2"]]
+    assert len(list((here / "subcut_out").glob("bisect-*"))) == 2
+    assert all(tree(here / "subcut_out")[f"{place_of(first)}/{n}"] == told[n] for n in told if n.startswith("culprit"))
+
+
+def place_of(document: dict[str, Any]) -> str:
+    """The name of the result's folder."""
+    return Path(document["report"]).parent.name
+
+
+# ------------------------------------------------------------------------------------------------ budgets
+
+
+@pytest.mark.parametrize("budget", [("--max-trials", "1"), pytest.param(("--max-time", "1s"), marks=pytest.mark.slow)])
+def test_a_budget_that_is_used_up_is_said(budget: tuple[str, str], here: Path, mark: dict[str, str]) -> None:
+    """Each run takes 0.7 s: two fit into a second. Nothing is blamed, and the same command without it goes on."""
+    words = (*doubted(here, nodes="n5", pause="0.7"), *QUICK, "--json")
+    done = bisect(*words, *budget, cwd=here, env=mark)
+    document = found(done)
+    (one,) = document["findings"]
+    assert (one["kind"], one["certified"], one["nodes"]) == ("unresolved", False, SHORT)
+    assert "used up" in one["reason"]
+    assert not document["agree"]
+    assert document["trials"] == len(loads(here)) <= 2
+    assert done.code == (1 if document["whole"]["status"] == "fail" else 5), "a disagreement that was seen is one"
+
+
+def test_no_time_at_all_is_a_slip(here: Path) -> None:
+    done = bisect(*doubted(here, nodes="n5"), "--max-time", "0s", cwd=here)
+    assert (done.code, done.out) == (2, ""), done
+    assert "--max-time 0s" in done.err
+
+
+# ------------------------------------------------------------------------------------------------ replay
+
+
+@pytest.fixture(scope="module")
+def bisected(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of a bisection with a candidate in the file beside it."""
+    folder = tmp_path_factory.mktemp("bisected")
+    line(folder / "m.onnx", SHORT)
+    np.save(folder / "x.npy", np.array([[1.5, 0.25, 3.0]], np.float32))
+    (folder / "log").mkdir()
+    wrapped(folder, nodes="n5")
+    assert bisect("-c", "odd.py", *QUICK, cwd=folder).code == 1
+    return place(folder)
+
+
+@pytest.fixture
+def copied(bisected: Path, tmp_path: Path) -> Path:
+    """The same, mailed elsewhere."""
+    return shutil.copytree(bisected, tmp_path / "mail" / "a case")
+
+
+def replay(*words: str | Path, cwd: Path) -> Done:
+    """Run a case again, as somebody who has trusted nothing before."""
+    return subcut("replay", *words, *QUICK, cwd=cwd, env={"XDG_CONFIG_HOME": str(cwd / f"config-{uuid4().hex}")})
+
+
+@pytest.mark.slow
+def test_a_case_that_was_copied_elsewhere(copied: Path, tmp_path: Path) -> None:
+    for words in ((copied,), (copied / "culprit",)):
+        asked = replay(*words, cwd=tmp_path)
+        assert (asked.code, asked.out) == (2, "") and "--trust" in asked.err, asked
+        done = replay(*words, "--trust", cwd=tmp_path)
+        assert done.code == 1 and "FAIL" in done.out, done
+    assert replay(copied, "-c", "ort", cwd=tmp_path).code == 0
+    alone = shutil.copytree(copied / "culprit", tmp_path / "alone")
+    assert replay(alone, "-c", "ort", cwd=tmp_path).code == 0
+    assert replay(alone, *doubted(tmp_path, nodes="n5", log=str(tmp_path)), cwd=tmp_path).code == 1
+
+
+def cut_short(path: Path) -> None:
+    path.write_bytes(path.read_bytes()[:-7])
+
+
+def without(*keys: str) -> Callable[[Path], None]:
+    """What takes an entry out of a JSON file."""
+
+    def change(path: Path) -> None:
+        document = json.loads(path.read_text())
+        inner = document
+        for key in keys[:-1]:
+            inner = inner[key] if not isinstance(inner, list) else inner[0]
+        del inner[keys[-1]]
+        path.write_text(json.dumps(document))
+
+    return change
+
+
+def empty(path: Path) -> None:
+    path.write_bytes(b"")
+
+
+@pytest.mark.parametrize(
+    ("file", "damage", "code"),
+    [
+        ("culprit/model.onnx", Path.unlink, 3),
+        ("culprit/model.onnx", cut_short, 3),
+        ("culprit/model.onnx", empty, 3),
+        ("culprit/inputs/t4.npy", Path.unlink, 2),
+        ("culprit/inputs/t4.npy", cut_short, 2),
+        ("culprit/inputs/t4.npy", empty, 2),
+        ("culprit/manifest.json", Path.unlink, 2),
+        ("culprit/manifest.json", cut_short, 2),
+        ("culprit/manifest.json", without("inputs"), 2),
+        ("culprit/manifest.json", without("samples"), 2),
+        ("culprit/manifest.json", without("inputs", "", "samples"), 2),
+        ("manifest.json", cut_short, 2),
+        ("manifest.json", without("request", "identity"), 2),
+        ("manifest.json", without("request", "identity", "timeout"), 2),
+        ("manifest.json", without("request", "candidate"), 2),
+        ("culprit", shutil.rmtree, 2),
+    ],
+)
+def test_a_damaged_case_is_named(
+    file: str, damage: Callable[[Path], None], code: int, copied: Path, tmp_path: Path
+) -> None:
+    damage(copied / file)
+    done = replay(copied, "--trust", cwd=tmp_path)
+    assert (done.code, done.out) == (code, ""), done
+    assert re.search(r"^error: .*(a case|case).*\n  \S", done.err, re.MULTILINE), done.err
+    assert "failed" not in done.err
+
+
+def test_what_a_mailed_case_names_is_run_from_nowhere_else(copied: Path, tmp_path: Path) -> None:
+    """The candidate's file is where the sender had it; where it is not, that is said."""
+    manifest = json.loads((copied / "manifest.json").read_text())
+    manifest["request"]["identity"]["backend"] = "/nowhere/odd.py"
+    (copied / "manifest.json").write_text(json.dumps(manifest))
+    done = replay(copied, "--trust", cwd=tmp_path)
+    assert (done.code, done.out) in ((2, ""), (4, "")), done
+    assert "/nowhere/odd.py" in done.err and "\n  " in done.err

@@ -1,0 +1,226 @@
+"""Operators in the middle of a network: valid, fed by what flows there, felt at its end; real bugs are found there."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import onnx
+import pytest
+from onnx import helper
+
+from benchmarks.embedded import SPECS, Word, classified, run
+from fixtures.embedded import FORMS, SPREAD, STREAM, Embedded, Form, Subject, Unfit, embed, host, unfit
+from subgraph.storage.tensors import Record
+from subgraph.sweep import operator_tests
+from subgraph.sweep.operator_tests import NETWORK, NODE
+from tests.helpers import text_models
+from tests.helpers.run_command import SUBCUT, environment
+
+MODULES = {"mnn": "MNN", "opencv": "cv2", "openvino": "openvino", "tract": "tract"}
+NEAR, EXACT, FED, EXACT_FED = FORMS
+PATIENCE = 250  # seconds for one bisection
+
+rng = np.random.default_rng(0)
+
+
+def normal(*shape: int) -> Any:
+    return rng.standard_normal(shape, np.float32)
+
+
+LSTM = """g (float[5,2,4] x, float[1,12,4] w, float[1,12,3] r) => (float[1,2,3] h, float[1,2,3] c) {
+  "", h, c = LSTM <hidden_size = 3, direction = "reverse"> (x, w, r)
+}"""
+RESIZE = """g (float[1,1,4,4] x, float[4] s) => (float[1,1,2,2] y) {
+  y = Resize <mode = "cubic", antialias = 1> (x, "", s)
+}"""
+FED_LSTM = {"x": normal(5, 2, 4), "w": normal(1, 12, 4), "r": normal(1, 12, 3)}
+FED_RESIZE = {"x": np.arange(16, dtype=np.float32).reshape(1, 1, 4, 4), "s": np.array([1, 1, 0.6, 0.6], np.float32)}
+# A graph, what it is fed, and what of that comes from the stream where weights do not.
+TESTS: dict[str, tuple[str, dict[str, Any], set[str]]] = {
+    "data and weights": (LSTM, FED_LSTM, {"x"}),
+    "settings": (RESIZE, FED_RESIZE, {"x"}),
+    "a condition": (
+        "g (bool[4,6] m, float[4,6] x, float[6] z) => (float[4,6] y, bool[4,6] b) {"
+        "y = Where (m, x, z) b = Less (x, z) }",
+        {"m": normal(4, 6) > 0, "x": normal(4, 6), "z": normal(6)},
+        {"x", "z"},
+    ),
+    "half the width": (
+        "g (float16[4,6] x) => (float16[4,6] y) { y = Neg (x) }",
+        {"x": normal(4, 6).astype(np.float16)},
+        {"x"},
+    ),
+    "double the width": (
+        "g (double[4,6] x, double[] z) => (double[4,6] y) { y = Mul (x, z) }",
+        {"x": normal(4, 6).astype(np.float64), "z": np.array(1 / 3)},
+        {"x", "z"},
+    ),
+    "larger than the stream": (
+        "g (float[2,30,40] x) => (float[2,30,40] y) { y = Neg (x) }",
+        {"x": normal(2, 30, 40)},
+        {"x"},
+    ),
+    "infinities among the data": (
+        "g (float[3] x) => (bool[3] y) { y = IsInf (x) }",
+        {"x": np.array([1, np.inf, -np.inf], np.float32)},
+        {"x"},
+    ),
+}  # fmt: skip
+REAL = [("opencv", LSTM, FED_LSTM), ("tract", LSTM, FED_LSTM), ("mnn", LSTM, FED_LSTM)]
+REAL += [("openvino", RESIZE, FED_RESIZE), ("opencv", RESIZE, FED_RESIZE)]
+
+
+def made(text: str, inputs: dict[str, Any], name: str = "test") -> Subject:
+    """As onnx's tests come: right outputs are those of plain onnxruntime."""
+    model = text_models.model(text, opset=20)
+    outputs = run(model, inputs)
+    return Subject(name, model, inputs, {o.name: v for o, v in zip(model.graph.output, outputs, strict=True)})
+
+
+def inside(embedded: Embedded, x: Any) -> dict[str, Any]:
+    """What the operator's inputs that come from the stream are, and the network's output, on another picture."""
+    copy = onnx.ModelProto.FromString(embedded.model.SerializeToString())
+    names = list(embedded.received.values())
+    copy.graph.output.extend(map(helper.make_empty_tensor_value_info, names))
+    last, *values = run(copy, dict(embedded.feeds) | {"x": x})
+    return dict(zip(embedded.received, values, strict=True)) | {"": last}
+
+
+def test_the_host_is_the_same_each_time() -> None:
+    model = host()
+    onnx.checker.check_model(model, full_check=True)
+    assert 20 <= len(model.graph.node) <= 40
+    assert model.SerializeToString(deterministic=True) == host().SerializeToString(deterministic=True)
+    before = [STREAM in node.output for node in model.graph.node].index(True)
+    assert 10 <= before <= len(model.graph.node) - 10
+
+
+@pytest.mark.parametrize("form", FORMS, ids=lambda form: form.name)
+@pytest.mark.parametrize("case", TESTS)
+def test_an_operator_gets_its_values_from_the_network(case: str, form: Form) -> None:
+    text, inputs, data = TESTS[case]
+    subject = made(text, inputs)
+    embedded = embed(subject, form)
+    onnx.checker.check_model(embedded.model, full_check=True)
+    assert set(embedded.received) >= data and (form.fed or set(embedded.received) == data)
+    values, others = (inside(embedded, x) for x in (embedded.feeds["x"], -2 * embedded.feeds["x"]))
+    for name in embedded.received:
+        right = inputs[name]
+        assert (values[name].dtype, values[name].shape) == (right.dtype, right.shape)
+        if form.exact:
+            assert values[name].tobytes() == right.tobytes()
+        else:
+            np.testing.assert_allclose(values[name], right, rtol=30 * SPREAD)
+            assert not np.array_equal(values[name], others[name]) or right.dtype == np.float16
+
+
+@pytest.mark.parametrize("case", TESTS)
+def test_what_is_right_changes_little_and_what_is_wrong_much(case: str) -> None:
+    text, inputs, _ = TESTS[case]
+    subject = made(text, inputs)
+    embedded = embed(subject, EXACT)
+    plain = run(host(), {"x": embedded.feeds["x"]})[0]
+    assert np.abs(inside(embedded, embedded.feeds["x"])[""] - plain).max() < 1e-3 * np.abs(plain).max()
+    worse = embed(Subject(subject.name, subject.model, inputs, {k: v * 0 for k, v in subject.outputs.items()}), EXACT)
+    assert np.abs(inside(worse, embedded.feeds["x"])[""] - plain).max() > 5e-3 * np.abs(plain).max()
+
+
+def test_what_is_no_data_is_fed_where_that_is_asked() -> None:
+    subject = made(RESIZE, FED_RESIZE)
+    assert [list(embed(subject, form).feeds) for form in (NEAR, FED)] == [["x"], ["x", "op/s"]]
+    assert set(embed(made(LSTM, FED_LSTM), EXACT_FED).received) == {"x", "w", "r"}
+
+
+UNFIT: dict[str, tuple[str, dict[str, Any]]] = {
+    "NaN": ("g (float[3] x) => (float[3] y) { y = Log (x) }", {"x": np.array([1, 0, -1], np.float32)}),
+    "no float input but settings and empty ones": (
+        "g (float lo, float hi, float by) => (float[n] y) { y = Range (lo, hi, by) }",
+        {k: np.array(v, np.float32) for k, v in {"lo": 0, "hi": 3, "by": 1}.items()},
+    ),
+    "nothing comes out": (
+        "g (float[3] x) => (float[0] y) { a = Constant <value_ints = [0]> () y = Slice (x, a, a) }",
+        {"x": normal(3)},
+    ),
+}
+
+
+@pytest.mark.parametrize(("why", "text", "inputs"), [(why, *case) for why, case in UNFIT.items()])
+def test_what_cannot_be_embedded_says_why(why: str, text: str, inputs: dict[str, Any]) -> None:
+    subject = made(text, inputs)
+    with pytest.raises(Unfit, match=why):
+        embed(subject)
+
+
+def row(name: str, kind: str, *types: tuple[str, str]) -> operator_tests.Test:
+    """A line of the table of tests with these inputs."""
+    records = tuple(Record(f"x{k}", form, dtype, ((1,),), ("f",)) for k, (form, dtype) in enumerate(types))
+    return operator_tests.Test(
+        name, "Op", "", kind, 0.0, 0.0, records, (Record("y", "tensor", "float32", ((1,),), ("f",)),), ""
+    )
+
+
+@pytest.mark.parametrize(
+    ("test", "why"),
+    [
+        (row("test_a", NODE, ("tensor", "float32")), ""),
+        (row("test_a", NODE, ("tensor", "int64"), ("tensor", "bfloat16")), ""),
+        (row("test_a", NETWORK, ("tensor", "float32")), "a network, no operator"),
+        (row("test_a_expanded", NODE, ("tensor", "float32")), "expanded"),
+        (row("test_a_expanded_ver18", NODE, ("tensor", "float32")), "expanded"),
+        (row("test_a", NODE, ("sequence", "float32")), "a sequence"),
+        (row("test_a", NODE, ("tensor", "string"), ("tensor", "float32")), "texts"),
+        (row("test_a", NODE, ("tensor", "int64")), "no float input"),
+    ],
+)
+def test_what_the_table_tells_already(test: operator_tests.Test, why: str) -> None:
+    assert why in unfit(test) and bool(why) == bool(unfit(test))
+
+
+@pytest.mark.parametrize(
+    ("regions", "word"),
+    [
+        ([(["op/0/LSTM"], True)], Word.FOUND),
+        ([(["op/0/LSTM", "in/0/Add"], True)], Word.NEIGHBOURS),
+        ([(["op/0/LSTM"], True), (["0/Conv"], True)], Word.WRONG),
+        ([(["in/0/Add"], True)], Word.WRONG),
+        ([(["op/0/LSTM"], False)], Word.UNRESOLVED),
+        ([], Word.UNRESOLVED),
+    ],
+)
+def test_a_bisection_in_a_word(regions: list[tuple[list[str], bool]], word: Word) -> None:
+    findings = [{"nodes": n, "certified": c, "ops": [], "explains": 1.0, "why": ""} for n, c in regions]
+    document = {"agree": False, "findings": findings, "whole": {"signature": "nan"}, "trials": 1, "seconds": 1.0}
+    embedded = embed(made(LSTM, FED_LSTM))
+    assert classified(document, embedded, NEAR).word is word
+    assert classified(document | {"agree": True, "whole": {"why": "w"}}, embedded, NEAR).word is Word.AGREE
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("backend", "text", "inputs"), REAL)
+def test_a_real_bug_is_found_in_there(backend: str, text: str, inputs: dict[str, Any], tmp_path: Path) -> None:
+    if find_spec(MODULES[backend]) is None:
+        pytest.skip(f"{MODULES[backend]} is not installed")
+    embedded = embed(made(text, inputs))
+    onnx.save(embedded.model, tmp_path / "model.onnx")
+    np.save(tmp_path / "x.npy", embedded.feeds["x"])
+    done = subprocess.run(
+        [SUBCUT, "bisect", "model.onnx", "-i", "x.npy", "-c", SPECS[backend], "--json"],
+        cwd=tmp_path, env=environment(), capture_output=True, text=True, check=False, timeout=PATIENCE,
+    )  # fmt: skip
+    found = classified(json.loads(done.stdout), embedded, NEAR)
+    assert found.word is Word.FOUND
+    assert list(map(frozenset, found.culprits)) == [embedded.nodes]
+
+
+def test_every_type_of_float_has_a_form() -> None:
+    value = normal(3).astype(ml_dtypes.bfloat16)
+    subject = Subject(
+        "test", text_models.model("g (bfloat16[3] x) => (bfloat16[3] y) { y = Neg (x) }"), {"x": value}, {"y": -value}
+    )
+    onnx.checker.check_model(embed(subject).model, full_check=True)

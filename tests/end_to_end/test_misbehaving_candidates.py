@@ -1,0 +1,468 @@
+"""Candidates that misbehave, as a user of `subcut compare` meets them: each test runs real commands on a tiny model."""
+
+from __future__ import annotations
+
+import os
+import re
+import resource
+import shutil
+import signal
+import subprocess
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+import onnx
+import pytest
+from onnx import TensorProto, helper
+
+from tests.helpers.process_backends import MARK, all_gone, living, wait_for
+from tests.helpers.run_command import PATIENCE, SUBCUT, Done, chain, environment, subcut
+
+QUICK = ("--rtol", "1e-3")
+TRIALS = 4  # of a whole comparison of `m.onnx`: the whole, in place, two nodes alone
+
+BACKEND = '''"""A backend of a test: onnxruntime, and what follows."""
+import ctypes, os, signal, subprocess, sys, time
+from pathlib import Path
+import numpy as np, onnxruntime
+
+HERE = Path(__file__).parent
+
+def note(line):
+    with (HERE / "log").open("a") as file:
+        file.write(line + "\\n")
+    return len((HERE / "log").read_text().splitlines())
+
+def load(model, options):
+    {load}
+    session = onnxruntime.InferenceSession(str(model), providers=["CPUExecutionProvider"])
+    names = [o.name for o in session.get_outputs()]
+    def run(feeds):
+        found = dict(zip(names, session.run(names, dict(feeds))))
+        count = note("run " + "+".join(names))
+        {run}
+        return found
+    return run
+'''
+
+
+@pytest.fixture
+def here(tmp_path: Path) -> Path:
+    """A folder with a model of two nodes."""
+    folder = tmp_path / "here"
+    folder.mkdir()
+    chain(folder / "m.onnx", ["a", "b"])
+    return folder
+
+
+@pytest.fixture
+def mark() -> Iterator[dict[str, str]]:
+    """An environment for runs; at the end of the test none of their processes may live."""
+    word = uuid4().hex
+    yield {MARK: word}
+    all_gone(word)
+
+
+def doubted(folder: Path, *, load: str = "pass", run: str = "pass") -> tuple[str, str]:
+    """`-c FILE` of a backend that does this when it loads and when it has run; each run adds a line to `log`."""
+    (folder / "odd.py").write_text(BACKEND.format(load=load, run=run))
+    return ("-c", "odd.py")
+
+
+def script(folder: Path, body: str, name: str = "run.sh") -> tuple[str, str]:
+    """`-c cmd:…` of a shell script; each run adds a line to `log`."""
+    path = folder / name
+    path.write_text(f'#!/bin/sh\necho "run" >> "{folder}/log"\n{body}\n')
+    path.chmod(0o755)
+    return ("-c", f"cmd:./{name} {{inputs}} {{outputs}}")
+
+
+def runs(folder: Path) -> list[str]:
+    """A line per run of the candidate."""
+    return (folder / "log").read_text().splitlines() if (folder / "log").exists() else []
+
+
+def compare(*words: str, cwd: Path, **more: Any) -> Done:
+    return subcut("compare", *words, *QUICK, cwd=cwd, **more)
+
+
+# ------------------------------------------------------------------------------------------------ how it may fail
+
+
+@pytest.mark.parametrize(
+    ("body", "name", "why"),
+    [
+        ("ctypes.string_at(0)", "SIGSEGV", "was ended by SIGSEGV"),
+        ("print('last words', flush=True); os.abort()", "SIGABRT", "was ended by SIGABRT: .*last words"),
+        ("os.kill(os.getpid(), signal.SIGFPE)", "SIGFPE", "was ended by SIGFPE"),
+        ("os._exit(7)", None, "ended with exit code 7"),
+        ("1 / 0", None, "failed while running: ZeroDivisionError: division by zero"),
+        ("sys.exit(3)", None, "failed while running: SystemExit: 3"),
+    ],
+)
+def test_a_crash_is_a_verdict(body: str, name: str | None, why: str, here: Path, mark: dict[str, str]) -> None:
+    words = doubted(here, run=f"if 't0' in found: {body}")
+    done = compare(*words, "--json", cwd=here, env=mark)
+    found = done.document
+    assert (done.code, found["exit_code"], found["agree"]) == (1, 1, False)
+    assert found["whole"]["status"] == "agree"
+    assert (found["in_place"]["status"], found["in_place"]["signature"]) == ("fail", "crash")
+    assert [row["alone"]["status"] for row in found["rows"]] == ["fail", "agree"]
+    crash = found["rows"][0]["alone"]
+    assert crash["signature"] == "crash"
+    assert re.search(why, crash["why"]), crash
+    assert crash["process"]["signal"] == name
+    assert found["first_bad"]["tensor"] == "t0"
+    assert len(runs(here)) == TRIALS
+
+
+def test_a_crash_in_words(here: Path, mark: dict[str, str]) -> None:
+    words = doubted(here, run="if 't0' in found: print('last words'); os.abort()")
+    said = compare(*words, cwd=here, env=mark).out
+    why = "the process that should run the model was ended by SIGABRT: last words"
+    assert re.sub(r"built in .*\n", "…\n", said) == (
+        "candidate    odd.py   fp32\n"
+        "whole model  agree   out: every element within 1e-05 + 1e-03·|reference|; max_abs 0.0e+00\n"
+        "             …\n"
+        "    node  op   tensor  in place  alone\n"
+        "#0  a     Abs  t0      -         FAIL (crash)\n"
+        "#1  b     Neg  out     -         0.0e+00 agree\n"
+        f"in place: FAIL (crash)   {why}\n"
+        "2 tensors: 0 of 0 wrong in place; 1 of 2 wrong alone\n"
+        "first bad tensor  t0   node a (Abs)\n"
+    )
+
+
+@pytest.mark.parametrize("when", ["load", "run"])
+def test_a_hang_is_ended_with_all_that_it_started(when: str, here: Path, mark: dict[str, str]) -> None:
+    """What it started stays in the group, moves to a session of its own, or is an orphan."""
+    body = (
+        "[subprocess.Popen(['sh', '-c', 'sleep 600 & sleep 600'], start_new_session=k) for k in (0, 1)],"
+        " os.fork() or time.sleep(600), time.sleep(600)"
+    )
+    begin = time.monotonic()
+    words = doubted(here, load=body) if when == "load" else doubted(here, run=body)
+    done = compare(*words, "--timeout", "1", "--at", "b", "--json", cwd=here, env=mark)
+    assert time.monotonic() - begin < PATIENCE
+    all_gone(mark[MARK])
+    whole = done.document["whole"]
+    assert (done.code, whole["status"], whole["signature"]) == (1, "fail", "timeout")
+    assert whole["why"] == f"the process that should {when} the model was stopped after 1 s"
+    assert [row["alone"]["signature"] for row in done.document["rows"]] == ["timeout"]
+
+
+def test_too_much_memory(here: Path, mark: dict[str, str]) -> None:
+    """The limit is one on the whole tree: here a child takes it."""
+    body = "subprocess.run([sys.executable, '-c', 'x = bytearray(600 << 20); input()'], stdin=subprocess.PIPE)"
+    words = doubted(here, run=f"if len(names) > 1: {body}")
+    done = compare(*words, "--memory-limit", "400M", "--at", "a", cwd=here, env=mark)
+    assert done.code == 1
+    assert re.search(r"^whole model  agree", done.out, re.MULTILINE)
+    assert re.search(r"^in place: FAIL \(crash\)   .* was stopped at \d+ MiB, above 400$", done.out, re.MULTILINE), done
+
+
+@pytest.mark.slow
+def test_megabytes_of_words_change_nothing(here: Path, mark: dict[str, str]) -> None:
+    words = doubted(here, run="print('x' * (8 << 20)); os.write(2, b'y\\n' * (1 << 20))")
+    done = compare(*words, "--json", cwd=here, env=mark)
+    assert (done.code, done.document["agree"]) == (0, True)
+    assert len(done.out) + len(done.err) < 20_000
+    words = doubted(here, run="os.write(2, b'y' * (8 << 20)); os.abort()")
+    done = compare(*words, cwd=here, env=mark)
+    assert done.code == 1
+    assert len(done.out) + len(done.err) < 100_000
+
+
+@pytest.mark.parametrize(
+    ("body", "signature", "why"),
+    [
+        ("found.clear()", "missing", "t1: the candidate gave no such output; it gave none"),
+        ("found = {n.upper(): v for n, v in found.items()}", "missing", "no such output; it gave T1"),
+        ("found = {n: v.T for n, v in found.items()}", "shape", "t1: 3×1 where 1×3 was expected"),
+        ("found = {n: v.astype(float) for n, v in found.items()}", "shape", "float64 where float32 was expected"),
+        ("found = {n: v[0, :2] for n, v in found.items()}", "shape", "t1: 2 where 1×3 was expected"),
+        ("found = {n: v * np.float32('nan') for n, v in found.items()}", "nan", "NaN: 3 in the candidate alone, of 3"),
+        ("found = {n: v + np.float32('inf') for n, v in found.items()}", "nan", "infinite: 3 in the candidate alone"),
+        ("found = {n: v + 1 for n, v in found.items()}", "mismatch", "3 of 3 elements beyond"),
+        ("found = {n: list(v) for n, v in found.items()}", "shape", "a sequence where a tensor was expected"),
+        ("found = {n: object() for n in found}", "crash", "what is no tensor: TypeError: it holds object"),
+        ("found = 'nonsense'", "crash", "gave str, not a mapping of names to arrays"),
+    ],
+)
+def test_wrong_answers_are_named(body: str, signature: str, why: str, here: Path) -> None:
+    chain(here / "m.onnx", ["a", "b"], sink="t1")
+    words = doubted(here, run=body)
+    done = compare(*words, "--at", "b", cwd=here)
+    assert done.code == 1
+    word = "FAIL" if signature == "mismatch" else f"FAIL ({signature})"
+    line, row = (next(line for line in done.out.splitlines() if line.startswith(w)) for w in ("whole model", "#1"))
+    assert line.startswith(f"whole model  {word}   "), line
+    assert why in line
+    assert row.endswith(word), row
+
+
+def test_more_outputs_than_asked_for_do_no_harm(here: Path) -> None:
+    done = compare(*doubted(here, run="found.update(x=found, extra=np.ones(3))"), cwd=here)
+    assert done.code == 0, done
+
+
+@pytest.mark.slow
+def test_a_hundred_outputs(here: Path) -> None:
+    names = [f"y{i}" for i in range(100)]
+    nodes = [helper.make_node("Neg", ["x"], [name], name=f"n{name}") for name in names]
+    infos = [helper.make_tensor_value_info(name, TensorProto.FLOAT, [2]) for name in ("x", *names)]
+    graph = helper.make_graph(nodes, "many", infos[:1], infos[1:])
+    made = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    onnx.save(made, here / "m.onnx")
+    words = doubted(here, run="found.update(y57=found['y57'] + 1) if 'y57' in found else 0")
+    done = compare(*words, "--json", cwd=here)
+    found = done.document
+    assert done.code == 1
+    assert [j["name"] for j in found["whole"]["outputs"] if j["status"] == "fail"] == ["y57"]
+    assert [row["tensor"] for row in found["rows"] if row["alone"]["status"] == "fail"] == ["y57"]
+    assert len(found["rows"]) == 100
+    assert found["first_bad"]["node"] == "ny57"
+    assert len([line for line in done.err.splitlines() if "alone" in line]) <= 11
+    assert "whole model  FAIL   y57: 2 of 2 elements" in compare(*words, cwd=here).out
+
+
+# ------------------------------------------------------------------------------------------------ exit codes
+
+
+@pytest.mark.parametrize(
+    ("code", "exit_code", "says"),
+    [
+        (125, 5, r"^whole model  refused   .*cannot be tested.*125"),
+        (126, 4, r"^error: .*exit code 126.*\n  \S"),
+        (127, 4, r"^error: .*exit code 127.*\n  \S"),
+        (3, 1, r"^whole model  FAIL \(crash\)   .*exit code 3$"),
+        (128 + signal.SIGSEGV, 1, r"^whole model  FAIL \(crash\)   .*SIGSEGV$"),
+    ],
+)
+def test_exit_codes_of_a_command(code: int, exit_code: int, says: str, here: Path, mark: dict[str, str]) -> None:
+    words = script(here, f"echo sorry {code} >&2; exit {code}")
+    done = compare(*words, cwd=here, env=mark)
+    assert done.code == exit_code, done
+    assert re.search(says, done.err if exit_code == 4 else done.out, re.MULTILINE), done
+    if exit_code == 4:
+        assert done.out == ""
+        return
+    assert f"| sorry {code}" in done.out
+    assert len(runs(here)) == TRIALS
+
+
+@pytest.mark.slow
+def test_a_lost_connection_is_tried_again_and_then_given_up(here: Path, mark: dict[str, str]) -> None:
+    done = compare(*script(here, "exit 255"), cwd=here, env=mark)
+    assert (done.code, done.out) == (4, "")
+    assert re.search(r"^error: .*255.*connection lost, 3 times\n  \S", done.err, re.MULTILINE), done.err
+    assert len(runs(here)) == 3
+
+
+@pytest.mark.parametrize(
+    ("spec", "says"),
+    [
+        ("cmd:./nothing.sh", "cannot run ./nothing.sh"),
+        ("lacking.py", "lacking.py cannot be used: No module named 'nosuchthing'"),
+        ("empty.py", "empty.py has no function load"),
+        ("ort:opt=most", "opt=most is no optimisation level"),
+        ("onnx-reference:fast=yes", "onnx-reference has no option 'fast'"),
+    ],
+)
+def test_what_cannot_be_used_at_all_is_exit_4(spec: str, says: str, here: Path) -> None:
+    (here / "lacking.py").write_text("def load(model, options):\n    import nosuchthing\n")
+    (here / "empty.py").write_text("")
+    done = compare("-c", spec, cwd=here)
+    assert (done.code, done.out) == (4, "")
+    assert re.search(f"^error: .*{re.escape(says)}.*\n  \\S", done.err, re.MULTILINE), done.err
+    failed = compare("-c", spec, "--json", cwd=here)
+    assert (failed.code, failed.document["error"]["kind"]) == (4, "BackendError")
+
+
+# ------------------------------------------------------------------------------------------------ kills
+
+
+def start(*words: str, cwd: Path, env: dict[str, str]) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [SUBCUT, "compare", *words, *QUICK],
+        cwd=cwd,
+        env=environment(env),
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+
+
+def ended(run: subprocess.Popen[str]) -> Done:
+    out, err = run.communicate(timeout=PATIENCE)
+    return Done(run.returncode, out, err)
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGINT, signal.SIGTERM])
+def test_what_was_stopped_goes_on_and_repeats_nothing(number: int, here: Path, mark: dict[str, str]) -> None:
+    """Stopped in its third trial, which a child of the candidate's sits in: two are done, two are left."""
+    pause = "subprocess.Popen(['sleep', '600']), (HERE / 'there').touch(), time.sleep(600)"
+    words = doubted(here, run=f"if count == 3 and not (HERE / 'go').exists(): {pause}")
+    run = start(*words, cwd=here, env=mark)
+    wait_for(here / "there")
+    assert len(runs(here)) == 3
+    run.send_signal(number)
+    done = ended(run)
+    all_gone(mark[MARK])
+    assert done.out == ""
+    assert done.code == {signal.SIGKILL: -9, signal.SIGINT: 130, signal.SIGTERM: 143}[signal.Signals(number)]
+    if number == signal.SIGINT:
+        assert done.err.splitlines()[-2:] == ["error: interrupted", "  what was run is kept: the same command goes on"]
+    if number != signal.SIGKILL:
+        assert [p.name for p in (here / "subcut_out").iterdir()] == [".store"]
+    (here / "go").touch()
+    again = compare(*words, cwd=here, env=mark)
+    assert again.code == 0, again
+    assert runs(here) == ["run out", "run t0+out", "run t0", "run t0", "run out"]
+    assert [p.name for p in (here / "subcut_out").iterdir()] == [".store"]
+    assert compare(*words, cwd=here, env=mark).out == again.out
+    assert len(runs(here)) == 5
+
+
+def test_ctrl_c_with_json_is_one_document(here: Path, mark: dict[str, str]) -> None:
+    run = start(*doubted(here, load="(HERE / 'there').touch(), time.sleep(600)"), "--json", cwd=here, env=mark)
+    wait_for(here / "there")
+    os.killpg(run.pid, signal.SIGINT)
+    done = ended(run)
+    assert (done.code, done.document["error"]["kind"]) == (130, "Interrupted")
+    assert not (here / "subcut_out").exists() or not living(mark[MARK])
+
+
+# ------------------------------------------------------------------------------------------------ what is kept
+
+
+@pytest.mark.slow
+def test_an_edit_of_the_candidate_is_seen(here: Path) -> None:
+    words = doubted(here)
+    first = compare(*words, cwd=here)
+    assert (first.code, len(runs(here))) == (0, TRIALS)
+    assert compare(*words, cwd=here).out == first.out
+    assert len(runs(here)) == TRIALS
+    doubted(here, run="found = {n: v + 1 for n, v in found.items()}")
+    assert compare(*words, cwd=here).code == 1
+    assert len(runs(here)) == 2 * TRIALS
+    doubted(here)
+    assert compare(*words, cwd=here).out == first.out
+    assert len(runs(here)) == 2 * TRIALS
+
+
+def test_an_edit_of_a_commands_script_is_seen(here: Path) -> None:
+    words = script(here, "exit 3")
+    assert compare(*words, cwd=here).code == 1
+    assert compare(*words, cwd=here).code == 1
+    assert len(runs(here)) == TRIALS
+    script(here, "exit 125")
+    assert compare(*words, cwd=here).code == 5
+    assert len(runs(here)) == 2 * TRIALS
+
+
+@pytest.mark.slow
+def test_what_needs_a_run_and_what_does_not(here: Path) -> None:
+    words = doubted(here, run="found = {n: v + np.float32(0.01) for n, v in found.items()}")
+    asked = [
+        (("--rtol", "1e-3"), 1, TRIALS),
+        (("--atol", "0.02"), 0, 0),
+        (("--criterion", "max_abs<0.001"), 1, 0),
+        (("--precision", "fp16", "--rtol", "1e-3"), 1, 0),
+        (("--at", "a", "--rtol", "1e-3"), 1, 0),
+        (("--seed", "1", "--rtol", "1e-3"), 1, TRIALS),
+        (("--timeout", "100", "--rtol", "1e-3"), 1, TRIALS),
+        (("--fresh", "--rtol", "1e-3"), 1, TRIALS),
+        (("--rtol", "1e-3"), 1, 0),
+    ]
+    expected = 0
+    for options, code, more in asked:
+        done = subcut("compare", *words, *options, cwd=here)
+        expected += more
+        assert (done.code, len(runs(here))) == (code, expected), (options, done)
+
+
+@pytest.mark.slow
+def test_two_at_once_share_one_store(here: Path, mark: dict[str, str]) -> None:
+    words = doubted(here, run="time.sleep(0.05)")
+    both = [start(*words, cwd=here, env=mark) for _ in range(2)]
+    one, two = (ended(run) for run in both)
+    assert (one.code, two.code) == (0, 0), (one, two)
+    assert without_times(one.out) == without_times(two.out)
+    assert TRIALS <= len(runs(here)) <= 2 * TRIALS
+    assert [p.name for p in (here / "subcut_out").iterdir()] == [".store"]
+    before = len(runs(here))
+    assert without_times(compare(*words, cwd=here).out) == without_times(one.out)
+    assert len(runs(here)) == before
+
+
+def without_times(text: str) -> str:
+    return re.sub(r"built in .*, ran in .*", "", text)
+
+
+def test_a_file_where_the_store_should_be(here: Path) -> None:
+    words = doubted(here)
+    expected = compare(*words, "--fresh", cwd=here)
+    (here / "subcut_out").mkdir(exist_ok=True)
+    (here / "subcut_out/.store").write_text("mine")
+    done = compare(*words, cwd=here)
+    assert done.code == 0
+    assert without_times(done.out) == without_times(expected.out)
+    assert [line for line in done.err.splitlines() if line.startswith("warning: ")] == [
+        f"warning: cannot write in {here}/subcut_out/.store: it is no folder; this run goes on, but its results are "
+        "not kept: let this user write there, with nothing in the way"
+    ]
+    assert (here / "subcut_out/.store").read_text() == "mine"
+    assert [p.name for p in (here / "subcut_out").iterdir()] == [".store"]
+
+
+def wide(path: Path) -> None:
+    """Two nodes on 20 kB."""
+    nodes = [helper.make_node("Neg", ["x"], ["t0"], name="a"), helper.make_node("Tanh", ["t0"], ["out"], name="b")]
+    infos = [helper.make_tensor_value_info(name, TensorProto.FLOAT, [5000]) for name in ("x", "out")]
+    graph = helper.make_graph(nodes, "wide", infos[:1], infos[1:])
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8), path)
+
+
+def test_a_full_disk_costs_the_store_not_the_answer(here: Path, mark: dict[str, str]) -> None:
+    """The values just fit, the answers do not: one warning, and the answer."""
+    if os.geteuid() or not shutil.which("mount"):
+        pytest.skip("only root may mount")
+    wide(here / "m.onnx")
+    disk = here / "disk"
+    disk.mkdir()
+    if subprocess.run(["mount", "-t", "tmpfs", "-o", "size=112k", "tmpfs", disk], check=False).returncode:
+        pytest.skip("not even root may mount here")
+    try:
+        done = compare(*doubted(here), "-o", "disk", cwd=here, env=mark)
+        assert done.code == 0, done
+        assert [w for w in done.err.splitlines() if w.startswith("warning: ")] == [
+            f"warning: cannot write in {disk}/.store: No space left on device; this run goes on, but its results are"
+            " not kept: free some space"
+        ]
+        assert [p.name for p in disk.iterdir()] == [".store"]
+    finally:
+        subprocess.run(["umount", disk], check=True)
+
+
+def test_files_that_may_not_grow(here: Path, mark: dict[str, str]) -> None:
+    """A quota, played by a limit on the size of files: too small for the values, it ends in words, else in the answer.
+
+    The limit holds for what the candidate writes as well.
+    """
+    wide(here / "m.onnx")
+    for limit, code in ((1000, 1), (20_200, 0)):
+
+        def limited(limit: int = limit) -> None:
+            resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit))
+
+        done = compare("-c", "ort", cwd=here, env=mark, preexec_fn=limited)
+        assert done.code == code, done
+        if code:
+            assert re.search(r"^error: cannot write .*\n  free some space", done.err, re.MULTILINE), done.err
+            assert not (here / "subcut_out").exists()

@@ -1,0 +1,72 @@
+"""Real bugs of real runtimes are found, by one plain command; and nothing is blamed where they are right."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import onnx
+import pytest
+
+from benchmarks.real import BUGS, FIXTURES, LIGHT, Bug
+from tests.helpers.run_command import subcut
+
+LONG = 250  # seconds
+BF16 = "OpenVINO computes in float32 here: the processor has no bfloat16 (avx512_bf16, amx_bf16)"
+CONTROLS = ("light_squeezenet", "light_shufflenet")
+MNN_SOFTMAX = "MNN takes Softmax of opset 9 over the last axis; that fails alone (`softmax_9` below)"
+
+
+def bisect(model: Path, *words: str | Path, cwd: Path) -> dict[str, Any]:
+    done = subcut("bisect", model, *words, "--json", cwd=cwd, timeout=LONG)
+    assert done.code in (0, 1), done
+    return done.document
+
+
+def name_of(bug: Bug) -> str:
+    return f"{bug.case}-{bug.candidate}{'-forced' if bug.criterion else ''}"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("bug", [b for b in BUGS if b.truth], ids=name_of)
+def test_a_real_bug_comes_down_to_its_nodes(bug: Bug, tmp_path: Path) -> None:
+    folder = FIXTURES / bug.case
+    document = bisect(folder / "model.onnx", "-i", folder / "input_x.npy", "-c", bug.candidate, cwd=tmp_path)
+    (finding,) = document["findings"]
+    assert (finding["kind"], finding["certified"]) == ("culprit", True), finding
+    assert sorted(finding["nodes"]) == sorted(bug.truth)
+    (conclusion,) = (e["says"] for e in finding["evidence"] if e["kind"] == "conclusion")
+    assert conclusion.startswith("a bug"), finding["evidence"]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("bug", [b for b in BUGS if not b.truth], ids=name_of)
+def test_rounding_has_no_culprit(bug: Bug, tmp_path: Path) -> None:
+    """Single nodes fail alone by any fixed tolerance, and the whole has nothing but the noise of its precision."""
+    folder = FIXTURES / bug.case
+    words = ["--criterion", bug.criterion] if bug.criterion else []
+    given = folder / "input_x.npy"
+    document = bisect(folder / "model.onnx", "-i", given, "-c", bug.candidate, *words, cwd=tmp_path)
+    if document["candidate"]["precision"] == "fp32":
+        pytest.skip(BF16)
+    assert not [f for f in document["findings"] if f["kind"] == "culprit"]
+    assert document["outcome"] == ("disagree" if bug.criterion else "claimed")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("network", CONTROLS)
+@pytest.mark.parametrize("runtime", ["ort", "openvino:precision=f32", "opencv", "tract", "mnn"])
+def test_nothing_is_blamed_where_a_runtime_is_right(network: str, runtime: str, tmp_path: Path) -> None:
+    """All weights of these networks are the same: sums that are equal come apart, and a softmax makes much of it."""
+    document = bisect(LIGHT / f"{network}.onnx", "-c", runtime, cwd=tmp_path)
+    blamed = [(f["kind"], f["certified"], f["ops"]) for f in document["findings"]]
+    wrong = (runtime, network) == ("mnn", "light_squeezenet")
+    assert blamed == ([("culprit", True, ["Softmax"])] if wrong else []), MNN_SOFTMAX
+
+
+@pytest.mark.slow
+def test_softmax_9_is_wrong_in_mnn(tmp_path: Path) -> None:
+    text = '<ir_version: 3, opset_import: ["" : 9]> g (float[1,10,1,1] x) => (float[1,10,1,1] y) { y = Softmax(x) }'
+    onnx.save(onnx.parser.parse_model(text), tmp_path / "m.onnx")
+    document = bisect(tmp_path / "m.onnx", "-c", "mnn", cwd=tmp_path)
+    assert [(f["kind"], f["ops"]) for f in document["findings"]] == [("culprit", ["Softmax"])]

@@ -1,0 +1,143 @@
+"""The recipes of docs/candidates/: each page is whole and its scripts compile; the ssh one runs, and is cut off."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import tomllib
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from benchmarks.recipes import PAGES, SSHD, Recipe, Sshd, prepare, recipes
+from subgraph.project import load
+from subgraph.runtime.candidate import Candidate, parse
+from tests.helpers.run_command import PATIENCE, SUBCUT, subcut
+
+LONGEST = 30  # lines of a script that one copies and changes
+ALL = recipes()
+SCRIPTS = [p for r in ALL for p in sorted(r.folder.iterdir()) if p.suffix in (".py", ".sh")]
+CASE = PAGES.parent.parent / "fixtures" / "cases" / "ort_padfusion_clean"
+LACKING = [str(p) for p in (SSHD, "ssh", "ssh-keygen", "tar") if shutil.which(p) is None]
+with_sshd = pytest.mark.skipif(bool(LACKING), reason=f"lacks {', '.join(LACKING)}")
+
+
+def _candidates(recipe: Recipe, folder: Path) -> list[Candidate]:
+    """Those of the page's table, as subcut reads them."""
+    (folder / "subcut.toml").write_text(recipe.table, encoding="utf-8")
+    return [parse(name, load(folder)) for name in tomllib.loads(recipe.table)["candidates"]]
+
+
+@pytest.mark.parametrize("recipe", ALL, ids=lambda r: r.name)
+def test_a_page_names_its_files_says_when_it_ran_and_its_table_means_something(recipe: Recipe, tmp_path: Path) -> None:
+    for file in recipe.folder.iterdir():
+        if file.is_file():
+            assert f"{recipe.name}/{file.name})" in recipe.text or file.name in recipe.text, file
+    for link in re.findall(r"\]\(([^)#]+)\)", recipe.text):
+        assert (PAGES / link).exists(), link
+    assert recipe.last_run
+    found = _candidates(recipe, tmp_path)
+    assert found
+    for candidate in found:
+        assert candidate.backend == "cmd"
+        words = " ".join(candidate.commands).split()
+        named = {w.removeprefix("./") for w in words if Path(w).suffix in (".py", ".sh")}
+        assert named
+        assert named <= {p.name for p in recipe.folder.iterdir()}
+
+
+@pytest.mark.parametrize("recipe", ALL, ids=lambda r: r.name)
+def test_requirements_are_pinned(recipe: Recipe) -> None:
+    assert [w for w in recipe.requirements if not re.fullmatch(r"[\w.-]+==[\w.+]+", w)] == []
+
+
+@pytest.mark.parametrize("script", SCRIPTS, ids=lambda p: f"{p.parent.name}/{p.name}")
+def test_a_script_is_short_and_compiles(script: Path) -> None:
+    text = script.read_text(encoding="utf-8")
+    assert len(text.splitlines()) <= LONGEST
+    if script.suffix == ".py":
+        compile(text, str(script), "exec")
+        return
+    assert os.access(script, os.X_OK)
+    shell = shutil.which("bash") or "sh"
+    assert subprocess.run([shell, "-n", script], check=False).returncode == 0
+
+
+def test_the_index_lists_each_page_and_when_it_ran() -> None:
+    index = (PAGES / "README.md").read_text(encoding="utf-8")
+    assert re.findall(r"^\| \[.+?\]\((\w+)\.md\)", index, re.MULTILINE) == [r.name for r in ALL]
+    for recipe in ALL:
+        row = next(line for line in index.splitlines() if f"({recipe.name}.md)" in line)
+        assert recipe.last_run.removeprefix("Last run ")[:10].lower() in row, row
+
+
+@pytest.fixture
+def board(tmp_path: Path) -> Iterator[tuple[Path, Sshd]]:
+    """The recipe's folder as its reader has it, and this machine as the board, listening."""
+    place = tmp_path / "board"
+    recipe = Recipe("ssh")
+    prepare(recipe, place)
+    shutil.copytree(CASE, place / "case")
+    sshd = Sshd(tmp_path / "sshd")
+    (place / "ssh_config").write_text(sshd.config(), encoding="utf-8")
+    sshd.start()
+    yield place, sshd
+    sshd.kill()
+
+
+WORDS = ("case/model.onnx", "-i", "case/input_x.npy", "-c", "board", "--trust")
+
+
+@pytest.mark.slow
+@with_sshd
+def test_a_board_over_ssh_gives_its_values_and_keeps_nothing(board: tuple[Path, Sshd], tmp_path: Path) -> None:
+    """A real bug of onnxruntime, seen over the wire."""
+    place, _ = board
+    rooms = tmp_path / "rooms"
+    rooms.mkdir()
+    script = place / "board.py"
+    keeps = f"import os, pathlib\n(pathlib.Path({str(rooms)!r}) / os.path.basename(os.getcwd())).touch()\n"
+    script.write_text(keeps + script.read_text(encoding="utf-8"), encoding="utf-8")
+    done = subcut("compare", *WORDS, "--at", "/pool/*", cwd=place)
+    assert (done.code, "whole model  FAIL   logits" in done.out) == (1, True), done.out + done.err
+    assert list(rooms.iterdir())
+    assert [p for p in rooms.iterdir() if (Path("/tmp") / p.name).exists()] == []
+
+
+@pytest.mark.slow
+@with_sshd
+def test_an_exit_code_and_a_crash_on_the_board_arrive_as_such(board: tuple[Path, Sshd]) -> None:
+    place, _ = board
+    (place / "board.py").write_text("import sys; sys.exit(125)\n", encoding="utf-8")
+    done = subcut("compare", *WORDS, "--at", "/pool/*", cwd=place)
+    assert (done.code, "cannot be tested" in done.out) == (5, True), done.out + done.err
+    (place / "board.py").write_text("import os; os.kill(os.getpid(), 11)\n", encoding="utf-8")
+    done = subcut("compare", *WORDS, "--at", "/pool/*", cwd=place)
+    assert (done.code, "SIGSEGV" in done.out) == (1, True), done.out + done.err
+
+
+@pytest.mark.slow
+@with_sshd
+def test_a_connection_cut_midway_is_no_verdict_and_the_same_command_goes_on(board: tuple[Path, Sshd]) -> None:
+    place, sshd = board
+    script = place / "board.py"
+    started = place / "started"
+    whole = script.read_text(encoding="utf-8")
+    waits = f"import pathlib, time\nif not pathlib.Path({str(place / 'go')!r}).exists():\n"
+    waits += f"    pathlib.Path({str(started)!r}).touch()\n    time.sleep(600)\n"
+    script.write_text(waits + whole, encoding="utf-8")
+    command = ("bisect", *WORDS)
+    running = subprocess.Popen([SUBCUT, *command], cwd=place, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    while not started.exists():
+        assert running.poll() is None
+    sshd.kill()  # with a run under way
+    _, err = running.communicate(timeout=PATIENCE)
+    assert (running.returncode, "connection lost, 3 times" in err) == (4, True), err
+    sshd.start()
+    (place / "go").touch()
+    again = subcut(*command, cwd=place)
+    assert again.code == 1, again.err
+    assert "/pad/Pad, /pool/MaxPool" in again.out

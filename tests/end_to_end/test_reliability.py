@@ -1,0 +1,490 @@
+"""Kills, full disks, two runs at once, crashing runtimes, hostile files: what is left is whole, and nothing hangs.
+
+Every run is a process of its own. Its worker inherits a mark in the environment, by which what outlives it is found.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import resource
+import shutil
+import signal
+import subprocess
+import time
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from uuid import uuid4
+
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto, helper
+
+import subgraph
+from tests.helpers.process_backends import until
+from tests.helpers.run_command import PATIENCE, SUBCUT, Done, chain, environment, manifest, subcut, tree
+
+PACKAGE = Path(subgraph.__file__).parent.parent
+EDGE = ("-s", "pool1", "-e", "res2a_relu")
+PLACE = "subcut_out/pool1__res2a_relu"
+ROOT = os.geteuid() == 0
+
+
+def start(*words: str, cwd: Path, env: Mapping[str, str] | None = None) -> subprocess.Popen[str]:
+    """A run in a process group of its own, as a shell would start it."""
+    return subprocess.Popen(
+        [SUBCUT, *words],
+        cwd=cwd,
+        env=environment(env),
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+
+
+def finish(run: subprocess.Popen[str]) -> Done:
+    out, err = run.communicate(timeout=PATIENCE)
+    return Done(run.returncode, out, err)
+
+
+def marked(mark: str) -> list[str]:
+    """The living processes that were started with this mark."""
+    found = []
+    for process in Path("/proc").iterdir():
+        with contextlib.suppress(OSError):
+            if process.name.isdigit() and mark.encode() in (process / "environ").read_bytes():
+                found.append((process / "cmdline").read_text().replace("\0", " "))
+    return found
+
+
+@pytest.fixture
+def mark() -> Iterator[dict[str, str]]:
+    """An environment for runs; at the end of the test none of their processes may live."""
+    word = uuid4().hex
+    yield {"TEST_MARK": word}
+    nobody_lives(word)
+
+
+def nobody_lives(word: str) -> None:
+    until(lambda: not marked(word), lambda: marked(word))
+
+
+def told(folder: Path) -> dict[str, bytes]:
+    """A result's files, all but the log, which has times in it."""
+    manifest(folder)
+    return {name: data for name, data in tree(folder).items() if name != "log.txt"}
+
+
+def expected(folder: Path, *words: str) -> dict[str, bytes]:
+    """What an undisturbed run of these words leaves."""
+    aside = f"expected_{len(list(folder.iterdir()))}"
+    assert subcut(*EDGE, *words, "-o", aside, cwd=folder).code == 0
+    found = told(folder / aside / "pool1__res2a_relu")
+    shutil.rmtree(folder / aside)
+    return found
+
+
+def fake(folder: Path, body: str) -> dict[str, str]:
+    """An environment in which the process that runs the model does `body` when asked to run."""
+    folder.mkdir(exist_ok=True)
+    (folder / "sitecustomize.py").write_text(
+        "import os, signal, sys, time\n"
+        "if sys.argv[0] == '-m':\n"
+        "    import subgraph.runtime.backends.ort as ort\n"
+        "    def run(self, feeds):\n"
+        f"        {body}\n"
+        "    ort._Session.__call__ = run\n"
+    )
+    return {"PYTHONPATH": f"{folder}{os.pathsep}{PACKAGE}"}
+
+
+# ------------------------------------------------------------------------------------------------ kills
+
+
+def undisturbed(here: Path) -> float:
+    """Seconds that a run takes."""
+    begin = time.monotonic()
+    assert subcut(*EDGE, cwd=here).code == 0
+    return time.monotonic() - begin
+
+
+def inode(path: Path) -> int | None:
+    return path.stat().st_ino if path.exists() else None
+
+
+def kill_all_along(here: Path, moments: int, mark: dict[str, str]) -> list[str]:
+    """Kill first runs and replacing runs at moments spread over a run; say what was left each time.
+
+    The last of either kind are killed when their result has appeared: no clock knows that moment.
+    """
+    old, new = expected(here), expected(here, "--seed", "1")
+    last = undisturbed(here) * 1.1
+    left = []
+    for k in range(moments):
+        replaces = k % 2 == 1
+        shutil.rmtree(here / "subcut_out", ignore_errors=True)
+        if replaces:
+            assert subcut(*EDGE, cwd=here).code == 0
+        before = inode(here / PLACE)
+        run = start(*EDGE, "--seed", "1", "--force", cwd=here, env=mark)
+        if k < moments - 2:
+            time.sleep(last * k / moments)
+        else:
+            until(lambda: inode(here / PLACE) not in (None, before))  # noqa: B023 - called at once
+        run.kill()
+        finish(run)
+        if (here / PLACE).exists():
+            found = told(here / PLACE)
+            assert found in ((old, new) if replaces else (new,))
+            left.append("old" if found == old else "new")
+        else:
+            assert not replaces
+            left.append("nothing")
+        if k % 4 > 1:  # the next run sweeps
+            assert subcut(*EDGE, "--seed", "1", "--force", cwd=here).code == 0
+            assert [p.name for p in (here / "subcut_out").iterdir()] == ["pool1__res2a_relu"]
+            assert told(here / PLACE) == new
+    return left
+
+
+@pytest.mark.slow
+def test_kill_9_leaves_the_old_result_or_the_new_one(here: Path, mark: dict[str, str]) -> None:
+    left = kill_all_along(here, 24, mark)
+    assert {"nothing", "old", "new"} <= set(left)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)  # 200 runs, each to another moment
+def test_kill_9_at_very_many_moments(here: Path, mark: dict[str, str]) -> None:
+    assert {"nothing", "old", "new"} <= set(kill_all_along(here, 200, mark))
+
+
+def test_kill_9_in_the_middle_of_the_models_run_ends_the_worker(
+    here: Path, tmp_path: Path, mark: dict[str, str]
+) -> None:
+    run = start(*EDGE, cwd=here, env=mark | fake(tmp_path / "fake", "open('running', 'w'); time.sleep(600)"))
+    wait_for(here / "running", run)
+    run.kill()
+    finish(run)
+    nobody_lives(mark["TEST_MARK"])
+    (here / "running").unlink()
+    hidden = [p.name for p in (here / "subcut_out").iterdir()]
+    assert len(hidden) == 1
+    assert hidden[0].startswith(".")
+    assert subcut("dump", "conv1", cwd=here).code == 0
+    assert [p.name for p in (here / "subcut_out").iterdir()] == ["dump"]
+
+
+def wait_for(path: Path, run: subprocess.Popen[str]) -> None:
+    until(lambda: path.exists() or run.poll() is not None)
+    assert run.poll() is None, finish(run)
+
+
+@pytest.mark.parametrize(
+    ("number", "group", "code"),
+    [
+        (signal.SIGINT, False, 130),
+        (signal.SIGINT, True, 130),
+        (signal.SIGTERM, False, 143),
+        (signal.SIGTERM, True, 143),
+    ],
+)
+def test_a_polite_end_leaves_nothing(
+    number: int, group: bool, code: int, here: Path, tmp_path: Path, mark: dict[str, str]
+) -> None:
+    env = mark | fake(tmp_path / "fake", "open('running', 'w'); time.sleep(600)")
+    for old in (False, True):
+        if old:
+            assert subcut(*EDGE, cwd=here).code == 0
+        before = tree(here)
+        run = start(*EDGE, "--seed", "1", "--force", cwd=here, env=env)
+        wait_for(here / "running", run)
+        (os.killpg if group else os.kill)(run.pid, number)
+        done = finish(run)
+        assert (done.code, done.out) == (code, "")
+        said = done.err.splitlines()[1:]
+        assert said == (["error: interrupted"] if number == signal.SIGINT else [])
+        nobody_lives(mark["TEST_MARK"])
+        (here / "running").unlink()
+        assert tree(here) == before
+        assert (here / "subcut_out").exists() == old
+
+
+def test_ctrl_c_with_json_is_one_document(here: Path, tmp_path: Path, mark: dict[str, str]) -> None:
+    env = mark | fake(tmp_path / "fake", "open('running', 'w'); time.sleep(600)")
+    run = start(*EDGE, "--json", cwd=here, env=env)
+    wait_for(here / "running", run)
+    run.send_signal(signal.SIGINT)
+    done = finish(run)
+    assert done.code == 130
+    assert done.document["exit_code"] == 130
+    assert done.document["error"]["kind"] == "Interrupted"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("group", [False, True])
+def test_ctrl_c_at_many_moments(group: bool, here: Path, mark: dict[str, str]) -> None:
+    """Before Python has read our code it ends in its own way: mostly by the signal, which a shell calls 130 too."""
+    new = expected(here)
+    last = undisturbed(here)
+    for k in range(12):
+        shutil.rmtree(here / "subcut_out", ignore_errors=True)
+        run = start(*EDGE, cwd=here, env=mark)
+        time.sleep(last * k / 12)
+        with contextlib.suppress(ProcessLookupError):
+            (os.killpg if group else os.kill)(run.pid, signal.SIGINT)
+        done = finish(run)
+        assert done.code in (130, -signal.SIGINT, 0) or "KeyboardInterrupt" in done.err, done
+        if (here / "subcut_out").exists():
+            assert told(here / PLACE) == new
+            assert [p.name for p in (here / "subcut_out").iterdir()] == ["pool1__res2a_relu"]
+        else:
+            assert done.code != 0
+
+
+# ------------------------------------------------------------------------------------------------ full disks
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Callable[[str], Path]]:
+    """Mounts a tmpfs with these options; skips where that is not allowed."""
+    mounted: list[Path] = []
+
+    def mount(options: str) -> Path:
+        path = tmp_path / f"disk{len(mounted)}"
+        path.mkdir()
+        done = subprocess.run(["mount", "-t", "tmpfs", "-o", options, "tmpfs", path], capture_output=True, check=False)
+        if done.returncode:
+            pytest.skip("only root may mount")
+        mounted.append(path)
+        return path
+
+    if not ROOT or not shutil.which("mount"):
+        pytest.skip("only root may mount")
+    yield mount
+    for path in mounted:
+        subprocess.run(["umount", path], check=True)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("words", [EDGE, (*EDGE, "--no-capture"), ("dump", "--all"), ("export", "case")])
+def test_a_full_disk(
+    words: tuple[str, ...], here: Path, small_disk: Callable[[str], Path], mark: dict[str, str]
+) -> None:
+    assert subcut(*EDGE, "-o", ".", "--dump", "all", cwd=here).code == 0
+    (here / "pool1__res2a_relu").rename(here / "case")
+    codes = []
+    for size in (4, 16, 24, 32, 64, 96, 128, 192):  # KiB
+        disk = small_disk(f"size={size}k")
+        done = subcut(*words, "-o", disk / "out/x", cwd=here, env=mark)
+        codes.append(done.code)
+        if done.code:
+            assert (done.code, done.out) == (1, "")
+            assert re.search(r"^error: cannot write .*\n  free some space", done.err, re.MULTILINE), done.err
+            assert list(disk.iterdir()) == []
+        else:
+            assert [p.name for p in disk.iterdir()] == ["out"]
+    assert codes[0] == 1
+
+
+def test_a_full_disk_keeps_the_old_result(here: Path, small_disk: Callable[[str], Path]) -> None:
+    disk = small_disk("size=250k")
+    assert subcut(*EDGE, "-o", disk, cwd=here).code == 0
+    before = tree(disk)
+    with contextlib.suppress(OSError), (disk / "ballast").open("wb", buffering=0) as ballast:
+        while True:
+            ballast.write(bytes(4096))
+    os.truncate(disk / "ballast", (disk / "ballast").stat().st_size - (40 << 10))
+    done = subcut(*EDGE, "-o", disk, "--seed", "1", "--force", cwd=here)
+    assert done.code == 1
+    assert {k: v for k, v in tree(disk).items() if k != "ballast"} == before
+    assert sorted(p.name for p in disk.iterdir()) == ["ballast", "pool1__res2a_relu"]
+
+
+@pytest.mark.parametrize("limit", [0, 100, 3000, 9000, 20000])
+def test_files_that_may_not_grow(limit: int, here: Path, mark: dict[str, str]) -> None:
+    """A quota, played by a limit on the size of files."""
+
+    def limited() -> None:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit))
+
+    done = subcut(*EDGE, cwd=here, env=mark, preexec_fn=limited)
+    assert (done.code, done.out) == (1, "")
+    assert re.search(r"^error: (cannot write|No usable temporary directory)", done.err, re.MULTILINE), done.err
+    assert [p.name for p in here.iterdir()] == ["resnet50.onnx"]
+
+
+def test_a_read_only_folder(here: Path, tmp_path: Path) -> None:
+    shut = tmp_path / "shut"
+    shut.mkdir()
+    if ROOT:
+        if subprocess.run(
+            ["mount", "-t", "tmpfs", "-o", "ro", "tmpfs", shut], capture_output=True, check=False
+        ).returncode:
+            pytest.skip("root writes everywhere, and may not mount")
+    else:
+        shut.chmod(0o555)
+    try:
+        for words in (EDGE, ("dump", "conv1")):
+            done = subcut(*words, "-o", shut / "x", cwd=here)
+            assert (done.code, done.out) == (1, "")
+            assert re.search(r"error: cannot write in .*/shut(/x)?: (Read-only|Permission)", done.err)
+    finally:
+        subprocess.run(["umount", shut], check=True) if ROOT else shut.chmod(0o755)
+
+
+# ------------------------------------------------------------------------------------------------ two at once
+
+
+@pytest.mark.slow
+def test_runs_at_once_do_not_mix(here: Path, mark: dict[str, str]) -> None:
+    wholes = [expected(here, "--seed", str(seed)) for seed in range(5)]
+    assert len({whole["outputs/res2a.npy"] for whole in wholes}) == 5
+    for number in (2, 5, 5):
+        runs = [start(*EDGE, "--seed", str(s), "--force", cwd=here, env=mark) for s in range(number)]
+        for done in map(finish, runs):
+            assert done.code == 0, done.err
+        assert told(here / PLACE) in wholes[:number]
+        assert [p.name for p in (here / "subcut_out").iterdir()] == ["pool1__res2a_relu"]
+
+
+@pytest.mark.slow
+def test_without_force_the_first_result_stays(here: Path, mark: dict[str, str]) -> None:
+    """Runs that find nothing at the start may all end well; whoever starts later is refused."""
+    wholes = [expected(here, "--seed", str(seed)) for seed in range(3)]
+    runs = [start(*EDGE, "--seed", str(s), cwd=here, env=mark) for s in range(3)]
+    assert {done.code for done in map(finish, runs)} <= {0, 2}
+    assert told(here / PLACE) in wholes
+
+
+@pytest.mark.slow
+def test_the_same_at_once_succeeds(here: Path, mark: dict[str, str]) -> None:
+    whole = expected(here)
+    for _ in range(2):
+        runs = [start(*EDGE, cwd=here, env=mark) for _ in range(5)]
+        for done in map(finish, runs):
+            assert done.code == 0, done.err
+        assert told(here / PLACE) == whole
+        assert [p.name for p in (here / "subcut_out").iterdir()] == ["pool1__res2a_relu"]
+
+
+# ------------------------------------------------------------------------------------------------ crashing runtimes
+
+
+@pytest.mark.parametrize(
+    ("body", "says"),
+    [
+        ("os.kill(os.getpid(), signal.SIGSEGV)", "was ended by SIGSEGV"),
+        ("os.kill(os.getpid(), signal.SIGKILL)", "was ended by SIGKILL"),
+        ("print('last words', file=sys.stderr); os.abort()", "was ended by SIGABRT: .*last words"),
+        ("os._exit(3)", "ended with exit code 3"),
+    ],
+)
+def test_a_crashing_runtime_is_told(body: str, says: str, here: Path, tmp_path: Path, mark: dict[str, str]) -> None:
+    done = subcut(*EDGE, cwd=here, env=mark | fake(tmp_path / "fake", body))
+    assert (done.code, done.out) == (4, "")
+    assert re.search(f"the process that .*{says}", done.err), done.err
+    assert [p.name for p in here.iterdir()] == ["resnet50.onnx"]
+
+
+def test_a_runtime_that_raises_is_told(here: Path, tmp_path: Path, mark: dict[str, str]) -> None:
+    done = subcut(*EDGE, cwd=here, env=mark | fake(tmp_path / "fake", "raise KeyError('no such thing')"))
+    assert (done.code, done.out) == (3, "")
+    assert "ort failed while running: KeyError: 'no such thing'" in done.err
+
+
+# ------------------------------------------------------------------------------------------------ hostile files
+
+
+def outside(folder: Path, location: str, length: int = 16384) -> Path:
+    """A model whose weight lies in the file `location`."""
+    weight = TensorProto(name="w", dims=[length // 4], data_type=TensorProto.FLOAT)
+    weight.data_location = TensorProto.EXTERNAL
+    for key, value in (("location", location), ("length", str(length))):
+        weight.external_data.add(key=key, value=value)
+    shape = [length // 4]
+    graph = helper.make_graph(
+        [helper.make_node("Relu", ["x"], ["r"], name="relu"), helper.make_node("Add", ["r", "w"], ["y"], name="add")],
+        "outside",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, shape)],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, shape)],
+        [weight],
+    )
+    path = folder / "model.onnx"
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8), path)
+    return path
+
+
+@pytest.mark.parametrize(
+    "kind", ["above", "absolute", "link", "link above", "fifo", "folder", "missing", "short", "empty"]
+)
+@pytest.mark.parametrize("words", [(), ("--no-capture",), ("--dump", "all")])
+def test_hostile_weights_are_refused(kind: str, words: tuple[str, ...], tmp_path: Path, mark: dict[str, str]) -> None:
+    folder = tmp_path / "model"
+    (folder / "sub").mkdir(parents=True)
+    secret = tmp_path / "secret"
+    secret.write_bytes(np.ones(4096, np.float32).tobytes())
+    location = {"above": "../secret", "absolute": str(secret), "link above": "sub/../link", "empty": ""}.get(
+        kind, "data"
+    )
+    if kind in ("link", "link above"):
+        (folder / ("data" if kind == "link" else "link")).symlink_to(secret)
+    elif kind == "fifo":
+        os.mkfifo(folder / "data")
+    elif kind == "folder":
+        (folder / "data").mkdir()
+    elif kind == "short":
+        (folder / "data").write_bytes(bytes(100))
+    outside(folder, location)
+    before = sorted(p.name for p in folder.iterdir())
+    done = subcut("model.onnx", "-s", "relu", "-e", "add", *words, cwd=folder, env=mark)
+    assert (done.code, done.out) == (3, ""), done
+    assert re.match(r"error: .*'w'.*\n(  \S.*\n)?$", done.err), done.err
+    assert sorted(p.name for p in folder.iterdir()) == before
+
+
+def test_a_cases_manifest_may_not_reach_outside(here: Path, tmp_path: Path) -> None:
+    """Cases are mailed: what a manifest names is read and written below its own folder only."""
+    np.save(tmp_path / "secret.npy", np.ones(3, np.float32))
+    for file in ("../../secret.npy", str(tmp_path / "secret.npy")):
+        assert subcut("dump", "conv1", "-o", "case", "--force", cwd=here).code == 0
+        text = (here / "case/manifest.json").read_text().replace('"conv1.npy"', f'"{file}"')
+        (here / "case/manifest.json").write_text(text)
+        done = subcut("export", "case", "-o", "out", cwd=here)
+        assert (done.code, done.out) == (2, "")
+        assert "manifest.json is damaged" in done.err
+        assert sorted(p.name for p in here.iterdir()) == ["case", "resnet50.onnx"]
+    os.mkfifo(here / "case/pipe.npy")
+    (here / "case/manifest.json").write_text(text.replace(file, "pipe.npy"))
+    assert "no file case/pipe.npy" in subcut("export", "case", "-o", "out", cwd=here).err
+
+
+def test_inputs_that_would_hang_or_fill_the_memory(here: Path) -> None:
+    os.mkfifo(here / "pipe.npy")
+    with (here / "huge.npy").open("wb") as file:
+        header = (
+            np.lib.format.magic(1, 0)
+            + b"v\0{'descr': '<f4', 'fortran_order': False, 'shape': (4000000000000,), }".ljust(120)
+            + b"\n"
+        )
+        file.write(header)
+    for name in ("pipe.npy", "huge.npy"):
+        done = subcut(*EDGE, "-i", name, cwd=here)
+        assert (done.code, done.out) == (2, ""), done
+        assert name in done.err
+
+
+def test_a_chain_of_names_that_reach_out(tmp_path: Path) -> None:
+    """Names that look like paths stay below the result's folder."""
+    folder = tmp_path / "a/b"
+    folder.mkdir(parents=True)
+    chain(folder / "m.onnx", ["../../x", "/etc/x"], ["../../../t"], source="../in", sink="/abs/out")
+    assert subcut("-s", "../../x", "-e", "/etc/x", "--dump", "all", cwd=folder).code == 0
+    assert subcut("dump", "m.onnx", "--all", cwd=folder).code == 0
+    assert subcut("export", "subcut_out/dump", "-o", "out", cwd=folder).code == 0
+    assert sorted(p.name for p in folder.iterdir()) == ["m.onnx", "out", "subcut_out"]
+    assert [p.name for p in tmp_path.iterdir()] == ["a"]

@@ -1,0 +1,145 @@
+"""Cut: a region as a model of its own, with all that it needs and nothing else."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto, helper, numpy_helper
+
+import subgraph
+from fixtures import graphs, oracle
+from subgraph.errors import ModelError
+from subgraph.graph import graph, protobuf
+from subgraph.graph.cut import cut, describe, structure_problem
+from tests.helpers import text_models
+
+
+def test_from_python(resnet: Path, tmp_path: Path) -> None:
+    g = subgraph.load(resnet)
+    c = subgraph.cut(g, start="pool1", end="res2a_relu")
+    assert (c.inputs, c.outputs, c.frozen, dict(c.renamed)) == (("conv1",), ("res2a",), (), {})
+    assert [describe(c, name) for name in ("conv1", "res2a")] == ["float32  1×8×32×32", "float32  1×32×16×16"]
+    assert c.save(tmp_path / "piece.onnx") == [tmp_path / "piece.onnx"]
+    piece = onnx.load(tmp_path / "piece.onnx")
+    onnx.checker.check_model(piece, full_check=True)
+    assert piece == c.to_model() and len(piece.graph.node) == 17
+    assert c.parameters == sum(numpy_helper.to_array(t).size for t in piece.graph.initializer)
+    assert subgraph.cut(g, start=["pool1"], end=["res2a_relu"]).model == c.model
+
+
+def test_nothing_of_the_rest_comes_along(resnet: Path) -> None:
+    model = cut(graph.load(resnet), "pool1", "res2a_relu").to_model()
+    names = {n for node in model.graph.node for n in (*node.input, *node.output)}
+    assert {t.name for t in model.graph.initializer} < names
+    assert {v.name for v in model.graph.value_info} < names
+
+
+def test_the_source_is_left_as_it_was(tmp_path: Path) -> None:
+    """Cutting twice gives the same: the Graph is read-only."""
+    path = graphs.data_within_attributes(tmp_path)
+    g = graph.load(path)
+    before = g.model.SerializeToString()
+    first = cut(g, "first", "last").to_model()
+    assert g.model.SerializeToString() == before
+    assert cut(g, "first", "last").to_model() == first
+
+
+def test_names_that_are_shared_are_told_apart_from_all_others(tmp_path: Path) -> None:
+    """`twin` three times, and a node that is called what the second would become."""
+    g = text_models.load(
+        tmp_path,
+        "g (float[2] x) => (float[2] y) { [twin] a = Relu(x) [twin] b = Neg(a) [other] c = Abs(b) [twin] y = Neg(c) }",
+        lambda m: setattr(m.graph.node[2], "name", "twin#1"),
+    )
+    c = cut(g, "#0", "#3")
+    names = [n.name for n in c.model.graph.node]
+    assert names[0] == "twin" and names[2] == "twin#1" and len(set(names)) == 4
+    assert set(c.renamed.values()) == {"twin"} and set(c.renamed) == {names[1], names[3]}
+
+
+def test_a_model_without_an_opset(tmp_path: Path) -> None:
+    g = text_models.load(
+        tmp_path, "g (float[2] x) => (float[2] y) { y = Relu(x) }", lambda m: m.ClearField("opset_import")
+    )
+    with pytest.raises(ModelError, match=r"model\.onnx imports no opset"):
+        cut(g, "y", "y")
+
+
+def test_a_type_that_nobody_knows(tmp_path: Path) -> None:
+    g = text_models.load(
+        tmp_path, "g (float[2] x) => (float[2] y) { a = acme.Foo(x) [n] y = Relu(a) }", domains=("acme",)
+    )
+    with pytest.raises(ModelError, match="the type of tensor 'a' is not declared") as refusal:
+        cut(g, "n", "n")
+    assert "capture" in refusal.value.hint
+
+
+def test_types_are_inferred_over_weights_on_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(protobuf, "WALK_ABOVE", 0)
+    monkeypatch.setattr(protobuf, "HUSK_ABOVE", 100)
+    model = graphs.no_value_info()
+    c = cut(text_models.read(tmp_path, model), "first", "last")
+    assert describe(c, "h") == describe(c, "z") == "float32  2×8"
+
+
+@pytest.mark.parametrize("field", ["values", "indices"])
+def test_external_data_of_a_sparse_weight_comes_along(tmp_path: Path, field: str) -> None:
+    model = graphs.sparse_inside()
+    want = graphs.sparse_inside().graph.sparse_initializer[0]
+    tensor = getattr(model.graph.sparse_initializer[0], field)
+    (tmp_path / "d").write_bytes(tensor.raw_data)
+    protobuf.point_to(tensor, "d", 0, len(tensor.raw_data))
+    (tmp_path / "elsewhere").mkdir()
+    cut(text_models.read(tmp_path, model), "first", "last").save(tmp_path / "elsewhere/cut.onnx")
+    (got,) = onnx.load(tmp_path / "elsewhere/cut.onnx").graph.sparse_initializer
+    assert numpy_helper.to_array(getattr(got, field)).tolist() == numpy_helper.to_array(getattr(want, field)).tolist()
+
+
+def test_a_last_node_that_only_hands_on(tmp_path: Path) -> None:
+    """A branch whose output is a tensor from outside: read by the body's output alone."""
+    g = text_models.load(
+        tmp_path,
+        """g (float[2] x, bool c) => (float[2] y) {
+            [a] a = Relu(x)
+            [b] b = Neg(x)
+            [choose] y = If(c) <
+                then_branch = t () => (float[2] a) {},
+                else_branch = e () => (float[2] r) { r = Identity(b) }>
+        }""",
+    )
+    c = cut(g, "a", "choose")
+    assert set(c.inputs) == {"x", "c", "b"}
+    assert structure_problem(c.model) is None
+
+
+def test_a_structure_that_would_not_hold() -> None:
+    def model(*nodes: onnx.NodeProto) -> onnx.ModelProto:
+        x, y = (helper.make_tensor_value_info(n, TensorProto.FLOAT, [1]) for n in "xy")
+        return helper.make_model(helper.make_graph(list(nodes), "g", [x], [y]))
+
+    relu, neg = helper.make_node("Relu", ["x"], ["a"], "relu"), helper.make_node("Neg", ["a"], ["y"], "neg")
+    assert structure_problem(model(relu, neg)) is None
+    assert structure_problem(model(neg, relu)) == "'a', read by 'neg', is made by nobody before"
+    assert structure_problem(model(relu)) == "output 'y' is made by nobody"
+
+
+def test_inputs_of_an_old_format_are_declared_once(tmp_path: Path) -> None:
+    """IR 3: a weight that two regions share is an input of each, and keeps what was said about it."""
+    model = graphs.initializer_is_input_ir3()
+    model.graph.input[2].doc_string = "the second weight"
+    c = cut(text_models.read(tmp_path, model), "first", "last").to_model()
+    assert [(v.name, v.doc_string) for v in c.graph.input] == [("h", ""), ("W1", "the second weight")]
+    onnx.checker.check_model(c)
+
+
+def test_weights_on_disk_are_loaded_for_use_in_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(protobuf, "WALK_ABOVE", 0)
+    monkeypatch.setattr(protobuf, "HUSK_ABOVE", 100)
+    c = cut(text_models.read(tmp_path, graphs.plain()), "first", "last")
+    assert [t.name for t in c.weights] == ["W1"]
+    want = oracle.weight(graphs.plain(), "W1")
+    assert np.array_equal(oracle.weight(c.to_model(), "W1"), want)
+    assert c.parameters == want.size

@@ -1,0 +1,675 @@
+"""Pool: every piece gives what its cut gives alone, bit for bit, and no two pieces have anything in common."""
+
+from __future__ import annotations
+
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import onnxruntime as ort
+import pytest
+from hypothesis import event, given, settings
+from hypothesis import strategies as st
+from onnx import TensorProto, helper, numpy_helper
+
+from fixtures import graphs, oracle
+from fixtures.dags import random_dag
+from subgraph.errors import UsageError
+from subgraph.graph import merged_cuts, protobuf, region
+from subgraph.graph.cut import of_region
+from subgraph.graph.graph import Graph, load
+from subgraph.graph.merged_cuts import MAX_PIECES, SHARED_BYTES, Pool, partition, pool
+from subgraph.graph.region import Region, of_nodes
+from subgraph.runtime import inputs
+from subgraph.runtime.capture import Reference, feeds_of, record, threads
+from subgraph.storage.tensors import Record, save
+from tests.helpers import text_models
+
+RUNNABLE = {f"{c.number}: {c.title}": c for c in graphs.CASES if c.refused is None and c.runs}
+
+
+# ---------------------------------------------------------------------------------------------------- how it is tried
+
+
+def pieces(g: Graph, groups: Sequence[Sequence[int]]) -> list[Region]:
+    """A region per group of nodes; groups that draw numbers, hand nothing on or depend on no input are left out."""
+    found = []
+    for group in groups:
+        if group and not set(group) <= g.random_nodes:
+            r = of_nodes(g, group)
+            if r.outputs and (r.inputs or r.shapes):
+                found.append(r)
+    return found
+
+
+def singles(g: Graph) -> list[Region]:
+    return pieces(g, [[i] for i in g.in_order(range(len(g.nodes)))])
+
+
+Capture = Mapping[str, Record]
+
+
+def captured(
+    reference: Reference, g: Graph, regions: Sequence[Region], folder: Path, shapes: Mapping[str, Any] | None = None
+) -> tuple[Capture, Path]:
+    """Values of all tensors on the edges of the regions."""
+    names = list(dict.fromkeys(n for r in regions for n in (*r.inputs, *r.shapes, *r.outputs)))
+    above = region.above(g, names)
+    samples = inputs.plan(g, feeds_of(g, above, names), shapes=shapes or {})
+    into = folder / "captured"
+    into.mkdir()
+    (sample,) = record(reference, g, above, {n: f"t{i}" for i, n in enumerate(names)}, samples, into)
+    return sample.tensors, into / "0"
+
+
+def run(
+    reference: Reference, model: Path, given: Mapping[str, Record], outputs: Mapping[str, str], folder: Path
+) -> dict[str, list[bytes]]:
+    """Bytes of the outputs (name in the model → name in the source), fed with captured values under other names."""
+    feeds = [{**r.to_json(), "name": name} for name, r in given.items()]
+    reference.load("tried", model)
+    answer = reference.run("tried", folder, {n: f"out{i}" for i, n in enumerate(outputs)}, feeds=feeds)
+    found = map(Record.from_json, answer["tensors"])
+    return {outputs[r.name]: [(folder / f).read_bytes() for f in r.files] for r in found}
+
+
+def agree(reference: Reference, p: Pool, values: Capture, folder: Path) -> None:
+    """Checker and runtime take the pool; each piece gives what its cut alone gives, bit for bit."""
+    place = folder / "pool.onnx"
+    p.save(place)
+    sparse = bool(p.model.graph.sparse_initializer)  # shape inference takes a sparse weight for a vector
+    onnx.checker.check_model(str(place), full_check=not sparse)
+    fed = {new: values[old] for names in p.inputs for old, new in names.items()}
+    together = run(reference, place, fed, {n: n for names in p.outputs for n in names.values()}, folder)
+    for cut, outputs in zip(p.pieces, p.outputs, strict=True):
+        assert list(outputs) == list(cut.outputs)
+        alone = folder / "alone.onnx"
+        cut.save(alone)
+        want = run(reference, alone, {n: values[n] for n in cut.inputs}, {n: n for n in cut.outputs}, folder)
+        assert {n: together[outputs[n]] for n in cut.outputs} == want
+
+
+def tried(reference: Reference, g: Graph, regions: Sequence[Region], folder: Path, **more: Any) -> list[Pool]:
+    """The lawful pools of these regions, each tried."""
+    values, where = captured(reference, g, regions, folder, **more)
+    cuts = [of_region(g, r, [values], where) for r in regions]
+    made = [pool(some) for some in partition(cuts)]
+    for p in made:
+        lawful(p)
+        agree(reference, p, values, where)
+    return made
+
+
+def lawful(p: Pool) -> None:
+    """By onnx alone: names are unique and nobody's but one piece's, inputs are private, no node comes twice."""
+    graph = p.model.graph
+    owners = [set(names(graph, f"p{i}/")) for i in range(len(p.pieces))]
+    assert sum(map(len, owners)) == len(set().union(*owners)) == len(set(names(graph)))
+    fed = [n for some in p.inputs for n in some.values()]
+    weights = {t.name for t in graph.initializer}
+    assert fed == [v.name for v in graph.input if v.name not in weights] and len(set(fed)) == len(fed)
+    assert [v.name for v in graph.output] == [n for some in p.outputs for n in some.values()]
+    nodes = [i for cut in p.pieces for i in cut.region.nodes]
+    assert len(set(nodes)) == len(nodes)
+    assert len(graph.node) == sum(len(cut.model.graph.node) for cut in p.pieces)
+    node_names = [n.name for n in graph.node if n.name]
+    assert len(set(node_names)) == len(node_names)
+    large: dict[Any, str] = {}
+    for t in p.model.graph.initializer:
+        if not protobuf.on_disk(t) and protobuf.nbytes(t) > SHARED_BYTES:
+            owner = t.name.partition("/")[0]
+            key = t.data_type, tuple(t.dims), numpy_helper.to_array(t).tobytes()
+            assert large.setdefault(key, owner) == owner, t.name
+
+
+def names(graph: onnx.GraphProto, prefix: str = "") -> Iterator[str]:
+    """All names of tensors in a graph and its bodies that start so."""
+    found = [n for node in graph.node for n in (*node.input, *node.output) if n]
+    found += [v.name for v in (*graph.input, *graph.output, *graph.value_info, *graph.initializer)]
+    found += [s.values.name for s in graph.sparse_initializer]
+    found += [a.tensor_name for a in graph.quantization_annotation]
+    found += [e.value for a in graph.quantization_annotation for e in a.quant_parameter_tensor_names]
+    yield from (n for n in found if n.startswith(prefix))
+    for node in graph.node:
+        for body in oracle.bodies(node):
+            yield from names(body, prefix)
+
+
+# ---------------------------------------------------------------------------------------------------- laws
+
+
+def law(examples: int) -> Callable[[Any], Any]:
+    return settings(max_examples=examples, deadline=None, database=None, derandomize=True)
+
+
+@st.composite
+def questions(draw: st.DrawFn) -> tuple[onnx.ModelProto, list[int]]:
+    """A model and where to part its nodes."""
+    rng = np.random.default_rng(draw(st.integers(0, 2**32 - 1)))
+    model = random_dag(rng, draw(st.integers(3, 30)), with_if=draw(st.booleans()))
+    marks = draw(st.lists(st.integers(1, len(model.graph.node)), max_size=8, unique=True))
+    return model, [0, *sorted(marks), len(model.graph.node)]
+
+
+@contextmanager
+def saved(model: onnx.ModelProto) -> Iterator[Path]:
+    with tempfile.TemporaryDirectory(prefix="subcut-pool-") as folder:
+        path = Path(folder) / "model.onnx"
+        path.write_bytes(model.SerializeToString())
+        yield path
+
+
+def intervals(g: Graph, marks: Sequence[int]) -> list[Region]:
+    order = g.in_order(range(len(g.nodes)))
+    return pieces(g, [order[a:b] for a, b in pairwise(marks)])
+
+
+@pytest.mark.slow
+@law(60)
+@given(question=questions(), husk=st.sampled_from([100, 1 << 16]))
+def test_each_piece_gives_what_it_gives_alone(
+    question: tuple[onnx.ModelProto, list[int]], husk: int, reference: Reference
+) -> None:
+    model, marks = question
+    with saved(model) as path, pytest.MonkeyPatch.context() as patch:
+        patch.setattr(protobuf, "WALK_ABOVE", 0)
+        patch.setattr(protobuf, "HUSK_ABOVE", husk)
+        g = load(path)
+        regions = intervals(g, marks)
+        made = tried(reference, g, regions, path.parent) if regions else []
+        event(f"{len(made)} pools")
+        assert sum(len(p.pieces) for p in made) == len(regions)
+
+
+@law(60)
+@given(question=questions(), limit=st.integers(1, 5), most=st.sampled_from([None, 0, 300, 1000]))
+def test_a_partition_has_each_piece_once_in_order_and_within_its_limits(
+    question: tuple[onnx.ModelProto, list[int]], limit: int, most: int | None
+) -> None:
+    model, marks = question
+    with saved(model) as path:
+        g = load(path)
+        cuts = [of_region(g, r) for r in intervals(g, marks)]
+        found = partition(cuts, limit, most)
+    place = {id(cut): k for k, cut in enumerate(cuts)}
+    orders = [[place[id(cut)] for cut in some] for some in found]
+    assert sorted(k for order in orders for k in order) == list(range(len(cuts)))
+    assert all(order == sorted(order) for order in orders)
+    assert [order[0] for order in orders] == sorted(order[0] for order in orders)
+    for some in found:
+        lawful(pool(some))
+        assert len(some) <= limit
+        held = sum(holding.bytes for holding in merged_cuts._holdings(some))
+        assert most is None or held <= most or len(some) == 1
+    if most is None and limit == 5 and len(found) > 1 and len(found[0]) < limit:
+        with pytest.raises(UsageError, match="share"):  # the first of the second pool had a reason to be there
+            pool([*found[0], found[1][0]])
+
+
+def test_windows_that_overlap_by_half_take_two_pools(tmp_path: Path) -> None:
+    g = chain(tmp_path, 64)
+    windows = [of_region(g, of_nodes(g, range(a, a + 8))) for a in range(0, 57, 4)]
+    found = partition(windows)
+    assert found == [windows[0::2], windows[1::2]]
+
+
+# ---------------------------------------------------------------------------------------------------- kinds of models
+
+
+@pytest.mark.parametrize("key", RUNNABLE)
+def test_kinds_of_models(key: str, tmp_path: Path, reference: Reference) -> None:
+    """Each node for itself, and the nodes by twos."""
+    case = RUNNABLE[key]
+    g = load(case.build(tmp_path / "source"))
+    shapes = {"x": (2, 6)} if "--shape" in case.options else None
+    order = g.in_order(range(len(g.nodes)))
+    for number, groups in enumerate(([[i] for i in order], [order[i : i + 2] for i in range(0, len(order), 2)])):
+        regions = pieces(g, groups)
+        folder = tmp_path / str(number)
+        folder.mkdir()
+        made = tried(reference, g, regions, folder, shapes=shapes)
+        assert sum(len(p.pieces) for p in made) == len(regions) > 1
+
+
+def test_bodies_that_capture_and_shadow(tmp_path: Path, reference: Reference) -> None:
+    """`a` and `t` are outer tensors, names of a body's own, and read by a body from outside: each as what it is."""
+    g = text_models.load(
+        tmp_path,
+        """g (float[2,8] x, bool c) => (float[2,8] y) <int64 trips = {2}, bool keep = {1}> {
+            [t]    t = Neg(x)
+            [one]  a = If(c) <
+                then_branch = yes () => (float[2,8] r) { r = Add(t, w) },
+                else_branch = no () => (float[2,8] b) { u = Mul(t, x) b = Sub(u, w) }>
+            [two]  b = Loop(trips, keep, a) <body = step (int64 i, bool go, float[2,8] r) => (bool on, float[2,8] u) {
+                on = Identity(go)
+                v = Add(r, t)
+                s = If(c) <
+                    then_branch = deep () => (float[2,8] q) { k = Add(v, a) q = Tanh(k) },
+                    else_branch = flat () => (float[2,8] q) { q = Sub(v, r) }>
+                u = Tanh(s)
+            }>
+            [last] y = Add(b, t)
+        }""",
+        w=np.arange(8, dtype=np.float32),
+    )
+    (p,) = tried(reference, g, singles(g), tmp_path)
+    assert p.inputs[2] == {"a": "p2/a", "t": "p2/t", "c": "p2/c"}
+    loop = next(n for n in p.model.graph.node if n.op_type == "Loop").attribute[0].g
+    assert [v.name for v in loop.input] == ["p2/i", "p2/go", "p2/r"]
+    deep = next(n for n in loop.node if n.op_type == "If").attribute[0].g
+    assert list(deep.node[0].input) == ["p2/v", "p2/a"]
+
+
+def test_a_body_whose_own_name_hides_an_outer_one(tmp_path: Path) -> None:
+    """onnxruntime refuses such a body, other runtimes read it: the names still mean what they meant."""
+    text = """g (float[2] x, bool c) => (float[2] y) {
+        [a] a = Neg(x)
+        [y] y = If(c) <
+            then_branch = yes () => (float[2] t) { x = Abs(a) a = Tanh(x) t = Add(a, x) },
+            else_branch = no () => (float[2] t) { t = Add(a, x) }>
+    }"""
+    g = text_models.load(tmp_path, text)
+    p = pool([of_region(g, r) for r in singles(g)])
+    yes, no = (a.g for a in p.model.graph.node[1].attribute)
+    assert [(list(n.input), list(n.output)) for n in yes.node] == [
+        (["p1/a"], ["p1/x"]),
+        (["p1/x"], ["p1/a"]),
+        (["p1/a", "p1/x"], ["p1/t"]),
+    ]
+    assert list(no.node[0].input) == ["p1/a", "p1/x"] and [n.name for n in yes.output] == ["p1/t"]
+
+
+def test_names_that_look_like_those_of_a_pool(tmp_path: Path, reference: Reference) -> None:
+    nodes = [helper.make_node("Neg", ["p1/x"], ["x"], "p1/n"), helper.make_node("Abs", ["x"], ["p0/p1/x"], "n")]
+    ends = [helper.make_tensor_value_info(n, TensorProto.FLOAT, [2]) for n in ("p1/x", "p0/p1/x")]
+    made = helper.make_graph(nodes, "g", ends[:1], ends[1:])
+    g = text_models.read(tmp_path, helper.make_model(made, opset_imports=[helper.make_opsetid("", 17)], ir_version=8))
+    (p,) = tried(reference, g, singles(g), tmp_path)
+    assert p.inputs == ({"p1/x": "p0/p1/x"}, {"x": "p1/x"}) and p.outputs[1] == {"p0/p1/x": "p1/p0/p1/x"}
+
+
+def test_nodes_without_a_name_and_with_the_same(tmp_path: Path, reference: Reference) -> None:
+    text = "g (float[2] x) => (float[2] y) { a = Neg(x) [n] b = Abs(a) [n] c = Tanh(b) [n] y = Abs(c) }"
+    g = text_models.load(tmp_path, text)
+    regions = pieces(g, [[0, 1], [2, 3]])
+    values, _ = captured_of(g, regions, tmp_path)
+    p = pool([of_region(g, r) for r in regions])
+    assert [n.name for n in p.model.graph.node] == ["", "p0/n", "p1/n", "p1/n#3"]
+    agree(reference, p, values, tmp_path)
+
+
+def captured_of(g: Graph, regions: Sequence[Region], folder: Path) -> tuple[Capture, Path]:
+    """Seeded values, for models that onnxruntime refuses as a whole."""
+    rng = np.random.default_rng(0)
+    tensors = dict.fromkeys(n for r in regions for n in (*r.inputs, *r.outputs))
+    drawn = {n: rng.standard_normal(2, dtype=np.float32) for n in tensors}
+    return {n: save(n, v, "tensor(float)", folder, f"t{i}") for i, (n, v) in enumerate(drawn.items())}, folder
+
+
+def test_int4_on_an_edge(tmp_path: Path, reference: Reference) -> None:
+    text = """g (float[2,5] x) => (float[2,5] y) <float scale = {0.5}> {
+        q = QuantizeLinear(x, scale, zero)
+        t = Transpose<perm = [1, 0]>(q)
+        r = Transpose<perm = [1, 0]>(t)
+        y = DequantizeLinear(r, scale, zero)
+    }"""
+    g = text_models.load(tmp_path, text, int4_zero, opset=21, ir=10)
+    regions = pieces(g, [[0], [3]])
+    made = tried(reference, g, [*regions], tmp_path)
+    assert [len(p.pieces) for p in made] == [2]
+    assert made[0].model.graph.input[1].type.tensor_type.elem_type == TensorProto.INT4
+
+
+def int4_zero(model: onnx.ModelProto) -> None:
+    model.graph.initializer.append(helper.make_tensor("zero", TensorProto.INT4, [], [1]))
+
+
+def test_quantization_annotations_and_metadata(tmp_path: Path) -> None:
+    g = text_models.read(tmp_path, graphs.quantization_annotations())
+    p = pool([of_region(g, r) for r in pieces(g, [[0], [1, 2]])])
+    said = {
+        a.tensor_name: [e.value for e in a.quant_parameter_tensor_names] for a in p.model.graph.quantization_annotation
+    }
+    assert said["p0/h"] == ["p0/h.scale", "p0/h.zero_point"] and said["p1/a"] == ["p1/a.scale", "p1/a.zero_point"]
+    assert {n for some in said.values() for n in some} <= {t.name for t in p.model.graph.initializer}
+
+    m = load(graphs_saved(graphs.metadata(), tmp_path / "m"))
+    q = pool([of_region(m, r) for r in singles(m)]).model
+    source = graphs.metadata()
+    assert (q.metadata_props, q.opset_import, q.functions) == (
+        source.metadata_props,
+        source.opset_import,
+        source.functions,
+    )
+    assert q.graph.metadata_props == source.graph.metadata_props and q.graph.name == source.graph.name
+    assert [n.doc_string for n in q.graph.node] == [n.doc_string for n in source.graph.node]
+
+
+def graphs_saved(model: onnx.ModelProto, folder: Path) -> Path:
+    folder.mkdir()
+    onnx.save(model, folder / "model.onnx")
+    return folder / "model.onnx"
+
+
+# ---------------------------------------------------------------------------------------------------- weights
+
+
+W = np.arange(32, dtype=np.float32).reshape(4, 8)[:, :4].copy()  # 64 bytes, of which W + 1 … differ
+LARGE = np.arange(64, dtype=np.float32).reshape(8, 8)
+
+
+def test_pieces_that_share_a_large_constant_go_into_separate_pools(tmp_path: Path, reference: Reference) -> None:
+    """By name, under two names, in a Constant node, in a body, in a function, in another field: all are one content."""
+    g = text_models.load(
+        tmp_path,
+        """g (float[8,8] x, bool c) => (float[8,8] y) {
+            [name]     a = MatMul(x, w)
+            [again]    b = Add(a, w)
+            [copy]     d = Add(b, w2)
+            [constant] k = Constant<value = float[1] {0}>()
+            [reads]    e = Sub(d, k)
+            [body]     f = If(c) <then_branch = yes () => (float[8,8] t) { t = Add(e, v) },
+                                  else_branch = no () => (float[8,8] t) { t = Neg(e) }>
+            [calls]    h = fx.add(f)
+            [field]    i = Add(h, w3)
+            [other]    j = Add(i, other)
+            [last]     y = Tanh(j)
+        }
+        <domain: "fx", opset_import: ["" : 17]>
+        add (v) => (r) { k = Constant<value = float[1] {0}>() r = Add(v, k) }""",
+        hold_the_same,
+        domains=("fx",),
+        w=LARGE,
+        w2=LARGE,
+        other=LARGE + 1,
+    )
+    regions = [r for r in singles(g) if r.inputs]
+    made = tried(reference, g, regions, tmp_path)
+    labels = [[g.label(cut.region.nodes[0]) for cut in p.pieces] for p in made]
+    shared = ["again", "copy", "reads", "body", "calls", "field"]
+    assert labels == [["name", "other", "last"], *([n] for n in shared)]
+
+
+def hold_the_same(model: onnx.ModelProto) -> None:
+    """`LARGE` in all places of a model that can hold it."""
+    nodes = {n.name: n for n in model.graph.node}
+    nodes["constant"].attribute[0].t.CopyFrom(numpy_helper.from_array(LARGE))
+    nodes["body"].attribute[0].g.initializer.append(numpy_helper.from_array(LARGE, "v"))
+    model.functions[0].node[0].attribute[0].t.CopyFrom(numpy_helper.from_array(LARGE))
+    model.graph.initializer.append(helper.make_tensor("w3", TensorProto.FLOAT, [8, 8], LARGE.reshape(-1)))
+
+
+@pytest.mark.parametrize("dtype", ["bool", "int8", "uint8", "int16", "float16", "int32", "uint32", "int64", "uint64"])
+def test_a_constant_is_the_same_in_whichever_field_it_stands(dtype: str) -> None:
+    values = np.arange(90).astype(dtype)
+    kind = helper.np_dtype_to_tensor_dtype(values.dtype)
+    raw = numpy_helper.from_array(values, "raw")
+    listed = helper.make_tensor("listed", kind, [90], values)
+    other = numpy_helper.from_array(values[::-1].copy(), "other")
+    assert listed.raw_data == b"" != raw.raw_data
+    assert merged_cuts._first_alike([raw, listed, other, listed], Path("m")) == [0, 0, 2, 0]
+
+
+def test_the_list_of_a_constant_node_is_a_constant(tmp_path: Path) -> None:
+    numbers = ", ".join(map(str, range(20)))
+    text = f"""g (int64[20] x) => (int64[20] y) {{
+        k = Constant<value_ints = [{numbers}]>()
+        a = Add(x, k)
+        y = Sub(a, w)
+    }}"""
+    g = text_models.load(tmp_path, text, w=np.arange(20))
+    assert [len(some) for some in partition([of_region(g, r) for r in singles(g)])] == [1, 1]
+
+
+def test_constants_that_differ_at_their_end_alone() -> None:
+    values = np.zeros(2 * merged_cuts.HEAD, np.uint8)
+    one, same = (numpy_helper.from_array(values, n) for n in "ab")
+    values[-1] = 1
+    assert merged_cuts._first_alike([one, numpy_helper.from_array(values), same], Path("m")) == [0, 1, 0]
+
+
+def test_a_constant_is_the_same_in_memory_and_on_disk(tmp_path: Path) -> None:
+    values = np.arange(2 * merged_cuts.HEAD, dtype=np.uint8)
+    inside, husk = (numpy_helper.from_array(values, n) for n in ("inside", "husk"))
+    (tmp_path / "data").write_bytes(b"before" + values.tobytes() + b"after")
+    protobuf.point_to(husk, "data", 6, values.size)
+    assert merged_cuts._first_alike([inside, husk], tmp_path / "model.onnx") == [0, 0]
+
+
+@pytest.mark.parametrize(("size", "together"), [(SHARED_BYTES, [2]), (SHARED_BYTES + 1, [1, 1])])
+def test_from_where_on_a_constant_is_large(size: int, together: list[int], tmp_path: Path) -> None:
+    g = text_models.load(
+        tmp_path,
+        f"g (uint8[{size}] x) => (uint8[{size}] y) {{ a = Add(x, w) y = Sub(a, w) }}",
+        lambda m: m.graph.value_info.add(name="a").type.CopyFrom(m.graph.output[0].type),
+        w=np.arange(size, dtype=np.uint8),
+    )
+    assert [len(some) for some in partition([of_region(g, r) for r in singles(g)])] == together
+
+
+def test_strings_are_told_apart() -> None:
+    one, two = (
+        TensorProto(name="s", data_type=TensorProto.STRING, dims=[2], string_data=words)
+        for words in ([b"ab", b"c"], [b"a", b"bc"])
+    )
+    assert merged_cuts._first_alike([one, two, one], Path("m")) == [0, 1, 0]
+
+
+def test_small_constants_are_copied_into_each_piece(tmp_path: Path, reference: Reference) -> None:
+    """A bound of Clip, 64 bytes of weights, a Constant, and a Cast whose result is declared small."""
+    g = text_models.load(
+        tmp_path,
+        """g (float[4,4] x) => (float[4,4] y) <float low = {0}, float half> {
+            [two]  two = Constant<value = double {2.0}>()
+            [cast] half = Cast<to = 1>(two)
+            a = Clip(x, low)
+            b = MatMul(a, w)
+            c = Clip(b, low)
+            d = MatMul(c, w)
+            e = Mul(d, half)
+            y = Div(e, half)
+        }""",
+        w=W,
+    )
+    (p,) = tried(reference, g, singles(g), tmp_path)
+    assert [t.name for t in p.model.graph.initializer] == ["p0/low", "p1/w", "p2/low", "p3/w"]
+    assert sum(n.op_type == "Constant" for n in p.model.graph.node) == 2
+
+
+@pytest.mark.parametrize("declared", ["", ", float[32] ramp", ", float[n] ramp"])
+def test_a_node_that_makes_a_large_constant_stands_in_one_piece(declared: str, tmp_path: Path) -> None:
+    text = f"""g (float[32] x) => (float[32] y) <float from = {{0}}, float to = {{32}}, float by = {{1}}{declared}> {{
+        ramp = Range(from, to, by)
+        [one] a = Add(x, ramp)
+        [two] y = Mul(a, ramp)
+    }}"""
+    g = text_models.load(
+        tmp_path, text, lambda m: m.graph.value_info.add(name="a").type.CopyFrom(m.graph.output[0].type)
+    )
+    assert [len(some) for some in partition([of_region(g, r) for r in singles(g)])] == [1, 1]
+    with pytest.raises(UsageError, match=r"pieces 0 and 1 of a pool share node '#0'"):
+        pool([of_region(g, r) for r in singles(g)])
+
+
+def test_frozen_shapes_are_contents_too(tmp_path: Path, reference: Reference) -> None:
+    """`wide` depends on a shape only, and is large: pieces that read it share a constant once it is frozen."""
+    text = """g (float[n,20] x) => (float[n,20] y) {
+        dims = Shape(x)
+        wide = ConstantOfShape(dims)
+        [one] a = Add(x, wide)
+        [two] y = Mul(a, wide)
+    }"""
+    g = text_models.load(tmp_path, text)
+    regions = pieces(g, [[2], [3]])
+    values, where = captured(reference, g, regions, tmp_path)
+    cuts = [of_region(g, r, [values], where) for r in regions]
+    assert cuts[0].frozen == ("wide",) and [len(some) for some in partition(cuts)] == [1, 1]
+    with pytest.raises(UsageError, match="share a constant of 80 bytes: 'wide'"):
+        pool(cuts)
+    thawed = [of_region(g, r, [values], where, freeze=False) for r in regions]
+    assert [len(some) for some in partition(thawed)] == [2]
+    agree(reference, pool(thawed), values, where)
+
+
+@pytest.mark.parametrize("outside", [False, True])
+def test_weights_stay_on_disk_until_they_are_written(
+    outside: bool, tmp_path: Path, reference: Reference, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(protobuf, "WALK_ABOVE", 0)
+    monkeypatch.setattr(protobuf, "HUSK_ABOVE", 100)
+    text = (
+        "g (float[8,8] x) => (float[8,8] y) { a = MatMul(x, w) b = MatMul(a, w2) c = MatMul(b, w3) y = MatMul(c, w) }"
+    )
+    path = text_models.load(tmp_path, text, w=LARGE, w2=LARGE + 1, w3=LARGE).path
+    if outside:
+        onnx.save(onnx.load(path), path, save_as_external_data=True, location="weights", size_threshold=0)
+    g = load(path)
+    made = tried(reference, g, singles(g), tmp_path)
+    assert [len(p.pieces) for p in made] == [2, 1, 1]
+    for p in made:
+        assert all(map(protobuf.on_disk, p.model.graph.initializer))
+        files = p.save(tmp_path / "again.onnx")
+        assert [f.name for f in files] == ["again.onnx", *["again.onnx.data"][:outside]]
+        assert p.save(tmp_path / "again.onnx") == files  # the pool is not used up
+
+
+def test_functions_are_shared_once(tmp_path: Path, reference: Reference) -> None:
+    g = text_models.read(tmp_path, graphs.nested_functions())
+    made = tried(reference, g, singles(g), tmp_path)
+    assert [f.name for f in made[0].model.functions] == ["outer", "inner", "centre"]
+
+
+# ---------------------------------------------------------------------------------------------------- refusals
+
+
+def test_what_is_no_pool(tmp_path: Path) -> None:
+    g = chain(tmp_path, 4)
+    cuts = [of_region(g, r) for r in singles(g)]
+    other = load(g.path)
+    with pytest.raises(UsageError, match=r"1 to 1000 pieces, not 0"):
+        pool([])
+    with pytest.raises(UsageError, match=r"1 to 1000 pieces, not 1001"):
+        pool(cuts[:1] * (MAX_PIECES + 1))
+    with pytest.raises(UsageError, match="pieces 0 and 2 of a pool share node 'n1'") as refusal:
+        pool([cuts[1], cuts[2], of_region(g, of_nodes(g, [0, 1]))])
+    assert "partition" in refusal.value.hint
+    for verb in (pool, partition):
+        with pytest.raises(UsageError, match="several graphs"):
+            verb([cuts[0], of_region(other, singles(other)[1])])
+    with pytest.raises(UsageError, match="at most 0 pieces"):
+        partition(cuts, 0)
+    assert partition([]) == []
+
+
+# ---------------------------------------------------------------------------------------------------- size and time
+
+
+def chain(folder: Path, count: int, side: int = 2) -> Graph:
+    """Nodes in a row, typed throughout."""
+    nodes = [helper.make_node("Relu" if i % 2 else "Neg", [f"t{i}"], [f"t{i + 1}"], f"n{i}") for i in range(count)]
+    infos = [helper.make_tensor_value_info(f"t{i}", TensorProto.FLOAT, [side]) for i in range(count + 1)]
+    made = helper.make_graph(nodes, "chain", infos[:1], infos[-1:], value_info=infos[1:-1])
+    return text_models.read(folder, helper.make_model(made, opset_imports=[helper.make_opsetid("", 17)], ir_version=8))
+
+
+def test_a_thousand_pieces(tmp_path: Path, reference: Reference) -> None:
+    """From cuts to a file: 0.08 s where this was written."""
+    g = chain(tmp_path, MAX_PIECES + 10)
+    cuts = [of_region(g, r) for r in singles(g)]
+    begin = time.thread_time()
+    found = partition(cuts, 5000)
+    p = pool(found[0])
+    p.save(tmp_path / "pool.onnx")
+    assert time.thread_time() - begin < 2
+    assert [len(some) for some in found] == [MAX_PIECES, 10]
+    lawful(pool(found[1]))
+    x = np.linspace(-1, 1, 2, dtype=np.float32)
+    got = oracle.run(
+        tmp_path / "pool.onnx", {n: x for some in p.inputs for n in some.values()}, ["p0/t1", "p999/t1000"], 1
+    )
+    assert got["p0/t1"].tolist() == [1, -1] and got["p999/t1000"].tolist() == [0, 1]
+
+
+def test_work_grows_with_the_pieces(tmp_path: Path) -> None:
+    """Counted in calls, which are the same on every machine: four times the pieces are four times the calls."""
+    calls = []
+    for count in (250, 1000):
+        g = chain(tmp_path, count)
+        cuts = [of_region(g, r) for r in singles(g)]
+        made = 0
+
+        def one_more(*_: Any) -> None:
+            nonlocal made
+            made += 1
+
+        sys.setprofile(one_more)
+        try:
+            pool(partition(cuts)[0])
+        finally:
+            sys.setprofile(None)
+        calls.append(made)
+    assert calls[1] < 4.1 * calls[0]
+
+
+def test_memory_bounds_a_pool(tmp_path: Path) -> None:
+    g = chain(tmp_path, 10, side=100)  # 800 bytes on the edges of each piece
+    cuts = [of_region(g, r) for r in singles(g)]
+    assert [len(some) for some in partition(cuts, most_bytes=2400)] == [3, 3, 3, 1]
+    assert [len(some) for some in partition(cuts, most_bytes=799)] == [1] * 10
+    assert [len(some) for some in partition(cuts, 4, 4000)] == [4, 4, 2]
+
+
+def test_a_pool_without_room_stays_closed(tmp_path: Path) -> None:
+    """16 bytes, 160, 16, within 170: the last one does not go back to the first."""
+    text = """g (float[2] x) => (float[2] z) {
+        a = Neg(x)
+        b = Expand(a, size)
+        z = Abs(a)
+        y = Tanh(b)
+    }"""
+    g = text_models.load(tmp_path, text, widen, size=np.array([19, 2]))
+    cuts = [of_region(g, r) for r in pieces(g, [[0], [1], [2]])]
+    assert [holding.bytes for holding in merged_cuts._holdings(cuts)] == [16, 160, 16]
+    assert partition(cuts, most_bytes=170) == [[cuts[0]], [cuts[1]], [cuts[2]]]
+    assert partition(cuts, most_bytes=180) == [cuts[:2], cuts[2:]]
+    assert partition(cuts, most_bytes=100) == [[cuts[0], cuts[2]], [cuts[1]]]  # one that is too large closes none
+
+
+def widen(model: onnx.ModelProto) -> None:
+    for name, dims in (("a", [2]), ("b", [19, 2])):
+        model.graph.value_info.append(helper.make_tensor_value_info(name, TensorProto.FLOAT, dims))
+
+
+def test_single_nodes_of_a_resnet_with_optimisations(resnet: Path, tmp_path: Path, reference: Reference) -> None:
+    """As people deploy it: fused and folded within a piece, never across."""
+    g = load(resnet)
+    regions = singles(g)
+    values, where = captured(reference, g, regions, tmp_path)
+    made = [pool(some) for some in partition([of_region(g, r, [values], where) for r in regions])]
+    assert sum(len(p.pieces) for p in made) == len(regions) == len(g.nodes)
+    arrays = {n: np.load(where / r.files[0]) for n, r in values.items()}
+    for p in made:
+        lawful(p)
+        p.save(tmp_path / "pool.onnx")
+        got = optimised(tmp_path / "pool.onnx", {new: arrays[old] for some in p.inputs for old, new in some.items()})
+        for cut, outputs in zip(p.pieces, p.outputs, strict=True):
+            cut.save(tmp_path / "alone.onnx")
+            want = optimised(tmp_path / "alone.onnx", {n: arrays[n] for n in cut.inputs})
+            for name in cut.outputs:
+                np.testing.assert_allclose(got[outputs[name]], want[name], rtol=1e-5, atol=1e-5)
+
+
+def optimised(model: Path, feeds: Mapping[str, Any]) -> dict[str, Any]:
+    options = ort.SessionOptions()
+    options.intra_op_num_threads = threads()
+    options.log_severity_level = 4
+    session = ort.InferenceSession(str(model), options, providers=["CPUExecutionProvider"])
+    made = [o.name for o in session.get_outputs()]
+    return dict(zip(made, session.run(made, dict(feeds)), strict=True))

@@ -1,0 +1,219 @@
+"""Region: which nodes lie between, and what crosses the border."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+
+from fixtures import graphs
+from subgraph.errors import ModelError, NoRegion
+from subgraph.graph import graph, region
+from subgraph.graph.graph import Graph
+from subgraph.graph.region import between
+from tests.helpers import text_models
+
+LAYERS = """pool1 res2a_branch1 bn2a_branch1 scale2a_branch1 res2a_branch2a bn2a_branch2a scale2a_branch2a
+res2a_branch2a_relu res2a_branch2b bn2a_branch2b scale2a_branch2b res2a_branch2b_relu res2a_branch2c bn2a_branch2c
+scale2a_branch2c res2a res2a_relu""".split()
+
+
+def test_the_worked_example(resnet: Path) -> None:
+    """pool1 … res2a_relu of a Caffe-named ResNet-50: 17 layers, one tensor in, one out."""
+    g = graph.load(resnet)
+    found = between(g, ["pool1"], ["res2a_relu"])
+    assert text_models.labels(g, found.nodes) == LAYERS
+    assert (found.start, found.end) == (("pool1",), ("res2a_relu",))
+    assert (found.inputs, found.outputs) == (("conv1",), ("res2a",))
+    assert (found.shapes, found.pulled, found.random) == ((), (), ())
+    assert len(found.weights) == 36  # of 4 Conv 1 each, of 8 BatchNormalization 4 each
+
+
+@pytest.fixture
+def g(tmp_path: Path) -> Graph:
+    r"""
+    x ─ a ─┬─ b ─ c ─┬─ e ─▶ out         v ─ p ─▶ side
+           └─ d ─────┘                   k ─ q      (k is a constant, nobody reads q)
+    """
+    return text_models.load(
+        tmp_path,
+        """g (float[2] x, float[2] v) => (float[2] out, float[2] side) {
+            [a] ta = Relu(x)
+            [b] tb = Add(ta, w)
+            [c] tc = Relu(tb)
+            [d] td = Neg(ta)
+            [e] out = Add(tc, td)
+            [p] side = Relu(v)
+            [k] tk = Constant<value_floats = [1.0, 2.0]>()
+            [q] tq = Neg(tk)
+        }""",
+        w=np.ones(2, np.float32),
+    )
+
+
+@dataclass(frozen=True)
+class Found:
+    start: str
+    end: str
+    nodes: str
+    inputs: str
+    outputs: str
+    weights: str = ""
+
+
+@pytest.mark.parametrize(
+    "found",
+    [
+        Found("a", "e", "a b c d e", "x", "out", "w"),
+        Found("b", "e", "b c e", "ta td", "out", "w"),  # the side branch is an input, no reason to drag it in
+        Found("b d", "e", "b c d e", "ta", "out", "w"),
+        Found("b", "c", "b c", "ta", "tc", "w"),
+        Found("b", "b c", "b c", "ta", "tb tc", "w"),  # an end above another is given as well
+        Found("a", "c", "a b c", "x", "ta tc", "w"),  # ta is read by d, outside
+        Found("d", "d", "d", "ta", "td"),
+        Found("a p", "e side", "a b c d e p", "x v", "out side", "w"),
+        Found("x", "tensor:tb", "a b", "x", "ta tb", "w"),
+        Found("", "c", "a b c", "x", "ta tc", "w"),  # no start: from the inputs
+        Found("c", "", "c e", "tb td", "out"),  # no end: to the outputs that it leads to
+        Found("", "", "a b c d e p", "x v", "out side", "w"),
+        Found("k", "q", "k q", "", "tq"),  # asked for by name, though it depends on no input
+        Found("q", "q", "q", "", "tq"),
+    ],
+)
+def test_what_lies_between(g: Graph, found: Found) -> None:
+    got = between(g, found.start.split(), found.end.split())
+    assert text_models.labels(g, got.nodes) == found.nodes.split()
+    assert set(got.inputs) == set(found.inputs.split())
+    assert set(got.outputs) == set(found.outputs.split())
+    assert list(got.weights) == found.weights.split()
+
+
+def test_no_start_and_no_end_are_named_by_what_they_came_to(g: Graph) -> None:
+    assert between(g, (), ["c"]).start == ("x",)
+    assert between(g, ["c"], ()).end == ("e",)
+
+
+@pytest.mark.parametrize(
+    ("start", "end", "says", "hint"),
+    [
+        (
+            "e",
+            "a",
+            r"end 'a' is not downstream of start 'e' \(it comes 4 nodes earlier; swap them\?\)",
+            "--start a --end e",
+        ),
+        ("d", "a", r"it comes 1 node earlier; swap", "--start a --end d"),
+        ("b", "d", "no path leads from start 'b' to end 'd'; both lead to 'e'", "--start b --end e"),
+        ("a", "p", "no path leads from start 'a' to end 'p', and they meet nowhere", "one branch"),
+        ("a p", "e", "no path leads from start 'p' to end 'e'", ""),
+        ("a", "e side", "no path leads from start 'a' to end 'side'", ""),
+        ("a", "q", "no path leads from start 'a' to end 'q'", ""),
+        ("a", "x", "end 'x' is an input of the model", "--start"),
+        ("q", "", "no path leads from start 'q' to end 'out'", ""),
+        ("", "q", "no path leads from start 'x' to end 'q'", ""),
+    ],
+)
+def test_what_encloses_nothing(g: Graph, start: str, end: str, says: str, hint: str) -> None:
+    with pytest.raises(NoRegion, match=says) as refusal:
+        between(g, start.split(), end.split())
+    assert hint in refusal.value.hint
+
+
+def test_an_input_that_nobody_reads_leads_nowhere(tmp_path: Path) -> None:
+    g = text_models.load(tmp_path, "g (float[2] x, float[2] unread) => (float[2] y) { y = Relu(x) }")
+    with pytest.raises(NoRegion, match="no path leads from start 'unread' to end 'y'"):
+        between(g, ["unread"], ["y"])
+
+
+def test_a_model_without_inputs_or_made_outputs_has_no_ends_of_its_own(tmp_path: Path) -> None:
+    g = text_models.load(tmp_path, "g () => (float[2] y) { k = Constant<value_floats = [1.0, 2.0]>() [n] y = Relu(k) }")
+    with pytest.raises(NoRegion, match=r"no node reads an input of model\.onnx"):
+        between(g, (), ["n"])
+    assert between(g, ["n"], ()).outputs == ("y",)
+    g = text_models.load(tmp_path, "g (float[2] x) => (float[2] w) { [n] y = Add(x, w) }", w=np.ones(2, np.float32))
+    with pytest.raises(NoRegion, match=r"no node makes an output of model\.onnx"):
+        between(g, ["n"], ())
+    assert between(g, ["n"], ["n"]).outputs == ("y",)
+
+
+def test_random_nodes_between_stay_outside(tmp_path: Path) -> None:
+    g = text_models.load(
+        tmp_path,
+        """g (float[2] x) => (float[2] y) {
+            [a] ta = Relu(x)
+            [r] tr = RandomNormalLike(ta)
+            [b] tb = Neg(tr)
+            [c] y = Add(ta, tb)
+        }""",
+    )
+    found = between(g, ["a"], ["c"])
+    assert text_models.labels(g, found.nodes) == ["a", "b", "c"] and text_models.labels(g, found.random) == ["r"]
+    assert (found.inputs, found.outputs) == (("x", "tr"), ("ta", "y"))
+    with pytest.raises(NoRegion, match="every node between draws random numbers"):
+        between(g, ["r"], ["r"])
+
+
+def test_constants_that_enter_come_along(tmp_path: Path) -> None:
+    """Not one that is made inside anyway, and not what a random node makes."""
+    g = text_models.load(
+        tmp_path,
+        """g (float[2] x) => (float[2] y) {
+            [k] tk = Constant<value_floats = [1.0, 2.0]>()
+            [s] ts = Mul(tk, w)
+            [a] ta = Relu(x)
+            [b] tb = Add(ta, ts)
+            [c] y = Sub(tb, tk)
+        }""",
+        w=np.ones(2, np.float32),
+    )
+    found = between(g, ["b"], ["c"])
+    assert text_models.labels(g, found.pulled) == ["k", "s"] and found.inputs == ("ta",) and found.weights == ("w",)
+    found = between(g, ["k", "b"], ["c"])
+    assert text_models.labels(g, found.nodes) == ["k", "s", "b", "c"] and found.pulled == ()
+
+
+def test_outputs_that_nobody_reads_stay_inside_unless_all_are_such(tmp_path: Path) -> None:
+    """A Dropout's mask and a TopK's values go nowhere; those of a lone last node are what was asked for."""
+    g = text_models.load(
+        tmp_path,
+        """g (float[4] x, int64[1] k) => (float[4] y) {
+            [drop] d, mask = Dropout(x)
+            [top]  values, places = TopK(d, k)
+            [rest] y = Cast<to = 1>(places)
+            [lone] one, two = Split(d)
+        }""",
+    )
+    assert between(g, ["drop"], ["drop"]).outputs == ("d",)
+    assert between(g, ["top"], ["top"]).outputs == ("places",)
+    assert between(g, ["top"], ["tensor:values"]).outputs == ("values", "places")
+    assert between(g, ["lone"], ["lone"]).outputs == ("one", "two")
+
+
+def test_above_is_all_that_it_takes(g: Graph) -> None:
+    found = region.above(g, ["tc", "x"])
+    assert (text_models.labels(g, found.nodes), found.inputs, found.weights) == (["a", "b", "c"], ("x",), ("w",))
+    assert "tc" in found.outputs
+    assert region.above(g, ["x"]).nodes == ()
+
+
+def test_above_includes_random_nodes(tmp_path: Path) -> None:
+    path = tmp_path / "model.onnx"
+    onnx.save(graphs.random_inside(), path)
+    g = graph.load(path)
+    assert text_models.labels(g, region.above(g, ["z"]).nodes) == ["before", "first", "noise", "middle", "last"]
+
+
+def test_a_tensor_from_nowhere_is_named(tmp_path: Path) -> None:
+    g = text_models.load(tmp_path, "g (float[2] x) => (float[2] y) { [a] t = Add(x, ghost) [b] y = Relu(t) }")
+    with pytest.raises(ModelError, match="tensor 'ghost', read by a, is made by no node"):
+        between(g, ["a"], ["b"])
+    assert between(g, ["b"], ["b"]).inputs == ("t",)  # nobody asks for it here
+
+
+def test_a_tensor_that_is_made_twice_is_named(tmp_path: Path) -> None:
+    g = text_models.load(tmp_path, "g (float[2] x) => (float[2] t) { [a] t = Relu(x) [b] t = Neg(x) }")
+    with pytest.raises(ModelError, match="tensor 't' is made twice, by a and b"):
+        between(g, ["a"], ["a"])

@@ -1,0 +1,48 @@
+"""A model, inputs and a faulty candidate -> trials, for tests of what is asked of them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import Any
+
+from subgraph.graph.graph import Graph
+from subgraph.runtime import candidate
+from subgraph.runtime.candidate import Candidate
+from subgraph.runtime.capture import Reference
+from subgraph.runtime.inputs import Feeding
+from subgraph.runtime.worker_pool import Workers
+from subgraph.trials import session
+from subgraph.trials.trial import Trials
+from tests.helpers import fake_candidate
+
+QUICK = "numpy:rtol=1e-3,atol=1e-5"  # costs no reference run
+
+
+def faulty(**faults: str) -> Candidate:
+    """The doubtful runtime with these faults."""
+    return replace(candidate.parse(fake_candidate.HERE), options=faults)
+
+
+@contextmanager
+def asking(
+    graph: Graph,
+    reference: Reference,
+    workers: Workers,
+    inputs: tuple[str, ...] = (),
+    criterion: str = QUICK,
+    freeze: bool = True,
+    **faults: str,
+) -> Iterator[Trials]:
+    """Trials of the doubtful runtime with these faults; the store lies beside the model."""
+    setup = session.Setup(faulty(**faults), Feeding(inputs=inputs), graph.path.parent / "out", criterion, freeze)
+    with session.trials(graph, setup, reference, workers) as trials:
+        yield trials
+
+
+def nodes(graph: Graph, *names: str) -> Any:
+    """The region of these nodes."""
+    from subgraph.graph import region
+
+    return region.of_nodes(graph, [graph.names[name] for name in names])

@@ -1,0 +1,103 @@
+"""Backends as Python files, and the processes that they leave: found by a mark, whatever group they moved to."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import textwrap
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.helpers.run_command import PATIENCE
+
+MARK = "TEST_CHILDREN"  # in the environment of a test, and so of all that it starts
+
+BACKEND = '''"""A backend of a test."""
+import ctypes, os, signal, subprocess, sys, time
+import numpy as np
+{top}
+
+def load(model, options):
+{load}
+    def run(feeds):
+{run}
+        return {{"y": np.arange(2, dtype=np.float32)}}
+    return run
+'''
+
+
+def backend(folder: Path, *, top: str = "", load: str = "pass", run: str = "pass", name: str = "backend") -> str:
+    """The path of a backend that does this when it is imported, when it loads and when it runs; then it gives `y`."""
+    path = folder / f"{name}.py"
+    path.write_text(
+        BACKEND.format(
+            top=textwrap.dedent(top),
+            load=textwrap.indent(textwrap.dedent(load), " " * 4),
+            run=textwrap.indent(textwrap.dedent(run), " " * 8),
+        )
+    )
+    return str(path)
+
+
+def living(word: str) -> list[str]:
+    """The command lines of processes that carry this mark, those apart that have ended and are not yet reaped."""
+    found = []
+    for process in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):
+            if f"{MARK}={word}".encode() in (process / "environ").read_bytes().split(b"\0"):
+                found.append((process / "cmdline").read_text(errors="replace").replace("\0", " "))
+    return found
+
+
+def until(holds: Callable[[], object], what: Callable[[], object] | str = "it never came to it") -> None:
+    """Wait for something that comes soon, however busy the machine is; `what` is said of that which never comes."""
+    deadline = time.monotonic() + PATIENCE
+    while not holds():
+        assert time.monotonic() < deadline, what if isinstance(what, str) else what()
+        time.sleep(0.005)
+
+
+def all_gone(word: str) -> None:
+    """Fail if a process with this mark lives on."""
+    until(lambda: not living(word), lambda: living(word))
+
+
+def wait_for(path: Path) -> None:
+    """Until a file is there."""
+    until(path.exists, f"no {path}")
+
+
+def ended(process: int) -> bool:
+    """Has this process, a child of this one, ended? It need not be reaped."""
+    return os.waitid(os.P_PID, process, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
+
+
+class Interrupted(BaseException):
+    """What Ctrl-C is to a program."""
+
+
+@contextlib.contextmanager
+def interrupted_at(path: Path) -> Iterator[None]:
+    """Interrupt what is done within, once this file is there; it must end so."""
+
+    def interrupt(*_: object) -> None:
+        raise Interrupted
+
+    def watch() -> None:
+        wait_for(path)
+        os.kill(os.getpid(), signal.SIGALRM)
+
+    before = signal.signal(signal.SIGALRM, interrupt)
+    watching = threading.Thread(target=watch)
+    try:
+        with pytest.raises(Interrupted):
+            watching.start()
+            yield
+    finally:
+        watching.join()
+        signal.signal(signal.SIGALRM, before)

@@ -1,0 +1,41 @@
+"""Graphs in ONNX's text form -> models on disk, for tests that need one of their own."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+from onnx import numpy_helper, parser
+
+from subgraph.graph import graph
+from subgraph.graph.graph import Graph
+
+
+def model(text: str, *, opset: int = 17, ir: int = 8, domains: tuple[str, ...] = (), **weights: Any) -> onnx.ModelProto:
+    """`g (float[2] x) => (float[2] y) { … }` as a model; `weights` are arrays that become initializers."""
+    imports = ", ".join([f'"" : {opset}', *(f'"{domain}" : 1' for domain in domains)])
+    made = parser.parse_model(f"<ir_version: {ir}, opset_import: [{imports}]>\n{text}")
+    made.graph.initializer.extend(numpy_helper.from_array(np.asarray(a), name) for name, a in weights.items())
+    return made
+
+
+def load(folder: Path, text: str, change: Callable[[onnx.ModelProto], Any] = lambda m: None, **more: Any) -> Graph:
+    """The same, written to a folder (after a `change` that the text form cannot say) and read by subcut."""
+    made = model(text, **more)
+    change(made)
+    return read(folder, made)
+
+
+def read(folder: Path, made: onnx.ModelProto) -> Graph:
+    """A model, through a file."""
+    path = folder / "model.onnx"
+    path.write_bytes(made.SerializeToString())
+    return graph.load(path)
+
+
+def labels(g: Graph, nodes: Mapping[int, Any] | Any) -> list[str]:
+    """Nodes as a user knows them."""
+    return [g.label(i) for i in nodes]

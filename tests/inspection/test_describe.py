@@ -1,0 +1,746 @@
+"""What a model holds, what its tensors are like, and what is wrong with it."""
+
+from __future__ import annotations
+
+import json
+import math
+import subprocess
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import onnx
+import onnx.defs
+import onnxruntime
+import pytest
+from onnx import TensorProto, helper, numpy_helper, parser
+
+from subgraph.commands.inspect import inspect
+from subgraph.errors import InputError, ModelError, NoRegion, UnknownName, UsageError
+from subgraph.graph import summary, validate
+from subgraph.graph.graph import load
+from subgraph.graph.operators import type_text
+from subgraph.graph.validate import Problem
+from subgraph.inspection import describe, ranges
+from subgraph.inspection.ranges import Range
+from subgraph.runtime.capture import record
+from subgraph.runtime.inputs import Feeding
+from subgraph.storage import dtypes
+
+LIGHT = sorted((Path(onnx.__file__).parent / "backend/test/data/light").glob("*.onnx"))
+HEAD = '<ir_version: 8, opset_import: ["": 17]>'
+Edit = Callable[[onnx.ModelProto], object]
+
+
+def write(folder: Path, text: str, edit: Edit | None = None, **weights: Any) -> Path:
+    """A model from onnx's text form, changed by `edit`, with these weights. The text's head may be left out."""
+    model = parser.parse_model(text if text.startswith("<") else f"{HEAD} {text}")
+    model.graph.initializer.extend(numpy_helper.from_array(np.asarray(v), name) for name, v in weights.items())
+    if edit:
+        edit(model)
+    path = folder / "model.onnx"
+    path.write_bytes(model.SerializeToString())
+    return path
+
+
+def found(path: Path) -> list[Problem]:
+    return validate.problems(load(path))
+
+
+def refused(path: Path) -> bool:
+    """Does onnxruntime refuse the model?"""
+    onnxruntime.set_default_logger_severity(4)
+    settings = onnxruntime.SessionOptions()
+    settings.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
+    try:
+        onnxruntime.InferenceSession(str(path), settings, providers=["CPUExecutionProvider"])
+    except Exception:  # noqa: BLE001 - a class per kind of refusal, none of them public
+        return True
+    return False
+
+
+def document(path: Path, *arguments: Any, **options: Any) -> dict[str, Any]:
+    """The command's document, as it comes out of JSON."""
+    read: dict[str, Any] = json.loads(json.dumps(inspect(str(path), *arguments, **options).document, allow_nan=False))
+    return read
+
+
+def outputs(doc: dict[str, Any]) -> dict[str, dict[str, Any]]:
+    """Tensor → its entry, of all that nodes make."""
+    return {t["name"]: t for node in doc["nodes"] for t in node["outputs"]}
+
+
+# ---------------------------------------------------------------------------------------------------- problems
+
+
+@dataclass(frozen=True)
+class Wrong:
+    """A model with one thing wrong, and what is to be said of it."""
+
+    kind: str
+    node: int | None
+    tensor: str | None
+    words: tuple[str, ...]
+    text: str
+    edit: Edit | None = None
+    fatal: bool = True
+
+
+ONE = "g (float[2,3] x) => (float[2,3] y)"
+
+
+def _opset(model: onnx.ModelProto, version: int) -> None:
+    model.opset_import[0].version = version
+
+
+def _repeat(field: str) -> Edit:
+    return lambda model: getattr(model.graph, field).append(getattr(model.graph, field)[0])
+
+
+def _rename_output(model: onnx.ModelProto) -> None:
+    model.graph.node[0].output[0] = model.graph.output[0].name = "x"
+
+
+def _weight(**changes: Any) -> Edit:
+    def add(model: onnx.ModelProto) -> None:
+        tensor = model.graph.initializer.add(name="w", data_type=1, dims=[2, 3], raw_data=bytes(24))
+        for name, value in changes.items():
+            if name == "dims":
+                tensor.dims[:] = value
+            else:
+                setattr(tensor, name, value)
+
+    return add
+
+
+def _external(model: onnx.ModelProto) -> None:
+    tensor = model.graph.initializer.add(name="w", data_type=1, dims=[2, 3], data_location=TensorProto.EXTERNAL)
+    tensor.external_data.add(key="location", value="absent.data")
+
+
+IF = (
+    "y = If (p) <then_branch = a () => (float[2,3] z) {{ {0} }}, else_branch = b () => (float[2,3] z) {{ z = Abs(x) }}>"
+)
+CHOOSE = "g (bool p, float[2,3] x, int64[2,3] k) => (float[2,3] y) {{ {0} }}"
+
+WRONG = {
+    "type the opset does not take": Wrong(
+        "type", 1, "k", ("Clip 'clip' (#1)", "'k' as int64", "opset 11", "float16, float32 or float64", "opset 12"),
+        '<ir_version: 8, opset_import: ["": 11]> g (float[2,3] x, int64[2,3] k) => (float[2,3] y, int64[2,3] c)'
+        "{ y = Relu(x) [clip] c = Clip(k) }",
+    ),
+    "two types where one is wanted": Wrong(
+        "type", 0, "k", ("Add 'mix' (#0)", "'x' is float32, 'k' is int64", "cast"),
+        "g (float[2,3] x, int64[2,3] k) => (float[2,3] y) { [mix] y = Add(x, k) }",
+    ),
+    "type of a weight": Wrong(
+        "type", 0, "w", ("'x' is float32, 'w' is float64",), ONE + "{ y = Add(x, w) }",
+        _weight(data_type=TensorProto.DOUBLE, raw_data=bytes(48)),
+    ),
+    "type that only inference knows": Wrong(
+        "type", 1, "s", ("'s' is int64",), ONE + "{ s = Shape(x) y = Add(x, s) }"
+    ),
+    "output declared as another type": Wrong(
+        "type", 0, "y", ("makes 'y' as float32", "declared as int64"),
+        "g (float[2,3] x) => (int64[2,3] y) { y = Relu(x) }",
+    ),
+    "cast to another type than declared": Wrong(
+        "type", 0, None, ("Cast",), "g (float[2,3] x) => (int64[2,3] y) { y = Cast <to = 1> (x) }"
+    ),
+    "weight declared as another type": Wrong(
+        "type", None, "w", ("'w' is", "float64"),
+        "g (float[2,3] x, double[2,3] w) => (float[2,3] y) { y = Add(x, w) }", _weight(),
+    ),
+    "type in a body": Wrong(
+        "type", 0, "k", ("If 'choose' (#0)", "Add in its body", "'k' is int64"),
+        CHOOSE.format("[choose] " + IF.format("z = Add(x, k)")),
+    ),
+    "no such op": Wrong("op", 0, None, ("Rleu", "did you mean 'Relu'"), ONE + "{ y = Rleu(x) }"),
+    "op of a later opset": Wrong("op", 0, None, ("Gelu", "opset 17", "opset 20"), ONE + "{ y = Gelu(x) }"),
+    "op that was taken out": Wrong(
+        "op", 0, None, ("Upsample", "no longer part of opset 17"), ONE + '{ y = Upsample <mode = "nearest"> (x, x) }'
+    ),
+    "op that only onnxruntime knows": Wrong(
+        "op", 0, None, ("SimplifiedLayerNormalization", "onnxruntime"),
+        ONE + "{ y = SimplifiedLayerNormalization(x, w) }", _weight(dims=[3], raw_data=bytes(12)), fatal=False,
+    ),
+    "too many inputs": Wrong("arity", 0, None, ("2 inputs", "it has 1"), ONE + "{ y = Relu(x, x) }"),
+    "too few inputs": Wrong("arity", 0, None, ("1 input", "it has 2", "A, B"), ONE + "{ y = Add(x) }"),
+    "input left out": Wrong("arity", 0, None, ("leaves out its input 'B'",), ONE + '{ y = Add(x, "") }'),
+    "too many outputs": Wrong("arity", 0, None, ("2 outputs",), ONE + "{ y, z = Relu(x) }"),
+    "attribute of another name": Wrong(
+        "attribute", 0, None, ("LeakyRelu", "'alhpa'", "did you mean 'alpha'?"),
+        ONE + "{ y = LeakyRelu <alhpa = 0.1> (x) }",
+    ),
+    "attribute of a later opset": Wrong(
+        "attribute", 0, None, ("'antialias'", "opset 17", "opset 18"),
+        ONE + '{ y = Resize <antialias = 1> (x, "", "", n) }',
+        lambda m: m.graph.initializer.append(numpy_helper.from_array(np.array([2, 3]), "n")),
+    ),
+    "attribute of another type": Wrong(
+        "attribute", 0, None, ("'alpha' as INT", "FLOAT"), ONE + "{ y = LeakyRelu <alpha = 1> (x) }"
+    ),
+    "attribute missing": Wrong("attribute", 0, None, ("lacks the attribute 'to'",), ONE + "{ y = Cast(x) }"),
+    "attribute twice": Wrong(
+        "attribute", 0, None, ("'alpha' 2 times",), ONE + "{ y = LeakyRelu <alpha = 0.1, alpha = 0.2> (x) }"
+    ),
+    "attribute in a body": Wrong(
+        "attribute", 0, None, ("Relu in its body", "'foo'"), CHOOSE.format(IF.format("z = Relu <foo = 1> (x)"))
+    ),
+    "dangling input": Wrong(
+        "dangling", 1, "hidden_", ("Relu 'b' (#1)", "reads 'hidden_'", "did you mean 'hidden'?"),
+        ONE + "{ hidden = Relu(x) [b] y = Relu(hidden_) }",
+    ),
+    "dangling in a body": Wrong(
+        "dangling", 0, "ghost", ("If", "'ghost'"), CHOOSE.format(IF.format("z = Add(x, ghost)"))
+    ),
+    "tensor made twice": Wrong(
+        "twice", 2, "t", ("by Relu 'a' (#1) and by Neg 'b' (#2)",),
+        ONE + "{ y = Relu(x) [a] t = Relu(x) [b] t = Neg(x) }",
+    ),
+    "node makes an input": Wrong("twice", 0, "x", ("makes 'x'", "an input"), ONE + "{ y = Relu(x) }", _rename_output),
+    "input listed twice": Wrong("twice", None, "x", ("2 times",), ONE + "{ y = Relu(x) }", _repeat("input")),
+    "cycle": Wrong(
+        "cycle", 1, "d", ("Add 'b' (#1) → Relu 'c' (#2) → Neg 'd' (#3) → Add 'b' (#1)",),
+        ONE + "{ [a] h = Relu(x) [b] b = Add(h, d) [c] c = Relu(b) [d] d = Neg(c) [e] y = Relu(d) }",
+    ),
+    "nodes out of order": Wrong(
+        "order", 0, "h", ("Relu 'late' (#0) comes before Neg 'early' (#1)",),
+        ONE + "{ [late] y = Relu(h) [early] h = Neg(x) }", fatal=False,
+    ),
+    "output made by nobody": Wrong(
+        "output", None, "results", ("'results'", "did you mean 'result'?"),
+        "g (float[2,3] x) => (float[2,3] results) { result = Relu(x) }",
+    ),
+    "input without a type": Wrong(
+        "untyped", None, "x", ("'x'", "no type"), ONE + "{ y = Relu(x) }", lambda m: m.graph.input[0].ClearField("type")
+    ),
+    "weight without a type": Wrong("untyped", None, "w", ("'w'",), ONE + "{ y = Add(x, w) }", _weight(data_type=0)),
+    "no opset": Wrong(
+        "opset", 0, None, ("'ai.onnx'",), ONE + "{ y = Relu(x) }", lambda m: m.ClearField("opset_import")
+    ),
+    "no opset of another domain": Wrong(
+        "opset", 0, None, ("'com.microsoft'",), ONE + "{ y = com.microsoft.Gelu(x) }", fatal=False
+    ),
+    "no opset of a function's domain": Wrong(
+        "opset", 0, None, ("'mine'",),
+        '<ir_version: 8, opset_import: ["": 17, "mine": 1]>' + ONE + "{ y = mine.F(x) }"
+        '<domain: "mine", opset_import: ["": 17]> F (a) => (b) { b = Relu(a) }',
+        lambda m: m.opset_import.pop(),
+    ),
+    "weight of the wrong size": Wrong(
+        "weight", None, "w", ("'w' has 24 bytes", "need 48"), ONE + "{ y = Add(x, w) }", _weight(dims=[4, 3])
+    ),
+    "weight's file missing": Wrong(
+        "weight", None, "w", ("absent.data", "missing"), ONE + "{ y = Add(x, w) }", _external
+    ),
+    "two weights of one name": Wrong(
+        "weight", None, "w", ("2 weights are called 'w'",), ONE + "{ y = Add(x, w) }",
+        lambda m: (_weight()(m), _weight()(m)), fatal=False,
+    ),
+    "shapes that do not fit": Wrong(
+        "shape", 1, None, ("MatMul 'mm' (#1)", "Incompatible dimensions"),
+        "g (float[2,3] x) => (float y) { h = Relu(x) [mm] y = MatMul(h, x) }",
+    ),
+    "shape declared wrong": Wrong(
+        "shape", 0, None, ("Relu (#0)", "(3) vs (4)"), "g (float[2,3] x) => (float[2,4] y) { y = Relu(x) }", fatal=False
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("wrong", WRONG.values(), ids=WRONG)
+def test_a_problem_is_named_with_its_place(wrong: Wrong, tmp_path: Path) -> None:
+    path = write(tmp_path, wrong.text, wrong.edit)
+    hits = [p for p in found(path) if (p.kind, p.node, p.tensor) == (wrong.kind, wrong.node, wrong.tensor)]
+    assert len(hits) == 1, found(path)
+    said = f"{hits[0].what} {hits[0].hint}"
+    assert [word for word in wrong.words if word not in said] == [], said
+    assert hits[0].fatal == wrong.fatal
+
+
+@pytest.mark.parametrize("wrong", WRONG.values(), ids=WRONG)
+def test_what_makes_a_model_invalid_is_what_onnxruntime_refuses(wrong: Wrong, tmp_path: Path) -> None:
+    path = write(tmp_path, wrong.text, wrong.edit)
+    assert any(p.fatal for p in found(path)) == wrong.fatal == refused(path)
+
+
+@pytest.mark.parametrize("wrong", WRONG.values(), ids=WRONG)
+def test_an_invalid_model_is_shown_all_the_same(wrong: Wrong, tmp_path: Path) -> None:
+    path = write(tmp_path, wrong.text, wrong.edit)
+    result = inspect(str(path))
+    assert result.exit_code == result.document["exit_code"] == (3 if wrong.fatal else 0)
+    assert wrong.words[0] in result.text
+    assert len(result.document["nodes"]) == len(load(path).nodes)
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore")  # its own, while it makes them
+def test_the_tests_of_onnx_itself_have_no_fatal_problem(tmp_path: Path) -> None:
+    """Every operator, by models that are right by definition."""
+    from onnx.backend.test.case.node import collect_testcases
+
+    path, wrong, count = tmp_path / "model.onnx", {}, 0
+    for count, case in enumerate(collect_testcases(None), 1):  # noqa: B007
+        assert case.model is not None
+        path.write_bytes(case.model.SerializeToString())
+        if fatal := [p.what for p in found(path) if p.fatal]:
+            wrong[case.name] = fatal
+    assert (wrong, count > 1500) == ({}, True)
+
+
+@pytest.mark.parametrize("opset", [13, 17, 18])
+@pytest.mark.parametrize(("axes", "certain"), [("", 0), ("<axes = [0, 2]>", 0), ("<axes = [0, 9]>", 1)])
+def test_an_attribute_that_was_left_out_has_its_default(opset: int, axes: str, certain: int, tmp_path: Path) -> None:
+    """onnx infers MeanVarianceNormalization through its body, where it misses the axes that nobody wrote down."""
+    text = f"g (float[2,3,4,5] x) => (float[2,3,4,5] y) {{ y = MeanVarianceNormalization{axes} (x) }}"
+    problems = found(write(tmp_path, text, lambda model: _opset(model, opset)))
+    assert [p.kind for p in problems if p.fatal] == ["shape"] * certain, problems
+
+
+def test_all_problems_are_found_at_once_the_worst_first(tmp_path: Path) -> None:
+    text = ONE + "{ [n] a = Relu(x, x) [n] b = Relu <foo = 1> (ghost) y = Rleu(x) }"
+    assert [(p.kind, p.node, p.fatal) for p in found(write(tmp_path, text))] == [
+        ("arity", 0, True), ("dangling", 1, True), ("attribute", 1, True), ("op", 2, True), ("name", 0, False),
+    ]  # fmt: skip
+
+
+def test_nodes_that_share_a_name_are_a_note(tmp_path: Path) -> None:
+    path = write(tmp_path, ONE + "{ [n] h = Relu(x) [n] y = Neg(h) }")
+    (problem,) = found(path)
+    assert (problem.kind, problem.fatal) == ("name", False)
+    assert "2 nodes are called 'n': #0, #1" in problem.what
+    doc = document(path)
+    assert doc["exit_code"] == 0
+    assert [node["label"] for node in doc["nodes"]] == ["#0", "#1"]
+    assert outputs(doc)["y"]["source"] == "run"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        '<ir_version: 8, opset_import: ["": 17, "mine": 1]>' + ONE + "{ y = mine.Swirl <a = 1> (x, x) }",
+        '<ir_version: 8, opset_import: ["": 17, "mine": 1]>' + ONE + "{ y = mine.F <a = 1> (x) }"
+        '<domain: "mine", opset_import: ["": 17]> F <a> (a) => (b) { b = Relu(a) }',
+        '<ir_version: 8, opset_import: ["": 17, "com.microsoft": 1]>' + ONE + "{ y = com.microsoft.Gelu(x) }",
+        '<ir_version: 8, opset_import: ["ai.onnx": 17]>' + ONE + "{ y = Relu(x) }",
+        '<ir_version: 4, opset_import: ["": 8]>'
+        + ONE
+        + "{ n = Constant <value = int64[2] {2, 3}> () y = Reshape(x, n) }",
+        ONE + "{ y, z = Dropout(x) }",
+        ONE + '{ y = Clip(x, "", "") }',
+        "g (float[2,3] x) => (float[2,3] x) { y = Relu(x) }",
+    ],
+    ids=["custom op", "function", "contrib", "alias", "old Constant", "optional output", "left out", "input is output"],
+)
+def test_what_is_not_known_or_allowed_is_no_problem(text: str, tmp_path: Path) -> None:
+    assert found(write(tmp_path, text)) == []
+
+
+def test_an_opset_from_the_future_is_a_note_and_its_nodes_are_not_judged(tmp_path: Path) -> None:
+    path = write(tmp_path, ONE + "{ y = Novel <new = 1> (x) }", lambda m: _opset(m, 99))
+    assert [(p.kind, p.fatal) for p in found(path)] == [("opset", False)]
+
+
+def test_sparse_weights_and_names_of_runtime_attributes_are_fine(tmp_path: Path) -> None:
+    def edit(model: onnx.ModelProto) -> None:
+        values = helper.make_tensor("w", TensorProto.FLOAT, [2], [1.0, 2.0])
+        model.graph.sparse_initializer.append(
+            helper.make_sparse_tensor(values, helper.make_tensor("", TensorProto.INT64, [2], [0, 4]), [3, 3])
+        )
+        model.graph.node[0].attribute.append(helper.make_attribute("__mine", 1))
+
+    path = write(tmp_path, ONE + "{ y = MatMul(x, w) }", edit)
+    assert found(path) == []
+    assert document(path)["weights"]["sparse"] == 1
+
+
+def test_type_names_are_those_of_the_schemas() -> None:
+    wanted = {t for s in onnx.defs.get_all_schemas() for p in (*s.inputs, *s.outputs) for t in p.types}
+    plain = {type_text(helper.make_tensor_type_proto(number, None)) for number in dtypes.TYPES}
+    assert {t for t in wanted if t.startswith("tensor(")} - plain <= {"tensor(float6e2m3)", "tensor(float6e3m2)"}
+    sequence = helper.make_sequence_type_proto(helper.make_tensor_type_proto(1, None))
+    assert type_text(helper.make_optional_type_proto(sequence)) == "optional(seq(tensor(float)))"
+    assert type_text(onnx.TypeProto()) == ""
+
+
+@pytest.mark.parametrize("path", LIGHT, ids=lambda path: path.stem)
+def test_the_light_networks_are_flawless(path: Path) -> None:
+    assert found(path) == []
+    assert inspect(str(path), no_run=True).exit_code == 0
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("path", LIGHT, ids=lambda path: path.stem)
+def test_every_tensor_of_the_light_networks_is_measured(path: Path) -> None:
+    doc = document(path)
+    assert doc["notes"] == ["ranges are of random inputs: real ones (-i) show more"]
+    assert {t["source"] for t in outputs(doc).values()} == {"run"}
+
+
+# ---------------------------------------------------------------------------------------------------- ranges
+
+
+def test_ranges_are_those_of_the_values(tmp_path: Path) -> None:
+    x = np.array([[-1.5, 0, np.nan], [np.inf, 2, 0]], np.float32)
+    np.save(tmp_path / "x.npy", x)
+    path = write(tmp_path, "g (float[N,3] x) => (float[M,3] y) { [r] y = Relu(x) k = Shape(x) z = IsNaN(x) }")
+    doc = document(path, inputs=[str(tmp_path / "x.npy")])
+    assert doc["inputs"][0]["range"] == {
+        "min": -1.5, "max": 2.0, "mean": 0.125, "nan": 1, "inf": 1, "zeros": 2, "elements": 6,
+    }  # fmt: skip
+    assert doc["inputs"][0]["values"] == "x.npy"
+    made = outputs(doc)
+    assert (made["y"]["shape"], made["y"]["declared"]) == ([2, 3], {"type": "float32", "shape": ["M", 3]})
+    assert made["y"]["range"]["max"] == 2.0
+    assert (made["k"]["type"], made["k"]["value"], made["k"]["range"]["max"]) == ("int64", [2, 3], 3)
+    assert (made["z"]["type"], made["z"]["range"]["zeros"]) == ("bool", 5)
+    assert doc["notes"] == []
+
+
+@pytest.mark.parametrize("kind", [ml_dtypes.bfloat16, ml_dtypes.float8_e4m3fn, ml_dtypes.int4, np.int64, np.float64])
+def test_every_type_has_a_range(kind: Any) -> None:
+    r = ranges.range_of(np.array([[-2, 0], [1, 3]]).astype(kind))
+    assert (r.low, r.high, r.zeros, r.elements, r.to_json()["mean"]) == (-2, 3, 1, 4, 0.5)
+
+
+def test_corner_cases_of_ranges() -> None:
+    assert ranges.range_of(np.zeros((0, 3), np.float32)) == Range()
+    assert Range().to_json()["mean"] is None
+    assert ranges.range_of(np.array([3 + 4j])).high == 5
+    assert ranges.range_of(np.array([np.nan], np.float16)).to_json()["min"] is None
+    assert str(ranges.range_of(np.array([-0.0])).low) == "0.0"
+    assert ranges.range_of(np.array([1e308, 1e308])).to_json()["mean"] is None  # the sum overflows
+    big = np.arange(ranges.PIECE + 7, dtype=np.int64)
+    assert ranges.range_of(big) == Range(big.size, 0, big.size - 1, float(big.sum()), 0, 0, 1)
+    assert ranges.range_of(np.asfortranarray(np.eye(5))).zeros == 20
+
+
+def test_samples_are_taken_together(tmp_path: Path) -> None:
+    folder = tmp_path / "samples"
+    folder.mkdir()
+    np.save(folder / "a.npy", np.full((1, 3), 2, np.float32))
+    np.save(folder / "b.npy", np.full((4, 3), -1, np.float32))
+    path = write(tmp_path, "g (float[N,3] x) => (float[N,3] y) { y = Neg(x) s = Shape(y) }")
+    doc = document(path, inputs=[str(folder)])
+    assert doc["run"]["samples"] == 2
+    y, s = outputs(doc)["y"], outputs(doc)["s"]
+    assert (y["shape"], y["range"]["min"], y["range"]["max"], y["range"]["elements"]) == ([None, 3], -2, 1, 15)
+    assert s["value"] is None
+
+
+def test_texts_sequences_and_empty_optionals(tmp_path: Path) -> None:
+    path = write(
+        tmp_path,
+        '<ir_version: 8, opset_import: ["": 18]> g (float[2,3] x, string[2] t) => (float[2,6] y, string[2] u)'
+        "{ q = SequenceConstruct(x, x) y = ConcatFromSequence <axis = 1> (q) u = Identity(t)"
+        " o = Optional <type = float[2]> () h = OptionalHasElement(o) }",
+    )
+    made = outputs(document(path))
+    assert (made["q"]["type"], made["q"]["shape"], made["q"]["range"]["elements"]) == (
+        "sequence of float32",
+        [2, 3],
+        12,
+    )
+    assert (made["u"]["type"], made["u"]["shape"], made["u"]["range"]) == ("string", [2], None)
+    assert (made["o"]["type"], made["o"]["range"]["elements"]) == ("optional of float32", 0)
+    assert made["h"]["value"] is False
+
+
+def test_maps_cannot_be_stored_and_are_left_out(tmp_path: Path) -> None:
+    def edit(model: onnx.ModelProto) -> None:
+        model.opset_import.append(helper.make_opsetid("ai.onnx.ml", 3))
+        zipped = helper.make_node("ZipMap", ["h"], ["m"], domain="ai.onnx.ml", classlabels_int64s=[0, 1, 2])
+        model.graph.node.append(zipped)
+        entry = helper.make_map_type_proto(TensorProto.INT64, helper.make_tensor_type_proto(1, []))
+        model.graph.output.append(helper.make_value_info("m", helper.make_sequence_type_proto(entry)))
+
+    doc = document(write(tmp_path, ONE + "{ h = Softmax(x) y = Relu(h) }", edit))
+    assert doc["exit_code"] == 0
+    assert outputs(doc)["h"]["source"] == "run"
+    assert outputs(doc)["m"]["type"] == "seq(map(int64,tensor(float)))"
+    assert "1 of 3 tensors could not be run" in doc["notes"][0]
+
+
+def _chain(length: int, shape: str) -> str:
+    nodes = "".join(f"t{k + 1} = Neg(t{k})" for k in range(length))
+    return f"g (float[{shape}] t0) => (float[{shape}] t{length}) {{ {nodes} }}"
+
+
+@pytest.mark.parametrize("shape", ["256,64", "N,64"], ids=["known sizes", "unknown sizes"])
+def test_batches_bound_what_a_run_gives(shape: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = write(tmp_path, _chain(30, shape))
+    options = {"shape": ["t0=256x64"]} if "N" in shape else {}
+    whole = document(path, **options)["nodes"]
+    sizes: list[int] = []
+
+    def counted(*arguments: Any) -> Any:
+        captured = record(*arguments)
+        sizes.append(sum(math.prod(s) * 4 for r in captured[0].tensors.values() for s in r.shapes))
+        return captured
+
+    monkeypatch.setattr("subgraph.inspection.ranges.record", counted)
+    monkeypatch.setattr(ranges, "BATCH", 8 * 256 * 64 * 4)
+    assert document(path, **options)["nodes"] == whole
+    assert len(sizes) > 3
+    assert max(sizes) <= 9 * 256 * 64 * 4  # the model's input comes with the first
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_inputs_are_the_same_in_all_batches(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """`b` is made up with the batch size that the file for `a` has, also where a run would not need `a`."""
+    path = write(tmp_path, "g (float[N,4] a, float[N,4] b) => (float[N,4] y) { h = Neg(a) y = Relu(b) z = Abs(y) }")
+    np.save(tmp_path / "a.npy", np.ones((3, 4), np.float32))
+    monkeypatch.setattr(ranges, "BATCH", 1)
+    made = outputs(document(path, inputs=[str(tmp_path / "a.npy")]))
+    assert [made[name]["shape"] for name in "hyz"] == [[3, 4]] * 3
+
+
+def test_the_node_at_which_the_reference_fails_is_found(tmp_path: Path) -> None:
+    text = (
+        '<ir_version: 8, opset_import: ["": 17, "mine": 1]> g (float[2,3] x) => (float[2,3] y)'
+        "{ a = Relu(x) b = Neg(a) [bad] c = mine.Swirl(b) d = Abs(c) e = Exp(b) y = Add(d, e) }"
+    )
+    doc = document(write(tmp_path, text))
+    assert {name: t["source"] for name, t in outputs(doc).items()} == {
+        "a": "run", "b": "run", "c": None, "d": None, "e": "run", "y": "declared",
+    }  # fmt: skip
+    assert "fails at Swirl 'bad' (#2)" in doc["notes"][0]
+    assert "3 of 6" in doc["notes"][1]
+    assert doc["exit_code"] == 0
+
+
+def test_what_stands_above_or_beside_a_problem_is_measured(tmp_path: Path) -> None:
+    text = (
+        '<ir_version: 8, opset_import: ["": 11]> g (float[2,3] x, int64[2,3] k) => (float[2,3] y, int64[2,3] c)'
+        "{ h = Relu(x) c = Clip(k) d = Neg(c) y = Neg(h) }"
+    )
+    doc = document(write(tmp_path, text))
+    assert doc["exit_code"] == 3
+    assert {name: t["source"] for name, t in outputs(doc).items()} == {
+        "h": "run", "c": "declared", "d": "inferred", "y": "run",
+    }  # fmt: skip
+
+
+def test_a_run_that_fails_midway_is_said(tmp_path: Path) -> None:
+    path = write(tmp_path, "g (float[2,N] x) => (float[M] y) { h = Relu(x) y = Reshape(h, s) }", s=np.array([7]))
+    doc = document(path, shape=["x=2x3"])
+    assert outputs(doc)["h"]["shape"] == [2, 3]
+    assert "the reference fails at Reshape (#1)" in doc["notes"][0]
+
+
+def test_open_dimensions_are_a_note_unless_the_user_feeds(tmp_path: Path) -> None:
+    path = write(tmp_path, "g (float[2,width] x) => (float[2,width] y) { y = Relu(x) }")
+    doc = document(path)
+    assert doc["notes"][0].startswith("not run: input 'x' has the unknown dimension 'width'")
+    assert outputs(doc)["y"] == {
+        "name": "y", "source": "declared", "type": "float32", "shape": [2, "width"], "range": None, "value": None,
+        "declared": {"type": "float32", "shape": [2, "width"]},
+    }  # fmt: skip
+    assert outputs(document(path, shape=["x=2x5"]))["y"]["shape"] == [2, 5]
+    with pytest.raises(InputError):
+        document(path, inputs=[str(tmp_path / "nothing.npy")])
+    with pytest.raises(InputError):
+        document(path, shape=["x=3x5"])
+
+
+def test_the_seed_decides(tmp_path: Path) -> None:
+    path = write(tmp_path, ONE + "{ y = Relu(x) }")
+    assert document(path, seed=1) == document(path, seed=1)
+    assert document(path, seed=1)["inputs"] != document(path, seed=2)["inputs"]
+
+
+def test_nothing_is_run_without_leave(tmp_path: Path) -> None:
+    doc = document(write(tmp_path, ONE + "{ h = Relu(x) y = Neg(h) }"), no_run=True)
+    assert doc["run"] is None
+    assert (outputs(doc)["h"]["source"], outputs(doc)["h"]["shape"]) == ("inferred", [2, 3])
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="needs the peak of one process")
+def test_memory_is_bounded(tmp_path: Path) -> None:
+    """80 tensors of 12 MiB each, 1 GB in all."""
+    path = write(tmp_path, _chain(80, "1024,3072"))
+    script = (
+        "import pathlib, re, resource, sys; from subgraph.commands.inspect import inspect; inspect(sys.argv[1])\n"
+        "own = re.search(r'VmHWM:\\s+(\\d+)', pathlib.Path('/proc/self/status').read_text())[1]\n"
+        "print(int(own) >> 10, resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss >> 10)"
+    )
+    done = subprocess.run([sys.executable, "-c", script, str(path)], capture_output=True, text=True, check=True)
+    own, child = map(int, done.stdout.split())
+    assert own < 200  # MiB
+    assert child < 700  # 340 where this was written, most of it onnxruntime
+
+
+# ---------------------------------------------------------------------------------------------------- documents
+
+
+def test_the_whole_model(tmp_path: Path) -> None:
+    text = (
+        '<ir_version: 8, opset_import: ["": 17, "mine": 1], producer_name: "maker", producer_version: "2">'
+        "g (float[2,3] x) => (float[2,3] y) { h = MatMul(x, w) f = mine.F(h) y = Relu(f) }"
+        '<domain: "mine", opset_import: ["": 17]> F (a) => (b) { c = Neg(a) b = Neg(c) }'
+    )
+    path = write(tmp_path, text, w=np.eye(3, dtype=np.float32), unused=np.zeros(4, np.int64))
+    doc = document(path)
+    model = doc["model"]
+    assert (model["bytes"], model["external_bytes"], model["ir_version"]) == (path.stat().st_size, 0, 8)
+    assert (model["opsets"], model["producer"]) == ({"ai.onnx": 17, "mine": 1}, "maker 2")
+    assert doc["ops"] == [
+        {"op": "MatMul", "domain": "", "count": 1}, {"op": "F", "domain": "mine", "count": 1},
+        {"op": "Relu", "domain": "", "count": 1},
+    ]  # fmt: skip
+    assert doc["functions"] == [{"domain": "mine", "name": "F", "overload": "", "nodes": 2, "calls": 1}]
+    assert (doc["weights"]["parameters"], doc["weights"]["bytes"]) == (13, 68)
+    assert doc["weights"]["by_type"][0] == {"type": "float32", "count": 1, "parameters": 9, "bytes": 36}
+    assert [t["name"] for t in doc["outputs"]] == ["y"]
+    assert doc["nodes"][0]["inputs"] == ["x", "w"]
+
+
+def test_weights_in_other_files_are_counted(tmp_path: Path) -> None:
+    model = parser.parse_model(f"{HEAD} {ONE} {{ y = MatMul(x, w) }}")
+    model.graph.initializer.append(numpy_helper.from_array(np.eye(3, dtype=np.float32), "w"))
+    onnx.save(model, tmp_path / "m.onnx", save_as_external_data=True, location="w.data", size_threshold=0)
+    doc = document(tmp_path / "m.onnx", "#0")
+    assert doc["model"]["external_bytes"] == 36
+    assert doc["nodes"][0]["inputs"][1]["range"]["zeros"] == 6
+
+
+def test_a_node_with_its_neighbours(tmp_path: Path) -> None:
+    text = (
+        "g (float[1,2,5,5] x) => (float[1,4,5,5] y)"
+        '{ h = Relu(x) [conv] c = Conv <pads = [1,1,1,1], auto_pad = "NOTSET"> (h, w) [a] s = Abs(c) y = Add(c, s) }'
+    )
+    path = write(tmp_path, text, w=np.full((4, 2, 3, 3), 0.5, np.float32))
+    doc = document(path, "conv")
+    (node,) = doc["nodes"]
+    assert (node["label"], node["op"]) == ("conv", "Conv")
+    assert node["attributes"] == {"pads": "[1, 1, 1, 1]", "auto_pad": "'NOTSET'"}
+    h, w = node["inputs"]
+    assert (h["made_by"]["op"], h["range"]["min"]) == ("Relu", 0)
+    assert (w["made_by"], w["source"], w["shape"], w["range"]["max"]) == ("weight", "weight", [4, 2, 3, 3], 0.5)
+    (c,) = node["outputs"]
+    assert ([n["label"] for n in c["read_by"]], c["is_output"], c["shape"]) == (["a", "#3"], False, [1, 4, 5, 5])
+    assert doc["run"]["tensors"] == 3  # x, h and c: nothing below is run
+    assert document(path, "y")["nodes"][0]["outputs"][0]["is_output"]
+    assert [n["op"] for n in document(path, "x")["nodes"]] == ["Relu"]
+    with pytest.raises(UnknownName):
+        document(path, "cnov")
+
+
+def test_attributes_are_short() -> None:
+    long = list(range(100))
+    node = helper.make_node(
+        "X", [], [], ints=long, text="a" * 200, f=0.1, floats=[0.5], words=["p", "q"],
+        t=numpy_helper.from_array(np.arange(3)), big=numpy_helper.from_array(np.zeros((8, 8))),
+        g=helper.make_graph([], "g", [], []),
+    )  # fmt: skip
+    text = {a.name: summary.attribute_text(a) for a in node.attribute}
+    assert text["ints"] == "[0, 1, 2, 3, 4, 5, 6, 7, … 100 in all]"
+    assert len(text["text"]) == 60
+    assert (text["f"], text["floats"], text["words"]) == ("0.1", "[0.5]", "['p', 'q']")
+    assert (text["t"], text["big"], text["g"]) == ("int64 3 = [0, 1, 2]", "float64 8×8", "graph of 0 nodes")
+
+
+def test_the_edge_between_two_nodes(tmp_path: Path) -> None:
+    text = (
+        "g (float[2,6] x) => (float[3,4] y)"
+        "{ [a] h = Relu(x) s = Shape(h) n = Add(s, one) two = Constant <value = float {2.0}> ()"
+        "  [b] m = Mul(h, two) [c] r = Reshape(m, n) [d] y = Neg(r) }"
+    )
+    path = write(tmp_path, text, one=np.array([1, -2], np.int64))
+    doc = document(path, start=["b"], end=["c"])
+    assert (doc["start"], doc["end"]) == (["b"], ["c"])
+    assert [n["label"] for n in doc["nodes"]] == ["b", "c"]
+    assert [(t["name"], t["made_by"]["label"], t["shape"]) for t in doc["inputs"]] == [("h", "a", [2, 6])]
+    assert [(t["name"], t["value"]) for t in doc["shapes"]] == [("n", [3, 4])]
+    assert [(t["name"], [n["label"] for n in t["read_by"]]) for t in doc["outputs"]] == [("r", ["d"])]
+    assert [n["op"] for n in doc["pulled"]] == ["Constant"]
+    assert list(tmp_path.iterdir()) == [path]
+    with pytest.raises(NoRegion):
+        document(path, start=["c"], end=["b"])
+    assert document(path, end=["b"])["start"] == ["x"]
+
+
+def test_the_edge_in_a_model_too_broken_for_one(tmp_path: Path) -> None:
+    path = write(tmp_path, ONE + "{ [a] a = Add(x, b) [b] b = Relu(a) [c] y = Relu(b) }")
+    doc = document(path, start=["a"], end=["c"])
+    assert (doc["exit_code"], doc["nodes"]) == (3, [])
+    assert doc["problems"][0]["kind"] == "cycle"
+    assert document(path, "b")["nodes"][0]["inputs"][0]["made_by"]["label"] == "a"
+
+
+# ---------------------------------------------------------------------------------------------------- command
+
+
+def test_one_word_that_is_no_file_is_a_node(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = write(tmp_path, ONE + "{ [first] h = Relu(x) [last] y = Neg(h) }")
+    monkeypatch.chdir(tmp_path)
+    assert inspect("last").document["nodes"][0]["op"] == "Neg"
+    assert inspect(None).document["view"] == "model"
+    with pytest.raises(UnknownName):
+        inspect("absent.onnx")
+    path.unlink()
+    with pytest.raises(UnknownName):
+        inspect("last")
+
+
+def test_a_node_or_an_edge_not_both(tmp_path: Path) -> None:
+    with pytest.raises(UsageError):
+        inspect(str(write(tmp_path, ONE + "{ y = Relu(x) }")), "y", start=["y"])
+
+
+def test_the_text_is_aligned_and_has_no_control_characters(tmp_path: Path) -> None:
+    def edit(model: onnx.ModelProto) -> None:
+        model.graph.node[0].name = "evil\x1b[31m\nname"
+        model.producer_name = "p\nq"
+
+    path = write(tmp_path, "g (float[N,3] x) => (float[N,3] y) { h = Relu(x) [n] y = Softmax(h) }", edit)
+    result = inspect(str(path))
+    assert result.document["nodes"][0]["name"] == "evil\x1b[31m\nname"
+    lines = result.text.splitlines()
+    header = next(line for line in lines if line.startswith("  #"))
+    rows = [line for line in lines if line.startswith("  #")]
+    assert [row.split()[1] for row in rows[1:]] == ["evil[31mname", "n"]
+    assert {row.index("float32") for row in rows[1:]} == {header.index("type")}
+    assert rows[2].index("N×3") == header.index("declared")
+    assert lines[0].endswith("IR 8 · opset 17 · by pq")
+    for text in (inspect(str(path), "#0").text, inspect(str(path), start=["#0"], end=["n"]).text):
+        assert "\x1b" not in text
+        assert "evil[31mname" in text
+
+
+def test_the_text_says_what_is_wrong_first(tmp_path: Path) -> None:
+    text = inspect(str(write(tmp_path, ONE + "{ h = Relu(x, x) y = Neg(h) }"))).text.splitlines()
+    assert text[1] == "INVALID: 1 problem"
+    assert "Relu (#0) has 2 inputs" in text[2]
+
+
+def test_long_lists_of_problems_are_cut_in_the_text(tmp_path: Path) -> None:
+    nodes = " ".join(f"t{k} = Relu(g{k})" for k in range(60))
+    result = inspect(str(write(tmp_path, f"{ONE} {{ {nodes} y = Relu(x) }}")), no_run=True)
+    assert len(result.document["problems"]) == 60
+    assert "… and 10 more" in result.text
+
+
+def test_a_name_that_is_no_text_is_a_damaged_model(tmp_path: Path) -> None:
+    path = write(tmp_path, ONE + "{ y = LeakyRelu <alpha = 0.1> (x) }")
+    path.write_bytes(path.read_bytes().replace(b"alpha", b"alph\xff"))
+    with pytest.raises(ModelError):
+        inspect(str(path))
+
+
+def test_importing_the_command_is_light() -> None:
+    heavy = ("onnx", "numpy", "onnxruntime", "networkx")
+    script = f"import sys, subgraph.commands.inspect; print([m for m in {heavy} if m in sys.modules])"
+    assert subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True).stdout == "[]\n"
+
+
+def test_documents_can_be_made_from_python(tmp_path: Path) -> None:
+    graph = load(write(tmp_path, ONE + "{ y = Relu(x) }"))
+    assert describe.whole(graph, Feeding())["schema"] == "subcut.inspect/1"
+    assert describe.nodes(graph, "y", None)["nodes"][0]["op"] == "Relu"
+    assert describe.edge(graph, ["y"], ["y"], None)["parameters"] == 0

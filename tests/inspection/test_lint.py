@@ -1,0 +1,599 @@
+"""Known troubles: each rule finds its tiny model and leaves the mended one alone; networks without trouble stay so."""
+
+from __future__ import annotations
+
+import ast
+import csv
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import onnxruntime
+import pytest
+from onnx import TensorProto, helper, numpy_helper
+
+from subgraph import plugins
+from subgraph.commands.lint import text
+from subgraph.errors import InputError, UnknownName, UsageError
+from subgraph.graph.graph import Graph
+from subgraph.inspection import lint
+from subgraph.inspection.lint import NOTE, UNCHECKED, WARNING, Asked, Found
+from subgraph.inspection.lint._resize import COORDINATES, ROUNDED, Axis
+from subgraph.runtime.inputs import Feeding, Picture
+from tests.helpers import text_models
+from tests.helpers.run_command import subcut
+
+LIGHT = sorted((Path(onnx.__file__).parent / "backend/test/data/light").glob("*.onnx"))
+RULES = plugins.names("lint")
+Edit = Callable[[onnx.ModelProto], Any]
+
+
+def keep(model: onnx.ModelProto) -> None:
+    """No edit."""
+
+
+def unnamed(model: onnx.ModelProto) -> None:
+    model.graph.node[0].name = ""
+
+
+def all_called_a(model: onnx.ModelProto) -> None:
+    for node in model.graph.node:
+        node.name = "a"
+
+
+@dataclass(frozen=True)
+class Case:
+    """A model with one trouble, and the same without.
+
+    Attributes:
+        node: label of the node that it is at.
+        bad, good: graphs in ONNX's text form; good is `bad` where only options or weights differ.
+        more, mended: how they are written (opset, domains, weights, change); mended is `more` unless said.
+    """
+
+    rule: str
+    node: str
+    bad: str
+    good: str = ""
+    severity: str = WARNING
+    says: str = ""
+    more: dict[str, Any] = field(default_factory=dict)
+    mended: dict[str, Any] | None = None
+    options: dict[str, Any] = field(default_factory=dict)
+    fine: dict[str, Any] | None = None
+
+    def __str__(self) -> str:
+        return f"{self.rule}-{self.says or self.node}"
+
+
+def unary(node: str, shape: str = "1,3,8,8", out: str = "", dtype: str = "float") -> str:
+    return f"g ({dtype}[{shape}] x) => ({dtype}[{out or shape}] y) {{ [n] y = {node} }}"
+
+
+def pool(settings: str, size: int = 8, out: int = 8, op: str = "AveragePool") -> str:
+    return unary(f"{op}<kernel_shape=[3,3], {settings}>(x)", f"1,3,{size},{size}", f"1,3,{out},{out}")
+
+
+def resize(settings: str, scale: float | None = None, opset: int = 17) -> tuple[str, dict[str, Any]]:
+    """The graph and its scale; by 1.5 unless said."""
+    scales = np.array([1, 1, scale or 1.5, scale or 1.5], np.float32)
+    size = int(8 * (scale or 1.5))
+    return unary(f"Resize<{settings}>(x, , s)", out=f"1,3,{size},{size}"), {"s": scales, "opset": opset}
+
+
+def resized(node_says: str, settings: str, good: str, scale: float | None = None, **more: Any) -> Case:
+    (bad, weights), (fine, _) = resize(settings, scale), resize(good, scale)
+    return Case("resize", "n", bad, fine, says=node_says, more=weights, **more)
+
+
+LINEAR = 'mode="linear", coordinate_transformation_mode'
+NEAREST = 'mode="nearest", coordinate_transformation_mode'
+BN = "BatchNormalization<{}>(x, w, w, w, w)"
+STATS = {"w": np.ones(3, np.float32)}
+ADD = "g (float[4] x) => (float[4] y) { [n] y = Add(x, w) }"
+CHAIN = "g (float[1,3,8,8] x) => (float[1,3,8,8] y) { [a] p = Sub(x, m) [b] q = Div(p, s) "
+PLAIN = CHAIN + "[c] y = Relu(q) }"
+TWICE = CHAIN + "[c] r = Sub(q, m) [d] y = Div(r, s) }"
+MEAN = {"m": np.full((3, 1, 1), 120, np.float32), "s": np.full((3, 1, 1), 60, np.float32)}
+BAKED = "g (float[N,4] x) => (float[N,2,2] y) { [r] t = Reshape(x, s) [n] y = Relu(t) }"
+MERGED = "g (float[N,4] x) => (float[M,K] y) { [a] t = Relu(x) [r] y = Reshape(t, s) }"
+GROWN = "g (float[4] x) => (float[4] y) { [n] y = Mul(x, w) }"
+SIX = np.array([6, 3e5, 1, 1], np.float32)
+
+CASES = [
+    Case("asymmetric-pads", "n", pool("pads=[0,0,1,1], strides=[2,2]", 8, 4, "MaxPool"),
+         pool("pads=[1,1,1,1], strides=[2,2]", 8, 4, "MaxPool"), NOTE, "0 at the beginning and 1 at the end"),
+    Case("asymmetric-pads", "n", pool('auto_pad="SAME_LOWER", strides=[2,2]', 8, 4, "MaxPool"),
+         pool('auto_pad="SAME_LOWER", strides=[1,1]', op="MaxPool"), NOTE, "SAME_LOWER"),
+    Case("average-pool", "n", pool("pads=[1,1,1,1], count_include_pad=1"), pool("count_include_pad=1", 8, 6),
+         says="count_include_pad=1"),
+    Case("average-pool", "n", pool("pads=[1,1,1,1]"), pool("pads=[0,0,0,0]", 8, 6), NOTE, "count_include_pad=0"),
+    Case("average-pool", "n", pool('auto_pad="SAME_UPPER", count_include_pad=1'),
+         pool('auto_pad="VALID", count_include_pad=1', 8, 6), says="differ along the edge"),
+    Case("ceil-mode", "n", pool("ceil_mode=1, strides=[2,2]", 8, 4, "MaxPool"),
+         pool("ceil_mode=1, strides=[2,2]", 9, 4, "MaxPool"), says="4×4"),
+    Case("ceil-mode", "n", unary("MaxPool<kernel_shape=[3,3], strides=[2,2], ceil_mode=1>(x)", "1,3,H,W", "1,3,P,Q"),
+         pool("ceil_mode=1, strides=[2,2]", 9, 4, "MaxPool"), NOTE, "open", options={"skip": "baked-shape"}),
+    Case("custom-domain", "n", unary("my.Op(x)"), unary("Relu(x)"), says="custom domain 'my'",
+         more={"domains": ("my",)}),
+    Case("custom-domain", "n", unary("com.microsoft.Gelu(x)"), unary("Gelu(x)"), says="onnxruntime alone",
+         more={"domains": ("com.microsoft",), "opset": 20, "ir": 9}),
+    Case("custom-domain", "n", unary("ai.onnx.ml.Binarizer<threshold=1.0>(x)"), unary("Relu(x)"), NOTE, "ai.onnx.ml",
+         more={"domains": ("ai.onnx.ml",)}),
+    Case("data-dependent", "n", "g (float[4] x) => (int64[1,k] y) { [n] y = NonZero(x) }",
+         "g (float[4] x) => (int64[4] y) { [n] y = Cast<to=7>(x) }", says="depends on values"),
+    Case("data-dependent", "n", "g (float[4] x, int64[1] k) => (float[a] v, int64[b] i) { [n] v, i = TopK(x, k) }",
+         "g (float[4] x, int64[1] k) => (float[4] v) { [n] c = Cast<to=1>(k) [m] v = Add(x, c) }",
+         says="static shapes"),
+    Case("data-dependent", "n", "g (float[4] x) => (float[2] v, int64[2] i) { [n] v, i = TopK(x, k) }",
+         "g (float[4] x) => (float[4] v) { [n] v = Relu(x) }", NOTE, "lower index",
+         more={"k": np.array([2])}, mended={}),
+    Case("denormals", "n", ADD, severity=WARNING, says="4 of 4", more={"w": np.full(4, 1e-40, np.float32)},
+         mended={"w": np.ones(4, np.float32)}, options={"skip": "fp16-underflow"}),
+    Case("denormals", "n", ADD, severity=NOTE, says="1 of 4", more={"w": np.array([1e-40, 1, 1, 1], np.float32)},
+         mended={"w": np.array([0, 1, 1, 1], np.float32)}, options={"skip": "fp16-underflow"}),
+    Case("double-normalisation", "c", TWICE, PLAIN, says="subtracted by constants twice", more=MEAN),
+    Case("double-normalisation", "a", PLAIN, says="--mean", more=MEAN, options={"picture": Picture(mean=(120.0,))},
+         fine={}),
+    Case("double-normalisation", "b",
+         "g (float[1,3,8,8] x) => (float[1,3,8,8] y) { [a] p = Div(x, s) [b] y = Div(p, s) }",
+         "g (float[1,3,8,8] x) => (float[1,3,8,8] y) { [a] y = Div(x, s) }", says="divided by 64",
+         more={"s": np.float32(255)}),
+    Case("double-normalisation", "n", unary("Div(x, s)"), says="--scale", more={"s": np.float32(255)},
+         options={"picture": Picture(scale=(1 / 255,))}, fine={}),
+    Case("duplicate-names", "#1", "g (float[4] x) => (float[4] y) { [a] t = Relu(x) [b] y = Neg(t) }", says="#0",
+         more={"change": all_called_a}, mended={}),
+    Case("fp16-overflow", "n", ADD, says="infinite in float16", more={"w": SIX}, mended={"w": np.ones(4, np.float32)}),
+    Case("fp16-overflow", "m",
+         "g (float[1] x) => (float[1] y) { [n] c = Constant<value_float=-1e9>() [m] y = Add(x, c) }",
+         "g (float[1] x) => (float[1] y) { [n] c = Constant<value_float=-1e4>() [m] y = Add(x, c) }", says="-1e4"),
+    Case("fp16-overflow", "n", GROWN.replace("Mul(x, w)", "Exp(x)"), says="on these inputs",
+         options={"fed": Feeding(("x.npy",))}, fine={}),
+    Case("fp16-underflow", "n", ADD, says="1e-12", more={"w": np.float32(1e-12)}, mended={"w": np.float32(1e-5)}),
+    Case("fp16-underflow", "n", ADD, severity=NOTE, says="25%", more={"w": np.array([1e-9, 1, 1, 1], np.float32)},
+         mended={"w": np.ones(4, np.float32)}),
+    Case("integer-clip", "n", unary("Clip(x, w)", "4", dtype="int64"), unary("Max(x, w)", "4", dtype="int64"),
+         says="int64", more={"w": np.int64(0)}),
+    Case("invalid", "n", unary("Relu<alpha=1.0>(x)"), unary("Relu(x)"), says="alpha"),
+    Case("invalid", "n", unary("Relux(x)"), unary("Relu(x)"), says="no operator"),
+    Case("nameless", "#0", unary("Relu(x)"), severity=NOTE, more={"change": unnamed}, mended={}),
+    Case("opset", "n", unary("Gelu(x)"), unary("Erf(x)"), says="comes with opset 20", more={"opset": 20, "ir": 9},
+         options={"target": 13}, mended={"opset": 13}),
+    Case("opset", "n", unary("ReduceSum(x, a)", out="1,1,8,8"), unary("ReduceSum<axes=[1]>(x)", out="1,1,8,8"),
+         says="at opset 11", more={"a": np.array([1])}, options={"target": 11}, mended={"opset": 11}),
+    Case("opset", "n", unary("Softmax<axis=1>(x)"), unary("Softmax<axis=3>(x)"), says="flattened",
+         options={"target": 12}, mended={"opset": 12}),
+    resized("align_corners", f'{LINEAR}="align_corners"', f'{LINEAR}="half_pixel"'),
+    resized("neither align_corners", f'{LINEAR}="asymmetric"', f'{LINEAR}="pytorch_half_pixel"'),
+    resized("asymmetric", f'{LINEAR}="asymmetric"', f'{NEAREST}="asymmetric", nearest_mode="floor"', 2),
+    resized("half_pixel", f'{NEAREST}="half_pixel"', f'{NEAREST}="asymmetric", nearest_mode="floor"', 1.7),
+    resized("ceil", f'{NEAREST}="asymmetric", nearest_mode="ceil"', f'{NEAREST}="half_pixel"', 2),
+    Case("resize", "n", unary('Resize<mode="linear", coordinate_transformation_mode="tf_crop_and_resize">(x, r, s)',
+                              out="1,3,12,12"), resize(f'{LINEAR}="half_pixel"')[0], says="crop",
+         more=resize("")[1] | {"r": np.array([0, 0, 0, 0, 1, 1, 1, 1], np.float32)},
+         mended=resize("")[1]),
+    Case("resize", "n", resize('mode="cubic"')[0], resize('mode="linear"')[0], NOTE, "cubic", more=resize("")[1]),
+    Case("resize", "n", resize('mode="linear", antialias=1', 0.5)[0], resize('mode="linear"', 0.5)[0],
+         says="antialias", more=resize("", 0.5, 18)[1]),
+    Case("training", "n", unary(BN.format("training_mode=1")), unary(BN.format("epsilon=0.1")),
+         says="training_mode=1", more=STATS, options={"skip": "invalid"}),
+    Case("training", "n", unary(BN.format("epsilon=0.1")), unary(BN.format("is_test=1")), says="is_test=0",
+         more=STATS | {"opset": 6}),
+    Case("training", "n", unary("BatchNormalization(x, w, w, w, w)").replace("y = ", "y, a, b, c, d = "),
+         unary("BatchNormalization(x, w, w, w, w)"), says="5 outputs", more=STATS | {"opset": 9}),
+    Case("training", "n", unary(BN.format("spatial=0")), unary(BN.format("epsilon=0.1")), says="per pixel",
+         more=STATS | {"opset": 7}, options={"skip": "invalid"}),
+    Case("training", "n", unary("Dropout(x, r, t)"), says="two runs differ",
+         more={"r": np.float32(0.5), "t": np.array(True)}, mended={"r": np.float32(0.5), "t": np.array(False)}),
+    Case("types", "n", unary("Clip(x)", "4", dtype="int64"), unary("Clip(x)", "4"), says="int64", more={"opset": 11}),
+    Case("types", "n", "g (float[4] x, double[4] z) => (float[4] y) { [n] y = Add(x, z) }",
+         "g (float[4] x, float[4] z) => (float[4] y) { [n] y = Add(x, z) }", says="mixes types"),
+    Case("upsample", "n", unary('Upsample<mode="linear">(x, s)', out="1,3,16,16"),
+         unary('Resize<mode="linear">(x, r, s)', out="1,3,16,16"), says="deprecated",
+         more={"opset": 9, "s": np.array([1, 1, 2, 2], np.float32)},
+         mended={"opset": 11, "s": np.array([1, 1, 2, 2], np.float32), "r": np.array([], np.float32)}),
+    Case("upsample", "n", unary('Resize<mode="nearest">(x, s)', out="1,3,16,16"),
+         unary('Resize<mode="nearest">(x, r, s)', out="1,3,16,16"), NOTE, "opset 10",
+         more={"opset": 10, "s": np.array([1, 1, 2, 2], np.float32)},
+         mended={"opset": 11, "s": np.array([1, 1, 2, 2], np.float32), "r": np.array([], np.float32)}),
+    Case("baked-shape", "r", BAKED, says="declared open", more={"s": np.array([1, 2, 2])},
+         mended={"s": np.array([-1, 2, 2])}),
+    Case("baked-shape", "r", MERGED, says="1×8 for a batch of 2", more={"s": np.array([1, -1])},
+         mended={"s": np.array([-1, 4])}),
+    Case("baked-shape", "r", BAKED.replace("N,", "1,"), says="x=3×4", more={"s": np.array([1, 2, 2])},
+         mended={"s": np.array([-1, 2, 2])}, options={"second": {"x": [3, 4]}}),
+]  # fmt: skip
+
+
+def asked(folder: Path, graph: str, more: dict[str, Any], options: dict[str, Any]) -> tuple[Asked, list[str]]:
+    """The model, written and asked about, and the rules to ask: all but the one to skip."""
+    folder.mkdir()
+    np.save(folder / "x.npy", np.full(4, 12, np.float32))
+    options = dict(options)
+    skip = options.pop("skip", "")
+    if fed := options.get("fed"):
+        options["fed"] = Feeding(tuple(str(folder / f) for f in fed.inputs))
+    change = more.get("change", keep)
+    g = text_models.load(folder, graph, change, **{k: v for k, v in more.items() if k != "change"})
+    return Asked(g, **options), lint.chosen(ignore=[skip] if skip else [])
+
+
+def is_a_sentence(said: str) -> bool:
+    return bool(said) and not said.endswith(".") and "\n" not in said and len(said) < 300
+
+
+@pytest.mark.parametrize("case", CASES, ids=str)
+def test_a_rule_finds_its_model_and_not_the_mended_one(case: Case, tmp_path: Path) -> None:
+    subject, rules = asked(tmp_path / "bad", case.bad, case.more, case.options)
+    every = list(lint.run(subject, rules))
+    assert all(is_a_sentence(f.reason) and (is_a_sentence(f.fix) or f.severity == UNCHECKED) for f in every)
+    found = [f for f in every if f.rule == case.rule and f.place]
+    assert [f.place and f.place.label for f in found] == [case.node]
+    assert found[0].severity == case.severity and case.says in f"{found[0].reason} {found[0].fix}"
+    mended = case.more if case.mended is None else case.mended
+    options = case.options if case.fine is None else case.fine
+    subject, rules = asked(tmp_path / "good", case.good or case.bad, mended, options)
+    assert [(f.rule, f.reason) for f in lint.run(subject, rules) if f.severity != UNCHECKED] == []
+
+
+@pytest.mark.parametrize("rule", RULES)
+def test_every_rule_has_a_docstring_a_check_and_a_model_here(rule: str) -> None:
+    module = plugins.load("lint", rule)
+    assert module.check.__doc__ and (help_text := plugins.help_of("lint", rule)).endswith(".")
+    assert len(help_text) < 120
+    assert rule in {case.rule for case in CASES}
+    tree = ast.parse(Path(module.__file__ or "").read_text(encoding="utf-8"))
+    assert any(isinstance(node, ast.FunctionDef) and node.name == "check" for node in tree.body)
+
+
+@pytest.mark.parametrize("path", LIGHT, ids=lambda p: p.stem)
+def test_the_light_networks_get_no_warning(path: Path) -> None:
+    from subgraph.graph.graph import load
+
+    document = lint.document(Asked(load(path)), RULES)
+    assert document["exit_code"] == document["warnings"] == 0
+    assert {f["severity"] for f in document["findings"]} == {NOTE}
+    assert "nameless" in {f["rule"] for f in document["findings"]}
+
+
+def test_there_are_nine_of_them() -> None:
+    assert len(LIGHT) == 9
+
+
+# ---------------------------------------------------------------------------------------------------- nested
+
+
+def found_in(g: Graph, **options: Any) -> list[Found]:
+    return [f for f in lint.run(Asked(g, **options), RULES) if f.severity != UNCHECKED]
+
+
+def branching(folder: Path, weight: float = 1.0) -> Graph:
+    """An If whose branch holds a pool of ceil_mode=1, a nameless node and a weight."""
+    then = helper.make_graph(
+        [
+            helper.make_node("MaxPool", ["x"], ["p"], "deep", kernel_shape=[3, 3], strides=[2, 2], ceil_mode=1),
+            helper.make_node("Mul", ["p", "w"], ["a"]),
+        ],
+        "then",
+        [],
+        [helper.make_tensor_value_info("a", TensorProto.FLOAT, [1, 3, 4, 4])],
+        [numpy_helper.from_array(np.array(weight, np.float32), "w")],
+    )
+    other = helper.make_graph(
+        [helper.make_node("MaxPool", ["x"], ["b"], "plain", kernel_shape=[2, 2], strides=[2, 2])],
+        "else",
+        [],
+        [helper.make_tensor_value_info("b", TensorProto.FLOAT, [1, 3, 4, 4])],
+    )
+    choice = helper.make_node("If", ["c"], ["y"], "choice", then_branch=then, else_branch=other)
+    graph = helper.make_graph(
+        [choice],
+        "g",
+        [
+            helper.make_tensor_value_info("x", TensorProto.FLOAT, [1, 3, 8, 8]),
+            helper.make_tensor_value_info("c", TensorProto.BOOL, []),
+        ],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, [1, 3, 4, 4])],
+    )
+    return text_models.read(folder, helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8))
+
+
+def test_bodies_are_looked_into_with_the_types_of_the_graph_around(tmp_path: Path) -> None:
+    found = found_in(branching(tmp_path, weight=1e9))
+    assert [(f.rule, f.place and f.place.label) for f in found] == [
+        ("ceil-mode", "choice > then_branch > deep"),
+        ("fp16-overflow", "choice > then_branch > #1"),
+        ("nameless", "choice > then_branch > #1"),
+    ]
+    assert "4×4" in found[0].reason and all(f.place and f.place.top == 0 for f in found)
+
+
+FUNCTION = """<ir_version: 9, opset_import: ["" : 17, "local" : 1]>
+g (float[1,3,8,8] x) => (float[1,3,4,4] y) { [call] y = local.Pool(x) }
+<domain: "local", opset_import: ["" : 17]>
+Pool (x) => (y) { [inner] y = AveragePool<kernel_shape=[3,3], pads=[1,1,1,1], strides=[2,2], count_include_pad=1>(x) }
+"""
+
+
+def test_local_functions_are_looked_into(tmp_path: Path) -> None:
+    found = found_in(text_models.read(tmp_path, onnx.parser.parse_model(FUNCTION)), target=6)
+    told = {(f.rule, f.severity, f.place and f.place.label) for f in found}
+    assert ("average-pool", WARNING, "local.Pool > inner") in told
+    assert ("opset", WARNING, "local.Pool > inner") in told, "count_include_pad comes with opset 7"
+    assert ("custom-domain", NOTE, "call") in told
+
+
+def test_an_attribute_from_the_caller_is_unknown(tmp_path: Path) -> None:
+    text_form = FUNCTION.replace("Pool (x)", "Pool <how>(x)").replace("count_include_pad=1", "count_include_pad=@how")
+    text_form = text_form.replace("local.Pool(x)", "local.Pool<how=1>(x)")
+    found = found_in(text_models.read(tmp_path, onnx.parser.parse_model(text_form)))
+    assert "average-pool" not in {f.rule for f in found}
+
+
+# ---------------------------------------------------------------------------------------------------- details
+
+
+def test_shapes_that_only_shapes_decide_are_no_data(tmp_path: Path) -> None:
+    """Old exporters write torch.arange as NonZero of ConstantOfShape."""
+    chain = "[a] s = Shape(x) [b] o = ConstantOfShape(s) [c] i = NonZero(o) [d] k = Cast<to=6>(i) [e] y = Clip(k, z)"
+    g = text_models.load(tmp_path, f"g (float[4] x) => (int32[1,4] y) {{ {chain} }}", z=np.int32(0))
+    assert [(f.rule, f.severity) for f in found_in(g)] == [("integer-clip", NOTE)]
+
+
+def test_a_size_that_nothing_changes_is_no_resize(tmp_path: Path) -> None:
+    graph, weights = resize(f'{LINEAR}="align_corners"', 1)
+    assert found_in(text_models.load(tmp_path, graph, **weights)) == []
+
+
+def test_an_open_resize_is_judged_by_its_mode(tmp_path: Path) -> None:
+    graph = "g (float[N,3,H,W] x, int64[4] s) => (float[a,b,c,d] y) {{ [n] y = Resize<{}>(x, , , s) }}"
+    linear = text_models.load(tmp_path, graph.format(f'{LINEAR}="align_corners"'))
+    nearest = text_models.load(tmp_path, graph.format(f'{NEAREST}="half_pixel"'))
+    told = [[f.severity for f in lint.run(Asked(g), ["resize"])] for g in (linear, nearest)]
+    assert told == [[WARNING], [NOTE]]
+
+
+@pytest.mark.parametrize("scale", [0.4, 0.5, 0.7, 1.3, 1.7, 2, 3])
+@pytest.mark.parametrize("mode", ["half_pixel", "pytorch_half_pixel", "align_corners", "asymmetric"])
+def test_positions_are_those_of_onnxruntime(mode: str, scale: float) -> None:
+    """A ramp shows where each output cell comes from. Compared where no position lies between two cells by a hair."""
+    axis = Axis(10, math.floor(10 * np.float32(scale)), float(np.float32(scale)))
+    ramp = np.arange(10, dtype=np.float32).reshape(1, 1, 1, 10)
+    graph = "g (float[1,1,1,10] x) => (float[1,1,1,N] y) {{ [n] y = Resize<{}>(x, , s) }}"
+
+    def of_runtime(settings: str) -> np.ndarray[Any, Any]:
+        made = text_models.model(graph.format(settings), s=np.array([1, 1, 1, scale], np.float32))
+        session = onnxruntime.InferenceSession(made.SerializeToString(), providers=["CPUExecutionProvider"])
+        return np.asarray(session.run(None, {"x": ramp})[0]).ravel()
+
+    assert np.allclose(of_runtime(f'{LINEAR}="{mode}"'), axis.reads(mode), atol=1e-5)
+    raw = np.array([COORDINATES[mode](x, 10, axis.out, axis.scale) for x in range(axis.out)])
+    for rounding in ROUNDED:
+        apart = np.abs(raw * 2 - np.rint(raw * 2)) > 1e-5
+        seen = of_runtime(f'{NEAREST}="{mode}", nearest_mode="{rounding}"')
+        assert (seen == axis.picks(mode, rounding))[apart].all(), rounding
+
+
+def test_sizes_count_where_no_scales_are_given(tmp_path: Path) -> None:
+    graph = "g (float[N,3,8,8] x) => (float[N,3,h,w] y) { [n] y = Resize<" + f'{NEAREST}="half_pixel"' + ">(x, , , s) }"
+    twice = text_models.load(tmp_path, graph, s=np.array([1, 3, 16, 16]))
+    odd = text_models.load(tmp_path, graph, s=np.array([1, 3, 13, 13]))
+    told = [[f.severity for f in lint.run(Asked(g), ["resize"])] for g in (twice, odd)]
+    assert told == [[], [WARNING]]
+
+
+def test_large_clip_bounds_are_no_overflow(tmp_path: Path) -> None:
+    limits: dict[str, Any] = {"low": np.float32(-3.4e38), "high": np.float32(3.4e38)}
+    assert found_in(text_models.load(tmp_path, unary("Clip(x, low, high)"), **limits)) == []
+
+
+def test_infinite_weights_are_no_overflow(tmp_path: Path) -> None:
+    assert found_in(text_models.load(tmp_path, ADD, w=np.array([np.inf, -np.inf, np.nan, 1], np.float32))) == []
+
+
+def test_weights_in_another_file_are_read_in_pieces(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from subgraph.inspection.lint import _numbers
+
+    monkeypatch.setattr(_numbers, "PIECE", 1000)
+    values = np.ones(100_000, np.float32)
+    values[[7, 54_321]] = 1e6, -1e7
+    made = text_models.model("g (float[100000] x) => (float[100000] y) { [n] y = Add(x, w) }", w=values)
+    onnx.save(made, tmp_path / "m.onnx", save_as_external_data=True, location="m.data")
+    from subgraph.graph.graph import load
+
+    (found,) = found_in(load(tmp_path / "m.onnx"))
+    assert found.rule == "fp16-overflow" and "reaches 1e+07: 2 values" in found.reason
+
+
+def test_a_transform_between_the_channels_is_one_normalisation(tmp_path: Path) -> None:
+    """ToTensor's division by 255 and Normalize behind it."""
+    chain = "[a] p = Div(x, c) [b] q = Sub(p, m) [d] y = Div(q, s)"
+    g = text_models.load(
+        tmp_path,
+        f"g (float[1,3,8,8] x) => (float[1,3,8,8] y) {{ {chain} }}",
+        c=np.float32(255), m=np.full((3, 1, 1), 0.45, np.float32), s=np.full((3, 1, 1), 0.22, np.float32),
+    )  # fmt: skip
+    assert found_in(g) == []
+
+
+def test_a_model_that_cannot_run_is_not_checked(tmp_path: Path) -> None:
+    """Data: nothing runs it, and nobody is bothered with that."""
+    g = text_models.load(tmp_path, "g (float[N,4] x) => (float[N,4] y) { [n] y = my.Op(x) }", domains=("my",))
+    document = lint.document(Asked(g), RULES)
+    assert [row["rule"] for row in document["not_checked"]] == ["baked-shape"]
+    assert {f["rule"] for f in document["findings"]} == {"custom-domain"}
+
+
+def test_a_sequence_length_that_is_baked_in(tmp_path: Path) -> None:
+    baked = "g (float[N,T,4] x) => (float[N,T,4] y) { [n] y = Add(x, p) }"
+    g = text_models.load(tmp_path, baked, p=np.ones((1, 16, 4), np.float32))
+    (found,) = found_in(g)
+    assert (found.rule, found.severity, found.place and found.place.label) == ("baked-shape", WARNING, "n")
+
+
+def test_an_axis_elsewhere_that_has_the_batchs_name_moves_with_it(tmp_path: Path) -> None:
+    """x is (T, N, 4) and starts with a sequence, h is (N, 1, 4) and starts with a batch."""
+    graph = "g (float[T,N,4] x, float[N,1,4] h) => (float[T,N,4] y) {"
+    graph += " [t] s = Transpose<perm=[1,0,2]>(h) [n] y = Add(x, s) }"
+    assert found_in(text_models.load(tmp_path, graph)) == []
+
+
+def test_sizes_that_hang_together_are_a_note(tmp_path: Path) -> None:
+    """past + new = all is a rule that no symbol tells; 16 + 16 = 32 is not what all is at first, so nothing is said."""
+    graph = "g (float[1,P] past, float[1,T] new, float[1,A] mask) => (float[1,A] y) {"
+    graph += " [c] all = Concat<axis=1>(past, new) [n] y = Add(all, mask) }"
+    g = text_models.load(tmp_path, graph)
+    assert found_in(g) == []
+    fits = Feeding(shapes={"past": [1, 8], "new": [1, 1], "mask": [1, 9]})
+    told = [(f.rule, f.severity, f.place and f.place.label) for f in found_in(g, fed=fits)]
+    assert told == [("baked-shape", NOTE, "n")]
+
+
+def test_an_invalid_model_is_told_of_and_nothing_breaks(tmp_path: Path) -> None:
+    cycle = "g (float[4] x) => (float[4] y) { [a] t = Add(x, y) [b] y = Relu(t) }"
+    g = text_models.load(tmp_path, cycle)
+    document = lint.document(Asked(g, target=9, fed=Feeding()), RULES)
+    assert document["exit_code"] == 1
+    assert any("cycle" in f["reason"] for f in document["findings"] if f["rule"] == "invalid")
+
+
+# ---------------------------------------------------------------------------------------------------- choosing
+
+
+def test_only_and_ignore() -> None:
+    assert lint.chosen() == RULES
+    assert lint.chosen(["resize", "nameless"]) == ["resize", "nameless"]
+    assert lint.chosen(["resize", "ceil_mode"], ["resize"]) == ["ceil-mode"]
+    assert "nameless" not in lint.chosen(ignore=["nameless"])
+
+
+@pytest.mark.parametrize("where", ["only", "ignore"])
+def test_a_typo_in_a_rule_is_answered_with_the_nearest(where: str) -> None:
+    with pytest.raises(UnknownName, match="no lint rule 'resise'") as e:
+        lint.chosen(**{where: ["resise"]})
+    assert e.value.nearest[0] == "resize"
+
+
+def test_a_rule_of_ones_own_is_a_file(tmp_path: Path) -> None:
+    rule = tmp_path / "no_relu.py"
+    rule.write_text(
+        '"""No Relu."""\nfrom subgraph.inspection.lint import warning\n\n\ndef check(asked):\n    """All."""\n'
+        '    return [warning(p, "a Relu", "remove it") for p in asked.nodes("Relu")]\n'
+    )
+    g = text_models.load(tmp_path, unary("Relu(x)"))
+    (found,) = lint.run(Asked(g), lint.chosen([str(rule)]))
+    assert found.place and (found.reason, found.place.label) == ("a Relu", "n")
+
+
+def test_a_file_without_a_check_is_no_rule(tmp_path: Path) -> None:
+    (tmp_path / "no_rule.py").write_text("")
+    with pytest.raises(UsageError, match="is no lint rule"):
+        lint.chosen([str(tmp_path / "no_rule.py")])
+
+
+def test_equal_notes_are_one_line() -> None:
+    from subgraph.graph.graph import load
+
+    document = lint.document(Asked(load(LIGHT[-1])), ["nameless"])
+    lines = text(document).splitlines()
+    assert lines[0].startswith("note     nameless  16 nodes (#0 (ConstantOfShape), ") and "…" in lines[0]
+    assert lines[1].startswith("  fix: ") and lines[2] == "0 warnings, 16 notes: 1 rule, 38 nodes" and len(lines) == 3
+
+
+def test_many_equal_warnings_are_one_line_too(tmp_path: Path) -> None:
+    nodes = "".join(f"[n{k}] t{k + 1} = my.Op(t{k}) " for k in range(12))
+    g = text_models.load(tmp_path, f"g (float[4] t0) => (float[4] t12) {{ {nodes} }}", domains=("my",))
+    lines = text(lint.document(Asked(g), ["custom-domain"])).splitlines()
+    assert len(lines) == 3 and lines[0].startswith("warning  custom-domain  12 nodes (n0 (my.Op), n1 (my.Op), ")
+    assert "n7 (my.Op), …): is of the custom domain" in lines[0]
+
+
+def test_a_later_attribute_that_changes_nothing_fits_an_older_target(tmp_path: Path) -> None:
+    plain = pool("ceil_mode=0, dilations=[1,1]", 8, 6, "MaxPool")
+    other = pool("ceil_mode=0, dilations=[2,2]", 8, 4, "MaxPool")
+    told = [
+        [f.severity for f in lint.run(Asked(text_models.load(tmp_path, graph), target=9), ["opset"]) if f.place]
+        for graph in (plain, other)
+    ]
+    assert told == [[], [WARNING]]
+
+
+def test_what_is_fed_must_fit(tmp_path: Path) -> None:
+    g = text_models.load(tmp_path, "g (float[N,T] x) => (float[N,T] y) { [n] y = Relu(x) }")
+    np.save(tmp_path / "x.npy", np.ones(3, np.float32))
+    with pytest.raises(InputError):
+        list(lint.run(Asked(g, fed=Feeding((str(tmp_path / "x.npy"),))), RULES))
+
+
+# ---------------------------------------------------------------------------------------------------- command
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Models with a warning (two rules), a note, and nothing."""
+    place = tmp_path_factory.mktemp("lint")
+    for name, graph, change in (
+        ("bad", pool("ceil_mode=1, strides=[2,2], pads=[0,0,0,0]", 8, 4, "MaxPool"), unnamed),
+        ("noted", unary("Relu(x)"), unnamed),
+        ("clean", unary("Relu(x)"), keep),
+        ("baked", BAKED.replace("N,", "1,"), keep),
+    ):
+        weights: dict[str, Any] = {"s": np.array([1, 2, 2])} if name == "baked" else {}
+        made = text_models.model(graph, **weights)
+        change(made)
+        onnx.save(made, place / f"{name}.onnx")
+    return place
+
+
+def test_the_command_line(folder: Path) -> None:
+    done = subcut("lint", "bad.onnx", cwd=folder)
+    assert (done.code, done.err) == (1, "")
+    lines = done.out.splitlines()
+    assert lines[0].startswith("warning  ceil-mode  #0 (MaxPool): ") and lines[1].startswith("  fix: ")
+    assert lines[-1] == f"1 warning, 1 note: {len(RULES)} rules, 1 node"
+    assert subcut("lint", "bad.onnx", "--ignore", "ceil-mode", cwd=folder).code == 0
+    done = subcut("lint", "clean.onnx", cwd=folder)
+    assert (done.code, done.out, done.err) == (0, f"nothing found: {len(RULES)} rules, 1 node\n", "")
+
+
+def test_json_csv_and_what_was_not_checked(folder: Path) -> None:
+    done = subcut("lint", "noted.onnx", "--json", "--csv", "found.csv", cwd=folder)
+    document = done.document
+    assert (done.code, document["schema"], document["exit_code"]) == (0, "subcut.lint/1", 0)
+    (finding,) = document["findings"]
+    assert (finding["rule"], finding["severity"], finding["node"]["label"]) == ("nameless", NOTE, "#0")
+    rows = list(csv.DictReader((folder / "found.csv").read_text(encoding="utf-8").splitlines()))
+    assert [(row["rule"], row["node"], row["op"]) for row in rows] == [("nameless", "#0", "Relu")]
+
+
+def test_a_second_size_and_ranges(folder: Path) -> None:
+    done = subcut("lint", "baked.onnx", "--shape", "x=2x4", cwd=folder)
+    assert done.code == 1 and "r (Reshape): fails with x=2×4" in done.out
+    assert subcut("lint", "baked.onnx", "--seed", "3", cwd=folder).code == 0
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "says"),
+    [
+        (("bad.onnx", "--only", "ceil_mod"), 2, "did you mean 'ceil-mode'"),
+        (("nowhere.onnx",), 2, "no file nowhere.onnx"),
+        (("words.onnx",), 3, "not an ONNX model"),
+        (("bad.onnx", "--target-opset", "0"), 2, "opsets start at 1"),
+        (("bad.onnx", "--shape", "z=1x2"), 2, "no input 'z'"),
+        (("bad.onnx", "-i", "none.npy"), 2, "none.npy"),
+        (("bad.onnx", "--csv", "no/where.csv"), 1, "no folder"),
+    ],
+)
+def test_slips_are_answered(words: tuple[str, ...], code: int, says: str, folder: Path) -> None:
+    (folder / "words.onnx").write_text("<html>")
+    done = subcut("lint", *words, cwd=folder)
+    assert done.code == code and says in done.err
+
+
+def test_the_rules_are_listed(folder: Path) -> None:
+    done = subcut("lint", "--rules", cwd=folder)
+    assert done.code == 0 and [line.split()[0] for line in done.out.splitlines()] == RULES

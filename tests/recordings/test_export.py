@@ -1,0 +1,305 @@
+"""Tensors in a device's form and back: what is written, what is lost, what is left out."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import numpy.typing as npt
+import onnx
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as arrays
+from onnx import TensorProto, helper
+
+from subgraph.cases.case import Place
+from subgraph.errors import InputError
+from subgraph.recordings.export import export
+from subgraph.storage.convert import Form
+from tests.helpers.run_command import Done, manifest, subcut, tree
+
+Array = npt.NDArray[Any]
+
+
+def folder_of(path: Path, **values: Array) -> Path:
+    """A plain folder of .npy files."""
+    path.mkdir(parents=True)
+    for name, value in values.items():
+        np.save(path / f"{name}.npy", value)
+    return path
+
+
+def exported(
+    source: Path, *formats: str, dtype: str = "", layout: str = "", to: str = "out"
+) -> dict[str, dict[str, Any]]:
+    """Export beside the source; the manifest's entries by file, each with its bytes."""
+    done = export(source, Place(source.parent, to), formats or ("bin",), Form(dtype, layout))
+    assert manifest(done.path) == done.manifest
+    return {f["file"]: f | {"bytes": (done.path / f["file"]).read_bytes()} for f in done.manifest["exported"]}
+
+
+def ramp(*shape: int) -> npt.NDArray[np.float32]:
+    """Small whole numbers: no type that holds them loses anything."""
+    return (np.arange(np.prod(shape)) % 100).reshape(shape).astype(np.float32)
+
+
+# ------------------------------------------------------------------------------------------------ from where
+
+
+def test_a_case(here: Path) -> None:
+    assert subcut("-s", "pool1", "-e", "res2a_relu", cwd=here).code == 0
+    case = here / "subcut_out/pool1__res2a_relu"
+    done = subcut("export", case, "-o", "device", "--dtype", "float16", "--layout", "nhwc", cwd=here)
+    assert done.code == 0
+    for line, name in zip(done.out.splitlines(), ("inputs/conv1.bin ", "outputs/res2a.bin"), strict=False):
+        assert line.startswith(f"{name}  float16  1×")
+        assert "NHWC  max error " in line
+    assert done.out.endswith("\n2 files in device/\n")
+    exact = np.load(case / "inputs/conv1.npy")
+    raw = np.fromfile(here / "device/inputs/conv1.bin", np.float16).reshape(1, 32, 32, 8)
+    assert np.array_equal(raw, exact.transpose(0, 2, 3, 1).astype(np.float16))
+    entry = manifest(here / "device")["exported"][0]
+    assert (entry["name"], entry["dtype"], entry["shape"], entry["layout"]) == (
+        "conv1",
+        "float16",
+        [1, 32, 32, 8],
+        "NHWC",
+    )
+
+    words = ("export", "device", "-o", "back", "--dtype", "float32", "--layout", "NCHW", "--format", "npy")
+    assert subcut(*words, cwd=here).code == 0
+    assert np.array_equal(np.load(here / "back/inputs/conv1.npy"), exact.astype(np.float16).astype(np.float32))
+
+
+def test_a_dump_of_several_samples(here: Path) -> None:
+    folder_of(here / "samples", a=ramp(1, 3, 64, 64), b=ramp(1, 3, 64, 64) + 1)
+    assert subcut("dump", "data", "conv1", "-i", "samples", "-o", "d", cwd=here).code == 0
+    found = exported(here / "d")
+    assert sorted(found) == ["a/conv1.bin", "a/data.bin", "b/conv1.bin", "b/data.bin"]
+    assert found["a/data.bin"]["bytes"] == ramp(1, 3, 64, 64).tobytes()
+    assert found["b/conv1.bin"]["bytes"] == np.load(here / "d/b/conv1.npy").tobytes()
+
+
+def test_a_plain_folder(tmp_path: Path) -> None:
+    source = folder_of(tmp_path / "mine", x=ramp(1, 2, 3, 4), y=np.arange(3), z=np.array(True))
+    folder_of(source / "below", x=np.zeros((0, 3), np.uint8))
+    folder_of(source / ".hidden", x=ramp(1))
+    (source / "raw.bin").write_bytes(b"1234")
+    (source / "notes.txt").write_text("mine")
+    done = subcut("export", "mine", "-o", "out", cwd=tmp_path)
+    assert done.code == 0
+    assert done.out == (
+        "below/x.bin  uint8    0×3\n"
+        "x.bin        float32  1×2×3×4\n"
+        "y.bin        int64    3\n"
+        "z.bin        bool     scalar\n"
+        "left out: raw.bin: a .bin without a manifest has no type\n"
+        "4 files in out/\n"
+    )
+    assert (tmp_path / "out/x.bin").read_bytes() == ramp(1, 2, 3, 4).tobytes()
+
+
+def test_one_file(tmp_path: Path) -> None:
+    folder_of(tmp_path / "mine", x=np.asfortranarray(ramp(2, 3)))
+    assert exported(tmp_path / "mine/x.npy")["x.bin"]["bytes"] == ramp(2, 3).tobytes()
+
+
+def test_into_the_source_again_and_again(tmp_path: Path) -> None:
+    """What the first export left is no source of the second."""
+    source = folder_of(tmp_path / "mine", x=ramp(2, 3))
+    for _ in range(2):
+        done = subcut("export", "mine", "-o", "mine/out", "--format", "npy,bin", cwd=tmp_path)
+        assert done.code == 0
+        assert sorted(tree(source)) == ["out/manifest.json", "out/x.bin", "out/x.npy", "x.npy"]
+
+
+# ------------------------------------------------------------------------------------------------ there and back
+
+
+@pytest.mark.parametrize("shape", [(1, 2, 3, 4), (2, 3, 4, 5, 6), (1, 1, 1, 1), (0, 2, 3, 4)])
+def test_nhwc_float16_and_back(shape: tuple[int, ...], tmp_path: Path) -> None:
+    value = ramp(*shape)
+    folder_of(tmp_path / "mine", x=value)
+    there = exported(tmp_path / "mine", dtype="float16", layout="NHWC", to="there")["x.bin"]
+    assert there["bytes"] == np.moveaxis(value, 1, -1).astype(np.float16).tobytes()
+    assert there["shape"] == [*shape[:1], *shape[2:], shape[1]]
+    back = exported(tmp_path / "there", "npy", dtype="float32", layout="NCHW", to="back")["x.npy"]
+    assert (back["layout"], back["loss"]) == ("NCHW", "nothing lost")
+    assert (tmp_path / "back/x.npy").read_bytes() == (tmp_path / "mine/x.npy").read_bytes()
+
+
+@pytest.mark.parametrize("shape", [(), (5,), (2, 3), (2, 3, 4), (1, 2, 3, 4, 5, 6)])
+def test_other_ranks_have_no_layout(shape: tuple[int, ...], tmp_path: Path) -> None:
+    folder_of(tmp_path / "mine", x=ramp(*shape))
+    entry = exported(tmp_path / "mine", layout="NHWC")["x.bin"]
+    assert (entry["bytes"], entry["shape"], entry["layout"]) == (ramp(*shape).tobytes(), list(shape), "")
+
+
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    st.sampled_from(
+        ["float16", "float32", "float64", "int8", "uint8", "int16", "int32", "int64", "uint64", "bool"]
+    ).flatmap(lambda kind: arrays.arrays(kind, arrays.array_shapes(min_dims=0, max_dims=5, min_side=0, max_side=4))),
+    st.sampled_from(["", "NHWC", "NCHW"]),
+)
+def test_without_a_type_nothing_changes_but_the_order(tmp_path: Path, value: Array, layout: str) -> None:
+    here = tmp_path / str(len(list(tmp_path.iterdir())))
+    folder_of(here / "mine", x=value)
+    there = exported(here / "mine", "bin", layout=layout, to="there")["x.bin"]
+    assert (there["dtype"], there["loss"]) == (str(value.dtype), "")
+    other = {"": "", "NHWC": "NCHW", "NCHW": "NHWC"}[layout]
+    back = exported(here / "there", "npy", layout=other, to="back")["x.npy"]
+    found = np.load(here / "back/x.npy")
+    assert (found.dtype, found.shape, found.tobytes()) == (value.dtype, value.shape, value.tobytes())
+    assert back["shape"] == list(value.shape)
+
+
+def test_types_that_numpy_lacks(tmp_path: Path) -> None:
+    """bfloat16 and int4 as a model makes them; on disk as bits, the true type in the manifest."""
+    casts = {"brain": TensorProto.BFLOAT16, "nibble": TensorProto.INT4, "tiny": TensorProto.FLOAT8E4M3FN}
+    nodes = [helper.make_node("Relu", ["x"], ["r"], name="first")]
+    nodes += [helper.make_node("Cast", ["r"], [name], name=f"to_{name}", to=to) for name, to in casts.items()]
+    graph = helper.make_graph(
+        nodes,
+        "casts",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, [7])],
+        [helper.make_tensor_value_info(name, to, [7]) for name, to in casts.items()],
+    )
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 21)], ir_version=10)
+    onnx.save(model, tmp_path / "m.onnx")
+    np.save(tmp_path / "x.npy", np.arange(7, dtype=np.float32))
+    done = subcut("dump", "m.onnx", *casts, "-i", "x.npy", "-o", "d", cwd=tmp_path)
+    assert done.code == 0, done.err
+    plain = exported(tmp_path / "d", "npy", dtype="float32", to="plain")
+    for name in casts:
+        assert np.array_equal(np.load(tmp_path / f"plain/{name}.npy"), np.arange(7, dtype=np.float32))
+        assert plain[f"{name}.npy"]["loss"] == "nothing lost"
+    raw = exported(tmp_path / "d", "bin", to="raw")
+    assert raw["brain.bin"]["bytes"] == np.arange(7).astype(ml_dtypes.bfloat16).tobytes()
+    assert raw["nibble.bin"]["bytes"] == bytes([0x10, 0x32, 0x54, 0x06])
+    exported(tmp_path / "raw", "npy", dtype="float32", to="back")
+    for name in casts:
+        assert np.array_equal(np.load(tmp_path / f"back/{name}.npy"), np.arange(7, dtype=np.float32))
+
+
+# ------------------------------------------------------------------------------------------------ losses
+
+
+@pytest.mark.parametrize(
+    ("values", "dtype", "becomes", "loss"),
+    [
+        ([1, 2, 3], "float16", [1, 2, 3], "nothing lost"),
+        ([0.1, 1], "float16", [np.float16(0.1), 1], "max error 2.4e-05 of 1"),
+        ([1e6, -1e6, 1], "float16", [np.inf, -np.inf, 1], "2 of 3 values overflow"),
+        ([np.inf, np.nan, 1], "float16", [np.inf, np.nan, 1], "nothing lost"),
+        ([1e-9, 1], "float16", [0, 1], "max error 1.0e-09 of 1; 1 of 2 values vanish to 0"),
+        ([0, 255, 7], "uint8", [0, 255, 7], "nothing lost"),
+        ([-3, 300, 0.4, 1.6], "uint8", [0, 255, 0, 2], "max error 4.0e-01 of 300; 2 of 4 values overflow; 1 of 4 values vanish to 0"),  # noqa: E501
+        ([np.nan, np.inf, 5], "uint8", [0, 255, 5], "2 of 3 values are invalid"),
+        ([-200, 127], "int8", [-128, 127], "1 of 2 values overflow"),
+    ],
+)  # fmt: skip
+def test_losses_are_counted(values: list[float], dtype: str, becomes: list[float], loss: str, tmp_path: Path) -> None:
+    folder_of(tmp_path / "mine", x=np.array(values, np.float32))
+    entry = exported(tmp_path / "mine", dtype=dtype)["x.bin"]
+    assert np.array_equal(np.frombuffer(entry["bytes"], dtype), np.array(becomes, dtype), equal_nan="float" in dtype)
+    assert entry["loss"] == loss
+
+
+def test_losses_are_shown(tmp_path: Path) -> None:
+    folder_of(tmp_path / "mine", x=np.array([1e6, 1], np.float32))
+    done = subcut("export", "mine", "-o", "out", "--dtype", "float16", cwd=tmp_path)
+    assert done.out == "x.bin  float16  2    1 of 2 values overflow\n1 file in out/\n"
+    assert done.code == 0
+
+
+def test_texts_are_left_out(tmp_path: Path) -> None:
+    folder_of(tmp_path / "mine", x=ramp(2), words=np.array(["a", "bc"]))
+    done = subcut("export", "mine", "-o", "out", cwd=tmp_path)
+    assert done.code == 0
+    assert done.out == "x.bin  float32  2\nleft out: words: texts have no other form\n1 file in out/\n"
+    assert manifest(tmp_path / "out")["left_out"] == ["words: texts have no other form"]
+
+
+# ------------------------------------------------------------------------------------------------ refusals
+
+
+def refused(done: Done) -> str:
+    assert (done.code, done.out) == (2, ""), done
+    return done.err
+
+
+def test_what_cannot_be_exported(here: Path) -> None:
+    assert "no folder nowhere" in refused(subcut("export", "nowhere", "-o", "out", cwd=here))
+    assert "no folder xxx" in refused(subcut("export", "x" * 300, "-o", "out", cwd=here))
+    (here / "empty").mkdir()
+    assert "no tensors in empty" in refused(subcut("export", "empty", "-o", "out", cwd=here))
+    assert "cannot read resnet50.onnx" in refused(subcut("export", "resnet50.onnx", "-o", "out", cwd=here))
+    assert subcut("-s", "pool1", "--no-capture", "-o", ".", cwd=here).code == 0
+    assert "it was cut without a capture" in refused(subcut("export", "pool1__prob", "-o", "out", cwd=here))
+    folder_of(here / "mine", x=ramp(2))
+    assert "no element type 'flaot16'" in refused(subcut("export", "mine", "-o", "out", "--dtype", "flaot16", cwd=here))
+    assert "no layout 'NHCW'" in refused(subcut("export", "mine", "-o", "out", "--layout", "nhcw", cwd=here))
+    assert "no format 'raw'" in refused(subcut("export", "mine", "-o", "out", "--format", "raw", cwd=here))
+    assert not (here / "out").exists()
+
+
+@pytest.mark.parametrize(
+    ("content", "says"),
+    [
+        (b"", "cannot read"),
+        (b"\x93NUMPY\x01\x00v\x00{'descr': '<f4', 'fortran_order': False, 'shape': (9", "cannot read"),
+        (b"\x80\x04N.", "cannot read"),
+    ],
+)
+def test_a_damaged_file(content: bytes, says: str, tmp_path: Path) -> None:
+    source = folder_of(tmp_path / "mine", good=ramp(2))
+    (source / "x.npy").write_bytes(content)
+    with pytest.raises(InputError, match=f"{says} .*x.npy"):
+        exported(source)
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize("value", [np.array([{}]), np.array(["2020-01-01"], "datetime64[D]"), np.zeros(2, "f4,i4")])
+def test_arrays_of_other_things(value: Array, tmp_path: Path) -> None:
+    folder_of(tmp_path / "mine", x=value)
+    with pytest.raises(InputError, match=r"x.npy"):
+        exported(tmp_path / "mine")
+
+
+def test_a_truncated_export_is_noticed(tmp_path: Path) -> None:
+    folder_of(tmp_path / "mine", x=ramp(2, 3))
+    exported(tmp_path / "mine", to="there")
+    (tmp_path / "there/x.bin").write_bytes(b"1234")
+    with pytest.raises(InputError, match=r"cannot read .*x.bin as float32 \[2, 3\]"):
+        exported(tmp_path / "there", "npy")
+    (tmp_path / "there/x.bin").unlink()
+    with pytest.raises(InputError, match=r"no file .*x.bin"):
+        exported(tmp_path / "there", "npy")
+
+
+def test_a_source_is_never_replaced(here: Path) -> None:
+    assert subcut("dump", "conv1", "-o", "d", cwd=here).code == 0
+    before = tree(here / "d")
+    said = refused(subcut("export", "d", "-o", "d", "--force", cwd=here))
+    assert "d cannot be replaced: it holds what is read" in said
+    assert tree(here / "d") == before
+
+
+def test_another_export_needs_force(tmp_path: Path) -> None:
+    folder_of(tmp_path / "mine", x=ramp(2))
+    assert subcut("export", "mine", "-o", "out", cwd=tmp_path).code == 0
+    said = refused(subcut("export", "mine", "-o", "out", "--dtype", "int8", cwd=tmp_path))
+    assert "out holds the result of `subcut export mine --format bin`" in said
+    assert subcut("export", "mine", "-o", "out", "--dtype", "int8", "--force", cwd=tmp_path).code == 0
+    assert (tmp_path / "out/x.bin").read_bytes() == bytes([0, 1])
+
+
+def test_json(tmp_path: Path) -> None:
+    folder_of(tmp_path / "mine", x=ramp(2))
+    found = subcut("export", "mine", "-o", "out", "--json", cwd=tmp_path).document
+    assert (found["schema"], found["exit_code"], found["path"]) == ("subcut.export/1", 0, "out")
+    assert found["exported"] == manifest(tmp_path / "out")["exported"]

@@ -1,0 +1,778 @@
+"""One contract for every backend: it runs by being in the folder. Then what is special to each."""
+
+from __future__ import annotations
+
+import ast
+import gc
+import importlib.util
+import json
+import math
+import os
+import shlex
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto, helper
+
+from subgraph import plugins
+from subgraph.errors import BackendError, ModelError, Refused, SubcutError, WorkerDied
+from subgraph.runtime.backends import cmd, onnx_reference, ort
+from subgraph.runtime.worker import Worker
+from subgraph.storage import dtypes, tensors
+from subgraph.storage.tensors import Record, Value
+from tests.helpers import text_models
+from tests.helpers.run_command import PATIENCE
+
+HEAVY = frozenset(
+    "numpy onnx onnxruntime networkx PIL ml_dtypes google torch openvino cv2 tract MNN tensorflow".split()
+)
+
+NUMBERS = """g (float[2,3] x, int64[n] i, bool[2] b, bfloat16[2] f, float16[2] h, float c, float[0,2] e)
+ => (float[2,2] y, float[2,3] relu, int64[n] io, bool[2] bo, bfloat16[2] fo, float16[2] ho, float co, float[0,2] eo) {
+  relu = Relu(x)
+  product = MatMul(relu, w)
+  y = Add(product, c)
+  io = Add(i, i)
+  bo = Not(b)
+  fo = Identity(f)
+  ho = Add(h, h)
+  co = Neg(c)
+  eo = Relu(e)
+}"""
+WEIGHT = np.arange(6, dtype=np.float32).reshape(3, 2)
+X = np.array([[1, -2, 3], [4, 5, -6]], np.float32)
+FEEDS: dict[str, Any] = {
+    "x": X,
+    "i": np.array([1, -2, 3]),
+    "b": np.array([True, False]),
+    "f": np.array([1.5, -2], ml_dtypes.bfloat16),
+    "h": np.array([1, 2.5], np.float16),
+    "c": np.array(0.5, np.float32),
+    "e": np.zeros((0, 2), np.float32),
+}
+EXPECTED = {
+    "y": np.maximum(X, 0) @ WEIGHT + np.float32(0.5),
+    "relu": np.maximum(X, 0),
+    "io": np.array([2, -4, 6]),
+    "bo": np.array([False, True]),
+    "fo": FEEDS["f"],
+    "ho": np.array([2, 5], np.float16),
+    "co": np.array(-0.5, np.float32),
+    "eo": np.zeros((0, 2), np.float32),
+}
+
+# Inputs of the two models above that a runtime refuses for their element type, by name; the others must be right.
+REFUSED = {"mnn": {"f", "s", "t"}, "opencv": {"f", "s", "t"}, "openvino": {"s", "t"}, "tract": {"f", "s", "t"}}
+
+# A device of one's own: the folder protocol, played by onnxruntime.
+DEVICE = """
+import json, sys
+from pathlib import Path
+import numpy as np
+from subgraph.storage import tensors
+from subgraph.runtime.backends import ort
+
+model, inputs, outputs = map(Path, sys.argv[1:])
+manifest = json.loads((inputs / "manifest.json").read_text())
+feeds = {i["name"]: tensors.from_bits(np.load(inputs / i["npy"]), i["dtype"]) for i in manifest["inputs"]}
+found = ort.load(model, {})(feeds)
+for o in manifest["outputs"]:
+    np.save(outputs / o["npy"], tensors.to_bits(found[o["name"]], o["dtype"]))
+"""
+
+
+@pytest.fixture(scope="session")
+def device(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("my device") / "device.py"
+    path.write_text(DEVICE)
+    return path
+
+
+@pytest.fixture(params=[*plugins.names("backends"), "by path"])
+def named(request: pytest.FixtureRequest, tmp_path: Path, device: Path) -> tuple[str, dict[str, str]]:
+    """Each backend with options that it needs; one more is a copy of another, somewhere else."""
+    if request.param == "by path":
+        copy = tmp_path / "my backend.py"
+        copy.write_text(Path(onnx_reference.__file__).read_text())
+        return str(copy), {}
+    if request.param == "cmd":
+        return "cmd", {"run": shlex.join([sys.executable, str(device), "{model}", "{inputs}", "{outputs}"])}
+    return str(request.param), {}
+
+
+@pytest.fixture
+def refused(named: tuple[str, dict[str, str]]) -> set[str]:
+    """Inputs that the backend need not take; each has an output of its own, its name with an `o` behind."""
+    return REFUSED.get(named[0], set())
+
+
+@pytest.fixture
+def numbers(tmp_path: Path, refused: set[str]) -> Path:
+    path = tmp_path / "numbers.onnx"
+    model = text_models.model(NUMBERS, w=WEIGHT)
+    gone = refused | {f"{name}o" for name in refused}
+    for values in (model.graph.input, model.graph.output):
+        for value in [v for v in values if v.name in gone]:
+            values.remove(value)
+    for node in [n for n in model.graph.node if set(n.output) & gone]:
+        model.graph.node.remove(node)
+    path.write_bytes(model.SerializeToString())
+    return path
+
+
+@pytest.fixture
+def texts(tmp_path: Path) -> Path:
+    path = tmp_path / "texts.onnx"
+    path.write_bytes(
+        text_models.model(
+            "g (string[n] s, string[] t) => (string[n] so, string[] to) {so = Identity(s) to = Identity(t)}"
+        ).SerializeToString()
+    )
+    return path
+
+
+def ask(worker: Worker, folder: Path, feeds: Mapping[str, Value], outputs: Mapping[str, str]) -> dict[str, Value]:
+    """Run on values in memory; what came, by name."""
+    records = [tensors.save(n, v, tensors.type_of(v), folder, f"in{i}") for i, (n, v) in enumerate(feeds.items())]
+    answer = worker.ask("run", key="m", into=str(folder), outputs=outputs, feeds=[r.to_json() for r in records])
+    assert set(answer["others"]).isdisjoint(outputs)
+    found = [Record.from_json(r) for r in answer["tensors"]]
+    return {r.name: tensors.load(r, folder) for r in found}
+
+
+def same(found: Mapping[str, Any], expected: Mapping[str, Any]) -> None:
+    assert sorted(found) == sorted(expected)
+    for name, value in expected.items():
+        assert (found[name].dtype, found[name].shape) == (value.dtype, value.shape), name
+        np.testing.assert_array_equal(found[name], value, err_msg=name)
+
+
+def save(path: Path, text: str, **more: Any) -> Path:
+    path.write_bytes(text_models.model(text, **more).SerializeToString())
+    return path
+
+
+# ------------------------------------------------------------------------------------------------ the contract
+
+
+def test_it_gives_the_right_values_of_every_kind(
+    named: tuple[str, dict[str, str]], numbers: Path, texts: Path, refused: set[str], tmp_path: Path
+) -> None:
+    backend, options = named
+    taken = {k: v for k, v in FEEDS.items() if k not in refused}
+    given = {k: v for k, v in EXPECTED.items() if k.removesuffix("o") not in refused}
+    words: dict[str, Any] = {"s": np.array(["a", "", "β c"], object), "t": np.array("one", object)}
+    with Worker(backend, timeout=PATIENCE) as worker:
+        about = worker.ask("about", options=options)
+        assert isinstance(about["version"], str) and isinstance(about["multi"], bool)
+        assert about["precision"] in ("fp32", "fp16", "bf16", "int8")
+        if "s" in refused:
+            with pytest.raises(Refused, match="string"):
+                worker.ask("load", key="m", model=str(texts), options=options)
+        for model, feeds, expected in (
+            (texts, words, {"so": words["s"], "to": words["t"]}),
+            (numbers, taken, given),
+        )["s" in refused :]:
+            assert worker.ask("load", key="m", model=str(model), options=options)["seconds"] >= 0
+            same(ask(worker, tmp_path, feeds, {n: f"o{i}" for i, n in enumerate(expected)}), expected)
+        # only what is asked for is written, and the next run has forgotten the last
+        negative = {"c": np.array(-2, np.float32)}
+        same(ask(worker, tmp_path, taken | negative, {"co": "last"}), {"co": np.array(2, np.float32)})
+
+
+def test_what_is_wrong_is_told(
+    named: tuple[str, dict[str, str]], numbers: Path, refused: set[str], tmp_path: Path
+) -> None:
+    backend, options = named
+    taken = {k: v for k, v in FEEDS.items() if k not in refused}
+    (tmp_path / "rubbish.onnx").write_bytes(b"\xff\x00rubbish")
+    with Worker(backend, timeout=PATIENCE) as worker:
+        for model in ("rubbish.onnx", "none.onnx"):
+            with pytest.raises(Refused):
+                worker.ask("load", key="m", model=str(tmp_path / model), options=options)
+        with pytest.raises(BackendError, match="'no_such_option'"):
+            worker.ask("load", key="m", model=str(numbers), options=options | {"no_such_option": "1"})
+        worker.ask("load", key="m", model=str(numbers), options=options)
+        with pytest.raises((ModelError, WorkerDied)):
+            ask(worker, tmp_path, {k: v for k, v in taken.items() if k != "x"}, {"y": "y"})
+        assert worker.alive
+        same(ask(worker, tmp_path, taken, {"co": "co"}), {"co": EXPECTED["co"]})
+
+
+@pytest.mark.parametrize("name", plugins.names("backends"))
+def test_its_file_says_what_it_is_and_imports_nothing_heavy(name: str) -> None:
+    assert 20 < len(plugins.help_of("backends", name)) < 120
+    module = plugins.load("backends", name)
+    path = Path(str(module.__file__))
+    for node in ast.parse(path.read_text()).body:
+        names = [a.name for a in node.names] if isinstance(node, ast.Import) else []
+        names += [node.module or ""] if isinstance(node, ast.ImportFrom) else []
+        assert not HEAVY.intersection(n.split(".")[0] for n in names), f"{path}:{node.lineno}"
+    program = f"import sys, {module.__name__}; print(*{sorted(HEAVY)!r} & sys.modules.keys())"
+    program = program.replace("*[", "*{").replace("] &", "} &")
+    assert subprocess.check_output([sys.executable, "-c", program], text=True) == "\n"
+
+
+# ------------------------------------------------------------------------------------------------ ort
+
+
+ONE = "g (float[2] x) => (float[2] y) {t = Identity(x) y = Neg(t)}"
+
+
+@pytest.fixture
+def one(tmp_path: Path) -> Path:
+    return save(tmp_path / "one.onnx", ONE)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"opt": level} for level in ("disable", "basic", "extended", "all")
+    ]
+    + [
+        {"threads": "2"},
+        {"threads": 1, "fixed": True},
+        {"fixed": "0"},
+        {"providers": "CPUExecutionProvider"},
+        {"session.set_denormal_as_zero": "1", "session.intra_op.allow_spinning": "0"},
+    ],
+    ids=str,
+)  # fmt: skip
+def test_options_of_onnxruntime(options: dict[str, Any], one: Path) -> None:
+    found = ort.load(one, options)({"x": np.array([1, -2], np.float32)})
+    same(found, {"y": np.array([-1, 2], np.float32)})
+
+
+def test_options_reach_onnxruntime(one: Path, tmp_path: Path) -> None:
+    """An optimised graph has fewer nodes; the others can be read back."""
+    import onnxruntime
+
+    left = {}
+    for level in ("disable", "all"):
+        aside = str(tmp_path / f"{level}.onnx")
+        settings = ort._settings({"opt": level})
+        settings.optimized_model_filepath = aside
+        onnxruntime.InferenceSession(str(one), settings, providers=["CPUExecutionProvider"])
+        left[level] = len(onnx.load(aside).graph.node)
+    assert left["disable"] == 2 > left["all"]
+    settings = ort._settings({"threads": "3", "session.set_denormal_as_zero": "1", "fixed": "yes"})
+    assert settings.intra_op_num_threads == 3
+    assert settings.get_session_config_entry("session.set_denormal_as_zero") == "1"
+    assert settings.use_deterministic_compute and not settings.enable_cpu_mem_arena
+    assert not ort._settings({"fixed": "false"}).use_deterministic_compute
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        ({"opt": "max"}, "opt=max is no optimisation level"),
+        ({"threads": "many"}, "threads=many is no number of threads"),
+        ({"threads": "-1"}, "threads=-1 is no number of threads"),
+        ({"threads": "1000000"}, "threads=1000000 is no number of threads"),
+        ({"provider": "x"}, "no option 'provider'"),
+        ({"session": "x"}, "no option 'session'"),
+        ({"session.x": "y" * 10000}, "ort: session.x cannot be"),
+        ({"providers": "NpuExecutionProvider"}, "no provider NpuExecutionProvider here"),
+        ({"providers": "CPUExecutionProvider+Npu"}, "no provider Npu here"),
+        ({"providers": ""}, "no provider"),
+        ({"custom_ops": "/nonexistent/ops.so"}, "cannot load /nonexistent/ops.so"),
+    ],
+)
+def test_options_that_mean_nothing_to_onnxruntime(options: dict[str, str], says: str, one: Path) -> None:
+    with pytest.raises(BackendError) as e:
+        ort.load(one, options)
+    assert says in e.value.what
+    assert type(e.value) is BackendError
+
+
+def test_a_library_that_is_none(one: Path, tmp_path: Path) -> None:
+    (tmp_path / "ops.so").write_bytes(b"\x7fELF rubbish")
+    with pytest.raises(BackendError, match=r"cannot load .*ops\.so"):
+        ort.load(one, {"custom_ops": str(tmp_path / "ops.so")})
+
+
+def test_only_the_reference_calls_itself_so(tmp_path: Path) -> None:
+    unknown = save(tmp_path / "u.onnx", "g (float[2] x) => (float[2] y) {y = mine.Blur(x)}", domains=("mine",))
+    with pytest.raises(Refused, match=r"^onnxruntime [\d.]+ refuses the model") as e:
+        ort.load(unknown, {})
+    assert e.value.hint == "an op that onnxruntime does not know: --custom-ops LIB loads a library that has it"
+    with pytest.raises(Refused, match=r"^the reference \(onnxruntime") as e:
+        ort.load(unknown, {"fixed": True})
+    assert "--no-capture" in e.value.hint
+
+
+@pytest.mark.skipif(
+    importlib.util.find_spec("onnxruntime_extensions") is None, reason="onnxruntime-extensions is not installed"
+)
+def test_a_real_library_of_custom_operators(tmp_path: Path) -> None:
+    """In a process of its own: what is loaded stays loaded."""
+    place = importlib.util.find_spec("onnxruntime_extensions")
+    assert place is not None and place.origin is not None
+    library = next(Path(place.origin).parent.glob("_extensions_pydll*.so"))
+    text = "g (string[n] s) => (string[n] up) {up = ai.onnx.contrib.StringUpper(s)}"
+    model = save(tmp_path / "upper.onnx", text, domains=("ai.onnx.contrib",))
+    with Worker("ort", timeout=PATIENCE) as worker:
+        with pytest.raises(Refused, match="StringUpper"):
+            worker.ask("load", key="m", model=str(model), options={})
+        worker.ask("load", key="m", model=str(model), options={"custom_ops": str(library)})
+        found = ask(worker, tmp_path, {"s": np.array(["abc", "d e"], object)}, {"up": "up"})
+    same(found, {"up": np.array(["ABC", "D E"], object)})
+
+
+# ------------------------------------------------------------------------------------------------ onnx-reference
+
+
+def test_values_of_onnx_reference(tmp_path: Path) -> None:
+    text = """g (float[1,1,4,4] x, int64[2] at) =>
+     (float[1,1,2,2] pool, float[1,1,3,3] conv, float[1,1,2,4] rows, float[1,1,4,4] soft) {
+      pool = MaxPool <kernel_shape = [2, 2], strides = [2, 2]> (x)
+      conv = Conv (x, w)
+      rows = Gather <axis = 2> (x, at)
+      soft = Softmax <axis = -1> (x)
+    }"""
+    model = save(tmp_path / "m.onnx", text, w=np.array([[[[1, 0], [0, -1]]]], np.float32))
+    x = np.arange(16, dtype=np.float32).reshape(1, 1, 4, 4)
+    found: Any = onnx_reference.load(model, {})({"x": x, "at": np.array([3, -4])})
+    assert found["pool"].ravel().tolist() == [5, 7, 13, 15]
+    assert found["conv"].ravel().tolist() == [-5.0] * 9
+    np.testing.assert_array_equal(found["rows"], x[:, :, [3, 0]])
+    np.testing.assert_allclose(found["soft"].sum(-1), 1, rtol=1e-6)
+    right: Any = ort.load(model, {"opt": "disable"})({"x": x, "at": np.array([3, -4])})
+    for name in right:
+        np.testing.assert_allclose(found[name], right[name], rtol=1e-6)
+
+
+def test_an_op_that_onnx_does_not_know_is_refused_while_loading(tmp_path: Path) -> None:
+    unknown = save(tmp_path / "u.onnx", "g (float[2] x) => (float[2] y) {y = mine.Blur(x)}", domains=("mine",))
+    with Worker("onnx-reference", timeout=PATIENCE) as worker, pytest.raises(Refused, match="Blur"):
+        worker.ask("load", key="m", model=str(unknown), options={})
+
+
+# ------------------------------------------------------------------------------------------------ cmd: the folders
+
+
+@pytest.fixture(autouse=True)
+def temporary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """Where temporary folders go; none may be left."""
+    folder = tmp_path / "temporary"
+    folder.mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(folder))
+    monkeypatch.delenv(cmd.SCRATCH, raising=False)
+    yield folder
+    gc.collect()  # an error's frames hold the model that failed
+    assert list(folder.iterdir()) == []
+
+
+@pytest.fixture
+def shell(tmp_path: Path) -> Callable[..., str]:
+    """The path of a shell script with this text; each has a name with a space in it."""
+    count = iter(range(100))
+
+    def make(text: str, first: str = "#!/bin/sh\n", mode: int = 0o755) -> str:
+        path = tmp_path / f"script {next(count)}.sh"
+        path.write_text(f"{first}{text}\n")
+        path.chmod(mode)
+        return str(path)
+
+    return make
+
+
+def quoted(*words: str) -> str:
+    return " ".join(shlex.quote(word) for word in words)
+
+
+def every_type() -> list[str]:
+    """Element types that this onnx can put into a model."""
+    known = {v.number for v in TensorProto.DataType.DESCRIPTOR.values}
+    return [name for number, (name, _) in dtypes.TYPES.items() if number in known]
+
+
+def passing(path: Path, dtype: str, dims: list[Any] | None) -> Path:
+    """A model whose output is its input."""
+    number = dtypes.TYPE_NUMBERS[dtype]
+    graph = helper.make_graph(
+        [helper.make_node("Identity", ["in/x"], ["out:y"])],
+        "g",
+        [helper.make_tensor_value_info("in/x", number, dims)],
+        [helper.make_tensor_value_info("out:y", number, dims)],
+    )
+    path.write_bytes(helper.make_model(graph).SerializeToString())
+    return path
+
+
+def some(dtype: str, shape: tuple[int, ...]) -> Any:
+    """Values that differ, of any type."""
+    count = math.prod(shape)
+    if dtype == "string":
+        return np.array([f"t{i}" for i in range(count)], object).reshape(shape)
+    values = np.arange(count) % 2 if dtype in ("bool", "int2", "float8_e8m0fnu") else np.arange(count) % 4
+    return (values + (dtype == "float8_e8m0fnu")).reshape(shape).astype(tensors.np_dtype(dtype))
+
+
+@pytest.mark.parametrize("dtype", every_type())
+def test_every_type_goes_through_the_folders(dtype: str, tmp_path: Path, shell: Callable[..., str]) -> None:
+    """As .npy and as .bin, copied as they are: what a command is fed and what it gives have one form."""
+    value = some(dtype, (2, 3))
+    model = passing(tmp_path / "m.onnx", dtype, [2, 3])
+    for kind in ("npy", "bin")[: 1 if dtype == "string" else 2]:
+        copy = shell(f'cp "$2"/in_x*.{kind} "$3"/out_y.{kind}; cp "$2"/* {shlex.quote(str(tmp_path))}')
+        found = cmd.load(model, {"run": quoted(copy)})({"in/x": value})
+        same(found, {"out:y": value})
+    manifest = json.loads((tmp_path / "manifest.json").read_text())
+    stem = next(tmp_path.glob("in_x*.npy")).stem
+    fed: dict[str, Any] = {"name": "in/x", "dtype": dtype, "shape": [2, 3], "npy": f"{stem}.npy"}
+    if dtype != "string":
+        fed["bin"] = f"{stem}.bin"
+        bits = dtypes.bits_of(dtype)
+        assert (tmp_path / f"{stem}.bin").stat().st_size == (6 * bits + 7) // 8
+    given = {"name": "out:y", "dtype": dtype, "shape": [2, 3], "npy": "out_y.npy", "bin": "out_y.bin"}
+    assert manifest == {"schema": "subcut.run/1", "inputs": [fed], "outputs": [given]}
+    array = np.load(tmp_path / f"{stem}.npy")
+    assert array.dtype.kind in "fiubcU", "no pickles, nothing that numpy does not know"
+
+
+@pytest.mark.parametrize(
+    ("dtype", "dims", "shape"),
+    [
+        ("float32", [], ()),
+        ("float32", [0, 3], (0, 3)),
+        ("float32", ["n", 3], (5, 3)),
+        ("float32", ["n", 3], (0, 3)),
+        ("float32", [None, 0], (0, 0)),
+        ("float32", None, (7,)),
+        ("bfloat16", ["n"], (3,)),
+        ("int4", ["n", 3], (1, 3)),
+        ("int4", [3, 1], (3, 1)),
+        ("uint2", ["n", 5], (3, 5)),
+        ("bool", ["n"], (3,)),
+    ],
+)
+def test_headerless_files_of_open_shapes(
+    dtype: str, dims: list[Any] | None, shape: tuple[int, ...], tmp_path: Path, shell: Callable[..., str]
+) -> None:
+    value = some(dtype, shape)
+    copy = shell('cp "$2"/*.bin "$3"/out_y.bin')
+    found = cmd.load(passing(tmp_path / "m.onnx", dtype, dims), {"run": quoted(copy)})({"in/x": value})
+    same(found, {"out:y": value})
+
+
+@pytest.mark.parametrize(
+    ("dtype", "dims", "size", "says"),
+    [
+        ("float32", [2, 3], 23, "has 23 bytes, which is not 2×3 of float32"),
+        ("float32", [2, 3], 25, "has 25 bytes, which is not 2×3 of float32"),
+        ("float32", [2, 3], 0, "has 0 bytes, which is not 2×3 of float32"),
+        ("float32", [], 8, "has 8 bytes, which is not scalar of float32"),
+        ("float32", ["n", 3], 16, "has 16 bytes, which is not ?×3 of float32"),
+        ("float32", ["n", 0], 4, "has 4 bytes, which is not ?×0 of float32"),
+        ("float32", None, 5, "has 5 bytes, which is not any shape of float32"),
+        ("int4", [3], 1, "has 1 bytes, which is not 3 of int4"),
+        ("int4", ["n", 5], 2, "has 2 bytes, which is not ?×5 of int4"),
+        ("float32", ["n", "m"], 4, "?×? of float32 cannot be read from a .bin"),
+        ("string", [2], 4, "2 of string cannot be read from a .bin"),
+    ],
+)
+def test_headerless_files_of_a_wrong_size_are_named(
+    dtype: str, dims: list[Any] | None, size: int, says: str, tmp_path: Path, shell: Callable[..., str]
+) -> None:
+    write = shell(f'head -c {size} /dev/zero > "$3"/out_y.bin')
+    run = cmd.load(passing(tmp_path / "m.onnx", dtype, dims), {"run": quoted(write)})
+    with pytest.raises(ModelError) as e:
+        run({"in/x": some(dtype, (2,))})
+    assert f"out_y.bin{':' if 'cannot' in says else ''} {says}" in e.value.what
+
+
+def test_what_a_command_leaves_in_the_folder(tmp_path: Path, shell: Callable[..., str]) -> None:
+    """Nothing, something else, a damaged file, a folder; and a truth value of another byte than 1."""
+    model, value = passing(tmp_path / "m.onnx", "bool", [2]), np.array([True, False])
+    assert cmd.load(model, {"run": quoted(shell("true"))})({"in/x": value}) == {}
+    other = shell('touch "$3"/other.npy "$3"/y.bin "$3"/log.txt; mkdir "$3"/out_y.npy "$3"/folder.bin.d')
+    assert cmd.load(model, {"run": quoted(other)})({"in/x": value}) == {"other.npy": None, "y.bin": None}
+    broken = shell('echo rubbish > "$3"/out_y.npy')
+    with pytest.raises(ModelError, match=r"the output out_y\.npy cannot be read"):
+        cmd.load(model, {"run": quoted(broken)})({"in/x": value})
+    odd = shell(r'printf "\377\000" > "$3"/out_y.bin')
+    found: Any = cmd.load(model, {"run": quoted(odd)})({"in/x": value})
+    assert found["out:y"].view(np.uint8).tolist() == [1, 0]
+    both = shell(r'cp "$2"/*.npy "$3"/out_y.npy; printf "\000\000" > "$3"/out_y.bin')
+    same(cmd.load(model, {"run": quoted(both)})({"in/x": value}), {"out:y": value})
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "string"])
+def test_another_type_than_declared_is_given_as_it_is(dtype: str, tmp_path: Path, shell: Callable[..., str]) -> None:
+    """A device that computes in half: the judge says so, through the whole chain."""
+    np.save(tmp_path / "half.npy", np.array([1, 2], np.float16))
+    copy = shell(f'cp {shlex.quote(str(tmp_path / "half.npy"))} "$3"/out_y.npy')
+    model = passing(tmp_path / "m.onnx", dtype, [2])
+    (tmp_path / "run").mkdir()
+    with Worker("cmd", timeout=PATIENCE) as worker:
+        worker.ask("load", key="m", model=str(model), options={"run": quoted(copy)})
+        found = ask(worker, tmp_path / "run", {"in/x": some(dtype, (2,))}, {"out:y": "y"})
+    same(found, {"out:y": np.array([1, 2], np.float16)})
+
+
+def test_names_that_no_file_can_have(tmp_path: Path, shell: Callable[..., str]) -> None:
+    names = ["../../x", "a/b", "a:b", "A/B", "é", "con", "x" * 300, ".."]
+    graph = helper.make_graph(
+        [helper.make_node("Identity", [n], [f"{n}!"]) for n in names],
+        "g",
+        [helper.make_tensor_value_info(n, TensorProto.FLOAT, [1]) for n in names],
+        [helper.make_tensor_value_info(f"{n}!", TensorProto.FLOAT, [1]) for n in names],
+    )
+    path = tmp_path / "m.onnx"
+    path.write_bytes(helper.make_model(graph).SerializeToString())
+    copy = tmp_path / "copy.py"
+    copy.write_text(
+        "import json, shutil, sys\n_, _, i, o = sys.argv\nm = json.load(open(f'{i}/manifest.json'))\n"
+        "for a, b in zip(m['inputs'], m['outputs']): shutil.copy(f\"{i}/{a['npy']}\", f\"{o}/{b['npy']}\")\n"
+    )
+    feeds: dict[str, Any] = {n: np.array([k], np.float32) for k, n in enumerate(names)}
+    found = cmd.load(path, {"run": quoted(sys.executable, str(copy))})(feeds)
+    same(found, {f"{n}!": v for n, v in feeds.items()})
+
+
+@pytest.mark.parametrize(
+    ("text", "name"),
+    [
+        ("g (float[2] x) => (seq(float[2]) s) {s = SequenceConstruct(x)}", "s"),
+        ("g (seq(float[2]) s) => (float[2] y) {i = Constant <value_int = 0> () y = SequenceAt(s, i)}", "s"),
+        ("g (optional(float[2]) o) => (float[2] y) {y = OptionalGetElement(o)}", "o"),
+    ],
+)
+def test_sequences_are_refused_with_a_sentence(text: str, name: str, tmp_path: Path) -> None:
+    with pytest.raises(Refused, match=f"'{name}' is no plain tensor") as e:
+        cmd.load(save(tmp_path / "m.onnx", text, opset=18), {"run": "true"})
+    assert e.value.hint == "cut between plain tensors"
+
+
+# ------------------------------------------------------------------------------------------------ cmd: two steps
+
+
+@pytest.fixture
+def model(tmp_path: Path) -> Path:
+    folder = tmp_path / "a {inputs} folder"  # a path that looks like a place
+    folder.mkdir()
+    return passing(folder / "my model.onnx", "float32", [2])
+
+
+FED: dict[str, Any] = {"in/x": np.array([1, 2], np.float32)}
+
+
+@pytest.mark.parametrize("kind", ["file", "folder"])
+def test_what_is_converted_lives_as_long_as_the_model(
+    kind: str, model: Path, tmp_path: Path, shell: Callable[..., str], temporary: Path
+) -> None:
+    make = (
+        f'cp "$1" "$2"; echo x >> {tmp_path}/converted'
+        if kind == "file"
+        else f'mkdir "$2" && cp "$1" "$2"/m; echo x >> {tmp_path}/converted'
+    )
+    place = '"$1"' if kind == "file" else '"$1"/m'
+    run = shell(f'cmp {place} {shlex.quote(str(model))} && cp "$2"/*.npy "$3"/out_y.npy')
+    loaded = cmd.load(
+        model, {"convert": quoted(shell(make)), "run": f"{quoted(run)} {{converted}} {{inputs}} {{outputs}}"}
+    )
+    for _ in range(2):
+        same(loaded(FED), {"out:y": FED["in/x"]})
+    assert (tmp_path / "converted").read_text() == "x\n", "once per load"
+    assert len(list(temporary.iterdir())) == 1
+    del loaded
+    assert list(temporary.iterdir()) == []
+
+
+def test_what_is_converted_is_removed_when_the_worker_is_killed(
+    model: Path, shell: Callable[..., str], tmp_path: Path, temporary: Path
+) -> None:
+    """SIGKILL leaves a process no time to clean up; its parent does."""
+    hang = shell(f'touch {tmp_path}/"$(basename "$2")"; sleep 600')
+    options = {"convert": quoted(shell('cp "$1" "$2"')), "run": quoted(hang)}
+    (tmp_path / "run").mkdir()
+    with Worker("cmd") as worker:
+        worker.ask("load", key="m", model=str(model), options=options)
+        assert len(list(temporary.iterdir())) == 1
+        worker.timeout = 2
+        with pytest.raises(WorkerDied, match="stopped after 2 s"):
+            ask(worker, tmp_path / "run", FED, {})
+    assert (tmp_path / "inputs").exists()
+    assert list(temporary.iterdir()) == []
+
+
+def test_places_that_were_not_named_are_the_last_words(model: Path, shell: Callable[..., str], tmp_path: Path) -> None:
+    note = shell(f'for w in "$@"; do echo "${{w##*/}}"; done >> {tmp_path}/words; touch "$3"')
+    loaded = cmd.load(model, {"convert": f"{quoted(note)} -a", "run": f"{quoted(note)} -b"})
+    assert loaded(FED) == {}
+    assert (tmp_path / "words").read_text().splitlines() == [
+        "-a",
+        "my model.onnx",
+        "converted",
+        "-b",
+        "converted",
+        "inputs",
+        "outputs",
+    ]
+    assert cmd.words_of("run", "a b") == ["a", "b", "{model}", "{inputs}", "{outputs}"]
+    assert cmd.words_of("run", "a b", converted=True) == ["a", "b", "{converted}", "{inputs}", "{outputs}"]
+    assert cmd.words_of("convert", "a") == ["a", "{model}", "{converted}"]
+    assert cmd.words_of("run", "a --in={inputs}") == ["a", "--in={inputs}"]
+
+
+def test_a_command_line_is_words_and_no_shell(model: Path, shell: Callable[..., str], tmp_path: Path) -> None:
+    """Spaces in paths, places inside of words, and all that a shell would understand."""
+    note = shell(f'for w in "$@"; do echo "<$w>"; done > {tmp_path}/words')
+    odd = f"; touch {tmp_path}/hacked $(touch {tmp_path}/hacked) `id` $HOME | > * ~ && {{other}} {{}}"
+    loaded = cmd.load(
+        model, {"run": f"{quoted(note)} {odd} 'two words' --m={{model}} x{{inputs}}{{outputs}}y '{{model}} {{model}}'"}
+    )
+    loaded(FED)
+    words = [line[1:-1] for line in (tmp_path / "words").read_text().splitlines()]
+    assert words[: len(odd.split())] == odd.split()
+    assert not (tmp_path / "hacked").exists()
+    two, named_, joined, twice = words[len(odd.split()) :]
+    assert two == "two words"
+    assert named_ == f"--m={model}"
+    assert joined[0] == "x" and joined.endswith("/outputsy") and joined.count("/inputs/") == 1
+    assert twice == f"{model} {model}"
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        ({}, "no run command"),
+        ({"run": ""}, "no run command"),
+        ({"run": "  "}, "no run command"),
+        ({"run": "./run.sh 'x"}, "No closing quotation"),
+        ({"run": "true", "convert": 'x "'}, "No closing quotation"),
+        ({"run": "true", "convrt": "x"}, "cmd has no setting 'convrt'"),
+        ({"run": "true {converted}"}, "run names {converted}, but nothing converts"),
+        ({"run": "true", "convert": "/nonexistent/tool"}, "cannot run /nonexistent/tool: No such file"),
+    ],
+)
+def test_commands_that_cannot_be(options: dict[str, str], says: str, model: Path) -> None:
+    with pytest.raises(BackendError) as e:
+        cmd.load(model, options)
+    assert says in e.value.what
+
+
+def test_commands_that_cannot_be_run(model: Path, shell: Callable[..., str], tmp_path: Path) -> None:
+    for command, says, hint in (
+        ("no-such-command-anywhere", "No such file", "executable?"),
+        (shell("true", mode=0o644), "Permission denied", "executable?"),
+        (str(tmp_path), "Permission denied", "executable?"),
+        (shell("true", first=""), "Exec format error", "#!/bin/sh"),
+    ):
+        with pytest.raises(BackendError, match=f"cannot run {command}: {says}") as e:
+            cmd.load(model, {"run": quoted(command)})(FED)
+        assert hint in e.value.hint
+
+
+def test_commands_of_a_project_run_in_its_folder(model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    home, below = tmp_path / "home", tmp_path / "home/below"
+    below.mkdir(parents=True)
+    (home / "run.sh").write_text('#!/bin/sh\npwd > where; cp "$2"/*.npy "$3"/out_y.npy\n')
+    (home / "run.sh").chmod(0o755)
+    monkeypatch.chdir(model.parent)
+    found = cmd.load(Path("my model.onnx"), {"run": "./run.sh", "folder": str(home)})(FED)
+    same(found, {"out:y": FED["in/x"]})
+    assert (home / "where").read_text() == f"{home}\n"
+
+
+# ------------------------------------------------------------------------------------------------ cmd: exit codes
+
+
+def ended(model: Path, step: str, command: str) -> SubcutError | None:
+    """How a step that ends like this is told; None where it ran."""
+    options = {"convert": command, "run": "true {model}"} if step == "convert" else {"run": command}
+    try:
+        cmd.load(model, options)(FED)
+    except SubcutError as e:
+        return e
+    return None
+
+
+@pytest.mark.parametrize(
+    ("end", "in_convert", "in_run", "process"),
+    [
+        ("exit 0", None, None, {}),
+        ("exit 1", Refused, WorkerDied, {"exit_code": 1}),
+        ("exit 3", Refused, WorkerDied, {"exit_code": 3}),
+        ("exit 124", Refused, WorkerDied, {"exit_code": 124}),
+        ("exit 125", Refused, Refused, {}),
+        ("exit 126", BackendError, BackendError, {}),
+        ("exit 127", BackendError, BackendError, {}),
+        ("exit 128", Refused, WorkerDied, {"exit_code": 128}),
+        ("exit 134", WorkerDied, WorkerDied, {"signal": "SIGABRT"}),
+        ("exit 139", WorkerDied, WorkerDied, {"signal": "SIGSEGV"}),
+        ("exit 168", WorkerDied, WorkerDied, {"signal": "signal 40"}),
+        ("exit 200", Refused, WorkerDied, {"exit_code": 200}),
+        ("kill -SEGV $$", WorkerDied, WorkerDied, {"signal": "SIGSEGV"}),
+        ("kill -KILL $$", WorkerDied, WorkerDied, {"signal": "SIGKILL"}),
+    ],
+)
+def test_exit_codes(
+    end: str,
+    in_convert: type[SubcutError] | None,
+    in_run: type[SubcutError] | None,
+    process: dict[str, Any],
+    model: Path,
+    shell: Callable[..., str],
+) -> None:
+    command = quoted(shell(end))
+    for step, kind in (("convert", in_convert), ("run", in_run)):
+        e = ended(model, step, command)
+        assert type(e) is (kind or type(None)), (step, e)
+        if e is not None:
+            assert step in e.what
+        if isinstance(e, WorkerDied):
+            assert (e.signature, e.process) == ("crash", process)
+
+
+@pytest.mark.parametrize(("lost", "tries"), [(0, 1), (1, 2), (2, 3), (9, 3)])
+@pytest.mark.parametrize("step", ["convert", "run"])
+def test_a_lost_connection_is_tried_again(
+    step: str,
+    lost: int,
+    tries: int,
+    model: Path,
+    shell: Callable[..., str],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    waited: list[float] = []
+    monkeypatch.setattr(time, "sleep", waited.append)
+    count = tmp_path / "tries"
+    command = quoted(shell(f"echo x >> {count}; [ $(wc -l < {count}) -gt {lost} ] || exit 255"))
+    e = ended(model, step, command)
+    assert count.read_text() == "x\n" * tries
+    assert waited == list(cmd.AGAIN[: tries - 1])
+    if lost < 3:
+        assert e is None
+    else:
+        assert type(e) is BackendError
+        assert "connection lost, 3 times" in e.what
+
+
+def test_a_conversion_that_made_nothing_is_refused(model: Path) -> None:
+    with pytest.raises(Refused, match=r"made nothing at \{converted\}"):
+        cmd.load(model, {"convert": "true", "run": "true {converted}"})
+
+
+def test_the_last_words_of_a_command_are_kept(model: Path, shell: Callable[..., str], tmp_path: Path) -> None:
+    crash = shell("echo to the screen; echo and to the other >&2; kill -ABRT $$")
+    (tmp_path / "run").mkdir()
+    with Worker("cmd", timeout=PATIENCE) as worker:
+        worker.ask("load", key="m", model=str(model), options={"run": quoted(crash)})
+        with pytest.raises(WorkerDied) as e:
+            ask(worker, tmp_path / "run", FED, {})
+        said = ["to the screen", "and to the other"]
+        assert e.value.process == {"signal": "SIGABRT", "exit_code": None, "stderr": said}
+        assert worker.alive, "what died was not the worker"
+    assert os.listdir(tmp_path / "temporary") == []  # noqa: PTH208

@@ -1,0 +1,455 @@
+"""A SPEC or a table of the project file becomes a candidate; its identity is what its answers depend on; its commands
+run only where somebody who may said so."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from subgraph import project
+from subgraph.errors import UnknownName, UsageError
+from subgraph.project import Project
+from subgraph.runtime import candidate
+from subgraph.runtime.candidate import TIMEOUT, Candidate, parse, require_trust
+
+
+@pytest.fixture(autouse=True)
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder to stand in and a home of one's own."""
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
+    here = tmp_path / "here"
+    here.mkdir()
+    monkeypatch.chdir(here)
+    return here
+
+
+def toml(text: str, folder: Path | None = None) -> Project:
+    """The project of a file with this text."""
+    place = folder or Path.cwd()
+    (place / "subcut.toml").write_text(text)
+    return project.load(place)
+
+
+def script(path: Path, text: str = "exit 0") -> Path:
+    path.write_text(f"#!/bin/sh\n{text}\n")
+    path.chmod(0o755)
+    return path
+
+
+# ------------------------------------------------------------------------------------------------ SPEC
+
+
+@pytest.mark.parametrize(
+    ("spec", "backend", "options"),
+    [
+        ("ort", "ort", {}),
+        ("ort:", "ort", {}),
+        ("ort:opt=basic", "ort", {"opt": "basic"}),
+        ("ort:opt=basic,threads=2", "ort", {"opt": "basic", "threads": "2"}),
+        ("ort:opt=basic,", "ort", {"opt": "basic"}),
+        ("ort:session.set_denormal_as_zero=1", "ort", {"session.set_denormal_as_zero": "1"}),
+        ("ort:device=AUTO:GPU,CPU,threads=2", "ort", {"device": "AUTO:GPU,CPU", "threads": "2"}),
+        ("ort:a=b=c", "ort", {"a": "b=c"}),
+        ("ort:a=", "ort", {"a": ""}),
+        ("ort:custom_ops=/lib/x.py", "ort", {"custom_ops": "/lib/x.py"}),
+        ("ort:custom_ops=/a,b/c=d.so,opt=all", "ort", {"custom_ops": "/a,b/c=d.so", "opt": "all"}),
+        ("onnx-reference", "onnx-reference", {}),
+        ("cmd:./run.sh", "cmd", {"run": "./run.sh"}),
+        ("cmd:ssh board './run it.sh' {model}:x,y=z", "cmd", {"run": "ssh board './run it.sh' {model}:x,y=z"}),
+        ("cmd:python a.py", "cmd", {"run": "python a.py"}),
+    ],
+)
+def test_a_spec(spec: str, backend: str, options: dict[str, str]) -> None:
+    for settings in (None, Project(), toml("seed = 1")):
+        found = parse(spec, settings)
+        assert (found.backend, found.options) == (backend, options)
+        assert (found.name, found.precision, found.multi) == (spec, None, None)
+        assert (found.timeout, found.memory, found.origin) == (TIMEOUT, None, "")
+
+
+@pytest.mark.parametrize(
+    ("spec", "says", "hint"),
+    [
+        ("ortt", "no candidate 'ortt'", "did you mean 'ort'?"),
+        ("onnx_reference", "no candidate 'onnx_reference'", "did you mean 'onnx-reference'?"),
+        ("npu", "no candidate 'npu'", "cmd:COMMAND, or a Python file"),
+        ("", "no candidate ''", "one of"),
+        (":a=b", "no candidate ''", "one of"),
+        ("or\x1b[31m", "no candidate 'or[31m'", "one of"),
+        ("none.py", "no file none.py", "load(model, options)"),
+        ("none.py:a=b", "no file none.py", "load(model, options)"),
+        ("ort:opt", "'opt' is no setting", "BACKEND:key=value"),
+        ("ort:=3", "'=3' is no setting", "BACKEND:key=value"),
+        ("ort:a b=3", "'a b=3' is no setting", "BACKEND:key=value"),
+        ("ort:opt=all,opt=basic", "'opt' is given twice", "once"),
+        ("cmd:", "which command?", "cmd:./run.sh"),
+        ("cmd", "which command?", "cmd:./run.sh"),
+        ("cmd:  ", "which command?", "cmd:./run.sh"),
+        ("cmd:./run.sh 'x", "No closing quotation", "quote it"),
+    ],
+)
+def test_a_slip(spec: str, says: str, hint: str) -> None:
+    with pytest.raises(UsageError) as e:
+        parse(spec)
+    assert says in e.value.what
+    assert hint in e.value.hint
+
+
+def test_names_of_the_project_file_are_near_too() -> None:
+    with pytest.raises(UnknownName) as e:
+        parse("my npo", toml('[candidates."my npu"]\nspec = "ort"\n'))
+    assert e.value.nearest == ("my npu",)
+
+
+@pytest.mark.parametrize("name", ["mine.py", "my backend.py", "a.py.py", "a:b.py"])
+def test_a_python_file(name: str, home: Path) -> None:
+    (home / name).write_text("")
+    for spec in (name, f"./{name}", str(home / name)):
+        found = parse(f"{spec}:a=1,b=2.py")
+        assert found.backend == str(home / name)
+        assert found.options == {"a": "1", "b": "2.py"}
+        assert parse(spec).options == {}
+
+
+@given(st.integers(1, 10**6), st.sampled_from("kKmMgGtT"), st.sampled_from(["", "b", "B", "iB", "ib"]), st.booleans())
+def test_a_size_of_memory(number: int, unit: str, tail: str, space: bool) -> None:
+    assert candidate.memory(f"{number}{' ' * space}{unit}{tail}") == number * candidate.UNITS[unit.lower()]
+
+
+@given(st.integers(1, 2**80))
+def test_a_size_in_bytes_is_exact(number: int) -> None:
+    assert candidate.memory(str(number)) == candidate.memory(f"{number}B") == number
+
+
+@given(st.integers(0, 999), st.sampled_from("kmgt"))
+def test_a_broken_size(thousandths: int, unit: str) -> None:
+    assert candidate.memory(f"1.{thousandths:03}{unit}") == (1000 + thousandths) * candidate.UNITS[unit] // 1000
+
+
+@pytest.mark.parametrize(
+    "text", ["", "G", "0", "0.0G", "0.2", "-1G", "1e3", "1 G B", "8X", "inf", "nan", "٣G", "8Gi", "1_0"]
+)
+def test_no_size(text: str) -> None:
+    if text == "8Gi":
+        assert candidate.memory(f"{text}B") == 8 << 30
+    with pytest.raises(UsageError, match="expected a size"):
+        candidate.memory(text)
+
+
+# ------------------------------------------------------------------------------------------------ project file
+
+
+def test_a_table_with_commands(home: Path) -> None:
+    found = parse(
+        "npu",
+        toml(
+            "[candidates.npu]\n"
+            'run = "./run.sh {converted} {inputs} {outputs}"\n'
+            'convert = "./convert.sh"\n'
+            'precision = "fp16"\nmulti = true\ntimeout = 90\nmemory_limit = "2G"\n'
+        ),
+    )
+    assert found == Candidate(
+        "npu",
+        "cmd",
+        {"convert": "./convert.sh", "run": "./run.sh {converted} {inputs} {outputs}", "folder": str(home)},
+        "fp16",
+        True,
+        90.0,
+        2 << 30,
+        str(home / "subcut.toml"),
+    )
+
+
+def test_a_table_with_a_spec(home: Path) -> None:
+    settings = toml('[candidates."my npu"]\nspec = "ort:opt=basic"\ntimeout = 1.5\n[candidates.ort]\nspec = "ort"\n')
+    found = parse("my npu", settings)
+    assert (found.name, found.backend, found.options, found.timeout) == ("my npu", "ort", {"opt": "basic"}, 1.5)
+    assert parse("ort", settings).origin == str(home / "subcut.toml")
+
+
+def test_a_table_of_pyproject(home: Path) -> None:
+    (home / "pyproject.toml").write_text('[tool.subcut.candidates.npu]\nrun = "./run.sh"\n')
+    assert parse("npu", project.load(home)).origin == str(home / "pyproject.toml")
+
+
+@pytest.mark.parametrize(
+    ("table", "says"),
+    [
+        ("npu = 3", "must be a table"),
+        ("npu = {}", "needs either 'spec' or 'run'"),
+        ("npu = {timeout = 3}", "needs either 'spec' or 'run'"),
+        ('npu = {spec = "ort", run = "./run.sh"}', "needs either 'spec' or 'run'"),
+        ('npu = {spec = "ort", convert = "./convert.sh"}', "'convert' goes with 'run'"),
+        ("npu = {spec = 3}", "'spec' must be a text, not 3"),
+        ('npu = {run = ["./run.sh"]}', "'run' must be a text, not ['./run.sh']"),
+        ('npu = {run = ""}', "which command?"),
+        ('npu = {run = "a", convert = " "}', "which command?"),
+        ('npu = {run = "a \'"}', "No closing quotation"),
+        ('npu = {run = "a", multi = 1}', "'multi' must be true or false, not 1"),
+        ('npu = {run = "a", timeout = "3"}', "'timeout' must be a number, not '3'"),
+        ('npu = {run = "a", timeout = true}', "'timeout' must be a number, not True"),
+        ('npu = {run = "a", timeout = 0}', "'timeout' must be more than 0 seconds, not 0"),
+        ('npu = {run = "a", timeout = nan}', "'timeout' must be more than 0 seconds, not nan"),
+        ('npu = {run = "a", memory_limit = 5}', "'memory_limit' must be a text, not 5"),
+        ('npu = {run = "a", memory_limit = "much"}', "memory limit much: expected a size"),
+        ('npu = {run = "a", precision = "fp17"}', "precision 'fp17' is unknown"),
+        ('npu = {run = "a", precision = 16}', "'precision' must be a text, not 16"),
+        ('npu = {runn = "a"}', "has an unknown key 'runn'"),
+        ('npu = {spec = "npu"}', "no candidate 'npu'"),
+        ('npu = {spec = "orrt"}', "no candidate 'orrt'"),
+        ('npu = {spec = "none.py"}', "no file"),
+    ],
+)
+def test_a_slip_in_a_table(table: str, says: str) -> None:
+    with pytest.raises(UsageError) as e:
+        parse("npu", toml(f"[candidates]\n{table}\n"))
+    assert says in e.value.what
+    assert isinstance(e.value, UnknownName) <= ("unknown key" in says or "no candidate" in says)
+
+
+def test_an_unknown_key_is_answered_with_the_nearest() -> None:
+    with pytest.raises(UnknownName) as e:
+        parse("npu", toml('[candidates.npu]\nrun = "a"\nmemorylimit = "3G"\n'))
+    assert e.value.nearest == ("memory_limit",)
+
+
+def test_what_a_project_file_says_is_relative_to_its_folder(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whichever folder below it subcut runs in."""
+    (home / "mine.py").write_text("")
+    (home / "lib").mkdir()
+    (home / "lib/x.so").write_text("")
+    (home / "GPU").write_text("")
+    (home / "below/models").mkdir(parents=True)
+    text = (
+        '[candidates.py]\nspec = "mine.py:config=lib/x.so,none=lib/y.so,device=GPU"\n'
+        '[candidates.lib]\nspec = "ort:custom_ops=./lib/x.so"\n'
+        '[candidates.run]\nrun = "./run.sh"\n'
+        '[candidates.cmd]\nspec = "cmd:./run.sh"\n'
+    )
+    toml(text)
+    monkeypatch.chdir(home / "below/models")
+    settings = project.load()
+    library = str(home / "lib/x.so")
+    py = parse("py", settings)
+    assert py.backend == str(home / "mine.py")
+    assert py.options == {"config": library, "none": "lib/y.so", "device": "GPU"}
+    assert parse("lib", settings).options == {"custom_ops": library}
+    for name in ("run", "cmd"):
+        assert parse(name, settings).options == {"run": "./run.sh", "folder": str(home)}
+    below = {name: parse(name, settings) for name in ("py", "lib", "run", "cmd")}
+    monkeypatch.chdir(home)
+    assert {name: parse(name, project.load()) for name in below} == below
+    with pytest.raises(UsageError, match=r"no file .*/below/mine\.py"):
+        parse("py", toml(text, home / "below"))
+
+
+def test_the_default_of_a_project_file_is_the_files(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What stands behind `candidate =` was not typed by the user, though it is a SPEC."""
+    (home / "below").mkdir()
+    settings = toml('candidate = "cmd:./run.sh"\nreference = "cmd:./right.sh"\n')
+    monkeypatch.chdir(home / "below")
+    for spec in ("cmd:./run.sh", "cmd:./right.sh"):
+        found = parse(spec, settings)
+        assert (found.origin, found.options["folder"]) == (str(home / "subcut.toml"), str(home))
+    assert parse("cmd:./other.sh", settings).origin == ""
+
+
+# ------------------------------------------------------------------------------------------------ identity
+
+
+def test_the_identity_is_all_that_an_answer_depends_on(home: Path) -> None:
+    run = script(home / "run.sh")
+    base = parse("cmd:./run.sh --config=net.json {model}")
+    (home / "net.json").write_text("1")
+    whole = base.identity("1")
+    assert base.identity("1") == whole
+    assert base.identity("2") != whole
+    assert sorted(whole["files"]) == ["./run.sh", "net.json"]
+    for change in ({"timeout": 3.0}, {"memory": 1 << 30}, {"options": {"run": "./run.sh"}}, {"backend": "ort"}):
+        assert replace(base, **change).identity("1") != whole, change
+    for same in ({"name": "x"}, {"origin": "/x/subcut.toml"}, {"precision": "fp16"}, {"multi": True}):
+        assert replace(base, **same).identity("1") == whole, same
+    os.utime(run, (1, 1))
+    (home / "other.sh").write_text("")
+    assert base.identity("1") == whole
+    script(run, "exit 1")
+    assert base.identity("1") != whole
+    script(run)
+    assert base.identity("1") == whole
+    (home / "net.json").write_text("2")
+    assert base.identity("1") != whole
+    (home / "net.json").unlink()
+    assert base.identity("1") != whole
+
+
+def test_the_identity_of_a_python_file_and_of_files_among_options(home: Path) -> None:
+    for name in ("mine.py", "a.json", "lib.so"):
+        (home / name).write_text("1")
+    base = {spec: parse(spec).identity("") for spec in ("mine.py:config=a.json", "ort:custom_ops=lib.so")}
+    for name, changed in (("mine.py", 0), ("a.json", 0), ("lib.so", 1)):
+        (home / name).write_text("2")
+        now = {spec: parse(spec).identity("") for spec in base}
+        assert [now[spec] != base[spec] for spec in base] == [changed == 0, changed == 1], name
+        (home / name).write_text("1")
+    assert parse("mine.py:config=b.json").identity("") != base["mine.py:config=a.json"]
+
+
+def test_the_identity_of_a_projects_commands_does_not_depend_on_where_one_stands(
+    home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    script(home / "run.sh")
+    (home / "below").mkdir()
+    settings = toml('[candidates.npu]\nrun = "./run.sh"\n')
+    whole = parse("npu", settings).identity("1")
+    assert whole["files"]
+    monkeypatch.chdir(home / "below")
+    script(home / "below/run.sh", "exit 3")
+    assert parse("npu", settings).identity("1") == whole
+
+
+@pytest.mark.parametrize("word", ["\0", "x" * 5000, "{model}", "/", "~"])
+def test_words_that_are_no_files(word: str) -> None:
+    assert Candidate("x", "cmd", {"run": f"./run.sh {word}"}).identity("")["files"] == {}
+    assert Candidate("x", "ort", {"custom_ops": word}).identity("")["files"] == {}
+
+
+# ------------------------------------------------------------------------------------------------ trust
+
+
+TABLE = '[candidates.npu]\nrun = "./run.sh {model}"\nconvert = "./convert.sh"\n'
+
+
+@pytest.fixture
+def npu(home: Path) -> Callable[..., Candidate]:
+    """The candidate of a project file with two scripts, read anew."""
+    script(home / "run.sh")
+    script(home / "convert.sh")
+
+    def make(table: str = TABLE) -> Candidate:
+        return parse("npu", toml(table))
+
+    return make
+
+
+def trusted(found: Candidate) -> bool:
+    try:
+        return bool(require_trust(found, False))
+    except UsageError as e:
+        assert all(command in e.what for command in found.commands)
+        assert str(Path.cwd() / "subcut.toml") in e.what
+        assert "--trust" in e.hint
+        return False
+
+
+def test_commands_of_a_project_file_need_trust_once(npu: Callable[..., Candidate], tmp_path: Path) -> None:
+    assert not trusted(npu())
+    assert require_trust(npu(), True) == "./convert.sh; ./run.sh {model}"
+    assert trusted(npu())
+    assert require_trust(npu(), True)
+    assert len((tmp_path / "config/subcut/trusted").read_text().split()) == 1
+
+
+@pytest.mark.parametrize(
+    ("what", "asked"),
+    [
+        ("run.sh", True),
+        ("convert.sh", True),
+        ("run", True),
+        ("convert", True),
+        ("limit", True),
+        ("precision", False),
+        ("comment", False),
+    ],
+)
+def test_after_an_edit_it_is_asked_again(what: str, asked: bool, npu: Callable[..., Candidate], home: Path) -> None:
+    require_trust(npu(), True)
+    changed = {
+        "run": TABLE.replace("./run.sh", "./run.sh -f"),
+        "convert": TABLE.replace("./convert.sh", "./convert.sh -f"),
+        "limit": f"{TABLE}timeout = 9\n",
+        "precision": f'{TABLE}precision = "fp16"\n',
+        "comment": f"# mine\n{TABLE}[candidates.other]\nspec = 'ort'\n",
+    }
+    if what.endswith(".sh"):
+        script(home / what, "rm -rf /")
+    assert trusted(npu(changed.get(what, TABLE))) != asked
+    if what.endswith(".sh"):
+        script(home / what)
+    assert trusted(npu()), "what was trusted before still is"
+
+
+def test_the_same_commands_in_another_file_are_not_trusted(npu: Callable[..., Candidate], home: Path) -> None:
+    require_trust(npu(), True)
+    (home / "below").mkdir()
+    for name in ("run.sh", "convert.sh"):
+        script(home / "below" / name)
+    with pytest.raises(UsageError, match="would run commands"):
+        require_trust(parse("npu", toml(TABLE, home / "below")), False)
+
+
+@pytest.mark.parametrize(
+    "spec", ["mine.py", "mine.py:a=1", "ort:custom_ops=./lib.so", "ort:custom_ops=libm.so", "cmd:x"]
+)
+def test_whatever_brings_code_of_its_own_needs_trust(spec: str, home: Path) -> None:
+    for name in ("mine.py", "lib.so"):
+        (home / name).write_text("")
+    from_file = parse("x", toml(f'[candidates.x]\nspec = "{spec}"\n'))
+    as_default = parse(spec, toml(f'candidate = "{spec}"\n'))
+    assert not trusted(from_file)
+    assert not trusted(as_default)
+    require_trust(from_file, True)
+    assert trusted(from_file)
+    assert trusted(as_default), "the same code from the same file"
+
+
+def test_no_code_no_question() -> None:
+    assert require_trust(parse("x", toml('[candidates.x]\nspec = "ort:opt=basic"\n')), False) == ""
+
+
+@pytest.mark.parametrize("spec", ["cmd:./run.sh", "mine.py", "ort:custom_ops=./lib.so"])
+def test_what_was_typed_is_the_users_own(spec: str, home: Path, tmp_path: Path) -> None:
+    for name in ("mine.py", "lib.so"):
+        (home / name).write_text("")
+    for given_ in (False, True):
+        assert require_trust(parse(spec, toml("seed = 3")), given_) == ""
+    assert not (tmp_path / "config").exists()
+
+
+def test_commands_are_shown_without_tricks() -> None:
+    found = parse("x", toml('[candidates.x]\nrun = "rm \\u001b[2K\\u202e x"\n'))
+    with pytest.raises(UsageError, match=r"subcut\.toml: rm \[2K x$"):
+        require_trust(found, False)
+
+
+@pytest.mark.parametrize("kind", ["file in the way", "read-only", "damaged", "relative"])
+def test_a_config_folder_that_is_of_no_use_is_no_reason_to_stop(
+    kind: str, npu: Callable[..., Candidate], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = tmp_path / "config"
+    if kind == "file in the way":
+        config.write_text("")
+    elif kind == "read-only":
+        monkeypatch.setenv("XDG_CONFIG_HOME", "/proc/self")  # nobody, not even root, can make folders there
+    elif kind == "damaged":
+        (config / "subcut").mkdir(parents=True)
+        (config / "subcut/trusted").write_bytes(b"\xff\xfe\n")
+    else:
+        monkeypatch.setenv("XDG_CONFIG_HOME", "config")
+        monkeypatch.setenv("HOME", str(tmp_path / "mine"))
+    assert require_trust(npu(), True)
+    assert trusted(npu()) == (kind == "relative")
+    assert (tmp_path / "mine/.config/subcut/trusted").exists() == (kind == "relative")
+
+
+def test_without_a_home_it_is_asked_each_time(npu: Callable[..., Candidate], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("XDG_CONFIG_HOME")
+    monkeypatch.setattr(os.path, "expanduser", lambda path: path)
+    assert require_trust(npu(), True)
+    assert not trusted(npu())

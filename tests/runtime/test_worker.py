@@ -1,0 +1,588 @@
+"""A backend may crash, hang, flood, grow, fork and lie: the parent says how it ended, goes on, and leaves nothing.
+
+Each test runs real processes. They inherit a mark in the environment; none that carries it may live when a test ends.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+import numpy as np
+import pytest
+
+from subgraph.errors import BackendError, ModelError, Refused, SubcutError, UsageError, WorkerDied
+from subgraph.runtime import worker
+from subgraph.runtime.worker import Worker
+from subgraph.storage import tensors
+from tests.helpers.process_backends import MARK, all_gone, backend, interrupted_at, living, until, wait_for
+from tests.helpers.run_command import PATIENCE, SOON
+
+SHORT = 0.5  # seconds that a hanging backend is given
+MIB = 1 << 20
+
+
+@pytest.fixture(autouse=True)
+def mark(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    """Nothing that a test started outlives it."""
+    word = uuid4().hex
+    monkeypatch.setenv(MARK, word)
+    monkeypatch.delenv("PYTHONUNBUFFERED", raising=False)  # users do not set it
+    yield word
+    all_gone(word)
+
+
+@pytest.fixture
+def start(tmp_path: Path) -> Iterator[Callable[..., Worker]]:
+    """Starts a worker on a backend made of these lines; limits go to the worker. All are closed at the end."""
+    started: list[Worker] = []
+
+    def make(*, top: str = "", load: str = "pass", run: str = "pass", **limits: Any) -> Worker:
+        started.append(Worker(backend(tmp_path, top=top, load=load, run=run, name=f"b{len(started)}"), **limits))
+        return started[-1]
+
+    yield make
+    for one in started:
+        one.close()
+
+
+def build(one: Worker) -> dict[str, Any]:
+    return one.ask("load", key="m", model="model.onnx", options={})
+
+
+def ask(one: Worker, into: Path, *outputs: str) -> dict[str, Any]:
+    """Load, and run without inputs."""
+    build(one)
+    stems = {name: f"o{i}" for i, name in enumerate(outputs or ("y",))}
+    return one.ask("run", key="m", into=str(into), outputs=stems, feeds=[])
+
+
+def value(answer: dict[str, Any], into: Path, k: int = 0) -> Any:
+    return tensors.load(tensors.Record.from_json(answer["tensors"][k]), into)
+
+
+def died(one: Worker, into: Path) -> WorkerDied:
+    with pytest.raises(WorkerDied) as e:
+        ask(one, into)
+    assert not one.alive
+    assert list(e.value.process) == ["signal", "exit_code", "stderr"]
+    return e.value
+
+
+# ------------------------------------------------------------------------------------------------ crashes
+
+
+@pytest.mark.parametrize(
+    ("body", "name", "code"),
+    [
+        ("ctypes.string_at(0)", "SIGSEGV", None),
+        ("os.abort()", "SIGABRT", None),
+        ("os.kill(os.getpid(), signal.SIGFPE)", "SIGFPE", None),
+        ("os.kill(os.getpid(), signal.SIGKILL)", "SIGKILL", None),
+        ("os.kill(os.getpid(), 40)", "signal 40", None),
+        ("os._exit(3)", None, 3),
+        ("os._exit(0)", None, 0),
+    ],
+)
+@pytest.mark.parametrize("step", ["load", "run"])
+def test_a_crash_says_how(
+    body: str, name: str | None, code: int | None, step: str, start: Callable[..., Worker], tmp_path: Path
+) -> None:
+    e = died(start(**{step: f"print('last words'); {body}"}), tmp_path)
+    assert e.signature == "crash"
+    assert e.process == {"signal": name, "exit_code": code, "stderr": ["last words"]}
+    how = f"was ended by {name}" if name else f"ended with exit code {code}"
+    assert e.what == f"the process that should {step} the model {how}: last words"
+
+
+def test_words_of_a_c_library_are_kept_when_it_crashes(start: Callable[..., Worker], tmp_path: Path) -> None:
+    e = died(start(run="ctypes.CDLL(None).puts(b'from C'); os.abort()"), tmp_path)
+    assert e.process["stderr"] == ["from C"]
+
+
+def test_only_the_words_of_the_last_request_and_of_them_the_last(start: Callable[..., Worker], tmp_path: Path) -> None:
+    said = "; ".join(f"print('line {i}')" for i in range(20))
+    one = start(top="print('imported')", load="print('loaded')", run=said)
+    ask(one, tmp_path)
+    assert one.last_words() == [f"line {i}" for i in range(20 - worker.LINES, 20)]
+    build(one)
+    assert one.last_words() == ["loaded"]
+
+
+def test_a_crash_is_noticed_at_once_though_a_child_holds_the_pipes(
+    start: Callable[..., Worker], tmp_path: Path
+) -> None:
+    one = start(run="if os.fork() == 0: time.sleep(600)\nos.abort()")
+    build(one)
+    begin = time.monotonic()
+    with pytest.raises(WorkerDied) as e:
+        one.ask("run", key="m", into=str(tmp_path), outputs={}, feeds=[])
+    assert time.monotonic() - begin < SOON
+    assert e.value.process["signal"] == "SIGABRT"
+
+
+def test_a_process_that_closes_its_pipes_is_not_waited_for(start: Callable[..., Worker], tmp_path: Path) -> None:
+    begin = time.monotonic()
+    e = died(start(run="os.closerange(3, 100); time.sleep(600)"), tmp_path)
+    assert (e.signature, e.process["signal"]) == ("crash", None)
+    assert "closed its pipes" in e.what
+    assert time.monotonic() - begin < SOON
+
+
+ENDS_ON_SEEING = """
+import threading
+def watch(path):
+    while not os.path.exists(path):
+        time.sleep(0.005)
+    os._exit(7)
+"""
+
+
+def test_an_answer_that_was_sent_counts_though_the_process_ended_then(
+    start: Callable[..., Worker], tmp_path: Path
+) -> None:
+    """It ends between the answer's arrival and its reading."""
+    answered = tmp_path / "answered"
+    one = start(top=ENDS_ON_SEEING, run=f"threading.Thread(target=watch, args=({str(answered)!r},)).start()")
+    receive = one._receive
+
+    def received(do: str) -> None:
+        receive(do)
+        if b"tensors" in one._answers:
+            answered.touch()
+            until(lambda: one._gone())
+
+    one._receive = received  # type: ignore[method-assign]
+    assert value(ask(one, tmp_path), tmp_path).tolist() == [0, 1]
+    assert not one.alive
+    with pytest.raises(WorkerDied) as e:
+        build(one)
+    assert e.value.process["exit_code"] == 7
+
+
+def test_whoever_asks_a_dead_one_again_is_told_again(start: Callable[..., Worker], tmp_path: Path) -> None:
+    one = start(run="os.abort()")
+    died(one, tmp_path)
+    died(one, tmp_path)
+
+
+# ------------------------------------------------------------------------------------------------ hangs
+
+
+SETSID = """
+if os.fork() == 0:
+    os.setsid()
+    if os.fork() == 0:
+        time.sleep(600)
+    os._exit(0)
+os.wait()
+"""
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        "time.sleep(600)",
+        "while True: pass",
+        "ctypes.PyDLL(None).sleep(600)",
+        "[os.fork() for _ in range(3)]; time.sleep(600)",
+        "subprocess.run(['sleep', '600'])",
+        "subprocess.Popen(['sleep', '600'], start_new_session=True); time.sleep(600)",
+        f"{SETSID}\ntime.sleep(600)",
+        "signal.signal(signal.SIGTERM, signal.SIG_IGN); ctypes.PyDLL(None).sleep(600)",
+        "while True: os.write(2, bytes(65536))",
+        "while True: os.write(1, b'x\\n')",
+    ],
+    ids=["sleep", "busy", "lock held", "forks", "child", "session", "daemon", "ignores", "flood", "lines"],
+)
+def test_a_hang_ends_in_time_with_all_that_it_started(
+    body: str, start: Callable[..., Worker], tmp_path: Path, mark: str
+) -> None:
+    one = start(run=body)
+    build(one)
+    one.timeout = SHORT
+    begin = time.monotonic()
+    with pytest.raises(WorkerDied, match=f"should run the model was stopped after {SHORT} s") as e:
+        one.ask("run", key="m", into=str(tmp_path), outputs={}, feeds=[])
+    assert SHORT <= time.monotonic() - begin < SHORT + SOON
+    assert (e.value.signature, e.value.process["signal"], e.value.process["exit_code"]) == ("timeout", None, None)
+    all_gone(mark)
+
+
+def test_the_time_of_the_import_is_not_the_models(start: Callable[..., Worker], tmp_path: Path) -> None:
+    """The load and the run are given more than a second: a busy machine may need that."""
+    ask(start(top="time.sleep(2)", timeout=1.5), tmp_path)
+
+
+@pytest.mark.parametrize("body", ["time.sleep(600)", "ctypes.PyDLL(None).sleep(600)"])
+@pytest.mark.parametrize("size", [1, 4 * MIB], ids=["small", "more than a pipe holds"])
+def test_an_import_that_hangs(
+    body: str, size: int, start: Callable[..., Worker], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(worker, "START", SHORT)
+    begin = time.monotonic()
+    with pytest.raises(WorkerDied) as e:
+        start(top=body, timeout=SHORT / 2).ask("load", key="m", model="x" * size, options={})
+    assert e.value.signature == "timeout"
+    assert time.monotonic() - begin < SHORT + SOON
+
+
+# ------------------------------------------------------------------------------------------------ memory
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        "hold = b'x' * (400 << 20); time.sleep(600)",
+        "subprocess.run([sys.executable, '-c', EATER])",
+        "subprocess.run([sys.executable, '-c', EATER], start_new_session=True)",
+        "[subprocess.Popen([sys.executable, '-c', EATER.replace('400', '100')]) for _ in range(3)]; time.sleep(600)",
+    ],
+    ids=["itself", "child", "session", "together"],
+)
+def test_memory_is_a_limit_on_the_whole_tree(
+    body: str, start: Callable[..., Worker], tmp_path: Path, mark: str
+) -> None:
+    eater = "EATER = 'import time; hold = bytes([1]) * (400 << 20); time.sleep(600)'"
+    e = died(start(top=eater, run=body, memory=250 * MIB), tmp_path)
+    assert e.signature == "crash"
+    assert e.what.endswith("above 250"), e.what
+    all_gone(mark)
+
+
+def test_a_bounded_one_may_not_ask_for_more_than_there_is(start: Callable[..., Worker], tmp_path: Path) -> None:
+    one = start(run="hold = np.empty(1 << 44, np.uint8)", bounded=True)
+    with pytest.raises(ModelError, match="memory"):
+        ask(one, tmp_path)
+    assert one.alive
+
+
+# ------------------------------------------------------------------------------------------------ what is printed
+
+
+FLOOD = """
+for _ in range(800):
+    os.write(1, b"o" * 65535 + b"\\n")
+    os.write(2, b"e" * 65535 + b"\\n")
+print("the end")
+"""
+
+
+def held() -> int:
+    """Bytes of resident memory of this process."""
+    return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+
+
+@pytest.mark.parametrize("then", ["pass", "os.abort()"])
+def test_a_flood_of_words_goes_by(then: str, start: Callable[..., Worker], tmp_path: Path) -> None:
+    one = start(run=f"{FLOOD}\n{then}", timeout=PATIENCE)
+    build(one)
+    before = held()
+    if then == "pass":
+        assert value(ask(one, tmp_path), tmp_path).tolist() == [0, 1]
+        assert one.last_words()[-1] == "the end"
+    else:
+        assert died(one, tmp_path).process["stderr"][-1] == "the end"
+    assert held() - before < 20 * MIB
+    assert sum(map(len, one.last_words())) <= worker.TAIL
+
+
+def test_what_is_printed_while_nobody_asks_does_no_harm(start: Callable[..., Worker], tmp_path: Path) -> None:
+    chat = "import threading; threading.Thread(target=lambda: os.write(1, bytes(1 << 20)), daemon=True).start()"
+    one = start(load=chat)
+    for _ in range(3):
+        ask(one, tmp_path)
+        time.sleep(0.05)
+
+
+def test_an_answer_may_be_longer_than_a_pipe(start: Callable[..., Worker], tmp_path: Path) -> None:
+    names = "return {f'tensor {i}': 0 for i in range(30000)}"
+    assert len(ask(start(run=names), tmp_path)["others"]) == 30000
+
+
+def test_a_request_may_be_longer_than_a_pipe(start: Callable[..., Worker], tmp_path: Path) -> None:
+    one = start()
+    build(one)
+    names = {f"tensor {i}": str(i) for i in range(30000)} | {"y": "y"}
+    answer = one.ask("run", key="m", into=str(tmp_path), outputs=names, feeds=[])
+    assert [r["name"] for r in answer["tensors"]] == ["y"]
+
+
+# ------------------------------------------------------------------------------------------------ backends that raise
+
+
+def refusal(one: Worker, into: Path) -> SubcutError:
+    """What a backend that does not crash is told to have done; it can be asked again."""
+    with pytest.raises(SubcutError) as e:
+        ask(one, into)
+    assert one.alive
+    return e.value
+
+
+@pytest.mark.parametrize(
+    ("lines", "kind", "says"),
+    [
+        ({"load": "raise ValueError('bad  op\\n here')"}, Refused, "refuses the model: ValueError: bad op here"),
+        ({"load": "sys.exit(3)"}, Refused, "refuses the model: SystemExit: 3"),
+        ({"load": "import no_such_module"}, BackendError, "cannot be used: No module named 'no_such_module'"),
+        ({"load": "return None"}, BackendError, "load gave NoneType, not a function"),
+        ({"load": "return [1]"}, BackendError, "load gave list, not a function"),
+        ({"top": "", "run": "raise KeyError('x')"}, ModelError, "failed while running: KeyError: 'x'"),
+        ({"run": "sys.exit('bye')"}, ModelError, "failed while running: SystemExit: bye"),
+        ({"run": "raise MemoryError"}, ModelError, "more memory than is free"),
+        ({"run": "open('/nonexistent/x')"}, ModelError, "failed while running: FileNotFoundError"),
+        ({"run": "return None"}, ModelError, "gave NoneType, not a mapping"),
+        ({"run": "return [np.zeros(2)]"}, ModelError, "gave list, not a mapping"),
+        ({"run": "return {'y': None}"}, ModelError, "gave for y what is no tensor"),
+        ({"run": "return {'y': []}"}, ModelError, "gave for y what is no tensor"),
+        ({"run": "return {'y': object()}"}, ModelError, "gave for y what is no tensor: TypeError: it holds object"),
+        ({"run": "return {'y': {'a': 1}}"}, ModelError, "gave for y what is no tensor: TypeError: it holds dict"),
+        ({"run": "return {'y': [[1, 2], [3, None]]}"}, ModelError, "gave for y what is no tensor"),
+        ({"run": "return {'y': np.zeros(2, 'M8[s]')}"}, ModelError, "gave for y what is no tensor: elements of"),
+        ({"top": "1 / 0"}, UsageError, "fails while it is imported: ZeroDivisionError"),
+        ({"top": "import no_such_module"}, UsageError, "fails while it is imported: ModuleNotFoundError"),
+        ({"top": "sys.exit(3)"}, UsageError, "fails while it is imported: SystemExit"),
+        ({"top": "def ("}, UsageError, "fails while it is imported: SyntaxError"),
+        ({"top": "def warm(): raise KeyError", "load": "raise ValueError"}, Refused, "ValueError"),
+    ],
+)
+def test_what_a_backend_does_wrong_is_told_and_it_lives(
+    lines: dict[str, str], kind: type[SubcutError], says: str, start: Callable[..., Worker], tmp_path: Path
+) -> None:
+    e = refusal(start(**lines), tmp_path)
+    assert type(e) is kind
+    assert says in e.what
+
+
+def test_a_file_without_load_is_no_backend(tmp_path: Path) -> None:
+    (tmp_path / "half.py").write_text("def lode(model, options): pass\n")
+    with Worker(str(tmp_path / "half.py")) as one:
+        assert "has no function load" in refusal(one, tmp_path).what
+
+
+@pytest.mark.parametrize(
+    ("body", "kind", "says"),
+    [
+        ("def version(): raise KeyError('v')", BackendError, "fails when asked what it is: KeyError: 'v'"),
+        ("def version(): import no_such_module", BackendError, "cannot be used: No module"),
+        ("def precision(options): return 1 / 0", BackendError, "fails when asked what it is: ZeroDivisionError"),
+    ],
+)
+def test_what_it_says_of_itself_may_fail(
+    body: str, kind: type[SubcutError], says: str, start: Callable[..., Worker]
+) -> None:
+    with pytest.raises(kind, match=says):
+        start(top=body).ask("about", options={})
+
+
+def test_what_it_says_of_itself(start: Callable[..., Worker]) -> None:
+    said = "MULTI = 1\ndef version(): return 3.1\ndef precision(options): return options['p']"
+    about = {"version": "3.1", "precision": "fp16", "multi": True}
+    assert start(top=said).ask("about", options={"p": "fp16"}) == about
+    assert start().ask("about", options={}) == {"version": "", "precision": "fp32", "multi": False}
+
+
+@pytest.mark.parametrize(
+    ("expression", "expected"),
+    [
+        ("np.float16([1, 2])", np.array([1, 2], np.float16)),
+        ("np.arange(3, dtype='>f4')", np.arange(3, dtype=np.float32)),
+        ("np.arange(6).reshape(2, 3).T", np.arange(6).reshape(2, 3).T),
+        ("3.5", np.float64(3.5)),
+        ("np.bool_(True)", np.bool_(True)),
+        ("np.array(['a', 'bc'], object)", np.array(["a", "bc"], object)),
+        ("'word'", np.array("word", object)),
+        ("np.zeros((0, 4), np.int8)", np.zeros((0, 4), np.int8)),
+        ("memoryview(b'ab')", np.array([97, 98], np.uint8)),
+    ],
+)
+def test_what_is_nearly_a_tensor_is_one(
+    expression: str, expected: Any, start: Callable[..., Worker], tmp_path: Path
+) -> None:
+    answer = ask(start(run=f"return {{'y': {expression}}}"), tmp_path)
+    found = value(answer, tmp_path)
+    assert found.dtype == expected.dtype
+    np.testing.assert_array_equal(found, expected)
+
+
+def test_a_type_that_was_not_declared_is_kept_as_it_came(start: Callable[..., Worker], tmp_path: Path) -> None:
+    """A device gives float16 for a float32 model: that is for the judge to say, and no reason to stop."""
+    outputs = (
+        "{'y': 'tensor(float)', 'b': 'tensor(bfloat16)', 's': 'seq(tensor(float))', 'o': 'optional(tensor(float))'}"
+    )
+    one = start(
+        top=f"class Run:\n    outputs = {outputs}\n    def __call__(self, feeds):\n"
+        "        return {'y': np.float16([1, 2]), 'b': np.float32([3]), 's': [], 'o': None}",
+        load="return Run()",
+    )
+    answer = ask(one, tmp_path, "y", "b", "s", "o")
+    records = [tensors.Record.from_json(r) for r in answer["tensors"]]
+    assert [(r.form, r.dtype) for r in records] == [
+        ("tensor", "float16"),
+        ("tensor", "float32"),
+        ("sequence", "float32"),
+        ("optional", "float32"),
+    ]
+    found = [tensors.load(r, tmp_path) for r in records]
+    assert [np.asarray(f).tolist() if f is not None else None for f in found] == [[1, 2], [3], [], None]
+
+
+# ------------------------------------------------------------------------------------------------ what it inherits
+
+
+def test_what_it_starts_reads_none_of_the_requests(start: Callable[..., Worker], tmp_path: Path) -> None:
+    body = "assert subprocess.run(['cat'], capture_output=True).stdout == b'' == sys.stdin.buffer.read()"
+    one = start(run=body, timeout=PATIENCE)
+    for _ in range(2):
+        ask(one, tmp_path)
+
+
+def test_a_fork_that_comes_back_does_not_answer(start: Callable[..., Worker], tmp_path: Path) -> None:
+    one = start(run="os.fork()", timeout=PATIENCE)
+    for _ in range(3):
+        assert value(ask(one, tmp_path), tmp_path).tolist() == [0, 1]
+
+
+@pytest.mark.parametrize("given", [{}, {"PYTHONPATH": "/some/where", "OPENBLAS_NUM_THREADS": "1"}])
+def test_what_it_starts_has_the_users_environment(
+    given: dict[str, str], start: Callable[..., Worker], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Our import path would be poison for a command that runs another Python."""
+    for key in ("PYTHONPATH", "OPENBLAS_NUM_THREADS"):
+        monkeypatch.delenv(key, raising=False)
+        if key in given:
+            monkeypatch.setenv(key, given[key])
+    one = start(run="print(subprocess.run(['env'], capture_output=True, text=True).stdout)")
+    monkeypatch.setattr(worker, "LINES", 1000)
+    ask(one, tmp_path)
+    theirs = dict(line.split("=", 1) for line in one.last_words() if "=" in line)
+    assert {k: theirs[k] for k in ("PYTHONPATH", "OPENBLAS_NUM_THREADS") if k in theirs} == given
+
+
+# ------------------------------------------------------------------------------------------------ ends
+
+
+def opened() -> int:
+    """Descriptors of this process."""
+    return len(list(Path("/proc/self/fd").iterdir()))
+
+
+@pytest.mark.slow
+def test_fifty_workers_leave_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """No descriptor, no thread, no folder: whatever ended them."""
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "temporary"))
+    (tmp_path / "temporary").mkdir()
+    hang = backend(tmp_path, run="time.sleep(600)", name="hang")
+    crash = backend(tmp_path, load="os.abort()", name="crash")
+    before, threads = opened(), threading.active_count()
+    for i in range(50):
+        one = Worker((hang, crash)[i % 2], timeout=0.05)
+        if i % 10 < 2:
+            died(one, tmp_path)
+        one.close()
+    assert opened() == before
+    assert threading.active_count() == threads
+    assert list((tmp_path / "temporary").iterdir()) == []
+
+
+def test_a_process_that_cannot_be_started_leaves_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    before = opened()
+    monkeypatch.setattr(sys, "executable", "/nonexistent/python")
+    with pytest.raises(BackendError, match="cannot start a process"):
+        Worker("ort")
+    assert opened() == before
+
+
+@pytest.mark.parametrize("body", ["pass", "ctypes.PyDLL(None).sleep(600)", "os.abort()", f"{SETSID}\ntime.sleep(600)"])
+def test_closing_is_quick_and_may_be_repeated(
+    body: str, start: Callable[..., Worker], tmp_path: Path, mark: str
+) -> None:
+    running = tmp_path / "running"
+    one = start(run=f"open({str(running)!r}, 'w').close()\n{body}")
+    build(one)
+    asking = threading.Thread(target=died, args=(one, tmp_path))
+    if body == "pass":
+        ask(one, tmp_path)
+    else:
+        asking.start()
+        wait_for(running)
+    for _ in range(2):
+        begin = time.monotonic()
+        one.close()
+        assert time.monotonic() - begin < SOON
+    if body != "pass":
+        asking.join(SOON)
+        assert not asking.is_alive()
+    assert not one.alive
+    all_gone(mark)
+
+
+def test_closing_one_that_has_only_started(start: Callable[..., Worker]) -> None:
+    one = start()
+    begin = time.monotonic()
+    one.close()
+    assert time.monotonic() - begin < SOON
+    with pytest.raises(WorkerDied, match="stopped before"):
+        build(one)
+    assert one.last_words() == []
+
+
+def test_an_answer_that_was_not_waited_for_is_nobody_elses(start: Callable[..., Worker], tmp_path: Path) -> None:
+    """Ctrl-C while a request is under way: the next must not get its answer."""
+
+    running = tmp_path / "running"
+    one = start(run=f"open({str(running)!r}, 'w').close(); time.sleep(600)")
+    build(one)
+    with interrupted_at(running):
+        one.ask("run", key="m", into=str(tmp_path), outputs={}, feeds=[])
+    assert not one.alive
+    with pytest.raises(WorkerDied):
+        build(one)
+
+
+PARENT = """
+import sys
+from subgraph.runtime.worker import Worker
+with Worker(sys.argv[1]) as one:
+    one.ask("load", key="m", model="m", options={})
+    one.ask("run", key="m", into=".", outputs={}, feeds=[])
+"""
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        "time.sleep(600)",
+        "ctypes.PyDLL(None).sleep(600)",
+        "[os.fork() for _ in range(2)]; ctypes.PyDLL(None).sleep(600)",
+        "subprocess.run(['sleep', '600'])",
+        "subprocess.Popen(['sleep', '600'], close_fds=False); ctypes.PyDLL(None).sleep(600)",
+    ],
+    ids=["sleep", "lock held", "forks", "child", "child with our pipes"],
+)
+def test_kill_9_of_the_parent_leaves_no_child(
+    body: str, tmp_path: Path, mark: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its folder for temporary files is removed by the next one."""
+    temporary = tmp_path / "temporary"
+    temporary.mkdir()
+    monkeypatch.setenv("TMPDIR", str(temporary))
+    monkeypatch.setattr(tempfile, "tempdir", str(temporary))
+    path = backend(tmp_path, run=f"open('running', 'w'); {body}")
+    parent = subprocess.Popen([sys.executable, "-c", PARENT, path], cwd=tmp_path)
+    wait_for(tmp_path / "running")
+    until(lambda: len(living(mark)) >= (4 if "fork" in body else 3 if "'sleep'" in body else 2))
+    parent.kill()
+    parent.wait()
+    all_gone(mark)
+    assert list(temporary.iterdir())
+    Worker(path).close()
+    assert not list(temporary.iterdir())

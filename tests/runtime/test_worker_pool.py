@@ -1,0 +1,217 @@
+"""Warm workers are used again, replaced when they died or grew old, and all end together."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+import pytest
+
+from subgraph.errors import WorkerDied
+from subgraph.runtime import worker_pool
+from subgraph.runtime.candidate import Candidate
+from subgraph.runtime.worker import Worker
+from subgraph.runtime.worker_pool import Workers
+from tests.helpers.process_backends import MARK, all_gone, backend, ended, interrupted_at, living, until
+from tests.helpers.run_command import PATIENCE, SOON
+
+SAY_WHO = "return {f'{os.getpid()} {feeds}': 0}"  # the process's number is the only name that it gives
+
+
+@pytest.fixture(autouse=True)
+def mark(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    """Nothing that a test started outlives it."""
+    word = uuid4().hex
+    monkeypatch.setenv(MARK, word)
+    yield word
+    all_gone(word)
+
+
+@pytest.fixture
+def pool(tmp_path: Path) -> Iterator[Callable[..., Workers]]:
+    """Starts workers of a candidate made of these lines, closed at the end."""
+    started: list[Workers] = []
+
+    def make(*, run: str = SAY_WHO, load: str = "pass", top: str = "", **limits: Any) -> Workers:
+        path = backend(tmp_path, run=run, load=load, top=top)
+        started.append(Workers(Candidate("mine", path, {"key": "value"}, **limits)))
+        return started[-1]
+
+    yield make
+    for one in started:
+        one.close()
+
+
+def who(worker: Worker) -> str:
+    """The number of the process that answers."""
+    worker.ask("load", key="m", model="m", options={})
+    return str(worker.ask("run", key="m", into=".", outputs={}, feeds=[])["others"][0]).split()[0]
+
+
+def use(pool: Workers, loads: int = 1, fresh: bool = False) -> str:
+    with pool.one(loads=loads, fresh=fresh) as worker:
+        return who(worker)
+
+
+def test_a_warm_one_is_used_again(pool: Callable[..., Workers]) -> None:
+    mine = pool()
+    assert len({use(mine) for _ in range(4)}) == 1
+
+
+def test_it_is_asked_what_the_candidate_is(pool: Callable[..., Workers]) -> None:
+    top = "def version(): return '1.2'\ndef precision(options): return options['key']"
+    assert pool(top=top).about() == {"version": "1.2", "precision": "value", "multi": False}
+
+
+def test_an_old_one_is_replaced(pool: Callable[..., Workers], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(worker_pool, "RECYCLE", 3)
+    mine = pool()
+    seen = [use(mine) for _ in range(7)]
+    assert seen == [seen[0]] * 3 + [seen[3]] * 3 + [seen[6]]
+    assert len(set(seen)) == 3
+    assert use(mine, loads=2) == seen[6]
+    assert use(mine) != seen[6]
+
+
+def test_runs_without_a_load_do_not_age_it(pool: Callable[..., Workers], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(worker_pool, "RECYCLE", 1)
+    mine = pool()
+    assert use(mine, loads=0) == use(mine, loads=0)
+
+
+@pytest.mark.parametrize(
+    ("body", "limits"),
+    [
+        ("os.abort()", {}),
+        ("time.sleep(600)", {"timeout": 2}),
+        ("hold = b'x' * (400 << 20); time.sleep(600)", {"memory": 250 << 20}),
+    ],
+    ids=["crash", "timeout", "memory"],
+)
+def test_one_that_died_is_replaced(
+    body: str, limits: dict[str, Any], pool: Callable[..., Workers], tmp_path: Path
+) -> None:
+    once = (
+        f"if not os.path.exists({str(tmp_path / 'done')!r}):\n    open({str(tmp_path / 'done')!r}, 'w')\n    {body}\n"
+    )
+    mine = pool(run=f"{once}{SAY_WHO}", **limits)
+    with pytest.raises(WorkerDied):
+        use(mine)
+    assert use(mine) == use(mine)
+
+
+def test_one_that_died_while_nobody_used_it_is_no_crash(pool: Callable[..., Workers]) -> None:
+    mine = pool()
+    first = use(mine)
+    os.kill(int(first), signal.SIGKILL)
+    until(lambda: ended(int(first)))
+    assert use(mine) != first
+
+
+def test_one_that_was_given_up_in_the_middle_is_not_used_again(pool: Callable[..., Workers], tmp_path: Path) -> None:
+    """Not though the answer that nobody waited for may have come by now."""
+    asked, running, go_on = (tmp_path / name for name in ("asked", "running", "go_on"))
+    wait = (
+        f"if os.path.exists({str(asked)!r}):\n"
+        f"    open({str(running)!r}, 'w').close()\n"
+        f"    while not os.path.exists({str(go_on)!r}): time.sleep(0.005)\n"
+    )
+    mine = pool(run=f"{wait}{SAY_WHO}")
+    first = use(mine)
+    asked.touch()
+    with interrupted_at(running):
+        use(mine)
+    asked.unlink()
+    go_on.touch()
+    assert use(mine) != first
+
+
+def test_a_fresh_one_has_run_nothing_and_is_ended(pool: Callable[..., Workers]) -> None:
+    mine = pool(top="loads = []", load="loads.append(1); assert len(loads) == 1, 'used before'")
+    warm = use(mine)
+    fresh = [use(mine, fresh=True) for _ in range(2)]
+    assert len({warm, *fresh}) == 3
+    assert not any(Path(f"/proc/{pid}").exists() for pid in fresh)
+    assert Path(f"/proc/{warm}").exists()
+
+
+def test_threads_have_processes_of_their_own(pool: Callable[..., Workers], mark: str) -> None:
+    mine = pool()
+    meet = threading.Barrier(3)
+    seen: list[str] = []
+
+    def work() -> None:
+        with mine.one(loads=1) as worker:
+            meet.wait(PATIENCE)
+            seen.append(who(worker))
+
+    for _ in range(2):
+        threads = [threading.Thread(target=work) for _ in range(3)]
+        for t in threads:
+            t.start()
+        for t in threads:
+            t.join()
+    assert sorted(seen[:3]) == sorted(seen[3:]), "the second round finds those of the first"
+    assert len(set(seen)) == len(living(mark)) == 3
+
+
+def test_closing_ends_those_at_work_and_their_verdict_is_nobodys(
+    pool: Callable[..., Workers], tmp_path: Path, mark: str
+) -> None:
+    """The thread's block ends with WorkerDied even where it took the crash for an answer."""
+    running = tmp_path / "running"
+    running.mkdir()
+    mine = pool(run=f"open({str(running)!r} + f'/{{os.getpid()}}', 'w'); ctypes.PyDLL(None).sleep(600)")
+    ends: list[str] = []
+
+    def work(swallow: bool) -> None:
+        try:
+            with mine.one() as worker:
+                try:
+                    who(worker)
+                except WorkerDied as e:
+                    ends.append(e.signature)
+                    if not swallow:
+                        raise
+            ends.append("an answer")
+        except WorkerDied:
+            ends.append("WorkerDied")
+
+    threads = [threading.Thread(target=work, args=(swallow,)) for swallow in (False, True)]
+    for t in threads:
+        t.start()
+    until(lambda: len(list(running.iterdir())) == 2)
+    begin = time.monotonic()
+    mine.close()
+    for t in threads:
+        t.join(SOON)
+    assert time.monotonic() - begin < SOON
+    assert sorted(ends) == ["WorkerDied", "WorkerDied", "crash", "crash"]
+    all_gone(mark)
+
+
+def test_after_closing_none_is_started(pool: Callable[..., Workers], mark: str) -> None:
+    mine = pool()
+    mine.close()
+    mine.close()
+    for fresh in (False, True):
+        with pytest.raises(WorkerDied, match="were stopped"):
+            use(mine, fresh=fresh)
+    all_gone(mark)
+
+
+def test_without_a_limit_it_is_what_is_free(pool: Callable[..., Workers], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(worker_pool, "_free_memory", lambda: 123 << 30)
+    with pool().one() as worker:
+        assert worker.memory == 123 << 30
+    with pool(memory=5 << 30, timeout=7.0).one() as worker:
+        assert (worker.memory, worker.timeout) == (5 << 30, 7.0)
+    monkeypatch.undo()
+    free = worker_pool._free_memory()
+    assert free is not None and free > 1 << 20

@@ -1,0 +1,325 @@
+"""Result folders appear whole or not at all; file names are safe whatever a tensor is called."""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from subgraph.errors import OutputError
+from subgraph.storage import folders
+from subgraph.storage.folders import NEW, OLD, aside, safe_name, safe_names, scratch, sweep
+from tests.helpers.run_command import chain, manifest, subcut, tree
+
+NAMES = [
+    "/layer1/a:0", "layer1/a:0", "layer1_a_0", "../../etc/passwd", "..", ".", "/", ":", "//", "~", "-rf", " ", "a b",
+    "x" * 300, "x" * 299 + "y", "red\x1b[31m\x07\n", "\u202eevil", "ünïcodé", "名前", "名字", "Same", "same", "SAME",
+    "con", "CON.txt", "nul", "lpt1", "trailing.", ".hidden", "tab\there", "*?<>|\"'\\", "$(touch pwned)", "%s", "100",
+    "manifest.json", "model.onnx", "\ud800",
+]  # fmt: skip
+DEVICES = re.compile(r"(con|prn|aux|nul|com\d|lpt\d)(\..*)?", re.IGNORECASE)
+
+
+class Terminated(BaseException):
+    """What our handler of SIGTERM raises."""
+
+
+def is_safe(name: str) -> bool:
+    """For Linux, macOS and Windows, for shells, and for tools that know only ASCII."""
+    plain = bool(re.fullmatch(r"[A-Za-z0-9_@+~][A-Za-z0-9._@+~-]*", name))
+    return plain and len(name) <= 125 and not name.endswith(".") and not DEVICES.fullmatch(name)
+
+
+# ------------------------------------------------------------------------------------------------ names
+
+
+@pytest.mark.parametrize("name", ["pool1", "res2a@bn2a", "a.b-c_d+e", "conv1_relu", "x" * 120])
+def test_a_plain_name_stays(name: str) -> None:
+    assert safe_name(name) == name
+
+
+@pytest.mark.parametrize(("name", "short"), [("/layer1/conv", "layer1_conv"), ("conv:0", "conv_0"), ("a/b", "a_b")])
+def test_a_path_becomes_a_name(name: str, short: str) -> None:
+    assert safe_name(name) == short
+
+
+def test_odd_names_become_safe_and_distinct() -> None:
+    files = safe_names(NAMES)
+    assert list(files) == NAMES
+    for name, file in files.items():
+        assert is_safe(file), (name, file)
+    assert len({file.lower() for file in files.values()}) == len(NAMES)
+
+
+@given(st.lists(st.text(), unique=True))
+def test_any_names_become_safe_and_distinct(names: list[str]) -> None:
+    files = safe_names(names)
+    assert list(files) == names
+    assert all(map(is_safe, files.values()))
+    assert len({file.lower() for file in files.values()}) == len(names)
+
+
+@given(st.text(alphabet="aA_/:.~2-", min_size=1, max_size=4))
+def test_a_file_name_does_not_depend_on_its_neighbours(name: str) -> None:
+    assert safe_names([name])[name] == safe_names([name, "q", "r"])[name] == safe_name(name)
+
+
+def test_a_real_cut_with_odd_names(tmp_path: Path) -> None:
+    """Node and tensor names at once, through the command, with every tensor on disk, and the script after it."""
+    odd = [n for n in NAMES if n != "\ud800"]  # protobuf holds no lone surrogates
+    nodes = [*odd, "last"]
+    chain(tmp_path / "odd.onnx", nodes, odd, source="in put/0:0\n", sink="out put")
+    done = subcut("-s", odd[0], "-e", "last", "--dump", "all", cwd=tmp_path)
+    assert done.code == 0, done.err
+    (place,) = (tmp_path / "subcut_out").iterdir()
+    assert is_safe(place.name)
+    told = manifest(place)
+    assert [t["name"] for t in told["dump_data"]] == [*odd, "out put"]
+    files = {t["name"]: t["samples"][0]["files"][0]["file"] for t in told["dump_data"]}
+    assert len({file.lower() for file in files.values()}) == len(files)
+    for name, file in files.items():
+        assert is_safe(Path(file).name), (name, file)
+        assert np.load(place / file).shape == (1, 3)
+    for line in (place / "log.txt").read_text(encoding="utf-8").splitlines():
+        assert re.match(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d (Command|Model File|Input|Output|Dump|Export|Check)", line)
+    run = subprocess.run([sys.executable, place / "repro.py"], capture_output=True, text=True, check=False)
+    assert (run.returncode, run.stdout, run.stderr) == (0, "out put: bit-identical\n", "")
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["odd.onnx", "subcut_out"]
+
+
+def quick_or_slow(names: list[str], quick: set[str]) -> list[Any]:
+    """Each is a run of the command; a few of them stand for all where time matters."""
+    return [name if name in quick else pytest.param(name, marks=pytest.mark.slow) for name in names]
+
+
+@pytest.mark.parametrize(
+    "name", quick_or_slow([n for n in NAMES if n != "\ud800"], {"../../etc/passwd", "x" * 300, "con", "$(touch pwned)"})
+)
+def test_each_odd_name_alone_names_a_folder(name: str, tmp_path: Path) -> None:
+    chain(tmp_path / "odd.onnx", ["first", name, "last"])
+    done = subcut("-s", name, "-e", "last", "--no-capture", "--json", cwd=tmp_path)
+    assert done.code == 0, done.out
+    (place,) = (tmp_path / "subcut_out").iterdir()
+    assert is_safe(place.name)
+    assert manifest(place)["region"]["start"] == [name]
+
+
+# ------------------------------------------------------------------------------------------------ folders
+
+
+@pytest.fixture(params=["exchange", "two steps"])
+def place(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Where a result goes, on systems that can swap two folders at once and on others."""
+    if request.param == "two steps":
+        monkeypatch.setattr(folders, "_exchange", lambda one, two: False)
+    return tmp_path / "parent" / "place"
+
+
+def write(place: Path, text: str, fails: type[BaseException] | None = None) -> None:
+    """A result of two files; broken off between them by `fails`."""
+    with aside(place) as work:
+        (work / "a").write_text(text)
+        if fails:
+            raise fails
+        (work / "b").write_text(text)
+
+
+def only(place: Path, text: str) -> bool:
+    return tree(place.parent) == {f"{place.name}/a": text.encode(), f"{place.name}/b": text.encode()}
+
+
+def test_a_result_appears_and_is_replaced(place: Path) -> None:
+    write(place, "old")
+    assert only(place, "old")
+    write(place, "new")
+    assert only(place, "new")
+    assert [p.name for p in place.parent.iterdir()] == ["place"]
+
+
+def test_a_result_has_the_users_permissions(tmp_path: Path) -> None:
+    before = os.umask(0o027)
+    try:
+        write(tmp_path / "place", "x")
+    finally:
+        os.umask(before)
+    assert (tmp_path / "place").stat().st_mode & 0o777 == 0o750
+
+
+@pytest.mark.parametrize("fails", [ValueError, KeyboardInterrupt, SystemExit])
+def test_what_fails_leaves_the_old_result_or_nothing(fails: type[BaseException], place: Path) -> None:
+    with pytest.raises(fails):
+        write(place, "new", fails)
+    assert not place.parent.exists()
+    write(place, "old")
+    with pytest.raises(fails):
+        write(place, "new", fails)
+    assert only(place, "old")
+    assert len(list(place.parent.iterdir())) == 1
+
+
+@pytest.mark.parametrize(("number", "raises"), [(signal.SIGINT, KeyboardInterrupt), (signal.SIGTERM, Terminated)])
+def test_a_signal_waits_until_all_is_cleared(
+    number: int, raises: type[BaseException], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = shutil.rmtree
+
+    def slow(path: Path, ignore_errors: bool = False) -> None:
+        signal.raise_signal(number)
+        real(path, ignore_errors)
+        done.append(path)
+
+    def terminate(*_: object) -> None:
+        raise Terminated
+
+    done: list[Path] = []
+    write(tmp_path / "place", "old")
+    monkeypatch.setattr(shutil, "rmtree", slow)
+    before = signal.signal(signal.SIGTERM, terminate)
+    try:
+        with pytest.raises(raises):
+            write(tmp_path / "place", "new")
+    finally:
+        signal.signal(signal.SIGTERM, before)
+    assert done
+    assert only(tmp_path / "place", "new")
+
+
+def test_parents_made_for_nothing_go_again(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=r"^$"), scratch(tmp_path / "a/b/c"):
+        raise ValueError
+    assert list(tmp_path.iterdir()) == []
+    (tmp_path / "a").mkdir()
+    with pytest.raises(ValueError, match=r"^$"), scratch(tmp_path / "a/b"):
+        raise ValueError
+    assert [p.name for p in tmp_path.iterdir()] == ["a"]
+
+
+def test_a_rename_that_fails_puts_the_old_result_back(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write(place, "old")
+    monkeypatch.setattr(folders, "_exchange", lambda one, two: False)
+    real = Path.rename
+
+    def rename(self: Path, target: Path) -> Path:
+        if self.name.endswith(NEW):
+            raise OSError(errno.EIO, "Input/output error")
+        return real(self, target)
+
+    monkeypatch.setattr(Path, "rename", rename)
+    with pytest.raises(OutputError, match=r"cannot put .*place in its place: Input/output error"):
+        write(place, "new")
+    assert only(place, "old")
+
+
+def test_a_kill_between_two_steps_is_mended_by_the_next_run(tmp_path: Path) -> None:
+    place = tmp_path / "my.place"
+    write(place, "old")
+    place.rename(tmp_path / f".my.place.abcd1234{OLD}")
+    sweep(tmp_path)
+    assert only(place, "old")
+    (tmp_path / f".my.place.abcd1234{OLD}").mkdir()
+    sweep(tmp_path)
+    assert only(place, "old")
+    assert len(list(tmp_path.iterdir())) == 1
+
+
+def test_sweep_takes_only_what_killed_runs_left(tmp_path: Path) -> None:
+    mine = [".config.old", ".thing.partial", ".git", f"x{NEW}"]
+    for name in (*mine, f".a.1{NEW}", f".b.2{NEW}"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "file").write_text("mine")
+    (tmp_path / f".file{NEW}").write_text("mine")
+    with held(tmp_path / f".b.2{NEW}"):
+        sweep(tmp_path)
+    assert sorted(p.name for p in tmp_path.iterdir()) == sorted([*mine, f".b.2{NEW}", f".file{NEW}"])
+    sweep(tmp_path)
+    assert sorted(p.name for p in tmp_path.iterdir()) == sorted([*mine, f".file{NEW}"])
+
+
+@contextmanager
+def held(path: Path) -> Iterator[None]:
+    """Locked, as by a run that lives."""
+    handle = os.open(path, os.O_RDONLY)
+    fcntl.flock(handle, fcntl.LOCK_EX)
+    yield
+    os.close(handle)
+
+
+def test_a_run_is_not_swept_by_another(tmp_path: Path) -> None:
+    with aside(tmp_path / "place") as work:
+        (work / "a").write_text("x")
+        sweep(tmp_path)
+        with scratch(tmp_path):
+            pass
+        assert (work / "a").exists()
+
+
+def test_a_folder_that_others_take_away_is_made_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another run's sweep, or its tidying of an empty parent, may come between making and locking."""
+    real = folders._lock
+    turns = iter(range(3))
+
+    def lock(path: Path, *, wait: bool = True) -> int | None:
+        if wait and next(turns, None) is not None:
+            path.rmdir()
+            path.parent.rmdir()
+        return real(path, wait=wait)
+
+    monkeypatch.setattr(folders, "_lock", lock)
+    write(tmp_path / "parent/place", "x")
+    assert only(tmp_path / "parent/place", "x")
+
+
+def test_without_locks_it_works_and_sweeps_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """NFS locks no folders."""
+
+    def flock(handle: int, what: int) -> None:
+        raise OSError(errno.EBADF, "Bad file descriptor")
+
+    monkeypatch.setattr(fcntl, "flock", flock)
+    (tmp_path / f".x.1{NEW}").mkdir()
+    write(tmp_path / "place", "old")
+    write(tmp_path / "place", "new")
+    assert only(tmp_path / "place", "new")
+    assert (tmp_path / f".x.1{NEW}").exists()
+
+
+@pytest.mark.parametrize(
+    ("parent", "says"),
+    [
+        ("file", "cannot write in file: it is no folder"),
+        ("file/below", "cannot write in file/below: it is no folder"),
+        ("x" * 300, "File name too long"),
+        ("/proc/nowhere", "cannot write in /proc/nowhere"),
+        ("/proc", "cannot write in /proc"),
+    ],
+)
+def test_a_place_that_cannot_be(parent: str, says: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("file").write_text("")
+    with pytest.raises(OutputError) as e:
+        write(Path(parent) / "place", "x")
+    assert says in e.value.what
+    assert "-o" in e.value.hint
+    assert "free some space" not in e.value.hint
+
+
+@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EDQUOT, errno.EFBIG])
+def test_a_full_disk_says_so(number: int, tmp_path: Path) -> None:
+    with pytest.raises(OutputError, match=os.strerror(number)) as e, aside(tmp_path / "place"):
+        raise OSError(number, os.strerror(number))
+    assert e.value.hint.startswith("free some space")
+    assert list(tmp_path.iterdir()) == []

@@ -1,0 +1,515 @@
+"""`subcut sweep`: onnx's operator tests on candidates that are right, wrong, crash, hang, are killed and go on."""
+
+from __future__ import annotations
+
+import csv
+import fcntl
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+import jsonschema
+import ml_dtypes
+import numpy as np
+import pytest
+
+import subgraph
+from subgraph.sweep.expected import beyond
+from subgraph.sweep.sweep import Word, word
+from subgraph.verdict import Signature, Status, Verdict
+from tests.helpers import fake_candidate
+from tests.helpers.process_backends import MARK, all_gone, until
+from tests.helpers.run_command import PATIENCE, SUBCUT, Done, environment, manifest, subcut
+
+SCHEMA = json.loads((Path(subgraph.__file__).parent / "reports" / "sweep.schema.json").read_text(encoding="utf-8"))
+ELU = {f"test_elu{name}{more}" for name in ("", "_default", "_example") for more in ("", "_expanded_ver18")}
+RIGHT = """
+import onnxruntime
+def session(model):
+    found = onnxruntime.InferenceSession(str(model), providers=["CPUExecutionProvider"])
+    names = [o.name for o in found.get_outputs()]
+    return lambda feeds: dict(zip(names, found.run(names, dict(feeds))))
+"""
+
+
+@pytest.fixture(scope="session")
+def collected(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A store that has the tests: making them takes seconds, so all processes that run tests share one."""
+    base = tmp_path_factory.getbasetemp()
+    folder = (base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / "collected"
+    folder.mkdir(exist_ok=True)
+    with (folder / "lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not (folder / "done").exists():
+            done = long("-c", "ort", "--only", "test_abs", "--only", "test_bernoulli", cwd=folder)
+            assert done.returncode == 0, done
+            assert "making onnx's operator tests" in done.stderr
+            (folder / "done").touch()
+    return folder / "subcut_out" / ".store"
+
+
+def long(*words: str, cwd: Path) -> subprocess.CompletedProcess[str]:
+    """A sweep that may take more than a minute."""
+    return subprocess.run(
+        [SUBCUT, "sweep", *words], cwd=cwd, env=environment(), capture_output=True, text=True, timeout=900, check=False
+    )
+
+
+@pytest.fixture
+def here(tmp_path: Path, collected: Path) -> Path:
+    folder = tmp_path / "here"
+    shutil.copytree(collected, folder / "subcut_out" / ".store", copy_function=os.link)
+    return folder
+
+
+@pytest.fixture
+def backend(here: Path) -> Callable[[str], str]:
+    """A Python file as a candidate: `model` is its path, `op` the first node's, `run` plain onnxruntime on it."""
+
+    def written(body: str, name: str = "mine.py") -> str:
+        lines = "".join(f"    {line}\n" for line in body.splitlines())
+        (here / name).write_text(
+            f"import os, signal, time\nimport onnx\n{RIGHT}\ndef load(model, options):\n"
+            f"    op, run = onnx.load(model).graph.node[0].op_type, session(model)\n{lines}    return run\n"
+        )
+        return name
+
+    return written
+
+
+def sweep(*words: str | Path, cwd: Path, code: int, **more: Any) -> dict[str, Any]:
+    """The document, which keeps to its schema and whose numbers add up."""
+    done = subcut("sweep", *words, "--json", cwd=cwd, **more)
+    assert done.code == code, done
+    document = done.document
+    jsonschema.Draft202012Validator(SCHEMA).validate(document)
+    assert document["exit_code"] == code
+    check(document)
+    return document
+
+
+def check(document: dict[str, Any]) -> None:
+    """Nothing vanishes."""
+    tests = document["tests"]
+    assert len(document["rows"]) == tests["count"]
+    assert len(document["left_out"]) == tests["left_out"]
+    for k, candidate in enumerate(document["candidates"]):
+        words = [row["results"][k]["status"] for row in document["rows"]]
+        assert candidate["totals"] == {w.value: words.count(w) for w in Word}
+        for w in Word:
+            by_operator = sum(e["totals"][k][w] for e in document["operators"])
+            assert by_operator + document["networks"][k][w] == words.count(w)
+    assert sum(e["tests"] for e in document["operators"]) + tests["networks"] == tests["count"]
+    plain = document["onnxruntime"]
+    assert plain["agrees"] + plain["refuses"] + plain["crashes"] + len(plain["differs"]) == tests["count"]
+
+
+def statuses(document: dict[str, Any], k: int = 0) -> dict[str, str]:
+    return {row["test"]: row["results"][k]["status"] for row in document["rows"]}
+
+
+def doubted(**faults: str) -> str:
+    return f"{fake_candidate.HERE}:{','.join(f'{k}={v}' for k, v in faults.items())}"
+
+
+# ------------------------------------------------------------------------------------------------ the answer
+
+
+def test_all_right(here: Path) -> None:
+    done = subcut("sweep", "--only", "Conv", "--only", "test_elu", cwd=here)
+    assert done.code == 0
+    assert done.out.splitlines()[0].split()[:2] == ["candidate", "ort"]
+    assert done.out.splitlines()[2:] == [
+        "right in every test (7 tests): Conv, Elu",
+        "",
+        "7 tests of 2 operators: 7 right, 0 refused, 0 wrong, 0 crashed",
+    ]
+    assert "candidate: ort, onnxruntime as people deploy it" in done.err
+    assert "7 of 7 on ort: 7 right" in done.err
+    assert subcut("sweep", "--only", "Conv", "--only", "test_elu", "-q", cwd=here) == Done(0, done.out, "")
+
+
+@pytest.mark.parametrize(
+    ("patterns", "tests"),
+    [
+        (["Elu", "abs"], {*ELU, "test_abs"}),
+        pytest.param(["elu"], ELU, marks=pytest.mark.slow),
+        pytest.param(["test_elu"], {"test_elu"}, marks=pytest.mark.slow),
+        (["elu_default*"], {"test_elu_default", "test_elu_default_expanded_ver18"}),
+        (["light_s*", "test_abs"], {"test_abs", *(f"test_light_{n}" for n in ("shufflenet", "squeezenet"))}),
+    ],
+)
+def test_only_some(patterns: list[str], tests: set[str], here: Path) -> None:
+    words = [word for pattern in patterns for word in ("--only", pattern)]
+    document = sweep("-c", "ort", *words, cwd=here, code=0)
+    assert statuses(document) == dict.fromkeys(tests, "right")
+    assert document["only"] == patterns
+    assert {row["operator"] for row in document["rows"] if row["test"] in ELU} <= {"Elu"}  # expanded ones as well
+
+
+ODD = (
+    "constant", "identity_sequence", "identity_opt", "sequence_insert_at_back", "split_to_sequence_1", "if_opt",
+    "castlike_FLOAT_to_BFLOAT16", "castlike_BFLOAT16_to_FLOAT", "castlike_FLOAT_to_FLOAT8E4M3FN",
+    "castlike_FLOAT_to_INT4", "castlike_UINT4_to_FLOAT", "castlike_FLOAT_to_UINT2",
+    "string_concat", "string_split_basic",
+    "ai_onnx_ml_label_encoder_string_int", "strnormalizer_nostopwords_nochangecase",
+    "reduce_sum_empty_set", "reduce_max_empty_set", "nonzero_example", "size_example",
+    "constantofshape_int_shape_zero", "optional_has_element_empty_no_input_tensor_input", "loop16_seq_none",
+    "isnan", "max_float16", "dropout_default", "training_dropout_zero_ratio", "training_dropout", "bernoulli",
+    "sequence_map_identity_1_sequence_expanded", "split_zero_size_splits_opset18", "attention_4d_fp16",
+)  # fmt: skip
+
+
+def test_values_of_every_kind_end_in_one_of_the_words(here: Path) -> None:
+    """Sequences, optionals, texts, bits of types that numpy lacks, nothing at all; models without inputs."""
+    words = [word for name in ODD for word in ("--only", f"test_{name}")]
+    document = sweep("-c", "ort", "-c", "onnx-reference", *words, cwd=here, code=1)
+    assert {row["test"] for row in document["left_out"]} == {"test_bernoulli", "test_training_dropout"}
+    newer = {"test_optional_has_element_empty_no_input_tensor_input"}  # than the runtime
+    assert {name for name, found in statuses(document).items() if found != "right"} <= newer
+    assert {name for name, found in statuses(document, 1).items() if found != "right"} == {"test_if_opt"}
+
+
+FEW = ("--only", "test_elu*", "--only", "test_abs")  # three of Elu, three of its definition, one more
+
+
+def test_wrong_ones_have_a_case_that_replays(here: Path) -> None:
+    spec = doubted(op="Elu")
+    document = sweep("-c", spec, "--only", "test_elu*example*", "--only", "test_abs", cwd=here, code=1)
+    wrong = {name for name, found in statuses(document).items() if found == "wrong"}
+    assert wrong == {"test_elu_example"}
+    assert [e["operator"] for e in document["operators"]] == ["Elu", "Abs"]
+    (row,) = (r for r in document["rows"] if r["test"] in wrong)
+    found = row["results"][0]
+    assert (found["signature"], found["judged_by"], row["onnxruntime"]) == ("mismatch", "criterion", "agrees")
+    assert found["errors"]["max_abs"] == pytest.approx(0.5)
+    place = here / found["case"]
+    told = manifest(place)
+    assert told["expected"] == {"test": "test_elu_example", "operator": "Elu", "rtol": 1e-3, "atol": 1e-7}
+    given, expected = (np.load(place / role / "y.npy") for role in ("candidate", "outputs"))
+    assert np.allclose(given, expected + 0.5)
+    assert manifest(place.parent)["request"]["only"] == ["test_elu*example*", "test_abs"]
+    assert json.loads((place.parent / "sweep.json").read_text(encoding="utf-8")) == document
+    assert [p.name for p in place.parent.iterdir() if p.is_dir()] == [place.name]
+    again = subcut("replay", place, "-c", spec, cwd=here)
+    assert again.code == 1
+    assert "FAIL  max_abs 5.0e-01 beyond" in again.out
+
+
+@pytest.mark.slow
+def test_the_text_begins_with_what_is_wrong(here: Path) -> None:
+    text = subcut("sweep", "-c", doubted(op="Elu"), *FEW, cwd=here).out.splitlines()
+    assert [line.split()[:3] for line in text[2:5]] == [
+        ["wrong", "Elu", name] for name in sorted(n for n in ELU if "exp" not in n)
+    ]
+    assert text[5:9] == [
+        "",
+        "operator  tests  wrong  right",
+        "Elu           6      3      3",
+        "right in every test (1 test): Abs",
+    ]
+    assert text[-2] == "7 tests of 2 operators: 4 right, 0 refused, 3 wrong, 0 crashed"
+    assert text[-1].startswith("cases subcut_out/sweep-")
+
+
+@pytest.mark.slow
+def test_a_replay_of_a_case(here: Path) -> None:
+    place = sweep("-c", doubted(op="Elu"), "--only", "test_elu", cwd=here, code=1)["rows"][0]["results"][0]["case"]
+    assert subcut("replay", place, "-c", "ort", cwd=here).code == 0
+    assert subcut("replay", place, cwd=here).code == 2  # a Python file that a case names is not run unasked
+    assert subcut("replay", place, "--trust", cwd=here, env={"XDG_CONFIG_HOME": str(here)}).code == 1
+    words = [sys.executable, here / place / "repro.py"]
+    proof = subprocess.run(words, capture_output=True, text=True, check=False)
+    assert (proof.returncode, proof.stderr) == (0, "")  # the expected values are onnxruntime's
+
+
+@pytest.mark.slow
+def test_a_case_of_values_that_onnxruntime_does_not_have(here: Path) -> None:
+    """Where it refuses the model, or gives something else, the test's own tolerance judges; also in a replay."""
+    names = ("test_adam", "test_attention_4d_with_past_and_present_qk_matmul_bias_3d_mask_causal")
+    words = [word for name in names for word in ("--only", name)]
+    document = sweep("-c", "ort", "-c", "onnx-reference", *words, cwd=here, code=1)
+    assert statuses(document) == dict(zip(names, ("refused", "wrong"), strict=True))
+    assert statuses(document, 1) == dict.fromkeys(names, "right")
+    assert {r["results"][1]["judged_by"] for r in document["rows"]} == {"tolerance"}
+    assert [d["test"] for d in document["onnxruntime"]["differs"]] == [names[1]]
+    assert document["onnxruntime"]["refuses"] == 1
+    case = here / document["rows"][1]["results"][0]["case"]
+    assert subcut("replay", case, cwd=here).code == 1
+    assert subcut("replay", case, "-c", "onnx-reference", cwd=here).code == 0
+    text = subcut("sweep", "-c", "ort", *words, cwd=here).out
+    assert "does not run 1 test and gives other values than expected in 1 test: there each test's own tolerance" in text
+
+
+@pytest.mark.slow
+def test_a_criterion_of_ones_own(here: Path) -> None:
+    spec = doubted(op="Elu", fault="drift")
+    words = ("-c", spec, "--only", "test_elu")
+    assert statuses(sweep(*words, cwd=here, code=1)) == {"test_elu": "wrong"}
+    assert subcut("sweep", *words, "--rtol", "0.1", cwd=here).code == 2  # another result stands there
+    document = sweep(*words, "--rtol", "1", "--atol", "0.02", "--force", cwd=here, code=0)
+    assert (document["criterion"], statuses(document)) == ("numpy:rtol=1,atol=0.02", {"test_elu": "right"})
+    assert document["rows"][0]["results"][0]["judged_by"] == "criterion"
+
+
+@pytest.mark.slow
+def test_two_side_by_side(here: Path, backend: Callable[[str], str]) -> None:
+    spec = backend("if op == 'Elu': return lambda feeds: {}")
+    words = ("-c", "ort", "-c", spec, "--only", "test_elu", "--only", "test_celu", "--only", "test_abs")
+    text = subcut("sweep", *words, cwd=here).out
+    assert "operator  tests  right  wrong\nElu           1      1      1\n" in text
+    assert "1 test right on ort, wrong on mine.py: Elu\n" in text
+    assert "refused in every test (1 test): Celu" in text
+    assert "ort: 3 tests of 3 operators: 2 right, 1 refused, 0 wrong, 0 crashed\n" in text
+    assert text.endswith(
+        "mine.py: 3 tests of 3 operators: 1 right, 1 refused, 1 wrong, 0 crashed\ncases "
+        + str(next((here / "subcut_out").glob("sweep-mine*")).relative_to(here))
+        + "/\n"
+    )
+    document = sweep(*words, cwd=here, code=1)
+    assert document["differ"] == ["test_elu"]
+    assert [len(row["results"]) for row in document["rows"]] == [2, 2, 2]
+
+
+# ------------------------------------------------------------------------------------------------ bad candidates
+
+
+def test_a_crash_costs_one_test(here: Path, backend: Callable[[str], str]) -> None:
+    spec = backend("if op == 'Elu': os.kill(os.getpid(), signal.SIGSEGV)")
+    document = sweep("-c", spec, "--only", "test_elu", "--only", "test_a*s", "--jobs", "2", cwd=here, code=1)
+    crashed = [row["results"][0] for row in document["rows"] if row["results"][0]["status"] == "crashed"]
+    assert len(crashed) == 1
+    assert "SIGSEGV" in crashed[0]["why"]
+    assert crashed[0]["while"] == "build"
+    assert {found for name, found in statuses(document).items() if name != "test_elu"} == {"right"}
+    assert (here / crashed[0]["case"] / "outputs" / "y.npy").exists()
+    assert not (here / crashed[0]["case"] / "candidate").exists()
+
+
+@pytest.mark.slow
+def test_a_hang_costs_one_test(here: Path, backend: Callable[[str], str]) -> None:
+    spec = backend("if op == 'Elu': return lambda feeds: time.sleep(600)")
+    words = ("-c", spec, "--only", "test_elu", "--only", "test_abs", "--timeout", "3")
+    begin = time.monotonic()
+    document = sweep(*words, cwd=here, code=1)
+    assert time.monotonic() - begin < PATIENCE
+    assert statuses(document) == {"test_abs": "right", "test_elu": "timeout"}
+    assert document["rows"][1]["results"][0]["while"] == "run"
+    text = subcut("sweep", *words, cwd=here).out
+    assert "2 tests of 2 operators: 1 right, 0 refused, 0 wrong, 0 crashed, 1 timeout" in text
+
+
+@pytest.mark.slow
+def test_errors_are_refusals(here: Path, backend: Callable[[str], str]) -> None:
+    spec = backend("if op == 'Elu': return lambda feeds: 1 / 0\nif op == 'Abs': raise ValueError('no Abs')")
+    document = sweep("-c", spec, "--only", "test_elu", "--only", "test_abs", cwd=here, code=5)
+    found = {row["test"]: row["results"][0] for row in document["rows"]}
+    assert {name: (f["status"], f["while"]) for name, f in found.items()} == {
+        "test_abs": ("refused", "build"),
+        "test_elu": ("refused", "run"),
+    }
+    assert "no Abs" in found["test_abs"]["why"]
+    text = subcut("sweep", "-c", spec, "--only", "test_elu", "--only", "test_abs", cwd=here).out
+    assert "0 right, 2 refused, 0 wrong, 0 crashed; 1 refused only while running" in text
+
+
+@pytest.mark.slow
+def test_what_only_a_used_process_gets_wrong_is_unresolved(here: Path, backend: Callable[[str], str]) -> None:
+    spec = backend("session.count = getattr(session, 'count', 0) + 1\nif session.count > 1: return lambda feeds: {}")
+    document = sweep("-c", spec, "--only", "test_elu", "--only", "test_abs", cwd=here, code=1)
+    assert statuses(document) == {"test_abs": "right", "test_elu": "unresolved"}
+    assert [row["results"][0]["before"] for row in document["rows"]] == [None, "wrong"]
+    text = subcut("sweep", "-c", spec, "--only", "test_elu", "--only", "test_abs", cwd=here).out
+    assert f"{spec}: 1 test wrong after other models, right in a fresh process: test_elu\n" in text
+
+
+def test_a_candidate_that_cannot_be_used_ends_it(here: Path) -> None:
+    done = subcut("sweep", "-c", "ort:threads=x", "--only", "test_abs", cwd=here)
+    assert done.code == 4
+    assert "threads=x is no number of threads" in done.err
+    assert not list((here / "subcut_out").glob("sweep*"))
+
+
+# ------------------------------------------------------------------------------------------------ going on
+
+
+@pytest.mark.slow
+def test_kill_9_and_go_on(here: Path) -> None:
+    """The same command repeats no test that was finished."""
+    notes = here / "notes"
+    notes.mkdir()
+    (notes / "stop").write_text("5")
+    words = ("sweep", "-c", doubted(log=str(notes)), "--only", "Softmax", "--jobs", "2")
+    mark = uuid4().hex
+    running = subprocess.Popen(
+        [SUBCUT, *words], cwd=here, env=environment({MARK: mark}), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+        start_new_session=True,
+    )  # fmt: skip
+    until(lambda: runs(notes) >= 5)
+    os.killpg(running.pid, signal.SIGKILL)
+    running.wait()
+    all_gone(mark)
+    (notes / "stop").unlink()
+    before = runs(notes)
+    assert before >= 5
+    assert not list((here / "subcut_out").glob("sweep*"))
+    document = sweep(*words[1:], cwd=here, code=0)
+    right = list(statuses(document).values()).count("right")
+    assert before < right < runs(notes) + 1
+    assert runs(notes) <= right + 2  # those that were running
+    total = runs(notes)
+    assert sweep(*words[1:], cwd=here, code=0)["rows"] == document["rows"]
+    assert runs(notes) == total
+    assert not list((here / "subcut_out").glob(".subcut*"))
+
+
+@pytest.mark.slow
+def test_anew(here: Path) -> None:
+    notes = here / "notes"
+    notes.mkdir()
+    words = ("-c", doubted(log=str(notes)), "--only", "Elu")
+    for times, more in ((1, ()), (1, ()), (2, ("--fresh",)), (2, ())):
+        sweep(*words, *more, cwd=here, code=0)
+        assert runs(notes) == times * len(ELU)
+
+
+def runs(notes: Path) -> int:
+    log = notes / "log"
+    return log.read_text(encoding="utf-8").count(" run\n") if log.exists() else 0
+
+
+# ------------------------------------------------------------------------------------------------ slips, tables
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "says"),
+    [
+        (("--only", "Covn"), 2, "no operator or test 'Covn'\n  did you mean 'Conv'"),
+        (("--only", "zzz*"), 2, "no operator or test 'zzz*'"),
+        (("--only", "Abs", "--only", "tset_abs"), 2, "no operator or test 'tset_abs'\n  did you mean 'test_abs'"),
+        (("-c", "ort", "-c", "ort", "--only", "Abs"), 2, "--candidate ort is given twice"),
+        (("-c", "orx"), 2, "no candidate 'orx'\n  did you mean 'ort'?"),
+        (("--criterion", "noize"), 2, "no criterion 'noize'"),
+        (("--jobs", "0"), 2, "--jobs 0"),
+        (("--timeout", "0"), 2, "--timeout 0"),
+        (("--csv", "nowhere/t.csv"), 1, "no folder nowhere"),
+        (("model.onnx",), 2, "extra argument"),
+    ],
+)
+def test_slips(words: tuple[str, ...], code: int, says: str, here: Path) -> None:
+    done = subcut("sweep", *words, cwd=here)
+    assert (done.code, done.out) == (code, "")
+    assert says in done.err
+
+
+@pytest.mark.slow
+def test_what_is_left_out_is_told(here: Path) -> None:
+    done = subcut("sweep", "--only", "Bernoulli", "--only", "test_abs", "-c", "ort", cwd=here)
+    assert "left out, 6 tests: it draws random numbers, and nothing says which: Bernoulli 6\n" in done.out
+    assert sweep("--only", "Bernoulli", "-c", "ort", cwd=here, code=5)["rows"] == []
+
+
+@pytest.mark.slow
+def test_as_csv(here: Path) -> None:
+    words = ("sweep", "-c", doubted(op="Elu"), "-c", "ort", "--only", "test_elu", "--only", "test_bernoulli")
+    done = subcut(*words, "--csv", "t.csv", cwd=here)
+    assert done.code == 1
+    text = (here / "t.csv").read_text(encoding="utf-8")
+    rows = list(csv.DictReader(text.splitlines()))
+    assert [(r["test"], r["operator"], r["candidate"], r["status"]) for r in rows] == [
+        ("test_elu", "Elu", doubted(op="Elu"), "wrong"),
+        ("test_elu", "Elu", "ort", "right"),
+        ("test_bernoulli", "Bernoulli", "", "left out"),
+    ]
+    assert float(rows[0]["max_abs"]) == pytest.approx(0.5)
+    assert (here / rows[0]["case"] / "model.onnx").is_file()
+    assert subcut(*words, "--csv", "-", cwd=here).out == text.replace("\r\n", "\n")
+
+
+# ------------------------------------------------------------------------------------------------ parts
+
+
+def single(values: Any) -> Any:
+    return np.array(values, np.float32)
+
+
+@pytest.mark.parametrize(
+    ("right", "given", "off"),
+    [
+        (single([1, 2]), single([1.0009, 2]), ""),
+        (single([1, 2]), single([1.01, 2]), "1 of 2 elements"),
+        (single([np.nan, np.inf]), single([np.nan, np.inf]), ""),
+        (single([np.nan, np.inf]), single([np.nan, -np.inf]), "1 of 2 elements"),
+        (np.zeros((0, 3), np.float32), np.zeros((0, 3), np.float32), ""),
+        (np.zeros((0, 3), np.float32), np.zeros((0, 4), np.float32), "0×4 where 0×3 was expected"),
+        (single(1), single([1]), ""),
+        (single(1), np.float64(1), "float64 where float32 was expected"),
+        (np.array(["a", "b"], object), np.array(["a", "c"]), "1 of 2 elements"),
+        (np.array([1], ml_dtypes.bfloat16), np.array([1.0078], ml_dtypes.bfloat16), ""),
+        (np.array([1], ml_dtypes.int4), np.array([2], ml_dtypes.int4), "1 of 1 elements"),
+        (np.array([1j], np.complex64), np.array([1.1j], np.complex64), "1 of 1 elements"),
+        (None, None, ""),
+        (None, single(1), "an empty optional on one side alone"),
+        ([single(1)], [single(1)], ""),
+        ([single(1)], [single(2)], "1 of 1 elements"),
+        ([single(1)], [], "another number of elements"),
+    ],
+)
+def test_tolerance_is_that_of_onnx(right: Any, given: Any, off: str) -> None:
+    assert beyond(right, given, 1e-3, 1e-7) == off
+
+
+@pytest.mark.parametrize(
+    ("verdict", "found"),
+    [
+        (Verdict(Status.AGREE), "right"),
+        (Verdict(Status.FAIL, Signature.NAN), "wrong"),
+        (Verdict(Status.FAIL, Signature.MISSING), "wrong"),
+        (Verdict(Status.UNRESOLVED), "unresolved"),
+        (Verdict(Status.UNRESOLVED, Signature.REFUSED), "refused"),
+        (Verdict(Status.FAIL, Signature.TIMEOUT), "timeout"),
+        (Verdict(Status.FAIL, Signature.CRASH, process={"died": True}), "crashed"),
+        (Verdict(Status.FAIL, Signature.CRASH, process={"died": False}), "refused"),
+    ],
+)
+def test_words(verdict: Verdict, found: str) -> None:
+    assert word(verdict) == found
+
+
+# ------------------------------------------------------------------------------------------------ all of it
+
+
+@pytest.mark.slow
+def test_all_of_them(here: Path) -> None:
+    done = long("-c", "ort", "-c", "onnx-reference", "--jobs", "2", "--json", cwd=here)
+    assert done.returncode == 1, done.stderr
+    document = json.loads(done.stdout)
+    jsonschema.Draft202012Validator(SCHEMA).validate(document)
+    check(document)
+    tests = document["tests"]
+    assert tests["count"] > 1800
+    assert tests["operators"] > 190
+    assert tests["networks"] == 9
+    ort, evaluator = (c["totals"] for c in document["candidates"])
+    assert (ort["unresolved"], ort["crashed"], ort["timeout"]) == (0, 0, 0)
+    assert ort["right"] > 0.75 * tests["count"]
+    assert evaluator["right"] > 0.98 * tests["count"]
+    assert document["networks"][0]["right"] == 9
+    wrong = {row["operator"] for row in document["rows"] if row["results"][0]["status"] == "wrong"}
+    assert wrong == {"Attention"}  # a mask's infinities in qk_matmul_output
+    wrong = {row["operator"] for row in document["rows"] if row["results"][1]["status"] == "wrong"}
+    assert {"Range", "If"} <= wrong
+    assert {row["why"] for row in document["left_out"]} == {"it draws random numbers, and nothing says which"}
+    for row in document["rows"]:
+        for result in row["results"]:
+            assert (result["case"] is not None) == (result["status"] in ("wrong", "crashed", "timeout"))
+            if result["case"]:
+                manifest(here / result["case"])

@@ -1,0 +1,191 @@
+"""A candidate that is another model: quantized, float16, optimised, in another layout. What was broken in it is found,
+and where nothing was, nothing is."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+from onnx import numpy_helper
+
+from fixtures import converted, networks, resnet50
+from tests.helpers.run_command import Done, subcut
+
+Convert = Callable[[onnx.ModelProto, dict[str, Any]], onnx.ModelProto]
+
+FORMS: dict[str, Convert] = {
+    "qdq": lambda m, f: converted.quantized(m, f),
+    "qdq_keeping": converted.int8,
+    "qoperator": lambda m, f: converted.quantized(m, f, "QOperator"),
+    "fp16": converted.fp16,
+    "basic": lambda m, _: converted.optimised(m, "basic"),
+    "extended": lambda m, _: converted.optimised(m, "extended"),
+    "all": lambda m, _: converted.optimised(m, "all"),
+    "nhwc": lambda m, _: converted.nhwc(m),
+}
+SAYS = {"qdq": "int8", "qdq_keeping": "int8", "qoperator": "int8", "fp16": "fp16"}
+
+
+def feeds(network: str) -> dict[str, Any]:
+    rng = np.random.default_rng(5)
+    if network == "transformer":
+        return {"tokens": rng.integers(0, networks.VOCABULARY, (1, 24))}
+    return {"data": rng.standard_normal((1, 3, 64, 64)).astype(np.float32)}
+
+
+@pytest.fixture(scope="module")
+def models(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str, str], Path]:
+    """(network, form) → a folder with model.onnx, its input, and other.onnx."""
+    made: dict[tuple[str, str], Path] = {}
+    plain: dict[str, onnx.ModelProto] = {}
+
+    def folder(network: str, form: str) -> Path:
+        if (network, form) not in made:
+            if network not in plain:
+                small = resnet50.build(width=8, size=64, classes=10)
+                plain[network] = small if network == "resnet" else networks.NETWORKS[network]()
+            place = tmp_path_factory.mktemp(f"{network}-{form}")
+            onnx.save(plain[network], place / "model.onnx")
+            for name, value in feeds(network).items():
+                np.save(place / f"{name}.npy", value)
+            onnx.save(FORMS[form](plain[network], feeds(network)), place / "other.onnx")
+            made[network, form] = place
+        return made[network, form]
+
+    return folder
+
+
+def bisect(folder: Path, *words: str, other: str = "other.onnx") -> Done:
+    fed = [w for name in folder.glob("*.npy") for w in ("-i", name.name)]
+    return subcut(
+        "bisect", "model.onnx", *fed, "--candidate-model", other, "--repeat", "2", "--json", *words, cwd=folder
+    )
+
+
+SLOW = pytest.mark.slow
+
+
+@pytest.mark.parametrize(
+    ("network", "form"),
+    [
+        ("transformer", "fp16"),
+        ("transformer", "extended"),
+        pytest.param("transformer", "qdq", marks=SLOW),
+        pytest.param("transformer", "qoperator", marks=SLOW),
+        pytest.param("transformer", "basic", marks=SLOW),
+        *(pytest.param("resnet", form, marks=SLOW) for form in FORMS),
+    ],
+)
+def test_a_right_conversion_agrees(network: str, form: str, models: Callable[[str, str], Path]) -> None:
+    done = bisect(models(network, form))
+    assert done.code == 0, done
+    assert done.document["outcome"] in ("agree", "claimed")
+    assert done.document["candidate"]["precision"] == SAYS.get(form, "fp32")
+
+
+def broken(folder: Path, spoil: Callable[[onnx.ModelProto], str]) -> str:
+    """`bad.onnx`, in which one thing is wrong; what `spoil` says of it."""
+    model = onnx.load(folder / "other.onnx")
+    said = spoil(model)
+    onnx.save(model, folder / "bad.onnx")
+    return said
+
+
+def weight(model: onnx.ModelProto, name: str, change: Callable[[Any], Any]) -> None:
+    (tensor,) = [t for t in model.graph.initializer if t.name == name]
+    tensor.CopyFrom(numpy_helper.from_array(np.ascontiguousarray(change(numpy_helper.to_array(tensor))), name))
+
+
+def reverse_a_filter(model: onnx.ModelProto) -> str:
+    conv = [n for n in model.graph.node if n.op_type in ("Conv", "FusedConv")][25]
+    weight(model, conv.input[1], lambda w: w[:, ::-1])
+    return str(conv.name)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("form", ["fp16", "nhwc", "extended", "basic"])
+def test_a_broken_filter_is_found(form: str, models: Callable[[str, str], Path], tmp_path: Path) -> None:
+    folder = shutil.copytree(models("resnet", form), tmp_path / "m")
+    name = broken(folder, reverse_a_filter)
+    done = bisect(folder, other="bad.onnx")
+    (one,) = done.document["findings"]
+    assert one["kind"] == "culprit" and one["certified"], one
+    assert name in one["nodes"] and len(one["nodes"]) <= 4, (name, one["nodes"])
+    case = folder / one["case"]
+    assert (case / "candidate" / "model.onnx").exists() and list((case / "candidate" / "inputs").glob("*.npy"))
+    assert subprocess.run([sys.executable, "repro.py"], cwd=case, check=False).returncode == 0
+    again = subcut("replay", case, "--json", cwd=folder)
+    assert again.code == 1, again
+    moved = shutil.copytree(case, tmp_path / "elsewhere")
+    assert subcut("replay", moved, "-c", "ort", cwd=tmp_path).code == 1
+
+
+@pytest.mark.slow
+def test_what_quantization_costs(models: Callable[[str, str], Path], tmp_path: Path) -> None:
+    """An activation's scale that is eight times too small: its values are clipped, and that piece costs most."""
+    folder = shutil.copytree(models("resnet", "qdq_keeping"), tmp_path / "m")
+
+    def spoil(model: onnx.ModelProto) -> str:
+        (node,) = [n for n in model.graph.node if n.op_type == "QuantizeLinear" and n.input[0] == "res4c_branch2b"]
+        weight(model, node.input[1], lambda s: s / 8)
+        return str(node.input[0])
+
+    tensor = broken(folder, spoil)
+    done = bisect(folder, other="bad.onnx")
+    told = done.document["other_model"]
+    assert told["saturated"][0]["tensor"] == tensor and told["saturated"][0]["share"] > 0.2
+    assert all(row["share"] < 0.02 for row in told["saturated"][1:])
+    assert "res4c_branch2c" in told["nodes"][0]["nodes"]
+    assert told["nodes"][0]["remains"] < 1
+    assert told["ops"]
+
+
+@pytest.mark.slow
+def test_a_map_names_what_is_not_found(models: Callable[[str, str], Path], tmp_path: Path) -> None:
+    """Outputs under other names that no value tells apart, since the model cannot be run."""
+    folder = shutil.copytree(models("transformer", "fp16"), tmp_path / "m")
+
+    def spoil(model: onnx.ModelProto) -> str:
+        old = model.graph.output[0].name
+        for node in model.graph.node:
+            node.output[:] = ["renamed" if n == old else n for n in node.output]
+        model.graph.output[0].name = "renamed"
+        weight(model, model.graph.initializer[0].name, lambda w: w * 0)
+        return str(old)
+
+    old = broken(folder, spoil)
+    done = bisect(folder, other="bad.onnx")
+    if done.code == 2:
+        error = done.document["error"]
+        assert f"the output '{old}' is not in bad.onnx" in error["what"] and "--map" in error["hint"], error
+    (folder / "map.txt").write_text(f"{old}\trenamed\n")
+    done = bisect(folder, "--map", "map.txt", other="bad.onnx")
+    assert done.code == 1 and done.document["findings"], done
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (("--candidate-model", "nowhere.onnx"), "--candidate-model nowhere.onnx: no such file"),
+        (("--map", "map.txt"), "--map goes with --candidate-model"),
+        (("--candidate-model", "other.onnx", "--map", "nowhere.txt"), "--map nowhere.txt: no such file"),
+    ],
+)
+def test_slips(words: tuple[str, ...], says: str, models: Callable[[str, str], Path]) -> None:
+    done = subcut("bisect", "model.onnx", *words, cwd=models("transformer", "fp16"))
+    assert (done.code, done.out) == (2, "") and says in done.err
+
+
+def test_a_model_of_something_else(models: Callable[[str, str], Path], tmp_path: Path) -> None:
+    folder = shutil.copytree(models("transformer", "fp16"), tmp_path / "m")
+    onnx.save(networks.NETWORKS["speech"](), folder / "speech.onnx")
+    done = bisect(folder, other="speech.onnx")
+    assert done.code == 2 and "is not in speech.onnx" in json.loads(done.out)["error"]["what"], done

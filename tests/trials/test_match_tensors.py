@@ -1,0 +1,171 @@
+"""Tensors of another model are found by name, by what the user says, by value; what is in doubt is not matched."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import onnx
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from onnx import TensorProto, helper
+
+from subgraph.errors import UnknownName, UsageError
+from subgraph.graph.graph import Graph, load
+from subgraph.graph.quantization import Scale, scales_of
+from subgraph.trials.match_tensors import Match, match, read_map
+
+Values = Mapping[str, npt.NDArray[Any]]
+
+
+def model(path: Path, nodes: list[tuple[str, list[str], str]], inputs: list[str], output: str) -> Graph:
+    """A graph of (op, reads, made), whose types nobody looks at."""
+    made = [helper.make_node(op, reads, [name], name=f"n_{name}") for op, reads, name in nodes]
+    ends = [[helper.make_tensor_value_info(n, TensorProto.FLOAT, None) for n in names] for names in (inputs, [output])]
+    graph = helper.make_graph(made, "g", ends[0], ends[1])
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8), path)
+    return load(path).prepare()
+
+
+def draw(seed: int, *shape: int) -> npt.NDArray[np.float32]:
+    return np.random.default_rng(seed).standard_normal(shape).astype(np.float32)
+
+
+@pytest.fixture
+def ours(tmp_path: Path) -> Graph:
+    """x → a → b → c → y."""
+    nodes = [("Sin", ["x"], "a"), ("Relu", ["a"], "b"), ("Sin", ["b"], "c"), ("Neg", ["c"], "y")]
+    return model(tmp_path / "ours.onnx", nodes, ["x"], "y")
+
+
+MINE = {name: draw(k, 1, 4, 5, 6) for k, name in enumerate("xabcy")}
+
+
+def found(ours: Graph, other: Graph, theirs: Values, said: Mapping[str, str] | None = None) -> dict[str, Match]:
+    return match(ours, other, MINE.get, theirs.get, said)
+
+
+def test_by_name_by_map_and_by_value(ours: Graph, tmp_path: Path) -> None:
+    nodes = [("Sin", ["x"], "a"), ("Relu", ["a"], "B"), ("Sin", ["B"], "C"), ("Neg", ["C"], "y")]
+    other = model(tmp_path / "other.onnx", nodes, ["x"], "y")
+    theirs = {"x": MINE["x"], "a": MINE["a"], "B": MINE["b"], "C": MINE["c"].transpose(0, 2, 3, 1), "y": MINE["y"]}
+    names = found(ours, other, theirs, {"b": "B"})
+    assert {n: (m.other, m.how) for n, m in names.items()} == {
+        "x": ("x", "name"), "a": ("a", "name"), "b": ("B", "map"), "c": ("C", "value"), "y": ("y", "name"),
+    }  # fmt: skip
+    assert names["c"].perm == (0, 2, 3, 1)
+
+
+def test_names_alone_where_the_other_model_cannot_be_run(ours: Graph, tmp_path: Path) -> None:
+    other = model(tmp_path / "other.onnx", [("Sin", ["x"], "a"), ("Neg", ["a"], "y")], ["x"], "y")
+    assert set(found(ours, other, {})) == {"x", "a", "y"}
+
+
+def test_two_that_hold_the_same_are_not_told_apart(ours: Graph, tmp_path: Path) -> None:
+    """Neither is a copy of the other: which one is ours, nobody knows."""
+    nodes = [("Sin", ["x"], "P"), ("Cos", ["x"], "Q"), ("Add", ["P", "Q"], "y")]
+    other = model(tmp_path / "other.onnx", nodes, ["x"], "y")
+    theirs = {"x": MINE["x"], "P": MINE["b"], "Q": MINE["b"], "y": MINE["y"]}
+    assert "b" not in found(ours, other, theirs)
+
+
+def test_of_copies_the_first_is_meant(ours: Graph, tmp_path: Path) -> None:
+    nodes = [("Sin", ["x"], "P"), ("Transpose", ["P"], "Q"), ("Neg", ["Q"], "y")]
+    other = model(tmp_path / "other.onnx", nodes, ["x"], "y")
+    theirs = {"x": MINE["x"], "P": MINE["b"], "Q": MINE["b"].transpose(0, 2, 3, 1), "y": MINE["y"]}
+    assert found(ours, other, theirs)["b"].other == "P"
+
+
+def test_the_order_of_the_graphs_is_kept(ours: Graph, tmp_path: Path) -> None:
+    """What lies above ours cannot lie below theirs, whatever the values say."""
+    nodes = [("Sin", ["x"], "c"), ("Sin", ["c"], "A"), ("Neg", ["A"], "y")]
+    other = model(tmp_path / "other.onnx", nodes, ["x"], "y")
+    theirs = {"x": MINE["x"], "c": MINE["c"], "A": MINE["a"], "y": MINE["y"]}
+    names = found(ours, other, theirs)
+    assert names["c"].other == "c" and "a" not in names
+
+
+def test_a_name_handed_on_by_a_dropped_relu(ours: Graph, tmp_path: Path) -> None:
+    """The other model's `b` holds what our Relu reads."""
+    other = model(tmp_path / "other.onnx", [("Sin", ["x"], "b"), ("Sin", ["b"], "c"), ("Neg", ["c"], "y")], ["x"], "y")
+    theirs = {"x": MINE["x"], "b": MINE["a"], "c": MINE["c"], "y": MINE["y"]}
+    names = match(ours, other, (MINE | {"b": np.maximum(MINE["a"], 0)}).get, theirs.get)
+    assert "b" not in names
+
+
+def test_what_says_nothing_is_not_matched_by_value(ours: Graph, tmp_path: Path) -> None:
+    """A mask of ones fits everywhere."""
+    ones = np.ones((1, 4, 5, 6), np.float32)
+    other = model(tmp_path / "other.onnx", [("Sin", ["x"], "P"), ("Neg", ["P"], "y")], ["x"], "y")
+    names = match(ours, other, (MINE | {"b": ones}).get, {"x": MINE["x"], "P": ones, "y": MINE["y"]}.get)
+    assert "b" not in names
+
+
+def test_a_map_that_names_nothing(ours: Graph, tmp_path: Path) -> None:
+    other = model(tmp_path / "other.onnx", [("Sin", ["x"], "first"), ("Neg", ["first"], "y")], ["x"], "y")
+    with pytest.raises(UnknownName, match=r"no tensor 'frist' in other.onnx"):
+        found(ours, other, {}, {"a": "frist"})
+    with pytest.raises(UnknownName, match=r"no tensor 'aa' in ours.onnx"):
+        found(ours, other, {}, {"aa": "first"})
+
+
+def test_map_files(tmp_path: Path) -> None:
+    file = tmp_path / "map.txt"
+    file.write_text("a A\nb\n")
+    with pytest.raises(UsageError, match="line 2: expected OURS THEIRS"):
+        read_map(file)
+    file.write_text("# ours theirs\na  A\n\nb=B  # the second\nc\tthe C\nd, D\n")
+    assert read_map(file) == {"a": "A", "b": "B", "c": "the C", "d": "D"}
+    with pytest.raises(UsageError, match="cannot read"):
+        read_map(tmp_path)
+
+
+# ------------------------------------------------------------------------------------------------ values in and out
+
+
+@settings(max_examples=60)
+@given(st.permutations(range(4)), st.integers(0, 9))
+def test_turning_and_back_changes_nothing(perm: list[int], seed: int) -> None:
+    value = draw(seed, 2, 3, 4, 5)
+    there = Match("t", "value", tuple(perm))
+    assert there.theirs(value).shape == tuple(value.shape[k] for k in perm)
+    assert np.array_equal(there.ours(there.theirs(value)), value)
+
+
+@settings(max_examples=60)
+@given(st.floats(1e-3, 10), st.integers(-128, 127), st.integers(0, 9))
+def test_quantizing_and_back_stays_within_half_a_step(step: float, zero: int, seed: int) -> None:
+    scale = Scale((step,), (zero,))
+    value = (draw(seed, 3, 7) * step * 20).astype(np.float32)
+    stored = scale.stored(value, "int8")
+    inside = (stored > -128) & (stored < 127)
+    assert np.all(np.abs(scale.real(stored) - value)[inside] <= step * 0.5001)
+    clipped = scale.saturated(value, "int8")
+    assert clipped <= 1 - inside.mean() and (clipped == 0) <= bool(np.abs(scale.real(stored) - value).max() <= step)
+
+
+def test_scales_are_read_from_the_nodes(tmp_path: Path) -> None:
+    """Of QuantizeLinear, per channel as well, and what hands the values on."""
+    nodes = [
+        helper.make_node("QuantizeLinear", ["x", "s", "z"], ["q"]),
+        helper.make_node("MaxPool", ["q"], ["p"], kernel_shape=[1, 1]),
+        helper.make_node("QuantizeLinear", ["x", "ss", "zz"], ["per"], axis=1),
+        helper.make_node("DequantizeLinear", ["p", "s", "z"], ["y"]),
+    ]
+    weights = [
+        helper.make_tensor("s", TensorProto.FLOAT, [], [0.25]),
+        helper.make_tensor("z", TensorProto.UINT8, [], [3]),
+        helper.make_tensor("ss", TensorProto.FLOAT, [2], [0.5, 0.25]),
+        helper.make_tensor("zz", TensorProto.INT8, [2], [0, -4]),
+    ]
+    ends = [helper.make_tensor_value_info(n, TensorProto.FLOAT, [1, 2, 2, 2]) for n in ("x", "y")]
+    graph = helper.make_graph(nodes, "g", ends[:1], ends[1:], weights)
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8), tmp_path / "m.onnx")
+    plain = Scale((0.25,), (3,))
+    assert scales_of(load(tmp_path / "m.onnx")) == {"q": plain, "p": plain, "per": Scale((0.5, 0.25), (0, -4))}
+    real = Scale((0.5, 0.25), (0, -4)).real(np.array([[[2]], [[0]]], np.int8).reshape(1, 2, 1, 1))
+    assert real.reshape(-1).tolist() == [1.0, 1.0]

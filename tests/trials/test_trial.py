@@ -1,0 +1,456 @@
+"""Trials of a candidate with seeded faults: what fails, what agrees, what is asked again and what is not."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import onnxruntime
+import pytest
+from onnx import helper, numpy_helper
+
+from fixtures.dags import random_dag
+from subgraph.errors import UsageError
+from subgraph.graph import region as regions
+from subgraph.graph.graph import VALUE, Graph, load
+from subgraph.graph.region import Region
+from subgraph.runtime import candidate
+from subgraph.runtime.capture import Reference
+from subgraph.runtime.inputs import Feeding
+from subgraph.runtime.worker_pool import Workers
+from subgraph.trials.session import Setup, trials
+from subgraph.trials.trial import Trials
+from subgraph.verdict import Signature, Status
+from tests.helpers import text_models
+from tests.helpers.open_trials import asking, faulty, nodes
+
+LINE = "g (float[2,4] x) => (float[2,4] y) { [a] p = Relu(x) [b] q = Neg(p) [c] r = MatMul(q, w) [d] y = Tanh(r) }"
+Ask = Callable[..., Trials]
+
+
+@pytest.fixture(scope="module")
+def workers() -> Iterator[Workers]:
+    """Processes of the doubtful runtime; its faults are options, so one serves all."""
+    with Workers(faulty()) as shared:
+        yield shared
+
+
+@pytest.fixture
+def ask(tmp_path: Path, reference: Reference, workers: Workers) -> Iterator[Ask]:
+    """`ask(text or graph, **faults)` -> trials, each with a folder and a store of its own."""
+    with ExitStack() as stack:
+        number = 0
+
+        def asked(what: str | Graph, **more: Any) -> Trials:
+            nonlocal number
+            number += 1
+            if isinstance(what, str):
+                (tmp_path / f"{number}").mkdir()
+                what = line(tmp_path / f"{number}", what)
+            return stack.enter_context(asking(what, reference, workers, **more))
+
+        yield asked
+
+
+def line(folder: Path, text: str = LINE) -> Graph:
+    return text_models.load(folder, text, w=np.random.default_rng(0).standard_normal((4, 4), np.float32))
+
+
+# ------------------------------------------------------------------------------------------------ what fails
+
+
+@pytest.mark.parametrize(
+    ("faults", "failing"),
+    [
+        ({}, set()),
+        ({"fault": "wrong", "op": "Neg"}, {"b", "ab", "bc", "abcd"}),
+        ({"fault": "wrong", "nodes": "b+c"}, {"bc", "abcd"}),
+        ({"fault": "wrong", "nodes": "a+d"}, {"abcd"}),
+        ({"false": "b", "without": "a"}, {"b", "bc"}),
+        ({"add": "a:-9"}, {"a", "ab", "abcd"}),
+    ],
+)
+def test_a_fault_shows_where_it_is(faults: dict[str, str], failing: set[str], ask: Ask) -> None:
+    trials = ask(LINE, **faults)
+    found = {some for some in ("a", "b", "c", "d", "ab", "bc", "abcd") if fails(trials, nodes(trials.graph, *some))}
+    assert found == failing
+    assert trials.verdict(trials.whole()).status is (Status.FAIL if "abcd" in failing else Status.AGREE)
+
+
+def fails(trials: Trials, region: Region) -> bool:
+    verdict = trials.verdict(region)
+    assert verdict.status is not Status.UNRESOLVED, verdict
+    return verdict.status is Status.FAIL
+
+
+def test_a_fault_may_vanish_on_its_way(ask: Ask) -> None:
+    """A wrong tensor that a saturation hides: the node fails, what holds it and its successor does not."""
+    trials = ask("g (float[4] x) => (float[4] y) { [a] p = Abs(x) [b] y = Sign(p) }", add="a:0.5")
+    assert fails(trials, nodes(trials.graph, "a"))
+    assert not fails(trials, nodes(trials.graph, "a", "b"))
+    assert fails(trials, trials.whole(["p"]))
+
+
+@pytest.mark.parametrize(
+    ("fault", "signature", "why"),
+    [("nan", Signature.NAN, "NaN: 8 in the candidate alone"), ("inf", Signature.NAN, "infinite: 8 in the candidate")],
+)
+def test_what_is_not_finite(fault: str, signature: Signature, why: str, ask: Ask) -> None:
+    trials = ask(LINE, fault=fault, op="Neg")
+    verdict = trials.verdict(nodes(trials.graph, "b"))
+    assert (verdict.status, verdict.signature) == (Status.FAIL, signature)
+    assert why in verdict.why
+
+
+def test_what_does_not_come_is_missing(ask: Ask) -> None:
+    trials = ask(LINE, drop="q")
+    verdict = trials.verdict(trials.whole(["p", "q"]))
+    assert (verdict.status, verdict.signature) == (Status.FAIL, Signature.MISSING)
+    assert {j.name: j.status for j in verdict.outputs} == {"y": "agree", "p": "agree", "q": "fail"}
+
+
+def effect(model: onnx.ModelProto, region: Region, graph: Graph, guilty: int, fed: Mapping[str, Any]) -> float:
+    """How far a wrong node moves the outputs of a region that is fed right values; done by other means than a cut's.
+
+    In the whole model, the region's nodes read what enters it from inputs of their own.
+    """
+    changed = onnx.ModelProto()
+    changed.CopyFrom(model)
+    entering = [n for n in (*region.inputs, *region.shapes) if n not in graph.inputs]
+    for i in region.nodes:
+        node = changed.graph.node[i]
+        node.input[:] = [f"{n}/fed" if n in entering else n for n in node.input]
+    types = {"int64": onnx.TensorProto.INT64, "float32": onnx.TensorProto.FLOAT, "bool": onnx.TensorProto.BOOL}
+    for name in entering:
+        value = fed[name]
+        changed.graph.input.append(helper.make_tensor_value_info(f"{name}/fed", types[value.dtype.name], value.shape))
+    node = changed.graph.node[guilty]
+    name = node.output[0]
+    node.output[0] = f"{name}/right"
+    changed.graph.initializer.append(numpy_helper.from_array(np.array(0.5, np.float32), "amount"))
+    changed.graph.node.insert(guilty + 1, helper.make_node("Add", [f"{name}/right", "amount"], [name]))
+    known = {i.name for i in changed.graph.output}
+    changed.graph.output.extend(helper.make_empty_tensor_value_info(n) for n in region.outputs if n not in known)
+    feeds = {n: fed[n] for n in graph.inputs} | {f"{n}/fed": fed[n] for n in entering}
+    got = run(changed, list(region.outputs), feeds)
+    return max(float(np.abs(got[n].astype(float) - fed[n].astype(float)).max()) for n in region.outputs)
+
+
+def run(model: onnx.ModelProto, names: list[str], feeds: Mapping[str, Any]) -> dict[str, Any]:
+    settings = onnxruntime.SessionOptions()
+    settings.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
+    settings.intra_op_num_threads, settings.log_severity_level = 1, 4
+    session = onnxruntime.InferenceSession(model.SerializeToString(), settings, providers=["CPUExecutionProvider"])
+    return dict(zip(names, session.run(names, dict(feeds)), strict=True))
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_a_region_fails_iff_the_fault_is_in_it_and_reaches_its_edge(seed: int, ask: Ask, tmp_path: Path) -> None:
+    rng = np.random.default_rng(seed)
+    model = random_dag(rng, 14, with_if=False)
+    graph = text_models.read(tmp_path, model)
+    order = graph.in_order(trials_nodes(graph))
+    ops = ("Sub", "Mul", "MatMul", "Relu", "Tanh", "Sigmoid", "Neg", "Concat", "Slice", "Reshape")
+    floats = [i for i in order if graph.ops[i] in ops and graph.kinds(graph.makes[i])[graph.makes[i][0]] == VALUE]
+    guilty = int(rng.choice(floats))
+    trials = ask(graph, criterion="max_abs<1e-4", add=f"{graph.label(guilty)}:0.5")
+    for lo, hi in rng.integers(0, len(order), (6, 2)):
+        region = regions.of_nodes(graph, order[min(lo, hi) : max(lo, hi) + 1])
+        trials.values.need([*graph.inputs, *region.inputs, *region.shapes, *region.outputs])
+        kinds = graph.kinds(region.outputs)
+        if not any(kinds[n] == VALUE for n in region.outputs):
+            continue
+        fed = {n: loaded(trials, n) for n in trials.values.records[0]}
+        expected = guilty in region.nodes and effect(model, region, graph, guilty, fed) > 1e-4
+        assert fails(trials, region) == expected, (graph.label(guilty), region)
+    pieces = [regions.of_nodes(graph, [i]) for i in order if graph.kinds(graph.makes[i])[graph.makes[i][0]] == VALUE]
+    assert [v.status for v in trials.together(pieces)] == [trials.verdict(p).status for p in pieces]
+
+
+def trials_nodes(graph: Graph) -> set[int]:
+    return set(graph.ancestors(graph.maker[n] for n in graph.outputs))
+
+
+def loaded(trials: Trials, name: str, k: int = 0) -> Any:
+    from subgraph.storage.tensors import load as value
+
+    return value(trials.values.records[k][name], Path("/"))
+
+
+# ------------------------------------------------------------------------------------------------ samples
+
+
+def samples(folder: Path, *rows: int) -> tuple[str, ...]:
+    """A folder of samples with so many rows each."""
+    (folder / "samples").mkdir()
+    for k, n in enumerate(rows):
+        np.save(folder / f"samples/s{k}.npy", np.full((n, 4), k + 1, np.float32))
+    return (str(folder / "samples"),)
+
+
+CHAIN = (
+    "g (float[N,4] x) => (float[N,2,2] y) { [s] s = Shape(x) [z] z = Constant<value=int64[1] {0}>()"
+    " [n] n = Gather(s, z) [t] t = Constant<value=int64[2] {2,2}>() [u] u = Concat<axis=0>(n, t)"
+    " [r] r = Reshape(x, u) [e] y = Neg(r) }"
+)
+
+
+@pytest.mark.parametrize("freeze", [True, False])
+def test_samples_of_other_shapes_get_a_cut_of_their_own(freeze: bool, ask: Ask, tmp_path: Path) -> None:
+    trials = ask(CHAIN, inputs=samples(tmp_path, 1, 2, 1, 3, 2), freeze=freeze, add="e:1")
+    verdict = trials.verdict(nodes(trials.graph, "r"))
+    assert trials.asked == 3
+    assert (verdict.status, [j.sample for j in verdict.outputs]) == (Status.AGREE, ["s0", "s1", "s2", "s3", "s4"])
+    verdict = trials.verdict(nodes(trials.graph, "r", "e"))
+    assert [(j.sample, j.status, j.errors["max_abs"]) for j in verdict.outputs] == [
+        (f"s{k}", Status.FAIL, 1.0) for k in range(5)
+    ]
+    assert trials.asked == 6
+
+
+def test_one_bad_sample_fails_the_whole(ask: Ask, tmp_path: Path) -> None:
+    trials = ask("g (float[N,4] x) => (float[N,4] y) { [e] y = Neg(x) }", inputs=samples(tmp_path, 2, 2), step="e")
+    verdict = trials.verdict(trials.whole())
+    assert [(j.sample, round(j.errors["max_abs"], 6)) for j in verdict.outputs] == [("s0", 5), ("s1", 0.5)]
+    assert verdict.worst
+    assert verdict.worst.sample == "s0"
+    assert trials.asked == 1
+
+
+# ------------------------------------------------------------------------------------------------ keys and the store
+
+
+def key(trials: Trials, region: Region, repetition: int = 0) -> str:
+    trials.values.need([*region.inputs, *region.shapes])
+    return trials.key(region, trials.values.records, repetition)
+
+
+def outside(folder: Path, factor: float = 1.0) -> Graph:
+    """A line whose two weights lie in files beside it: `w` before `c`, `v` before `d`."""
+    folder.mkdir(exist_ok=True)
+    text = "g (float[2,64] x) => (float[2,64] y) { [a] p = Relu(x) [c] q = MatMul(p, w) [d] y = MatMul(q, v) }"
+    rng = np.random.default_rng(0)
+    w, v = (rng.standard_normal((64, 64), np.float32) for _ in range(2))
+    model = text_models.model(text, w=w, v=v * np.float32(factor))
+    (folder / "weights").unlink(missing_ok=True)  # it would be added to
+    onnx.save(model, folder / "model.onnx", save_as_external_data=True, location="weights", size_threshold=0)
+    return load(folder / "model.onnx")
+
+
+def test_equal_questions_have_equal_keys(ask: Ask, tmp_path: Path) -> None:
+    one, two = (ask(outside(tmp_path / name)) for name in ("here", "there"))
+    for some in ("a", "c", "d", "ac", "acd"):
+        assert key(one, nodes(one.graph, *some)) == key(two, nodes(two.graph, *some))
+    keys = {key(one, nodes(one.graph, *some)) for some in ("a", "c", "d", "ac", "acd")}
+    assert len(keys) == 5
+    region = nodes(one.graph, "c")
+    renamed = replace(one.candidate, name="other", precision="fp16", origin="subcut.toml")
+    assert key(replace(one, candidate=renamed), region) == key(one, region)
+    assert key(replace(one, rule=one.rule, scratch=tmp_path), region) == key(one, region)
+
+
+def test_a_weight_counts_where_it_is_read(ask: Ask, tmp_path: Path) -> None:
+    one = ask(outside(tmp_path / "model"))
+    before = {some: key(one, nodes(one.graph, *some)) for some in ("a", "c", "d")}
+    other = ask(outside(tmp_path / "model", factor=2))
+    assert {some for some in "acd" if key(other, nodes(other.graph, some)) != before[some]} == {"d"}
+
+
+def test_whatever_changes_an_answer_changes_the_key(ask: Ask, tmp_path: Path) -> None:
+    base = ask(outside(tmp_path / "model"))
+    region = nodes(base.graph, "c")
+    np.save(tmp_path / "x.npy", np.ones((2, 64), np.float32))
+    doubted = base.candidate
+    others = [
+        ask(outside(tmp_path / "model"), inputs=(str(tmp_path / "x.npy"),)),
+        ask(outside(tmp_path / "model"), freeze=False),
+        ask(outside(tmp_path / "model"), op="Neg"),
+        *(replace(base, candidate=replace(doubted, **c)) for c in ({"timeout": 7.0}, {"memory": 1 << 33})),
+        replace(base, candidate=candidate.parse("ort")),
+    ]
+    keys = [key(t, region) for t in (base, *others)] + [key(base, region, k) for k in (1, 2)]
+    keys.append(key(base, base.whole(["q"])))
+    keys.append(key(base, regions.of_nodes(base.graph, region.nodes, [("p",)])))
+    assert len(set(keys[:-1])) == len(keys) - 1
+    assert keys[-1] == keys[0]  # `p` is not made inside: nothing else leaves
+
+
+def test_a_frozen_value_is_part_of_the_key(ask: Ask, tmp_path: Path) -> None:
+    """Equal values enter, but the shape that is frozen differs."""
+    text = (
+        "g (float[1,4] x, float[N,M] like) => (float[2,2] y)"
+        " { [s] s = Shape(like) [r] r = Reshape(x, s) [e] y = Neg(r) }"
+    )
+    keys = []
+    np.save(tmp_path / "x.npy", np.ones((1, 4), np.float32))
+    for shape in ((2, 2), (4, 1), (4, 1)):
+        np.save(tmp_path / "like.npy", np.zeros(shape, np.float32))
+        trials = ask(text, inputs=(f"x={tmp_path / 'x.npy'}", f"like={tmp_path / 'like.npy'}"))
+        keys.append(key(trials, nodes(trials.graph, "r")))
+    assert keys[0] != keys[1] == keys[2]
+
+
+def test_what_was_asked_is_not_run_again(ask: Ask, tmp_path: Path) -> None:
+    graph, log = line(tmp_path), tmp_path / "log"
+    first = ask(graph, add="b:1", log=str(tmp_path))
+    asked = [first.verdict(nodes(graph, *some)) for some in ("a", "b", "bc")]
+    assert (first.asked, first.compiled) == (3, 4)
+    lines = log.read_text()
+    assert lines.count("load") == lines.count("run") == 3
+    again = [first.verdict(nodes(graph, *some)) for some in ("a", "b", "bc")]
+    second = ask(graph, add="b:1", log=str(tmp_path), criterion="cosine>0.5")
+    judged = [second.verdict(nodes(graph, *some)) for some in ("a", "b", "bc")]
+    assert log.read_text() == lines
+    assert [v.status for v in asked] == [v.status for v in again] == ["agree", "fail", "fail"]
+    assert all(v.stored for v in (*again, *judged))
+    assert not any(v.stored for v in asked)
+    assert [(v.build, v.run) for v in again] == [(v.build, v.run) for v in asked]
+    assert [[j.errors for j in v.outputs] for v in judged] == [[j.errors for j in v.outputs] for v in asked]
+
+
+def test_failures_are_stored_too(ask: Ask, tmp_path: Path) -> None:
+    trials = ask(LINE, fault="nonsense", op="Neg")
+    first, second = (trials.verdict(nodes(trials.graph, "b")) for _ in range(2))
+    assert (first.status, first.signature) == (Status.UNRESOLVED, Signature.REFUSED)
+    assert second == replace(first, stored=True)
+
+
+# ------------------------------------------------------------------------------------------------ processes
+
+MOODY = '''"""Right or wrong by process: each draws its number from a file when it starts."""
+import os
+from pathlib import Path
+import onnxruntime
+
+counter = Path(__file__).with_suffix(".count")
+with counter.open("a") as file:
+    file.write(".")
+NUMBER = len(counter.read_text())
+LOADS = []
+
+def load(model, options):
+    LOADS.append(1)
+    session = onnxruntime.InferenceSession(str(model), providers=["CPUExecutionProvider"])
+    names = [o.name for o in session.get_outputs()]
+    def run(feeds):
+        found = dict(zip(names, session.run(names, dict(feeds))))
+        wrong = NUMBER % 2 if options.get("by") == "process" else len(LOADS) > 1
+        return {n: v + 1 for n, v in found.items()} if wrong else found
+    return run
+'''
+
+
+@pytest.fixture
+def moody(tmp_path: Path, reference: Reference) -> Iterator[Callable[[str], Trials]]:
+    """Trials of a candidate that is wrong in every second process (`process`), or after the first load (`load`)."""
+    (tmp_path / "moody.py").write_text(MOODY)
+    with ExitStack() as stack:
+
+        def asked(by: str) -> Trials:
+            doubted = candidate.parse(f"{tmp_path / 'moody.py'}:by={by}")
+            workers = stack.enter_context(Workers(doubted))
+            setup = Setup(doubted, Feeding(), tmp_path / "out", "numpy:rtol=1e-3")
+            return stack.enter_context(trials(line(tmp_path), setup, reference, workers))
+
+        yield asked
+
+
+def test_only_fresh_processes_show_what_differs_by_process(moody: Callable[[str], Trials]) -> None:
+    asked = moody("process")
+    region = nodes(asked.graph, "b")
+    warm = [asked.verdict(region, repetition=k).status for k in range(3)]
+    assert len(set(warm)) == 1
+    fresh = [asked.verdict(region, repetition=k, fresh=True).status for k in range(3, 7)]
+    assert set(fresh) == {Status.AGREE, Status.FAIL}
+    assert fresh[0] == fresh[2] != fresh[1] == fresh[3]
+    assert asked.asked == 7
+    assert [asked.verdict(region, repetition=k, fresh=True).status for k in range(3, 7)] == fresh
+    assert asked.asked == 7  # each repetition is a question of its own, and is kept
+
+
+def test_a_fresh_process_has_run_nothing(moody: Callable[[str], Trials]) -> None:
+    """A worker that goes wrong after a while: its verdict is taken back in a fresh one."""
+    asked = moody("load")
+    graph = asked.graph
+    assert [asked.verdict(nodes(graph, n)).status for n in "abc"] == [Status.AGREE, Status.FAIL, Status.FAIL]
+    assert [asked.verdict(nodes(graph, n), repetition=1, fresh=True).status for n in "abc"] == [Status.AGREE] * 3
+
+
+def test_a_used_process_never_answers_for_a_fresh_one(moody: Callable[[str], Trials]) -> None:
+    """Not even from the store; the other way round, a fresh one's answer serves all."""
+    asked = moody("load")
+    region = nodes(asked.graph, "b")
+    asked.verdict(nodes(asked.graph, "a"))
+    assert asked.verdict(region).status is Status.FAIL
+    assert asked.verdict(region, fresh=True).status is Status.AGREE
+    assert asked.verdict(region).status is Status.FAIL and asked.verdict(region, fresh=True).stored
+    assert asked.asked == 3
+    other = nodes(asked.graph, "c")
+    assert asked.verdict(other, fresh=True).status is Status.AGREE
+    assert asked.verdict(other).stored and asked.asked == 4
+
+
+# ------------------------------------------------------------------------------------------------ what is meant
+
+
+def test_the_tensors_of_a_model(ask: Ask) -> None:
+    trials = ask(CHAIN.replace("=> (float[N,2,2] y)", "=> (float[N,2,2] y, float[N,4] x)"), inputs=(), freeze=True)
+    assert trials.tensors() == ["r", "y"]
+    assert [trials.graph.label(i) for i in trials.whole().nodes] == list("sznture")
+    text = (
+        "g (float[2] x) => (float[2] y, float[2] k) { [d] d = Exp(x) [dd] dead = Log(d) [a] p = Neg(x)"
+        " [k] k = Constant<value=float[2] {1.0, 2.0}>() [b] y = Abs(p) }"
+    )
+    trials = ask(text)
+    assert trials.tensors() == ["p", "y"]
+    verdict = trials.verdict(trials.whole(["p"]))
+    assert [j.name for j in verdict.outputs] == ["p", "y"]  # a constant says nothing of the candidate
+
+
+def test_nothing_but_constants_is_unresolved(ask: Ask) -> None:
+    text = "g (float[2] x) => (float[2] y) { [k] k = Constant<value=float[2] {1.0, 2.0}>() [b] y = Abs(k) }"
+    trials = ask(text)
+    verdict = trials.verdict(trials.whole())
+    assert (verdict.status, verdict.outputs) == (Status.UNRESOLVED, ())
+    assert "nothing was compared" in verdict.why
+
+
+def test_random_numbers_are_the_references(ask: Ask) -> None:
+    """However many times the reference runs, the candidate is fed the numbers that it drew for the values."""
+    text = (
+        "g (float[64] x) => (float[64] y) { [a] a = Relu(x) [r] r = RandomNormalLike(x) [b] b = Add(a, r)"
+        " [q] q = RandomNormalLike(x) [c] y = Add(b, q) }"
+    )
+    trials = ask(text)
+    trials.values.need(["y"])
+    for some in ("c", "b", "a", "bc", "abc"):
+        assert trials.verdict(nodes(trials.graph, *some)).status is Status.AGREE, some
+    assert trials.verdict(trials.whole()).status is Status.AGREE
+
+
+def test_values_may_be_fed_in_place_of_the_references(ask: Ask) -> None:
+    trials = ask(LINE, add="a:1")
+    wrong = trials.answer(nodes(trials.graph, "a"))
+    rest = nodes(trials.graph, "b", "c", "d")
+    assert trials.verdict(rest).status is Status.AGREE
+    fed = trials.judged(rest, trials.answer(rest, wrong.tensors))
+    assert fed.status is Status.FAIL
+    whole = trials.answer(trials.whole())
+    given = trials.on_reference(rest, wrong.tensors)[0]["y"]
+    assert trials.values.digest([given])[0] == trials.values.digest([whole.tensors[0]["y"]])[0]
+    assert trials.values.digest([trials.on_reference(rest)[0]["y"]]) == trials.values.digest(
+        [trials.values.records[0]["y"]]
+    )
+
+
+def test_a_criterion_that_is_none_is_told_before_anything_runs(reference: Reference, tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="noize"), Workers(faulty()) as own, asking(
+        line(tmp_path), reference, own, criterion="noize"
+    ):  # fmt: skip
+        raise AssertionError
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["model.onnx"]
