@@ -35,7 +35,7 @@ from benchmarks import machine
 from benchmarks.report import table
 from fixtures.embedded import FORMS, Embedded, Form, Subject, Unfit, embed, subject, unfit
 from subgraph.storage.store import Store
-from subgraph.sweep.operator_tests import Tests, collect
+from subgraph.sweep.operator_tests import OperatorTests, collect
 
 FOLDER = Path(__file__).resolve().parent.parent / "build" / "embedded"
 KEPT = "results.jsonl"
@@ -193,7 +193,7 @@ def classified(document: Mapping[str, Any], made: Embedded, form: Form) -> Tried
 # ---------------------------------------------------------------------------------------------------- one test
 
 
-def attempted(tests: Tests, backend: str, row: Mapping[str, Any]) -> Result:
+def attempted(tests: OperatorTests, backend: str, row: Mapping[str, Any]) -> Result:
     """One test embedded and bisected, in the first form in which the candidate goes wrong."""
     about = {"backend": backend, "test": row["test"], "operator": row["operator"] or row["test"]}
     about["swept"] = row["results"][0]["status"]
@@ -295,7 +295,7 @@ def measure(backends: Sequence[str], jobs: int, limit: int | None, pattern: str)
     rows = [(b, row) for b in backends for row in swept(b, jobs)[:limit]]
     rows = [(b, row) for b, row in rows if fnmatch.fnmatchcase(row["test"], pattern)]
 
-    def one(tests: Tests, task: tuple[str, Mapping[str, Any]]) -> None:
+    def one(tests: OperatorTests, task: tuple[str, Mapping[str, Any]]) -> None:
         result = attempted(tests, *task)
         with lock, kept.open("a") as file:
             found[result.backend, result.test] = result

@@ -19,7 +19,7 @@ import numpy.typing as npt
 
 from benchmarks.windows import Found, Task, candidates, judged, rng_of, value, windows
 from subgraph.graph.region import Region
-from subgraph.runtime.run_result import Answer
+from subgraph.runtime.run_result import RunResult
 from subgraph.storage.tensors import load
 from subgraph.trials.trial import Trials
 
@@ -86,10 +86,10 @@ def _inject(trials: Trials, task: Task, site: Site, found: Found, folder: Path) 
         found.rows.append(judged(trials, task, site.region, answer, **error))
 
 
-def _asking(trials: Trials, site: Site, folder: Path) -> Callable[[Array], Answer]:
+def _asking(trials: Trials, site: Site, folder: Path) -> Callable[[Array], RunResult]:
     """What the candidate gives with an error added to a tensor."""
 
-    def ask(error: Array) -> Answer:
+    def ask(error: Array) -> RunResult:
         # stays until all is done: what is stored knows an error by its file's name
         with tempfile.NamedTemporaryFile(dir=folder, suffix=".npy", delete=False) as file:
             np.save(file, error.astype(np.float32))
@@ -106,7 +106,7 @@ def _single(rng: np.random.Generator, shape: tuple[int, ...]) -> Array:
     return error.reshape(shape)
 
 
-def _arrives(region: Region, clean: Answer, answer: Answer) -> float:
+def _arrives(region: Region, clean: RunResult, answer: RunResult) -> float:
     """The largest effect at an output, of that output's scale; infinite where values are no numbers, 0 where all are
     equal."""
     most = 0.0

@@ -37,7 +37,7 @@ def tried(reference: Reference, model: onnx.ModelProto, kind: device.Kind, wrong
         left = device.dumps(model, kind, seed + wrong)
         device.save(device.run(model, data, wrong, seed), data, left, home / "dump")
         graph = load(home / "net.onnx")
-        with beside.opened(graph, beside.Asked((home / "dump",)), Feeding()) as (runs, fed):
+        with beside.opened(graph, beside.RecordingOptions((home / "dump",)), Feeding()) as (runs, fed):
             setup = Setup(beside.candidate_of(runs, None), fed, home / "out", stored=False)
             with passive(graph, setup, reference) as trials:
                 found = interval.intervals(trials, compare.observe(trials, runs[0]))

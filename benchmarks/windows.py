@@ -29,7 +29,7 @@ from subgraph.graph.region import Region
 from subgraph.runtime.candidate import Candidate
 from subgraph.runtime.capture import Reference
 from subgraph.runtime.inputs import Feeding
-from subgraph.runtime.run_result import Answer
+from subgraph.runtime.run_result import RunResult
 from subgraph.runtime.worker_pool import Workers
 from subgraph.storage.tensors import load
 from subgraph.trials import session
@@ -219,7 +219,7 @@ def _asked(trials: Trials, task: Task) -> list[Region]:
     return [*windows(trials.graph, SIZES, task.most), trials.whole()]
 
 
-def judged(trials: Trials, task: Task, region: Region, answer: Answer, whole: bool = False, **injected: Any) -> Row:
+def judged(trials: Trials, task: Task, region: Region, answer: RunResult, whole: bool = False, **injected: Any) -> Row:
     """What all criteria say of one answer; `injected`: fields of the row."""
     verdicts = {words: replace(trials, rule=rule).judged(region, answer) for words, rule in RULES.items()}
     ours = verdicts[OURS]

@@ -21,7 +21,7 @@ HOME = Path(subgraph.__file__).parent
 
 # A package imports only from the lines above its own; packages on one line do not know each other.
 RULE = """
-version errors text types
+version errors text types documents
 verdict plugins project
 storage search reports
 graph
@@ -36,9 +36,8 @@ BELOW = {word: depth for depth, line in enumerate(RULE.split("\n")) for word in 
 # What may be imported from a package's outside, where that is less than the rule allows.
 ONLY = {"search": {"verdict"}, "reports": {"text", "plugins"}}
 # These load none of HEAVY when they are imported: `subcut cut` and TAB start fast.
-LIGHT = frozenset(
-    "version errors text types verdict plugins project storage graph runtime cases commands __init__ cli".split()
-)
+LIGHT = frozenset("version errors text types documents verdict plugins project storage graph runtime cases".split())
+LIGHT |= {"commands", "__init__", "cli"}
 MAX_MODULES = 14  # in a package, plugin folders and commands/ apart
 
 HEAVY = frozenset("numpy onnx onnxruntime networkx PIL ml_dtypes google rich pydantic jinja2".split())
@@ -48,6 +47,7 @@ LONG = {
     "graph.protobuf": "one format, read and written: its two halves share the field numbers and the window",
     "graph.graph": "one class; its index, its order and its selectors share the tables",
     "trials.trial": "one class: asking, running and judging share what is known of a region",
+    "cases.write_case": "a case is written in one order; each step needs what the one before found",
     "graph.cut": "one function per kind of trouble, in the order in which a cut meets them",
 }
 

@@ -17,9 +17,9 @@ from pathlib import Path
 from typing import Any
 
 from subgraph.bisection import costs, document, result_folder
-from subgraph.bisection.oracle import World, narrow, world
+from subgraph.bisection.oracle import NodeOracle, narrow, world
 from subgraph.cases import case
-from subgraph.cases.case import Place
+from subgraph.cases.case import ResultPlace
 from subgraph.errors import UsageError
 from subgraph.graph.graph import Graph
 from subgraph.graph.region import between
@@ -38,7 +38,7 @@ LONG = 60  # characters of a candidate's name in a folder's
 
 
 @dataclass(frozen=True)
-class Plan:
+class BisectionOptions:
     """What is asked for, beside the model.
 
     Attributes:
@@ -57,10 +57,10 @@ class Plan:
     hints: Mapping[int, float] = field(default_factory=dict)
 
     @property
-    def place(self) -> Place:
+    def place(self) -> ResultPlace:
         """Where the result goes: one folder per candidate."""
         setup = self.setup
-        return Place(setup.output, f"bisect-{safe_name(setup.candidate.name)[:LONG]}", self.force)
+        return ResultPlace(setup.output, f"bisect-{safe_name(setup.candidate.name)[:LONG]}", self.force)
 
     @property
     def request(self) -> dict[str, Any]:
@@ -91,13 +91,13 @@ class Bisection:
         document: all of it as plain data, as `subcut bisect --json` prints it, once it ended.
     """
 
-    def __init__(self, trials: Callable[[], AbstractContextManager[Trials]], plan: Plan) -> None:
+    def __init__(self, trials: Callable[[], AbstractContextManager[Trials]], plan: BisectionOptions) -> None:
         """`trials`: opens what a search asks, for as long as it runs."""
         self._trials, self.plan = trials, plan
         self.steps: list[Step] = []
         self.findings: Findings | None = None
         self.document: dict[str, Any] = {}
-        self.world: World | None = None
+        self.world: NodeOracle | None = None
 
     def __iter__(self) -> Iterator[Step]:
         """
@@ -147,12 +147,12 @@ class Bisection:
         asked.hints = self.plan.hints
         return narrow(asked, replace(self.plan.limits, within=_scope(asked, self.plan.within)))
 
-    def _asking(self, asked: Trials) -> World:
+    def _asking(self, asked: Trials) -> NodeOracle:
         """The questions of the search; another way to answer them is put in here."""
         return world(asked, self.plan.limits.workers)
 
     @property
-    def _world(self) -> World:
+    def _world(self) -> NodeOracle:
         if self.world is None:
             raise UsageError("the bisection has not begun", "iterate it first")
         return self.world
@@ -227,11 +227,11 @@ def bisect(
     feeding = Feeding(tuple(map(str, inputs)), shapes or {}, seed)
     setup = Setup(doubted, feeding, Path(output), criterion, freeze)
     command = f"subgraph.bisect({graph.path.name!r}, {doubted.name!r})"
-    plan = Plan(setup, limits or Settings(), within, command, force=force)
+    plan = BisectionOptions(setup, limits or Settings(), within, command, force=force)
     return Bisection(partial(opened, graph, setup, right), plan)
 
 
-def _scope(asked: World, within: str) -> Sequence[int] | None:
+def _scope(asked: NodeOracle, within: str) -> Sequence[int] | None:
     """The items between the two nodes of `A..B`."""
     if not within:
         return None

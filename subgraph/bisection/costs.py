@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from subgraph.bisection.oracle import World
+from subgraph.bisection.oracle import NodeOracle
 from subgraph.comparison.pair import Pair
 from subgraph.errors import ModelError, NoRegion
 from subgraph.graph.region import Region
@@ -25,7 +25,7 @@ RESTORED = 5  # of them: what remains if they are put back
 
 
 @dataclass(frozen=True)
-class Cost:
+class PieceCost:
     """One suspect. error: its largest output error alone, over the scale. explains: its share of the final error.
     remains: of the final error, when it runs on the reference; None where that was not asked or cannot be told."""
 
@@ -35,7 +35,7 @@ class Cost:
     remains: float | None = None
 
 
-def costs(asked: World) -> list[Cost]:
+def costs(asked: NodeOracle) -> list[PieceCost]:
     """The dearest first. A run of the candidate for each suspect, of the reference for each that is measured.
 
     Raises:
@@ -51,10 +51,12 @@ def costs(asked: World) -> list[Cost]:
     for error, k in sorted(alone, reverse=True)[:MEASURED]:
         told = explains(asked.trials, asked.region([k]))
         if told is not None:
-            found.append((Cost(asked.groups[k], error, told.share), k))
+            found.append((PieceCost(asked.groups[k], error, told.share), k))
     found.sort(key=lambda f: -f[0].explains)
     return [
-        Cost(c.indices, c.error, c.explains, left_without(asked.trials, asked.region([k])) if n < RESTORED else None)
+        PieceCost(
+            c.indices, c.error, c.explains, left_without(asked.trials, asked.region([k])) if n < RESTORED else None
+        )
         for n, (c, k) in enumerate(found)
     ]
 
@@ -79,7 +81,7 @@ def _error(trials: Trials, region: Region) -> float:
     return worst
 
 
-def document(asked: World, found: list[Cost], precision: str) -> dict[str, Any]:
+def document(asked: NodeOracle, found: list[PieceCost], precision: str) -> dict[str, Any]:
     """As plain data: `nodes`, dearest first; `ops`, summed; `saturated`, the share of values that are clipped."""
     trials = asked.trials
     graph, other = trials.graph, trials.other

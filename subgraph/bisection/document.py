@@ -9,17 +9,17 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from subgraph.bisection.oracle import World
+from subgraph.bisection.oracle import NodeOracle
 from subgraph.cases.case import source_of, versions
 from subgraph.comparison.pair import Pair
 from subgraph.errors import SubcutError
 from subgraph.graph.region import Region
-from subgraph.search import Finding, FindingKind, Findings, Noted, Outcome, Purpose, Step
-from subgraph.search.oracle import Kind
+from subgraph.search import Finding, FindingKind, Findings, Observation, Outcome, Purpose, Step
+from subgraph.search.oracle import QueryKind
 from subgraph.storage.tensors import load
 from subgraph.text import count
 from subgraph.trials.compare import ranking
-from subgraph.trials.diagnosis import Opinion, opinions
+from subgraph.trials.diagnosis import Evidence, opinions
 from subgraph.verdict import Judgement, Status, Verdict
 
 if TYPE_CHECKING:
@@ -30,12 +30,12 @@ SHOWN = 5  # pieces that could not be asked about
 NEIGHBOURS = 40  # nodes around a region that are drawn
 EXPLAINED = 3  # findings for which more is run
 WORDS = {
-    Kind.WHOLE: "whole model",
-    Kind.CLAIMED: "at the claimed precision",
-    Kind.PROFILE: "in place",
-    Kind.ISOLATED: "alone",
-    Kind.POOL: "pieces together",
-    Kind.PREFIX: "first nodes",
+    QueryKind.WHOLE: "whole model",
+    QueryKind.CLAIMED: "at the claimed precision",
+    QueryKind.PROFILE: "in place",
+    QueryKind.ISOLATED: "alone",
+    QueryKind.POOL: "pieces together",
+    QueryKind.PREFIX: "first nodes",
 }
 
 
@@ -47,7 +47,7 @@ def exit_code(found: Findings) -> int:
 
 
 def document(
-    asked: World, found: Findings, steps: Sequence[Step], *, command: str, criterion: str, seconds: float,
+    asked: NodeOracle, found: Findings, steps: Sequence[Step], *, command: str, criterion: str, seconds: float,
     notes: Iterable[str] = (),
 ) -> dict[str, Any]:  # fmt: skip
     """All of it as plain data."""
@@ -97,14 +97,14 @@ def _explaining(runs: int) -> dict[str, int]:
     return {"explain": runs} if runs else {}
 
 
-def _reference(asked: World) -> dict[str, Any]:
+def _reference(asked: NodeOracle) -> dict[str, Any]:
     identity = asked.trials.reference.identity()
     options = {k: Path(v).name if k == "custom_ops" else v for k, v in identity["options"].items()}
     name = Path(identity["backend"]).name
     return {"name": name, "backend": name, "options": options, "version": identity["version"], "precision": "fp32"}
 
 
-def _environment(asked: World) -> dict[str, Any]:
+def _environment(asked: NodeOracle) -> dict[str, Any]:
     own = versions()
     packages = {k: v for k, v in own.items() if k not in ("subcut", "python")}
     threads = asked.trials.reference.options.get("threads", 1)
@@ -114,7 +114,7 @@ def _environment(asked: World) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _claimed(asked: World, found: Findings, whole: Verdict | None) -> list[str]:
+def _claimed(asked: NodeOracle, found: Findings, whole: Verdict | None) -> list[str]:
     """What an error amounts to that only the claimed precision excuses."""
     ratio = whole.worst.errors.get("noise_ratio") if whole and whole.worst else None
     if found.outcome is not Outcome.CLAIMED or ratio is None:
@@ -122,7 +122,7 @@ def _claimed(asked: World, found: Findings, whole: Verdict | None) -> list[str]:
     return [f"rounding, not a bug: the error is {ratio:.2g} × what rounding in {asked.trials.precision} does"]
 
 
-def _notes(asked: World, found: Findings) -> list[str]:
+def _notes(asked: NodeOracle, found: Findings) -> list[str]:
     caveat = asked.trials.about.get("caveat")
     notes = [str(caveat)] if caveat else []
     notes += [text + ", ".join(asked.label(k) for k in items) for text, items in found.notes]
@@ -140,7 +140,7 @@ def _notes(asked: World, found: Findings) -> list[str]:
 # ---------------------------------------------------------------------------------------------------- steps
 
 
-def _profile(asked: World, steps: Sequence[Step]) -> list[dict[str, Any]] | None:
+def _profile(asked: NodeOracle, steps: Sequence[Step]) -> list[dict[str, Any]] | None:
     verdict = next((s.answer.verdict for s in steps if s.purpose is Purpose.PROFILE and s.answer.verdict), None)
     if verdict is None or not verdict.outputs:
         return None
@@ -165,7 +165,7 @@ def _number(value: float | None) -> Any:
     return str(value) if value is not None and not math.isfinite(value) else value
 
 
-def _step(asked: World, step: Step) -> dict[str, Any]:
+def _step(asked: NodeOracle, step: Step) -> dict[str, Any]:
     graph, verdict = asked.trials.graph, step.answer.verdict
     nodes = asked.indices(step.items)
     label = [graph.label(i) for i in (nodes[:1] + nodes[-1:])]
@@ -190,7 +190,7 @@ def _step(asked: World, step: Step) -> dict[str, Any]:
 # ---------------------------------------------------------------------------------------------------- findings
 
 
-def _findings(asked: World, found: Findings, steps: Sequence[Step]) -> list[dict[str, Any]]:
+def _findings(asked: NodeOracle, found: Findings, steps: Sequence[Step]) -> list[dict[str, Any]]:
     ended = f"the search ended early: {found.spent}" if found.spent else ""
     if asked.trials.other:
         ended = "the candidate runs another model"
@@ -201,7 +201,7 @@ def _findings(asked: World, found: Findings, steps: Sequence[Step]) -> list[dict
     return told
 
 
-def _evidence(asked: World, finding: Finding, steps: Sequence[Step], withheld: str) -> list[dict[str, str]]:
+def _evidence(asked: NodeOracle, finding: Finding, steps: Sequence[Step], withheld: str) -> list[dict[str, str]]:
     """What speaks for rounding and what for a bug; nothing where it is not sure that it fails at all.
 
     `withheld`: why nothing more is run for that.
@@ -216,16 +216,16 @@ def _evidence(asked: World, finding: Finding, steps: Sequence[Step], withheld: s
     try:
         return [one.to_json() for one in opinions(trials, region, verdict, withheld)]
     except SubcutError as e:
-        return [Opinion("conclusion", f"not known: {e.what}").to_json()]
+        return [Evidence("conclusion", f"not known: {e.what}").to_json()]
 
 
 def _whole(steps: Sequence[Step]) -> Verdict | None:
     """The first verdict on the whole model that says it fails; where none does, the first."""
-    told = [s.answer.verdict for s in steps if s.ask.kind is Kind.WHOLE and s.answer.verdict]
+    told = [s.answer.verdict for s in steps if s.ask.kind is QueryKind.WHOLE and s.answer.verdict]
     return next((v for v in told if v.status is Status.FAIL), told[0] if told else None)
 
 
-def _finding(asked: World, finding: Finding, steps: Sequence[Step]) -> dict[str, Any]:
+def _finding(asked: NodeOracle, finding: Finding, steps: Sequence[Step]) -> dict[str, Any]:
     graph = asked.trials.graph
     nodes = asked.indices(finding.items)
     region = asked.region(finding.items) if finding.items else None
@@ -259,7 +259,7 @@ def _finding(asked: World, finding: Finding, steps: Sequence[Step]) -> dict[str,
     return out
 
 
-def _why(asked: World, finding: Finding) -> str:
+def _why(asked: NodeOracle, finding: Finding) -> str:
     if not finding.doubtful:
         return finding.why
     return "not certified: could not be asked without " + ", ".join(asked.label(k) for k in finding.doubtful[:SHOWN])
@@ -267,12 +267,12 @@ def _why(asked: World, finding: Finding) -> str:
 
 def _alone(finding: Finding, steps: Sequence[Step]) -> Verdict | None:
     """The last verdict on exactly this region; one in a fresh process before others."""
-    mine = [s for s in steps if s.ask.kind is Kind.ISOLATED and s.items == finding.items and s.answer.verdict]
+    mine = [s for s in steps if s.ask.kind is QueryKind.ISOLATED and s.items == finding.items and s.answer.verdict]
     best = max(mine, key=lambda s: (s.answer.status is Status.FAIL, s.ask.fresh, s.number), default=None)
     return best.answer.verdict if best else None
 
 
-def _edge(asked: World, region: Region) -> dict[str, Any]:
+def _edge(asked: NodeOracle, region: Region) -> dict[str, Any]:
     records = asked.trials.values.records[0]
 
     def told(names: Iterable[str]) -> list[dict[str, Any]]:
@@ -288,7 +288,7 @@ def _worst(j: Judgement | None) -> dict[str, Any] | None:
     return dict(j.to_json()["worst"]) | {"tensor": j.name, "error": _number(_error(j))}
 
 
-def _differences(asked: World, region: Region | None, worst: Judgement | None) -> dict[str, Any]:
+def _differences(asked: NodeOracle, region: Region | None, worst: Judgement | None) -> dict[str, Any]:
     """How many elements of the output that decides are off, and by how much: bins of |d| over the scale."""
     nothing: dict[str, Any] = {"off": None, "histogram": None}
     if region is None or worst is None:
@@ -316,7 +316,7 @@ def _differences(asked: World, region: Region | None, worst: Judgement | None) -
     }
 
 
-def _neighbours(asked: World, nodes: Sequence[int]) -> dict[str, Any]:
+def _neighbours(asked: NodeOracle, nodes: Sequence[int]) -> dict[str, Any]:
     """The region, what feeds it, what reads it, and the edges among them."""
     graph, inside = asked.trials.graph, set(nodes)
     above = {b for i in nodes for b in graph.before(i)} - inside
@@ -336,7 +336,7 @@ def _neighbours(asked: World, nodes: Sequence[int]) -> dict[str, Any]:
     return {"nodes": boxes, "edges": edges, "left_out": len(set(order)) - len(chosen)}
 
 
-def _nearest(asked: World, finding: Finding, steps: Sequence[Step]) -> dict[str, Any] | None:
+def _nearest(asked: NodeOracle, finding: Finding, steps: Sequence[Step]) -> dict[str, Any] | None:
     if finding.neighbour is None:
         return None
     graph = asked.trials.graph
@@ -352,14 +352,14 @@ def _nearest(asked: World, finding: Finding, steps: Sequence[Step]) -> dict[str,
     }
 
 
-def _contributor(asked: World, items: Sequence[int], share: float) -> dict[str, Any]:
+def _contributor(asked: NodeOracle, items: Sequence[int], share: float) -> dict[str, Any]:
     graph, nodes = asked.trials.graph, asked.indices(items)
     label = graph.label(nodes[0]) + (f" … {graph.label(nodes[-1])}" if len(nodes) > 1 else "")
     ops = ", ".join(dict.fromkeys(graph.ops[i] for i in nodes[:3]))
     return {"node": label, "op": ops, "index": nodes[0], "explains": _number(share)}
 
 
-def _noted(asked: World, noted: Noted) -> dict[str, Any]:
+def _noted(asked: NodeOracle, noted: Observation) -> dict[str, Any]:
     graph, nodes = asked.trials.graph, asked.indices(noted.items)
     return {
         "signature": noted.signature.value if noted.signature else None,

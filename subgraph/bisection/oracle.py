@@ -14,8 +14,8 @@ from subgraph.errors import ModelError, NoRegion
 from subgraph.graph import region as regions
 from subgraph.graph.graph import SHAPE, VALUE, Graph
 from subgraph.graph.region import Region
-from subgraph.runtime.run_result import Answer as GivenAnswer
-from subgraph.search import Answer, Ask, Findings, Kind, Settings, search
+from subgraph.runtime.run_result import RunResult
+from subgraph.search import Answer, Findings, Query, QueryKind, Settings, search
 from subgraph.search.state import Search
 from subgraph.trials.attribution import explains, revives
 from subgraph.trials.trial import Trials
@@ -27,7 +27,7 @@ NARROWED = frozenset(("precision", "range"))  # labels of what agrees at the cla
 
 
 @dataclass
-class World:
+class NodeOracle:
     """The questions of a search, asked of a candidate about nodes of one graph.
 
     Attributes:
@@ -39,10 +39,10 @@ class World:
     trials: Trials
     groups: tuple[tuple[int, ...], ...]
     jobs: int = 1
-    failed: dict[tuple[int, ...], GivenAnswer] = field(default_factory=dict)
+    failed: dict[tuple[int, ...], RunResult] = field(default_factory=dict)
     hints: Mapping[int, float] = field(default_factory=dict)
 
-    def given(self, region: Region) -> GivenAnswer:
+    def given(self, region: Region) -> RunResult:
         """What the candidate gave for a region when it first went wrong; of one that never did, the first answer."""
         return self.failed.get(region.nodes) or self.trials.answer(region)
 
@@ -61,7 +61,7 @@ class World:
             for k, group in enumerate(self.groups)
         ]
 
-    def ask(self, asks: Sequence[Ask]) -> Sequence[Answer]:
+    def ask(self, asks: Sequence[Query]) -> Sequence[Answer]:
         """One answer per ask, side by side where several workers are allowed.
 
         Raises:
@@ -99,26 +99,26 @@ class World:
         """
         return regions.of_nodes(self.trials.graph, self.indices(items))
 
-    def _answer(self, ask: Ask) -> Answer:
+    def _answer(self, ask: Query) -> Answer:
         asked = {
-            Kind.WHOLE: self._whole,
-            Kind.CLAIMED: self._whole,
-            Kind.PROFILE: self._profile,
-            Kind.ISOLATED: self._isolated,
-            Kind.POOL: self._pool,
-            Kind.PREFIX: self._prefix,
+            QueryKind.WHOLE: self._whole,
+            QueryKind.CLAIMED: self._whole,
+            QueryKind.PROFILE: self._profile,
+            QueryKind.ISOLATED: self._isolated,
+            QueryKind.POOL: self._pool,
+            QueryKind.PREFIX: self._prefix,
         }
         try:
             return asked[ask.kind](ask)
         except (ModelError, NoRegion) as e:  # the reference, or what we cut: nothing is known about the candidate
             return Answer(Status.UNRESOLVED, why=e.what)
 
-    def _whole(self, ask: Ask) -> Answer:
+    def _whole(self, ask: Query) -> Answer:
         verdict, _ = self._judged(self.trials.whole(), ask)
         narrowed = verdict.status is Status.AGREE and any(j.label in NARROWED for j in verdict.outputs)
         return _told(verdict, claimed=narrowed)
 
-    def _profile(self, ask: Ask) -> Answer:
+    def _profile(self, ask: Query) -> Answer:
         graph = self.trials.graph
         wanted = set(self.trials.tensors())
         made = {k: [n for i in self.groups[k] for n in graph.makes[i] if n in wanted] for k in ask.items}
@@ -139,7 +139,7 @@ class World:
             answer.status, answer.signature, answer.why, items=statuses, seconds=answer.seconds, verdict=verdict
         )
 
-    def _isolated(self, ask: Ask) -> Answer:
+    def _isolated(self, ask: Query) -> Answer:
         region = self.region(ask.items)
         verdict, given = self._judged(region, ask)
         fails = verdict.status is Status.FAIL and verdict.signature is not Signature.TIMEOUT
@@ -151,7 +151,7 @@ class World:
             return _told(verdict)
         return _told(verdict, share=found.share, culprit=found.culprit)
 
-    def _judged(self, region: Region, ask: Ask) -> tuple[Verdict, GivenAnswer]:
+    def _judged(self, region: Region, ask: Query) -> tuple[Verdict, RunResult]:
         given = self.trials.answer(region, repetition=ask.repetition, fresh=ask.fresh)
         if not ask.fresh and _crashed(given) and not _crashed(self.given(self.trials.whole())):
             # what ran before in that process may have spoilt its memory
@@ -161,20 +161,20 @@ class World:
             self.failed.setdefault(region.nodes, given)
         return verdict, given
 
-    def _pool(self, ask: Ask) -> Answer:
+    def _pool(self, ask: Query) -> Answer:
         found = self.trials.pieces([self.region(piece) for piece in ask.pieces])
         pieces = tuple(_told(v) if v else Answer(Status.UNRESOLVED, why="it needs several cuts") for v in found)
         worst = next((s for s in (Status.FAIL, Status.UNRESOLVED) if any(p.status is s for p in pieces)), Status.AGREE)
         return Answer(worst, pieces=pieces, seconds=sum(p.seconds for p in pieces))
 
-    def _prefix(self, ask: Ask) -> Answer:
+    def _prefix(self, ask: Query) -> Answer:
         verdict = self.trials.verdict(self.region(ask.items), repetition=ask.repetition, fresh=ask.fresh)
         whole = self.trials.verdict(self.trials.whole())
         ours, theirs = (max((j.errors.get("max_rel", 0.0) for j in v.outputs), default=0.0) for v in (verdict, whole))
         return _told(verdict, error=ours / theirs if theirs and verdict.outputs else None)
 
 
-def _crashed(given: GivenAnswer) -> bool:
+def _crashed(given: RunResult) -> bool:
     return given.failure is not None and given.failure.signature is Signature.CRASH
 
 
@@ -184,7 +184,7 @@ def _told(verdict: Verdict, **more: object) -> Answer:
     return Answer(verdict.status, verdict.signature, verdict.why, seconds=seconds, verdict=verdict, **more)  # type: ignore[arg-type]
 
 
-def world(trials: Trials, jobs: int = 1) -> World:
+def world(trials: Trials, jobs: int = 1) -> NodeOracle:
     """The suspects of a model: nodes that an output needs and whose outputs depend on more than shapes.
 
     Where shapes are not frozen: on more than constants.
@@ -196,8 +196,8 @@ def world(trials: Trials, jobs: int = 1) -> World:
     suspects = [i for i in whole.nodes if any(kinds[n] >= least for n in graph.makes[i])]
     single = [i for i in suspects if i not in graph.random_nodes]
     if trials.other is None:
-        return World(trials, tuple((i,) for i in single), jobs)
-    return World(trials, _joined(graph, single, trials.other.matches), jobs)
+        return NodeOracle(trials, tuple((i,) for i in single), jobs)
+    return NodeOracle(trials, _joined(graph, single, trials.other.matches), jobs)
 
 
 def _joined(graph: Graph, nodes: Sequence[int], shared: Collection[str]) -> tuple[tuple[int, ...], ...]:
@@ -229,7 +229,7 @@ def _joined(graph: Graph, nodes: Sequence[int], shared: Collection[str]) -> tupl
     return tuple(tuple(members[c]) for c in networkx.topological_sort(circles))
 
 
-def narrow(asked: World, settings: Settings | None = None) -> Search[Findings]:
+def narrow(asked: NodeOracle, settings: Settings | None = None) -> Search[Findings]:
     """Yields a Step per answer; returns the Findings, whose items are places in `asked.groups`.
 
     Raises:

@@ -16,9 +16,9 @@ from pathlib import Path
 from typing import Any
 
 from subgraph import plugins
-from subgraph.bisection.oracle import World
+from subgraph.bisection.oracle import NodeOracle
 from subgraph.cases import case, write_case
-from subgraph.cases.case import Case, Place
+from subgraph.cases.case import Case, ResultPlace
 from subgraph.cases.layout import REPORT_FILES, RUN_JSON
 from subgraph.errors import SubcutError
 from subgraph.graph import region as regions
@@ -33,7 +33,7 @@ log = logging.getLogger("subcut")
 MOST = 8  # findings that get a folder; a model with more has one reason, and each folder holds its weights
 
 
-def require_free(place: Place, request: Any, asked: World) -> None:
+def require_free(place: ResultPlace, request: Any, asked: NodeOracle) -> None:
     """May the result go there? Asked before the search, not after.
 
     Raises:
@@ -43,7 +43,7 @@ def require_free(place: Place, request: Any, asked: World) -> None:
     case.require_free(place, request, case.source_of(graph), [graph.path])
 
 
-def save(asked: World, document: dict[str, Any], place: Place, request: Any, feeding: Feeding) -> Case:
+def save(asked: NodeOracle, document: dict[str, Any], place: ResultPlace, request: Any, feeding: Feeding) -> Case:
     """Write it all. The document's findings get the path of their folder, and it the path of its page.
 
     Raises:
@@ -53,12 +53,12 @@ def save(asked: World, document: dict[str, Any], place: Place, request: Any, fee
     with folders.aside(place.path) as work:
         for name, finding in _named(document["findings"]):
             nodes = finding["indices"]
-            if not nodes or not _region(asked, nodes, Place(work, name), feeding):
+            if not nodes or not _region(asked, nodes, ResultPlace(work, name), feeding):
                 continue
             finding["case"] = str(place.path / name)
             _add_candidate(asked, nodes, work / name)
             if finding["nearest"]:
-                _region(asked, finding["nearest"]["indices"], Place(work, f"{name}-agrees"), feeding)
+                _region(asked, finding["nearest"]["indices"], ResultPlace(work, f"{name}-agrees"), feeding)
         document["report"] = str(place.path / REPORT_FILES["html"])
         (work / RUN_JSON).write_text(json.dumps(document, indent=1) + "\n", encoding="ascii")
         for form, file in REPORT_FILES.items():
@@ -86,12 +86,12 @@ def _named(findings: list[dict[str, Any]]) -> Iterator[tuple[str, dict[str, Any]
         yield word if taken[word] == 1 else f"{word}-{taken[word]}", finding
 
 
-def _region(asked: World, nodes: list[int], place: Place, feeding: Feeding) -> bool:
+def _region(asked: NodeOracle, nodes: list[int], place: ResultPlace, feeding: Feeding) -> bool:
     """Cut a region into a folder of its own, with reference values; False where that cannot be had."""
     graph = asked.trials.graph
     try:
         region = regions.of_nodes(graph, nodes)
-        request = write_case.Request(
+        request = write_case.CaseRequest(
             start=tuple(graph.label(i) for i in nodes[:1]),
             end=tuple(graph.label(i) for i in nodes[-1:]),
             freeze=asked.trials.freeze,
@@ -104,7 +104,7 @@ def _region(asked: World, nodes: list[int], place: Place, feeding: Feeding) -> b
     return True
 
 
-def _add_candidate(asked: World, nodes: list[int], folder: Path) -> None:
+def _add_candidate(asked: NodeOracle, nodes: list[int], folder: Path) -> None:
     """What the candidate gave for a region, beside the reference's outputs."""
     region = regions.of_nodes(asked.trials.graph, nodes)
     answer = asked.given(region)
@@ -118,7 +118,7 @@ def _add_candidate(asked: World, nodes: list[int], folder: Path) -> None:
         _add_model(asked, region, list(labels.values()), folder / "candidate")
 
 
-def _add_model(asked: World, region: Region, labels: Sequence[str], into: Path) -> None:
+def _add_model(asked: NodeOracle, region: Region, labels: Sequence[str], into: Path) -> None:
     """The piece of the candidate's own model, what it was fed in its own form, and which tensors these are."""
     trials, other = asked.trials, asked.trials.other
     assert other

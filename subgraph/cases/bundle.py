@@ -15,10 +15,10 @@ from pathlib import Path
 from typing import Any
 
 from subgraph.cases import case, contents, redact, zip_archive
-from subgraph.cases.contents import Belongings, as_json
+from subgraph.cases.contents import CaseFiles, as_json
 from subgraph.cases.layout import BUNDLE_LIST, BUNDLE_SCHEMA, CANDIDATE_FILES, RUN_JSON, is_evidence
-from subgraph.cases.readme import ENVIRONMENT, README, Told, letter
-from subgraph.cases.redact import Private
+from subgraph.cases.readme import ENVIRONMENT, README, ReadmeData, letter
+from subgraph.cases.redact import Redactor
 from subgraph.cases.scripts import Scripts
 from subgraph.cases.zip_archive import Archive, Listed
 from subgraph.errors import InputError, OutputError, ResultExists, SubcutError, UsageError
@@ -35,7 +35,7 @@ MOST_LIST = 64 << 20  # bytes of the list of files
 
 
 @dataclass(frozen=True)
-class Wish:
+class BundleRequest:
     """What is to be packed, and how.
 
     Attributes:
@@ -132,7 +132,7 @@ def require_free(target: Path, what: str, *, force: bool = False) -> None:
 # ---------------------------------------------------------------------------------------------------- packing
 
 
-def pack(wish: Wish) -> Packed:
+def pack(wish: BundleRequest) -> Packed:
     """Write the bundle of a case. The same case gives the same bytes on the same machine.
 
     Raises:
@@ -193,7 +193,7 @@ def _secrets(around: Mapping[str, Any] | None) -> list[str]:
 
 
 def _letter(
-    name: str, mine: Belongings, found: Mapping[str, Path | bytes], told: Mapping[str, Any] | None, answer: Any
+    name: str, mine: CaseFiles, found: Mapping[str, Path | bytes], told: Mapping[str, Any] | None, answer: Any
 ) -> str:
     def document(file: str) -> Any:
         data = found[file]
@@ -202,11 +202,11 @@ def _letter(
 
     cases = {c: document(f"{c}/{case.MANIFEST}" if c else case.MANIFEST) for c in mine.cases}
     return letter(
-        Told(name, tuple(sorted(found)), cases, told, document(RUN_JSON) if RUN_JSON in found else None, answer)
+        ReadmeData(name, tuple(sorted(found)), cases, told, document(RUN_JSON) if RUN_JSON in found else None, answer)
     )
 
 
-def _suspicious(top: str, found: Mapping[str, Path | bytes], private: Private) -> Iterator[str]:
+def _suspicious(top: str, found: Mapping[str, Path | bytes], private: Redactor) -> Iterator[str]:
     """What a look through all that leaves finds: in models and scripts, which go as they are, and in names."""
     if kinds := private.found(top.encode(), words=True):
         yield f"the bundle's own name has {' and '.join(kinds)}: -o FILE.zip gives it another"

@@ -14,7 +14,7 @@ from typing import Any
 from subgraph.errors import ResultExists
 from subgraph.graph.graph import Graph
 from subgraph.runtime.capture import Captured, Reference
-from subgraph.storage.convert import Form, write_bin
+from subgraph.storage.convert import TensorFormat, write_bin
 from subgraph.storage.tensors import Record
 from subgraph.text import shorten
 from subgraph.version import __version__
@@ -24,7 +24,7 @@ KEYS = frozenset(("schema", "source", "request", "command", "files"))  # in the 
 
 
 @dataclass(frozen=True)
-class Place:
+class ResultPlace:
     """Where a result goes, and whether it may replace anything that stands there."""
 
     parent: Path
@@ -45,7 +45,7 @@ class Case:
 
 
 def require_free(
-    place: Place, request: Mapping[str, Any], source: Mapping[str, Any], reads: Sequence[Path] = ()
+    place: ResultPlace, request: Mapping[str, Any], source: Mapping[str, Any], reads: Sequence[Path] = ()
 ) -> None:
     """May a result go here? Yes where nothing stands, or the same request's own earlier result, untouched.
 
@@ -77,7 +77,7 @@ def require_free(
         raise ResultExists(f"{path} holds {other}", "--force replaces it; -o puts the new one elsewhere")
 
 
-def is_earlier(place: Place, request: Mapping[str, Any], source: Mapping[str, Any]) -> bool:
+def is_earlier(place: ResultPlace, request: Mapping[str, Any], source: Mapping[str, Any]) -> bool:
     """Does an untouched result of the same request stand there?"""
     mine = read_manifest(place.path)
     return mine is not None and not _other(place.path, mine, request, source)
@@ -174,7 +174,7 @@ def tensor_of(graph: Graph, name: str, stored: Sequence[Mapping[str, Any]]) -> d
 
 
 def store(
-    found: Record, source: Path, target: str, work: Path, formats: Iterable[str], form: Form, *, keep: bool
+    found: Record, source: Path, target: str, work: Path, formats: Iterable[str], form: TensorFormat, *, keep: bool
 ) -> tuple[dict[str, Any], list[str]]:
     """Put a captured value into `work/target`, in each form asked for; describe it, and say what was lost.
 

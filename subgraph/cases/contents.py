@@ -28,7 +28,7 @@ from subgraph.cases.layout import (
     TODO_TXT,
     is_evidence,
 )
-from subgraph.cases.redact import Private
+from subgraph.cases.redact import Redactor
 from subgraph.errors import InputError, SubcutError, UsageError
 from subgraph.graph import protobuf
 from subgraph.text import clean
@@ -39,7 +39,7 @@ RAW = (".npy", ".bin", ".onnx", ".data")
 
 
 @dataclass(frozen=True)
-class Belongings:
+class CaseFiles:
     """What belongs to a case, a bisection or a sweep.
 
     Attributes:
@@ -63,7 +63,7 @@ class Belongings:
         return found
 
 
-def of(folder: Path) -> Belongings:
+def of(folder: Path) -> CaseFiles:
     """What belongs to the case in a folder.
 
     Raises:
@@ -87,7 +87,7 @@ def of(folder: Path) -> Belongings:
     files = {name: _file(folder, name) for name in dict.fromkeys(names)}
     cases = _cases(folder, files, mine)
     inside = {p.relative_to(folder).as_posix() for p in folder.rglob("*") if p.is_file() or p.is_symlink()}
-    return Belongings(folder, files, around, around is mine, cases, tuple(sorted(inside - set(files))))
+    return CaseFiles(folder, files, around, around is mine, cases, tuple(sorted(inside - set(files))))
 
 
 def _hint(folder: Path) -> str:
@@ -139,7 +139,7 @@ def _cases(folder: Path, files: Mapping[str, Path], mine: Mapping[str, Any]) -> 
     return tuple(found)
 
 
-def names(belongings: Belongings) -> set[str]:
+def names(belongings: CaseFiles) -> set[str]:
     """Names of nodes and tensors, which must stay as they are."""
     found: set[str] = set()
     for name, path in belongings.files.items():
@@ -181,7 +181,7 @@ def as_json(document: Any) -> bytes:
 
 
 def cleared(
-    belongings: Belongings, private: Private, told: Mapping[str, Any] | None, command: str = ""
+    belongings: CaseFiles, private: Redactor, told: Mapping[str, Any] | None, command: str = ""
 ) -> dict[str, Path | bytes]:
     """All files as they may leave; `told`: the cleared manifest around. `command` made the case, where it says so."""
     found: dict[str, Path | bytes] = {}
@@ -210,7 +210,7 @@ def cleared(
     return found
 
 
-def _cleared(name: str, document: Any, private: Private) -> Any:
+def _cleared(name: str, document: Any, private: Redactor) -> Any:
     """A document of ours; where its cases are is said from the bundle's folder."""
     found = private.document(document)
     if name == RUN_JSON:
@@ -238,7 +238,7 @@ def _reports(document: dict[str, Any]) -> dict[str, Path | bytes]:
         return {}
 
 
-def _lines(path: Path, private: Private) -> str:
+def _lines(path: Path, private: Redactor) -> str:
     """A text of ours, line by line, without times."""
     found = []
     for line in path.read_text(encoding="utf-8", errors="replace").splitlines():

@@ -8,13 +8,13 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from subgraph.cases import case
-from subgraph.cases.case import Case, Place
+from subgraph.cases.case import Case, ResultPlace
 from subgraph.graph import region
 from subgraph.graph.graph import Graph
 from subgraph.runtime import inputs as feeding
 from subgraph.runtime.capture import Reference, feeds_of, record
 from subgraph.storage import folders
-from subgraph.storage.convert import Form
+from subgraph.storage.convert import TensorFormat
 
 SCHEMA = "subcut.dump/1"
 
@@ -27,12 +27,12 @@ class DumpRequest:
     inputs: tuple[str, ...] = ()
     shapes: Mapping[str, Sequence[int]] = field(default_factory=dict)
     seed: int = 0
-    picture: feeding.Picture = field(default_factory=feeding.Picture)
+    picture: feeding.ImageOptions = field(default_factory=feeding.ImageOptions)
     formats: tuple[str, ...] = ("npy",)
-    form: Form = field(default_factory=Form)
+    form: TensorFormat = field(default_factory=TensorFormat)
 
 
-def dump(graph: Graph, request: DumpRequest, place: Place, reference: Reference) -> Case:
+def dump(graph: Graph, request: DumpRequest, place: ResultPlace, reference: Reference) -> Case:
     """Run what the tensors need once per sample and write them, a folder per sample where there are several.
 
     Raises:

@@ -44,7 +44,7 @@ WHAT = {
 
 
 @dataclass(frozen=True)
-class Told:
+class ReadmeData:
     """What a letter is about.
 
     Attributes:
@@ -61,7 +61,7 @@ class Told:
     found: Mapping[str, Any] | None = None
 
 
-def letter(told: Told) -> str:
+def letter(told: ReadmeData) -> str:
     """The text, of at most 100 columns where names allow it."""
     first = next(iter(told.cases))
     parts = [
@@ -74,7 +74,7 @@ def letter(told: Told) -> str:
     return "\n\n".join("\n".join(lines) for lines in parts) + "\n"
 
 
-def _wrong(told: Told) -> Iterator[str]:
+def _wrong(told: ReadmeData) -> Iterator[str]:
     """What is wrong, in two lines."""
     manifest = next(iter(told.cases.values()))
     nodes = [clean(str(n["name"])) for n in manifest["region"]["nodes"]]
@@ -94,7 +94,7 @@ def _wrong(told: Told) -> Iterator[str]:
         yield f"{REMOVED} stands where the command had a secret: give your own with -c"
 
 
-def _said(told: Told, manifest: Mapping[str, Any]) -> str:
+def _said(told: ReadmeData, manifest: Mapping[str, Any]) -> str:
     """The verdict, in a line."""
     found = told.found or manifest.get("found")
     if found:
@@ -111,7 +111,7 @@ def _word(status: Any) -> str:
     return "FAIL" if status == "fail" else str(status)
 
 
-def _files(told: Told, first: str) -> Iterator[str]:
+def _files(told: ReadmeData, first: str) -> Iterator[str]:
     tops: dict[str, None] = {}
     for file in (*told.files, README, ENVIRONMENT, BUNDLE_LIST):
         head, inner, _ = file.partition("/")
@@ -140,7 +140,7 @@ def _piece(name: str) -> str:
     return PIECES.get(name) or (PIECES.get(word, "a case") if number.isdigit() else "a case")
 
 
-def _without(told: Told, first: str) -> Iterator[str]:
+def _without(told: ReadmeData, first: str) -> Iterator[str]:
     script, given = (str(PurePosixPath(first, name)) for name in ("repro.py", "candidate"))
     library = told.cases[first].get("reference", {}).get("custom_ops")
     more = f" --custom-ops {clean(str(library))}" if library else ""
@@ -159,7 +159,7 @@ def _columns(lines: Sequence[tuple[str, str]]) -> Iterator[str]:
     yield from (f"  {left:<{width}}   {right}".rstrip() for left, right in lines)
 
 
-def _with(told: Told) -> Iterator[str]:
+def _with(told: ReadmeData) -> Iterator[str]:
     name = f"{clean(told.name)}.zip"
     lines = [(f"subcut replay {name} -c ort", "on onnxruntime; unpacked first, where it is not yet")]
     if not told.around or told.around["request"]["identity"]["backend"] in (BY_HAND, RECORDED):

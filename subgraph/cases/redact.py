@@ -84,7 +84,7 @@ SPECS = frozenset(("candidate", "candidates", "reference", "identity", "request"
 
 
 @dataclass(frozen=True)
-class Private:
+class Redactor:
     """What must not leave: who and where we are, and what is secret. `here` reads it from this machine."""
 
     homes: tuple[str, ...] = ()
@@ -96,7 +96,7 @@ class Private:
     def text(self, text: str) -> str:
         """A text without them: a path becomes its last part, home `~`, a secret REMOVED.
 
-        >>> Private(("/home/bo",), users=("bo.b",)).text("run /home/bo/x/m.onnx --token=abc ~/y as bo.b")
+        >>> Redactor(("/home/bo",), users=("bo.b",)).text("run /home/bo/x/m.onnx --token=abc ~/y as bo.b")
         'run m.onnx --token=REMOVED y as USER'
         """
         if text in self.names:
@@ -198,14 +198,14 @@ def _roots() -> frozenset[str]:
         return ROOTS
 
 
-def here(names: Iterable[str] = (), secrets: Iterable[str] = ()) -> Private:
+def here(names: Iterable[str] = (), secrets: Iterable[str] = ()) -> Redactor:
     """What is private on this machine; `names` stay as they are, `secrets` are further ones."""
     homes = {os.path.expanduser("~"), os.environ.get("HOME", ""), _home()}  # noqa: PTH111 - may stay a tilde
     homes |= {os.path.realpath(home) for home in homes if home}
     own = {str(Path(home)) for home in homes if home.startswith("/") and len(Path(home).parts) > 1}
     hosts = {platform.node(), platform.node().partition(".")[0]}
     kept = {v for k, v in os.environ.items() if SECRET.search(k) and len(v) >= SECRET_LENGTH} | set(secrets)
-    return Private(
+    return Redactor(
         _longest(own),
         _longest(_personal(_users() | {Path(home).name for home in own})),
         _longest(_personal(hosts)),

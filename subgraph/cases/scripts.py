@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from subgraph.cases.layout import CANDIDATE_FILES
-from subgraph.cases.redact import Private, joined
+from subgraph.cases.redact import Redactor, joined
 from subgraph.cases.zip_archive import name_problem
 from subgraph.errors import InputError, UsageError
 from subgraph.runtime.candidate import COMMANDS
@@ -36,7 +36,7 @@ class Scripts:
         left: files that a command names and that stay here, and why.
     """
 
-    private: Private
+    private: Redactor
     bases: Sequence[Path] = ()
     files: dict[str, Path] = field(default_factory=dict)
     left: dict[str, str] = field(default_factory=dict)

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from subgraph.cases import case
-from subgraph.cases.case import Case, Place
+from subgraph.cases.case import Case, ResultPlace
 from subgraph.cases.check import FULL, check
 from subgraph.cases.layout import REPRO, REPRO_SCRIPT
 from subgraph.errors import ModelError
@@ -27,7 +27,7 @@ from subgraph.graph.region import Region
 from subgraph.runtime import inputs as feeding
 from subgraph.runtime.capture import Captured, Reference, feeds_of, record
 from subgraph.storage import folders
-from subgraph.storage.convert import Form
+from subgraph.storage.convert import TensorFormat
 from subgraph.storage.tensors import Record
 from subgraph.text import clean
 from subgraph.version import __version__
@@ -37,7 +37,7 @@ MAX_PLACE = 100  # characters of a result folder's name
 
 
 @dataclass(frozen=True)
-class Request:
+class CaseRequest:
     """What was asked for: all that a result depends on beside the model. Two equal requests give the same bytes."""
 
     start: tuple[str, ...]
@@ -45,9 +45,9 @@ class Request:
     inputs: tuple[str, ...] = ()
     shapes: Mapping[str, Sequence[int]] = field(default_factory=dict)
     seed: int = 0
-    picture: feeding.Picture = field(default_factory=feeding.Picture)
+    picture: feeding.ImageOptions = field(default_factory=feeding.ImageOptions)
     formats: tuple[str, ...] = ("npy", "bin")
-    form: Form = field(default_factory=Form)
+    form: TensorFormat = field(default_factory=TensorFormat)
     dump_all: bool = False
     capture: bool = True
     checker: bool = False
@@ -66,7 +66,7 @@ class Request:
         words += [w for n in self.end for w in ("--end", n)] + [w for f in self.inputs for w in ("-i", f)]
         for name, shape in self.shapes.items():
             words += ["--shape", f"{name}={'x'.join(map(str, shape))}"]
-        plain = Request(self.start, self.end)
+        plain = CaseRequest(self.start, self.end)
         for flag, mine, default in (
             ("--seed", str(self.seed), str(plain.seed)),
             ("--mean", ",".join(map(str, self.picture.mean)), ",".join(map(str, plain.picture.mean))),
@@ -89,7 +89,7 @@ class Request:
         return shlex.join(words)
 
 
-class Given(Protocol):
+class ValueSource(Protocol):
     """Values that are there already: of a session (`values.Values`), or of a device (`recut.Recorded`)."""
 
     @property
@@ -98,7 +98,7 @@ class Given(Protocol):
     def placed(self, stems: Mapping[str, str], folder: Path) -> list[Captured]: ...
 
 
-class Dumped(Given, Protocol):
+class RecordedSource(ValueSource, Protocol):
     """Values of a device: `dump_data` is what it recorded, and `about` what the manifest says of that."""
 
     @property
@@ -121,7 +121,7 @@ def stamp_name() -> str:
     return time.strftime("dump_result_%Y_%m_%d_%H_%M_%S")
 
 
-def extract(graph: Graph, request: Request, place: Place, reference: Reference | None) -> list[Case]:
+def extract(graph: Graph, request: CaseRequest, place: ResultPlace, reference: Reference | None) -> list[Case]:
     """The main job. A `place` without a name is named after the region; without a `reference` nothing is run.
 
     Samples whose edge tensors have other shapes, or other values of frozen tensors, need a cut of their own: each group
@@ -136,7 +136,7 @@ def extract(graph: Graph, request: Request, place: Place, reference: Reference |
     return write_region(graph, region, request, place, reference)
 
 
-def chosen(graph: Graph, request: Request, place: Place) -> tuple[Region, Place]:
+def chosen(graph: Graph, request: CaseRequest, place: ResultPlace) -> tuple[Region, ResultPlace]:
     """What is to be cut, and where it goes.
 
     Raises: as `extract`.
@@ -149,9 +149,14 @@ def chosen(graph: Graph, request: Request, place: Place) -> tuple[Region, Place]
 
 
 def write_region(
-    graph: Graph, region: Region, request: Request, place: Place, reference: Reference, values: Given | None = None,
-    device: Dumped | None = None,
-) -> list[Case]:  # fmt: skip
+    graph: Graph,
+    region: Region,
+    request: CaseRequest,
+    place: ResultPlace,
+    reference: Reference,
+    values: ValueSource | None = None,
+    device: RecordedSource | None = None,
+) -> list[Case]:
     """The same for a region that is known; whether the place is free is the caller's question.
 
     `values`: of a session, so that the folder holds exactly what its trials were fed; else they are captured now.
@@ -167,34 +172,36 @@ def write_region(
     with folders.scratch(place.parent) as scratch:
         captured = values.placed(stems, scratch) if values else record(reference, graph, above, stems, samples, scratch)
         groups = _groups(region, captured, scratch, request)
-        dumped = [Dump(c.tensors, scratch / str(k)) for k, c in enumerate(captured)]
+        dumped = [DumpData(c.tensors, scratch / str(k)) for k, c in enumerate(captured)]
         if device:
             own = enumerate(device.dumped(stems, scratch / "device"))
-            dumped = [Dump(tensors, scratch / "device" / str(k)) for k, tensors in own]
+            dumped = [DumpData(tensors, scratch / "device" / str(k)) for k, tensors in own]
         about = device.about if device else {}
-        builder = Builder(graph, region, above, request, reference, scratch, samples, captured, stems, dumped, about)
+        builder = CaseBuilder(
+            graph, region, above, request, reference, scratch, samples, captured, stems, dumped, about
+        )
         found = [builder.build(place, number, group) for number, group in enumerate(groups)]
     _drop_stale(place, len(found), request.to_json(), case.source_of(graph))
     return found
 
 
-def _planned(graph: Graph, names: Iterable[str], request: Request) -> list[feeding.Sample]:
+def _planned(graph: Graph, names: Iterable[str], request: CaseRequest) -> list[feeding.Sample]:
     return feeding.plan(graph, names, request.inputs, shapes=request.shapes, seed=request.seed, picture=request.picture)
 
 
-def _drop_stale(place: Place, number: int, request: Any, source: dict[str, Any]) -> None:
+def _drop_stale(place: ResultPlace, number: int, request: Any, source: dict[str, Any]) -> None:
     """Remove what an earlier run of the same request left for groups of samples that are no more."""
     while (old := _numbered(place, number)).path.is_dir() and case.is_earlier(old, request, source):
         shutil.rmtree(old.path)
         number += 1
 
 
-def _numbered(place: Place, number: int) -> Place:
+def _numbered(place: ResultPlace, number: int) -> ResultPlace:
     """Where the group of this number goes: the first has the plain name, the second ends in `-2`."""
     return place if number == 0 else replace(place, name=f"{place.name}-{number + 1}")
 
 
-def _groups(region: Region, captured: Sequence[Captured], scratch: Path, request: Request) -> list[tuple[int, ...]]:
+def _groups(region: Region, captured: Sequence[Captured], scratch: Path, request: CaseRequest) -> list[tuple[int, ...]]:
     """Samples that one cut can serve: equal shapes at its inputs and equal values of what is frozen."""
     groups: dict[Any, list[int]] = {}
     for k, sample in enumerate(captured):
@@ -206,7 +213,7 @@ def _groups(region: Region, captured: Sequence[Captured], scratch: Path, request
 
 
 @dataclass(frozen=True)
-class Dump:
+class DumpData:
     """Tensors of the region that go to `dump_data`, their files relative to a folder."""
 
     tensors: Mapping[str, Record]
@@ -214,22 +221,22 @@ class Dump:
 
 
 @dataclass(frozen=True)
-class Builder:
+class CaseBuilder:
     """What all groups of samples share; `build` makes the folder of one."""
 
     graph: Graph
     region: Region
     above: Region
-    request: Request
+    request: CaseRequest
     reference: Reference
     scratch: Path
     samples: Sequence[feeding.Sample]
     captured: Sequence[Captured]
     stems: Mapping[str, str]
-    dumped: Sequence[Dump]
+    dumped: Sequence[DumpData]
     about: Mapping[str, Any]
 
-    def build(self, place: Place, number: int, group: Sequence[int]) -> Case:
+    def build(self, place: ResultPlace, number: int, group: Sequence[int]) -> Case:
         """The folder of the samples `group`; those after the first are named `…-2`, `…-3`."""
         place = _numbered(place, number)
         if number:
@@ -289,7 +296,7 @@ class Builder:
             for name in names:
                 stored = []
                 for k, label in zip(group, labels.values(), strict=True):
-                    plain = Dump(self.captured[k].tensors, self.scratch / str(k))
+                    plain = DumpData(self.captured[k].tensors, self.scratch / str(k))
                     source = self.dumped[k] if role == "dump_data" else plain
                     entry, lost = case.store(
                         source.tensors[name],
@@ -306,7 +313,7 @@ class Builder:
         return out, list(losses)
 
 
-def _without_capture(graph: Graph, region: Region, request: Request, place: Place) -> Case:
+def _without_capture(graph: Graph, region: Region, request: CaseRequest, place: ResultPlace) -> Case:
     cut = of_region(graph, region, dynamic=request.dynamic)
     with folders.aside(place.path) as work:
         _write_model(cut, request, work)
@@ -320,7 +327,7 @@ def _without_capture(graph: Graph, region: Region, request: Request, place: Plac
     return Case(place.path, manifest)
 
 
-def _write_model(cut: Cut, request: Request, work: Path) -> None:
+def _write_model(cut: Cut, request: CaseRequest, work: Path) -> None:
     theirs = [p for p in cut.model.metadata_props if not p.key.startswith("subcut.")]  # a cut may be cut again
     del cut.model.metadata_props[:]
     cut.model.metadata_props.extend(theirs)
@@ -350,7 +357,7 @@ def _run_checker(path: Path) -> None:
         raise ModelError(f"onnx.checker refuses the cut: {' '.join(str(e).split())[:300]}") from e
 
 
-def _manifest(cut: Cut, request: Request) -> dict[str, Any]:
+def _manifest(cut: Cut, request: CaseRequest) -> dict[str, Any]:
     graph, region = cut.graph, cut.region
 
     def nodes(indices: Sequence[int]) -> list[dict[str, Any]]:

@@ -81,7 +81,7 @@ def bisect(
     """
     from contextlib import ExitStack, nullcontext
 
-    from subgraph.bisection.bisection import Bisection, Plan
+    from subgraph.bisection.bisection import Bisection, BisectionOptions
     from subgraph.comparison.judge import criterion as rule_of
     from subgraph.recordings import beside
     from subgraph.recordings.interval import hints
@@ -117,7 +117,7 @@ def bisect(
         for note in notes:
             log.info("%s (-i FILE)", note)
         command = shlex.join(["subcut", *sys.argv[1:]])
-        plan = Plan(setup, limits, within or "", command, tuple(notes), force)
+        plan = BisectionOptions(setup, limits, within or "", command, tuple(notes), force)
         with trials(graph, setup, running, workers) as asked:
             options.told(asked)
             plan = replace(plan, hints=hints(graph, r.weights(asked, runs) if about else None))

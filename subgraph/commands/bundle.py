@@ -18,7 +18,7 @@ from subgraph.errors import UsageError
 from subgraph.text import clean, count
 
 if TYPE_CHECKING:
-    from subgraph.cases.bundle import Packed, Wish
+    from subgraph.cases.bundle import BundleRequest, Packed
     from subgraph.graph.graph import Graph
     from subgraph.runtime.candidate import Candidate
 
@@ -79,7 +79,7 @@ def bundle(
     job.require_free(target, name, force=force)
     bases = [Path.cwd(), *([settings.file.parent] if settings.file else [])]
     given = [Path(word) for word in candidate_files or ()]
-    wish = job.Wish(path, target, name, given, bases, force=force)
+    wish = job.BundleRequest(path, target, name, given, bases, force=force)
     if not is_model and candidate is None:
         return _told(job.pack(wish), path)
     with tempfile.TemporaryDirectory(prefix="subcut-") as temporary:
@@ -124,11 +124,11 @@ def _whole(graph: Graph, place: Path, feeding: Any, right: tuple[Any, ...]) -> N
         UsageError: its samples need a cut each.
     """
     from subgraph.cases import write_case
-    from subgraph.cases.case import Place
+    from subgraph.cases.case import ResultPlace
 
-    request = write_case.Request((), (), **vars(feeding))
+    request = write_case.CaseRequest((), (), **vars(feeding))
     with options.reference(*right) as running:
-        found = write_case.extract(graph, request, Place(place.parent, place.name), running)
+        found = write_case.extract(graph, request, ResultPlace(place.parent, place.name), running)
     if len(found) > 1:
         what = f"the samples have {len(found)} different shapes, and each needs a bundle of its own"
         raise UsageError(what, "give samples of one shape with -i")
@@ -151,7 +151,7 @@ def _copied(path: Path, place: Path) -> None:
         shutil.copyfile(file, place / name)
 
 
-def _asked(wish: Wish, doubted: Candidate, rule: str, right: tuple[Any, ...]) -> Wish:
+def _asked(wish: BundleRequest, doubted: Candidate, rule: str, right: tuple[Any, ...]) -> BundleRequest:
     """What the candidate gives for the case, put beside it, with what tells the candidate.
 
     Raises:

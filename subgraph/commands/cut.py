@@ -10,12 +10,12 @@ import typer
 
 from subgraph import project
 from subgraph.cases import write_case
-from subgraph.cases.case import Case, Place
+from subgraph.cases.case import Case, ResultPlace
 from subgraph.commands import Result, log, options
 from subgraph.commands import recorded as r
 from subgraph.errors import UsageError
 from subgraph.graph.graph import Graph, load
-from subgraph.storage.convert import Form, formats
+from subgraph.storage.convert import TensorFormat, formats
 from subgraph.text import big, clean, count
 
 INCONCLUSIVE = 5
@@ -64,12 +64,12 @@ def cut(
     path = options.model_of(model, settings)
     if dump not in (None, "all"):
         raise UsageError(f"--dump {dump}: only `all` is known", "subcut dump MODEL NAME… writes a choice of tensors")
-    request = write_case.Request(
+    request = write_case.CaseRequest(
         start=tuple(start or ()),
         end=tuple(end or ()),
         **vars(options.feeding(settings, inputs, seed, shape, mean, scale, bgr)),
         formats=formats(settings.get("format", formats_, "npy,bin")),
-        form=Form(settings.get("dtype", dtype, ""), settings.get("layout", layout, "").upper()),
+        form=TensorFormat(settings.get("dtype", dtype, ""), settings.get("layout", layout, "").upper()),
         dump_all=dump == "all" or bool(recorded),
         capture=not no_capture,
         checker=check,
@@ -82,7 +82,7 @@ def cut(
     idle = no_capture or dry_run  # else the process that runs the reference starts before the model is read
     with contextlib.nullcontext() if idle else options.reference(settings, reference, custom_ops, trust) as running:
         graph = load(path)
-        place = Place(
+        place = ResultPlace(
             Path(settings.get("output", output, "subcut_out")), write_case.stamp_name() if stamp else "", force
         )
         if dry_run:
@@ -94,7 +94,7 @@ def cut(
     return _result(found)
 
 
-def _plan(graph: Graph, request: write_case.Request, place: Place) -> Result:
+def _plan(graph: Graph, request: write_case.CaseRequest, place: ResultPlace) -> Result:
     """What would be cut, and where it would go."""
     from subgraph.graph.region import between
 

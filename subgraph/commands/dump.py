@@ -10,11 +10,11 @@ from typing import Annotated, Any
 import typer
 
 from subgraph import project
-from subgraph.cases.case import Case, Place
+from subgraph.cases.case import Case, ResultPlace
 from subgraph.commands import Result, log, options
 from subgraph.errors import UsageError
 from subgraph.graph.graph import Graph, load
-from subgraph.storage.convert import Form, formats
+from subgraph.storage.convert import TensorFormat, formats
 from subgraph.text import clean, count
 
 
@@ -59,10 +59,10 @@ def dump(
             tensors=tuple(choose(graph, words, everything)),
             **vars(options.feeding(settings, inputs, seed, shape, mean, scale, bgr)),
             formats=formats(settings.get("format", formats_, "npy")),
-            form=Form(settings.get("dtype", dtype, ""), settings.get("layout", layout, "").upper()),
+            form=TensorFormat(settings.get("dtype", dtype, ""), settings.get("layout", layout, "").upper()),
         )
         where = Path(output) if output else Path(settings.get("output", None, "subcut_out")) / "dump"
-        found = job.dump(graph, request, Place(where.parent, where.name, force), running)
+        found = job.dump(graph, request, ResultPlace(where.parent, where.name, force), running)
     return _result(found)
 
 

@@ -8,10 +8,10 @@ from typing import Annotated
 import typer
 
 from subgraph import plugins
-from subgraph.cases.case import Place
+from subgraph.cases.case import ResultPlace
 from subgraph.commands import Result, options
-from subgraph.recordings.dumps import Known
-from subgraph.storage.convert import Form, formats
+from subgraph.recordings.dumps import DumpHints
+from subgraph.storage.convert import TensorFormat, formats
 from subgraph.storage.tensors import shape_text
 from subgraph.text import clean, count
 
@@ -54,11 +54,11 @@ def export(
     """Write tensors in a device's form; count what is lost."""
     from subgraph.recordings import export as job
 
-    form = Form(dtype or "", (layout or "").upper())
+    form = TensorFormat(dtype or "", (layout or "").upper())
     place = Path(output)
     done = job.export(
         Path(source),
-        Place(place.parent, place.name, force),
+        ResultPlace(place.parent, place.name, force),
         formats(formats_ or "bin"),
         form,
         dump_format or "",
@@ -77,7 +77,7 @@ def export(
     return Result(document | {k: v for k, v in m.items() if k != "schema"}, text)
 
 
-def _known(model: str | None, layout: str | None) -> Known:
+def _known(model: str | None, layout: str | None) -> DumpHints:
     """What a dump's headerless files are, as far as the command line says it."""
     from subgraph.errors import UsageError
     from subgraph.graph.graph import load
@@ -87,4 +87,4 @@ def _known(model: str | None, layout: str | None) -> Known:
     word = layouts.named(layout or "")
     if word and word not in layouts.KNOWN:
         raise UsageError(f"no layout '{clean(word)}'", f"known: {', '.join(layouts.KNOWN)}")
-    return recording.known_of(load(model), word) if model else Known(layout=word)
+    return recording.known_of(load(model), word) if model else DumpHints(layout=word)

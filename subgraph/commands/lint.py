@@ -15,7 +15,7 @@ from subgraph.graph.graph import Graph, load
 from subgraph.text import clean, count
 
 if TYPE_CHECKING:
-    from subgraph.inspection.lint import Asked
+    from subgraph.inspection.lint import LintContext
     from subgraph.runtime.inputs import Feeding
 
 Document: TypeAlias = dict[str, Any]
@@ -89,7 +89,7 @@ def lint(
     return Result(document, text(document), document["exit_code"])
 
 
-def _asked(graph: Graph, target: int | None, feeding: Feeding, *, seeded: bool) -> Asked:
+def _asked(graph: Graph, target: int | None, feeding: Feeding, *, seeded: bool) -> LintContext:
     """The question: shapes that contradict the model's own are a second size, for one rule; the rest is fed.
 
     Raises:
@@ -97,14 +97,14 @@ def _asked(graph: Graph, target: int | None, feeding: Feeding, *, seeded: bool) 
     """
     from dataclasses import replace
 
-    from subgraph.inspection.lint import Asked
+    from subgraph.inspection.lint import LintContext
 
     other = {name for name, shape in feeding.shapes.items() if _contradicts(graph, name, shape)}
     fed = replace(feeding, shapes={name: shape for name, shape in feeding.shapes.items() if name not in other})
     fed.plan(graph, graph.inputs)
     given = None if fed.is_default and not seeded else fed
     second = feeding.shapes if other else {}
-    return Asked(graph, target, given, second, feeding.picture, feeding.seed)
+    return LintContext(graph, target, given, second, feeding.picture, feeding.seed)
 
 
 def _contradicts(graph: Graph, name: str, shape: Sequence[int]) -> bool:

@@ -21,8 +21,8 @@ from subgraph.text import clean, count
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from subgraph.bisection.manual.replayed_search import HandBisection
-    from subgraph.bisection.manual.state import Loop
+    from subgraph.bisection.manual.replayed_search import ManualBisection
+    from subgraph.bisection.manual.state import ManualState
     from subgraph.search import Step
     from subgraph.trials.trial import Trials
 
@@ -74,7 +74,7 @@ def start(
     from dataclasses import asdict
 
     from subgraph.bisection.manual import advance, state
-    from subgraph.bisection.manual.tasks import Export
+    from subgraph.bisection.manual.tasks import TaskFormat
     from subgraph.comparison.judge import criterion as rule_of
     from subgraph.runtime import candidate
     from subgraph.trials.session import passive
@@ -91,7 +91,7 @@ def start(
         log.info("%s (-i FILE)", note)
     request: dict[str, Any] = {
         "name": name,
-        "export": Export.parse(export).words,
+        "export": TaskFormat.parse(export).words,
         "batch": batch,
         "within": within or "",
         "criterion": rule,
@@ -108,7 +108,7 @@ def start(
     state.require_none(folder, force)
     with options.reference(settings, reference, custom_ops, trust) as running:
         graph = load(path)
-        loop = state.Loop(folder, request, {"path": str(path.resolve()), "digest": advance.identity(graph)}, [])
+        loop = state.ManualState(folder, request, {"path": str(path.resolve()), "digest": advance.identity(graph)}, [])
         with passive(graph, advance.plan_of(loop).setup, running) as asked:
             advance.check(loop, asked)
             advance.make(folder)
@@ -231,7 +231,7 @@ def _parent(output: str | None) -> Path:
 
 
 @contextmanager
-def _loop(output: str | None, name: str | None) -> Iterator[Loop]:
+def _loop(output: str | None, name: str | None) -> Iterator[ManualState]:
     from subgraph.bisection.manual import state
 
     with state.opened(state.find(_parent(output), name)) as loop:
@@ -256,7 +256,7 @@ def _number(text: str) -> int:
     return int(text)
 
 
-def _going_on(loop: Loop) -> Result:
+def _going_on(loop: ManualState) -> Result:
     """Run the search over the answers.
 
     Raises:
@@ -279,7 +279,7 @@ def _going_on(loop: Loop) -> Result:
             return _advanced(loop, asked)
 
 
-def _advanced(loop: Loop, asked: Trials) -> Result:
+def _advanced(loop: ManualState, asked: Trials) -> Result:
     """What the answers came to: the end of the search, or what is to be run next."""
     from subgraph.bisection.manual import advance
 
@@ -306,7 +306,7 @@ def _advanced(loop: Loop, asked: Trials) -> Result:
     return Result(base, "\n".join(_todo(loop, base["open"], job)))
 
 
-def _open(loop: Loop, number: int) -> dict[str, Any]:
+def _open(loop: ManualState, number: int) -> dict[str, Any]:
     from subgraph.bisection.manual import results, tasks
     from subgraph.cases.layout import FROM_DEVICE
 
@@ -323,7 +323,7 @@ def _open(loop: Loop, number: int) -> dict[str, Any]:
     }
 
 
-def _todo(loop: Loop, rows: Sequence[dict[str, Any]], job: HandBisection) -> list[str]:
+def _todo(loop: ManualState, rows: Sequence[dict[str, Any]], job: ManualBisection) -> list[str]:
     """What to do next, in words."""
     steps = job.told
     more = f", about {steps[-1].more} more to come" if steps and steps[-1].more else ""
@@ -341,7 +341,7 @@ def _todo(loop: Loop, rows: Sequence[dict[str, Any]], job: HandBisection) -> lis
     return [*lines, f"then: subcut manual take{which}   or without outputs: subcut manual {words}{which and ' …'}"]
 
 
-def _line(job: HandBisection, step: Step) -> str:
+def _line(job: ManualBisection, step: Step) -> str:
     """One answer, as the search takes it."""
     nodes = job.nodes(step)
     span = " … ".join(dict.fromkeys(clean(n) for n in nodes[:1] + nodes[-1:])) or "whole model"

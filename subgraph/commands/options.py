@@ -15,7 +15,7 @@ from subgraph import project
 from subgraph.commands import log
 from subgraph.errors import SubcutError, UsageError
 from subgraph.runtime.capture import Reference
-from subgraph.runtime.inputs import Feeding, Picture
+from subgraph.runtime.inputs import Feeding, ImageOptions
 from subgraph.text import clean
 
 if TYPE_CHECKING:
@@ -355,13 +355,13 @@ def shapes(words: Sequence[str]) -> dict[str, list[int]]:
     return out
 
 
-def picture(mean: str | None, scale: str | None, bgr: bool) -> Picture:
+def picture(mean: str | None, scale: str | None, bgr: bool) -> ImageOptions:
     """How images become tensors.
 
     Raises:
         UsageError: something that is no number.
     """
-    return Picture(_numbers("--mean", mean, 0.0), _numbers("--scale", scale, 1.0), bgr)
+    return ImageOptions(_numbers("--mean", mean, 0.0), _numbers("--scale", scale, 1.0), bgr)
 
 
 def _numbers(option: str, text: str | None, default: float) -> tuple[float, ...]:

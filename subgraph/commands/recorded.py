@@ -16,12 +16,12 @@ from subgraph.graph.graph import load
 from subgraph.text import clean, count
 
 if TYPE_CHECKING:
-    from subgraph.cases.case import Case, Place
-    from subgraph.cases.write_case import Request
+    from subgraph.cases.case import Case, ResultPlace
+    from subgraph.cases.write_case import CaseRequest
     from subgraph.graph.graph import Graph
     from subgraph.project import Project
-    from subgraph.recordings.beside import Asked
-    from subgraph.recordings.runs import Run
+    from subgraph.recordings.beside import RecordingOptions
+    from subgraph.recordings.runs import RecordedRun
     from subgraph.runtime.capture import Reference
     from subgraph.trials.trial import Trials
 
@@ -49,7 +49,7 @@ GOLDEN = ":golden"  # how a toolkit calls its own float values
 
 def asked(
     places: Sequence[str], form: str | None, layout: str | None, precision: str | None, seed: int | None
-) -> Asked:
+) -> RecordingOptions:
     """What the user says of recordings.
 
     Raises:
@@ -62,7 +62,7 @@ def asked(
     word = layouts.named(layout or "")
     if word and word not in layouts.KNOWN:
         raise UsageError(f"no layout '{clean(word)}'", f"known: {', '.join(layouts.KNOWN)}")
-    return beside.Asked(
+    return beside.RecordingOptions(
         tuple(map(Path, places)), form or "", word, claim("--precision", precision), seeded=seed is not None
     )
 
@@ -78,7 +78,7 @@ def alone(given: dict[str, Any]) -> None:
 
 
 def compare(
-    settings: Project, model: str | None, about: Asked, feeding: Any, rule: str, reference: Any, *,
+    settings: Project, model: str | None, about: RecordingOptions, feeding: Any, rule: str, reference: Any, *,
     at: Sequence[str] = (), outputs: bool = False, fail_fast: bool = False, csv_file: str | None = None,
     output: str | None = None,
 ) -> Result:  # fmt: skip
@@ -115,7 +115,7 @@ def compare(
 
 
 def bisect(
-    settings: Project, model: str | None, about: Asked, feeding: Any, rule: str, reference: Any, *,
+    settings: Project, model: str | None, about: RecordingOptions, feeding: Any, rule: str, reference: Any, *,
     freeze: bool = True, output: str | None = None, force: bool = False,
 ) -> Result:  # fmt: skip
     """`subcut bisect MODEL --recorded DIR`: between which tensors it goes wrong; that piece as a case."""
@@ -136,7 +136,7 @@ def bisect(
         run = _one(found)
         parent = Path(settings.get("output", output, "subcut_out"))
         doubted = beside.candidate_of([run], about.precision)
-        place = case.Place(parent, f"recorded-{safe_name(run.name)[:LONG]}", force)
+        place = case.ResultPlace(parent, f"recorded-{safe_name(run.name)[:LONG]}", force)
         request = case.plain({"candidate": doubted.name, "identity": doubted.identity(""), "criterion": rule,
                               "recorded": [str(p) for p in about.places], "inputs": feeding.inputs})  # fmt: skip
         case.require_free(place, request, case.source_of(graph), [graph.path, *about.places])
@@ -153,7 +153,9 @@ def bisect(
     return Result(document, interval_text(document), document["exit_code"])
 
 
-def cut(graph: Graph, request: Request, place: Place, running: Reference, about: Asked) -> list[Case]:
+def cut(
+    graph: Graph, request: CaseRequest, place: ResultPlace, running: Reference, about: RecordingOptions
+) -> list[Case]:
     """`subcut cut --recorded DIR`: what enters the cut, and `dump_data`, are what the device recorded."""
     from subgraph.cases.write_case import chosen
     from subgraph.recordings import beside
@@ -179,7 +181,7 @@ def cut(graph: Graph, request: Request, place: Place, running: Reference, about:
     return cuts
 
 
-def _one(found: Sequence[Run]) -> Run:
+def _one(found: Sequence[RecordedRun]) -> RecordedRun:
     """The run to narrow down: the device's, where the toolkit's own golden values lie beside it."""
     wanted = [run for run in found if not run.missing and not run.name.endswith(GOLDEN)] or list(found)
     if len(wanted) > 1:
@@ -187,7 +189,7 @@ def _one(found: Sequence[Run]) -> Run:
     return wanted[-1]
 
 
-def weights(trials: Trials, found: Sequence[Run]) -> dict[int, float]:
+def weights(trials: Trials, found: Sequence[RecordedRun]) -> dict[int, float]:
     """What recordings say of where to look first."""
     from subgraph.recordings import interval
     from subgraph.recordings import runs as device

@@ -15,7 +15,7 @@ from subgraph.text import clean, nearest
 
 if TYPE_CHECKING:
     from subgraph.runtime.candidate import Candidate
-    from subgraph.trials.replay import Found
+    from subgraph.trials.replay import FoundCase
     from subgraph.verdict import Verdict
 
 
@@ -87,7 +87,7 @@ def _folder(path: Path, output: str | None) -> Path:
 
 
 def _candidate(
-    settings: project.Project, spec: str | None, found: Found, timeout: str | None, memory_limit: str | None,
+    settings: project.Project, spec: str | None, found: FoundCase, timeout: str | None, memory_limit: str | None,
     precision: str | None, custom_ops: str | None, trust: bool,
 ) -> Candidate:  # fmt: skip
     from subgraph.runtime import candidate as candidates
@@ -103,7 +103,7 @@ def _candidate(
     return wanted
 
 
-def _verdict(found: Found, k: int, doubted: Candidate, rule: str, right: tuple[Any, str | None, bool]) -> Verdict:
+def _verdict(found: FoundCase, k: int, doubted: Candidate, rule: str, right: tuple[Any, str | None, bool]) -> Verdict:
     """One sample of a case; `right`: what says how the reference runs."""
     from subgraph.sweep import result_folder
     from subgraph.trials import replay as job

@@ -11,7 +11,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from subgraph import plugins
-from subgraph.comparison.criteria import Noise, Rule, Subject
+from subgraph.comparison.criteria import Noise, OutputContext, Rule
 from subgraph.comparison.pair import Pair
 from subgraph.errors import UsageError
 from subgraph.storage.tensors import Value, shape_text
@@ -77,7 +77,7 @@ def judge(
     Eight parameters: what is judged, by what, and what the judgement should carry; name all but the first four.
 
     Args:
-        claim, noise: for the rule, see `criteria.Subject`.
+        claim, noise: for the rule, see `criteria.OutputContext`.
         metrics: what `errors` should hold.
 
     Raises:
@@ -96,10 +96,10 @@ def judge(
     if why := _other_form(reference, candidate):
         return _failed(name, Signature.SHAPE, why, sample)
     pair = Pair(reference, candidate.reshape(reference.shape))
-    return _asked(pair, Subject(name, claim, noise), rule, metrics, sample)
+    return _asked(pair, OutputContext(name, claim, noise), rule, metrics, sample)
 
 
-def _asked(pair: Pair, subject: Subject, rule: Rule, metrics: Sequence[str], sample: str) -> Judgement:
+def _asked(pair: Pair, subject: OutputContext, rule: Rule, metrics: Sequence[str], sample: str) -> Judgement:
     """The rule's answer, with what was measured beside it."""
     if not pair.size:
         return _unresolved(subject.name, f"nothing was compared: the shape is {_shape(pair.reference)}", sample)

@@ -40,7 +40,7 @@ Claim: TypeAlias = tuple[str, int]  # what one piece has for itself: ("node", in
 
 
 @dataclass(frozen=True)
-class Pool:
+class MergedCut:
     """Several cuts of one graph as one model.
 
     Attributes:
@@ -67,7 +67,7 @@ class Pool:
         return protobuf.write(model, self.pieces[0].graph.path, Path(path), external=outside)
 
 
-def pool(cuts: Sequence[Cut]) -> Pool:
+def pool(cuts: Sequence[Cut]) -> MergedCut:
     """Several cuts of one graph as one model, in this order.
 
     Nodes without a name keep none; local functions, opsets and metadata are those of the source.
@@ -100,7 +100,7 @@ def pool(cuts: Sequence[Cut]) -> Pool:
         tuple({name: f"p{i}/{name}" for name in getattr(cut, role)} for i, cut in enumerate(cuts))
         for role in ("inputs", "outputs")
     )
-    return Pool(tuple(cuts), model, inputs, outputs)
+    return MergedCut(tuple(cuts), model, inputs, outputs)
 
 
 def _prefix(graph: protobuf.GraphProto, prefix: str) -> None:

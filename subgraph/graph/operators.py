@@ -29,7 +29,7 @@ RUNTIME_OWN = frozenset(
 
 
 @dataclass(frozen=True)
-class Finding:
+class SchemaIssue:
     """What does not fit at one node; `what` is said of the node: "reads 'x' as int64 …"."""
 
     kind: str
@@ -46,7 +46,7 @@ class Schemas:
     opsets: Mapping[str, int]
     functions: frozenset[tuple[str, str, str]] = field(default=frozenset())
 
-    def check(self, node: protobuf.NodeProto, types: Mapping[str, str]) -> Iterator[Finding]:
+    def check(self, node: protobuf.NodeProto, types: Mapping[str, str]) -> Iterator[SchemaIssue]:
         """All that does not fit. `types`: tensor → `tensor(float)`; a missing or empty one is unknown.
 
         Local functions, domains without schemas and opsets newer than the installed onnx are not looked at.
@@ -62,9 +62,9 @@ class Schemas:
             yield _unknown(domain, str(node.op_type), version)
         elif schema.deprecated:
             hint = "convert the model to a newer opset with onnx.version_converter, or export it anew"
-            yield Finding("op", f"is no longer part of opset {version} (since {schema.since_version})", hint)
+            yield SchemaIssue("op", f"is no longer part of opset {version} (since {schema.since_version})", hint)
         else:
-            place = _Place(node, schema, domain, version)
+            place = _NodeSchema(node, schema, domain, version)
             yield from place.attributes()
             yield from place.arity()
             if node.op_type != "Constant":  # it took floats only until opset 9; nobody minds, it is a weight
@@ -102,23 +102,23 @@ def _history(domain: str, op: str) -> list[Any]:
 
 
 @cache
-def _unknown(domain: str, op: str, version: int) -> Finding:
+def _unknown(domain: str, op: str, version: int) -> SchemaIssue:
     import onnx.defs
 
     since = [int(s.since_version) for s in _history(domain, op)]
     if op in RUNTIME_OWN and not domain:
         hint = "onnxruntime knows it, other runtimes and converters do not: export without its optimisations"
-        return Finding("op", f"is not part of opset {version}", hint, fatal=False)
+        return SchemaIssue("op", f"is not part of opset {version}", hint, fatal=False)
     if since:
         what = f"is not part of opset {version}: it comes with opset {since[0]}"
-        return Finding("op", what, f"import opset {since[0]} (onnx.version_converter), or export with it")
+        return SchemaIssue("op", what, f"import opset {since[0]} (onnx.version_converter), or export with it")
     guess = guessed(op, {str(s.name) for s in onnx.defs.get_all_schemas() if s.domain == domain})
     what = f"is no operator of domain '{domain or 'ai.onnx'}'"
-    return Finding("op", what, " ".join(filter(None, (guess, "an operator of your own needs a domain of its own"))))
+    return SchemaIssue("op", what, " ".join(filter(None, (guess, "an operator of your own needs a domain of its own"))))
 
 
 @dataclass(frozen=True)
-class _Place:
+class _NodeSchema:
     """A node beside its schema."""
 
     node: protobuf.NodeProto
@@ -126,27 +126,27 @@ class _Place:
     domain: str
     version: int
 
-    def attributes(self) -> Iterator[Finding]:
+    def attributes(self) -> Iterator[SchemaIssue]:
         allowed = self.schema.attributes
         for attribute in self.node.attribute:
             name, want = str(attribute.name), allowed.get(attribute.name)
             if want is None and not name.startswith("__"):  # onnx leaves names of that form to the tools
                 what = f"has the attribute '{name}', which opset {self.version} does not know"
                 hint = self._since("attributes", name) or guessed(name, allowed) or "remove it"
-                yield Finding("attribute", what, hint)
+                yield SchemaIssue("attribute", what, hint)
             elif want is not None and attribute.type and attribute.type != want.type.value:
                 have = protobuf.protos().AttributeProto.AttributeType.Name(attribute.type)
                 what = f"has the attribute '{name}' as {have}, but it is {want.type.name}"
-                yield Finding("attribute", what, "set it again with that type")
+                yield SchemaIssue("attribute", what, "set it again with that type")
         present = Counter(str(a.name) for a in self.node.attribute)
         for name, number in present.items():
             if number > 1:
-                yield Finding("attribute", f"has the attribute '{name}' {number} times", "keep one of them")
+                yield SchemaIssue("attribute", f"has the attribute '{name}' {number} times", "keep one of them")
         for name, want in allowed.items():
             if want.required and name not in present:
-                yield Finding("attribute", f"lacks the attribute '{name}', which it needs", "set it")
+                yield SchemaIssue("attribute", f"lacks the attribute '{name}', which it needs", "set it")
 
-    def arity(self) -> Iterator[Finding]:
+    def arity(self) -> Iterator[SchemaIssue]:
         s = self.schema
         for word, names, formals, low, high in (
             ("input", self.node.input, s.inputs, s.min_input, s.max_input),
@@ -156,14 +156,16 @@ class _Place:
                 limits = f"{low}" if low == high else f"{low} or more" if high > MANY else f"{low} to {high}"
                 what = f"has {count(len(names), word)}; at opset {self.version} it has {limits}"
                 later = self._since(word, len(names))
-                yield Finding(
+                yield SchemaIssue(
                     "arity", what, later or (f"they are: {', '.join(f.name for f in formals)}" if formals else "")
                 )
         for name, formal in zip(self.node.input, s.inputs, strict=False):
             if not name and formal.option.name != "Optional":
-                yield Finding("arity", f"leaves out its input '{formal.name}', which it needs", "name a tensor there")
+                yield SchemaIssue(
+                    "arity", f"leaves out its input '{formal.name}', which it needs", "name a tensor there"
+                )
 
-    def types(self, types: Mapping[str, str]) -> Iterator[Finding]:
+    def types(self, types: Mapping[str, str]) -> Iterator[SchemaIssue]:
         """Inputs and outputs against the allowed types, and against each other where they must be the same."""
         bound: dict[str, tuple[str, str]] = {}
         wrong: set[str] = set()  # kinds of type that were complained of: what the node makes follows from them
@@ -184,14 +186,14 @@ class _Place:
                         wrong.add(formal.type_str)
                         yield _mixed(name, have, first, other, made)
 
-    def _not_allowed(self, name: str, have: str, formal: Any, made: bool) -> Finding:
+    def _not_allowed(self, name: str, have: str, formal: Any, made: bool) -> SchemaIssue:
         allowed = _listed(formal.types)
         if made:
             what = f"makes '{name}', declared as {shown(have)}; at opset {self.version} it makes {allowed}"
-            return Finding("type", what, "correct the declared type", name)
+            return SchemaIssue("type", what, "correct the declared type", name)
         what = f"reads '{name}' as {shown(have)}; at opset {self.version} it takes {allowed}"
         later = self._since(formal.name, have)
-        return Finding("type", what, f"{later}{', or ' if later else ''}put a Cast before it", name)
+        return SchemaIssue("type", what, f"{later}{', or ' if later else ''}put a Cast before it", name)
 
     def _since(self, part: str, want: Any) -> str:
         """From which later opset on `want` is right in a part of the schema; empty where in none."""
@@ -219,12 +221,12 @@ def _paired(names: Iterable[str], formals: Any) -> Iterator[tuple[str, Any]]:
             yield name, formals[-1]
 
 
-def _mixed(name: str, have: str, first: str, other: str, made: bool) -> Finding:
+def _mixed(name: str, have: str, first: str, other: str, made: bool) -> SchemaIssue:
     if made:
         what = f"makes '{name}' as {shown(other)} (the type of '{first}'), but it is declared as {shown(have)}"
-        return Finding("type", what, "correct the declared type", name)
+        return SchemaIssue("type", what, "correct the declared type", name)
     what = f"mixes types: '{first}' is {shown(other)}, '{name}' is {shown(have)}"
-    return Finding("type", what, "they must be the same: cast one of the two", name)
+    return SchemaIssue("type", what, "they must be the same: cast one of the two", name)
 
 
 def guessed(word: str, names: Collection[str]) -> str:

@@ -31,7 +31,7 @@ class Complaint:
 
 
 @dataclass(frozen=True)
-class Known:
+class InferredTypes:
     """What is known of the tensors' types without running.
 
     Attributes:
@@ -52,7 +52,7 @@ class Known:
         return self.inferred.get(tensor, self.declared.get(tensor))
 
 
-def known(graph: Graph) -> Known:
+def known(graph: Graph) -> InferredTypes:
     """Declared and inferred types; weights stay on disk. Complexity: linear in nodes."""
     model = protobuf.to_onnx(graph.model, graph.path)
     for i, node in enumerate(model.graph.node):
@@ -72,7 +72,7 @@ def known(graph: Graph) -> Known:
     _give_defaults(model)
     model, complaints = _infer(model)
     found = {v.name: v.type for v in (*model.graph.value_info, *model.graph.output) if type_text(v.type)}
-    return Known(declared, found, model.graph, complaints)
+    return InferredTypes(declared, found, model.graph, complaints)
 
 
 def _rename(node: protobuf.NodeProto, name: str) -> None:

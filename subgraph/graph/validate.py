@@ -17,7 +17,7 @@ from subgraph.errors import ModelError
 from subgraph.graph import protobuf
 from subgraph.graph.graph import Graph, bodies
 from subgraph.graph.operators import Schemas, element_text, guessed, shown, standard, type_text
-from subgraph.graph.shape_inference import Complaint, Known, canonical, first_users, known
+from subgraph.graph.shape_inference import Complaint, InferredTypes, canonical, first_users, known
 
 GUESSES = 5  # similar names are looked up for so many problems only: it is slow in large graphs
 SHOWN_NODES = 8  # of a cycle, or of nodes that share a name
@@ -43,7 +43,7 @@ class Problem:
     fatal: bool = True
 
 
-def problems(graph: Graph, types: Known | None = None) -> list[Problem]:
+def problems(graph: Graph, types: InferredTypes | None = None) -> list[Problem]:
     """All that is wrong, what makes the model invalid first, then in the order of the nodes.
 
     `types`: what `known` says, if the caller has it already. Complexity: linear in nodes and edges; where nodes are not
@@ -210,7 +210,7 @@ RULES: tuple[Callable[[Graph], Iterator[Problem]], ...] = (
 # ---------------------------------------------------------------------------------------------------- nodes
 
 
-def _against_schemas(graph: Graph, types: Known) -> Iterator[Problem]:
+def _against_schemas(graph: Graph, types: InferredTypes) -> Iterator[Problem]:
     """Each node, those in bodies too, against its operator's schema."""
     opsets = {canonical(o.domain): int(o.version) for o in graph.model.opset_import}
     schemas = Schemas(opsets, frozenset(graph.functions))

@@ -16,10 +16,10 @@ from subgraph.graph import protobuf, summary
 from subgraph.graph.graph import Graph
 from subgraph.graph.operators import shown, type_text
 from subgraph.graph.region import between
-from subgraph.graph.shape_inference import Known, known
+from subgraph.graph.shape_inference import InferredTypes, known
 from subgraph.graph.types import declared
 from subgraph.graph.validate import Problem, called, problems
-from subgraph.inspection.ranges import Run, measure, of_weight, size_of_elements
+from subgraph.inspection.ranges import MeasuredTensors, measure, of_weight, size_of_elements
 from subgraph.runtime.inputs import Feeding
 from subgraph.storage import dtypes
 
@@ -119,9 +119,9 @@ class _Facts:
     """All that is known of a model's tensors, and the plain data made of it."""
 
     graph: Graph
-    known: Known
+    known: InferredTypes
     problems: tuple[Problem, ...]
-    run: Run
+    run: MeasuredTensors
     notes: tuple[str, ...]
     fed: Feeding | None
 
@@ -195,18 +195,18 @@ def _facts(graph: Graph, names: Iterable[str], fed: Feeding | None) -> _Facts:
     types = known(graph)
     found = tuple(problems(graph, types))
     if fed is None:
-        return _Facts(graph, types, found, Run(), (), None)
+        return _Facts(graph, types, found, MeasuredTensors(), (), None)
     run, notes = _measured(graph, types, found, list(dict.fromkeys(names)), fed)
     return _Facts(graph, types, found, run, notes, fed)
 
 
 def _measured(
-    graph: Graph, types: Known, found: Sequence[Problem], names: Sequence[str], fed: Feeding
-) -> tuple[Run, tuple[str, ...]]:
+    graph: Graph, types: InferredTypes, found: Sequence[Problem], names: Sequence[str], fed: Feeding
+) -> tuple[MeasuredTensors, tuple[str, ...]]:
     """What the reference gives of these tensors, and what is to be said about that."""
     stopper = next((p for p in found if p.fatal and p.kind in UNMEASURABLE), None)
     if stopper:
-        return Run(), (f"not run: {stopper.what}",)
+        return MeasuredTensors(), (f"not run: {stopper.what}",)
     spoiled = _spoiled(graph, found)
     made = [n for n in names if n in graph.maker]
     wanted = [n for n in made if graph.maker[n] not in spoiled and _storable(types, n)]
@@ -216,7 +216,7 @@ def _measured(
     except InputError as e:
         if not fed.is_default:
             raise
-        return Run(), (f"not run: {_sentence(e.what, e.hint)}",)
+        return MeasuredTensors(), (f"not run: {_sentence(e.what, e.hint)}",)
     notes = [f"the reference fails at {called(graph, graph.maker[f.tensor])}: {f.what}" for f in run.failures]
     if missing := sum(name not in run.measured for name in made):
         notes.append(f"{missing} of {len(made)} tensors could not be run: their types are as declared or inferred")
@@ -237,13 +237,13 @@ def _sentence(what: str, hint: str) -> str:
     return f"{what} ({hint})" if hint else what
 
 
-def _storable(types: Known, name: str) -> bool:
+def _storable(types: InferredTypes, name: str) -> bool:
     """Is it, as far as is known, a tensor or a sequence of tensors? Maps cannot be stored."""
     proto = types.type_of(name)
     return proto is None or "map(" not in type_text(proto)
 
 
-def _size(types: Known, name: str) -> int | None:
+def _size(types: InferredTypes, name: str) -> int | None:
     """Bytes of the tensor, if its type says that."""
     proto = types.type_of(name)
     text, shape = _type(proto) if proto else ("", None)

@@ -95,7 +95,7 @@ class Measured:
 
 
 @dataclass(frozen=True)
-class Failure:
+class MissingTensor:
     """A tensor that the reference cannot give, and why."""
 
     tensor: str
@@ -103,16 +103,16 @@ class Failure:
 
 
 @dataclass(frozen=True)
-class Run:
+class MeasuredTensors:
     """What was measured; `origins` says per model input where its values came from."""
 
     measured: Mapping[str, Measured] = field(default_factory=dict)
     origins: Mapping[str, str] = field(default_factory=dict)
-    failures: tuple[Failure, ...] = ()
+    failures: tuple[MissingTensor, ...] = ()
     samples: int = 0
 
 
-def measure(graph: Graph, names: Sequence[str], fed: Feeding, size_of: Callable[[str], int | None]) -> Run:
+def measure(graph: Graph, names: Sequence[str], fed: Feeding, size_of: Callable[[str], int | None]) -> MeasuredTensors:
     """Run the reference and measure tensors that nodes make, and the model inputs that they need.
 
     `names` are in topological order; `size_of` gives a tensor's bytes, None where they are not known before.
@@ -122,9 +122,9 @@ def measure(graph: Graph, names: Sequence[str], fed: Feeding, size_of: Callable[
         InputError, UnknownName: what is to be fed does not fit.
     """
     if not names:
-        return Run()
+        return MeasuredTensors()
     samples = len(fed.plan(graph, feeds_of(graph, above(graph, names), names)))
-    pending, failures, guess = [list(names)], list[Failure](), BATCH // FIRST
+    pending, failures, guess = [list(names)], list[MissingTensor](), BATCH // FIRST
     with _Runner(graph, fed) as runner:
         while pending and len(failures) < FAILURES:
             batch, rest = _split(pending.pop(0), size_of, guess, BATCH // samples)
@@ -137,10 +137,10 @@ def measure(graph: Graph, names: Sequence[str], fed: Feeding, size_of: Callable[
                 if len(batch) > 1:
                     pending[:0] = [batch[: len(batch) // 2], batch[len(batch) // 2 :]]
                     continue
-                failures.append(Failure(batch[0], e.what))
+                failures.append(MissingTensor(batch[0], e.what))
                 lost = {name for i in graph.descendants([graph.maker[batch[0]]]) for name in graph.makes[i]}
                 pending = [left for names in pending if (left := [n for n in names if n not in lost])]
-    return Run(runner.measured, runner.origins, tuple(failures), samples)
+    return MeasuredTensors(runner.measured, runner.origins, tuple(failures), samples)
 
 
 def _split(

@@ -110,7 +110,7 @@ def or_far(apart: float) -> float:
     return math.inf if math.isnan(apart) else apart
 
 
-class Outlines:
+class BlockSums:
     """Which of many arrays may be near another one, whatever the order of its axes: a look at a few sums each.
 
     Block sums of the sorted values, each over the root of its count, lie no further apart than the arrays themselves.

@@ -13,7 +13,7 @@ from subgraph.errors import UsageError
 from subgraph.graph.graph import Graph
 from subgraph.recordings import runs
 from subgraph.recordings.compare import claim_of
-from subgraph.recordings.runs import Run
+from subgraph.recordings.runs import RecordedRun
 from subgraph.runtime.candidate import RECORDED, Candidate
 from subgraph.runtime.inputs import Feeding
 from subgraph.storage.folders import scratch
@@ -23,7 +23,7 @@ log = logging.getLogger("subcut")
 
 
 @dataclass(frozen=True)
-class Asked:
+class RecordingOptions:
     """What the user says of recordings.
 
     Attributes:
@@ -40,7 +40,7 @@ class Asked:
 
 
 @contextmanager
-def opened(graph: Graph, asked: Asked, feeding: Feeding) -> Iterator[tuple[list[Run], Feeding]]:
+def opened(graph: Graph, asked: RecordingOptions, feeding: Feeding) -> Iterator[tuple[list[RecordedRun], Feeding]]:
     """The runs, and what the reference is to be fed: what the user says, else what was recorded.
 
     Recorded inputs lie in files until the block ends.
@@ -54,7 +54,7 @@ def opened(graph: Graph, asked: Asked, feeding: Feeding) -> Iterator[tuple[list[
         yield found, own
 
 
-def _feeding(found: Sequence[Run], graph: Graph, feeding: Feeding, seeded: bool, into: Path) -> Feeding:
+def _feeding(found: Sequence[RecordedRun], graph: Graph, feeding: Feeding, seeded: bool, into: Path) -> Feeding:
     if feeding.inputs or seeded:
         return feeding
     recorded = runs.fed(found, graph)
@@ -68,7 +68,7 @@ def _feeding(found: Sequence[Run], graph: Graph, feeding: Feeding, seeded: bool,
     return replace(feeding, inputs=tuple(words))
 
 
-def candidate_of(found: Sequence[Run], precision: str | None) -> Candidate:
+def candidate_of(found: Sequence[RecordedRun], precision: str | None) -> Candidate:
     """What is doubted: what the runs come from; it cannot be run."""
     name = "+".join(run.name for run in found)
     return Candidate(name, RECORDED, precision=precision or claim_of(found))

@@ -24,8 +24,8 @@ from subgraph.graph.graph import VALUE
 from subgraph.graph.region import Region
 from subgraph.recordings import match, msaccucmp
 from subgraph.recordings.align import cast, fitted, misfit, printed
-from subgraph.recordings.match import Held, Matched, reference_of
-from subgraph.recordings.runs import Run
+from subgraph.recordings.match import MatchedRun, TensorMatch, reference_of
+from subgraph.recordings.runs import RecordedRun
 from subgraph.storage.tensors import PROTO_NAMES, Record, load, save
 from subgraph.trials.trial import Trials
 from subgraph.verdict import Judgement, Status, gravity
@@ -42,7 +42,7 @@ METRICS = ("max_abs", "max_rel", "cosine", "mismatch")
 
 
 @dataclass(frozen=True)
-class Cell:
+class TensorRow:
     """One tensor of one run: over all samples the worst.
 
     Attributes:
@@ -51,7 +51,7 @@ class Cell:
         columns: msaccucmp's, where its criterion is asked for; of the first sample.
     """
 
-    held: Held
+    held: TensorMatch
     in_place: Judgement | None = None
     alone: Judgement | None = None
     why: str = ""
@@ -70,7 +70,7 @@ class Cell:
 
 
 @dataclass(frozen=True)
-class Observed:
+class RunComparison:
     """One run beside the reference.
 
     Attributes:
@@ -78,10 +78,10 @@ class Observed:
         inputs: what the device was fed, beside what the reference was. unseen: outputs of the model not recorded.
     """
 
-    run: Run
-    matched: tuple[Matched, ...]
-    cells: Mapping[str, Cell]
-    inputs: Mapping[str, Cell] = field(default_factory=dict)
+    run: RecordedRun
+    matched: tuple[MatchedRun, ...]
+    cells: Mapping[str, TensorRow]
+    inputs: Mapping[str, TensorRow] = field(default_factory=dict)
     unseen: tuple[str, ...] = ()
 
     @property
@@ -112,15 +112,20 @@ class Observed:
         return notes
 
 
-def claim_of(found: Sequence[Run]) -> str:
+def claim_of(found: Sequence[RecordedRun]) -> str:
     """The precision that recorded types tell: that of the coarsest float."""
     dtypes = {e.dtype for run in found for sample in run.samples for e in sample}
     return next((claim for dtype, claim in CLAIMS.items() if dtype in dtypes), "fp32")
 
 
 def observe(
-    trials: Trials, run: Run, *, only: Iterable[str] | None = None, fail_fast: bool = False, columns: bool = False
-) -> Observed:
+    trials: Trials,
+    run: RecordedRun,
+    *,
+    only: Iterable[str] | None = None,
+    fail_fast: bool = False,
+    columns: bool = False,
+) -> RunComparison:
     """Judge what one run recorded. `only`: these tensors; `fail_fast`: up to the first that is wrong; `columns`: with
     msaccucmp's.
 
@@ -134,7 +139,7 @@ def observe(
     log.info("%s: %s", run.name, found[0].summary() if found else run.missing)
     wanted = set(held if only is None else only)
     judging = _Judging(trials, found, columns)
-    cells: dict[str, Cell] = {}
+    cells: dict[str, TensorRow] = {}
     for name in held:
         if name in wanted:
             cells[name] = judging.cell(name)
@@ -145,10 +150,10 @@ def observe(
             cells[name] = replace(cell, alone=judging.alone(name))
     inputs = {n: judging.cell(n) for n in graph.inputs if any(n in m.held for m in found)}
     unseen = tuple(n for n in trials.tensors() if n in graph.outputs and not any(n in m.held for m in found))
-    return Observed(run, found, cells, {n: c for n, c in inputs.items() if c.in_place}, unseen)
+    return RunComparison(run, found, cells, {n: c for n, c in inputs.items() if c.in_place}, unseen)
 
 
-def matched(trials: Trials, run: Run) -> tuple[Matched, ...]:
+def matched(trials: Trials, run: RecordedRun) -> tuple[MatchedRun, ...]:
     """Per sample, which tensors of the model a run holds; nothing of one that is missing.
 
     Raises:
@@ -164,7 +169,7 @@ def matched(trials: Trials, run: Run) -> tuple[Matched, ...]:
     return found
 
 
-def _strange(run: Run, trials: Trials) -> tuple[str, str]:
+def _strange(run: RecordedRun, trials: Trials) -> tuple[str, str]:
     own = [e.name for sample in run.samples for e in sample][:3]
     theirs = trials.tensors()[:3]
     what = f"nothing in {run.name} is of this model: it holds {', '.join(own)} …; the model {', '.join(theirs)} …"
@@ -176,13 +181,13 @@ class _Judging:
     """What judging the tensors of one run shares."""
 
     trials: Trials
-    matched: Sequence[Matched]
+    matched: Sequence[MatchedRun]
     columns: bool = False
     _records: dict[tuple[str, int], Record] = field(default_factory=dict)
     _region: Region | None = None
     _drawn: bool = False
 
-    def cell(self, name: str) -> Cell:
+    def cell(self, name: str) -> TensorRow:
         """One tensor in place."""
         found = []
         for k, m in enumerate(self.matched):
@@ -191,24 +196,24 @@ class _Judging:
             try:
                 found.append(self._judged(m.held[name], name, k))
             except InputError as e:
-                found.append(Cell(m.held[name], why=e.what))
+                found.append(TensorRow(m.held[name], why=e.what))
         return max(found, key=lambda c: gravity(c.in_place) if c.in_place else (-1, False, 0.0))
 
-    def _judged(self, held: Held, name: str, k: int) -> Cell:
+    def _judged(self, held: TensorMatch, name: str, k: int) -> TensorRow:
         right = reference_of(self.trials, name, k)
         if right is None:
-            return Cell(held, why="it is no tensor")
+            return TensorRow(held, why="it is no tensor")
         array = held.entry.read()
         if why := misfit(array, right, held.fit):
-            return Cell(held, why=why)
+            return TensorRow(held, why=why)
         given = printed(right, cast(fitted(array, right, held.fit), right), held.entry.step)
         judged = self._asked(name, right, given, k, self._noise(name, k))
         if judged.status is Status.FAIL and name in self._random:
-            return Cell(held, why="random numbers enter it, and the device drew its own")
+            return TensorRow(held, why="random numbers enter it, and the device drew its own")
         if not self.columns:
-            return Cell(held, judged)
+            return TensorRow(held, judged)
         overflow = msaccucmp.overflows(array, held.entry.dtype)
-        return Cell(held, judged, columns=msaccucmp.measure(given, right), overflow=overflow)
+        return TensorRow(held, judged, columns=msaccucmp.measure(given, right), overflow=overflow)
 
     @cached_property
     def _random(self) -> set[str]:

@@ -11,14 +11,14 @@ from pathlib import Path
 from typing import Any
 
 from subgraph.cases import write_case
-from subgraph.cases.case import Case, Place
-from subgraph.cases.write_case import Request
+from subgraph.cases.case import Case, ResultPlace
+from subgraph.cases.write_case import CaseRequest
 from subgraph.errors import InputError, UsageError
 from subgraph.graph.graph import Graph
 from subgraph.graph.region import Region
 from subgraph.recordings.align import cast, fitted
 from subgraph.recordings.compare import piece
-from subgraph.recordings.match import Matched, need, reference_of
+from subgraph.recordings.match import MatchedRun, need, reference_of
 from subgraph.runtime.capture import Captured
 from subgraph.runtime.inputs import Sample
 from subgraph.storage.tensors import PROTO_NAMES, Record, copied, save
@@ -30,11 +30,11 @@ AIPP = "the data layer is cut away: compile this cut without AIPP (no --insert_o
 
 
 @dataclass
-class Recorded:
+class RecordedValues:
     """Values for `extract.write_region`: what enters a region is what the device recorded, where it did."""
 
     trials: Trials
-    matched: Sequence[Matched]
+    matched: Sequence[MatchedRun]
     region: Region
     folder: Path
     about: Mapping[str, Any]
@@ -101,7 +101,12 @@ class Recorded:
 
 
 def extract_recorded(
-    graph: Graph, request: Request, place: Place, trials: Trials, matched: Sequence[Matched], about: Mapping[str, Any]
+    graph: Graph,
+    request: CaseRequest,
+    place: ResultPlace,
+    trials: Trials,
+    matched: Sequence[MatchedRun],
+    about: Mapping[str, Any],
 ) -> list[Case]:
     """As `extract.extract`, with a device's tensors. `about`: what the manifest says of the recording.
 
@@ -111,7 +116,7 @@ def extract_recorded(
     region, place = write_case.chosen(graph, request, place)
     trials.values.need([*region.inputs, *region.shapes, *region.outputs])
     files = {n: h.entry.file for n, h in matched[0].held.items() if n in region.inputs}
-    values = Recorded(trials, matched, region, trials.room(), {"recording": {**about, "files": files}})
+    values = RecordedValues(trials, matched, region, trials.room(), {"recording": {**about, "files": files}})
     return write_case.write_region(graph, region, request, place, trials.reference, device=values)
 
 

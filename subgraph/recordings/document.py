@@ -8,7 +8,7 @@ from typing import Any
 from subgraph.comparison.judge import judge
 from subgraph.errors import InputError
 from subgraph.recordings.align import cast, fitted
-from subgraph.recordings.compare import Cell, Observed
+from subgraph.recordings.compare import RunComparison, TensorRow
 from subgraph.recordings.interval import Interval, intervals
 from subgraph.recordings.match import UNLIKE, reference_of
 from subgraph.trials.trial import Trials
@@ -19,7 +19,7 @@ REFERENCE = "reference"
 
 
 def document(
-    trials: Trials, found: Sequence[Observed], names: Sequence[str], criterion: str, *, stopped: bool = False
+    trials: Trials, found: Sequence[RunComparison], names: Sequence[str], criterion: str, *, stopped: bool = False
 ) -> dict[str, Any]:
     """All of it as plain data. `names`: the tensors that were looked for; with `stopped`, to the first that is wrong.
 
@@ -44,7 +44,7 @@ def document(
     }
 
 
-def exit_code(found: Sequence[Observed]) -> int:
+def exit_code(found: Sequence[RunComparison]) -> int:
     """1 where anything disagrees; 5 where a run is missing, nothing could be compared, or what has no name of the model
     has no value of it either; else 0."""
     cells = [c for one in found for c in one.cells.values()]
@@ -56,7 +56,7 @@ def exit_code(found: Sequence[Observed]) -> int:
     return 0 if complete and not broken else 5
 
 
-def _recording(one: Observed, first: Interval | None) -> dict[str, Any]:
+def _recording(one: RunComparison, first: Interval | None) -> dict[str, Any]:
     run = one.run
     lost = [{"name": e.name, "file": e.file, "why": why} for m in one.matched for e, why in (*m.lost, *m.idle)]
     return {
@@ -77,11 +77,11 @@ def _recording(one: Observed, first: Interval | None) -> dict[str, Any]:
     }
 
 
-def _first(trials: Trials, one: Observed) -> Interval | None:
+def _first(trials: Trials, one: RunComparison) -> Interval | None:
     return next(iter(intervals(trials, one)), None) if any(c.failing for c in one.cells.values()) else None
 
 
-def _row(trials: Trials, found: Sequence[Observed], name: str) -> dict[str, Any]:
+def _row(trials: Trials, found: Sequence[RunComparison], name: str) -> dict[str, Any]:
     i = trials.graph.maker[name]
     return {
         "index": i,
@@ -93,7 +93,7 @@ def _row(trials: Trials, found: Sequence[Observed], name: str) -> dict[str, Any]
     }
 
 
-def _cell(cell: Cell | None) -> dict[str, Any] | None:
+def _cell(cell: TensorRow | None) -> dict[str, Any] | None:
     """What a run has there; null: not seen."""
     if cell is None:
         return None
@@ -109,7 +109,7 @@ def _cell(cell: Cell | None) -> dict[str, Any] | None:
     }
 
 
-def odd_one_out(trials: Trials, found: Sequence[Observed], name: str) -> str:
+def odd_one_out(trials: Trials, found: Sequence[RunComparison], name: str) -> str:
     """Of the reference and at least two runs, the one that stands alone in a tensor; "" where none does."""
     there = [one for one in found if name in one.cells and one.cells[name].in_place]
     bad = [one for one in there if one.cells[name].failing]
@@ -119,7 +119,7 @@ def odd_one_out(trials: Trials, found: Sequence[Observed], name: str) -> str:
     return REFERENCE if len(bad) > 1 and not good and _alike(trials, bad, name) else ""
 
 
-def _alike(trials: Trials, bad: Sequence[Observed], name: str) -> bool:
+def _alike(trials: Trials, bad: Sequence[RunComparison], name: str) -> bool:
     """Do they all give the same?"""
     right = reference_of(trials, name, 0)
     if right is None:

@@ -10,12 +10,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from subgraph.cases import case
-from subgraph.cases.case import Case, Place
+from subgraph.cases.case import Case, ResultPlace
 from subgraph.errors import InputError
 from subgraph.recordings import recording
-from subgraph.recordings.dumps import Entry, Known
+from subgraph.recordings.dumps import DumpEntry, DumpHints
 from subgraph.storage import dtypes, folders
-from subgraph.storage.convert import Form, convert, raw_bytes
+from subgraph.storage.convert import TensorFormat, convert, raw_bytes
 from subgraph.storage.packing import unpack
 from subgraph.storage.tensors import PACKED, Record, load, np_dtype, to_bits
 
@@ -27,7 +27,7 @@ KINDS = "name a case, a dump, a folder of .npy files, or one .npy file without P
 
 
 @dataclass(frozen=True)
-class Item:
+class StoredArray:
     """One stored array: which tensor, which file, and how it is to be read; `entry` where another tool recorded it."""
 
     name: str
@@ -36,7 +36,7 @@ class Item:
     dtype: str
     shape: tuple[int, ...]
     layout: str
-    entry: Entry | None = None
+    entry: DumpEntry | None = None
 
     @property
     def target(self) -> str:
@@ -68,11 +68,11 @@ class Item:
 
 def export(
     source: Path,
-    place: Place,
+    place: ResultPlace,
     formats: Sequence[str],
-    form: Form,
+    form: TensorFormat,
     dump_format: str = "",
-    known: Known | None = None,
+    known: DumpHints | None = None,
 ) -> Case:
     """Write every tensor of `source` in another form below `place`, at the same relative paths.
 
@@ -123,16 +123,18 @@ def _foreign(source: Path) -> str:
     return found[0] if len(found) == 1 else recording.open(source).format
 
 
-def _recorded(source: Path, word: str, known: Known | None, place: Path) -> tuple[Path, list[Item], list[str]]:
+def _recorded(
+    source: Path, word: str, known: DumpHints | None, place: Path
+) -> tuple[Path, list[StoredArray], list[str]]:
     """The same as `_items` of another tool's dump."""
     found = recording.open(source, word, known)
     entries = [e for e in found if place.resolve() not in (found.folder / e.file).resolve().parents]
     left_out = [f"{e.target}: {e.lacks}" for e in entries if e.lacks]
-    items = [Item(e.name, e.file, word, e.dtype, e.shape or (), "NCHW", e) for e in entries if not e.lacks]
+    items = [StoredArray(e.name, e.file, word, e.dtype, e.shape or (), "NCHW", e) for e in entries if not e.lacks]
     return found.folder, items, left_out
 
 
-def _items(source: Path, place: Path) -> tuple[Path, list[Item], list[str]]:
+def _items(source: Path, place: Path) -> tuple[Path, list[StoredArray], list[str]]:
     """(folder, what is in it, what cannot be exported and why). What an earlier export left at `place` is no source."""
     if source.is_file():
         return source.parent, [_bare(source, source.parent)], []
@@ -154,7 +156,7 @@ def _items(source: Path, place: Path) -> tuple[Path, list[Item], list[str]]:
     return source, [_bare(p, source) for p in files], left_out
 
 
-def _listed(source: Path, manifest: dict[str, Any]) -> list[Item]:
+def _listed(source: Path, manifest: dict[str, Any]) -> list[StoredArray]:
     """What the manifest lists.
 
     Raises:
@@ -173,17 +175,17 @@ def _listed(source: Path, manifest: dict[str, Any]) -> list[Item]:
     return [item for item in items if by_stem[str(Path(item.file).with_suffix(""))] is item]  # one form of each: .npy
 
 
-def _read(manifest: dict[str, Any]) -> Iterator[Item]:
+def _read(manifest: dict[str, Any]) -> Iterator[StoredArray]:
     for tensor in (t for role in ("inputs", "outputs", "dump_data", "tensors") for t in manifest.get(role, ())):
         for stored in tensor["samples"]:
             for f in stored["files"]:
                 if f["format"] == "npy":
-                    yield Item(tensor["name"], f["file"], "npy", f["dtype"], tuple(f["shape"]), "NCHW")
+                    yield StoredArray(tensor["name"], f["file"], "npy", f["dtype"], tuple(f["shape"]), "NCHW")
     for f in manifest.get("exported", ()):
-        yield Item(f["name"], f["file"], f["format"], f["dtype"], tuple(f["shape"]), f["layout"] or "NCHW")
+        yield StoredArray(f["name"], f["file"], f["format"], f["dtype"], tuple(f["shape"]), f["layout"] or "NCHW")
 
 
-def _bare(path: Path, base: Path) -> Item:
+def _bare(path: Path, base: Path) -> StoredArray:
     """A .npy that nobody describes; its own header says what it is."""
     import numpy as np
 
@@ -194,11 +196,11 @@ def _bare(path: Path, base: Path) -> Item:
     dtype = "string" if array.dtype.kind == "U" else str(array.dtype)
     if dtype not in dtypes.TYPE_NUMBERS:
         raise InputError(f"{path}: values of type {dtype} cannot be exported")
-    return Item(path.stem, path.relative_to(base).as_posix(), "npy", dtype, tuple(array.shape), "")
+    return StoredArray(path.stem, path.relative_to(base).as_posix(), "npy", dtype, tuple(array.shape), "")
 
 
 def _export_one(
-    item: Item, base: Path, work: Path, formats: Sequence[str], form: Form, left_out: list[str]
+    item: StoredArray, base: Path, work: Path, formats: Sequence[str], form: TensorFormat, left_out: list[str]
 ) -> Iterator[dict[str, Any]]:
     import numpy as np
 

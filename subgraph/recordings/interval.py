@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from subgraph.graph.graph import VALUE, Graph
 from subgraph.graph.region import Region
-from subgraph.recordings.compare import Cell, Observed, piece
+from subgraph.recordings.compare import RunComparison, TensorRow, piece
 from subgraph.trials.trial import Trials
 from subgraph.verdict import Status
 
@@ -47,7 +47,7 @@ class Interval:
     adds: bool | None = None
 
 
-def intervals(trials: Trials, found: Observed, weights: Mapping[int, float] | None = None) -> list[Interval]:
+def intervals(trials: Trials, found: RunComparison, weights: Mapping[int, float] | None = None) -> list[Interval]:
     """Where one run goes wrong, in the order of the model; pieces that share nodes are one.
 
     What adds an error behind a first bad tensor starts an interval of its own only where its piece is another; else it
@@ -68,9 +68,13 @@ def intervals(trials: Trials, found: Observed, weights: Mapping[int, float] | No
 
 
 def _interval(
-    trials: Trials, cells: Mapping[str, Cell], names: Sequence[str], first: bool, witnesses: Mapping[str, set[int]],
+    trials: Trials,
+    cells: Mapping[str, TensorRow],
+    names: Sequence[str],
+    first: bool,
+    witnesses: Mapping[str, set[int]],
     weights: Mapping[int, float],
-) -> Interval | None:  # fmt: skip
+) -> Interval | None:
     graph = trials.graph
     ends = [end for n in names for end in (n, *cells[n].held.may)]
     region = piece(trials, ends, lambda n: _told(cells.get(n)))
@@ -92,23 +96,23 @@ def _interval(
     )
 
 
-def _nodes(trials: Trials, cells: Mapping[str, Cell], name: str) -> set[int]:
+def _nodes(trials: Trials, cells: Mapping[str, TensorRow], name: str) -> set[int]:
     """The nodes between a tensor and those above it of which it is known what the device had."""
     region = piece(trials, [name], lambda n: _told(cells.get(n)))
     return set(region.nodes) if region else set()
 
 
-def _told(cell: Cell | None) -> bool:
+def _told(cell: TensorRow | None) -> bool:
     """Is it known what the device had there?"""
     return cell is not None and (cell.good or (cell.failing and not cell.held.may))
 
 
-def _own(cell: Cell) -> bool:
+def _own(cell: TensorRow) -> bool:
     """Does the piece before it add an error of its own?"""
     return cell.alone is not None and cell.alone.status is Status.FAIL
 
 
-def _behind(trials: Trials, cells: Mapping[str, Cell]) -> set[str]:
+def _behind(trials: Trials, cells: Mapping[str, TensorRow]) -> set[str]:
     """Tensors with one that is wrong somewhere above them."""
     graph = trials.graph
     bad = {graph.maker[n] for n, c in cells.items() if c.failing and n in graph.maker}
@@ -143,7 +147,7 @@ def _ranked(
     return tuple(sorted(weigh.items(), key=lambda item: (-item[1], -rank[item[0]])))
 
 
-def weights_of(trials: Trials, found: Sequence[Observed]) -> dict[int, float]:
+def weights_of(trials: Trials, found: Sequence[RunComparison]) -> dict[int, float]:
     """What recordings say to a search: nodes in their intervals are likelier."""
     weights: dict[int, float] = {}
     for one in found:
@@ -160,7 +164,7 @@ def troubles(graph: Graph) -> dict[int, str]:
     found: dict[int, str] = {}
     if len(graph.nodes) > LINTED:
         return found
-    for row in lint.document(lint.Asked(graph), lint.chosen((), SLOW))["findings"]:
+    for row in lint.document(lint.LintContext(graph), lint.chosen((), SLOW))["findings"]:
         node = row["node"]
         if row["severity"] == lint.WARNING and node and node["index"] is not None:
             found.setdefault(int(node["index"]), f"{row['rule']}: {row['reason']}")

@@ -21,8 +21,8 @@ from subgraph import plugins
 from subgraph.errors import InputError
 from subgraph.graph.graph import CONSTANT, SHAPE, Graph
 from subgraph.recordings import recording
-from subgraph.recordings.align import IMAGE, NHWC, Outlines, fits, floats, or_far
-from subgraph.recordings.dumps import Entry, Spec, same
+from subgraph.recordings.align import IMAGE, NHWC, BlockSums, fits, floats, or_far
+from subgraph.recordings.dumps import DumpEntry, TensorSpec, same
 from subgraph.recordings.recording import Recording
 from subgraph.storage import dtypes
 from subgraph.storage.folders import safe_name
@@ -44,7 +44,7 @@ PLAIN = 1e-5  # a distance at which no other tensor is looked at
 
 
 @dataclass(frozen=True)
-class Held:
+class TensorMatch:
     """What an entry holds.
 
     Attributes:
@@ -56,7 +56,7 @@ class Held:
         may: tensors that it may hold as well, in the order of the model: its value confirms none.
     """
 
-    entry: Entry
+    entry: DumpEntry
     tensor: str
     how: str = "name"
     fit: str = ""
@@ -85,7 +85,7 @@ class Held:
 
 
 @dataclass(frozen=True)
-class Matched:
+class MatchedRun:
     """One run on a device beside a model.
 
     Attributes:
@@ -94,10 +94,10 @@ class Matched:
         fused: does any entry hold a later tensor than its name says, or more than one node?
     """
 
-    held: Mapping[str, Held]
-    lost: tuple[tuple[Entry, str], ...] = ()
+    held: Mapping[str, TensorMatch]
+    lost: tuple[tuple[DumpEntry, str], ...] = ()
     fused: bool = False
-    idle: tuple[tuple[Entry, str], ...] = ()
+    idle: tuple[tuple[DumpEntry, str], ...] = ()
 
     def summary(self) -> str:
         """In a few words, for people."""
@@ -109,7 +109,9 @@ class Matched:
         return "; ".join([f"{count(len(self.held), 'tensor')} of the model recorded", *more])
 
 
-def match(trials: Trials, found: Recording, entries: Sequence[Entry], loose: frozenset[Entry], k: int = 0) -> Matched:
+def match(
+    trials: Trials, found: Recording, entries: Sequence[DumpEntry], loose: frozenset[DumpEntry], k: int = 0
+) -> MatchedRun:
     """Which tensors of the model the entries of one run hold, for one sample.
 
     Complexity: each entry is read once or twice, beside up to HOPS + 1 reference values; an entry without a name of
@@ -125,21 +127,21 @@ def match(trials: Trials, found: Recording, entries: Sequence[Entry], loose: fro
 class _Matching:
     trials: Trials
     found: Recording
-    loose: frozenset[Entry]
+    loose: frozenset[DumpEntry]
     k: int
-    lost: list[tuple[Entry, str]] = field(default_factory=list)
-    idle: list[tuple[Entry, str]] = field(default_factory=list)
-    _kept: OrderedDict[Entry, Array] = field(default_factory=OrderedDict)
+    lost: list[tuple[DumpEntry, str]] = field(default_factory=list)
+    idle: list[tuple[DumpEntry, str]] = field(default_factory=list)
+    _kept: OrderedDict[DumpEntry, Array] = field(default_factory=OrderedDict)
     _room: int = KEPT
     _last: bool = False  # do files hold channels last, where their shape does not tell?
 
-    def run(self) -> Matched:
+    def run(self) -> MatchedRun:
         named, nameless = self._named()
         known = set(self.trials.tensors())
         chains = {tensor: self._chain(tensor, known) for tensor in named}
         need(self.trials, [n for tensor in named for n in (tensor, *chains[tensor])])
         self._last = self._votes(named)
-        held: dict[str, Held] = {}
+        held: dict[str, TensorMatch] = {}
         for tensor, entries in named.items():
             best = self._best(tensor, entries)
             if best is None:
@@ -151,17 +153,17 @@ class _Matching:
         if nameless:
             self._by_value(nameless, held)
         held = {n: self._doubted(h, chains.get(n, ()), held, fused) for n, h in held.items()}
-        return Matched(held, tuple(self.lost), fused, tuple(self.idle))
+        return MatchedRun(held, tuple(self.lost), fused, tuple(self.idle))
 
     # -------------------------------------------------------------------------------------------- names
 
-    def _named(self) -> tuple[dict[str, list[Entry]], list[Entry]]:
+    def _named(self) -> tuple[dict[str, list[DumpEntry]], list[DumpEntry]]:
         """Entries by the tensor that their name says; and those that say none. Outputs come before inputs."""
         graph = self.trials.graph
         known = dict.fromkeys((*graph.inputs, *self.trials.tensors()))
         nodes = [graph.label(i) for i in self.trials.whole().nodes]
         alike = self._alike(known)
-        named: dict[str, list[Entry]] = {}
+        named: dict[str, list[DumpEntry]] = {}
         nameless = []
         for entry, names in self.found.candidates((*known, *nodes, *graph.maker, *graph.weights)):
             if entry.lacks:
@@ -201,7 +203,7 @@ class _Matching:
 
     # -------------------------------------------------------------------------------------------- values
 
-    def _value(self, entry: Entry) -> Array:
+    def _value(self, entry: DumpEntry) -> Array:
         if entry not in self._kept:
             self._kept[entry] = entry.read()
             self._room -= self._kept[entry].nbytes
@@ -213,7 +215,7 @@ class _Matching:
     def _reference(self, tensor: str) -> Array | None:
         return reference_of(self.trials, tensor, self.k)
 
-    def _best(self, tensor: str, entries: Sequence[Entry]) -> Held | None:
+    def _best(self, tensor: str, entries: Sequence[DumpEntry]) -> TensorMatch | None:
         """Of several entries that one name says, the one whose values are nearest; outputs before inputs."""
         found = []
         for entry in entries:
@@ -223,10 +225,10 @@ class _Matching:
                 self.lost.append((entry, e.what))
         return min(found, key=lambda h: (h.entry.role != "output", or_far(h.apart)), default=None)
 
-    def _held(self, entry: Entry, tensor: str) -> Held:
+    def _held(self, entry: DumpEntry, tensor: str) -> TensorMatch:
         right = self._reference(tensor)
         if right is None:
-            return Held(entry, tensor)
+            return TensorMatch(entry, tensor)
         fit, apart = "", math.inf
         last = None if tensor in self.trials.graph.inputs else self._last  # what is fed is often kept as it came
         for k, (fit_, array) in enumerate(fits(self._value(entry), right.shape, entry in self.loose, last)):
@@ -235,9 +237,9 @@ class _Matching:
                 fit, apart = fit_, near
             if near <= SURELY:
                 break
-        return Held(entry, tensor, fit=fit, apart=apart)
+        return TensorMatch(entry, tensor, fit=fit, apart=apart)
 
-    def _repaired(self, own: Held, chain: Sequence[str]) -> Held:
+    def _repaired(self, own: TensorMatch, chain: Sequence[str]) -> TensorMatch:
         """Its value may be that of a later tensor, which fusion has put there."""
         if own.apart <= PLAIN:
             return own
@@ -247,9 +249,9 @@ class _Matching:
             return replace(best, said=own.tensor)
         return own
 
-    def _parted(self, held: dict[str, Held]) -> None:
+    def _parted(self, held: dict[str, TensorMatch]) -> None:
         """Of tensors whose names a tool writes alike, an entry holds one: the nearest."""
-        shared: dict[Entry, list[Held]] = {}
+        shared: dict[DumpEntry, list[TensorMatch]] = {}
         for h in held.values():
             shared.setdefault(h.entry, []).append(h)
         for some in shared.values():
@@ -259,7 +261,7 @@ class _Matching:
             if others and or_far(best.apart) > NEAR and not best.own:
                 held[best.tensor] = replace(best, may=tuple(h.tensor for h in others))
 
-    def _votes(self, named: Mapping[str, Sequence[Entry]]) -> bool:
+    def _votes(self, named: Mapping[str, Sequence[DumpEntry]]) -> bool:
         """Do more tensors fit with channels last than as they are? A few small ones tell."""
         plain = last = 0
         for tensor, entries in named.items():
@@ -277,15 +279,15 @@ class _Matching:
                 plain += own <= NEAR and own * CLEARER < other
         return last > plain
 
-    def _by_value(self, nameless: Sequence[Entry], held: dict[str, Held]) -> None:
+    def _by_value(self, nameless: Sequence[DumpEntry], held: dict[str, TensorMatch]) -> None:
         """Entries without a name of the model: the one tensor that fits, if it does so both ways and clearly."""
         tensors = self.trials.tensors()
         need(self.trials, tensors)
         known = {n: a for n in tensors if (a := self._reference(n)) is not None and a.dtype.kind == "f" and telling(a)}
         free = {a.size for n, a in known.items() if n not in held}
-        outlines = Outlines(known.items())
-        near: dict[Entry, list[Held]] = {}
-        whys: dict[Entry, str] = {}
+        outlines = BlockSums(known.items())
+        near: dict[DumpEntry, list[TensorMatch]] = {}
+        whys: dict[DumpEntry, str] = {}
         for entry in nameless:
             try:
                 value = self._value(entry)
@@ -306,7 +308,9 @@ class _Matching:
             else:
                 self.lost.append((entry, "several tensors of the model fit" if found else whys[entry]))
 
-    def _doubted(self, own: Held, chain: Sequence[str], held: Mapping[str, Held], fused: bool) -> Held:
+    def _doubted(
+        self, own: TensorMatch, chain: Sequence[str], held: Mapping[str, TensorMatch], fused: bool
+    ) -> TensorMatch:
         """Where nodes are known to be fused, a value that nothing confirms may be that of a later one."""
         if not fused or own.may or own.apart <= NEAR or own.how == "value" or own.entry.originals:
             return own
@@ -316,7 +320,7 @@ class _Matching:
         return replace(own, may=may)
 
 
-def _tensor(graph: Graph, entry: Entry, name: str) -> str:
+def _tensor(graph: Graph, entry: DumpEntry, name: str) -> str:
     """The tensor that a name means: of a node, its output of that number."""
     if entry.tensor and (name in graph.maker or name in graph.inputs):
         return name
@@ -370,7 +374,7 @@ def sizes(trials: Trials, names: Iterable[str]) -> Iterator[tuple[str, int]]:
     """(name, bytes) of tensors, as far as the model says; open dimensions count as one."""
     known = recording.known_of(trials.graph).specs
     for name in names:
-        spec = known.get(name, Spec())
+        spec = known.get(name, TensorSpec())
         bits = dtypes.bits_of(spec.dtype or "float32")
         yield name, math.prod(d or 1 for d in spec.shape or ()) * bits // 8
 

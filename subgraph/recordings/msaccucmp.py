@@ -207,7 +207,7 @@ def _number(value: float) -> str:
 
 
 @dataclass(frozen=True)
-class Line:
+class AccuracyRow:
     """One tensor of one op in the dump, and what was found against the golden one.
 
     Attributes:
@@ -241,13 +241,13 @@ class Line:
         return _printed(self.values.get(COSINE, math.nan))
 
 
-def cells(line: Line) -> list[str]:
+def cells(line: AccuracyRow) -> list[str]:
     """One row below `HEAD`: six decimals (`format_value`), NaN for what there is not, the addresses among it.
 
     No text starts a formula: such a one gets a `'` before it (msaccucmp refuses to write it). Numbers may start with a
     minus; write them as they are, with `csv.writer`.
 
-    >>> cells(Line(3, "Relu", "a", "float16", "*", "NaN", "a:output:0", (1, 8)))[:12]
+    >>> cells(AccuracyRow(3, "Relu", "a", "float16", "*", "NaN", "a:output:0", (1, 8)))[:12]
     ['3', 'Relu', 'a', 'float16', 'NaN', '*', 'NaN', 'NaN', 'a:output:0', '[1,8]', 'NaN', 'NaN']
     """
     wrong = line.op_type not in EXEMPT and beyond(line.values)
@@ -307,11 +307,11 @@ class Advice:
 
     kind: str
     verdict: str
-    line: Line | None
+    line: AccuracyRow | None
     says: str
 
 
-def advise(lines: Sequence[Line]) -> Advice:
+def advise(lines: Sequence[AccuracyRow]) -> Advice:
     """The advisor's three questions in its order, the first that is answered: overflow, inputs, the whole.
 
     The whole: OK where no cosine is below 0.99; PROBLEM where the last line that has a cosine is below too; else
@@ -319,7 +319,7 @@ def advise(lines: Sequence[Line]) -> Advice:
 
     Complexity: linear.
 
-    >>> line = Line(7, "Relu", "r", "float16", "r", "float32", "r:output:0", values={"CosineSimilarity": 0.5})
+    >>> line = AccuracyRow(7, "Relu", "r", "float16", "r", "float32", "r:output:0", values={"CosineSimilarity": 0.5})
     >>> advise([line]).verdict, advise([]).kind
     ('PROBLEM', 'NA')
     """
@@ -343,5 +343,5 @@ def advise(lines: Sequence[Line]) -> Advice:
     return Advice("Global Consistency", "DEVIATION", bad, f"{where}, but not the last one: it may be ignored")
 
 
-def _first(lines: Sequence[Line], wanted: Callable[[Line], bool]) -> Line | None:
+def _first(lines: Sequence[AccuracyRow], wanted: Callable[[AccuracyRow], bool]) -> AccuracyRow | None:
     return next(filter(wanted, lines), None)

@@ -8,19 +8,19 @@ from collections.abc import Sequence
 from typing import Any
 
 from subgraph.graph.graph import Graph
-from subgraph.recordings.compare import Cell, Observed
-from subgraph.recordings.dumps import Entry
-from subgraph.recordings.msaccucmp import HEAD, Advice, Line, advise, cells
+from subgraph.recordings.compare import RunComparison, TensorRow
+from subgraph.recordings.dumps import DumpEntry
+from subgraph.recordings.msaccucmp import HEAD, AccuracyRow, Advice, advise, cells
 from subgraph.storage.tensors import Record
 from subgraph.trials.trial import Trials
 
 NOBODY = "*"  # msaccucmp's word for: no such op on that side
 
 
-def lines(trials: Trials, found: Observed, names: Sequence[str]) -> list[Line]:
+def lines(trials: Trials, found: RunComparison, names: Sequence[str]) -> list[AccuracyRow]:
     """The inputs of the model, its tensors in order, and what the device has beside."""
     graph, records = trials.graph, trials.values.records[0]
-    told: list[Line] = []
+    told: list[AccuracyRow] = []
     for name, cell in found.inputs.items():
         told.append(_line(len(told), "Data", name, cell, records.get(name), graph))
     for name in names:
@@ -34,25 +34,25 @@ def lines(trials: Trials, found: Observed, names: Sequence[str]) -> list[Line]:
     return told
 
 
-def _line(index: int, op: str, name: str, cell: Cell, record: Record | None, graph: Graph) -> Line:
+def _line(index: int, op: str, name: str, cell: TensorRow, record: Record | None, graph: Graph) -> AccuracyRow:
     entry = cell.held.entry
     mine = entry.node or entry.tensor
-    return Line(
+    return AccuracyRow(
         index, op, mine, entry.dtype, _node(graph, name), _dtype(record), f"{mine}:{entry.role}:{entry.index}",
         entry.shape, cell.overflow, cell.columns, cell.why, op == "Data", name in graph.outputs,
     )  # fmt: skip
 
 
-def _unseen(index: int, op: str, name: str, record: Record | None, graph: Graph) -> Line:
+def _unseen(index: int, op: str, name: str, record: Record | None, graph: Graph) -> AccuracyRow:
     golden, own = _node(graph, name), f"{name}:output:0"
     last = name in graph.outputs
-    return Line(index, op, NOBODY, "", golden, _dtype(record), own, reason="no dump of this op", is_output=last)
+    return AccuracyRow(index, op, NOBODY, "", golden, _dtype(record), own, reason="no dump of this op", is_output=last)
 
 
-def _lost(index: int, entry: Entry, why: str) -> Line:
+def _lost(index: int, entry: DumpEntry, why: str) -> AccuracyRow:
     mine = entry.node or entry.tensor
     place = f"{mine}:{entry.role}:{entry.index}"
-    return Line(index, "", mine, entry.dtype, NOBODY, "", place, entry.shape, reason=why)
+    return AccuracyRow(index, "", mine, entry.dtype, NOBODY, "", place, entry.shape, reason=why)
 
 
 def _node(graph: Graph, name: str) -> str:
@@ -64,7 +64,7 @@ def _dtype(record: Record | None) -> str:
     return record.dtype if record else ""
 
 
-def as_csv(told: Sequence[Line]) -> str:
+def as_csv(told: Sequence[AccuracyRow]) -> str:
     """Lines of CSV in msaccucmp's columns; two of their names occur twice."""
     out = io.StringIO()
     writer = csv.writer(out)
@@ -73,7 +73,7 @@ def as_csv(told: Sequence[Line]) -> str:
     return out.getvalue()
 
 
-def advice(told: Sequence[Line]) -> dict[str, Any]:
+def advice(told: Sequence[AccuracyRow]) -> dict[str, Any]:
     """The advisor's verdict as plain data."""
     found: Advice = advise(told)
     tensor = found.line.tensor_index if found.line else None

@@ -15,7 +15,7 @@ from subgraph import plugins
 from subgraph.errors import InputError, UnknownName
 from subgraph.graph import protobuf
 from subgraph.graph.graph import Graph
-from subgraph.recordings.dumps import Entry, Known, Spec, same
+from subgraph.recordings.dumps import DumpEntry, DumpHints, TensorSpec, same
 from subgraph.recordings.files import Files, scan
 from subgraph.storage import dtypes
 from subgraph.storage.folders import safe_name
@@ -37,15 +37,15 @@ class Recording:
 
     folder: Path
     format: str
-    entries: tuple[Entry, ...]
+    entries: tuple[DumpEntry, ...]
 
-    def __iter__(self) -> Iterator[Entry]:
+    def __iter__(self) -> Iterator[DumpEntry]:
         return iter(self.entries)
 
     def __len__(self) -> int:
         return len(self.entries)
 
-    def candidates(self, names: Iterable[str]) -> list[tuple[Entry, tuple[str, ...]]]:
+    def candidates(self, names: Iterable[str]) -> list[tuple[DumpEntry, tuple[str, ...]]]:
         """For each entry, which of a model's names it may stand for; of a node only where the tensor has no name.
 
         What the recording itself says comes before the very same name, and that before names that the tool would have
@@ -62,7 +62,7 @@ class Recording:
 
 
 def _stands_for(
-    entry: Entry, own: Container[str], written: Mapping[str, list[str]], plain: Callable[[str], str]
+    entry: DumpEntry, own: Container[str], written: Mapping[str, list[str]], plain: Callable[[str], str]
 ) -> tuple[str, ...]:
     said = tuple(name for name in entry.originals if name in own)
     if said:
@@ -79,7 +79,7 @@ def formats() -> list[str]:
     return plugins.names("dumps")
 
 
-def open(place: Path, format: str | None = None, known: Known | None = None) -> Recording:
+def open(place: Path, format: str | None = None, known: DumpHints | None = None) -> Recording:
     """Find out what a folder (or one file) holds; values are read later, entry by entry.
 
     Args:
@@ -92,7 +92,7 @@ def open(place: Path, format: str | None = None, known: Known | None = None) -> 
     """
     files = scan(place)
     word = _chosen(format) if format else _detected(place, files)
-    found = tuple(_module(word).entries(files, known or Known()))
+    found = tuple(_module(word).entries(files, known or DumpHints()))
     if not found:
         raise InputError(f"no tensors in {place} in the format {word}", f"known formats: {', '.join(formats())}")
     return Recording(files.root, word, found)
@@ -107,7 +107,7 @@ def detect(place: Path) -> list[str]:
     return _ranked(scan(place))
 
 
-def known_of(graph: Graph, layout: str = "") -> Known:
+def known_of(graph: Graph, layout: str = "") -> DumpHints:
     """What a model says of its tensors: types and shapes, declared and inferred."""
     from subgraph.graph import shape_inference
 
@@ -115,7 +115,7 @@ def known_of(graph: Graph, layout: str = "") -> Known:
     specs = {}
     for name in {**types.declared, **types.inferred}:
         specs[name] = _spec(types.type_of(name))
-    return Known({name: spec for name, spec in specs.items() if spec.dtype}, layout)
+    return DumpHints({name: spec for name, spec in specs.items() if spec.dtype}, layout)
 
 
 def write(tensors: Tensors, folder: Path, format: str) -> None:
@@ -159,12 +159,12 @@ def _detected(place: Path, files: Files) -> str:
     raise InputError(f"no tensors in {place}: {what}", f"{CHOOSE}, if it is one of {', '.join(formats())}")
 
 
-def _spec(proto: protobuf.TypeProto | None) -> Spec:
+def _spec(proto: protobuf.TypeProto | None) -> TensorSpec:
     """Type and shape of a tensor; nothing of what is none."""
     if proto is None or not proto.HasField("tensor_type"):
-        return Spec()
+        return TensorSpec()
     tensor = proto.tensor_type
     dtype = dtypes.name_of(tensor.elem_type)
     if not tensor.HasField("shape"):
-        return Spec(dtype)
-    return Spec(dtype, tuple(int(d.dim_value) if d.HasField("dim_value") else None for d in tensor.shape.dim))
+        return TensorSpec(dtype)
+    return TensorSpec(dtype, tuple(int(d.dim_value) if d.HasField("dim_value") else None for d in tensor.shape.dim))

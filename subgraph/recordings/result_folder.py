@@ -14,11 +14,11 @@ from pathlib import Path
 from typing import Any
 
 from subgraph.cases import case, write_case
-from subgraph.cases.case import Place
+from subgraph.cases.case import ResultPlace
 from subgraph.errors import InputError, SubcutError
 from subgraph.recordings import document as contrast
 from subgraph.recordings.align import cast, fitted
-from subgraph.recordings.compare import Observed
+from subgraph.recordings.compare import RunComparison
 from subgraph.recordings.interval import Interval
 from subgraph.recordings.match import reference_of
 from subgraph.runtime.inputs import Feeding
@@ -34,7 +34,7 @@ SHOWN = 12  # suspects of one that the document ranks
 
 
 def document(
-    trials: Trials, found: Observed, places: Sequence[Interval], criterion: str, command: str,
+    trials: Trials, found: RunComparison, places: Sequence[Interval], criterion: str, command: str,
     reasons: Mapping[int, str],
 ) -> dict[str, Any]:  # fmt: skip
     """All of it as plain data. `reasons`: why a node is suspect, beside its place."""
@@ -50,7 +50,7 @@ def document(
     }
 
 
-def _finding(trials: Trials, found: Observed, one: Interval, reasons: Mapping[int, str]) -> dict[str, Any]:
+def _finding(trials: Trials, found: RunComparison, one: Interval, reasons: Mapping[int, str]) -> dict[str, Any]:
     graph = trials.graph
     cell = found.cells[one.bad[0]]
     return {
@@ -75,9 +75,14 @@ def _finding(trials: Trials, found: Observed, one: Interval, reasons: Mapping[in
 
 
 def save(
-    trials: Trials, found: Observed, places: Sequence[Interval], told: dict[str, Any], place: Place, request: Any,
+    trials: Trials,
+    found: RunComparison,
+    places: Sequence[Interval],
+    told: dict[str, Any],
+    place: ResultPlace,
+    request: Any,
     feeding: Feeding,
-) -> None:  # fmt: skip
+) -> None:
     """Write a folder per interval; the document's findings get their paths.
 
     Raises:
@@ -87,7 +92,7 @@ def save(
     case.require_free(place, request, case.source_of(graph), [graph.path])
     with folders.aside(place.path) as work:
         for (name, one), finding in zip(_named(places), told["findings"], strict=False):
-            if _write(trials, found, one, Place(work, name), feeding):
+            if _write(trials, found, one, ResultPlace(work, name), feeding):
                 finding["case"] = str(place.path / name)
         (work / "run.json").write_text(json.dumps(told, indent=1) + "\n", encoding="ascii")
         manifest = {
@@ -105,11 +110,11 @@ def _named(places: Sequence[Interval]) -> Iterator[tuple[str, Interval]]:
         yield f"interval-{k + 1}" if k else "interval", one
 
 
-def _write(trials: Trials, found: Observed, one: Interval, place: Place, feeding: Feeding) -> bool:
+def _write(trials: Trials, found: RunComparison, one: Interval, place: ResultPlace, feeding: Feeding) -> bool:
     """One interval; False where it cannot be cut."""
     graph, nodes = trials.graph, one.region.nodes
     own = vars(feeding) | {"inputs": tuple(Path(w.rpartition("=")[2]).name for w in feeding.inputs)}
-    request = write_case.Request(
+    request = write_case.CaseRequest(
         start=(graph.label(nodes[0]),), end=(graph.label(nodes[-1]),), freeze=trials.freeze, **own
     )
     try:
@@ -121,7 +126,7 @@ def _write(trials: Trials, found: Observed, one: Interval, place: Place, feeding
     return True
 
 
-def add_recorded(trials: Trials, found: Observed, names: Sequence[str], folder: Path) -> None:
+def add_recorded(trials: Trials, found: RunComparison, names: Sequence[str], folder: Path) -> None:
     """What the device recorded, in the model's type and layout, beside the reference's outputs."""
     import numpy as np
 

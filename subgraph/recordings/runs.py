@@ -23,7 +23,7 @@ from subgraph.graph.types import declared
 from subgraph.plugins import load as plugin
 from subgraph.recordings import recording
 from subgraph.recordings.align import fits
-from subgraph.recordings.dumps import Entry, Known, Spec, same
+from subgraph.recordings.dumps import DumpEntry, DumpHints, TensorSpec, same
 from subgraph.recordings.recording import Recording
 from subgraph.storage.folders import safe_name, safe_names
 from subgraph.storage.tensors import NOT_NUMPY, shape_text, to_bits
@@ -36,7 +36,7 @@ log = logging.getLogger("subcut")
 
 
 @dataclass(frozen=True)
-class Run:
+class RecordedRun:
     """What one device, or one tool, recorded.
 
     Attributes:
@@ -48,22 +48,22 @@ class Run:
 
     name: str
     recording: Recording | None = None
-    samples: tuple[tuple[Entry, ...], ...] = ()
-    loose: frozenset[Entry] = frozenset()
+    samples: tuple[tuple[DumpEntry, ...], ...] = ()
+    loose: frozenset[DumpEntry] = frozenset()
     missing: str = ""
 
-    def sample(self, k: int) -> tuple[Entry, ...]:
+    def sample(self, k: int) -> tuple[DumpEntry, ...]:
         """The entries of a sample; none of one that was not recorded."""
         return self.samples[k] if k < len(self.samples) else ()
 
 
-def open_all(places: Sequence[Path], graph: Graph, layout: str = "", format: str | None = None) -> list[Run]:
+def open_all(places: Sequence[Path], graph: Graph, layout: str = "", format: str | None = None) -> list[RecordedRun]:
     """The runs in some folders. One of several folders that cannot be read is a run that is missing.
 
     Raises:
         InputError: the only one cannot be read, or none can.
     """
-    found: list[Run] = []
+    found: list[RecordedRun] = []
     names = _names(places)
     for place, name in zip(places, names, strict=True):
         try:
@@ -71,13 +71,15 @@ def open_all(places: Sequence[Path], graph: Graph, layout: str = "", format: str
         except InputError as e:
             if len(places) == 1:
                 raise
-            found.append(Run(name, missing=e.what))
+            found.append(RecordedRun(name, missing=e.what))
     if all(run.missing for run in found):
         raise InputError("; ".join(run.missing for run in found), "--recorded names a folder of layer dumps")
     return found
 
 
-def read(place: Path, graph: Graph, layout: str = "", format: str | None = None) -> tuple[Recording, frozenset[Entry]]:
+def read(
+    place: Path, graph: Graph, layout: str = "", format: str | None = None
+) -> tuple[Recording, frozenset[DumpEntry]]:
     """A recording, and those entries whose shape the model says: their files have none.
 
     A headerless file whose size does not fit the tensor of its name is read flat: after fusion it holds another one.
@@ -87,7 +89,7 @@ def read(place: Path, graph: Graph, layout: str = "", format: str | None = None)
     """
     known = recording.known_of(graph, layout)
     found = recording.open(place, format, known)
-    flat = Known({name: Spec(spec.dtype) for name, spec in known.specs.items()})
+    flat = DumpHints({name: TensorSpec(spec.dtype) for name, spec in known.specs.items()})
     key = attrgetter("file", "side", "node", "tensor", "role", "index")
     bare = {key(e): e for e in recording.open(place, found.format, flat)}
     entries, loose = [], []
@@ -105,8 +107,8 @@ def _names(places: Sequence[Path]) -> list[str]:
     return own if len(set(own)) == len(own) else [str(place) for place in places]
 
 
-def _runs(name: str, found: Recording, loose: frozenset[Entry]) -> list[Run]:
-    sides: dict[str, list[Entry]] = {}
+def _runs(name: str, found: Recording, loose: frozenset[DumpEntry]) -> list[RecordedRun]:
+    sides: dict[str, list[DumpEntry]] = {}
     for entry in found:
         sides.setdefault(entry.side, []).append(entry)
     kinds: dict[str, list[str]] = {}
@@ -116,11 +118,11 @@ def _runs(name: str, found: Recording, loose: frozenset[Entry]) -> list[Run]:
     for kind, some in kinds.items():
         own = name if len(kinds) == 1 else f"{name}:{some[0] if len(some) == 1 else kind}"
         ordered = sorted(some, key=_natural)
-        out.append(Run(own, found, tuple(tuple(sides[side]) for side in ordered), loose))
+        out.append(RecordedRun(own, found, tuple(tuple(sides[side]) for side in ordered), loose))
     return _joined(out)
 
 
-def _joined(found: list[Run]) -> list[Run]:
+def _joined(found: list[RecordedRun]) -> list[RecordedRun]:
     """What holds nothing but inputs is no run of its own: it says what the others were fed."""
     fed = [run for run in found if all(e.role == "input" for sample in run.samples for e in sample)]
     others = [run for run in found if run not in fed]
@@ -138,9 +140,9 @@ def _natural(side: str) -> list[Any]:
 # ---------------------------------------------------------------------------------------------------- what was fed
 
 
-def fed(found: Sequence[Run], graph: Graph) -> list[dict[str, Entry]]:
+def fed(found: Sequence[RecordedRun], graph: Graph) -> list[dict[str, DumpEntry]]:
     """Per sample of the run that says most of it: the entry of each input of the model that it holds."""
-    best: list[dict[str, Entry]] = []
+    best: list[dict[str, DumpEntry]] = []
     for run in found:
         own = [_inputs(run, entries, graph) for entries in run.samples]
         if own and min(map(len, own)) > (min(map(len, best)) if best else 0):
@@ -148,12 +150,12 @@ def fed(found: Sequence[Run], graph: Graph) -> list[dict[str, Entry]]:
     return best
 
 
-def _inputs(run: Run, entries: Sequence[Entry], graph: Graph) -> dict[str, Entry]:
+def _inputs(run: RecordedRun, entries: Sequence[DumpEntry], graph: Graph) -> dict[str, DumpEntry]:
     """By its name; or by its number, as in ONNX's input_0.pb."""
     assert run.recording
     plain = getattr(plugin("dumps", run.recording.format), "plain", same)
     written = {form: name for name in graph.inputs for form in (plain(name), plain(safe_name(name)))}
-    found: dict[str, Entry] = {}
+    found: dict[str, DumpEntry] = {}
     numbered = list(graph.inputs)
     for entry in entries:
         if entry.lacks:
@@ -167,7 +169,9 @@ def _inputs(run: Run, entries: Sequence[Entry], graph: Graph) -> dict[str, Entry
     return found
 
 
-def save_fed(samples: Sequence[Mapping[str, Entry]], graph: Graph, loose: frozenset[Entry], folder: Path) -> list[str]:
+def save_fed(
+    samples: Sequence[Mapping[str, DumpEntry]], graph: Graph, loose: frozenset[DumpEntry], folder: Path
+) -> list[str]:
     """The recorded inputs as words for `-i`, their files in `folder`.
 
     Raises:
@@ -188,7 +192,7 @@ def save_fed(samples: Sequence[Mapping[str, Entry]], graph: Graph, loose: frozen
     return words if len(samples) == 1 else [str(folder)]
 
 
-def _declared(entry: Entry, loose: bool, graph: Graph, name: str) -> tuple[Array, str]:
+def _declared(entry: DumpEntry, loose: bool, graph: Graph, name: str) -> tuple[Array, str]:
     """An input in the type and layout that the model declares."""
     import numpy as np
 
@@ -222,7 +226,7 @@ def _filled(dims: Sequence[int | str | None], array: Array) -> tuple[int, ...] |
     return tuple(d if isinstance(d, int) else array.size // fixed for d in dims)
 
 
-def with_samples(found: Sequence[Run], many: int) -> list[Run]:
+def with_samples(found: Sequence[RecordedRun], many: int) -> list[RecordedRun]:
     """The runs with as many samples as are fed; of more, the first ones, and that is said."""
     out = []
     for run in found:

@@ -20,7 +20,7 @@ MARGIN = 8.0
 Edge = tuple[int, int]
 
 
-class Item(NamedTuple):
+class LayoutItem(NamedTuple):
     """A node (`edge` is None), or an edge where it passes a layer."""
 
     node: int
@@ -29,7 +29,7 @@ class Item(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Picture:
+class GraphLayout:
     """Pixels. `boxes`, `labels`: centres; `paths`: points from source to target, every second step goes straight."""
 
     width: float
@@ -41,7 +41,7 @@ class Picture:
 
 def layered(
     widths: Mapping[int, float], labels: Mapping[Edge, float], box: float = 44.0, between: float = 50.0
-) -> Picture:
+) -> GraphLayout:
     """Place nodes (number → width) and edges (→ width of the label); numbers are in topological order.
 
     `box`: a node's height; `between`: from one row of boxes to the next. Edges that go back are left out. Complexity:
@@ -50,7 +50,7 @@ def layered(
     edges = [edge for edge in labels if edge[0] < edge[1] and set(edge) <= widths.keys()]
     ranks = _ranks(sorted(widths), edges)
     chains = {edge: _chain(edge, ranks) for edge in edges}
-    wide = {Item(n): w for n, w in widths.items()}
+    wide = {LayoutItem(n): w for n, w in widths.items()}
     for edge, chain in chains.items():
         wide |= dict.fromkeys(chain[1:-1], THIN) | {chain[1]: labels[edge]}
     layers = _layers(widths, ranks, chains)
@@ -60,10 +60,10 @@ def layered(
     left = min((x[i] - wide[i] / 2 for i in wide), default=0.0) - MARGIN
     x = {item: at - left for item, at in x.items()}
     y = {item: MARGIN + box / 2 + depth * (box + between) / 2 for depth, layer in enumerate(layers) for item in layer}
-    return Picture(
+    return GraphLayout(
         width=max((x[i] + wide[i] / 2 for i in wide), default=0.0) + MARGIN,
         height=max(y.values(), default=0.0) + box / 2 + MARGIN,
-        boxes={n: (x[Item(n)], y[Item(n)]) for n in widths},
+        boxes={n: (x[LayoutItem(n)], y[LayoutItem(n)]) for n in widths},
         labels={edge: (x[chain[1]], y[chain[1]]) for edge, chain in chains.items()},
         paths={edge: list(_path(chain, x, y, box, between)) for edge, chain in chains.items()},
     )
@@ -85,27 +85,31 @@ def _ranks(nodes: Sequence[int], edges: Iterable[Edge]) -> dict[int, int]:
     return ranks
 
 
-def _chain(edge: Edge, ranks: Mapping[int, int]) -> list[Item]:
+def _chain(edge: Edge, ranks: Mapping[int, int]) -> list[LayoutItem]:
     """Nodes stand in the even layers."""
     source, target = edge
     between = range(2 * ranks[source] + 1, 2 * ranks[target])
-    return [Item(source), *(Item(source, edge, layer) for layer in between), Item(target)]
+    return [LayoutItem(source), *(LayoutItem(source, edge, layer) for layer in between), LayoutItem(target)]
 
 
-def _layers(nodes: Iterable[int], ranks: Mapping[int, int], chains: Mapping[Edge, Sequence[Item]]) -> list[list[Item]]:
-    layers: list[list[Item]] = [[] for _ in range(2 * max(ranks.values(), default=0) + 1)]
+def _layers(
+    nodes: Iterable[int], ranks: Mapping[int, int], chains: Mapping[Edge, Sequence[LayoutItem]]
+) -> list[list[LayoutItem]]:
+    layers: list[list[LayoutItem]] = [[] for _ in range(2 * max(ranks.values(), default=0) + 1)]
     for n in sorted(nodes):
-        layers[2 * ranks[n]].append(Item(n))
+        layers[2 * ranks[n]].append(LayoutItem(n))
     for edge in sorted(chains):
         for item in chains[edge][1:-1]:
             layers[item.layer].append(item)
     return layers
 
 
-def _neighbours(chains: Iterable[Sequence[Item]]) -> tuple[dict[Item, list[Item]], dict[Item, list[Item]]]:
+def _neighbours(
+    chains: Iterable[Sequence[LayoutItem]],
+) -> tuple[dict[LayoutItem, list[LayoutItem]], dict[LayoutItem, list[LayoutItem]]]:
     """Items above and below each."""
-    above: dict[Item, list[Item]] = {}
-    below: dict[Item, list[Item]] = {}
+    above: dict[LayoutItem, list[LayoutItem]] = {}
+    below: dict[LayoutItem, list[LayoutItem]] = {}
     for chain in chains:
         for one, other in pairwise(chain):
             above.setdefault(other, []).append(one)
@@ -113,7 +117,10 @@ def _neighbours(chains: Iterable[Sequence[Item]]) -> tuple[dict[Item, list[Item]
     return above, below
 
 
-def _order(layers: list[list[Item]], joined: tuple[dict[Item, list[Item]], dict[Item, list[Item]]]) -> None:
+def _order(
+    layers: list[list[LayoutItem]],
+    joined: tuple[dict[LayoutItem, list[LayoutItem]], dict[LayoutItem, list[LayoutItem]]],
+) -> None:
     """Fewer crossings: each layer sorted by the mean position of its neighbours, downwards and upwards in turn."""
     for sweep in range(SWEEPS):
         side = joined[sweep % 2]
@@ -124,11 +131,11 @@ def _order(layers: list[list[Item]], joined: tuple[dict[Item, list[Item]], dict[
 
 
 def _places(
-    layers: list[list[Item]],
-    joined: tuple[dict[Item, list[Item]], dict[Item, list[Item]]],
-    wide: Mapping[Item, float],
-) -> dict[Item, float]:
-    x: dict[Item, float] = {}
+    layers: list[list[LayoutItem]],
+    joined: tuple[dict[LayoutItem, list[LayoutItem]], dict[LayoutItem, list[LayoutItem]]],
+    wide: Mapping[LayoutItem, float],
+) -> dict[LayoutItem, float]:
+    x: dict[LayoutItem, float] = {}
     for layer in layers:
         x.update(zip(layer, spread([0.0] * len(layer), [wide[i] for i in layer]), strict=True))
     for sweep in range(SWEEPS):
@@ -164,7 +171,11 @@ def _mean(values: Sequence[float], default: float) -> float:
 
 
 def _path(
-    chain: Sequence[Item], x: Mapping[Item, float], y: Mapping[Item, float], box: float, between: float
+    chain: Sequence[LayoutItem],
+    x: Mapping[LayoutItem, float],
+    y: Mapping[LayoutItem, float],
+    box: float,
+    between: float,
 ) -> Iterable[tuple[float, float]]:
     """Down from box to box; through a label's or a node's row straight."""
     half = {True: box / 2, False: between / 8}  # of a row of boxes, of a row of labels

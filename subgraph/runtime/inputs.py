@@ -33,7 +33,7 @@ CARRIERS = frozenset(
 
 
 @dataclass(frozen=True)
-class Spec:
+class InputSpec:
     """One model input that a run needs.
 
     Attributes:
@@ -51,7 +51,7 @@ class Spec:
 
 
 @dataclass(frozen=True)
-class Picture:
+class ImageOptions:
     """How an image becomes a tensor: y = (x − mean) · scale, x in 0…255, channels RGB unless `bgr`."""
 
     mean: tuple[float, ...] = (0.0,)
@@ -71,10 +71,10 @@ class Sample:
 
     label: str
     files: list[tuple[str | None, str]]
-    specs: list[Spec]
+    specs: list[InputSpec]
     names: list[str]
     seed: int
-    picture: Picture = field(default_factory=Picture)
+    picture: ImageOptions = field(default_factory=ImageOptions)
 
     def to_json(self) -> dict[str, Any]:
         return asdict(self)
@@ -87,7 +87,7 @@ class Feeding:
     inputs: tuple[str, ...] = ()
     shapes: Mapping[str, Sequence[int]] = field(default_factory=dict)
     seed: int = 0
-    picture: Picture = field(default_factory=Picture)
+    picture: ImageOptions = field(default_factory=ImageOptions)
 
     @property
     def is_default(self) -> bool:
@@ -110,7 +110,7 @@ def plan(
     *,
     shapes: Mapping[str, Sequence[int]] | None = None,
     seed: int = 0,
-    picture: Picture | None = None,
+    picture: ImageOptions | None = None,
 ) -> list[Sample]:
     """The samples to run, at least one.
 
@@ -146,7 +146,7 @@ def plan(
         ("+".join(dict.fromkeys(row[k][0] for row in sets)), [f for row in sets for f in row[k][1]])
         for k in range(counts.pop())
     ]  # fmt: skip
-    look = picture or Picture()
+    look = picture or ImageOptions()
     labels = _distinct([label for label, _ in rows])
     return [
         Sample(label, common + files, specs, list(graph.inputs), seed, look)
@@ -240,7 +240,7 @@ def stems_of(names: Sequence[str]) -> dict[str, str]:
 # ---------------------------------------------------------------------------------------------------- specs
 
 
-def _spec(graph: Graph, name: str, shapes: Mapping[str, Sequence[int]], sizes: Mapping[str, int]) -> Spec:
+def _spec(graph: Graph, name: str, shapes: Mapping[str, Sequence[int]], sizes: Mapping[str, int]) -> InputSpec:
     form, dtype, dims = declared(graph.inputs[name].type)
     if dtype not in dtypes.TYPE_NUMBERS:
         raise InputError(f"input '{name}' declares no element type that ONNX has", f"subcut inspect {graph.path.name}")
@@ -249,7 +249,7 @@ def _spec(graph: Graph, name: str, shapes: Mapping[str, Sequence[int]], sizes: M
     elif dims is not None:
         dims = [sizes.get(d, d) for d in dims]
     high, why = _index_range(graph, name) if dtype in ("int32", "int64") else (None, "")
-    return Spec(name, form, dtype, dims, high, why)
+    return InputSpec(name, form, dtype, dims, high, why)
 
 
 def _sizes(name: str, dims: list[Any] | None, shape: list[int]) -> dict[str, int]:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from subgraph.errors import InputError
 from subgraph.graph import protobuf
-from subgraph.runtime.inputs import IMAGES, Picture, Spec, stems_of
+from subgraph.runtime.inputs import IMAGES, ImageOptions, InputSpec, stems_of
 from subgraph.storage import dtypes
 from subgraph.storage.tensors import (
     NOT_NUMPY,
@@ -39,14 +39,14 @@ def realise(data: Mapping[str, Any]) -> tuple[dict[str, Value], dict[str, str]]:
     Raises:
         InputError: a file is damaged, or does not fit its input in type or shape; a dimension is not known.
     """
-    specs = [Spec(**s) for s in data["specs"]]
+    specs = [InputSpec(**s) for s in data["specs"]]
     look = data["picture"]
-    picture = Picture(tuple(look["mean"]), tuple(look["scale"]), bool(look["bgr"]))
+    picture = ImageOptions(tuple(look["mean"]), tuple(look["scale"]), bool(look["bgr"]))
     feeds: dict[str, Value] = {}
     origins: dict[str, str] = {}
     stems, needed = stems_of(data["names"]), {spec.name: spec for spec in specs}
     for name, file in data["files"]:
-        for spec, array in _read(_File(Path(file), name, stems, needed), picture):
+        for spec, array in _read(_InputFile(Path(file), name, stems, needed), picture):
             if spec.name in feeds:
                 raise InputError(
                     f"input '{spec.name}' is given twice: {origins[spec.name]} and {file}",
@@ -61,7 +61,7 @@ def realise(data: Mapping[str, Any]) -> tuple[dict[str, Value], dict[str, str]]:
     return feeds, origins
 
 
-def _symbols(specs: Sequence[Spec], feeds: Tensors) -> dict[str, int]:
+def _symbols(specs: Sequence[InputSpec], feeds: Tensors) -> dict[str, int]:
     """Sizes of symbolic dimensions, learnt from the arrays given and, for a first dimension, 1."""
     known: dict[str, int] = {}
     for spec in specs:
@@ -74,7 +74,7 @@ def _symbols(specs: Sequence[Spec], feeds: Tensors) -> dict[str, int]:
     return known
 
 
-def _random(spec: Spec, known: Mapping[str, int], seed: int, label: str) -> tuple[Value, str]:
+def _random(spec: InputSpec, known: Mapping[str, int], seed: int, label: str) -> tuple[Value, str]:
     """Seeded values: floats from N(0, 1), booleans, indices within their table, other wide integers 0 or 1.
 
     Raises:
@@ -98,7 +98,7 @@ def _random(spec: Spec, known: Mapping[str, int], seed: int, label: str) -> tupl
     return ([array] if "sequence" in spec.form else array), origin
 
 
-def _draw(spec: Spec, shape: tuple[int, ...], rng: np.random.Generator) -> tuple[Array, str]:
+def _draw(spec: InputSpec, shape: tuple[int, ...], rng: np.random.Generator) -> tuple[Array, str]:
     import numpy as np
 
     dtype = np_dtype(spec.dtype)
@@ -119,7 +119,7 @@ def _draw(spec: Spec, shape: tuple[int, ...], rng: np.random.Generator) -> tuple
     return rng.integers(0, 2, shape).astype(dtype), "integers 0 or 1"
 
 
-def _shape(spec: Spec, known: Mapping[str, int]) -> tuple[int, ...]:
+def _shape(spec: InputSpec, known: Mapping[str, int]) -> tuple[int, ...]:
     if spec.dims is None:
         raise InputError(f"input '{spec.name}' declares no shape", f"--shape {spec.name}=1x3x224x224, or -i FILE")
     shape = [
@@ -137,7 +137,7 @@ def _shape(spec: Spec, known: Mapping[str, int]) -> tuple[int, ...]:
 
 
 @dataclass(frozen=True)
-class _File:
+class _InputFile:
     """A file and what it may be for.
 
     Attributes:
@@ -149,12 +149,12 @@ class _File:
     path: Path
     name: str | None
     stems: Mapping[str, str]
-    specs: Mapping[str, Spec]
+    specs: Mapping[str, InputSpec]
 
     def is_input(self, key: str) -> bool:
         return self.stems.get(key) == key  # an input's own name always leads to itself
 
-    def target(self, key: str = "") -> Spec | None:
+    def target(self, key: str = "") -> InputSpec | None:
         """Which input the array called `key` in it is for: by the name given, by its own, the file's, or the only one.
 
         None: for an input of the model that this run does not need.
@@ -171,7 +171,7 @@ class _File:
         )
 
 
-def _read(file: _File, picture: Picture) -> list[tuple[Spec, Array]]:
+def _read(file: _InputFile, picture: ImageOptions) -> list[tuple[InputSpec, Array]]:
     """The arrays in one file, each with the input that it is for; inputs that this run does not need are left out."""
     kind = file.path.suffix.lower()
     if kind == ".npz":
@@ -202,7 +202,7 @@ def _load_npz(path: Path) -> dict[str, Array]:
         raise InputError(f"cannot read {path}: {e}", "is it a .npz file without Python objects?") from e
 
 
-def _load_raw(path: Path, spec: Spec) -> Array:
+def _load_raw(path: Path, spec: InputSpec) -> Array:
     """A headerless file: type and shape from the model; one unknown dimension follows from the size.
 
     Beside another one, an unknown first dimension is 1.
@@ -252,7 +252,7 @@ def _load_pb(path: Path) -> tuple[str, Array]:
         raise InputError(f"{path} holds no ONNX tensor: {e}") from e
 
 
-def _load_image(path: Path, spec: Spec, picture: Picture) -> Array:
+def _load_image(path: Path, spec: InputSpec, picture: ImageOptions) -> Array:
     """An image resized (bilinear) to the input: (1, C, H, W), or (1, H, W, C) where the last dimension is C."""
     import numpy as np
     from PIL import Image, UnidentifiedImageError
@@ -296,7 +296,7 @@ def _per_channel(values: tuple[float, ...], pixels: Array) -> Array:
     return np.asarray(values, np.float32)
 
 
-def _fitted(array: Array, spec: Spec, file: str) -> tuple[Value, str]:
+def _fitted(array: Array, spec: InputSpec, file: str) -> tuple[Value, str]:
     """The array in the input's type, if nothing is lost by that; with a remark where it had to be converted."""
     note = ""
     want = np_dtype(spec.dtype)

@@ -17,7 +17,7 @@ from subgraph.storage.digest import file_digest
 from subgraph.storage.tensors import Record, copied
 
 
-class Values:
+class ReferenceValues:
     """Records per sample, with absolute paths.
 
     The model's inputs are made in the first run and fed from their files in later ones, and so is what random nodes

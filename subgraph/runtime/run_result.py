@@ -9,7 +9,7 @@ from typing import Any
 
 from subgraph.errors import BackendError, OutputError, Refused, SubcutError, WorkerDied
 from subgraph.runtime.worker import Worker
-from subgraph.storage.store import Entry
+from subgraph.storage.store import StoreEntry
 from subgraph.storage.tensors import Record
 from subgraph.verdict import Signature, Status, Verdict
 
@@ -17,7 +17,7 @@ Feeds = Sequence[Mapping[str, Record]]  # per sample: records with absolute path
 
 
 @dataclass(frozen=True)
-class Answer:
+class RunResult:
     """What a backend gave for a region.
 
     Attributes:
@@ -77,7 +77,7 @@ def failure(e: SubcutError, worker: Worker) -> dict[str, Any]:
     return {"status": "fail", "signature": "crash", "why": e.what, "process": said}
 
 
-def from_entry(entry: Entry) -> Answer:
+def from_entry(entry: StoreEntry) -> RunResult:
     """What the store kept of one, or of one that just ran."""
     d = entry.document
     if d["failure"]:
@@ -85,15 +85,15 @@ def from_entry(entry: Entry) -> Answer:
         verdict = Verdict(
             Status(f["status"]), Signature(f["signature"]), f["why"], (), f["process"], d["build"], d["run"]
         )
-        return Answer(failure=verdict, build=d["build"], run=d["run"], stored=True)
+        return RunResult(failure=verdict, build=d["build"], run=d["run"], stored=True)
     tensors = tuple(
         {r["name"]: Record.from_json(r).within(str(entry.folder)) for r in sample["tensors"]} for sample in d["samples"]
     )
     others = tuple(tuple(sample["others"]) for sample in d["samples"])
-    return Answer(tensors, others, None, d["build"], d["run"], stored=True)
+    return RunResult(tensors, others, None, d["build"], d["run"], stored=True)
 
 
-def merged(parts: Sequence[tuple[Sequence[int], Answer]], count: int) -> Answer:
+def merged(parts: Sequence[tuple[Sequence[int], RunResult]], count: int) -> RunResult:
     """The answers of groups of samples as one, in the order of the samples."""
     tensors: list[Mapping[str, Record]] = [{}] * count
     others: list[tuple[str, ...]] = [()] * count
@@ -101,4 +101,4 @@ def merged(parts: Sequence[tuple[Sequence[int], Answer]], count: int) -> Answer:
         for place, k in enumerate(group):
             tensors[k], others[k] = part.tensors[place], part.others[place]
     build, run = (sum(getattr(p, name) for _, p in parts) for name in ("build", "run"))
-    return Answer(tuple(tensors), tuple(others), None, build, run, all(p.stored for _, p in parts))
+    return RunResult(tuple(tensors), tuple(others), None, build, run, all(p.stored for _, p in parts))

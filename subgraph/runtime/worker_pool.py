@@ -112,7 +112,7 @@ def _stopped() -> WorkerDied:
     return WorkerDied("the processes that run the candidate were stopped", "")
 
 
-class Nobody(Workers):
+class NoWorkers(Workers):
     """No process: a person runs the candidate, or it has run already."""
 
     def __init__(self, candidate: Candidate) -> None:

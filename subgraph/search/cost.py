@@ -12,7 +12,7 @@ SLOW = 0.25  # a > b · N · SLOW: a slow starter
 
 
 @dataclass
-class Cost:
+class CostModel:
     """Least squares over (items, seconds), in sums: O(1) per run and per question."""
 
     runs: int = 0

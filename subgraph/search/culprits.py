@@ -7,20 +7,20 @@ region that fails, so what follows is the same. A profile of the rest shows what
 from __future__ import annotations
 
 from subgraph.search.findings import Finding, FindingKind, Purpose
-from subgraph.search.hunt import Hunt
-from subgraph.search.oracle import Ask, Items, Kind
+from subgraph.search.hunt import Progress
+from subgraph.search.oracle import Items, Query, QueryKind
 from subgraph.search.passes import accumulated, gallop, halve, pools, profile
 from subgraph.search.passes.confirm import contradicted, proof
 from subgraph.search.passes.shrink import shrink
 from subgraph.search.rest import cross_examined, rest
-from subgraph.search.state import Book, Search, Spent
+from subgraph.search.state import Search, SearchState, SearchStopped
 from subgraph.verdict import Status
 
 OTHERS = 4  # single items that must fail as well, before nothing at all is said to run
 ACQUITTED = 64  # items that were refused alone and not in company: as many are left out before it is given up
 
 
-def hunt(state: Hunt) -> Search[None]:
+def hunt(state: Progress) -> Search[None]:
     """Fill `state.findings`. The scope is known to fail.
 
     Raises: Changed, Spent.
@@ -40,7 +40,7 @@ def hunt(state: Hunt) -> Search[None]:
             return  # the whole fails, and its items run on captured values do not
         found, finding = yield from _concluded(state, region)
         if not state.findings and (yield from _dead(book, found)):
-            raise Spent(f"nothing runs on the candidate, not even a single node: {book.known(found).why}")
+            raise SearchStopped(f"nothing runs on the candidate, not even a single node: {book.known(found).why}")
         if finding is None:
             acquitted += 1
             if acquitted > ACQUITTED:
@@ -54,7 +54,7 @@ def hunt(state: Hunt) -> Search[None]:
             return
 
 
-def _dead(book: Book, found: Items) -> Search[bool]:
+def _dead(book: SearchState, found: Items) -> Search[bool]:
     """Does nothing run at all, as where a package is missing? Asked only where nothing was seen to run."""
     if not book.silent or book.agreed or len(found) > 1 or book.n <= OTHERS:
         return False
@@ -66,7 +66,7 @@ def _dead(book: Book, found: Items) -> Search[bool]:
     return True
 
 
-def _concluded(state: Hunt, region: Items) -> Search[tuple[Items, Finding | None]]:
+def _concluded(state: Progress, region: Items) -> Search[tuple[Items, Finding | None]]:
     """What a failing region comes down to, and what that is: a culprit, a sum, or (None) only refused alone."""
     book = state.book
     found = yield from shrink(book, region)
@@ -84,7 +84,7 @@ def _concluded(state: Hunt, region: Items) -> Search[tuple[Items, Finding | None
     return found.items, (yield from proof(book, state.belief, found))
 
 
-def _failing(state: Hunt) -> Search[Items | Finding]:
+def _failing(state: Progress) -> Search[Items | Finding]:
     """A failing region, short if something is known of where it ends; or why there is none to be found."""
     book, scope = state.book, state.scope
     if state.pooled:
@@ -109,14 +109,14 @@ def _failing(state: Hunt) -> Search[Items | Finding]:
     return scope[begin if start is None else start : end]
 
 
-def _everywhere(state: Hunt) -> Search[Finding | None]:
+def _everywhere(state: Progress) -> Search[Finding | None]:
     """Wrong everywhere at once: is it the precision that the candidate claims, or does it accumulate?"""
-    (answer,) = yield from state.book.ask(Purpose.BASELINE, [Ask(Kind.CLAIMED)])
+    (answer,) = yield from state.book.ask(Purpose.BASELINE, [Query(QueryKind.CLAIMED)])
     state.claimed = answer.status is Status.AGREE
     return None if state.claimed else (yield from accumulated.accumulated(state.book, state.scope))
 
 
-def _pool(state: Hunt) -> Search[bool]:
+def _pool(state: Progress) -> Search[bool]:
     """Single items in one pool: where a profile was refused, a start is slow, or there is more than one culprit."""
     book, shown = state.book, state.shown
     blind = shown is not None and shown.seen is profile.Seen.REFUSED
@@ -132,6 +132,6 @@ def _pool(state: Hunt) -> Search[bool]:
     return bool(state.pooled)
 
 
-def _pooling(state: Hunt) -> bool:
+def _pooling(state: Progress) -> bool:
     """Can pieces be run together? What brings the candidate down brings all pieces down."""
     return state.book.question.pools and not state.book.silent

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 
-from subgraph.search.oracle import Answer, Ask, Items
+from subgraph.search.oracle import Answer, Items, Query
 from subgraph.verdict import Signature, Status
 
 
@@ -39,7 +39,7 @@ class Step:
 
     number: int
     purpose: Purpose
-    ask: Ask
+    ask: Query
     answer: Answer
     outcome: Status
     left: int
@@ -94,7 +94,7 @@ class Finding:
 
 
 @dataclass(frozen=True)
-class Noted:
+class Observation:
     """Something that was seen on the way and is no answer: it fails alone but explains nothing, or fails otherwise."""
 
     items: Items
@@ -153,8 +153,8 @@ class Findings:
     counts: Counts
     signature: Signature | None = None
     findings: tuple[Finding, ...] = ()
-    aside: tuple[Noted, ...] = ()
-    noted: tuple[Noted, ...] = ()
+    aside: tuple[Observation, ...] = ()
+    noted: tuple[Observation, ...] = ()
     rate: float = 0.0
     probe_sensitive: bool = False
     complete: bool = False

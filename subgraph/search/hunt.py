@@ -9,11 +9,11 @@ from subgraph.search.findings import Finding
 from subgraph.search.oracle import Items
 from subgraph.search.passes import profile
 from subgraph.search.passes.confirm import Belief
-from subgraph.search.state import Book, Search
+from subgraph.search.state import Search, SearchState
 
 
 @dataclass
-class Hunt:
+class Progress:
     """Attributes:
     scope: places that are still in question, ascending. clean: so many of its first ones were searched.
     shown: the profile of the scope; None where none is to be had.
@@ -22,7 +22,7 @@ class Hunt:
     complete: the rest agrees. claimed: so does everything, as well as the claimed precision lets it.
     """
 
-    book: Book
+    book: SearchState
     belief: Belief
     scope: Items
     labels: tuple[object, ...] | None = None

@@ -1,6 +1,6 @@
 """What a search asks, and what it is told: the one seam between the search and the world.
 
-Insight: every question is one value (`Ask`) and every answer another (`Answer`). So asking many at once, keeping
+Insight: every question is one value (`Query`) and every answer another (`Answer`). So asking many at once, keeping
 answers in a store and going on from there, and simulating a candidate need one method.
 """
 
@@ -16,8 +16,8 @@ from subgraph.verdict import Signature, Status, Verdict
 Items: TypeAlias = tuple[int, ...]
 
 
-class Kind(StrEnum):
-    """What is asked about the items of an `Ask`."""
+class QueryKind(StrEnum):
+    """What is asked about the items of an `Query`."""
 
     WHOLE = "whole"  # the candidate runs the whole model on the model's inputs
     CLAIMED = "claimed"  # the whole, judged again at the precision that the candidate claims: no run
@@ -28,7 +28,7 @@ class Kind(StrEnum):
 
 
 @dataclass(frozen=True)
-class Ask:
+class Query:
     """One question.
 
     Attributes:
@@ -39,7 +39,7 @@ class Ask:
         pieces: POOL only.
     """
 
-    kind: Kind
+    kind: QueryKind
     items: Items = ()
     repetition: int = 0
     fresh: bool = False
@@ -78,12 +78,12 @@ class Answer:
     verdict: Verdict | None = None
 
 
-class Question(Protocol):
+class Oracle(Protocol):
     """The world behind a search. Given the same asks it may be asked in any order, and several at once."""
 
     @property
     def pools(self) -> bool:
         """Does it take several disconnected pieces in one run?"""
 
-    def ask(self, asks: Sequence[Ask]) -> Sequence[Answer]:
+    def ask(self, asks: Sequence[Query]) -> Sequence[Answer]:
         """One answer per ask. They may run side by side. What it cannot do is UNRESOLVED, never an exception."""

@@ -7,16 +7,16 @@ with the first; while that fails there is another one, and when it agrees there 
 from __future__ import annotations
 
 from subgraph.search.findings import Purpose
-from subgraph.search.hunt import Hunt
+from subgraph.search.hunt import Progress
 from subgraph.search.oracle import Items
 from subgraph.search.predicate import SILENT
-from subgraph.search.state import Book, Search
+from subgraph.search.state import Search, SearchState
 from subgraph.verdict import Signature, Status
 
 ALIKE = 8.0  # times more likely: an item of the same kind as a guilty one
 
 
-def rest(state: Hunt, items: Items, *, wholly: bool = False) -> Search[bool]:
+def rest(state: Progress, items: Items, *, wholly: bool = False) -> Search[bool]:
     """Is there another culprit? Takes the found one out of the scope: one item of it, or `wholly`."""
     book, status = state.book, Status.UNRESOLVED
     everything = state.scope
@@ -43,7 +43,7 @@ def rest(state: Hunt, items: Items, *, wholly: bool = False) -> Search[bool]:
     return True
 
 
-def _left_over(book: Book, scope: Items) -> Search[Status]:
+def _left_over(book: SearchState, scope: Items) -> Search[Status]:
     """Does what is left fail? If it does with another signature, and explains the whole, that is looked for from now
     on: one signature at a time."""
     status = yield from book.region(Purpose.TAIL, scope)
@@ -56,7 +56,7 @@ def _left_over(book: Book, scope: Items) -> Search[Status]:
     return status
 
 
-def _removals(book: Book, items: Items) -> list[Items]:
+def _removals(book: SearchState, items: Items) -> list[Items]:
     """What to take out, so that the rest can be asked: one item; else all; else all with what reads them, which then
     is not asked about."""
     inside = set(items)
@@ -64,7 +64,7 @@ def _removals(book: Book, items: Items) -> list[Items]:
     return list(dict.fromkeys([items[:1], items, items[-1:], tuple(sorted(inside | readers))]))
 
 
-def _raise_alike(state: Hunt, places: Items) -> None:
+def _raise_alike(state: Progress, places: Items) -> None:
     """What is of the same kind as a guilty item is more likely to be guilty."""
     if state.labels is None or len(places) > 1:
         return
@@ -74,7 +74,7 @@ def _raise_alike(state: Hunt, places: Items) -> None:
             state.book.weights[k] *= ALIKE
 
 
-def cross_examined(state: Hunt) -> Search[None]:
+def cross_examined(state: Progress) -> Search[None]:
     """Of several that were refused: each must still bring the rest to be refused, when it is the only one put back."""
     if state.book.signature is not Signature.REFUSED or not state.complete or len(state.findings) < 2:
         return

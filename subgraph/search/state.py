@@ -17,31 +17,31 @@ from collections.abc import Callable, Generator, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import TypeAlias, TypeVar
 
-from subgraph.search.cost import Cost
-from subgraph.search.findings import Counts, Noted, Purpose, Step
-from subgraph.search.oracle import Answer, Ask, Items, Kind, Question
+from subgraph.search.cost import CostModel
+from subgraph.search.findings import Counts, Observation, Purpose, Step
+from subgraph.search.oracle import Answer, Items, Oracle, Query, QueryKind
 from subgraph.search.predicate import SILENT, outcome, pointless
 from subgraph.verdict import Signature, Status
 
 T = TypeVar("T")
 Search: TypeAlias = Generator[Step, None, T]
 
-NO_RUN = frozenset({Kind.CLAIMED})
+NO_RUN = frozenset({QueryKind.CLAIMED})
 STILL = 1000  # repetitions of the whole from here on ask whether it is still the same
 MUTE = 4  # regions in a row that gave no values, before the whole is asked whether it still does; then twice as many
 _KNOWN_PLACES = 2_000_000  # places of agreeing regions kept for doubts; beyond, old answers are not looked through
 
 
-class Spent(Exception):
+class SearchStopped(Exception):
     """It cannot go on: a budget is used up, or the candidate is no longer what it was; says which."""
 
 
-class Changed(Exception):
+class SearchRestart(Exception):
     """What the search believed no longer holds; it starts over, through the answers it has."""
 
 
 @dataclass
-class Book:
+class SearchState:
     """Attributes:
     order: item at each place. parents: of each place, as places.
     prior: how likely each place is guilty. weights: the same, and what was learned since.
@@ -54,7 +54,7 @@ class Book:
     mute: so many regions in a row gave no values, though the whole does. patience: at so many the whole is asked again.
     """
 
-    question: Question
+    question: Oracle
     order: Items
     parents: Sequence[Sequence[int]]
     prior: Sequence[float]
@@ -71,12 +71,12 @@ class Book:
     suspect: Items = ()
     weights: list[float] = field(default_factory=list)
     notes: list[tuple[str, Items]] = field(default_factory=list)
-    cost: Cost = field(default_factory=Cost)
-    memo: dict[tuple[Kind, Items | tuple[Items, ...], int], Answer] = field(default_factory=dict)
+    cost: CostModel = field(default_factory=CostModel)
+    memo: dict[tuple[QueryKind, Items | tuple[Items, ...], int], Answer] = field(default_factory=dict)
     explained: set[tuple[Items, int]] = field(default_factory=set)
     agreed: list[Items] = field(default_factory=list)
-    aside: dict[Items, Noted] = field(default_factory=dict)
-    noted: dict[Items, Noted] = field(default_factory=dict)
+    aside: dict[Items, Observation] = field(default_factory=dict)
+    noted: dict[Items, Observation] = field(default_factory=dict)
     runs: Counter[Purpose] = field(default_factory=Counter)
     compiled: Counter[Purpose] = field(default_factory=Counter)
     rounds: int = 0
@@ -112,7 +112,7 @@ class Book:
             yield Step(step.number, step.purpose, step.ask, step.answer, step.outcome, self.left, self.more)
         self._queue.clear()
 
-    def ask(self, purpose: Purpose, asks: Sequence[Ask]) -> Search[list[Answer]]:
+    def ask(self, purpose: Purpose, asks: Sequence[Query]) -> Search[list[Answer]]:
         """Answers to asks whose items are places. What is known already is not asked.
 
         Raises: Spent: a budget is used up, or the candidate has changed; nothing was asked.
@@ -123,9 +123,9 @@ class Book:
         new = [a for a in dict.fromkeys(asks) if not self._known(a)]
         if new:
             if self.max_trials is not None and self.runs.total() + self._to_run(new) > self.max_trials:
-                raise Spent(f"{self.max_trials} trials are used up")
+                raise SearchStopped(f"{self.max_trials} trials are used up")
             if self.deadline is not None and self.clock() >= self.deadline:
-                raise Spent("the time is used up")
+                raise SearchStopped("the time is used up")
             self.rounds += self._to_run(new) > 0
             worded = [self._worded(a) for a in new]
             for ask, word, answer in zip(new, worded, self.question.ask(worded), strict=True):
@@ -135,24 +135,24 @@ class Book:
     def _still(self) -> Search[None]:
         """Does the whole still give values?"""
         self.mute, self.patience = 0, 2 * self.patience
-        (answer,) = yield from self.ask(Purpose.AGAIN, [Ask(Kind.WHOLE, (), STILL + self.patience, True)])
+        (answer,) = yield from self.ask(Purpose.AGAIN, [Query(QueryKind.WHOLE, (), STILL + self.patience, True)])
         if answer.signature in SILENT:
-            raise Spent(f"the candidate is no longer what it was: {answer.why or answer.signature}")
+            raise SearchStopped(f"the candidate is no longer what it was: {answer.why or answer.signature}")
 
-    def _to_run(self, asks: Sequence[Ask]) -> int:
+    def _to_run(self, asks: Sequence[Query]) -> int:
         return sum(a.kind not in NO_RUN and _key(a) not in self.memo for a in asks)
 
-    def _known(self, ask: Ask) -> bool:
+    def _known(self, ask: Query) -> bool:
         answer = self.memo.get(_key(ask))
         if answer is None:
             return False
         return not ask.explain or answer.share is not None or (ask.items, ask.repetition) in self.explained
 
-    def _worded(self, ask: Ask) -> Ask:
+    def _worded(self, ask: Query) -> Query:
         pieces = tuple(self.items(p) for p in ask.pieces)
-        return Ask(ask.kind, self.items(ask.items), ask.repetition, ask.fresh, ask.explain, pieces)
+        return Query(ask.kind, self.items(ask.items), ask.repetition, ask.fresh, ask.explain, pieces)
 
-    def _accept(self, purpose: Purpose, ask: Ask, word: Ask, answer: Answer) -> None:
+    def _accept(self, purpose: Purpose, ask: Query, word: Query, answer: Answer) -> None:
         size = len(ask.items) or self.n
         if _key(ask) not in self.memo and ask.kind not in NO_RUN:
             self.runs[purpose] += 1
@@ -162,22 +162,22 @@ class Book:
             self.explained.add((ask.items, ask.repetition))
         self.memo[_key(ask)] = answer
         means = answer.status
-        if ask.kind is Kind.ISOLATED:
+        if ask.kind is QueryKind.ISOLATED:
             means = outcome(answer, self.signature)
             self.mute = self.mute + 1 if answer.signature in SILENT and not self.silent else 0
             self._note(ask, answer, means)
         self._steps += 1
         self._queue.append(Step(self._steps, purpose, word, answer, means, self.left, self.more))
 
-    def _note(self, ask: Ask, answer: Answer, means: Status) -> None:
+    def _note(self, ask: Query, answer: Answer, means: Status) -> None:
         items = ask.items
         if means is Status.AGREE and ask.repetition == self.first:
             self.agreed.append(items)
         if pointless(answer) and answer.signature is self.signature:
             why = answer.why or "fails alone, explains nothing"
-            self.aside[items] = Noted(self.items(items), answer.signature, why, answer.share)
+            self.aside[items] = Observation(self.items(items), answer.signature, why, answer.share)
         elif means is Status.UNRESOLVED:
-            self.noted[items] = Noted(self.items(items), answer.signature, answer.why, answer.share)
+            self.noted[items] = Observation(self.items(items), answer.signature, answer.why, answer.share)
 
     # ------------------------------------------------------------------------------------------------ regions
 
@@ -189,7 +189,7 @@ class Book:
             if not open_:
                 break
             fresh = self.fresh or repetition > self.first
-            asks = [Ask(Kind.ISOLATED, s, repetition, fresh, explain) for s in open_]
+            asks = [Query(QueryKind.ISOLATED, s, repetition, fresh, explain) for s in open_]
             for s, answer in zip(open_, (yield from self.ask(purpose, asks)), strict=True):
                 found[s] = outcome(answer, self.signature)
         for s, means in found.items():
@@ -203,7 +203,7 @@ class Book:
 
     def again(self, purpose: Purpose, sets: Sequence[Items], times: Sequence[int]) -> Search[list[Status]]:
         """FAIL(R) of each region, asked anew in fresh processes; `times`: 1, 2, … after the first."""
-        asks = [Ask(Kind.ISOLATED, s, self.first + t, True) for s in sets for t in times]
+        asks = [Query(QueryKind.ISOLATED, s, self.first + t, True) for s in sets for t in times]
         found: list[Status] = []
         for at in range(0, len(asks), self.workers):
             found += [outcome(a, self.signature) for a in (yield from self.ask(purpose, asks[at : at + self.workers]))]
@@ -211,7 +211,7 @@ class Book:
 
     def known(self, places: Items) -> Answer:
         """The telling answer about a region that was asked: a failing one, else the first."""
-        answers = [self.memo.get((Kind.ISOLATED, places, self.first + k)) for k in range(self.repeats)]
+        answers = [self.memo.get((QueryKind.ISOLATED, places, self.first + k)) for k in range(self.repeats)]
         some = [a for a in answers if a is not None]
         return next((a for a in some if outcome(a, self.signature) is Status.FAIL), some[0])
 
@@ -227,5 +227,5 @@ class Book:
         return sorted(dict.fromkeys(found), key=len)
 
 
-def _key(ask: Ask) -> tuple[Kind, Items | tuple[Items, ...], int]:
+def _key(ask: Query) -> tuple[QueryKind, Items | tuple[Items, ...], int]:
     return ask.kind, ask.pieces or ask.items, ask.repetition

@@ -15,14 +15,14 @@ from dataclasses import dataclass
 
 from subgraph.search import order
 from subgraph.search.culprits import hunt
-from subgraph.search.findings import Finding, FindingKind, Findings, Noted, Outcome, Purpose
+from subgraph.search.findings import Finding, FindingKind, Findings, Observation, Outcome, Purpose
 from subgraph.search.flaky import LEAST
-from subgraph.search.hunt import Hunt
-from subgraph.search.oracle import Items, Kind, Question
+from subgraph.search.hunt import Progress
+from subgraph.search.oracle import Items, Oracle, QueryKind
 from subgraph.search.passes import accumulated
 from subgraph.search.passes.baseline import RUNS, Baseline, baseline, summed
 from subgraph.search.passes.confirm import Belief, measure
-from subgraph.search.state import Book, Changed, Search, Spent
+from subgraph.search.state import Search, SearchRestart, SearchState, SearchStopped
 from subgraph.verdict import Signature, Status
 
 AGREEING = 7  # runs before a whole that never failed agrees: a fault that shows every second time hides in 1 of 128
@@ -53,7 +53,7 @@ class Settings:
 
 def search(
     parents: Sequence[Sequence[int]],
-    question: Question,
+    question: Oracle,
     settings: Settings | None = None,
     *,
     weights: Sequence[float] | None = None,
@@ -92,13 +92,13 @@ def search(
                 try:
                     yield from _hunted(state, limits.within is not None)
                     break
-                except Changed as news:
+                except SearchRestart as news:
                     book.notes.append((str(news), ()))
             else:
                 spent = "its answers go on contradicting each other"
-    except Spent as budget:
+    except SearchStopped as budget:
         spent = str(budget)
-        seen = [a for (kind, *_), a in book.memo.items() if kind is Kind.WHOLE]
+        seen = [a for (kind, *_), a in book.memo.items() if kind is QueryKind.WHOLE]
         if not base.asked and seen:  # it ended before it was sure; what was seen was seen
             base = summed(seen)
             book.signature = base.signature
@@ -107,30 +107,34 @@ def search(
 
 
 def _book(
-    parents: Sequence[Sequence[int]], question: Question, limits: Settings, weights: Sequence[float] | None
-) -> Book:
+    parents: Sequence[Sequence[int]], question: Oracle, limits: Settings, weights: Sequence[float] | None
+) -> SearchState:
     places = order.cut_order(parents)
     at = {item: k for k, item in enumerate(places)}
     rows = [[at[p] for p in parents[item]] for item in places]
     prior = [float(weights[item]) for item in places] if weights is not None else [1.0] * len(places)
     deadline = None if limits.max_time is None else limits.clock() + limits.max_time
-    book = Book(question, places, rows, prior, max(1, limits.workers), limits.max_trials, deadline, limits.clock)
+    book = SearchState(question, places, rows, prior, max(1, limits.workers), limits.max_trials, deadline, limits.clock)
     book.left, book.more = len(places), len(places).bit_length() + 4
     return book
 
 
 def _start(
-    book: Book, belief: Belief, signature: Signature, within: Collection[int] | None, labels: Sequence[Hashable] | None
-) -> Hunt:
+    book: SearchState,
+    belief: Belief,
+    signature: Signature,
+    within: Collection[int] | None,
+    labels: Sequence[Hashable] | None,
+) -> Progress:
     book.signature = signature
     book.weights = list(book.prior)
     wanted = None if within is None else set(within)
     scope = tuple(k for k, item in enumerate(book.order) if wanted is None or item in wanted)
     kinds = None if labels is None else tuple(labels[item] for item in book.order)
-    return Hunt(book, belief, scope, kinds)
+    return Progress(book, belief, scope, kinds)
 
 
-def _hunted(state: Hunt, within: bool) -> Search[None]:
+def _hunted(state: Progress, within: bool) -> Search[None]:
     book = state.book
     book.suspect = state.scope
     if not state.scope:
@@ -145,7 +149,7 @@ def _hunted(state: Hunt, within: bool) -> Search[None]:
     state.findings = accumulated.scattered(book, everything, state.findings)
 
 
-def _findings(book: Book, base: Baseline, state: Hunt | None, spent: str) -> Findings:
+def _findings(book: SearchState, base: Baseline, state: Progress | None, spent: str) -> Findings:
     counts = book.counts
     if base.signature is None:
         if spent or not base.agrees:
@@ -185,9 +189,9 @@ def _rank(finding: Finding) -> tuple[int, float, Items]:
     return 0 if known else _KINDS.index(finding.kind), -(finding.explains or 0.0), finding.items
 
 
-def _smallest(seen: dict[Items, Noted], named: set[int]) -> tuple[Noted, ...]:
+def _smallest(seen: dict[Items, Observation], named: set[int]) -> tuple[Observation, ...]:
     """Those that hold no other one, and nothing that is a finding."""
-    kept: list[Noted] = []
+    kept: list[Observation] = []
     for noted in sorted(seen.values(), key=lambda n: (len(n.items), n.items)):
         inside = set(noted.items)
         if not inside & named and not any(inside.issuperset(k.items) for k in kept):

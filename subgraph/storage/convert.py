@@ -20,7 +20,7 @@ FORMATS = ("npy", "bin")
 
 
 @dataclass(frozen=True)
-class Form:
+class TensorFormat:
     """How tensors are written: `dtype` and `layout` empty mean as they are."""
 
     dtype: str = ""
@@ -87,7 +87,7 @@ def relayout(shape: tuple[int, ...], source: str, target: str) -> tuple[int, ...
     return (0, *inner, 1) if target == "NHWC" else (0, len(shape) - 1, *range(1, len(shape) - 1))
 
 
-def convert(array: Array, form: Form, layout: str = "NCHW") -> tuple[Array, Loss | None, str]:
+def convert(array: Array, form: TensorFormat, layout: str = "NCHW") -> tuple[Array, Loss | None, str]:
     """The array in another form, what was lost (None where the type stays), and its layout afterwards."""
     import numpy as np
 
@@ -171,7 +171,7 @@ def raw_bytes(array: Array, dtype: str) -> bytes:
     return (pack(bits, dtype) if dtype in PACKED else np.ascontiguousarray(bits)).tobytes()
 
 
-def write_bin(record: Record, folder: Path, form: Form) -> tuple[list[dict[str, Any]], list[str]]:
+def write_bin(record: Record, folder: Path, form: TensorFormat) -> tuple[list[dict[str, Any]], list[str]]:
     """Write the .bin beside each .npy of a record; return an entry per file and what was lost, in words.
 
     Without a conversion the bytes are copied behind the header, without loading them.

@@ -43,7 +43,7 @@ log = logging.getLogger("subcut")
 
 
 @dataclass(frozen=True)
-class Entry:
+class StoreEntry:
     """A document, and the folder with its files: the store's own, only to be read."""
 
     document: dict[str, Any]
@@ -122,7 +122,7 @@ class Store:
                     raise OutputError(what, "free some space, or set TMPDIR to a folder that can be written") from e
                 self._trouble(e)
 
-    def put(self, key: str, document: Mapping[str, Any], room: Path) -> Entry:
+    def put(self, key: str, document: Mapping[str, Any], room: Path) -> StoreEntry:
         """Keep a document and the files of a room under a key; the room belongs to the store from here on.
 
         Returns what is kept: the entry of whoever was first. The document is as JSON gives it back (tuples are lists,
@@ -153,9 +153,9 @@ class Store:
             _drop(room)
             return theirs
         self._grow(size)
-        return Entry(json.loads(plain), place)
+        return StoreEntry(json.loads(plain), place)
 
-    def get(self, key: str) -> Entry | None:
+    def get(self, key: str) -> StoreEntry | None:
         """What is kept under a key, verified; None where nothing is. What is damaged is removed, and that is said.
 
         O(bytes in the entry); one system call where there is none.
@@ -165,7 +165,7 @@ class Store:
         """
         place = self._place(key)
         if here := self._here.get(key):
-            return Entry(json.loads(here[0]), here[1])
+            return StoreEntry(json.loads(here[0]), here[1])
         try:
             seen = place.lstat()
         except OSError:  # never put, or just taken away; if nothing can be, `put` says so
@@ -192,7 +192,7 @@ class Store:
         except OSError as e:
             self._say("read", f"cannot read {place}: {e.strerror or e}; it is made again: let this user read there")
             return None
-        return Entry(document, place)
+        return StoreEntry(document, place)
 
     def memo(self, key: str, make: Callable[[Path], dict[str, Any]]) -> tuple[dict[str, Any], Path]:
         """The document and the folder under a key, made by `make(room)` where there is none: once for all threads.
@@ -208,7 +208,7 @@ class Store:
             entry = self.get(key) or self._made(key, make)
         return entry.document, entry.folder
 
-    def _made(self, key: str, make: Callable[[Path], dict[str, Any]], after: OSError | None = None) -> Entry:
+    def _made(self, key: str, make: Callable[[Path], dict[str, Any]], after: OSError | None = None) -> StoreEntry:
         room = self.room(after)
         temporary = self._shut
         try:
@@ -245,7 +245,7 @@ class Store:
                 self._session = session
             return self._session / "rooms" / f"{next(self._numbers)}"
 
-    def _move(self, room: Path, place: Path, left: int = TRIES) -> Entry | None:
+    def _move(self, room: Path, place: Path, left: int = TRIES) -> StoreEntry | None:
         """Put a room in its place, or tell what somebody else put there."""
         try:
             place.parent.mkdir(parents=True, exist_ok=True)
@@ -258,12 +258,12 @@ class Store:
                 raise
         return self.get(place.name) or self._move(room, place, left - 1)
 
-    def _keep_here(self, key: str, plain: str, room: Path) -> Entry:
+    def _keep_here(self, key: str, plain: str, room: Path) -> StoreEntry:
         _drop(room / store_entry.NAME)
         with self._guard:
             self._rooms.discard(room)
             self._here[key] = plain, room
-        return Entry(json.loads(plain), room)
+        return StoreEntry(json.loads(plain), room)
 
     def _trouble(self, e: OSError) -> None:
         with self._guard:

@@ -27,7 +27,7 @@ from subgraph.graph import graph as graphs
 from subgraph.graph import region as regions
 from subgraph.runtime.candidate import Candidate
 from subgraph.runtime.capture import Reference, threads
-from subgraph.runtime.run_result import Answer, from_entry, run_model
+from subgraph.runtime.run_result import RunResult, from_entry, run_model
 from subgraph.runtime.worker import Worker
 from subgraph.runtime.worker_pool import Workers
 from subgraph.storage.digest import digest
@@ -75,7 +75,7 @@ class Runtime:
     def _identity(self) -> str:
         return digest("runtime", self.candidate.identity(self.about["version"]))
 
-    def answer(self, example: Example, *, fresh: bool = False) -> Answer:
+    def answer(self, example: Example, *, fresh: bool = False) -> RunResult:
         """What it gives for an example. `fresh`: in a process that has run nothing before.
 
         Raises:
@@ -110,7 +110,7 @@ class Runtime:
 
 
 @dataclass(frozen=True)
-class Plain:
+class ReferenceResult:
     """What plain onnxruntime makes of an example: `agrees`, `near` (within the example's tolerance only), `differs`,
     `refuses` or `crashes`."""
 
@@ -123,7 +123,7 @@ class Plain:
         return self.word == "agrees"
 
 
-class Truth:
+class ExpectedOutputs:
     """Verdicts on examples, by one criterion. Safe to use from several threads, each with an example of its own."""
 
     def __init__(self, words: str, plain: Runtime, scratch: Path) -> None:
@@ -131,7 +131,7 @@ class Truth:
         self.words, self.rule = words, criterion(words)
         self._noise_rule = criterion(NOISE)
         self._plain, self._scratch = plain, scratch
-        self._known: dict[str, Plain] = {}
+        self._known: dict[str, ReferenceResult] = {}
         self._reference: Lasting | None = None
         self._lock, self._numbers = threading.Lock(), itertools.count()
 
@@ -145,7 +145,7 @@ class Truth:
         """Plain onnxruntime's."""
         return str(self._plain.about["version"])
 
-    def verdict(self, example: Example, answer: Answer, claim: str) -> tuple[Verdict, str]:
+    def verdict(self, example: Example, answer: RunResult, claim: str) -> tuple[Verdict, str]:
         """The verdict on an answer, and what it was made by: CRITERION or TOLERANCE; "" where nothing was judged."""
         if answer.failure:
             return replace(answer.failure, stored=answer.stored), ""
@@ -156,7 +156,7 @@ class Truth:
                 if record.name not in given:
                     judgements.append(missing(record.name, answer.others[0]))
                     continue
-                pair = _Pair(example, record.name, load(record, Path("/")), load(given[record.name], Path("/")))
+                pair = _OutputPair(example, record.name, load(record, Path("/")), load(given[record.name], Path("/")))
                 judgement, way = self._judged(pair, claim, noise) if knows else self._without_noise(pair, claim)
                 judgements.append(judgement)
                 ways.add(way)
@@ -164,7 +164,7 @@ class Truth:
         verdict = Verdict(status, signature, why, tuple(judgements), {}, answer.build, answer.run, answer.stored)
         return verdict, TOLERANCE if TOLERANCE in ways else CRITERION
 
-    def _judged(self, pair: _Pair, claim: str, noise: Ask) -> tuple[Judgement, str]:
+    def _judged(self, pair: _OutputPair, claim: str, noise: Ask) -> tuple[Judgement, str]:
         found = pair.judged(self.rule, claim, noise)
         if found.status is Status.AGREE or not self.by_noise:
             return found, CRITERION
@@ -173,7 +173,7 @@ class Truth:
         excused = pair.tolerated() if pair.floats else found  # whoever made the test knows how exact it is
         return (excused, TOLERANCE) if excused.status is Status.AGREE else (found, CRITERION)
 
-    def _without_noise(self, pair: _Pair, claim: str) -> tuple[Judgement, str]:
+    def _without_noise(self, pair: _OutputPair, claim: str) -> tuple[Judgement, str]:
         """By the test's own tolerance. It is too strict for float16, and near zero: what the criterion lets pass though
         it knows of no noise is right as well, and what lower precision may do or not is unresolved."""
         found = pair.tolerated()
@@ -183,28 +183,28 @@ class Truth:
         other = pair.judged(criterion(f"{NOISE}:floor={floor!r}") if floor else self.rule, claim)
         return (found, TOLERANCE) if other.status is Status.FAIL else (other, CRITERION)
 
-    def plain(self, example: Example) -> Plain:
+    def plain(self, example: Example) -> ReferenceResult:
         """What plain onnxruntime makes of it."""
         if example.key not in self._known:
             self._known[example.key] = self._seen(example, self._plain.answer(example))
         return self._known[example.key]
 
-    def _seen(self, example: Example, answer: Answer) -> Plain:
+    def _seen(self, example: Example, answer: RunResult) -> ReferenceResult:
         """`differs` where the default criterion and the example's own tolerance say so."""
         if answer.failure:
-            return Plain("crashes" if is_dead(answer.failure) else "refuses", answer.failure.why)
+            return ReferenceResult("crashes" if is_dead(answer.failure) else "refuses", answer.failure.why)
         far: list[Judgement] = []
         with self._noise(example) as noise:
             for record in example.outputs:
                 if record.name not in answer.tensors[0]:
-                    return Plain("differs", f"{record.name}: it gives none")
+                    return ReferenceResult("differs", f"{record.name}: it gives none")
                 given = load(answer.tensors[0][record.name], Path("/"))
-                pair = _Pair(example, record.name, load(record, Path("/")), given)
+                pair = _OutputPair(example, record.name, load(record, Path("/")), given)
                 if pair.judged(self._noise_rule, "fp32", noise).status is not Status.AGREE:
                     far.append(pair.tolerated())
         off = [j for j in far if j.status is not Status.AGREE]
         word = "differs" if off else "near" if far else "agrees"
-        return Plain(word, "".join(f"{j.name}: {j.why}" for j in off[:1]))
+        return ReferenceResult(word, "".join(f"{j.name}: {j.why}" for j in off[:1]))
 
     @contextlib.contextmanager
     def _noise(self, example: Example) -> Iterator[Ask]:
@@ -241,7 +241,7 @@ class Truth:
         records = {r.name: r for r in (*example.inputs, *example.outputs)}
         return RegionNoise(graph, region, reference, records, Path("/"), scratch, memo)
 
-    def __enter__(self) -> Truth:
+    def __enter__(self) -> ExpectedOutputs:
         return self
 
     def __exit__(self, *_: Any) -> None:
@@ -284,7 +284,7 @@ def is_dead(failure: Verdict) -> bool:
 
 
 @dataclass(frozen=True)
-class _Pair:
+class _OutputPair:
     """One output: what the example expects, and what came."""
 
     example: Example

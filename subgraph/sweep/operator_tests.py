@@ -64,8 +64,8 @@ class Example:
 
 
 @dataclass(frozen=True)
-class Test:
-    """One test, as a line of a table; `Tests.unpacked` gives the example.
+class OperatorTest:
+    """One test, as a line of a table; `OperatorTests.unpacked` gives the example.
 
     Attributes:
         op: the operator that it tests, also where the model is the operator's definition, expanded. "" of a network.
@@ -98,10 +98,10 @@ class LeftOut:
 
 
 @dataclass(frozen=True)
-class Tests:
+class OperatorTests:
     """All that onnx has, or those of them that were chosen."""
 
-    tests: tuple[Test, ...]
+    tests: tuple[OperatorTest, ...]
     left_out: tuple[LeftOut, ...]
     archive: Path
 
@@ -110,7 +110,7 @@ class Tests:
         """Open as long as this is used: reading its index takes longer than all of a test. Several threads may read."""
         return zipfile.ZipFile(self.archive)
 
-    def chosen(self, patterns: Sequence[str]) -> Tests:
+    def chosen(self, patterns: Sequence[str]) -> OperatorTests:
         """Those that the patterns mean; all, where there is none.
 
         Raises:
@@ -129,7 +129,7 @@ class Tests:
             left_out=tuple(t for t in self.left_out if any(map(_row(t).fits, patterns))),
         )
 
-    def unpacked(self, test: Test, folder: Path) -> Example:
+    def unpacked(self, test: OperatorTest, folder: Path) -> Example:
         """The example of a test, its files in `folder`, which is made."""
         folder.mkdir(parents=True)
         files = [f for record in (*test.inputs, *test.outputs) for f in record.files]
@@ -139,11 +139,11 @@ class Tests:
         return Example(test.name, folder / MODEL, inputs, outputs, test.rtol, test.atol, test.key)
 
 
-def _row(left: LeftOut) -> Test:
-    return Test(left.name, left.op, "", NODE, 0.0, 0.0, (), (), "")
+def _row(left: LeftOut) -> OperatorTest:
+    return OperatorTest(left.name, left.op, "", NODE, 0.0, 0.0, (), (), "")
 
 
-def collect(store: Store) -> Tests:
+def collect(store: Store) -> OperatorTests:
     """All tests of the onnx that is installed; made now where the store does not have them.
 
     Raises:
@@ -152,12 +152,12 @@ def collect(store: Store) -> Tests:
     key = digest("operator tests/1", __version__, *(metadata.version(name) for name in ("onnx", "numpy")))
     document, folder = store.memo(key, _made)
     tests = tuple(_test(entry) for entry in document["tests"])
-    return Tests(tests, tuple(LeftOut(**entry) for entry in document["left_out"]), folder / ARCHIVE)
+    return OperatorTests(tests, tuple(LeftOut(**entry) for entry in document["left_out"]), folder / ARCHIVE)
 
 
-def _test(entry: Mapping[str, Any]) -> Test:
+def _test(entry: Mapping[str, Any]) -> OperatorTest:
     records = {role: tuple(map(Record.from_json, entry[role])) for role in ("inputs", "outputs")}
-    return Test(**{**entry, **records})
+    return OperatorTest(**{**entry, **records})
 
 
 # ---------------------------------------------------------------------------------------------------- making them

@@ -18,33 +18,33 @@ from pathlib import Path
 from typing import Any
 
 from subgraph.cases import case, write_case
-from subgraph.cases.case import Place
+from subgraph.cases.case import ResultPlace
 from subgraph.cases.layout import REPRO, REPRO_SCRIPT, SWEEP_JSON
 from subgraph.graph import protobuf
 from subgraph.runtime.candidate import Candidate
 from subgraph.runtime.capture import threads
-from subgraph.runtime.run_result import Answer
+from subgraph.runtime.run_result import RunResult
 from subgraph.runtime.worker_pool import Workers
 from subgraph.storage import folders
-from subgraph.storage.convert import Form
+from subgraph.storage.convert import TensorFormat
 from subgraph.storage.digest import digest, file_digest
 from subgraph.storage.store import Store
 from subgraph.storage.tensors import Record, copied
 from subgraph.sweep import sweep
-from subgraph.sweep.expected import Runtime, Truth, plain_onnxruntime
-from subgraph.sweep.operator_tests import MODEL, Example, Test
-from subgraph.sweep.sweep import BAD, PATIENCE, Result, Row, Sweep, Word
+from subgraph.sweep.expected import ExpectedOutputs, Runtime, plain_onnxruntime
+from subgraph.sweep.operator_tests import MODEL, Example, OperatorTest
+from subgraph.sweep.sweep import BAD, PATIENCE, Sweep, SweepOutcome, SweepResult, SweepRow
 from subgraph.verdict import Verdict
 
 LONG = 60  # characters of a candidate's name in a folder's
 FORMATS = ("npy", "bin")
 
 
-def place_of(candidate: Candidate, only: Sequence[str], output: Path, *, force: bool = False) -> Place:
+def place_of(candidate: Candidate, only: Sequence[str], output: Path, *, force: bool = False) -> ResultPlace:
     """Where the exhibits of one candidate go: a folder of its own for each choice of tests."""
     words = folders.safe_name(candidate.name)[:LONG]
     chosen = f"-{folders.safe_name('+'.join(only))[:LONG]}" if only else ""
-    return Place(output, f"sweep-{words}{chosen}", force)
+    return ResultPlace(output, f"sweep-{words}{chosen}", force)
 
 
 def request_of(asked: Sweep, k: int) -> dict[str, Any]:
@@ -62,7 +62,7 @@ def request_of(asked: Sweep, k: int) -> dict[str, Any]:
     return found
 
 
-def require_free(asked: Sweep, places: Iterable[Place]) -> None:
+def require_free(asked: Sweep, places: Iterable[ResultPlace]) -> None:
     """May the exhibits go there? Asked before the sweep, not after.
 
     Raises:
@@ -77,7 +77,7 @@ def source() -> dict[str, Any]:
     return {"file": f"onnx {metadata.version('onnx')}, backend/test"}
 
 
-def save(asked: Sweep, rows: Sequence[Row], places: Sequence[Place], document: dict[str, Any]) -> None:
+def save(asked: Sweep, rows: Sequence[SweepRow], places: Sequence[ResultPlace], document: dict[str, Any]) -> None:
     """Write a folder per candidate. The document's results get the paths of their cases.
 
     Raises:
@@ -105,7 +105,7 @@ def save(asked: Sweep, rows: Sequence[Row], places: Sequence[Place], document: d
             case.write_manifest(manifest, work)
 
 
-def _save(asked: Sweep, test: Test, result: Result, k: int, work: Path) -> None:
+def _save(asked: Sweep, test: OperatorTest, result: SweepResult, k: int, work: Path) -> None:
     """One case."""
     runtime = asked.candidates[k]
     work.mkdir()
@@ -117,7 +117,7 @@ def _save(asked: Sweep, test: Test, result: Result, k: int, work: Path) -> None:
             role: [_stored(record, names, role, work, skeleton.model.graph) for record in records]
             for role, records in (("inputs", example.inputs), ("outputs", example.outputs))
         }
-        answer = runtime.answer(example, fresh=bool(result.before) or result.word is not Word.TIMEOUT)
+        answer = runtime.answer(example, fresh=bool(result.before) or result.word is not SweepOutcome.TIMEOUT)
         _add_candidate(answer, names, work)
         plain = asked.truth.plain(example)
     shutil.copyfile(REPRO_SCRIPT, work / REPRO)
@@ -163,7 +163,7 @@ def _stored(record: Record, names: Mapping[str, str], role: str, work: Path, gra
     """One tensor's files in `work/role`, and its entry in the manifest."""
     with folders.scratch(work, "files") as aside:
         moved = copied(record, aside, names[record.name])
-        stored, _ = case.store(moved, aside, role, work, FORMATS, Form(), keep=False)
+        stored, _ = case.store(moved, aside, role, work, FORMATS, TensorFormat(), keep=False)
     maker = next((i for i, n in enumerate(graph.node) if record.name in n.output), None)
     producer = None if maker is None else graph.node[maker].name or f"#{maker}"
     return {
@@ -176,7 +176,7 @@ def _stored(record: Record, names: Mapping[str, str], role: str, work: Path, gra
     }
 
 
-def _add_candidate(answer: Answer, names: Mapping[str, str], work: Path) -> None:
+def _add_candidate(answer: RunResult, names: Mapping[str, str], work: Path) -> None:
     """What the candidate gave, beside what was expected."""
     for tensors in answer.tensors:
         (work / "candidate").mkdir()
@@ -214,7 +214,7 @@ def again(place: Path, manifest: Mapping[str, Any], candidate: Candidate, criter
         Store(Path(temporary) / "store") as store,
         _running(candidate, store) as runtime,
         _running(plain_onnxruntime(PATIENCE), store) as plain,
-        Truth(criterion, plain, Path(temporary)) as truth,
+        ExpectedOutputs(criterion, plain, Path(temporary)) as truth,
     ):
         example = _example(place, manifest)
         return truth.verdict(example, runtime.answer(example, fresh=True), runtime.precision)[0]

@@ -24,8 +24,8 @@ from subgraph.runtime.candidate import Candidate
 from subgraph.runtime.worker_pool import Workers
 from subgraph.storage import folders
 from subgraph.storage.store import Store
-from subgraph.sweep.expected import Plain, Runtime, Truth, is_dead, plain_onnxruntime
-from subgraph.sweep.operator_tests import NODE, Example, Test, Tests, collect
+from subgraph.sweep.expected import ExpectedOutputs, ReferenceResult, Runtime, is_dead, plain_onnxruntime
+from subgraph.sweep.operator_tests import NODE, Example, OperatorTest, OperatorTests, collect
 from subgraph.trials.session import STORE
 from subgraph.verdict import Signature, Status, Verdict
 
@@ -35,7 +35,7 @@ SCHEMA = "subcut.sweep/1"
 PATIENCE = 60.0  # seconds for one build or run where no --timeout is given: these models are tiny
 
 
-class Word(StrEnum):
+class SweepOutcome(StrEnum):
     """How a test ended, the most interesting first."""
 
     WRONG = "wrong"
@@ -46,11 +46,11 @@ class Word(StrEnum):
     RIGHT = "right"
 
 
-BAD = (Word.WRONG, Word.CRASHED, Word.TIMEOUT)
+BAD = (SweepOutcome.WRONG, SweepOutcome.CRASHED, SweepOutcome.TIMEOUT)
 
 
 @dataclass(frozen=True)
-class Result:
+class SweepResult:
     """How one test ended on one candidate.
 
     Attributes:
@@ -58,34 +58,34 @@ class Result:
         before: how it ended in a process that had run other models, where a fresh one ended otherwise; "" elsewhere.
     """
 
-    word: Word
+    word: SweepOutcome
     verdict: Verdict
     way: str = ""
     before: str = ""
 
 
 @dataclass(frozen=True)
-class Row:
+class SweepRow:
     """One test: what plain onnxruntime makes of it, and a result per candidate."""
 
-    test: Test
-    plain: Plain
-    results: tuple[Result, ...]
+    test: OperatorTest
+    plain: ReferenceResult
+    results: tuple[SweepResult, ...]
 
 
 @dataclass
 class Sweep:
     """All that is needed to ask candidates about tests. Safe to use from several threads."""
 
-    tests: Tests
+    tests: OperatorTests
     candidates: Sequence[Runtime]
-    truth: Truth
+    truth: ExpectedOutputs
     scratch: Path
     only: tuple[str, ...] = ()
     _numbers: Iterator[int] = field(default_factory=itertools.count)
 
     @contextmanager
-    def example(self, test: Test) -> Iterator[Example]:
+    def example(self, test: OperatorTest) -> Iterator[Example]:
         """The files of a test, as long as the block runs."""
         folder = self.scratch / f"test{next(self._numbers)}"
         try:
@@ -93,13 +93,13 @@ class Sweep:
         finally:
             shutil.rmtree(folder, ignore_errors=True)
 
-    def rows(self, jobs: int = 1) -> list[Row]:
+    def rows(self, jobs: int = 1) -> list[SweepRow]:
         """Ask each candidate about each test, `jobs` at once. A line of progress now and then.
 
         Raises:
             BackendError: a candidate cannot be used at all. OutputError: nothing can be written.
         """
-        tests, told = self.tests.tests, _Told(len(self.tests.tests) * len(self.candidates))
+        tests, told = self.tests.tests, _ProgressLines(len(self.tests.tests) * len(self.candidates))
         columns = []
         for runtime in self.candidates:
             executor = ThreadPoolExecutor(max_workers=jobs)
@@ -115,66 +115,70 @@ class Sweep:
             finally:
                 executor.shutdown(cancel_futures=True)
         return [
-            Row(test, found[0][0], tuple(result for _, result in found))
+            SweepRow(test, found[0][0], tuple(result for _, result in found))
             for test, *found in zip(tests, *columns, strict=True)
         ]
 
-    def _asked(self, runtime: Runtime, test: Test) -> tuple[Plain, Result]:
+    def _asked(self, runtime: Runtime, test: OperatorTest) -> tuple[ReferenceResult, SweepResult]:
         with self.example(test) as example:
             plain = self.truth.plain(example)
             try:
                 found = self._result(runtime, example, fresh=False)
-                if found.word in (Word.WRONG, Word.CRASHED):
+                if found.word in (SweepOutcome.WRONG, SweepOutcome.CRASHED):
                     found = _settled(found, self._result(runtime, example, fresh=True))
             except WorkerDied:
                 raise
             except BackendError as e:
                 if not runtime.used:
                     raise
-                found = Result(Word.UNRESOLVED, Verdict(Status.UNRESOLVED, why=e.what))
+                found = SweepResult(SweepOutcome.UNRESOLVED, Verdict(Status.UNRESOLVED, why=e.what))
         log.debug("%s on %s: %s   %s", test.name, runtime.candidate.name, found.word, found.verdict.why)
         return plain, found
 
-    def _result(self, runtime: Runtime, example: Example, *, fresh: bool) -> Result:
+    def _result(self, runtime: Runtime, example: Example, *, fresh: bool) -> SweepResult:
         verdict, way = self.truth.verdict(example, runtime.answer(example, fresh=fresh), runtime.precision)
-        return Result(word(verdict), verdict, way)
+        return SweepResult(word(verdict), verdict, way)
 
 
-def _settled(used: Result, fresh: Result) -> Result:
+def _settled(used: SweepResult, fresh: SweepResult) -> SweepResult:
     """What a process that had run other models gave, and a fresh one. Wrong only there is neither right nor proved."""
     if used.word is fresh.word:
         return fresh
-    if fresh.word is not Word.RIGHT:
+    if fresh.word is not SweepOutcome.RIGHT:
         return replace(fresh, before=used.word.value)
     why = f"{used.word} after other models, right in a fresh process: {used.verdict.why}"
     verdict = replace(fresh.verdict, status=Status.UNRESOLVED, why=why)
-    return Result(Word.UNRESOLVED, verdict, fresh.way, used.word.value)
+    return SweepResult(SweepOutcome.UNRESOLVED, verdict, fresh.way, used.word.value)
 
 
-class _Told:
+class _ProgressLines:
     """Progress as lines."""
 
     def __init__(self, of: int) -> None:
         self.step, self.of = 0, of
-        self.words: Counter[Word] = Counter()
+        self.words: Counter[SweepOutcome] = Counter()
 
-    def one(self, name: str, word: Word) -> None:
+    def one(self, name: str, word: SweepOutcome) -> None:
         self.step += 1
         self.words[word] += 1
-        so_far = ", ".join(f"{self.words[w]} {w}" for w in Word if self.words[w])
+        so_far = ", ".join(f"{self.words[w]} {w}" for w in SweepOutcome if self.words[w])
         extra = {"step": self.step, "of": self.of, "sparse": True}
         log.info("%d of %d on %s: %s", self.step, self.of, name, so_far, extra=extra)
 
 
-def word(verdict: Verdict) -> Word:
+def word(verdict: Verdict) -> SweepOutcome:
     """A verdict as one word. An error that a candidate raises and survives is a refusal, in whatever words."""
     if verdict.signature is Signature.TIMEOUT:
-        return Word.TIMEOUT
+        return SweepOutcome.TIMEOUT
     if verdict.signature is Signature.REFUSED:
-        return Word.REFUSED
+        return SweepOutcome.REFUSED
     if verdict.signature is Signature.CRASH:
-        return Word.CRASHED if is_dead(verdict) else Word.REFUSED
-    return {Status.AGREE: Word.RIGHT, Status.FAIL: Word.WRONG, Status.UNRESOLVED: Word.UNRESOLVED}[verdict.status]
+        return SweepOutcome.CRASHED if is_dead(verdict) else SweepOutcome.REFUSED
+    return {
+        Status.AGREE: SweepOutcome.RIGHT,
+        Status.FAIL: SweepOutcome.WRONG,
+        Status.UNRESOLVED: SweepOutcome.UNRESOLVED,
+    }[verdict.status]
 
 
 @contextmanager
@@ -205,14 +209,14 @@ def opened(
         ]
         for runtime in runtimes:
             log.debug("%s %s", runtime.candidate.name, runtime.about["version"])
-        truth = stack.enter_context(Truth(criterion, runtimes[0], scratch))
+        truth = stack.enter_context(ExpectedOutputs(criterion, runtimes[0], scratch))
         yield Sweep(tests, runtimes[1:], truth, scratch, tuple(only))
 
 
 # ---------------------------------------------------------------------------------------------------- document
 
 
-def document(asked: Sweep, rows: Sequence[Row], command: str = "") -> dict[str, Any]:
+def document(asked: Sweep, rows: Sequence[SweepRow], command: str = "") -> dict[str, Any]:
     """All of it as plain data, as `reports/sweep.schema.json` says."""
     code = exit_code(rows)
     return {
@@ -234,15 +238,15 @@ def document(asked: Sweep, rows: Sequence[Row], command: str = "") -> dict[str, 
     }
 
 
-def exit_code(rows: Sequence[Row]) -> int:
+def exit_code(rows: Sequence[SweepRow]) -> int:
     """1 where anything is wrong, crashes or hangs, if only now and then; 5 where nothing was right either; else 0."""
     results = [result for row in rows for result in row.results]
     if any(r.word in BAD or r.before for r in results):
         return 1
-    return 0 if any(r.word is Word.RIGHT for r in results) else 5
+    return 0 if any(r.word is SweepOutcome.RIGHT for r in results) else 5
 
 
-def _tests_json(asked: Sweep, rows: Sequence[Row]) -> dict[str, Any]:
+def _tests_json(asked: Sweep, rows: Sequence[SweepRow]) -> dict[str, Any]:
     from importlib.metadata import version
 
     nodes = [row.test for row in rows if row.test.kind == NODE]
@@ -255,13 +259,13 @@ def _tests_json(asked: Sweep, rows: Sequence[Row]) -> dict[str, Any]:
     }
 
 
-def totals(results: Sequence[Result]) -> dict[str, int]:
+def totals(results: Sequence[SweepResult]) -> dict[str, int]:
     """How many ended with each word; all words."""
     found = Counter(r.word for r in results)
-    return {w.value: found[w] for w in Word}
+    return {w.value: found[w] for w in SweepOutcome}
 
 
-def _candidate_json(runtime: Runtime, k: int, rows: Sequence[Row]) -> dict[str, Any]:
+def _candidate_json(runtime: Runtime, k: int, rows: Sequence[SweepRow]) -> dict[str, Any]:
     mine = [row.results[k] for row in rows]
     return {
         "name": runtime.candidate.name,
@@ -275,9 +279,9 @@ def _candidate_json(runtime: Runtime, k: int, rows: Sequence[Row]) -> dict[str, 
     }
 
 
-def _operators_json(rows: Sequence[Row]) -> list[dict[str, Any]]:
+def _operators_json(rows: Sequence[SweepRow]) -> list[dict[str, Any]]:
     """By operator, the most interesting first: wrong anywhere, then crashed, and so on; then by name."""
-    groups: dict[tuple[str, str], list[Row]] = {}
+    groups: dict[tuple[str, str], list[SweepRow]] = {}
     for row in rows:
         if row.test.kind == NODE:
             groups.setdefault((row.test.op, row.test.domain), []).append(row)
@@ -287,12 +291,14 @@ def _operators_json(rows: Sequence[Row]) -> list[dict[str, Any]]:
         found.append({"operator": op, "domain": domain, "tests": len(some), "totals": each})
 
     def rank(entry: Mapping[str, Any]) -> tuple[Any, ...]:
-        return *(-sum(t[w.value] for t in entry["totals"]) for w in Word if w is not Word.RIGHT), entry["operator"]
+        return *(-sum(t[w.value] for t in entry["totals"]) for w in SweepOutcome if w is not SweepOutcome.RIGHT), entry[
+            "operator"
+        ]
 
     return sorted(found, key=rank)
 
 
-def _plain_json(asked: Sweep, rows: Sequence[Row]) -> dict[str, Any]:
+def _plain_json(asked: Sweep, rows: Sequence[SweepRow]) -> dict[str, Any]:
     """What plain onnxruntime makes of the tests, and where it gives something else than they expect."""
     words = Counter(row.plain.word for row in rows)
     return {
@@ -308,7 +314,7 @@ def _plain_json(asked: Sweep, rows: Sequence[Row]) -> dict[str, Any]:
     }
 
 
-def _row_json(row: Row) -> dict[str, Any]:
+def _row_json(row: SweepRow) -> dict[str, Any]:
     test = row.test
     return {
         "test": test.name,
@@ -320,7 +326,7 @@ def _row_json(row: Row) -> dict[str, Any]:
     }
 
 
-def result_json(result: Result) -> dict[str, Any]:
+def result_json(result: SweepResult) -> dict[str, Any]:
     """One result as plain data; `case` is filled in where a folder is written."""
     verdict, worst = result.verdict, result.verdict.worst
     return {

@@ -19,7 +19,7 @@ from subgraph.errors import ModelError, NoRegion
 from subgraph.graph import region as regions
 from subgraph.graph.graph import CONSTANT
 from subgraph.graph.region import Region
-from subgraph.runtime.run_result import Answer
+from subgraph.runtime.run_result import RunResult
 from subgraph.storage.tensors import Record, load
 from subgraph.trials.trial import Trials
 from subgraph.verdict import Signature, Verdict
@@ -63,7 +63,7 @@ class Explained:
 
 
 def explains(
-    trials: Trials, region: Region, piece: Answer | None = None, whole: Answer | None = None
+    trials: Trials, region: Region, piece: RunResult | None = None, whole: RunResult | None = None
 ) -> Explained | None:
     """How much of the candidate's final error this region accounts for.
 
@@ -127,7 +127,7 @@ def left_without(trials: Trials, region: Region) -> float | None:
     return None if left is None or error is None else float((left @ left) / (error @ error)) ** 0.5
 
 
-def _patched(trials: Trials, region: Region, piece: Answer) -> list[Mapping[str, Record]]:
+def _patched(trials: Trials, region: Region, piece: RunResult) -> list[Mapping[str, Record]]:
     """The model's outputs on the reference, where the region's outputs are the candidate's."""
     rest = _region(trials, _below(trials, region))
     found = trials.on_reference(rest, piece.tensors) if rest else [{}] * len(piece.tensors)
@@ -135,14 +135,14 @@ def _patched(trials: Trials, region: Region, piece: Answer) -> list[Mapping[str,
     return [{**k, **p, **f} for k, p, f in zip(known, piece.tensors, found, strict=True)]
 
 
-def _lacks(trials: Trials, region: Region, answer: Answer) -> bool:
+def _lacks(trials: Trials, region: Region, answer: RunResult) -> bool:
     """Is there an output of the region that did not come, and is no constant?"""
     kinds = trials.graph.kinds(region.outputs)
     needed = {n for n in region.outputs if kinds[n] != CONSTANT}
     return any(needed - given.keys() for given in answer.tensors)
 
 
-def _alike(trials: Trials, region: Region, answer: Answer) -> bool:
+def _alike(trials: Trials, region: Region, answer: RunResult) -> bool:
     """Are all of its outputs of the right type and shape, so that the reference can go on with them?"""
     pairs = zip(trials.values.records, answer.tensors, strict=True)
     return all(

@@ -25,11 +25,11 @@ from subgraph.graph.quantization import Scale, scales_of
 from subgraph.graph.region import Region
 from subgraph.runtime.capture import Reference
 from subgraph.runtime.inputs import plan
-from subgraph.runtime.reference_values import Values
-from subgraph.runtime.run_result import Answer, Feeds
+from subgraph.runtime.reference_values import ReferenceValues
+from subgraph.runtime.run_result import Feeds, RunResult
 from subgraph.storage.digest import digest
 from subgraph.storage.tensors import Record, load, save
-from subgraph.trials.match_tensors import Match, match
+from subgraph.trials.match_tensors import MatchedTensor, match
 
 if TYPE_CHECKING:
     from subgraph.types import Array
@@ -42,7 +42,7 @@ QUANTIZED = ("int8", "uint8", "int16", "uint16")
 
 
 @dataclass
-class Counterpart:
+class CandidateModel:
     """The other model beside ours.
 
     Attributes:
@@ -53,8 +53,8 @@ class Counterpart:
 
     ours: Graph
     graph: Graph
-    matches: Mapping[str, Match]
-    values: Values | None
+    matches: Mapping[str, MatchedTensor]
+    values: ReferenceValues | None
     _regions: dict[Any, Region] = field(default_factory=dict)
 
     @cached_property
@@ -153,7 +153,7 @@ class Counterpart:
             str(place)
         )
 
-    def brought(self, region: Region, answer: Answer, known: Feeds, place: Callable[[], Path]) -> Answer:
+    def brought(self, region: Region, answer: RunResult, known: Feeds, place: Callable[[], Path]) -> RunResult:
         """An answer of the other model in our names and form. What only shapes decide is ours."""
         if answer.failure:
             return answer
@@ -195,7 +195,7 @@ class Counterpart:
         more = [f"{turned} transposed"] * bool(turned) + [f"{quantized} quantized"] * bool(quantized)
         return f"{len(matches)} tensors of {self.graph.path.name} are ours: {', '.join(hows + more)}"
 
-    def saturated(self, values: Values) -> dict[str, float]:
+    def saturated(self, values: ReferenceValues) -> dict[str, float]:
         """Per tensor of ours that is quantized there: the share of its values that the type cannot hold."""
         found: dict[str, float] = {}
         for stored, scale in scales_of(self.graph).items():
@@ -229,10 +229,10 @@ def pair(
     ours: Graph,
     other: Graph,
     reference: Reference,
-    values: Values,
+    values: ReferenceValues,
     scratch: Path,
     said: Mapping[str, str] | None = None,
-) -> Counterpart:
+) -> CandidateModel:
     """Match the other model's tensors with ours, on the first sample. One run of each model on the reference.
 
     Raises:
@@ -240,7 +240,7 @@ def pair(
     """
     theirs = _values_of(ours, other, reference, values, scratch)
     matches = match(ours, other, _known(values, _capturable(ours)), _known(theirs, _capturable(other)), said)
-    found = Counterpart(ours, other, matches, theirs)
+    found = CandidateModel(ours, other, matches, theirs)
     lacking = [n for n in ours.outputs if n in ours.maker and ours.kinds([n])[n] == VALUE and n not in matches]
     if lacking:
         raise UsageError(
@@ -249,7 +249,7 @@ def pair(
     return found
 
 
-def of_case(ours: Graph, folder: Path) -> Counterpart | None:
+def of_case(ours: Graph, folder: Path) -> CandidateModel | None:
     """The candidate's own model in a case's folder; None where it ran ours.
 
     Raises:
@@ -259,7 +259,7 @@ def of_case(ours: Graph, folder: Path) -> Counterpart | None:
         return None
     try:
         found = {
-            str(name): Match(
+            str(name): MatchedTensor(
                 str(m["other"]), str(m["how"]), tuple(map(int, m["perm"])), str(m["dtype"]),
                 m["scale"] and Scale(tuple(m["scale"]["step"]), tuple(m["scale"]["zero"]), int(m["scale"]["axis"])),
             )
@@ -267,7 +267,7 @@ def of_case(ours: Graph, folder: Path) -> Counterpart | None:
         }  # fmt: skip
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as e:
         raise InputError(f"{folder / EDGE} is damaged: {e}", "make the case anew") from e
-    return Counterpart(ours, load_graph(folder / "model.onnx").prepare(), found, None)
+    return CandidateModel(ours, load_graph(folder / "model.onnx").prepare(), found, None)
 
 
 def _capturable(graph: Graph) -> list[str]:
@@ -275,7 +275,7 @@ def _capturable(graph: Graph) -> list[str]:
     return [*graph.inputs, *(n for n in graph.maker if kinds[n] == VALUE)]
 
 
-def _known(values: Values | None, names: Sequence[str]) -> Callable[[str], Array | None]:
+def _known(values: ReferenceValues | None, names: Sequence[str]) -> Callable[[str], Array | None]:
     """What the tensors are on the first sample; None for sequences, and where the model cannot be run."""
     if values is None:
         return lambda name: None
@@ -292,7 +292,9 @@ def _known(values: Values | None, names: Sequence[str]) -> Callable[[str], Array
     return value
 
 
-def _values_of(ours: Graph, other: Graph, reference: Reference, values: Values, scratch: Path) -> Values | None:
+def _values_of(
+    ours: Graph, other: Graph, reference: Reference, values: ReferenceValues, scratch: Path
+) -> ReferenceValues | None:
     """The other model on the same inputs; None where the reference cannot run it: then names decide."""
     values.need(list(ours.inputs))
     samples = []
@@ -301,7 +303,7 @@ def _values_of(ours: Graph, other: Graph, reference: Reference, values: Values, 
             words = _fed(ours, other, known, scratch / f"other-in{k}")
             (sample,) = plan(other, other.inputs, words)
             samples.append(replace(sample, label=values.labels[k]))
-        found = Values(other, reference, samples, scratch / "other-values")
+        found = ReferenceValues(other, reference, samples, scratch / "other-values")
         found.need(_capturable(other))
     except SubcutError as e:
         log.info("%s cannot be run on the reference, so that names alone decide: %s", other.path.name, e.what)
@@ -323,7 +325,7 @@ def _fed(ours: Graph, other: Graph, known: Mapping[str, Record], place: Path) ->
         record, value = known[own], load(known[own], Path("/"))
         perm = _perm(record.shapes[0], dims) if record.form == "tensor" and record.shapes else ()
         if perm or (dtype and dtype != record.dtype):
-            value = Match(name, "name", perm, dtype).theirs(value)  # type: ignore[arg-type]
+            value = MatchedTensor(name, "name", perm, dtype).theirs(value)  # type: ignore[arg-type]
             record = save(name, value, f"tensor({dtype_word(dtype or record.dtype)})", place, f"i{k}").within(
                 str(place)
             )

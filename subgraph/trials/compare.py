@@ -24,7 +24,7 @@ from subgraph.graph.region import Region
 from subgraph.runtime import candidate as candidates
 from subgraph.runtime.candidate import Candidate
 from subgraph.runtime.inputs import Feeding
-from subgraph.runtime.run_result import Answer
+from subgraph.runtime.run_result import RunResult
 from subgraph.storage.tensors import load
 from subgraph.trials.session import Setup, opened
 from subgraph.trials.similar_outputs import looks_like
@@ -39,7 +39,7 @@ POOL_ABOVE = 30.0  # seconds that all nodes may take one by one before they are 
 
 
 @dataclass(frozen=True)
-class Row:
+class ComparisonRow:
     """One tensor. `in_place`, `alone`: its judgement there, over all samples the worst; None where there is none.
 
     `verdict`: that of its node alone, which says why there is no judgement; None where the node was not run.
@@ -71,12 +71,12 @@ class Comparison:
     whole: Verdict
     in_place: Verdict
     ranking: dict[str, dict[str, float]]
-    rows: tuple[Row, ...]
+    rows: tuple[ComparisonRow, ...]
     stopped: bool = False
     looks_like: tuple[str, ...] = ()
 
     @property
-    def first_bad(self) -> Row | None:
+    def first_bad(self) -> ComparisonRow | None:
         """The first tensor that is wrong in place; where none is, the first that is wrong alone."""
         bad = (r for r in self.rows if r.in_place is not None and r.in_place.status is Status.FAIL)
         return next(bad, None) or next((r for r in self.rows if r.failing), None)
@@ -104,7 +104,7 @@ def compared(trials: Trials, at: Sequence[str] = (), *, jobs: int = 1, fail_fast
     answer = trials.answer(region)
     whole = trials.judged(region, answer)
     in_place = trials.verdict(trials.whole(names))
-    rows: list[Row] = []
+    rows: list[ComparisonRow] = []
     made = _by_node(trials, names)
     for i, verdict in _alone(trials, made, jobs):
         rows += _rows(trials, i, made[i], in_place, verdict)
@@ -116,7 +116,7 @@ def compared(trials: Trials, at: Sequence[str] = (), *, jobs: int = 1, fail_fast
     return replace(found, looks_like=_looks_like(trials, bad, made[bad.index], names)) if bad else found
 
 
-def _looks_like(trials: Trials, bad: Row, beside: Sequence[str], names: Sequence[str]) -> tuple[str, ...]:
+def _looks_like(trials: Trials, bad: ComparisonRow, beside: Sequence[str], names: Sequence[str]) -> tuple[str, ...]:
     """A bad tensor: alone, where it is wrong alone, else in place. `beside`: all of its node; `names`: all."""
     piece = _piece(trials, bad.index, beside)
     if piece and bad.alone and bad.alone.status is Status.FAIL:
@@ -230,11 +230,13 @@ def _asked(trials: Trials, piece: Region | None) -> Verdict | None:
     return trials.verdict(piece) if piece else None
 
 
-def _rows(trials: Trials, i: int, names: Sequence[str], in_place: Verdict, verdict: Verdict | None) -> Iterator[Row]:
+def _rows(
+    trials: Trials, i: int, names: Sequence[str], in_place: Verdict, verdict: Verdict | None
+) -> Iterator[ComparisonRow]:
     graph = trials.graph
     for name in names:
         alone = _worst(verdict, name) if verdict else None
-        yield Row(i, graph.label(i), graph.ops[i], name, _worst(in_place, name), alone, verdict)
+        yield ComparisonRow(i, graph.label(i), graph.ops[i], name, _worst(in_place, name), alone, verdict)
 
 
 def _worst(verdict: Verdict, name: str) -> Judgement | None:
@@ -242,7 +244,7 @@ def _worst(verdict: Verdict, name: str) -> Judgement | None:
     return max((j for j in verdict.outputs if j.name == name), key=gravity, default=None)
 
 
-def ranking(trials: Trials, answer: Answer) -> dict[str, dict[str, float]]:
+def ranking(trials: Trials, answer: RunResult) -> dict[str, dict[str, float]]:
     """Top-1 and top-5 agreement by output of the model that looks like class scores, the worst over all samples."""
     found: dict[str, dict[str, float]] = {}
     for known, given in zip(trials.values.records, answer.tensors, strict=False):
@@ -286,7 +288,7 @@ def document(trials: Trials, found: Comparison, criterion: str) -> dict[str, Any
     }
 
 
-def _row_json(row: Row) -> dict[str, Any]:
+def _row_json(row: ComparisonRow) -> dict[str, Any]:
     alone = row.alone.to_json() if row.alone else None
     if alone is None and row.verdict is not None:
         alone = {k: v for k, v in row.verdict.to_json().items() if k in ("status", "signature", "why", "process")}

@@ -13,11 +13,11 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import cached_property
 
-from subgraph.comparison.criteria import Ruling, Subject
+from subgraph.comparison.criteria import OutputContext, Ruling
 from subgraph.comparison.criteria.noise import rule
 from subgraph.comparison.pair import Pair
 from subgraph.comparison.precision import EPS, TYPE_OF
-from subgraph.comparison.similarity.explanations import Likeness, told
+from subgraph.comparison.similarity.explanations import Explanation, told
 from subgraph.errors import SubcutError
 from subgraph.graph.region import Region
 from subgraph.runtime.candidate import Candidate
@@ -39,7 +39,7 @@ WORDS = TYPE_OF | {"int8": "int8"}
 
 
 @dataclass(frozen=True)
-class Opinion:
+class Evidence:
     """Attributes:
     kind: conclusion, noise, precision, likeness, exact or second.
     fact: words for the conclusion; "" where it decides nothing.
@@ -54,7 +54,7 @@ class Opinion:
         return {"kind": self.kind, "says": self.says}
 
 
-def opinions(trials: Trials, region: Region, verdict: Verdict, withheld: str = "") -> list[Opinion]:
+def opinions(trials: Trials, region: Region, verdict: Verdict, withheld: str = "") -> list[Evidence]:
     """All that can be said about a region that the candidate gets wrong, alone, by this verdict.
 
     `withheld`: why nothing more is run on a candidate, "" where it may be.
@@ -62,21 +62,21 @@ def opinions(trials: Trials, region: Region, verdict: Verdict, withheld: str = "
     Raises:
         BackendError: the candidate cannot be used. OutputError: nothing can be written.
     """
-    found: list[Opinion] = []
+    found: list[Evidence] = []
     if verdict.worst:
-        found += _Asked(trials, region, verdict.worst).opinions()
+        found += _WrongOutput(trials, region, verdict.worst).opinions()
     found += _exact(trials, region, verdict, withheld)
     if verdict.worst:
         found += _second(trials, region, verdict, withheld)
     says = _conclusion(found) if verdict.signature not in ENDED else ""
-    return [*([Opinion("conclusion", says)] if says else []), *found]
+    return [*([Evidence("conclusion", says)] if says else []), *found]
 
 
 # ---------------------------------------------------------------------------------------------------- numbers
 
 
 @dataclass(frozen=True)
-class _Asked:
+class _WrongOutput:
     """An output of a region whose values disagree."""
 
     trials: Trials
@@ -92,46 +92,46 @@ class _Asked:
         return Pair(*found)
 
     @cached_property
-    def alike(self) -> list[Likeness]:
+    def alike(self) -> list[Explanation]:
         """What would make it equal."""
         return alike(self.trials, self.region, self.judged)
 
-    def opinions(self) -> Iterator[Opinion]:
+    def opinions(self) -> Iterator[Evidence]:
         """What the numbers alone say."""
         if self.pair:
             yield from self.noise()
         elif self.judged.signature in (Signature.SHAPE, Signature.MISSING):
-            yield Opinion("noise", f"no rounding: {self.judged.why}", "beyond")
+            yield Evidence("noise", f"no rounding: {self.judged.why}", "beyond")
         moved = told(one for one in self.alike if not one.grid)
         if moved:
-            yield Opinion("likeness", f"looks like: {moved}", "alike")
+            yield Evidence("likeness", f"looks like: {moved}", "alike")
         for one in self.alike:
             if one.grid == "range":
-                yield Opinion("likeness", one.says, "range")
+                yield Evidence("likeness", one.says, "range")
             elif one.grid and EPS[one.grid] > EPS[self.trials.precision]:
-                yield Opinion("likeness", one.says, f"grid {one.grid}")
+                yield Evidence("likeness", one.says, f"grid {one.grid}")
 
-    def noise(self) -> Iterator[Opinion]:
+    def noise(self) -> Iterator[Evidence]:
         """The error in units of rounding noise: at the claim, and at what may be computed in without saying so."""
         claim, ruling = self.trials.precision, self.ruled(self.trials.precision)
         if ruling.status is Status.UNRESOLVED:
-            yield Opinion("noise", ruling.why)
+            yield Evidence("noise", ruling.why)
             return
         ratio = ruling.metrics.get("noise_ratio")
         fact = _size(ruling, ratio)
         if ratio is not None:
-            yield Opinion("noise", f"the error is {_times(ratio)} × what rounding in {claim} does here", fact)
+            yield Evidence("noise", f"the error is {_times(ratio)} × what rounding in {claim} does here", fact)
         else:
             within = f"rounding in {claim} does as much" if fact == "within" else "no rounding"
-            yield Opinion("noise", f"{within}: {ruling.why}", fact)
+            yield Evidence("noise", f"{within}: {ruling.why}", fact)
         if fact != "within":
             yield from self.lower(claim)
 
-    def lower(self, claim: str) -> Iterator[Opinion]:
+    def lower(self, claim: str) -> Iterator[Evidence]:
         """Does a precision below the claimed one explain it? The finest that does is named."""
         if len(self.region.nodes) > NOISY_NODES:
             nodes = count(len(self.region.nodes), "node")
-            yield Opinion("precision", f"{nodes}: not asked what lower precisions would do", "open")
+            yield Evidence("precision", f"{nodes}: not asked what lower precisions would do", "open")
             return
         rest = []
         for other in self.below(claim):
@@ -139,13 +139,13 @@ class _Asked:
             ratio = ruling.metrics.get("noise_ratio")
             if ruling.status is Status.AGREE and (ratio is None or ratio >= FAINT):
                 size = "" if ratio is None else f": {_times(ratio)} × its rounding noise"
-                yield Opinion("precision", f"{WORDS[other]} arithmetic may be as far off{size}", f"fits {other}")
+                yield Evidence("precision", f"{WORDS[other]} arithmetic may be as far off{size}", f"fits {other}")
                 return
             if ruling.status is Status.UNRESOLVED:
-                rest = [Opinion("precision", f"{WORDS[other]} arithmetic might do anything here", "open")]
+                rest = [Evidence("precision", f"{WORDS[other]} arithmetic might do anything here", "open")]
             elif ratio is not None:
                 words = f"{WORDS[other]} arithmetic does not explain it: {_times(ratio)} × its rounding noise"
-                rest = [Opinion("precision", words)] if ratio > 1 else []
+                rest = [Evidence("precision", words)] if ratio > 1 else []
         yield from rest
 
     def below(self, claim: str) -> list[str]:
@@ -157,7 +157,7 @@ class _Asked:
         """The rule of the default criterion, with its noise, whatever criterion is used."""
         assert self.pair
         with self.trials.noise(self.region, sample(self.trials, self.judged)) as noise:
-            return rule("floor=0")(self.pair, Subject(self.judged.name, claim, noise.of(self.judged.name)))
+            return rule("floor=0")(self.pair, OutputContext(self.judged.name, claim, noise.of(self.judged.name)))
 
 
 def _size(ruling: Ruling, ratio: float | None) -> str:
@@ -174,7 +174,7 @@ def _times(ratio: float) -> str:
 # ---------------------------------------------------------------------------------------------------- other runs
 
 
-def _exact(trials: Trials, region: Region, verdict: Verdict, withheld: str) -> Iterator[Opinion]:
+def _exact(trials: Trials, region: Region, verdict: Verdict, withheld: str) -> Iterator[Evidence]:
     """The same backend in full precision, or without its optimisations."""
     options: dict[str, str] = trials.about.get("exact", {})
     if not options:
@@ -182,32 +182,32 @@ def _exact(trials: Trials, region: Region, verdict: Verdict, withheld: str) -> I
     given = {k: str(v) for k, v in trials.candidate.options.items()}
     words = ",".join(f"{k}={v}" for k, v in options.items() if given.get(k) != v)
     if why := withheld or _slow(verdict):
-        yield Opinion("exact", f"not run with {words}: {why}")
+        yield Evidence("exact", f"not run with {words}: {why}")
         return
     other = replace(trials.candidate, options=options, precision=None, timeout=min(SLOW, trials.candidate.timeout))
     try:
         with _instead(trials, other, "exact") as asked:
             answer, finer = asked.verdict(region), EPS[asked.precision] < EPS[trials.precision]
     except SubcutError as e:
-        yield Opinion("exact", f"no answer with {words}: {e.what}")
+        yield Evidence("exact", f"no answer with {words}: {e.what}")
         return
     if answer.status is Status.AGREE:
         blame = "precision, or a bug of the kernels for less" if finer else "its optimiser is to blame"
-        yield Opinion("exact", f"right with {words}: {blame}", "right-finer" if finer else "right")
+        yield Evidence("exact", f"right with {words}: {blame}", "right-finer" if finer else "right")
     elif answer.status is Status.FAIL:
-        yield Opinion("exact", f"wrong with {words} as well: {answer.why}", "wrong-finer" if finer else "")
+        yield Evidence("exact", f"wrong with {words} as well: {answer.why}", "wrong-finer" if finer else "")
     else:
-        yield Opinion("exact", f"no answer with {words}: {answer.why}")
+        yield Evidence("exact", f"no answer with {words}: {answer.why}")
 
 
-def _second(trials: Trials, region: Region, verdict: Verdict, withheld: str) -> Iterator[Opinion]:
+def _second(trials: Trials, region: Region, verdict: Verdict, withheld: str) -> Iterator[Evidence]:
     """Whom does onnx's own evaluator agree with, on the same inputs?"""
     if EVALUATOR in (trials.candidate.backend, trials.reference.backend):
         return
     size = len(region.nodes)
     big = f"{count(size, 'node')} take too long in Python" if size > MOST_NODES else ""
     if why := big or withheld or _slow(verdict):
-        yield Opinion("second", f"no second opinion: {why}")
+        yield Evidence("second", f"no second opinion: {why}")
         return
     evaluator = Candidate(EVALUATOR, EVALUATOR, timeout=SLOW, memory=trials.candidate.memory)
     try:
@@ -215,18 +215,18 @@ def _second(trials: Trials, region: Region, verdict: Verdict, withheld: str) -> 
             answer = asked.verdict(region)
             yield _side(answer, answer.status is Status.FAIL and _nearer(trials, asked, region, verdict))
     except SubcutError as e:
-        yield Opinion("second", f"no second opinion: {e.what}")
+        yield Evidence("second", f"no second opinion: {e.what}")
 
 
-def _side(answer: Verdict, candidate: bool) -> Opinion:
+def _side(answer: Verdict, candidate: bool) -> Evidence:
     """What the evaluator's answer says; `candidate`: is it far nearer to the candidate's?"""
     if answer.status is Status.AGREE:
-        return Opinion("second", "onnx's own evaluator agrees with the reference", "reference")
+        return Evidence("second", "onnx's own evaluator agrees with the reference", "reference")
     if candidate:
-        return Opinion("second", "onnx's own evaluator agrees with the candidate", "candidate")
+        return Evidence("second", "onnx's own evaluator agrees with the candidate", "candidate")
     if answer.status is Status.FAIL and answer.signature not in ENDED:
-        return Opinion("second", f"onnx's own evaluator agrees with neither: {answer.why}")
-    return Opinion("second", f"no second opinion: {answer.why}")
+        return Evidence("second", f"onnx's own evaluator agrees with neither: {answer.why}")
+    return Evidence("second", f"no second opinion: {answer.why}")
 
 
 def _nearer(trials: Trials, asked: Trials, region: Region, verdict: Verdict) -> bool:
@@ -290,7 +290,7 @@ CONCLUSIONS = (
 UNKNOWN = "not known: nothing that could be asked decides it"
 
 
-def _conclusion(found: Iterable[Opinion]) -> str:
+def _conclusion(found: Iterable[Evidence]) -> str:
     """What all of it comes to."""
     facts = {word for one in found for word in one.fact.split()}
     coarsest = max(facts & WORDS.keys(), key=EPS.__getitem__, default="")

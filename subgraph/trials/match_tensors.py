@@ -38,7 +38,7 @@ SUFFIXES = ("_quantized", "_QuantizeLinear_Output", "_DequantizeLinear_Output") 
 
 
 @dataclass(frozen=True)
-class Match:
+class MatchedTensor:
     """Where a tensor of ours is in the other model.
 
     Attributes:
@@ -83,7 +83,7 @@ class Match:
 
 def match(
     ours: Graph, other: Graph, mine: Known, theirs: Known, said: Mapping[str, str] | None = None
-) -> dict[str, Match]:
+) -> dict[str, MatchedTensor]:
     """Tensors of ours that depend on the inputs' values → where they are in the other model.
 
     `said`: what the user maps, ours → theirs. Complexity: linear in the values for names; values are compared only with
@@ -97,10 +97,10 @@ def match(
     names = list(_valued(ours))
     scales = scales_of(other)
     there = {*other.inputs, *_valued(other)}
-    found: dict[str, Match] = {}
+    found: dict[str, MatchedTensor] = {}
     for name in names:
         for candidate, how in _by_name(name, said, there):
-            made = _fitted(Match(candidate, how, scale=scales.get(candidate)), mine(name), theirs(candidate))
+            made = _fitted(MatchedTensor(candidate, how, scale=scales.get(candidate)), mine(name), theirs(candidate))
             if made and not (how == "name" and _displaced(ours, other, name, made, mine, theirs)):
                 found[name] = made
                 break
@@ -161,7 +161,7 @@ def _by_name(name: str, said: Mapping[str, str], there: Collection[str]) -> Iter
 # ---------------------------------------------------------------------------------------------------- values
 
 
-def _fitted(found: Match, mine: Array | None, theirs: Array | None) -> Match | None:
+def _fitted(found: MatchedTensor, mine: Array | None, theirs: Array | None) -> MatchedTensor | None:
     """The match with its type and order of axes; None where the two cannot be the same tensor."""
     if theirs is None or mine is None:
         return found
@@ -207,7 +207,7 @@ def distance(a: Array, b: Array) -> float:
         return float(np.sqrt((x - y) @ (x - y))) / size if size else math.inf
 
 
-def _displaced(ours: Graph, other: Graph, name: str, found: Match, mine: Known, theirs: Known) -> bool:
+def _displaced(ours: Graph, other: Graph, name: str, found: MatchedTensor, mine: Known, theirs: Known) -> bool:
     """Does a tensor of the same name hold what stands before it or behind it? A converter that drops a Relu, because
     the quantization behind it clips anyway, hands its name to what the Relu read. Where that cannot be told, as behind
     a piece that goes wrong, it does."""
@@ -223,30 +223,32 @@ def _displaced(ours: Graph, other: Graph, name: str, found: Match, mine: Known, 
     return own > NEAR and any(apart < own * DOUBTFUL for apart in others)
 
 
-def _apart(value: Array | None, found: Match, theirs: Array) -> float:
+def _apart(value: Array | None, found: MatchedTensor, theirs: Array) -> float:
     return math.inf if value is None else distance(value, found.ours(theirs))
 
 
 def _by_value(
     ours: Graph, other: Graph, left: Iterable[str], free: Iterable[str], mine: Known, theirs: Known,
-    scales: Mapping[str, Scale], found: Mapping[str, Match],
-) -> dict[str, Match]:  # fmt: skip
+    scales: Mapping[str, Scale], found: Mapping[str, MatchedTensor],
+) -> dict[str, MatchedTensor]:  # fmt: skip
     """The pairs that fit each other, and nobody else half as well."""
     groups: dict[tuple[int, ...], list[str]] = {}
     for name in free:
         value = theirs(name)
         if value is not None and value.dtype.kind in "fiuV":
             groups.setdefault(tuple(sorted(value.shape)), []).append(name)
-    near: dict[str, list[tuple[float, str, Match]]] = {}
+    near: dict[str, list[tuple[float, str, MatchedTensor]]] = {}
     for name in left:
         value = mine(name)
         if value is None or value.dtype.kind != "f" or not telling(value):
             continue
         for candidate in groups.get(tuple(sorted(value.shape)), ()):
             given = theirs(candidate)
-            if given is None or not _alike(value, Match(candidate, "value", scale=scales.get(candidate)).ours(given)):
+            if given is None or not _alike(
+                value, MatchedTensor(candidate, "value", scale=scales.get(candidate)).ours(given)
+            ):
                 continue
-            fit = _fitted(Match(candidate, "value", scale=scales.get(candidate)), value, given)
+            fit = _fitted(MatchedTensor(candidate, "value", scale=scales.get(candidate)), value, given)
             apart = distance(value, fit.ours(given)) if fit else math.inf
             if fit and apart <= NEAR:
                 near.setdefault(name, []).append((apart, candidate, fit))
@@ -271,13 +273,16 @@ def _alike(a: Array, b: Array) -> bool:
 
 
 def _mutual(
-    ours: Graph, other: Graph, near: Mapping[str, list[tuple[float, str, Match]]], found: Mapping[str, Match]
-) -> dict[str, Match]:
+    ours: Graph,
+    other: Graph,
+    near: Mapping[str, list[tuple[float, str, MatchedTensor]]],
+    found: Mapping[str, MatchedTensor],
+) -> dict[str, MatchedTensor]:
     back: dict[str, list[tuple[float, str]]] = {}
     for name, fits in near.items():
         for apart, candidate, _ in fits:
             back.setdefault(candidate, []).append((apart, name))
-    chosen: dict[str, Match] = {}
+    chosen: dict[str, MatchedTensor] = {}
     for name, fits in near.items():
         apart, candidate, fit = min(fits, key=lambda f: (f[0], other.rank[other.maker[f[1]]]))
         root = _root(other, candidate)
@@ -303,7 +308,7 @@ def _foremost(ours: Graph, name: str, rivals: Iterable[tuple[float, str]]) -> bo
     return min(copies, key=lambda n: ours.rank[ours.maker[n]] if n in ours.maker else -1) == name
 
 
-def _in_order(ours: Graph, other: Graph, name: str, fit: Match, known: Mapping[str, Match]) -> bool:
+def _in_order(ours: Graph, other: Graph, name: str, fit: MatchedTensor, known: Mapping[str, MatchedTensor]) -> bool:
     """Is nothing that lies above ours matched with what lies below theirs, or the other way round?"""
     above = _made(ours, ours.ancestors([ours.maker[name]])) if name in ours.maker else set()
     below = _made(ours, ours.descendants([ours.maker[name]])) if name in ours.maker else set()

@@ -25,7 +25,7 @@ from subgraph.runtime import candidate as candidates
 from subgraph.runtime.candidate import Candidate
 from subgraph.runtime.capture import Reference
 from subgraph.runtime.inputs import Feeding
-from subgraph.runtime.run_result import Answer
+from subgraph.runtime.run_result import RunResult
 from subgraph.runtime.worker_pool import Workers
 from subgraph.storage.digest import file_digest
 from subgraph.text import clean
@@ -37,7 +37,7 @@ CASES = 8  # named where there are several
 
 
 @dataclass(frozen=True)
-class Found:
+class FoundCase:
     """A case that was found.
 
     Attributes:
@@ -51,7 +51,7 @@ class Found:
     root: Path | None = None
 
 
-def find(folder: Path) -> Found:
+def find(folder: Path) -> FoundCase:
     """The case in a folder; of a bisection the region that tells most.
 
     Raises:
@@ -67,7 +67,7 @@ def find(folder: Path) -> Found:
     _check(place, manifest, around)
     if manifest is None or "inputs" not in manifest:
         raise UsageError(f"{clean(str(place))} is no case", "name a folder that `subcut cut` or `subcut bisect` made")
-    return Found(place, manifest, around, root)
+    return FoundCase(place, manifest, around, root)
 
 
 def _place(folder: Path) -> tuple[Path, dict[str, Any] | None]:
@@ -149,7 +149,7 @@ def _check_tensors(own: Mapping[str, Any]) -> None:
 # ---------------------------------------------------------------------------------------------------- candidate
 
 
-def found_with(found: Found) -> Candidate | None:
+def found_with(found: FoundCase) -> Candidate | None:
     """The candidate that a case was found with; None where nothing tells it. Its commands need trust.
 
     Raises:
@@ -222,7 +222,7 @@ def asking(
             yield asked
 
 
-def put(answer: Answer, manifest: Mapping[str, Any], k: int, place: Path) -> None:
+def put(answer: RunResult, manifest: Mapping[str, Any], k: int, place: Path) -> None:
     """What a candidate gave for sample `k` of a case, in `candidate/`, under the names that `outputs/` has."""
     for tensor in manifest["outputs"]:
         names = [f["file"] for f in tensor["samples"][k]["files"] if f["format"] == "npy"]

@@ -13,8 +13,8 @@ from subgraph.graph.graph import Graph, load
 from subgraph.runtime.candidate import Candidate
 from subgraph.runtime.capture import Reference
 from subgraph.runtime.inputs import Feeding
-from subgraph.runtime.reference_values import Values, plan_all
-from subgraph.runtime.worker_pool import Nobody, Workers
+from subgraph.runtime.reference_values import ReferenceValues, plan_all
+from subgraph.runtime.worker_pool import NoWorkers, Workers
 from subgraph.storage import folders
 from subgraph.storage.store import Store
 from subgraph.trials.candidate_model import pair
@@ -61,7 +61,7 @@ def trials(graph: Graph, setup: Setup, reference: Reference, workers: Workers) -
     with ExitStack() as stack:
         scratch = stack.enter_context(folders.scratch(output))
         store = stack.enter_context(Store(output / STORE if setup.stored else scratch / STORE))
-        values = Values(graph, reference, samples, scratch / "values")
+        values = ReferenceValues(graph, reference, samples, scratch / "values")
         found = Trials(graph, setup.candidate, workers, reference, values, store, rule, scratch, setup.freeze)
         if setup.other:
             said = read_map(setup.map) if setup.map else {}
@@ -92,5 +92,5 @@ def passive(graph: Graph, setup: Setup, running: Reference) -> Iterator[Trials]:
 
     Raises: as `trials`.
     """
-    with trials(graph, setup, running, Nobody(setup.candidate)) as asked:
+    with trials(graph, setup, running, NoWorkers(setup.candidate)) as asked:
         yield asked

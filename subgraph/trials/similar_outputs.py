@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from subgraph.comparison.similarity.explanations import Likeness, among, likenesses, told
+from subgraph.comparison.similarity.explanations import Explanation, among, likenesses, told
 from subgraph.comparison.similarity.rearranged import misread
 from subgraph.errors import ModelError
 from subgraph.graph.region import Region
@@ -40,7 +40,7 @@ def looks_like(trials: Trials, region: Region, judged: Judgement) -> list[str]:
     return [*([moved] if moved else []), *(one.says for one in found if one.grid)]
 
 
-def alike(trials: Trials, region: Region, judged: Judgement) -> list[Likeness]:
+def alike(trials: Trials, region: Region, judged: Judgement) -> list[Explanation]:
     """The same, as `likenesses` gives it. Up to some 20 runs of a small region on the reference where nothing fits.
 
     Raises:

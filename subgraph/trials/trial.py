@@ -25,17 +25,17 @@ from subgraph.graph import protobuf
 from subgraph.graph import region as regions
 from subgraph.graph.cut import Cut, freezable, of_region
 from subgraph.graph.graph import CONSTANT, SHAPE, Graph
-from subgraph.graph.merged_cuts import Pool, partition, pool
+from subgraph.graph.merged_cuts import MergedCut, partition, pool
 from subgraph.graph.region import Region
 from subgraph.runtime.candidate import Candidate
 from subgraph.runtime.capture import Reference
-from subgraph.runtime.reference_values import Values
-from subgraph.runtime.run_result import Answer, Feeds, from_entry, merged, run_model
+from subgraph.runtime.reference_values import ReferenceValues
+from subgraph.runtime.run_result import Feeds, RunResult, from_entry, merged, run_model
 from subgraph.runtime.worker_pool import Workers
 from subgraph.storage.digest import digest
 from subgraph.storage.store import Store
 from subgraph.storage.tensors import Record, load
-from subgraph.trials.candidate_model import Counterpart
+from subgraph.trials.candidate_model import CandidateModel
 from subgraph.verdict import Judgement, Status, Verdict, joined
 from subgraph.version import __version__
 
@@ -60,7 +60,7 @@ class Trials:
     candidate: Candidate
     workers: Workers
     reference: Reference
-    values: Values
+    values: ReferenceValues
     store: Store
     rule: Rule
     scratch: Path
@@ -70,8 +70,8 @@ class Trials:
     judging: float = 0.0
     explaining: tuple[int, int] = (0, 0)
     seen: set[str] = field(default_factory=set)
-    other: Counterpart | None = None
-    by_hand: Callable[[Region, Feeds | None], Answer] | None = field(default=None, init=False)
+    other: CandidateModel | None = None
+    by_hand: Callable[[Region, Feeds | None], RunResult] | None = field(default=None, init=False)
     _weights: dict[str, str] = field(default_factory=dict)
     _noise: dict[Any, tuple[RegionNoise, threading.Lock]] = field(default_factory=dict)
     _lock: threading.RLock = field(default_factory=threading.RLock)
@@ -111,7 +111,9 @@ class Trials:
         """
         return self.judged(region, self.answer(region, repetition=repetition, fresh=fresh))
 
-    def answer(self, region: Region, feeds: Feeds | None = None, *, repetition: int = 0, fresh: bool = False) -> Answer:
+    def answer(
+        self, region: Region, feeds: Feeds | None = None, *, repetition: int = 0, fresh: bool = False
+    ) -> RunResult:
         """What the candidate gives for a region; fed with reference values, but for those tensors in `feeds`."""
         self.values.need([*region.inputs, *region.shapes, *region.outputs])
         if self.by_hand:
@@ -137,7 +139,7 @@ class Trials:
 
     def further(
         self, region: Region, feeds: Feeds | None = None, *, repetition: int = 0, fresh: bool = False
-    ) -> Answer:
+    ) -> RunResult:
         """As `answer`, for what only explains another one: counted apart."""
         known = len(self.seen)
         answer = self.answer(region, feeds, repetition=repetition, fresh=fresh)
@@ -173,7 +175,7 @@ class Trials:
                 found[cut.region.nodes] = replace(self.judged(cut.region, answer), pooled=True)
         return [found.get(r.nodes) for r in regions]
 
-    def _pool(self, pieces: Pool) -> list[Answer]:
+    def _pool(self, pieces: MergedCut) -> list[RunResult]:
         """What each piece of a pool gave."""
         records = self.values.records
         key = digest("pool/1", [self.key(cut.region, records) for cut in pieces.pieces])
@@ -196,7 +198,7 @@ class Trials:
             for names in pieces.outputs
         ]
 
-    def _run_pool(self, pieces: Pool, room: Path) -> dict[str, Any]:
+    def _run_pool(self, pieces: MergedCut, room: Path) -> dict[str, Any]:
         fed = [
             [replace(sample[n], name=p) for names in pieces.inputs for n, p in names.items()]
             for sample in self.values.records
@@ -235,7 +237,7 @@ class Trials:
                     self.reference.drop(place.name)
         return found
 
-    def judged(self, region: Region, answer: Answer) -> Verdict:
+    def judged(self, region: Region, answer: RunResult) -> Verdict:
         """The verdict on what a candidate gave: each output of each sample beside the reference's value."""
         if answer.failure:
             return replace(answer.failure, stored=answer.stored)
@@ -288,7 +290,7 @@ class Trials:
     def _cut(self, region: Region, records: Feeds) -> Cut:
         return of_region(self.graph, region, records, Path("/"), freeze=self.freeze)
 
-    def _ask(self, region: Region, records: Feeds, repetition: int, fresh: bool) -> Answer:
+    def _ask(self, region: Region, records: Feeds, repetition: int, fresh: bool) -> RunResult:
         """One cut, all samples of its group: from the store, or run and stored.
 
         What a fresh process gave serves both who ask for one and who do not; what a used one gave only the latter.
@@ -297,7 +299,7 @@ class Trials:
             try:
                 self.other.region(region)
             except (ModelError, NoRegion) as e:
-                return Answer(failure=Verdict(Status.UNRESOLVED, None, e.what))
+                return RunResult(failure=Verdict(Status.UNRESOLVED, None, e.what))
         for kept_fresh in (True,) if fresh else (False, True):
             key = self.key(region, records, repetition, fresh=kept_fresh)
             entry = self.store.get(key)
@@ -308,7 +310,7 @@ class Trials:
         self.seen.add(key)
         return self._ours(region, records, self._stored(key, lambda room: self._run(region, records, room, fresh)))
 
-    def _ours(self, region: Region, records: Feeds, answer: Answer) -> Answer:
+    def _ours(self, region: Region, records: Feeds, answer: RunResult) -> RunResult:
         """In names and form of our model."""
         return self.other.brought(region, answer, records, self.room) if self.other else answer
 
@@ -320,7 +322,7 @@ class Trials:
         room.mkdir()
         return room
 
-    def _stored(self, key: str, run: Callable[[Path], dict[str, Any]]) -> Answer:
+    def _stored(self, key: str, run: Callable[[Path], dict[str, Any]]) -> RunResult:
         """Run, and keep what came. Where the store's disk is full, run again: the answer is worth more."""
         room = self.store.room()
         try:
@@ -395,7 +397,7 @@ class Trials:
 
     # ------------------------------------------------------------------------------------------------ judging
 
-    def _judge_sample(self, region: Region, answer: Answer, k: int) -> Iterator[Judgement]:
+    def _judge_sample(self, region: Region, answer: RunResult, k: int) -> Iterator[Judgement]:
         known, label = self.values.records[k], self.values.labels[k]
         kinds = self.graph.kinds(region.outputs)
         noise, alone = self._noise_at(region, k)  # once: its place in the table takes as long as the region has nodes

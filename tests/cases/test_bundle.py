@@ -26,7 +26,7 @@ from fixtures import ROOT
 from subgraph.cases import bundle, zip_archive
 from subgraph.cases.layout import BUNDLE_LIST, CANDIDATE_FILES
 from subgraph.cases.readme import ENVIRONMENT, README
-from subgraph.cases.redact import Private, environment, here, variables
+from subgraph.cases.redact import Redactor, environment, here, variables
 from subgraph.cases.zip_archive import Listed
 from subgraph.errors import InputError, OutputError, ResultExists, SubcutError, UsageError
 from subgraph.trials import replay
@@ -478,7 +478,7 @@ def test_a_candidate_file_from_elsewhere_stays(plain: Path, tmp_path: Path) -> N
 # ------------------------------------------------------------------------------------------------ texts
 
 
-PRIVATE = Private(
+PRIVATE = Redactor(
     homes=("/home/alice",),
     users=("alice",),
     hosts=("wonderland",),

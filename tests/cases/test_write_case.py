@@ -14,7 +14,7 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 from subgraph.cases import write_case
-from subgraph.cases.case import Case, Place
+from subgraph.cases.case import Case, ResultPlace
 from subgraph.errors import SubcutError
 from subgraph.graph import graph, region
 from subgraph.graph.graph import Graph
@@ -30,9 +30,9 @@ def cases(tmp_path: Path, reference: Reference) -> Cases:
     """The folders of a cut between two nodes, made with the shared reference."""
 
     def make(g: Graph, start: str, end: str, place: str = "out", **more: Any) -> list[Case]:
-        request = write_case.Request(start=tuple(start.split()), end=tuple(end.split()), **more)
+        request = write_case.CaseRequest(start=tuple(start.split()), end=tuple(end.split()), **more)
         used = reference if request.capture else None
-        return write_case.extract(g, request, Place(tmp_path / place, ""), used)
+        return write_case.extract(g, request, ResultPlace(tmp_path / place, ""), used)
 
     return make
 

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from subgraph import plugins
-from subgraph.comparison.criteria import Ruling, Subject, settled, shown
+from subgraph.comparison.criteria import OutputContext, Ruling, settled, shown
 from subgraph.comparison.judge import criterion
 from subgraph.comparison.pair import Pair
 from subgraph.errors import UnknownName, UsageError
@@ -29,7 +29,7 @@ TYPES = [np.float32, np.float16, np.float64, ml_dtypes.bfloat16, np.complex64, n
 def asked(words: str, reference: Any, candidate: Any, dtype: Any = np.float64) -> Ruling:
     """What a criterion says of two arrays, with no reference to ask for noise."""
     pair = Pair(np.array(reference, dtype), np.array(candidate, dtype))
-    return criterion(words)(pair, Subject("y", noise=None))
+    return criterion(words)(pair, OutputContext("y", noise=None))
 
 
 def says(words: str, reference: Any, candidate: Any, dtype: Any = np.float64) -> bool:

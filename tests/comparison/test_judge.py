@@ -11,7 +11,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from subgraph.comparison.criteria import Ruling, Subject
+from subgraph.comparison.criteria import OutputContext, Ruling
 from subgraph.comparison.judge import DEFAULT_METRICS, criterion, judge, missing
 from subgraph.comparison.pair import Pair
 from subgraph.errors import UnknownName, UsageError
@@ -22,12 +22,12 @@ RULE = criterion("threshold")
 ONE = np.array([[1.0, 2.0], [3.0, 4.0]], np.float32)
 
 
-def never(pair: Pair, subject: Subject) -> Ruling:
+def never(pair: Pair, subject: OutputContext) -> Ruling:
     """A rule that must not be asked."""
     raise AssertionError(subject.name)
 
 
-def yes(pair: Pair, subject: Subject) -> Ruling:
+def yes(pair: Pair, subject: OutputContext) -> Ruling:
     """A rule that agrees with everything."""
     return Ruling(Status.AGREE)
 
@@ -54,8 +54,8 @@ def test_what_fails_is_measured_and_its_worst_place_named() -> None:
 def test_the_rule_hears_of_claim_and_noise_and_its_answer_is_kept() -> None:
     noise: Any = object()
 
-    def rule(pair: Pair, subject: Subject) -> Ruling:
-        assert subject == Subject("y", "bf16", noise)
+    def rule(pair: Pair, subject: OutputContext) -> Ruling:
+        assert subject == OutputContext("y", "bf16", noise)
         return Ruling(Status.AGREE, "range", "because", noise=0.5, metrics={"r": 3.0})
 
     found = judge("y", ONE, ONE, rule, claim="bf16", noise=noise, metrics=("rmse",))
@@ -143,7 +143,7 @@ def test_the_worst_element_of_a_sequence_decides() -> None:
 
 
 def test_the_elements_of_a_sequence_have_no_noise() -> None:
-    def rule(pair: Pair, subject: Subject) -> Ruling:
+    def rule(pair: Pair, subject: OutputContext) -> Ruling:
         assert subject.noise is None and subject.claim == "fp16"
         return Ruling(Status.AGREE)
 

@@ -157,10 +157,10 @@ def test_what_cannot_be_embedded_says_why(why: str, text: str, inputs: dict[str,
         embed(subject)
 
 
-def row(name: str, kind: str, *types: tuple[str, str]) -> operator_tests.Test:
+def row(name: str, kind: str, *types: tuple[str, str]) -> operator_tests.OperatorTest:
     """A line of the table of tests with these inputs."""
     records = tuple(Record(f"x{k}", form, dtype, ((1,),), ("f",)) for k, (form, dtype) in enumerate(types))
-    return operator_tests.Test(
+    return operator_tests.OperatorTest(
         name, "Op", "", kind, 0.0, 0.0, records, (Record("y", "tensor", "float32", ((1,),), ("f",)),), ""
     )
 
@@ -178,7 +178,7 @@ def row(name: str, kind: str, *types: tuple[str, str]) -> operator_tests.Test:
         (row("test_a", NODE, ("tensor", "int64")), "no float input"),
     ],
 )
-def test_what_the_table_tells_already(test: operator_tests.Test, why: str) -> None:
+def test_what_the_table_tells_already(test: operator_tests.OperatorTest, why: str) -> None:
     assert why in unfit(test) and bool(why) == bool(unfit(test))
 
 

@@ -25,7 +25,7 @@ from subgraph.errors import UsageError
 from subgraph.graph import merged_cuts, protobuf, region
 from subgraph.graph.cut import of_region
 from subgraph.graph.graph import Graph, load
-from subgraph.graph.merged_cuts import MAX_PIECES, SHARED_BYTES, Pool, partition, pool
+from subgraph.graph.merged_cuts import MAX_PIECES, SHARED_BYTES, MergedCut, partition, pool
 from subgraph.graph.region import Region, of_nodes
 from subgraph.runtime import inputs
 from subgraph.runtime.capture import Reference, feeds_of, record, threads
@@ -80,7 +80,7 @@ def run(
     return {outputs[r.name]: [(folder / f).read_bytes() for f in r.files] for r in found}
 
 
-def agree(reference: Reference, p: Pool, values: Capture, folder: Path) -> None:
+def agree(reference: Reference, p: MergedCut, values: Capture, folder: Path) -> None:
     """Checker and runtime take the pool; each piece gives what its cut alone gives, bit for bit."""
     place = folder / "pool.onnx"
     p.save(place)
@@ -96,7 +96,7 @@ def agree(reference: Reference, p: Pool, values: Capture, folder: Path) -> None:
         assert {n: together[outputs[n]] for n in cut.outputs} == want
 
 
-def tried(reference: Reference, g: Graph, regions: Sequence[Region], folder: Path, **more: Any) -> list[Pool]:
+def tried(reference: Reference, g: Graph, regions: Sequence[Region], folder: Path, **more: Any) -> list[MergedCut]:
     """The lawful pools of these regions, each tried."""
     values, where = captured(reference, g, regions, folder, **more)
     cuts = [of_region(g, r, [values], where) for r in regions]
@@ -107,7 +107,7 @@ def tried(reference: Reference, g: Graph, regions: Sequence[Region], folder: Pat
     return made
 
 
-def lawful(p: Pool) -> None:
+def lawful(p: MergedCut) -> None:
     """By onnx alone: names are unique and nobody's but one piece's, inputs are private, no node comes twice."""
     graph = p.model.graph
     owners = [set(names(graph, f"p{i}/")) for i in range(len(p.pieces))]

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import onnxruntime
 
-from subgraph.comparison.criteria import Ruling, Subject
+from subgraph.comparison.criteria import OutputContext, Ruling
 from subgraph.comparison.criteria.noise import rule
 from subgraph.comparison.noise.noise import Memo, RegionNoise
 from subgraph.comparison.pair import Pair
@@ -57,7 +57,7 @@ class Piece:
 
     def judge(self, value: Array, output: str = "y", claim: str = "fp32", words: str = "") -> Ruling:
         """What the default criterion says of a candidate's value."""
-        return rule(words)(Pair(self.reference(output), value), Subject(output, claim, self.noise.of(output)))
+        return rule(words)(Pair(self.reference(output), value), OutputContext(output, claim, self.noise.of(output)))
 
 
 Make = Callable[..., Piece]

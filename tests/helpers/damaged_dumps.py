@@ -31,7 +31,7 @@ import numpy as np
 
 from subgraph.errors import SubcutError
 from subgraph.recordings import recording
-from subgraph.recordings.dumps import Known, Spec
+from subgraph.recordings.dumps import DumpHints, TensorSpec
 from tests.recordings.test_dumps import FORMATS, MADE, ONE
 
 ENTRIES = 12  # of a recording that are read; damage makes no more of them
@@ -195,7 +195,7 @@ def renamed(name: str, dice: random.Random) -> str:
 # ---------------------------------------------------------------------------------------------------- what comes of it
 
 
-def read(folder: Path, word: str, known: Known) -> str:
+def read(folder: Path, word: str, known: DumpHints) -> str:
     """Detect, list and read all; what came of it in a word.
 
     Raises:
@@ -216,7 +216,7 @@ def read(folder: Path, word: str, known: Known) -> str:
     return "some entries" if lost else "all entries"
 
 
-def attempt(folder: Path, word: str, known: Known, count: Count, size: int) -> str:
+def attempt(folder: Path, word: str, known: DumpHints, count: Count, size: int) -> str:
     """Read one damaged folder; what went wrong, "" where nothing did."""
     before = tracemalloc.get_traced_memory()[0]
     tracemalloc.reset_peak()
@@ -242,13 +242,17 @@ def attempt(folder: Path, word: str, known: Known, count: Count, size: int) -> s
     return f"takes {taken} bytes for {size}" if taken > BASE + FACTOR * size else ""
 
 
-def told(name: str, dice: random.Random) -> Known:
+def told(name: str, dice: random.Random) -> DumpHints:
     """What a model says of tensors that files say nothing of; at times it does not fit."""
     dtype = dice.choice(("float32", "float16", "int8", "bfloat16", "int4", "string", "int64", "bool"))
     shape = dice.choice(((1, 2, 3, 4), (24,), (None, 2, 3, 4), (), (0, 3), (1 << 40, 1 << 40), (1, 17, 2, 2)))
     stem = Path(name).stem
-    specs = {stem: Spec(dtype, shape), "x": Spec(dtype, shape), "conv1": Spec(dtype, shape)}
-    return Known(specs, dice.choice(("", "NHWC", "NC1HWC0", "FRACTAL_NZ", "NHWC4", "odd"))) if shape else Known(specs)
+    specs = {stem: TensorSpec(dtype, shape), "x": TensorSpec(dtype, shape), "conv1": TensorSpec(dtype, shape)}
+    return (
+        DumpHints(specs, dice.choice(("", "NHWC", "NC1HWC0", "FRACTAL_NZ", "NHWC4", "odd")))
+        if shape
+        else DumpHints(specs)
+    )
 
 
 def hurt(word: str, good: Path, count: int, seed: str) -> Count:
@@ -270,7 +274,7 @@ def hurt(word: str, good: Path, count: int, seed: str) -> Count:
                 if name == victim and dice.random() < 0.9:
                     data = damaged(data, whole[dice.choice(chosen)], dice)
                 here.write_bytes(data)
-            known = told(victim, dice) if dice.random() < 0.5 else Known()
+            known = told(victim, dice) if dice.random() < 0.5 else DumpHints()
             size = sum(p.stat().st_size for p in folder.rglob("*") if p.is_file())
             if wrong := attempt(folder, word, known, counted, size):
                 aside = Path(tempfile.gettempdir()) / f"damage-{word}-{seed}-{k}"
@@ -301,7 +305,7 @@ def main(count: int = 2000, seed: str = "0", *words: str) -> int:
             good.mkdir()
             MADE[word](good)
             more(word, good)
-            read(good, word, Known())  # all that is imported late
+            read(good, word, DumpHints())  # all that is imported late
         _bound()
         for word, good in goods.items():
             found = hurt(word, good, count, seed)

@@ -21,9 +21,9 @@ from subgraph.commands.lint import text
 from subgraph.errors import InputError, UnknownName, UsageError
 from subgraph.graph.graph import Graph
 from subgraph.inspection import lint
-from subgraph.inspection.lint import NOTE, UNCHECKED, WARNING, Asked, Found
+from subgraph.inspection.lint import NOTE, UNCHECKED, WARNING, LintContext, LintIssue
 from subgraph.inspection.lint._resize import COORDINATES, ROUNDED, Axis
-from subgraph.runtime.inputs import Feeding, Picture
+from subgraph.runtime.inputs import Feeding, ImageOptions
 from tests.helpers import text_models
 from tests.helpers.run_command import subcut
 
@@ -137,14 +137,14 @@ CASES = [
     Case("denormals", "n", ADD, severity=NOTE, says="1 of 4", more={"w": np.array([1e-40, 1, 1, 1], np.float32)},
          mended={"w": np.array([0, 1, 1, 1], np.float32)}, options={"skip": "fp16-underflow"}),
     Case("double-normalisation", "c", TWICE, PLAIN, says="subtracted by constants twice", more=MEAN),
-    Case("double-normalisation", "a", PLAIN, says="--mean", more=MEAN, options={"picture": Picture(mean=(120.0,))},
+    Case("double-normalisation", "a", PLAIN, says="--mean", more=MEAN, options={"picture": ImageOptions(mean=(120.0,))},
          fine={}),
     Case("double-normalisation", "b",
          "g (float[1,3,8,8] x) => (float[1,3,8,8] y) { [a] p = Div(x, s) [b] y = Div(p, s) }",
          "g (float[1,3,8,8] x) => (float[1,3,8,8] y) { [a] y = Div(x, s) }", says="divided by 64",
          more={"s": np.float32(255)}),
     Case("double-normalisation", "n", unary("Div(x, s)"), says="--scale", more={"s": np.float32(255)},
-         options={"picture": Picture(scale=(1 / 255,))}, fine={}),
+         options={"picture": ImageOptions(scale=(1 / 255,))}, fine={}),
     Case("duplicate-names", "#1", "g (float[4] x) => (float[4] y) { [a] t = Relu(x) [b] y = Neg(t) }", says="#0",
          more={"change": all_called_a}, mended={}),
     Case("fp16-overflow", "n", ADD, says="infinite in float16", more={"w": SIX}, mended={"w": np.ones(4, np.float32)}),
@@ -209,7 +209,7 @@ CASES = [
 ]  # fmt: skip
 
 
-def asked(folder: Path, graph: str, more: dict[str, Any], options: dict[str, Any]) -> tuple[Asked, list[str]]:
+def asked(folder: Path, graph: str, more: dict[str, Any], options: dict[str, Any]) -> tuple[LintContext, list[str]]:
     """The model, written and asked about, and the rules to ask: all but the one to skip."""
     folder.mkdir()
     np.save(folder / "x.npy", np.full(4, 12, np.float32))
@@ -219,7 +219,7 @@ def asked(folder: Path, graph: str, more: dict[str, Any], options: dict[str, Any
         options["fed"] = Feeding(tuple(str(folder / f) for f in fed.inputs))
     change = more.get("change", keep)
     g = text_models.load(folder, graph, change, **{k: v for k, v in more.items() if k != "change"})
-    return Asked(g, **options), lint.chosen(ignore=[skip] if skip else [])
+    return LintContext(g, **options), lint.chosen(ignore=[skip] if skip else [])
 
 
 def is_a_sentence(said: str) -> bool:
@@ -254,7 +254,7 @@ def test_every_rule_has_a_docstring_a_check_and_a_model_here(rule: str) -> None:
 def test_the_light_networks_get_no_warning(path: Path) -> None:
     from subgraph.graph.graph import load
 
-    document = lint.document(Asked(load(path)), RULES)
+    document = lint.document(LintContext(load(path)), RULES)
     assert document["exit_code"] == document["warnings"] == 0
     assert {f["severity"] for f in document["findings"]} == {NOTE}
     assert "nameless" in {f["rule"] for f in document["findings"]}
@@ -267,8 +267,8 @@ def test_there_are_nine_of_them() -> None:
 # ---------------------------------------------------------------------------------------------------- nested
 
 
-def found_in(g: Graph, **options: Any) -> list[Found]:
-    return [f for f in lint.run(Asked(g, **options), RULES) if f.severity != UNCHECKED]
+def found_in(g: Graph, **options: Any) -> list[LintIssue]:
+    return [f for f in lint.run(LintContext(g, **options), RULES) if f.severity != UNCHECKED]
 
 
 def branching(folder: Path, weight: float = 1.0) -> Graph:
@@ -353,7 +353,7 @@ def test_an_open_resize_is_judged_by_its_mode(tmp_path: Path) -> None:
     graph = "g (float[N,3,H,W] x, int64[4] s) => (float[a,b,c,d] y) {{ [n] y = Resize<{}>(x, , , s) }}"
     linear = text_models.load(tmp_path, graph.format(f'{LINEAR}="align_corners"'))
     nearest = text_models.load(tmp_path, graph.format(f'{NEAREST}="half_pixel"'))
-    told = [[f.severity for f in lint.run(Asked(g), ["resize"])] for g in (linear, nearest)]
+    told = [[f.severity for f in lint.run(LintContext(g), ["resize"])] for g in (linear, nearest)]
     assert told == [[WARNING], [NOTE]]
 
 
@@ -382,7 +382,7 @@ def test_sizes_count_where_no_scales_are_given(tmp_path: Path) -> None:
     graph = "g (float[N,3,8,8] x) => (float[N,3,h,w] y) { [n] y = Resize<" + f'{NEAREST}="half_pixel"' + ">(x, , , s) }"
     twice = text_models.load(tmp_path, graph, s=np.array([1, 3, 16, 16]))
     odd = text_models.load(tmp_path, graph, s=np.array([1, 3, 13, 13]))
-    told = [[f.severity for f in lint.run(Asked(g), ["resize"])] for g in (twice, odd)]
+    told = [[f.severity for f in lint.run(LintContext(g), ["resize"])] for g in (twice, odd)]
     assert told == [[], [WARNING]]
 
 
@@ -423,7 +423,7 @@ def test_a_transform_between_the_channels_is_one_normalisation(tmp_path: Path) -
 def test_a_model_that_cannot_run_is_not_checked(tmp_path: Path) -> None:
     """Data: nothing runs it, and nobody is bothered with that."""
     g = text_models.load(tmp_path, "g (float[N,4] x) => (float[N,4] y) { [n] y = my.Op(x) }", domains=("my",))
-    document = lint.document(Asked(g), RULES)
+    document = lint.document(LintContext(g), RULES)
     assert [row["rule"] for row in document["not_checked"]] == ["baked-shape"]
     assert {f["rule"] for f in document["findings"]} == {"custom-domain"}
 
@@ -456,7 +456,7 @@ def test_sizes_that_hang_together_are_a_note(tmp_path: Path) -> None:
 def test_an_invalid_model_is_told_of_and_nothing_breaks(tmp_path: Path) -> None:
     cycle = "g (float[4] x) => (float[4] y) { [a] t = Add(x, y) [b] y = Relu(t) }"
     g = text_models.load(tmp_path, cycle)
-    document = lint.document(Asked(g, target=9, fed=Feeding()), RULES)
+    document = lint.document(LintContext(g, target=9, fed=Feeding()), RULES)
     assert document["exit_code"] == 1
     assert any("cycle" in f["reason"] for f in document["findings"] if f["rule"] == "invalid")
 
@@ -485,7 +485,7 @@ def test_a_rule_of_ones_own_is_a_file(tmp_path: Path) -> None:
         '    return [warning(p, "a Relu", "remove it") for p in asked.nodes("Relu")]\n'
     )
     g = text_models.load(tmp_path, unary("Relu(x)"))
-    (found,) = lint.run(Asked(g), lint.chosen([str(rule)]))
+    (found,) = lint.run(LintContext(g), lint.chosen([str(rule)]))
     assert found.place and (found.reason, found.place.label) == ("a Relu", "n")
 
 
@@ -498,7 +498,7 @@ def test_a_file_without_a_check_is_no_rule(tmp_path: Path) -> None:
 def test_equal_notes_are_one_line() -> None:
     from subgraph.graph.graph import load
 
-    document = lint.document(Asked(load(LIGHT[-1])), ["nameless"])
+    document = lint.document(LintContext(load(LIGHT[-1])), ["nameless"])
     lines = text(document).splitlines()
     assert lines[0].startswith("note     nameless  16 nodes (#0 (ConstantOfShape), ") and "…" in lines[0]
     assert lines[1].startswith("  fix: ") and lines[2] == "0 warnings, 16 notes: 1 rule, 38 nodes" and len(lines) == 3
@@ -507,7 +507,7 @@ def test_equal_notes_are_one_line() -> None:
 def test_many_equal_warnings_are_one_line_too(tmp_path: Path) -> None:
     nodes = "".join(f"[n{k}] t{k + 1} = my.Op(t{k}) " for k in range(12))
     g = text_models.load(tmp_path, f"g (float[4] t0) => (float[4] t12) {{ {nodes} }}", domains=("my",))
-    lines = text(lint.document(Asked(g), ["custom-domain"])).splitlines()
+    lines = text(lint.document(LintContext(g), ["custom-domain"])).splitlines()
     assert len(lines) == 3 and lines[0].startswith("warning  custom-domain  12 nodes (n0 (my.Op), n1 (my.Op), ")
     assert "n7 (my.Op), …): is of the custom domain" in lines[0]
 
@@ -516,7 +516,7 @@ def test_a_later_attribute_that_changes_nothing_fits_an_older_target(tmp_path: P
     plain = pool("ceil_mode=0, dilations=[1,1]", 8, 6, "MaxPool")
     other = pool("ceil_mode=0, dilations=[2,2]", 8, 4, "MaxPool")
     told = [
-        [f.severity for f in lint.run(Asked(text_models.load(tmp_path, graph), target=9), ["opset"]) if f.place]
+        [f.severity for f in lint.run(LintContext(text_models.load(tmp_path, graph), target=9), ["opset"]) if f.place]
         for graph in (plain, other)
     ]
     assert told == [[], [WARNING]]
@@ -526,7 +526,7 @@ def test_what_is_fed_must_fit(tmp_path: Path) -> None:
     g = text_models.load(tmp_path, "g (float[N,T] x) => (float[N,T] y) { [n] y = Relu(x) }")
     np.save(tmp_path / "x.npy", np.ones(3, np.float32))
     with pytest.raises(InputError):
-        list(lint.run(Asked(g, fed=Feeding((str(tmp_path / "x.npy"),))), RULES))
+        list(lint.run(LintContext(g, fed=Feeding((str(tmp_path / "x.npy"),))), RULES))
 
 
 # ---------------------------------------------------------------------------------------------------- command

@@ -23,7 +23,7 @@ from hypothesis import strategies as st
 from fixtures import oracle
 from fixtures.dags import random_dag
 from subgraph.cases import write_case
-from subgraph.cases.case import Place
+from subgraph.cases.case import ResultPlace
 from subgraph.errors import NoRegion
 from subgraph.graph import graph, protobuf, region
 from subgraph.graph.cut import cut
@@ -131,10 +131,10 @@ def whole(path: Path, feeds: dict[str, Any], tensors: Sequence[str], threads: in
 def test_the_cut_gives_the_whole_models_values_or_the_refusal_is_right(
     question: Question, reference: Reference
 ) -> None:
-    request = write_case.Request(start=question.start, end=question.end)
+    request = write_case.CaseRequest(start=question.start, end=question.end)
     with saved(question.model) as path:
         g = graph.load(path)
-        place = Place(path.parent / "out", "")
+        place = ResultPlace(path.parent / "out", "")
         if not question.has_answer:
             event("refused")
             with pytest.raises(NoRegion):
@@ -263,8 +263,8 @@ def test_types_found_without_a_run_are_those_of_the_run(question: Question, refe
     with saved(question.model) as path:
         g = graph.load(path)
         bare = cut(g, question.start, question.end)
-        asked = write_case.Request(start=question.start, end=question.end, freeze=False)
-        (done,) = write_case.extract(g, asked, Place(path.parent / "out", ""), reference)
+        asked = write_case.CaseRequest(start=question.start, end=question.end, freeze=False)
+        (done,) = write_case.extract(g, asked, ResultPlace(path.parent / "out", ""), reference)
         run = onnx.load(done.path / "model.onnx").graph
         for mine, true in ((bare.model.graph.input, run.input), (bare.model.graph.output, run.output)):
             assert [v.name for v in mine] == [v.name for v in true]
@@ -318,7 +318,7 @@ def test_a_model_read_without_its_weights_gives_the_same_cut(question: Question,
 def test_a_capture_with_weights_on_disk_gives_the_same_files(question: Question, reference: Reference) -> None:
     """Weights inside a large file, or in a file of their own, at any offset: the same result, bit for bit."""
     assume(question.has_answer)
-    request = write_case.Request(start=question.start, end=question.end)
+    request = write_case.CaseRequest(start=question.start, end=question.end)
     with saved(question.model) as path:
         files: list[dict[str, bytes]] = []
         models_: list[onnx.ModelProto] = []
@@ -331,7 +331,9 @@ def test_a_capture_with_weights_on_disk_gives_the_same_files(question: Question,
             else:
                 source.write_bytes(path.read_bytes())
             with thresholds(walk, 100):  # bytes: what onnxruntime needs to know when it loads stays inside
-                (done,) = write_case.extract(graph.load(source), request, Place(source.parent / "out", ""), reference)
+                (done,) = write_case.extract(
+                    graph.load(source), request, ResultPlace(source.parent / "out", ""), reference
+                )
             assert done.manifest["check"]["status"] == "identical"
             files.append({p.name: p.read_bytes() for p in done.path.rglob("*.npy")})
             model = comparable(onnx.load(done.path / "model.onnx"))

@@ -13,7 +13,7 @@ from math import sqrt
 import pytest
 
 from fixtures.scenarios import FAMILIES, Scenario, mark, run, scenario
-from subgraph.search import FindingKind, Kind, Settings
+from subgraph.search import FindingKind, QueryKind, Settings
 from subgraph.verdict import Status
 
 SEED = int(os.environ.get("SUBCUT_SEED", "0")) * 100_000
@@ -78,7 +78,7 @@ def test_what_is_certified_was_asked(family: str) -> None:
     for seed in range(SEED, SEED + QUICK // 4):
         s = scenario(family, seed)
         done = run(s)
-        asked = [(t.ask, t.answer.signature, t.outcome) for t in done.steps if t.ask.kind is Kind.ISOLATED]
+        asked = [(t.ask, t.answer.signature, t.outcome) for t in done.steps if t.ask.kind is QueryKind.ISOLATED]
         for finding in done.findings.findings:
             if finding.kind is FindingKind.CULPRIT and finding.certified:
                 own = [(a.fresh, signature) for a, signature, _ in asked if a.items == finding.items]
@@ -114,7 +114,9 @@ def test_steps_tell_what_was_asked(family: str) -> None:
     done = run(scenario(family, SEED + 3))
     assert [step.ask for step in done.steps] == done.candidate.asked
     assert [step.number for step in done.steps] == list(range(1, len(done.steps) + 1))
-    runs = {(a.kind, a.pieces or (a.items,), a.repetition) for a in done.candidate.asked if a.kind is not Kind.CLAIMED}
+    runs = {
+        (a.kind, a.pieces or (a.items,), a.repetition) for a in done.candidate.asked if a.kind is not QueryKind.CLAIMED
+    }
     n = done.candidate.scenario.n
     assert done.findings.counts.total() == len(runs)
     assert done.findings.counts.items() == sum(sum(map(len, pieces)) or n for _, pieces, _ in runs)

@@ -36,9 +36,9 @@ from subgraph.recordings.dumps import (
     MARKED,
     NONE,
     TYPED,
-    Entry,
-    Known,
-    Spec,
+    DumpEntry,
+    DumpHints,
+    TensorSpec,
     _ascend,
     _atc,
     _npy,
@@ -204,10 +204,10 @@ def test_a_format_keeps_the_contract(word: str, made: dict[str, Path]) -> None:
     files = scan(made[word])
     assert module.detect(files) in (BARE, TYPED, MARKED)
     assert hasattr(module, "HOLDS") == hasattr(module, "write")
-    found = list(module.entries(files, Known()))
+    found = list(module.entries(files, DumpHints()))
     assert found and len({e.target for e in found}) == len(found)
     for e in found:
-        assert isinstance(e, Entry) and e.name and e.file in files.names
+        assert isinstance(e, DumpEntry) and e.name and e.file in files.names
         assert not e.dtype or e.dtype in dtypes.TYPE_NUMBERS
         assert not Path(e.target).is_absolute() and ".." not in Path(e.target).parts
         if e.lacks:
@@ -274,7 +274,7 @@ def test_nothing_outside_the_folder_is_read(tmp_path: Path) -> None:
     assert [e.name for e in recording.open(folder)] == ["same", "x"]
     (folder / "manifest.json").write_text('{"tensors": [{"name": "s", "file": "../secret.bin"}]}')
     with pytest.raises(InputError, match=r"no file ../secret.bin"):
-        list(plugins.load("dumps", "raw").entries(scan(folder), Known()))
+        list(plugins.load("dumps", "raw").entries(scan(folder), DumpHints()))
 
 
 # ------------------------------------------------------------------------------------------------ there and back
@@ -292,7 +292,7 @@ def test_what_is_written_comes_back(
     value = (some if exact and word not in ("text", "mnn") else small)(dtype, shape, data.draw(st.integers(0, 9)))
     folder = tmp_path_factory.mktemp("d")
     given = {name: value, "other": value}
-    known = Known({n: Spec(dtype, shape) for n in given})
+    known = DumpHints({n: TensorSpec(dtype, shape) for n in given})
     try:
         recording.write(given, folder, word)
     except InputError as e:
@@ -346,7 +346,7 @@ def test_rknn() -> None:
 def test_rknn_without_npy(tmp_path: Path) -> None:
     copied("rknn")(tmp_path)
     shutil.rmtree(tmp_path / "golden/npy")
-    known = Known({"/blk/Add_output_0": Spec("float32", (1, 8, 8, 8))})
+    known = DumpHints({"/blk/Add_output_0": TensorSpec("float32", (1, 8, 8, 8))})
     found = {(e.side, e.name): e for e in recording.open(tmp_path, known=known)}
     printed = found["golden", "/blk/Add_output_0"]
     assert printed.step == 1e-6 and printed.read().shape == (1, 8, 8, 8)
@@ -370,7 +370,7 @@ def test_mnn_of_a_run(tmp_path: Path) -> None:
     """MNNV2Basic.out: no ends, tabs between the values of a row."""
     (tmp_path / "Input_conv1_0").write_text("0.5\t1\t\n-2e-05\tnan\t\n")
     (tmp_path / "_blk_Add_output_0_0").write_text("3\t4\n")
-    found = recording.open(tmp_path, known=Known({"conv1": Spec("float32", (2, 2))}))
+    found = recording.open(tmp_path, known=DumpHints({"conv1": TensorSpec("float32", (2, 2))}))
     fed, made = sorted(found, key=lambda e: e.role)
     assert (found.format, fed.node, fed.role, made.node) == ("mnn", "conv1", "input", "_blk_Add_output_0")
     assert np.array_equal(fed.read(), np.array([[0.5, 1], [-2e-05, np.nan]], np.float32), equal_nan=True)
@@ -542,7 +542,9 @@ def test_qnn(tmp_path: Path) -> None:
         (tmp_path / f"Result_{k}").mkdir()
         (ONE + k).transpose(0, 2, 3, 1).tofile(tmp_path / f"Result_{k}/_blk_Add_output_0.raw")
     ONE.astype(np.uint8).tofile(tmp_path / "Result_0/conv1_native.raw")
-    known = Known({"/blk/Add_output_0": Spec("int64", (1, 2, 3, 4)), "conv1": Spec("float32", (1, 2, 3, 4))}, "NHWC")
+    known = DumpHints(
+        {"/blk/Add_output_0": TensorSpec("int64", (1, 2, 3, 4)), "conv1": TensorSpec("float32", (1, 2, 3, 4))}, "NHWC"
+    )
     found = recording.open(tmp_path, known=known)
     assert [e.side for e in found] == ["Result_0", "Result_0", "Result_1"]
     first, native, second = found
@@ -561,7 +563,7 @@ def test_horizon(tmp_path: Path) -> None:
     listed = {"name": "data", "file": "layer-0-bpu-ResNet-18_subgraph_0-input-0-data.bin", "dtype": "int8",
               "shape": [1, 3, 4, 3], "aligned": [1, 4, 4, 8], "layout": "NHWC"}  # fmt: skip
     (tmp_path / "manifest.json").write_text(json.dumps({"tensors": [listed]}))
-    found = recording.open(tmp_path, known=Known({"prob": Spec("float32", (None, 2, 3, 4))}))
+    found = recording.open(tmp_path, known=DumpHints({"prob": TensorSpec("float32", (None, 2, 3, 4))}))
     data, nine, ten, prob = found
     assert (data.node, data.role, data.tensor) == ("ResNet-18_subgraph_0", "input", "data")
     assert data.raw().shape == (1, 3, 4, 3) and data.read().shape == (1, 3, 3, 4)
@@ -624,7 +626,7 @@ def test_golden_names(tmp_path: Path) -> None:
     np.save(tmp_path / "brain.npy", np.array([0x3F80], np.uint16))
     np.savez(tmp_path / "more.npz", **{"a/b": ONE, "c": ONE[0]})
     np.savez_compressed(tmp_path / "packed.npz", z=np.zeros(100_000))
-    found = {e.name: e for e in recording.open(tmp_path, known=Known({"brain": Spec("bfloat16", (1,))}))}
+    found = {e.name: e for e in recording.open(tmp_path, known=DumpHints({"brain": TensorSpec("bfloat16", (1,))}))}
     assert (found["res2a:output:1"].node, found["res2a:output:1"].index) == ("res2a", 1)
     assert found["brain"].read().dtype == ml_dtypes.bfloat16
     assert np.array_equal(found["a/b"].read(), ONE) and found["z"].read().shape == (100_000,)
@@ -926,11 +928,11 @@ def test_layouts_that_do_not_fit(
     [("ascend", 2), ("rknn", 26), ("mnn", 2), ("polygraphy", 9), ("tnn", 10), ("qnn", 1), ("horizon", 2)],
 )
 def test_export_is_the_vendors_converter(word: str, count: int, made: dict[str, Path], tmp_path: Path) -> None:
-    from subgraph.cases.case import Place
+    from subgraph.cases.case import ResultPlace
     from subgraph.recordings.export import export
-    from subgraph.storage.convert import Form
+    from subgraph.storage.convert import TensorFormat
 
-    done = export(made[word], Place(tmp_path, "out"), ("npy",), Form())
+    done = export(made[word], ResultPlace(tmp_path, "out"), ("npy",), TensorFormat())
     assert len(manifest(tmp_path / "out")["exported"]) == count
     for e in recording.open(made[word]):
         assert np.load(tmp_path / f"out/{e.target}.npy").tobytes() == e.read().tobytes()

@@ -15,10 +15,10 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 from onnx import TensorProto, helper
 
-from subgraph.cases.case import Place
+from subgraph.cases.case import ResultPlace
 from subgraph.errors import InputError
 from subgraph.recordings.export import export
-from subgraph.storage.convert import Form
+from subgraph.storage.convert import TensorFormat
 from tests.helpers.run_command import Done, manifest, subcut, tree
 
 Array = npt.NDArray[Any]
@@ -36,7 +36,7 @@ def exported(
     source: Path, *formats: str, dtype: str = "", layout: str = "", to: str = "out"
 ) -> dict[str, dict[str, Any]]:
     """Export beside the source; the manifest's entries by file, each with its bytes."""
-    done = export(source, Place(source.parent, to), formats or ("bin",), Form(dtype, layout))
+    done = export(source, ResultPlace(source.parent, to), formats or ("bin",), TensorFormat(dtype, layout))
     assert manifest(done.path) == done.manifest
     return {f["file"]: f | {"bytes": (done.path / f["file"]).read_bytes()} for f in done.manifest["exported"]}
 

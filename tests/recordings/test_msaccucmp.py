@@ -24,7 +24,7 @@ from subgraph.recordings.msaccucmp import (
     HEAD,
     METRICS,
     REASON,
-    Line,
+    AccuracyRow,
     advise,
     beyond,
     cells,
@@ -247,10 +247,12 @@ def test_nan_is_not_beyond() -> None:
     assert beyond({**GOOD, "KullbackLeiblerDivergence": NAN, "RootMeanSquareError": INF})
 
 
-LINE = Line(4, "Conv2D", "c1", "float16", "conv1", "float32", "c1:output:0", (1, 8), False, found([1, 2], [1, 3]))
+LINE = AccuracyRow(
+    4, "Conv2D", "c1", "float16", "conv1", "float32", "c1:output:0", (1, 8), False, found([1, 2], [1, 3])
+)
 
 
-def row(line: Line) -> dict[str, str]:
+def row(line: AccuracyRow) -> dict[str, str]:
     """DataType and Address occur twice: the last ones stay."""
     return dict(zip(HEAD, cells(line), strict=True))
 
@@ -265,7 +267,7 @@ def test_a_row_has_the_columns_of_the_head() -> None:
 
 
 def test_an_op_of_the_device_alone_has_nan_cells() -> None:
-    line = Line(5, "TransData", "t", "float16", "*", "NaN", "t:output:0", reason="no golden tensor")
+    line = AccuracyRow(5, "TransData", "t", "float16", "*", "NaN", "t:output:0", reason="no golden tensor")
     assert cells(line)[9:21] == ["NaN"] * 12
     assert cells(line)[21:] == ["no golden tensor", "YES", "NO", "NO"]
 
@@ -300,7 +302,7 @@ def test_any_row_is_read_back(
     name: str, reason: str, shape: tuple[int, ...] | None, overflow: bool | None, pairs: list[tuple[float, float]]
 ) -> None:
     values = found(*zip(*pairs, strict=True))
-    made = cells(Line(0, name, name, name, name, name, name, shape, overflow, values, reason))
+    made = cells(AccuracyRow(0, name, name, name, name, name, name, shape, overflow, values, reason))
     out = io.StringIO()
     csv.writer(out).writerow(made)
     (back,) = csv.reader(io.StringIO(out.getvalue()))
@@ -327,10 +329,10 @@ def test_float16_overflows_at_its_largest_number() -> None:
     assert not overflows(np.array([1e9]), "float32") and not overflows(np.array([INF]), "bfloat16")
 
 
-def lines(*cosines: float) -> list[Line]:
+def lines(*cosines: float) -> list[AccuracyRow]:
     """Of a model whose first op is its input."""
     return [
-        Line(k, "Relu" if k else "Data", f"op{k}", "float16", f"g{k}", "float32", f"op{k}:output:0",
+        AccuracyRow(k, "Relu" if k else "Data", f"op{k}", "float16", f"g{k}", "float32", f"op{k}:output:0",
              values={COSINE: cosine}, is_input=not k)
         for k, cosine in enumerate(cosines)
     ]  # fmt: skip

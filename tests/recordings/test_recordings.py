@@ -253,7 +253,7 @@ def test_law_what_is_matched_holds_that_tensor(
         word = f"blob{k}" if dice.random() < 0.3 else name.replace("/", "_")
         np.save(folder / "dump" / f"{word}.npy", value)
     graph = load(folder / "net.onnx")
-    with beside.opened(graph, beside.Asked((folder / "dump",)), Feeding()) as (runs, fed):
+    with beside.opened(graph, beside.RecordingOptions((folder / "dump",)), Feeding()) as (runs, fed):
         setup = Setup(beside.candidate_of(runs, None), fed, folder / "out", stored=False)
         with passive(graph, setup, reference) as trials:
             (found,) = compare.matched(trials, runs[0])
@@ -468,7 +468,7 @@ def test_recording_and_lint_are_weights_of_the_search(
 
     here = fifty(wrong=33, kind=device.KINDS[1])
     graph = load(here / "net.onnx")
-    with beside.opened(graph, beside.Asked((here / "dump",)), Feeding()) as (runs, fed):
+    with beside.opened(graph, beside.RecordingOptions((here / "dump",)), Feeding()) as (runs, fed):
         setup = Setup(beside.candidate_of(runs, None), fed, here / "out", stored=False)
         with passive(graph, setup, reference) as trials:
             seen = [compare.observe(trials, run) for run in runs]
@@ -571,11 +571,11 @@ def test_a_table_that_cannot_be_written_is_told_before_all_else(fifty: Callable[
 
 def seen_in(
     reference: Reference, model: onnx.ModelProto, folder: Path
-) -> tuple[compare.Observed, int, list[tuple[int, ...]]]:
+) -> tuple[compare.RunComparison, int, list[tuple[int, ...]]]:
     """(what a recording in `folder`/dump is beside the model, its exit code, the nodes of its intervals)."""
     onnx.save(model, folder / "net.onnx")
     graph = load(folder / "net.onnx")
-    with beside.opened(graph, beside.Asked((folder / "dump",)), Feeding()) as (runs, fed):
+    with beside.opened(graph, beside.RecordingOptions((folder / "dump",)), Feeding()) as (runs, fed):
         setup = Setup(beside.candidate_of(runs, None), fed, folder / "out", stored=False)
         with passive(graph, setup, reference) as trials:
             found = compare.observe(trials, runs[0])
@@ -691,7 +691,7 @@ def test_constants_and_random_numbers_are_told_apart(tmp_path: Path, reference: 
 def test_outlines_leave_out_nothing_that_is_near() -> None:
     dice = np.random.default_rng(0)
     arrays = {f"a{k}": dice.normal(size=(2, 3, 4, 5)).astype(np.float32) * (1 + k % 3) for k in range(40)}
-    outlines = align.Outlines(arrays.items())
+    outlines = align.BlockSums(arrays.items())
     for name, value in arrays.items():
         near = (value * (1 + 0.05 * dice.uniform(-1, 1, value.shape))).transpose(0, 2, 3, 1)
         assert name in outlines.near(near, 0.1)

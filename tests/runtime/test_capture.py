@@ -16,7 +16,7 @@ from onnx import TensorProto, helper, numpy_helper
 import subgraph
 from fixtures import oracle
 from subgraph.cases import write_case
-from subgraph.cases.case import Case, Place
+from subgraph.cases.case import Case, ResultPlace
 from subgraph.errors import InputError, ModelError, Refused, UnknownName
 from subgraph.graph import graph, protobuf, region
 from subgraph.graph.graph import Graph
@@ -52,8 +52,8 @@ def cases(tmp_path: Path, reference: Reference) -> Callable[..., list[Case]]:
     """The folders of a cut."""
 
     def make(g: Graph, start: str, end: str, **more: Any) -> list[Case]:
-        request = write_case.Request(start=tuple(start.split()), end=tuple(end.split()), **more)
-        return write_case.extract(g, request, Place(tmp_path / "out", ""), reference)
+        request = write_case.CaseRequest(start=tuple(start.split()), end=tuple(end.split()), **more)
+        return write_case.extract(g, request, ResultPlace(tmp_path / "out", ""), reference)
 
     return make
 

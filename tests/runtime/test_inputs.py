@@ -17,7 +17,7 @@ from PIL import Image
 from subgraph.errors import InputError, UnknownName
 from subgraph.graph.graph import Graph
 from subgraph.runtime import inputs
-from subgraph.runtime.inputs import Picture
+from subgraph.runtime.inputs import ImageOptions
 from subgraph.runtime.load_inputs import realise
 from tests.helpers import text_models
 
@@ -276,23 +276,23 @@ RED, GREEN, BLUE = [[255, 0], [0, 10]], [[0, 255], [0, 20]], [[0, 0], [255, 30]]
 def test_an_image_is_planes_of_red_green_and_blue(picture: Path, model: Callable[..., Graph]) -> None:
     value = fed(model("float[1,3,2,2] x"), picture)["x"]
     assert value.dtype == np.float32 and value.tolist() == [[RED, GREEN, BLUE]]
-    value = fed(model("uint8[1,3,2,2] x"), picture, picture=Picture(bgr=True))["x"]
+    value = fed(model("uint8[1,3,2,2] x"), picture, picture=ImageOptions(bgr=True))["x"]
     assert value.dtype == np.uint8 and value.tolist() == [[BLUE, GREEN, RED]]
 
 
 def test_mean_and_scale_by_hand(picture: Path, model: Callable[..., Graph]) -> None:
     """y = (x - mean) * scale, per channel in the order that the model gets."""
-    look = Picture(mean=(100.0, 10.0, 5.0), scale=(0.5, 1.0, 2.0))
+    look = ImageOptions(mean=(100.0, 10.0, 5.0), scale=(0.5, 1.0, 2.0))
     value = fed(model("float[1,3,2,2] x"), picture, picture=look)["x"]
     assert value.tolist() == [[[[77.5, -50.0], [-50.0, -45.0]], [[-10, 245], [-10, 10]], [[-10, -10], [500, 50]]]]
-    look = Picture(mean=(5.0, 10.0, 100.0), scale=(2.0, 1.0, 0.5), bgr=True)
+    look = ImageOptions(mean=(5.0, 10.0, 100.0), scale=(2.0, 1.0, 0.5), bgr=True)
     assert fed(model("float[1,3,2,2] x"), picture, picture=look)["x"].tolist() == value[:, ::-1].tolist()
-    value = fed(model("float[1,3,2,2] x"), picture, picture=Picture(mean=(127.5,), scale=(1 / 127.5,)))["x"]
+    value = fed(model("float[1,3,2,2] x"), picture, picture=ImageOptions(mean=(127.5,), scale=(1 / 127.5,)))["x"]
     assert value.min() == -1 and value.max() == 1
     with pytest.raises(InputError, match="take 1 or 3 numbers, not 2"):
-        fed(model("float[1,3,2,2] x"), picture, picture=Picture(mean=(1.0, 2.0)))
+        fed(model("float[1,3,2,2] x"), picture, picture=ImageOptions(mean=(1.0, 2.0)))
     with pytest.raises(InputError, match="holds float32; input 'x' takes uint8"):
-        fed(model("uint8[1,3,2,2] x"), picture, picture=Picture(mean=(1.0,)))
+        fed(model("uint8[1,3,2,2] x"), picture, picture=ImageOptions(mean=(1.0,)))
 
 
 @pytest.mark.parametrize(

@@ -15,12 +15,12 @@ from subgraph.errors import InputError, ModelError
 from subgraph.graph.graph import Graph
 from subgraph.runtime.capture import Reference
 from subgraph.runtime.inputs import Feeding
-from subgraph.runtime.reference_values import Values, plan_all
+from subgraph.runtime.reference_values import ReferenceValues, plan_all
 from subgraph.storage.tensors import load
 from tests.helpers import text_models
 
 LINE = "g (float[N,4] x) => (float[N,4] y) { a = Relu(x)  b = Neg(a)  y = Exp(b) }"
-Make = Callable[..., Values]
+Make = Callable[..., ReferenceValues]
 
 
 class Counting:
@@ -41,16 +41,16 @@ class Counting:
 
 @pytest.fixture
 def make(tmp_path: Path, reference: Reference) -> Make:
-    def made(text: str | Graph, *inputs: str, counting: Counting | None = None, **more: Any) -> Values:
+    def made(text: str | Graph, *inputs: str, counting: Counting | None = None, **more: Any) -> ReferenceValues:
         graph = text_models.load(tmp_path, text) if isinstance(text, str) else text
         samples = plan_all(graph, Feeding(inputs=inputs, **more))
         real: Any = counting or reference
-        return Values(graph, real, samples, tmp_path / "values")
+        return ReferenceValues(graph, real, samples, tmp_path / "values")
 
     return made
 
 
-def array(values: Values, name: str, k: int = 0) -> np.ndarray[Any, Any]:
+def array(values: ReferenceValues, name: str, k: int = 0) -> np.ndarray[Any, Any]:
     found = load(values.records[k][name], Path("/"))
     assert isinstance(found, np.ndarray)
     return found
@@ -118,7 +118,7 @@ def test_whatever_is_asked_in_whatever_order(seed: int, make: Make, tmp_path: Pa
     rng = np.random.default_rng(seed)
     graph = text_models.read(tmp_path, random_dag(rng, 16))
     some = make(graph)
-    one = Values(graph, some.reference, some.samples, tmp_path / "one")
+    one = ReferenceValues(graph, some.reference, some.samples, tmp_path / "one")
     names = [n for n in graph.maker if graph.maker[n] in graph.ancestors(graph.maker[o] for o in graph.outputs)]
     one.need(names)
     rng.shuffle(names)
@@ -190,7 +190,7 @@ def test_a_digest_tells_types_and_contents_apart(make: Make, tmp_path: Path) -> 
     digests = dict(zip(records, values.digest(list(records.values())), strict=True))
     assert len(set(digests.values())) == len(digests)
     assert array(values, "w").tobytes() == array(values, "x").tobytes()
-    again = Values(values.graph, values.reference, values.samples, tmp_path / "again")
+    again = ReferenceValues(values.graph, values.reference, values.samples, tmp_path / "again")
     again.need(list(records))
     assert again.digest([again.records[0][n] for n in digests]) == list(digests.values())
 

@@ -14,12 +14,12 @@ from hypothesis import strategies as st
 
 from fixtures.scenarios import Candidate, Fault, Parents, Scenario, blocks, chain
 from subgraph.search import flaky, order
-from subgraph.search.cost import Cost
+from subgraph.search.cost import CostModel
 from subgraph.search.findings import Purpose, Step
-from subgraph.search.oracle import Answer, Ask, Kind
+from subgraph.search.oracle import Answer, Query, QueryKind
 from subgraph.search.passes import context, gallop, halve, pools, profile, shrink
 from subgraph.search.predicate import SILENT, outcome
-from subgraph.search.state import Book, Spent
+from subgraph.search.state import SearchState, SearchStopped
 from subgraph.verdict import Signature, Status
 
 T = TypeVar("T")
@@ -35,10 +35,10 @@ def result(going: Generator[Step, None, T]) -> T:
             return end.value  # type: ignore[no-any-return]
 
 
-def book(scenario: Scenario, **more: object) -> Book:
+def book(scenario: Scenario, **more: object) -> SearchState:
     n = scenario.n
     rows = [list(row) for row in scenario.parents]
-    made = Book(Candidate(scenario), tuple(range(n)), rows, [1.0] * n, **more)  # type: ignore[arg-type]
+    made = SearchState(Candidate(scenario), tuple(range(n)), rows, [1.0] * n, **more)  # type: ignore[arg-type]
     made.weights = [1.0] * n
     made.signature = Signature.MISMATCH
     return made
@@ -169,14 +169,14 @@ def test_nothing_is_asked_twice() -> None:
 def test_a_region_in_another_numbering() -> None:
     """The search works on places; the question and the steps on items."""
     s = faulty(((1,), ()), {0})
-    asks = Book(Candidate(s), (1, 0), [[], [0]], [1.0, 1.0])
+    asks = SearchState(Candidate(s), (1, 0), [[], [0]], [1.0, 1.0])
     assert asks.items((0,)) == (1,) and asks.items((1, 0)) == (0, 1)
 
 
 def test_a_budget_is_kept() -> None:
     asks = book(faulty(chain(9), {3}), max_trials=1)
     result(asks.region(Purpose.HALVE, (2, 3)))
-    with pytest.raises(Spent):
+    with pytest.raises(SearchStopped):
         result(asks.region(Purpose.HALVE, (2,)))
     assert result(asks.region(Purpose.HALVE, (2, 3))) is Status.FAIL  # is known
 
@@ -226,7 +226,7 @@ def test_what_an_answer_means(
 
 
 def test_cost_is_fitted() -> None:
-    cost = Cost()
+    cost = CostModel()
     cost.add(100, 12.0)
     assert cost.fit() is None and not cost.slow_start(100)
     for items in (10, 50, 0):
@@ -257,5 +257,5 @@ def test_examples_in_docstrings() -> None:
 
 
 def test_asks_are_values() -> None:
-    asks: Callable[[], Ask] = lambda: Ask(Kind.ISOLATED, (1, 2), 1, True)  # noqa: E731
+    asks: Callable[[], Query] = lambda: Query(QueryKind.ISOLATED, (1, 2), 1, True)  # noqa: E731
     assert asks() == asks() and hash(asks()) == hash(asks())

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 import pytest
 
 from fixtures.scenarios import Candidate, Fault, Parents, Run, Scenario, chain, mark, run
-from subgraph.search import Answer, Ask, FindingKind, Findings, Kind, Outcome, Purpose, Settings, search
+from subgraph.search import Answer, FindingKind, Findings, Outcome, Purpose, Query, QueryKind, Settings, search
 from subgraph.verdict import Signature, Status
 
 
@@ -35,10 +35,10 @@ class Tweaked:
     """A candidate some of whose answers are changed."""
 
     scenario: Scenario
-    tweak: Callable[[Ask, Answer], Answer]
+    tweak: Callable[[Query, Answer], Answer]
     pools: bool = False
 
-    def ask(self, asks: Sequence[Ask]) -> list[Answer]:
+    def ask(self, asks: Sequence[Query]) -> list[Answer]:
         """One answer per ask."""
         return [self.tweak(a, b) for a, b in zip(asks, Candidate(self.scenario).ask(asks), strict=True)]
 
@@ -49,9 +49,9 @@ class Samples:
 
     samples: tuple[Scenario, ...]
     pools: bool = False
-    asked: list[Ask] = field(default_factory=list)
+    asked: list[Query] = field(default_factory=list)
 
-    def ask(self, asks: Sequence[Ask]) -> list[Answer]:
+    def ask(self, asks: Sequence[Query]) -> list[Answer]:
         """The worse of both."""
         both = [Candidate(s).ask(asks) for s in self.samples]
         return [max(answers, key=lambda a: a.status is Status.FAIL) for answers in zip(*both, strict=True)]
@@ -63,7 +63,7 @@ class Samples:
 def test_a_model_that_does_not_fail_agrees() -> None:
     done = run(faulty(chain(100)))
     assert done.findings.outcome is Outcome.AGREE and not done.findings.findings
-    assert {a.kind for a in done.candidate.asked} == {Kind.WHOLE}
+    assert {a.kind for a in done.candidate.asked} == {QueryKind.WHOLE}
 
 
 def test_two_branches_that_join_the_true_minimum_is_three_items() -> None:
@@ -112,14 +112,14 @@ def test_it_fails_only_as_a_whole() -> None:
 
 
 def test_agreement_within_the_claimed_precision() -> None:
-    def claims(ask: Ask, answer: Answer) -> Answer:
-        return replace(answer, claimed=True) if ask.kind is Kind.WHOLE else answer
+    def claims(ask: Query, answer: Answer) -> Answer:
+        return replace(answer, claimed=True) if ask.kind is QueryKind.WHOLE else answer
 
     findings = ended(chain(9), Tweaked(faulty(chain(9)), claims))
     assert findings.outcome is Outcome.CLAIMED
 
-    def everywhere(ask: Ask, answer: Answer) -> Answer:
-        return Answer(Status.AGREE) if ask.kind is Kind.CLAIMED else answer
+    def everywhere(ask: Query, answer: Answer) -> Answer:
+        return Answer(Status.AGREE) if ask.kind is QueryKind.CLAIMED else answer
 
     slope = tuple(1 / 64 for _ in range(64))
     low = Scenario("low precision", 0, chain(64), profile="everywhere", slope=slope, limit=0.9)
@@ -138,8 +138,8 @@ def test_what_explains_nothing_stands_aside() -> None:
 def test_an_unexplained_failure_is_unresolved_never_a_pass() -> None:
     """Where it cannot be told whether a region explains the whole, nothing is called a culprit."""
 
-    def unknown(ask: Ask, answer: Answer) -> Answer:
-        small = ask.kind is Kind.ISOLATED and len(ask.items) < 30 and answer.status is Status.FAIL
+    def unknown(ask: Query, answer: Answer) -> Answer:
+        small = ask.kind is QueryKind.ISOLATED and len(ask.items) < 30 and answer.status is Status.FAIL
         return replace(answer, culprit=None) if small else answer
 
     findings = ended(chain(64), Tweaked(faulty(chain(64), {11}), unknown))
@@ -149,15 +149,15 @@ def test_an_unexplained_failure_is_unresolved_never_a_pass() -> None:
 
 
 def test_nothing_compared_is_unresolved() -> None:
-    def nothing(ask: Ask, answer: Answer) -> Answer:
-        return Answer(Status.UNRESOLVED, why="nothing was compared") if ask.kind is Kind.ISOLATED else answer
+    def nothing(ask: Query, answer: Answer) -> Answer:
+        return Answer(Status.UNRESOLVED, why="nothing was compared") if ask.kind is QueryKind.ISOLATED else answer
 
     findings = ended(chain(30), Tweaked(faulty(chain(30), {11}), nothing))
     assert [f.kind for f in findings.findings] == [FindingKind.UNRESOLVED]
 
 
 def test_a_whole_of_which_nothing_can_be_compared_does_not_agree() -> None:
-    def nothing(ask: Ask, answer: Answer) -> Answer:
+    def nothing(ask: Query, answer: Answer) -> Answer:
         return Answer(Status.UNRESOLVED, why="every output is empty")
 
     findings = ended(chain(3), Tweaked(faulty(chain(3)), nothing))
@@ -168,8 +168,8 @@ def test_a_whole_of_which_nothing_can_be_compared_does_not_agree() -> None:
 def test_a_worker_that_went_wrong_is_found_out() -> None:
     """In used processes item 3 fails, in fresh ones it does not: only the true culprit is named."""
 
-    def used(ask: Ask, answer: Answer) -> Answer:
-        bad = ask.kind is Kind.ISOLATED and not ask.fresh and 3 in ask.items
+    def used(ask: Query, answer: Answer) -> Answer:
+        bad = ask.kind is QueryKind.ISOLATED and not ask.fresh and 3 in ask.items
         return Answer(Status.FAIL, Signature.MISMATCH, share=1.0, culprit=True) if bad else answer
 
     findings = ended(chain(50), Tweaked(faulty(chain(50), {33}), used))
@@ -238,7 +238,7 @@ def test_within() -> None:
     s = faulty(chain(60), {5}, {40}, share=0.5)
     done = run(s, Settings(within=range(30, 60)))
     assert found(done) == [(40,)]
-    assert all(set(a.items) <= set(range(30, 60)) for a in done.candidate.asked if a.kind is Kind.ISOLATED)
+    assert all(set(a.items) <= set(range(30, 60)) for a in done.candidate.asked if a.kind is QueryKind.ISOLATED)
     assert run(s, Settings(within=range(41, 60))).findings.findings[0].kind is FindingKind.UNRESOLVED
 
 

@@ -14,14 +14,14 @@ from hypothesis.extra import numpy as hnp
 
 from subgraph.errors import UnknownName, UsageError
 from subgraph.storage import tensors
-from subgraph.storage.convert import Form, Loss, convert, formats, raw_bytes, write_bin
+from subgraph.storage.convert import Loss, TensorFormat, convert, formats, raw_bytes, write_bin
 from subgraph.storage.tensors import save
 
 INF, NAN = np.inf, np.nan
 
 
 def loss(values: Any, dtype: str, source: Any = np.float32) -> tuple[list[Any], Loss]:
-    out, lost, _ = convert(np.asarray(values, source), Form(dtype))
+    out, lost, _ = convert(np.asarray(values, source), TensorFormat(dtype))
     assert lost is not None
     assert out.dtype == tensors.np_dtype(dtype)
     return [x.item() for x in out.astype(np.float64 if "float" in dtype else out.dtype).reshape(-1)], lost
@@ -108,16 +108,16 @@ def test_booleans() -> None:
 
 def test_what_cannot_be_converted() -> None:
     with pytest.raises(UsageError, match="complex values cannot be converted to float16"):
-        convert(np.ones(2, np.complex64), Form("float16"))
+        convert(np.ones(2, np.complex64), TensorFormat("float16"))
     with pytest.raises(UsageError, match="texts cannot be converted"):
-        convert(np.array(["a"], object), Form("float16"))
-    out, lost, _ = convert(np.array([1 + 2j]), Form("complex64"))
+        convert(np.array(["a"], object), TensorFormat("float16"))
+    out, lost, _ = convert(np.array([1 + 2j]), TensorFormat("complex64"))
     assert out.tolist() == [1 + 2j] and lost is not None and lost.text == "nothing lost"
 
 
 def test_the_same_type_loses_nothing() -> None:
     array = np.array([1e30, NAN], np.float32)
-    out, lost, layout = convert(array, Form("float32"))
+    out, lost, layout = convert(array, TensorFormat("float32"))
     assert out is array and lost is None and layout == "NCHW"
 
 
@@ -130,7 +130,7 @@ def test_the_same_type_loses_nothing() -> None:
 )
 def test_no_loss_is_silent(values: np.ndarray[Any, Any], dtype: str) -> None:
     """A value is kept within `max_abs`, or counted as overflowed or invalid."""
-    out, lost, _ = convert(values, Form(dtype))
+    out, lost, _ = convert(values, TensorFormat(dtype))
     assert lost is not None
     wide, back = values.astype(np.float64), out.astype(np.float64)
     with np.errstate(invalid="ignore"):
@@ -147,25 +147,27 @@ def test_no_loss_is_silent(values: np.ndarray[Any, Any], dtype: str) -> None:
 def test_channels_go_last_and_come_back() -> None:
     """(N, C, H, W): the value at n, c, h, w stands at n, h, w, c."""
     array = np.arange(2 * 3 * 4 * 5).reshape(2, 3, 4, 5)
-    there, lost, layout = convert(array, Form(layout="NHWC"))
+    there, lost, layout = convert(array, TensorFormat(layout="NHWC"))
     assert (there.shape, layout, lost) == ((2, 4, 5, 3), "NHWC", None)
     assert there.flags.c_contiguous and there[1, 3, 4, 2] == array[1, 2, 3, 4]
-    back, _, layout = convert(there, Form(layout="NCHW"), layout)
+    back, _, layout = convert(there, TensorFormat(layout="NCHW"), layout)
     assert layout == "NCHW" and np.array_equal(back, array)
 
 
 def test_five_dimensions_have_a_layout_others_have_none() -> None:
     array = np.arange(2 * 3 * 4 * 5 * 6).reshape(2, 3, 4, 5, 6)
-    there, _, layout = convert(array, Form(layout="NHWC"))
-    assert there.shape == (2, 4, 5, 6, 3) and np.array_equal(convert(there, Form(layout="NCHW"), layout)[0], array)
+    there, _, layout = convert(array, TensorFormat(layout="NHWC"))
+    assert there.shape == (2, 4, 5, 6, 3) and np.array_equal(
+        convert(there, TensorFormat(layout="NCHW"), layout)[0], array
+    )
     for shape in ((), (3,), (2, 3), (2, 3, 4)):
-        same, _, layout = convert(np.zeros(shape), Form(layout="NHWC"))
+        same, _, layout = convert(np.zeros(shape), TensorFormat(layout="NHWC"))
         assert same.shape == shape
 
 
 def test_layout_and_type_at_once() -> None:
     array = np.arange(24, dtype=np.float32).reshape(1, 2, 3, 4)
-    out, lost, layout = convert(array, Form("uint8", "NHWC"))
+    out, lost, layout = convert(array, TensorFormat("uint8", "NHWC"))
     assert (out.dtype.name, out.shape, layout) == ("uint8", (1, 3, 4, 2), "NHWC")
     assert np.array_equal(out.transpose(0, 3, 1, 2), array) and lost is not None and lost.text == "nothing lost"
 
@@ -176,7 +178,7 @@ def test_layout_and_type_at_once() -> None:
 def test_a_bin_without_a_conversion_is_the_bytes_behind_the_header(tmp_path: Path) -> None:
     value = np.arange(6, dtype=np.float32).reshape(2, 3)
     record = save("t", value, "tensor(float)", tmp_path, "t")
-    ((entry,), losses) = write_bin(record, tmp_path, Form())
+    ((entry,), losses) = write_bin(record, tmp_path, TensorFormat())
     assert entry == {"file": "t.bin", "format": "bin", "dtype": "float32", "shape": [2, 3], "layout": ""}
     assert (tmp_path / "t.bin").read_bytes() == value.tobytes() and losses == []
 
@@ -187,14 +189,14 @@ def test_each_version_of_the_header(tmp_path: Path, version: tuple[int, int]) ->
     with (tmp_path / "t.npy").open("wb") as file:
         np.lib.format.write_array(file, value, version)
     record = tensors.Record("t", "tensor", "int16", ((1000,),), ("t.npy",))
-    write_bin(record, tmp_path, Form())
+    write_bin(record, tmp_path, TensorFormat())
     assert (tmp_path / "t.bin").read_bytes() == value.tobytes()
 
 
 def test_a_bin_in_another_form_says_so(tmp_path: Path) -> None:
     value = np.full((1, 2, 2, 2), 1e6, np.float32)
     record = save("a/b", value, "tensor(float)", tmp_path, "t")
-    ((entry,), losses) = write_bin(record, tmp_path, Form("float16", "NHWC"))
+    ((entry,), losses) = write_bin(record, tmp_path, TensorFormat("float16", "NHWC"))
     assert (entry["dtype"], entry["shape"], entry["layout"]) == ("float16", [1, 2, 2, 2], "NHWC")
     assert losses == ["a/b as float16: 8 of 8 values overflow"]
     assert (tmp_path / "t.bin").read_bytes() == np.full(8, INF, np.float16).tobytes()
@@ -202,14 +204,14 @@ def test_a_bin_in_another_form_says_so(tmp_path: Path) -> None:
 
 def test_a_bin_of_each_kind_of_value(tmp_path: Path) -> None:
     packed = save("p", np.array([1, -2, 7], ml_dtypes.int4), "tensor(int4)", tmp_path, "p")
-    assert write_bin(packed, tmp_path, Form())[0][0]["shape"] == [3]
+    assert write_bin(packed, tmp_path, TensorFormat())[0][0]["shape"] == [3]
     assert (tmp_path / "p.bin").read_bytes() == b"\xe1\x07"
     many = save("s", [np.ones(2, np.float32), np.zeros(1, np.float32)], "seq(tensor(float))", tmp_path, "s")
-    assert [e["file"] for e in write_bin(many, tmp_path, Form())[0]] == ["s#0.bin", "s#1.bin"]
+    assert [e["file"] for e in write_bin(many, tmp_path, TensorFormat())[0]] == ["s#0.bin", "s#1.bin"]
     texts = save("t", np.array(["a"], object), "tensor(string)", tmp_path, "t")
-    assert write_bin(texts, tmp_path, Form()) == ([], ["t: texts have no .bin form"])
+    assert write_bin(texts, tmp_path, TensorFormat()) == ([], ["t: texts have no .bin form"])
     scalar = save("c", np.array(1.5, np.float32), "tensor(float)", tmp_path, "c")
-    write_bin(scalar, tmp_path, Form("float16"))
+    write_bin(scalar, tmp_path, TensorFormat("float16"))
     assert (tmp_path / "c.bin").read_bytes() == np.float16(1.5).tobytes()
 
 
@@ -223,12 +225,12 @@ def test_raw_bytes_of_any_memory_order() -> None:
 
 def test_words_that_name_no_form() -> None:
     with pytest.raises(UnknownName, match="no element type 'flot16'") as refusal:
-        Form("flot16")
+        TensorFormat("flot16")
     assert "float16" in refusal.value.nearest
     with pytest.raises(UnknownName, match="no element type 'string'"):
-        Form("string")
+        TensorFormat("string")
     with pytest.raises(UsageError, match="no layout 'NWHC'"):
-        Form(layout="NWHC")
+        TensorFormat(layout="NWHC")
     with pytest.raises(UnknownName, match="no format 'nyp'"):
         formats("npy,nyp")
     assert formats(" bin, npy,bin") == ("bin", "npy")

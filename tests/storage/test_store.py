@@ -30,7 +30,7 @@ from subgraph.errors import OutputError
 from subgraph.storage import store_entry
 from subgraph.storage.digest import digest, file_digest
 from subgraph.storage.folders import NEW
-from subgraph.storage.store import Entry, Store
+from subgraph.storage.store import Store, StoreEntry
 from subgraph.storage.store_entry import NAME
 from tests.helpers.process_backends import until
 from tests.helpers.run_command import PATIENCE, environment, tree
@@ -68,14 +68,14 @@ def root(tmp_path: Path) -> Path:
     return tmp_path / "out/.store"
 
 
-def put(store: Store, key: str, document: Mapping[str, Any] | None = None, **files: bytes) -> Entry:
+def put(store: Store, key: str, document: Mapping[str, Any] | None = None, **files: bytes) -> StoreEntry:
     room = store.room()
     for name, data in files.items():
         (room / name).write_bytes(data)
     return store.put(key, document or {}, room)
 
 
-def whole(entry: Entry | None) -> dict[str, bytes]:
+def whole(entry: StoreEntry | None) -> dict[str, bytes]:
     """The files of an entry without the store's own."""
     assert entry is not None
     return {name: data for name, data in tree(entry.folder).items() if name != NAME}
@@ -169,7 +169,7 @@ def test_documents_are_copies(root: Path) -> None:
         first = store.get(KEY)
         assert first is not None
         first.document["list"].append(3)
-        assert store.get(KEY) == Entry({"list": [1]}, first.folder)
+        assert store.get(KEY) == StoreEntry({"list": [1]}, first.folder)
     assert given_ == {"list": [1]}
 
 

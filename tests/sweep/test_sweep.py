@@ -23,7 +23,7 @@ import pytest
 
 import subgraph
 from subgraph.sweep.expected import beyond
-from subgraph.sweep.sweep import Word, word
+from subgraph.sweep.sweep import SweepOutcome, word
 from subgraph.verdict import Signature, Status, Verdict
 from tests.helpers import fake_candidate
 from tests.helpers.process_backends import MARK, all_gone, until
@@ -103,8 +103,8 @@ def check(document: dict[str, Any]) -> None:
     assert len(document["left_out"]) == tests["left_out"]
     for k, candidate in enumerate(document["candidates"]):
         words = [row["results"][k]["status"] for row in document["rows"]]
-        assert candidate["totals"] == {w.value: words.count(w) for w in Word}
-        for w in Word:
+        assert candidate["totals"] == {w.value: words.count(w) for w in SweepOutcome}
+        for w in SweepOutcome:
             by_operator = sum(e["totals"][k][w] for e in document["operators"])
             assert by_operator + document["networks"][k][w] == words.count(w)
     assert sum(e["tests"] for e in document["operators"]) + tests["networks"] == tests["count"]

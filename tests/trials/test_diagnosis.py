@@ -252,9 +252,9 @@ def test_a_big_region_is_not_given_to_the_evaluator(ask: Ask) -> None:
 
 
 def test_nothing_decides() -> None:
-    from subgraph.trials.diagnosis import Opinion, _conclusion
+    from subgraph.trials.diagnosis import Evidence, _conclusion
 
-    assert _conclusion([Opinion("noise", "")]) == UNKNOWN
+    assert _conclusion([Evidence("noise", "")]) == UNKNOWN
 
 
 # ------------------------------------------------------------------------------------------------ compare

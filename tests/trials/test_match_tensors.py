@@ -17,7 +17,7 @@ from onnx import TensorProto, helper
 from subgraph.errors import UnknownName, UsageError
 from subgraph.graph.graph import Graph, load
 from subgraph.graph.quantization import Scale, scales_of
-from subgraph.trials.match_tensors import Match, match, read_map
+from subgraph.trials.match_tensors import MatchedTensor, match, read_map
 
 Values = Mapping[str, npt.NDArray[Any]]
 
@@ -45,7 +45,7 @@ def ours(tmp_path: Path) -> Graph:
 MINE = {name: draw(k, 1, 4, 5, 6) for k, name in enumerate("xabcy")}
 
 
-def found(ours: Graph, other: Graph, theirs: Values, said: Mapping[str, str] | None = None) -> dict[str, Match]:
+def found(ours: Graph, other: Graph, theirs: Values, said: Mapping[str, str] | None = None) -> dict[str, MatchedTensor]:
     return match(ours, other, MINE.get, theirs.get, said)
 
 
@@ -131,7 +131,7 @@ def test_map_files(tmp_path: Path) -> None:
 @given(st.permutations(range(4)), st.integers(0, 9))
 def test_turning_and_back_changes_nothing(perm: list[int], seed: int) -> None:
     value = draw(seed, 2, 3, 4, 5)
-    there = Match("t", "value", tuple(perm))
+    there = MatchedTensor("t", "value", tuple(perm))
     assert there.theirs(value).shape == tuple(value.shape[k] for k in perm)
     assert np.array_equal(there.ours(there.theirs(value)), value)
 

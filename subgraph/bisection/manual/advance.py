@@ -13,11 +13,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from subgraph.bisection.bisection import Plan
+from subgraph.bisection.bisection import BisectionOptions
 from subgraph.bisection.manual import tasks
-from subgraph.bisection.manual.replayed_search import HandBisection, Pending
-from subgraph.bisection.manual.state import Asked, Loop, clear
-from subgraph.bisection.manual.tasks import Question
+from subgraph.bisection.manual.replayed_search import ManualBisection, Pending
+from subgraph.bisection.manual.state import LoggedTask, ManualState, clear
+from subgraph.bisection.manual.tasks import Task
 from subgraph.cases import case
 from subgraph.errors import UsageError
 from subgraph.graph import protobuf
@@ -37,7 +37,7 @@ GONE = "put it back; or subcut manual reset, then start anew"
 CLAIMS = {"float16": "fp16", "bfloat16": "bf16", "int8": "int8", "uint8": "int8"}  # of a device that wants such inputs
 
 
-def check(loop: Loop, asked: Trials) -> None:
+def check(loop: ManualState, asked: Trials) -> None:
     """Would the search begin? Nothing is written.
 
     Raises:
@@ -45,7 +45,7 @@ def check(loop: Loop, asked: Trials) -> None:
     """
     asked.values.need([*asked.graph.inputs, *_drawn(asked)])
     with suppress(Pending):
-        next(iter(HandBisection(asked, plan_of(loop), {})))
+        next(iter(ManualBisection(asked, plan_of(loop), {})))
 
 
 def _drawn(asked: Trials) -> list[str]:
@@ -64,7 +64,7 @@ def make(folder: Path) -> None:
         raise folders.unwritable(folder.parent, e) from e
 
 
-def begin(loop: Loop, asked: Trials) -> None:
+def begin(loop: ManualState, asked: Trials) -> None:
     """Keep what is fed, and save the loop for the first time; what an earlier one left there is gone.
 
     Raises:
@@ -101,17 +101,17 @@ def identity(graph: Graph) -> str:
     return digest(graph.skeleton.structure, protobuf.weights_digest(weights, graph.path))
 
 
-def plan_of(loop: Loop) -> Plan:
+def plan_of(loop: ManualState) -> BisectionOptions:
     """The bisection that this is."""
     r = loop.request
     claim = r["precision"] or CLAIMS.get(loop.export.form.dtype)
     candidate = Candidate(loop.name, BY_HAND, precision=claim)
     setup = Setup(candidate, loop.feeding, loop.folder.parent, r["criterion"], r["freeze"])
     notes = (*r["notes"], *_notes(loop))
-    return Plan(setup, Settings(steady=True), r["within"], r["command"], notes, r["force"])
+    return BisectionOptions(setup, Settings(steady=True), r["within"], r["command"], notes, r["force"])
 
 
-def setup_of(loop: Loop) -> Setup:
+def setup_of(loop: ManualState) -> Setup:
     """The same, fed with what was fed when the loop began, whatever became of the files since."""
     setup = plan_of(loop).setup
     folder = loop.folder.resolve() / "inputs"
@@ -119,7 +119,7 @@ def setup_of(loop: Loop) -> Setup:
     return replace(setup, feeding=replace(setup.feeding, inputs=own))
 
 
-def _notes(loop: Loop) -> Iterator[str]:
+def _notes(loop: ManualState) -> Iterator[str]:
     answers, trips = count(len(loop.log), "answer"), count(loop.trips, "trip")
     yield f"asked by hand: {answers} in {trips}; nothing was repeated, so that a device that wavers would not show"
     for word, means in (("good", "good"), ("bad", "bad"), ("skip", "not to be run")):
@@ -127,7 +127,7 @@ def _notes(loop: Loop) -> Iterator[str]:
             yield f"{count(number, 'answer')} without outputs: said to be {means}"
 
 
-def restore(loop: Loop, asked: Trials) -> None:
+def restore(loop: ManualState, asked: Trials) -> None:
     """Give a session the values that the loop began with.
 
     Raises:
@@ -146,7 +146,7 @@ def restore(loop: Loop, asked: Trials) -> None:
     values.captured = fed
 
 
-def advance(loop: Loop, asked: Trials) -> tuple[dict[str, Any] | None, list[Step], HandBisection]:
+def advance(loop: ManualState, asked: Trials) -> tuple[dict[str, Any] | None, list[Step], ManualBisection]:
     """Run the search over the answers, and prepare what it asks next.
 
     Returns its document, once it has ended; the steps that were not told yet; and itself.
@@ -155,7 +155,7 @@ def advance(loop: Loop, asked: Trials) -> tuple[dict[str, Any] | None, list[Step
         ResultExists: another result stands where this one should go. ModelError: the reference fails.
         OutputError: nothing can be written.
     """
-    job = HandBisection(asked, plan_of(loop), loop.answers())
+    job = ManualBisection(asked, plan_of(loop), loop.answers())
     document = None
     try:
         for _ in job:
@@ -170,7 +170,7 @@ def advance(loop: Loop, asked: Trials) -> tuple[dict[str, Any] | None, list[Step
     return document, steps, job
 
 
-def _prepare(loop: Loop, asked: Trials, questions: Sequence[Question]) -> None:
+def _prepare(loop: ManualState, asked: Trials, questions: Sequence[Task]) -> None:
     """Number the questions and make their folders; those that are there stay."""
     known = {a.key: a for a in loop.asked}
     trip = 1 + max((loop.of(said.number).trip for said in loop.log), default=0)
@@ -183,13 +183,13 @@ def _prepare(loop: Loop, asked: Trials, questions: Sequence[Question]) -> None:
             tasks.write(asked, question, number, loop.todo, loop.export, loop.feeding)
         manifest = case.read_manifest(loop.todo / str(number)) or {}
         of = mine.trip if mine and number in loop.open else trip  # with those that it was handed out with
-        new = Asked(number, question.key, _what(question, manifest, asked), of)
+        new = LoggedTask(number, question.key, _what(question, manifest, asked), of)
         loop.asked = [*(a for a in loop.asked if a.number != number), new]
         opened.append(number)
     loop.open = opened
 
 
-def _what(question: Question, manifest: Mapping[str, Any], asked: Trials) -> str:
+def _what(question: Task, manifest: Mapping[str, Any], asked: Trials) -> str:
     """In words: which part of the model, and with which outputs."""
     region, whole = question.region, asked.whole()
     inner = len(region.outputs) - len(regions.of_nodes(asked.graph, region.nodes).outputs)

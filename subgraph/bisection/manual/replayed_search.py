@@ -16,19 +16,18 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 
-from subgraph.bisection.bisection import Bisection, Plan
-from subgraph.bisection.manual.tasks import Question
-from subgraph.bisection.oracle import World
+from subgraph.bisection.bisection import Bisection, BisectionOptions
+from subgraph.bisection.manual.tasks import Task
+from subgraph.bisection.oracle import NodeOracle
 from subgraph.graph.region import Region
-from subgraph.runtime.run_result import Answer as Given
-from subgraph.runtime.run_result import Feeds
-from subgraph.search import Answer, Ask, Counts, Findings, Kind, Purpose, Step
+from subgraph.runtime.run_result import Feeds, RunResult
+from subgraph.search import Answer, Counts, Findings, Purpose, Query, QueryKind, Step
 from subgraph.search.state import NO_RUN, Search
 from subgraph.storage.digest import digest
 from subgraph.trials.trial import Trials
 from subgraph.verdict import Signature, Status, Verdict
 
-NOT_ASKED = Given(failure=Verdict(Status.UNRESOLVED, None, "not asked by hand"))
+NOT_ASKED = RunResult(failure=Verdict(Status.UNRESOLVED, None, "not asked by hand"))
 # How likely a region fails, by what it is asked for; only the order of what is prepared ahead depends on it.
 ODDS = {
     Purpose.BASELINE: 0.9,
@@ -45,7 +44,7 @@ REPLAYS = 12  # per question that is wanted
 class Pending(Exception):
     """The search waits for these: what it asked, and the region that has to be run for that."""
 
-    def __init__(self, waiting: Sequence[tuple[Ask, Question]]) -> None:
+    def __init__(self, waiting: Sequence[tuple[Query, Task]]) -> None:
         super().__init__(f"{len(waiting)} questions are open")
         self.waiting = tuple(waiting)
 
@@ -53,13 +52,13 @@ class Pending(Exception):
 class _Open(Exception):
     """Nobody has run this yet."""
 
-    def __init__(self, question: Question) -> None:
+    def __init__(self, question: Task) -> None:
         super().__init__(question.key)
         self.question = question
 
 
 @dataclass
-class Hand:
+class RecordedAnswers:
     """What `Trials.by_hand` calls.
 
     Attributes:
@@ -69,11 +68,11 @@ class Hand:
     """
 
     trials: Trials
-    taken: Mapping[str, Given]
+    taken: Mapping[str, RunResult]
     asking: bool = False
     used: set[str] = field(default_factory=set)
 
-    def __call__(self, region: Region, feeds: Feeds | None) -> Given:
+    def __call__(self, region: Region, feeds: Feeds | None) -> RunResult:
         """
         Raises:
             _Open: it is to be run. ModelError: it cannot be cut, so that nobody can.
@@ -86,7 +85,7 @@ class Hand:
         if not self.asking:
             return NOT_ASKED
         groups = tuple(tuple(group) for group, _ in self.trials.cuts(region, feeds))
-        raise _Open(Question(key, region, feeds, groups))
+        raise _Open(Task(key, region, feeds, groups))
 
     def key(self, region: Region, feeds: Feeds | None) -> str:
         """The nodes and their edge, and what it is fed beside reference values. These are as the loop's first command
@@ -96,11 +95,11 @@ class Hand:
         freeze = self.trials.freeze and bool(region.shapes)
         return digest("hand/1", list(region.nodes), entering, list(region.outputs), freeze, fed if any(fed) else [])
 
-    def _filled(self, given: Given, region: Region, feeds: Feeds | None) -> Given:
+    def _filled(self, given: RunResult, region: Region, feeds: Feeds | None) -> RunResult:
         """Where the values go on elsewhere, `good` means those of the reference."""
         if feeds is None or given.failure is None or given.failure.status is not Status.AGREE:
             return given
-        return Given(tuple(self.trials.on_reference(region, feeds)))
+        return RunResult(tuple(self.trials.on_reference(region, feeds)))
 
     @contextmanager
     def silent(self, wanted: bool = True) -> Iterator[None]:
@@ -113,18 +112,18 @@ class Hand:
 
 
 @dataclass(kw_only=True)
-class ByHand(World):
+class ManualOracle(NodeOracle):
     """The questions of a search, answered by what was brought.
 
     Attributes:
         known: answers that came of it. supposed: those of a future that is looked into.
     """
 
-    hand: Hand
-    known: dict[Ask, Answer] = field(default_factory=dict)
-    supposed: Mapping[Ask, Answer] = field(default_factory=dict)
+    hand: RecordedAnswers
+    known: dict[Query, Answer] = field(default_factory=dict)
+    supposed: Mapping[Query, Answer] = field(default_factory=dict)
 
-    def ask(self, asks: Sequence[Ask]) -> Sequence[Answer]:
+    def ask(self, asks: Sequence[Query]) -> Sequence[Answer]:
         """
         Raises:
             Pending: some have to be run first.
@@ -141,10 +140,10 @@ class ByHand(World):
 
     def failing(self) -> Signature:
         """How the whole fails, as far as that is known."""
-        whole = self.known.get(Ask(Kind.WHOLE))
+        whole = self.known.get(Query(QueryKind.WHOLE))
         return (whole.signature if whole else None) or Signature.MISMATCH
 
-    def _once(self, ask: Ask) -> Answer:
+    def _once(self, ask: Query) -> Answer:
         if ask in self.supposed:
             return self.supposed[ask]
         if ask not in self.known:
@@ -155,7 +154,7 @@ class ByHand(World):
                 self.hand.asking = False
         return self.known[ask]
 
-    def _isolated(self, ask: Ask) -> Answer:
+    def _isolated(self, ask: Query) -> Answer:
         region = self.region(ask.items)
         given, whole = self.trials.answer(region), self.given(self.trials.whole())
         verdict = self.trials.judged(region, given)
@@ -165,27 +164,27 @@ class ByHand(World):
         with self.hand.silent(verdict.status is not Status.FAIL):
             return super()._isolated(ask)
 
-    def _prefix(self, ask: Ask) -> Answer:
+    def _prefix(self, ask: Query) -> Answer:
         with self.hand.silent():
             return super()._prefix(ask)
 
 
-def plain(ask: Ask) -> Ask:
+def plain(ask: Query) -> Query:
     """The question that it repeats."""
     return replace(ask, repetition=0, fresh=False)
 
 
-class HandBisection(Bisection):
+class ManualBisection(Bisection):
     """Iterate it: Steps, as long as there are answers; then `Pending`, or the result."""
 
-    def __init__(self, trials: Trials, plan: Plan, taken: Mapping[str, Given]) -> None:
+    def __init__(self, trials: Trials, plan: BisectionOptions, taken: Mapping[str, RunResult]) -> None:
         super().__init__(lambda: nullcontext(trials), plan)
-        self.hand = Hand(trials, taken)
+        self.hand = RecordedAnswers(trials, taken)
         trials.by_hand = self.hand
 
-    def _asking(self, asked: Trials) -> World:
+    def _asking(self, asked: Trials) -> NodeOracle:
         found = super()._asking(asked)
-        return ByHand(found.trials, found.groups, hand=self.hand)
+        return ManualOracle(found.trials, found.groups, hand=self.hand)
 
     def _searched(self) -> Search[Findings]:
         """Counts what was run, and leaves out what only repeats it."""
@@ -204,11 +203,11 @@ class HandBisection(Bisection):
         new = [step for step in self.steps if not step.ask.repetition]
         return [replace(step, number=k) for k, step in enumerate(new, 1)]
 
-    def ahead(self, first: Pending, wanted: int) -> list[Question]:
+    def ahead(self, first: Pending, wanted: int) -> list[Task]:
         """Up to so many questions: those that wait, then what the search would ask after each possible answer, the
         likeliest first."""
         found = {q.key: q for _, q in first.waiting}
-        futures: list[tuple[float, int, dict[Ask, Answer], Pending]] = [(-1.0, 0, {}, first)]
+        futures: list[tuple[float, int, dict[Query, Answer], Pending]] = [(-1.0, 0, {}, first)]
         replays = 0
         while futures and len(found) < wanted and replays < wanted * REPLAYS:
             chance, _, supposed, pending = heapq.heappop(futures)
@@ -223,15 +222,15 @@ class HandBisection(Bisection):
                 found |= {q.key: q for _, q in futures[0][3].waiting if q.key not in found}
         return list(found.values())[:wanted]
 
-    def _possible(self, ask: Ask) -> list[Answer]:
-        if ask.kind is Kind.PROFILE:
+    def _possible(self, ask: Query) -> list[Answer]:
+        if ask.kind is QueryKind.PROFILE:
             return [Answer(Status.AGREE, items=dict.fromkeys(ask.items, Status.AGREE))]
-        assert isinstance(self.world, ByHand)
+        assert isinstance(self.world, ManualOracle)
         return [Answer(Status.FAIL, self.world.failing(), culprit=True, share=1.0), Answer(Status.AGREE)]
 
-    def _replayed(self, supposed: Mapping[Ask, Answer], ask: Ask, answer: Answer) -> tuple[float, Pending | None]:
+    def _replayed(self, supposed: Mapping[Query, Answer], ask: Query, answer: Answer) -> tuple[float, Pending | None]:
         """How likely this answer is, and what is asked after it."""
-        assert isinstance(self.world, ByHand)
+        assert isinstance(self.world, ManualOracle)
         self.world.supposed = supposed
         odds, after = EVEN, None
         try:
@@ -246,7 +245,7 @@ class HandBisection(Bisection):
 
 
 def _odds(step: Step, answer: Answer) -> float:
-    if step.ask.kind is Kind.PROFILE:
+    if step.ask.kind is QueryKind.PROFILE:
         return VANISHED
     fails = ODDS.get(step.purpose, EVEN)
     return fails if answer.status is Status.FAIL else 1.0 - fails

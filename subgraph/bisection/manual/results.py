@@ -40,7 +40,7 @@ SHOWN = 4  # outputs that an error names
 
 
 @dataclass(frozen=True)
-class Wanted:
+class ExpectedFile:
     """One file that is to come back.
 
     Attributes:
@@ -78,7 +78,7 @@ class Wanted:
         return f"{self.stem}.bin ({dtype} {shape_text(shape)}{turned}, {self.size} bytes) or .npy"
 
 
-def wanted(manifest: Mapping[str, Any]) -> list[tuple[str, int, str, list[Wanted]]]:
+def wanted(manifest: Mapping[str, Any]) -> list[tuple[str, int, str, list[ExpectedFile]]]:
     """(name, sample's place, form, files) of each output.
 
     Raises:
@@ -94,13 +94,15 @@ def wanted(manifest: Mapping[str, Any]) -> list[tuple[str, int, str, list[Wanted
         raise InputError(f"a manifest is damaged: {type(e).__name__} {e}", "subcut manual next writes it anew") from e
 
 
-def _wanted(stored: Mapping[str, Any]) -> Iterator[Wanted]:
+def _wanted(stored: Mapping[str, Any]) -> Iterator[ExpectedFile]:
     raws = files_of(stored, "bin")
     for k, file in enumerate(files_of(stored, "npy")):
         raw = raws[k] if raws else file
         shape = tuple(map(int, file["shape"]))
         stem = str(Path(*Path(file["file"]).with_suffix("").parts[1:]))
-        yield Wanted(stem, str(file["dtype"]), shape, (raw["dtype"], tuple(map(int, raw["shape"])), raw["layout"]))
+        yield ExpectedFile(
+            stem, str(file["dtype"]), shape, (raw["dtype"], tuple(map(int, raw["shape"])), raw["layout"])
+        )
 
 
 def folders_of(cuts: Sequence[Path], number: int, source: Path | None, only: bool) -> list[Path]:
@@ -143,14 +145,14 @@ def came(places_: Sequence[Path], given: Sequence[Path]) -> bool:
     return True
 
 
-def _of(place: Path) -> list[Wanted]:
+def _of(place: Path) -> list[ExpectedFile]:
     manifest = case.read_manifest(place)
     if manifest is None:
         raise InputError(f"{place / case.MANIFEST} is damaged or gone", "subcut manual next writes it anew")
     return [w for *_, files in wanted(manifest) for w in files]
 
 
-def _missing(lacking: Sequence[tuple[Path, Wanted]], of: int) -> tuple[str, str]:
+def _missing(lacking: Sequence[tuple[Path, ExpectedFile]], of: int) -> tuple[str, str]:
     folder = lacking[0][0]
     names = ", ".join(str(w) for _, w in lacking[:SHOWN])
     more = f" and {len(lacking) - SHOWN} more" if len(lacking) > SHOWN else ""
@@ -178,7 +180,7 @@ def read(places_: Sequence[Path], given: Sequence[Path], room: Path) -> dict[str
     return {"build": 0.0, "run": 0.0, "samples": samples, "failure": None}
 
 
-def _save(name: str, form: str, files: Sequence[Wanted], arrays: list[Array], room: Path, stem: str) -> Record:
+def _save(name: str, form: str, files: Sequence[ExpectedFile], arrays: list[Array], room: Path, stem: str) -> Record:
     if not files:
         return Record(name, form, "float32", (), ())
     text = f"tensor({PROTO_NAMES.get(files[0].dtype, files[0].dtype)})"
@@ -187,7 +189,7 @@ def _save(name: str, form: str, files: Sequence[Wanted], arrays: list[Array], ro
     return Record(name, form, record.dtype, record.shapes, record.files)
 
 
-def _read(w: Wanted, folder: Path) -> Array:
+def _read(w: ExpectedFile, folder: Path) -> Array:
     path = w.find(folder)
     assert path
     array = _from_npy(path, w) if path.suffix == ".npy" else _from_bin(path, w)
@@ -199,7 +201,7 @@ def _read(w: Wanted, folder: Path) -> Array:
     return _as(array, w.dtype, path)
 
 
-def _from_bin(path: Path, w: Wanted) -> Array:
+def _from_bin(path: Path, w: ExpectedFile) -> Array:
     import numpy as np
 
     dtype, shape, _ = w.raw
@@ -215,7 +217,7 @@ def _from_bin(path: Path, w: Wanted) -> Array:
     return _plain(flat.reshape(shape), w)
 
 
-def _from_npy(path: Path, w: Wanted) -> Array:
+def _from_npy(path: Path, w: ExpectedFile) -> Array:
     array = read_npy(path)
     for dtype in (w.dtype, w.raw[0]):
         if dtype in NOT_NUMPY and are_bits(array.dtype, np_dtype(dtype)):
@@ -224,7 +226,7 @@ def _from_npy(path: Path, w: Wanted) -> Array:
     return array if array.shape == w.shape else _plain(array, w)
 
 
-def _plain(array: Array, w: Wanted) -> Array:
+def _plain(array: Array, w: ExpectedFile) -> Array:
     """From the device's layout to the model's, where it has the shape of the former."""
     import numpy as np
 

@@ -25,13 +25,13 @@ from pathlib import Path
 from typing import Any
 
 from subgraph.bisection.manual import results, tasks
-from subgraph.bisection.manual.tasks import Export
+from subgraph.bisection.manual.tasks import TaskFormat
 from subgraph.errors import InputError, ResultExists, UsageError
 from subgraph.runtime.capture import Captured
-from subgraph.runtime.inputs import Feeding, Picture
-from subgraph.runtime.run_result import Answer, from_entry
+from subgraph.runtime.inputs import Feeding, ImageOptions
+from subgraph.runtime.run_result import RunResult, from_entry
 from subgraph.storage import folders, store_entry
-from subgraph.storage.store import Entry
+from subgraph.storage.store import StoreEntry
 from subgraph.storage.tensors import Record
 from subgraph.text import clean, count
 from subgraph.verdict import Signature, Status, Verdict
@@ -52,7 +52,7 @@ TAKEN = "taken"  # with its outputs
 
 
 @dataclass(frozen=True)
-class Asked:
+class LoggedTask:
     """A question that was handed out.
 
     Attributes:
@@ -66,7 +66,7 @@ class Asked:
 
 
 @dataclass(frozen=True)
-class Said:
+class LoggedAnswer:
     """An answer. `step`: the how manieth command brought it; what one command brought is undone together."""
 
     number: int
@@ -76,7 +76,7 @@ class Said:
 
 
 @dataclass
-class Loop:
+class ManualState:
     """Attributes:
     request: what the first command was given, as plain data.
     model: path and digest. samples: what was fed, as plain data.
@@ -88,8 +88,8 @@ class Loop:
     request: dict[str, Any]
     model: dict[str, str]
     samples: list[dict[str, Any]]
-    asked: list[Asked] = field(default_factory=list)
-    log: list[Said] = field(default_factory=list)
+    asked: list[LoggedTask] = field(default_factory=list)
+    log: list[LoggedAnswer] = field(default_factory=list)
     open: list[int] = field(default_factory=list)
     told: int = 0
     settled: bool = False
@@ -128,16 +128,16 @@ class Loop:
         return self.folder / TODO
 
     @property
-    def export(self) -> Export:
+    def export(self) -> TaskFormat:
         """The form of what is handed out."""
-        return Export.parse(self.request["export"])
+        return TaskFormat.parse(self.request["export"])
 
     @property
     def trips(self) -> int:
         """How often somebody went to the device."""
         return len({self.of(said.number).trip for said in self.log})
 
-    def of(self, number: int) -> Asked:
+    def of(self, number: int) -> LoggedTask:
         """The question of this number.
 
         Raises:
@@ -180,7 +180,7 @@ class Loop:
 
     def _add(self, numbers: Sequence[int], word: str) -> None:
         step = max((said.step for said in self.log), default=0) + 1
-        self.log += [Said(n, word, time.strftime("%Y-%m-%d %H:%M:%S"), step) for n in numbers]
+        self.log += [LoggedAnswer(n, word, time.strftime("%Y-%m-%d %H:%M:%S"), step) for n in numbers]
         self.settled = False
         self.save()
 
@@ -226,17 +226,17 @@ class Loop:
             shutil.rmtree(self.folder / ANSWERS / str(number), ignore_errors=True)
         return back
 
-    def answers(self) -> dict[str, Answer]:
+    def answers(self) -> dict[str, RunResult]:
         """What was answered, by key. Outputs that are damaged on the disk count as not given, and that is said."""
         found = {}
         for said in list(self.log):
             key = self.of(said.number).key
             if said.word != TAKEN:
-                found[key] = Answer(failure=WORDS[said.word])
+                found[key] = RunResult(failure=WORDS[said.word])
                 continue
             place = (self.folder / ANSWERS / str(said.number)).resolve()
             try:
-                found[key] = from_entry(Entry(store_entry.verified(place, key), place))
+                found[key] = from_entry(StoreEntry(store_entry.verified(place, key), place))
             except (store_entry.Damaged, OSError, ValueError, KeyError) as e:
                 log.warning("the outputs taken for %d are damaged (%s): it is asked again", said.number, e)
                 self.log.remove(said)
@@ -247,7 +247,7 @@ class Loop:
     def feeding(self) -> Feeding:
         """What the model is fed, as the user said it."""
         fed = self.request["feeding"]
-        picture = Picture(tuple(fed["picture"]["mean"]), tuple(fed["picture"]["scale"]), fed["picture"]["bgr"])
+        picture = ImageOptions(tuple(fed["picture"]["mean"]), tuple(fed["picture"]["scale"]), fed["picture"]["bgr"])
         return Feeding(tuple(fed["inputs"]), fed["shapes"], fed["seed"], picture)
 
     def fed(self) -> list[Captured]:
@@ -310,7 +310,7 @@ def find(parent: Path, name: str | None) -> Path:
 
 
 @contextmanager
-def opened(folder: Path) -> Iterator[Loop]:
+def opened(folder: Path) -> Iterator[ManualState]:
     """A loop, nobody else's in the block.
 
     Raises:
@@ -337,7 +337,7 @@ def alone(folder: Path) -> Iterator[None]:
             os.close(handle)
 
 
-def _read(folder: Path) -> Loop:
+def _read(folder: Path) -> ManualState:
     """The state; where it is damaged, the one before the last change: what was answered then is asked again."""
     try:
         return _parsed(folder, STATE)
@@ -351,13 +351,13 @@ def _read(folder: Path) -> Loop:
         raise UsageError(what, hint) from e
 
 
-def _parsed(folder: Path, file: str) -> Loop:
+def _parsed(folder: Path, file: str) -> ManualState:
     d = json.loads((folder / file).read_text(encoding="utf-8"))
     if d["schema"] != SCHEMA:
         raise ValueError(f"schema {d['schema']}")
-    asked = [Asked(int(a["number"]), str(a["key"]), str(a["what"]), int(a["trip"])) for a in d["asked"]]
-    said = [Said(int(s["number"]), str(s["word"]), str(s["when"]), int(s["step"])) for s in d["log"]]
-    loop = Loop(
+    asked = [LoggedTask(int(a["number"]), str(a["key"]), str(a["what"]), int(a["trip"])) for a in d["asked"]]
+    said = [LoggedAnswer(int(s["number"]), str(s["word"]), str(s["when"]), int(s["step"])) for s in d["log"]]
+    loop = ManualState(
         folder, d["request"], d["model"], d["samples"], asked, said, list(map(int, d["open"])), int(d["told"]),
         bool(d["settled"]),
     )  # fmt: skip

@@ -17,15 +17,15 @@ from pathlib import Path
 from typing import Any
 
 from subgraph.cases import case, write_case
-from subgraph.cases.case import Place
+from subgraph.cases.case import ResultPlace
 from subgraph.cases.layout import FROM_DEVICE, TODO_TXT
 from subgraph.errors import UsageError
 from subgraph.graph.region import Region
 from subgraph.runtime.inputs import Feeding
-from subgraph.runtime.reference_values import Values
+from subgraph.runtime.reference_values import ReferenceValues
 from subgraph.runtime.run_result import Feeds
 from subgraph.storage import folders
-from subgraph.storage.convert import FORMATS, LAYOUTS, Form, convert, formats, raw_bytes
+from subgraph.storage.convert import FORMATS, LAYOUTS, TensorFormat, convert, formats, raw_bytes
 from subgraph.storage.tensors import Record, load, shape_text
 from subgraph.text import clean, count
 from subgraph.trials.trial import Trials
@@ -36,17 +36,17 @@ OURS = "by_hand"  # the key of a manifest that says whose question a folder is
 
 
 @dataclass(frozen=True)
-class Export:
+class TaskFormat:
     """In which forms the inputs are handed out: kinds of files, and the element type and layout of the .bin ones."""
 
     formats: tuple[str, ...] = FORMATS
-    form: Form = field(default_factory=Form)
+    form: TensorFormat = field(default_factory=TensorFormat)
 
     @classmethod
-    def parse(cls, words: str) -> Export:
+    def parse(cls, words: str) -> TaskFormat:
         """
-        >>> Export.parse("bin:float16:NHWC").form
-        Form(dtype='float16', layout='NHWC')
+        >>> TaskFormat.parse("bin:float16:NHWC").form
+        TensorFormat(dtype='float16', layout='NHWC')
 
         Raises:
             UnknownName, UsageError: a word that means nothing.
@@ -59,7 +59,7 @@ class Export:
             raise UsageError(f"--export {words}: expected FORMAT[:DTYPE][:LAYOUT]", "--export bin:float16:NHWC")
         if rest and "bin" not in known:
             raise UsageError(f"--export {words}: .npy files hold the true values", "--export bin:float16:NHWC")
-        return cls(known, Form(*dtypes[:1] or ("",), *layouts[:1]))
+        return cls(known, TensorFormat(*dtypes[:1] or ("",), *layouts[:1]))
 
     @property
     def words(self) -> str:
@@ -68,7 +68,7 @@ class Export:
 
 
 @dataclass(frozen=True)
-class Question:
+class Task:
     """A region to be run by hand, on all samples.
 
     Attributes:
@@ -104,14 +104,14 @@ def places(todo: Path, number: int) -> list[Path]:
     return found
 
 
-def write(trials: Trials, asked: Question, number: int, todo: Path, export: Export, feeding: Feeding) -> None:
+def write(trials: Trials, asked: Task, number: int, todo: Path, export: TaskFormat, feeding: Feeding) -> None:
     """The folders of a question. What somebody put into `from_device` of an earlier one stays.
 
     Raises:
         ModelError: the reference cannot run it. OutputError: it cannot be written.
     """
     graph, region = trials.graph, asked.region
-    request = write_case.Request(
+    request = write_case.CaseRequest(
         start=tuple(graph.label(i) for i in region.nodes[:1]),
         end=tuple(graph.label(i) for i in region.nodes[-1:]),
         formats=export.formats,
@@ -121,7 +121,9 @@ def write(trials: Trials, asked: Question, number: int, todo: Path, export: Expo
     )
     with folders.scratch(todo) as aside:
         values = _values(trials, asked)
-        made = write_case.write_region(graph, region, request, Place(aside, str(number)), trials.reference, values)
+        made = write_case.write_region(
+            graph, region, request, ResultPlace(aside, str(number)), trials.reference, values
+        )
         for k, one in reversed(list(enumerate(made))):
             place = todo / one.path.name
             with folders.aside(place) as work:
@@ -136,7 +138,7 @@ def write(trials: Trials, asked: Question, number: int, todo: Path, export: Expo
                     shutil.copytree(place / FROM_DEVICE, work / FROM_DEVICE, dirs_exist_ok=True)
 
 
-def _values(trials: Trials, asked: Question) -> Values:
+def _values(trials: Trials, asked: Task) -> ReferenceValues:
     """Those of the session; where a region is fed otherwise, with what it then should give."""
     if asked.feeds is None:
         return trials.values
@@ -146,7 +148,7 @@ def _values(trials: Trials, asked: Question) -> Values:
     return own
 
 
-def _keep_integers(manifest: dict[str, Any], work: Path, form: Form) -> None:
+def _keep_integers(manifest: dict[str, Any], work: Path, form: TensorFormat) -> None:
     """Indices and masks are no numbers of the device's precision: their .bin keeps its type, but for the layout."""
     if "float" not in form.dtype:
         return
@@ -158,7 +160,7 @@ def _keep_integers(manifest: dict[str, Any], work: Path, form: Form) -> None:
             for file, raw in zip(files_of(stored, "npy"), files_of(stored, "bin"), strict=True):
                 record = Record(tensor["name"], "tensor", file["dtype"], (tuple(file["shape"]),), (file["file"],))
                 array: Any = load(record, work)
-                array, _, _ = convert(array, Form("", form.layout))
+                array, _, _ = convert(array, TensorFormat("", form.layout))
                 (work / raw["file"]).write_bytes(raw_bytes(array, file["dtype"]))
                 raw |= {"dtype": file["dtype"], "shape": list(array.shape)}
 

@@ -53,7 +53,7 @@ class Noise(Protocol):
 
 
 @dataclass(frozen=True)
-class Subject:
+class OutputContext:
     """What a rule may know about an output beside its two values.
 
     Attributes:
@@ -78,7 +78,7 @@ class Ruling:
     metrics: dict[str, float] = field(default_factory=dict)
 
 
-Rule = Callable[[Pair, Subject], Ruling]
+Rule = Callable[[Pair, OutputContext], Ruling]
 
 
 def agree(why: str) -> Ruling:

@@ -6,7 +6,7 @@ last digit compared. (Comparing rounded texts would fail 0.4999999 against 0.500
 
 from __future__ import annotations
 
-from subgraph.comparison.criteria import Rule, Ruling, Subject, agree, fail, settled, shown
+from subgraph.comparison.criteria import OutputContext, Rule, Ruling, agree, fail, settled, shown
 from subgraph.comparison.pair import Pair
 from subgraph.errors import UsageError
 from subgraph.text import clean
@@ -27,7 +27,7 @@ def rule(words: str) -> Rule:
         raise UsageError(f"criterion 'digits' does not understand '{clean(words)}'", f"write {FORM}")
     limit = float(f"1e-{text}")
 
-    def ask(pair: Pair, subject: Subject) -> Ruling:
+    def ask(pair: Pair, subject: OutputContext) -> Ruling:
         if ruling := settled(pair):
             return ruling
         if pair.error < limit:

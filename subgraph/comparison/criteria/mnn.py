@@ -6,7 +6,7 @@ side does not have.
 
 from __future__ import annotations
 
-from subgraph.comparison.criteria import Rule, Ruling, Subject, agree, fail, settled, shown
+from subgraph.comparison.criteria import OutputContext, Rule, Ruling, agree, fail, settled, shown
 from subgraph.comparison.pair import Pair
 from subgraph.errors import UsageError
 from subgraph.text import clean
@@ -26,7 +26,7 @@ def rule(words: str) -> Rule:
     return _ask
 
 
-def _ask(pair: Pair, subject: Subject) -> Ruling:
+def _ask(pair: Pair, subject: OutputContext) -> Ruling:
     if ruling := settled(pair):
         return ruling
     limit = SHARE * max(pair.scale, FLOOR)

@@ -6,7 +6,7 @@ that is not defined passes; here it fails. RMSE has the tensor's unit: large act
 
 from __future__ import annotations
 
-from subgraph.comparison.criteria import Limit, Rule, Ruling, Subject, limited, settled
+from subgraph.comparison.criteria import Limit, OutputContext, Rule, Ruling, limited, settled
 from subgraph.comparison.metrics import norm
 from subgraph.comparison.pair import Pair
 from subgraph.errors import UsageError
@@ -33,7 +33,7 @@ def rule(words: str) -> Rule:
     return _ask
 
 
-def _ask(pair: Pair, subject: Subject) -> Ruling:
+def _ask(pair: Pair, subject: OutputContext) -> Ruling:
     if ruling := settled(pair):
         return ruling
     values = pair.measured(limit.metric for limit in LIMITS)

@@ -42,7 +42,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING
 
-from subgraph.comparison.criteria import Noise, Rule, Ruling, Subject, agree, fail, number, settled
+from subgraph.comparison.criteria import Noise, OutputContext, Rule, Ruling, agree, fail, number, settled
 from subgraph.comparison.criteria._indices import jaccard, misranked
 from subgraph.comparison.pair import Pair
 from subgraph.comparison.precision import EPS, FLOATS, LARGEST, SUBNORMAL, held, mask_plateau
@@ -75,7 +75,7 @@ def rule(words: str) -> Rule:
     """
     k, floor = _read(words)
 
-    def ask(pair: Pair, subject: Subject) -> Ruling:
+    def ask(pair: Pair, subject: OutputContext) -> Ruling:
         try:
             return _worst(_Question(*part, k, floor).answer() for part in _parts(pair, subject))
         except (ModelError, WorkerDied) as e:
@@ -84,7 +84,7 @@ def rule(words: str) -> Rule:
     return ask
 
 
-def _parts(pair: Pair, subject: Subject) -> list[tuple[Pair, Subject]]:
+def _parts(pair: Pair, subject: OutputContext) -> list[tuple[Pair, OutputContext]]:
     """The output; or, where it holds scores and a mask's plateau, each of the two, with its own scale and noise."""
     plateau = mask_plateau(pair.reference) if pair.kind == "float" else None
     if plateau is None:
@@ -154,7 +154,7 @@ class _Question:
     """One output, and what it takes to judge it."""
 
     pair: Pair
-    subject: Subject
+    subject: OutputContext
     k_word: float | None
     floor_word: float | None
 

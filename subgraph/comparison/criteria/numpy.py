@@ -7,7 +7,7 @@ counts, and no single atol fits all tensors of a network.
 
 from __future__ import annotations
 
-from subgraph.comparison.criteria import Rule, Ruling, Subject, agree, fail, number, settled
+from subgraph.comparison.criteria import OutputContext, Rule, Ruling, agree, fail, number, settled
 from subgraph.comparison.pair import Pair
 from subgraph.errors import UsageError
 from subgraph.text import clean
@@ -25,7 +25,7 @@ def rule(words: str) -> Rule:
     tolerances = DEFAULT | dict(_read(word) for word in words.split(",") if word.strip())
     rtol, atol = tolerances["rtol"], tolerances["atol"]
 
-    def ask(pair: Pair, subject: Subject) -> Ruling:
+    def ask(pair: Pair, subject: OutputContext) -> Ruling:
         import numpy as np
 
         if ruling := settled(pair):

@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 
 from subgraph import plugins
-from subgraph.comparison.criteria import Limit, Rule, Ruling, Subject, limited, number, settled
+from subgraph.comparison.criteria import Limit, OutputContext, Rule, Ruling, limited, number, settled
 from subgraph.comparison.pair import Pair
 from subgraph.errors import UsageError
 from subgraph.text import clean
@@ -30,7 +30,7 @@ def rule(words: str) -> Rule:
     """
     limits = [_read(word) for word in (words.strip() or DEFAULT).split(",")]
 
-    def ask(pair: Pair, subject: Subject) -> Ruling:
+    def ask(pair: Pair, subject: OutputContext) -> Ruling:
         asked = limits if pair.floating else [limit for limit in limits if limit.metric in COUNTING]
         if ruling := settled(pair, exact=not asked):
             return ruling

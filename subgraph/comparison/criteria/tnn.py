@@ -6,7 +6,7 @@ comparison with one is false; here it fails. Its cosine mode is `threshold:cosin
 
 from __future__ import annotations
 
-from subgraph.comparison.criteria import Rule, Ruling, Subject, agree, fail, settled, shown
+from subgraph.comparison.criteria import OutputContext, Rule, Ruling, agree, fail, settled, shown
 from subgraph.comparison.pair import Pair
 from subgraph.errors import UsageError
 from subgraph.text import clean
@@ -28,7 +28,7 @@ def rule(words: str) -> Rule:
     return _ask
 
 
-def _ask(pair: Pair, subject: Subject) -> Ruling:
+def _ask(pair: Pair, subject: OutputContext) -> Ruling:
     import numpy as np
 
     quantized = pair.reference.dtype.name in QUANTIZED

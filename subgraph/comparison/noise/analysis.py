@@ -54,7 +54,7 @@ _FLOAT_NUMBERS = {dtypes.TYPE_NUMBERS[name]: name for name in FLOATS}
 
 
 @dataclass
-class Rounding:
+class RoundingSites:
     """Where rounding acts in one region.
 
     Attributes:
@@ -81,14 +81,14 @@ class Rounding:
     coarsest: str = "float64"
 
 
-def of_region(graph: Graph, region: Region, records: Mapping[str, Record]) -> Rounding:
+def of_region(graph: Graph, region: Region, records: Mapping[str, Record]) -> RoundingSites:
     """Where rounding acts. `records`: of the region's inputs at least. Complexity: linear in the nodes above it.
 
     Raises:
         ModelError: the graph has a cycle.
     """
     order = tuple(graph.in_order((*region.nodes, *region.pulled)))
-    found = Rounding(order)
+    found = RoundingSites(order)
     floats = [n for n in region.inputs if records[n].dtype in FLOATS and records[n].form == "tensor"]
     weights = [n for n in region.weights if n in graph.weights and graph.weights[n].data_type in _FLOAT_NUMBERS]
     found.fed = (*floats, *weights)
@@ -138,7 +138,7 @@ def _standard(graph: Graph, i: int) -> bool:
     return domain in STANDARD
 
 
-def _flow(graph: Graph, i: int, found: Rounding) -> None:
+def _flow(graph: Graph, i: int, found: RoundingSites) -> None:
     """What the node's outputs inherit from its inputs, and what it adds."""
     node, reads, makes, op = graph.nodes[i], set(graph.reads[i]), graph.makes[i], graph.ops[i]
     if op in SHAPE_OPS and _standard(graph, i):
@@ -158,7 +158,7 @@ def _flow(graph: Graph, i: int, found: Rounding) -> None:
         _add(graph, i, inner, found)
 
 
-def _add(graph: Graph, i: int, inner: frozenset[str], found: Rounding) -> None:
+def _add(graph: Graph, i: int, inner: frozenset[str], found: RoundingSites) -> None:
     """What a node that reads inexact values makes of them; `inner`: the ops inside it."""
     node, makes, op = graph.nodes[i], graph.makes[i], graph.ops[i]
     if inner:

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from subgraph.comparison.noise.analysis import Rounding
+from subgraph.comparison.noise.analysis import RoundingSites
 from subgraph.comparison.noise.perturb import HUGE
 from subgraph.comparison.precision import TYPE_OF, wider
 from subgraph.graph import protobuf
@@ -29,7 +29,7 @@ SIZES_SINCE = 13  # opset from which Split is told the sizes by an input
 
 
 @dataclass(frozen=True)
-class Fed:
+class PerturbedInput:
     """An input of a shaken model, and what it is fed: a tensor's value as it is, shaken, or only its shift.
 
     Attributes:
@@ -109,8 +109,12 @@ def opset(model: protobuf.ModelProto) -> int:
 
 
 def shaken(
-    model: protobuf.ModelProto, rounding: Rounding, made: Mapping[str, Record], outputs: Sequence[str], insert: Insert
-) -> list[Fed]:
+    model: protobuf.ModelProto,
+    rounding: RoundingSites,
+    made: Mapping[str, Record],
+    outputs: Sequence[str],
+    insert: Insert,
+) -> list[PerturbedInput]:
     """Change a cut's model: each tensor of `made` gets the nodes of `insert` behind its maker, each float tensor that
     enters becomes an input. Reads of parameters stay with the exact values. Returns the inputs.
 
@@ -147,7 +151,11 @@ def _raw_names(graph: protobuf.GraphProto, names: set[str]) -> dict[str, str]:
 
 
 def _insert(
-    graph: protobuf.GraphProto, rounding: Rounding, made: Mapping[str, Record], raw: Mapping[str, str], insert: Insert
+    graph: protobuf.GraphProto,
+    rounding: RoundingSites,
+    made: Mapping[str, Record],
+    raw: Mapping[str, str],
+    insert: Insert,
 ) -> dict[str, str]:
     """Put the nodes behind their makers, and parameters' reads to exact values; returns the raw names that are read."""
     nodes: list[protobuf.NodeProto] = []
@@ -164,7 +172,7 @@ def _insert(
     return exact
 
 
-def _entering(graph: protobuf.GraphProto, floats: set[str], exact: Mapping[str, str]) -> Iterator[Fed]:
+def _entering(graph: protobuf.GraphProto, floats: set[str], exact: Mapping[str, str]) -> Iterator[PerturbedInput]:
     """What the cut is fed, and its float weights; twice where some read the exact value."""
     from onnx import helper
 
@@ -172,26 +180,28 @@ def _entering(graph: protobuf.GraphProto, floats: set[str], exact: Mapping[str, 
     for v in graph.input:
         if v.name in weights:  # before IR 4 weights were inputs as well
             continue
-        yield Fed(v.name, v.name, "shaken" if v.name in floats else "plain", v)
+        yield PerturbedInput(v.name, v.name, "shaken" if v.name in floats else "plain", v)
         if v.name in exact:
-            yield Fed(exact[v.name], v.name, "plain", helper.make_value_info(exact[v.name], v.type))
+            yield PerturbedInput(exact[v.name], v.name, "plain", helper.make_value_info(exact[v.name], v.type))
     for name in floats & weights.keys():
         info = helper.make_tensor_value_info(name, weights[name].data_type, list(weights[name].dims))
-        yield Fed(name, name, "shaken", info)
+        yield PerturbedInput(name, name, "shaken", info)
 
 
-def _shifts(made: Mapping[str, Record], raw: Mapping[str, str]) -> Iterator[Fed]:
+def _shifts(made: Mapping[str, Record], raw: Mapping[str, str]) -> Iterator[PerturbedInput]:
     from onnx import helper
 
     for name, record in made.items():
         by, wide = f"{raw[name]}:shift", dtypes.TYPE_NUMBERS[wider(record.dtype)]
-        yield Fed(by, name, "shift", helper.make_tensor_value_info(by, wide, record.shapes[0]))
+        yield PerturbedInput(by, name, "shift", helper.make_tensor_value_info(by, wide, record.shapes[0]))
 
 
-def _packed(model: protobuf.ModelProto, inputs: Sequence[Fed], weights: Collection[str]) -> list[Fed]:
+def _packed(
+    model: protobuf.ModelProto, inputs: Sequence[PerturbedInput], weights: Collection[str]
+) -> list[PerturbedInput]:
     """Take small shifts and weights out of two long inputs, one per type, by Split, Reshape and Cast."""
     nodes: list[protobuf.NodeProto] = []
-    found: list[Fed] = []
+    found: list[PerturbedInput] = []
     for wide in ("float32", "float64"):
         pack = f"{wide}:pack"
         sizes: list[int] = []
@@ -238,7 +248,7 @@ def _split(model: protobuf.ModelProto, pack: str, parts: list[str], sizes: list[
     return helper.make_node("Split", [pack, f"{pack}:sizes"], parts, axis=0)
 
 
-def _packs(inputs: Sequence[Fed]) -> list[protobuf.ValueInfoProto]:
+def _packs(inputs: Sequence[PerturbedInput]) -> list[protobuf.ValueInfoProto]:
     """The long inputs."""
     from onnx import helper
 

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from subgraph.comparison.noise import analysis as rounding
-from subgraph.comparison.noise.sampler import Shaken, fresh
+from subgraph.comparison.noise.sampler import NoiseSampler, fresh
 from subgraph.errors import InputError, ModelError
 from subgraph.graph.graph import Graph
 from subgraph.graph.region import Region
@@ -66,7 +66,7 @@ class RegionNoise:
         return OutputNoise(self, output)
 
     @cached_property
-    def rounding(self) -> rounding.Rounding:
+    def rounding(self) -> rounding.RoundingSites:
         """Where rounding acts."""
         entering = {n: self._tensors[n] for n in (*self.region.inputs, *self.region.outputs) if n in self._tensors}
         return rounding.of_region(self.graph, self.region, entering)
@@ -79,14 +79,14 @@ class RegionNoise:
         return tuple(dict.fromkeys(f[0] for f in found if f and f[0] in made))
 
     @cached_property
-    def _shaken(self) -> Shaken:
-        return Shaken(
+    def _shaken(self) -> NoiseSampler:
+        return NoiseSampler(
             self.graph, self.region, self.rounding, self._reference, self._tensors, self._folder, self._scratch,
             self.compared, self._seed,
         )  # fmt: skip
 
     def draws(self, claim: str, count: int, *, untied: float = 0.0) -> list[Kept]:
-        """Outputs and compared tensors of so many perturbed runs. `untied`: as `Shaken.drawn` has it.
+        """Outputs and compared tensors of so many perturbed runs. `untied`: as `NoiseSampler.drawn` has it.
 
         Raises:
             ModelError: the region cannot be built or run with perturbations: where a shape hangs on values, say.

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from subgraph.comparison.noise import instrument, perturb
-from subgraph.comparison.noise.analysis import Rounding
+from subgraph.comparison.noise.analysis import RoundingSites
 from subgraph.comparison.precision import FLOATS, TYPE_OF
 from subgraph.errors import WorkerDied
 from subgraph.graph import protobuf
@@ -30,7 +30,7 @@ from subgraph.storage.tensors import PROTO_NAMES, Record, load, save
 if TYPE_CHECKING:
     from subgraph.types import Array
 
-    Change = Callable[[Array, instrument.Fed], Array]
+    Change = Callable[[Array, instrument.PerturbedInput], Array]
 
 # Each value they make is a sum of many terms, which a runtime may add in another order at another place.
 SUMS = frozenset("AveragePool Conv ConvTranspose Einsum Gemm GlobalAveragePool MatMul ReduceMean ReduceSum".split())
@@ -39,7 +39,7 @@ _NUMBERS = itertools.count()  # several threads may share a reference, each with
 
 
 @dataclass
-class Shaken:
+class NoiseSampler:
     """One region and sample on the reference; for one thread.
 
     Attributes:
@@ -50,7 +50,7 @@ class Shaken:
 
     graph: Graph
     region: Region
-    rounding: Rounding
+    rounding: RoundingSites
     reference: Reference
     tensors: Mapping[str, Record]
     folder: Path
@@ -61,7 +61,7 @@ class Shaken:
     def __post_init__(self) -> None:
         self._loaded: str | None = None
         self._key = f"noise{next(_NUMBERS)}"
-        self._fed: list[instrument.Fed] = []
+        self._fed: list[instrument.PerturbedInput] = []
         self._held: dict[str, Array] = {}
         self._bytes = 0
         self.ties = False  # in the last draw: do many sums come out equal?
@@ -83,7 +83,7 @@ class Shaken:
         self.ties = False
         draw = partial(perturb.apart, times=untied) if untied else perturb.uniform
 
-        def change(value: Array, fed: instrument.Fed) -> Array:
+        def change(value: Array, fed: instrument.PerturbedInput) -> Array:
             key = perturb.key_of(fed.tensor, self.seed, number)
             if fed.form != "shift":
                 return perturb.shaken(value, claim, key)
@@ -164,7 +164,7 @@ class Shaken:
             whole = np.concatenate(parts, dtype=instrument.type_of(pack), casting="same_kind")
             yield _saved(pack, whole, feeding, f"p{k}").within(way).to_json()
 
-    def _value(self, fed: instrument.Fed) -> Array:
+    def _value(self, fed: instrument.PerturbedInput) -> Array:
         """A tensor as it is; some are held until `release`."""
         held = self._held.get(fed.tensor)
         if held is not None:

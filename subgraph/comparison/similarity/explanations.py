@@ -17,7 +17,18 @@ from functools import cached_property
 from typing import TYPE_CHECKING
 
 from subgraph.comparison.precision import EPS, LARGEST
-from subgraph.comparison.similarity.linear_fit import FEWEST, SAMPLE, SLIGHT, Fit, Line, fit, line, picked, rows, short
+from subgraph.comparison.similarity.linear_fit import (
+    FEWEST,
+    SAMPLE,
+    SLIGHT,
+    Distance,
+    LinearMap,
+    fit,
+    line,
+    picked,
+    rows,
+    short,
+)
 from subgraph.comparison.similarity.quantized import coarse
 from subgraph.comparison.similarity.rearranged import ways
 
@@ -37,7 +48,7 @@ INTEGERS = "iub"
 
 
 @dataclass(frozen=True)
-class Likeness:
+class Explanation:
     """Attributes:
     says: `the candidate holds …` in words. left: of the spread, what stays unexplained in the worst element.
     grid: where it says not where the values went but how they were narrowed: fp16, bf16, int8, or "range".
@@ -50,7 +61,7 @@ class Likeness:
 
 def likenesses(
     reference: Array, candidate: Array, others: Mapping[str, Array] | None = None, claim: str = "fp32"
-) -> list[Likeness]:
+) -> list[Explanation]:
     """What the candidate's values are like, best first; empty where nothing explains them.
 
     Args:
@@ -75,11 +86,11 @@ def likenesses(
         overflow = _overflow(reference, candidate)
         narrow = coarse(reference, candidate)
     if overflow:
-        found = [Likeness(overflow, grid="range")]
-    return [*found, *([Likeness(narrow[1], grid=narrow[0])] if narrow else [])]
+        found = [Explanation(overflow, grid="range")]
+    return [*found, *([Explanation(narrow[1], grid=narrow[0])] if narrow else [])]
 
 
-def among(reference: Array, candidate: Array, others: Mapping[str, Array], claim: str = "fp32") -> list[Likeness]:
+def among(reference: Array, candidate: Array, others: Mapping[str, Array], claim: str = "fp32") -> list[Explanation]:
     """Which of some other arrays, by their description, the candidate holds as they are; as in `likenesses`."""
     import numpy as np
 
@@ -90,11 +101,11 @@ def among(reference: Array, candidate: Array, others: Mapping[str, Array], claim
         return _best(asked.held(others)) if asked.telling else []
 
 
-def _asked(reference: Array, candidate: Array, claim: str) -> _Asked:
-    return _Asked(reference, candidate, max(LEFT, ROUNDED * EPS[claim]))
+def _asked(reference: Array, candidate: Array, claim: str) -> _TensorPair:
+    return _TensorPair(reference, candidate, max(LEFT, ROUNDED * EPS[claim]))
 
 
-def _best(found: Iterable[Likeness]) -> list[Likeness]:
+def _best(found: Iterable[Explanation]) -> list[Explanation]:
     """Those that explain it equally well; none where there are many."""
     best = sorted(found, key=lambda one: one.left)
     equal = [one for one in best if one.left <= max(EXACT, EQUAL * best[0].left)]
@@ -106,7 +117,7 @@ def _numbers(*arrays: Array) -> bool:
 
 
 @dataclass(frozen=True)
-class _Asked:
+class _TensorPair:
     """Two tensors, and what may be left of the difference."""
 
     a: Array
@@ -128,7 +139,7 @@ class _Asked:
         return self.plain.most > EXACT and int(np.count_nonzero(self.a != self.b)) >= VALUES
 
     @cached_property
-    def plain(self) -> Fit | None:
+    def plain(self) -> Distance | None:
         """The error as it is; None where the shapes differ."""
         return fit(self.a, self.b) if self.a.shape == self.b.shape else None
 
@@ -145,18 +156,18 @@ class _Asked:
         """Their mean distance from their mean."""
         return _centre(self.b)[1]
 
-    def explanations(self, others: Mapping[str, Array]) -> list[Likeness]:
+    def explanations(self, others: Mapping[str, Array]) -> list[Explanation]:
         """The first of these groups in which something fits: the simplest explanation."""
         groups = (itertools.chain(self.held(others), self.simple()), self.mixed(), self.per_channel())
         return next((_best(some) for group in groups if (some := list(group))), [])
 
-    def held(self, others: Mapping[str, Array]) -> Iterator[Likeness]:
+    def held(self, others: Mapping[str, Array]) -> Iterator[Explanation]:
         """Other tensors, as they are."""
         for says, other in others.items():
             if other.size == self.b.size and _numbers(other):
                 yield from self.tried(says, other.reshape(self.b.shape), self.b)
 
-    def simple(self) -> Iterator[Likeness]:
+    def simple(self) -> Iterator[Explanation]:
         """Values in other places as they are, or other values in their places."""
         for way in ways(self.a, self.b, self.far):
             yield from self.tried(way.says, way.reference, way.candidate)
@@ -167,7 +178,7 @@ class _Asked:
             yield from self.functions()
             yield from self.clipped()
 
-    def mixed(self) -> Iterator[Likeness]:
+    def mixed(self) -> Iterator[Explanation]:
         """Values in other places, and a straight line besides."""
         for way in ways(self.a, self.b, self.far_but_for_line):
             straight = line(*picked(way.reference, way.candidate))
@@ -193,20 +204,20 @@ class _Asked:
 
     def tried(
         self, says: str, x: Array, y: Array, change: Callable[[Array], Array] = lambda x: x
-    ) -> Iterator[Likeness]:
+    ) -> Iterator[Explanation]:
         """One explanation: y = change(x); yielded where it holds, first on a sample, then on all."""
         some, given = picked(x, y)
-        before = self.plain or Fit(math.inf, math.inf)
+        before = self.plain or Distance(math.inf, math.inf)
         rough = fit(change(some), given)
         if max(rough.most, rough.mean) > 2 * self.left:
             return
         whole = fit(change(x), y)
         if whole.explains(before, self.left):
-            yield Likeness(says, whole.most)
+            yield Explanation(says, whole.most)
 
     # ------------------------------------------------------------------------------------------ other values
 
-    def functions(self) -> Iterator[Likeness]:
+    def functions(self) -> Iterator[Explanation]:
         """An activation that is missing, or there once more."""
         for says, x, y in (("missing", self.b, self.a), ("once more", self.a, self.b)):
             for name, function in FUNCTIONS.items():
@@ -216,7 +227,7 @@ class _Asked:
                     yield from self.tried(f"softmax {says} (axis {axis})", _softmax(x, axis), y)
         yield from self.tried("ReLU missing", self.b, self.a, _relu)
 
-    def clipped(self) -> Iterator[Likeness]:
+    def clipped(self) -> Iterator[Explanation]:
         """Cut off at the candidate's largest or least value, where several elements stand."""
         import numpy as np
 
@@ -227,7 +238,7 @@ class _Asked:
         if says and math.isfinite(high - low):
             yield from self.tried(f"cut off {' and '.join(says)}", self.a, self.b, lambda v: np.clip(v, low, high))
 
-    def per_channel(self) -> Iterator[Likeness]:
+    def per_channel(self) -> Iterator[Explanation]:
         """Each slice of the second or the last axis with a scale and an offset of its own."""
         if self.a.shape != self.b.shape or self.a.ndim < 2:
             return
@@ -236,13 +247,13 @@ class _Asked:
             if 1 < size <= MOST_CHANNELS and self.a.size >= FEWEST_EACH * size:
                 yield from self.by_channel(axis)
 
-    def by_channel(self, axis: int) -> Iterator[Likeness]:
+    def by_channel(self, axis: int) -> Iterator[Explanation]:
         """Straight lines, one per slice of this axis."""
         import numpy as np
 
         size = self.a.shape[axis]
         x, y = (rows(v, axis, max(2 * FEWEST_EACH, SAMPLE // size)) for v in (self.a, self.b))
-        lines = [line(x[:, k], y[:, k]) or Line(1.0, 0.0) for k in range(size)]
+        lines = [line(x[:, k], y[:, k]) or LinearMap(1.0, 0.0) for k in range(size)]
         scales, offsets = (np.array([getattr(one, name) for one in lines]) for name in ("scale", "offset"))
         rough = fit(scales * x + offsets, y)
         if max(rough.most, rough.mean) <= 2 * self.left:
@@ -325,6 +336,6 @@ def _overflow(reference: Array, candidate: Array) -> str:
     return f"infinite where the reference is beyond {LARGEST['fp16']:.0f}, float16's largest number"
 
 
-def told(found: Iterable[Likeness]) -> str:
+def told(found: Iterable[Explanation]) -> str:
     """Explanations that fit equally, in one line."""
     return ", or ".join(one.says for one in found)

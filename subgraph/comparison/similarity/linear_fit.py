@@ -16,19 +16,19 @@ SLIGHT = 1e-3  # of the spread: an offset that is none; of 1: a scale that is no
 
 
 @dataclass(frozen=True)
-class Fit:
+class Distance:
     """How far two arrays are apart, in units of the spread of the second: at most, and on average."""
 
     most: float
     mean: float
 
-    def explains(self, before: Fit, left: float) -> bool:
+    def explains(self, before: Distance, left: float) -> bool:
         """Is it at most `left`, and far smaller than before, in both ways?"""
         small = max(self.most, self.mean) <= left
         return small and self.most * DROP <= before.most and self.mean * DROP <= before.mean
 
 
-def fit(x: Array, y: Array) -> Fit:
+def fit(x: Array, y: Array) -> Distance:
     """Of equally shaped arrays. NaN or an infinity on one side only is infinitely far."""
     import numpy as np
 
@@ -39,14 +39,14 @@ def fit(x: Array, y: Array) -> Fit:
         d = np.where((x == y) | (np.isnan(x) & np.isnan(y)), 0.0, np.where(finite, d, np.inf))
         y = y[finite]
     if not y.size:
-        return Fit(math.inf, math.inf)
+        return Distance(math.inf, math.inf)
     spread, bulk = float(np.ptp(y)), float(np.abs(y - y.mean()).mean())
     most, mean = float(d.max()), float(d.mean())  # NaN where x alone is: never small
-    return Fit(most / spread if spread else math.inf, mean / bulk if bulk else math.inf)
+    return Distance(most / spread if spread else math.inf, mean / bulk if bulk else math.inf)
 
 
 @dataclass(frozen=True)
-class Line:
+class LinearMap:
     """candidate = scale · reference + offset."""
 
     scale: float
@@ -68,7 +68,7 @@ class Line:
         return f"candidate = {short(self.scale)} · reference{offset}"
 
 
-def line(x: Array, y: Array) -> Line | None:
+def line(x: Array, y: Array) -> LinearMap | None:
     """The best straight line, least squares, over what is finite in both; None where x does not vary."""
     import numpy as np
 
@@ -80,7 +80,7 @@ def line(x: Array, y: Array) -> Line | None:
     centred = x - x.mean()
     variance = float(centred @ centred)
     scale = float(centred @ y) / variance if variance else 0.0
-    return Line(scale, float(y.mean() - scale * x.mean())) if scale else None
+    return LinearMap(scale, float(y.mean() - scale * x.mean())) if scale else None
 
 
 def short(value: float) -> str:

@@ -22,7 +22,7 @@ SHORTEST = 4  # an axis along which all but one place may be compared
 COLOURS = 3
 
 
-class Way(NamedTuple):
+class Rearrangement(NamedTuple):
     """If `candidate` equals `reference`, then `says` is what happened. Equally shaped."""
 
     says: str
@@ -33,14 +33,14 @@ class Way(NamedTuple):
 Far = Callable[["Array", "Array"], "Array"]  # of slices (n, m) from one (m,): numbers (n,), infinite where too far
 
 
-def ways(reference: Array, candidate: Array, far: Far) -> Iterator[Way]:
+def ways(reference: Array, candidate: Array, far: Far) -> Iterator[Rearrangement]:
     """All that are tried, of two arrays with equally many elements, any shapes.
 
     `far` tells how far slices along an axis are from another; it sees only `PROBES` elements of each.
     """
     if reference.shape != candidate.shape:
         shape = "×".join(map(str, candidate.shape)) or "scalar"
-        yield Way(f"the right values in the shape {shape}", reference, candidate.reshape(reference.shape))
+        yield Rearrangement(f"the right values in the shape {shape}", reference, candidate.reshape(reference.shape))
     yield from _orders(reference, candidate)
     if reference.shape == candidate.shape:
         for axis, size in enumerate(reference.shape):
@@ -48,7 +48,7 @@ def ways(reference: Array, candidate: Array, far: Far) -> Iterator[Way]:
                 yield from _along(reference, candidate, axis, far)
 
 
-def _orders(a: Array, b: Array) -> Iterator[Way]:
+def _orders(a: Array, b: Array) -> Iterator[Rearrangement]:
     """Axes exchanged, and the memory of one order read as another."""
     long = [k for k, size in enumerate(a.shape) if size > 1]
     if len(long) > MOST_AXES:
@@ -61,12 +61,12 @@ def _orders(a: Array, b: Array) -> Iterator[Way]:
             order[place] = k
         moved = a.transpose(order)
         if [n for n in moved.shape if n > 1] == [n for n in b.shape if n > 1]:
-            yield Way(_exchanged(order), moved, b.reshape(moved.shape))
+            yield Rearrangement(_exchanged(order), moved, b.reshape(moved.shape))
             continue
-        yield Way(f"laid out {_order(order)}, but not shaped so", moved, b.reshape(moved.shape))
+        yield Rearrangement(f"laid out {_order(order)}, but not shaped so", moved, b.reshape(moved.shape))
         if a.shape == b.shape:
             other = b.transpose(order)
-            yield Way(f"read as if laid out {_order(order)}", a.reshape(other.shape), other)
+            yield Rearrangement(f"read as if laid out {_order(order)}", a.reshape(other.shape), other)
 
 
 def _exchanged(order: Sequence[int]) -> str:
@@ -90,19 +90,19 @@ def _order(order: Sequence[int]) -> str:
 # ---------------------------------------------------------------------------------------------------- along an axis
 
 
-def _along(a: Array, b: Array, axis: int, far: Far) -> Iterator[Way]:
+def _along(a: Array, b: Array, axis: int, far: Far) -> Iterator[Rearrangement]:
     """Slices in another order; or all but one of them one place on."""
     import numpy as np
 
     order = _slices(a, b, axis, far)
     if order is not None:
-        yield Way(_ordered(order, axis, a.ndim), np.take(a, order, axis), b)
+        yield Rearrangement(_ordered(order, axis, a.ndim), np.take(a, order, axis), b)
     elif a.shape[axis] >= SHORTEST:
         for step in (1, -1):
             ahead, behind = (a, b) if step > 0 else (b, a)
             front, back = (_part(v, axis, part) for v, part in ((ahead, slice(None, -1)), (behind, slice(1, None))))
             says = f"one place on along axis {axis}: at i stands what belongs at i{'−' if step > 0 else '+'}1"
-            yield Way(says + _meant(axis, a.ndim), *((front, back) if step > 0 else (back, front)))
+            yield Rearrangement(says + _meant(axis, a.ndim), *((front, back) if step > 0 else (back, front)))
 
 
 def _meant(axis: int, rank: int) -> str:

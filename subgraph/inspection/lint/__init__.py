@@ -17,12 +17,12 @@ from typing import Any
 from subgraph import plugins
 from subgraph.errors import ModelError, UsageError
 from subgraph.graph.graph import Graph
-from subgraph.graph.shape_inference import Known, known
+from subgraph.graph.shape_inference import InferredTypes, known
 from subgraph.graph.validate import Problem, problems
 from subgraph.inspection.lint._numbers import Numbers, of_scope
-from subgraph.inspection.lint._places import Place, Scope, scopes
-from subgraph.inspection.ranges import Run, measure, size_of_elements
-from subgraph.runtime.inputs import Feeding, Picture
+from subgraph.inspection.lint._places import LintNode, Scope, scopes
+from subgraph.inspection.ranges import MeasuredTensors, measure, size_of_elements
+from subgraph.runtime.inputs import Feeding, ImageOptions
 from subgraph.storage import dtypes
 from subgraph.text import clean
 
@@ -33,7 +33,7 @@ Document = dict[str, Any]
 
 
 @dataclass(frozen=True)
-class Found:
+class LintIssue:
     """One trouble.
 
     Attributes:
@@ -45,30 +45,30 @@ class Found:
     """
 
     severity: str
-    place: Place | None
+    place: LintNode | None
     reason: str
     fix: str = ""
     rule: str = ""
     tensor: str | None = None
 
 
-def warning(place: Place | None, reason: str, fix: str, tensor: str | None = None) -> Found:
+def warning(place: LintNode | None, reason: str, fix: str, tensor: str | None = None) -> LintIssue:
     """It goes wrong on real targets."""
-    return Found(WARNING, place, reason, fix, tensor=tensor)
+    return LintIssue(WARNING, place, reason, fix, tensor=tensor)
 
 
-def note(place: Place | None, reason: str, fix: str, tensor: str | None = None) -> Found:
+def note(place: LintNode | None, reason: str, fix: str, tensor: str | None = None) -> LintIssue:
     """It goes wrong on some targets, or may."""
-    return Found(NOTE, place, reason, fix, tensor=tensor)
+    return LintIssue(NOTE, place, reason, fix, tensor=tensor)
 
 
-def unchecked(why: str) -> Found:
+def unchecked(why: str) -> LintIssue:
     """What could not be looked at; said only to who asks for more."""
-    return Found(UNCHECKED, None, why)
+    return LintIssue(UNCHECKED, None, why)
 
 
 @dataclass(eq=False)
-class Asked:
+class LintContext:
     """A model, and what rules may ask about it. All of it is made when it is first asked for, and kept.
 
     Attributes:
@@ -83,11 +83,11 @@ class Asked:
     target: int | None = None
     fed: Feeding | None = None
     second: Mapping[str, Sequence[int]] = field(default_factory=dict)
-    picture: Picture = field(default_factory=Picture)
+    picture: ImageOptions = field(default_factory=ImageOptions)
     seed: int = 0
 
     @cached_property
-    def known(self) -> Known:
+    def known(self) -> InferredTypes:
         """Declared and inferred types."""
         return known(self.graph)
 
@@ -102,22 +102,22 @@ class Asked:
         return scopes(self.graph, lambda: self.known)
 
     @cached_property
-    def places(self) -> list[Place]:
+    def places(self) -> list[LintNode]:
         """Every node, at any depth."""
         return [place for scope in self.scopes for place in scope.places]
 
     @cached_property
-    def _by_op(self) -> dict[str, list[Place]]:
-        found: dict[str, list[Place]] = {}
+    def _by_op(self) -> dict[str, list[LintNode]]:
+        found: dict[str, list[LintNode]] = {}
         for place in self.places:
             found.setdefault(place.op, []).append(place)
         return found
 
-    def nodes(self, *ops: str) -> list[Place]:
+    def nodes(self, *ops: str) -> list[LintNode]:
         """The nodes of these standard operators, at any depth."""
         return [place for op in ops for place in self._by_op.get(op, ()) if place.is_op(op)]
 
-    def at(self, index: int | None) -> Place | None:
+    def at(self, index: int | None) -> LintNode | None:
         """A node of the model's own graph."""
         return None if index is None else self.scopes[0].places[index]
 
@@ -127,13 +127,13 @@ class Asked:
         return [numbers for scope in self.scopes for numbers in of_scope(scope)]
 
     @cached_property
-    def run(self) -> Run:
+    def run(self) -> MeasuredTensors:
         """The tensors that nodes make, as the reference computes them from what is fed; nothing without `fed`.
 
         Raises:
             InputError, UnknownName: what the user feeds does not fit.
         """
-        return Run() if self.fed is None else measure(self.graph, self.made, self.fed, self.size_of)
+        return MeasuredTensors() if self.fed is None else measure(self.graph, self.made, self.fed, self.size_of)
 
     @cached_property
     def made(self) -> list[str]:
@@ -172,7 +172,7 @@ def _word(name: str) -> str:
     return name if name.endswith(".py") else name.replace("_", "-")
 
 
-def run(asked: Asked, rules: Iterable[str]) -> Iterator[Found]:
+def run(asked: LintContext, rules: Iterable[str]) -> Iterator[LintIssue]:
     """What each rule finds, in the order of the rules.
 
     Raises:
@@ -186,7 +186,7 @@ def run(asked: Asked, rules: Iterable[str]) -> Iterator[Found]:
             yield replace(unchecked(e.what), rule=name)
 
 
-def document(asked: Asked, rules: Sequence[str]) -> Document:
+def document(asked: LintContext, rules: Sequence[str]) -> Document:
     """The findings as plain data: warnings first, then in the order of rules and nodes."""
     found = list(run(asked, rules))
     told = [f for f in found if f.severity != UNCHECKED]
@@ -206,7 +206,7 @@ def document(asked: Asked, rules: Sequence[str]) -> Document:
     }
 
 
-def _plain(found: Found) -> Document:
+def _plain(found: LintIssue) -> Document:
     return {
         "rule": found.rule,
         "severity": found.severity,
@@ -217,7 +217,7 @@ def _plain(found: Found) -> Document:
     }
 
 
-def _node(place: Place) -> Document:
+def _node(place: LintNode) -> Document:
     """`index`: of the model's node that it is, or is inside of; null in a local function."""
     return {
         "index": place.top, "label": place.label, "name": str(place.node.name), "op": place.op,

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from subgraph.graph import protobuf
 from subgraph.graph.graph import Graph
-from subgraph.inspection.lint._places import UNREADABLE, Place, Scope, inside
+from subgraph.inspection.lint._places import UNREADABLE, LintNode, Scope, inside
 from subgraph.storage import dtypes
 
 if TYPE_CHECKING:
@@ -34,7 +34,7 @@ class Numbers:
 
     name: str
     dtype: str
-    readers: tuple[Place, ...]
+    readers: tuple[LintNode, ...]
     nonzero: int = 0
     over: int = 0
     lost: int = 0
@@ -58,7 +58,7 @@ def of_scope(scope: Scope) -> Iterator[Numbers]:
             yield Numbers(name, dtype, readers, *found)
 
 
-def _value(place: Place) -> protobuf.TensorProto | None:
+def _value(place: LintNode) -> protobuf.TensorProto | None:
     """The tensor that a Constant makes, or that a ConstantOfShape repeats."""
     for a in place.node.attribute:
         if a.name == "value":

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from subgraph.errors import InputError, ModelError
 from subgraph.graph import protobuf
 from subgraph.graph.graph import BODILESS, GRAPH_ATTRIBUTE, GRAPHS_ATTRIBUTE, STANDARD, Graph, captured
-from subgraph.graph.shape_inference import Known, canonical
+from subgraph.graph.shape_inference import InferredTypes, canonical
 from subgraph.graph.types import declared
 from subgraph.storage import dtypes
 
@@ -53,7 +53,7 @@ class Scope:
     opsets: Mapping[str, int]
     outer: Scope | None = None
     types: Callable[[], Types] = dict
-    places: list[Place] = field(default_factory=list)
+    places: list[LintNode] = field(default_factory=list)
 
     @cached_property
     def weights(self) -> dict[str, protobuf.TensorProto]:
@@ -61,7 +61,7 @@ class Scope:
         return {t.name: t for t in getattr(self.proto, "initializer", ())}
 
     @cached_property
-    def makers(self) -> dict[str, Place]:
+    def makers(self) -> dict[str, LintNode]:
         """Tensor → the node of this scope that makes it."""
         return {name: place for place in self.places for name in place.node.output if name}
 
@@ -77,9 +77,9 @@ class Scope:
         return frozenset(name for name, number in counted.items() if name and number > 1)
 
     @cached_property
-    def readers(self) -> dict[str, list[Place]]:
+    def readers(self) -> dict[str, list[LintNode]]:
         """Tensor → the nodes of this scope that read it, also through their bodies."""
-        found: dict[str, list[Place]] = {}
+        found: dict[str, list[LintNode]] = {}
         for place in self.places:
             inner = captured(place.node) if place.holds else ()
             for name in dict.fromkeys((*place.node.input, *inner)):
@@ -116,7 +116,7 @@ class Scope:
 
 
 @dataclass(frozen=True, eq=False, slots=True)
-class Place:
+class LintNode:
     """A node where it stands.
 
     Attributes:
@@ -207,7 +207,7 @@ def _declared(proto: protobuf.TypeProto | None) -> tuple[str, Shape | None]:
 # ---------------------------------------------------------------------------------------------------- constants
 
 
-def held(place: Place) -> Array | None:
+def held(place: LintNode) -> Array | None:
     """What a Constant holds, if it is small and no text."""
     import numpy as np
 
@@ -247,14 +247,14 @@ def inside(tensor: protobuf.TensorProto, graph: Graph) -> Array:
 # ---------------------------------------------------------------------------------------------------- walk
 
 
-def scopes(graph: Graph, known: Callable[[], Known]) -> list[Scope]:
+def scopes(graph: Graph, known: Callable[[], InferredTypes]) -> list[Scope]:
     """The model's own graph, the bodies inside it, and each local function. Complexity: linear in all nodes."""
     opsets = {canonical(o.domain): int(o.version) for o in graph.model.opset_import}
     twins = cache(lambda: {node.name: node for node in known().graph.node})
     main = Scope(graph, graph.model.graph, "", opsets, None, lambda: {**known().declared, **known().inferred})
     found = [main]
     for i, node in enumerate(graph.nodes):
-        place = Place(node, main, i, i)
+        place = LintNode(node, main, i, i)
         main.places.append(place)
         if place.holds:
             found += _inside(place, partial(_named, twins, f"#{i}"))
@@ -263,7 +263,7 @@ def scopes(graph: Graph, known: Callable[[], Known]) -> list[Scope]:
         scope = Scope(graph, f, ".".join(filter(None, (f.domain, f.name, f.overload))), opsets | own)
         found.append(scope)
         for j, node in enumerate(f.node):
-            place = Place(node, scope, j, None)
+            place = LintNode(node, scope, j, None)
             scope.places.append(place)
             found += _inside(place, None) if place.holds else ()
     return found
@@ -273,7 +273,7 @@ def _named(twins: Callable[[], Mapping[str, Any]], name: str) -> Any:
     return twins()[name]
 
 
-def _inside(holder: Place, twin: Callable[[], Any] | None) -> Iterator[Scope]:
+def _inside(holder: LintNode, twin: Callable[[], Any] | None) -> Iterator[Scope]:
     """The bodies of a node, at any depth; `twin` gives the same node with inferred types in its bodies."""
     for k, (name, body) in enumerate(named_bodies(holder.node)):
         same = partial(_body, twin, k) if twin else None
@@ -281,7 +281,7 @@ def _inside(holder: Place, twin: Callable[[], Any] | None) -> Iterator[Scope]:
         scope = Scope(holder.scope.graph, body, title, holder.scope.opsets, holder.scope, types)
         yield scope
         for j, node in enumerate(body.node):
-            place = Place(node, scope, j, holder.top)
+            place = LintNode(node, scope, j, holder.top)
             scope.places.append(place)
             if place.holds:
                 yield from _inside(place, partial(_node, same, j) if same else None)

@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from subgraph.inspection.lint._places import Place
+from subgraph.inspection.lint._places import LintNode
 
 NOMINAL = 8  # cells of an axis whose size is open, where the scale alone is known
 LONGEST = 4096  # cells of an output axis that are looked at
@@ -50,7 +50,7 @@ class Axis:
         return [min(max(int(i), 0), self.size - 1) for i in raw]
 
 
-def axes(place: Place) -> list[Axis] | None:
+def axes(place: LintNode) -> list[Axis] | None:
     """The axes that change; None where neither sizes nor scales are known."""
     shape, out = place.shape(place.input(0)), place.shape(str(place.node.output[0]))
     scales = _per_axis(place, 2, len(shape) if shape else None)
@@ -67,7 +67,7 @@ def axes(place: Place) -> list[Axis] | None:
     return found if count else None
 
 
-def _per_axis(place: Place, k: int, rank: int | None) -> list[float | None] | None:
+def _per_axis(place: LintNode, k: int, rank: int | None) -> list[float | None] | None:
     """Scales (k = 2) or sizes (k = 3) for all axes: what `axes` leaves out stays as it is (scale 1, size unknown)."""
     array = place.constant(k)
     if array is None or not array.size:

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from subgraph.inspection.lint._places import Place
+from subgraph.inspection.lint._places import LintNode
 
 WEIGHTED = frozenset(("Conv", "ConvTranspose", "ConvInteger", "QLinearConv", "DeformConv"))
 
@@ -46,7 +46,7 @@ class Window:
         return number
 
 
-def windows(place: Place) -> list[Window] | None:
+def windows(place: LintNode) -> list[Window] | None:
     """The windows per axis; None where the kernel is unknown, or a part does not fit the others."""
     shape = place.shape(place.input(0))
     kernel = place.attribute("kernel_shape") or _of_weight(place)
@@ -66,7 +66,7 @@ def windows(place: Place) -> list[Window] | None:
     return [_window(*row, auto) for row in rows]
 
 
-def _of_weight(place: Place) -> list[int] | None:
+def _of_weight(place: LintNode) -> list[int] | None:
     """The kernel of a convolution that does not name it."""
     k = 3 if place.op == "QLinearConv" else 1
     shape = place.shape(place.input(k)) if place.op in WEIGHTED else None

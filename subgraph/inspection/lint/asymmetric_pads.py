@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from subgraph.inspection.lint import Asked, Found, note
+from subgraph.inspection.lint import LintContext, LintIssue, note
 from subgraph.inspection.lint._windows import WEIGHTED, Window, windows
 
 POOLS = ("MaxPool", "AveragePool", "LpPool")
 FIX = "put a Pad node in front (minus infinity for MaxPool) and leave the node's own pads at 0, or make them equal"
 
 
-def check(asked: Asked) -> Iterator[Found]:
+def check(asked: LintContext) -> Iterator[LintIssue]:
     """Each convolution and pooling whose padding is uneven, a transposed one's by its own pads only."""
     for place in asked.nodes(*WEIGHTED, *POOLS):
         found = windows(place)

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from subgraph.inspection.lint import Asked, Found, note, warning
+from subgraph.inspection.lint import LintContext, LintIssue, note, warning
 from subgraph.inspection.lint._windows import hanging, windows
 
 INCLUDED = "put a Pad node in front, which every target counts, and set pads to 0"
 EXCLUDED = "make sure that the converter keeps count_include_pad=0, and compare this node on the target"
 
 
-def check(asked: Asked) -> Iterator[Found]:
+def check(asked: LintContext) -> Iterator[LintIssue]:
     """Each AveragePool whose windows reach over the edge; where none does, nothing depends on the setting."""
     for place in asked.nodes("AveragePool"):
         included, ceil = place.attribute("count_include_pad", 0), place.attribute("ceil_mode", 0)

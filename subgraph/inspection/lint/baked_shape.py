@@ -13,8 +13,8 @@ from typing import Any
 from subgraph.errors import InputError, SubcutError
 from subgraph.graph.graph import Graph
 from subgraph.graph.types import declared
-from subgraph.inspection.lint import NOTE, WARNING, Asked, Found, unchecked, warning
-from subgraph.inspection.ranges import Measured, Run, measure
+from subgraph.inspection.lint import NOTE, WARNING, LintContext, LintIssue, unchecked, warning
+from subgraph.inspection.ranges import Measured, MeasuredTensors, measure
 from subgraph.runtime.inputs import Feeding
 from subgraph.storage.tensors import shape_text
 from subgraph.text import clean, shorten
@@ -29,7 +29,7 @@ Sizes = dict[str, list[int]]
 
 
 @dataclass(frozen=True)
-class Axis:
+class OpenDim:
     """An open dimension: of which input, which axis, under what name."""
 
     input: str
@@ -37,7 +37,7 @@ class Axis:
     symbol: str
 
 
-def check(asked: Asked) -> Iterator[Found]:
+def check(asked: LintContext) -> Iterator[LintIssue]:
     """Runs a model with open dimensions, or one for which --shape gives another size, at two sizes."""
     try:
         shapes = {name: declared(v.type) for name, v in asked.graph.inputs.items()}
@@ -51,7 +51,7 @@ def check(asked: Asked) -> Iterator[Found]:
         yield from _forced(asked)
         return
     open_axes = [
-        Axis(name, k, d or "")
+        OpenDim(name, k, d or "")
         for name, (_, _, dims) in shapes.items()
         for k, d in enumerate(dims or ())
         if not isinstance(d, int)
@@ -60,7 +60,7 @@ def check(asked: Asked) -> Iterator[Found]:
         yield from _varied(asked, open_axes)
 
 
-def _forced(asked: Asked) -> Iterator[Found]:
+def _forced(asked: LintContext) -> Iterator[LintIssue]:
     """A model of fixed sizes, opened, at the sizes that the user gives."""
     opened = _opened(asked.graph, asked.second)
     feeding = Feeding(shapes=asked.second, seed=asked.seed)
@@ -80,7 +80,7 @@ def _opened(graph: Graph, sizes: Mapping[str, Sequence[int]]) -> Graph:
     return Graph(replace(graph.skeleton, model=model))
 
 
-def _varied(asked: Asked, axes: Sequence[Axis]) -> Iterator[Found]:
+def _varied(asked: LintContext, axes: Sequence[OpenDim]) -> Iterator[LintIssue]:
     """First the sizes that the user gives, or likely ones; then another batch; then other sizes of the rest."""
     given = asked.fed if asked.fed and not asked.fed.is_default else None
     feeding = given or Feeding(shapes=_likely(asked.graph), seed=asked.seed)
@@ -130,7 +130,7 @@ def _likely(graph: Graph) -> Sizes:
     return found
 
 
-def _other(base: Sizes, group: Sequence[Axis]) -> tuple[Sizes, list[Axis]]:
+def _other(base: Sizes, group: Sequence[OpenDim]) -> tuple[Sizes, list[OpenDim]]:
     """The sizes with these axes, and those of their names, at another size; equal sizes stay equal."""
     sizes = {name: list(shape) for name, shape in base.items()}
     moved = [a for a in group if a.input in sizes]
@@ -151,13 +151,13 @@ def _another(size: int) -> int:
     return size // 2 if step == size else size - step
 
 
-def _hang_together(moved: Sequence[Axis]) -> bool:
+def _hang_together(moved: Sequence[OpenDim]) -> bool:
     """May there be a rule between the sizes (past + new = all)? So where several inputs have names of their own."""
     names = {a.symbol or f"{a.input} {a.axis}" for a in moved}
     return len(names) > 1 and len({a.input for a in moved}) > 1
 
 
-def _run(asked: Asked, graph: Graph, feeding: Feeding) -> Run | SubcutError:
+def _run(asked: LintContext, graph: Graph, feeding: Feeding) -> MeasuredTensors | SubcutError:
     """The outputs, or why there are none."""
     outputs = [n for n in asked.made if n in set(graph.outputs)]
     try:
@@ -167,12 +167,12 @@ def _run(asked: Asked, graph: Graph, feeding: Feeding) -> Run | SubcutError:
     return SubcutError(run.failures[0].what) if run.failures else run
 
 
-def _located(asked: Asked, graph: Graph, feeding: Feeding, reason: str, severity: str) -> Iterator[Found]:
+def _located(asked: LintContext, graph: Graph, feeding: Feeding, reason: str, severity: str) -> Iterator[LintIssue]:
     """The first node that fails at this size."""
     run = measure(graph, asked.made, feeding, lambda name: None)
     for failure in run.failures[:1]:
         place = asked.at(asked.graph.maker[failure.tensor])
-        yield Found(severity, place, f"{reason}: {_short(failure.what)}", FIX)
+        yield LintIssue(severity, place, f"{reason}: {_short(failure.what)}", FIX)
     if not run.failures:
         yield unchecked(f"{reason}, but each tensor alone can be had")
 
@@ -186,7 +186,9 @@ def _short(said: str) -> str:
 # ---------------------------------------------------------------------------------------------------- outputs
 
 
-def _not_followed(asked: Asked, first: Run, second: Run, moved: Sequence[Axis], sizes: Sizes) -> Iterator[Found]:
+def _not_followed(
+    asked: LintContext, first: MeasuredTensors, second: MeasuredTensors, moved: Sequence[OpenDim], sizes: Sizes
+) -> Iterator[LintIssue]:
     """Outputs that stay as they were along an axis that is declared to follow, or whose batch went elsewhere."""
     symbols = {a.symbol: sizes[a.input][a.axis] for a in moved if a.symbol}
     lost: dict[str, str] = {}
@@ -201,7 +203,7 @@ def _not_followed(asked: Asked, first: Run, second: Run, moved: Sequence[Axis], 
             yield warning(maker, f"output '{name}' {why}: a size of the trace is baked in", FIX, name)
 
 
-def _sizes_of(asked: Asked, run: Run) -> Sizes:
+def _sizes_of(asked: LintContext, run: MeasuredTensors) -> Sizes:
     """The sizes of the inputs that were fed; those that differ between samples are left out."""
     fed = {n: m.shape for n, m in run.measured.items() if n in asked.graph.inputs}
     return {
@@ -209,7 +211,7 @@ def _sizes_of(asked: Asked, run: Run) -> Sizes:
     }
 
 
-def _strays(value: Any, before: Measured, after: Measured, symbols: Mapping[str, int], moved: Sequence[Axis]) -> str:
+def _strays(value: Any, before: Measured, after: Measured, symbols: Mapping[str, int], moved: Sequence[OpenDim]) -> str:
     old, new = before.shape, after.shape
     dims = declared(value.type)[2]
     if old is None or new is None:
@@ -223,11 +225,11 @@ def _strays(value: Any, before: Measured, after: Measured, symbols: Mapping[str,
     return ""
 
 
-def _all_shapes(asked: Asked, feeding: Feeding) -> Mapping[str, Measured]:
+def _all_shapes(asked: LintContext, feeding: Feeding) -> Mapping[str, Measured]:
     return measure(asked.graph, asked.made, feeding, asked.size_of).measured
 
 
-def _where(asked: Asked, output: str, seen: Sequence[Mapping[str, Measured]], part: slice) -> int:
+def _where(asked: LintContext, output: str, seen: Sequence[Mapping[str, Measured]], part: slice) -> int:
     """The first node above the output that has a constant size, and whose input follows but not its output."""
     graph = asked.graph
     for i in graph.in_order(graph.ancestors([graph.maker[output]])):

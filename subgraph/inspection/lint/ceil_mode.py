@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from subgraph.inspection.lint import Asked, Found, note, warning
+from subgraph.inspection.lint import LintContext, LintIssue, note, warning
 from subgraph.inspection.lint._windows import Window, hanging, text, windows
 
 FIX = "pad the end with a Pad node (minus infinity for MaxPool) so that all windows fit, and set ceil_mode=0"
 
 
-def check(asked: Asked) -> Iterator[Found]:
+def check(asked: LintContext) -> Iterator[LintIssue]:
     """Each pooling whose last window hangs over the end, or may, where its input's size is open."""
     for place in asked.nodes("MaxPool", "AveragePool", "LpPool"):
         if place.attribute("ceil_mode", 0) != 1:

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from subgraph.inspection.lint import Asked, Found, note, warning
-from subgraph.inspection.lint._places import Place
+from subgraph.inspection.lint import LintContext, LintIssue, note, warning
+from subgraph.inspection.lint._places import LintNode
 from subgraph.text import clean
 
 MICROSOFT = ("com.microsoft", "com.ms", "com.microsoft.nchwc")
 INLINE = "inline it before converting: onnx.inliner.inline_local_functions"
 
 
-def check(asked: Asked) -> Iterator[Found]:
+def check(asked: LintContext) -> Iterator[LintIssue]:
     """Each node whose domain is not `ai.onnx`."""
     functions = asked.graph.functions
     for place in asked.places:
@@ -22,7 +22,7 @@ def check(asked: Asked) -> Iterator[Found]:
             yield _foreign(place)
 
 
-def _foreign(place: Place) -> Found:
+def _foreign(place: LintNode) -> LintIssue:
     domain = clean(place.domain)
     if domain.startswith("ai.onnx."):
         reason = f"is of domain '{domain}': few targets beside onnxruntime on the CPU have its operators"

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from subgraph.graph.graph import VALUE
-from subgraph.inspection.lint import Asked, Found, note, warning
-from subgraph.inspection.lint._places import Place
+from subgraph.inspection.lint import LintContext, LintIssue, note, warning
+from subgraph.inspection.lint._places import LintNode
 from subgraph.text import count
 
 SIZED = ("NonMaxSuppression", "NonZero", "Unique", "Compress", "StringSplit")
@@ -14,7 +14,7 @@ HOST = "end the model in front of it and do this part on the host, or pad the re
 TIES = "compare scores rather than indices, or break ties before: add a small value that grows with the index"
 
 
-def check(asked: Asked) -> Iterator[Found]:
+def check(asked: LintContext) -> Iterator[LintIssue]:
     """Each node whose output's size only a run tells, with how much of the model works on such sizes; TopK's ties."""
     sized = [p for p in asked.nodes(*SIZED) if _on_data(asked, p, p.node.input)]
     ranked = asked.nodes("TopK")
@@ -31,7 +31,7 @@ def check(asked: Asked) -> Iterator[Found]:
             yield note(place, reason, TIES)
 
 
-def _on_data(asked: Asked, place: Place, names: list[str]) -> bool:
+def _on_data(asked: LintContext, place: LintNode, names: list[str]) -> bool:
     """Do values of the model's inputs get here, not only their shapes? Inside of bodies and functions: yes."""
     if place.scope is not asked.scopes[0]:
         return True

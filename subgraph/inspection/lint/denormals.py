@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from subgraph.inspection.lint import Asked, Found, note, warning
+from subgraph.inspection.lint import LintContext, LintIssue, note, warning
 
 SHARE = 0.5  # of a weight's values; fewer are what dead channels leave behind, beside values that matter
 FIX = "set magnitudes below 1.2e-38 to zero before converting"
 
 
-def check(asked: Asked) -> Iterator[Found]:
+def check(asked: LintContext) -> Iterator[LintIssue]:
     """Each float32 constant with such values; a note where they are fewer than the others."""
     for n in asked.numbers:
         if n.denormal:

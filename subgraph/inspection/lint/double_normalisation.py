@@ -6,9 +6,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from subgraph.inspection.lint import Asked, Found, warning
-from subgraph.inspection.lint._places import Place, Scope
-from subgraph.runtime.inputs import Picture
+from subgraph.inspection.lint import LintContext, LintIssue, warning
+from subgraph.inspection.lint._places import LintNode, Scope
+from subgraph.runtime.inputs import ImageOptions
 
 if TYPE_CHECKING:
     pass
@@ -23,12 +23,12 @@ NO_OFFSET = 1e-6  # what is added to keep from dividing by zero, say
 class Stage:
     """One step of x → a·x + b: what it multiplies by, at most, and whether it shifts."""
 
-    place: Place
+    place: LintNode
     factor: float = 1.0
     shifts: bool = False
 
 
-def check(asked: Asked) -> Iterator[Found]:
+def check(asked: LintContext) -> Iterator[LintIssue]:
     """Each model input whose first nodes subtract a mean or divide by 64 and more twice, options counted in."""
     for name in asked.graph.inputs:
         stages = list(_stages(asked.scopes[0], name))
@@ -43,7 +43,7 @@ def check(asked: Asked) -> Iterator[Found]:
             yield from _with_options(asked.picture, name, shifts, scales)
 
 
-def _with_options(picture: Picture, name: str, shifts: list[Stage], scales: list[Stage]) -> Iterator[Found]:
+def _with_options(picture: ImageOptions, name: str, shifts: list[Stage], scales: list[Stage]) -> Iterator[LintIssue]:
     fix = "leave the option out: the model takes plain pixels"
     if shifts and any(picture.mean):
         yield warning(shifts[0].place, f"subtracts a mean from input '{name}', and --mean does so before", fix, name)
@@ -62,7 +62,7 @@ def _stages(scope: Scope, tensor: str) -> Iterator[Stage]:
         tensor = str(place.node.output[0])
 
 
-def _stage(place: Place, tensor: str) -> Stage | None:
+def _stage(place: LintNode, tensor: str) -> Stage | None:
     """A step by a constant per channel or for all; None for any other."""
     import numpy as np
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from subgraph.inspection.lint import Asked, Found, warning
+from subgraph.inspection.lint import LintContext, LintIssue, warning
 
 
-def check(asked: Asked) -> Iterator[Found]:
+def check(asked: LintContext) -> Iterator[LintIssue]:
     """Each node but the first of a name, in each graph, body and function by itself."""
     for scope in asked.scopes:
         first: dict[str, int] = {}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from subgraph.inspection.lint import Asked, Found, unchecked, warning
+from subgraph.inspection.lint import LintContext, LintIssue, unchecked, warning
 from subgraph.inspection.lint._numbers import LARGEST_FP16, WIDE
 from subgraph.text import count
 
@@ -13,7 +13,7 @@ WEIGHT = "use a value within ±65504 (-1e4 masks as well), or keep this node in 
 RANGE = "keep this node in float32 or bfloat16, or scale what enters it"
 
 
-def check(asked: Asked) -> Iterator[Found]:
+def check(asked: LintContext) -> Iterator[LintIssue]:
     """Each constant with such values, at the node that reads it; each tensor that gets there on what is fed."""
     for n in asked.numbers:
         readers = [place for place in n.readers if not place.is_op(*BOUNDS)]

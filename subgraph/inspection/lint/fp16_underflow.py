@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from subgraph.inspection.lint import Asked, Found, note, warning
+from subgraph.inspection.lint import LintContext, LintIssue, note, warning
 
 SHARE = 0.1  # of a weight's values; fewer are what training leaves in every network, and do no harm
 FIX = "keep this node in float32, or use a larger value (as an epsilon 1e-5 or so)"
 
 
-def check(asked: Asked) -> Iterator[Found]:
+def check(asked: LintContext) -> Iterator[LintIssue]:
     """Each constant that becomes zero as a whole; a note where a good part of its values does."""
     for n in asked.numbers:
         place = n.readers[0]

@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from subgraph.graph.graph import VALUE
-from subgraph.inspection.lint import Asked, Found, note, warning
-from subgraph.inspection.lint._places import Place
+from subgraph.inspection.lint import LintContext, LintIssue, note, warning
+from subgraph.inspection.lint._places import LintNode
 
 FIRST = 12  # opset; before it `types` says that the model is invalid
 FIX = "use Min and Max, or put a Cast to float32 before it and one back behind it"
 
 
-def check(asked: Asked) -> Iterator[Found]:
+def check(asked: LintContext) -> Iterator[LintIssue]:
     """Each Clip of integers. On a chain that only computes shapes it is a note: converters fold those."""
     for place in asked.nodes("Clip"):
         dtype = place.dtype(place.input(0)) or place.dtype(str(place.node.output[0]) if place.node.output else "")
@@ -26,7 +26,7 @@ def check(asked: Asked) -> Iterator[Found]:
             yield note(place, reason, FIX)
 
 
-def _on_data(asked: Asked, place: Place) -> bool:
+def _on_data(asked: LintContext, place: LintNode) -> bool:
     """Does a value of the model's inputs get here? Inside of bodies and functions nobody knows: yes."""
     if place.scope is not asked.scopes[0]:
         return True

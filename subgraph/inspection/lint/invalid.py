@@ -6,13 +6,13 @@ from collections.abc import Iterator
 
 from subgraph.graph.operators import Schemas
 from subgraph.graph.validate import called
-from subgraph.inspection.lint import Asked, Found, note, warning
+from subgraph.inspection.lint import LintContext, LintIssue, note, warning
 
 OWN_RULES = ("type", "name")  # kinds of problem that `types` and `duplicate-names` tell of
 LOOK = "subcut inspect shows what stands around it"
 
 
-def check(asked: Asked) -> Iterator[Found]:
+def check(asked: LintContext) -> Iterator[LintIssue]:
     """The problems that `subcut inspect` lists, and those of nodes in local functions, of which no type is known."""
     for p in asked.problems:
         if p.kind not in OWN_RULES:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from subgraph.inspection.lint import Asked, Found, note
+from subgraph.inspection.lint import LintContext, LintIssue, note
 
 
-def check(asked: Asked) -> Iterator[Found]:
+def check(asked: LintContext) -> Iterator[LintIssue]:
     """Each node whose name is empty."""
     for place in asked.places:
         if not place.node.name:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from subgraph.graph.operators import Schemas, element_text, type_text
-from subgraph.inspection.lint import Asked, Found, note, warning
-from subgraph.inspection.lint._places import Place
+from subgraph.inspection.lint import LintContext, LintIssue, note, warning
+from subgraph.inspection.lint._places import LintNode
 from subgraph.storage import dtypes
 
 SOFTMAX = 13  # from this opset on its axis is the last by default, and the only one
@@ -17,7 +17,7 @@ PLAIN = {"ceil_mode": 0, "dilations": 1, "count_include_pad": 0, "storage_order"
 CONVERT = "export it with that opset, or convert it: onnx.version_converter"
 
 
-def check(asked: Asked) -> Iterator[Found]:
+def check(asked: LintContext) -> Iterator[LintIssue]:
     """Each node that does not fit its operator's schema at the target's opset, though it does at the model's own."""
     target, own = asked.target, asked.scopes[0].opsets.get("")
     if target is None:
@@ -36,7 +36,7 @@ def check(asked: Asked) -> Iterator[Found]:
                     yield from _newer(place, before, after, target)
 
 
-def _newer(place: Place, before: Schemas, after: Schemas, target: int) -> Iterator[Found]:
+def _newer(place: LintNode, before: Schemas, after: Schemas, target: int) -> Iterator[LintIssue]:
     """What is wrong at the target's opset; of a node that is wrong anyway `types` and `invalid` tell."""
     types = _types(place)
     late = [f for f in after.check(place.node, types) if not _says_nothing(place, f.what)]
@@ -50,14 +50,14 @@ def _newer(place: Place, before: Schemas, after: Schemas, target: int) -> Iterat
         yield warning(place, reason, "transpose so that its axis is the last one, and name the axis")
 
 
-def _says_nothing(place: Place, what: str) -> bool:
+def _says_nothing(place: LintNode, what: str) -> bool:
     """Is it about an attribute that the older opset lacks, and whose value means what that opset does anyway?"""
     name = what.split("'")[1] if what.startswith("has the attribute") else ""
     value = place.attribute(name)
     return name in PLAIN and all(v == PLAIN[name] for v in (value if isinstance(value, list) else [value]))
 
 
-def _types(place: Place) -> dict[str, str]:
+def _types(place: LintNode) -> dict[str, str]:
     """The types of the tensors at the node, as schemas write them."""
     found = {}
     for name in filter(None, (*place.node.input, *place.node.output)):
@@ -68,7 +68,7 @@ def _types(place: Place) -> dict[str, str]:
     return found
 
 
-def _matters(place: Place) -> bool:
+def _matters(place: LintNode) -> bool:
     """Is it over another axis than the last, or does it leave out the axis, whose default has changed?"""
     axis, shape = place.attribute("axis"), place.shape(place.input(0))
     if axis is None or axis == -1:

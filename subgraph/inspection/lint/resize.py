@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from subgraph.inspection.lint import Asked, Found, note, warning
-from subgraph.inspection.lint._places import Place
+from subgraph.inspection.lint import LintContext, LintIssue, note, warning
+from subgraph.inspection.lint._places import LintNode
 from subgraph.inspection.lint._resize import CLOSE, COORDINATES, ROUNDED, Axis, axes
 
 COMMON = "half_pixel"  # of interpolation; of plain nearest it is asymmetric, rounded down
@@ -23,7 +23,7 @@ HALF_PIXEL = "export with half_pixel (PyTorch: align_corners=False; TensorFlow: 
 PLAIN = "use a whole scale with asymmetric and floor, which all targets compute alike, or compare this node there"
 
 
-def check(asked: Asked) -> Iterator[Found]:
+def check(asked: LintContext) -> Iterator[LintIssue]:
     """Each Resize whose mode makes a difference for its sizes: where all modes read the same cells, nothing."""
     for place in asked.nodes("Resize"):
         if (place.version or FIRST) < FIRST:
@@ -39,7 +39,7 @@ def check(asked: Asked) -> Iterator[Found]:
         yield from _extras(place, mode, known)
 
 
-def _between(place: Place, mode: str, known: list[Axis] | None) -> Iterator[Found]:
+def _between(place: LintNode, mode: str, known: list[Axis] | None) -> Iterator[LintIssue]:
     """Linear and cubic: positions against those of half_pixel."""
     if mode not in COORDINATES:
         yield _special(place, mode)
@@ -55,7 +55,7 @@ def _apart(axis: Axis, mode: str) -> bool:
     return any(abs(a - b) > CLOSE for a, b in zip(axis.reads(mode), axis.reads(COMMON), strict=True))
 
 
-def _nearest(place: Place, mode: str, known: list[Axis] | None) -> Iterator[Found]:
+def _nearest(place: LintNode, mode: str, known: list[Axis] | None) -> Iterator[LintIssue]:
     """Cells that are picked against those of asymmetric with floor."""
     rounding = place.attribute("nearest_mode", "round_prefer_floor")
     if mode not in COORDINATES:
@@ -75,12 +75,12 @@ def _nearest(place: Place, mode: str, known: list[Axis] | None) -> Iterator[Foun
         yield warning(place, f"{reason} positions", PLAIN)
 
 
-def _special(place: Place, mode: str) -> Found:
+def _special(place: LintNode, mode: str) -> LintIssue:
     reason = f"coordinate mode {mode}, which few targets have: others resize the whole input"
     return warning(place, reason, "crop with Slice first, then Resize with half_pixel")
 
 
-def _extras(place: Place, mode: str, known: list[Axis] | None) -> Iterator[Found]:
+def _extras(place: LintNode, mode: str, known: list[Axis] | None) -> Iterator[LintIssue]:
     """Settings beside the coordinates."""
     if place.attribute("antialias", 0) == 1 and (known is None or any(axis.scale < 1 for axis in known)):
         reason = "antialias=1: most targets ignore it, and sample without a filter"

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from subgraph.inspection.lint import Asked, Found, warning
-from subgraph.inspection.lint._places import Place
+from subgraph.inspection.lint import LintContext, LintIssue, warning
+from subgraph.inspection.lint._places import LintNode
 
 EVAL = "export in evaluation mode: model.eval(), training=TrainingMode.EVAL"
 # Opsets: until the first, `is_test` says it, and 0 is its default; from the second on it is an attribute.
@@ -13,7 +13,7 @@ IS_TEST, ATTRIBUTE = 6, 14
 SPATIAL = 8  # the last opset in which BatchNormalization can have statistics per pixel
 
 
-def check(asked: Asked) -> Iterator[Found]:
+def check(asked: LintContext) -> Iterator[LintIssue]:
     """Each node that takes statistics of its batch, or drops values; unknown until a run is no finding."""
     for place in asked.nodes("BatchNormalization"):
         if why := _trains(place):
@@ -27,7 +27,7 @@ def check(asked: Asked) -> Iterator[Found]:
             yield warning(place, f"{why}: it drops values at random, so that two runs differ", EVAL)
 
 
-def _trains(place: Place) -> str:
+def _trains(place: LintNode) -> str:
     version = place.version
     if version is None:
         return ""
@@ -39,7 +39,7 @@ def _trains(place: Place) -> str:
     return f"{outputs} outputs mean training at opset {version}" if version > IS_TEST and outputs > 1 else ""
 
 
-def _drops(place: Place) -> str:
+def _drops(place: LintNode) -> str:
     version = place.version or 0
     if 0 < version <= IS_TEST:
         test = place.attribute("is_test", 0)

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from subgraph.graph.validate import called
-from subgraph.inspection.lint import Asked, Found, note, warning
+from subgraph.inspection.lint import LintContext, LintIssue, note, warning
 
 KIND = "type"
 
 
-def check(asked: Asked) -> Iterator[Found]:
+def check(asked: LintContext) -> Iterator[LintIssue]:
     """What does not fit the operators' schemas, and declared types that are not the real ones."""
     for p in asked.problems:
         if p.kind == KIND:

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from subgraph.inspection.lint import Asked, Found, note, warning
-from subgraph.inspection.lint._places import Place
+from subgraph.inspection.lint import LintContext, LintIssue, note, warning
+from subgraph.inspection.lint._places import LintNode
 
 MODES = 11  # opset from which on a Resize says its coordinate mode
 FIX = "export with opset 11 or later, as a Resize that names its coordinate_transformation_mode"
 
 
-def check(asked: Asked) -> Iterator[Found]:
+def check(asked: LintContext) -> Iterator[LintIssue]:
     """Each of them; a note where it repeats cells a whole number of times, which all targets do alike."""
     for place in asked.nodes("Upsample", "Resize"):
         if place.op == "Resize" and (place.version or MODES) >= MODES:
@@ -25,7 +25,7 @@ def check(asked: Asked) -> Iterator[Found]:
             yield warning(place, f"{reason} (mode {mode})", FIX)
 
 
-def _whole(place: Place) -> bool:
+def _whole(place: LintNode) -> bool:
     """Are all scales known, and whole numbers?"""
     given = place.attribute("scales")
     scales = given if given is not None else place.constant(1)

@@ -34,7 +34,7 @@ MARKED = 3  # names, a list or a magic number that one tool alone leaves
 
 
 @dataclass(frozen=True)
-class Spec:
+class TensorSpec:
     """What a model or a manifest says of a tensor that its file does not.
 
     Attributes:
@@ -55,31 +55,31 @@ class Spec:
 
 
 @dataclass(frozen=True)
-class Known:
+class DumpHints:
     """What is known from elsewhere: types and shapes by the model's names; the layout of files that say nothing."""
 
-    specs: Mapping[str, Spec] = field(default_factory=dict)
+    specs: Mapping[str, TensorSpec] = field(default_factory=dict)
     layout: str = ""
-    _written: dict[Callable[[str], str], dict[str, list[Spec]]] = field(
+    _written: dict[Callable[[str], str], dict[str, list[TensorSpec]]] = field(
         default_factory=dict, init=False, repr=False, compare=False
     )
 
-    def find(self, name: str, plain: Callable[[str], str]) -> Spec:
+    def find(self, name: str, plain: Callable[[str], str]) -> TensorSpec:
         """What is said of a name as a tool wrote it; nothing where several tensors would be written so."""
         if name in self.specs:
             return self.specs[name]
         if plain not in self._written:
-            written: dict[str, list[Spec]] = {}
+            written: dict[str, list[TensorSpec]] = {}
             self._written[plain] = written
             for own, spec in self.specs.items():
                 for form in {plain(own), plain(safe_name(own))}:
                     written.setdefault(form, []).append(spec)
         hits = self._written[plain].get(plain(name), [])
-        return hits[0] if len(hits) == 1 else Spec()
+        return hits[0] if len(hits) == 1 else TensorSpec()
 
 
 @dataclass(frozen=True)
-class Entry:
+class DumpEntry:
     """One tensor of a recording; its values stay in the file until `read`.
 
     Attributes:
@@ -154,13 +154,13 @@ class Entry:
             raise InputError(e.what if self.file in e.what else f"cannot read {self.file}: {e.what}", e.hint) from e
 
 
-class Format(Protocol):
+class DumpFormat(Protocol):
     """What a module in this folder offers."""
 
     def detect(self, files: Files) -> int:
         """How surely these files are of this format."""
 
-    def entries(self, files: Files, known: Known) -> Iterable[Entry]:
+    def entries(self, files: Files, known: DumpHints) -> Iterable[DumpEntry]:
         """What they hold."""
 
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from io import BytesIO
 from typing import TYPE_CHECKING, Any
 
-from subgraph.recordings.dumps import Entry, Known, dtype_of
+from subgraph.recordings.dumps import DumpEntry, DumpHints, dtype_of
 from subgraph.recordings.files import Files, possible
 from subgraph.storage import dtypes
 from subgraph.storage.tensors import NOT_NUMPY, NPY_ERRORS
@@ -108,7 +108,7 @@ def plain(name: str) -> str:
     return re.sub(r"[/\\.: ]", "_", name).strip("_")
 
 
-def of_file(files: Files, name: str, known: Known, **more: Any) -> Entry:
+def of_file(files: Files, name: str, known: DumpHints, **more: Any) -> DumpEntry:
     """What one .npy is."""
     stem = name[: -len(".npy")]
     own, _, side = stem.rpartition("/")[::-1]
@@ -120,7 +120,7 @@ def of_file(files: Files, name: str, known: Known, **more: Any) -> Entry:
     dtype = more.pop("dtype", "") or _bits_of(dtype_of(found.dtype), known.find(own, plain).dtype)
     dtype = dtype or dtype_of(found.dtype)
     lacks = "" if dtype else f"ONNX has no element type {found.dtype}"
-    return Entry(name, loader(files, name, dtype), dtype, found.shape, lacks=lacks, **more)
+    return DumpEntry(name, loader(files, name, dtype), dtype, found.shape, lacks=lacks, **more)
 
 
 def _bits_of(have: str, want: str) -> str:

@@ -7,7 +7,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from subgraph.errors import InputError
-from subgraph.recordings.dumps import Entry, Known, Spec
+from subgraph.recordings.dumps import DumpEntry, DumpHints, TensorSpec
 from subgraph.recordings.files import MAX_RANK, Files
 from subgraph.storage import dtypes, layouts
 from subgraph.storage.tensors import PACKED, np_dtype, shape_text
@@ -44,7 +44,7 @@ def read(files: Files, name: str, dtype: str, shape: tuple[int, ...], offset: in
     return files.shaped(name, flat, shape)
 
 
-def entry(files: Files, name: str, spec: Spec, known: Known, default: str = "", **more: Any) -> Entry:
+def entry(files: Files, name: str, spec: TensorSpec, known: DumpHints, default: str = "", **more: Any) -> DumpEntry:
     """What a headerless file is, as far as it can be told; `default` is the type that the tool writes by itself."""
     layout = layouts.named(spec.layout or known.layout)
     if spec.aligned or spec.strides:
@@ -54,19 +54,21 @@ def entry(files: Files, name: str, spec: Spec, known: Known, default: str = "", 
         shape, stored = fitted(spec.shape, dtype, size, layout)
         if stored is not None:
             more |= {"original_shape": shape, "layout": layout}
-            return Entry(name, partial(read, files, name, dtype, stored, spec.offset), dtype, stored, **more)
+            return DumpEntry(name, partial(read, files, name, dtype, stored, spec.offset), dtype, stored, **more)
     return _unclear(files, name, spec, default, size, **more)
 
 
-def _unclear(files: Files, name: str, spec: Spec, default: str, size: int, **more: Any) -> Entry:
+def _unclear(files: Files, name: str, spec: TensorSpec, default: str, size: int, **more: Any) -> DumpEntry:
     """Without a shape: flat, where at least the type is known and no shape contradicts."""
     dtype = default or spec.dtype
     if spec.shape is not None or dtype in ("", "string") or size < 0 or (size * 8) % bits(dtype):
         said = f"{dtype or 'no type'}, {'no shape' if spec.shape is None else shape_text(spec.shape)}"
-        return Entry(name, _never, dtype, None, lacks=f"{size} bytes, headerless; known of it: {said}; {_SAY}", **more)
+        return DumpEntry(
+            name, _never, dtype, None, lacks=f"{size} bytes, headerless; known of it: {said}; {_SAY}", **more
+        )
     count = size * 8 // bits(dtype)
     load = partial(read, files, name, dtype, (count,), spec.offset)
-    return Entry(name, load, dtype, (count,), note="its shape is not known", **more)
+    return DumpEntry(name, load, dtype, (count,), note="its shape is not known", **more)
 
 
 def _never() -> Array:
@@ -90,27 +92,29 @@ def fitted(
     return (), None
 
 
-def _padded(files: Files, name: str, spec: Spec, layout: str, **more: Any) -> Entry:
+def _padded(files: Files, name: str, spec: TensorSpec, layout: str, **more: Any) -> DumpEntry:
     """Rows with padding: a part of a larger array, or values at given distances. `shape` is as stored."""
     shape = tuple(d for d in spec.shape or () if d is not None)
     if not spec.dtype or spec.dtype in PACKED or len(shape) != len(spec.shape or ()):
-        return Entry(name, _never, spec.dtype, None, lacks=f"padded rows of no known type and shape; {_SAY}", **more)
+        return DumpEntry(
+            name, _never, spec.dtype, None, lacks=f"padded rows of no known type and shape; {_SAY}", **more
+        )
 
     def load() -> Array:
         if spec.aligned:
             return _sliced(files, name, spec, spec.aligned, shape)
         return _strided(files, name, spec, spec.strides or (), shape)
 
-    return Entry(name, load, spec.dtype, shape, layout, **more)
+    return DumpEntry(name, load, spec.dtype, shape, layout, **more)
 
 
-def _sliced(files: Files, name: str, spec: Spec, aligned: tuple[int, ...], shape: tuple[int, ...]) -> Array:
+def _sliced(files: Files, name: str, spec: TensorSpec, aligned: tuple[int, ...], shape: tuple[int, ...]) -> Array:
     if len(aligned) != len(shape) or any(a < d or d < 0 for a, d in zip(aligned, shape, strict=True)):
         raise files.damaged(name, f"{list(shape)} is no part of the aligned {list(aligned)}")
     return read(files, name, spec.dtype, aligned, spec.offset)[tuple(slice(0, d) for d in shape)]
 
 
-def _strided(files: Files, name: str, spec: Spec, strides: tuple[int, ...], shape: tuple[int, ...]) -> Array:
+def _strided(files: Files, name: str, spec: TensorSpec, strides: tuple[int, ...], shape: tuple[int, ...]) -> Array:
     import numpy as np
 
     item = np_dtype(spec.dtype)
@@ -131,7 +135,7 @@ def _strided(files: Files, name: str, spec: Spec, strides: tuple[int, ...], shap
     return np.ascontiguousarray(found).view(item).reshape(shape)
 
 
-def said(files: Files) -> dict[str, tuple[str, Spec]]:
+def said(files: Files) -> dict[str, tuple[str, TensorSpec]]:
     """file -> (tensor, what is said of it), from the folder's manifest; the lists of `subcut`'s own are known as well.
 
     Raises:
@@ -147,11 +151,11 @@ def said(files: Files) -> dict[str, tuple[str, Spec]]:
         raise files.damaged(MANIFEST, f"{type(e).__name__} {e}", 'wanted: {"tensors": [{"name", "file", …}]}') from e
 
 
-def _spec(item: dict[str, Any]) -> Spec:
+def _spec(item: dict[str, Any]) -> TensorSpec:
     dtype = str(item.get("dtype", ""))
     if dtype and dtype not in dtypes.TYPE_NUMBERS:
         raise InputError(f"{MANIFEST} says element type '{dtype}', which ONNX does not have")
     sizes = {key: tuple(int(d) for d in item[key]) for key in ("aligned", "strides") if item.get(key)}
     dims = item.get("shape")
     shape = None if dims is None else tuple(None if d is None else int(d) for d in dims)
-    return Spec(dtype, shape, str(item.get("layout", "")), offset=int(item.get("offset", 0)), **sizes)
+    return TensorSpec(dtype, shape, str(item.get("layout", "")), offset=int(item.get("offset", 0)), **sizes)

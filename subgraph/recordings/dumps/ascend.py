@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from subgraph.errors import InputError
-from subgraph.recordings.dumps import MARKED, NONE, Entry, Known, _ascend, _atc, _raw, dtype_of
+from subgraph.recordings.dumps import MARKED, NONE, DumpEntry, DumpHints, _ascend, _atc, _raw, dtype_of
 from subgraph.recordings.files import Files
 from subgraph.storage import tensors
 from subgraph.storage.folders import safe_names
@@ -34,7 +34,7 @@ def detect(files: Files) -> int:
     return MARKED if any(_is_one(files, n) for n in own) else NONE
 
 
-def entries(files: Files, known: Known) -> Iterator[Entry]:
+def entries(files: Files, known: DumpHints) -> Iterator[DumpEntry]:
     """Inputs and outputs of each op, of its latest dump; where an `atc` JSON lies among the files, with origins."""
     named = _ascend.real_names(files)
     origins = _atc.origins(files)
@@ -120,7 +120,7 @@ def _parsed(files: Files, file: str, at: int, count: int) -> Any:
         raise files.damaged(file, f"its header is no DumpData: {e}") from e
 
 
-def _of_file(files: Files, file: str, found: Any, origins: dict[tuple[str, int], _atc.Origin]) -> Iterator[Entry]:
+def _of_file(files: Files, file: str, found: Any, origins: dict[tuple[str, int], _atc.Origin]) -> Iterator[DumpEntry]:
     head = _head(files, file)
     for role, index, one, at in head.blobs():
         dtype = _ascend.DTYPES.get(one.data_type, "")
@@ -128,7 +128,7 @@ def _of_file(files: Files, file: str, found: Any, origins: dict[tuple[str, int],
         shape, lacks = _shape(one, dtype)
         load = partial(_array, files, file, (role, index, at), dtype, shape or ())
         more = _origin(one, role, origins.get((plain(found["node"]), index)))
-        yield Entry(
+        yield DumpEntry(
             file,
             load,
             dtype,

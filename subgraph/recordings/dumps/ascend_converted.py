@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
-from subgraph.recordings.dumps import MARKED, NONE, Entry, Known, Spec, _ascend, _atc, _npy, _raw
+from subgraph.recordings.dumps import MARKED, NONE, DumpEntry, DumpHints, TensorSpec, _ascend, _atc, _npy, _raw
 from subgraph.recordings.files import Files
 from subgraph.storage import dtypes, layouts
 from subgraph.storage.tensors import NOT_NUMPY
@@ -25,7 +25,7 @@ def detect(files: Files) -> int:
     return MARKED if any(_parts(n, named) for n in files.ending(".npy", ".bin")) else NONE
 
 
-def entries(files: Files, known: Known) -> Iterator[Entry]:
+def entries(files: Files, known: DumpHints) -> Iterator[DumpEntry]:
     """One per file; where an `atc` JSON lies among them, with origins and shapes in the model."""
     named = _ascend.real_names(files)
     origins = _atc.origins(files)
@@ -50,7 +50,7 @@ def _words(parts: dict[str, Any]) -> tuple[str, str]:
     return layout, dtype
 
 
-def _entry(files: Files, file: str, parts: dict[str, Any], origin: _atc.Origin | None) -> Entry:
+def _entry(files: Files, file: str, parts: dict[str, Any], origin: _atc.Origin | None) -> DumpEntry:
     layout, dtype = _words(parts)
     more: dict[str, Any] = {"node": parts["node"], "index": int(parts["index"]), "side": file.rpartition("/")[0]}
     more |= {"role": "input" if parts["role"].startswith("in") else "output", "stem": file[:-4]}
@@ -61,7 +61,7 @@ def _entry(files: Files, file: str, parts: dict[str, Any], origin: _atc.Origin |
     if origin and origin.shape and blocked and more["role"] == "output":
         more["original_shape"] = origin.shape
     if file.endswith(".npy"):
-        return _npy.of_file(files, file, Known(), layout=layout, dtype=dtype if dtype in NOT_NUMPY else "", **more)
+        return _npy.of_file(files, file, DumpHints(), layout=layout, dtype=dtype if dtype in NOT_NUMPY else "", **more)
     shape = tuple(int(d) for d in re.split("[x_]", parts["shape"])) if parts["shape"] else None
-    entry = _raw.entry(files, file, Spec(dtype, shape), Known(), **(more | {"original_shape": None}))
+    entry = _raw.entry(files, file, TensorSpec(dtype, shape), DumpHints(), **(more | {"original_shape": None}))
     return replace(entry, layout=layout, original_shape=more.get("original_shape"))

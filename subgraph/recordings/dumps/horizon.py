@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator
 from typing import Any
 
-from subgraph.recordings.dumps import MARKED, NONE, TYPED, Entry, Known, Spec, _raw, _text
+from subgraph.recordings.dumps import MARKED, NONE, TYPED, DumpEntry, DumpHints, TensorSpec, _raw, _text
 from subgraph.recordings.files import Files
 
 _OUTPUT = re.compile(r"model_infer_output_(?P<index>\d+)__?(?P<tensor>.+)\.(?P<end>bin|txt)")
@@ -31,7 +31,7 @@ def plain(name: str) -> str:
     return re.sub(r"[/:\\ ]", "_", name).strip("_")
 
 
-def entries(files: Files, known: Known) -> Iterator[Entry]:
+def entries(files: Files, known: DumpHints) -> Iterator[DumpEntry]:
     """Layers in the order of the run, then outputs. Rows padded by the device need a manifest.json with `aligned`."""
     said = _raw.said(files)
     for file in files.ending(".bin", ".txt"):
@@ -46,7 +46,9 @@ def entries(files: Files, known: Known) -> Iterator[Entry]:
             yield _entry(files, file, said, known, more)
 
 
-def _entry(files: Files, file: str, said: dict[str, tuple[str, Spec]], known: Known, more: dict[str, Any]) -> Entry:
+def _entry(
+    files: Files, file: str, said: dict[str, tuple[str, TensorSpec]], known: DumpHints, more: dict[str, Any]
+) -> DumpEntry:
     spec = said[file][1] if file in said else known.find(more["tensor"] or more["node"], plain)
     if file.endswith(".bin"):
         return _raw.entry(files, file, spec, known, "" if file in said else "float32", **more)
@@ -56,4 +58,4 @@ def _entry(files: Files, file: str, said: dict[str, tuple[str, Spec]], known: Kn
     if shape is None and not more.get("note"):
         more["note"] = "its shape is not known"
     step = 0.0 if whole else STEP
-    return Entry(file, _text.loader(files, file, dtype, shape), dtype, shape, step=step, **more)
+    return DumpEntry(file, _text.loader(files, file, dtype, shape), dtype, shape, step=step, **more)

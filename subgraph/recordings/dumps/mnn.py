@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from subgraph.errors import InputError
-from subgraph.recordings.dumps import BARE, MARKED, NONE, Entry, Known, _text
+from subgraph.recordings.dumps import BARE, MARKED, NONE, DumpEntry, DumpHints, _text
 from subgraph.recordings.files import Files
 from subgraph.storage.tensors import Tensors
 
@@ -32,7 +32,7 @@ def plain(name: str) -> str:
     return re.sub(r"[/.: ]", "_", name)
 
 
-def entries(files: Files, known: Known) -> Iterator[Entry]:
+def entries(files: Files, known: DumpHints) -> Iterator[DumpEntry]:
     """Inputs and outputs that input.json lists; else a tensor per file. It holds floats only: `int` is not told."""
     for home, data in _lists(files).items():
         yield from _tested(files, home, data, known)
@@ -45,7 +45,7 @@ def entries(files: Files, known: Known) -> Iterator[Entry]:
             load = _text.loader(files, file, "float32", shape)
             more: dict[str, Any] = {"node": found["node"], "index": int(found["index"]), "role": role, "stem": file}
             note = "after fusion a node of this name may hold another tensor"
-            yield Entry(file, load, "float32", shape, step=STEP, side=file.rpartition("/")[0], note=note, **more)
+            yield DumpEntry(file, load, "float32", shape, step=STEP, side=file.rpartition("/")[0], note=note, **more)
 
 
 def _op(files: Files, file: str) -> re.Match[str] | None:
@@ -65,7 +65,7 @@ def _lists(files: Files) -> dict[str, dict[str, Any]]:
     return found
 
 
-def _tested(files: Files, home: str, data: dict[str, Any], known: Known) -> Iterator[Entry]:
+def _tested(files: Files, home: str, data: dict[str, Any], known: DumpHints) -> Iterator[DumpEntry]:
     try:
         fed = {str(i["name"]): tuple(int(d) for d in i["shape"]) for i in data["inputs"]}
         made = [str(name) for name in data["outputs"]]
@@ -81,7 +81,7 @@ def _tested(files: Files, home: str, data: dict[str, Any], known: Known) -> Iter
         role = "input" if name in fed else "output"
         more: dict[str, Any] = {"tensor": name, "role": role, "originals": (name,), "side": home.strip("/")}
         note = "" if shape is not None else "its shape is not known"
-        yield Entry(file, _text.loader(files, file, "float32", shape), "float32", shape, note=note, **more)
+        yield DumpEntry(file, _text.loader(files, file, "float32", shape), "float32", shape, note=note, **more)
 
 
 def _closed(dims: tuple[int | None, ...] | None) -> tuple[int, ...] | None:

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
 
 from subgraph.errors import InputError
-from subgraph.recordings.dumps import NONE, TYPED, Entry, Known, _npy, dtype_of
+from subgraph.recordings.dumps import NONE, TYPED, DumpEntry, DumpHints, _npy, dtype_of
 from subgraph.recordings.files import Files
 from subgraph.storage import dtypes
 from subgraph.storage.folders import safe_names
@@ -31,7 +31,7 @@ def detect(files: Files) -> int:
                         for n in files.ending(".npy", ".npz")) else NONE  # fmt: skip
 
 
-def entries(files: Files, known: Known) -> Iterator[Entry]:
+def entries(files: Files, known: DumpHints) -> Iterator[DumpEntry]:
     """One per .npy; one per member of a .npz."""
     for name in files.ending(".npy"):
         yield _npy.of_file(files, name, known)
@@ -39,7 +39,7 @@ def entries(files: Files, known: Known) -> Iterator[Entry]:
         yield from _members(files, name)
 
 
-def _members(files: Files, name: str) -> Iterator[Entry]:
+def _members(files: Files, name: str) -> Iterator[DumpEntry]:
     try:
         with zipfile.ZipFile(files.path(name)) as archive:
             infos = [i for i in archive.infolist() if i.filename.endswith(".npy")]
@@ -50,7 +50,7 @@ def _members(files: Files, name: str) -> Iterator[Entry]:
         own = info.filename[: -len(".npy")]
         found = _member(files, name, info, lambda _, header: header)
         dtype = dtype_of(found.dtype)
-        yield Entry(
+        yield DumpEntry(
             name,
             _loader(files, name, info, dtype),
             dtype,

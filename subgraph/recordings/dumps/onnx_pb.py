@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from subgraph.errors import InputError
 from subgraph.graph import protobuf
-from subgraph.recordings.dumps import MARKED, NONE, TYPED, Entry, Known
+from subgraph.recordings.dumps import MARKED, NONE, TYPED, DumpEntry, DumpHints
 from subgraph.recordings.files import Files
 from subgraph.storage import dtypes
 from subgraph.storage.tensors import Tensors
@@ -30,7 +30,7 @@ def detect(files: Files) -> int:
     return TYPED if any(_is_tensor(files, n) for n in files.ending(".pb")) else NONE
 
 
-def entries(files: Files, known: Known) -> Iterator[Entry]:
+def entries(files: Files, known: DumpHints) -> Iterator[DumpEntry]:
     """One per file; sequences and optionals are not read."""
     for file in files.ending(".pb"):
         side, _, own = file.rpartition("/")
@@ -47,7 +47,7 @@ def entries(files: Files, known: Known) -> Iterator[Entry]:
         dtype = dtypes.TYPES[tensor.data_type][0]
         name = str(tensor.name)
         more |= {"tensor": name or own.removesuffix(".pb"), "originals": (name,) if name else ()}
-        yield Entry(file, partial(_array, files, file), dtype, tuple(int(d) for d in tensor.dims), **more)
+        yield DumpEntry(file, partial(_array, files, file), dtype, tuple(int(d) for d in tensor.dims), **more)
 
 
 def _is_tensor(files: Files, file: str) -> bool:

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from functools import partial
 from typing import Any
 
-from subgraph.recordings.dumps import MARKED, NONE, Entry, Known, Spec, _raw, _text
+from subgraph.recordings.dumps import MARKED, NONE, DumpEntry, DumpHints, TensorSpec, _raw, _text
 from subgraph.recordings.files import Files
 
 MAGIC = b"IEB0"
@@ -39,7 +39,7 @@ def plain(name: str) -> str:
     return re.sub(r"[/\\ ]", "_", name).replace(":", "-")
 
 
-def entries(files: Files, known: Known) -> Iterator[Entry]:
+def entries(files: Files, known: DumpHints) -> Iterator[DumpEntry]:
     """Inputs, outputs and inner blobs (weights) of each node, in the order of the run; always the model's layout."""
     binary = [n for n in files.ending(".ieb") if _is_binary(files, n)]
     numbering = _numbering([_header(files, n) for n in binary])
@@ -52,19 +52,23 @@ def entries(files: Files, known: Known) -> Iterator[Entry]:
             word, shape = printed
             dtype = _WORDS.get(word, "")
             lacks = "" if dtype else f"element type {word}"
-            yield Entry(file, _text.loader(files, file, dtype, shape, 1), dtype, shape, step=1e-6, lacks=lacks, **more)
+            yield DumpEntry(
+                file, _text.loader(files, file, dtype, shape, 1), dtype, shape, step=1e-6, lacks=lacks, **more
+            )
         else:
             raise files.damaged(file, "it has no header of an .ieb")
 
 
-def _names(file: str, known: Known) -> dict[str, Any]:
+def _names(file: str, known: DumpHints) -> dict[str, Any]:
     side, _, own = file.rpartition("/")
     found = _NAME.fullmatch(own)
     if not found:
         return {"node": own.removesuffix(".ieb"), "side": side, "stem": file.removesuffix(".ieb")}
     node = found["node"]
     typed = _TYPED.fullmatch(node)
-    if typed and known.find(node, plain) == Spec():  # a name of the model's may begin like a type; then it says so
+    if (
+        typed and known.find(node, plain) == TensorSpec()
+    ):  # a name of the model's may begin like a type; then it says so
         node = typed["node"]
     role = {"in": "input", "out": "output", "blb": "constant"}[found["role"]]
     more: dict[str, Any] = {"node": node, "role": role, "index": int(found["index"]), "side": side}
@@ -105,12 +109,12 @@ def _numbering(headers: list[tuple[int, tuple[int, ...], int, int]]) -> tuple[st
     return NUMBERINGS[fitting.most_common(1)[0][0]]
 
 
-def _blob(files: Files, file: str, numbering: tuple[str, ...], more: dict[str, Any]) -> Entry:
+def _blob(files: Files, file: str, numbering: tuple[str, ...], more: dict[str, Any]) -> DumpEntry:
     header = _header(files, file)
     precision, shape, offset, size = header
     dtype = _fits(header, numbering) or next(filter(None, (_fits(header, n) for n in NUMBERINGS)), "")
     lacks = "" if dtype else f"element type {precision} of shape {list(shape)} does not have {size} bytes"
-    return Entry(file, partial(_raw.read, files, file, dtype, shape, offset), dtype, shape, lacks=lacks, **more)
+    return DumpEntry(file, partial(_raw.read, files, file, dtype, shape, offset), dtype, shape, lacks=lacks, **more)
 
 
 def _printed(files: Files, file: str) -> tuple[str, tuple[int, ...]] | None:

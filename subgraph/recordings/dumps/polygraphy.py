@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from subgraph.errors import InputError
-from subgraph.recordings.dumps import MARKED, NONE, Entry, Known, _npy, dtype_of
+from subgraph.recordings.dumps import MARKED, NONE, DumpEntry, DumpHints, _npy, dtype_of
 from subgraph.recordings.files import Files
 from subgraph.storage import dtypes
 from subgraph.storage.folders import safe_name, safe_names
@@ -35,7 +35,7 @@ def detect(files: Files) -> int:
     return MARKED if any(_looks(files, n) for n in files.ending(".json")) else NONE
 
 
-def entries(files: Files, known: Known) -> Iterator[Entry]:
+def entries(files: Files, known: DumpHints) -> Iterator[DumpEntry]:
     """One per tensor of each runner and run, or of each set of inputs."""
     for file in files.ending(".json"):
         if not _looks(files, file):
@@ -110,16 +110,16 @@ def _list(data: Any) -> list[Any]:
     return data if isinstance(data, list) else []
 
 
-def _entry(files: Files, file: str, value: Any, more: dict[str, Any]) -> Entry:
+def _entry(files: Files, file: str, value: Any, more: dict[str, Any]) -> DumpEntry:
     for _ in range(3):  # LazyArray around ndarray
         value = value.get("array", value.get("values")) if isinstance(value, dict) else value
     if not isinstance(value, str) or not value.startswith(_HUSK):
-        return Entry(file, _nothing, "", None, lacks="it is no numpy array (a torch tensor?)", **more)
+        return DumpEntry(file, _nothing, "", None, lacks="it is no numpy array (a torch tensor?)", **more)
     begin, end = map(int, value[1:].split(":"))
     header = _npy_header(files, file, begin, end)
     dtype = dtype_of(header.dtype)
     lacks = "" if dtype else f"ONNX has no element type {header.dtype}"
-    return Entry(file, partial(_array, files, file, begin, end, dtype), dtype, header.shape, lacks=lacks, **more)
+    return DumpEntry(file, partial(_array, files, file, begin, end, dtype), dtype, header.shape, lacks=lacks, **more)
 
 
 def _nothing() -> Array:

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from subgraph.errors import InputError
-from subgraph.recordings.dumps import MARKED, NONE, Entry, Known, _raw
+from subgraph.recordings.dumps import MARKED, NONE, DumpEntry, DumpHints, _raw
 from subgraph.recordings.files import Files
 from subgraph.storage.folders import safe_names
 from subgraph.storage.tensors import Tensors
@@ -29,7 +29,7 @@ def plain(name: str) -> str:
     return re.sub(r"[^A-Za-z0-9_]", "_", name).strip("_")
 
 
-def entries(files: Files, known: Known) -> Iterator[Entry]:
+def entries(files: Files, known: DumpHints) -> Iterator[DumpEntry]:
     """Outputs of each run; else the inputs that input_list.txt names. Shapes from the model or a manifest.json."""
     said = _raw.said(files)
     results = [m for m in map(_RESULT.fullmatch, files.ending(".raw")) if m]

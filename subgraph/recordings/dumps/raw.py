@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from subgraph.errors import InputError
-from subgraph.recordings.dumps import BARE, NONE, Entry, Known, _raw, dtype_of
+from subgraph.recordings.dumps import BARE, NONE, DumpEntry, DumpHints, _raw, dtype_of
 from subgraph.recordings.files import Files
 from subgraph.storage import dtypes
 from subgraph.storage.folders import safe_names
@@ -29,7 +29,7 @@ def plain(name: str) -> str:
     return "".join(c if c.isascii() and (c.isalnum() or c in ".-_") else "_" for c in name).strip("_")
 
 
-def entries(files: Files, known: Known) -> Iterator[Entry]:
+def entries(files: Files, known: DumpHints) -> Iterator[DumpEntry]:
     """What the manifest lists, and all other .bin and .raw files."""
     said = _raw.said(files)
     for file, (name, spec) in said.items():

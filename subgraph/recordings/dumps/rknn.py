@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator
 from typing import Any
 
-from subgraph.recordings.dumps import MARKED, NONE, Entry, Known, _npy, _text
+from subgraph.recordings.dumps import MARKED, NONE, DumpEntry, DumpHints, _npy, _text
 from subgraph.recordings.files import Files
 
 MAP = "map_name_to_file.txt"
@@ -29,7 +29,7 @@ def detect(files: Files) -> int:
     return MARKED if listed or (golden and any(n.endswith(ERRORS) for n in files.names)) else NONE
 
 
-def entries(files: Files, known: Known) -> Iterator[Entry]:
+def entries(files: Files, known: DumpHints) -> Iterator[DumpEntry]:
     """Each tensor on each side: the .npy where there is one, else the text."""
     for home in _homes(files):
         names = _names(files, f"{home}{MAP}")
@@ -51,7 +51,7 @@ def _names(files: Files, file: str) -> dict[str, str]:
     return {row[1].removesuffix(".txt"): row[0] for row in rows if len(row) == 2 and row[1].endswith(".txt")}
 
 
-def _side(files: Files, folder: str, side: str, names: dict[str, str], known: Known) -> Iterator[Entry]:
+def _side(files: Files, folder: str, side: str, names: dict[str, str], known: DumpHints) -> Iterator[DumpEntry]:
     inside = [n[len(folder) :] for n in files.names if n.startswith(folder)]
     typed = {n.removeprefix("npy/")[: -len(".npy")]: n for n in inside if re.fullmatch(r"(npy/)?[^/]+\.npy", n)}
     printed = {n[: -len(".txt")]: n for n in inside if re.fullmatch(r"[^/]+\.txt", n)}
@@ -66,7 +66,7 @@ def _side(files: Files, folder: str, side: str, names: dict[str, str], known: Kn
             file = folder + printed[stem]
             dims = known.find(name, plain).shape
             shape = None if dims is None or None in dims else tuple(d for d in dims if d is not None)
-            yield Entry(file, _text.loader(files, file, "float32", shape), "float32", shape, step=STEP, **more)
+            yield DumpEntry(file, _text.loader(files, file, "float32", shape), "float32", shape, step=STEP, **more)
 
 
 def _note(name: str, names: set[str]) -> str:

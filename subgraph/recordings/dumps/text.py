@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from subgraph.errors import InputError
-from subgraph.recordings.dumps import BARE, NONE, Entry, Known, _text, dtype_of
+from subgraph.recordings.dumps import BARE, NONE, DumpEntry, DumpHints, _text, dtype_of
 from subgraph.recordings.dumps._raw import fitted, nbytes
 from subgraph.recordings.files import Files
 from subgraph.storage.folders import safe_names
@@ -27,7 +27,7 @@ def plain(name: str) -> str:
     return "".join("_" if c in "/.:\\ " else c for c in name).strip("_")
 
 
-def entries(files: Files, known: Known) -> Iterator[Entry]:
+def entries(files: Files, known: DumpHints) -> Iterator[DumpEntry]:
     """One per .txt file of numbers; others (logs, lists) are no tensors."""
     for file in files.ending(".txt"):
         if not _text.is_numeric(files, file):
@@ -43,7 +43,7 @@ def entries(files: Files, known: Known) -> Iterator[Entry]:
             count = _text.values(files, file, dtype).size if None in dims else 0
             shape = fitted(dims, dtype, nbytes(dtype, count))[0] if count else tuple(d for d in dims if d is not None)
         note = "" if shape is not None else "its shape is not known"
-        yield Entry(file, _text.loader(files, file, dtype, shape), dtype, shape, tensor=own, side=side, note=note)
+        yield DumpEntry(file, _text.loader(files, file, dtype, shape), dtype, shape, tensor=own, side=side, note=note)
 
 
 def write(tensors: Tensors, folder: Path) -> None:

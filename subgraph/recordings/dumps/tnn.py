@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from subgraph.errors import InputError
-from subgraph.recordings.dumps import MARKED, NONE, Entry, Known, _text
+from subgraph.recordings.dumps import MARKED, NONE, DumpEntry, DumpHints, _text
 from subgraph.recordings.files import Files
 from subgraph.storage.tensors import Tensors
 
@@ -42,7 +42,7 @@ def detect(files: Files) -> int:
     return MARKED if any(_described(files, n) for n in files.ending(".txt")) else NONE
 
 
-def entries(files: Files, known: Known) -> Iterator[Entry]:
+def entries(files: Files, known: DumpHints) -> Iterator[DumpEntry]:
     """Outputs and inputs of each layer, in the order of the run."""
     layers = _layers(files)
     for file in files.ending(".txt"):
@@ -56,11 +56,11 @@ def entries(files: Files, known: Known) -> Iterator[Entry]:
             yield _checked(files, file, own, known)
 
 
-def _blob(files: Files, file: str, found: re.Match[str], side: str, layers: set[tuple[str, str]]) -> Entry:
+def _blob(files: Files, file: str, found: re.Match[str], side: str, layers: set[tuple[str, str]]) -> DumpEntry:
     layer, way, blob = _split(found, layers)
     shape = tuple(int(d) for d in found[6].split("-")[1:])
     dtype = "int32" if files.sizes[file] and _text.is_whole(files, file) else "float32"
-    return Entry(
+    return DumpEntry(
         file,
         _text.loader(files, file, dtype, shape),
         dtype,
@@ -116,7 +116,7 @@ def _layer(words: list[str]) -> dict[str, Any]:
     return {"type": words[0], "name": words[1], "inputs": names[:fed], "outputs": names[fed:]}
 
 
-def _checked(files: Files, file: str, own: str, known: Known) -> Entry:
+def _checked(files: Files, file: str, own: str, known: DumpHints) -> DumpEntry:
     """cpu_BLOB.txt and device_BLOB.txt of model_check: values without a shape."""
     side = next(s for s in _SIDES if own.startswith(s))
     blob = own[len(side) : -len(".txt")]
@@ -124,7 +124,7 @@ def _checked(files: Files, file: str, own: str, known: Known) -> Entry:
     shape = None if dims is None or None in dims else tuple(d for d in dims if d is not None)
     note = "its shape is not known" if shape is None else ""
     load = _text.loader(files, file, "float32", shape)
-    return Entry(file, load, "float32", shape, tensor=blob, side=side.strip("_-"), step=STEP_OF_FILE, note=note)
+    return DumpEntry(file, load, "float32", shape, tensor=blob, side=side.strip("_-"), step=STEP_OF_FILE, note=note)
 
 
 def _described(files: Files, file: str) -> bool:
@@ -151,7 +151,7 @@ def _header(words: list[bytes]) -> tuple[str, tuple[int, ...], str]:
     return words[0].decode(), shape, _DTYPES.get(int(words[-1]), "")
 
 
-def _tensors(files: Files, file: str) -> Iterator[Entry]:
+def _tensors(files: Files, file: str) -> Iterator[DumpEntry]:
     """The tensors of a text tensor file; each header says how many lines follow."""
     data = files.bytes(file, 0, files.sizes[file]).split(b"\n")
     at = 1
@@ -167,7 +167,7 @@ def _tensors(files: Files, file: str) -> Iterator[Entry]:
         load = partial(_values, files, file, (at + 1, count), dtype, shape)
         lacks = "" if dtype else "an element type that TNN does not have"
         step = STEP_OF_FILE if dtype == "float32" else 0.0
-        yield Entry(file, load, dtype, shape, tensor=name, stem=stem, step=step, lacks=lacks)
+        yield DumpEntry(file, load, dtype, shape, tensor=name, stem=stem, step=step, lacks=lacks)
         at += 1 + count
 
 

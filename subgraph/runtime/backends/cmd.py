@@ -36,7 +36,7 @@ from typing import Any
 from subgraph.errors import BackendError, InputError, ModelError, Refused, SubcutError, WorkerDied
 from subgraph.graph import protobuf
 from subgraph.storage import dtypes, tensors
-from subgraph.storage.convert import Form, write_bin
+from subgraph.storage.convert import TensorFormat, write_bin
 from subgraph.storage.folders import safe_names
 from subgraph.storage.packing import unpack
 from subgraph.storage.tensors import PACKED, Value, np_dtype, parse_type, shape_text
@@ -233,7 +233,7 @@ def _write(feeds: Mapping[str, Value], wanted: Sequence[Output], folder: Path) -
     for name, value in feeds.items():
         record = tensors.save(name, value, tensors.type_of(value), folder, stems[name])
         entry = {"name": name, "dtype": record.dtype, "shape": list(record.shapes[0]), "npy": record.files[0]}
-        for raw in write_bin(record, folder, Form())[0]:
+        for raw in write_bin(record, folder, TensorFormat())[0]:
             entry["bin"] = raw["file"]
         inputs.append(entry)
     outputs = [

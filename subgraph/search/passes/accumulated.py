@@ -11,9 +11,9 @@ from collections.abc import Sequence
 from itertools import pairwise
 
 from subgraph.search.findings import Finding, FindingKind, Purpose
-from subgraph.search.oracle import Ask, Items, Kind
+from subgraph.search.oracle import Items, Query, QueryKind
 from subgraph.search.predicate import outcome
-from subgraph.search.state import Book, Search
+from subgraph.search.state import Search, SearchState
 from subgraph.verdict import Status
 
 PIECES = 16
@@ -23,7 +23,7 @@ POINTS = 8  # of the growth curve
 SPLITS = 6  # of the largest contributors, to name smaller ones
 
 
-def accumulated(book: Book, scope: Items, share: float = 1.0, *, graded: bool = False) -> Search[Finding | None]:
+def accumulated(book: SearchState, scope: Items, share: float = 1.0, *, graded: bool = False) -> Search[Finding | None]:
     """The finding, or None where some piece is guilty or the pieces do not account for the `share` that the scope has.
     Where that is not 1, only these items are in question, and nothing is asked about the growth.
 
@@ -51,13 +51,13 @@ def accumulated(book: Book, scope: Items, share: float = 1.0, *, graded: bool = 
     )
 
 
-def partial(book: Book, items: Items, share: float) -> Finding:
+def partial(book: SearchState, items: Items, share: float) -> Finding:
     """What is said of a region whose error grows item by item, and does not split into shares that add up."""
     why = "the error grows item by item: most of it is left without the first or the last one"
     return Finding(FindingKind.ACCUMULATED, book.items(items), book.signature, explains=share, why=why)
 
 
-def scattered(book: Book, scope: Items, findings: Sequence[Finding]) -> list[Finding]:
+def scattered(book: SearchState, scope: Items, findings: Sequence[Finding]) -> list[Finding]:
     """The findings; or, where all of them together account for less than half of the error and none for much, one: the
     error is made in many places, of which these were seen to fail."""
     shares = [f.explains for f in findings if f.kind is FindingKind.CULPRIT and f.explains is not None]
@@ -74,11 +74,11 @@ def scattered(book: Book, scope: Items, findings: Sequence[Finding]) -> list[Fin
     ]
 
 
-def _shares(book: Book, pieces: Sequence[Items], graded: bool) -> Search[list[float] | None]:
+def _shares(book: SearchState, pieces: Sequence[Items], graded: bool) -> Search[list[float] | None]:
     """None where a piece fails as the whole does; `graded`: and is a culprit's."""
     found: list[float] = []
     for at in range(0, len(pieces), book.workers):
-        some = [Ask(Kind.ISOLATED, p, book.first, book.fresh, True) for p in pieces[at : at + book.workers]]
+        some = [Query(QueryKind.ISOLATED, p, book.first, book.fresh, True) for p in pieces[at : at + book.workers]]
         answers = yield from book.ask(Purpose.GROWTH, some)
         failing = [a for a in answers if outcome(a, book.signature) is Status.FAIL]
         if any(not graded or a.share is None or a.share >= LARGE for a in failing):
@@ -87,17 +87,19 @@ def _shares(book: Book, pieces: Sequence[Items], graded: bool) -> Search[list[fl
     return found
 
 
-def _growth(book: Book) -> Search[tuple[tuple[int, float], ...]]:
+def _growth(book: SearchState) -> Search[tuple[tuple[int, float], ...]]:
     """Error of prefixes on the model's inputs. What does not come is left out."""
     sizes = sorted({max(1, book.n * k // POINTS) for k in range(1, POINTS + 1)})
-    asks = [Ask(Kind.PREFIX, tuple(range(j)), book.first, book.fresh) for j in sizes]
+    asks = [Query(QueryKind.PREFIX, tuple(range(j)), book.first, book.fresh) for j in sizes]
     answers = []
     for at in range(0, len(asks), book.workers):
         answers += yield from book.ask(Purpose.GROWTH, asks[at : at + book.workers])
     return tuple((j, a.error) for j, a in zip(sizes, answers, strict=True) if a.error is not None)
 
 
-def _largest(book: Book, pieces: Sequence[Items], shares: Sequence[float]) -> Search[tuple[tuple[Items, float], ...]]:
+def _largest(
+    book: SearchState, pieces: Sequence[Items], shares: Sequence[float]
+) -> Search[tuple[tuple[Items, float], ...]]:
     """Pieces by share; the largest are split a few times, so that what stands out does so by name."""
     heap = [(-share, piece) for piece, share in zip(pieces, shares, strict=True)]
     heapq.heapify(heap)

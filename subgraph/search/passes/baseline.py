@@ -10,8 +10,8 @@ from collections import Counter
 from dataclasses import dataclass
 
 from subgraph.search.findings import Purpose
-from subgraph.search.oracle import Answer, Ask, Kind
-from subgraph.search.state import Book, Search
+from subgraph.search.oracle import Answer, Query, QueryKind
+from subgraph.search.state import Search, SearchState
 from subgraph.verdict import Signature, Status
 
 RUNS = 2
@@ -41,7 +41,7 @@ class Baseline:
         return self.failed / self.asked if self.asked else 0.0
 
 
-def baseline(book: Book, agreeing: int) -> Search[Baseline]:
+def baseline(book: SearchState, agreeing: int) -> Search[Baseline]:
     """`agreeing`: so many runs must agree before the whole does."""
     answers = yield from whole(book, RUNS)
     if len({_mark(a) for a in answers}) > 1:
@@ -56,10 +56,10 @@ def baseline(book: Book, agreeing: int) -> Search[Baseline]:
     return summed(answers)
 
 
-def whole(book: Book, runs: int) -> Search[list[Answer]]:
+def whole(book: SearchState, runs: int) -> Search[list[Answer]]:
     """So many runs of the whole; those made before are not made again."""
-    found = yield from book.ask(Purpose.BASELINE, [Ask(Kind.WHOLE, (), 0, True)])
-    asks = [Ask(Kind.WHOLE, (), repetition, True) for repetition in range(1, runs)]
+    found = yield from book.ask(Purpose.BASELINE, [Query(QueryKind.WHOLE, (), 0, True)])
+    asks = [Query(QueryKind.WHOLE, (), repetition, True) for repetition in range(1, runs)]
     for at in range(0, len(asks), book.workers):
         found += yield from book.ask(Purpose.AGAIN, asks[at : at + book.workers])
     return found

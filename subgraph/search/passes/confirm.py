@@ -11,11 +11,11 @@ from dataclasses import dataclass, replace
 
 from subgraph.search import flaky
 from subgraph.search.findings import Finding, FindingKind, Purpose
-from subgraph.search.oracle import Items, Kind
+from subgraph.search.oracle import Items, QueryKind
 from subgraph.search.passes import baseline
 from subgraph.search.passes.context import acquitted
 from subgraph.search.passes.shrink import Smallest
-from subgraph.search.state import Book, Changed, Search
+from subgraph.search.state import Search, SearchRestart, SearchState
 from subgraph.verdict import Status
 
 # A fault of rate p that failed k times in a row and then passed r times, which is how a region comes out one item too
@@ -47,7 +47,7 @@ class Belief:
         return self.failed / self.asked
 
 
-def proof(book: Book, belief: Belief, found: Smallest) -> Search[Finding | None]:
+def proof(book: SearchState, belief: Belief, found: Smallest) -> Search[Finding | None]:
     """The finding for a smallest region; None where it fails only because it is alone.
 
     Raises: Changed: the candidate is flaky, or what a worker said does not hold in a fresh one.
@@ -71,12 +71,12 @@ def proof(book: Book, belief: Belief, found: Smallest) -> Search[Finding | None]
     return finding
 
 
-def _neighbours(book: Book, found: Smallest) -> list[Items]:
+def _neighbours(book: SearchState, found: Smallest) -> list[Items]:
     near = [tuple(k for k in found.items if k != x) for x in found.items] if len(found.items) > 1 else []
-    return [r for r in near if (Kind.ISOLATED, r, book.first) in book.memo][-NEIGHBOURS:]
+    return [r for r in near if (QueryKind.ISOLATED, r, book.first) in book.memo][-NEIGHBOURS:]
 
 
-def contradicted(book: Book, belief: Belief, region: Items) -> Search[None]:
+def contradicted(book: SearchState, belief: Belief, region: Items) -> Search[None]:
     """It failed, then agreed: flaky, or the worker it failed in was. The whole fails, and not as a region of all items:
     flaky, or else nothing more can be said.
 
@@ -90,19 +90,19 @@ def contradicted(book: Book, belief: Belief, region: Items) -> Search[None]:
     book.first += 1000  # all answers of workers that had run others before are void
     book.fresh = True
     book.agreed.clear()
-    raise Changed("failed in a used worker, never in a fresh one: every trial gets a fresh one")
+    raise SearchRestart("failed in a used worker, never in a fresh one: every trial gets a fresh one")
 
 
-def turn_flaky(book: Book, belief: Belief) -> Search[None]:
+def turn_flaky(book: SearchState, belief: Belief) -> Search[None]:
     """From now on a pass counts after several.
 
     Raises: Changed: always.
     """
     yield from measure(book, belief)
-    raise Changed("answers differ from run to run: passes are repeated")
+    raise SearchRestart("answers differ from run to run: passes are repeated")
 
 
-def measure(book: Book, belief: Belief) -> Search[None]:
+def measure(book: SearchState, belief: Belief) -> Search[None]:
     """How often does the whole fail, and so how often must a region pass?"""
     runs = baseline.summed((yield from baseline.whole(book, baseline.MEASURED)))
     belief.flaky, belief.failed, belief.asked = True, runs.failed, runs.asked
@@ -110,7 +110,7 @@ def measure(book: Book, belief: Belief) -> Search[None]:
     book.agreed.clear()
 
 
-def _measured(book: Book, belief: Belief, found: Smallest) -> Search[Finding]:
+def _measured(book: SearchState, belief: Belief, found: Smallest) -> Search[Finding]:
     for asked in (MEASURED, MORE):
         again = yield from book.again(Purpose.CONFIRM, [found.items], range(1, asked + 1))
         failed = again.count(Status.FAIL)
@@ -123,7 +123,7 @@ def _measured(book: Book, belief: Belief, found: Smallest) -> Search[Finding]:
     return replace(finding, kind=FindingKind.UNRESOLVED, certified=False, why=why)
 
 
-def _finding(book: Book, found: Smallest, kind: FindingKind, runs: tuple[int, int]) -> Finding:
+def _finding(book: SearchState, found: Smallest, kind: FindingKind, runs: tuple[int, int]) -> Finding:
     share = None if book.silent else book.known(found.items).share
     why = "fails only as a whole: no part of it was seen to fail" if found.whole else ""
     neighbour = found.neighbour and book.items(found.neighbour)

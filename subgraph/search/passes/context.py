@@ -10,13 +10,13 @@ from collections.abc import Iterable
 
 from subgraph.search.findings import Purpose
 from subgraph.search.oracle import Items
-from subgraph.search.state import Book, Search
+from subgraph.search.state import Search, SearchState
 from subgraph.verdict import Signature, Status
 
 NEAR = 6  # places to both sides that may keep company
 
 
-def in_company(book: Book, region: Items, rest: Items) -> Search[Status]:
+def in_company(book: SearchState, region: Items, rest: Items) -> Search[Status]:
     """A neighbour `rest` of a failing region that cannot be asked: AGREE where it does together with items that are
     not the region's, else UNRESOLVED."""
     others = [k for k in around(book, rest) if k not in region]
@@ -27,7 +27,7 @@ def in_company(book: Book, region: Items, rest: Items) -> Search[Status]:
     return Status.UNRESOLVED
 
 
-def acquitted(book: Book, region: Items) -> Search[bool]:
+def acquitted(book: SearchState, region: Items) -> Search[bool]:
     """Refused alone, but not beside its neighbours?"""
     if book.signature is not Signature.REFUSED:
         return False
@@ -38,7 +38,7 @@ def acquitted(book: Book, region: Items) -> Search[bool]:
     return False
 
 
-def around(book: Book, places: Iterable[int]) -> list[int]:
+def around(book: SearchState, places: Iterable[int]) -> list[int]:
     """Places that feed these, then those beside them in the order, nearest first."""
     inside = set(places)
     low, high = min(inside), max(inside)

@@ -10,13 +10,13 @@ from collections.abc import Callable
 
 from subgraph.search.findings import Purpose
 from subgraph.search.oracle import Items
-from subgraph.search.state import Book, Search
+from subgraph.search.state import Search, SearchState
 from subgraph.verdict import Status
 
 MOST = 32  # the longest fault looked for where it is not known that some length fails
 
 
-def back(book: Book, scope: Items, end: int, start: int | None) -> Search[int | None]:
+def back(book: SearchState, scope: Items, end: int, start: int | None) -> Search[int | None]:
     """The largest s such that scope[s:end] fails. `start`: scope[start:end] is known to fail; None: nothing is known,
     and None is the answer where no length up to `MOST` fails.
     """
@@ -29,13 +29,13 @@ def back(book: Book, scope: Items, end: int, start: int | None) -> Search[int | 
     return None if length is None else end - length
 
 
-def forth(book: Book, region: Items) -> Search[Items]:
+def forth(book: SearchState, region: Items) -> Search[Items]:
     """The shortest beginning of a failing region that fails."""
     length = yield from _shortest(book, lambda k: region[:k], len(region), True)
     return region[:length]
 
 
-def _shortest(book: Book, piece: Callable[[int], Items], most: int, fails: bool) -> Search[int | None]:
+def _shortest(book: SearchState, piece: Callable[[int], Items], most: int, fails: bool) -> Search[int | None]:
     """The shortest length up to `most` that fails; `fails`: the longest does. Lengths from 1, `workers` at a time."""
     lengths = [1 << k for k in range(most.bit_length()) if 1 << k < most] + ([] if fails else [most])
     passed, failed = 0, most if fails else None
@@ -53,7 +53,7 @@ def _shortest(book: Book, piece: Callable[[int], Items], most: int, fails: bool)
     return (yield from _between(book, piece, passed, failed))
 
 
-def _between(book: Book, piece: Callable[[int], Items], passed: int, failed: int) -> Search[int]:
+def _between(book: SearchState, piece: Callable[[int], Items], passed: int, failed: int) -> Search[int]:
     """Binary: `passed` did not fail, `failed` did. A length that cannot be asked makes room for the next longer."""
     while failed - passed > 1:
         parts = min(book.workers, failed - passed - 1) + 1

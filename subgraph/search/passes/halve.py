@@ -12,14 +12,14 @@ from itertools import accumulate
 
 from subgraph.search.findings import Purpose
 from subgraph.search.oracle import Items
-from subgraph.search.state import Book, Search
+from subgraph.search.state import Search, SearchState
 from subgraph.verdict import Status
 
 SPAN = 16  # W: the longest fusion expected
 LEAST_WEIGHT = 1e-3  # of the mean: what a prior holds for impossible gets its turn
 
 
-def halve(book: Book, scope: Items, clean: int = 0) -> Search[tuple[int, int]]:
+def halve(book: SearchState, scope: Items, clean: int = 0) -> Search[tuple[int, int]]:
     """(s, e): scope[s:e] fails, and no shorter end was seen to fail. The whole scope is known to fail; nothing that
     ends at `clean` or before is expected to.
 
@@ -45,7 +45,7 @@ def halve(book: Book, scope: Items, clean: int = 0) -> Search[tuple[int, int]]:
 
 
 def _nearby(
-    book: Book, scope: Items, begin: int, lo: int, hi: int, m: int
+    book: SearchState, scope: Items, begin: int, lo: int, hi: int, m: int
 ) -> Search[tuple[int, list[int], list[Status]] | None]:
     """The nearest other cut that can be asked, else another start; None where none of them can."""
     tries = [(begin, k) for d in (1, 2, 3, 5, 8) for k in (m - d, m + d)]
@@ -71,7 +71,7 @@ def medians(mass: Sequence[float], lo: int, hi: int, count: int) -> list[int]:
     return sorted(found)
 
 
-def _weights(book: Book, scope: Items) -> list[float]:
+def _weights(book: SearchState, scope: Items) -> list[float]:
     some = [max(0.0, book.weights[k]) for k in scope]
     least = LEAST_WEIGHT * (sum(some) / len(some) if some else 0.0) or 1.0
     return [max(w, least) for w in some]

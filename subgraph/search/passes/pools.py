@@ -10,9 +10,9 @@ from collections.abc import Sequence
 from itertools import pairwise
 
 from subgraph.search.findings import Purpose
-from subgraph.search.oracle import Ask, Items, Kind
+from subgraph.search.oracle import Items, Query, QueryKind
 from subgraph.search.predicate import outcome
-from subgraph.search.state import Book, Search
+from subgraph.search.state import Search, SearchState
 from subgraph.verdict import Status
 
 PIECES = 1000  # in one pool: beyond, converters slow down more than they gain
@@ -20,10 +20,13 @@ WORTH = 512  # items from which on two pools of windows and a run are fewer than
 WINDOW = 32  # of a partition into windows; the second one starts half a window later
 
 
-def failing(book: Book, pieces: Sequence[Items]) -> Search[list[Items]]:
+def failing(book: SearchState, pieces: Sequence[Items]) -> Search[list[Items]]:
     """The pieces that fail alone, among those that do not agree in their pool. Pieces are disjoint."""
     pools = [tuple(pieces[k : k + PIECES]) for k in range(0, len(pieces), PIECES)]
-    asks = [Ask(Kind.POOL, tuple(sorted(x for p in pool for x in p)), book.first, False, False, pool) for pool in pools]
+    asks = [
+        Query(QueryKind.POOL, tuple(sorted(x for p in pool for x in p)), book.first, False, False, pool)
+        for pool in pools
+    ]
     suspects: list[Items] = []
     for at in range(0, len(asks), book.workers):
         some = asks[at : at + book.workers]
@@ -42,12 +45,12 @@ def failing(book: Book, pieces: Sequence[Items]) -> Search[list[Items]]:
     return found
 
 
-def singles(book: Book, scope: Items) -> Search[list[Items]]:
+def singles(book: SearchState, scope: Items) -> Search[list[Items]]:
     """Single items that fail alone."""
     return (yield from failing(book, [(k,) for k in scope]))
 
 
-def windows(book: Book, scope: Items) -> Search[Items | None]:
+def windows(book: SearchState, scope: Items) -> Search[Items | None]:
     """A window of `WINDOW` items that fails: every fault up to half of that lies within one of a half-stride pair."""
     for offset in (0, WINDOW // 2):
         cuts = [0, *range(offset or WINDOW, len(scope), WINDOW), len(scope)]

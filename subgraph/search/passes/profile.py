@@ -10,10 +10,10 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from subgraph.search.findings import Purpose
-from subgraph.search.oracle import Answer, Ask, Items, Kind
+from subgraph.search.oracle import Answer, Items, Query, QueryKind
 from subgraph.search.order import nearest_last
 from subgraph.search.passes import gallop
-from subgraph.search.state import Book, Search
+from subgraph.search.state import Search, SearchState
 from subgraph.verdict import Status
 
 EVERYWHERE = 0.8  # of the items that could be seen are wrong: 198 of 223 were, where it was precision
@@ -40,14 +40,14 @@ class Profile:
     everywhere: bool = False
 
 
-def profile(book: Book, scope: Items) -> Search[Profile]:
+def profile(book: SearchState, scope: Items) -> Search[Profile]:
     """One run of these places with every inner tensor an output."""
     book.more = 4
-    (answer,) = yield from book.ask(Purpose.PROFILE, [Ask(Kind.PROFILE, scope, book.first, book.fresh)])
+    (answer,) = yield from book.ask(Purpose.PROFILE, [Query(QueryKind.PROFILE, scope, book.first, book.fresh)])
     return read(book, scope, answer)
 
 
-def read(book: Book, scope: Items, answer: Answer) -> Profile:
+def read(book: SearchState, scope: Items, answer: Answer) -> Profile:
     """O(items + edges). Through items that could not be seen, what is above them shows."""
     if not answer.items:
         return Profile(Seen.VANISHED if answer.status is Status.AGREE else Seen.REFUSED)
@@ -67,7 +67,7 @@ def read(book: Book, scope: Items, answer: Answer) -> Profile:
     return Profile(Seen.SHOWN, tuple(hints), wrong >= EVERYWHERE * len(answer.items))
 
 
-def follow(book: Book, scope: Items, hints: tuple[int, ...]) -> Search[Items | None]:
+def follow(book: SearchState, scope: Items, hints: tuple[int, ...]) -> Search[Items | None]:
     """A failing region that ends at a first wrong item, as short as galloping among what is above it makes it."""
     inside = set(scope)
     for last in [h for h in hints if h in inside][:HINTS]:

@@ -18,7 +18,7 @@ from subgraph.search.oracle import Items
 from subgraph.search.order import above, connected, ends
 from subgraph.search.passes import gallop
 from subgraph.search.passes.context import in_company
-from subgraph.search.state import Book, Search
+from subgraph.search.state import Search, SearchState
 from subgraph.verdict import Status
 
 SMALL = 8  # up to here single items are tried at once
@@ -46,7 +46,7 @@ class Smallest:
     whole: bool = False
 
 
-def shrink(book: Book, region: Items, *, gradual: bool = True) -> Search[Smallest]:
+def shrink(book: SearchState, region: Items, *, gradual: bool = True) -> Search[Smallest]:
     """`region` is known to fail. `gradual`: stop early where the error of a long one seems to grow item by item.
 
     Questions: O(k · log L) for k items that are needed of L, if it fails monotonously.
@@ -65,20 +65,20 @@ def shrink(book: Book, region: Items, *, gradual: bool = True) -> Search[Smalles
         region = smaller
 
 
-def _graded_ends(book: Book, region: Items) -> Search[bool]:
+def _graded_ends(book: SearchState, region: Items) -> Search[bool]:
     """Before much is asked about a long region: does its error grow item by item?"""
     near = [region[1:], region[:-1]]
     got = yield from book.regions(Purpose.SHRINK, near, explain=True)
     return any(s is Status.AGREE and graded(book, region, near_) for s, near_ in zip(got, near, strict=True))
 
 
-def graded(book: Book, region: Items, neighbour: Items) -> bool:
+def graded(book: SearchState, region: Items, neighbour: Items) -> bool:
     """Has a neighbour that does not fail most of the region's error?"""
     share, rest = book.known(region).share, book.known(neighbour).share
     return share is not None and rest is not None and share > 0 and rest >= GRADED * share
 
 
-def _parts(book: Book, region: Items) -> Search[Items]:
+def _parts(book: SearchState, region: Items) -> Search[Items]:
     smallers: list[Callable[[Items], set[int]]] = [
         lambda r: next(connected(book.parents, r)),
         lambda r: above(book.parents, r, r[-1]),
@@ -90,7 +90,7 @@ def _parts(book: Book, region: Items) -> Search[Items]:
     return region
 
 
-def _chunks(book: Book, region: Items) -> Search[tuple[Items, bool]]:
+def _chunks(book: SearchState, region: Items) -> Search[tuple[Items, bool]]:
     """What is left, and whether nothing could be dropped of a long region."""
     if 3 < len(region) <= 2 * SMALL:
         rim = (region[0], region[-1])
@@ -113,7 +113,7 @@ def _chunks(book: Book, region: Items) -> Search[tuple[Items, bool]]:
     return region, False
 
 
-def _singles(book: Book, region: Items, whole: bool) -> Search[tuple[Items | None, Smallest]]:
+def _singles(book: SearchState, region: Items, whole: bool) -> Search[tuple[Items | None, Smallest]]:
     """(a smaller failing region, …), or (None, the certificate). Inner items first: a run of items that failed has
     mostly been asked without its first or last one."""
     if len(region) < 2:
@@ -138,7 +138,7 @@ def _singles(book: Book, region: Items, whole: bool) -> Search[tuple[Items | Non
     return None, Smallest(region, not doubtful, tuple(doubtful), neighbour, not steep, whole)
 
 
-def _drops(book: Book, region: Items, only_ends: bool) -> Items:
+def _drops(book: SearchState, region: Items, only_ends: bool) -> Items:
     rim = ends(book.parents, region)
     inner = () if only_ends else tuple(k for k in region if k not in rim)
     return inner + tuple(k for k in reversed(region) if k in rim)

@@ -20,8 +20,8 @@ import typer
 from onnx import TensorProto, helper
 
 from subgraph import cli
-from subgraph.bisection.manual.results import Wanted
-from subgraph.bisection.manual.tasks import Export
+from subgraph.bisection.manual.results import ExpectedFile
+from subgraph.bisection.manual.tasks import TaskFormat
 from subgraph.cases.layout import FROM_DEVICE
 from subgraph.commands import Result
 from subgraph.errors import InputError, ResultExists, SubcutError, UnknownName, UsageError
@@ -387,7 +387,7 @@ def test_partial_sets_are_refused(here: Path, manual: Manual) -> None:
 
 
 def test_a_file_of_less_than_a_byte_per_value() -> None:
-    assert Wanted("w", "int4", (5,), ("int4", (5,), "")).size == 3
+    assert ExpectedFile("w", "int4", (5,), ("int4", (5,), "")).size == 3
 
 
 @pytest.mark.parametrize(
@@ -396,8 +396,8 @@ def test_a_file_of_less_than_a_byte_per_value() -> None:
 )
 def test_forms_that_mean_nothing(words: str, error: type[SubcutError]) -> None:
     with pytest.raises(error):
-        Export.parse(words)
-    assert Export.parse("bin:NHWC:float16").words == "bin:float16:NHWC"
+        TaskFormat.parse(words)
+    assert TaskFormat.parse("bin:NHWC:float16").words == "bin:float16:NHWC"
 
 
 # ------------------------------------------------------------------------------------------------ back and forth

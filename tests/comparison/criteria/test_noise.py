@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from subgraph.comparison.criteria import Ruling, Subject
+from subgraph.comparison.criteria import OutputContext, Ruling
 from subgraph.comparison.criteria.noise import rule
 from subgraph.comparison.pair import Pair
 from subgraph.errors import ModelError, UsageError
@@ -75,7 +75,7 @@ class Made:
 
 
 def asked(reference: Any, candidate: Any, noise: Made | None = None, claim: str = "fp32", words: str = "") -> Ruling:
-    return rule(words)(Pair(np.asarray(reference), np.asarray(candidate)), Subject("y", claim, noise))
+    return rule(words)(Pair(np.asarray(reference), np.asarray(candidate)), OutputContext("y", claim, noise))
 
 
 X = f32([1, 2, 4])
