@@ -23,8 +23,8 @@ from benchmarks.report import table
 from fixtures import device
 from subgraph.graph.graph import load
 from subgraph.recordings import beside, compare, interval
-from subgraph.runtime.capture import Reference
 from subgraph.runtime.inputs import Feeding
+from subgraph.runtime.reference import Reference
 from subgraph.trials.session import Setup, passive
 
 

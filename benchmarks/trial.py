@@ -31,8 +31,8 @@ from benchmarks import machine
 from benchmarks.measure import floor
 from subgraph.graph import graph, region
 from subgraph.runtime import candidate
-from subgraph.runtime.capture import Reference
 from subgraph.runtime.inputs import Feeding
+from subgraph.runtime.reference import Reference
 from subgraph.runtime.worker_pool import Workers
 from subgraph.trials.session import Setup, trials
 from subgraph.trials.trial import Trials

@@ -27,8 +27,8 @@ from subgraph.graph.graph import CONSTANT, SHAPE, Graph
 from subgraph.graph.graph import load as load_graph
 from subgraph.graph.region import Region
 from subgraph.runtime.candidate import Candidate
-from subgraph.runtime.capture import Reference
 from subgraph.runtime.inputs import Feeding
+from subgraph.runtime.reference import Reference
 from subgraph.runtime.run_result import RunResult
 from subgraph.runtime.worker_pool import Workers
 from subgraph.storage.tensors import load

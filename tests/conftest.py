@@ -12,7 +12,7 @@ import onnx
 import pytest
 
 from fixtures import resnet50
-from subgraph.runtime.capture import Reference
+from subgraph.runtime.reference import Reference
 
 hypothesis.settings.register_profile("busy", deadline=None)  # two workers and their runtimes share the cores
 hypothesis.settings.load_profile("busy")

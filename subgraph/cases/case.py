@@ -13,7 +13,8 @@ from typing import Any
 
 from subgraph.errors import ResultExists
 from subgraph.graph.graph import Graph
-from subgraph.runtime.capture import Captured, Reference
+from subgraph.runtime.capture import Captured
+from subgraph.runtime.reference import Reference
 from subgraph.storage.convert import TensorFormat, write_bin
 from subgraph.storage.tensors import Record
 from subgraph.text import shorten

@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from subgraph.graph.cut import Cut
-from subgraph.runtime.capture import Captured, Reference
+from subgraph.runtime.capture import Captured
+from subgraph.runtime.reference import Reference
 from subgraph.storage.tensors import Record, load
 
 # onnxruntime keeps float32 between float16 nodes at every optimisation level, and where it inserts its Casts depends on

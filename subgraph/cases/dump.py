@@ -12,7 +12,8 @@ from subgraph.cases.case import Case, ResultPlace
 from subgraph.graph import region
 from subgraph.graph.graph import Graph
 from subgraph.runtime import inputs as feeding
-from subgraph.runtime.capture import Reference, feeds_of, record
+from subgraph.runtime.capture import feeds_of, record
+from subgraph.runtime.reference import Reference
 from subgraph.storage import folders
 from subgraph.storage.convert import TensorFormat
 

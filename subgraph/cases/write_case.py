@@ -25,7 +25,8 @@ from subgraph.graph.cut import Cut, freezable, of_region, structure_problem
 from subgraph.graph.graph import Graph
 from subgraph.graph.region import Region
 from subgraph.runtime import inputs as feeding
-from subgraph.runtime.capture import Captured, Reference, feeds_of, record
+from subgraph.runtime.capture import Captured, feeds_of, record
+from subgraph.runtime.reference import Reference
 from subgraph.storage import folders
 from subgraph.storage.convert import TensorFormat
 from subgraph.storage.tensors import Record

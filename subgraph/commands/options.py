@@ -14,8 +14,8 @@ import typer
 from subgraph import project
 from subgraph.commands import log
 from subgraph.errors import SubcutError, UsageError
-from subgraph.runtime.capture import Reference
 from subgraph.runtime.inputs import Feeding, ImageOptions
+from subgraph.runtime.reference import Reference
 from subgraph.text import clean
 
 if TYPE_CHECKING:

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from subgraph.project import Project
     from subgraph.recordings.beside import RecordingOptions
     from subgraph.recordings.runs import RecordedRun
-    from subgraph.runtime.capture import Reference
+    from subgraph.runtime.reference import Reference
     from subgraph.trials.trial import Trials
 
 Recorded = Annotated[

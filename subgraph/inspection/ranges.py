@@ -20,8 +20,9 @@ from subgraph.errors import InputError, ModelError, SubcutError, WorkerDied
 from subgraph.graph import protobuf
 from subgraph.graph.graph import Graph
 from subgraph.graph.region import above
-from subgraph.runtime.capture import Captured, Reference, feeds_of, record
+from subgraph.runtime.capture import Captured, feeds_of, record
 from subgraph.runtime.inputs import Feeding
+from subgraph.runtime.reference import Reference
 from subgraph.storage import dtypes
 from subgraph.storage.tensors import Record, from_bits, np_dtype
 

@@ -8,34 +8,22 @@ other last bits on unaligned memory.
 from __future__ import annotations
 
 import logging
-import os
 import shutil
 import tempfile
-import threading
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from types import TracebackType
-from typing import Any
 
 from subgraph.graph import protobuf, region
 from subgraph.graph.cut import build
 from subgraph.graph.graph import Graph
 from subgraph.runtime import inputs as feeding
-from subgraph.runtime.worker import Worker
+from subgraph.runtime.reference import Reference
 from subgraph.storage.tensors import Record, Tensors, load
 
 log = logging.getLogger("subcut")
 
 KERNEL_ALIGN = 64  # bytes; what onnxruntime's own allocator gives
-MAX_THREADS = 8  # more give nothing for one small run, and other bits on each machine
-
-
-def threads() -> int:
-    """Intra-op threads of the reference: the cores we may use, at most `MAX_THREADS`. Recorded with every result."""
-    usable = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    return min(usable, MAX_THREADS)
 
 
 @dataclass(frozen=True)
@@ -52,76 +40,6 @@ class Captured:
     tensors: dict[str, Record]
     fed: dict[str, Record]
     origins: dict[str, str]
-
-
-class Reference:
-    """What is right: onnxruntime on the CPU, optimisations off, fixed thread count, in a process of its own.
-
-    The process starts at once, so that the runtime is imported while the caller still reads the model. Another backend,
-    or a library of custom operators, serves models that plain onnxruntime cannot run. Several threads may use it, each
-    with keys of its own.
-    """
-
-    def __init__(
-        self,
-        backend: str = "ort",
-        options: Mapping[str, Any] | None = None,
-        *,
-        timeout: float | None = None,
-        memory: int | None = None,
-    ) -> None:
-        self.backend = backend
-        plain = {"opt": "disable", "threads": threads(), "fixed": True} if backend == "ort" else {}
-        self.options = {**plain, **(options or {})}
-        self._worker = Worker(backend, timeout=timeout, memory=memory, bounded=backend == "ort")
-        self._lock = threading.RLock()
-        self._version = ""
-
-    def load(self, key: str, model: Path, weights: Path | None = None) -> None:
-        """Build `model` under the name `key`.
-
-        Raises:
-            Refused: onnxruntime does not accept it.
-            WorkerDied: the process crashed.
-        """
-        options = {**self.options, **({"weights": str(weights)} if weights else {})}
-        with self._lock:
-            self._worker.ask("load", key=key, model=str(model), options=options)
-
-    def run(self, key: str, into: Path, outputs: Mapping[str, str], **feeds: Any) -> dict[str, Any]:
-        """Run `key` on `sample=` or `feeds=`; write `outputs` (name → file stem) into the folder.
-
-        Raises:
-            InputError: an input does not fit. ModelError: the run failed. WorkerDied: the process crashed.
-        """
-        with self._lock:
-            return self._worker.ask("run", key=key, into=str(into), outputs=dict(outputs), **feeds)
-
-    def identity(self) -> dict[str, Any]:
-        """What its values depend on: backend, options, version."""
-        if not self._version:
-            with self._lock:
-                self._version = str(self._worker.ask("about", options=self.options)["version"])
-        return {"backend": self.backend, "options": dict(self.options), "version": self._version}
-
-    def drop(self, key: str) -> None:
-        """Forget a model; its memory is free again."""
-        with self._lock:
-            self._worker.ask("drop", key=key)
-
-    @contextmanager
-    def alone(self) -> Iterator[None]:
-        """Keep other threads out for this block: a load and the runs that follow it."""
-        with self._lock:
-            yield
-
-    def __enter__(self) -> Reference:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._worker.close()
 
 
 def record(

@@ -11,8 +11,9 @@ from pathlib import Path
 from subgraph.graph import region
 from subgraph.graph.cut import edge_types
 from subgraph.graph.graph import Graph
-from subgraph.runtime.capture import Captured, Reference, load_above, record
+from subgraph.runtime.capture import Captured, load_above, record
 from subgraph.runtime.inputs import Feeding, Sample
+from subgraph.runtime.reference import Reference
 from subgraph.storage.digest import file_digest
 from subgraph.storage.tensors import Record, copied
 

@@ -26,7 +26,7 @@ from subgraph.errors import BackendError, ModelError, OutputError, SubcutError, 
 from subgraph.graph import graph as graphs
 from subgraph.graph import region as regions
 from subgraph.runtime.candidate import Candidate
-from subgraph.runtime.capture import Reference, threads
+from subgraph.runtime.reference import Reference, threads
 from subgraph.runtime.run_result import RunResult, from_entry, run_model
 from subgraph.runtime.worker import Worker
 from subgraph.runtime.worker_pool import Workers

@@ -22,7 +22,7 @@ from subgraph.cases.case import ResultPlace
 from subgraph.cases.layout import REPRO, REPRO_SCRIPT, SWEEP_JSON
 from subgraph.graph import protobuf
 from subgraph.runtime.candidate import Candidate
-from subgraph.runtime.capture import threads
+from subgraph.runtime.reference import threads
 from subgraph.runtime.run_result import RunResult
 from subgraph.runtime.worker_pool import Workers
 from subgraph.storage import folders

@@ -23,8 +23,8 @@ from subgraph.graph.graph import SHAPE, VALUE, Graph
 from subgraph.graph.graph import load as load_graph
 from subgraph.graph.quantization import Scale, scales_of
 from subgraph.graph.region import Region
-from subgraph.runtime.capture import Reference
 from subgraph.runtime.inputs import plan
+from subgraph.runtime.reference import Reference
 from subgraph.runtime.reference_values import ReferenceValues
 from subgraph.runtime.run_result import Feeds, RunResult
 from subgraph.storage.digest import digest

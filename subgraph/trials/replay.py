@@ -23,8 +23,8 @@ from subgraph.errors import InputError, UsageError
 from subgraph.graph.graph import load
 from subgraph.runtime import candidate as candidates
 from subgraph.runtime.candidate import Candidate
-from subgraph.runtime.capture import Reference
 from subgraph.runtime.inputs import Feeding
+from subgraph.runtime.reference import Reference
 from subgraph.runtime.run_result import RunResult
 from subgraph.runtime.worker_pool import Workers
 from subgraph.storage.digest import file_digest

@@ -11,8 +11,8 @@ from pathlib import Path
 from subgraph.comparison.judge import criterion
 from subgraph.graph.graph import Graph, load
 from subgraph.runtime.candidate import Candidate
-from subgraph.runtime.capture import Reference
 from subgraph.runtime.inputs import Feeding
+from subgraph.runtime.reference import Reference
 from subgraph.runtime.reference_values import ReferenceValues, plan_all
 from subgraph.runtime.worker_pool import NoWorkers, Workers
 from subgraph.storage import folders

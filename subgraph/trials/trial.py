@@ -28,7 +28,7 @@ from subgraph.graph.graph import CONSTANT, SHAPE, Graph
 from subgraph.graph.merged_cuts import MergedCut, partition, pool
 from subgraph.graph.region import Region
 from subgraph.runtime.candidate import Candidate
-from subgraph.runtime.capture import Reference
+from subgraph.runtime.reference import Reference
 from subgraph.runtime.reference_values import ReferenceValues
 from subgraph.runtime.run_result import Feeds, RunResult, from_entry, merged, run_model
 from subgraph.runtime.worker_pool import Workers

@@ -12,7 +12,8 @@ import pytest
 from subgraph.cases import repro
 from subgraph.cases.check import check
 from subgraph.graph.cut import cut
-from subgraph.runtime.capture import Captured, Reference
+from subgraph.runtime.capture import Captured
+from subgraph.runtime.reference import Reference
 from subgraph.storage.tensors import Record, save
 from tests.helpers import text_models
 

@@ -18,7 +18,7 @@ from subgraph.cases.case import Case, ResultPlace
 from subgraph.errors import SubcutError
 from subgraph.graph import graph, region
 from subgraph.graph.graph import Graph
-from subgraph.runtime.capture import Reference
+from subgraph.runtime.reference import Reference
 from tests.helpers import text_models
 from tests.helpers.run_command import PATIENCE
 

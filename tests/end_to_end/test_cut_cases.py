@@ -30,8 +30,8 @@ from subgraph.commands.options import shapes
 from subgraph.errors import SubcutError
 from subgraph.graph import graph, region
 from subgraph.runtime import inputs
-from subgraph.runtime.capture import Reference
 from subgraph.runtime.load_inputs import realise
+from subgraph.runtime.reference import Reference
 
 SUBCUT = Path(sys.executable).with_name("subcut")
 

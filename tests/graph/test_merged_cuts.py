@@ -28,7 +28,8 @@ from subgraph.graph.graph import Graph, load
 from subgraph.graph.merged_cuts import MAX_PIECES, SHARED_BYTES, MergedCut, partition, pool
 from subgraph.graph.region import Region, of_nodes
 from subgraph.runtime import inputs
-from subgraph.runtime.capture import Reference, feeds_of, record, threads
+from subgraph.runtime.capture import feeds_of, record
+from subgraph.runtime.reference import Reference, threads
 from subgraph.storage.tensors import Record, save
 from tests.helpers import text_models
 

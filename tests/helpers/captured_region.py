@@ -15,7 +15,7 @@ from subgraph.comparison.noise.noise import Memo, RegionNoise
 from subgraph.comparison.pair import Pair
 from subgraph.graph import region
 from subgraph.graph.graph import Graph
-from subgraph.runtime.capture import Reference
+from subgraph.runtime.reference import Reference
 from subgraph.storage.tensors import PROTO_NAMES, Record, load, save
 from tests.helpers import text_models
 

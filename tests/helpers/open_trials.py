@@ -10,8 +10,8 @@ from typing import Any
 from subgraph.graph.graph import Graph
 from subgraph.runtime import candidate
 from subgraph.runtime.candidate import Candidate
-from subgraph.runtime.capture import Reference
 from subgraph.runtime.inputs import Feeding
+from subgraph.runtime.reference import Reference
 from subgraph.runtime.worker_pool import Workers
 from subgraph.trials import session
 from subgraph.trials.trial import Trials

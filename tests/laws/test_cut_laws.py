@@ -29,8 +29,9 @@ from subgraph.graph import graph, protobuf, region
 from subgraph.graph.cut import cut
 from subgraph.graph.graph import Graph
 from subgraph.runtime import inputs
-from subgraph.runtime.capture import Reference, feeds_of, record, threads
+from subgraph.runtime.capture import feeds_of, record
 from subgraph.runtime.load_inputs import realise
+from subgraph.runtime.reference import Reference, threads
 
 SEED = os.environ.get("SUBCUT_SEED")
 

@@ -22,8 +22,8 @@ from fixtures import ROOT, device
 from subgraph.graph.graph import load
 from subgraph.recordings import align, beside, compare, interval, msaccucmp, recording
 from subgraph.recordings import document as contrast
-from subgraph.runtime.capture import Reference
 from subgraph.runtime.inputs import Feeding
+from subgraph.runtime.reference import Reference
 from subgraph.trials.session import Setup, passive
 from tests.helpers import fake_candidate
 from tests.helpers.run_command import Done, subcut

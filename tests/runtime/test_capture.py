@@ -21,7 +21,8 @@ from subgraph.errors import InputError, ModelError, Refused, UnknownName
 from subgraph.graph import graph, protobuf, region
 from subgraph.graph.graph import Graph
 from subgraph.runtime import inputs
-from subgraph.runtime.capture import Captured, Reference, feeds_of, record
+from subgraph.runtime.capture import Captured, feeds_of, record
+from subgraph.runtime.reference import Reference
 from subgraph.storage import dtypes
 from subgraph.storage.tensors import load
 from tests.helpers import text_models

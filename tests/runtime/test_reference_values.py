@@ -13,8 +13,8 @@ import pytest
 from fixtures.dags import random_dag
 from subgraph.errors import InputError, ModelError
 from subgraph.graph.graph import Graph
-from subgraph.runtime.capture import Reference
 from subgraph.runtime.inputs import Feeding
+from subgraph.runtime.reference import Reference
 from subgraph.runtime.reference_values import ReferenceValues, plan_all
 from subgraph.storage.tensors import load
 from tests.helpers import text_models

@@ -13,7 +13,7 @@ import pytest
 from fixtures.dags import random_dag
 from subgraph.graph import region as regions
 from subgraph.graph.graph import VALUE, Graph
-from subgraph.runtime.capture import Reference
+from subgraph.runtime.reference import Reference
 from subgraph.runtime.worker_pool import Workers
 from subgraph.trials.attribution import SHARE, Explained, explains, left_without
 from subgraph.trials.trial import Trials

@@ -16,8 +16,8 @@ from fixtures import ROOT
 from subgraph.comparison.judge import criterion
 from subgraph.reports import problem
 from subgraph.runtime import candidate
-from subgraph.runtime.capture import Reference
 from subgraph.runtime.inputs import Feeding
+from subgraph.runtime.reference import Reference
 from subgraph.runtime.worker_pool import Workers
 from subgraph.trials import session
 from subgraph.trials.compare import compared

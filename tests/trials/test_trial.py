@@ -20,8 +20,8 @@ from subgraph.graph import region as regions
 from subgraph.graph.graph import VALUE, Graph, load
 from subgraph.graph.region import Region
 from subgraph.runtime import candidate
-from subgraph.runtime.capture import Reference
 from subgraph.runtime.inputs import Feeding
+from subgraph.runtime.reference import Reference
 from subgraph.runtime.worker_pool import Workers
 from subgraph.trials.session import Setup, trials
 from subgraph.trials.trial import Trials

@@ -18,7 +18,7 @@ from subgraph.comparison.noise.sampler import NoiseSampler, fresh
 from subgraph.errors import InputError, ModelError
 from subgraph.graph.graph import Graph
 from subgraph.graph.region import Region
-from subgraph.runtime.capture import Reference
+from subgraph.runtime.reference import Reference
 from subgraph.storage.tensors import Record, load
 
 if TYPE_CHECKING:

@@ -24,7 +24,7 @@ from subgraph.graph import protobuf
 from subgraph.graph.cut import Cut, of_region
 from subgraph.graph.graph import Graph
 from subgraph.graph.region import Region
-from subgraph.runtime.capture import Reference
+from subgraph.runtime.reference import Reference
 from subgraph.storage.tensors import PROTO_NAMES, Record, load, save
 
 if TYPE_CHECKING:

@@ -26,7 +26,7 @@ from subgraph.cases.layout import FROM_DEVICE
 from subgraph.commands import Result
 from subgraph.errors import InputError, ResultExists, SubcutError, UnknownName, UsageError
 from subgraph.reports._schema import problem
-from subgraph.runtime.capture import Reference
+from subgraph.runtime.reference import Reference
 from tests.bisection.test_bisection import NAMES, QUICK, line
 from tests.helpers import fake_candidate
 from tests.helpers.run_command import SUBCUT, Done, environment, subcut, tree

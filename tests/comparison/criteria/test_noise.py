@@ -16,7 +16,7 @@ from subgraph.comparison.criteria import OutputContext, Ruling
 from subgraph.comparison.criteria.noise import rule
 from subgraph.comparison.pair import Pair
 from subgraph.errors import ModelError, UsageError
-from subgraph.runtime.capture import Reference
+from subgraph.runtime.reference import Reference
 from subgraph.verdict import Signature, Status
 from tests.helpers.captured_region import LEVELS, Make, Piece, f32, maker, normal
 

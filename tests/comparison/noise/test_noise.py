@@ -18,8 +18,9 @@ from subgraph.comparison.noise.noise import RegionNoise
 from subgraph.comparison.precision import EPS, FLOATS
 from subgraph.errors import ModelError
 from subgraph.graph import region as regions
-from subgraph.runtime.capture import Reference, feeds_of, record
+from subgraph.runtime.capture import feeds_of, record
 from subgraph.runtime.inputs import plan
+from subgraph.runtime.reference import Reference
 from tests.helpers import text_models
 from tests.helpers.captured_region import Make, f32, maker, moved, normal
 

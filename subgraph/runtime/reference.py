@@ -1,0 +1,114 @@
+"""The reference: onnxruntime with all optimisations off, in a process of its own.
+
+`docs/why/reference-in-a-process.md` says why not in this one.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+from subgraph.errors import BackendError, ModelError, WorkerDied
+from subgraph.runtime.worker import Worker
+
+MAX_THREADS = 8  # more give nothing for one small run, and other bits on each machine
+
+
+def threads() -> int:
+    """Intra-op threads of the reference: the cores we may use, at most `MAX_THREADS`. Recorded with every result."""
+    usable = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return min(usable, MAX_THREADS)
+
+
+class Reference:
+    """The reference process: onnxruntime on the CPU, optimisations off, a fixed number of threads.
+
+    The process starts with the constructor, so that the runtime is imported while the caller still reads the model.
+    Another backend, or a library of custom operators (option `ops`), serves models that plain onnxruntime cannot run.
+    Several threads may share a reference if each uses keys of its own.
+
+    Attributes:
+        backend, options: as given, with the reference's own options added where the backend is onnxruntime.
+    """
+
+    def __init__(
+        self,
+        backend: str = "ort",
+        options: Mapping[str, Any] | None = None,
+        *,
+        timeout: float | None = None,
+        memory: int | None = None,
+        restart: bool = False,
+    ) -> None:
+        """`timeout`, `memory`: as for `Worker`; `restart`: `load` starts a new process when a model has ended the last
+        one, and models that were loaded in that one are lost."""
+        self.backend = backend
+        fixed = {"opt": "disable", "threads": threads(), "fixed": True} if backend == "ort" else {}
+        self.options = {**fixed, **(options or {})}
+        self._restart = restart
+        self._start = partial(Worker, backend, timeout=timeout, memory=memory, bounded=backend == "ort")
+        self._worker = self._start()
+        self._lock = threading.RLock()
+        self._version = ""
+
+    def load(self, key: str, model: Path, weights: Path | None = None) -> None:
+        """Build `model` under the name `key`; `weights`: the folder of its external data, if it is another one.
+
+        Raises:
+            Refused: the runtime does not accept it.
+            WorkerDied: the process crashed.
+        """
+        options = {**self.options, **({"weights": str(weights)} if weights else {})}
+        with self._lock:
+            if self._restart and not self._worker.alive:
+                self._worker.close()
+                self._worker = self._start()
+            self._worker.ask("load", key=key, model=str(model), options=options)
+
+    def run(self, key: str, into: Path, outputs: Mapping[str, str], **feeds: Any) -> dict[str, Any]:
+        """Run `key` on `sample=` or `feeds=`; write `outputs` (name → file stem) into the folder.
+
+        Raises:
+            InputError: an input does not fit.
+            ModelError: the run failed, or `key` was lost with the process that another model ended (`restart`).
+            WorkerDied: the process crashed.
+        """
+        try:
+            with self._lock:
+                return self._worker.ask("run", key=key, into=str(into), outputs=dict(outputs), **feeds)
+        except BackendError as e:
+            if not self._restart or isinstance(e, WorkerDied):
+                raise
+            raise ModelError(f"the reference lost the model: {e.what}") from e
+
+    def identity(self) -> dict[str, Any]:
+        """Backend, options and version: all that its values depend on, beside the model and its inputs."""
+        if not self._version:
+            with self._lock:
+                self._version = str(self._worker.ask("about", options=self.options)["version"])
+        return {"backend": self.backend, "options": dict(self.options), "version": self._version}
+
+    def drop(self, key: str) -> None:
+        """Forget a model; its memory is free again."""
+        with self._lock:
+            self._worker.ask("drop", key=key)
+
+    @contextmanager
+    def alone(self) -> Iterator[None]:
+        """Keep other threads out for this block: a load and the runs that follow it."""
+        with self._lock:
+            yield
+
+    def __enter__(self) -> Reference:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._worker.close()

@@ -1,0 +1,48 @@
+"""The reference process: a new one replaces the one that a model has ended, where that is asked for."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from subgraph.errors import BackendError, ModelError, WorkerDied
+from subgraph.runtime.reference import Reference
+
+CRASHES_ON_BAD = """
+import os
+def load(model, options):
+    if model.name == "bad.onnx":
+        os._exit(3)
+    return lambda feeds: {}
+"""
+
+
+@pytest.fixture
+def backend(tmp_path: Path) -> str:
+    """A backend whose process ends when it loads `bad.onnx`."""
+    file = tmp_path / "crashes_on_bad.py"
+    file.write_text(CRASHES_ON_BAD)
+    return str(file)
+
+
+def test_a_crash_ends_a_reference(backend: str, tmp_path: Path) -> None:
+    with Reference(backend) as reference:
+        reference.load("good", Path("good.onnx"))
+        with pytest.raises(WorkerDied, match="exit code 3"):
+            reference.load("bad", Path("bad.onnx"))
+        with pytest.raises(WorkerDied):
+            reference.load("good", Path("good.onnx"))
+
+
+def test_a_reference_restarts_after_a_crash(backend: str, tmp_path: Path) -> None:
+    """The next model is not to blame; a model that was loaded before the crash is lost, which is no crash of its own."""
+    with Reference(backend, restart=True) as reference:
+        reference.load("before", Path("good.onnx"))
+        with pytest.raises(WorkerDied, match="exit code 3"):
+            reference.load("bad", Path("bad.onnx"))
+        reference.load("after", Path("good.onnx"))
+        assert reference.run("after", tmp_path, {}, feeds=[])["tensors"] == []
+        with pytest.raises(ModelError, match="the reference lost the model") as lost:
+            reference.run("before", tmp_path, {}, feeds=[])
+        assert not isinstance(lost.value, BackendError)
