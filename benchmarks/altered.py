@@ -18,7 +18,7 @@ from onnx import TensorProto, helper
 
 from subgraph.errors import Refused, SubcutError
 from subgraph.graph import region as regions
-from subgraph.graph.cut import of_region
+from subgraph.graph.cut import cut_region
 from subgraph.graph.graph import Graph
 from subgraph.graph.graph import load as load_graph
 from subgraph.storage.tensors import Value
@@ -92,7 +92,7 @@ def _counterpart(graph: Graph, own: onnx.ModelProto) -> onnx.ModelProto:
     if strange:
         raise Refused(f"the converted window also reads '{sorted(strange)[0]}'")
     try:
-        found: onnx.ModelProto = of_region(graph, region).to_model()
+        found: onnx.ModelProto = cut_region(graph, region).to_model()
     except SubcutError as e:
         raise Refused(f"the converted window cannot be cut: {e.what}") from e
     return found

@@ -319,9 +319,9 @@ def _differences(asked: NodeOracle, region: Region | None, worst: Judgement | No
 def _neighbours(asked: NodeOracle, nodes: Sequence[int]) -> dict[str, Any]:
     """The region, what feeds it, what reads it, and the edges among them."""
     graph, inside = asked.trials.graph, set(nodes)
-    above = {b for i in nodes for b in graph.before(i)} - inside
-    below = {a for i in nodes for a in graph.after(i)} - inside
-    beside = {a for i in above for a in graph.after(i)} | {b for i in below for b in graph.before(i)}
+    above = {b for i in nodes for b in graph.predecessors(i)} - inside
+    below = {a for i in nodes for a in graph.successors(i)} - inside
+    beside = {a for i in above for a in graph.successors(i)} | {b for i in below for b in graph.predecessors(i)}
     order = [*graph.in_order(inside), *graph.in_order(above | below), *graph.in_order(beside - above - below - inside)]
     chosen = graph.in_order(order[: max(NEIGHBOURS, len(inside))])
     known = set(chosen)

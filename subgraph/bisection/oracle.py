@@ -55,7 +55,7 @@ class NodeOracle:
     def parents(self) -> list[list[int]]:
         """Per item, the items that make what it reads."""
         place = {node: k for k, group in enumerate(self.groups) for node in group}
-        before = self.trials.graph.before
+        before = self.trials.graph.predecessors
         return [
             sorted({place[b] for node in group for b in before(node) if b in place} - {k})
             for k, group in enumerate(self.groups)
@@ -219,7 +219,7 @@ def _joined(graph: Graph, nodes: Sequence[int], shared: Collection[str]) -> tupl
     flow = networkx.DiGraph()
     flow.add_nodes_from(group.values())
     flow.add_edges_from(
-        (group[b], group[i]) for i in nodes for b in graph.before(i) if b in inside and group[b] != group[i]
+        (group[b], group[i]) for i in nodes for b in graph.predecessors(i) if b in inside and group[b] != group[i]
     )
     circles = networkx.condensation(flow)
     of = circles.graph["mapping"]

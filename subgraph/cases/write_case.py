@@ -21,7 +21,7 @@ from subgraph.cases.layout import REPRO, REPRO_SCRIPT
 from subgraph.errors import ModelError
 from subgraph.graph import protobuf
 from subgraph.graph import region as regions
-from subgraph.graph.cut import Cut, freezable, of_region, structure_problem
+from subgraph.graph.cut import Cut, cut_region, freezable, structure_problem
 from subgraph.graph.graph import Graph
 from subgraph.graph.region import Region
 from subgraph.runtime import inputs as feeding
@@ -242,7 +242,7 @@ class CaseBuilder:
         place = _numbered(place, number)
         if number:
             case.require_free(place, self.request.to_json(), case.source_of(self.graph), [self.graph.path])
-        cut = of_region(
+        cut = cut_region(
             self.graph,
             self.region,
             [self.captured[k].tensors for k in group],
@@ -315,7 +315,7 @@ class CaseBuilder:
 
 
 def _without_capture(graph: Graph, region: Region, request: CaseRequest, place: ResultPlace) -> Case:
-    cut = of_region(graph, region, dynamic=request.dynamic)
+    cut = cut_region(graph, region, dynamic=request.dynamic)
     with folders.aside(place.path) as work:
         _write_model(cut, request, work)
         edges = {

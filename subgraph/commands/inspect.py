@@ -70,13 +70,13 @@ def _document(
     from subgraph.inspection import describe
 
     if node:
-        return describe.nodes(graph, node, fed)
+        return describe.nodes_document(graph, node, fed)
     if not start and not end:
-        return describe.whole(graph, fed)
+        return describe.model_document(graph, fed)
     try:
-        return describe.edge(graph, start, end, fed)
+        return describe.region_document(graph, start, end, fed)
     except ModelError as e:
-        return describe.broken(graph, e)
+        return describe.invalid_document(graph, e)
 
 
 def _told_apart(model: str | None, node: str | None, settings: project.Project) -> tuple[str | None, str | None]:

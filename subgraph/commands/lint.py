@@ -65,10 +65,10 @@ def lint(
     """
     if rules:
         return _rules()
-    from subgraph.inspection import lint as job
+    from subgraph.inspection import lint
 
     settings = project.load()
-    names = job.chosen(only or (), ignore or ())
+    names = lint.choose_rules(only or (), ignore or ())
     if target_opset is not None and target_opset < 1:
         raise UsageError(f"--target-opset {target_opset}: opsets start at 1")
     table.check(csv_file)
@@ -76,7 +76,7 @@ def lint(
     feeding = options.feeding(settings, inputs, seed, shape, mean, scale, bgr)
     graph = load(path)
     try:
-        document = job.document(_asked(graph, target_opset, feeding, seeded=seed is not None), names)
+        document = lint.document(_asked(graph, target_opset, feeding, seeded=seed is not None), names)
     except UnicodeDecodeError as e:
         raise ModelError(f"{path} is damaged: a name in it is not UTF-8", "compare its checksum") from e
     for row in document["not_checked"]:
@@ -109,12 +109,12 @@ def _asked(graph: Graph, target: int | None, feeding: Feeding, *, seeded: bool) 
 
 def _contradicts(graph: Graph, name: str, shape: Sequence[int]) -> bool:
     """Does the model fix a dimension of this input at another size?"""
-    from subgraph.graph.types import declared
+    from subgraph.graph.types import declared_type
 
     if name not in graph.inputs:
         return False
     try:
-        dims = declared(graph.inputs[name].type)[2]
+        dims = declared_type(graph.inputs[name].type)[2]
     except InputError:
         return False
     if dims is None or len(dims) != len(shape):

@@ -17,7 +17,7 @@ from subgraph.graph import protobuf
 from subgraph.graph import region as regions
 from subgraph.graph.graph import BODILESS, Graph, bodies
 from subgraph.graph.region import Region
-from subgraph.graph.types import common_type, declared, fits, is_complete, set_tensor, with_open_dims
+from subgraph.graph.types import common_type, declared_type, fits, is_complete, set_tensor, with_open_dims
 from subgraph.storage import dtypes
 from subgraph.storage.tensors import PACKED, Record, shape_text
 
@@ -60,11 +60,11 @@ class Cut:
     @property
     def parameters(self) -> int:
         """How many numbers the weights hold, frozen tensors left out."""
-        return sum(protobuf.elements(t) for t in self.model.graph.initializer if t.name not in self.frozen)
+        return sum(protobuf.element_count(t) for t in self.model.graph.initializer if t.name not in self.frozen)
 
     def declared(self, name: str) -> dict[str, Any]:
         """Form, element type and shapes of a boundary tensor, as a manifest records them; `shapes` None if open."""
-        form, dtype, dims = declared(self.types[name])
+        form, dtype, dims = declared_type(self.types[name])
         return {"form": form, "dtype": dtype, "shapes": None if dims is None else [dims]}
 
     def to_model(self) -> onnx.ModelProto:
@@ -84,7 +84,9 @@ class Cut:
         """Write the model; weights that were in external files get a `.data` file beside it. Returns the files."""
         model = protobuf.protos().ModelProto()
         model.CopyFrom(self.model)
-        return protobuf.write(model, self.graph.path, Path(path), external=any(map(protobuf.is_outside, self.weights)))
+        return protobuf.write(
+            model, self.graph.path, Path(path), external=any(map(protobuf.in_other_file, self.weights))
+        )
 
 
 def cut(
@@ -109,14 +111,14 @@ def cut(
         ModelError: the type of an edge tensor is known to nobody; a weight's data cannot be had.
     """
     region = regions.between(graph, _words(start), _words(end))
-    return of_region(graph, region, captured, folder, dynamic=dynamic)
+    return cut_region(graph, region, captured, folder, dynamic=dynamic)
 
 
 def _words(selectors: str | Sequence[str]) -> Sequence[str]:
     return (selectors,) if isinstance(selectors, str) else selectors
 
 
-def of_region(
+def cut_region(
     graph: Graph,
     region: Region,
     captured: Sequence[Mapping[str, Record]] = (),
@@ -134,9 +136,9 @@ def of_region(
     inputs = region.inputs + tuple(n for n in region.shapes if n not in frozen)
     inside = (name for i in (*region.nodes, *region.pulled) for name in graph.makes[i])
     infos = graph.infos({*inputs, *inside})
-    types = edge_types(graph, (*inputs, *region.outputs), captured, infos, dynamic=dynamic)
+    types = boundary_types(graph, (*inputs, *region.outputs), captured, infos, dynamic=dynamic)
     constants = [frozen_constant(captured[0][name], folder) for name in frozen if folder]
-    model, renamed = build(graph, region, inputs, region.outputs, types, infos, constants)
+    model, renamed = build_model(graph, region, inputs, region.outputs, types, infos, constants)
     full = protobuf.to_onnx(model, graph.path)
     return Cut(graph, region, inputs, region.outputs, frozen, types, full, renamed)
 
@@ -147,7 +149,7 @@ def freezable(region: Region, captured: Sequence[Mapping[str, Record]]) -> tuple
     return tuple(n for n in region.shapes if fits and all(n in names for names in fits))
 
 
-def build(
+def build_model(
     graph: Graph,
     region: Region,
     inputs: Sequence[str],
@@ -280,7 +282,7 @@ def _add_weight(graph: Graph, name: str, out: protobuf.GraphProto) -> None:
         _carry([sparse.values, sparse.indices], graph.path)
         return
     source = graph.weights[name]
-    if protobuf.is_outside(source) and protobuf.nbytes(source) < protobuf.HUSK_ABOVE:
+    if protobuf.in_other_file(source) and protobuf.nbytes(source) < protobuf.STUB_ABOVE:
         source = protobuf.load_raw(source, graph.path)
     out.initializer.add().MergeFromString(source.SerializeToString())
 
@@ -316,7 +318,7 @@ def _add_functions(graph: Graph, order: Iterable[int], model: protobuf.ModelProt
 # ---------------------------------------------------------------------------------------------------- types
 
 
-def edge_types(
+def boundary_types(
     graph: Graph,
     names: Sequence[str],
     captured: Sequence[Mapping[str, Record]],
@@ -359,7 +361,7 @@ def _inferred(graph: Graph, names: Sequence[str]) -> dict[str, protobuf.TypeProt
         return {}
     above = regions.above(graph, made)
     feeds = (*above.inputs, *above.shapes)
-    model, _ = build(graph, above, feeds, [], graph.types(feeds), {})
+    model, _ = build_model(graph, above, feeds, [], graph.types(feeds), {})
     try:
         model = onnx.shape_inference.infer_shapes(protobuf.to_onnx(model, graph.path))
     except (
@@ -404,6 +406,6 @@ def structure_problem(model: protobuf.ModelProto) -> str | None:
 
 def describe(cut: Cut, name: str) -> str:
     """`float32  1×64×56×56` of an edge tensor, as declared in the cut."""
-    form, dtype, dims = declared(cut.types[name])
+    form, dtype, dims = declared_type(cut.types[name])
     text = f"{dtype}  {shape_text(tuple(dims)) if dims is not None else 'any shape'}"
     return text if form == "tensor" else f"{form} of {text}"

@@ -125,7 +125,7 @@ class Graph:
         return {name: nodes for name, nodes in same.items() if name and len(nodes) > 1}
 
     @cached_property
-    def twice(self) -> list[tuple[str, int, int]]:
+    def made_twice(self) -> list[tuple[str, int, int]]:
         """(tensor, node, node) for each tensor that is made more than once: an invalid graph."""
         if len(self.maker) == sum(map(len, self.makes)):
             return []
@@ -152,7 +152,7 @@ class Graph:
 
         sorter: TopologicalSorter[int] = TopologicalSorter()
         for i in range(len(self.nodes)):
-            sorter.add(i, *self.before(i))
+            sorter.add(i, *self.predecessors(i))
         try:
             order = list(sorter.static_order())
         except CycleError as e:
@@ -175,7 +175,7 @@ class Graph:
         """The nodes in topological order."""
         return sorted(nodes, key=self.rank.__getitem__)
 
-    def before(self, i: int) -> Iterator[int]:
+    def predecessors(self, i: int) -> Iterator[int]:
         """Nodes that make what node `i` reads."""
         for name in self.reads[i]:
             maker = self.maker.get(name)
@@ -224,7 +224,7 @@ class Graph:
                     found.setdefault(name, []).append(i)
         return found
 
-    def after(self, i: int) -> Iterator[int]:
+    def successors(self, i: int) -> Iterator[int]:
         """Nodes that read what node `i` makes."""
         for name in self.makes[i]:
             yield from self.readers.get(name, ())
@@ -247,7 +247,7 @@ class Graph:
         seen = set(nodes)
         stack = list(seen)
         while stack:
-            for other in self.after(stack.pop()):
+            for other in self.successors(stack.pop()):
                 if other not in seen:
                     seen.add(other)
                     stack.append(other)

@@ -63,17 +63,17 @@ class MergedCut:
         """
         model = protobuf.protos().ModelProto()
         model.CopyFrom(self.model)
-        outside = any(map(protobuf.is_outside, model.graph.initializer))
+        outside = any(map(protobuf.in_other_file, model.graph.initializer))
         return protobuf.write(model, self.pieces[0].graph.path, Path(path), external=outside)
 
 
-def pool(cuts: Sequence[Cut]) -> MergedCut:
+def merge_cuts(cuts: Sequence[Cut]) -> MergedCut:
     """Several cuts of one graph as one model, in this order.
 
     Nodes without a name keep none; local functions, opsets and metadata are those of the source.
     Complexity: linear in the pieces; constants of equal type, shape and first `HEAD` bytes are read to their end.
 
-    >>> p = pool(partition([of_region(graph, r) for r in regions])[0])                           # doctest: +SKIP
+    >>> p = merge_cuts(partition([of_region(graph, r) for r in regions])[0])                           # doctest: +SKIP
     >>> p.inputs[1]                                                                              # doctest: +SKIP
     {'conv1': 'p1/conv1'}
 
@@ -122,7 +122,7 @@ def _prefix(graph: protobuf.GraphProto, prefix: str) -> None:
 
 
 def _require_lawful(cuts: Sequence[Cut]) -> None:
-    hint = "pool.partition splits cuts into lawful pools"
+    hint = "merged_cuts.partition splits cuts into lawful pools"
     if not 0 < len(cuts) <= MAX_PIECES:
         raise UsageError(f"a pool has 1 to {MAX_PIECES} pieces, not {len(cuts)}", hint)
     holder: dict[Claim, int] = {}

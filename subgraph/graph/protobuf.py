@@ -41,7 +41,7 @@ TypeProto = Any
 ValueInfoProto = Any
 
 WALK_ABOVE = 32 << 20  # bytes; below, parsing everything is faster than walking
-HUSK_ABOVE = 64 << 10  # bytes; smaller weights are parsed and travel inside the messages
+STUB_ABOVE = 64 << 10  # bytes; smaller weights are parsed and travel inside the messages
 INLINE_LIMIT = 1 << 30  # bytes of weights on disk; more go to a .data file (protobuf ends at 2 GiB)
 ALIGN = 4096  # bytes; onnxruntime maps external data by page
 
@@ -89,7 +89,7 @@ def _protos() -> ModuleType:
 
 
 @cache
-def slim(name: str = "ModelProto") -> Any:
+def reading_class(name: str = "ModelProto") -> Any:
     """A message class for reading: onnx's own, but for three things.
 
     `graph.value_info` and doc strings stay bytes: the one for speed, the others because some are not UTF-8 and nobody
@@ -106,7 +106,7 @@ def _slim_pool() -> Any:
 
     file = descriptor_pb2.FileDescriptorProto()
     protos().DESCRIPTOR.CopyToProto(file)
-    file.name, file.package = "subcut/slim.proto", "subcut"
+    file.name, file.package = "subcut/reading_class.proto", "subcut"
     # What proto2 means, in the words of an edition, which can ask for UTF-8 as well.
     file.syntax, file.edition = "editions", descriptor_pb2.EDITION_2023
     features = descriptor_pb2.FeatureSet
@@ -228,7 +228,7 @@ def _walk_graph(file: _File, begin: int, end: int, parts: list[bytes]) -> list[b
     husks = []
     start = begin
     for number, tag, at, stop in _fields(file, begin, end, "graph"):
-        if number != INITIALIZER or stop - at < HUSK_ABOVE:
+        if number != INITIALIZER or stop - at < STUB_ABOVE:
             continue
         husk = _husk(file, at, stop)
         if husk is not None:
@@ -249,7 +249,7 @@ def _husk(file: _File, begin: int, end: int) -> bytes | None:
     if raw is None:
         return None
     kept.append(file.cut(start, end))
-    tensor = _decode(file.path, b"".join(kept), slim("TensorProto"))
+    tensor = _decode(file.path, b"".join(kept), reading_class("TensorProto"))
     point_to(tensor, HERE, *raw)
     return bytes(tensor.SerializeToString(deterministic=True))
 
@@ -316,7 +316,7 @@ def _damaged(path: Path, offset: int, why: str) -> ModelError:
 def _parse(path: Path, data: bytes, head: bytes) -> ModelProto:
     """A whole model; where it cannot be decoded, the error says at which byte of the file, if that can be found."""
     try:
-        return _decode(path, data, slim())
+        return _decode(path, data, reading_class())
     except ModelError as e:
         if guess := _guess(head):
             raise ModelError(f"{path} is not an ONNX model", guess) from e
@@ -347,7 +347,7 @@ def _find_damage(path: Path) -> None:
                 _probe(file, tag, begin, end, _MODEL_PARTS.get(number))
                 continue
             for inner, tag_at, at, stop in _fields(file, begin, end, "graph"):
-                if inner == INITIALIZER and stop - at >= HUSK_ABOVE:
+                if inner == INITIALIZER and stop - at >= STUB_ABOVE:
                     _husk(file, at, stop)
                 else:
                     _probe(file, tag_at, at, stop, _GRAPH_PARTS.get(inner))
@@ -356,7 +356,7 @@ def _find_damage(path: Path) -> None:
 def _probe(file: _File, tag: int, begin: int, end: int, kind: str | None) -> None:
     if kind:
         try:
-            _decode(file.path, file.cut(begin, end), slim(kind))
+            _decode(file.path, file.cut(begin, end), reading_class(kind))
         except ModelError as e:
             raise _damaged(file.path, tag, f"a {kind} here cannot be decoded{e.what[e.what.rfind(':') :]}") from e
 
@@ -387,7 +387,7 @@ def value_infos(skeleton: Skeleton, names: Iterable[str] | None = None) -> Itera
     Raises:
         ModelError: one of them is damaged.
     """
-    own, cls = protos().ValueInfoProto, slim("ValueInfoProto")
+    own, cls = protos().ValueInfoProto, reading_class("ValueInfoProto")
     wanted = None if names is None else {name.encode() for name in names}
     for data in skeleton.model.graph.value_info:
         if wanted is not None and b"\n\0" <= data[:2] < b"\n\x80" and data[2 : 2 + data[1]] not in wanted:
@@ -424,12 +424,12 @@ def on_disk(tensor: TensorProto) -> bool:
     return bool(tensor.data_location == EXTERNAL)
 
 
-def is_outside(tensor: TensorProto) -> bool:
+def in_other_file(tensor: TensorProto) -> bool:
     """Are they in another file than the model's own?"""
     return on_disk(tensor) and not any(e.key == "location" and e.value == HERE for e in tensor.external_data)
 
 
-def elements(tensor: TensorProto) -> int:
+def element_count(tensor: TensorProto) -> int:
     """How many elements the tensor has by its dims.
 
     Raises:
@@ -450,7 +450,7 @@ def nbytes(tensor: TensorProto) -> int:
     bits = dtypes.TYPES.get(tensor.data_type, ("", 0))[1]
     if not bits:
         raise ModelError(f"initializer '{tensor.name}' has element type {tensor.data_type}, which has no raw form")
-    return (elements(tensor) * bits + 7) // 8
+    return (element_count(tensor) * bits + 7) // 8
 
 
 def locate(tensor: TensorProto, model: Path) -> Blob:

@@ -107,7 +107,7 @@ def _scale(graph: Graph, node: protobuf.NodeProto, step: int, zero: int) -> Scal
 def _numbers(graph: Graph, name: str) -> tuple[float, ...] | None:
     """The values of a constant; None where it is none, or too long for a scale per channel."""
     tensor = graph.constant(name)
-    if tensor is None or protobuf.elements(tensor) > 1 << 16:
+    if tensor is None or protobuf.element_count(tensor) > 1 << 16:
         return None
     import onnx
     from onnx import numpy_helper

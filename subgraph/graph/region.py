@@ -50,8 +50,8 @@ def between(graph: Graph, start: Sequence[str], end: Sequence[str]) -> Region:
         NoRegion: a start or an end lies on no path; says how the two stand to each other.
         ModelError: the graph is no DAG, or a tensor of the region comes from nowhere.
     """
-    if graph.twice:
-        name, one, two = graph.twice[0]
+    if graph.made_twice:
+        name, one, two = graph.made_twice[0]
         raise ModelError(
             f"tensor '{name}' is made twice, by {graph.label(one)} and {graph.label(two)}",
             f"subcut inspect {graph.path.name}",
@@ -105,7 +105,7 @@ def _reached(graph: Graph, seeds: set[int], within: set[int]) -> set[int]:
     """Nodes of `within` that are a seed or read what such a node makes."""
     reached = seeds & within
     for i in graph.in_order(within):
-        if i not in reached and any(b in reached for b in graph.before(i)):
+        if i not in reached and any(b in reached for b in graph.predecessors(i)):
             reached.add(i)
     return reached
 

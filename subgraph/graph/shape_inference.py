@@ -52,7 +52,7 @@ class InferredTypes:
         return self.inferred.get(tensor, self.declared.get(tensor))
 
 
-def known(graph: Graph) -> InferredTypes:
+def infer_types(graph: Graph) -> InferredTypes:
     """Declared and inferred types; weights stay on disk. Complexity: linear in nodes."""
     model = protobuf.to_onnx(graph.model, graph.path)
     for i, node in enumerate(model.graph.node):

@@ -20,7 +20,7 @@ Document = dict[str, Any]
 def model(graph: Graph) -> Document:
     """File, sizes in bytes, versions, producer, metadata."""
     m = graph.model
-    outside = [t for t in graph.weights.values() if protobuf.is_outside(t)]
+    outside = [t for t in graph.weights.values() if protobuf.in_other_file(t)]
     return {
         "path": str(graph.path),
         "bytes": graph.skeleton.size,

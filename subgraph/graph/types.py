@@ -11,7 +11,7 @@ from subgraph.storage import dtypes
 from subgraph.storage.tensors import Record
 
 
-def declared(type_proto: protobuf.TypeProto) -> tuple[str, str, list[Any] | None]:
+def declared_type(type_proto: protobuf.TypeProto) -> tuple[str, str, list[Any] | None]:
     """(form, dtype, dims) of a TypeProto. Dimensions: a number, a symbol, or None; dims is None without a shape."""
     form, inner = "", type_proto
     if inner.HasField("optional_type"):

@@ -17,7 +17,7 @@ from subgraph.errors import ModelError
 from subgraph.graph import protobuf
 from subgraph.graph.graph import Graph, bodies
 from subgraph.graph.operators import Schemas, element_text, guessed, shown, standard, type_text
-from subgraph.graph.shape_inference import Complaint, InferredTypes, canonical, first_users, known
+from subgraph.graph.shape_inference import Complaint, InferredTypes, canonical, first_users, infer_types
 
 GUESSES = 5  # similar names are looked up for so many problems only: it is slow in large graphs
 SHOWN_NODES = 8  # of a cycle, or of nodes that share a name
@@ -43,13 +43,13 @@ class Problem:
     fatal: bool = True
 
 
-def problems(graph: Graph, types: InferredTypes | None = None) -> list[Problem]:
+def find_problems(graph: Graph, types: InferredTypes | None = None) -> list[Problem]:
     """All that is wrong, what makes the model invalid first, then in the order of the nodes.
 
     `types`: what `known` says, if the caller has it already. Complexity: linear in nodes and edges; where nodes are not
     in order networkx looks for cycles.
     """
-    types = types or known(graph)
+    types = types or infer_types(graph)
     found = [problem for rule in RULES for problem in rule(graph)]
     found += _against_schemas(graph, types)
     troubled = {p.node for p in found if p.fatal}
@@ -57,7 +57,7 @@ def problems(graph: Graph, types: InferredTypes | None = None) -> list[Problem]:
     return sorted(found, key=lambda p: (not p.fatal, -1 if p.node is None else p.node))
 
 
-def called(graph: Graph, i: int) -> str:
+def node_title(graph: Graph, i: int) -> str:
     """`Clip 'clip1' (#17)`."""
     node = graph.nodes[i]
     return f"{node.op_type} '{node.name}' (#{i})" if node.name else f"{node.op_type} (#{i})"
@@ -71,7 +71,7 @@ def _dangling(graph: Graph) -> Iterator[Problem]:
     given = {*graph.maker, *graph.inputs, *graph.weights, *graph.sparse}
     lost = [(i, n) for i, names in enumerate(graph.reads) for n in names if n not in given]
     for number, (i, name) in enumerate(lost):
-        what = f"{called(graph, i)} reads '{name}', which no node makes and which is no input or weight"
+        what = f"{node_title(graph, i)} reads '{name}', which no node makes and which is no input or weight"
         hint = (guessed(name, given) if number < GUESSES else "") or "connect it, or add the node that makes it"
         yield Problem("dangling", i, name, what, hint)
 
@@ -86,13 +86,13 @@ def _outputs(graph: Graph) -> Iterator[Problem]:
 def _twice(graph: Graph) -> Iterator[Problem]:
     """A tensor must be made once (static single assignment)."""
     hint = "give one of the two another name, also where it is read"
-    for name, one, two in graph.twice:
-        what = f"tensor '{name}' is made twice, by {called(graph, one)} and by {called(graph, two)}"
+    for name, one, two in graph.made_twice:
+        what = f"tensor '{name}' is made twice, by {node_title(graph, one)} and by {node_title(graph, two)}"
         yield Problem("twice", two, name, what, hint)
     for role, names in (("an input", graph.inputs), ("a weight", graph.weights | graph.sparse)):
         for name in names:
             if name in graph.maker:
-                what = f"{called(graph, graph.maker[name])} makes '{name}', which is {role} of the model as well"
+                what = f"{node_title(graph, graph.maker[name])} makes '{name}', which is {role} of the model as well"
                 yield Problem("twice", graph.maker[name], name, what, hint)
     for name, number in Counter(v.name for v in graph.model.graph.input).items():
         if number > 1:
@@ -125,7 +125,7 @@ def _order(graph: Graph) -> Iterator[Problem]:
     ring_of = {i: number for number, ring in enumerate(rings) for i in ring}
     for i, name in late:
         if i not in ring_of or ring_of[i] != ring_of.get(maker[name]):
-            what = f"{called(graph, i)} comes before {called(graph, maker[name])}, whose '{name}' it reads"
+            what = f"{node_title(graph, i)} comes before {node_title(graph, maker[name])}, whose '{name}' it reads"
             hint = "nodes must be in topological order; subcut and onnxruntime sort them, other tools do not"
             yield Problem("order", i, name, what, hint, fatal=False)
 
@@ -133,10 +133,10 @@ def _order(graph: Graph) -> Iterator[Problem]:
 def _cycle(graph: Graph, nodes: list[int]) -> Problem:
     """`nodes` in the order of the data, the last makes what the first reads."""
     back = next(name for name in graph.reads[nodes[0]] if graph.maker.get(name) == nodes[-1])
-    words = [called(graph, i) for i in islice(nodes, SHOWN_NODES)]
+    words = [node_title(graph, i) for i in islice(nodes, SHOWN_NODES)]
     words += [f"… ({len(nodes) - SHOWN_NODES} more)"] if len(nodes) > SHOWN_NODES else []
-    what = f"cycle: {' → '.join([*words, called(graph, nodes[0])])}"
-    hint = f"a graph must have none: '{back}' comes back from {called(graph, nodes[-1])}"
+    what = f"cycle: {' → '.join([*words, node_title(graph, nodes[0])])}"
+    hint = f"a graph must have none: '{back}' comes back from {node_title(graph, nodes[-1])}"
     return Problem("cycle", nodes[0], back, what, hint)
 
 
@@ -158,7 +158,7 @@ def _opsets(graph: Graph) -> Iterator[Problem]:
         if domain in imported:
             continue
         shown = domain or "ai.onnx"
-        what = f"{called(graph, i)} is of domain '{shown}', of which the model imports no opset"
+        what = f"{node_title(graph, i)} is of domain '{shown}', of which the model imports no opset"
         hint = f"add an opset_import of '{shown}' with the version that the model was made for"
         yield Problem("opset", i, None, what, hint, fatal=not domain or domain in functions)
     newest = standard()
@@ -194,7 +194,7 @@ def _bad_bytes(graph: Graph, tensor: protobuf.TensorProto) -> Problem | None:
     try:
         if protobuf.on_disk(tensor):
             protobuf.locate(tensor, graph.path)
-        elif protobuf.elements(tensor) and tensor.raw_data and len(tensor.raw_data) != protobuf.nbytes(tensor):
+        elif protobuf.element_count(tensor) and tensor.raw_data and len(tensor.raw_data) != protobuf.nbytes(tensor):
             what = f"weight '{tensor.name}' has {len(tensor.raw_data)} bytes, its type and shape need"
             return Problem("weight", None, tensor.name, f"{what} {protobuf.nbytes(tensor)}", "store it again")
     except ModelError as e:
@@ -219,7 +219,7 @@ def _against_schemas(graph: Graph, types: InferredTypes) -> Iterator[Problem]:
     for node in types.graph.node:
         i = int(node.name[1:])
         for inner, visible in _with_bodies(node, outer):
-            who = called(graph, i) if inner is node else f"{called(graph, i)}: {inner.op_type} in its body"
+            who = node_title(graph, i) if inner is node else f"{node_title(graph, i)}: {inner.op_type} in its body"
             for f in schemas.check(inner, visible):
                 yield Problem(f.kind, i, f.tensor, f"{who} {f.what}", f.hint, f.fatal)
 
@@ -247,7 +247,7 @@ def _from_inference(graph: Graph, complaint: Complaint) -> Problem | None:
     i, said = complaint.node, re.sub(r"^\[\w+\] *", "", complaint.text)
     if re.search("instead is null|external tensors", said):
         return None
-    text = f"{called(graph, i)}: {said}"
+    text = f"{node_title(graph, i)}: {said}"
     if "elem type differs from existing" in said:
         return Problem("type", i, None, text, "correct the declared type of its output", complaint.certain)
     if "existing" in said:

@@ -16,9 +16,9 @@ from subgraph.graph import protobuf, summary
 from subgraph.graph.graph import Graph
 from subgraph.graph.operators import shown, type_text
 from subgraph.graph.region import between
-from subgraph.graph.shape_inference import InferredTypes, known
-from subgraph.graph.types import declared
-from subgraph.graph.validate import Problem, called, problems
+from subgraph.graph.shape_inference import InferredTypes, infer_types
+from subgraph.graph.types import declared_type
+from subgraph.graph.validate import Problem, find_problems, node_title
 from subgraph.inspection.ranges import MeasuredTensors, measure, of_weight, size_of_elements
 from subgraph.runtime.inputs import Feeding
 from subgraph.storage import dtypes
@@ -32,7 +32,7 @@ LISTED = 8  # elements of a list in an attribute
 Document = dict[str, Any]
 
 
-def whole(graph: Graph, fed: Feeding | None) -> Document:
+def model_document(graph: Graph, fed: Feeding | None) -> Document:
     """The model: what it consists of, and each node with the tensors that it makes. Nothing is run without `fed`.
 
     Raises:
@@ -52,7 +52,7 @@ def whole(graph: Graph, fed: Feeding | None) -> Document:
     }
 
 
-def nodes(graph: Graph, selector: str, fed: Feeding | None) -> Document:
+def nodes_document(graph: Graph, selector: str, fed: Feeding | None) -> Document:
     """The node that a selector means (those that read it, if it is a model input), with attributes and neighbours.
 
     Raises:
@@ -75,7 +75,7 @@ def nodes(graph: Graph, selector: str, fed: Feeding | None) -> Document:
     }
 
 
-def edge(graph: Graph, start: Sequence[str], end: Sequence[str], fed: Feeding | None) -> Document:
+def region_document(graph: Graph, start: Sequence[str], end: Sequence[str], fed: Feeding | None) -> Document:
     """What a cut from `start` to `end` would hold, without cutting.
 
     Raises:
@@ -99,7 +99,7 @@ def edge(graph: Graph, start: Sequence[str], end: Sequence[str], fed: Feeding | 
     }
 
 
-def broken(graph: Graph, error: ModelError) -> Document:
+def invalid_document(graph: Graph, error: ModelError) -> Document:
     """What can be said of a model in which a region cannot even be found.
 
     Raises:
@@ -192,8 +192,8 @@ class _Facts:
 
 
 def _facts(graph: Graph, names: Iterable[str], fed: Feeding | None) -> _Facts:
-    types = known(graph)
-    found = tuple(problems(graph, types))
+    types = infer_types(graph)
+    found = tuple(find_problems(graph, types))
     if fed is None:
         return _Facts(graph, types, found, MeasuredTensors(), (), None)
     run, notes = _measured(graph, types, found, list(dict.fromkeys(names)), fed)
@@ -217,7 +217,7 @@ def _measured(
         if not fed.is_default:
             raise
         return MeasuredTensors(), (f"not run: {_sentence(e.what, e.hint)}",)
-    notes = [f"the reference fails at {called(graph, graph.maker[f.tensor])}: {f.what}" for f in run.failures]
+    notes = [f"the reference fails at {node_title(graph, graph.maker[f.tensor])}: {f.what}" for f in run.failures]
     if missing := sum(name not in run.measured for name in made):
         notes.append(f"{missing} of {len(made)} tensors could not be run: their types are as declared or inferred")
     if any(origin.startswith("random ") for origin in run.origins.values()):
@@ -255,7 +255,7 @@ def _size(types: InferredTypes, name: str) -> int | None:
 def _type(proto: protobuf.TypeProto) -> tuple[str | None, list[Any] | None]:
     """(float32, [1, 3, "H", None]) of a type; without the names that shape inference makes up."""
     try:
-        dims = declared(proto)[2]
+        dims = declared_type(proto)[2]
     except InputError:
         dims = None
     if dims is not None:

@@ -308,7 +308,7 @@ def of_weight(graph: Graph, name: str) -> Measured | None:
         return None
     shape = tuple(int(d) for d in tensor.dims)
     try:
-        if protobuf.on_disk(tensor) and bits >= 8 and protobuf.elements(tensor):
+        if protobuf.on_disk(tensor) and bits >= 8 and protobuf.element_count(tensor):
             blob = protobuf.locate(tensor, graph.path)
             array: Any = np.memmap(blob.file, np_dtype(dtype), "r", blob.offset, shape)
         else:

@@ -116,7 +116,7 @@ def _behind(trials: Trials, cells: Mapping[str, TensorRow]) -> set[str]:
     """Tensors with one that is wrong somewhere above them."""
     graph = trials.graph
     bad = {graph.maker[n] for n, c in cells.items() if c.failing and n in graph.maker}
-    below = graph.descendants(j for i in bad for j in graph.after(i))
+    below = graph.descendants(j for i in bad for j in graph.successors(i))
     return {n for n in cells if n in graph.maker and graph.maker[n] in below}
 
 
@@ -164,7 +164,7 @@ def troubles(graph: Graph) -> dict[int, str]:
     found: dict[int, str] = {}
     if len(graph.nodes) > LINTED:
         return found
-    for row in lint.document(lint.LintContext(graph), lint.chosen((), SLOW))["findings"]:
+    for row in lint.document(lint.LintContext(graph), lint.choose_rules((), SLOW))["findings"]:
         node = row["node"]
         if row["severity"] == lint.WARNING and node and node["index"] is not None:
             found.setdefault(int(node["index"]), f"{row['rule']}: {row['reason']}")

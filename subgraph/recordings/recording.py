@@ -111,7 +111,7 @@ def known_of(graph: Graph, layout: str = "") -> DumpHints:
     """What a model says of its tensors: types and shapes, declared and inferred."""
     from subgraph.graph import shape_inference
 
-    types = shape_inference.known(graph)
+    types = shape_inference.infer_types(graph)
     specs = {}
     for name in {**types.declared, **types.inferred}:
         specs[name] = _spec(types.type_of(name))

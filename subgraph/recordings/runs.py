@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 from subgraph.errors import InputError
 from subgraph.graph.graph import Graph
-from subgraph.graph.types import declared
+from subgraph.graph.types import declared_type
 from subgraph.plugins import load as plugin
 from subgraph.recordings import recording
 from subgraph.recordings.align import fits
@@ -199,7 +199,7 @@ def _declared(entry: DumpEntry, loose: bool, graph: Graph, name: str) -> tuple[A
     from subgraph.storage.tensors import np_dtype
 
     array = entry.read()
-    _, dtype, dims = declared(graph.inputs[name].type)
+    _, dtype, dims = declared_type(graph.inputs[name].type)
     if dims is not None:
         shape = _filled(dims, array)
         ways = list(fits(array, shape, loose)) if shape is not None else []

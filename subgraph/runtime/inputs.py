@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from subgraph.errors import InputError, UnknownName
 from subgraph.graph import protobuf
-from subgraph.graph.types import declared
+from subgraph.graph.types import declared_type
 from subgraph.storage import dtypes
 from subgraph.storage.folders import safe_name
 from subgraph.storage.tensors import shape_text
@@ -124,7 +124,7 @@ def plan(
     sizes: dict[str, int] = {}
     for name, shape in (shapes or {}).items():
         _require_input(graph, name)
-        sizes.update(_sizes(name, declared(graph.inputs[name].type)[2], list(shape)))
+        sizes.update(_sizes(name, declared_type(graph.inputs[name].type)[2], list(shape)))
     specs = [_spec(graph, name, shapes or {}, sizes) for name in names]
     common: list[tuple[str | None, str]] = []
     sets: list[list[tuple[str, list[tuple[str | None, str]]]]] = []
@@ -241,7 +241,7 @@ def stems_of(names: Sequence[str]) -> dict[str, str]:
 
 
 def _spec(graph: Graph, name: str, shapes: Mapping[str, Sequence[int]], sizes: Mapping[str, int]) -> InputSpec:
-    form, dtype, dims = declared(graph.inputs[name].type)
+    form, dtype, dims = declared_type(graph.inputs[name].type)
     if dtype not in dtypes.TYPE_NUMBERS:
         raise InputError(f"input '{name}' declares no element type that ONNX has", f"subcut inspect {graph.path.name}")
     if name in shapes:
@@ -300,7 +300,7 @@ def _axis_size(graph: Graph, gather: protobuf.NodeProto) -> int | None:
         dims: list[Any] | None = list(graph.weights[table].dims)
     else:
         known = graph.types([table])
-        dims = declared(known[table])[2] if table in known else None
+        dims = declared_type(known[table])[2] if table in known else None
     if dims is None or not -len(dims) <= axis < len(dims) or not isinstance(dims[axis], int):
         return None
     return max(int(dims[axis]), 1)

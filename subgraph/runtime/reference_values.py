@@ -9,7 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from subgraph.graph import region
-from subgraph.graph.cut import edge_types
+from subgraph.graph.cut import boundary_types
 from subgraph.graph.graph import Graph
 from subgraph.runtime.capture import Captured, load_above, record
 from subgraph.runtime.inputs import Feeding, Sample
@@ -80,7 +80,7 @@ class ReferenceValues:
         nodes = self._behind(made) if near else graph.ancestors(graph.maker[n] for n in made)
         drawn = {i for i in nodes & graph.random_nodes if self.records[0].keys() >= set(graph.makes[i])}
         above = region.of_nodes(graph, nodes - drawn, [(n,) for n in made], keep_random=True)
-        types = edge_types(graph, [n for n in (*above.inputs, *above.shapes) if n in graph.maker], self.records, {})
+        types = boundary_types(graph, [n for n in (*above.inputs, *above.shapes) if n in graph.maker], self.records, {})
         stems = {name: f"t{i}" for i, name in enumerate(names)}
         aside = into / "above"
         aside.mkdir()

@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any
 
 from subgraph.errors import BackendError, InputError, SubcutError, UnknownName
 from subgraph.graph import graph as graphs
-from subgraph.graph.types import declared
+from subgraph.graph.types import declared_type
 from subgraph.storage.digest import digest, file_digest
 from subgraph.storage.store import Store
 from subgraph.storage.tensors import Record, Value, load, parse_type, save, type_of
@@ -263,7 +263,7 @@ def _networks() -> Iterator[_Raw]:
 def _ramp(type_proto: Any) -> Array:
     import numpy as np
 
-    _, _, dims = declared(type_proto)
+    _, _, dims = declared_type(type_proto)
     shape = [d if isinstance(d, int) else 1 for d in dims or ()]
     size = int(np.prod(shape))
     found: Array = (np.arange(size).reshape(shape) / size).astype(np.float32)
@@ -309,7 +309,7 @@ def _records(infos: Sequence[Any], values: Sequence[Any], folder: Path, stem: st
         raise InputError(f"the model names {len(infos)} tensors where the test has {len(values)} values")
     found = []
     for k, (info, value) in enumerate(zip(infos, map(_plain, values), strict=True)):
-        form, dtype, _ = declared(info.type)
+        form, dtype, _ = declared_type(info.type)
         for array in value if isinstance(value, list) else [] if value is None else [value]:
             have = parse_type(type_of(array))[1]
             if have != dtype:

@@ -134,7 +134,7 @@ def _save(asked: Sweep, test: OperatorTest, result: SweepResult, k: int, work: P
             "nodes": nodes,
             **{key: [] for key in ("pulled", "random", "frozen")},
             "renamed": {},
-            "parameters": sum(map(protobuf.elements, skeleton.model.graph.initializer)),
+            "parameters": sum(map(protobuf.element_count, skeleton.model.graph.initializer)),
         },
         "versions": case.versions(),
         **tensors,

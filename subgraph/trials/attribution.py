@@ -221,7 +221,7 @@ def _phases(trials: Trials, region: Region) -> dict[int, set[int]]:
     found: dict[int, set[int]] = {}
     for i in trials.whole().nodes:
         own = int(i in inside)
-        turn[i] = max([own, *(t + (t % 2 != own) for b in graph.before(i) if (t := turn.get(b)) is not None)])
+        turn[i] = max([own, *(t + (t % 2 != own) for b in graph.predecessors(i) if (t := turn.get(b)) is not None)])
         found.setdefault(turn[i], set()).add(i)
     return found
 

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 from subgraph.errors import InputError, ModelError, SubcutError, UsageError
 from subgraph.graph import protobuf
 from subgraph.graph import region as regions
-from subgraph.graph.cut import Cut, build, edge_types, frozen_constant
+from subgraph.graph.cut import Cut, boundary_types, build_model, frozen_constant
 from subgraph.graph.graph import SHAPE, VALUE, Graph
 from subgraph.graph.graph import load as load_graph
 from subgraph.graph.quantization import Scale, scales_of
@@ -135,9 +135,10 @@ class CandidateModel:
             known = self.values.records
         elif there.shapes:
             raise ModelError(f"the shape '{there.shapes[0]}' of {self.graph.path.name} is known to nobody")
-        types = edge_types(self.graph, there.inputs, fed, {}) | edge_types(self.graph, there.outputs, known, infos)
+        types = boundary_types(self.graph, there.inputs, fed, {})
+        types |= boundary_types(self.graph, there.outputs, known, infos)
         constants = [frozen_constant(known[0][n], Path("/")) for n in there.shapes]
-        model, renamed = build(self.graph, there, there.inputs, there.outputs, types, infos, constants)
+        model, renamed = build_model(self.graph, there, there.inputs, there.outputs, types, infos, constants)
         full = protobuf.to_onnx(model, self.graph.path)
         cut = Cut(self.graph, there, there.inputs, there.outputs, there.shapes, types, full, renamed)
         return cut, [list(sample.values()) for sample in fed]
@@ -313,7 +314,7 @@ def _values_of(
 
 def _fed(ours: Graph, other: Graph, known: Mapping[str, Record], place: Path) -> list[str]:
     """Our inputs as words for theirs: by name, else by position; transposed or cast where they are declared so."""
-    from subgraph.graph.types import declared
+    from subgraph.graph.types import declared_type
 
     place.mkdir(parents=True)
     words = []
@@ -321,7 +322,7 @@ def _fed(ours: Graph, other: Graph, known: Mapping[str, Record], place: Path) ->
         own = name if name in ours.inputs else list(ours.inputs)[k] if k < len(ours.inputs) else None
         if own is None:
             continue  # one that ours has not: random values, as for any input without a file
-        _, dtype, dims = declared(info.type)
+        _, dtype, dims = declared_type(info.type)
         record, value = known[own], load(known[own], Path("/"))
         perm = _perm(record.shapes[0], dims) if record.form == "tensor" and record.shapes else ()
         if perm or (dtype and dtype != record.dtype):

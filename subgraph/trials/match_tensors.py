@@ -217,7 +217,7 @@ def _displaced(ours: Graph, other: Graph, name: str, found: MatchedTensor, mine:
     value = theirs(found.other)
     if value is None:
         return False
-    beside = {*ours.reads[maker], *(n for i in ours.after(maker) for n in ours.makes[i])}
+    beside = {*ours.reads[maker], *(n for i in ours.successors(maker) for n in ours.makes[i])}
     own = _apart(mine(name), found, value)
     others = [_apart(mine(n), found, value) for n in beside if n in ours.maker and n != name]
     return own > NEAR and any(apart < own * DOUBTFUL for apart in others)

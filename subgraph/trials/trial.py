@@ -23,9 +23,9 @@ from subgraph.comparison.noise.noise import RegionNoise
 from subgraph.errors import ModelError, NoRegion, OutputError
 from subgraph.graph import protobuf
 from subgraph.graph import region as regions
-from subgraph.graph.cut import Cut, freezable, of_region
+from subgraph.graph.cut import Cut, cut_region, freezable
 from subgraph.graph.graph import CONSTANT, SHAPE, Graph
-from subgraph.graph.merged_cuts import MergedCut, partition, pool
+from subgraph.graph.merged_cuts import MergedCut, merge_cuts, partition
 from subgraph.graph.region import Region
 from subgraph.runtime.candidate import Candidate
 from subgraph.runtime.reference import Reference
@@ -171,7 +171,7 @@ class Trials:
         cuts = [self._cut(r, records) for r in plain]
         found: dict[tuple[int, ...], Verdict] = {}
         for some in partition(cuts, most_bytes=self.workers.memory and self.workers.memory // POOL_PART):
-            for cut, answer in zip(some, self._pool(pool(some)), strict=True):
+            for cut, answer in zip(some, self._pool(merge_cuts(some)), strict=True):
                 found[cut.region.nodes] = replace(self.judged(cut.region, answer), pooled=True)
         return [found.get(r.nodes) for r in regions]
 
@@ -288,7 +288,7 @@ class Trials:
         return list(groups.values())
 
     def _cut(self, region: Region, records: Feeds) -> Cut:
-        return of_region(self.graph, region, records, Path("/"), freeze=self.freeze)
+        return cut_region(self.graph, region, records, Path("/"), freeze=self.freeze)
 
     def _ask(self, region: Region, records: Feeds, repetition: int, fresh: bool) -> RunResult:
         """One cut, all samples of its group: from the store, or run and stored.

@@ -79,7 +79,7 @@ def test_a_type_that_nobody_knows(tmp_path: Path) -> None:
 
 def test_types_are_inferred_over_weights_on_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(protobuf, "WALK_ABOVE", 0)
-    monkeypatch.setattr(protobuf, "HUSK_ABOVE", 100)
+    monkeypatch.setattr(protobuf, "STUB_ABOVE", 100)
     model = graphs.no_value_info()
     c = cut(text_models.read(tmp_path, model), "first", "last")
     assert describe(c, "h") == describe(c, "z") == "float32  2×8"
@@ -137,7 +137,7 @@ def test_inputs_of_an_old_format_are_declared_once(tmp_path: Path) -> None:
 
 def test_weights_on_disk_are_loaded_for_use_in_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(protobuf, "WALK_ABOVE", 0)
-    monkeypatch.setattr(protobuf, "HUSK_ABOVE", 100)
+    monkeypatch.setattr(protobuf, "STUB_ABOVE", 100)
     c = cut(text_models.read(tmp_path, graphs.plain()), "first", "last")
     assert [t.name for t in c.weights] == ["W1"]
     want = oracle.weight(graphs.plain(), "W1")

@@ -86,8 +86,8 @@ def test_the_index_agrees_with_networkx(tmp_path_factory: pytest.TempPathFactory
     for i in range(0, len(g.nodes), 3):
         assert g.ancestors([i]) == {i} | nx.ancestors(dag, i)
         assert g.descendants([i]) == {i} | nx.descendants(dag, i)
-        assert set(g.before(i)) == set(dag.predecessors(i))
-        assert set(g.after(i)) == set(dag.successors(i))
+        assert set(g.predecessors(i)) == set(dag.predecessors(i))
+        assert set(g.successors(i)) == set(dag.successors(i))
     assert all(g.rank[i] < g.rank[j] for i, j in dag.edges())
 
 
@@ -109,7 +109,7 @@ def test_a_cycle_is_named(tmp_path: Path) -> None:
 
 def test_a_tensor_made_twice_is_found(tmp_path: Path) -> None:
     g = text_models.load(tmp_path, "g (float[2] x) => (float[2] a) { a = Relu(x)  b = Relu(x)  a = Neg(x) }")
-    assert g.twice == [("a", 0, 2)]
+    assert g.made_twice == [("a", 0, 2)]
 
 
 # ---------------------------------------------------------------------------------------------------- declared types

@@ -23,9 +23,9 @@ from fixtures import graphs, oracle
 from fixtures.dags import random_dag
 from subgraph.errors import UsageError
 from subgraph.graph import merged_cuts, protobuf, region
-from subgraph.graph.cut import of_region
+from subgraph.graph.cut import cut_region
 from subgraph.graph.graph import Graph, load
-from subgraph.graph.merged_cuts import MAX_PIECES, SHARED_BYTES, MergedCut, partition, pool
+from subgraph.graph.merged_cuts import MAX_PIECES, SHARED_BYTES, MergedCut, merge_cuts, partition
 from subgraph.graph.region import Region, of_nodes
 from subgraph.runtime import inputs
 from subgraph.runtime.capture import feeds_of, record
@@ -100,8 +100,8 @@ def agree(reference: Reference, p: MergedCut, values: Capture, folder: Path) -> 
 def tried(reference: Reference, g: Graph, regions: Sequence[Region], folder: Path, **more: Any) -> list[MergedCut]:
     """The lawful pools of these regions, each tried."""
     values, where = captured(reference, g, regions, folder, **more)
-    cuts = [of_region(g, r, [values], where) for r in regions]
-    made = [pool(some) for some in partition(cuts)]
+    cuts = [cut_region(g, r, [values], where) for r in regions]
+    made = [merge_cuts(some) for some in partition(cuts)]
     for p in made:
         lawful(p)
         agree(reference, p, values, where)
@@ -181,7 +181,7 @@ def test_each_piece_gives_what_it_gives_alone(
     model, marks = question
     with saved(model) as path, pytest.MonkeyPatch.context() as patch:
         patch.setattr(protobuf, "WALK_ABOVE", 0)
-        patch.setattr(protobuf, "HUSK_ABOVE", husk)
+        patch.setattr(protobuf, "STUB_ABOVE", husk)
         g = load(path)
         regions = intervals(g, marks)
         made = tried(reference, g, regions, path.parent) if regions else []
@@ -197,7 +197,7 @@ def test_a_partition_has_each_piece_once_in_order_and_within_its_limits(
     model, marks = question
     with saved(model) as path:
         g = load(path)
-        cuts = [of_region(g, r) for r in intervals(g, marks)]
+        cuts = [cut_region(g, r) for r in intervals(g, marks)]
         found = partition(cuts, limit, most)
     place = {id(cut): k for k, cut in enumerate(cuts)}
     orders = [[place[id(cut)] for cut in some] for some in found]
@@ -205,18 +205,18 @@ def test_a_partition_has_each_piece_once_in_order_and_within_its_limits(
     assert all(order == sorted(order) for order in orders)
     assert [order[0] for order in orders] == sorted(order[0] for order in orders)
     for some in found:
-        lawful(pool(some))
+        lawful(merge_cuts(some))
         assert len(some) <= limit
         held = sum(holding.bytes for holding in merged_cuts._holdings(some))
         assert most is None or held <= most or len(some) == 1
     if most is None and limit == 5 and len(found) > 1 and len(found[0]) < limit:
         with pytest.raises(UsageError, match="share"):  # the first of the second pool had a reason to be there
-            pool([*found[0], found[1][0]])
+            merge_cuts([*found[0], found[1][0]])
 
 
 def test_windows_that_overlap_by_half_take_two_pools(tmp_path: Path) -> None:
     g = chain(tmp_path, 64)
-    windows = [of_region(g, of_nodes(g, range(a, a + 8))) for a in range(0, 57, 4)]
+    windows = [cut_region(g, of_nodes(g, range(a, a + 8))) for a in range(0, 57, 4)]
     found = partition(windows)
     assert found == [windows[0::2], windows[1::2]]
 
@@ -277,7 +277,7 @@ def test_a_body_whose_own_name_hides_an_outer_one(tmp_path: Path) -> None:
             else_branch = no () => (float[2] t) { t = Add(a, x) }>
     }"""
     g = text_models.load(tmp_path, text)
-    p = pool([of_region(g, r) for r in singles(g)])
+    p = merge_cuts([cut_region(g, r) for r in singles(g)])
     yes, no = (a.g for a in p.model.graph.node[1].attribute)
     assert [(list(n.input), list(n.output)) for n in yes.node] == [
         (["p1/a"], ["p1/x"]),
@@ -301,7 +301,7 @@ def test_nodes_without_a_name_and_with_the_same(tmp_path: Path, reference: Refer
     g = text_models.load(tmp_path, text)
     regions = pieces(g, [[0, 1], [2, 3]])
     values, _ = captured_of(g, regions, tmp_path)
-    p = pool([of_region(g, r) for r in regions])
+    p = merge_cuts([cut_region(g, r) for r in regions])
     assert [n.name for n in p.model.graph.node] == ["", "p0/n", "p1/n", "p1/n#3"]
     agree(reference, p, values, tmp_path)
 
@@ -334,7 +334,7 @@ def int4_zero(model: onnx.ModelProto) -> None:
 
 def test_quantization_annotations_and_metadata(tmp_path: Path) -> None:
     g = text_models.read(tmp_path, graphs.quantization_annotations())
-    p = pool([of_region(g, r) for r in pieces(g, [[0], [1, 2]])])
+    p = merge_cuts([cut_region(g, r) for r in pieces(g, [[0], [1, 2]])])
     said = {
         a.tensor_name: [e.value for e in a.quant_parameter_tensor_names] for a in p.model.graph.quantization_annotation
     }
@@ -342,7 +342,7 @@ def test_quantization_annotations_and_metadata(tmp_path: Path) -> None:
     assert {n for some in said.values() for n in some} <= {t.name for t in p.model.graph.initializer}
 
     m = load(graphs_saved(graphs.metadata(), tmp_path / "m"))
-    q = pool([of_region(m, r) for r in singles(m)]).model
+    q = merge_cuts([cut_region(m, r) for r in singles(m)]).model
     source = graphs.metadata()
     assert (q.metadata_props, q.opset_import, q.functions) == (
         source.metadata_props,
@@ -426,7 +426,7 @@ def test_the_list_of_a_constant_node_is_a_constant(tmp_path: Path) -> None:
         y = Sub(a, w)
     }}"""
     g = text_models.load(tmp_path, text, w=np.arange(20))
-    assert [len(some) for some in partition([of_region(g, r) for r in singles(g)])] == [1, 1]
+    assert [len(some) for some in partition([cut_region(g, r) for r in singles(g)])] == [1, 1]
 
 
 def test_constants_that_differ_at_their_end_alone() -> None:
@@ -452,7 +452,7 @@ def test_from_where_on_a_constant_is_large(size: int, together: list[int], tmp_p
         lambda m: m.graph.value_info.add(name="a").type.CopyFrom(m.graph.output[0].type),
         w=np.arange(size, dtype=np.uint8),
     )
-    assert [len(some) for some in partition([of_region(g, r) for r in singles(g)])] == together
+    assert [len(some) for some in partition([cut_region(g, r) for r in singles(g)])] == together
 
 
 def test_strings_are_told_apart() -> None:
@@ -494,9 +494,9 @@ def test_a_node_that_makes_a_large_constant_stands_in_one_piece(declared: str, t
     g = text_models.load(
         tmp_path, text, lambda m: m.graph.value_info.add(name="a").type.CopyFrom(m.graph.output[0].type)
     )
-    assert [len(some) for some in partition([of_region(g, r) for r in singles(g)])] == [1, 1]
+    assert [len(some) for some in partition([cut_region(g, r) for r in singles(g)])] == [1, 1]
     with pytest.raises(UsageError, match=r"pieces 0 and 1 of a pool share node '#0'"):
-        pool([of_region(g, r) for r in singles(g)])
+        merge_cuts([cut_region(g, r) for r in singles(g)])
 
 
 def test_frozen_shapes_are_contents_too(tmp_path: Path, reference: Reference) -> None:
@@ -510,13 +510,13 @@ def test_frozen_shapes_are_contents_too(tmp_path: Path, reference: Reference) ->
     g = text_models.load(tmp_path, text)
     regions = pieces(g, [[2], [3]])
     values, where = captured(reference, g, regions, tmp_path)
-    cuts = [of_region(g, r, [values], where) for r in regions]
+    cuts = [cut_region(g, r, [values], where) for r in regions]
     assert cuts[0].frozen == ("wide",) and [len(some) for some in partition(cuts)] == [1, 1]
     with pytest.raises(UsageError, match="share a constant of 80 bytes: 'wide'"):
-        pool(cuts)
-    thawed = [of_region(g, r, [values], where, freeze=False) for r in regions]
+        merge_cuts(cuts)
+    thawed = [cut_region(g, r, [values], where, freeze=False) for r in regions]
     assert [len(some) for some in partition(thawed)] == [2]
-    agree(reference, pool(thawed), values, where)
+    agree(reference, merge_cuts(thawed), values, where)
 
 
 @pytest.mark.parametrize("outside", [False, True])
@@ -524,7 +524,7 @@ def test_weights_stay_on_disk_until_they_are_written(
     outside: bool, tmp_path: Path, reference: Reference, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(protobuf, "WALK_ABOVE", 0)
-    monkeypatch.setattr(protobuf, "HUSK_ABOVE", 100)
+    monkeypatch.setattr(protobuf, "STUB_ABOVE", 100)
     text = (
         "g (float[8,8] x) => (float[8,8] y) { a = MatMul(x, w) b = MatMul(a, w2) c = MatMul(b, w3) y = MatMul(c, w) }"
     )
@@ -552,18 +552,18 @@ def test_functions_are_shared_once(tmp_path: Path, reference: Reference) -> None
 
 def test_what_is_no_pool(tmp_path: Path) -> None:
     g = chain(tmp_path, 4)
-    cuts = [of_region(g, r) for r in singles(g)]
+    cuts = [cut_region(g, r) for r in singles(g)]
     other = load(g.path)
     with pytest.raises(UsageError, match=r"1 to 1000 pieces, not 0"):
-        pool([])
+        merge_cuts([])
     with pytest.raises(UsageError, match=r"1 to 1000 pieces, not 1001"):
-        pool(cuts[:1] * (MAX_PIECES + 1))
+        merge_cuts(cuts[:1] * (MAX_PIECES + 1))
     with pytest.raises(UsageError, match="pieces 0 and 2 of a pool share node 'n1'") as refusal:
-        pool([cuts[1], cuts[2], of_region(g, of_nodes(g, [0, 1]))])
+        merge_cuts([cuts[1], cuts[2], cut_region(g, of_nodes(g, [0, 1]))])
     assert "partition" in refusal.value.hint
-    for verb in (pool, partition):
+    for verb in (merge_cuts, partition):
         with pytest.raises(UsageError, match="several graphs"):
-            verb([cuts[0], of_region(other, singles(other)[1])])
+            verb([cuts[0], cut_region(other, singles(other)[1])])
     with pytest.raises(UsageError, match="at most 0 pieces"):
         partition(cuts, 0)
     assert partition([]) == []
@@ -583,14 +583,14 @@ def chain(folder: Path, count: int, side: int = 2) -> Graph:
 def test_a_thousand_pieces(tmp_path: Path, reference: Reference) -> None:
     """From cuts to a file: 0.08 s where this was written."""
     g = chain(tmp_path, MAX_PIECES + 10)
-    cuts = [of_region(g, r) for r in singles(g)]
+    cuts = [cut_region(g, r) for r in singles(g)]
     begin = time.thread_time()
     found = partition(cuts, 5000)
-    p = pool(found[0])
+    p = merge_cuts(found[0])
     p.save(tmp_path / "pool.onnx")
     assert time.thread_time() - begin < 2
     assert [len(some) for some in found] == [MAX_PIECES, 10]
-    lawful(pool(found[1]))
+    lawful(merge_cuts(found[1]))
     x = np.linspace(-1, 1, 2, dtype=np.float32)
     got = oracle.run(
         tmp_path / "pool.onnx", {n: x for some in p.inputs for n in some.values()}, ["p0/t1", "p999/t1000"], 1
@@ -603,7 +603,7 @@ def test_work_grows_with_the_pieces(tmp_path: Path) -> None:
     calls = []
     for count in (250, 1000):
         g = chain(tmp_path, count)
-        cuts = [of_region(g, r) for r in singles(g)]
+        cuts = [cut_region(g, r) for r in singles(g)]
         made = 0
 
         def one_more(*_: Any) -> None:
@@ -612,7 +612,7 @@ def test_work_grows_with_the_pieces(tmp_path: Path) -> None:
 
         sys.setprofile(one_more)
         try:
-            pool(partition(cuts)[0])
+            merge_cuts(partition(cuts)[0])
         finally:
             sys.setprofile(None)
         calls.append(made)
@@ -621,7 +621,7 @@ def test_work_grows_with_the_pieces(tmp_path: Path) -> None:
 
 def test_memory_bounds_a_pool(tmp_path: Path) -> None:
     g = chain(tmp_path, 10, side=100)  # 800 bytes on the edges of each piece
-    cuts = [of_region(g, r) for r in singles(g)]
+    cuts = [cut_region(g, r) for r in singles(g)]
     assert [len(some) for some in partition(cuts, most_bytes=2400)] == [3, 3, 3, 1]
     assert [len(some) for some in partition(cuts, most_bytes=799)] == [1] * 10
     assert [len(some) for some in partition(cuts, 4, 4000)] == [4, 4, 2]
@@ -636,7 +636,7 @@ def test_a_pool_without_room_stays_closed(tmp_path: Path) -> None:
         y = Tanh(b)
     }"""
     g = text_models.load(tmp_path, text, widen, size=np.array([19, 2]))
-    cuts = [of_region(g, r) for r in pieces(g, [[0], [1], [2]])]
+    cuts = [cut_region(g, r) for r in pieces(g, [[0], [1], [2]])]
     assert [holding.bytes for holding in merged_cuts._holdings(cuts)] == [16, 160, 16]
     assert partition(cuts, most_bytes=170) == [[cuts[0]], [cuts[1]], [cuts[2]]]
     assert partition(cuts, most_bytes=180) == [cuts[:2], cuts[2:]]
@@ -653,7 +653,7 @@ def test_single_nodes_of_a_resnet_with_optimisations(resnet: Path, tmp_path: Pat
     g = load(resnet)
     regions = singles(g)
     values, where = captured(reference, g, regions, tmp_path)
-    made = [pool(some) for some in partition([of_region(g, r, [values], where) for r in regions])]
+    made = [merge_cuts(some) for some in partition([cut_region(g, r, [values], where) for r in regions])]
     assert sum(len(p.pieces) for p in made) == len(regions) == len(g.nodes)
     arrays = {n: np.load(where / r.files[0]) for n, r in values.items()}
     for p in made:

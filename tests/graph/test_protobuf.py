@@ -27,7 +27,7 @@ from tests.helpers import text_models
 def large(monkeypatch: pytest.MonkeyPatch) -> None:
     """As if every file were a large one, and every weight of 100 bytes."""
     monkeypatch.setattr(protobuf, "WALK_ABOVE", 0)
-    monkeypatch.setattr(protobuf, "HUSK_ABOVE", 100)
+    monkeypatch.setattr(protobuf, "STUB_ABOVE", 100)
 
 
 def write(folder: Path, model: onnx.ModelProto, name: str = "model.onnx") -> Path:
@@ -89,7 +89,7 @@ def test_everything_but_the_weights_is_read(tmp_path: Path, monkeypatch: pytest.
 def test_a_graph_in_two_parts_is_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, walk: int) -> None:
     """Protobuf messages merge by concatenation: that is how a tap is appended to a file."""
     monkeypatch.setattr(protobuf, "WALK_ABOVE", walk)
-    monkeypatch.setattr(protobuf, "HUSK_ABOVE", 100)
+    monkeypatch.setattr(protobuf, "STUB_ABOVE", 100)
     tap = onnx.ModelProto()
     tap.graph.output.add(name="z")
     path = tmp_path / "model.onnx"
@@ -195,7 +195,7 @@ def test_a_truncated_file_is_refused_with_the_byte_where_it_ends_too_early(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, walk: int
 ) -> None:
     monkeypatch.setattr(protobuf, "WALK_ABOVE", walk)
-    monkeypatch.setattr(protobuf, "HUSK_ABOVE", 100)
+    monkeypatch.setattr(protobuf, "STUB_ABOVE", 100)
     whole = graphs.plain().SerializeToString()
     path = tmp_path / "model.onnx"
     opset = b"\x42\x04\x0a\x00\x10\x11"  # the last field of the model: without it the file is whole, but no use
@@ -221,7 +221,7 @@ def test_the_damaged_part_is_found(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, walk: int, old: bytes, new: bytes, kind: str
 ) -> None:
     monkeypatch.setattr(protobuf, "WALK_ABOVE", walk)
-    monkeypatch.setattr(protobuf, "HUSK_ABOVE", 100)
+    monkeypatch.setattr(protobuf, "STUB_ABOVE", 100)
     whole = graphs.plain().SerializeToString()
     assert len(old) == len(new)
     at = whole.index(old)

@@ -23,11 +23,11 @@ INFER = """
 import resource, sys
 from pathlib import Path
 from subgraph.graph import graph, shape_inference
-shape_inference.known(graph.load(Path(sys.argv[1])))  # all that is imported late
+shape_inference.infer_types(graph.load(Path(sys.argv[1])))  # all that is imported late
 held = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
 resource.setrlimit(resource.RLIMIT_AS, (held + (1 << 30),) * 2)
 for path in sys.argv[2:]:
-    found = shape_inference.known(graph.load(Path(path)))
+    found = shape_inference.infer_types(graph.load(Path(path)))
     dims = {name: kind.tensor_type.shape.dim for name, kind in found.inferred.items()}
     print("all:", *(f"{name}={size[0].dim_value}" for name, size in dims.items() if len(size) == 1), flush=True)
 """
@@ -125,7 +125,7 @@ def names(model: Any) -> list[Any]:
 def test_a_long_weight_that_is_an_input_too(tmp_path: Path) -> None:
     size = lengths.LONG + 1
     text = f"g (float[{size}] x, float[{size}] w) => (float[n] z) {{ y = Add(x, w) z = Concat<axis = 0>(y, w) }}"
-    found = shape_inference.known(text_models.load(tmp_path, text, ir=3, w=np.zeros(size, np.float32)))
+    found = shape_inference.infer_types(text_models.load(tmp_path, text, ir=3, w=np.zeros(size, np.float32)))
     assert [d.dim_value for d in found.inferred["z"].tensor_type.shape.dim] == [2 * size]
     assert [v.name for v in found.graph.input] == ["x", "w"]
     assert [t.name for t in found.graph.initializer] == ["w"]
@@ -134,7 +134,7 @@ def test_a_long_weight_that_is_an_input_too(tmp_path: Path) -> None:
 
 def test_a_mistake_behind_a_long_tensor_is_found(tmp_path: Path) -> None:
     text = f"g (float[{GREAT}] x, float[3] y, float[4] w) => (float[n] z) {{ h = Mul(x, x) z = Add(y, w) }}"
-    (complaint,) = shape_inference.known(text_models.load(tmp_path, text)).complaints
+    (complaint,) = shape_inference.infer_types(text_models.load(tmp_path, text)).complaints
     assert (complaint.node, complaint.certain) == (1, True) and "Incompatible dimensions" in complaint.text
 
 

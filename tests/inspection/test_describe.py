@@ -48,7 +48,7 @@ def write(folder: Path, text: str, edit: Edit | None = None, **weights: Any) -> 
 
 
 def found(path: Path) -> list[Problem]:
-    return validate.problems(load(path))
+    return validate.find_problems(load(path))
 
 
 def refused(path: Path) -> bool:
@@ -741,6 +741,6 @@ def test_importing_the_command_is_light() -> None:
 
 def test_documents_can_be_made_from_python(tmp_path: Path) -> None:
     graph = load(write(tmp_path, ONE + "{ y = Relu(x) }"))
-    assert describe.whole(graph, Feeding())["schema"] == "subcut.inspect/1"
-    assert describe.nodes(graph, "y", None)["nodes"][0]["op"] == "Relu"
-    assert describe.edge(graph, ["y"], ["y"], None)["parameters"] == 0
+    assert describe.model_document(graph, Feeding())["schema"] == "subcut.inspect/1"
+    assert describe.nodes_document(graph, "y", None)["nodes"][0]["op"] == "Relu"
+    assert describe.region_document(graph, ["y"], ["y"], None)["parameters"] == 0

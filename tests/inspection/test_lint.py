@@ -219,7 +219,7 @@ def asked(folder: Path, graph: str, more: dict[str, Any], options: dict[str, Any
         options["fed"] = Feeding(tuple(str(folder / f) for f in fed.inputs))
     change = more.get("change", keep)
     g = text_models.load(folder, graph, change, **{k: v for k, v in more.items() if k != "change"})
-    return LintContext(g, **options), lint.chosen(ignore=[skip] if skip else [])
+    return LintContext(g, **options), lint.choose_rules(ignore=[skip] if skip else [])
 
 
 def is_a_sentence(said: str) -> bool:
@@ -229,7 +229,7 @@ def is_a_sentence(said: str) -> bool:
 @pytest.mark.parametrize("case", CASES, ids=str)
 def test_a_rule_finds_its_model_and_not_the_mended_one(case: Case, tmp_path: Path) -> None:
     subject, rules = asked(tmp_path / "bad", case.bad, case.more, case.options)
-    every = list(lint.run(subject, rules))
+    every = list(lint.run_rules(subject, rules))
     assert all(is_a_sentence(f.reason) and (is_a_sentence(f.fix) or f.severity == UNCHECKED) for f in every)
     found = [f for f in every if f.rule == case.rule and f.place]
     assert [f.place and f.place.label for f in found] == [case.node]
@@ -237,7 +237,7 @@ def test_a_rule_finds_its_model_and_not_the_mended_one(case: Case, tmp_path: Pat
     mended = case.more if case.mended is None else case.mended
     options = case.options if case.fine is None else case.fine
     subject, rules = asked(tmp_path / "good", case.good or case.bad, mended, options)
-    assert [(f.rule, f.reason) for f in lint.run(subject, rules) if f.severity != UNCHECKED] == []
+    assert [(f.rule, f.reason) for f in lint.run_rules(subject, rules) if f.severity != UNCHECKED] == []
 
 
 @pytest.mark.parametrize("rule", RULES)
@@ -268,7 +268,7 @@ def test_there_are_nine_of_them() -> None:
 
 
 def found_in(g: Graph, **options: Any) -> list[LintIssue]:
-    return [f for f in lint.run(LintContext(g, **options), RULES) if f.severity != UNCHECKED]
+    return [f for f in lint.run_rules(LintContext(g, **options), RULES) if f.severity != UNCHECKED]
 
 
 def branching(folder: Path, weight: float = 1.0) -> Graph:
@@ -353,7 +353,7 @@ def test_an_open_resize_is_judged_by_its_mode(tmp_path: Path) -> None:
     graph = "g (float[N,3,H,W] x, int64[4] s) => (float[a,b,c,d] y) {{ [n] y = Resize<{}>(x, , , s) }}"
     linear = text_models.load(tmp_path, graph.format(f'{LINEAR}="align_corners"'))
     nearest = text_models.load(tmp_path, graph.format(f'{NEAREST}="half_pixel"'))
-    told = [[f.severity for f in lint.run(LintContext(g), ["resize"])] for g in (linear, nearest)]
+    told = [[f.severity for f in lint.run_rules(LintContext(g), ["resize"])] for g in (linear, nearest)]
     assert told == [[WARNING], [NOTE]]
 
 
@@ -382,7 +382,7 @@ def test_sizes_count_where_no_scales_are_given(tmp_path: Path) -> None:
     graph = "g (float[N,3,8,8] x) => (float[N,3,h,w] y) { [n] y = Resize<" + f'{NEAREST}="half_pixel"' + ">(x, , , s) }"
     twice = text_models.load(tmp_path, graph, s=np.array([1, 3, 16, 16]))
     odd = text_models.load(tmp_path, graph, s=np.array([1, 3, 13, 13]))
-    told = [[f.severity for f in lint.run(LintContext(g), ["resize"])] for g in (twice, odd)]
+    told = [[f.severity for f in lint.run_rules(LintContext(g), ["resize"])] for g in (twice, odd)]
     assert told == [[], [WARNING]]
 
 
@@ -465,16 +465,16 @@ def test_an_invalid_model_is_told_of_and_nothing_breaks(tmp_path: Path) -> None:
 
 
 def test_only_and_ignore() -> None:
-    assert lint.chosen() == RULES
-    assert lint.chosen(["resize", "nameless"]) == ["resize", "nameless"]
-    assert lint.chosen(["resize", "ceil_mode"], ["resize"]) == ["ceil-mode"]
-    assert "nameless" not in lint.chosen(ignore=["nameless"])
+    assert lint.choose_rules() == RULES
+    assert lint.choose_rules(["resize", "nameless"]) == ["resize", "nameless"]
+    assert lint.choose_rules(["resize", "ceil_mode"], ["resize"]) == ["ceil-mode"]
+    assert "nameless" not in lint.choose_rules(ignore=["nameless"])
 
 
 @pytest.mark.parametrize("where", ["only", "ignore"])
 def test_a_typo_in_a_rule_is_answered_with_the_nearest(where: str) -> None:
     with pytest.raises(UnknownName, match="no lint rule 'resise'") as e:
-        lint.chosen(**{where: ["resise"]})
+        lint.choose_rules(**{where: ["resise"]})
     assert e.value.nearest[0] == "resize"
 
 
@@ -485,14 +485,14 @@ def test_a_rule_of_ones_own_is_a_file(tmp_path: Path) -> None:
         '    return [warning(p, "a Relu", "remove it") for p in asked.nodes("Relu")]\n'
     )
     g = text_models.load(tmp_path, unary("Relu(x)"))
-    (found,) = lint.run(LintContext(g), lint.chosen([str(rule)]))
+    (found,) = lint.run_rules(LintContext(g), lint.choose_rules([str(rule)]))
     assert found.place and (found.reason, found.place.label) == ("a Relu", "n")
 
 
 def test_a_file_without_a_check_is_no_rule(tmp_path: Path) -> None:
     (tmp_path / "no_rule.py").write_text("")
     with pytest.raises(UsageError, match="is no lint rule"):
-        lint.chosen([str(tmp_path / "no_rule.py")])
+        lint.choose_rules([str(tmp_path / "no_rule.py")])
 
 
 def test_equal_notes_are_one_line() -> None:
@@ -516,7 +516,11 @@ def test_a_later_attribute_that_changes_nothing_fits_an_older_target(tmp_path: P
     plain = pool("ceil_mode=0, dilations=[1,1]", 8, 6, "MaxPool")
     other = pool("ceil_mode=0, dilations=[2,2]", 8, 4, "MaxPool")
     told = [
-        [f.severity for f in lint.run(LintContext(text_models.load(tmp_path, graph), target=9), ["opset"]) if f.place]
+        [
+            f.severity
+            for f in lint.run_rules(LintContext(text_models.load(tmp_path, graph), target=9), ["opset"])
+            if f.place
+        ]
         for graph in (plain, other)
     ]
     assert told == [[], [WARNING]]
@@ -526,7 +530,7 @@ def test_what_is_fed_must_fit(tmp_path: Path) -> None:
     g = text_models.load(tmp_path, "g (float[N,T] x) => (float[N,T] y) { [n] y = Relu(x) }")
     np.save(tmp_path / "x.npy", np.ones(3, np.float32))
     with pytest.raises(InputError):
-        list(lint.run(LintContext(g, fed=Feeding((str(tmp_path / "x.npy"),))), RULES))
+        list(lint.run_rules(LintContext(g, fed=Feeding((str(tmp_path / "x.npy"),))), RULES))
 
 
 # ---------------------------------------------------------------------------------------------------- command

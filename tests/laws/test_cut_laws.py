@@ -283,7 +283,7 @@ def thresholds(walk: int, husk: int) -> Iterator[None]:
     """Files above `walk` bytes are walked, weights above `husk` stay on disk."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(protobuf, "WALK_ABOVE", walk)
-        patch.setattr(protobuf, "HUSK_ABOVE", husk)
+        patch.setattr(protobuf, "STUB_ABOVE", husk)
         yield
 
 

@@ -203,7 +203,7 @@ def test_a_damaged_model_is_refused_or_cut(
     """As a small file, that is parsed, and as if it were large, with its weights left on disk."""
     if large:
         monkeypatch.setattr(protobuf, "WALK_ABOVE", 0)
-        monkeypatch.setattr(protobuf, "HUSK_ABOVE", 64)
+        monkeypatch.setattr(protobuf, "STUB_ABOVE", 64)
     victim = VICTIMS[name]
     path = tmp_path / "model.onnx"
     outcomes: dict[str, int] = {}
@@ -221,7 +221,7 @@ def test_a_model_that_ends_anywhere(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     """Every offset of a model with bodies and functions."""
     if large:
         monkeypatch.setattr(protobuf, "WALK_ABOVE", 0)
-        monkeypatch.setattr(protobuf, "HUSK_ABOVE", 64)
+        monkeypatch.setattr(protobuf, "STUB_ABOVE", 64)
     model = graphs.function_with_body()
     whole = model.SerializeToString()
     path = tmp_path / "model.onnx"

@@ -120,7 +120,7 @@ def _still(graph: Graph, order: Iterable[int], kinds: Mapping[str, int]) -> set[
     still = set(seeds)
     stack = list(seeds)
     while stack:
-        for other in graph.before(stack.pop()):
+        for other in graph.predecessors(stack.pop()):
             moves = other in inside and other not in still and graph.ops[other] != "Constant"
             if moves and all(kinds[n] in (SHAPE, CONSTANT) for n in graph.makes[other]):
                 still.add(other)

@@ -21,7 +21,7 @@ from subgraph.comparison.noise.analysis import RoundingSites
 from subgraph.comparison.precision import FLOATS, TYPE_OF
 from subgraph.errors import WorkerDied
 from subgraph.graph import protobuf
-from subgraph.graph.cut import Cut, of_region
+from subgraph.graph.cut import Cut, cut_region
 from subgraph.graph.graph import Graph
 from subgraph.graph.region import Region
 from subgraph.runtime.reference import Reference
@@ -112,7 +112,7 @@ class NoiseSampler:
 
     @cached_property
     def _cut(self) -> Cut:
-        return of_region(self.graph, self.region, [self.tensors], self.folder)
+        return cut_region(self.graph, self.region, [self.tensors], self.folder)
 
     @cached_property
     def _base(self) -> tuple[dict[str, Record], Path]:
@@ -189,7 +189,7 @@ class NoiseSampler:
 
     def _load(self, model: protobuf.ModelProto, kind: str, folder: Path) -> None:
         path = folder / "model.onnx"
-        outside = any(protobuf.is_outside(t) for t in model.graph.initializer)
+        outside = any(protobuf.in_other_file(t) for t in model.graph.initializer)
         protobuf.write(model, self.graph.path, path, external=outside)
         self._loaded = None
         self.reference.load(self._key, path)

@@ -17,8 +17,8 @@ from typing import Any
 from subgraph import plugins
 from subgraph.errors import ModelError, UsageError
 from subgraph.graph.graph import Graph
-from subgraph.graph.shape_inference import InferredTypes, known
-from subgraph.graph.validate import Problem, problems
+from subgraph.graph.shape_inference import InferredTypes, infer_types
+from subgraph.graph.validate import Problem, find_problems
 from subgraph.inspection.lint._numbers import Numbers, of_scope
 from subgraph.inspection.lint._places import LintNode, Scope, scopes
 from subgraph.inspection.ranges import MeasuredTensors, measure, size_of_elements
@@ -89,12 +89,12 @@ class LintContext:
     @cached_property
     def known(self) -> InferredTypes:
         """Declared and inferred types."""
-        return known(self.graph)
+        return infer_types(self.graph)
 
     @cached_property
     def problems(self) -> list[Problem]:
         """What makes the model invalid, or nearly."""
-        return problems(self.graph, self.known)
+        return find_problems(self.graph, self.known)
 
     @cached_property
     def scopes(self) -> list[Scope]:
@@ -155,7 +155,7 @@ class LintContext:
 # ---------------------------------------------------------------------------------------------------- run
 
 
-def chosen(only: Sequence[str] = (), ignore: Sequence[str] = ()) -> list[str]:
+def choose_rules(only: Sequence[str] = (), ignore: Sequence[str] = ()) -> list[str]:
     """The rules to ask: all, or only some; a Python file by its path is one as well.
 
     Raises:
@@ -172,7 +172,7 @@ def _word(name: str) -> str:
     return name if name.endswith(".py") else name.replace("_", "-")
 
 
-def run(asked: LintContext, rules: Iterable[str]) -> Iterator[LintIssue]:
+def run_rules(asked: LintContext, rules: Iterable[str]) -> Iterator[LintIssue]:
     """What each rule finds, in the order of the rules.
 
     Raises:
@@ -188,7 +188,7 @@ def run(asked: LintContext, rules: Iterable[str]) -> Iterator[LintIssue]:
 
 def document(asked: LintContext, rules: Sequence[str]) -> Document:
     """The findings as plain data: warnings first, then in the order of rules and nodes."""
-    found = list(run(asked, rules))
+    found = list(run_rules(asked, rules))
     told = [f for f in found if f.severity != UNCHECKED]
     told.sort(key=lambda f: (f.severity != WARNING, rules.index(f.rule)))
     counted = Counter(f.severity for f in told)

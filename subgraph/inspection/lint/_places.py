@@ -16,7 +16,7 @@ from subgraph.errors import InputError, ModelError
 from subgraph.graph import protobuf
 from subgraph.graph.graph import BODILESS, GRAPH_ATTRIBUTE, GRAPHS_ATTRIBUTE, STANDARD, Graph, captured
 from subgraph.graph.shape_inference import InferredTypes, canonical
-from subgraph.graph.types import declared
+from subgraph.graph.types import declared_type
 from subgraph.storage import dtypes
 
 if TYPE_CHECKING:
@@ -198,7 +198,7 @@ def _declared(proto: protobuf.TypeProto | None) -> tuple[str, Shape | None]:
     if proto is None:
         return "", None
     try:
-        form, dtype, dims = declared(proto)
+        form, dtype, dims = declared_type(proto)
     except InputError:
         return "", None
     return (dtype, dims) if form == "tensor" else ("", None)
@@ -224,7 +224,7 @@ def held(place: LintNode) -> Array | None:
 def read(tensor: protobuf.TensorProto, graph: Graph) -> Array | None:
     """A small tensor's numbers; None where it has none, too many, or its bytes cannot be had."""
     try:
-        return inside(tensor, graph) if protobuf.elements(tensor) <= SMALL else None
+        return inside(tensor, graph) if protobuf.element_count(tensor) <= SMALL else None
     except UNREADABLE:
         return None
 

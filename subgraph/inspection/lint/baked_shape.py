@@ -12,7 +12,7 @@ from typing import Any
 
 from subgraph.errors import InputError, SubcutError
 from subgraph.graph.graph import Graph
-from subgraph.graph.types import declared
+from subgraph.graph.types import declared_type
 from subgraph.inspection.lint import NOTE, WARNING, LintContext, LintIssue, unchecked, warning
 from subgraph.inspection.ranges import Measured, MeasuredTensors, measure
 from subgraph.runtime.inputs import Feeding
@@ -40,7 +40,7 @@ class OpenDim:
 def check(asked: LintContext) -> Iterator[LintIssue]:
     """Runs a model with open dimensions, or one for which --shape gives another size, at two sizes."""
     try:
-        shapes = {name: declared(v.type) for name, v in asked.graph.inputs.items()}
+        shapes = {name: declared_type(v.type) for name, v in asked.graph.inputs.items()}
     except InputError as e:
         yield unchecked(e.what)
         return
@@ -121,7 +121,7 @@ def _likely(graph: Graph) -> Sizes:
     found: Sizes = {}
     known: dict[str, int] = {}
     for name, value in graph.inputs.items():
-        dims = declared(value.type)[2] or []
+        dims = declared_type(value.type)[2] or []
         image = len(dims) == RANK_OF_IMAGES
         sizes = [IMAGE if image and k > 1 else CHANNELS if image and k == 1 else OTHER for k in range(len(dims))]
         sizes[:1] = [1] * bool(dims)
@@ -213,7 +213,7 @@ def _sizes_of(asked: LintContext, run: MeasuredTensors) -> Sizes:
 
 def _strays(value: Any, before: Measured, after: Measured, symbols: Mapping[str, int], moved: Sequence[OpenDim]) -> str:
     old, new = before.shape, after.shape
-    dims = declared(value.type)[2]
+    dims = declared_type(value.type)[2]
     if old is None or new is None:
         return ""
     for k, d in enumerate(dims if dims is not None and len(dims) == len(new) else ()):

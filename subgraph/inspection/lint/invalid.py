@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from subgraph.graph.operators import Schemas
-from subgraph.graph.validate import called
+from subgraph.graph.validate import node_title
 from subgraph.inspection.lint import LintContext, LintIssue, note, warning
 
 OWN_RULES = ("type", "name")  # kinds of problem that `types` and `duplicate-names` tell of
@@ -16,7 +16,7 @@ def check(asked: LintContext) -> Iterator[LintIssue]:
     """The problems that `subcut inspect` lists, and those of nodes in local functions, of which no type is known."""
     for p in asked.problems:
         if p.kind not in OWN_RULES:
-            who = "" if p.node is None else called(asked.graph, p.node)
+            who = "" if p.node is None else node_title(asked.graph, p.node)
             reason = p.what.removeprefix(who).lstrip(": ")
             yield (warning if p.fatal else note)(asked.at(p.node), reason, p.hint or LOOK, p.tensor)
     functions = frozenset(asked.graph.functions)
