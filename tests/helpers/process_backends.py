@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import psutil
 import pytest
 
 from tests.helpers.run_command import PATIENCE
@@ -45,13 +46,14 @@ def backend(folder: Path, *, top: str = "", load: str = "pass", run: str = "pass
 
 
 def living(word: str) -> list[str]:
-    """The command lines of processes that carry this mark, those apart that have ended and are not yet reaped."""
-    found = []
-    for process in Path("/proc").glob("[0-9]*"):
-        with contextlib.suppress(OSError):
-            if f"{MARK}={word}".encode() in (process / "environ").read_bytes().split(b"\0"):
-                found.append((process / "cmdline").read_text(errors="replace").replace("\0", " "))
-    return found
+    """The command lines of the processes that carry this mark, without those that have ended and are not yet reaped."""
+    command_lines = []
+    for pid in psutil.pids():
+        with contextlib.suppress(psutil.Error):
+            process = psutil.Process(pid)
+            if process.environ().get(MARK) == word:
+                command_lines.append(" ".join(process.cmdline()))
+    return command_lines
 
 
 def until(holds: Callable[[], object], what: Callable[[], object] | str = "it never came to it") -> None:

@@ -5,7 +5,6 @@ Each test runs real processes. They inherit a mark in the environment; none that
 
 from __future__ import annotations
 
-import os
 import subprocess
 import sys
 import tempfile
@@ -17,6 +16,7 @@ from typing import Any
 from uuid import uuid4
 
 import numpy as np
+import psutil
 import pytest
 
 from subgraph.errors import BackendError, ModelError, Refused, SubcutError, UsageError, WorkerDied
@@ -278,7 +278,7 @@ print("the end")
 
 def held() -> int:
     """Bytes of resident memory of this process."""
-    return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+    return int(psutil.Process().memory_info().rss)
 
 
 @pytest.mark.parametrize("then", ["pass", "os.abort()"])
@@ -472,7 +472,7 @@ def test_what_it_starts_has_the_users_environment(
 
 def opened() -> int:
     """Descriptors of this process."""
-    return len(list(Path("/proc/self/fd").iterdir()))
+    return int(psutil.Process().num_fds())
 
 
 @pytest.mark.slow
