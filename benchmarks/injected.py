@@ -94,7 +94,7 @@ def _asking(trials: Trials, site: Site, folder: Path) -> Callable[[Array], RunRe
         with tempfile.NamedTemporaryFile(dir=folder, suffix=".npy", delete=False) as file:
             np.save(file, error.astype(np.float32))
         options = {**trials.candidate.options, "at": site.at, "error": file.name}
-        return replace(trials, candidate=replace(trials.candidate, options=options)).answer(site.region)
+        return replace(trials, candidate=replace(trials.candidate, options=options)).run(site.region)
 
     return ask
 

@@ -25,7 +25,7 @@ from subgraph.graph.graph import load
 from subgraph.recordings import beside, compare, interval
 from subgraph.runtime.inputs import Feeding
 from subgraph.runtime.reference import Reference
-from subgraph.trials.session import Setup, passive
+from subgraph.trials.session import Setup, open_trials
 
 
 def tried(reference: Reference, model: onnx.ModelProto, kind: device.Kind, wrong: int, seed: int) -> tuple[bool, int]:
@@ -39,7 +39,7 @@ def tried(reference: Reference, model: onnx.ModelProto, kind: device.Kind, wrong
         graph = load(home / "net.onnx")
         with beside.opened(graph, beside.RecordingOptions((home / "dump",)), Feeding()) as (runs, fed):
             setup = Setup(beside.candidate_of(runs, None), fed, home / "out", stored=False)
-            with passive(graph, setup, reference) as trials:
+            with open_trials(graph, setup, reference) as trials:
                 found = interval.intervals(trials, compare.observe(trials, runs[0]))
         if not found:
             return False, 0

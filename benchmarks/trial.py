@@ -34,7 +34,7 @@ from subgraph.runtime import candidate
 from subgraph.runtime.inputs import Feeding
 from subgraph.runtime.reference import Reference
 from subgraph.runtime.worker_pool import Workers
-from subgraph.trials.session import Setup, trials
+from subgraph.trials.session import Setup, open_trials
 from subgraph.trials.trial import Trials
 
 FOLDER = Path("build/bench")
@@ -99,7 +99,7 @@ def opened(path: Path, spec: str, folder: Path) -> Iterator[Trials]:
     with (
         Reference() as reference,
         Workers(doubted) as workers,
-        trials(graph.load(path), setup, reference, workers) as asked,
+        open_trials(graph.load(path), setup, reference, workers) as asked,
     ):
         asked.values.need([*asked.graph.inputs, *asked.graph.maker])
         asked.verdict(region.of_nodes(asked.graph, [len(asked.graph.nodes) - 1]), repetition=-1)  # warms up
@@ -126,10 +126,10 @@ def moving(taken: int, given: int, runs: int, folder: Path) -> float:
     with opened(wide(folder / "wide.onnx", taken, given), "ort:threads=1", folder) as asked:
         whole = asked.whole()
         for k in range(runs):
-            judging, begin = asked.judging, time.perf_counter()
+            judging, begin = asked.judging_seconds, time.perf_counter()
             verdict = asked.verdict(whole, repetition=k)
             wall = time.perf_counter() - begin
-            found.append(wall - verdict.build - verdict.run - (asked.judging - judging))
+            found.append(wall - verdict.build - verdict.run - (asked.judging_seconds - judging))
             assert verdict.status == "agree" and not verdict.stored, verdict
             begin = time.perf_counter()
             np.save(folder / "plain.npy", values)

@@ -125,7 +125,7 @@ def opened(task: Task, folder: Path) -> Iterator[Trials]:
     with (
         Reference(options={"threads": 1}) as reference,  # two tasks run at once
         Workers(ORT) as workers,
-        session.trials(graph, setup, reference, workers) as trials,
+        session.open_trials(graph, setup, reference, workers) as trials,
     ):
         yield trials
 
@@ -202,7 +202,7 @@ def measure_healthy(trials: Trials, task: Task, found: Found, folder: Path) -> N
     try:
         with candidates(trials, task, folder) as those:
             for (k, region), one in product(enumerate(asked), those):
-                answer = one.answer(region)
+                answer = one.run(region)
                 if answer.failure and answer.failure.signature == "refused":
                     found.absent[answer.failure.why] += 1
                     continue
@@ -221,7 +221,7 @@ def _asked(trials: Trials, task: Task) -> list[Region]:
 
 def judged(trials: Trials, task: Task, region: Region, answer: RunResult, whole: bool = False, **injected: Any) -> Row:
     """What all criteria say of one answer; `injected`: fields of the row."""
-    verdicts = {words: replace(trials, rule=rule).judged(region, answer) for words, rule in RULES.items()}
+    verdicts = {words: replace(trials, rule=rule).verdict_of(region, answer) for words, rule in RULES.items()}
     ours = verdicts[OURS]
     worst = ours.worst
     return Row(

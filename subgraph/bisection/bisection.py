@@ -29,7 +29,7 @@ from subgraph.runtime.inputs import Feeding
 from subgraph.search import FindingKind, Findings, Outcome, Settings, Step
 from subgraph.search.state import Search
 from subgraph.storage.folders import safe_name
-from subgraph.trials.session import Setup, opened
+from subgraph.trials.session import Setup, open_with_processes
 from subgraph.trials.trial import Trials
 
 log = logging.getLogger("subcut")
@@ -126,7 +126,7 @@ class Bisection:
                 seconds=time.monotonic() - begin,
                 notes=[*plan.notes, *self._stale(found)],
             )
-            if asked.other:
+            if asked.candidate_model:
                 self.document["other_model"] = self._other(found)
             if found.outcome is Outcome.DISAGREE:
                 result_folder.save(self.world, self.document, plan.place, plan.request, plan.setup.feeding)
@@ -177,7 +177,7 @@ class Bisection:
     def _other(self, found: Findings) -> dict[str, Any]:
         """What the candidate's own model has in common with ours, and what it costs; the latter within the budget."""
         asked = self._world
-        other = asked.trials.other
+        other = asked.trials.candidate_model
         assert other
         told = {"file": other.graph.path.name, "matched": other.summary()}
         if found.spent or found.outcome is Outcome.AGREE:
@@ -228,7 +228,7 @@ def bisect(
     setup = Setup(doubted, feeding, Path(output), criterion, freeze)
     command = f"subgraph.bisect({graph.path.name!r}, {doubted.name!r})"
     plan = BisectionOptions(setup, limits or Settings(), within, command, force=force)
-    return Bisection(partial(opened, graph, setup, right), plan)
+    return Bisection(partial(open_with_processes, graph, setup, right), plan)
 
 
 def _scope(asked: NodeOracle, within: str) -> Sequence[int] | None:

@@ -65,7 +65,7 @@ def _error(trials: Trials, region: Region) -> float:
     """The largest error of a region's outputs alone, over their scale; 0 where nothing can be compared."""
     import numpy as np
 
-    answer, worst = trials.answer(region), 0.0
+    answer, worst = trials.run(region), 0.0
     for known, given in zip(trials.values.records, answer.tensors, strict=False):
         for name in region.outputs:
             if name in given and known[name].form == "tensor":
@@ -84,7 +84,7 @@ def _error(trials: Trials, region: Region) -> float:
 def document(asked: NodeOracle, found: list[PieceCost], precision: str) -> dict[str, Any]:
     """As plain data: `nodes`, dearest first; `ops`, summed; `saturated`, the share of values that are clipped."""
     trials = asked.trials
-    graph, other = trials.graph, trials.other
+    graph, other = trials.graph, trials.candidate_model
     ops: dict[str, list[float]] = {}
     for cost in found:
         ops.setdefault(" + ".join(dict.fromkeys(graph.ops[i] for i in cost.indices)), []).append(cost.explains)

@@ -60,9 +60,9 @@ def document(
         "exit_code": exit_code(found),
         "agree": exit_code(found) == 0,
         "outcome": found.outcome.value,
-        "trials": found.counts.total() + trials.explaining[0],
-        "compiled_nodes": found.counts.items() + trials.explaining[1],
-        "runs": {purpose.value: n for purpose, n in found.counts.runs.items()} | _explaining(trials.explaining[0]),
+        "trials": found.counts.total() + trials.extra_runs,
+        "compiled_nodes": found.counts.items() + trials.extra_nodes,
+        "runs": {purpose.value: n for purpose, n in found.counts.runs.items()} | _explaining(trials.extra_runs),
         "seconds": round(seconds, 3),
         "command": command,
         "model": {
@@ -81,7 +81,7 @@ def document(
         "reference": _reference(asked),
         "criterion": criterion,
         "samples": trials.values.labels,
-        "whole": whole and whole.to_json() | {"ranking": ranking(trials, trials.answer(trials.whole()))},
+        "whole": whole and whole.to_json() | {"ranking": ranking(trials, trials.run(trials.whole()))},
         "profile": _profile(asked, steps),
         "steps": [_step(asked, s) for s in steps],
         "findings": _findings(asked, found, steps),
@@ -192,7 +192,7 @@ def _step(asked: NodeOracle, step: Step) -> dict[str, Any]:
 
 def _findings(asked: NodeOracle, found: Findings, steps: Sequence[Step]) -> list[dict[str, Any]]:
     ended = f"the search ended early: {found.spent}" if found.spent else ""
-    if asked.trials.other:
+    if asked.trials.candidate_model:
         ended = "the candidate runs another model"
     told = []
     for k, finding in enumerate(found.findings):

@@ -18,6 +18,7 @@ from subgraph.runtime.run_result import RunResult
 from subgraph.search import Answer, Findings, Query, QueryKind, Settings, search
 from subgraph.search.state import Search
 from subgraph.trials.attribution import explains, revives
+from subgraph.trials.pooled_runs import pooled_verdicts
 from subgraph.trials.trial import Trials
 from subgraph.verdict import Judgement, Signature, Status, Verdict, gravity
 
@@ -44,7 +45,7 @@ class NodeOracle:
 
     def given(self, region: Region) -> RunResult:
         """What the candidate gave for a region when it first went wrong; of one that never did, the first answer."""
-        return self.failed.get(region.nodes) or self.trials.answer(region)
+        return self.failed.get(region.nodes) or self.trials.run(region)
 
     @property
     def pools(self) -> bool:
@@ -152,17 +153,17 @@ class NodeOracle:
         return _told(verdict, share=found.share, culprit=found.culprit)
 
     def _judged(self, region: Region, ask: Query) -> tuple[Verdict, RunResult]:
-        given = self.trials.answer(region, repetition=ask.repetition, fresh=ask.fresh)
+        given = self.trials.run(region, repetition=ask.repetition, fresh=ask.fresh)
         if not ask.fresh and _crashed(given) and not _crashed(self.given(self.trials.whole())):
             # what ran before in that process may have spoilt its memory
-            given = self.trials.further(region, repetition=ask.repetition, fresh=True)
-        verdict = self.trials.judged(region, given)
+            given = self.trials.run_extra(region, repetition=ask.repetition, fresh=True)
+        verdict = self.trials.verdict_of(region, given)
         if verdict.status is Status.FAIL:
             self.failed.setdefault(region.nodes, given)
         return verdict, given
 
     def _pool(self, ask: Query) -> Answer:
-        found = self.trials.pieces([self.region(piece) for piece in ask.pieces])
+        found = pooled_verdicts(self.trials, [self.region(piece) for piece in ask.pieces])
         pieces = tuple(_told(v) if v else Answer(Status.UNRESOLVED, why="it needs several cuts") for v in found)
         worst = next((s for s in (Status.FAIL, Status.UNRESOLVED) if any(p.status is s for p in pieces)), Status.AGREE)
         return Answer(worst, pieces=pieces, seconds=sum(p.seconds for p in pieces))
@@ -195,9 +196,9 @@ def world(trials: Trials, jobs: int = 1) -> NodeOracle:
     least = VALUE if trials.freeze else SHAPE
     suspects = [i for i in whole.nodes if any(kinds[n] >= least for n in graph.makes[i])]
     single = [i for i in suspects if i not in graph.random_nodes]
-    if trials.other is None:
+    if trials.candidate_model is None:
         return NodeOracle(trials, tuple((i,) for i in single), jobs)
-    return NodeOracle(trials, _joined(graph, single, trials.other.matches), jobs)
+    return NodeOracle(trials, _joined(graph, single, trials.candidate_model.matches), jobs)
 
 
 def _joined(graph: Graph, nodes: Sequence[int], shared: Collection[str]) -> tuple[tuple[int, ...], ...]:

@@ -114,16 +114,16 @@ def _add_candidate(asked: NodeOracle, nodes: list[int], folder: Path) -> None:
         into.mkdir(parents=True, exist_ok=True)
         stems = folders.safe_names(tensors)
         _copy(tensors.items(), stems, into)
-    if asked.trials.other:
+    if asked.trials.candidate_model:
         _add_model(asked, region, list(labels.values()), folder / "candidate")
 
 
 def _add_model(asked: NodeOracle, region: Region, labels: Sequence[str], into: Path) -> None:
     """The piece of the candidate's own model, what it was fed in its own form, and which tensors these are."""
-    trials, other = asked.trials, asked.trials.other
+    trials, other = asked.trials, asked.trials.candidate_model
     assert other
-    room = trials.room()
-    cut, fed = trials.built(region, trials.values.records, room)
+    room = trials.new_folder()
+    cut, fed = trials.write_cut(region, trials.values.records, room)
     for file in room.glob("model.onnx*"):
         shutil.copyfile(file, into / file.name)
     for label, records in zip(labels, fed, strict=True):

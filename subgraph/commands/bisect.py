@@ -86,7 +86,7 @@ def bisect(
     from subgraph.recordings import beside
     from subgraph.recordings.interval import hints
     from subgraph.runtime.worker_pool import Workers
-    from subgraph.trials.session import Setup, trials
+    from subgraph.trials.session import Setup, open_trials
 
     settings = project.load()
     path = options.model_of(model, settings)
@@ -118,7 +118,7 @@ def bisect(
             log.info("%s (-i FILE)", note)
         command = shlex.join(["subcut", *sys.argv[1:]])
         plan = BisectionOptions(setup, limits, within or "", command, tuple(notes), force)
-        with trials(graph, setup, running, workers) as asked:
+        with open_trials(graph, setup, running, workers) as asked:
             options.told(asked)
             plan = replace(plan, hints=hints(graph, r.weights(asked, runs) if about else None))
             return _followed(Bisection(lambda: nullcontext(asked), plan))

@@ -169,8 +169,8 @@ def _asked(wish: BundleRequest, doubted: Candidate, rule: str, right: tuple[Any,
             if not k:
                 options.told(asked)
             region = asked.whole()
-            answer = asked.answer(region, fresh=True)
-            verdicts.append(asked.judged(region, answer))
+            answer = asked.run(region, fresh=True)
+            verdicts.append(asked.verdict_of(region, answer))
             job.put(answer, found.manifest, k, found.place)
     request = {"candidate": doubted.name, "identity": doubted.identity(""), "precision": doubted.precision}
     around = {

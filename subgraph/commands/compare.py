@@ -76,7 +76,7 @@ def compare(
     from subgraph.comparison.judge import criterion as rule_of
     from subgraph.runtime.worker_pool import Workers
     from subgraph.trials import compare as job
-    from subgraph.trials.session import Setup, trials
+    from subgraph.trials.session import Setup, open_trials
 
     settings = project.load()
     rule = options.criterion(settings, criterion, rtol, atol, metric)
@@ -111,7 +111,7 @@ def compare(
         graph = load(path)
         if not setup.feeding.inputs:
             log.info("inputs: random values, seed %d; real ones show more (-i FILE)", setup.feeding.seed)
-        with trials(graph, setup, running, workers) as asked:
+        with open_trials(graph, setup, running, workers) as asked:
             options.told(asked)
             wanted = at or (graph.outputs if align == "output" else ())
             found = job.compared(asked, wanted, jobs=number, fail_fast=fail_fast)

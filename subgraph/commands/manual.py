@@ -77,7 +77,7 @@ def start(
     from subgraph.bisection.manual.tasks import TaskFormat
     from subgraph.comparison.judge import criterion as rule_of
     from subgraph.runtime import candidate
-    from subgraph.trials.session import passive
+    from subgraph.trials.session import open_trials
 
     settings = project.load()
     path = options.model_of(model, settings)
@@ -109,7 +109,7 @@ def start(
     with options.reference(settings, reference, custom_ops, trust) as running:
         graph = load(path)
         loop = state.ManualState(folder, request, {"path": str(path.resolve()), "digest": advance.identity(graph)}, [])
-        with passive(graph, advance.plan_of(loop).setup, running) as asked:
+        with open_trials(graph, advance.plan_of(loop).setup, running) as asked:
             advance.check(loop, asked)
             advance.make(folder)
             with state.alone(folder):
@@ -263,7 +263,7 @@ def _going_on(loop: ManualState) -> Result:
         UsageError: the model is gone, or has changed.
     """
     from subgraph.bisection.manual import advance
-    from subgraph.trials.session import passive
+    from subgraph.trials.session import open_trials
 
     path = Path(loop.model["path"])
     if not path.is_file():
@@ -274,7 +274,7 @@ def _going_on(loop: ManualState) -> Result:
         if advance.identity(graph) != loop.model["digest"]:
             hint = "put the old one back; or subcut manual start --force begins anew with this one"
             raise UsageError(f"{clean(path.name)} has changed since this loop began", hint)
-        with passive(graph, advance.setup_of(loop), running) as asked:
+        with open_trials(graph, advance.setup_of(loop), running) as asked:
             advance.restore(loop, asked)
             return _advanced(loop, asked)
 

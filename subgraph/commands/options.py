@@ -286,7 +286,7 @@ def other(model: str | None, names: str | None) -> dict[str, Path | None]:
     for option, path in (("--candidate-model", model), ("--map", names)):
         if path and not os.path.isfile(path):  # noqa: PTH113 - a name that is too long is no file
             raise UsageError(f"{option} {clean(path)}: no such file", "name a file")
-    return {"other": Path(model) if model else None, "map": Path(names) if names else None}
+    return {"candidate_model": Path(model) if model else None, "tensor_map": Path(names) if names else None}
 
 
 def criterion(

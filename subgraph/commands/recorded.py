@@ -88,7 +88,7 @@ def compare(
     from subgraph.recordings import runs as device
     from subgraph.recordings.compare import observe
     from subgraph.trials import compare as comparison
-    from subgraph.trials.session import Setup, passive
+    from subgraph.trials.session import Setup, open_trials
 
     npu = rule == MSACCUCMP
     path = options.model_of(model, settings)
@@ -96,7 +96,7 @@ def compare(
     with reference as running, beside.opened(graph, about, feeding) as (found, fed):
         doubted = beside.candidate_of(found, about.precision)
         setup = Setup(doubted, fed, Path(settings.get("output", output, "subcut_out")), rule, stored=False)
-        with passive(graph, setup, running) as trials:
+        with open_trials(graph, setup, running) as trials:
             names = comparison.chosen(trials, at or (graph.outputs if outputs else ()))
             seen = [
                 observe(trials, run, only=names, fail_fast=fail_fast, columns=npu)
@@ -124,7 +124,7 @@ def bisect(
     from subgraph.recordings import runs as device
     from subgraph.recordings.compare import observe
     from subgraph.storage.folders import safe_name
-    from subgraph.trials.session import Setup, passive
+    from subgraph.trials.session import Setup, open_trials
 
     if len(about.places) > 1:
         raise UsageError(
@@ -141,7 +141,7 @@ def bisect(
                               "recorded": [str(p) for p in about.places], "inputs": feeding.inputs})  # fmt: skip
         case.require_free(place, request, case.source_of(graph), [graph.path, *about.places])
         setup = Setup(doubted, fed, parent, rule, freeze=freeze, stored=False)
-        with passive(graph, setup, running) as trials:
+        with open_trials(graph, setup, running) as trials:
             (run,) = device.with_samples([run], len(trials.values.samples))
             seen = observe(trials, run)
             reasons = interval.troubles(graph)
@@ -163,14 +163,14 @@ def cut(
     from subgraph.recordings import runs as device
     from subgraph.recordings.compare import matched
     from subgraph.runtime.inputs import Feeding
-    from subgraph.trials.session import Setup, passive
+    from subgraph.trials.session import Setup, open_trials
 
     chosen(graph, request, place)  # a slip there is told before anything runs
     feeding = Feeding(request.inputs, request.shapes, request.seed, request.picture)
     with beside.opened(graph, about, feeding) as (found, fed):
         run = _one(found)
         setup = Setup(beside.candidate_of([run], None), fed, place.parent, stored=False, freeze=request.freeze)
-        with passive(graph, setup, running) as trials:
+        with open_trials(graph, setup, running) as trials:
             (run,) = device.with_samples([run], len(trials.values.samples))
             assert run.recording
             told = {"name": run.name, "folder": str(run.recording.folder), "format": run.recording.format,

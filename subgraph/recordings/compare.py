@@ -251,7 +251,7 @@ class _Judging:
             match.need(trials, region.inputs)
             for k in there:
                 feeds[k] = {n: self._saved(n, k) for n in region.inputs if n in self.matched[k].held}
-            given = trials.on_reference(region, feeds)
+            given = trials.run_on_reference(region, feeds)
         except (InputError, ModelError, WorkerDied) as e:
             log.debug("%s alone: %s", name, e.what)
             return None

@@ -47,7 +47,7 @@ class RecordedValues:
     def placed(self, stems: Mapping[str, str], folder: Path) -> list[Captured]:
         """As `Values.placed`."""
         fed = [self._fed(k) for k in range(len(self.samples))]
-        given = self.trials.on_reference(self.region, fed)
+        given = self.trials.run_on_reference(self.region, fed)
         found = self.trials.values.placed(
             {n: s for n, s in stems.items() if n in self.trials.values.records[0]}, folder
         )
@@ -116,7 +116,7 @@ def extract_recorded(
     region, place = write_case.chosen(graph, request, place)
     trials.values.need([*region.inputs, *region.shapes, *region.outputs])
     files = {n: h.entry.file for n, h in matched[0].held.items() if n in region.inputs}
-    values = RecordedValues(trials, matched, region, trials.room(), {"recording": {**about, "files": files}})
+    values = RecordedValues(trials, matched, region, trials.new_folder(), {"recording": {**about, "files": files}})
     return write_case.write_region(graph, region, request, place, trials.reference, device=values)
 
 

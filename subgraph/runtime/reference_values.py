@@ -12,7 +12,7 @@ from subgraph.graph import region
 from subgraph.graph.cut import boundary_types
 from subgraph.graph.graph import Graph
 from subgraph.runtime.capture import Captured, load_above, record
-from subgraph.runtime.inputs import Feeding, Sample
+from subgraph.runtime.inputs import Sample
 from subgraph.runtime.reference import Reference
 from subgraph.storage.digest import file_digest
 from subgraph.storage.tensors import Record, copied
@@ -132,12 +132,3 @@ class ReferenceValues:
             contents = [self._digests[file] for file in r.files]
             found.append(repr((replace(r, files=()).to_json(), contents)))
         return found
-
-
-def plan_all(graph: Graph, feeding: Feeding) -> list[Sample]:
-    """The samples to run, with values for every input of the model.
-
-    Raises:
-        InputError, UnknownName: as `inputs.plan`.
-    """
-    return feeding.plan(graph, graph.inputs)

@@ -8,27 +8,26 @@ Where it refuses the model, or gives something else (a finding about onnxruntime
 from __future__ import annotations
 
 import contextlib
-import errno
 import itertools
 import math
 import shutil
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from subgraph.comparison.criteria import Rule
 from subgraph.comparison.judge import criterion, judge, missing
 from subgraph.comparison.noise.noise import OutputNoise, RegionNoise
-from subgraph.errors import BackendError, ModelError, OutputError, SubcutError, WorkerDied
+from subgraph.errors import SubcutError
 from subgraph.graph import graph as graphs
 from subgraph.graph import region as regions
+from subgraph.runtime.cached_runs import keys_to_try, load_or_run
 from subgraph.runtime.candidate import Candidate
 from subgraph.runtime.reference import Reference, threads
-from subgraph.runtime.run_result import RunResult, from_entry, run_model
-from subgraph.runtime.worker import Worker
+from subgraph.runtime.run_result import RunResult, run_model
 from subgraph.runtime.worker_pool import Workers
 from subgraph.storage.digest import digest
 from subgraph.storage.store import Store
@@ -81,23 +80,15 @@ class Runtime:
         Raises:
             BackendError: it cannot be used at all.
         """
-        for kept in (True,) if fresh else (False, True):
-            if (entry := self.store.get(self._key(example, kept))) is not None:
-                self.used = True
-                return from_entry(entry)
-        room = self.store.room()
-        try:
-            document = self._run(example, room, fresh)
-        except OutputError:  # the store's disk is full: the answer is worth more
-            room = self.store.room(after=OSError(errno.ENOSPC, "No space left on device"))
-            document = self._run(example, room, fresh)
+        key, run = partial(self._key, example), partial(self._run, example, fresh)
+        result, _ = load_or_run(self.store, keys_to_try(key, fresh=fresh), run)
         self.used = True
-        return replace(from_entry(self.store.put(self._key(example, fresh), document, room)), stored=False)
+        return result
 
     def _key(self, example: Example, fresh: bool) -> str:
         return digest("example/1", __version__, example.key, self._identity, fresh)
 
-    def _run(self, example: Example, room: Path, fresh: bool) -> dict[str, Any]:
+    def _run(self, example: Example, fresh: bool, room: Path) -> dict[str, Any]:
         names = [r.name for r in example.outputs]
         with self.workers.one(loads=1, fresh=fresh) as worker:
             document = run_model(worker, self.candidate.options, example.model, [example.inputs], names, room)
@@ -132,7 +123,7 @@ class ExpectedOutputs:
         self._noise_rule = criterion(NOISE)
         self._plain, self._scratch = plain, scratch
         self._known: dict[str, ReferenceResult] = {}
-        self._reference: Lasting | None = None
+        self._reference: Reference | None = None
         self._lock, self._numbers = threading.Lock(), itertools.count()
 
     @property
@@ -231,7 +222,7 @@ class ExpectedOutputs:
         region = regions.of_nodes(graph, graph.ancestors(graph.maker[n] for n in made), [(n,) for n in made])
         scratch.mkdir()
         with self._lock:
-            self._reference = self._reference or Lasting(timeout=self._plain.candidate.timeout)
+            self._reference = self._reference or Reference(timeout=self._plain.candidate.timeout, restart=True)
         reference = self._reference
 
         def memo(label: str, make: Callable[[Path], dict[str, Any]]) -> tuple[dict[str, Any], Path]:
@@ -247,27 +238,6 @@ class ExpectedOutputs:
     def __exit__(self, *_: Any) -> None:
         if self._reference is not None:
             self._reference.__exit__(None, None, None)
-
-
-class Lasting(Reference):
-    """A reference that gets a new process when a model has ended its own: the next one is not to blame."""
-
-    def load(self, key: str, model: Path, weights: Path | None = None) -> None:
-        """As `Reference.load`."""
-        with self._lock:
-            if not self._worker.alive:
-                self._worker.close()
-                self._worker = Worker(self.backend, timeout=self._worker.timeout, bounded=True)
-            super().load(key, model, weights)
-
-    def run(self, key: str, into: Path, outputs: Mapping[str, str], **feeds: Any) -> dict[str, Any]:
-        """As `Reference.run`. A model that went with another's process cannot be run: ModelError."""
-        try:
-            return super().run(key, into, outputs, **feeds)
-        except WorkerDied:
-            raise
-        except BackendError as e:
-            raise ModelError(f"the reference lost the model: {e.what}") from e
 
 
 def plain_onnxruntime(timeout: float) -> Candidate:

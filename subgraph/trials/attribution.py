@@ -80,8 +80,8 @@ def explains(
     """
     import numpy as np
 
-    whole = whole or trials.answer(trials.whole())
-    piece = piece or trials.answer(region)
+    whole = whole or trials.run(trials.whole())
+    piece = piece or trials.run(region)
     want = _outputs(trials, trials.values.records)
     error = _difference(trials, want, whole.tensors) if not whole.failure else None
     died = piece.failure is not None and piece.failure.signature is Signature.CRASH
@@ -120,7 +120,7 @@ def left_without(trials: Trials, region: Region) -> float | None:
     Raises:
         BackendError: the candidate cannot be used.
     """
-    whole = trials.answer(trials.whole())
+    whole = trials.run(trials.whole())
     want = _outputs(trials, trials.values.records)
     error = _difference(trials, want, whole.tensors) if not whole.failure else None
     left = None if error is None or not error.any() else _without(trials, region, want)
@@ -130,7 +130,7 @@ def left_without(trials: Trials, region: Region) -> float | None:
 def _patched(trials: Trials, region: Region, piece: RunResult) -> list[Mapping[str, Record]]:
     """The model's outputs on the reference, where the region's outputs are the candidate's."""
     rest = _region(trials, _below(trials, region))
-    found = trials.on_reference(rest, piece.tensors) if rest else [{}] * len(piece.tensors)
+    found = trials.run_on_reference(rest, piece.tensors) if rest else [{}] * len(piece.tensors)
     known = trials.values.records
     return [{**k, **p, **f} for k, p, f in zip(known, piece.tensors, found, strict=True)]
 
@@ -199,11 +199,11 @@ def _mended(trials: Trials, region: Region) -> list[Mapping[str, Record]] | Verd
         given: Sequence[Mapping[str, Record]]
         if phase % 2:
             try:
-                given = trials.on_reference(part, fed)
+                given = trials.run_on_reference(part, fed)
             except ModelError:
                 return None
         else:
-            answer = trials.further(part, fed)
+            answer = trials.run_extra(part, fed)
             if answer.failure:
                 return answer.failure
             given = answer.tensors

@@ -117,7 +117,7 @@ class CandidateModel:
             raise ModelError(f"{self.graph.path.name} has no piece between the same tensors: '{name}' lies across")
         return maker
 
-    def ready(self, region: Region, records: Feeds, place: Path) -> tuple[Cut, list[list[Record]]]:
+    def cut(self, region: Region, records: Feeds, place: Path) -> tuple[Cut, list[list[Record]]]:
         """The cut of the other model, and per sample what it is fed; files go to `place`.
 
         Raises:
@@ -154,7 +154,7 @@ class CandidateModel:
             str(place)
         )
 
-    def brought(self, region: Region, answer: RunResult, known: Feeds, place: Callable[[], Path]) -> RunResult:
+    def translated(self, region: Region, answer: RunResult, known: Feeds, place: Callable[[], Path]) -> RunResult:
         """An answer of the other model in our names and form. What only shapes decide is ours."""
         if answer.failure:
             return answer
@@ -226,7 +226,7 @@ def dtype_word(dtype: str) -> str:
     return PROTO_NAMES.get(dtype, dtype)
 
 
-def pair(
+def pair_models(
     ours: Graph,
     other: Graph,
     reference: Reference,

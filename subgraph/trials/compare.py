@@ -26,7 +26,8 @@ from subgraph.runtime.candidate import Candidate
 from subgraph.runtime.inputs import Feeding
 from subgraph.runtime.run_result import RunResult
 from subgraph.storage.tensors import load
-from subgraph.trials.session import Setup, opened
+from subgraph.trials import pooled_runs
+from subgraph.trials.session import Setup, open_with_processes
 from subgraph.trials.similar_outputs import looks_like
 from subgraph.trials.trial import Trials
 from subgraph.verdict import Judgement, Status, Verdict, gravity
@@ -101,8 +102,8 @@ def compared(trials: Trials, at: Sequence[str] = (), *, jobs: int = 1, fail_fast
     names = chosen(trials, at)
     trials.values.need([*trials.graph.outputs, *names])
     region = trials.whole()
-    answer = trials.answer(region)
-    whole = trials.judged(region, answer)
+    answer = trials.run(region)
+    whole = trials.verdict_of(region, answer)
     in_place = trials.verdict(trials.whole(names))
     rows: list[ComparisonRow] = []
     made = _by_node(trials, names)
@@ -153,7 +154,7 @@ def compare(
     doubted = candidates.parse(candidate) if isinstance(candidate, str) else candidate
     right = candidates.parse(reference) if isinstance(reference, str) else reference
     setup = Setup(doubted, Feeding(tuple(map(str, inputs)), shapes or {}, seed), Path(output), criterion, freeze)
-    with opened(graph, setup, right) as trials:
+    with open_with_processes(graph, setup, right) as trials:
         return compared(trials, at, jobs=jobs, fail_fast=fail_fast)
 
 
@@ -205,7 +206,7 @@ def _alone(trials: Trials, made: dict[int, list[str]], jobs: int) -> Iterator[tu
     if each * len(rest) / jobs > POOL_ABOVE and trials.multi:
         log.info("%.1f s a node: the other %d run together, as pieces of one model", each, len(rest))
         asked = [p for i in rest if (p := pieces[i])]
-        found = {p.nodes: v for p, v in zip(asked, trials.together(asked), strict=True)}
+        found = {p.nodes: v for p, v in zip(asked, pooled_runs.verdicts(trials, asked), strict=True)}
         yield from ((i, found[p.nodes] if (p := pieces[i]) else None) for i in rest)
         return
     executor = ThreadPoolExecutor(max_workers=jobs)

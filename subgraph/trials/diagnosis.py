@@ -211,7 +211,7 @@ def _second(trials: Trials, region: Region, verdict: Verdict, withheld: str) -> 
         return
     evaluator = Candidate(EVALUATOR, EVALUATOR, timeout=SLOW, memory=trials.candidate.memory)
     try:
-        with _instead(replace(trials, other=None), evaluator, "second") as asked:
+        with _instead(replace(trials, candidate_model=None), evaluator, "second") as asked:
             answer = asked.verdict(region)
             yield _side(answer, answer.status is Status.FAIL and _nearer(trials, asked, region, verdict))
     except SubcutError as e:

@@ -30,7 +30,7 @@ from subgraph.runtime.worker_pool import Workers
 from subgraph.storage.digest import file_digest
 from subgraph.text import clean
 from subgraph.trials import candidate_model
-from subgraph.trials.session import Setup, trials
+from subgraph.trials.session import Setup, open_trials
 from subgraph.trials.trial import Trials
 
 CASES = 8  # named where there are several
@@ -202,7 +202,7 @@ def asking(
     """Trials on a case's model, fed with its sample `k`.
 
     Raises:
-        InputError: an input is no single tensor. Others as `session.trials`.
+        InputError: an input is no single tensor. Others as `session.open_trials`.
     """
     words = []
     for tensor in manifest["inputs"]:
@@ -217,8 +217,8 @@ def asking(
         Workers(candidate) as workers,
     ):
         setup = Setup(candidate, Feeding(tuple(words)), Path(temporary), rule)
-        with trials(graph, setup, running, workers) as asked:
-            asked.other = candidate_model.of_case(graph, place / "candidate")
+        with open_trials(graph, setup, running, workers) as asked:
+            asked.candidate_model = candidate_model.of_case(graph, place / "candidate")
             yield asked
 
 

@@ -1,4 +1,4 @@
-"""Everything that trials need, opened together and closed together: processes, values, store, scratch."""
+"""Model + `Setup` -> `Trials`: processes, reference values, store and scratch folder, opened and closed together."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from subgraph.graph.graph import Graph, load
 from subgraph.runtime.candidate import Candidate
 from subgraph.runtime.inputs import Feeding
 from subgraph.runtime.reference import Reference
-from subgraph.runtime.reference_values import ReferenceValues, plan_all
+from subgraph.runtime.reference_values import ReferenceValues
 from subgraph.runtime.worker_pool import NoWorkers, Workers
 from subgraph.storage import folders
 from subgraph.storage.store import Store
-from subgraph.trials.candidate_model import pair
+from subgraph.trials.candidate_model import pair_models
 from subgraph.trials.match_tensors import read_map
 from subgraph.trials.trial import Trials
 
@@ -33,8 +33,9 @@ class Setup:
     Attributes:
         output: the folder of results; the store lives in it.
         criterion: words as `judge.criterion` takes them.
-        stored: may answers of earlier runs be used?
-        other: the model that the candidate runs instead of ours; map: a file that says which tensor is which.
+        stored: may results of earlier sessions be used?
+        candidate_model: the model that the candidate runs, where it is another one.
+        tensor_map: a file that says which tensor of the candidate's model is which of the reference's.
     """
 
     candidate: Candidate
@@ -43,13 +44,16 @@ class Setup:
     criterion: str = "noise"
     freeze: bool = True
     stored: bool = True
-    other: Path | None = None
-    map: Path | None = None
+    candidate_model: Path | None = None
+    tensor_map: Path | None = None
 
 
 @contextmanager
-def trials(graph: Graph, setup: Setup, reference: Reference, workers: Workers) -> Iterator[Trials]:
-    """Trials on one model, until the block ends; the processes are the caller's, started while it read the model.
+def open_trials(graph: Graph, setup: Setup, reference: Reference, workers: Workers | None = None) -> Iterator[Trials]:
+    """Trials on one model, until the block ends.
+
+    The processes belong to the caller, who starts them before the model is read. Without `workers` no candidate can be
+    run: a person runs it, or it has run already.
 
     Raises:
         UsageError: criterion or inputs mean nothing. BackendError: the candidate cannot be used.
@@ -57,40 +61,32 @@ def trials(graph: Graph, setup: Setup, reference: Reference, workers: Workers) -
     """
     rule = criterion(setup.criterion)
     graph.prepare()
-    samples, output = plan_all(graph, setup.feeding), setup.output.absolute()
+    samples, output = setup.feeding.plan(graph, graph.inputs), setup.output.absolute()
+    workers = workers or NoWorkers(setup.candidate)
     with ExitStack() as stack:
         scratch = stack.enter_context(folders.scratch(output))
         store = stack.enter_context(Store(output / STORE if setup.stored else scratch / STORE))
         values = ReferenceValues(graph, reference, samples, scratch / "values")
-        found = Trials(graph, setup.candidate, workers, reference, values, store, rule, scratch, setup.freeze)
-        if setup.other:
-            said = read_map(setup.map) if setup.map else {}
-            found.other = pair(graph, load(setup.other).prepare(), reference, values, scratch, said)
-            log.info("%s", found.other.summary())
-        yield found
+        trials = Trials(graph, setup.candidate, workers, reference, values, store, rule, scratch, setup.freeze)
+        if setup.candidate_model:
+            tensor_map = read_map(setup.tensor_map) if setup.tensor_map else {}
+            other = load(setup.candidate_model).prepare()
+            trials.candidate_model = pair_models(graph, other, reference, values, scratch, tensor_map)
+            log.info("%s", trials.candidate_model.summary())
+        yield trials
 
 
 @contextmanager
-def opened(graph: Graph, setup: Setup, reference: Candidate) -> Iterator[Trials]:
-    """The same with processes of its own; `reference` is what is right, `ort` being plain onnxruntime.
+def open_with_processes(graph: Graph, setup: Setup, reference: Candidate) -> Iterator[Trials]:
+    """As `open_trials`, with processes of its own; the reference `ort` without options is plain onnxruntime.
 
-    Raises: as `trials`.
+    Raises: as `open_trials`.
     """
-    plain = reference.backend == "ort" and not reference.options
-    given = (
-        Reference()
-        if plain
-        else Reference(reference.backend, reference.options, timeout=reference.timeout, memory=reference.memory)
-    )
-    with given as running, Workers(setup.candidate) as workers, trials(graph, setup, running, workers) as asked:
-        yield asked
-
-
-@contextmanager
-def passive(graph: Graph, setup: Setup, running: Reference) -> Iterator[Trials]:
-    """The same without a process of the candidate: a person runs it, or it has run already.
-
-    Raises: as `trials`.
-    """
-    with trials(graph, setup, running, NoWorkers(setup.candidate)) as asked:
-        yield asked
+    plain = reference.backend == "ort" and not reference.options  # without limits
+    timeout, memory = (None, None) if plain else (reference.timeout, reference.memory)
+    with (
+        Reference(reference.backend, reference.options, timeout=timeout, memory=memory) as running,
+        Workers(setup.candidate) as workers,
+        open_trials(graph, setup, running, workers) as trials,
+    ):
+        yield trials

@@ -64,7 +64,7 @@ def values(trials: Trials, region: Region, judged: Judgement) -> tuple[Array, Ar
     """
     import numpy as np
 
-    k, answer = sample(trials, judged), trials.answer(region)
+    k, answer = sample(trials, judged), trials.run(region)
     if answer.failure or judged.name not in answer.tensors[k]:
         return None
     a = load(trials.values.records[k][judged.name], Path("/"))
@@ -103,7 +103,7 @@ def _misread(trials: Trials, region: Region, judged: Judgement) -> Iterator[tupl
             if all(says in each for each in per_sample):
                 fed = [{name: _saved(trials, name, each[says])} for each in per_sample]
                 try:
-                    given = trials.on_reference(region, fed)[k]
+                    given = trials.run_on_reference(region, fed)[k]
                 except ModelError:
                     continue
                 if judged.name in given:

@@ -37,7 +37,7 @@ def asking(
 ) -> Iterator[Trials]:
     """Trials of the doubtful runtime with these faults; the store lies beside the model."""
     setup = session.Setup(faulty(**faults), Feeding(inputs=inputs), graph.path.parent / "out", criterion, freeze)
-    with session.trials(graph, setup, reference, workers) as trials:
+    with session.open_trials(graph, setup, reference, workers) as trials:
         yield trials
 
 

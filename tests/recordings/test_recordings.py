@@ -24,7 +24,7 @@ from subgraph.recordings import align, beside, compare, interval, msaccucmp, rec
 from subgraph.recordings import document as contrast
 from subgraph.runtime.inputs import Feeding
 from subgraph.runtime.reference import Reference
-from subgraph.trials.session import Setup, passive
+from subgraph.trials.session import Setup, open_trials
 from tests.helpers import fake_candidate
 from tests.helpers.run_command import Done, subcut
 
@@ -255,7 +255,7 @@ def test_law_what_is_matched_holds_that_tensor(
     graph = load(folder / "net.onnx")
     with beside.opened(graph, beside.RecordingOptions((folder / "dump",)), Feeding()) as (runs, fed):
         setup = Setup(beside.candidate_of(runs, None), fed, folder / "out", stored=False)
-        with passive(graph, setup, reference) as trials:
+        with open_trials(graph, setup, reference) as trials:
             (found,) = compare.matched(trials, runs[0])
     for tensor, held in found.held.items():
         if tensor != "data":
@@ -470,7 +470,7 @@ def test_recording_and_lint_are_weights_of_the_search(
     graph = load(here / "net.onnx")
     with beside.opened(graph, beside.RecordingOptions((here / "dump",)), Feeding()) as (runs, fed):
         setup = Setup(beside.candidate_of(runs, None), fed, here / "out", stored=False)
-        with passive(graph, setup, reference) as trials:
+        with open_trials(graph, setup, reference) as trials:
             seen = [compare.observe(trials, run) for run in runs]
             weights = interval.hints(graph, interval.weights_of(trials, seen))
     truth = device.between(made, 33, device.dumps(made, device.KINDS[1]).seen)
@@ -577,7 +577,7 @@ def seen_in(
     graph = load(folder / "net.onnx")
     with beside.opened(graph, beside.RecordingOptions((folder / "dump",)), Feeding()) as (runs, fed):
         setup = Setup(beside.candidate_of(runs, None), fed, folder / "out", stored=False)
-        with passive(graph, setup, reference) as trials:
+        with open_trials(graph, setup, reference) as trials:
             found = compare.observe(trials, runs[0])
             places = [one.region.nodes for one in interval.intervals(trials, found)]
     return found, contrast.exit_code([found]), places

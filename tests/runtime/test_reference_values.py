@@ -15,7 +15,7 @@ from subgraph.errors import InputError, ModelError
 from subgraph.graph.graph import Graph
 from subgraph.runtime.inputs import Feeding
 from subgraph.runtime.reference import Reference
-from subgraph.runtime.reference_values import ReferenceValues, plan_all
+from subgraph.runtime.reference_values import ReferenceValues
 from subgraph.storage.tensors import load
 from tests.helpers import text_models
 
@@ -43,7 +43,7 @@ class Counting:
 def make(tmp_path: Path, reference: Reference) -> Make:
     def made(text: str | Graph, *inputs: str, counting: Counting | None = None, **more: Any) -> ReferenceValues:
         graph = text_models.load(tmp_path, text) if isinstance(text, str) else text
-        samples = plan_all(graph, Feeding(inputs=inputs, **more))
+        samples = Feeding(inputs=inputs, **more).plan(graph, graph.inputs)
         real: Any = counting or reference
         return ReferenceValues(graph, real, samples, tmp_path / "values")
 

@@ -68,7 +68,7 @@ def ask(tmp_path: Path, reference: Reference, workers: Workers) -> Iterator[Ask]
             graph = text_models.load(tmp_path, text, w=weight())
             doubted = replace(candidate.parse(mistaken_candidate.HERE), options=options)
             setup = session.Setup(doubted, Feeding((images(tmp_path, samples),)), tmp_path / "out", STRICT)
-            trials = stack.enter_context(session.trials(graph, setup, reference, workers))
+            trials = stack.enter_context(session.open_trials(graph, setup, reference, workers))
             trials.about = workers_about(workers, options)
             return trials
 
@@ -188,13 +188,13 @@ def test_a_reference_that_errs_is_not_defended(ask: Ask, monkeypatch: pytest.Mon
     trials = ask(mistake="bgr", tensor="y")
     region = nodes(trials.graph, "last")
     verdict = trials.verdict(region)
-    answer = trials.answer(region)
-    real = Trials.answer
+    answer = trials.run(region)
+    real = Trials.run
 
     def answered(self: Trials, *words: Any, **more: Any) -> Any:
         return real(self, *words, **more) if self.candidate is trials.candidate else answer
 
-    monkeypatch.setattr(Trials, "answer", answered)
+    monkeypatch.setattr(Trials, "run", answered)
     found = {one.kind: one.says for one in opinions(trials, region, verdict)}
     assert found["second"] == "onnx's own evaluator agrees with the candidate"
     assert found["conclusion"] == "not known who errs: onnx's own evaluator agrees with the candidate"

@@ -23,7 +23,8 @@ from subgraph.runtime import candidate
 from subgraph.runtime.inputs import Feeding
 from subgraph.runtime.reference import Reference
 from subgraph.runtime.worker_pool import Workers
-from subgraph.trials.session import Setup, trials
+from subgraph.trials import pooled_runs
+from subgraph.trials.session import Setup, open_trials
 from subgraph.trials.trial import Trials
 from subgraph.verdict import Signature, Status
 from tests.helpers import text_models
@@ -169,7 +170,7 @@ def test_a_region_fails_iff_the_fault_is_in_it_and_reaches_its_edge(seed: int, a
         expected = guilty in region.nodes and effect(model, region, graph, guilty, fed) > 1e-4
         assert fails(trials, region) == expected, (graph.label(guilty), region)
     pieces = [regions.of_nodes(graph, [i]) for i in order if graph.kinds(graph.makes[i])[graph.makes[i][0]] == VALUE]
-    assert [v.status for v in trials.together(pieces)] == [trials.verdict(p).status for p in pieces]
+    assert [v.status for v in pooled_runs.verdicts(trials, pieces)] == [trials.verdict(p).status for p in pieces]
 
 
 def trials_nodes(graph: Graph) -> set[int]:
@@ -204,13 +205,13 @@ CHAIN = (
 def test_samples_of_other_shapes_get_a_cut_of_their_own(freeze: bool, ask: Ask, tmp_path: Path) -> None:
     trials = ask(CHAIN, inputs=samples(tmp_path, 1, 2, 1, 3, 2), freeze=freeze, add="e:1")
     verdict = trials.verdict(nodes(trials.graph, "r"))
-    assert trials.asked == 3
+    assert trials.runs == 3
     assert (verdict.status, [j.sample for j in verdict.outputs]) == (Status.AGREE, ["s0", "s1", "s2", "s3", "s4"])
     verdict = trials.verdict(nodes(trials.graph, "r", "e"))
     assert [(j.sample, j.status, j.errors["max_abs"]) for j in verdict.outputs] == [
         (f"s{k}", Status.FAIL, 1.0) for k in range(5)
     ]
-    assert trials.asked == 6
+    assert trials.runs == 6
 
 
 def test_one_bad_sample_fails_the_whole(ask: Ask, tmp_path: Path) -> None:
@@ -219,7 +220,7 @@ def test_one_bad_sample_fails_the_whole(ask: Ask, tmp_path: Path) -> None:
     assert [(j.sample, round(j.errors["max_abs"], 6)) for j in verdict.outputs] == [("s0", 5), ("s1", 0.5)]
     assert verdict.worst
     assert verdict.worst.sample == "s0"
-    assert trials.asked == 1
+    assert trials.runs == 1
 
 
 # ------------------------------------------------------------------------------------------------ keys and the store
@@ -299,7 +300,7 @@ def test_what_was_asked_is_not_run_again(ask: Ask, tmp_path: Path) -> None:
     graph, log = line(tmp_path), tmp_path / "log"
     first = ask(graph, add="b:1", log=str(tmp_path))
     asked = [first.verdict(nodes(graph, *some)) for some in ("a", "b", "bc")]
-    assert (first.asked, first.compiled) == (3, 4)
+    assert (first.runs, first.compiled_nodes) == (3, 4)
     lines = log.read_text()
     assert lines.count("load") == lines.count("run") == 3
     again = [first.verdict(nodes(graph, *some)) for some in ("a", "b", "bc")]
@@ -355,7 +356,7 @@ def moody(tmp_path: Path, reference: Reference) -> Iterator[Callable[[str], Tria
             doubted = candidate.parse(f"{tmp_path / 'moody.py'}:by={by}")
             workers = stack.enter_context(Workers(doubted))
             setup = Setup(doubted, Feeding(), tmp_path / "out", "numpy:rtol=1e-3")
-            return stack.enter_context(trials(line(tmp_path), setup, reference, workers))
+            return stack.enter_context(open_trials(line(tmp_path), setup, reference, workers))
 
         yield asked
 
@@ -368,9 +369,9 @@ def test_only_fresh_processes_show_what_differs_by_process(moody: Callable[[str]
     fresh = [asked.verdict(region, repetition=k, fresh=True).status for k in range(3, 7)]
     assert set(fresh) == {Status.AGREE, Status.FAIL}
     assert fresh[0] == fresh[2] != fresh[1] == fresh[3]
-    assert asked.asked == 7
+    assert asked.runs == 7
     assert [asked.verdict(region, repetition=k, fresh=True).status for k in range(3, 7)] == fresh
-    assert asked.asked == 7  # each repetition is a question of its own, and is kept
+    assert asked.runs == 7  # each repetition is a question of its own, and is kept
 
 
 def test_a_fresh_process_has_run_nothing(moody: Callable[[str], Trials]) -> None:
@@ -389,10 +390,10 @@ def test_a_used_process_never_answers_for_a_fresh_one(moody: Callable[[str], Tri
     assert asked.verdict(region).status is Status.FAIL
     assert asked.verdict(region, fresh=True).status is Status.AGREE
     assert asked.verdict(region).status is Status.FAIL and asked.verdict(region, fresh=True).stored
-    assert asked.asked == 3
+    assert asked.runs == 3
     other = nodes(asked.graph, "c")
     assert asked.verdict(other, fresh=True).status is Status.AGREE
-    assert asked.verdict(other).stored and asked.asked == 4
+    assert asked.verdict(other).stored and asked.runs == 4
 
 
 # ------------------------------------------------------------------------------------------------ what is meant
@@ -435,15 +436,15 @@ def test_random_numbers_are_the_references(ask: Ask) -> None:
 
 def test_values_may_be_fed_in_place_of_the_references(ask: Ask) -> None:
     trials = ask(LINE, add="a:1")
-    wrong = trials.answer(nodes(trials.graph, "a"))
+    wrong = trials.run(nodes(trials.graph, "a"))
     rest = nodes(trials.graph, "b", "c", "d")
     assert trials.verdict(rest).status is Status.AGREE
-    fed = trials.judged(rest, trials.answer(rest, wrong.tensors))
+    fed = trials.verdict_of(rest, trials.run(rest, wrong.tensors))
     assert fed.status is Status.FAIL
-    whole = trials.answer(trials.whole())
-    given = trials.on_reference(rest, wrong.tensors)[0]["y"]
+    whole = trials.run(trials.whole())
+    given = trials.run_on_reference(rest, wrong.tensors)[0]["y"]
     assert trials.values.digest([given])[0] == trials.values.digest([whole.tensors[0]["y"]])[0]
-    assert trials.values.digest([trials.on_reference(rest)[0]["y"]]) == trials.values.digest(
+    assert trials.values.digest([trials.run_on_reference(rest)[0]["y"]]) == trials.values.digest(
         [trials.values.records[0]["y"]]
     )
 

@@ -59,7 +59,7 @@ class _Open(Exception):
 
 @dataclass
 class RecordedAnswers:
-    """What `Trials.by_hand` calls.
+    """What `Trials.run_by_hand` calls.
 
     Attributes:
         taken: by key, what was brought.
@@ -80,7 +80,7 @@ class RecordedAnswers:
         key = self.key(region, feeds)
         if key in self.taken:
             self.used.add(key)
-            self.trials.seen.add(key)
+            self.trials.seen_keys.add(key)
             return self._filled(self.taken[key], region, feeds)
         if not self.asking:
             return NOT_ASKED
@@ -99,7 +99,7 @@ class RecordedAnswers:
         """Where the values go on elsewhere, `good` means those of the reference."""
         if feeds is None or given.failure is None or given.failure.status is not Status.AGREE:
             return given
-        return RunResult(tuple(self.trials.on_reference(region, feeds)))
+        return RunResult(tuple(self.trials.run_on_reference(region, feeds)))
 
     @contextmanager
     def silent(self, wanted: bool = True) -> Iterator[None]:
@@ -156,8 +156,8 @@ class ManualOracle(NodeOracle):
 
     def _isolated(self, ask: Query) -> Answer:
         region = self.region(ask.items)
-        given, whole = self.trials.answer(region), self.given(self.trials.whole())
-        verdict = self.trials.judged(region, given)
+        given, whole = self.trials.run(region), self.given(self.trials.whole())
+        verdict = self.trials.verdict_of(region, given)
         if given.failure or whole.failure:  # only said to be good or bad: there is nothing to explain
             means = verdict.status is Status.FAIL and (not whole.failure or whole.failure.status is Status.FAIL)
             return Answer(verdict.status, verdict.signature, verdict.why, culprit=means or None, verdict=verdict)
@@ -180,7 +180,7 @@ class ManualBisection(Bisection):
     def __init__(self, trials: Trials, plan: BisectionOptions, taken: Mapping[str, RunResult]) -> None:
         super().__init__(lambda: nullcontext(trials), plan)
         self.hand = RecordedAnswers(trials, taken)
-        trials.by_hand = self.hand
+        trials.run_by_hand = self.hand
 
     def _asking(self, asked: Trials) -> NodeOracle:
         found = super()._asking(asked)

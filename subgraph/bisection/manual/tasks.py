@@ -142,7 +142,7 @@ def _values(trials: Trials, asked: Task) -> ReferenceValues:
     """Those of the session; where a region is fed otherwise, with what it then should give."""
     if asked.feeds is None:
         return trials.values
-    right = trials.on_reference(asked.region, asked.feeds)
+    right = trials.run_on_reference(asked.region, asked.feeds)
     own = copy.copy(trials.values)
     own.records = [{**known, **fed, **given} for known, fed, given in zip(own.records, asked.feeds, right, strict=True)]
     return own

@@ -1,0 +1,85 @@
+"""Regions -> verdicts, run as disconnected cuts of few models: for candidates that start slowly and take such models.
+
+Agreement in a pool is no proof, since the cuts may influence each other: the search confirms it with the region alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from subgraph.graph.merged_cuts import MergedCut, merge_cuts, partition
+from subgraph.graph.region import Region
+from subgraph.runtime.cached_runs import load_or_run
+from subgraph.runtime.run_result import RunResult, run_model
+from subgraph.storage.digest import digest
+from subgraph.trials.trial import Trials
+from subgraph.verdict import Status, Verdict
+
+POOL_PART = 4  # the tensors and weights of one pool may take this part of a worker's memory
+
+
+def verdicts(trials: Trials, regions: Sequence[Region]) -> list[Verdict]:
+    """The verdict on each region. One that does not agree in its pool, or has none, is run alone.
+
+    Raises:
+        BackendError: the candidate cannot be used. ModelError: the reference cannot give the values.
+    """
+    return [
+        verdict if verdict and verdict.status is Status.AGREE else trials.verdict(region)
+        for region, verdict in zip(regions, pooled_verdicts(trials, regions), strict=True)
+    ]
+
+
+def pooled_verdicts(trials: Trials, regions: Sequence[Region]) -> list[Verdict | None]:
+    """The verdict on each region in its pool; None for regions that need several cuts.
+
+    Raises: as `verdicts`.
+    """
+    trials.values.need([n for r in regions for n in (*r.inputs, *r.shapes, *r.outputs)])
+    groups = [(region, trials.sample_groups(region)) for region in regions]
+    cuts = [trials.cut(region, group[0][1]) for region, group in groups if len(group) == 1]
+    found: dict[tuple[int, ...], Verdict] = {}
+    memory = trials.workers.memory
+    for some in partition(cuts, most_bytes=memory and memory // POOL_PART):
+        for cut, result in zip(some, _run_pool(trials, merge_cuts(some)), strict=True):
+            found[cut.region.nodes] = replace(trials.verdict_of(cut.region, result), pooled=True)
+    return [found.get(region.nodes) for region in regions]
+
+
+def _run_pool(trials: Trials, merged: MergedCut) -> list[RunResult]:
+    """The result of each cut of a pool; the whole time is divided among them equally."""
+    records = trials.values.records
+    key = digest("pool/1", [trials.key(cut.region, records) for cut in merged.pieces])
+    result, _ = load_or_run(trials.store, [key], partial(_run_model, trials, merged))
+    if result.failure:
+        return [result] * len(merged.pieces)
+    share = 1 / len(merged.pieces)
+    return [
+        replace(
+            result,
+            tensors=tuple(
+                {name: replace(sample[p], name=name) for name, p in names.items() if p in sample}
+                for sample in result.tensors
+            ),
+            others=((),) * len(records),
+            build=result.build * share,
+            run=result.run * share,
+        )
+        for names in merged.outputs
+    ]
+
+
+def _run_model(trials: Trials, merged: MergedCut, into: Path) -> dict[str, Any]:
+    feeds = [
+        [replace(sample[name], name=p) for names in merged.inputs for name, p in names.items()]
+        for sample in trials.values.records
+    ]
+    outputs = [p for names in merged.outputs for p in names.values()]
+    with trials.temporary_folder() as folder, trials.workers.one(loads=1) as worker:
+        merged.save(folder / "model.onnx")
+        trials.count_run(len(merged.model.graph.node))
+        return run_model(worker, trials.candidate.options, folder / "model.onnx", feeds, outputs, into)
