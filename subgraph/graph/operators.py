@@ -51,7 +51,7 @@ class Schemas:
 
         Local functions, domains without schemas and opsets newer than the installed onnx are not looked at.
         """
-        domain = "" if node.domain == "ai.onnx" else str(node.domain)
+        domain = canonical_domain(node.domain)
         version = self.opsets.get(domain)
         if version is None or version > standard().get(domain, 0):
             return
@@ -257,6 +257,11 @@ def type_text(proto: protobuf.TypeProto) -> str:
         inner = type_text(getattr(proto, kind).elem_type)
         return f"{'seq' if kind == 'sequence_type' else 'optional'}({inner})" if inner else ""
     return ""
+
+
+def canonical_domain(name: str) -> str:
+    """`ai.onnx` is another name of the standard domain, ""."""
+    return "" if name == "ai.onnx" else str(name)
 
 
 def element_text(number: int) -> str:

@@ -16,8 +16,8 @@ from itertools import islice
 from subgraph.errors import ModelError
 from subgraph.graph import protobuf
 from subgraph.graph.graph import Graph, bodies
-from subgraph.graph.operators import Schemas, element_text, guessed, shown, standard, type_text
-from subgraph.graph.shape_inference import Complaint, InferredTypes, canonical, first_users, infer_types
+from subgraph.graph.operators import Schemas, canonical_domain, element_text, guessed, shown, standard, type_text
+from subgraph.graph.shape_inference import Complaint, InferredTypes, first_users, infer_types
 
 GUESSES = 5  # similar names are looked up for so many problems only: it is slow in large graphs
 SHOWN_NODES = 8  # of a cycle, or of nodes that share a name
@@ -152,7 +152,7 @@ def _untyped(graph: Graph) -> Iterator[Problem]:
 
 def _opsets(graph: Graph) -> Iterator[Problem]:
     """Domains that are used but not imported: fatal for the standard's own and for local functions."""
-    imported = {canonical(o.domain) for o in graph.model.opset_import}
+    imported = {canonical_domain(o.domain) for o in graph.model.opset_import}
     functions = {f.domain for f in graph.model.functions}
     for domain, i in first_users(graph).items():
         if domain in imported:
@@ -163,7 +163,7 @@ def _opsets(graph: Graph) -> Iterator[Problem]:
         yield Problem("opset", i, None, what, hint, fatal=not domain or domain in functions)
     newest = standard()
     for opset in graph.model.opset_import:
-        top = newest.get(canonical(opset.domain), opset.version)
+        top = newest.get(canonical_domain(opset.domain), opset.version)
         if opset.version > top:
             what = f"opset {opset.version} of '{opset.domain or 'ai.onnx'}' is newer than this onnx knows ({top})"
             yield Problem("opset", None, None, what, "its nodes are not checked: pip install -U onnx", fatal=False)
@@ -212,7 +212,7 @@ RULES: tuple[Callable[[Graph], Iterator[Problem]], ...] = (
 
 def _against_schemas(graph: Graph, types: InferredTypes) -> Iterator[Problem]:
     """Each node, those in bodies too, against its operator's schema."""
-    opsets = {canonical(o.domain): int(o.version) for o in graph.model.opset_import}
+    opsets = {canonical_domain(o.domain): int(o.version) for o in graph.model.opset_import}
     schemas = Schemas(opsets, frozenset(graph.functions))
     outer = {name: type_text(t) for name, t in (types.inferred | types.declared).items()}
     outer.update(_weight_types(graph.model.graph))

@@ -14,7 +14,7 @@ import pytest
 from onnx.shape_inference import infer_shapes
 
 from fixtures import graphs, networks, resnet50
-from subgraph.graph import lengths, shape_inference
+from subgraph.graph import shape_inference
 from tests.helpers import text_models
 from tests.helpers.run_command import PATIENCE
 
@@ -71,7 +71,7 @@ def test_a_thousand_million_elements(tmp_path: Path) -> None:
 def types(model: Any) -> dict[str, str]:
     """What is known of each tensor, bodies' own too; how unknown sizes are numbered says nothing."""
     found = {}
-    for number, inner in enumerate(lengths.graphs(model.graph)):
+    for number, inner in enumerate(shape_inference.with_bodies(model.graph)):
         for v in (*inner.value_info, *inner.output):
             found[f"{number}/{v.name}"] = re.sub(r"unk__\d+", "unk", str(v.type))
     return found
@@ -97,33 +97,33 @@ POSITIONS = (
         lambda: text_models.model(POSITIONS),
     ],
 )
-@pytest.mark.parametrize("long", [lengths.LONG, 2])
+@pytest.mark.parametrize("long", [shape_inference.LONG_TENSOR, 2])
 def test_what_is_short_is_known_as_well_as_ever(build: Any, long: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Also what is computed from them. Where much is taken for long, what onnx knows without values is not lost."""
     model = build()
-    monkeypatch.setattr(lengths, "LONG", long)
-    found, _ = shape_inference._infer(model)
+    monkeypatch.setattr(shape_inference, "LONG_TENSOR", long)
+    found, _ = shape_inference.infer_model(model)
     full, plain = types(infer_shapes(model, data_prop=True)), types(infer_shapes(model))
     if long > 2:
         assert types(found) == full
     else:
         assert plain.keys() <= types(found).keys() <= full.keys()
     assert [n.SerializeToString() for n in names(found)] == [n.SerializeToString() for n in names(model)]
-    assert not re.search(f"{lengths.RAW}|{lengths.HIDES}|{lengths.ONE}|{lengths.ANY}", str(found))
+    assert not re.search("#raw|#hides|#one|#any", str(found))
 
 
 def names(model: Any) -> list[Any]:
     """The nodes without what the inference adds to their bodies; inputs, weights."""
     bare = type(model)()
     bare.CopyFrom(model)
-    for inner in lengths.graphs(bare.graph):
+    for inner in shape_inference.with_bodies(bare.graph):
         inner.ClearField("value_info")
         inner.ClearField("output")
     return [*bare.graph.node, *bare.graph.input, *bare.graph.initializer]
 
 
 def test_a_long_weight_that_is_an_input_too(tmp_path: Path) -> None:
-    size = lengths.LONG + 1
+    size = shape_inference.LONG_TENSOR + 1
     text = f"g (float[{size}] x, float[{size}] w) => (float[n] z) {{ y = Add(x, w) z = Concat<axis = 0>(y, w) }}"
     found = shape_inference.infer_types(text_models.load(tmp_path, text, ir=3, w=np.zeros(size, np.float32)))
     assert [d.dim_value for d in found.inferred["z"].tensor_type.shape.dim] == [2 * size]
@@ -142,10 +142,10 @@ def test_a_mistake_behind_a_long_tensor_is_found(tmp_path: Path) -> None:
 def test_a_network_has_nothing_to_hide(build: Any) -> None:
     """Each round of hiding costs another inference."""
     plain = infer_shapes(build())
-    assert not lengths.long(plain) and not lengths.unsure(plain)
+    assert not shape_inference.long_tensors(plain) and not shape_inference.possibly_long(plain)
 
 
 def test_every_operator_that_onnx_follows_is_known() -> None:
     """Shape and Size read no values."""
     follows = {s.name for s in onnx.defs.get_all_schemas_with_history() if s.has_data_propagation_function}
-    assert follows - {"Shape", "Size"} <= lengths.FOLLOWED
+    assert follows - {"Shape", "Size"} <= shape_inference.TRACKED_OPS

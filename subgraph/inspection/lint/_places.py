@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING, Any
 from subgraph.errors import InputError, ModelError
 from subgraph.graph import protobuf
 from subgraph.graph.graph import BODILESS, GRAPH_ATTRIBUTE, GRAPHS_ATTRIBUTE, STANDARD, Graph, captured
-from subgraph.graph.shape_inference import InferredTypes, canonical
+from subgraph.graph.operators import canonical_domain
+from subgraph.graph.shape_inference import InferredTypes
 from subgraph.graph.types import declared_type
 from subgraph.storage import dtypes
 
@@ -135,7 +136,7 @@ class LintNode:
 
     @property
     def domain(self) -> str:
-        return canonical(str(self.node.domain))
+        return canonical_domain(self.node.domain)
 
     @property
     def version(self) -> int | None:
@@ -249,7 +250,7 @@ def inside(tensor: protobuf.TensorProto, graph: Graph) -> Array:
 
 def scopes(graph: Graph, known: Callable[[], InferredTypes]) -> list[Scope]:
     """The model's own graph, the bodies inside it, and each local function. Complexity: linear in all nodes."""
-    opsets = {canonical(o.domain): int(o.version) for o in graph.model.opset_import}
+    opsets = {canonical_domain(o.domain): int(o.version) for o in graph.model.opset_import}
     twins = cache(lambda: {node.name: node for node in known().graph.node})
     main = Scope(graph, graph.model.graph, "", opsets, None, lambda: {**known().declared, **known().inferred})
     found = [main]
@@ -259,7 +260,7 @@ def scopes(graph: Graph, known: Callable[[], InferredTypes]) -> list[Scope]:
         if place.holds:
             found += _inside(place, partial(_named, twins, f"#{i}"))
     for f in graph.functions.values():
-        own = {canonical(o.domain): int(o.version) for o in f.opset_import}
+        own = {canonical_domain(o.domain): int(o.version) for o in f.opset_import}
         scope = Scope(graph, f, ".".join(filter(None, (f.domain, f.name, f.overload))), opsets | own)
         found.append(scope)
         for j, node in enumerate(f.node):
