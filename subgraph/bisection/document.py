@@ -66,10 +66,10 @@ def document(
         "seconds": round(seconds, 3),
         "command": command,
         "model": {
-            "file": source["file"],
+            "file": source.file,
             "graph": str(graph.model.graph.name),
             "nodes": len(graph.nodes),
-            "structure_sha256": source["structure_sha256"],
+            "structure_sha256": source.structure_sha256,
         },
         "candidate": {
             "name": trials.candidate.name,

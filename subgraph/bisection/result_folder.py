@@ -9,26 +9,22 @@ culprit-2/ …      further findings
 from __future__ import annotations
 
 import json
-import logging
 import shutil
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from subgraph import plugins
 from subgraph.bisection.oracle import NodeOracle
-from subgraph.cases import case, write_case
-from subgraph.cases.case import Case, ResultPlace
-from subgraph.cases.layout import REPORT_FILES, RUN_JSON
-from subgraph.errors import SubcutError
+from subgraph.cases import case, evidence
+from subgraph.cases.case import ResultPlace
+from subgraph.cases.evidence import EvidenceManifest
+from subgraph.cases.layout import CANDIDATE, REPORT_FILES, RUN_JSON
+from subgraph.cases.write_case import CaseRequest
 from subgraph.graph import region as regions
 from subgraph.graph.region import Region
 from subgraph.runtime.inputs import Feeding
 from subgraph.storage import folders
-from subgraph.storage.tensors import Record
 from subgraph.trials import candidate_model
-
-log = logging.getLogger("subcut")
 
 MOST = 8  # findings that get a folder; a model with more has one reason, and each folder holds its weights
 
@@ -43,7 +39,7 @@ def require_free(place: ResultPlace, request: Any, asked: NodeOracle) -> None:
     case.require_free(place, request, case.source_of(graph), [graph.path])
 
 
-def save(asked: NodeOracle, document: dict[str, Any], place: ResultPlace, request: Any, feeding: Feeding) -> Case:
+def save(asked: NodeOracle, document: dict[str, Any], place: ResultPlace, request: Any, feeding: Feeding) -> None:
     """Write it all. The document's findings get the path of their folder, and it the path of its page.
 
     Raises:
@@ -60,19 +56,11 @@ def save(asked: NodeOracle, document: dict[str, Any], place: ResultPlace, reques
             if finding["nearest"]:
                 _region(asked, finding["nearest"]["indices"], ResultPlace(work, f"{name}-agrees"), feeding)
         document["report"] = str(place.path / REPORT_FILES["html"])
-        (work / RUN_JSON).write_text(json.dumps(document, indent=1) + "\n", encoding="ascii")
-        for form, file in REPORT_FILES.items():
-            text: str = plugins.load("reports", form).render(document)
+        evidence.write_document(document, RUN_JSON, work)
+        for file, text in evidence.rendered_reports(document).items():
             (work / file).write_text(text, encoding="utf-8")
-        manifest = {
-            "schema": "subcut.evidence/1",
-            "source": case.source_of(asked.trials.graph),
-            "command": document["command"],
-            "request": request,
-            "versions": case.versions(),
-        }
-        case.write_manifest(manifest, work)
-    return Case(place.path, manifest)
+        source = case.source_of(asked.trials.graph)
+        case.write_manifest(EvidenceManifest(source=source, command=document["command"], request=request), work)
 
 
 def _named(findings: list[dict[str, Any]]) -> Iterator[tuple[str, dict[str, Any]]]:
@@ -88,34 +76,21 @@ def _named(findings: list[dict[str, Any]]) -> Iterator[tuple[str, dict[str, Any]
 
 def _region(asked: NodeOracle, nodes: list[int], place: ResultPlace, feeding: Feeding) -> bool:
     """Cut a region into a folder of its own, with reference values; False where that cannot be had."""
-    graph = asked.trials.graph
-    try:
-        region = regions.of_nodes(graph, nodes)
-        request = write_case.CaseRequest(
-            start=tuple(graph.label(i) for i in nodes[:1]),
-            end=tuple(graph.label(i) for i in nodes[-1:]),
-            freeze=asked.trials.freeze,
-            **vars(feeding),
-        )
-        write_case.write_region(graph, region, request, place, asked.trials.reference, asked.trials.values)
-    except SubcutError as e:
-        log.warning("no folder for %s: %s", place.name, e.what)
-        return False
-    return True
+    trials = asked.trials
+    region = regions.of_nodes(trials.graph, nodes)
+    request = CaseRequest.of_nodes(trials.graph, nodes, feeding, freeze=trials.freeze)
+    return evidence.add_case(trials.graph, region, request, place, trials.reference, trials.values)
 
 
 def _add_candidate(asked: NodeOracle, nodes: list[int], folder: Path) -> None:
     """What the candidate gave for a region, beside the reference's outputs."""
     region = regions.of_nodes(asked.trials.graph, nodes)
     answer = asked.given(region)
-    labels = folders.safe_names(label or str(k) for k, label in enumerate(asked.trials.values.labels))
-    for label, tensors in zip(labels.values(), answer.tensors, strict=False):
-        into = folder / "candidate" / label if len(labels) > 1 else folder / "candidate"
-        into.mkdir(parents=True, exist_ok=True)
-        stems = folders.safe_names(tensors)
-        _copy(tensors.items(), stems, into)
+    labels = asked.trials.values.labels
+    for into, tensors in zip(evidence.candidate_folders(folder, labels), answer.tensors, strict=False):
+        evidence.copy_tensors(tensors, folders.safe_names(tensors), into)
     if asked.trials.candidate_model:
-        _add_model(asked, region, list(labels.values()), folder / "candidate")
+        _add_model(asked, region, labels, folder / CANDIDATE)
 
 
 def _add_model(asked: NodeOracle, region: Region, labels: Sequence[str], into: Path) -> None:
@@ -126,15 +101,6 @@ def _add_model(asked: NodeOracle, region: Region, labels: Sequence[str], into: P
     cut, fed = trials.write_cut(region, trials.values.records, room)
     for file in room.glob("model.onnx*"):
         shutil.copyfile(file, into / file.name)
-    for label, records in zip(labels, fed, strict=True):
-        place = into / "inputs" / label if len(labels) > 1 else into / "inputs"
-        place.mkdir(parents=True, exist_ok=True)
-        _copy([(r.name, r) for r in records], folders.safe_names(cut.inputs), place)
+    for place, records in zip(evidence.sample_folders(into / "inputs", labels), fed, strict=True):
+        evidence.copy_tensors({r.name: r for r in records}, folders.safe_names(cut.inputs), place)
     (into / candidate_model.EDGE).write_text(json.dumps(other.edge(region), indent=1) + "\n", encoding="ascii")
-
-
-def _copy(tensors: Iterable[tuple[str, Record]], stems: Mapping[str, str], into: Path) -> None:
-    for name, record in tensors:
-        for k, file in enumerate(record.files):
-            stem = stems[name] if len(record.files) == 1 else f"{stems[name]}#{k}"
-            shutil.copyfile(file, into / f"{stem}.npy")

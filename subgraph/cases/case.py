@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from subgraph.documents import absent, to_json
 from subgraph.errors import ResultExists
 from subgraph.graph.graph import Graph
 from subgraph.runtime.capture import Captured
@@ -38,6 +39,17 @@ class ResultPlace:
 
 
 @dataclass(frozen=True)
+class ModelSource:
+    """What identifies the model that a result was made from, as a manifest has it."""
+
+    file: str
+    bytes: int | None = absent()
+    structure_sha256: str | None = absent()
+    weights_sha256: str | None = absent()
+    path: str | None = absent()
+
+
+@dataclass(frozen=True)
 class Case:
     """One result folder and its manifest."""
 
@@ -45,9 +57,7 @@ class Case:
     manifest: dict[str, Any]
 
 
-def require_free(
-    place: ResultPlace, request: Mapping[str, Any], source: Mapping[str, Any], reads: Sequence[Path] = ()
-) -> None:
+def require_free(place: ResultPlace, request: object, source: ModelSource | None, reads: Sequence[Path] = ()) -> None:
     """May a result go here? Yes where nothing stands, or the same request's own earlier result, untouched.
 
     With `place.force` also where any other result stands. Never: a folder that subcut did not write, one that we stand
@@ -78,7 +88,7 @@ def require_free(
         raise ResultExists(f"{path} holds {other}", "--force replaces it; -o puts the new one elsewhere")
 
 
-def is_earlier(place: ResultPlace, request: Mapping[str, Any], source: Mapping[str, Any]) -> bool:
+def is_earlier(place: ResultPlace, request: object, source: ModelSource) -> bool:
     """Does an untouched result of the same request stand there?"""
     mine = read_manifest(place.path)
     return mine is not None and not _other(place.path, mine, request, source)
@@ -88,10 +98,10 @@ def _holds(folder: Path, path: Path) -> bool:
     return folder.resolve() in (path.resolve(), *path.resolve().parents)
 
 
-def _other(path: Path, mine: Mapping[str, Any], request: Mapping[str, Any], source: Mapping[str, Any]) -> str:
+def _other(path: Path, mine: Mapping[str, Any], request: object, source: ModelSource | None) -> str:
     """What a result folder holds that this request would not write anew; "" if nothing."""
     digest = mine["source"].get("structure_sha256")
-    if digest and digest != source.get("structure_sha256"):
+    if digest and digest != (source and source.structure_sha256):
         return f"a result of another model, {mine['source'].get('file')}"
     if mine["request"] != request:
         return f"the result of `{shorten(str(mine['command']))}`"
@@ -111,11 +121,16 @@ def read_manifest(path: Path) -> dict[str, Any] | None:
     return data if isinstance(data["source"], dict) and isinstance(data["files"], list) else None
 
 
-def write_manifest(manifest: dict[str, Any], work: Path) -> None:
-    """The last file of a result: it lists all others."""
+def write_manifest(manifest: object, work: Path) -> dict[str, Any]:
+    """Write the manifest, a dataclass or plain JSON, as the last file of a result; return it as JSON.
+
+    Its key "files", the last, lists all files of the result.
+    """
+    document: dict[str, Any] = to_json(manifest)
     files = sorted(p.relative_to(work).as_posix() for p in work.rglob("*") if p.is_file())
-    manifest["files"] = [*files, MANIFEST]
-    (work / MANIFEST).write_text(json.dumps(manifest, indent=1) + "\n", encoding="ascii")
+    document["files"] = [*files, MANIFEST]
+    (work / MANIFEST).write_text(json.dumps(document, indent=1) + "\n", encoding="ascii")
+    return document
 
 
 def plain(request: Any) -> Any:
@@ -123,9 +138,9 @@ def plain(request: Any) -> Any:
     return json.loads(json.dumps(request))
 
 
-def source_of(graph: Graph) -> dict[str, Any]:
-    """What identifies the model that was worked on."""
-    return {"file": graph.path.name, "bytes": graph.skeleton.size, "structure_sha256": graph.skeleton.structure}
+def source_of(graph: Graph) -> ModelSource:
+    """What identifies the model that a graph was read from."""
+    return ModelSource(graph.path.name, graph.skeleton.size, graph.skeleton.structure)
 
 
 def versions() -> dict[str, str]:

@@ -13,8 +13,9 @@ from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Any
 
-from subgraph import plugins, reports
+from subgraph import reports
 from subgraph.cases import case, zip_archive
+from subgraph.cases.evidence import rendered_reports
 from subgraph.cases.layout import (
     BUNDLE_LIST,
     FINDING_FOLDERS,
@@ -233,7 +234,7 @@ def _reports(document: dict[str, Any]) -> dict[str, Path | bytes]:
     try:
         if reports.problem(document):
             return {}
-        return {file: plugins.load("reports", form).render(document).encode() for form, file in REPORT_FILES.items()}
+        return {file: text.encode() for file, text in rendered_reports(document).items()}
     except (SubcutError, KeyError, TypeError, AttributeError):
         return {}
 

@@ -77,5 +77,5 @@ def dump(graph: Graph, request: DumpRequest, place: ResultPlace, reference: Refe
             "versions": case.versions(),
             "losses": losses,
         }
-        case.write_manifest(manifest, work)
-    return Case(place.path, manifest)
+        written = case.write_manifest(manifest, work)
+    return Case(place.path, written)

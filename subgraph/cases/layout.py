@@ -8,6 +8,7 @@ from typing import Any
 
 # A case: one region with its inputs and outputs.
 MODEL, REPRO, LOG = "model.onnx", "repro.py", "log.txt"
+CANDIDATE = "candidate"  # the candidate's outputs, laid out as `outputs/`
 REPRO_SCRIPT = Path(__file__).with_name(REPRO)  # copied into every case as it stands
 # A folder around cases, left by bisect, sweep or recordings.
 EVIDENCE_SCHEMA = "subcut.evidence/"

@@ -15,9 +15,10 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from subgraph.cases import case
-from subgraph.cases.case import Case, ResultPlace
+from subgraph.cases.case import Case, ModelSource, ResultPlace
 from subgraph.cases.check import FULL, check
 from subgraph.cases.layout import REPRO, REPRO_SCRIPT
+from subgraph.documents import to_json
 from subgraph.errors import ModelError
 from subgraph.graph import protobuf
 from subgraph.graph import region as regions
@@ -55,6 +56,14 @@ class CaseRequest:
     dynamic: bool = False
     freeze: bool = True
     recorded: str = ""
+
+    @classmethod
+    def of_nodes(
+        cls, graph: Graph, nodes: Sequence[int], feeding: feeding.Feeding, *, freeze: bool, **options: Any
+    ) -> CaseRequest:
+        """A request for the region of these nodes, named by the first and the last; `options`: further fields."""
+        start, end = (tuple(graph.label(i) for i in some) for some in (nodes[:1], nodes[-1:]))
+        return cls(start, end, freeze=freeze, **vars(feeding), **options)
 
     def to_json(self) -> Any:
         """As it stands in a manifest."""
@@ -158,7 +167,7 @@ def write_region(
     values: ValueSource | None = None,
     device: RecordedSource | None = None,
 ) -> list[Case]:
-    """The same for a region that is known; whether the place is free is the caller's question.
+    """Cut a known region as `extract` does; whether the place is free is the caller's question.
 
     `values`: of a session, so that the folder holds exactly what its trials were fed; else they are captured now.
     `device`: the same, and what the device recorded inside.
@@ -190,7 +199,7 @@ def _planned(graph: Graph, names: Iterable[str], request: CaseRequest) -> list[f
     return feeding.plan(graph, names, request.inputs, shapes=request.shapes, seed=request.seed, picture=request.picture)
 
 
-def _drop_stale(place: ResultPlace, number: int, request: Any, source: dict[str, Any]) -> None:
+def _drop_stale(place: ResultPlace, number: int, request: Any, source: ModelSource) -> None:
     """Remove what an earlier run of the same request left for groups of samples that are no more."""
     while (old := _numbered(place, number)).path.is_dir() and case.is_earlier(old, request, source):
         shutil.rmtree(old.path)
@@ -274,7 +283,7 @@ class CaseBuilder:
                 **self.about,
             }
             shutil.copyfile(REPRO_SCRIPT, work / REPRO)
-            _finish(manifest, work)
+            manifest = _finish(manifest, work)
         return Case(place.path, manifest)
 
     def _again(self, k: int, into: Path) -> dict[str, Record]:
@@ -324,7 +333,7 @@ def _without_capture(graph: Graph, region: Region, request: CaseRequest, place: 
         }
         manifest = _manifest(cut, request) | edges
         manifest |= {"samples": [], "check": {"status": "not run", "what": "not run (--no-capture)"}}
-        _finish(manifest, work)
+        manifest = _finish(manifest, work)
     return Case(place.path, manifest)
 
 
@@ -366,7 +375,9 @@ def _manifest(cut: Cut, request: CaseRequest) -> dict[str, Any]:
 
     return {
         "schema": SCHEMA,
-        "source": case.source_of(graph) | {"weights_sha256": protobuf.weights_digest(cut.weights, graph.path)},
+        "source": to_json(
+            replace(case.source_of(graph), weights_sha256=protobuf.weights_digest(cut.weights, graph.path))
+        ),
         "command": request.command,
         "request": request.to_json(),
         "region": {
@@ -383,9 +394,9 @@ def _manifest(cut: Cut, request: CaseRequest) -> dict[str, Any]:
     }
 
 
-def _finish(manifest: dict[str, Any], work: Path) -> None:
+def _finish(manifest: dict[str, Any], work: Path) -> dict[str, Any]:
     (work / "log.txt").write_text(_log(manifest), encoding="utf-8")
-    case.write_manifest(manifest, work)
+    return case.write_manifest(manifest, work)
 
 
 def _log(manifest: Mapping[str, Any]) -> str:

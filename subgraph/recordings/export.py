@@ -88,7 +88,7 @@ def export(
         raise InputError(f"no folder {source}", KINDS)
     request = {"source": str(source), "formats": list(formats), "dtype": form.dtype, "layout": form.layout}
     request |= {"dump_format": dump_format} if dump_format else {}
-    case.require_free(place, request, {}, [source])
+    case.require_free(place, request, None, [source])
     word = dump_format or _foreign(source)
     base, items, left_out = _recorded(source, word, known, place.path) if word else _items(source, place.path.resolve())
     with folders.aside(place.path) as work:
@@ -105,8 +105,8 @@ def export(
             "exported": exported,
             "left_out": left_out,
         }
-        case.write_manifest(manifest, work)
-    return Case(place.path, manifest)
+        written = case.write_manifest(manifest, work)
+    return Case(place.path, written)
 
 
 def _foreign(source: Path) -> str:

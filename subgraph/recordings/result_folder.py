@@ -7,15 +7,19 @@ interval-2/ …    further ones
 
 from __future__ import annotations
 
-import json
 import logging
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from subgraph.cases import case, write_case
+from subgraph.cases import case, evidence
 from subgraph.cases.case import ResultPlace
-from subgraph.errors import InputError, SubcutError
+from subgraph.cases.evidence import EvidenceManifest
+from subgraph.cases.layout import RUN_JSON
+from subgraph.cases.write_case import CaseRequest
+from subgraph.documents import to_json
+from subgraph.errors import InputError
 from subgraph.recordings import document as contrast
 from subgraph.recordings.align import cast, fitted
 from subgraph.recordings.compare import RunComparison
@@ -45,7 +49,7 @@ def document(
         "command": command,
         "trials": 0,
         "compiled_nodes": 0,
-        "model": case.source_of(trials.graph) | {"path": str(trials.graph.path)},
+        "model": to_json(replace(case.source_of(trials.graph), path=str(trials.graph.path))),
         "findings": [_finding(trials, found, one, reasons) for one in places],
     }
 
@@ -94,15 +98,9 @@ def save(
         for (name, one), finding in zip(_named(places), told["findings"], strict=False):
             if _write(trials, found, one, ResultPlace(work, name), feeding):
                 finding["case"] = str(place.path / name)
-        (work / "run.json").write_text(json.dumps(told, indent=1) + "\n", encoding="ascii")
-        manifest = {
-            "schema": "subcut.evidence/1",
-            "source": case.source_of(graph),
-            "command": told["command"],
-            "request": request,
-            "versions": case.versions(),
-        }
-        case.write_manifest(manifest, work)
+        evidence.write_document(told, RUN_JSON, work)
+        source = case.source_of(graph)
+        case.write_manifest(EvidenceManifest(source=source, command=told["command"], request=request), work)
 
 
 def _named(places: Sequence[Interval]) -> Iterator[tuple[str, Interval]]:
@@ -113,14 +111,9 @@ def _named(places: Sequence[Interval]) -> Iterator[tuple[str, Interval]]:
 def _write(trials: Trials, found: RunComparison, one: Interval, place: ResultPlace, feeding: Feeding) -> bool:
     """One interval; False where it cannot be cut."""
     graph, nodes = trials.graph, one.region.nodes
-    own = vars(feeding) | {"inputs": tuple(Path(w.rpartition("=")[2]).name for w in feeding.inputs)}
-    request = write_case.CaseRequest(
-        start=(graph.label(nodes[0]),), end=(graph.label(nodes[-1]),), freeze=trials.freeze, **own
-    )
-    try:
-        write_case.write_region(graph, one.region, request, place, trials.reference, trials.values)
-    except SubcutError as e:
-        log.warning("no folder for %s: %s", place.name, e.what)
+    files = replace(feeding, inputs=tuple(Path(w.rpartition("=")[2]).name for w in feeding.inputs))
+    request = CaseRequest.of_nodes(graph, nodes, files, freeze=trials.freeze)
+    if not evidence.add_case(graph, one.region, request, place, trials.reference, trials.values):
         return False
     add_recorded(trials, found, one.region.outputs, place.path)
     return True
@@ -130,10 +123,9 @@ def add_recorded(trials: Trials, found: RunComparison, names: Sequence[str], fol
     """What the device recorded, in the model's type and layout, beside the reference's outputs."""
     import numpy as np
 
-    labels = folders.safe_names(label or str(k) for k, label in enumerate(trials.values.labels))
+    places = evidence.candidate_folders(folder, trials.values.labels)
     stems = folders.safe_names(names)
-    for (k, m), label in zip(enumerate(found.matched), labels.values(), strict=False):
-        into = folder / "candidate" / label if len(labels) > 1 else folder / "candidate"
+    for (k, m), into in zip(enumerate(found.matched), places, strict=False):
         for name in names:
             held, right = m.held.get(name), reference_of(trials, name, k)
             if held is None or right is None:

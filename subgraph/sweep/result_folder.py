@@ -7,7 +7,6 @@ sweep-CANDIDATE/
 
 from __future__ import annotations
 
-import json
 import shutil
 import tempfile
 import time
@@ -17,9 +16,10 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-from subgraph.cases import case, write_case
-from subgraph.cases.case import ResultPlace
-from subgraph.cases.layout import REPRO, REPRO_SCRIPT, SWEEP_JSON
+from subgraph.cases import case, evidence, write_case
+from subgraph.cases.case import ModelSource, ResultPlace
+from subgraph.cases.evidence import EvidenceManifest
+from subgraph.cases.layout import CANDIDATE, REPRO, REPRO_SCRIPT, SWEEP_JSON
 from subgraph.graph import protobuf
 from subgraph.runtime.candidate import Candidate
 from subgraph.runtime.reference import threads
@@ -72,9 +72,9 @@ def require_free(asked: Sweep, places: Iterable[ResultPlace]) -> None:
         case.require_free(place, request_of(asked, k), source())
 
 
-def source() -> dict[str, Any]:
+def source() -> ModelSource:
     """Where the tests come from."""
-    return {"file": f"onnx {metadata.version('onnx')}, backend/test"}
+    return ModelSource(f"onnx {metadata.version('onnx')}, backend/test")
 
 
 def save(asked: Sweep, rows: Sequence[SweepRow], places: Sequence[ResultPlace], document: dict[str, Any]) -> None:
@@ -94,14 +94,8 @@ def save(asked: Sweep, rows: Sequence[SweepRow], places: Sequence[ResultPlace], 
             for row in rows:
                 if row.results[k].word in BAD:
                     _save(asked, row.test, row.results[k], k, work / folders.safe_name(row.test.name))
-            (work / SWEEP_JSON).write_text(json.dumps(document, indent=1) + "\n", encoding="ascii")
-            manifest = {
-                "schema": "subcut.evidence/1",
-                "source": source(),
-                "command": document["command"],
-                "request": request_of(asked, k),
-                "versions": case.versions(),
-            }
+            evidence.write_document(document, SWEEP_JSON, work)
+            manifest = EvidenceManifest(source=source(), command=document["command"], request=request_of(asked, k))
             case.write_manifest(manifest, work)
 
 
@@ -179,9 +173,7 @@ def _stored(record: Record, names: Mapping[str, str], role: str, work: Path, gra
 def _add_candidate(answer: RunResult, names: Mapping[str, str], work: Path) -> None:
     """What the candidate gave, beside what was expected."""
     for tensors in answer.tensors:
-        (work / "candidate").mkdir()
-        for name, record in tensors.items():
-            copied(record, work / "candidate", names[name])
+        evidence.copy_tensors(tensors, names, work / CANDIDATE)
 
 
 def _log(manifest: Mapping[str, Any]) -> str:

@@ -111,13 +111,8 @@ def write(trials: Trials, asked: Task, number: int, todo: Path, export: TaskForm
         ModelError: the reference cannot run it. OutputError: it cannot be written.
     """
     graph, region = trials.graph, asked.region
-    request = write_case.CaseRequest(
-        start=tuple(graph.label(i) for i in region.nodes[:1]),
-        end=tuple(graph.label(i) for i in region.nodes[-1:]),
-        formats=export.formats,
-        form=export.form,
-        freeze=trials.freeze,
-        **vars(feeding),
+    request = write_case.CaseRequest.of_nodes(
+        graph, region.nodes, feeding, freeze=trials.freeze, formats=export.formats, form=export.form
     )
     with folders.scratch(todo) as aside:
         values = _values(trials, asked)
