@@ -22,7 +22,8 @@ from benchmarks.measure import floor
 from benchmarks.report import table
 from fixtures import device
 from subgraph.graph.graph import load
-from subgraph.recordings import beside, compare, interval
+from subgraph.recordings import compare, interval
+from subgraph.recordings.runs import RecordingOptions, candidate_of, open_runs
 from subgraph.runtime.inputs import Feeding
 from subgraph.runtime.reference import Reference
 from subgraph.trials.session import Setup, open_trials
@@ -37,8 +38,8 @@ def tried(reference: Reference, model: onnx.ModelProto, kind: device.Kind, wrong
         left = device.dumps(model, kind, seed + wrong)
         device.save(device.run(model, data, wrong, seed), data, left, home / "dump")
         graph = load(home / "net.onnx")
-        with beside.opened(graph, beside.RecordingOptions((home / "dump",)), Feeding()) as (runs, fed):
-            setup = Setup(beside.candidate_of(runs, None), fed, home / "out", stored=False)
+        with open_runs(graph, RecordingOptions((home / "dump",)), Feeding()) as (runs, fed):
+            setup = Setup(candidate_of(runs, None), fed, home / "out", stored=False)
             with open_trials(graph, setup, reference) as trials:
                 found = interval.intervals(trials, compare.observe(trials, runs[0]))
         if not found:

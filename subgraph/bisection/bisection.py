@@ -11,7 +11,7 @@ import logging
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -20,6 +20,7 @@ from subgraph.bisection import costs, document, result_folder
 from subgraph.bisection.oracle import NodeOracle, narrow, world
 from subgraph.cases import case
 from subgraph.cases.case import ResultPlace
+from subgraph.documents import to_json
 from subgraph.errors import UsageError
 from subgraph.graph.graph import Graph
 from subgraph.graph.region import between
@@ -72,7 +73,7 @@ class BisectionOptions:
                     "candidate": setup.candidate.name,
                     "identity": setup.candidate.identity(""),
                     "precision": setup.candidate.precision,
-                    "feeding": asdict(setup.feeding),
+                    "feeding": to_json(setup.feeding.options),
                     "criterion": setup.criterion,
                     "freeze": setup.freeze,
                     "within": self.within,

@@ -63,7 +63,7 @@ class CaseRequest:
     ) -> CaseRequest:
         """A request for the region of these nodes, named by the first and the last; `options`: further fields."""
         start, end = (tuple(graph.label(i) for i in some) for some in (nodes[:1], nodes[-1:]))
-        return cls(start, end, freeze=freeze, **vars(feeding), **options)
+        return cls(start, end, freeze=freeze, **feeding.options, **options)
 
     def to_json(self) -> Any:
         """As it stands in a manifest."""

@@ -83,8 +83,8 @@ def bisect(
 
     from subgraph.bisection.bisection import Bisection, BisectionOptions
     from subgraph.comparison.judge import criterion as rule_of
-    from subgraph.recordings import beside
     from subgraph.recordings.interval import hints
+    from subgraph.recordings.runs import open_runs
     from subgraph.runtime.worker_pool import Workers
     from subgraph.trials.session import Setup, open_trials
 
@@ -111,7 +111,7 @@ def bisect(
         workers = stack.enter_context(Workers(doubted))
         graph = load(path)
         if about:
-            runs, feeding = stack.enter_context(beside.opened(graph, about, feeding))
+            runs, feeding = stack.enter_context(open_runs(graph, about, feeding))
             setup = replace(setup, feeding=feeding)
         notes = [] if feeding.inputs else [f"the inputs are random values, seed {feeding.seed}; real ones show more"]
         for note in notes:

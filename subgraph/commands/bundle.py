@@ -126,7 +126,7 @@ def _whole(graph: Graph, place: Path, feeding: Any, right: tuple[Any, ...]) -> N
     from subgraph.cases import write_case
     from subgraph.cases.case import ResultPlace
 
-    request = write_case.CaseRequest((), (), **vars(feeding))
+    request = write_case.CaseRequest((), (), **feeding.options)
     with options.reference(*right) as running:
         found = write_case.extract(graph, request, ResultPlace(place.parent, place.name), running)
     if len(found) > 1:

@@ -67,7 +67,7 @@ def cut(
     request = write_case.CaseRequest(
         start=tuple(start or ()),
         end=tuple(end or ()),
-        **vars(options.feeding(settings, inputs, seed, shape, mean, scale, bgr)),
+        **options.feeding(settings, inputs, seed, shape, mean, scale, bgr).options,
         formats=formats(settings.get("format", formats_, "npy,bin")),
         form=TensorFormat(settings.get("dtype", dtype, ""), settings.get("layout", layout, "").upper()),
         dump_all=dump == "all" or bool(recorded),

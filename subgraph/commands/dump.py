@@ -57,7 +57,7 @@ def dump(
         graph = load(path)
         request = job.DumpRequest(
             tensors=tuple(choose(graph, words, everything)),
-            **vars(options.feeding(settings, inputs, seed, shape, mean, scale, bgr)),
+            **options.feeding(settings, inputs, seed, shape, mean, scale, bgr).options,
             formats=formats(settings.get("format", formats_, "npy")),
             form=TensorFormat(settings.get("dtype", dtype, ""), settings.get("layout", layout, "").upper()),
         )

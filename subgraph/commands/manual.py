@@ -14,6 +14,7 @@ import typer
 from subgraph import project
 from subgraph.cases import case
 from subgraph.commands import Result, log, options
+from subgraph.documents import to_json
 from subgraph.errors import InputError, UsageError
 from subgraph.graph.graph import load
 from subgraph.text import clean, count
@@ -71,8 +72,6 @@ def start(
     force: options.Force = False,
 ) -> Result:
     """Begin: prepare what is to be run first. Without --precision it is that of the exported inputs."""
-    from dataclasses import asdict
-
     from subgraph.bisection.manual import advance, state
     from subgraph.bisection.manual.tasks import TaskFormat
     from subgraph.comparison.judge import criterion as rule_of
@@ -99,7 +98,7 @@ def start(
         "freeze": not no_freeze,
         "reference": settings.get("reference", reference, "ort"),
         "custom_ops": str(Path(given).resolve()) if (given := settings.get("custom_ops", custom_ops, "")) else "",
-        "feeding": case.plain(asdict(feeding)),
+        "feeding": to_json(feeding.options),
         "command": shlex.join(["subcut", *sys.argv[1:]]),
         "notes": notes,
         "force": force,

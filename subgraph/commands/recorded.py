@@ -20,8 +20,7 @@ if TYPE_CHECKING:
     from subgraph.cases.write_case import CaseRequest
     from subgraph.graph.graph import Graph
     from subgraph.project import Project
-    from subgraph.recordings.beside import RecordingOptions
-    from subgraph.recordings.runs import RecordedRun
+    from subgraph.recordings.runs import RecordedRun, RecordingOptions
     from subgraph.runtime.reference import Reference
     from subgraph.trials.trial import Trials
 
@@ -55,14 +54,14 @@ def asked(
     Raises:
         UsageError: a layout or a precision that nobody knows.
     """
-    from subgraph.recordings import beside
+    from subgraph.recordings import runs
     from subgraph.runtime.candidate import precision as claim
     from subgraph.storage import layouts
 
     word = layouts.named(layout or "")
     if word and word not in layouts.KNOWN:
         raise UsageError(f"no layout '{clean(word)}'", f"known: {', '.join(layouts.KNOWN)}")
-    return beside.RecordingOptions(
+    return runs.RecordingOptions(
         tuple(map(Path, places)), form or "", word, claim("--precision", precision), seeded=seed is not None
     )
 
@@ -83,9 +82,8 @@ def compare(
     output: str | None = None,
 ) -> Result:  # fmt: skip
     """`subcut compare MODEL --recorded DIR`: every tensor that was recorded, beside the reference's."""
-    from subgraph.recordings import beside, msaccucmp_table
     from subgraph.recordings import document as contrast
-    from subgraph.recordings import runs as device
+    from subgraph.recordings import msaccucmp_table, runs
     from subgraph.recordings.compare import observe
     from subgraph.trials import compare as comparison
     from subgraph.trials.session import Setup, open_trials
@@ -93,14 +91,14 @@ def compare(
     npu = rule == MSACCUCMP
     path = options.model_of(model, settings)
     graph = load(path)
-    with reference as running, beside.opened(graph, about, feeding) as (found, fed):
-        doubted = beside.candidate_of(found, about.precision)
+    with reference as running, runs.open_runs(graph, about, feeding) as (found, fed):
+        doubted = runs.candidate_of(found, about.precision)
         setup = Setup(doubted, fed, Path(settings.get("output", output, "subcut_out")), rule, stored=False)
         with open_trials(graph, setup, running) as trials:
             names = comparison.chosen(trials, at or (graph.outputs if outputs else ()))
             seen = [
                 observe(trials, run, only=names, fail_fast=fail_fast, columns=npu)
-                for run in device.with_samples(found, len(trials.values.samples))
+                for run in runs.limit_samples(found, len(trials.values.samples))
             ]
             document = contrast.document(trials, seen, names, rule, stopped=fail_fast)
             told = [msaccucmp_table.lines(trials, one, names) if npu and one.matched else [] for one in seen]
@@ -120,29 +118,28 @@ def bisect(
 ) -> Result:  # fmt: skip
     """`subcut bisect MODEL --recorded DIR`: between which tensors it goes wrong; that piece as a case."""
     from subgraph.cases import case
-    from subgraph.recordings import beside, interval, result_folder
-    from subgraph.recordings import runs as device
+    from subgraph.recordings import interval, result_folder, runs
     from subgraph.recordings.compare import observe
     from subgraph.storage.folders import safe_name
     from subgraph.trials.session import Setup, open_trials
 
-    if len(about.places) > 1:
+    if len(about.folders) > 1:
         raise UsageError(
             "--recorded twice: bisect looks at one recording", "subcut compare names the odd one of several"
         )
     path = options.model_of(model, settings)
     graph = load(path)
-    with reference as running, beside.opened(graph, about, feeding) as (found, fed):
+    with reference as running, runs.open_runs(graph, about, feeding) as (found, fed):
         run = _one(found)
         parent = Path(settings.get("output", output, "subcut_out"))
-        doubted = beside.candidate_of([run], about.precision)
+        doubted = runs.candidate_of([run], about.precision)
         place = case.ResultPlace(parent, f"recorded-{safe_name(run.name)[:LONG]}", force)
         request = case.plain({"candidate": doubted.name, "identity": doubted.identity(""), "criterion": rule,
-                              "recorded": [str(p) for p in about.places], "inputs": feeding.inputs})  # fmt: skip
-        case.require_free(place, request, case.source_of(graph), [graph.path, *about.places])
+                              "recorded": [str(p) for p in about.folders], "inputs": feeding.inputs})  # fmt: skip
+        case.require_free(place, request, case.source_of(graph), [graph.path, *about.folders])
         setup = Setup(doubted, fed, parent, rule, freeze=freeze, stored=False)
         with open_trials(graph, setup, running) as trials:
-            (run,) = device.with_samples([run], len(trials.values.samples))
+            (run,) = runs.limit_samples([run], len(trials.values.samples))
             seen = observe(trials, run)
             reasons = interval.troubles(graph)
             places = interval.intervals(trials, seen, interval.hints(graph))
@@ -158,20 +155,19 @@ def cut(
 ) -> list[Case]:
     """`subcut cut --recorded DIR`: what enters the cut, and `dump_data`, are what the device recorded."""
     from subgraph.cases.write_case import chosen
-    from subgraph.recordings import beside
     from subgraph.recordings import cut as recut
-    from subgraph.recordings import runs as device
+    from subgraph.recordings import runs
     from subgraph.recordings.compare import matched
     from subgraph.runtime.inputs import Feeding
     from subgraph.trials.session import Setup, open_trials
 
     chosen(graph, request, place)  # a slip there is told before anything runs
     feeding = Feeding(request.inputs, request.shapes, request.seed, request.picture)
-    with beside.opened(graph, about, feeding) as (found, fed):
+    with runs.open_runs(graph, about, feeding) as (found, fed):
         run = _one(found)
-        setup = Setup(beside.candidate_of([run], None), fed, place.parent, stored=False, freeze=request.freeze)
+        setup = Setup(runs.candidate_of([run], None), fed, place.parent, stored=False, freeze=request.freeze)
         with open_trials(graph, setup, running) as trials:
-            (run,) = device.with_samples([run], len(trials.values.samples))
+            (run,) = runs.limit_samples([run], len(trials.values.samples))
             assert run.recording
             told = {"name": run.name, "folder": str(run.recording.folder), "format": run.recording.format,
                     "fed": fed.inputs != feeding.inputs}  # fmt: skip
@@ -191,12 +187,11 @@ def _one(found: Sequence[RecordedRun]) -> RecordedRun:
 
 def weights(trials: Trials, found: Sequence[RecordedRun]) -> dict[int, float]:
     """What recordings say of where to look first."""
-    from subgraph.recordings import interval
-    from subgraph.recordings import runs as device
+    from subgraph.recordings import interval, runs
     from subgraph.recordings.compare import observe
 
     many = len(trials.values.samples)
-    seen = [observe(trials, run) for run in device.with_samples(found, many) if not run.missing]
+    seen = [observe(trials, run) for run in runs.limit_samples(found, many) if not run.missing]
     return interval.weights_of(trials, seen)
 
 

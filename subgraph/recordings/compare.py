@@ -37,7 +37,6 @@ log = logging.getLogger("subcut")
 
 DRAWN = 1 << 30  # bytes of tensors up to which rounding noise is drawn: a draw holds all of them at once
 STRANGE = 0.5  # share of a recording's entries that must be tensors of the model
-CLAIMS = {"bfloat16": "bf16", "float16": "fp16"}
 METRICS = ("max_abs", "max_rel", "cosine", "mismatch")
 
 
@@ -104,18 +103,12 @@ class RunComparison:
             notes.append(f"not found by value, so not compared: the model's output {', '.join(self.unseen)}")
         compared = [c for c in self.cells.values() if c.in_place and c.in_place.status is not Status.UNRESOLVED]
         if len(compared) > 1 and not other and all(c.failing for c in compared):
-            last = ", channels last in files without a header (--dump-layout NHWC)" if self.run.loose else ""
+            last = ", channels last in files without a header (--dump-layout NHWC)" if self.run.shapeless else ""
             notes.append(
                 f"even the first recorded tensor is wrong: other weights, another input or preprocessing{last}, or a "
                 "lower precision (--precision fp16, bf16 or int8)?"
             )
         return notes
-
-
-def claim_of(found: Sequence[RecordedRun]) -> str:
-    """The precision that recorded types tell: that of the coarsest float."""
-    dtypes = {e.dtype for run in found for sample in run.samples for e in sample}
-    return next((claim for dtype, claim in CLAIMS.items() if dtype in dtypes), "fp32")
 
 
 def observe(
@@ -163,7 +156,7 @@ def matched(trials: Trials, run: RecordedRun) -> tuple[MatchedRun, ...]:
         return ()
     match.need(trials, trials.graph.inputs)
     samples = enumerate(run.samples)
-    found = tuple(match.match(trials, run.recording, entries, run.loose, k) for k, entries in samples)
+    found = tuple(match.match(trials, run.recording, entries, run.shapeless, k) for k, entries in samples)
     if not any(m.held for m in found):
         raise InputError(*_strange(run, trials))
     return found

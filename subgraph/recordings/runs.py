@@ -1,8 +1,8 @@
-"""Recordings -> runs on a device: which there are, what they were fed, and where one that was named is missing.
+"""Recording folders -> runs of a device: their samples, and what the device was fed.
 
 A folder may hold several runs: of several tools (golden beside simulator) or of several samples (Result_0, Result_1).
-Those whose names differ in the last number alone are samples, if as many are fed; else the first one is taken, and
-that is said.
+Runs whose names differ only in the last number are the samples of one run, if the reference is fed as many; else the
+first ones are compared, with a warning.
 """
 
 from __future__ import annotations
@@ -11,22 +11,26 @@ import logging
 import math
 import os
 import re
-from collections.abc import Mapping, Sequence
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from operator import attrgetter
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from subgraph.errors import InputError
+from subgraph import plugins
+from subgraph.errors import InputError, UsageError
 from subgraph.graph.graph import Graph
 from subgraph.graph.types import declared_type
-from subgraph.plugins import load as plugin
 from subgraph.recordings import recording
 from subgraph.recordings.align import fits
 from subgraph.recordings.dumps import DumpEntry, DumpHints, TensorSpec, same
 from subgraph.recordings.recording import Recording
-from subgraph.storage.folders import safe_name, safe_names
-from subgraph.storage.tensors import NOT_NUMPY, shape_text, to_bits
+from subgraph.runtime.candidate import RECORDED, Candidate
+from subgraph.runtime.inputs import Feeding
+from subgraph.storage.folders import safe_name, safe_names, scratch
+from subgraph.storage.tensors import NOT_NUMPY, Record, np_dtype, save, shape_text, type_of
 from subgraph.text import clean, count
 
 if TYPE_CHECKING:
@@ -34,22 +38,42 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("subcut")
 
+CLAIMS = {"bfloat16": "bf16", "float16": "fp16"}
+
+
+@dataclass(frozen=True)
+class RecordingOptions:
+    """The user's options about recordings.
+
+    Attributes:
+        folders: of dumps.
+        format, layout: of the dumps; "" to detect the format, and to take the model's layout.
+        precision: of the device's arithmetic; None to derive it from the recorded types.
+        seeded: was the device fed subcut's random inputs?
+    """
+
+    folders: tuple[Path, ...]
+    format: str = ""
+    layout: str = ""
+    precision: str | None = None
+    seeded: bool = False
+
 
 @dataclass(frozen=True)
 class RecordedRun:
     """What one device, or one tool, recorded.
 
     Attributes:
-        name: as reports call it: the folder, and what tells its runs apart.
+        name: in reports: the folder's, and what distinguishes the runs in it.
         samples: per sample, its entries.
-        loose: entries whose files say nothing of their shape.
-        missing: why there is nothing; "" where there is something.
+        shapeless: entries whose files do not store their shape.
+        missing: why there is no recording; "" where there is one.
     """
 
     name: str
     recording: Recording | None = None
     samples: tuple[tuple[DumpEntry, ...], ...] = ()
-    loose: frozenset[DumpEntry] = frozenset()
+    shapeless: frozenset[DumpEntry] = frozenset()
     missing: str = ""
 
     def sample(self, k: int) -> tuple[DumpEntry, ...]:
@@ -57,24 +81,37 @@ class RecordedRun:
         return self.samples[k] if k < len(self.samples) else ()
 
 
-def open_all(places: Sequence[Path], graph: Graph, layout: str = "", format: str | None = None) -> list[RecordedRun]:
-    """The runs in some folders. One of several folders that cannot be read is a run that is missing.
+@contextmanager
+def open_runs(graph: Graph, options: RecordingOptions, feeding: Feeding) -> Iterator[tuple[list[RecordedRun], Feeding]]:
+    """The runs, and what the reference is to be fed: the user's inputs, else the recorded ones.
+
+    Recorded inputs lie in a temporary folder until the block ends.
 
     Raises:
-        InputError: the only one cannot be read, or none can.
+        InputError: nothing can be read. UsageError: it is unknown what the device was fed.
     """
-    found: list[RecordedRun] = []
-    names = _names(places)
-    for place, name in zip(places, names, strict=True):
+    runs = load_runs(options.folders, graph, options.layout, options.format or None)
+    with scratch(Path(tempfile.gettempdir()), "subcut-fed") as temporary:  # also removes what a killed run left there
+        yield runs, _feeding(runs, graph, feeding, options.seeded, temporary)
+
+
+def load_runs(folders: Sequence[Path], graph: Graph, layout: str = "", format: str | None = None) -> list[RecordedRun]:
+    """The runs in some folders. An unreadable one of several folders becomes a run that is missing.
+
+    Raises:
+        InputError: the only folder cannot be read, or none can.
+    """
+    runs: list[RecordedRun] = []
+    for folder, name in zip(folders, _names(folders), strict=True):
         try:
-            found += _runs(name, *read(place, graph, layout, format))
+            runs += _split(name, *read(folder, graph, layout, format))
         except InputError as e:
-            if len(places) == 1:
+            if len(folders) == 1:
                 raise
-            found.append(RecordedRun(name, missing=e.what))
-    if all(run.missing for run in found):
-        raise InputError("; ".join(run.missing for run in found), "--recorded names a folder of layer dumps")
-    return found
+            runs.append(RecordedRun(name, missing=e.what))
+    if all(run.missing for run in runs):
+        raise InputError("; ".join(run.missing for run in runs), "--recorded names a folder of layer dumps")
+    return runs
 
 
 def read(
@@ -102,138 +139,156 @@ def read(
     return replace(found, entries=tuple(entries)), frozenset(loose)
 
 
-def _names(places: Sequence[Path]) -> list[str]:
-    own = [Path(os.path.realpath(place)).name for place in places]
-    return own if len(set(own)) == len(own) else [str(place) for place in places]
+def _names(folders: Sequence[Path]) -> list[str]:
+    names = [Path(os.path.realpath(folder)).name for folder in folders]
+    return names if len(set(names)) == len(names) else [str(folder) for folder in folders]
 
 
-def _runs(name: str, found: Recording, loose: frozenset[DumpEntry]) -> list[RecordedRun]:
-    sides: dict[str, list[DumpEntry]] = {}
-    for entry in found:
-        sides.setdefault(entry.side, []).append(entry)
-    kinds: dict[str, list[str]] = {}
-    for side in sides:
-        kinds.setdefault(re.sub(r"\d+(?=\D*$)", "#", side), []).append(side)
-    out = []
-    for kind, some in kinds.items():
-        own = name if len(kinds) == 1 else f"{name}:{some[0] if len(some) == 1 else kind}"
-        ordered = sorted(some, key=_natural)
-        out.append(RecordedRun(own, found, tuple(tuple(sides[side]) for side in ordered), loose))
-    return _joined(out)
+def _split(name: str, recorded: Recording, shapeless: frozenset[DumpEntry]) -> list[RecordedRun]:
+    """The runs in one recording."""
+    entries: dict[str, list[DumpEntry]] = {}
+    for entry in recorded:
+        entries.setdefault(entry.side, []).append(entry)
+    sides: dict[str, list[str]] = {}  # by their name without the number
+    for side in entries:
+        sides.setdefault(re.sub(r"\d+(?=\D*$)", "#", side), []).append(side)
+    runs = []
+    for pattern, group in sides.items():
+        run_name = name if len(sides) == 1 else f"{name}:{group[0] if len(group) == 1 else pattern}"
+        samples = tuple(tuple(entries[side]) for side in sorted(group, key=_natural))
+        runs.append(RecordedRun(run_name, recorded, samples, shapeless))
+    return _with_inputs(runs)
 
 
-def _joined(found: list[RecordedRun]) -> list[RecordedRun]:
-    """What holds nothing but inputs is no run of its own: it says what the others were fed."""
-    fed = [run for run in found if all(e.role == "input" for sample in run.samples for e in sample)]
-    others = [run for run in found if run not in fed]
-    if not fed or not others:
-        return found
-    more = tuple(e for run in fed for e in run.sample(0))
-    out = [replace(run, samples=tuple((*more, *entries) for entries in run.samples)) for run in others]
+def _with_inputs(runs: list[RecordedRun]) -> list[RecordedRun]:
+    """A run of nothing but inputs is dropped; its entries join every other run."""
+    inputs = [run for run in runs if all(e.role == "input" for sample in run.samples for e in sample)]
+    others = [run for run in runs if run not in inputs]
+    if not inputs or not others:
+        return runs
+    entries = tuple(e for run in inputs for e in run.sample(0))
+    out = [replace(run, samples=tuple((*entries, *sample) for sample in run.samples)) for run in others]
     return [replace(out[0], name=out[0].name.partition(":")[0])] if len(out) == 1 else out
 
 
-def _natural(side: str) -> list[Any]:
-    return [int(w) if i % 2 else w for i, w in enumerate(re.split(r"(\d+)", side))]
+def _natural(side: str) -> list[str | int]:
+    return [int(word) if i % 2 else word for i, word in enumerate(re.split(r"(\d+)", side))]
 
 
-# ---------------------------------------------------------------------------------------------------- what was fed
+def limit_samples(runs: Sequence[RecordedRun], number: int) -> list[RecordedRun]:
+    """The runs with the first `number` samples, as many as are fed; a warning where some are dropped."""
+    out = []
+    for run in runs:
+        if len(run.samples) > number:
+            log.warning(
+                "%s holds %s, the input is %s: the first is compared (-i a folder of samples)",
+                clean(run.name), count(len(run.samples), "sample"), count(number, "sample"),
+            )  # fmt: skip
+        out.append(replace(run, samples=run.samples[:number]))
+    return out
 
 
-def fed(found: Sequence[RecordedRun], graph: Graph) -> list[dict[str, DumpEntry]]:
-    """Per sample of the run that says most of it: the entry of each input of the model that it holds."""
+def candidate_of(runs: Sequence[RecordedRun], precision: str | None) -> Candidate:
+    """The candidate that recorded the runs; it cannot be run."""
+    return Candidate("+".join(run.name for run in runs), RECORDED, precision=precision or _claim(runs))
+
+
+def _claim(runs: Sequence[RecordedRun]) -> str:
+    """The precision that recorded types claim: that of the coarsest float."""
+    dtypes = {e.dtype for run in runs for sample in run.samples for e in sample}
+    return next((claim for dtype, claim in CLAIMS.items() if dtype in dtypes), "fp32")
+
+
+# ---------------------------------------------------------------------------------------------------- inputs
+
+
+def _feeding(runs: Sequence[RecordedRun], graph: Graph, feeding: Feeding, seeded: bool, folder: Path) -> Feeding:
+    if feeding.inputs or seeded:
+        return feeding
+    samples = _recorded_inputs(runs, graph)
+    lacking = [n for n in graph.inputs if not samples or any(n not in sample for sample in samples)]
+    if lacking:
+        what = f"nobody says what the device was fed: the recording holds no input '{clean(lacking[0])}'"
+        raise UsageError(what, "-i FILE, or --seed N where it was subcut's own random input")
+    shapeless = frozenset().union(*(run.shapeless for run in runs))
+    records = _save_inputs(samples, graph, shapeless, folder)
+    log.info("inputs: %s, from the recording", ", ".join(map(clean, graph.inputs)))
+    names = dict.fromkeys(Path(file).name for sample in records for record in sample.values() for file in record.files)
+    return replace(feeding, inputs=tuple(names), records=records)
+
+
+def _recorded_inputs(runs: Sequence[RecordedRun], graph: Graph) -> list[dict[str, DumpEntry]]:
+    """Per sample, the entries of the model's inputs; of the run that holds most of them."""
     best: list[dict[str, DumpEntry]] = []
-    for run in found:
-        own = [_inputs(run, entries, graph) for entries in run.samples]
-        if own and min(map(len, own)) > (min(map(len, best)) if best else 0):
-            best = own
+    for run in runs:
+        samples = [_inputs(run, entries, graph) for entries in run.samples]
+        if samples and min(map(len, samples)) > (min(map(len, best)) if best else 0):
+            best = samples
     return best
 
 
 def _inputs(run: RecordedRun, entries: Sequence[DumpEntry], graph: Graph) -> dict[str, DumpEntry]:
-    """By its name; or by its number, as in ONNX's input_0.pb."""
+    """By name; or by number, as in ONNX's input_0.pb."""
     assert run.recording
-    plain = getattr(plugin("dumps", run.recording.format), "plain", same)
+    plain = getattr(plugins.load("dumps", run.recording.format), "plain", same)
     written = {form: name for name in graph.inputs for form in (plain(name), plain(safe_name(name)))}
-    found: dict[str, DumpEntry] = {}
     numbered = list(graph.inputs)
+    inputs: dict[str, DumpEntry] = {}
     for entry in entries:
         if entry.lacks:
             continue
-        word = entry.tensor or entry.node
-        name = word if word in graph.inputs else written.get(plain(word), "")
-        if not name and entry.role == "input" and re.fullmatch(r"input_\d+", word) and entry.index < len(numbered):
+        recorded = entry.tensor or entry.node
+        name = recorded if recorded in graph.inputs else written.get(plain(recorded), "")
+        if not name and entry.role == "input" and re.fullmatch(r"input_\d+", recorded) and entry.index < len(numbered):
             name = numbered[entry.index]
         if name:
-            found.setdefault(name, entry)
-    return found
+            inputs.setdefault(name, entry)
+    return inputs
 
 
-def save_fed(
-    samples: Sequence[Mapping[str, DumpEntry]], graph: Graph, loose: frozenset[DumpEntry], folder: Path
-) -> list[str]:
-    """The recorded inputs as words for `-i`, their files in `folder`.
+def _save_inputs(
+    samples: Sequence[Mapping[str, DumpEntry]], graph: Graph, shapeless: frozenset[DumpEntry], folder: Path
+) -> tuple[dict[str, Record], ...]:
+    """The recorded inputs on disk, a folder per sample.
 
     Raises:
         InputError: one cannot be read, or is not what the model declares.
     """
-    import numpy as np
-
-    stems = safe_names(dict.fromkeys(n for sample in samples for n in sample))
-    words: list[str] = []
+    stems = safe_names(dict.fromkeys(name for sample in samples for name in sample))
+    records: list[dict[str, Record]] = [{} for _ in samples]
     for k, sample in enumerate(samples):
-        into = folder / f"sample_{k}" if len(samples) > 1 else folder
-        into.mkdir(parents=True, exist_ok=True)
+        place = folder / f"sample_{k}"
+        place.mkdir()
         for name, entry in sample.items():
-            array, dtype = _declared(entry, entry in loose, graph, name)
-            np.save(into / f"{stems[name]}.npy", to_bits(array, dtype), allow_pickle=False)
-            if len(samples) == 1:
-                words.append(f"{name}={into / f'{stems[name]}.npy'}")
-    return words if len(samples) == 1 else [str(folder)]
+            array = _declared(entry, entry in shapeless, graph, name)
+            records[k][name] = save(name, array, type_of(array), place, stems[name]).within(str(place))
+    return tuple(records)
 
 
-def _declared(entry: DumpEntry, loose: bool, graph: Graph, name: str) -> tuple[Array, str]:
+def _declared(entry: DumpEntry, shapeless: bool, graph: Graph, name: str) -> Array:
     """An input in the type and layout that the model declares."""
-    import numpy as np
-
-    from subgraph.storage.tensors import np_dtype
-
     array = entry.read()
     _, dtype, dims = declared_type(graph.inputs[name].type)
     if dims is not None:
         shape = _filled(dims, array)
-        ways = list(fits(array, shape, loose)) if shape is not None else []
-        if not ways:
-            what = (
-                f"{entry.file} holds {shape_text(array.shape)} for the input '{clean(name)}', {shape_text(tuple(dims))}"
-            )
+        aligned = next(fits(array, shape, shapeless), None) if shape is not None else None
+        if aligned is None:
+            have, want = shape_text(array.shape), shape_text(tuple(dims))
+            what = f"{entry.file} holds {have} for the input '{clean(name)}', {want}"
             raise InputError(what, "name what the device was fed with -i")
-        array = ways[0][1]
+        array = aligned[1]
     if array.dtype != np_dtype(dtype):
         if array.dtype.kind in "iub" and "float" in dtype and dtype not in NOT_NUMPY:
             log.info("input %s: recorded as %s, fed as %s", clean(name), array.dtype.name, dtype)
         array = array.astype(np_dtype(dtype))
-    return np.ascontiguousarray(array), dtype
+    return array
 
 
 def _filled(dims: Sequence[int | str | None], array: Array) -> tuple[int, ...] | None:
-    """The declared shape, what it leaves open as recorded; None where the array cannot have it."""
+    """The declared shape, its open dimensions taken from the array; None where the array cannot have it."""
     if len(dims) == array.ndim:
         return tuple(d if isinstance(d, int) else s for d, s in zip(dims, array.shape, strict=True))
     fixed = math.prod(d for d in dims if isinstance(d, int))
     if sum(not isinstance(d, int) for d in dims) > (fixed > 0) or array.size % max(fixed, 1):
         return None
     return tuple(d if isinstance(d, int) else array.size // fixed for d in dims)
-
-
-def with_samples(found: Sequence[RecordedRun], many: int) -> list[RecordedRun]:
-    """The runs with as many samples as are fed; of more, the first ones, and that is said."""
-    out = []
-    for run in found:
-        if len(run.samples) > many:
-            log.warning(
-                "%s holds %s, the input is %s: the first is compared (-i a folder of samples)",
-                clean(run.name), count(len(run.samples), "sample"), count(many, "sample"),
-            )  # fmt: skip
-        out.append(replace(run, samples=run.samples[:many]))
-    return out

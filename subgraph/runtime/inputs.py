@@ -10,16 +10,16 @@ import os
 import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypedDict
 
 from subgraph.errors import InputError, UnknownName
 from subgraph.graph import protobuf
 from subgraph.graph.types import declared_type
 from subgraph.storage import dtypes
 from subgraph.storage.folders import safe_name
-from subgraph.storage.tensors import shape_text
+from subgraph.storage.tensors import Record, shape_text
 
 if TYPE_CHECKING:
     from subgraph.graph.graph import Graph
@@ -80,19 +80,39 @@ class Sample:
         return asdict(self)
 
 
+class FeedingOptions(TypedDict):
+    """The part of a `Feeding` that the user's options say; requests and manifests keep it."""
+
+    inputs: tuple[str, ...]
+    shapes: Mapping[str, Sequence[int]]
+    seed: int
+    picture: ImageOptions
+
+
 @dataclass(frozen=True)
 class Feeding:
-    """What the model is fed, as in `inputs.plan`."""
+    """What the model is fed, as in `inputs.plan`.
+
+    Attributes:
+        records: per sample, input values that lie on disk already, with absolute paths. They are fed instead of
+            `inputs`, which then only names them in requests and manifests.
+    """
 
     inputs: tuple[str, ...] = ()
     shapes: Mapping[str, Sequence[int]] = field(default_factory=dict)
     seed: int = 0
     picture: ImageOptions = field(default_factory=ImageOptions)
+    records: tuple[Mapping[str, Record], ...] = ()
 
     @property
     def is_default(self) -> bool:
         """Did the user say nothing about the inputs?"""
         return not self.inputs and not self.shapes
+
+    @property
+    def options(self) -> FeedingOptions:
+        """Everything but the records."""
+        return FeedingOptions(inputs=self.inputs, shapes=self.shapes, seed=self.seed, picture=self.picture)
 
     def plan(self, graph: Graph, names: Iterable[str]) -> list[Sample]:
         """The samples, with values for these inputs.
@@ -100,7 +120,12 @@ class Feeding:
         Raises:
             UnknownName, InputError: as `inputs.plan`.
         """
-        return plan(graph, names, self.inputs, shapes=self.shapes, seed=self.seed, picture=self.picture)
+        words = () if self.records else self.inputs
+        samples = plan(graph, names, words, shapes=self.shapes, seed=self.seed, picture=self.picture)
+        files = [[(name, file) for name, record in fed.items() for file in record.files] for fed in self.records]
+        labels = [""] if len(files) == 1 else [f"sample_{k}" for k in range(len(files))]
+        recorded = [replace(samples[0], label=label, files=[*f]) for label, f in zip(labels, files, strict=True)]
+        return recorded or samples
 
 
 def plan(

@@ -20,8 +20,9 @@ from hypothesis import strategies as st
 from benchmarks.recorded import tried
 from fixtures import ROOT, device
 from subgraph.graph.graph import load
-from subgraph.recordings import align, beside, compare, interval, msaccucmp, recording
+from subgraph.recordings import align, compare, interval, msaccucmp, recording
 from subgraph.recordings import document as contrast
+from subgraph.recordings.runs import RecordingOptions, candidate_of, open_runs
 from subgraph.runtime.inputs import Feeding
 from subgraph.runtime.reference import Reference
 from subgraph.trials.session import Setup, open_trials
@@ -253,8 +254,8 @@ def test_law_what_is_matched_holds_that_tensor(
         word = f"blob{k}" if dice.random() < 0.3 else name.replace("/", "_")
         np.save(folder / "dump" / f"{word}.npy", value)
     graph = load(folder / "net.onnx")
-    with beside.opened(graph, beside.RecordingOptions((folder / "dump",)), Feeding()) as (runs, fed):
-        setup = Setup(beside.candidate_of(runs, None), fed, folder / "out", stored=False)
+    with open_runs(graph, RecordingOptions((folder / "dump",)), Feeding()) as (runs, fed):
+        setup = Setup(candidate_of(runs, None), fed, folder / "out", stored=False)
         with open_trials(graph, setup, reference) as trials:
             (found,) = compare.matched(trials, runs[0])
     for tensor, held in found.held.items():
@@ -468,8 +469,8 @@ def test_recording_and_lint_are_weights_of_the_search(
 
     here = fifty(wrong=33, kind=device.KINDS[1])
     graph = load(here / "net.onnx")
-    with beside.opened(graph, beside.RecordingOptions((here / "dump",)), Feeding()) as (runs, fed):
-        setup = Setup(beside.candidate_of(runs, None), fed, here / "out", stored=False)
+    with open_runs(graph, RecordingOptions((here / "dump",)), Feeding()) as (runs, fed):
+        setup = Setup(candidate_of(runs, None), fed, here / "out", stored=False)
         with open_trials(graph, setup, reference) as trials:
             seen = [compare.observe(trials, run) for run in runs]
             weights = interval.hints(graph, interval.weights_of(trials, seen))
@@ -575,8 +576,8 @@ def seen_in(
     """(what a recording in `folder`/dump is beside the model, its exit code, the nodes of its intervals)."""
     onnx.save(model, folder / "net.onnx")
     graph = load(folder / "net.onnx")
-    with beside.opened(graph, beside.RecordingOptions((folder / "dump",)), Feeding()) as (runs, fed):
-        setup = Setup(beside.candidate_of(runs, None), fed, folder / "out", stored=False)
+    with open_runs(graph, RecordingOptions((folder / "dump",)), Feeding()) as (runs, fed):
+        setup = Setup(candidate_of(runs, None), fed, folder / "out", stored=False)
         with open_trials(graph, setup, reference) as trials:
             found = compare.observe(trials, runs[0])
             places = [one.region.nodes for one in interval.intervals(trials, found)]

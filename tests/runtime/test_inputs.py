@@ -19,6 +19,7 @@ from subgraph.graph.graph import Graph
 from subgraph.runtime import inputs
 from subgraph.runtime.inputs import ImageOptions
 from subgraph.runtime.load_inputs import realise
+from subgraph.storage import tensors
 from tests.helpers import text_models
 
 Feeds = dict[str, Any]
@@ -360,6 +361,21 @@ def test_what_is_no_image(tmp_path: Path, picture: Path, model: Callable[..., Gr
 def samples(g: Graph, *given: str | Path) -> dict[str, Feeds]:
     """Label → arrays."""
     return {s.label: realise(s.to_json())[0] for s in inputs.plan(g, g.inputs, [str(w) for w in given])}
+
+
+def test_records_take_the_place_of_the_words(tmp_path: Path, model: Callable[..., Graph]) -> None:
+    g = model("float[2,3] x, bfloat16[1] z")
+    half = np.ones(1, ml_dtypes.bfloat16)
+    fed = []
+    for k in range(2):
+        values = {"x": X + k, "z": half}
+        records = {n: tensors.save(n, v, tensors.type_of(v), tmp_path, f"{n}{k}") for n, v in values.items()}
+        fed.append({n: record.within(str(tmp_path)) for n, record in records.items()})
+    two = inputs.Feeding(("no such file",), records=tuple(fed)).plan(g, g.inputs)
+    assert [s.label for s in two] == ["sample_0", "sample_1"]
+    arrays, _ = realise(two[1].to_json())
+    assert np.array_equal(np.asarray(arrays["x"]), X + 1) and np.array_equal(np.asarray(arrays["z"]), half)
+    assert [s.label for s in inputs.Feeding(records=(fed[0],)).plan(g, g.inputs)] == [""]
 
 
 def test_a_folder_of_files_is_a_sample_each(tmp_path: Path, model: Callable[..., Graph]) -> None:
