@@ -135,7 +135,7 @@ def cut_region(
     frozen = freezable(region, captured) if folder and freeze and not dynamic else ()
     inputs = region.inputs + tuple(n for n in region.shapes if n not in frozen)
     inside = (name for i in (*region.nodes, *region.pulled) for name in graph.makes[i])
-    infos = graph.infos({*inputs, *inside})
+    infos = graph.value_infos({*inputs, *inside})
     types = boundary_types(graph, (*inputs, *region.outputs), captured, infos, dynamic=dynamic)
     constants = [frozen_constant(captured[0][name], folder) for name in frozen if folder]
     model, renamed = build_model(graph, region, inputs, region.outputs, types, infos, constants)
@@ -361,7 +361,7 @@ def _inferred(graph: Graph, names: Sequence[str]) -> dict[str, protobuf.TypeProt
         return {}
     above = regions.above(graph, made)
     feeds = (*above.inputs, *above.shapes)
-    model, _ = build_model(graph, above, feeds, [], graph.types(feeds), {})
+    model, _ = build_model(graph, above, feeds, [], graph.declared_types(feeds), {})
     try:
         model = onnx.shape_inference.infer_shapes(protobuf.to_onnx(model, graph.path))
     except (

@@ -1,8 +1,8 @@
-"""Graph: a read-only index over an ONNX model. Who makes and who reads each tensor, nested bodies counted.
+"""`Graph`: a read-only index over an ONNX model that tells which node makes and which nodes read each tensor.
 
-A node is named by its index in the file, a tensor by its name. Bodies of If, Loop and Scan read tensors of the graph
-around them without listing them as inputs: these *captured* tensors count as inputs of the node that holds the body.
-Weights stay on disk (`wire`).
+A node is identified by its index in the file, a tensor by its name. Bodies of If, Loop and Scan read tensors of the
+graph around them without listing them as inputs; such *captured* tensors count as read by the node that holds the body.
+Weights stay on disk (see `graph.protobuf`).
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ from subgraph.text import nearest
 if TYPE_CHECKING:
     import networkx
 
-GRAPH_ATTRIBUTE, GRAPHS_ATTRIBUTE = 5, 10  # AttributeProto.AttributeType
+GRAPH_ATTRIBUTE, GRAPHS_ATTRIBUTE = 5, 10  # values of AttributeProto.AttributeType
 RANDOM_OPS = frozenset(
     ("RandomNormal", "RandomUniform", "RandomNormalLike", "RandomUniformLike", "Multinomial", "Bernoulli")
 )
 SHAPE_OPS = frozenset(("Shape", "Size"))
-STANDARD = ("", "ai.onnx")  # names of the domain of ONNX's own ops
-# Ops of every second graph that hold no body: their attributes need no look. Others get one.
+STANDARD = ("", "ai.onnx")  # names of the domain of ONNX's own operators
+# Frequent operators that hold no body: the index skips their attributes, and searches those of all others for bodies.
 BODILESS = frozenset(
     "Add And ArgMax AveragePool BatchNormalization Cast Clip Concat Constant Conv ConvTranspose DequantizeLinear Div "
     "Dropout Equal Erf Exp Expand Flatten Gather Gelu Gemm GlobalAveragePool Identity LayerNormalization LeakyRelu "
@@ -37,16 +37,16 @@ BODILESS = frozenset(
     "Split Sqrt Squeeze Sub Sum Tanh Transpose Unsqueeze Where".split()
 )
 
-
-# What a tensor's value depends on, from least to most: nothing, only shapes of model inputs, values of model inputs.
+# What the value of a tensor depends on, from least to most: nothing, shapes of model inputs, values of model inputs.
 CONSTANT, SHAPE, VALUE = 0, 1, 2
 
-Lookup = Callable[[str], Any]  # name → the TensorProto that it stands for, or None
+ConstantLookup = Callable[[str], Any]  # tensor name → its TensorProto; None if it is computed
+FunctionKey = tuple[str, str, str]  # of a local function: (domain, name, overload)
 
 
 @dataclass(frozen=True, slots=True)
 class Selection:
-    """What a selector means: nodes, and the one tensor of them if it was named."""
+    """What a selector stands for: its nodes, and the tensor if the selector names one."""
 
     text: str
     nodes: tuple[int, ...]
@@ -54,23 +54,21 @@ class Selection:
 
 
 class Graph:
-    """A read-only index over one model.
+    """A read-only index over one model. Linear in nodes and edges to build; never raises for an invalid graph.
 
     Attributes:
         path: the model file.
-        model: the ModelProto; large weights are husks (`wire`). Treat as read-only.
+        model: its ModelProto, whose large weights are stubs (see `graph.protobuf`). Must not be changed.
         nodes: the top-level nodes, in file order.
-        reads: per node, the names that it reads, explicit and captured, without "".
-        makes: per node, the names that it makes, without "".
+        reads: per node, names of the tensors that it reads, explicit and captured; omitted inputs are left out.
+        makes: per node, names of the tensors that it makes; omitted outputs are left out.
         maker: tensor → index of the node that makes it.
         ops: per node, its op type.
         node_names: per node, its name, which may be empty.
         weights: dense initializers by name.
         sparse: sparse initializers by name.
-        inputs: graph inputs that are no initializers, by name, in order.
+        inputs: graph inputs that are not initializers, by name, in order.
         outputs: names of the graph outputs, in order.
-
-    Building it is linear in nodes and edges. It never raises for an invalid graph: `inspect` looks at those.
     """
 
     def __init__(self, skeleton: protobuf.Skeleton) -> None:
@@ -80,7 +78,7 @@ class Graph:
         self._index(self.model.graph)
 
     def _index(self, graph: protobuf.GraphProto) -> None:
-        # Every line here runs once per node: 80,000 nodes are to be indexed in a fifth of a second.
+        # The loop is written for speed: 80,000 nodes are indexed in 0.2 s.
         self.nodes: Sequence[protobuf.NodeProto] = graph.node
         self.weights: dict[str, protobuf.TensorProto] = {t.name: t for t in graph.initializer}
         self.sparse: dict[str, Any] = {s.values.name: s for s in graph.sparse_initializer}
@@ -111,12 +109,12 @@ class Graph:
 
     @cached_property
     def names(self) -> dict[str, int]:
-        """Node name → index (of the last, where several share it: `repeated`)."""
+        """Node name → index; of the last node if several share the name (`shared_names`)."""
         return {name: i for i, name in enumerate(self.node_names) if name}
 
     @cached_property
-    def repeated(self) -> dict[str, list[int]]:
-        """Node name → its nodes, where there are several."""
+    def shared_names(self) -> dict[str, list[int]]:
+        """Name that several nodes have → their indices."""
         if len(set(self.node_names)) == len(self.node_names):
             return {}
         same: dict[str, list[int]] = {}
@@ -126,7 +124,7 @@ class Graph:
 
     @cached_property
     def made_twice(self) -> list[tuple[str, int, int]]:
-        """(tensor, node, node) for each tensor that is made more than once: an invalid graph."""
+        """(tensor, first maker, other maker) per tensor that several nodes make, which is invalid."""
         if len(self.maker) == sum(map(len, self.makes)):
             return []
         first: dict[str, int] = {}
@@ -141,7 +139,7 @@ class Graph:
 
     @cached_property
     def rank(self) -> Sequence[int]:
-        """Position of each node in a topological order: the file's order, where that is one.
+        """Position of each node in a topological order: the order of the file if it is topological.
 
         Raises:
             ModelError: the graph has a cycle; names its nodes.
@@ -156,8 +154,8 @@ class Graph:
         try:
             order = list(sorter.static_order())
         except CycleError as e:
-            circle = " → ".join(self.label(i) for i in e.args[1])
-            raise ModelError(f"{self.path.name} has a cycle: {circle}", "an ONNX graph must have none") from e
+            cycle = " → ".join(self.label(i) for i in e.args[1])
+            raise ModelError(f"{self.path.name} has a cycle: {cycle}", "an ONNX graph must have none") from e
         rank = [0] * len(order)
         for position, node in enumerate(order):
             rank[node] = position
@@ -176,7 +174,7 @@ class Graph:
         return sorted(nodes, key=self.rank.__getitem__)
 
     def predecessors(self, i: int) -> Iterator[int]:
-        """Nodes that make what node `i` reads."""
+        """Nodes that make a tensor that node `i` reads, with repetitions."""
         for name in self.reads[i]:
             maker = self.maker.get(name)
             if maker is not None:
@@ -184,7 +182,7 @@ class Graph:
 
     @cached_property
     def readers(self) -> dict[str, list[int]]:
-        """Tensor → the nodes that read it, in file order."""
+        """Tensor → indices of the nodes that read it, in file order."""
         readers: dict[str, list[int]] = {}
         for i, names in enumerate(self.reads):
             for name in dict.fromkeys(names):
@@ -192,9 +190,10 @@ class Graph:
         return readers
 
     def prepare(self) -> Graph:
-        """Index what many regions ask for again and again, so that each costs as much as it holds; returns itself.
+        """Index readers, kinds and value infos of all tensors; returns the graph itself.
 
-        One region alone is had sooner without.
+        Deriving a region then costs time linear in the region rather than in the model. For a single region the index
+        costs more than it saves.
 
         Raises:
             ModelError: the graph has a cycle, or a value_info is damaged.
@@ -202,9 +201,9 @@ class Graph:
         _ = self.readers, self._all_kinds, self._all_infos
         return self
 
-    def prepared(self, what: str) -> Any:
+    def index_if_built(self, name: str) -> Any:
         """An index (`readers`, `_all_kinds`, `_all_infos`) if it was built already, else None."""
-        return self.__dict__.get(what)
+        return self.__dict__.get(name)
 
     @cached_property
     def _all_kinds(self) -> dict[str, int]:
@@ -212,25 +211,25 @@ class Graph:
 
     @cached_property
     def _all_infos(self) -> dict[str, protobuf.ValueInfoProto]:
-        return self.infos()
+        return self.value_infos()
 
     def readers_of(self, names: Collection[str]) -> dict[str, list[int]]:
-        """The nodes that read each of a few tensors; one pass, without the index of all (`readers`)."""
-        wanted = set(names)
-        found: dict[str, list[int]] = {}
+        """As `readers`, of a few tensors: one pass over the nodes, without building the index."""
+        tensors = set(names)
+        readers: dict[str, list[int]] = {}
         for i, reads in enumerate(self.reads):
-            if not wanted.isdisjoint(reads):
-                for name in wanted.intersection(reads):
-                    found.setdefault(name, []).append(i)
-        return found
+            if not tensors.isdisjoint(reads):
+                for name in tensors.intersection(reads):
+                    readers.setdefault(name, []).append(i)
+        return readers
 
     def successors(self, i: int) -> Iterator[int]:
-        """Nodes that read what node `i` makes."""
+        """Nodes that read a tensor that node `i` makes, with repetitions."""
         for name in self.makes[i]:
             yield from self.readers.get(name, ())
 
     def ancestors(self, nodes: Iterable[int], floor: int = -1) -> set[int]:
-        """`nodes` and all nodes that they depend on; those that rank below `floor` are left out."""
+        """`nodes` and all nodes that they depend on, except those of a rank below `floor`. Linear in the result."""
         rank, reads, maker = self.rank, self.reads, self.maker
         seen = set(nodes)
         stack = list(seen)
@@ -243,7 +242,7 @@ class Graph:
         return seen
 
     def descendants(self, nodes: Iterable[int]) -> set[int]:
-        """`nodes` and all nodes that depend on them."""
+        """`nodes` and all nodes that depend on them. Linear in the result, once `readers` is built."""
         seen = set(nodes)
         stack = list(seen)
         while stack:
@@ -254,7 +253,7 @@ class Graph:
         return seen
 
     def to_networkx(self) -> networkx.MultiDiGraph:
-        """The nodes (by index, with `name` and `op`) and, per tensor between two of them, an edge with `tensor`."""
+        """Nodes by index, with `name` and `op`; one edge per tensor between two nodes, with `tensor`."""
         import networkx
 
         out = networkx.MultiDiGraph()
@@ -267,114 +266,125 @@ class Graph:
     # ------------------------------------------------------------------------------------------------ kinds
 
     @cached_property
-    def functions(self) -> dict[tuple[str, str, str], Any]:
-        """Local functions by (domain, name, overload)."""
+    def functions(self) -> dict[FunctionKey, Any]:
+        """Local functions by (domain, name, overload), in file order."""
         return {(f.domain, f.name, f.overload): f for f in self.model.functions}
 
-    def _draws(self, node: protobuf.NodeProto, functions: Collection[tuple[str, str, str]], known: Lookup) -> bool:
-        """Does it, a body inside it, or a local function that it calls (one of `functions`) draw random numbers?
+    def _draws(
+        self, node: protobuf.NodeProto, random_functions: Collection[FunctionKey], constant_of: ConstantLookup
+    ) -> bool:
+        """Does the node, a body inside it, or one of `random_functions` that it calls draw random numbers?
 
-        `known` gives the value of a name that is constant where the node stands.
+        `constant_of` looks up constants in the scope of the node.
         """
         standard = node.domain in STANDARD
         if standard and node.op_type in RANDOM_OPS:
             return True
-        if standard and node.op_type == "Dropout" and _trains(node, known):
+        if standard and node.op_type == "Dropout" and _trains(node, constant_of):
             return True
         for body in bodies(node) if node.attribute else ():
-            inner = _scope(body.node, body.initializer, known)
-            if any(self._draws(n, functions, inner) for n in body.node):
+            scope = _scope(body.node, body.initializer, constant_of)
+            if any(self._draws(n, random_functions, scope) for n in body.node):
                 return True
-        return (node.domain, node.op_type, node.overload) in functions
+        return (node.domain, node.op_type, node.overload) in random_functions
+
+    def is_weight(self, name: str) -> bool:
+        """Is this the name of an initializer, dense or sparse?"""
+        return name in self.weights or name in self.sparse
 
     def constant(self, name: str) -> protobuf.TensorProto | None:
-        """The weight, or the value of the Constant node, of that name; None for what is computed."""
+        """The weight of that name, or the `value` of its Constant node; None for a computed tensor."""
         maker = self.maker.get(name)
         return self.weights.get(name) if maker is None else _value(self.nodes[maker])
 
     @cached_property
-    def _random_functions(self) -> set[tuple[str, str, str]]:
-        """Local functions that draw random numbers, by themselves or through others: a fixed point."""
-        found: set[tuple[str, str, str]] = set()
+    def _random_functions(self) -> set[FunctionKey]:
+        """Local functions that draw random numbers, directly or through functions they call: a fixed point."""
+        random: set[FunctionKey] = set()
         scopes = {k: _scope(f.node, (), lambda name: None) for k, f in self.functions.items()}
         while True:
-            todo = [(k, f) for k, f in self.functions.items() if k not in found]
-            more = {k for k, f in todo if any(self._draws(n, found, scopes[k]) for n in f.node)}
-            if not more:
-                return found
-            found |= more
+            others = [(k, f) for k, f in self.functions.items() if k not in random]
+            new = {k for k, f in others if any(self._draws(n, random, scopes[k]) for n in f.node)}
+            if not new:
+                return random
+            random |= new
 
     def kinds(self, tensors: Iterable[str]) -> dict[str, int]:
-        """CONSTANT, SHAPE or VALUE for each tensor: what its value depends on.
+        """What the value of each tensor depends on: CONSTANT, SHAPE or VALUE.
 
-        SHAPE: every path from a model input to it passes Shape or Size. A random tensor is a VALUE.
-        Complexity: linear in the nodes above; of a prepared graph, in the tensors.
+        SHAPE: every path from a model input to the tensor passes Shape or Size. Random tensors are VALUE.
+        Complexity: linear in the nodes above the tensors; in a prepared graph, linear in the tensors.
         """
-        asked = list(tensors)
-        if (known := self.prepared("_all_kinds")) is not None:
-            return {n: known[n] if n in known else self._unmade(n) for n in asked}
+        names = list(tensors)
+        if (all_kinds := self.index_if_built("_all_kinds")) is not None:
+            return {n: all_kinds[n] if n in all_kinds else self._kind_of_source(n) for n in names}
         made_by, reads, ops = self.maker.get, self.reads, self.ops
-        suspects = self.random_nodes
-        found: dict[int, int] = {}
+        random_nodes = self.random_nodes
+        kind_of_node: dict[int, int] = {}
 
         def kind(name: str) -> int:
             maker = made_by(name)
-            return found[maker] if maker is not None else self._unmade(name)
+            return kind_of_node[maker] if maker is not None else self._kind_of_source(name)
 
-        for i in self.in_order(self.ancestors(m for name in asked if (m := made_by(name)) is not None)):
-            worst = max(map(kind, reads[i]), default=CONSTANT)
-            if i in suspects:
-                worst = VALUE
-            elif worst == VALUE and ops[i] in SHAPE_OPS and self.nodes[i].domain in STANDARD:
-                worst = SHAPE
-            found[i] = worst
-        return {name: kind(name) for name in asked}
+        for i in self.in_order(self.ancestors(m for name in names if (m := made_by(name)) is not None)):
+            highest = max(map(kind, reads[i]), default=CONSTANT)
+            if i in random_nodes:
+                highest = VALUE
+            elif highest == VALUE and ops[i] in SHAPE_OPS and self.nodes[i].domain in STANDARD:
+                highest = SHAPE
+            kind_of_node[i] = highest
+        return {name: kind(name) for name in names}
 
-    def _unmade(self, name: str) -> int:
+    def _kind_of_source(self, name: str) -> int:
         """The kind of a tensor that no node makes."""
-        return CONSTANT if name in self.weights or name in self.sparse else VALUE
+        return CONSTANT if self.is_weight(name) else VALUE
 
     @cached_property
     def random_nodes(self) -> set[int]:
-        """Nodes that draw random numbers."""
-        plain = BODILESS - {"Dropout", *(name for _, name, _ in self.functions)}
-        functions = self._random_functions
-        nodes, known = self.nodes, self.constant
-        return {i for i, op in enumerate(self.ops) if op not in plain and self._draws(nodes[i], functions, known)}
+        """Indices of the nodes that draw random numbers."""
+        certain = BODILESS - {"Dropout", *(name for _, name, _ in self.functions)}
+        functions, nodes = self._random_functions, self.nodes
+        return {
+            i for i, op in enumerate(self.ops) if op not in certain and self._draws(nodes[i], functions, self.constant)
+        }
 
     # ------------------------------------------------------------------------------------------------ types
 
-    def infos(self, names: Iterable[str] | None = None) -> dict[str, protobuf.ValueInfoProto]:
-        """Declared value infos (of inputs, outputs and value_info) by tensor: all, or those of `names`."""
-        if names is not None and (known := self.prepared("_all_infos")) is not None:
-            return {n: known[n] for n in names if n in known}
-        graph, cls = self.model.graph, protobuf.protos().ValueInfoProto
-        wanted = None if names is None else set(names)
-        inner = protobuf.value_infos(self.skeleton, wanted)
-        edge = (cls.FromString(v.SerializeToString()) for v in (*graph.output, *graph.input))
-        return {v.name: v for v in (*inner, *edge) if wanted is None or v.name in wanted}
+    def value_infos(self, names: Iterable[str] | None = None) -> dict[str, protobuf.ValueInfoProto]:
+        """Declarations of graph inputs, outputs and value_info by tensor: all, or those of `names`.
 
-    def types(self, names: Iterable[str] | None = None) -> dict[str, protobuf.TypeProto]:
-        """Declared types by tensor: all, or those of `names`; tensors without one are left out."""
-        return {name: v.type for name, v in self.infos(names).items() if v.type.WhichOneof("value")}
+        Raises:
+            ModelError: a value_info is damaged.
+        """
+        if names is not None and (all_infos := self.index_if_built("_all_infos")) is not None:
+            return {n: all_infos[n] for n in names if n in all_infos}
+        graph, cls = self.model.graph, protobuf.protos().ValueInfoProto
+        selected = None if names is None else set(names)
+        inner = protobuf.value_infos(self.skeleton, selected)
+        ends = (cls.FromString(v.SerializeToString()) for v in (*graph.output, *graph.input))
+        return {v.name: v for v in (*inner, *ends) if selected is None or v.name in selected}
+
+    def declared_types(self, names: Iterable[str] | None = None) -> dict[str, protobuf.TypeProto]:
+        """Declared types by tensor: all, or those of `names`; tensors without a type are left out."""
+        return {name: v.type for name, v in self.value_infos(names).items() if v.type.WhichOneof("value")}
 
     # ------------------------------------------------------------------------------------------------ names
 
     def label(self, i: int) -> str:
-        """The node's name; `#17` where it has none or shares it. What this prints can be typed back."""
+        """The node's name; `#17` if it has none or shares it. `select` maps a label back to its node."""
         name = self.node_names[i]
-        return name if name and name not in self.repeated else f"#{i}"
+        return name if name and name not in self.shared_names else f"#{i}"
 
     def select(self, text: str) -> Selection:
-        """What a selector means.
+        """Resolve a selector.
 
         Tried in this order: exact node name; tensor name (the node that makes it, or, for a model input, the nodes that
-        read it); `node:NAME`, `tensor:NAME`; `#17`, the node's index; `Conv@3`, the third Conv; a glob of node names
-        that matches once.
+        read it); `node:NAME`, `tensor:NAME`; `#17`, the node's index; `Conv@3`, the third Conv; a glob that matches one
+        node name.
 
         Raises:
-            UnknownName: nothing answers to it; carries the three nearest names.
-            UsageError: it is ambiguous; lists what it may mean.
+            UnknownName: no node or tensor matches; carries the three nearest names.
+            UsageError: several match; lists them. Or the selector names a weight.
         """
         return (
             self._node(text, text)
@@ -392,10 +402,10 @@ class Graph:
         return self._tensor(text, name) if kind == "tensor" else None
 
     def _node(self, text: str, name: str) -> Selection | None:
-        if name in self.repeated:
-            which = ", ".join(f"#{i}" for i in self.repeated[name][:8])
-            raise UsageError(f"'{text}' is the name of {len(self.repeated[name])} nodes", f"say which: {which}")
-        if not name or name not in self.node_names:  # a list: one look-up is cheaper than an index of all
+        if same := self.shared_names.get(name):
+            which = ", ".join(f"#{i}" for i in same[:8])
+            raise UsageError(f"'{text}' is the name of {len(same)} nodes", f"say which: {which}")
+        if not name or name not in self.node_names:  # a scan of the list is cheaper than building `names`
             return None
         return Selection(text, (self.node_names.index(name),))
 
@@ -404,7 +414,7 @@ class Graph:
             return Selection(text, (self.maker[name],), name)
         if name in self.inputs:
             return Selection(text, tuple(self.readers_of((name,)).get(name, ())), name)
-        if name in self.weights or name in self.sparse:
+        if self.is_weight(name):
             raise UsageError(f"'{text}' is a weight: no node makes it", "name a node that reads or makes a tensor")
         return None
 
@@ -432,7 +442,7 @@ class Graph:
         return self._node(text, hits[0]) if hits else None
 
     def tensor(self, text: str) -> str:
-        """The name of a tensor: its own, or that of the node that makes exactly one.
+        """The tensor that a selector stands for: named itself, or the only output of the selected node.
 
         Raises:
             UnknownName, UsageError: as `select`; or the node makes several tensors.
@@ -455,43 +465,45 @@ class Graph:
 
 
 def load(path: str | Path) -> Graph:
-    """Read a model file into a Graph.
+    """Index a model file. Large weights stay on disk.
 
     >>> graph = load("resnet50.onnx")                                                           # doctest: +SKIP
     >>> graph.label(graph.maker["prob"])                                                        # doctest: +SKIP
     'prob'
 
     Raises:
-        ModelError: the file cannot be read or is no ONNX model.
+        ModelError: the file cannot be read or is not an ONNX model.
     """
     return Graph(protobuf.read(Path(path)))
 
 
-def _trains(dropout: protobuf.NodeProto, known: Lookup) -> bool:
-    """Is its third input, `training_mode`, true, or is nothing known about it before a run?"""
+def _trains(dropout: protobuf.NodeProto, constant_of: ConstantLookup) -> bool:
+    """Is the third input, `training_mode`, true, or computed, so that it may be true?"""
     name = dropout.input[2] if len(dropout.input) > 2 else ""
     if not name:
         return False
-    mode = known(name)
+    mode = constant_of(name)
     return mode is None or any(mode.raw_data) or any(mode.int32_data)
 
 
 def _value(node: protobuf.NodeProto) -> protobuf.TensorProto | None:
-    """What a Constant holds as a tensor; None for any other node."""
+    """The attribute `value` of a Constant; None for any other node."""
     if node.op_type != "Constant":
         return None
     return next((a.t for a in node.attribute if a.name == "value"), None)
 
 
-def _scope(nodes: Iterable[protobuf.NodeProto], weights: Iterable[protobuf.TensorProto], outer: Lookup) -> Lookup:
-    """Constants as seen inside a body or function: its own names hide those around it."""
+def _scope(
+    nodes: Iterable[protobuf.NodeProto], weights: Iterable[protobuf.TensorProto], outer: ConstantLookup
+) -> ConstantLookup:
+    """Constants as seen inside a body or function, whose own names shadow those of the outer scope."""
     own: dict[str, Any] = {name: _value(n) for n in nodes for name in n.output}
     own |= {t.name: t for t in weights}
     return lambda name: own[name] if name in own else outer(name)
 
 
 def bodies(node: protobuf.NodeProto) -> Iterator[protobuf.GraphProto]:
-    """The graphs that a node holds as attributes."""
+    """The graphs that a node holds as attributes, not those nested deeper."""
     for attribute in node.attribute:
         if attribute.type == GRAPH_ATTRIBUTE or attribute.HasField("g"):
             yield attribute.g
@@ -500,7 +512,7 @@ def bodies(node: protobuf.NodeProto) -> Iterator[protobuf.GraphProto]:
 
 
 def captured(node: protobuf.NodeProto) -> list[str]:
-    """Names that the node's bodies, at any depth, read from the graph around them, in order, without repeats."""
+    """Tensors that the node's bodies, at any depth, read from the graph around the node: in order, each once."""
     free: dict[str, None] = {}
     for body in bodies(node):
         own = {v.name for v in body.input} | {t.name for t in body.initializer}

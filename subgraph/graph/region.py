@@ -145,7 +145,7 @@ def of_nodes(
     makers: set[int] = set()  # of constants
     kinds = graph.kinds(name for name in entering if name in graph.maker)
     for name in entering:
-        if name in graph.weights or name in graph.sparse:
+        if graph.is_weight(name):
             weights[name] = None
         elif name in graph.inputs:
             inputs.append(name)
@@ -173,7 +173,7 @@ def of_nodes(
 
 def _leaving(graph: Graph, inside: set[int], made: set[str], asked: Iterable[tuple[str, ...]]) -> tuple[str, ...]:
     leaving = made.intersection(graph.outputs)
-    if (readers := graph.prepared("readers")) is not None:
+    if (readers := graph.index_if_built("readers")) is not None:
         leaving.update(n for n in made if any(i not in inside for i in readers.get(n, ())))
     else:
         for i, names in enumerate(graph.reads):

@@ -86,7 +86,7 @@ def infer_types(graph: Graph) -> InferredTypes:
         for size in sparse.dims:
             tensor.shape.dim.add(dim_value=size)
     model.graph.ClearField("sparse_initializer")
-    declared = graph.types()
+    declared = graph.declared_types()
     _write_defaults(model)
     model, complaints = infer_model(model)
     inferred = {v.name: v.type for v in (*model.graph.value_info, *model.graph.output) if type_text(v.type)}

@@ -100,7 +100,7 @@ def _twice(graph: Graph) -> Iterator[Problem]:
 
 
 def _names(graph: Graph) -> Iterator[Problem]:
-    for name, nodes in graph.repeated.items():
+    for name, nodes in graph.shared_names.items():
         which = ", ".join(f"#{i}" for i in nodes[:SHOWN_NODES]) + (", …" if len(nodes) > SHOWN_NODES else "")
         hint = "onnxruntime refuses a model with such names; subcut renames them in its cuts: call them by their number"
         yield Problem("name", nodes[0], None, f"{len(nodes)} nodes are called '{name}': {which}", hint, fatal=False)
@@ -170,7 +170,7 @@ def _opsets(graph: Graph) -> Iterator[Problem]:
 
 
 def _weights(graph: Graph) -> Iterator[Problem]:
-    declared = graph.types(graph.weights)
+    declared = graph.declared_types(graph.weights)
     for name, tensor in graph.weights.items():
         own = element_text(tensor.data_type)
         if not own:

@@ -182,7 +182,7 @@ class _Facts:
         maker = graph.maker.get(name)
         if maker is not None:
             return self.tensor(name) | {"made_by": self.node(maker)}
-        kind = "input" if name in graph.inputs else "weight" if name in graph.weights or name in graph.sparse else None
+        kind = "input" if name in graph.inputs else "weight" if graph.is_weight(name) else None
         return self.tensor(name) | {"made_by": kind}
 
     def leaving(self, name: str) -> Document:

@@ -92,7 +92,7 @@ def load_above(
     fed = [n for n in tensors if n in graph.inputs]  # such among them as nothing above the others reads
     needed = tuple(dict.fromkeys((*above.inputs, *above.shapes, *fed)))
     outputs = [n for n in tensors if n in graph.maker] or fed[:1]  # a model that only takes inputs is none
-    model, _ = build_model(graph, above, needed, outputs, {**graph.types(needed), **(types or {})}, {})
+    model, _ = build_model(graph, above, needed, outputs, {**graph.declared_types(needed), **(types or {})}, {})
     path = aside / "above.onnx"
     weights = [t for t in model.graph.initializer if protobuf.on_disk(t)]
     if weights and reference.backend == "ort" and all(_in_place(t, graph.path) for t in weights):

@@ -324,7 +324,7 @@ def _axis_size(graph: Graph, gather: protobuf.NodeProto) -> int | None:
     if table in graph.weights:
         dims: list[Any] | None = list(graph.weights[table].dims)
     else:
-        known = graph.types([table])
+        known = graph.declared_types([table])
         dims = declared_type(known[table])[2] if table in known else None
     if dims is None or not -len(dims) <= axis < len(dims) or not isinstance(dims[axis], int):
         return None

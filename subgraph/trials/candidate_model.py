@@ -128,7 +128,7 @@ class CandidateModel:
             {n: self._theirs(sample[self._back[n]], n, place, k) for n in there.inputs}
             for k, sample in enumerate(records)
         ]
-        infos = self.graph.infos({*there.inputs, *there.outputs})
+        infos = self.graph.value_infos({*there.inputs, *there.outputs})
         known: Sequence[Mapping[str, Record]] = ()
         if self.values:
             self.values.need([*there.shapes, *there.outputs])

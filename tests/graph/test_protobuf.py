@@ -249,7 +249,7 @@ def test_a_damaged_declaration_is_found_when_it_is_needed(
         cut(g, "first", "last")
     path.write_bytes(model.SerializeToString().replace(declared, declared[:2] + b"\xff" + declared[3:]))
     with pytest.raises(ModelError, match="damaged"):
-        graph.load(path).types()
+        graph.load(path).declared_types()
 
 
 # ---------------------------------------------------------------------------------------------------- weights
