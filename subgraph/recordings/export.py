@@ -16,8 +16,7 @@ from subgraph.recordings import recording
 from subgraph.recordings.dumps import DumpEntry, DumpHints
 from subgraph.storage import dtypes, folders
 from subgraph.storage.convert import TensorFormat, convert, raw_bytes
-from subgraph.storage.packing import unpack
-from subgraph.storage.tensors import PACKED, Record, load, np_dtype, to_bits
+from subgraph.storage.tensors import PACKED, Record, load, np_dtype, to_bits, unpack
 
 if TYPE_CHECKING:
     from subgraph.types import Array

@@ -165,10 +165,8 @@ def raw_bytes(array: Array, dtype: str) -> bytes:
     """Headerless little-endian bytes; types of less than a byte packed as in ONNX's raw_data."""
     import numpy as np
 
-    from subgraph.storage.packing import pack
-
     bits = tensors.to_bits(array, dtype)
-    return (pack(bits, dtype) if dtype in PACKED else np.ascontiguousarray(bits)).tobytes()
+    return (tensors.pack(bits, dtype) if dtype in PACKED else np.ascontiguousarray(bits)).tobytes()
 
 
 def write_bin(record: Record, folder: Path, form: TensorFormat) -> tuple[list[dict[str, Any]], list[str]]:

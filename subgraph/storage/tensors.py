@@ -255,3 +255,34 @@ def read_npy(path: Path, *, mapped: bool = False) -> Array:
             return np.lib.format.read_array(file, allow_pickle=False)
     except NPY_ERRORS as e:
         raise InputError(f"cannot read {path}: {e}", "is it a .npy file without Python objects?") from e
+
+
+def pack(bits: Array, dtype: str) -> Array:
+    """The low bits of each byte as packed bytes, flat, as in ONNX's raw_data: lowest bit first, zeros at the end."""
+    import numpy as np
+
+    each = np.unpackbits(bits.reshape(-1, 1), axis=1, bitorder="little")
+    return np.packbits(each[:, : dtypes.bits_of(dtype)], bitorder="little")
+
+
+def unpack(data: Array, dtype: str, count: int) -> Array:
+    """`count` elements of the type itself from packed bytes, flat."""
+    import numpy as np
+
+    width = dtypes.bits_of(dtype)
+    each = np.unpackbits(data, count=count * width, bitorder="little").reshape(count, width)
+    return from_bits(np.packbits(each, axis=1, bitorder="little").reshape(count), dtype)
+
+
+def distance(expected: Array, actual: Array) -> tuple[float, float] | None:
+    """(largest difference, largest magnitude expected) of the finite values of two arrays of one shape.
+
+    None where NaN or infinities stand in different places or have another sign.
+    """
+    import numpy as np
+
+    x, y = expected.astype(np.complex128), actual.astype(np.complex128)
+    finite = np.isfinite(x) & np.isfinite(y)
+    if (~finite & (x != y) & ~(np.isnan(x) & np.isnan(y))).any():
+        return None
+    return float(np.abs(x[finite] - y[finite]).max(initial=0.0)), float(np.abs(x[finite]).max(initial=0.0))

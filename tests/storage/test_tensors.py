@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from onnx import helper, numpy_helper
 
 from subgraph.errors import InputError
-from subgraph.storage import dtypes, packing, tensors
+from subgraph.storage import dtypes, tensors
 from subgraph.storage.convert import raw_bytes
 from subgraph.storage.tensors import PROTO_NAMES, Record, load, parse_type, save
 
@@ -176,9 +176,9 @@ def test_objects_in_a_file_are_never_run(tmp_path: Path) -> None:
 def test_packed_elements_lie_as_onnx_puts_them(dtype: str, data: st.DataObject) -> None:
     width = dtypes.bits_of(dtype)
     bits = np.array(data.draw(st.lists(st.integers(0, (1 << width) - 1), max_size=40)), np.uint8)
-    packed = packing.pack(bits, dtype)
+    packed = tensors.pack(bits, dtype)
     assert packed.size == -(-bits.size * width // 8)
-    elements = packing.unpack(packed, dtype, bits.size)
+    elements = tensors.unpack(packed, dtype, bits.size)
     assert tensors.to_bits(elements, dtype).tolist() == bits.tolist()
     onnxs = numpy_helper.from_array(elements.astype(helper.tensor_dtype_to_np_dtype(dtypes.TYPE_NUMBERS[dtype])))
     assert onnxs.raw_data == packed.tobytes() == raw_bytes(elements, dtype)
@@ -186,10 +186,10 @@ def test_packed_elements_lie_as_onnx_puts_them(dtype: str, data: st.DataObject) 
 
 def test_packing_by_hand() -> None:
     four = np.array([1, -2, 7], ml_dtypes.int4)
-    assert packing.pack(tensors.to_bits(four, "int4"), "int4").tolist() == [0xE1, 0x07]
+    assert tensors.pack(tensors.to_bits(four, "int4"), "int4").tolist() == [0xE1, 0x07]
     two = np.array([3, 0, 1, 2, 1], ml_dtypes.uint2)
-    assert packing.pack(tensors.to_bits(two, "uint2"), "uint2").tolist() == [0b10010011, 0b01]
-    assert packing.unpack(np.array([0xE1, 0x07], np.uint8), "int4", 3).tolist() == [1, -2, 7]
+    assert tensors.pack(tensors.to_bits(two, "uint2"), "uint2").tolist() == [0b10010011, 0b01]
+    assert tensors.unpack(np.array([0xE1, 0x07], np.uint8), "int4", 3).tolist() == [1, -2, 7]
 
 
 def test_every_type_of_onnx_has_numpys_name() -> None:

@@ -18,7 +18,6 @@ from subgraph.cases.layout import FROM_DEVICE
 from subgraph.errors import InputError
 from subgraph.storage import dtypes
 from subgraph.storage.convert import relayout
-from subgraph.storage.packing import unpack
 from subgraph.storage.tensors import (
     NOT_NUMPY,
     PACKED,
@@ -29,6 +28,7 @@ from subgraph.storage.tensors import (
     np_dtype,
     read_npy,
     shape_text,
+    unpack,
 )
 from subgraph.storage.tensors import save as save_tensor
 from subgraph.text import clean, count

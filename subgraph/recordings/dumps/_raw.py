@@ -10,7 +10,7 @@ from subgraph.errors import InputError
 from subgraph.recordings.dumps import DumpEntry, DumpHints, TensorSpec
 from subgraph.recordings.files import MAX_RANK, Files
 from subgraph.storage import dtypes, layouts
-from subgraph.storage.tensors import PACKED, np_dtype, shape_text
+from subgraph.storage.tensors import PACKED, np_dtype, shape_text, unpack
 
 if TYPE_CHECKING:
     from subgraph.types import Array
@@ -36,7 +36,6 @@ def read(files: Files, name: str, dtype: str, shape: tuple[int, ...], offset: in
     Raises:
         InputError: the file does not have as many bytes.
     """
-    from subgraph.storage.packing import unpack
 
     count = math.prod(shape)
     data = files.mapped(name, offset, nbytes(dtype, count))

@@ -38,8 +38,7 @@ from subgraph.graph import protobuf
 from subgraph.storage import dtypes, tensors
 from subgraph.storage.convert import TensorFormat, write_bin
 from subgraph.storage.folders import safe_names
-from subgraph.storage.packing import unpack
-from subgraph.storage.tensors import PACKED, Value, np_dtype, parse_type, shape_text
+from subgraph.storage.tensors import PACKED, Value, np_dtype, parse_type, shape_text, unpack
 
 PLACES = {"convert": ("model", "converted"), "run": ("model", "converted", "inputs", "outputs")}
 DEFAULTS = {"convert": ["{model}", "{converted}"], "run": ["{model}", "{inputs}", "{outputs}"]}

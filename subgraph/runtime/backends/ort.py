@@ -11,8 +11,7 @@ from typing import Any
 
 from subgraph.errors import BackendError, ModelError, Refused
 from subgraph.storage import dtypes
-from subgraph.storage.packing import pack, unpack
-from subgraph.storage.tensors import NOT_NUMPY, PACKED, Value, np_dtype, parse_type, to_bits
+from subgraph.storage.tensors import NOT_NUMPY, PACKED, Value, np_dtype, pack, parse_type, to_bits, unpack
 
 Run = Callable[[Mapping[str, Value]], dict[str, Value]]
 
