@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator
-from itertools import permutations
 from typing import TYPE_CHECKING
 
+from subgraph.storage.layouts import axis_orders
 from subgraph.storage.tensors import np_dtype, shape_text
 
 if TYPE_CHECKING:
     from subgraph.types import Array
 
-MOST_AXES = 5  # of which all orders are tried
 IMAGE = 4  # axes of what has channels
 BLOCKS = 32  # of an outline
 SLACK = 1e-6  # of rounding
@@ -37,20 +36,14 @@ def fits(
         yield "", array.reshape(shape)
     elif array.shape == nhwc:
         yield NHWC, _from_last(array)
-    elif sorted(array.shape) == sorted(shape) and len(shape) <= MOST_AXES:
-        yield from _turned(array, shape)
+    elif orders := list(axis_orders(array.shape, shape)):
+        yield from ((f"transposed {order}", array.transpose(order)) for order in orders)
     elif array.ndim == len(shape) and all(a >= s for a, s in zip(array.shape, shape, strict=True)):
         yield PADDED, array[tuple(slice(0, s) for s in shape)]
 
 
 def _from_last(array: Array) -> Array:
     return array.transpose((0, array.ndim - 1, *range(1, array.ndim - 1)))
-
-
-def _turned(array: Array, shape: tuple[int, ...]) -> Iterator[tuple[str, Array]]:
-    for perm in permutations(range(array.ndim)):
-        if tuple(array.shape[p] for p in perm) == shape:
-            yield f"transposed {perm}", array.transpose(perm)
 
 
 def _squeezed(shape: tuple[int, ...]) -> tuple[int, ...]:

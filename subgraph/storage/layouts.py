@@ -7,8 +7,10 @@ and two functions serve all. Sources: Ascend's CANN documentation and msaccucmp'
 
 from __future__ import annotations
 
+import itertools
 import math
 import re
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -19,6 +21,7 @@ if TYPE_CHECKING:
 
 PLAIN = ("NCHW", "NHWC", "HWCN", "CHWN", "NCDHW", "NDHWC", "DHWCN", "DHWNC", "NC", "CN")
 AS_THEY_ARE = ("", "ND", "NCHW", "NCDHW", "NC", "MD")
+MAX_AXES = 6  # of an array whose axes are tried in all orders: 720 of them
 C0 = 16  # values of float16 in one block of Ascend's matrix unit; 32 of int8
 
 # Layout -> (its parts in the order of storage, the model's axes, how many leading parts are one stored dimension).
@@ -33,6 +36,22 @@ BLOCKED = {
 }
 _SAME = {"NC1HWC0_C04": "NC1HWC0", "NC4HW4": "NC1HWC0"}  # the block's size stands in the shape
 KNOWN = tuple(dict.fromkeys((*AS_THEY_ARE[1:], *PLAIN, *BLOCKED, *_SAME)))
+
+
+def axis_orders(shape: Sequence[int], dims: Sequence[int | str | None]) -> Iterator[tuple[int, ...]]:
+    """The orders of axes that give an array of `shape` the dimensions `dims`; the unchanged order comes first.
+
+    For each, `array.transpose(order).shape` is `dims`, where a name or None stands for any size. None of arrays with
+    more than MAX_AXES axes. Complexity: factorial in the number of axes.
+
+    >>> list(axis_orders((1, 4, 4, 3), (1, 3, 4, 4))), list(axis_orders((2, 3), ("n", None)))
+    ([(0, 3, 1, 2), (0, 3, 2, 1)], [(0, 1), (1, 0)])
+    """
+    if len(shape) != len(dims) or len(shape) > MAX_AXES:
+        return
+    for order in itertools.permutations(range(len(shape))):
+        if all(not isinstance(d, int) or shape[k] == d for k, d in zip(order, dims, strict=True)):
+            yield order
 
 
 @dataclass(frozen=True)

@@ -28,6 +28,7 @@ from subgraph.runtime.reference import Reference
 from subgraph.runtime.reference_values import ReferenceValues
 from subgraph.runtime.run_result import Feeds, RunResult
 from subgraph.storage.digest import digest
+from subgraph.storage.layouts import axis_orders
 from subgraph.storage.tensors import Record, load, save
 from subgraph.trials.match_tensors import MatchedTensor, match
 
@@ -336,15 +337,8 @@ def _fed(ours: Graph, other: Graph, known: Mapping[str, Record], place: Path) ->
 
 def _perm(shape: tuple[int, ...], dims: Sequence[Any] | None) -> tuple[int, ...]:
     """The order of our axes that fits what is declared; () where the plain one does, or none."""
-    from itertools import permutations
-
-    def fits(sizes: Sequence[int]) -> bool:
-        return dims is None or (
-            len(sizes) == len(dims) and all(d == s for d, s in zip(dims, sizes, strict=True) if isinstance(d, int))
-        )
-
-    if fits(shape) or len(shape) > 6:
+    orders = [] if dims is None else list(axis_orders(shape, dims))
+    if not orders or orders[0] == tuple(range(len(shape))):
         return ()
-    found = [p for p in permutations(range(len(shape))) if fits([shape[k] for k in p])]
     nhwc = (0, *range(2, len(shape)), 1)
-    return nhwc if nhwc in found else found[0] if len(found) == 1 else ()
+    return nhwc if nhwc in orders else orders[0] if len(orders) == 1 else ()

@@ -8,7 +8,6 @@ matched, and the pieces on its two sides are asked about as one.
 
 from __future__ import annotations
 
-import itertools
 import math
 import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
@@ -19,6 +18,7 @@ from typing import TYPE_CHECKING
 from subgraph.errors import UnknownName, UsageError
 from subgraph.graph.graph import VALUE, Graph
 from subgraph.graph.quantization import Scale, scales_of
+from subgraph.storage.layouts import axis_orders
 from subgraph.text import clean, nearest
 
 if TYPE_CHECKING:
@@ -31,7 +31,6 @@ CLEARER = 4.0  # times nearer than any other one
 DOUBTFUL = 1.5  # times further off than the tensor itself: as likely meant
 SURELY = 1e-6  # a distance that says nothing against being the same
 TELLING = 16  # different numbers in a tensor, at least: fewer tell nothing
-MAX_AXES = 6  # of which all orders are tried
 # What changes no number: its output is the same tensor once more.
 SAME = frozenset("Identity Transpose Dropout Cast".split())
 SUFFIXES = ("_quantized", "_QuantizeLinear_Output", "_DequantizeLinear_Output")  # onnxruntime's quantizer
@@ -168,7 +167,8 @@ def _fitted(found: MatchedTensor, mine: Array | None, theirs: Array | None) -> M
     found = replace(found, dtype=theirs.dtype.name)
     if mine.shape == theirs.shape and (len(mine.shape) < 2 or distance(mine, found.ours(theirs)) <= NEAR):
         return found
-    orders = list(_orders(mine.shape, theirs.shape))
+    plain = tuple(range(mine.ndim))
+    orders = [() if order == plain else order for order in axis_orders(mine.shape, theirs.shape)]
     if not orders:
         return None
     if len(orders) == 1:
@@ -179,16 +179,6 @@ def _fitted(found: MatchedTensor, mine: Array | None, theirs: Array | None) -> M
     if best * CLEARER < apart[1][0] and best <= NEAR:
         return replace(found, perm=perm)
     return found if same else None  # a value that is far off in every order says nothing about the order
-
-
-def _orders(ours: tuple[int, ...], theirs: tuple[int, ...]) -> Iterator[tuple[int, ...]]:
-    """Every order of our axes that gives their shape, the plain one as ()."""
-    if sorted(ours) != sorted(theirs) or len(ours) > MAX_AXES:
-        return
-    plain = tuple(range(len(ours)))
-    for perm in itertools.permutations(plain):
-        if tuple(ours[k] for k in perm) == theirs:
-            yield () if perm == plain else perm
 
 
 def distance(a: Array, b: Array) -> float:
