@@ -16,8 +16,8 @@ from typing import Any
 from subgraph import reports
 from subgraph.cases import case, zip_archive
 from subgraph.cases.evidence import rendered_reports
+from subgraph.cases.find_case import bundle_root
 from subgraph.cases.layout import (
-    BUNDLE_LIST,
     FINDING_FOLDERS,
     FROM_DEVICE,
     LOG,
@@ -75,7 +75,7 @@ def of(folder: Path) -> CaseFiles:
     mine = case.read_manifest(folder)
     if mine is None:
         raise UsageError(f"{clean(str(folder))} is no case", _hint(folder))
-    if root := next((p for p in (folder, folder.resolve().parent) if (p / BUNDLE_LIST).is_file()), None):
+    if root := bundle_root(folder):
         again = f"zip it again: python -m zipfile -c {clean(root.resolve().name)}.zip {clean(str(root))}"
         raise UsageError(f"{clean(str(root))} is an unpacked bundle", again)
     above = case.read_manifest(folder.resolve().parent)

@@ -158,24 +158,25 @@ def _asked(wish: BundleRequest, doubted: Candidate, rule: str, right: tuple[Any,
         BackendError: it cannot be used at all.
     """
     from subgraph.cases import case
+    from subgraph.cases.find_case import find_case
     from subgraph.cases.layout import EVIDENCE_SCHEMA
-    from subgraph.trials import replay as job
+    from subgraph.trials import replay
     from subgraph.verdict import joined
 
-    found = job.find(wish.folder)
+    found = find_case(wish.folder)
     verdicts = []
-    for k in range(len(found.manifest["samples"])):
-        with job.asking(found.place, found.manifest, k, doubted, rule, options.reference(*right)) as asked:
+    for k in range(len(found.labels)):
+        with replay.open_case(found, k, doubted, rule, options.reference(*right)) as asked:
             if not k:
                 options.told(asked)
             region = asked.whole()
             answer = asked.run(region, fresh=True)
             verdicts.append(asked.verdict_of(region, answer))
-            job.put(answer, found.manifest, k, found.place)
+            replay.save_outputs(answer, found, k)
     request = {"candidate": doubted.name, "identity": doubted.identity(""), "precision": doubted.precision}
     around = {
         "schema": f"{EVIDENCE_SCHEMA}1",
-        "source": found.manifest["source"],
+        "source": found.source,
         "command": wish.command,
         "request": case.plain(request | {"criterion": rule}),
         "versions": case.versions(),

@@ -14,8 +14,8 @@ from subgraph.errors import UnknownName, UsageError
 from subgraph.text import clean, nearest
 
 if TYPE_CHECKING:
+    from subgraph.cases.find_case import FoundCase
     from subgraph.runtime.candidate import Candidate
-    from subgraph.trials.replay import FoundCase
     from subgraph.verdict import Verdict
 
 
@@ -45,18 +45,17 @@ def replay(
     Without --candidate: on the one that the case was found with; its commands run only with --trust. A bundle is
     checked and unpacked first. Exit code 0: it agrees; 1: it goes wrong; 5: nothing could be told.
     """
-    from subgraph.trials import replay as job
+    from subgraph.cases.find_case import find_case
     from subgraph.verdict import Status
 
     settings = project.load()
     rule = options.criterion(settings, criterion, rtol, atol, metric)
-    found = job.find(_folder(Path(folder), output))
+    found = find_case(_folder(Path(folder), output))
     doubted = _candidate(settings, candidate, found, timeout, memory_limit, precision, custom_ops, trust)
-    samples = found.manifest["samples"] or [{"label": ""}]
     rows = []
-    for k, sample in enumerate(samples):
+    for k, label in enumerate(found.labels or ("",)):
         verdict = _verdict(found, k, doubted, rule, (settings, custom_ops, trust))
-        rows.append({"sample": sample["label"], **verdict.to_json()})
+        rows.append({"sample": label, **verdict.to_json()})
     statuses = {row["status"] for row in rows}
     code = 1 if Status.FAIL in statuses else 0 if statuses == {Status.AGREE} else 5
     document = {"schema": "subcut.replay/1", "exit_code": code, "case": str(found.place), "candidate": doubted.name}
@@ -90,10 +89,10 @@ def _candidate(
     settings: project.Project, spec: str | None, found: FoundCase, timeout: str | None, memory_limit: str | None,
     precision: str | None, custom_ops: str | None, trust: bool,
 ) -> Candidate:  # fmt: skip
+    from subgraph.cases.find_case import candidate_of
     from subgraph.runtime import candidate as candidates
-    from subgraph.trials import replay as job
 
-    wanted = None if spec else job.found_with(found)
+    wanted = None if spec else candidate_of(found)
     if wanted is None:
         return options.candidate(settings, spec, timeout, memory_limit, precision, custom_ops, trust)
     claim = candidates.precision("--precision", precision)
@@ -105,14 +104,14 @@ def _candidate(
 
 def _verdict(found: FoundCase, k: int, doubted: Candidate, rule: str, right: tuple[Any, str | None, bool]) -> Verdict:
     """One sample of a case; `right`: what says how the reference runs."""
-    from subgraph.sweep import result_folder
-    from subgraph.trials import replay as job
+    from subgraph.sweep.result_folder import replay_test
+    from subgraph.trials.replay import open_case
 
-    if result_folder.is_one(found.manifest):
-        return result_folder.again(found.place, found.manifest, doubted, rule)
+    if found.expected:
+        return replay_test(found, found.expected, doubted, rule)
     settings, custom_ops, trust = right
     reference = options.reference(settings, None, custom_ops, trust)
-    with job.asking(found.place, found.manifest, k, doubted, rule, reference) as asked:
+    with open_case(found, k, doubted, rule, reference) as asked:
         if not k:
             options.told(asked)
         return asked.verdict(asked.whole(), fresh=True)

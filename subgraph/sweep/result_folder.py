@@ -10,8 +10,7 @@ from __future__ import annotations
 import shutil
 import tempfile
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterable, Mapping, Sequence
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -19,6 +18,7 @@ from typing import Any
 from subgraph.cases import case, evidence, write_case
 from subgraph.cases.case import ModelSource, ResultPlace
 from subgraph.cases.evidence import EvidenceManifest
+from subgraph.cases.find_case import ExpectedTest, FoundCase
 from subgraph.cases.layout import CANDIDATE, REPRO, REPRO_SCRIPT, SWEEP_JSON
 from subgraph.graph import protobuf
 from subgraph.runtime.candidate import Candidate
@@ -190,48 +190,22 @@ def _log(manifest: Mapping[str, Any]) -> str:
 # ---------------------------------------------------------------------------------------------------- and back
 
 
-def is_one(manifest: Mapping[str, Any]) -> bool:
-    """Are a case's outputs what a test expects, and not what the reference gave?"""
-    return "expected" in manifest
-
-
-def again(place: Path, manifest: Mapping[str, Any], candidate: Candidate, criterion: str) -> Verdict:
-    """Run an exhibit once more, in a fresh process; judged as in the sweep.
+def replay_test(found: FoundCase, test: ExpectedTest, candidate: Candidate, criterion: str) -> Verdict:
+    """Run a test's case in a fresh process; judged as in the sweep.
 
     Raises:
         BackendError: the candidate cannot be used at all.
     """
+    model, name = found.place.resolve() / MODEL, test.name
+    inputs, outputs = (tuple(records[0] for records in role.values()) for role in (found.inputs, found.outputs))
+    key = digest(name, file_digest(model))  # the store lives no longer than this run
+    example = Example(name, model, inputs, outputs, test.rtol, test.atol, key)
     with (
         tempfile.TemporaryDirectory(prefix="subcut-") as temporary,
         Store(Path(temporary) / "store") as store,
-        _running(candidate, store) as runtime,
-        _running(plain_onnxruntime(PATIENCE), store) as plain,
-        ExpectedOutputs(criterion, plain, Path(temporary)) as truth,
+        Workers(candidate) as workers,
+        Workers(plain_onnxruntime(PATIENCE)) as plain_workers,
     ):
-        example = _example(place, manifest)
-        return truth.verdict(example, runtime.answer(example, fresh=True), runtime.precision)[0]
-
-
-@contextmanager
-def _running(candidate: Candidate, store: Store) -> Iterator[Runtime]:
-    with Workers(candidate) as workers:
-        yield Runtime(candidate, workers, store)
-
-
-def _example(place: Path, manifest: Mapping[str, Any]) -> Example:
-    """An exhibit's model and tensors, where they lie."""
-    records = {}
-    for role in ("inputs", "outputs"):
-        records[role] = tuple(_record(tensor, place.resolve()) for tensor in manifest[role])
-    key = digest(manifest["expected"]["test"], file_digest(place / MODEL))  # of a store that lives as long as this
-    told = manifest["expected"]
-    return Example(
-        told["test"], place.resolve() / MODEL, records["inputs"], records["outputs"], told["rtol"], told["atol"], key
-    )
-
-
-def _record(tensor: Mapping[str, Any], place: Path) -> Record:
-    (stored,) = tensor["samples"]
-    files = [f for f in stored["files"] if f["format"] == "npy"]
-    shapes = tuple(tuple(shape) for shape in stored["shapes"])
-    return Record(tensor["name"], stored["form"], stored["dtype"], shapes, tuple(str(place / f["file"]) for f in files))
+        runtime, plain = (Runtime(w.candidate, w, store) for w in (workers, plain_workers))
+        with ExpectedOutputs(criterion, plain, Path(temporary)) as expected:
+            return expected.verdict(example, runtime.answer(example, fresh=True), runtime.precision)[0]

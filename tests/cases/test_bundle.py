@@ -1,4 +1,7 @@
-"""A case travels: packed, copied to somebody else's empty folder, checked, unpacked, run. Nothing private goes."""
+"""A case travels: packed, copied to another empty folder, checked, unpacked, run. Nothing private goes.
+
+Covers `cases.bundle`, `cases.contents`, `cases.find_case`, `cases.readme`, `cases.redact`, `cases.scripts`.
+"""
 
 from __future__ import annotations
 
@@ -24,12 +27,12 @@ from onnx import TensorProto, helper
 
 from fixtures import ROOT
 from subgraph.cases import bundle, zip_archive
+from subgraph.cases.find_case import candidate_of, find_case
 from subgraph.cases.layout import BUNDLE_LIST, CANDIDATE_FILES
 from subgraph.cases.readme import ENVIRONMENT, README
 from subgraph.cases.redact import Redactor, environment, here, variables
 from subgraph.cases.zip_archive import Listed
 from subgraph.errors import InputError, OutputError, ResultExists, SubcutError, UsageError
-from subgraph.trials import replay
 from tests.helpers.run_command import chain, subcut, tree
 
 CASES = ROOT / "fixtures" / "cases"
@@ -824,8 +827,8 @@ def test_odd_documents_are_damaged_ones(asked: Path, data: st.DataObject) -> Non
     inner[at[-1]] = data.draw(ODD)
     try:
         file.write_text(json.dumps(document))
-        found = replay.find(asked)
-        replay.found_with(found)
+        found = find_case(asked)
+        candidate_of(found)
     except SubcutError as e:
         assert e.what and e.exit_code in (2, 3)
     finally:

@@ -1,0 +1,226 @@
+"""Folder -> the case in it, and the candidate that it was found with.
+
+A case lies in a folder that cut, bisect, sweep or manual left, or in an unpacked bundle. The candidate is named by the
+manifest of the folder around it, or by the bundle's list; paths in a bundle's list are relative to the bundle. Whatever
+a manifest says is checked here: it may come from anywhere.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from subgraph.cases import case
+from subgraph.cases.layout import BUNDLE_LIST, BUNDLE_SCHEMA, CANDIDATE_FILES, FINDING_FOLDERS, is_evidence
+from subgraph.cases.zip_archive import name_problem
+from subgraph.errors import UsageError
+from subgraph.runtime import candidate as candidates
+from subgraph.runtime.candidate import Candidate
+from subgraph.storage.digest import file_digest
+from subgraph.storage.tensors import Record
+from subgraph.text import clean
+
+MAX_NAMED = 8  # cases named in a hint
+# Errors of reading a field that is missing, or of another type.
+DAMAGED = (KeyError, IndexError, TypeError, ValueError, AttributeError, OverflowError)
+
+
+@dataclass(frozen=True)
+class ExpectedTest:
+    """The operator test whose expected outputs a case holds, in place of the reference's: its name and tolerance."""
+
+    name: str
+    rtol: float
+    atol: float
+
+
+@dataclass(frozen=True)
+class FoundWith:
+    """A candidate as a manifest describes it; `precision` is not checked."""
+
+    name: str
+    backend: str
+    options: Mapping[str, str]
+    precision: str | None
+    timeout: float
+    memory: int | None
+
+
+@dataclass(frozen=True)
+class FoundCase:
+    """A case whose manifest was checked.
+
+    Attributes:
+        labels: of its samples; none where the case holds no tensors.
+        inputs, outputs: by tensor a record per sample, of its .npy files with absolute paths.
+        source: the model that was cut, as the manifest identifies it.
+        found_with: None where no manifest names a candidate.
+        bundle: the unpacked bundle that the case lies in, if any.
+    """
+
+    place: Path
+    labels: tuple[str, ...]
+    inputs: Mapping[str, tuple[Record, ...]]
+    outputs: Mapping[str, tuple[Record, ...]]
+    source: object
+    expected: ExpectedTest | None = None
+    found_with: FoundWith | None = None
+    bundle: Path | None = None
+
+
+def find_case(folder: Path) -> FoundCase:
+    """The case in a folder; in a bisection's folder its most telling one.
+
+    Raises:
+        UsageError: there is none, or several and none is the most telling; or a manifest is damaged.
+    """
+    if not folder.is_dir():
+        raise UsageError(f"no folder {clean(str(folder))}", "name a case: what cut or bisect left behind")
+    place, around = _locate(folder)
+    bundle = bundle_root(place)
+    if bundle is not None and around is None:
+        around = _read_bundle_list(bundle).get("found_with")
+    manifest = case.read_manifest(place)
+    try:
+        found_with = None if around is None else _parse_candidate(around["request"])
+        if manifest is not None and "inputs" in manifest:
+            return _parse_case(place, manifest, found_with, bundle)
+    except DAMAGED as e:
+        raise UsageError(
+            f"the manifest of the case {clean(str(place))} is damaged: {type(e).__name__} {clean(str(e))}",
+            "make the case anew, or run the repro.py in it",
+        ) from e
+    raise UsageError(f"{clean(str(place))} is no case", "name a folder that `subcut cut` or `subcut bisect` made")
+
+
+def bundle_root(folder: Path) -> Path | None:
+    """The unpacked bundle that a folder is, or lies in directly; None where it is none."""
+    return next((p for p in (folder, folder.resolve().parent) if (p / BUNDLE_LIST).is_file()), None)
+
+
+def _locate(folder: Path) -> tuple[Path, Mapping[str, Any] | None]:
+    """The folder of one case, and the manifest around it, if any."""
+    around = case.read_manifest(folder)
+    if not is_evidence(around):
+        above = case.read_manifest(folder.resolve().parent)
+        return folder, above if is_evidence(above) else None
+    inner = next((folder / name for name in FINDING_FOLDERS if (folder / name).is_dir()), None)
+    if inner is None:
+        names = sorted(p.name for p in folder.iterdir() if (p / case.MANIFEST).is_file())
+        if not names:
+            raise UsageError(f"{clean(str(folder))} holds no region", "the bisection named none")
+        if len(names) > 1:
+            some = ", ".join(map(clean, names[:MAX_NAMED])) + (", …" if len(names) > MAX_NAMED else "")
+            raise UsageError(f"{clean(str(folder))} holds {len(names)} cases", f"name the folder of one: {some}")
+        inner = folder / names[0]
+    return inner, around
+
+
+def _read_bundle_list(bundle: Path) -> Mapping[str, Any]:
+    try:
+        listed = json.loads((bundle / BUNDLE_LIST).read_text(encoding="utf-8"))
+        if not isinstance(listed, dict) or listed.get("schema") != BUNDLE_SCHEMA:
+            raise ValueError(f"its schema is not {BUNDLE_SCHEMA}")
+        return listed
+    except (OSError, ValueError, RecursionError) as e:
+        raise UsageError(
+            f"{clean(str(bundle / BUNDLE_LIST))} is damaged: {clean(str(e))}", "unpack the bundle anew"
+        ) from e
+
+
+# ---------------------------------------------------------------------------------------------------- manifest
+
+
+def _parse_case(
+    place: Path, manifest: Mapping[str, Any], found_with: FoundWith | None, bundle: Path | None
+) -> FoundCase:
+    labels = tuple(str(sample["label"]) for sample in manifest["samples"])
+    expected = manifest.get("expected")
+    test = expected and ExpectedTest(str(expected["test"]), float(expected["rtol"]), float(expected["atol"]))
+    inputs, outputs = (
+        dict(_parse_tensor(place, tensor, len(labels)) for tensor in manifest[role]) for role in ("inputs", "outputs")
+    )
+    return FoundCase(place, labels, inputs, outputs, manifest["source"], test or None, found_with, bundle)
+
+
+def _parse_tensor(place: Path, tensor: Mapping[str, Any], samples: int) -> tuple[str, tuple[Record, ...]]:
+    name = tensor["name"]
+    if not isinstance(name, str):
+        raise TypeError("a name that is no text")
+    return name, tuple(_parse_record(place, name, tensor["samples"][k]) for k in range(samples))
+
+
+def _parse_record(place: Path, name: str, stored: Mapping[str, Any]) -> Record:
+    files = []
+    for file in stored["files"]:
+        if why := name_problem(str(file["file"])):
+            raise ValueError(f"the file {file['file']!r}: {why}")
+        if file["format"] == "npy":
+            files.append(str(place.resolve() / str(file["file"])))
+    shapes = tuple(tuple(map(int, shape)) for shape in stored["shapes"])
+    return Record(name, str(stored["form"]), str(stored["dtype"]), shapes, tuple(files))
+
+
+def _parse_candidate(request: Mapping[str, Any]) -> FoundWith:
+    identity = request["identity"]
+    if not isinstance(identity["backend"], str):
+        raise TypeError("a backend that is no text")
+    timeout, memory = float(identity["timeout"]), identity["memory"]
+    if not min(timeout, float(memory or 1)) > 0:
+        raise ValueError("a limit of nothing")
+    return FoundWith(
+        str(request["candidate"]), identity["backend"], dict(identity["options"]), request.get("precision"),
+        timeout, int(memory) if memory else None,
+    )  # fmt: skip
+
+
+# ---------------------------------------------------------------------------------------------------- candidate
+
+
+def candidate_of(found: FoundCase) -> Candidate | None:
+    """The candidate that a case was found with; None where no manifest names one. Its commands need trust.
+
+    Raises:
+        UsageError: it was run by hand, its precision means nothing, or its file is not in the bundle.
+    """
+    described = found.found_with
+    if described is None:
+        return None
+    how = {candidates.BY_HAND: "run by hand", candidates.RECORDED: "recorded"}.get(described.backend)
+    if how:
+        raise UsageError(f"{clean(described.name)} was {how}", "-c SPEC says what is to run this case")
+    precision = candidates.precision("this case", described.precision)
+    candidate = Candidate(
+        described.name, described.backend, described.options, precision, None, described.timeout, described.memory,
+        origin="this case",
+    )  # fmt: skip
+    return candidate if found.bundle is None else _within_bundle(candidate, found.bundle.resolve())
+
+
+def _within_bundle(candidate: Candidate, bundle: Path) -> Candidate:
+    """The candidate with its files taken from the bundle, in which its commands run.
+
+    Its origin holds a digest of these files, so that a change of one of them asks for trust anew.
+    """
+    home = bundle / CANDIDATE_FILES
+
+    def absolute(value: Any) -> Any:
+        inside = isinstance(value, str) and value.startswith(f"{CANDIDATE_FILES}/") and not name_problem(value)
+        return str(bundle / value) if inside else value
+
+    is_command = candidate.backend == "cmd"
+    options = {k: absolute(v) for k, v in candidate.options.items() if k != "folder" or not is_command}
+    if is_command and home.is_dir():
+        options["folder"] = str(home)
+    seal = hashlib.sha256()
+    for file in sorted(p for p in home.rglob("*") if p.is_file()):
+        seal.update(f"{file.relative_to(home).as_posix()} {file_digest(file)}\n".encode(errors="surrogatepass"))
+    backend = absolute(candidate.backend)
+    if backend.endswith(".py") and not Path(backend).is_file():
+        what = f"the candidate's file {clean(Path(backend).name)} is not in the bundle"
+        raise UsageError(what, "-c SPEC says what is to run this case")
+    return replace(candidate, backend=backend, options=options, origin=f"this bundle ({seal.hexdigest()[:12]})")
