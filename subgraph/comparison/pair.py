@@ -14,6 +14,8 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from subgraph import plugins
 from subgraph.verdict import Worst
 
@@ -38,8 +40,6 @@ class Pair:
     @cached_property
     def kind(self) -> str:
         """ "float", "complex", "integer", "boolean" or "string"."""
-        import numpy as np
-
         dtype = self.reference.dtype
         if dtype.kind in "OUST":
             return "string"
@@ -62,8 +62,6 @@ class Pair:
     @cached_property
     def _flat(self) -> tuple[Array, Array]:
         """Both in one dimension, float64 for numbers (complex as pairs of parts, 64-bit integers as they are)."""
-        import numpy as np
-
         if self.kind != "float":
             return _plain(self.reference), _plain(self.candidate)
         # One block for both: malloc then keeps enough for the difference too. Three blocks of 2 MB are given back and
@@ -76,8 +74,6 @@ class Pair:
     @cached_property
     def finite(self) -> Array:
         """Where both are finite: booleans, one per element (two per complex element)."""
-        import numpy as np
-
         a, b = self._flat
         if not self.floating:
             return np.ones(a.shape, bool)
@@ -97,8 +93,6 @@ class Pair:
     @cached_property
     def nan_only(self) -> tuple[int, int]:
         """How many elements are NaN in the candidate alone, and in the reference alone."""
-        import numpy as np
-
         if self.finite.all():
             return 0, 0
         a, b = (np.isnan(v) for v in self._flat)
@@ -108,8 +102,6 @@ class Pair:
     def inf_only(self) -> tuple[int, int]:
         """How many elements are infinite in the candidate alone, and in the reference alone; an infinity of the other
         sign counts as both. Beside a NaN, neither."""
-        import numpy as np
-
         if self.finite.all():
             return 0, 0
         a, b = self._flat
@@ -132,8 +124,6 @@ class Pair:
     @cached_property
     def difference(self) -> Array:
         """|candidate - reference| of `values`, float64; of integers exact, of booleans and strings 0 or 1."""
-        import numpy as np
-
         a, b = self.values
         if not self._numeric:
             return np.asarray(a != b, np.float64)
@@ -161,8 +151,6 @@ class Pair:
     @cached_property
     def changed(self) -> int:
         """How many elements differ at all, NaN equal to NaN."""
-        import numpy as np
-
         if self.kind != "complex":
             masked = 0 if self.finite.all() else int(np.count_nonzero(self._masks))
             return int(np.count_nonzero(self.difference)) + masked
@@ -173,8 +161,6 @@ class Pair:
     @property
     def _masks(self) -> Array:
         """Where NaN or infinity differ: booleans, one per element (two per complex element)."""
-        import numpy as np
-
         if self.finite.all():
             return np.zeros(self.finite.shape, bool)
         a, b = self._flat
@@ -183,8 +169,6 @@ class Pair:
     @cached_property
     def worst(self) -> Worst | None:
         """The element that is furthest off: one with another NaN or infinity first; None where all are equal."""
-        import numpy as np
-
         if not self.changed:
             return None
         if self.masked:
@@ -204,15 +188,11 @@ class Pair:
             UnknownName: no such metric.
             UsageError: a metric given by its path cannot be imported.
         """
-        import numpy as np
-
         modules = {name: plugins.load("metrics", name) for name in names}
         with np.errstate(all="ignore"):
             return {name: self._measure(module) for name, module in modules.items()}
 
     def _measure(self, metric: Any) -> float:
-        import numpy as np
-
         if hasattr(metric, "of_pair"):
             return float(metric.of_pair(self))
         if not self.measurable:
@@ -222,8 +202,6 @@ class Pair:
 
 def _plain(array: Array) -> Array:
     """One dimension; complex numbers as pairs of float64, the rest as they are."""
-    import numpy as np
-
     flat = np.ascontiguousarray(array).reshape(-1)
     if flat.dtype.kind == "c":
         return np.asarray(flat.astype(np.complex128).view(np.float64))
@@ -232,8 +210,6 @@ def _plain(array: Array) -> Array:
 
 def _python(value: Any) -> float | int | bool | str:
     """A scalar as Python's own."""
-    import numpy as np
-
     if isinstance(value, (str, bytes)):
         return value if isinstance(value, str) else value.decode(errors="replace")
     if isinstance(value, np.bool_):

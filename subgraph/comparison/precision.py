@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 if TYPE_CHECKING:
     from subgraph.types import Array
 
@@ -54,8 +56,6 @@ def mask_plateau(values: Array) -> Array | None:
     negative. A scale or a range with the mask in it says nothing about the scores. Values that are not finite count as
     neither.
     """
-    import numpy as np
-
     flat = values.reshape(-1)
     finite = np.isfinite(flat)
     lowest = float(flat.min(where=finite, initial=0.0))

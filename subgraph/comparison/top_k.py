@@ -5,12 +5,9 @@ A small error may exchange the two best classes and a large one leave them: no c
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import numpy as np
 
 from subgraph.storage.tensors import Value
-
-if TYPE_CHECKING:
-    pass
 
 FEWEST = 6  # classes: of five, every one is among the best five
 BEST = 5
@@ -35,8 +32,6 @@ def agreement(reference: Value, candidate: Value) -> dict[str, float] | None:
     >>> agreement(scores, scores - 0.8 * (scores == 0.9))
     {'top1': 0.0, 'top5': 1.0}
     """
-    import numpy as np
-
     if not _scores(reference) or not isinstance(candidate, np.ndarray) or not isinstance(reference, np.ndarray):
         return None
     if candidate.shape != reference.shape or not _scores(candidate):
@@ -54,8 +49,6 @@ def agreement(reference: Value, candidate: Value) -> dict[str, float] | None:
 
 def _scores(value: Value) -> bool:
     """Does it look like class scores?"""
-    import numpy as np
-
     if not isinstance(value, np.ndarray) or value.ndim < 2:
         return False
     floating = value.dtype.kind == "f" or value.dtype.name.startswith(("bfloat", "float"))

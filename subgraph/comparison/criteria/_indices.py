@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 if TYPE_CHECKING:
     from subgraph.types import Array
 
@@ -29,8 +31,6 @@ def misranked(reference: Array, candidate: Array, value: Array, noise: Array, ax
     >>> misranked(np.array([2, 1, 0]), np.array([1, 2, 0]), v, noise, 0, gap=3).tolist()
     [True, True, False]
     """
-    import numpy as np
-
     shape = reference.shape
     old, new = (np.asarray(a).astype(np.int64) for a in (reference, candidate))
     if old.ndim < value.ndim:
@@ -49,8 +49,6 @@ def misranked(reference: Array, candidate: Array, value: Array, noise: Array, ax
 
 def _twice(index: Array, axis: int) -> Array:
     """Where an index appears more than once along the axis."""
-    import numpy as np
-
     order = np.argsort(index, axis=axis, kind="stable")
     same = np.diff(np.take_along_axis(index, order, axis), axis=axis) == 0
     none = np.zeros_like(np.take(order, [0], axis), bool)

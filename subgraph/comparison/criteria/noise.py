@@ -42,6 +42,8 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from subgraph.comparison.criteria import Noise, OutputContext, Rule, Ruling, agree, fail, number, settled
 from subgraph.comparison.criteria._indices import jaccard, misranked
 from subgraph.comparison.pair import Pair
@@ -203,8 +205,6 @@ class _Question:
 
     def masks(self) -> Ruling | None:
         """NaN and infinities that differ: None where the range of the claimed type excuses all of them."""
-        import numpy as np
-
         pair, claim, noise = self.pair, self.subject.claim, self.subject.noise
         if claim not in LARGEST or pair.kind == "complex":
             return settled(pair)
@@ -294,8 +294,6 @@ class _Question:
 
     def deviations(self, draws: Sequence[Array]) -> list[Array] | None:
         """|draw − reference| of each draw where both values and it are finite (else 0); None where a shape differs."""
-        import numpy as np
-
         found = []
         for draw in draws:
             if draw.shape != self.pair.reference.shape:
@@ -308,8 +306,6 @@ class _Question:
 
     def as_many(self, moved: Sequence[Array]) -> bool:
         """Are no more elements beyond the noise without jumps than draws show?"""
-        import numpy as np
-
         usual = float(np.quantile(np.max(moved, axis=0), QUANTILE)) + self.least(self.claim)
         worst = max(float((each > usual).mean()) for each in moved)
         return float((self.pair.difference > self.k * usual).mean()) <= SHARE * worst + 1 / self.pair.compared
@@ -343,8 +339,6 @@ class _Question:
 
     def indices(self, noise: Noise, value: Array, wobble: Array, axis: int) -> Ruling:
         """Indices of TopK, ArgMax, ArgMin."""
-        import numpy as np
-
         pair = self.pair
         wrong = misranked(pair.reference, pair.candidate, value, wobble, axis, GAP)
         if wrong.any() and noise.stepped():  # quantized values are equal by chance: see whether a draw tells them apart

@@ -7,6 +7,8 @@ counts, and no single atol fits all tensors of a network.
 
 from __future__ import annotations
 
+import numpy as np
+
 from subgraph.comparison.criteria import OutputContext, Rule, Ruling, agree, fail, number, settled
 from subgraph.comparison.pair import Pair
 from subgraph.errors import UsageError
@@ -26,8 +28,6 @@ def rule(words: str) -> Rule:
     rtol, atol = tolerances["rtol"], tolerances["atol"]
 
     def ask(pair: Pair, subject: OutputContext) -> Ruling:
-        import numpy as np
-
         if ruling := settled(pair):
             return ruling
         allowed = np.abs(pair.values[0])

@@ -6,6 +6,8 @@ comparison with one is false; here it fails. Its cosine mode is `threshold:cosin
 
 from __future__ import annotations
 
+import numpy as np
+
 from subgraph.comparison.criteria import OutputContext, Rule, Ruling, agree, fail, settled, shown
 from subgraph.comparison.pair import Pair
 from subgraph.errors import UsageError
@@ -29,8 +31,6 @@ def rule(words: str) -> Rule:
 
 
 def _ask(pair: Pair, subject: OutputContext) -> Ruling:
-    import numpy as np
-
     quantized = pair.reference.dtype.name in QUANTIZED
     if ruling := settled(pair, exact=not quantized):
         return ruling

@@ -15,6 +15,8 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 if TYPE_CHECKING:
     from subgraph.types import Array
 
@@ -24,8 +26,6 @@ _SMALL, _LARGE = 1e-280, 1e280
 
 def dot(first: Array, second: Array) -> float:
     """Σxy. Not BLAS's: that wakes a thread per core, and on a busy machine waits 20 ms for one of them."""
-    import numpy as np
-
     return float(np.einsum("i,i->", first, second))
 
 
@@ -36,8 +36,6 @@ def norm(values: Array) -> float:
     >>> norm(np.array([0.0, -2e200]))
     2e+200
     """
-    import numpy as np
-
     with np.errstate(all="ignore"):
         square = dot(values, values)
     if _SMALL < square < _LARGE:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from subgraph.comparison.metrics import dot, norm
 
 if TYPE_CHECKING:
@@ -22,8 +24,6 @@ def measure(reference: Array, candidate: Array) -> float:
 
     Corner cases: all zeros in both: 1. NaN: all zeros in one of the two.
     """
-    import numpy as np
-
     first, second = norm(reference), norm(candidate)
     if first == 0 or second == 0:
         return 1.0 if first == second else math.nan

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from subgraph.comparison.metrics import dot
 
 if TYPE_CHECKING:
@@ -21,8 +23,6 @@ def measure(reference: Array, candidate: Array) -> float:
 
     Corner cases: a constant array is the uniform distribution, whatever its value.
     """
-    import numpy as np
-
     p, q = _distribution(candidate), _distribution(reference)
     np.divide(p, q, out=q)
     np.log(q, out=q)
@@ -30,8 +30,6 @@ def measure(reference: Array, candidate: Array) -> float:
 
 
 def _distribution(values: Array) -> Array:
-    import numpy as np
-
     low, high = float(values.min()), float(values.max())
     if np.isinf(high - low):  # a range that leaves float64: half of it does not
         values, low, high = values / 2, low / 2, high / 2

@@ -5,6 +5,8 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 if TYPE_CHECKING:
     from subgraph.comparison.pair import Pair
     from subgraph.types import Array
@@ -19,8 +21,6 @@ def measure(reference: Array, candidate: Array) -> float:
 
     Corner cases: all zeros in both: 0; a reference of zeros alone, and any other candidate: infinite. Never NaN.
     """
-    import numpy as np
-
     distance = candidate - reference
     return _ratio(float(max(distance.max(), -distance.min())), float(np.abs(reference).max()))
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 if TYPE_CHECKING:
     from subgraph.types import Array
 
@@ -12,7 +14,5 @@ SYMMETRIC = True
 
 def measure(reference: Array, candidate: Array) -> float:
     """Σ|c - r| / n; msaccucmp's MeanAbsoluteError. Infinite where the sum leaves float64; never NaN."""
-    import numpy as np
-
     distance = candidate - reference
     return float(np.abs(distance, out=distance).mean())

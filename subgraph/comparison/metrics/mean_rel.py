@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 if TYPE_CHECKING:
     from subgraph.types import Array
 
@@ -18,8 +20,6 @@ def measure(reference: Array, candidate: Array) -> float:
 
     Corner cases: a reference of zeros: 0. Infinite where a quotient leaves float64; never NaN.
     """
-    import numpy as np
-
     known = np.abs(reference) > ZERO
     error = np.ones_like(reference)
     np.divide(candidate, reference, out=error, where=known)

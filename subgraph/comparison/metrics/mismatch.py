@@ -5,6 +5,8 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 if TYPE_CHECKING:
     from subgraph.comparison.pair import Pair
     from subgraph.types import Array
@@ -14,8 +16,6 @@ SYMMETRIC = True
 
 def measure(reference: Array, candidate: Array) -> float:
     """Number of c ≠ r, over n; as numpy.testing prints it. 0 and -0 are equal. Never NaN."""
-    import numpy as np
-
     return float(np.count_nonzero(candidate != reference)) / reference.size
 
 

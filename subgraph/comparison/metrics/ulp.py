@@ -5,9 +5,10 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, Any
 
-if TYPE_CHECKING:
-    import numpy as np
+import ml_dtypes
+import numpy as np
 
+if TYPE_CHECKING:
     from subgraph.comparison.pair import Pair
     from subgraph.types import Array
 
@@ -38,17 +39,12 @@ def of_pair(pair: Pair) -> float:
 
 def _format(dtype: np.dtype[Any]) -> tuple[int, int]:
     """(bits behind the point, smallest exponent of a normal number); of the parts of complex numbers."""
-    import ml_dtypes
-    import numpy as np
-
     own = not issubclass(dtype.type, np.inexact)
     info = ml_dtypes.finfo(dtype) if own else np.finfo(dtype)  # type: ignore[no-untyped-call]
     return int(info.nmant), int(info.minexp)
 
 
 def _largest(reference: Array, candidate: Array, kind: tuple[int, int]) -> float:
-    import numpy as np
-
     bits, smallest = kind
     _, exponent = np.frexp(reference)  # |r| = m·2^e with m in [0.5, 1), so ⌊log₂|r|⌋ = e - 1
     exponent -= 1

@@ -13,6 +13,8 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from subgraph.comparison.noise import analysis as rounding
 from subgraph.comparison.noise.sampler import NoiseSampler, fresh
 from subgraph.errors import InputError, ModelError
@@ -224,8 +226,6 @@ class OutputNoise:
         Raises:
             ModelError: as `draws`.
         """
-        import numpy as np
-
         found = rounding.ranked(self.region.graph, self.output)
         if found is None or found[0] not in self.region.compared:
             return None

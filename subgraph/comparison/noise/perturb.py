@@ -14,6 +14,8 @@ from collections.abc import Callable
 from hashlib import blake2b
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from subgraph.comparison.precision import CLAIM_OF, EPS, FLOATS, LARGEST, TYPE_OF, mask_plateau, wider
 from subgraph.storage.tensors import np_dtype
 
@@ -45,8 +47,6 @@ def uniform(values: Array, key: int) -> Array:
     >>> bool(u[0] == u[2]), bool(u[0] == u[1])
     (True, False)
     """
-    import numpy as np
-
     flat = np.ascontiguousarray(values).reshape(-1)
     bits = flat.view(np.dtype(f"u{flat.dtype.itemsize}"))
     unsigned = np.uint64((1 << (8 * flat.dtype.itemsize - 1)) - 1)
@@ -72,16 +72,12 @@ def uniform(values: Array, key: int) -> Array:
 
 def apart(values: Array, key: int, times: float = 1.0) -> Array:
     """As `uniform`, but each element on its own, and in [-times, times)."""
-    import numpy as np
-
     drawn = np.random.default_rng(key).uniform(-times, times, values.size)
     return drawn.astype(wider(values.dtype.name), copy=False)
 
 
 def repeats(values: Array) -> bool:
     """Are many values, other than zero, equal to others? Looks at `SEEN` of them, evenly spread."""
-    import numpy as np
-
     flat = values.reshape(-1)
     some = flat[:: max(1, flat.size // SEEN)]
     some = some[some != 0]
@@ -98,8 +94,6 @@ def shift(values: Array, claim: str, key: int, draw: Draw = uniform) -> Array:
 
     Returns float64 for float64, float32 for narrower types; the shape of `values`.
     """
-    import numpy as np
-
     kind = values.dtype.name
     wide = values.astype(wider(kind), copy=False)
     moves = np.abs(wide) <= min(HUGE, LARGEST.get(CLAIM_OF[kind], math.inf) / 2)  # NaN does not
@@ -129,7 +123,5 @@ def shaken(values: Array, claim: str, key: int) -> Array:
 
 def through(values: Array, claim: str) -> Array:
     """`values` rounded to the claimed type and back to their own; what does not fit becomes infinite."""
-    import numpy as np
-
     with np.errstate(over="ignore"):
         return values.astype(np_dtype(TYPE_OF[claim])).astype(values.dtype)

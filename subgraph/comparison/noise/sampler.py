@@ -16,6 +16,8 @@ from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from subgraph.comparison.noise import instrument, perturb
 from subgraph.comparison.noise.analysis import RoundingSites
 from subgraph.comparison.precision import FLOATS, TYPE_OF
@@ -151,8 +153,6 @@ class NoiseSampler:
 
     def _feeds(self, change: Change, feeding: Path, into: Path) -> Iterator[dict[str, Any]]:
         """The records of what the changed model is fed, written where it must be changed."""
-        import numpy as np
-
         way = _way(feeding, into)
         for k, fed in enumerate(f for f in self._fed if not f.pack):
             if fed.form == "plain":

@@ -16,6 +16,8 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from subgraph.comparison.precision import EPS, LARGEST
 from subgraph.comparison.similarity.linear_fit import (
     FEWEST,
@@ -76,8 +78,6 @@ def likenesses(
     >>> [one.says for one in likenesses(x, x[:, ::-1] - 0.0)], [one.says for one in likenesses(x, x - 128)]
     (['channels 0 and 2 of axis 1 exchanged: RGB for BGR'], ['values 128 too low'])
     """
-    import numpy as np
-
     if reference.size != candidate.size or reference.size < FEWEST or not _numbers(reference, candidate):
         return []
     with np.errstate(all="ignore"):
@@ -92,8 +92,6 @@ def likenesses(
 
 def among(reference: Array, candidate: Array, others: Mapping[str, Array], claim: str = "fp32") -> list[Explanation]:
     """Which of some other arrays, by their description, the candidate holds as they are; as in `likenesses`."""
-    import numpy as np
-
     if reference.size != candidate.size or reference.size < FEWEST or not _numbers(reference, candidate):
         return []
     with np.errstate(all="ignore"):
@@ -127,8 +125,6 @@ class _TensorPair:
     @cached_property
     def telling(self) -> bool:
         """Do both hold enough different values, and do enough disagree?"""
-        import numpy as np
-
         for array in (self.a, self.b):
             (some,) = picked(array)
             finite = some[np.isfinite(some)]
@@ -146,8 +142,6 @@ class _TensorPair:
     @cached_property
     def spread(self) -> float:
         """Of the candidate's finite values: the largest less the least."""
-        import numpy as np
-
         (some,) = picked(self.b)
         return float(np.ptp(some[np.isfinite(some)]))
 
@@ -188,16 +182,12 @@ class _TensorPair:
 
     def far(self, slices: Array, row: Array) -> Array:
         """How far some slices are from this one, on average; infinite where more than may be left."""
-        import numpy as np
-
         d = np.where((slices == row) | (np.isnan(slices) & np.isnan(row)), 0.0, np.abs(slices - row))
         near = (d.max(axis=1) <= self.left * self.spread) & (d.mean(axis=1) <= self.left * self.bulk)
         return np.where(near, d.mean(axis=1), np.inf)
 
     def far_but_for_line(self, slices: Array, row: Array) -> Array:
         """The same where a straight line is between them: it makes mean and deviation those of the candidate."""
-        import numpy as np
-
         (mean, bulk), (other, its) = _centre(self.a), _centre(self.b)
         moved = (slices - mean) * (its / bulk) if bulk else slices - mean
         return np.fmin(self.far(other + moved, row), self.far(other - moved, row))
@@ -229,8 +219,6 @@ class _TensorPair:
 
     def clipped(self) -> Iterator[Explanation]:
         """Cut off at the candidate's largest or least value, where several elements stand."""
-        import numpy as np
-
         low, high = float(np.nanmin(self.b)), float(np.nanmax(self.b))
         room = self.left * (high - low)
         over, under = np.count_nonzero(self.a > high + room), np.count_nonzero(self.a < low - room)
@@ -249,8 +237,6 @@ class _TensorPair:
 
     def by_channel(self, axis: int) -> Iterator[Explanation]:
         """Straight lines, one per slice of this axis."""
-        import numpy as np
-
         size = self.a.shape[axis]
         x, y = (rows(v, axis, max(2 * FEWEST_EACH, SAMPLE // size)) for v in (self.a, self.b))
         lines = [line(x[:, k], y[:, k]) or LinearMap(1.0, 0.0) for k in range(size)]
@@ -274,8 +260,6 @@ def _by_channel(scales: Array, offsets: Array, spread: float, axis: int) -> str:
 
 def _centre(values: Array) -> tuple[float, float]:
     """Mean, and mean distance from it, of what is finite."""
-    import numpy as np
-
     (some,) = picked(values)
     finite = some[np.isfinite(some)]
     mean = float(finite.mean())
@@ -284,8 +268,6 @@ def _centre(values: Array) -> tuple[float, float]:
 
 def _sums_to_one(values: Array, axis: int) -> bool:
     """Does it look like what a softmax gives?"""
-    import numpy as np
-
     if values.shape[axis] < 2:
         return False
     some = rows(values, axis, ROWS)
@@ -293,28 +275,20 @@ def _sums_to_one(values: Array, axis: int) -> bool:
 
 
 def _softmax(values: Array, axis: int) -> Array:
-    import numpy as np
-
     wide = values.astype(np.float64)
     power = np.exp(wide - wide.max(axis=axis, keepdims=True))
     return np.asarray(power / power.sum(axis=axis, keepdims=True))
 
 
 def _sigmoid(values: Array) -> Array:
-    import numpy as np
-
     return np.asarray(1 / (1 + np.exp(-values.astype(np.float64))))
 
 
 def _tanh(values: Array) -> Array:
-    import numpy as np
-
     return np.asarray(np.tanh(values.astype(np.float64)))
 
 
 def _relu(values: Array) -> Array:
-    import numpy as np
-
     return np.maximum(values, 0)
 
 
@@ -323,8 +297,6 @@ FUNCTIONS: dict[str, Callable[[Array], Array]] = {"sigmoid": _sigmoid, "tanh": _
 
 def _overflow(reference: Array, candidate: Array) -> str:
     """Infinite exactly where the reference is beyond float16's range?"""
-    import numpy as np
-
     if reference.shape != candidate.shape or reference.dtype.kind in INTEGERS:
         return ""
     if not np.isinf(candidate).any():

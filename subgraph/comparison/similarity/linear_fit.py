@@ -6,6 +6,8 @@ import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 if TYPE_CHECKING:
     from subgraph.types import Array
 
@@ -30,8 +32,6 @@ class Distance:
 
 def fit(x: Array, y: Array) -> Distance:
     """Of equally shaped arrays. NaN or an infinity on one side only is infinitely far."""
-    import numpy as np
-
     x, y = x.reshape(-1).astype(np.float64, copy=False), y.reshape(-1).astype(np.float64, copy=False)
     d = np.abs(y - x)
     finite = np.isfinite(y)
@@ -53,8 +53,6 @@ class LinearMap:
     offset: float
 
     def __call__(self, x: Array) -> Array:
-        import numpy as np
-
         return np.asarray(self.scale * x.astype(np.float64) + self.offset)
 
     def says(self, spread: float) -> str:
@@ -70,8 +68,6 @@ class LinearMap:
 
 def line(x: Array, y: Array) -> LinearMap | None:
     """The best straight line, least squares, over what is finite in both; None where x does not vary."""
-    import numpy as np
-
     x, y = x.reshape(-1).astype(np.float64), y.reshape(-1).astype(np.float64)
     known = np.isfinite(x) & np.isfinite(y)
     if np.count_nonzero(known) < FEWEST:
@@ -90,8 +86,6 @@ def short(value: float) -> str:
 
 def picked(*arrays: Array) -> tuple[Array, ...]:
     """The same elements of each, equally shaped: all of few, else a fixed sample; float64, one dimension."""
-    import numpy as np
-
     if arrays[0].size <= SAMPLE:
         return tuple(a.reshape(-1).astype(np.float64) for a in arrays)
     rng = np.random.default_rng(0)
@@ -101,8 +95,6 @@ def picked(*arrays: Array) -> tuple[Array, ...]:
 
 def rows(values: Array, axis: int, count: int) -> Array:
     """A fixed sample of rows along an axis: (count, size of the axis), float64."""
-    import numpy as np
-
     rng = np.random.default_rng(0)
     along = np.arange(values.shape[axis])
     at = tuple(along if k == axis else rng.integers(0, n, (count, 1)) for k, n in enumerate(values.shape))

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from subgraph.comparison.precision import TYPE_OF
 
 if TYPE_CHECKING:
@@ -31,8 +33,6 @@ def coarse(reference: Array, candidate: Array) -> tuple[str, str] | None:
     >>> coarse(x, x.astype(np.float16).astype(np.float32)), coarse(x, x)
     (('fp16', "every value is one of float16, the reference's are not"), None)
     """
-    import numpy as np
-
     if candidate.dtype.name not in ("float32", "float64") or reference.dtype.name not in ("float32", "float64"):
         return None
     x, y = _some(reference), _some(candidate)
@@ -52,32 +52,24 @@ def _some(values: Array) -> Array:
 
 def _plain(values: Array) -> Array:
     """The finite ones without 0, which is on every grid."""
-    import numpy as np
-
     flat = values.reshape(-1)
     return np.asarray(flat[np.isfinite(flat) & (flat != 0)])
 
 
 def _on_bfloat16(values: Array) -> Array:
     """The upper half of a float32."""
-    import numpy as np
-
     with np.errstate(over="ignore"):
         narrow = values.astype(np.float32)
     return np.asarray((narrow == values) & (narrow.view(np.uint32) & 0xFFFF == 0))
 
 
 def _on_float16(values: Array) -> Array:
-    import numpy as np
-
     with np.errstate(over="ignore"):
         return np.asarray(values.astype(np.float16) == values)
 
 
 def _leveled(x: Array, y: Array) -> str:
     """Few values, evenly spaced: an integer of 8 bits times a scale."""
-    import numpy as np
-
     levels = np.unique(y).astype(np.float64)
     if not FEWEST_LEVELS <= levels.size <= LEVELS or np.unique(x).size < FINER * levels.size:
         return ""

@@ -11,6 +11,8 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
+import numpy as np
+
 if TYPE_CHECKING:
     from subgraph.types import Array
 
@@ -92,8 +94,6 @@ def _order(order: Sequence[int]) -> str:
 
 def _along(a: Array, b: Array, axis: int, far: Far) -> Iterator[Rearrangement]:
     """Slices in another order; or all but one of them one place on."""
-    import numpy as np
-
     order = _slices(a, b, axis, far)
     if order is not None:
         yield Rearrangement(_ordered(order, axis, a.ndim), np.take(a, order, axis), b)
@@ -118,8 +118,6 @@ def _part(array: Array, axis: int, part: slice) -> Array:
 
 def _slices(a: Array, b: Array, axis: int, far: Far) -> list[int] | None:
     """In which order the reference's slices stand in the candidate; None where they do not, or as they should."""
-    import numpy as np
-
     size = a.shape[axis]
     if size > LONGEST:
         return None
@@ -149,8 +147,6 @@ def _usual(size: int) -> Iterator[list[int]]:
 
 def _matched(right: Array, given: Array, far: Far) -> list[int] | None:
     """The nearest of each, itself before others; None where one is missing or meant twice."""
-    import numpy as np
-
     order = []
     for k, row in enumerate(given):
         distance = far(right, row)
@@ -181,8 +177,6 @@ def _ordered(order: Sequence[int], axis: int, rank: int) -> str:
 
 def misread(x: Array) -> Iterator[tuple[str, Array]]:
     """What a program may make of an input by mistake: images as BGR, as NHWC, not normalised. Floats, of x's shape."""
-    import numpy as np
-
     for axis in dict.fromkeys((1, x.ndim - 1)) if x.ndim > 2 else ():
         if x.shape[axis] == COLOURS:
             yield f"channels 0 and 2 of axis {axis} exchanged: RGB for BGR", np.flip(x, axis)
