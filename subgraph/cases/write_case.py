@@ -328,7 +328,7 @@ def _without_capture(graph: Graph, region: Region, request: CaseRequest, place: 
     with folders.aside(place.path) as work:
         _write_model(cut, request, work)
         edges = {
-            role: [case.tensor_of(graph, name, [cut.declared(name)]) | {"samples": []} for name in names]
+            role: [case.tensor_of(graph, name, [to_json(cut.declared(name))]) | {"samples": []} for name in names]
             for role, names in (("inputs", cut.inputs), ("outputs", cut.outputs))
         }
         manifest = _manifest(cut, request) | edges

@@ -91,7 +91,7 @@ class Graph:
             reads = tuple(node.input[:])  # a slice is copied in one call: a third faster than iterating
             op = node.op_type
             if op not in BODILESS and node.attribute:
-                reads += tuple(captured(node))
+                reads += tuple(captured_names(node))
             if "" in reads:
                 reads = tuple(filter(None, reads))
             makes = tuple(node.output[:])
@@ -511,7 +511,7 @@ def bodies(node: protobuf.NodeProto) -> Iterator[protobuf.GraphProto]:
             yield from attribute.graphs
 
 
-def captured(node: protobuf.NodeProto) -> list[str]:
+def captured_names(node: protobuf.NodeProto) -> list[str]:
     """Tensors that the node's bodies, at any depth, read from the graph around the node: in order, each once."""
     free: dict[str, None] = {}
     for body in bodies(node):
@@ -519,6 +519,6 @@ def captured(node: protobuf.NodeProto) -> list[str]:
         own |= {s.values.name for s in body.sparse_initializer}
         own |= {name for inner in body.node for name in inner.output}
         for inner in body.node:
-            free.update(dict.fromkeys(n for n in (*inner.input, *captured(inner)) if n and n not in own))
+            free.update(dict.fromkeys(n for n in (*inner.input, *captured_names(inner)) if n and n not in own))
         free.update(dict.fromkeys(v.name for v in body.output if v.name and v.name not in own))
     return list(free)

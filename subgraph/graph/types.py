@@ -1,8 +1,9 @@
-"""TypeProto: what a model declares of a value, what was seen of it in runs, and both together."""
+"""`TypeProto`: the declared type of a value, and the type that captured values have in common."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from subgraph.errors import InputError
@@ -11,8 +12,24 @@ from subgraph.storage import dtypes
 from subgraph.storage.tensors import Record
 
 
+@dataclass(frozen=True)
+class DeclaredTensor:
+    """A boundary tensor as a manifest declares it; `shapes` has one shape, or is None if the rank is open."""
+
+    form: str
+    dtype: str
+    shapes: list[list[Any]] | None
+
+
 def declared_type(type_proto: protobuf.TypeProto) -> tuple[str, str, list[Any] | None]:
-    """(form, dtype, dims) of a TypeProto. Dimensions: a number, a symbol, or None; dims is None without a shape."""
+    """(form, dtype, dims) of a TypeProto.
+
+    `form` and `dtype` as in `storage.tensors.Record`. A dimension is a size (int), a symbol (str) or None; `dims` is
+    None if no shape is declared.
+
+    Raises:
+        InputError: a map, or another type that is not made of tensors.
+    """
     form, inner = "", type_proto
     if inner.HasField("optional_type"):
         form, inner = "optional", inner.optional_type.elem_type
@@ -33,19 +50,19 @@ def _dim(d: Any) -> Any:
     return str(d.dim_param) or None
 
 
-def fits(declared: protobuf.TypeProto, seen: protobuf.TypeProto) -> bool:
-    """May a value of type `seen` (each dimension a number, or open where it differed) be declared like this?"""
+def allows(declared: protobuf.TypeProto, actual: protobuf.TypeProto) -> bool:
+    """May values of type `actual` be declared as `declared`? A fixed dimension of `declared` must be the same there."""
     if not declared.HasField("tensor_type"):
-        return bool(declared.WhichOneof("value") == seen.WhichOneof("value"))
-    mine, its = declared.tensor_type, seen.tensor_type
-    if mine.elem_type != its.elem_type or not mine.HasField("shape") or len(mine.shape.dim) != len(its.shape.dim):
+        return bool(declared.WhichOneof("value") == actual.WhichOneof("value"))
+    a, b = declared.tensor_type, actual.tensor_type
+    if a.elem_type != b.elem_type or not a.HasField("shape") or len(a.shape.dim) != len(b.shape.dim):
         return False
-    pairs = zip(mine.shape.dim, its.shape.dim, strict=True)
-    return all(a.dim_value == b.dim_value for a, b in pairs if a.HasField("dim_value"))
+    pairs = zip(a.shape.dim, b.shape.dim, strict=True)
+    return all(m.dim_value == n.dim_value for m, n in pairs if m.HasField("dim_value"))
 
 
 def is_complete(proto: protobuf.TypeProto) -> bool:
-    """Does the type say what the elements are?"""
+    """Does the type contain the element type?"""
     if proto.HasField("tensor_type"):
         return bool(proto.tensor_type.elem_type)
     inner = proto.optional_type if proto.HasField("optional_type") else proto.sequence_type
@@ -53,7 +70,7 @@ def is_complete(proto: protobuf.TypeProto) -> bool:
 
 
 def common_type(records: Sequence[Record]) -> protobuf.TypeProto:
-    """The type that all samples' values of one tensor have; differing dimensions stay open."""
+    """The type of one tensor in all samples; a dimension that differs, or a rank that differs, is open."""
     shapes = {shape for r in records for shape in r.shapes}
     ranks = {len(s) for s in shapes}
     dims: tuple[int | None, ...] | None = None
@@ -69,7 +86,7 @@ def common_type(records: Sequence[Record]) -> protobuf.TypeProto:
 
 
 def set_tensor(proto: protobuf.TypeProto, number: int, dims: Sequence[int | None] | None) -> None:
-    """Declare a tensor of element type `number`; None for an open dimension, or for an unknown rank."""
+    """Make `proto` a tensor of element type `number` (TensorProto.DataType); None: open dimension, or open rank."""
     proto.tensor_type.elem_type = number
     if dims is None:
         return
@@ -81,7 +98,7 @@ def set_tensor(proto: protobuf.TypeProto, number: int, dims: Sequence[int | None
 
 
 def with_open_dims(proto: protobuf.TypeProto) -> protobuf.TypeProto:
-    """The same type with every dimension open: of a run we know the rank, not which dimensions vary."""
+    """The type with every dimension open, changed in place: a run shows the rank, not which dimensions may vary."""
     for dim in proto.tensor_type.shape.dim if proto.HasField("tensor_type") else ():
         dim.ClearField("dim_value")
     return proto

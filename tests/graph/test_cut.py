@@ -13,7 +13,8 @@ import subgraph
 from fixtures import graphs, oracle
 from subgraph.errors import ModelError
 from subgraph.graph import graph, protobuf
-from subgraph.graph.cut import cut, describe, structure_problem
+from subgraph.graph.cut import cut, structure_problem
+from subgraph.graph.types import DeclaredTensor
 from tests.helpers import text_models
 
 
@@ -21,7 +22,7 @@ def test_from_python(resnet: Path, tmp_path: Path) -> None:
     g = subgraph.load(resnet)
     c = subgraph.cut(g, start="pool1", end="res2a_relu")
     assert (c.inputs, c.outputs, c.frozen, dict(c.renamed)) == (("conv1",), ("res2a",), (), {})
-    assert [describe(c, name) for name in ("conv1", "res2a")] == ["float32  1×8×32×32", "float32  1×32×16×16"]
+    assert [c.declared(name).shapes for name in ("conv1", "res2a")] == [[[1, 8, 32, 32]], [[1, 32, 16, 16]]]
     assert c.save(tmp_path / "piece.onnx") == [tmp_path / "piece.onnx"]
     piece = onnx.load(tmp_path / "piece.onnx")
     onnx.checker.check_model(piece, full_check=True)
@@ -82,7 +83,7 @@ def test_types_are_inferred_over_weights_on_disk(tmp_path: Path, monkeypatch: py
     monkeypatch.setattr(protobuf, "STUB_ABOVE", 100)
     model = graphs.no_value_info()
     c = cut(text_models.read(tmp_path, model), "first", "last")
-    assert describe(c, "h") == describe(c, "z") == "float32  2×8"
+    assert c.declared("h") == c.declared("z") == DeclaredTensor("tensor", "float32", [[2, 8]])
 
 
 @pytest.mark.parametrize("field", ["values", "indices"])

@@ -16,7 +16,7 @@ from subgraph.comparison.noise.analysis import RoundingSites
 from subgraph.comparison.noise.perturb import HUGE
 from subgraph.comparison.precision import TYPE_OF, wider
 from subgraph.graph import protobuf
-from subgraph.graph.graph import STANDARD, captured
+from subgraph.graph.graph import STANDARD, captured_names
 from subgraph.storage import dtypes
 from subgraph.storage.tensors import Record
 
@@ -127,7 +127,7 @@ def shaken(
     weights = {t.name for t in graph.initializer}
     raw = _raw_names(graph, {*rounding.fed, *made})
     exact = _insert(graph, rounding, made, raw, insert)
-    read = {name for node in graph.node for name in (*node.input, *captured(node))} | set(outputs)
+    read = {name for node in graph.node for name in (*node.input, *captured_names(node))} | set(outputs)
     inputs = [i for i in _entering(graph, set(rounding.fed), exact) if i.name in read]
     inputs += [i for i in _shifts(made, raw) if i.name in read]
     gone = set(rounding.fed)

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from subgraph.errors import InputError, ModelError
 from subgraph.graph import protobuf
-from subgraph.graph.graph import BODILESS, GRAPH_ATTRIBUTE, GRAPHS_ATTRIBUTE, STANDARD, Graph, captured
+from subgraph.graph.graph import BODILESS, GRAPH_ATTRIBUTE, GRAPHS_ATTRIBUTE, STANDARD, Graph, captured_names
 from subgraph.graph.operators import canonical_domain
 from subgraph.graph.shape_inference import InferredTypes
 from subgraph.graph.types import declared_type
@@ -82,7 +82,7 @@ class Scope:
         """Tensor → the nodes of this scope that read it, also through their bodies."""
         found: dict[str, list[LintNode]] = {}
         for place in self.places:
-            inner = captured(place.node) if place.holds else ()
+            inner = captured_names(place.node) if place.holds else ()
             for name in dict.fromkeys((*place.node.input, *inner)):
                 found.setdefault(name, []).append(place)
         return found
