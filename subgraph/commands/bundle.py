@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+import functools
 import shlex
 import shutil
 import sys
 import tempfile
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from subgraph import project
-from subgraph.commands import Result, log, options
+from subgraph.commands import Result, log, options, resolve
 from subgraph.errors import UsageError
 from subgraph.text import clean, count
 
@@ -21,12 +23,16 @@ if TYPE_CHECKING:
     from subgraph.cases.bundle import BundleRequest, Packed
     from subgraph.graph.graph import Graph
     from subgraph.runtime.candidate import Candidate
+    from subgraph.runtime.inputs import Feeding
+    from subgraph.runtime.reference import Reference
 
 UNITS = ((1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB"))
-SHOWN = 4  # files that stay, by name
+LEFT_OUT_NAMED = 4  # files that are not packed
 
 
+@options.with_option_groups("rtol", "atol", "metric", "output", "fresh")
 def bundle(
+    *,
     source: Annotated[
         str, typer.Argument(metavar="CASE|MODEL", help="What cut, bisect, sweep or manual left; or a whole model.")
     ],
@@ -42,60 +48,48 @@ def bundle(
         ),
     ] = None,
     candidate: options.CandidateSpec = None,
-    inputs: options.Inputs = None,
-    seed: options.Seed = None,
-    shape: options.Shapes = None,
-    mean: options.Mean = None,
-    scale: options.Scale = None,
-    bgr: options.Bgr = False,
-    criterion: options.Criterion = None,
-    precision: options.Precision = None,
-    reference: options.ReferenceSpec = None,
-    custom_ops: options.CustomOps = None,
-    timeout: options.Timeout = None,
-    memory_limit: options.MemoryLimit = None,
-    trust: options.Trust = False,
-    force: options.Force = False,
+    inputs: options.InputOptions,
+    comparison: options.CriterionOptions,
+    runtime: options.RuntimeOptions,
+    result: options.ResultOptions,
 ) -> Result:
     """Pack a case into one zip: model, tensors, what came instead, the candidate's command, the machine, a README.
 
     Tokens, user names and paths stay here. -c runs a candidate on a plain cut or a whole model and adds what it gives.
     `subcut replay FILE.zip` runs it elsewhere; without subcut, the repro.py in it does.
     """
-    from subgraph.cases import bundle as job
     from subgraph.cases import contents
+    from subgraph.cases.bundle import BundleRequest, name_of, pack, require_free
 
     settings = project.load()
     path = Path(source)
-    is_model = path.is_file()
-    graph = _model(path) if is_model else None
+    graph = _load_model(path) if path.is_file() else None
     if graph is None:
-        contents.of(path)  # a slip there is told first
-    feeds = (inputs, seed, shape, mean, scale, bgr or None, reference)
-    if not is_model and any(word not in (None, []) for word in feeds):
-        raise UsageError("-i and what goes with it are for a whole model", f"{clean(source)} has its own inputs")
-    name = job.name_of(path.with_suffix("") if is_model else path)
+        contents.of(path)  # a mistake there is reported first
+        if runtime.reference is not None or inputs != options.InputOptions():
+            raise UsageError("-i and what goes with it are for a whole model", f"{clean(source)} has its own inputs")
+    name = name_of(path.with_suffix("") if graph else path)
     target = _target(output, name)
-    job.require_free(target, name, force=force)
+    require_free(target, name, force=result.force)
     bases = [Path.cwd(), *([settings.file.parent] if settings.file else [])]
     given = [Path(word) for word in candidate_files or ()]
-    wish = job.BundleRequest(path, target, name, given, bases, force=force)
-    if not is_model and candidate is None:
-        return _told(job.pack(wish), path)
+    request = BundleRequest(path, target, name, given, bases, force=result.force)
+    if graph is None and candidate is None:
+        return _result(pack(request), path)
+    start_reference = functools.partial(resolve.reference, settings, runtime, result.trust)
     with tempfile.TemporaryDirectory(prefix="subcut-") as temporary:
-        place = Path(temporary) / name
-        right = (settings, reference, custom_ops, trust)
-        if graph is not None:
-            feeding = options.feeding(settings, inputs, seed, shape, mean, scale, bgr)
-            _whole(graph, place, feeding, right)
+        folder = Path(temporary) / name
+        if graph is None:
+            _copy_case(path, folder)
+            request = replace(request, folder=folder)
         else:
-            _copied(path, place)
-        wish = replace(wish, folder=place, command=shlex.join(["subcut", *sys.argv[1:]]) if is_model else "")
+            _cut_whole(graph, folder, resolve.feeding(settings, inputs), start_reference)
+            request = replace(request, folder=folder, command=shlex.join(["subcut", *sys.argv[1:]]))
         if candidate is not None:
-            rule = options.criterion(settings, criterion, None, None, None)
-            doubted = options.candidate(settings, candidate, timeout, memory_limit, precision, custom_ops, trust)
-            wish = _asked(wish, doubted, rule, right)
-        return _told(job.pack(wish), path)
+            criterion = resolve.criterion_words(settings, comparison)
+            chosen = resolve.candidate(settings, candidate, runtime, result.trust)
+            request = _with_candidate(request, chosen, criterion, start_reference)
+        return _result(pack(request), path)
 
 
 def _target(output: str | None, name: str) -> Path:
@@ -105,7 +99,7 @@ def _target(output: str | None, name: str) -> Path:
     return Path(output) / f"{name}.zip" if output.endswith("/") or Path(output).is_dir() else Path(output)
 
 
-def _model(path: Path) -> Graph:
+def _load_model(path: Path) -> Graph:
     """
     Raises:
         UsageError: it is no model, but a bundle.
@@ -117,8 +111,8 @@ def _model(path: Path) -> Graph:
     return load(path)
 
 
-def _whole(graph: Graph, place: Path, feeding: Any, right: tuple[Any, ...]) -> None:
-    """A whole model as a cut from its inputs to its outputs, in `place`.
+def _cut_whole(graph: Graph, folder: Path, feeding: Feeding, start_reference: Callable[[], Reference]) -> None:
+    """Write the whole model as a cut from its inputs to its outputs.
 
     Raises:
         UsageError: its samples need a cut each.
@@ -127,73 +121,75 @@ def _whole(graph: Graph, place: Path, feeding: Any, right: tuple[Any, ...]) -> N
     from subgraph.cases.case import ResultPlace
 
     request = write_case.CaseRequest((), (), **feeding.options)
-    with options.reference(*right) as running:
-        found = write_case.extract(graph, request, ResultPlace(place.parent, place.name), running)
-    if len(found) > 1:
-        what = f"the samples have {len(found)} different shapes, and each needs a bundle of its own"
+    with start_reference() as reference:
+        cases = write_case.extract(graph, request, ResultPlace(folder.parent, folder.name), reference)
+    if len(cases) > 1:
+        what = f"the samples have {len(cases)} different shapes, and each needs a bundle of its own"
         raise UsageError(what, "give samples of one shape with -i")
-    log.info("check  %s", clean(found[0].manifest["check"]["what"]))
+    log.info("check  %s", clean(cases[0].manifest["check"]["what"]))
 
 
-def _copied(path: Path, place: Path) -> None:
-    """A plain cut in a place of its own, so that what a candidate gives can be put beside it.
+def _copy_case(path: Path, folder: Path) -> None:
+    """Copy a plain cut, so that a candidate's outputs can be put beside it.
 
     Raises:
         UsageError: the case has a candidate already.
     """
     from subgraph.cases import contents
 
-    mine = contents.of(path)
-    if mine.around is not None or any(name.startswith("candidate/") for name in mine.files):
+    case = contents.of(path)
+    if case.around is not None or any(name.startswith("candidate/") for name in case.files):
         raise UsageError(f"{clean(str(path))} holds what its own candidate gave", "leave -c out")
-    for name, file in mine.files.items():
-        (place / name).parent.mkdir(parents=True, exist_ok=True)
-        shutil.copyfile(file, place / name)
+    for name, file in case.files.items():
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copyfile(file, folder / name)
 
 
-def _asked(wish: BundleRequest, doubted: Candidate, rule: str, right: tuple[Any, ...]) -> BundleRequest:
-    """What the candidate gives for the case, put beside it, with what tells the candidate.
+def _with_candidate(
+    request: BundleRequest, candidate: Candidate, criterion: str, start_reference: Callable[[], Reference]
+) -> BundleRequest:
+    """Run the candidate on the case; put its outputs beside it, and in the request what names the candidate.
 
     Raises:
         BackendError: it cannot be used at all.
     """
-    from subgraph.cases import case
+    from subgraph.cases.case import plain, versions
     from subgraph.cases.find_case import find_case
     from subgraph.cases.layout import EVIDENCE_SCHEMA
-    from subgraph.trials import replay
+    from subgraph.trials.replay import open_case, save_outputs
     from subgraph.verdict import joined
 
-    found = find_case(wish.folder)
+    case = find_case(request.folder)
     verdicts = []
-    for k in range(len(found.labels)):
-        with replay.open_case(found, k, doubted, rule, options.reference(*right)) as asked:
+    for k in range(len(case.labels)):
+        with open_case(case, k, candidate, criterion, start_reference()) as trials:
             if not k:
-                options.told(asked)
-            region = asked.whole()
-            answer = asked.run(region, fresh=True)
-            verdicts.append(asked.verdict_of(region, answer))
-            replay.save_outputs(answer, found, k)
-    request = {"candidate": doubted.name, "identity": doubted.identity(""), "precision": doubted.precision}
+                resolve.log_caveat(trials)
+            region = trials.whole()
+            run_result = trials.run(region, fresh=True)
+            verdicts.append(trials.verdict_of(region, run_result))
+            save_outputs(run_result, case, k)
+    identity = {"candidate": candidate.name, "identity": candidate.identity(""), "precision": candidate.precision}
     around = {
         "schema": f"{EVIDENCE_SCHEMA}1",
-        "source": found.source,
-        "command": wish.command,
-        "request": case.plain(request | {"criterion": rule}),
-        "versions": case.versions(),
+        "source": case.source,
+        "command": request.command,
+        "request": plain(identity | {"criterion": criterion}),
+        "versions": versions(),
         "files": [],
     }
     status, _, why = joined(tuple(j for v in verdicts for j in v.outputs))
-    return replace(wish, around=around, found={"status": status, "why": why})
+    return replace(request, around=around, found={"status": status, "why": why})
 
 
-def _told(packed: Packed, source: Path) -> Result:
+def _result(packed: Packed, source: Path) -> Result:
     size = packed.path.stat().st_size
     for line in packed.warnings:
         log.warning("%s", clean(line))
-    for name in packed.left[:SHOWN]:
+    for name in packed.left[:LEFT_OUT_NAMED]:
         log.info("left out: %s, which subcut did not write", clean(name))
-    if len(packed.left) > SHOWN:
-        log.info("left out: %d more", len(packed.left) - SHOWN)
+    if len(packed.left) > LEFT_OUT_NAMED:
+        log.info("left out: %d more", len(packed.left) - LEFT_OUT_NAMED)
     document = {
         "schema": "subcut.bundle/1",
         "exit_code": 0,

@@ -4,16 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from subgraph import project
-from subgraph.commands import Result, log, options, table
-from subgraph.commands import recorded as r
+from subgraph.commands import Result, log, options, resolve, table
+from subgraph.commands.recorded import TensorChoice, compare_recorded, recording_options, refuse_beside_recorded
 from subgraph.errors import UsageError
 from subgraph.graph.graph import load
 from subgraph.text import clean, count
+
+if TYPE_CHECKING:
+    from subgraph.runtime.reference import Reference
+    from subgraph.trials.session import Setup
 
 COLUMNS = ("index", "node", "op", "tensor")
 JUDGED = ("status", "signature", "label", "sample")
@@ -21,11 +25,11 @@ ERRORS = ("max_abs", "max_rel", "cosine", "mismatch")
 NOTE = "in place: these tensors were made outputs, which disturbs fusion: a hint, no proof"
 
 
+@options.with_option_groups("force")
 def compare(
+    *,
     model: options.ModelArgument = None,
-    candidate: options.CandidateSpec = None,
-    candidate_model: options.CandidateModel = None,
-    map_file: options.Map = None,
+    candidate_options: options.CandidateOptions,
     at: Annotated[
         list[str] | None,
         typer.Option(
@@ -42,86 +46,59 @@ def compare(
             "--align", metavar="output|all", help="As TNN's converter: the outputs alone; all, to the first bad."
         ),
     ] = None,
-    recorded: r.Recorded = None,
-    dump_format: r.DumpFormat = None,
-    dump_layout: r.DumpLayout = None,
-    inputs: options.Inputs = None,
-    seed: options.Seed = None,
-    shape: options.Shapes = None,
-    mean: options.Mean = None,
-    scale: options.Scale = None,
-    bgr: options.Bgr = False,
-    criterion: options.Criterion = None,
-    rtol: options.Rtol = None,
-    atol: options.Atol = None,
-    metric: options.Metric = None,
-    precision: options.Precision = None,
-    reference: options.ReferenceSpec = None,
-    custom_ops: options.CustomOps = None,
-    timeout: options.Timeout = None,
-    memory_limit: options.MemoryLimit = None,
+    recorded: options.RecordedOptions,
+    inputs: options.InputOptions,
+    comparison: options.CriterionOptions,
+    runtime: options.RuntimeOptions,
     jobs: options.Jobs = None,
-    no_freeze: Annotated[
-        bool, typer.Option("--no-freeze", help="Tensors that hold shapes become inputs, not constants.")
-    ] = False,
+    no_freeze: options.NoFreeze = False,
     csv_file: table.File = None,
-    output: options.Output = None,
-    fresh: options.Fresh = False,
-    trust: options.Trust = False,
+    result: options.ResultOptions,
 ) -> Result:
     """Compare every tensor of a model on a candidate, in place and alone; or those that a device recorded.
 
     Exit code 0: all agree; 1: something disagrees; 5: nothing could be established.
     """
-    from subgraph.comparison.judge import criterion as rule_of
-    from subgraph.runtime.worker_pool import Workers
-    from subgraph.trials import compare as job
-    from subgraph.trials.session import Setup, open_trials
-
     settings = project.load()
-    rule = options.criterion(settings, criterion, rtol, atol, metric)
-    rule_of(rule)  # a slip there is told before anything starts
+    criterion = resolve.criterion(settings, comparison)
     if align not in (None, "output", "all"):
         raise UsageError(
             f"--align {align}: expected output or all", "--align output compares the model's outputs alone"
         )
-    fail_fast = fail_fast or align == "all"
+    choice = TensorChoice(at or (), align == "output", fail_fast or align == "all")
     table.check(csv_file)
-    if recorded:
-        r.alone({"--candidate": candidate, "--candidate-model": candidate_model, "--map": map_file})
-        return r.compare(
-            settings, model, r.asked(recorded, dump_format, dump_layout, precision, seed),
-            options.feeding(settings, inputs, seed, shape, mean, scale, bgr), rule,
-            options.reference(settings, reference, custom_ops, trust),
-            at=at or (), outputs=align == "output", fail_fast=fail_fast, csv_file=csv_file, output=output,
-        )  # fmt: skip
-    path = options.model_of(model, settings)
-    number = options.jobs(settings, jobs)
-    doubted = options.candidate(settings, candidate, timeout, memory_limit, precision, custom_ops, trust)
-    setup = Setup(
-        doubted,
-        options.feeding(settings, inputs, seed, shape, mean, scale, bgr),
-        Path(settings.get("output", output, "subcut_out")),
-        rule,
-        freeze=not no_freeze,
-        stored=not fresh,
-        **options.other(candidate_model, map_file),
-    )
-    with options.reference(settings, reference, custom_ops, trust) as running, Workers(doubted) as workers:
-        graph = load(path)
+    if recorded.recorded:
+        refuse_beside_recorded({
+            "--candidate": candidate_options.spec, "--candidate-model": candidate_options.other_model,
+            "--map": candidate_options.tensor_map,
+        })  # fmt: skip
+        recordings = recording_options(recorded, runtime, inputs)
+        feeding, reference = resolve.feeding(settings, inputs), resolve.reference(settings, runtime, result.trust)
+        parent = resolve.parent_folder(settings, result.output)
+        model_path = resolve.model_path(settings, model)
+        return compare_recorded(model_path, recordings, feeding, criterion, reference, parent, choice, csv_file)
+    model_path = resolve.model_path(settings, model)
+    jobs = resolve.jobs(settings, jobs)
+    setup = resolve.setup(settings, candidate_options, inputs, criterion, runtime, result, freeze=not no_freeze)
+    with resolve.reference(settings, runtime, result.trust) as reference:
+        return _compare(model_path, setup, reference, choice, jobs, csv_file)
+
+
+def _compare(
+    model_path: Path, setup: Setup, reference: Reference, choice: TensorChoice, jobs: int, csv_file: str | None
+) -> Result:
+    from subgraph.runtime.worker_pool import Workers
+    from subgraph.trials.compare import compared, document
+    from subgraph.trials.session import open_trials
+
+    with Workers(setup.candidate) as workers:
+        graph = load(model_path)
         if not setup.feeding.inputs:
             log.info("inputs: random values, seed %d; real ones show more (-i FILE)", setup.feeding.seed)
-        with open_trials(graph, setup, running, workers) as asked:
-            options.told(asked)
-            wanted = at or (graph.outputs if align == "output" else ())
-            found = job.compared(asked, wanted, jobs=number, fail_fast=fail_fast)
-            document = job.document(asked, found, rule)
-    if csv_file:
-        lines = as_csv(document)
-        if csv_file == "-":
-            return Result(document, lines.rstrip("\n"), document["exit_code"])
-        table.write(csv_file, lines)
-    return Result(document, text(document), document["exit_code"])
+        with open_trials(graph, setup, reference, workers) as trials:
+            resolve.log_caveat(trials)
+            comparison = compared(trials, choice.words(graph), jobs=jobs, fail_fast=choice.fail_fast)
+            return table.result(document(trials, comparison, setup.criterion), text, as_csv, csv_file)
 
 
 # ---------------------------------------------------------------------------------------------------- text

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from pathlib import Path
+from dataclasses import replace
 from typing import Annotated, Any
 
 import typer
@@ -11,65 +11,55 @@ import typer
 from subgraph import project
 from subgraph.cases import write_case
 from subgraph.cases.case import Case, ResultPlace
-from subgraph.commands import Result, log, options
-from subgraph.commands import recorded as r
+from subgraph.commands import Result, log, options, resolve
+from subgraph.commands.recorded import cut_recorded, recording_options
 from subgraph.errors import UsageError
 from subgraph.graph.graph import Graph, load
-from subgraph.storage.convert import TensorFormat, formats
 from subgraph.text import big, clean, count
 
 INCONCLUSIVE = 5
 
 
+@options.with_option_groups("recorded", "precision", "timeout", "memory_limit", "output", "fresh")
 def cut(
+    *,
     model: options.ModelArgument = None,
     start: options.Start = None,
     end: options.End = None,
     output: options.Output = None,
-    inputs: options.Inputs = None,
-    seed: options.Seed = None,
-    shape: options.Shapes = None,
-    mean: options.Mean = None,
-    scale: options.Scale = None,
-    bgr: options.Bgr = False,
-    formats_: options.Format = None,
-    dtype: options.Dtype = None,
-    layout: options.Layout = None,
+    inputs: options.InputOptions,
+    form: options.FormatOptions,
     dump: Annotated[
         str | None, typer.Option("--dump", metavar="all", help="`all`: write every tensor of the region as well.")
     ] = None,
     no_capture: Annotated[bool, typer.Option("--no-capture", help="Only cut; run nothing.")] = False,
     check: Annotated[bool, typer.Option("--check", help="Run onnx.checker on the cut as well.")] = False,
     dynamic: Annotated[bool, typer.Option("--dynamic", help="Keep the model's open dimensions.")] = False,
-    no_freeze: Annotated[
-        bool, typer.Option("--no-freeze", help="Tensors that hold shapes become inputs, not constants.")
-    ] = False,
+    no_freeze: options.NoFreeze = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Show the region; run and write nothing.")] = False,
     recorded: Annotated[
         str | None,
         typer.Option("--recorded", metavar="DIR", help="Inputs and dump_data are a device's layer dumps."),
     ] = None,
-    dump_format: r.DumpFormat = None,
-    dump_layout: r.DumpLayout = None,
-    reference: options.ReferenceSpec = None,
-    custom_ops: options.CustomOps = None,
-    trust: options.Trust = False,
-    force: options.Force = False,
+    recording: options.RecordedOptions,
+    runtime: options.RuntimeOptions,
+    result: options.ResultOptions,
     stamp: Annotated[bool, typer.Option("--stamp", help="Name the folder dump_result_YYYY_MM_DD_HH_MM_SS.")] = False,
 ) -> Result:
     """Cut out what lies between two nodes, with its real tensors."""
     if not start and not end:
         raise UsageError("where to cut? name a first and a last node", "subcut --start pool1 --end res2a_relu")
     settings = project.load()
-    path = options.model_of(model, settings)
+    model_path = resolve.model_path(settings, model)
     if dump not in (None, "all"):
         raise UsageError(f"--dump {dump}: only `all` is known", "subcut dump MODEL NAME… writes a choice of tensors")
+    formats, tensor_format = resolve.formats(settings, form, "npy,bin")
     request = write_case.CaseRequest(
         start=tuple(start or ()),
         end=tuple(end or ()),
-        **options.feeding(settings, inputs, seed, shape, mean, scale, bgr).options,
-        formats=formats(settings.get("format", formats_, "npy,bin")),
-        form=TensorFormat(settings.get("dtype", dtype, ""), settings.get("layout", layout, "").upper()),
+        **resolve.feeding(settings, inputs).options,
+        formats=formats,
+        form=tensor_format,
         dump_all=dump == "all" or bool(recorded),
         capture=not no_capture,
         checker=check,
@@ -80,18 +70,16 @@ def cut(
     if recorded and (no_capture or dry_run or dynamic):
         raise UsageError("--recorded goes with neither --no-capture, --dry-run nor --dynamic", "leave one of them out")
     idle = no_capture or dry_run  # else the process that runs the reference starts before the model is read
-    with contextlib.nullcontext() if idle else options.reference(settings, reference, custom_ops, trust) as running:
-        graph = load(path)
-        place = ResultPlace(
-            Path(settings.get("output", output, "subcut_out")), write_case.stamp_name() if stamp else "", force
-        )
+    with contextlib.nullcontext() if idle else resolve.reference(settings, runtime, result.trust) as reference:
+        graph = load(model_path)
+        name = write_case.stamp_name() if stamp else ""
+        place = ResultPlace(resolve.parent_folder(settings, output), name, result.force)
         if dry_run:
             return _plan(graph, request, place)
-        if recorded and running:
-            about = r.asked([recorded], dump_format, dump_layout, None, seed)
-            return _result(r.cut(graph, request, place, running, about))
-        found = write_case.extract(graph, request, place, running)
-    return _result(found)
+        if recorded and reference:
+            recordings = recording_options(replace(recording, recorded=[recorded]), runtime, inputs)
+            return _result(cut_recorded(graph, request, place, reference, recordings))
+        return _result(write_case.extract(graph, request, place, reference))
 
 
 def _plan(graph: Graph, request: write_case.CaseRequest, place: ResultPlace) -> Result:

@@ -11,14 +11,15 @@ import typer
 
 from subgraph import project
 from subgraph.cases.case import Case, ResultPlace
-from subgraph.commands import Result, log, options
+from subgraph.commands import Result, log, options, resolve
 from subgraph.errors import UsageError
 from subgraph.graph.graph import Graph, load
-from subgraph.storage.convert import TensorFormat, formats
 from subgraph.text import clean, count
 
 
+@options.with_option_groups("precision", "timeout", "memory_limit", "output", "fresh")
 def dump(
+    *,
     model: options.ModelArgument = None,
     names: Annotated[
         list[str] | None,
@@ -31,39 +32,31 @@ def dump(
         str | None,
         typer.Option("--output", "-o", metavar="DIR", help="Folder for the files; subcut_out/dump if not given."),
     ] = None,
-    inputs: options.Inputs = None,
-    seed: options.Seed = None,
-    shape: options.Shapes = None,
-    mean: options.Mean = None,
-    scale: options.Scale = None,
-    bgr: options.Bgr = False,
-    formats_: options.Format = None,
-    dtype: options.Dtype = None,
-    layout: options.Layout = None,
-    reference: options.ReferenceSpec = None,
-    custom_ops: options.CustomOps = None,
-    trust: options.Trust = False,
-    force: options.Force = False,
+    inputs: options.InputOptions,
+    form: options.FormatOptions,
+    runtime: options.RuntimeOptions,
+    result: options.ResultOptions,
 ) -> Result:
     """Write reference values of chosen tensors."""
-    from subgraph.cases import dump as job
+    from subgraph.cases.dump import DumpRequest
+    from subgraph.cases.dump import dump as write_dump
 
     settings = project.load()
     words = list(names or [])
     if model and not os.path.exists(model) and not model.endswith(".onnx"):  # noqa: PTH110 - a name may be long
         words, model = [model, *words], None
-    path = options.model_of(model, settings)
-    with options.reference(settings, reference, custom_ops, trust) as running:
-        graph = load(path)
-        request = job.DumpRequest(
+    model_path = resolve.model_path(settings, model)
+    with resolve.reference(settings, runtime, result.trust) as reference:
+        graph = load(model_path)
+        formats, tensor_format = resolve.formats(settings, form, "npy")
+        request = DumpRequest(
             tensors=tuple(choose(graph, words, everything)),
-            **options.feeding(settings, inputs, seed, shape, mean, scale, bgr).options,
-            formats=formats(settings.get("format", formats_, "npy")),
-            form=TensorFormat(settings.get("dtype", dtype, ""), settings.get("layout", layout, "").upper()),
+            **resolve.feeding(settings, inputs).options,
+            formats=formats,
+            form=tensor_format,
         )
-        where = Path(output) if output else Path(settings.get("output", None, "subcut_out")) / "dump"
-        found = job.dump(graph, request, ResultPlace(where.parent, where.name, force), running)
-    return _result(found)
+        folder = Path(output) if output else resolve.parent_folder(settings, None) / "dump"
+        return _result(write_dump(graph, request, ResultPlace(folder.parent, folder.name, result.force), reference))
 
 
 def choose(graph: Graph, words: list[str], everything: bool) -> list[str]:

@@ -8,8 +8,9 @@ from typing import Annotated
 import typer
 
 from subgraph import plugins
-from subgraph.cases.case import ResultPlace
+from subgraph.cases.case import Case, ResultPlace
 from subgraph.commands import Result, options
+from subgraph.commands.recorded import known_layout
 from subgraph.recordings.dumps import DumpHints
 from subgraph.storage.convert import TensorFormat, formats
 from subgraph.storage.tensors import shape_text
@@ -21,15 +22,15 @@ def complete_formats(word: str) -> list[str]:
     return [name for name in plugins.names("dumps") if name.startswith(word)]
 
 
+@options.with_option_groups("output", "fresh", "trust")
 def export(
+    *,
     source: Annotated[
         str,
         typer.Argument(metavar="CASE|DIR", help="A case, a dump of ours or of another tool, a folder of .npy files."),
     ],
     output: Annotated[str, typer.Option("--output", "-o", metavar="DIR", help="Folder for the files.")],
-    formats_: options.Format = None,
-    dtype: options.Dtype = None,
-    layout: options.Layout = None,
+    form: options.FormatOptions,
     dump_format: Annotated[
         str | None,
         typer.Option(
@@ -49,22 +50,23 @@ def export(
         str | None,
         typer.Option("--dump-layout", metavar="NHWC", help="Layout of a dump's headerless files, if not the model's."),
     ] = None,
-    force: options.Force = False,
+    result: options.ResultOptions,
 ) -> Result:
     """Write tensors in a device's form; count what is lost."""
-    from subgraph.recordings import export as job
+    from subgraph.recordings.export import export as write_tensors
 
-    form = TensorFormat(dtype or "", (layout or "").upper())
-    place = Path(output)
-    done = job.export(
-        Path(source),
-        ResultPlace(place.parent, place.name, force),
-        formats(formats_ or "bin"),
-        form,
-        dump_format or "",
-        _known(model, dump_layout),
+    tensor_format = TensorFormat(form.dtype or "", (form.layout or "").upper())
+    folder = Path(output)
+    place = ResultPlace(folder.parent, folder.name, result.force)
+    hints = _dump_hints(model, dump_layout)
+    written = write_tensors(
+        Path(source), place, formats(form.formats or "bin"), tensor_format, dump_format or "", hints
     )
-    m = done.manifest
+    return _result(written)
+
+
+def _result(written: Case) -> Result:
+    m = written.manifest
     rows = [(f["file"], f["dtype"], shape_text(tuple(f["shape"])), f["layout"], f["loss"]) for f in m["exported"]]
     widths = [max((len(clean(str(row[i]))) for row in rows), default=0) for i in range(4)]
     lines = [
@@ -72,19 +74,15 @@ def export(
         for row in rows
     ]
     lines += [f"left out: {clean(word)}" for word in m["left_out"]]
-    text = "\n".join([*lines, f"{count(len(rows), 'file')} in {clean(str(done.path))}/"])
-    document = {"schema": "subcut.export/1", "exit_code": 0, "path": str(done.path)}
+    text = "\n".join([*lines, f"{count(len(rows), 'file')} in {clean(str(written.path))}/"])
+    document = {"schema": "subcut.export/1", "exit_code": 0, "path": str(written.path)}
     return Result(document | {k: v for k, v in m.items() if k != "schema"}, text)
 
 
-def _known(model: str | None, layout: str | None) -> DumpHints:
-    """What a dump's headerless files are, as far as the command line says it."""
-    from subgraph.errors import UsageError
+def _dump_hints(model: str | None, layout: str | None) -> DumpHints:
+    """Types, shapes and layout of a dump's headerless files, as far as the command line tells them."""
     from subgraph.graph.graph import load
     from subgraph.recordings import recording
-    from subgraph.storage import layouts
 
-    word = layouts.named(layout or "")
-    if word and word not in layouts.KNOWN:
-        raise UsageError(f"no layout '{clean(word)}'", f"known: {', '.join(layouts.KNOWN)}")
+    word = known_layout(layout)
     return recording.known_of(load(model), word) if model else DumpHints(layout=word)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
 import typer
 
 from subgraph import project
-from subgraph.commands import Result, options
+from subgraph.commands import Result, options, resolve
 from subgraph.errors import ModelError, SubcutError, UsageError
 from subgraph.graph.graph import Graph, load
 from subgraph.storage.tensors import shape_text
@@ -25,7 +25,9 @@ COLUMNS = ("min", "max", "mean", "nan", "inf", "zeros")
 LEFT, RIGHT = "<", ">"
 
 
+@options.with_option_groups()
 def inspect(
+    *,
     model: options.ModelArgument = None,
     node: Annotated[
         str | None,
@@ -38,12 +40,7 @@ def inspect(
     ] = None,
     start: options.Start = None,
     end: options.End = None,
-    inputs: options.Inputs = None,
-    seed: options.Seed = None,
-    shape: options.Shapes = None,
-    mean: options.Mean = None,
-    scale: options.Scale = None,
-    bgr: options.Bgr = False,
+    inputs: options.InputOptions,
     no_run: Annotated[bool, typer.Option("--no-run", help="Only what the file says; run nothing.")] = False,
 ) -> Result:
     """Show what is in a model, a node or an edge, and what is wrong with it.
@@ -51,16 +48,16 @@ def inspect(
     Ops, types, and the real shape and range of each tensor by running. Exit code 3 if the model is invalid.
     """
     settings = project.load()
-    model, node = _told_apart(model, node, settings)
+    model, node = _model_and_node(model, node, settings)
     if node and (start or end):
         raise UsageError("name a node, or --start and --end, not both")
-    path = options.model_of(model, settings)
-    fed = options.feeding(settings, inputs, seed, shape, mean, scale, bgr)
-    graph = load(path)
+    model_path = resolve.model_path(settings, model)
+    feeding = resolve.feeding(settings, inputs)
+    graph = load(model_path)
     try:
-        document = _document(graph, node, start or (), end or (), None if no_run else fed)
+        document = _document(graph, node, start or (), end or (), None if no_run else feeding)
     except UnicodeDecodeError as e:
-        raise ModelError(f"{path} is damaged: a name in it is not UTF-8", "compare its checksum") from e
+        raise ModelError(f"{model_path} is damaged: a name in it is not UTF-8", "compare its checksum") from e
     return Result(document, text(document), document["exit_code"])
 
 
@@ -79,7 +76,7 @@ def _document(
         return describe.invalid_document(graph, e)
 
 
-def _told_apart(model: str | None, node: str | None, settings: project.Project) -> tuple[str | None, str | None]:
+def _model_and_node(model: str | None, node: str | None, settings: project.Project) -> tuple[str | None, str | None]:
     """(model, node): a single word that is no file is a node of the model that is found without it."""
     if model is None or node is not None or model.endswith(".onnx") or Path(model).exists():
         return model, node

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
 import typer
 
 from subgraph import plugins, project
-from subgraph.commands import Result, log, options, table
+from subgraph.commands import Result, log, options, resolve, table
 from subgraph.errors import InputError, ModelError, UsageError
 from subgraph.graph.graph import Graph, load
 from subgraph.text import clean, count
@@ -31,7 +31,9 @@ def complete_rules(incomplete: str) -> list[str]:
     return [name for name in plugins.names("lint") if name.startswith(incomplete)]
 
 
+@options.with_option_groups()
 def lint(
+    *,
     model: options.ModelArgument = None,
     target_opset: Annotated[
         int | None, typer.Option("--target-opset", metavar="N", help="The newest opset that the target takes.")
@@ -50,12 +52,7 @@ def lint(
         typer.Option("--ignore", metavar="RULE", help="Not this rule. Repeatable.", autocompletion=complete_rules),
     ] = None,
     rules: Annotated[bool, typer.Option("--rules", help="List the rules, and look at no model.")] = False,
-    inputs: options.Inputs = None,
-    seed: options.Seed = None,
-    shape: options.Shapes = None,
-    mean: options.Mean = None,
-    scale: options.Scale = None,
-    bgr: options.Bgr = False,
+    inputs: options.InputOptions,
     csv_file: table.File = None,
 ) -> Result:
     """List known troubles of a model before anything runs on a target: node, reason, fix.
@@ -72,25 +69,20 @@ def lint(
     if target_opset is not None and target_opset < 1:
         raise UsageError(f"--target-opset {target_opset}: opsets start at 1")
     table.check(csv_file)
-    path = options.model_of(model, settings)
-    feeding = options.feeding(settings, inputs, seed, shape, mean, scale, bgr)
-    graph = load(path)
+    model_path = resolve.model_path(settings, model)
+    feeding = resolve.feeding(settings, inputs)
+    graph = load(model_path)
     try:
-        document = lint.document(_asked(graph, target_opset, feeding, seeded=seed is not None), names)
+        document = lint.document(_context(graph, target_opset, feeding, seeded=inputs.seed is not None), names)
     except UnicodeDecodeError as e:
-        raise ModelError(f"{path} is damaged: a name in it is not UTF-8", "compare its checksum") from e
+        raise ModelError(f"{model_path} is damaged: a name in it is not UTF-8", "compare its checksum") from e
     for row in document["not_checked"]:
         log.debug("%s: not checked: %s", row["rule"], row["why"])
-    if csv_file:
-        found = as_csv(document)
-        if csv_file == "-":
-            return Result(document, found.rstrip("\n"), document["exit_code"])
-        table.write(csv_file, found)
-    return Result(document, text(document), document["exit_code"])
+    return table.result(document, text, as_csv, csv_file)
 
 
-def _asked(graph: Graph, target: int | None, feeding: Feeding, *, seeded: bool) -> LintContext:
-    """The question: shapes that contradict the model's own are a second size, for one rule; the rest is fed.
+def _context(graph: Graph, target: int | None, feeding: Feeding, *, seeded: bool) -> LintContext:
+    """What the rules look at. Shapes that contradict the model's own are a second size, for one rule; the rest is fed.
 
     Raises:
         InputError, UnknownName: a file or a shape does not fit the model.

@@ -13,7 +13,7 @@ import typer
 
 from subgraph import project
 from subgraph.cases import case
-from subgraph.commands import Result, log, options
+from subgraph.commands import Result, log, options, resolve
 from subgraph.documents import to_json
 from subgraph.errors import InputError, UsageError
 from subgraph.graph.graph import load
@@ -29,8 +29,8 @@ if TYPE_CHECKING:
 
 SCHEMA = "subcut.manual/1"
 DEVICE = "device"
-WIDE = 44  # characters of what a step was about
-MOST = 64  # questions at once
+SPAN_WIDTH = 44  # characters of the nodes that a step is about
+MAX_BATCH = 64  # tasks at once
 
 Name = Annotated[
     str | None, typer.Option("--name", metavar="NAME", help="Which loop, where several stand side by side.")
@@ -38,7 +38,9 @@ Name = Annotated[
 Numbers = Annotated[list[str] | None, typer.Argument(metavar="[K]…", help="Which questions; the only one if left out.")]
 
 
+@options.with_option_groups("timeout", "memory_limit", "fresh")
 def start(
+    *,
     model: options.ModelArgument = None,
     name: Annotated[str, typer.Option("--name", metavar="NAME", help="What the device is called.")] = DEVICE,
     export: Annotated[
@@ -48,72 +50,58 @@ def start(
     batch: Annotated[
         int, typer.Option("--batch", metavar="N", help="So many questions for one trip to the device; 1.")
     ] = 1,
-    within: Annotated[
-        str | None, typer.Option("--within", metavar="A..B", help="Only look between these two nodes.")
-    ] = None,
-    inputs: options.Inputs = None,
-    seed: options.Seed = None,
-    shape: options.Shapes = None,
-    mean: options.Mean = None,
-    scale: options.Scale = None,
-    bgr: options.Bgr = False,
-    criterion: options.Criterion = None,
-    rtol: options.Rtol = None,
-    atol: options.Atol = None,
-    metric: options.Metric = None,
-    precision: options.Precision = None,
-    reference: options.ReferenceSpec = None,
-    custom_ops: options.CustomOps = None,
-    no_freeze: Annotated[
-        bool, typer.Option("--no-freeze", help="Tensors that hold shapes become inputs, not constants.")
-    ] = False,
-    output: options.Output = None,
-    trust: options.Trust = False,
-    force: options.Force = False,
+    within: options.Within = None,
+    inputs: options.InputOptions,
+    comparison: options.CriterionOptions,
+    runtime: options.RuntimeOptions,
+    no_freeze: options.NoFreeze = False,
+    result: options.ResultOptions,
 ) -> Result:
     """Begin: prepare what is to be run first. Without --precision it is that of the exported inputs."""
     from subgraph.bisection.manual import advance, state
     from subgraph.bisection.manual.tasks import TaskFormat
-    from subgraph.comparison.judge import criterion as rule_of
     from subgraph.runtime import candidate
     from subgraph.trials.session import open_trials
 
     settings = project.load()
-    path = options.model_of(model, settings)
-    rule = options.criterion(settings, criterion, rtol, atol, metric)
-    rule_of(rule)  # a slip there is told before anything starts
-    if not 1 <= batch <= MOST:
-        raise UsageError(f"--batch {batch}: expected 1 to {MOST}")
-    feeding = options.feeding(settings, inputs, seed, shape, mean, scale, bgr)
-    notes = [] if feeding.inputs else [f"the inputs are random values, seed {feeding.seed}; real ones show more"]
-    for note in notes:
-        log.info("%s (-i FILE)", note)
+    model_path = resolve.model_path(settings, model)
+    criterion = resolve.criterion(settings, comparison)
+    _check_batch(batch)
+    feeding = resolve.feeding(settings, inputs)
+    notes = resolve.log_random_inputs(feeding)
+    custom_ops = settings.get("custom_ops", runtime.custom_ops, "")
     request: dict[str, Any] = {
         "name": name,
         "export": TaskFormat.parse(export).words,
         "batch": batch,
         "within": within or "",
-        "criterion": rule,
-        "precision": candidate.precision("--precision", precision),
+        "criterion": criterion,
+        "precision": candidate.precision("--precision", runtime.precision),
         "freeze": not no_freeze,
-        "reference": settings.get("reference", reference, "ort"),
-        "custom_ops": str(Path(given).resolve()) if (given := settings.get("custom_ops", custom_ops, "")) else "",
+        "reference": settings.get("reference", runtime.reference, "ort"),
+        "custom_ops": str(Path(custom_ops).resolve()) if custom_ops else "",
         "feeding": to_json(feeding.options),
         "command": shlex.join(["subcut", *sys.argv[1:]]),
         "notes": notes,
-        "force": force,
+        "force": result.force,
     }
-    folder = state.place_of(Path(settings.get("output", output, "subcut_out")), name)
-    state.require_none(folder, force)
-    with options.reference(settings, reference, custom_ops, trust) as running:
-        graph = load(path)
-        loop = state.ManualState(folder, request, {"path": str(path.resolve()), "digest": advance.identity(graph)}, [])
-        with open_trials(graph, advance.plan_of(loop).setup, running) as asked:
-            advance.check(loop, asked)
+    folder = state.place_of(resolve.parent_folder(settings, result.output), name)
+    state.require_none(folder, result.force)
+    with resolve.reference(settings, runtime, result.trust) as reference:
+        graph = load(model_path)
+        model_identity = {"path": str(model_path.resolve()), "digest": advance.identity(graph)}
+        loop = state.ManualState(folder, request, model_identity, [])
+        with open_trials(graph, advance.plan_of(loop).setup, reference) as trials:
+            advance.check(loop, trials)
             advance.make(folder)
             with state.alone(folder):
-                advance.begin(loop, asked)
-                return _advanced(loop, asked)
+                advance.begin(loop, trials)
+                return _advanced(loop, trials)
+
+
+def _check_batch(batch: int | None) -> None:
+    if batch is not None and not 1 <= batch <= MAX_BATCH:
+        raise UsageError(f"--batch {batch}: expected 1 to {MAX_BATCH}")
 
 
 def next_(
@@ -124,8 +112,7 @@ def next_(
     ] = None,
 ) -> Result:
     """Say again what is to be run; what is missing of it is written anew."""
-    if batch is not None and not 1 <= batch <= MOST:
-        raise UsageError(f"--batch {batch}: expected 1 to {MOST}")
+    _check_batch(batch)
     with _loop(output, name) as loop:
         if batch is not None:
             loop.request["batch"] = batch
@@ -226,7 +213,7 @@ ACTIONS: dict[str, Callable[..., Result]] = {
 
 
 def _parent(output: str | None) -> Path:
-    return Path(project.load().get("output", output, "subcut_out"))
+    return resolve.parent_folder(project.load(), output)
 
 
 @contextmanager
@@ -268,21 +255,22 @@ def _going_on(loop: ManualState) -> Result:
     if not path.is_file():
         raise UsageError(f"the model {clean(str(path))} is gone", "put it back; or subcut manual reset")
     r = loop.request
-    with options.reference(project.load(), r["reference"], r["custom_ops"] or None, False) as running:
+    runtime = options.RuntimeOptions(reference=r["reference"], custom_ops=r["custom_ops"] or None)
+    with resolve.reference(project.load(), runtime, trust=False) as reference:
         graph = load(path)
         if advance.identity(graph) != loop.model["digest"]:
             hint = "put the old one back; or subcut manual start --force begins anew with this one"
             raise UsageError(f"{clean(path.name)} has changed since this loop began", hint)
-        with open_trials(graph, advance.setup_of(loop), running) as asked:
-            advance.restore(loop, asked)
-            return _advanced(loop, asked)
+        with open_trials(graph, advance.setup_of(loop), reference) as trials:
+            advance.restore(loop, trials)
+            return _advanced(loop, trials)
 
 
-def _advanced(loop: ManualState, asked: Trials) -> Result:
+def _advanced(loop: ManualState, trials: Trials) -> Result:
     """What the answers came to: the end of the search, or what is to be run next."""
     from subgraph.bisection.manual import advance
 
-    document, steps, job = advance.advance(loop, asked)
+    document, steps, job = advance.advance(loop, trials)
     for step in steps:
         log.info(_line(job, step))
     base: dict[str, Any] = {
@@ -349,4 +337,4 @@ def _line(job: ManualBisection, step: Step) -> str:
     word = "FAIL" if step.outcome == "fail" else step.outcome.value
     share = f"explains {step.answer.share:.0%}" if step.answer.share is not None and word == "FAIL" else ""
     size = f"{error:.1e}" if error is not None else ""
-    return f"{step.number:>3}  {step.purpose.value:<8}  {span:<{WIDE}}  {size:>7}  {word}  {share}".rstrip()
+    return f"{step.number:>3}  {step.purpose.value:<8}  {span:<{SPAN_WIDTH}}  {size:>7}  {word}  {share}".rstrip()

@@ -1,16 +1,16 @@
-"""What `--recorded` means to `compare`: the options that go with it, and what is printed."""
+"""`--recorded` for `compare`, `bisect` and `cut`: layer dumps of a device -> what the command does with them."""
 
 from __future__ import annotations
 
 import shlex
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
-import typer
-
-from subgraph.commands import Result, log, options, table
+from subgraph.commands import Result, log, table
+from subgraph.commands.options import InputOptions, RecordedOptions, RuntimeOptions
 from subgraph.errors import UsageError
 from subgraph.graph.graph import load
 from subgraph.text import clean, count
@@ -19,102 +19,104 @@ if TYPE_CHECKING:
     from subgraph.cases.case import Case, ResultPlace
     from subgraph.cases.write_case import CaseRequest
     from subgraph.graph.graph import Graph
-    from subgraph.project import Project
     from subgraph.recordings.runs import RecordedRun, RecordingOptions
+    from subgraph.runtime.inputs import Feeding
     from subgraph.runtime.reference import Reference
     from subgraph.trials.trial import Trials
-
-Recorded = Annotated[
-    list[str] | None,
-    typer.Option("--recorded", metavar="DIR", help="A device's layer dumps, in the place of a candidate. Repeatable."),
-]
-DumpFormat = Annotated[
-    str | None,
-    typer.Option(
-        "--dump-format", metavar="NAME", help="What --recorded is: ascend, tnn, rknn … Found out if not given."
-    ),
-]
-DumpLayout = Annotated[
-    str | None, typer.Option("--dump-layout", metavar="NHWC", help="Layout of --recorded's files without a header.")
-]
 
 MSACCUCMP = "msaccucmp"
 MOST = 4  # intervals that are shown, and get a folder
 SHOWN = 5  # entries of no tensor, and suspects, that are named
-LONG = 60  # characters of a recording's name in a folder's
+FOLDER_NAME_CHARS = 60  # characters of a recording's name in a folder's
 FED = "the model's input"
 GOLDEN = ":golden"  # how a toolkit calls its own float values
 
 
-def asked(
-    places: Sequence[str], form: str | None, layout: str | None, precision: str | None, seed: int | None
-) -> RecordingOptions:
-    """What the user says of recordings.
+@dataclass(frozen=True)
+class TensorChoice:
+    """Which tensors `compare` looks at: those that `at` names, the model's outputs, or all; up to the first bad one?"""
+
+    at: Sequence[str] = ()
+    outputs: bool = False
+    fail_fast: bool = False
+
+    def words(self, graph: Graph) -> Sequence[str]:
+        """Names and globs for `trials.compare`; empty for all tensors."""
+        return self.at or (list(graph.outputs) if self.outputs else ())
+
+
+def recording_options(recorded: RecordedOptions, runtime: RuntimeOptions, inputs: InputOptions) -> RecordingOptions:
+    """The folders with recordings, and what the command line says about them.
 
     Raises:
-        UsageError: a layout or a precision that nobody knows.
+        UsageError: a layout or a precision is unknown.
     """
-    from subgraph.recordings import runs
-    from subgraph.runtime.candidate import precision as claim
+    from subgraph.recordings.runs import RecordingOptions
+    from subgraph.runtime import candidate
+
+    precision = candidate.precision("--precision", runtime.precision)
+    layout = known_layout(recorded.dump_layout)
+    folders = tuple(map(Path, recorded.recorded or ()))
+    return RecordingOptions(folders, recorded.dump_format or "", layout, precision, seeded=inputs.seed is not None)
+
+
+def known_layout(word: str | None) -> str:
+    """The layout's own name; empty for None.
+
+    Raises:
+        UsageError: no layout has that name.
+    """
     from subgraph.storage import layouts
 
-    word = layouts.named(layout or "")
-    if word and word not in layouts.KNOWN:
-        raise UsageError(f"no layout '{clean(word)}'", f"known: {', '.join(layouts.KNOWN)}")
-    return runs.RecordingOptions(
-        tuple(map(Path, places)), form or "", word, claim("--precision", precision), seeded=seed is not None
-    )
+    name = layouts.named(word or "")
+    if name and name not in layouts.KNOWN:
+        raise UsageError(f"no layout '{clean(name)}'", f"known: {', '.join(layouts.KNOWN)}")
+    return name
 
 
-def alone(given: dict[str, Any]) -> None:
+def refuse_beside_recorded(values: Mapping[str, object]) -> None:
     """
     Raises:
-        UsageError: an option that means a candidate goes beside --recorded.
+        UsageError: one of these options, which belong to a candidate, is given.
     """
-    for option, value in given.items():
+    for option, value in values.items():
         if value:
             raise UsageError(f"{option} goes with a candidate, not with --recorded", "leave one of them out")
 
 
-def compare(
-    settings: Project, model: str | None, about: RecordingOptions, feeding: Any, rule: str, reference: Any, *,
-    at: Sequence[str] = (), outputs: bool = False, fail_fast: bool = False, csv_file: str | None = None,
-    output: str | None = None,
+def compare_recorded(
+    model_path: Path, recordings: RecordingOptions, feeding: Feeding, criterion: str, reference: Reference,
+    parent: Path, choice: TensorChoice, csv_file: str | None,
 ) -> Result:  # fmt: skip
     """`subcut compare MODEL --recorded DIR`: every tensor that was recorded, beside the reference's."""
     from subgraph.recordings import document as contrast
     from subgraph.recordings import msaccucmp_table, runs
     from subgraph.recordings.compare import observe
-    from subgraph.trials import compare as comparison
+    from subgraph.trials.compare import chosen
     from subgraph.trials.session import Setup, open_trials
 
-    npu = rule == MSACCUCMP
-    path = options.model_of(model, settings)
-    graph = load(path)
-    with reference as running, runs.open_runs(graph, about, feeding) as (found, fed):
-        doubted = runs.candidate_of(found, about.precision)
-        setup = Setup(doubted, fed, Path(settings.get("output", output, "subcut_out")), rule, stored=False)
-        with open_trials(graph, setup, running) as trials:
-            names = comparison.chosen(trials, at or (graph.outputs if outputs else ()))
-            seen = [
-                observe(trials, run, only=names, fail_fast=fail_fast, columns=npu)
-                for run in runs.limit_samples(found, len(trials.values.samples))
+    npu = criterion == MSACCUCMP
+    graph = load(model_path)
+    with reference, runs.open_runs(graph, recordings, feeding) as (recorded, fed):
+        candidate = runs.candidate_of(recorded, recordings.precision)
+        setup = Setup(candidate, fed, parent, criterion, stored=False)
+        with open_trials(graph, setup, reference) as trials:
+            names = chosen(trials, choice.words(graph))
+            compared = [
+                observe(trials, run, only=names, fail_fast=choice.fail_fast, columns=npu)
+                for run in runs.limit_samples(recorded, len(trials.values.samples))
             ]
-            document = contrast.document(trials, seen, names, rule, stopped=fail_fast)
-            told = [msaccucmp_table.lines(trials, one, names) if npu and one.matched else [] for one in seen]
-            for one, lines_ in zip(document["recordings"], told, strict=True):
-                one["advice"] = msaccucmp_table.advice(lines_) if lines_ else None
-    if csv_file:
-        lines = msaccucmp_table.as_csv(told[-1]) if npu else as_csv(document)
-        if csv_file == "-":
-            return Result(document, lines.rstrip("\n"), document["exit_code"])
-        table.write(csv_file, lines)
-    return Result(document, text(document), document["exit_code"])
+            document = contrast.document(trials, compared, names, criterion, stopped=choice.fail_fast)
+            tables = [msaccucmp_table.lines(trials, c, names) if npu and c.matched else [] for c in compared]
+            for recording, lines in zip(document["recordings"], tables, strict=True):
+                recording["advice"] = msaccucmp_table.advice(lines) if lines else None
+            npu_csv = msaccucmp_table.as_csv(tables[-1]) if npu else ""
+    return table.result(document, text, lambda d: npu_csv if npu else as_csv(d), csv_file)
 
 
-def bisect(
-    settings: Project, model: str | None, about: RecordingOptions, feeding: Any, rule: str, reference: Any, *,
-    freeze: bool = True, output: str | None = None, force: bool = False,
+def bisect_recorded(
+    model_path: Path, recordings: RecordingOptions, feeding: Feeding, criterion: str, reference: Reference,
+    parent: Path, *, freeze: bool = True, force: bool = False,
 ) -> Result:  # fmt: skip
     """`subcut bisect MODEL --recorded DIR`: between which tensors it goes wrong; that piece as a case."""
     from subgraph.cases import case
@@ -123,76 +125,75 @@ def bisect(
     from subgraph.storage.folders import safe_name
     from subgraph.trials.session import Setup, open_trials
 
-    if len(about.folders) > 1:
+    if len(recordings.folders) > 1:
         raise UsageError(
             "--recorded twice: bisect looks at one recording", "subcut compare names the odd one of several"
         )
-    path = options.model_of(model, settings)
-    graph = load(path)
-    with reference as running, runs.open_runs(graph, about, feeding) as (found, fed):
-        run = _one(found)
-        parent = Path(settings.get("output", output, "subcut_out"))
-        doubted = runs.candidate_of([run], about.precision)
-        place = case.ResultPlace(parent, f"recorded-{safe_name(run.name)[:LONG]}", force)
-        request = case.plain({"candidate": doubted.name, "identity": doubted.identity(""), "criterion": rule,
-                              "recorded": [str(p) for p in about.folders], "inputs": feeding.inputs})  # fmt: skip
-        case.require_free(place, request, case.source_of(graph), [graph.path, *about.folders])
-        setup = Setup(doubted, fed, parent, rule, freeze=freeze, stored=False)
-        with open_trials(graph, setup, running) as trials:
+    graph = load(model_path)
+    with reference, runs.open_runs(graph, recordings, feeding) as (recorded, fed):
+        run = _run_of_device(recorded)
+        candidate = runs.candidate_of([run], recordings.precision)
+        place = case.ResultPlace(parent, f"recorded-{safe_name(run.name)[:FOLDER_NAME_CHARS]}", force)
+        request = case.plain({"candidate": candidate.name, "identity": candidate.identity(""), "criterion": criterion,
+                              "recorded": [str(p) for p in recordings.folders], "inputs": feeding.inputs})  # fmt: skip
+        case.require_free(place, request, case.source_of(graph), [graph.path, *recordings.folders])
+        setup = Setup(candidate, fed, parent, criterion, freeze=freeze, stored=False)
+        with open_trials(graph, setup, reference) as trials:
             (run,) = runs.limit_samples([run], len(trials.values.samples))
-            seen = observe(trials, run)
+            compared = observe(trials, run)
             reasons = interval.troubles(graph)
-            places = interval.intervals(trials, seen, interval.hints(graph))
+            intervals = interval.intervals(trials, compared, interval.hints(graph))
             command = shlex.join(["subcut", *sys.argv[1:]])
-            document = result_folder.document(trials, seen, places, rule, command, reasons)
-            if places:
-                result_folder.save(trials, seen, places, document, place, request, fed)
+            document = result_folder.document(trials, compared, intervals, criterion, command, reasons)
+            if intervals:
+                result_folder.save(trials, compared, intervals, document, place, request, fed)
     return Result(document, interval_text(document), document["exit_code"])
 
 
-def cut(
-    graph: Graph, request: CaseRequest, place: ResultPlace, running: Reference, about: RecordingOptions
+def cut_recorded(
+    graph: Graph, request: CaseRequest, place: ResultPlace, reference: Reference, recordings: RecordingOptions
 ) -> list[Case]:
     """`subcut cut --recorded DIR`: what enters the cut, and `dump_data`, are what the device recorded."""
     from subgraph.cases.write_case import chosen
-    from subgraph.recordings import cut as recut
-    from subgraph.recordings import runs
+    from subgraph.recordings import cut, runs
     from subgraph.recordings.compare import matched
     from subgraph.runtime.inputs import Feeding
     from subgraph.trials.session import Setup, open_trials
 
-    chosen(graph, request, place)  # a slip there is told before anything runs
+    chosen(graph, request, place)  # a mistake there is reported before anything runs
     feeding = Feeding(request.inputs, request.shapes, request.seed, request.picture)
-    with runs.open_runs(graph, about, feeding) as (found, fed):
-        run = _one(found)
-        setup = Setup(runs.candidate_of([run], None), fed, place.parent, stored=False, freeze=request.freeze)
-        with open_trials(graph, setup, running) as trials:
+    with runs.open_runs(graph, recordings, feeding) as (recorded, fed):
+        run = _run_of_device(recorded)
+        candidate = runs.candidate_of([run], None)
+        setup = Setup(candidate, fed, place.parent, stored=False, freeze=request.freeze)
+        with open_trials(graph, setup, reference) as trials:
             (run,) = runs.limit_samples([run], len(trials.values.samples))
             assert run.recording
-            told = {"name": run.name, "folder": str(run.recording.folder), "format": run.recording.format,
-                    "fed": fed.inputs != feeding.inputs}  # fmt: skip
-            cuts = recut.extract_recorded(graph, request, place, trials, matched(trials, run), told)
-    for one in cuts:
-        one.manifest["hint"] = recut.hint(one.manifest)
+            about = {"name": run.name, "folder": str(run.recording.folder), "format": run.recording.format,
+                     "fed": fed.inputs != feeding.inputs}  # fmt: skip
+            cuts = cut.extract_recorded(graph, request, place, trials, matched(trials, run), about)
+    for case in cuts:
+        case.manifest["hint"] = cut.hint(case.manifest)
     return cuts
 
 
-def _one(found: Sequence[RecordedRun]) -> RecordedRun:
-    """The run to narrow down: the device's, where the toolkit's own golden values lie beside it."""
-    wanted = [run for run in found if not run.missing and not run.name.endswith(GOLDEN)] or list(found)
-    if len(wanted) > 1:
-        log.warning("%s: the last of %s is looked at", clean(wanted[-1].name), count(len(wanted), "run"))
-    return wanted[-1]
+def _run_of_device(runs: Sequence[RecordedRun]) -> RecordedRun:
+    """The run to narrow down: the device's, where a toolkit's own golden values lie beside it; of several the last."""
+    candidates = [run for run in runs if not run.missing and not run.name.endswith(GOLDEN)] or list(runs)
+    if len(candidates) > 1:
+        log.warning("%s: the last of %s is looked at", clean(candidates[-1].name), count(len(candidates), "run"))
+    return candidates[-1]
 
 
-def weights(trials: Trials, found: Sequence[RecordedRun]) -> dict[int, float]:
-    """What recordings say of where to look first."""
-    from subgraph.recordings import interval, runs
+def weights_of(trials: Trials, runs: Sequence[RecordedRun]) -> dict[int, float]:
+    """How likely each node is to blame, by its index, as recordings tell."""
+    from subgraph.recordings import interval
     from subgraph.recordings.compare import observe
+    from subgraph.recordings.runs import limit_samples
 
-    many = len(trials.values.samples)
-    seen = [observe(trials, run) for run in runs.limit_samples(found, many) if not run.missing]
-    return interval.weights_of(trials, seen)
+    samples = len(trials.values.samples)
+    compared = [observe(trials, run) for run in limit_samples(runs, samples) if not run.missing]
+    return interval.weights_of(trials, compared)
 
 
 def interval_text(document: dict[str, Any]) -> str:

@@ -2,24 +2,30 @@
 
 from __future__ import annotations
 
+import functools
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from subgraph import project
-from subgraph.commands import Result, log, options
+from subgraph.commands import Result, log, options, resolve
 from subgraph.errors import UnknownName, UsageError
+from subgraph.project import Project
 from subgraph.text import clean, nearest
 
 if TYPE_CHECKING:
     from subgraph.cases.find_case import FoundCase
     from subgraph.runtime.candidate import Candidate
+    from subgraph.runtime.reference import Reference
     from subgraph.verdict import Verdict
 
 
+@options.with_option_groups("reference", "output", "fresh", "force")
 def replay(
+    *,
     folder: Annotated[
         str, typer.Argument(metavar="CASE|BUNDLE.zip", help="A case that cut or bisect left behind, or a bundle.")
     ],
@@ -30,15 +36,9 @@ def replay(
             "--output", "-o", metavar="DIR", help="Folder that a bundle is unpacked to; its name, here, if not given."
         ),
     ] = None,
-    criterion: options.Criterion = None,
-    rtol: options.Rtol = None,
-    atol: options.Atol = None,
-    metric: options.Metric = None,
-    precision: options.Precision = None,
-    custom_ops: options.CustomOps = None,
-    timeout: options.Timeout = None,
-    memory_limit: options.MemoryLimit = None,
-    trust: options.Trust = False,
+    comparison: options.CriterionOptions,
+    runtime: options.RuntimeOptions,
+    result: options.ResultOptions,
 ) -> Result:
     """Run a case again on a candidate, and judge what comes.
 
@@ -49,22 +49,21 @@ def replay(
     from subgraph.verdict import Status
 
     settings = project.load()
-    rule = options.criterion(settings, criterion, rtol, atol, metric)
-    found = find_case(_folder(Path(folder), output))
-    doubted = _candidate(settings, candidate, found, timeout, memory_limit, precision, custom_ops, trust)
-    rows = []
-    for k, label in enumerate(found.labels or ("",)):
-        verdict = _verdict(found, k, doubted, rule, (settings, custom_ops, trust))
-        rows.append({"sample": label, **verdict.to_json()})
-    statuses = {row["status"] for row in rows}
+    criterion = resolve.criterion_words(settings, comparison)
+    case = find_case(_folder(Path(folder), output))
+    chosen = _candidate(settings, case, candidate, runtime, result.trust)
+    labels = case.labels or ("",)
+    start_reference = functools.partial(resolve.reference, settings, runtime, result.trust)
+    verdicts = [_verdict(case, k, chosen, criterion, start_reference) for k in range(len(labels))]
+    rows = [{"sample": label, **verdict.to_json()} for label, verdict in zip(labels, verdicts, strict=True)]
+    statuses = {verdict.status for verdict in verdicts}
     code = 1 if Status.FAIL in statuses else 0 if statuses == {Status.AGREE} else 5
-    document = {"schema": "subcut.replay/1", "exit_code": code, "case": str(found.place), "candidate": doubted.name}
-    lines = [f"{clean(str(found.place))}/ on {clean(doubted.name)}"]
-    for row in rows:
-        word = "FAIL" if row["status"] == "fail" else row["status"]
-        label = f"{clean(row['sample'])}  " if row["sample"] else ""
-        lines.append(f"  {label}{word}  {clean(row['why'])}")
-        lines += [f"      | {clean(line)}" for line in row["process"].get("stderr") or ()]
+    document = {"schema": "subcut.replay/1", "exit_code": code, "case": str(case.place), "candidate": chosen.name}
+    lines = [f"{clean(str(case.place))}/ on {clean(chosen.name)}"]
+    for label, verdict in zip(labels, verdicts, strict=True):
+        word = "FAIL" if verdict.status is Status.FAIL else verdict.status.value
+        lines.append(f"  {f'{clean(label)}  ' if label else ''}{word}  {clean(verdict.why)}")
+        lines += [f"      | {clean(line)}" for line in verdict.process.get("stderr") or ()]
     return Result(document | {"samples": rows}, "\n".join(lines), code)
 
 
@@ -86,32 +85,32 @@ def _folder(path: Path, output: str | None) -> Path:
 
 
 def _candidate(
-    settings: project.Project, spec: str | None, found: FoundCase, timeout: str | None, memory_limit: str | None,
-    precision: str | None, custom_ops: str | None, trust: bool,
-) -> Candidate:  # fmt: skip
+    settings: Project, case: FoundCase, spec: str | None, runtime: options.RuntimeOptions, trust: bool
+) -> Candidate:
+    """The candidate that the command line names, else that of the case, else that of the project."""
     from subgraph.cases.find_case import candidate_of
     from subgraph.runtime import candidate as candidates
 
-    wanted = None if spec else candidate_of(found)
-    if wanted is None:
-        return options.candidate(settings, spec, timeout, memory_limit, precision, custom_ops, trust)
-    claim = candidates.precision("--precision", precision)
-    wanted = replace(wanted, precision=claim) if claim else wanted
-    shown = candidates.require_trust(wanted, trust)
-    log.info("candidate %s, as the case was found%s", clean(wanted.name), f": {shown}" if shown else "")
-    return wanted
+    candidate = None if spec else candidate_of(case)
+    if candidate is None:
+        return resolve.candidate(settings, spec, runtime, trust)
+    precision = candidates.precision("--precision", runtime.precision)
+    candidate = replace(candidate, precision=precision) if precision else candidate
+    code = candidates.require_trust(candidate, trust)
+    log.info("candidate %s, as the case was found%s", clean(candidate.name), f": {code}" if code else "")
+    return candidate
 
 
-def _verdict(found: FoundCase, k: int, doubted: Candidate, rule: str, right: tuple[Any, str | None, bool]) -> Verdict:
-    """One sample of a case; `right`: what says how the reference runs."""
+def _verdict(
+    case: FoundCase, k: int, candidate: Candidate, criterion: str, start_reference: Callable[[], Reference]
+) -> Verdict:
+    """One sample of a case; an operator test of a sweep is judged without the reference."""
     from subgraph.sweep.result_folder import replay_test
     from subgraph.trials.replay import open_case
 
-    if found.expected:
-        return replay_test(found, found.expected, doubted, rule)
-    settings, custom_ops, trust = right
-    reference = options.reference(settings, None, custom_ops, trust)
-    with open_case(found, k, doubted, rule, reference) as asked:
+    if case.expected:
+        return replay_test(case, case.expected, candidate, criterion)
+    with open_case(case, k, candidate, criterion, start_reference()) as trials:
         if not k:
-            options.told(asked)
-        return asked.verdict(asked.whole(), fresh=True)
+            resolve.log_caveat(trials)
+        return trials.verdict(trials.whole(), fresh=True)

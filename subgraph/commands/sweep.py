@@ -8,14 +8,14 @@ import sys
 import textwrap
 from collections import Counter
 from collections.abc import Iterable, Iterator
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from subgraph import project
-from subgraph.commands import Result, log, options, table
+from subgraph.commands import Result, log, options, resolve, table
 from subgraph.errors import UsageError
 from subgraph.text import clean, count, shorten
 
@@ -39,81 +39,70 @@ Candidates = Annotated[
     list[str] | None,
     typer.Option("--candidate", "-c", metavar="SPEC", help="What is doubted, as in compare. Twice: side by side."),
 ]
-Patience = Annotated[
-    str | None, typer.Option("--timeout", metavar="SECONDS", help="Limit of one build or run of the candidate; 60.")
-]
 
 
+@dataclass(frozen=True)
+class SweepRuntimeOptions(options.RuntimeOptions):
+    """The models of a sweep are tiny: a minute is enough."""
+
+    timeout: Annotated[
+        str | None, typer.Option("--timeout", metavar="SECONDS", help="Limit of one build or run of the candidate; 60.")
+    ] = None
+
+
+@options.with_option_groups("reference")
 def sweep(
+    *,
     candidate: Candidates = None,
     only: Annotated[
         list[str] | None,
         typer.Option("--only", metavar="NAME", help="Only this operator or test, or a glob: 'Conv*'. Repeatable."),
     ] = None,
-    criterion: options.Criterion = None,
-    rtol: options.Rtol = None,
-    atol: options.Atol = None,
-    metric: options.Metric = None,
-    precision: options.Precision = None,
-    custom_ops: options.CustomOps = None,
-    timeout: Patience = None,
-    memory_limit: options.MemoryLimit = None,
+    comparison: options.CriterionOptions,
+    runtime: SweepRuntimeOptions,
     jobs: options.Jobs = None,
     csv_file: table.File = None,
-    output: options.Output = None,
-    fresh: options.Fresh = False,
-    trust: options.Trust = False,
-    force: options.Force = False,
+    result: options.ResultOptions,
 ) -> Result:
     """Run onnx's operator tests and light networks on a candidate: right, refused, wrong, crashed.
 
     Each wrong one gets a case folder. A sweep that was stopped goes on with the same command. Exit code 0: nothing is
     wrong; 1: something is wrong, crashes or hangs; 5: nothing could be established.
     """
-    from subgraph.comparison.judge import criterion as rule_of
     from subgraph.sweep import result_folder
-    from subgraph.sweep import sweep as job
+    from subgraph.sweep import sweep as sweeps
 
     settings = project.load()
-    rule = options.criterion(settings, criterion, rtol, atol, metric)
-    rule_of(rule)  # a slip there is told before anything starts
-    number = options.jobs(settings, jobs)
+    criterion = resolve.criterion(settings, comparison)
+    workers = resolve.jobs(settings, jobs)
     table.check(csv_file)
-    parent = Path(settings.get("output", output, "subcut_out"))
+    parent = resolve.parent_folder(settings, result.output)
     specs: list[str | None] = [*candidate] if candidate else [None]
-    doubted = [
-        _patient(
-            options.candidate(settings, spec, timeout, memory_limit, precision, custom_ops, trust), settings, timeout
-        )
-        for spec in specs
-    ]
-    names = [c.name for c in doubted]
+    candidates = [_candidate(settings, spec, runtime, result.trust) for spec in specs]
+    names = [c.name for c in candidates]
     if twice := [n for n in names if names.count(n) > 1]:
         raise UsageError(f"--candidate {clean(twice[0])} is given twice", "say it once")
-    places = [result_folder.place_of(c, only or (), parent, force=force) for c in doubted]
-    with job.opened(doubted, parent, only=only or (), criterion=rule, stored=not fresh) as asked:
-        result_folder.require_free(asked, places)
-        for runtime in asked.candidates:
-            if note := runtime.about.get("note"):
+    places = [result_folder.place_of(c, only or (), parent, force=result.force) for c in candidates]
+    with sweeps.opened(candidates, parent, only=only or (), criterion=criterion, stored=not result.fresh) as sweep:
+        result_folder.require_free(sweep, places)
+        for running in sweep.candidates:
+            if note := running.about.get("note"):
                 log.warning("%s", clean(str(note)))
-        rows = asked.rows(number)
-        document = job.document(asked, rows, shlex.join(["subcut", *sys.argv[1:]]))
-        result_folder.save(asked, rows, places, document)
-    if csv_file:
-        found = as_csv(document)
-        if csv_file == "-":
-            return Result(document, found.rstrip("\n"), document["exit_code"])
-        table.write(csv_file, found)
-    return Result(document, text(document), document["exit_code"])
+        rows = sweep.rows(workers)
+        document = sweeps.document(sweep, rows, shlex.join(["subcut", *sys.argv[1:]]))
+        result_folder.save(sweep, rows, places, document)
+    return table.result(document, text, as_csv, csv_file)
 
 
-def _patient(found: Candidate, settings: project.Project, timeout: str | None) -> Candidate:
-    """These models are tiny: where nobody says how long to wait, one that hangs costs a minute, not ten."""
+def _candidate(settings: project.Project, spec: str | None, runtime: options.RuntimeOptions, trust: bool) -> Candidate:
+    """A candidate with the sweep's own timeout where none is given: the models are tiny, so one that hangs should cost
+    a minute, not ten."""
     from subgraph.runtime.candidate import TIMEOUT
     from subgraph.sweep.sweep import PATIENCE
 
-    said = settings.get("timeout", timeout) is not None or found.timeout != TIMEOUT
-    return found if said else replace(found, timeout=PATIENCE)
+    candidate = resolve.candidate(settings, spec, runtime, trust)
+    limited = settings.get("timeout", runtime.timeout) is not None or candidate.timeout != TIMEOUT
+    return candidate if limited else replace(candidate, timeout=PATIENCE)
 
 
 # ---------------------------------------------------------------------------------------------------- text

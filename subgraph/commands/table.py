@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import csv
 import io
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
+from subgraph.commands import Result
 from subgraph.errors import OutputError
 from subgraph.text import clean
 
@@ -67,6 +68,25 @@ def write(file: str, table: str) -> None:
     except OSError as e:
         aside.unlink(missing_ok=True)
         raise OutputError(f"cannot write {path}: {e.strerror or e}", "choose another --csv FILE") from e
+
+
+def result(
+    document: dict[str, Any],
+    text: Callable[[dict[str, Any]], str],
+    as_csv: Callable[[dict[str, Any]], str],
+    csv_file: str | None,
+) -> Result:
+    """A command's result; with `--csv -` the table in the place of the text, with `--csv FILE` written as well.
+
+    Raises:
+        OutputError: the file cannot be written.
+    """
+    csv_text = as_csv(document) if csv_file else ""
+    if csv_file == "-":
+        return Result(document, csv_text.rstrip("\n"), document["exit_code"])
+    if csv_file:
+        write(csv_file, csv_text)
+    return Result(document, text(document), document["exit_code"])
 
 
 def aligned(rows: Sequence[Sequence[str]], right: Iterable[int] = ()) -> list[str]:

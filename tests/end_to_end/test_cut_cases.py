@@ -26,7 +26,7 @@ from fixtures import oracle
 from fixtures.graphs import CASES, CutCase
 from subgraph import cli
 from subgraph.commands import Result
-from subgraph.commands.options import shapes
+from subgraph.commands.resolve import shapes
 from subgraph.errors import SubcutError
 from subgraph.graph import graph, region
 from subgraph.runtime import inputs
@@ -107,7 +107,7 @@ EDGES = dict.fromkeys(WORKS, H) | {
 @pytest.fixture
 def subcut(monkeypatch: pytest.MonkeyPatch, reference: Reference) -> Callable[..., Result]:
     """The command line in this process, with the shared reference."""
-    monkeypatch.setattr("subgraph.commands.options.reference", lambda *_: contextlib.nullcontext(reference))
+    monkeypatch.setattr("subgraph.commands.resolve.reference", lambda *_, **__: contextlib.nullcontext(reference))
 
     def call(*words: str) -> Result:
         command = typer.main.get_command(cli.app)

@@ -50,7 +50,7 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 @pytest.fixture
 def manual(monkeypatch: pytest.MonkeyPatch, reference: Reference) -> Iterator[Manual]:
     """The command line in this process, with the shared reference."""
-    monkeypatch.setattr("subgraph.commands.options.reference", lambda *_: contextlib.nullcontext(reference))
+    monkeypatch.setattr("subgraph.commands.resolve.reference", lambda *_, **__: contextlib.nullcontext(reference))
 
     def call(*words: str | Path) -> Result:
         command = typer.main.get_command(cli.app)

@@ -1,0 +1,298 @@
+"""Options of a command line and the project's settings -> model, inputs, criterion, candidate and reference."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from subgraph import project
+from subgraph.commands import log
+from subgraph.commands.options import (
+    CandidateOptions,
+    CriterionOptions,
+    FormatOptions,
+    InputOptions,
+    ResultOptions,
+    RuntimeOptions,
+)
+from subgraph.errors import UsageError
+from subgraph.project import Project
+from subgraph.runtime.inputs import Feeding, ImageOptions
+from subgraph.runtime.reference import Reference
+from subgraph.storage import convert
+from subgraph.storage.convert import TensorFormat
+from subgraph.text import clean
+
+if TYPE_CHECKING:
+    from subgraph.runtime.candidate import Candidate
+    from subgraph.trials.session import Setup
+    from subgraph.trials.trial import Trials
+
+
+def model_path(settings: Project, model: str | None) -> Path:
+    """The model to work on; logs how it was found where it was not named.
+
+    Raises:
+        UsageError: there is none, or several.
+    """
+    path, how = project.find_model(model, settings)
+    if how:
+        log.info("model: %s (%s)", path.name, how)
+    return path
+
+
+def feeding(settings: Project, inputs: InputOptions) -> Feeding:
+    """What the model is fed.
+
+    Raises:
+        UsageError: a shape, mean or scale cannot be read.
+    """
+    return Feeding(
+        inputs=tuple(settings.get("input", inputs.inputs, [])),
+        shapes=shapes(settings.get("shape", inputs.shape, [])),
+        seed=settings.get("seed", inputs.seed, 0),
+        picture=ImageOptions(
+            _channel_numbers("--mean", settings.get("mean", inputs.mean), 0.0),
+            _channel_numbers("--scale", settings.get("scale", inputs.scale), 1.0),
+            settings.get("bgr", inputs.bgr or None, False),
+        ),
+    )
+
+
+def log_random_inputs(feeding: Feeding) -> list[str]:
+    """Log that the inputs are random, where they are; the same for the document, as a list of notes."""
+    notes = [] if feeding.inputs else [f"the inputs are random values, seed {feeding.seed}; real ones show more"]
+    for note in notes:
+        log.info("%s (-i FILE)", note)
+    return notes
+
+
+def criterion_words(settings: Project, comparison: CriterionOptions) -> str:
+    """The criterion as `comparison.judge` reads it: `noise`, `numpy:rtol=0.001` …
+
+    Raises:
+        UsageError: several at once, or no number.
+    """
+    rtol, atol, metric = comparison.rtol, comparison.atol, comparison.metric
+    typed = {"--criterion": comparison.criterion, "--rtol/--atol": rtol or atol, "--metric": metric}
+    names = [name for name, value in typed.items() if value]
+    if len(names) > 1:
+        raise UsageError(f"{' and '.join(names)}: which?", "give one criterion")
+    if rtol or atol:
+        limits = {"rtol": positive_number("--rtol", rtol), "atol": positive_number("--atol", atol)}
+        return "numpy:" + ",".join(f"{k}={v:g}" for k, v in limits.items() if v is not None)
+    if metric:
+        return f"threshold:{metric}"
+    return str(settings.get("criterion", comparison.criterion, "noise"))
+
+
+def criterion(settings: Project, comparison: CriterionOptions) -> str:
+    """As `criterion_words`, and the criterion is built once, so that a typo is reported before anything starts.
+
+    Raises:
+        UsageError: as `criterion_words`, or the criterion cannot be read.
+    """
+    from subgraph.comparison import judge
+
+    words = criterion_words(settings, comparison)
+    judge.criterion(words)
+    return words
+
+
+def candidate(settings: Project, spec: str | None, runtime: RuntimeOptions, trust: bool) -> Candidate:
+    """The candidate with its limits; onnxruntime as people deploy it where none is named. Logs what code will run.
+
+    Raises:
+        UnknownName, UsageError: the SPEC or a limit cannot be read, or its commands are not trusted.
+    """
+    from subgraph.runtime import candidate as candidates
+
+    spec = settings.get("candidate", spec)
+    candidate = _with_custom_ops(settings, candidates.parse(spec or "ort", settings), runtime.custom_ops)
+    timeout = positive_number("--timeout", settings.get("timeout", runtime.timeout))
+    if timeout == 0:
+        raise UsageError("--timeout 0: nothing runs in no time", "leave it out for 600 seconds")
+    memory_limit = settings.get("memory_limit", runtime.memory_limit)
+    candidate = replace(
+        candidate,
+        timeout=candidate.timeout if timeout is None else timeout,
+        memory=candidate.memory if memory_limit is None else candidates.memory(memory_limit),
+        precision=candidates.precision("--precision", runtime.precision) or candidate.precision,
+    )
+    _require_trust("candidate", candidate, trust)
+    if not spec:
+        log.info("candidate: ort, onnxruntime as people deploy it, all optimisations on (--candidate names another)")
+    return candidate
+
+
+def other_model(candidate: CandidateOptions) -> tuple[Path | None, Path | None]:
+    """The candidate's own model, and the file that maps its tensors to those of the model.
+
+    Raises:
+        UsageError: one of them does not exist, or only the second is given.
+    """
+    model, tensor_map = candidate.other_model, candidate.tensor_map
+    if tensor_map and not model:
+        raise UsageError("--map goes with --candidate-model", "it says which tensor there is which of MODEL's")
+    for option, path in (("--candidate-model", model), ("--map", tensor_map)):
+        if path and not os.path.isfile(path):  # noqa: PTH113 - a name that is too long is no file
+            raise UsageError(f"{option} {clean(path)}: no such file", "name a file")
+    return Path(model) if model else None, Path(tensor_map) if tensor_map else None
+
+
+def reference(settings: Project, runtime: RuntimeOptions, trust: bool) -> Reference:
+    """Start the reference's process.
+
+    Raises:
+        UsageError: the SPEC cannot be read, the library does not exist, or what would run is not trusted.
+    """
+    spec = settings.get("reference", runtime.reference, "ort")
+    library, _ = _custom_ops(settings, runtime.custom_ops)
+    if spec == "ort" and not library:
+        return Reference()
+    from subgraph.runtime import candidate as candidates
+
+    reference = candidates.parse(spec, settings)
+    if library and reference.backend != "ort":
+        raise UsageError("--custom-ops is for onnxruntime only", f"give {reference.backend} its own setting for that")
+    reference = _with_custom_ops(settings, reference, runtime.custom_ops)
+    _require_trust("reference", reference, trust)
+    return Reference(reference.backend, reference.options, timeout=reference.timeout, memory=reference.memory)
+
+
+def log_caveat(trials: Trials) -> None:
+    """Log what the candidate's backend wants known before anything runs: that it computes in less than float32, say.
+
+    Raises:
+        BackendError: it cannot be used.
+    """
+    if caveat := trials.about.get("caveat"):
+        log.warning("%s", clean(str(caveat)))
+
+
+def _custom_ops(settings: Project, typed: str | None) -> tuple[str, str]:
+    """The library of custom operators as an absolute path ("" for none), and the project file if that names it.
+
+    Raises:
+        UsageError: there is no such file.
+    """
+    library = settings.get("custom_ops", typed, "")
+    if not library:
+        return "", ""
+    if not os.path.isfile(library):  # noqa: PTH113 - a name that is too long is no file
+        raise UsageError(f"no library {clean(library)}", "--custom-ops wants the file that registers the operators")
+    own = typed or os.environ.get("SUBCUT_CUSTOM_OPS")
+    return str(Path(library).resolve()), "" if own else str(settings.file)
+
+
+def _with_custom_ops(settings: Project, candidate: Candidate, typed: str | None) -> Candidate:
+    """The candidate with the library of custom operators, where it is onnxruntime."""
+    library, origin = _custom_ops(settings, typed)
+    if not library or candidate.backend != "ort":
+        return candidate
+    options = {**candidate.options, "custom_ops": library}
+    return replace(candidate, options=options, origin=candidate.origin or origin)
+
+
+def _require_trust(role: str, candidate: Candidate, trust: bool) -> None:
+    """Log what code of the user's, or of a project file's author, will run.
+
+    Raises:
+        UsageError: it comes from a project file and is not trusted.
+    """
+    from subgraph.runtime import candidate as candidates
+
+    code = candidates.require_trust(candidate, trust)
+    if code:
+        log.info("%s %s runs: %s", role, clean(candidate.name), code)
+
+
+def positive_number(option: str, text: str | float | None) -> float | None:
+    """A number, zero or more; None for None.
+
+    Raises:
+        UsageError: the text is something else.
+    """
+    if text is None:
+        return None
+    try:
+        value = float(text)
+    except ValueError:
+        value = -1.0
+    if not 0 <= value < float("inf"):
+        raise UsageError(f"{option} {text}: expected a number, zero or more")
+    return value
+
+
+def parent_folder(settings: Project, output: str | None) -> Path:
+    """The folder that the result's folder goes into."""
+    return Path(settings.get("output", output, "subcut_out"))
+
+
+def formats(settings: Project, form: FormatOptions, default: str) -> tuple[tuple[str, ...], TensorFormat]:
+    """The formats of tensor files (`npy`, `bin`), and the element type and layout of the `.bin` ones.
+
+    Raises:
+        UsageError: one of them is unknown.
+    """
+    words = convert.formats(settings.get("format", form.formats, default))
+    layout = settings.get("layout", form.layout, "").upper()
+    return words, convert.TensorFormat(settings.get("dtype", form.dtype, ""), layout)
+
+
+def setup(
+    settings: Project, candidate_options: CandidateOptions, inputs: InputOptions, criterion: str,
+    runtime: RuntimeOptions, result: ResultOptions, *, freeze: bool,
+) -> Setup:  # fmt: skip
+    """What trials on a candidate depend on beside the model.
+
+    Raises:
+        UnknownName, UsageError: as `candidate`, `feeding` and `other_model`.
+    """
+    from subgraph.trials.session import Setup
+
+    chosen = candidate(settings, candidate_options.spec, runtime, result.trust)
+    fed, parent = feeding(settings, inputs), parent_folder(settings, result.output)
+    model, tensor_map = other_model(candidate_options)
+    return Setup(chosen, fed, parent, criterion, freeze, not result.fresh, model, tensor_map)
+
+
+def jobs(settings: Project, typed: int | None) -> int:
+    """How many candidates run at once.
+
+    Raises:
+        UsageError: less than one.
+    """
+    count = int(settings.get("jobs", typed, 1))
+    if count < 1:
+        raise UsageError(f"--jobs {count}: at least one must run")
+    return count
+
+
+def shapes(words: Sequence[str]) -> dict[str, list[int]]:
+    """`NAME=1x3x224x224` → {"NAME": [1, 3, 224, 224]}; `×`, `,` and `*` separate as well.
+
+    Raises:
+        UsageError: something else.
+    """
+    out = {}
+    for word in words:
+        name, sep, text = word.rpartition("=")
+        sizes = re.split(r"[x×,*]", text) if text else []
+        if not sep or not name or not all(re.fullmatch("[0-9]{1,9}", s) for s in sizes):
+            raise UsageError(f"--shape {word}: expected NAME=1x3x224x224")
+        out[name] = [int(s) for s in sizes]
+    return out
+
+
+def _channel_numbers(option: str, text: str | None, default: float) -> tuple[float, ...]:
+    if text is None:
+        return (default,)
+    try:
+        return tuple(float(word) for word in text.split(","))
+    except ValueError:
+        raise UsageError(f"{option} {text}: expected a number, or one per channel: 123.7,116.3,103.5") from None
