@@ -8,7 +8,6 @@ culprit-2/ …      further findings
 
 from __future__ import annotations
 
-import json
 import shutil
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -20,6 +19,7 @@ from subgraph.cases.case import ResultPlace
 from subgraph.cases.evidence import EvidenceManifest
 from subgraph.cases.layout import CANDIDATE, REPORT_FILES, RUN_JSON
 from subgraph.cases.write_case import CaseRequest
+from subgraph.documents import to_json
 from subgraph.graph import region as regions
 from subgraph.graph.region import Region
 from subgraph.runtime.inputs import Feeding
@@ -103,4 +103,4 @@ def _add_model(asked: NodeOracle, region: Region, labels: Sequence[str], into: P
         shutil.copyfile(file, into / file.name)
     for place, records in zip(evidence.sample_folders(into / "inputs", labels), fed, strict=True):
         evidence.copy_tensors({r.name: r for r in records}, folders.safe_names(cut.inputs), place)
-    (into / candidate_model.EDGE).write_text(json.dumps(other.edge(region), indent=1) + "\n", encoding="ascii")
+    evidence.write_document(to_json(other.boundary_matches(region)), candidate_model.EDGE, into)

@@ -28,7 +28,7 @@ from subgraph.storage import dtypes
 from subgraph.storage.folders import safe_name
 from subgraph.storage.tensors import Record, load
 from subgraph.text import count
-from subgraph.trials.match_tensors import CLEARER, NEAR, SURELY, distance, telling
+from subgraph.trials.match_tensors import CLEARER, NEAR, SURELY, distance, varied
 from subgraph.trials.trial import Trials
 
 if TYPE_CHECKING:
@@ -283,7 +283,7 @@ class _Matching:
         """Entries without a name of the model: the one tensor that fits, if it does so both ways and clearly."""
         tensors = self.trials.tensors()
         need(self.trials, tensors)
-        known = {n: a for n in tensors if (a := self._reference(n)) is not None and a.dtype.kind == "f" and telling(a)}
+        known = {n: a for n in tensors if (a := self._reference(n)) is not None and a.dtype.kind == "f" and varied(a)}
         free = {a.size for n, a in known.items() if n not in held}
         outlines = BlockSums(known.items())
         near: dict[DumpEntry, list[TensorMatch]] = {}
@@ -296,7 +296,7 @@ class _Matching:
                 continue
             some = [h for n in outlines.near(value, NEAR) if (h := self._held(entry, n)).apart <= NEAR]
             near[entry] = sorted((h for h in some if h.tensor not in held), key=attrgetter("apart"))
-            unlike = not some and value.size in free and value.dtype.kind == "f" and telling(value)
+            unlike = not some and value.size in free and value.dtype.kind == "f" and varied(value)
             whys[entry] = entry.note or (f"a copy of {some[0].tensor}" if some else UNLIKE if unlike else UNKNOWN)
         back: dict[str, list[float]] = {}
         for found in near.values():

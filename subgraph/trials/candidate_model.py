@@ -1,8 +1,8 @@
-"""A candidate that is another model: cut where ours is cut, fed the same values in its own form.
+"""A candidate that runs a model of its own: cut at the same boundaries, fed the same values in its own form.
 
-A region of ours has an edge; `match` says which tensors of the other model these are; the nodes between them there are
-its piece. Values are transposed, cast or quantized on the way in, and brought back on the way out, so that everything
-else (judging, explaining, searching) knows only our model.
+`match_tensors` finds the boundary tensors of a region in the candidate's model; the nodes between them are the region
+there. Values are transposed, cast or quantized on the way in and turned back on the way out, so that judging,
+attribution and search see tensors of the reference's model only.
 """
 
 from __future__ import annotations
@@ -10,82 +10,88 @@ from __future__ import annotations
 import json
 import logging
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property, lru_cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
+
+import numpy as np
 
 from subgraph.errors import InputError, ModelError, SubcutError, UsageError
 from subgraph.graph import protobuf
 from subgraph.graph import region as regions
 from subgraph.graph.cut import Cut, boundary_types, build_model, frozen_constant
-from subgraph.graph.graph import SHAPE, VALUE, Graph
-from subgraph.graph.graph import load as load_graph
+from subgraph.graph.graph import SHAPE, VALUE, Graph, load
 from subgraph.graph.quantization import Scale, scales_of
 from subgraph.graph.region import Region
+from subgraph.graph.types import declared_type
 from subgraph.runtime.inputs import plan
 from subgraph.runtime.reference import Reference
 from subgraph.runtime.reference_values import ReferenceValues
 from subgraph.runtime.run_result import Feeds, RunResult
+from subgraph.storage import tensors
 from subgraph.storage.digest import digest
 from subgraph.storage.layouts import axis_orders
-from subgraph.storage.tensors import Record, load, save
-from subgraph.trials.match_tensors import MatchedTensor, match
+from subgraph.storage.tensors import PROTO_NAMES, Record, np_dtype, save
+from subgraph.trials.match_tensors import MatchedTensor, ModelValues, match_tensors
 
 if TYPE_CHECKING:
     from subgraph.types import Array
 
 log = logging.getLogger("subcut")
 
-EDGE = "edge.json"  # in a case, beside the candidate's model: which of its tensors are which of ours
-KEPT = 128  # tensors held while models are matched
+EDGE = "edge.json"  # in a case, beside the candidate's model: its `MatchedTensor` for each boundary tensor
+MAX_HELD = 128  # tensors in memory while models are matched
 QUANTIZED = ("int8", "uint8", "int16", "uint16")
 
 
 @dataclass
 class CandidateModel:
-    """The other model beside ours.
+    """The candidate's own model, beside the reference's.
 
     Attributes:
-        ours, graph: our model and the other one, prepared.
-        matches: our tensors that are there as well.
-        values: what plain onnxruntime gives for the other model; None where it cannot run it.
+        reference, graph: the reference's model and the candidate's, prepared.
+        matches: by tensor of the reference's model, where it is in the candidate's.
+        values: onnxruntime's values of the candidate's model without optimisations; None where it cannot run it.
     """
 
-    ours: Graph
+    reference: Graph
     graph: Graph
     matches: Mapping[str, MatchedTensor]
     values: ReferenceValues | None
-    _regions: dict[Any, Region] = field(default_factory=dict)
+    _regions: dict[tuple[tuple[int, ...], tuple[str, ...]], Region] = field(default_factory=dict)
 
     @cached_property
     def identity(self) -> str:
-        """All that its answers depend on."""
+        """A hash of all that its outputs depend on."""
         weights = protobuf.weights_digest(
             [t for t in self.graph.weights.values() if protobuf.on_disk(t)], self.graph.path
         )
         return digest("other/1", self.graph.skeleton.structure, weights, sorted(map(repr, self.matches.items())))
 
     @cached_property
-    def _back(self) -> dict[str, str]:
-        return {m.other: name for name, m in self.matches.items()}
+    def _names(self) -> dict[str, str]:
+        """Names in the reference's model by those in the candidate's."""
+        return {m.name: name for name, m in self.matches.items()}
 
     @property
     def precision(self) -> str | None:
-        """What it computes in, as far as its tensors show: int8, fp16, bf16; None where it is as ours."""
+        """The precision that its tensors show: int8, fp16, bf16; None where it is the reference's."""
         types = [m.dtype for m in self.matches.values() if m.dtype]
         if any(op in ("QuantizeLinear", "DequantizeLinear") or op.startswith("QLinear") for op in self.graph.ops):
             return "int8"
-        for dtype, claim in (("float16", "fp16"), ("bfloat16", "bf16")):
+        for dtype, precision in (("float16", "fp16"), ("bfloat16", "bf16")):
             if types.count(dtype) * 2 > len(types):
-                return claim
+                return precision
         return None
 
+    # ------------------------------------------------------------------------------------------------ cutting
+
     def region(self, region: Region) -> Region:
-        """The piece of the other model between the same edge.
+        """The region of the candidate's model between the same boundaries.
 
         Raises:
-            ModelError: an output of the edge is not there, or it is made from something outside of it.
+            ModelError: an output is not matched, or it depends on tensors that cross the boundary.
         """
         key = (region.nodes, region.outputs)
         if key not in self._regions:
@@ -93,103 +99,96 @@ class CandidateModel:
         return self._regions[key]
 
     def _between(self, region: Region) -> Region:
-        graph, kinds = self.graph, self.ours.kinds(region.outputs)
-        wanted = [n for n in region.outputs if kinds[n] == VALUE]
-        lacking = [n for n in wanted if n not in self.matches]
-        if lacking:
-            raise ModelError(f"tensor '{lacking[0]}' is not in {graph.path.name}", "--map FILE says which one it is")
-        outputs = tuple(dict.fromkeys(self.matches[n].other for n in wanted))
-        borders = {self.matches[n].other for n in region.inputs if n in self.matches}
+        graph, kinds = self.graph, self.reference.kinds(region.outputs)
+        names = [n for n in region.outputs if kinds[n] == VALUE]
+        if unmatched := [n for n in names if n not in self.matches]:
+            raise ModelError(f"tensor '{unmatched[0]}' is not in {graph.path.name}", "--map FILE says which one it is")
+        outputs = tuple(dict.fromkeys(self.matches[n].name for n in names))
+        boundary = {self.matches[n].name for n in region.inputs if n in self.matches}
         nodes: set[int] = set()
-        stack = [self._maker(n, borders) for n in outputs]
+        stack = [self._maker(n, boundary) for n in outputs]
         while stack:
             i = stack.pop()
             if i in nodes:
                 continue
             nodes.add(i)
             entering = graph.kinds(graph.reads[i])
-            stack += [self._maker(n, borders) for n, kind in entering.items() if kind == VALUE and n not in borders]
-        found = regions.of_nodes(graph, nodes, [(n,) for n in outputs])
-        return replace(found, outputs=outputs)
+            stack += [self._maker(n, boundary) for n, kind in entering.items() if kind == VALUE and n not in boundary]
+        return replace(regions.of_nodes(graph, nodes, [(n,) for n in outputs]), outputs=outputs)
 
-    def _maker(self, name: str, borders: set[str]) -> int:
+    def _maker(self, name: str, boundary: set[str]) -> int:
         maker = self.graph.maker.get(name)
-        if maker is None or name in borders:
+        if maker is None or name in boundary:
             raise ModelError(f"{self.graph.path.name} has no piece between the same tensors: '{name}' lies across")
         return maker
 
-    def cut(self, region: Region, records: Feeds, place: Path) -> tuple[Cut, list[list[Record]]]:
-        """The cut of the other model, and per sample what it is fed; files go to `place`.
+    def cut(self, region: Region, records: Feeds, folder: Path) -> tuple[Cut, list[list[Record]]]:
+        """The cut of the candidate's model, and per sample the tensors that it is fed; their files go to `folder`.
 
         Raises:
-            ModelError: as `region`; or the value of a shape, or a type, is known to nobody.
+            ModelError: as `region`; or the value of a shape, or a type, is unknown.
         """
-        there = self.region(region)
-        fed = [
-            {n: self._theirs(sample[self._back[n]], n, place, k) for n in there.inputs}
+        cut = self.region(region)
+        feeds = [
+            {n: self._to_candidate(sample[self._names[n]], n, folder, k) for n in cut.inputs}
             for k, sample in enumerate(records)
         ]
-        infos = self.graph.value_infos({*there.inputs, *there.outputs})
+        infos = self.graph.value_infos({*cut.inputs, *cut.outputs})
         known: Sequence[Mapping[str, Record]] = ()
         if self.values:
-            self.values.need([*there.shapes, *there.outputs])
+            self.values.need([*cut.shapes, *cut.outputs])
             known = self.values.records
-        elif there.shapes:
-            raise ModelError(f"the shape '{there.shapes[0]}' of {self.graph.path.name} is known to nobody")
-        types = boundary_types(self.graph, there.inputs, fed, {})
-        types |= boundary_types(self.graph, there.outputs, known, infos)
-        constants = [frozen_constant(known[0][n], Path("/")) for n in there.shapes]
-        model, renamed = build_model(self.graph, there, there.inputs, there.outputs, types, infos, constants)
+        elif cut.shapes:
+            raise ModelError(f"the shape '{cut.shapes[0]}' of {self.graph.path.name} is known to nobody")
+        types = boundary_types(self.graph, cut.inputs, feeds, {})
+        types |= boundary_types(self.graph, cut.outputs, known, infos)
+        constants = [frozen_constant(known[0][n], Path("/")) for n in cut.shapes]
+        model, renamed = build_model(self.graph, cut, cut.inputs, cut.outputs, types, infos, constants)
         full = protobuf.to_onnx(model, self.graph.path)
-        cut = Cut(self.graph, there, there.inputs, there.outputs, there.shapes, types, full, renamed)
-        return cut, [list(sample.values()) for sample in fed]
+        found = Cut(self.graph, cut, cut.inputs, cut.outputs, cut.shapes, types, full, renamed)
+        return found, [list(sample.values()) for sample in feeds]
 
-    def _theirs(self, record: Record, name: str, place: Path, k: int) -> Record:
-        """A value of ours as the other model wants it."""
-        found = self.matches[self._back[name]]
-        if found.plain and found.dtype in ("", record.dtype):
+    def _to_candidate(self, record: Record, name: str, folder: Path, k: int) -> Record:
+        """A value of the reference's model as the candidate's takes it, for sample `k`."""
+        match = self.matches[self._names[name]]
+        if match.plain and match.dtype in ("", record.dtype):
             return replace(record, name=name)
-        value = found.theirs(load(record, Path("/")))  # type: ignore[arg-type]  # sequences are never matched otherwise
-        dtype = found.dtype or record.dtype
-        return save(name, value, f"tensor({dtype_word(dtype)})", place, f"in{k}-{len(list(place.iterdir()))}").within(
-            str(place)
-        )
+        stem = f"in{k}-{len(list(folder.iterdir()))}"
+        return _save(name, match.to_candidate(_load(record)), match.dtype or record.dtype, folder, stem)
 
-    def translated(self, region: Region, answer: RunResult, known: Feeds, place: Callable[[], Path]) -> RunResult:
-        """An answer of the other model in our names and form. What only shapes decide is ours."""
-        if answer.failure:
-            return answer
-        kinds = self.ours.kinds(region.outputs)
-        tensors = []
-        for k, sample in enumerate(answer.tensors):
-            own: dict[str, Record] = {}
+    def translated(self, region: Region, result: RunResult, known: Feeds, new_folder: Callable[[], Path]) -> RunResult:
+        """A result of the candidate's model in the names and forms of the reference's.
+
+        Outputs that depend on shapes alone take the reference's values, `known`, per sample.
+        """
+        if result.failure:
+            return result
+        kinds = self.reference.kinds(region.outputs)
+        samples = []
+        for reference, outputs in zip(known, result.tensors, strict=False):
+            sample: dict[str, Record] = {}
             for name in region.outputs:
-                if kinds[name] == SHAPE and name in known[k]:
-                    own[name] = known[k][name]
-                elif name in self.matches and self.matches[name].other in sample:
-                    own[name] = self._ours(name, sample[self.matches[name].other], known[k].get(name), place)
-            tensors.append(own)
-        return replace(answer, tensors=tuple(tensors))
+                if kinds[name] == SHAPE and name in reference:
+                    sample[name] = reference[name]
+                elif name in self.matches and (output := outputs.get(self.matches[name].name)):
+                    sample[name] = self._to_reference(name, output, reference.get(name), new_folder)
+            samples.append(sample)
+        return replace(result, tensors=tuple(samples))
 
-    def _ours(self, name: str, record: Record, known: Record | None, place: Callable[[], Path]) -> Record:
-        found = self.matches[name]
-        dtype = known.dtype if known else record.dtype
-        if record.form != "tensor" or (found.plain and record.dtype == dtype):
+    def _to_reference(self, name: str, record: Record, known: Record | None, new_folder: Callable[[], Path]) -> Record:
+        match, dtype = self.matches[name], known.dtype if known else record.dtype
+        if record.form != "tensor" or (match.plain and record.dtype == dtype):
             return replace(record, name=name)
-        from subgraph.storage.tensors import np_dtype
-
-        value = found.ours(load(record, Path("/"))).astype(np_dtype(dtype))  # type: ignore[arg-type]
-        folder = place()
-        return save(name, value, f"tensor({dtype_word(dtype)})", folder, "t").within(str(folder))
+        return _save(name, match.to_reference(_load(record)).astype(np_dtype(dtype)), dtype, new_folder(), "t")
 
     # ------------------------------------------------------------------------------------------------ reports
 
-    def edge(self, region: Region) -> dict[str, Any]:
-        """The matches of a region's edge as plain data: what `of_case` reads."""
-        return {n: asdict(self.matches[n]) for n in (*region.inputs, *region.outputs) if n in self.matches}
+    def boundary_matches(self, region: Region) -> dict[str, MatchedTensor]:
+        """The matches of a region's boundary: what `of_case` reads back from `EDGE`."""
+        return {n: self.matches[n] for n in (*region.inputs, *region.outputs) if n in self.matches}
 
     def summary(self) -> str:
-        """How many tensors were found, and how."""
+        """How many tensors were matched, and how."""
         matches = self.matches.values()
         hows = [f"{n} by {how}" for how in ("name", "map", "value") if (n := sum(m.how == how for m in matches))]
         turned = sum(bool(m.perm) for m in matches)
@@ -198,69 +197,59 @@ class CandidateModel:
         return f"{len(matches)} tensors of {self.graph.path.name} are ours: {', '.join(hows + more)}"
 
     def saturated(self, values: ReferenceValues) -> dict[str, float]:
-        """Per tensor of ours that is quantized there: the share of its values that the type cannot hold."""
-        found: dict[str, float] = {}
+        """By tensor that the candidate's model quantizes, the share of its values beyond the type's range."""
+        shares: dict[str, float] = {}
         for stored, scale in scales_of(self.graph).items():
             maker = self.graph.nodes[self.graph.maker[stored]]
-            real = self._back.get(maker.input[0]) if maker.op_type == "QuantizeLinear" else self._back.get(stored)
-            if real is None or self.values is None or real not in values.records[0]:
+            name = self._names.get(maker.input[0] if maker.op_type == "QuantizeLinear" else stored)
+            if name is None or self.values is None or name not in values.records[0]:
                 continue
             self.values.need([stored])
             dtype = self.values.records[0][stored].dtype
             if dtype in QUANTIZED:
-                found[real] = max(self._clipped(real, scale, dtype, load(s[real], Path("/"))) for s in values.records)
-        return found
+                shares[name] = max(self._saturated(name, scale, dtype, _load(s[name])) for s in values.records)
+        return shares
 
-    def _clipped(self, name: str, scale: Scale, dtype: str, value: Any) -> float:
-        import numpy as np
-
-        readers = {self.ours.ops[i] for i in self.ours.readers.get(name, ())}
-        if readers and readers <= {"Relu", "Clip"}:  # what these cut off is no loss
+    def _saturated(self, name: str, scale: Scale, dtype: str, value: Array) -> float:
+        readers = {self.reference.ops[i] for i in self.reference.readers.get(name, ())}
+        if readers and readers <= {"Relu", "Clip"}:  # values that these cut off are no loss
             value = np.maximum(value, 0)
-        return scale.saturated(replace(self.matches[name], scale=None, dtype="").theirs(value), dtype)
-
-
-def dtype_word(dtype: str) -> str:
-    """An element type in ONNX's words."""
-    from subgraph.storage.tensors import PROTO_NAMES
-
-    return PROTO_NAMES.get(dtype, dtype)
+        return scale.saturated(replace(self.matches[name], scale=None, dtype="").to_candidate(value), dtype)
 
 
 def pair_models(
-    ours: Graph,
+    graph: Graph,
     other: Graph,
     reference: Reference,
     values: ReferenceValues,
     scratch: Path,
-    said: Mapping[str, str] | None = None,
+    tensor_map: Mapping[str, str] | None = None,
 ) -> CandidateModel:
-    """Match the other model's tensors with ours, on the first sample. One run of each model on the reference.
+    """Match tensors of the candidate's model `other` on the first sample. One run of each model on the reference.
 
     Raises:
-        UsageError: inputs or outputs of ours are not there. UnknownName: `said` names no tensor.
+        UsageError: an input or output of `graph` is not in `other`. UnknownName: `tensor_map` names no tensor.
     """
-    theirs = _values_of(ours, other, reference, values, scratch)
-    matches = match(ours, other, _known(values, _capturable(ours)), _known(theirs, _capturable(other)), said)
-    found = CandidateModel(ours, other, matches, theirs)
-    lacking = [n for n in ours.outputs if n in ours.maker and ours.kinds([n])[n] == VALUE and n not in matches]
-    if lacking:
+    other_values = _values_of(graph, other, reference, values, scratch)
+    matches = match_tensors(_first_sample(graph, values), _first_sample(other, other_values), tensor_map)
+    unmatched = [n for n in graph.outputs if n in graph.maker and graph.kinds([n])[n] == VALUE and n not in matches]
+    if unmatched:
         raise UsageError(
-            f"the output '{lacking[0]}' is not in {other.path.name}", "--map FILE, with a line OURS THEIRS, names it"
+            f"the output '{unmatched[0]}' is not in {other.path.name}", "--map FILE, with a line OURS THEIRS, names it"
         )
-    return found
+    return CandidateModel(graph, other, matches, other_values)
 
 
-def of_case(ours: Graph, folder: Path) -> CandidateModel | None:
-    """The candidate's own model in a case's folder; None where it ran ours.
+def of_case(graph: Graph, folder: Path) -> CandidateModel | None:
+    """The candidate's own model in a case's folder; None where it ran the reference's.
 
     Raises:
-        InputError: what says which tensors are which is damaged.
+        InputError: the file of matches is damaged.
     """
     if not (folder / EDGE).is_file():
         return None
     try:
-        found = {
+        matches = {
             str(name): MatchedTensor(
                 str(m["other"]), str(m["how"]), tuple(map(int, m["perm"])), str(m["dtype"]),
                 m["scale"] and Scale(tuple(m["scale"]["step"]), tuple(m["scale"]["zero"]), int(m["scale"]["axis"])),
@@ -269,74 +258,87 @@ def of_case(ours: Graph, folder: Path) -> CandidateModel | None:
         }  # fmt: skip
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as e:
         raise InputError(f"{folder / EDGE} is damaged: {e}", "make the case anew") from e
-    return CandidateModel(ours, load_graph(folder / "model.onnx").prepare(), found, None)
+    return CandidateModel(graph, load(folder / "model.onnx").prepare(), matches, None)
 
 
-def _capturable(graph: Graph) -> list[str]:
+# ---------------------------------------------------------------------------------------------------- values
+
+
+def _load(record: Record) -> Array:
+    """The value of a record that is a single tensor."""
+    return cast("Array", tensors.load(record, Path("/")))
+
+
+def _save(name: str, value: Array, dtype: str, folder: Path, stem: str) -> Record:
+    return save(name, value, f"tensor({PROTO_NAMES.get(dtype, dtype)})", folder, stem).within(str(folder))
+
+
+def _value_tensors(graph: Graph) -> list[str]:
     kinds = graph.kinds(graph.maker)
     return [*graph.inputs, *(n for n in graph.maker if kinds[n] == VALUE)]
 
 
-def _known(values: ReferenceValues | None, names: Sequence[str]) -> Callable[[str], Array | None]:
-    """What the tensors are on the first sample; None for sequences, and where the model cannot be run."""
+def _first_sample(graph: Graph, values: ReferenceValues | None) -> ModelValues:
+    """Values of a model's tensors on the first sample; None for sequences, and where the model cannot be run."""
     if values is None:
-        return lambda name: None
-    values.need(names)
+        return ModelValues(graph, lambda name: None)
+    values.need(_value_tensors(graph))
 
-    @lru_cache(maxsize=KEPT)
+    @lru_cache(maxsize=MAX_HELD)
     def value(name: str) -> Array | None:
-        import numpy as np
-
         record = values.records[0].get(name)
-        found = load(record, Path("/")) if record and record.form == "tensor" else None
+        found = _load(record) if record and record.form == "tensor" else None
         return found if isinstance(found, np.ndarray) and found.dtype.kind != "O" else None
 
-    return value
+    return ModelValues(graph, value)
 
 
 def _values_of(
-    ours: Graph, other: Graph, reference: Reference, values: ReferenceValues, scratch: Path
+    graph: Graph, other: Graph, reference: Reference, values: ReferenceValues, scratch: Path
 ) -> ReferenceValues | None:
-    """The other model on the same inputs; None where the reference cannot run it: then names decide."""
-    values.need(list(ours.inputs))
+    """The reference's values of `other` on the same inputs; None where it cannot run it: then names decide."""
+    values.need(list(graph.inputs))
     samples = []
     try:
         for k, known in enumerate(values.records):
-            words = _fed(ours, other, known, scratch / f"other-in{k}")
+            words = _inputs_of(graph, other, known, scratch / f"other-in{k}")
             (sample,) = plan(other, other.inputs, words)
             samples.append(replace(sample, label=values.labels[k]))
         found = ReferenceValues(other, reference, samples, scratch / "other-values")
-        found.need(_capturable(other))
+        found.need(_value_tensors(other))
     except SubcutError as e:
         log.info("%s cannot be run on the reference, so that names alone decide: %s", other.path.name, e.what)
         return None
     return found
 
 
-def _fed(ours: Graph, other: Graph, known: Mapping[str, Record], place: Path) -> list[str]:
-    """Our inputs as words for theirs: by name, else by position; transposed or cast where they are declared so."""
-    from subgraph.graph.types import declared_type
+def _inputs_of(graph: Graph, other: Graph, known: Mapping[str, Record], folder: Path) -> list[str]:
+    """Words NAME=FILE for the inputs of `other`: those of `graph`, by name, else by position, transposed or cast.
 
-    place.mkdir(parents=True)
+    An input that `graph` does not have gets none, and so random values.
+    """
+    folder.mkdir(parents=True)
     words = []
+    by_position = dict(zip(other.inputs, graph.inputs, strict=False))
     for k, (name, info) in enumerate(other.inputs.items()):
-        own = name if name in ours.inputs else list(ours.inputs)[k] if k < len(ours.inputs) else None
+        own = name if name in graph.inputs else by_position.get(name)
         if own is None:
-            continue  # one that ours has not: random values, as for any input without a file
+            continue
         _, dtype, dims = declared_type(info.type)
-        record, value = known[own], load(known[own], Path("/"))
+        record = known[own]
         perm = _perm(record.shapes[0], dims) if record.form == "tensor" and record.shapes else ()
         if perm or (dtype and dtype != record.dtype):
-            value = MatchedTensor(name, "name", perm, dtype).theirs(value)  # type: ignore[arg-type]
-            record = save(name, value, f"tensor({dtype_word(dtype or record.dtype)})", place, f"i{k}").within(
-                str(place)
-            )
+            value = MatchedTensor(name, "name", perm, dtype).to_candidate(_load(record))
+            record = _save(name, value, dtype or record.dtype, folder, f"i{k}")
         words += [f"{name}={file}" for file in record.files[:1]]
     return words
 
 
 def _perm(shape: tuple[int, ...], dims: Sequence[Any] | None) -> tuple[int, ...]:
-    """The order of our axes that fits what is declared; () where the plain one does, or none."""
+    """The order of axes that gives the declared dimensions; () where the present one does, or none, or several do.
+
+    Of several, NHWC is taken.
+    """
     orders = [] if dims is None else list(axis_orders(shape, dims))
     if not orders or orders[0] == tuple(range(len(shape))):
         return ()

@@ -17,7 +17,7 @@ from onnx import TensorProto, helper
 from subgraph.errors import UnknownName, UsageError
 from subgraph.graph.graph import Graph, load
 from subgraph.graph.quantization import Scale, scales_of
-from subgraph.trials.match_tensors import MatchedTensor, match, read_map
+from subgraph.trials.match_tensors import MatchedTensor, ModelValues, match_tensors, read_map
 
 Values = Mapping[str, npt.NDArray[Any]]
 
@@ -46,7 +46,7 @@ MINE = {name: draw(k, 1, 4, 5, 6) for k, name in enumerate("xabcy")}
 
 
 def found(ours: Graph, other: Graph, theirs: Values, said: Mapping[str, str] | None = None) -> dict[str, MatchedTensor]:
-    return match(ours, other, MINE.get, theirs.get, said)
+    return match_tensors(ModelValues(ours, MINE.get), ModelValues(other, theirs.get), said)
 
 
 def test_by_name_by_map_and_by_value(ours: Graph, tmp_path: Path) -> None:
@@ -54,7 +54,7 @@ def test_by_name_by_map_and_by_value(ours: Graph, tmp_path: Path) -> None:
     other = model(tmp_path / "other.onnx", nodes, ["x"], "y")
     theirs = {"x": MINE["x"], "a": MINE["a"], "B": MINE["b"], "C": MINE["c"].transpose(0, 2, 3, 1), "y": MINE["y"]}
     names = found(ours, other, theirs, {"b": "B"})
-    assert {n: (m.other, m.how) for n, m in names.items()} == {
+    assert {n: (m.name, m.how) for n, m in names.items()} == {
         "x": ("x", "name"), "a": ("a", "name"), "b": ("B", "map"), "c": ("C", "value"), "y": ("y", "name"),
     }  # fmt: skip
     assert names["c"].perm == (0, 2, 3, 1)
@@ -77,7 +77,7 @@ def test_of_copies_the_first_is_meant(ours: Graph, tmp_path: Path) -> None:
     nodes = [("Sin", ["x"], "P"), ("Transpose", ["P"], "Q"), ("Neg", ["Q"], "y")]
     other = model(tmp_path / "other.onnx", nodes, ["x"], "y")
     theirs = {"x": MINE["x"], "P": MINE["b"], "Q": MINE["b"].transpose(0, 2, 3, 1), "y": MINE["y"]}
-    assert found(ours, other, theirs)["b"].other == "P"
+    assert found(ours, other, theirs)["b"].name == "P"
 
 
 def test_the_order_of_the_graphs_is_kept(ours: Graph, tmp_path: Path) -> None:
@@ -86,14 +86,16 @@ def test_the_order_of_the_graphs_is_kept(ours: Graph, tmp_path: Path) -> None:
     other = model(tmp_path / "other.onnx", nodes, ["x"], "y")
     theirs = {"x": MINE["x"], "c": MINE["c"], "A": MINE["a"], "y": MINE["y"]}
     names = found(ours, other, theirs)
-    assert names["c"].other == "c" and "a" not in names
+    assert names["c"].name == "c" and "a" not in names
 
 
 def test_a_name_handed_on_by_a_dropped_relu(ours: Graph, tmp_path: Path) -> None:
     """The other model's `b` holds what our Relu reads."""
     other = model(tmp_path / "other.onnx", [("Sin", ["x"], "b"), ("Sin", ["b"], "c"), ("Neg", ["c"], "y")], ["x"], "y")
     theirs = {"x": MINE["x"], "b": MINE["a"], "c": MINE["c"], "y": MINE["y"]}
-    names = match(ours, other, (MINE | {"b": np.maximum(MINE["a"], 0)}).get, theirs.get)
+    names = match_tensors(
+        ModelValues(ours, (MINE | {"b": np.maximum(MINE["a"], 0)}).get), ModelValues(other, theirs.get)
+    )
     assert "b" not in names
 
 
@@ -101,7 +103,8 @@ def test_what_says_nothing_is_not_matched_by_value(ours: Graph, tmp_path: Path) 
     """A mask of ones fits everywhere."""
     ones = np.ones((1, 4, 5, 6), np.float32)
     other = model(tmp_path / "other.onnx", [("Sin", ["x"], "P"), ("Neg", ["P"], "y")], ["x"], "y")
-    names = match(ours, other, (MINE | {"b": ones}).get, {"x": MINE["x"], "P": ones, "y": MINE["y"]}.get)
+    theirs = {"x": MINE["x"], "P": ones, "y": MINE["y"]}
+    names = match_tensors(ModelValues(ours, (MINE | {"b": ones}).get), ModelValues(other, theirs.get))
     assert "b" not in names
 
 
@@ -132,8 +135,8 @@ def test_map_files(tmp_path: Path) -> None:
 def test_turning_and_back_changes_nothing(perm: list[int], seed: int) -> None:
     value = draw(seed, 2, 3, 4, 5)
     there = MatchedTensor("t", "value", tuple(perm))
-    assert there.theirs(value).shape == tuple(value.shape[k] for k in perm)
-    assert np.array_equal(there.ours(there.theirs(value)), value)
+    assert there.to_candidate(value).shape == tuple(value.shape[k] for k in perm)
+    assert np.array_equal(there.to_reference(there.to_candidate(value)), value)
 
 
 @settings(max_examples=60)
