@@ -1,9 +1,10 @@
-"""Two values of one tensor -> what can be said about their difference: masks apart, then numbers over what is finite.
+"""How far two values of one tensor are apart: every difference that subcut computes is computed here.
 
-A metric is a file in `metrics/` with `measure(reference, candidate) -> float` over the finite elements. `Pair` prepares
-them once: NaN and infinities are counted apart, both ways, and never enter a number.
+`Pair` separates masks from numbers: NaN and infinities are counted, for each side, and never enter a number. Metrics
+(`metrics/`) and the largest error are taken over the elements that are finite in both.
 
-Memory: two copies of the tensor in float64, and the difference as a third.
+Without a pair, for arrays that may differ in element type: `differences` (element by element), `scaled_differences`
+(in units of the reference's scale, clipped), `relative_l2` (one number).
 """
 
 from __future__ import annotations
@@ -17,21 +18,26 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from subgraph import plugins
+from subgraph.comparison.metrics import norm
+from subgraph.storage.tensors import Value
 from subgraph.verdict import Worst
 
 if TYPE_CHECKING:
     from subgraph.types import Array
 
 
-SMALL_INTEGERS = frozenset("int2 int4 uint2 uint4".split())  # of ml_dtypes: numpy takes them for no integers
+SMALL_INTEGERS = frozenset("int2 int4 uint2 uint4".split())  # of ml_dtypes; their numpy kind is not "i" or "u"
+NO_NUMBERS = "OUSTb"  # numpy kinds: strings, bytes and booleans
 
 
 @dataclass(frozen=True)
 class Pair:
     """Reference and candidate value of one tensor, of equal shape and element type.
 
+    Memory: two float64 copies of the tensor, and their difference as a third.
+
     Attributes:
-        reference, candidate: as they came, any numeric, boolean or string dtype (ml_dtypes' too), any shape.
+        reference, candidate: any shape; numbers (of ml_dtypes too), booleans or strings.
     """
 
     reference: Array
@@ -51,7 +57,7 @@ class Pair:
 
     @property
     def floating(self) -> bool:
-        """Is rounding possible at all?"""
+        """Can a value be rounded?"""
         return self.kind in ("float", "complex")
 
     @property
@@ -60,12 +66,12 @@ class Pair:
         return int(self.reference.size)
 
     @cached_property
-    def _flat(self) -> tuple[Array, Array]:
-        """Both in one dimension, float64 for numbers (complex as pairs of parts, 64-bit integers as they are)."""
+    def _vectors(self) -> tuple[Array, Array]:
+        """Both in one dimension; floats as float64, complex numbers as pairs of float64, the rest unchanged."""
         if self.kind != "float":
-            return _plain(self.reference), _plain(self.candidate)
-        # One block for both: malloc then keeps enough for the difference too. Three blocks of 2 MB are given back and
-        # faulted in again for every output, which takes five times as long as all arithmetic.
+            return _flat(self.reference), _flat(self.candidate)
+        # One block for both: malloc then keeps enough memory for the difference too. Three blocks of 2 MB are returned
+        # to the system and faulted in again for every output, which takes five times as long as all arithmetic.
         both = np.empty((2, self.size))
         with np.errstate(all="ignore"):
             both[0], both[1] = self.reference.reshape(-1), self.candidate.reshape(-1)
@@ -73,52 +79,54 @@ class Pair:
 
     @cached_property
     def finite(self) -> Array:
-        """Where both are finite: booleans, one per element (two per complex element)."""
-        a, b = self._flat
+        """Where both are finite: booleans, flat, one per element (two per complex element)."""
+        a, b = self._vectors
         if not self.floating:
             return np.ones(a.shape, bool)
         return np.asarray(np.isfinite(a) & np.isfinite(b))
 
     @cached_property
     def values(self) -> tuple[Array, Array]:
-        """The elements that are finite in both, in one dimension, what metrics measure; float64 where floating."""
-        a, b = self._flat
+        """The elements that are finite in both, flat; float64 if floating. Metrics measure these."""
+        a, b = self._vectors
         return (a, b) if self.finite.all() else (a[self.finite], b[self.finite])
 
     @cached_property
     def compared(self) -> int:
-        """How many elements are finite in both."""
+        """Number of elements that are finite in both (parts, of complex numbers)."""
         return int(self.values[0].size)
 
     @cached_property
     def nan_only(self) -> tuple[int, int]:
-        """How many elements are NaN in the candidate alone, and in the reference alone."""
+        """Number of elements that are NaN in the candidate alone, and in the reference alone."""
         if self.finite.all():
             return 0, 0
-        a, b = (np.isnan(v) for v in self._flat)
+        a, b = (np.isnan(v) for v in self._vectors)
         return int((b & ~a).sum()), int((a & ~b).sum())
 
     @cached_property
     def inf_only(self) -> tuple[int, int]:
-        """How many elements are infinite in the candidate alone, and in the reference alone; an infinity of the other
-        sign counts as both. Beside a NaN, neither."""
+        """Number of elements that are infinite in the candidate alone, and in the reference alone.
+
+        Infinities of opposite sign count as both; an infinity against a NaN counts as neither.
+        """
         if self.finite.all():
             return 0, 0
-        a, b = self._flat
-        here = ~(np.isnan(a) | np.isnan(b)) & (a != b)
-        return int((here & np.isinf(b)).sum()), int((here & np.isinf(a)).sum())
+        a, b = self._vectors
+        unequal = ~(np.isnan(a) | np.isnan(b)) & (a != b)
+        return int((unequal & np.isinf(b)).sum()), int((unequal & np.isinf(a)).sum())
 
     @property
     def masked(self) -> int:
-        """Elements whose NaN or infinity differs, either way."""
+        """Number of elements where one side is NaN or infinite and the other is something else."""
         return sum(self.nan_only) + sum(self.inf_only)
 
     @cached_property
     def scale(self) -> float:
-        """S: the largest |reference| among the elements finite in both; 0 where there is none."""
+        """S: the largest |reference| among the elements finite in both; 0 if there is none."""
         if not self._numeric:
             return 0.0
-        reference = self.values[0]  # its largest and least value: |reference| would be one more copy
+        reference = self.values[0]  # from its largest and smallest value, since |reference| would be another copy
         return max(float(reference.max(initial=0)), -float(reference.min(initial=0)))
 
     @cached_property
@@ -130,7 +138,7 @@ class Pair:
         if self.kind == "integer":  # unsigned and 64-bit integers: larger minus smaller never overflows their width
             high, low = np.maximum(a, b), np.minimum(a, b)
             return np.asarray(high.astype(np.uint64) - low.astype(np.uint64), np.float64)
-        with np.errstate(over="ignore"):  # two finite doubles of opposite sign: their distance may be infinite
+        with np.errstate(over="ignore"):  # the distance of two finite doubles of opposite sign may be infinite
             distance = np.asarray(b - a)
         return np.asarray(np.abs(distance, out=distance))
 
@@ -140,7 +148,7 @@ class Pair:
 
     @property
     def measurable(self) -> bool:
-        """Numbers, and at least one of them finite in both."""
+        """Are these numbers, and is at least one finite in both?"""
         return self._numeric and self.compared > 0
 
     @cached_property
@@ -148,27 +156,32 @@ class Pair:
         """The largest difference among the elements finite in both."""
         return float(self.difference.max(initial=0.0))
 
+    @property
+    def relative_error(self) -> float:
+        """`error` over `scale`; `error` itself if the reference is all zeros."""
+        return self.error / (self.scale or 1.0)
+
     @cached_property
     def changed(self) -> int:
-        """How many elements differ at all, NaN equal to NaN."""
+        """Number of elements that differ at all; NaN equals NaN."""
         if self.kind != "complex":
             masked = 0 if self.finite.all() else int(np.count_nonzero(self._masks))
             return int(np.count_nonzero(self.difference)) + masked
-        off = self._masks
-        off[self.finite] = self.difference > 0
-        return int(off.reshape(-1, 2).any(axis=1).sum())
+        unequal = self._masks
+        unequal[self.finite] = self.difference > 0
+        return int(unequal.reshape(-1, 2).any(axis=1).sum())
 
     @property
     def _masks(self) -> Array:
-        """Where NaN or infinity differ: booleans, one per element (two per complex element)."""
+        """Where NaN or infinity differ: booleans, flat, one per element (two per complex element)."""
         if self.finite.all():
             return np.zeros(self.finite.shape, bool)
-        a, b = self._flat
+        a, b = self._vectors
         return np.asarray(~(self.finite | (a == b) | (np.isnan(a) & np.isnan(b))))
 
     @cached_property
     def worst(self) -> Worst | None:
-        """The element that is furthest off: one with another NaN or infinity first; None where all are equal."""
+        """The element that differs most, NaN and infinities before numbers; None if all are equal."""
         if not self.changed:
             return None
         if self.masked:
@@ -182,7 +195,7 @@ class Pair:
         return Worst(index, _python(self.reference[index]), _python(self.candidate[index]))
 
     def measured(self, names: Iterable[str]) -> dict[str, float]:
-        """The metrics of these names. NaN where one is not defined: nothing was compared, or no numbers.
+        """Value by name of metric; NaN if it is not defined: nothing was compared, or the values are no numbers.
 
         Raises:
             UnknownName: no such metric.
@@ -200,8 +213,60 @@ class Pair:
         return float(metric.measure(*(v.astype(np.float64, copy=False) for v in self.values)))
 
 
-def _plain(array: Array) -> Array:
-    """One dimension; complex numbers as pairs of float64, the rest as they are."""
+def comparable(reference: Value, candidate: Value) -> Pair | None:
+    """The pair; None unless both are tensors of equal shape and element type."""
+    if not isinstance(reference, np.ndarray) or not isinstance(candidate, np.ndarray):
+        return None
+    equal = (reference.shape, reference.dtype) == (candidate.shape, candidate.dtype)
+    return Pair(reference, candidate) if equal else None
+
+
+def differences(reference: Array, candidate: Array) -> Array:
+    """candidate − reference per element, float64; shapes broadcast, types are any real ones.
+
+    0 where both are equal or both NaN; NaN or infinite where NaN or infinity differ.
+    """
+    with np.errstate(all="ignore"):
+        x, y = reference.astype(np.float64, copy=False), candidate.astype(np.float64, copy=False)
+        distance = y - x
+        if np.isfinite(distance).all():
+            return np.asarray(distance)
+        return np.where((x == y) | (np.isnan(x) & np.isnan(y)), 0.0, distance)
+
+
+def scaled_differences(reference: Array, candidate: Array, limit: float) -> Array:
+    """(candidate − reference) / max|reference| of two arrays of equal size: flat, float64, within ±limit.
+
+    The scale is that of the finite elements, 1 if they are all zero. Where NaN or infinity differ: `limit`. Strings
+    and booleans: 0 or 1. Complex numbers: pairs of parts.
+    """
+    x, y = _flat(reference), _flat(candidate)
+    if x.dtype.kind in NO_NUMBERS:
+        return np.asarray(x != y, np.float64)
+    with np.errstate(all="ignore"):
+        wide = x.astype(np.float64, copy=False)
+        distance = differences(x, y) / (float(np.abs(wide[np.isfinite(wide)]).max(initial=0.0)) or 1.0)
+    return np.where(np.isfinite(distance), np.clip(distance, -limit, limit), limit)
+
+
+def relative_l2(reference: Array, candidate: Array) -> float:
+    """|candidate − reference|₂ / |reference|₂ over the finite elements of two arrays of any real types.
+
+    Infinite if shapes or masks differ, if one is no numbers, or if the reference is all zeros.
+    """
+    if reference.shape != candidate.shape or {reference.dtype.kind, candidate.dtype.kind} - set("fiubV"):
+        return math.inf
+    x, y = (v.astype(np.float64).reshape(-1) for v in (reference, candidate))
+    finite = np.isfinite(x)
+    if not np.array_equal(finite, np.isfinite(y)):
+        return math.inf
+    x, y = x[finite], y[finite]
+    length = norm(x)
+    return norm(y - x) / length if length else math.inf
+
+
+def _flat(array: Array) -> Array:
+    """In one dimension; complex numbers as pairs of float64, 2- and 4-bit integers as int8, the rest unchanged."""
     flat = np.ascontiguousarray(array).reshape(-1)
     if flat.dtype.kind == "c":
         return np.asarray(flat.astype(np.complex128).view(np.float64))

@@ -1,4 +1,4 @@
-"""A pair of values: masks apart, then numbers over what is finite; for every element type."""
+"""Masks are counted, numbers are taken over what is finite in both; for every element type."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from subgraph.comparison.pair import Pair
+from subgraph.comparison.pair import Pair, comparable, differences, relative_l2, scaled_differences
 from subgraph.errors import UnknownName
 from subgraph.verdict import Worst
 
@@ -150,3 +150,33 @@ def test_an_unknown_metric_names_the_nearest() -> None:
 def test_any_layout_in_memory_will_do() -> None:
     whole = np.arange(12, dtype=">f4").reshape(3, 4)
     assert Pair(whole.T, np.ascontiguousarray(whole.T).astype("<f4")).changed == 0
+
+
+def test_only_tensors_of_one_shape_and_type_are_comparable() -> None:
+    ones = np.ones((2, 3), np.float32)
+    found = comparable(ones, ones * 3)
+    assert found and (found.error, found.relative_error) == (2.0, 2.0)
+    for other in (None, [ones], ones.reshape(3, 2), ones.astype(np.float64)):
+        assert comparable(ones, other) is None and comparable(other, ones) is None
+
+
+def test_differences_are_zero_where_both_are_the_same_mask() -> None:
+    a, b = np.array([NAN, INF, 1, NAN, 2], np.float16), np.array([NAN, INF, 3, 0, -INF])
+    assert np.array_equal(differences(a, b), [0, 0, 2, NAN, -INF], equal_nan=True)
+    assert np.array_equal(differences(np.array([[1, 2], [3, 4]]), np.array([1, 2])), [[0, 0], [-2, -2]])
+
+
+def test_scaled_differences_are_clipped() -> None:
+    a, b = np.array([NAN, 4, 2, INF, 0], np.float32), np.array([NAN, 8, NAN, INF, -99])
+    assert scaled_differences(a, b, 10.0).tolist() == [0, 1, 10, 0, -10]
+    assert scaled_differences(np.zeros(2), np.array([0.5, 0]), 10.0).tolist() == [0.5, 0]
+    assert scaled_differences(np.array([2j]), np.array([1 + 2j]), 10.0).tolist() == [0.5, 0]
+    assert scaled_differences(np.array(["a", "b"]), np.array(["a", "c"]), 10.0).tolist() == [0, 1]
+
+
+def test_relative_l2_needs_equal_shapes_and_masks() -> None:
+    a = np.array([3, 4, NAN])
+    assert relative_l2(a, np.array([3, 9, NAN], np.float32)) == 1.0
+    for other in (a[:2], np.array([3, 4, 5]), np.array(["3", "4", "5"])):
+        assert relative_l2(a, other) == INF
+    assert relative_l2(np.zeros(3), np.zeros(3)) == INF

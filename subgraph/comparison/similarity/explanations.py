@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from subgraph.comparison.pair import differences
 from subgraph.comparison.precision import EPS, LARGEST
 from subgraph.comparison.similarity.linear_fit import (
     FEWEST,
@@ -182,7 +183,7 @@ class _TensorPair:
 
     def far(self, slices: Array, row: Array) -> Array:
         """How far some slices are from this one, on average; infinite where more than may be left."""
-        d = np.where((slices == row) | (np.isnan(slices) & np.isnan(row)), 0.0, np.abs(slices - row))
+        d = np.abs(differences(row, slices))
         near = (d.max(axis=1) <= self.left * self.spread) & (d.mean(axis=1) <= self.left * self.bulk)
         return np.where(near, d.mean(axis=1), np.inf)
 

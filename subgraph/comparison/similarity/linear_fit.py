@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from subgraph.comparison.pair import differences
+
 if TYPE_CHECKING:
     from subgraph.types import Array
 
@@ -32,11 +34,11 @@ class Distance:
 
 def fit(x: Array, y: Array) -> Distance:
     """Of equally shaped arrays. NaN or an infinity on one side only is infinitely far."""
-    x, y = x.reshape(-1).astype(np.float64, copy=False), y.reshape(-1).astype(np.float64, copy=False)
-    d = np.abs(y - x)
+    y = y.reshape(-1).astype(np.float64, copy=False)
+    d = np.abs(differences(x.reshape(-1), y))
     finite = np.isfinite(y)
     if not finite.all():
-        d = np.where((x == y) | (np.isnan(x) & np.isnan(y)), 0.0, np.where(finite, d, np.inf))
+        d[~finite & (d != 0)] = np.inf
         y = y[finite]
     if not y.size:
         return Distance(math.inf, math.inf)
