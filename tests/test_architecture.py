@@ -44,7 +44,7 @@ HEAVY = frozenset("numpy onnx onnxruntime networkx PIL ml_dtypes google rich pyd
 PRINTERS = {"cli": "the command line", "cases.repro": "a script of its own, copied beside every cut"}
 MAX_LINES = 400
 LONG = {
-    "graph.protobuf": "one format, read and written: its two halves share the field numbers and the window",
+    "graph.protobuf": "one format, read and written: both halves share field numbers, stubs and external data",
     "graph.graph": "one class; its index, its order and its selectors share the tables",
     "cases.write_case": "a case is written in one order; each step needs what the one before found",
     "graph.cut": "one function per kind of trouble, in the order in which a cut meets them",

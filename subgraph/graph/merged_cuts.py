@@ -1,17 +1,17 @@
-"""Cuts -> one model that holds them all as disconnected pieces: a candidate that starts slowly runs many in one run.
+"""Cuts → `MergedCut`: one model that holds several cuts as disconnected pieces, for candidates that start slowly.
 
-Insight: every name of a piece, inside its bodies as well, gets the piece's prefix (`p7/`). A renaming that is the same
-everywhere and maps no two names to one changes no scope: captured names stay captured, shadowed ones stay shadowed. A
-name is told apart from all others by what stands before its first slash, whatever the source calls its tensors.
+Every name in a piece, inside its bodies as well, gets a prefix of its own (`p7/`). Such a renaming is injective and
+the same everywhere, so it preserves scopes: captured names stay captured and shadowed names stay shadowed. Names of
+different pieces differ in the part before the first slash, whatever the source calls its tensors.
 
-A pool is a partition, since runtimes that meet one thing twice hide or make faults:
-- An input that two pieces read is two inputs: shared ones are merged, and bits change.
-- No node and no constant of more than `SHARED_BYTES` stands in two pieces. Constants are told apart by what they hold,
-  wherever they stand: initializers, frozen shapes, Constant nodes, bodies, functions that a piece calls.
-- Smaller constants (a bound of Clip, axes, the target of a Reshape) may: each piece has a copy under a name of its own.
-  So may nodes that make one of nothing but constants: Constant, or another whose declared results are that small.
+Pieces share nothing that a runtime could merge, because merging hides faults and makes new ones:
+- A tensor that two pieces read is two inputs. Runtimes merge computations on a shared input, which changes bits.
+- No node, and no constant above `SHARED_BYTES`, is in two pieces. Constants are compared by content, wherever they are:
+  initializers, frozen shapes, Constant nodes, bodies, functions that a piece calls.
+- Smaller constants (a bound of Clip, axes, the target of a Reshape) may be in several: each piece has a copy under a
+  name of its own. So may Constant nodes, and other pulled-in nodes whose declared outputs are that small.
 
-That a piece agrees in a pool is no proof; that it fails is to be confirmed alone.
+If a piece agrees here, that does not prove that the cut alone agrees; a failure is to be confirmed on the cut alone.
 """
 
 from __future__ import annotations
@@ -32,11 +32,11 @@ from subgraph.graph.graph import bodies
 from subgraph.storage import dtypes
 
 MAX_PIECES = 1000  # beyond, the time of converters and runtimes was seen to grow faster than the pieces
-SHARED_BYTES = 64  # a constant up to here may stand in several pieces: eight int64 (pads in 4-D), a scalar of any type
-HEAD = 4096  # bytes; trained weights of equal shape differ here, so that few are read to their end
-CHUNK = 1 << 20  # bytes read at a time
+SHARED_BYTES = 64  # of a constant that may be in several pieces: eight int64 (pads in 4-D), a scalar of any type
+HEAD = 4096  # bytes; trained weights of equal shape differ within these, so few are read to their end
 
-Claim: TypeAlias = tuple[str, int]  # what one piece has for itself: ("node", index) or ("constant", its first place)
+# Something that only one piece of a merged cut may hold: ("node", index) or ("constant", number of its content).
+Claim: TypeAlias = tuple[str, int]
 
 
 @dataclass(frozen=True)
@@ -44,10 +44,10 @@ class MergedCut:
     """Several cuts of one graph as one model.
 
     Attributes:
-        pieces: what was pooled, in order.
-        model: large weights are husks, as in `Cut.model`.
-        inputs: per piece, tensor of the source model → name of the pool's input.
-        outputs: per piece, tensor of the source model → name of the pool's output.
+        pieces: the cuts, in order.
+        model: the ModelProto; its large weights are stubs, as in `Cut.model`.
+        inputs: per piece, tensor of the source model → name of the input of the merged model.
+        outputs: per piece, tensor of the source model → name of the output of the merged model.
     """
 
     pieces: tuple[Cut, ...]
@@ -56,19 +56,20 @@ class MergedCut:
     outputs: tuple[Mapping[str, str], ...]
 
     def save(self, path: str | Path) -> list[Path]:
-        """Write the model; weights that were in external files get a `.data` file beside it. Returns the files.
+        """Write the model; weights from external files go to a `.data` file beside it. Returns the files written.
 
         Raises:
-            DataError: the bytes of a weight cannot be had. OutputError: the disk is full or not writable.
+            DataError: the bytes of a weight cannot be read.
+            OutputError: the disk is full or not writable.
         """
         model = protobuf.protos().ModelProto()
         model.CopyFrom(self.model)
-        outside = any(map(protobuf.in_other_file, model.graph.initializer))
-        return protobuf.write(model, self.pieces[0].graph.path, Path(path), external=outside)
+        external = any(map(protobuf.in_other_file, model.graph.initializer))
+        return protobuf.write(model, self.pieces[0].graph.path, Path(path), external=external)
 
 
 def merge_cuts(cuts: Sequence[Cut]) -> MergedCut:
-    """Several cuts of one graph as one model, in this order.
+    """Merge cuts of one graph, in this order.
 
     Nodes without a name keep none; local functions, opsets and metadata are those of the source.
     Complexity: linear in the pieces; constants of equal type, shape and first `HEAD` bytes are read to their end.
@@ -78,10 +79,11 @@ def merge_cuts(cuts: Sequence[Cut]) -> MergedCut:
     {'conv1': 'p1/conv1'}
 
     Raises:
-        UsageError: no piece, too many, from several graphs, or two that share a node or a constant.
-        ModelError: a constant's element type or shape is invalid. DataError: its bytes cannot be had.
+        UsageError: no cuts, too many, cuts of several graphs, or two that share a node or a constant.
+        ModelError: the element type or shape of a constant is invalid.
+        DataError: the bytes of a constant cannot be read.
     """
-    _require_lawful(cuts)
+    _require_disjoint(cuts)
     model = protobuf.protos().ModelProto()
     model.CopyFrom(cuts[0].model)
     model.ClearField("functions")
@@ -104,7 +106,7 @@ def merge_cuts(cuts: Sequence[Cut]) -> MergedCut:
 
 
 def _prefix(graph: protobuf.GraphProto, prefix: str) -> None:
-    """Put `prefix` before every name of a graph and of the bodies in it."""
+    """Prefix every name in a graph and in its bodies."""
     for node in graph.node:
         if node.name:
             node.name = prefix + node.name
@@ -121,102 +123,109 @@ def _prefix(graph: protobuf.GraphProto, prefix: str) -> None:
             entry.value = prefix + entry.value
 
 
-def _require_lawful(cuts: Sequence[Cut]) -> None:
+def _require_disjoint(cuts: Sequence[Cut]) -> None:
     hint = "merged_cuts.partition splits cuts into lawful pools"
     if not 0 < len(cuts) <= MAX_PIECES:
         raise UsageError(f"a pool has 1 to {MAX_PIECES} pieces, not {len(cuts)}", hint)
     holder: dict[Claim, int] = {}
-    for i, holding in enumerate(_holdings(cuts)):
-        for claim, what in holding.claims.items():
+    for i, contents in enumerate(_contents(cuts)):
+        for claim, description in contents.claims.items():
             if holder.setdefault(claim, i) != i:
-                raise UsageError(f"pieces {holder[claim]} and {i} of a pool share {what}", hint)
+                raise UsageError(f"pieces {holder[claim]} and {i} of a pool share {description}", hint)
 
 
 def partition(cuts: Sequence[Cut], limit: int = MAX_PIECES, most_bytes: int | None = None) -> list[list[Cut]]:
-    """Split cuts of one graph into lawful pools: each goes into the first that shares nothing with it and has room.
+    """Split cuts of one graph into groups that can be merged: each cut joins the first group that it fits into.
 
-    Every pool keeps the order of `cuts`, and pools stand in the order of their first piece. `limit`: pieces of a pool,
-    at most `MAX_PIECES`. `most_bytes`: of constants and of tensors on the pieces' edges (an open dimension counts as
-    one); a piece that is larger gets a pool of its own, and a pool that once had no room stays closed.
+    A cut fits if it shares nothing with the group and the group has room. Each group keeps the order of `cuts`, and the
+    groups are in the order of their first cut. `limit`: cuts per group, at most `MAX_PIECES`. `most_bytes`: limit for
+    the bytes of constants and boundary tensors of a group (an open dimension counts as one); a cut that is larger gets
+    a group of its own, and a group that once lacked room for a cut is closed.
 
-    Complexity: linear in what the cuts hold, times pools / 64; weights are read as `pool` reads them.
+    Complexity: linear in the contents of the cuts, times groups / 64; weights are read as by `merge_cuts`.
 
     Raises:
         UsageError: a limit below one; cuts of several graphs.
-        ModelError: a constant's shape is invalid. DataError: its bytes cannot be had.
+        ModelError: the shape of a constant is invalid.
+        DataError: the bytes of a constant cannot be read.
     """
     if limit < 1:
         raise UsageError(f"a pool of at most {limit} pieces holds none", "give a limit of one or more")
-    found = _first_fit(_holdings(cuts), min(limit, MAX_PIECES), most_bytes)
-    return [[cuts[place] for place in places] for places in found]
+    groups = _first_fit(_contents(cuts), min(limit, MAX_PIECES), most_bytes)
+    return [[cuts[k] for k in group] for group in groups]
 
 
-def _first_fit(holdings: Sequence[_Holding], limit: int, most: int | None) -> list[list[int]]:
-    """Places of the cuts per pool. A set of pools is an integer with a bit for each."""
-    often = {claim for claim, n in Counter(c for h in holdings for c in h.claims).items() if n > 1}
+def _first_fit(contents: Sequence[_Contents], limit: int, most_bytes: int | None) -> list[list[int]]:
+    """Indices of the cuts per group. A set of groups is an integer with a bit for each."""
+    shared = {claim for claim, n in Counter(c for piece in contents for c in piece.claims).items() if n > 1}
     holders: defaultdict[Claim, int] = defaultdict(int)
     closed = 0
-    pools: list[list[int]] = []
+    groups: list[list[int]] = []
     filled: list[int] = []
-    for place, holding in enumerate(holdings):
-        mine = often.intersection(holding.claims)
-        alone = most is not None and holding.bytes > most
-        taken = closed
-        for claim in mine:
-            taken |= holders[claim]
-        while (at := len(pools) if alone else (~taken & (taken + 1)).bit_length() - 1) < len(pools):  # its lowest 0
-            if most is None or filled[at] + holding.bytes <= most:
+    for index, piece in enumerate(contents):
+        claims = shared.intersection(piece.claims)
+        alone = most_bytes is not None and piece.bytes > most_bytes
+        excluded = closed
+        for claim in claims:
+            excluded |= holders[claim]
+        while (at := len(groups) if alone else _lowest_zero(excluded)) < len(groups):
+            if most_bytes is None or filled[at] + piece.bytes <= most_bytes:
                 break
             closed |= 1 << at
-            taken |= 1 << at
-        if at == len(pools):
-            pools.append([])
+            excluded |= 1 << at
+        if at == len(groups):
+            groups.append([])
             filled.append(0)
-        pools[at].append(place)
-        filled[at] += holding.bytes
-        for claim in mine:
+        groups[at].append(index)
+        filled[at] += piece.bytes
+        for claim in claims:
             holders[claim] |= 1 << at
-        if len(pools[at]) == limit:
+        if len(groups[at]) == limit:
             closed |= 1 << at
-    return pools
+    return groups
 
 
-# ---------------------------------------------------------------------------------------------------- what pieces hold
+def _lowest_zero(bits: int) -> int:
+    """Position of the lowest bit that is 0."""
+    return (~bits & (bits + 1)).bit_length() - 1
+
+
+# ---------------------------------------------------------------------------------------------------- contents
 
 
 @dataclass(frozen=True, slots=True)
-class _Holding:
-    """What a piece has for itself.
+class _Contents:
+    """Nodes and constants of a cut.
 
     Attributes:
-        claims: nodes and constants that no other piece of its pool may have, each with a user's words for it.
-        bytes: of its large constants and the tensors on its edge.
+        claims: nodes and large constants, which no other piece may hold → description for users.
+        bytes: of the large constants and the boundary tensors.
     """
 
     claims: dict[Claim, str]
     bytes: int
 
 
-def _holdings(cuts: Sequence[Cut]) -> list[_Holding]:
-    """What each of some cuts of one graph has for itself."""
+def _contents(cuts: Sequence[Cut]) -> list[_Contents]:
+    """The contents of each of several cuts of one graph."""
     if any(cut.graph is not cuts[0].graph for cut in cuts):
         raise UsageError("the pieces of a pool come from several graphs", "load the model once, cut all from that")
     large = []
     for cut in cuts:
-        called = (tensor for f in cut.model.functions for node in f.node for tensor in _of_node(node))
+        called = (tensor for f in cut.model.functions for node in f.node for tensor in _constants_of_node(node))
         large.append([t for t in (*_constants(cut.model.graph), *called) if _size(t) > SHARED_BYTES])
-    first = iter(_first_alike([t for some in large for t in some], cuts[0].graph.path) if cuts else ())
-    out = []
+    content = iter(_equal_contents([t for tensors in large for t in tensors], cuts[0].graph.path) if cuts else ())
+    contents = []
     for cut, tensors in zip(cuts, large, strict=True):
-        claims: dict[Claim, str] = {("node", i): f"node '{cut.graph.label(i)}'" for i in _own_nodes(cut)}
-        claims.update((("constant", next(first)), f"a constant of {_size(t)} bytes: '{t.name}'") for t in tensors)
-        edge = (_type_bytes(cut.types[n]) for n in (*cut.inputs, *cut.outputs) if n in cut.types)
-        out.append(_Holding(claims, sum(map(_size, tensors)) + sum(edge)))
-    return out
+        claims: dict[Claim, str] = {("node", i): f"node '{cut.graph.label(i)}'" for i in _exclusive_nodes(cut)}
+        claims.update((("constant", next(content)), f"a constant of {_size(t)} bytes: '{t.name}'") for t in tensors)
+        boundary = (_type_bytes(cut.types[n]) for n in (*cut.inputs, *cut.outputs) if n in cut.types)
+        contents.append(_Contents(claims, sum(map(_size, tensors)) + sum(boundary)))
+    return contents
 
 
-def _own_nodes(cut: Cut) -> Iterator[int]:
-    """All but those that were pulled in and hold all that they make (Constant), or make but small things."""
+def _exclusive_nodes(cut: Cut) -> Iterator[int]:
+    """Nodes that only one piece may hold: all but pulled-in Constants and pulled-in nodes with small outputs."""
     yield from cut.region.nodes
     infos = cut.model.graph.value_info if cut.region.pulled else ()
     small = {v.name for v in infos if 0 < _type_bytes(v.type, 0) <= SHARED_BYTES}
@@ -224,77 +233,73 @@ def _own_nodes(cut: Cut) -> Iterator[int]:
     yield from (i for i in cut.region.pulled if graph.ops[i] != "Constant" and not small.issuperset(graph.makes[i]))
 
 
-def _type_bytes(proto: protobuf.TypeProto, unknown: int = 1) -> int:
-    """Bytes of a declared tensor, an open dimension counted as `unknown`; 0 for anything else."""
-    kind = proto.tensor_type
-    sizes = [d.dim_value if d.HasField("dim_value") else unknown for d in kind.shape.dim]
-    bits = dtypes.TYPES.get(kind.elem_type, ("", 0))[1]
-    return (math.prod(sizes) * bits + 7) // 8 if kind.HasField("shape") else 0
+def _type_bytes(proto: protobuf.TypeProto, open_size: int = 1) -> int:
+    """Bytes of a declared tensor, an open dimension counted as `open_size`; 0 for other types or without a shape."""
+    tensor = proto.tensor_type
+    sizes = [d.dim_value if d.HasField("dim_value") else open_size for d in tensor.shape.dim]
+    bits = dtypes.TYPES.get(tensor.elem_type, ("", 0))[1]
+    return (math.prod(sizes) * bits + 7) // 8 if tensor.HasField("shape") else 0
 
 
 def _constants(graph: protobuf.GraphProto) -> Iterator[protobuf.TensorProto]:
-    """All in a graph: initializers, and what its nodes hold."""
+    """All constants of a graph: initializers, and those that its nodes hold."""
     yield from graph.initializer
     yield from (part for sparse in graph.sparse_initializer for part in (sparse.values, sparse.indices))
-    yield from (tensor for node in graph.node for tensor in _of_node(node))
+    yield from (tensor for node in graph.node for tensor in _constants_of_node(node))
 
 
-def _of_node(node: protobuf.NodeProto) -> Iterator[protobuf.TensorProto]:
+def _constants_of_node(node: protobuf.NodeProto) -> Iterator[protobuf.TensorProto]:
     for a in node.attribute:
         yield from (a.t,) if a.HasField("t") else a.tensors
         for sparse in (a.sparse_tensor,) if a.HasField("sparse_tensor") else a.sparse_tensors:
             yield from (sparse.values, sparse.indices)
         if node.op_type == "Constant" and (count := len(a.floats or a.ints)):
-            kind = 1 if a.floats else 7  # FLOAT, INT64
-            yield protobuf.protos().TensorProto(data_type=kind, dims=[count], float_data=a.floats, int64_data=a.ints)
+            dtype = 1 if a.floats else 7  # FLOAT, INT64
+            yield protobuf.protos().TensorProto(data_type=dtype, dims=[count], float_data=a.floats, int64_data=a.ints)
     for body in bodies(node):
         yield from _constants(body)
 
 
 def _size(tensor: protobuf.TensorProto) -> int:
-    if not dtypes.TYPES.get(tensor.data_type, ("", 0))[1]:  # strings, or a type of tomorrow
+    """Bytes of a constant."""
+    if not dtypes.TYPES.get(tensor.data_type, ("", 0))[1]:  # strings, or an element type newer than subcut
         return sum(map(len, tensor.string_data)) + len(tensor.raw_data)
     return protobuf.nbytes(tensor)
 
 
-def _first_alike(tensors: Sequence[protobuf.TensorProto], model: Path) -> list[int]:
-    """Per tensor, the place of the first of its type, shape and bytes. What differs at its head is read no further."""
+def _equal_contents(tensors: Sequence[protobuf.TensorProto], model: Path) -> list[int]:
+    """Per tensor, index of the first one of equal type, shape and bytes. All are read to their end only if need be."""
     keys: list[Any] = [(t.data_type, *t.dims) for t in tensors]
-    for most in (HEAD, None):
-        met = Counter(keys)
-        known: dict[Any, bytes] = {}  # no place on disk is read twice
-        for place, tensor in enumerate(tensors):
-            if met[keys[place]] > 1:
-                spot = keys[place], tuple((e.key, e.value) for e in tensor.external_data) or place
-                if spot not in known:
-                    known[spot] = _digest(tensor, model, most)
-                keys[place] = (keys[place], known[spot])
+    for limit in (HEAD, None):
+        frequency = Counter(keys)
+        digests: dict[Any, bytes] = {}  # by position on disk, so that none is read twice
+        for index, tensor in enumerate(tensors):
+            if frequency[keys[index]] > 1:
+                position = keys[index], tuple((e.key, e.value) for e in tensor.external_data) or index
+                if position not in digests:
+                    digests[position] = _digest(tensor, model, limit)
+                keys[index] = (keys[index], digests[position])
     first: dict[Any, int] = {}
-    return [first.setdefault(key, place) for place, key in enumerate(keys)]
+    return [first.setdefault(key, index) for index, key in enumerate(keys)]
 
 
-def _digest(tensor: protobuf.TensorProto, model: Path, most: int | None) -> bytes:
-    """SHA-256 of its raw form, or of that many bytes of it."""
+def _digest(tensor: protobuf.TensorProto, model: Path, limit: int | None) -> bytes:
+    """SHA-256 of the raw data, or of its first `limit` bytes."""
     if not protobuf.on_disk(tensor):
-        return hashlib.sha256(_raw(tensor)[:most]).digest()
-    blob = protobuf.locate(tensor, model)
+        return hashlib.sha256(_raw_data(tensor)[:limit]).digest()
     digest = hashlib.sha256()
-    with blob.file.open("rb") as file:
-        file.seek(blob.offset)
-        left = min(blob.length, most or blob.length)
-        while left and (data := file.read(min(left, CHUNK))):
-            digest.update(data)
-            left -= len(data)
+    for chunk in protobuf.locate(tensor, model).chunks(limit):
+        digest.update(chunk)
     return digest.digest()
 
 
-def _raw(tensor: protobuf.TensorProto) -> bytes:
-    """The raw form of a constant in memory, whichever field holds it. Narrow types stand in wider cells there."""
+def _raw_data(tensor: protobuf.TensorProto) -> bytes:
+    """The raw data of a constant in memory, whichever field holds it; typed fields store narrow types in wide cells."""
     if tensor.string_data:
         return b"".join(len(text).to_bytes(8, "little") + text for text in tensor.string_data)
     for name, code in (("float", "f"), ("int32", "i"), ("int64", "q"), ("double", "d"), ("uint64", "Q")):
         if values := getattr(tensor, f"{name}_data"):
-            data, wide = array(code, values).tobytes(), array(code).itemsize
-            narrow = max(dtypes.TYPES[tensor.data_type][1] // 8, 1)
-            return data if narrow >= wide else b"".join(data[at : at + narrow] for at in range(0, len(data), wide))
+            data, cell = array(code, values).tobytes(), array(code).itemsize
+            width = max(dtypes.TYPES[tensor.data_type][1] // 8, 1)
+            return data if width >= cell else b"".join(data[at : at + width] for at in range(0, len(data), cell))
     return bytes(tensor.raw_data)

@@ -1,16 +1,16 @@
-"""A large .onnx without its weights: nodes are parsed, weights stay on disk as (file, offset, length).
+"""Reading and writing `.onnx` files without loading large weights, which stay on disk as (file, offset, length).
 
-Insight: protobuf is a list of tagged, length-prefixed fields. Above `WALK_ABOVE` bytes we walk the top level and the
-graph level of the file, skip the payload of each large initializer by its length, and hand all the rest to the
-generated classes. What was skipped stands in the model as a *husk*: an ordinary TensorProto with
-`data_location = EXTERNAL` whose location is `HERE`, which says "in the model file itself, at this offset". So weights
-inside the file and weights in external files are one thing to everybody else.
+A protobuf message is a sequence of fields, each with a tag and a length. A file above `WALK_ABOVE` bytes is *walked*:
+the headers of the fields of the model and of its graph are read one by one, and the bytes of each large initializer are
+skipped by their length. All other bytes are parsed by the generated classes. A skipped initializer appears in the model
+as a *stub*: a TensorProto with `data_location = EXTERNAL` whose location is `HERE`, that is, the model file itself. So
+all other code handles weights inside the model file and weights in external files alike.
 
-`onnx_ml_pb2` is loaded without the `onnx` package around it (0.02 s against 0.18); a later `import onnx` gives the very
-same classes, because the module is registered under its own name.
+`onnx_ml_pb2` is loaded without the package `onnx` around it (0.02 s rather than 0.18). A later `import onnx` gives the
+same classes, because the module is registered under its usual name.
 
-Models are read with a twin of onnx's classes in which `value_info` is a list of bytes: it is half of the messages of a
-large graph and hardly any of it is needed (80,000 nodes: 19 MiB and 0.015 s less).
+Models are read with copies of onnx's classes in which `value_info` is a list of bytes: it makes up half of the messages
+of a large graph and is hardly ever needed (for 80,000 nodes: 19 MiB and 0.015 s less).
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from typing import Any, BinaryIO
 from subgraph.errors import DataError, ModelError, OutputError
 from subgraph.storage import dtypes
 
-# Message classes come from a generated module that has no types of its own; these names are for readers.
+# The generated module has no type annotations; these names tell the reader which message is meant.
 ModelProto = Any
 GraphProto = Any
 NodeProto = Any
@@ -40,25 +40,26 @@ TensorProto = Any
 TypeProto = Any
 ValueInfoProto = Any
 
-WALK_ABOVE = 32 << 20  # bytes; below, parsing everything is faster than walking
-STUB_ABOVE = 64 << 10  # bytes; smaller weights are parsed and travel inside the messages
-INLINE_LIMIT = 1 << 30  # bytes of weights on disk; more go to a .data file (protobuf ends at 2 GiB)
+WALK_ABOVE = 32 << 20  # bytes; a smaller file is parsed faster than walked
+STUB_ABOVE = 64 << 10  # bytes; smaller weights are parsed
+INLINE_LIMIT = 1 << 30  # bytes of weights inside a file; more go to a .data file (a protobuf message ends at 2 GiB)
 ALIGN = 4096  # bytes; onnxruntime maps external data by page
 
 WINDOW = 32 << 10  # bytes read at a time while walking
 MAX_HEADER = 20  # bytes of a tag and a length at most
+CHUNK = 1 << 20  # bytes of weights copied or hashed at a time
 
 VARINT, FIXED64, BYTES, FIXED32 = 0, 1, 2, 5
 GRAPH = 7  # field of ModelProto
 INITIALIZER = 5  # field of GraphProto
 RAW_DATA = 9  # field of TensorProto
-# What the other fields of these two hold, to find the one that is damaged.
+# Field number → message class of the other fields of ModelProto and GraphProto, to find a damaged one.
 _MODEL_PARTS = {8: "OperatorSetIdProto", 14: "StringStringEntryProto", 25: "FunctionProto"}
 _GRAPH_PARTS = {1: "NodeProto", 5: "TensorProto", 11: "ValueInfoProto", 12: "ValueInfoProto", 14: "TensorAnnotation",
                 15: "SparseTensorProto", 16: "StringStringEntryProto"}  # fmt: skip
 _COMPARE = "compare its size and checksum with the original"
 EXTERNAL = 1  # TensorProto.DataLocation
-HERE = "\0"  # location of a husk: a name that no file can have
+HERE = "\0"  # location of a stub: a name that no file can have
 STRING = 8  # TensorProto.DataType
 
 
@@ -72,10 +73,10 @@ def protos() -> ModuleType:
         ModelError: onnx is not installed.
     """
     with _IMPORTING:  # several threads may load their first model at once
-        return sys.modules.get("onnx.onnx_ml_pb2") or _protos()
+        return sys.modules.get("onnx.onnx_ml_pb2") or _import_protos()
 
 
-def _protos() -> ModuleType:
+def _import_protos() -> ModuleType:
     package = importlib.util.find_spec("onnx")
     if package is None or not package.submodule_search_locations:
         raise ModelError("the package 'onnx' is not installed", "pip install onnx")
@@ -90,24 +91,25 @@ def _protos() -> ModuleType:
 
 @cache
 def reading_class(name: str = "ModelProto") -> Any:
-    """A message class for reading: onnx's own, but for three things.
+    """The message class with which models are read. It differs from onnx's class of that name in three ways.
 
-    `graph.value_info` and doc strings stay bytes: the one for speed, the others because some are not UTF-8 and nobody
-    reads them here. All other text that is not UTF-8 is an error when it is parsed, not later when it is touched.
+    `graph.value_info` stays bytes, for speed. Doc strings stay bytes, because some are not UTF-8 and subcut does not
+    use them. Any other text that is not UTF-8 is an error while parsing, not later on access.
     """
     from google.protobuf import message_factory
 
-    return message_factory.GetMessageClass(_slim_pool().FindMessageTypeByName(f"subcut.{name}"))
+    return message_factory.GetMessageClass(_reading_pool().FindMessageTypeByName(f"subcut.{name}"))
 
 
 @cache
-def _slim_pool() -> Any:
+def _reading_pool() -> Any:
+    """The descriptors of onnx's messages with these differences."""
     from google.protobuf import descriptor_pb2, descriptor_pool
 
     file = descriptor_pb2.FileDescriptorProto()
     protos().DESCRIPTOR.CopyToProto(file)
-    file.name, file.package = "subcut/reading_class.proto", "subcut"
-    # What proto2 means, in the words of an edition, which can ask for UTF-8 as well.
+    file.name, file.package = "subcut/reading.proto", "subcut"
+    # The features of proto2, expressed as an edition, because only editions can require UTF-8.
     file.syntax, file.edition = "editions", descriptor_pb2.EDITION_2023
     features = descriptor_pb2.FeatureSet
     file.options.features.utf8_validation = features.VERIFY
@@ -130,19 +132,28 @@ def _slim_pool() -> Any:
 
 @dataclass(frozen=True, slots=True)
 class Blob:
-    """Where the bytes of one weight lie."""
+    """Position of the bytes of one weight."""
 
     file: Path
     offset: int
     length: int
 
+    def chunks(self, limit: int | None = None) -> Iterator[bytes]:
+        """The bytes, or the first `limit` of them, at most `CHUNK` at a time."""
+        with self.file.open("rb") as file:
+            file.seek(self.offset)
+            left = min(self.length, limit or self.length)
+            while left and (chunk := file.read(min(left, CHUNK))):
+                yield chunk
+                left -= len(chunk)
+
 
 @dataclass(frozen=True, slots=True)
 class Skeleton:
-    """A parsed model without the payload of its large weights.
+    """A parsed model without the bytes of its large weights; `size`: bytes of the file.
 
-    `structure` is the SHA-256 of the file, in files above `WALK_ABOVE` without the payload of the large weights:
-    reading gigabytes for a digest would cost more than the cut. `weights_digest` covers what is used of them.
+    `structure` is the SHA-256 of the file; of a walked file, without the bytes of large weights, because reading
+    gigabytes for a digest would take longer than the cut. `weights_digest` covers those weights that are used.
     """
 
     path: Path
@@ -152,15 +163,15 @@ class Skeleton:
 
 
 def read(path: Path) -> Skeleton:
-    """Parse a model file; large weights are left on disk as husks.
+    """Parse a model file; large weights of a large file become stubs.
 
-    Complexity: linear in the bytes that are not weights.
+    Complexity: linear in the bytes that are parsed.
 
     Raises:
-        ModelError: the file is missing, truncated or no ONNX model; names the byte where reading stopped.
+        ModelError: the file is missing, truncated or not an ONNX model; names the byte where reading stopped.
     """
     try:
-        if not stat.S_ISREG(path.stat().st_mode):  # before it is opened: that waits for ever where it is a pipe
+        if not stat.S_ISREG(path.stat().st_mode):  # checked first, because opening a pipe would block
             raise ModelError(f"{path} is not a regular file", "name the .onnx file itself")
         with path.open("rb") as file:
             size = os.fstat(file.fileno()).st_size
@@ -176,14 +187,14 @@ def read(path: Path) -> Skeleton:
 
 @dataclass(frozen=True, slots=True)
 class _File:
-    """A file that is read in pieces. Not a map: pages of a map that were only skipped over still count as memory."""
+    """A file that is read in pieces. Not mapped: skipped pages of a map would still count as memory."""
 
     path: Path
     handle: int
     size: int
 
     def cut(self, begin: int, end: int) -> bytes:
-        """Bytes begin … end.
+        """The bytes from `begin` up to `end`.
 
         Raises:
             ModelError: the file became shorter.
@@ -198,49 +209,49 @@ class _File:
 
 
 def _read_large(path: Path, handle: int, size: int) -> Skeleton:
-    if hasattr(os, "posix_fadvise"):  # without read-ahead, skipped weights are never read from the disk
+    if hasattr(os, "posix_fadvise"):  # no read-ahead, so that skipped weights are not read from the disk
         os.posix_fadvise(handle, 0, 0, os.POSIX_FADV_RANDOM)
     file = _File(path, handle, size)
     digest = hashlib.sha256()
-    rest: list[bytes] = []  # everything but the graph
-    graph: list[bytes] = []  # the graph but its large weights
-    husks: list[bytes] = []
+    rest: list[bytes] = []  # the model without its graph
+    graph: list[bytes] = []  # the graph without its large weights
+    stubs: list[bytes] = []
     start = 0
     for number, tag, begin, end in _fields(file, 0, size, "model"):
         if number == GRAPH:
             rest.append(file.cut(start, tag))
-            husks += _walk_graph(file, begin, end, graph)
+            stubs += _walk_graph(file, begin, end, graph)
             start = end
     rest.append(file.cut(start, size))
-    for part in (*rest, *graph, *husks):
+    for part in (*rest, *graph, *stubs):
         digest.update(part)
     length = sum(len(part) for part in graph)
     head = file.cut(0, min(size, 256))
     model = _parse(path, b"".join((*rest, *([_tag(GRAPH, length)] if length else []), *graph)), head)
-    for husk in husks:
-        model.graph.initializer.add().MergeFromString(husk)
+    for stub in stubs:
+        model.graph.initializer.add().MergeFromString(stub)
     _require_graph(path, model, head)
     return Skeleton(path, model, size, digest.hexdigest())
 
 
 def _walk_graph(file: _File, begin: int, end: int, parts: list[bytes]) -> list[bytes]:
-    """Append to `parts` all bytes of the graph but the large initializers; return those as husks."""
-    husks = []
+    """Append to `parts` the bytes of the graph without large initializers; return those as serialized stubs."""
+    stubs = []
     start = begin
     for number, tag, at, stop in _fields(file, begin, end, "graph"):
         if number != INITIALIZER or stop - at < STUB_ABOVE:
             continue
-        husk = _husk(file, at, stop)
-        if husk is not None:
+        stub = _read_stub(file, at, stop)
+        if stub is not None:
             parts.append(file.cut(start, tag))
-            husks.append(husk)
+            stubs.append(stub)
             start = stop
     parts.append(file.cut(start, end))
-    return husks
+    return stubs
 
 
-def _husk(file: _File, begin: int, end: int) -> bytes | None:
-    """The tensor at these bytes as a husk, serialized; None where its values are not raw."""
+def _read_stub(file: _File, begin: int, end: int) -> bytes | None:
+    """The tensor between these positions as a serialized stub; None if it has no raw data."""
     kept, raw, start = [], None, begin
     for number, tag, at, stop in _fields(file, begin, end, "initializer"):
         if number == RAW_DATA:
@@ -255,10 +266,10 @@ def _husk(file: _File, begin: int, end: int) -> bytes | None:
 
 
 def _fields(file: _File, begin: int, end: int, what: str) -> Iterator[tuple[int, int, int, int]]:
-    """(field number, position of its tag, begin and end of its value) of one message, in file order.
+    """(number, position of the tag, begin of the value, end of the value) of each field of one message, in file order.
 
     Raises:
-        ModelError: a field runs over the end, or a tag that protobuf does not know.
+        ModelError: a field extends beyond the message, or its wire type is unknown.
     """
     at = begin
     base, window = begin, b""
@@ -269,7 +280,7 @@ def _fields(file: _File, begin: int, end: int, what: str) -> Iterator[tuple[int,
         try:
             tag, i = _varint(window, at - base)
             wire = tag & 7
-            if tag < 8:  # a hole full of zeros would be millions of them
+            if tag < 8:  # a hole of zeros would yield millions of them
                 raise _damaged(file.path, tag_at, f"field number 0 in the {what}")
             if wire == BYTES:
                 size, i = _varint(window, i)
@@ -293,6 +304,7 @@ def _fields(file: _File, begin: int, end: int, what: str) -> Iterator[tuple[int,
 
 
 def _varint(data: bytes, at: int) -> tuple[int, int]:
+    """(value, position behind it) of a variable-length integer. IndexError if it does not end within the data."""
     value = data[at]
     at += 1
     if value < 128:
@@ -314,7 +326,7 @@ def _damaged(path: Path, offset: int, why: str) -> ModelError:
 
 
 def _parse(path: Path, data: bytes, head: bytes) -> ModelProto:
-    """A whole model; where it cannot be decoded, the error says at which byte of the file, if that can be found."""
+    """A whole model; if it cannot be decoded, the error names the damaged byte of the file, if that is found."""
     try:
         return _decode(path, data, reading_class())
     except ModelError as e:
@@ -335,10 +347,10 @@ def _decode(path: Path, data: bytes, cls: Any) -> Any:
 
 
 def _find_damage(path: Path) -> None:
-    """Walk the top two levels of the file and decode each part alone.
+    """Walk the model and its graph, and decode each field by itself.
 
     Raises:
-        ModelError: the first that does not fit or cannot be decoded; names its byte.
+        ModelError: a field extends beyond its message or cannot be decoded; names its byte.
     """
     with path.open("rb") as handle:
         file = _File(path, handle.fileno(), os.fstat(handle.fileno()).st_size)
@@ -348,7 +360,7 @@ def _find_damage(path: Path) -> None:
                 continue
             for inner, tag_at, at, stop in _fields(file, begin, end, "graph"):
                 if inner == INITIALIZER and stop - at >= STUB_ABOVE:
-                    _husk(file, at, stop)
+                    _read_stub(file, at, stop)
                 else:
                     _probe(file, tag_at, at, stop, _GRAPH_PARTS.get(inner))
 
@@ -362,7 +374,7 @@ def _probe(file: _File, tag: int, begin: int, end: int, kind: str | None) -> Non
 
 
 def _guess(head: bytes) -> str:
-    """What the file is instead, from its first bytes; empty where nothing is recognised."""
+    """What the file is instead of a model, by its first bytes; empty if unrecognised."""
     if not head:
         return "the file is empty"
     if head.startswith(b"version https://git-lfs"):
@@ -382,26 +394,27 @@ def _require_graph(path: Path, model: ModelProto, head: bytes) -> None:
 
 
 def value_infos(skeleton: Skeleton, names: Iterable[str] | None = None) -> Iterator[ValueInfoProto]:
-    """The graph's value_info as messages: all, or those of `names`, found by peeking at the first field.
+    """The graph's value_info in onnx's own class: all, or those of `names`, without parsing most of the others.
 
     Raises:
-        ModelError: one of them is damaged.
+        ModelError: a value_info is damaged.
     """
-    own, cls = protos().ValueInfoProto, reading_class("ValueInfoProto")
-    wanted = None if names is None else {name.encode() for name in names}
+    onnx_class, cls = protos().ValueInfoProto, reading_class("ValueInfoProto")
+    selected = None if names is None else {name.encode() for name in names}
     for data in skeleton.model.graph.value_info:
-        if wanted is not None and b"\n\0" <= data[:2] < b"\n\x80" and data[2 : 2 + data[1]] not in wanted:
+        # The name usually comes first: tag 0x0A, then its length, one byte below 128.
+        if selected is not None and b"\n\0" <= data[:2] < b"\n\x80" and data[2 : 2 + data[1]] not in selected:
             continue
         info = _decode(skeleton.path, data, cls)
-        if wanted is None or info.name.encode() in wanted:
-            yield own.FromString(data)
+        if selected is None or info.name.encode() in selected:
+            yield onnx_class.FromString(data)
 
 
 def to_onnx(model: ModelProto, path: Path) -> ModelProto:
-    """The model, which was read from `path`, in onnx's own class.
+    """A model of the class `reading_class()`, read from `path`, converted to onnx's own class.
 
     Raises:
-        ModelError: a part that was left as bytes is damaged.
+        ModelError: a value_info is damaged.
     """
     return _decode(path, model.SerializeToString(), protos().ModelProto)
 
@@ -410,7 +423,7 @@ def to_onnx(model: ModelProto, path: Path) -> ModelProto:
 
 
 def point_to(tensor: TensorProto, location: str, offset: int, length: int) -> None:
-    """Make `tensor` external: its bytes lie at `offset` of `location` (`HERE`: of the model file itself)."""
+    """Make `tensor` external: its bytes are at `offset` of the file `location` (`HERE`: the model file itself)."""
     tensor.ClearField("raw_data")
     tensor.ClearField("external_data")
     tensor.data_location = EXTERNAL
@@ -425,12 +438,12 @@ def on_disk(tensor: TensorProto) -> bool:
 
 
 def in_other_file(tensor: TensorProto) -> bool:
-    """Are they in another file than the model's own?"""
+    """Are the bytes of this weight in another file than the model's own?"""
     return on_disk(tensor) and not any(e.key == "location" and e.value == HERE for e in tensor.external_data)
 
 
 def element_count(tensor: TensorProto) -> int:
-    """How many elements the tensor has by its dims.
+    """Number of elements by the tensor's dims.
 
     Raises:
         ModelError: a negative dimension.
@@ -442,10 +455,10 @@ def element_count(tensor: TensorProto) -> int:
 
 
 def nbytes(tensor: TensorProto) -> int:
-    """Bytes of the tensor's raw form; elements of less than a byte are packed.
+    """Bytes of the tensor's raw data; elements of less than a byte are packed.
 
     Raises:
-        ModelError: an element type that has no raw form.
+        ModelError: strings, or an unknown element type, which have no raw data; a negative dimension.
     """
     bits = dtypes.TYPES.get(tensor.data_type, ("", 0))[1]
     if not bits:
@@ -454,35 +467,36 @@ def nbytes(tensor: TensorProto) -> int:
 
 
 def locate(tensor: TensorProto, model: Path) -> Blob:
-    """Where an on-disk weight lies, checked: inside the model's folder, a regular file, long enough.
+    """Position of the bytes of an on-disk weight, checked: in a regular file in the model's folder, long enough.
 
     Raises:
-        DataError: anything else; names the weight, the file and the rule.
+        DataError: a check fails; names the weight, the file and the rule.
+        ModelError: as `nbytes`.
     """
     entries = {entry.key: entry.value for entry in tensor.external_data}
     location = entries.get("location", "")
-    want = nbytes(tensor)
+    needed = nbytes(tensor)
     try:
-        offset, length = int(entries.get("offset", "0")), int(entries.get("length", want))
+        offset, length = int(entries.get("offset", "0")), int(entries.get("length", needed))
     except ValueError:
         raise DataError(f"weight '{tensor.name}': offset or length in {location!r} is no number") from None
     file, shown = (model, model.name) if location == HERE else (_inside(tensor.name, location, model), location)
-    if length != want:
+    if length != needed:
         raise DataError(
-            f"weight '{tensor.name}': {length} bytes in {shown!r}, its type and shape need {want}",
+            f"weight '{tensor.name}': {length} bytes in {shown!r}, its type and shape need {needed}",
             "the model and its data do not belong together",
         )
-    have = file.stat().st_size
-    if offset < 0 or offset + length > have:
+    size = file.stat().st_size
+    if offset < 0 or offset + length > size:
         raise DataError(
-            f"weight '{tensor.name}': bytes {offset}…{offset + length} of {shown!r}, which is too short: it has {have}",
+            f"weight '{tensor.name}': bytes {offset}…{offset + length} of {shown!r}, which is too short: it has {size}",
             "copy the data file again; it may be truncated",
         )
     return Blob(file, offset, length)
 
 
 def _inside(name: str, location: str, model: Path) -> Path:
-    """The real file of an external location, which must not lead out of the model's folder."""
+    """The real path of an external location, which must not lead out of the model's folder."""
     folder = model.parent.resolve()
     refuse = f"weight '{name}': external data {location!r}"
     if not location:
@@ -506,22 +520,26 @@ def _inside(name: str, location: str, model: Path) -> Path:
 
 
 def weights_digest(tensors: list[TensorProto], model: Path) -> str:
-    """SHA-256 over name, type, dims and bytes of these on-disk weights, in name order; empty where there are none."""
+    """SHA-256 over name, type, dims and bytes of these on-disk weights, in order of name; empty if there are none.
+
+    Raises:
+        DataError: the bytes of a weight cannot be read.
+    """
     digest = hashlib.sha256()
     for tensor in sorted(tensors, key=lambda t: str(t.name)):
         blob = locate(tensor, model)
         digest.update(f"{tensor.name}\0{tensor.data_type}\0{list(tensor.dims)}\0".encode())
-        with blob.file.open("rb") as file:
-            file.seek(blob.offset)
-            left = blob.length
-            while left and (chunk := file.read(min(left, 1 << 20))):
-                digest.update(chunk)
-                left -= len(chunk)
+        for chunk in blob.chunks():
+            digest.update(chunk)
     return digest.hexdigest() if tensors else ""
 
 
 def load_raw(tensor: TensorProto, model: Path) -> TensorProto:
-    """A copy of an on-disk weight with its bytes inside."""
+    """A copy of an on-disk weight with its bytes inside.
+
+    Raises:
+        DataError: the bytes cannot be read.
+    """
     blob = locate(tensor, model)
     full = type(tensor).FromString(tensor.SerializeToString())
     for field in ("external_data", "data_location"):
@@ -536,13 +554,14 @@ def load_raw(tensor: TensorProto, model: Path) -> TensorProto:
 
 
 def write(model: ModelProto, source: Path, path: Path, *, external: bool) -> list[Path]:
-    """Write `model` to `path`; its on-disk weights are copied from file to file, never through this process.
+    """Write `model` to `path`; its on-disk weights are copied from file to file. Returns the files written.
 
-    `external` puts them into `<path>.data`, each at a multiple of 4096; otherwise they go inside, up to
-    `INLINE_LIMIT`. Returns the files written. `model` is changed where its weights are concerned: it is used up.
+    `source`: the model file to which the locations of on-disk weights refer. With `external`, or beyond `INLINE_LIMIT`
+    bytes, they go to `<path>.data`, each at a multiple of `ALIGN`; otherwise into the file itself. `model` is changed
+    and must not be used afterwards.
 
     Raises:
-        DataError: a weight's bytes cannot be had.
+        DataError: the bytes of a weight cannot be read.
         OutputError: the disk is full or not writable.
     """
     weights = [(tensor, locate(tensor, source)) for tensor in model.graph.initializer if on_disk(tensor)]
@@ -577,22 +596,22 @@ def _write_inline(model: ModelProto, weights: list[tuple[TensorProto, Blob]], pa
     graph.CopyFrom(model.graph)
     model.ClearField("graph")
     small = [tensor for tensor in graph.initializer if not on_disk(tensor)]
-    husks = [(_headers(tensor, blob), blob) for tensor, blob in weights]
+    large = [(_header(tensor, blob), blob) for tensor, blob in weights]
     graph.ClearField("initializer")
     graph.initializer.extend(small)
     body = graph.SerializeToString(deterministic=True)
-    total = len(body) + sum(len(head) + blob.length for head, blob in husks)
+    total = len(body) + sum(len(header) + blob.length for header, blob in large)
     with path.open("wb") as out:
         out.write(model.SerializeToString(deterministic=True))
         out.write(_tag(GRAPH, total))
         out.write(body)
-        for head, blob in husks:
-            out.write(head)
+        for header, blob in large:
+            out.write(header)
             _copy(blob, out)
 
 
-def _headers(tensor: TensorProto, blob: Blob) -> bytes:
-    """What stands before the raw bytes of an initializer inside a graph."""
+def _header(tensor: TensorProto, blob: Blob) -> bytes:
+    """The bytes of an initializer inside a graph that precede its raw data."""
     bare = protos().TensorProto.FromString(tensor.SerializeToString())
     for field in ("external_data", "data_location"):
         bare.ClearField(field)
@@ -601,6 +620,7 @@ def _headers(tensor: TensorProto, blob: Blob) -> bytes:
 
 
 def _tag(number: int, length: int) -> bytes:
+    """The header of a length-prefixed field."""
     out = bytearray()
     for value in (number << 3 | BYTES, length):
         while value > 127:
@@ -611,7 +631,7 @@ def _tag(number: int, length: int) -> bytes:
 
 
 def _copy(blob: Blob, out: BinaryIO) -> None:
-    """Append a blob to `out`, in the kernel where it can do that."""
+    """Append the bytes of a weight to `out`."""
     out.flush()
     with blob.file.open("rb") as file:
         copied = 0
@@ -620,6 +640,7 @@ def _copy(blob: Blob, out: BinaryIO) -> None:
 
 
 def _copy_some(file: BinaryIO, offset: int, out: BinaryIO, count: int) -> int:
+    """Append some of `count` bytes, inside the kernel if it supports that; returns how many."""
     if hasattr(os, "copy_file_range"):
         try:
             done = os.copy_file_range(file.fileno(), out.fileno(), count, offset)
@@ -632,7 +653,7 @@ def _copy_some(file: BinaryIO, offset: int, out: BinaryIO, count: int) -> int:
             if done:
                 out.seek(0, os.SEEK_CUR)
                 return done
-    chunk = os.pread(file.fileno(), min(count, 1 << 20), offset)
+    chunk = os.pread(file.fileno(), min(count, CHUNK), offset)
     if not chunk:
         raise OSError(5, f"{file.name} became shorter while it was read")
     out.write(chunk)

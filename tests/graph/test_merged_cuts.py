@@ -174,14 +174,14 @@ def intervals(g: Graph, marks: Sequence[int]) -> list[Region]:
 
 @pytest.mark.slow
 @law(60)
-@given(question=questions(), husk=st.sampled_from([100, 1 << 16]))
+@given(question=questions(), stub=st.sampled_from([100, 1 << 16]))
 def test_each_piece_gives_what_it_gives_alone(
-    question: tuple[onnx.ModelProto, list[int]], husk: int, reference: Reference
+    question: tuple[onnx.ModelProto, list[int]], stub: int, reference: Reference
 ) -> None:
     model, marks = question
     with saved(model) as path, pytest.MonkeyPatch.context() as patch:
         patch.setattr(protobuf, "WALK_ABOVE", 0)
-        patch.setattr(protobuf, "STUB_ABOVE", husk)
+        patch.setattr(protobuf, "STUB_ABOVE", stub)
         g = load(path)
         regions = intervals(g, marks)
         made = tried(reference, g, regions, path.parent) if regions else []
@@ -207,7 +207,7 @@ def test_a_partition_has_each_piece_once_in_order_and_within_its_limits(
     for some in found:
         lawful(merge_cuts(some))
         assert len(some) <= limit
-        held = sum(holding.bytes for holding in merged_cuts._holdings(some))
+        held = sum(piece.bytes for piece in merged_cuts._contents(some))
         assert most is None or held <= most or len(some) == 1
     if most is None and limit == 5 and len(found) > 1 and len(found[0]) < limit:
         with pytest.raises(UsageError, match="share"):  # the first of the second pool had a reason to be there
@@ -415,7 +415,7 @@ def test_a_constant_is_the_same_in_whichever_field_it_stands(dtype: str) -> None
     listed = helper.make_tensor("listed", kind, [90], values)
     other = numpy_helper.from_array(values[::-1].copy(), "other")
     assert listed.raw_data == b"" != raw.raw_data
-    assert merged_cuts._first_alike([raw, listed, other, listed], Path("m")) == [0, 0, 2, 0]
+    assert merged_cuts._equal_contents([raw, listed, other, listed], Path("m")) == [0, 0, 2, 0]
 
 
 def test_the_list_of_a_constant_node_is_a_constant(tmp_path: Path) -> None:
@@ -433,15 +433,15 @@ def test_constants_that_differ_at_their_end_alone() -> None:
     values = np.zeros(2 * merged_cuts.HEAD, np.uint8)
     one, same = (numpy_helper.from_array(values, n) for n in "ab")
     values[-1] = 1
-    assert merged_cuts._first_alike([one, numpy_helper.from_array(values), same], Path("m")) == [0, 1, 0]
+    assert merged_cuts._equal_contents([one, numpy_helper.from_array(values), same], Path("m")) == [0, 1, 0]
 
 
 def test_a_constant_is_the_same_in_memory_and_on_disk(tmp_path: Path) -> None:
     values = np.arange(2 * merged_cuts.HEAD, dtype=np.uint8)
-    inside, husk = (numpy_helper.from_array(values, n) for n in ("inside", "husk"))
+    inside, stub = (numpy_helper.from_array(values, n) for n in ("inside", "stub"))
     (tmp_path / "data").write_bytes(b"before" + values.tobytes() + b"after")
-    protobuf.point_to(husk, "data", 6, values.size)
-    assert merged_cuts._first_alike([inside, husk], tmp_path / "model.onnx") == [0, 0]
+    protobuf.point_to(stub, "data", 6, values.size)
+    assert merged_cuts._equal_contents([inside, stub], tmp_path / "model.onnx") == [0, 0]
 
 
 @pytest.mark.parametrize(("size", "together"), [(SHARED_BYTES, [2]), (SHARED_BYTES + 1, [1, 1])])
@@ -460,7 +460,7 @@ def test_strings_are_told_apart() -> None:
         TensorProto(name="s", data_type=TensorProto.STRING, dims=[2], string_data=words)
         for words in ([b"ab", b"c"], [b"a", b"bc"])
     )
-    assert merged_cuts._first_alike([one, two, one], Path("m")) == [0, 1, 0]
+    assert merged_cuts._equal_contents([one, two, one], Path("m")) == [0, 1, 0]
 
 
 def test_small_constants_are_copied_into_each_piece(tmp_path: Path, reference: Reference) -> None:
@@ -637,7 +637,7 @@ def test_a_pool_without_room_stays_closed(tmp_path: Path) -> None:
     }"""
     g = text_models.load(tmp_path, text, widen, size=np.array([19, 2]))
     cuts = [cut_region(g, r) for r in pieces(g, [[0], [1], [2]])]
-    assert [holding.bytes for holding in merged_cuts._holdings(cuts)] == [16, 160, 16]
+    assert [piece.bytes for piece in merged_cuts._contents(cuts)] == [16, 160, 16]
     assert partition(cuts, most_bytes=170) == [[cuts[0]], [cuts[1]], [cuts[2]]]
     assert partition(cuts, most_bytes=180) == [cuts[:2], cuts[2:]]
     assert partition(cuts, most_bytes=100) == [[cuts[0], cuts[2]], [cuts[1]]]  # one that is too large closes none

@@ -279,11 +279,11 @@ def test_types_found_without_a_run_are_those_of_the_run(question: Question, refe
 
 
 @contextmanager
-def thresholds(walk: int, husk: int) -> Iterator[None]:
-    """Files above `walk` bytes are walked, weights above `husk` stay on disk."""
+def thresholds(walk: int, stub: int) -> Iterator[None]:
+    """Files above `walk` bytes are walked, weights above `stub` stay on disk."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(protobuf, "WALK_ABOVE", walk)
-        patch.setattr(protobuf, "STUB_ABOVE", husk)
+        patch.setattr(protobuf, "STUB_ABOVE", stub)
         yield
 
 
@@ -298,13 +298,13 @@ def comparable(model: onnx.ModelProto) -> onnx.ModelProto:
 
 
 @law(60)
-@given(question=questions(), husk=st.sampled_from([50, 100, 200]))
-def test_a_model_read_without_its_weights_gives_the_same_cut(question: Question, husk: int) -> None:
+@given(question=questions(), stub=st.sampled_from([50, 100, 200]))
+def test_a_model_read_without_its_weights_gives_the_same_cut(question: Question, stub: int) -> None:
     assume(question.has_answer)
     with saved(question.model) as path:
         small = cut(graph.load(path), question.start, question.end)
         small.save(path.with_name("small.onnx"))
-        with thresholds(0, husk):
+        with thresholds(0, stub):
             large = cut(graph.load(path), question.start, question.end)
             large.save(path.with_name("large.onnx"))
         event("weights on disk" if large.weights else "no weight on disk")
