@@ -1,7 +1,7 @@
 """The command line: the only place that prints or exits.
 
 `subcut --start A --end B` means `subcut cut --start A --end B`, and global options may stand before or after the
-command: both are done by rewriting the words before typer reads them.
+command: `arrange` rewrites the words before typer reads them.
 """
 
 from __future__ import annotations
@@ -36,12 +36,12 @@ from subgraph.commands.manual import ACTIONS
 from subgraph.commands.replay import replay
 from subgraph.commands.report import report
 from subgraph.commands.sweep import sweep
-from subgraph.errors import OutputError, SubcutError, UsageError
+from subgraph.errors import ErrorDocument, OutputError, SubcutError, UsageError
 from subgraph.text import clean, clean_lines, is_text
 from subgraph.version import __version__
 
-KEEPING = frozenset(("bisect", "compare", "sweep", "manual"))  # commands that keep each answer of the candidate
-KEPT = "what was run is kept: the same command goes on"
+RESUMABLE = frozenset(("bisect", "compare", "sweep", "manual"))  # commands that store each run of the candidate
+RESUME_HINT = "what was run is kept: the same command goes on"
 COMMANDS: dict[str, Callable[..., Result]] = {
     "cut": cut,
     "bisect": bisect,
@@ -61,24 +61,29 @@ FLAGS = frozenset(("--json", "-v", "--verbose", "-q", "--quiet", "--progress", "
 GROUP_ONLY = frozenset(("--help", "-h", "--version", "--install-completion", "--show-completion"))
 INTERRUPTED = 130
 INTERNAL = 70  # sysexits.h, EX_SOFTWARE
-TENTHS = 10  # lines that many small steps get where there is no bar
-BEAT = 15.0  # seconds between two signs of life
+SPARSE_LINES = 10  # lines at most for many small steps where there is no progress bar
+HEARTBEAT_SECONDS = 15.0  # between two signs of life
 
 
-class Words:
-    """A parameter's words taken as they are: texts, lists of texts, whole numbers.
+class PlainConversion:
+    """typer's conversion of a parameter, for texts, lists of texts, flags and whole numbers.
 
-    typer would load pydantic for that, which costs half of a cut's time (0.06 s). It has no public seam for another
-    conversion, so this one sets the attribute where typer keeps its own; typer's minor version is pinned.
+    typer's own loads pydantic, which costs half of a cut's time (0.06 s). typer has no public seam for another one, so
+    `_avoid_pydantic` sets the attribute where typer keeps its own; typer's minor version is pinned.
     """
 
-    def __init__(self, kind: Any) -> None:
-        self.kind = kind
+    def __init__(self, annotation: Any) -> None:
+        self.annotation = annotation
 
     def coerce(self, value: Any, param: Any, ctx: Any) -> Any:
+        """The value that the command gets.
+
+        Raises:
+            BadParameter: not a whole number.
+        """
         if value is None:
             return () if param.multiple or param.nargs == -1 else None
-        if self.kind is int and not isinstance(value, int):
+        if self.annotation is int and not isinstance(value, int):
             try:
                 return int(value)
             except ValueError:
@@ -86,26 +91,26 @@ class Words:
         return value
 
 
-def _taken_as_they_are(params: list[Any]) -> None:
+def _avoid_pydantic(params: list[Any]) -> None:
     for param in params:
-        kind = param.type_descriptor.annotation
-        if kind in (str, int, bool, list[str]):
-            param._runtime_param = Words(kind)
+        annotation = param.type_descriptor.annotation
+        if annotation in (str, int, bool, list[str]):
+            param._runtime_param = PlainConversion(annotation)
 
 
 class Command(typer.core.TyperCommand):
-    """A sub-command whose texts and numbers need no conversion library."""
+    """A sub-command with `PlainConversion`."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        _taken_as_they_are(self.get_params(ctx))
+        _avoid_pydantic(self.get_params(ctx))
         return super().parse_args(ctx, args)
 
 
 class Group(typer.core.TyperGroup):
-    """`cut` is the command where none is named; global options may stand anywhere."""
+    """All commands: `cut` where none is named; global options may stand anywhere."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        _taken_as_they_are(self.get_params(ctx))
+        _avoid_pydantic(self.get_params(ctx))
         for word in args:
             if not is_text(word):
                 raise UsageError(f"'{word}' is not UTF-8", "rename it; neither ONNX nor JSON can hold such a name")
@@ -115,16 +120,16 @@ class Group(typer.core.TyperGroup):
         return super().parse_args(ctx, arrange(args, set(self.commands)))
 
     def shell_complete(self, ctx: Any, incomplete: str) -> list[Any]:
-        found = super().shell_complete(ctx, incomplete)
+        items = super().shell_complete(ctx, incomplete)
         if incomplete.startswith("-"):
             cut = self.commands["cut"]
             with cut.make_context("cut", [], parent=ctx, resilient_parsing=True) as inner:
-                found += cut.shell_complete(inner, incomplete)
-        return found
+                items += cut.shell_complete(inner, incomplete)
+        return items
 
 
 def arrange(args: list[str], commands: set[str]) -> list[str]:
-    """Global options to the front; then `cut` where the next word is no command but looks like a cut's.
+    """Move global options to the front; insert `cut` where the next word is no command but looks like one of a cut.
 
     >>> arrange(["--start", "a", "--json"], {"cut"})
     ['--json', 'cut', '--start', 'a']
@@ -144,13 +149,13 @@ def arrange(args: list[str], commands: set[str]) -> list[str]:
         else:
             rest.append(word)
     first = rest[0] if rest else ""
-    a_path = first.endswith(".onnx") or any(c in first for c in "./") or os.path.isfile(first)  # noqa: PTH113
-    if (a_path or (first.startswith("-") and first not in GROUP_ONLY)) and first not in commands:
+    is_path = first.endswith(".onnx") or any(c in first for c in "./") or os.path.isfile(first)  # noqa: PTH113
+    if (is_path or (first.startswith("-") and first not in GROUP_ONLY)) and first not in commands:
         rest.insert(0, "cut")
     return front + rest if front or rest else ["--help"]
 
 
-# What stands behind a command's name in its usage line.
+# Behind the command's name in its usage line.
 USAGE = {"cut": "--start A --end B [OPTIONS]", "export": "-o DIR [OPTIONS]"}
 
 app = typer.Typer(
@@ -162,31 +167,33 @@ app = typer.Typer(
 for _name, _function in COMMANDS.items():
     app.command(_name, cls=Command, options_metavar=USAGE.get(_name, "[OPTIONS]"))(_function)
 
-BY_HAND = """Bisect a device by hand: it says what to run there, and takes the outputs, over days if need be.
+MANUAL_HELP = """Bisect a device by hand: it says what to run there, and takes the outputs, over days if need be.
 
 start MODEL   next   good | bad | skip [K]   take [DIR]   log   undo [N]   reset
 """
-by_hand = typer.Typer(rich_markup_mode=None)
+manual_app = typer.Typer(rich_markup_mode=None)
 for _name, _function in ACTIONS.items():
-    by_hand.command(_name, cls=Command)(_function)
-app.add_typer(by_hand, name="manual", help=BY_HAND)
+    manual_app.command(_name, cls=Command)(_function)
+app.add_typer(manual_app, name="manual", help=MANUAL_HELP)
 
 
-def _version(value: bool) -> None:
+def _print_version(value: bool) -> None:
     if value:
         print(f"subcut {__version__}", flush=True)
         raise typer.Exit
 
 
 @app.callback(cls=Group)
-def options(
+def global_options(
     ctx: typer.Context,
     as_json: Annotated[bool, typer.Option("--json", help="One JSON document on standard output, errors too.")] = False,
     verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Say more, on standard error.")] = False,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Say only the result, and errors.")] = False,
     color: Annotated[str | None, typer.Option("--color", metavar="auto|always|never", help="Colour.")] = None,
     progress: Annotated[bool, typer.Option("--progress/--no-progress", help="Signs of life while it runs.")] = True,
-    version: Annotated[bool, typer.Option("--version", callback=_version, is_eager=True, help="Show it.")] = False,
+    version: Annotated[
+        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Show it.")
+    ] = False,
 ) -> None:
     """Cut an ONNX model between two nodes, with the real tensors that cross the edges.
 
@@ -199,27 +206,30 @@ def options(
         raise typer.BadParameter(f"{color!r}: expected auto, always or never.", param_hint="'--color'")
     _set_up_log(verbose=verbose, quiet=quiet)
     if progress and not quiet and not ctx.resilient_parsing:
-        threading.Thread(target=_beat, daemon=True).start()
+        threading.Thread(target=_log_heartbeat, daemon=True).start()
 
 
 def _set_up_log(*, verbose: bool, quiet: bool) -> None:
-    handler = _Lines(sys.stderr)
-    handler.setFormatter(_Line())
+    handler = ProgressHandler(sys.stderr)
+    handler.setFormatter(LineFormatter())
     log.handlers[:] = [handler]
     log.propagate = False
     log.setLevel(logging.DEBUG if verbose else logging.WARNING if quiet else logging.INFO)
 
 
-class _Lines(logging.StreamHandler[Any]):
-    """A line per message. Steps (messages with `step` and `of`) are one bar on a terminal, lines elsewhere."""
+class ProgressHandler(logging.StreamHandler[Any]):
+    """A line per message. Messages with `step` and `of` are one progress bar on a terminal, lines elsewhere.
+
+    Of messages with `sparse` as well there are at most `SPARSE_LINES` lines.
+    """
 
     bar: Any = None
 
     def emit(self, record: logging.LogRecord) -> None:
         step, of = getattr(record, "step", 0), getattr(record, "of", 0)
         if not step or self.stream is None or not self.stream.isatty() or os.environ.get("TERM") == "dumb":
-            often = -(-of // TENTHS) if getattr(record, "sparse", False) else 1
-            if step % often == 0 or step == of:
+            interval = -(-of // SPARSE_LINES) if getattr(record, "sparse", False) else 1
+            if step % interval == 0 or step == of:
                 super().emit(record)
             return
         if self.bar is None:
@@ -236,30 +246,32 @@ class _Lines(logging.StreamHandler[Any]):
             self.close_bar()
 
     def close_bar(self) -> None:
-        """Give the terminal back."""
+        """Remove the progress bar from the terminal."""
         if self.bar is not None:
             self.bar.stop()
             self.bar = None
 
 
-class _Line(logging.Formatter):
+class LineFormatter(logging.Formatter):
+    """One line per message, safe to show."""
+
     def format(self, record: logging.LogRecord) -> str:
-        word = "warning: " if record.levelno >= logging.WARNING else ""
-        return clean(word + record.getMessage())
+        prefix = "warning: " if record.levelno >= logging.WARNING else ""
+        return clean(prefix + record.getMessage())
 
 
-def _beat() -> None:
-    """A line on standard error every now and then, so that a long run does not look like a hang."""
+def _log_heartbeat() -> None:
+    """Log a line every `HEARTBEAT_SECONDS`, so that a long run does not look like a hang."""
     begin = time.monotonic()
     while True:
-        time.sleep(BEAT)
+        time.sleep(HEARTBEAT_SECONDS)
         log.info("still working … %.0f s", time.monotonic() - begin)
 
 
 def main() -> None:
     """Run one command line and exit."""
     gc.set_threshold(100_000, 20, 20)  # reading a model makes many objects and hardly any cycles
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))  # so that what is half done is cleared
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))  # so that half-written folders are removed
     words = sys.argv[1:]
     as_json = "--json" in words
     if os.environ.get("_SUBCUT_COMPLETE") == "complete_bash":
@@ -268,39 +280,39 @@ def main() -> None:
         outcome = typer.main.get_command(app).main(args=words, prog_name="subcut", standalone_mode=False)
     except (KeyboardInterrupt, typer.Abort):
         outcome = INTERRUPTED
-    except Exception as e:  # noqa: BLE001 - each is said in words
-        outcome = _failure(*_told(e, verbose=bool({"-v", "--verbose"} & set(words))), as_json)
+    except Exception as e:  # noqa: BLE001 - every error is reported, none is raised further
+        outcome = _report(*_describe_error(e, verbose=bool({"-v", "--verbose"} & set(words))), as_json)
     for handler in log.handlers:
-        if isinstance(handler, _Lines):
+        if isinstance(handler, ProgressHandler):
             handler.close_bar()
     if outcome == INTERRUPTED:
-        recorded = any(word.startswith("--recorded") for word in words)  # nothing of a candidate is run then
-        hint = KEPT if KEEPING & set(words) and not recorded else ""
-        outcome = _failure({"kind": "Interrupted", "what": "interrupted", "hint": hint}, INTERRUPTED, as_json)
+        recorded = any(word.startswith("--recorded") for word in words)  # then no candidate runs
+        hint = RESUME_HINT if RESUMABLE & set(words) and not recorded else ""
+        outcome = _report({"kind": "Interrupted", "what": "interrupted", "hint": hint}, INTERRUPTED, as_json)
     _exit(_show(outcome, as_json) if isinstance(outcome, Result) else int(outcome or 0))
 
 
 def _complete() -> int:
-    """Answer bash's TAB: typer finds the names, `completion` puts them as bash wants them."""
+    """Answer bash's TAB: typer finds the names, `commands.completion` quotes them for bash."""
     import io
 
     from subgraph.commands.completion import joined, replies
 
-    asked = os.environ.get("COMP_WORDS", "")
-    words = asked.split("\n") if "\n" in asked else asked.split(" ")
+    line = os.environ.get("COMP_WORDS", "")
+    words = line.split("\n") if "\n" in line else line.split(" ")
     words, current, kept = joined(words, int(os.environ.get("COMP_CWORD") or 0))
     os.environ.update(COMP_WORDS="\n".join(words), COMP_CWORD=str(current))
-    found = io.StringIO()
-    with contextlib.redirect_stdout(found), contextlib.suppress(SystemExit, Exception):  # TAB never complains
+    output = io.StringIO()
+    with contextlib.redirect_stdout(output), contextlib.suppress(SystemExit, Exception):  # TAB shows no errors
         typer.main.get_command(app).main(args=[], prog_name="subcut", standalone_mode=False)
-    names = filter(None, found.getvalue().split("\n"))
+    names = filter(None, output.getvalue().split("\n"))
     for reply in replies(names, words[current] if current < len(words) else "", kept):
         print(reply)
     return 0
 
 
-def _told(e: Exception, *, verbose: bool) -> tuple[dict[str, Any], int]:
-    """An exception as (kind, what, hint) and an exit code."""
+def _describe_error(e: Exception, *, verbose: bool) -> tuple[ErrorDocument, int]:
+    """An exception as a document, and the exit code."""
     if isinstance(e, SubcutError):
         return e.to_json(), e.exit_code
     if isinstance(e, typer.TyperException):
@@ -319,21 +331,21 @@ def _told(e: Exception, *, verbose: bool) -> tuple[dict[str, Any], int]:
 
 
 def _usage(e: typer.TyperException) -> str:
-    """The usage line of the command that was meant."""
+    """The usage line of the command whose options cannot be read."""
     ctx = getattr(e, "ctx", None)
     if ctx is None or ctx.parent is None:
         return "usage: subcut [MODEL] --start A --end B; see `subcut --help`"
     return f"{' '.join(ctx.get_usage().split()).replace('Usage:', 'usage:')}; see `{ctx.command_path} --help`"
 
 
-def _failure(error: dict[str, Any], code: int, as_json: bool) -> int | Result:
-    """Say what went wrong: one line, and one for what to do next."""
+def _report(error: ErrorDocument, code: int, as_json: bool) -> int | Result:
+    """Print an error: one line, and one for what to do next; or return its document."""
     if as_json:
         return Result({"schema": "subcut.error/1", "exit_code": code, "error": error}, "", code)
-    hint = f"\n  {clean(error['hint'])}" if error.get("hint") else ""
+    hint = f"\n  {clean(error['hint'])}" if error["hint"] else ""
     if sys.stderr is not None:  # closed: `2>&-`
-        with contextlib.suppress(OSError):  # nobody reads it
-            print(f"{_styled('error:')} {clean(error['what'])}{hint}", file=sys.stderr, flush=True)
+        with contextlib.suppress(OSError):  # the other end of the pipe is closed
+            print(f"{_in_red('error:')} {clean(error['what'])}{hint}", file=sys.stderr, flush=True)
     return code
 
 
@@ -341,30 +353,30 @@ def _show(result: Result, as_json: bool) -> int:
     text = json.dumps(result.document, indent=1) if as_json else clean_lines(result.text)
     try:
         print(text, flush=True)
-    except BrokenPipeError:  # `| head` has seen enough
+    except BrokenPipeError:  # `| head` has ended
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     except UnicodeEncodeError:  # a terminal that has no ×
         sys.stdout.buffer.write(text.encode(sys.stdout.encoding, "replace") + b"\n")
     except OSError as e:
         what = f"cannot write to standard output: {e.strerror}"
-        _failure({"kind": "OutputError", "what": what, "hint": ""}, OutputError.exit_code, as_json=False)
+        _report({"kind": "OutputError", "what": what, "hint": ""}, OutputError.exit_code, as_json=False)
         return OutputError.exit_code
     return result.exit_code
 
 
-def _styled(word: str) -> str:
-    """The word in bold red where standard error shows colours."""
+def _in_red(word: str) -> str:
+    """The word in bold red where standard error shows colours: --color, else NO_COLOR, FORCE_COLOR, else a terminal."""
     words = sys.argv[1:]
-    wish = next(
+    option = next(
         (w.partition("=")[2] or next(iter(words[i + 1 :]), "") for i, w in enumerate(words) if w.startswith("--color")),
         "",
     )
-    wanted = (sys.stderr.isatty() and os.environ.get("TERM") != "dumb") or bool(os.environ.get("FORCE_COLOR"))
+    coloured = (sys.stderr.isatty() and os.environ.get("TERM") != "dumb") or bool(os.environ.get("FORCE_COLOR"))
     if os.environ.get("NO_COLOR"):
-        wanted = False
-    if wish in ("always", "never"):
-        wanted = wish == "always"
-    return f"\x1b[1;31m{word}\x1b[0m" if wanted else word
+        coloured = False
+    if option in ("always", "never"):
+        coloured = option == "always"
+    return f"\x1b[1;31m{word}\x1b[0m" if coloured else word
 
 
 def _exit(code: int) -> None:

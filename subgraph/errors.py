@@ -4,8 +4,8 @@ SubcutError                 exit code
 ├── UsageError              2   the command line or project file does not make sense
 │   ├── UnknownName         2   no such node, tensor, command or setting; carries the nearest names
 │   ├── NoRegion            2   start and end do not enclose anything
-│   ├── InputError          2   what was fed does not fit the model
-│   └── ResultExists        2   another result stands where this one should go
+│   ├── InputError          2   inputs do not fit the model
+│   └── ResultExists        2   another result is in the place of this one
 ├── ModelError              3   the model cannot be read, is broken or is not supported
 │   ├── DataError           3   a weight's external file is missing, short or outside the folder
 │   └── Refused             3   a backend does not accept the model, while converting or building
@@ -20,7 +20,17 @@ Errors raised in a child process travel as plain data (`to_json`, `from_json`): 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import Any
+from typing import Any, NotRequired, TypedDict
+
+
+class ErrorDocument(TypedDict):
+    """An error as JSON. `signature` and `process` as of `WorkerDied`."""
+
+    kind: str
+    what: str
+    hint: str
+    signature: NotRequired[str]
+    process: NotRequired[Mapping[str, Any]]
 
 
 class SubcutError(Exception):
@@ -33,7 +43,7 @@ class SubcutError(Exception):
         self.what = what
         self.hint = hint
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> ErrorDocument:
         """Plain data: kind, what, hint."""
         return {"kind": type(self).__name__, "what": self.what, "hint": self.hint}
 
@@ -43,7 +53,7 @@ class UsageError(SubcutError):
 
 
 class UnknownName(UsageError):
-    """A name that nothing answers to, with the three nearest that exist."""
+    """A name that does not exist, with the nearest that do."""
 
     def __init__(self, what: str, hint: str = "", nearest: Iterable[str] = ()) -> None:
         self.nearest = tuple(nearest)
@@ -81,7 +91,7 @@ class BackendError(SubcutError):
 
 
 class WorkerDied(BackendError):
-    """How it ended: `signature` is `crash` or `timeout`; `process` has `signal`, `exit_code`, `stderr` (last lines)."""
+    """`signature` is `crash` or `timeout`; `process` has `signal`, `exit_code`, `stderr` (the last lines)."""
 
     def __init__(
         self, what: str, hint: str = "", *, signature: str = "crash", process: Mapping[str, Any] | None = None
@@ -90,9 +100,9 @@ class WorkerDied(BackendError):
         self.signature = signature
         self.process = dict(process or {})
 
-    def to_json(self) -> dict[str, Any]:
-        """As every error, and how it ended."""
-        return super().to_json() | {"signature": self.signature, "process": self.process}
+    def to_json(self) -> ErrorDocument:
+        """Plain data: kind, what, hint, signature, process."""
+        return {**super().to_json(), "signature": self.signature, "process": self.process}
 
 
 class Inconclusive(SubcutError):
@@ -103,15 +113,15 @@ class OutputError(SubcutError):
     exit_code = 1
 
 
-def _kinds(cls: type[SubcutError]) -> Iterable[type[SubcutError]]:
+def _with_subclasses(cls: type[SubcutError]) -> Iterable[type[SubcutError]]:
     yield cls
     for sub in cls.__subclasses__():
-        yield from _kinds(sub)
+        yield from _with_subclasses(sub)
 
 
-def from_json(data: dict[str, Any]) -> SubcutError:
+def from_json(data: Mapping[str, Any]) -> SubcutError:
     """The error that a child process described; an unknown kind becomes a plain SubcutError."""
-    by_name = {cls.__name__: cls for cls in _kinds(SubcutError)}
+    by_name = {cls.__name__: cls for cls in _with_subclasses(SubcutError)}
     cls = by_name.get(str(data.get("kind")), SubcutError)
-    how = {k: data[k] for k in ("signature", "process") if k in data and issubclass(cls, WorkerDied)}
-    return cls(str(data.get("what", "")), str(data.get("hint", "")), **how)
+    ending = {k: data[k] for k in ("signature", "process") if k in data and issubclass(cls, WorkerDied)}
+    return cls(str(data.get("what", "")), str(data.get("hint", "")), **ending)

@@ -1,7 +1,7 @@
 """Settings beside the model: `subcut.toml`, or `[tool.subcut]` in pyproject.toml, in this folder or one above.
 
-A value comes from the command line, else from the environment, else from the project file, else from the default. A key
-that means nothing is an error with the nearest that does.
+A value comes from the command line, else from the environment, else from the project file, else from the default. An
+unknown key is an error that names the nearest known one.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Any
 from subgraph.errors import UnknownName, UsageError
 from subgraph.text import is_text, nearest
 
-# key → the type of its value in the file
+# key -> type of its value in the file
 KEYS: dict[str, type] = {
     "model": str,
     "output": str,
@@ -44,7 +44,7 @@ KIND_WORDS = {
     list: "a list of texts",
     dict: "a table",
 }
-PLACES = ("subcut.toml", "pyproject.toml")
+FILE_NAMES = ("subcut.toml", "pyproject.toml")
 
 
 @dataclass(frozen=True)
@@ -54,14 +54,14 @@ class Project:
     file: Path | None = None
     values: dict[str, Any] = field(default_factory=dict)
 
-    def get(self, key: str, given: Any = None, default: Any = None) -> Any:
-        """`given` (from the command line) if it says anything, else `$SUBCUT_KEY`, the file's value, `default`.
+    def get(self, key: str, typed: Any = None, default: Any = None) -> Any:
+        """`typed` on the command line if not None or empty, else `$SUBCUT_KEY`, else the file's value, else `default`.
 
         Raises:
             UsageError: the environment's value is not of the right type.
         """
-        if given not in (None, [], ()):
-            return given
+        if typed not in (None, [], ()):
+            return typed
         text = os.environ.get(f"SUBCUT_{key.upper()}")
         if text and KEYS[key] is not dict:
             return _from_text(key, text)
@@ -86,14 +86,14 @@ def load(start: Path | None = None) -> Project:
     """The nearest project file, from this folder upwards.
 
     Raises:
-        UsageError: it is no TOML, or a value has the wrong type. UnknownName: a key that means nothing.
+        UsageError: it is no TOML, or a value has the wrong type. UnknownName: unknown key.
     """
     here = (start or Path.cwd()).resolve()
     for folder in (here, *here.parents):
-        for name in PLACES:
+        for name in FILE_NAMES:
             file = folder / name
-            if file.is_file() and (found := _read(file)) is not None:
-                return Project(file, found)
+            if file.is_file() and (values := _read(file)) is not None:
+                return Project(file, values)
     return Project()
 
 
@@ -135,32 +135,32 @@ def _checked(file: Path, key: str, value: Any) -> Any:
 
 
 def _beside(file: Path, word: str) -> str:
-    """Paths in a project file are relative to it; NAME=FILE keeps its name."""
+    """An `input` with its path relative to the project file's folder; NAME=FILE keeps its name."""
     name, sep, path = word.partition("=")
     return f"{name}={file.parent / path}" if sep else str(file.parent / word)
 
 
-def find_model(given: str | None, project: Project | None = None) -> tuple[Path, str]:
-    """The model to work on, and how it was found (empty where it was named on the command line).
+def find_model(typed: str | None, project: Project | None = None) -> tuple[Path, str]:
+    """The model to work on, and how it was found; "" where the command line names it.
 
     Looked for in this order: argument, `$SUBCUT_MODEL`, `model` in the project file, the only *.onnx in this folder.
 
     Raises:
         UsageError: there is none, or several.
     """
-    if given:
-        return _existing(Path(given), ""), ""
+    if typed:
+        return _existing(Path(typed), ""), ""
     project = project or load()
     named = project.get("model")
     if named:
         how = "$SUBCUT_MODEL" if os.environ.get("SUBCUT_MODEL") else str(project.file)
         return _existing(Path(named), f" (named by {how})"), f"named by {how}"
-    found = sorted(p for p in Path().glob("*.onnx") if p.is_file())
-    if len(found) == 1:
-        return _existing(found[0], ""), "the only .onnx here"
-    if found:
-        some = ", ".join(p.name for p in found[:8]) + (", …" if len(found) > 8 else "")
-        raise UsageError(f"which model? there are {len(found)} here", f"name one: {some}")
+    models = sorted(p for p in Path().glob("*.onnx") if p.is_file())
+    if len(models) == 1:
+        return _existing(models[0], ""), "the only .onnx here"
+    if models:
+        some = ", ".join(p.name for p in models[:8]) + (", …" if len(models) > 8 else "")
+        raise UsageError(f"which model? there are {len(models)} here", f"name one: {some}")
     how = "name one (subcut MODEL --start A --end B, subcut bisect MODEL), or set $SUBCUT_MODEL"
     raise UsageError("no model named, and no .onnx file in this folder", how)
 

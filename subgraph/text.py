@@ -1,4 +1,4 @@
-"""Names from a model, made safe to show (no control characters, no terminal escapes), and the nearest to a typo."""
+"""Names from a model, made safe to show (no control characters, no terminal escapes); the names nearest to a typo."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from collections.abc import Iterable
 _UNSAFE = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029\u200b-\u200f\u202a-\u202e\u2066-\u2069\ufeff\ud800-\udfff]")
 _UNSAFE_LINES = re.compile(_UNSAFE.pattern.replace("\x00-\x1f", "\x00-\x09\x0b-\x1f"))
 
-SHORTLIST = 200  # names that a mistyped one is compared with in full
+SHORTLIST = 200  # names that `nearest` compares in full
 
 
 def clean(name: str) -> str:
-    """A name for one line of a terminal: control characters are left out.
+    """A name for one line of a terminal, without control characters.
 
     >>> clean("a\\x1b[31mb\\n")
     'a[31mb'
@@ -24,17 +24,17 @@ def clean(name: str) -> str:
 
 
 def clean_lines(text: str) -> str:
-    """The same for a text of several lines, which keeps its line ends."""
+    """As `clean`, for a text of several lines."""
     return _UNSAFE_LINES.sub("", text)
 
 
 def is_text(name: str) -> bool:
-    """False for a file name or an argument that is not UTF-8: Python hides its bytes in surrogates."""
+    """False for a file name or an argument that is not UTF-8: Python turns its bytes into surrogates."""
     return not any("\ud800" <= c <= "\udfff" for c in name)
 
 
 def shorten(text: str, length: int = 120) -> str:
-    """A text that may be very long, for one line: `subcut dump a b …`."""
+    """At most `length` characters of a text: `subcut dump a b …`."""
     return text if len(text) <= length else text[: length - 2] + " …"
 
 
@@ -44,7 +44,7 @@ def count(number: int, noun: str) -> str:
 
 
 def big(number: float) -> str:
-    """A number of parameters: 76.3 k, 25.6 M; below 1,000 as it is."""
+    """A large number: 76.3 k, 25.6 M; below 1,000 in full."""
     for unit, size in (("G", 1e9), ("M", 1e6), ("k", 1e3)):
         if number >= size:
             return f"{number / size:.1f} {unit}"
@@ -52,22 +52,23 @@ def big(number: float) -> str:
 
 
 def nearest(word: str, names: Iterable[str], count: int = 3) -> list[str]:
-    """The names most like `word`, best first, upper and lower case alike.
+    """The names most similar to `word`, best first; case does not matter.
 
-    Those that share most pairs of letters with it are compared in full. Complexity: linear in the names.
+    Compared in full (difflib) are the `SHORTLIST` names that share most pairs of letters. Complexity: linear in the
+    names.
     """
     low = word.lower()
     pairs = {low[i : i + 2] for i in range(len(low) - 1)} or {low}
 
-    def unlike(name: str) -> tuple[int, int]:
+    def distance(name: str) -> tuple[int, int]:
         other = name.lower()
         return -sum(pair in other for pair in pairs), abs(len(name) - len(word))
 
     matcher = difflib.SequenceMatcher(b=low, autojunk=False)
 
-    def like(name: str) -> tuple[bool, float]:
+    def similarity(name: str) -> tuple[bool, float]:
         matcher.set_seq1(name.lower())
         return len(low) > 2 and low in name.lower(), matcher.ratio()  # part of a name beats a similar one
 
-    close = heapq.nsmallest(SHORTLIST, dict.fromkeys(names), key=unlike)
-    return sorted(close, key=like, reverse=True)[:count]
+    close = heapq.nsmallest(SHORTLIST, dict.fromkeys(names), key=distance)
+    return sorted(close, key=similarity, reverse=True)[:count]
