@@ -28,7 +28,7 @@ from subgraph.runtime import candidate as candidates
 from subgraph.runtime.candidate import Candidate
 from subgraph.runtime.inputs import Feeding
 from subgraph.search import FindingKind, Findings, Outcome, Settings, Step
-from subgraph.search.state import Search
+from subgraph.search.state import Steps
 from subgraph.storage.folders import safe_name
 from subgraph.trials.session import Setup, open_with_processes
 from subgraph.trials.trial import Trials
@@ -142,7 +142,7 @@ class Bisection:
         """How many nodes are in question."""
         return self._world.size
 
-    def search(self) -> Search[Findings]:
+    def search(self) -> Steps[Findings]:
         """The search from its beginning, over the answers that there are."""
         asked = self._world
         asked.hints = self.plan.hints
@@ -158,7 +158,7 @@ class Bisection:
             raise UsageError("the bisection has not begun", "iterate it first")
         return self.world
 
-    def _searched(self) -> Search[Findings]:
+    def _searched(self) -> Steps[Findings]:
         running = self.search()
         while True:
             try:
@@ -173,7 +173,7 @@ class Bisection:
         """Does the whole fail, but no piece of it, though shapes are frozen somewhere?"""
         asked = self._world
         nothing = found.outcome is Outcome.DISAGREE and all(f.kind is FindingKind.UNRESOLVED for f in found.findings)
-        return nothing and not found.spent and any(asked.region([k]).shapes for k in range(len(asked.groups)))
+        return nothing and not found.stopped and any(asked.region([k]).shapes for k in range(len(asked.groups)))
 
     def _other(self, found: Findings) -> dict[str, Any]:
         """What the candidate's own model has in common with ours, and what it costs; the latter within the budget."""
@@ -181,7 +181,7 @@ class Bisection:
         other = asked.trials.candidate_model
         assert other
         told = {"file": other.graph.path.name, "matched": other.summary()}
-        if found.spent or found.outcome is Outcome.AGREE:
+        if found.stopped or found.outcome is Outcome.AGREE:
             return told
         log.info("what each piece of %s costs: %d runs", other.graph.path.name, len(asked.groups))
         return told | costs.document(asked, costs.costs(asked), asked.trials.precision)

@@ -85,7 +85,7 @@ def document(
         "profile": _profile(asked, steps),
         "steps": [_step(asked, s) for s in steps],
         "findings": _findings(asked, found, steps),
-        "alone": [_noted(asked, n) for n in found.aside],
+        "alone": [_noted(asked, n) for n in found.irrelevant],
         "notes": [*notes, *_claimed(asked, found, whole), *_notes(asked, found)],
         "report": None,
         "environment": _environment(asked),
@@ -128,11 +128,11 @@ def _notes(asked: NodeOracle, found: Findings) -> list[str]:
     notes += [text + ", ".join(asked.label(k) for k in items) for text, items in found.notes]
     if found.probe_sensitive:
         notes.append("reading inner tensors makes the fault vanish: the candidate behaves otherwise when probed")
-    if found.spent.endswith("used up"):
-        notes.append(f"ended early: {found.spent}; the same command with more goes on")
+    if found.stopped.endswith("used up"):
+        notes.append(f"ended early: {found.stopped}; the same command with more goes on")
     elif found.outcome is Outcome.DISAGREE and found.complete:
         notes.append("everything else was asked about and agrees")
-    for noted in found.noted[:SHOWN]:
+    for noted in found.unresolved[:SHOWN]:
         notes += [f"{count(len(noted.items), 'node')}, {noted.signature or 'unknown'}: {noted.why}"]
     return notes
 
@@ -172,7 +172,7 @@ def _step(asked: NodeOracle, step: Step) -> dict[str, Any]:
     left = f"{step.left} left, about {step.more} more runs" if step.more else f"{step.left} left"
     return {
         "number": step.number,
-        "kind": f"{WORDS[step.ask.kind]}{', again' if step.ask.repetition else ''}",
+        "kind": f"{WORDS[step.query.kind]}{', again' if step.query.repetition else ''}",
         "purpose": step.purpose.value,
         "first": label[0] if label else "",
         "last": label[-1] if label else "",
@@ -191,7 +191,7 @@ def _step(asked: NodeOracle, step: Step) -> dict[str, Any]:
 
 
 def _findings(asked: NodeOracle, found: Findings, steps: Sequence[Step]) -> list[dict[str, Any]]:
-    ended = f"the search ended early: {found.spent}" if found.spent else ""
+    ended = f"the search ended early: {found.stopped}" if found.stopped else ""
     if asked.trials.candidate_model:
         ended = "the candidate runs another model"
     told = []
@@ -221,7 +221,7 @@ def _evidence(asked: NodeOracle, finding: Finding, steps: Sequence[Step], withhe
 
 def _whole(steps: Sequence[Step]) -> Verdict | None:
     """The first verdict on the whole model that says it fails; where none does, the first."""
-    told = [s.answer.verdict for s in steps if s.ask.kind is QueryKind.WHOLE and s.answer.verdict]
+    told = [s.answer.verdict for s in steps if s.query.kind is QueryKind.WHOLE and s.answer.verdict]
     return next((v for v in told if v.status is Status.FAIL), told[0] if told else None)
 
 
@@ -267,8 +267,8 @@ def _why(asked: NodeOracle, finding: Finding) -> str:
 
 def _alone(finding: Finding, steps: Sequence[Step]) -> Verdict | None:
     """The last verdict on exactly this region; one in a fresh process before others."""
-    mine = [s for s in steps if s.ask.kind is QueryKind.ISOLATED and s.items == finding.items and s.answer.verdict]
-    best = max(mine, key=lambda s: (s.answer.status is Status.FAIL, s.ask.fresh, s.number), default=None)
+    mine = [s for s in steps if s.query.kind is QueryKind.ISOLATED and s.items == finding.items and s.answer.verdict]
+    best = max(mine, key=lambda s: (s.answer.status is Status.FAIL, s.query.fresh, s.number), default=None)
     return best.answer.verdict if best else None
 
 

@@ -16,7 +16,7 @@ from subgraph.graph.graph import SHAPE, VALUE, Graph
 from subgraph.graph.region import Region
 from subgraph.runtime.run_result import RunResult
 from subgraph.search import Answer, Findings, Query, QueryKind, Settings, search
-from subgraph.search.state import Search
+from subgraph.search.state import Steps
 from subgraph.trials.attribution import explains, revives
 from subgraph.trials.pooled_runs import pooled_verdicts
 from subgraph.trials.trial import Trials
@@ -62,17 +62,17 @@ class NodeOracle:
             for k, group in enumerate(self.groups)
         ]
 
-    def ask(self, asks: Sequence[Query]) -> Sequence[Answer]:
-        """One answer per ask, side by side where several workers are allowed.
+    def ask(self, queries: Sequence[Query]) -> Sequence[Answer]:
+        """One answer per query, side by side where several workers are allowed.
 
         Raises:
             BackendError: the candidate cannot be used at all.
         """
-        if len(asks) == 1 or self.jobs == 1:
-            return [self._answer(a) for a in asks]
+        if len(queries) == 1 or self.jobs == 1:
+            return [self._answer(a) for a in queries]
         executor = ThreadPoolExecutor(self.jobs)
         try:
-            return list(executor.map(self._answer, asks))
+            return list(executor.map(self._answer, queries))
         except BaseException:  # Ctrl-C, say: nobody waits for what still runs
             self.trials.workers.close()
             raise
@@ -100,7 +100,7 @@ class NodeOracle:
         """
         return regions.of_nodes(self.trials.graph, self.indices(items))
 
-    def _answer(self, ask: Query) -> Answer:
+    def _answer(self, query: Query) -> Answer:
         asked = {
             QueryKind.WHOLE: self._whole,
             QueryKind.CLAIMED: self._whole,
@@ -110,25 +110,25 @@ class NodeOracle:
             QueryKind.PREFIX: self._prefix,
         }
         try:
-            return asked[ask.kind](ask)
+            return asked[query.kind](query)
         except (ModelError, NoRegion) as e:  # the reference, or what we cut: nothing is known about the candidate
             return Answer(Status.UNRESOLVED, why=e.what)
 
-    def _whole(self, ask: Query) -> Answer:
-        verdict, _ = self._judged(self.trials.whole(), ask)
+    def _whole(self, query: Query) -> Answer:
+        verdict, _ = self._judged(self.trials.whole(), query)
         narrowed = verdict.status is Status.AGREE and any(j.label in NARROWED for j in verdict.outputs)
         return _told(verdict, claimed=narrowed)
 
-    def _profile(self, ask: Query) -> Answer:
+    def _profile(self, query: Query) -> Answer:
         graph = self.trials.graph
         wanted = set(self.trials.tensors())
-        made = {k: [n for i in self.groups[k] for n in graph.makes[i] if n in wanted] for k in ask.items}
+        made = {k: [n for i in self.groups[k] for n in graph.makes[i] if n in wanted] for k in query.items}
         named = [n for names in made.values() for n in names]
-        if len(ask.items) == len(self.groups):
+        if len(query.items) == len(self.groups):
             region = self.trials.whole(named)
         else:  # without what is found already: behind it everything would be wrong
-            region = regions.of_nodes(graph, self.indices(ask.items), [(n,) for n in named])
-        verdict = self.trials.verdict(region, repetition=ask.repetition, fresh=ask.fresh)
+            region = regions.of_nodes(graph, self.indices(query.items), [(n,) for n in named])
+        verdict = self.trials.verdict(region, repetition=query.repetition, fresh=query.fresh)
         item = {n: k for k, names in made.items() for n in names}
         seen: dict[int, list[Judgement]] = {}
         for j in verdict.outputs:
@@ -140,36 +140,36 @@ class NodeOracle:
             answer.status, answer.signature, answer.why, items=statuses, seconds=answer.seconds, verdict=verdict
         )
 
-    def _isolated(self, ask: Query) -> Answer:
-        region = self.region(ask.items)
-        verdict, given = self._judged(region, ask)
+    def _isolated(self, query: Query) -> Answer:
+        region = self.region(query.items)
+        verdict, given = self._judged(region, query)
         fails = verdict.status is Status.FAIL and verdict.signature is not Signature.TIMEOUT
         whole = self.given(self.trials.whole())
         if whole.failure and verdict.signature not in (None, whole.failure.signature):
             return _told(verdict, culprit=revives(self.trials, region))  # it fails alone, but in another way
-        found = explains(self.trials, region, given, whole) if fails or ask.explain else None
+        found = explains(self.trials, region, given, whole) if fails or query.explain else None
         if found is None:
             return _told(verdict)
         return _told(verdict, share=found.share, culprit=found.culprit)
 
-    def _judged(self, region: Region, ask: Query) -> tuple[Verdict, RunResult]:
-        given = self.trials.run(region, repetition=ask.repetition, fresh=ask.fresh)
-        if not ask.fresh and _crashed(given) and not _crashed(self.given(self.trials.whole())):
+    def _judged(self, region: Region, query: Query) -> tuple[Verdict, RunResult]:
+        given = self.trials.run(region, repetition=query.repetition, fresh=query.fresh)
+        if not query.fresh and _crashed(given) and not _crashed(self.given(self.trials.whole())):
             # what ran before in that process may have spoilt its memory
-            given = self.trials.run_extra(region, repetition=ask.repetition, fresh=True)
+            given = self.trials.run_extra(region, repetition=query.repetition, fresh=True)
         verdict = self.trials.verdict_of(region, given)
         if verdict.status is Status.FAIL:
             self.failed.setdefault(region.nodes, given)
         return verdict, given
 
-    def _pool(self, ask: Query) -> Answer:
-        found = pooled_verdicts(self.trials, [self.region(piece) for piece in ask.pieces])
+    def _pool(self, query: Query) -> Answer:
+        found = pooled_verdicts(self.trials, [self.region(piece) for piece in query.pieces])
         pieces = tuple(_told(v) if v else Answer(Status.UNRESOLVED, why="it needs several cuts") for v in found)
         worst = next((s for s in (Status.FAIL, Status.UNRESOLVED) if any(p.status is s for p in pieces)), Status.AGREE)
         return Answer(worst, pieces=pieces, seconds=sum(p.seconds for p in pieces))
 
-    def _prefix(self, ask: Query) -> Answer:
-        verdict = self.trials.verdict(self.region(ask.items), repetition=ask.repetition, fresh=ask.fresh)
+    def _prefix(self, query: Query) -> Answer:
+        verdict = self.trials.verdict(self.region(query.items), repetition=query.repetition, fresh=query.fresh)
         whole = self.trials.verdict(self.trials.whole())
         ours, theirs = (max((j.errors.get("max_rel", 0.0) for j in v.outputs), default=0.0) for v in (verdict, whole))
         return _told(verdict, error=ours / theirs if theirs and verdict.outputs else None)
@@ -230,7 +230,7 @@ def _joined(graph: Graph, nodes: Sequence[int], shared: Collection[str]) -> tupl
     return tuple(tuple(members[c]) for c in networkx.topological_sort(circles))
 
 
-def narrow(asked: NodeOracle, settings: Settings | None = None) -> Search[Findings]:
+def narrow(asked: NodeOracle, settings: Settings | None = None) -> Steps[Findings]:
     """Yields a Step per answer; returns the Findings, whose items are places in `asked.groups`.
 
     Raises:

@@ -1,6 +1,6 @@
 """Items with predecessors and a question -> Steps -> Findings. Knows no ONNX, files or processes.
 
-`search` narrows "the whole disagrees" to certified smallest regions. It asks through one seam (`Oracle`), yields a
+`search` narrows "the whole disagrees" to certified smallest regions. It queries through one seam (`Oracle`), yields a
 `Step` per answer, and returns `Findings`.
 """
 

@@ -1,19 +1,19 @@
-"""Seconds per run and per compiled item, fitted as the timings come: cost = a·runs + b·items.
+"""Cost model of runs: seconds = a·runs + b·items, fitted to the timings seen so far.
 
-Insight: what is cheapest depends on a / b alone. Where starting costs more than compiling a quarter of the model, fewer
-and larger runs win (`SLOW`).
+Insight: the cheapest way to search depends on a / b alone. Where starting costs more than compiling a quarter of the
+model (`SLOW_START`), fewer and larger runs win.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-SLOW = 0.25  # a > b · N · SLOW: a slow starter
+SLOW_START = 0.25  # of the items: a > b · n · SLOW_START
 
 
 @dataclass
 class CostModel:
-    """Least squares over (items, seconds), in sums: O(1) per run and per question."""
+    """Least squares over (items, seconds), kept as sums: O(1) per run and per fit."""
 
     runs: int = 0
     x: float = 0.0
@@ -22,9 +22,9 @@ class CostModel:
     xy: float = 0.0
 
     def add(self, items: int, seconds: float) -> None:
-        """One run."""
+        """Add one run; a stored answer (0 seconds) is left out."""
         if seconds <= 0:
-            return  # from a store
+            return
         self.runs += 1
         self.x += items
         self.y += seconds
@@ -32,15 +32,14 @@ class CostModel:
         self.xy += items * seconds
 
     def fit(self) -> tuple[float, float] | None:
-        """(a, b), neither below 0; None before runs of two sizes."""
+        """(a, b), both at least 0; None before runs of two sizes."""
         spread = self.runs * self.xx - self.x * self.x
         if self.runs < 2 or spread <= 1e-9 * self.xx:
             return None
-        b = (self.runs * self.xy - self.x * self.y) / spread
-        b = max(0.0, b)
+        b = max(0.0, (self.runs * self.xy - self.x * self.y) / spread)
         return max(0.0, (self.y - b * self.x) / self.runs), b
 
     def slow_start(self, n: int) -> bool:
         """Does starting cost more than compiling a quarter of n items?"""
         fit = self.fit()
-        return fit is not None and fit[0] > fit[1] * n * SLOW
+        return fit is not None and fit[0] > fit[1] * n * SLOW_START

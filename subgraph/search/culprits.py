@@ -1,137 +1,266 @@
-"""All culprits, one after the other: a failing region by the cheapest way there is, shrunk, proven; then the rest.
+"""One failing region after the other: find it by the cheapest means, shrink it, confirm it; then examine the rest.
 
-Insight: the ways differ in what they cost and in what they need (a profile that shows something, pools); each gives a
-region that fails, so what follows is the same. A profile of the rest shows what the first culprit hid.
+Insights: the means differ in cost and in what they need (a profile that shows something, pools), but each gives a
+region that fails, so everything after is the same. And all items but one of a 1-minimal region still contain every
+other fault, wherever it lies and whatever it shares with the first: while they fail there is another culprit, and once
+they agree there is none.
 """
 
 from __future__ import annotations
 
+from collections.abc import Hashable, Iterable
+from dataclasses import dataclass, field
+
 from subgraph.search.findings import Finding, FindingKind, Purpose
-from subgraph.search.hunt import Progress
 from subgraph.search.oracle import Items, Query, QueryKind
 from subgraph.search.passes import accumulated, gallop, halve, pools, profile
-from subgraph.search.passes.confirm import contradicted, proof
+from subgraph.search.passes.confirm import confirmed, resolve_contradiction
+from subgraph.search.passes.profile import Profile, Seen
 from subgraph.search.passes.shrink import shrink
-from subgraph.search.rest import cross_examined, rest
+from subgraph.search.predicate import NO_OUTPUT
 from subgraph.search.state import Search, SearchState, SearchStopped
-from subgraph.verdict import Status
+from subgraph.verdict import Signature, Status
 
-OTHERS = 4  # single items that must fail as well, before nothing at all is said to run
-ACQUITTED = 64  # items that were refused alone and not in company: as many are left out before it is given up
+OTHER_ITEMS = 4  # that must fail alone as well, before the search ends because nothing runs
+MOST_EXCUSED = 64  # items that are refused alone but run in context; each is left out of the scope
+SAME_KIND = 8.0  # how many times likelier an item is guilty if one of its kind is
 
 
-def hunt(state: Progress) -> Search[None]:
-    """Fill `state.findings`. The scope is known to fail.
+@dataclass
+class Progress:
+    """How far the search for culprits has come.
 
-    Raises: Changed, Spent.
+    Attributes:
+        scope: places still in question, ascending. clean: so many of its first ones were searched.
+        labels: kind of each place; None if unknown.
+        profile: of the scope; None where there is none. led: it led to the last culprit.
+        pooled: single items that failed alone after a pool, and are not reported yet. pool_tried: a pool was run.
+        complete: the rest agrees. claimed: the whole agrees at the claimed precision.
+        probe_sensitive: reading inner tensors made the fault vanish.
     """
-    book, acquitted = state.book, 0
-    yield from state.look()
+
+    state: SearchState
+    scope: Items
+    labels: tuple[Hashable, ...] | None = None
+    clean: int = 0
+    led: bool = False
+    profile: Profile | None = None
+    pooled: list[Items] = field(default_factory=list)
+    pool_tried: bool = False
+    complete: bool = False
+    claimed: bool = False
+    probe_sensitive: bool = False
+    findings: list[Finding] = field(default_factory=list)
+
+    def leave_out(self, places: Iterable[int]) -> None:
+        """Remove these places from the scope."""
+        removed = set(places)
+        self.scope = tuple(k for k in self.scope if k not in removed)
+        self.pooled = [p for p in self.pooled if not removed.intersection(p)]
+
+    def take_profile(self) -> Search[None]:
+        """Profile the scope, unless the whole gives no output."""
+        if self.state.no_output:
+            return
+        self.profile = yield from profile.profile(self.state, self.scope)
+        if self.profile.seen is Seen.VANISHED and not self.findings:
+            self.probe_sensitive = True
+
+    @property
+    def can_pool(self) -> bool:
+        """Can pieces be run together? A piece that leaves no output leaves none of the whole pool."""
+        return self.state.oracle.pools and not self.state.no_output
+
+
+def find_culprits(progress: Progress) -> Search[None]:
+    """Fill `progress.findings`. The scope is known to fail.
+
+    Raises:
+        SearchRestart: an assumption does not hold. SearchStopped: a budget is used up, or nothing runs at all.
+    """
+    state, excused = progress.state, 0
+    yield from progress.take_profile()
     while True:
-        book.suspect = state.scope
-        region = yield from _failing(state)
+        state.suspect = progress.scope
+        region = yield from _failing_region(progress)
         if isinstance(region, Finding):
-            state.findings.append(region)
-        if state.claimed or isinstance(region, Finding):
+            progress.findings.append(region)
+        if progress.claimed or isinstance(region, Finding):
             return
-        if (yield from book.region(Purpose.SHRINK, region)) is not Status.FAIL:
-            if region == state.scope:
-                yield from contradicted(book, state.belief, region)
-            return  # the whole fails, and its items run on captured values do not
-        found, finding = yield from _concluded(state, region)
-        if not state.findings and (yield from _dead(book, found)):
-            raise SearchStopped(f"nothing runs on the candidate, not even a single node: {book.known(found).why}")
+        if (yield from state.region(Purpose.SHRINK, region)) is not Status.FAIL:
+            if region == progress.scope:
+                yield from resolve_contradiction(state, region)
+            return  # the whole fails, but not when its items run on captured values
+        smallest, finding = yield from _concluded(progress, region)
+        if not progress.findings and (yield from _nothing_runs(state, smallest)):
+            why = state.answer_to(smallest).why
+            raise SearchStopped(f"nothing runs on the candidate, not even a single node: {why}")
         if finding is None:
-            acquitted += 1
-            if acquitted > ACQUITTED:
+            excused += 1
+            if excused > MOST_EXCUSED:
                 return
-            state.without(found)
+            progress.leave_out(smallest)
             continue
-        state.findings.append(finding)
-        sum_ = finding.kind is FindingKind.ACCUMULATED
-        if (sum_ and len(found) == len(state.scope)) or not (yield from rest(state, found, wholly=sum_)):
-            yield from cross_examined(state)
+        progress.findings.append(finding)
+        accumulates = finding.kind is FindingKind.ACCUMULATED
+        everything = accumulates and len(smallest) == len(progress.scope)
+        if everything or not (yield from _rest_fails(progress, smallest, all_of_it=accumulates)):
+            yield from _cross_examine(progress)
             return
 
 
-def _dead(book: SearchState, found: Items) -> Search[bool]:
-    """Does nothing run at all, as where a package is missing? Asked only where nothing was seen to run."""
-    if not book.silent or book.agreed or len(found) > 1 or book.n <= OTHERS:
+def _nothing_runs(state: SearchState, region: Items) -> Search[bool]:
+    """Does no item run, because a package is missing say? Asked only where nothing was seen to run."""
+    if not state.no_output or state.agreed or len(region) > 1 or state.n <= OTHER_ITEMS:
         return False
-    others = [(k,) for k in range(book.n) if (k,) != found]
-    some = [others[len(others) * k // OTHERS] for k in range(OTHERS)]
-    for at in range(0, OTHERS, book.workers):
-        if {*(yield from book.regions(Purpose.TAIL, some[at : at + book.workers]))} != {Status.FAIL}:
+    others = [(k,) for k in range(state.n) if (k,) != region]
+    sample = [others[len(others) * k // OTHER_ITEMS] for k in range(OTHER_ITEMS)]
+    for at in range(0, OTHER_ITEMS, state.workers):
+        if {*(yield from state.regions(Purpose.TAIL, sample[at : at + state.workers]))} != {Status.FAIL}:
             return False
     return True
 
 
-def _concluded(state: Progress, region: Items) -> Search[tuple[Items, Finding | None]]:
-    """What a failing region comes down to, and what that is: a culprit, a sum, or (None) only refused alone."""
-    book = state.book
-    found = yield from shrink(book, region)
-    if found.graded:
-        everything = yield from accumulated.accumulated(book, state.scope, graded=True)
-        if everything is not None:
-            return state.scope, everything
-        share = book.known(found.items).share or 0.0
-        some = yield from accumulated.accumulated(book, found.items, share, graded=True)
-        if some is not None:
-            return found.items, some
-        if share < accumulated.LARGE:
-            return found.items, accumulated.partial(book, found.items, share)
-        found = yield from shrink(book, region, gradual=False)
-    return found.items, (yield from proof(book, state.belief, found))
+def _concluded(progress: Progress, region: Items) -> Search[tuple[Items, Finding | None]]:
+    """A failing region -> the smallest one, and the finding: a culprit or an accumulated error; None if the region is
+    refused only without its neighbours."""
+    state = progress.state
+    smallest = yield from shrink(state, region)
+    if smallest.graded:
+        finding = yield from accumulated.accumulated(state, progress.scope, graded=True)
+        if finding is not None:
+            return progress.scope, finding
+        share = state.answer_to(smallest.items).share or 0.0
+        finding = yield from accumulated.accumulated(state, smallest.items, share, graded=True)
+        if finding is not None:
+            return smallest.items, finding
+        if share < accumulated.CULPRIT_SHARE:
+            return smallest.items, accumulated.partial(state, smallest.items, share)
+        smallest = yield from shrink(state, region, gradual=False)
+    return smallest.items, (yield from confirmed(state, smallest))
 
 
-def _failing(state: Progress) -> Search[Items | Finding]:
-    """A failing region, short if something is known of where it ends; or why there is none to be found."""
-    book, scope = state.book, state.scope
-    if state.pooled:
-        return state.pooled.pop(0)
-    if state.shown is not None and state.shown.hints:
-        region = yield from profile.follow(book, scope, state.shown.hints)
-        state.led = region is not None
+# ---------------------------------------------------------------------------------------------------- a failing region
+
+
+def _failing_region(progress: Progress) -> Search[Items | Finding]:
+    """A failing region, short if a profile or a pool tells where it ends; or the finding that explains everything."""
+    state, scope = progress.state, progress.scope
+    if progress.pooled:
+        return progress.pooled.pop(0)
+    if progress.profile is not None and progress.profile.hints:
+        region = yield from profile.follow(state, scope, progress.profile.hints)
+        progress.led = region is not None
         if region is not None:
             return region
-        if state.shown.everywhere and not state.findings:
-            finding = yield from _everywhere(state)
-            if state.claimed or finding is not None:
+        if progress.profile.everywhere and not progress.findings:
+            finding = yield from _wrong_everywhere(progress)
+            if progress.claimed or finding is not None:
                 return finding or scope
-    if (yield from _pool(state)):
-        return state.pooled.pop(0)
-    clean = min(state.clean, len(scope) - 1)
-    if _pooling(state) and book.cost.slow_start(book.n) and len(scope) > pools.WORTH:
-        window = yield from pools.windows(book, scope)
+    if (yield from _pool_finds(progress)):
+        return progress.pooled.pop(0)
+    clean = min(progress.clean, len(scope) - 1)
+    if progress.can_pool and state.cost.slow_start(state.n) and len(scope) > pools.WORTH_WINDOWS:
+        window = yield from pools.windows(state, scope)
         scope, clean = (scope, clean) if window is None else (window, 0)
-    begin, end = yield from halve.halve(book, scope, clean)
-    start = yield from gallop.back(book, scope, end, begin)
+    begin, end = yield from halve.halve(state, scope, clean)
+    start = yield from gallop.back(state, scope, end, begin)
     return scope[begin if start is None else start : end]
 
 
-def _everywhere(state: Progress) -> Search[Finding | None]:
-    """Wrong everywhere at once: is it the precision that the candidate claims, or does it accumulate?"""
-    (answer,) = yield from state.book.ask(Purpose.BASELINE, [Query(QueryKind.CLAIMED)])
-    state.claimed = answer.status is Status.AGREE
-    return None if state.claimed else (yield from accumulated.accumulated(state.book, state.scope))
+def _wrong_everywhere(progress: Progress) -> Search[Finding | None]:
+    """Is the reason the precision that the candidate claims, or an error that accumulates?"""
+    (answer,) = yield from progress.state.ask(Purpose.BASELINE, [Query(QueryKind.CLAIMED)])
+    progress.claimed = answer.status is Status.AGREE
+    return None if progress.claimed else (yield from accumulated.accumulated(progress.state, progress.scope))
 
 
-def _pool(state: Progress) -> Search[bool]:
-    """Single items in one pool: where a profile was refused, a start is slow, or there is more than one culprit."""
-    book, shown = state.book, state.shown
-    blind = shown is not None and shown.seen is profile.Seen.REFUSED
-    if not _pooling(state) or state.tried_pool:
+def _pool_finds(progress: Progress) -> Search[bool]:
+    """Run all single items in one pool, once: if the profile was refused, a start is slow or there are several
+    culprits."""
+    state = progress.state
+    refused = progress.profile is not None and progress.profile.seen is Seen.REFUSED
+    if not progress.can_pool or progress.pool_tried:
         return False
-    if book.cost.fit() is None and len(state.scope) > 1:
-        # two sizes tell what a start costs; this is what halving would ask first
-        yield from book.region(Purpose.HALVE, state.scope[: len(state.scope) // 2])
-    if not (blind or state.findings or book.cost.slow_start(book.n)):
+    if state.cost.fit() is None and len(progress.scope) > 1:
+        # runs of two sizes tell the cost of a start; halving would ask this region first
+        yield from state.region(Purpose.HALVE, progress.scope[: len(progress.scope) // 2])
+    if not (refused or progress.findings or state.cost.slow_start(state.n)):
         return False
-    state.tried_pool = True
-    state.pooled = yield from pools.singles(book, state.scope)
-    return bool(state.pooled)
+    progress.pool_tried = True
+    progress.pooled = yield from pools.singles(state, progress.scope)
+    return bool(progress.pooled)
 
 
-def _pooling(state: Progress) -> bool:
-    """Can pieces be run together? What brings the candidate down brings all pieces down."""
-    return state.book.question.pools and not state.book.silent
+# ---------------------------------------------------------------------------------------------------- the rest
+
+
+def _rest_fails(progress: Progress, region: Items, *, all_of_it: bool) -> Search[bool]:
+    """Is there another culprit? Takes one item of the region out of the scope, or all of them."""
+    state, status = progress.state, Status.UNRESOLVED
+    scope = progress.scope
+    for removal in _removals(state, region)[all_of_it:]:
+        progress.scope = scope
+        progress.leave_out(removal)
+        if progress.pooled:
+            return True
+        state.suspect = progress.scope
+        status = (yield from _ask_rest(state, progress.scope)) if progress.scope else Status.AGREE
+        if status is not Status.UNRESOLVED:
+            progress.complete = status is Status.AGREE and set(removal) <= set(region)
+            break
+    if status is not Status.FAIL and not progress.complete:
+        state.notes.append(("whether all else agrees could not be asked without ", state.items(region)))
+    state.left, state.more = 0, 0
+    if status is not Status.FAIL:
+        return False
+    progress.clean = sum(1 for k in progress.scope if k < region[-1])
+    state.left, state.more = len(progress.scope), len(progress.scope).bit_length() + 2
+    _suspect_same_kind(progress, region)
+    if progress.led:
+        yield from progress.take_profile()
+    return True
+
+
+def _ask_rest(state: SearchState, scope: Items) -> Search[Status]:
+    """Does the rest fail? If it fails with another signature and explains the whole, the search goes on with that
+    signature: one at a time."""
+    status = yield from state.region(Purpose.TAIL, scope)
+    answer = state.answer_to(scope)
+    other = answer.status is Status.FAIL and answer.signature not in NO_OUTPUT and answer.culprit is True
+    if status is Status.UNRESOLVED and other:
+        state.signature = answer.signature
+        state.agreed.clear()
+        return Status.FAIL
+    return status
+
+
+def _removals(state: SearchState, region: Items) -> list[Items]:
+    """Sets to remove, so that the rest can be run: one item; all items; all with their readers, which then are not
+    examined."""
+    inside = set(region)
+    readers = {k for k, row in enumerate(state.parents) if not inside.isdisjoint(row)}
+    return list(dict.fromkeys([region[:1], region, region[-1:], tuple(sorted(inside | readers))]))
+
+
+def _suspect_same_kind(progress: Progress, region: Items) -> None:
+    if progress.labels is None or len(region) > 1:
+        return
+    label = progress.labels[region[0]]
+    for k in progress.scope:
+        if progress.labels[k] == label:
+            progress.state.weights[k] *= SAME_KIND
+
+
+def _cross_examine(progress: Progress) -> Search[None]:
+    """Of several refused regions keep those with which the rest is refused, when only that region is put back."""
+    state = progress.state
+    if state.signature is not Signature.REFUSED or not progress.complete or len(progress.findings) < 2:
+        return
+    place = {item: k for k, item in enumerate(state.order)}
+    kept = []
+    for finding in progress.findings:
+        region = tuple(sorted({*progress.scope, *(place[item] for item in finding.items)}))
+        if (yield from state.region(Purpose.CONFIRM, region)) is not Status.AGREE:
+            kept.append(finding)
+    progress.findings = kept

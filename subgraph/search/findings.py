@@ -1,4 +1,4 @@
-"""What a search says: a Step for each answer as it comes, and the Findings at its end. Plain data."""
+"""What a search gives: a Step for each answer, and the Findings at its end. Plain data."""
 
 from __future__ import annotations
 
@@ -11,35 +11,35 @@ from subgraph.verdict import Signature, Status
 
 
 class Purpose(StrEnum):
-    """What a run was for."""
+    """Why a query was asked."""
 
     BASELINE = "baseline"
     AGAIN = "again"  # the whole model once more, in another process
     PROFILE = "profile"
     GALLOP = "gallop"
     HALVE = "halve"
-    SHRINK = "shrink"  # dropping items, and the certificate that none can be
+    SHRINK = "shrink"  # dropping items, and certifying that none can be dropped
     POOL = "pool"
-    TAIL = "tail"  # does the rest agree?
-    CONFIRM = "confirm"  # fresh processes, repetitions, doubts
+    TAIL = "tail"  # do all other items agree?
+    CONFIRM = "confirm"  # fresh processes, repetitions, contradictions
     GROWTH = "growth"  # prefixes, and shares of pieces
 
 
-CERTAINTY = (Purpose.AGAIN, Purpose.CONFIRM)  # runs that only make sure
+CERTAINTY = (Purpose.AGAIN, Purpose.CONFIRM)  # runs that only confirm earlier ones
 
 
 @dataclass(frozen=True)
 class Step:
-    """One answer, and what it changed.
+    """One answer and its effect.
 
     Attributes:
-        outcome: for this search: FAIL only with the baseline's signature and where it explains the whole.
-        left: how many items are still suspects. more: about so many runs to come.
+        outcome: meaning for this search: FAIL only if the region fails as the whole does and explains it.
+        left: number of items still suspected. more: estimated number of runs to come.
     """
 
     number: int
     purpose: Purpose
-    ask: Query
+    query: Query
     answer: Answer
     outcome: Status
     left: int
@@ -47,8 +47,8 @@ class Step:
 
     @property
     def items(self) -> Items:
-        """What it was about; empty: everything."""
-        return self.ask.items
+        """Items of the query; empty: all."""
+        return self.query.items
 
 
 class FindingKind(StrEnum):
@@ -65,12 +65,12 @@ class Finding:
     """One conclusion.
 
     Attributes:
-        items: the region; for `unresolved` the smallest that is still in doubt.
-        certified: it failed alone in a fresh process, and without any single one of its items it agreed.
-        explains: share of the final error; None where that has no meaning or is not known.
-        runs: (how often it failed, of so many times that it was asked in fresh processes).
-        neighbour: the largest part of it that agrees alone, with one item less; None for a single item.
-        doubtful: items of it without which it could not be asked; then it is not certified.
+        items: the region; for `unresolved` the smallest one still in doubt.
+        certified: 1-minimal: the region failed alone in a fresh process, and agreed without any single item.
+        explains: share of the final error; None if unknown or meaningless.
+        runs: (failed runs, all runs) of the region in fresh processes.
+        neighbour: the region without one item, where that agrees; None for a single item.
+        doubtful: items without which the region could not be run, so that it is not certified.
         growth: `accumulated`: (items of the prefix, error relative to the whole's), ascending.
         contributors: `accumulated`: pieces with their shares, largest first.
     """
@@ -95,7 +95,7 @@ class Finding:
 
 @dataclass(frozen=True)
 class Observation:
-    """Something that was seen on the way and is no answer: it fails alone but explains nothing, or fails otherwise."""
+    """A region that fails without being a finding: it explains nothing, or fails in another way than the whole."""
 
     items: Items
     signature: Signature | None
@@ -104,7 +104,7 @@ class Observation:
 
 
 class Outcome(StrEnum):
-    """The answer in one word."""
+    """The result of a search in one word."""
 
     AGREE = "agree"
     CLAIMED = "claimed"  # agrees within the precision that the candidate claims
@@ -114,11 +114,11 @@ class Outcome(StrEnum):
 
 @dataclass(frozen=True)
 class Counts:
-    """What it cost. Answers that came from an earlier ask of the same search are not counted.
+    """Cost of a search. A query that was asked before in the same search costs nothing.
 
     Attributes:
         runs: by purpose. compiled: items sent to the candidate, by purpose.
-        rounds: how often the question was asked; below the number of runs where several are asked at once.
+        rounds: number of batches with at least one run; less than the number of runs with several workers.
     """
 
     runs: Mapping[Purpose, int]
@@ -136,27 +136,27 @@ class Counts:
 
 @dataclass(frozen=True)
 class Findings:
-    """Where a search ended.
+    """Result of a search.
 
     Attributes:
         findings: culprits by share, largest first; then the others.
-        aside: pieces that fail alone and explain nothing.
-        noted: pieces with another signature, or that could not be asked.
-        rate: how often the whole model failed, of the times it was asked.
+        irrelevant: regions that fail alone and explain nothing.
+        unresolved: regions that fail in another way than the whole, or could not be run.
+        rate: share of the runs of the whole that failed.
         probe_sensitive: reading inner tensors made the fault vanish.
-        complete: everything else was asked about and agrees.
-        spent: which budget ended it, or "".
-        notes: what else a reader should know: a text, and the items that it ends with.
+        complete: all other items were run and agree.
+        stopped: why the search ended early, or "".
+        notes: for the reader of a report: a text, and the items that it ends with.
     """
 
     outcome: Outcome
     counts: Counts
     signature: Signature | None = None
     findings: tuple[Finding, ...] = ()
-    aside: tuple[Observation, ...] = ()
-    noted: tuple[Observation, ...] = ()
+    irrelevant: tuple[Observation, ...] = ()
+    unresolved: tuple[Observation, ...] = ()
     rate: float = 0.0
     probe_sensitive: bool = False
     complete: bool = False
-    spent: str = ""
+    stopped: str = ""
     notes: tuple[tuple[str, Items], ...] = ()

@@ -1,7 +1,7 @@
-"""What a search asks, and what it is told: the one seam between the search and the world.
+"""Query, answer, and the oracle that answers: all that a search knows of the outside.
 
-Insight: every question is one value (`Query`) and every answer another (`Answer`). So asking many at once, keeping
-answers in a store and going on from there, and simulating a candidate need one method.
+Insight: each query and each answer is one immutable value. Batches, stored answers, interrupted searches and simulated
+candidates therefore need no more than one method.
 """
 
 from __future__ import annotations
@@ -17,25 +17,25 @@ Items: TypeAlias = tuple[int, ...]
 
 
 class QueryKind(StrEnum):
-    """What is asked about the items of an `Query`."""
+    """What is asked about the items of a `Query`."""
 
-    WHOLE = "whole"  # the candidate runs the whole model on the model's inputs
-    CLAIMED = "claimed"  # the whole, judged again at the precision that the candidate claims: no run
-    PROFILE = "profile"  # run these items with every inner tensor made an output: which of them are wrong?
-    ISOLATED = "isolated"  # run these items alone, on captured reference values
-    POOL = "pool"  # many disjoint pieces as one model; that one agrees is no proof
-    PREFIX = "prefix"  # the first items on the model's inputs: how far has the error grown?
+    WHOLE = "whole"  # run the whole model on the model's inputs
+    CLAIMED = "claimed"  # judge the whole again, at the precision that the candidate claims: no run
+    PROFILE = "profile"  # run these items with every inner tensor as an output: which items are wrong?
+    ISOLATED = "isolated"  # run only these items, on captured reference values
+    POOL = "pool"  # run many disjoint pieces as one model; a piece that agrees there may still fail alone
+    PREFIX = "prefix"  # run the first items on the model's inputs: how large is the error there?
 
 
 @dataclass(frozen=True)
 class Query:
-    """One question.
+    """One question about a candidate.
 
     Attributes:
-        items: ascending; empty for WHOLE and CLAIMED, all items of all pieces for POOL.
-        repetition: 0, 1, …: asks once more, whatever was stored for lower ones.
-        fresh: in a process that has run nothing before.
-        explain: the share is wanted even where the region agrees.
+        items: ascending; empty for WHOLE and CLAIMED, the items of all pieces for POOL.
+        repetition: 0, 1, …: a higher number asks for another run, whatever is stored for lower ones.
+        fresh: run in a process that has run nothing before.
+        explain: determine the share even where the region agrees.
         pieces: POOL only.
     """
 
@@ -49,20 +49,21 @@ class Query:
 
 @dataclass(frozen=True)
 class Answer:
-    """What was found.
+    """What an oracle says to one query.
 
     Attributes:
-        status: as the criterion has it. A candidate that does not run: FAIL with `refused`, `crash` or `timeout` (or
-            UNRESOLVED with it; both are read alike).
+        status: by the criterion. A candidate that does not run: FAIL with `refused`, `crash` or `timeout`, or
+            UNRESOLVED with one of them; both mean the same.
         why: one line for people.
-        share: the part of the whole's final error that these items account for; None where unknown.
-        culprit: do they explain the whole? None where that cannot be told. Read for ISOLATED that fail, and for pieces.
-        claimed: WHOLE and CLAIMED: it agrees only as well as rounding at the claimed precision lets it.
-        items: PROFILE: the status of each item that could be seen.
+        share: part of the final error that the items account for; None if unknown.
+        culprit: do the items explain the failure of the whole? None if unknown. Read of failing ISOLATED queries and
+            of pieces.
+        claimed: WHOLE and CLAIMED: the candidate agrees, but only within rounding at the precision that it claims.
+        items: PROFILE: status by item, of the items that could be compared.
         pieces: POOL: one answer per piece.
-        error: PREFIX: size of the error relative to that of the whole.
-        seconds: what it took; 0 where it came from a store.
-        verdict: what the one who asked keeps beside it; the search hands it on.
+        error: PREFIX: error relative to that of the whole.
+        seconds: duration of the run; 0 for a stored answer.
+        verdict: passed on to whoever reads the steps; the search does not look into it.
     """
 
     status: Status
@@ -79,11 +80,12 @@ class Answer:
 
 
 class Oracle(Protocol):
-    """The world behind a search. Given the same asks it may be asked in any order, and several at once."""
+    """Answers the queries of a search, in any order and several at once."""
 
     @property
     def pools(self) -> bool:
-        """Does it take several disconnected pieces in one run?"""
+        """Can one run hold several disconnected pieces?"""
 
-    def ask(self, asks: Sequence[Query]) -> Sequence[Answer]:
-        """One answer per ask. They may run side by side. What it cannot do is UNRESOLVED, never an exception."""
+    def ask(self, queries: Sequence[Query]) -> Sequence[Answer]:
+        """One answer per query, in their order; they may run in parallel. A query that cannot be answered is
+        UNRESOLVED, never an exception."""

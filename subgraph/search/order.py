@@ -1,9 +1,9 @@
-"""A DAG -> an order in which few tensors cross a cut, so that consecutive items are what belongs together.
+"""A DAG -> a topological order in which few tensors cross a cut, so that consecutive items belong together.
 
-Insight: a run of consecutive items in any topological order is closed under paths, so each is a legal cut; the freedom
-left is which order. Walking up from the sinks, one branch after the other (depth first), keeps branches in one piece.
-No rule is best for all graphs, so a few orders are made, and the one with the fewest live tensors is kept; the order
-that came in is one of them, so that the result is never worse than it; of equals the one that keeps branches wins.
+Insight: consecutive items of any topological order are closed under paths, so each such interval is a legal cut, and
+only the order is free. Walking up from the sinks, one branch after the other (depth first), keeps branches together.
+No rule is best for all graphs: of a few orders the one with the fewest live tensors is kept. The order given is among
+them, so the result is never worse; of equally good orders, one that keeps branches together wins.
 """
 
 from __future__ import annotations
@@ -16,9 +16,10 @@ Parents = Sequence[Sequence[int]]
 
 
 def cut_order(parents: Parents) -> Items:
-    """A topological order of 0 … n−1 with few crossings.
+    """A topological order of 0 … n−1 with few crossings. Complexity: O(items + edges).
 
-    Complexity: O(items + edges). Raises: ValueError: there is a cycle.
+    Raises:
+        ValueError: there is a cycle.
     """
     n = len(parents)
     if all(p < i for i, row in enumerate(parents) for p in row) and chained(parents):
@@ -30,12 +31,12 @@ def cut_order(parents: Parents) -> Items:
 
 
 def chained(parents: Parents) -> bool:
-    """Is it one chain, in order?"""
+    """Is the graph one chain, in this order?"""
     return all(set(row) <= {i - 1} for i, row in enumerate(parents))
 
 
 def crossings(parents: Parents, order: Sequence[int]) -> int:
-    """Over all cuts of an order, the tensors that cross: how long each item's result stays live, summed. O(E)."""
+    """Tensors that cross a cut, summed over all cuts: how long each item's result stays live. O(edges)."""
     place = {item: k for k, item in enumerate(order)}
     last = dict(place)
     for item in order:
@@ -45,7 +46,7 @@ def crossings(parents: Parents, order: Sequence[int]) -> int:
 
 
 def _upwards(parents: Parents, backwards: bool) -> Items:
-    """Depth-first post-order from the sinks; `backwards` visits what an item reads in the other order."""
+    """Depth-first post-order from the sinks; `backwards` visits the parents of each item last to first."""
     done: list[int] = []
     state = [0] * len(parents)  # 0 new, 1 open, 2 done
     for sink in _sinks(parents):
@@ -78,28 +79,28 @@ def _sinks(parents: Parents) -> list[int]:
 
 
 def ends(parents: Parents, items: Iterable[int]) -> set[int]:
-    """Sources and sinks of a region: items that read, or are read by, no other item of it. O(its edges)."""
+    """Sources and sinks of a region: they read, or are read by, no other item of the region. O(its edges)."""
     inside = set(items)
     readers = {p for i in inside for p in parents[i] if p in inside}
     return {i for i in inside if i not in readers or not inside.intersection(parents[i])}
 
 
 def connected(parents: Parents, items: Iterable[int]) -> Iterator[set[int]]:
-    """The weakly connected parts of a region, the one with the last item first. O(its edges)."""
+    """The weakly connected parts of a region, the part with the last item first. O(its edges)."""
     inside = sorted(set(items))
-    near: dict[int, list[int]] = {i: [] for i in inside}
+    adjacent: dict[int, list[int]] = {i: [] for i in inside}
     for i in inside:
         for p in parents[i]:
-            if p in near:
-                near[i].append(p)
-                near[p].append(i)
+            if p in adjacent:
+                adjacent[i].append(p)
+                adjacent[p].append(i)
     seen: set[int] = set()
     for start in reversed(inside):
         if start in seen:
             continue
         part, stack = {start}, [start]
         while stack:
-            for j in near[stack.pop()]:
+            for j in adjacent[stack.pop()]:
                 if j not in part:
                     part.add(j)
                     stack.append(j)
@@ -108,20 +109,25 @@ def connected(parents: Parents, items: Iterable[int]) -> Iterator[set[int]]:
 
 
 def nearest_last(parents: Parents, items: Iterable[int], last: int) -> Items:
-    """The same, ordered by the distance to `last`, which comes last; equal ones as they were. O(its edges)."""
-    inside, far, level = set(items), {last: 0}, [last]
+    """Items above `last`, by decreasing distance to `last`, then in their order. O(its edges)."""
+    inside, distance, level = set(items), {last: 0}, [last]
     while level:
-        level = [p for k in level for p in parents[k] if p in inside and far.setdefault(p, far[k] + 1) == far[k] + 1]
+        level = [
+            p
+            for k in level
+            for p in parents[k]
+            if p in inside and distance.setdefault(p, distance[k] + 1) == distance[k] + 1
+        ]
         level = list(dict.fromkeys(level))
-    return tuple(sorted(far, key=lambda k: (-far[k], k)))
+    return tuple(sorted(distance, key=lambda k: (-distance[k], k)))
 
 
 def above(parents: Parents, items: Iterable[int], last: int) -> set[int]:
-    """What the item `last` depends on within a region, itself included. O(its edges)."""
-    inside, found, stack = set(items), {last}, [last]
+    """The items of a region on which `last` depends, itself included. O(its edges)."""
+    inside, ancestors, stack = set(items), {last}, [last]
     while stack:
         for p in parents[stack.pop()]:
-            if p in inside and p not in found:
-                found.add(p)
+            if p in inside and p not in ancestors:
+                ancestors.add(p)
                 stack.append(p)
-    return found
+    return ancestors

@@ -1,7 +1,7 @@
-"""FAIL(R): an answer about a region -> what it means for this search.
+"""FAIL(R): an answer about a region -> its meaning for this search.
 
-A region fails only as the whole does (its signature), and only if it explains the whole; one that fails and explains
-nothing is beside the point, as one that agrees. All else is unresolved, and never counted as a pass.
+A region fails only if it fails as the whole does and explains the whole. One that fails and explains nothing counts as
+agreeing. Anything else is unresolved, and never counts as a pass.
 """
 
 from __future__ import annotations
@@ -9,19 +9,19 @@ from __future__ import annotations
 from subgraph.search.oracle import Answer
 from subgraph.verdict import Signature, Status
 
-# The candidate gives nothing that could explain the whole, or be read inside.
-SILENT = frozenset({Signature.CRASH, Signature.REFUSED, Signature.TIMEOUT})
+# The candidate gives no output: there is no error to explain, and no inner tensor to read.
+NO_OUTPUT = frozenset({Signature.CRASH, Signature.REFUSED, Signature.TIMEOUT})
 
 
 def outcome(answer: Answer, signature: Signature | None) -> Status:
-    """What an answer about a region says, when the whole fails with `signature`."""
+    """Meaning of an answer about a region, when the whole fails with `signature`."""
     if answer.status is Status.AGREE:
         return Status.AGREE
-    if signature in SILENT and answer.signature not in (None, signature) and answer.culprit is not None:
+    if signature in NO_OUTPUT and answer.signature not in (None, signature) and answer.culprit is not None:
         return Status.FAIL if answer.culprit else Status.UNRESOLVED
     if answer.signature is None or not _same(answer, signature):
         return Status.UNRESOLVED
-    if signature in SILENT:
+    if signature in NO_OUTPUT:
         return Status.FAIL
     if answer.status is Status.UNRESOLVED or answer.culprit is None:
         return Status.UNRESOLVED
@@ -29,15 +29,16 @@ def outcome(answer: Answer, signature: Signature | None) -> Status:
 
 
 def _same(answer: Answer, signature: Signature | None) -> bool:
-    """Does it fail as the whole does? Where it explains what is wrong with the whole's values, NaN (garbage is other
-    garbage each time), a wrong shape (who reads it reads beyond, or less) and a crash are the same failure."""
+    """Does the region fail as the whole does? If it explains the whole's wrong values, three other signatures count as
+    the same failure: NaN (uninitialised memory differs from run to run), a wrong shape (its reader reads too much or
+    too little) and a crash."""
     if answer.signature is signature:
         return True
     garbage = answer.signature is Signature.NAN and signature is Signature.MISMATCH
-    spoilt = answer.signature in (Signature.SHAPE, Signature.CRASH) and signature not in SILENT
+    spoilt = answer.signature in (Signature.SHAPE, Signature.CRASH) and signature not in NO_OUTPUT
     return answer.culprit is True and (garbage or spoilt)
 
 
-def pointless(answer: Answer) -> bool:
-    """Does it fail, and explain nothing?"""
-    return answer.status is Status.FAIL and answer.signature not in SILENT and answer.culprit is False
+def explains_nothing(answer: Answer) -> bool:
+    """Does the region fail, but explain nothing?"""
+    return answer.status is Status.FAIL and answer.signature not in NO_OUTPUT and answer.culprit is False

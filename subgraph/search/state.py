@@ -1,60 +1,66 @@
-"""Everything asked so far: the one door through which a search asks and an answer is accepted.
+"""State of a search: the queries asked, their answers, and what follows from them.
 
 Concepts:
-- *places*: the items renumbered in cut order, 0 … n−1. All of the search works on ascending tuples of places; only the
-  door translates.
-- *memo*: nothing is asked twice. A search that starts over (it learned that the candidate is flaky) runs through its
-  old answers for nothing.
-- *repetitions*: a flaky candidate's pass counts after so many of them.
-
-Insight: all state of a search is here, so each strategy is a plain generator that yields Steps and returns its result.
+- *places*: the items renumbered in cut order, 0 … n−1. The search works on ascending tuples of places; only
+  `SearchState` translates them to items.
+- *part*: a generator that yields batches of queries, is sent their answers and returns its result. `run` drives the
+  outermost one; it alone calls the oracle.
+- *memo*: no query is asked twice. A search that starts over (the candidate turned out to be flaky, say) takes its old
+  answers from the memo.
+- *repetitions*: a region of a flaky candidate passes only after several passes.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Generator, Iterable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
 from typing import TypeAlias, TypeVar
 
 from subgraph.search.cost import CostModel
 from subgraph.search.findings import Counts, Observation, Purpose, Step
 from subgraph.search.oracle import Answer, Items, Oracle, Query, QueryKind
-from subgraph.search.predicate import SILENT, outcome, pointless
+from subgraph.search.predicate import NO_OUTPUT, explains_nothing, outcome
 from subgraph.verdict import Signature, Status
 
 T = TypeVar("T")
-Search: TypeAlias = Generator[Step, None, T]
+Search: TypeAlias = Generator[Sequence[Query], Sequence[Answer], T]
+Steps: TypeAlias = Generator[Step, None, T]
 
-NO_RUN = frozenset({QueryKind.CLAIMED})
-STILL = 1000  # repetitions of the whole from here on ask whether it is still the same
-MUTE = 4  # regions in a row that gave no values, before the whole is asked whether it still does; then twice as many
-_KNOWN_PLACES = 2_000_000  # places of agreeing regions kept for doubts; beyond, old answers are not looked through
+WITHOUT_RUN = frozenset({QueryKind.CLAIMED})
+STILL_REPETITION = 1000  # from this repetition on, the whole is run only to see whether it still gives output
+PATIENCE = 4  # regions in a row without output, before the whole is run again; doubled each time
+_AGREED_PLACES = 2_000_000  # places of agreeing regions looked through for contradictions
 
 
 class SearchStopped(Exception):
-    """It cannot go on: a budget is used up, or the candidate is no longer what it was; says which."""
+    """The search ends early: a budget is used up, or the candidate has changed. The message says which."""
 
 
 class SearchRestart(Exception):
-    """What the search believed no longer holds; it starts over, through the answers it has."""
+    """An assumption of the search does not hold; it starts over, with the answers it has."""
 
 
 @dataclass
 class SearchState:
-    """Attributes:
-    order: item at each place. parents: of each place, as places.
-    prior: how likely each place is guilty. weights: the same, and what was learned since.
-    signature: how the whole fails, once that is known.
-    first: the repetition that counts as the first; fresh: every ask wants a new process.
-    repeats: how often a region must pass to pass.
-    left, more: what the next steps say of what is left.
-    suspect: the smallest region of the current hunt that failed.
-    notes: what a reader of the result should know, and the items that it is about.
-    mute: so many regions in a row gave no values, though the whole does. patience: at so many the whole is asked again.
+    """All that is known during a search.
+
+    Attributes:
+        order: item at each place. parents: of each place, as places.
+        prior: how likely each place is guilty. weights: the same, with what was learned since.
+        steady: the user says that the candidate always gives the same.
+        signature: how the whole fails, once known.
+        whole_failed, whole_runs: failed runs of the whole, and all its runs.
+        flaky: the whole, or a region that failed once, does not always fail.
+        first: the repetition that counts as the first. fresh: every query asks for a new process.
+        repeats: how often a region must pass to count as passed.
+        left, more: as in `Step`, for the next steps.
+        suspect: the smallest region that failed since the last culprit.
+        irrelevant, unresolved: as in `Findings`, by places. notes: as there.
+        without_output: regions in a row without output. patience: at this many, the whole model is run again.
     """
 
-    question: Oracle
+    oracle: Oracle
     order: Items
     parents: Sequence[Sequence[int]]
     prior: Sequence[float]
@@ -62,7 +68,11 @@ class SearchState:
     max_trials: int | None = None
     deadline: float | None = None
     clock: Callable[[], float] = lambda: 0.0
+    steady: bool = False
     signature: Signature | None = None
+    whole_failed: int = 1
+    whole_runs: int = 1
+    flaky: bool = False
     first: int = 0
     fresh: bool = False
     repeats: int = 1
@@ -75,29 +85,34 @@ class SearchState:
     memo: dict[tuple[QueryKind, Items | tuple[Items, ...], int], Answer] = field(default_factory=dict)
     explained: set[tuple[Items, int]] = field(default_factory=set)
     agreed: list[Items] = field(default_factory=list)
-    aside: dict[Items, Observation] = field(default_factory=dict)
-    noted: dict[Items, Observation] = field(default_factory=dict)
+    irrelevant: dict[Items, Observation] = field(default_factory=dict)
+    unresolved: dict[Items, Observation] = field(default_factory=dict)
     runs: Counter[Purpose] = field(default_factory=Counter)
     compiled: Counter[Purpose] = field(default_factory=Counter)
     rounds: int = 0
-    mute: int = 0
-    patience: int = MUTE
-    _queue: list[Step] = field(default_factory=list)
+    without_output: int = 0
+    patience: int = PATIENCE
+    _unreported: list[tuple[Purpose, Query, Answer, Status]] = field(default_factory=list)
     _steps: int = 0
 
     @property
     def n(self) -> int:
-        """How many items there are."""
+        """Number of items."""
         return len(self.order)
 
     @property
-    def silent(self) -> bool:
-        """Does the whole give no values at all?"""
-        return self.signature in SILENT
+    def no_output(self) -> bool:
+        """Does the whole give no output at all?"""
+        return self.signature in NO_OUTPUT
+
+    @property
+    def rate(self) -> float:
+        """Share of the runs of the whole that failed."""
+        return self.whole_failed / self.whole_runs
 
     @property
     def counts(self) -> Counts:
-        """What it cost up to here."""
+        """Cost so far."""
         return Counts(dict(self.runs), dict(self.compiled), self.rounds)
 
     def items(self, places: Iterable[int]) -> Items:
@@ -106,126 +121,142 @@ class SearchState:
 
     # ------------------------------------------------------------------------------------------------ asking
 
-    def flush(self) -> Search[None]:
-        """Hand out the steps that wait: what they changed is known by now."""
-        for step in self._queue:
-            yield Step(step.number, step.purpose, step.ask, step.answer, step.outcome, self.left, self.more)
-        self._queue.clear()
+    def run(self, search: Search[T]) -> Steps[T]:
+        """Drive a search to its end: yields a Step per answer, returns its result.
 
-    def ask(self, purpose: Purpose, asks: Sequence[Query]) -> Search[list[Answer]]:
-        """Answers to asks whose items are places. What is known already is not asked.
-
-        Raises: Spent: a budget is used up, or the candidate has changed; nothing was asked.
+        A step is yielded when the search asks again: only then is known what the answer changed.
         """
-        yield from self.flush()
-        if self.mute >= self.patience:
-            yield from self._still()
-        new = [a for a in dict.fromkeys(asks) if not self._known(a)]
-        if new:
-            if self.max_trials is not None and self.runs.total() + self._to_run(new) > self.max_trials:
-                raise SearchStopped(f"{self.max_trials} trials are used up")
-            if self.deadline is not None and self.clock() >= self.deadline:
-                raise SearchStopped("the time is used up")
-            self.rounds += self._to_run(new) > 0
-            worded = [self._worded(a) for a in new]
-            for ask, word, answer in zip(new, worded, self.question.ask(worded), strict=True):
-                self._accept(purpose, ask, word, answer)
-        return [self.memo[_key(a)] for a in asks]
+        try:
+            queries = next(search)
+            while True:
+                yield from self._new_steps()
+                queries = search.send(self.oracle.ask(queries) if queries else ())
+        except StopIteration as end:
+            yield from self._new_steps()
+            result: T = end.value
+            return result
 
-    def _still(self) -> Search[None]:
-        """Does the whole still give values?"""
-        self.mute, self.patience = 0, 2 * self.patience
-        (answer,) = yield from self.ask(Purpose.AGAIN, [Query(QueryKind.WHOLE, (), STILL + self.patience, True)])
-        if answer.signature in SILENT:
+    def _new_steps(self) -> Iterator[Step]:
+        for purpose, query, answer, status in self._unreported:
+            self._steps += 1
+            yield Step(self._steps, purpose, query, answer, status, self.left, self.more)
+        self._unreported.clear()
+
+    def ask(self, purpose: Purpose, queries: Sequence[Query]) -> Search[list[Answer]]:
+        """Answers to queries whose items are places. Queries answered before are not asked again.
+
+        Raises:
+            SearchStopped: a budget is used up, or the candidate has changed; nothing was asked.
+        """
+        if self.without_output >= self.patience:
+            yield from self._require_output()
+        new = [q for q in dict.fromkeys(queries) if not self._answered(q)]
+        runs = sum(q.kind not in WITHOUT_RUN and _key(q) not in self.memo for q in new)
+        if new and self.max_trials is not None and self.runs.total() + runs > self.max_trials:
+            raise SearchStopped(f"{self.max_trials} trials are used up")
+        if new and self.deadline is not None and self.clock() >= self.deadline:
+            raise SearchStopped("the time is used up")
+        self.rounds += runs > 0
+        by_items = [self._by_items(q) for q in new]
+        for query, sent, answer in zip(new, by_items, (yield by_items), strict=True):
+            self._accept(purpose, query, sent, answer)
+        return [self.memo[_key(q)] for q in queries]
+
+    def _require_output(self) -> Search[None]:
+        """Run the whole again: does it still give output?"""
+        self.without_output, self.patience = 0, 2 * self.patience
+        query = Query(QueryKind.WHOLE, (), STILL_REPETITION + self.patience, True)
+        (answer,) = yield from self.ask(Purpose.AGAIN, [query])
+        if answer.signature in NO_OUTPUT:
             raise SearchStopped(f"the candidate is no longer what it was: {answer.why or answer.signature}")
 
-    def _to_run(self, asks: Sequence[Query]) -> int:
-        return sum(a.kind not in NO_RUN and _key(a) not in self.memo for a in asks)
-
-    def _known(self, ask: Query) -> bool:
-        answer = self.memo.get(_key(ask))
+    def _answered(self, query: Query) -> bool:
+        answer = self.memo.get(_key(query))
         if answer is None:
             return False
-        return not ask.explain or answer.share is not None or (ask.items, ask.repetition) in self.explained
+        return not query.explain or answer.share is not None or (query.items, query.repetition) in self.explained
 
-    def _worded(self, ask: Query) -> Query:
-        pieces = tuple(self.items(p) for p in ask.pieces)
-        return Query(ask.kind, self.items(ask.items), ask.repetition, ask.fresh, ask.explain, pieces)
+    def _by_items(self, query: Query) -> Query:
+        pieces = tuple(self.items(p) for p in query.pieces)
+        return replace(query, items=self.items(query.items), pieces=pieces)
 
-    def _accept(self, purpose: Purpose, ask: Query, word: Query, answer: Answer) -> None:
-        size = len(ask.items) or self.n
-        if _key(ask) not in self.memo and ask.kind not in NO_RUN:
+    def _accept(self, purpose: Purpose, query: Query, sent: Query, answer: Answer) -> None:
+        size = len(query.items) or self.n
+        if _key(query) not in self.memo and query.kind not in WITHOUT_RUN:
             self.runs[purpose] += 1
             self.compiled[purpose] += size
             self.cost.add(size, answer.seconds)
-        if ask.explain:
-            self.explained.add((ask.items, ask.repetition))
-        self.memo[_key(ask)] = answer
-        means = answer.status
-        if ask.kind is QueryKind.ISOLATED:
-            means = outcome(answer, self.signature)
-            self.mute = self.mute + 1 if answer.signature in SILENT and not self.silent else 0
-            self._note(ask, answer, means)
-        self._steps += 1
-        self._queue.append(Step(self._steps, purpose, word, answer, means, self.left, self.more))
+        if query.explain:
+            self.explained.add((query.items, query.repetition))
+        self.memo[_key(query)] = answer
+        status = answer.status
+        if query.kind is QueryKind.ISOLATED:
+            status = outcome(answer, self.signature)
+            dead = answer.signature in NO_OUTPUT and not self.no_output
+            self.without_output = self.without_output + 1 if dead else 0
+            self._observe(query, sent.items, answer, status)
+        self._unreported.append((purpose, sent, answer, status))
 
-    def _note(self, ask: Query, answer: Answer, means: Status) -> None:
-        items = ask.items
-        if means is Status.AGREE and ask.repetition == self.first:
-            self.agreed.append(items)
-        if pointless(answer) and answer.signature is self.signature:
+    def _observe(self, query: Query, items: Items, answer: Answer, status: Status) -> None:
+        if status is Status.AGREE and query.repetition == self.first:
+            self.agreed.append(query.items)
+        if explains_nothing(answer) and answer.signature is self.signature:
             why = answer.why or "fails alone, explains nothing"
-            self.aside[items] = Observation(self.items(items), answer.signature, why, answer.share)
-        elif means is Status.UNRESOLVED:
-            self.noted[items] = Observation(self.items(items), answer.signature, answer.why, answer.share)
+            self.irrelevant[query.items] = Observation(items, answer.signature, why, answer.share)
+        elif status is Status.UNRESOLVED:
+            self.unresolved[query.items] = Observation(items, answer.signature, answer.why, answer.share)
 
     # ------------------------------------------------------------------------------------------------ regions
 
-    def regions(self, purpose: Purpose, sets: Sequence[Items], *, explain: bool = False) -> Search[list[Status]]:
-        """FAIL(R) for each region. A pass counts after `repeats` of them; one failure is enough."""
-        found: dict[Items, Status] = {}
+    def regions(self, purpose: Purpose, regions: Sequence[Items], *, explain: bool = False) -> Search[list[Status]]:
+        """FAIL(R) for each region: one failure is enough, a pass takes `repeats` passes."""
+        statuses: dict[Items, Status] = {}
         for repetition in range(self.first, self.first + self.repeats):
-            open_ = [s for s in dict.fromkeys(sets) if found.get(s, Status.AGREE) is Status.AGREE]
-            if not open_:
+            undecided = [r for r in dict.fromkeys(regions) if statuses.get(r, Status.AGREE) is Status.AGREE]
+            if not undecided:
                 break
             fresh = self.fresh or repetition > self.first
-            asks = [Query(QueryKind.ISOLATED, s, repetition, fresh, explain) for s in open_]
-            for s, answer in zip(open_, (yield from self.ask(purpose, asks)), strict=True):
-                found[s] = outcome(answer, self.signature)
-        for s, means in found.items():
-            if means is Status.FAIL and (not self.suspect or len(s) < len(self.suspect)):
-                self.suspect = s
-        return [found[s] for s in sets]
+            queries = [Query(QueryKind.ISOLATED, r, repetition, fresh, explain) for r in undecided]
+            for region, answer in zip(undecided, (yield from self.ask(purpose, queries)), strict=True):
+                statuses[region] = outcome(answer, self.signature)
+        for region, status in statuses.items():
+            if status is Status.FAIL and (not self.suspect or len(region) < len(self.suspect)):
+                self.suspect = region
+        return [statuses[r] for r in regions]
 
-    def region(self, purpose: Purpose, places: Items, *, explain: bool = False) -> Search[Status]:
+    def region(self, purpose: Purpose, places: Items) -> Search[Status]:
         """FAIL(R) for one region."""
-        return (yield from self.regions(purpose, [places], explain=explain))[0]
+        return (yield from self.regions(purpose, [places]))[0]
 
-    def again(self, purpose: Purpose, sets: Sequence[Items], times: Sequence[int]) -> Search[list[Status]]:
-        """FAIL(R) of each region, asked anew in fresh processes; `times`: 1, 2, … after the first."""
-        asks = [Query(QueryKind.ISOLATED, s, self.first + t, True) for s in sets for t in times]
-        found: list[Status] = []
-        for at in range(0, len(asks), self.workers):
-            found += [outcome(a, self.signature) for a in (yield from self.ask(purpose, asks[at : at + self.workers]))]
-        return found
+    def repeat(self, regions: Sequence[Items], times: int) -> Search[list[Status]]:
+        """FAIL(R) of each region, this many times more in fresh processes, to confirm it."""
+        queries = [Query(QueryKind.ISOLATED, r, self.first + t, True) for r in regions for t in range(1, 1 + times)]
+        return [outcome(a, self.signature) for a in (yield from self.in_batches(Purpose.CONFIRM, queries))]
 
-    def known(self, places: Items) -> Answer:
-        """The telling answer about a region that was asked: a failing one, else the first."""
-        answers = [self.memo.get((QueryKind.ISOLATED, places, self.first + k)) for k in range(self.repeats)]
-        some = [a for a in answers if a is not None]
-        return next((a for a in some if outcome(a, self.signature) is Status.FAIL), some[0])
+    def in_batches(self, purpose: Purpose, queries: Sequence[Query]) -> Search[list[Answer]]:
+        """As `ask`, `workers` queries at a time."""
+        answers: list[Answer] = []
+        for k in range(0, len(queries), self.workers):
+            answers += yield from self.ask(purpose, queries[k : k + self.workers])
+        return answers
 
-    def larger_that_agreed(self, places: Items) -> list[Items]:
-        """Regions around this one that agreed, smallest first: masked, or flaky? O(their size)."""
-        wanted, budget, found = set(places), _KNOWN_PLACES, []
-        for s in self.agreed:
-            budget -= len(s)
+    def answer_to(self, region: Items) -> Answer:
+        """The decisive answer about a region that was asked about: a failing one, else the first."""
+        answers = [self.memo.get((QueryKind.ISOLATED, region, self.first + k)) for k in range(self.repeats)]
+        known = [a for a in answers if a is not None]
+        return next((a for a in known if outcome(a, self.signature) is Status.FAIL), known[0])
+
+    def agreeing_supersets(self, region: Items) -> list[Items]:
+        """Larger regions that contain this one and agreed, smallest first: is it masked, or flaky? O(their size)."""
+        inside, budget, supersets = set(region), _AGREED_PLACES, []
+        for places in self.agreed:
+            budget -= len(places)
             if budget < 0:
                 break
-            if len(s) > len(places) and wanted.issubset(s):
-                found.append(s)
-        return sorted(dict.fromkeys(found), key=len)
+            if len(places) > len(region) and inside.issubset(places):
+                supersets.append(places)
+        return sorted(dict.fromkeys(supersets), key=len)
 
 
-def _key(ask: Query) -> tuple[QueryKind, Items | tuple[Items, ...], int]:
-    return ask.kind, ask.pieces or ask.items, ask.repetition
+def _key(query: Query) -> tuple[QueryKind, Items | tuple[Items, ...], int]:
+    return query.kind, query.pieces or query.items, query.repetition

@@ -1,10 +1,10 @@
-"""The whole search, from "does it fail?" to certified regions.
+"""The whole search, from "does the whole fail?" to 1-minimal regions.
 
 baseline → profile → gallop back from the first wrong item → shrink and certify → confirm in fresh processes → does the
-rest agree? Where the profile shows nothing, overlapped halving takes its place. See the modules for each step.
+rest agree? If the profile shows nothing, overlapped halving takes its place. See the modules of `passes`.
 
-Insight: a search is a pure function of its answers. It may be ended at any time and run again over the answers kept; it
-takes the same path. That is also how it changes its mind: it starts over.
+Insight: a search is a pure function of its answers. It may be stopped at any time and run again over the stored
+answers; it takes the same path. It changes its mind in the same way: it starts over.
 """
 
 from __future__ import annotations
@@ -14,19 +14,18 @@ from collections.abc import Callable, Collection, Hashable, Sequence
 from dataclasses import dataclass
 
 from subgraph.search import order
-from subgraph.search.culprits import hunt
+from subgraph.search.culprits import Progress, find_culprits
 from subgraph.search.findings import Finding, FindingKind, Findings, Observation, Outcome, Purpose
-from subgraph.search.flaky import LEAST
-from subgraph.search.hunt import Progress
+from subgraph.search.flaky import LEAST_RATE
 from subgraph.search.oracle import Items, Oracle, QueryKind
 from subgraph.search.passes import accumulated
 from subgraph.search.passes.baseline import RUNS, Baseline, baseline, summed
-from subgraph.search.passes.confirm import Belief, measure
-from subgraph.search.state import Search, SearchRestart, SearchState, SearchStopped
-from subgraph.verdict import Signature, Status
+from subgraph.search.passes.confirm import measure_rate
+from subgraph.search.state import Search, SearchRestart, SearchState, SearchStopped, Steps
+from subgraph.verdict import Status
 
-AGREEING = 7  # runs before a whole that never failed agrees: a fault that shows every second time hides in 1 of 128
-STARTS = 6  # how often a search may change its mind
+AGREEING_RUNS = 7  # of the whole before it agrees: a fault that shows every second time hides in 1 of 128 searches
+MOST_STARTS = 6  # a search that starts over more often ends unresolved
 
 
 @dataclass(frozen=True)
@@ -35,10 +34,10 @@ class Settings:
 
     Attributes:
         max_trials, max_time: budgets, in runs and in seconds of `clock`.
-        workers: so many questions are asked at once.
+        workers: queries asked at once.
         within: only these items are suspects.
-        agreeing: so many runs must agree before the whole does.
-        steady: the candidate gives the same each time: two runs of the whole and one confirmation are enough.
+        agreeing: runs of the whole that must agree before the whole does.
+        steady: the candidate always gives the same: two runs of the whole and one confirmation are enough.
         clock: seconds, rising.
     """
 
@@ -46,138 +45,124 @@ class Settings:
     max_time: float | None = None
     workers: int = 1
     within: Collection[int] | None = None
-    agreeing: int = AGREEING
+    agreeing: int = AGREEING_RUNS
     steady: bool = False
     clock: Callable[[], float] = time.monotonic
 
 
 def search(
     parents: Sequence[Sequence[int]],
-    question: Oracle,
+    oracle: Oracle,
     settings: Settings | None = None,
     *,
     weights: Sequence[float] | None = None,
     labels: Sequence[Hashable] | None = None,
-) -> Search[Findings]:
-    """Narrow "the whole disagrees" to certified smallest regions of a DAG.
+) -> Steps[Findings]:
+    """Narrow "the whole disagrees" to 1-minimal regions of a DAG.
 
     Args:
-        parents: what each item 0 … n−1 reads.
-        weights: how likely each item is guilty, in any unit; equal where nothing is known.
-        labels: of what kind each item is; a guilty item makes its kind more likely.
+        parents: the items that each item 0 … n−1 reads.
+        weights: how likely each item is guilty, in any unit; None: all equally.
+        labels: the kind of each item; a guilty item makes others of its kind likelier.
 
-    Yields: a Step per answer. Returns: the Findings. The same answers give the same path.
+    Yields a Step per answer, returns the Findings. The same answers give the same path.
 
-    Our own time is O((n + edges) · log n) and O(n) for each question. Raises: ValueError: the items have a cycle.
+    Complexity: O((n + edges) · log n), and O(n) per query, without the oracle's time.
+
+    Raises:
+        ValueError: the items have a cycle.
     """
-    limits = settings or Settings()
-    book = _book(parents, question, limits, weights)
-    base = Baseline(None, 0, 0, False, False, "")
-    state = None
-    spent = ""
-    try:
-        base = yield from baseline(book, RUNS if limits.steady else limits.agreeing)
-        book.signature = base.signature
-        if base.signature is not None:
-            belief = Belief(base.failed, base.asked, steady=limits.steady)
-            if base.failed < base.asked:
-                yield from measure(book, belief)
-            for _ in range(STARTS):
-                if belief.flaky and belief.rate < LEAST:
-                    spent = (
-                        f"the whole failed in {belief.failed} of {belief.asked} runs, too rarely to be narrowed down"
-                    )
-                    break
-                state = _start(book, belief, base.signature, limits.within, labels)
-                try:
-                    yield from _hunted(state, limits.within is not None)
-                    break
-                except SearchRestart as news:
-                    book.notes.append((str(news), ()))
-            else:
-                spent = "its answers go on contradicting each other"
-    except SearchStopped as budget:
-        spent = str(budget)
-        seen = [a for (kind, *_), a in book.memo.items() if kind is QueryKind.WHOLE]
-        if not base.asked and seen:  # it ended before it was sure; what was seen was seen
-            base = summed(seen)
-            book.signature = base.signature
-    yield from book.flush()
-    return _findings(book, base, state, spent)
-
-
-def _book(
-    parents: Sequence[Sequence[int]], question: Oracle, limits: Settings, weights: Sequence[float] | None
-) -> SearchState:
+    settings = settings or Settings()
     places = order.cut_order(parents)
     at = {item: k for k, item in enumerate(places)}
     rows = [[at[p] for p in parents[item]] for item in places]
     prior = [float(weights[item]) for item in places] if weights is not None else [1.0] * len(places)
-    deadline = None if limits.max_time is None else limits.clock() + limits.max_time
-    book = SearchState(question, places, rows, prior, max(1, limits.workers), limits.max_trials, deadline, limits.clock)
-    book.left, book.more = len(places), len(places).bit_length() + 4
-    return book
+    deadline = None if settings.max_time is None else settings.clock() + settings.max_time
+    state = SearchState(
+        oracle, places, rows, prior, max(1, settings.workers), settings.max_trials, deadline, settings.clock,
+        settings.steady, left=len(places), more=len(places).bit_length() + 4,
+    )  # fmt: skip
+    kinds = None if labels is None else tuple(labels[item] for item in places)
+    return state.run(_narrow(state, settings, kinds))
 
 
-def _start(
-    book: SearchState,
-    belief: Belief,
-    signature: Signature,
-    within: Collection[int] | None,
-    labels: Sequence[Hashable] | None,
-) -> Progress:
-    book.signature = signature
-    book.weights = list(book.prior)
-    wanted = None if within is None else set(within)
-    scope = tuple(k for k, item in enumerate(book.order) if wanted is None or item in wanted)
-    kinds = None if labels is None else tuple(labels[item] for item in book.order)
-    return Progress(book, belief, scope, kinds)
+def _narrow(state: SearchState, settings: Settings, labels: tuple[Hashable, ...] | None) -> Search[Findings]:
+    base = Baseline(None, 0, 0, False, False, "")
+    progress, stopped = None, ""
+    within = None if settings.within is None else set(settings.within)
+    scope = tuple(k for k, item in enumerate(state.order) if within is None or item in within)
+    try:
+        base = yield from baseline(state, RUNS if settings.steady else settings.agreeing)
+        state.signature, state.whole_failed, state.whole_runs = base.signature, base.failed, base.runs
+        if base.signature is not None:
+            if base.failed < base.runs:
+                yield from measure_rate(state)
+            for _ in range(MOST_STARTS):
+                if state.flaky and state.rate < LEAST_RATE:
+                    often = f"{state.whole_failed} of {state.whole_runs} runs"
+                    stopped = f"the whole failed in {often}, too rarely to be narrowed down"
+                    break
+                state.signature, state.weights = base.signature, list(state.prior)
+                progress = Progress(state, scope, labels)
+                try:
+                    yield from _search_scope(progress, within is not None)
+                    break
+                except SearchRestart as restart:
+                    state.notes.append((str(restart), ()))
+            else:
+                stopped = "its answers go on contradicting each other"
+    except SearchStopped as e:
+        stopped = str(e)
+        answers = [a for (kind, *_), a in state.memo.items() if kind is QueryKind.WHOLE]
+        if not base.runs and answers:  # stopped during the baseline: the runs so far count
+            base = summed(answers)
+            state.signature, state.whole_failed, state.whole_runs = base.signature, base.failed, base.runs
+    return _findings(state, base, progress, stopped)
 
 
-def _hunted(state: Progress, within: bool) -> Search[None]:
-    book = state.book
-    book.suspect = state.scope
-    if not state.scope:
+def _search_scope(progress: Progress, within: bool) -> Search[None]:
+    """`within`: the scope is not the whole, so it may agree."""
+    state, scope = progress.state, progress.scope
+    state.suspect = scope
+    if not scope:
         return
     if within:
-        status = yield from book.region(Purpose.TAIL, state.scope)
+        status = yield from state.region(Purpose.TAIL, scope)
         if status is not Status.FAIL:
-            state.complete = status is Status.AGREE
+            progress.complete = status is Status.AGREE
             return
-    everything = state.scope
-    yield from hunt(state)
-    state.findings = accumulated.scattered(book, everything, state.findings)
+    yield from find_culprits(progress)
+    progress.findings = accumulated.scattered(state, scope, progress.findings)
 
 
-def _findings(book: SearchState, base: Baseline, state: Progress | None, spent: str) -> Findings:
-    counts = book.counts
+def _findings(state: SearchState, base: Baseline, progress: Progress | None, stopped: str) -> Findings:
+    counts = state.counts
     if base.signature is None:
-        if spent or not base.agrees:
-            why = spent or base.why
-            lost = Finding(FindingKind.UNRESOLVED, tuple(range(book.n)), None, why=why)
-            return Findings(Outcome.UNRESOLVED, counts, findings=(lost,), spent=spent)
+        if stopped or not base.agrees:
+            unresolved = Finding(FindingKind.UNRESOLVED, tuple(range(state.n)), None, why=stopped or base.why)
+            return Findings(Outcome.UNRESOLVED, counts, findings=(unresolved,), stopped=stopped)
         return Findings(Outcome.CLAIMED if base.claimed else Outcome.AGREE, counts)
-    if state and state.claimed:
-        return Findings(Outcome.CLAIMED, counts, book.signature, rate=base.rate)
-    found = list(state.findings) if state else []
-    if spent or not found:
-        why = spent or "no region of it fails as the whole does"
-        doubted = book.items(book.suspect or range(book.n))
-        found.append(Finding(FindingKind.UNRESOLVED, doubted, book.signature, why=why))
-    ranked = tuple(sorted(found, key=_rank))
-    named = {k for f in ranked if f.kind is not FindingKind.UNRESOLVED for k in f.items}
+    if progress and progress.claimed:
+        return Findings(Outcome.CLAIMED, counts, state.signature, rate=state.rate)
+    findings = list(progress.findings) if progress else []
+    if stopped or not findings:
+        why = stopped or "no region of it fails as the whole does"
+        suspects = state.items(state.suspect or range(state.n))
+        findings.append(Finding(FindingKind.UNRESOLVED, suspects, state.signature, why=why))
+    findings.sort(key=_rank)
+    named = {k for f in findings if f.kind is not FindingKind.UNRESOLVED for k in f.items}
     return Findings(
         Outcome.DISAGREE,
         counts,
         base.signature,
-        ranked,
-        _smallest(book.aside, named),
-        _smallest(book.noted, set()),
-        state.belief.rate if state else base.rate,
-        bool(state and state.probe_sensitive and not state.belief.flaky),
-        bool(state and state.complete and (len(named) < book.n or all(f.certified for f in ranked))),
-        spent,
-        tuple(book.notes),
+        tuple(findings),
+        _smallest(state.irrelevant, named),
+        _smallest(state.unresolved, set()),
+        state.rate,
+        bool(progress and progress.probe_sensitive and not state.flaky),
+        bool(progress and progress.complete and (len(named) < state.n or all(f.certified for f in findings))),
+        stopped,
+        tuple(state.notes),
     )
 
 
@@ -185,15 +170,15 @@ _KINDS = list(FindingKind)
 
 
 def _rank(finding: Finding) -> tuple[int, float, Items]:
-    known = finding.kind in (FindingKind.CULPRIT, FindingKind.FLAKY)
-    return 0 if known else _KINDS.index(finding.kind), -(finding.explains or 0.0), finding.items
+    blames = finding.kind in (FindingKind.CULPRIT, FindingKind.FLAKY)
+    return 0 if blames else _KINDS.index(finding.kind), -(finding.explains or 0.0), finding.items
 
 
-def _smallest(seen: dict[Items, Observation], named: set[int]) -> tuple[Observation, ...]:
-    """Those that hold no other one, and nothing that is a finding."""
+def _smallest(observations: dict[Items, Observation], named: set[int]) -> tuple[Observation, ...]:
+    """Observations that contain no other one, and no item that is part of a finding."""
     kept: list[Observation] = []
-    for noted in sorted(seen.values(), key=lambda n: (len(n.items), n.items)):
-        inside = set(noted.items)
+    for observation in sorted(observations.values(), key=lambda o: (len(o.items), o.items)):
+        inside = set(observation.items)
         if not inside & named and not any(inside.issuperset(k.items) for k in kept):
-            kept.append(noted)
+            kept.append(observation)
     return tuple(kept)

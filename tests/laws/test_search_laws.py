@@ -78,7 +78,7 @@ def test_what_is_certified_was_asked(family: str) -> None:
     for seed in range(SEED, SEED + QUICK // 4):
         s = scenario(family, seed)
         done = run(s)
-        asked = [(t.ask, t.answer.signature, t.outcome) for t in done.steps if t.ask.kind is QueryKind.ISOLATED]
+        asked = [(t.query, t.answer.signature, t.outcome) for t in done.steps if t.query.kind is QueryKind.ISOLATED]
         for finding in done.findings.findings:
             if finding.kind is FindingKind.CULPRIT and finding.certified:
                 own = [(a.fresh, signature) for a, signature, _ in asked if a.items == finding.items]
@@ -104,7 +104,7 @@ def test_a_search_that_was_killed_goes_on_where_it_was(family: str) -> None:
     whole = run(s)
     if whole.findings.counts.total() > 4:
         half = run(s, Settings(max_trials=whole.findings.counts.total() // 2))
-        assert half.findings.spent
+        assert half.findings.stopped
         assert half.candidate.asked == whole.candidate.asked[: len(half.candidate.asked)]
 
 
@@ -112,7 +112,7 @@ def test_a_search_that_was_killed_goes_on_where_it_was(family: str) -> None:
 def test_steps_tell_what_was_asked(family: str) -> None:
     """One step per ask, numbered; runs and compiled items are those that the candidate saw."""
     done = run(scenario(family, SEED + 3))
-    assert [step.ask for step in done.steps] == done.candidate.asked
+    assert [step.query for step in done.steps] == done.candidate.asked
     assert [step.number for step in done.steps] == list(range(1, len(done.steps) + 1))
     runs = {
         (a.kind, a.pieces or (a.items,), a.repetition) for a in done.candidate.asked if a.kind is not QueryKind.CLAIMED

@@ -1,11 +1,14 @@
-"""The parts of a search, each by itself: order, cuts, galloping, shrinking, cost, flakiness, the predicate."""
+"""The parts of a search, each by itself.
+
+Covers `search.order`, `search.state`, `search.predicate`, `search.cost`, `search.flaky`, `search.oracle` and, of
+`search.passes`: `passes.halve`, `passes.gallop`, `passes.shrink`, `passes.pools`, `passes.profile`, `passes.context`.
+"""
 
 from __future__ import annotations
 
 import doctest
 import itertools
 import random
-from collections.abc import Callable, Generator
 from typing import TypeVar
 
 import pytest
@@ -15,33 +18,35 @@ from hypothesis import strategies as st
 from fixtures.scenarios import Candidate, Fault, Parents, Scenario, blocks, chain
 from subgraph.search import flaky, order
 from subgraph.search.cost import CostModel
-from subgraph.search.findings import Purpose, Step
+from subgraph.search.findings import Purpose
 from subgraph.search.oracle import Answer, Query, QueryKind
 from subgraph.search.passes import context, gallop, halve, pools, profile, shrink
-from subgraph.search.predicate import SILENT, outcome
-from subgraph.search.state import SearchState, SearchStopped
+from subgraph.search.predicate import NO_OUTPUT, outcome
+from subgraph.search.state import Search, SearchState, SearchStopped
 from subgraph.verdict import Signature, Status
 
 T = TypeVar("T")
 LAW = settings(max_examples=60, deadline=None, database=None, derandomize=True)
 
 
-def result(going: Generator[Step, None, T]) -> T:
-    """What a part returns."""
+def result(state: SearchState, part: Search[T]) -> T:
+    """Drive a part of a search to its end."""
+    steps = state.run(part)
     while True:
         try:
-            next(going)
+            next(steps)
         except StopIteration as end:
             return end.value  # type: ignore[no-any-return]
 
 
-def book(scenario: Scenario, **more: object) -> SearchState:
+def new_state(scenario: Scenario, **more: object) -> SearchState:
+    """The state of a search whose items are in cut order, and whose whole is known to mismatch."""
     n = scenario.n
     rows = [list(row) for row in scenario.parents]
-    made = SearchState(Candidate(scenario), tuple(range(n)), rows, [1.0] * n, **more)  # type: ignore[arg-type]
-    made.weights = [1.0] * n
-    made.signature = Signature.MISMATCH
-    return made
+    state = SearchState(Candidate(scenario), tuple(range(n)), rows, [1.0] * n, **more)  # type: ignore[arg-type]
+    state.weights = [1.0] * n
+    state.signature = Signature.MISMATCH
+    return state
 
 
 def faulty(parents: Parents, *faults: set[int]) -> Scenario:
@@ -103,22 +108,23 @@ def test_cuts_part_the_weight_evenly(weights: list[float], count: int) -> None:
 def test_halving_finds_where_a_fault_ends(n: int, data: st.DataObject) -> None:
     last = data.draw(st.integers(0, n - 1))
     first = max(0, last - data.draw(st.integers(0, halve.SPAN - 1)))
-    asks = book(faulty(chain(n), set(range(first, last + 1))))
-    begin, end = result(halve.halve(asks, tuple(range(n))))
+    state = new_state(faulty(chain(n), set(range(first, last + 1))))
+    begin, end = result(state, halve.halve(state, tuple(range(n))))
     assert end == last + 1 and begin <= first
-    assert asks.runs[Purpose.HALVE] <= (n - 1).bit_length()
+    assert state.runs[Purpose.HALVE] <= (n - 1).bit_length()
 
 
 @LAW
 @given(st.integers(1, 200), st.integers(1, 5), st.data())
 def test_galloping_finds_the_shortest_end_that_fails(n: int, workers: int, data: st.DataObject) -> None:
     first = data.draw(st.integers(0, n - 1))
-    asks = book(faulty(chain(n), {first, n - 1}), workers=workers)
-    assert result(gallop.back(asks, tuple(range(n)), n, 0)) == first
+    state = new_state(faulty(chain(n), {first, n - 1}), workers=workers)
+    assert result(state, gallop.back(state, tuple(range(n)), n, 0)) == first
     length = n - first
-    assert asks.rounds <= 2 * length.bit_length()
-    unknown = result(gallop.back(book(faulty(chain(n), {first, n - 1})), tuple(range(n)), n, None))
-    assert unknown == (first if length <= gallop.MOST else None)
+    assert state.rounds <= 2 * length.bit_length()
+    state = new_state(faulty(chain(n), {first, n - 1}))
+    unknown = result(state, gallop.back(state, tuple(range(n)), n, None))
+    assert unknown == (first if length <= gallop.LONGEST else None)
 
 
 @LAW
@@ -126,59 +132,60 @@ def test_galloping_finds_the_shortest_end_that_fails(n: int, workers: int, data:
 def test_shrinking_gives_exactly_the_fault(seed: int, n: int, data: st.DataObject) -> None:
     parents = blocks(random.Random(seed), n)
     fault = data.draw(st.sets(st.integers(0, n - 1), min_size=1, max_size=6))
-    asks = book(faulty(parents, fault))
+    state = new_state(faulty(parents, fault))
     everything = tuple(range(n))
-    result(asks.region(Purpose.HALVE, everything))
-    found = result(shrink.shrink(asks, everything))
+    result(state, state.region(Purpose.HALVE, everything))
+    found = result(state, shrink.shrink(state, everything))
     assert set(found.items) == fault and found.certified and not found.graded
 
 
-def test_pools_propose_and_each_is_asked_alone() -> None:
+def test_pools_propose_and_each_piece_is_run_alone() -> None:
     s = faulty(chain(40), {3}, {17}, {20, 21})
-    asks = book(s)
-    assert result(pools.singles(asks, tuple(range(40)))) == [(3,), (17,)]
-    assert asks.runs[Purpose.POOL] == 3
-    window = result(pools.windows(book(faulty(chain(100), {31, 32})), tuple(range(100))))
+    state = new_state(s)
+    assert result(state, pools.singles(state, tuple(range(40)))) == [(3,), (17,)]
+    assert state.runs[Purpose.POOL] == 3
+    state = new_state(faulty(chain(100), {31, 32}))
+    window = result(state, pools.windows(state, tuple(range(100))))
     assert window is not None and {31, 32} <= set(window)
 
 
 def test_a_profile_is_read_through_what_it_does_not_see() -> None:
-    asks = book(faulty(chain(6)))
+    state = new_state(faulty(chain(6)))
     seen = {0: Status.AGREE, 1: Status.FAIL, 3: Status.FAIL, 4: Status.FAIL}
-    shown = profile.read(asks, tuple(range(6)), Answer(Status.FAIL, items=seen))
+    shown = profile.read(state, tuple(range(6)), Answer(Status.FAIL, items=seen))
     assert shown.hints == (1,) and not shown.everywhere
-    assert profile.read(asks, (0,), Answer(Status.UNRESOLVED)).seen is profile.Seen.REFUSED
-    assert profile.read(asks, (0,), Answer(Status.AGREE, items={0: Status.AGREE})).seen is profile.Seen.VANISHED
+    assert profile.read(state, (0,), Answer(Status.UNRESOLVED)).seen is profile.Seen.REFUSED
+    assert profile.read(state, (0,), Answer(Status.AGREE, items={0: Status.AGREE})).seen is profile.Seen.VANISHED
 
 
-def test_company_is_what_feeds_an_item_then_what_is_near() -> None:
-    asks = book(faulty(((), (), (), (0,), (), ())))
-    assert context.around(asks, (3,))[:3] == [0, 2, 4]
+def test_the_context_of_an_item_is_its_parents_then_its_neighbours() -> None:
+    state = new_state(faulty(((), (), (), (0,), (), ())))
+    assert context.around(state, (3,))[:3] == [0, 2, 4]
 
 
-# ------------------------------------------------------------------------------------------------------- the door
+# ------------------------------------------------------------------------------------------------------ the state
 
 
-def test_nothing_is_asked_twice() -> None:
-    asks = book(faulty(chain(9), {3}))
+def test_no_query_is_asked_twice() -> None:
+    state = new_state(faulty(chain(9), {3}))
     for _ in range(2):
-        assert result(asks.region(Purpose.HALVE, (2, 3))) is Status.FAIL
-    assert asks.runs.total() == 1 and asks.suspect == (2, 3)
+        assert result(state, state.region(Purpose.HALVE, (2, 3))) is Status.FAIL
+    assert state.runs.total() == 1 and state.suspect == (2, 3)
 
 
 def test_a_region_in_another_numbering() -> None:
-    """The search works on places; the question and the steps on items."""
+    """The search works on places; the oracle and the steps on items."""
     s = faulty(((1,), ()), {0})
-    asks = SearchState(Candidate(s), (1, 0), [[], [0]], [1.0, 1.0])
-    assert asks.items((0,)) == (1,) and asks.items((1, 0)) == (0, 1)
+    state = SearchState(Candidate(s), (1, 0), [[], [0]], [1.0, 1.0])
+    assert state.items((0,)) == (1,) and state.items((1, 0)) == (0, 1)
 
 
 def test_a_budget_is_kept() -> None:
-    asks = book(faulty(chain(9), {3}), max_trials=1)
-    result(asks.region(Purpose.HALVE, (2, 3)))
+    state = new_state(faulty(chain(9), {3}), max_trials=1)
+    result(state, state.region(Purpose.HALVE, (2, 3)))
     with pytest.raises(SearchStopped):
-        result(asks.region(Purpose.HALVE, (2,)))
-    assert result(asks.region(Purpose.HALVE, (2, 3))) is Status.FAIL  # is known
+        result(state, state.region(Purpose.HALVE, (2,)))
+    assert result(state, state.region(Purpose.HALVE, (2, 3))) is Status.FAIL  # is known
 
 
 # ------------------------------------------------------------------------------------------------------ predicate
@@ -189,7 +196,7 @@ SHAPE, REFUSED = Signature.SHAPE, Signature.REFUSED
 
 
 @pytest.mark.parametrize(
-    ("status", "signature", "culprit", "whole", "means"),
+    ("status", "signature", "culprit", "whole", "expected"),
     [
         (FAIL, MISMATCH, True, MISMATCH, FAIL),
         (FAIL, MISMATCH, False, MISMATCH, AGREE),
@@ -215,11 +222,11 @@ SHAPE, REFUSED = Signature.SHAPE, Signature.REFUSED
         (AGREE, None, None, CRASH, AGREE),
     ],
 )
-def test_what_an_answer_means(
-    status: Status, signature: Signature | None, culprit: bool | None, whole: Signature, means: Status
+def test_outcome_of_an_answer(
+    status: Status, signature: Signature | None, culprit: bool | None, whole: Signature, expected: Status
 ) -> None:
-    assert outcome(Answer(status, signature, culprit=culprit), whole) is means
-    assert len(SILENT) == 3
+    assert outcome(Answer(status, signature, culprit=culprit), whole) is expected
+    assert len(NO_OUTPUT) == 3
 
 
 # ------------------------------------------------------------------------------------------------ cost and chances
@@ -249,13 +256,13 @@ def test_wilson() -> None:
     assert low == pytest.approx(0.4902, abs=1e-4) and high == pytest.approx(0.9433, abs=1e-4)
     assert flaky.wilson(0, 0) == (0.0, 1.0)
     assert flaky.reproduces(8, 8, 8, 8) and not flaky.reproduces(0, 8, 8, 8)
-    assert flaky.LEAST <= flaky.careful_rate(0, 8) < flaky.careful_rate(8, 8) < 1
+    assert flaky.LEAST_RATE <= flaky.careful_rate(0, 8) < flaky.careful_rate(8, 8) < 1
 
 
 def test_examples_in_docstrings() -> None:
     assert doctest.testmod(flaky).failed == 0
 
 
-def test_asks_are_values() -> None:
-    asks: Callable[[], Query] = lambda: Query(QueryKind.ISOLATED, (1, 2), 1, True)  # noqa: E731
-    assert asks() == asks() and hash(asks()) == hash(asks())
+def test_queries_are_values() -> None:
+    first, second = (Query(QueryKind.ISOLATED, (1, 2), 1, True) for _ in range(2))
+    assert first == second and hash(first) == hash(second)

@@ -38,9 +38,9 @@ class Tweaked:
     tweak: Callable[[Query, Answer], Answer]
     pools: bool = False
 
-    def ask(self, asks: Sequence[Query]) -> list[Answer]:
-        """One answer per ask."""
-        return [self.tweak(a, b) for a, b in zip(asks, Candidate(self.scenario).ask(asks), strict=True)]
+    def ask(self, queries: Sequence[Query]) -> list[Answer]:
+        """One answer per query."""
+        return [self.tweak(a, b) for a, b in zip(queries, Candidate(self.scenario).ask(queries), strict=True)]
 
 
 @dataclass
@@ -51,9 +51,9 @@ class Samples:
     pools: bool = False
     asked: list[Query] = field(default_factory=list)
 
-    def ask(self, asks: Sequence[Query]) -> list[Answer]:
+    def ask(self, queries: Sequence[Query]) -> list[Answer]:
         """The worse of both."""
-        both = [Candidate(s).ask(asks) for s in self.samples]
+        both = [Candidate(s).ask(queries) for s in self.samples]
         return [max(answers, key=lambda a: a.status is Status.FAIL) for answers in zip(*both, strict=True)]
 
 
@@ -129,10 +129,10 @@ def test_agreement_within_the_claimed_precision() -> None:
 def test_what_explains_nothing_stands_aside() -> None:
     s = replace(faulty(chain(40), {20}, profile="shows"), false=frozenset({19, 21}), alone=3)
     done = run(replace(s, faults=(Fault(frozenset({20, 21})),)))
-    assert found(done) == [(20, 21)] and not done.findings.aside  # 21 alone is a part of the finding
+    assert found(done) == [(20, 21)] and not done.findings.irrelevant  # 21 alone is a part of the finding
     lone = run(replace(s, profile="vanishes", faults=(Fault(frozenset({20, 22})),)))
     assert found(lone) == [(20, 22)]
-    assert all(noted.share == 0.01 for noted in lone.findings.aside)
+    assert all(observation.share == 0.01 for observation in lone.findings.irrelevant)
 
 
 def test_an_unexplained_failure_is_unresolved_never_a_pass() -> None:
@@ -143,7 +143,7 @@ def test_an_unexplained_failure_is_unresolved_never_a_pass() -> None:
         return replace(answer, culprit=None) if small else answer
 
     findings = ended(chain(64), Tweaked(faulty(chain(64), {11}), unknown))
-    assert findings.noted
+    assert findings.unresolved
     for finding in findings.findings:
         assert not finding.certified and 11 in finding.items and finding.items != (11,)
 
@@ -220,13 +220,13 @@ def test_a_budget_ends_it_with_the_smallest_region_in_doubt() -> None:
     done = run(faulty(chain(500), {123}), Settings(max_trials=8))
     (finding,) = done.findings.findings
     assert finding.kind is FindingKind.UNRESOLVED and 123 in finding.items and len(finding.items) < 200
-    assert done.findings.counts.total() == 8 and done.findings.spent == "8 trials are used up"
+    assert done.findings.counts.total() == 8 and done.findings.stopped == "8 trials are used up"
 
 
 def test_time_ends_it() -> None:
     ticks = iter(range(1000))
     done = run(faulty(chain(500), {123}), Settings(max_time=6.0, clock=lambda: float(next(ticks))))
-    assert done.findings.spent and done.findings.findings[0].kind is FindingKind.UNRESOLVED
+    assert done.findings.stopped and done.findings.findings[0].kind is FindingKind.UNRESOLVED
 
 
 def test_no_answer_at_all_within_the_budget() -> None:

@@ -22,7 +22,7 @@ from subgraph.bisection.oracle import NodeOracle
 from subgraph.graph.region import Region
 from subgraph.runtime.run_result import Feeds, RunResult
 from subgraph.search import Answer, Counts, Findings, Purpose, Query, QueryKind, Step
-from subgraph.search.state import NO_RUN, Search
+from subgraph.search.state import WITHOUT_RUN, Steps
 from subgraph.storage.digest import digest
 from subgraph.trials.trial import Trials
 from subgraph.verdict import Signature, Status, Verdict
@@ -123,17 +123,17 @@ class ManualOracle(NodeOracle):
     known: dict[Query, Answer] = field(default_factory=dict)
     supposed: Mapping[Query, Answer] = field(default_factory=dict)
 
-    def ask(self, asks: Sequence[Query]) -> Sequence[Answer]:
+    def ask(self, queries: Sequence[Query]) -> Sequence[Answer]:
         """
         Raises:
             Pending: some have to be run first.
         """
         found, waiting = [], []
-        for ask in map(plain, asks):
+        for query in map(plain, queries):
             try:
-                found.append(self._once(ask))
+                found.append(self._once(query))
             except _Open as e:
-                waiting.append((ask, e.question))
+                waiting.append((query, e.question))
         if waiting:
             raise Pending(waiting)
         return found
@@ -143,35 +143,35 @@ class ManualOracle(NodeOracle):
         whole = self.known.get(Query(QueryKind.WHOLE))
         return (whole.signature if whole else None) or Signature.MISMATCH
 
-    def _once(self, ask: Query) -> Answer:
-        if ask in self.supposed:
-            return self.supposed[ask]
-        if ask not in self.known:
+    def _once(self, query: Query) -> Answer:
+        if query in self.supposed:
+            return self.supposed[query]
+        if query not in self.known:
             self.hand.asking = True
             try:
-                self.known[ask] = self._answer(ask)
+                self.known[query] = self._answer(query)
             finally:
                 self.hand.asking = False
-        return self.known[ask]
+        return self.known[query]
 
-    def _isolated(self, ask: Query) -> Answer:
-        region = self.region(ask.items)
+    def _isolated(self, query: Query) -> Answer:
+        region = self.region(query.items)
         given, whole = self.trials.run(region), self.given(self.trials.whole())
         verdict = self.trials.verdict_of(region, given)
         if given.failure or whole.failure:  # only said to be good or bad: there is nothing to explain
             means = verdict.status is Status.FAIL and (not whole.failure or whole.failure.status is Status.FAIL)
             return Answer(verdict.status, verdict.signature, verdict.why, culprit=means or None, verdict=verdict)
         with self.hand.silent(verdict.status is not Status.FAIL):
-            return super()._isolated(ask)
+            return super()._isolated(query)
 
-    def _prefix(self, ask: Query) -> Answer:
+    def _prefix(self, query: Query) -> Answer:
         with self.hand.silent():
-            return super()._prefix(ask)
+            return super()._prefix(query)
 
 
-def plain(ask: Query) -> Query:
+def plain(query: Query) -> Query:
     """The question that it repeats."""
-    return replace(ask, repetition=0, fresh=False)
+    return replace(query, repetition=0, fresh=False)
 
 
 class ManualBisection(Bisection):
@@ -186,12 +186,12 @@ class ManualBisection(Bisection):
         found = super()._asking(asked)
         return ManualOracle(found.trials, found.groups, hand=self.hand)
 
-    def _searched(self) -> Search[Findings]:
+    def _searched(self) -> Steps[Findings]:
         """Counts what was run, and leaves out what only repeats it."""
         found = yield from super()._searched()
         self.steps[:] = self.told
-        once = {(step.ask.kind, step.items): step for step in reversed(self.steps)}
-        runs = [step for step in once.values() if step.ask.kind not in NO_RUN]
+        once = {(step.query.kind, step.items): step for step in reversed(self.steps)}
+        runs = [step for step in once.values() if step.query.kind not in WITHOUT_RUN]
         nodes: Counter[Purpose] = Counter()
         for step in runs:
             nodes[step.purpose] += len(step.items) or self.suspects
@@ -200,7 +200,7 @@ class ManualBisection(Bisection):
     @property
     def told(self) -> list[Step]:
         """The steps up to here that repeat none."""
-        new = [step for step in self.steps if not step.ask.repetition]
+        new = [step for step in self.steps if not step.query.repetition]
         return [replace(step, number=k) for k, step in enumerate(new, 1)]
 
     def ahead(self, first: Pending, wanted: int) -> list[Task]:
@@ -211,31 +211,31 @@ class ManualBisection(Bisection):
         replays = 0
         while futures and len(found) < wanted and replays < wanted * REPLAYS:
             chance, _, supposed, pending = heapq.heappop(futures)
-            ask = pending.waiting[0][0]
-            for answer in self._possible(ask):
+            query = pending.waiting[0][0]
+            for answer in self._possible(query):
                 replays += 1
-                future = supposed | {ask: answer}
-                odds, after = self._replayed(future, ask, answer)
+                future = supposed | {query: answer}
+                odds, after = self._replayed(future, query, answer)
                 if after is not None:
                     heapq.heappush(futures, (chance * odds, replays, future, after))
             if futures:
                 found |= {q.key: q for _, q in futures[0][3].waiting if q.key not in found}
         return list(found.values())[:wanted]
 
-    def _possible(self, ask: Query) -> list[Answer]:
-        if ask.kind is QueryKind.PROFILE:
-            return [Answer(Status.AGREE, items=dict.fromkeys(ask.items, Status.AGREE))]
+    def _possible(self, query: Query) -> list[Answer]:
+        if query.kind is QueryKind.PROFILE:
+            return [Answer(Status.AGREE, items=dict.fromkeys(query.items, Status.AGREE))]
         assert isinstance(self.world, ManualOracle)
         return [Answer(Status.FAIL, self.world.failing(), culprit=True, share=1.0), Answer(Status.AGREE)]
 
-    def _replayed(self, supposed: Mapping[Query, Answer], ask: Query, answer: Answer) -> tuple[float, Pending | None]:
+    def _replayed(self, supposed: Mapping[Query, Answer], query: Query, answer: Answer) -> tuple[float, Pending | None]:
         """How likely this answer is, and what is asked after it."""
         assert isinstance(self.world, ManualOracle)
         self.world.supposed = supposed
         odds, after = EVEN, None
         try:
             for step in self.search():
-                if plain(step.ask) == ask and not step.ask.repetition:
+                if plain(step.query) == query and not step.query.repetition:
                     odds = _odds(step, answer)
         except Pending as e:
             after = e
@@ -245,7 +245,7 @@ class ManualBisection(Bisection):
 
 
 def _odds(step: Step, answer: Answer) -> float:
-    if step.ask.kind is QueryKind.PROFILE:
+    if step.query.kind is QueryKind.PROFILE:
         return VANISHED
     fails = ODDS.get(step.purpose, EVEN)
     return fails if answer.status is Status.FAIL else 1.0 - fails

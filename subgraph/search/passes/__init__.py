@@ -1,1 +1,1 @@
-"""Parts of a search: each narrows a failing set of items in one way."""
+"""Parts of a search; each narrows a failing set of items in one way."""

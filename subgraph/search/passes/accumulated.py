@@ -1,7 +1,7 @@
-"""Is no item to blame, but all of them? Then the shares of disjoint pieces sum towards 1, and none is large.
+"""Does the error accumulate over all items? Then the shares of disjoint pieces sum towards 1, and none is large.
 
-Insight: a real culprit inside one piece gives that piece a share; one that is cut in two by pieces gives none. Only an
-error that every item adds to leaves a bit of it everywhere.
+Insight: a culprit inside one piece gives that piece a large share; a culprit split between pieces gives none of them a
+share. Only an error to which every item adds leaves a small share everywhere.
 """
 
 from __future__ import annotations
@@ -17,90 +17,95 @@ from subgraph.search.state import Search, SearchState
 from subgraph.verdict import Status
 
 PIECES = 16
-SUM = 0.5  # of the shares of all pieces: they account for the whole
-LARGE = 0.27  # a share from which on a piece is a culprit's
-POINTS = 8  # of the growth curve
+LEAST_SUM = 0.5  # of the shares of all pieces: from here on they account for the whole
+CULPRIT_SHARE = 0.27  # from here on a piece holds a culprit
+GROWTH_POINTS = 8
 SPLITS = 6  # of the largest contributors, to name smaller ones
 
 
-def accumulated(book: SearchState, scope: Items, share: float = 1.0, *, graded: bool = False) -> Search[Finding | None]:
-    """The finding, or None where some piece is guilty or the pieces do not account for the `share` that the scope has.
-    Where that is not 1, only these items are in question, and nothing is asked about the growth.
+def accumulated(
+    state: SearchState, scope: Items, share: float = 1.0, *, graded: bool = False
+) -> Search[Finding | None]:
+    """The finding; None where a piece holds a culprit, or the pieces do not account for the `share` of the scope.
 
-    `graded`: the error is known to grow item by item; then a piece that fails with a small share is one that it grows
-    in, else a culprit among several.
+    With a share below 1 only the scope is examined, and no growth is measured.
+
+    `graded`: the error is known to grow item by item. A piece that fails with a small share is then a place where it
+    grows; otherwise such a piece is one of several culprits.
     """
     count = min(PIECES, len(scope))
     cuts = [len(scope) * k // count for k in range(count + 1)]
     pieces = [scope[a:b] for a, b in pairwise(cuts)]
-    book.more = count + POINTS
-    shares = yield from _shares(book, pieces, graded)
-    if shares is None or max(shares) >= LARGE or sum(shares) < SUM * share:
+    state.more = count + GROWTH_POINTS
+    shares = yield from _shares(state, pieces, graded)
+    if shares is None or max(shares) >= CULPRIT_SHARE or sum(shares) < LEAST_SUM * share:
         return None
-    growth = (yield from _growth(book)) if share == 1.0 else ()
-    contributors = yield from _largest(book, pieces, shares)
+    growth = (yield from _growth(state)) if share == 1.0 else ()
+    contributors = yield from _largest(state, pieces, shares)
     why = f"{count} pieces explain {sum(shares):.0%} together, none more than {max(shares):.0%}"
-    return Finding(
-        FindingKind.ACCUMULATED,
-        book.items(scope),
-        book.signature,
-        explains=sum(shares),
-        why=why,
-        growth=growth,
-        contributors=contributors,
-    )
+    return _finding(state, scope, sum(shares), why, growth, contributors)
 
 
-def partial(book: SearchState, items: Items, share: float) -> Finding:
-    """What is said of a region whose error grows item by item, and does not split into shares that add up."""
+def partial(state: SearchState, region: Items, share: float) -> Finding:
+    """Finding for a region whose error grows item by item, but does not split into shares that add up."""
     why = "the error grows item by item: most of it is left without the first or the last one"
-    return Finding(FindingKind.ACCUMULATED, book.items(items), book.signature, explains=share, why=why)
+    return _finding(state, region, share, why)
 
 
-def scattered(book: SearchState, scope: Items, findings: Sequence[Finding]) -> list[Finding]:
-    """The findings; or, where all of them together account for less than half of the error and none for much, one: the
-    error is made in many places, of which these were seen to fail."""
+def scattered(state: SearchState, scope: Items, findings: Sequence[Finding]) -> list[Finding]:
+    """The findings; or a single one, if all of them together account for less than half of the error and none for
+    much: the error is made in many places, and these are the ones that were seen to fail."""
     shares = [f.explains for f in findings if f.kind is FindingKind.CULPRIT and f.explains is not None]
-    if not shares or len(shares) < len(findings) or max(shares) >= LARGE or sum(shares) >= SUM:
+    if not shares or len(shares) < len(findings) or max(shares) >= CULPRIT_SHARE or sum(shares) >= LEAST_SUM:
         return list(findings)
-    largest = [(f.items, f.explains or 0.0) for f in findings]
-    largest += [(n.items, n.share) for n in book.aside.values() if n.share and n.share > 0]
-    contributors = tuple(sorted(largest, key=lambda found: -found[1])[:PIECES])
+    contributors = [(f.items, f.explains or 0.0) for f in findings]
+    contributors += [(o.items, o.share) for o in state.irrelevant.values() if o.share and o.share > 0]
+    contributors.sort(key=lambda contributor: -contributor[1])
     failing = "1 piece that fails explains" if len(shares) == 1 else f"{len(shares)} pieces that fail explain"
     why = f"{failing} {sum(shares):.0%}, none more than {max(shares):.0%}; the rest of the error is made in many places"
-    whole = book.items(scope)
-    return [
-        Finding(FindingKind.ACCUMULATED, whole, book.signature, explains=1.0, why=why, contributors=contributors),
-    ]
+    return [_finding(state, scope, 1.0, why, contributors=tuple(contributors[:PIECES]))]
 
 
-def _shares(book: SearchState, pieces: Sequence[Items], graded: bool) -> Search[list[float] | None]:
-    """None where a piece fails as the whole does; `graded`: and is a culprit's."""
-    found: list[float] = []
-    for at in range(0, len(pieces), book.workers):
-        some = [Query(QueryKind.ISOLATED, p, book.first, book.fresh, True) for p in pieces[at : at + book.workers]]
-        answers = yield from book.ask(Purpose.GROWTH, some)
-        failing = [a for a in answers if outcome(a, book.signature) is Status.FAIL]
-        if any(not graded or a.share is None or a.share >= LARGE for a in failing):
+def _finding(
+    state: SearchState,
+    region: Items,
+    share: float,
+    why: str,
+    growth: tuple[tuple[int, float], ...] = (),
+    contributors: tuple[tuple[Items, float], ...] = (),
+) -> Finding:
+    items = state.items(region)
+    return Finding(
+        FindingKind.ACCUMULATED, items, state.signature, False, share,
+        why=why, growth=growth, contributors=contributors,
+    )  # fmt: skip
+
+
+def _shares(state: SearchState, pieces: Sequence[Items], graded: bool) -> Search[list[float] | None]:
+    """Share of each piece; None where a piece fails as the whole does and, if `graded`, has a culprit's share."""
+    shares: list[float] = []
+    for k in range(0, len(pieces), state.workers):
+        batch = [Query(QueryKind.ISOLATED, p, state.first, state.fresh, True) for p in pieces[k : k + state.workers]]
+        answers = yield from state.ask(Purpose.GROWTH, batch)
+        failing = [a for a in answers if outcome(a, state.signature) is Status.FAIL]
+        if any(not graded or a.share is None or a.share >= CULPRIT_SHARE for a in failing):
             return None
-        found += [a.share or 0.0 for a in answers]
-    return found
+        shares += [a.share or 0.0 for a in answers]
+    return shares
 
 
-def _growth(book: SearchState) -> Search[tuple[tuple[int, float], ...]]:
-    """Error of prefixes on the model's inputs. What does not come is left out."""
-    sizes = sorted({max(1, book.n * k // POINTS) for k in range(1, POINTS + 1)})
-    asks = [Query(QueryKind.PREFIX, tuple(range(j)), book.first, book.fresh) for j in sizes]
-    answers = []
-    for at in range(0, len(asks), book.workers):
-        answers += yield from book.ask(Purpose.GROWTH, asks[at : at + book.workers])
+def _growth(state: SearchState) -> Search[tuple[tuple[int, float], ...]]:
+    """Errors of prefixes that run on the model's inputs; unknown ones are left out."""
+    sizes = sorted({max(1, state.n * k // GROWTH_POINTS) for k in range(1, GROWTH_POINTS + 1)})
+    queries = [Query(QueryKind.PREFIX, tuple(range(j)), state.first, state.fresh) for j in sizes]
+    answers = yield from state.in_batches(Purpose.GROWTH, queries)
     return tuple((j, a.error) for j, a in zip(sizes, answers, strict=True) if a.error is not None)
 
 
 def _largest(
-    book: SearchState, pieces: Sequence[Items], shares: Sequence[float]
+    state: SearchState, pieces: Sequence[Items], shares: Sequence[float]
 ) -> Search[tuple[tuple[Items, float], ...]]:
-    """Pieces by share; the largest are split a few times, so that what stands out does so by name."""
+    """Pieces by share, largest first; the largest ones are split a few times, to name fewer nodes."""
     heap = [(-share, piece) for piece, share in zip(pieces, shares, strict=True)]
     heapq.heapify(heap)
     for _ in range(SPLITS):
@@ -108,9 +113,9 @@ def _largest(
         if len(piece) == 1:
             break
         halves = [piece[: len(piece) // 2], piece[len(piece) // 2 :]]
-        parts = yield from _shares(book, halves, True)
+        parts = yield from _shares(state, halves, True)
         if parts is None:
             break
         heapq.heapreplace(heap, (-parts[0], halves[0]))
         heapq.heappush(heap, (-parts[1], halves[1]))
-    return tuple((book.items(piece), -share) for share, piece in sorted(heap))
+    return tuple((state.items(piece), -share) for share, piece in sorted(heap))

@@ -1,133 +1,117 @@
-"""Nothing is called a culprit until it failed alone in a fresh process, and what speaks against it was asked again.
+"""A smallest region becomes a finding only after it failed alone in a fresh process, and contradictions were repeated.
 
-Insight: a candidate that is flaky (or a worker that has gone wrong) betrays itself where answers contradict each other:
-the region does not fail again, one of its neighbours does, or a region around it agreed. Only these are worth asking
-again. A single item that fails needs one more run; of several items each pass they rest on might be luck.
+Insight: a flaky candidate (or a worker that went wrong) shows in contradictions: the region does not fail again, one of
+its neighbours does, or a region around it agreed. Only these are worth repeating. A single item that fails needs one
+more run; for several items, any of the passes on which they rest may have been luck.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from subgraph.search import flaky
 from subgraph.search.findings import Finding, FindingKind, Purpose
 from subgraph.search.oracle import Items, QueryKind
 from subgraph.search.passes import baseline
-from subgraph.search.passes.context import acquitted
+from subgraph.search.passes.context import runs_in_context
 from subgraph.search.passes.shrink import Smallest
 from subgraph.search.state import Search, SearchRestart, SearchState
 from subgraph.verdict import Status
 
-# A fault of rate p that failed k times in a row and then passed r times, which is how a region comes out one item too
-# large: p^k (1−p)^r, at most 0.4 % for k = 6, r = 3 and 0.7 % for k = 8, r = 2, whatever p. Further runs: (items up
-# to, of the region, of each neighbour); two of the whole, one of the region and of each neighbour were made before.
-AGAIN = ((1, 1, 0), (4, 3, 2), (1 << 62, 5, 1))
-STEADY = (1, 0)  # where the candidate is known to give the same each time
-NEIGHBOURS = 16  # whose passes are asked again, at most
-DOUBTS = 2  # regions around it that agreed and are asked again
-TRIED = 7  # fresh runs without one failure: the first one was the worker's fault
-MEASURED, MORE = 8, 30  # runs of a region of a flaky candidate; where it seems to fail more rarely than the whole
+# A region comes out one item too large when a fault of rate p failed k times in a row and then passed r times:
+# p^k (1−p)^r, at most 0.4 % for k = 6, r = 3 and 0.7 % for k = 8, r = 2, whatever p. Rows: (items of the region at
+# most, further runs of it, of each neighbour); two runs of the whole, one of the region and of each neighbour precede.
+FURTHER_RUNS = ((1, 1, 0), (4, 3, 2), (1 << 62, 5, 1))
+STEADY_RUNS = (1, 0)  # where the candidate always gives the same
+MOST_NEIGHBOURS = 16  # whose passes are repeated
+MOST_SUPERSETS = 2  # that agreed and are repeated
+FRESH_RUNS = 7  # without a failure: the first failure was the used worker's fault
+FLAKY_RUNS, MORE_FLAKY_RUNS = 8, 30  # of a region; the latter if it seems to fail less often than the whole
+_VOID = 1000  # added to repetitions, so that no earlier answer counts
 
 
-@dataclass
-class Belief:
-    """Attributes:
-    failed, asked: how often the whole failed, of so many runs. flaky: it does not always fail, or a region did not.
-    steady: the user says that the candidate gives the same each time.
+def confirmed(state: SearchState, smallest: Smallest) -> Search[Finding | None]:
+    """The finding for a smallest region; None if it fails only without its neighbours.
+
+    Raises:
+        SearchRestart: the candidate is flaky, or a used worker gave a failure that a fresh one does not give.
     """
-
-    failed: int = 1
-    asked: int = 1
-    flaky: bool = False
-    steady: bool = False
-
-    @property
-    def rate(self) -> float:
-        """How often the whole fails."""
-        return self.failed / self.asked
-
-
-def proof(book: SearchState, belief: Belief, found: Smallest) -> Search[Finding | None]:
-    """The finding for a smallest region; None where it fails only because it is alone.
-
-    Raises: Changed: the candidate is flaky, or what a worker said does not hold in a fresh one.
-    """
-    book.more = 2
-    if (yield from acquitted(book, found.items)):
+    state.more = 2
+    if (yield from runs_in_context(state, smallest.items)):
         return None
-    if belief.flaky:
-        return (yield from _measured(book, belief, found))
-    own, others = next((own, others) for most, own, others in AGAIN if len(found.items) <= most)
-    own, others = STEADY if belief.steady else (own, others)
-    again = yield from book.again(Purpose.CONFIRM, [found.items], range(1, 1 + own))
-    if Status.AGREE in again:
-        yield from contradicted(book, belief, found.items)
-    for regions, times in ((_neighbours(book, found), others), (book.larger_that_agreed(found.items)[:DOUBTS], 1)):
-        if Status.FAIL in (yield from book.again(Purpose.CONFIRM, regions, range(1, 1 + times))):
-            yield from turn_flaky(book, belief)
-    finding = _finding(book, found, FindingKind.CULPRIT, (1, 1))
-    if Status.FAIL not in again:
+    if state.flaky:
+        return (yield from _flaky_finding(state, smallest))
+    own, others = next((own, others) for most, own, others in FURTHER_RUNS if len(smallest.items) <= most)
+    own, others = STEADY_RUNS if state.steady else (own, others)
+    statuses = yield from state.repeat([smallest.items], own)
+    if Status.AGREE in statuses:
+        yield from resolve_contradiction(state, smallest.items)
+    supersets = state.agreeing_supersets(smallest.items)[:MOST_SUPERSETS]
+    for regions, times in ((_neighbours(state, smallest), others), (supersets, 1)):
+        if Status.FAIL in (yield from state.repeat(regions, times)):
+            yield from _restart_as_flaky(state)
+    finding = _finding(state, smallest, FindingKind.CULPRIT, (1, 1))
+    if Status.FAIL not in statuses:
         return replace(finding, certified=False, why="not certified: could not be asked in a fresh process")
     return finding
 
 
-def _neighbours(book: SearchState, found: Smallest) -> list[Items]:
-    near = [tuple(k for k in found.items if k != x) for x in found.items] if len(found.items) > 1 else []
-    return [r for r in near if (QueryKind.ISOLATED, r, book.first) in book.memo][-NEIGHBOURS:]
+def _neighbours(state: SearchState, smallest: Smallest) -> list[Items]:
+    """Regions with one item less that were asked about."""
+    items = smallest.items if len(smallest.items) > 1 else ()
+    neighbours = [tuple(k for k in items if k != dropped) for dropped in items]
+    return [r for r in neighbours if (QueryKind.ISOLATED, r, state.first) in state.memo][-MOST_NEIGHBOURS:]
 
 
-def contradicted(book: SearchState, belief: Belief, region: Items) -> Search[None]:
-    """It failed, then agreed: flaky, or the worker it failed in was. The whole fails, and not as a region of all items:
-    flaky, or else nothing more can be said.
+def resolve_contradiction(state: SearchState, region: Items) -> Search[None]:
+    """A region failed and then agreed, or the whole fails and the region of all items does not: is the candidate
+    flaky, or was it the worker? Returns only in the second case, if neither is the reason.
 
-    Raises: Changed: but for the last.
+    Raises:
+        SearchRestart: one of them is.
     """
-    again = yield from book.again(Purpose.CONFIRM, [region], range(1, TRIED + 1))
-    if Status.FAIL in again:
-        yield from turn_flaky(book, belief)
-    if (yield from book.region(Purpose.CONFIRM, region)) is not Status.FAIL:
+    if Status.FAIL in (yield from state.repeat([region], FRESH_RUNS)):
+        yield from _restart_as_flaky(state)
+    if (yield from state.region(Purpose.CONFIRM, region)) is not Status.FAIL:
         return
-    book.first += 1000  # all answers of workers that had run others before are void
-    book.fresh = True
-    book.agreed.clear()
+    state.first += _VOID
+    state.fresh = True
+    state.agreed.clear()
     raise SearchRestart("failed in a used worker, never in a fresh one: every trial gets a fresh one")
 
 
-def turn_flaky(book: SearchState, belief: Belief) -> Search[None]:
-    """From now on a pass counts after several.
-
-    Raises: Changed: always.
-    """
-    yield from measure(book, belief)
+def _restart_as_flaky(state: SearchState) -> Search[None]:
+    yield from measure_rate(state)
     raise SearchRestart("answers differ from run to run: passes are repeated")
 
 
-def measure(book: SearchState, belief: Belief) -> Search[None]:
-    """How often does the whole fail, and so how often must a region pass?"""
-    runs = baseline.summed((yield from baseline.whole(book, baseline.MEASURED)))
-    belief.flaky, belief.failed, belief.asked = True, runs.failed, runs.asked
-    book.repeats = max(2, flaky.passes_needed(flaky.careful_rate(runs.failed, runs.asked)))
-    book.agreed.clear()
+def measure_rate(state: SearchState) -> Search[None]:
+    """The candidate is flaky: how often does the whole fail, and so how often must a region pass?"""
+    runs = baseline.summed((yield from baseline.run_whole(state, baseline.FLAKY_RUNS)))
+    state.flaky, state.whole_failed, state.whole_runs = True, runs.failed, runs.runs
+    state.repeats = max(2, flaky.passes_needed(flaky.careful_rate(runs.failed, runs.runs)))
+    state.agreed.clear()
 
 
-def _measured(book: SearchState, belief: Belief, found: Smallest) -> Search[Finding]:
-    for asked in (MEASURED, MORE):
-        again = yield from book.again(Purpose.CONFIRM, [found.items], range(1, asked + 1))
-        failed = again.count(Status.FAIL)
-        if flaky.reproduces(failed, asked, belief.failed, belief.asked):
+def _flaky_finding(state: SearchState, smallest: Smallest) -> Search[Finding]:
+    for runs in (FLAKY_RUNS, MORE_FLAKY_RUNS):
+        failed = (yield from state.repeat([smallest.items], runs)).count(Status.FAIL)
+        reproduces = flaky.reproduces(failed, runs, state.whole_failed, state.whole_runs)
+        if reproduces:
             break
-    finding = _finding(book, found, FindingKind.FLAKY, (failed, asked))
-    if flaky.reproduces(failed, asked, belief.failed, belief.asked):
+    finding = _finding(state, smallest, FindingKind.FLAKY, (failed, runs))
+    if reproduces:
         return finding
-    why = f"fails alone in {failed} of {asked} runs, the whole in {belief.rate:.0%} of its runs"
+    why = f"fails alone in {failed} of {runs} runs, the whole in {state.rate:.0%} of its runs"
     return replace(finding, kind=FindingKind.UNRESOLVED, certified=False, why=why)
 
 
-def _finding(book: SearchState, found: Smallest, kind: FindingKind, runs: tuple[int, int]) -> Finding:
-    share = None if book.silent else book.known(found.items).share
-    why = "fails only as a whole: no part of it was seen to fail" if found.whole else ""
-    neighbour = found.neighbour and book.items(found.neighbour)
-    doubtful = book.items(k for k in found.items if any(k not in rest for rest in found.doubtful))
-    items = book.items(found.items)
-    signature = book.known(found.items).signature or book.signature  # alone it may fail in another way
-    return Finding(kind, items, signature, found.certified, share, runs, neighbour, doubtful, why)
+def _finding(state: SearchState, smallest: Smallest, kind: FindingKind, runs: tuple[int, int]) -> Finding:
+    answer = state.answer_to(smallest.items)
+    share = None if state.no_output else answer.share
+    why = "fails only as a whole: no part of it was seen to fail" if smallest.whole else ""
+    neighbour = smallest.neighbour and state.items(smallest.neighbour)
+    doubtful = state.items(k for k in smallest.items if any(k not in rest for rest in smallest.doubtful))
+    signature = answer.signature or state.signature  # alone the region may fail in another way
+    items = state.items(smallest.items)
+    return Finding(kind, items, signature, smallest.certified, share, runs, neighbour, doubtful, why)

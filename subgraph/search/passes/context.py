@@ -1,7 +1,7 @@
-"""Some items cannot be asked about alone: a lone Shape is refused. Asked in company they can.
+"""Items that cannot be run alone, a lone Shape say, run together with neighbouring items.
 
-Insight: where a set agrees, each part of it would have agreed (but for what masks); so company that agrees clears a
-part that could not be asked, and company that agrees acquits a lone item that was refused.
+Insight: where a set agrees, each part of it would have agreed, unless masked. So a larger region that agrees clears a
+part that could not be run, and shows that an item refused alone is not to blame.
 """
 
 from __future__ import annotations
@@ -13,35 +13,38 @@ from subgraph.search.oracle import Items
 from subgraph.search.state import Search, SearchState
 from subgraph.verdict import Signature, Status
 
-NEAR = 6  # places to both sides that may keep company
+NEAR = 6  # places on both sides
 
 
-def in_company(book: SearchState, region: Items, rest: Items) -> Search[Status]:
-    """A neighbour `rest` of a failing region that cannot be asked: AGREE where it does together with items that are
-    not the region's, else UNRESOLVED."""
-    others = [k for k in around(book, rest) if k not in region]
-    tries = [(k,) for k in others[:4]] + [tuple(others[:3]), tuple(others)]
-    for more in dict.fromkeys(t for t in tries if t):
-        if (yield from book.region(Purpose.SHRINK, tuple(sorted({*rest, *more})))) is Status.AGREE:
-            return Status.AGREE
-    return Status.UNRESOLVED
+def in_context(state: SearchState, region: Items, rest: Items) -> Search[Status]:
+    """A neighbour `rest` of a failing region cannot be run: AGREE if it agrees together with items outside of the
+    region, else UNRESOLVED."""
+    others = [k for k in around(state, rest) if k not in region]
+    contexts = [(k,) for k in others[:4]] + [tuple(others[:3]), tuple(others)]
+    agrees = yield from _agrees_with(state, Purpose.SHRINK, rest, contexts)
+    return Status.AGREE if agrees else Status.UNRESOLVED
 
 
-def acquitted(book: SearchState, region: Items) -> Search[bool]:
-    """Refused alone, but not beside its neighbours?"""
-    if book.signature is not Signature.REFUSED:
+def runs_in_context(state: SearchState, region: Items) -> Search[bool]:
+    """Is a region refused alone, but not together with its neighbours?"""
+    if state.signature is not Signature.REFUSED:
         return False
-    near = around(book, region)
-    for more in dict.fromkeys((tuple(near[:2]), *((k,) for k in near[:3]))):
-        if more and (yield from book.region(Purpose.CONFIRM, tuple(sorted({*region, *more})))) is Status.AGREE:
+    near = around(state, region)
+    contexts = [tuple(near[:2]), *((k,) for k in near[:3])]
+    return (yield from _agrees_with(state, Purpose.CONFIRM, region, contexts))
+
+
+def _agrees_with(state: SearchState, purpose: Purpose, region: Items, contexts: Iterable[Items]) -> Search[bool]:
+    for context in dict.fromkeys(c for c in contexts if c):
+        if (yield from state.region(purpose, tuple(sorted({*region, *context})))) is Status.AGREE:
             return True
     return False
 
 
-def around(book: SearchState, places: Iterable[int]) -> list[int]:
+def around(state: SearchState, places: Iterable[int]) -> list[int]:
     """Places that feed these, then those beside them in the order, nearest first."""
     inside = set(places)
     low, high = min(inside), max(inside)
-    near = [p for k in sorted(inside) for p in book.parents[k]]
-    near += [k for d in range(1, NEAR) for k in (low - d, high + d) if 0 <= k < book.n]
+    near = [p for k in sorted(inside) for p in state.parents[k]]
+    near += [k for d in range(1, NEAR) for k in (low - d, high + d) if 0 <= k < state.n]
     return [k for k in dict.fromkeys(near) if k not in inside]

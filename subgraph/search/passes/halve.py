@@ -1,7 +1,7 @@
-"""Overlapped halving: which is the first place where a failing piece ends?
+"""Overlapped halving: what is the first place where a failing region ends?
 
-Insight: a piece that crosses the cut is lost by plain halving, and fused operators are such pieces. So each question
-starts W places before what is still in doubt: it costs W more compiled items and not one more run.
+Insight: plain halving loses a failing region that crosses the cut, and fused operators are such regions. Each query
+therefore starts `SPAN` places before the part still in doubt: more compiled items, but not one more run.
 """
 
 from __future__ import annotations
@@ -15,63 +15,65 @@ from subgraph.search.oracle import Items
 from subgraph.search.state import Search, SearchState
 from subgraph.verdict import Status
 
-SPAN = 16  # W: the longest fusion expected
-LEAST_WEIGHT = 1e-3  # of the mean: what a prior holds for impossible gets its turn
+SPAN = 16  # places: the longest fusion expected
+LEAST_WEIGHT = 1e-3  # of the mean: items with an impossible prior are still reached
 
 
-def halve(book: SearchState, scope: Items, clean: int = 0) -> Search[tuple[int, int]]:
-    """(s, e): scope[s:e] fails, and no shorter end was seen to fail. The whole scope is known to fail; nothing that
+def halve(state: SearchState, scope: Items, clean: int = 0) -> Search[tuple[int, int]]:
+    """(s, e): scope[s:e] fails, and no shorter end was seen to fail. The whole scope is known to fail; no region that
     ends at `clean` or before is expected to.
 
-    Where an answer misleads (a fault longer than W, one that hides), e is too late: [s, e) still fails.
+    Where an answer misleads (a fault longer than `SPAN`, a masked one), e is too late: scope[s:e] still fails.
     """
-    start, lo, hi = 0, clean, len(scope)
-    mass = list(accumulate(_weights(book, scope), initial=0.0))
-    while hi - lo > 1:
-        begin = max(0, lo - SPAN)
-        cuts = medians(mass, lo, hi, book.workers)
-        got = yield from book.regions(Purpose.HALVE, [scope[begin:m] for m in cuts])
-        if all(status is Status.UNRESOLVED for status in got):
-            asked = yield from _nearby(book, scope, begin, lo, hi, cuts[len(cuts) // 2])
-            if asked is None:
+    start, low, high = 0, clean, len(scope)
+    mass = list(accumulate(_weights(state, scope), initial=0.0))
+    while high - low > 1:
+        begin = max(0, low - SPAN)
+        cuts = medians(mass, low, high, state.workers)
+        statuses = yield from state.regions(Purpose.HALVE, [scope[begin:m] for m in cuts])
+        if all(status is Status.UNRESOLVED for status in statuses):
+            nearby = yield from _nearby(state, scope, begin, low, high, cuts[len(cuts) // 2])
+            if nearby is None:
                 break
-            begin, cuts, got = asked
-        bad = [m for m, status in zip(cuts, got, strict=True) if status is Status.FAIL]
-        if bad:
-            start, hi = begin, bad[0]
-        lo = max([lo, *(m for m, s in zip(cuts, got, strict=True) if m < hi and s is Status.AGREE)])
-        book.left, book.more = hi - lo, (hi - lo - 1).bit_length() + 1
-    return start, hi
+            begin, cuts, statuses = nearby
+        failing = [m for m, status in zip(cuts, statuses, strict=True) if status is Status.FAIL]
+        if failing:
+            start, high = begin, failing[0]
+        passing = [m for m, status in zip(cuts, statuses, strict=True) if status is Status.AGREE and m < high]
+        low = max([low, *passing])
+        state.left, state.more = high - low, (high - low - 1).bit_length() + 1
+    return start, high
 
 
 def _nearby(
-    book: SearchState, scope: Items, begin: int, lo: int, hi: int, m: int
+    state: SearchState, scope: Items, begin: int, low: int, high: int, middle: int
 ) -> Search[tuple[int, list[int], list[Status]] | None]:
-    """The nearest other cut that can be asked, else another start; None where none of them can."""
-    tries = [(begin, k) for d in (1, 2, 3, 5, 8) for k in (m - d, m + d)]
-    tries += [(max(0, begin - d), m) for d in (1, 2, 4)] + [(0, m)]
+    """The nearest other cut that can be run, else the same cut with another start; None if there is neither."""
+    tries = [(begin, k) for d in (1, 2, 3, 5, 8) for k in (middle - d, middle + d)]
+    tries += [(max(0, begin - d), middle) for d in (1, 2, 4)] + [(0, middle)]
     for start, cut in dict.fromkeys(tries):
-        if lo < cut < hi:
-            status = yield from book.region(Purpose.HALVE, scope[start:cut])
+        if low < cut < high:
+            status = yield from state.region(Purpose.HALVE, scope[start:cut])
             if status is not Status.UNRESOLVED:
                 return start, [cut], [status]
     return None
 
 
-def medians(mass: Sequence[float], lo: int, hi: int, count: int) -> list[int]:
-    """Up to `count` cuts strictly between lo and hi that part the weight evenly; `mass[k]` is that of all before k."""
-    parts = min(count, hi - lo - 1) + 1
-    found = set()
+def medians(mass: Sequence[float], low: int, high: int, count: int) -> list[int]:
+    """Up to `count` cuts strictly between low and high, with about equal weight between them; `mass[k]` is the weight
+    of all places before k."""
+    parts = min(count, high - low - 1) + 1
+    cuts = set()
     for k in range(1, parts):
-        goal = mass[lo] + (mass[hi] - mass[lo]) * k / parts
-        m = bisect_left(mass, goal, lo + 1, hi - 1)
-        if m - 1 > lo and goal - mass[m - 1] <= mass[m] - goal:
+        goal = mass[low] + (mass[high] - mass[low]) * k / parts
+        m = bisect_left(mass, goal, low + 1, high - 1)
+        if m - 1 > low and goal - mass[m - 1] <= mass[m] - goal:
             m -= 1
-        found.add(m)
-    return sorted(found)
+        cuts.add(m)
+    return sorted(cuts)
 
 
-def _weights(book: SearchState, scope: Items) -> list[float]:
-    some = [max(0.0, book.weights[k]) for k in scope]
-    least = LEAST_WEIGHT * (sum(some) / len(some) if some else 0.0) or 1.0
-    return [max(w, least) for w in some]
+def _weights(state: SearchState, scope: Items) -> list[float]:
+    weights = [max(0.0, state.weights[k]) for k in scope]
+    least = LEAST_WEIGHT * (sum(weights) / len(weights) if weights else 0.0) or 1.0
+    return [max(w, least) for w in weights]

@@ -1,7 +1,7 @@
-"""Many disjoint pieces in one run: a partition into single items, or into windows at two offsets.
+"""Many disjoint pieces in one run: all single items, or windows at two offsets.
 
-Insight: a pool tells many bits for one start of a converter, but what agrees in it is not proven and what fails in it
-is not believed; so it only proposes, and each failing piece is asked alone.
+Insight: a pool answers many questions for one start of a converter. But a piece that agrees in a pool may fail alone,
+and the reverse; so a pool only proposes, and each failing piece is run alone.
 """
 
 from __future__ import annotations
@@ -15,47 +15,44 @@ from subgraph.search.predicate import outcome
 from subgraph.search.state import Search, SearchState
 from subgraph.verdict import Status
 
-PIECES = 1000  # in one pool: beyond, converters slow down more than they gain
-WORTH = 512  # items from which on two pools of windows and a run are fewer than halving down to one window
-WINDOW = 32  # of a partition into windows; the second one starts half a window later
+POOL_PIECES = 1000  # with more, converters slow down more than the pool gains
+WORTH_WINDOWS = 512  # items; from here on two pools of windows take fewer runs than halving down to one window
+WINDOW = 32  # items; the second set of windows is shifted by half of that
 
 
-def failing(book: SearchState, pieces: Sequence[Items]) -> Search[list[Items]]:
+def failing(state: SearchState, pieces: Sequence[Items]) -> Search[list[Items]]:
     """The pieces that fail alone, among those that do not agree in their pool. Pieces are disjoint."""
-    pools = [tuple(pieces[k : k + PIECES]) for k in range(0, len(pieces), PIECES)]
-    asks = [
-        Query(QueryKind.POOL, tuple(sorted(x for p in pool for x in p)), book.first, False, False, pool)
-        for pool in pools
+    pools = [tuple(pieces[k : k + POOL_PIECES]) for k in range(0, len(pieces), POOL_PIECES)]
+    queries = [
+        Query(QueryKind.POOL, tuple(sorted(k for p in pool for k in p)), state.first, pieces=pool) for pool in pools
     ]
     suspects: list[Items] = []
-    for at in range(0, len(asks), book.workers):
-        some = asks[at : at + book.workers]
-        for ask, answer in zip(some, (yield from book.ask(Purpose.POOL, some)), strict=True):
-            told = answer.pieces or ()
-            if not told:
-                return []  # not taken as a pool: nothing is known
-            means = [outcome(a, book.signature) for a in told]
-            suspects += [p for p, status in zip(ask.pieces, means, strict=True) if status is not Status.AGREE]
-    book.left, book.more = len(suspects), len(suspects)
-    found: list[Items] = []
-    for at in range(0, len(suspects), book.workers):
-        batch = suspects[at : at + book.workers]
-        got = yield from book.regions(Purpose.POOL, batch)
-        found += [p for p, s in zip(batch, got, strict=True) if s is Status.FAIL]
-    return found
+    for k in range(0, len(queries), state.workers):
+        batch = queries[k : k + state.workers]
+        for query, answer in zip(batch, (yield from state.ask(Purpose.POOL, batch)), strict=True):
+            if not answer.pieces:
+                return []  # the candidate did not take the pool: nothing is known
+            statuses = [outcome(a, state.signature) for a in answer.pieces]
+            suspects += [p for p, status in zip(query.pieces, statuses, strict=True) if status is not Status.AGREE]
+    state.left, state.more = len(suspects), len(suspects)
+    guilty: list[Items] = []
+    for k in range(0, len(suspects), state.workers):
+        regions = suspects[k : k + state.workers]
+        statuses = yield from state.regions(Purpose.POOL, regions)
+        guilty += [r for r, status in zip(regions, statuses, strict=True) if status is Status.FAIL]
+    return guilty
 
 
-def singles(book: SearchState, scope: Items) -> Search[list[Items]]:
+def singles(state: SearchState, scope: Items) -> Search[list[Items]]:
     """Single items that fail alone."""
-    return (yield from failing(book, [(k,) for k in scope]))
+    return (yield from failing(state, [(k,) for k in scope]))
 
 
-def windows(book: SearchState, scope: Items) -> Search[Items | None]:
-    """A window of `WINDOW` items that fails: every fault up to half of that lies within one of a half-stride pair."""
+def windows(state: SearchState, scope: Items) -> Search[Items | None]:
+    """A failing window of `WINDOW` items. Any fault of up to half as many lies inside a window of one of the sets."""
     for offset in (0, WINDOW // 2):
         cuts = [0, *range(offset or WINDOW, len(scope), WINDOW), len(scope)]
-        pieces = [scope[a:b] for a, b in pairwise(cuts) if a < b]
-        found = yield from failing(book, pieces)
-        if found:
-            return found[0]
+        guilty = yield from failing(state, [scope[a:b] for a, b in pairwise(cuts) if a < b])
+        if guilty:
+            return guilty[0]
     return None

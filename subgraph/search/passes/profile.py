@@ -1,7 +1,7 @@
-"""Which items are wrong inside the candidate's own run? A guide, never a verdict: reading tensors changes fusion.
+"""Which items are wrong inside the candidate's own run? A hint, never a verdict: reading inner tensors changes fusion.
 
-Insight: everything behind a culprit is wrong, so only *first* wrong items say something: those with no wrong item above
-them. On real bugs that is the culprit, or the last item of the smallest failing region.
+Insight: everything behind a culprit is wrong, so only *first* wrong items tell something: those without a wrong item
+above them. In real bugs a first wrong item is the culprit, or the last item of the smallest failing region.
 """
 
 from __future__ import annotations
@@ -16,23 +16,23 @@ from subgraph.search.passes import gallop
 from subgraph.search.state import Search, SearchState
 from subgraph.verdict import Status
 
-EVERYWHERE = 0.8  # of the items that could be seen are wrong: 198 of 223 were, where it was precision
-HINTS = 3  # first wrong items that may mislead before the profile is dropped
+EVERYWHERE = 0.8  # of the compared items are wrong: 198 of 223 were in a real case of low precision
+MOST_HINTS = 3  # that may mislead before the profile is dropped
 
 
 class Seen(StrEnum):
-    """What became of the run."""
+    """How the run with inner outputs ended."""
 
     SHOWN = "shown"
-    VANISHED = "vanished"  # with its inner tensors read, the candidate is right
-    REFUSED = "refused"  # or failed otherwise: nothing was seen
+    VANISHED = "vanished"  # the candidate is right when its inner tensors are read
+    REFUSED = "refused"  # or it failed in another way: nothing was compared
 
 
 @dataclass(frozen=True)
 class Profile:
     """Attributes:
     hints: places of first wrong items, in cut order.
-    everywhere: so much of the model is wrong that it may be its precision.
+    everywhere: so many items are wrong that low precision may be the reason.
     """
 
     seen: Seen
@@ -40,21 +40,24 @@ class Profile:
     everywhere: bool = False
 
 
-def profile(book: SearchState, scope: Items) -> Search[Profile]:
-    """One run of these places with every inner tensor an output."""
-    book.more = 4
-    (answer,) = yield from book.ask(Purpose.PROFILE, [Query(QueryKind.PROFILE, scope, book.first, book.fresh)])
-    return read(book, scope, answer)
+def profile(state: SearchState, scope: Items) -> Search[Profile]:
+    """One run of these places with every inner tensor as an output."""
+    state.more = 4
+    (answer,) = yield from state.ask(Purpose.PROFILE, [Query(QueryKind.PROFILE, scope, state.first, state.fresh)])
+    return read(state, scope, answer)
 
 
-def read(book: SearchState, scope: Items, answer: Answer) -> Profile:
-    """O(items + edges). Through items that could not be seen, what is above them shows."""
+def read(state: SearchState, scope: Items, answer: Answer) -> Profile:
+    """An answer to PROFILE as hints. An item that could not be compared counts as wrong below a wrong one.
+
+    Complexity: O(items + edges).
+    """
     if not answer.items:
         return Profile(Seen.VANISHED if answer.status is Status.AGREE else Seen.REFUSED)
     inside, dark, hints, wrong = set(scope), set(), [], 0
     for k in scope:
-        status = answer.items.get(book.order[k])
-        below = any(p in dark for p in book.parents[k] if p in inside)
+        status = answer.items.get(state.order[k])
+        below = any(p in dark for p in state.parents[k] if p in inside)
         if status is Status.FAIL:
             wrong += 1
             dark.add(k)
@@ -67,12 +70,12 @@ def read(book: SearchState, scope: Items, answer: Answer) -> Profile:
     return Profile(Seen.SHOWN, tuple(hints), wrong >= EVERYWHERE * len(answer.items))
 
 
-def follow(book: SearchState, scope: Items, hints: tuple[int, ...]) -> Search[Items | None]:
-    """A failing region that ends at a first wrong item, as short as galloping among what is above it makes it."""
+def follow(state: SearchState, scope: Items, hints: tuple[int, ...]) -> Search[Items | None]:
+    """A failing region that ends at a first wrong item, as short as galloping through the items above it finds."""
     inside = set(scope)
-    for last in [h for h in hints if h in inside][:HINTS]:
-        line = nearest_last(book.parents, inside, last)
-        start = yield from gallop.back(book, line, len(line), None)
+    for last in [h for h in hints if h in inside][:MOST_HINTS]:
+        line = nearest_last(state.parents, inside, last)
+        start = yield from gallop.back(state, line, len(line), None)
         if start is not None:
             return tuple(sorted(line[start:]))
     return None

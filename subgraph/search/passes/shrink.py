@@ -1,41 +1,41 @@
-"""A failing region -> the smallest: no single item of it can be dropped. The last pass is the certificate.
+"""A failing region -> a 1-minimal one: no single item of it can be dropped. The last pass is the certificate.
 
-Concepts: *part* — a weakly connected piece of the region, or what is above its last item: items of other branches that
-came in with the interval. *chunk* — consecutive items, as in delta debugging (Zeller and Hildebrandt 2002), its
-complements only: the value of a dropped item comes from the capture, so what is left need not be convex.
+Concepts: *part*: a weakly connected piece of the region, or the items above its last one; items of other branches came
+in with the interval. *chunk*: consecutive items, as in delta debugging (Zeller and Hildebrandt 2002), of which only
+complements are run. A dropped item's value comes from the capture, so the remaining items need not be convex.
 
-Insight: an interaction has few items, so parts and chunks drop most of what lies between at once; where chunks are
-1/32 of the region and none can be dropped, it fails only as a whole, and further questions are wasted.
+Insight: an interaction has few items, so parts and chunks drop most of the items between them at once. If chunks are
+1/32 of the region and none can be dropped, the region fails only as a whole, and further queries are wasted.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from subgraph.search.findings import Purpose
 from subgraph.search.oracle import Items
 from subgraph.search.order import above, connected, ends
 from subgraph.search.passes import gallop
-from subgraph.search.passes.context import in_company
+from subgraph.search.passes.context import in_context
 from subgraph.search.state import Search, SearchState
 from subgraph.verdict import Status
 
-SMALL = 8  # up to here single items are tried at once
-FINEST = 32  # chunks of which none can be dropped: it fails as a whole
-WHOLE = 64  # of larger regions that fail as a whole only sources and sinks are tried alone
+SMALL = 8  # items; up to here single items are tried at once
+FINEST = 32  # chunks, none of which can be dropped: the region fails as a whole
+LONG_WHOLE = 64  # items of a region that fails as a whole; of a longer one only sources and sinks are dropped alone
 GRADED = 0.5  # of the region's share, in a neighbour that agrees: the error is there, below its limit
 
 
 @dataclass(frozen=True)
 class Smallest:
     """Attributes:
-    items: fails, and is as small as could be shown.
-    certified: without any one item (of a region that fails as a whole: source or sink) it agreed.
-    doubtful: the neighbours that could not be asked.
+    items: a failing region, as small as could be shown.
+    certified: it agreed without any single item (if it fails as a whole: source or sink).
+    doubtful: the neighbours that could not be run.
     neighbour: one that agreed.
-    graded: a neighbour that agrees has most of the error: it accumulates.
-    whole: it is long, and no part of it seems to fail; only sources and sinks were dropped alone.
+    graded: a neighbour that agrees has most of the error: the error accumulates.
+    whole: the region is long, and no part of it seems to fail; only sources and sinks were dropped alone.
     """
 
     items: Items
@@ -46,55 +46,57 @@ class Smallest:
     whole: bool = False
 
 
-def shrink(book: SearchState, region: Items, *, gradual: bool = True) -> Search[Smallest]:
-    """`region` is known to fail. `gradual`: stop early where the error of a long one seems to grow item by item.
+def shrink(state: SearchState, region: Items, *, gradual: bool = True) -> Search[Smallest]:
+    """Shrink a region that is known to fail. `gradual`: stop early if the error of a long one seems to grow item by
+    item.
 
-    Questions: O(k · log L) for k items that are needed of L, if it fails monotonously.
+    Complexity: O(k · log L) queries for k needed items of L, if FAIL is monotone.
     """
     if len(region) > SMALL:
-        if not any(len(s) >= len(region) - 1 for s in book.larger_that_agreed(region[:-1])):
-            region = yield from gallop.forth(book, region)
-        if gradual and (yield from _graded_ends(book, region)):
+        if not any(len(s) >= len(region) - 1 for s in state.agreeing_supersets(region[:-1])):
+            region = yield from gallop.forth(state, region)
+        if gradual and (yield from _graded_ends(state, region)):
             return Smallest(region, certified=False, graded=True)
-    region = yield from _parts(book, region)
-    region, whole = yield from _chunks(book, region)
+    region = yield from _drop_parts(state, region)
+    region, whole = yield from _drop_chunks(state, region)
     while True:
-        smaller, final = yield from _singles(book, region, whole)
-        if smaller is None:
-            return final
-        region = smaller
+        smallest = yield from _drop_single(state, region, whole)
+        if smallest.items == region:
+            return smallest
+        region = smallest.items
 
 
-def _graded_ends(book: SearchState, region: Items) -> Search[bool]:
-    """Before much is asked about a long region: does its error grow item by item?"""
-    near = [region[1:], region[:-1]]
-    got = yield from book.regions(Purpose.SHRINK, near, explain=True)
-    return any(s is Status.AGREE and graded(book, region, near_) for s, near_ in zip(got, near, strict=True))
+def _graded_ends(state: SearchState, region: Items) -> Search[bool]:
+    """Does the error of a long region grow item by item? Asked before many queries are spent on the region."""
+    neighbours = [region[1:], region[:-1]]
+    statuses = yield from state.regions(Purpose.SHRINK, neighbours, explain=True)
+    pairs = zip(statuses, neighbours, strict=True)
+    return any(status is Status.AGREE and graded(state, region, rest) for status, rest in pairs)
 
 
-def graded(book: SearchState, region: Items, neighbour: Items) -> bool:
+def graded(state: SearchState, region: Items, neighbour: Items) -> bool:
     """Has a neighbour that does not fail most of the region's error?"""
-    share, rest = book.known(region).share, book.known(neighbour).share
+    share, rest = state.answer_to(region).share, state.answer_to(neighbour).share
     return share is not None and rest is not None and share > 0 and rest >= GRADED * share
 
 
-def _parts(book: SearchState, region: Items) -> Search[Items]:
+def _drop_parts(state: SearchState, region: Items) -> Search[Items]:
     smallers: list[Callable[[Items], set[int]]] = [
-        lambda r: next(connected(book.parents, r)),
-        lambda r: above(book.parents, r, r[-1]),
+        lambda r: next(connected(state.parents, r)),
+        lambda r: above(state.parents, r, r[-1]),
     ]
     for smaller in smallers:
         part = tuple(sorted(smaller(region)))
-        while len(part) < len(region) and (yield from book.region(Purpose.SHRINK, part)) is Status.FAIL:
+        while len(part) < len(region) and (yield from state.region(Purpose.SHRINK, part)) is Status.FAIL:
             region, part = part, tuple(sorted(smaller(part)))
     return region
 
 
-def _chunks(book: SearchState, region: Items) -> Search[tuple[Items, bool]]:
-    """What is left, and whether nothing could be dropped of a long region."""
+def _drop_chunks(state: SearchState, region: Items) -> Search[tuple[Items, bool]]:
+    """The remaining region, and whether no chunk of a long one could be dropped."""
     if 3 < len(region) <= 2 * SMALL:
         rim = (region[0], region[-1])
-        if (yield from book.region(Purpose.SHRINK, rim)) is Status.FAIL:
+        if (yield from state.region(Purpose.SHRINK, rim)) is Status.FAIL:
             return rim, False
         return region, False
     size, dropped = len(region) // 2, False
@@ -102,8 +104,8 @@ def _chunks(book: SearchState, region: Items) -> Search[tuple[Items, bool]]:
         at = 0
         while at < len(region):
             rest = region[:at] + region[at + size :]
-            book.left = len(region)
-            if rest and (yield from book.region(Purpose.SHRINK, rest)) is Status.FAIL:
+            state.left = len(region)
+            if rest and (yield from state.region(Purpose.SHRINK, rest)) is Status.FAIL:
                 region, dropped = rest, True
             else:
                 at += size
@@ -113,36 +115,31 @@ def _chunks(book: SearchState, region: Items) -> Search[tuple[Items, bool]]:
     return region, False
 
 
-def _singles(book: SearchState, region: Items, whole: bool) -> Search[tuple[Items | None, Smallest]]:
-    """(a smaller failing region, …), or (None, the certificate). Inner items first: a run of items that failed has
-    mostly been asked without its first or last one."""
+def _drop_single(state: SearchState, region: Items, whole: bool) -> Search[Smallest]:
+    """A failing region with one item less; if there is none, the same region with its certificate.
+
+    Inner items are tried first: a run of consecutive items has mostly been run without its first or last one.
+    """
     if len(region) < 2:
-        return None, Smallest(region)
+        return Smallest(region)
     doubtful, agreed, steep = [], [], True
-    whole = whole and len(region) > WHOLE
-    for some in _batched(_drops(book, region, whole), book.workers):
-        near = [tuple(k for k in region if k != x) for x in some]
-        book.left, book.more = len(region), len(region)
-        got = yield from book.regions(Purpose.SHRINK, near, explain=True)
-        for rest, status in zip(near, got, strict=True):
+    whole = whole and len(region) > LONG_WHOLE
+    rim = ends(state.parents, region)
+    inner = () if whole else tuple(k for k in region if k not in rim)
+    drops = inner + tuple(k for k in reversed(region) if k in rim)
+    for at in range(0, len(drops), state.workers):
+        neighbours = [tuple(k for k in region if k != dropped) for dropped in drops[at : at + state.workers]]
+        state.left, state.more = len(region), len(region)
+        statuses = yield from state.regions(Purpose.SHRINK, neighbours, explain=True)
+        for rest, status in zip(neighbours, statuses, strict=True):
             if status is Status.UNRESOLVED:
-                status = yield from in_company(book, region, rest)
+                status = yield from in_context(state, region, rest)
             if status is Status.FAIL:
-                return rest, Smallest(rest)
+                return Smallest(rest)
             if status is Status.UNRESOLVED:
                 doubtful.append(rest)
             else:
                 agreed.append(rest)
-                steep = steep and not graded(book, region, rest)
+                steep = steep and not graded(state, region, rest)
     neighbour = agreed[-1] if agreed else None
-    return None, Smallest(region, not doubtful, tuple(doubtful), neighbour, not steep, whole)
-
-
-def _drops(book: SearchState, region: Items, only_ends: bool) -> Items:
-    rim = ends(book.parents, region)
-    inner = () if only_ends else tuple(k for k in region if k not in rim)
-    return inner + tuple(k for k in reversed(region) if k in rim)
-
-
-def _batched(items: Items, size: int) -> Iterator[Items]:
-    return (items[k : k + size] for k in range(0, len(items), size))
+    return Smallest(region, not doubtful, tuple(doubtful), neighbour, not steep, whole)
