@@ -21,7 +21,7 @@ import numpy.typing as npt
 import onnx
 
 from fixtures.converted import CONVERSIONS
-from subgraph.comparison.judge import criterion
+from subgraph.comparison.judge import parse_criterion
 from subgraph.graph import region as regions
 from subgraph.graph.graph import CONSTANT, SHAPE, Graph
 from subgraph.graph.graph import load as load_graph
@@ -38,7 +38,7 @@ from subgraph.verdict import Verdict
 
 OURS, STRICT = "noise", "noise:floor=0"
 CRITERIA = (OURS, STRICT, "numpy:rtol=1e-3,atol=1e-5", "cosine>0.999", "tnn", "msaccucmp", "max_rel<1e-3")
-RULES = {words: criterion(words) for words in CRITERIA}
+RULES = {words: parse_criterion(words) for words in CRITERIA}
 LISTED = "approximate kernel"  # a label: agrees, but reports name it
 SIZES = (1, 2, 4, 8, 16, 32)  # nodes of a window
 LEVELS = ("basic", "extended", "all")

@@ -99,7 +99,7 @@ def criterion(settings: Project, comparison: CriterionOptions) -> str:
     from subgraph.comparison import judge
 
     words = criterion_words(settings, comparison)
-    judge.criterion(words)
+    judge.parse_criterion(words)
     return words
 
 

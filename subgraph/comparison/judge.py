@@ -26,7 +26,7 @@ LABELS = {Status.AGREE: "agrees", Status.FAIL: "fail", Status.UNRESOLVED: "unres
 SHOWN = 8  # names that a candidate did give, where one is missing
 
 
-def criterion(words: str) -> Rule:
+def parse_criterion(words: str) -> Rule:
     """The rule that `numpy:rtol=1e-3`, `tnn`, `my_rule.py` or `cosine>0.999` stands for.
 
     Raises:
@@ -50,7 +50,7 @@ def criterion(words: str) -> Rule:
     return rule
 
 
-def missing(name: str, given: Iterable[str], sample: str = "") -> Judgement:
+def judge_missing(name: str, given: Iterable[str], sample: str = "") -> Judgement:
     """The candidate gave no such output; `given` are the names that it did give."""
     names = [clean(n) for n in given]
     more = f" and {len(names) - SHOWN} more" if len(names) > SHOWN else ""

@@ -17,7 +17,6 @@ from typing import TYPE_CHECKING, Any
 from subgraph.comparison.criteria import Noise
 from subgraph.comparison.judge import judge
 from subgraph.comparison.noise.noise import RegionNoise
-from subgraph.comparison.noise.sampler import fresh
 from subgraph.errors import InputError, ModelError, NoRegion, WorkerDied
 from subgraph.graph import region as regions
 from subgraph.graph.graph import VALUE
@@ -26,6 +25,7 @@ from subgraph.recordings import match, msaccucmp
 from subgraph.recordings.align import cast, fitted, misfit, printed
 from subgraph.recordings.match import MatchedRun, TensorMatch, reference_of
 from subgraph.recordings.runs import RecordedRun
+from subgraph.storage.folders import numbered_folder
 from subgraph.storage.tensors import PROTO_NAMES, Record, load, save
 from subgraph.trials.trial import Trials
 from subgraph.verdict import Judgement, Status, gravity
@@ -278,7 +278,7 @@ class _Judging:
 
     @cached_property
     def _folder(self) -> Path:
-        return fresh(self.trials.scratch, "recorded").resolve()
+        return numbered_folder(self.trials.scratch, "recorded").resolve()
 
 
 def piece(trials: Trials, names: Sequence[str], stops: Callable[[str], bool]) -> Region | None:

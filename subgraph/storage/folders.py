@@ -12,6 +12,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import hashlib
+import itertools
 import os
 import re
 import shutil
@@ -102,6 +103,15 @@ def scratch(parent: Path, name: str = "subcut") -> Iterator[Path]:
             if lock is not None:
                 os.close(lock)
             _drop_empty(parent, first)
+
+
+def numbered_folder(parent: Path, stem: str) -> Path:
+    """A new, empty folder: `stem0`, or the first number that is free. For any number of threads; `parent` is made."""
+    for number in itertools.count():
+        with contextlib.suppress(FileExistsError):
+            (parent / f"{stem}{number}").mkdir(parents=True)
+            break
+    return parent / f"{stem}{number}"
 
 
 @contextmanager

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from subgraph.comparison.criteria import Rule
-from subgraph.comparison.judge import criterion, judge, missing
+from subgraph.comparison.judge import judge, judge_missing, parse_criterion
 from subgraph.comparison.noise.noise import OutputNoise, RegionNoise
 from subgraph.errors import SubcutError
 from subgraph.graph import graph as graphs
@@ -119,8 +119,8 @@ class ExpectedOutputs:
 
     def __init__(self, words: str, plain: Runtime, scratch: Path) -> None:
         """`words`: a criterion's, as `judge.criterion` takes them; `plain`: plain onnxruntime."""
-        self.words, self.rule = words, criterion(words)
-        self._noise_rule = criterion(NOISE)
+        self.words, self.rule = words, parse_criterion(words)
+        self._noise_rule = parse_criterion(NOISE)
         self._plain, self._scratch = plain, scratch
         self._known: dict[str, ReferenceResult] = {}
         self._reference: Reference | None = None
@@ -145,7 +145,7 @@ class ExpectedOutputs:
         with self._noise(example) as noise:
             for record in example.outputs:
                 if record.name not in given:
-                    judgements.append(missing(record.name, answer.others[0]))
+                    judgements.append(judge_missing(record.name, answer.others[0]))
                     continue
                 pair = _OutputPair(example, record.name, load(record, Path("/")), load(given[record.name], Path("/")))
                 judgement, way = self._judged(pair, claim, noise) if knows else self._without_noise(pair, claim)
@@ -171,7 +171,7 @@ class ExpectedOutputs:
         if found.status is Status.AGREE or found.signature is not Signature.MISMATCH or not pair.floats:
             return found, TOLERANCE
         floor = HALVES.get(pair.dtype)
-        other = pair.judged(criterion(f"{NOISE}:floor={floor!r}") if floor else self.rule, claim)
+        other = pair.judged(parse_criterion(f"{NOISE}:floor={floor!r}") if floor else self.rule, claim)
         return (found, TOLERANCE) if other.status is Status.FAIL else (other, CRITERION)
 
     def plain(self, example: Example) -> ReferenceResult:
@@ -285,7 +285,7 @@ class _OutputPair:
     def tolerated(self) -> Judgement:
         """As onnx's own runner does it: |d| ≤ atol + rtol · |expected| for each element, of any type of number."""
         rtol, atol = self.example.rtol, self.example.atol
-        found = judge(self.name, self.right, self.given, criterion(f"numpy:rtol={rtol!r},atol={atol!r}"))
+        found = judge(self.name, self.right, self.given, parse_criterion(f"numpy:rtol={rtol!r},atol={atol!r}"))
         said = f"the test's own tolerance, {atol:g} + {rtol:g}·|expected|"
         off = beyond(self.right, self.given, rtol, atol)
         if not off:

@@ -17,7 +17,7 @@ from subgraph.comparison.criteria import OutputContext, Ruling
 from subgraph.comparison.criteria.noise import rule
 from subgraph.comparison.pair import Pair
 from subgraph.comparison.precision import EPS, TYPE_OF
-from subgraph.comparison.similarity.explanations import Explanation, told
+from subgraph.comparison.similarity.explanations import Explanation, join_explanations
 from subgraph.errors import SubcutError
 from subgraph.graph.region import Region
 from subgraph.runtime.candidate import Candidate
@@ -102,14 +102,14 @@ class _WrongOutput:
             yield from self.noise()
         elif self.judged.signature in (Signature.SHAPE, Signature.MISSING):
             yield Evidence("noise", f"no rounding: {self.judged.why}", "beyond")
-        moved = told(one for one in self.alike if not one.grid)
+        moved = join_explanations(one for one in self.alike if not one.grid)
         if moved:
             yield Evidence("likeness", f"looks like: {moved}", "alike")
         for one in self.alike:
             if one.grid == "range":
-                yield Evidence("likeness", one.says, "range")
+                yield Evidence("likeness", one.text, "range")
             elif one.grid and EPS[one.grid] > EPS[self.trials.precision]:
-                yield Evidence("likeness", one.says, f"grid {one.grid}")
+                yield Evidence("likeness", one.text, f"grid {one.grid}")
 
     def noise(self) -> Iterator[Evidence]:
         """The error in units of rounding noise: at the claim, and at what may be computed in without saying so."""

@@ -8,7 +8,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from subgraph.comparison.judge import criterion
+from subgraph.comparison.judge import parse_criterion
 from subgraph.graph.graph import Graph, load
 from subgraph.runtime.candidate import Candidate
 from subgraph.runtime.inputs import Feeding
@@ -59,7 +59,7 @@ def open_trials(graph: Graph, setup: Setup, reference: Reference, workers: Worke
         UsageError: criterion or inputs mean nothing. BackendError: the candidate cannot be used.
         OutputError: nothing can be written.
     """
-    rule = criterion(setup.criterion)
+    rule = parse_criterion(setup.criterion)
     graph.prepare()
     samples, output = setup.feeding.plan(graph, graph.inputs), setup.output.absolute()
     workers = workers or NoWorkers(setup.candidate)

@@ -11,10 +11,16 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from subgraph.comparison.similarity.explanations import Explanation, among, likenesses, told
-from subgraph.comparison.similarity.rearranged import misread
+from subgraph.comparison.similarity.explanations import (
+    Explanation,
+    find_explanations,
+    join_explanations,
+    matching_tensors,
+)
+from subgraph.comparison.similarity.rearranged import misreadings
 from subgraph.errors import ModelError
 from subgraph.graph.region import Region
+from subgraph.storage.folders import numbered_folder
 from subgraph.storage.tensors import Record, load, save
 from subgraph.trials.trial import Trials
 from subgraph.verdict import Judgement
@@ -36,12 +42,12 @@ def looks_like(trials: Trials, region: Region, judged: Judgement) -> list[str]:
         BackendError: the candidate cannot be used.
     """
     found = alike(trials, region, judged)
-    moved = told(one for one in found if not one.grid)
-    return [*([moved] if moved else []), *(one.says for one in found if one.grid)]
+    moved = join_explanations(one for one in found if not one.grid)
+    return [*([moved] if moved else []), *(one.text for one in found if one.grid)]
 
 
 def alike(trials: Trials, region: Region, judged: Judgement) -> list[Explanation]:
-    """The same, as `likenesses` gives it. Up to some 20 runs of a small region on the reference where nothing fits.
+    """The same, as `find_explanations` gives it. Up to 20 runs of a small region on the reference where nothing fits.
 
     Raises:
         BackendError: the candidate cannot be used.
@@ -50,10 +56,10 @@ def alike(trials: Trials, region: Region, judged: Judgement) -> list[Explanation
     if found is None or found[0].size > HUGE:
         return []
     claim = trials.precision
-    first = likenesses(*found, dict(_others(trials, region, judged)), claim)
+    first = find_explanations(*found, dict(_others(trials, region, judged)), claim)
     if any(not one.grid for one in first) or found[0].dtype.kind in "iub":
         return first
-    return [*among(*found, dict(_misread(trials, region, judged)), claim), *first]
+    return [*matching_tensors(*found, dict(_misread(trials, region, judged)), claim), *first]
 
 
 def values(trials: Trials, region: Region, judged: Judgement) -> tuple[Array, Array] | None:
@@ -98,7 +104,7 @@ def _misread(trials: Trials, region: Region, judged: Judgement) -> Iterator[tupl
     for name in floats[:MOST_INPUTS]:
         if _size(records[k][name]) > LARGEST:
             continue
-        per_sample = [dict(misread(_array(r[name]))) for r in records]
+        per_sample = [dict(misreadings(_array(r[name]))) for r in records]
         for says in per_sample[k]:
             if all(says in each for each in per_sample):
                 fed = [{name: _saved(trials, name, each[says])} for each in per_sample]
@@ -111,9 +117,7 @@ def _misread(trials: Trials, region: Region, judged: Judgement) -> Iterator[tupl
 
 
 def _saved(trials: Trials, name: str, value: Array) -> Record:
-    from subgraph.comparison.noise.sampler import fresh
-
-    folder = fresh(trials.scratch, "misread").resolve()
+    folder = numbered_folder(trials.scratch, "misread").resolve()
     return save(name, value, "tensor(float)", folder, "x").within(str(folder))
 
 

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from subgraph.comparison.criteria import Rule
-from subgraph.comparison.judge import judge, missing
+from subgraph.comparison.judge import judge, judge_missing
 from subgraph.comparison.noise.noise import RegionNoise
 from subgraph.errors import ModelError, NoRegion
 from subgraph.graph import protobuf
@@ -324,7 +324,7 @@ class Trials:
             if kinds[name] == CONSTANT:
                 continue
             if name not in result.tensors[k]:
-                yield missing(name, result.others[k], sample)
+                yield judge_missing(name, result.others[k], sample)
                 continue
             # a file just written is still in memory: mapping it copies nothing
             value = load(result.tensors[k][name], Path("/"), mapped=not result.stored)

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from subgraph import plugins
 from subgraph.comparison.criteria import OutputContext, Ruling, settled, shown
-from subgraph.comparison.judge import criterion
+from subgraph.comparison.judge import parse_criterion
 from subgraph.comparison.pair import Pair
 from subgraph.errors import UnknownName, UsageError
 from subgraph.verdict import Signature, Status
@@ -29,7 +29,7 @@ TYPES = [np.float32, np.float16, np.float64, ml_dtypes.bfloat16, np.complex64, n
 def asked(words: str, reference: Any, candidate: Any, dtype: Any = np.float64) -> Ruling:
     """What a criterion says of two arrays, with no reference to ask for noise."""
     pair = Pair(np.array(reference, dtype), np.array(candidate, dtype))
-    return criterion(words)(pair, OutputContext("y", noise=None))
+    return parse_criterion(words)(pair, OutputContext("y", noise=None))
 
 
 def says(words: str, reference: Any, candidate: Any, dtype: Any = np.float64) -> bool:
@@ -133,7 +133,7 @@ def test_any_finite_arrays_are_judged(name: str, pairs: list[tuple[float, float]
 @pytest.mark.parametrize("name", NAMES)
 def test_words_that_mean_nothing_are_refused(name: str) -> None:
     with pytest.raises(UsageError) as e:
-        criterion(f"{name}:such nonsense as this")
+        parse_criterion(f"{name}:such nonsense as this")
     assert "such nonsense" in e.value.what and name in e.value.hint + e.value.what
 
 
@@ -164,7 +164,7 @@ def test_numpy_names_the_worst_by_its_limit() -> None:
 @pytest.mark.parametrize("words", ["rtol", "rtol=", "rtol=x", "rtol=-1", "rtol=nan", "tol=1", "1e-3", "rtol=1;atol=2"])
 def test_numpy_refuses_other_words(words: str) -> None:
     with pytest.raises(UsageError, match="'") as e:
-        criterion(f"numpy:{words}")
+        parse_criterion(f"numpy:{words}")
     assert "numpy:rtol=1e-3,atol=1e-5" in e.value.hint
 
 
@@ -198,14 +198,14 @@ def test_a_metric_that_is_not_defined_holds_no_limit() -> None:
 @pytest.mark.parametrize("words", ["cosine>", ">1", "cosine>high", "cosine>nan", "cosine=>1", "cosine>1,", "a>1>2"])
 def test_thresholds_refuse_other_words(words: str) -> None:
     with pytest.raises(UsageError):
-        criterion(words)
+        parse_criterion(words)
     with pytest.raises(UsageError):
-        criterion(f"threshold:{words}")
+        parse_criterion(f"threshold:{words}")
 
 
 def test_an_unknown_metric_names_the_nearest() -> None:
     with pytest.raises(UnknownName, match="no metric 'cosin'") as e:
-        criterion("cosin>0.9")
+        parse_criterion("cosin>0.9")
     assert e.value.nearest[0] == "cosine"
 
 
@@ -280,7 +280,7 @@ def test_digits_do_not_depend_on_where_rounding_would_cut() -> None:
 @pytest.mark.parametrize("words", ["-1", "1.5", "x", "18", "²", "1e3"])
 def test_digits_are_a_whole_number(words: str) -> None:
     with pytest.raises(UsageError) as e:
-        criterion(f"digits:{words}")
+        parse_criterion(f"digits:{words}")
     assert "from 0 to 17" in e.value.hint
 
 

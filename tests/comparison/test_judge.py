@@ -12,13 +12,13 @@ import numpy as np
 import pytest
 
 from subgraph.comparison.criteria import OutputContext, Ruling
-from subgraph.comparison.judge import DEFAULT_METRICS, criterion, judge, missing
+from subgraph.comparison.judge import DEFAULT_METRICS, judge, judge_missing, parse_criterion
 from subgraph.comparison.pair import Pair
 from subgraph.errors import UnknownName, UsageError
 from subgraph.verdict import Judgement, Signature, Status, Verdict, Worst, joined
 
 NAN = math.nan
-RULE = criterion("threshold")
+RULE = parse_criterion("threshold")
 ONE = np.array([[1.0, 2.0], [3.0, 4.0]], np.float32)
 
 
@@ -152,11 +152,11 @@ def test_the_elements_of_a_sequence_have_no_noise() -> None:
 
 
 def test_an_output_that_is_missing() -> None:
-    found = missing("y", [f"t{i}\x1b" for i in range(10)], "s")
+    found = judge_missing("y", [f"t{i}\x1b" for i in range(10)], "s")
     assert (found.status, found.signature, found.sample) == (Status.FAIL, Signature.MISSING, "s")
     assert found.why == "the candidate gave no such output; it gave t0, t1, t2, t3, t4, t5, t6, t7 and 2 more"
-    assert missing("y", ["a"]).why == "the candidate gave no such output; it gave a"
-    assert missing("y", []).why == "the candidate gave no such output; it gave none"
+    assert judge_missing("y", ["a"]).why == "the candidate gave no such output; it gave a"
+    assert judge_missing("y", []).why == "the candidate gave no such output; it gave none"
 
 
 def test_an_unresolved_output_does_not_speak_for_those_that_agree() -> None:
@@ -177,13 +177,13 @@ def test_an_unresolved_output_does_not_speak_for_those_that_agree() -> None:
     ],
 )  # fmt: skip
 def test_words_become_a_rule(words: str, agrees: bool) -> None:
-    assert (judge("y", ONE, ONE * np.float32(1.2), criterion(words)).status is Status.AGREE) == agrees
+    assert (judge("y", ONE, ONE * np.float32(1.2), parse_criterion(words)).status is Status.AGREE) == agrees
 
 
 @pytest.mark.parametrize("words", ["nump", "cosine", "numpy rtol=1", ":", ""])
 def test_words_that_name_no_criterion(words: str) -> None:
     with pytest.raises(UnknownName, match="no criterion"):
-        criterion(words)
+        parse_criterion(words)
 
 
 def test_a_rule_of_ones_own_by_its_path(tmp_path: Path) -> None:
@@ -192,19 +192,19 @@ def test_a_rule_of_ones_own_by_its_path(tmp_path: Path) -> None:
         '"""Mine."""\nfrom subgraph.comparison.criteria import agree\n\n'
         'def rule(words):\n    """Agrees."""\n    return lambda pair, subject: agree(f"words: {words}")\n'
     )
-    assert judge("y", ONE, ONE * 2, criterion(str(path))).why == "words: "
-    assert judge("y", ONE, ONE * 2, criterion(f"{path}:a=1:b<2")).why == "words: a=1:b<2"
+    assert judge("y", ONE, ONE * 2, parse_criterion(str(path))).why == "words: "
+    assert judge("y", ONE, ONE * 2, parse_criterion(f"{path}:a=1:b<2")).why == "words: a=1:b<2"
     path.with_name("empty.py").write_text("")
     with pytest.raises(UsageError, match="has no function rule"):
-        criterion(str(path.with_name("empty.py")))
+        parse_criterion(str(path.with_name("empty.py")))
 
 
 def test_a_metric_of_ones_own_by_its_path(tmp_path: Path) -> None:
     path = tmp_path / "own_metric.py"
     path.write_text("def measure(reference, candidate):\n    return abs(candidate - reference).sum()\n")
     assert judge("y", ONE, ONE * 2, RULE, metrics=(str(path),)).errors == {str(path): 10.0}
-    assert judge("y", ONE, ONE * 2, criterion(f"{path}<=10")).status is Status.AGREE
-    assert judge("y", ONE, ONE * 2, criterion(f"{path}<10")).why == f"{path} 10.0 >= 10"
+    assert judge("y", ONE, ONE * 2, parse_criterion(f"{path}<=10")).status is Status.AGREE
+    assert judge("y", ONE, ONE * 2, parse_criterion(f"{path}<10")).why == f"{path} 10.0 >= 10"
 
 
 def test_a_tensor_of_a_megabyte_takes_milliseconds() -> None:

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from fixtures import ROOT
-from subgraph.comparison.judge import criterion
+from subgraph.comparison.judge import parse_criterion
 from subgraph.reports import problem
 from subgraph.runtime import candidate
 from subgraph.runtime.inputs import Feeding
@@ -149,7 +149,7 @@ def test_by_its_size(mistake: str, words: str, ask: Ask) -> None:
 
 def test_a_criterion_that_asks_for_equal_bits(ask: Ask) -> None:
     trials = ask(mistake="last-bits", tensor="y")
-    exacting = replace(trials, rule=criterion("numpy:rtol=0,atol=0"))
+    exacting = replace(trials, rule=parse_criterion("numpy:rtol=0,atol=0"))
     assert told(exacting, "last")["conclusion"].startswith("rounding, not a bug: the criterion asks for more than")
 
 

@@ -16,11 +16,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from subgraph.comparison.noise import analysis as rounding
-from subgraph.comparison.noise.sampler import NoiseSampler, fresh
+from subgraph.comparison.noise.sampler import NoiseSampler
 from subgraph.errors import InputError, ModelError
 from subgraph.graph.graph import Graph
 from subgraph.graph.region import Region
 from subgraph.runtime.reference import Reference
+from subgraph.storage.folders import numbered_folder
 from subgraph.storage.tensors import Record, load
 
 if TYPE_CHECKING:
@@ -157,7 +158,7 @@ class RegionNoise:
         return self._kept[label]
 
     def _anew(self, label: str, make: Callable[[Path], dict[str, Any]]) -> tuple[dict[str, Any], Path]:
-        folder = fresh(self._scratch, "kept")
+        folder = numbered_folder(self._scratch, "kept")
         return make(folder), folder
 
 

@@ -27,6 +27,7 @@ from subgraph.graph.cut import Cut, cut_region
 from subgraph.graph.graph import Graph
 from subgraph.graph.region import Region
 from subgraph.runtime.reference import Reference
+from subgraph.storage.folders import numbered_folder
 from subgraph.storage.tensors import PROTO_NAMES, Record, load, save
 
 if TYPE_CHECKING:
@@ -119,7 +120,7 @@ class NoiseSampler:
     @cached_property
     def _base(self) -> tuple[dict[str, Record], Path]:
         """Unperturbed values of all that nodes make and rounding touches."""
-        folder = fresh(self.scratch, "base")
+        folder = numbered_folder(self.scratch, "base")
         inner = dict.fromkeys((*self.rounding.rounded, *self.rounding.cast, *self.compared))
         names = [n for n in inner if n in self.graph.maker and n not in self.region.inputs]
         if not names:
@@ -134,7 +135,7 @@ class NoiseSampler:
         """One run of a changed model; what it is fed is gone afterwards."""
         if self._loaded != kind:
             self._build(kind, claim, names)
-        feeding = fresh(self.scratch, "feeds")
+        feeding = numbered_folder(self.scratch, "feeds")
         try:
             return self._run(into, names, list(self._feeds(change, feeding, into)))
         finally:
@@ -149,7 +150,7 @@ class NoiseSampler:
         model = self._copy()
         insert = instrument.added if kind == "draw" else instrument.narrowed(claim, instrument.opset(model))
         self._fed = instrument.shaken(model, self.rounding, made, names, insert)
-        self._load(model, kind, fresh(self.scratch, "model"))
+        self._load(model, kind, numbered_folder(self.scratch, "model"))
 
     def _feeds(self, change: Change, feeding: Path, into: Path) -> Iterator[dict[str, Any]]:
         """The records of what the changed model is fed, written where it must be changed."""
@@ -198,19 +199,6 @@ class NoiseSampler:
     def _run(self, into: Path, names: list[str], feeds: list[dict[str, Any]]) -> dict[str, Record]:
         answer = self.reference.run(self._key, into, {n: f"t{k}" for k, n in enumerate(names)}, feeds=feeds)
         return {r.name: r for r in map(Record.from_json, answer["tensors"])}
-
-
-def fresh(scratch: Path, stem: str) -> Path:
-    """A new, empty folder."""
-    number = 0
-    while True:
-        folder = scratch / f"{stem}{number}"
-        try:
-            folder.mkdir(parents=True)
-        except FileExistsError:
-            number += 1
-        else:
-            return folder
 
 
 def _saved(name: str, value: Array, folder: Path, stem: str) -> Record:

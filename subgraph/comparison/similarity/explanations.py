@@ -52,17 +52,20 @@ INTEGERS = "iub"
 
 @dataclass(frozen=True)
 class Explanation:
-    """Attributes:
-    says: `the candidate holds …` in words. left: of the spread, what stays unexplained in the worst element.
-    grid: where it says not where the values went but how they were narrowed: fp16, bf16, int8, or "range".
+    """Why a candidate's values differ.
+
+    Attributes:
+        text: one phrase for people, `values 128 too low` for example.
+        residual: what stays unexplained in the worst element, over the spread of the candidate's values.
+        grid: how values were narrowed (fp16, bf16, int8, or "range"); empty where they were moved or transformed.
     """
 
-    says: str
-    left: float = 0.0
+    text: str
+    residual: float = 0.0
     grid: str = ""
 
 
-def likenesses(
+def find_explanations(
     reference: Array, candidate: Array, others: Mapping[str, Array] | None = None, claim: str = "fp32"
 ) -> list[Explanation]:
     """What the candidate's values are like, best first; empty where nothing explains them.
@@ -76,7 +79,7 @@ def likenesses(
 
     >>> import numpy as np
     >>> x = np.random.default_rng(0).normal(size=(2, 3, 8, 8))
-    >>> [one.says for one in likenesses(x, x[:, ::-1] - 0.0)], [one.says for one in likenesses(x, x - 128)]
+    >>> [e.text for e in find_explanations(x, x[:, ::-1] - 0.0)], [e.text for e in find_explanations(x, x - 128)]
     (['channels 0 and 2 of axis 1 exchanged: RGB for BGR'], ['values 128 too low'])
     """
     if reference.size != candidate.size or reference.size < FEWEST or not _numbers(reference, candidate):
@@ -91,8 +94,10 @@ def likenesses(
     return [*found, *([Explanation(narrow[1], grid=narrow[0])] if narrow else [])]
 
 
-def among(reference: Array, candidate: Array, others: Mapping[str, Array], claim: str = "fp32") -> list[Explanation]:
-    """Which of some other arrays, by their description, the candidate holds as they are; as in `likenesses`."""
+def matching_tensors(
+    reference: Array, candidate: Array, others: Mapping[str, Array], claim: str = "fp32"
+) -> list[Explanation]:
+    """Which of some other arrays, by their description, the candidate holds as they are; as in `find_explanations`."""
     if reference.size != candidate.size or reference.size < FEWEST or not _numbers(reference, candidate):
         return []
     with np.errstate(all="ignore"):
@@ -106,8 +111,8 @@ def _asked(reference: Array, candidate: Array, claim: str) -> _TensorPair:
 
 def _best(found: Iterable[Explanation]) -> list[Explanation]:
     """Those that explain it equally well; none where there are many."""
-    best = sorted(found, key=lambda one: one.left)
-    equal = [one for one in best if one.left <= max(EXACT, EQUAL * best[0].left)]
+    best = sorted(found, key=lambda one: one.residual)
+    equal = [one for one in best if one.residual <= max(EXACT, EQUAL * best[0].residual)]
     return equal if len(equal) <= MOST else []
 
 
@@ -309,6 +314,6 @@ def _overflow(reference: Array, candidate: Array) -> str:
     return f"infinite where the reference is beyond {LARGEST['fp16']:.0f}, float16's largest number"
 
 
-def told(found: Iterable[Explanation]) -> str:
-    """Explanations that fit equally, in one line."""
-    return ", or ".join(one.says for one in found)
+def join_explanations(explanations: Iterable[Explanation]) -> str:
+    """Explanations that fit equally well, in one line."""
+    return ", or ".join(e.text for e in explanations)

@@ -175,7 +175,7 @@ def _ordered(order: Sequence[int], axis: int, rank: int) -> str:
 # ---------------------------------------------------------------------------------------------------- inputs
 
 
-def misread(x: Array) -> Iterator[tuple[str, Array]]:
+def misreadings(x: Array) -> Iterator[tuple[str, Array]]:
     """What a program may make of an input by mistake: images as BGR, as NHWC, not normalised. Floats, of x's shape."""
     for axis in dict.fromkeys((1, x.ndim - 1)) if x.ndim > 2 else ():
         if x.shape[axis] == COLOURS:

@@ -11,16 +11,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from subgraph.comparison.similarity.explanations import among, likenesses
+from subgraph.comparison.similarity.explanations import find_explanations, matching_tensors
 from subgraph.comparison.similarity.quantized import coarse
-from subgraph.comparison.similarity.rearranged import misread
+from subgraph.comparison.similarity.rearranged import misreadings
 
 Array = np.ndarray[Any, np.dtype[Any]]
 few = settings(max_examples=30)
 
 
 def said(reference: Array, candidate: Array, **more: Any) -> list[str]:
-    return [one.says for one in likenesses(reference, candidate, **more)]
+    return [one.text for one in find_explanations(reference, candidate, **more)]
 
 
 def wide(values: Array) -> Array:
@@ -190,8 +190,8 @@ def test_another_tensor_is_recognised(x: Array) -> None:
     others: dict[str, Array] = {f"the values of sample {k}": np.asarray(rng.normal(size=x.shape)) for k in range(4)}
     changed: Array = wide(others["the values of sample 2"])
     assert said(x, changed, others=others) == ["the values of sample 2"]
-    assert [one.says for one in among(x, changed, others)] == ["the values of sample 2"]
-    assert among(x, wide(np.asarray(rng.normal(size=x.shape))), others) == []
+    assert [one.text for one in matching_tensors(x, changed, others)] == ["the values of sample 2"]
+    assert matching_tensors(x, wide(np.asarray(rng.normal(size=x.shape))), others) == []
 
 
 # ---------------------------------------------------------------------------------------------------- rounding
@@ -277,7 +277,7 @@ def test_what_many_changes_explain_is_explained_by_none() -> None:
 @pytest.mark.parametrize("kind", ["U4", bool, np.complex64, object])
 def test_what_is_no_number_says_nothing(kind: Any) -> None:
     x = np.random.default_rng(0).integers(0, 99, (4, 8)).astype(kind)
-    assert said(x, x[::-1]) == [] and among(x, x[::-1], {"x": x[::-1]}) == []
+    assert said(x, x[::-1]) == [] and matching_tensors(x, x[::-1], {"x": x[::-1]}) == []
     assert said(x, x[:2]) == [] and said(x[:0], x[:0]) == []
 
 
@@ -293,7 +293,7 @@ def test_values_that_are_not_finite_belong_to_the_picture() -> None:
 @few
 @given(tensors(ranks=(2, 4)))
 def test_an_input_is_misread_in_its_own_form(x: Array) -> None:
-    for says, value in misread(x):
+    for says, value in misreadings(x):
         assert says and value.shape == x.shape and value.dtype == x.dtype
 
 
@@ -304,5 +304,5 @@ def test_ten_million_elements_take_a_second_or_so() -> None:
     x = rng.normal(size=(1, 32, 500, 600)).astype(np.float32)
     for y in (rng.normal(size=x.shape).astype(np.float32), wide(x.transpose(0, 2, 3, 1)).reshape(x.shape)):
         begin = time.thread_time()
-        likenesses(x, y)
+        find_explanations(x, y)
         assert time.thread_time() - begin < 12
