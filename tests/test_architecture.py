@@ -46,7 +46,6 @@ MAX_LINES = 400
 LONG = {
     "graph.protobuf": "one format, read and written: both halves share field numbers, stubs and external data",
     "graph.graph": "one class; its index, its order and its selectors share the tables",
-    "cases.write_case": "a case is written in one order; each step needs what the one before found",
     "graph.cut": "one function per kind of trouble, in the order in which a cut meets them",
 }
 

@@ -1,4 +1,4 @@
-"""Result folders of every kind: where they go, what their manifest says, what may be replaced."""
+"""Result folders of every kind: where they go, what may be replaced, and what stands in their manifests."""
 
 from __future__ import annotations
 
@@ -7,22 +7,33 @@ import os
 import shutil
 import sys
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from pathlib import Path
+from dataclasses import dataclass, field, replace
+from pathlib import Path, PurePosixPath
 from typing import Any
 
-from subgraph.documents import absent, to_json
+from subgraph.documents import absent, keyed, to_json
 from subgraph.errors import ResultExists
 from subgraph.graph.graph import Graph
 from subgraph.runtime.capture import Captured
 from subgraph.runtime.reference import Reference
-from subgraph.storage.convert import TensorFormat, write_bin
+from subgraph.storage.convert import StoredFile, TensorFormat, write_bin
 from subgraph.storage.tensors import Record
 from subgraph.text import shorten
 from subgraph.version import __version__
 
 MANIFEST = "manifest.json"
+CASE_SCHEMA = "subcut.case/1"
 KEYS = frozenset(("schema", "source", "request", "command", "files"))  # in the manifest of each kind of result
+
+
+def versions() -> dict[str, str]:
+    """Of subcut, Python and the packages that take part, from the installed metadata, without importing anything."""
+    from importlib.metadata import version
+
+    python = ".".join(map(str, sys.version_info[:3]))
+    return {"subcut": __version__, "python": python} | {
+        name: version(name) for name in ("onnx", "onnxruntime", "numpy")
+    }
 
 
 @dataclass(frozen=True)
@@ -50,8 +61,157 @@ class ModelSource:
 
 
 @dataclass(frozen=True)
+class FedInput:
+    """An input of the model as it was fed; `origin`: the file, or how its values were drawn."""
+
+    name: str
+    dtype: str
+    shapes: Sequence[Sequence[int]]
+    origin: str = keyed("from")
+
+
+@dataclass(frozen=True)
+class SampleEntry:
+    """One sample of a result; its label is empty where there is only one."""
+
+    label: str
+    fed: Sequence[FedInput] = ()
+
+
+@dataclass(frozen=True)
+class StoredTensor:
+    """A tensor's files of one sample; `shapes`: one per element of a sequence."""
+
+    form: str
+    dtype: str
+    shapes: Sequence[Sequence[int]]
+    files: Sequence[StoredFile]
+
+
+@dataclass(frozen=True)
+class TensorEntry:
+    """A tensor over all samples. `producer`: label of its node; `shape`: its shapes, None where samples differ."""
+
+    name: str
+    producer: str | None
+    dtype: str
+    form: str
+    shape: Sequence[Sequence[object]] | None
+    samples: Sequence[StoredTensor] = ()
+
+
+@dataclass(frozen=True)
+class ReferenceEntry:
+    """How the reference values were computed."""
+
+    runtime: str
+    options: Mapping[str, object] | None = absent()
+    provider: str | None = absent()
+    optimisation: str | None = absent()
+    threads: object = absent()
+    custom_ops: str | None = absent()
+
+
+@dataclass(frozen=True)
+class RecordingEntry:
+    """The recording that a case was cut from; `fed`: the recorded inputs were fed; `files`: input → recorded file."""
+
+    name: str
+    folder: str
+    format: str
+    fed: bool
+    files: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class NodeEntry:
+    """A node of a case's region."""
+
+    name: str
+    op: str
+    index: int
+
+
+@dataclass(frozen=True)
+class RegionEntry:
+    """The region of a case: `Region`, with what its cut changed."""
+
+    start: Sequence[str]
+    end: Sequence[str]
+    nodes: Sequence[NodeEntry]
+    pulled: Sequence[NodeEntry] = ()
+    random: Sequence[NodeEntry] = ()
+    frozen: Sequence[str] = ()
+    renamed: Mapping[str, str] = field(default_factory=dict)
+    parameters: int = 0
+
+
+@dataclass(frozen=True)
+class OutputDifference:
+    """How far an output of the cut is from the captured one.
+
+    Attributes:
+        comparable: floating values whose NaN and infinities stand in the same places; else `why` says what differs.
+        max_abs, scale: largest difference, and largest magnitude captured. None stands for infinity.
+        relative: the difference as a share of the scale; None for infinity, or where it is not comparable.
+    """
+
+    name: str
+    comparable: bool = False
+    max_abs: float | None = 0.0
+    scale: float | None = 0.0
+    relative: float | None = None
+    why: str = ""
+
+
+@dataclass(frozen=True)
+class CheckResult:
+    """Whether the cut alone gives the captured outputs.
+
+    Attributes:
+        status: "identical", "rounding", "unrepeatable", "different", "not run", or "expected" for outputs of a test.
+        what: the same in words.
+        tolerance: the largest difference, as a share of the scale, that the status excuses.
+    """
+
+    status: str
+    what: str
+    tolerance: float | None = absent()
+    outputs: Sequence[OutputDifference] | None = absent()
+
+
+@dataclass(frozen=True, kw_only=True)
+class CaseManifest:
+    """The manifest of a case; the absent fields are those of a cut without values, a recording, a test.
+
+    Attributes:
+        above: how many nodes of the model lie above the region. losses: what conversions lost, in words.
+        expected, found: the operator test that a case was made from, and the candidate's outcome.
+    """
+
+    schema: str = CASE_SCHEMA
+    source: ModelSource
+    command: str
+    request: object
+    region: RegionEntry
+    versions: Mapping[str, str] = field(default_factory=versions)
+    inputs: Sequence[TensorEntry]
+    outputs: Sequence[TensorEntry]
+    dump_data: Sequence[TensorEntry] | None = absent()
+    samples: Sequence[SampleEntry]
+    seed: int | None = absent()
+    reference: ReferenceEntry | None = absent()
+    above: int | None = absent()
+    losses: Sequence[str] | None = absent()
+    check: CheckResult
+    recording: RecordingEntry | None = absent()
+    expected: object = absent()
+    found: object = absent()
+
+
+@dataclass(frozen=True)
 class Case:
-    """One result folder and its manifest."""
+    """One result folder and its manifest, as JSON."""
 
     path: Path
     manifest: dict[str, Any]
@@ -133,8 +293,8 @@ def write_manifest(manifest: object, work: Path) -> dict[str, Any]:
     return document
 
 
-def plain(request: Any) -> Any:
-    """A request as JSON would give it back (tuples as lists), to compare with a manifest's."""
+def plain(request: object) -> Any:
+    """A request as JSON gives it back (tuples as lists), to compare with a manifest's."""
     return json.loads(json.dumps(request))
 
 
@@ -143,70 +303,55 @@ def source_of(graph: Graph) -> ModelSource:
     return ModelSource(graph.path.name, graph.skeleton.size, graph.skeleton.structure)
 
 
-def versions() -> dict[str, str]:
-    """Of what took part; read from the installed metadata, without importing anything."""
-    from importlib.metadata import version
-
-    python = ".".join(map(str, sys.version_info[:3]))
-    return {"subcut": __version__, "python": python} | {
-        name: version(name) for name in ("onnx", "onnxruntime", "numpy")
-    }
-
-
-def reference_of(reference: Reference) -> dict[str, Any]:
-    """How the reference values were made."""
+def reference_of(reference: Reference) -> ReferenceEntry:
+    """How a reference computes its values."""
+    options = reference.options
     if reference.backend != "ort":
-        return {"runtime": Path(reference.backend).name, "options": dict(reference.options)}
-    own = {"custom_ops": Path(reference.options["custom_ops"]).name} if "custom_ops" in reference.options else {}
-    return {
-        "runtime": "onnxruntime",
-        "provider": reference.options.get("providers", "CPUExecutionProvider"),
-        "optimisation": reference.options["opt"],
-        "threads": reference.options["threads"],
-    } | own
+        return ReferenceEntry(Path(reference.backend).name, dict(options))
+    return ReferenceEntry(
+        "onnxruntime",
+        provider=options.get("providers", "CPUExecutionProvider"),
+        optimisation=options["opt"],
+        threads=options["threads"],
+        custom_ops=Path(options["custom_ops"]).name if "custom_ops" in options else None,
+    )
 
 
-def sample_of(sample: Captured) -> dict[str, Any]:
+def sample_of(sample: Captured) -> SampleEntry:
     """One sample: its label and what was fed."""
-    fed = [
-        {"name": r.name, "dtype": r.dtype, "shapes": [list(s) for s in r.shapes], "from": sample.origins[r.name]}
-        for r in sample.fed.values()
-    ]
-    return {"label": sample.label, "fed": fed}
+    return SampleEntry(
+        sample.label, [FedInput(r.name, r.dtype, r.shapes, sample.origins[r.name]) for r in sample.fed.values()]
+    )
 
 
-def tensor_of(graph: Graph, name: str, stored: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """One tensor over all samples: producer, type, shape (null where samples differ), files."""
+def tensor_of(graph: Graph, name: str, stored: Sequence[StoredTensor]) -> TensorEntry:
+    """One tensor over all samples, of which there is at least one."""
+    first = stored[0]
+    shape = first.shapes if all(s.shapes == first.shapes for s in stored) else None
+    return TensorEntry(name, producer_of(graph, name), first.dtype, first.form, shape, stored)
+
+
+def producer_of(graph: Graph, name: str) -> str | None:
+    """Label of the node that makes a tensor; None for the model's inputs."""
     maker = graph.maker.get(name)
-    shapes = [s["shapes"] for s in stored]
-    return {
-        "name": name,
-        "producer": None if maker is None else graph.label(maker),
-        "dtype": stored[0]["dtype"],
-        "form": stored[0]["form"],
-        "shape": shapes[0] if all(s == shapes[0] for s in shapes) else None,
-        "samples": list(stored),
-    }
+    return None if maker is None else graph.label(maker)
 
 
 def store(
-    found: Record, source: Path, target: str, work: Path, formats: Iterable[str], form: TensorFormat, *, keep: bool
-) -> tuple[dict[str, Any], list[str]]:
-    """Put a captured value into `work/target`, in each form asked for; describe it, and say what was lost.
+    record: Record, target: str, work: Path, formats: Iterable[str], tensor_format: TensorFormat, *, keep: bool
+) -> tuple[StoredTensor, list[str]]:
+    """Put a value's files into `work/target`, in each of the formats; return them, and what was lost in words.
 
-    The true values are always there as .npy; `form` concerns the .bin. `keep`: the captured file is needed again.
+    The values themselves are always there as .npy; `tensor_format` concerns the .bin. `record` has paths that lead to
+    its files from here; `keep`: they are copied, not moved.
     """
     (work / target).mkdir(parents=True, exist_ok=True)
-    for file in found.files:
-        (shutil.copyfile if keep else shutil.move)(source / file, work / target / file)
-    moved = found if target == "." else found.within(target)
-    files: list[dict[str, Any]] = [
-        {"file": f, "format": "npy", "dtype": found.dtype, "shape": list(s), "layout": ""}
-        for f, s in zip(moved.files, moved.shapes, strict=True)
-    ]
+    names = [PurePosixPath(target, Path(file).name).as_posix() for file in record.files]
+    for file, name in zip(record.files, names, strict=True):
+        (shutil.copyfile if keep else shutil.move)(file, work / name)
+    files = [StoredFile(f, "npy", record.dtype, s) for f, s in zip(names, record.shapes, strict=True)]
     losses: list[str] = []
     if "bin" in formats:
-        entries, losses = write_bin(moved, work, form)
-        files += entries
-    shapes = [list(s) for s in found.shapes]
-    return {"form": found.form, "dtype": found.dtype, "shapes": shapes, "files": files}, losses
+        raw, losses = write_bin(replace(record, files=tuple(names)), work, tensor_format)
+        files += raw
+    return StoredTensor(record.form, record.dtype, record.shapes, files), losses

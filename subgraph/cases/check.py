@@ -4,96 +4,96 @@ from __future__ import annotations
 
 import filecmp
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from math import inf, isfinite
 from pathlib import Path
-from typing import Any
 
+from subgraph.cases.case import CheckResult, OutputDifference
 from subgraph.graph.cut import Cut
 from subgraph.runtime.capture import Captured
 from subgraph.runtime.reference import Reference
-from subgraph.storage.tensors import Record, load
+from subgraph.storage.tensors import Record, Value, distance, load
 
 # onnxruntime keeps float32 between float16 nodes at every optimisation level, and where it inserts its Casts depends on
 # what surrounds the nodes. Largest difference seen: one rounding (4.9e-4 of the scale); a few may add up.
 FLOAT16 = 10  # TensorProto.DataType
 HALF_ROUNDINGS = 8 * 2.0**-11
-FULL = "the full model's values"  # what a cut gives that changes nothing
+FULL = "the full model's values"  # the outputs of a cut that changes nothing
+
+Rerun = Callable[[int, Path], Mapping[str, Record]]  # sample and folder → outputs of a second run of the whole model
 
 
 def check(
-    reference: Reference,
-    cut: Cut,
-    samples: Sequence[Captured],
-    folders: Sequence[Path],
-    model: Path,
-    again: Callable[[int, Path], Mapping[str, Record]],
-) -> dict[str, Any]:
-    """{"status": "identical" | "rounding" | "unrepeatable" | "different", "what": words, "tolerance", "outputs"}.
+    reference: Reference, cut: Cut, samples: Sequence[Captured], folders: Sequence[Path], model: Path, rerun: Rerun
+) -> CheckResult:
+    """Run a cut alone and compare its outputs with the captured ones.
 
-    `model` is the cut on disk. `folders` hold the captured files of each sample; `again(k, into)` runs the ancestors
-    anew.
+    `model` is the cut on disk. `folders` hold the captured files of each sample and are called after its number;
+    `rerun(number, folder)` writes below `folder/0`, and is called only where outputs differ.
     """
     reference.load("cut", model)
     stems = {n: f"check{i}" for i, n in enumerate(cut.outputs)}
-    far: list[dict[str, Any]] = []
+    differences: list[OutputDifference] = []
     for sample, folder in zip(samples, folders, strict=True):
         feeds = [sample.tensors[n].to_json() for n in cut.inputs]
         answer = reference.run("cut", folder, stems, feeds=feeds)
-        found = {r.name: r for r in map(Record.from_json, answer["tensors"])}
-        far += [d for n in cut.outputs if (d := _difference(sample.tensors[n], found[n], folder))]
-        for record in found.values():
+        outputs = {r.name: r for r in map(Record.from_json, answer["tensors"])}
+        differences += [d for n in cut.outputs if (d := _difference(sample.tensors[n], outputs[n], folder))]
+        for record in outputs.values():
             for file in record.files:
                 (folder / file).unlink()
-    if not far:
-        return _verdict("identical", f"the cut alone gives {FULL}: bit-identical")
-    worst = max(far, key=lambda d: float(d["relative"]))
-    how = f"'{worst['name']}' differs by {worst['max_abs']:.1e} of {worst['scale']:.3g}"
-    if not worst["comparable"]:
-        how = f"'{worst['name']}' has {worst['why']}"
-    if worst["comparable"] and worst["relative"] <= HALF_ROUNDINGS and _has_half(cut, samples):
+    if not differences:
+        return CheckResult("identical", f"the cut alone gives {FULL}: bit-identical", 0.0, ())
+    worst = max(differences, key=lambda d: _number(d.relative))
+    how = f"'{worst.name}' differs by {_number(worst.max_abs):.1e} of {_number(worst.scale):.3g}"
+    if not worst.comparable:
+        how = f"'{worst.name}' has {worst.why}"
+    if worst.comparable and _number(worst.relative) <= HALF_ROUNDINGS and _has_half(cut, samples):
         why = "onnxruntime keeps float32 between float16 nodes"
-        return _verdict("rounding", f"{how}: one fp16 rounding ({why})", far, HALF_ROUNDINGS)
-    if not _repeats(samples, folders, again):
-        return _verdict("unrepeatable", f"{how}: the reference itself gives other values each time", far)
-    return _verdict("different", f"{how}: the cut does NOT give {FULL}", far)
+        return CheckResult("rounding", f"{how}: one fp16 rounding ({why})", HALF_ROUNDINGS, differences)
+    if not _repeats(samples, folders, rerun):
+        what = f"{how}: the reference itself gives other values each time"
+        return CheckResult("unrepeatable", what, 0.0, differences)
+    return CheckResult("different", f"{how}: the cut does NOT give {FULL}", 0.0, differences)
 
 
-def _verdict(status: str, what: str, far: Sequence[dict[str, Any]] = (), tolerance: float = 0.0) -> dict[str, Any]:
-    """`tolerance`: the largest difference, of the scale, that the verdict excuses."""
-    # JSON has no infinity
-    outputs = [{k: None if v == float("inf") else v for k, v in d.items()} for d in far]
-    return {"status": status, "what": what, "tolerance": tolerance, "outputs": outputs}
+def _number(value: float | None) -> float:
+    return inf if value is None else value
 
 
-def _difference(want: Record, got: Record, folder: Path) -> dict[str, Any] | None:
+def _json(value: float) -> float | None:
+    """JSON has no infinity."""
+    return value if isfinite(value) else None
+
+
+def _difference(expected: Record, actual: Record, folder: Path) -> OutputDifference | None:
     """How far two values are apart; None where their files are equal byte for byte.
 
     Only floating values with NaN and infinities in the same places are comparable: an index or a sign of infinity that
     differs is never a rounding.
     """
-    if len(want.files) == len(got.files) and all(
-        filecmp.cmp(folder / a, folder / b, shallow=False) for a, b in zip(want.files, got.files, strict=True)
+    if len(expected.files) == len(actual.files) and all(
+        filecmp.cmp(folder / a, folder / b, shallow=False) for a, b in zip(expected.files, actual.files, strict=True)
     ):
         return None
     import numpy as np
 
-    nothing = {"name": want.name, "comparable": False, "max_abs": 0.0, "scale": 0.0, "relative": float("inf")}
-    if want.shapes != got.shapes or want.dtype != got.dtype:
-        return nothing | {"why": "another type or shape"}
-    if "float" not in want.dtype and not want.dtype.startswith("complex"):
-        return nothing | {"why": "other values"}
+    difference = OutputDifference(expected.name)
+    if expected.shapes != actual.shapes or expected.dtype != actual.dtype:
+        return replace(difference, why="another type or shape")
+    if "float" not in expected.dtype and not expected.dtype.startswith("complex"):
+        return replace(difference, why="other values")
     error = scale = 0.0
-    for a, b in zip(_arrays(load(want, folder)), _arrays(load(got, folder)), strict=True):
-        x, y = np.asarray(a).astype(np.complex128), np.asarray(b).astype(np.complex128)
-        finite = np.isfinite(x) & np.isfinite(y)
-        if (~finite & (x != y) & ~(np.isnan(x) & np.isnan(y))).any():
-            return nothing | {"why": "other NaN or infinities"}
-        error = max(error, float(np.abs(x[finite] - y[finite]).max(initial=0.0)))
-        scale = max(scale, float(np.abs(x[finite]).max(initial=0.0)))
+    for a, b in zip(_arrays(load(expected, folder)), _arrays(load(actual, folder)), strict=True):
+        apart = distance(np.asarray(a), np.asarray(b))
+        if apart is None:
+            return replace(difference, why="other NaN or infinities")
+        error, scale = max(error, apart[0]), max(scale, apart[1])
     relative = error / scale if scale else error
-    return nothing | {"comparable": True, "why": "", "max_abs": error, "scale": scale, "relative": relative}
+    return OutputDifference(expected.name, True, _json(error), _json(scale), _json(relative))
 
 
-def _arrays(value: Any) -> list[Any]:
+def _arrays(value: Value) -> Sequence[object]:
     return value if isinstance(value, list) else [] if value is None else [value]
 
 
@@ -103,17 +103,12 @@ def _has_half(cut: Cut, samples: Sequence[Captured]) -> bool:
     )
 
 
-def _repeats(
-    samples: Sequence[Captured], folders: Sequence[Path], again: Callable[[int, Path], Mapping[str, Record]]
-) -> bool:
-    """Does a second run of the whole give the captured values?"""
-    for folder in folders:
+def _repeats(samples: Sequence[Captured], folders: Sequence[Path], rerun: Rerun) -> bool:
+    """Does a second run of the whole model give the captured values?"""
+    for sample, folder in zip(samples, folders, strict=True):
         second = folder / "again"
         second.mkdir()
-        found = again(int(folder.name), second)
-        first = samples[folders.index(folder)].tensors
-        for name, record in found.items():
-            moved = record.within("again/0")
-            if _difference(first[name], moved, folder):
+        for name, record in rerun(int(folder.name), second).items():
+            if _difference(sample.tensors[name], record.within("again/0"), folder):
                 return False
     return True

@@ -11,13 +11,13 @@ from pathlib import Path
 from subgraph import plugins
 from subgraph.cases import case, write_case
 from subgraph.cases.case import ModelSource, ResultPlace
-from subgraph.cases.layout import CANDIDATE, EVIDENCE_SCHEMA, REPORT_FILES
-from subgraph.cases.write_case import CaseRequest, ValueSource
+from subgraph.cases.layout import CANDIDATE, EVIDENCE_SCHEMA, REPORT_FILES, sample_names
+from subgraph.cases.write_case import CaseRequest
 from subgraph.errors import SubcutError
 from subgraph.graph.graph import Graph
 from subgraph.graph.region import Region
 from subgraph.runtime.reference import Reference
-from subgraph.storage import folders
+from subgraph.runtime.reference_values import ReferenceValues
 from subgraph.storage.tensors import Record, copied
 
 log = logging.getLogger("subcut")
@@ -45,7 +45,12 @@ def rendered_reports(document: object) -> dict[str, str]:
 
 
 def add_case(
-    graph: Graph, region: Region, request: CaseRequest, place: ResultPlace, reference: Reference, values: ValueSource
+    graph: Graph,
+    region: Region,
+    request: CaseRequest,
+    place: ResultPlace,
+    reference: Reference,
+    values: ReferenceValues,
 ) -> bool:
     """Write a region as a case; where the region cannot be cut, warn and return False."""
     try:
@@ -58,9 +63,7 @@ def add_case(
 
 def sample_folders(parent: Path, labels: Sequence[str]) -> list[Path]:
     """The folder of each sample's tensors: `parent` itself for a lone sample, else `parent/LABEL`."""
-    if len(labels) == 1:
-        return [parent]
-    return [parent / name for name in folders.safe_names(label or str(k) for k, label in enumerate(labels)).values()]
+    return [parent / name for name in sample_names(labels)]
 
 
 def candidate_folders(case_folder: Path, labels: Sequence[str]) -> list[Path]:

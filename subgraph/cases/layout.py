@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
+
+from subgraph.storage.folders import safe_names
 
 # A case: one region with its inputs and outputs.
 MODEL, REPRO, LOG = "model.onnx", "repro.py", "log.txt"
@@ -20,6 +22,17 @@ TODO_TXT, FROM_DEVICE = "TODO.txt", "from_device"
 # An unpacked bundle: its list of files, and the candidate's scripts with the folder that its commands run in.
 BUNDLE_LIST, BUNDLE_SCHEMA = "bundle.json", "subcut.bundle/1"
 CANDIDATE_FILES = "candidate_files"
+
+
+def sample_names(labels: Sequence[str]) -> list[str]:
+    """The folder of each sample's tensors below that of their role: "." for a lone sample.
+
+    >>> sample_names(["cat.jpg"]), sample_names(["cat.jpg", "dog.jpg"])
+    (['.'], ['cat.jpg', 'dog.jpg'])
+    """
+    if len(labels) == 1:
+        return ["."]
+    return list(safe_names(label or str(k) for k, label in enumerate(labels)).values())
 
 
 def is_evidence(manifest: Mapping[str, Any] | None) -> bool:

@@ -59,7 +59,7 @@ def cut(
         end=tuple(end or ()),
         **resolve.feeding(settings, inputs).options,
         formats=formats,
-        form=tensor_format,
+        tensor_format=tensor_format,
         dump_all=dump == "all" or bool(recorded),
         capture=not no_capture,
         checker=check,

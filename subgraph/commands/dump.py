@@ -53,7 +53,7 @@ def dump(
             tensors=tuple(choose(graph, words, everything)),
             **resolve.feeding(settings, inputs).options,
             formats=formats,
-            form=tensor_format,
+            tensor_format=tensor_format,
         )
         folder = Path(output) if output else resolve.parent_folder(settings, None) / "dump"
         return _result(write_dump(graph, request, ResultPlace(folder.parent, folder.name, result.force), reference))

@@ -154,24 +154,24 @@ def cut_recorded(
     graph: Graph, request: CaseRequest, place: ResultPlace, reference: Reference, recordings: RecordingOptions
 ) -> list[Case]:
     """`subcut cut --recorded DIR`: what enters the cut, and `dump_data`, are what the device recorded."""
+    from subgraph.cases.case import RecordingEntry
     from subgraph.cases.write_case import chosen
     from subgraph.recordings import cut, runs
     from subgraph.recordings.compare import matched
-    from subgraph.runtime.inputs import Feeding
     from subgraph.trials.session import Setup, open_trials
 
     chosen(graph, request, place)  # a mistake there is reported before anything runs
-    feeding = Feeding(request.inputs, request.shapes, request.seed, request.picture)
-    with runs.open_runs(graph, recordings, feeding) as (recorded, fed):
+    with runs.open_runs(graph, recordings, request.feeding) as (recorded, fed):
         run = _run_of_device(recorded)
         candidate = runs.candidate_of([run], None)
         setup = Setup(candidate, fed, place.parent, stored=False, freeze=request.freeze)
         with open_trials(graph, setup, reference) as trials:
             (run,) = runs.limit_samples([run], len(trials.values.samples))
             assert run.recording
-            about = {"name": run.name, "folder": str(run.recording.folder), "format": run.recording.format,
-                     "fed": fed.inputs != feeding.inputs}  # fmt: skip
-            cuts = cut.extract_recorded(graph, request, place, trials, matched(trials, run), about)
+            recording = RecordingEntry(
+                run.name, str(run.recording.folder), run.recording.format, fed=fed.inputs != request.inputs
+            )
+            cuts = cut.extract_recorded(graph, request, place, trials, matched(trials, run), recording)
     for case in cuts:
         case.manifest["hint"] = cut.hint(case.manifest)
     return cuts

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from subgraph.cases import write_case
-from subgraph.cases.case import Case, ResultPlace
+from subgraph.cases.case import Case, RecordingEntry, ResultPlace
 from subgraph.cases.write_case import CaseRequest
 from subgraph.errors import InputError, UsageError
 from subgraph.graph.graph import Graph
@@ -31,13 +31,13 @@ AIPP = "the data layer is cut away: compile this cut without AIPP (no --insert_o
 
 @dataclass
 class RecordedValues:
-    """Values for `extract.write_region`: what enters a region is what the device recorded, where it did."""
+    """Values for `write_case.write_region`: what enters a region is what the device recorded, where it did."""
 
     trials: Trials
     matched: Sequence[MatchedRun]
     region: Region
     folder: Path
-    about: Mapping[str, Any]
+    recording: RecordingEntry
 
     @property
     def samples(self) -> Sequence[Sample]:
@@ -90,13 +90,12 @@ class RecordedValues:
         return save(name, value, text, into, stem).within(str(into.resolve()))
 
     def dumped(self, stems: Mapping[str, str], folder: Path) -> list[dict[str, Record]]:
-        """What the device recorded of the region's nodes, as files of their own in `folder/<k>`."""
+        """The recorded tensors of the region's nodes, as files of their own in `folder/<k>`, with absolute paths."""
         graph, out = self.trials.graph, []
         for k in range(len(self.samples)):
             names = [n for i in self.region.nodes for n in graph.makes[i] if n in self.matched[k].held]
             need(self.trials, names)
-            found = {n: self.saved(n, k, folder, stems[n]) for n in names}
-            out.append({n: replace(r, files=tuple(Path(f).name for f in r.files)) for n, r in found.items()})
+            out.append({n: self.saved(n, k, folder, stems[n]) for n in names})
         return out
 
 
@@ -106,9 +105,9 @@ def extract_recorded(
     place: ResultPlace,
     trials: Trials,
     matched: Sequence[MatchedRun],
-    about: Mapping[str, Any],
+    recording: RecordingEntry,
 ) -> list[Case]:
-    """As `extract.extract`, with a device's tensors. `about`: what the manifest says of the recording.
+    """As `write_case.extract`, with a device's tensors from a recording.
 
     Raises:
         UsageError: the recording lacks what the cut reads. SubcutError: as `extract.extract`.
@@ -116,7 +115,7 @@ def extract_recorded(
     region, place = write_case.chosen(graph, request, place)
     trials.values.need([*region.inputs, *region.shapes, *region.outputs])
     files = {n: h.entry.file for n, h in matched[0].held.items() if n in region.inputs}
-    values = RecordedValues(trials, matched, region, trials.new_folder(), {"recording": {**about, "files": files}})
+    values = RecordedValues(trials, matched, region, trials.new_folder(), replace(recording, files=files))
     return write_case.write_region(graph, region, request, place, trials.reference, device=values)
 
 

@@ -66,6 +66,17 @@ class Loss:
         return "; ".join(words) or "nothing lost"
 
 
+@dataclass(frozen=True)
+class StoredFile:
+    """One file of a tensor, as manifests list it: `format` npy or bin; `layout` is empty for the model's own."""
+
+    file: str
+    format: str
+    dtype: str
+    shape: tuple[int, ...]
+    layout: str = ""
+
+
 def formats(text: str) -> tuple[str, ...]:
     """`npy,bin` → ("npy", "bin").
 
@@ -169,30 +180,31 @@ def raw_bytes(array: Array, dtype: str) -> bytes:
     return (tensors.pack(bits, dtype) if dtype in PACKED else np.ascontiguousarray(bits)).tobytes()
 
 
-def write_bin(record: Record, folder: Path, form: TensorFormat) -> tuple[list[dict[str, Any]], list[str]]:
-    """Write the .bin beside each .npy of a record; return an entry per file and what was lost, in words.
+def write_bin(record: Record, folder: Path, tensor_format: TensorFormat) -> tuple[list[StoredFile], list[str]]:
+    """Write the .bin beside each .npy of a record; return the files, and what was lost in words.
 
     Without a conversion the bytes are copied behind the header, without loading them.
     """
-    entries, losses = [], []
+    written: list[StoredFile] = []
+    losses = []
     for file, shape in zip(record.files, record.shapes, strict=True):
         if record.dtype == "string":
             losses.append(f"{record.name}: texts have no .bin form")
             continue
         target = str(Path(file).with_suffix(".bin"))
-        entry = {"file": target, "format": "bin", "dtype": record.dtype, "shape": list(shape), "layout": ""}
-        if not form.dtype and not relayout(shape, "NCHW", form.layout) and record.dtype not in PACKED:
+        stored = StoredFile(target, "bin", record.dtype, shape)
+        if not tensor_format.dtype and not relayout(shape, "NCHW", tensor_format.layout) and record.dtype not in PACKED:
             _strip_header(folder / file, folder / target)
         else:
             array = tensors.load(Record(record.name, "tensor", record.dtype, (shape,), (file,)), folder)
-            converted, loss, layout = convert(_array(array), form)
-            dtype = form.dtype or record.dtype
+            converted, loss, layout = convert(_array(array), tensor_format)
+            dtype = tensor_format.dtype or record.dtype
             (folder / target).write_bytes(raw_bytes(converted, dtype))
-            entry |= {"dtype": dtype, "shape": list(converted.shape), "layout": layout if form.layout else ""}
+            stored = StoredFile(target, "bin", dtype, converted.shape, layout if tensor_format.layout else "")
             if loss:
                 losses.append(f"{record.name} as {dtype}: {loss.text}")
-        entries.append(entry)
-    return entries, losses
+        written.append(stored)
+    return written, losses
 
 
 def _array(value: Any) -> Array:

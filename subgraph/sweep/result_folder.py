@@ -15,11 +15,22 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-from subgraph.cases import case, evidence, write_case
-from subgraph.cases.case import ModelSource, ResultPlace
+from subgraph.cases import case, evidence
+from subgraph.cases.case import (
+    CaseManifest,
+    CheckResult,
+    ModelSource,
+    NodeEntry,
+    ReferenceEntry,
+    RegionEntry,
+    ResultPlace,
+    SampleEntry,
+    TensorEntry,
+)
 from subgraph.cases.evidence import EvidenceManifest
 from subgraph.cases.find_case import ExpectedTest, FoundCase
-from subgraph.cases.layout import CANDIDATE, REPRO, REPRO_SCRIPT, SWEEP_JSON
+from subgraph.cases.layout import CANDIDATE, LOG, REPRO, REPRO_SCRIPT, SWEEP_JSON
+from subgraph.documents import to_json
 from subgraph.graph import protobuf
 from subgraph.runtime.candidate import Candidate
 from subgraph.runtime.reference import threads
@@ -115,37 +126,30 @@ def _save(asked: Sweep, test: OperatorTest, result: SweepResult, k: int, work: P
         _add_candidate(answer, names, work)
         plain = asked.truth.plain(example)
     shutil.copyfile(REPRO_SCRIPT, work / REPRO)
-    nodes = [{"name": n.name or f"#{i}", "op": n.op_type, "index": i} for i, n in enumerate(skeleton.model.graph.node)]
+    nodes = [NodeEntry(n.name or f"#{i}", n.op_type, i) for i, n in enumerate(skeleton.model.graph.node)]
     said = f"the outputs are those that onnx's test expects; plain onnxruntime {plain.word}"
-    manifest = {
-        "schema": write_case.SCHEMA,
-        "source": {"file": f"{test.name}.onnx", "bytes": skeleton.size, "structure_sha256": skeleton.structure},
-        "command": f"subcut sweep --only {test.name}",
-        "request": {"test": test.name, "onnx": metadata.version("onnx")},
-        "region": {
-            "start": [n["name"] for n in nodes[:1]],
-            "end": [n["name"] for n in nodes[-1:]],
-            "nodes": nodes,
-            **{key: [] for key in ("pulled", "random", "frozen")},
-            "renamed": {},
-            "parameters": sum(map(protobuf.element_count, skeleton.model.graph.initializer)),
-        },
-        "versions": case.versions(),
-        **tensors,
-        "samples": [{"label": "", "fed": []}],
-        "seed": 0,
-        "reference": {"runtime": f"what the test of onnx {metadata.version('onnx')} expects", "threads": threads()},
-        "above": 0,
-        "losses": [],
-        "check": {"status": "expected", "what": f"{said}: {plain.why}".removesuffix(": "), "tolerance": 0.0},
-        "expected": {"test": test.name, "operator": test.op, "rtol": test.rtol, "atol": test.atol},
-        "found": {
+    parameters = sum(map(protobuf.element_count, skeleton.model.graph.initializer))
+    manifest = CaseManifest(
+        source=ModelSource(f"{test.name}.onnx", skeleton.size, skeleton.structure),
+        command=f"subcut sweep --only {test.name}",
+        request={"test": test.name, "onnx": metadata.version("onnx")},
+        region=RegionEntry([n.name for n in nodes[:1]], [n.name for n in nodes[-1:]], nodes, parameters=parameters),
+        inputs=tensors["inputs"],
+        outputs=tensors["outputs"],
+        samples=[SampleEntry("")],
+        seed=0,
+        reference=ReferenceEntry(f"what the test of onnx {metadata.version('onnx')} expects", threads=threads()),
+        above=0,
+        losses=(),
+        check=CheckResult("expected", f"{said}: {plain.why}".removesuffix(": "), 0.0),
+        expected={"test": test.name, "operator": test.op, "rtol": test.rtol, "atol": test.atol},
+        found={
             "candidate": runtime.candidate.name,
             "version": runtime.about["version"],
             **sweep.result_json(result),
         },
-    }
-    (work / "log.txt").write_text(_log(manifest), encoding="utf-8")
+    )
+    (work / LOG).write_text(_log(to_json(manifest)), encoding="utf-8")
     case.write_manifest(manifest, work)
 
 
@@ -153,21 +157,14 @@ def _names(example: Example) -> dict[str, str]:
     return folders.safe_names(dict.fromkeys(r.name for r in (*example.inputs, *example.outputs)))
 
 
-def _stored(record: Record, names: Mapping[str, str], role: str, work: Path, graph: Any) -> dict[str, Any]:
+def _stored(record: Record, names: Mapping[str, str], role: str, work: Path, graph: Any) -> TensorEntry:
     """One tensor's files in `work/role`, and its entry in the manifest."""
     with folders.scratch(work, "files") as aside:
-        moved = copied(record, aside, names[record.name])
-        stored, _ = case.store(moved, aside, role, work, FORMATS, TensorFormat(), keep=False)
+        moved = copied(record, aside, names[record.name]).within(str(aside))
+        stored, _ = case.store(moved, role, work, FORMATS, TensorFormat(), keep=False)
     maker = next((i for i, n in enumerate(graph.node) if record.name in n.output), None)
     producer = None if maker is None else graph.node[maker].name or f"#{maker}"
-    return {
-        "name": record.name,
-        "producer": producer,
-        "dtype": stored["dtype"],
-        "form": stored["form"],
-        "shape": stored["shapes"],
-        "samples": [stored],
-    }
+    return TensorEntry(record.name, producer, stored.dtype, stored.form, stored.shapes, [stored])
 
 
 def _add_candidate(answer: RunResult, names: Mapping[str, str], work: Path) -> None:

@@ -10,7 +10,9 @@ import numpy as np
 import pytest
 
 from subgraph.cases import repro
+from subgraph.cases.case import CheckResult
 from subgraph.cases.check import check
+from subgraph.documents import to_json
 from subgraph.graph.cut import cut
 from subgraph.runtime.capture import Captured
 from subgraph.runtime.reference import Reference
@@ -19,6 +21,7 @@ from tests.helpers import text_models
 
 Array = np.ndarray[Any, Any]
 WANT = np.array([1.0, -2.0, 4.0], np.float32)
+Judge = Callable[..., CheckResult]
 
 
 class Fake:
@@ -38,10 +41,10 @@ class Fake:
 
 
 @pytest.fixture
-def judged(tmp_path: Path) -> Callable[..., dict[str, Any]]:
+def judged(tmp_path: Path) -> Judge:
     """What the check says where the whole model gave `want`, `again` when run a second time, and the cut `got`."""
 
-    def judge(want: Array, got: Array, again: Array | None = None) -> dict[str, Any]:
+    def judge(want: Array, got: Array, again: Array | None = None) -> CheckResult:
         kind = {"float32": "float", "float16": "float16", "int64": "int64"}[want.dtype.name]
         piece = cut(text_models.load(tmp_path, f"g ({kind}[3] x) => ({kind}[3] y) {{ y = Identity(x) }}"), "y", "y")
         folder = tmp_path / "0"
@@ -60,11 +63,8 @@ def judged(tmp_path: Path) -> Callable[..., dict[str, Any]]:
     return judge
 
 
-Judge = Callable[..., dict[str, Any]]
-
-
 def test_equal_bits(judged: Judge) -> None:
-    assert judged(WANT, WANT.copy()) == {
+    assert to_json(judged(WANT, WANT.copy())) == {
         "status": "identical",
         "what": "the cut alone gives the full model's values: bit-identical",
         "tolerance": 0.0,
@@ -74,44 +74,44 @@ def test_equal_bits(judged: Judge) -> None:
 
 def test_the_same_nan_and_infinity_are_equal(judged: Judge) -> None:
     odd = np.array([np.nan, 0.0, np.inf], np.float32)
-    assert judged(odd, odd.copy())["status"] == "identical"
+    assert judged(odd, odd.copy()).status == "identical"
 
 
 def test_minus_zero_is_not_zero(judged: Judge) -> None:
-    assert judged(np.zeros(3, np.float32), -np.zeros(3, np.float32))["status"] == "different"
+    assert judged(np.zeros(3, np.float32), -np.zeros(3, np.float32)).status == "different"
 
 
 def test_a_last_bit_is_a_difference(judged: Judge) -> None:
     found = judged(WANT, np.nextafter(WANT, np.float32(9)))
-    assert found["status"] == "different"
-    assert found["what"] == "'y' differs by 4.8e-07 of 4: the cut does NOT give the full model's values"
-    (far,) = found["outputs"]
-    assert (far["name"], far["scale"]) == ("y", 4.0) and far["relative"] == pytest.approx(2**-23, rel=0.1)
+    assert found.status == "different"
+    assert found.what == "'y' differs by 4.8e-07 of 4: the cut does NOT give the full model's values"
+    (far,) = found.outputs or ()
+    assert (far.name, far.scale) == ("y", 4.0) and far.relative == pytest.approx(2**-23, rel=0.1)
 
 
 def test_another_shape_or_type(judged: Judge) -> None:
-    assert "'y' has another type or shape" in judged(WANT, WANT.reshape(1, 3))["what"]
+    assert "'y' has another type or shape" in judged(WANT, WANT.reshape(1, 3)).what
 
 
 def test_nan_where_a_number_was(judged: Judge) -> None:
     found = judged(WANT, np.array([1, np.nan, 4], np.float32))
-    assert found["status"] == "different" and "other NaN or infinities" in found["what"]
+    assert found.status == "different" and "other NaN or infinities" in found.what
 
 
 def test_half_precision_may_round_once(judged: Judge) -> None:
     half = WANT.astype(np.float16)
     found = judged(half, half + np.float16(2**-9))
-    assert found["status"] == "rounding" and "onnxruntime keeps float32 between float16 nodes" in found["what"]
+    assert found.status == "rounding" and "onnxruntime keeps float32 between float16 nodes" in found.what
 
 
 def test_half_precision_may_not_be_far_off(judged: Judge) -> None:
     half = WANT.astype(np.float16)
-    assert judged(half, half * np.float16(1.5))["status"] == "different"
+    assert judged(half, half * np.float16(1.5)).status == "different"
 
 
 def test_a_reference_that_never_repeats_itself(judged: Judge) -> None:
     found = judged(WANT, WANT + 1, again=WANT + 2)
-    assert found["status"] == "unrepeatable" and "the reference itself gives other values" in found["what"]
+    assert found.status == "unrepeatable" and "the reference itself gives other values" in found.what
 
 
 @pytest.mark.parametrize(
@@ -124,7 +124,7 @@ def test_a_reference_that_never_repeats_itself(judged: Judge) -> None:
     ],
 )
 def test_an_index_or_the_sign_of_infinity_is_never_a_rounding(judged: Judge, want: Array, got: Array) -> None:
-    assert judged(want, got)["status"] == "different"
+    assert judged(want, got).status == "different"
 
 
 def test_the_script_sees_signs_of_infinity_and_imaginary_parts() -> None:

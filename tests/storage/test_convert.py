@@ -14,7 +14,7 @@ from hypothesis.extra import numpy as hnp
 
 from subgraph.errors import UnknownName, UsageError
 from subgraph.storage import tensors
-from subgraph.storage.convert import Loss, TensorFormat, convert, formats, raw_bytes, write_bin
+from subgraph.storage.convert import Loss, StoredFile, TensorFormat, convert, formats, raw_bytes, write_bin
 from subgraph.storage.tensors import save
 
 INF, NAN = np.inf, np.nan
@@ -179,7 +179,7 @@ def test_a_bin_without_a_conversion_is_the_bytes_behind_the_header(tmp_path: Pat
     value = np.arange(6, dtype=np.float32).reshape(2, 3)
     record = save("t", value, "tensor(float)", tmp_path, "t")
     ((entry,), losses) = write_bin(record, tmp_path, TensorFormat())
-    assert entry == {"file": "t.bin", "format": "bin", "dtype": "float32", "shape": [2, 3], "layout": ""}
+    assert entry == StoredFile("t.bin", "bin", "float32", (2, 3), "")
     assert (tmp_path / "t.bin").read_bytes() == value.tobytes() and losses == []
 
 
@@ -197,17 +197,17 @@ def test_a_bin_in_another_form_says_so(tmp_path: Path) -> None:
     value = np.full((1, 2, 2, 2), 1e6, np.float32)
     record = save("a/b", value, "tensor(float)", tmp_path, "t")
     ((entry,), losses) = write_bin(record, tmp_path, TensorFormat("float16", "NHWC"))
-    assert (entry["dtype"], entry["shape"], entry["layout"]) == ("float16", [1, 2, 2, 2], "NHWC")
+    assert (entry.dtype, entry.shape, entry.layout) == ("float16", (1, 2, 2, 2), "NHWC")
     assert losses == ["a/b as float16: 8 of 8 values overflow"]
     assert (tmp_path / "t.bin").read_bytes() == np.full(8, INF, np.float16).tobytes()
 
 
 def test_a_bin_of_each_kind_of_value(tmp_path: Path) -> None:
     packed = save("p", np.array([1, -2, 7], ml_dtypes.int4), "tensor(int4)", tmp_path, "p")
-    assert write_bin(packed, tmp_path, TensorFormat())[0][0]["shape"] == [3]
+    assert write_bin(packed, tmp_path, TensorFormat())[0][0].shape == (3,)
     assert (tmp_path / "p.bin").read_bytes() == b"\xe1\x07"
     many = save("s", [np.ones(2, np.float32), np.zeros(1, np.float32)], "seq(tensor(float))", tmp_path, "s")
-    assert [e["file"] for e in write_bin(many, tmp_path, TensorFormat())[0]] == ["s#0.bin", "s#1.bin"]
+    assert [e.file for e in write_bin(many, tmp_path, TensorFormat())[0]] == ["s#0.bin", "s#1.bin"]
     texts = save("t", np.array(["a"], object), "tensor(string)", tmp_path, "t")
     assert write_bin(texts, tmp_path, TensorFormat()) == ([], ["t: texts have no .bin form"])
     scalar = save("c", np.array(1.5, np.float32), "tensor(float)", tmp_path, "c")

@@ -112,7 +112,7 @@ def write(trials: Trials, asked: Task, number: int, todo: Path, export: TaskForm
     """
     graph, region = trials.graph, asked.region
     request = write_case.CaseRequest.of_nodes(
-        graph, region.nodes, feeding, freeze=trials.freeze, formats=export.formats, form=export.form
+        graph, region.nodes, feeding, freeze=trials.freeze, formats=export.formats, tensor_format=export.form
     )
     with folders.scratch(todo) as aside:
         values = _values(trials, asked)

@@ -36,7 +36,6 @@ def read(files: Files, name: str, dtype: str, shape: tuple[int, ...], offset: in
     Raises:
         InputError: the file does not have as many bytes.
     """
-
     count = math.prod(shape)
     data = files.mapped(name, offset, nbytes(dtype, count))
     flat = unpack(data, dtype, count) if dtype in PACKED else data.view(np_dtype(dtype))

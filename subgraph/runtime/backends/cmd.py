@@ -233,7 +233,7 @@ def _write(feeds: Mapping[str, Value], wanted: Sequence[Output], folder: Path) -
         record = tensors.save(name, value, tensors.type_of(value), folder, stems[name])
         entry = {"name": name, "dtype": record.dtype, "shape": list(record.shapes[0]), "npy": record.files[0]}
         for raw in write_bin(record, folder, TensorFormat())[0]:
-            entry["bin"] = raw["file"]
+            entry["bin"] = raw.file
         inputs.append(entry)
     outputs = [
         {
