@@ -17,7 +17,7 @@ from subgraph.comparison.pair import Pair
 from subgraph.errors import ModelError, NoRegion
 from subgraph.graph.region import Region
 from subgraph.storage.tensors import load
-from subgraph.trials.attribution import explains, left_without
+from subgraph.trials.attribution import attribute, remaining_error
 from subgraph.trials.trial import Trials
 
 MEASURED = 64  # nodes whose share is measured: those that are furthest off alone
@@ -49,13 +49,13 @@ def costs(asked: NodeOracle) -> list[PieceCost]:
                 alone.append((error, k))
     found = []
     for error, k in sorted(alone, reverse=True)[:MEASURED]:
-        told = explains(asked.trials, asked.region([k]))
+        told = attribute(asked.trials, asked.region([k]))
         if told is not None:
             found.append((PieceCost(asked.groups[k], error, told.share), k))
     found.sort(key=lambda f: -f[0].explains)
     return [
         PieceCost(
-            c.indices, c.error, c.explains, left_without(asked.trials, asked.region([k])) if n < RESTORED else None
+            c.indices, c.error, c.explains, remaining_error(asked.trials, asked.region([k])) if n < RESTORED else None
         )
         for n, (c, k) in enumerate(found)
     ]

@@ -17,7 +17,7 @@ from subgraph.graph.region import Region
 from subgraph.runtime.run_result import RunResult
 from subgraph.search import Answer, Findings, Query, QueryKind, Settings, search
 from subgraph.search.state import Steps
-from subgraph.trials.attribution import explains, revives
+from subgraph.trials.attribution import attribute, restores_outputs
 from subgraph.trials.pooled_runs import pooled_verdicts
 from subgraph.trials.trial import Trials
 from subgraph.verdict import Judgement, Signature, Status, Verdict, gravity
@@ -146,8 +146,8 @@ class NodeOracle:
         fails = verdict.status is Status.FAIL and verdict.signature is not Signature.TIMEOUT
         whole = self.given(self.trials.whole())
         if whole.failure and verdict.signature not in (None, whole.failure.signature):
-            return _told(verdict, culprit=revives(self.trials, region))  # it fails alone, but in another way
-        found = explains(self.trials, region, given, whole) if fails or query.explain else None
+            return _told(verdict, culprit=restores_outputs(self.trials, region))  # it fails alone, but in another way
+        found = attribute(self.trials, region, given, whole) if fails or query.explain else None
         if found is None:
             return _told(verdict)
         return _told(verdict, share=found.share, culprit=found.culprit)

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from subgraph import plugins
+from subgraph.comparison.pair import relative_l2
 from subgraph.errors import InputError
 from subgraph.graph.graph import CONSTANT, SHAPE, Graph
 from subgraph.recordings import recording
@@ -28,7 +29,7 @@ from subgraph.storage import dtypes
 from subgraph.storage.folders import safe_name
 from subgraph.storage.tensors import Record, load
 from subgraph.text import count
-from subgraph.trials.match_tensors import CLEARER, NEAR, SURELY, distance, varied
+from subgraph.trials.match_tensors import CLEARER, NEAR, SURELY, varied
 from subgraph.trials.trial import Trials
 
 if TYPE_CHECKING:
@@ -232,7 +233,7 @@ class _Matching:
         fit, apart = "", math.inf
         last = None if tensor in self.trials.graph.inputs else self._last  # what is fed is often kept as it came
         for k, (fit_, array) in enumerate(fits(self._value(entry), right.shape, entry in self.loose, last)):
-            near = distance(right, array.astype(right.dtype) if floats(array, right) else array)
+            near = relative_l2(right, array.astype(right.dtype) if floats(array, right) else array)
             if near < apart or not k:
                 fit, apart = fit_, near
             if near <= SURELY:
@@ -271,7 +272,7 @@ class _Matching:
                     continue
                 try:
                     ways = fits(self._value(entry), right.shape, entry in self.loose, None)
-                    near = {fit: distance(right, a) for fit, a in ways}
+                    near = {fit: relative_l2(right, a) for fit, a in ways}
                 except InputError:
                     continue
                 own, other = near.get("", math.inf), near.get(NHWC, math.inf)

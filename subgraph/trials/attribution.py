@@ -1,10 +1,10 @@
-"""Does a piece that fails alone explain what is wrong with the whole?
+"""Region that fails -> the share of the candidate's final error that it accounts for.
 
-D is the candidate's error at the model's outputs. P is the reference's, when the piece's outputs are replaced by what
-the candidate gave for it. The share of D that P accounts for is P·D / |D|². A piece that fails only when it is cut out
-has an error there that leads nowhere (share near 0) or somewhere else (|P| far above |D|). Where that is unclear the
-question is asked the other way round: how much of D is gone when the piece runs on the reference, and all before and
-behind it on the candidate?
+D is the candidate's error at the model's outputs. P is the error that the reference makes there when the region's
+outputs are replaced by the candidate's. The share of D that P accounts for is P·D / |D|². A region that fails only when
+it is cut out has an error that leads nowhere (share near 0) or somewhere else (|P| far above |D|). Where that is
+unclear, the region is put right inside the candidate's run: the reference runs the region, the candidate all nodes
+before and behind it, and the part of D that disappears is the *gain*.
 """
 
 from __future__ import annotations
@@ -13,13 +13,16 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
+import numpy as np
+
+from subgraph.comparison.pair import scaled_differences
 from subgraph.errors import ModelError, NoRegion
 from subgraph.graph import region as regions
 from subgraph.graph.graph import CONSTANT
 from subgraph.graph.region import Region
-from subgraph.runtime.run_result import RunResult
+from subgraph.runtime.run_result import Feeds, RunResult
 from subgraph.storage.tensors import Record, load
 from subgraph.trials.trial import Trials
 from subgraph.verdict import Signature, Verdict
@@ -28,24 +31,24 @@ if TYPE_CHECKING:
     from subgraph.types import Array
 
 # Measured on 20 real bugs and their false culprits: single culprits 1.00, the weaker of two serial ones 0.43, of two
-# int8 ones 0.28; everything that was no culprit at most 0.251.
+# int8 ones 0.28; regions that were no culprit at most 0.251.
 SHARE = 0.27
-# Several culprits on one path have a share of 1/k each. Down to here a smaller one counts if the whole is better when
-# the piece is right, by half of that share: one that fails only when it is cut out makes nothing better.
+# Each of k culprits on one path has a share of 1/k. Down to SMALL, a share below SHARE counts if the gain is at least
+# this part of it: putting a region right that fails only when it is cut out gains nothing.
 SMALL, GAIN = 0.05, 0.5
 WORSE = 1.01  # of the squared final error
-MOST_PHASES = 12  # runs for one such question
-INSIDE = 3.0  # |P| / |D| above which the piece behaves otherwise inside the model: culprits at most 1.15
-CLIP = 10.0  # of the scale: beyond, and where a value is not finite, an error is as large as it gets
+MAX_PHASES = 12  # runs for one gain
+INSIDE = 3.0  # |P| / |D| above which the region behaves otherwise inside the model: culprits at most 1.15
+CLIP = 10.0  # of an output's scale: the largest error of an element, also of one that is not finite
 
 
 @dataclass(frozen=True)
-class Explained:
+class Attribution:
     """Attributes:
-    share: P·D / |D|²; 1 where the piece accounts for all of the final error.
-    ratio: |P| / |D|. Beyond `INSIDE` the share says nothing, and is the gain.
-    gain: share of D that is gone when the piece is right inside the candidate's run, below 0 where that is worse; None
-        where it was not asked or cannot be told.
+    share: P·D / |D|²; 1 where the region accounts for all of the final error.
+    ratio: |P| / |D|. Beyond `INSIDE` P says nothing about the whole, and `share` holds the gain.
+    gain: part of D that is gone when the region is right inside the candidate's run, negative where D grows; None where
+        it was not computed or cannot be known.
     """
 
     share: float
@@ -54,7 +57,7 @@ class Explained:
 
     @property
     def culprit(self) -> bool | None:
-        """Is the piece to blame? None where that hangs on what it does inside, and nothing can be told there."""
+        """Is the region to blame? None where that depends on a gain that is unknown."""
         if self.ratio <= INSIDE:
             if not SMALL <= self.share < SHARE:
                 return self.share >= SHARE
@@ -62,112 +65,126 @@ class Explained:
         return None if self.gain is None else self.gain >= SHARE
 
 
-def explains(
-    trials: Trials, region: Region, piece: RunResult | None = None, whole: RunResult | None = None
-) -> Explained | None:
-    """How much of the candidate's final error this region accounts for.
+def attribute(
+    trials: Trials, region: Region, result: RunResult | None = None, whole: RunResult | None = None
+) -> Attribution | None:
+    """How much of the candidate's final error a region accounts for.
 
-    `piece`, `whole`: what the candidate gave for the region and for the whole, where it does not give the same each
-    time; else they are asked for.
+    `result`, `whole`: the candidate's outputs of the region and of the whole model, if the candidate does not give the
+    same each time; else they are run. One reference run; for a gain one more, and two of the candidate.
 
-    One reference run; where unclear one more, and two of the candidate.
-
-    None where the candidate gives no whole-model output to explain, where that is right, where it leaves out an output
-    of the piece, or where the patched values cannot be run.
+    None where the whole model gives no outputs or right ones, where an output of the region is missing, or where the
+    patched values cannot be run.
 
     Raises:
         BackendError: the candidate cannot be used.
     """
-    import numpy as np
-
-    whole = whole or trials.run(trials.whole())
-    piece = piece or trials.run(region)
-    want = _outputs(trials, trials.values.records)
-    error = _difference(trials, want, whole.tensors) if not whole.failure else None
-    died = piece.failure is not None and piece.failure.signature is Signature.CRASH
-    if error is None or (piece.failure and not died) or not error.any() or _lacks(trials, region, piece):
+    error = _final_error(trials, whole)
+    result = result or trials.run(region)
+    died = result.failure is not None and result.failure.signature is Signature.CRASH
+    if error is None or (result.failure and not died) or not error.any() or _lacks_output(trials, region, result):
         return None
-    if died or not _alike(trials, region, piece):
-        gain = _gain(trials, region, want, error)
-        return None if gain is None else Explained(gain, math.inf, gain)
+    if died or not _has_expected_types(trials, region, result):
+        gain = _gain(trials, region, error)
+        return None if gain is None else Attribution(gain, math.inf, gain)
     try:
-        patched = _difference(trials, want, _patched(trials, region, piece))
+        patched = _error(trials, _patched(trials, region, result))
     except ModelError:
         return None
     if patched is None:
         return None
     size = float(error @ error)
     share, ratio = float(patched @ error) / size, float((patched @ patched) / size) ** 0.5
-    wild = share < SHARE and bool((np.abs(error) >= CLIP).any())
-    otherwise = ratio > INSIDE or wild  # garbage, and another time it is other garbage
-    gain = _gain(trials, region, want, error) if otherwise or SMALL <= share < SHARE else None
-    return Explained(share if gain is None or not otherwise else gain, math.inf if wild else ratio, gain)
+    clipped = share < SHARE and bool((np.abs(error) >= CLIP).any())  # garbage; another run gives other garbage
+    use_gain = ratio > INSIDE or clipped
+    gain = _gain(trials, region, error) if use_gain or SMALL <= share < SHARE else None
+    return Attribution(share if gain is None or not use_gain else gain, math.inf if clipped else ratio, gain)
 
 
-def _gain(trials: Trials, region: Region, want: Sequence[Mapping[str, Any]], error: Array) -> float | None:
-    """The share of D that is gone when this piece runs on the reference; of errors that cancel, less than nothing."""
-    left = _without(trials, region, want)
+def remaining_error(trials: Trials, region: Region) -> float | None:
+    """The part of the final error that is left when the reference runs this region, 1 being all; None if unknown.
+
+    Raises:
+        BackendError: the candidate cannot be used.
+    """
+    error = _final_error(trials)
+    left = None if error is None or not error.any() else _error_without(trials, region)
+    return None if left is None or error is None else float((left @ left) / (error @ error)) ** 0.5
+
+
+def restores_outputs(trials: Trials, region: Region) -> bool | None:
+    """Does a candidate that fails to run the whole model succeed once the reference runs this region? None if unknown.
+
+    Raises:
+        BackendError: the candidate cannot be used.
+    """
+    values = _values_without(trials, region)
+    return None if values is None else not isinstance(values, Verdict)
+
+
+def _gain(trials: Trials, region: Region, error: Array) -> float | None:
+    """The part of D that is gone when the reference runs this region; negative where the errors cancel each other."""
+    left = _error_without(trials, region)
     if left is None:
         return None
     size, squared = float(error @ error), float(left @ left)
     return 1.0 - ((squared / size) ** 0.5 if squared > WORSE * size else float(left @ error) / size)
 
 
-def left_without(trials: Trials, region: Region) -> float | None:
-    """What is left of the final error, 1 being all of it, when all but this region runs on the candidate; None where
-    it cannot be told.
-
-    Raises:
-        BackendError: the candidate cannot be used.
-    """
-    whole = trials.run(trials.whole())
-    want = _outputs(trials, trials.values.records)
-    error = _difference(trials, want, whole.tensors) if not whole.failure else None
-    left = None if error is None or not error.any() else _without(trials, region, want)
-    return None if left is None or error is None else float((left @ left) / (error @ error)) ** 0.5
-
-
-def _patched(trials: Trials, region: Region, piece: RunResult) -> list[Mapping[str, Record]]:
-    """The model's outputs on the reference, where the region's outputs are the candidate's."""
-    rest = _region(trials, _below(trials, region))
-    found = trials.run_on_reference(rest, piece.tensors) if rest else [{}] * len(piece.tensors)
-    known = trials.values.records
-    return [{**k, **p, **f} for k, p, f in zip(known, piece.tensors, found, strict=True)]
-
-
-def _lacks(trials: Trials, region: Region, answer: RunResult) -> bool:
-    """Is there an output of the region that did not come, and is no constant?"""
+def _lacks_output(trials: Trials, region: Region, result: RunResult) -> bool:
     kinds = trials.graph.kinds(region.outputs)
     needed = {n for n in region.outputs if kinds[n] != CONSTANT}
-    return any(needed - given.keys() for given in answer.tensors)
+    return any(needed - sample.keys() for sample in result.tensors)
 
 
-def _alike(trials: Trials, region: Region, answer: RunResult) -> bool:
-    """Are all of its outputs of the right type and shape, so that the reference can go on with them?"""
-    pairs = zip(trials.values.records, answer.tensors, strict=True)
+def _has_expected_types(trials: Trials, region: Region, result: RunResult) -> bool:
+    """Have all outputs the reference's types and shapes, so that the reference can go on with them?"""
     return all(
-        (given[n].dtype, given[n].shapes) == (known[n].dtype, known[n].shapes)
-        for known, given in pairs
+        (sample[n].dtype, sample[n].shapes) == (known[n].dtype, known[n].shapes)
+        for known, sample in zip(trials.values.records, result.tensors, strict=True)
         for n in region.outputs
-        if n in given
+        if n in sample
     )
 
 
-def revives(trials: Trials, region: Region) -> bool | None:
-    """Does the candidate, which brings nothing out of the whole, do so once this region runs on the reference? None
-    where it cannot be told.
-
-    Raises:
-        BackendError: the candidate cannot be used.
-    """
-    given = _mended(trials, region)
-    return None if given is None else not isinstance(given, Verdict)
+# ---------------------------------------------------------------------------------------------------- mixed runs
 
 
-def _below(trials: Trials, region: Region) -> set[int]:
-    """What depends on the region and is needed for an output, without the region itself."""
+def _patched(trials: Trials, region: Region, result: RunResult) -> list[Mapping[str, Record]]:
+    """The reference's values of the whole model where the region's outputs are the candidate's."""
     needed = set(trials.whole().nodes)
-    return (trials.graph.descendants(region.nodes) & needed) - set(region.nodes)
+    below = _region(trials, (trials.graph.descendants(region.nodes) & needed) - set(region.nodes))
+    outputs = trials.run_on_reference(below, result.tensors) if below else [{}] * len(result.tensors)
+    known = trials.values.records
+    return [{**k, **r, **o} for k, r, o in zip(known, result.tensors, outputs, strict=True)]
+
+
+def _values_without(trials: Trials, region: Region) -> Feeds | Verdict | None:
+    """All values where the reference runs the region and the candidate all other nodes; or how the candidate failed.
+
+    None where that takes too many phases, or the reference cannot run the values that enter the region.
+    """
+    values: list[Mapping[str, Record]] = [{} for _ in trials.values.records]
+    phases = _phases(trials, region)
+    if len(phases) > MAX_PHASES:
+        return None
+    for phase in sorted(phases):
+        part = _region(trials, phases[phase])
+        if part is None:
+            continue
+        outputs: Feeds
+        if phase % 2:
+            try:
+                outputs = trials.run_on_reference(part, values)
+            except ModelError:
+                return None
+        else:
+            result = trials.run_extra(part, values)
+            if result.failure:
+                return result.failure
+            outputs = result.tensors
+        values = [{**v, **o} for v, o in zip(values, outputs, strict=True)]
+    return [{**k, **v} for k, v in zip(trials.values.records, values, strict=True)]
 
 
 def _region(trials: Trials, nodes: set[int]) -> Region | None:
@@ -177,93 +194,53 @@ def _region(trials: Trials, nodes: set[int]) -> Region | None:
         return None
 
 
-def _without(trials: Trials, region: Region, want: Sequence[Mapping[str, Any]]) -> Array | None:
-    """The final error when the reference runs the region, and the candidate all else, each on what comes in."""
-    given = _mended(trials, region)
-    return None if given is None or isinstance(given, Verdict) else _difference(trials, want, given)
-
-
-def _mended(trials: Trials, region: Region) -> list[Mapping[str, Record]] | Verdict | None:
-    """All values when the reference runs the region, and the candidate all else; or how the candidate failed.
-
-    None where that takes too many turns, or the reference does not run what comes in.
-    """
-    fed: list[Mapping[str, Record]] = [{} for _ in trials.values.records]
-    phases = _phases(trials, region)
-    if len(phases) > MOST_PHASES:
-        return None
-    for phase in sorted(phases):
-        part = _region(trials, phases[phase])
-        if part is None:
-            continue
-        given: Sequence[Mapping[str, Record]]
-        if phase % 2:
-            try:
-                given = trials.run_on_reference(part, fed)
-            except ModelError:
-                return None
-        else:
-            answer = trials.run_extra(part, fed)
-            if answer.failure:
-                return answer.failure
-            given = answer.tensors
-        fed = [{**f, **g} for f, g in zip(fed, given, strict=True)]
-    return [{**k, **f} for k, f in zip(trials.values.records, fed, strict=True)]
-
-
 def _phases(trials: Trials, region: Region) -> dict[int, set[int]]:
-    """The nodes of the whole in turns, even ones without the region, odd ones of it; each needs only earlier turns.
+    """The whole model's nodes in phases: even ones without the region's nodes, odd ones of these only.
 
-    Three where the region is convex; more where what it makes comes back to it. Linear in nodes and edges.
+    A phase reads only earlier phases. Three where the region is convex; more where paths leave it and come back.
+    Complexity: linear in nodes and edges.
     """
     graph, inside = trials.graph, set(region.nodes)
-    turn: dict[int, int] = {}
-    found: dict[int, set[int]] = {}
+    phase: dict[int, int] = {}
+    phases: dict[int, set[int]] = {}
     for i in trials.whole().nodes:
         own = int(i in inside)
-        turn[i] = max([own, *(t + (t % 2 != own) for b in graph.predecessors(i) if (t := turn.get(b)) is not None)])
-        found.setdefault(turn[i], set()).add(i)
-    return found
+        earlier = [phase[b] for b in graph.predecessors(i) if b in phase]
+        phase[i] = max([own, *(p + (p % 2 != own) for p in earlier)])
+        phases.setdefault(phase[i], set()).add(i)
+    return phases
 
 
 # ---------------------------------------------------------------------------------------------------- errors
 
 
-def _outputs(trials: Trials, records: Sequence[Mapping[str, Record]]) -> list[dict[str, Any]]:
+def _final_error(trials: Trials, whole: RunResult | None = None) -> Array | None:
+    """D; None where the candidate gives no outputs."""
+    whole = whole or trials.run(trials.whole())
+    return None if whole.failure else _error(trials, whole.tensors)
+
+
+def _error_without(trials: Trials, region: Region) -> Array | None:
+    """The final error when the reference runs the region and the candidate all other nodes."""
+    values = _values_without(trials, region)
+    return None if values is None or isinstance(values, Verdict) else _error(trials, values)
+
+
+def _error(trials: Trials, values: Sequence[Mapping[str, Record]]) -> Array | None:
+    """The error at all outputs of all samples as one vector, each output in units of its scale.
+
+    None where an output is missing or has another number of elements. Sequences are left out.
+    """
     names = [n for n in trials.graph.outputs if n in trials.graph.maker]
-    return [{n: load(sample[n], Path("/")) for n in names} for sample in records]
-
-
-def _difference(
-    trials: Trials, want: Sequence[Mapping[str, Any]], given: Sequence[Mapping[str, Record]]
-) -> Array | None:
-    """The error at all outputs of all samples, one vector, each output in units of its scale; None where one lacks."""
-    import numpy as np
-
     parts = []
-    for right, sample in zip(want, given, strict=True):
-        for name, a in right.items():
+    for known, sample in zip(trials.values.records, values, strict=True):
+        for name in names:
             if name not in sample:
                 return None
-            b = load(sample[name], Path("/"))
+            a, b = load(known[name], Path("/")), load(sample[name], Path("/"))
             if not isinstance(a, np.ndarray) or not isinstance(b, np.ndarray):
-                continue  # sequences: nothing to project on
-            if a.shape != b.shape and a.size != b.size:
+                continue
+            if a.size != b.size:
                 return None
-            parts.append(_scaled(a.reshape(-1), b.reshape(-1)))
+            parts.append(scaled_differences(a, b, CLIP))
     return np.concatenate(parts) if parts else None
-
-
-def _scaled(a: Array, b: Array) -> Array:
-    import numpy as np
-
-    if a.dtype.kind in "OUSTb":
-        return np.asarray(a != b, np.float64)
-    if a.dtype.kind == "c":
-        a, b = (np.ascontiguousarray(v).view(v.real.dtype) for v in (a, b))
-    with np.errstate(all="ignore"):
-        x, y = a.astype(np.float64), b.astype(np.float64)
-        scale = float(np.abs(x[np.isfinite(x)]).max(initial=0.0)) or 1.0
-        d = (y - x) / scale
-    same = (x == y) | (np.isnan(x) & np.isnan(y))
-    return np.asarray(np.where(same, 0.0, np.where(np.isfinite(d), np.clip(d, -CLIP, CLIP), CLIP)))

@@ -17,8 +17,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from subgraph.comparison.metrics import rel_l2
-from subgraph.comparison.pair import Pair
+from subgraph.comparison.pair import relative_l2
 from subgraph.documents import KEY
 from subgraph.errors import UnknownName, UsageError
 from subgraph.graph.graph import VALUE, Graph
@@ -174,29 +173,18 @@ def _fit(match: MatchedTensor, expected: Array | None, value: Array | None) -> M
         return match
     match = replace(match, dtype=value.dtype.name)
     same_shape = expected.shape == value.shape
-    if same_shape and (expected.ndim < 2 or distance(expected, match.to_reference(value)) <= NEAR):
+    if same_shape and (expected.ndim < 2 or relative_l2(expected, match.to_reference(value)) <= NEAR):
         return match
     unchanged = tuple(range(expected.ndim))
     perms = [() if order == unchanged else order for order in axis_orders(expected.shape, value.shape)]
     turned = [replace(match, perm=perm) for perm in perms]
     if len(turned) < 2:
         return turned[0] if turned else None
-    distances = sorted((distance(expected, m.to_reference(value)), m.perm) for m in turned)
+    distances = sorted((relative_l2(expected, m.to_reference(value)), m.perm) for m in turned)
     (best, perm), (second, _) = distances[:2]
     if best * CLEARER < second and best <= NEAR:
         return replace(match, perm=perm)
     return match if same_shape else None  # a value that is far off in every order says nothing about the order
-
-
-def distance(a: Array, b: Array) -> float:
-    """|a − b| / |a|, Euclidean; infinite where shapes or finite elements differ, or all finite elements of a are 0."""
-    if a.shape != b.shape or a.dtype.kind not in "fiubV" or b.dtype.kind not in "fiubV":
-        return math.inf
-    with np.errstate(all="ignore"):
-        pair = Pair(a.astype(np.float64), b.astype(np.float64))
-        if any(np.count_nonzero(np.isfinite(v)) != pair.compared for v in (pair.reference, pair.candidate)):
-            return math.inf
-        return rel_l2.measure(*pair.values) if pair.values[0].any() else math.inf
 
 
 def _is_displaced(reference: ModelValues, candidate: ModelValues, name: str, match: MatchedTensor) -> bool:
@@ -218,7 +206,7 @@ def _is_displaced(reference: ModelValues, candidate: ModelValues, name: str, mat
 
     def distance_from(tensor: str) -> float:
         expected = reference.value(tensor)
-        return math.inf if expected is None else distance(expected, real)
+        return math.inf if expected is None else relative_l2(expected, real)
 
     own = distance_from(name)
     neighbours = {*graph.reads[maker], *(n for i in graph.successors(maker) for n in graph.makes[i])} - {name}
@@ -247,7 +235,7 @@ def _near_values(
             if value is None or not _same_spread(expected, match.to_reference(value)):
                 continue
             fitted = _fit(match, expected, value)
-            apart = distance(expected, fitted.to_reference(value)) if fitted else math.inf
+            apart = relative_l2(expected, fitted.to_reference(value)) if fitted else math.inf
             if fitted and apart <= NEAR:
                 near.setdefault(name, []).append((apart, fitted))
     return near

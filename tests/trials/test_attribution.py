@@ -15,7 +15,7 @@ from subgraph.graph import region as regions
 from subgraph.graph.graph import VALUE, Graph
 from subgraph.runtime.reference import Reference
 from subgraph.runtime.worker_pool import Workers
-from subgraph.trials.attribution import SHARE, Explained, explains, left_without
+from subgraph.trials.attribution import SHARE, Attribution, attribute, remaining_error
 from subgraph.trials.trial import Trials
 from tests.helpers import text_models
 from tests.helpers.open_trials import asking, faulty, nodes
@@ -56,8 +56,8 @@ def weight() -> Any:
     return np.random.default_rng(3).standard_normal((4, 4), np.float32)
 
 
-def explained(trials: Trials, *names: str) -> Explained:
-    found = explains(trials, nodes(trials.graph, *names))
+def explained(trials: Trials, *names: str) -> Attribution:
+    found = attribute(trials, nodes(trials.graph, *names))
     assert found
     return found
 
@@ -73,7 +73,7 @@ def test_a_single_culprit_explains_all(guilty: str, ask: Ask) -> None:
     assert found.gain is None
     assert found.culprit
     others = [n for n in "abcde" if n != guilty]
-    assert [explained(trials, n) for n in others] == [Explained(0.0, 0.0)] * 4
+    assert [explained(trials, n) for n in others] == [Attribution(0.0, 0.0)] * 4
     assert not any(explained(trials, n).culprit for n in others)
 
 
@@ -122,7 +122,7 @@ def test_on_random_graphs_the_guilty_node_explains_all(seed: int, ask: Ask, tmp_
     asked = 0
     for lo, hi in [(0, len(needed)), *rng.integers(0, len(needed), (5, 2))]:
         region = regions.of_nodes(graph, needed[min(lo, hi) : max(lo, hi) + 1])
-        found = explains(trials, region)
+        found = attribute(trials, region)
         if found is None:  # the error does not reach an output
             continue
         asked += 1
@@ -158,7 +158,7 @@ def test_being_without_it_finds_the_culprit_that_behaves_otherwise_inside(ask: A
     found = explained(trials, "c")
     assert found.ratio == pytest.approx(5 / 0.51)
     assert found.share == found.gain == pytest.approx(0.5 / 0.51, rel=1e-3)
-    assert left_without(trials, nodes(trials.graph, "c")) == pytest.approx(0.01 / 0.51, rel=1e-3)
+    assert remaining_error(trials, nodes(trials.graph, "c")) == pytest.approx(0.01 / 0.51, rel=1e-3)
     assert found.culprit is True
 
 
@@ -186,7 +186,7 @@ def test_a_piece_with_a_hole_is_left_out_in_turns(ask: Ask) -> None:
     trials = ask(ONES, add="a:0.3+b:0.1+c:0.45+d:0.2")
     piece = nodes(trials.graph, "a", "c")
     whole, left = 0.3 - 0.1 - 0.45 + 0.2, -0.1 + 0.2  # b and d change the sign of what comes in
-    assert left_without(trials, piece) == pytest.approx(abs(left / whole), rel=1e-4)
+    assert remaining_error(trials, piece) == pytest.approx(abs(left / whole), rel=1e-4)
     trials = ask(ONES, add="c:0.5+d:0.45")
     found = explained(trials, "a", "c")
     assert found.ratio == pytest.approx(10, rel=1e-4)
@@ -205,21 +205,21 @@ def test_what_fails_only_alone_behind_a_culprit_is_no_culprit(ask: Ask) -> None:
 
 
 def test_a_candidate_that_is_right_has_nothing_to_explain(ask: Ask) -> None:
-    assert explains(ask(LINE), nodes(ask(LINE).graph, "b")) is None
+    assert attribute(ask(LINE), nodes(ask(LINE).graph, "b")) is None
 
 
 @pytest.mark.parametrize(("drop", "of"), [("y", "b"), ("q", "b")])
 def test_where_an_output_does_not_come_there_is_no_share(drop: str, of: str, ask: Ask) -> None:
     """Be it the whole model's or the piece's: the reference's value must not stand in for it."""
     trials = ask(LINE, add="b:0.5", drop=drop)
-    assert explains(trials, nodes(trials.graph, of)) is None
+    assert attribute(trials, nodes(trials.graph, of)) is None
 
 
 def test_a_whole_that_does_not_run_cannot_be_explained(ask: Ask) -> None:
     trials = ask(LINE, fault="nonsense", nodes="a+e")
-    assert explains(trials, nodes(trials.graph, "b")) is None
+    assert attribute(trials, nodes(trials.graph, "b")) is None
     trials = ask(LINE, fault="nonsense", nodes="b")
-    assert explains(trials, nodes(trials.graph, "b")) is None
+    assert attribute(trials, nodes(trials.graph, "b")) is None
 
 
 def test_several_samples_count_together(ask: Ask, tmp_path: Path, reference: Reference, workers: Workers) -> None:
@@ -243,12 +243,12 @@ def test_discrete_outputs_count_by_what_changed(ask: Ask) -> None:
 
 
 def test_the_limits() -> None:
-    assert Explained(SHARE, 1.0).culprit
-    assert Explained(SHARE - 0.01, 1.0).culprit is None
-    assert Explained(0.04, 1.0).culprit is False
-    assert Explained(1.0, 3.0).culprit
-    assert Explained(1.0, 3.1).culprit is None
-    assert Explained(1.0, 3.1, SHARE).culprit
-    assert Explained(1.0, 3.1, SHARE - 0.01).culprit is False
-    assert Explained(0.06, 1.0, 0.03).culprit
-    assert Explained(0.06, 1.0, 0.02).culprit is False
+    assert Attribution(SHARE, 1.0).culprit
+    assert Attribution(SHARE - 0.01, 1.0).culprit is None
+    assert Attribution(0.04, 1.0).culprit is False
+    assert Attribution(1.0, 3.0).culprit
+    assert Attribution(1.0, 3.1).culprit is None
+    assert Attribution(1.0, 3.1, SHARE).culprit
+    assert Attribution(1.0, 3.1, SHARE - 0.01).culprit is False
+    assert Attribution(0.06, 1.0, 0.03).culprit
+    assert Attribution(0.06, 1.0, 0.02).culprit is False
