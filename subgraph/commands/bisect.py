@@ -11,10 +11,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-import typer
-
 from subgraph import project
 from subgraph.commands import Result, log, options, resolve
+from subgraph.commands.options import Number, Text, option
 from subgraph.commands.recorded import bisect_recorded, recording_options, refuse_beside_recorded, weights_of
 from subgraph.errors import UsageError
 from subgraph.graph.graph import load
@@ -40,15 +39,9 @@ def bisect(
     inputs: options.InputOptions,
     comparison: options.CriterionOptions,
     runtime: options.RuntimeOptions,
-    max_trials: Annotated[
-        int | None, typer.Option("--max-trials", metavar="N", help="Stop after so many runs.")
-    ] = None,
-    max_time: Annotated[
-        str | None, typer.Option("--max-time", metavar="2h", help="Stop after so long: 90s, 30m.")
-    ] = None,
-    repeat: Annotated[
-        int | None, typer.Option("--repeat", metavar="N", help="Runs that must agree before the whole model does; 7.")
-    ] = None,
+    max_trials: Annotated[Number, option("--max-trials", "N", "Stop after so many runs.")] = None,
+    max_time: Annotated[Text, option("--max-time", "2h", "Stop after so long: 90s, 30m.")] = None,
+    repeat: Annotated[Number, option("--repeat", "N", "Runs that must agree before the whole model does; 7.")] = None,
     jobs: options.Jobs = None,
     recorded: options.RecordedOptions,
     no_freeze: options.NoFreeze = False,

@@ -16,6 +16,7 @@ import typer
 
 from subgraph import project
 from subgraph.commands import Result, log, options, resolve
+from subgraph.commands.options import Text, Texts, option
 from subgraph.errors import UsageError
 from subgraph.text import clean, count
 
@@ -36,15 +37,13 @@ def bundle(
     source: Annotated[
         str, typer.Argument(metavar="CASE|MODEL", help="What cut, bisect, sweep or manual left; or a whole model.")
     ],
-    output: Annotated[
-        str | None, typer.Option("--output", "-o", metavar="FILE.zip", help="The bundle; CASE.zip here, if not given.")
-    ] = None,
+    output: Annotated[Text, option("--output -o", "FILE.zip", "The bundle; CASE.zip here, if not given.")] = None,
     candidate_files: Annotated[
-        list[str] | None,
-        typer.Option(
+        Texts,
+        option(
             "--candidate-files",
-            metavar="PATH",
-            help="Further files of the candidate that are to go along, or a folder of them. Repeatable.",
+            "PATH",
+            "Further files of the candidate that are to go along, or a folder of them. Repeatable.",
         ),
     ] = None,
     candidate: options.CandidateSpec = None,

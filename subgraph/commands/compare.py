@@ -6,10 +6,9 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
-
 from subgraph import project
 from subgraph.commands import Result, log, options, resolve, table
+from subgraph.commands.options import Text, Texts, option
 from subgraph.commands.recorded import TensorChoice, compare_recorded, recording_options, refuse_beside_recorded
 from subgraph.errors import UsageError
 from subgraph.graph.graph import load
@@ -31,20 +30,14 @@ def compare(
     model: options.ModelArgument = None,
     candidate_options: options.CandidateOptions,
     at: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--at",
-            metavar="NAME",
-            help="Only this node or tensor, or those that fit a glob. Repeatable.",
-            autocompletion=options.complete_nodes,
+        Texts,
+        option(
+            "--at", "NAME", "Only this node or tensor, or those that fit a glob. Repeatable.", options.complete_nodes
         ),
     ] = None,
-    fail_fast: Annotated[bool, typer.Option("--fail-fast", help="Stop at the first tensor that is wrong.")] = False,
+    fail_fast: Annotated[bool, option("--fail-fast", None, "Stop at the first tensor that is wrong.")] = False,
     align: Annotated[
-        str | None,
-        typer.Option(
-            "--align", metavar="output|all", help="As TNN's converter: the outputs alone; all, to the first bad."
-        ),
+        Text, option("--align", "output|all", "As TNN's converter: the outputs alone; all, to the first bad.")
     ] = None,
     recorded: options.RecordedOptions,
     inputs: options.InputOptions,
@@ -52,7 +45,7 @@ def compare(
     runtime: options.RuntimeOptions,
     jobs: options.Jobs = None,
     no_freeze: options.NoFreeze = False,
-    csv_file: table.File = None,
+    csv_file: options.CsvFile = None,
     result: options.ResultOptions,
 ) -> Result:
     """Compare every tensor of a model on a candidate, in place and alone; or those that a device recorded.

@@ -6,12 +6,11 @@ import contextlib
 from dataclasses import replace
 from typing import Annotated, Any
 
-import typer
-
 from subgraph import project
 from subgraph.cases import write_case
 from subgraph.cases.case import Case, ResultPlace
 from subgraph.commands import Result, log, options, resolve
+from subgraph.commands.options import Text, option
 from subgraph.commands.recorded import cut_recorded, recording_options
 from subgraph.errors import UsageError
 from subgraph.graph.graph import Graph, load
@@ -29,22 +28,17 @@ def cut(
     output: options.Output = None,
     inputs: options.InputOptions,
     form: options.FormatOptions,
-    dump: Annotated[
-        str | None, typer.Option("--dump", metavar="all", help="`all`: write every tensor of the region as well.")
-    ] = None,
-    no_capture: Annotated[bool, typer.Option("--no-capture", help="Only cut; run nothing.")] = False,
-    check: Annotated[bool, typer.Option("--check", help="Run onnx.checker on the cut as well.")] = False,
-    dynamic: Annotated[bool, typer.Option("--dynamic", help="Keep the model's open dimensions.")] = False,
+    dump: Annotated[Text, option("--dump", "all", "`all`: write every tensor of the region as well.")] = None,
+    no_capture: Annotated[bool, option("--no-capture", None, "Only cut; run nothing.")] = False,
+    check: Annotated[bool, option("--check", None, "Run onnx.checker on the cut as well.")] = False,
+    dynamic: Annotated[bool, option("--dynamic", None, "Keep the model's open dimensions.")] = False,
     no_freeze: options.NoFreeze = False,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Show the region; run and write nothing.")] = False,
-    recorded: Annotated[
-        str | None,
-        typer.Option("--recorded", metavar="DIR", help="Inputs and dump_data are a device's layer dumps."),
-    ] = None,
+    dry_run: Annotated[bool, option("--dry-run", None, "Show the region; run and write nothing.")] = False,
+    recorded: Annotated[Text, option("--recorded", "DIR", "Inputs and dump_data are a device's layer dumps.")] = None,
     recording: options.RecordedOptions,
     runtime: options.RuntimeOptions,
     result: options.ResultOptions,
-    stamp: Annotated[bool, typer.Option("--stamp", help="Name the folder dump_result_YYYY_MM_DD_HH_MM_SS.")] = False,
+    stamp: Annotated[bool, option("--stamp", None, "Name the folder dump_result_YYYY_MM_DD_HH_MM_SS.")] = False,
 ) -> Result:
     """Cut out what lies between two nodes, with its real tensors."""
     if not start and not end:

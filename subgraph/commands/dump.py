@@ -12,6 +12,7 @@ import typer
 from subgraph import project
 from subgraph.cases.case import Case, ResultPlace
 from subgraph.commands import Result, log, options, resolve
+from subgraph.commands.options import Text, option
 from subgraph.errors import UsageError
 from subgraph.graph.graph import Graph, load
 from subgraph.text import clean, count
@@ -27,11 +28,8 @@ def dump(
             metavar="NAME", help="Tensors or nodes; globs are matched with all.", autocompletion=options.complete_nodes
         ),
     ] = None,
-    everything: Annotated[bool, typer.Option("--all", help="Every tensor of the model.")] = False,
-    output: Annotated[
-        str | None,
-        typer.Option("--output", "-o", metavar="DIR", help="Folder for the files; subcut_out/dump if not given."),
-    ] = None,
+    everything: Annotated[bool, option("--all", None, "Every tensor of the model.")] = False,
+    output: Annotated[Text, option("--output -o", "DIR", "Folder for the files; subcut_out/dump if not given.")] = None,
     inputs: options.InputOptions,
     form: options.FormatOptions,
     runtime: options.RuntimeOptions,

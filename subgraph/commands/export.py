@@ -10,6 +10,7 @@ import typer
 from subgraph import plugins
 from subgraph.cases.case import Case, ResultPlace
 from subgraph.commands import Result, options
+from subgraph.commands.options import Text, option
 from subgraph.commands.recorded import known_layout
 from subgraph.recordings.dumps import DumpHints
 from subgraph.storage.convert import TensorFormat, formats
@@ -29,26 +30,22 @@ def export(
         str,
         typer.Argument(metavar="CASE|DIR", help="A case, a dump of ours or of another tool, a folder of .npy files."),
     ],
-    output: Annotated[str, typer.Option("--output", "-o", metavar="DIR", help="Folder for the files.")],
+    output: Annotated[str, option("--output -o", "DIR", "Folder for the files.")],
     form: options.FormatOptions,
     dump_format: Annotated[
-        str | None,
-        typer.Option(
+        Text,
+        option(
             "--dump-format",
-            metavar="NAME",
-            help="What DIR is a dump of: ascend, tnn, rknn, qnn, raw … Found out if not given.",
-            autocompletion=complete_formats,
+            "NAME",
+            "What DIR is a dump of: ascend, tnn, rknn, qnn, raw … Found out if not given.",
+            complete_formats,
         ),
     ] = None,
     model: Annotated[
-        str | None,
-        typer.Option(
-            "--model", metavar="MODEL", help="Types and shapes of a dump's headerless files are this model's."
-        ),
+        Text, option("--model", "MODEL", "Types and shapes of a dump's headerless files are this model's.")
     ] = None,
     dump_layout: Annotated[
-        str | None,
-        typer.Option("--dump-layout", metavar="NHWC", help="Layout of a dump's headerless files, if not the model's."),
+        Text, option("--dump-layout", "NHWC", "Layout of a dump's headerless files, if not the model's.")
     ] = None,
     result: options.ResultOptions,
 ) -> Result:

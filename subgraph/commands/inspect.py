@@ -10,6 +10,7 @@ import typer
 
 from subgraph import project
 from subgraph.commands import Result, options, resolve
+from subgraph.commands.options import option
 from subgraph.errors import ModelError, SubcutError, UsageError
 from subgraph.graph.graph import Graph, load
 from subgraph.storage.tensors import shape_text
@@ -41,7 +42,7 @@ def inspect(
     start: options.Start = None,
     end: options.End = None,
     inputs: options.InputOptions,
-    no_run: Annotated[bool, typer.Option("--no-run", help="Only what the file says; run nothing.")] = False,
+    no_run: Annotated[bool, option("--no-run", None, "Only what the file says; run nothing.")] = False,
 ) -> Result:
     """Show what is in a model, a node or an edge, and what is wrong with it.
 

@@ -6,10 +6,9 @@ from collections.abc import Iterable, Iterator, Sequence
 from itertools import groupby
 from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
 
-import typer
-
 from subgraph import plugins, project
 from subgraph.commands import Result, log, options, resolve, table
+from subgraph.commands.options import Number, Texts, option
 from subgraph.errors import InputError, ModelError, UsageError
 from subgraph.graph.graph import Graph, load
 from subgraph.text import clean, count
@@ -35,25 +34,15 @@ def complete_rules(incomplete: str) -> list[str]:
 def lint(
     *,
     model: options.ModelArgument = None,
-    target_opset: Annotated[
-        int | None, typer.Option("--target-opset", metavar="N", help="The newest opset that the target takes.")
-    ] = None,
+    target_opset: Annotated[Number, option("--target-opset", "N", "The newest opset that the target takes.")] = None,
     only: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--only",
-            metavar="RULE",
-            help="Only this rule, or a Python file with one of your own. Repeatable.",
-            autocompletion=complete_rules,
-        ),
+        Texts,
+        option("--only", "RULE", "Only this rule, or a Python file with one of your own. Repeatable.", complete_rules),
     ] = None,
-    ignore: Annotated[
-        list[str] | None,
-        typer.Option("--ignore", metavar="RULE", help="Not this rule. Repeatable.", autocompletion=complete_rules),
-    ] = None,
-    rules: Annotated[bool, typer.Option("--rules", help="List the rules, and look at no model.")] = False,
+    ignore: Annotated[Texts, option("--ignore", "RULE", "Not this rule. Repeatable.", complete_rules)] = None,
+    rules: Annotated[bool, option("--rules", None, "List the rules, and look at no model.")] = False,
     inputs: options.InputOptions,
-    csv_file: table.File = None,
+    csv_file: options.CsvFile = None,
 ) -> Result:
     """List known troubles of a model before anything runs on a target: node, reason, fix.
 

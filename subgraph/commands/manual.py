@@ -14,6 +14,7 @@ import typer
 from subgraph import project
 from subgraph.cases import case
 from subgraph.commands import Result, log, options, resolve
+from subgraph.commands.options import Number, Text, option
 from subgraph.documents import to_json
 from subgraph.errors import InputError, UsageError
 from subgraph.graph.graph import load
@@ -32,9 +33,7 @@ DEVICE = "device"
 SPAN_WIDTH = 44  # characters of the nodes that a step is about
 MAX_BATCH = 64  # tasks at once
 
-Name = Annotated[
-    str | None, typer.Option("--name", metavar="NAME", help="Which loop, where several stand side by side.")
-]
+Name = Annotated[Text, option("--name", "NAME", "Which loop, where several stand side by side.")]
 Numbers = Annotated[list[str] | None, typer.Argument(metavar="[K]…", help="Which questions; the only one if left out.")]
 
 
@@ -42,14 +41,11 @@ Numbers = Annotated[list[str] | None, typer.Argument(metavar="[K]…", help="Whi
 def start(
     *,
     model: options.ModelArgument = None,
-    name: Annotated[str, typer.Option("--name", metavar="NAME", help="What the device is called.")] = DEVICE,
+    name: Annotated[str, option("--name", "NAME", "What the device is called.")] = DEVICE,
     export: Annotated[
-        str,
-        typer.Option("--export", metavar="bin:float16:NHWC", help="The form of the inputs: FORMAT[:DTYPE][:LAYOUT]."),
+        str, option("--export", "bin:float16:NHWC", "The form of the inputs: FORMAT[:DTYPE][:LAYOUT].")
     ] = "npy,bin",
-    batch: Annotated[
-        int, typer.Option("--batch", metavar="N", help="So many questions for one trip to the device; 1.")
-    ] = 1,
+    batch: Annotated[int, option("--batch", "N", "So many questions for one trip to the device; 1.")] = 1,
     within: options.Within = None,
     inputs: options.InputOptions,
     comparison: options.CriterionOptions,
@@ -107,9 +103,7 @@ def _check_batch(batch: int | None) -> None:
 def next_(
     name: Name = None,
     output: options.Output = None,
-    batch: Annotated[
-        int | None, typer.Option("--batch", metavar="N", help="So many questions for one trip from now on.")
-    ] = None,
+    batch: Annotated[Number, option("--batch", "N", "So many questions for one trip from now on.")] = None,
 ) -> Result:
     """Say again what is to be run; what is missing of it is written anew."""
     _check_batch(batch)
@@ -139,7 +133,7 @@ def take(
         str | None,
         typer.Argument(metavar="DIR", help="Where the outputs are; each question's from_device/ if not given."),
     ] = None,
-    number: Annotated[int | None, typer.Option("--number", "-k", metavar="K", help="Only of this question.")] = None,
+    number: Annotated[Number, option("--number -k", "K", "Only of this question.")] = None,
     name: Name = None,
     output: options.Output = None,
 ) -> Result:

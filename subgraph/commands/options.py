@@ -15,7 +15,7 @@ import os
 import re
 from collections.abc import Callable
 from dataclasses import dataclass, fields, is_dataclass
-from typing import Annotated, Any, get_type_hints
+from typing import Annotated, Any, TypeAlias, get_type_hints
 
 import typer
 
@@ -86,43 +86,46 @@ def complete_nodes(ctx: typer.Context, incomplete: str) -> list[str]:
     return [name for name in names if name.startswith(incomplete) and clean(name) == name]
 
 
+Text: TypeAlias = str | None
+Texts: TypeAlias = list[str] | None
+Number: TypeAlias = int | None
+
+
+def option(
+    flags: str, metavar: str | None, help: str, complete: Callable[..., list[str]] | None = None
+) -> typer.models.OptionInfo:
+    """An option; `flags` as "--start -s", no metavar where it takes no value; `complete`: the names for TAB."""
+    info: typer.models.OptionInfo = typer.Option(*flags.split(), metavar=metavar, help=help, autocompletion=complete)
+    return info
+
+
 # ---------------------------------------------------------------------------------------------------- single options
 
 ModelArgument = Annotated[
     str | None, typer.Argument(metavar="MODEL", help="The ONNX file; not needed where it is the only one here.")
 ]
 Start = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--start",
-        "-s",
-        metavar="NODE",
-        help="First node: its name, a tensor's, #17, Conv@3, or a glob. Repeatable.",
-        autocompletion=complete_nodes,
+    Texts,
+    option(
+        "--start -s", "NODE", "First node: its name, a tensor's, #17, Conv@3, or a glob. Repeatable.", complete_nodes
     ),
 ]
-End = Annotated[
-    list[str] | None,
-    typer.Option("--end", "-e", metavar="NODE", help="Last node. Repeatable.", autocompletion=complete_nodes),
-]
-Within = Annotated[str | None, typer.Option("--within", metavar="A..B", help="Only look between these two nodes.")]
-NoFreeze = Annotated[bool, typer.Option("--no-freeze", help="Tensors that hold shapes become inputs, not constants.")]
+End = Annotated[Texts, option("--end -e", "NODE", "Last node. Repeatable.", complete_nodes)]
+Within = Annotated[Text, option("--within", "A..B", "Only look between these two nodes.")]
+NoFreeze = Annotated[bool, option("--no-freeze", None, "Tensors that hold shapes become inputs, not constants.")]
 Output = Annotated[
-    str | None,
-    typer.Option(
-        "--output", "-o", metavar="PARENT", help="Folder that the result's folder goes into; subcut_out if not given."
-    ),
+    Text, option("--output -o", "PARENT", "Folder that the result's folder goes into; subcut_out if not given.")
 ]
 CandidateSpec = Annotated[
-    str | None,
-    typer.Option(
-        "--candidate",
-        "-c",
-        metavar="SPEC",
-        help="What is doubted: a backend (ort:opt=basic), cmd:COMMAND, a Python file, or a name from subcut.toml.",
+    Text,
+    option(
+        "--candidate -c",
+        "SPEC",
+        "What is doubted: a backend (ort:opt=basic), cmd:COMMAND, a Python file, or a name from subcut.toml.",
     ),
 ]
-Jobs = Annotated[int | None, typer.Option("--jobs", "-j", metavar="N", help="Candidates that run at once; 1.")]
+CsvFile = Annotated[Text, option("--csv", "FILE", "Write the table as CSV as well; - for standard output.")]
+Jobs = Annotated[Number, option("--jobs -j", "N", "Candidates that run at once; 1.")]
 
 # ---------------------------------------------------------------------------------------------------- groups
 
@@ -132,25 +135,20 @@ class InputOptions:
     """What the model is fed."""
 
     inputs: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--input",
-            "-i",
-            metavar="[NAME=]FILE",
-            help="What to feed: .npy .npz .bin .pb, an image, or a folder of samples. Repeatable. "
-            "Default: random values.",
+        Texts,
+        option(
+            "--input -i",
+            "[NAME=]FILE",
+            "What to feed: .npy .npz .bin .pb, an image, or a folder of samples. Repeatable. Default: random values.",
         ),
     ] = None
-    seed: Annotated[int | None, typer.Option("--seed", help="Seed of the random values; 0 if not given.")] = None
+    seed: Annotated[Number, option("--seed", None, "Seed of the random values; 0 if not given.")] = None
     shape: Annotated[
-        list[str] | None,
-        typer.Option("--shape", metavar="NAME=1x3x224x224", help="Shape of an input with open dimensions. Repeatable."),
+        Texts, option("--shape", "NAME=1x3x224x224", "Shape of an input with open dimensions. Repeatable.")
     ] = None
-    mean: Annotated[
-        str | None, typer.Option("--mean", metavar="M[,M,M]", help="Of an image, per channel: y = (x - mean) * scale.")
-    ] = None
-    scale: Annotated[str | None, typer.Option("--scale", metavar="S[,S,S]", help="Of an image, per channel.")] = None
-    bgr: Annotated[bool, typer.Option("--bgr", help="Images in the channel order blue, green, red.")] = False
+    mean: Annotated[Text, option("--mean", "M[,M,M]", "Of an image, per channel: y = (x - mean) * scale.")] = None
+    scale: Annotated[Text, option("--scale", "S[,S,S]", "Of an image, per channel.")] = None
+    bgr: Annotated[bool, option("--bgr", None, "Images in the channel order blue, green, red.")] = False
 
 
 @dataclass(frozen=True)
@@ -159,18 +157,15 @@ class CandidateOptions:
 
     spec: CandidateSpec = None
     other_model: Annotated[
-        str | None,
-        typer.Option(
+        Text,
+        option(
             "--candidate-model",
-            metavar="MODEL2",
-            help="The candidate runs this model instead: quantized, float16, optimised, another layout.",
+            "MODEL2",
+            "The candidate runs this model instead: quantized, float16, optimised, another layout.",
         ),
     ] = None
     tensor_map: Annotated[
-        str | None,
-        typer.Option(
-            "--map", metavar="FILE", help="Lines OURS THEIRS: tensors of MODEL2 that are not found by themselves."
-        ),
+        Text, option("--map", "FILE", "Lines OURS THEIRS: tensors of MODEL2 that are not found by themselves.")
     ] = None
 
 
@@ -179,16 +174,11 @@ class CriterionOptions:
     """What counts as agreement."""
 
     criterion: Annotated[
-        str | None,
-        typer.Option("--criterion", metavar="RULE", help="noise, numpy:rtol=1e-3, tnn, digits:3, cosine>0.999 …"),
+        Text, option("--criterion", "RULE", "noise, numpy:rtol=1e-3, tnn, digits:3, cosine>0.999 …")
     ] = None
-    rtol: Annotated[
-        str | None, typer.Option("--rtol", metavar="R", help="As numpy: |d| ≤ atol + rtol · |reference|.")
-    ] = None
-    atol: Annotated[str | None, typer.Option("--atol", metavar="A", help="As numpy; goes with --rtol.")] = None
-    metric: Annotated[
-        str | None, typer.Option("--metric", metavar="cosine>0.999", help="A limit on a metric is the criterion.")
-    ] = None
+    rtol: Annotated[Text, option("--rtol", "R", "As numpy: |d| ≤ atol + rtol · |reference|.")] = None
+    atol: Annotated[Text, option("--atol", "A", "As numpy; goes with --rtol.")] = None
+    metric: Annotated[Text, option("--metric", "cosine>0.999", "A limit on a metric is the criterion.")] = None
 
 
 @dataclass(frozen=True)
@@ -196,27 +186,18 @@ class RuntimeOptions:
     """How the candidate and the reference run."""
 
     precision: Annotated[
-        str | None,
-        typer.Option("--precision", metavar="fp16", help="What the candidate computes in: fp32, fp16, bf16 or int8."),
+        Text, option("--precision", "fp16", "What the candidate computes in: fp32, fp16, bf16 or int8.")
     ] = None
     reference: Annotated[
-        str | None,
-        typer.Option(
-            "--reference", metavar="SPEC", help="Another reference than plain onnxruntime, as in --candidate."
-        ),
+        Text, option("--reference", "SPEC", "Another reference than plain onnxruntime, as in --candidate.")
     ] = None
-    custom_ops: Annotated[
-        str | None,
-        typer.Option("--custom-ops", metavar="LIB", help="Library of operators that onnxruntime is to load."),
-    ] = None
-    timeout: Annotated[
-        str | None,
-        typer.Option("--timeout", metavar="SECONDS", help="Limit of one build or run of the candidate; 600."),
-    ] = None
-    memory_limit: Annotated[
-        str | None,
-        typer.Option("--memory-limit", metavar="8G", help="Limit of the candidate and all that it starts."),
-    ] = None
+    custom_ops: Annotated[Text, option("--custom-ops", "LIB", "Library of operators that onnxruntime is to load.")] = (
+        None
+    )
+    timeout: Annotated[Text, option("--timeout", "SECONDS", "Limit of one build or run of the candidate; 600.")] = None
+    memory_limit: Annotated[Text, option("--memory-limit", "8G", "Limit of the candidate and all that it starts.")] = (
+        None
+    )
 
 
 @dataclass(frozen=True)
@@ -224,37 +205,23 @@ class RecordedOptions:
     """Layer dumps of a device in the place of a candidate, or beside one."""
 
     recorded: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--recorded", metavar="DIR", help="A device's layer dumps, in the place of a candidate. Repeatable."
-        ),
+        Texts, option("--recorded", "DIR", "A device's layer dumps, in the place of a candidate. Repeatable.")
     ] = None
     dump_format: Annotated[
-        str | None,
-        typer.Option(
-            "--dump-format", metavar="NAME", help="What --recorded is: ascend, tnn, rknn … Found out if not given."
-        ),
+        Text, option("--dump-format", "NAME", "What --recorded is: ascend, tnn, rknn … Found out if not given.")
     ] = None
-    dump_layout: Annotated[
-        str | None,
-        typer.Option("--dump-layout", metavar="NHWC", help="Layout of --recorded's files without a header."),
-    ] = None
+    dump_layout: Annotated[Text, option("--dump-layout", "NHWC", "Layout of --recorded's files without a header.")] = (
+        None
+    )
 
 
 @dataclass(frozen=True)
 class FormatOptions:
     """The form in which tensors are written."""
 
-    formats: Annotated[
-        str | None, typer.Option("--format", metavar="npy,bin", help="Forms to write the tensors in: npy, bin or both.")
-    ] = None
-    dtype: Annotated[
-        str | None,
-        typer.Option("--dtype", metavar="float16", help="Element type of the .bin files; losses are counted."),
-    ] = None
-    layout: Annotated[
-        str | None, typer.Option("--layout", metavar="NHWC", help="Layout of the .bin files: NHWC or NCHW.")
-    ] = None
+    formats: Annotated[Text, option("--format", "npy,bin", "Forms to write the tensors in: npy, bin or both.")] = None
+    dtype: Annotated[Text, option("--dtype", "float16", "Element type of the .bin files; losses are counted.")] = None
+    layout: Annotated[Text, option("--layout", "NHWC", "Layout of the .bin files: NHWC or NCHW.")] = None
 
 
 @dataclass(frozen=True)
@@ -262,8 +229,8 @@ class ResultOptions:
     """Where the result goes, what it may replace, and whose code may run."""
 
     output: Output = None
-    fresh: Annotated[bool, typer.Option("--fresh", help="Run anew what earlier runs have stored.")] = False
+    fresh: Annotated[bool, option("--fresh", None, "Run anew what earlier runs have stored.")] = False
     trust: Annotated[
-        bool, typer.Option("--trust", help="Let what a project file names run: commands, Python files, libraries.")
+        bool, option("--trust", None, "Let what a project file names run: commands, Python files, libraries.")
     ] = False
-    force: Annotated[bool, typer.Option("--force", help="Replace another result that stands in the way.")] = False
+    force: Annotated[bool, option("--force", None, "Replace another result that stands in the way.")] = False

@@ -12,6 +12,7 @@ import typer
 
 from subgraph import project
 from subgraph.commands import Result, log, options, resolve
+from subgraph.commands.options import Text, option
 from subgraph.errors import UnknownName, UsageError
 from subgraph.project import Project
 from subgraph.text import clean, nearest
@@ -31,10 +32,7 @@ def replay(
     ],
     candidate: options.CandidateSpec = None,
     output: Annotated[
-        str | None,
-        typer.Option(
-            "--output", "-o", metavar="DIR", help="Folder that a bundle is unpacked to; its name, here, if not given."
-        ),
+        Text, option("--output -o", "DIR", "Folder that a bundle is unpacked to; its name, here, if not given.")
     ] = None,
     comparison: options.CriterionOptions,
     runtime: options.RuntimeOptions,

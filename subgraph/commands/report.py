@@ -12,6 +12,7 @@ import typer
 
 from subgraph import plugins
 from subgraph.commands import Result
+from subgraph.commands.options import Text, option
 from subgraph.errors import OutputError, UsageError
 from subgraph.reports import SCHEMA, problem
 from subgraph.text import clean
@@ -28,19 +29,15 @@ def report(
     run: Annotated[str, typer.Argument(metavar="RUN.json", help="What `subcut bisect` wrote.")],
     forms: Annotated[
         str,
-        typer.Option(
-            "--format",
-            "-f",
-            metavar="FORM,…",
-            help=f"{', '.join(plugins.own_names('reports'))}, or a path to a form of your own.",
-            autocompletion=_complete,
+        option(
+            "--format -f",
+            "FORM,…",
+            f"{', '.join(plugins.own_names('reports'))}, or a path to a form of your own.",
+            _complete,
         ),
     ] = "text",
     output: Annotated[
-        str | None,
-        typer.Option(
-            "--output", "-o", metavar="DIR", help="Folder for the files; - shows one form. Default: beside RUN.json."
-        ),
+        Text, option("--output -o", "DIR", "Folder for the files; - shows one form. Default: beside RUN.json.")
     ] = None,
 ) -> Result:
     """Write reports of a bisection: a page, Markdown, CSV, JUnit XML, Model Explorer node data.

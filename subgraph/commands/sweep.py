@@ -12,10 +12,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
-
 from subgraph import project
 from subgraph.commands import Result, log, options, resolve, table
+from subgraph.commands.options import Text, Texts, option
 from subgraph.errors import UsageError
 from subgraph.text import clean, count, shorten
 
@@ -35,19 +34,14 @@ COLUMNS = (
     "max_abs", "max_rel", "build_seconds", "run_seconds", "case",
 )  # fmt: skip
 
-Candidates = Annotated[
-    list[str] | None,
-    typer.Option("--candidate", "-c", metavar="SPEC", help="What is doubted, as in compare. Twice: side by side."),
-]
+Candidates = Annotated[Texts, option("--candidate -c", "SPEC", "What is doubted, as in compare. Twice: side by side.")]
 
 
 @dataclass(frozen=True)
 class SweepRuntimeOptions(options.RuntimeOptions):
     """The models of a sweep are tiny: a minute is enough."""
 
-    timeout: Annotated[
-        str | None, typer.Option("--timeout", metavar="SECONDS", help="Limit of one build or run of the candidate; 60.")
-    ] = None
+    timeout: Annotated[Text, option("--timeout", "SECONDS", "Limit of one build or run of the candidate; 60.")] = None
 
 
 @options.with_option_groups("reference")
@@ -55,13 +49,12 @@ def sweep(
     *,
     candidate: Candidates = None,
     only: Annotated[
-        list[str] | None,
-        typer.Option("--only", metavar="NAME", help="Only this operator or test, or a glob: 'Conv*'. Repeatable."),
+        Texts, option("--only", "NAME", "Only this operator or test, or a glob: 'Conv*'. Repeatable.")
     ] = None,
     comparison: options.CriterionOptions,
     runtime: SweepRuntimeOptions,
     jobs: options.Jobs = None,
-    csv_file: table.File = None,
+    csv_file: options.CsvFile = None,
     result: options.ResultOptions,
 ) -> Result:
     """Run onnx's operator tests and light networks on a candidate: right, refused, wrong, crashed.

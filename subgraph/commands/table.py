@@ -6,19 +6,13 @@ import csv
 import io
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
-from typing import Annotated, Any
-
-import typer
+from typing import Any
 
 from subgraph.commands import Result
 from subgraph.errors import OutputError
 from subgraph.text import clean
 
 FORMULA = ("=", "+", "-", "@", "\t", "\r")  # what a spreadsheet would take for one
-
-File = Annotated[
-    str | None, typer.Option("--csv", metavar="FILE", help="Write the table as CSV as well; - for standard output.")
-]
 
 
 def check(file: str | None) -> None:
