@@ -75,7 +75,7 @@ def document(
             "name": trials.candidate.name,
             "backend": Path(trials.candidate.backend).name,
             "options": {k: v for k, v in trials.candidate.options.items() if k != "folder"},
-            "version": trials.about["version"],
+            "version": trials.about.version,
             "precision": trials.precision,
         },
         "reference": _reference(asked),
@@ -123,7 +123,7 @@ def _claimed(asked: NodeOracle, found: Findings, whole: Verdict | None) -> list[
 
 
 def _notes(asked: NodeOracle, found: Findings) -> list[str]:
-    caveat = asked.trials.about.get("caveat")
+    caveat = asked.trials.about.caveat
     notes = [str(caveat)] if caveat else []
     notes += [text + ", ".join(asked.label(k) for k in items) for text, items in found.notes]
     if found.probe_sensitive:

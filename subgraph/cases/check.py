@@ -35,9 +35,7 @@ def check(
     stems = {n: f"check{i}" for i, n in enumerate(cut.outputs)}
     differences: list[OutputDifference] = []
     for sample, folder in zip(samples, folders, strict=True):
-        feeds = [sample.tensors[n].to_json() for n in cut.inputs]
-        answer = reference.run("cut", folder, stems, feeds=feeds)
-        outputs = {r.name: r for r in map(Record.from_json, answer["tensors"])}
+        outputs = reference.run("cut", folder, stems, [sample.tensors[n] for n in cut.inputs]).by_name
         differences += [d for n in cut.outputs if (d := _difference(sample.tensors[n], outputs[n], folder))]
         for record in outputs.values():
             for file in record.files:

@@ -45,11 +45,11 @@ def _look(name: str) -> dict[str, Any]:
 
     try:
         with Worker(name, timeout=PATIENCE) as worker:
-            about = worker.ask("about", options={})
+            about = worker.about({})
     except SubcutError as e:
         return _row(name, False, _said(e))
-    says = "   ".join(filter(None, (about["version"], about.get("caveat"))))
-    return _row(name, True, says, about["version"])
+    says = "   ".join(filter(None, (about.version, about.caveat)))
+    return _row(name, True, says, about.version)
 
 
 def _of_project() -> list[dict[str, Any]]:

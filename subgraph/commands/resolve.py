@@ -170,8 +170,8 @@ def log_caveat(trials: Trials) -> None:
     Raises:
         BackendError: it cannot be used.
     """
-    if caveat := trials.about.get("caveat"):
-        log.warning("%s", clean(str(caveat)))
+    if trials.about.caveat:
+        log.warning("%s", clean(trials.about.caveat))
 
 
 def _custom_ops(settings: Project, typed: str | None) -> tuple[str, str]:

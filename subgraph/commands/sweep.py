@@ -79,8 +79,8 @@ def sweep(
     with sweeps.opened(candidates, parent, only=only or (), criterion=criterion, stored=not result.fresh) as sweep:
         result_folder.require_free(sweep, places)
         for running in sweep.candidates:
-            if note := running.about.get("note"):
-                log.warning("%s", clean(str(note)))
+            if running.about.caveat:
+                log.warning("%s", clean(running.about.caveat))
         rows = sweep.rows(workers)
         document = sweeps.document(sweep, rows, shlex.join(["subcut", *sys.argv[1:]]))
         result_folder.save(sweep, rows, places, document)

@@ -71,10 +71,8 @@ def record(
 
 def _record_one(reference: Reference, stems: Mapping[str, str], sample: feeding.Sample, into: Path) -> Captured:
     into.mkdir()
-    answer = reference.run("above", into, stems, sample=sample.to_json())
-    found = (Record.from_json(r) for r in answer["tensors"])
-    fed = (Record.from_json(r) for r in answer["fed"])
-    return Captured(sample.label, {r.name: r for r in found}, {r.name: r for r in fed}, answer["origins"])
+    run = reference.run("above", into, stems, sample)
+    return Captured(sample.label, run.by_name, {r.name: r for r in run.fed}, dict(run.origins))
 
 
 def load_above(

@@ -10,7 +10,7 @@ import os
 import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypedDict
 
@@ -76,8 +76,18 @@ class Sample:
     seed: int
     picture: ImageOptions = field(default_factory=ImageOptions)
 
-    def to_json(self) -> dict[str, Any]:
-        return asdict(self)
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> Sample:
+        """The sample whose `to_json` was sent to the child process."""
+        image = data["picture"]
+        return cls(
+            data["label"],
+            [(name, file) for name, file in data["files"]],
+            [InputSpec(**spec) for spec in data["specs"]],
+            data["names"],
+            data["seed"],
+            ImageOptions(tuple(image["mean"]), tuple(image["scale"]), image["bgr"]),
+        )
 
 
 class FeedingOptions(TypedDict):

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from subgraph.errors import InputError
 from subgraph.graph import protobuf
-from subgraph.runtime.inputs import IMAGES, ImageOptions, InputSpec, stems_of
+from subgraph.runtime.inputs import IMAGES, ImageOptions, InputSpec, Sample, stems_of
 from subgraph.storage import dtypes
 from subgraph.storage.tensors import (
     NOT_NUMPY,
@@ -33,20 +33,17 @@ if TYPE_CHECKING:
 MAX_RANDOM = 1 << 30  # bytes of one made-up input; beyond, a dimension is surely wrong
 
 
-def realise(data: Mapping[str, Any]) -> tuple[dict[str, Value], dict[str, str]]:
+def realise(sample: Sample) -> tuple[dict[str, Value], dict[str, str]]:
     """The arrays of one sample, and per input where they come from.
 
     Raises:
         InputError: a file is damaged, or does not fit its input in type or shape; a dimension is not known.
     """
-    specs = [InputSpec(**s) for s in data["specs"]]
-    look = data["picture"]
-    picture = ImageOptions(tuple(look["mean"]), tuple(look["scale"]), bool(look["bgr"]))
     feeds: dict[str, Value] = {}
     origins: dict[str, str] = {}
-    stems, needed = stems_of(data["names"]), {spec.name: spec for spec in specs}
-    for name, file in data["files"]:
-        for spec, array in _read(_InputFile(Path(file), name, stems, needed), picture):
+    stems, needed = stems_of(sample.names), {spec.name: spec for spec in sample.specs}
+    for name, file in sample.files:
+        for spec, array in _read(_InputFile(Path(file), name, stems, needed), sample.picture):
             if spec.name in feeds:
                 raise InputError(
                     f"input '{spec.name}' is given twice: {origins[spec.name]} and {file}",
@@ -54,14 +51,14 @@ def realise(data: Mapping[str, Any]) -> tuple[dict[str, Value], dict[str, str]]:
                 )
             feeds[spec.name], note = _fitted(array, spec, file)
             origins[spec.name] = Path(file).name + note
-    known = _symbols(specs, feeds)
-    for spec in specs:
+    sizes = _symbol_sizes(sample.specs, feeds)
+    for spec in sample.specs:
         if spec.name not in feeds:
-            feeds[spec.name], origins[spec.name] = _random(spec, known, int(data["seed"]), data["label"])
+            feeds[spec.name], origins[spec.name] = _random(spec, sizes, sample.seed, sample.label)
     return feeds, origins
 
 
-def _symbols(specs: Sequence[InputSpec], feeds: Tensors) -> dict[str, int]:
+def _symbol_sizes(specs: Sequence[InputSpec], feeds: Tensors) -> dict[str, int]:
     """Sizes of symbolic dimensions, learnt from the arrays given and, for a first dimension, 1."""
     known: dict[str, int] = {}
     for spec in specs:

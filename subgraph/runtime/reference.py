@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
@@ -15,7 +15,10 @@ from types import TracebackType
 from typing import Any
 
 from subgraph.errors import BackendError, ModelError, WorkerDied
+from subgraph.runtime.inputs import Sample
+from subgraph.runtime.protocol import ModelRun
 from subgraph.runtime.worker import Worker
+from subgraph.storage.tensors import Record
 
 MAX_THREADS = 8  # more give nothing for one small run, and other bits on each machine
 
@@ -69,10 +72,10 @@ class Reference:
             if self._restart and not self._worker.alive:
                 self._worker.close()
                 self._worker = self._start()
-            self._worker.ask("load", key=key, model=str(model), options=options)
+            self._worker.load(key, model, options)
 
-    def run(self, key: str, into: Path, outputs: Mapping[str, str], **feeds: Any) -> dict[str, Any]:
-        """Run `key` on `sample=` or `feeds=`; write `outputs` (name → file stem) into the folder.
+    def run(self, key: str, into: Path, outputs: Mapping[str, str], feeds: Iterable[Record] | Sample) -> ModelRun:
+        """Run `key` once; write `outputs` (name → file stem) into the folder. Files of `feeds` are relative to it.
 
         Raises:
             InputError: an input does not fit.
@@ -81,7 +84,7 @@ class Reference:
         """
         try:
             with self._lock:
-                return self._worker.ask("run", key=key, into=str(into), outputs=dict(outputs), **feeds)
+                return self._worker.run(key, into, outputs, feeds)
         except BackendError as e:
             if not self._restart or isinstance(e, WorkerDied):
                 raise
@@ -91,13 +94,13 @@ class Reference:
         """Backend, options and version: all that its values depend on, beside the model and its inputs."""
         if not self._version:
             with self._lock:
-                self._version = str(self._worker.ask("about", options=self.options)["version"])
+                self._version = self._worker.about(self.options).version
         return {"backend": self.backend, "options": dict(self.options), "version": self._version}
 
     def drop(self, key: str) -> None:
         """Forget a model; its memory is free again."""
         with self._lock:
-            self._worker.ask("drop", key=key)
+            self._worker.drop(key)
 
     @contextmanager
     def alone(self) -> Iterator[None]:

@@ -89,12 +89,11 @@ class ReferenceValues:
             found = []
             for k, known in enumerate(self.records):
                 (into / str(k)).mkdir()
-                feeds = [known[n].to_json() for n in needed]
-                found.append(self.reference.run("above", into / str(k), stems, feeds=feeds))
+                found.append(self.reference.run("above", into / str(k), stems, [known[n] for n in needed]))
         finally:
             shutil.rmtree(aside, ignore_errors=True)
-        for k, answer in enumerate(found):  # all samples or none: what one of them has, all have
-            self._keep(k, {r["name"]: Record.from_json(r) for r in answer["tensors"]}, into / str(k))
+        for k, run in enumerate(found):  # all samples or none: what one of them has, all have
+            self._keep(k, run.by_name, into / str(k))
 
     def _behind(self, names: Sequence[str]) -> set[int]:
         """The nodes that make these tensors from what is there."""

@@ -45,12 +45,12 @@ def run_model(
     """
     document: dict[str, Any] = {"build": 0.0, "run": 0.0, "samples": [], "failure": None}
     try:
-        document["build"] = worker.ask("load", key="cut", model=str(model), options=dict(options))["seconds"]
+        document["build"] = worker.load("cut", model, options)
         for k, sample in enumerate(fed):
             stems = {name: f"s{k}-o{i}" for i, name in enumerate(outputs)}
-            answer = worker.ask("run", key="cut", into=str(room), outputs=stems, feeds=[r.to_json() for r in sample])
-            document["run"] += answer["seconds"]
-            document["samples"].append({"tensors": answer["tensors"], "others": answer["others"]})
+            run = worker.run("cut", room, stems, sample)
+            document["run"] += run.seconds
+            document["samples"].append({"tensors": [r.to_json() for r in run.tensors], "others": list(run.others)})
     except OutputError:
         raise
     except SubcutError as e:

@@ -20,14 +20,18 @@ import tempfile
 import threading
 import time
 import uuid
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
+from subgraph.documents import to_json
 from subgraph.errors import BackendError, OutputError, WorkerDied, from_json
 from subgraph.plugins import HOME
+from subgraph.runtime.inputs import Sample
+from subgraph.runtime.protocol import BackendInfo, ModelRun
 from subgraph.storage import folders
+from subgraph.storage.tensors import Record
 
 if TYPE_CHECKING:
     import psutil
@@ -111,8 +115,38 @@ class Worker:
 
     # ------------------------------------------------------------------------------------------------ asking
 
-    def ask(self, do: str, **what: Any) -> dict[str, Any]:
-        """Send one request, wait for its answer.
+    def about(self, options: Mapping[str, Any]) -> BackendInfo:
+        """What the backend says about itself.
+
+        Raises:
+            BackendError: the runtime is not installed or does not start. WorkerDied: as all requests.
+        """
+        return BackendInfo(**self._ask("about", options=dict(options)))
+
+    def load(self, key: str, model: Path, options: Mapping[str, Any]) -> float:
+        """Convert and build `model` under the name `key`; the seconds that it took.
+
+        Raises:
+            Refused: the backend does not accept the model. BackendError: it cannot be used at all.
+            WorkerDied: as all requests.
+        """
+        return float(self._ask("load", key=key, model=str(model), options=dict(options))["seconds"])
+
+    def run(self, key: str, into: Path, outputs: Mapping[str, str], feeds: Iterable[Record] | Sample) -> ModelRun:
+        """Run `key` once; write `outputs` (name → file stem) into the folder. Files of `feeds` are relative to it.
+
+        Raises:
+            InputError: an input does not fit. ModelError: the run failed. WorkerDied: as all requests.
+        """
+        fed = {"sample": to_json(feeds)} if isinstance(feeds, Sample) else {"feeds": [r.to_json() for r in feeds]}
+        return ModelRun.from_json(self._ask("run", key=key, into=str(into), outputs=dict(outputs), **fed))
+
+    def drop(self, key: str) -> None:
+        """Forget a model; its memory is free again."""
+        self._ask("drop", key=key)
+
+    def _ask(self, do: str, **arguments: object) -> dict[str, Any]:
+        """Send one request, wait for its reply.
 
         Raises:
             SubcutError: what the child reports, as the same kind of error.
@@ -124,7 +158,7 @@ class Worker:
                 raise WorkerDied(f"the process that should {DOES[do]} was stopped before", process=_how([]))
             self._listen()
             self._said.clear()
-            self._unsent = json.dumps({"do": do, **what}).encode() + b"\n"
+            self._unsent = json.dumps({"do": do, **arguments}).encode() + b"\n"
             self._owes = True
             if self._starting:
                 self._line(do, None if self.timeout is None else max(self.timeout, START))

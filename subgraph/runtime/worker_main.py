@@ -16,14 +16,18 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 from subgraph import plugins
+from subgraph.documents import to_json
 from subgraph.errors import BackendError, InputError, ModelError, OutputError, Refused, SubcutError
 from subgraph.plugins import HOME
+from subgraph.runtime.inputs import Sample
+from subgraph.runtime.protocol import BackendInfo, ModelRun
+from subgraph.storage.tensors import Record, Value
 
 MEMORY_SHARE = 0.9  # of the memory that is free now: a damaged size in a model must not take the machine down
 F_SETSIG = 10  # linux/fcntl.h; Python's module lacks it before 3.13
@@ -34,16 +38,16 @@ READY = {"ready": True}
 
 def main() -> None:
     """Say when the runtime is imported; answer requests until standard input closes."""
-    requests, answers = _private()
+    requests, replies = _private()
     _die_with_parent(int(sys.argv[2]))
     if "bounded" in sys.argv[3:]:
         _limit_memory()
     _leave_no_trace()
     server = Server(sys.argv[1])
-    for answer in _answers(server, requests):
+    for reply in _replies(server, requests):
         _end_copy(server.process)
-        answers.write(json.dumps(answer).encode() + b"\n")
-        answers.flush()
+        replies.write(json.dumps(reply).encode() + b"\n")
+        replies.flush()
         server.held = ()  # large arrays take a while to free: the parent need not wait for it
 
 
@@ -55,7 +59,7 @@ def _end_copy(process: int) -> None:
 
 def _private() -> tuple[int, io.BufferedWriter]:
     """The two pipes under other numbers. Under theirs, what a backend and its children read and print is elsewhere."""
-    requests, answers = os.dup(0), os.fdopen(os.dup(1), "wb")
+    requests, replies = os.dup(0), os.fdopen(os.dup(1), "wb")
     nothing = os.open(os.devnull, os.O_RDONLY)
     os.dup2(nothing, 0)
     os.close(nothing)
@@ -68,7 +72,7 @@ def _private() -> tuple[int, io.BufferedWriter]:
 
         library = ctypes.CDLL(None)
         library.setvbuf(ctypes.c_void_p.in_dll(library, "stdout"), None, LINE_BUFFERED, 0)
-    return requests, answers
+    return requests, replies
 
 
 def _leave_no_trace() -> None:
@@ -81,14 +85,15 @@ def _leave_no_trace() -> None:
             del os.environ["PYTHONPATH"]
 
 
-def _answers(server: Server, requests: int) -> Iterator[dict[str, Any]]:
+def _replies(server: Server, requests: int) -> Iterator[object]:
+    """READY, then one reply per request."""
     lines = _requests(requests)
     # While the first request is on its way: the slow imports. Each request needs them.
     _import_numpy()
     server.warm()
     yield READY
     for line in lines:
-        yield _answered(server, line)
+        yield _reply(server, line)
 
 
 def _import_numpy() -> None:
@@ -102,15 +107,16 @@ def _import_numpy() -> None:
         del os.environ[key]  # commands of a backend have their own numpy
 
 
-def _answered(server: Server, line: bytes) -> dict[str, Any]:
+def _reply(server: Server, line: bytes) -> object:
+    request = json.loads(line)
     try:
-        return server.answer(json.loads(line))
+        return to_json(server.answer(request))
     except SubcutError as e:
         return {"error": e.to_json()}
     except MemoryError:
-        return {"error": {"kind": "ModelError", "what": "running the model needs more memory than is free"}}
+        return {"error": ModelError("running the model needs more memory than is free").to_json()}
     except OSError as e:  # what reads turns it into an InputError
-        place = json.loads(line).get("into", "")  # numpy gives no number when a write falls short
+        place = request.get("into", "")  # numpy gives no number when a write falls short
         what = f"cannot write the tensors{f' in {place}' if place else ''}: {e.strerror or e}"
         hint = "free some space, or choose another folder with -o"
         return {"error": OutputError(what, hint).to_json()}
@@ -196,15 +202,18 @@ class Server:
         with contextlib.suppress(Exception, SystemExit):
             getattr(self.module, "warm", lambda: None)()
 
-    def answer(self, request: Mapping[str, Any]) -> dict[str, Any]:
-        """about: {options}. load: {key, model, options}. run: {key, feeds | sample, outputs: {name: stem}, into}.
+    def answer(self, request: dict[str, Any]) -> object:
+        """The reply to a request; its `do` is the name of a method below, the rest are the arguments."""
+        methods: dict[str, Callable[..., object]] = {
+            "about": self.about,
+            "load": self.load,
+            "run": self.run,
+            "drop": self.drop,
+        }
+        arguments = {key: value for key, value in request.items() if key != "do"}
+        return methods[request["do"]](**arguments)
 
-        drop: {key}.
-        """
-        asked = {"about": self.about, "load": self.load, "run": self.run, "drop": self.drop}
-        return asked[request["do"]](request)
-
-    def about(self, request: Mapping[str, Any]) -> dict[str, Any]:
+    def about(self, options: Mapping[str, Any]) -> BackendInfo:
         """What the candidate's digest and the criterion need to know about the backend.
 
         Raises:
@@ -212,21 +221,21 @@ class Server:
         """
         module = self.module
         try:
-            version = module.version() if hasattr(module, "version") else ""
-            precision = module.precision(request["options"]) if hasattr(module, "precision") else "fp32"
-            caveat = module.caveat(request["options"]) if hasattr(module, "caveat") else ""
-            exact = (module.exact(request["options"]) or {}) if hasattr(module, "exact") else {}
-            more = {"caveat": str(caveat), "exact": {k: str(v) for k, v in exact.items()}}
+            return BackendInfo(
+                str(module.version() if hasattr(module, "version") else ""),
+                str(module.precision(options) if hasattr(module, "precision") else "fp32"),
+                bool(getattr(module, "MULTI", False)),
+                str(module.caveat(options) if hasattr(module, "caveat") else ""),
+                {k: str(v) for k, v in (module.exact(options) or {} if hasattr(module, "exact") else {}).items()},
+            )
         except SubcutError:
             raise
         except ImportError as e:
             raise BackendError(f"{self.backend} cannot be used: {e}", "subcut doctor") from e
         except (Exception, SystemExit) as e:
             raise BackendError(f"{self.backend} fails when asked what it is: {_said(e)}", "mend the backend") from e
-        found = {"version": str(version), "precision": str(precision), "multi": bool(getattr(module, "MULTI", False))}
-        return found | {k: v for k, v in more.items() if v}
 
-    def load(self, request: Mapping[str, Any]) -> dict[str, Any]:
+    def load(self, key: str, model: str, options: Mapping[str, Any]) -> dict[str, float]:
         """Convert and build; the model of the same key that was loaded before is dropped first.
 
         Raises:
@@ -236,10 +245,10 @@ class Server:
         if not callable(build):
             raise BackendError(f"{self.backend} has no function load(model, options)", "see subgraph/backends")
         begin = time.perf_counter()
-        self.models.pop(request["key"], None)  # taking a model apart is the backend's work, too
+        self.models.pop(key, None)  # taking a model apart is the backend's work, too
         try:
             try:
-                model = build(Path(request["model"]), request["options"])
+                run = build(Path(model), options)
             finally:
                 _end_copy(self.process)
         except (SubcutError, MemoryError):
@@ -248,19 +257,24 @@ class Server:
             raise BackendError(f"{self.backend} cannot be used: {e}", "subcut doctor") from e
         except (Exception, SystemExit) as e:
             raise Refused(f"{self.backend} refuses the model: {_said(e)}") from e
-        if not callable(model):
-            what = f"{self.backend}: load gave {type(model).__name__}, not a function that runs the model"
+        if not callable(run):
+            what = f"{self.backend}: load gave {type(run).__name__}, not a function that runs the model"
             raise BackendError(what, "return run(feeds)")
-        self.models[request["key"]] = model
+        self.models[key] = run
         return {"seconds": time.perf_counter() - begin}
 
-    def drop(self, request: Mapping[str, Any]) -> dict[str, Any]:
+    def drop(self, key: str) -> dict[str, float]:
         """Forget a model."""
-        self.models.pop(request["key"], None)
+        self.models.pop(key, None)
         return {}
 
-    def run(self, request: Mapping[str, Any]) -> dict[str, Any]:
-        """Feed, run once, write the outputs that are asked for and there; say which others there were.
+    def run(
+        self, key: str, into: str, outputs: Mapping[str, str],
+        feeds: Sequence[Mapping[str, Any]] = (), sample: Mapping[str, Any] | None = None,
+    ) -> ModelRun:  # fmt: skip
+        """Run once on `feeds` (records as JSON) or on a `sample`; write the requested outputs that the model gave.
+
+        Five parameters: the fields of the request.
 
         Raises:
             InputError: a feed does not fit. ModelError: the run failed. OSError: an output cannot be written.
@@ -268,52 +282,46 @@ class Server:
         from subgraph.runtime import load_inputs
         from subgraph.storage import tensors
 
-        into, model = Path(request["into"]), self.models[request["key"]]
+        folder, run = Path(into), self.models[key]
         origins: dict[str, str] = {}
-        if "sample" in request:
-            feeds, origins = load_inputs.realise(request["sample"])
-            types = {s["name"]: (s["form"], s["dtype"]) for s in request["sample"]["specs"]}
+        if sample is not None:
+            planned = Sample.from_json(sample)
+            arrays, origins = load_inputs.realise(planned)
+            types = {spec.name: (spec.form, spec.dtype) for spec in planned.specs}
         else:
-            folder = Path(request.get("folder", into))
-            records = [tensors.Record.from_json(r) for r in request["feeds"]]
-            feeds = {r.name: tensors.load(r, folder, mapped=True) for r in records}
+            records = [Record.from_json(r) for r in feeds]
+            arrays = {r.name: tensors.load(r, folder, mapped=True) for r in records}
             types = {r.name: (r.form, r.dtype) for r in records}
         begin = time.perf_counter()
-        found = self._found(model, feeds)
+        results = self._results(run, arrays)
         seconds = time.perf_counter() - begin
-        self.held = feeds, found
-        fed = [tensors.Record(n, *types[n], tensors.shapes_of(v), ()) for n, v in feeds.items()]
-        texts = {**{r.name: r.type_text for r in fed}, **getattr(model, "outputs", {})}
-        found = {**feeds, **found}
-        saved = [
-            self._saved(n, found[n], texts.get(n, ""), into, stem)
-            for n, stem in request["outputs"].items()
-            if n in found
-        ]
-        others = sorted(set(map(str, found)) - set(request["outputs"]) - set(feeds))
-        return {
-            "tensors": [r.to_json() for r in saved],
-            "fed": [r.to_json() for r in fed],
-            "origins": origins,
-            "others": others,
-            "seconds": seconds,
-        }
+        self.held = arrays, results
+        fed = tuple(Record(n, *types[n], tensors.shapes_of(v), ()) for n, v in arrays.items())
+        texts = {**{r.name: r.type_text for r in fed}, **getattr(run, "outputs", {})}
+        results = {**arrays, **results}
+        saved = tuple(
+            self._saved(name, results[name], texts.get(name, ""), folder, stem)
+            for name, stem in outputs.items()
+            if name in results
+        )
+        others = tuple(sorted(set(map(str, results)) - set(outputs) - set(arrays)))
+        return ModelRun(saved, fed, origins, others, seconds)
 
-    def _found(self, model: Callable[..., Any], feeds: Mapping[str, Any]) -> dict[str, Any]:
+    def _results(self, run: Callable[..., Any], arrays: Mapping[str, Value]) -> dict[str, Any]:
         try:
             try:
-                found = model(feeds)
+                results = run(arrays)
             finally:
                 _end_copy(self.process)
         except (SubcutError, MemoryError):
             raise
         except (Exception, SystemExit) as e:
             raise ModelError(f"{self.backend} failed while running: {_said(e)}") from e
-        if not isinstance(found, Mapping):
-            raise ModelError(f"{self.backend} gave {type(found).__name__}, not a mapping of names to arrays")
-        return dict(found)
+        if not isinstance(results, Mapping):
+            raise ModelError(f"{self.backend} gave {type(results).__name__}, not a mapping of names to arrays")
+        return dict(results)
 
-    def _saved(self, name: str, value: Any, declared: str, into: Path, stem: str) -> Any:
+    def _saved(self, name: str, value: Any, declared: str, folder: Path, stem: str) -> Record:
         """The record of an output, which may be anything.
 
         Raises:
@@ -324,7 +332,7 @@ class Server:
         form = tensors.parse_type(declared)[0] if declared else ""
         try:
             value = [_array(v) for v in value] if isinstance(value, list) else None if value is None else _array(value)
-            return tensors.save(name, value, _type_of(value, declared, form), into, stem)
+            return tensors.save(name, value, _type_of(value, declared, form), folder, stem)
         except (OSError, MemoryError):
             raise
         except (Exception, SystemExit) as e:

@@ -10,10 +10,10 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from types import TracebackType
-from typing import Any
 
 from subgraph.errors import WorkerDied
 from subgraph.runtime.candidate import Candidate
+from subgraph.runtime.protocol import BackendInfo
 from subgraph.runtime.worker import Worker
 
 RECYCLE = 100  # loads
@@ -32,14 +32,14 @@ class Workers:
         self._closed = False
         self._put(self._start(), 0)  # imports the runtime while the caller still reads the model
 
-    def about(self) -> dict[str, Any]:
-        """What the backend says of itself: `version`, `precision`, `multi`; `caveat`, `exact` where it has them.
+    def about(self) -> BackendInfo:
+        """What the backend says about itself, with the candidate's options.
 
         Raises:
             BackendError: it cannot be used.
         """
         with self.one() as worker:
-            return worker.ask("about", options=dict(self.candidate.options))
+            return worker.about(self.candidate.options)
 
     @contextmanager
     def one(self, *, loads: int = 0, fresh: bool = False) -> Iterator[Worker]:
@@ -117,9 +117,9 @@ class NoWorkers(Workers):
     def __init__(self, candidate: Candidate) -> None:
         self.candidate, self.memory = candidate, None
 
-    def about(self) -> dict[str, Any]:
+    def about(self) -> BackendInfo:
         """What is known of the device."""
-        return {"version": "", "precision": "fp32", "multi": False}
+        return BackendInfo()
 
     def close(self) -> None:
         """Nothing to end."""

@@ -26,6 +26,7 @@ from subgraph.graph import graph as graphs
 from subgraph.graph import region as regions
 from subgraph.runtime.cached_runs import keys_to_try, load_or_run
 from subgraph.runtime.candidate import Candidate
+from subgraph.runtime.protocol import BackendInfo
 from subgraph.runtime.reference import Reference, threads
 from subgraph.runtime.run_result import RunResult, run_model
 from subgraph.runtime.worker_pool import Workers
@@ -61,18 +62,18 @@ class Runtime:
     used: bool = False
 
     @cached_property
-    def about(self) -> dict[str, Any]:
-        """What the backend says of itself: `version`, `precision`."""
+    def about(self) -> BackendInfo:
+        """What the backend says about itself, with the candidate's options."""
         return self.workers.about()
 
     @property
     def precision(self) -> str:
         """What it claims to compute in."""
-        return str(self.candidate.precision or self.about["precision"])
+        return str(self.candidate.precision or self.about.precision)
 
     @cached_property
     def _identity(self) -> str:
-        return digest("runtime", self.candidate.identity(self.about["version"]))
+        return digest("runtime", self.candidate.identity(self.about.version))
 
     def answer(self, example: Example, *, fresh: bool = False) -> RunResult:
         """What it gives for an example. `fresh`: in a process that has run nothing before.
@@ -134,7 +135,7 @@ class ExpectedOutputs:
     @property
     def version(self) -> str:
         """Plain onnxruntime's."""
-        return str(self._plain.about["version"])
+        return str(self._plain.about.version)
 
     def verdict(self, example: Example, answer: RunResult, claim: str) -> tuple[Verdict, str]:
         """The verdict on an answer, and what it was made by: CRITERION or TOLERANCE; "" where nothing was judged."""

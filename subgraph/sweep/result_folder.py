@@ -145,7 +145,7 @@ def _save(asked: Sweep, test: OperatorTest, result: SweepResult, k: int, work: P
         expected={"test": test.name, "operator": test.op, "rtol": test.rtol, "atol": test.atol},
         found={
             "candidate": runtime.candidate.name,
-            "version": runtime.about["version"],
+            "version": runtime.about.version,
             **sweep.result_json(result),
         },
     )

@@ -208,7 +208,7 @@ def opened(
             Runtime(c, stack.enter_context(Workers(c)), store) for c in (plain_onnxruntime(PATIENCE), *candidates)
         ]
         for runtime in runtimes:
-            log.debug("%s %s", runtime.candidate.name, runtime.about["version"])
+            log.debug("%s %s", runtime.candidate.name, runtime.about.version)
         truth = stack.enter_context(ExpectedOutputs(criterion, runtimes[0], scratch))
         yield Sweep(tests, runtimes[1:], truth, scratch, tuple(only))
 
@@ -271,7 +271,7 @@ def _candidate_json(runtime: Runtime, k: int, rows: Sequence[SweepRow]) -> dict[
         "name": runtime.candidate.name,
         "backend": runtime.candidate.backend,
         "options": dict(runtime.candidate.options),
-        "version": runtime.about["version"],
+        "version": runtime.about.version,
         "precision": runtime.precision,
         "totals": totals(mine),
         "seconds": sum(r.verdict.build + r.verdict.run for r in mine),

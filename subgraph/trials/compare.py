@@ -269,7 +269,7 @@ def document(trials: Trials, found: Comparison, criterion: str) -> dict[str, Any
             "name": trials.candidate.name,
             "backend": trials.candidate.backend,
             "options": dict(trials.candidate.options),
-            "version": trials.about["version"],
+            "version": trials.about.version,
             "precision": trials.precision,
         },
         "criterion": criterion,

@@ -176,7 +176,7 @@ def _times(ratio: float) -> str:
 
 def _exact(trials: Trials, region: Region, verdict: Verdict, withheld: str) -> Iterator[Evidence]:
     """The same backend in full precision, or without its optimisations."""
-    options: dict[str, str] = trials.about.get("exact", {})
+    options = trials.about.exact
     if not options:
         return
     given = {k: str(v) for k, v in trials.candidate.options.items()}

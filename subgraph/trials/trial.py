@@ -27,6 +27,7 @@ from subgraph.graph.graph import CONSTANT, SHAPE, Graph
 from subgraph.graph.region import Region
 from subgraph.runtime.cached_runs import keys_to_try, load_or_run
 from subgraph.runtime.candidate import Candidate
+from subgraph.runtime.protocol import BackendInfo
 from subgraph.runtime.reference import Reference
 from subgraph.runtime.reference_values import ReferenceValues
 from subgraph.runtime.run_result import Feeds, RunResult, merged, run_model
@@ -79,22 +80,22 @@ class Trials:
     # ------------------------------------------------------------------------------------------------ the candidate
 
     @cached_property
-    def about(self) -> dict[str, Any]:
-        """What the backend reports of itself: `version`, `precision`, `multi`."""
+    def about(self) -> BackendInfo:
+        """What the backend says about itself, with the candidate's options."""
         return self.workers.about()
 
     @property
     def precision(self) -> str:
         """The precision that the candidate claims to compute in."""
         of_model = self.candidate_model.precision if self.candidate_model else None
-        return str(self.candidate.precision or of_model or self.about["precision"])
+        return str(self.candidate.precision or of_model or self.about.precision)
 
     @property
     def multi(self) -> bool:
         """Does the candidate take several disconnected cuts in one model?"""
         if self.candidate_model:
             return False  # `graph.merged_cuts` merges cuts of the reference's model only
-        return bool(self.about["multi"] if self.candidate.multi is None else self.candidate.multi)
+        return bool(self.about.multi if self.candidate.multi is None else self.candidate.multi)
 
     # ------------------------------------------------------------------------------------------------ trials
 
@@ -150,9 +151,8 @@ class Trials:
                 self.reference.load(folder.name, folder / "model.onnx")
                 for k, sample in zip(samples, records, strict=True):
                     into = self.new_folder()
-                    fed = [sample[n].to_json() for n in cut.inputs]
-                    tensors = self.reference.run(folder.name, into, stems, feeds=fed)["tensors"]
-                    outputs[k] = {r["name"]: Record.from_json(r).within(str(into)) for r in tensors}
+                    run = self.reference.run(folder.name, into, stems, [sample[n] for n in cut.inputs])
+                    outputs[k] = {r.name: r.within(str(into)) for r in run.tensors}
                 self.reference.drop(folder.name)
         return outputs
 
@@ -281,7 +281,7 @@ class Trials:
 
     @cached_property
     def _candidate_key(self) -> str:
-        return digest("candidate", self.candidate.identity(self.about["version"]))
+        return digest("candidate", self.candidate.identity(self.about.version))
 
     def _region_key(self, region: Region, records: Feeds) -> str:
         """A hash of the model's structure and the region's weights, its boundary, the values fed and frozen."""

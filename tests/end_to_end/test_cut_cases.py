@@ -196,7 +196,7 @@ def model_inputs(case: CutCase, g: graph.Graph) -> dict[str, Any]:
     """What subcut feeds the whole model when nothing is given."""
     given = [word for flag, word in zip(case.options, case.options[1:], strict=False) if flag == "--shape"]
     (sample,) = inputs.plan(g, g.inputs, shapes=shapes(given))
-    return realise(sample.to_json())[0]
+    return realise(sample)[0]
 
 
 def stored_tensors(folder: Path, manifest: dict[str, Any]) -> dict[str, Any]:

@@ -21,7 +21,6 @@ from subgraph.errors import BackendError, ModelError, Refused, WorkerDied
 from subgraph.runtime.backends import _foreign, ort
 from subgraph.runtime.worker import Worker
 from subgraph.storage import tensors
-from subgraph.storage.tensors import Record
 from tests.helpers import text_models
 from tests.helpers.run_command import PATIENCE, environment, subcut
 
@@ -112,17 +111,15 @@ def workers() -> Iterator[dict[str, Worker]]:
 
 
 def load(worker: Worker, runtime: str, model: Path, **options: str) -> None:
-    worker.ask("load", key="m", model=str(model), options=RUNTIMES[runtime] | options)
+    worker.load("m", model, RUNTIMES[runtime] | options)
 
 
 def run(worker: Worker, folder: Path, feeds: dict[str, Any]) -> dict[str, Any]:
     """What comes out, all of it, by name."""
     records = [tensors.save(n, v, tensors.type_of(v), folder, f"in{i}") for i, (n, v) in enumerate(feeds.items())]
-    fed = [r.to_json() for r in records]
-    names = worker.ask("run", key="m", into=str(folder), outputs={}, feeds=fed)["others"]
+    names = worker.run("m", folder, {}, records).others
     outputs = {name: f"out{i}" for i, name in enumerate(names)}
-    answer = worker.ask("run", key="m", into=str(folder), outputs=outputs, feeds=fed)
-    return {r["name"]: tensors.load(Record.from_json(r), folder) for r in answer["tensors"]}
+    return {r.name: tensors.load(r, folder) for r in worker.run("m", folder, outputs, records).tensors}
 
 
 def save(folder: Path, text: str, **more: Any) -> Path:
@@ -289,7 +286,7 @@ def test_options_that_mean_nothing_to_it(
     """No refusal of the model: the search would take that for an answer."""
     model = save(tmp_path, MLP, **LAYERS)
     with pytest.raises(BackendError, match=says):
-        workers[runtime].ask("load", key="m", model=str(model), options=options)
+        workers[runtime].load("m", model, options)
 
 
 @pytest.mark.parametrize(
@@ -337,20 +334,20 @@ def test_the_precision_of_openvino_is_what_it_says_itself(monkeypatch: pytest.Mo
 
 
 def needs_bfloat16(worker: Worker) -> None:
-    if (precision := worker.ask("about", options={})["precision"]) != "bf16":
+    if (precision := worker.about({}).precision) != "bf16":
         pytest.skip(f"OpenVINO computes in {precision} here: the processor has no bfloat16 (avx512_bf16, amx_bf16)")
 
 
 def test_openvinos_default_is_said_and_true(workers: dict[str, Worker], tmp_path: Path) -> None:
     worker = workers["openvino"]
     needs_bfloat16(worker)
-    about = worker.ask("about", options={"precision": "f32"})
-    assert about["precision"] == "fp32" and "caveat" not in about
+    about = worker.about({"precision": "f32"})
+    assert about.precision == "fp32" and not about.caveat
     a, w = (rng.standard_normal((64, 64)).astype(np.float32) for _ in "aw")
     model = save(tmp_path, "g (float[64,64] x) => (float[64,64] y) { y = MatMul (x, w) }", w=w)
     errors = []
     for options in ({}, {"precision": "f32"}):
-        worker.ask("load", key="m", model=str(model), options=options)
+        worker.load("m", model, options)
         errors.append(np.abs(run(worker, tmp_path, {"x": a})["y"] - a @ w).max())
     assert errors[0] > 1e-2 > 1e-4 > errors[1]
 

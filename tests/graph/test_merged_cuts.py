@@ -7,6 +7,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -74,11 +75,10 @@ def run(
     reference: Reference, model: Path, given: Mapping[str, Record], outputs: Mapping[str, str], folder: Path
 ) -> dict[str, list[bytes]]:
     """Bytes of the outputs (name in the model → name in the source), fed with captured values under other names."""
-    feeds = [{**r.to_json(), "name": name} for name, r in given.items()]
+    feeds = [replace(record, name=name) for name, record in given.items()]
     reference.load("tried", model)
-    answer = reference.run("tried", folder, {n: f"out{i}" for i, n in enumerate(outputs)}, feeds=feeds)
-    found = map(Record.from_json, answer["tensors"])
-    return {outputs[r.name]: [(folder / f).read_bytes() for f in r.files] for r in found}
+    tensors = reference.run("tried", folder, {n: f"out{i}" for i, n in enumerate(outputs)}, feeds).tensors
+    return {outputs[r.name]: [(folder / f).read_bytes() for f in r.files] for r in tensors}
 
 
 def agree(reference: Reference, p: MergedCut, values: Capture, folder: Path) -> None:

@@ -36,8 +36,7 @@ class Piece:
         self.records = {n: _saved(n, v, self.folder, f"i{k}") for k, (n, v) in enumerate(feeds.items())}
         stems = {n: f"o{k}" for k, n in enumerate(self.region.outputs)}
         reference.load("piece", graph.path)
-        answer = reference.run("piece", self.folder, stems, feeds=[r.to_json() for r in self.records.values()])
-        self.records |= {r.name: r for r in map(Record.from_json, answer["tensors"])}
+        self.records |= reference.run("piece", self.folder, stems, list(self.records.values())).by_name
         scratch = graph.path.parent / "scratch"
         self.noise = RegionNoise(graph, self.region, reference, self.records, self.folder, scratch, memo, seed)
 

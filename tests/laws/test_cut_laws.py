@@ -113,7 +113,7 @@ def saved(model: onnx.ModelProto) -> Iterator[Path]:
 def fed(g: Graph) -> dict[str, Any]:
     """What subcut feeds a model when nothing is given."""
     (sample,) = inputs.plan(g, g.inputs)
-    return realise(sample.to_json())[0]
+    return realise(sample)[0]
 
 
 def whole(path: Path, feeds: dict[str, Any], tensors: Sequence[str], threads: int) -> oracle.Values:

@@ -28,7 +28,7 @@ from subgraph.errors import BackendError, ModelError, Refused, SubcutError, Work
 from subgraph.runtime.backends import cmd, onnx_reference, ort
 from subgraph.runtime.worker import Worker
 from subgraph.storage import dtypes, tensors
-from subgraph.storage.tensors import Record, Value
+from subgraph.storage.tensors import Value
 from tests.helpers import text_models
 from tests.helpers.run_command import PATIENCE
 
@@ -143,10 +143,9 @@ def texts(tmp_path: Path) -> Path:
 def ask(worker: Worker, folder: Path, feeds: Mapping[str, Value], outputs: Mapping[str, str]) -> dict[str, Value]:
     """Run on values in memory; what came, by name."""
     records = [tensors.save(n, v, tensors.type_of(v), folder, f"in{i}") for i, (n, v) in enumerate(feeds.items())]
-    answer = worker.ask("run", key="m", into=str(folder), outputs=outputs, feeds=[r.to_json() for r in records])
-    assert set(answer["others"]).isdisjoint(outputs)
-    found = [Record.from_json(r) for r in answer["tensors"]]
-    return {r.name: tensors.load(r, folder) for r in found}
+    done = worker.run("m", folder, outputs, records)
+    assert set(done.others).isdisjoint(outputs)
+    return {r.name: tensors.load(r, folder) for r in done.tensors}
 
 
 def same(found: Mapping[str, Any], expected: Mapping[str, Any]) -> None:
@@ -172,17 +171,17 @@ def test_it_gives_the_right_values_of_every_kind(
     given = {k: v for k, v in EXPECTED.items() if k.removesuffix("o") not in refused}
     words: dict[str, Any] = {"s": np.array(["a", "", "β c"], object), "t": np.array("one", object)}
     with Worker(backend, timeout=PATIENCE) as worker:
-        about = worker.ask("about", options=options)
-        assert isinstance(about["version"], str) and isinstance(about["multi"], bool)
-        assert about["precision"] in ("fp32", "fp16", "bf16", "int8")
+        about = worker.about(options)
+        assert isinstance(about.version, str) and isinstance(about.multi, bool)
+        assert about.precision in ("fp32", "fp16", "bf16", "int8")
         if "s" in refused:
             with pytest.raises(Refused, match="string"):
-                worker.ask("load", key="m", model=str(texts), options=options)
+                worker.load("m", texts, options)
         for model, feeds, expected in (
             (texts, words, {"so": words["s"], "to": words["t"]}),
             (numbers, taken, given),
         )["s" in refused :]:
-            assert worker.ask("load", key="m", model=str(model), options=options)["seconds"] >= 0
+            assert worker.load("m", model, options) >= 0
             same(ask(worker, tmp_path, feeds, {n: f"o{i}" for i, n in enumerate(expected)}), expected)
         # only what is asked for is written, and the next run has forgotten the last
         negative = {"c": np.array(-2, np.float32)}
@@ -198,10 +197,10 @@ def test_what_is_wrong_is_told(
     with Worker(backend, timeout=PATIENCE) as worker:
         for model in ("rubbish.onnx", "none.onnx"):
             with pytest.raises(Refused):
-                worker.ask("load", key="m", model=str(tmp_path / model), options=options)
+                worker.load("m", tmp_path / model, options)
         with pytest.raises(BackendError, match="'no_such_option'"):
-            worker.ask("load", key="m", model=str(numbers), options=options | {"no_such_option": "1"})
-        worker.ask("load", key="m", model=str(numbers), options=options)
+            worker.load("m", numbers, options | {"no_such_option": "1"})
+        worker.load("m", numbers, options)
         with pytest.raises((ModelError, WorkerDied)):
             ask(worker, tmp_path, {k: v for k, v in taken.items() if k != "x"}, {"y": "y"})
         assert worker.alive
@@ -322,8 +321,8 @@ def test_a_real_library_of_custom_operators(tmp_path: Path) -> None:
     model = save(tmp_path / "upper.onnx", text, domains=("ai.onnx.contrib",))
     with Worker("ort", timeout=PATIENCE) as worker:
         with pytest.raises(Refused, match="StringUpper"):
-            worker.ask("load", key="m", model=str(model), options={})
-        worker.ask("load", key="m", model=str(model), options={"custom_ops": str(library)})
+            worker.load("m", model, {})
+        worker.load("m", model, {"custom_ops": str(library)})
         found = ask(worker, tmp_path, {"s": np.array(["abc", "d e"], object)}, {"up": "up"})
     same(found, {"up": np.array(["ABC", "D E"], object)})
 
@@ -354,7 +353,7 @@ def test_values_of_onnx_reference(tmp_path: Path) -> None:
 def test_an_op_that_onnx_does_not_know_is_refused_while_loading(tmp_path: Path) -> None:
     unknown = save(tmp_path / "u.onnx", "g (float[2] x) => (float[2] y) {y = mine.Blur(x)}", domains=("mine",))
     with Worker("onnx-reference", timeout=PATIENCE) as worker, pytest.raises(Refused, match="Blur"):
-        worker.ask("load", key="m", model=str(unknown), options={})
+        worker.load("m", unknown, {})
 
 
 # ------------------------------------------------------------------------------------------------ cmd: the folders
@@ -515,7 +514,7 @@ def test_another_type_than_declared_is_given_as_it_is(dtype: str, tmp_path: Path
     model = passing(tmp_path / "m.onnx", dtype, [2])
     (tmp_path / "run").mkdir()
     with Worker("cmd", timeout=PATIENCE) as worker:
-        worker.ask("load", key="m", model=str(model), options={"run": quoted(copy)})
+        worker.load("m", model, {"run": quoted(copy)})
         found = ask(worker, tmp_path / "run", {"in/x": some(dtype, (2,))}, {"out:y": "y"})
     same(found, {"out:y": np.array([1, 2], np.float16)})
 
@@ -597,7 +596,7 @@ def test_what_is_converted_is_removed_when_the_worker_is_killed(
     options = {"convert": quoted(shell('cp "$1" "$2"')), "run": quoted(hang)}
     (tmp_path / "run").mkdir()
     with Worker("cmd") as worker:
-        worker.ask("load", key="m", model=str(model), options=options)
+        worker.load("m", model, options)
         assert len(list(temporary.iterdir())) == 1
         worker.timeout = 2
         with pytest.raises(WorkerDied, match="stopped after 2 s"):
@@ -769,7 +768,7 @@ def test_the_last_words_of_a_command_are_kept(model: Path, shell: Callable[..., 
     crash = shell("echo to the screen; echo and to the other >&2; kill -ABRT $$")
     (tmp_path / "run").mkdir()
     with Worker("cmd", timeout=PATIENCE) as worker:
-        worker.ask("load", key="m", model=str(model), options={"run": quoted(crash)})
+        worker.load("m", model, {"run": quoted(crash)})
         with pytest.raises(WorkerDied) as e:
             ask(worker, tmp_path / "run", FED, {})
         said = ["to the screen", "and to the other"]

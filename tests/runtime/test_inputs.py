@@ -40,12 +40,12 @@ def model(tmp_path: Path) -> Callable[..., Graph]:
 def fed(g: Graph, *given: str | Path, needs: Sequence[str] | None = None, **more: Any) -> Feeds:
     """The arrays of the only sample."""
     (sample,) = inputs.plan(g, g.inputs if needs is None else needs, [str(w) for w in given], **more)
-    return realise(sample.to_json())[0]
+    return realise(sample)[0]
 
 
 def origins(g: Graph, *given: str | Path) -> dict[str, str]:
     (sample,) = inputs.plan(g, g.inputs, [str(w) for w in given])
-    return realise(sample.to_json())[1]
+    return realise(sample)[1]
 
 
 X = np.arange(6, dtype=np.float32).reshape(2, 3)
@@ -360,7 +360,7 @@ def test_what_is_no_image(tmp_path: Path, picture: Path, model: Callable[..., Gr
 
 def samples(g: Graph, *given: str | Path) -> dict[str, Feeds]:
     """Label → arrays."""
-    return {s.label: realise(s.to_json())[0] for s in inputs.plan(g, g.inputs, [str(w) for w in given])}
+    return {s.label: realise(s)[0] for s in inputs.plan(g, g.inputs, [str(w) for w in given])}
 
 
 def test_records_take_the_place_of_the_words(tmp_path: Path, model: Callable[..., Graph]) -> None:
@@ -373,7 +373,7 @@ def test_records_take_the_place_of_the_words(tmp_path: Path, model: Callable[...
         fed.append({n: record.within(str(tmp_path)) for n, record in records.items()})
     two = inputs.Feeding(("no such file",), records=tuple(fed)).plan(g, g.inputs)
     assert [s.label for s in two] == ["sample_0", "sample_1"]
-    arrays, _ = realise(two[1].to_json())
+    arrays, _ = realise(two[1])
     assert np.array_equal(np.asarray(arrays["x"]), X + 1) and np.array_equal(np.asarray(arrays["z"]), half)
     assert [s.label for s in inputs.Feeding(records=(fed[0],)).plan(g, g.inputs)] == [""]
 

@@ -42,7 +42,7 @@ def test_a_reference_restarts_after_a_crash(backend: str, tmp_path: Path) -> Non
         with pytest.raises(WorkerDied, match="exit code 3"):
             reference.load("bad", Path("bad.onnx"))
         reference.load("after", Path("good.onnx"))
-        assert reference.run("after", tmp_path, {}, feeds=[])["tensors"] == []
+        assert reference.run("after", tmp_path, {}, []).tensors == ()
         with pytest.raises(ModelError, match="the reference lost the model") as lost:
-            reference.run("before", tmp_path, {}, feeds=[])
+            reference.run("before", tmp_path, {}, [])
         assert not isinstance(lost.value, BackendError)

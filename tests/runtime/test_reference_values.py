@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +14,7 @@ from fixtures.dags import random_dag
 from subgraph.errors import InputError, ModelError
 from subgraph.graph.graph import Graph
 from subgraph.runtime.inputs import Feeding
+from subgraph.runtime.protocol import ModelRun
 from subgraph.runtime.reference import Reference
 from subgraph.runtime.reference_values import ReferenceValues
 from subgraph.storage.tensors import load
@@ -29,7 +30,7 @@ class Counting:
     def __init__(self, real: Reference, fail_at: int = 0) -> None:
         self._real, self.fail_at, self.runs = real, fail_at, 0
 
-    def run(self, *args: Any, **more: Any) -> Mapping[str, Any]:
+    def run(self, *args: Any, **more: Any) -> ModelRun:
         self.runs += 1
         if self.runs == self.fail_at:
             raise ModelError("seeded")

@@ -21,6 +21,7 @@ import pytest
 
 from subgraph.errors import BackendError, ModelError, Refused, SubcutError, UsageError, WorkerDied
 from subgraph.runtime import worker
+from subgraph.runtime.protocol import BackendInfo, ModelRun
 from subgraph.runtime.worker import Worker
 from subgraph.storage import tensors
 from tests.helpers.process_backends import MARK, all_gone, backend, interrupted_at, living, until, wait_for
@@ -54,19 +55,19 @@ def start(tmp_path: Path) -> Iterator[Callable[..., Worker]]:
         one.close()
 
 
-def build(one: Worker) -> dict[str, Any]:
-    return one.ask("load", key="m", model="model.onnx", options={})
+def build(one: Worker) -> None:
+    one.load("m", Path("model.onnx"), {})
 
 
-def ask(one: Worker, into: Path, *outputs: str) -> dict[str, Any]:
+def ask(one: Worker, into: Path, *outputs: str) -> ModelRun:
     """Load, and run without inputs."""
     build(one)
     stems = {name: f"o{i}" for i, name in enumerate(outputs or ("y",))}
-    return one.ask("run", key="m", into=str(into), outputs=stems, feeds=[])
+    return one.run("m", into, stems, [])
 
 
-def value(answer: dict[str, Any], into: Path, k: int = 0) -> Any:
-    return tensors.load(tensors.Record.from_json(answer["tensors"][k]), into)
+def value(run: ModelRun, into: Path) -> Any:
+    return tensors.load(run.tensors[0], into)
 
 
 def died(one: Worker, into: Path) -> WorkerDied:
@@ -124,7 +125,7 @@ def test_a_crash_is_noticed_at_once_though_a_child_holds_the_pipes(
     build(one)
     begin = time.monotonic()
     with pytest.raises(WorkerDied) as e:
-        one.ask("run", key="m", into=str(tmp_path), outputs={}, feeds=[])
+        one.run("m", tmp_path, {}, [])
     assert time.monotonic() - begin < SOON
     assert e.value.process["signal"] == "SIGABRT"
 
@@ -211,7 +212,7 @@ def test_a_hang_ends_in_time_with_all_that_it_started(
     one.timeout = SHORT
     begin = time.monotonic()
     with pytest.raises(WorkerDied, match=f"should run the model was stopped after {SHORT} s") as e:
-        one.ask("run", key="m", into=str(tmp_path), outputs={}, feeds=[])
+        one.run("m", tmp_path, {}, [])
     assert SHORT <= time.monotonic() - begin < SHORT + SOON
     assert (e.value.signature, e.value.process["signal"], e.value.process["exit_code"]) == ("timeout", None, None)
     all_gone(mark)
@@ -230,7 +231,7 @@ def test_an_import_that_hangs(
     monkeypatch.setattr(worker, "START", SHORT)
     begin = time.monotonic()
     with pytest.raises(WorkerDied) as e:
-        start(top=body, timeout=SHORT / 2).ask("load", key="m", model="x" * size, options={})
+        start(top=body, timeout=SHORT / 2).load("m", Path("x" * size), {})
     assert e.value.signature == "timeout"
     assert time.monotonic() - begin < SHORT + SOON
 
@@ -305,15 +306,15 @@ def test_what_is_printed_while_nobody_asks_does_no_harm(start: Callable[..., Wor
 
 def test_an_answer_may_be_longer_than_a_pipe(start: Callable[..., Worker], tmp_path: Path) -> None:
     names = "return {f'tensor {i}': 0 for i in range(30000)}"
-    assert len(ask(start(run=names), tmp_path)["others"]) == 30000
+    assert len(ask(start(run=names), tmp_path).others) == 30000
 
 
 def test_a_request_may_be_longer_than_a_pipe(start: Callable[..., Worker], tmp_path: Path) -> None:
     one = start()
     build(one)
     names = {f"tensor {i}": str(i) for i in range(30000)} | {"y": "y"}
-    answer = one.ask("run", key="m", into=str(tmp_path), outputs=names, feeds=[])
-    assert [r["name"] for r in answer["tensors"]] == ["y"]
+    answer = one.run("m", tmp_path, names, [])
+    assert [r.name for r in answer.tensors] == ["y"]
 
 
 # ------------------------------------------------------------------------------------------------ backends that raise
@@ -380,14 +381,13 @@ def test_what_it_says_of_itself_may_fail(
     body: str, kind: type[SubcutError], says: str, start: Callable[..., Worker]
 ) -> None:
     with pytest.raises(kind, match=says):
-        start(top=body).ask("about", options={})
+        start(top=body).about({})
 
 
 def test_what_it_says_of_itself(start: Callable[..., Worker]) -> None:
     said = "MULTI = 1\ndef version(): return 3.1\ndef precision(options): return options['p']"
-    about = {"version": "3.1", "precision": "fp16", "multi": True}
-    assert start(top=said).ask("about", options={"p": "fp16"}) == about
-    assert start().ask("about", options={}) == {"version": "", "precision": "fp32", "multi": False}
+    assert start(top=said).about({"p": "fp16"}) == BackendInfo("3.1", "fp16", multi=True)
+    assert start().about({}) == BackendInfo("", "fp32", multi=False)
 
 
 @pytest.mark.parametrize(
@@ -424,14 +424,13 @@ def test_a_type_that_was_not_declared_is_kept_as_it_came(start: Callable[..., Wo
         load="return Run()",
     )
     answer = ask(one, tmp_path, "y", "b", "s", "o")
-    records = [tensors.Record.from_json(r) for r in answer["tensors"]]
-    assert [(r.form, r.dtype) for r in records] == [
+    assert [(r.form, r.dtype) for r in answer.tensors] == [
         ("tensor", "float16"),
         ("tensor", "float32"),
         ("sequence", "float32"),
         ("optional", "float32"),
     ]
-    found = [tensors.load(r, tmp_path) for r in records]
+    found = [tensors.load(r, tmp_path) for r in answer.tensors]
     assert [np.asarray(f).tolist() if f is not None else None for f in found] == [[1, 2], [3], [], None]
 
 
@@ -542,7 +541,7 @@ def test_an_answer_that_was_not_waited_for_is_nobody_elses(start: Callable[..., 
     one = start(run=f"open({str(running)!r}, 'w').close(); time.sleep(600)")
     build(one)
     with interrupted_at(running):
-        one.ask("run", key="m", into=str(tmp_path), outputs={}, feeds=[])
+        one.run("m", tmp_path, {}, [])
     assert not one.alive
     with pytest.raises(WorkerDied):
         build(one)
@@ -550,10 +549,11 @@ def test_an_answer_that_was_not_waited_for_is_nobody_elses(start: Callable[..., 
 
 PARENT = """
 import sys
+from pathlib import Path
 from subgraph.runtime.worker import Worker
 with Worker(sys.argv[1]) as one:
-    one.ask("load", key="m", model="m", options={})
-    one.ask("run", key="m", into=".", outputs={}, feeds=[])
+    one.load("m", Path("m"), {})
+    one.run("m", Path("."), {}, [])
 """
 
 

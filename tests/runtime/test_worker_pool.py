@@ -17,6 +17,7 @@ import pytest
 from subgraph.errors import WorkerDied
 from subgraph.runtime import worker_pool
 from subgraph.runtime.candidate import Candidate
+from subgraph.runtime.protocol import BackendInfo
 from subgraph.runtime.worker import Worker
 from subgraph.runtime.worker_pool import Workers
 from tests.helpers.process_backends import MARK, all_gone, backend, ended, interrupted_at, living, until
@@ -51,8 +52,8 @@ def pool(tmp_path: Path) -> Iterator[Callable[..., Workers]]:
 
 def who(worker: Worker) -> str:
     """The number of the process that answers."""
-    worker.ask("load", key="m", model="m", options={})
-    return str(worker.ask("run", key="m", into=".", outputs={}, feeds=[])["others"][0]).split()[0]
+    worker.load("m", Path("m"), {})
+    return str(worker.run("m", Path(), {}, []).others[0]).split()[0]
 
 
 def use(pool: Workers, loads: int = 1, fresh: bool = False) -> str:
@@ -67,7 +68,7 @@ def test_a_warm_one_is_used_again(pool: Callable[..., Workers]) -> None:
 
 def test_it_is_asked_what_the_candidate_is(pool: Callable[..., Workers]) -> None:
     top = "def version(): return '1.2'\ndef precision(options): return options['key']"
-    assert pool(top=top).about() == {"version": "1.2", "precision": "value", "multi": False}
+    assert pool(top=top).about() == BackendInfo("1.2", "value")
 
 
 def test_an_old_one_is_replaced(pool: Callable[..., Workers], monkeypatch: pytest.MonkeyPatch) -> None:

@@ -17,6 +17,7 @@ from subgraph.comparison.judge import parse_criterion
 from subgraph.reports import problem
 from subgraph.runtime import candidate
 from subgraph.runtime.inputs import Feeding
+from subgraph.runtime.protocol import BackendInfo
 from subgraph.runtime.reference import Reference
 from subgraph.runtime.worker_pool import Workers
 from subgraph.trials import session
@@ -75,10 +76,10 @@ def ask(tmp_path: Path, reference: Reference, workers: Workers) -> Iterator[Ask]
         yield asked
 
 
-def workers_about(workers: Workers, options: dict[str, str]) -> dict[str, Any]:
+def workers_about(workers: Workers, options: dict[str, str]) -> BackendInfo:
     """With these options; the workers' own are others."""
     with workers.one() as worker:
-        return worker.ask("about", options=options)
+        return worker.about(options)
 
 
 def told(trials: Trials, *names: str, more: bool = False) -> dict[str, str]:

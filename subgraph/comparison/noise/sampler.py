@@ -128,7 +128,7 @@ class NoiseSampler:
         model = self._copy()
         instrument.tap(model, names)
         self._load(model, "base", folder)
-        feeds = [self.tensors[n].within(_way(self.folder, folder)).to_json() for n in self._cut.inputs]
+        feeds = [self.tensors[n].within(_way(self.folder, folder)) for n in self._cut.inputs]
         return self._run(folder, names, feeds), folder
 
     def _run_changed(self, kind: str, claim: str, names: list[str], change: Change, into: Path) -> dict[str, Record]:
@@ -152,18 +152,18 @@ class NoiseSampler:
         self._fed = instrument.shaken(model, self.rounding, made, names, insert)
         self._load(model, kind, numbered_folder(self.scratch, "model"))
 
-    def _feeds(self, change: Change, feeding: Path, into: Path) -> Iterator[dict[str, Any]]:
+    def _feeds(self, change: Change, feeding: Path, into: Path) -> Iterator[Record]:
         """The records of what the changed model is fed, written where it must be changed."""
         way = _way(feeding, into)
         for k, fed in enumerate(f for f in self._fed if not f.pack):
             if fed.form == "plain":
-                yield self.tensors[fed.tensor].within(_way(self.folder, into)).to_json() | {"name": fed.name}
+                yield replace(self.tensors[fed.tensor].within(_way(self.folder, into)), name=fed.name)
             else:
-                yield _saved(fed.name, change(self._value(fed), fed), feeding, f"f{k}").within(way).to_json()
+                yield _saved(fed.name, change(self._value(fed), fed), feeding, f"f{k}").within(way)
         for k, pack in enumerate(dict.fromkeys(f.pack for f in self._fed if f.pack)):
             parts = [change(self._value(f), f).reshape(-1) for f in self._fed if f.pack == pack]
             whole = np.concatenate(parts, dtype=instrument.type_of(pack), casting="same_kind")
-            yield _saved(pack, whole, feeding, f"p{k}").within(way).to_json()
+            yield _saved(pack, whole, feeding, f"p{k}").within(way)
 
     def _value(self, fed: instrument.PerturbedInput) -> Array:
         """A tensor as it is; some are held until `release`."""
@@ -196,9 +196,8 @@ class NoiseSampler:
         self.reference.load(self._key, path)
         self._loaded = kind
 
-    def _run(self, into: Path, names: list[str], feeds: list[dict[str, Any]]) -> dict[str, Record]:
-        answer = self.reference.run(self._key, into, {n: f"t{k}" for k, n in enumerate(names)}, feeds=feeds)
-        return {r.name: r for r in map(Record.from_json, answer["tensors"])}
+    def _run(self, into: Path, names: list[str], feeds: list[Record]) -> dict[str, Record]:
+        return self.reference.run(self._key, into, {n: f"t{k}" for k, n in enumerate(names)}, feeds).by_name
 
 
 def _saved(name: str, value: Array, folder: Path, stem: str) -> Record:
