@@ -23,18 +23,16 @@ import uuid
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from subgraph.documents import to_json
 from subgraph.errors import BackendError, OutputError, WorkerDied, from_json
 from subgraph.plugins import HOME
 from subgraph.runtime.inputs import Sample
+from subgraph.runtime.processes import MARK, find_marked, process_end, resident_memory, signal_name
 from subgraph.runtime.protocol import BackendInfo, ModelRun
 from subgraph.storage import folders
 from subgraph.storage.tensors import Record
-
-if TYPE_CHECKING:
-    import psutil
 
 TAIL = 16 << 10  # bytes of the child's standard error that are kept
 LINES = 8  # of them that are told
@@ -44,7 +42,6 @@ POLL = 0.1  # seconds between two looks at a child that does not answer: does it
 LEAVING = 1.0  # seconds from a pipe's end to the end of the process; they close their files first
 START = 120.0  # seconds for the runtime to be imported, before the first request's own time begins
 SCANS = 20  # looks for processes that were started while others were being killed
-MARK = "SUBCUT_WORKER"  # in the environment of the child and of all that it starts, whatever session they move to
 SCRATCH = "SUBCUT_SCRATCH"  # in the environment: a folder for the child's temporary files, removed with the child
 
 DOES = {"load": "load the model", "run": "run the model", "drop": "drop a model", "about": "say what the backend is"}
@@ -155,7 +152,7 @@ class Worker:
         """
         with self._asking:
             if self._ended or self._owes:
-                raise WorkerDied(f"the process that should {DOES[do]} was stopped before", process=_how([]))
+                raise WorkerDied(f"the process that should {DOES[do]} was stopped before", process=process_end([]))
             self._listen()
             self._said.clear()
             self._unsent = json.dumps({"do": do, **arguments}).encode() + b"\n"
@@ -169,7 +166,7 @@ class Worker:
                 return answer
             error = from_json(answer["error"])
             if isinstance(error, WorkerDied):  # a process that it had started; only we know what that printed
-                error.process = _how(self.last_words()) | error.process
+                error.process = process_end(self.last_words()) | error.process
             raise error
 
     def _read(self, do: str, line: bytes) -> dict[str, Any]:
@@ -270,7 +267,7 @@ class Worker:
         return True
 
     def _look(self, do: str) -> None:
-        if self.memory is not None and (held := resident(self._process.pid)) > self.memory:
+        if self.memory is not None and (held := resident_memory(self._process.pid)) > self.memory:
             raise self._stopped(do, "crash", f"was stopped at {held >> 20} MiB, above {self.memory >> 20}")
 
     # ------------------------------------------------------------------------------------------------ ending
@@ -298,7 +295,7 @@ class Worker:
         last = f": {' | '.join(words[-3:])}" if words else ""
         what = f"the process that should {DOES[do]} {how}{last}"
         hint = "the runtime itself crashed" if name else ""
-        return WorkerDied(what, hint, signature=signature, process=_how(words, name, code))
+        return WorkerDied(what, hint, signature=signature, process=process_end(words, name, code))
 
     def _kill(self) -> None:
         """End the child and everything that it started, also what moved to a session of its own. Only once: later its
@@ -318,7 +315,7 @@ class Worker:
         import psutil
 
         for _ in range(SCANS):
-            others = [process for process in marked(self._mark) if process.pid != self._process.pid]
+            others = [process for process in find_marked(self._mark) if process.pid != self._process.pid]
             if not others:
                 break
             for process in others:
@@ -369,51 +366,6 @@ def _scratch() -> Iterator[Path]:
             yield place
     except OutputError as e:
         raise BackendError(f"no temporary folder: {e.what}", "free some space, or set $TMPDIR") from e
-
-
-def _how(words: list[str], name: str | None = None, code: int | None = None) -> dict[str, Any]:
-    """What is told of a process that ended: all three keys, always."""
-    return {"signal": name, "exit_code": code, "stderr": words}
-
-
-def signal_name(number: int) -> str:
-    """`SIGSEGV`, or `signal 40` for those without a name."""
-    try:
-        return signal.Signals(number).name
-    except ValueError:
-        return f"signal {number}"
-
-
-def resident(session: int) -> int:
-    """Bytes of resident memory of a session's processes and of all that descend from them.
-
-    Memory that they share is counted for each. A process that left both its session and its parent is not seen.
-    Complexity: linear in the processes of the machine (0.8 ms for 80).
-    """
-    import psutil
-
-    sizes: dict[int, int] = {}
-    for pid in (session, *psutil.pids()):  # the first has nearly all others among its descendants
-        with contextlib.suppress(psutil.Error, ProcessLookupError):
-            if pid not in sizes and os.getsid(pid) == session:
-                root = psutil.Process(pid)
-                for process in (root, *root.children(recursive=True)):
-                    with contextlib.suppress(psutil.Error):
-                        sizes[process.pid] = process.memory_info().rss
-    return sum(sizes.values())
-
-
-def marked(mark: str) -> list[psutil.Process]:
-    """The processes that carry this mark in their environment; only those of this user can be read."""
-    import psutil
-
-    processes = []
-    for pid in psutil.pids():
-        with contextlib.suppress(psutil.Error):
-            process = psutil.Process(pid)
-            if process.environ().get(MARK) == mark:
-                processes.append(process)
-    return processes
 
 
 def _import_path() -> str:

@@ -26,10 +26,10 @@ from subgraph.documents import to_json
 from subgraph.errors import BackendError, InputError, ModelError, OutputError, Refused, SubcutError
 from subgraph.plugins import HOME
 from subgraph.runtime.inputs import Sample
+from subgraph.runtime.processes import MEMORY_SHARE
 from subgraph.runtime.protocol import BackendInfo, ModelRun
 from subgraph.storage.tensors import Record, Value
 
-MEMORY_SHARE = 0.9  # of the memory that is free now: a damaged size in a model must not take the machine down
 F_SETSIG = 10  # linux/fcntl.h; Python's module lacks it before 3.13
 LINE_BUFFERED = 1  # _IOLBF in stdio.h of glibc and musl
 CHUNK = 1 << 16  # bytes read at a time
@@ -160,7 +160,8 @@ def _requests(pipe: int) -> Iterator[bytes]:
 def _limit_memory() -> None:
     """Bound what this process may allocate (not what it maps from files) by what is free now, on Linux.
 
-    /proc/meminfo is read here, since the import of psutil would take 10 ms of each start.
+    A damaged size in a model must not take the machine down. No `psutil.virtual_memory` here: importing psutil would
+    add 10 ms to each start.
     """
     try:
         import resource

@@ -13,11 +13,11 @@ from types import TracebackType
 
 from subgraph.errors import WorkerDied
 from subgraph.runtime.candidate import Candidate
+from subgraph.runtime.processes import free_memory
 from subgraph.runtime.protocol import BackendInfo
 from subgraph.runtime.worker import Worker
 
 RECYCLE = 100  # loads
-MEMORY_SHARE = 0.9  # of what is free at the start, where no limit is given
 
 
 class Workers:
@@ -25,7 +25,7 @@ class Workers:
 
     def __init__(self, candidate: Candidate) -> None:
         self.candidate = candidate
-        self.memory: int | None = candidate.memory or _free_memory()
+        self.memory: int | None = candidate.memory or free_memory()
         self._spare: list[tuple[Worker, int]] = []
         self._all: set[Worker] = set()
         self._lock = threading.Lock()
@@ -123,10 +123,3 @@ class NoWorkers(Workers):
 
     def close(self) -> None:
         """Nothing to end."""
-
-
-def _free_memory() -> int:
-    """Bytes that a candidate may use where no limit was given."""
-    import psutil  # here: 10 ms, which `subcut cut` and TAB need not pay
-
-    return int(psutil.virtual_memory().available * MEMORY_SHARE)

@@ -15,6 +15,7 @@ from subgraph.cases.check import check
 from subgraph.documents import to_json
 from subgraph.graph.cut import cut
 from subgraph.runtime.capture import Captured
+from subgraph.runtime.protocol import ModelRun
 from subgraph.runtime.reference import Reference
 from subgraph.storage.tensors import Record, save
 from tests.helpers import text_models
@@ -33,11 +34,10 @@ class Fake:
     def load(self, key: str, model: Path) -> None:
         """Nothing is built."""
 
-    def run(self, key: str, into: Path, outputs: Mapping[str, str], **feeds: Any) -> dict[str, Any]:
+    def run(self, key: str, into: Path, outputs: Mapping[str, str], feeds: object) -> ModelRun:
         kind = {"float32": "float", "float16": "float16", "int64": "int64"}[self.value.dtype.name]
-        return {
-            "tensors": [save(n, self.value, f"tensor({kind})", into, stem).to_json() for n, stem in outputs.items()]
-        }
+        saved = (save(n, self.value, f"tensor({kind})", into, stem) for n, stem in outputs.items())
+        return ModelRun(tuple(saved), (), {}, (), 0.0)
 
 
 @pytest.fixture

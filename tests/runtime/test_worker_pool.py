@@ -15,7 +15,7 @@ import psutil
 import pytest
 
 from subgraph.errors import WorkerDied
-from subgraph.runtime import worker_pool
+from subgraph.runtime import processes, worker_pool
 from subgraph.runtime.candidate import Candidate
 from subgraph.runtime.protocol import BackendInfo
 from subgraph.runtime.worker import Worker
@@ -209,10 +209,10 @@ def test_after_closing_none_is_started(pool: Callable[..., Workers], mark: str) 
 
 
 def test_without_a_limit_it_is_what_is_free(pool: Callable[..., Workers], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(worker_pool, "_free_memory", lambda: 123 << 30)
+    monkeypatch.setattr(worker_pool, "free_memory", lambda: 123 << 30)
     with pool().one() as worker:
         assert worker.memory == 123 << 30
     with pool(memory=5 << 30, timeout=7.0).one() as worker:
         assert (worker.memory, worker.timeout) == (5 << 30, 7.0)
     monkeypatch.undo()
-    assert worker_pool._free_memory() > 1 << 20
+    assert processes.free_memory() > 1 << 20

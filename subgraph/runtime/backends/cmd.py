@@ -35,6 +35,7 @@ from typing import Any
 
 from subgraph.errors import BackendError, InputError, ModelError, Refused, SubcutError, WorkerDied
 from subgraph.graph import protobuf
+from subgraph.runtime.processes import signal_name
 from subgraph.storage import dtypes, tensors
 from subgraph.storage.convert import TensorFormat, write_bin
 from subgraph.storage.folders import safe_names
@@ -177,18 +178,11 @@ def _failure(step: str, command: str, code: int) -> SubcutError:
         return BackendError(f"the {what}: connection lost, {len(AGAIN) + 1} times", "is the device reachable?")
     number = -code if code < 0 else code - SIGNALLED
     if 0 < number < signal.NSIG:
-        name = _signal_name(number)
+        name = signal_name(number)
         return WorkerDied(f"the {step} command {command} was ended by {name}", process={"signal": name})
     if step == "convert":
         return Refused(f"the {what}")
     return WorkerDied(f"the {what}", process={"exit_code": code})
-
-
-def _signal_name(number: int) -> str:
-    try:
-        return signal.Signals(number).name
-    except ValueError:
-        return f"signal {number}"
 
 
 # ---------------------------------------------------------------------------------------------------- folders
