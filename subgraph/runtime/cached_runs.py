@@ -6,19 +6,18 @@ import errno
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 from subgraph.errors import OutputError
 from subgraph.runtime.run_result import RunResult, from_entry
 from subgraph.storage.store import Store
 
 
-def load_or_run(store: Store, keys: Sequence[str], run: Callable[[Path], dict[str, Any]]) -> tuple[RunResult, str]:
+def load_or_run(store: Store, keys: Sequence[str], run: Callable[[Path], RunResult]) -> tuple[RunResult, str]:
     """The result under the first of `keys` that the store has, else that of a new run; and the key that it has.
 
-    A new result is stored under `keys[0]`. `run(folder)` writes tensors into `folder` and returns the document of
-    `run_model`. Where the store's disk is full, it is called again with a temporary folder: a result that cannot be
-    stored is still a result.
+    A new result is stored under `keys[0]`. `run(folder)` writes tensors into `folder` and returns what
+    `run_model` does. Where the store's disk is full, it is called again with a temporary folder: a result that cannot
+    be stored is still a result.
 
     Raises:
         OutputError: not even a temporary folder can be written. What `run` raises.
@@ -28,11 +27,11 @@ def load_or_run(store: Store, keys: Sequence[str], run: Callable[[Path], dict[st
             return from_entry(entry), key
     folder = store.room()
     try:
-        document = run(folder)
+        result = run(folder)
     except OutputError:
         folder = store.room(after=OSError(errno.ENOSPC, "No space left on device"))
-        document = run(folder)
-    return replace(from_entry(store.put(keys[0], document, folder)), stored=False), keys[0]
+        result = run(folder)
+    return replace(from_entry(store.put(keys[0], result.to_json(), folder)), stored=False), keys[0]
 
 
 def keys_to_try(key: Callable[[bool], str], *, fresh: bool) -> list[str]:

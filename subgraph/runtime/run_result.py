@@ -1,4 +1,4 @@
-"""What a candidate gave for a model, run once per sample: tensors, or how it failed. Kept as a document and files."""
+"""What one candidate gave for one model, run once per sample: tensors, or how it failed."""
 
 from __future__ import annotations
 
@@ -7,7 +7,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from subgraph.documents import to_json
 from subgraph.errors import BackendError, OutputError, Refused, SubcutError, WorkerDied
+from subgraph.runtime.processes import process_end
 from subgraph.runtime.worker import Worker
 from subgraph.storage.store import StoreEntry
 from subgraph.storage.tensors import Record
@@ -18,12 +20,15 @@ Feeds = Sequence[Mapping[str, Record]]  # per sample: records with absolute path
 
 @dataclass(frozen=True)
 class RunResult:
-    """What a backend gave for a region.
+    """What a candidate gave for a model.
 
     Attributes:
-        tensors: per sample, records with absolute paths; an output that did not come is not there.
-        others: per sample, names that it gave and nobody asked for.
-        failure: why there is nothing: a verdict without outputs.
+        tensors: per sample, records by name; missing outputs are absent. Files are absolute, or relative to the folder
+            that was written into as long as the result is not stored.
+        others: per sample, names of outputs that it gave and nobody requested.
+        failure: why there are no tensors: a verdict without outputs.
+        build, run: seconds; `run` over all samples.
+        stored: it was found in the store, nothing was run.
     """
 
     tensors: tuple[Mapping[str, Record], ...] = ()
@@ -33,72 +38,83 @@ class RunResult:
     run: float = 0.0
     stored: bool = False
 
+    def to_json(self) -> dict[str, Any]:
+        """The document that a store entry keeps; `from_entry` reads it."""
+        failure = self.failure and {
+            "status": self.failure.status.value,
+            "signature": self.failure.signature,
+            "why": self.failure.why,
+            "process": self.failure.process,
+        }
+        samples = [
+            {"tensors": list(tensors.values()), "others": others}
+            for tensors, others in zip(self.tensors, self.others, strict=True)
+        ]
+        return dict(to_json({"build": self.build, "run": self.run, "samples": samples, "failure": failure}))
+
+
+def from_entry(entry: StoreEntry) -> RunResult:
+    """The result that a store entry keeps, with absolute paths."""
+    document = entry.document
+    build, run, failure = document["build"], document["run"], document["failure"]
+    if failure:
+        status, signature = Status(failure["status"]), Signature(failure["signature"])
+        verdict = Verdict(status, signature, failure["why"], (), failure["process"], build, run)
+        return RunResult(failure=verdict, build=build, run=run, stored=True)
+    samples, folder = document["samples"], str(entry.folder)
+    tensors = tuple({r["name"]: Record.from_json(r).within(folder) for r in sample["tensors"]} for sample in samples)
+    return RunResult(tensors, tuple(tuple(sample["others"]) for sample in samples), None, build, run, stored=True)
+
 
 def run_model(
-    worker: Worker, options: Mapping[str, Any], model: Path, fed: Sequence[Sequence[Record]], outputs: Sequence[str],
-    room: Path,
-) -> dict[str, Any]:  # fmt: skip
-    """Load a model and run it once per sample. A candidate that fails is a document as well.
+    worker: Worker, options: Mapping[str, Any], model: Path, feeds: Sequence[Sequence[Record]], outputs: Sequence[str],
+    into: Path,
+) -> RunResult:  # fmt: skip
+    """Load a model and run it once per sample; write its outputs into a folder. A failure is a result as well.
+
+    Six parameters: the process, and what the request to it says.
 
     Raises:
-        BackendError: it cannot be used at all. OutputError: its outputs cannot be written.
+        BackendError: the candidate cannot be used at all. OutputError: its outputs cannot be written.
     """
-    document: dict[str, Any] = {"build": 0.0, "run": 0.0, "samples": [], "failure": None}
+    build = seconds = 0.0
+    runs = []
     try:
-        document["build"] = worker.load("cut", model, options)
-        for k, sample in enumerate(fed):
-            stems = {name: f"s{k}-o{i}" for i, name in enumerate(outputs)}
-            run = worker.run("cut", room, stems, sample)
-            document["run"] += run.seconds
-            document["samples"].append({"tensors": [r.to_json() for r in run.tensors], "others": list(run.others)})
+        build = worker.load("cut", model, options)
+        for k, sample in enumerate(feeds):
+            runs.append(worker.run("cut", into, {name: f"s{k}-o{i}" for i, name in enumerate(outputs)}, sample))
+            seconds += runs[-1].seconds
     except OutputError:
         raise
     except SubcutError as e:
-        document["failure"] = failure(e, worker)
-        document["samples"] = []
-    return document
+        return RunResult(failure=_failure(e, worker, build, seconds), build=build, run=seconds)
+    return RunResult(tuple(run.by_name for run in runs), tuple(run.others for run in runs), None, build, seconds)
 
 
-def failure(e: SubcutError, worker: Worker) -> dict[str, Any]:
-    """What a candidate that did not give values said: status, signature, why, process.
+def _failure(e: SubcutError, worker: Worker, build: float, run: float) -> Verdict:
+    """The verdict on a candidate that raised an error.
 
     Refused is no failure of its own (a lone Shape is refused by many); a crash or a timeout is.
 
     Raises:
-        BackendError: it cannot be used at all.
+        BackendError: the candidate cannot be used at all.
     """
     if isinstance(e, WorkerDied):
-        return {"status": "fail", "signature": e.signature, "why": e.what, "process": e.process}
+        return Verdict(Status.FAIL, Signature(e.signature), e.what, (), e.process, build, run)
     if isinstance(e, BackendError):
         raise e
-    said = {"signal": None, "exit_code": None, "stderr": worker.last_words()}
+    process = process_end(worker.last_words())
     if isinstance(e, Refused):
-        return {"status": "unresolved", "signature": "refused", "why": e.what, "process": said}
-    return {"status": "fail", "signature": "crash", "why": e.what, "process": said}
+        return Verdict(Status.UNRESOLVED, Signature.REFUSED, e.what, (), process, build, run)
+    return Verdict(Status.FAIL, Signature.CRASH, e.what, (), process, build, run)
 
 
-def from_entry(entry: StoreEntry) -> RunResult:
-    """What the store kept of one, or of one that just ran."""
-    d = entry.document
-    if d["failure"]:
-        f = d["failure"]
-        verdict = Verdict(
-            Status(f["status"]), Signature(f["signature"]), f["why"], (), f["process"], d["build"], d["run"]
-        )
-        return RunResult(failure=verdict, build=d["build"], run=d["run"], stored=True)
-    tensors = tuple(
-        {r["name"]: Record.from_json(r).within(str(entry.folder)) for r in sample["tensors"]} for sample in d["samples"]
-    )
-    others = tuple(tuple(sample["others"]) for sample in d["samples"])
-    return RunResult(tensors, others, None, d["build"], d["run"], stored=True)
-
-
-def merged(parts: Sequence[tuple[Sequence[int], RunResult]], count: int) -> RunResult:
-    """The answers of groups of samples as one, in the order of the samples."""
-    tensors: list[Mapping[str, Record]] = [{}] * count
-    others: list[tuple[str, ...]] = [()] * count
+def merge(parts: Sequence[tuple[Sequence[int], RunResult]], samples: int) -> RunResult:
+    """The results of groups of samples as one; each part comes with the numbers of its samples."""
+    tensors: list[Mapping[str, Record]] = [{}] * samples
+    others: list[tuple[str, ...]] = [()] * samples
     for group, part in parts:
         for place, k in enumerate(group):
             tensors[k], others[k] = part.tensors[place], part.others[place]
-    build, run = (sum(getattr(p, name) for _, p in parts) for name in ("build", "run"))
-    return RunResult(tuple(tensors), tuple(others), None, build, run, all(p.stored for _, p in parts))
+    build, run = sum(part.build for _, part in parts), sum(part.run for _, part in parts)
+    return RunResult(tuple(tensors), tuple(others), None, build, run, all(part.stored for _, part in parts))

@@ -89,16 +89,17 @@ class Runtime:
     def _key(self, example: Example, fresh: bool) -> str:
         return digest("example/1", __version__, example.key, self._identity, fresh)
 
-    def _run(self, example: Example, fresh: bool, room: Path) -> dict[str, Any]:
+    def _run(self, example: Example, fresh: bool, room: Path) -> RunResult:
         names = [r.name for r in example.outputs]
         with self.workers.one(loads=1, fresh=fresh) as worker:
-            document = run_model(worker, self.candidate.options, example.model, [example.inputs], names, room)
-            if failure := document["failure"]:
-                process = failure["process"]
-                ended = bool(process.get("signal")) or process.get("exit_code") is not None  # also what it started
-                phase = RUN if document["build"] else BUILD
-                failure["process"] = dict(process) | {"died": ended or not worker.alive, "while": phase}
-        return document
+            result = run_model(worker, self.candidate.options, example.model, [example.inputs], names, room)
+            if not result.failure:
+                return result
+            process = result.failure.process
+            ended = bool(process.get("signal")) or process.get("exit_code") is not None  # also what it started
+            phase = RUN if result.build else BUILD
+            process = dict(process) | {"died": ended or not worker.alive, "while": phase}
+        return replace(result, failure=replace(result.failure, process=process))
 
 
 @dataclass(frozen=True)

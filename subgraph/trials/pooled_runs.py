@@ -9,7 +9,6 @@ from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 from subgraph.graph.merged_cuts import MergedCut, merge_cuts, partition
 from subgraph.graph.region import Region
@@ -73,7 +72,7 @@ def _run_pool(trials: Trials, merged: MergedCut) -> list[RunResult]:
     ]
 
 
-def _run_model(trials: Trials, merged: MergedCut, into: Path) -> dict[str, Any]:
+def _run_model(trials: Trials, merged: MergedCut, into: Path) -> RunResult:
     feeds = [
         [replace(sample[name], name=p) for names in merged.inputs for name, p in names.items()]
         for sample in trials.values.records

@@ -30,7 +30,7 @@ from subgraph.runtime.candidate import Candidate
 from subgraph.runtime.protocol import BackendInfo
 from subgraph.runtime.reference import Reference
 from subgraph.runtime.reference_values import ReferenceValues
-from subgraph.runtime.run_result import Feeds, RunResult, merged, run_model
+from subgraph.runtime.run_result import Feeds, RunResult, merge, run_model
 from subgraph.runtime.worker_pool import Workers
 from subgraph.storage.digest import digest
 from subgraph.storage.store import Store
@@ -123,7 +123,7 @@ class Trials:
             if result.failure:
                 return result
             parts.append((samples, result))
-        return merged(parts, len(self.values.samples))
+        return merge(parts, len(self.values.samples))
 
     def run_extra(
         self, region: Region, feeds: Feeds | None = None, *, repetition: int = 0, fresh: bool = False
@@ -242,8 +242,8 @@ class Trials:
             return self.candidate_model.translated(region, result, records, self.new_folder)
         return result
 
-    def _run_cut(self, region: Region, records: Feeds, fresh: bool, into: Path) -> dict[str, Any]:
-        """Cut, build and run in a worker; the result as a document, its files in `into`."""
+    def _run_cut(self, region: Region, records: Feeds, fresh: bool, into: Path) -> RunResult:
+        """Cut, build and run in a worker; its files in `into`."""
         with self.temporary_folder() as folder, self.workers.one(loads=1, fresh=fresh) as worker:
             cut, feeds = self.write_cut(region, records, folder)
             self.count_run(len(cut.region.nodes) + len(cut.region.pulled))

@@ -16,6 +16,7 @@ from subgraph.bisection.manual.tasks import OURS, files_of
 from subgraph.cases import case
 from subgraph.cases.layout import FROM_DEVICE
 from subgraph.errors import InputError
+from subgraph.runtime.run_result import RunResult
 from subgraph.storage import dtypes
 from subgraph.storage.convert import relayout
 from subgraph.storage.tensors import (
@@ -161,13 +162,13 @@ def _missing(lacking: Sequence[tuple[Path, ExpectedFile]], of: int) -> tuple[str
     return f"{len(lacking)} of {count(of, 'output')} missing in {clean(str(folder))}", clean(f"{names}{more}{there}")
 
 
-def read(places_: Sequence[Path], given: Sequence[Path], room: Path) -> dict[str, Any]:
-    """What came back, as a document for `answer.from_entry`, its files in `room`, in the model's type and layout.
+def read(places_: Sequence[Path], given: Sequence[Path], room: Path) -> RunResult:
+    """The outputs that came back, their files in `room`, in the model's type and layout.
 
     Raises:
         InputError: a file of another type, shape or size; all are there.
     """
-    found: dict[int, list[dict[str, Any]]] = {}
+    found: dict[int, dict[str, Record]] = {}
     for place, folder in zip(places_, given, strict=True):
         manifest = case.read_manifest(place)
         assert manifest
@@ -175,9 +176,8 @@ def read(places_: Sequence[Path], given: Sequence[Path], room: Path) -> dict[str
             sample = manifest[OURS]["samples"][k]
             arrays = [_read(w, folder) for w in files]
             stem = f"s{sample}-o{len(found.get(sample, ()))}"
-            found.setdefault(sample, []).append(_save(name, form, files, arrays, room, stem).to_json())
-    samples = [{"tensors": found[k], "others": []} for k in sorted(found)]
-    return {"build": 0.0, "run": 0.0, "samples": samples, "failure": None}
+            found.setdefault(sample, {})[name] = _save(name, form, files, arrays, room, stem)
+    return RunResult(tuple(found[k] for k in sorted(found)), ((),) * len(found))
 
 
 def _save(name: str, form: str, files: Sequence[ExpectedFile], arrays: list[Array], room: Path, stem: str) -> Record:

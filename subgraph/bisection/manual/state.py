@@ -202,9 +202,9 @@ class ManualState:
         (self.folder / ANSWERS).mkdir(exist_ok=True)
         for n in complete:
             with folders.aside(self.folder / ANSWERS / str(n)) as room:
-                document = results.read(tasks.places(self.todo, n), given[n], room)
+                result = results.read(tasks.places(self.todo, n), given[n], room)
                 files = {name: store_entry.checksum(room / name) for name in store_entry.names(room)}
-                store_entry.write(room, self.of(n).key, files, json.dumps(document))
+                store_entry.write(room, self.of(n).key, files, json.dumps(result.to_json()))
                 _flush(room)
         self._add(complete, TAKEN)
         return complete
