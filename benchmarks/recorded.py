@@ -41,7 +41,7 @@ def tried(reference: Reference, model: onnx.ModelProto, kind: device.Kind, wrong
         with open_runs(graph, RecordingOptions((home / "dump",)), Feeding()) as (runs, fed):
             setup = Setup(candidate_of(runs, None), fed, home / "out", stored=False)
             with open_trials(graph, setup, reference) as trials:
-                found = interval.intervals(trials, compare.observe(trials, runs[0]))
+                found = interval.find_intervals(trials, compare.compare_run(trials, runs[0]))
         if not found:
             return False, 0
         nodes = found[0].region.nodes

@@ -81,7 +81,7 @@ def _bisect(
 ) -> Result:  # fmt: skip
     """The search on a candidate; recordings say where it looks first."""
     from subgraph.bisection.bisection import Bisection, BisectionOptions
-    from subgraph.recordings.interval import hints
+    from subgraph.recordings.interval import node_weights
     from subgraph.recordings.runs import open_runs
     from subgraph.runtime.worker_pool import Workers
     from subgraph.trials.session import open_trials
@@ -98,7 +98,7 @@ def _bisect(
         resolve.log_caveat(trials)
         weights = weights_of(trials, runs) if recordings else None
         command = shlex.join(["subcut", *sys.argv[1:]])
-        plan = BisectionOptions(setup, limits, within, command, tuple(notes), force, hints(graph, weights))
+        plan = BisectionOptions(setup, limits, within, command, tuple(notes), force, node_weights(graph, weights))
         return _log_steps(Bisection(lambda: nullcontext(trials), plan))
 
 

@@ -82,4 +82,4 @@ def _dump_hints(model: str | None, layout: str | None) -> DumpHints:
     from subgraph.recordings import recording
 
     word = known_layout(layout)
-    return recording.known_of(load(model), word) if model else DumpHints(layout=word)
+    return recording.hints_of(load(model), word) if model else DumpHints(layout=word)

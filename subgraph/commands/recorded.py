@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from subgraph.commands import Result, log, table
 from subgraph.commands.options import InputOptions, RecordedOptions, RuntimeOptions
+from subgraph.documents import to_json
 from subgraph.errors import UsageError
 from subgraph.graph.graph import load
 from subgraph.text import clean, count
@@ -91,7 +92,7 @@ def compare_recorded(
     """`subcut compare MODEL --recorded DIR`: every tensor that was recorded, beside the reference's."""
     from subgraph.recordings import document as contrast
     from subgraph.recordings import msaccucmp_table, runs
-    from subgraph.recordings.compare import observe
+    from subgraph.recordings.compare import compare_run
     from subgraph.trials.compare import chosen
     from subgraph.trials.session import Setup, open_trials
 
@@ -103,13 +104,13 @@ def compare_recorded(
         with open_trials(graph, setup, reference) as trials:
             names = chosen(trials, choice.words(graph))
             compared = [
-                observe(trials, run, only=names, fail_fast=choice.fail_fast, columns=npu)
+                compare_run(trials, run, only=names, fail_fast=choice.fail_fast, accuracy=npu)
                 for run in runs.limit_samples(recorded, len(trials.values.samples))
             ]
-            document = contrast.document(trials, compared, names, criterion, stopped=choice.fail_fast)
-            tables = [msaccucmp_table.lines(trials, c, names) if npu and c.matched else [] for c in compared]
+            document = to_json(contrast.document(trials, compared, names, criterion, stopped=choice.fail_fast))
+            tables = [msaccucmp_table.accuracy_rows(trials, c, names) if npu and c.matched else [] for c in compared]
             for recording, lines in zip(document["recordings"], tables, strict=True):
-                recording["advice"] = msaccucmp_table.advice(lines) if lines else None
+                recording["advice"] = to_json(msaccucmp_table.advice(lines)) if lines else None
             npu_csv = msaccucmp_table.as_csv(tables[-1]) if npu else ""
     return table.result(document, text, lambda d: npu_csv if npu else as_csv(d), csv_file)
 
@@ -121,7 +122,7 @@ def bisect_recorded(
     """`subcut bisect MODEL --recorded DIR`: between which tensors it goes wrong; that piece as a case."""
     from subgraph.cases import case
     from subgraph.recordings import interval, result_folder, runs
-    from subgraph.recordings.compare import observe
+    from subgraph.recordings.compare import compare_run
     from subgraph.storage.folders import safe_name
     from subgraph.trials.session import Setup, open_trials
 
@@ -140,14 +141,15 @@ def bisect_recorded(
         setup = Setup(candidate, fed, parent, criterion, freeze=freeze, stored=False)
         with open_trials(graph, setup, reference) as trials:
             (run,) = runs.limit_samples([run], len(trials.values.samples))
-            compared = observe(trials, run)
-            reasons = interval.troubles(graph)
-            intervals = interval.intervals(trials, compared, interval.hints(graph))
+            compared = compare_run(trials, run)
+            reasons = interval.known_troubles(graph)
+            intervals = interval.find_intervals(trials, compared, interval.node_weights(graph))
             command = shlex.join(["subcut", *sys.argv[1:]])
             document = result_folder.document(trials, compared, intervals, criterion, command, reasons)
             if intervals:
-                result_folder.save(trials, compared, intervals, document, place, request, fed)
-    return Result(document, interval_text(document), document["exit_code"])
+                document = result_folder.save(trials, compared, intervals, document, place, request, fed)
+    shown = to_json(document)
+    return Result(shown, interval_text(shown), document.exit_code)
 
 
 def cut_recorded(
@@ -157,7 +159,7 @@ def cut_recorded(
     from subgraph.cases.case import RecordingEntry
     from subgraph.cases.write_case import chosen
     from subgraph.recordings import cut, runs
-    from subgraph.recordings.compare import matched
+    from subgraph.recordings.compare import match_run
     from subgraph.trials.session import Setup, open_trials
 
     chosen(graph, request, place)  # a mistake there is reported before anything runs
@@ -168,12 +170,10 @@ def cut_recorded(
         with open_trials(graph, setup, reference) as trials:
             (run,) = runs.limit_samples([run], len(trials.values.samples))
             assert run.recording
-            recording = RecordingEntry(
-                run.name, str(run.recording.folder), run.recording.format, fed=fed.inputs != request.inputs
-            )
-            cuts = cut.extract_recorded(graph, request, place, trials, matched(trials, run), recording)
+            recording = RecordingEntry(run.name, str(run.recording.folder), run.recording.format, fed=bool(fed.records))
+            cuts = cut.write_recorded_case(graph, request, place, trials, match_run(trials, run), recording)
     for case in cuts:
-        case.manifest["hint"] = cut.hint(case.manifest)
+        case.manifest["hint"] = cut.compiler_hint(case.manifest)
     return cuts
 
 
@@ -188,12 +188,12 @@ def _run_of_device(runs: Sequence[RecordedRun]) -> RecordedRun:
 def weights_of(trials: Trials, runs: Sequence[RecordedRun]) -> dict[int, float]:
     """How likely each node is to blame, by its index, as recordings tell."""
     from subgraph.recordings import interval
-    from subgraph.recordings.compare import observe
+    from subgraph.recordings.compare import compare_run
     from subgraph.recordings.runs import limit_samples
 
     samples = len(trials.values.samples)
-    compared = [observe(trials, run) for run in limit_samples(runs, samples) if not run.missing]
-    return interval.weights_of(trials, compared)
+    compared = [compare_run(trials, run) for run in limit_samples(runs, samples) if not run.missing]
+    return interval.interval_weights(trials, compared)
 
 
 def interval_text(document: dict[str, Any]) -> str:

@@ -1,4 +1,4 @@
-"""A recorded array -> the tensor that it is: ways to have its shape, its element type, what printing rounded off."""
+"""A recorded array -> the tensor that it holds: order of axes, shape, element type, and digits lost in printing."""
 
 from __future__ import annotations
 
@@ -6,136 +6,136 @@ import math
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from subgraph.storage.layouts import axis_orders
 from subgraph.storage.tensors import np_dtype, shape_text
 
 if TYPE_CHECKING:
     from subgraph.types import Array
 
-IMAGE = 4  # axes of what has channels
-BLOCKS = 32  # of an outline
-SLACK = 1e-6  # of rounding
+IMAGE_RANK = 4
+MAX_BLOCKS = 32  # sums that `BlockSums` keeps of an array
+SLACK = 1e-6  # of rounding, where block sums are compared
 NHWC, PADDED = "as NHWC", "padding cut off"
 
 
-def fits(
-    array: Array, shape: tuple[int, ...], loose: bool = False, last: bool | None = False
+def alignments(
+    array: Array, shape: tuple[int, ...], shapeless: bool = False, channels_last: bool | None = False
 ) -> Iterator[tuple[str, Array]]:
-    """The ways in which an array can have a tensor's shape, the likeliest first: (what was done, the array).
+    """The ways to give an array a tensor's shape, the likeliest first: (what was done, the array).
 
-    `loose`: its own shape says nothing. `last`: such files hold channels last; None: try both. Where channels last look
-    like channels first (1×8×8×8), the shape says nothing either; that files hold images so says nothing of other ranks.
+    `shapeless`: the array's own shape is not from its file. `channels_last`: do the files hold channels last? None: try
+    both. The question arises where the shape cannot tell, as with 1×8×8×8, and only for images: with a True answer,
+    arrays of other ranks are still tried as they are.
     """
     nhwc = (shape[0], *shape[2:], shape[1]) if len(shape) > 2 else ()
-    if ((loose or array.ndim == 1) and array.size == math.prod(shape)) or array.shape == shape == nhwc:
-        if last is not True or len(shape) != IMAGE:
+    if ((shapeless or array.ndim == 1) and array.size == math.prod(shape)) or array.shape == shape == nhwc:
+        if channels_last is not True or len(shape) != IMAGE_RANK:
             yield "", array.reshape(shape)
-        if last is not False and nhwc:
-            yield NHWC, _from_last(array.reshape(nhwc))
-    elif _squeezed(array.shape) == _squeezed(shape):
+        if channels_last is not False and nhwc:
+            yield NHWC, _channels_first(array.reshape(nhwc))
+    elif _without_ones(array.shape) == _without_ones(shape):
         yield "", array.reshape(shape)
     elif array.shape == nhwc:
-        yield NHWC, _from_last(array)
+        yield NHWC, _channels_first(array)
     elif orders := list(axis_orders(array.shape, shape)):
         yield from ((f"transposed {order}", array.transpose(order)) for order in orders)
     elif array.ndim == len(shape) and all(a >= s for a, s in zip(array.shape, shape, strict=True)):
         yield PADDED, array[tuple(slice(0, s) for s in shape)]
 
 
-def _from_last(array: Array) -> Array:
+def _channels_first(array: Array) -> Array:
     return array.transpose((0, array.ndim - 1, *range(1, array.ndim - 1)))
 
 
-def _squeezed(shape: tuple[int, ...]) -> tuple[int, ...]:
+def _without_ones(shape: tuple[int, ...]) -> tuple[int, ...]:
     return tuple(s for s in shape if s != 1)
 
 
-def fitted(array: Array, right: Array, fit: str) -> Array:
-    """An array in the shape of the tensor that it is, in the way that was found to fit."""
-    for loose in (False, True):
-        for way, found in fits(array, right.shape, loose, None):
-            if way == fit:
-                return found
-    return array
+def _all_alignments(array: Array, shape: tuple[int, ...]) -> dict[str, Array]:
+    """By what was done; what is done to the array's own shape comes before what is done to its flat values."""
+    ways = [way for shapeless in (True, False) for way in alignments(array, shape, shapeless, None)]
+    return dict(ways)
 
 
-def misfit(array: Array, right: Array, fit: str) -> str:
-    """Why values cannot be beside the reference's: "" where they can."""
-    if fit not in {way for loose in (False, True) for way, _ in fits(array, right.shape, loose, None)}:
+def align(array: Array, reference: Array, alignment: str) -> Array:
+    """The array in the reference's shape, by the given one of its `alignments`; unchanged if it is none of them."""
+    return _all_alignments(array, reference.shape).get(alignment, array)
+
+
+def misfit(array: Array, reference: Array, alignment: str) -> str:
+    """Why an array cannot be compared with the reference's; "" where it can."""
+    if alignment not in _all_alignments(array, reference.shape):
         have = f"{array.size} values of {array.dtype.name}" if array.ndim == 1 else f"shape {shape_text(array.shape)}"
-        return f"it has {have}, the model {right.dtype.name} {shape_text(right.shape)}: another type, or another tensor"
-    if array.dtype.kind in "iub" and right.dtype.kind not in "iub":
-        return f"it holds {array.dtype.name} without a scale, the model {right.dtype.name}"
+        want = f"{reference.dtype.name} {shape_text(reference.shape)}"
+        return f"it has {have}, the model {want}: another type, or another tensor"
+    if array.dtype.kind in "iub" and reference.dtype.kind not in "iub":
+        return f"it holds {array.dtype.name} without a scale, the model {reference.dtype.name}"
     return ""
 
 
-def cast(array: Array, right: Array) -> Array:
-    """In the reference's element type, floats of any width and integers that lose nothing."""
-    import numpy as np
-
-    if array.dtype == right.dtype:
+def cast(array: Array, reference: Array) -> Array:
+    """The array in the reference's element type; values beyond its range become infinite or wrap around."""
+    if array.dtype == reference.dtype:
         return array
     with np.errstate(all="ignore"):
-        found: Array = array.astype(np_dtype(right.dtype.name))
-        return found
+        converted: Array = array.astype(np_dtype(reference.dtype.name))
+        return converted
 
 
-def printed(right: Array, given: Array, step: float) -> Array:
-    """What a text file rounds away raises no alarm: within half of its last digit, and one rounding to the element type
-    when it is read, a value is the reference's."""
-    import numpy as np
+def absorb_print_rounding(reference: Array, recorded: Array, step: float) -> Array:
+    """`recorded` with the reference's value wherever printing explains the difference.
 
-    if not step or given.shape != right.shape or right.dtype.kind != "f":
-        return given
+    Printing explains half of `step`, the last digit's worth, and one rounding to the element type in reading.
+    """
+    if not step or recorded.shape != reference.shape or reference.dtype.kind != "f":
+        return recorded
     with np.errstate(all="ignore"):
-        wide = right.astype(np.float64)
-        apart = np.abs(given.astype(np.float64) - wide)
-        return np.where(apart <= step / 2 + np.finfo(right.dtype).eps * np.abs(wide), right, given)
+        wide = reference.astype(np.float64)
+        difference = np.abs(recorded.astype(np.float64) - wide)
+        explained = difference <= step / 2 + np.finfo(reference.dtype).eps * np.abs(wide)
+        return np.where(explained, reference, recorded)
 
 
-def floats(array: Array, right: Array) -> bool:
-    """Floats of any kind on both sides?"""
-    return "float" in array.dtype.name and "float" in right.dtype.name
+def both_floats(array: Array, reference: Array) -> bool:
+    """Do both arrays hold floats, of any width?"""
+    return "float" in array.dtype.name and "float" in reference.dtype.name
 
 
-def or_far(apart: float) -> float:
-    """A distance; infinite where it cannot be told."""
-    return math.inf if math.isnan(apart) else apart
+def nan_to_inf(distance: float) -> float:
+    """A distance to sort by: unknown ones come last."""
+    return math.inf if math.isnan(distance) else distance
 
 
 class BlockSums:
-    """Which of many arrays may be near another one, whatever the order of its axes: a look at a few sums each.
+    """Finds which of many arrays may be near another one, in any order of axes, from a few sums of each.
 
-    Block sums of the sorted values, each over the root of its count, lie no further apart than the arrays themselves.
+    The sums of blocks of the sorted values, each divided by the root of its length, differ by no more than the arrays
+    themselves (Euclidean distance; Cauchy-Schwarz, and sorting brings two arrays closest).
     """
 
     def __init__(self, arrays: Iterable[tuple[str, Array]]) -> None:
-        import numpy as np
-
-        found: dict[int, list[tuple[str, Array]]] = {}
+        by_size: dict[int, list[tuple[str, Array]]] = {}
         for name, array in arrays:
-            found.setdefault(array.size, []).append((name, _outline(array)))
-        self._rows = {size: ([n for n, _ in some], np.stack([o for _, o in some])) for size, some in found.items()}
+            by_size.setdefault(array.size, []).append((name, _block_sums(array)))
+        self._rows = {size: ([n for n, _ in rows], np.stack([r for _, r in rows])) for size, rows in by_size.items()}
 
     def near(self, array: Array, share: float) -> list[str]:
-        """Those that may differ by at most this share of themselves."""
-        import numpy as np
-
+        """The arrays that may differ from `array` by at most this share of their own length."""
         names, rows = self._rows.get(array.size, ([], None))
         if rows is None or array.dtype.kind not in "fiubV":
             return []
-        own = _outline(array)
+        own = _block_sums(array)
         with np.errstate(all="ignore"):
             far = np.sqrt(((rows[:, 1:] - own[1:]) ** 2).sum(axis=1)) > share * rows[:, 0] * (1 + SLACK)
-        return [n for n, beyond in zip(names, far, strict=True) if not beyond]
+        return [name for name, is_far in zip(names, far, strict=True) if not is_far]
 
 
-def _outline(array: Array) -> Array:
-    """Its length, and sums of blocks."""
-    import numpy as np
-
+def _block_sums(array: Array) -> Array:
+    """(MAX_BLOCKS + 1,): the array's Euclidean length, and the scaled sums of its blocks."""
     with np.errstate(all="ignore"):
         flat = np.sort(array.reshape(-1).astype(np.float64))
-        starts = np.linspace(0, flat.size, min(BLOCKS, flat.size), endpoint=False, dtype=int)
+        starts = np.linspace(0, flat.size, min(MAX_BLOCKS, flat.size), endpoint=False, dtype=int)
         sums = np.add.reduceat(flat, starts) / np.sqrt(np.diff([*starts, flat.size]))
         return np.concatenate(([np.sqrt(flat @ flat)], sums))

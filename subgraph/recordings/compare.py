@@ -1,8 +1,8 @@
-"""Runs recorded on a device, tensor by tensor beside the reference -> rows; nothing is run but the reference.
+"""A recorded run, tensor by tensor against the reference -> rows. Nothing runs but the reference.
 
-*In place*: the recorded tensor beside the reference's. *Alone*: where that is wrong, what the reference makes of the
-tensors that the device recorded before it, beside what the device recorded then. Where the two agree, the error came in
-from above; where they do not, what lies between is to blame, though all before it is wrong already.
+*In place*: the recorded tensor against the reference's. *Isolated*, for tensors that are wrong in place: the recorded
+tensor against what the reference computes from the tensors that were recorded before it. If the isolated values agree,
+the error was inherited; if not, the nodes between are wrong, even where everything before them is wrong already.
 """
 
 from __future__ import annotations
@@ -12,7 +12,9 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+import numpy as np
 
 from subgraph.comparison.criteria import Noise
 from subgraph.comparison.judge import judge
@@ -21,12 +23,13 @@ from subgraph.errors import InputError, ModelError, NoRegion, WorkerDied
 from subgraph.graph import region as regions
 from subgraph.graph.graph import VALUE
 from subgraph.graph.region import Region
-from subgraph.recordings import match, msaccucmp
-from subgraph.recordings.align import cast, fitted, misfit, printed
-from subgraph.recordings.match import MatchedRun, TensorMatch, reference_of
+from subgraph.recordings import msaccucmp
+from subgraph.recordings.align import misfit
+from subgraph.recordings.match import UNLIKE, MatchedRun, TensorMatch, match_entries
+from subgraph.recordings.reference_tensors import capture_tensors, reference_value, tensor_sizes
 from subgraph.recordings.runs import RecordedRun
 from subgraph.storage.folders import numbered_folder
-from subgraph.storage.tensors import PROTO_NAMES, Record, load, save
+from subgraph.storage.tensors import Record, load
 from subgraph.trials.trial import Trials
 from subgraph.verdict import Judgement, Status, gravity
 
@@ -35,26 +38,27 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("subcut")
 
-DRAWN = 1 << 30  # bytes of tensors up to which rounding noise is drawn: a draw holds all of them at once
-STRANGE = 0.5  # share of a recording's entries that must be tensors of the model
+NOISE_BYTES = 1 << 30  # of tensors, up to which rounding noise is sampled: a sample holds all of them in memory
+FOREIGN_SHARE = 0.5  # of recorded tensors that are the model's; with fewer it may be another model's dump
 METRICS = ("max_abs", "max_rel", "cosine", "mismatch")
 
 
 @dataclass(frozen=True)
 class TensorRow:
-    """One tensor of one run: over all samples the worst.
+    """One tensor of one run; of several samples the worst.
 
     Attributes:
-        held: which entry. in_place: None where it cannot be read or compared; `why` says so.
-        alone: None where it was not asked, or cannot be told.
-        columns: msaccucmp's, where its criterion is asked for; of the first sample.
+        in_place: None where the entry cannot be read or compared; `why` gives the reason.
+        isolated: None where it was not needed, or cannot be computed.
+        accuracy: msaccucmp's numbers by column, if its criterion is used; of the first sample.
+        overflow: msaccucmp's OverFlow; None where it was not looked for.
     """
 
-    held: TensorMatch
+    match: TensorMatch
     in_place: Judgement | None = None
-    alone: Judgement | None = None
+    isolated: Judgement | None = None
     why: str = ""
-    columns: Mapping[str, float | str] = field(default_factory=dict)
+    accuracy: Mapping[str, float | str] = field(default_factory=dict)
     overflow: bool | None = None
 
     @property
@@ -63,46 +67,58 @@ class TensorRow:
         return self.in_place is not None and self.in_place.status is Status.FAIL
 
     @property
-    def good(self) -> bool:
+    def agreeing(self) -> bool:
         """Is it right in place?"""
         return self.in_place is not None and self.in_place.status is Status.AGREE
+
+    @property
+    def compared(self) -> bool:
+        """Is it either?"""
+        return self.failing or self.agreeing
 
 
 @dataclass(frozen=True)
 class RunComparison:
-    """One run beside the reference.
+    """One run against the reference.
 
     Attributes:
-        matched: per sample. cells: by tensor, in the order of the model; what is not there was not seen.
-        inputs: what the device was fed, beside what the reference was. unseen: outputs of the model not recorded.
+        matched: per sample.
+        rows: by tensor, in the order of the model; tensors that were not recorded are absent.
+        inputs: what the device was fed against what the reference was fed.
+        unseen_outputs: outputs of the model that were not recorded.
     """
 
     run: RecordedRun
     matched: tuple[MatchedRun, ...]
-    cells: Mapping[str, TensorRow]
+    rows: Mapping[str, TensorRow]
     inputs: Mapping[str, TensorRow] = field(default_factory=dict)
-    unseen: tuple[str, ...] = ()
+    unseen_outputs: tuple[str, ...] = ()
+
+    @property
+    def failing(self) -> list[str]:
+        """The tensors that are wrong in place, in the order of the model."""
+        return [name for name, row in self.rows.items() if row.failing]
 
     @property
     def notes(self) -> list[str]:
         """What makes the recording doubtful as a whole."""
         notes = []
-        other = [n for n, c in self.inputs.items() if c.failing]
+        other = [n for n, row in self.inputs.items() if row.failing]
         if other:
             notes.append(f"the recording was made with another input: {', '.join(other)} differs")
-        read = sum(len(m.held) + len(m.lost) for m in self.matched)
-        if read and sum(len(m.held) for m in self.matched) < STRANGE * read:
-            held = sum(len(m.held) for m in self.matched)
-            notes.append(f"only {held} of {read} recorded tensors are of this model: is it a dump of another one?")
-        unlike = sum(why == match.UNLIKE for m in self.matched for _, why in m.lost)
+        own = sum(len(m.matches) for m in self.matched)
+        read = own + sum(len(m.unmatched) for m in self.matched)
+        if read and own < FOREIGN_SHARE * read:
+            notes.append(f"only {own} of {read} recorded tensors are of this model: is it a dump of another one?")
+        unlike = sum(why == UNLIKE for m in self.matched for _, why in m.unmatched)
         if unlike:
             notes.append(
                 f"{unlike} recorded under names that the model has not, with values that it has not: wrong ones?"
             )
-        if self.unseen and any(h.how == "value" for m in self.matched for h in m.held.values()):
-            notes.append(f"not found by value, so not compared: the model's output {', '.join(self.unseen)}")
-        compared = [c for c in self.cells.values() if c.in_place and c.in_place.status is not Status.UNRESOLVED]
-        if len(compared) > 1 and not other and all(c.failing for c in compared):
+        if self.unseen_outputs and any(t.how == "value" for m in self.matched for t in m.matches.values()):
+            notes.append(f"not found by value, so not compared: the model's output {', '.join(self.unseen_outputs)}")
+        compared = [row for row in self.rows.values() if row.compared]
+        if len(compared) > 1 and not other and all(row.failing for row in compared):
             last = ", channels last in files without a header (--dump-layout NHWC)" if self.run.shapeless else ""
             notes.append(
                 f"even the first recorded tensor is wrong: other weights, another input or preprocessing{last}, or a "
@@ -111,178 +127,182 @@ class RunComparison:
         return notes
 
 
-def observe(
+def compare_run(
     trials: Trials,
     run: RecordedRun,
     *,
     only: Iterable[str] | None = None,
     fail_fast: bool = False,
-    columns: bool = False,
+    accuracy: bool = False,
 ) -> RunComparison:
-    """Judge what one run recorded. `only`: these tensors; `fail_fast`: up to the first that is wrong; `columns`: with
-    msaccucmp's.
+    """Judge what one run recorded.
+
+    Args:
+        only: these tensors instead of all.
+        fail_fast: stop behind the first tensor that is wrong.
+        accuracy: compute msaccucmp's numbers as well.
 
     Memory: a few tensors at a time, whatever the recording's size; the reference's values lie on disk.
 
     Raises:
-        InputError: nothing in it is of this model. ModelError: the reference cannot give the values.
+        InputError: it holds no tensor of this model. ModelError: the reference cannot give the values.
     """
-    graph, found = trials.graph, matched(trials, run)
-    held = [n for n in trials.tensors() if any(n in m.held for m in found)]
-    log.info("%s: %s", run.name, found[0].summary() if found else run.missing)
-    wanted = set(held if only is None else only)
-    judging = _Judging(trials, found, columns)
-    cells: dict[str, TensorRow] = {}
-    for name in held:
-        if name in wanted:
-            cells[name] = judging.cell(name)
-            if fail_fast and cells[name].failing:
+    graph, matched = trials.graph, match_run(trials, run)
+    recorded = [n for n in trials.tensors() if any(n in m.matches for m in matched)]
+    log.info("%s: %s", run.name, matched[0].summary() if matched else run.missing)
+    chosen = set(recorded if only is None else only)
+    judging = _Judging(trials, matched, recorded, accuracy)
+    rows: dict[str, TensorRow] = {}
+    for name in recorded:
+        if name in chosen:
+            rows[name] = judging.in_place(name)
+            if fail_fast and rows[name].failing:
                 break
-    for name, cell in cells.items():
-        if cell.failing:
-            cells[name] = replace(cell, alone=judging.alone(name))
-    inputs = {n: judging.cell(n) for n in graph.inputs if any(n in m.held for m in found)}
-    unseen = tuple(n for n in trials.tensors() if n in graph.outputs and not any(n in m.held for m in found))
-    return RunComparison(run, found, cells, {n: c for n, c in inputs.items() if c.in_place}, unseen)
+    rows = {n: replace(row, isolated=judging.isolated(n)) if row.failing else row for n, row in rows.items()}
+    inputs = {n: judging.in_place(n) for n in graph.inputs if any(n in m.matches for m in matched)}
+    unseen = tuple(n for n in trials.tensors() if n in graph.outputs and n not in recorded)
+    return RunComparison(run, matched, rows, {n: row for n, row in inputs.items() if row.in_place}, unseen)
 
 
-def matched(trials: Trials, run: RecordedRun) -> tuple[MatchedRun, ...]:
-    """Per sample, which tensors of the model a run holds; nothing of one that is missing.
+def match_run(trials: Trials, run: RecordedRun) -> tuple[MatchedRun, ...]:
+    """Per sample, which tensors of the model a run holds; none for a run that is missing.
 
     Raises:
-        InputError: nothing in it is of this model. ModelError: the reference cannot give the values.
+        InputError: it holds no tensor of this model. ModelError: the reference cannot give the values.
     """
     if run.recording is None:
         return ()
-    match.need(trials, trials.graph.inputs)
+    capture_tensors(trials, trials.graph.inputs)
     samples = enumerate(run.samples)
-    found = tuple(match.match(trials, run.recording, entries, run.shapeless, k) for k, entries in samples)
-    if not any(m.held for m in found):
-        raise InputError(*_strange(run, trials))
-    return found
+    matched = tuple(match_entries(trials, run.recording, entries, run.shapeless, k) for k, entries in samples)
+    if not any(m.matches for m in matched):
+        recorded = ", ".join([e.name for sample in run.samples for e in sample][:3])
+        own = ", ".join(trials.tensors()[:3])
+        what = f"nothing in {run.name} is of this model: it holds {recorded} …; the model {own} …"
+        raise InputError(what, "is it a dump of another model?")
+    return matched
 
 
-def _strange(run: RecordedRun, trials: Trials) -> tuple[str, str]:
-    own = [e.name for sample in run.samples for e in sample][:3]
-    theirs = trials.tensors()[:3]
-    what = f"nothing in {run.name} is of this model: it holds {', '.join(own)} …; the model {', '.join(theirs)} …"
-    return what, "is it a dump of another model?"
+def _severity(row: TensorRow) -> tuple[int, bool, float]:
+    return gravity(row.in_place) if row.in_place else (-1, False, 0.0)
 
 
 @dataclass
 class _Judging:
-    """What judging the tensors of one run shares."""
+    """State shared while the tensors of one run are judged. `recorded`: the tensors that any sample holds."""
 
     trials: Trials
     matched: Sequence[MatchedRun]
-    columns: bool = False
-    _records: dict[tuple[str, int], Record] = field(default_factory=dict)
-    _region: Region | None = None
-    _drawn: bool = False
+    recorded: Sequence[str]
+    accuracy: bool = False
+    _saved: dict[tuple[str, int], Record] = field(default_factory=dict)
 
-    def cell(self, name: str) -> TensorRow:
-        """One tensor in place."""
-        found = []
+    def in_place(self, name: str) -> TensorRow:
+        """The row of a tensor of which only `in_place` was judged."""
+        rows = []
         for k, m in enumerate(self.matched):
-            if name not in m.held:
+            if name not in m.matches:
                 continue
             try:
-                found.append(self._judged(m.held[name], name, k))
+                rows.append(self._judge_in_place(m.matches[name], k))
             except InputError as e:
-                found.append(TensorRow(m.held[name], why=e.what))
-        return max(found, key=lambda c: gravity(c.in_place) if c.in_place else (-1, False, 0.0))
+                rows.append(TensorRow(m.matches[name], why=e.what))
+        return max(rows, key=_severity)
 
-    def _judged(self, held: TensorMatch, name: str, k: int) -> TensorRow:
-        right = reference_of(self.trials, name, k)
-        if right is None:
-            return TensorRow(held, why="it is no tensor")
-        array = held.entry.read()
-        if why := misfit(array, right, held.fit):
-            return TensorRow(held, why=why)
-        given = printed(right, cast(fitted(array, right, held.fit), right), held.entry.step)
-        judged = self._asked(name, right, given, k, self._noise(name, k))
-        if judged.status is Status.FAIL and name in self._random:
-            return TensorRow(held, why="random numbers enter it, and the device drew its own")
-        if not self.columns:
-            return TensorRow(held, judged)
-        overflow = msaccucmp.overflows(array, held.entry.dtype)
-        return TensorRow(held, judged, columns=msaccucmp.measure(given, right), overflow=overflow)
+    def _judge_in_place(self, match: TensorMatch, k: int) -> TensorRow:
+        name, reference = match.tensor, reference_value(self.trials, match.tensor, k)
+        if reference is None:
+            return TensorRow(match, why="it is no tensor")
+        array = match.entry.read()
+        if why := misfit(array, reference, match.alignment):
+            return TensorRow(match, why=why)
+        value = match.unprinted(reference, array)
+        judgement = self._judge(name, reference, value, k, self._noise_in_place(name, k))
+        if judgement.status is Status.FAIL and name in self._random:
+            return TensorRow(match, why="random numbers enter it, and the device drew its own")
+        if not self.accuracy:
+            return TensorRow(match, judgement)
+        overflow = msaccucmp.overflows(array, match.entry.dtype)
+        return TensorRow(match, judgement, accuracy=msaccucmp.measure(value, reference), overflow=overflow)
 
     @cached_property
     def _random(self) -> set[str]:
-        """Tensors that random numbers reach."""
+        """Tensors that depend on random numbers."""
         graph = self.trials.graph
         return {n for i in graph.descendants(graph.random_nodes) for n in graph.makes[i]}
 
-    def _asked(self, name: str, right: Array, given: Array, k: int, noise: Noise | None) -> Judgement:
+    def _judge(self, name: str, reference: Array, value: Array, k: int, noise: Noise | None) -> Judgement:
         label = self.trials.values.labels[k]
-        return judge(name, right, given, self.trials.rule, self.trials.precision, noise, METRICS, label)
+        return judge(name, reference, value, self.trials.rule, self.trials.precision, noise, METRICS, label)
 
-    def _noise(self, name: str, k: int) -> Noise | None:
-        """In the flow of the whole model; None where that would take too much memory, or for the model's inputs."""
-        if name not in self.trials.graph.maker:
+    def _noise_in_place(self, name: str, k: int) -> Noise | None:
+        """The noise of the whole model; None for inputs of the model, and where sampling takes too much memory."""
+        if name not in self.trials.graph.maker or self._noise_region is None:
             return None
-        if self._region is None:
-            held = [n for n in self.trials.tensors() if any(n in m.held for m in self.matched)]
-            self._region = self.trials.whole(held)
-            self._drawn = sum(size for _, size in match.sizes(self.trials, self.trials.tensors())) <= DRAWN
-            match.need(self.trials, self._region.outputs)
-        if not self._drawn:
-            return None
-        with self.trials.noise(self._region, k) as noise:
+        with self.trials.noise(self._noise_region, k) as noise:
             return noise.of(name)
 
-    def alone(self, name: str) -> Judgement | None:
-        """A tensor that is wrong in place, beside what the reference makes of what was recorded before it: over all
-        samples the worst; None where it cannot be told."""
-        trials, there = self.trials, [k for k, m in enumerate(self.matched) if name in m.held]
-        region = piece(trials, [name], lambda n: all(self._usable(n, k) for k in there))
+    @cached_property
+    def _noise_region(self) -> Region | None:
+        region = self.trials.whole(self.recorded)
+        capture_tensors(self.trials, region.outputs)
+        size = sum(size for _, size in tensor_sizes(self.trials, self.trials.tensors()))
+        return region if size <= NOISE_BYTES else None
+
+    def isolated(self, name: str) -> Judgement | None:
+        """The worst judgement over all samples of a tensor, isolated; None where the reference cannot compute it."""
+        trials, samples = self.trials, [k for k, m in enumerate(self.matched) if name in m.matches]
+        region = region_above(trials, [name], lambda n: all(self._is_certain(n, k) for k in samples))
         if region is None:
             return None
         feeds: list[dict[str, Record]] = [{} for _ in trials.values.records]
         try:
-            match.need(trials, region.inputs)
-            for k in there:
-                feeds[k] = {n: self._saved(n, k) for n in region.inputs if n in self.matched[k].held}
-            given = trials.run_on_reference(region, feeds)
+            capture_tensors(trials, region.inputs)
+            for k in samples:
+                feeds[k] = {n: self._save(n, k) for n in region.inputs if n in self.matched[k].matches}
+            outputs = trials.run_on_reference(region, feeds)
         except (InputError, ModelError, WorkerDied) as e:
-            log.debug("%s alone: %s", name, e.what)
+            log.debug("%s isolated: %s", name, e.what)
             return None
-        found = [self._beside(name, k, region, feeds[k], given[k]) for k in there if name in given[k]]
-        return max(found, key=gravity, default=None)
+        judgements = [
+            self._judge_isolated(name, k, region, feeds[k], outputs[k]) for k in samples if name in outputs[k]
+        ]
+        return max(judgements, key=gravity, default=None)
 
-    def _beside(
-        self, name: str, k: int, region: Region, feeds: Mapping[str, Record], given: Mapping[str, Record]
+    def _judge_isolated(
+        self, name: str, k: int, region: Region, feeds: Mapping[str, Record], outputs: Mapping[str, Record]
     ) -> Judgement:
-        trials, held = self.trials, self.matched[k].held[name]
-        right: Any = load(given[name], Path("/"))
-        own = printed(right, cast(fitted(held.entry.read(), right, held.fit), right), held.entry.step)
-        known = {**trials.values.records[k], **feeds, **given}  # what rounding does to what the device had
-        noise = RegionNoise(trials.graph, region, trials.reference, known, Path("/"), trials.scratch)
-        return self._asked(name, right, own, k, noise.of(name))
+        trials = self.trials
+        reference = np.asarray(load(outputs[name], Path("/")))
+        value = self.matched[k].matches[name].unprinted(reference)
+        records = {**trials.values.records[k], **feeds, **outputs}  # noise around the device's own values
+        noise = RegionNoise(trials.graph, region, trials.reference, records, Path("/"), trials.scratch)
+        return self._judge(name, reference, value, k, noise.of(name))
 
-    def _usable(self, name: str, k: int) -> bool:
-        """Is it known what the device had there?"""
-        held = self.matched[k].held.get(name)
-        return held is not None and not held.may and held.entry.dtype not in ("string", "")
+    def _is_certain(self, name: str, k: int) -> bool:
+        """Is it certain which value the device had there?"""
+        match = self.matched[k].matches.get(name)
+        return match is not None and not match.alternatives and match.entry.dtype not in ("string", "")
 
-    def _saved(self, name: str, k: int) -> Record:
-        if (name, k) not in self._records:
-            own, right = self.matched[k].held[name], reference_of(self.trials, name, k)
-            if right is None:
+    def _save(self, name: str, k: int) -> Record:
+        if (name, k) not in self._saved:
+            reference = reference_value(self.trials, name, k)
+            if reference is None:
                 raise InputError(f"{name} is no tensor")
-            text = f"tensor({PROTO_NAMES.get(right.dtype.name, right.dtype.name)})"
-            value, stem = cast(fitted(own.entry.read(), right, own.fit), right), f"x{len(self._records)}"
-            self._records[name, k] = save(name, value, text, self._folder, stem).within(str(self._folder))
-        return self._records[name, k]
+            match, stem = self.matched[k].matches[name], f"x{len(self._saved)}"
+            self._saved[name, k] = match.save(reference, self._folder, stem)
+        return self._saved[name, k]
 
     @cached_property
     def _folder(self) -> Path:
-        return numbered_folder(self.trials.scratch, "recorded").resolve()
+        return numbered_folder(self.trials.scratch, "recorded")
 
 
-def piece(trials: Trials, names: Sequence[str], stops: Callable[[str], bool]) -> Region | None:
-    """All that makes some tensors, up to those that `stops` names: none of the first, whatever it says of them."""
+def region_above(trials: Trials, names: Sequence[str], stops: Callable[[str], bool]) -> Region | None:
+    """The region that computes some tensors, starting at tensors for which `stops` is true; None if there is none.
+
+    `stops` is not asked about `names` themselves.
+    """
     graph = trials.graph
     nodes: set[int] = set()
     stack = [graph.maker[n] for n in names if n in graph.maker]

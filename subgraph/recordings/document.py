@@ -1,132 +1,183 @@
-"""Several runs beside the reference -> one document: a row per tensor, the odd one out, the first bad one."""
+"""Several runs against the reference -> one document: a row per tensor, the outlier, the first bad tensor."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
 from subgraph.comparison.judge import judge
 from subgraph.errors import InputError
-from subgraph.recordings.align import cast, fitted
 from subgraph.recordings.compare import RunComparison, TensorRow
-from subgraph.recordings.interval import Interval, intervals
-from subgraph.recordings.match import UNLIKE, reference_of
+from subgraph.recordings.interval import Interval, find_intervals
+from subgraph.recordings.match import UNLIKE
+from subgraph.recordings.reference_tensors import reference_value
 from subgraph.trials.trial import Trials
-from subgraph.verdict import Status
+from subgraph.verdict import Judgement, Status
 
 SCHEMA = "subcut.recorded/1"
 REFERENCE = "reference"
 
 
-def document(
-    trials: Trials, found: Sequence[RunComparison], names: Sequence[str], criterion: str, *, stopped: bool = False
-) -> dict[str, Any]:
-    """All of it as plain data. `names`: the tensors that were looked for; with `stopped`, to the first that is wrong.
+@dataclass(frozen=True)
+class UnmatchedEntry:
+    """An entry of a recording that is not compared, and why."""
 
-    Between which tensors it goes wrong is only said where all were looked for.
+    name: str
+    file: str
+    why: str
+
+
+@dataclass(frozen=True)
+class RunSummary:
+    """One recording. `first_bad`, `last_good`: the ends of the first interval, if all tensors were compared."""
+
+    name: str
+    folder: str | None
+    format: str | None
+    missing: str | None
+    matched: str
+    notes: Sequence[str]
+    inputs: Mapping[str, Judgement]
+    lost: Sequence[UnmatchedEntry]
+    wrong: int
+    compared: int
+    first_bad: str | None
+    last_good: Sequence[str] | None
+
+
+@dataclass(frozen=True)
+class RecordedTensor:
+    """A tensor in one run. `alone`: judged in isolation."""
+
+    file: str
+    recorded_as: str
+    matched_by: str
+    note: str
+    in_place: Judgement | None
+    alone: Judgement | None
+    why: str
+
+
+@dataclass(frozen=True)
+class DocumentRow:
+    """A tensor of the model, by run; None in `runs` where it was not recorded. `odd_one_out`: the outlier."""
+
+    index: int
+    node: str
+    op: str
+    tensor: str
+    runs: Sequence[RecordedTensor | None]
+    odd_one_out: str | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class RecordedDocument:
+    """All runs. `odd_one_out`: the outlier in the first row that has one."""
+
+    schema: str = SCHEMA
+    exit_code: int
+    agree: bool
+    precision: str
+    criterion: str
+    samples: Sequence[str]
+    recordings: Sequence[RunSummary]
+    odd_one_out: str | None
+    rows: Sequence[DocumentRow]
+
+
+def document(
+    trials: Trials, comparisons: Sequence[RunComparison], names: Sequence[str], criterion: str, *, stopped: bool = False
+) -> RecordedDocument:
+    """The document. `names`: the tensors that were looked for; `stopped`: comparing ended at the first bad one.
+
+    The last good tensors are given only if all tensors were looked for.
     """
     if stopped:
-        names = names[: max((k for k, n in enumerate(names, 1) if any(n in o.cells for o in found)), default=0)]
-    rows = [_row(trials, found, name) for name in names]
-    every = stopped or len(names) == len(trials.tensors())
-    first = [_first(trials, one) if every else None for one in found]
-    code = exit_code(found)
-    return {
-        "schema": SCHEMA,
-        "exit_code": code,
-        "agree": code == 0,
-        "precision": trials.precision,
-        "criterion": criterion,
-        "samples": trials.values.labels,
-        "recordings": [_recording(one, bad) for one, bad in zip(found, first, strict=True)],
-        "odd_one_out": next((row["odd_one_out"] for row in rows if row["odd_one_out"]), None),
-        "rows": rows,
-    }
+        names = names[: max((k for k, n in enumerate(names, 1) if any(n in c.rows for c in comparisons)), default=0)]
+    rows = [_row(trials, comparisons, name) for name in names]
+    complete = stopped or len(names) == len(trials.tensors())
+    code = exit_code(comparisons)
+    return RecordedDocument(
+        exit_code=code,
+        agree=code == 0,
+        precision=trials.precision,
+        criterion=criterion,
+        samples=trials.values.labels,
+        recordings=[_summary(c, _first_interval(trials, c) if complete else None) for c in comparisons],
+        odd_one_out=next((row.odd_one_out for row in rows if row.odd_one_out), None),
+        rows=rows,
+    )
 
 
-def exit_code(found: Sequence[RunComparison]) -> int:
-    """1 where anything disagrees; 5 where a run is missing, nothing could be compared, or what has no name of the model
-    has no value of it either; else 0."""
-    cells = [c for one in found for c in one.cells.values()]
-    if any(c.failing for c in cells) or any(c.failing for one in found for c in one.inputs.values()):
+def exit_code(comparisons: Sequence[RunComparison]) -> int:
+    """1: something disagrees. 5: a run is missing, nothing agrees, a tensor cannot be compared, or an entry of unknown
+    name has a value that fits no tensor. Else 0."""
+    rows = [row for c in comparisons for row in c.rows.values()]
+    if any(row.failing for row in rows) or any(row.failing for c in comparisons for row in c.inputs.values()):
         return 1
-    complete = all(any(c.good for c in one.cells.values()) for one in found)
-    unlike = any(why == UNLIKE for one in found for m in one.matched for _, why in m.lost)
-    broken = unlike or any(c.in_place is None for c in cells)
+    complete = all(any(row.agreeing for row in c.rows.values()) for c in comparisons)
+    unlike = any(why == UNLIKE for c in comparisons for m in c.matched for _, why in m.unmatched)
+    broken = unlike or any(row.in_place is None for row in rows)
     return 0 if complete and not broken else 5
 
 
-def _recording(one: RunComparison, first: Interval | None) -> dict[str, Any]:
-    run = one.run
-    lost = [{"name": e.name, "file": e.file, "why": why} for m in one.matched for e, why in (*m.lost, *m.idle)]
-    return {
-        "name": run.name,
-        "folder": str(run.recording.folder) if run.recording else None,
-        "format": run.recording.format if run.recording else None,
-        "missing": run.missing or None,
-        "matched": one.matched[0].summary() if one.matched else "",
-        "notes": one.notes,
-        "inputs": {name: c.in_place.to_json() for name, c in one.inputs.items() if c.in_place},
-        "lost": lost,
-        "wrong": sum(c.failing for c in one.cells.values()),
-        "compared": sum(
-            c.in_place is not None and c.in_place.status is not Status.UNRESOLVED for c in one.cells.values()
-        ),
-        "first_bad": first.bad[0] if first else next((n for n, c in one.cells.items() if c.failing), None),
-        "last_good": list(first.good) if first else None,
-    }
+def _summary(comparison: RunComparison, first: Interval | None) -> RunSummary:
+    run, recorded = comparison.run, comparison.run.recording
+    lost = [(entry, why) for m in comparison.matched for entry, why in (*m.unmatched, *m.skipped)]
+    failing = comparison.failing
+    return RunSummary(
+        name=run.name,
+        folder=str(recorded.folder) if recorded else None,
+        format=recorded.format if recorded else None,
+        missing=run.missing or None,
+        matched=comparison.matched[0].summary() if comparison.matched else "",
+        notes=comparison.notes,
+        inputs={name: row.in_place for name, row in comparison.inputs.items() if row.in_place},
+        lost=[UnmatchedEntry(entry.name, entry.file, why) for entry, why in lost],
+        wrong=len(failing),
+        compared=sum(row.compared for row in comparison.rows.values()),
+        first_bad=first.first_bad[0] if first else next(iter(failing), None),
+        last_good=first.last_good if first else None,
+    )
 
 
-def _first(trials: Trials, one: RunComparison) -> Interval | None:
-    return next(iter(intervals(trials, one)), None) if any(c.failing for c in one.cells.values()) else None
+def _first_interval(trials: Trials, comparison: RunComparison) -> Interval | None:
+    return next(iter(find_intervals(trials, comparison)), None) if comparison.failing else None
 
 
-def _row(trials: Trials, found: Sequence[RunComparison], name: str) -> dict[str, Any]:
+def _row(trials: Trials, comparisons: Sequence[RunComparison], name: str) -> DocumentRow:
     i = trials.graph.maker[name]
-    return {
-        "index": i,
-        "node": trials.graph.label(i),
-        "op": trials.graph.ops[i],
-        "tensor": name,
-        "runs": [_cell(one.cells.get(name)) for one in found],
-        "odd_one_out": odd_one_out(trials, found, name) or None,
-    }
+    runs = [_recorded(c.rows.get(name)) for c in comparisons]
+    return DocumentRow(
+        i, trials.graph.label(i), trials.graph.ops[i], name, runs, outlier(trials, comparisons, name) or None
+    )
 
 
-def _cell(cell: TensorRow | None) -> dict[str, Any] | None:
-    """What a run has there; null: not seen."""
-    if cell is None:
+def _recorded(row: TensorRow | None) -> RecordedTensor | None:
+    if row is None:
         return None
-    entry = cell.held.entry
-    return {
-        "file": entry.file,
-        "recorded_as": entry.name,
-        "matched_by": cell.held.how,
-        "note": cell.held.note,
-        "in_place": cell.in_place.to_json() if cell.in_place else None,
-        "alone": cell.alone.to_json() if cell.alone else None,
-        "why": cell.why,
-    }
+    match, entry = row.match, row.match.entry
+    return RecordedTensor(entry.file, entry.name, match.how, match.note, row.in_place, row.isolated, row.why)
 
 
-def odd_one_out(trials: Trials, found: Sequence[RunComparison], name: str) -> str:
-    """Of the reference and at least two runs, the one that stands alone in a tensor; "" where none does."""
-    there = [one for one in found if name in one.cells and one.cells[name].in_place]
-    bad = [one for one in there if one.cells[name].failing]
-    good = [one for one in there if one.cells[name].good]
-    if len(bad) == 1 and good:
+def outlier(trials: Trials, comparisons: Sequence[RunComparison], name: str) -> str:
+    """The one of the runs and the reference that disagrees with all others about a tensor; "" if there is none."""
+    compared = [c for c in comparisons if name in c.rows and c.rows[name].in_place]
+    bad = [c for c in compared if c.rows[name].failing]
+    agreeing = any(c.rows[name].agreeing for c in compared)
+    if len(bad) == 1 and agreeing:
         return bad[0].run.name
-    return REFERENCE if len(bad) > 1 and not good and _alike(trials, bad, name) else ""
+    return REFERENCE if len(bad) > 1 and not agreeing and _same_values(trials, [c.rows[name] for c in bad]) else ""
 
 
-def _alike(trials: Trials, bad: Sequence[RunComparison], name: str) -> bool:
-    """Do they all give the same?"""
-    right = reference_of(trials, name, 0)
-    if right is None:
+def _same_values(trials: Trials, rows: Sequence[TensorRow]) -> bool:
+    """Do several runs agree with the first one about a tensor?"""
+    name = rows[0].match.tensor
+    reference = reference_value(trials, name, 0)
+    if reference is None:
         return False
     try:
-        values = [cast(fitted(h.entry.read(), right, h.fit), right) for h in (one.cells[name].held for one in bad)]
+        first, *others = [row.match.value(reference) for row in rows]
     except InputError:
         return False
-    judged = (judge(name, values[0], v, trials.rule, trials.precision) for v in values[1:])
-    return all(j.status is Status.AGREE for j in judged)
+    return all(judge(name, first, v, trials.rule, trials.precision).status is Status.AGREE for v in others)

@@ -3,17 +3,19 @@
 Source: Ascend/msprobe, `python/msprobe/msaccucmp` (algorithm_manager, compare_result, overflow_detection, advisor) and
 msit's `cmp_process.py`, read in 2026.
 
-Insight: msaccucmp casts both sides to float32 and computes in it, and lets NaN and infinities through. `metrics/` has
-the same formulas in float64 over what is finite; so they say the same of mild values, and are not asked here: a mask of
--3e38, whose square leaves float32, has cosine 0 there and its right one in `metrics/`.
+msaccucmp casts both sides to float32, computes in it, and lets NaN and infinities through. `comparison.metrics` has the
+same formulas in float64 over finite values, so the two agree on moderate values only: a mask of -3e38, whose square
+exceeds float32, has cosine 0 in msaccucmp and the right one in `comparison.metrics`.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
+
+import numpy as np
 
 from subgraph.comparison.criteria.msaccucmp import LIMITS, ZERO
 from subgraph.text import clean
@@ -36,6 +38,7 @@ ALGORITHMS = (
 COSINE, DISTANCE = ALGORITHMS[0], ALGORITHMS[3]
 REASON = "CompareFailReason"
 NAN = "NaN"
+NO_OP = "*"  # in the place of a name: there is no such op on that side
 # As with -overflow_detection. OpSequence, second with -r or -s alone, is left out; and where the golden side is .npy,
 # msaccucmp leaves out the second Address, which is NaN in any case.
 HEAD = (
@@ -45,7 +48,7 @@ HEAD = (
     *"IsNpuOps IsOutputNode IsPrecisionError".split(),
 )
 
-METRICS = {  # of `criteria/msaccucmp.py`, which has the limits -> their columns
+METRICS = {  # metrics with a limit in `comparison.criteria.msaccucmp` -> their columns
     "cosine": COSINE,
     "rel_l2": DISTANCE,
     "kl": "KullbackLeiblerDivergence",
@@ -53,12 +56,17 @@ METRICS = {  # of `criteria/msaccucmp.py`, which has the limits -> their columns
     "mean_rel": "MeanRelativeError",
 }
 EXEMPT = frozenset("Data TransData PartitionCall".split())  # op types that are never a precision error
-SMALLEST = 2.0**-23  # float32's eps: nothing is less likely, before the sum is made 1
-SHOWN = 1e-3  # StandardDeviation prints a smaller mean or deviation as 0
+MIN_PROBABILITY = 2.0**-23  # float32's eps; applied before the sum is made 1
+MIN_SPREAD = 1e-3  # StandardDeviation prints a smaller mean or deviation as 0
 FLOAT16_MAX = 65504
-SIMILAR = 0.99  # the advisor's least cosine
-NO_NUMBERS = "OUSTMm"  # numpy's kinds of what has no float32
-FORMULA = ("=", "+", "-", "@")  # what a spreadsheet would take for one; `clean` leaves no tab and no line end
+MIN_COSINE = 0.99  # the advisor's limit
+NOT_NUMBERS = "OUSTMm"  # numpy's kinds of element types that do not convert to float32
+FORMULA = (
+    "=",
+    "+",
+    "-",
+    "@",
+)  # a spreadsheet takes cells that begin so for formulas; `clean` leaves no tab or line end
 
 
 def measure(mine: Array, golden: Array) -> dict[str, float | str]:
@@ -80,8 +88,6 @@ def measure(mine: Array, golden: Array) -> dict[str, float | str]:
     >>> found["MaxAbsoluteError"], found["MeanAbsoluteError"], found["StandardDeviation"]
     (1.0, 0.5, '(3.500;0.500),(4.000;1.000)')
     """
-    import numpy as np
-
     if why := _why_not(mine, golden):
         return {**dict.fromkeys(ALGORITHMS, math.nan), REASON: why}
     with np.errstate(all="ignore"):
@@ -107,7 +113,7 @@ def measure(mine: Array, golden: Array) -> dict[str, float | str]:
 
 
 def _why_not(mine: Array, golden: Array) -> str:
-    if mine.dtype.kind in NO_NUMBERS or golden.dtype.kind in NO_NUMBERS:
+    if mine.dtype.kind in NOT_NUMBERS or golden.dtype.kind in NOT_NUMBERS:
         return f"no numbers: {mine.dtype} and {golden.dtype}"
     if mine.size != golden.size:
         return f"{mine.size} elements in NPUDump, {golden.size} in GroundTruth"
@@ -116,8 +122,6 @@ def _why_not(mine: Array, golden: Array) -> str:
 
 def _booleans(mine: Array, golden: Array) -> dict[str, float | str]:
     """msaccucmp subtracts the arrays for the distance, which numpy refuses; so it is NaN unless y is all False."""
-    import numpy as np
-
     x, y = (a.reshape(-1).astype(np.float64) for a in (mine, golden))
     cosine, why = _cosine(x, y, mine.shape)
     values: dict[str, float | str] = {**dict.fromkeys(ALGORITHMS, math.nan), COSINE: cosine}
@@ -127,23 +131,19 @@ def _booleans(mine: Array, golden: Array) -> dict[str, float | str]:
 
 
 def _float32(array: Array) -> Array:
-    import numpy as np
-
     real = array.real if array.dtype.kind == "c" else array
     return np.asarray(real.astype(np.float32).reshape(-1))
 
 
 def _cosine(x: Array, y: Array, shape: tuple[int, ...]) -> tuple[float, str]:
-    """(cosine, why it is not what it seems)."""
-    import numpy as np
-
-    if sum(shape) == len(shape):  # as msaccucmp asks it
+    """(cosine, the reason to print beside it)."""
+    if sum(shape) == len(shape):  # msaccucmp's test for one element
         return 1.0, "This tensor is scalar."
     first, second = np.sqrt((x * x).sum()), np.sqrt((y * y).sum())
     if first <= ZERO and second < ZERO:
         return 1.0, ""
     for length, side in ((first, "NPUDump"), (second, "GroundTruth")):
-        if length**0.5 <= ZERO:  # the root's root: as msaccucmp asks it; true for 0 alone
+        if length**0.5 <= ZERO:  # the root of the root, as in msaccucmp: true for 0 alone
             return math.nan, f"no cosine: {side} is all zero"
     return min(float(((x / first) * (y / second)).sum()), 1.0), ""
 
@@ -154,27 +154,21 @@ def _distance(square: Array, y: Array) -> float:
 
 
 def _divergence(x: Array, y: Array) -> float:
-    import numpy as np
-
     p, q = _distribution(x), _distribution(y)
     found = float((p * np.log(p / q)).sum())
     return 0.0 if abs(found) < ZERO else found
 
 
 def _distribution(values: Array) -> Array:
-    import numpy as np
-
     low = values.min()
     reach = values.max() - low
-    scaled = np.maximum((values - low) / reach if reach != 0 else values, np.float32(SMALLEST))
+    scaled = np.maximum((values - low) / reach if reach != 0 else values, np.float32(MIN_PROBABILITY))
     return np.asarray(scaled / scaled.sum())
 
 
 def _spread(values: Array) -> str:
-    import numpy as np
-
     both = float(np.mean(values, dtype=np.float64)), float(np.std(values, dtype=np.float64))
-    mean, deviation = (0.0 if abs(v) < SHOWN else v for v in both)
+    mean, deviation = (0.0 if abs(v) < MIN_SPREAD else v for v in both)
     return f"({mean:.3f};{deviation:.3f})"
 
 
@@ -197,7 +191,7 @@ def beyond(values: Mapping[str, float | str]) -> bool:
 
 
 def _printed(value: float | str) -> float:
-    """As it reads from the CSV: msprobe and the advisor know no more digits."""
+    """The value rounded as in the CSV, which msprobe and the advisor read."""
     return float(_number(float(value)))
 
 
@@ -208,16 +202,16 @@ def _number(value: float) -> str:
 
 @dataclass(frozen=True)
 class AccuracyRow:
-    """One tensor of one op in the dump, and what was found against the golden one.
+    """One tensor of one op in the dump, compared with the golden one.
 
     Attributes:
         mine: the op's name in the dump; with commas, several.
-        golden: the original op's name; "*" where there is none, as the NPU's own Cast and TransData.
+        golden: the original op's name; "*" if there is none, as for the NPU's own Cast and TransData.
         tensor_index: `OP:output:0`.
         overflow: None where it was not looked for, or the tensor is no float16.
         values: as `measure` gives them; empty where not comparable.
-        reason: instead of the one in `values`, where there is one.
-        is_input: the op is an input of the model (`Data`), not: the tensor goes into the op.
+        reason: replaces the one in `values`, if not empty.
+        is_input: the op is an input of the model (`Data`); it does not mean that the tensor is an input of the op.
         is_output: the golden op makes an output of the model.
     """
 
@@ -237,29 +231,29 @@ class AccuracyRow:
 
     @property
     def cosine(self) -> float:
-        """With six decimals, as the advisor reads it; NaN where there is none."""
+        """With six decimals, as the advisor reads it; NaN if there is none."""
         return _printed(self.values.get(COSINE, math.nan))
 
 
-def cells(line: AccuracyRow) -> list[str]:
-    """One row below `HEAD`: six decimals (`format_value`), NaN for what there is not, the addresses among it.
+def cells(row: AccuracyRow) -> list[str]:
+    """One row below `HEAD`: six decimals (`format_value`), NaN for missing values and for all addresses.
 
-    No text starts a formula: such a one gets a `'` before it (msaccucmp refuses to write it). Numbers may start with a
+    A text that would start a formula gets a `'` before it (msaccucmp refuses to write it). Numbers may start with a
     minus; write them as they are, with `csv.writer`.
 
     >>> cells(AccuracyRow(3, "Relu", "a", "float16", "*", "NaN", "a:output:0", (1, 8)))[:12]
     ['3', 'Relu', 'a', 'float16', 'NaN', '*', 'NaN', 'NaN', 'a:output:0', '[1,8]', 'NaN', 'NaN']
     """
-    wrong = line.op_type not in EXEMPT and beyond(line.values)
+    wrong = row.op_type not in EXEMPT and beyond(row.values)
     return [
-        str(line.index),
-        *map(_text, (line.op_type, line.mine, line.mine_dtype, NAN, line.golden, line.golden_dtype, NAN)),
-        _text(line.tensor_index),
-        NAN if line.shape is None else f"[{','.join(map(str, line.shape))}]",
-        NAN if line.overflow is None else _yes(line.overflow),
-        *(_value(line.values.get(name, math.nan)) for name in ALGORITHMS),
-        _safe(line.reason or str(line.values.get(REASON, ""))),
-        *map(_yes, (line.golden == "*", line.is_output, wrong)),
+        str(row.index),
+        *map(_text, (row.op_type, row.mine, row.mine_dtype, NAN, row.golden, row.golden_dtype, NAN)),
+        _text(row.tensor_index),
+        NAN if row.shape is None else f"[{','.join(map(str, row.shape))}]",
+        NAN if row.overflow is None else _yes_no(row.overflow),
+        *(_value(row.values.get(name, math.nan)) for name in ALGORITHMS),
+        _safe(row.reason or str(row.values.get(REASON, ""))),
+        *map(_yes_no, (row.golden == NO_OP, row.is_output, wrong)),
     ]
 
 
@@ -276,72 +270,67 @@ def _safe(text: str) -> str:
     return f"'{shown}" if shown.startswith(FORMULA) else shown
 
 
-def _yes(so: bool) -> str:
-    return "YES" if so else "NO"
+def _yes_no(flag: bool) -> str:
+    return "YES" if flag else "NO"
 
 
 def overflows(array: Array, dtype: str) -> bool:
     """OverFlow: max|x| ≥ 65504, the largest float16, in a tensor that was dumped as float16; False for others.
 
-    msaccucmp names a lower bound too, 5.96e-8, and never asks it. As there, a NaN anywhere hides the overflow.
+    msaccucmp defines a lower bound too, 5.96e-8, but never applies it. As there, a NaN anywhere hides an overflow.
 
     >>> import numpy as np
     >>> overflows(np.array([1.0, -np.inf]), "float16"), overflows(np.array([1e30]), "float32")
     (True, False)
     """
-    import numpy as np
-
     return dtype == "float16" and array.size > 0 and bool(np.abs(array).max() >= FLOAT16_MAX)
 
 
 @dataclass(frozen=True)
 class Advice:
-    """What the advisor says.
+    """The advisor's answer.
 
     Attributes:
         kind: its Detection Type: "FP16 Overflow", "Input Inconsistent", "Global Consistency", or "NA".
-        verdict: "OK", "PROBLEM", "DEVIATION" (off on the way, right at the end), or "NA": no cosine to judge by.
-        line: the first one of its kind; None where all is well, or nothing is known.
+        verdict: "OK", "PROBLEM", "DEVIATION" (off on the way, right at the end), or "NA": there is no cosine.
+        row: the first one of this kind; None if all is well or nothing is known.
         says: one sentence, ours.
     """
 
     kind: str
     verdict: str
-    line: AccuracyRow | None
+    row: AccuracyRow | None
     says: str
 
 
-def advise(lines: Sequence[AccuracyRow]) -> Advice:
-    """The advisor's three questions in its order, the first that is answered: overflow, inputs, the whole.
+def advise(rows: Sequence[AccuracyRow]) -> Advice:
+    """The first of the advisor's three detections that applies: overflow, inputs, the whole.
 
-    The whole: OK where no cosine is below 0.99; PROBLEM where the last line that has a cosine is below too; else
-    DEVIATION. Lines without a cosine do not count. Several inputs: the first line (there: the first input by name).
+    The whole: OK if no cosine is below 0.99; PROBLEM if that of the last row that has a cosine is below too; else
+    DEVIATION. Rows without a cosine do not count. Of several inputs the first row counts (in msaccucmp: the first input
+    by name).
 
     Complexity: linear.
 
-    >>> line = AccuracyRow(7, "Relu", "r", "float16", "r", "float32", "r:output:0", values={"CosineSimilarity": 0.5})
-    >>> advise([line]).verdict, advise([]).kind
+    >>> row = AccuracyRow(7, "Relu", "r", "float16", "r", "float32", "r:output:0", values={"CosineSimilarity": 0.5})
+    >>> advise([row]).verdict, advise([]).kind
     ('PROBLEM', 'NA')
     """
-    if line := _first(lines, lambda one: bool(one.overflow)):
-        said = f"{clean(line.tensor_index)} has values that float16 cannot hold: mend that first, then compare again"
-        return Advice("FP16 Overflow", "PROBLEM", line, said)
-    if line := _first(lines, lambda one: one.is_input and one.cosine < SIMILAR):
-        said = f"the input {clean(line.mine)} was not the same on both sides: compare the data and how it is prepared"
-        return Advice("Input Inconsistent", "PROBLEM", line, said)
-    known = [one for one in lines if not math.isnan(one.cosine)]
-    if not known:
+    if row := next((r for r in rows if r.overflow), None):
+        says = f"{clean(row.tensor_index)} has values that float16 cannot hold: mend that first, then compare again"
+        return Advice("FP16 Overflow", "PROBLEM", row, says)
+    if row := next((r for r in rows if r.is_input and r.cosine < MIN_COSINE), None):
+        says = f"the input {clean(row.mine)} was not the same on both sides: compare the data and how it is prepared"
+        return Advice("Input Inconsistent", "PROBLEM", row, says)
+    with_cosine = [r for r in rows if not math.isnan(r.cosine)]
+    if not with_cosine:
         return Advice("NA", "NA", None, "no tensor has a cosine")
-    bad = _first(known, lambda one: one.cosine < SIMILAR)
+    bad = next((r for r in with_cosine if r.cosine < MIN_COSINE), None)
     if bad is None:
-        said = f"no cosine is below {SIMILAR}: if results are still wrong, look at what is done with the outputs"
-        return Advice("Global Consistency", "OK", None, said)
-    where = f"from {clean(bad.tensor_index)} on, cosines are below {SIMILAR}"
-    if known[-1].cosine < SIMILAR:
-        said = f"{where}, and so is the last one: quantization may be the cause"
-        return Advice("Global Consistency", "PROBLEM", bad, said)
+        says = f"no cosine is below {MIN_COSINE}: if results are still wrong, look at what is done with the outputs"
+        return Advice("Global Consistency", "OK", None, says)
+    where = f"from {clean(bad.tensor_index)} on, cosines are below {MIN_COSINE}"
+    if with_cosine[-1].cosine < MIN_COSINE:
+        says = f"{where}, and so is the last one: quantization may be the cause"
+        return Advice("Global Consistency", "PROBLEM", bad, says)
     return Advice("Global Consistency", "DEVIATION", bad, f"{where}, but not the last one: it may be ignored")
-
-
-def _first(lines: Sequence[AccuracyRow], wanted: Callable[[AccuracyRow], bool]) -> AccuracyRow | None:
-    return next(filter(wanted, lines), None)

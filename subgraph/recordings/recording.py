@@ -107,7 +107,7 @@ def detect(place: Path) -> list[str]:
     return _ranked(scan(place))
 
 
-def known_of(graph: Graph, layout: str = "") -> DumpHints:
+def hints_of(graph: Graph, layout: str = "") -> DumpHints:
     """What a model says of its tensors: types and shapes, declared and inferred."""
     from subgraph.graph import shape_inference
 

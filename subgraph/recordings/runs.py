@@ -24,7 +24,7 @@ from subgraph.errors import InputError, UsageError
 from subgraph.graph.graph import Graph
 from subgraph.graph.types import declared_type
 from subgraph.recordings import recording
-from subgraph.recordings.align import fits
+from subgraph.recordings.align import alignments
 from subgraph.recordings.dumps import DumpEntry, DumpHints, TensorSpec, same
 from subgraph.recordings.recording import Recording
 from subgraph.runtime.candidate import RECORDED, Candidate
@@ -124,7 +124,7 @@ def read(
     Raises:
         InputError: as `recording.open`.
     """
-    known = recording.known_of(graph, layout)
+    known = recording.hints_of(graph, layout)
     found = recording.open(place, format, known)
     flat = DumpHints({name: TensorSpec(spec.dtype) for name, spec in known.specs.items()})
     key = attrgetter("file", "side", "node", "tensor", "role", "index")
@@ -271,7 +271,7 @@ def _declared(entry: DumpEntry, shapeless: bool, graph: Graph, name: str) -> Arr
     _, dtype, dims = declared_type(graph.inputs[name].type)
     if dims is not None:
         shape = _filled(dims, array)
-        aligned = next(fits(array, shape, shapeless), None) if shape is not None else None
+        aligned = next(alignments(array, shape, shapeless), None) if shape is not None else None
         if aligned is None:
             have, want = shape_text(array.shape), shape_text(tuple(dims))
             what = f"{entry.file} holds {have} for the input '{clean(name)}', {want}"

@@ -359,7 +359,7 @@ def test_mnn() -> None:
 
     found = values(recording.open(OURS / "mnn"))
     assert found["data"].shape == (1, 3, 16, 16) and found["logits"].shape == (5,)
-    known = recording.known_of(graph.load(OURS / "mnn/test.onnx"))
+    known = recording.hints_of(graph.load(OURS / "mnn/test.onnx"))
     shaped = {e.name: e.read() for e in recording.open(OURS / "mnn", known=known)}
     session = onnxruntime.InferenceSession(OURS / "mnn/test.onnx", providers=["CPUExecutionProvider"])
     (logits,) = session.run(["logits"], {"data": shaped["data"]})
@@ -591,14 +591,14 @@ def test_raw_of_a_model(tmp_path: Path) -> None:
     (tmp_path / "d").mkdir()
     ONE.transpose(0, 2, 3, 1).tofile(tmp_path / "d/x.bin")
     ONE.astype(np.float16).tofile(tmp_path / "d/y.raw")
-    known = recording.known_of(graph.load(tmp_path / "m.onnx"), "NHWC")
+    known = recording.hints_of(graph.load(tmp_path / "m.onnx"), "NHWC")
     x, y = recording.open(tmp_path / "d", known=known)
     assert np.array_equal(x.read(), ONE)
     assert "48 bytes, headerless; known of it: float32, 1×2×3×4" in y.lacks
     blocked = layouts.from_model(ONE, "NC1HWC0")
     blocked.tofile(tmp_path / "d/x.bin")
     entry = next(
-        iter(recording.open(tmp_path / "d", known=recording.known_of(graph.load(tmp_path / "m.onnx"), "NC1HWC0")))
+        iter(recording.open(tmp_path / "d", known=recording.hints_of(graph.load(tmp_path / "m.onnx"), "NC1HWC0")))
     )
     assert entry.shape == blocked.shape and np.array_equal(entry.read(), ONE)
 

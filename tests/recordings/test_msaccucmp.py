@@ -355,7 +355,7 @@ def lines(*cosines: float) -> list[AccuracyRow]:
 )
 def test_the_advice(cosines: tuple[float, ...], kind: str, verdict: str, index: int | None) -> None:
     advice = advise(lines(*cosines))
-    assert (advice.kind, advice.verdict, advice.line and advice.line.index) == (kind, verdict, index)
+    assert (advice.kind, advice.verdict, advice.row and advice.row.index) == (kind, verdict, index)
     assert advice.says and "\n" not in advice.says
 
 
@@ -363,9 +363,9 @@ def test_an_overflow_is_told_first() -> None:
     some = lines(0.5, 0.5, NAN)
     some[2] = replace(some[2], overflow=True)
     advice = advise(some)
-    assert (advice.kind, advice.verdict, advice.line) == ("FP16 Overflow", "PROBLEM", some[2])
+    assert (advice.kind, advice.verdict, advice.row) == ("FP16 Overflow", "PROBLEM", some[2])
     some[1] = replace(some[1], overflow=False)
-    assert advise(some).line == some[2]
+    assert advise(some).row == some[2]
 
 
 def test_a_name_in_the_advice_is_clean() -> None:

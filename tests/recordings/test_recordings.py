@@ -230,7 +230,7 @@ def test_law_the_right_way_is_among_those_that_fit(seed: int, shape: list[int], 
         else [value.reshape(-1), np.moveaxis(value, 1, -1).reshape(-1) if value.ndim > 2 else value]
     )
     for way in ways:
-        found = list(align.fits(way, tuple(shape), loose, None))
+        found = list(align.alignments(way, tuple(shape), loose, None))
         right = way if way.shape == value.shape and not loose else value
         assert any(np.array_equal(a, right) for _, a in found)
         assert all(a.shape == tuple(shape) for _, a in found)
@@ -257,11 +257,11 @@ def test_law_what_is_matched_holds_that_tensor(
     with open_runs(graph, RecordingOptions((folder / "dump",)), Feeding()) as (runs, fed):
         setup = Setup(candidate_of(runs, None), fed, folder / "out", stored=False)
         with open_trials(graph, setup, reference) as trials:
-            (found,) = compare.matched(trials, runs[0])
-    for tensor, held in found.held.items():
+            (found,) = compare.match_run(trials, runs[0])
+    for tensor, held in found.matches.items():
         if tensor != "data":
             assert np.array_equal(held.entry.read(), values[tensor])
-    assert len(found.held) + len(found.lost) == len(kept) + 1
+    assert len(found.matches) + len(found.unmatched) == len(kept) + 1
 
 
 # ------------------------------------------------------------------------------------------------ what is judged
@@ -472,10 +472,10 @@ def test_recording_and_lint_are_weights_of_the_search(
     with open_runs(graph, RecordingOptions((here / "dump",)), Feeding()) as (runs, fed):
         setup = Setup(candidate_of(runs, None), fed, here / "out", stored=False)
         with open_trials(graph, setup, reference) as trials:
-            seen = [compare.observe(trials, run) for run in runs]
-            weights = interval.hints(graph, interval.weights_of(trials, seen))
+            seen = [compare.compare_run(trials, run) for run in runs]
+            weights = interval.node_weights(graph, interval.interval_weights(trials, seen))
     truth = device.between(made, 33, device.dumps(made, device.KINDS[1]).seen)
-    assert weights == dict.fromkeys(truth, interval.INSIDE)
+    assert weights == dict.fromkeys(truth, interval.INTERVAL_WEIGHT)
 
 
 def test_a_cut_fed_with_what_was_recorded(fifty: Callable[..., Path], made: onnx.ModelProto) -> None:
@@ -579,8 +579,8 @@ def seen_in(
     with open_runs(graph, RecordingOptions((folder / "dump",)), Feeding()) as (runs, fed):
         setup = Setup(candidate_of(runs, None), fed, folder / "out", stored=False)
         with open_trials(graph, setup, reference) as trials:
-            found = compare.observe(trials, runs[0])
-            places = [one.region.nodes for one in interval.intervals(trials, found)]
+            found = compare.compare_run(trials, runs[0])
+            places = [one.region.nodes for one in interval.find_intervals(trials, found)]
     return found, contrast.exit_code([found]), places
 
 
@@ -629,7 +629,7 @@ def test_a_healthy_cube_agrees_in_each_layout(turned: bool, flat: bool, tmp_path
     kept(model, tmp_path, turned, flat)
     found, code, places = seen_in(reference, model, tmp_path)
     assert (code, places) == (0, [])
-    assert len(found.cells) == 4 and found.inputs["data"].good
+    assert len(found.rows) == 4 and found.inputs["data"].agreeing
 
 
 def test_names_that_are_written_alike_hold_the_nearest(tmp_path: Path, reference: Reference) -> None:
@@ -643,7 +643,7 @@ def test_names_that_are_written_alike_hold_the_nearest(tmp_path: Path, reference
     np.save(tmp_path / "dump" / "c_d~2.npy", values["c_d"])
     found, code, _ = seen_in(reference, model, tmp_path)
     assert code == 0
-    assert {n: c.held.entry.name for n, c in found.cells.items()} == {"a.b": "a_b", "c/d": "c_d", "c_d": "c_d~2"}
+    assert {n: row.match.entry.name for n, row in found.rows.items()} == {"a.b": "a_b", "c/d": "c_d", "c_d": "c_d~2"}
 
 
 @pytest.mark.parametrize("wrong", range(1, 5))
@@ -661,7 +661,7 @@ def test_a_node_that_was_left_out_does_not_vanish(wrong: int, tmp_path: Path, re
     for k in range(5):
         (tmp_path / "dump" / f"t{k}.npy").rename(tmp_path / "dump" / f"blob{k}.npy")
     found, code, places = seen_in(reference, model, tmp_path)
-    assert f"t{wrong}" not in found.cells
+    assert f"t{wrong}" not in found.rows
     assert wrong == 1 or any("the model's output t4" in note for note in found.notes)
     if wrong < 4:
         assert code == 5, "what fits nothing may be wrong"
@@ -680,13 +680,13 @@ def test_constants_and_random_numbers_are_told_apart(tmp_path: Path, reference: 
     kept(model, tmp_path)
     found, code, places = seen_in(reference, model, tmp_path)
     assert (code, places) == (5, [])
-    assert found.cells["t0"].good
-    assert "random numbers enter it" in found.cells["sum"].why
-    assert {e.name: why for e, why in found.matched[0].idle} == {
+    assert found.rows["t0"].agreeing
+    assert "random numbers enter it" in found.rows["sum"].why
+    assert {e.name: why for e, why in found.matched[0].skipped} == {
         "drawn": "random numbers, which are not compared",
         "c": "a constant, which is not compared",
     }
-    assert not found.matched[0].lost and not found.notes
+    assert not found.matched[0].unmatched and not found.notes
 
 
 def test_outlines_leave_out_nothing_that_is_near() -> None:
