@@ -1,8 +1,17 @@
-"""One file per form: `render(document) -> str`, and `FILE`, the name it is written under.
+"""Reports: the document of a bisection -> text. Each form is one file in this folder.
 
-A report never computes: what it needs stands in the document (`bisect.schema.json`); it chooses, rounds and escapes.
-The words that all forms share are here. Where a form quotes names in a way of its own, it passes `quoted`; everything
-that comes from a model or a candidate goes through it.
+To add a form, write `reports/NAME.py`; `subcut report -f NAME` and the contract test find it by its file name:
+
+    \"""One line of help.\"""
+    FILE = "report.txt"                       # the file name under which it is written
+
+    def render(document: Document) -> str:    # the whole text, ending with one line end
+        shown = cleaned(document)             # names from a model lose control characters
+        return f"{headline(shown)}\\n"
+
+A report computes nothing: all numbers are in the document, whose fields `bisect.schema.json` describes. The phrases
+that forms share are here. Every text that comes from a model or a candidate passes through `quoted`, with which a form
+escapes it.
 """
 
 from __future__ import annotations
@@ -16,11 +25,11 @@ from subgraph.text import clean, count
 
 SCHEMA = "subcut.bisect/1"
 FORMULA = ("=", "+", "-", "@", "\t", "\r")  # what a spreadsheet would take for one
-DEAREST = 3  # pieces of another model that are named
-MOST_NAMES = 6  # of a region, in a line
+MAX_PIECES = 3  # of another model, the most expensive ones
+MAX_NAMES = 6  # of a region, in a line
 UNKNOWN = "–"
 
-Document = dict[str, Any]
+Document = dict[str, Any]  # as `json.loads` gives it, of the schema `subcut.bisect/1`
 Quoted = Callable[[str], str]
 
 
@@ -31,10 +40,10 @@ def cleaned(value: Any) -> Any:
     {'nodes': ['a[31m']}
     """
     if isinstance(value, str):
-        return clean(value).replace("\ufffe", "").replace("\uffff", "")  # XML has no way to say these two
+        return clean(value).replace("\ufffe", "").replace("\uffff", "")  # XML cannot hold these two
     if isinstance(value, dict):
-        return {cleaned(key): cleaned(one) for key, one in value.items()}
-    return [cleaned(one) for one in value] if isinstance(value, list) else value
+        return {cleaned(key): cleaned(item) for key, item in value.items()}
+    return [cleaned(item) for item in value] if isinstance(value, list) else value
 
 
 def cell(name: str) -> str:
@@ -50,7 +59,7 @@ def cell(name: str) -> str:
 
 
 def error(value: Any) -> str:
-    """An error: `1.1e-02`, `0`, `inf`; a dash where there is none."""
+    """An error: `1.1e-02`, `0`, `inf`; a dash for None."""
     if isinstance(value, str) or value is None:
         return value or UNKNOWN
     return f"{value:.1e}" if value else "0"
@@ -62,7 +71,7 @@ def element(value: Any) -> str:
 
 
 def percent(share: Any) -> str:
-    """`93 %`; a dash where there is none."""
+    """`93 %`; a dash for None."""
     return UNKNOWN if share is None else share if isinstance(share, str) else f"{share * 100:.0f} %"
 
 
@@ -81,7 +90,7 @@ def shape(sizes: Iterable[Any]) -> str:
 # ---------------------------------------------------------------------------------------------------- words
 
 
-def listed(labels: Sequence[str], quoted: Quoted = str, most: int = MOST_NAMES) -> str:
+def listed(labels: Sequence[str], quoted: Quoted = str, most: int = MAX_NAMES) -> str:
     """`a, b and 7 more`."""
     more = len(labels) - most
     some = ", ".join(quoted(name) for name in (labels[: most - 1] if more > 0 else labels))
@@ -90,16 +99,16 @@ def listed(labels: Sequence[str], quoted: Quoted = str, most: int = MOST_NAMES) 
 
 def _and(labels: Sequence[str], quoted: Quoted) -> str:
     """`a, b and c`."""
-    if len(labels) > MOST_NAMES or not labels:
+    if len(labels) > MAX_NAMES or not labels:
         return listed(labels, quoted)
     *most, last = map(quoted, labels)
     return f"{', '.join(most)} and {last}" if most else last
 
 
-def region(found: Document, quoted: Quoted = str) -> str:
+def region(nodes_and_ops: Document, quoted: Quoted = str) -> str:
     """`/pad/Pad, /pool/MaxPool (Pad, MaxPool)`."""
-    ops = list(dict.fromkeys(found["ops"]))
-    return f"{listed(found['nodes'], quoted)} ({listed(ops, quoted)})" if found["nodes"] else "the whole model"
+    nodes, ops = nodes_and_ops["nodes"], list(dict.fromkeys(nodes_and_ops["ops"]))
+    return f"{listed(nodes, quoted)} ({listed(ops, quoted)})" if nodes else "the whole model"
 
 
 def title(finding: Document, quoted: Quoted = str) -> str:
@@ -111,13 +120,13 @@ def title(finding: Document, quoted: Quoted = str) -> str:
         return f"flaky: {region(finding, quoted)} fails in {percent(finding['rate'])} of runs"
     if kind == "unresolved":
         return f"unresolved: {quoted(finding['reason'])}"
-    sure = "smallest failing region" if finding["certified"] else "failing region, not certified as the smallest"
-    return f"{sure}: {region(finding, quoted)}"
+    claim = "smallest failing region" if finding["certified"] else "failing region, not certified as the smallest"
+    return f"{claim}: {region(finding, quoted)}"
 
 
-def runtime(one: Document) -> list[str]:
-    """Name, backend, version and precision of a candidate or reference; nothing twice."""
-    return [part for part in dict.fromkeys(one[key] for key in ("name", "backend", "version", "precision")) if part]
+def runtime(about: Document) -> list[str]:
+    """Name, backend, version and precision of a candidate or reference, without repetitions."""
+    return [part for part in dict.fromkeys(about[key] for key in ("name", "backend", "version", "precision")) if part]
 
 
 def headline(document: Document, quoted: Quoted = str) -> str:
@@ -125,8 +134,8 @@ def headline(document: Document, quoted: Quoted = str) -> str:
     findings, why = document["findings"], document["whole"]["why"]
     if document["agree"]:
         claimed = document["outcome"] == "claimed"
-        said = f"agrees within {document['candidate']['precision']} rounding" if claimed else "they agree"
-        return f"{said}{f': {quoted(why)}' if why else ''}"
+        agreement = f"agrees within {document['candidate']['precision']} rounding" if claimed else "they agree"
+        return f"{agreement}{f': {quoted(why)}' if why else ''}"
     if not findings:
         return f"nothing was established{f': {quoted(why)}' if why else ''}"
     more = len(findings) - 1
@@ -134,7 +143,7 @@ def headline(document: Document, quoted: Quoted = str) -> str:
 
 
 def word(judged: Document) -> str:
-    """`agree`, `FAIL`, `FAIL (crash)`, `refused`, `unresolved`: what a verdict, a step or a row says."""
+    """`agree`, `FAIL`, `FAIL (crash)`, `refused`, `unresolved`: the outcome of a verdict, a step or a row."""
     signature = judged.get("signature")
     if judged["status"] == "fail":
         return f"FAIL{f' ({signature})' if signature not in (None, 'mismatch') else ''}"
@@ -142,13 +151,13 @@ def word(judged: Document) -> str:
 
 
 def span(step: Document, quoted: Quoted = str) -> str:
-    """`conv1 … prob`, or the one node; empty where a step has none."""
+    """`conv1 … prob`, or the only node; empty for a step without nodes."""
     ends = [quoted(step[key]) for key in ("first", "last") if step[key]]
     return " … ".join(dict.fromkeys(ends))
 
 
 def sentences(finding: Document, quoted: Quoted = str) -> list[str]:
-    """A finding's numbers, a line each: how it fails alone, the certificate, how it grows, how sure it is."""
+    """A finding's numbers, a line each: how it fails alone, how the error grows, its certificate, reservations."""
     lines = [_alone(finding, quoted)] if finding["verdict"] or finding["worst"] else []
     if finding["kind"] == "accumulated":
         lines += _growing(finding, quoted)
@@ -177,13 +186,13 @@ def _certificate(finding: Document, quoted: Quoted) -> list[str]:
     if not near:
         return []
     without = "it" if near["without"] == finding["nodes"] else _and(near["without"], quoted)
-    sure = "certified" if finding["certified"] else "nearest"
+    claim = "certified" if finding["certified"] else "nearest"
     verb = "agrees alone" if len(near["nodes"]) == 1 else "agree alone"
-    return [f"{sure}: without {without}, {_and(near['nodes'], quoted)} {verb}"]
+    return [f"{claim}: without {without}, {_and(near['nodes'], quoted)} {verb}"]
 
 
 def _reservations(finding: Document, quoted: Quoted) -> list[str]:
-    """What a culprit's proof lacks."""
+    """Why a culprit's proof is incomplete, if it is."""
     return [quoted(finding["why"])] if finding["kind"] in ("culprit", "flaky") and finding.get("why") else []
 
 
@@ -198,31 +207,31 @@ def _growing(finding: Document, quoted: Quoted) -> list[str]:
 
 
 def evidence(finding: Document, quoted: Quoted = str) -> tuple[str, list[str]]:
-    """Precision or bug: the conclusion ("" where there is none), and what it rests on, a line each."""
-    known = finding.get("evidence", ())
-    conclusion = next((quoted(one["says"]) for one in known if one["kind"] == "conclusion"), "")
-    return conclusion, [quoted(one["says"]) for one in known if one["kind"] != "conclusion"]
+    """Precision or bug: the conclusion ("" for none), and the evidence for it, a line each."""
+    lines = finding.get("evidence", ())
+    conclusion = next((quoted(line["says"]) for line in lines if line["kind"] == "conclusion"), "")
+    return conclusion, [quoted(line["says"]) for line in lines if line["kind"] != "conclusion"]
 
 
 def other_model(document: Document, quoted: Quoted = str) -> list[str]:
-    """Where the candidate runs another model: what the two share, and what each piece of it costs, a line each."""
-    told = document.get("other_model")
-    if not told:
+    """If the candidate runs another model: what the two share, and the error that each piece adds, a line each."""
+    other = document.get("other_model")
+    if not other:
         return []
-    lines = [quoted(told["matched"])]
-    for row in told.get("nodes", ())[:DEAREST]:
+    lines = [quoted(other["matched"])]
+    for row in other.get("nodes", ())[:MAX_PIECES]:
         left = "" if row["remains"] is None else f", {percent(row['remains'])} is left if it runs on the reference"
         lines.append(f"{region(row | {'ops': [row['op']]}, quoted)} explains {percent(row['explains'])}{left}")
     ops = [
         f"{quoted(row['op'])} {percent(row['explains'])} in {count(row['nodes'], 'piece')}"
-        for row in told.get("ops", ())
+        for row in other.get("ops", ())
     ]
     lines += [f"by operator: {listed(ops)}"] if ops else []
-    clipped = [f"{quoted(row['tensor'])} {percent(row['share'])}" for row in told.get("saturated", ())]
+    clipped = [f"{quoted(row['tensor'])} {percent(row['share'])}" for row in other.get("saturated", ())]
     return [*lines, *([f"clipped values: {listed(clipped)}"] if clipped else [])]
 
 
 def stderr(finding: Document) -> list[str]:
-    """The last lines that the candidate said before it ended."""
+    """The last lines that the candidate wrote to standard error before it ended."""
     verdict = finding["verdict"]
     return list(verdict["process"].get("stderr") or ()) if verdict else []

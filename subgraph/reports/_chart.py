@@ -1,37 +1,108 @@
 """Numbers of the document -> pixels of a chart. Errors stand on a logarithmic axis, one line per decade.
 
-What is exactly 0 stands on the floor, what is not finite in a band of its own above; neither is left out.
+Errors of exactly 0 stand on the lower edge, errors that are not finite in a band above the others.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 WIDTH, HEIGHT = 720.0, 250.0
 LEFT, RIGHT, BOTTOM = 58.0, 14.0, 34.0
 TOP, MARKED = 12.0, 40.0  # room above: without and with numbers of findings
 DEEPEST = 16  # decades shown below the highest; what is smaller stands on the floor
-MOST_LABELS = 8  # on an axis
-MOST_TITLES = 400  # failing points that say their name
-STAGGER = 16.0  # pixels: marks that are nearer stand one above the other
+MAX_LABELS = 8  # on an axis
+MAX_TITLES = 400  # failing points with a name
+STAGGER = 16.0  # pixels between numbers of findings; nearer ones stand in rows
 MARK_ROWS = 3
 
 
 class Point(NamedTuple):
-    """One value: `name` and `text` for its title."""
+    """One value: a number, or "nan", "inf", "-inf"; None is left out. `name` is shown as its title."""
 
     x: float
-    error: Any
+    error: float | str | None
     status: str
     name: str
 
 
-def chart(points: Sequence[Point], marks: Sequence[Sequence[float]], words: Mapping[str, str]) -> dict[str, Any]:
+class Label(NamedTuple):
+    """A label on an axis, at `at` pixels along it."""
+
+    at: float
+    label: str
+
+
+class TitledPoint(NamedTuple):
+    """A failing point that shows its name and error."""
+
+    x: float
+    y: float
+    name: str
+    error: float | str
+
+
+class Mark(NamedTuple):
+    """A finding's band, with its number above in one of `MARK_ROWS` rows."""
+
+    number: int
+    x: float
+    width: float
+    middle: float
+    row: int
+
+
+@dataclass(frozen=True)
+class Chart:
+    """Pixels and SVG paths.
+
+    Attributes:
+        strange: height of the band for errors that are not finite; None without such errors.
+        line: the curve. dots: points that do not fail. failing: those that fail, beyond the first `MAX_TITLES`.
+        words: the chart's own label (`label`) and that of the x axis (`x`).
+    """
+
+    levels: list[Label]
+    ends: list[Label]
+    line: str
+    dots: str
+    failing: str
+    titled: list[TitledPoint]
+    marks: list[Mark]
+    words: Mapping[str, str]
+    top: float
+    strange: float | None
+    width: float = WIDTH
+    height: float = HEIGHT
+    left: float = LEFT
+    right: float = WIDTH - RIGHT
+    bottom: float = HEIGHT - BOTTOM
+
+
+class Bar(NamedTuple):
+    """A bar of a histogram, `length` pixels long."""
+
+    label: str
+    amount: int
+    y: float
+    length: float
+
+
+class Bars(NamedTuple):
+    """Horizontal bars below each other."""
+
+    width: float
+    height: float
+    rows: list[Bar]
+
+
+def chart(points: Sequence[Point], marks: Sequence[Sequence[float]], words: Mapping[str, str]) -> Chart:
     """A curve of errors over x, the failing points apart, and the spans of findings marked by number.
 
-    `marks`: the x values of each finding; empty for one without a place. `words`: `x` and `label`.
+    `marks`: the x values of each finding; empty for a finding without a place.
     """
     numbers = [float(p.error) for p in points if p.error is not None]
     low, high = decades([n for n in numbers if math.isfinite(n) and n > 0])
@@ -44,7 +115,7 @@ def chart(points: Sequence[Point], marks: Sequence[Sequence[float]], words: Mapp
     def across(x: float) -> float:
         return round(LEFT + (WIDTH - LEFT - RIGHT) * ((x - first) / (last - first) if last > first else 0.5), 1)
 
-    def down(error: Any) -> float:
+    def down(error: float | str) -> float:
         value = float(error)
         if not math.isfinite(value):
             return roof + 6
@@ -54,26 +125,21 @@ def chart(points: Sequence[Point], marks: Sequence[Sequence[float]], words: Mapp
         share = (min(max(level, low), high) - low) / (high - low)
         return round(HEIGHT - BOTTOM - share * (HEIGHT - BOTTOM - top), 1)
 
-    drawn = [(p, across(p.x), down(p.error)) for p in points if p.error is not None]
-    failing = [(p, x, y) for p, x, y in drawn if p.status == "fail"]
-    step = math.ceil((high - low) / MOST_LABELS)
-    return {
-        "width": WIDTH,
-        "height": HEIGHT,
-        "left": LEFT,
-        "right": WIDTH - RIGHT,
-        "top": roof,
-        "bottom": HEIGHT - BOTTOM,
-        "strange": roof + 6 if strange else None,
-        "levels": [{"y": at(d), "label": f"1e{d}"} for d in range(high, low - 1, -step)],
-        "ends": [{"x": across(x), "label": f"{x:g}"} for x in dict.fromkeys((first, last))],
-        "line": " ".join(f"{'L' if k else 'M'}{x:g} {y:g}" for k, (_, x, y) in enumerate(drawn)),
-        "dots": " ".join(f"M{x:g} {y:g}h0" for p, x, y in drawn if p.status != "fail"),
-        "failing": " ".join(f"M{x:g} {y:g}h0" for _, x, y in failing[MOST_TITLES:]),
-        "titled": [{"x": x, "y": y, "name": p.name, "error": p.error} for p, x, y in failing[:MOST_TITLES]],
-        "marks": _marks([[across(x) for x in mark] for mark in marks]),
-        "words": words,
-    }
+    drawn = [(p, TitledPoint(across(p.x), down(p.error), p.name, p.error)) for p in points if p.error is not None]
+    failing = [t for p, t in drawn if p.status == "fail"]
+    step = math.ceil((high - low) / MAX_LABELS)
+    return Chart(
+        levels=[Label(at(d), f"1e{d}") for d in range(high, low - 1, -step)],
+        ends=[Label(across(x), f"{x:g}") for x in dict.fromkeys((first, last))],
+        line=" ".join(f"{'L' if k else 'M'}{t.x:g} {t.y:g}" for k, (_, t) in enumerate(drawn)),
+        dots=" ".join(f"M{t.x:g} {t.y:g}h0" for p, t in drawn if p.status != "fail"),
+        failing=" ".join(f"M{t.x:g} {t.y:g}h0" for t in failing[MAX_TITLES:]),
+        titled=failing[:MAX_TITLES],
+        marks=_marks([[across(x) for x in mark] for mark in marks]),
+        words=words,
+        top=roof,
+        strange=roof + 6 if strange else None,
+    )
 
 
 def decades(values: Sequence[float]) -> tuple[int, int]:
@@ -89,33 +155,29 @@ def decades(values: Sequence[float]) -> tuple[int, int]:
     return max(low, high - DEEPEST), high
 
 
-def _marks(spans: Sequence[Sequence[float]]) -> list[dict[str, Any]]:
+def _marks(spans: Sequence[Sequence[float]]) -> list[Mark]:
     """Each finding's band, at least 4 pixels wide; numbers that would touch stand in rows."""
-    bands = []
-    for number, span in enumerate(spans, 1):
-        if span:
-            left, right = min(span) - 2, max(span) + 2
-            bands.append({"number": number, "x": left, "width": round(right - left, 1), "middle": (left + right) / 2})
-    rows: list[float] = [-math.inf] * MARK_ROWS
-    for band in sorted(bands, key=lambda b: b["middle"]):
-        row = next((k for k, end in enumerate(rows) if band["middle"] - end >= STAGGER), MARK_ROWS - 1)
-        rows[row] = band["middle"]
-        band["row"] = row
-    return bands
+    bands = [(number, min(span) - 2, max(span) + 2) for number, span in enumerate(spans, 1) if span]
+    ends = [-math.inf] * MARK_ROWS
+    marks = []
+    for number, left, right in sorted(bands, key=lambda band: (band[1] + band[2]) / 2):
+        middle = (left + right) / 2
+        row = next((k for k, end in enumerate(ends) if middle - end >= STAGGER), MARK_ROWS - 1)
+        ends[row] = middle
+        marks.append(Mark(number, left, round(right - left, 1), middle, row))
+    return sorted(marks)
 
 
-def bars(histogram: Mapping[str, Any]) -> dict[str, Any]:
+def bars(histogram: Mapping[str, Any]) -> Bars:
     """Horizontal bars, largest differences first; their lengths are logarithmic, since most elements are equal."""
     rows = [("not finite", histogram["not_finite"])] if histogram["not_finite"] else []
     rows += [(f"1e{b['decade']} …", b["count"]) for b in sorted(histogram["bins"], key=lambda b: -b["decade"])]
     rows.append(("equal", histogram["equal"]))
     most = max(math.log10(1 + max(n, 0)) for _, n in rows) or 1.0
     room, height = 190.0, 20.0  # the page may be 400 pixels wide
-    return {
-        "width": 350.0,
-        "height": height * len(rows) + 4,
-        "rows": [
-            {"label": label, "count": n, "y": k * height, "length": round(room * math.log10(1 + max(n, 0)) / most, 1)}
-            for k, (label, n) in enumerate(rows)
-        ],
-    }
+    lengths = [round(room * math.log10(1 + max(n, 0)) / most, 1) for _, n in rows]
+    return Bars(
+        350.0,
+        height * len(rows) + 4,
+        [Bar(label, n, k * height, length) for k, ((label, n), length) in enumerate(zip(rows, lengths, strict=True))],
+    )

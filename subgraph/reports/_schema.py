@@ -1,7 +1,7 @@
 """Document -> where it departs from its schema; empty where it does not.
 
-The few words of JSON Schema (draft 2020-12) that `bisect.schema.json` uses; others are ignored. A report that someone
-sends is read before it is rendered, so that a missing field is named and not a crash.
+Only the keywords of JSON Schema (draft 2020-12) that `bisect.schema.json` uses; others are ignored. `subcut report`
+checks a file before it is rendered, so that a missing field is named and does not crash a report.
 """
 
 from __future__ import annotations
@@ -10,8 +10,22 @@ import json
 from collections.abc import Callable, Iterator
 from functools import cache
 from importlib import resources
-from typing import Any
+from typing import Any, TypedDict
 
+Rule = TypedDict(
+    "Rule",
+    {
+        "type": str | list[str],
+        "enum": list[Any],
+        "required": list[str],
+        "properties": dict[str, "Rule"],
+        "if": "Rule",
+        "then": "Rule",
+        "$ref": str,
+        "$defs": dict[str, "Rule"],
+    },
+    total=False,
+)
 TYPES: dict[str, tuple[type, ...]] = {
     "object": (dict,),
     "array": (list,),
@@ -24,11 +38,11 @@ TYPES: dict[str, tuple[type, ...]] = {
 
 
 @cache
-def schema() -> dict[str, Any]:
+def schema() -> Rule:
     """The published schema."""
     text = resources.files("subgraph.reports").joinpath("bisect.schema.json").read_text(encoding="utf-8")
-    found: dict[str, Any] = json.loads(text)
-    return found
+    rule: Rule = json.loads(text)
+    return rule
 
 
 def problem(document: Any) -> str:
@@ -36,72 +50,72 @@ def problem(document: Any) -> str:
     return next(_problems(document, schema(), ""), "")
 
 
-def _problems(value: Any, rule: dict[str, Any], where: str) -> Iterator[str]:
-    for key, wanted in rule.items():
-        if key in WORDS:
-            yield from WORDS[key](value, wanted, where)
+def _problems(value: Any, rule: Rule, where: str) -> Iterator[str]:
+    for key, expected in rule.items():
+        if key in KEYWORDS:
+            yield from KEYWORDS[key](value, expected, where)
     if "if" in rule and not any(_problems(value, rule["if"], where)):
         yield from _problems(value, rule.get("then", {}), where)
 
 
-def _is(value: Any, name: str) -> bool:
+def _is_of_type(value: Any, name: str) -> bool:
     return isinstance(value, TYPES[name]) and (name == "boolean" or not isinstance(value, bool))
 
 
-def _type(value: Any, wanted: str | list[str], where: str) -> Iterator[str]:
-    names = [wanted] if isinstance(wanted, str) else wanted
-    if not any(_is(value, name) for name in names):
+def _type(value: Any, expected: str | list[str], where: str) -> Iterator[str]:
+    names = [expected] if isinstance(expected, str) else expected
+    if not any(_is_of_type(value, name) for name in names):
         yield f"{where or 'it'}: must be {' or '.join(names)}, is {type(value).__name__}"
 
 
-def _enum(value: Any, wanted: list[Any], where: str) -> Iterator[str]:
-    if not any(value == one and type(value) is type(one) for one in wanted):
-        yield f"{where or 'it'}: must be one of {', '.join(map(str, wanted))}"
+def _enum(value: Any, expected: list[Any], where: str) -> Iterator[str]:
+    if not any(value == allowed and type(value) is type(allowed) for allowed in expected):
+        yield f"{where or 'it'}: must be one of {', '.join(map(str, expected))}"
 
 
-def _required(value: Any, wanted: list[str], where: str) -> Iterator[str]:
+def _required(value: Any, expected: list[str], where: str) -> Iterator[str]:
     if isinstance(value, dict):
-        yield from (f"{_below(where, name)}: is missing" for name in wanted if name not in value)
+        yield from (f"{_below(where, name)}: is missing" for name in expected if name not in value)
 
 
-def _properties(value: Any, wanted: dict[str, Any], where: str) -> Iterator[str]:
+def _properties(value: Any, expected: dict[str, Rule], where: str) -> Iterator[str]:
     if isinstance(value, dict):
-        for name in wanted.keys() & value.keys():
-            yield from _problems(value[name], wanted[name], _below(where, name))
+        for name in expected.keys() & value.keys():
+            yield from _problems(value[name], expected[name], _below(where, name))
 
 
-def _values(value: Any, wanted: dict[str, Any], where: str) -> Iterator[str]:
-    for name, one in value.items() if isinstance(value, dict) else ():
-        yield from _problems(one, wanted, _below(where, name))
+def _values(value: Any, expected: Rule, where: str) -> Iterator[str]:
+    for name, item in value.items() if isinstance(value, dict) else ():
+        yield from _problems(item, expected, _below(where, name))
 
 
-def _items(value: Any, wanted: dict[str, Any], where: str) -> Iterator[str]:
-    for place, one in enumerate(value if isinstance(value, list) else ()):
-        yield from _problems(one, wanted, f"{where}[{place}]")
+def _items(value: Any, expected: Rule, where: str) -> Iterator[str]:
+    for index, item in enumerate(value if isinstance(value, list) else ()):
+        yield from _problems(item, expected, f"{where}[{index}]")
 
 
-def _any_of(value: Any, wanted: list[dict[str, Any]], where: str) -> Iterator[str]:
-    found = [list(_problems(value, one, where)) for one in wanted]
-    if all(found):
-        yield found[0][0]
+def _any_of(value: Any, expected: list[Rule], where: str) -> Iterator[str]:
+    problems = [list(_problems(value, rule, where)) for rule in expected]
+    if all(problems):
+        yield problems[0][0]
 
 
-def _all_of(value: Any, wanted: list[dict[str, Any]], where: str) -> Iterator[str]:
-    for one in wanted:
-        yield from _problems(value, one, where)
+def _all_of(value: Any, expected: list[Rule], where: str) -> Iterator[str]:
+    for rule in expected:
+        yield from _problems(value, rule, where)
 
 
-def _reference(value: Any, wanted: str, where: str) -> Iterator[str]:
-    yield from _problems(value, schema()["$defs"][wanted.rpartition("/")[2]], where)
+def _reference(value: Any, expected: str, where: str) -> Iterator[str]:
+    yield from _problems(value, schema()["$defs"][expected.rpartition("/")[2]], where)
 
 
 def _below(where: str, name: str) -> str:
     return f"{where}.{name}" if where else name
 
 
-WORDS: dict[str, Callable[[Any, Any, str], Iterator[str]]] = {
+KEYWORDS: dict[str, Callable[[Any, Any, str], Iterator[str]]] = {
     "type": _type,
-    "const": lambda value, wanted, where: _enum(value, [wanted], where),
+    "const": lambda value, expected, where: _enum(value, [expected], where),
     "enum": _enum,
     "required": _required,
     "properties": _properties,

@@ -1,14 +1,15 @@
 """One HTML page that opens offline: verdict, the region drawn, error along depth, steps, environment.
 
-No script, nothing from elsewhere; a content policy in the page forbids both. Charts and drawings are inline SVG.
+No scripts and no external resources; a content policy in the page forbids both. Charts and drawings are inline SVG.
 """
 
 from __future__ import annotations
 
 import unicodedata
+from dataclasses import dataclass
 from importlib import resources
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from subgraph.reports import (
     UNKNOWN,
@@ -37,26 +38,58 @@ if TYPE_CHECKING:
 
 FILE = "report.html"
 TEMPLATE = "html.jinja"
-MOST_DRAWN = 80  # nodes, and twice as many edges; a larger drawing cannot be read
+MAX_DRAWN = 80  # nodes, and twice as many edges; a larger drawing cannot be read
 LABEL, OP, TENSOR = 24, 18, 22  # characters of a name in the drawing; the rest is in its title
 ADVANCE = 7.0  # pixels of a character at 11.5 px in the widest of the usual monospace fonts (0.602 em)
-FEW = 200  # names of a finding listed in full
+MAX_LISTED = 200  # nodes of a finding
 PLACES = {"from": "model input", "to": "model output"}
+
+
+@dataclass
+class Box:
+    """A node of the drawing, or an input or output of the model (`own`); `x`, `y`: its centre, `width` in pixels."""
+
+    label: str
+    text: str
+    op: str
+    inside: bool
+    own: bool
+    width: float
+    x: float = 0.0
+    y: float = 0.0
+
+
+@dataclass(frozen=True)
+class Arrow:
+    """One or more tensors from box to box: an SVG path, and the centre of its text."""
+
+    path: str
+    x: float
+    y: float
+    text: str
+    width: float
+    tensors: str
+    inside: bool
+
+
+@dataclass(frozen=True)
+class Drawing:
+    """The region and the nodes around it, of which `left_out` are missing."""
+
+    width: int
+    height: int
+    boxes: list[Box]
+    lines: list[Arrow]
+    left_out: int
 
 
 def render(document: Document) -> str:
     """The document as a page."""
     shown = cleaned(document)
     findings = [_view(finding, number) for number, finding in enumerate(shown["findings"], 1)]
-    page = _environment().from_string(
-        resources.files("subgraph.reports").joinpath(TEMPLATE).read_text(encoding="utf-8")
-    )
-    return (
-        page.render(
-            d=shown, findings=findings, depth=_depth(shown), headline=headline(shown), other=other_model(shown)
-        ).rstrip("\n")
-        + "\n"
-    )
+    text = resources.files("subgraph.reports").joinpath(TEMPLATE).read_text(encoding="utf-8")
+    view = {"d": shown, "depth": _depth(shown), "headline": headline(shown), "other": other_model(shown)}
+    return _environment().from_string(text).render(view, findings=findings).rstrip("\n") + "\n"
 
 
 def _environment() -> Environment:
@@ -68,8 +101,8 @@ def _environment() -> Environment:
     return environment
 
 
-def _view(finding: Document, number: int) -> dict[str, Any]:
-    """A finding with its words, its drawing and its charts."""
+def _view(finding: Document, number: int) -> Document:
+    """A finding with what the template shows of it: words, drawing, charts."""
     growth = [_chart.Point(g["nodes"], g["error"], "", "") for g in finding.get("growth", ())]
     words = {"x": "first nodes of the model", "label": "Error after so many nodes"}
     return finding | {
@@ -82,11 +115,11 @@ def _view(finding: Document, number: int) -> dict[str, Any]:
         "bars": _chart.bars(finding["histogram"]) if finding["histogram"] else None,
         "curve": _chart.chart(growth, (), words) if growth else None,
         "contributors": finding.get("contributors", ()),
-        "listed": finding["nodes"][:FEW],
+        "listed": finding["nodes"][:MAX_LISTED],
     }
 
 
-def _depth(document: Document) -> dict[str, Any] | None:
+def _depth(document: Document) -> _chart.Chart | None:
     rows = document["profile"]
     if not rows:
         return None
@@ -96,7 +129,7 @@ def _depth(document: Document) -> dict[str, Any] | None:
 
 
 def short(name: str, length: int = 56) -> str:
-    """A long name without its middle: what tells names apart stands at their end."""
+    """A long name without its middle: names differ most at their end."""
     if _width(name) <= length:
         return name
     head, tail = "", ""
@@ -112,18 +145,18 @@ def short(name: str, length: int = 56) -> str:
 
 
 def _width(text: str) -> int:
-    """In characters of a monospace font: Chinese and its like take two."""
+    """In characters of a monospace font: wide ones, such as Chinese, count twice."""
     return sum(2 if unicodedata.east_asian_width(c) in "WF" else 1 for c in text)
 
 
 # ---------------------------------------------------------------------------------------------------- drawing
 
 
-def drawing(neighbours: Document | None) -> dict[str, Any] | None:
-    """The region and what stands around it, as boxes and curves; None where there is none, or it is too large."""
+def drawing(neighbours: Document | None) -> Drawing | None:
+    """The region and the nodes around it, as boxes and curves; None without a region, or if it is too large."""
     if not neighbours or not neighbours["nodes"]:
         return None
-    if len(neighbours["nodes"]) > MOST_DRAWN or len(neighbours["edges"]) > 2 * MOST_DRAWN:
+    if len(neighbours["nodes"]) > MAX_DRAWN or len(neighbours["edges"]) > 2 * MAX_DRAWN:
         return None
     nodes = {n["index"]: _box(n["label"], n["op"], n["index"], n["inside"]) for n in neighbours["nodes"]}
     tensors: dict[_layout.Edge, list[str]] = {}
@@ -133,35 +166,33 @@ def drawing(neighbours: Document | None) -> dict[str, Any] | None:
             tensors.setdefault((source, target), []).append(edge["tensor"])
     texts = {edge: _edge_text(names, nodes, edge) for edge, names in tensors.items()}
     picture = _layout.layered(
-        {n: box["width"] for n, box in nodes.items()},
+        {n: box.width for n, box in nodes.items()},
         {edge: max(_width(text) * ADVANCE, _layout.THIN) for edge, text in texts.items()},
     )
     for n, (x, y) in picture.boxes.items():
-        nodes[n] |= {"x": round(x, 1), "y": round(y, 1)}
+        nodes[n].x, nodes[n].y = round(x, 1), round(y, 1)
     lines = [
-        {
-            "path": _curve(points),
-            "x": round(picture.labels[edge][0], 1),
-            "y": round(picture.labels[edge][1], 1),
-            "text": texts[edge],
-            "width": _width(texts[edge]) * ADVANCE,
-            "tensors": ", ".join(tensors[edge]),
-            "inside": nodes[edge[0]]["inside"] and nodes[edge[1]]["inside"],
-        }
+        Arrow(
+            path=_curve(points),
+            x=round(picture.labels[edge][0], 1),
+            y=round(picture.labels[edge][1], 1),
+            text=texts[edge],
+            width=_width(texts[edge]) * ADVANCE,
+            tensors=", ".join(tensors[edge]),
+            inside=nodes[edge[0]].inside and nodes[edge[1]].inside,
+        )
         for edge, points in picture.paths.items()
     ]
-    size = {"width": round(picture.width), "height": round(picture.height)}
-    return size | {"boxes": list(nodes.values()), "lines": lines, "left_out": neighbours["left_out"]}
+    return Drawing(round(picture.width), round(picture.height), list(nodes.values()), lines, neighbours["left_out"])
 
 
-def _box(label: str, op: str, index: int | None, inside: bool) -> dict[str, Any]:
+def _box(label: str, op: str, index: int | None, inside: bool) -> Box:
     texts = short(label, LABEL) or UNKNOWN, short(op, OP) + (f" #{index}" if index is not None else "")
-    width = max(96.0, max(map(_width, texts)) * ADVANCE + 20)
-    return {"label": label, "text": texts[0], "op": texts[1], "inside": inside, "width": width, "own": index is None}
+    return Box(label, *texts, inside, index is None, max(96.0, max(map(_width, texts)) * ADVANCE + 20))
 
 
-def _end(nodes: dict[int, dict[str, Any]], edge: Document, way: str) -> int:
-    """The node at one end; for the model's own inputs and outputs a box of its own, before or behind all others."""
+def _end(nodes: dict[int, Box], edge: Document, way: str) -> int:
+    """The node at one end; for inputs and outputs of the model a box of its own, before or behind all others."""
     if edge[way] is not None:
         return int(edge[way])
     own = _box(edge["tensor"], PLACES[way], None, False)
@@ -171,9 +202,9 @@ def _end(nodes: dict[int, dict[str, Any]], edge: Document, way: str) -> int:
     return number
 
 
-def _edge_text(names: list[str], nodes: dict[int, dict[str, Any]], edge: _layout.Edge) -> str:
-    """The tensor's name; none where a box already says it."""
-    if any(nodes[n]["own"] for n in edge):
+def _edge_text(names: list[str], nodes: dict[int, Box], edge: _layout.Edge) -> str:
+    """The tensor's name; empty if a box has it already."""
+    if any(nodes[n].own for n in edge):
         return ""
     return short(names[0], TENSOR) + (f" +{len(names) - 1}" if len(names) > 1 else "")
 

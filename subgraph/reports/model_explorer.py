@@ -8,20 +8,19 @@ from __future__ import annotations
 
 import json
 import math
-from typing import Any
 
 from subgraph.reports import Document
 
 FILE = "model_explorer.json"
-NOT_FINITE = 1e38  # the viewer takes numbers only; above every error of a float32 tensor that is one
+NOT_FINITE = 1e38  # the viewer takes numbers only; larger than any finite error of a float32 tensor
 # Value up to which a node has the colour: a ramp by decades that also reads in grey.
 THRESHOLDS = ((1e-6, "#e8f3ee"), (1e-4, "#f6efcf"), (1e-2, "#f4c98a"), (1.0, "#e58b66"), (NOT_FINITE, "#c2463f"))
 NAMELESS = "<main>"  # what the viewer's ONNX adapter calls a graph without a name
 
 
 def render(document: Document) -> str:
-    """The profile as node data; without a profile nothing is coloured. Names are keys: they stay as they are."""
-    results: dict[str, dict[str, Any]] = {}
+    """The profile as node data; without a profile no node is coloured. Names are keys, so they are not cleaned."""
+    results: dict[str, dict[str, float]] = {}
     for row in document["profile"] or ():
         if row["error"] is None:
             continue

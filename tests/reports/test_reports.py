@@ -261,12 +261,12 @@ ERRORS = st.one_of(st.none(), st.floats(min_value=0), st.sampled_from(["inf", "n
 def test_a_chart_stays_in_its_frame(errors: list[Any], marks: list[list[int]]) -> None:
     points = [_chart.Point(k, e, "fail" if k % 2 else "agree", "n") for k, e in enumerate(errors)]
     chart = _chart.chart(points, marks, {"x": "", "label": ""})
-    places = re.findall(r"[ML]([\d.]+) ([\d.]+)", f"{chart['line']} {chart['dots']}")
-    places += [(p["x"], p["y"]) for p in chart["titled"]]
-    assert all(chart["left"] <= float(x) <= chart["right"] and 0 < float(y) <= chart["bottom"] for x, y in places)
-    assert len(re.findall("[ML]", chart["line"])) == sum(e is not None for e in errors)
-    assert len(chart["marks"]) == sum(bool(m) for m in marks)
-    assert len(chart["levels"]) <= _chart.MOST_LABELS + 1
+    places = re.findall(r"[ML]([\d.]+) ([\d.]+)", f"{chart.line} {chart.dots}")
+    titled = [(p.x, p.y) for p in chart.titled]
+    assert all(chart.left <= float(x) <= chart.right and 0 < float(y) <= chart.bottom for x, y in [*places, *titled])
+    assert len(re.findall("[ML]", chart.line)) == sum(e is not None for e in errors)
+    assert len(chart.marks) == sum(bool(m) for m in marks)
+    assert len(chart.levels) <= _chart.MAX_LABELS + 1
 
 
 # ---------------------------------------------------------------------------------------------------- Markdown
