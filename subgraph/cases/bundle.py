@@ -1,7 +1,7 @@
-"""A case -> one zip that a stranger can read, check and run; and back.
+"""A case <-> one zip that a stranger can read, check and run.
 
 TOP/README.txt  environment.json  bundle.json    what a stranger reads first; the machine; sizes and digests
-TOP/…                                            the case or the bisection, as it may leave (`belongings`)
+TOP/…                                            the case or the bisection, redacted (`contents`)
 TOP/candidate_files/                             the scripts that the candidate's command names (`scripts`)
 """
 
@@ -10,28 +10,29 @@ from __future__ import annotations
 import json
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from subgraph.cases import case, contents, redact, zip_archive
-from subgraph.cases.contents import CaseFiles, as_json
+from subgraph.cases.contents import CaseFiles, as_json, data_of
 from subgraph.cases.layout import BUNDLE_LIST, BUNDLE_SCHEMA, CANDIDATE_FILES, RUN_JSON, is_evidence
-from subgraph.cases.readme import ENVIRONMENT, README, ReadmeData, letter
+from subgraph.cases.readme import ENVIRONMENT, README, CaseOutcome, ReadmeData, readme
 from subgraph.cases.redact import Redactor
 from subgraph.cases.scripts import Scripts
-from subgraph.cases.zip_archive import Archive, Listed
+from subgraph.cases.zip_archive import Archive, Checksum
+from subgraph.documents import to_json
 from subgraph.errors import InputError, OutputError, ResultExists, SubcutError, UsageError
 from subgraph.graph import protobuf
-from subgraph.storage import folders as folder
+from subgraph.storage import folders
 from subgraph.storage.digest import digest
 from subgraph.text import clean
 from subgraph.version import __version__
 
 SUFFIX = ".zip"
-AGREES = "-agrees"  # the end of a folder that a bisection keeps beside what goes wrong
-LONG = 80  # characters of a bundle's name
-MOST_LIST = 64 << 20  # bytes of the list of files
+AGREES = "-agrees"  # ends the folder of the agreeing neighbour that a bisection keeps beside each finding
+MAX_NAME = 80  # characters of a bundle's name
+MAX_LIST = 64 << 20  # bytes of the list of files
 
 
 @dataclass(frozen=True)
@@ -39,27 +40,28 @@ class BundleRequest:
     """What is to be packed, and how.
 
     Attributes:
-        folder: a case, a bisection or a sweep. target: the zip, whose one folder is called like it.
-        what: is packed, in a word: two bundles of the same are one another's earlier result.
-        given: files of the candidate that are to go along; bases: folders in which they go along by themselves.
-        around: what tells the candidate, where no manifest around the case does; found: what it gave.
-        command: what made the case, where its manifest does not say it.
+        folder: a case, a bisection or a sweep. target: the zip; its one folder has the same name.
+        identity: what is packed, in a word: a bundle may overwrite one with the same identity.
+        candidate_files: files of the candidate that the user adds.
+        bases: folders whose files are added where a command of the candidate names them.
+        evidence: the manifest that names the candidate, where none around the case does; outcome: of that candidate.
+        command: the command that made the case, where its manifest does not say it.
     """
 
     folder: Path
     target: Path
-    what: str
-    given: Sequence[Path] = ()
+    identity: str
+    candidate_files: Sequence[Path] = ()
     bases: Sequence[Path] = ()
-    around: Mapping[str, Any] | None = None
-    found: Mapping[str, Any] | None = None
+    evidence: Mapping[str, Any] | None = None
+    outcome: CaseOutcome | None = None
     command: str = ""
     force: bool = False
 
     @property
     def name(self) -> str:
-        """Of the one folder in the bundle."""
-        return folder.safe_name(self.target.stem)
+        """Name of the one folder in the bundle."""
+        return folders.safe_name(self.target.stem)
 
 
 @dataclass(frozen=True)
@@ -67,19 +69,32 @@ class Packed:
     """A bundle that was written.
 
     Attributes:
-        files: what is in it. warnings: what to look at before it is sent. left: files of the folder that stayed.
+        files: name in the bundle → size and digest. warnings: what to look at before it is sent.
+        left: files of the folder that are not in the bundle.
     """
 
     path: Path
-    files: Mapping[str, Listed]
+    files: Mapping[str, Checksum]
     warnings: Sequence[str] = ()
-    left: Sequence[str] = field(default=())
+    left: Sequence[str] = ()
+
+
+@dataclass(frozen=True)
+class BundleList:
+    """The bundle's list of itself, `bundle.json`. `what`: digest of its identity; `found`: outcome of `found_with`."""
+
+    schema: str
+    what: str
+    subcut: str
+    found_with: Mapping[str, Any] | None
+    found: CaseOutcome | None
+    files: Mapping[str, Checksum]
 
 
 def name_of(path: Path) -> str:
-    """What a case's bundle is called: its folder, and what it belongs to where that alone says nothing.
+    """A case's bundle is named after its folder, and after the folder around where that alone says nothing.
 
-    A folder that is called after a command with paths or secrets in it is not.
+    Commands in the name are redacted.
 
     >>> name_of(Path("subcut_out/manual-device/todo/5"))
     'manual-device-5'
@@ -87,19 +102,19 @@ def name_of(path: Path) -> str:
     path = path.resolve()
     own, above = (case.read_manifest(p) for p in (path, path.parent))
     if is_evidence(own):
-        return _called(path, own)
+        return _redacted_name(path, own)
     if is_evidence(above):
-        return folder.safe_name(f"{_called(path.parent, above)}-{path.name}")
-    return folder.safe_name(f"{path.parent.parent.name}-{path.name}" if path.parent.name == "todo" else path.name)
+        return folders.safe_name(f"{_redacted_name(path.parent, above)}-{path.name}")
+    return folders.safe_name(f"{path.parent.parent.name}-{path.name}" if path.parent.name == "todo" else path.name)
 
 
-def _called(path: Path, around: Mapping[str, Any] | None) -> str:
-    request = around.get("request") if around else None
+def _redacted_name(path: Path, evidence: Mapping[str, Any] | None) -> str:
+    request = evidence.get("request") if evidence else None
     spec = str(request.get("candidate", "")) if isinstance(request, dict) else ""
-    plain = redact.here(secrets=_secrets(around)).command(spec)
+    plain = redact.this_machine(secrets=_secrets(evidence)).command(spec)
     if redact.same(spec, plain):
-        return folder.safe_name(path.name)
-    return folder.safe_name(f"{path.name.partition('-')[0]}-{plain}"[:LONG])
+        return folders.safe_name(path.name)
+    return folders.safe_name(f"{path.name.partition('-')[0]}-{plain}"[:MAX_NAME])
 
 
 def plain_name(path: Path) -> str:
@@ -107,8 +122,8 @@ def plain_name(path: Path) -> str:
     return path.stem if path.suffix.lower() == SUFFIX else f"{path.name}-unpacked"
 
 
-def require_free(target: Path, what: str, *, force: bool = False) -> None:
-    """May a bundle go there? Yes where nothing stands, or an earlier bundle of the same.
+def require_free(target: Path, identity: str, *, force: bool = False) -> None:
+    """May a bundle go there? Yes where nothing stands, or an earlier bundle of the same identity.
 
     Raises:
         ResultExists: something else stands there. UsageError: its name does not end in .zip.
@@ -120,105 +135,100 @@ def require_free(target: Path, what: str, *, force: bool = False) -> None:
     if force or not target.exists():
         return
     try:
-        with zip_archive.opened(target) as there:
-            mine = json.loads(there.read(BUNDLE_LIST, MOST_LIST)).get("what") == digest(what)
+        with zip_archive.open_archive(target) as archive:
+            is_earlier = json.loads(archive.read(BUNDLE_LIST, MAX_LIST)).get("what") == digest(identity)
     except (InputError, ValueError, AttributeError, RecursionError):
-        mine = False
-    if not mine:
-        said = f"{clean(str(target))} is no earlier bundle of {clean(what)}"
-        raise ResultExists(said, "--force replaces it; -o FILE.zip puts the new one elsewhere")
+        is_earlier = False
+    if not is_earlier:
+        what = f"{clean(str(target))} is no earlier bundle of {clean(identity)}"
+        raise ResultExists(what, "--force replaces it; -o FILE.zip puts the new one elsewhere")
 
 
 # ---------------------------------------------------------------------------------------------------- packing
 
 
-def pack(wish: BundleRequest) -> Packed:
+def pack(request: BundleRequest) -> Packed:
     """Write the bundle of a case. The same case gives the same bytes on the same machine.
 
     Raises:
         UsageError: there is no case that can be run. ResultExists: another file is in the way.
         InputError: a file is missing, or not ours to send. OutputError: it cannot be written.
     """
-    require_free(wish.target, wish.what, force=wish.force)
-    mine = contents.of(wish.folder)
-    around = wish.around or mine.around
-    private = redact.here(contents.names(mine), _secrets(around))
-    scripts = Scripts(private, wish.bases)
-    for path in wish.given:
-        scripts.give(path)
-    told = scripts.of(around) if around else None
-    found = contents.cleared(mine, private, told, wish.command)
-    found |= {f"{CANDIDATE_FILES}/{name}": path for name, path in scripts.files.items()}
-    said = wish.found or _said(wish.folder)
-    answer = private.document(said) if said else None
-    found[README] = _letter(wish.name, mine, found, told, answer).encode()
-    found[ENVIRONMENT] = as_json(private.document(redact.environment()))
-    listed = {name: zip_archive.listed(source) for name, source in sorted(found.items())}
-    found[BUNDLE_LIST] = as_json(
-        {
-            "schema": BUNDLE_SCHEMA,
-            "what": digest(wish.what),
-            "subcut": __version__,
-            "found_with": None if mine.own else told,
-            "found": answer,
-            "files": {name: {"bytes": f.size, "sha256": f.sha256} for name, f in listed.items()},
-        }
-    )
-    zip_archive.write(found, wish.name, wish.target)
+    require_free(request.target, request.identity, force=request.force)
+    case_files = contents.of(request.folder)
+    evidence = request.evidence or case_files.evidence
+    redactor = redact.this_machine(contents.names(case_files), _secrets(evidence))
+    scripts = Scripts(redactor, request.bases)
+    for path in request.candidate_files:
+        scripts.add(path)
+    found_with = scripts.collect(evidence) if evidence else None
+    files = contents.redacted(case_files, redactor, found_with, request.command)
+    files |= {f"{CANDIDATE_FILES}/{name}": path for name, path in scripts.files.items()}
+    outcome = request.outcome or _outcome(request.folder)
+    if outcome:
+        outcome = CaseOutcome(redactor.document(outcome.status), redactor.document(outcome.why))
+    files[README] = _readme(request.name, case_files, files, found_with, outcome).encode()
+    files[ENVIRONMENT] = as_json(redactor.document(to_json(redact.environment())))
+    checksums = {name: zip_archive.checksum_of(source) for name, source in sorted(files.items())}
+    own = None if case_files.is_evidence else found_with
+    listing = BundleList(BUNDLE_SCHEMA, digest(request.identity), __version__, own, outcome, checksums)
+    files[BUNDLE_LIST] = as_json(to_json(listing))
+    zip_archive.write(files, request.name, request.target)
     left = [f"{name}: {why}" for name, why in scripts.left.items()]
-    return Packed(wish.target, listed, [*left, *_suspicious(wish.name, found, private)], mine.left)
+    warnings = [*left, *_suspicious(request.name, files, redactor)]
+    return Packed(request.target, checksums, warnings, case_files.left)
 
 
-def _said(place: Path) -> dict[str, Any] | None:
+def _outcome(folder: Path) -> CaseOutcome | None:
     """The verdict of a bisection on one of its regions, from the document beside it; None where there is none."""
-    if place.resolve().name.endswith(AGREES) and (place.resolve().parent / RUN_JSON).is_file():
-        return {"status": "agree", "why": f"the nearest neighbour of {place.resolve().name.removesuffix(AGREES)}"}
+    folder = folder.resolve()
+    if folder.name.endswith(AGREES) and (folder.parent / RUN_JSON).is_file():
+        return CaseOutcome("agree", f"the nearest neighbour of {folder.name.removesuffix(AGREES)}")
     try:
-        document = json.loads((place.resolve().parent / RUN_JSON).read_text(encoding="utf-8"))
-        finding = next(f for f in document["findings"] if Path(f["case"] or "").name == place.resolve().name)
+        document = json.loads((folder.parent / RUN_JSON).read_text(encoding="utf-8"))
+        finding = next(f for f in document["findings"] if Path(f["case"] or "").name == folder.name)
         output = finding["verdict"]["outputs"][0]["name"] if finding["verdict"]["outputs"] else ""
         why = f"{output}: {finding['verdict']['why']}" if output else finding["verdict"]["why"]
-        return {"status": finding["verdict"]["status"], "why": why}
+        return CaseOutcome(finding["verdict"]["status"], why)
     except (OSError, ValueError, KeyError, TypeError, AttributeError, IndexError, StopIteration, RecursionError):
         return None
 
 
-def _secrets(around: Mapping[str, Any] | None) -> list[str]:
+def _secrets(evidence: Mapping[str, Any] | None) -> list[str]:
     """Values of a candidate's options that are secret by their name."""
     try:
-        options = dict(around["request"]["identity"]["options"]) if around else {}
+        options = dict(evidence["request"]["identity"]["options"]) if evidence else {}
     except (KeyError, TypeError, ValueError):
         return []
-    return [str(v) for k, v in options.items() if redact.SECRET.search(k) and len(str(v)) > redact.SHORT]
+    return [str(v) for k, v in options.items() if redact.SECRET.search(k) and len(str(v)) > redact.MIN_LENGTH]
 
 
-def _letter(
-    name: str, mine: CaseFiles, found: Mapping[str, Path | bytes], told: Mapping[str, Any] | None, answer: Any
+def _readme(
+    name: str,
+    case_files: CaseFiles,
+    files: Mapping[str, Path | bytes],
+    found_with: Mapping[str, Any] | None,
+    outcome: CaseOutcome | None,
 ) -> str:
-    def document(file: str) -> Any:
-        data = found[file]
-        assert isinstance(data, bytes)
-        return json.loads(data)
-
-    cases = {c: document(f"{c}/{case.MANIFEST}" if c else case.MANIFEST) for c in mine.cases}
-    return letter(
-        ReadmeData(name, tuple(sorted(found)), cases, told, document(RUN_JSON) if RUN_JSON in found else None, answer)
-    )
+    manifests = {c: files[f"{c}/{case.MANIFEST}" if c else case.MANIFEST] for c in case_files.cases}
+    cases = {c: json.loads(data_of(source)) for c, source in manifests.items()}
+    run = json.loads(data_of(files[RUN_JSON])) if RUN_JSON in files else None
+    return readme(ReadmeData(name, tuple(sorted(files)), cases, found_with, run, outcome))
 
 
-def _suspicious(top: str, found: Mapping[str, Path | bytes], private: Redactor) -> Iterator[str]:
-    """What a look through all that leaves finds: in models and scripts, which go as they are, and in names."""
-    if kinds := private.found(top.encode(), words=True):
+def _suspicious(top: str, files: Mapping[str, Path | bytes], redactor: Redactor) -> Iterator[str]:
+    """Private details that are left: in names, and in models and scripts, which are packed unchanged."""
+    if kinds := redactor.leaks(top.encode(), words=True):
         yield f"the bundle's own name has {' and '.join(kinds)}: -o FILE.zip gives it another"
-    for name, source in sorted(found.items()):
+    for name, source in sorted(files.items()):
         text = not isinstance(source, Path) or name.startswith(f"{CANDIDATE_FILES}/")
-        kinds = private.found(name.encode(), words=True)
+        kinds = redactor.leaks(name.encode(), words=True)
         if kinds:
             yield f"{clean(name)}: its name has {' and '.join(kinds)}"
         if text:
-            kinds = private.found(source if isinstance(source, bytes) else source.read_bytes(), words=True)
+            kinds = redactor.leaks(data_of(source), words=True)
         elif isinstance(source, Path) and source.suffix == ".onnx":
-            kinds = private.found(protobuf.read(source).model.SerializeToString())
+            kinds = redactor.leaks(protobuf.read(source).model.SerializeToString())
         else:
             continue
         if kinds:
@@ -235,55 +245,51 @@ def unpack(path: Path, place: Path) -> bool:
         InputError: it is no bundle, is damaged, or has what no bundle of ours has. ResultExists: something else stands
             at `place`. OutputError: it cannot be written.
     """
-    with zip_archive.opened(path) as there:
-        listed, data = _listed(there)
+    with zip_archive.open_archive(path) as archive:
+        checksums, data = _read_list(archive)
         if place.exists() or place.is_symlink():
-            if _is_same(place, data, listed):
+            if _is_same(place, data, checksums):
                 return False
             raise ResultExists(
                 f"{clean(str(place))} is in the way: it is not what {clean(path.name)} holds",
                 f"-o DIR unpacks elsewhere; subcut replay {clean(str(place))} runs what stands there",
             )
-        _require_room(place, there.total)
-        with folder.aside(place) as work:
-            there.unpack(work, listed, {BUNDLE_LIST: data})
+        _require_disk_space(place, archive.total)
+        with folders.aside(place) as work:
+            archive.unpack(work, checksums, {BUNDLE_LIST: data})
     return True
 
 
-def _listed(there: Archive) -> tuple[dict[str, Listed], bytes]:
-    """The bundle's list of files, and its bytes.
+def _read_list(archive: Archive) -> tuple[dict[str, Checksum], bytes]:
+    """The checksums in the bundle's list of files, and the bytes of that list.
 
     Raises:
         InputError: there is none, or it is damaged.
     """
-    data = there.read(BUNDLE_LIST, MOST_LIST)
+    data = archive.read(BUNDLE_LIST, MAX_LIST)
     try:
         document = json.loads(data)
         if document["schema"] != BUNDLE_SCHEMA:
-            raise zip_archive.no_bundle(
-                there.path, f"its list is of another kind, {clean(str(document['schema']))[:80]}"
-            )
-        files = document["files"].items()
-        found = {
-            str(name): Listed(int(entry["bytes"]), str(entry["sha256"])) for name, entry in files if name != BUNDLE_LIST
-        }
-        return found, data
+            what = f"its list is of another kind, {clean(str(document['schema']))[:80]}"
+            raise zip_archive.no_bundle(archive.path, what)
+        entries = ((str(name), entry) for name, entry in document["files"].items() if name != BUNDLE_LIST)
+        return {name: Checksum(int(entry["bytes"]), str(entry["sha256"])) for name, entry in entries}, data
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as e:
-        raise zip_archive.damaged(there.path, f"its {BUNDLE_LIST} cannot be read: {type(e).__name__}") from e
+        raise zip_archive.damaged(archive.path, f"its {BUNDLE_LIST} cannot be read: {type(e).__name__}") from e
 
 
-def _is_same(place: Path, data: bytes, listed: Mapping[str, Listed]) -> bool:
+def _is_same(place: Path, data: bytes, checksums: Mapping[str, Checksum]) -> bool:
     """Does the folder hold this bundle, each file as it was?"""
     try:
         return (place / BUNDLE_LIST).read_bytes() == data and all(
-            not (place / name).is_symlink() and zip_archive.listed(place / name) == wanted
-            for name, wanted in listed.items()
+            not (place / name).is_symlink() and zip_archive.checksum_of(place / name) == checksum
+            for name, checksum in checksums.items()
         )
     except (OSError, SubcutError):
         return False
 
 
-def _require_room(place: Path, size: int) -> None:
+def _require_disk_space(place: Path, size: int) -> None:
     above = next((p for p in place.absolute().parents if p.exists()), None)
     try:
         free = shutil.disk_usage(above).free if above else size

@@ -1,7 +1,7 @@
-"""A case's folder -> its files as they may leave: what its manifests list, the texts without who and where.
+"""A case's folder -> its files as they may leave this machine: what its manifests list, with texts redacted.
 
-Tensors and models go as they are. Texts that subcut wrote are cleared (`privacy`); reports are rendered anew from the
-cleared document; what a candidate's command names is rewritten (`scripts`). What nothing lists stays here.
+Tensors and models are packed unchanged. Texts that subcut wrote are redacted (`redact`); reports are rendered anew from
+the redacted document; the candidate's command is rewritten (`scripts`). Files that no manifest lists are left out.
 """
 
 from __future__ import annotations
@@ -16,8 +16,9 @@ from typing import Any
 from subgraph import reports
 from subgraph.cases import case, zip_archive
 from subgraph.cases.evidence import rendered_reports
-from subgraph.cases.find_case import bundle_root
 from subgraph.cases.layout import (
+    BUNDLE_LIST,
+    CANDIDATE,
     FINDING_FOLDERS,
     FROM_DEVICE,
     LOG,
@@ -34,61 +35,58 @@ from subgraph.errors import InputError, SubcutError, UsageError
 from subgraph.graph import protobuf
 from subgraph.text import clean
 
-BROUGHT = {"candidate": (".npy", ".json", ".onnx", ".data"), FROM_DEVICE: (".npy", ".bin")}  # what came, beside a case
+# Folders that are filled after a case's manifest is written, and the kinds of files in them.
+LATER = {CANDIDATE: (".npy", ".json", ".onnx", ".data"), FROM_DEVICE: (".npy", ".bin")}
 TIME = re.compile(r"^\d{4}-\d\d-\d\d \d\d:\d\d:\d\d ")
-RAW = (".npy", ".bin", ".onnx", ".data")
+UNCHANGED = (".npy", ".bin", ".onnx", ".data")
+# Keys of a bisection's document whose values are names of nodes and tensors.
+LABEL_KEYS = ("node", "nodes", "tensor", "name", "label", "first", "last", "without")
 
 
 @dataclass(frozen=True)
 class CaseFiles:
-    """What belongs to a case, a bisection or a sweep.
+    """The files of a case, a bisection or a sweep.
 
     Attributes:
-        folder: where it lies. files: name → file.
-        around: the manifest that tells the candidate, if any; own: it is this folder's own.
-        cases: the folders of the cases in it, "" for itself; the one that tells most comes first.
-        left: files that stay, since nothing lists them.
+        files: name in the folder → file.
+        evidence: the manifest that names the candidate, if any: the folder's own (`is_evidence`), or that above it.
+        cases: the folders of the cases in it, "" for itself; the most telling one comes first.
+        left: files that no manifest lists.
     """
 
     folder: Path
     files: Mapping[str, Path]
-    around: Mapping[str, Any] | None
-    own: bool
+    evidence: Mapping[str, Any] | None
+    is_evidence: bool
     cases: tuple[str, ...]
     left: tuple[str, ...]
 
-    def manifest(self, inside: str) -> dict[str, Any]:
-        """Of the case in this folder, as it is."""
-        found = case.read_manifest(self.folder / inside)
-        assert found
-        return found
-
 
 def of(folder: Path) -> CaseFiles:
-    """What belongs to the case in a folder.
+    """The files of the case in a folder.
 
     Raises:
         UsageError: there is no case, or none that can be run. InputError: a file is missing, or is none of the case.
     """
     if not folder.is_dir():
         raise UsageError(f"no folder {clean(str(folder))}", "name a case that cut or bisect left behind, or a model")
-    mine = case.read_manifest(folder)
-    if mine is None:
+    manifest = case.read_manifest(folder)
+    if manifest is None:
         raise UsageError(f"{clean(str(folder))} is no case", _hint(folder))
-    if root := bundle_root(folder):
-        again = f"zip it again: python -m zipfile -c {clean(root.resolve().name)}.zip {clean(str(root))}"
-        raise UsageError(f"{clean(str(root))} is an unpacked bundle", again)
+    if bundle := next((p for p in (folder, folder.resolve().parent) if (p / BUNDLE_LIST).is_file()), None):
+        hint = f"zip it again: python -m zipfile -c {clean(bundle.resolve().name)}.zip {clean(str(bundle))}"
+        raise UsageError(f"{clean(str(bundle))} is an unpacked bundle", hint)
     above = case.read_manifest(folder.resolve().parent)
-    around = next((m for m in (mine, above) if is_evidence(m)), None)
-    names = list(map(str, mine["files"]))
-    if around is not None and around is not mine:
+    evidence = next((m for m in (manifest, above) if is_evidence(m)), None)
+    names = list(map(str, manifest["files"]))
+    if evidence is not None and evidence is not manifest:
         head = f"{folder.resolve().name}/"
-        names = [str(n)[len(head) :] for n in around["files"] if str(n).startswith(head)]
-    names += [n for n in _brought(folder) if n not in names]
+        names = [str(n)[len(head) :] for n in evidence["files"] if str(n).startswith(head)]
+    names += [n for n in _later(folder) if n not in names]
     files = {name: _file(folder, name) for name in dict.fromkeys(names)}
-    cases = _cases(folder, files, mine)
+    cases = _cases(folder, files, manifest)
     inside = {p.relative_to(folder).as_posix() for p in folder.rglob("*") if p.is_file() or p.is_symlink()}
-    return CaseFiles(folder, files, around, around is mine, cases, tuple(sorted(inside - set(files))))
+    return CaseFiles(folder, files, evidence, evidence is manifest, cases, tuple(sorted(inside - set(files))))
 
 
 def _hint(folder: Path) -> str:
@@ -99,11 +97,11 @@ def _hint(folder: Path) -> str:
     return "name a folder that cut, bisect or sweep left behind, or a model"
 
 
-def _brought(folder: Path) -> Iterator[str]:
-    """What came, where it was put beside a case after its manifest."""
-    for place, ends in BROUGHT.items():
+def _later(folder: Path) -> Iterator[str]:
+    """Files that were put beside a case after its manifest was written."""
+    for place, suffixes in LATER.items():
         for path in sorted((folder / place).rglob("*")):
-            if path.suffix in ends and path.is_file() and not path.is_symlink():
+            if path.suffix in suffixes and path.is_file() and not path.is_symlink():
                 yield path.relative_to(folder).as_posix()
 
 
@@ -119,54 +117,54 @@ def _file(folder: Path, name: str) -> Path:
     return path
 
 
-def _cases(folder: Path, files: Mapping[str, Path], mine: Mapping[str, Any]) -> tuple[str, ...]:
-    """
+def _cases(folder: Path, files: Mapping[str, Path], manifest: Mapping[str, Any]) -> tuple[str, ...]:
+    """The folders of the cases, the most telling first.
+
     Raises:
         UsageError: there is none, or one has no tensors.
     """
     tops = sorted({name.partition("/")[0] for name in files if name.endswith(f"/{case.MANIFEST}")})
     first = [name for name in FINDING_FOLDERS if name in tops]
-    found = [*first, *(name for name in tops if name not in first)] if is_evidence(mine) else [""]
-    where = clean(str(folder))
-    if not found:
-        raise UsageError(f"{where} holds no case", "nothing went wrong there: there is nothing to send")
-    for name in found:
-        manifest = case.read_manifest(folder / name)
-        if manifest is None or "inputs" not in manifest or "region" not in manifest:
+    cases = [*first, *(name for name in tops if name not in first)] if is_evidence(manifest) else [""]
+    if not cases:
+        raise UsageError(f"{clean(str(folder))} holds no case", "nothing went wrong there: there is nothing to send")
+    for name in cases:
+        inner = case.read_manifest(folder / name)
+        if inner is None or "inputs" not in inner or "region" not in inner:
             raise UsageError(f"{clean(str(folder / name))} is no case", "name a folder that cut, bisect or sweep made")
-        if not manifest.get("samples"):
+        if not inner.get("samples"):
             what = f"{clean(str(folder / name))} has no tensors: it was cut with --no-capture"
             raise UsageError(what, "cut it without --no-capture")
-    return tuple(found)
+    return tuple(cases)
 
 
-def names(belongings: CaseFiles) -> set[str]:
-    """Names of nodes and tensors, which must stay as they are."""
+def names(case_files: CaseFiles) -> set[str]:
+    """Names of nodes and tensors, which must not be redacted."""
     found: set[str] = set()
-    for name, path in belongings.files.items():
+    for name, path in case_files.files.items():
         if path.suffix == ".onnx":
             graph = protobuf.read(path).model.graph
             found |= {graph.name, *(v.name for v in (*graph.input, *graph.output))}
             for node in graph.node:
                 found |= {node.name, *node.input, *node.output}
         elif name == RUN_JSON:
-            found |= set(_labels(_document(path)))
+            found |= set(_labels(_read_json(path)))
     return found - {""}
 
 
 def _labels(value: Any, key: str = "") -> Iterator[str]:
-    """Names that a bisection's document speaks of, which its cases need not have."""
+    """Names in a bisection's document; its cases need not have them."""
     if isinstance(value, Mapping):
         for k, v in value.items():
             yield from _labels(v, str(k)) if k not in ("candidate", "reference") else ()
     elif isinstance(value, list):
         for v in value:
             yield from _labels(v, key)
-    elif isinstance(value, str) and key in ("node", "nodes", "tensor", "name", "label", "first", "last", "without"):
+    elif isinstance(value, str) and key in LABEL_KEYS:
         yield value
 
 
-def _document(path: Path) -> Any:
+def _read_json(path: Path) -> Any:
     try:
         return json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError, RecursionError) as e:
@@ -174,63 +172,73 @@ def _document(path: Path) -> Any:
 
 
 def as_json(document: Any) -> bytes:
-    """A document as our files have it."""
+    """A document as the files of subcut have it."""
     return (json.dumps(document, indent=1) + "\n").encode("ascii")
 
 
-# ---------------------------------------------------------------------------------------------------- cleared
+def data_of(source: Path | bytes) -> bytes:
+    """The bytes of a file that is packed: from disk, or made in memory."""
+    return source if isinstance(source, bytes) else source.read_bytes()
 
 
-def cleared(
-    belongings: CaseFiles, private: Redactor, told: Mapping[str, Any] | None, command: str = ""
+# ---------------------------------------------------------------------------------------------------- redacted
+
+
+def redacted(
+    case_files: CaseFiles, redactor: Redactor, found_with: Mapping[str, Any] | None, command: str = ""
 ) -> dict[str, Path | bytes]:
-    """All files as they may leave; `told`: the cleared manifest around. `command` made the case, where it says so."""
-    found: dict[str, Path | bytes] = {}
-    shown = ("", *REPORT_FILES.values())
-    for name, path in belongings.files.items():
+    """All files as they may leave.
+
+    Args:
+        found_with: the redacted manifest that names the candidate.
+        command: the command that made the case, where its manifest does not say it.
+    """
+    files: dict[str, Path | bytes] = {}
+    reports_too = RUN_JSON in case_files.files
+    for name, path in case_files.files.items():
         last = PurePosixPath(name).name
-        if last == case.MANIFEST or (RUN_JSON in belongings.files and name in shown):
+        if last == case.MANIFEST or (reports_too and name in REPORT_FILES.values()):
             continue
-        if path.suffix in RAW:
-            found[name] = path
+        if path.suffix in UNCHANGED:
+            files[name] = path
         elif last == REPRO:
-            found[name] = REPRO_SCRIPT.read_bytes()
+            files[name] = REPRO_SCRIPT.read_bytes()
         elif path.suffix == ".json":
-            found[name] = as_json(_cleared(name, _document(path), private))
+            files[name] = as_json(_redacted_document(name, _read_json(path), redactor))
         elif last in (LOG, TODO_TXT):
-            found[name] = _lines(path, private).encode()
-    if RUN_JSON in belongings.files:
-        found |= _reports(json.loads(_read(found[RUN_JSON])))
-    for inside in dict.fromkeys((*belongings.cases, *([""] if belongings.own else []))):
-        head = f"{inside}/" if inside else ""
-        mine = told if belongings.own and not inside else None
-        manifest = dict(mine) if mine else private.document(belongings.manifest(inside))
-        manifest |= {"command": private.command(command)} if command and not inside else {}
-        own = sorted(name[len(head) :] for name in found if name.startswith(head))
-        found[head + case.MANIFEST] = as_json(manifest | {"files": [*own, case.MANIFEST]})
-    return found
+            files[name] = _redacted_lines(path, redactor).encode()
+    if reports_too:
+        files |= _reports(json.loads(data_of(files[RUN_JSON])))
+    for folder in dict.fromkeys((*case_files.cases, *([""] if case_files.is_evidence else []))):
+        head = f"{folder}/" if folder else ""
+        evidence = found_with if case_files.is_evidence and not folder else None
+        manifest = dict(evidence or redactor.document(case.read_manifest(case_files.folder / folder)))
+        manifest |= {"command": redactor.command(command)} if command and not folder else {}
+        own = sorted(name[len(head) :] for name in files if name.startswith(head))
+        files[head + case.MANIFEST] = as_json(manifest | {"files": [*own, case.MANIFEST]})
+    return files
 
 
-def _cleared(name: str, document: Any, private: Redactor) -> Any:
-    """A document of ours; where its cases are is said from the bundle's folder."""
-    found = private.document(document)
+def _redacted_document(name: str, document: Any, redactor: Redactor) -> Any:
+    """A document of ours; paths of its cases become relative to the bundle's folder."""
+    redacted_document = redactor.document(document)
     if name == RUN_JSON:
-        found |= {"report": REPORT_FILES["html"]} if found.get("report") else {}
-        for finding in found.get("findings", ()):
+        redacted_document |= {"report": REPORT_FILES["html"]} if redacted_document.get("report") else {}
+        for finding in redacted_document.get("findings", ()):
             if finding.get("case"):
                 finding["case"] = Path(finding["case"]).name
     elif name == SWEEP_JSON:
-        for entry in found.get("candidates", ()):
+        for entry in redacted_document.get("candidates", ()):
             entry["folder"] = "."
-        for row in found.get("rows", ()):
+        for row in redacted_document.get("rows", ()):
             for result in row.get("results", ()):
                 if result.get("case"):
                     result["case"] = Path(result["case"]).name
-    return found
+    return redacted_document
 
 
-def _reports(document: dict[str, Any]) -> dict[str, Path | bytes]:
-    """The reports of a cleared document; none where it is of another version."""
+def _reports(document: Any) -> dict[str, bytes]:
+    """The reports of a redacted document; none where it is of another version."""
     try:
         if reports.problem(document):
             return {}
@@ -239,14 +247,11 @@ def _reports(document: dict[str, Any]) -> dict[str, Path | bytes]:
         return {}
 
 
-def _lines(path: Path, private: Redactor) -> str:
+def _redacted_lines(path: Path, redactor: Redactor) -> str:
     """A text of ours, line by line, without times."""
-    found = []
+    lines = []
     for line in path.read_text(encoding="utf-8", errors="replace").splitlines():
         head, sep, rest = TIME.sub("", line).partition("Command: ")
-        found.append(f"{head}{sep}{private.command(rest)}" if sep and not head else private.text(head + sep + rest))
-    return "".join(f"{line}\n" for line in found)
-
-
-def _read(source: Path | bytes) -> bytes:
-    return source if isinstance(source, bytes) else source.read_bytes()
+        is_command = sep and not head
+        lines.append(f"{sep}{redactor.command(rest)}" if is_command else redactor.text(head + sep + rest))
+    return "".join(f"{line}\n" for line in lines)

@@ -1,29 +1,28 @@
-"""A bundle -> its README.txt: what a stranger reads first. What is wrong, what the files are, what to type."""
+"""A bundle -> its README.txt, which a stranger reads first: what is wrong, what the files are, what to type."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import PurePosixPath
 from typing import Any
 
-from subgraph.cases.layout import BUNDLE_LIST, CANDIDATE_FILES
+from subgraph.cases.layout import BUNDLE_LIST, CANDIDATE, CANDIDATE_FILES, REPRO
 from subgraph.cases.redact import REMOVED
 from subgraph.runtime.candidate import BY_HAND, COMMANDS, RECORDED
-from subgraph.storage.tensors import shape_text
 from subgraph.text import clean, count, shorten
 
 README, ENVIRONMENT = "README.txt", "environment.json"
-WIDTH = 28  # of the column with file names
-CASES = 12  # that are named one by one
-PIECES = {
+NAME_WIDTH = 28  # of the column with file names
+MAX_CASES = 12  # that are named one by one
+CASE_KINDS = {
     "culprit": "the smallest piece that goes wrong",
     "culprit-agrees": "its nearest neighbour that is right",
     "flaky": "a piece that goes wrong only at times",
     "in-doubt": "a piece about which nothing is certain",
     "interval": "between the last right and the first wrong tensor that was recorded",
 }
-WHAT = {
+FILE_KINDS = {
     "model.onnx": "the piece as a model of its own",
     "inputs/": "what is to be fed: .npy, and .bin without a header",
     "outputs/": "what is right for these inputs: the reference's values",
@@ -44,113 +43,128 @@ WHAT = {
 
 
 @dataclass(frozen=True)
+class CaseOutcome:
+    """What a candidate did on a case: the status of its verdict, and why."""
+
+    status: str
+    why: str
+
+
+@dataclass(frozen=True)
 class ReadmeData:
-    """What a letter is about.
+    """The contents of a bundle, as its README describes them.
 
     Attributes:
-        name: of the bundle. files: names of all that is in it.
-        cases: folder in the bundle ("" for the bundle itself) → manifest of the case there; the one meant first.
-        around: what the case was found with, if any. run: the bisection's document. found: what came, if it was asked.
+        name: of the bundle. files: names of all files in it.
+        cases: folder in the bundle ("" for the bundle itself) → manifest of the case there; the most telling one first.
+        evidence: the manifest that names the candidate, if any. run: the bisection's document.
+        outcome: of the candidate, if it ran.
     """
 
     name: str
     files: tuple[str, ...]
     cases: Mapping[str, Mapping[str, Any]]
-    around: Mapping[str, Any] | None = None
+    evidence: Mapping[str, Any] | None = None
     run: Mapping[str, Any] | None = None
-    found: Mapping[str, Any] | None = None
+    outcome: CaseOutcome | None = None
+
+    @property
+    def first(self) -> str:
+        """The folder of the most telling case."""
+        return next(iter(self.cases))
 
 
-def letter(told: ReadmeData) -> str:
+def readme(data: ReadmeData) -> str:
     """The text, of at most 100 columns where names allow it."""
-    first = next(iter(told.cases))
+    title = clean(data.name)
     parts = [
-        [clean(told.name), "=" * len(clean(told.name)), "", *_wrong(told)],
-        ["Files", *_files(told, first)],
-        ["Run it without subcut", *_without(told, first)],
-        ["Run it with subcut (pip install .)", *_with(told)],
-        ["With a runtime or device of your own", *_own(first)],
+        [title, "=" * len(title), "", *_problem(data)],
+        ["Files", *_files(data)],
+        ["Run it without subcut", *_run_alone(data)],
+        ["Run it with subcut (pip install .)", *_run_with_subcut(data)],
+        ["With a runtime or device of your own", *_run_elsewhere(data.first)],
     ]
     return "\n\n".join("\n".join(lines) for lines in parts) + "\n"
 
 
-def _wrong(told: ReadmeData) -> Iterator[str]:
+def _problem(data: ReadmeData) -> Iterator[str]:
     """What is wrong, in two lines."""
-    manifest = next(iter(told.cases.values()))
+    manifest = data.cases[data.first]
     nodes = [clean(str(n["name"])) for n in manifest["region"]["nodes"]]
     ops = [clean(str(n["op"])) for n in manifest["region"]["nodes"]]
     some = f"{', '.join(nodes[:3])} ({', '.join(ops[:3])})" if len(nodes) < 4 else f"{nodes[0]} … {nodes[-1]}"
     model = clean(str(manifest["source"]["file"]))
     yield f"{shorten(some)}: {count(len(nodes), 'node')} of {model}"
-    candidate = clean(str(told.around["request"]["candidate"])) if told.around else ""
-    said = _said(told, manifest)
-    if said:
-        yield said
+    candidate = clean(str(data.evidence["request"]["candidate"])) if data.evidence else ""
+    verdict = _verdict(data, manifest)
+    if verdict:
+        yield verdict
     if candidate:
         yield f"candidate: {shorten(candidate)}"
-    elif not said:
+    elif not verdict:
         yield "with the inputs and the right outputs; nothing here says that it goes wrong anywhere"
-    if told.around and REMOVED in str(told.around["request"]):
+    if data.evidence and REMOVED in str(data.evidence["request"]):
         yield f"{REMOVED} stands where the command had a secret: give your own with -c"
 
 
-def _said(told: ReadmeData, manifest: Mapping[str, Any]) -> str:
-    """The verdict, in a line."""
-    found = told.found or manifest.get("found")
-    if found:
-        return shorten(clean(f"{_word(found['status'])}   {found['why']}"))
-    findings = (told.run or {}).get("findings") or ()
+def _verdict(data: ReadmeData, manifest: Mapping[str, Any]) -> str:
+    """The verdict, in a line; "" where there is none."""
+    if data.outcome:
+        return _verdict_line(data.outcome.status, data.outcome.why)
+    if found := manifest.get("found"):
+        return _verdict_line(found["status"], found["why"])
+    findings = (data.run or {}).get("findings") or ()
     verdicts = [f["verdict"] for f in findings if f.get("verdict") and f.get("case")]
     if not verdicts:
         return ""
     outputs = ", ".join(str(o["name"]) for o in verdicts[0].get("outputs", ())[:1])
-    return shorten(clean(f"{_word(verdicts[0]['status'])}   {outputs}: {verdicts[0]['why']}"))
+    return _verdict_line(verdicts[0]["status"], f"{outputs}: {verdicts[0]['why']}")
 
 
-def _word(status: Any) -> str:
-    return "FAIL" if status == "fail" else str(status)
+def _verdict_line(status: object, why: object) -> str:
+    return shorten(clean(f"{'FAIL' if status == 'fail' else status}   {why}"))
 
 
-def _files(told: ReadmeData, first: str) -> Iterator[str]:
-    tops: dict[str, None] = {}
-    for file in (*told.files, README, ENVIRONMENT, BUNDLE_LIST):
-        head, inner, _ = file.partition("/")
-        tops[head + inner] = None
-    cases = [name for name in told.cases if name]
-    for name in cases[:CASES]:
-        yield f"  {name + '/':<{WIDTH}} {_piece(name)}"
-    if len(cases) > CASES:
-        yield f"  … and {len(cases) - CASES} more"
-    if first:
+def _files(data: ReadmeData) -> Iterator[str]:
+    head = f"{data.first}/" if data.first else ""
+    tops = _tops((*data.files, README, ENVIRONMENT, BUNDLE_LIST))
+    own = _tops(f.removeprefix(head) for f in data.files if f.startswith(head))
+    cases = [name for name in data.cases if name]
+    for name in cases[:MAX_CASES]:
+        yield f"  {name + '/':<{NAME_WIDTH}} {_case_kind(name)}"
+    if len(cases) > MAX_CASES:
+        yield f"  … and {len(cases) - MAX_CASES} more"
+    if data.first:
         yield "  in each of them"
-    inside = f"{first}/" if first else ""
-    own = {
-        f[len(inside) :].partition("/")[0] + "/" * ("/" in f[len(inside) :]) for f in told.files if f.startswith(inside)
-    }
-    for name, what in WHAT.items():
-        if first and name in own and name != "manifest.json":
-            yield f"    {name:<{WIDTH - 2}} {what}"
-    for name, what in WHAT.items():
-        if name in tops and not (first and name == "manifest.json"):
-            yield f"  {name:<{WIDTH}} {what}"
+    for name, what in FILE_KINDS.items():
+        if data.first and name in own and name != "manifest.json":
+            yield f"    {name:<{NAME_WIDTH - 2}} {what}"
+    for name, what in FILE_KINDS.items():
+        if name in tops and not (data.first and name == "manifest.json"):
+            yield f"  {name:<{NAME_WIDTH}} {what}"
 
 
-def _piece(name: str) -> str:
-    word, _, number = name.rpartition("-")
-    return PIECES.get(name) or (PIECES.get(word, "a case") if number.isdigit() else "a case")
+def _tops(files: Iterable[str]) -> set[str]:
+    """The first part of each path, with a slash where it is a folder."""
+    return {"".join(file.partition("/")[:2]) for file in files}
 
 
-def _without(told: ReadmeData, first: str) -> Iterator[str]:
-    script, given = (str(PurePosixPath(first, name)) for name in ("repro.py", "candidate"))
-    library = told.cases[first].get("reference", {}).get("custom_ops")
+def _case_kind(name: str) -> str:
+    kind, _, number = name.rpartition("-")
+    return CASE_KINDS.get(name) or (CASE_KINDS.get(kind, "a case") if number.isdigit() else "a case")
+
+
+def _run_alone(data: ReadmeData) -> Iterator[str]:
+    script, outputs = (str(PurePosixPath(data.first, name)) for name in (REPRO, CANDIDATE))
+    library = data.cases[data.first].get("reference", {}).get("custom_ops")
     more = f" --custom-ops {clean(str(library))}" if library else ""
     lines = [
         ("pip install onnxruntime numpy", ""),
         (f"python {script}{more}", "the model on onnxruntime, as the reference ran it"),
         (f"python {script}{more} --opt all", "with its optimisations"),
     ]
-    if any(name.startswith(f"{given}/") for name in told.files):
-        lines.append((f"python {script} --outputs {given}", "nothing is run: what came beside what is right"))
+    if any(name.startswith(f"{outputs}/") for name in data.files):
+        lines.append((f"python {script} --outputs {outputs}", "nothing is run: what came beside what is right"))
     yield from _columns(lines)
 
 
@@ -159,33 +173,21 @@ def _columns(lines: Sequence[tuple[str, str]]) -> Iterator[str]:
     yield from (f"  {left:<{width}}   {right}".rstrip() for left, right in lines)
 
 
-def _with(told: ReadmeData) -> Iterator[str]:
-    name = f"{clean(told.name)}.zip"
+def _run_with_subcut(data: ReadmeData) -> Iterator[str]:
+    name = f"{clean(data.name)}.zip"
     lines = [(f"subcut replay {name} -c ort", "on onnxruntime; unpacked first, where it is not yet")]
-    if not told.around or told.around["request"]["identity"]["backend"] in (BY_HAND, RECORDED):
+    identity = data.evidence["request"]["identity"] if data.evidence else None
+    if not identity or identity["backend"] in (BY_HAND, RECORDED):
         yield from _columns(lines)
         return
-    identity = told.around["request"]["identity"]
     commands = [str(identity["options"][step]) for step in COMMANDS if identity["options"].get(step)]
-    own = bool(commands) or str(identity["backend"]).endswith(".py")
-    yield from _columns(
-        [*lines, (f"subcut replay {name}{' --trust' * own}", "on the candidate that it was found with")]
-    )
+    trust = " --trust" if commands or str(identity["backend"]).endswith(".py") else ""
+    yield from _columns([*lines, (f"subcut replay {name}{trust}", "on the candidate that it was found with")])
     yield from (f"      {CANDIDATE_FILES}/ $ {clean(command)}" for command in commands)
 
 
-def _own(first: str) -> Iterator[str]:
+def _run_elsewhere(first: str) -> Iterator[str]:
     place = f"{first}/" if first else ""
     yield f"  feed {place}inputs/ to {place}model.onnx there, and write each output into a folder DIR"
     yield f"  as {place}outputs/ has it (.npy, or .bin without a header); then: python {place}repro.py --outputs DIR"
     yield "  or let subcut run it: subcut replay … -c 'cmd:./run.sh {model} {inputs} {outputs}'"
-
-
-def shapes(manifest: Mapping[str, Any]) -> list[str]:
-    """Each tensor of a case's edge, in a line."""
-    lines = []
-    for word, role in (("in", "inputs"), ("out", "outputs")):
-        for tensor in manifest[role]:
-            sizes = " ".join(shape_text(tuple(s)) for s in tensor["shape"] or ()) or "varies"
-            lines.append(f"{word:<4} {clean(tensor['name'])}  {tensor['dtype']}  {sizes}")
-    return lines

@@ -1,7 +1,7 @@
-"""What leaves this machine: texts without who and where, and what is told of the machine itself.
+"""Texts that leave this machine, without users, hosts, paths and secrets; and the facts of the machine that do.
 
-Names of nodes and tensors look like paths (`/pool/MaxPool`) and must stay as they are, or nothing fits together any
-more; so a path is what begins with a folder that a machine's root has, and names that are known are never touched.
+Names of nodes and tensors look like paths (`/pool/MaxPool`) and must not change, or documents and models no longer fit
+together. So a path must begin with a folder of a machine's root, and known names are never touched.
 """
 
 from __future__ import annotations
@@ -17,36 +17,36 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-REMOVED = "REMOVED"  # in the place of a secret
+REMOVED = "REMOVED"  # replaces a secret
 USER, HOST = "USER", "HOST"
-# Where files are on the machines that people have, and on this one.
+# Folders in the root of usual machines.
 ROOTS = frozenset(
     "Applications Users Volumes bin boot data dev etc home lib mnt media nix opt private proc root run sbin srv sys "
     "tmp usr var workspace".split()
 )
-NOBODY = frozenset(
+NOT_PERSONAL = frozenset(
     "root user users admin ubuntu debian runner nobody default build docker test guest home jenkins localhost subcut "
     "onnx model max min mean norm mark will may case cut page rich host data".split()
-)  # names that say nothing of a person, or that are words of ours
-SHORT = 3  # letters of a user's or host's name that is looked for
-SECRET_LENGTH = 6  # of a value of the environment that is one
+)  # names of users and hosts that identify nobody, or that are words of ours
+MIN_LENGTH = 3  # letters of a user's or host's name; shorter ones are not looked for
+MIN_SECRET_LENGTH = 6  # characters of a secret in the environment
 SECRET = re.compile(
     r"token(?!s|i)|secret|passw|passphrase|credential|api_?key|access_?key|private_?key|auth(?!or)|_key$|_pat$|cookie",
     re.I,
 )
-PLAIN_VALUE = re.compile(r"[\w .,:=+*-]{1,80}")  # of a setting that is told: no path, no address
+PLAIN_VALUE = re.compile(r"[\w .,:=+*-]{1,80}")  # of a setting that a bundle has: no path, no address
 _WORD = r"[\w-]*(?:token(?![a-z])|secret|passw(?:or)?d|passphrase|credentials?|api[_-]?key|access[_-]?key)[\w-]*"
 _TOKEN = (
     r"\b(?:hf_\w{16,}|gh[pousr]_\w{16,}|github_pat_\w{16,}|glpat-[\w-]{16,}|sk-[\w-]{16,}|AKIA[0-9A-Z]{16}"
     r"|xox[abprs]-[\w-]{10,}|eyJ[\w-]{8,}\.[\w-]{8,}\.[\w-]*)"
-)  # as known services write theirs
+)  # tokens of known services
 _TOKENS = re.compile(_TOKEN.encode())
 _VALUE = r"[^\s,;'\"]+"
 _LOUD = r"\b[A-Z0-9_]*(?:TOKEN|SECRET|PASSW(?:OR)?D|API_?KEY|ACCESS_?KEY)[A-Z0-9_]*="
 _PLAIN = r"\b(?:password|passwd|secret|api_?key|access_?key|(?:auth|access)_token)="
 _SECRETS = tuple(
-    (re.compile(pattern, flags), put)
-    for pattern, flags, put in (
+    (re.compile(pattern, flags), replacement)
+    for pattern, flags, replacement in (
         (_TOKEN, 0, REMOVED),
         (rf"(--?{_WORD}(?:=|\s+))(?!-)('[^']*'|\"[^\"]*\"|\S+)", re.IGNORECASE, rf"\1{REMOVED}"),
         (rf"({_LOUD}){_VALUE}", 0, rf"\1{REMOVED}"),
@@ -75,17 +75,17 @@ VARIABLES = re.compile(
 )
 
 # Keys of our documents whose values are names of nodes and tensors, or files of the case itself.
-NAMES = frozenset(
+NAME_KEYS = frozenset(
     "name names node nodes tensor tensors first last without start end producer inputs outputs edges pulled random "
     "frozen renamed file files schema structure_sha256 weights_sha256".split()
 )
-FED = frozenset(("inputs", "from", "other", "map"))  # and files that were named, in which a space is a space
-SPECS = frozenset(("candidate", "candidates", "reference", "identity", "request"))  # below these a name is a SPEC
+FILE_KEYS = frozenset(("inputs", "from", "other", "map"))  # files, in whose names a space separates no words
+SPEC_KEYS = frozenset(("candidate", "candidates", "reference", "identity", "request"))  # a name below these is a SPEC
 
 
 @dataclass(frozen=True)
 class Redactor:
-    """What must not leave: who and where we are, and what is secret. `here` reads it from this machine."""
+    """What must not leave this machine; `this_machine` finds it. `names` of nodes and tensors are never touched."""
 
     homes: tuple[str, ...] = ()
     users: tuple[str, ...] = ()
@@ -94,7 +94,7 @@ class Redactor:
     names: frozenset[str] = field(default=frozenset())
 
     def text(self, text: str) -> str:
-        """A text without them: a path becomes its last part, home `~`, a secret REMOVED.
+        """The redacted text: a path becomes its last part, home `~`, a secret REMOVED.
 
         >>> Redactor(("/home/bo",), users=("bo.b",)).text("run /home/bo/x/m.onnx --token=abc ~/y as bo.b")
         'run m.onnx --token=REMOVED y as USER'
@@ -103,17 +103,17 @@ class Redactor:
             return text
         for secret in self.secrets:
             text = text.replace(secret, REMOVED)
-        for pattern, put in _SECRETS:
-            text = pattern.sub(put, text)
+        for pattern, replacement in _SECRETS:
+            text = pattern.sub(replacement, text)
         for folder in self.homes:
             text = re.sub(rf"(?<![\w.]){re.escape(folder)}(?=$|[/\s'\"`,;:)\]}}])", "~", text)
         text = _URL_PATH.sub("", text)
         text = _PATH.sub(self._last, text)
         text = _WINDOWS.sub(lambda m: m["last"] or "~", text)
         text = _UPWARDS.sub(lambda m: m["last"] or "..", text)
-        for words, put in ((self.hosts, HOST), (self.users, USER)):
-            for word in words:
-                text = re.sub(rf"(?<![^\W_]){re.escape(word)}(?![^\W_])", put, text, flags=re.IGNORECASE)
+        for names, replacement in ((self.hosts, HOST), (self.users, USER)):
+            for name in names:
+                text = re.sub(rf"(?<![^\W_]){re.escape(name)}(?![^\W_])", replacement, text, flags=re.IGNORECASE)
         return text
 
     def _last(self, m: re.Match[str]) -> str:
@@ -123,16 +123,16 @@ class Redactor:
         return parts[-1] if parts else "~" if m[0][0] == "~" else m["root"]
 
     def command(self, line: str) -> str:
-        """A command line, word by word: a path with spaces is one path."""
+        """A redacted command line. It is redacted word by word, since a path may have spaces."""
         try:
             words = shlex.split(line)
         except ValueError:
             return self.text(line)
-        found: list[str] = []
+        out: list[str] = []
         for word in words:
-            hidden = found and re.fullmatch(f"--?{_WORD}", found[-1], re.I) and not word.startswith("-")
-            found.append(REMOVED if hidden else self._word(word))
-        return joined(found)
+            is_secret = out and re.fullmatch(f"--?{_WORD}", out[-1], re.I) and not word.startswith("-")
+            out.append(REMOVED if is_secret else self._word(word))
+        return joined(out)
 
     def _word(self, word: str) -> str:
         head, sep, rest = word.partition(":")
@@ -144,38 +144,38 @@ class Redactor:
         return self.text(word)
 
     def document(self, value: Any, key: str = "", inside: str = "") -> Any:
-        """A document of ours, all texts in it cleared but for names; `inside`: the key around."""
+        """A redacted document; names of nodes and tensors stay. `inside`: the one of SPEC_KEYS around the value."""
         if isinstance(value, Mapping):
-            within = inside if inside in SPECS else key if key in SPECS else ""
+            within = inside if inside in SPEC_KEYS else key if key in SPEC_KEYS else ""
             return {self.text(str(k)): self.document(v, str(k), within) for k, v in value.items()}
         if isinstance(value, list):
             return [self.document(v, key, inside) for v in value]
-        if not isinstance(value, str) or (not inside and key in NAMES):
+        if not isinstance(value, str) or (not inside and key in NAME_KEYS):
             return value
         if inside and SECRET.search(key) and value:
             return REMOVED
-        if key in FED:
+        if key in FILE_KEYS:
             return self._word(value)
-        line = key in ("command", "run", "convert") or value.startswith("cmd:")
-        return self.command(value) if line else self.text(value)
+        is_command = key in ("command", "run", "convert") or value.startswith("cmd:")
+        return self.command(value) if is_command else self.text(value)
 
-    def found(self, data: bytes, *, words: bool = False) -> list[str]:
-        """What of it stands in some bytes that are not ours: `home path`, `secret`; with `words` the names as well."""
-        found = [
+    def leaks(self, data: bytes, *, words: bool = False) -> list[str]:
+        """Kinds of private details in a file that is packed unchanged; names of user and host only with `words`."""
+        kinds = [
             kind
             for kind, texts in (("your home path", self.homes), ("a secret of the environment", self.secrets))
             if any(text.encode() in data for text in texts)
         ]
         if _TOKENS.search(data):
-            found.append("what looks like a token")
+            kinds.append("what looks like a token")
         for kind, names in (("your user name", self.users), ("this machine's name", self.hosts)) if words else ():
             if any(re.search(rb"(?i)(?<![a-z0-9])%b(?![a-z0-9])" % re.escape(n.encode()), data) for n in names):
-                found.append(kind)
-        return found
+                kinds.append(kind)
+        return kinds
 
 
 def joined(words: Iterable[str]) -> str:
-    """Words as a command line, quoted where they must be; `{model}` need not."""
+    """Words as a command line, quoted where needed; placeholders like `{model}` are not."""
     return " ".join(word if re.fullmatch(r"[\w{}./:=,@%+*#-]+", word) else shlex.quote(word) for word in words)
 
 
@@ -198,37 +198,38 @@ def _roots() -> frozenset[str]:
         return ROOTS
 
 
-def here(names: Iterable[str] = (), secrets: Iterable[str] = ()) -> Redactor:
-    """What is private on this machine; `names` stay as they are, `secrets` are further ones."""
+def this_machine(names: Iterable[str] = (), secrets: Iterable[str] = ()) -> Redactor:
+    """What is private on this machine, and further `secrets`; `names` are never touched."""
     homes = {os.path.expanduser("~"), os.environ.get("HOME", ""), _home()}  # noqa: PTH111 - may stay a tilde
     homes |= {os.path.realpath(home) for home in homes if home}
-    own = {str(Path(home)) for home in homes if home.startswith("/") and len(Path(home).parts) > 1}
+    folders = {str(Path(home)) for home in homes if home.startswith("/") and len(Path(home).parts) > 1}
+    users = _users() | {Path(home).name for home in folders}
     hosts = {platform.node(), platform.node().partition(".")[0]}
-    kept = {v for k, v in os.environ.items() if SECRET.search(k) and len(v) >= SECRET_LENGTH} | set(secrets)
+    in_environment = {v for k, v in os.environ.items() if SECRET.search(k) and len(v) >= MIN_SECRET_LENGTH}
     return Redactor(
-        _longest(own),
-        _longest(_personal(_users() | {Path(home).name for home in own})),
-        _longest(_personal(hosts)),
-        _longest(kept),
+        _longest_first(folders),
+        _longest_first(_personal(users)),
+        _longest_first(_personal(hosts)),
+        _longest_first(in_environment | set(secrets)),
         frozenset(names),
     )
 
 
-def _longest(texts: Iterable[str]) -> tuple[str, ...]:
-    """Longest first: one may begin with another."""
+def _longest_first(texts: Iterable[str]) -> tuple[str, ...]:
+    """A text may begin with another, so the longer ones are replaced first."""
     return tuple(sorted(filter(None, texts), key=lambda t: (-len(t), t)))
 
 
 def _personal(words: Iterable[str]) -> Iterable[str]:
-    return (w for w in words if len(w) >= SHORT and w.lower() not in NOBODY)
+    return (w for w in words if len(w) >= MIN_LENGTH and w.lower() not in NOT_PERSONAL)
 
 
 def _users() -> set[str]:
-    found = {os.environ.get(name, "") for name in ("LOGNAME", "USER", "LNAME", "USERNAME", "SUDO_USER")}
+    users = {os.environ.get(name, "") for name in ("LOGNAME", "USER", "LNAME", "USERNAME", "SUDO_USER")}
     try:
-        return found | {getpass.getuser()}
-    except (OSError, KeyError, ImportError):  # no name for this number
-        return found
+        return users | {getpass.getuser()}
+    except (OSError, KeyError, ImportError):  # the user's number has no name
+        return users
 
 
 def _home() -> str:
@@ -243,25 +244,42 @@ def _home() -> str:
 # ---------------------------------------------------------------------------------------------------- the machine
 
 
-def environment() -> dict[str, Any]:
-    """What of this machine may matter to who runs a case elsewhere, and nothing else."""
-    return {
-        "schema": "subcut.environment/1",
-        "python": platform.python_version(),
-        "implementation": platform.python_implementation(),
-        "system": platform.system(),
-        "release": platform.release(),
-        "machine": platform.machine(),
-        "processor": _processor(),
-        "cores": os.cpu_count(),
-        "memory": _memory(),
-        "packages": _packages(),
-        "variables": variables(os.environ),
-    }
+@dataclass(frozen=True)
+class Environment:
+    """The facts of a machine that may matter to whoever runs a case elsewhere, and no others."""
+
+    schema: str
+    python: str
+    implementation: str
+    system: str
+    release: str
+    machine: str
+    processor: str
+    cores: int | None
+    memory: str
+    packages: Mapping[str, str]
+    variables: Mapping[str, str]
+
+
+def environment() -> Environment:
+    """The facts of this machine."""
+    return Environment(
+        "subcut.environment/1",
+        platform.python_version(),
+        platform.python_implementation(),
+        platform.system(),
+        platform.release(),
+        platform.machine(),
+        _processor(),
+        os.cpu_count(),
+        _memory(),
+        _packages(),
+        variables(os.environ),
+    )
 
 
 def variables(environ: Mapping[str, str]) -> dict[str, str]:
-    """The settings of an environment that change what is computed, where their values are plain.
+    """The settings of an environment that change computed values, where they are plain words.
 
     >>> variables({"OMP_NUM_THREADS": "2", "ORT_API_TOKEN": "abc", "KMP_X": "/home/me", "PATH": "/bin"})
     {'OMP_NUM_THREADS': '2'}
@@ -274,13 +292,13 @@ def variables(environ: Mapping[str, str]) -> dict[str, str]:
 
 
 def _packages() -> dict[str, str]:
-    found = {}
+    installed = {}
     for name in PACKAGES:
         try:
-            found[name] = metadata.version(name)
+            installed[name] = metadata.version(name)
         except metadata.PackageNotFoundError:
             continue
-    return found
+    return installed
 
 
 def _processor() -> str:
@@ -293,9 +311,8 @@ def _processor() -> str:
 
 
 def _memory() -> str:
-    """A class, in powers of two of GiB: `16 GiB or more`."""
-    try:
-        size = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    except (ValueError, OSError, AttributeError):
-        return ""
+    """Rounded down to a power of two of GiB: `16 GiB or more`."""
+    import psutil
+
+    size = psutil.virtual_memory().total
     return f"{1 << max(0, (size >> 30).bit_length() - 1)} GiB or more"

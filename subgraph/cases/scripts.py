@@ -1,7 +1,7 @@
-"""What a candidate's commands name -> files that go along with a case, and the same commands, which find them there.
+"""A candidate's commands -> the files that they name, which a bundle takes along, and the commands rewritten for them.
 
-A file goes along by itself where it lies in the project's folder; others only where they are given. In the bundle
-commands run in `candidate_files/`, so a path in the project's folder stays as it is.
+A file in the project's folder is taken by itself; other files only where the user adds them. In the bundle commands run
+in `candidate_files/`, so a path relative to the project's folder does not change.
 """
 
 from __future__ import annotations
@@ -22,28 +22,29 @@ from subgraph.errors import InputError, UsageError
 from subgraph.runtime.candidate import COMMANDS
 from subgraph.text import clean
 
-MOST = 64 << 20  # bytes of a file that goes along without being asked for
-SYSTEM = ("/bin/", "/usr/", "/opt/", "/lib/", "/sbin/", f"{sys.prefix}/")  # what stands there, a receiver has as well
+MAX_BYTES = 64 << 20  # of a file that the user did not add
+SYSTEM = ("/bin/", "/usr/", "/opt/", "/lib/", "/sbin/", f"{sys.prefix}/")  # a receiver has these files as well
 HIDDEN = ("__pycache__",)
 
 
 @dataclass
 class Scripts:
-    """Files that go along: `files` has their names below `candidate_files/`.
+    """The files that a bundle takes along.
 
     Attributes:
-        bases: folders that files may lie in to go along by themselves, and that relative names are looked up in.
-        left: files that a command names and that stay here, and why.
+        bases: folders whose files are taken by themselves, and in which relative names are looked up.
+        files: name below `candidate_files/` → file.
+        left: files that a command names and that are not taken, and why.
     """
 
-    private: Redactor
+    redactor: Redactor
     bases: Sequence[Path] = ()
     files: dict[str, Path] = field(default_factory=dict)
     left: dict[str, str] = field(default_factory=dict)
     _names: dict[Path, str] = field(default_factory=dict)
 
-    def give(self, path: Path) -> None:
-        """A file or a folder that the user wants to go along.
+    def add(self, path: Path) -> None:
+        """Take a file or a folder that the user added.
 
         Raises:
             UsageError: it is not there, or holds a secret. InputError: its name cannot be used.
@@ -56,50 +57,48 @@ class Scripts:
                 raise UsageError(f"{clean(str(file))} holds {kinds[0]}", "take it out of there before it is sent")
             self._take(name.removesuffix("/."), file.resolve())
 
-    def of(self, around: Mapping[str, Any]) -> dict[str, Any]:
-        """What a case was found with, so that it can be run where these files are in `candidate_files/`."""
-        request = around["request"]
+    def collect(self, evidence: Mapping[str, Any]) -> dict[str, Any]:
+        """Take the files of the candidate in a manifest; return it redacted, naming the files in `candidate_files/`."""
+        request = evidence["request"]
         identity, name = request["identity"], str(request["candidate"])
         options = dict(identity["options"])
         folder = str(options.pop("folder", "")) if identity["backend"] == "cmd" else ""
-        places = [Path(folder)] if folder else list(self.bases)
-        known = dict(identity.get("files") or {})
-        find = _Finder(places, known)
+        digests = dict(identity.get("files") or {})
+        find = _Finder([Path(folder)] if folder else list(self.bases), digests)
         if identity["backend"] == "cmd":
             for step in COMMANDS:
                 for word in _words(str(options.get(step) or "")):
-                    self._along(find(word), known.get(word))
+                    self._take_named(find(word), digests.get(word))
             options |= {step: self._command(str(options[step]), find) for step in COMMANDS if options.get(step)}
         else:
             for word in (str(identity["backend"]), *map(str, options.values())):
-                self._along(find(word) if word.endswith(".py") or word in known else None, known.get(word))
+                self._take_named(find(word) if word.endswith(".py") or word in digests else None, digests.get(word))
             options = {k: self._whole(v, find) for k, v in options.items()}
-        own = {
+        rewritten = {
             **identity,
             "backend": self._whole(identity["backend"], find),
             "options": options,
-            "files": {self._word(word, find): digest for word, digest in known.items()},
+            "files": {self._word(word, find): digest for word, digest in digests.items()},
         }
-        cleared: dict[str, Any] = self.private.document({**around, "request": {**request, "identity": own}})
-        moved = {k: v for k, v in options.items() if k in COMMANDS or str(v).startswith(f"{CANDIDATE_FILES}/")}
-        told = cleared["request"]["identity"]  # a file that goes along keeps its name, whatever it says
-        told["options"] |= moved
-        told["backend"] = own["backend"] if str(own["backend"]).startswith(f"{CANDIDATE_FILES}/") else told["backend"]
-        cleared["request"]["candidate"] = self._spec(name, find)
-        return cleared
+        manifest: dict[str, Any] = self.redactor.document({**evidence, "request": {**request, "identity": rewritten}})
+        redacted = manifest["request"]["identity"]  # the name of a file that is taken is not redacted
+        redacted["options"] |= {k: v for k, v in options.items() if k in COMMANDS or _is_taken(v)}
+        redacted["backend"] = rewritten["backend"] if _is_taken(rewritten["backend"]) else redacted["backend"]
+        manifest["request"]["candidate"] = self._spec(name, find)
+        return manifest
 
     # ------------------------------------------------------------------------------------------------ files
 
-    def _along(self, file: Path | None, digest: str | None) -> None:
-        """Take a file that a command names, where it lies in the project's folder."""
+    def _take_named(self, file: Path | None, digest: str | None) -> None:
+        """Take a file that a command names, if it lies in the project's folder. `digest`: when the case was found."""
         if file is None or file.resolve() in self._names:
             return
-        shown = self.private.text(str(file))
+        shown = self.redactor.text(str(file))
         name = self._name(file.resolve())
         if not name:
             if not str(file.resolve()).startswith(SYSTEM) and not str(file).startswith(SYSTEM):
                 self.left[shown] = "it lies outside the project's folder"
-        elif file.stat().st_size > MOST:
+        elif file.stat().st_size > MAX_BYTES:
             self.left[shown] = f"it has {file.stat().st_size:,} bytes"
         elif kinds := self._holds(file):
             self.left[shown] = f"it holds {kinds[0]}"
@@ -122,12 +121,12 @@ class Scripts:
         return file.relative_to(base).as_posix() if base else ""
 
     def _holds(self, file: Path) -> list[str]:
-        """Secrets in a file; a home path is no reason to keep it."""
+        """Kinds of secrets in a file; a home path is none."""
         try:
             data = file.read_bytes()
         except OSError as e:
             raise InputError(f"cannot read {clean(str(file))}: {e.strerror or e}", "make it readable") from e
-        return [kind for kind in self.private.found(data) if "secret" in kind or "token" in kind]
+        return [kind for kind in self.redactor.leaks(data) if "secret" in kind or "token" in kind]
 
     # ------------------------------------------------------------------------------------------------ words
 
@@ -136,19 +135,19 @@ class Scripts:
         if head == "cmd":
             return f"{head}{sep}{self._command(rest, find)}"
         if head.endswith(".py"):
-            return f"{self._word(head, find)}{sep}{self.private.text(rest)}"
-        return self.private.text(spec)
+            return f"{self._word(head, find)}{sep}{self.redactor.text(rest)}"
+        return self.redactor.text(spec)
 
     def _command(self, line: str, find: _Finder) -> str:
         try:
             words = shlex.split(line)
         except ValueError:
-            return self.private.text(line)
-        cleared = shlex.split(self.private.command(line))
-        return joined(self._moved(word, find) or plain for word, plain in zip(words, cleared, strict=True))
+            return self.redactor.text(line)
+        redacted = shlex.split(self.redactor.command(line))
+        return joined(self._moved(word, find) or plain for word, plain in zip(words, redacted, strict=True))
 
     def _moved(self, word: str, find: _Finder) -> str:
-        """The word with which a file that goes along is found in `candidate_files/`; "" for another word."""
+        """The word that names the same file in `candidate_files/`; "" for a word that names no file that is taken."""
         file = find(word)
         if file is not None and (name := self._names.get(file.resolve())):
             same = os.path.normpath(word) == os.path.normpath(name)
@@ -158,26 +157,30 @@ class Scripts:
         return f"{option}{sep}{moved}" if moved else ""
 
     def _word(self, word: str, find: _Finder) -> str:
-        return self._moved(word, find) or self.private.text(word)
+        return self._moved(word, find) or self.redactor.text(word)
 
     def _whole(self, value: Any, find: _Finder) -> Any:
-        """The path of a file that goes along, from the bundle's folder; another value as it is."""
+        """The path, from the bundle's folder, of a file that is taken; another value unchanged."""
         file = find(value) if isinstance(value, str) else None
         name = self._names.get(file.resolve()) if file is not None else None
         return f"{CANDIDATE_FILES}/{name}" if name else value
 
 
 class _Finder:
-    """Word → the file that it names. Where several folders have one, that whose contents are those of the case."""
+    """Word → the file that it names; of several folders the one whose file is the same as when the case was found."""
 
-    def __init__(self, places: Sequence[Path], known: Mapping[str, str]) -> None:
-        self.places, self.known = places, known
+    def __init__(self, folders: Sequence[Path], digests: Mapping[str, str]) -> None:
+        self.folders, self.digests = folders, digests
 
     def __call__(self, word: str) -> Path | None:
-        found = [path for place in self.places if _is_file(path := place / word)]
-        digest = self.known.get(word)
-        same = (p for p in found if digest and hashlib.sha256(p.read_bytes()).hexdigest() == digest)
-        return next(same, found[0] if found else None)
+        files = [path for folder in self.folders if _is_file(path := folder / word)]
+        digest = self.digests.get(word)
+        same = (f for f in files if digest and hashlib.sha256(f.read_bytes()).hexdigest() == digest)
+        return next(same, files[0] if files else None)
+
+
+def _is_taken(value: object) -> bool:
+    return str(value).startswith(f"{CANDIDATE_FILES}/")
 
 
 def _is_file(path: Path) -> bool:
@@ -196,13 +199,13 @@ def _words(command: str) -> list[str]:
 
 
 def _inside(path: Path) -> Iterator[Path]:
-    """A file, or the files of a folder; no hidden ones, no links."""
+    """A file, or the files of a folder; no hidden files, no links."""
     if path.is_file():
         yield path
         return
     for folder, folders, files in os.walk(path):
         folders[:] = sorted(f for f in folders if not f.startswith(".") and f not in HIDDEN)
         for file in sorted(files):
-            found = Path(folder, file)
-            if not file.startswith(".") and found.is_file() and not found.is_symlink():
-                yield found
+            inner = Path(folder, file)
+            if not file.startswith(".") and inner.is_file() and not inner.is_symlink():
+                yield inner

@@ -1,8 +1,8 @@
-"""Files <-> one zip: the same files give the same bytes, and no zip, whoever made it, writes outside its folder.
+"""Files <-> one zip: the same files give the same bytes, and unpacking a zip from anywhere is safe.
 
-All names stand below one folder, `TOP/`. What an entry says of itself is never believed: names, sizes and kinds are
-checked before the first byte is written, sizes and digests again while the bytes come, and the folder is put in its
-place only when all of it fits. The digests are the caller's: they come from a list that is itself in the zip.
+All names stand below one folder, `TOP/`. An entry's own claims are never trusted: names, sizes and kinds are checked
+before the first byte is written, sizes and digests again while bytes are read, and the folder is put in its place only
+when everything fits. The caller supplies the digests, from a list that is itself in the zip.
 """
 
 from __future__ import annotations
@@ -25,32 +25,32 @@ from subgraph.errors import InputError, OutputError
 from subgraph.storage import folders
 from subgraph.text import clean
 
-ENTRIES = 50_000  # a sweep that goes wrong everywhere leaves 20,000 files
-DIRECTORY = 32 << 20  # bytes of the zip's own list, which is read as a whole
-LONGEST, PART, DEEPEST = 1000, 240, 32  # bytes of a name, of one part of it, and parts
-TOTAL = 1 << 40  # bytes unpacked
-RATIO, SMALL = 100, 64 << 20  # unpacked, a zip has at most SMALL bytes, or RATIO times its own
+MAX_ENTRIES = 50_000  # a sweep where every test fails leaves 20,000 files
+MAX_DIRECTORY = 32 << 20  # bytes of the zip's own list of entries, which is read as a whole
+MAX_NAME, MAX_PART, MAX_PARTS = 1000, 240, 32  # bytes of a name, bytes of one part of a path, parts
+MAX_TOTAL = 1 << 40  # bytes unpacked
+MAX_RATIO, SMALL = 100, 64 << 20  # unpacked, a zip has at most SMALL bytes, or MAX_RATIO times its own
 CHUNK = 1 << 20
-TAIL = 22 + 0xFFFF + 20  # bytes at a zip's end in which its record of the list stands
+TAIL = 22 + 0xFFFF + 20  # bytes at a zip's end that hold the position of the list of entries
 ENCRYPTED = 1
-LEVEL = 1  # of squeezing: tensors shrink by no more at 9
-WEIGHTS = 64 << 20  # bytes from which a file is not squeezed, nor held in memory: weights shrink by 8 %
-EPOCH = (1980, 1, 1, 0, 0, 0)  # the earliest time that a zip knows
+LEVEL = 1  # of compression: tensors shrink no further at 9
+LARGE = 64 << 20  # bytes from which a file is not compressed, nor held in memory: weights shrink by 8 %
+EPOCH = (1980, 1, 1, 0, 0, 0)  # the earliest time that a zip can have
 FORBIDDEN = frozenset('\\:*?"<>|')  # not in a file's name on every system
-RUNS = 0o111
+EXECUTABLE = 0o111
 DAMAGE = (zipfile.BadZipFile, zlib.error, EOFError, ValueError, NotImplementedError, RuntimeError, struct.error)
 
 
 @dataclass(frozen=True)
-class Listed:
-    """What is known of one file: its size, and its SHA-256 in hexadecimal."""
+class Checksum:
+    """Size of one file in bytes, and its SHA-256 in hexadecimal."""
 
-    size: int
+    bytes: int
     sha256: str
 
 
 def name_problem(name: str) -> str:
-    """Why a file in a bundle may not be called so; "" where it may.
+    """Why a file in a bundle may not have this name; "" where it may.
 
     >>> name_problem("inputs/x.npy"), name_problem("../x"), name_problem("C:/x")
     ('', 'it leads elsewhere', 'a character that not every system takes')
@@ -62,7 +62,7 @@ def name_problem(name: str) -> str:
         return "a character that not every system takes"
     if not name or any(part in ("", ".", "..") for part in parts):
         return "it leads elsewhere"
-    if len(name.encode()) > LONGEST or len(parts) > DEEPEST or any(len(part.encode()) > PART for part in parts):
+    if len(name.encode()) > MAX_NAME or len(parts) > MAX_PARTS or any(len(part.encode()) > MAX_PART for part in parts):
         return "it is too long"
     if any(part[-1] in ". " or part[0] == " " for part in parts):
         return "a space or a dot at an end, which not every system keeps"
@@ -72,9 +72,10 @@ def name_problem(name: str) -> str:
 
 
 def require_names(names: list[str], where: str) -> None:
-    """
+    """Check the names of all files in a zip.
+
     Raises:
-        InputError: one may not be used, stands there twice, however written, or is a file and a folder.
+        InputError: a name may not be used, occurs twice (in any case or normal form), or is a file and a folder.
     """
     taken: dict[str, str] = {}
     for name in names:
@@ -92,7 +93,7 @@ def require_names(names: list[str], where: str) -> None:
 
 
 def _folded(name: str) -> str:
-    """Equal for names that some file system takes for the same."""
+    """Equal for names that are the same file on some file system."""
     return unicodedata.normalize("NFKC", unicodedata.normalize("NFKC", name).casefold())
 
 
@@ -119,11 +120,11 @@ def write(files: Mapping[str, Path | bytes], top: str, target: Path) -> None:
 def _add(out: zipfile.ZipFile, name: str, source: Path | bytes) -> None:
     info = zipfile.ZipInfo(name, EPOCH)
     info.create_system = 3  # Unix, whatever system writes it
-    runs = isinstance(source, Path) and source.stat().st_mode & RUNS
+    runs = isinstance(source, Path) and source.stat().st_mode & EXECUTABLE
     info.external_attr = (stat.S_IFREG | (0o755 if runs else 0o644)) << 16
     with _open(source) as file:
-        data = file.read(WEIGHTS)
-        if len(data) < WEIGHTS:
+        data = file.read(LARGE)
+        if len(data) < LARGE:
             out.writestr(info, data, zipfile.ZIP_DEFLATED if _shrinks(data) else zipfile.ZIP_STORED, LEVEL)
             return
         with out.open(info, "w", force_zip64=True) as into:
@@ -132,8 +133,8 @@ def _add(out: zipfile.ZipFile, name: str, source: Path | bytes) -> None:
 
 
 def _shrinks(data: bytes) -> bool:
-    """Is it squeezed? Not where it would shrink so much that our own check took it for a bomb."""
-    return len(data) < RATIO * len(zlib.compress(data, LEVEL))
+    """Compress it? Not where it shrinks so much that `_require_size` would take it for a bomb."""
+    return len(data) < MAX_RATIO * len(zlib.compress(data, LEVEL))
 
 
 def _open(source: Path | bytes) -> IO[bytes]:
@@ -150,90 +151,83 @@ def _open(source: Path | bytes) -> IO[bytes]:
         raise InputError(f"cannot read {clean(str(source))}: {e.strerror or e}", "make it readable") from e
 
 
-def listed(source: Path | bytes) -> Listed:
+def checksum_of(source: Path | bytes) -> Checksum:
     """The size and digest of a file."""
     if isinstance(source, bytes):
-        return Listed(len(source), hashlib.sha256(source).hexdigest())
+        return Checksum(len(source), hashlib.sha256(source).hexdigest())
     with _open(source) as file:
-        found = hashlib.file_digest(file, "sha256").hexdigest()  # type: ignore[arg-type]
-        return Listed(file.tell(), found)
+        sha256 = hashlib.file_digest(file, "sha256").hexdigest()  # type: ignore[arg-type]
+        return Checksum(file.tell(), sha256)
 
 
 # ---------------------------------------------------------------------------------------------------- reading
 
 
 class Archive:
-    """An open zip whose names, kinds and sizes were checked; `names` are those below its one folder, `top`."""
+    """An open zip whose names, kinds and sizes were checked; names are relative to its one folder."""
 
     def __init__(self, path: Path, file: zipfile.ZipFile) -> None:
         self.path, self._zip = path, file
         entries = file.infolist()
-        if len(entries) > ENTRIES:
+        if len(entries) > MAX_ENTRIES:
             raise refused(path, f"it has {len(entries):,} entries")
         files = [(name, info) for info in entries if (name := _checked(path, info)) is not None]
         require_names([name for name, _ in files], str(path))
-        found = dict(files)
-        tops = {name.partition("/")[0] for name in found}
-        if len(tops) != 1 or any("/" not in name for name in found):
+        if len({name.partition("/")[0] for name, _ in files}) != 1 or any("/" not in name for name, _ in files):
             raise no_bundle(path, "its files are not in one folder")
-        (self.top,) = tops
-        self._infos = {name.partition("/")[2]: info for name, info in found.items()}
-        _require_size(path, [info.file_size for info in found.values()])
-
-    @property
-    def names(self) -> list[str]:
-        """Of all files."""
-        return list(self._infos)
+        self._infos = {name.partition("/")[2]: info for name, info in files}
+        _require_size(path, [info.file_size for info in self._infos.values()])
 
     @property
     def total(self) -> int:
         """Bytes unpacked."""
         return sum(info.file_size for info in self._infos.values())
 
-    def read(self, name: str, most: int) -> bytes:
+    def read(self, name: str, limit: int) -> bytes:
         """A small file.
 
         Raises:
-            InputError: it is not there, larger than `most`, or damaged.
+            InputError: it is not there, larger than `limit` bytes, or damaged.
         """
         info = self._infos.get(name)
         if info is None:
             raise no_bundle(self.path, f"it has no {name}")
-        if info.file_size > most:
+        if info.file_size > limit:
             raise damaged(self.path, f"its {name} has {info.file_size:,} bytes")
         return b"".join(self._chunks(name))
 
-    def unpack(self, into: Path, known: Mapping[str, Listed], read: Mapping[str, bytes]) -> None:
-        """Write all files into an empty folder, each checked against its size and digest as it comes.
+    def unpack(self, folder: Path, checksums: Mapping[str, Checksum], read: Mapping[str, bytes]) -> None:
+        """Write all files into an empty folder, each checked against its size and digest while it is read.
 
-        `read`: those that were read before, and say what is `known`.
+        `read`: files without a checksum, which were read before.
 
         Raises:
             InputError: one is damaged, missing, or not in the list. OSError: it cannot be written.
         """
-        if strange := sorted(set(self._infos) ^ {*known, *read}):
-            what = "holds {}, which is not in its list" if strange[0] in self._infos else "lacks {}, which its list has"
-            raise damaged(self.path, what.format(clean(strange[0])))
+        if differing := sorted(set(self._infos) ^ {*checksums, *read}):
+            name = differing[0]
+            what = "holds {}, which is not in its list" if name in self._infos else "lacks {}, which its list has"
+            raise damaged(self.path, what.format(clean(name)))
         for name, data in read.items():
-            (into / name).write_bytes(data)
-        for name in sorted(known):
-            target = into / name
+            (folder / name).write_bytes(data)
+        for name in sorted(checksums):
+            target = folder / name
             target.parent.mkdir(parents=True, exist_ok=True)
             with target.open("xb") as out:
-                self._copy(name, known[name], out)
-            if self._infos[name].external_attr >> 16 & RUNS:
+                self._copy(name, checksums[name], out)
+            if self._infos[name].external_attr >> 16 & EXECUTABLE:
                 target.chmod(0o755)
 
-    def _copy(self, name: str, wanted: Listed, out: IO[bytes]) -> None:
-        """Write the bytes of a file, never more than its list says."""
+    def _copy(self, name: str, checksum: Checksum, out: IO[bytes]) -> None:
+        """Write the bytes of a file, never more than its checksum says."""
         hashed, size = hashlib.sha256(), 0
         for chunk in self._chunks(name):
             size += len(chunk)
-            if size > wanted.size:
+            if size > checksum.bytes:
                 raise damaged(self.path, f"{clean(name)} is larger than its list says")
             hashed.update(chunk)
             out.write(chunk)
-        if Listed(size, hashed.hexdigest()) != wanted:
+        if Checksum(size, hashed.hexdigest()) != checksum:
             raise damaged(self.path, f"{clean(name)} is not what its list says")
 
     def _chunks(self, name: str) -> Iterator[bytes]:
@@ -247,41 +241,41 @@ class Archive:
                         raise damaged(self.path, f"{clean(name)} is larger than it says")
                     yield chunk
         except (OSError, *DAMAGE) as e:
-            raise damaged(self.path, _said(e)) from e
+            raise damaged(self.path, _reason(e)) from e
 
 
 @contextmanager
-def opened(path: Path) -> Iterator[Archive]:
+def open_archive(path: Path) -> Iterator[Archive]:
     """A zip for reading.
 
     Raises:
-        InputError: it cannot be read, is no zip, or what it says of its entries is refused.
+        InputError: it cannot be read, is no zip, or has entries that are refused.
     """
     _require_short_list(path)
     try:
         file = zipfile.ZipFile(path)
     except (OSError, *DAMAGE) as e:
-        raise damaged(path, _said(e)) from e
+        raise damaged(path, _reason(e)) from e
     with file:
         yield Archive(path, file)
 
 
-def _said(e: BaseException) -> str:
+def _reason(e: BaseException) -> str:
     return clean(" ".join(str(getattr(e, "strerror", None) or e).split()))[:200] or type(e).__name__
 
 
 def damaged(path: Path, why: str) -> InputError:
-    """What to say of a bundle that does not hold what it should."""
+    """The error for a bundle whose contents are not those that it lists."""
     return InputError(f"{clean(str(path))} is damaged: {why}", "get it anew; nothing was unpacked")
 
 
 def no_bundle(path: Path, why: str) -> InputError:
-    """What to say of another zip or file."""
+    """The error for another zip or file."""
     return InputError(f"{clean(str(path))} is no bundle: {why}", "name one that `subcut bundle` made")
 
 
 def refused(path: Path, why: str) -> InputError:
-    """What to say of what no bundle of ours has."""
+    """The error for a zip that subcut never writes."""
     return InputError(f"{clean(str(path))} is refused: {why}", "no bundle of subcut is so; nothing was unpacked")
 
 
@@ -291,7 +285,7 @@ def _checked(path: Path, info: zipfile.ZipInfo) -> str | None:
     Raises:
         InputError: it is neither, or is stored in a way that we do not write.
     """
-    name = info.orig_filename  # as it stands there: `filename` ends at a NUL
+    name = info.orig_filename  # unlike `filename` not cut at a NUL
     kind = stat.S_IFMT(info.external_attr >> 16)
     if kind not in (0, stat.S_IFREG, stat.S_IFDIR):
         raise refused(path, f"'{clean(name)[:200]}' is a link or a special file")
@@ -309,12 +303,12 @@ def _checked(path: Path, info: zipfile.ZipInfo) -> str | None:
 
 def _require_size(path: Path, sizes: Sequence[int]) -> None:
     own = path.stat().st_size
-    if sum(sizes) > min(TOTAL, max(SMALL, RATIO * own)):
+    if sum(sizes) > min(MAX_TOTAL, max(SMALL, MAX_RATIO * own)):
         raise refused(path, f"its {own:,} bytes would become {sum(sizes):,}")
 
 
 def _require_short_list(path: Path) -> None:
-    """The zip's own list of entries is read as a whole, so its length is looked at before.
+    """`zipfile` reads the list of entries as a whole, so its length is checked before.
 
     Raises:
         InputError: it is too long; there is none; the file cannot be read.
@@ -324,17 +318,17 @@ def _require_short_list(path: Path) -> None:
             size = file.seek(0, io.SEEK_END)
             file.seek(max(0, size - TAIL))
             tail = file.read()
-            at = tail.rfind(b"PK\x05\x06")
-            if at < 0 or len(tail) < at + 22:
+            end = tail.rfind(b"PK\x05\x06")
+            if end < 0 or len(tail) < end + 22:
                 raise no_bundle(path, "it is no zip, or its end is missing")
-            count, length = struct.unpack_from("<HI", tail, at + 10)
-            if (count == 0xFFFF or length == 0xFFFFFFFF) and tail[max(0, at - 20) : at][:4] == b"PK\x06\x07":
-                file.seek(min(struct.unpack_from("<Q", tail, at - 12)[0], size))
-                whole = file.read(56)
-                if len(whole) < 56 or whole[:4] != b"PK\x06\x06":
+            count, length = struct.unpack_from("<HI", tail, end + 10)
+            if (count == 0xFFFF or length == 0xFFFFFFFF) and tail[max(0, end - 20) : end][:4] == b"PK\x06\x07":
+                file.seek(min(struct.unpack_from("<Q", tail, end - 12)[0], size))
+                record = file.read(56)  # of a zip with more than 65,535 entries, or of more than 4 GiB
+                if len(record) < 56 or record[:4] != b"PK\x06\x06":
                     raise damaged(path, "its list of entries is not where it says")
-                count, length = struct.unpack_from("<QQ", whole, 32)
+                count, length = struct.unpack_from("<QQ", record, 32)
     except OSError as e:
         raise InputError(f"cannot read {clean(str(path))}: {e.strerror or e}", "is it there, and readable?") from e
-    if count > ENTRIES or length > DIRECTORY:
+    if count > MAX_ENTRIES or length > MAX_DIRECTORY:
         raise refused(path, f"it says that it has {count:,} entries")

@@ -17,6 +17,7 @@ import typer
 from subgraph import project
 from subgraph.commands import Result, log, options, resolve
 from subgraph.commands.options import Text, Texts, option
+from subgraph.documents import to_json
 from subgraph.errors import UsageError
 from subgraph.text import clean, count
 
@@ -137,7 +138,7 @@ def _copy_case(path: Path, folder: Path) -> None:
     from subgraph.cases import contents
 
     case = contents.of(path)
-    if case.around is not None or any(name.startswith("candidate/") for name in case.files):
+    if case.evidence is not None or any(name.startswith("candidate/") for name in case.files):
         raise UsageError(f"{clean(str(path))} holds what its own candidate gave", "leave -c out")
     for name, file in case.files.items():
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
@@ -155,6 +156,7 @@ def _with_candidate(
     from subgraph.cases.case import plain, versions
     from subgraph.cases.find_case import find_case
     from subgraph.cases.layout import EVIDENCE_SCHEMA
+    from subgraph.cases.readme import CaseOutcome
     from subgraph.trials.replay import open_case, save_outputs
     from subgraph.verdict import joined
 
@@ -169,7 +171,7 @@ def _with_candidate(
             verdicts.append(trials.verdict_of(region, run_result))
             save_outputs(run_result, case, k)
     identity = {"candidate": candidate.name, "identity": candidate.identity(""), "precision": candidate.precision}
-    around = {
+    evidence = {
         "schema": f"{EVIDENCE_SCHEMA}1",
         "source": case.source,
         "command": request.command,
@@ -178,7 +180,7 @@ def _with_candidate(
         "files": [],
     }
     status, _, why = joined(tuple(j for v in verdicts for j in v.outputs))
-    return replace(request, around=around, found={"status": status, "why": why})
+    return replace(request, evidence=evidence, outcome=CaseOutcome(status, why))
 
 
 def _result(packed: Packed, source: Path) -> Result:
@@ -195,7 +197,7 @@ def _result(packed: Packed, source: Path) -> Result:
         "path": str(packed.path),
         "bytes": size,
         "source": str(source),
-        "files": {name: {"bytes": f.size, "sha256": f.sha256} for name, f in packed.files.items()},
+        "files": to_json(packed.files),
         "warnings": list(packed.warnings),
         "left_out": list(packed.left),
     }

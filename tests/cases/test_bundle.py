@@ -30,8 +30,9 @@ from subgraph.cases import bundle, zip_archive
 from subgraph.cases.find_case import candidate_of, find_case
 from subgraph.cases.layout import BUNDLE_LIST, CANDIDATE_FILES
 from subgraph.cases.readme import ENVIRONMENT, README
-from subgraph.cases.redact import Redactor, environment, here, variables
-from subgraph.cases.zip_archive import Listed
+from subgraph.cases.redact import Redactor, environment, this_machine, variables
+from subgraph.cases.zip_archive import Checksum
+from subgraph.documents import to_json
 from subgraph.errors import InputError, OutputError, ResultExists, SubcutError, UsageError
 from tests.helpers.run_command import chain, subcut, tree
 
@@ -548,14 +549,14 @@ def test_the_environment_is_an_allow_list(monkeypatch: pytest.MonkeyPatch) -> No
     told = {"OMP_NUM_THREADS": "3", "KMP_AFFINITY": "granularity=fine,compact", "ORT_TOKEN": "abc", "KMP_X": "/home/a"}
     assert set(variables(told | {"PATH": "/bin", "AWS_SECRET": "x"})) == {"OMP_NUM_THREADS", "KMP_AFFINITY"}
     monkeypatch.setenv("GITHUB_TOKEN", "very-secret-1")
-    assert "very-secret-1" not in json.dumps(environment()) and "very-secret-1" in here().secrets
+    assert "very-secret-1" not in json.dumps(to_json(environment())) and "very-secret-1" in this_machine().secrets
 
 
 # ------------------------------------------------------------------------------------------------ zips
 
 
-def listing(files: Mapping[str, bytes]) -> dict[str, Listed]:
-    return {name: zip_archive.listed(data) for name, data in files.items()}
+def listing(files: Mapping[str, bytes]) -> dict[str, Checksum]:
+    return {name: zip_archive.checksum_of(data) for name, data in files.items()}
 
 
 SAFE = st.text(st.sampled_from("abAB01._-@+ éß漢"), min_size=1, max_size=12).filter(
@@ -586,7 +587,7 @@ def test_files_come_out_as_they_went_in(tmp_path: Path, files: dict[str, bytes])
     into.mkdir()
     zip_archive.write(files, "top", path)
     first = path.read_bytes()
-    with zip_archive.opened(path) as there:
+    with zip_archive.open_archive(path) as there:
         there.unpack(into, listing(files), {})
     assert tree(into) == files
     zip_archive.write(dict(reversed(files.items())), "top", path)
@@ -603,7 +604,7 @@ def small(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def sealed(path: Path, files: Mapping[str, bytes]) -> Path:
     """A zip with a list, as a bundle has it."""
-    told = {name: {"bytes": f.size, "sha256": f.sha256} for name, f in listing(files).items()}
+    told = {name: {"bytes": f.bytes, "sha256": f.sha256} for name, f in listing(files).items()}
     document = {"schema": "subcut.bundle/1", "files": told}
     zip_archive.write({**files, BUNDLE_LIST: json.dumps(document).encode()}, "top", path)
     return path
@@ -697,7 +698,7 @@ def test_a_bomb(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
             file.writestr(f"top/{k}", bytes(30 << 20))
     with pytest.raises(InputError, match="would become"):
         bundle.unpack(path, tmp_path / "place")
-    monkeypatch.setattr(zip_archive, "ENTRIES", 2)
+    monkeypatch.setattr(zip_archive, "MAX_ENTRIES", 2)
     with pytest.raises(InputError, match="3 entries"):
         bundle.unpack(path, tmp_path / "place")
 
