@@ -91,7 +91,8 @@ def _compare(
         with open_trials(graph, setup, reference, workers) as trials:
             resolve.log_caveat(trials)
             comparison = compared(trials, choice.words(graph), jobs=jobs, fail_fast=choice.fail_fast)
-            return table.result(document(trials, comparison, setup.criterion), text, as_csv, csv_file)
+            found = document(trials, comparison, setup.criterion)
+    return table.result(found, text(found), as_csv(found) if csv_file else "", csv_file)
 
 
 # ---------------------------------------------------------------------------------------------------- text

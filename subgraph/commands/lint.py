@@ -67,7 +67,7 @@ def lint(
         raise ModelError(f"{model_path} is damaged: a name in it is not UTF-8", "compare its checksum") from e
     for row in document["not_checked"]:
         log.debug("%s: not checked: %s", row["rule"], row["why"])
-    return table.result(document, text, as_csv, csv_file)
+    return table.result(document, text(document), as_csv(document) if csv_file else "", csv_file)
 
 
 def _context(graph: Graph, target: int | None, feeding: Feeding, *, seeded: bool) -> LintContext:

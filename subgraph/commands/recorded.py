@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import math
 import shlex
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from subgraph.commands import Result, log, table
 from subgraph.commands.options import InputOptions, RecordedOptions, RuntimeOptions
@@ -20,17 +21,21 @@ if TYPE_CHECKING:
     from subgraph.cases.case import Case, ResultPlace
     from subgraph.cases.write_case import CaseRequest
     from subgraph.graph.graph import Graph
+    from subgraph.recordings.document import RecordedDocument, RecordedTensor, RunSummary
+    from subgraph.recordings.msaccucmp_table import AdviceDocument
+    from subgraph.recordings.result_folder import IntervalDocument, IntervalFinding
     from subgraph.recordings.runs import RecordedRun, RecordingOptions
     from subgraph.runtime.inputs import Feeding
     from subgraph.runtime.reference import Reference
     from subgraph.trials.trial import Trials
+    from subgraph.verdict import Judgement
 
 MSACCUCMP = "msaccucmp"
-MOST = 4  # intervals that are shown, and get a folder
-SHOWN = 5  # entries of no tensor, and suspects, that are named
+MAX_INTERVALS = 4  # that are shown and get a folder
+MAX_NAMED = 5  # suspects, unseen tensors, and entries that match no tensor
 FOLDER_NAME_CHARS = 60  # characters of a recording's name in a folder's
-FED = "the model's input"
-GOLDEN = ":golden"  # how a toolkit calls its own float values
+MODEL_INPUT = "the model's input"
+GOLDEN = ":golden"  # the end of the name under which a toolkit keeps its own float values
 
 
 @dataclass(frozen=True)
@@ -90,9 +95,9 @@ def compare_recorded(
     parent: Path, choice: TensorChoice, csv_file: str | None,
 ) -> Result:  # fmt: skip
     """`subcut compare MODEL --recorded DIR`: every tensor that was recorded, beside the reference's."""
-    from subgraph.recordings import document as contrast
     from subgraph.recordings import msaccucmp_table, runs
     from subgraph.recordings.compare import compare_run
+    from subgraph.recordings.document import document
     from subgraph.trials.compare import chosen
     from subgraph.trials.session import Setup, open_trials
 
@@ -107,12 +112,14 @@ def compare_recorded(
                 compare_run(trials, run, only=names, fail_fast=choice.fail_fast, accuracy=npu)
                 for run in runs.limit_samples(recorded, len(trials.values.samples))
             ]
-            document = to_json(contrast.document(trials, compared, names, criterion, stopped=choice.fail_fast))
+            comparison = document(trials, compared, names, criterion, stopped=choice.fail_fast)
             tables = [msaccucmp_table.accuracy_rows(trials, c, names) if npu and c.matched else [] for c in compared]
-            for recording, lines in zip(document["recordings"], tables, strict=True):
-                recording["advice"] = to_json(msaccucmp_table.advice(lines)) if lines else None
-            npu_csv = msaccucmp_table.as_csv(tables[-1]) if npu else ""
-    return table.result(document, text, lambda d: npu_csv if npu else as_csv(d), csv_file)
+    advices = [msaccucmp_table.advice(rows) if rows else None for rows in tables]
+    shown = to_json(comparison)
+    for recording, advice in zip(shown["recordings"], advices, strict=True):
+        recording["advice"] = to_json(advice)
+    csv_text = "" if not csv_file else msaccucmp_table.as_csv(tables[-1]) if npu else as_csv(comparison)
+    return table.result(shown, text(comparison, advices), csv_text, csv_file)
 
 
 def bisect_recorded(
@@ -148,8 +155,7 @@ def bisect_recorded(
             document = result_folder.document(trials, compared, intervals, criterion, command, reasons)
             if intervals:
                 document = result_folder.save(trials, compared, intervals, document, place, request, fed)
-    shown = to_json(document)
-    return Result(shown, interval_text(shown), document.exit_code)
+    return Result(to_json(document), interval_text(document), document.exit_code)
 
 
 def cut_recorded(
@@ -196,59 +202,58 @@ def weights_of(trials: Trials, runs: Sequence[RecordedRun]) -> dict[int, float]:
     return interval.interval_weights(trials, compared)
 
 
-def interval_text(document: dict[str, Any]) -> str:
-    """The document for people: the run, then each interval with its suspects."""
-    one = document["recordings"][0]
-    lines = [f"recorded  {clean(one['name'])}  {one['format']}: {clean(one['matched'])}   {document['precision']}"]
-    lines += [f"  ! {clean(note)}" for note in one["notes"]]
-    lines.append(f"          {one['wrong']} of {count(one['compared'], 'tensor')} wrong")
-    for finding in document["findings"][:MOST]:
+def interval_text(document: IntervalDocument) -> str:
+    """The document of `bisect` for people: the run, then each interval with its suspects."""
+    run, findings = document.recordings[0], document.findings
+    lines = [_run_line(run, document.precision), *(f"  ! {clean(note)}" for note in run.notes)]
+    lines[0] = f"recorded  {lines[0]}"
+    lines.append(f"          {run.wrong} of {count(run.compared, 'tensor')} wrong")
+    for finding in findings[:MAX_INTERVALS]:
         lines += _interval(finding)
-    if len(document["findings"]) > MOST:
-        lines.append(f"and {len(document['findings']) - MOST} further places that add an error of their own (--json)")
-    if document["findings"]:
-        lines += ["no trial was possible: nothing is certified. Next, on the device:", *_next(document)]
-    elif not document["exit_code"]:
+    if len(findings) > MAX_INTERVALS:
+        lines.append(f"and {len(findings) - MAX_INTERVALS} further places that add an error of their own (--json)")
+    if findings:
+        lines += ["no trial was possible: nothing is certified. Next, on the device:", *_next_commands(document)]
+    elif not document.exit_code:
         lines.append("all that was recorded agrees")
     return "\n".join(lines)
 
 
-def _interval(finding: dict[str, Any]) -> list[str]:
-    good = [f"{', '.join(map(clean, finding['last_good']))} (good)"] if finding["last_good"] else []
-    good += [f"{', '.join(map(clean, finding['wrong_before']))} (wrong already)"] if finding["wrong_before"] else []
-    bad = ", ".join(map(clean, finding["first_bad"]))
-    head = "interval" if finding["first"] else "behind it"
-    nodes = finding["nodes"]
-    lines = [
-        f"{head:<9} {', '.join(good) or FED} … {bad} ({_judged(finding['in_place'])})   {count(len(nodes), 'node')}"
-    ]
-    if finding["adds_an_error"] is False:
+def _names(names: Sequence[str]) -> str:
+    return ", ".join(map(clean, names))
+
+
+def _interval(finding: IntervalFinding) -> list[str]:
+    good = [f"{_names(finding.last_good)} (good)"] if finding.last_good else []
+    good += [f"{_names(finding.wrong_before)} (wrong already)"] if finding.wrong_before else []
+    ends = f"{', '.join(good) or MODEL_INPUT} … {_names(finding.first_bad)} ({_judgement(finding.in_place)})"
+    nodes, unseen = finding.nodes, finding.not_seen
+    lines = [f"{'interval' if finding.first else 'behind it':<9} {ends}   {count(len(nodes), 'node')}"]
+    if finding.adds_an_error is False:
         lines.append(
             "          fed with what was recorded before it, the reference gives the same: the error grew above"
         )
-    for k, suspect in enumerate(finding["suspects"][:SHOWN]):
-        why = f"   {clean(suspect['why'])}" if suspect["why"] else ""
-        lines.append(
-            f"  {'suspects' if not k else '':<8}  #{suspect['index']} {clean(suspect['node'])} ({suspect['op']}){why}"
-        )
-    if len(nodes) > SHOWN:
-        lines.append(f"            and {len(nodes) - SHOWN} more")
-    if unseen := finding["not_seen"]:
-        lines.append(f"  not seen  {', '.join(map(clean, unseen[:SHOWN]))}{' …' if len(unseen) > SHOWN else ''}")
-    if finding["case"]:
-        lines.append(f"  case      {clean(finding['case'])}/")
+    for k, suspect in enumerate(finding.suspects[:MAX_NAMED]):
+        why = f"   {clean(suspect.why)}" if suspect.why else ""
+        lines.append(f"  {'suspects' if not k else '':<8}  #{suspect.index} {clean(suspect.node)} ({suspect.op}){why}")
+    if len(nodes) > MAX_NAMED:
+        lines.append(f"            and {len(nodes) - MAX_NAMED} more")
+    if unseen:
+        lines.append(f"  not seen  {_names(unseen[:MAX_NAMED])}{' …' if len(unseen) > MAX_NAMED else ''}")
+    if finding.case:
+        lines.append(f"  case      {clean(finding.case)}/")
     return lines
 
 
-def _next(document: dict[str, Any]) -> list[str]:
-    finding, model = document["findings"][0], document["model"]["path"]
-    place = shlex.quote(finding["case"] or "CASE")
-    span = shlex.quote(f"{finding['nodes'][0]}..{finding['nodes'][-1]}")
-    told = [f"--precision {document['precision']}"] if document["precision"] != "fp32" else []
-    told += [f"--criterion {shlex.quote(document['criterion'])}"] if document["criterion"] != "noise" else []
-    words = " ".join([shlex.quote(clean(model)), "-i FILE", f"--within {span}", *told])
+def _next_commands(document: IntervalDocument) -> list[str]:
+    finding, model = document.findings[0], document.model.path
+    case = shlex.quote(finding.case or "CASE")
+    span = shlex.quote(f"{finding.nodes[0]}..{finding.nodes[-1]}")
+    more = [f"--precision {document.precision}"] if document.precision != "fp32" else []
+    more += [f"--criterion {shlex.quote(document.criterion)}"] if document.criterion != "noise" else []
+    words = " ".join([shlex.quote(clean(str(model))), "-i FILE", f"--within {span}", *more])
     return [
-        f"  subcut export {place} -o to_device --dtype float16 --layout NHWC     its inputs in the device's form",
+        f"  subcut export {case} -o to_device --dtype float16 --layout NHWC     its inputs in the device's form",
         f"  subcut manual start {words}     the same search, run by you",
     ]
 
@@ -256,94 +261,98 @@ def _next(document: dict[str, Any]) -> list[str]:
 # ---------------------------------------------------------------------------------------------------- text
 
 
-def text(document: dict[str, Any]) -> str:
-    """The document for people."""
+def text(document: RecordedDocument, advices: Sequence[AdviceDocument | None]) -> str:
+    """The document of `compare` for people; the advice of msaccucmp for each run, if any."""
     lines: list[str] = []
-    for one in document["recordings"]:
-        if one["missing"]:
-            lines.append(f"{clean(one['name'])}  MISSING  {clean(one['missing'])}")
-        else:
-            lines.append(f"{clean(one['name'])}  {one['format']}: {clean(one['matched'])}   {document['precision']}")
-        lines += [f"  ! {clean(note)}" for note in one["notes"]]
+    for run in document.recordings:
+        missing = f"{clean(run.name)}  MISSING  {clean(run.missing)}" if run.missing else ""
+        lines.append(missing or _run_line(run, document.precision))
+        lines += [f"  ! {clean(note)}" for note in run.notes]
     lines += _table(document)
-    for one in document["recordings"]:
-        lines += _summary(one, several=len(document["recordings"]) > 1)
-    if document["odd_one_out"]:
-        row = next(r for r in document["rows"] if r["odd_one_out"])
-        lines.append(f"odd one out       {clean(row['odd_one_out'])}, first in {clean(row['tensor'])}")
+    for run, advice in zip(document.recordings, advices, strict=True):
+        lines += _summary(run, advice, f"{clean(run.name)}: " if len(document.recordings) > 1 else "")
+    if document.odd_one_out:
+        row = next(r for r in document.rows if r.odd_one_out)
+        lines.append(f"odd one out       {clean(row.odd_one_out or '')}, first in {clean(row.tensor)}")
     return "\n".join(lines)
 
 
-def _table(document: dict[str, Any]) -> list[str]:
-    runs = document["recordings"]
+def _run_line(run: RunSummary, precision: str) -> str:
+    return f"{clean(run.name)}  {run.format}: {clean(run.matched)}   {precision}"
+
+
+def _table(document: RecordedDocument) -> list[str]:
+    runs = document.recordings
     single = len(runs) == 1
-    heads = ("in place", "alone", "note") if single else (*(clean(r["name"]) for r in runs), "odd one out", "note")
+    heads = ("in place", "alone", "note") if single else (*(clean(r.name) for r in runs), "odd one out", "note")
     cells: list[tuple[str, ...]] = [("", "node", "op", "tensor", *heads)]
-    for row in document["rows"]:
-        names = (f"#{row['index']}", clean(row["node"]), row["op"], clean(row["tensor"]))
-        shown = [_cell(cell) for cell in row["runs"]]
-        notes = "; ".join(dict.fromkeys(c["note"] for c in row["runs"] if c and c["note"]))
-        if single:
-            own = row["runs"][0]
-            more = (_judged(own["alone"]) if own and own["alone"] else "-", clean(notes))
-        else:
-            more = (clean(row["odd_one_out"] or ""), clean(notes))
-        cells.append((*names, *shown, *more))
+    for row in document.rows:
+        names = (f"#{row.index}", clean(row.node), row.op, clean(row.tensor))
+        notes = "; ".join(dict.fromkeys(tensor.note for tensor in row.runs if tensor and tensor.note))
+        alone = row.runs[0].alone if row.runs[0] else None
+        third = (_judgement(alone) if alone else "-") if single else clean(row.odd_one_out or "")
+        cells.append((*names, *map(_cell, row.runs), third, clean(notes)))
     return table.aligned(cells)
 
 
-def _cell(cell: dict[str, Any] | None) -> str:
-    if cell is None:
+def _cell(tensor: RecordedTensor | None) -> str:
+    if tensor is None:
         return "not seen"
-    return _judged(cell["in_place"]) if cell["in_place"] else f"unresolved: {clean(cell['why'])}"
+    return _judgement(tensor.in_place) if tensor.in_place else f"unresolved: {clean(tensor.why)}"
 
 
-def _judged(judged: dict[str, Any]) -> str:
-    error = judged["errors"].get("max_rel")
-    word = {"fail": "FAIL", "unresolved": "unresolved"}.get(judged["status"], "agree")
-    more = judged["signature"] if judged["signature"] not in (None, "mismatch") else ""
-    return " ".join(filter(None, (f"{error:.1e}" if isinstance(error, float) else "", word, more)))
+def _judgement(judgement: Judgement | None) -> str:
+    """`1.0e-02 FAIL nan`; an error that is not finite is left out."""
+    assert judgement
+    error = judgement.errors.get("max_rel", math.nan)
+    status = {"fail": "FAIL", "unresolved": "unresolved"}.get(judgement.status, "agree")
+    signature = judgement.signature if judgement.signature not in (None, "mismatch") else ""
+    return " ".join(filter(None, (f"{error:.1e}" if math.isfinite(error) else "", status, signature)))
 
 
-def _summary(one: dict[str, Any], *, several: bool) -> list[str]:
-    if one["missing"]:
+def _summary(run: RunSummary, advice: AdviceDocument | None, prefix: str) -> list[str]:
+    if run.missing:
         return []
-    lost = one["lost"]
-    whose = f"{clean(one['name'])}: " if several else ""
-    lines = [f"{whose}{one['wrong']} of {count(one['compared'], 'tensor')} wrong"]
+    lost, good = run.lost, run.last_good
+    lines = [f"{prefix}{run.wrong} of {count(run.compared, 'tensor')} wrong"]
     if lost:
-        names = ", ".join(f"{clean(e['name'])} ({clean(e['why'])})" for e in lost[:SHOWN])
-        lines.append(f"left out          {names}{f' and {len(lost) - SHOWN} more' if len(lost) > SHOWN else ''}")
-    if advice := one["advice"]:
-        lines.append(f"{whose}advisor           {advice['kind']}: {advice['verdict']}   {clean(advice['says'])}")
-    if one["first_bad"]:
-        good = one["last_good"]
-        last = f"   last good: {', '.join(map(clean, good)) or FED}" if good is not None else ""
-        lines.append(f"{whose}first bad tensor  {clean(one['first_bad'])}{last}")
+        names = ", ".join(f"{clean(e.name)} ({clean(e.why)})" for e in lost[:MAX_NAMED])
+        more = f" and {len(lost) - MAX_NAMED} more" if len(lost) > MAX_NAMED else ""
+        lines.append(f"left out          {names}{more}")
+    if advice:
+        lines.append(f"{prefix}advisor           {advice.kind}: {advice.verdict}   {clean(advice.says)}")
+    if run.first_bad:
+        last = f"   last good: {_names(good) or MODEL_INPUT}" if good is not None else ""
+        lines.append(f"{prefix}first bad tensor  {clean(run.first_bad)}{last}")
     return lines
 
 
 # ---------------------------------------------------------------------------------------------------- CSV
 
 COLUMNS = ("index", "node", "op", "tensor")
-PER_RUN = ("status", "signature", "max_abs", "max_rel", "cosine", "mismatch", "alone", "recorded_as", "file", "note")
+METRICS = ("max_abs", "max_rel", "cosine", "mismatch")
+PER_RUN = ("status", "signature", *METRICS, "alone", "recorded_as", "file", "note")
 
 
-def as_csv(document: dict[str, Any]) -> str:
+def as_csv(document: RecordedDocument) -> str:
     """A line per tensor, with columns for each run."""
-    runs = document["recordings"]
-    names = [f"{clean(r['name'])}_" if len(runs) > 1 else "" for r in runs]
+    runs = document.recordings
+    names = [f"{clean(run.name)}_" if len(runs) > 1 else "" for run in runs]
     head = [*COLUMNS, *(f"{name}{column}" for name in names for column in PER_RUN), "odd_one_out"]
-    rows = []
-    for row in document["rows"]:
-        cells = [row[c] for c in COLUMNS]
-        for cell in row["runs"]:
-            judged = (cell or {}).get("in_place") or {}
-            errors = judged.get("errors", {})
-            cells += [judged.get("status") if judged else "unresolved" if cell else "not seen", judged.get("signature")]
-            cells += [errors.get(name) for name in PER_RUN[2:6]]
-            own = cell or {}
-            cells += [(own.get("alone") or {}).get("status"), own.get("recorded_as"), own.get("file")]
-            cells += [own.get("why") or own.get("note")]
-        rows.append([*cells, row["odd_one_out"]])
+    rows = [
+        [row.index, row.node, row.op, row.tensor, *(c for t in row.runs for c in _csv_cells(t)), row.odd_one_out]
+        for row in document.rows
+    ]
     return table.render(head, rows)
+
+
+def _csv_cells(tensor: RecordedTensor | None) -> list[object]:
+    """The cells of `PER_RUN`."""
+    if tensor is None:
+        return ["not seen", *[None] * (len(PER_RUN) - 1)]
+    judgement, alone = tensor.in_place, tensor.alone
+    judged = [judgement.status, judgement.signature] if judgement else ["unresolved", None]
+    errors = judgement.errors if judgement else {}
+    isolated = alone.status if alone else None
+    numbers = [errors.get(name) for name in METRICS]
+    return [*judged, *numbers, isolated, tensor.recorded_as, tensor.file, tensor.why or tensor.note]

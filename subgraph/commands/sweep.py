@@ -84,7 +84,7 @@ def sweep(
         rows = sweep.rows(workers)
         document = sweeps.document(sweep, rows, shlex.join(["subcut", *sys.argv[1:]]))
         result_folder.save(sweep, rows, places, document)
-    return table.result(document, text, as_csv, csv_file)
+    return table.result(document, text(document), as_csv(document) if csv_file else "", csv_file)
 
 
 def _candidate(settings: project.Project, spec: str | None, runtime: options.RuntimeOptions, trust: bool) -> Candidate:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -64,23 +64,17 @@ def write(file: str, table: str) -> None:
         raise OutputError(f"cannot write {path}: {e.strerror or e}", "choose another --csv FILE") from e
 
 
-def result(
-    document: dict[str, Any],
-    text: Callable[[dict[str, Any]], str],
-    as_csv: Callable[[dict[str, Any]], str],
-    csv_file: str | None,
-) -> Result:
+def result(document: dict[str, Any], text: str, csv_text: str, csv_file: str | None) -> Result:
     """A command's result; with `--csv -` the table in the place of the text, with `--csv FILE` written as well.
 
     Raises:
         OutputError: the file cannot be written.
     """
-    csv_text = as_csv(document) if csv_file else ""
     if csv_file == "-":
-        return Result(document, csv_text.rstrip("\n"), document["exit_code"])
-    if csv_file:
+        text = csv_text.rstrip("\n")
+    elif csv_file:
         write(csv_file, csv_text)
-    return Result(document, text(document), document["exit_code"])
+    return Result(document, text, document["exit_code"])
 
 
 def aligned(rows: Sequence[Sequence[str]], right: Iterable[int] = ()) -> list[str]:
