@@ -19,7 +19,7 @@ from subgraph.search.oracle import QueryKind
 from subgraph.storage.tensors import load
 from subgraph.text import count
 from subgraph.trials.compare import ranking
-from subgraph.trials.diagnosis import Evidence, opinions
+from subgraph.trials.diagnosis import Evidence, diagnose
 from subgraph.verdict import Judgement, Status, Verdict
 
 if TYPE_CHECKING:
@@ -214,7 +214,7 @@ def _evidence(asked: NodeOracle, finding: Finding, steps: Sequence[Step], withhe
         return []
     region = trials.whole() if whole else asked.region(finding.items)
     try:
-        return [one.to_json() for one in opinions(trials, region, verdict, withheld)]
+        return [one.to_json() for one in diagnose(trials, region, verdict, withheld)]
     except SubcutError as e:
         return [Evidence("conclusion", f"not known: {e.what}").to_json()]
 

@@ -1,15 +1,19 @@
-"""An output that the candidate gets wrong, of a region -> what would make it equal: `likeness`, with what trials know.
+"""Output of a region that disagrees -> what would make it equal, by what trials know besides its values.
 
-Beside the values themselves: the same tensor of other samples, the region's inputs, and what the reference makes of
-inputs that were misread.
+The candidate may have returned another sample's values or an input of the region, or read an input in another layout:
+then the reference's outputs for the misread input are what it holds.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, cast
+
+import numpy as np
 
 from subgraph.comparison.similarity.explanations import (
     Explanation,
@@ -20,7 +24,6 @@ from subgraph.comparison.similarity.explanations import (
 from subgraph.comparison.similarity.rearranged import misreadings
 from subgraph.errors import ModelError
 from subgraph.graph.region import Region
-from subgraph.storage.folders import numbered_folder
 from subgraph.storage.tensors import Record, load, save
 from subgraph.trials.trial import Trials
 from subgraph.verdict import Judgement
@@ -28,103 +31,97 @@ from subgraph.verdict import Judgement
 if TYPE_CHECKING:
     from subgraph.types import Array
 
-NEAREST = 16  # samples whose values are looked for
-# Of what runs on the reference once per misread input: nodes, samples, inputs.
-MOST_NODES, MOST_SAMPLES, MOST_INPUTS = 64, 4, 2
-LARGEST = 1 << 24  # elements of such an input
-HUGE = 1 << 26  # elements of an output that is left alone: each takes four copies in float64
+MAX_OTHER_SAMPLES = 16
+# Each misreading runs the region on the reference once: limits of its nodes, of samples and of inputs.
+MAX_NODES, MAX_SAMPLES, MAX_INPUTS = 64, 4, 2
+MAX_INPUT = 1 << 24  # elements of a misread input
+MAX_OUTPUT = 1 << 26  # elements of an output that is explained: each takes four copies in float64
 
 
-def looks_like(trials: Trials, region: Region, judged: Judgement) -> list[str]:
-    """What one output of a region, alone or in place, looks like: a line each.
+@dataclass(frozen=True)
+class WrongOutput:
+    """One output of a region, alone or in place, that disagrees on one sample.
 
-    Raises:
-        BackendError: the candidate cannot be used.
+    Its properties run the region if no result is stored, and then may raise BackendError.
     """
-    found = alike(trials, region, judged)
-    moved = join_explanations(one for one in found if not one.grid)
-    return [*([moved] if moved else []), *(one.text for one in found if one.grid)]
 
+    trials: Trials
+    region: Region
+    judgement: Judgement
 
-def alike(trials: Trials, region: Region, judged: Judgement) -> list[Explanation]:
-    """The same, as `find_explanations` gives it. Up to 20 runs of a small region on the reference where nothing fits.
+    @property
+    def sample(self) -> int:
+        """The index of the sample."""
+        return self.trials.values.labels.index(self.judgement.sample) if self.judgement.sample else 0
 
-    Raises:
-        BackendError: the candidate cannot be used.
-    """
-    found = values(trials, region, judged)
-    if found is None or found[0].size > HUGE:
-        return []
-    claim = trials.precision
-    first = find_explanations(*found, dict(_others(trials, region, judged)), claim)
-    if any(not one.grid for one in first) or found[0].dtype.kind in "iub":
-        return first
-    return [*matching_tensors(*found, dict(_misread(trials, region, judged)), claim), *first]
+    @cached_property
+    def values(self) -> tuple[Array, Array] | None:
+        """The reference's and the candidate's value; None where one is no tensor, or is missing."""
+        result, name = self.trials.run(self.region), self.judgement.name
+        if result.failure or name not in result.tensors[self.sample]:
+            return None
+        records = self.trials.values.records[self.sample][name], result.tensors[self.sample][name]
+        expected, value = (load(record, Path("/")) for record in records)
+        return (expected, value) if isinstance(expected, np.ndarray) and isinstance(value, np.ndarray) else None
 
+    @cached_property
+    def explanations(self) -> list[Explanation]:
+        """What would make it equal. Up to 20 runs of a small region on the reference where nothing else does."""
+        if self.values is None or self.values[0].size > MAX_OUTPUT:
+            return []
+        precision = self.trials.precision
+        found = find_explanations(*self.values, dict(self._other_tensors()), precision)
+        if any(not e.grid for e in found) or self.values[0].dtype.kind in "iub":
+            return found
+        return [*matching_tensors(*self.values, dict(self._misread_outputs()), precision), *found]
 
-def values(trials: Trials, region: Region, judged: Judgement) -> tuple[Array, Array] | None:
-    """The reference's and the candidate's value of an output; None where one is no tensor, or did not come.
+    @property
+    def looks_like(self) -> list[str]:
+        """The explanations as lines of text."""
+        moved = join_explanations(e for e in self.explanations if not e.grid)
+        return [*([moved] if moved else []), *(e.text for e in self.explanations if e.grid)]
 
-    Raises:
-        BackendError: the candidate cannot be used.
-    """
-    import numpy as np
+    def _other_tensors(self) -> Iterator[tuple[str, Array]]:
+        """Tensors of the same size, described: this one in other samples, nearest first; the region's inputs."""
+        k, name, values = self.sample, self.judgement.name, self.trials.values
+        records, labels = values.records, values.labels
+        nearest = sorted((i for i in range(len(records)) if i != k), key=lambda i: (abs(i - k), i))[:MAX_OTHER_SAMPLES]
+        described = [(f"the values of sample {labels[i]}", records[i][name]) for i in nearest]
+        described += [(f"the input {n}, unchanged", records[k][n]) for n in self.region.inputs]
+        size = _size(records[k][name])
+        for text, record in described:
+            if record.form == "tensor" and _size(record) == size:
+                yield text, _load(record)
 
-    k, answer = sample(trials, judged), trials.run(region)
-    if answer.failure or judged.name not in answer.tensors[k]:
-        return None
-    a = load(trials.values.records[k][judged.name], Path("/"))
-    b = load(answer.tensors[k][judged.name], Path("/"))
-    return (a, b) if isinstance(a, np.ndarray) and isinstance(b, np.ndarray) else None
-
-
-def sample(trials: Trials, judged: Judgement) -> int:
-    """The number of the sample that a judgement is about."""
-    return trials.values.labels.index(judged.sample) if judged.sample else 0
-
-
-def _others(trials: Trials, region: Region, judged: Judgement) -> Iterator[tuple[str, Array]]:
-    """What the candidate may have given instead: the same tensor of another sample, nearest first; an input."""
-    k, records, labels = sample(trials, judged), trials.values.records, trials.values.labels
-    near = sorted((i for i in range(len(records)) if i != k), key=lambda i: (abs(i - k), i))[:NEAREST]
-    named = [(f"the values of sample {labels[i]}", records[i][judged.name]) for i in near]
-    named += [(f"the input {n}, unchanged", records[k][n]) for n in region.inputs]
-    size = _size(records[k][judged.name])
-    for says, record in named:
-        if record.form == "tensor" and _size(record) == size:
-            yield says, _array(record)
-
-
-def _misread(trials: Trials, region: Region, judged: Judgement) -> Iterator[tuple[str, Array]]:
-    """What the reference gives where an input was misread."""
-    records, k = trials.values.records, sample(trials, judged)
-    if len(region.nodes) > MOST_NODES or len(records) > MOST_SAMPLES:
-        return
-    floats = [n for n in region.inputs if records[k][n].form == "tensor" and records[k][n].dtype == "float32"]
-    for name in floats[:MOST_INPUTS]:
-        if _size(records[k][name]) > LARGEST:
-            continue
-        per_sample = [dict(misreadings(_array(r[name]))) for r in records]
-        for says in per_sample[k]:
-            if all(says in each for each in per_sample):
-                fed = [{name: _saved(trials, name, each[says])} for each in per_sample]
+    def _misread_outputs(self) -> Iterator[tuple[str, Array]]:
+        """The reference's outputs where an input was misread, each with the description of the misreading."""
+        records, k = self.trials.values.records, self.sample
+        if len(self.region.nodes) > MAX_NODES or len(records) > MAX_SAMPLES:
+            return
+        floats = [n for n in self.region.inputs if (records[k][n].form, records[k][n].dtype) == ("tensor", "float32")]
+        for name in floats[:MAX_INPUTS]:
+            if _size(records[k][name]) > MAX_INPUT:
+                continue
+            per_sample = [dict(misreadings(_load(r[name]))) for r in records]
+            for text in per_sample[k]:
+                if any(text not in misread for misread in per_sample):
+                    continue
+                feeds = [{name: self._save(name, misread[text])} for misread in per_sample]
                 try:
-                    given = trials.run_on_reference(region, fed)[k]
+                    outputs = self.trials.run_on_reference(self.region, feeds)[k]
                 except ModelError:
                     continue
-                if judged.name in given:
-                    yield f"the input {name}: {says}", _array(given[judged.name])
+                if self.judgement.name in outputs:
+                    yield f"the input {name}: {text}", _load(outputs[self.judgement.name])
+
+    def _save(self, name: str, value: Array) -> Record:
+        folder = self.trials.new_folder().resolve()
+        return save(name, value, "tensor(float)", folder, "x").within(str(folder))
 
 
-def _saved(trials: Trials, name: str, value: Array) -> Record:
-    folder = numbered_folder(trials.scratch, "misread").resolve()
-    return save(name, value, "tensor(float)", folder, "x").within(str(folder))
-
-
-def _array(record: Record) -> Array:
-    value: Any = load(record, Path("/"))
-    array: Array = value
-    return array
+def _load(record: Record) -> Array:
+    """The value of a record that is a single tensor."""
+    return cast("Array", load(record, Path("/")))
 
 
 def _size(record: Record) -> int:

@@ -22,8 +22,8 @@ from subgraph.runtime.reference import Reference
 from subgraph.runtime.worker_pool import Workers
 from subgraph.trials import session
 from subgraph.trials.compare import compared
-from subgraph.trials.diagnosis import MOST_NODES, UNKNOWN, opinions
-from subgraph.trials.similar_outputs import looks_like
+from subgraph.trials.diagnosis import MAX_EVALUATED, UNKNOWN, diagnose
+from subgraph.trials.similar_outputs import WrongOutput
 from subgraph.trials.trial import Trials
 from subgraph.verdict import Signature, Status, Verdict
 from tests.helpers import mistaken_candidate, text_models
@@ -85,7 +85,7 @@ def workers_about(workers: Workers, options: dict[str, str]) -> BackendInfo:
 def told(trials: Trials, *names: str, more: bool = False) -> dict[str, str]:
     """What is said of a region of these nodes, by kind; `more`: with more runs of candidates, which take a second."""
     region = nodes(trials.graph, *names)
-    found = opinions(trials, region, trials.verdict(region), "" if more else LATER)
+    found = diagnose(trials, region, trials.verdict(region), "" if more else LATER)
     assert found[0].kind == "conclusion" and len(found) == len({one.kind for one in found})
     return {one.kind: one.says for one in found}
 
@@ -159,7 +159,7 @@ def test_float16_that_was_declared_is_not_brought_up(ask: Ask) -> None:
     region = nodes(trials.graph, "first", "act", "last")
     verdict = trials.verdict(region)
     assert verdict.status is Status.AGREE
-    assert not [one for one in opinions(trials, region, verdict) if one.kind in ("likeness", "precision")]
+    assert not [one for one in diagnose(trials, region, verdict) if one.kind in ("likeness", "precision")]
 
 
 @pytest.mark.parametrize(
@@ -196,7 +196,7 @@ def test_a_reference_that_errs_is_not_defended(ask: Ask, monkeypatch: pytest.Mon
         return real(self, *words, **more) if self.candidate is trials.candidate else answer
 
     monkeypatch.setattr(Trials, "run", answered)
-    found = {one.kind: one.says for one in opinions(trials, region, verdict)}
+    found = {one.kind: one.says for one in diagnose(trials, region, verdict)}
     assert found["second"] == "onnx's own evaluator agrees with the candidate"
     assert found["conclusion"] == "not known who errs: onnx's own evaluator agrees with the candidate"
 
@@ -229,33 +229,33 @@ def test_nothing_more_is_run_where_the_budget_is_spent(ask: Ask) -> None:
     trials = ask(mistake="offset", tensor="y", exact="right")
     region = nodes(trials.graph, "last")
     verdict = trials.verdict(region)
-    found = {one.kind: one.says for one in opinions(trials, region, verdict, "9 trials were too few")}
+    found = {one.kind: one.says for one in diagnose(trials, region, verdict, "9 trials were too few")}
     assert found["exact"] == "not run with precision=f32: 9 trials were too few"
     assert found["second"] == "no second opinion: 9 trials were too few"
     slow = replace(verdict, run=100.0)
-    found = {one.kind: one.says for one in opinions(trials, region, slow)}
+    found = {one.kind: one.says for one in diagnose(trials, region, slow)}
     assert found["second"] == "no second opinion: the region takes 100 s"
 
 
-def test_a_candidate_that_gave_nothing_has_no_conclusion(ask: Ask) -> None:
+def test_a_candidate_that_gave_nothing_has_noconclude(ask: Ask) -> None:
     trials = ask(mistake="noise", tensor="y", exact="right")
     died = Verdict(Status.FAIL, Signature.CRASH, "killed by signal 6")
-    (one,) = opinions(trials, nodes(trials.graph, "last"), died)
+    (one,) = diagnose(trials, nodes(trials.graph, "last"), died)
     assert one.to_json() == {"kind": "exact", "says": "right with precision=f32: its optimiser is to blame"}
 
 
 def test_a_big_region_is_not_given_to_the_evaluator(ask: Ask) -> None:
-    chain = " ".join(f"[n{k}] t{k + 1} = Neg(t{k})" for k in range(MOST_NODES + 2))
-    text = f"g (float[N,3,8,9] t0) => (float[N,3,8,9] t{MOST_NODES + 2}) {{ {chain} }}"
-    trials = ask(text=text, mistake="sign", tensor=f"t{MOST_NODES + 2}")
-    found = told(trials, *(f"n{k}" for k in range(MOST_NODES + 2)), more=True)
-    assert found["second"] == f"no second opinion: {MOST_NODES + 2} nodes take too long in Python"
+    chain = " ".join(f"[n{k}] t{k + 1} = Neg(t{k})" for k in range(MAX_EVALUATED + 2))
+    text = f"g (float[N,3,8,9] t0) => (float[N,3,8,9] t{MAX_EVALUATED + 2}) {{ {chain} }}"
+    trials = ask(text=text, mistake="sign", tensor=f"t{MAX_EVALUATED + 2}")
+    found = told(trials, *(f"n{k}" for k in range(MAX_EVALUATED + 2)), more=True)
+    assert found["second"] == f"no second opinion: {MAX_EVALUATED + 2} nodes take too long in Python"
 
 
 def test_nothing_decides() -> None:
-    from subgraph.trials.diagnosis import Evidence, _conclusion
+    from subgraph.trials.diagnosis import Evidence, conclude
 
-    assert _conclusion([Evidence("noise", "")]) == UNKNOWN
+    assert conclude([Evidence("noise", "")]) == UNKNOWN
 
 
 # ------------------------------------------------------------------------------------------------ compare
@@ -268,7 +268,7 @@ def test_compare_tells_it_of_the_first_bad_tensor(ask: Ask) -> None:
     assert found.looks_like == ("values 128 too low",)
     region = trials.whole(["p"])
     (judged,) = (j for j in trials.verdict(region).outputs if j.name == "p")
-    assert looks_like(trials, region, judged) == ["values 128 too low"], "in place as well"
+    assert WrongOutput(trials, region, judged).looks_like == ["values 128 too low"], "in place as well"
 
 
 # ------------------------------------------------------------------------------------------------ commands
