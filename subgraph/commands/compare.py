@@ -80,8 +80,9 @@ def compare(
 def _compare(
     model_path: Path, setup: Setup, reference: Reference, choice: TensorChoice, jobs: int, csv_file: str | None
 ) -> Result:
+    from subgraph.documents import to_json
     from subgraph.runtime.worker_pool import Workers
-    from subgraph.trials.compare import compared, document
+    from subgraph.trials.compare import compare_tensors, document
     from subgraph.trials.session import open_trials
 
     with Workers(setup.candidate) as workers:
@@ -90,8 +91,8 @@ def _compare(
             log.info("inputs: random values, seed %d; real ones show more (-i FILE)", setup.feeding.seed)
         with open_trials(graph, setup, reference, workers) as trials:
             resolve.log_caveat(trials)
-            comparison = compared(trials, choice.words(graph), jobs=jobs, fail_fast=choice.fail_fast)
-            found = document(trials, comparison, setup.criterion)
+            comparison = compare_tensors(trials, choice.words(graph), jobs=jobs, fail_fast=choice.fail_fast)
+            found = to_json(document(trials, comparison, setup.criterion))
     return table.result(found, text(found), as_csv(found) if csv_file else "", csv_file)
 
 

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 
-from subgraph.errors import InputError, ModelError, SubcutError, UsageError
+from subgraph.errors import InputError, ModelError, NoRegion, SubcutError, UsageError
 from subgraph.graph import protobuf
 from subgraph.graph import region as regions
 from subgraph.graph.cut import Cut, boundary_types, build_model, frozen_constant
@@ -97,6 +97,14 @@ class CandidateModel:
         if key not in self._regions:
             self._regions[key] = self._between(region)
         return self._regions[key]
+
+    def problem(self, region: Region) -> str:
+        """Why the candidate's model has no such region; "" if it has."""
+        try:
+            self.region(region)
+        except (ModelError, NoRegion) as e:
+            return e.what
+        return ""
 
     def _between(self, region: Region) -> Region:
         graph, kinds = self.graph, self.reference.kinds(region.outputs)

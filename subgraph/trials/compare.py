@@ -1,7 +1,7 @@
-"""Every tensor of a model, in place and alone -> rows, the first bad one.
+"""Every tensor of a model, compared in place and alone -> rows, and the first bad one.
 
-*In place*: all tensors of one run of the whole, read by making them outputs; that disturbs fusion, so it is a hint.
-*Alone*: each node as a model of its own, fed with reference values. The whole model's own outputs come from an
+*In place*: all tensors of one run of the whole model, read by making them outputs; that disturbs fusion, so it is a
+hint. *Alone*: each node as a model of its own, fed with reference values. The whole model's own outputs come from an
 undisturbed run.
 """
 
@@ -14,7 +14,6 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 from subgraph.comparison.top_k import agreement
 from subgraph.errors import NoRegion, UsageError
@@ -28,22 +27,27 @@ from subgraph.runtime.run_result import RunResult
 from subgraph.storage.tensors import load
 from subgraph.trials import pooled_runs
 from subgraph.trials.session import Setup, open_with_processes
-from subgraph.trials.similar_outputs import looks_like
+from subgraph.trials.similar_outputs import WrongOutput
 from subgraph.trials.trial import Trials
 from subgraph.verdict import Judgement, Status, Verdict, gravity
 
 log = logging.getLogger("subcut")
 
 SCHEMA = "subcut.compare/1"
-PROBES = 2  # nodes that run alone first, to see what one costs
+PROBES = 2  # nodes that run alone first, to measure what one takes
 POOL_ABOVE = 30.0  # seconds that all nodes may take one by one before they are pooled
+
+Ranking = Mapping[str, Mapping[str, float]]  # top-1 and top-5 agreement by output
 
 
 @dataclass(frozen=True)
 class ComparisonRow:
-    """One tensor. `in_place`, `alone`: its judgement there, over all samples the worst; None where there is none.
+    """One tensor.
 
-    `verdict`: that of its node alone, which says why there is no judgement; None where the node was not run.
+    Attributes:
+        index, node, op: the node that makes it.
+        in_place, alone: its worst judgement over all samples; None if it was not judged there.
+        verdict: that of its node alone, which tells why there is no judgement; None if the node was not run.
     """
 
     index: int
@@ -56,7 +60,7 @@ class ComparisonRow:
 
     @property
     def failing(self) -> bool:
-        """Does it disagree in one of the two ways?"""
+        """Does it disagree in place or alone?"""
         return any(v is not None and v.status is Status.FAIL for v in (self.in_place, self.alone, self.verdict))
 
 
@@ -66,63 +70,28 @@ class Comparison:
     whole: the whole model, undisturbed. in_place: one run with all tensors as outputs.
     ranking: top-1 and top-5 agreement by output that looks like class scores, the worst over all samples.
     rows: in topological order; with `stopped`, up to the first bad one.
-    looks_like: what would make the first bad one equal, a line each.
+    looks_like: what would make the first bad tensor equal, a line each.
     """
 
     whole: Verdict
     in_place: Verdict
-    ranking: dict[str, dict[str, float]]
+    ranking: Ranking
     rows: tuple[ComparisonRow, ...]
     stopped: bool = False
     looks_like: tuple[str, ...] = ()
 
     @property
     def first_bad(self) -> ComparisonRow | None:
-        """The first tensor that is wrong in place; where none is, the first that is wrong alone."""
+        """The first tensor that is wrong in place; if none is, the first that is wrong alone."""
         bad = (r for r in self.rows if r.in_place is not None and r.in_place.status is Status.FAIL)
         return next(bad, None) or next((r for r in self.rows if r.failing), None)
 
     @property
     def exit_code(self) -> int:
-        """1 where anything disagrees, 5 where the whole model gave nothing to compare, else 0."""
+        """1 if anything disagrees, 5 if the whole model gave nothing to compare, else 0."""
         if any(v.status is Status.FAIL for v in (self.whole, self.in_place)) or self.first_bad:
             return 1
         return 0 if self.whole.status is Status.AGREE else 5
-
-
-def compared(trials: Trials, at: Sequence[str] = (), *, jobs: int = 1, fail_fast: bool = False) -> Comparison:
-    """Compare tensors: all that carry values, or those that `at` names (tensors, nodes, or globs of both).
-
-    `fail_fast`: stop at the first tensor that is wrong, in topological order. `jobs`: nodes that are run alone at once.
-
-    Raises:
-        UnknownName, UsageError: `at` names nothing, or nothing that can be compared.
-        BackendError: the candidate cannot be used. ModelError: the reference cannot give the values.
-    """
-    names = chosen(trials, at)
-    trials.values.need([*trials.graph.outputs, *names])
-    region = trials.whole()
-    answer = trials.run(region)
-    whole = trials.verdict_of(region, answer)
-    in_place = trials.verdict(trials.whole(names))
-    rows: list[ComparisonRow] = []
-    made = _by_node(trials, names)
-    for i, verdict in _alone(trials, made, jobs):
-        rows += _rows(trials, i, made[i], in_place, verdict)
-        log.debug("%s alone: %s", trials.graph.label(i), verdict.status.value if verdict else "not run")
-        if fail_fast and any(r.failing for r in rows):
-            break
-    found = Comparison(whole, in_place, ranking(trials, answer), tuple(rows), len(rows) < len(names))
-    bad = found.first_bad
-    return replace(found, looks_like=_looks_like(trials, bad, made[bad.index], names)) if bad else found
-
-
-def _looks_like(trials: Trials, bad: ComparisonRow, beside: Sequence[str], names: Sequence[str]) -> tuple[str, ...]:
-    """A bad tensor: alone, where it is wrong alone, else in place. `beside`: all of its node; `names`: all."""
-    piece = _piece(trials, bad.index, beside)
-    if piece and bad.alone and bad.alone.status is Status.FAIL:
-        return tuple(looks_like(trials, piece, bad.alone))
-    return tuple(looks_like(trials, trials.whole(names), bad.in_place)) if bad.in_place else ()
 
 
 def compare(
@@ -142,84 +111,115 @@ def compare(
 ) -> Comparison:
     """Compare the tensors of a model on a candidate with the reference's, in place and alone.
 
-    `candidate`, `reference`: a SPEC as after `-c`, or a `candidate.Candidate` with limits of its own. `inputs`: words
-    as after `-i`. `at`: tensors, nodes, or globs of both; none: all. Answers are kept in `output`.
+    `candidate`, `reference`: a SPEC as after `-c`, or a `Candidate` with limits of its own. `inputs`: words as after
+    `-i`. `at`: tensors, nodes, or globs of both; none: all. Run results are kept in `output`.
 
-    >>> found = compare(load("model.onnx"), "ort", ["x.npy"])                                    # doctest: +SKIP
-    >>> found.first_bad.tensor, found.first_bad.in_place.errors["max_rel"]                       # doctest: +SKIP
+    >>> comparison = compare(load("model.onnx"), "ort", ["x.npy"])                               # doctest: +SKIP
+    >>> comparison.first_bad.tensor, comparison.first_bad.in_place.errors["max_rel"]             # doctest: +SKIP
     ('/pool/MaxPool_output_0', 0.99)
 
-    Raises: as `compared`; UnknownName, UsageError: a SPEC means nothing.
+    Raises: as `compare_tensors`; UnknownName, UsageError: a SPEC means nothing.
     """
-    doubted = candidates.parse(candidate) if isinstance(candidate, str) else candidate
-    right = candidates.parse(reference) if isinstance(reference, str) else reference
-    setup = Setup(doubted, Feeding(tuple(map(str, inputs)), shapes or {}, seed), Path(output), criterion, freeze)
-    with open_with_processes(graph, setup, right) as trials:
-        return compared(trials, at, jobs=jobs, fail_fast=fail_fast)
+    candidate, reference = (candidates.parse(c) if isinstance(c, str) else c for c in (candidate, reference))
+    setup = Setup(candidate, Feeding(tuple(map(str, inputs)), shapes or {}, seed), Path(output), criterion, freeze)
+    with open_with_processes(graph, setup, reference) as trials:
+        return compare_tensors(trials, at, jobs=jobs, fail_fast=fail_fast)
+
+
+def compare_tensors(trials: Trials, at: Sequence[str] = (), *, jobs: int = 1, fail_fast: bool = False) -> Comparison:
+    """Compare all tensors that carry values, or those that `at` names (tensors, nodes, or globs of both).
+
+    `fail_fast`: stop at the first wrong tensor in topological order. `jobs`: nodes that run alone at the same time.
+
+    Raises:
+        UnknownName, UsageError: `at` names nothing, or nothing that can be compared.
+        BackendError: the candidate cannot be used. ModelError: the reference cannot give the values.
+    """
+    names = chosen(trials, at)
+    trials.values.need([*trials.graph.outputs, *names])
+    whole_result = trials.run(trials.whole())
+    whole = trials.verdict_of(trials.whole(), whole_result)
+    in_place = trials.verdict(trials.whole(names))
+    made: dict[int, list[str]] = {}
+    for name in names:
+        made.setdefault(trials.graph.maker[name], []).append(name)
+    rows: list[ComparisonRow] = []
+    for i, verdict in _alone(trials, made, jobs):
+        rows += [_row(trials, i, name, in_place, verdict) for name in made[i]]
+        log.debug("%s alone: %s", trials.graph.label(i), verdict.status.value if verdict else "not run")
+        if fail_fast and any(r.failing for r in rows):
+            break
+    comparison = Comparison(whole, in_place, ranking(trials, whole_result), tuple(rows), len(rows) < len(names))
+    bad = comparison.first_bad
+    if bad is None:
+        return comparison
+    node = _node_region(trials, bad.index, made[bad.index])
+    output = None
+    if node and bad.alone and bad.alone.status is Status.FAIL:
+        output = WrongOutput(trials, node, bad.alone)
+    elif bad.in_place:
+        output = WrongOutput(trials, trials.whole(names), bad.in_place)
+    return replace(comparison, looks_like=tuple(output.looks_like) if output else ())
 
 
 def chosen(trials: Trials, at: Sequence[str]) -> list[str]:
     """The tensors to compare, in topological order."""
-    known = trials.tensors()
+    names = trials.tensors()
     if not at:
-        return known
+        return names
     graph = trials.graph
-    wanted: set[str] = set()
+    selected: set[str] = set()
     for word in at:
-        made = _fitting(graph, known, word)
-        if not made:
+        tensors = _fitting(graph, names, word)
+        if not tensors:
             selection = graph.select(word)
-            made = {selection.tensor} if selection.tensor else {n for i in selection.nodes for n in graph.makes[i]}
-        if not made & set(known):
+            tensors = {selection.tensor} if selection.tensor else {n for i in selection.nodes for n in graph.makes[i]}
+        if not tensors & set(names):
             raise UsageError(f"'{word}' cannot be compared", "it is an input, a constant, a shape, or nobody needs it")
-        wanted |= made
-    return [n for n in known if n in wanted]
+        selected |= tensors
+    return [n for n in names if n in selected]
 
 
-def _fitting(graph: Graph, known: Iterable[str], word: str) -> set[str]:
-    """The tensors that a glob fits, by their own name or their node's; none where it is a name as it stands."""
+def _fitting(graph: Graph, names: Iterable[str], word: str) -> set[str]:
+    """The tensors that a glob fits, by their own name or their node's; none if the word itself is a name."""
     if not any(c in word for c in "*?[") or word in graph.maker or word in graph.node_names:
         return set()
-    return {n for n in known if any(fnmatch.fnmatchcase(name, word) for name in (n, graph.node_names[graph.maker[n]]))}
+    return {n for n in names if any(fnmatch.fnmatchcase(name, word) for name in (n, graph.node_names[graph.maker[n]]))}
 
 
-def _by_node(trials: Trials, names: Iterable[str]) -> dict[int, list[str]]:
-    made: dict[int, list[str]] = {}
-    for name in names:
-        made.setdefault(trials.graph.maker[name], []).append(name)
-    return made
+def _alone(trials: Trials, made: Mapping[int, list[str]], jobs: int) -> Iterator[tuple[int, Verdict | None]]:
+    """Each node's own verdict, in order; None for random nodes. Nodes that were not run when it is closed never are.
 
-
-def _alone(trials: Trials, made: dict[int, list[str]], jobs: int) -> Iterator[tuple[int, Verdict | None]]:
-    """Each node's own verdict, in order; None for random nodes. What was not asked for yet is dropped at the end.
-
-    Where one node takes so long that all would take minutes, the rest runs as pieces of few models, if the candidate
-    takes such.
+    If one node takes so long that all would take minutes, the rest runs as pools, if the candidate takes such models.
     """
-    pieces = {i: _piece(trials, i, names) for i, names in made.items()}
-    order = list(made)
+    regions_by_node = {i: _node_region(trials, i, names) for i, names in made.items()}
+
+    def verdict(i: int) -> Verdict | None:
+        region = regions_by_node[i]
+        return trials.verdict(region) if region else None
+
+    nodes = list(made)
     begin = time.perf_counter()
-    first = order[:PROBES]
-    for i in first:
-        yield i, _asked(trials, pieces[i])
-    each, rest = (time.perf_counter() - begin) / PROBES, order[PROBES:]
-    if each * len(rest) / jobs > POOL_ABOVE and trials.multi:
-        log.info("%.1f s a node: the other %d run together, as pieces of one model", each, len(rest))
-        asked = [p for i in rest if (p := pieces[i])]
-        found = {p.nodes: v for p, v in zip(asked, pooled_runs.verdicts(trials, asked), strict=True)}
-        yield from ((i, found[p.nodes] if (p := pieces[i]) else None) for i in rest)
+    for i in nodes[:PROBES]:
+        yield i, verdict(i)
+    seconds, rest = (time.perf_counter() - begin) / PROBES, nodes[PROBES:]
+    if seconds * len(rest) / jobs > POOL_ABOVE and trials.multi:
+        log.info("%.1f s a node: the other %d run together, as pieces of one model", seconds, len(rest))
+        pooled = [i for i in rest if regions_by_node[i]]
+        verdicts = pooled_runs.verdicts(trials, [region for i in rest if (region := regions_by_node[i])])
+        found = dict(zip(pooled, verdicts, strict=True))
+        yield from ((i, found.get(i)) for i in rest)
         return
     executor = ThreadPoolExecutor(max_workers=jobs)
     try:
-        verdicts = executor.map(lambda i: _asked(trials, pieces[i]), rest)
-        for step, (i, verdict) in enumerate(zip(rest, verdicts, strict=True), len(first) + 1):
+        for step, (i, own) in enumerate(zip(rest, executor.map(verdict, rest), strict=True), PROBES + 1):
             log.info("%d of %d nodes alone", step, len(made), extra={"step": step, "of": len(made), "sparse": True})
-            yield i, verdict
+            yield i, own
     finally:
         executor.shutdown(cancel_futures=True)
 
 
-def _piece(trials: Trials, i: int, names: Sequence[str]) -> Region | None:
+def _node_region(trials: Trials, i: int, names: Sequence[str]) -> Region | None:
     """One node as a region; None for a random one."""
     try:
         return regions.of_nodes(trials.graph, [i], [tuple(names)])
@@ -227,77 +227,105 @@ def _piece(trials: Trials, i: int, names: Sequence[str]) -> Region | None:
         return None
 
 
-def _asked(trials: Trials, piece: Region | None) -> Verdict | None:
-    return trials.verdict(piece) if piece else None
-
-
-def _rows(
-    trials: Trials, i: int, names: Sequence[str], in_place: Verdict, verdict: Verdict | None
-) -> Iterator[ComparisonRow]:
-    graph = trials.graph
-    for name in names:
-        alone = _worst(verdict, name) if verdict else None
-        yield ComparisonRow(i, graph.label(i), graph.ops[i], name, _worst(in_place, name), alone, verdict)
+def _row(trials: Trials, i: int, name: str, in_place: Verdict, verdict: Verdict | None) -> ComparisonRow:
+    graph, alone = trials.graph, _worst(verdict, name) if verdict else None
+    return ComparisonRow(i, graph.label(i), graph.ops[i], name, _worst(in_place, name), alone, verdict)
 
 
 def _worst(verdict: Verdict, name: str) -> Judgement | None:
-    """Of one output, over all samples."""
+    """The worst judgement of one output over all samples."""
     return max((j for j in verdict.outputs if j.name == name), key=gravity, default=None)
 
 
-def ranking(trials: Trials, answer: RunResult) -> dict[str, dict[str, float]]:
+def ranking(trials: Trials, whole: RunResult) -> Ranking:
     """Top-1 and top-5 agreement by output of the model that looks like class scores, the worst over all samples."""
-    found: dict[str, dict[str, float]] = {}
-    for known, given in zip(trials.values.records, answer.tensors, strict=False):
+    worst: dict[str, dict[str, float]] = {}
+    for known, sample in zip(trials.values.records, whole.tensors, strict=False):
         for name in trials.graph.outputs:
-            if name in given and name in known:
-                shares = agreement(load(known[name], Path("/")), load(given[name], Path("/")))
+            if name in sample and name in known:
+                shares = agreement(load(known[name], Path("/")), load(sample[name], Path("/")))
                 if shares:
-                    old = found.get(name, shares)
-                    found[name] = {k: min(v, old[k]) for k, v in shares.items()}
-    return found
+                    before = worst.get(name, shares)
+                    worst[name] = {k: min(v, before[k]) for k, v in shares.items()}
+    return worst
 
 
-def document(trials: Trials, found: Comparison, criterion: str) -> dict[str, Any]:
-    """All of it as plain data, for `--json` and every report."""
-    bad = found.first_bad
-    return {
-        "schema": SCHEMA,
-        "exit_code": found.exit_code,
-        "agree": found.exit_code == 0,
-        "candidate": {
-            "name": trials.candidate.name,
-            "backend": trials.candidate.backend,
-            "options": dict(trials.candidate.options),
-            "version": trials.about.version,
-            "precision": trials.precision,
-        },
-        "criterion": criterion,
-        "samples": trials.values.labels,
-        "whole": found.whole.to_json() | {"ranking": found.ranking},
-        "in_place": {k: v for k, v in found.in_place.to_json().items() if k != "outputs"},
-        "first_bad": bad
-        and {
-            "index": bad.index,
-            "node": bad.node,
-            "op": bad.op,
-            "tensor": bad.tensor,
-            "looks_like": list(found.looks_like),
-        },
-        "stopped": found.stopped,
-        "rows": [_row_json(row) for row in found.rows],
-    }
+# ---------------------------------------------------------------------------------------------------- document
 
 
-def _row_json(row: ComparisonRow) -> dict[str, Any]:
+@dataclass(frozen=True)
+class CandidateDocument:
+    """The candidate in a document."""
+
+    name: str
+    backend: str
+    options: Mapping[str, object]
+    version: str
+    precision: str
+
+
+@dataclass(frozen=True)
+class FirstBadDocument:
+    """The first bad tensor in a document."""
+
+    index: int
+    node: str
+    op: str
+    tensor: str
+    looks_like: Sequence[str]
+
+
+@dataclass(frozen=True)
+class RowDocument:
+    """A `ComparisonRow` in a document; `alone`: without a judgement, why there is none."""
+
+    index: int
+    node: str
+    op: str
+    tensor: str
+    in_place: Mapping[str, object] | None
+    alone: Mapping[str, object] | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class ComparisonDocument:
+    """A comparison, for `--json` and every report; verdicts and judgements as they turn themselves to JSON."""
+
+    schema: str = SCHEMA
+    exit_code: int
+    agree: bool
+    candidate: CandidateDocument
+    criterion: str
+    samples: Sequence[str]
+    whole: Mapping[str, object]
+    in_place: Mapping[str, object]
+    first_bad: FirstBadDocument | None
+    stopped: bool
+    rows: Sequence[RowDocument]
+
+
+def document(trials: Trials, comparison: Comparison, criterion: str) -> ComparisonDocument:
+    """The whole comparison as a document."""
+    candidate, bad, looks_like = trials.candidate, comparison.first_bad, comparison.looks_like
+    return ComparisonDocument(
+        exit_code=comparison.exit_code,
+        agree=comparison.exit_code == 0,
+        candidate=CandidateDocument(
+            candidate.name, candidate.backend, candidate.options, trials.about.version, trials.precision
+        ),
+        criterion=criterion,
+        samples=trials.values.labels,
+        whole=comparison.whole.to_json() | {"ranking": comparison.ranking},
+        in_place={k: v for k, v in comparison.in_place.to_json().items() if k != "outputs"},
+        first_bad=FirstBadDocument(bad.index, bad.node, bad.op, bad.tensor, looks_like) if bad else None,
+        stopped=comparison.stopped,
+        rows=[_row_document(row) for row in comparison.rows],
+    )
+
+
+def _row_document(row: ComparisonRow) -> RowDocument:
     alone = row.alone.to_json() if row.alone else None
     if alone is None and row.verdict is not None:
         alone = {k: v for k, v in row.verdict.to_json().items() if k in ("status", "signature", "why", "process")}
-    return {
-        "index": row.index,
-        "node": row.node,
-        "op": row.op,
-        "tensor": row.tensor,
-        "in_place": row.in_place.to_json() if row.in_place else None,
-        "alone": alone,
-    }
+    in_place = row.in_place.to_json() if row.in_place else None
+    return RowDocument(row.index, row.node, row.op, row.tensor, in_place, alone)

@@ -19,7 +19,6 @@ from typing import Any
 from subgraph.comparison.criteria import Rule
 from subgraph.comparison.judge import judge, judge_missing
 from subgraph.comparison.noise.noise import RegionNoise
-from subgraph.errors import ModelError, NoRegion
 from subgraph.graph import protobuf
 from subgraph.graph import region as regions
 from subgraph.graph.cut import Cut, cut_region, freezable
@@ -114,12 +113,19 @@ class Trials:
 
         Raises: as `verdict`.
         """
+        self._capture(region)
         if self.run_by_hand:
-            self._capture(region)
             return self.run_by_hand(region, feeds)
+        if self.candidate_model and (problem := self.candidate_model.problem(region)):
+            return RunResult(failure=Verdict(Status.UNRESOLVED, None, problem))
         parts = []
         for samples, records in self.sample_groups(region, feeds):
-            result = self._run_group(region, records, repetition, fresh)
+            key = partial(self._key, self._region_key(region, records), repetition)
+            run = partial(self._run_cut, region, records, fresh)
+            result, stored_key = load_or_run(self.store, keys_to_try(key, fresh=fresh), run)
+            self.seen_keys.add(stored_key)
+            if self.candidate_model:
+                result = self.candidate_model.translated(region, result, records, self.new_folder)
             if result.failure:
                 return result
             parts.append((samples, result))
@@ -227,23 +233,8 @@ class Trials:
         cut.save(folder / "model.onnx")
         return cut, feeds
 
-    def _run_group(self, region: Region, records: Feeds, repetition: int, fresh: bool) -> RunResult:
-        """The result of one cut on the samples of its group, in tensors of the reference's model."""
-        if self.candidate_model:
-            try:
-                self.candidate_model.region(region)
-            except (ModelError, NoRegion) as e:
-                return RunResult(failure=Verdict(Status.UNRESOLVED, None, e.what))
-        key = partial(self._key, self._region_key(region, records), repetition)
-        run = partial(self._run_cut, region, records, fresh)
-        result, stored_key = load_or_run(self.store, keys_to_try(key, fresh=fresh), run)
-        self.seen_keys.add(stored_key)
-        if self.candidate_model:
-            return self.candidate_model.translated(region, result, records, self.new_folder)
-        return result
-
     def _run_cut(self, region: Region, records: Feeds, fresh: bool, into: Path) -> RunResult:
-        """Cut, build and run in a worker; its files in `into`."""
+        """Cut, build and run in a worker; the result's files lie in `into`."""
         with self.temporary_folder() as folder, self.workers.one(loads=1, fresh=fresh) as worker:
             cut, feeds = self.write_cut(region, records, folder)
             self.count_run(len(cut.region.nodes) + len(cut.region.pulled))

@@ -21,7 +21,7 @@ from subgraph.runtime.protocol import BackendInfo
 from subgraph.runtime.reference import Reference
 from subgraph.runtime.worker_pool import Workers
 from subgraph.trials import session
-from subgraph.trials.compare import compared
+from subgraph.trials.compare import compare_tensors
 from subgraph.trials.diagnosis import MAX_EVALUATED, UNKNOWN, diagnose
 from subgraph.trials.similar_outputs import WrongOutput
 from subgraph.trials.trial import Trials
@@ -263,7 +263,7 @@ def test_nothing_decides() -> None:
 
 def test_compare_tells_it_of_the_first_bad_tensor(ask: Ask) -> None:
     trials = ask(mistake="offset", tensor="p")
-    found = compared(trials)
+    found = compare_tensors(trials)
     assert found.first_bad and found.first_bad.tensor == "p"
     assert found.looks_like == ("values 128 too low",)
     region = trials.whole(["p"])
