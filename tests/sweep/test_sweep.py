@@ -120,6 +120,14 @@ def doubted(**faults: str) -> str:
     return f"{fake_candidate.HERE}:{','.join(f'{k}={v}' for k, v in faults.items())}"
 
 
+def test_a_backends_caveat_is_said(here: Path, backend: Callable[[str], str]) -> None:
+    """As the other commands say it: before anything runs."""
+    name = backend("")
+    with (here / name).open("a") as file:
+        file.write("\ndef caveat(options): return 'it computes in fp16 here'\n")
+    assert "it computes in fp16 here" in subcut("sweep", "-c", name, "--only", "test_abs", cwd=here).err
+
+
 # ------------------------------------------------------------------------------------------------ the answer
 
 
