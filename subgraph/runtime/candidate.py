@@ -26,8 +26,8 @@ from subgraph.errors import UnknownName, UsageError
 from subgraph.project import KIND_WORDS, Project
 from subgraph.text import clean, nearest
 
-BY_HAND = "by-hand"  # the backend of what nobody can call: `subcut manual`
-RECORDED = "recorded"  # of what has run already: `--recorded`
+BY_HAND = "by-hand"  # backend of a candidate that a person runs: `subcut manual`
+RECORDED = "recorded"  # backend of a candidate that has run already: `--recorded`
 PRECISIONS = ("fp32", "fp16", "bf16", "int8")
 TIMEOUT = 600.0  # seconds for one convert or one run, where none is given: slow converters take minutes
 UNITS = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
@@ -64,6 +64,11 @@ class Candidate:
     timeout: float = TIMEOUT
     memory: int | None = None
     origin: str = ""
+
+    @property
+    def has_process(self) -> bool:
+        """False where a person runs it, or it has run already."""
+        return self.backend not in (BY_HAND, RECORDED)
 
     @property
     def commands(self) -> list[str]:

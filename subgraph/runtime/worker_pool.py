@@ -21,16 +21,23 @@ RECYCLE = 100  # loads
 
 
 class Workers:
-    """As many processes as are asked for at once, and the spare ones kept warm. Use it as a context manager."""
+    """The processes of one candidate: as many as are needed at once; spare ones are kept warm.
+
+    Use it as a context manager. A candidate that a person runs, or that has run already, has no process.
+
+    Attributes:
+        memory: bytes that each process tree may hold; None without a limit.
+    """
 
     def __init__(self, candidate: Candidate) -> None:
         self.candidate = candidate
-        self.memory: int | None = candidate.memory or free_memory()
+        self.memory = candidate.memory or (free_memory() if candidate.has_process else None)
         self._spare: list[tuple[Worker, int]] = []
         self._all: set[Worker] = set()
         self._lock = threading.Lock()
         self._closed = False
-        self._put(self._start(), 0)  # imports the runtime while the caller still reads the model
+        if candidate.has_process:
+            self._put(self._start(), 0)  # imports the runtime while the caller still reads the model
 
     def about(self) -> BackendInfo:
         """What the backend says about itself, with the candidate's options.
@@ -38,6 +45,8 @@ class Workers:
         Raises:
             BackendError: it cannot be used.
         """
+        if not self.candidate.has_process:
+            return BackendInfo()
         with self.one() as worker:
             return worker.about(self.candidate.options)
 
@@ -109,17 +118,3 @@ class Workers:
 
 def _stopped() -> WorkerDied:
     return WorkerDied("the processes that run the candidate were stopped", "")
-
-
-class NoWorkers(Workers):
-    """No process: a person runs the candidate, or it has run already."""
-
-    def __init__(self, candidate: Candidate) -> None:
-        self.candidate, self.memory = candidate, None
-
-    def about(self) -> BackendInfo:
-        """What is known of the device."""
-        return BackendInfo()
-
-    def close(self) -> None:
-        """Nothing to end."""

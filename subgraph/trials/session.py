@@ -14,7 +14,7 @@ from subgraph.runtime.candidate import Candidate
 from subgraph.runtime.inputs import Feeding
 from subgraph.runtime.reference import Reference
 from subgraph.runtime.reference_values import ReferenceValues
-from subgraph.runtime.worker_pool import NoWorkers, Workers
+from subgraph.runtime.worker_pool import Workers
 from subgraph.storage import folders
 from subgraph.storage.store import Store
 from subgraph.trials.candidate_model import pair_models
@@ -62,7 +62,7 @@ def open_trials(graph: Graph, setup: Setup, reference: Reference, workers: Worke
     rule = parse_criterion(setup.criterion)
     graph.prepare()
     samples, output = setup.feeding.plan(graph, graph.inputs), setup.output.absolute()
-    workers = workers or NoWorkers(setup.candidate)
+    workers = workers or Workers(setup.candidate)
     with ExitStack() as stack:
         scratch = stack.enter_context(folders.scratch(output))
         store = stack.enter_context(Store(output / STORE if setup.stored else scratch / STORE))
