@@ -170,7 +170,9 @@ def _limit_memory() -> None:
             free = next(int(line.split()[1]) << 10 for line in info if line.startswith("MemAvailable"))
     except (ImportError, OSError, StopIteration):
         return  # no such limit on this system
-    limit = int(free * MEMORY_SHARE)
+    limit, hard = int(free * MEMORY_SHARE), resource.getrlimit(resource.RLIMIT_DATA)[1]
+    if hard != resource.RLIM_INFINITY:  # only root may raise it
+        limit = min(limit, hard)
     resource.setrlimit(resource.RLIMIT_DATA, (limit, limit))
 
 

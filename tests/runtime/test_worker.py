@@ -5,6 +5,7 @@ Each test runs real processes. They inherit a mark in the environment; none that
 
 from __future__ import annotations
 
+import resource
 import subprocess
 import sys
 import tempfile
@@ -20,7 +21,7 @@ import psutil
 import pytest
 
 from subgraph.errors import BackendError, ModelError, Refused, SubcutError, UsageError, WorkerDied
-from subgraph.runtime import worker
+from subgraph.runtime import worker, worker_main
 from subgraph.runtime.protocol import BackendInfo, ModelRun
 from subgraph.runtime.worker import Worker
 from subgraph.storage import tensors
@@ -264,6 +265,15 @@ def test_a_bounded_one_may_not_ask_for_more_than_there_is(start: Callable[..., W
     with pytest.raises(ModelError, match="memory"):
         ask(one, tmp_path)
     assert one.alive
+
+
+def test_a_bound_is_no_higher_than_the_users_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    """After `ulimit -d`, only root may raise the limit: the process would end before the first request."""
+    limits: list[tuple[int, int]] = []
+    monkeypatch.setattr(resource, "getrlimit", lambda kind: (64 * MIB, 64 * MIB))
+    monkeypatch.setattr(resource, "setrlimit", lambda kind, limit: limits.append(limit))
+    worker_main._limit_memory()
+    assert limits == [(64 * MIB, 64 * MIB)]
 
 
 # ------------------------------------------------------------------------------------------------ what is printed
