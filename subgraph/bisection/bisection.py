@@ -1,31 +1,29 @@
-"""A whole bisection, step by step: the search among the suspects, then its document and its folder.
+"""A whole bisection, step by step: the search among nodes, then its document and its folder.
 
-If nothing fails while tensors that hold shapes are constants, the search runs once more with them as inputs: freezing
-changes what a candidate does, and some faults need the one form, some the other.
+If nothing fails while shape-computing tensors are constants, the search runs once more with them as inputs: freezing
+changes what a candidate does, and some faults need one form, some the other.
 """
 
 from __future__ import annotations
 
-import json
 import logging
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import partial
 from pathlib import Path
 from typing import Any
 
-from subgraph.bisection import costs, document, result_folder
-from subgraph.bisection.oracle import NodeOracle, narrow, world
+from subgraph.bisection import result_folder
+from subgraph.bisection.costs import OtherModel, costs
+from subgraph.bisection.describe import describe
+from subgraph.bisection.oracle import NodeOracle, items_of
 from subgraph.cases import case
 from subgraph.cases.case import ResultPlace
 from subgraph.documents import to_json
 from subgraph.errors import UsageError
 from subgraph.graph.graph import Graph
 from subgraph.graph.region import between
-from subgraph.runtime import candidate as candidates
-from subgraph.runtime.candidate import Candidate
+from subgraph.runtime.candidate import Candidate, parse
 from subgraph.runtime.inputs import Feeding
 from subgraph.search import FindingKind, Findings, Outcome, Settings, Step
 from subgraph.search.state import Steps
@@ -35,18 +33,18 @@ from subgraph.trials.trial import Trials
 
 log = logging.getLogger("subcut")
 
-LONG = 60  # characters of a candidate's name in a folder's
+NAME_LENGTH = 60  # characters of the candidate's name in the folder's
 
 
 @dataclass(frozen=True)
 class BisectionOptions:
-    """What is asked for, beside the model.
+    """What a bisection depends on beside the model.
 
     Attributes:
         within: `A..B`, only the nodes between these two are suspects; "" for all.
-        command: what the user said, for reports; notes: what their reader should know.
+        command: the user's command line, for reports. notes: for the reader of the report.
         force: may another result be replaced?
-        hints: how many times as likely as others a node is to blame, by its index: it changes what is asked first.
+        hints: by index of a node, how many times as likely as others it is guilty; it is searched earlier.
     """
 
     setup: Setup
@@ -59,46 +57,42 @@ class BisectionOptions:
 
     @property
     def place(self) -> ResultPlace:
-        """Where the result goes: one folder per candidate."""
+        """The result's folder: one per candidate."""
         setup = self.setup
-        return ResultPlace(setup.output, f"bisect-{safe_name(setup.candidate.name)[:LONG]}", self.force)
+        return ResultPlace(setup.output, f"bisect-{safe_name(setup.candidate.name)[:NAME_LENGTH]}", self.force)
 
     @property
-    def request(self) -> dict[str, Any]:
-        """What the result depends on beside the model, as plain data."""
+    def request(self) -> object:
+        """What the result depends on beside the model, as JSON."""
         setup = self.setup
-        found: dict[str, Any] = json.loads(
-            json.dumps(
-                {
-                    "candidate": setup.candidate.name,
-                    "identity": setup.candidate.identity(""),
-                    "precision": setup.candidate.precision,
-                    "feeding": to_json(setup.feeding.options),
-                    "criterion": setup.criterion,
-                    "freeze": setup.freeze,
-                    "within": self.within,
-                }
-            )
+        return to_json(
+            {
+                "candidate": setup.candidate.name,
+                "identity": setup.candidate.identity(""),
+                "precision": setup.candidate.precision,
+                "feeding": setup.feeding.options,
+                "criterion": setup.criterion,
+                "freeze": setup.freeze,
+                "within": self.within,
+            }
         )
-        return found
 
 
 class Bisection:
-    """Iterate it: a Step per answer of the candidate. After the last one the result is written and told.
+    """Iterate it: a Step per answer of the candidate. After the last one, the result is written.
 
     Attributes:
-        steps: those that came so far.
-        findings: what the search concluded, once it ended; items are places in `world.groups`.
-        document: all of it as plain data, as `subcut bisect --json` prints it, once it ended.
+        steps: the steps so far.
+        findings: the result of the search, once it ended; items are positions in `oracle.groups`.
+        document: the whole result as JSON, as `subcut bisect --json` prints it, once it is written.
     """
 
-    def __init__(self, trials: Callable[[], AbstractContextManager[Trials]], plan: BisectionOptions) -> None:
-        """`trials`: opens what a search asks, for as long as it runs."""
-        self._trials, self.plan = trials, plan
+    def __init__(self, trials: Trials | None, options: BisectionOptions) -> None:
+        self.trials, self.options = trials, options
         self.steps: list[Step] = []
         self.findings: Findings | None = None
         self.document: dict[str, Any] = {}
-        self.world: NodeOracle | None = None
+        self._oracle: NodeOracle | None = None
 
     def __iter__(self) -> Iterator[Step]:
         """
@@ -106,92 +100,107 @@ class Bisection:
             BackendError: the candidate cannot be used. ResultExists: another result stands in the way.
             UsageError, UnknownName: `within` names nothing. OutputError: nothing can be written.
         """
-        begin, plan = time.monotonic(), self.plan
+        started, options, trials = time.monotonic(), self.options, self.trials
+        assert trials
         self.steps.clear()
-        with self._trials() as asked:
-            self.world = self._asking(asked)
-            result_folder.require_free(plan.place, plan.request, self.world)
-            found = yield from self._searched()
-            if self._vague(found) and asked.freeze:
-                log.info("nothing fails with shapes as constants: once more, with shapes as inputs")
-                asked.freeze = False
-                self.world = self._asking(asked)
-                found = yield from self._searched()
-            self.findings = found
-            self.document = document.document(
-                self.world,
-                found,
-                self.steps,
-                command=plan.command,
-                criterion=plan.setup.criterion,
-                seconds=time.monotonic() - begin,
-                notes=[*plan.notes, *self._stale(found)],
-            )
-            if asked.candidate_model:
-                self.document["other_model"] = self._other(found)
-            if found.outcome is Outcome.DISAGREE:
-                result_folder.save(self.world, self.document, plan.place, plan.request, plan.setup.feeding)
+        self._oracle = self._new_oracle(trials)
+        result_folder.require_free(options.place, options.request, self.oracle)
+        findings = None
+        search = self.search()
+        while findings is None:
+            try:
+                step = next(search)
+            except StopIteration as end:
+                findings = self._summed(end.value)
+                if trials.freeze and self._finds_no_piece(findings):
+                    log.info("nothing fails with shapes as constants: once more, with shapes as inputs")
+                    trials.freeze = False
+                    self._oracle = self._new_oracle(trials)
+                    findings, search = None, self.search()
+            else:
+                self.steps.append(step)
+                yield step
+        self.findings = findings
+        document = describe(
+            self.oracle,
+            findings,
+            self.steps,
+            command=options.command,
+            criterion=options.setup.criterion,
+            seconds=time.monotonic() - started,
+            notes=[*options.notes, *self._stale(findings)],
+        )
+        document = replace(document, other_model=self._other_model(findings))
+        if findings.outcome is Outcome.DISAGREE:
+            document = result_folder.save(self.oracle, document, options.place, options.request, options.setup.feeding)
+        self.document = to_json(document)
 
-    def nodes(self, step: Step) -> list[str]:
-        """The nodes that a step asked about; none where it was the whole model."""
-        graph = self._world.trials.graph
-        return [graph.label(i) for i in self._world.indices(step.items)]
+    @property
+    def oracle(self) -> NodeOracle:
+        """
+        Raises:
+            UsageError: the bisection has not begun.
+        """
+        if self._oracle is None:
+            raise UsageError("the bisection has not begun", "iterate it first")
+        return self._oracle
 
     @property
     def suspects(self) -> int:
-        """How many nodes are in question."""
-        return self._world.size
+        """Number of nodes in question."""
+        return self.oracle.size
+
+    def nodes(self, step: Step) -> list[str]:
+        """Labels of the nodes that a step is about; none for the whole model."""
+        oracle = self.oracle
+        return [oracle.trials.graph.label(i) for i in oracle.indices(step.items)]
 
     def search(self) -> Steps[Findings]:
-        """The search from its beginning, over the answers that there are."""
-        asked = self._world
-        asked.hints = self.plan.hints
-        return narrow(asked, replace(self.plan.limits, within=_scope(asked, self.plan.within)))
+        """The search from its beginning; stored answers cost nothing."""
+        self.oracle.hints = self.options.hints
+        return self.oracle.search(replace(self.options.limits, within=_scope(self.oracle, self.options.within)))
 
-    def _asking(self, asked: Trials) -> NodeOracle:
-        """The questions of the search; another way to answer them is put in here."""
-        return world(asked, self.plan.limits.workers)
+    def _new_oracle(self, trials: Trials) -> NodeOracle:
+        return NodeOracle(trials, items_of(trials), self.options.limits.workers)
 
-    @property
-    def _world(self) -> NodeOracle:
-        if self.world is None:
-            raise UsageError("the bisection has not begun", "iterate it first")
-        return self.world
+    def _summed(self, findings: Findings) -> Findings:
+        """The findings of a search that just ended, as they are reported."""
+        return findings
 
-    def _searched(self) -> Steps[Findings]:
-        running = self.search()
-        while True:
-            try:
-                step = next(running)
-            except StopIteration as end:
-                found: Findings = end.value
-                return found
-            self.steps.append(step)
-            yield step
+    def _finds_no_piece(self, findings: Findings) -> bool:
+        """Does the whole fail, but no piece of it, and are shapes frozen somewhere?"""
+        nothing = all(f.kind is FindingKind.UNRESOLVED for f in findings.findings) and not findings.stopped
+        items = range(len(self.oracle.groups))
+        return findings.outcome is Outcome.DISAGREE and nothing and any(self.oracle.region([k]).shapes for k in items)
 
-    def _vague(self, found: Findings) -> bool:
-        """Does the whole fail, but no piece of it, though shapes are frozen somewhere?"""
-        asked = self._world
-        nothing = found.outcome is Outcome.DISAGREE and all(f.kind is FindingKind.UNRESOLVED for f in found.findings)
-        return nothing and not found.stopped and any(asked.region([k]).shapes for k in range(len(asked.groups)))
+    def _other_model(self, findings: Findings) -> OtherModel | None:
+        """How the candidate's own model matches the reference's, and what it costs; the latter within the budget."""
+        other = self.oracle.trials.candidate_model
+        if other is None:
+            return None
+        if findings.stopped or findings.outcome is Outcome.AGREE:
+            return OtherModel(other.graph.path.name, other.summary())
+        log.info("what each piece of %s costs: %d runs", other.graph.path.name, len(self.oracle.groups))
+        return costs(self.oracle, other)
 
-    def _other(self, found: Findings) -> dict[str, Any]:
-        """What the candidate's own model has in common with ours, and what it costs; the latter within the budget."""
-        asked = self._world
-        other = asked.trials.candidate_model
-        assert other
-        told = {"file": other.graph.path.name, "matched": other.summary()}
-        if found.stopped or found.outcome is Outcome.AGREE:
-            return told
-        log.info("what each piece of %s costs: %d runs", other.graph.path.name, len(asked.groups))
-        return told | costs.document(asked, costs.costs(asked), asked.trials.precision)
-
-    def _stale(self, found: Findings) -> list[str]:
-        """An earlier result of the same request that says otherwise."""
-        graph, place = self._world.trials.graph, self.plan.place
-        if found.outcome is Outcome.DISAGREE or not case.is_earlier(place, self.plan.request, case.source_of(graph)):
+    def _stale(self, findings: Findings) -> list[str]:
+        """A note if an earlier result of the same request says otherwise."""
+        source, place = case.source_of(self.oracle.trials.graph), self.options.place
+        if findings.outcome is Outcome.DISAGREE or not case.is_earlier(place, self.options.request, source):
             return []
         return [f"{place.path} holds an earlier run's finding, which this run does not confirm"]
+
+
+class _BisectionWithProcesses(Bisection):
+    """Starts its processes when it is iterated, and ends them with the last step."""
+
+    def __init__(self, graph: Graph, reference: Candidate, options: BisectionOptions) -> None:
+        super().__init__(None, options)
+        self._graph, self._reference = graph, reference
+
+    def __iter__(self) -> Iterator[Step]:
+        with open_with_processes(self._graph, self.options.setup, self._reference) as self.trials:
+            yield from super().__iter__()
 
 
 def bisect(
@@ -209,11 +218,11 @@ def bisect(
     output: str | Path = "subcut_out",
     force: bool = False,
 ) -> Bisection:
-    """Find the smallest piece of a model that a candidate gets wrong: iterate what this returns.
+    """Find the smallest piece of a model that a candidate gets wrong: iterate the returned object.
 
-    `candidate`, `reference`: a SPEC as after `-c`, or a `candidate.Candidate` with limits of its own. `inputs`: words
-    as after `-i`. `within`: `A..B`. The result goes to a folder in `output`, where answers are kept as well: a loop
-    that was stopped goes on when it is run again.
+    `candidate`, `reference`: a SPEC as after `-c`, or a `Candidate` with limits of its own. `inputs`: as after `-i`.
+    `within`: `A..B`. The result goes to a folder in `output`, where answers are stored as well: a bisection that was
+    stopped goes on when it is run again.
 
     >>> running = bisect(load("model.onnx"), "ort", ["x.npy"])                                   # doctest: +SKIP
     >>> for step in running: print(step.number, running.nodes(step), step.outcome)               # doctest: +SKIP
@@ -221,26 +230,25 @@ def bisect(
     ['/pad/Pad', '/pool/MaxPool']
 
     Raises:
-        UnknownName, UsageError: a SPEC means nothing. More while it is iterated: see `Bisection`.
+        UnknownName, UsageError: a SPEC is wrong. For errors while it is iterated see `Bisection`.
     """
-    doubted = candidates.parse(candidate) if isinstance(candidate, str) else candidate
-    right = candidates.parse(reference) if isinstance(reference, str) else reference
+    candidate, reference = (parse(spec) if isinstance(spec, str) else spec for spec in (candidate, reference))
     feeding = Feeding(tuple(map(str, inputs)), shapes or {}, seed)
-    setup = Setup(doubted, feeding, Path(output), criterion, freeze)
-    command = f"subgraph.bisect({graph.path.name!r}, {doubted.name!r})"
-    plan = BisectionOptions(setup, limits or Settings(), within, command, force=force)
-    return Bisection(partial(open_with_processes, graph, setup, right), plan)
+    setup = Setup(candidate, feeding, Path(output), criterion, freeze)
+    command = f"subgraph.bisect({graph.path.name!r}, {candidate.name!r})"
+    options = BisectionOptions(setup, limits or Settings(), within, command, force=force)
+    return _BisectionWithProcesses(graph, reference, options)
 
 
-def _scope(asked: NodeOracle, within: str) -> Sequence[int] | None:
+def _scope(oracle: NodeOracle, within: str) -> Sequence[int] | None:
     """The items between the two nodes of `A..B`."""
     if not within:
         return None
     start, sep, end = within.partition("..")
     if not sep:
         raise UsageError(f"--within {within}: expected two nodes", "--within conv1..pool5; either may be left out")
-    nodes = set(between(asked.trials.graph, [start] if start else [], [end] if end else []).nodes)
-    items = [k for k, group in enumerate(asked.groups) if nodes.intersection(group)]
+    nodes = set(between(oracle.trials.graph, [start] if start else [], [end] if end else []).nodes)
+    items = [k for k, group in enumerate(oracle.groups) if nodes.intersection(group)]
     if not items:
         raise UsageError(f"--within {within}: nothing there carries values")
     return items

@@ -1,110 +1,121 @@
 """What it costs that the candidate runs another model (quantized, say): by node, by operator, by tensor.
 
-The share of a node is that of the final error which its piece explains when it alone runs there; shares of many small
-errors add up to about one. What remains is measured the other way round: all else runs there, the piece on the
-reference. Clipped values are counted where the other model keeps a scale.
+The share of an item is the part of the final error that appears if only this item runs in the candidate's model; the
+shares of many small errors add up to about one. What remains is measured the other way round: only this item runs on
+the reference. Saturated values are counted where the candidate's model has a scale.
 """
 
 from __future__ import annotations
 
 import contextlib
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 from subgraph.bisection.oracle import NodeOracle
-from subgraph.comparison.pair import Pair
+from subgraph.comparison.pair import comparable
+from subgraph.documents import absent
 from subgraph.errors import ModelError, NoRegion
 from subgraph.graph.region import Region
 from subgraph.storage.tensors import load
 from subgraph.trials.attribution import attribute, remaining_error
+from subgraph.trials.candidate_model import CandidateModel
 from subgraph.trials.trial import Trials
 
-MEASURED = 64  # nodes whose share is measured: those that are furthest off alone
-RESTORED = 5  # of them: what remains if they are put back
+MOST_MEASURED = 64  # items whose share is measured: those with the largest error alone
+MOST_RESTORED = 5  # of these, with the largest share: also what remains
 
 
 @dataclass(frozen=True)
 class PieceCost:
-    """One suspect. error: its largest output error alone, over the scale. explains: its share of the final error.
-    remains: of the final error, when it runs on the reference; None where that was not asked or cannot be told."""
+    """Cost of one item. `node`, `op`, `index` are those of the last of its `nodes`.
 
-    indices: tuple[int, ...]
+    Attributes:
+        error: largest error of an output, over its scale, when the item runs alone.
+        explains: share of the final error.
+        remains: part of the final error that is left if the item runs on the reference; None if unknown.
+    """
+
+    node: str
+    nodes: Sequence[str]
+    op: str
+    index: int
     error: float
     explains: float
     remains: float | None = None
 
 
-def costs(asked: NodeOracle) -> list[PieceCost]:
-    """The dearest first. A run of the candidate for each suspect, of the reference for each that is measured.
+@dataclass(frozen=True)
+class OperatorCost:
+    """The sum over all items with the same operators."""
+
+    op: str
+    nodes: int
+    explains: float
+
+
+@dataclass(frozen=True)
+class Saturated:
+    """A tensor, and the share of its values beyond the range of the quantized type."""
+
+    tensor: str
+    share: float
+
+
+@dataclass(frozen=True)
+class OtherModel:
+    """The candidate's own model: how much of it was matched and, if measured, what it costs, largest shares first."""
+
+    file: str
+    matched: str
+    precision: str | None = absent()
+    of: int | None = absent()
+    nodes: Sequence[PieceCost] | None = absent()
+    ops: Sequence[OperatorCost] | None = absent()
+    saturated: Sequence[Saturated] | None = absent()
+
+
+def costs(oracle: NodeOracle, other: CandidateModel) -> OtherModel:
+    """Measure the costs: a run of the candidate per item, and runs of the reference per item whose share is measured.
 
     Raises:
         BackendError: the candidate cannot be used.
     """
-    alone: list[tuple[float, int]] = []
-    for k in range(len(asked.groups)):
-        with contextlib.suppress(ModelError, NoRegion):  # not there, or random: it has no cost of its own
-            error = _error(asked.trials, asked.region([k]))
-            if error > 0:
-                alone.append((error, k))
-    found = []
-    for error, k in sorted(alone, reverse=True)[:MEASURED]:
-        told = attribute(asked.trials, asked.region([k]))
-        if told is not None:
-            found.append((PieceCost(asked.groups[k], error, told.share), k))
-    found.sort(key=lambda f: -f[0].explains)
-    return [
-        PieceCost(
-            c.indices, c.error, c.explains, remaining_error(asked.trials, asked.region([k])) if n < RESTORED else None
-        )
-        for n, (c, k) in enumerate(found)
-    ]
+    trials, ops = oracle.trials, oracle.trials.graph.ops
+    errors: list[tuple[float, int]] = []
+    for k in range(len(oracle.groups)):
+        with contextlib.suppress(ModelError, NoRegion):  # not in that model, or random: no cost of its own
+            errors.append((_error(trials, oracle.region([k])), k))
+    pieces: list[tuple[PieceCost, int]] = []
+    for error, k in sorted((e for e in errors if e[0] > 0), reverse=True)[:MOST_MEASURED]:
+        attribution = attribute(trials, oracle.region([k]))
+        if attribution is not None:
+            labels, last = [trials.graph.label(i) for i in oracle.groups[k]], oracle.groups[k][-1]
+            pieces.append((PieceCost(labels[-1], labels, ops[last], last, error, attribution.share), k))
+    pieces.sort(key=lambda piece: -piece[0].explains)
+    by_ops: dict[str, list[float]] = {}
+    for cost, k in pieces:
+        by_ops.setdefault(" + ".join(dict.fromkeys(ops[i] for i in oracle.groups[k])), []).append(cost.explains)
+    summed = [OperatorCost(op, len(shares), sum(shares)) for op, shares in by_ops.items()]
+    remaining = [remaining_error(trials, oracle.region([k])) for _, k in pieces[:MOST_RESTORED]]
+    saturated = sorted(other.saturated(trials.values).items(), key=lambda tensor: -tensor[1])
+    return OtherModel(
+        other.graph.path.name,
+        other.summary(),
+        trials.precision,
+        len(oracle.groups),
+        [replace(c, remains=remaining[k] if k < MOST_RESTORED else None) for k, (c, _) in enumerate(pieces)],
+        sorted(summed, key=lambda cost: -cost.explains),
+        [Saturated(name, share) for name, share in saturated if share > 0],
+    )
 
 
 def _error(trials: Trials, region: Region) -> float:
-    """The largest error of a region's outputs alone, over their scale; 0 where nothing can be compared."""
-    import numpy as np
-
-    answer, worst = trials.run(region), 0.0
-    for known, given in zip(trials.values.records, answer.tensors, strict=False):
+    """The largest error of a region's outputs alone, over their scale; 0 if nothing can be compared."""
+    result, errors = trials.run(region), [0.0]
+    for reference, candidate in zip(trials.values.records, result.tensors, strict=False):
         for name in region.outputs:
-            if name in given and known[name].form == "tensor":
-                a, b = load(known[name], Path("/")), load(given[name], Path("/"))
-                if (
-                    isinstance(a, np.ndarray)
-                    and isinstance(b, np.ndarray)
-                    and a.shape == b.shape
-                    and a.dtype == b.dtype
-                ):
-                    pair = Pair(a, b)
-                    worst = max(worst, float(pair.difference.max(initial=0.0)) / (pair.scale or 1.0))
-    return worst
-
-
-def document(asked: NodeOracle, found: list[PieceCost], precision: str) -> dict[str, Any]:
-    """As plain data: `nodes`, dearest first; `ops`, summed; `saturated`, the share of values that are clipped."""
-    trials = asked.trials
-    graph, other = trials.graph, trials.candidate_model
-    ops: dict[str, list[float]] = {}
-    for cost in found:
-        ops.setdefault(" + ".join(dict.fromkeys(graph.ops[i] for i in cost.indices)), []).append(cost.explains)
-    clipped = other.saturated(trials.values) if other else {}
-    return {
-        "precision": precision,
-        "of": len(asked.groups),
-        "nodes": [
-            {
-                "node": graph.label(c.indices[-1]), "nodes": [graph.label(i) for i in c.indices],
-                "op": graph.ops[c.indices[-1]], "index": c.indices[-1], "error": c.error, "explains": c.explains,
-                "remains": c.remains,
-            }
-            for c in found
-        ],
-        "ops": sorted(
-            ({"op": op, "nodes": len(shares), "explains": sum(shares)} for op, shares in ops.items()),
-            key=lambda row: -row["explains"],
-        ),
-        "saturated": [
-            {"tensor": n, "share": share} for n, share in sorted(clipped.items(), key=lambda c: -c[1]) if share > 0
-        ],
-    }  # fmt: skip
+            if name in candidate and reference[name].form == "tensor":
+                pair = comparable(load(reference[name], Path("/")), load(candidate[name], Path("/")))
+                errors.append(pair.relative_error if pair else 0.0)
+    return max(errors)

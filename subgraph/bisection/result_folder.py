@@ -1,18 +1,20 @@
-"""A finished search -> a folder that a vendor can run: the region with its tensors, what came instead, the report.
+"""A finished search -> a folder that a vendor can run: findings as cases with the candidate's tensors, and the report.
 
 manifest.json  run.json  report.html  report.md
-culprit/          the region: model.onnx, inputs/, outputs/ (reference), candidate/ (what came), repro.py
-culprit-agrees/   its nearest neighbour that agrees, the same way
+culprit/          the region: model.onnx, inputs/, outputs/ (reference), candidate/ (the candidate's), repro.py
+culprit-agrees/   its nearest neighbour that agrees, in the same form
 culprit-2/ …      further findings
 """
 
 from __future__ import annotations
 
 import shutil
+from collections import Counter
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
+from subgraph.bisection.document import BisectDocument, FindingDocument
 from subgraph.bisection.oracle import NodeOracle
 from subgraph.cases import case, evidence
 from subgraph.cases.case import ResultPlace
@@ -24,83 +26,86 @@ from subgraph.graph import region as regions
 from subgraph.graph.region import Region
 from subgraph.runtime.inputs import Feeding
 from subgraph.storage import folders
-from subgraph.trials import candidate_model
+from subgraph.trials.candidate_model import EDGE, CandidateModel
 
-MOST = 8  # findings that get a folder; a model with more has one reason, and each folder holds its weights
+MOST_CASES = 8  # more findings than that have one reason, and each case holds its weights
+FOLDER_NAMES = {"culprit": "culprit", "flaky": "flaky", "unresolved": "in-doubt"}
 
 
-def require_free(place: ResultPlace, request: Any, asked: NodeOracle) -> None:
-    """May the result go there? Asked before the search, not after.
+def require_free(place: ResultPlace, request: object, oracle: NodeOracle) -> None:
+    """May the result go there? Checked before the search.
 
     Raises:
         ResultExists: something else stands in the way.
     """
-    graph = asked.trials.graph
+    graph = oracle.trials.graph
     case.require_free(place, request, case.source_of(graph), [graph.path])
 
 
-def save(asked: NodeOracle, document: dict[str, Any], place: ResultPlace, request: Any, feeding: Feeding) -> None:
-    """Write it all. The document's findings get the path of their folder, and it the path of its page.
+def save(
+    oracle: NodeOracle, document: BisectDocument, place: ResultPlace, request: object, feeding: Feeding
+) -> BisectDocument:
+    """Write the folder; return the document with the paths of the findings' cases and of the report.
 
     Raises:
-        OutputError: it cannot be written. ResultExists: something else stands there meanwhile.
+        OutputError: it cannot be written. ResultExists: something else has come to stand there.
     """
-    require_free(place, request, asked)
+    require_free(place, request, oracle)
     with folders.aside(place.path) as work:
-        for name, finding in _named(document["findings"]):
-            nodes = finding["indices"]
-            if not nodes or not _region(asked, nodes, ResultPlace(work, name), feeding):
+        findings = list(document.findings)
+        for k, name in _case_names(findings):
+            nearest, indices = findings[k].nearest, findings[k].indices
+            if not indices or not _add_case(oracle, indices, ResultPlace(work, name), feeding):
                 continue
-            finding["case"] = str(place.path / name)
-            _add_candidate(asked, nodes, work / name)
-            if finding["nearest"]:
-                _region(asked, finding["nearest"]["indices"], ResultPlace(work, f"{name}-agrees"), feeding)
-        document["report"] = str(place.path / REPORT_FILES["html"])
-        evidence.write_document(document, RUN_JSON, work)
-        for file, text in evidence.rendered_reports(document).items():
+            findings[k] = replace(findings[k], case=str(place.path / name))
+            _add_candidate(oracle, indices, work / name)
+            if nearest:
+                _add_case(oracle, nearest.indices, ResultPlace(work, f"{name}-agrees"), feeding)
+        document = replace(document, findings=findings, report=str(place.path / REPORT_FILES["html"]))
+        run = to_json(document)
+        evidence.write_document(run, RUN_JSON, work)
+        for file, text in evidence.rendered_reports(run).items():
             (work / file).write_text(text, encoding="utf-8")
-        source = case.source_of(asked.trials.graph)
-        case.write_manifest(EvidenceManifest(source=source, command=document["command"], request=request), work)
+        source = case.source_of(oracle.trials.graph)
+        case.write_manifest(EvidenceManifest(source=source, command=document.command, request=request), work)
+    return document
 
 
-def _named(findings: list[dict[str, Any]]) -> Iterator[tuple[str, dict[str, Any]]]:
-    words = {"culprit": "culprit", "flaky": "flaky", "unresolved": "in-doubt", "accumulated": "accumulated"}
-    taken: dict[str, int] = {}
-    for finding in findings[:MOST]:
-        if finding["kind"] == "accumulated":  # that is the whole model
-            continue
-        word = words[finding["kind"]]
-        taken[word] = taken.get(word, 0) + 1
-        yield word if taken[word] == 1 else f"{word}-{taken[word]}", finding
+def _case_names(findings: Sequence[FindingDocument]) -> Iterator[tuple[int, str]]:
+    """Position and folder name of each finding that becomes a case: not the accumulated ones, which are the whole."""
+    numbers: Counter[str] = Counter()
+    for k, finding in enumerate(findings[:MOST_CASES]):
+        if name := FOLDER_NAMES.get(finding.kind):
+            numbers[name] += 1
+            yield k, name if numbers[name] == 1 else f"{name}-{numbers[name]}"
 
 
-def _region(asked: NodeOracle, nodes: list[int], place: ResultPlace, feeding: Feeding) -> bool:
-    """Cut a region into a folder of its own, with reference values; False where that cannot be had."""
-    trials = asked.trials
+def _add_case(oracle: NodeOracle, nodes: Sequence[int], place: ResultPlace, feeding: Feeding) -> bool:
+    """Write a region as a case; False if it cannot be cut."""
+    trials = oracle.trials
     region = regions.of_nodes(trials.graph, nodes)
     request = CaseRequest.of_nodes(trials.graph, nodes, feeding, freeze=trials.freeze)
     return evidence.add_case(trials.graph, region, request, place, trials.reference, trials.values)
 
 
-def _add_candidate(asked: NodeOracle, nodes: list[int], folder: Path) -> None:
-    """What the candidate gave for a region, beside the reference's outputs."""
-    region = regions.of_nodes(asked.trials.graph, nodes)
-    answer = asked.given(region)
-    labels = asked.trials.values.labels
-    for into, tensors in zip(evidence.candidate_folders(folder, labels), answer.tensors, strict=False):
+def _add_candidate(oracle: NodeOracle, nodes: Sequence[int], folder: Path) -> None:
+    """Add the candidate's outputs to a case, beside the reference's."""
+    trials = oracle.trials
+    region = regions.of_nodes(trials.graph, nodes)
+    samples = oracle.run_result(region).tensors
+    for into, tensors in zip(evidence.candidate_folders(folder, trials.values.labels), samples, strict=False):
         evidence.copy_tensors(tensors, folders.safe_names(tensors), into)
-    if asked.trials.candidate_model:
-        _add_model(asked, region, labels, folder / CANDIDATE)
+    if trials.candidate_model:
+        _add_model(oracle, trials.candidate_model, region, folder / CANDIDATE)
 
 
-def _add_model(asked: NodeOracle, region: Region, labels: Sequence[str], into: Path) -> None:
-    """The piece of the candidate's own model, what it was fed in its own form, and which tensors these are."""
-    trials, other = asked.trials, asked.trials.candidate_model
-    assert other
+def _add_model(oracle: NodeOracle, model: CandidateModel, region: Region, into: Path) -> None:
+    """Add the cut of the candidate's own model, its inputs, and which tensors of the two models match."""
+    trials = oracle.trials
     room = trials.new_folder()
-    cut, fed = trials.write_cut(region, trials.values.records, room)
+    cut, feeds = trials.write_cut(region, trials.values.records, room)
     for file in room.glob("model.onnx*"):
         shutil.copyfile(file, into / file.name)
-    for place, records in zip(evidence.sample_folders(into / "inputs", labels), fed, strict=True):
-        evidence.copy_tensors({r.name: r for r in records}, folders.safe_names(cut.inputs), place)
-    evidence.write_document(to_json(other.boundary_matches(region)), candidate_model.EDGE, into)
+    for folder, records in zip(evidence.sample_folders(into / "inputs", trials.values.labels), feeds, strict=True):
+        evidence.copy_tensors({r.name: r for r in records}, folders.safe_names(cut.inputs), folder)
+    evidence.write_document(to_json(model.boundary_matches(region)), EDGE, into)

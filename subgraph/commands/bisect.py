@@ -6,7 +6,7 @@ import re
 import shlex
 import sys
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, nullcontext
+from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -99,7 +99,7 @@ def _bisect(
         weights = weights_of(trials, runs) if recordings else None
         command = shlex.join(["subcut", *sys.argv[1:]])
         plan = BisectionOptions(setup, limits, within, command, tuple(notes), force, node_weights(graph, weights))
-        return _log_steps(Bisection(lambda: nullcontext(trials), plan))
+        return _log_steps(Bisection(trials, plan))
 
 
 def _log_steps(bisection: Bisection) -> Result:

@@ -306,7 +306,7 @@ def _open(loop: ManualState, number: int) -> dict[str, Any]:
 
 def _todo(loop: ManualState, rows: Sequence[dict[str, Any]], job: ManualBisection) -> list[str]:
     """What to do next, in words."""
-    steps = job.told
+    steps = job.new_steps
     more = f", about {steps[-1].more} more to come" if steps and steps[-1].more else ""
     lines = [f"{count(len(loop.log), 'answer')} so far{more}; to be run on {clean(loop.name)}:"]
     width = max(len(clean(row["what"])) for row in rows)

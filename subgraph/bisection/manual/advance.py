@@ -162,9 +162,9 @@ def advance(loop: ManualState, asked: Trials) -> tuple[dict[str, Any] | None, li
             pass
         document, loop.open = job.document, []
     except Pending as pending:
-        _prepare(loop, asked, job.ahead(pending, loop.request["batch"]))
-    steps = job.told[loop.told :]
-    loop.told, loop.settled = len(job.told), True
+        _prepare(loop, asked, job.next_tasks(pending, loop.request["batch"]))
+    steps = job.new_steps[loop.told :]
+    loop.told, loop.settled = len(job.new_steps), True
     loop.save()
     loop.clear()
     return document, steps, job

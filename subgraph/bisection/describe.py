@@ -1,0 +1,322 @@
+"""A search and its trials -> the document of the bisection."""
+
+from __future__ import annotations
+
+import math
+import os
+import platform
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+
+import numpy as np
+
+from subgraph.bisection import document
+from subgraph.bisection.oracle import NodeOracle
+from subgraph.cases.case import source_of, versions
+from subgraph.comparison.pair import comparable
+from subgraph.errors import SubcutError
+from subgraph.graph.region import Region
+from subgraph.search import Finding, FindingKind, Findings, Outcome, Purpose, Step
+from subgraph.search.oracle import QueryKind
+from subgraph.storage.tensors import load
+from subgraph.text import count
+from subgraph.trials.compare import ranking
+from subgraph.trials.diagnosis import Evidence, diagnose
+from subgraph.verdict import Judgement, Status, Verdict
+
+MOST_UNRESOLVED = 5  # regions and items that notes list
+MOST_DRAWN = 40  # nodes in the drawing of a finding, more only if the region has more
+MOST_DIAGNOSED = 3  # findings for which the candidate runs again
+KIND_WORDS = {
+    QueryKind.WHOLE: "whole model",
+    QueryKind.CLAIMED: "at the claimed precision",
+    QueryKind.PROFILE: "in place",
+    QueryKind.ISOLATED: "alone",
+    QueryKind.POOL: "pieces together",
+    QueryKind.PREFIX: "first nodes",
+}
+
+
+def exit_code(findings: Findings) -> int:
+    """0: they agree; 1: a disagreement, whatever is known about it; 5: nothing could be established."""
+    if findings.outcome in (Outcome.AGREE, Outcome.CLAIMED):
+        return 0
+    return 1 if findings.outcome is Outcome.DISAGREE else 5
+
+
+def describe(
+    oracle: NodeOracle, findings: Findings, steps: Sequence[Step], *, command: str, criterion: str, seconds: float,
+    notes: Iterable[str] = (),
+) -> document.BisectDocument:  # fmt: skip
+    """The document, as yet without case folders and report."""
+    trials, graph, code = oracle.trials, oracle.trials.graph, exit_code(findings)
+    whole, source = _whole_verdict(steps), source_of(oracle.trials.graph)
+    ranked = whole and whole.to_json() | {"ranking": ranking(trials, trials.run(trials.whole()))}
+    # runs that only measure how much of the error is gone without a piece
+    extra_runs = {"explain": trials.extra_runs} if trials.extra_runs else {}
+    return document.BisectDocument(
+        exit_code=code,
+        agree=code == 0,
+        outcome=findings.outcome,
+        trials=findings.counts.total() + trials.extra_runs,
+        compiled_nodes=findings.counts.items() + trials.extra_nodes,
+        runs={str(purpose): n for purpose, n in findings.counts.runs.items()} | extra_runs,
+        seconds=round(seconds, 3),
+        command=command,
+        model=document.ModelDocument(
+            source.file, str(graph.model.graph.name), len(graph.nodes), source.structure_sha256
+        ),
+        candidate=document.RuntimeDocument(
+            trials.candidate.name,
+            Path(trials.candidate.backend).name,
+            {k: v for k, v in trials.candidate.options.items() if k != "folder"},
+            trials.about.version,
+            trials.precision,
+        ),
+        reference=_reference(oracle),
+        criterion=criterion,
+        samples=trials.values.labels,
+        whole=ranked,
+        profile=_profile(oracle, steps),
+        steps=[_step(oracle, s) for s in steps],
+        findings=[_finding(oracle, findings, k, steps) for k in range(len(findings.findings))],
+        alone=[
+            document.Irrelevant(o.signature, *_nodes(oracle, o.items), explains=o.share) for o in findings.irrelevant
+        ],
+        notes=[*notes, *_notes(oracle, findings, whole)],
+        environment=_environment(oracle),
+    )
+
+
+def _nodes(oracle: NodeOracle, items: Iterable[int]) -> tuple[list[str], list[int], list[str]]:
+    """Labels, indices and operators of the nodes of some items."""
+    graph, nodes = oracle.trials.graph, oracle.indices(items)
+    return [graph.label(i) for i in nodes], nodes, [graph.ops[i] for i in nodes]
+
+
+def _reference(oracle: NodeOracle) -> document.RuntimeDocument:
+    identity = oracle.trials.reference.identity()
+    options = {k: Path(v).name if k == "custom_ops" else v for k, v in identity["options"].items()}
+    name = Path(identity["backend"]).name
+    return document.RuntimeDocument(name, name, options, identity["version"], "fp32")
+
+
+def _environment(oracle: NodeOracle) -> document.Environment:
+    packages = versions()
+    subcut, python = packages.pop("subcut"), packages.pop("python")
+    machine = f"{platform.system()} {platform.machine()}, {os.cpu_count()} cores"
+    return document.Environment(subcut, python, machine, oracle.trials.reference.options.get("threads", 1), packages)
+
+
+def _notes(oracle: NodeOracle, findings: Findings, whole: Verdict | None) -> Iterator[str]:
+    ratio = whole.worst.errors.get("noise_ratio") if whole and whole.worst else None
+    if findings.outcome is Outcome.CLAIMED and ratio is not None:
+        precision = oracle.trials.precision
+        yield f"rounding, not a bug: the error is {ratio:.2g} × what rounding in {precision} does"
+    if oracle.trials.about.caveat:
+        yield oracle.trials.about.caveat
+    for text, items in findings.notes:
+        yield text + ", ".join(oracle.label(k) for k in items)
+    if findings.probe_sensitive:
+        yield "reading inner tensors makes the fault vanish: the candidate behaves otherwise when probed"
+    if findings.stopped.endswith("used up"):
+        yield f"ended early: {findings.stopped}; the same command with more goes on"
+    elif findings.outcome is Outcome.DISAGREE and findings.complete:
+        yield "everything else was asked about and agrees"
+    for observation in findings.unresolved[:MOST_UNRESOLVED]:
+        yield f"{count(len(observation.items), 'node')}, {observation.signature or 'unknown'}: {observation.why}"
+
+
+# ---------------------------------------------------------------------------------------------------- steps
+
+
+def _profile(oracle: NodeOracle, steps: Sequence[Step]) -> list[document.ProfileRow] | None:
+    verdict = next((s.answer.verdict for s in steps if s.purpose is Purpose.PROFILE and s.answer.verdict), None)
+    if verdict is None or not verdict.outputs:
+        return None
+    graph = oracle.trials.graph
+    rows: dict[str, document.ProfileRow] = {}
+    for j in verdict.outputs:
+        i, error = graph.maker[j.name], _error(j)
+        if j.name not in rows or (error or 0) > (rows[j.name].error or 0):
+            rows[j.name] = document.ProfileRow(i, graph.label(i), graph.ops[i], j.name, error, j.status)
+    return sorted(rows.values(), key=lambda row: graph.rank[row.index])
+
+
+def _error(judgement: Judgement | None) -> float | None:
+    error = judgement.errors.get("max_rel") if judgement else None
+    return None if error is None or math.isnan(error) else error
+
+
+def _worst_error(verdict: Verdict | None) -> float | None:
+    return _error(verdict.worst if verdict else None)
+
+
+def _step(oracle: NodeOracle, step: Step) -> document.StepDocument:
+    labels, nodes, _ = _nodes(oracle, step.items)
+    answer = step.answer
+    return document.StepDocument(
+        step.number,
+        f"{KIND_WORDS[step.query.kind]}{', again' if step.query.repetition else ''}",
+        step.purpose,
+        labels[0] if labels else "",
+        labels[-1] if labels else "",
+        len(nodes) or oracle.size,
+        nodes,
+        step.outcome,
+        answer.signature,
+        _worst_error(answer.verdict),
+        answer.share,
+        round(answer.seconds, 6),
+        f"{step.left} left, about {step.more} more runs" if step.more else f"{step.left} left",
+    )
+
+
+def _whole_verdict(steps: Sequence[Step]) -> Verdict | None:
+    """The first failing verdict on the whole model; if there is none, the first."""
+    verdicts = [s.answer.verdict for s in steps if s.query.kind is QueryKind.WHOLE and s.answer.verdict]
+    return next((v for v in verdicts if v.status is Status.FAIL), verdicts[0] if verdicts else None)
+
+
+def _isolated_verdict(finding: Finding, steps: Sequence[Step]) -> Verdict | None:
+    """The last verdict on exactly this region; a failing one before others, then one from a fresh process."""
+    own = [s for s in steps if s.query.kind is QueryKind.ISOLATED and s.items == finding.items and s.answer.verdict]
+    best = max(own, key=lambda s: (s.answer.status is Status.FAIL, s.query.fresh, s.number), default=None)
+    return best.answer.verdict if best else None
+
+
+# ---------------------------------------------------------------------------------------------------- findings
+
+
+def _finding(oracle: NodeOracle, findings: Findings, rank: int, steps: Sequence[Step]) -> document.FindingDocument:
+    finding = findings.findings[rank]
+    kind, (labels, nodes, ops) = finding.kind, _nodes(oracle, finding.items)
+    region = oracle.region(finding.items) if finding.items else None
+    verdict = _isolated_verdict(finding, steps)
+    worst = verdict.worst if verdict else None
+    off, histogram = _differences(oracle, region, worst)
+    accumulated, flaky = kind is FindingKind.ACCUMULATED, kind is FindingKind.FLAKY
+    return document.FindingDocument(
+        kind=kind,
+        signature=finding.signature,
+        nodes=labels,
+        indices=nodes,
+        ops=ops,
+        certified=finding.certified,
+        explains=finding.explains,
+        reproduces=finding.reproduces,
+        edge=_boundary(oracle, region) if region else None,
+        worst=_worst(worst),
+        neighbours=_surroundings(oracle, nodes) if region else None,
+        nearest=_nearest(oracle, finding, steps),
+        verdict=verdict.to_json() if verdict else None,
+        why=_why(oracle, finding),
+        off=off,
+        histogram=histogram,
+        growth=[{"nodes": n, "error": error} for n, error in finding.growth] if accumulated else None,
+        contributors=[_contributor(oracle, *c) for c in finding.contributors] if accumulated else None,
+        rate=finding.reproduces if flaky else None,
+        runs=dict(zip(("failed", "of"), finding.runs, strict=True)) if flaky else None,
+        reason=finding.why if kind is FindingKind.UNRESOLVED else None,
+        evidence=_evidence(oracle, findings, rank, steps),
+    )
+
+
+def _evidence(oracle: NodeOracle, findings: Findings, rank: int, steps: Sequence[Step]) -> list[dict[str, str]]:
+    """What speaks for rounding and what for a bug; empty if the region may not fail at all."""
+    trials, finding = oracle.trials, findings.findings[rank]
+    whole = finding.kind is FindingKind.ACCUMULATED
+    verdict = _whole_verdict(steps) if whole else _isolated_verdict(finding, steps) if finding.items else None
+    fails = verdict is not None and (verdict.status is Status.FAIL or finding.kind is FindingKind.CULPRIT)
+    if verdict is None or not fails or finding.kind is FindingKind.FLAKY:
+        return []
+    withheld = f"the search ended early: {findings.stopped}" if findings.stopped else ""
+    if trials.candidate_model:
+        withheld = "the candidate runs another model"
+    if rank >= MOST_DIAGNOSED:
+        withheld = f"only the first {MOST_DIAGNOSED} findings are looked into so far"
+    region = trials.whole() if whole else oracle.region(finding.items)
+    try:
+        return [evidence.to_json() for evidence in diagnose(trials, region, verdict, withheld)]
+    except SubcutError as e:
+        return [Evidence("conclusion", f"not known: {e.what}").to_json()]
+
+
+def _why(oracle: NodeOracle, finding: Finding) -> str:
+    if not finding.doubtful:
+        return finding.why
+    labels = [oracle.label(k) for k in finding.doubtful[:MOST_UNRESOLVED]]
+    return "not certified: could not be asked without " + ", ".join(labels)
+
+
+def _boundary(oracle: NodeOracle, region: Region) -> document.Boundary:
+    records = oracle.trials.values.records[0]
+
+    def tensors(names: Iterable[str]) -> list[document.BoundaryTensor]:
+        known = [records[n] for n in names if n in records]
+        return [document.BoundaryTensor(r.name, r.dtype, r.shapes[0] if r.shapes else ()) for r in known]
+
+    return document.Boundary(tensors(region.inputs), tensors(region.outputs))
+
+
+def _worst(judgement: Judgement | None) -> document.WorstElement | None:
+    if judgement is None or judgement.worst is None:
+        return None
+    worst = judgement.worst
+    return document.WorstElement(worst.index, worst.reference, worst.candidate, judgement.name, _error(judgement))
+
+
+def _differences(
+    oracle: NodeOracle, region: Region | None, worst: Judgement | None
+) -> tuple[Mapping[str, int] | None, document.Histogram | None]:
+    """How many elements of the decisive output differ, and by how much."""
+    if region is None or worst is None:
+        return None, None
+    values = oracle.trials.values
+    k = values.labels.index(worst.sample) if worst.sample else 0
+    result = oracle.run_result(region)
+    if result.failure or worst.name not in result.tensors[k]:
+        return None, None
+    records = values.records[k][worst.name], result.tensors[k][worst.name]
+    pair = comparable(*(load(record, Path("/")) for record in records))
+    if pair is None:
+        return None, None
+    d = pair.difference[pair.difference > 0] / (pair.scale or 1.0)
+    decades, counts = np.unique(np.floor(np.log10(d)).astype(int), return_counts=True)
+    bins = [{"decade": int(x), "count": int(n)} for x, n in zip(decades, counts, strict=True)]
+    histogram = document.Histogram(pair.compared - int(d.size), bins, pair.size - pair.compared)
+    return {"count": pair.changed, "of": pair.size}, histogram
+
+
+def _surroundings(oracle: NodeOracle, nodes: Sequence[int]) -> document.Surroundings:
+    """The region, the nodes that feed and read it, nodes beside these, and the tensors between them."""
+    graph, inside = oracle.trials.graph, set(nodes)
+    above = {b for i in nodes for b in graph.predecessors(i)} - inside
+    below = {a for i in nodes for a in graph.successors(i)} - inside
+    beside = {a for i in above for a in graph.successors(i)} | {b for i in below for b in graph.predecessors(i)}
+    order = [*graph.in_order(inside), *graph.in_order(above | below), *graph.in_order(beside - above - below - inside)]
+    drawn = dict.fromkeys(graph.in_order(order[: max(MOST_DRAWN, len(inside))]))
+    edges: list[document.DrawnEdge] = []
+    for i in drawn:
+        for name in dict.fromkeys(graph.reads[i]):
+            maker = graph.maker.get(name)
+            if maker in drawn or name in graph.inputs:
+                edges.append(document.DrawnEdge(name, maker, i))
+        edges += [document.DrawnEdge(n, i, None) for n in graph.makes[i] if n in graph.outputs]
+    boxes = [document.Drawn(i, graph.label(i), graph.ops[i], i in inside) for i in drawn]
+    return document.Surroundings(boxes, edges, len(set(order)) - len(drawn))
+
+
+def _nearest(oracle: NodeOracle, finding: Finding, steps: Sequence[Step]) -> document.Nearest | None:
+    if finding.neighbour is None:
+        return None
+    without, *_ = _nodes(oracle, [k for k in finding.items if k not in finding.neighbour])
+    labels, nodes, _ = _nodes(oracle, finding.neighbour)
+    step = next((s for s in steps if s.items == finding.neighbour and s.answer.verdict), None)
+    return document.Nearest(without, labels, nodes, _worst_error(step.answer.verdict if step else None))
+
+
+def _contributor(oracle: NodeOracle, items: Sequence[int], share: float) -> document.Contributor:
+    labels, nodes, ops = _nodes(oracle, items)
+    label = labels[0] + (f" … {labels[-1]}" if len(nodes) > 1 else "")
+    return document.Contributor(label, ", ".join(dict.fromkeys(ops[:3])), nodes[0], share)
