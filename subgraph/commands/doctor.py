@@ -6,16 +6,27 @@ import shlex
 import shutil
 import sys
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from subgraph import plugins, project
 from subgraph.cases.case import versions
 from subgraph.commands import Result
+from subgraph.documents import to_json
 from subgraph.errors import SubcutError
 from subgraph.text import clean
 
-PATIENCE = 120.0  # seconds for a runtime to be imported
+IMPORT_TIMEOUT = 120.0  # seconds for a runtime to be imported
+
+
+@dataclass(frozen=True)
+class BackendRow:
+    """A backend, or a candidate of the project file. `says`: its version and caveat, or what it lacks."""
+
+    name: str
+    usable: bool
+    version: str
+    says: str
 
 
 def doctor() -> Result:
@@ -24,67 +35,56 @@ def doctor() -> Result:
     Each backend is started in a process of its own; of the project file's candidates nothing is run. Exit code 4 if
     onnxruntime, which everything needs, does not work.
     """
-    names = plugins.names("backends")
     with ThreadPoolExecutor(max_workers=2) as executor:
-        rows = list(executor.map(_look, names))
-    usable = next(r["usable"] for r in rows if r["name"] == "ort")
-    rows += _of_project()
+        rows = list(executor.map(_start, plugins.names("backends")))
+    code = 0 if next(row.usable for row in rows if row.name == "ort") else 4
+    rows += _project_candidates()
     own = versions()
-    width = max(len(clean(r["name"])) for r in rows)
+    width = max(len(clean(row.name)) for row in rows)
     lines = [f"python {own['python']} on {sys.platform}, subcut {own['subcut']}, onnx {own['onnx']}"]
-    for r in rows:
-        word = "ok" if r["usable"] else "fails"
-        lines += [f"{clean(r['name']):<{width}}  {word}  {clean(r['says'])}".rstrip()]
-    code = 0 if usable else 4
-    document = {"schema": "subcut.doctor/1", "exit_code": code, "versions": own, "backends": rows}
+    lines += [f"{clean(r.name):<{width}}  {'ok' if r.usable else 'fails'}  {clean(r.says)}".rstrip() for r in rows]
+    document = {"schema": "subcut.doctor/1", "exit_code": code, "versions": own, "backends": to_json(rows)}
     return Result(document, "\n".join(lines), code)
 
 
-def _look(name: str) -> dict[str, Any]:
+def _start(name: str) -> BackendRow:
+    """Start a backend in a process of its own."""
     from subgraph.runtime.worker import Worker
 
     try:
-        with Worker(name, timeout=PATIENCE) as worker:
+        with Worker(name, timeout=IMPORT_TIMEOUT) as worker:
             about = worker.about({})
     except SubcutError as e:
-        return _row(name, False, _said(e))
-    says = "   ".join(filter(None, (about.version, about.caveat)))
-    return _row(name, True, says, about.version)
+        return BackendRow(name, False, "", _what_and_hint(e))
+    return BackendRow(name, True, about.version, "   ".join(filter(None, (about.version, about.caveat))))
 
 
-def _of_project() -> list[dict[str, Any]]:
-    """The candidates that the project file describes: is what they name there?"""
+def _project_candidates() -> list[BackendRow]:
+    """The candidates of the project file: do the programs exist that they name?"""
     from subgraph.runtime import candidate
 
     try:
         settings = project.load()
     except SubcutError as e:
-        return [_row("project file", False, _said(e))]
+        return [BackendRow("project file", False, "", _what_and_hint(e))]
     rows = []
     for name in settings.values.get("candidates", {}):
         try:
-            found = candidate.parse(name, settings)
+            parsed = candidate.parse(name, settings)
         except SubcutError as e:
-            rows.append(_row(name, False, _said(e)))
+            rows.append(BackendRow(name, False, "", _what_and_hint(e)))
             continue
-        lacks = [word for word in _programs(found) if not _runs(word, str(found.options.get("folder", "")))]
-        says = f"cannot run {', '.join(lacks)}: is it there, and executable?" if lacks else found.backend
-        rows.append(_row(name, not lacks, says))
+        folder = str(parsed.options.get("folder", ""))
+        programs = [shlex.split(command)[0] for command in parsed.commands] if parsed.backend == "cmd" else []
+        lacking = [program for program in programs if not _is_executable(program, folder)]
+        problem = f"cannot run {', '.join(lacking)}: is it there, and executable?"
+        rows.append(BackendRow(name, not lacking, "", problem if lacking else parsed.backend))
     return rows
 
 
-def _programs(found: Any) -> list[str]:
-    """The first word of each command."""
-    return [shlex.split(command)[0] for command in found.commands] if found.backend == "cmd" else []
+def _is_executable(program: str, folder: str) -> bool:
+    return shutil.which(Path(folder, program) if "/" in program else program) is not None
 
 
-def _runs(word: str, folder: str) -> bool:
-    return shutil.which(Path(folder, word) if "/" in word else word) is not None
-
-
-def _row(name: str, usable: bool, says: str, version: str = "") -> dict[str, Any]:
-    return {"name": name, "usable": usable, "version": version, "says": says}
-
-
-def _said(e: SubcutError) -> str:
+def _what_and_hint(e: SubcutError) -> str:
     return f"{e.what}{f' ({e.hint})' if e.hint not in ('', 'subcut doctor') else ''}"

@@ -1,4 +1,4 @@
-"""`subcut manual`: the bisection of a device that nobody can call: it says what to run, and takes what came of it."""
+"""`subcut manual`: a bisection of a device that only a person can run: tasks to run there, outputs taken back."""
 
 from __future__ import annotations
 
@@ -6,8 +6,9 @@ import shlex
 import sys
 from collections.abc import Callable, Sequence
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -66,7 +67,7 @@ def start(
     feeding = resolve.feeding(settings, inputs)
     notes = resolve.log_random_inputs(feeding)
     custom_ops = settings.get("custom_ops", runtime.custom_ops, "")
-    request: dict[str, Any] = {
+    request = {
         "name": name,
         "export": TaskFormat.parse(export).words,
         "batch": batch,
@@ -107,25 +108,25 @@ def next_(
 ) -> Result:
     """Say again what is to be run; what is missing of it is written anew."""
     _check_batch(batch)
-    with _loop(output, name) as loop:
+    with _open_loop(output, name) as loop:
         if batch is not None:
             loop.request["batch"] = batch
-        return _going_on(loop)
+        return _continue(loop)
 
 
 def good(numbers: Numbers = None, name: Name = None, output: options.Output = None) -> Result:
     """The device's outputs are right; nobody needs to bring them."""
-    return _said("good", numbers, name, output)
+    return _answer("good", numbers, name, output)
 
 
 def bad(numbers: Numbers = None, name: Name = None, output: options.Output = None) -> Result:
     """They are wrong. Bringing them (`take`) tells more: how much, and whether that explains the whole."""
-    return _said("bad", numbers, name, output)
+    return _answer("bad", numbers, name, output)
 
 
 def skip(numbers: Numbers = None, name: Name = None, output: options.Output = None) -> Result:
     """The device cannot run this one. If that is so of the whole model, what it cannot run is looked for."""
-    return _said("skip", numbers, name, output)
+    return _answer("skip", numbers, name, output)
 
 
 def take(
@@ -141,21 +142,21 @@ def take(
 
     DIR holds the outputs of the one question, or a folder 1, 2, … for each.
     """
-    with _loop(output, name) as loop:
-        finished = None if loop.settled else _going_on(loop)  # a command that was killed
+    with _open_loop(output, name) as loop:
+        killed = None if loop.settled else _continue(loop)  # the result of a command that was killed
         try:
             numbers = loop.take(None if folder is None else Path(folder), number)
         except (UsageError, InputError):
-            if finished is None:
+            if killed is None:
                 raise
-            return finished
+            return killed
         log.info("taken: %s", ", ".join(map(str, numbers)))
-        return _going_on(loop)
+        return _continue(loop)
 
 
 def log_(name: Name = None, output: options.Output = None) -> Result:
     """What was answered up to here, in order."""
-    with _loop(output, name) as loop:
+    with _open_loop(output, name) as loop:
         rows = [
             {"number": s.number, "what": loop.of(s.number).what, "said": s.word, "when": s.when, "command": s.step}
             for s in loop.log
@@ -172,10 +173,10 @@ def undo(
     output: options.Output = None,
 ) -> Result:
     """Take back what the last command answered."""
-    with _loop(output, name) as loop:
-        back = loop.undo(commands)
-        log.info("taken back: %s", ", ".join(map(str, back)))
-        return _going_on(loop)
+    with _open_loop(output, name) as loop:
+        numbers = loop.undo(commands)
+        log.info("taken back: %s", ", ".join(map(str, numbers)))
+        return _continue(loop)
 
 
 def reset(name: Name = None, output: options.Output = None) -> Result:
@@ -203,7 +204,7 @@ ACTIONS: dict[str, Callable[..., Result]] = {
     "reset": reset,
 }
 
-# ---------------------------------------------------------------------------------------------------- the parts
+# ---------------------------------------------------------------------------------------------------- parts of them
 
 
 def _parent(output: str | None) -> Path:
@@ -211,33 +212,34 @@ def _parent(output: str | None) -> Path:
 
 
 @contextmanager
-def _loop(output: str | None, name: str | None) -> Iterator[ManualState]:
+def _open_loop(output: str | None, name: str | None) -> Iterator[ManualState]:
     from subgraph.bisection.manual import state
 
     with state.opened(state.find(_parent(output), name)) as loop:
         yield loop
 
 
-def _said(word: str, numbers: list[str] | None, name: str | None, output: str | None) -> Result:
-    chosen = [_number(text) for text in numbers or ()]
-    with _loop(output, name) as loop:
-        if not loop.settled:  # a command that was killed: this one, it seems
-            finished = _going_on(loop)
-            before = [said.number for said in loop.log if said.word == word]
-            if before and set(chosen or before[-1:]) <= set(before):
-                return finished
+def _answer(word: str, numbers: list[str] | None, name: str | None, output: str | None) -> Result:
+    """Record an answer to tasks. A killed command is ended first; if it was this one, its answers are there."""
+    chosen = [_task_number(text) for text in numbers or ()]
+    with _open_loop(output, name) as loop:
+        if not loop.settled:
+            result = _continue(loop)
+            answered = [answer.number for answer in loop.log if answer.word == word]
+            if answered and set(chosen or answered[-1:]) <= set(answered):
+                return result
         loop.say(chosen, word)
-        return _going_on(loop)
+        return _continue(loop)
 
 
-def _number(text: str) -> int:
+def _task_number(text: str) -> int:
     if not text.isdigit():
         raise UsageError(f"'{text}' is no number of a question", "subcut manual next lists them")
     return int(text)
 
 
-def _going_on(loop: ManualState) -> Result:
-    """Run the search over the answers.
+def _continue(loop: ManualState) -> Result:
+    """Run the search over the recorded answers.
 
     Raises:
         UsageError: the model is gone, or has changed.
@@ -248,8 +250,8 @@ def _going_on(loop: ManualState) -> Result:
     path = Path(loop.model["path"])
     if not path.is_file():
         raise UsageError(f"the model {clean(str(path))} is gone", "put it back; or subcut manual reset")
-    r = loop.request
-    runtime = options.RuntimeOptions(reference=r["reference"], custom_ops=r["custom_ops"] or None)
+    request = loop.request
+    runtime = options.RuntimeOptions(reference=request["reference"], custom_ops=request["custom_ops"] or None)
     with resolve.reference(project.load(), runtime, trust=False) as reference:
         graph = load(path)
         if advance.identity(graph) != loop.model["digest"]:
@@ -260,71 +262,85 @@ def _going_on(loop: ManualState) -> Result:
             return _advanced(loop, trials)
 
 
+@dataclass(frozen=True)
+class OpenTask:
+    """A task that has no answer yet. `needed`: the search waits for it; `put`: the folders for its outputs."""
+
+    number: int
+    what: str
+    needed: bool
+    folders: list[str]
+    put: list[str]
+    inputs: list[str]
+    outputs: list[str]
+
+
 def _advanced(loop: ManualState, trials: Trials) -> Result:
-    """What the answers came to: the end of the search, or what is to be run next."""
+    """The end of the search, or the tasks to run next."""
     from subgraph.bisection.manual import advance
 
-    document, steps, job = advance.advance(loop, trials)
+    finding, steps, bisection = advance.advance(loop, trials)
     for step in steps:
-        log.info(_line(job, step))
-    base: dict[str, Any] = {
+        log.info(_step_line(bisection, step))
+    tasks = [_open_task(loop, number) for number in loop.open]
+    document = {
         "schema": SCHEMA,
-        "exit_code": document["exit_code"] if document else 0,
+        "exit_code": finding["exit_code"] if finding else 0,
         "name": loop.name,
         "folder": str(loop.folder),
-        "ended": document is not None,
+        "ended": finding is not None,
         "answers": len(loop.log),
         "trips": loop.trips,
-        "open": [_open(loop, n) for n in loop.open],
-        "result": document,
+        "open": to_json(tasks),
+        "result": finding,
     }
-    if document is not None:
-        from subgraph import plugins
+    if finding is None:
+        return Result(document, "\n".join(_next_steps(loop, tasks, bisection)))
+    from subgraph import plugins
 
-        log.info("the search has ended: %s in %s", count(len(loop.log), "answer"), count(loop.trips, "trip"))
-        text: str = plugins.load("reports", "text").render(document)
-        return Result(base, text.rstrip("\n"), base["exit_code"])
-    return Result(base, "\n".join(_todo(loop, base["open"], job)))
+    log.info("the search has ended: %s in %s", count(len(loop.log), "answer"), count(loop.trips, "trip"))
+    text: str = plugins.load("reports", "text").render(finding)
+    return Result(document, text.rstrip("\n"), finding["exit_code"])
 
 
-def _open(loop: ManualState, number: int) -> dict[str, Any]:
+def _open_task(loop: ManualState, number: int) -> OpenTask:
     from subgraph.bisection.manual import results, tasks
     from subgraph.cases.layout import FROM_DEVICE
 
-    places = tasks.places(loop.todo, number)
-    first = case.read_manifest(places[0]) or {}
-    return {
-        "number": number,
-        "what": loop.of(number).what,
-        "needed": number == loop.open[0],
-        "folders": [str(p) for p in places],
-        "put": [str(p / FROM_DEVICE) for p in places],
-        "inputs": [t["name"] for t in first.get("inputs", ())],
-        "outputs": [str(w) for *_, files in results.wanted(first) for w in files],
-    }
+    folders = tasks.places(loop.todo, number)
+    manifest = case.read_manifest(folders[0]) or {}
+    return OpenTask(
+        number=number,
+        what=loop.of(number).what,
+        needed=number == loop.open[0],
+        folders=[str(p) for p in folders],
+        put=[str(p / FROM_DEVICE) for p in folders],
+        inputs=[t["name"] for t in manifest.get("inputs", ())],
+        outputs=[str(name) for *_, files in results.wanted(manifest) for name in files],
+    )
 
 
-def _todo(loop: ManualState, rows: Sequence[dict[str, Any]], job: ManualBisection) -> list[str]:
-    """What to do next, in words."""
-    steps = job.new_steps
+def _next_steps(loop: ManualState, tasks: Sequence[OpenTask], bisection: ManualBisection) -> list[str]:
+    """The tasks and the next command, in words."""
+    steps = bisection.new_steps
     more = f", about {steps[-1].more} more to come" if steps and steps[-1].more else ""
     lines = [f"{count(len(loop.log), 'answer')} so far{more}; to be run on {clean(loop.name)}:"]
-    width = max(len(clean(row["what"])) for row in rows)
-    for row in rows:
-        ahead = "" if row["needed"] else "   (ahead: it may spare a trip)"
-        lines.append(f"{row['number']:>3}  {clean(row['what']):<{width}}  {clean(row['folders'][0])}/{ahead}")
-    first = rows[0]["outputs"]
-    wanted = clean(first[0]) if len(first) == 1 else f"{count(len(first), 'output')}, as TODO.txt lists them"
-    lines.append(f"outputs of {rows[0]['number']} go to {clean(rows[0]['put'][0])}/: {wanted}")
-    own = "" if len(rows) == 1 else f" {rows[0]['number']}"
-    which = "" if loop.name == DEVICE else f" --name {shlex.quote(clean(loop.name))}"
-    words = f"good{own} | bad{own} | skip{own}"
-    return [*lines, f"then: subcut manual take{which}   or without outputs: subcut manual {words}{which and ' …'}"]
+    width = max(len(clean(task.what)) for task in tasks)
+    for task in tasks:
+        ahead = "" if task.needed else "   (ahead: it may spare a trip)"
+        lines.append(f"{task.number:>3}  {clean(task.what):<{width}}  {clean(task.folders[0])}/{ahead}")
+    first = tasks[0]
+    several = f"{count(len(first.outputs), 'output')}, as TODO.txt lists them"
+    outputs = clean(first.outputs[0]) if len(first.outputs) == 1 else several
+    lines.append(f"outputs of {first.number} go to {clean(first.put[0])}/: {outputs}")
+    number = "" if len(tasks) == 1 else f" {first.number}"
+    name = "" if loop.name == DEVICE else f" --name {shlex.quote(clean(loop.name))}"
+    words = f"good{number} | bad{number} | skip{number}"
+    return [*lines, f"then: subcut manual take{name}   or without outputs: subcut manual {words}{name and ' …'}"]
 
 
-def _line(job: ManualBisection, step: Step) -> str:
-    """One answer, as the search takes it."""
-    nodes = job.nodes(step)
+def _step_line(bisection: ManualBisection, step: Step) -> str:
+    nodes = bisection.nodes(step)
     span = " … ".join(dict.fromkeys(clean(n) for n in nodes[:1] + nodes[-1:])) or "whole model"
     verdict = step.answer.verdict
     error = verdict.worst.errors.get("max_rel") if verdict and verdict.worst else None
