@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     import psutil
 
+SCRATCH = "SUBCUT_SCRATCH"  # in a worker's environment: a folder for its temporary files, removed when it ends
 MARK = "SUBCUT_WORKER"  # in the environment of a worker and of all that it starts, whatever session they move to
 MEMORY_SHARE = 0.9  # of the memory that is free: the machine stays usable
 

@@ -103,7 +103,7 @@ def _failure(e: SubcutError, worker: Worker, build: float, run: float) -> Verdic
         return Verdict(Status.FAIL, Signature(e.signature), e.what, (), e.process, build, run)
     if isinstance(e, BackendError):
         raise e
-    process = process_end(worker.last_words())
+    process = process_end(worker.last_lines())
     if isinstance(e, Refused):
         return Verdict(Status.UNRESOLVED, Signature.REFUSED, e.what, (), process, build, run)
     return Verdict(Status.FAIL, Signature.CRASH, e.what, (), process, build, run)

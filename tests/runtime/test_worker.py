@@ -114,9 +114,9 @@ def test_only_the_words_of_the_last_request_and_of_them_the_last(start: Callable
     said = "; ".join(f"print('line {i}')" for i in range(20))
     one = start(top="print('imported')", load="print('loaded')", run=said)
     ask(one, tmp_path)
-    assert one.last_words() == [f"line {i}" for i in range(20 - worker.LINES, 20)]
+    assert one.last_lines() == [f"line {i}" for i in range(20 - worker.SHOWN_LINES, 20)]
     build(one)
-    assert one.last_words() == ["loaded"]
+    assert one.last_lines() == ["loaded"]
 
 
 def test_a_crash_is_noticed_at_once_though_a_child_holds_the_pipes(
@@ -158,9 +158,9 @@ def test_an_answer_that_was_sent_counts_though_the_process_ended_then(
 
     def received(do: str) -> None:
         receive(do)
-        if b"tensors" in one._answers:
+        if b"tensors" in one._received:
             answered.touch()
-            until(lambda: one._gone())
+            until(lambda: one._has_exited())
 
     one._receive = received  # type: ignore[method-assign]
     assert value(ask(one, tmp_path), tmp_path).tolist() == [0, 1]
@@ -229,7 +229,7 @@ def test_the_time_of_the_import_is_not_the_models(start: Callable[..., Worker], 
 def test_an_import_that_hangs(
     body: str, size: int, start: Callable[..., Worker], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(worker, "START", SHORT)
+    monkeypatch.setattr(worker, "START_SECONDS", SHORT)
     begin = time.monotonic()
     with pytest.raises(WorkerDied) as e:
         start(top=body, timeout=SHORT / 2).load("m", Path("x" * size), {})
@@ -299,11 +299,11 @@ def test_a_flood_of_words_goes_by(then: str, start: Callable[..., Worker], tmp_p
     before = held()
     if then == "pass":
         assert value(ask(one, tmp_path), tmp_path).tolist() == [0, 1]
-        assert one.last_words()[-1] == "the end"
+        assert one.last_lines()[-1] == "the end"
     else:
         assert died(one, tmp_path).process["stderr"][-1] == "the end"
     assert held() - before < 20 * MIB
-    assert sum(map(len, one.last_words())) <= worker.TAIL
+    assert sum(map(len, one.last_lines())) <= worker.KEPT_BYTES
 
 
 def test_what_is_printed_while_nobody_asks_does_no_harm(start: Callable[..., Worker], tmp_path: Path) -> None:
@@ -470,9 +470,9 @@ def test_what_it_starts_has_the_users_environment(
         if key in given:
             monkeypatch.setenv(key, given[key])
     one = start(run="print(subprocess.run(['env'], capture_output=True, text=True).stdout)")
-    monkeypatch.setattr(worker, "LINES", 1000)
+    monkeypatch.setattr(worker, "SHOWN_LINES", 1000)
     ask(one, tmp_path)
-    theirs = dict(line.split("=", 1) for line in one.last_words() if "=" in line)
+    theirs = dict(line.split("=", 1) for line in one.last_lines() if "=" in line)
     assert {k: theirs[k] for k in ("PYTHONPATH", "OPENBLAS_NUM_THREADS") if k in theirs} == given
 
 
@@ -541,7 +541,7 @@ def test_closing_one_that_has_only_started(start: Callable[..., Worker]) -> None
     assert time.monotonic() - begin < SOON
     with pytest.raises(WorkerDied, match="stopped before"):
         build(one)
-    assert one.last_words() == []
+    assert one.last_lines() == []
 
 
 def test_an_answer_that_was_not_waited_for_is_nobody_elses(start: Callable[..., Worker], tmp_path: Path) -> None:

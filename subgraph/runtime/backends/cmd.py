@@ -35,7 +35,7 @@ from typing import Any
 
 from subgraph.errors import BackendError, InputError, ModelError, Refused, SubcutError, WorkerDied
 from subgraph.graph import protobuf
-from subgraph.runtime.processes import signal_name
+from subgraph.runtime.processes import SCRATCH, signal_name
 from subgraph.storage import dtypes, tensors
 from subgraph.storage.convert import TensorFormat, write_bin
 from subgraph.storage.folders import safe_names
@@ -45,7 +45,6 @@ PLACES = {"convert": ("model", "converted"), "run": ("model", "converted", "inpu
 DEFAULTS = {"convert": ["{model}", "{converted}"], "run": ["{model}", "{inputs}", "{outputs}"]}
 CANNOT_TEST, NOT_RUNNABLE, SIGNALLED, LOST = 125, (126, 127), 128, 255
 SETTINGS = ("convert", "run", "folder")
-SCRATCH = "SUBCUT_SCRATCH"  # names a folder that is removed when this process ends, however it ends
 AGAIN = (1.0, 3.0)  # seconds before a command that lost its connection is tried again
 
 

@@ -15,6 +15,7 @@ from typing import Any
 
 from subgraph.errors import ModelError, Refused
 from subgraph.runtime.backends import _foreign
+from subgraph.runtime.processes import SCRATCH
 from subgraph.storage.tensors import Value, np_dtype
 
 MULTI = True
@@ -22,7 +23,6 @@ TYPES = frozenset("bool int8 int16 int32 int64 uint8 uint16 uint32 uint64 float1
 MODES = {"normal": "Normal", "high": "High", "low": "Low"}
 OPTIONS = {"precision": tuple(MODES), "threads": (), "shape_mutable": ("0", "1")}
 X86 = ("x86_64", "AMD64")
-SCRATCH = "SUBCUT_SCRATCH"  # names a folder that is removed when this process ends, however it ends
 # What MNN holds each type in; its own names of them.
 HELD = {
     "float16": ("float32", "float"), "float32": ("float32", "float"), "float64": ("float32", "float"),
