@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from subgraph import plugins
-from subgraph.comparison.criteria import OutputContext, Ruling, settled, shown
+from subgraph.comparison.criteria import OutputContext, Ruling, format_beside, settle
 from subgraph.comparison.judge import parse_criterion
 from subgraph.comparison.pair import Pair
 from subgraph.errors import UnknownName, UsageError
@@ -304,9 +304,9 @@ def test_msaccucmp_at_zero() -> None:
 
 def test_what_needs_no_rule() -> None:
     integers = Pair(np.array([1, 2]), np.array([1, 3]))
-    assert settled(integers) and settled(integers, exact=False) is None
-    assert settled(Pair(np.array([1.0]), np.array([2.0]))) is None
-    masked = settled(Pair(np.array([NAN, 1, INF, INF]), np.array([1, NAN, -INF, INF])), exact=False)
+    assert settle(integers) and settle(integers, exact=False) is None
+    assert settle(Pair(np.array([1.0]), np.array([2.0]))) is None
+    masked = settle(Pair(np.array([NAN, 1, INF, INF]), np.array([1, NAN, -INF, INF])), exact=False)
     assert masked and masked.signature is Signature.NAN
     assert masked.why == (
         "NaN: 1 in the candidate alone and 1 in the reference alone; "
@@ -317,5 +317,5 @@ def test_what_needs_no_rule() -> None:
 @LAW
 @given(st.floats(allow_nan=False), st.floats(allow_nan=False))
 def test_a_number_is_shown_on_its_side_of_the_limit(value: float, limit: float) -> None:
-    number = float(shown(value, limit))
+    number = float(format_beside(value, limit))
     assert (number < limit, number > limit) == (value < limit, value > limit)

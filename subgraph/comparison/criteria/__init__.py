@@ -1,8 +1,24 @@
-"""One file per criterion: `rule(words) -> Rule`; `words` is what stands behind `NAME:` on the command line.
+"""Criteria: does one output agree? One file per criterion; its name is what the user types.
 
-`rule("")` is its default. A rule is asked only about two values of equal shape and element type; what differs there,
-or is missing, fails before. `settled` answers what needs no rule of one's own, `limited` what limits of metrics decide;
-`agree` and `fail` make an answer.
+To add one, write `criteria/NAME.py`, or any `FILE.py` that is given by its path:
+
+    '''One line of help, such as max|d| ≤ limit'''
+    from subgraph.comparison.criteria import OutputContext, Rule, Ruling, agree, fail, settle
+    from subgraph.comparison.pair import Pair
+
+    def rule(options: str) -> Rule:
+        '''The rule for `NAME:options`; `rule("")` is the default. Raises UsageError for options it does not know.'''
+        limit = float(options or 1e-3)
+
+        def judge(pair: Pair, context: OutputContext) -> Ruling:
+            if ruling := settle(pair):  # NaN, infinities, integers, nothing to compare
+                return ruling
+            return (agree if pair.error <= limit else fail)(f"max_abs {pair.error:.1e}, allowed {limit:.1e}")
+
+        return judge
+
+Shape and element type are equal when a rule is called; outputs that are missing or differ there have failed before.
+`tests/comparison/test_criteria.py` tests every file of this folder.
 """
 
 from __future__ import annotations
@@ -21,44 +37,63 @@ if TYPE_CHECKING:
     from subgraph.types import Array
 
 
+@dataclass(frozen=True)
+class Ranking:
+    """What a TopK, ArgMax or ArgMin compared.
+
+    Attributes:
+        values: the tensor compared. noise: of each element, the largest |perturbed − reference|; float64, its shape.
+        axis: the axis along which the indices count.
+    """
+
+    values: Array
+    noise: Array
+    axis: int
+
+
 class Noise(Protocol):
-    """What rounding does to one output of one region, for one sample. Questions may cost reference runs: ask late."""
+    """Rounding noise of one output of one region, for one sample.
 
-    def draws(self, claim: str, count: int) -> list[Array]:
-        """The output after `count` independent perturbations at a claimed precision; of another shape only where the
-        shape hangs on values. This and the other questions raise ModelError where they cannot be answered."""
+    Methods with a claim may run the reference, so call them late; they raise ModelError if the region cannot be run
+    with perturbations.
+    """
 
-    def untied(self, claim: str, count: int, times: float) -> list[Array]:
-        """The same where equal sums come apart, and all that is made is off by so many times as much as rounding puts
-        it off; none where hardly any sums are equal."""
+    def perturbed(self, claim: str, count: int) -> list[Array]:
+        """The output of `count` runs, perturbed independently by one rounding at the claimed precision.
+
+        The shape differs from the reference's only if it depends on values.
+        """
+
+    def with_broken_ties(self, claim: str, count: int, times: float) -> list[Array]:
+        """The same, but equal computed values are perturbed independently, by `times` roundings; empty if hardly any
+        sums are equal."""
 
     def rounded(self, claim: str) -> Array:
         """The output where the reference is rounded to the claimed type after every node, in the reference's dtype."""
 
-    def maker(self) -> str:
+    def op_type(self) -> str:
         """The op type of the node that makes the output."""
 
-    def coarsest(self) -> str:
-        """The float type that rounds most among the region's tensors: float64, float32, float16 or bfloat16."""
+    def coarsest_type(self) -> str:
+        """The float type with the largest unit roundoff in the region: float64, float32, float16 or bfloat16."""
 
-    def discrete(self) -> bool:
-        """Does the output lie, within the region, behind a node that makes indices, booleans or a choice by them?"""
+    def behind_choice(self) -> bool:
+        """Does the output depend, within the region, on indices, booleans or a choice by them?"""
 
-    def stepped(self) -> bool:
-        """Does it lie behind a node that rounds to steps: QuantizeLinear, Round, a Cast to integers?"""
+    def behind_steps(self) -> bool:
+        """Does it depend on a node that rounds to steps: QuantizeLinear, Round, a Cast to integers?"""
 
-    def ranked(self, claim: str) -> tuple[Array, Array, int] | None:
-        """For indices from TopK, ArgMax or ArgMin: the tensor that was compared, its noise per element (largest over
-        the draws; of equal shape) and the axis. None for other outputs."""
+    def ranking(self, claim: str) -> Ranking | None:
+        """What a TopK, ArgMax or ArgMin compared to give this output of indices; None for other outputs."""
 
 
 @dataclass(frozen=True)
 class OutputContext:
-    """What a rule may know about an output beside its two values.
+    """What a rule may know about an output besides its two values.
 
     Attributes:
         claim: the precision that the candidate says it computes in: fp32, fp16, bf16 or int8.
-        noise: None where no reference can be asked (recordings of an unknown model, say).
+        noise: None if no reference can be run (recordings of an unknown model, for example).
     """
 
     name: str
@@ -68,7 +103,7 @@ class OutputContext:
 
 @dataclass(frozen=True)
 class Ruling:
-    """A rule's answer. `label` and `why` as in `Judgement`; `noise`: the N it compared with, if any."""
+    """The answer of a rule. `label`, `why`: as in `Judgement`. `noise`: the N that the error was compared with."""
 
     status: Status
     label: str = ""
@@ -82,28 +117,29 @@ Rule = Callable[[Pair, OutputContext], Ruling]
 
 
 def agree(why: str) -> Ruling:
-    """It agrees, and here is how well."""
+    """It agrees; `why` says how well."""
     return Ruling(Status.AGREE, "agrees", why)
 
 
 def fail(why: str, signature: Signature = Signature.MISMATCH) -> Ruling:
-    """It fails: by what number, and what the limit was."""
+    """It fails; `why` names the number and its limit."""
     return Ruling(Status.FAIL, "fail", why, signature)
 
 
-def settled(pair: Pair, exact: bool = True) -> Ruling | None:
-    """What every rule says before its own question; None where that question is still open.
+def settle(pair: Pair, exact: bool = True) -> Ruling | None:
+    """The ruling where it is the same for every criterion; None where the criterion has to decide.
 
-    Nothing compared is unresolved; another NaN or infinity fails, either way round; and values that cannot be rounded
-    (integers, booleans, strings) must be equal.
+    A NaN or infinity on one side only fails; nothing compared is unresolved; values that cannot be rounded (integers,
+    booleans, strings) must be equal.
 
     Args:
-        exact: False leaves integers, booleans and strings to the rule.
+        exact: False leaves integers, booleans and strings to the criterion.
     """
     if pair.masked:
-        return fail(_masks(pair), Signature.NAN)
+        return fail(_describe_masks(pair), Signature.NAN)
     if not pair.compared:
-        return Ruling(Status.UNRESOLVED, why=f"nothing was compared: {_nothing(pair)}")
+        why = "no element is finite in both" if pair.size else "it has no elements"
+        return Ruling(Status.UNRESOLVED, why=f"nothing was compared: {why}")
     if pair.floating or not exact:
         return None
     if pair.changed:
@@ -111,79 +147,84 @@ def settled(pair: Pair, exact: bool = True) -> Ruling | None:
     return agree(f"all {count(pair.size, 'element')} equal ({pair.kind} values)")
 
 
-def _nothing(pair: Pair) -> str:
-    return "no element is finite in both" if pair.size else "it has no elements"
-
-
-def _masks(pair: Pair) -> str:
-    """`NaN: 3 in the candidate alone; infinite: 1 in the reference alone`."""
-    said = []
+def _describe_masks(pair: Pair) -> str:
+    """`NaN: 3 in the candidate alone; infinite: 1 in the reference alone, of 8 elements`."""
+    parts = []
     for kind, sides in (("NaN", pair.nan_only), ("infinite", pair.inf_only)):
-        where = [f"{n} in the {side} alone" for n, side in zip(sides, ("candidate", "reference"), strict=True) if n]
-        if where:
-            said.append(f"{kind}: {' and '.join(where)}")
-    return f"{'; '.join(said)}, of {count(pair.size, 'element')}"
+        counts = [f"{n} in the {side} alone" for n, side in zip(sides, ("candidate", "reference"), strict=True) if n]
+        if counts:
+            parts.append(f"{kind}: {' and '.join(counts)}")
+    return f"{'; '.join(parts)}, of {count(pair.size, 'element')}"
 
 
-HOLDS: dict[str, Callable[[float, float], bool]] = {
-    "<=": operator.le,
-    ">=": operator.ge,
-    "<": operator.lt,
-    ">": operator.gt,
-}
+HOLDS = {"<=": operator.le, ">=": operator.ge, "<": operator.lt, ">": operator.gt}
 OPPOSITE = {"<=": ">", ">=": "<", "<": ">=", ">": "<="}
 
 
 @dataclass(frozen=True)
 class Limit:
-    """What one metric may be, at most or at least: `metric sign limit`."""
+    """A limit of one metric: `metric sign limit`, with a sign of `HOLDS`."""
 
     metric: str
     sign: str
     limit: float
 
     def holds(self, value: float) -> bool:
-        """Never for NaN."""
-        return HOLDS[self.sign](value, self.limit)
+        """Is the value within the limit? NaN never is."""
+        return bool(HOLDS[self.sign](value, self.limit))
 
-    def said(self, value: float) -> str:
-        """`max_abs 2.1e-02 > 1e-03`: what is so, whether it holds or not."""
+    def compare(self, value: float) -> str:
+        """The value beside the limit, in the relation that is true: `max_abs 2.1e-02 > 1e-03`."""
         if value != value:
-            return f"{self.metric} is not defined here, so not {self.sign} {_short(self.limit)}"
+            return f"{self.metric} is not defined here, so not {self.sign} {_format_limit(self.limit)}"
         sign = self.sign if self.holds(value) else OPPOSITE[self.sign]
-        return f"{self.metric} {shown(value, self.limit)} {sign} {_short(self.limit)}"
+        return f"{self.metric} {format_beside(value, self.limit)} {sign} {_format_limit(self.limit)}"
 
 
-def limited(limits: Iterable[Limit], values: Mapping[str, float]) -> Ruling:
-    """Agrees where all limits hold. `why` names those that do not, or else all."""
-    said = [(limit.holds(values[limit.metric]), limit.said(values[limit.metric])) for limit in limits]
-    broken = [text for holds, text in said if not holds]
-    return fail(", ".join(broken)) if broken else agree(", ".join(text for _, text in said))
+def check_limits(limits: Iterable[Limit], values: Mapping[str, float]) -> Ruling:
+    """Agrees if all limits hold. `why` names the limits that do not hold, or else all of them.
+
+    Args:
+        values: value by metric.
+    """
+    checked = [(limit.holds(values[limit.metric]), limit.compare(values[limit.metric])) for limit in limits]
+    broken = [text for holds, text in checked if not holds]
+    return fail(", ".join(broken)) if broken else agree(", ".join(text for _, text in checked))
 
 
-def _short(limit: float) -> str:
+def _format_limit(limit: float) -> str:
     return f"{limit:.0e}" if 0 < abs(limit) < 0.1 and float(f"{limit:.0e}") == limit else f"{limit:g}"
 
 
-def number(text: str, form: str) -> float:
-    """A number that the user typed for a tolerance; `form` is what the criterion expects.
+def refuse_options(name: str, options: str) -> None:
+    """For criteria without options.
 
     Raises:
-        UsageError: it is none, or NaN.
+        UsageError: there are some.
+    """
+    if options.strip():
+        raise UsageError(f"criterion '{name}' takes no words, not '{clean(options)}'", f"write {name}")
+
+
+def parse_number(text: str, usage: str) -> float:
+    """A number that the user typed for a tolerance; `usage`: how the criterion is written, for the hint.
+
+    Raises:
+        UsageError: `text` is no number, or NaN.
     """
     try:
         value = float(text)
     except ValueError:
         value = float("nan")
     if value != value:
-        raise UsageError(f"'{clean(text)}' is no number", f"write {form}")
+        raise UsageError(f"'{clean(text)}' is no number", f"write {usage}")
     return value
 
 
-def shown(value: float, limit: float) -> str:
-    """A number beside its limit, in as few digits, two at least, as show on which side of it it lies.
+def format_beside(value: float, limit: float) -> str:
+    """The value with the fewest digits, at least two, that show on which side of the limit it lies.
 
-    >>> shown(0.0213, 1e-3), shown(0.99899, 0.999), shown(2.0, 2.0)
+    >>> format_beside(0.0213, 1e-3), format_beside(0.99899, 0.999), format_beside(2.0, 2.0)
     ('2.1e-02', '0.99899', '2.0')
     """
     small = 0 < abs(value) < 0.1 or 1e4 <= abs(value) < float("inf")

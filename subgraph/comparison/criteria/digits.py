@@ -1,38 +1,40 @@
 """Equal to so many digits behind the point, as Horizon's hb_verifier -c: digits:5
 
-Its documents say only "number of digits to compare", 5 by default. Here it is |d| < 10⁻ᴺ: less than one unit of the
-last digit compared. (Comparing rounded texts would fail 0.4999999 against 0.5000001 at any N.)
+Horizon's documents say only "number of digits to compare", 5 by default. Here it is |d| < 10⁻ᴺ: less than one unit of
+the last digit compared. (Comparing rounded texts would fail 0.4999999 against 0.5000001 at any N.)
 """
 
 from __future__ import annotations
 
-from subgraph.comparison.criteria import OutputContext, Rule, Ruling, agree, fail, settled, shown
+from subgraph.comparison.criteria import OutputContext, Rule, Ruling, agree, fail, format_beside, settle
 from subgraph.comparison.pair import Pair
 from subgraph.errors import UsageError
 from subgraph.text import clean
 
 DEFAULT = 5
-MOST = 17  # no float64 has more
-FORM = "digits:5, a whole number from 0 to 17"
+MAX_DIGITS = 17  # a float64 has no more
+USAGE = "digits:5, a whole number from 0 to 17"
 
 
-def rule(words: str) -> Rule:
+def rule(options: str) -> Rule:
     """max|c - r| < 10⁻ᴺ, whatever the scale; integers, booleans and strings must be equal.
 
     Raises:
         UsageError: not a whole number of digits.
     """
-    text = words.strip() or str(DEFAULT)
-    if not (text.isascii() and text.isdigit() and int(text) <= MOST):
-        raise UsageError(f"criterion 'digits' does not understand '{clean(words)}'", f"write {FORM}")
+    text = options.strip() or str(DEFAULT)
+    if not (text.isascii() and text.isdigit() and int(text) <= MAX_DIGITS):
+        raise UsageError(f"criterion 'digits' does not understand '{clean(options)}'", f"write {USAGE}")
     limit = float(f"1e-{text}")
 
-    def ask(pair: Pair, subject: OutputContext) -> Ruling:
-        if ruling := settled(pair):
+    def judge(pair: Pair, context: OutputContext) -> Ruling:
+        if ruling := settle(pair):
             return ruling
         if pair.error < limit:
-            return agree(f"max_abs {shown(pair.error, limit)} < {limit:.0e}")
-        off = int((pair.difference >= limit).sum())
-        return fail(f"{off} of {pair.compared} elements off: max_abs {shown(pair.error, limit)} >= {limit:.0e}")
+            return agree(f"max_abs {format_beside(pair.error, limit)} < {limit:.0e}")
+        wrong = int((pair.difference >= limit).sum())
+        return fail(
+            f"{wrong} of {pair.compared} elements off: max_abs {format_beside(pair.error, limit)} >= {limit:.0e}"
+        )
 
-    return ask
+    return judge

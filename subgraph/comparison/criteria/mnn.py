@@ -1,35 +1,32 @@
 """MNN's testMNNFromOnnx.py: max|d| ≤ 0.01·max|reference|
 
-The reference's largest value counts as 1e-4 at least. There any NaN or infinity fails; here only one that the other
-side does not have.
+The largest reference value counts as 1e-4 at least. In MNN any NaN or infinity fails; here only one that the other side
+does not have.
 """
 
 from __future__ import annotations
 
-from subgraph.comparison.criteria import OutputContext, Rule, Ruling, agree, fail, settled, shown
+from subgraph.comparison.criteria import OutputContext, Rule, Ruling, agree, fail, format_beside, refuse_options, settle
 from subgraph.comparison.pair import Pair
-from subgraph.errors import UsageError
-from subgraph.text import clean
 
-SHARE = 0.01
-FLOOR = 1e-4
+SHARE = 0.01  # of the largest reference value
+MIN_SCALE = 1e-4
 
 
-def rule(words: str) -> Rule:
+def rule(options: str) -> Rule:
     """max|c - r| ≤ 0.01·max(max|r|, 1e-4); integers, booleans and strings must be equal.
 
     Raises:
-        UsageError: any words.
+        UsageError: any options.
     """
-    if words.strip():
-        raise UsageError(f"criterion 'mnn' takes no words, not '{clean(words)}'", "write mnn")
-    return _ask
+    refuse_options("mnn", options)
+    return _judge
 
 
-def _ask(pair: Pair, subject: OutputContext) -> Ruling:
-    if ruling := settled(pair):
+def _judge(pair: Pair, context: OutputContext) -> Ruling:
+    if ruling := settle(pair):
         return ruling
-    limit = SHARE * max(pair.scale, FLOOR)
+    limit = SHARE * max(pair.scale, MIN_SCALE)
     if pair.error <= limit:
-        return agree(f"max_abs {shown(pair.error, limit)} <= {limit:.1e}, 0.01 of the largest reference value")
-    return fail(f"max_abs {shown(pair.error, limit)} > {limit:.1e}, 0.01 of the largest reference value")
+        return agree(f"max_abs {format_beside(pair.error, limit)} <= {limit:.1e}, 0.01 of the largest reference value")
+    return fail(f"max_abs {format_beside(pair.error, limit)} > {limit:.1e}, 0.01 of the largest reference value")

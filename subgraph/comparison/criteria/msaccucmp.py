@@ -1,16 +1,14 @@
 """Ascend's msaccucmp: cosine ≥ 0.99, Euclidean distance ≤ 0.05, KL ≤ 0.005, RMSE ≤ 1, mean relative error ≤ 1
 
-The metrics (algorithm_manager) and thresholds (cmp_process.py) of the compare tool in Ascend's CANN. There a metric
+The metrics (algorithm_manager) and thresholds (cmp_process.py) of the compare tool in Ascend's CANN. In CANN a metric
 that is not defined passes; here it fails. RMSE has the tensor's unit: large activations fail it, small ones never do.
 """
 
 from __future__ import annotations
 
-from subgraph.comparison.criteria import Limit, OutputContext, Rule, Ruling, limited, settled
+from subgraph.comparison.criteria import Limit, OutputContext, Rule, Ruling, check_limits, refuse_options, settle
 from subgraph.comparison.metrics import norm
 from subgraph.comparison.pair import Pair
-from subgraph.errors import UsageError
-from subgraph.text import clean
 
 LIMITS = (
     Limit("cosine", ">=", 0.99),
@@ -19,22 +17,21 @@ LIMITS = (
     Limit("rmse", "<=", 1.0),
     Limit("mean_rel", "<=", 1.0),
 )
-ZERO = 2.0**-52  # float64's eps: a shorter vector is zero
+ZERO = 2.0**-52  # float64's eps: a vector that is not longer counts as zero
 
 
-def rule(words: str) -> Rule:
+def rule(options: str) -> Rule:
     """None of the five is beyond its threshold; integers, booleans and strings must be equal.
 
     Raises:
-        UsageError: any words.
+        UsageError: any options.
     """
-    if words.strip():
-        raise UsageError(f"criterion 'msaccucmp' takes no words, not '{clean(words)}'", "write msaccucmp")
-    return _ask
+    refuse_options("msaccucmp", options)
+    return _judge
 
 
-def _ask(pair: Pair, subject: OutputContext) -> Ruling:
-    if ruling := settled(pair):
+def _judge(pair: Pair, context: OutputContext) -> Ruling:
+    if ruling := settle(pair):
         return ruling
     values = pair.measured(limit.metric for limit in LIMITS)
     empty = [norm(v) <= ZERO for v in pair.values]
@@ -44,4 +41,4 @@ def _ask(pair: Pair, subject: OutputContext) -> Ruling:
         values["cosine"] = float("nan")
     if empty[0]:
         values["rel_l2"] = 0.0
-    return limited(LIMITS, values)
+    return check_limits(LIMITS, values)

@@ -1,7 +1,10 @@
-"""A cut's model -> one that takes its rounding from outside: shifts are inputs, or every value is rounded to a type.
+"""A cut's model -> a model with a perturbation input for each tensor that rounds, or with all values rounded to a type.
 
-What a node makes is renamed, and a node behind it makes the old name from it: nobody downstream has to know. So bodies
-that read it see the same.
+Insight: the output of a node is renamed, and a node behind it makes the old name: nothing downstream changes, nor do
+bodies that read the name.
+
+    before:  x → Conv → y → …
+    after:   x → Conv → y:raw → Add(y:raw, y:raw:shift) → y → …
 """
 
 from __future__ import annotations
@@ -9,140 +12,150 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+from onnx import helper
 
 from subgraph.comparison.noise.analysis import RoundingSites
-from subgraph.comparison.noise.perturb import HUGE
+from subgraph.comparison.noise.perturb import MAX_PERTURBED
 from subgraph.comparison.precision import TYPE_OF, wider
 from subgraph.graph import protobuf
 from subgraph.graph.graph import STANDARD, captured_names
-from subgraph.storage import dtypes
+from subgraph.storage.dtypes import TYPE_NUMBERS, name_of
 from subgraph.storage.tensors import Record
 
-if TYPE_CHECKING:
-    from subgraph.types import Array
-
-SMALL = 1 << 20  # elements; smaller tensors are fed together: hundreds of files take longer than the run
-BFLOAT16_SINCE = 13  # opset of Cast
-SIZES_SINCE = 13  # opset from which Split is told the sizes by an input
+MAX_PACKED = 1 << 20  # elements; smaller tensors share one input, since hundreds of files take longer than the run
+BFLOAT16_SINCE = 13  # opset from which Cast makes bfloat16
+SPLIT_SIZES_SINCE = 13  # opset from which Split reads the sizes from an input
 
 
 @dataclass(frozen=True)
 class PerturbedInput:
-    """An input of a shaken model, and what it is fed: a tensor's value as it is, shaken, or only its shift.
+    """An input of an instrumented model.
 
     Attributes:
-        pack: the input that it is a part of, where it is none itself: many small ones, one after another.
+        tensor: the tensor of the original model whose value, or shift, is fed.
+        form: "exact" (its value), "perturbed" (its value, perturbed), or "shift" (what is added to it).
+        pack: name of the packed input that contains it; empty if it is an input of its own.
     """
 
     name: str
     tensor: str
-    form: str  # "plain", "shaken", "shift"
+    form: str
     info: protobuf.ValueInfoProto = field(repr=False)
     pack: str = ""
 
 
-Insert = Callable[[str, str, str], list[Any]]  # raw name, name, element type -> nodes
+Insert = Callable[[str, str, str], list[Any]]  # raw name, name, element type -> nodes that make `name` from the raw one
 
 
-def added(raw: str, name: str, dtype: str) -> list[protobuf.NodeProto]:
-    """Nodes that make `name` from `raw` and its shift, which is fed; narrow types are added in float32."""
-    from onnx import helper
+def instrument_model(
+    model: protobuf.ModelProto,
+    sites: RoundingSites,
+    computed: Mapping[str, Record],
+    outputs: Sequence[str],
+    rounded_to: str = "",
+) -> list[PerturbedInput]:
+    """Change the model of a cut, whose nodes stand in `sites.order`; returns the inputs that it has then.
 
+    Every float tensor that enters becomes an input, weights too, and leaves the initializers. Every tensor of
+    `computed` gets a shift input, or, with `rounded_to` (fp16, bf16), is rounded to that type. `sites.exact_reads`
+    read the values without either.
+
+    Args:
+        computed: unperturbed values of float tensors that nodes make.
+        outputs: the new outputs of the model.
+    """
+    graph = model.graph
+    if not _opset(model):  # a cut with nodes of other domains only
+        model.opset_import.add(domain="", version=SPLIT_SIZES_SINCE)
+    weights = {t.name for t in graph.initializer}
+    raw = _raw_names(graph, {*sites.entering, *computed})
+    insert = _rounding(rounded_to, _opset(model)) if rounded_to else _shifting
+    exact = _insert_nodes(graph, sites, computed, raw, insert)
+    read = {name for node in graph.node for name in (*node.input, *captured_names(node))} | set(outputs)
+    inputs = [i for i in _entering(graph, set(sites.entering), exact) if i.name in read]
+    inputs += [i for i in _shift_inputs(computed, raw) if i.name in read]
+    gone = set(sites.entering)
+    kept = [t for t in graph.initializer if t.name not in gone]
+    kept += [_renamed(t, exact[t.name]) for t in graph.initializer if t.name in gone and t.name in exact]
+    _replace(graph.initializer, kept)
+    inputs = _pack(model, inputs, weights)
+    packs = dict.fromkeys(i.pack for i in inputs if i.pack)
+    whole = [helper.make_tensor_value_info(pack, TYPE_NUMBERS[pack.partition(":")[0]], None) for pack in packs]
+    _replace(graph.input, [i.info for i in inputs if not i.pack] + whole)
+    set_outputs(model, outputs)
+    model.ir_version = max(model.ir_version, 4)  # before 4, every initializer must be an input
+    return inputs
+
+
+def set_outputs(model: protobuf.ModelProto, outputs: Sequence[str]) -> None:
+    """Let the model give these tensors; the runtime infers their types."""
+    _replace(model.graph.output, [helper.make_empty_tensor_value_info(n) for n in outputs])
+    model.graph.ClearField("quantization_annotation")  # may name tensors that are gone
+
+
+def _opset(model: protobuf.ModelProto) -> int:
+    """The version of the standard operators; 0 if the model imports none."""
+    return next((int(o.version) for o in model.opset_import if o.domain in STANDARD), 0)
+
+
+# ------------------------------------------------------------------------------------------------ inserted nodes
+
+
+def _shifting(raw: str, name: str, dtype: str) -> list[protobuf.NodeProto]:
+    """Nodes that add the shift; types below float32 are added in float32."""
     if dtype in ("float32", "float64"):
         return [helper.make_node("Add", [raw, f"{raw}:shift"], [name])]
     return [
-        helper.make_node("Cast", [raw], [f"{raw}:wide"], to=dtypes.TYPE_NUMBERS["float32"]),
+        helper.make_node("Cast", [raw], [f"{raw}:wide"], to=TYPE_NUMBERS["float32"]),
         helper.make_node("Add", [f"{raw}:wide", f"{raw}:shift"], [f"{raw}:sum"]),
-        helper.make_node("Cast", [f"{raw}:sum"], [name], to=dtypes.TYPE_NUMBERS[dtype]),
+        helper.make_node("Cast", [f"{raw}:sum"], [name], to=TYPE_NUMBERS[dtype]),
     ]
 
 
-def narrowed(claim: str, version: int) -> Insert:
-    """Nodes that round `raw` to the claimed type and back. Before opset 13 no Cast makes bfloat16: see `_split_off`."""
-    from onnx import helper
-
-    if claim == "bf16" and 0 < version < BFLOAT16_SINCE:
-        return _split_off
+def _rounding(claim: str, opset: int) -> Insert:
+    """Nodes that round to the claimed type and back. Before opset 13 no Cast makes bfloat16: see `_split_bfloat16`."""
+    if claim == "bf16" and 0 < opset < BFLOAT16_SINCE:
+        return _split_bfloat16
 
     def insert(raw: str, name: str, dtype: str) -> list[protobuf.NodeProto]:
-        to = dtypes.TYPE_NUMBERS[TYPE_OF[claim]]
-        there = helper.make_node("Cast", [raw], [f"{raw}:narrow"], to=to)
-        return [there, helper.make_node("Cast", [f"{raw}:narrow"], [name], to=dtypes.TYPE_NUMBERS[dtype])]
+        narrow = helper.make_node("Cast", [raw], [f"{raw}:narrow"], to=TYPE_NUMBERS[TYPE_OF[claim]])
+        return [narrow, helper.make_node("Cast", [f"{raw}:narrow"], [name], to=TYPE_NUMBERS[dtype])]
 
     return insert
 
 
-def _split_off(raw: str, name: str, dtype: str) -> list[protobuf.NodeProto]:
+def _split_bfloat16(raw: str, name: str, dtype: str) -> list[protobuf.NodeProto]:
     """float32 rounded to 8 bits of significand by Veltkamp's splitting: c = (2¹⁶ + 1)·x, c − (c − x).
 
     T. J. Dekker, A floating-point technique for extending the available precision, Numer. Math. 18, 1971. Values above
     1e30, where c may overflow, stay.
     """
-    from onnx import helper
 
-    def make(op: str, reads: list[str], gives: str, **more: Any) -> protobuf.NodeProto:
-        return helper.make_node(op, reads, [f"{raw}:{gives}"], **more)
+    def make(op: str, reads: list[str], gives: str, **attributes: Any) -> protobuf.NodeProto:
+        return helper.make_node(op, reads, [f"{raw}:{gives}"], **attributes)
 
     def constant(value: float, gives: str) -> protobuf.NodeProto:
-        return make("Constant", [], gives, value=helper.make_tensor("", dtypes.TYPE_NUMBERS["float32"], [], [value]))
+        return make("Constant", [], gives, value=helper.make_tensor("", TYPE_NUMBERS["float32"], [], [value]))
 
     x, c = f"{raw}:wide", f"{raw}:c"
     return [
-        make("Cast", [raw], "wide", to=dtypes.TYPE_NUMBERS["float32"]),
+        make("Cast", [raw], "wide", to=TYPE_NUMBERS["float32"]),
         constant(2.0**16 + 1, "factor"),
-        constant(HUGE, "huge"),
+        constant(MAX_PERTURBED, "huge"),
         make("Mul", [x, f"{raw}:factor"], "c"),
         make("Sub", [c, x], "rest"),
         make("Sub", [c, f"{raw}:rest"], "narrow"),
         make("Abs", [x], "size"),
         make("Less", [f"{raw}:size", f"{raw}:huge"], "fits"),
         make("Where", [f"{raw}:fits", f"{raw}:narrow", x], "whole"),
-        helper.make_node("Cast", [f"{raw}:whole"], [name], to=dtypes.TYPE_NUMBERS[dtype]),
+        helper.make_node("Cast", [f"{raw}:whole"], [name], to=TYPE_NUMBERS[dtype]),
     ]
 
 
-def opset(model: protobuf.ModelProto) -> int:
-    """The version of the standard operators; 0 where the model imports none."""
-    return next((int(o.version) for o in model.opset_import if o.domain in STANDARD), 0)
-
-
-def shaken(
-    model: protobuf.ModelProto,
-    rounding: RoundingSites,
-    made: Mapping[str, Record],
-    outputs: Sequence[str],
-    insert: Insert,
-) -> list[PerturbedInput]:
-    """Change a cut's model: each tensor of `made` gets the nodes of `insert` behind its maker, each float tensor that
-    enters becomes an input. Reads of parameters stay with the exact values. Returns the inputs.
-
-    `outputs`: what it shall give. The model's nodes stand in `rounding.order`. Weights that become inputs leave the
-    model; what it does not read is not fed.
-    """
-    graph = model.graph
-    if not opset(model):  # a cut of other domains' nodes alone
-        model.opset_import.add(domain="", version=SIZES_SINCE)
-    weights = {t.name for t in graph.initializer}
-    raw = _raw_names(graph, {*rounding.fed, *made})
-    exact = _insert(graph, rounding, made, raw, insert)
-    read = {name for node in graph.node for name in (*node.input, *captured_names(node))} | set(outputs)
-    inputs = [i for i in _entering(graph, set(rounding.fed), exact) if i.name in read]
-    inputs += [i for i in _shifts(made, raw) if i.name in read]
-    gone = set(rounding.fed)
-    kept = [t for t in graph.initializer if t.name not in gone]
-    kept += [_renamed(t, exact[t.name]) for t in graph.initializer if t.name in gone and t.name in exact]
-    _replace(graph.initializer, kept)
-    inputs = _packed(model, inputs, weights)
-    _replace(graph.input, [i.info for i in inputs if not i.pack] + _packs(inputs))
-    tap(model, outputs)
-    model.ir_version = max(model.ir_version, 4)  # before, every initializer must be an input
-    return inputs
-
-
 def _raw_names(graph: protobuf.GraphProto, names: set[str]) -> dict[str, str]:
-    """A name for each tensor as it was before it is shaken, that nobody has."""
+    """For each tensor, an unused name for its value before the perturbation."""
     suffix = ":raw"
     taken = {name for node in graph.node for name in (*node.input, *node.output)}
     while any(f"{name}{suffix}" in taken for name in names):
@@ -150,115 +163,103 @@ def _raw_names(graph: protobuf.GraphProto, names: set[str]) -> dict[str, str]:
     return {name: f"{name}{suffix}" for name in names}
 
 
-def _insert(
+def _insert_nodes(
     graph: protobuf.GraphProto,
-    rounding: RoundingSites,
-    made: Mapping[str, Record],
+    sites: RoundingSites,
+    computed: Mapping[str, Record],
     raw: Mapping[str, str],
     insert: Insert,
 ) -> dict[str, str]:
-    """Put the nodes behind their makers, and parameters' reads to exact values; returns the raw names that are read."""
+    """Insert nodes behind the makers of `computed`, and let `sites.exact_reads` read raw names; returns those read."""
     nodes: list[protobuf.NodeProto] = []
     exact: dict[str, str] = {}
-    for i, node in zip(rounding.order, graph.node, strict=True):
+    for i, node in zip(sites.order, graph.node, strict=True):
         for k, name in enumerate(node.input):
-            if (i, k) in rounding.raw and name in raw:
+            if (i, k) in sites.exact_reads and name in raw:
                 node.input[k] = exact[name] = raw[name]
-        shaken = [(k, name) for k, name in enumerate(node.output) if name in made]
-        for k, name in shaken:
+        perturbed = [(k, name) for k, name in enumerate(node.output) if name in computed]
+        for k, name in perturbed:
             node.output[k] = raw[name]
-        nodes += [node, *(n for _, name in shaken for n in insert(raw[name], name, made[name].dtype))]
+        nodes += [node, *(n for _, name in perturbed for n in insert(raw[name], name, computed[name].dtype))]
     _replace(graph.node, nodes)
     return exact
 
 
-def _entering(graph: protobuf.GraphProto, floats: set[str], exact: Mapping[str, str]) -> Iterator[PerturbedInput]:
-    """What the cut is fed, and its float weights; twice where some read the exact value."""
-    from onnx import helper
+# ------------------------------------------------------------------------------------------------ inputs
 
+
+def _entering(graph: protobuf.GraphProto, floats: set[str], exact: Mapping[str, str]) -> Iterator[PerturbedInput]:
+    """Inputs of the cut, and its float weights; a second one for the exact value where that is read."""
     weights = {t.name: t for t in graph.initializer}
     for v in graph.input:
-        if v.name in weights:  # before IR 4 weights were inputs as well
+        if v.name in weights:  # before IR version 4 weights were inputs as well
             continue
-        yield PerturbedInput(v.name, v.name, "shaken" if v.name in floats else "plain", v)
+        yield PerturbedInput(v.name, v.name, "perturbed" if v.name in floats else "exact", v)
         if v.name in exact:
-            yield PerturbedInput(exact[v.name], v.name, "plain", helper.make_value_info(exact[v.name], v.type))
+            yield PerturbedInput(exact[v.name], v.name, "exact", helper.make_value_info(exact[v.name], v.type))
     for name in floats & weights.keys():
         info = helper.make_tensor_value_info(name, weights[name].data_type, list(weights[name].dims))
-        yield PerturbedInput(name, name, "shaken", info)
+        yield PerturbedInput(name, name, "perturbed", info)
 
 
-def _shifts(made: Mapping[str, Record], raw: Mapping[str, str]) -> Iterator[PerturbedInput]:
-    from onnx import helper
-
-    for name, record in made.items():
-        by, wide = f"{raw[name]}:shift", dtypes.TYPE_NUMBERS[wider(record.dtype)]
-        yield PerturbedInput(by, name, "shift", helper.make_tensor_value_info(by, wide, record.shapes[0]))
+def _shift_inputs(computed: Mapping[str, Record], raw: Mapping[str, str]) -> Iterator[PerturbedInput]:
+    for name, record in computed.items():
+        shift, dtype = f"{raw[name]}:shift", TYPE_NUMBERS[wider(record.dtype)]
+        yield PerturbedInput(shift, name, "shift", helper.make_tensor_value_info(shift, dtype, record.shapes[0]))
 
 
-def _packed(
+def _pack(
     model: protobuf.ModelProto, inputs: Sequence[PerturbedInput], weights: Collection[str]
 ) -> list[PerturbedInput]:
-    """Take small shifts and weights out of two long inputs, one per type, by Split, Reshape and Cast."""
+    """Let small shifts and weights come out of two packed inputs, one per type, by Split, Reshape and Cast.
+
+    A packed input is flat: the tensors one after the other, in the order of the inputs returned.
+    """
     nodes: list[protobuf.NodeProto] = []
-    found: list[PerturbedInput] = []
+    packed: list[PerturbedInput] = []
     for wide in ("float32", "float64"):
         pack = f"{wide}:pack"
         sizes: list[int] = []
-        for f in inputs:
-            kind, shape = _tensor_type(f.info)
-            if (f.form == "shift" or f.tensor in weights) and wider(kind) == wide and 0 < math.prod(shape) <= SMALL:
-                sizes.append(math.prod(shape))
-                found.append(replace(f, pack=pack))
-                nodes += _unpacked(model.graph, f.name, kind, shape)
+        for i in inputs:
+            dtype, shape = _tensor_type(i.info)
+            size = math.prod(shape)
+            if (i.form == "shift" or i.tensor in weights) and wider(dtype) == wide and 0 < size <= MAX_PACKED:
+                sizes.append(size)
+                packed.append(replace(i, pack=pack))
+                nodes += _unpack(model.graph, i.name, dtype, shape)
         if sizes:
-            parts = [f"{f.name}:part" for f in found if f.pack == pack]
+            parts = [f"{i.name}:part" for i in packed if i.pack == pack]
             nodes.append(_split(model, pack, parts, sizes))
     _replace(model.graph.node, [*reversed(nodes), *model.graph.node])
-    names = {f.name for f in found}
-    return [*(f for f in inputs if f.name not in names), *found]
+    names = {i.name for i in packed}
+    return [*(i for i in inputs if i.name not in names), *packed]
 
 
 def _tensor_type(info: protobuf.ValueInfoProto) -> tuple[str, tuple[int, ...]]:
     tensor = info.type.tensor_type
-    return dtypes.name_of(tensor.elem_type), tuple(d.dim_value for d in tensor.shape.dim)
+    return name_of(tensor.elem_type), tuple(d.dim_value for d in tensor.shape.dim)
 
 
-def _unpacked(graph: protobuf.GraphProto, name: str, kind: str, shape: tuple[int, ...]) -> list[protobuf.NodeProto]:
-    """Nodes, last first, that make `name` from its flat part."""
-    from onnx import helper
-
-    graph.initializer.append(helper.make_tensor(f"{name}:shape", dtypes.TYPE_NUMBERS["int64"], [len(shape)], shape))
-    if kind == wider(kind):
+def _unpack(graph: protobuf.GraphProto, name: str, dtype: str, shape: tuple[int, ...]) -> list[protobuf.NodeProto]:
+    """Nodes, the last one first, that make `name` from its flat part."""
+    graph.initializer.append(helper.make_tensor(f"{name}:shape", TYPE_NUMBERS["int64"], [len(shape)], shape))
+    if dtype == wider(dtype):
         return [helper.make_node("Reshape", [f"{name}:part", f"{name}:shape"], [name])]
     return [
-        helper.make_node("Cast", [f"{name}:whole"], [name], to=dtypes.TYPE_NUMBERS[kind]),
+        helper.make_node("Cast", [f"{name}:whole"], [name], to=TYPE_NUMBERS[dtype]),
         helper.make_node("Reshape", [f"{name}:part", f"{name}:shape"], [f"{name}:whole"]),
     ]
 
 
 def _split(model: protobuf.ModelProto, pack: str, parts: list[str], sizes: list[int]) -> protobuf.NodeProto:
-    from onnx import helper
-
-    if opset(model) < SIZES_SINCE:
+    if _opset(model) < SPLIT_SIZES_SINCE:
         return helper.make_node("Split", [pack], parts, split=sizes, axis=0)
-    model.graph.initializer.append(
-        helper.make_tensor(f"{pack}:sizes", dtypes.TYPE_NUMBERS["int64"], [len(sizes)], sizes)
-    )
+    tensor = helper.make_tensor(f"{pack}:sizes", TYPE_NUMBERS["int64"], [len(sizes)], sizes)
+    model.graph.initializer.append(tensor)
     return helper.make_node("Split", [pack, f"{pack}:sizes"], parts, axis=0)
 
 
-def _packs(inputs: Sequence[PerturbedInput]) -> list[protobuf.ValueInfoProto]:
-    """The long inputs."""
-    from onnx import helper
-
-    names = dict.fromkeys(f.pack for f in inputs if f.pack)
-    return [helper.make_tensor_value_info(n, dtypes.TYPE_NUMBERS[type_of(n)], None) for n in names]
-
-
-def type_of(pack: str) -> str:
-    """The element type of a long input."""
-    return pack.partition(":")[0]
+# ------------------------------------------------------------------------------------------------ messages
 
 
 def _renamed(tensor: protobuf.TensorProto, name: str) -> protobuf.TensorProto:
@@ -267,29 +268,8 @@ def _renamed(tensor: protobuf.TensorProto, name: str) -> protobuf.TensorProto:
     return copy
 
 
-def tap(model: protobuf.ModelProto, outputs: Sequence[str]) -> None:
-    """Let the model give these tensors; of what type, the runtime knows."""
-    from onnx import helper
-
-    _replace(model.graph.output, [helper.make_empty_tensor_value_info(n) for n in outputs])
-    model.graph.ClearField("quantization_annotation")  # names tensors that may be gone
-
-
-def _replace(field: Any, messages: Sequence[Any]) -> None:
-    """Set a repeated field to messages, of which some may stand in it."""
+def _replace(repeated: Any, messages: Sequence[Any]) -> None:
+    """Set a repeated field to messages, some of which it may contain now."""
     copies = [type(m).FromString(m.SerializeToString()) for m in messages]
-    del field[:]
-    field.extend(copies)
-
-
-def weight_value(tensor: protobuf.TensorProto, model: Path) -> Array:
-    """The value of a weight of a model file.
-
-    Raises:
-        DataError: its bytes cannot be had.
-    """
-    from onnx import numpy_helper
-
-    full = protobuf.load_raw(tensor, model) if protobuf.on_disk(tensor) else tensor
-    value: Array = numpy_helper.to_array(protobuf.protos().TensorProto.FromString(full.SerializeToString()))
-    return value
+    del repeated[:]
+    repeated.extend(copies)

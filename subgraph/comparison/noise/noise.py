@@ -1,22 +1,25 @@
-"""Region + Reference -> what rounding alone does to its outputs, for one sample.
+"""Rounding noise of a region: how far perturbation by one rounding moves its outputs, for one sample.
 
-The region runs on the reference with everything that rounding touches a little off, a few times; how far its outputs
-move is their noise. Everything is computed when it is first asked for, for all outputs together, and kept.
+The reference runs the region a few times with all rounded values perturbed; `analysis` says which these are, `perturb`
+by how much, `instrument` how they get into the model, `sampler` runs it. The criterion computes the noise N from the
+outputs: the largest |perturbed − reference| over the runs, plus what the last rounding does (`criteria/noise`). Nothing
+runs before it is needed; one run serves all outputs, and its tensors are kept.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from subgraph.comparison.noise import analysis as rounding
-from subgraph.comparison.noise.sampler import NoiseSampler
+from subgraph.comparison.criteria import Ranking
+from subgraph.comparison.noise.analysis import RoundingSites, find_ranked_tensor, find_rounding_sites
+from subgraph.comparison.noise.sampler import NoiseRun, NoiseRunKind, NoiseSampler
+from subgraph.documents import to_json
 from subgraph.errors import InputError, ModelError
 from subgraph.graph.graph import Graph
 from subgraph.graph.region import Region
@@ -28,14 +31,30 @@ if TYPE_CHECKING:
     from subgraph.types import Array
 
 Memo = Callable[[str, Callable[[Path], dict[str, Any]]], tuple[dict[str, Any], Path]]
-Kept = tuple[dict[str, Record], Path]  # records by tensor, and the folder of their files
 
-METHOD = "noise-2"  # in each label: what another way of drawing has kept must not be taken for ours
-RANKED_DRAWS = 8  # as many as for other discrete outputs
+METHOD = "noise-2"  # part of each label; change it with the perturbation, or results of the old one are used again
+RANKED_RUNS = 8  # as many as for other outputs behind a choice
+
+
+@dataclass(frozen=True)
+class _StoredRun:
+    """Tensors that one run left in a folder."""
+
+    records: Mapping[str, Record]
+    folder: Path
+    ties: bool
+
+    def array(self, name: str) -> Array:
+        record = self.records[name]
+        if record.form != "tensor":
+            raise ModelError(f"'{record.name}' is a {record.form}: its noise is not defined")
+        value = load(record, self.folder)
+        assert isinstance(value, np.ndarray)
+        return value
 
 
 class RegionNoise:
-    """What rounding does in one region, for one sample; for one thread."""
+    """Rounding noise of one region for one sample; not thread-safe."""
 
     def __init__(
         self,
@@ -48,193 +67,130 @@ class RegionNoise:
         memo: Memo | None = None,
         seed: int = 0,
     ) -> None:
-        """Nothing is run yet.
+        """Runs nothing yet.
 
         Args:
             tensors: captured records of the region's inputs, shapes and outputs at least, their files in `folder`.
-            scratch: where intermediate values lie; the caller removes it.
-            memo: `memo(label, make)` gives the document and folder of an earlier computation under that label, or
-                those of `make(folder)`; labels are unique within a region, sample and reference. Without it, all is
-                kept in `scratch`.
+            scratch: folder for intermediate values; the caller removes it.
+            memo: `memo(label, make)` returns the document and folder stored under that label, or stores those of
+                `make(folder)`. Labels are unique within a region, sample and reference. None: all is kept in `scratch`.
         """
         self.graph, self.region = graph, region
-        self._reference, self._tensors, self._folder, self._scratch = reference, tensors, folder, scratch
-        self._memo, self._seed = memo or self._anew, seed
-        self._kept: dict[str, Kept] = {}
-        self._failed: dict[str, ModelError] = {}
-        self._ties = False
+        self._memo, self._seed, self._scratch = memo or self._make, seed, scratch
+        self._new_sampler = partial(NoiseSampler, graph, region, reference, tensors, folder, scratch, seed)
+        self._tensors = tensors
+        self._runs: dict[str, _StoredRun] = {}
+        self._failures: dict[str, ModelError] = {}
 
     def of(self, output: str) -> OutputNoise:
-        """What it does to one output: a `criteria.Noise`."""
+        """The noise of one output, for a criterion."""
         return OutputNoise(self, output)
 
     @cached_property
-    def rounding(self) -> rounding.RoundingSites:
-        """Where rounding acts."""
-        entering = {n: self._tensors[n] for n in (*self.region.inputs, *self.region.outputs) if n in self._tensors}
-        return rounding.of_region(self.graph, self.region, entering)
+    def sites(self) -> RoundingSites:
+        """Where rounding acts in the region."""
+        boundary = {n: self._tensors[n] for n in (*self.region.inputs, *self.region.outputs) if n in self._tensors}
+        return find_rounding_sites(self.graph, self.region, boundary)
 
     @cached_property
-    def compared(self) -> tuple[str, ...]:
-        """Tensors that a TopK, ArgMax or ArgMin whose indices leave the region compares."""
-        found = (rounding.ranked(self.graph, output) for output in self.region.outputs)
-        made = {*self.region.inputs, *(n for i in self.rounding.order for n in self.graph.makes[i])}
-        return tuple(dict.fromkeys(f[0] for f in found if f and f[0] in made))
+    def ranked(self) -> tuple[str, ...]:
+        """Tensors of the region that a TopK, ArgMax or ArgMin compares, and whose indices leave the region."""
+        ranked = (find_ranked_tensor(self.graph, output) for output in self.region.outputs)
+        inside = {*self.region.inputs, *(n for i in self.sites.order for n in self.graph.makes[i])}
+        return tuple(dict.fromkeys(r[0] for r in ranked if r and r[0] in inside))
 
     @cached_property
-    def _shaken(self) -> NoiseSampler:
-        return NoiseSampler(
-            self.graph, self.region, self.rounding, self._reference, self._tensors, self._folder, self._scratch,
-            self.compared, self._seed,
-        )  # fmt: skip
+    def _sampler(self) -> NoiseSampler:
+        return self._new_sampler(self.sites, self.ranked)
 
-    def draws(self, claim: str, count: int, *, untied: float = 0.0) -> list[Kept]:
-        """Outputs and compared tensors of so many perturbed runs. `untied`: as `NoiseSampler.drawn` has it.
+    def run(self, *runs: NoiseRun) -> list[_StoredRun]:
+        """The tensors of these runs, stored ones or new ones; one model serves all of the call.
 
         Raises:
-            ModelError: the region cannot be built or run with perturbations: where a shape hangs on values, say.
+            ModelError: the region cannot be built or run with perturbations, because a shape depends on values, say.
         """
-
-        def drawing(number: int) -> Callable[[Path], Iterable[Record]]:
-            return lambda into: self._shaken.drawn(claim, number, into, untied=untied).values()
-
-        label = f"untied {untied:g} {claim}" if untied else f"draw {claim}"
-        with self._released():
-            return [self._keep(f"{label} {k} seed {self._seed}", drawing(k)) for k in range(count)]
-
-    def ties(self, claim: str) -> bool:
-        """Do many sums come out equal, as they do where all weights are the same? Drawn once, where it was not yet.
-
-        Raises:
-            ModelError: as `draws`.
-        """
-        self.draws(claim, 1)
-        return self._ties
-
-    def rounded(self, claim: str) -> Kept:
-        """Outputs where the reference rounds to the claimed type after every node.
-
-        Raises:
-            ModelError: as `draws`.
-        """
-        with self._released():
-            return self._keep(f"rounded {claim}", lambda into: self._shaken.rounded(claim, into).values())
-
-    def plain(self) -> Kept:
-        """The compared tensors as they are.
-
-        Raises:
-            ModelError: as `draws`.
-        """
-        with self._released():
-            return self._keep("compared", self._shaken.plain)
-
-    @contextmanager
-    def _released(self) -> Iterator[None]:
-        """One model serves all runs of this block, and no longer."""
         try:
-            yield
+            return [self._stored(run) for run in runs]
         finally:
-            self._shaken.release()
+            self._sampler.release()
 
-    def _keep(self, label: str, run: Callable[[Path], Iterable[Record]]) -> Kept:
-        """What was kept under a label, or is computed and kept now. What failed once is not tried again."""
-        if label in self._failed:
-            raise self._failed[label]
-        if label not in self._kept:
+    def perturbed(self, claim: str, count: int, *, tie_factor: float = 0.0) -> list[_StoredRun]:
+        """`count` perturbed runs; `tie_factor` and errors as in `NoiseRun` and `run`."""
+        kind = NoiseRunKind.TIES_BROKEN if tie_factor else NoiseRunKind.PERTURBED
+        return self.run(*(NoiseRun(kind, claim, k, tie_factor) for k in range(count)))
 
-            def make(into: Path) -> dict[str, Any]:
-                tensors = [r.to_json() for r in run(into)]
-                return {"tensors": tensors, "ties": self._shaken.ties}
+    def has_ties(self, claim: str) -> bool:
+        """Are many sums equal, because all weights are the same, for example? Needs one perturbed run."""
+        self.perturbed(claim, 1)
+        return any(run.ties for run in self._runs.values())
 
+    def _stored(self, run: NoiseRun) -> _StoredRun:
+        """The result under the run's label, or a new one. A run that failed once is not tried again."""
+        label = run.label(self._seed)
+        if label in self._failures:
+            raise self._failures[label]
+        if label not in self._runs:
             try:
-                document, folder = self._memo(f"{METHOD} {label}", make)
+                document, folder = self._memo(f"{METHOD} {label}", lambda into: to_json(self._sampler.run(run, into)))
             except (InputError, ModelError) as e:
-                self._failed[label] = ModelError(f"the region does not run with noise: {e.what}", e.hint)
-                raise self._failed[label] from e
-            records = (Record.from_json(r) for r in document["tensors"])
-            self._kept[label] = {r.name: r for r in records}, folder
-            self._ties = self._ties or document["ties"]
-        return self._kept[label]
+                self._failures[label] = ModelError(f"the region does not run with noise: {e.what}", e.hint)
+                raise self._failures[label] from e
+            records = map(Record.from_json, document["tensors"])
+            self._runs[label] = _StoredRun({r.name: r for r in records}, folder, document["ties"])
+        return self._runs[label]
 
-    def _anew(self, label: str, make: Callable[[Path], dict[str, Any]]) -> tuple[dict[str, Any], Path]:
+    def _make(self, label: str, make: Callable[[Path], Any]) -> tuple[Any, Path]:
         folder = numbered_folder(self._scratch, "kept")
         return make(folder), folder
 
 
 @dataclass(frozen=True)
 class OutputNoise:
-    """What rounding does to one output of a region: a `criteria.Noise`."""
+    """Rounding noise of one output of a region: a `criteria.Noise`. Methods with a claim raise as `RegionNoise.run`."""
 
     region: RegionNoise
     output: str
 
-    def draws(self, claim: str, count: int) -> list[Array]:
-        """The output after `count` perturbations at a claimed precision; of other shape where that hangs on values.
+    def perturbed(self, claim: str, count: int) -> list[Array]:
+        """The output of `count` perturbed runs."""
+        return [run.array(self.output) for run in self.region.perturbed(claim, count)]
 
-        Raises:
-            ModelError: the region cannot be run with perturbations.
-        """
-        return [self._array(kept) for kept in self.region.draws(claim, count)]
-
-    def untied(self, claim: str, count: int, times: float) -> list[Array]:
-        """As `draws`, but equal values that nodes make come apart, by so many times as much as rounding puts them off;
-        none where hardly any sums are equal.
-
-        Raises:
-            ModelError: as `draws`.
-        """
-        kept = self.region.draws(claim, count, untied=times) if self.region.ties(claim) else []
-        return [self._array(k) for k in kept]
+    def with_broken_ties(self, claim: str, count: int, times: float) -> list[Array]:
+        """The output of `count` runs in which equal computed values are perturbed independently, by `times` roundings;
+        empty if hardly any sums are equal."""
+        runs = self.region.perturbed(claim, count, tie_factor=times) if self.region.has_ties(claim) else []
+        return [run.array(self.output) for run in runs]
 
     def rounded(self, claim: str) -> Array:
-        """The output where the reference is rounded to the claimed type after every node.
+        """The output where the reference rounds to the claimed type after every node."""
+        return self.region.run(NoiseRun(NoiseRunKind.ROUNDED, claim))[0].array(self.output)
 
-        Raises:
-            ModelError: as `draws`.
-        """
-        return self._array(self.region.rounded(claim))
-
-    def _array(self, kept: Kept, name: str = "") -> Array:
-        records, folder = kept
-        record = records[name or self.output]
-        if record.form != "tensor":
-            raise ModelError(f"'{record.name}' is a {record.form}: its noise is not defined")
-        value: Any = load(record, folder)
-        array: Array = value
-        return array
-
-    def maker(self) -> str:
+    def op_type(self) -> str:
         """The op type of the node that makes the output."""
         return self.region.graph.ops[self.region.graph.maker[self.output]]
 
-    def coarsest(self) -> str:
-        """The float type of the region's tensors that rounds most."""
-        return self.region.rounding.coarsest
+    def coarsest_type(self) -> str:
+        """The float type with the largest unit roundoff among the region's tensors."""
+        return self.region.sites.coarsest
 
-    def discrete(self) -> bool:
-        """Does it lie, within the region, behind a choice?"""
-        return self.output in self.region.rounding.chosen
+    def behind_choice(self) -> bool:
+        """Does the output depend on a choice (an index, a comparison) inside the region?"""
+        return self.output in self.region.sites.behind_choice
 
-    def stepped(self) -> bool:
-        """Does it lie behind a node that rounds to steps: QuantizeLinear, Round, a Cast to integers?"""
-        return self.output in self.region.rounding.stepped
+    def behind_steps(self) -> bool:
+        """Does it depend on a node that rounds to steps: QuantizeLinear, Round, a Cast to integers?"""
+        return self.output in self.region.sites.behind_steps
 
-    def ranked(self, claim: str) -> tuple[Array, Array, int] | None:
-        """For indices from TopK, ArgMax or ArgMin: the compared tensor, its noise per element (the largest
-        |perturbed − reference| over the draws, 0 where it is exact, float64) and the axis.
-
-        Raises:
-            ModelError: as `draws`.
-        """
-        found = rounding.ranked(self.region.graph, self.output)
-        if found is None or found[0] not in self.region.compared:
+    def ranking(self, claim: str) -> Ranking | None:
+        """What a TopK, ArgMax or ArgMin compared to give this output of indices; None for other outputs."""
+        ranked = find_ranked_tensor(self.region.graph, self.output)
+        if ranked is None or ranked[0] not in self.region.ranked:
             return None
-        value = self._array(self.region.plain(), found[0])
-        wide = value.astype(np.float64)
-        noise = np.zeros(value.shape)
-        for kept in self.region.draws(claim, RANKED_DRAWS):
-            drawn = self._array(kept, found[0]).astype(np.float64)
+        name, axis = ranked
+        values = self.region.run(NoiseRun(NoiseRunKind.RANKED))[0].array(name)
+        wide = values.astype(np.float64)
+        noise = np.zeros(values.shape)
+        for run in self.region.perturbed(claim, RANKED_RUNS):
             with np.errstate(invalid="ignore"):
-                noise = np.fmax(noise, np.abs(drawn - wide))
-        return value, noise, found[1]
+                noise = np.fmax(noise, np.abs(run.array(name).astype(np.float64) - wide))
+        return Ranking(values, noise, axis)

@@ -1,16 +1,15 @@
-"""Values of a tensor -> the same a little off, as rounding may put them.
+"""Values of a tensor, perturbed by one rounding: x → x·(1 + eps·u) with random u in [−1, 1).
 
 Monte Carlo arithmetic (D. S. Parker, Monte Carlo Arithmetic, UCLA CSD-970002, 1997): perturb every rounded value by as
 much as rounding may, and see how far the result moves. Ordinary random numbers would break exact ties, which hardly any
-runtime that computes right does; so a value's perturbation is a hash of its bits without the sign: equal values of a
-tensor move alike, and opposite ones oppositely, as rounding does. Only sums that are equal may come apart, where terms
-are added in another order at another place: `apart` moves each element on its own.
+correct runtime does; so u is a hash of a value's bits without the sign. Equal values of a tensor get equal u, and
+opposite values opposite shifts, as rounding does. Only equal sums may differ on a runtime that adds terms in another
+order: `shift` with a `tie_factor` draws u independently for each element.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from hashlib import blake2b
 from typing import TYPE_CHECKING
 
@@ -22,20 +21,18 @@ from subgraph.storage.tensors import np_dtype
 if TYPE_CHECKING:
     from subgraph.types import Array
 
-Draw = Callable[["Array", int], "Array"]  # values, key -> u for each of them, flat
-
-HUGE = 1e30  # larger values stand for infinity in masks: no result of an arithmetic that rounds
-SEEN = 4096  # elements looked at for values that repeat
-REPEATED = 0.01  # of them; of so many random float32 values 0.02 % are equal by chance
-BLOCK = 1 << 15  # elements hashed at a time: they and what is made of them stay in the processor's cache
+MAX_PERTURBED = 1e30  # larger values stand for infinity in masks, and are results of no arithmetic
+TIE_SAMPLE = 4096  # elements that are searched for equal values
+TIE_SHARE = 0.01  # of them; among as many random float32 values 0.02 % are equal by chance
+BLOCK = 1 << 15  # elements hashed at a time, so that all intermediate values stay in the processor's cache
 
 
-def key_of(name: str, seed: int, draw: int) -> int:
-    """64 bits that tell tensors, seeds and draws apart."""
-    return int.from_bytes(blake2b(f"{seed}/{draw}/{name}".encode(), digest_size=8).digest(), "little")
+def key_of(tensor: str, seed: int, run: int) -> int:
+    """64 bits that differ for each tensor, seed and run."""
+    return int.from_bytes(blake2b(f"{seed}/{run}/{tensor}".encode(), digest_size=8).digest(), "little")
 
 
-def uniform(values: Array, key: int) -> Array:
+def hashed_uniform(values: Array, key: int) -> Array:
     """u in [-1, 1) for each element, a function of |x| and `key` alone; flat, float64 for float64, else float32.
 
     The bits go through splitmix64's finalizer (G. L. Steele, D. Lea, C. H. Flood, Fast splittable pseudorandom number
@@ -43,7 +40,7 @@ def uniform(values: Array, key: int) -> Array:
     half of the output bits.
 
     >>> import numpy as np
-    >>> u = uniform(np.array([1.5, 2.0, -1.5], np.float32), key=7)
+    >>> u = hashed_uniform(np.array([1.5, 2.0, -1.5], np.float32), key=7)
     >>> bool(u[0] == u[2]), bool(u[0] == u[1])
     (True, False)
     """
@@ -70,58 +67,61 @@ def uniform(values: Array, key: int) -> Array:
     return out
 
 
-def apart(values: Array, key: int, times: float = 1.0) -> Array:
-    """As `uniform`, but each element on its own, and in [-times, times)."""
-    drawn = np.random.default_rng(key).uniform(-times, times, values.size)
-    return drawn.astype(wider(values.dtype.name), copy=False)
+def independent_uniform(values: Array, key: int, times: float = 1.0) -> Array:
+    """Random numbers in [-times, times), independent for each element; shape and types as `hashed_uniform`."""
+    random = np.random.default_rng(key).uniform(-times, times, values.size)
+    return random.astype(wider(values.dtype.name), copy=False)
 
 
-def repeats(values: Array) -> bool:
-    """Are many values, other than zero, equal to others? Looks at `SEEN` of them, evenly spread."""
+def has_repeats(values: Array) -> bool:
+    """Are many values, other than zero, equal to others? Looks at `TIE_SAMPLE` of them, evenly spaced."""
     flat = values.reshape(-1)
-    some = flat[:: max(1, flat.size // SEEN)]
-    some = some[some != 0]
-    return bool(some.size - np.unique(some).size > REPEATED * some.size)
+    sample = flat[:: max(1, flat.size // TIE_SAMPLE)]
+    sample = sample[sample != 0]
+    return bool(sample.size - np.unique(sample).size > TIE_SHARE * sample.size)
 
 
-def shift(values: Array, claim: str, key: int, draw: Draw = uniform) -> Array:
-    """What to add to `values` so that they are off by as much as rounding at `claim` may put them off.
+def shift(values: Array, claim: str, key: int, *, tie_factor: float = 0.0) -> Array:
+    """What to add to `values` to perturb them by one rounding at the claimed precision.
 
-    x·eps·u, with u from `draw`; eps is no finer than the type of `values` can hold; at int8, u/255 of the tensor's
-    range with zero in it. What stays: what is not finite, above `HUGE`, or above half of float16's largest value in
-    float16; at int8 exact zeros, which every quantization can hold, and a mask's plateau, which does not count for the
-    range.
+    fp32, fp16, bf16: eps·u·x, with eps no smaller than that of the type of `values`. int8: u/255 of the range of the
+    tensor and zero. `tie_factor` > 0: u is independent for each element, and within ±`tie_factor`.
 
-    Returns float64 for float64, float32 for narrower types; the shape of `values`.
+    Zero for values that are not finite, above `MAX_PERTURBED`, or in the upper half of float16's range if they are
+    float16. For int8 also for exact zeros, which every quantization represents, and for a mask's plateau, which does
+    not count for the range either.
+
+    Returns: the shape of `values`; float64 for float64, float32 for narrower types.
     """
-    kind = values.dtype.name
-    wide = values.astype(wider(kind), copy=False)
-    moves = np.abs(wide) <= min(HUGE, LARGEST.get(CLAIM_OF[kind], math.inf) / 2)  # NaN does not
-    by = draw(values, key).reshape(values.shape)
+    dtype = values.dtype.name
+    wide = values.astype(wider(dtype), copy=False)
+    moves = np.abs(wide) <= min(MAX_PERTURBED, LARGEST.get(CLAIM_OF[dtype], math.inf) / 2)  # False for NaN
+    u = independent_uniform(values, key, tie_factor) if tie_factor else hashed_uniform(values, key)
+    shifts = u.reshape(values.shape)
     if claim == "int8":
-        masked = mask_plateau(wide)
-        if masked is not None:
-            moves &= ~masked
-        kept = wide[moves]
+        plateau = mask_plateau(wide)
+        if plateau is not None:
+            moves &= ~plateau
+        quantized = wide[moves]
         moves &= wide != 0
-        by *= by.dtype.type((kept.max(initial=0.0) - kept.min(initial=0.0)) * EPS["int8"])
+        shifts *= shifts.dtype.type((quantized.max(initial=0.0) - quantized.min(initial=0.0)) * EPS["int8"])
     else:
-        by *= by.dtype.type(max(EPS[claim], FLOATS[kind]))
+        shifts *= shifts.dtype.type(max(EPS[claim], FLOATS[dtype]))
         with np.errstate(all="ignore"):
-            by *= wide
+            shifts *= wide
     if not moves.all():
-        by[~moves] = 0
-    return by
+        shifts[~moves] = 0
+    return shifts
 
 
-def shaken(values: Array, claim: str, key: int) -> Array:
-    """`values` off by `shift`, in their own type."""
-    by = shift(values, claim, key)
-    by += values.astype(by.dtype, copy=False)
-    return by.astype(values.dtype, copy=False)
+def perturb(values: Array, claim: str, key: int) -> Array:
+    """`values` plus their `shift`, in their own type."""
+    shifts = shift(values, claim, key)
+    shifts += values.astype(shifts.dtype, copy=False)
+    return shifts.astype(values.dtype, copy=False)
 
 
-def through(values: Array, claim: str) -> Array:
-    """`values` rounded to the claimed type and back to their own; what does not fit becomes infinite."""
+def round_to_claim(values: Array, claim: str) -> Array:
+    """`values` rounded to fp16 or bf16 and back to their own type; infinite beyond the range."""
     with np.errstate(over="ignore"):
         return values.astype(np_dtype(TYPE_OF[claim])).astype(values.dtype)

@@ -1,7 +1,8 @@
-"""Region + Reference -> runs of the region with its rounding shaken, for one sample.
+"""Runs a region on the reference with perturbed or rounded values, for one sample.
 
-One session serves all runs of a kind: the shaken values are its inputs. Float weights are inputs as well, so it holds
-few bytes. Unshaken values of all that nodes make come from one run with those as outputs, and stay on disk.
+One session serves all runs of a kind, because perturbations are inputs of its model. Float weights are inputs as well,
+so the model stays small. The unperturbed values that the perturbations are computed from come from one run with all of
+them as outputs, and stay on disk.
 """
 
 from __future__ import annotations
@@ -10,17 +11,18 @@ import contextlib
 import itertools
 import os
 import shutil
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property, partial
+from enum import StrEnum
+from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
-from subgraph.comparison.noise import instrument, perturb
+from subgraph.comparison.noise import perturb
 from subgraph.comparison.noise.analysis import RoundingSites
-from subgraph.comparison.precision import FLOATS, TYPE_OF
+from subgraph.comparison.precision import FLOATS, TYPE_OF, wider
 from subgraph.errors import WorkerDied
 from subgraph.graph import protobuf
 from subgraph.graph.cut import Cut, cut_region
@@ -31,186 +33,228 @@ from subgraph.storage.folders import numbered_folder
 from subgraph.storage.tensors import PROTO_NAMES, Record, load, save
 
 if TYPE_CHECKING:
+    from subgraph.comparison.noise.instrument import PerturbedInput
     from subgraph.types import Array
 
-    Change = Callable[[Array, instrument.PerturbedInput], Array]
-
-# Each value they make is a sum of many terms, which a runtime may add in another order at another place.
+# Ops whose values are sums of many terms; a runtime may add them in another order at another index.
 SUMS = frozenset("AveragePool Conv ConvTranspose Einsum Gemm GlobalAveragePool MatMul ReduceMean ReduceSum".split())
-HELD = 256 << 20  # bytes of values that are kept in memory from one run to the next
-_NUMBERS = itertools.count()  # several threads may share a reference, each with names of its own
+MAX_CACHED_BYTES = 256 << 20  # of unperturbed values that stay in memory from one run to the next
+_NUMBERS = itertools.count()  # of samplers: threads that share a reference use keys of their own
+
+
+class NoiseRunKind(StrEnum):
+    """What a run perturbs. The values are part of the labels under which results are stored."""
+
+    PERTURBED = "draw"  # all that rounds; equal values of a tensor alike
+    TIES_BROKEN = "untied"  # the same, but computed values that are equal are perturbed independently
+    ROUNDED = "rounded"  # nothing: every value is rounded to the claimed type instead
+    RANKED = "compared"  # nothing: the values that a TopK, ArgMax or ArgMin compares
+
+
+@dataclass(frozen=True)
+class NoiseRun:
+    """One run of the region.
+
+    Attributes:
+        number: of the run among those of its kind; with the seed, it selects the random numbers.
+        tie_factor: of TIES_BROKEN: computed values are perturbed by so many roundings.
+    """
+
+    kind: NoiseRunKind
+    claim: str = ""
+    number: int = 0
+    tie_factor: float = 0.0
+
+    def label(self, seed: int) -> str:
+        """Name of the result within a region, sample and reference."""
+        match self.kind:
+            case NoiseRunKind.PERTURBED:
+                return f"{self.kind} {self.claim} {self.number} seed {seed}"
+            case NoiseRunKind.TIES_BROKEN:
+                return f"{self.kind} {self.tie_factor:g} {self.claim} {self.number} seed {seed}"
+        return f"{self.kind} {self.claim}".strip()
+
+
+@dataclass(frozen=True)
+class NoiseRunDocument:
+    """What a run wrote. `ties`: many sums of a tensor were equal."""
+
+    tensors: tuple[Record, ...]
+    ties: bool
 
 
 @dataclass
 class NoiseSampler:
-    """One region and sample on the reference; for one thread.
+    """One region and sample on the reference; not thread-safe.
 
     Attributes:
         tensors: records of the region's inputs, shapes and outputs at least; files are relative to `folder`.
-        scratch: where intermediate values lie; the caller removes it.
-        compared: tensors that are given beside the region's outputs.
+        scratch: folder for intermediate values; the caller removes it.
+        ranked: tensors that perturbed runs give beside the region's outputs.
     """
 
     graph: Graph
     region: Region
-    rounding: RoundingSites
     reference: Reference
     tensors: Mapping[str, Record]
     folder: Path
     scratch: Path
-    compared: Sequence[str]
-    seed: int = 0
+    seed: int
+    sites: RoundingSites
+    ranked: Sequence[str]
 
     def __post_init__(self) -> None:
-        self._loaded: str | None = None
         self._key = f"noise{next(_NUMBERS)}"
-        self._fed: list[instrument.PerturbedInput] = []
-        self._held: dict[str, Array] = {}
-        self._bytes = 0
-        self.ties = False  # in the last draw: do many sums come out equal?
+        self._loaded = ""  # the kind of model that the reference holds under our key
+        self._inputs: list[PerturbedInput] = []  # of that model
+        self._cache: dict[str, Array] = {}
+        self._ties = False
 
     def release(self) -> None:
-        """Nothing more is asked for now: forget the model in the reference, and values in memory."""
-        if self._loaded is not None:
-            self._loaded = None
-            with contextlib.suppress(WorkerDied):  # then it has forgotten all
+        """Free the model in the reference, and the values in memory; the next run builds them again."""
+        if self._loaded:
+            self._loaded = ""
+            with contextlib.suppress(WorkerDied):  # a dead process holds no model
                 self.reference.drop(self._key)
-        self._held.clear()
-        self._bytes = 0
+        self._cache.clear()
 
-    def drawn(self, claim: str, number: int, into: Path, *, untied: float = 0.0) -> dict[str, Record]:
-        """Outputs and compared tensors with everything that rounds off by as much as `claim` may put it off.
+    def run(self, run: NoiseRun, folder: Path) -> NoiseRunDocument:
+        """Run the region, its tensors written into `folder`: the outputs; of perturbed runs the ranked tensors too.
 
-        `untied`: values that nodes made equal come apart, and by so many times as much.
+        Raises:
+            ModelError, InputError: the reference does not build or run the changed model.
         """
-        self.ties = False
-        draw = partial(perturb.apart, times=untied) if untied else perturb.uniform
+        if run.kind is NoiseRunKind.RANKED:
+            return NoiseRunDocument(tuple(self._copy_ranked(folder)), ties=False)
+        rounded_to = run.claim if run.kind is NoiseRunKind.ROUNDED else ""
+        names = list(dict.fromkeys((*self.region.outputs, *(() if rounded_to else self.ranked))))
+        self._ties = False
+        if self._loaded != f"changed {rounded_to}":
+            self._build(rounded_to, names)
+        feeds = numbered_folder(self.scratch, "feeds")
+        try:
+            tensors = self._run_model(folder, names, list(self._feeds(run, feeds, folder)))
+        finally:
+            shutil.rmtree(feeds, ignore_errors=True)
+        return NoiseRunDocument(tuple(tensors.values()), self._ties)
 
-        def change(value: Array, fed: instrument.PerturbedInput) -> Array:
-            key = perturb.key_of(fed.tensor, self.seed, number)
-            if fed.form != "shift":
-                return perturb.shaken(value, claim, key)
-            self.ties = self.ties or (self._summed(fed.tensor) and perturb.repeats(value))
-            return perturb.shift(value, claim, key, draw)
-
-        names = dict.fromkeys((*self.region.outputs, *self.compared))
-        return self._run_changed("draw", claim, list(names), change, into)
-
-    def rounded(self, claim: str, into: Path) -> dict[str, Record]:
-        """Outputs where all that is made or enters is rounded to the claimed type."""
-        return self._run_changed(
-            f"rounded {claim}", claim, list(self.region.outputs), lambda v, fed: perturb.through(v, claim), into
-        )
-
-    def _summed(self, tensor: str) -> bool:
-        return self.graph.ops[self.graph.maker[tensor]] in SUMS
-
-    def plain(self, into: Path) -> list[Record]:
-        """The compared tensors as they are."""
-        found, folder = self._base
-        sources = [
-            (self.tensors[n], self.folder) if n in self.region.inputs else (found[n], folder) for n in self.compared
-        ]
-        return [_copied(r, place, into, f"t{k}") for k, (r, place) in enumerate(sources)]
+    # ---------------------------------------------------------------------------------------------- models
 
     @cached_property
     def _cut(self) -> Cut:
         return cut_region(self.graph, self.region, [self.tensors], self.folder)
 
     @cached_property
-    def _base(self) -> tuple[dict[str, Record], Path]:
-        """Unperturbed values of all that nodes make and rounding touches."""
+    def _unperturbed(self) -> tuple[dict[str, Record], Path]:
+        """Values of all tensors that are made inside and get perturbed, rounded or ranked; and their folder."""
+        from subgraph.comparison.noise.instrument import set_outputs  # loads onnx: 30 ms that most verdicts save
+
         folder = numbered_folder(self.scratch, "base")
-        inner = dict.fromkeys((*self.rounding.rounded, *self.rounding.cast, *self.compared))
-        names = [n for n in inner if n in self.graph.maker and n not in self.region.inputs]
-        if not names:
+        names = dict.fromkeys((*self.sites.rounded, *self.sites.converted, *self.ranked))
+        inside = [n for n in names if n in self.graph.maker and n not in self.region.inputs]
+        if not inside:
             return {}, folder
-        model = self._copy()
-        instrument.tap(model, names)
-        self._load(model, "base", folder)
-        feeds = [self.tensors[n].within(_way(self.folder, folder)) for n in self._cut.inputs]
-        return self._run(folder, names, feeds), folder
+        model = self._copy_model()
+        set_outputs(model, inside)
+        self._load(model, "unperturbed", folder)
+        path = os.path.relpath(self.folder.resolve(), folder.resolve())
+        return self._run_model(folder, inside, [self.tensors[n].within(path) for n in self._cut.inputs]), folder
 
-    def _run_changed(self, kind: str, claim: str, names: list[str], change: Change, into: Path) -> dict[str, Record]:
-        """One run of a changed model; what it is fed is gone afterwards."""
-        if self._loaded != kind:
-            self._build(kind, claim, names)
-        feeding = numbered_folder(self.scratch, "feeds")
-        try:
-            return self._run(into, names, list(self._feeds(change, feeding, into)))
-        finally:
-            shutil.rmtree(feeding, ignore_errors=True)
+    def _build(self, rounded_to: str, names: list[str]) -> None:
+        """Load the cut with inputs for perturbations; or, with `rounded_to`, with casts to that claim's type."""
+        from subgraph.comparison.noise.instrument import instrument_model  # as in `_unperturbed`
 
-    def _build(self, kind: str, claim: str, names: list[str]) -> None:
-        base, _ = self._base
-        taps = self.rounding.rounded if kind == "draw" else (*self.rounding.rounded, *self.rounding.cast)
-        made = {n: base[n] for n in taps if base[n].form == "tensor" and base[n].dtype in FLOATS}
-        if kind != "draw":
-            made = {n: r for n, r in made.items() if r.dtype != TYPE_OF[claim]}
-        model = self._copy()
-        insert = instrument.added if kind == "draw" else instrument.narrowed(claim, instrument.opset(model))
-        self._fed = instrument.shaken(model, self.rounding, made, names, insert)
-        self._load(model, kind, numbered_folder(self.scratch, "model"))
+        records, _ = self._unperturbed
+        sites = (*self.sites.rounded, *(self.sites.converted if rounded_to else ()))
+        floats = {n: records[n] for n in sites if records[n].form == "tensor" and records[n].dtype in FLOATS}
+        if rounded_to:
+            floats = {n: r for n, r in floats.items() if r.dtype != TYPE_OF[rounded_to]}
+        model = self._copy_model()
+        self._inputs = instrument_model(model, self.sites, floats, names, rounded_to)
+        self._load(model, f"changed {rounded_to}", numbered_folder(self.scratch, "model"))
 
-    def _feeds(self, change: Change, feeding: Path, into: Path) -> Iterator[Record]:
-        """The records of what the changed model is fed, written where it must be changed."""
-        way = _way(feeding, into)
-        for k, fed in enumerate(f for f in self._fed if not f.pack):
-            if fed.form == "plain":
-                yield replace(self.tensors[fed.tensor].within(_way(self.folder, into)), name=fed.name)
-            else:
-                yield _saved(fed.name, change(self._value(fed), fed), feeding, f"f{k}").within(way)
-        for k, pack in enumerate(dict.fromkeys(f.pack for f in self._fed if f.pack)):
-            parts = [change(self._value(f), f).reshape(-1) for f in self._fed if f.pack == pack]
-            whole = np.concatenate(parts, dtype=instrument.type_of(pack), casting="same_kind")
-            yield _saved(pack, whole, feeding, f"p{k}").within(way)
-
-    def _value(self, fed: instrument.PerturbedInput) -> Array:
-        """A tensor as it is; some are held until `release`."""
-        held = self._held.get(fed.tensor)
-        if held is not None:
-            return held
-        if fed.form == "shift":
-            records, folder = self._base
-            value: Any = load(records[fed.tensor], folder)
-        elif fed.tensor in self.region.inputs:
-            value = load(self.tensors[fed.tensor], self.folder)
-        else:
-            value = instrument.weight_value(self.graph.weights[fed.tensor], self.graph.path)
-        if self._bytes + value.nbytes <= HELD:
-            self._bytes += value.nbytes
-            self._held[fed.tensor] = value
-        array: Array = value
-        return array
-
-    def _copy(self) -> protobuf.ModelProto:
+    def _copy_model(self) -> protobuf.ModelProto:
         model = protobuf.protos().ModelProto()
         model.CopyFrom(self._cut.model)
         return model
 
     def _load(self, model: protobuf.ModelProto, kind: str, folder: Path) -> None:
         path = folder / "model.onnx"
-        outside = any(protobuf.in_other_file(t) for t in model.graph.initializer)
-        protobuf.write(model, self.graph.path, path, external=outside)
-        self._loaded = None
+        external = any(protobuf.in_other_file(t) for t in model.graph.initializer)
+        protobuf.write(model, self.graph.path, path, external=external)
+        self._loaded = ""
         self.reference.load(self._key, path)
         self._loaded = kind
 
-    def _run(self, into: Path, names: list[str], feeds: list[Record]) -> dict[str, Record]:
+    def _run_model(self, into: Path, names: list[str], feeds: list[Record]) -> dict[str, Record]:
         return self.reference.run(self._key, into, {n: f"t{k}" for k, n in enumerate(names)}, feeds).by_name
 
+    # ---------------------------------------------------------------------------------------------- values
 
-def _saved(name: str, value: Array, folder: Path, stem: str) -> Record:
+    def _feeds(self, run: NoiseRun, folder: Path, start: Path) -> Iterator[Record]:
+        """Records of the model's inputs, relative to `start`; perturbed ones are written into `folder`."""
+        path, captured = (os.path.relpath(f.resolve(), start.resolve()) for f in (folder, self.folder))
+        for k, fed in enumerate(i for i in self._inputs if not i.pack):
+            if fed.form == "exact":
+                yield replace(self.tensors[fed.tensor].within(captured), name=fed.name)
+            else:
+                yield _save(fed.name, self._fed_value(fed, run), folder, f"f{k}").within(path)
+        for k, pack in enumerate(dict.fromkeys(i.pack for i in self._inputs if i.pack)):
+            parts = [self._fed_value(i, run).reshape(-1) for i in self._inputs if i.pack == pack]
+            whole = np.concatenate(parts, dtype=wider(parts[0].dtype.name), casting="same_kind")
+            yield _save(pack, whole, folder, f"p{k}").within(path)
+
+    def _fed_value(self, fed: PerturbedInput, run: NoiseRun) -> Array:
+        """The perturbed or rounded value of an input, or the shift of a tensor made inside."""
+        value = self._value(fed)
+        if run.kind is NoiseRunKind.ROUNDED:
+            return perturb.round_to_claim(value, run.claim)
+        key = perturb.key_of(fed.tensor, self.seed, run.number)
+        if fed.form == "perturbed":
+            return perturb.perturb(value, run.claim, key)
+        if self.graph.ops[self.graph.maker[fed.tensor]] in SUMS and perturb.has_repeats(value):
+            self._ties = True
+        return perturb.shift(value, run.claim, key, tie_factor=run.tie_factor)
+
+    def _value(self, fed: PerturbedInput) -> Array:
+        """The unperturbed value of a tensor."""
+        if fed.tensor in self._cache:
+            return self._cache[fed.tensor]
+        if fed.form == "shift":
+            records, folder = self._unperturbed
+            value = load(records[fed.tensor], folder)
+        elif fed.tensor in self.region.inputs:
+            value = load(self.tensors[fed.tensor], self.folder)
+        else:
+            value = _load_weight(self.graph.weights[fed.tensor], self.graph.path)
+        assert isinstance(value, np.ndarray)
+        if value.nbytes + sum(v.nbytes for v in self._cache.values()) <= MAX_CACHED_BYTES:
+            self._cache[fed.tensor] = value
+        return value
+
+    def _copy_ranked(self, into: Path) -> Iterator[Record]:
+        """The unperturbed values of the ranked tensors."""
+        records, folder = self._unperturbed
+        for k, name in enumerate(self.ranked):
+            entering = name in self.region.inputs
+            record, source = (self.tensors[name], self.folder) if entering else (records[name], folder)
+            shutil.copyfile(source / record.files[0], into / f"t{k}.npy")
+            yield replace(record, files=(f"t{k}.npy",))
+
+
+def _load_weight(tensor: protobuf.TensorProto, model: Path) -> Array:
+    """The value of a weight of a model file.
+
+    Raises:
+        DataError: its bytes cannot be read.
+    """
+    from onnx import numpy_helper
+
+    full = protobuf.load_raw(tensor, model) if protobuf.on_disk(tensor) else tensor
+    value: Array = numpy_helper.to_array(protobuf.protos().TensorProto.FromString(full.SerializeToString()))
+    return value
+
+
+def _save(name: str, value: Array, folder: Path, stem: str) -> Record:
     kind = PROTO_NAMES.get(value.dtype.name, value.dtype.name)
     return save(name, value, f"tensor({kind})", folder, stem)
-
-
-def _copied(record: Record, folder: Path, into: Path, stem: str) -> Record:
-    """The same plain tensor in another folder."""
-    shutil.copyfile(folder / record.files[0], into / f"{stem}.npy")
-    return replace(record, files=(f"{stem}.npy",))
-
-
-def _way(folder: Path, start: Path) -> str:
-    """The way from one folder to another."""
-    return os.path.relpath(folder.resolve(), start.resolve())

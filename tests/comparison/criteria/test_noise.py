@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from subgraph.comparison.criteria import OutputContext, Ruling
+from subgraph.comparison.criteria import OutputContext, Ranking, Ruling
 from subgraph.comparison.criteria.noise import rule
 from subgraph.comparison.pair import Pair
 from subgraph.errors import ModelError, UsageError
@@ -41,16 +41,16 @@ class Made:
     choice: bool = False
     steps: bool = False
     op: str = "Mul"
-    compared: tuple[Array, Array, int] | None = None
+    compared: Ranking | None = None
     asked: int = 0
     fine: list[Array] | None = None
     loose: list[Array] = field(default_factory=list)
 
-    def draws(self, claim: str, count: int) -> list[Array]:
+    def perturbed(self, claim: str, count: int) -> list[Array]:
         self.asked += 1
         return self.fine if claim == "fp32" and self.fine is not None else self.drawn
 
-    def untied(self, claim: str, count: int, times: float) -> list[Array]:
+    def with_broken_ties(self, claim: str, count: int, times: float) -> list[Array]:
         return self.loose
 
     def rounded(self, claim: str) -> Array:
@@ -58,19 +58,19 @@ class Made:
             raise ModelError("it does not run")
         return self.narrow
 
-    def maker(self) -> str:
+    def op_type(self) -> str:
         return self.op
 
-    def coarsest(self) -> str:
+    def coarsest_type(self) -> str:
         return self.coarse
 
-    def discrete(self) -> bool:
+    def behind_choice(self) -> bool:
         return self.choice
 
-    def stepped(self) -> bool:
+    def behind_steps(self) -> bool:
         return self.steps
 
-    def ranked(self, claim: str) -> tuple[Array, Array, int] | None:
+    def ranking(self, claim: str) -> Ranking | None:
         return self.compared
 
 
@@ -246,7 +246,7 @@ def test_what_remains_beside_an_overflow_is_still_judged() -> None:
 
 def test_noise_that_cannot_be_had_is_unresolved_only_where_it_matters() -> None:
     class Broken(Made):
-        def draws(self, claim: str, count: int) -> list[Array]:
+        def perturbed(self, claim: str, count: int) -> list[Array]:
             raise ModelError("it does not run")
 
     assert asked(X, X, Broken()).status is AGREE
@@ -296,7 +296,7 @@ def test_quantized_values_may_be_a_step_off() -> None:
 
 def test_indices_may_differ_where_noise_cannot_tell_the_values_apart() -> None:
     v = f32([[1, 1.0001, 5, 5]])
-    noise = Made(compared=(v, np.full(v.shape, 1e-4), 1), choice=True, op="TopK")
+    noise = Made(compared=Ranking(v, np.full(v.shape, 1e-4), 1), choice=True, op="TopK")
     for index, status in (([[0]], AGREE), ([[1]], AGREE), ([[2]], FAIL), ([[-1]], FAIL), ([[4]], FAIL)):
         assert asked(np.array([[1]]), np.array(index), noise).status is status
     assert asked(np.array([[2, 3]]), np.array([[3, 2]]), noise).status is FAIL, "equal: ONNX takes the first"

@@ -1,4 +1,8 @@
-"""Noise moves what rounds, by as much as rounding may, and equal values alike; what is exact it leaves alone."""
+"""Rounding noise: values that round are perturbed by one rounding, equal values alike; exact operations add nothing.
+
+Covers `comparison.noise.noise`, `comparison.noise.analysis`, `comparison.noise.instrument`, `comparison.noise.perturb`,
+`comparison.noise.sampler` and `comparison.precision`.
+"""
 
 from __future__ import annotations
 
@@ -14,13 +18,15 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as nps
 
 from subgraph.comparison.noise import perturb
-from subgraph.comparison.noise.noise import RegionNoise
+from subgraph.comparison.noise.noise import Memo, RegionNoise
 from subgraph.comparison.precision import EPS, FLOATS
 from subgraph.errors import ModelError
 from subgraph.graph import region as regions
 from subgraph.runtime.capture import feeds_of, record
 from subgraph.runtime.inputs import plan
 from subgraph.runtime.reference import Reference
+from subgraph.storage.digest import digest
+from subgraph.storage.store import Store
 from tests.helpers import text_models
 from tests.helpers.captured_region import Make, f32, maker, moved, normal
 
@@ -34,6 +40,20 @@ ANY = nps.arrays(np.float32, nps.array_shapes(max_side=6), elements=st.floats(wi
 @pytest.fixture
 def make(tmp_path: Path, reference: Reference) -> Make:
     return maker(tmp_path, reference)
+
+
+def stored_runs(folder: Path) -> tuple[Memo, list[str]]:
+    """A memo that stores runs in `folder`, and the labels of those that were made."""
+    store, labels = Store(folder / "store"), list[str]()
+
+    def memo(label: str, make: Callable[[Path], dict[str, Any]]) -> tuple[dict[str, Any], Path]:
+        def record(room: Path) -> dict[str, Any]:
+            labels.append(label)
+            return make(room)
+
+        return store.memo(digest(label), record)
+
+    return memo, labels
 
 
 # -------------------------------------------------------------------------------------------------------- values
@@ -50,7 +70,7 @@ def test_equal_values_move_alike_and_by_no_more_than_rounding(values: Array, cla
     for bits in np.unique(flat.view(f"u{flat.itemsize}")):
         assert len(np.unique(by.reshape(-1)[flat.view(f"u{flat.itemsize}") == bits])) == 1
     wide = np.abs(x.astype(np.float64))
-    fits = wide <= perturb.HUGE * (1 + 1e-6)  # which float32 cannot hold exactly
+    fits = wide <= perturb.MAX_PERTURBED * (1 + 1e-6)  # which float32 cannot hold exactly
     eps = max(EPS[claim], FLOATS[np.dtype(dtype).name])
     span = float(np.ptp(np.append(x.astype(np.float64)[fits], 0)))
     limit = span / 255 if claim == "int8" else np.where(fits, wide, 0) * eps
@@ -59,24 +79,24 @@ def test_equal_values_move_alike_and_by_no_more_than_rounding(values: Array, cla
 
 @LAW
 @given(ANY, CLAIMS, st.sampled_from(TYPES))
-def test_what_is_moved_stays_in_its_type_and_finite(values: Array, claim: str, dtype: Any) -> None:
+def test_perturbed_values_keep_their_type_and_stay_finite(values: Array, claim: str, dtype: Any) -> None:
     with np.errstate(over="ignore"):
         x = values.astype(dtype)
-    y = perturb.shaken(x, claim, 1)
+    y = perturb.perturb(x, claim, 1)
     assert y.dtype == x.dtype and (np.isfinite(y) == np.isfinite(x)).all()
     assert (y[~np.isfinite(x.astype(np.float64))].view(f"u{x.itemsize}")
             == x[~np.isfinite(x.astype(np.float64))].view(f"u{x.itemsize}")).all()  # fmt: skip
 
 
 @pytest.mark.parametrize("dtype", TYPES)
-def test_draws_are_uniform_and_independent(dtype: Any) -> None:
+def test_random_numbers_are_uniform_and_independent(dtype: Any) -> None:
     x = np.unique(np.abs(normal(40_000).astype(dtype)))
     keys = [perturb.key_of(*which) for which in (("t", 0, 0), ("t", 0, 1), ("t", 1, 0), ("s", 0, 0))]
-    draws = [perturb.uniform(x, key).astype(np.float64) for key in keys]
-    for u in draws:
+    runs = [perturb.hashed_uniform(x, key).astype(np.float64) for key in keys]
+    for u in runs:
         assert u.min() >= -1 and u.max() < 1
         assert abs(u.mean()) < 5 / len(x) ** 0.5 and abs(u.std() - 3**-0.5) < 5 / len(x) ** 0.5
-    assert np.abs(np.corrcoef(draws) - np.eye(4)).max() < 5 / len(x) ** 0.5
+    assert np.abs(np.corrcoef(runs) - np.eye(4)).max() < 5 / len(x) ** 0.5
 
 
 def test_masks_and_overflow_stay() -> None:
@@ -111,16 +131,16 @@ def test_exact_ops_add_nothing(make: Make, op: str) -> None:
         "low": np.float32(0.1),
     }
     piece = make(f"g (float[4,4] x) => ({kind} y) {{ {EXACT[op]} }}", {"x": x}, **weights)
-    for k, drawn in enumerate(piece.noise.of("y").draws("bf16", 2)):
-        fed = perturb.shaken(x, "bf16", perturb.key_of("x", 0, k))
+    for k, output in enumerate(piece.noise.of("y").perturbed("bf16", 2)):
+        fed = perturb.perturb(x, "bf16", perturb.key_of("x", 0, k))
         allowed = np.concatenate([fed.reshape(-1), f32([0, 0.1])])
-        assert np.isin(drawn, allowed).all() and (drawn != piece.reference("y")).any()
+        assert np.isin(output, allowed).all() and (output != piece.reference("y")).any()
 
 
-def test_draws_repeat_with_a_seed_and_differ_without(make: Make) -> None:
+def test_runs_repeat_with_a_seed_and_differ_without(make: Make) -> None:
     text = "g (float[8,8] x) => (float[8,8] y) { a = MatMul(x, w) y = Softmax(a) }"
     x, w = normal(8, 8), normal(8, 8, seed=1)
-    first, same, other = (make(text, {"x": x}, w=w, seed=s).noise.of("y").draws("fp32", 2) for s in (0, 0, 1))
+    first, same, other = (make(text, {"x": x}, w=w, seed=s).noise.of("y").perturbed("fp32", 2) for s in (0, 0, 1))
     assert all((a == b).all() for a, b in zip(first, same, strict=True))
     assert (first[0] != first[1]).any() and (first[0] != other[0]).any()
 
@@ -128,37 +148,29 @@ def test_draws_repeat_with_a_seed_and_differ_without(make: Make) -> None:
 EQUAL = "g (float[1,64] x) => (float[1,64] y) { a = MatMul(x, w) y = Softmax(a) }"
 
 
-def test_equal_sums_come_apart_where_many_are_equal(make: Make) -> None:
-    """All weights are one, so all sums are equal, and large: the softmax of what rounding makes of them is anything."""
+def test_ties_are_broken_where_many_sums_are_equal(make: Make) -> None:
+    """All weights are one, so all sums are equal and large: rounded differently, their softmax may be anything."""
     x = 1e6 * (2 + normal(1, 64))
     piece = make(EQUAL, {"x": x}, w=np.ones((64, 64), np.float32))
     noise, right = piece.noise.of("y"), piece.reference("y")
-    assert moved(noise.draws("fp32", 4), right) < 1e-6
-    assert moved(noise.untied("fp32", 4, 10.0), right) > 0.1
+    assert moved(noise.perturbed("fp32", 4), right) < 1e-6
+    assert moved(noise.with_broken_ties("fp32", 4, 10.0), right) > 0.1
     other = make(EQUAL, {"x": x}, w=normal(64, 64)).noise.of("y")
-    assert not other.untied("fp32", 4, 10.0), "these sums differ"
+    assert not other.with_broken_ties("fp32", 4, 10.0), "these sums differ"
 
 
-def test_that_sums_are_equal_is_known_from_kept_draws(make: Make, tmp_path: Path) -> None:
-    kept: dict[str, tuple[dict[str, Any], Path]] = {}
-
-    def memo(label: str, run: Callable[[Path], dict[str, Any]]) -> tuple[dict[str, Any], Path]:
-        if label not in kept:
-            folder = tmp_path / f"kept{len(kept)}"
-            folder.mkdir()
-            kept[label] = run(folder), folder
-        return kept[label]
-
+def test_ties_are_known_from_stored_runs(make: Make, tmp_path: Path) -> None:
+    memo, made = stored_runs(tmp_path)
     for _ in range(2):
         noise = make(EQUAL, {"x": normal(1, 64)}, w=np.ones((64, 64), np.float32), memo=memo).noise.of("y")
-        assert len(noise.untied("fp32", 2, 10.0)) == 2
-    assert len(kept) == 3, "one draw that ties were seen in, and two of which equal sums come apart"
+        assert len(noise.with_broken_ties("fp32", 2, 10.0)) == 2
+    assert len(made) == 3, "one run that shows the ties, and two that break them"
 
 
 @LAW
 @given(ANY, st.integers(0, 2**64 - 1))
-def test_apart_each_element_moves_on_its_own(values: Array, key: int) -> None:
-    by = perturb.apart(values, key, 3.0)
+def test_independent_numbers_differ_for_equal_values(values: Array, key: int) -> None:
+    by = perturb.independent_uniform(values, key, 3.0)
     assert by.shape == (values.size,) and (np.abs(by) <= 3).all() and len(np.unique(by)) > 0.9 * by.size - 1
 
 
@@ -166,7 +178,7 @@ def test_noise_grows_with_eps(make: Make) -> None:
     piece = make(
         "g (float[8,8] x) => (float[8,8] y) { a = MatMul(x, w) y = Tanh(a) }", {"x": normal(8, 8)}, w=normal(8, 8)
     )
-    sizes = [moved(piece.noise.of("y").draws(claim, 4), piece.reference("y")) for claim in ("fp32", "fp16", "bf16")]
+    sizes = [moved(piece.noise.of("y").perturbed(claim, 4), piece.reference("y")) for claim in ("fp32", "fp16", "bf16")]
     assert 1e-8 < sizes[0] < 1e-5 and 500 < sizes[1] / sizes[0] < 50_000 and 4 < sizes[2] / sizes[1] < 16
 
 
@@ -174,9 +186,9 @@ def test_parameters_and_exponents_stay(make: Make) -> None:
     text = "g (float[4] x) => (float[4] y, float[4] z) { y = Pow(x, two) z = Clip(x, two, high) }"
     x = f32([-1, 1e3, 3, 9])
     piece = make(text, {"x": x}, two=np.float32(2), high=np.float32(5))
-    for drawn in piece.noise.of("z").draws("bf16", 3):
-        assert drawn[0] == 2 and drawn[1] == 5 and drawn[3] == 5
-    assert all((d[:1] > 0).all() for d in piece.noise.of("y").draws("bf16", 3)), "(-1) to a power of 2.01 is NaN"
+    for output in piece.noise.of("z").perturbed("bf16", 3):
+        assert output[0] == 2 and output[1] == 5 and output[3] == 5
+    assert all((d[:1] > 0).all() for d in piece.noise.of("y").perturbed("bf16", 3)), "(-1) to a power of 2.01 is NaN"
 
 
 def test_shapes_in_floats_are_computed_exactly(make: Make) -> None:
@@ -186,15 +198,15 @@ def test_shapes_in_floats_are_computed_exactly(make: Make) -> None:
         q = Div(e, f) y = Resize <mode="linear"> (x, roi, q) }"""
     weights = {"scale": f32([1, 1, 2, 3]), "roi": np.zeros(0, np.float32)}
     piece = make(text, {"x": normal(1, 1, 3, 3)}, **weights)
-    assert [d.shape for d in piece.noise.of("y").draws("bf16", 4)] == [(1, 1, 6, 9)] * 4
+    assert [d.shape for d in piece.noise.of("y").perturbed("bf16", 4)] == [(1, 1, 6, 9)] * 4
 
 
 def test_a_weight_behind_a_constant_chain_moves(make: Make) -> None:
     text = "g (float[1,4] x) => (float[1,4] y) { w = DequantizeLinear(q, s) y = MatMul(x, w) }"
     q = np.random.default_rng(0).integers(-128, 127, (4, 4), np.int8)
     piece = make(text, {"x": np.zeros((1, 4), np.float32) + 1}, q=q, s=np.float32(0.01))
-    assert "w" in piece.noise.rounding.rounded and piece.region.pulled
-    assert moved(piece.noise.of("y").draws("fp32", 4), piece.reference("y")) > 0
+    assert "w" in piece.noise.sites.rounded and piece.region.pulled
+    assert moved(piece.noise.of("y").perturbed("fp32", 4), piece.reference("y")) > 0
 
 
 @pytest.mark.parametrize("kind", ["float16", "bfloat16", "double"])
@@ -203,26 +215,26 @@ def test_other_float_types(make: Make, kind: str) -> None:
     to = {"float16": 10, "bfloat16": 16, "double": 11}[kind]
     text = f"g (float[32] x) => ({kind}[32] y) {{ a = Exp(x) b = Mul(a, w) y = Cast <to={to}> (b) }}"
     piece = make(text, {"x": normal(32)}, w=normal(32, seed=1))
-    assert piece.noise.of("y").coarsest() == ("float32" if kind == "double" else kind)
-    (drawn,) = piece.noise.of("y").draws("fp32", 1)
-    assert drawn.dtype == dtype and 0 < moved([drawn], piece.reference("y")) < 0.1
+    assert piece.noise.of("y").coarsest_type() == ("float32" if kind == "double" else kind)
+    (output,) = piece.noise.of("y").perturbed("fp32", 1)
+    assert output.dtype == dtype and 0 < moved([output], piece.reference("y")) < 0.1
 
 
 def test_float16_weights_and_nodes(make: Make) -> None:
     text = "g (float16[4,4] x) => (float16[4,4] y) { a = MatMul(x, w) y = Relu(a) }"
     piece = make(text, {"x": normal(4, 4).astype(np.float16)}, w=normal(4, 4, seed=2).astype(np.float16))
-    size = moved(piece.noise.of("y").draws("fp32", 4), piece.reference("y"))
+    size = moved(piece.noise.of("y").perturbed("fp32", 4), piece.reference("y"))
     assert 2**-14 < size / np.abs(piece.reference("y")).max() < 2**-7
     assert piece.noise.of("y").rounded("bf16").dtype == np.float16
 
 
-def test_bodies_and_functions_are_shaken_from_outside(make: Make) -> None:
+def test_bodies_and_functions_read_perturbed_values(make: Make) -> None:
     text = """g (float[4] x, bool c) => (float[4] y) {
         a = Exp(x)
         y = If (c) <then_branch = t () => (float[4] p) { p = Mul(a, w) },
                     else_branch = e () => (float[4] r) { r = Identity(a) }> }"""
     piece = make(text, {"x": normal(4), "c": np.array(True)}, w=normal(4, seed=3))
-    assert moved(piece.noise.of("y").draws("bf16", 4), piece.reference("y")) > 0
+    assert moved(piece.noise.of("y").perturbed("bf16", 4), piece.reference("y")) > 0
 
 
 def test_rounded_is_what_the_type_holds(make: Make) -> None:
@@ -244,50 +256,40 @@ def test_bfloat16_before_casts_made_it(make: Make) -> None:
     assert (old[:-1] == new[:-1]).all() and old[-1] < -1e38
 
 
-def test_what_lies_behind_a_choice(make: Make) -> None:
+def test_outputs_behind_a_choice(make: Make) -> None:
     text = """g (float[8] x, int64[8] ids) => (float[2] v, int64[2] i, float[2] g, float[8] s, bool[8] m, float[8] w) {
         a = Exp(x) v, i = TopK(a, k) g = Gather(x, i) m = Greater(a, one)
         s = Softmax(a) p = Equal(ids, zero) w = Where(p, a, x) }"""
     weights = {"k": np.array([2]), "one": np.float32(1), "zero": np.array(0)}
     noise = make(text, {"x": normal(8), "ids": np.arange(8)}, **weights).noise
-    assert {n for n in "vigsmw" if noise.of(n).discrete()} == {"i", "g", "m"}
-    assert not any(noise.of(n).stepped() for n in "vigsmw")
-    assert noise.of("i").maker() == "TopK"
+    assert {n for n in "vigsmw" if noise.of(n).behind_choice()} == {"i", "g", "m"}
+    assert not any(noise.of(n).behind_steps() for n in "vigsmw")
+    assert noise.of("i").op_type() == "TopK"
 
 
-def test_what_lies_behind_steps(make: Make) -> None:
+def test_outputs_behind_steps(make: Make) -> None:
     text = """g (float[8] x) => (uint8[8] q, float[8] d, bool[8] b) {
         q = QuantizeLinear(x, s, z) d = DequantizeLinear(q, s, z) b = Greater(d, s) }"""
     noise = make(text, {"x": normal(8)}, s=np.float32(0.1), z=np.uint8(128)).noise
-    assert all(noise.of(n).stepped() for n in "qdb") and [noise.of(n).discrete() for n in "qdb"] == [False, False, True]
+    assert all(noise.of(n).behind_steps() for n in "qdb")
+    assert [n for n in "qdb" if noise.of(n).behind_choice()] == ["b"]
 
 
-def test_ranked_gives_what_was_compared(make: Make) -> None:
+def test_a_ranking_holds_the_values_compared(make: Make) -> None:
     text = """g (float[2,5] x) => (int64[2] i, float[2,5] e) {
         e = Exp(x) j = ArgMax <axis=1, keepdims=0> (e) i = Identity(j) }"""
     piece = make(text, {"x": normal(2, 5)})
-    ranked = piece.noise.of("i").ranked("fp32")
-    assert ranked is not None and piece.noise.of("e").ranked("fp32") is None
-    value, noise, axis = ranked
-    assert (value == piece.reference("e")).all() and axis == 1
-    assert (noise <= 2**-20 * value).all() and (noise > 0).mean() > 0.5
+    ranking = piece.noise.of("i").ranking("fp32")
+    assert ranking is not None and piece.noise.of("e").ranking("fp32") is None
+    assert (ranking.values == piece.reference("e")).all() and ranking.axis == 1
+    assert (ranking.noise <= 2**-20 * ranking.values).all() and (ranking.noise > 0).mean() > 0.5
 
 
-def test_a_memo_is_asked_first(make: Make, tmp_path: Path) -> None:
-    kept: dict[str, tuple[dict[str, Any], Path]] = {}
-    made: list[str] = []
-
-    def memo(label: str, compute: Callable[[Path], dict[str, Any]]) -> tuple[dict[str, Any], Path]:
-        if label not in kept:
-            made.append(label)
-            folder = tmp_path / f"memo{len(made)}"
-            folder.mkdir()
-            kept[label] = compute(folder), folder
-        return kept[label]
-
+def test_stored_runs_are_used_first(make: Make, tmp_path: Path) -> None:
+    memo, made = stored_runs(tmp_path)
     text, x = "g (float[4] x) => (float[4] y) { y = Exp(x) }", normal(4)
-    first = make(text, {"x": x}, memo=memo).noise.of("y").draws("fp32", 4)
-    again = make(text, {"x": x}, memo=memo).noise.of("y").draws("fp32", 8)
+    first = make(text, {"x": x}, memo=memo).noise.of("y").perturbed("fp32", 4)
+    again = make(text, {"x": x}, memo=memo).noise.of("y").perturbed("fp32", 8)
     assert len(made) == 8 == len(set(made)) and all((a == b).all() for a, b in zip(first, again, strict=False))
 
 
@@ -310,24 +312,24 @@ def test_a_region_inside_with_a_frozen_shape(tmp_path: Path, reference: Referenc
     stems = {n: f"t{k}" for k, n in enumerate(names)}
     (captured,) = record(reference, graph, above, stems, samples, into)
     noise = RegionNoise(graph, region, reference, captured.tensors, into / "0", tmp_path / "scratch")
-    (drawn,) = noise.of("z").draws("fp32", 1)
-    assert drawn.shape == (3, 4) and noise.of("z").coarsest() == "float32"
+    (output,) = noise.of("z").perturbed("fp32", 1)
+    assert output.shape == (3, 4) and noise.of("z").coarsest_type() == "float32"
 
 
-def test_a_shape_that_hangs_on_values(make: Make) -> None:
-    """It runs: what lies below is not shaken itself, because nobody knows in what shape."""
+def test_a_shape_that_depends_on_values(make: Make) -> None:
+    """It runs: tensors of unknown shape are not perturbed themselves."""
     text = """g (float[64] x) => (float[n] y) {
         a = Mul(x, x) m = Greater(a, half) i = NonZero(m) j = Squeeze(i, zero) p = Gather(a, j) y = Exp(p) }"""
     x = np.full(64, 0.5**0.5, np.float32) * np.linspace(0.98, 1.02, 64, dtype=np.float32)
     noise = make(text, {"x": x}, half=np.float32(0.5), zero=np.array([0])).noise
-    assert len({d.shape for d in noise.of("y").draws("bf16", 4)}) > 1
+    assert len({d.shape for d in noise.of("y").perturbed("bf16", 4)}) > 1
 
 
-def test_what_does_not_run_is_a_model_error_each_time(make: Make) -> None:
+def test_a_failed_run_is_a_model_error_each_time(make: Make) -> None:
     text = """g (float[4] x) => (float[n] y) {
         a = Exp(x) s = ReduceMax <keepdims=0> (a) f = Mul(s, one) c = Cast <to=7> (f) i = Reshape(c, flat)
         o = ConstantOfShape(i) y = Add(o, x) }"""
     piece = make(text, {"x": np.log(f32([1, 2, 3, 4.0001]))}, one=np.float32(1), flat=np.array([1]))
     for _ in range(2):
         with pytest.raises(ModelError, match="does not run with noise"):
-            piece.noise.of("y").draws("int8", 8)
+            piece.noise.of("y").perturbed("int8", 8)
