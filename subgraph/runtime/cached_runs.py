@@ -25,11 +25,11 @@ def load_or_run(store: Store, keys: Sequence[str], run: Callable[[Path], RunResu
     for key in keys:
         if (entry := store.get(key)) is not None:
             return from_entry(entry), key
-    folder = store.room()
+    folder = store.new_folder()
     try:
         result = run(folder)
     except OutputError:
-        folder = store.room(after=OSError(errno.ENOSPC, "No space left on device"))
+        folder = store.new_folder(after=OSError(errno.ENOSPC, "No space left on device"))
         result = run(folder)
     return replace(from_entry(store.put(keys[0], result.to_json(), folder)), stored=False), keys[0]
 

@@ -69,7 +69,7 @@ def root(tmp_path: Path) -> Path:
 
 
 def put(store: Store, key: str, document: Mapping[str, Any] | None = None, **files: bytes) -> StoreEntry:
-    room = store.room()
+    room = store.new_folder()
     for name, data in files.items():
         (room / name).write_bytes(data)
     return store.put(key, document or {}, room)
@@ -143,7 +143,7 @@ def test_the_folder_tells_others_that_it_is_a_cache(root: Path) -> None:
 
 def test_rooms_that_were_never_put_go(root: Path) -> None:
     with Store(root) as store:
-        left, empty = store.room(), store.room()
+        left, empty = store.new_folder(), store.new_folder()
         assert left != empty
         (left / "a").write_bytes(b"x")
         assert len(hidden(root)) == 1
@@ -202,7 +202,7 @@ def test_a_key_is_a_hash(key: str, root: Path) -> None:
 )
 def test_a_document_is_plain_json(document: dict[str, Any], error: type[Exception], root: Path) -> None:
     with Store(root) as store:
-        room = store.room()
+        room = store.new_folder()
         with pytest.raises(error):
             store.put(KEY, document, room)
         assert store.put(KEY, {"a": (1, 2)}, room).document == {"a": [1, 2]}  # nothing was lost
@@ -211,7 +211,7 @@ def test_a_document_is_plain_json(document: dict[str, Any], error: type[Exceptio
 @pytest.mark.parametrize("name", [NAME, ".hidden", "a b", "ü", "a\n", "a:b", "folder/", "link", "fifo"])
 def test_a_room_holds_plain_files_with_plain_names(name: str, root: Path, tmp_path: Path, said: list[str]) -> None:
     with Store(root) as store:
-        room = store.room()
+        room = store.new_folder()
         if name == "link":
             (room / name).symlink_to("/etc/passwd")
         elif name == "fifo":
@@ -222,9 +222,9 @@ def test_a_room_holds_plain_files_with_plain_names(name: str, root: Path, tmp_pa
             (room / name).write_bytes(b"")
         with pytest.raises(ValueError, match="no plain file"):
             store.put(KEY, {}, room)
-        with pytest.raises(ValueError, match="no room of this store"):
+        with pytest.raises(ValueError, match="no folder of this store"):
             store.put(KEY, {}, tmp_path)
-        room = store.room()
+        room = store.new_folder()
         store.put(KEY, {}, room)
         with pytest.raises(ValueError, match="was put before"):
             store.put(KEY, {}, room)
@@ -296,7 +296,7 @@ TENSOR = np.arange(3000, dtype=np.float32)
 def with_tensor(root: Path) -> Path:
     """The place of an entry with two files."""
     with Store(root) as store:
-        room = store.room()
+        room = store.new_folder()
         np.save(room / "out.npy", TENSOR)
         (room / "empty").touch()
         return store.put(KEY, {"took": 1.5, "name": "ü"}, room).folder
@@ -552,7 +552,7 @@ def test_what_is_being_read_stays(root: Path) -> None:
 
 
 def test_what_is_got_in_the_last_moment_stays(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    real = Store._oldest
+    real = Store._oldest_start
     made = fill(root, 5)
 
     with Store(root) as theirs, Store(root, 1500) as store:
@@ -562,7 +562,7 @@ def test_what_is_got_in_the_last_moment_stays(root: Path, monkeypatch: pytest.Mo
             assert theirs.get(made[1])
             return real(self)
 
-        monkeypatch.setattr(Store, "_oldest", late)
+        monkeypatch.setattr(Store, "_oldest_start", late)
         put(store, KEY)
         assert keys(root) == {KEY, made[1]}
 
@@ -718,7 +718,7 @@ for _ in range(rounds):
             want = np.random.default_rng(number).integers(0, 9, 200 + number * 10)
             entry = store.get(digest(number))
             if entry is None:
-                room = store.room()
+                room = store.new_folder()
                 np.save(room / "a.npy", want)
                 entry = store.put(digest(number), {"number": number}, room)
             else:
@@ -756,7 +756,7 @@ print("ready", flush=True)
 number = 0
 while True:
     number += 1
-    room = store.room()
+    room = store.new_folder()
     for name in "ab":
         np.save(room / f"{name}.npy", np.full(30_000, number))
     store.put(digest(sys.argv[2], number), {"number": number}, room)
@@ -798,7 +798,7 @@ def test_a_kill_leaves_whole_entries_and_a_room_to_sweep(root: Path, said: list[
 
 def works_on(store: Store, root: Path, said: list[str], why: str) -> None:
     """The run goes on with what it has, and hears once why nothing is kept."""
-    room = store.room()
+    room = store.new_folder()
     np.save(room / "a.npy", TENSOR)
     entry = store.put(KEY, {"n": 1}, room)
     assert (entry.document, np.load(entry.folder / "a.npy").tolist()) == ({"n": 1}, TENSOR.tolist())
@@ -911,12 +911,12 @@ def test_a_full_disk(size: int, disk: Callable[[str], Path], said: list[str]) ->
 
 def test_what_writes_itself_asks_for_another_room(root: Path, said: list[str]) -> None:
     with Store(root) as store:
-        first = store.room()
-        other = store.room()
+        first = store.new_folder()
+        other = store.new_folder()
         assert root in first.parents
-        second = store.room(after=OSError(errno.ENOSPC, "No space left on device"))
+        second = store.new_folder(after=OSError(errno.ENOSPC, "No space left on device"))
         assert root not in second.parents
-        assert root not in store.room(after=OSError(errno.ENOSPC, "No space left on device")).parents
+        assert root not in store.new_folder(after=OSError(errno.ENOSPC, "No space left on device")).parents
         assert store.put(KEY, {}, second).folder == second
         assert store.put(digest("other"), {}, other).folder == other
     assert len(said) == 1 and said[0].endswith(
@@ -934,7 +934,7 @@ from subgraph.storage.store import Store
 logging.basicConfig(format="%(message)s", stream=sys.stdout)
 with Store(Path(sys.argv[1])) as store:
     for number in range(3):
-        room = store.room()
+        room = store.new_folder()
         (room / "empty").touch()
         entry = store.put(digest(number), {"number": number}, room)
         assert entry.document == {"number": number} and (entry.folder / "empty").exists()
@@ -962,7 +962,7 @@ def test_no_place_at_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, said: 
     (tmp_path / "file").write_text("")
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "file"))
     with Store(tmp_path / "file") as store, pytest.raises(OutputError) as e:
-        store.room()
+        store.new_folder()
     assert e.value.what == f"cannot write in {tmp_path}/file, nor in a temporary folder: File exists"
     assert "TMPDIR" in e.value.hint
     assert len(said) == 1
@@ -991,7 +991,7 @@ def test_a_store_that_is_removed_meanwhile(root: Path, said: list[str]) -> None:
         assert store.get(KEY) is None
         put(store, KEY, a=b"y")
         assert whole(store.get(KEY)) == {"a": b"y"}
-        lost = store.room()
+        lost = store.new_folder()
         shutil.rmtree(root)
         assert store.put(digest("lost"), {"n": 1}, lost).document == {"n": 1}
         assert len(said) == 1
