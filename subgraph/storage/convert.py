@@ -1,4 +1,4 @@
-"""Tensors in a device's form: headerless .bin, another element type, another layout; what is lost is counted."""
+"""Tensors in a device's format: headerless .bin, another element type, another layout; losses are counted."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ FORMATS = ("npy", "bin")
 
 @dataclass(frozen=True)
 class TensorFormat:
-    """How tensors are written: `dtype` and `layout` empty mean as they are."""
+    """Element type and layout of tensors on a device; an empty one means the model's."""
 
     dtype: str = ""
     layout: str = ""
@@ -36,7 +36,7 @@ class TensorFormat:
 
 @dataclass(frozen=True)
 class Loss:
-    """What a conversion of the element type lost.
+    """The losses of a conversion of the element type.
 
     Attributes:
         overflowed: finite values that became infinite or NaN, or were clipped to the type's range.
@@ -55,15 +55,15 @@ class Loss:
     @property
     def text(self) -> str:
         """`max error 1.2e-04 of 3.5; 12 of 4096 values overflow`, or `nothing lost`."""
-        words = [f"max error {self.max_abs:.1e} of {self.scale:.3g}"] if self.max_abs else []
+        parts = [f"max error {self.max_abs:.1e} of {self.scale:.3g}"] if self.max_abs else []
         for number, what in (
             (self.overflowed, "overflow"),
             (self.vanished, "vanish to 0"),
             (self.invalid, "are invalid"),
         ):
             if number:
-                words.append(f"{number} of {self.count} values {what}")
-        return "; ".join(words) or "nothing lost"
+                parts.append(f"{number} of {self.count} values {what}")
+        return "; ".join(parts) or "nothing lost"
 
 
 @dataclass(frozen=True)
@@ -81,44 +81,44 @@ def formats(text: str) -> tuple[str, ...]:
     """`npy,bin` → ("npy", "bin").
 
     Raises:
-        UnknownName: another word.
+        UnknownName: no such format.
     """
-    words = tuple(dict.fromkeys(w.strip() for w in text.split(",") if w.strip()))
-    for word in words:
-        if word not in FORMATS:
-            raise UnknownName(f"no format '{word}'; known: {', '.join(FORMATS)}", nearest=nearest(word, FORMATS))
-    return words
+    names = tuple(dict.fromkeys(n.strip() for n in text.split(",") if n.strip()))
+    for name in names:
+        if name not in FORMATS:
+            raise UnknownName(f"no format '{name}'; known: {', '.join(FORMATS)}", nearest=nearest(name, FORMATS))
+    return names
 
 
 def relayout(shape: tuple[int, ...], source: str, target: str) -> tuple[int, ...] | None:
-    """The axes for `transpose`, or None where nothing changes: only tensors of 4 or 5 dimensions have a layout."""
+    """The axes for `transpose`; None where nothing changes: only tensors of 4 or 5 dimensions have a layout."""
     if not target or source == target or len(shape) not in (4, 5):
         return None
     inner = tuple(range(2, len(shape)))
     return (0, *inner, 1) if target == "NHWC" else (0, len(shape) - 1, *range(1, len(shape) - 1))
 
 
-def convert(array: Array, form: TensorFormat, layout: str = "NCHW") -> tuple[Array, Loss | None, str]:
-    """The array in another form, what was lost (None where the type stays), and its layout afterwards."""
+def convert(array: Array, tensor_format: TensorFormat, layout: str = "NCHW") -> tuple[Array, Loss | None, str]:
+    """The array in another format, what was lost (None where the type stays), and its layout afterwards."""
     import numpy as np
 
-    axes = relayout(array.shape, layout, form.layout)
+    axes = relayout(array.shape, layout, tensor_format.layout)
     if axes:
-        array, layout = np.ascontiguousarray(array.transpose(axes)), form.layout
-    if not form.dtype or array.dtype == tensors.np_dtype(form.dtype):
+        array, layout = np.ascontiguousarray(array.transpose(axes)), tensor_format.layout
+    if not tensor_format.dtype or array.dtype == tensors.np_dtype(tensor_format.dtype):
         return array, None, layout
     if array.dtype == object:
         raise UsageError("texts cannot be converted to numbers", "leave --dtype out")
-    return *_cast(array, form.dtype), layout
+    return *_cast(array, tensor_format.dtype), layout
 
 
 def _cast(array: Array, dtype: str) -> tuple[Array, Loss]:
     import numpy as np
 
-    want = tensors.np_dtype(dtype)
-    if np.iscomplexobj(array) and want.kind != "c":
+    wanted = tensors.np_dtype(dtype)
+    if np.iscomplexobj(array) and wanted.kind != "c":
         raise UsageError(f"complex values cannot be converted to {dtype}", "leave --dtype out")
-    wide = array.astype(np.complex128 if want.kind == "c" else np.float64)
+    wide = array.astype(np.complex128 if wanted.kind == "c" else np.float64)
     finite = np.isfinite(wide)
     with np.errstate(all="ignore"):
         if dtype == "bool":
@@ -126,7 +126,7 @@ def _cast(array: Array, dtype: str) -> tuple[Array, Loss]:
         elif "int" in dtype:
             out, over = _to_integers(array, dtype)
         else:
-            out, over = array.astype(want), _beyond(wide, dtype)
+            out, over = array.astype(wanted), _beyond(wide, dtype)
         back = out.astype(wide.dtype)
     over = finite & (over | ~np.isfinite(back))
     counted = finite & ~over
@@ -141,7 +141,7 @@ def _cast(array: Array, dtype: str) -> tuple[Array, Loss]:
 
 
 def _to_integers(array: Array, dtype: str) -> tuple[Array, Array]:
-    """Rounded to the nearest (half to even) and clipped to the type's range, NaN as 0; and where it was clipped.
+    """(rounded to nearest, half to even, and clipped to the type's range, NaN as 0; where it was clipped).
 
     In integers throughout: float64 holds neither 2⁶³ - 1 nor 2⁶⁴ - 1.
     """
@@ -152,24 +152,24 @@ def _to_integers(array: Array, dtype: str) -> tuple[Array, Array]:
     if array.dtype.kind in "iu":
         over, under, whole = array > high, array < low, array
     else:
-        near = np.rint(np.nan_to_num(array.astype(np.float64), nan=0.0, posinf=np.inf, neginf=-np.inf))
-        over, under = near >= float(high + 1), near < float(low)
-        whole = np.where(over | under, 0, near)
+        rounded = np.rint(np.nan_to_num(array.astype(np.float64), nan=0.0, posinf=np.inf, neginf=-np.inf))
+        over, under = rounded >= float(high + 1), rounded < float(low)
+        whole = np.where(over | under, 0, rounded)
     out = whole.astype(np.uint64 if dtype.startswith("u") else np.int64)
     out[over], out[under] = high, low
     return out.astype(tensors.np_dtype(dtype)), over | under
 
 
 def _beyond(wide: Array, dtype: str) -> Array:
-    """Which values lie more than half a step above the largest of a float type: some types stay there silently."""
+    """Which values exceed a float type's largest by more than half a step: some types saturate silently."""
     import ml_dtypes
     import numpy as np
 
     info = (ml_dtypes if dtype in tensors.NOT_NUMPY else np).finfo(tensors.np_dtype(dtype))
     largest = float(info.max)
     step = math.ldexp(float(info.eps), math.frexp(largest)[1] - 1)  # between the largest and the one below it
-    found: Array = np.abs(wide) > largest + step / 2
-    return found
+    beyond: Array = np.abs(wide) > largest + step / 2
+    return beyond
 
 
 def raw_bytes(array: Array, dtype: str) -> bytes:
@@ -214,7 +214,7 @@ def _array(value: Any) -> Array:
 
 
 def _strip_header(source: Path, target: Path) -> None:
-    """Copy what stands behind the header of a .npy (numpy.lib.format 1.0 to 3.0), in pieces."""
+    """Copy the bytes behind the header of a .npy (numpy.lib.format 1.0 to 3.0), in pieces."""
     import shutil
 
     with source.open("rb") as file, target.open("wb") as out:
@@ -223,9 +223,3 @@ def _strip_header(source: Path, target: Path) -> None:
             10 + int.from_bytes(head[8:10], "little") if head[6] == 1 else 12 + int.from_bytes(head[8:12], "little")
         )
         shutil.copyfileobj(file, out, 1 << 20)
-
-
-def npy_size(record: Record) -> int:
-    """Bytes of a record's values."""
-    bits = dtypes.bits_of(record.dtype)
-    return sum(math.prod(shape) for shape in record.shapes) * bits // 8

@@ -1,4 +1,4 @@
-"""Values -> a hash that is equal only for equal values: what results are found again by."""
+"""Values -> a hash that is equal only for equal values: the key under which results are stored."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def digest(*parts: Part) -> str:
 
 
 def _framed(part: Part) -> bytes:
-    """Kind, length and bytes: where one part ends and the next begins is never in doubt."""
+    """Kind, length and bytes, so that it is unambiguous where one part ends and the next begins."""
     match part:
         case None | bool():
             kind, data = "n", str(part).encode()

@@ -1,10 +1,9 @@
 """Result folders: written aside, renamed when complete, never half replaced; and safe file names.
 
-A result is built in a hidden folder beside its place (`.NAME.XXXX.subcut-new`) that is locked as long as its
-process lives. Renaming it into place is atomic; where an older result stands there, the two are exchanged in one
-system call. So a kill at any moment leaves the old result or the new one, and the next run removes what was left aside.
-Where the system has no such call, the old result is moved aside first (`.NAME.XXXX.subcut-old`); the next run puts it
-back.
+A result is built in a hidden folder beside its place (`.NAME.XXXX.subcut-new`) that is locked as long as its process
+lives. Renaming it into place is atomic; an older result is exchanged with it in one system call. So a kill at any
+moment leaves the old result or the new one, and the next run removes the hidden folder. Where the system has no such
+call, the old result is renamed first (`.NAME.XXXX.subcut-old`); after a kill the next run puts it back.
 """
 
 from __future__ import annotations
@@ -26,17 +25,17 @@ from pathlib import Path
 
 from subgraph.errors import OutputError
 
-MAX_NAME = 120  # bytes of a file name's stem; file systems end at 255, vendors' tools earlier
+MAX_NAME = 120  # bytes of a file name's stem; file systems allow 255, vendors' tools less
 DEVICES = {"con", "prn", "aux", "nul", *(f"{d}{n}" for d in ("com", "lpt") for n in range(1, 10))}
 RENAME_EXCHANGE = 2  # linux/fs.h
-NEW, OLD = ".subcut-new", ".subcut-old"  # ends of hidden folders: ours alone, since `sweep` removes them
-TRIES = 20  # of making a folder that other runs, tidying up, take away
+NEW, OLD = ".subcut-new", ".subcut-old"  # ends of hidden folders, which `sweep` removes
+MAX_TRIES = 20  # of making a folder that other runs may remove before it is locked
 
 
 def safe_name(name: str) -> str:
     """A file name for any tensor or node name: ASCII letters, digits, `.`, `_`, `-`, `@`, `+`; not hidden, not long.
 
-    A name that had to change is told apart by eight hex digits of its hash.
+    A name that had to change ends in eight hex digits of its hash.
     """
     plain = unicodedata.normalize("NFKD", name).encode("ascii", "ignore").decode()
     plain = re.sub(r"[^A-Za-z0-9._@+-]+", "_", plain).strip("._-") or "x"
@@ -48,7 +47,7 @@ def safe_name(name: str) -> str:
 
 
 def safe_names(names: Iterable[str]) -> dict[str, str]:
-    """name → file name, all distinct even where a file system does not tell upper from lower case."""
+    """name → file name, all distinct even on file systems that ignore case."""
     taken: set[str] = set()
     out: dict[str, str] = {}
     for name in names:
@@ -64,9 +63,9 @@ def safe_names(names: Iterable[str]) -> dict[str, str]:
 
 @contextmanager
 def aside(place: Path) -> Iterator[Path]:
-    """A fresh folder beside `place`, put in its place when the block ends, removed when it raises.
+    """A fresh folder beside `place`, renamed to `place` when the block ends, removed when it raises.
 
-    The caller decides before whether what stands at `place` may be replaced.
+    The caller has decided whether an older folder at `place` may be replaced.
 
     Raises:
         OutputError: the folder cannot be made or renamed (permission, full disk, a file in the way).
@@ -82,13 +81,13 @@ def aside(place: Path) -> Iterator[Path]:
 
 @contextmanager
 def scratch(parent: Path, name: str = "subcut") -> Iterator[Path]:
-    """A fresh hidden folder in `parent`, removed when the block ends; `parent` too if this made it and it is empty.
+    """A fresh hidden folder in `parent`, removed when the block ends; `parent` too if it was made here and is empty.
 
     Raises:
         OutputError: the folder cannot be made or written (permission, full disk).
     """
     lock = work = None
-    first = next((p for p in (parent, *parent.parents) if os.path.exists(p)), parent)  # noqa: PTH110 - never raises
+    existing = next((p for p in (parent, *parent.parents) if os.path.exists(p)), parent)  # noqa: PTH110 - never raises
     try:
         sweep(parent)
         with _undisturbed():
@@ -98,11 +97,11 @@ def scratch(parent: Path, name: str = "subcut") -> Iterator[Path]:
         raise unwritable(parent, e) from e
     finally:
         with _undisturbed():
-            if work is not None:  # in `aside`, after a success: the result that was replaced, or nothing
+            if work is not None:  # in `aside`, after a success: the older result, or nothing
                 shutil.rmtree(work, ignore_errors=True)
             if lock is not None:
                 os.close(lock)
-            _drop_empty(parent, first)
+            _remove_empty(parent, existing)
 
 
 def numbered_folder(parent: Path, stem: str) -> Path:
@@ -116,34 +115,34 @@ def numbered_folder(parent: Path, stem: str) -> Path:
 
 @contextmanager
 def _undisturbed() -> Iterator[None]:
-    """Ctrl-C and SIGTERM wait until the block is done: it makes or clears a folder."""
-    if threading.current_thread() is not threading.main_thread():  # others are not interrupted
+    """Delay Ctrl-C and SIGTERM until the block is done: it makes or removes a folder."""
+    if threading.current_thread() is not threading.main_thread():  # signals interrupt only the main thread
         yield
         return
-    came: list[int] = []
-    handlers = {n: signal.signal(n, lambda number, _: came.append(number)) for n in (signal.SIGINT, signal.SIGTERM)}
+    received: list[int] = []
+    handlers = {n: signal.signal(n, lambda number, _: received.append(number)) for n in (signal.SIGINT, signal.SIGTERM)}
     try:
         yield
     finally:
         for number, handler in handlers.items():
             signal.signal(number, handler or signal.SIG_DFL)
-        if came:
-            signal.raise_signal(came[0])
+        if received:
+            signal.raise_signal(received[0])
 
 
 def unwritable(folder: Path, e: OSError) -> OutputError:
-    """What to say where nothing can be written."""
+    """The error for a folder that cannot be written."""
     if isinstance(e, (FileExistsError, NotADirectoryError)):
         return OutputError(f"cannot write in {folder}: it is no folder", "choose another one with -o")
-    full = e.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, None)  # numpy gives no number when a write falls short
+    full = e.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, None)  # numpy's short write has no number
     return OutputError(
         f"cannot write in {folder}: {e.strerror or e}", f"{'free some space, or ' if full else ''}choose another -o"
     )
 
 
-def _drop_empty(folder: Path, upto: Path) -> None:
-    """Remove folders made for a result that never came."""
-    while folder != upto:
+def _remove_empty(folder: Path, existing: Path) -> None:
+    """Remove empty folders up to the one that existed before."""
+    while folder != existing:
         try:
             folder.rmdir()
         except OSError:
@@ -152,8 +151,8 @@ def _drop_empty(folder: Path, upto: Path) -> None:
 
 
 def _fresh(parent: Path, name: str) -> tuple[Path, int | None]:
-    """A new folder and its lock. Other runs may remove it before it is locked, or `parent` while empty: then again."""
-    for left in reversed(range(TRIES)):
+    """A new folder and its lock, tried again where other runs remove it before it is locked, or an empty `parent`."""
+    for left in reversed(range(MAX_TRIES)):
         parent.mkdir(parents=True, exist_ok=True)
         try:
             work = Path(tempfile.mkdtemp(prefix=f".{name[:60]}.", suffix=NEW, dir=parent))
@@ -188,7 +187,7 @@ def _put(work: Path, place: Path) -> None:
 
 
 def _replace(work: Path, place: Path) -> None:
-    """Two steps where there is no exchange. The old result is locked: only the next run may put it back."""
+    """Replace a folder in two steps. The old one is locked meanwhile: only the next run may put it back."""
     lock = _lock(place)
     old = place.with_name(f".{place.name}.{work.name.split('.')[-2]}{OLD}")
     try:
@@ -213,17 +212,16 @@ def _exchange(one: Path, two: Path) -> bool:
     except (OSError, AttributeError):
         return False
     at_cwd = -100
-    done = call(at_cwd, os.fsencode(one), at_cwd, os.fsencode(two), RENAME_EXCHANGE)
-    return bool(done == 0)
+    return bool(call(at_cwd, os.fsencode(one), at_cwd, os.fsencode(two), RENAME_EXCHANGE) == 0)
 
 
 def _lock(folder: Path, *, wait: bool = True, shared: bool = False) -> int | None:
-    """Lock a folder until the handle is closed or this process ends; None where the system has no such locks.
+    """Lock a folder until the handle is closed or this process ends; None where folders cannot be locked.
 
-    Any number of holders may share a lock; otherwise there is one.
+    A shared lock may have any number of holders.
 
     Raises:
-        OSError: the folder is gone. BlockingIOError: somebody else holds it (only without `wait`).
+        OSError: the folder is gone. BlockingIOError: another process holds the lock (only without `wait`).
     """
     try:
         import fcntl
@@ -241,11 +239,11 @@ def _lock(folder: Path, *, wait: bool = True, shared: bool = False) -> int | Non
 
 
 def sweep(parent: Path) -> None:
-    """Remove what killed runs left aside in `parent`, where nobody holds its lock; put back what they moved aside."""
+    """Remove the hidden folders of killed runs from `parent`, whose locks are free; put old results back."""
     for work in (*parent.glob(f".*{NEW}"), *parent.glob(f".*{OLD}")):
         try:
             handle = _lock(work, wait=False)
-        except OSError:  # somebody is writing it, or it is not ours to touch
+        except OSError:  # a running process holds it, or it is not ours to touch
             continue
         if handle is None:
             continue
@@ -258,4 +256,4 @@ def sweep(parent: Path) -> None:
         os.close(handle)
 
 
-fresh, lock = _fresh, _lock  # for the store, whose rooms live longer than a block
+fresh, lock = _fresh, _lock  # for the store, whose folders outlive a block

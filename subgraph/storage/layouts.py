@@ -1,8 +1,8 @@
-"""Arrays as a device keeps them <-> as the model means them: NHWC, NC1HWC0, FRACTAL_Z, FRACTAL_NZ and their kin.
+"""Arrays in a device's layout <-> in the model's: NHWC, NC1HWC0, FRACTAL_Z, FRACTAL_NZ and the like.
 
-Insight: each of these layouts splits some axes into blocks (C into C1 blocks of C0 values, the last one filled up with
-zeros), puts the parts in another order, and may write several parts as one dimension. So a layout is a line of words,
-and two functions serve all. Sources: Ascend's CANN documentation and msaccucmp's `builtin_format_convert`.
+Insight: each of these layouts splits some axes into blocks (C into C1 blocks of C0 values, the last one padded with
+zeros), permutes the parts, and may join several parts into one dimension. So a row of a table describes a layout, and
+two functions serve all. Sources: Ascend's CANN documentation and msaccucmp's `builtin_format_convert`.
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ BLOCKED = {
     "FRACTAL_Z_3D": ("D C1 H W N1 N0 C0", "N C D H W", 4),
     "FRACTAL_NZ": ("B C1 N1 N0 C0", "B N C", 1),
 }
-_SAME = {"NC1HWC0_C04": "NC1HWC0", "NC4HW4": "NC1HWC0"}  # the block's size stands in the shape
-KNOWN = tuple(dict.fromkeys((*AS_THEY_ARE[1:], *PLAIN, *BLOCKED, *_SAME)))
+_ALIASES = {"NC1HWC0_C04": "NC1HWC0", "NC4HW4": "NC1HWC0"}  # the shape has the block's size
+KNOWN = tuple(dict.fromkeys((*AS_THEY_ARE[1:], *PLAIN, *BLOCKED, *_ALIASES)))
 
 
 def axis_orders(shape: Sequence[int], dims: Sequence[int | str | None]) -> Iterator[tuple[int, ...]]:
@@ -74,7 +74,7 @@ class _Blocks:
 
     @property
     def order(self) -> tuple[int, ...]:
-        """The parts' places, so that those of one axis stand side by side."""
+        """The order of parts in which those of one axis are neighbours."""
         return tuple(self.parts.index(p) for axis in self.axes for p in self._of(axis))
 
     def _of(self, axis: str) -> tuple[str, ...]:
@@ -82,17 +82,17 @@ class _Blocks:
 
     @property
     def full(self) -> tuple[int, ...]:
-        """The model's shape with the last blocks filled up."""
+        """The model's shape with the last blocks padded."""
         return tuple(math.prod(self.sizes[p] for p in self._of(axis)) for axis in self.axes)
 
 
 def to_model(array: Array, layout: str, shape: tuple[int, ...] | None = None, model: str = "") -> Array:
-    """The array in the model's order of axes, without the values that fill the blocks up.
+    """The array in the model's order of axes, without padding.
 
     Args:
         array: as the device stores it.
         layout: of the array; "" and ND mean: as in the model.
-        shape: of the tensor in the model. Without it blocks stay filled up.
+        shape: of the tensor in the model. Without it the padding stays.
         model: the model's own order of axes, if not NCHW or NCDHW.
 
     Raises:
@@ -102,7 +102,7 @@ def to_model(array: Array, layout: str, shape: tuple[int, ...] | None = None, mo
     >>> to_model(np.zeros((1, 1, 4, 4, 16)), "NC1HWC0", (1, 3, 4, 4)).shape
     (1, 3, 4, 4)
     """
-    layout = _SAME.get(layout, layout)
+    layout = _ALIASES.get(layout, layout)
     if model and model == layout:
         return _fitted(array, shape, layout)
     if layout in BLOCKED:
@@ -115,7 +115,7 @@ def to_model(array: Array, layout: str, shape: tuple[int, ...] | None = None, mo
 
 
 def from_model(array: Array, layout: str, c0: int = C0, n0: int = 16) -> Array:
-    """The inverse of `to_model` for an array in NCHW or NCDHW (any rank from 2 for FRACTAL_NZ); blocks filled with 0.
+    """The inverse of `to_model` for an array in NCHW or NCDHW (any rank from 2 for FRACTAL_NZ); padded with 0.
 
     Raises:
         InputError: the layout is unknown or the array cannot have it.
@@ -123,7 +123,7 @@ def from_model(array: Array, layout: str, c0: int = C0, n0: int = 16) -> Array:
     import numpy as np
 
     block = 4 if layout in ("NC4HW4", "NC1HWC0_C04") else c0
-    layout = _SAME.get(layout, layout)
+    layout = _ALIASES.get(layout, layout)
     if layout in BLOCKED:
         shape = _padded(array.shape, layout)
         blocks = _blocks(layout, shape, block, n0)
@@ -145,7 +145,7 @@ def stored_shape(shape: tuple[int, ...], layout: str, c0: int = C0) -> tuple[int
     >>> stored_shape((1, 3, 4, 5), "NHWC"), stored_shape((1, 3, 4, 5), "NC1HWC0")
     ((1, 4, 5, 3), (1, 1, 4, 5, 16))
     """
-    layout = _SAME.get(layout, layout)
+    layout = _ALIASES.get(layout, layout)
     if layout == "FRACTAL_NZ" or (layout in BLOCKED and len(shape) <= len(BLOCKED[layout][1].split())):
         stored = _blocks(layout, _padded(shape, layout), c0, 16).stored
         return (*shape[:-2], *stored[1:]) if layout == "FRACTAL_NZ" else stored
@@ -160,7 +160,7 @@ def _hint(layout: str) -> str:
 
 
 def _axes(layout: str, model: str) -> tuple[int, ...]:
-    """Where each of the model's axes stands in a plain layout."""
+    """The position of each of the model's axes in a plain layout."""
     own = model if sorted(model) == sorted(layout) else "".join(a for a in "NCDHW" if a in layout)
     return tuple(layout.index(a) for a in own)
 
@@ -170,7 +170,7 @@ def _inverse(order: tuple[int, ...]) -> tuple[int, ...]:
 
 
 def _permuted(array: Array, layout: str, shape: tuple[int, ...] | None, model: str) -> Array:
-    """A plain layout's axes in the model's order. Tensors of another rank, and such as fit already, have no layout."""
+    """A plain layout's axes in the model's order. An array of another rank, or of the model's shape, is unchanged."""
     turned = array.transpose(_axes(layout, model)) if array.ndim == len(layout) else array
     if shape is None or turned.shape == tuple(shape):
         return turned
@@ -182,10 +182,10 @@ def _permuted(array: Array, layout: str, shape: tuple[int, ...] | None, model: s
 
 
 def _fitted(array: Array, shape: tuple[int, ...] | None, layout: str) -> Array:
-    """The array in a shape of as many values.
+    """The array in another shape.
 
     Raises:
-        InputError: they are not as many.
+        InputError: the shape has another number of values.
     """
     if shape is None or array.shape == tuple(shape):
         return array
@@ -198,7 +198,7 @@ def _fitted(array: Array, shape: tuple[int, ...] | None, layout: str) -> Array:
 
 
 def _padded(shape: tuple[int, ...], layout: str) -> tuple[int, ...]:
-    """The model's shape in as many dimensions as the layout has: 1s behind, or all leading ones as one batch."""
+    """The model's shape in the layout's rank: 1s appended, or all leading dimensions joined as a batch."""
     rank = len(BLOCKED[layout][1].split())
     if layout == "FRACTAL_NZ":
         matrix = (1, 1, *shape)[-2:] if len(shape) < 2 else shape[-2:]
@@ -247,7 +247,7 @@ def _stored(array: Array, layout: str, shape: tuple[int, ...] | None) -> _Blocks
     """The parts' sizes, from the stored shape and, where parts are joined, from the model's.
 
     Raises:
-        InputError: the two do not go together.
+        InputError: the two contradict each other.
     """
     parts, axes, joined = BLOCKED[layout]
     names = parts.split()
@@ -256,17 +256,17 @@ def _stored(array: Array, layout: str, shape: tuple[int, ...] | None) -> _Blocks
             raise InputError(f"values in layout {layout} need the tensor's shape", "give the model")
         return _Blocks(tuple(names), tuple(axes.split()), joined, dict(zip(names, array.shape, strict=True)))
     sizes = dict(zip(names[joined:], array.shape[1:], strict=True)) | ({} if joined > 1 else {names[0]: array.shape[0]})
-    found = _blocks(layout, _padded(shape, layout), max(sizes["C0"], 1), max(sizes.get("N0", 1), 1))
-    if found.stored != array.shape:
+    blocks = _blocks(layout, _padded(shape, layout), max(sizes["C0"], 1), max(sizes.get("N0", 1), 1))
+    if blocks.stored != array.shape:
         raise InputError(f"values in layout {layout}, shape {list(array.shape)}, are no {list(shape)}")
-    return found
+    return blocks
 
 
 def named(text: str) -> str:
-    """A layout's name in a vendor's spelling -> ours: `nc1hwc0`, `FRACTAL_Z:64`, `DefaultFormat`.
+    """A layout's name from a vendor's spelling: `nc1hwc0`, `FRACTAL_Z:64`, `DefaultFormat`.
 
     >>> named("Format_NHWC")
     'NHWC'
     """
-    word = re.sub(r"(?i)^(acl_)?format_|:.*$", "", text.strip()).upper()
-    return "" if word in ("DEFAULTFORMAT", "NONE", "ANY", "NULL") else word
+    name = re.sub(r"(?i)^(acl_)?format_|:.*$", "", text.strip()).upper()
+    return "" if name in ("DEFAULTFORMAT", "NONE", "ANY", "NULL") else name

@@ -1,4 +1,4 @@
-"""One entry of the store on disk: a document and files in a folder, and how to tell that every byte is right."""
+"""One entry of the store on disk: a document and files in a folder, with checksums of every byte."""
 
 from __future__ import annotations
 
@@ -11,33 +11,37 @@ from pathlib import Path
 from typing import Any
 
 NAME = "entry.json"
-HEAD, TAIL = '{"subcut store": 1, "sha256": "%s", "entry": ', "}\n"  # the hash of what follows, up to the file's end
-PLAIN = re.compile(r"[A-Za-z0-9_@+~-][A-Za-z0-9._@+~#-]*")  # what `safe_names` makes, and an extension
-# Sums of pages, told apart by a hash over them. 100 MB from the page cache of an EPYC: np.save 21 ms, np.load 10; these
-# sums 6 (4 of them for reading), zlib.crc32 19, zlib.adler32 30, SHA-1 57, SHA-256 57, blake2b 84. For disk faults and
-# files cut short, not against an adversary. mmap would save 2 ms, but a bad sector, or another process that cuts the
-# file short, would end ours with SIGBUS.
-PAGE, WINDOW = 4096, 1 << 18  # bytes; windows stay in the second-level cache
+HEAD, TAIL = '{"subcut store": 1, "sha256": "%s", "entry": ', "}\n"  # the hash of everything after it
+PLAIN = re.compile(r"[A-Za-z0-9_@+~-][A-Za-z0-9._@+~#-]*")  # `safe_names` with an extension
+# Checksums are a hash over the sums of pages. 100 MB from the page cache of an EPYC: np.save 21 ms, np.load 10; this
+# checksum 6 (4 of them for reading), zlib.crc32 19, zlib.adler32 30, SHA-1 57, SHA-256 57, blake2b 84. For disk faults
+# and truncated files, not against an adversary. mmap would save 2 ms, but a bad sector, or another process that
+# truncates the file, would end ours with SIGBUS.
+PAGE, WINDOW = 4096, 1 << 18  # bytes; a window fits into the second-level cache
 
 
 class Damaged(Exception):
     """Why an entry cannot be used."""
 
 
-def names(room: Path) -> list[str]:
-    """The files in a room."""
-    with os.scandir(room) as items:
-        found = sorted(items, key=lambda item: item.name)
-    for item in found:
+def names(folder: Path) -> list[str]:
+    """The files in a folder that becomes an entry.
+
+    Raises:
+        ValueError: it holds anything but plain files with plain names.
+    """
+    with os.scandir(folder) as items:
+        files = sorted(items, key=lambda item: item.name)
+    for item in files:
         if item.name == NAME or not PLAIN.fullmatch(item.name) or not item.is_file(follow_symlinks=False):
             raise ValueError(f"{item.path!r} is no plain file with a plain name")
-    return [item.name for item in found]
+    return [item.name for item in files]
 
 
-def write(room: Path, key: str, files: dict[str, tuple[int, str]], document: str) -> int:
-    """Write what makes a room an entry; `document` is JSON, `files` are their checksums by name. Returns its size."""
+def write(folder: Path, key: str, files: dict[str, tuple[int, str]], document: str) -> int:
+    """Make a folder an entry; `document` is JSON, `files` are checksums by name. Returns the entry's bytes."""
     body = f'{{"key": "{key}", "files": {json.dumps(files)}, "document": {document}}}{TAIL}'.encode()
-    return (room / NAME).write_bytes(_head(body) + body) + sum(size for size, _ in files.values())
+    return (folder / NAME).write_bytes(_head(body) + body) + sum(size for size, _ in files.values())
 
 
 def _head(body: bytes) -> bytes:
@@ -45,16 +49,16 @@ def _head(body: bytes) -> bytes:
 
 
 def verified(place: Path, key: str) -> dict[str, Any]:
-    """The document of an entry of which every byte is right.
+    """The document of an entry, after every byte was checked.
 
     Raises:
-        Damaged: it is not. OSError: it cannot be read, or is gone.
+        Damaged: a byte is wrong, a file missing or foreign. OSError: it cannot be read, or is gone.
     """
     if not stat.S_ISDIR(place.lstat().st_mode):
         raise Damaged("it is no folder")
     with os.scandir(place) as items:
-        plain = {item.name: item.is_file(follow_symlinks=False) for item in items}
-    if not plain.get(NAME):
+        is_plain = {item.name: item.is_file(follow_symlinks=False) for item in items}
+    if not is_plain.get(NAME):
         raise Damaged(f"no {NAME}")
     text = (place / NAME).read_bytes()
     body = text[len(_head(b"")) :]
@@ -63,10 +67,10 @@ def verified(place: Path, key: str) -> dict[str, Any]:
     entry = json.loads(body[: -len(TAIL)])
     if entry["key"] != key:
         raise Damaged("it belongs to another key")
-    for name in sorted({*plain, *entry["files"]} - {NAME}):
-        if name not in plain:
+    for name in sorted({*is_plain, *entry["files"]} - {NAME}):
+        if name not in is_plain:
             raise Damaged(f"no {name}")
-        if not plain[name] or name not in entry["files"]:
+        if not is_plain[name] or name not in entry["files"]:
             raise Damaged(f"{name!r} does not belong there")
         if entry["files"][name] != [*checksum(place / name)]:
             raise Damaged(f"{name} is not what was written")
@@ -75,7 +79,7 @@ def verified(place: Path, key: str) -> dict[str, Any]:
 
 
 def checksum(path: Path) -> tuple[int, str]:
-    """Size and checksum of a file: a hash over the sums of its pages, as words of 64 bits."""
+    """Size in bytes and checksum of a file: a hash over the sums of its pages, as words of 64 bits."""
     import numpy as np
 
     words = np.zeros(WINDOW // 8, "<u8")

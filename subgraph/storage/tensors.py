@@ -1,8 +1,8 @@
-"""Tensors: name → value in memory, and the same on disk as .npy files with a record of the true type.
+"""Tensors: name → value in memory, and on disk as .npy files with a record of the element type.
 
 A value is a numpy array (bf16, fp8, int4 … as `ml_dtypes`), a list of arrays (ONNX sequence) or None (empty optional).
-On disk a type that numpy does not have is stored as its raw bits in unsigned integers of the element's size (one byte
-for elements of less than a byte), because `.npy` would lose it. Arrays of strings are stored as fixed-width Unicode.
+On disk a type that numpy lacks is stored as raw bits in unsigned integers of the element's size (one byte for elements
+of less than a byte), because `.npy` would lose the type. Arrays of strings are stored as fixed-width Unicode.
 """
 
 from __future__ import annotations
@@ -25,11 +25,8 @@ if TYPE_CHECKING:
 Value: TypeAlias = "Array | list[Array] | None"
 Tensors: TypeAlias = "Mapping[str, Value]"
 
-OWN = frozenset(
-    name for name, _ in dtypes.TYPES.values() if name.startswith(("bfloat", "float4_", "float6_", "float8_"))
-)
 PACKED = frozenset(name for name, bits in dtypes.TYPES.values() if 0 < bits < 8)
-NOT_NUMPY = OWN | PACKED
+NOT_NUMPY = PACKED | {name for name, _ in dtypes.TYPES.values() if name.startswith(("bfloat", "float8_"))}
 
 # onnxruntime and onnx.proto call element types by these names inside "tensor(…)".
 PROTO_NAMES = {
@@ -37,9 +34,9 @@ PROTO_NAMES = {
     "float8_e5m2": "float8e5m2", "float8_e5m2fnuz": "float8e5m2fnuz", "float4_e2m1fn": "float4e2m1",
     "float8_e8m0fnu": "float8e8m0", "float6_e2m3fn": "float6e2m3", "float6_e3m2fn": "float6e3m2",
 }  # fmt: skip
-# What numpy's reader lets through: it takes the header of a .npy for Python's words.
+# Errors of numpy's reader, which parses the header of a .npy as Python source.
 NPY_ERRORS = (OSError, ValueError, EOFError, MemoryError, SyntaxError, RecursionError, tokenize.TokenError)
-MAPPED = 1 << 20  # bytes of a file from which mapping is quicker than reading
+MIN_MAPPED = 1 << 20  # bytes of a file from which mapping is quicker than reading
 _FROM_PROTO = {PROTO_NAMES.get(name, name): name for name in dtypes.TYPE_NUMBERS}
 
 
@@ -75,7 +72,7 @@ class Record:
         )
 
     def within(self, prefix: str) -> Record:
-        """The same record seen from the folder above."""
+        """The same record with file names relative to the folder above."""
         return replace(self, files=tuple(f"{prefix}/{f}" for f in self.files))
 
     @property
@@ -107,7 +104,7 @@ def parse_type(text: str) -> tuple[str, str]:
     m = re.fullmatch(r"(optional\()?(seq\()?tensor\((\w+)\)+", text)
     if not m or m[3] not in _FROM_PROTO:
         raise InputError(f"values of type {text} cannot be stored", "cut elsewhere: between plain tensors")
-    form = " ".join(word for word, found in (("optional", m[1]), ("sequence", m[2])) if found) or "tensor"
+    form = " ".join(word for word, part in (("optional", m[1]), ("sequence", m[2])) if part) or "tensor"
     return form, _FROM_PROTO[m[3]]
 
 
@@ -123,7 +120,7 @@ def type_of(value: Value) -> str:
     """The type of a value that came without one, as onnx writes it: `tensor(float)`.
 
     Raises:
-        InputError: nothing to tell it from, or elements that ONNX does not know.
+        InputError: there is no array in it, or ONNX has no such element type.
     """
     import numpy as np
 
@@ -147,13 +144,13 @@ def np_dtype(name: str) -> np.dtype[Any]:
     if name in NOT_NUMPY:
         import ml_dtypes
 
-        own: np.dtype[Any] = np.dtype(getattr(ml_dtypes, name))
-        return own
+        dtype: np.dtype[Any] = np.dtype(getattr(ml_dtypes, name))
+        return dtype
     return np.dtype(name)
 
 
 def to_bits(array: Array, dtype: str) -> Array:
-    """The array as it goes into a .npy: raw unsigned bits where numpy lacks the type."""
+    """The array as a .npy stores it: raw unsigned bits where numpy lacks the type."""
     import numpy as np
 
     if dtype == "string":
@@ -168,29 +165,29 @@ def from_bits(array: Array, dtype: str) -> Array:
     """The inverse of `to_bits`.
 
     Raises:
-        InputError: the array in the file is not of the type that it should be.
+        InputError: the array in the file has another type.
     """
-    want = np_dtype(dtype)
+    wanted = np_dtype(dtype)
     if dtype == "string" and array.dtype.kind in "UO":
         return array.astype(object)
     if dtype not in NOT_NUMPY:
-        if array.dtype != want:
+        if array.dtype != wanted:
             raise InputError(f"found {array.dtype} where {dtype} was stored")
         return array
-    if not are_bits(array.dtype, want):
+    if not are_bits(array.dtype, wanted):
         raise InputError(f"found {array.dtype} where the raw bits of {dtype} were stored")
-    return array.astype(array.dtype.newbyteorder("="), copy=False).view(want)
+    return array.astype(array.dtype.newbyteorder("="), copy=False).view(wanted)
 
 
-def are_bits(have: np.dtype[Any], want: np.dtype[Any]) -> bool:
-    """Whether elements of a file are raw bits of a type that numpy lacks: unsigned, or void as `np.save` makes them.
+def are_bits(stored: np.dtype[Any], wanted: np.dtype[Any]) -> bool:
+    """Are the elements of a file raw bits of a type that numpy lacks: unsigned, or void as `np.save` makes them?
 
-    In memory those types call themselves void as well, but are none.
+    In memory those types have the kind of void as well, but not its type.
     """
     import numpy as np
 
-    raw = have.kind == "u" or (have.type is np.void and have.names is None)
-    return raw and have.itemsize == want.itemsize
+    raw = stored.kind == "u" or (stored.type is np.void and stored.names is None)
+    return raw and stored.itemsize == wanted.itemsize
 
 
 def save(name: str, value: Value, type_text: str, folder: Path, stem: str) -> Record:
@@ -249,7 +246,7 @@ def read_npy(path: Path, *, mapped: bool = False) -> Array:
     import numpy as np
 
     try:
-        if mapped and path.stat().st_size >= MAPPED:
+        if mapped and path.stat().st_size >= MIN_MAPPED:
             return np.lib.format.open_memmap(path, mode="c").view(np.ndarray)
         with path.open("rb") as file:
             return np.lib.format.read_array(file, allow_pickle=False)
