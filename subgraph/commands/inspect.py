@@ -11,6 +11,7 @@ import typer
 from subgraph import project
 from subgraph.commands import Result, options, resolve
 from subgraph.commands.options import option
+from subgraph.documents import to_json
 from subgraph.errors import ModelError, SubcutError, UsageError
 from subgraph.graph.graph import Graph, load
 from subgraph.storage.tensors import shape_text
@@ -62,19 +63,17 @@ def inspect(
     return Result(document, text(document), document["exit_code"])
 
 
-def _document(
-    graph: Graph, node: str | None, start: Sequence[str], end: Sequence[str], fed: Feeding | None
-) -> Document:
+def _document(graph: Graph, node: str | None, start: Sequence[str], end: Sequence[str], fed: Feeding | None) -> Any:
     from subgraph.inspection import describe
 
     if node:
-        return describe.nodes_document(graph, node, fed)
+        return to_json(describe.nodes_document(graph, node, fed))
     if not start and not end:
-        return describe.model_document(graph, fed)
+        return to_json(describe.model_document(graph, fed))
     try:
-        return describe.region_document(graph, start, end, fed)
+        return to_json(describe.region_document(graph, start, end, fed))
     except ModelError as e:
-        return describe.invalid_document(graph, e)
+        return to_json(describe.invalid_document(graph, e))
 
 
 def _model_and_node(model: str | None, node: str | None, settings: project.Project) -> tuple[str | None, str | None]:

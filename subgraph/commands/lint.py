@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
 from subgraph import plugins, project
 from subgraph.commands import Result, log, options, resolve, table
 from subgraph.commands.options import Number, Texts, option
+from subgraph.documents import to_json
 from subgraph.errors import InputError, ModelError, UsageError
 from subgraph.graph.graph import Graph, load
 from subgraph.text import clean, count
@@ -62,7 +63,8 @@ def lint(
     feeding = resolve.feeding(settings, inputs)
     graph = load(model_path)
     try:
-        document = lint.document(_context(graph, target_opset, feeding, seeded=inputs.seed is not None), names)
+        context = _context(graph, target_opset, feeding, seeded=inputs.seed is not None)
+        document = to_json(lint.document(context, names))
     except UnicodeDecodeError as e:
         raise ModelError(f"{model_path} is damaged: a name in it is not UTF-8", "compare its checksum") from e
     for row in document["not_checked"]:

@@ -27,10 +27,13 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from types import ModuleType
-from typing import Any, BinaryIO
+from typing import TYPE_CHECKING, Any, BinaryIO
 
 from subgraph.errors import DataError, ModelError, OutputError
 from subgraph.storage import dtypes
+
+if TYPE_CHECKING:
+    from subgraph.types import Array
 
 # The generated module has no type annotations; these names tell the reader which message is meant.
 ModelProto = Any
@@ -548,6 +551,20 @@ def load_raw(tensor: TensorProto, model: Path) -> TensorProto:
         file.seek(blob.offset)
         full.raw_data = file.read(blob.length)
     return full
+
+
+def to_array(tensor: TensorProto, model: Path) -> Array:
+    """The elements as an array of the tensor's shape, also of an on-disk weight or a tensor of `reading_class()`.
+
+    Raises:
+        DataError: the bytes of an on-disk weight cannot be read.
+        ValueError, TypeError: the tensor is damaged.
+    """
+    from onnx import numpy_helper
+
+    full = load_raw(tensor, model) if on_disk(tensor) else tensor
+    array: Array = numpy_helper.to_array(protos().TensorProto.FromString(full.SerializeToString()))
+    return array
 
 
 # ---------------------------------------------------------------------------------------------------- writing

@@ -1,78 +1,138 @@
-"""What a model consists of, without its tensors: Graph -> plain data about file, ops, functions, weights."""
+"""Graph → plain data about its file, operators, functions and weights. No tensor is read."""
 
 from __future__ import annotations
 
 import math
 from collections import Counter
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from subgraph.errors import ModelError
 from subgraph.graph import protobuf
 from subgraph.graph.graph import Graph
 from subgraph.storage import dtypes
+from subgraph.storage.tensors import shape_text
 
-SHORT = 60  # characters of an attribute's value
-LISTED = 8  # elements of a list in an attribute
-
-Document = dict[str, Any]
-
-
-def model(graph: Graph) -> Document:
-    """File, sizes in bytes, versions, producer, metadata."""
-    m = graph.model
-    outside = [t for t in graph.weights.values() if protobuf.in_other_file(t)]
-    return {
-        "path": str(graph.path),
-        "bytes": graph.skeleton.size,
-        "external_bytes": sum(_bytes(t) for t in outside),
-        "ir_version": int(m.ir_version),
-        "opsets": {o.domain or "ai.onnx": int(o.version) for o in m.opset_import},
-        "producer": " ".join(filter(None, (m.producer_name, m.producer_version))),
-        "graph": str(m.graph.name),
-        "metadata": {entry.key: entry.value for entry in m.metadata_props},
-    }
+MAX_TEXT = 60  # characters of an attribute's value
+MAX_LISTED = 8  # elements of a list or tensor in an attribute
 
 
-def ops(graph: Graph) -> list[Document]:
-    """Number of top-level nodes by op type and domain, most first."""
-    counted = Counter((op, str(node.domain)) for op, node in zip(graph.ops, graph.nodes, strict=True))
-    return [{"op": op, "domain": domain, "count": number} for (op, domain), number in counted.most_common()]
+@dataclass(frozen=True)
+class FileSummary:
+    """The model file; sizes are in bytes."""
+
+    path: str
+    bytes: int
+    external_bytes: int
+    ir_version: int
+    opsets: dict[str, int]
+    producer: str
+    graph: str
+    metadata: dict[str, str]
 
 
-def functions(graph: Graph) -> list[Document]:
-    """Local functions, and how many top-level nodes call each."""
+@dataclass(frozen=True)
+class OpCount:
+    """Number of top-level nodes of an operator."""
+
+    op: str
+    domain: str
+    count: int
+
+
+@dataclass(frozen=True)
+class FunctionSummary:
+    """A local function: number of its nodes, and of the top-level nodes that call it."""
+
+    domain: str
+    name: str
+    overload: str
+    nodes: int
+    calls: int
+
+
+@dataclass(frozen=True)
+class TypeTotals:
+    """The dense weights of one element type together."""
+
+    type: str
+    count: int
+    parameters: int
+    bytes: int
+
+
+@dataclass(frozen=True)
+class WeightTotals:
+    """The dense weights together, and the number of sparse ones."""
+
+    count: int
+    parameters: int
+    bytes: int
+    sparse: int
+    by_type: list[TypeTotals]
+
+
+@dataclass(frozen=True)
+class WeightSummary:
+    """One initializer. Of a sparse one: its full shape, but only the stored values in `parameters` and `bytes`."""
+
+    name: str
+    type: str
+    shape: list[int]
+    parameters: int
+    bytes: int
+
+
+def file_summary(graph: Graph) -> FileSummary:
+    """File, versions, producer, metadata."""
+    model = graph.model
+    return FileSummary(
+        path=str(graph.path),
+        bytes=graph.skeleton.size,
+        external_bytes=sum(_bytes(t) for t in graph.weights.values() if protobuf.in_other_file(t)),
+        ir_version=int(model.ir_version),
+        opsets={o.domain or "ai.onnx": int(o.version) for o in model.opset_import},
+        producer=" ".join(filter(None, (model.producer_name, model.producer_version))),
+        graph=str(model.graph.name),
+        metadata={entry.key: entry.value for entry in model.metadata_props},
+    )
+
+
+def op_counts(graph: Graph) -> list[OpCount]:
+    """Operators of the top-level nodes, most frequent first."""
+    counts = Counter((op, str(node.domain)) for op, node in zip(graph.ops, graph.nodes, strict=True))
+    return [OpCount(op, domain, count) for (op, domain), count in counts.most_common()]
+
+
+def functions(graph: Graph) -> list[FunctionSummary]:
+    """Local functions, in file order."""
     calls = Counter((n.domain, n.op_type, n.overload) for n in graph.nodes) if graph.functions else Counter()
-    return [
-        {"domain": key[0], "name": key[1], "overload": key[2], "nodes": len(f.node), "calls": calls[key]}
-        for key, f in graph.functions.items()
-    ]
+    return [FunctionSummary(*key, len(f.node), calls[key]) for key, f in graph.functions.items()]
 
 
-def weights(graph: Graph) -> Document:
-    """Number, parameters and bytes of the dense weights, by element type; of sparse ones only the number."""
-    rows: dict[str, Document] = {}
+def weight_totals(graph: Graph) -> WeightTotals:
+    """Number, parameters and bytes of the weights, the element type with most bytes first."""
+    by_type: dict[str, list[WeightSummary]] = {}
     for name in graph.weights:
-        w = weight(graph, name)
-        row = rows.setdefault(w["type"], {"type": w["type"], "count": 0, "parameters": 0, "bytes": 0})
-        row["count"] += 1
-        row["parameters"] += w["parameters"]
-        row["bytes"] += w["bytes"]
-    by_type = sorted(rows.values(), key=lambda row: -int(row["bytes"]))
-    totals = {key: sum(row[key] for row in by_type) for key in ("count", "parameters", "bytes")}
-    return totals | {"sparse": len(graph.sparse), "by_type": by_type}
+        weight = weight_summary(graph, name)
+        by_type.setdefault(weight.type, []).append(weight)
+    totals = [
+        TypeTotals(dtype, len(same), sum(w.parameters for w in same), sum(w.bytes for w in same))
+        for dtype, same in by_type.items()
+    ]
+    totals.sort(key=lambda t: -t.bytes)
+    parameters, size = sum(t.parameters for t in totals), sum(t.bytes for t in totals)
+    return WeightTotals(len(graph.weights), parameters, size, len(graph.sparse), totals)
 
 
-def weight(graph: Graph, name: str) -> Document:
-    """One initializer. Of a sparse one: its full shape, and the values that it stores."""
+def weight_summary(graph: Graph, name: str) -> WeightSummary:
+    """One initializer, dense or sparse."""
     sparse = graph.sparse.get(name)
     tensor = sparse.values if sparse else graph.weights[name]
-    return {
-        "name": name,
-        "type": dtypes.name_of(tensor.data_type, "unknown"),
-        "shape": [int(d) for d in (sparse or tensor).dims],
-        "parameters": max(math.prod(tensor.dims), 0),
-        "bytes": _bytes(tensor),
-    }
+    shape = [int(d) for d in (sparse or tensor).dims]
+    dtype = dtypes.name_of(tensor.data_type, "unknown")
+    return WeightSummary(name, dtype, shape, max(math.prod(tensor.dims), 0), _bytes(tensor))
 
 
 def _bytes(tensor: protobuf.TensorProto) -> int:
@@ -80,7 +140,7 @@ def _bytes(tensor: protobuf.TensorProto) -> int:
         return sum(map(len, tensor.string_data))
     try:
         return protobuf.nbytes(tensor)
-    except ModelError:  # `problems` names it
+    except ModelError:  # `graph.validate` reports it
         return 0
 
 
@@ -100,22 +160,19 @@ def attribute_text(attribute: Any) -> str:
     value = getattr(attribute, plain[kind])
     if kind in (pb.FLOAT, pb.INT, pb.STRING):
         return _short(_plain(value))
-    words = [_plain(v) for v in value[:LISTED]] + ([f"… {len(value)} in all"] if len(value) > LISTED else [])
-    return _short(f"[{', '.join(words)}]")
+    items = [_plain(v) for v in value[:MAX_LISTED]]
+    items += [f"… {len(value)} in all"] if len(value) > MAX_LISTED else []
+    return _short(f"[{', '.join(items)}]")
 
 
 def _tensor_text(tensor: protobuf.TensorProto) -> str:
-    from onnx.numpy_helper import to_array
-
-    from subgraph.storage.tensors import shape_text
-
     name = dtypes.name_of(tensor.data_type, "unknown")
     text = f"{name} {shape_text(tuple(tensor.dims))}"
-    if protobuf.on_disk(tensor) or math.prod(tensor.dims) > LISTED:
+    if protobuf.on_disk(tensor) or math.prod(tensor.dims) > MAX_LISTED:
         return text
     try:
-        values = to_array(protobuf.protos().TensorProto.FromString(tensor.SerializeToString())).tolist()
-    except (ValueError, TypeError):  # as many bytes as it should have it has not
+        values = protobuf.to_array(tensor, Path()).tolist()
+    except (ValueError, TypeError):  # it has fewer bytes than its type and shape need
         return text
     return _short(f"{text} = {values}")
 
@@ -127,4 +184,4 @@ def _plain(value: Any) -> str:
 
 
 def _short(text: str) -> str:
-    return text if len(text) <= SHORT else f"{text[: SHORT - 1]}…"
+    return text if len(text) <= MAX_TEXT else f"{text[: MAX_TEXT - 1]}…"

@@ -1,16 +1,17 @@
-"""What is in a model: Graph -> plain documents about all of it, about a node, or about what lies between two nodes.
+"""Model → documents about the whole model, about a node, or about the region between two nodes (`subcut inspect`).
 
-Each document starts with what is wrong (`problems`) and says of every tensor what the reference gave (`ranges`) beside
-what the model declares. Where the model cannot be run, or shall not be, the declared and inferred types remain.
+Each document lists the problems of the model (`graph.validate`). For each tensor it gives type, shape and range as the
+reference computed them (`inspection.ranges`), beside the declaration in the model. If the model cannot be run, or
+is not to be run, declared and inferred types remain.
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from subgraph.documents import keyed
 from subgraph.errors import InputError, ModelError
 from subgraph.graph import protobuf, summary
 from subgraph.graph.graph import Graph
@@ -19,96 +20,259 @@ from subgraph.graph.region import between
 from subgraph.graph.shape_inference import InferredTypes, infer_types
 from subgraph.graph.types import declared_type
 from subgraph.graph.validate import Problem, find_problems, node_title
-from subgraph.inspection.ranges import MeasuredTensors, measure, of_weight, size_of_elements
+from subgraph.inspection.ranges import MeasuredTensors, RangeSummary, measure, measure_weight
 from subgraph.runtime.inputs import Feeding
-from subgraph.storage import dtypes
 
 SCHEMA = "subcut.inspect/1"
 INVALID = 3  # exit code
-UNMEASURABLE = frozenset(("cycle", "twice", "opset"))  # with such a problem nothing can be run
-SHORT = 60  # characters of an attribute's value
-LISTED = 8  # elements of a list in an attribute
-
-Document = dict[str, Any]
+UNMEASURABLE = frozenset(("cycle", "twice", "opset"))  # kinds of problems with which nothing can be run
 
 
-def model_document(graph: Graph, fed: Feeding | None) -> Document:
-    """The model: what it consists of, and each node with the tensors that it makes. Nothing is run without `fed`.
+@dataclass(frozen=True)
+class NodeEntry:
+    """A node by index, label (`Graph.label`), name, operator and domain."""
+
+    index: int
+    label: str
+    name: str
+    op: str
+    domain: str
+
+
+@dataclass(frozen=True)
+class TypeEntry:
+    """A declared type. A dimension is a size, a symbol or None; `shape` is None if no shape is declared."""
+
+    type: str | None
+    shape: list[Any] | None
+
+
+@dataclass(frozen=True)
+class TensorEntry:
+    """What is known of a tensor.
+
+    Attributes:
+        source: of type and shape: run, weight, inferred or declared; None if unknown.
+        range: None if the tensor was not measured.
+        value: of a small integer tensor, nested lists.
+        declared: its declaration in the model; None without one.
+    """
+
+    name: str
+    source: str | None
+    type: str | None
+    shape: list[Any] | None
+    range: RangeSummary | None
+    value: Any
+    declared: TypeEntry | None
+
+
+@dataclass(frozen=True)
+class InputEntry(TensorEntry):
+    """A model input; `values`: where its values came from, None if it was not fed."""
+
+    values: str | None
+
+
+@dataclass(frozen=True)
+class EnteringTensor(TensorEntry):
+    """A tensor that is read; `made_by`: its node, "input", "weight", or None if nothing makes it."""
+
+    made_by: NodeEntry | str | None
+
+
+@dataclass(frozen=True)
+class LeavingTensor(TensorEntry):
+    """A tensor that is made, with the nodes that read it."""
+
+    read_by: list[NodeEntry]
+    is_output: bool
+
+
+@dataclass(frozen=True)
+class NodeWithTensors(NodeEntry):
+    """A node of the whole model, with the names of its inputs."""
+
+    inputs: list[str]
+    outputs: list[TensorEntry]
+
+
+@dataclass(frozen=True)
+class NodeDetails(NodeEntry):
+    """A node with attributes (as short texts) and neighbours."""
+
+    attributes: dict[str, str]
+    inputs: list[EnteringTensor]
+    outputs: list[LeavingTensor]
+
+
+@dataclass(frozen=True)
+class ProblemEntry:
+    """As `graph.validate.Problem`."""
+
+    kind: str
+    fatal: bool
+    node: NodeEntry | None
+    tensor: str | None
+    what: str
+    hint: str
+
+
+@dataclass(frozen=True)
+class FedInput:
+    """A model input, and where its values came from."""
+
+    name: str
+    origin: str = keyed("from")
+
+
+@dataclass(frozen=True)
+class RunEntry:
+    """The run of the reference: number of measured tensors and of samples, seed, inputs."""
+
+    tensors: int
+    samples: int
+    seed: int
+    fed: list[FedInput]
+
+
+@dataclass(frozen=True)
+class InspectDocument:
+    """What all views have in common; `run` is None if nothing was run."""
+
+    schema: str
+    exit_code: int
+    view: str
+    problems: list[ProblemEntry]
+    notes: list[str]
+    model: summary.FileSummary
+    run: RunEntry | None
+
+
+@dataclass(frozen=True)
+class ModelDocument(InspectDocument):
+    """The whole model."""
+
+    ops: list[summary.OpCount]
+    functions: list[summary.FunctionSummary]
+    weights: summary.WeightTotals
+    inputs: list[InputEntry]
+    outputs: list[TensorEntry]
+    nodes: list[NodeWithTensors]
+
+
+@dataclass(frozen=True)
+class NodesDocument(InspectDocument):
+    """The nodes that a selector stands for."""
+
+    selector: str
+    nodes: list[NodeDetails]
+
+
+@dataclass(frozen=True)
+class RegionDocument(InspectDocument):
+    """A region, as `graph.region.Region`; `parameters`: number of elements of its weights."""
+
+    start: list[str]
+    end: list[str]
+    nodes: list[NodeEntry]
+    inputs: list[EnteringTensor]
+    shapes: list[EnteringTensor]
+    outputs: list[LeavingTensor]
+    pulled: list[NodeEntry]
+    random: list[NodeEntry]
+    weights: list[summary.WeightSummary]
+    parameters: int
+
+
+@dataclass(frozen=True)
+class InvalidDocument(InspectDocument):
+    """A model in which no region can be derived."""
+
+    nodes: list[NodeEntry]
+
+
+def model_document(graph: Graph, feeding: Feeding | None) -> ModelDocument:
+    """The model: file, operators, weights, and each node with the tensors that it makes. Not run without `feeding`.
 
     Raises:
-        InputError, UnknownName: what the user wants to feed does not fit.
+        InputError, UnknownName: the inputs do not fit the model.
     """
-    facts = _facts(graph, [name for names in graph.makes for name in names], fed)
-    return facts.head("model") | {
-        "ops": summary.ops(graph),
-        "functions": summary.functions(graph),
-        "weights": summary.weights(graph),
-        "inputs": [facts.tensor(name) | {"values": facts.run.origins.get(name)} for name in graph.inputs],
-        "outputs": [facts.tensor(name) for name in graph.outputs],
-        "nodes": [
-            facts.node(i) | {"inputs": list(graph.nodes[i].input), "outputs": [facts.tensor(n) for n in graph.makes[i]]}
+    facts = _facts(graph, [name for names in graph.makes for name in names], feeding)
+    return ModelDocument(
+        **vars(facts.head("model")),
+        ops=summary.op_counts(graph),
+        functions=summary.functions(graph),
+        weights=summary.weight_totals(graph),
+        inputs=[InputEntry(**vars(facts.tensor(n)), values=facts.measured.origins.get(n)) for n in graph.inputs],
+        outputs=[facts.tensor(name) for name in graph.outputs],
+        nodes=[
+            NodeWithTensors(
+                **vars(facts.node(i)),
+                inputs=list(graph.nodes[i].input),
+                outputs=[facts.tensor(name) for name in graph.makes[i]],
+            )
             for i in range(len(graph.nodes))
         ],
-    }
+    )
 
 
-def nodes_document(graph: Graph, selector: str, fed: Feeding | None) -> Document:
-    """The node that a selector means (those that read it, if it is a model input), with attributes and neighbours.
+def nodes_document(graph: Graph, selector: str, feeding: Feeding | None) -> NodesDocument:
+    """The nodes that a selector stands for (of a model input, those that read it).
 
     Raises:
-        UnknownName, UsageError: as `Graph.select`. InputError: what the user wants to feed does not fit.
+        UnknownName, UsageError: as `Graph.select`.
+        InputError: the inputs do not fit the model.
     """
-    chosen = graph.select(selector).nodes
-    near = [name for i in chosen for name in (*graph.reads[i], *graph.makes[i])]
-    facts = _facts(graph, near, fed)
-    return facts.head("node") | {
-        "selector": selector,
-        "nodes": [
-            facts.node(i)
-            | {
-                "attributes": {str(a.name): summary.attribute_text(a) for a in graph.nodes[i].attribute},
-                "inputs": [facts.entering(name) for name in graph.reads[i]],
-                "outputs": [facts.leaving(name) for name in graph.makes[i]],
-            }
-            for i in chosen
-        ],
-    }
+    selected = graph.select(selector).nodes
+    facts = _facts(graph, [name for i in selected for name in (*graph.reads[i], *graph.makes[i])], feeding)
+    nodes = [
+        NodeDetails(
+            **vars(facts.node(i)),
+            attributes={str(a.name): summary.attribute_text(a) for a in graph.nodes[i].attribute},
+            inputs=[facts.entering(name) for name in graph.reads[i]],
+            outputs=[facts.leaving(name) for name in graph.makes[i]],
+        )
+        for i in selected
+    ]
+    return NodesDocument(**vars(facts.head("node")), selector=selector, nodes=nodes)
 
 
-def region_document(graph: Graph, start: Sequence[str], end: Sequence[str], fed: Feeding | None) -> Document:
-    """What a cut from `start` to `end` would hold, without cutting.
+def region_document(graph: Graph, start: Sequence[str], end: Sequence[str], feeding: Feeding | None) -> RegionDocument:
+    """What a cut from `start` to `end` would hold.
 
     Raises:
-        UnknownName, UsageError, NoRegion: start and end enclose nothing. InputError: as above.
-        ModelError: the graph has a cycle or the like; `whole` says more.
+        UnknownName, UsageError, NoRegion, ModelError: as `region.between`.
+        InputError: the inputs do not fit the model.
     """
     region = between(graph, start, end)
-    facts = _facts(graph, [*region.inputs, *region.shapes, *region.outputs], fed)
-    weights = [summary.weight(graph, name) for name in region.weights]
-    return facts.head("region") | {
-        "start": list(region.start),
-        "end": list(region.end),
-        "nodes": [facts.node(i) for i in region.nodes],
-        "inputs": [facts.entering(name) for name in region.inputs],
-        "shapes": [facts.entering(name) for name in region.shapes],
-        "outputs": [facts.leaving(name) for name in region.outputs],
-        "pulled": [facts.node(i) for i in region.pulled],
-        "random": [facts.node(i) for i in region.random],
-        "weights": weights,
-        "parameters": sum(w["parameters"] for w in weights),
-    }
+    facts = _facts(graph, [*region.inputs, *region.shapes, *region.outputs], feeding)
+    weights = [summary.weight_summary(graph, name) for name in region.weights]
+    return RegionDocument(
+        **vars(facts.head("region")),
+        start=list(region.start),
+        end=list(region.end),
+        nodes=[facts.node(i) for i in region.nodes],
+        inputs=[facts.entering(name) for name in region.inputs],
+        shapes=[facts.entering(name) for name in region.shapes],
+        outputs=[facts.leaving(name) for name in region.outputs],
+        pulled=[facts.node(i) for i in region.pulled],
+        random=[facts.node(i) for i in region.random],
+        weights=weights,
+        parameters=sum(w.parameters for w in weights),
+    )
 
 
-def invalid_document(graph: Graph, error: ModelError) -> Document:
-    """What can be said of a model in which a region cannot even be found.
+def invalid_document(graph: Graph, error: ModelError) -> InvalidDocument:
+    """A model whose region could not be derived because of `error`.
 
     Raises:
-        ModelError: `error`, where no problem of the model explains it.
+        ModelError: `error`, if no problem of the model explains it.
     """
     facts = _facts(graph, [], None)
     if not any(p.fatal for p in facts.problems):
         raise error
-    return replace(facts, notes=(_sentence(error.what, error.hint),)).head("region") | {"nodes": []}
+    return InvalidDocument(**vars(replace(facts, notes=(_sentence(error),)).head("region")), nodes=[])
 
 
 # ---------------------------------------------------------------------------------------------------- facts
@@ -116,144 +280,116 @@ def invalid_document(graph: Graph, error: ModelError) -> Document:
 
 @dataclass(frozen=True)
 class _Facts:
-    """All that is known of a model's tensors, and the plain data made of it."""
+    """What is known of a model: types, problems and measured tensors."""
 
     graph: Graph
-    known: InferredTypes
-    problems: tuple[Problem, ...]
-    run: MeasuredTensors
+    types: InferredTypes
+    problems: list[Problem]
+    measured: MeasuredTensors
     notes: tuple[str, ...]
-    fed: Feeding | None
+    feeding: Feeding | None
 
-    def head(self, view: str) -> Document:
-        return {
-            "schema": SCHEMA,
-            "exit_code": INVALID if any(p.fatal for p in self.problems) else 0,
-            "view": view,
-            "problems": [self._problem(p) for p in self.problems],
-            "notes": list(self.notes),
-            "model": summary.model(self.graph),
-            "run": self._run(),
-        }
+    def head(self, view: str) -> InspectDocument:
+        return InspectDocument(
+            schema=SCHEMA,
+            exit_code=INVALID if any(p.fatal for p in self.problems) else 0,
+            view=view,
+            problems=[self._problem(p) for p in self.problems],
+            notes=list(self.notes),
+            model=summary.file_summary(self.graph),
+            run=self._run(),
+        )
 
-    def _run(self) -> Document | None:
-        if self.fed is None or not self.run.samples:
+    def _run(self) -> RunEntry | None:
+        if self.feeding is None or not self.measured.samples:
             return None
-        return {
-            "tensors": len(self.run.measured),
-            "samples": self.run.samples,
-            "seed": self.fed.seed,
-            "fed": [{"name": name, "from": origin} for name, origin in self.run.origins.items()],
-        }
+        fed = [FedInput(name, origin) for name, origin in self.measured.origins.items()]
+        return RunEntry(len(self.measured.tensors), self.measured.samples, self.feeding.seed, fed)
 
-    def _problem(self, p: Problem) -> Document:
+    def _problem(self, p: Problem) -> ProblemEntry:
         node = None if p.node is None else self.node(p.node)
-        return {"kind": p.kind, "fatal": p.fatal, "node": node, "tensor": p.tensor, "what": p.what, "hint": p.hint}
+        return ProblemEntry(p.kind, p.fatal, node, p.tensor, p.what, p.hint)
 
-    def node(self, i: int) -> Document:
+    def node(self, i: int) -> NodeEntry:
         node = self.graph.nodes[i]
-        return {
-            "index": i, "label": self.graph.label(i), "name": str(node.name),
-            "op": str(node.op_type), "domain": str(node.domain),
-        }  # fmt: skip
+        return NodeEntry(i, self.graph.label(i), str(node.name), str(node.op_type), str(node.domain))
 
-    def tensor(self, name: str) -> Document:
-        """Type and shape as the run gave them, else as the model has them; the declared ones beside; the range."""
-        graph, found = self.graph, self.run.measured.get(name)
-        entry: Document = {"name": name, "source": None, "type": None, "shape": None, "range": None, "value": None}
-        if found is None and name in graph.weights and (weight := of_weight(graph, name)):
-            found = weight
-        if found:
-            entry["source"] = "weight" if name in graph.weights else "run"
-            entry["type"] = found.dtype if found.form == "tensor" else f"{found.form} of {found.dtype}"
-            entry["shape"] = None if found.shape is None else list(found.shape)
-            entry["range"], entry["value"] = found.range and found.range.to_json(), found.value
-        elif proto := self.known.type_of(name):
-            entry["source"] = "declared" if name in self.known.declared else "inferred"
-            entry["type"], entry["shape"] = _type(proto)
-        entry["declared"] = None
-        if proto := self.known.declared.get(name):
-            entry["declared"] = dict(zip(("type", "shape"), _type(proto), strict=True))
+    def tensor(self, name: str) -> TensorEntry:
+        """Type and shape as measured, else as inferred or declared."""
+        proto = self.types.declared.get(name)
+        entry = TensorEntry(name, None, None, None, None, None, TypeEntry(*_type(proto)) if proto else None)
+        is_weight = name in self.graph.weights
+        measured = self.measured.tensors.get(name) or (measure_weight(self.graph, name) if is_weight else None)
+        if measured:
+            return replace(
+                entry,
+                source="weight" if is_weight else "run",
+                type=measured.dtype if measured.form == "tensor" else f"{measured.form} of {measured.dtype}",
+                shape=None if measured.shape is None else list(measured.shape),
+                range=None if measured.range is None else measured.range.summary(),
+                value=measured.value,
+            )
+        if known := self.types.type_of(name):
+            dtype, shape = _type(known)
+            return replace(entry, source="declared" if proto else "inferred", type=dtype, shape=shape)
         return entry
 
-    def entering(self, name: str) -> Document:
-        """A tensor with who makes it."""
+    def entering(self, name: str) -> EnteringTensor:
         graph = self.graph
-        maker = graph.maker.get(name)
-        if maker is not None:
-            return self.tensor(name) | {"made_by": self.node(maker)}
         kind = "input" if name in graph.inputs else "weight" if graph.is_weight(name) else None
-        return self.tensor(name) | {"made_by": kind}
+        maker = graph.maker.get(name)
+        return EnteringTensor(**vars(self.tensor(name)), made_by=kind if maker is None else self.node(maker))
 
-    def leaving(self, name: str) -> Document:
-        """A tensor with who reads it."""
+    def leaving(self, name: str) -> LeavingTensor:
         readers = [self.node(i) for i in self.graph.readers.get(name, ())]
-        return self.tensor(name) | {"read_by": readers, "is_output": name in self.graph.outputs}
+        return LeavingTensor(**vars(self.tensor(name)), read_by=readers, is_output=name in self.graph.outputs)
 
 
-def _facts(graph: Graph, names: Iterable[str], fed: Feeding | None) -> _Facts:
+def _facts(graph: Graph, names: Iterable[str], feeding: Feeding | None) -> _Facts:
     types = infer_types(graph)
-    found = tuple(find_problems(graph, types))
-    if fed is None:
-        return _Facts(graph, types, found, MeasuredTensors(), (), None)
-    run, notes = _measured(graph, types, found, list(dict.fromkeys(names)), fed)
-    return _Facts(graph, types, found, run, notes, fed)
+    facts = _Facts(graph, types, find_problems(graph, types), MeasuredTensors(), (), feeding)
+    return facts if feeding is None else _measure(facts, list(dict.fromkeys(names)), feeding)
 
 
-def _measured(
-    graph: Graph, types: InferredTypes, found: Sequence[Problem], names: Sequence[str], fed: Feeding
-) -> tuple[MeasuredTensors, tuple[str, ...]]:
-    """What the reference gives of these tensors, and what is to be said about that."""
-    stopper = next((p for p in found if p.fatal and p.kind in UNMEASURABLE), None)
-    if stopper:
-        return MeasuredTensors(), (f"not run: {stopper.what}",)
-    spoiled = _spoiled(graph, found)
+def _measure(facts: _Facts, names: Sequence[str], feeding: Feeding) -> _Facts:
+    """The facts with these tensors measured, as far as the reference computes them, and notes on the others."""
+    graph, types = facts.graph, facts.types
+    obstacle = next((p for p in facts.problems if p.fatal and p.kind in UNMEASURABLE), None)
+    if obstacle:
+        return replace(facts, notes=(f"not run: {obstacle.what}",))
+    affected = _affected_nodes(graph, facts.problems)
     made = [n for n in names if n in graph.maker]
-    wanted = [n for n in made if graph.maker[n] not in spoiled and _storable(types, n)]
-    wanted.sort(key=lambda n: graph.rank[graph.maker[n]])
+    maps = {n for n in made if (proto := types.type_of(n)) and "map(" in type_text(proto)}  # they cannot be stored
+    runnable = [n for n in made if graph.maker[n] not in affected and n not in maps]
+    runnable.sort(key=lambda n: graph.rank[graph.maker[n]])
     try:
-        run = measure(graph, wanted, fed, lambda name: _size(types, name))
+        measured = measure(graph, runnable, feeding, types)
     except InputError as e:
-        if not fed.is_default:
+        if not feeding.is_default:
             raise
-        return MeasuredTensors(), (f"not run: {_sentence(e.what, e.hint)}",)
-    notes = [f"the reference fails at {node_title(graph, graph.maker[f.tensor])}: {f.what}" for f in run.failures]
-    if missing := sum(name not in run.measured for name in made):
+        return replace(facts, notes=(f"not run: {_sentence(e)}",))
+    notes = [f"the reference fails at {node_title(graph, graph.maker[f.tensor])}: {f.what}" for f in measured.failures]
+    if missing := sum(name not in measured.tensors for name in made):
         notes.append(f"{missing} of {len(made)} tensors could not be run: their types are as declared or inferred")
-    if any(origin.startswith("random ") for origin in run.origins.values()):
+    if any(origin.startswith("random ") for origin in measured.origins.values()):
         notes.append("ranges are of random inputs: real ones (-i) show more")
-    return run, tuple(notes)
+    return replace(facts, measured=measured, notes=tuple(notes))
 
 
-def _spoiled(graph: Graph, found: Sequence[Problem]) -> set[int]:
-    """Nodes that cannot be run because of a problem at them or above."""
-    fatal = [p for p in found if p.fatal]
-    bad = {p.node for p in fatal if p.node is not None}
+def _affected_nodes(graph: Graph, problems: Sequence[Problem]) -> set[int]:
+    """Nodes that cannot be run because of a problem at them or above them."""
+    fatal = [p for p in problems if p.fatal]
+    nodes = {p.node for p in fatal if p.node is not None}
     names = {p.tensor for p in fatal if p.node is None and p.tensor and p.kind != "output"}
-    return graph.descendants(bad.union(*graph.readers_of(names).values()))
+    return graph.descendants(nodes.union(*graph.readers_of(names).values()))
 
 
-def _sentence(what: str, hint: str) -> str:
-    return f"{what} ({hint})" if hint else what
-
-
-def _storable(types: InferredTypes, name: str) -> bool:
-    """Is it, as far as is known, a tensor or a sequence of tensors? Maps cannot be stored."""
-    proto = types.type_of(name)
-    return proto is None or "map(" not in type_text(proto)
-
-
-def _size(types: InferredTypes, name: str) -> int | None:
-    """Bytes of the tensor, if its type says that."""
-    proto = types.type_of(name)
-    text, shape = _type(proto) if proto else ("", None)
-    if shape is None or text not in dtypes.TYPE_NUMBERS or not all(isinstance(d, int) for d in shape):
-        return None
-    return size_of_elements(math.prod(shape), text)
+def _sentence(error: ModelError | InputError) -> str:
+    return f"{error.what} ({error.hint})" if error.hint else error.what
 
 
 def _type(proto: protobuf.TypeProto) -> tuple[str | None, list[Any] | None]:
-    """(float32, [1, 3, "H", None]) of a type; without the names that shape inference makes up."""
+    """(float32, [1, 3, "H", None]) of a type, without symbols that shape inference invents."""
     try:
         dims = declared_type(proto)[2]
     except InputError:

@@ -166,10 +166,10 @@ def known_troubles(graph: Graph) -> dict[int, str]:
     troubles: dict[int, str] = {}
     if len(graph.nodes) > MAX_LINTED:
         return troubles
-    for row in lint.document(lint.LintContext(graph), lint.choose_rules((), SLOW))["findings"]:
-        node = row["node"]
-        if row["severity"] == lint.WARNING and node and node["index"] is not None:
-            troubles.setdefault(int(node["index"]), f"{row['rule']}: {row['reason']}")
+    for finding in lint.document(lint.LintContext(graph), lint.choose_rules((), SLOW)).findings:
+        node = finding.node
+        if finding.severity == lint.WARNING and node and node.index is not None:
+            troubles.setdefault(node.index, f"{finding.rule}: {finding.reason}")
     return troubles
 
 

@@ -60,13 +60,13 @@ class MatchedTensor:
         """A value of the reference's model in the layout and type of the candidate's."""
         turned = value.transpose(self.perm) if self.perm else value
         if self.scale and self.dtype:
-            return self.scale.stored(turned, self.dtype)
+            return self.scale.quantize(turned, self.dtype)
         with np.errstate(over="ignore"):
             return np.ascontiguousarray(turned.astype(np_dtype(self.dtype)) if self.dtype else turned)
 
     def to_reference(self, value: Array) -> Array:
         """The inverse, as real numbers; a value of another rank keeps its axes."""
-        real = self.scale.real(value) if self.scale else value
+        real = self.scale.dequantize(value) if self.scale else value
         if not self.perm or len(self.perm) != real.ndim:
             return real
         return np.ascontiguousarray(real.transpose(np.argsort(self.perm)))

@@ -404,16 +404,16 @@ def test_ranges_are_those_of_the_values(tmp_path: Path) -> None:
 @pytest.mark.parametrize("kind", [ml_dtypes.bfloat16, ml_dtypes.float8_e4m3fn, ml_dtypes.int4, np.int64, np.float64])
 def test_every_type_has_a_range(kind: Any) -> None:
     r = ranges.range_of(np.array([[-2, 0], [1, 3]]).astype(kind))
-    assert (r.low, r.high, r.zeros, r.elements, r.to_json()["mean"]) == (-2, 3, 1, 4, 0.5)
+    assert (r.low, r.high, r.zeros, r.elements, r.summary().mean) == (-2, 3, 1, 4, 0.5)
 
 
 def test_corner_cases_of_ranges() -> None:
     assert ranges.range_of(np.zeros((0, 3), np.float32)) == Range()
-    assert Range().to_json()["mean"] is None
+    assert Range().summary().mean is None
     assert ranges.range_of(np.array([3 + 4j])).high == 5
-    assert ranges.range_of(np.array([np.nan], np.float16)).to_json()["min"] is None
+    assert ranges.range_of(np.array([np.nan], np.float16)).summary().min is None
     assert str(ranges.range_of(np.array([-0.0])).low) == "0.0"
-    assert ranges.range_of(np.array([1e308, 1e308])).to_json()["mean"] is None  # the sum overflows
+    assert ranges.range_of(np.array([1e308, 1e308])).summary().mean is None  # the sum overflows
     big = np.arange(ranges.PIECE + 7, dtype=np.int64)
     assert ranges.range_of(big) == Range(big.size, 0, big.size - 1, float(big.sum()), 0, 0, 1)
     assert ranges.range_of(np.asfortranarray(np.eye(5))).zeros == 20
@@ -483,7 +483,7 @@ def test_batches_bound_what_a_run_gives(shape: str, tmp_path: Path, monkeypatch:
         return captured
 
     monkeypatch.setattr("subgraph.inspection.ranges.record", counted)
-    monkeypatch.setattr(ranges, "BATCH", 8 * 256 * 64 * 4)
+    monkeypatch.setattr(ranges, "BATCH_BYTES", 8 * 256 * 64 * 4)
     assert document(path, **options)["nodes"] == whole
     assert len(sizes) > 3
     assert max(sizes) <= 9 * 256 * 64 * 4  # the model's input comes with the first
@@ -494,7 +494,7 @@ def test_inputs_are_the_same_in_all_batches(tmp_path: Path, monkeypatch: pytest.
     """`b` is made up with the batch size that the file for `a` has, also where a run would not need `a`."""
     path = write(tmp_path, "g (float[N,4] a, float[N,4] b) => (float[N,4] y) { h = Neg(a) y = Relu(b) z = Abs(y) }")
     np.save(tmp_path / "a.npy", np.ones((3, 4), np.float32))
-    monkeypatch.setattr(ranges, "BATCH", 1)
+    monkeypatch.setattr(ranges, "BATCH_BYTES", 1)
     made = outputs(document(path, inputs=[str(tmp_path / "a.npy")]))
     assert [made[name]["shape"] for name in "hyz"] == [[3, 4]] * 3
 
@@ -741,6 +741,6 @@ def test_importing_the_command_is_light() -> None:
 
 def test_documents_can_be_made_from_python(tmp_path: Path) -> None:
     graph = load(write(tmp_path, ONE + "{ y = Relu(x) }"))
-    assert describe.model_document(graph, Feeding())["schema"] == "subcut.inspect/1"
-    assert describe.nodes_document(graph, "y", None)["nodes"][0]["op"] == "Relu"
-    assert describe.region_document(graph, ["y"], ["y"], None)["parameters"] == 0
+    assert describe.model_document(graph, Feeding()).schema == "subcut.inspect/1"
+    assert describe.nodes_document(graph, "y", None).nodes[0].op == "Relu"
+    assert describe.region_document(graph, ["y"], ["y"], None).parameters == 0

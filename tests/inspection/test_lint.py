@@ -18,6 +18,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 from subgraph import plugins
 from subgraph.commands.lint import text
+from subgraph.documents import to_json
 from subgraph.errors import InputError, UnknownName, UsageError
 from subgraph.graph.graph import Graph
 from subgraph.inspection import lint
@@ -137,14 +138,14 @@ CASES = [
     Case("denormals", "n", ADD, severity=NOTE, says="1 of 4", more={"w": np.array([1e-40, 1, 1, 1], np.float32)},
          mended={"w": np.array([0, 1, 1, 1], np.float32)}, options={"skip": "fp16-underflow"}),
     Case("double-normalisation", "c", TWICE, PLAIN, says="subtracted by constants twice", more=MEAN),
-    Case("double-normalisation", "a", PLAIN, says="--mean", more=MEAN, options={"picture": ImageOptions(mean=(120.0,))},
-         fine={}),
+    Case("double-normalisation", "a", PLAIN, says="--mean", more=MEAN, fine={},
+         options={"image_options": ImageOptions(mean=(120.0,))}),
     Case("double-normalisation", "b",
          "g (float[1,3,8,8] x) => (float[1,3,8,8] y) { [a] p = Div(x, s) [b] y = Div(p, s) }",
          "g (float[1,3,8,8] x) => (float[1,3,8,8] y) { [a] y = Div(x, s) }", says="divided by 64",
          more={"s": np.float32(255)}),
     Case("double-normalisation", "n", unary("Div(x, s)"), says="--scale", more={"s": np.float32(255)},
-         options={"picture": ImageOptions(scale=(1 / 255,))}, fine={}),
+         options={"image_options": ImageOptions(scale=(1 / 255,))}, fine={}),
     Case("duplicate-names", "#1", "g (float[4] x) => (float[4] y) { [a] t = Relu(x) [b] y = Neg(t) }", says="#0",
          more={"change": all_called_a}, mended={}),
     Case("fp16-overflow", "n", ADD, says="infinite in float16", more={"w": SIX}, mended={"w": np.ones(4, np.float32)}),
@@ -152,7 +153,7 @@ CASES = [
          "g (float[1] x) => (float[1] y) { [n] c = Constant<value_float=-1e9>() [m] y = Add(x, c) }",
          "g (float[1] x) => (float[1] y) { [n] c = Constant<value_float=-1e4>() [m] y = Add(x, c) }", says="-1e4"),
     Case("fp16-overflow", "n", GROWN.replace("Mul(x, w)", "Exp(x)"), says="on these inputs",
-         options={"fed": Feeding(("x.npy",))}, fine={}),
+         options={"feeding": Feeding(("x.npy",))}, fine={}),
     Case("fp16-underflow", "n", ADD, says="1e-12", more={"w": np.float32(1e-12)}, mended={"w": np.float32(1e-5)}),
     Case("fp16-underflow", "n", ADD, severity=NOTE, says="25%", more={"w": np.array([1e-9, 1, 1, 1], np.float32)},
          mended={"w": np.ones(4, np.float32)}),
@@ -205,7 +206,7 @@ CASES = [
     Case("baked-shape", "r", MERGED, says="1×8 for a batch of 2", more={"s": np.array([1, -1])},
          mended={"s": np.array([-1, 4])}),
     Case("baked-shape", "r", BAKED.replace("N,", "1,"), says="x=3×4", more={"s": np.array([1, 2, 2])},
-         mended={"s": np.array([-1, 2, 2])}, options={"second": {"x": [3, 4]}}),
+         mended={"s": np.array([-1, 2, 2])}, options={"second_sizes": {"x": [3, 4]}}),
 ]  # fmt: skip
 
 
@@ -215,8 +216,8 @@ def asked(folder: Path, graph: str, more: dict[str, Any], options: dict[str, Any
     np.save(folder / "x.npy", np.full(4, 12, np.float32))
     options = dict(options)
     skip = options.pop("skip", "")
-    if fed := options.get("fed"):
-        options["fed"] = Feeding(tuple(str(folder / f) for f in fed.inputs))
+    if feeding := options.get("feeding"):
+        options["feeding"] = Feeding(tuple(str(folder / f) for f in feeding.inputs))
     change = more.get("change", keep)
     g = text_models.load(folder, graph, change, **{k: v for k, v in more.items() if k != "change"})
     return LintContext(g, **options), lint.choose_rules(ignore=[skip] if skip else [])
@@ -231,8 +232,8 @@ def test_a_rule_finds_its_model_and_not_the_mended_one(case: Case, tmp_path: Pat
     subject, rules = asked(tmp_path / "bad", case.bad, case.more, case.options)
     every = list(lint.run_rules(subject, rules))
     assert all(is_a_sentence(f.reason) and (is_a_sentence(f.fix) or f.severity == UNCHECKED) for f in every)
-    found = [f for f in every if f.rule == case.rule and f.place]
-    assert [f.place and f.place.label for f in found] == [case.node]
+    found = [f for f in every if f.rule == case.rule and f.node]
+    assert [f.node and f.node.label for f in found] == [case.node]
     assert found[0].severity == case.severity and case.says in f"{found[0].reason} {found[0].fix}"
     mended = case.more if case.mended is None else case.mended
     options = case.options if case.fine is None else case.fine
@@ -254,7 +255,7 @@ def test_every_rule_has_a_docstring_a_check_and_a_model_here(rule: str) -> None:
 def test_the_light_networks_get_no_warning(path: Path) -> None:
     from subgraph.graph.graph import load
 
-    document = lint.document(LintContext(load(path)), RULES)
+    document = document_of(LintContext(load(path)), RULES)
     assert document["exit_code"] == document["warnings"] == 0
     assert {f["severity"] for f in document["findings"]} == {NOTE}
     assert "nameless" in {f["rule"] for f in document["findings"]}
@@ -265,6 +266,11 @@ def test_there_are_nine_of_them() -> None:
 
 
 # ---------------------------------------------------------------------------------------------------- nested
+
+
+def document_of(context: LintContext, rules: list[str]) -> dict[str, Any]:
+    document: dict[str, Any] = to_json(lint.document(context, rules))
+    return document
 
 
 def found_in(g: Graph, **options: Any) -> list[LintIssue]:
@@ -304,12 +310,12 @@ def branching(folder: Path, weight: float = 1.0) -> Graph:
 
 def test_bodies_are_looked_into_with_the_types_of_the_graph_around(tmp_path: Path) -> None:
     found = found_in(branching(tmp_path, weight=1e9))
-    assert [(f.rule, f.place and f.place.label) for f in found] == [
+    assert [(f.rule, f.node and f.node.label) for f in found] == [
         ("ceil-mode", "choice > then_branch > deep"),
         ("fp16-overflow", "choice > then_branch > #1"),
         ("nameless", "choice > then_branch > #1"),
     ]
-    assert "4×4" in found[0].reason and all(f.place and f.place.top == 0 for f in found)
+    assert "4×4" in found[0].reason and all(f.node and f.node.top == 0 for f in found)
 
 
 FUNCTION = """<ir_version: 9, opset_import: ["" : 17, "local" : 1]>
@@ -321,7 +327,7 @@ Pool (x) => (y) { [inner] y = AveragePool<kernel_shape=[3,3], pads=[1,1,1,1], st
 
 def test_local_functions_are_looked_into(tmp_path: Path) -> None:
     found = found_in(text_models.read(tmp_path, onnx.parser.parse_model(FUNCTION)), target=6)
-    told = {(f.rule, f.severity, f.place and f.place.label) for f in found}
+    told = {(f.rule, f.severity, f.node and f.node.label) for f in found}
     assert ("average-pool", WARNING, "local.Pool > inner") in told
     assert ("opset", WARNING, "local.Pool > inner") in told, "count_include_pad comes with opset 7"
     assert ("custom-domain", NOTE, "call") in told
@@ -423,7 +429,7 @@ def test_a_transform_between_the_channels_is_one_normalisation(tmp_path: Path) -
 def test_a_model_that_cannot_run_is_not_checked(tmp_path: Path) -> None:
     """Data: nothing runs it, and nobody is bothered with that."""
     g = text_models.load(tmp_path, "g (float[N,4] x) => (float[N,4] y) { [n] y = my.Op(x) }", domains=("my",))
-    document = lint.document(LintContext(g), RULES)
+    document = document_of(LintContext(g), RULES)
     assert [row["rule"] for row in document["not_checked"]] == ["baked-shape"]
     assert {f["rule"] for f in document["findings"]} == {"custom-domain"}
 
@@ -432,7 +438,7 @@ def test_a_sequence_length_that_is_baked_in(tmp_path: Path) -> None:
     baked = "g (float[N,T,4] x) => (float[N,T,4] y) { [n] y = Add(x, p) }"
     g = text_models.load(tmp_path, baked, p=np.ones((1, 16, 4), np.float32))
     (found,) = found_in(g)
-    assert (found.rule, found.severity, found.place and found.place.label) == ("baked-shape", WARNING, "n")
+    assert (found.rule, found.severity, found.node and found.node.label) == ("baked-shape", WARNING, "n")
 
 
 def test_an_axis_elsewhere_that_has_the_batchs_name_moves_with_it(tmp_path: Path) -> None:
@@ -449,14 +455,14 @@ def test_sizes_that_hang_together_are_a_note(tmp_path: Path) -> None:
     g = text_models.load(tmp_path, graph)
     assert found_in(g) == []
     fits = Feeding(shapes={"past": [1, 8], "new": [1, 1], "mask": [1, 9]})
-    told = [(f.rule, f.severity, f.place and f.place.label) for f in found_in(g, fed=fits)]
+    told = [(f.rule, f.severity, f.node and f.node.label) for f in found_in(g, feeding=fits)]
     assert told == [("baked-shape", NOTE, "n")]
 
 
 def test_an_invalid_model_is_told_of_and_nothing_breaks(tmp_path: Path) -> None:
     cycle = "g (float[4] x) => (float[4] y) { [a] t = Add(x, y) [b] y = Relu(t) }"
     g = text_models.load(tmp_path, cycle)
-    document = lint.document(LintContext(g, target=9, fed=Feeding()), RULES)
+    document = document_of(LintContext(g, target=9, feeding=Feeding()), RULES)
     assert document["exit_code"] == 1
     assert any("cycle" in f["reason"] for f in document["findings"] if f["rule"] == "invalid")
 
@@ -481,12 +487,12 @@ def test_a_typo_in_a_rule_is_answered_with_the_nearest(where: str) -> None:
 def test_a_rule_of_ones_own_is_a_file(tmp_path: Path) -> None:
     rule = tmp_path / "no_relu.py"
     rule.write_text(
-        '"""No Relu."""\nfrom subgraph.inspection.lint import warning\n\n\ndef check(asked):\n    """All."""\n'
-        '    return [warning(p, "a Relu", "remove it") for p in asked.nodes("Relu")]\n'
+        '"""No Relu."""\nfrom subgraph.inspection.lint import warning\n\n\ndef check(context):\n    """All."""\n'
+        '    return [warning(p, "a Relu", "remove it") for p in context.nodes("Relu")]\n'
     )
     g = text_models.load(tmp_path, unary("Relu(x)"))
     (found,) = lint.run_rules(LintContext(g), lint.choose_rules([str(rule)]))
-    assert found.place and (found.reason, found.place.label) == ("a Relu", "n")
+    assert found.node and (found.reason, found.node.label) == ("a Relu", "n")
 
 
 def test_a_file_without_a_check_is_no_rule(tmp_path: Path) -> None:
@@ -498,7 +504,7 @@ def test_a_file_without_a_check_is_no_rule(tmp_path: Path) -> None:
 def test_equal_notes_are_one_line() -> None:
     from subgraph.graph.graph import load
 
-    document = lint.document(LintContext(load(LIGHT[-1])), ["nameless"])
+    document = document_of(LintContext(load(LIGHT[-1])), ["nameless"])
     lines = text(document).splitlines()
     assert lines[0].startswith("note     nameless  16 nodes (#0 (ConstantOfShape), ") and "…" in lines[0]
     assert lines[1].startswith("  fix: ") and lines[2] == "0 warnings, 16 notes: 1 rule, 38 nodes" and len(lines) == 3
@@ -507,7 +513,7 @@ def test_equal_notes_are_one_line() -> None:
 def test_many_equal_warnings_are_one_line_too(tmp_path: Path) -> None:
     nodes = "".join(f"[n{k}] t{k + 1} = my.Op(t{k}) " for k in range(12))
     g = text_models.load(tmp_path, f"g (float[4] t0) => (float[4] t12) {{ {nodes} }}", domains=("my",))
-    lines = text(lint.document(LintContext(g), ["custom-domain"])).splitlines()
+    lines = text(document_of(LintContext(g), ["custom-domain"])).splitlines()
     assert len(lines) == 3 and lines[0].startswith("warning  custom-domain  12 nodes (n0 (my.Op), n1 (my.Op), ")
     assert "n7 (my.Op), …): is of the custom domain" in lines[0]
 
@@ -519,7 +525,7 @@ def test_a_later_attribute_that_changes_nothing_fits_an_older_target(tmp_path: P
         [
             f.severity
             for f in lint.run_rules(LintContext(text_models.load(tmp_path, graph), target=9), ["opset"])
-            if f.place
+            if f.node
         ]
         for graph in (plain, other)
     ]
@@ -530,7 +536,7 @@ def test_what_is_fed_must_fit(tmp_path: Path) -> None:
     g = text_models.load(tmp_path, "g (float[N,T] x) => (float[N,T] y) { [n] y = Relu(x) }")
     np.save(tmp_path / "x.npy", np.ones(3, np.float32))
     with pytest.raises(InputError):
-        list(lint.run_rules(LintContext(g, fed=Feeding((str(tmp_path / "x.npy"),))), RULES))
+        list(lint.run_rules(LintContext(g, feeding=Feeding((str(tmp_path / "x.npy"),))), RULES))
 
 
 # ---------------------------------------------------------------------------------------------------- command

@@ -144,11 +144,13 @@ def test_turning_and_back_changes_nothing(perm: list[int], seed: int) -> None:
 def test_quantizing_and_back_stays_within_half_a_step(step: float, zero: int, seed: int) -> None:
     scale = Scale((step,), (zero,))
     value = (draw(seed, 3, 7) * step * 20).astype(np.float32)
-    stored = scale.stored(value, "int8")
+    stored = scale.quantize(value, "int8")
     inside = (stored > -128) & (stored < 127)
-    assert np.all(np.abs(scale.real(stored) - value)[inside] <= step * 0.5001)
+    assert np.all(np.abs(scale.dequantize(stored) - value)[inside] <= step * 0.5001)
     clipped = scale.saturated(value, "int8")
-    assert clipped <= 1 - inside.mean() and (clipped == 0) <= bool(np.abs(scale.real(stored) - value).max() <= step)
+    assert clipped <= 1 - inside.mean() and (clipped == 0) <= bool(
+        np.abs(scale.dequantize(stored) - value).max() <= step
+    )
 
 
 def test_scales_are_read_from_the_nodes(tmp_path: Path) -> None:
@@ -170,5 +172,5 @@ def test_scales_are_read_from_the_nodes(tmp_path: Path) -> None:
     onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8), tmp_path / "m.onnx")
     plain = Scale((0.25,), (3,))
     assert scales_of(load(tmp_path / "m.onnx")) == {"q": plain, "p": plain, "per": Scale((0.5, 0.25), (0, -4))}
-    real = Scale((0.5, 0.25), (0, -4)).real(np.array([[[2]], [[0]]], np.int8).reshape(1, 2, 1, 1))
+    real = Scale((0.5, 0.25), (0, -4)).dequantize(np.array([[[2]], [[0]]], np.int8).reshape(1, 2, 1, 1))
     assert real.reshape(-1).tolist() == [1.0, 1.0]

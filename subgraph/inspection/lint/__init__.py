@@ -1,225 +1,277 @@
-"""One file per rule: `check(asked) -> Iterable[Found]`, known troubles of a model before anything runs.
+"""Lint: known troubles of a model, reported before anything runs. One file per rule.
 
-A rule's file name is the word that the user types, the first line of its docstring its help. `warning`, `note` and
-`unchecked` make an answer. A warning is what goes wrong on real targets; a note is what does so on some, or may.
-A clean model gives nothing, and where a rule does not know enough it is silent.
+To add a rule, put a file like this into this folder, or keep it elsewhere and pass its path to `--only`:
+
+    \"\"\"Relu, which the target lacks.\"\"\"
+
+    from subgraph.inspection.lint import LintContext, LintIssue, warning
+
+    def check(context: LintContext) -> Iterator[LintIssue]:
+        for node in context.nodes("Relu"):
+            yield warning(node, "the target has no Relu", "export it as Clip with a minimum of 0")
+
+The file name, with `-` for `_`, is the name that the user types; the first line of the docstring is the help text.
+`LintContext` offers the model, its nodes at any depth, its constants and measured values; `LintNode` offers attributes,
+constants, types and shapes of a node. `warning` is for what goes wrong on real targets, `note` for what goes wrong on
+some or may, `unchecked` for what the rule could not look at. A clean model yields nothing. A rule that does not know
+enough, because a shape is None for example, is silent: a false alarm costs more than a gap.
 """
 
 from __future__ import annotations
 
-import math
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any
 
 from subgraph import plugins
 from subgraph.errors import ModelError, UsageError
-from subgraph.graph.graph import Graph
+from subgraph.graph.graph import VALUE, Graph
 from subgraph.graph.shape_inference import InferredTypes, infer_types
-from subgraph.graph.validate import Problem, find_problems
-from subgraph.inspection.lint._numbers import Numbers, of_scope
-from subgraph.inspection.lint._places import LintNode, Scope, scopes
-from subgraph.inspection.ranges import MeasuredTensors, measure, size_of_elements
+from subgraph.graph.validate import Problem, find_problems, node_title
+from subgraph.inspection.lint._numbers import Numbers, numbers_of
+from subgraph.inspection.lint._places import LintNode, Scope, all_scopes
+from subgraph.inspection.ranges import MeasuredTensors, measure
 from subgraph.runtime.inputs import Feeding, ImageOptions
-from subgraph.storage import dtypes
 from subgraph.text import clean
 
 SCHEMA = "subcut.lint/1"
 WARNING, NOTE, UNCHECKED = "warning", "note", "unchecked"
 
-Document = dict[str, Any]
-
 
 @dataclass(frozen=True)
 class LintIssue:
-    """One trouble.
+    """One trouble, or one thing that was not checked.
 
     Attributes:
-        severity: WARNING, NOTE, or UNCHECKED: what could not be looked at, and why.
-        place: the node; None where it is at no node.
-        reason, fix: one sentence each: what goes wrong, and what to do.
-        rule: its name; `run` fills it in.
-        tensor: which it is about, if it is about one.
+        severity: WARNING, NOTE or UNCHECKED.
+        node: where it is; None if it concerns no single node.
+        reason, fix: one sentence each.
+        rule: name of the rule; filled in by `run_rules`.
+        tensor: the tensor that it concerns, if any.
     """
 
     severity: str
-    place: LintNode | None
+    node: LintNode | None
     reason: str
     fix: str = ""
     rule: str = ""
     tensor: str | None = None
 
 
-def warning(place: LintNode | None, reason: str, fix: str, tensor: str | None = None) -> LintIssue:
+def warning(node: LintNode | None, reason: str, fix: str, tensor: str | None = None) -> LintIssue:
     """It goes wrong on real targets."""
-    return LintIssue(WARNING, place, reason, fix, tensor=tensor)
+    return LintIssue(WARNING, node, reason, fix, tensor=tensor)
 
 
-def note(place: LintNode | None, reason: str, fix: str, tensor: str | None = None) -> LintIssue:
+def note(node: LintNode | None, reason: str, fix: str, tensor: str | None = None) -> LintIssue:
     """It goes wrong on some targets, or may."""
-    return LintIssue(NOTE, place, reason, fix, tensor=tensor)
+    return LintIssue(NOTE, node, reason, fix, tensor=tensor)
 
 
-def unchecked(why: str) -> LintIssue:
-    """What could not be looked at; said only to who asks for more."""
-    return LintIssue(UNCHECKED, None, why)
+def unchecked(reason: str) -> LintIssue:
+    """Something that the rule could not look at; shown only with --verbose and in the document."""
+    return LintIssue(UNCHECKED, None, reason)
 
 
 @dataclass(eq=False)
 class LintContext:
-    """A model, and what rules may ask about it. All of it is made when it is first asked for, and kept.
+    """A model and what rules may ask about it. Properties are computed on first access, and kept.
 
     Attributes:
-        target: the newest opset that the target takes; None where the user did not say.
-        fed: what the user feeds; None where he said nothing: then no ranges are captured.
-        second: sizes of inputs to try in place of the ones that the model fixes.
-        seed: of random values.
-        picture: how the user's images become tensors.
+        target: the newest opset that the target supports; None if the user did not give it.
+        feeding: inputs that the user gave; None without any, and then nothing is measured.
+        second_sizes: model input → another shape to try (rule `baked-shape`).
+        image_options: how the user's images become tensors.
+        seed: of random inputs.
     """
 
     graph: Graph
     target: int | None = None
-    fed: Feeding | None = None
-    second: Mapping[str, Sequence[int]] = field(default_factory=dict)
-    picture: ImageOptions = field(default_factory=ImageOptions)
+    feeding: Feeding | None = None
+    second_sizes: Mapping[str, Sequence[int]] = field(default_factory=dict)
+    image_options: ImageOptions = field(default_factory=ImageOptions)
     seed: int = 0
 
     @cached_property
-    def known(self) -> InferredTypes:
+    def types(self) -> InferredTypes:
         """Declared and inferred types."""
         return infer_types(self.graph)
 
     @cached_property
     def problems(self) -> list[Problem]:
-        """What makes the model invalid, or nearly."""
-        return find_problems(self.graph, self.known)
+        """What makes the model invalid, and notes, as `subcut inspect` lists them."""
+        return find_problems(self.graph, self.types)
 
     @cached_property
     def scopes(self) -> list[Scope]:
-        """The model's own graph first, then bodies and local functions."""
-        return scopes(self.graph, lambda: self.known)
+        """The model's own graph, then bodies and local functions."""
+        return all_scopes(self.graph, lambda: self.types)
 
     @cached_property
-    def places(self) -> list[LintNode]:
+    def all_nodes(self) -> list[LintNode]:
         """Every node, at any depth."""
-        return [place for scope in self.scopes for place in scope.places]
+        return [node for scope in self.scopes for node in scope.nodes]
 
     @cached_property
     def _by_op(self) -> dict[str, list[LintNode]]:
-        found: dict[str, list[LintNode]] = {}
-        for place in self.places:
-            found.setdefault(place.op, []).append(place)
-        return found
+        nodes: dict[str, list[LintNode]] = {}
+        for node in self.all_nodes:
+            nodes.setdefault(node.op, []).append(node)
+        return nodes
 
     def nodes(self, *ops: str) -> list[LintNode]:
         """The nodes of these standard operators, at any depth."""
-        return [place for op in ops for place in self._by_op.get(op, ()) if place.is_op(op)]
+        return [node for op in ops for node in self._by_op.get(op, ()) if node.is_op(op)]
 
     def at(self, index: int | None) -> LintNode | None:
-        """A node of the model's own graph."""
-        return None if index is None else self.scopes[0].places[index]
+        """The top-level node of this index; None for None."""
+        return None if index is None else self.scopes[0].nodes[index]
+
+    def problem_issue(self, problem: Problem, default_fix: str = "") -> LintIssue:
+        """A problem of the model as warning or note."""
+        title = "" if problem.node is None else node_title(self.graph, problem.node)
+        reason = problem.what.removeprefix(title).lstrip(": ")
+        issue = warning if problem.fatal else note
+        return issue(self.at(problem.node), reason, problem.hint or default_fix, problem.tensor)
+
+    def depends_on_values(self, node: LintNode, names: Iterable[str]) -> bool:
+        """Does an input depend on values of model inputs, not only on their shapes? True in bodies and functions."""
+        tensors = [name for name in names if name]
+        return node.scope is not self.scopes[0] or VALUE in self.graph.kinds(tensors).values()
 
     @cached_property
     def numbers(self) -> list[Numbers]:
-        """What the constants are like. Reads every weight, once."""
-        return [numbers for scope in self.scopes for numbers in of_scope(scope)]
+        """Statistics of the constants. Reads every weight once."""
+        return [numbers for scope in self.scopes for numbers in numbers_of(scope)]
 
     @cached_property
-    def run(self) -> MeasuredTensors:
-        """The tensors that nodes make, as the reference computes them from what is fed; nothing without `fed`.
+    def measured(self) -> MeasuredTensors:
+        """The tensors in `made`, as the reference computes them from `feeding`; empty without `feeding`.
 
         Raises:
-            InputError, UnknownName: what the user feeds does not fit.
+            InputError, UnknownName: the inputs do not fit the model.
         """
-        return MeasuredTensors() if self.fed is None else measure(self.graph, self.made, self.fed, self.size_of)
+        if self.feeding is None:
+            return MeasuredTensors()
+        return measure(self.graph, self.made, self.feeding, self.types)
 
     @cached_property
     def made(self) -> list[str]:
-        """The tensors that nodes of the model's own graph make, in topological order; maps cannot be stored."""
-        graph, types = self.graph, self.known
+        """The tensors that top-level nodes make, in topological order, without sequences and maps."""
+        graph, types = self.graph, self.types
         kinds = {name: t.WhichOneof("value") for name, t in (*types.declared.items(), *types.inferred.items())}
         order = graph.in_order(range(len(graph.nodes)))
         return [name for i in order for name in graph.makes[i] if kinds.get(name) in (None, "tensor_type")]
-
-    def size_of(self, name: str) -> int | None:
-        """Bytes of a tensor, if its type says that."""
-        place = self.scopes[0].makers[name]
-        dtype, shape = place.dtype(name), place.shape(name)
-        if shape is None or dtype not in dtypes.TYPE_NUMBERS or not all(isinstance(d, int) for d in shape):
-            return None
-        return size_of_elements(math.prod(shape), dtype)
 
 
 # ---------------------------------------------------------------------------------------------------- run
 
 
 def choose_rules(only: Sequence[str] = (), ignore: Sequence[str] = ()) -> list[str]:
-    """The rules to ask: all, or only some; a Python file by its path is one as well.
+    """Names of the rules to run: all, or `only`, without `ignore`. The path of a Python file is a name as well.
 
     Raises:
-        UnknownName: there is no such rule; carries the nearest. UsageError: a file that is none.
+        UnknownName: there is no such rule; carries the nearest names.
+        UsageError: a file that is no rule.
     """
-    for word in (*only, *ignore):
-        if not hasattr(plugins.load("lint", word), "check"):
-            raise UsageError(f"{clean(word)} is no lint rule", "it needs a function check(asked)")
-    skipped = {_word(name) for name in ignore}
-    return [name for name in dict.fromkeys(map(_word, only or plugins.names("lint"))) if name not in skipped]
+    for name in (*only, *ignore):
+        if not hasattr(plugins.load("lint", name), "check"):
+            raise UsageError(f"{clean(name)} is no lint rule", "it needs a function check(context)")
+    skipped = {_canonical(name) for name in ignore}
+    return [name for name in dict.fromkeys(map(_canonical, only or plugins.names("lint"))) if name not in skipped]
 
 
-def _word(name: str) -> str:
+def _canonical(name: str) -> str:
     return name if name.endswith(".py") else name.replace("_", "-")
 
 
-def run_rules(asked: LintContext, rules: Iterable[str]) -> Iterator[LintIssue]:
-    """What each rule finds, in the order of the rules.
+def run_rules(context: LintContext, rules: Iterable[str]) -> Iterator[LintIssue]:
+    """The issues that each rule reports, in the order of the rules.
 
     Raises:
-        InputError, UnknownName: what the user feeds does not fit.
+        InputError, UnknownName: the inputs do not fit the model.
     """
     for name in rules:
         try:
-            for found in plugins.load("lint", name).check(asked):
-                yield replace(found, rule=name)
-        except ModelError as e:  # a cycle, say: rule `invalid` tells of it
+            for issue in plugins.load("lint", name).check(context):
+                yield replace(issue, rule=name)
+        except ModelError as e:  # a cycle, for example, which rule `invalid` reports
             yield replace(unchecked(e.what), rule=name)
 
 
-def document(asked: LintContext, rules: Sequence[str]) -> Document:
-    """The findings as plain data: warnings first, then in the order of rules and nodes."""
-    found = list(run_rules(asked, rules))
-    told = [f for f in found if f.severity != UNCHECKED]
-    told.sort(key=lambda f: (f.severity != WARNING, rules.index(f.rule)))
-    counted = Counter(f.severity for f in told)
-    return {
-        "schema": SCHEMA,
-        "exit_code": 1 if counted[WARNING] else 0,
-        "model": str(asked.graph.path),
-        "target_opset": asked.target,
-        "rules": list(rules),
-        "nodes": len(asked.places),
-        "warnings": counted[WARNING],
-        "notes": counted[NOTE],
-        "findings": [_plain(f) for f in told],
-        "not_checked": [{"rule": f.rule, "why": f.reason} for f in found if f.severity == UNCHECKED],
-    }
+# ---------------------------------------------------------------------------------------------------- document
 
 
-def _plain(found: LintIssue) -> Document:
-    return {
-        "rule": found.rule,
-        "severity": found.severity,
-        "node": found.place and _node(found.place),
-        "tensor": found.tensor,
-        "reason": found.reason,
-        "fix": found.fix,
-    }
+@dataclass(frozen=True)
+class FindingNode:
+    """The node of a finding. `index` as `LintNode.top`; `inside`: title of its scope, empty for a top-level node."""
+
+    index: int | None
+    label: str
+    name: str
+    op: str
+    domain: str
+    inside: str
 
 
-def _node(place: LintNode) -> Document:
-    """`index`: of the model's node that it is, or is inside of; null in a local function."""
-    return {
-        "index": place.top, "label": place.label, "name": str(place.node.name), "op": place.op,
-        "domain": str(place.node.domain), "inside": place.scope.title,
-    }  # fmt: skip
+@dataclass(frozen=True)
+class LintFinding:
+    """A warning or note."""
+
+    rule: str
+    severity: str
+    node: FindingNode | None
+    tensor: str | None
+    reason: str
+    fix: str
+
+
+@dataclass(frozen=True)
+class NotChecked:
+    """Something that a rule could not look at."""
+
+    rule: str
+    why: str
+
+
+@dataclass(frozen=True)
+class LintDocument:
+    """Result of `subcut lint`. `findings`: warnings first, then in the order of rules and nodes."""
+
+    schema: str
+    exit_code: int
+    model: str
+    target_opset: int | None
+    rules: list[str]
+    nodes: int
+    warnings: int
+    notes: int
+    findings: list[LintFinding]
+    not_checked: list[NotChecked]
+
+
+def document(context: LintContext, rules: Sequence[str]) -> LintDocument:
+    """Run the rules."""
+    issues = list(run_rules(context, rules))
+    checked = [i for i in issues if i.severity != UNCHECKED]
+    checked.sort(key=lambda i: (i.severity != WARNING, rules.index(i.rule)))
+    counts = Counter(i.severity for i in checked)
+    return LintDocument(
+        schema=SCHEMA,
+        exit_code=1 if counts[WARNING] else 0,
+        model=str(context.graph.path),
+        target_opset=context.target,
+        rules=list(rules),
+        nodes=len(context.all_nodes),
+        warnings=counts[WARNING],
+        notes=counts[NOTE],
+        findings=[LintFinding(i.rule, i.severity, _finding_node(i.node), i.tensor, i.reason, i.fix) for i in checked],
+        not_checked=[NotChecked(i.rule, i.reason) for i in issues if i.severity == UNCHECKED],
+    )
+
+
+def _finding_node(node: LintNode | None) -> FindingNode | None:
+    if node is None:
+        return None
+    return FindingNode(node.top, node.label, str(node.proto.name), node.op, str(node.proto.domain), node.scope.title)

@@ -1,4 +1,4 @@
-"""A convolution or pooling -> the window that it moves along each axis, and where that meets the edge."""
+"""Convolution or pooling → the window that it moves along each axis, and the padding there."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ WEIGHTED = frozenset(("Conv", "ConvTranspose", "ConvInteger", "QLinearConv", "De
 
 @dataclass(frozen=True)
 class Window:
-    """One axis. All but `size` are known.
+    """The window along one axis; all lengths in cells.
 
     Attributes:
-        size: of the input; None where it is open.
-        begin, end: padding.
-        auto: NOTSET, VALID, SAME_UPPER or SAME_LOWER; `begin` and `end` are what it comes to, where that is known.
+        size: of the input; None if open.
+        begin, end: padding, also if `auto` determines it; 0 if unknown.
+        auto: NOTSET, VALID, SAME_UPPER or SAME_LOWER.
     """
 
     size: int | None
@@ -32,11 +32,11 @@ class Window:
 
     @property
     def span(self) -> int:
-        """Cells from the first to the last that a window covers."""
+        """Cells from the first to the last that the window covers."""
         return self.dilation * (self.kernel - 1) + 1
 
     def outputs(self, *, ceil: bool) -> int | None:
-        """Windows that fit; with `ceil` also one that hangs over the end, if it starts before the padding there."""
+        """Number of windows; with `ceil` one more may extend over the end, if it starts before the end padding."""
         if self.size is None:
             return None
         room = self.size + self.begin + self.end - self.span
@@ -46,16 +46,16 @@ class Window:
         return number
 
 
-def windows(place: LintNode) -> list[Window] | None:
-    """The windows per axis; None where the kernel is unknown, or a part does not fit the others."""
-    shape = place.shape(place.input(0))
-    kernel = place.attribute("kernel_shape") or _of_weight(place)
+def windows(node: LintNode) -> list[Window] | None:
+    """The windows of the spatial axes; None if the kernel is unknown, or attributes contradict each other."""
+    shape = node.shape(node.input(0))
+    kernel = node.attribute("kernel_shape") or _kernel_of_weight(node)
     if not kernel or (shape is not None and len(shape) != len(kernel) + 2):
         return None
     rank = len(kernel)
     sizes = shape[2:] if shape else [None] * rank
-    strides, dilations = (place.attribute(name, [1] * rank) for name in ("strides", "dilations"))
-    pads, auto = place.attribute("pads", [0] * 2 * rank), place.attribute("auto_pad", "NOTSET")
+    strides, dilations = (node.attribute(name, [1] * rank) for name in ("strides", "dilations"))
+    pads, auto = node.attribute("pads", [0] * 2 * rank), node.attribute("auto_pad", "NOTSET")
     parts = (kernel, strides, dilations, pads)
     if auto is None or any(part is None or min(part, default=0) < 0 for part in parts):
         return None
@@ -66,24 +66,24 @@ def windows(place: LintNode) -> list[Window] | None:
     return [_window(*row, auto) for row in rows]
 
 
-def _of_weight(place: LintNode) -> list[int] | None:
-    """The kernel of a convolution that does not name it."""
-    k = 3 if place.op == "QLinearConv" else 1
-    shape = place.shape(place.input(k)) if place.op in WEIGHTED else None
+def _kernel_of_weight(node: LintNode) -> list[int] | None:
+    """The kernel of a convolution without `kernel_shape`."""
+    k = 3 if node.op == "QLinearConv" else 1
+    shape = node.shape(node.input(k)) if node.op in WEIGHTED else None
     return shape[2:] if shape and all(isinstance(d, int) for d in shape[2:]) else None
 
 
 def _window(size: Any, kernel: int, stride: int, dilation: int, pads: tuple[int, int], auto: str) -> Window:
     size = size if isinstance(size, int) else None
     if auto in ("SAME_UPPER", "SAME_LOWER"):
-        pads = _same(size, kernel, stride, dilation, auto) or (0, 0)
+        pads = _same_pads(size, kernel, stride, dilation, auto) or (0, 0)
     elif auto == "VALID":
         pads = (0, 0)
     return Window(size, kernel, stride, dilation, *pads, auto)
 
 
-def _same(size: int | None, kernel: int, stride: int, dilation: int, auto: str) -> tuple[int, int] | None:
-    """What SAME comes to, where that is known: with stride 1 it does not depend on the size."""
+def _same_pads(size: int | None, kernel: int, stride: int, dilation: int, auto: str) -> tuple[int, int] | None:
+    """The padding of SAME_UPPER or SAME_LOWER; None if it depends on an open size, which it does beyond stride 1."""
     if size is None and stride > 1:
         return None
     span = dilation * (kernel - 1) + 1
@@ -93,7 +93,7 @@ def _same(size: int | None, kernel: int, stride: int, dilation: int, auto: str) 
 
 
 def hanging(all_windows: list[Window]) -> Iterator[Window]:
-    """Those whose ceil_mode gives a window more, or may."""
+    """The axes to which ceil_mode adds a window, or may add one."""
     for w in all_windows:
         if w.auto == "NOTSET" and (w.size is None or w.outputs(ceil=True) != w.outputs(ceil=False)) and w.stride > 1:
             yield w

@@ -11,23 +11,23 @@ INCLUDED = "put a Pad node in front, which every target counts, and set pads to 
 EXCLUDED = "make sure that the converter keeps count_include_pad=0, and compare this node on the target"
 
 
-def check(asked: LintContext) -> Iterator[LintIssue]:
-    """Each AveragePool whose windows reach over the edge; where none does, nothing depends on the setting."""
-    for place in asked.nodes("AveragePool"):
-        included, ceil = place.attribute("count_include_pad", 0), place.attribute("ceil_mode", 0)
-        found = windows(place)
-        if not found or included is None:
+def check(context: LintContext) -> Iterator[LintIssue]:
+    """Each AveragePool with a window that extends over the edge; otherwise the attribute has no effect."""
+    for node in context.nodes("AveragePool"):
+        included, ceil = node.attribute("count_include_pad", 0), node.attribute("ceil_mode", 0)
+        axes = windows(node)
+        if not axes or included is None:
             continue
-        padded = any(w.begin or w.end for w in found)
+        padded = any(w.begin or w.end for w in axes)
         if included and padded:
             beyond = ", and beyond it where ceil_mode lets the last window hang over" if ceil else ""
             reason = f"count_include_pad=1: targets that divide by the real cells only differ along the edge{beyond}"
-            yield warning(place, reason, INCLUDED)
+            yield warning(node, reason, INCLUDED)
         elif padded:
             reason = "padded, with count_include_pad=0: targets that divide by the whole window differ along the edge"
-            yield note(place, reason, EXCLUDED)
-        elif included and ceil and any(w.size is not None for w in hanging(found)):
+            yield note(node, reason, EXCLUDED)
+        elif included and ceil and any(w.size is not None for w in hanging(axes)):
             reason = (
                 "ceil_mode=1 and count_include_pad=1: runtimes differ in whether cells that hang over the end count"
             )
-            yield warning(place, reason, INCLUDED)
+            yield warning(node, reason, INCLUDED)

@@ -10,23 +10,23 @@ from subgraph.inspection.lint._windows import Window, hanging, text, windows
 FIX = "pad the end with a Pad node (minus infinity for MaxPool) so that all windows fit, and set ceil_mode=0"
 
 
-def check(asked: LintContext) -> Iterator[LintIssue]:
-    """Each pooling whose last window hangs over the end, or may, where its input's size is open."""
-    for place in asked.nodes("MaxPool", "AveragePool", "LpPool"):
-        if place.attribute("ceil_mode", 0) != 1:
+def check(context: LintContext) -> Iterator[LintIssue]:
+    """Each pooling whose last window extends over the end; a note if that depends on an open size."""
+    for node in context.nodes("MaxPool", "AveragePool", "LpPool"):
+        if node.attribute("ceil_mode", 0) != 1:
             continue
-        found = windows(place) or []
-        over = list(hanging(found))
+        axes = windows(node) or []
+        over = list(hanging(axes))
         if any(w.size is not None for w in over):
-            up, down = _sizes(found, ceil=True), _sizes(found, ceil=False)
+            up, down = _sizes(axes, ceil=True), _sizes(axes, ceil=False)
             reason = f"ceil_mode=1 makes the output {up}: targets that ignore it round down to {down}"
-            yield warning(place, reason, FIX)
+            yield warning(node, reason, FIX)
         elif over:
             reason = (
                 "ceil_mode=1, and the input's size is open: for some sizes targets that ignore it give another shape"
             )
-            yield note(place, reason, FIX)
+            yield note(node, reason, FIX)
 
 
-def _sizes(found: list[Window], *, ceil: bool) -> str:
-    return text([n for w in found if (n := w.outputs(ceil=ceil)) is not None])
+def _sizes(axes: list[Window], *, ceil: bool) -> str:
+    return text([n for w in axes if (n := w.outputs(ceil=ceil)) is not None])

@@ -6,13 +6,13 @@ from collections.abc import Iterator
 
 from subgraph.inspection.lint import LintContext, LintIssue, note, warning
 
-SHARE = 0.5  # of a weight's values; fewer are what dead channels leave behind, beside values that matter
+SHARE = 0.5  # of a weight's values; fewer come from dead channels, beside values that matter
 FIX = "set magnitudes below 1.2e-38 to zero before converting"
 
 
-def check(asked: LintContext) -> Iterator[LintIssue]:
-    """Each float32 constant with such values; a note where they are fewer than the others."""
-    for n in asked.numbers:
+def check(context: LintContext) -> Iterator[LintIssue]:
+    """Each float32 constant with denormal values; a note if they are the minority."""
+    for n in context.numbers:
         if n.denormal:
             share = n.denormal / n.nonzero
             reason = f"{n.denormal} of {n.nonzero} nonzero values of constant '{n.name}' are denormal"

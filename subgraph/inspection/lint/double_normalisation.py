@@ -4,75 +4,71 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+
+import numpy as np
 
 from subgraph.inspection.lint import LintContext, LintIssue, warning
 from subgraph.inspection.lint._places import LintNode, Scope
 from subgraph.runtime.inputs import ImageOptions
 
-if TYPE_CHECKING:
-    pass
-
-CARRIERS = ("Cast", "Identity", "Transpose", "Reshape", "Squeeze", "Unsqueeze")  # hand the pixels on as they are
-CHANNELS = 4  # values of a mean or a standard deviation at most
-FROM_PIXELS = 1 / 64  # a factor below that brings 0…255 to about 1, and what is about 1 to almost nothing
-NO_OFFSET = 1e-6  # what is added to keep from dividing by zero, say
+CARRIERS = ("Cast", "Identity", "Transpose", "Reshape", "Squeeze", "Unsqueeze")  # pass pixel values on unchanged
+MAX_CHANNELS = 4  # values of a mean or a standard deviation
+FROM_PIXELS = 1 / 64  # a factor below scales 0…255 to about 1, and applied twice to almost nothing
+NO_OFFSET = 1e-6  # a smaller constant only prevents division by zero
 
 
 @dataclass(frozen=True)
 class Stage:
-    """One step of x → a·x + b: what it multiplies by, at most, and whether it shifts."""
+    """One step of x → a·x + b: the largest factor a, and whether b is not zero."""
 
-    place: LintNode
+    node: LintNode
     factor: float = 1.0
     shifts: bool = False
 
 
-def check(asked: LintContext) -> Iterator[LintIssue]:
-    """Each model input whose first nodes subtract a mean or divide by 64 and more twice, options counted in."""
-    for name in asked.graph.inputs:
-        stages = list(_stages(asked.scopes[0], name))
+def check(context: LintContext) -> Iterator[LintIssue]:
+    """Each model input that is shifted twice, or divided by 64 or more twice, by its first nodes and the options."""
+    for name in context.graph.inputs:
+        stages = list(_stages(context.scopes[0], name))
         shifts = [s for s in stages if s.shifts]
         scales = [s for s in stages if abs(s.factor) < FROM_PIXELS]
-        for kind, found in (("subtracted", shifts), ("divided by 64 or more", scales)):
-            if len(found) > 1:
-                reason = f"input '{name}' is {kind} by constants twice, here and at {found[0].place.label}"
-                yield warning(found[1].place, reason, "remove one of the two normalisations", name)
+        for kind, same in (("subtracted", shifts), ("divided by 64 or more", scales)):
+            if len(same) > 1:
+                reason = f"input '{name}' is {kind} by constants twice, here and at {same[0].node.label}"
+                yield warning(same[1].node, reason, "remove one of the two normalisations", name)
                 break
         else:
-            yield from _with_options(asked.picture, name, shifts, scales)
+            yield from _with_options(context.image_options, name, shifts, scales)
 
 
-def _with_options(picture: ImageOptions, name: str, shifts: list[Stage], scales: list[Stage]) -> Iterator[LintIssue]:
+def _with_options(options: ImageOptions, name: str, shifts: list[Stage], scales: list[Stage]) -> Iterator[LintIssue]:
     fix = "leave the option out: the model takes plain pixels"
-    if shifts and any(picture.mean):
-        yield warning(shifts[0].place, f"subtracts a mean from input '{name}', and --mean does so before", fix, name)
-    elif scales and max(map(abs, picture.scale)) < FROM_PIXELS:
-        yield warning(scales[0].place, f"scales input '{name}' down, and --scale does so before", fix, name)
+    if shifts and any(options.mean):
+        yield warning(shifts[0].node, f"subtracts a mean from input '{name}', and --mean does so before", fix, name)
+    elif scales and max(map(abs, options.scale)) < FROM_PIXELS:
+        yield warning(scales[0].node, f"scales input '{name}' down, and --scale does so before", fix, name)
 
 
 def _stages(scope: Scope, tensor: str) -> Iterator[Stage]:
-    """The constant steps behind a model input, until something else comes or the way forks."""
+    """Steps with constants behind a model input, up to another operator or a tensor with several readers."""
     while len(readers := scope.readers.get(tensor, [])) == 1:
-        place = readers[0]
-        if place.is_op("Sub", "Add", "Mul", "Div") and (stage := _stage(place, tensor)):
+        node = readers[0]
+        if node.is_op("Sub", "Add", "Mul", "Div") and (stage := _stage(node, tensor)):
             yield stage
-        elif not place.is_op(*CARRIERS) or place.input(0) != tensor:
+        elif not node.is_op(*CARRIERS) or node.input(0) != tensor:
             return
-        tensor = str(place.node.output[0])
+        tensor = node.output(0)
 
 
-def _stage(place: LintNode, tensor: str) -> Stage | None:
-    """A step by a constant per channel or for all; None for any other."""
-    import numpy as np
-
-    left = place.input(0) == tensor
-    other = place.constant(1 if left else 0)
-    if other is None or not 0 < other.size <= CHANNELS or (place.op == "Div" and not left):
+def _stage(node: LintNode, tensor: str) -> Stage | None:
+    """The step of a node whose other operand is one constant, or one per channel; None for any other."""
+    left = node.input(0) == tensor
+    other = node.constant(1 if left else 0)
+    if other is None or not 0 < other.size <= MAX_CHANNELS or (node.op == "Div" and not left):
         return None
     size = np.abs(other.astype(np.float64))
-    if place.op in ("Add", "Sub"):
-        return Stage(place, shifts=bool(size.max() > NO_OFFSET))
-    if place.op == "Div":
-        return Stage(place, float(1 / size.min())) if size.min() > 0 else None
-    return Stage(place, float(size.max()))
+    if node.op in ("Add", "Sub"):
+        return Stage(node, shifts=bool(size.max() > NO_OFFSET))
+    if node.op == "Div":
+        return Stage(node, float(1 / size.min())) if size.min() > 0 else None
+    return Stage(node, float(size.max()))

@@ -7,12 +7,12 @@ from collections.abc import Iterator
 from subgraph.inspection.lint import LintContext, LintIssue, warning
 
 
-def check(asked: LintContext) -> Iterator[LintIssue]:
-    """Each node but the first of a name, in each graph, body and function by itself."""
-    for scope in asked.scopes:
+def check(context: LintContext) -> Iterator[LintIssue]:
+    """Each node but the first of a name, within the same graph, body or function."""
+    for scope in context.scopes:
         first: dict[str, int] = {}
-        for place in scope.places if scope.repeated else ():
-            name = str(place.node.name)
-            if name in scope.repeated and first.setdefault(name, place.position) != place.position:
+        for node in scope.nodes if scope.shared_names else ():
+            name = str(node.proto.name)
+            if name in scope.shared_names and first.setdefault(name, node.position) != node.position:
                 reason = f"its name '{name}' is also that of #{first[name]}: onnxruntime refuses such a model"
-                yield warning(place, reason, "give each node a name of its own")
+                yield warning(node, reason, "give each node a name of its own")

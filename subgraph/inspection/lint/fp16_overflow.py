@@ -5,26 +5,26 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from subgraph.inspection.lint import LintContext, LintIssue, unchecked, warning
-from subgraph.inspection.lint._numbers import LARGEST_FP16, WIDE
+from subgraph.inspection.lint._numbers import LARGEST_FP16, WIDER_THAN_FP16
 from subgraph.text import count
 
-BOUNDS = ("Clip",)  # to it an infinite bound is as good as a large one
+BOUNDED = ("Clip",)  # operators for which an infinite constant works as well as a large one
 WEIGHT = "use a value within ±65504 (-1e4 masks as well), or keep this node in float32"
 RANGE = "keep this node in float32 or bfloat16, or scale what enters it"
 
 
-def check(asked: LintContext) -> Iterator[LintIssue]:
-    """Each constant with such values, at the node that reads it; each tensor that gets there on what is fed."""
-    for n in asked.numbers:
-        readers = [place for place in n.readers if not place.is_op(*BOUNDS)]
+def check(context: LintContext) -> Iterator[LintIssue]:
+    """Each constant with such values, at a node that reads it; each measured tensor with such values."""
+    for n in context.numbers:
+        readers = [node for node in n.readers if not node.is_op(*BOUNDED)]
         if n.over and readers:
             reason = f"constant '{n.name}' reaches {n.largest:.3g}: {count(n.over, 'value')} beyond 65504, infinite in"
             yield warning(readers[0], f"{reason} float16", WEIGHT, n.name)
-    for name, measured in asked.run.measured.items():
-        if name in asked.graph.maker and measured.range and measured.dtype in WIDE:
+    for name, measured in context.measured.tensors.items():
+        if name in context.graph.maker and measured.range and measured.dtype in WIDER_THAN_FP16:
             largest = max(abs(measured.range.low or 0), abs(measured.range.high or 0))
             if largest > LARGEST_FP16:
                 reason = f"its output '{name}' reaches {largest:.3g} on these inputs: infinite in float16"
-                yield warning(asked.at(asked.graph.maker[name]), reason, RANGE, name)
-    for failure in asked.run.failures:
+                yield warning(context.at(context.graph.maker[name]), reason, RANGE, name)
+    for failure in context.measured.failures:
         yield unchecked(f"the reference fails at '{failure.tensor}': {failure.what}")

@@ -6,17 +6,17 @@ from collections.abc import Iterator
 
 from subgraph.inspection.lint import LintContext, LintIssue, note, warning
 
-SHARE = 0.1  # of a weight's values; fewer are what training leaves in every network, and do no harm
+SHARE = 0.1  # of a weight's values; fewer occur in every trained network, and do no harm
 FIX = "keep this node in float32, or use a larger value (as an epsilon 1e-5 or so)"
 
 
-def check(asked: LintContext) -> Iterator[LintIssue]:
-    """Each constant that becomes zero as a whole; a note where a good part of its values does."""
-    for n in asked.numbers:
-        place = n.readers[0]
+def check(context: LintContext) -> Iterator[LintIssue]:
+    """Each constant of which all values become zero; a note if a share of at least `SHARE` does."""
+    for n in context.numbers:
+        node = n.readers[0]
         if n.lost and n.lost == n.nonzero:
             reason = f"constant '{n.name}' is at most {n.largest:.3g}: zero in float16, and what divides by it infinite"
-            yield warning(place, reason, FIX, n.name)
+            yield warning(node, reason, FIX, n.name)
         elif n.nonzero and n.lost / n.nonzero >= SHARE:
             share = f"{n.lost / n.nonzero:.0%} of the values of constant '{n.name}' are below 3e-08: zero in float16"
-            yield note(place, share, FIX, n.name)
+            yield note(node, share, FIX, n.name)

@@ -7,9 +7,9 @@ from collections.abc import Iterator
 from subgraph.inspection.lint import LintContext, LintIssue, note
 
 
-def check(asked: LintContext) -> Iterator[LintIssue]:
+def check(context: LintContext) -> Iterator[LintIssue]:
     """Each node whose name is empty."""
-    for place in asked.places:
-        if not place.node.name:
+    for node in context.all_nodes:
+        if not node.proto.name:
             reason = "no name: converters make one up, so that reports of the target cannot be traced back to it"
-            yield note(place, reason, "name the nodes before converting, after their first output for example")
+            yield note(node, reason, "name the nodes before converting, after their first output for example")

@@ -4,16 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from subgraph.graph.validate import node_title
-from subgraph.inspection.lint import LintContext, LintIssue, note, warning
-
-KIND = "type"
+from subgraph.inspection.lint import LintContext, LintIssue
 
 
-def check(asked: LintContext) -> Iterator[LintIssue]:
-    """What does not fit the operators' schemas, and declared types that are not the real ones."""
-    for p in asked.problems:
-        if p.kind == KIND:
-            who = "" if p.node is None else node_title(asked.graph, p.node)
-            reason = p.what.removeprefix(who).lstrip(": ")
-            yield (warning if p.fatal else note)(asked.at(p.node), reason, p.hint, p.tensor)
+def check(context: LintContext) -> Iterator[LintIssue]:
+    """Inputs that do not fit the schema of their operator, and wrong declared types."""
+    return (context.problem_issue(p) for p in context.problems if p.kind == "type")

@@ -7,26 +7,26 @@ from collections.abc import Iterator
 from subgraph.inspection.lint import LintContext, LintIssue, note, warning
 from subgraph.inspection.lint._places import LintNode
 
-MODES = 11  # opset from which on a Resize says its coordinate mode
+FIRST_MODES = 11  # first opset in which Resize has a coordinate mode
 FIX = "export with opset 11 or later, as a Resize that names its coordinate_transformation_mode"
 
 
-def check(asked: LintContext) -> Iterator[LintIssue]:
-    """Each of them; a note where it repeats cells a whole number of times, which all targets do alike."""
-    for place in asked.nodes("Upsample", "Resize"):
-        if place.op == "Resize" and (place.version or MODES) >= MODES:
+def check(context: LintContext) -> Iterator[LintIssue]:
+    """Each of them; a note if cells are repeated a whole number of times, which all targets do alike."""
+    for node in context.nodes("Upsample", "Resize"):
+        if node.op == "Resize" and (node.version or FIRST_MODES) >= FIRST_MODES:
             continue
-        mode, whole = place.attribute("mode", "nearest"), _whole(place)
-        kind = "Upsample is deprecated since opset 10" if place.op == "Upsample" else "Resize of opset 10"
+        mode, whole = node.attribute("mode", "nearest"), _whole(node)
+        kind = "Upsample is deprecated since opset 10" if node.op == "Upsample" else "Resize of opset 10"
         if mode == "nearest" and whole:
-            yield note(place, f"{kind}: newer converters may lack it", FIX)
+            yield note(node, f"{kind}: newer converters may lack it", FIX)
         else:
             reason = f"{kind} and names no coordinate mode: it means asymmetric, many targets compute half_pixel"
-            yield warning(place, f"{reason} (mode {mode})", FIX)
+            yield warning(node, f"{reason} (mode {mode})", FIX)
 
 
-def _whole(place: LintNode) -> bool:
-    """Are all scales known, and whole numbers?"""
-    given = place.attribute("scales")
-    scales = given if given is not None else place.constant(1)
+def _whole(node: LintNode) -> bool:
+    """Are all scales known whole numbers?"""
+    attribute = node.attribute("scales")
+    scales = attribute if attribute is not None else node.constant(1)
     return scales is not None and len(scales) > 0 and all(float(s) >= 1 and float(s).is_integer() for s in scales)
