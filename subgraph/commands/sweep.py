@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 from subgraph import project
 from subgraph.commands import Result, log, options, resolve, table
 from subgraph.commands.options import Text, Texts, option
+from subgraph.documents import to_json
 from subgraph.errors import UsageError
 from subgraph.text import clean, count, shorten
 
@@ -63,7 +64,8 @@ def sweep(
     wrong; 1: something is wrong, crashes or hangs; 5: nothing could be established.
     """
     from subgraph.sweep import result_folder
-    from subgraph.sweep import sweep as sweeps
+    from subgraph.sweep.document import document as sweep_document
+    from subgraph.sweep.sweep import open_sweep
 
     settings = project.load()
     criterion = resolve.criterion(settings, comparison)
@@ -76,14 +78,15 @@ def sweep(
     if twice := [n for n in names if names.count(n) > 1]:
         raise UsageError(f"--candidate {clean(twice[0])} is given twice", "say it once")
     places = [result_folder.place_of(c, only or (), parent, force=result.force) for c in candidates]
-    with sweeps.opened(candidates, parent, only=only or (), criterion=criterion, stored=not result.fresh) as sweep:
+    with open_sweep(candidates, parent, only=only or (), criterion=criterion, stored=not result.fresh) as sweep:
         result_folder.require_free(sweep, places)
         for running in sweep.candidates:
             if running.about.caveat:
                 log.warning("%s", clean(running.about.caveat))
         rows = sweep.rows(workers)
-        document = sweeps.document(sweep, rows, shlex.join(["subcut", *sys.argv[1:]]))
-        result_folder.save(sweep, rows, places, document)
+        found = sweep_document(sweep, rows, places, shlex.join(["subcut", *sys.argv[1:]]))
+        result_folder.save(sweep, rows, places, found)
+    document = to_json(found)
     return table.result(document, text(document), as_csv(document) if csv_file else "", csv_file)
 
 

@@ -1,8 +1,8 @@
-"""Example + runtime -> Verdict: does it give what the example says it must?
+"""Example + runtime -> Verdict: are its outputs those that the example expects?
 
-The truth is what the example expects, not what onnxruntime makes of it. The default criterion needs to know what
-rounding does to the model, which only plain onnxruntime can tell, and only where its own values are those expected.
-Where it refuses the model, or gives something else (a finding about onnxruntime), the example's own tolerance decides.
+The expected outputs are the example's, not onnxruntime's. The default criterion needs the rounding noise of the model,
+which only the reference can measure, and only where its own outputs are those expected. Where it refuses the model, or
+gives other outputs (a finding about onnxruntime), the example's own tolerance decides.
 """
 
 from __future__ import annotations
@@ -16,7 +16,8 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+
+import numpy as np
 
 from subgraph.comparison.criteria import Rule
 from subgraph.comparison.judge import judge, judge_missing, parse_criterion
@@ -37,23 +38,20 @@ from subgraph.sweep.operator_tests import Example
 from subgraph.verdict import Judgement, Signature, Status, Verdict, joined
 from subgraph.version import __version__
 
-if TYPE_CHECKING:
-    pass
-
-NOISE = "noise"  # the criterion that asks what rounding does
-HALVES = {"float16": 8 * 2.0**-11, "bfloat16": 8 * 2.0**-8}  # of the scale: eight roundings, as in `check`
+NOISE = "noise"  # the criterion that needs rounding noise
+FLOORS = {"float16": 8 * 2.0**-11, "bfloat16": 8 * 2.0**-8}  # of the scale: eight roundings, as in `cases.check`
 BFLOAT16 = 2.0**-6  # relative: two roundings of bfloat16, as in onnx's own runner
-Ask = Callable[[str], OutputNoise | None]
 CRITERION, TOLERANCE = "criterion", "tolerance"  # what a verdict was made by
 BUILD, RUN = "build", "run"
+NoiseOf = Callable[[str], OutputNoise | None]  # by output; None where it cannot be measured
 
 
 @dataclass
 class Runtime:
-    """One runtime that examples are run on: answers from the store, or run now and kept.
+    """One runtime that examples are run on; its results are stored.
 
     Attributes:
-        used: did it take any model yet? What it says before may mean that it cannot be used at all.
+        used: it took a model. An error before that may mean that it cannot be used at all.
     """
 
     candidate: Candidate
@@ -68,15 +66,15 @@ class Runtime:
 
     @property
     def precision(self) -> str:
-        """What it claims to compute in."""
+        """The precision that it claims to compute in."""
         return str(self.candidate.precision or self.about.precision)
 
     @cached_property
     def _identity(self) -> str:
         return digest("runtime", self.candidate.identity(self.about.version))
 
-    def answer(self, example: Example, *, fresh: bool = False) -> RunResult:
-        """What it gives for an example. `fresh`: in a process that has run nothing before.
+    def run(self, example: Example, *, fresh: bool = False) -> RunResult:
+        """Its outputs for an example. `fresh`: in a process that has run nothing before.
 
         Raises:
             BackendError: it cannot be used at all.
@@ -89,10 +87,10 @@ class Runtime:
     def _key(self, example: Example, fresh: bool) -> str:
         return digest("example/1", __version__, example.key, self._identity, fresh)
 
-    def _run(self, example: Example, fresh: bool, room: Path) -> RunResult:
+    def _run(self, example: Example, fresh: bool, into: Path) -> RunResult:
         names = [r.name for r in example.outputs]
         with self.workers.one(loads=1, fresh=fresh) as worker:
-            result = run_model(worker, self.candidate.options, example.model, [example.inputs], names, room)
+            result = run_model(worker, self.candidate.options, example.model, [example.inputs], names, into)
             if not result.failure:
                 return result
             process = result.failure.process
@@ -104,146 +102,161 @@ class Runtime:
 
 @dataclass(frozen=True)
 class ReferenceResult:
-    """What plain onnxruntime makes of an example: `agrees`, `near` (within the example's tolerance only), `differs`,
+    """How plain onnxruntime ends on an example: `agrees`, `near` (within the example's tolerance only), `differs`,
     `refuses` or `crashes`."""
 
-    word: str
+    outcome: str
     why: str = ""
 
     @property
-    def knows(self) -> bool:
-        """Can it tell what rounding does?"""
-        return self.word == "agrees"
+    def has_noise(self) -> bool:
+        """Can the reference measure the rounding noise of the model?"""
+        return self.outcome == "agrees"
 
 
 class ExpectedOutputs:
-    """Verdicts on examples, by one criterion. Safe to use from several threads, each with an example of its own."""
+    """Verdicts on examples, by one criterion. Several threads may share it, each with an example of its own."""
 
-    def __init__(self, words: str, plain: Runtime, scratch: Path) -> None:
-        """`words`: a criterion's, as `judge.criterion` takes them; `plain`: plain onnxruntime."""
-        self.words, self.rule = words, parse_criterion(words)
+    def __init__(self, criterion: str, plain: Runtime, scratch: Path) -> None:
+        """`criterion`: words as `parse_criterion` takes them; `plain`: plain onnxruntime."""
+        self.criterion, self.rule = criterion, parse_criterion(criterion)
         self._noise_rule = parse_criterion(NOISE)
         self._plain, self._scratch = plain, scratch
-        self._known: dict[str, ReferenceResult] = {}
+        self._reference_results: dict[str, ReferenceResult] = {}
         self._reference: Reference | None = None
         self._lock, self._numbers = threading.Lock(), itertools.count()
 
     @property
     def by_noise(self) -> bool:
-        """Does the criterion ask what rounding does?"""
-        return self.words.partition(":")[0].strip() == NOISE
+        """Does the criterion need rounding noise?"""
+        return self.criterion.partition(":")[0].strip() == NOISE
 
     @property
     def version(self) -> str:
         """Plain onnxruntime's."""
-        return str(self._plain.about.version)
+        return self._plain.about.version
 
-    def verdict(self, example: Example, answer: RunResult, claim: str) -> tuple[Verdict, str]:
-        """The verdict on an answer, and what it was made by: CRITERION or TOLERANCE; "" where nothing was judged."""
-        if answer.failure:
-            return replace(answer.failure, stored=answer.stored), ""
-        given, knows = answer.tensors[0], self.plain(example).knows or not self.by_noise
-        judgements, ways = [], set()
+    def verdict(self, example: Example, result: RunResult, precision: str) -> tuple[Verdict, str]:
+        """The verdict on a result, and what it was made by: CRITERION or TOLERANCE; "" where nothing was judged."""
+        if result.failure:
+            return replace(result.failure, stored=result.stored), ""
+        outputs, has_noise = result.tensors[0], self.reference_result(example).has_noise or not self.by_noise
+        judgements, judges = [], set()
         with self._noise(example) as noise:
             for record in example.outputs:
-                if record.name not in given:
-                    judgements.append(judge_missing(record.name, answer.others[0]))
+                if record.name not in outputs:
+                    judgements.append(judge_missing(record.name, result.others[0]))
                     continue
-                pair = _OutputPair(example, record.name, load(record, Path("/")), load(given[record.name], Path("/")))
-                judgement, way = self._judged(pair, claim, noise) if knows else self._without_noise(pair, claim)
-                judgements.append(judgement)
-                ways.add(way)
+                values = load(record, Path("/")), load(outputs[record.name], Path("/"))
+                output = _Output(example, record.name, *values)
+                by = (
+                    self._judge(output, precision, noise) if has_noise else self._judge_without_noise(output, precision)
+                )
+                judgements.append(by[0])
+                judges.add(by[1])
         status, signature, why = joined(judgements)
-        verdict = Verdict(status, signature, why, tuple(judgements), {}, answer.build, answer.run, answer.stored)
-        return verdict, TOLERANCE if TOLERANCE in ways else CRITERION
+        verdict = Verdict(status, signature, why, tuple(judgements), {}, result.build, result.run, result.stored)
+        return verdict, TOLERANCE if TOLERANCE in judges else CRITERION
 
-    def _judged(self, pair: _OutputPair, claim: str, noise: Ask) -> tuple[Judgement, str]:
-        found = pair.judged(self.rule, claim, noise)
-        if found.status is Status.AGREE or not self.by_noise:
-            return found, CRITERION
-        if found.status is Status.UNRESOLVED:  # the model does not run with perturbations, say
-            return self._without_noise(pair, claim)
-        excused = pair.tolerated() if pair.floats else found  # whoever made the test knows how exact it is
-        return (excused, TOLERANCE) if excused.status is Status.AGREE else (found, CRITERION)
+    def _judge(self, output: _Output, precision: str, noise: NoiseOf | None) -> tuple[Judgement, str]:
+        """The judgement, and what it was made by; without `noise`, by the test's own tolerance."""
+        if noise is None:
+            return self._judge_without_noise(output, precision)
+        judgement = output.judge(self.rule, precision, noise)
+        if judgement.status is Status.AGREE or not self.by_noise:
+            return judgement, CRITERION
+        if judgement.status is Status.UNRESOLVED:  # the model does not run with perturbations, for example
+            return self._judge_without_noise(output, precision)
+        if output.is_float:  # the test's author knows how exact it is
+            tolerated = output.judge_by_tolerance()
+            if tolerated.status is Status.AGREE:
+                return tolerated, TOLERANCE
+        return judgement, CRITERION
 
-    def _without_noise(self, pair: _OutputPair, claim: str) -> tuple[Judgement, str]:
-        """By the test's own tolerance. It is too strict for float16, and near zero: what the criterion lets pass though
-        it knows of no noise is right as well, and what lower precision may do or not is unresolved."""
-        found = pair.tolerated()
-        if found.status is Status.AGREE or found.signature is not Signature.MISMATCH or not pair.floats:
-            return found, TOLERANCE
-        floor = HALVES.get(pair.dtype)
-        other = pair.judged(parse_criterion(f"{NOISE}:floor={floor!r}") if floor else self.rule, claim)
-        return (found, TOLERANCE) if other.status is Status.FAIL else (other, CRITERION)
+    def _judge_without_noise(self, output: _Output, precision: str) -> tuple[Judgement, str]:
+        """By the test's own tolerance, which is too strict for float16 and near zero.
 
-    def plain(self, example: Example) -> ReferenceResult:
-        """What plain onnxruntime makes of it."""
-        if example.key not in self._known:
-            self._known[example.key] = self._seen(example, self._plain.answer(example))
-        return self._known[example.key]
+        So an output that the criterion accepts without noise is right as well, and an error that a lower precision may
+        cause is unresolved.
+        """
+        tolerated = output.judge_by_tolerance()
+        mismatch = tolerated.status is not Status.AGREE and tolerated.signature is Signature.MISMATCH
+        if not mismatch or not output.is_float:
+            return tolerated, TOLERANCE
+        floor = FLOORS.get(output.dtype)
+        judgement = output.judge(parse_criterion(f"{NOISE}:floor={floor!r}") if floor else self.rule, precision)
+        return (tolerated, TOLERANCE) if judgement.status is Status.FAIL else (judgement, CRITERION)
 
-    def _seen(self, example: Example, answer: RunResult) -> ReferenceResult:
-        """`differs` where the default criterion and the example's own tolerance say so."""
-        if answer.failure:
-            return ReferenceResult("crashes" if is_dead(answer.failure) else "refuses", answer.failure.why)
-        far: list[Judgement] = []
+    def reference_result(self, example: Example) -> ReferenceResult:
+        """How plain onnxruntime ends on an example."""
+        if example.key not in self._reference_results:
+            self._reference_results[example.key] = self._judge_reference(example, self._plain.run(example))
+        return self._reference_results[example.key]
+
+    def _judge_reference(self, example: Example, result: RunResult) -> ReferenceResult:
+        """`differs` where both the default criterion and the example's own tolerance say so."""
+        if result.failure:
+            return ReferenceResult("crashes" if is_dead(result.failure) else "refuses", result.failure.why)
+        tolerated: list[Judgement] = []
         with self._noise(example) as noise:
             for record in example.outputs:
-                if record.name not in answer.tensors[0]:
+                if record.name not in result.tensors[0]:
                     return ReferenceResult("differs", f"{record.name}: it gives none")
-                given = load(answer.tensors[0][record.name], Path("/"))
-                pair = _OutputPair(example, record.name, load(record, Path("/")), given)
-                if pair.judged(self._noise_rule, "fp32", noise).status is not Status.AGREE:
-                    far.append(pair.tolerated())
-        off = [j for j in far if j.status is not Status.AGREE]
-        word = "differs" if off else "near" if far else "agrees"
-        return ReferenceResult(word, "".join(f"{j.name}: {j.why}" for j in off[:1]))
+                values = load(record, Path("/")), load(result.tensors[0][record.name], Path("/"))
+                output = _Output(example, record.name, *values)
+                if output.judge(self._noise_rule, "fp32", noise).status is not Status.AGREE:
+                    tolerated.append(output.judge_by_tolerance())
+        wrong = [j for j in tolerated if j.status is not Status.AGREE]
+        outcome = "differs" if wrong else "near" if tolerated else "agrees"
+        return ReferenceResult(outcome, "".join(f"{j.name}: {j.why}" for j in wrong[:1]))
 
     @contextlib.contextmanager
-    def _noise(self, example: Example) -> Iterator[Ask]:
-        """By output, what rounding does to it; None where onnxruntime cannot be asked. Nothing is run yet."""
+    def _noise(self, example: Example) -> Iterator[NoiseOf]:
+        """The rounding noise of a model's outputs. The reference runs when an output is first asked for."""
         scratch = self._scratch / f"noise{next(self._numbers)}"
-        kept: list[RegionNoise | None] = []
+        cached: list[RegionNoise | None] = []
 
-        def of(output: str) -> OutputNoise | None:
-            if not kept:
-                kept.append(None)
+        def noise_of(output: str) -> OutputNoise | None:
+            if not cached:
+                cached.append(None)
                 with contextlib.suppress(SubcutError):
-                    kept[0] = self._region(example, scratch)
-            found = kept[0]
-            return found.of(output) if found and output in found.graph.maker else None
+                    cached[0] = self._region_noise(example, scratch)
+            noise = cached[0]
+            return noise.of(output) if noise and output in noise.graph.maker else None
 
         try:
-            yield of
+            yield noise_of
         finally:
             shutil.rmtree(scratch, ignore_errors=True)
 
-    def _region(self, example: Example, scratch: Path) -> RegionNoise:
+    def _region_noise(self, example: Example, scratch: Path) -> RegionNoise:
         graph = graphs.load(example.model)
         made = [n for n in graph.outputs if n in graph.maker]
         region = regions.of_nodes(graph, graph.ancestors(graph.maker[n] for n in made), [(n,) for n in made])
         scratch.mkdir()
         with self._lock:
             self._reference = self._reference or Reference(timeout=self._plain.candidate.timeout, restart=True)
-        reference = self._reference
+        reference, store = self._reference, self._plain.store
 
-        def memo(label: str, make: Callable[[Path], dict[str, Any]]) -> tuple[dict[str, Any], Path]:
-            key = digest("example noise/1", __version__, example.key, reference.identity(), label)
-            return self._plain.store.memo(key, make)
+        def key(label: str) -> str:
+            return digest("example noise/1", __version__, example.key, reference.identity(), label)
 
         records = {r.name: r for r in (*example.inputs, *example.outputs)}
-        return RegionNoise(graph, region, reference, records, Path("/"), scratch, memo)
+        return RegionNoise(
+            graph, region, reference, records, Path("/"), scratch,
+            lambda label, make: store.memo(key(label), make),
+        )  # fmt: skip
 
     def __enter__(self) -> ExpectedOutputs:
         return self
 
-    def __exit__(self, *_: Any) -> None:
+    def __exit__(self, *_: object) -> None:
         if self._reference is not None:
             self._reference.__exit__(None, None, None)
 
 
 def plain_onnxruntime(timeout: float) -> Candidate:
-    """The reference, as a runtime among others: one that crashes is replaced."""
+    """The reference as a runtime among others: its process is replaced when it crashes."""
     return Candidate("onnxruntime", "ort", {"opt": "disable", "threads": threads(), "fixed": True}, timeout=timeout)
 
 
@@ -256,74 +269,76 @@ def is_dead(failure: Verdict) -> bool:
 
 
 @dataclass(frozen=True)
-class _OutputPair:
-    """One output: what the example expects, and what came."""
+class _Output:
+    """One output of an example: the expected value, and the runtime's."""
 
     example: Example
     name: str
-    right: Value
-    given: Value
+    expected: Value
+    value: Value
 
     @property
     def dtype(self) -> str:
-        """Of the expected values; "" where there are none."""
-        one = self.right[0] if isinstance(self.right, list) and self.right else self.right
-        return "" if one is None or isinstance(one, list) else one.dtype.name
+        """Element type of the expected value, of a sequence's first; "" where there is none."""
+        array = self.expected[0] if isinstance(self.expected, list) and self.expected else self.expected
+        return "" if array is None or isinstance(array, list) else array.dtype.name
 
     @property
-    def floats(self) -> bool:
-        """Are they numbers that may be a little off?"""
+    def is_float(self) -> bool:
+        """Are the expected values floats, which may be a little off?"""
         return self.dtype.startswith(("float", "bfloat", "complex"))
 
-    def judged(self, rule: Rule, claim: str, noise: Ask = lambda output: None) -> Judgement:
-        """By a rule. What is equal needs no noise; where nothing could be compared (no elements, NaN alone), equal is
-        right: the example expects just that."""
-        asked = None if _same(self.right, self.given) else noise(self.name)
-        found = judge(self.name, self.right, self.given, rule, claim, asked)
-        if found.status is not Status.UNRESOLVED or beyond(self.right, self.given, 0.0, 0.0):
-            return found
-        return replace(found, status=Status.AGREE, label="agrees", why="equal")
+    def judge(self, rule: Rule, precision: str, noise: NoiseOf = lambda output: None) -> Judgement:
+        """By a rule; the noise is not measured for equal values.
 
-    def tolerated(self) -> Judgement:
-        """As onnx's own runner does it: |d| ≤ atol + rtol · |expected| for each element, of any type of number."""
+        Equal values agree also where nothing could be compared (no elements, NaN alone): the example expects just that.
+        """
+        output_noise = None if _is_same(self.expected, self.value) else noise(self.name)
+        judgement = judge(self.name, self.expected, self.value, rule, precision, output_noise)
+        if judgement.status is not Status.UNRESOLVED or beyond(self.expected, self.value, 0.0, 0.0):
+            return judgement
+        return replace(judgement, status=Status.AGREE, label="agrees", why="equal")
+
+    def judge_by_tolerance(self) -> Judgement:
+        """As onnx's own runner does: |value − expected| ≤ atol + rtol · |expected| per element, numbers of any type."""
         rtol, atol = self.example.rtol, self.example.atol
-        found = judge(self.name, self.right, self.given, parse_criterion(f"numpy:rtol={rtol!r},atol={atol!r}"))
-        said = f"the test's own tolerance, {atol:g} + {rtol:g}·|expected|"
-        off = beyond(self.right, self.given, rtol, atol)
+        judgement = judge(self.name, self.expected, self.value, parse_criterion(f"numpy:rtol={rtol!r},atol={atol!r}"))
+        tolerance = f"the test's own tolerance, {atol:g} + {rtol:g}·|expected|"
+        off = beyond(self.expected, self.value, rtol, atol)
         if not off:
-            return replace(found, status=Status.AGREE, signature=None, label="agrees", why=f"within {said}")
-        signature = found.signature or Signature.MISMATCH
-        why = f"{off} beyond {said}" if signature is Signature.MISMATCH else found.why
-        return replace(found, status=Status.FAIL, signature=signature, label="fail", why=why)
+            why = f"within {tolerance}"
+            return replace(judgement, status=Status.AGREE, signature=None, label="agrees", why=why)
+        signature = judgement.signature or Signature.MISMATCH
+        why = f"{off} beyond {tolerance}" if signature is Signature.MISMATCH else judgement.why
+        return replace(judgement, status=Status.FAIL, signature=signature, label="fail", why=why)
 
 
-def beyond(right: Value, given: Value, rtol: float, atol: float) -> str:
-    """What of a value lies beyond a tolerance, in words; "" where nothing does. Equal NaN and infinities are equal."""
-    import numpy as np
-
-    if right is None or given is None:
-        return "" if right is given else "an empty optional on one side alone"
-    if isinstance(right, list) or isinstance(given, list):
-        if not isinstance(right, list) or not isinstance(given, list) or len(right) != len(given):
+def beyond(expected: Value, value: Value, rtol: float, atol: float) -> str:
+    """How much of a value lies beyond a tolerance, in words; "" if nothing. Equal NaN and infinities are equal."""
+    if expected is None or value is None:
+        return "" if expected is value else "an empty optional on one side alone"
+    if isinstance(expected, list) or isinstance(value, list):
+        if not isinstance(expected, list) or not isinstance(value, list) or len(expected) != len(value):
             return "another number of elements"
-        return next(filter(None, (beyond(a, b, rtol, atol) for a, b in zip(right, given, strict=True))), "")
-    if right.dtype != given.dtype and {right.dtype.kind, given.dtype.kind} - set("OUST"):
-        return f"{given.dtype} where {right.dtype} was expected"
-    if right.shape != given.shape and {right.shape, given.shape} != {(), (1,)}:
-        return f"{shape_text(given.shape)} where {shape_text(right.shape)} was expected"
-    given = given.reshape(right.shape)
-    if right.dtype.kind in "OUST":
-        off = int(np.sum(right.astype(str) != given.astype(str)))
+        return next(filter(None, (beyond(a, b, rtol, atol) for a, b in zip(expected, value, strict=True))), "")
+    if expected.dtype != value.dtype and {expected.dtype.kind, value.dtype.kind} - set("OUST"):
+        return f"{value.dtype} where {expected.dtype} was expected"
+    if expected.shape != value.shape and {expected.shape, value.shape} != {(), (1,)}:
+        return f"{shape_text(value.shape)} where {shape_text(expected.shape)} was expected"
+    value = value.reshape(expected.shape)
+    if expected.dtype.kind in "OUST":
+        off = int(np.sum(expected.astype(str) != value.astype(str)))
     else:
-        relative = max(rtol, BFLOAT16) if right.dtype.name == "bfloat16" else rtol
-        wide = np.complex128 if right.dtype.kind == "c" else np.float64
-        close = np.isclose(given.astype(wide), right.astype(wide), relative, atol, equal_nan=True)
+        relative = max(rtol, BFLOAT16) if expected.dtype.name == "bfloat16" else rtol
+        wide = np.complex128 if expected.dtype.kind == "c" else np.float64
+        close = np.isclose(value.astype(wide), expected.astype(wide), relative, atol, equal_nan=True)
         off = int(close.size - np.count_nonzero(close))
-    return f"{off} of {math.prod(right.shape)} elements" if off else ""
+    return f"{off} of {math.prod(expected.shape)} elements" if off else ""
 
 
-def _same(right: Value, given: Value) -> bool:
-    """Equal bit for bit: nobody need ask what rounding does."""
-    if right is None or given is None or isinstance(right, list) or isinstance(given, list):
-        return right is given
-    return right.dtype == given.dtype and right.shape == given.shape and right.tobytes() == given.tobytes()
+def _is_same(expected: Value, value: Value) -> bool:
+    """Are the values equal bit for bit, so that no noise need be measured?"""
+    if expected is None or value is None or isinstance(expected, list) or isinstance(value, list):
+        return expected is value
+    equal = (expected.dtype, expected.shape) == (value.dtype, value.shape)
+    return equal and expected.tobytes() == value.tobytes()

@@ -23,7 +23,7 @@ import pytest
 
 import subgraph
 from subgraph.sweep.expected import beyond
-from subgraph.sweep.sweep import SweepOutcome, word
+from subgraph.sweep.sweep import SweepOutcome, outcome_of
 from subgraph.verdict import Signature, Status, Verdict
 from tests.helpers import fake_candidate
 from tests.helpers.process_backends import MARK, all_gone, until
@@ -489,7 +489,7 @@ def test_tolerance_is_that_of_onnx(right: Any, given: Any, off: str) -> None:
     ],
 )
 def test_words(verdict: Verdict, found: str) -> None:
-    assert word(verdict) == found
+    assert outcome_of(verdict) == found
 
 
 # ------------------------------------------------------------------------------------------------ all of it
