@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import math
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 from subgraph import project
 from subgraph.commands import Result, log, options, resolve, table
@@ -13,14 +14,15 @@ from subgraph.commands.recorded import TensorChoice, compare_recorded, recording
 from subgraph.errors import UsageError
 from subgraph.graph.graph import load
 from subgraph.text import clean, count
+from subgraph.verdict import Judgement, Status, Verdict
 
 if TYPE_CHECKING:
     from subgraph.runtime.reference import Reference
+    from subgraph.trials.compare import CandidateDocument, Comparison, ComparisonRow
     from subgraph.trials.session import Setup
 
-COLUMNS = ("index", "node", "op", "tensor")
-JUDGED = ("status", "signature", "label", "sample")
-ERRORS = ("max_abs", "max_rel", "cosine", "mismatch")
+METRICS = ("max_abs", "max_rel", "cosine", "mismatch")
+JUDGED = ("status", "signature", "label", "sample", *METRICS)
 NOTE = "in place: these tensors were made outputs, which disturbs fusion: a hint, no proof"
 
 
@@ -92,95 +94,88 @@ def _compare(
         with open_trials(graph, setup, reference, workers) as trials:
             resolve.log_caveat(trials)
             comparison = compare_tensors(trials, choice.words(graph), jobs=jobs, fail_fast=choice.fail_fast)
-            found = to_json(document(trials, comparison, setup.criterion))
-    return table.result(found, text(found), as_csv(found) if csv_file else "", csv_file)
+            found = document(trials, comparison, setup.criterion)
+    csv_text = as_csv(comparison) if csv_file else ""
+    return table.result(to_json(found), text(comparison, found.candidate), csv_text, csv_file)
 
 
 # ---------------------------------------------------------------------------------------------------- text
 
 
-def text(document: dict[str, Any]) -> str:
-    """The document for people: the whole model first, then a line per tensor, then what to make of it."""
-    lines = [_candidate(document), *_whole(document), *_table(document["rows"])]
-    in_place = document["in_place"]
-    if document["rows"]:
-        # where it gave no values, the column says nothing
-        given = any(row["in_place"] for row in document["rows"])
-        lines.append(NOTE if given else f"in place: {_word(in_place)}   {clean(in_place['why'])}")
-    return "\n".join([*lines, *_summary(document)])
+def text(comparison: Comparison, candidate: CandidateDocument) -> str:
+    """The comparison for people: the whole model first, then a line per tensor, then the conclusion."""
+    lines = [_candidate_line(candidate), *_whole(comparison), *_table(comparison.rows)]
+    in_place = comparison.in_place
+    if comparison.rows:
+        judged = any(row.in_place for row in comparison.rows)  # if none is, that column says nothing
+        lines.append(NOTE if judged else f"in place: {_outcome(in_place, in_place.label)}   {clean(in_place.why)}")
+    return "\n".join([*lines, *_summary(comparison)])
 
 
-def _candidate(document: dict[str, Any]) -> str:
-    c = document["candidate"]
-    backend = Path(c["backend"]).name
-    known = Path(c["name"]).name == backend
-    shown = " ".join(filter(None, ("" if known else backend, c["version"])))
-    return "   ".join(clean(part) for part in (f"candidate    {c['name']}", shown, c["precision"]) if part)
+def _candidate_line(candidate: CandidateDocument) -> str:
+    parts = (f"candidate    {candidate.name}", table.runtime(candidate.name, candidate.backend, candidate.version))
+    return "   ".join(clean(part) for part in (*parts, candidate.precision) if part)
 
 
-def _whole(document: dict[str, Any]) -> list[str]:
-    whole = document["whole"]
-    lines = [f"whole model  {_word(whole)}   {clean(_reason(whole))}"]
-    for name, shares in whole["ranking"].items():
+def _whole(comparison: Comparison) -> list[str]:
+    whole = comparison.whole
+    lines = [f"whole model  {_outcome(whole, whole.label)}   {clean(_reason(whole))}"]
+    for name, shares in comparison.ranking.items():
         lines.append(f"             {clean(name)}: top-1 {shares['top1']:.0%}, top-5 {shares['top5']:.0%} agree")
-    lines += [f"             | {clean(line)}" for line in whole["process"].get("stderr") or ()]
-    lines.append(f"             built in {_seconds(whole['build_seconds'])}, ran in {_seconds(whole['run_seconds'])}")
+    lines += [f"             | {clean(line)}" for line in whole.process.get("stderr") or ()]
+    lines.append(f"             built in {_seconds(whole.build)}, ran in {_seconds(whole.run)}")
     return lines
 
 
-def _reason(verdict: dict[str, Any]) -> str:
-    """Why, with the output that it is about, and the sample where there are several."""
-    about = next((j for j in verdict["outputs"] if all(j[k] == verdict[k] for k in ("status", "why"))), None)
-    if about is None:
-        return str(verdict["why"])
-    return f"{about['name']}: {about['why']}{f', sample {sample}' if (sample := about['sample']) else ''}"
+def _reason(verdict: Verdict) -> str:
+    """Why, with the output that decided, and the sample if there are several."""
+    about = next((j for j in verdict.outputs if (j.status, j.why) == (verdict.status, verdict.why)), None)
+    return f"{about.name}: {about.why}{f', sample {about.sample}' if about.sample else ''}" if about else verdict.why
 
 
-def _word(judged: dict[str, Any]) -> str:
-    """`agree`, `FAIL (mismatch)`, `refused` …; a label of the criterion where it says more."""
-    if judged["status"] == "fail":
-        signature = judged["signature"]
-        return f"FAIL{f' ({signature})' if signature and signature != 'mismatch' else ''}"
-    if judged["status"] == "unresolved":
-        return str(judged["signature"] or "unresolved")
-    label = judged.get("label") or "agrees"
-    return "agree" if label == "agrees" else f"agree ({label})"
+def _outcome(judged: Judgement | Verdict, label: str = "") -> str:
+    """`agree`, `FAIL (nan)`, `refused` …; with a label of the criterion that says more than `agrees`."""
+    if judged.status is Status.FAIL:
+        return f"FAIL{f' ({judged.signature})' if judged.signature not in (None, 'mismatch') else ''}"
+    if judged.status is Status.UNRESOLVED:
+        return str(judged.signature or "unresolved")
+    return "agree" if label in ("", "agrees") else f"agree ({label})"
 
 
 def _seconds(value: float) -> str:
     return f"{value * 1e3:.1f} ms" if value < 1 else f"{value:.1f} s"
 
 
-def _table(rows: list[dict[str, Any]]) -> list[str]:
+def _table(rows: Sequence[ComparisonRow]) -> list[str]:
     cells = [("", "node", "op", "tensor", "in place", "alone")]
     for row in rows:
-        names = (f"#{row['index']}", clean(row["node"]), row["op"], clean(row["tensor"]))
-        cells.append((*names, _cell(row["in_place"]), _cell(row["alone"])))
+        names = (f"#{row.index}", clean(row.node), row.op, clean(row.tensor))
+        cells.append((*names, _cell(row.in_place), _cell(row.alone or row.verdict)))
     return table.aligned(cells) if rows else []
 
 
-def _cell(judged: dict[str, Any] | None) -> str:
-    if judged is None:
-        return "-"
-    error = judged.get("errors", {}).get("max_rel")
-    return f"{error:.1e} {_word(judged)}" if isinstance(error, float) else _word(judged)
+def _cell(judged: Judgement | Verdict | None) -> str:
+    if not isinstance(judged, Judgement):
+        return _outcome(judged) if judged else "-"
+    error = judged.errors.get("max_rel", math.nan)
+    return f"{f'{error:.1e} ' if math.isfinite(error) else ''}{_outcome(judged, judged.label)}"
 
 
-def _summary(document: dict[str, Any]) -> list[str]:
-    rows, bad = document["rows"], document["first_bad"]
+def _summary(comparison: Comparison) -> list[str]:
+    rows, bad = comparison.rows, comparison.first_bad
     if not rows:
         return ["no tensor to compare: whatever the model's outputs need depends on constants and shapes alone"]
     parts = []
-    for key, words in (("in_place", "in place"), ("alone", "alone")):
-        judged = [r[key]["status"] for r in rows if r[key]]
-        wrong = judged.count("fail")
-        unsure = f", {judged.count('unresolved')} unresolved" if "unresolved" in judged else ""
-        parts.append(f"{wrong} of {len(judged)} wrong {words}{unsure}")
-    lines = [f"{count(len(rows), 'tensor')}: {'; '.join(parts)}{' (stopped there)' if document['stopped'] else ''}"]
+    for way, words in (([r.in_place for r in rows], "in place"), ([r.alone or r.verdict for r in rows], "alone")):
+        statuses = [judged.status for judged in way if judged]
+        unresolved = statuses.count(Status.UNRESOLVED)
+        unsure = f", {unresolved} unresolved" if unresolved else ""
+        parts.append(f"{statuses.count(Status.FAIL)} of {len(statuses)} wrong {words}{unsure}")
+    lines = [f"{count(len(rows), 'tensor')}: {'; '.join(parts)}{' (stopped there)' if comparison.stopped else ''}"]
     if bad:
-        lines.append(f"first bad tensor  {clean(bad['tensor'])}   node {clean(bad['node'])} ({bad['op']})")
-        lines += [f"looks like        {clean(words)}" for words in bad["looks_like"]]
-    elif document["whole"]["status"] == "fail":
+        lines.append(f"first bad tensor  {clean(bad.tensor)}   node {clean(bad.node)} ({bad.op})")
+        lines += [f"looks like        {clean(words)}" for words in comparison.looks_like]
+    elif comparison.whole.status is Status.FAIL:
         lines.append("each tensor agrees, yet the whole fails: a fault of several nodes together, such as a fusion")
     return lines
 
@@ -188,17 +183,21 @@ def _summary(document: dict[str, Any]) -> list[str]:
 # ---------------------------------------------------------------------------------------------------- CSV
 
 
-def as_csv(document: dict[str, Any]) -> str:
+def as_csv(comparison: Comparison) -> str:
     """One line per tensor, of several samples the worst in each way; no cell starts a formula."""
-    ways = ("in_place", "alone")
-    head = [*COLUMNS, *(f"{way}_{name}" for way in ways for name in (*JUDGED, *ERRORS))]
-    return table.render(head, (_cells(row, ways) for row in document["rows"]))
+    head = ["index", "node", "op", "tensor", *(f"{way}_{name}" for way in ("in_place", "alone") for name in JUDGED)]
+    rows = (
+        [r.index, r.node, r.op, r.tensor, *_csv_cells(r.in_place), *_csv_cells(r.alone or r.verdict)]
+        for r in comparison.rows
+    )
+    return table.render(head, rows)
 
 
-def _cells(row: dict[str, Any], ways: Iterable[str]) -> list[Any]:
-    cells = [row[name] for name in COLUMNS]
-    for way in ways:
-        judged = row[way] or {}
-        errors = judged.get("errors", {})
-        cells += [*(judged.get(name) for name in JUDGED), *(errors.get(name) for name in ERRORS)]
-    return cells
+def _csv_cells(judged: Judgement | Verdict | None) -> list[object]:
+    """The cells of `JUDGED`."""
+    if judged is None:
+        return [None] * len(JUDGED)
+    if isinstance(judged, Judgement):
+        errors = [judged.errors.get(name) for name in METRICS]
+        return [judged.status, judged.signature, judged.label, judged.sample, *errors]
+    return [judged.status, judged.signature, *[None] * (len(JUDGED) - 2)]

@@ -9,7 +9,6 @@ import textwrap
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 from subgraph import project
@@ -120,9 +119,8 @@ def text(document: dict[str, Any]) -> str:
 def _candidates(document: dict[str, Any]) -> list[str]:
     rows = []
     for c in document["candidates"]:
-        backend = Path(c["backend"]).name
-        shown = " ".join(filter(None, ("" if Path(c["name"]).name == backend else backend, c["version"])))
-        rows.append(("candidate", clean(c["name"]), clean(shown), c["precision"]))
+        shown = clean(table.runtime(c["name"], c["backend"], c["version"]))
+        rows.append(("candidate", clean(c["name"]), shown, c["precision"]))
     return table.aligned(rows)
 
 

@@ -77,6 +77,12 @@ def result(document: dict[str, Any], text: str, csv_text: str, csv_file: str | N
     return Result(document, text, document["exit_code"])
 
 
+def runtime(name: str, backend: str, version: str) -> str:
+    """A candidate's backend and version; without the backend if the candidate is called after it."""
+    backend = Path(backend).name
+    return " ".join(filter(None, ("" if Path(name).name == backend else backend, version)))
+
+
 def aligned(rows: Sequence[Sequence[str]], right: Iterable[int] = ()) -> list[str]:
     """Lines whose columns stand below each other, two spaces apart; the columns `right` end at the same place."""
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
