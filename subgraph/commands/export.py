@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -12,10 +12,12 @@ from subgraph.cases.case import Case, ResultPlace
 from subgraph.commands import Result, options
 from subgraph.commands.options import Text, option
 from subgraph.commands.recorded import known_layout
-from subgraph.recordings.dumps import DumpHints
 from subgraph.storage.convert import TensorFormat, formats
 from subgraph.storage.tensors import shape_text
 from subgraph.text import clean, count
+
+if TYPE_CHECKING:
+    from subgraph.recordings.dumps import DumpHints
 
 
 def complete_formats(word: str) -> list[str]:
@@ -80,6 +82,7 @@ def _dump_hints(model: str | None, layout: str | None) -> DumpHints:
     """Types, shapes and layout of a dump's headerless files, as far as the command line tells them."""
     from subgraph.graph.graph import load
     from subgraph.recordings import recording
+    from subgraph.recordings.dumps import DumpHints
 
     word = known_layout(layout)
     return recording.hints_of(load(model), word) if model else DumpHints(layout=word)

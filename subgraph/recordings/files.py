@@ -1,4 +1,4 @@
-"""The files of a dump, not trusted: nothing outside the folder is read, no more memory taken than a file has bytes."""
+"""The files of a dump, which are not trusted: none outside the folder is read, none takes more memory than its size."""
 
 from __future__ import annotations
 
@@ -6,36 +6,37 @@ import errno
 import json
 import math
 import os
+import re
 import stat
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from subgraph.errors import InputError
 
 if TYPE_CHECKING:
     from subgraph.types import Array
 
-MAX_RANK = 64  # dimensions; what numpy has
-MAX_TEXT = 256 << 20  # bytes of a list or a JSON that is read whole; one of a model of 50,000 nodes has 100 MB
-HEAD = 4096  # bytes that tell what a file is
+MAX_RANK = 64  # dimensions; numpy's limit
+MAX_TEXT = 256 << 20  # bytes of a list or a JSON; that of a model of 50,000 nodes has 100 MB
+HEAD_BYTES = 4096  # read to recognise a file
 HINT = "is it complete, and of the format that was named?"
 
 
 @dataclass(frozen=True)
 class Files:
-    """Regular files below a folder, by path relative to it, in natural order; hidden ones are left out.
+    """Regular files below a folder, in natural order; hidden ones are left out.
 
     Attributes:
         root: the folder.
-        sizes: path -> bytes.
-        whole: False where the user named one file, not the folder.
+        sizes: path relative to the folder -> bytes.
     """
 
     root: Path
     sizes: Mapping[str, int] = field(repr=False)
-    whole: bool = True
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -46,28 +47,28 @@ class Files:
         return [n for n in self.sizes if n.lower().endswith(ends)]
 
     def path(self, name: str) -> Path:
-        """Where a listed file is.
+        """The path of a listed file.
 
         Raises:
-            InputError: it is not one of these.
+            InputError: it is not listed.
         """
         if name not in self.sizes:
             raise InputError(f"no file {name} in {self.root}", "files outside the folder are not read")
         return self.root / name
 
     def damaged(self, name: str, why: object, hint: str = HINT) -> InputError:
-        """What to say of a file that is not what it should be."""
+        """The error for a file that contradicts its format."""
         return InputError(f"cannot read {self.root / name}: {why}", hint)
 
-    def head(self, name: str, count: int = HEAD) -> bytes:
+    def head(self, name: str, count: int = HEAD_BYTES) -> bytes:
         """The first bytes."""
         return self.bytes(name, 0, min(count, self.sizes[name]))
 
     def bytes(self, name: str, offset: int, count: int) -> bytes:
-        """Bytes from anywhere in a file.
+        """A part of a file.
 
         Raises:
-            InputError: it does not have as many, or cannot be read.
+            InputError: the file is shorter, or cannot be read.
         """
         path = self.path(name)
         if offset < 0 or count < 0 or offset + count > self.sizes[name]:
@@ -86,7 +87,7 @@ class Files:
         """A small file as text.
 
         Raises:
-            InputError: it is too large, or no text.
+            InputError: it is too large, or not UTF-8.
         """
         if self.sizes.get(name, 0) > MAX_TEXT:
             raise self.damaged(name, f"{self.sizes[name]} bytes are too many for a list", "")
@@ -99,7 +100,7 @@ class Files:
         """A small file's JSON.
 
         Raises:
-            InputError: it is none.
+            InputError: it is no JSON.
         """
         try:
             return json.loads(self.text(name))
@@ -107,30 +108,28 @@ class Files:
             raise self.damaged(name, f"no JSON: {e}") from e
 
     def maybe_json(self, name: str) -> Any:
-        """The same; None where it is none."""
+        """The same; None if there is no such file, or it is no JSON."""
         try:
             return self.json(name) if name in self.sizes else None
         except InputError:
             return None
 
     def shaped(self, name: str, array: Array, shape: tuple[int, ...]) -> Array:
-        """A file's values, as many as they are, in this shape.
+        """A file's values, of the right number, in this shape.
 
         Raises:
-            InputError: no array has it; 0 values are of any size but in one dimension.
+            InputError: no array can have it: without values, the other dimensions may be of any size.
         """
         if not possible(shape):
             raise self.damaged(name, f"no tensor has the shape {list(shape)}")
         return array.reshape(shape)
 
     def mapped(self, name: str, offset: int, count: int) -> Array:
-        """Bytes as an array, mapped and not read; writing to it changes no file.
+        """A part of a file as memory-mapped bytes; writing to them does not change the file.
 
         Raises:
-            InputError: the file does not have as many, or cannot be read.
+            InputError: the file is shorter, or cannot be read.
         """
-        import numpy as np
-
         path = self.path(name)
         if offset < 0 or count < 0 or offset + count > self.sizes[name]:
             raise self.damaged(name, f"it has {self.sizes[name]} bytes where {offset + count} should be")
@@ -143,20 +142,18 @@ class Files:
 
 
 def _map(path: Path, offset: int, count: int) -> Array:
-    """A part of a file; not to be written to where it is larger than the memory, which Linux would have to promise."""
-    import numpy as np
-
+    """Copy-on-write; read-only if the part exceeds the memory, all of which Linux would have to reserve for copies."""
     try:
-        found = np.memmap(path, np.uint8, "c", offset, (count,))
+        data = np.memmap(path, np.uint8, "c", offset, (count,))
     except OSError as e:
         if e.errno != errno.ENOMEM:
             raise
-        found = np.memmap(path, np.uint8, "r", offset, (count,))
-    return found.view(np.ndarray)
+        data = np.memmap(path, np.uint8, "r", offset, (count,))
+    return data.view(np.ndarray)
 
 
 def possible(shape: Sequence[int]) -> bool:
-    """Can a tensor have this shape? numpy counts bytes in 64 bits, and takes dimensions of 0 for 1 where it does.
+    """Can a tensor have this shape? numpy counts bytes in 64 bits, and counts dimensions of 0 as 1.
 
     >>> possible((0, 1 << 40)), possible((0, 1 << 40, 1 << 40)), possible((2, -1)), possible((1,) * 65)
     (True, False, False, False)
@@ -165,14 +162,14 @@ def possible(shape: Sequence[int]) -> bool:
 
 
 def scan(place: Path) -> Files:
-    """The files of a folder, or the one file that was named.
+    """The files of a folder; or the one file if `place` is one.
 
     Raises:
         InputError: there is nothing, or it cannot be listed.
     """
     try:
         if place.is_file():
-            return Files(place.parent, {place.name: place.stat().st_size}, whole=False)
+            return Files(place.parent, {place.name: place.stat().st_size})
         if not place.is_dir():
             raise InputError(f"no folder {place}", "name the folder that the tool wrote, or one of its files")
         return Files(place, dict(_listed(place)))
@@ -181,7 +178,7 @@ def scan(place: Path) -> Files:
 
 
 def _listed(root: Path) -> Iterator[tuple[str, int]]:
-    """Regular files with their sizes; links only where they stay inside."""
+    """(relative path, bytes) of regular files; links only if they stay inside."""
     inside = root.resolve()
     for folder, below, names in os.walk(root):
         below[:] = sorted((d for d in below if not d.startswith(".")), key=_natural)
@@ -199,7 +196,5 @@ def _listed(root: Path) -> Iterator[tuple[str, int]]:
 
 def _natural(name: str) -> tuple[tuple[bool, int, str], ...]:
     """`layer-2` before `layer-10`."""
-    import re
-
     words = re.findall(r"[0-9]{1,18}|[^0-9]+|[0-9]+", name)
     return tuple((w.isascii() and w.isdigit(), int(w) if w.isascii() and w.isdigit() else 0, w) for w in words)

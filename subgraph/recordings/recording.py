@@ -1,7 +1,7 @@
-"""A folder that a tool or a device left -> its tensors, whatever the format: detected by content, read one by one.
+"""A folder that a tool or a device left -> its tensors; the format is detected by content.
 
-Insight: all formats answer how surely a folder is theirs, and the most particular one wins: a mark that only one tool
-leaves (a list, a magic number, a pattern of names) beats files that say what they hold, which beat bare numbers.
+Every format says how surely a folder is of its kind, and the most specific one wins: a mark that only one tool leaves
+(a list, a magic number, a pattern of names) beats files that store type and shape, which beat bare numbers.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from types import ModuleType
 
 from subgraph import plugins
 from subgraph.errors import InputError, UnknownName
-from subgraph.graph import protobuf
+from subgraph.graph import protobuf, shape_inference
 from subgraph.graph.graph import Graph
 from subgraph.recordings.dumps import DumpEntry, DumpHints, TensorSpec, same
 from subgraph.recordings.files import Files, scan
@@ -30,8 +30,7 @@ class Recording:
     """Tensors recorded elsewhere.
 
     Attributes:
-        folder: where they lie.
-        format: the word for how.
+        format: its name, that of a module in `dumps`.
         entries: one per tensor, in the order of the files.
     """
 
@@ -46,16 +45,16 @@ class Recording:
         return len(self.entries)
 
     def candidates(self, names: Iterable[str]) -> list[tuple[DumpEntry, tuple[str, ...]]]:
-        """For each entry, which of a model's names it may stand for; of a node only where the tensor has no name.
+        """For each entry, the names of a model that it may stand for.
 
-        What the recording itself says comes before the very same name, and that before names that the tool would have
-        written so. Inputs of a node that have no name of their own stand for nothing. Complexity: linear in both. A
-        name is no proof: after fusion a node holds another tensor.
+        Names that the recording itself gives come first, then the same name, then names that the tool would write so;
+        the tensor's name before the node's. Inputs of a node stand for nothing unless the tensor is named. After fusion
+        a node may hold another tensor than its name says. Complexity: linear in entries and names.
         """
         plain = getattr(_module(self.format), "plain", same)
         written: dict[str, list[str]] = {}
         for name in dict.fromkeys(names):
-            for form in dict.fromkeys((plain(name), plain(safe_name(name)))):  # a tool's way, and ours
+            for form in dict.fromkeys((plain(name), plain(safe_name(name)))):  # by the tool, by subcut
                 written.setdefault(form, []).append(name)
         own = {name for group in written.values() for name in group}
         return [(entry, _stands_for(entry, own, written, plain)) for entry in self.entries]
@@ -64,57 +63,52 @@ class Recording:
 def _stands_for(
     entry: DumpEntry, own: Container[str], written: Mapping[str, list[str]], plain: Callable[[str], str]
 ) -> tuple[str, ...]:
-    said = tuple(name for name in entry.originals if name in own)
-    if said:
-        return said
-    for word in filter(None, (entry.tensor, entry.node if entry.role == "output" else "")):
-        found = [word] if word in own else written.get(plain(word), [])
-        if found:
-            return tuple(found)
+    originals = tuple(name for name in entry.originals if name in own)
+    if originals:
+        return originals
+    for recorded in filter(None, (entry.tensor, entry.node if entry.role == "output" else "")):
+        names = [recorded] if recorded in own else written.get(plain(recorded), [])
+        if names:
+            return tuple(names)
     return ()
 
 
 def formats() -> list[str]:
-    """The words for all formats."""
+    """The names of all formats."""
     return plugins.names("dumps")
 
 
-def open(place: Path, format: str | None = None, known: DumpHints | None = None) -> Recording:
-    """Find out what a folder (or one file) holds; values are read later, entry by entry.
+def open(place: Path, format: str | None = None, hints: DumpHints | None = None) -> Recording:
+    """The tensors in a folder, or in one file; values are read later, entry by entry.
 
     Args:
-        place: the folder, or one file of it.
-        format: the word for its format; detected if not given.
-        known: types, shapes and layout of files that say nothing of themselves.
+        format: detected if not given.
+        hints: types, shapes and layout for files that do not store them.
 
     Raises:
         InputError: there is nothing, nothing is recognised, or a file is damaged. UnknownName: no such format.
     """
     files = scan(place)
-    word = _chosen(format) if format else _detected(place, files)
-    found = tuple(_module(word).entries(files, known or DumpHints()))
-    if not found:
-        raise InputError(f"no tensors in {place} in the format {word}", f"known formats: {', '.join(formats())}")
-    return Recording(files.root, word, found)
+    format = _checked(format) if format else _detected(place, files)
+    entries = tuple(_module(format).entries(files, hints or DumpHints()))
+    if not entries:
+        raise InputError(f"no tensors in {place} in the format {format}", f"known formats: {', '.join(formats())}")
+    return Recording(files.root, format, entries)
 
 
 def detect(place: Path) -> list[str]:
-    """The formats that a place may be in, all equally sure; none where nothing is recognised.
+    """The formats that the files may be of, all equally sure; none if nothing is recognised.
 
     Raises:
         InputError: it cannot be listed.
     """
-    return _ranked(scan(place))
+    return _surest(scan(place))
 
 
 def hints_of(graph: Graph, layout: str = "") -> DumpHints:
-    """What a model says of its tensors: types and shapes, declared and inferred."""
-    from subgraph.graph import shape_inference
-
+    """The types and shapes of a model's tensors, declared and inferred; `layout`: of the files."""
     types = shape_inference.infer_types(graph)
-    specs = {}
-    for name in {**types.declared, **types.inferred}:
-        specs[name] = _spec(types.type_of(name))
+    specs = {name: _spec(types.type_of(name)) for name in {**types.declared, **types.inferred}}
     return DumpHints({name: spec for name, spec in specs.items() if spec.dtype}, layout)
 
 
@@ -124,43 +118,48 @@ def write(tensors: Tensors, folder: Path, format: str) -> None:
     Raises:
         UnknownName: no such format. InputError: it cannot be written, or cannot hold one of them.
     """
-    module = _module(_chosen(format))
+    module = _module(_checked(format))
     if not hasattr(module, "write"):
-        writers = [word for word in formats() if hasattr(_module(word), "write")]
+        writers = [name for name in formats() if hasattr(_module(name), "write")]
         raise InputError(f"the format {format} is only read", f"written are: {', '.join(writers)}")
     folder.mkdir(parents=True, exist_ok=True)
     module.write(tensors, folder)
 
 
-def _module(word: str) -> ModuleType:
-    return plugins.load("dumps", word)
+def _module(format: str) -> ModuleType:
+    return plugins.load("dumps", format)
 
 
-def _chosen(word: str) -> str:
+def _checked(format: str) -> str:
+    """
+    Raises:
+        UnknownName: no such format.
+    """
     names = formats()
-    if word not in names and not word.endswith(".py"):
-        raise UnknownName(f"no dump format '{clean(word)}'; known: {', '.join(names)}", nearest=nearest(word, names))
-    return word
+    if format not in names and not format.endswith(".py"):
+        what = f"no dump format '{clean(format)}'; known: {', '.join(names)}"
+        raise UnknownName(what, nearest=nearest(format, names))
+    return format
 
 
-def _ranked(files: Files) -> list[str]:
-    sure = {word: int(_module(word).detect(files)) for word in formats()} if files.sizes else {}
-    most = max(sure.values(), default=0)
-    return [word for word, rank in sure.items() if rank == most and most > 0]
+def _surest(files: Files) -> list[str]:
+    ranks = {format: int(_module(format).detect(files)) for format in formats()} if files.sizes else {}
+    highest = max(ranks.values(), default=0)
+    return [format for format, rank in ranks.items() if rank == highest > 0]
 
 
 def _detected(place: Path, files: Files) -> str:
-    found = _ranked(files)
-    if len(found) == 1:
-        return found[0]
-    if found:
-        raise InputError(f"{place} may be {' or '.join(found)}", f"{CHOOSE}: {found[0]}, for example")
+    surest = _surest(files)
+    if len(surest) == 1:
+        return surest[0]
+    if surest:
+        raise InputError(f"{place} may be {' or '.join(surest)}", f"{CHOOSE}: {surest[0]}, for example")
     what = f"{count(len(files.sizes), 'file')}, none of a known format" if files.sizes else "it is empty"
     raise InputError(f"no tensors in {place}: {what}", f"{CHOOSE}, if it is one of {', '.join(formats())}")
 
 
 def _spec(proto: protobuf.TypeProto | None) -> TensorSpec:
-    """Type and shape of a tensor; nothing of what is none."""
+    """Type and shape of a tensor; an empty spec for other kinds of values."""
     if proto is None or not proto.HasField("tensor_type"):
         return TensorSpec()
     tensor = proto.tensor_type

@@ -15,7 +15,6 @@ import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from operator import attrgetter
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -25,7 +24,7 @@ from subgraph.graph.graph import Graph
 from subgraph.graph.types import declared_type
 from subgraph.recordings import recording
 from subgraph.recordings.align import alignments
-from subgraph.recordings.dumps import DumpEntry, DumpHints, TensorSpec, same
+from subgraph.recordings.dumps import DumpEntry, same
 from subgraph.recordings.recording import Recording
 from subgraph.runtime.candidate import RECORDED, Candidate
 from subgraph.runtime.inputs import Feeding
@@ -66,7 +65,7 @@ class RecordedRun:
     Attributes:
         name: in reports: the folder's, and what distinguishes the runs in it.
         samples: per sample, its entries.
-        shapeless: entries whose files do not store their shape.
+        shapeless: entries whose files store no shape; empty if the user says the files' layout.
         missing: why there is no recording; "" where there is one.
     """
 
@@ -104,7 +103,7 @@ def load_runs(folders: Sequence[Path], graph: Graph, layout: str = "", format: s
     runs: list[RecordedRun] = []
     for folder, name in zip(folders, _names(folders), strict=True):
         try:
-            runs += _split(name, *read(folder, graph, layout, format))
+            runs += _split(name, *_read(folder, graph, layout, format))
         except InputError as e:
             if len(folders) == 1:
                 raise
@@ -114,29 +113,11 @@ def load_runs(folders: Sequence[Path], graph: Graph, layout: str = "", format: s
     return runs
 
 
-def read(
-    place: Path, graph: Graph, layout: str = "", format: str | None = None
-) -> tuple[Recording, frozenset[DumpEntry]]:
-    """A recording, and those entries whose shape the model says: their files have none.
-
-    A headerless file whose size does not fit the tensor of its name is read flat: after fusion it holds another one.
-
-    Raises:
-        InputError: as `recording.open`.
-    """
-    known = recording.hints_of(graph, layout)
-    found = recording.open(place, format, known)
-    flat = DumpHints({name: TensorSpec(spec.dtype) for name, spec in known.specs.items()})
-    key = attrgetter("file", "side", "node", "tensor", "role", "index")
-    bare = {key(e): e for e in recording.open(place, found.format, flat)}
-    entries, loose = [], []
-    for e in found:
-        plain = bare.get(key(e))
-        own = plain if plain and e.lacks and not plain.lacks else e
-        entries.append(own)
-        if plain and not layout and (own.shape is None or plain.shape != e.shape or own is plain is not e):
-            loose.append(own)
-    return replace(found, entries=tuple(entries)), frozenset(loose)
+def _read(folder: Path, graph: Graph, layout: str, format: str | None) -> tuple[Recording, frozenset[DumpEntry]]:
+    """A recording, and its entries whose files store no shape; none where the user says their layout."""
+    recorded = recording.open(folder, format, replace(recording.hints_of(graph, layout), lenient=True))
+    shapeless = () if layout else (entry for entry in recorded if entry.assumed or entry.shape is None)
+    return recorded, frozenset(shapeless)
 
 
 def _names(folders: Sequence[Path]) -> list[str]:

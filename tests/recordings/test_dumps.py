@@ -338,16 +338,16 @@ def test_rknn() -> None:
     by_name = {(e.side, e.name): e for e in found}
     assert by_name["golden", "logits_mm"].note == "inserted by the toolkit beside logits"
     rows = rknn.errors(scan(OURS / "rknn"))
-    assert [r["name"] for r in rows] == list(golden)
-    assert rows[2] == {"op": "Conv", "name": "conv1", "numbers": []}
-    assert rows[3]["numbers"] == [0.99999, 0.19612, 0.99999, 0.19612]
+    assert [r.name for r in rows] == list(golden)
+    assert rows[2] == rknn.LayerErrors("Conv", "conv1", ())
+    assert rows[3].numbers == (0.99999, 0.19612, 0.99999, 0.19612)
 
 
 def test_rknn_without_npy(tmp_path: Path) -> None:
     copied("rknn")(tmp_path)
     shutil.rmtree(tmp_path / "golden/npy")
     known = DumpHints({"/blk/Add_output_0": TensorSpec("float32", (1, 8, 8, 8))})
-    found = {(e.side, e.name): e for e in recording.open(tmp_path, known=known)}
+    found = {(e.side, e.name): e for e in recording.open(tmp_path, hints=known)}
     printed = found["golden", "/blk/Add_output_0"]
     assert printed.step == 1e-6 and printed.read().shape == (1, 8, 8, 8)
     assert found["golden", "conv1"].read().shape == (2048,)
@@ -360,7 +360,7 @@ def test_mnn() -> None:
     found = values(recording.open(OURS / "mnn"))
     assert found["data"].shape == (1, 3, 16, 16) and found["logits"].shape == (5,)
     known = recording.hints_of(graph.load(OURS / "mnn/test.onnx"))
-    shaped = {e.name: e.read() for e in recording.open(OURS / "mnn", known=known)}
+    shaped = {e.name: e.read() for e in recording.open(OURS / "mnn", hints=known)}
     session = onnxruntime.InferenceSession(OURS / "mnn/test.onnx", providers=["CPUExecutionProvider"])
     (logits,) = session.run(["logits"], {"data": shaped["data"]})
     assert shaped["logits"].shape == (1, 5) and np.abs(shaped["logits"] - logits).max() < 1e-5
@@ -370,7 +370,7 @@ def test_mnn_of_a_run(tmp_path: Path) -> None:
     """MNNV2Basic.out: no ends, tabs between the values of a row."""
     (tmp_path / "Input_conv1_0").write_text("0.5\t1\t\n-2e-05\tnan\t\n")
     (tmp_path / "_blk_Add_output_0_0").write_text("3\t4\n")
-    found = recording.open(tmp_path, known=DumpHints({"conv1": TensorSpec("float32", (2, 2))}))
+    found = recording.open(tmp_path, hints=DumpHints({"conv1": TensorSpec("float32", (2, 2))}))
     fed, made = sorted(found, key=lambda e: e.role)
     assert (found.format, fed.node, fed.role, made.node) == ("mnn", "conv1", "input", "_blk_Add_output_0")
     assert np.array_equal(fed.read(), np.array([[0.5, 1], [-2e-05, np.nan]], np.float32), equal_nan=True)
@@ -440,8 +440,8 @@ def test_tnn_checked(tmp_path: Path) -> None:
 ])  # fmt: skip
 def test_tnnproto(name: str, layers: int, first: str) -> None:
     found = tnn.proto(scan(sample(f"tnn/{name}")), name)
-    assert (len(found), found[0]["type"], found[0]["inputs"]) == (layers, first, ["data"])
-    assert all(layer["outputs"] for layer in found)
+    assert (len(found), found[0].type, found[0].inputs) == (layers, first, ("data",))
+    assert all(layer.outputs for layer in found)
 
 
 def test_ascend() -> None:
@@ -545,7 +545,7 @@ def test_qnn(tmp_path: Path) -> None:
     known = DumpHints(
         {"/blk/Add_output_0": TensorSpec("int64", (1, 2, 3, 4)), "conv1": TensorSpec("float32", (1, 2, 3, 4))}, "NHWC"
     )
-    found = recording.open(tmp_path, known=known)
+    found = recording.open(tmp_path, hints=known)
     assert [e.side for e in found] == ["Result_0", "Result_0", "Result_1"]
     first, native, second = found
     assert np.array_equal(first.read(), ONE) and np.array_equal(second.read(), ONE + 1)
@@ -563,7 +563,7 @@ def test_horizon(tmp_path: Path) -> None:
     listed = {"name": "data", "file": "layer-0-bpu-ResNet-18_subgraph_0-input-0-data.bin", "dtype": "int8",
               "shape": [1, 3, 4, 3], "aligned": [1, 4, 4, 8], "layout": "NHWC"}  # fmt: skip
     (tmp_path / "manifest.json").write_text(json.dumps({"tensors": [listed]}))
-    found = recording.open(tmp_path, known=DumpHints({"prob": TensorSpec("float32", (None, 2, 3, 4))}))
+    found = recording.open(tmp_path, hints=DumpHints({"prob": TensorSpec("float32", (None, 2, 3, 4))}))
     data, nine, ten, prob = found
     assert (data.node, data.role, data.tensor) == ("ResNet-18_subgraph_0", "input", "data")
     assert data.raw().shape == (1, 3, 4, 3) and data.read().shape == (1, 3, 3, 4)
@@ -592,13 +592,13 @@ def test_raw_of_a_model(tmp_path: Path) -> None:
     ONE.transpose(0, 2, 3, 1).tofile(tmp_path / "d/x.bin")
     ONE.astype(np.float16).tofile(tmp_path / "d/y.raw")
     known = recording.hints_of(graph.load(tmp_path / "m.onnx"), "NHWC")
-    x, y = recording.open(tmp_path / "d", known=known)
+    x, y = recording.open(tmp_path / "d", hints=known)
     assert np.array_equal(x.read(), ONE)
     assert "48 bytes, headerless; known of it: float32, 1×2×3×4" in y.lacks
     blocked = layouts.from_model(ONE, "NC1HWC0")
     blocked.tofile(tmp_path / "d/x.bin")
     entry = next(
-        iter(recording.open(tmp_path / "d", known=recording.hints_of(graph.load(tmp_path / "m.onnx"), "NC1HWC0")))
+        iter(recording.open(tmp_path / "d", hints=recording.hints_of(graph.load(tmp_path / "m.onnx"), "NC1HWC0")))
     )
     assert entry.shape == blocked.shape and np.array_equal(entry.read(), ONE)
 
@@ -626,7 +626,7 @@ def test_golden_names(tmp_path: Path) -> None:
     np.save(tmp_path / "brain.npy", np.array([0x3F80], np.uint16))
     np.savez(tmp_path / "more.npz", **{"a/b": ONE, "c": ONE[0]})
     np.savez_compressed(tmp_path / "packed.npz", z=np.zeros(100_000))
-    found = {e.name: e for e in recording.open(tmp_path, known=DumpHints({"brain": TensorSpec("bfloat16", (1,))}))}
+    found = {e.name: e for e in recording.open(tmp_path, hints=DumpHints({"brain": TensorSpec("bfloat16", (1,))}))}
     assert (found["res2a:output:1"].node, found["res2a:output:1"].index) == ("res2a", 1)
     assert found["brain"].read().dtype == ml_dtypes.bfloat16
     assert np.array_equal(found["a/b"].read(), ONE) and found["z"].read().shape == (100_000,)

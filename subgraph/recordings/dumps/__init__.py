@@ -1,49 +1,52 @@
 """One file per format in which tools and devices leave tensors: `detect`, `entries` and, where users need it, `write`.
 
-    detect(files: Files) -> int                             NONE, BARE, TYPED or MARKED: how surely it is this format
-    entries(files: Files, known: Known) -> Iterable[Entry]  what it holds; no values are read yet
-    plain(name: str) -> str                                 optional: a name as this tool writes it; twice is as once
-    write(tensors: Tensors, folder: Path) -> None           optional; HOLDS: the element types that come back unchanged
+    detect(files: Files) -> int                    NONE, BARE, TYPED or MARKED: how surely the files are of this format
+    entries(files: Files, hints: DumpHints) -> Iterable[DumpEntry]     the tensors; no values are read yet
+    plain(name: str) -> str                        optional: a name as this tool writes it; idempotent
+    write(tensors: Tensors, folder: Path) -> None  optional; HOLDS: the element types that come back unchanged
 
-A format opens files through `Files` only, which keeps to the folder and checks sizes before memory is taken. What is
-damaged ends in an InputError; what one entry lacks (a type that nobody said) stands in its `lacks`, and the others are
-still read.
+A format opens files through `Files` only, which stays in the folder and checks sizes before memory is taken. A damaged
+file raises InputError. An entry that cannot be read, because of an unknown type for example, says why in `lacks`; the
+others are still read.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from pathlib import PurePosixPath
 from typing import TYPE_CHECKING, Any, Protocol
+
+import numpy as np
 
 from subgraph.errors import InputError
 from subgraph.recordings.files import Files, possible
 from subgraph.storage import dtypes, layouts
 from subgraph.storage.folders import safe_name
+from subgraph.storage.tensors import Tensors
 
 if TYPE_CHECKING:
-    import numpy as np
-
     from subgraph.types import Array
 
 NONE = 0  # not this format
-BARE = 1  # bytes or numbers that could be many a thing
-TYPED = 2  # each file says what it holds
-MARKED = 3  # names, a list or a magic number that one tool alone leaves
+BARE = 1  # bytes or numbers that could be of many formats
+TYPED = 2  # each file stores type and shape
+MARKED = 3  # names, a list or a magic number that only one tool leaves
+NO_SHAPE = "its shape is not known"
 
 
 @dataclass(frozen=True)
 class TensorSpec:
-    """What a model or a manifest says of a tensor that its file does not.
+    """What a model or a manifest says of a tensor whose file does not.
 
     Attributes:
-        dtype: numpy's or ml_dtypes' name; "" where nothing is said.
-        shape: None where nothing is said; a dimension is None where it is open.
+        dtype: numpy's or ml_dtypes' name; "" if unknown.
+        shape: None if unknown; a dimension is None if it is open.
         layout: of the file, if not the model's.
-        aligned: the file's shape, with the rows padded that the device aligns.
+        aligned: the shape in the file, with rows padded to the device's alignment.
         strides: in bytes, where the rows are padded otherwise.
         offset: of the first byte in the file.
+        assumed: a hint, taken because the file has the name of the model's tensor.
     """
 
     dtype: str = ""
@@ -52,30 +55,47 @@ class TensorSpec:
     aligned: tuple[int, ...] | None = None
     strides: tuple[int, ...] | None = None
     offset: int = 0
+    assumed: bool = False
+
+    @property
+    def closed_shape(self) -> tuple[int, ...] | None:
+        """The shape; None if it is unknown or a dimension is open."""
+        if self.shape is None or None in self.shape:
+            return None
+        return tuple(d for d in self.shape if d is not None)
 
 
 @dataclass(frozen=True)
 class DumpHints:
-    """What is known from elsewhere: types and shapes by the model's names; the layout of files that say nothing."""
+    """What is known of the tensors from elsewhere.
+
+    Attributes:
+        specs: by the model's names.
+        layout: of files that do not store it.
+        lenient: is a headerless file whose size does not fit its tensor read as a flat array? After fusion it holds
+            another tensor.
+    """
 
     specs: Mapping[str, TensorSpec] = field(default_factory=dict)
     layout: str = ""
+    lenient: bool = False
     _written: dict[Callable[[str], str], dict[str, list[TensorSpec]]] = field(
         default_factory=dict, init=False, repr=False, compare=False
     )
 
     def find(self, name: str, plain: Callable[[str], str]) -> TensorSpec:
-        """What is said of a name as a tool wrote it; nothing where several tensors would be written so."""
-        if name in self.specs:
-            return self.specs[name]
+        """The spec of a name as a tool wrote it; an empty one if several tensors would be written so."""
+        specs = [self.specs[name]] if name in self.specs else self._by_written(plain).get(plain(name), [])
+        return replace(specs[0], assumed=True) if len(specs) == 1 else TensorSpec()
+
+    def _by_written(self, plain: Callable[[str], str]) -> dict[str, list[TensorSpec]]:
         if plain not in self._written:
             written: dict[str, list[TensorSpec]] = {}
             self._written[plain] = written
-            for own, spec in self.specs.items():
-                for form in {plain(own), plain(safe_name(own))}:
+            for name, spec in self.specs.items():
+                for form in {plain(name), plain(safe_name(name))}:
                     written.setdefault(form, []).append(spec)
-        hits = self._written[plain].get(plain(name), [])
-        return hits[0] if len(hits) == 1 else TensorSpec()
+        return self._written[plain]
 
 
 @dataclass(frozen=True)
@@ -83,21 +103,23 @@ class DumpEntry:
     """One tensor of a recording; its values stay in the file until `read`.
 
     Attributes:
-        file: where it lies, relative to the folder.
-        stem: what a converted file would be called, without its end.
+        file: relative to the folder.
+        load: reads the values as stored.
         dtype: numpy's or ml_dtypes' name.
-        shape: as stored; None where nobody says.
-        layout: as stored; "" where it is the model's, or nobody says.
-        tensor, node: the names as the tool spelled them; "" where it names the other only.
-        role, index: the node's output or input, and which.
-        originals: names in the model, where the recording itself says them: of a tensor or a node.
+        shape: as stored; None if unknown.
+        layout: as stored; "" if it is the model's or unknown.
+        tensor, node: the names as the tool spelled them; "" if it names only the other.
+        role, index: "output" or "input" of the node, and which.
+        originals: names in the model, of a tensor or a node, if the recording itself says them.
         original_index: the output of that node.
-        fused: names of all the model's nodes that the device made one.
-        original_shape, original_layout: of the tensor in the model; None and "" where the recording does not say.
+        fused: names of all nodes of the model that the device fused into the node.
+        original_shape, original_layout: of the tensor in the model; None and "" if the recording does not say them.
         side: which of several recordings in one folder: golden, simulator, a sample, a runner.
-        step: what the last printed digit is worth; 0 where values are exact.
-        note: what a reader should know: inserted by the toolkit, say.
-        lacks: why it cannot be read; "" where it can.
+        step: what the last printed digit is worth; 0 if values are exact.
+        note: for readers, such as "inserted by the toolkit".
+        lacks: why it cannot be read; "" if it can.
+        stem: of the file that it is converted to.
+        assumed: is the shape a hint? The file stores none.
     """
 
     file: str
@@ -119,22 +141,23 @@ class DumpEntry:
     note: str = ""
     lacks: str = ""
     stem: str = ""
+    assumed: bool = False
 
     @property
     def name(self) -> str:
-        """What to call it: the tensor, or the node and which of its outputs."""
+        """The tensor's name; without one, the node and which of its outputs or inputs."""
         return self.tensor or f"{self.node}:{self.role}:{self.index}"
 
     @property
     def target(self) -> str:
-        """What a converted file is called, without its end: a path relative to the folder."""
+        """Path of a converted file, without its suffix, relative to the folder."""
         return self.stem or PurePosixPath(self.file).with_suffix("").as_posix()
 
     def raw(self) -> Array:
         """The values as stored.
 
         Raises:
-            InputError: they cannot be read, or are not what the header says.
+            InputError: they cannot be read, or contradict the header.
         """
         if self.lacks:
             raise InputError(f"cannot read {self.name} in {self.file}: {self.lacks}")
@@ -155,13 +178,13 @@ class DumpEntry:
 
 
 class DumpFormat(Protocol):
-    """What a module in this folder offers."""
+    """The interface of the modules in this folder."""
 
     def detect(self, files: Files) -> int:
         """How surely these files are of this format."""
 
-    def entries(self, files: Files, known: DumpHints) -> Iterable[DumpEntry]:
-        """What they hold."""
+    def entries(self, files: Files, hints: DumpHints) -> Iterable[DumpEntry]:
+        """The tensors in them."""
 
 
 def same(name: str) -> str:
@@ -169,12 +192,30 @@ def same(name: str) -> str:
     return name
 
 
-def dtype_of(array_dtype: np.dtype[Any]) -> str:
-    """The element type's name as we know it; "" where ONNX has none such.
+def unreadable() -> Array:
+    """The `load` of an entry that lacks something."""
+    raise AssertionError("an entry that lacks something is not loaded")
 
-    >>> import numpy as np
+
+def dtype_of(array_dtype: np.dtype[Any]) -> str:
+    """ONNX's element type by numpy's or ml_dtypes' name; "" if ONNX has none.
+
     >>> dtype_of(np.dtype(">f4")), dtype_of(np.dtype("S3"))
     ('float32', '')
     """
     name = "string" if array_dtype.kind == "U" else array_dtype.name
     return name if name in dtypes.TYPE_NUMBERS else ""
+
+
+def checked_arrays(tensors: Tensors, holds: Collection[str], what: str, hint: str = "") -> Iterator[tuple[str, Array]]:
+    """The tensors to write, as arrays of the element types that a format holds.
+
+    Raises:
+        InputError: a value is no array of these types; `what` the format holds, and `hint`, say so.
+    """
+    for name, value in tensors.items():
+        array = np.asarray(value)
+        dtype = "string" if array.dtype.kind == "O" else dtype_of(array.dtype)
+        if value is None or isinstance(value, list) or dtype not in holds:
+            raise InputError(f"{name}: {what}", hint)
+        yield name, array

@@ -1,4 +1,4 @@
-"""Names, numbers and messages of Ascend's dump: DumpData, element types, formats, file names and mapping.csv."""
+"""Ascend's dump: the message DumpData, numbers of element types and formats, file names, mapping.csv."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 from subgraph.errors import InputError
 from subgraph.recordings.files import Files
 
-# OP_TYPE.OP_NAME.TASK[.STREAM].TIMESTAMP, newer ones with TASK_TYPE.CONTEXT.THREAD.DEVICE behind
+# OP_TYPE.OP_NAME.TASK[.STREAM].TIMESTAMP; newer names end with .TASK_TYPE.CONTEXT.THREAD.DEVICE
 NAME = re.compile(
     r"(?P<op>[A-Za-z0-9_-]+)\.(?P<node>[A-Za-z0-9_-]+)\.(?P<task>\d+)(?:\.(?P<stream>\d+))?"
     r"\.(?P<time>\d{10,20})(?P<more>(?:\.\d+){0,4})"
@@ -56,28 +56,28 @@ _SCHEMA: dict[str, tuple[tuple[str, int, str, bool], ...]] = {
 
 @cache
 def message() -> Any:
-    """The class of DumpData, made from the schema above."""
+    """The class of DumpData, built from the schema above."""
     from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 
     file = descriptor_pb2.FileDescriptorProto(name="subcut/dumpdata.proto", package="subcut.dump", syntax="proto3")
     kinds = descriptor_pb2.FieldDescriptorProto
     for name, fields in _SCHEMA.items():
-        made = file.message_type.add(name=name)
-        for field, number, kind, many in fields:
-            label = kinds.LABEL_REPEATED if many else kinds.LABEL_OPTIONAL
-            one = made.field.add(name=field, number=number, label=label)
+        message_type = file.message_type.add(name=name)
+        for field_name, number, kind, repeated in fields:
+            label = kinds.LABEL_REPEATED if repeated else kinds.LABEL_OPTIONAL
+            field = message_type.field.add(name=field_name, number=number, label=label)
             if kind in _SCHEMA:
-                one.type, one.type_name = kinds.TYPE_MESSAGE, f".subcut.dump.{kind}"
+                field.type, field.type_name = kinds.TYPE_MESSAGE, f".subcut.dump.{kind}"
             else:
-                one.type = getattr(kinds, f"TYPE_{kind.upper()}")
+                field.type = getattr(kinds, f"TYPE_{kind.upper()}")
     pool = descriptor_pool.DescriptorPool()
     pool.Add(file)
     return message_factory.GetMessageClass(pool.FindMessageTypeByName("subcut.dump.DumpData"))
 
 
 def real_names(files: Files) -> dict[str, str]:
-    """File -> its whole name's file, where mapping.csv stands for names that were too long (`hash,name`)."""
-    found = {}
+    """File -> the name that it would have, from mapping.csv, which lists the names that were too long (`hash,name`)."""
+    names = {}
     for name in files.names:
         folder, slash, own = name.rpartition("/")
         if own != MAPPING:
@@ -88,5 +88,5 @@ def real_names(files: Files) -> dict[str, str]:
             continue
         for row in rows:
             if len(row) == 2:
-                found[f"{folder}{slash}{row[0].strip()}"] = row[1].strip()
-    return found
+                names[f"{folder}{slash}{row[0].strip()}"] = row[1].strip()
+    return names

@@ -1,4 +1,4 @@
-"""The JSON that `atc --mode=1` makes of an .om: which of the model's tensors an output on the NPU is, after fusion."""
+"""The JSON that `atc --mode=1` makes of an .om -> which tensor of the model each output on the NPU is, after fusion."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ CONSTANT = ("Const", "Constant")  # may carry the name of the node that reads th
 
 @dataclass(frozen=True)
 class Origin:
-    """What an output on the NPU stands for.
+    """The tensor of the model that an output on the NPU is.
 
     Attributes:
-        name, index: node of the model and which of its outputs; "" where it is inner to an op that is several nodes.
-        fused: all nodes of the model that the op is; none where the compiler inserted it.
-        shape, layout: of the tensor in the model; None and "" where the JSON does not say.
+        name, index: node of the model and which of its outputs; "" for a tensor inside an op that is several nodes.
+        fused: all nodes of the model that the op is; none if the compiler inserted it.
+        shape, layout: of the tensor in the model; None and "" if the JSON does not say them.
     """
 
     name: str
@@ -37,21 +37,15 @@ def plain(name: str) -> str:
 
 
 def origins(files: Files) -> dict[tuple[str, int], Origin]:
-    """(op as files name it, output) -> origin, from all such JSONs among the files; damaged ones say nothing."""
+    """(op as file names have it, output) -> origin, from all such JSONs among the files; damaged ones are ignored."""
     out: dict[tuple[str, int], Origin] = {}
-    for name in files.ending(".json"):
-        if _START.match(files.head(name).lstrip()):
-            out |= of_model(files.maybe_json(name))
-    return out
-
-
-def of_model(data: Any) -> dict[tuple[str, int], Origin]:
-    """The same of a JSON's content."""
-    out = {}
-    for op in _ops(data):
-        said = _attributes(op)
-        for k, desc in enumerate(_dicts(op.get("output_desc"))):
-            out[plain(str(op.get("name", ""))), k] = _origin(op, said, k, desc)
+    for file in files.ending(".json"):
+        if not _START.match(files.head(file).lstrip()):
+            continue
+        for op in _ops(files.maybe_json(file)):
+            attributes = _attributes(op)
+            for k, output in enumerate(_dicts(op.get("output_desc"))):
+                out[plain(str(op.get("name", ""))), k] = _origin(op, attributes, k, _attributes(output))
     return out
 
 
@@ -66,34 +60,33 @@ def _dicts(value: Any) -> list[dict[str, Any]]:
 
 def _attributes(item: Mapping[str, Any]) -> dict[str, Any]:
     """[{key, value: {s|i|b|list}}] as a plain mapping."""
-    found = {}
+    attributes = {}
     for pair in _dicts(item.get("attr")):
         value = pair.get("value")
         if isinstance(value, dict):
-            held = value.get("list", value)
-            found[str(pair.get("key"))] = held if "list" in value else next(iter(value.values()), None)
-    return found
+            attributes[str(pair.get("key"))] = value["list"] if "list" in value else next(iter(value.values()), None)
+    return attributes
 
 
-def _origin(op: Mapping[str, Any], said: Mapping[str, Any], k: int, desc: Mapping[str, Any]) -> Origin:
-    own = _attributes(desc)
-    listed = said.get("_datadump_original_op_names")
+def _origin(op: Mapping[str, Any], of_op: Mapping[str, Any], k: int, of_output: Mapping[str, Any]) -> Origin:
+    """`of_op`, `of_output`: the attributes of an op and of its output `k`."""
+    listed = of_op.get("_datadump_original_op_names")
     # Absent: the op is a node of the model by the same name. There, but empty: inserted by the compiler.
     fused = (str(op.get("name", "")),) if listed is None else tuple(map(str, _list(listed, "s")))
-    name = own.get("_datadump_origin_name")
+    name = of_output.get("_datadump_origin_name")
     if name is None:
         name = fused[0] if len(fused) == 1 and op.get("type") not in CONSTANT else ""
-    index = own.get("_datadump_origin_output_index")
-    layout = own.get("_datadump_origin_format") or own.get("origin_format") or ""
-    shape = own.get("origin_shape")
+    index = of_output.get("_datadump_origin_output_index")
+    layout = of_output.get("_datadump_origin_format") or of_output.get("origin_format") or ""
+    shape = of_output.get("origin_shape")
     dims = _list(shape, "i")
     sizes = tuple(d for d in dims if isinstance(d, int) and d >= 0)
-    known = bool(shape) and len(sizes) == len(dims) and own.get("origin_shape_initialized") is True
+    known = bool(shape) and len(sizes) == len(dims) and of_output.get("origin_shape_initialized") is True
     return Origin(
         str(name), index if isinstance(index, int) else k, fused, sizes if known else None, layouts.named(str(layout))
     )
 
 
 def _list(value: Any, key: str) -> list[Any]:
-    found = value.get(key) if isinstance(value, dict) else None
-    return found if isinstance(found, list) else []
+    items = value.get(key) if isinstance(value, dict) else None
+    return items if isinstance(items, list) else []

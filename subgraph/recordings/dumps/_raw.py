@@ -1,13 +1,16 @@
-"""Headerless bytes -> an array, of the type, shape, layout and row padding that somebody else says."""
+"""Headerless bytes -> an array, with type, shape, layout and row padding from a manifest or a model."""
 
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from subgraph.errors import InputError
-from subgraph.recordings.dumps import DumpEntry, DumpHints, TensorSpec
+from subgraph.recordings.dumps import NO_SHAPE, DumpEntry, DumpHints, TensorSpec, unreadable
 from subgraph.recordings.files import MAX_RANK, Files
 from subgraph.storage import dtypes, layouts
 from subgraph.storage.tensors import PACKED, np_dtype, shape_text, unpack
@@ -17,17 +20,12 @@ if TYPE_CHECKING:
 
 MANIFEST = "manifest.json"
 BLOCK_SIZES = (16, 32, 8, 4)  # C0 of float16, of int8, of others
-_SAY = "say type and shape in a manifest.json beside it, or give the model"
-
-
-def bits(dtype: str) -> int:
-    """Of one element."""
-    return dtypes.bits_of(dtype)
+_HINT = "say type and shape in a manifest.json beside it, or give the model"
 
 
 def nbytes(dtype: str, count: int) -> int:
-    """Of so many elements, packed."""
-    return math.ceil(count * bits(dtype) / 8)
+    """Bytes of so many elements, packed."""
+    return math.ceil(count * dtypes.bits_of(dtype) / 8)
 
 
 def read(files: Files, name: str, dtype: str, shape: tuple[int, ...], offset: int = 0) -> Array:
@@ -42,68 +40,73 @@ def read(files: Files, name: str, dtype: str, shape: tuple[int, ...], offset: in
     return files.shaped(name, flat, shape)
 
 
-def entry(files: Files, name: str, spec: TensorSpec, known: DumpHints, default: str = "", **more: Any) -> DumpEntry:
-    """What a headerless file is, as far as it can be told; `default` is the type that the tool writes by itself."""
-    layout = layouts.named(spec.layout or known.layout)
+def entry(files: Files, name: str, spec: TensorSpec, hints: DumpHints, default: str = "") -> DumpEntry:
+    """The entry of a headerless file, without names; `default`: the type that the tool writes if nothing is said."""
+    layout = layouts.named(spec.layout or hints.layout)
     if spec.aligned or spec.strides:
-        return _padded(files, name, spec, layout, **more)
+        return _padded(files, name, spec, layout)
     size = files.sizes[name] - spec.offset
     for dtype in dict.fromkeys(d for d in (default, spec.dtype) if d and d != "string"):
-        shape, stored = fitted(spec.shape, dtype, size, layout)
+        shape, stored = fit_size(spec.shape, dtype, size, layout)
         if stored is not None:
-            more |= {"original_shape": shape, "layout": layout}
-            return DumpEntry(name, partial(read, files, name, dtype, stored, spec.offset), dtype, stored, **more)
-    return _unclear(files, name, spec, default, size, **more)
+            load = partial(read, files, name, dtype, stored, spec.offset)
+            assumed = spec.assumed and len(stored) != 1  # a lone dimension follows from the size
+            return DumpEntry(name, load, dtype, stored, layout, original_shape=shape, assumed=assumed)
+    unshaped = _unshaped(files, name, spec, default, size)
+    if unshaped.lacks and spec.assumed and hints.lenient:
+        flat = _unshaped(files, name, TensorSpec(spec.dtype), default, size)
+        return unshaped if flat.lacks else replace(flat, assumed=True)
+    return unshaped
 
 
-def _unclear(files: Files, name: str, spec: TensorSpec, default: str, size: int, **more: Any) -> DumpEntry:
-    """Without a shape: flat, where at least the type is known and no shape contradicts."""
+def _unshaped(files: Files, name: str, spec: TensorSpec, default: str, size: int) -> DumpEntry:
+    """A flat array if the type is known and no shape contradicts; else an entry that lacks something."""
     dtype = default or spec.dtype
-    if spec.shape is not None or dtype in ("", "string") or size < 0 or (size * 8) % bits(dtype):
-        said = f"{dtype or 'no type'}, {'no shape' if spec.shape is None else shape_text(spec.shape)}"
-        return DumpEntry(
-            name, _never, dtype, None, lacks=f"{size} bytes, headerless; known of it: {said}; {_SAY}", **more
-        )
-    count = size * 8 // bits(dtype)
+    if spec.shape is not None or dtype in ("", "string") or size < 0 or (size * 8) % dtypes.bits_of(dtype):
+        known = f"{dtype or 'no type'}, {'no shape' if spec.shape is None else shape_text(spec.shape)}"
+        lacks = f"{size} bytes, headerless; known of it: {known}; {_HINT}"
+        return DumpEntry(name, unreadable, dtype, lacks=lacks)
+    count = size * 8 // dtypes.bits_of(dtype)
     load = partial(read, files, name, dtype, (count,), spec.offset)
-    return DumpEntry(name, load, dtype, (count,), note="its shape is not known", **more)
+    return DumpEntry(name, load, dtype, (count,), note=NO_SHAPE)
 
 
-def _never() -> Array:
-    raise AssertionError("an entry that lacks something is not loaded")
-
-
-def fitted(
+def fit_size(
     dims: tuple[int | None, ...] | None, dtype: str, size: int, layout: str = ""
 ) -> tuple[tuple[int, ...], tuple[int, ...] | None]:
-    """(the tensor's shape with its one open dimension filled in, its shape in the file), None if it has other bytes."""
-    dims = (-1,) if dims is None else dims
+    """(the tensor's shape with its one open dimension filled in, its shape in the file) for a file of `size` bytes.
+
+    The second is None if a file of another size would hold the tensor.
+    """
+    if dims is None:
+        return (), None
     fixed = math.prod(d for d in dims if d is not None)
-    count = size * 8 // bits(dtype)
+    count = size * 8 // dtypes.bits_of(dtype)
     if sum(d is None for d in dims) > (fixed > 0):
         return (), None
     shape = tuple(count // fixed if d is None else d for d in dims)
+    if min(shape, default=0) < 0:
+        return (), None
     for c0 in BLOCK_SIZES if layout in layouts.BLOCKED else (4,):
-        stored = layouts.stored_shape(shape, layout, c0) if min(shape, default=0) >= 0 else ()
-        if min(shape, default=0) >= 0 and nbytes(dtype, math.prod(stored)) == size:
+        stored = layouts.stored_shape(shape, layout, c0)
+        if nbytes(dtype, math.prod(stored)) == size:
             return shape, stored
     return (), None
 
 
-def _padded(files: Files, name: str, spec: TensorSpec, layout: str, **more: Any) -> DumpEntry:
-    """Rows with padding: a part of a larger array, or values at given distances. `shape` is as stored."""
+def _padded(files: Files, name: str, spec: TensorSpec, layout: str) -> DumpEntry:
+    """Padded rows: a part of a larger array, or values at given distances. The entry's shape is without the padding."""
     shape = tuple(d for d in spec.shape or () if d is not None)
     if not spec.dtype or spec.dtype in PACKED or len(shape) != len(spec.shape or ()):
-        return DumpEntry(
-            name, _never, spec.dtype, None, lacks=f"padded rows of no known type and shape; {_SAY}", **more
-        )
+        lacks = f"padded rows of no known type and shape; {_HINT}"
+        return DumpEntry(name, unreadable, spec.dtype, lacks=lacks)
 
     def load() -> Array:
         if spec.aligned:
             return _sliced(files, name, spec, spec.aligned, shape)
         return _strided(files, name, spec, spec.strides or (), shape)
 
-    return DumpEntry(name, load, spec.dtype, shape, layout, **more)
+    return DumpEntry(name, load, spec.dtype, shape, layout)
 
 
 def _sliced(files: Files, name: str, spec: TensorSpec, aligned: tuple[int, ...], shape: tuple[int, ...]) -> Array:
@@ -113,28 +116,26 @@ def _sliced(files: Files, name: str, spec: TensorSpec, aligned: tuple[int, ...],
 
 
 def _strided(files: Files, name: str, spec: TensorSpec, strides: tuple[int, ...], shape: tuple[int, ...]) -> Array:
-    import numpy as np
-
     item = np_dtype(spec.dtype)
-    far = sum((d - 1) * s for d, s in zip(shape, strides, strict=False)) + item.itemsize
+    end = sum((d - 1) * s for d, s in zip(shape, strides, strict=False)) + item.itemsize
     if (
         len(strides) != len(shape)
         or len(shape) >= MAX_RANK
         or any(d <= 0 or s < 0 for d, s in zip(shape, strides, strict=False))
     ):
         raise files.damaged(name, f"strides {list(strides)} do not go with shape {list(shape)}")
-    if math.prod(shape) * item.itemsize > files.sizes[name] or far > files.sizes[name]:
+    if math.prod(shape) * item.itemsize > files.sizes[name] or end > files.sizes[name]:
         raise files.damaged(name, f"strides {list(strides)} of shape {list(shape)} lead beyond its end")
-    data = files.mapped(name, spec.offset, far)
+    data = files.mapped(name, spec.offset, end)
     offsets = np.zeros(shape, np.int64)
     for axis, (d, s) in enumerate(zip(shape, strides, strict=True)):
         offsets += (np.arange(d) * (s if d > 1 else 0)).reshape([-1 if i == axis else 1 for i in range(len(shape))])
-    found = data[offsets[..., None] + np.arange(item.itemsize)]
-    return np.ascontiguousarray(found).view(item).reshape(shape)
+    values = data[offsets[..., None] + np.arange(item.itemsize)]
+    return np.ascontiguousarray(values).view(item).reshape(shape)
 
 
-def said(files: Files) -> dict[str, tuple[str, TensorSpec]]:
-    """file -> (tensor, what is said of it), from the folder's manifest; the lists of `subcut`'s own are known as well.
+def manifest_specs(files: Files) -> dict[str, tuple[str, TensorSpec]]:
+    """File -> (tensor, its spec), from the folder's manifest: a user's list of "tensors", or one of subcut's own.
 
     Raises:
         InputError: it is damaged, or names a type that does not exist.
@@ -153,7 +154,7 @@ def _spec(item: dict[str, Any]) -> TensorSpec:
     dtype = str(item.get("dtype", ""))
     if dtype and dtype not in dtypes.TYPE_NUMBERS:
         raise InputError(f"{MANIFEST} says element type '{dtype}', which ONNX does not have")
-    sizes = {key: tuple(int(d) for d in item[key]) for key in ("aligned", "strides") if item.get(key)}
+    aligned, strides = (tuple(int(d) for d in item.get(key) or ()) or None for key in ("aligned", "strides"))
     dims = item.get("shape")
     shape = None if dims is None else tuple(None if d is None else int(d) for d in dims)
-    return TensorSpec(dtype, shape, str(item.get("layout", "")), offset=int(item.get("offset", 0)), **sizes)
+    return TensorSpec(dtype, shape, str(item.get("layout", "")), aligned, strides, int(item.get("offset", 0)))

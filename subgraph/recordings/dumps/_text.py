@@ -1,21 +1,23 @@
-"""Numbers as text, one or several per line -> an array; read in pieces, so that no memory is taken for a promise."""
+"""Numbers as text, one or several per line -> an array; read in pieces, so a false shape takes no memory."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
+from subgraph.recordings.dumps import NO_SHAPE, DumpEntry, TensorSpec
 from subgraph.recordings.files import Files
 from subgraph.storage.tensors import np_dtype
 
 if TYPE_CHECKING:
-    import numpy as np
-
     from subgraph.types import Array
 
-PIECE = 1 << 20  # bytes read at a time
+PIECE_BYTES = 1 << 20  # read at a time
 MAX_WORD = 64  # characters of a number; "%.18e" has 26
-_LETTERS = b"0123456789+-.eEnNaAiIfFtTyYdDqQsS#() \t\r\n,"  # of numbers, nan, inf and what Windows prints for them
+_LETTERS = b"0123456789+-.eEnNaAiIfFtTyYdDqQsS#() \t\r\n,"  # of numbers, nan, inf and the forms that Windows prints
 
 
 def values(files: Files, name: str, dtype: str, skip: int = 0) -> Array:
@@ -24,12 +26,10 @@ def values(files: Files, name: str, dtype: str, skip: int = 0) -> Array:
     Raises:
         InputError: a word that is no number of this type.
     """
-    import numpy as np
-
     pieces: list[Array] = []
-    rest, start = b"", _behind(files, name, skip)
-    for at in range(start, files.sizes[name], PIECE):
-        block = rest + files.bytes(name, at, min(PIECE, files.sizes[name] - at))
+    rest, start = b"", _offset_of_line(files, name, skip)
+    for at in range(start, files.sizes[name], PIECE_BYTES):
+        block = rest + files.bytes(name, at, min(PIECE_BYTES, files.sizes[name] - at))
         cut = max(block.rfind(b"\n"), block.rfind(b" "), block.rfind(b"\t"), block.rfind(b",")) + 1
         rest = block[cut:]
         pieces.append(numbers(files, name, block[:cut], dtype))
@@ -39,8 +39,8 @@ def values(files: Files, name: str, dtype: str, skip: int = 0) -> Array:
     return np.concatenate(pieces)
 
 
-def _behind(files: Files, name: str, skip: int) -> int:
-    """The offset behind so many lines."""
+def _offset_of_line(files: Files, name: str, skip: int) -> int:
+    """The offset behind the first `skip` lines."""
     head, at = files.head(name), 0
     for _ in range(skip):
         end = head.find(b"\n", at)
@@ -56,35 +56,31 @@ def numbers(files: Files, name: str, block: bytes, dtype: str) -> Array:
     Raises:
         InputError: a word that is no number of this type.
     """
-    import numpy as np
-
-    want = np_dtype(dtype)
+    wanted_dtype = np_dtype(dtype)
     words = block.replace(b",", b" ").split()
     if not words:
-        return np.empty(0, want)
+        return np.empty(0, wanted_dtype)
     if block.translate(None, _LETTERS) or max(map(len, words)) > MAX_WORD:
         raise files.damaged(name, "a word of it is no number")
     try:
-        return _parsed(words, want)
+        return _parsed(words, wanted_dtype)
     except (ValueError, OverflowError) as e:
         raise files.damaged(name, f"a word of it is no {dtype}: {e}") from e
 
 
-def _parsed(words: list[bytes], want: np.dtype[Any]) -> Array:
-    import numpy as np
-
-    if want.kind in "iu":
+def _parsed(words: list[bytes], dtype: np.dtype[Any]) -> Array:
+    if dtype.kind in "iu":
         whole = np.array([int(w) for w in words], object)
-        info = np.iinfo(want)
+        info = np.iinfo(dtype)
         if whole.min() < info.min or whole.max() > info.max:
             raise ValueError(f"{whole.min()} to {whole.max()}")
-        return whole.astype(want)
+        return whole.astype(dtype)
     with np.errstate(over="ignore"):
-        return np.array([_float(w) for w in words], np.float64).astype(want)
+        return np.array([_float(w) for w in words], np.float64).astype(dtype)
 
 
 def _float(word: bytes) -> float:
-    """A number; `1.#IND`, `-1.#INF`, `-nan(ind)` and `nan(snan)` as Windows prints them."""
+    """A number; Windows prints `1.#IND`, `-1.#INF`, `-nan(ind)` and `nan(snan)`."""
     if b"#" in word or word.lower().startswith((b"nan(", b"-nan(")):
         inf = b"inf" in word.lower()
         return (float("-inf") if word.startswith(b"-") else float("inf")) if inf else float("nan")
@@ -92,7 +88,7 @@ def _float(word: bytes) -> float:
 
 
 def is_numeric(files: Files, name: str, skip: int = 0) -> bool:
-    """Whether the beginning of a file is numbers and nothing else."""
+    """Does the beginning of a file hold numbers and nothing else?"""
     head = files.head(name)
     whole = len(head) == files.sizes[name]
     lines = head.split(b"\n")[skip : None if whole else -1]
@@ -106,26 +102,32 @@ def is_numeric(files: Files, name: str, skip: int = 0) -> bool:
 
 
 def is_whole(files: Files, name: str, skip: int = 0) -> bool:
-    """Whether the beginning of a file is whole numbers: printed floats have a point or an exponent."""
+    """Does the beginning of a file hold whole numbers? Printed floats have a point or an exponent."""
     return not any(c in b".eEnNaAiI" for line in files.head(name).split(b"\n")[skip:] for c in line)
 
 
 def loader(files: Files, name: str, dtype: str, shape: tuple[int, ...] | None, skip: int = 0) -> Callable[[], Array]:
-    """What reads a file's numbers in this shape; flat without one."""
+    """A function that reads a file's numbers, in this shape or flat."""
 
     def load() -> Array:
-        import math
-
         if shape is not None and math.prod(shape) > files.sizes[name]:  # a value takes a digit at least
             raise files.damaged(name, f"{files.sizes[name]} bytes are no {list(shape)} values")
-        found = values(files, name, dtype, skip)
+        flat = values(files, name, dtype, skip)
         if shape is None:
-            return found
-        if found.size != math.prod(shape):
-            raise files.damaged(name, f"{found.size} values are no {list(shape)}")
-        return files.shaped(name, found, shape)
+            return flat
+        if flat.size != math.prod(shape):
+            raise files.damaged(name, f"{flat.size} values are no {list(shape)}")
+        return files.shaped(name, flat, shape)
 
     return load
+
+
+def entry(files: Files, name: str, dtype: str, spec: TensorSpec, step: float = 0.0) -> DumpEntry:
+    """The entry of a file of numbers, without names; flat unless `spec` has a closed shape."""
+    shape = spec.closed_shape
+    note = NO_SHAPE if shape is None else ""
+    load = loader(files, name, dtype, shape)
+    return DumpEntry(name, load, dtype, shape, step=step, note=note, assumed=spec.assumed)
 
 
 def lines(array: Array, form: str) -> str:

@@ -3,96 +3,113 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from subgraph.errors import InputError
-from subgraph.recordings.dumps import MARKED, NONE, DumpEntry, DumpHints, _ascend, _atc, _raw, dtype_of
+from subgraph.recordings.dumps import (
+    MARKED,
+    NONE,
+    DumpEntry,
+    DumpHints,
+    _ascend,
+    _atc,
+    _raw,
+    checked_arrays,
+    dtype_of,
+)
 from subgraph.recordings.files import Files
-from subgraph.storage import tensors
+from subgraph.storage import dtypes
+from subgraph.storage.convert import raw_bytes
 from subgraph.storage.folders import safe_names
+from subgraph.storage.tensors import Tensors, np_dtype
 
 if TYPE_CHECKING:
     from subgraph.types import Array
 
 HOLDS = tuple(_ascend.NUMBERS)
 NANO = b"\x5a\x5a\x5a\x5a"
-SLACK = 64  # bytes that a blob may be longer than its values: the NPU's memory comes in 32s, with 32 behind
-TRIED = 20  # files that are looked at before it is no dump of this kind
+MAX_PADDING = 64  # bytes behind a blob's values: the NPU's memory comes in blocks of 32, with 32 behind
+MAX_TRIED = 20  # files of such a name that are opened to detect the format
 MAX_HEADER = 64 << 20  # bytes; real ones have hundreds
+OTHER_ORDERS = ("NHWC", "NDHWC", "HWCN")  # of a model's axes, beside NCHW
 _OVERFLOWS = "Opdebug.Node_OpDebug"
 plain = _atc.plain
 
 
 def detect(files: Files) -> int:
     """By files named OP.NODE.TASK.STREAM.TIME, or listed in mapping.csv, whose header is a DumpData."""
-    named = _ascend.real_names(files)
-    own = [n for n in files.names if _name(n, named)][:TRIED]
-    return MARKED if any(_is_one(files, n) for n in own) else NONE
+    real_names = _ascend.real_names(files)
+    candidates = [n for n in files.names if _parsed_name(n, real_names)][:MAX_TRIED]
+    return MARKED if any(_is_dump(files, n) for n in candidates) else NONE
 
 
-def entries(files: Files, known: DumpHints) -> Iterator[DumpEntry]:
-    """Inputs and outputs of each op, of its latest dump; where an `atc` JSON lies among the files, with origins."""
-    named = _ascend.real_names(files)
+def entries(files: Files, hints: DumpHints) -> Iterator[DumpEntry]:
+    """Inputs and outputs of each op, of its latest dump; with origins if an `atc` JSON lies among the files."""
+    real_names = _ascend.real_names(files)
     origins = _atc.origins(files)
-    for name, found in _latest(files, named).items():
-        yield from _of_file(files, name, found, origins)
+    for file, name in _latest(files, real_names).items():
+        yield from _of_file(files, file, name["node"], origins)
 
 
-def _name(file: str, named: dict[str, str]) -> Any:
-    """The parts of a file's name; None where it is none of a dump."""
-    own = named.get(file, file).rpartition("/")[2]
+def _parsed_name(file: str, real_names: dict[str, str]) -> re.Match[str] | None:
+    """The parts of a dump's file name; None if it is none."""
+    own = real_names.get(file, file).rpartition("/")[2]
     return None if own.startswith(_OVERFLOWS) else _ascend.NAME.fullmatch(own)
 
 
-def _latest(files: Files, named: dict[str, str]) -> dict[str, Any]:
-    """File -> parts of its name, one per op in each folder: the latest."""
-    best: dict[tuple[str, ...], tuple[int, str, Any]] = {}
+def _latest(files: Files, real_names: dict[str, str]) -> dict[str, re.Match[str]]:
+    """The latest file of each op in each folder -> the parts of its name."""
+    latest: dict[tuple[str, ...], tuple[int, str, re.Match[str]]] = {}
     for file in files.names:
-        found = _name(file, named)
-        if found:
-            key = (file.rpartition("/")[0], found["op"], found["node"], found["task"], found["stream"], found["more"])
-            best[key] = max(best.get(key, (-1, "", None)), (int(found["time"]), file, found), key=lambda b: b[:2])
-    return {file: found for _, file, found in best.values()}
+        name = _parsed_name(file, real_names)
+        if name:
+            key = (file.rpartition("/")[0], *name.group("op", "node", "task", "stream", "more"))
+            dump = (int(name["time"]), file, name)
+            latest[key] = max(latest.get(key, dump), dump, key=lambda d: d[:2])
+    return {file: name for _, file, name in latest.values()}
 
 
 @dataclass(frozen=True)
 class _Head:
-    """A parsed header, and where the first blob begins; blobs stand in the message itself where `data` is -1."""
+    """A parsed header, and where the first blob begins; -1 if the message itself holds the blobs."""
 
     message: Any
     data: int
 
     def blobs(self) -> Iterator[tuple[str, int, Any, int]]:
-        """(role, index, what it is, offset) of each input and output."""
+        """(role, index, OpInput or OpOutput, offset) of each input and output."""
         at = self.data
-        for role, many in (("input", self.message.input), ("output", self.message.output)):
-            for k, one in enumerate(many):
-                yield role, k, one, at
-                at += one.size
+        for role, blobs in (("input", self.message.input), ("output", self.message.output)):
+            for k, blob in enumerate(blobs):
+                yield role, k, blob, at
+                at += blob.size
 
     @property
     def end(self) -> int:
         m = self.message
-        return self.data + sum(int(one.size) for many in (m.input, m.output, m.buffer, m.space) for one in many)
+        return self.data + sum(int(blob.size) for blob in (*m.input, *m.output, *m.buffer, *m.space))
 
 
-def _is_one(files: Files, file: str) -> bool:
+def _is_dump(files: Files, file: str) -> bool:
     try:
         _head(files, file)
     except InputError:
-        return files.head(file, 4) == NANO  # recognised, so that `entries` can say that it is not read
+        return files.head(file, 4) == NANO  # recognised, so that `entries` reports that it is not read
     return True
 
 
 def _head(files: Files, file: str) -> _Head:
-    """The header: 8 bytes of its length before it; or the whole file is one message, as with msaccucmp's -v 1.
+    """The header, behind 8 bytes with its length; or the whole file is one message, as with msaccucmp's -v 1.
 
     Raises:
-        InputError: it is neither, or promises more than the file has.
+        InputError: the file is neither, or the header promises more bytes than it has.
     """
     size = files.sizes[file]
     if files.head(file, 4) == NANO:
@@ -120,102 +137,83 @@ def _parsed(files: Files, file: str, at: int, count: int) -> Any:
         raise files.damaged(file, f"its header is no DumpData: {e}") from e
 
 
-def _of_file(files: Files, file: str, found: Any, origins: dict[tuple[str, int], _atc.Origin]) -> Iterator[DumpEntry]:
+def _of_file(files: Files, file: str, node: str, origins: dict[tuple[str, int], _atc.Origin]) -> Iterator[DumpEntry]:
     head = _head(files, file)
-    for role, index, one, at in head.blobs():
-        dtype = _ascend.DTYPES.get(one.data_type, "")
-        # an empty shape: flat, as msaccucmp has it
-        shape, lacks = _shape(one, dtype)
-        load = partial(_array, files, file, (role, index, at), dtype, shape or ())
-        more = _origin(one, role, origins.get((plain(found["node"]), index)))
-        yield DumpEntry(
+    for role, index, blob, at in head.blobs():
+        dtype = _ascend.DTYPES.get(blob.data_type, "")
+        shape, lacks = _shape(blob, dtype)
+        entry = DumpEntry(
             file,
-            load,
+            partial(_array, files, file, (role, index, at), dtype, shape or ()),
             dtype,
             shape,
-            layout=_ascend.FORMATS.get(one.format, str(one.format)),
-            node=str(head.message.op_name) or found["node"],
+            layout=_ascend.FORMATS.get(blob.format, str(blob.format)),
+            node=str(head.message.op_name) or node,
             role=role,
             index=index,
+            original_shape=tuple(int(d) for d in blob.original_shape.dim) or None,
             side=file.rpartition("/")[0],
             stem=f"{file}.{role}.{index}",
             lacks=lacks,
-            **more,
         )
+        yield entry if role == "input" else _with_origin(entry, blob.original_op, origins.get((plain(node), index)))
 
 
-def _shape(one: Any, dtype: str) -> tuple[tuple[int, ...] | None, str]:
-    """(shape as stored, why it cannot be read)."""
-    size = int(one.size or len(one.data))
+def _shape(blob: Any, dtype: str) -> tuple[tuple[int, ...] | None, str]:
+    """(shape as stored, why it cannot be read); without a shape the values are flat, as in msaccucmp."""
+    size = int(blob.size or len(blob.data))
     if not dtype:
-        return None, f"element type {_ascend.OTHER.get(one.data_type, one.data_type)} is not read"
-    shape = tuple(int(d) for d in one.shape.dim) or (size * 8 // _raw.bits(dtype),)
-    need = _raw.nbytes(dtype, math.prod(shape))
-    if not 0 <= size - need <= SLACK:
+        return None, f"element type {_ascend.OTHER.get(blob.data_type, blob.data_type)} is not read"
+    shape = tuple(int(d) for d in blob.shape.dim) or (size * 8 // dtypes.bits_of(dtype),)
+    if not 0 <= size - _raw.nbytes(dtype, math.prod(shape)) <= MAX_PADDING:
         return shape, f"{size} bytes are no {dtype} {list(shape)}"
     return shape, ""
 
 
-def _origin(one: Any, role: str, origin: _atc.Origin | None) -> dict[str, Any]:
-    """What header and JSON say of the tensor in the model."""
-    dims = tuple(int(d) for d in one.original_shape.dim) or None
-    if role == "input":
-        return {"original_shape": dims}
-    own = one.original_op
-    more: dict[str, Any] = {"original_shape": dims, "originals": (str(own.name),) if own.name else ()}
-    more |= {
-        "original_index": int(own.output_index),
-        "original_layout": _ascend.FORMATS[own.format] if own.name and own.format == 1 else "",
-    }
-    if origin:
-        more |= {
-            "fused": origin.fused,
-            "original_shape": dims or origin.shape,
-            "original_layout": _turned(origin.layout),
-        }
-        more |= {"originals": (origin.name,) if origin.name else (), "original_index": origin.index}
-        if not origin.fused:
-            more["note"] = "inserted by the compiler"
-    return more
-
-
-def _turned(layout: str) -> str:
-    """The model's own layout where it is not NCHW."""
-    return layout if layout in ("NHWC", "NDHWC", "HWCN") else ""
+def _with_origin(entry: DumpEntry, op: Any, origin: _atc.Origin | None) -> DumpEntry:
+    """An output with what the header (an OriginalOp) and the JSON say of the tensor in the model."""
+    if origin is None:
+        return replace(
+            entry,
+            originals=(str(op.name),) if op.name else (),
+            original_index=int(op.output_index),
+            original_layout=_ascend.FORMATS[op.format] if op.name and op.format == 1 else "",
+        )
+    return replace(
+        entry,
+        originals=(origin.name,) if origin.name else (),
+        original_index=origin.index,
+        fused=origin.fused,
+        original_shape=entry.original_shape or origin.shape,
+        original_layout=origin.layout if origin.layout in OTHER_ORDERS else "",
+        note="" if origin.fused else "inserted by the compiler",
+    )
 
 
 def _array(files: Files, file: str, where: tuple[str, int, int], dtype: str, shape: tuple[int, ...]) -> Array:
-    import numpy as np
-
     role, index, at = where
     if at >= 0:
         return _raw.read(files, file, dtype, shape, at)
     data = getattr(_head(files, file).message, role)[index].data
     if len(data) < _raw.nbytes(dtype, math.prod(shape)):
         raise files.damaged(file, f"{len(data)} bytes are no {dtype} {list(shape)}")
-    found = np.frombuffer(bytearray(data), tensors.np_dtype(dtype), math.prod(shape))
-    return files.shaped(file, found, shape)
+    flat = np.frombuffer(bytearray(data), np_dtype(dtype), math.prod(shape))
+    return files.shaped(file, flat, shape)
 
 
-def write(values: tensors.Tensors, folder: Path) -> None:
+def write(tensors: Tensors, folder: Path) -> None:
     """One file per tensor, each an op of its name with one output in the model's layout.
 
     Raises:
-        InputError: a value that is no array, or of a type that Ascend does not have.
+        InputError: a value is no array, or of a type that Ascend does not have.
     """
-    import numpy as np
-
-    from subgraph.storage.convert import raw_bytes
-
-    stems = safe_names(plain(name) for name in values)
-    for k, (name, value) in enumerate(values.items()):
-        array = np.asarray(value)
+    stems = safe_names(plain(name) for name in tensors)
+    what = f"Ascend's dump holds arrays of {', '.join(HOLDS)}"
+    for k, (name, array) in enumerate(checked_arrays(tensors, HOLDS, what)):
         dtype = dtype_of(array.dtype)
-        if value is None or isinstance(value, list) or dtype not in _ascend.NUMBERS:
-            raise InputError(f"{name}: Ascend's dump holds arrays of {', '.join(_ascend.NUMBERS)}")
         data = raw_bytes(array, dtype)
         head = _ascend.message()(version="2.0", op_name=name)
         head.output.add(data_type=_ascend.NUMBERS[dtype], format=2, size=len(data)).shape.dim.extend(array.shape)
         text = head.SerializeToString()
-        stem = stems[plain(name)].replace(".", "_").replace("+", "_").replace("@", "_").replace("~", "_")
+        stem = re.sub(r"[.+@~]", "_", stems[plain(name)])
         (folder / f"Tensor.{stem}.{k}.{10**15}").write_bytes(len(text).to_bytes(8, "little") + text + data)

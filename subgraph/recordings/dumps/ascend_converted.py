@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from dataclasses import replace
-from typing import Any
+from dataclasses import dataclass, replace
 
 from subgraph.recordings.dumps import MARKED, NONE, DumpEntry, DumpHints, TensorSpec, _ascend, _atc, _npy, _raw
 from subgraph.recordings.files import Files
@@ -19,49 +18,62 @@ _NAME = re.compile(
 )
 
 
+@dataclass(frozen=True)
+class _FileName:
+    """`shape`, `layout`, `dtype`: as stored; None and "" if the name does not say them."""
+
+    node: str
+    role: str
+    index: int
+    shape: tuple[int, ...] | None
+    layout: str
+    dtype: str
+
+
 def detect(files: Files) -> int:
     """By names DUMPFILE.output.0 … .npy or .bin, of a DUMPFILE that is an NPU dump's name."""
-    named = _ascend.real_names(files)
-    return MARKED if any(_parts(n, named) for n in files.ending(".npy", ".bin")) else NONE
+    real_names = _ascend.real_names(files)
+    return MARKED if any(_parsed(n, real_names) for n in files.ending(".npy", ".bin")) else NONE
 
 
-def entries(files: Files, known: DumpHints) -> Iterator[DumpEntry]:
-    """One per file; where an `atc` JSON lies among them, with origins and shapes in the model."""
-    named = _ascend.real_names(files)
+def entries(files: Files, hints: DumpHints) -> Iterator[DumpEntry]:
+    """One per file; with origins and shapes in the model if an `atc` JSON lies among the files."""
+    real_names = _ascend.real_names(files)
     origins = _atc.origins(files)
     for file in files.ending(".npy", ".bin"):
-        parts = _parts(file, named)
-        if parts:
-            yield _entry(files, file, parts, origins.get((plain(parts["node"]), int(parts["index"]))))
+        name = _parsed(file, real_names)
+        if name:
+            yield _entry(files, file, name, origins.get((plain(name.node), name.index)))
 
 
-def _parts(file: str, named: dict[str, str]) -> dict[str, Any] | None:
-    own = named.get(file, file).rpartition("/")[2]
-    found = _NAME.fullmatch(own)
-    dump = _ascend.NAME.fullmatch(named.get(found["dump"], found["dump"])) if found else None
-    return found.groupdict() | {"node": dump["node"]} if found and dump else None
-
-
-def _words(parts: dict[str, Any]) -> tuple[str, str]:
-    """(layout, element type): .bin has the type before the format, MindSpore behind it."""
-    words = [w for w in (parts["first"], parts["second"]) if w]
+def _parsed(file: str, real_names: dict[str, str]) -> _FileName | None:
+    """The parts of a converted file's name; None if it is none."""
+    name = _NAME.fullmatch(real_names.get(file, file).rpartition("/")[2])
+    dump = _ascend.NAME.fullmatch(real_names.get(name["dump"], name["dump"])) if name else None
+    if not name or not dump:
+        return None
+    # .bin files have the type before the format, MindSpore's behind it
+    words = [word for word in (name["first"], name["second"]) if word]
     dtype = next((w.lower() for w in words if w.lower() in dtypes.TYPE_NUMBERS), "")
     layout = next((layouts.named(w) for w in words if w.lower() not in dtypes.TYPE_NUMBERS), "")
-    return layout, dtype
+    shape = tuple(int(d) for d in re.split("[x_]", name["shape"])) if name["shape"] else None
+    role = "input" if name["role"].startswith("in") else "output"
+    return _FileName(dump["node"], role, int(name["index"]), shape, layout, dtype)
 
 
-def _entry(files: Files, file: str, parts: dict[str, Any], origin: _atc.Origin | None) -> DumpEntry:
-    layout, dtype = _words(parts)
-    more: dict[str, Any] = {"node": parts["node"], "index": int(parts["index"]), "side": file.rpartition("/")[0]}
-    more |= {"role": "input" if parts["role"].startswith("in") else "output", "stem": file[:-4]}
-    if origin and more["role"] == "output":
-        more |= {"originals": (origin.name,) if origin.name else (), "fused": origin.fused}
-        more["original_index"] = origin.index
-    blocked = layout in layouts.BLOCKED
-    if origin and origin.shape and blocked and more["role"] == "output":
-        more["original_shape"] = origin.shape
+def _entry(files: Files, file: str, name: _FileName, origin: _atc.Origin | None) -> DumpEntry:
     if file.endswith(".npy"):
-        return _npy.of_file(files, file, DumpHints(), layout=layout, dtype=dtype if dtype in NOT_NUMPY else "", **more)
-    shape = tuple(int(d) for d in re.split("[x_]", parts["shape"])) if parts["shape"] else None
-    entry = _raw.entry(files, file, TensorSpec(dtype, shape), DumpHints(), **(more | {"original_shape": None}))
-    return replace(entry, layout=layout, original_shape=more.get("original_shape"))
+        entry = _npy.entry(files, file, DumpHints(), name.dtype if name.dtype in NOT_NUMPY else "")
+    else:
+        entry = _raw.entry(files, file, TensorSpec(name.dtype, name.shape), DumpHints())
+    entry = replace(
+        entry, tensor="", node=name.node, role=name.role, index=name.index, layout=name.layout, original_shape=None,
+        side=file.rpartition("/")[0], stem=file[: -len(".npy")],
+    )  # fmt: skip
+    if not origin or name.role == "input":
+        return entry
+    shape = origin.shape if name.layout in layouts.BLOCKED else None
+    originals = (origin.name,) if origin.name else ()
+    return replace(
+        entry, originals=originals, original_index=origin.index, fused=origin.fused, original_shape=shape or None
+    )

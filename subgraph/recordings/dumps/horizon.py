@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from typing import Any
+from dataclasses import replace
 
 from subgraph.recordings.dumps import MARKED, NONE, TYPED, DumpEntry, DumpHints, TensorSpec, _raw, _text
 from subgraph.recordings.files import Files
@@ -15,47 +15,48 @@ _LAYER = re.compile(
 )
 _FLOAT = re.compile(r"(?P<node>.+)_float\.bin")
 STEP = 1e-9  # of --dump_precision 9, its default
+BPU_NOTE = "the edge of a whole subgraph on the BPU"
 
 
 def detect(files: Files) -> int:
     """By names model_infer_output_0_X and layer-0-OP-X-output-0-Y; all .bin files ending in _float.bin."""
-    own = [n.rpartition("/")[2] for n in files.ending(".bin", ".txt")]
-    if any(_OUTPUT.fullmatch(n) or _LAYER.fullmatch(n) for n in own):
+    names = [n.rpartition("/")[2] for n in files.ending(".bin", ".txt")]
+    if any(_OUTPUT.fullmatch(n) or _LAYER.fullmatch(n) for n in names):
         return MARKED
-    bins = [n for n in own if n.endswith(".bin")]
+    bins = [n for n in names if n.endswith(".bin")]
     return TYPED if bins and all(_FLOAT.fullmatch(n) for n in bins) else NONE
 
 
 def plain(name: str) -> str:
-    """Characters that no file name has become `_`."""
+    """Characters that file names cannot hold become `_`."""
     return re.sub(r"[/:\\ ]", "_", name).strip("_")
 
 
-def entries(files: Files, known: DumpHints) -> Iterator[DumpEntry]:
+def entries(files: Files, hints: DumpHints) -> Iterator[DumpEntry]:
     """Layers in the order of the run, then outputs. Rows padded by the device need a manifest.json with `aligned`."""
-    said = _raw.said(files)
+    listed = _raw.manifest_specs(files)
     for file in files.ending(".bin", ".txt"):
         side, _, own = file.rpartition("/")
-        found = _LAYER.fullmatch(own) or _OUTPUT.fullmatch(own) or _FLOAT.fullmatch(own)
-        if found:
-            parts = found.groupdict()
-            more: dict[str, Any] = {"tensor": parts.get("tensor") or "", "node": parts.get("node") or "", "side": side}
-            more |= {"role": parts.get("role") or "output", "index": int(parts.get("index") or 0)}
-            if parts.get("op") == "bpu":
-                more["note"] = "the edge of a whole subgraph on the BPU"
-            yield _entry(files, file, said, known, more)
+        name = _LAYER.fullmatch(own) or _OUTPUT.fullmatch(own) or _FLOAT.fullmatch(own)
+        if name:
+            parts = name.groupdict()
+            tensor, node = parts.get("tensor") or "", parts.get("node") or ""
+            spec = listed[file][1] if file in listed else hints.find(tensor or node, plain)
+            entry = _entry(files, file, spec, hints, "" if file in listed else "float32")
+            yield replace(
+                entry,
+                tensor=tensor,
+                node=node,
+                role=parts.get("role") or "output",
+                index=int(parts.get("index") or 0),
+                side=side,
+                note=BPU_NOTE if parts.get("op") == "bpu" else entry.note,
+            )
 
 
-def _entry(
-    files: Files, file: str, said: dict[str, tuple[str, TensorSpec]], known: DumpHints, more: dict[str, Any]
-) -> DumpEntry:
-    spec = said[file][1] if file in said else known.find(more["tensor"] or more["node"], plain)
+def _entry(files: Files, file: str, spec: TensorSpec, hints: DumpHints, default: str) -> DumpEntry:
     if file.endswith(".bin"):
-        return _raw.entry(files, file, spec, known, "" if file in said else "float32", **more)
-    shape = None if spec.shape is None or None in spec.shape else tuple(d for d in spec.shape if d is not None)
-    whole = _text.is_whole(files, file)
-    dtype = "int32" if whole else "float32"
-    if shape is None and not more.get("note"):
-        more["note"] = "its shape is not known"
-    step = 0.0 if whole else STEP
-    return DumpEntry(file, _text.loader(files, file, dtype, shape), dtype, shape, step=step, **more)
+        return _raw.entry(files, file, spec, hints, default)
+    if _text.is_whole(files, file):
+        return _text.entry(files, file, "int32", spec)
+    return _text.entry(files, file, "float32", spec, STEP)

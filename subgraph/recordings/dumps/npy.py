@@ -7,10 +7,11 @@ import zlib
 from collections.abc import Callable, Iterator
 from io import BytesIO
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, BinaryIO
+from typing import TYPE_CHECKING, BinaryIO, TypeVar
 
-from subgraph.errors import InputError
-from subgraph.recordings.dumps import NONE, TYPED, DumpEntry, DumpHints, _npy, dtype_of
+import numpy as np
+
+from subgraph.recordings.dumps import NONE, TYPED, DumpEntry, DumpHints, _npy, checked_arrays, dtype_of
 from subgraph.recordings.files import Files
 from subgraph.storage import dtypes
 from subgraph.storage.folders import safe_names
@@ -21,20 +22,22 @@ if TYPE_CHECKING:
 
 plain = _npy.plain
 HOLDS = tuple(name for name in dtypes.TYPE_NUMBERS if name not in NOT_NUMPY)
-MOST = 1100  # times that deflate makes a file smaller, at the very most: 1,032
+MAX_RATIO = 1100  # times that deflate makes a file smaller; its limit is 1,032
 _ZIP_ERRORS = (OSError, RuntimeError, NotImplementedError, ValueError, EOFError, zipfile.BadZipFile, zlib.error)
+
+T = TypeVar("T")
 
 
 def detect(files: Files) -> int:
-    """By .npy and .npz files that begin as such."""
+    """By the magic number of .npz files; by the end .npy."""
     return TYPED if any(files.head(n, 6) in (_npy.MAGIC, b"PK\x03\x04\x14\x00") or n.endswith(".npy")
                         for n in files.ending(".npy", ".npz")) else NONE  # fmt: skip
 
 
-def entries(files: Files, known: DumpHints) -> Iterator[DumpEntry]:
+def entries(files: Files, hints: DumpHints) -> Iterator[DumpEntry]:
     """One per .npy; one per member of a .npz."""
     for name in files.ending(".npy"):
-        yield _npy.of_file(files, name, known)
+        yield _npy.entry(files, name, hints)
     for name in files.ending(".npz"):
         yield from _members(files, name)
 
@@ -48,23 +51,21 @@ def _members(files: Files, name: str) -> Iterator[DumpEntry]:
     stems = safe_names(dict.fromkeys(i.filename[: -len(".npy")] for i in infos))
     for info in {i.filename: i for i in infos}.values():
         own = info.filename[: -len(".npy")]
-        found = _member(files, name, info, lambda _, header: header)
-        dtype = dtype_of(found.dtype)
+        header = _member(files, name, info, lambda _, header: header)
+        dtype = dtype_of(header.dtype)
         yield DumpEntry(
             name,
             _loader(files, name, info, dtype),
             dtype,
-            found.shape,
+            header.shape,
             tensor=own,
             side=name[: -len(".npz")],
             stem=f"{name[: -len('.npz')]}/{stems[own]}",
-            lacks="" if dtype else f"ONNX has no element type {found.dtype}",
+            lacks="" if dtype else f"ONNX has no element type {header.dtype}",
         )
 
 
 def _loader(files: Files, name: str, info: zipfile.ZipInfo, dtype: str) -> Callable[[], Array]:
-    import numpy as np
-
     def take(member: BinaryIO, header: _npy.Header) -> Array:
         member.seek(header.offset)
         data = member.read(header.nbytes)
@@ -75,10 +76,10 @@ def _loader(files: Files, name: str, info: zipfile.ZipInfo, dtype: str) -> Calla
     return lambda: _member(files, name, info, take)
 
 
-def _member(files: Files, name: str, info: zipfile.ZipInfo, use: Callable[[BinaryIO, _npy.Header], Any]) -> Any:
-    """Open one member, believe its sizes only as far as the archive can hold them, and use it."""
+def _member(files: Files, name: str, info: zipfile.ZipInfo, use: Callable[[BinaryIO, _npy.Header], T]) -> T:
+    """What `use` returns for an open member; its sizes are believed only as far as the archive can hold them."""
     try:
-        if info.compress_size > files.sizes[name] or info.file_size > MOST * (info.compress_size + 1):
+        if info.compress_size > files.sizes[name] or info.file_size > MAX_RATIO * (info.compress_size + 1):
             raise _npy.BadHeader(f"{info.filename} says {info.file_size} bytes")
         with zipfile.ZipFile(files.path(name)) as archive, archive.open(info) as member:
             header = _npy.parse(member.read(_npy.MAX_HEADER), info.file_size)
@@ -91,16 +92,11 @@ def write(tensors: Tensors, folder: Path) -> None:
     """One .npy per tensor; safe names.
 
     Raises:
-        InputError: a value that is no array, or of a type that numpy lacks.
+        InputError: a value is no array, or of a type that numpy lacks.
     """
-    import numpy as np
-
     stems = safe_names(tensors)
-    for name, value in tensors.items():
-        array = np.asarray(value)
-        if value is None or isinstance(value, list) or dtype_of(array.dtype) in NOT_NUMPY:
-            raise InputError(f"{name}: a .npy holds arrays of numpy's own types", "the raw format holds all types")
-        text = array.dtype.kind == "O"
+    what, hint = "a .npy holds arrays of numpy's own types", "the raw format holds all types"
+    for name, array in checked_arrays(tensors, HOLDS, what, hint):
         file = BytesIO()
-        np.save(file, array.astype(np.str_) if text else array, allow_pickle=False)
+        np.save(file, array.astype(np.str_) if array.dtype.kind == "O" else array, allow_pickle=False)
         (folder / f"{stems[name]}.npy").write_bytes(file.getvalue())

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from subgraph.errors import InputError
 from subgraph.graph import protobuf
-from subgraph.recordings.dumps import MARKED, NONE, TYPED, DumpEntry, DumpHints
+from subgraph.recordings.dumps import MARKED, NONE, TYPED, DumpEntry, DumpHints, checked_arrays
 from subgraph.recordings.files import Files
 from subgraph.storage import dtypes
 from subgraph.storage.tensors import Tensors
@@ -19,54 +20,55 @@ if TYPE_CHECKING:
     from subgraph.types import Array
 
 HOLDS = tuple(dtypes.TYPE_NUMBERS)
-_OWN = re.compile(r"(input|output)_(\d+)\.pb")
+_NUMBERED = re.compile(r"(input|output)_(\d+)\.pb")
 
 
 def detect(files: Files) -> int:
     """By the names input_0.pb and output_0.pb, or .pb files that begin as a tensor does."""
-    own = [n for n in files.ending(".pb") if _OWN.fullmatch(n.rpartition("/")[2])]
-    if own:
+    if any(_NUMBERED.fullmatch(n.rpartition("/")[2]) for n in files.ending(".pb")):
         return MARKED
     return TYPED if any(_is_tensor(files, n) for n in files.ending(".pb")) else NONE
 
 
-def entries(files: Files, known: DumpHints) -> Iterator[DumpEntry]:
+def entries(files: Files, hints: DumpHints) -> Iterator[DumpEntry]:
     """One per file; sequences and optionals are not read."""
     for file in files.ending(".pb"):
         side, _, own = file.rpartition("/")
-        found = _OWN.fullmatch(own)
-        more: dict[str, Any] = {"side": side, "stem": file.removesuffix(".pb")}
-        if found:
-            more |= {"role": found[1], "index": int(found[2])}
+        numbered = _NUMBERED.fullmatch(own)
         try:
             tensor = _parsed(files, file)
         except InputError:
-            if not found and not _is_tensor(files, file):
+            if not numbered and not _is_tensor(files, file):
                 continue  # a TensorFlow graph, say
             raise
-        dtype = dtypes.TYPES[tensor.data_type][0]
         name = str(tensor.name)
-        more |= {"tensor": name or own.removesuffix(".pb"), "originals": (name,) if name else ()}
-        yield DumpEntry(file, partial(_array, files, file), dtype, tuple(int(d) for d in tensor.dims), **more)
+        yield DumpEntry(
+            file,
+            partial(_array, files, file),
+            dtypes.TYPES[tensor.data_type][0],
+            tuple(int(d) for d in tensor.dims),
+            tensor=name or own.removesuffix(".pb"),
+            role=numbered[1] if numbered else "output",
+            index=int(numbered[2]) if numbered else 0,
+            originals=(name,) if name else (),
+            side=side,
+            stem=file.removesuffix(".pb"),
+        )
 
 
 def _is_tensor(files: Files, file: str) -> bool:
-    """Dimensions (field 1) or the element type (field 2) stand first."""
-    return files.head(file, 1) in (b"\x08", b"\x0a", b"\x10") and _quiet(files, file) is not None
-
-
-def _quiet(files: Files, file: str) -> protobuf.TensorProto | None:
+    """Does it begin with dimensions (field 1) or the element type (field 2), and parse?"""
     try:
-        return _parsed(files, file)
+        return files.head(file, 1) in (b"\x08", b"\x0a", b"\x10") and bool(_parsed(files, file))
     except InputError:
-        return None
+        return False
 
 
 def _parsed(files: Files, file: str) -> protobuf.TensorProto:
     """The message.
 
     Raises:
-        InputError: it is no tensor, or one whose data lies in another file.
+        InputError: it is no tensor, or its data lies in another file.
     """
     from google.protobuf.message import DecodeError
 
@@ -85,33 +87,22 @@ def _array(files: Files, file: str) -> Array:
     from onnx import numpy_helper
 
     tensor = _parsed(files, file)
-    _require_values(files, file, tensor)
+    if math.prod(tensor.dims) > 4 * files.sizes[file]:  # a byte holds at most four values, of 2 bits each
+        raise files.damaged(file, f"{files.sizes[file]} bytes are no {list(tensor.dims)}")
     try:
-        found: Array = numpy_helper.to_array(tensor)
+        array: Array = numpy_helper.to_array(tensor)
     except (ValueError, TypeError, KeyError, UnicodeDecodeError) as e:
         raise files.damaged(file, e) from e
-    return found
-
-
-def _require_values(files: Files, file: str, tensor: protobuf.TensorProto) -> None:
-    """A shape promises no more values than the message can hold: two of 4 bits, or four of 2, to a byte."""
-    import math
-
-    if math.prod(tensor.dims) > 4 * files.sizes[file]:
-        raise files.damaged(file, f"{files.sizes[file]} bytes are no {list(tensor.dims)}")
+    return array
 
 
 def write(tensors: Tensors, folder: Path) -> None:
     """output_0.pb, output_1.pb … with the tensors' names in them.
 
     Raises:
-        InputError: a value that is no array.
+        InputError: a value is no array.
     """
-    import numpy as np
     from onnx import numpy_helper
 
-    for k, (name, value) in enumerate(tensors.items()):
-        if value is None or isinstance(value, list):
-            raise InputError(f"{name}: only arrays are written as .pb")
-        data = numpy_helper.from_array(np.asarray(value), name).SerializeToString()
-        (folder / f"output_{k}.pb").write_bytes(data)
+    for k, (name, array) in enumerate(checked_arrays(tensors, HOLDS, "only arrays are written as .pb")):
+        (folder / f"output_{k}.pb").write_bytes(numpy_helper.from_array(array, name).SerializeToString())

@@ -7,15 +7,15 @@ import re
 import struct
 from collections import Counter
 from collections.abc import Iterator
+from dataclasses import replace
 from functools import partial
-from typing import Any
 
 from subgraph.recordings.dumps import MARKED, NONE, DumpEntry, DumpHints, TensorSpec, _raw, _text
 from subgraph.recordings.files import Files
 
 MAGIC = b"IEB0"
 _HEADER = struct.Struct("<4sHBB7IB3B4Q")
-# ov::element::Type_t by number; renumbered twice: when u2, u3, u6 came in, and when `undefined` went.
+# ov::element::Type_t by number; renumbered twice: when u2, u3 and u6 were added, and when `undefined` was removed.
 _2021 = ("", "", "bool", "bfloat16", "float16", "float32", "float64", "int4", "int8", "int16", "int32", "int64", "",
          "uint4", "uint8", "uint16", "uint32", "uint64")  # fmt: skip
 _2024 = (*_2021[:12], "", "uint2", "", "uint4", "", "uint8", "uint16", "uint32", "uint64")
@@ -28,6 +28,9 @@ _PRINTED = re.compile(rb"(\w+) (\d+)D shape: ([\d ]*)\((\d+)\) by address")
 _WORDS = {"f32": "float32", "i32": "int32", "bf16": "float32", "f16": "float32", "i8": "int8", "u8": "uint8",
           "i64": "int64", "u32": "uint32", "u16": "uint16", "i16": "int16", "boolean": "bool"}  # fmt: skip
 
+_ROLES = {"in": "input", "out": "output", "blb": "constant"}
+TEXT_STEP = 1e-6  # relative to 1: C++ prints six digits
+
 
 def detect(files: Files) -> int:
     """By the magic number IEB0, or by the first line of the text form."""
@@ -39,40 +42,37 @@ def plain(name: str) -> str:
     return re.sub(r"[/\\ ]", "_", name).replace(":", "-")
 
 
-def entries(files: Files, known: DumpHints) -> Iterator[DumpEntry]:
-    """Inputs, outputs and inner blobs (weights) of each node, in the order of the run; always the model's layout."""
+def entries(files: Files, hints: DumpHints) -> Iterator[DumpEntry]:
+    """Inputs, outputs and inner blobs (weights) of each node, in the order of the run, in the model's layout."""
     binary = [n for n in files.ending(".ieb") if _is_binary(files, n)]
     numbering = _numbering([_header(files, n) for n in binary])
     for file in files.ending(".ieb"):
-        more = _names(file, known)
         printed = _printed(files, file)
         if file in binary:
-            yield _blob(files, file, numbering, more)
+            entry = _blob(files, file, numbering)
         elif printed:
             word, shape = printed
             dtype = _WORDS.get(word, "")
             lacks = "" if dtype else f"element type {word}"
-            yield DumpEntry(
-                file, _text.loader(files, file, dtype, shape, 1), dtype, shape, step=1e-6, lacks=lacks, **more
-            )
+            load = _text.loader(files, file, dtype, shape, 1)
+            entry = DumpEntry(file, load, dtype, shape, step=TEXT_STEP, lacks=lacks)
         else:
             raise files.damaged(file, "it has no header of an .ieb")
+        yield _named(entry, hints)
 
 
-def _names(file: str, known: DumpHints) -> dict[str, Any]:
-    side, _, own = file.rpartition("/")
-    found = _NAME.fullmatch(own)
-    if not found:
-        return {"node": own.removesuffix(".ieb"), "side": side, "stem": file.removesuffix(".ieb")}
-    node = found["node"]
+def _named(entry: DumpEntry, hints: DumpHints) -> DumpEntry:
+    """The entry with the node, role and index that its file name says."""
+    stem = entry.file.removesuffix(".ieb")
+    side, _, own = entry.file.rpartition("/")
+    name = _NAME.fullmatch(own)
+    if not name:
+        return replace(entry, node=own.removesuffix(".ieb"), side=side, stem=stem)
+    node = name["node"]
     typed = _TYPED.fullmatch(node)
-    if (
-        typed and known.find(node, plain) == TensorSpec()
-    ):  # a name of the model's may begin like a type; then it says so
+    if typed and hints.find(node, plain) == TensorSpec():  # else the model's own name begins like a type
         node = typed["node"]
-    role = {"in": "input", "out": "output", "blb": "constant"}[found["role"]]
-    more: dict[str, Any] = {"node": node, "role": role, "index": int(found["index"]), "side": side}
-    return more | {"stem": file.removesuffix(".ieb")}
+    return replace(entry, node=node, role=_ROLES[name["role"]], index=int(name["index"]), side=side, stem=stem)
 
 
 def _is_binary(files: Files, file: str) -> bool:
@@ -109,18 +109,18 @@ def _numbering(headers: list[tuple[int, tuple[int, ...], int, int]]) -> tuple[st
     return NUMBERINGS[fitting.most_common(1)[0][0]]
 
 
-def _blob(files: Files, file: str, numbering: tuple[str, ...], more: dict[str, Any]) -> DumpEntry:
+def _blob(files: Files, file: str, numbering: tuple[str, ...]) -> DumpEntry:
     header = _header(files, file)
     precision, shape, offset, size = header
     dtype = _fits(header, numbering) or next(filter(None, (_fits(header, n) for n in NUMBERINGS)), "")
     lacks = "" if dtype else f"element type {precision} of shape {list(shape)} does not have {size} bytes"
-    return DumpEntry(file, partial(_raw.read, files, file, dtype, shape, offset), dtype, shape, lacks=lacks, **more)
+    return DumpEntry(file, partial(_raw.read, files, file, dtype, shape, offset), dtype, shape, lacks=lacks)
 
 
 def _printed(files: Files, file: str) -> tuple[str, tuple[int, ...]] | None:
     """(element type, shape) of the text form."""
-    found = _PRINTED.match(files.head(file, 512))
-    if not found:
+    head = _PRINTED.match(files.head(file, 512))
+    if not head:
         return None
-    shape = tuple(int(d) for d in found[3].split())
-    return (found[1].decode(), shape) if len(shape) == int(found[2]) and math.prod(shape) == int(found[4]) else None
+    shape = tuple(int(d) for d in head[3].split())
+    return (head[1].decode(), shape) if len(shape) == int(head[2]) and math.prod(shape) == int(head[4]) else None

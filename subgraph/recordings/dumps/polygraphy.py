@@ -5,15 +5,18 @@ from __future__ import annotations
 import base64
 import binascii
 import json
+import mmap
 import re
 from collections.abc import Iterator
+from dataclasses import replace
 from functools import partial
 from io import BytesIO
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from subgraph.errors import InputError
-from subgraph.recordings.dumps import MARKED, NONE, DumpEntry, DumpHints, _npy, dtype_of
+import numpy as np
+
+from subgraph.recordings.dumps import MARKED, NONE, DumpEntry, DumpHints, _npy, checked_arrays, dtype_of, unreadable
 from subgraph.recordings.files import Files
 from subgraph.storage import dtypes
 from subgraph.storage.folders import safe_name, safe_names
@@ -27,7 +30,14 @@ MAX_SKELETON = 64 << 20  # bytes of a JSON without its values
 # A .npy in base64, which begins with its magic number; found without parsing, so that values stay in the file.
 _VALUES = re.compile(rb'"(k05VTVB[A-Za-z0-9+/\\]*={0,2})"')
 _CLASS = "polygraphy_class"
-_HUSK = "\0"  # what stands for values in the skeleton: no JSON of a tool's has it
+_PLACEHOLDER = "\0"  # begins what replaces values in the skeleton; no tool writes it into JSON
+
+
+class _Row(NamedTuple):
+    side: str
+    role: str
+    name: str
+    value: Any  # JSON
 
 
 def detect(files: Files) -> int:
@@ -35,24 +45,18 @@ def detect(files: Files) -> int:
     return MARKED if any(_looks(files, n) for n in files.ending(".json")) else NONE
 
 
-def entries(files: Files, known: DumpHints) -> Iterator[DumpEntry]:
+def entries(files: Files, hints: DumpHints) -> Iterator[DumpEntry]:
     """One per tensor of each runner and run, or of each set of inputs."""
     for file in files.ending(".json"):
         if not _looks(files, file):
             continue
         data = _skeleton(files, file)
         rows = list(_results(data)) if isinstance(data, dict) else list(_inputs(data))
-        sides = list(dict.fromkeys(side for side, *_ in rows))
-        stems = safe_names(sides)
-        for side, role, name, value in rows:
-            folder = (
-                f"{file.removesuffix('.json')}/{stems[side]}/"
-                if len(sides) > 1
-                else file.removesuffix("json")[:-1] + "/"
-            )
-            yield _entry(
-                files, file, value, {"side": side, "role": role, "tensor": name, "stem": folder + safe_name(name)}
-            )
+        stems = safe_names(dict.fromkeys(row.side for row in rows))
+        for row in rows:
+            folder = file[: -len(".json")] + (f"/{stems[row.side]}/" if len(stems) > 1 else "/")
+            entry = _entry(files, file, row.value)
+            yield replace(entry, tensor=row.name, role=row.role, side=row.side, stem=folder + safe_name(row.name))
 
 
 def _looks(files: Files, file: str) -> bool:
@@ -63,13 +67,11 @@ def _looks(files: Files, file: str) -> bool:
 
 
 def _skeleton(files: Files, file: str) -> Any:
-    """The JSON with `\\0BEGIN:END` for each array.
+    """The JSON with `\\0BEGIN:END` in the place of each array, its offsets in the file.
 
     Raises:
         InputError: it is damaged, or the skeleton alone is too large.
     """
-    import mmap
-
     parts, at, size = [], 0, 0
     try:
         with files.path(file).open("rb") as handle, mmap.mmap(handle.fileno(), 0, access=mmap.ACCESS_READ) as data:
@@ -85,8 +87,8 @@ def _skeleton(files: Files, file: str) -> Any:
         raise files.damaged(file, f"no JSON: {e}") from e
 
 
-def _results(data: dict[str, Any]) -> Iterator[tuple[str, str, str, Any]]:
-    """(side, role, tensor, value) of {"lst": [[RUNNER, [{"outputs": {NAME: …}}]], …]}; what is no such is left out."""
+def _results(data: dict[str, Any]) -> Iterator[_Row]:
+    """The rows of {"lst": [[RUNNER, [{"outputs": {NAME: …}}]], …]}; items of other forms are left out."""
     for pair in _list(data.get("lst")):
         if len(_list(pair)) != 2:
             continue
@@ -95,35 +97,31 @@ def _results(data: dict[str, Any]) -> Iterator[tuple[str, str, str, Any]]:
             side = f"{pair[0]}/{k}" if len(runs) > 1 else str(pair[0])
             outputs = run.get("outputs") if isinstance(run, dict) else None
             for name, value in (outputs if isinstance(outputs, dict) else {}).items():
-                yield side, "output", name, value
+                yield _Row(side, "output", name, value)
 
 
-def _inputs(data: Any) -> Iterator[tuple[str, str, str, Any]]:
-    """The same of [{NAME: …}, …]."""
+def _inputs(data: Any) -> Iterator[_Row]:
+    """The rows of [{NAME: …}, …]."""
     for k, feeds in enumerate(_list(data)):
         for name, value in (feeds if isinstance(feeds, dict) else {}).items():
             if name != _CLASS:
-                yield str(k) if len(data) > 1 else "", "input", name, value
+                yield _Row(str(k) if len(data) > 1 else "", "input", name, value)
 
 
 def _list(data: Any) -> list[Any]:
     return data if isinstance(data, list) else []
 
 
-def _entry(files: Files, file: str, value: Any, more: dict[str, Any]) -> DumpEntry:
+def _entry(files: Files, file: str, value: Any) -> DumpEntry:
     for _ in range(3):  # LazyArray around ndarray
         value = value.get("array", value.get("values")) if isinstance(value, dict) else value
-    if not isinstance(value, str) or not value.startswith(_HUSK):
-        return DumpEntry(file, _nothing, "", None, lacks="it is no numpy array (a torch tensor?)", **more)
+    if not isinstance(value, str) or not value.startswith(_PLACEHOLDER):
+        return DumpEntry(file, unreadable, "", lacks="it is no numpy array (a torch tensor?)")
     begin, end = map(int, value[1:].split(":"))
     header = _npy_header(files, file, begin, end)
     dtype = dtype_of(header.dtype)
     lacks = "" if dtype else f"ONNX has no element type {header.dtype}"
-    return DumpEntry(file, partial(_array, files, file, begin, end, dtype), dtype, header.shape, lacks=lacks, **more)
-
-
-def _nothing() -> Array:
-    raise AssertionError("an entry that lacks something is not loaded")
+    return DumpEntry(file, partial(_array, files, file, begin, end, dtype), dtype, header.shape, lacks=lacks)
 
 
 def _npy_header(files: Files, file: str, begin: int, end: int) -> _npy.Header:
@@ -137,8 +135,6 @@ def _npy_header(files: Files, file: str, begin: int, end: int) -> _npy.Header:
 
 
 def _array(files: Files, file: str, begin: int, end: int, dtype: str) -> Array:
-    import numpy as np
-
     try:
         data = bytearray(base64.b64decode(files.bytes(file, begin, end - begin), validate=True))
         header = _npy.parse(bytes(data[: _npy.MAX_HEADER]), len(data))
@@ -152,15 +148,11 @@ def write(tensors: Tensors, folder: Path) -> None:
     """`outputs.json`, as `polygraphy run --load-outputs` takes it.
 
     Raises:
-        InputError: a value that is no array, or of a type that numpy lacks.
+        InputError: a value is no array, or of a type that numpy lacks.
     """
-    import numpy as np
-
     outputs = {}
-    for name, value in tensors.items():
-        array = np.asarray(value)
-        if value is None or isinstance(value, list) or dtype_of(array.dtype) not in HOLDS:
-            raise InputError(f"{name}: Polygraphy's JSON holds arrays of numpy's own types", "subcut export --dtype")
+    what = "Polygraphy's JSON holds arrays of numpy's own types"
+    for name, array in checked_arrays(tensors, HOLDS, what, "subcut export --dtype"):
         file = BytesIO()
         np.save(file, array, allow_pickle=False)
         text = base64.b64encode(file.getvalue()).decode()

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
+
 from subgraph.errors import InputError
-from subgraph.recordings.dumps import MARKED, NONE, DumpEntry, DumpHints, _raw
+from subgraph.recordings.dumps import MARKED, NONE, DumpEntry, DumpHints, _raw, checked_arrays
 from subgraph.recordings.files import Files
 from subgraph.storage.folders import safe_names
 from subgraph.storage.tensors import Tensors
@@ -29,53 +32,48 @@ def plain(name: str) -> str:
     return re.sub(r"[^A-Za-z0-9_]", "_", name).strip("_")
 
 
-def entries(files: Files, known: DumpHints) -> Iterator[DumpEntry]:
+def entries(files: Files, hints: DumpHints) -> Iterator[DumpEntry]:
     """Outputs of each run; else the inputs that input_list.txt names. Shapes from the model or a manifest.json."""
-    said = _raw.said(files)
+    listed = _raw.manifest_specs(files)
     results = [m for m in map(_RESULT.fullmatch, files.ending(".raw")) if m]
     for m in results:
-        name, spec = said.get(m[0], (m["name"], known.find(m["name"], plain)))
-        usual = "" if m[0] in said or m["native"] else "float32"
-        yield _raw.entry(files, m[0], spec, known, usual, tensor=name, side=m["side"])
+        name, spec = listed.get(m[0], (m["name"], hints.find(m["name"], plain)))
+        default = "" if m[0] in listed or m["native"] else "float32"
+        yield replace(_raw.entry(files, m[0], spec, hints, default), tensor=name, side=m["side"])
     for run, name, file in [] if results else _listed(files):
-        spec = known.find(name, plain)
-        own = said[file][1] if file in said else spec
-        usual = "" if file in said else "float32"
-        yield _raw.entry(files, file, own, known, usual, tensor=name, role="input", side=run)
+        spec = listed[file][1] if file in listed else hints.find(name, plain)
+        default = "" if file in listed else "float32"
+        yield replace(_raw.entry(files, file, spec, hints, default), tensor=name, role="input", side=run)
 
 
 def _listed(files: Files) -> list[tuple[str, str, str]]:
-    """(which run, tensor, file) of input_list.txt: a line per run, `NAME:=PATH` or a path per input."""
+    """(number of the run, tensor, file) of input_list.txt: a line per run, `NAME:=PATH` or a path per input."""
     if LIST not in files.sizes:
         return []
     try:
         lines = [line for line in files.text(LIST).splitlines() if line.strip() and line[0] not in "#%"]
     except InputError:
         return []
-    found = []
+    inputs = []
     for run, line in enumerate(lines):
         for word in line.split():
             name, sep, path = word.rpartition(":=")
             file = path.removeprefix("./")
             if file in files.sizes:
-                found.append((str(run) if len(lines) > 1 else "", name if sep else Path(file).stem, file))
-    return found
+                inputs.append((str(run) if len(lines) > 1 else "", name if sep else Path(file).stem, file))
+    return inputs
 
 
 def write(tensors: Tensors, folder: Path) -> None:
     """Inputs for qnn-net-run and snpe-net-run: float32 .raw files and input_list.txt with paths relative to it.
 
     Raises:
-        InputError: a tensor that is no float32, or a name that the list cannot hold.
+        InputError: a tensor is no float32, or the list cannot hold its name.
     """
-    import numpy as np
-
     stems = safe_names(tensors)
     words = []
-    for name, value in tensors.items():
-        array = np.asarray(value)
-        if value is None or isinstance(value, list) or array.dtype != np.float32:
-            raise InputError(f"{name}: {LIST} names float32 files", "subcut export --dtype float32")
+    what = f"{LIST} names float32 files"
+    for name, array in checked_arrays(tensors, HOLDS, what, "subcut export --dtype float32"):
         if not name or name.split() != [name] or ":=" in name or name[0] in "#%":
             raise InputError(f"'{name}': {LIST} cannot hold this name")
         (folder / f"{stems[name]}.raw").write_bytes(np.ascontiguousarray(array, "<f4").tobytes())

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
-from subgraph.errors import InputError
-from subgraph.recordings.dumps import BARE, NONE, DumpEntry, DumpHints, _raw, dtype_of
+from subgraph.documents import to_json
+from subgraph.recordings.dumps import BARE, NONE, DumpEntry, DumpHints, _raw, checked_arrays, dtype_of
 from subgraph.recordings.files import Files
 from subgraph.storage import dtypes
+from subgraph.storage.convert import raw_bytes
 from subgraph.storage.folders import safe_names
 from subgraph.storage.tensors import Tensors
 
@@ -18,9 +19,19 @@ HOLDS = tuple(name for name in dtypes.TYPE_NUMBERS if name != "string")
 ENDS = (".bin", ".raw")
 
 
+@dataclass(frozen=True)
+class ListedFile:
+    """A file in the manifest."""
+
+    name: str
+    file: str
+    dtype: str
+    shape: tuple[int, ...]
+
+
 def detect(files: Files) -> int:
     """By the ends .bin and .raw; or by one headerless file with a manifest that lists it."""
-    listed = any(file in files.sizes for file in _raw.said(files))
+    listed = any(file in files.sizes for file in _raw.manifest_specs(files))
     return BARE if listed or files.ending(*ENDS) else NONE
 
 
@@ -29,43 +40,31 @@ def plain(name: str) -> str:
     return "".join(c if c.isascii() and (c.isalnum() or c in ".-_") else "_" for c in name).strip("_")
 
 
-def entries(files: Files, known: DumpHints) -> Iterator[DumpEntry]:
-    """What the manifest lists, and all other .bin and .raw files."""
-    said = _raw.said(files)
-    for file, (name, spec) in said.items():
-        if file.endswith(".npy"):
-            continue
-        yield _raw.entry(files, _present(files, file), spec, known, tensor=name, originals=(name,))
+def entries(files: Files, hints: DumpHints) -> Iterator[DumpEntry]:
+    """The files that the manifest lists, and all other .bin and .raw files."""
+    listed = _raw.manifest_specs(files)
+    for file, (name, spec) in listed.items():
+        if not file.endswith(".npy"):
+            files.path(file)  # raises for a file outside the folder
+            yield replace(_raw.entry(files, file, spec, hints), tensor=name, originals=(name,))
     for file in files.ending(*ENDS):
-        if file not in said:
+        if file not in listed:
             side, _, own = file.rpartition("/")
             stem = own.rpartition(".")[0]
-            yield _raw.entry(files, file, known.find(stem, plain), known, tensor=stem, side=side)
-
-
-def _present(files: Files, file: str) -> str:
-    files.path(file)
-    return file
+            yield replace(_raw.entry(files, file, hints.find(stem, plain), hints), tensor=stem, side=side)
 
 
 def write(tensors: Tensors, folder: Path) -> None:
     """A .bin per tensor, little-endian, and a manifest.json.
 
     Raises:
-        InputError: a value that is no array, or holds texts.
+        InputError: a value is no array, or holds texts.
     """
-    import numpy as np
-
-    from subgraph.storage.convert import raw_bytes
-
     stems = safe_names(tensors)
-    listed: list[dict[str, Any]] = []
-    for name, value in tensors.items():
-        array = np.asarray(value)
-        dtype = dtype_of(array.dtype)
-        if value is None or isinstance(value, list) or dtype in ("", "string"):
-            raise InputError(f"{name}: a headerless file holds an array of numbers")
-        file = f"{stems[name]}.bin"
+    listed = []
+    for name, array in checked_arrays(tensors, HOLDS, "a headerless file holds an array of numbers"):
+        file, dtype = f"{stems[name]}.bin", dtype_of(array.dtype)
         (folder / file).write_bytes(raw_bytes(array, dtype))
-        listed.append({"name": name, "file": file, "dtype": dtype, "shape": list(array.shape)})
-    (folder / _raw.MANIFEST).write_text(json.dumps({"tensors": listed}, indent=1) + "\n", encoding="ascii")
+        listed.append(ListedFile(name, file, dtype, array.shape))
+    text = json.dumps({"tensors": to_json(listed)}, indent=1)
+    (folder / _raw.MANIFEST).write_text(text + "\n", encoding="ascii")

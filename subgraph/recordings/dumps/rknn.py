@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from typing import Any
+from dataclasses import dataclass, replace
 
 from subgraph.recordings.dumps import MARKED, NONE, DumpEntry, DumpHints, _npy, _text
 from subgraph.recordings.files import Files
@@ -14,7 +14,17 @@ ERRORS = "error_analysis.txt"
 SIDES = ("golden", "simulator", "runtime")
 STEP = 1e-6  # "%.6f"
 INSERTED = ("-rs", "_int8", "_mm", "_pad", "_tp", "_sw")
+# A row of error_analysis.txt
 _ROW = re.compile(r"\[(?P<op>[^\]]*)\]\s+(?P<name>\S+)(?P<numbers>(?:\s+[-+.\deE|]+|\s+\w*(?:nan|inf)\w*|\s+\|)*)\s*$")
+
+
+@dataclass(frozen=True)
+class LayerErrors:
+    """A row of error_analysis.txt: the numbers in their order, none for a layer that was fused into another."""
+
+    op: str
+    name: str
+    numbers: tuple[float, ...]
 
 
 def plain(name: str) -> str:
@@ -29,18 +39,18 @@ def detect(files: Files) -> int:
     return MARKED if listed or (golden and any(n.endswith(ERRORS) for n in files.names)) else NONE
 
 
-def entries(files: Files, known: DumpHints) -> Iterator[DumpEntry]:
+def entries(files: Files, hints: DumpHints) -> Iterator[DumpEntry]:
     """Each tensor on each side: the .npy where there is one, else the text."""
-    for home in _homes(files):
-        names = _names(files, f"{home}{MAP}")
+    for folder in _snapshots(files):
+        names = _names(files, f"{folder}{MAP}")
         for side in SIDES:
-            yield from _side(files, f"{home}{side}/", side, names, known)
+            yield from _side(files, f"{folder}{side}/", side, names, hints)
 
 
-def _homes(files: Files) -> list[str]:
+def _snapshots(files: Files) -> list[str]:
     """Folders (each with a `/` behind, or "") in which a snapshot lies."""
-    found = [n.rpartition("/") for n in files.names if n.rpartition("/")[2] in (MAP, ERRORS)]
-    return list(dict.fromkeys(f"{folder}{slash}" for folder, slash, _ in found))
+    paths = [n.rpartition("/") for n in files.names if n.rpartition("/")[2] in (MAP, ERRORS)]
+    return list(dict.fromkeys(f"{folder}{slash}" for folder, slash, _ in paths))
 
 
 def _names(files: Files, file: str) -> dict[str, str]:
@@ -51,22 +61,22 @@ def _names(files: Files, file: str) -> dict[str, str]:
     return {row[1].removesuffix(".txt"): row[0] for row in rows if len(row) == 2 and row[1].endswith(".txt")}
 
 
-def _side(files: Files, folder: str, side: str, names: dict[str, str], known: DumpHints) -> Iterator[DumpEntry]:
+def _side(files: Files, folder: str, side: str, names: dict[str, str], hints: DumpHints) -> Iterator[DumpEntry]:
     inside = [n[len(folder) :] for n in files.names if n.startswith(folder)]
     typed = {n.removeprefix("npy/")[: -len(".npy")]: n for n in inside if re.fullmatch(r"(npy/)?[^/]+\.npy", n)}
     printed = {n[: -len(".txt")]: n for n in inside if re.fullmatch(r"[^/]+\.txt", n)}
-    known_tensors = set(names.values())
+    tensors = set(names.values())
     for stem in dict.fromkeys((*names, *typed, *printed)):
         name = names.get(stem, stem)
-        more: dict[str, Any] = {"tensor": name, "side": side, "stem": f"{folder}{stem}"}
-        more |= {"originals": (name,) if stem in names else (), "note": _note(name, known_tensors)}
         if stem in typed:
-            yield _npy.of_file(files, folder + typed[stem], known, **more)
+            entry = replace(_npy.entry(files, folder + typed[stem], hints), node="", index=0)
         elif stem in printed:
-            file = folder + printed[stem]
-            dims = known.find(name, plain).shape
-            shape = None if dims is None or None in dims else tuple(d for d in dims if d is not None)
-            yield DumpEntry(file, _text.loader(files, file, "float32", shape), "float32", shape, step=STEP, **more)
+            entry = _text.entry(files, folder + printed[stem], "float32", hints.find(name, plain), STEP)
+        else:
+            continue
+        originals = (name,) if stem in names else ()
+        note = _note(name, tensors)
+        yield replace(entry, tensor=name, originals=originals, side=side, note=note, stem=f"{folder}{stem}")
 
 
 def _note(name: str, names: set[str]) -> str:
@@ -76,19 +86,17 @@ def _note(name: str, names: set[str]) -> str:
     return ""
 
 
-def errors(files: Files, file: str = ERRORS) -> list[dict[str, Any]]:
-    """The rows of error_analysis.txt: op, layer, numbers in their order (none of a layer that was fused into another).
+def errors(files: Files, file: str = ERRORS) -> list[LayerErrors]:
+    """The rows of error_analysis.txt.
 
     Raises:
         InputError: it is no text.
     """
-    found = []
-    for line in files.text(file).splitlines():
-        row = _ROW.match(line.strip())
-        if row:
-            words = row["numbers"].replace("|", " ").split()
-            found.append({"op": row["op"], "name": row["name"], "numbers": [_number(w) for w in words]})
-    return found
+    rows = filter(None, (_ROW.match(line.strip()) for line in files.text(file).splitlines()))
+    return [
+        LayerErrors(row["op"], row["name"], tuple(_number(w) for w in row["numbers"].replace("|", " ").split()))
+        for row in rows
+    ]
 
 
 def _number(word: str) -> float:

@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
-from subgraph.errors import InputError
-from subgraph.recordings.dumps import BARE, NONE, DumpEntry, DumpHints, _text, dtype_of
-from subgraph.recordings.dumps._raw import fitted, nbytes
+from subgraph.recordings.dumps import BARE, NONE, DumpEntry, DumpHints, _text, checked_arrays
+from subgraph.recordings.dumps._raw import fit_size, nbytes
 from subgraph.recordings.files import Files
 from subgraph.storage.folders import safe_names
 from subgraph.storage.tensors import Tensors
 
 HOLDS = ("float16", "float32", "float64", "int8", "uint8", "int16", "uint16", "int32", "uint32", "int64", "uint64",
          "bool")  # fmt: skip
-PRINTED = {"float32": "%.9g", "float64": "%.17g"}  # digits after which a value comes back as it was
+PRINTED = {"float32": "%.9g", "float64": "%.17g"}  # as many digits as make the printed value exact
 
 
 def detect(files: Files) -> int:
@@ -23,41 +23,37 @@ def detect(files: Files) -> int:
 
 
 def plain(name: str) -> str:
-    """As RKNN, TNN and MNN name files: `/`, `.` and `:` become `_`; none at the ends counts."""
+    """As RKNN, TNN and MNN name files: `/`, `.` and `:` become `_`; those at the ends go."""
     return "".join("_" if c in "/.:\\ " else c for c in name).strip("_")
 
 
-def entries(files: Files, known: DumpHints) -> Iterator[DumpEntry]:
-    """One per .txt file of numbers; others (logs, lists) are no tensors."""
+def entries(files: Files, hints: DumpHints) -> Iterator[DumpEntry]:
+    """One per .txt file of numbers; others (logs, lists) hold no tensors."""
     for file in files.ending(".txt"):
         if not _text.is_numeric(files, file):
             continue
-        stem = file[: -len(".txt")]
-        side, _, own = stem.rpartition("/")
-        spec = known.find(own, plain)
+        side, _, own = file[: -len(".txt")].rpartition("/")
+        spec = hints.find(own, plain)
         whole = _text.is_whole(files, file)
         dtype = spec.dtype if spec.dtype in HOLDS else "int64" if whole else "float32"
-        dims = spec.shape
-        shape = None
-        if dims is not None:
-            count = _text.values(files, file, dtype).size if None in dims else 0
-            shape = fitted(dims, dtype, nbytes(dtype, count))[0] if count else tuple(d for d in dims if d is not None)
-        note = "" if shape is not None else "its shape is not known"
-        yield DumpEntry(file, _text.loader(files, file, dtype, shape), dtype, shape, tensor=own, side=side, note=note)
+        if spec.shape is not None and None in spec.shape:
+            count = _text.values(files, file, dtype).size
+            dims = fit_size(spec.shape, dtype, nbytes(dtype, count))[0] if count else _fixed(spec.shape)
+            spec = replace(spec, shape=dims)
+        yield replace(_text.entry(files, file, dtype, spec), tensor=own, side=side)
+
+
+def _fixed(dims: tuple[int | None, ...]) -> tuple[int, ...]:
+    return tuple(d for d in dims if d is not None)
 
 
 def write(tensors: Tensors, folder: Path) -> None:
     """One .txt per tensor, one value per line, with as many digits as its type has.
 
     Raises:
-        InputError: a value that is no array of numbers.
+        InputError: a value is no array of numbers.
     """
-    import numpy as np
-
     stems = safe_names(tensors)
-    for name, value in tensors.items():
-        array = np.asarray(value)
-        if value is None or isinstance(value, list) or not dtype_of(array.dtype) or array.dtype.kind not in "fiub":
-            raise InputError(f"{name}: a text file holds an array of numbers")
+    for name, array in checked_arrays(tensors, HOLDS, "a text file holds an array of numbers"):
         form = PRINTED.get(array.dtype.name, "%d" if array.dtype.kind in "iub" else "%.9g")
         (folder / f"{stems[name]}.txt").write_text(_text.lines(array, form), encoding="ascii")

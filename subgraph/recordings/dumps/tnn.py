@@ -5,12 +5,13 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Iterator
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from subgraph.errors import InputError
-from subgraph.recordings.dumps import MARKED, NONE, DumpEntry, DumpHints, _text
+from subgraph.recordings.dumps import MARKED, NONE, DumpEntry, DumpHints, _text, checked_arrays
 from subgraph.recordings.files import Files
 from subgraph.storage.tensors import Tensors
 
@@ -18,47 +19,58 @@ if TYPE_CHECKING:
     from subgraph.types import Array
 
 HOLDS = ("float32", "int8", "int32")
-STEP = 1e-9  # "%.9f"
-STEP_OF_FILE = 1e-6  # "%0.6f" in its tensor file
+STEP = 1e-9  # of a DUMP build: "%.9f"
+FILE_STEP = 1e-6  # of model_check and its tensor file: "%0.6f"
 # COUNT-LAYER-in-0-BLOB-dims-1-8-16-16.txt; names may hold a `-`
 _DUMPED = re.compile(r"(\d{5,})-(.+)-(in|out)-(\d+)-(.+)-dims((?:-\d+)*)\.txt")
 _SIDES = ("cpu_", "device_", "tnn-")
+_MAGIC = (4206624770, 4206624772)
 _DTYPES = {0: "float32", 2: "int8", 3: "int32"}
-_MOST = 1 << 40  # elements of one tensor
+_MAX_ELEMENTS = 1 << 40  # of one tensor
+
+
+@dataclass(frozen=True)
+class Layer:
+    """A layer of a .tnnproto."""
+
+    type: str
+    name: str
+    inputs: tuple[str, ...]
+    outputs: tuple[str, ...]
 
 
 def plain(name: str) -> str:
-    """`/` and `:` become `_`; older names of ONNX lose `:` alone."""
+    """`/` and `:` become `_`."""
     return re.sub(r"[/:]", "_", name)
 
 
 def detect(files: Files) -> int:
     """By the names of its dump, by both cpu_*.txt and device_*.txt, or by a text file that describes its tensors."""
-    own = [n.rpartition("/")[2] for n in files.ending(".txt")]
-    if any(_DUMPED.fullmatch(n) for n in own):
+    names = [n.rpartition("/")[2] for n in files.ending(".txt")]
+    if any(_DUMPED.fullmatch(n) for n in names):
         return MARKED
-    if {"cpu_", "device_"} <= {side for side in _SIDES for n in own if n.startswith(side)}:
+    if {"cpu_", "device_"} <= {side for side in _SIDES for n in names if n.startswith(side)}:
         return MARKED
     return MARKED if any(_described(files, n) for n in files.ending(".txt")) else NONE
 
 
-def entries(files: Files, known: DumpHints) -> Iterator[DumpEntry]:
+def entries(files: Files, hints: DumpHints) -> Iterator[DumpEntry]:
     """Outputs and inputs of each layer, in the order of the run."""
     layers = _layers(files)
     for file in files.ending(".txt"):
         side, _, own = file.rpartition("/")
-        found = _DUMPED.fullmatch(own)
-        if found:
-            yield _blob(files, file, found, side, layers)
+        dumped = _DUMPED.fullmatch(own)
+        if dumped:
+            yield _blob(files, file, dumped, side, layers)
         elif _described(files, file):
             yield from _tensors(files, file)
         elif own.startswith(_SIDES) and _text.is_numeric(files, file):
-            yield _checked(files, file, own, known)
+            yield _checked(files, file, own, hints)
 
 
-def _blob(files: Files, file: str, found: re.Match[str], side: str, layers: set[tuple[str, str]]) -> DumpEntry:
-    layer, way, blob = _split(found, layers)
-    shape = tuple(int(d) for d in found[6].split("-")[1:])
+def _blob(files: Files, file: str, name: re.Match[str], side: str, layers: set[tuple[str, str]]) -> DumpEntry:
+    layer, way, blob = _split(name, layers)
+    shape = tuple(int(d) for d in name[6].split("-")[1:])
     dtype = "int32" if files.sizes[file] and _text.is_whole(files, file) else "float32"
     return DumpEntry(
         file,
@@ -68,67 +80,64 @@ def _blob(files: Files, file: str, found: re.Match[str], side: str, layers: set[
         tensor=blob,
         node=layer,
         role="input" if way == "in" else "output",
-        index=int(found[4]),
+        index=int(name[4]),
         side=side,
         step=STEP if dtype == "float32" else 0.0,
     )
 
 
-def _split(found: re.Match[str], layers: set[tuple[str, str]]) -> tuple[str, str, str]:
-    """(layer, in or out, blob). Where names hold `-in-0-` themselves, a .tnnproto beside the files decides."""
-    middle = f"{found[2]}-{found[3]}-{found[4]}-{found[5]}"
-    for cut in re.finditer(rf"-(in|out)-{found[4]}-", middle):
+def _split(name: re.Match[str], layers: set[tuple[str, str]]) -> tuple[str, str, str]:
+    """(layer, in or out, blob). If the names of layer or blob hold `-in-0-`, a .tnnproto among the files decides."""
+    middle = f"{name[2]}-{name[3]}-{name[4]}-{name[5]}"
+    for cut in re.finditer(rf"-(in|out)-{name[4]}-", middle):
         if (middle[: cut.start()], middle[cut.end() :]) in layers:
             return middle[: cut.start()], cut[1], middle[cut.end() :]
-    return found[2], found[3], found[5]
+    return name[2], name[3], name[5]
 
 
 def _layers(files: Files) -> set[tuple[str, str]]:
-    """(layer, blob) of all that a .tnnproto beside the files lists, as file names have them."""
+    """(layer, blob) in all .tnnproto among the files, as file names have them."""
     out: set[tuple[str, str]] = set()
     for name in files.ending(".tnnproto"):
         for layer in proto(files, name):
-            out |= {(layer["name"].replace("/", "_"), plain(blob)) for blob in (*layer["inputs"], *layer["outputs"])}
+            out |= {(layer.name.replace("/", "_"), plain(blob)) for blob in (*layer.inputs, *layer.outputs)}
     return out
 
 
-def proto(files: Files, name: str) -> list[dict[str, Any]]:
-    """The layers of a .tnnproto: type, name, inputs, outputs.
+def proto(files: Files, name: str) -> list[Layer]:
+    """The layers of a .tnnproto.
 
     Raises:
-        InputError: it is none.
+        InputError: the file is no .tnnproto.
     """
     lines = [line.strip().strip('"').removesuffix(",").strip() for line in files.text(name).splitlines()]
     try:
         magic, count = int(lines[0].split()[3]), int(lines[4].split()[0])
-        if magic not in (4206624770, 4206624772):
+        if magic not in _MAGIC:
             raise ValueError(f"magic {magic}")
         return [_layer(line.split()) for line in lines[5 : 5 + count]]
     except (IndexError, ValueError) as e:
         raise files.damaged(name, f"no .tnnproto: {e}") from e
 
 
-def _layer(words: list[str]) -> dict[str, Any]:
-    fed, made = int(words[2]), int(words[3])
-    names = words[4 : 4 + fed + made]
-    if len(names) != fed + made or fed < 0:
+def _layer(words: list[str]) -> Layer:
+    inputs, outputs = int(words[2]), int(words[3])
+    names = tuple(words[4 : 4 + inputs + outputs])
+    if len(names) != inputs + outputs or inputs < 0:
         raise ValueError(f"layer {words[1]} has {len(names)} names")
-    return {"type": words[0], "name": words[1], "inputs": names[:fed], "outputs": names[fed:]}
+    return Layer(words[0], words[1], names[:inputs], names[inputs:])
 
 
-def _checked(files: Files, file: str, own: str, known: DumpHints) -> DumpEntry:
+def _checked(files: Files, file: str, own: str, hints: DumpHints) -> DumpEntry:
     """cpu_BLOB.txt and device_BLOB.txt of model_check: values without a shape."""
     side = next(s for s in _SIDES if own.startswith(s))
     blob = own[len(side) : -len(".txt")]
-    dims = known.find(blob, plain).shape
-    shape = None if dims is None or None in dims else tuple(d for d in dims if d is not None)
-    note = "its shape is not known" if shape is None else ""
-    load = _text.loader(files, file, "float32", shape)
-    return DumpEntry(file, load, "float32", shape, tensor=blob, side=side.strip("_-"), step=STEP_OF_FILE, note=note)
+    entry = _text.entry(files, file, "float32", hints.find(blob, plain), FILE_STEP)
+    return replace(entry, tensor=blob, side=side.strip("_-"))
 
 
 def _described(files: Files, file: str) -> bool:
-    """Is it a text tensor file: a number of tensors, then `NAME RANK DIMS… TYPE` and the first one's values?"""
+    """Is it a tensor file: the number of tensors, then for each `NAME RANK DIMS… TYPE` and its values?"""
     lines = files.head(file, 1024).split(b"\n")
     try:
         return len(lines) > 1 and int(lines[0]) > 0 and b"_" not in lines[0] and bool(_header(lines[1].split()))
@@ -140,19 +149,19 @@ def _header(words: list[bytes]) -> tuple[str, tuple[int, ...], str]:
     """(name, shape, element type) from `data 4 1 3 16 16 0`.
 
     Raises:
-        ValueError: it is none such.
+        ValueError: the words are none.
     """
     rank = int(words[1]) if len(words) > 2 else -1
     if rank < 0 or len(words) != 3 + rank:
         raise ValueError("no header of a tensor")
     shape = tuple(int(w) for w in words[2:-1])
-    if any(d < 0 for d in shape) or math.prod(shape) > _MOST:
+    if any(d < 0 for d in shape) or math.prod(shape) > _MAX_ELEMENTS:
         raise ValueError(f"shape {list(shape)}")
     return words[0].decode(), shape, _DTYPES.get(int(words[-1]), "")
 
 
 def _tensors(files: Files, file: str) -> Iterator[DumpEntry]:
-    """The tensors of a text tensor file; each header says how many lines follow."""
+    """The tensors of a tensor file; each header says how many lines follow."""
     data = files.bytes(file, 0, files.sizes[file]).split(b"\n")
     at = 1
     for _ in range(min(int(data[0]), len(data))):
@@ -166,17 +175,17 @@ def _tensors(files: Files, file: str) -> Iterator[DumpEntry]:
         stem = f"{file[: -len('.txt')]}/{plain(name)}"
         load = partial(_values, files, file, (at + 1, count), dtype, shape)
         lacks = "" if dtype else "an element type that TNN does not have"
-        step = STEP_OF_FILE if dtype == "float32" else 0.0
+        step = FILE_STEP if dtype == "float32" else 0.0
         yield DumpEntry(file, load, dtype, shape, tensor=name, stem=stem, step=step, lacks=lacks)
         at += 1 + count
 
 
 def _values(files: Files, file: str, part: tuple[int, int], dtype: str, shape: tuple[int, ...]) -> Array:
     data = files.bytes(file, 0, files.sizes[file]).split(b"\n")[part[0] : part[0] + part[1]]
-    found = _text.numbers(files, file, b"\n".join(data), dtype)
-    if found.size != part[1]:
-        raise files.damaged(file, f"{found.size} values are no {list(shape)}")
-    return files.shaped(file, found, shape)
+    flat = _text.numbers(files, file, b"\n".join(data), dtype)
+    if flat.size != part[1]:
+        raise files.damaged(file, f"{flat.size} values are no {list(shape)}")
+    return files.shaped(file, flat, shape)
 
 
 def write(tensors: Tensors, folder: Path) -> None:
@@ -185,14 +194,10 @@ def write(tensors: Tensors, folder: Path) -> None:
     Raises:
         InputError: a type that TNN does not have, or a name with a blank in it.
     """
-    import numpy as np
-
     numbers = {name: number for number, name in _DTYPES.items()}
     text = [f"{len(tensors)}\n"]
-    for name, value in tensors.items():
-        array = np.asarray(value)
-        if value is None or isinstance(value, list) or array.dtype.name not in numbers:
-            raise InputError(f"{name}: TNN's tensor file holds {', '.join(numbers)}", "subcut export --dtype float32")
+    what = f"TNN's tensor file holds {', '.join(numbers)}"
+    for name, array in checked_arrays(tensors, HOLDS, what, "subcut export --dtype float32"):
         if not name or len(name.split()) > 1 or name != name.strip():
             raise InputError(f"'{name}': TNN's tensor file holds no names with blanks")
         dims = "".join(f" {d}" for d in array.shape)
