@@ -571,6 +571,13 @@ def test_horizon(tmp_path: Path) -> None:
     assert np.array_equal(prob.read(), ONE)
 
 
+def test_horizon_without_a_manifest(tmp_path: Path) -> None:
+    """The edge of a subgraph on the BPU, in a file of unknown shape."""
+    ONE.tofile(tmp_path / "layer-0-bpu-ResNet-18_subgraph_0-input-0-data.bin")
+    (entry,) = recording.open(tmp_path)
+    assert (entry.shape, entry.note) == ((24,), "the edge of a whole subgraph on the BPU")
+
+
 def test_openvino(tmp_path: Path) -> None:
     (tmp_path / "#10_Convolution_conv1_out0.ieb").write_bytes(ieb(ONE, 5))
     (tmp_path / "#2_Reorder__blk_x_in1.ieb").write_bytes(ieb(ONE.astype(ml_dtypes.bfloat16), 3))
