@@ -38,7 +38,7 @@ def versions() -> dict[str, str]:
 
 @dataclass(frozen=True)
 class ResultPlace:
-    """Where a result goes, and whether it may replace anything that stands there."""
+    """Where a result goes; `force`: it may replace another result there."""
 
     parent: Path
     name: str
@@ -220,11 +220,11 @@ class Case:
 def require_free(place: ResultPlace, request: object, source: ModelSource | None, reads: Sequence[Path] = ()) -> None:
     """May a result go here? Yes where nothing stands, or the same request's own earlier result, untouched.
 
-    With `place.force` also where any other result stands. Never: a folder that subcut did not write, one that we stand
-    in, or one that holds what is read (`reads`); a slip of the hand must not cost a folder.
+    With `place.force` also where another result stands. Never: a folder that subcut did not write, the current folder,
+    or a folder with a file that is read (`reads`), so that a typing mistake never costs a folder.
 
     Raises:
-        ResultExists: something else stands there; says what.
+        ResultExists: something else stands there.
     """
     path = place.path
     if not os.path.lexists(path):
@@ -234,12 +234,12 @@ def require_free(place: ResultPlace, request: object, source: ModelSource | None
         raise ResultExists(f"{path} is in the way: it is no folder", f"move it, or {elsewhere}")
     if _holds(path, Path.cwd()):
         raise ResultExists(f"{path} cannot be replaced: it is the folder that you are in", elsewhere)
-    mine = read_manifest(path)
-    if mine is None:
+    manifest = read_manifest(path)
+    if manifest is None:
         if any(path.iterdir()):
             raise ResultExists(f"{path} holds something that subcut did not write", f"move it, or {elsewhere}")
         return
-    other = _other(path, mine, request, source)
+    other = _other(path, manifest, request, source)
     if not other:
         return
     if any(_holds(path, p) for p in reads):
@@ -249,29 +249,29 @@ def require_free(place: ResultPlace, request: object, source: ModelSource | None
 
 
 def is_earlier(place: ResultPlace, request: object, source: ModelSource) -> bool:
-    """Does an untouched result of the same request stand there?"""
-    mine = read_manifest(place.path)
-    return mine is not None and not _other(place.path, mine, request, source)
+    """Does an unchanged result of the same request stand there?"""
+    manifest = read_manifest(place.path)
+    return manifest is not None and not _other(place.path, manifest, request, source)
 
 
 def _holds(folder: Path, path: Path) -> bool:
     return folder.resolve() in (path.resolve(), *path.resolve().parents)
 
 
-def _other(path: Path, mine: Mapping[str, Any], request: object, source: ModelSource | None) -> str:
-    """What a result folder holds that this request would not write anew; "" if nothing."""
-    digest = mine["source"].get("structure_sha256")
+def _other(path: Path, manifest: Mapping[str, Any], request: object, source: ModelSource | None) -> str:
+    """What a result folder holds that this request would not write again; "" if nothing."""
+    digest = manifest["source"].get("structure_sha256")
     if digest and digest != (source and source.structure_sha256):
-        return f"a result of another model, {mine['source'].get('file')}"
-    if mine["request"] != request:
-        return f"the result of `{shorten(str(mine['command']))}`"
-    listed = set(mine["files"])
-    strange = [p for p in path.rglob("*") if p.is_file() and p.relative_to(path).as_posix() not in listed]
-    return f"files that subcut did not write: {strange[0].relative_to(path)} …" if strange else ""
+        return f"a result of another model, {manifest['source'].get('file')}"
+    if manifest["request"] != request:
+        return f"the result of `{shorten(str(manifest['command']))}`"
+    listed = set(manifest["files"])
+    foreign = [p for p in path.rglob("*") if p.is_file() and p.relative_to(path).as_posix() not in listed]
+    return f"files that subcut did not write: {foreign[0].relative_to(path)} …" if foreign else ""
 
 
 def read_manifest(path: Path) -> dict[str, Any] | None:
-    """The manifest in a folder, if it is one of ours and readable."""
+    """The manifest in a folder; None where there is none that subcut wrote and that can be read."""
     try:
         data = json.loads((path / MANIFEST).read_text(encoding="utf-8"))
     except (OSError, ValueError, RecursionError):

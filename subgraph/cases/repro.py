@@ -21,9 +21,9 @@ from typing import Any
 import numpy as np
 import onnxruntime as ort
 
-TOLERANCE = 1e-3  # of the largest value: what another machine's kernels may differ by
-# Types that numpy lacks: stored as raw bits. name -> (number in onnx.proto, bits)
-OWN = {"bfloat16": (16, 16), "float8_e4m3fn": (17, 8), "float8_e4m3fnuz": (18, 8), "float8_e5m2": (19, 8),
+TOLERANCE = 1e-3  # of the largest value: how far another machine's kernels may differ
+# Types that numpy lacks are stored as raw bits. name -> (number in onnx.proto, bits)
+NOT_NUMPY = {"bfloat16": (16, 16), "float8_e4m3fn": (17, 8), "float8_e4m3fnuz": (18, 8), "float8_e5m2": (19, 8),
        "float8_e5m2fnuz": (20, 8), "uint4": (21, 4), "int4": (22, 4), "float4_e2m1fn": (23, 4),
        "float8_e8m0fnu": (24, 8), "uint2": (25, 2), "int2": (26, 2)}  # fmt: skip
 
@@ -35,62 +35,60 @@ def main() -> int:
     parser.add_argument("--opt", choices=("disable", "basic", "extended", "all"), default="disable")
     parser.add_argument("--custom-ops", metavar="LIB")
     parser.add_argument("--outputs", metavar="DIR", type=Path)
-    words = parser.parse_args()
+    options = parser.parse_args()
     manifest = json.loads((here / "manifest.json").read_text(encoding="utf-8"))
-    if words.outputs:
-        if not words.outputs.is_dir():
-            parser.error(f"no folder {words.outputs}")
-        return compare(here, manifest, words.outputs)
-    captured = manifest["reference"]
-    if "custom_ops" in captured and not words.custom_ops:
-        parser.error(f"the model has custom operators: --custom-ops {captured['custom_ops']} (give its path)")
-    session = open_session(words.model, words.opt, captured.get("threads", 1), words.custom_ops)
-    worst = True
+    tolerance = max(TOLERANCE, manifest["check"].get("tolerance", 0.0))
+    if options.outputs:
+        if not options.outputs.is_dir():
+            parser.error(f"no folder {options.outputs}")
+        return compare(here, manifest, options.outputs, tolerance)
+    reference = manifest["reference"]
+    if "custom_ops" in reference and not options.custom_ops:
+        parser.error(f"the model has custom operators: --custom-ops {reference['custom_ops']} (give its path)")
+    session = open_session(options.model, options.opt, reference.get("threads", 1), options.custom_ops)
+    dtypes = {t["name"]: t["dtype"] for t in (*manifest["inputs"], *manifest["outputs"])}
+    all_agree = True
     for k, sample in enumerate(manifest["samples"]):
         feeds = {t["name"]: load(here, t, k) for t in manifest["inputs"]}
-        results = run(session, feeds, manifest["inputs"], manifest["outputs"])
+        results = run(session, feeds, [t["name"] for t in manifest["outputs"]], dtypes)
         for tensor in manifest["outputs"]:
-            tolerance = max(TOLERANCE, manifest["check"]["tolerance"])
-            same, line = judge(results[tensor["name"]], load(here, tensor, k), tolerance)
-            tell(sample, tensor, line)
-            worst &= same
-    return 0 if worst else 1
+            agrees, line = judge(results[tensor["name"]], load(here, tensor, k), tolerance)
+            show(sample["label"], tensor["name"], line)
+            all_agree &= agrees
+    return 0 if all_agree else 1
 
 
-def compare(here: Path, manifest: dict[str, Any], given: Path) -> int:
-    """Outputs that were made elsewhere beside the reference's, each in the form in which it lies there."""
-    worst = True
+def compare(here: Path, manifest: dict[str, Any], folder: Path, tolerance: float) -> int:
+    """Compare the outputs in a folder with the reference's, as .npy where there are any, else as .bin."""
+    all_agree = True
     for k, sample in enumerate(manifest["samples"]):
         for tensor in manifest["outputs"]:
-            pairs = [(f, given / f["file"].partition("/")[2]) for f in tensor["samples"][k]["files"]]
-            found = [(f, path) for f, path in pairs if path.is_file()]
-            kinds = {f["format"] for f, _ in found}
-            pairs = [(f, path) for f, path in found if f["format"] == ("npy" if "npy" in kinds else "bin")]
-            tolerance = max(TOLERANCE, manifest["check"]["tolerance"])
-            judged = [judge(raw(f, path), raw(f, here / f["file"]), tolerance) for f, path in pairs]
-            same = all(good for good, _ in judged) and bool(judged)
-            tell(sample, tensor, "; ".join(line for _, line in judged) or "is not there")
-            worst &= same
-    return 0 if worst else 1
+            pairs = [(f, folder / f["file"].partition("/")[2]) for f in tensor["samples"][k]["files"]]
+            pairs = [(f, path) for f, path in pairs if path.is_file()]
+            kind = "npy" if any(f["format"] == "npy" for f, _ in pairs) else "bin"
+            pairs = [(f, path) for f, path in pairs if f["format"] == kind]
+            judged = [judge(load_raw(f, path), load_raw(f, here / f["file"]), tolerance) for f, path in pairs]
+            show(sample["label"], tensor["name"], "; ".join(line for _, line in judged) or "is not there")
+            all_agree &= bool(judged) and all(agrees for agrees, _ in judged)
+    return 0 if all_agree else 1
 
 
-def raw(entry: dict[str, Any], path: Path) -> Any:
-    """An array as it lies in a file; raw bits of a type that numpy lacks."""
+def load_raw(entry: dict[str, Any], path: Path) -> Any:
+    """The array in a file; raw bits for a type that numpy lacks."""
     if entry["format"] == "npy":
         return np.load(path, allow_pickle=False)
-    if entry["dtype"] in OWN:
+    if entry["dtype"] in NOT_NUMPY:
         return np.fromfile(path, np.uint8)
     array: Any = np.fromfile(path, entry["dtype"])
     return array.reshape(entry["shape"]) if array.size == math.prod(entry["shape"]) else array
 
 
-def tell(sample: dict[str, Any], tensor: dict[str, Any], line: str) -> None:
-    label = sample["label"] + "  " if sample["label"] else ""
-    print(printable(f"{label}{tensor['name']}: {line}"))
+def show(label: str, name: str, line: str) -> None:
+    print(printable(f"{label}  {name}: {line}" if label else f"{name}: {line}"))
 
 
 def printable(text: str) -> str:
-    """Names come from the model: what would steer a terminal is spelled out."""
+    """Names come from the model: control characters are spelled out."""
     return "".join(c if c.isprintable() else ascii(c)[1:-1] for c in text)
 
 
@@ -116,20 +114,20 @@ def load(here: Path, tensor: dict[str, Any], sample: int) -> Any:
     return arrays[0] if arrays else None
 
 
-def run(session: Any, feeds: dict[str, Any], inputs: list[Any], outputs: list[Any]) -> dict[str, Any]:
-    own = {t["name"]: t["dtype"] for t in (*inputs, *outputs) if t["dtype"] in OWN}
-    names = [t["name"] for t in outputs]
-    if not own:
-        return dict(zip(names, session.run(names, feeds), strict=True))
-    values = {n: wrap(a, own.get(n)) for n, a in feeds.items()}
-    results = session.run_with_ort_values(names, values)
-    return {n: unwrap(v, own.get(n)) for n, v in zip(names, results, strict=True)}
+def run(session: Any, feeds: dict[str, Any], outputs: list[str], dtypes: dict[str, str]) -> dict[str, Any]:
+    """Output → value, as stored in a .npy. Types that numpy lacks go in and out as raw memory."""
+    if NOT_NUMPY.keys().isdisjoint(dtypes.values()):
+        return dict(zip(outputs, session.run(outputs, feeds), strict=True))
+    values = {n: wrap(a, dtypes[n]) for n, a in feeds.items()}
+    results = session.run_with_ort_values(outputs, values)
+    return {n: unwrap(v, dtypes[n]) for n, v in zip(outputs, results, strict=True)}
 
 
-def wrap(bits: Any, dtype: str | None) -> Any:
-    if dtype is None:
+def wrap(bits: Any, dtype: str) -> Any:
+    """A stored array as a value of onnxruntime."""
+    if dtype not in NOT_NUMPY:
         return ort.OrtValue.ortvalue_from_numpy(bits)
-    number, width = OWN[dtype]
+    number, width = NOT_NUMPY[dtype]
     if width < 8:  # packed, first element lowest, in a buffer as long as the shape says
         lanes = np.zeros(-(-bits.size * width // 8) * (8 // width), np.uint8)
         lanes[: bits.size] = bits.reshape(-1)
@@ -140,10 +138,11 @@ def wrap(bits: Any, dtype: str | None) -> Any:
     return ort.OrtValue.ortvalue_from_numpy_with_onnx_type(bits, number)
 
 
-def unwrap(value: Any, dtype: str | None) -> Any:
-    if dtype is None:
+def unwrap(value: Any, dtype: str) -> Any:
+    """The inverse of `wrap`."""
+    if dtype not in NOT_NUMPY:
         return value.numpy()
-    width, count = OWN[dtype][1], math.prod(value.shape())
+    width, count = NOT_NUMPY[dtype][1], math.prod(value.shape())
     data = ctypes.string_at(value.data_ptr(), (count * width + 7) // 8) if count else b""
     flat: Any = np.frombuffer(data, np.uint16 if width == 16 else np.uint8)
     if width < 8:
@@ -153,6 +152,7 @@ def unwrap(value: Any, dtype: str | None) -> Any:
 
 
 def judge(got: Any, want: Any, tolerance: float = TOLERANCE) -> tuple[bool, str]:
+    """(do they agree, how they differ); `tolerance` is a share of the largest magnitude in `want`."""
     if isinstance(want, list) or want is None:
         same = (got is None) == (want is None) and len(got or ()) == len(want or ())
         same = same and all(judge(g, w, tolerance)[0] for g, w in zip(got or (), want or (), strict=True))
