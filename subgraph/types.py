@@ -1,14 +1,12 @@
-"""Names that annotations share; for type checkers only, so that numpy is not loaded.
-
-if TYPE_CHECKING:
-    from subgraph.types import Array
-"""
+"""Names that annotations share; they load nothing at run time."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, TypeAlias
 
 if TYPE_CHECKING:
+    from typing import Any
+
     import numpy as np
 
-    Array = np.ndarray[Any, np.dtype[Any]]
+Array: TypeAlias = "np.ndarray[Any, np.dtype[Any]]"

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 from subgraph import plugins
 from subgraph.comparison.criteria import Noise, OutputContext, Rule
@@ -16,10 +15,8 @@ from subgraph.comparison.pair import Pair
 from subgraph.errors import UsageError
 from subgraph.storage.tensors import Value, shape_text
 from subgraph.text import clean
+from subgraph.types import Array
 from subgraph.verdict import Judgement, Signature, Status, gravity
-
-if TYPE_CHECKING:
-    from subgraph.types import Array
 
 DEFAULT_METRICS = ("max_abs", "max_rel", "cosine", "mismatch")
 LABELS = {Status.AGREE: "agrees", Status.FAIL: "fail", Status.UNRESOLVED: "unresolved"}

@@ -13,18 +13,15 @@ import math
 from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from subgraph import plugins
 from subgraph.comparison.metrics import norm
 from subgraph.storage.tensors import Value
+from subgraph.types import Array
 from subgraph.verdict import Worst
-
-if TYPE_CHECKING:
-    from subgraph.types import Array
-
 
 SMALL_INTEGERS = frozenset("int2 int4 uint2 uint4".split())  # of ml_dtypes; their numpy kind is not "i" or "u"
 NO_NUMBERS = "OUSTb"  # numpy kinds: strings, bytes and booleans

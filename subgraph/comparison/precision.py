@@ -7,12 +7,10 @@ tensor's range.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import TYPE_CHECKING
 
 import numpy as np
 
-if TYPE_CHECKING:
-    from subgraph.types import Array
+from subgraph.types import Array
 
 # 1 + 23 stored bits (binary32), 1 + 10 (binary16), 1 + 7 (bfloat16): IEEE 754-2019, table 3.5.
 EPS = {"fp32": 2.0**-24, "fp16": 2.0**-11, "bf16": 2.0**-8, "int8": 1 / 255}

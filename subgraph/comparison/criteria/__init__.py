@@ -26,15 +26,13 @@ from __future__ import annotations
 import operator
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
 from subgraph.comparison.pair import Pair
 from subgraph.errors import UsageError
 from subgraph.text import clean, count
+from subgraph.types import Array
 from subgraph.verdict import Signature, Status
-
-if TYPE_CHECKING:
-    from subgraph.types import Array
 
 
 @dataclass(frozen=True)

@@ -5,14 +5,10 @@ Insight: an index does not tell how wrong it is, but the values that it selects 
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import numpy as np
 
 from subgraph.comparison.criteria import Ranking
-
-if TYPE_CHECKING:
-    from subgraph.types import Array
+from subgraph.types import Array
 
 
 def misranked(reference: Array, candidate: Array, ranking: Ranking, gap: float) -> Array:

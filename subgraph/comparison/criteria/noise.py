@@ -41,7 +41,6 @@ import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -61,10 +60,8 @@ from subgraph.comparison.pair import Pair
 from subgraph.comparison.precision import EPS, FLOATS, HALF_STEP, LARGEST, coarser_claim, mask_plateau
 from subgraph.errors import ModelError, UsageError, WorkerDied
 from subgraph.text import clean, count
+from subgraph.types import Array
 from subgraph.verdict import Status
-
-if TYPE_CHECKING:
-    from subgraph.types import Array
 
 USAGE = "noise, noise:k=5 or noise:k=5,floor=0"
 K = {"fp32": 10.0, "fp16": 3.0, "bf16": 3.0, "int8": 2.0}  # one false alarm in 5,500 healthy rows

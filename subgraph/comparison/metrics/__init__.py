@@ -13,12 +13,10 @@ A metric's file may also say:
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING
 
 import numpy as np
 
-if TYPE_CHECKING:
-    from subgraph.types import Array
+from subgraph.types import Array
 
 # Squares outside of these leave float64, or lose bits in its subnormal numbers.
 _SMALL, _LARGE = 1e-280, 1e280

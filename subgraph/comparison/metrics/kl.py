@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import numpy as np
 
 from subgraph.comparison.metrics import dot
-
-if TYPE_CHECKING:
-    from subgraph.types import Array
+from subgraph.types import Array
 
 FLOOR = 2.0**-23  # float32's eps: no element is less likely before the sum is made 1
 

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from subgraph.comparison.pair import Pair
-    from subgraph.types import Array
+from subgraph.comparison.pair import Pair
+from subgraph.types import Array
 
 SYMMETRIC = True
 

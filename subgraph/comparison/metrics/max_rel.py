@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING
 
 import numpy as np
 
-if TYPE_CHECKING:
-    from subgraph.comparison.pair import Pair
-    from subgraph.types import Array
+from subgraph.comparison.pair import Pair
+from subgraph.types import Array
 
 
 def measure(reference: Array, candidate: Array) -> float:

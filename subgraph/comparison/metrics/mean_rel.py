@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import numpy as np
 
-if TYPE_CHECKING:
-    from subgraph.types import Array
+from subgraph.types import Array
 
 ZERO = 2.0**-52  # float64's eps: msaccucmp takes a smaller reference value for zero
 

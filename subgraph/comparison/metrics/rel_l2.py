@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING
 
 from subgraph.comparison.metrics import norm
-
-if TYPE_CHECKING:
-    from subgraph.types import Array
+from subgraph.types import Array
 
 
 def measure(reference: Array, candidate: Array) -> float:

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import ml_dtypes
 import numpy as np
 
-if TYPE_CHECKING:
-    from subgraph.comparison.pair import Pair
-    from subgraph.types import Array
+from subgraph.comparison.pair import Pair
+from subgraph.types import Array
 
 FLOAT32 = 23, -126  # bits behind the point, smallest exponent of a normal number
 

@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cached_property, partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -26,9 +26,7 @@ from subgraph.graph.region import Region
 from subgraph.runtime.reference import Reference
 from subgraph.storage.folders import numbered_folder
 from subgraph.storage.tensors import Record, load
-
-if TYPE_CHECKING:
-    from subgraph.types import Array
+from subgraph.types import Array
 
 Memo = Callable[[str, Callable[[Path], dict[str, Any]]], tuple[dict[str, Any], Path]]
 

@@ -11,15 +11,12 @@ from __future__ import annotations
 
 import math
 from hashlib import blake2b
-from typing import TYPE_CHECKING
 
 import numpy as np
 
 from subgraph.comparison.precision import CLAIM_OF, EPS, FLOATS, LARGEST, TYPE_OF, mask_plateau, wider
 from subgraph.storage.tensors import np_dtype
-
-if TYPE_CHECKING:
-    from subgraph.types import Array
+from subgraph.types import Array
 
 MAX_PERTURBED = 1e30  # larger values stand for infinity in masks, and are results of no arithmetic
 TIE_SAMPLE = 4096  # elements that are searched for equal values

@@ -31,10 +31,10 @@ from subgraph.graph.region import Region
 from subgraph.runtime.reference import Reference
 from subgraph.storage.folders import numbered_folder
 from subgraph.storage.tensors import PROTO_NAMES, Record, load, save
+from subgraph.types import Array
 
 if TYPE_CHECKING:
     from subgraph.comparison.noise.instrument import PerturbedInput
-    from subgraph.types import Array
 
 # Ops whose values are sums of many terms; a runtime may add them in another order at another index.
 SUMS = frozenset("AveragePool Conv ConvTranspose Einsum Gemm GlobalAveragePool MatMul ReduceMean ReduceSum".split())

@@ -14,7 +14,6 @@ import math
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -34,9 +33,7 @@ from subgraph.comparison.similarity.linear_fit import (
 )
 from subgraph.comparison.similarity.quantized import coarse
 from subgraph.comparison.similarity.rearranged import ways
-
-if TYPE_CHECKING:
-    from subgraph.types import Array
+from subgraph.types import Array
 
 LEFT = 1e-2  # of the spread that an explanation may leave: what is tried moves values by all of it
 ROUNDED = 16  # times the claimed precision's eps: what a region that rounds so may leave besides

@@ -6,14 +6,10 @@ where the reference's own values are no such numbers.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import numpy as np
 
 from subgraph.comparison.precision import TYPE_OF
-
-if TYPE_CHECKING:
-    from subgraph.types import Array
+from subgraph.types import Array
 
 SAMPLE = 4096  # values that are looked at first
 FEWEST = 32  # values other than 0; fewer may lie on a grid by chance

@@ -9,12 +9,11 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Callable, Iterator, Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
-if TYPE_CHECKING:
-    from subgraph.types import Array
+from subgraph.types import Array
 
 MOST_AXES = 6  # longer than 1: 719 orders
 MOST_SLICES, LONGEST = 512, 4096  # along an axis: where each is compared with each, and where any are compared
