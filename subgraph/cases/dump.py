@@ -12,7 +12,7 @@ from subgraph.cases.layout import sample_names
 from subgraph.documents import keyed, to_json
 from subgraph.graph import region
 from subgraph.graph.graph import Graph
-from subgraph.runtime.capture import feeds_of, record
+from subgraph.runtime.capture import capture_samples, inputs_needed
 from subgraph.runtime.inputs import Feeding, ImageOptions
 from subgraph.runtime.reference import Reference
 from subgraph.storage import folders
@@ -59,10 +59,10 @@ def dump(graph: Graph, request: DumpRequest, place: ResultPlace, reference: Refe
     stems = folders.safe_names(request.tensors)
     above = region.above(graph, stems)
     feeding = Feeding(request.inputs, request.shapes, request.seed, request.picture)
-    samples = feeding.plan(graph, feeds_of(graph, above, request.tensors))
+    samples = feeding.plan(graph, inputs_needed(graph, above, request.tensors))
     targets = sample_names([s.label for s in samples])
     with folders.aside(place.path) as work, folders.scratch(place.parent) as scratch:
-        captured = record(reference, graph, above, stems, samples, scratch)
+        captured = capture_samples(reference, graph, above, stems, samples, scratch)
         losses: list[str] = []
         tensors: list[TensorEntry] = []
         for name in request.tensors:

@@ -25,7 +25,7 @@ from subgraph.graph import region as regions
 from subgraph.graph.cut import Cut, cut_region, freezable, structure_problem
 from subgraph.graph.graph import Graph
 from subgraph.graph.region import Region
-from subgraph.runtime.capture import Captured, feeds_of, record
+from subgraph.runtime.capture import Captured, capture_samples, inputs_needed
 from subgraph.runtime.inputs import Feeding, ImageOptions, Sample
 from subgraph.runtime.reference import Reference
 from subgraph.runtime.reference_values import ReferenceValues
@@ -109,8 +109,8 @@ class RecordedSource(Protocol):
     @property
     def recording(self) -> RecordingEntry: ...
 
-    def placed(self, stems: Mapping[str, str], folder: Path) -> list[Captured]:
-        """As `ReferenceValues.placed`."""
+    def copy_to(self, stems: Mapping[str, str], folder: Path) -> list[Captured]:
+        """As `ReferenceValues.copy_to`."""
 
     def dumped(self, stems: Mapping[str, str], folder: Path) -> list[dict[str, Record]]:
         """Per sample, the recorded tensors of the region's nodes, as files in `folder` with absolute paths."""
@@ -180,10 +180,14 @@ def write_region(
         names += [n for i in region.nodes for n in graph.makes[i]]
     stems = folders.safe_names(dict.fromkeys(names))
     above = regions.above(graph, stems)
-    samples = source.samples if source else request.feeding.plan(graph, feeds_of(graph, above, names))
+    samples = source.samples if source else request.feeding.plan(graph, inputs_needed(graph, above, names))
     with folders.scratch(place.parent) as aside:
         scratch = aside.resolve()
-        captured = source.placed(stems, scratch) if source else record(reference, graph, above, stems, samples, scratch)
+        captured = (
+            source.copy_to(stems, scratch)
+            if source
+            else capture_samples(reference, graph, above, stems, samples, scratch)
+        )
         for k, sample in enumerate(captured):
             tensors = {name: value.within(str(scratch / str(k))) for name, value in sample.tensors.items()}
             captured[k] = replace(sample, tensors=tensors)
@@ -277,7 +281,7 @@ class CaseBuilder:
     def _rerun(self, k: int, into: Path) -> dict[str, Record]:
         """Run sample `k` a second time, to see whether the reference repeats itself."""
         names = {n: self.stems[n] for n in self.region.outputs}
-        return record(self.reference, self.graph, self.above, names, [self.samples[k]], into)[0].tensors
+        return capture_samples(self.reference, self.graph, self.above, names, [self.samples[k]], into)[0].tensors
 
     def _store(self, cut: Cut, group: Sequence[int], work: Path) -> tuple[dict[str, list[TensorEntry]], list[str]]:
         """Put the tensors of each role into the result, in all formats; return their entries and what was lost."""

@@ -22,7 +22,7 @@ from subgraph.graph.graph import Graph
 from subgraph.graph.region import above
 from subgraph.graph.shape_inference import InferredTypes
 from subgraph.graph.types import declared_type
-from subgraph.runtime.capture import Captured, feeds_of, record
+from subgraph.runtime.capture import Captured, capture_samples, inputs_needed
 from subgraph.runtime.inputs import Feeding
 from subgraph.runtime.reference import Reference
 from subgraph.storage import dtypes
@@ -138,7 +138,7 @@ def measure(
     """
     if not names:
         return MeasuredTensors()
-    samples = len(feeding.plan(graph, feeds_of(graph, above(graph, names), names)))
+    samples = len(feeding.plan(graph, inputs_needed(graph, above(graph, names), names)))
     pending, failures, estimate = [list(names)], list[MissingTensor](), BATCH_BYTES // FIRST_UNKNOWN
     with Reference(restart=True) as reference:
         measuring = _Measuring(graph, feeding, reference)
@@ -209,13 +209,13 @@ class _Measuring:
         """
         names = [*batch, *self._anchors()]
         region = above(self.graph, names)
-        inputs = feeds_of(self.graph, region, names)
+        inputs = inputs_needed(self.graph, region, names)
         new = dict.fromkeys((*batch, *(n for n in inputs if n not in self.tensors)))
         stems = {name: f"t{k}" for k, name in enumerate(dict.fromkeys((*new, *names)))}
         with tempfile.TemporaryDirectory(prefix="subcut-") as temporary:
             folder = Path(temporary)
             samples = self.feeding.plan(self.graph, inputs)
-            captured = record(self.reference, self.graph, region, stems, samples, folder)
+            captured = capture_samples(self.reference, self.graph, region, stems, samples, folder)
             self.origins.update(_origins(captured))
             self.tensors.update((name, _measure_files(name, captured, folder)) for name in new)
         measured = [self.tensors[name] for name in batch]

@@ -44,12 +44,12 @@ class RecordedValues:
         """What the reference was fed."""
         return self.trials.values.samples
 
-    def placed(self, stems: Mapping[str, str], folder: Path) -> list[Captured]:
-        """As `ReferenceValues.placed`."""
+    def copy_to(self, stems: Mapping[str, str], folder: Path) -> list[Captured]:
+        """As `ReferenceValues.copy_to`."""
         inputs = [self._inputs(k) for k in range(len(self.samples))]
         outputs = self.trials.run_on_reference(self.region, inputs)
         captured_names = self.trials.values.records[0]
-        placed = self.trials.values.placed({n: s for n, s in stems.items() if n in captured_names}, folder)
+        placed = self.trials.values.copy_to({n: s for n, s in stems.items() if n in captured_names}, folder)
         out = []
         for k, captured in enumerate(placed):
             tensors = dict(captured.tensors)

@@ -42,7 +42,7 @@ class Captured:
     origins: dict[str, str]
 
 
-def record(
+def capture_samples(
     reference: Reference,
     graph: Graph,
     above: region.Region,
@@ -57,7 +57,7 @@ def record(
     aside = into / "above"
     aside.mkdir()
     try:
-        load_above(reference, graph, above, stems, aside)
+        load_ancestors(reference, graph, above, stems, aside)
         found = []
         for k, sample in enumerate(samples):
             found.append(_record_one(reference, stems, sample, into / str(k)))
@@ -75,7 +75,7 @@ def _record_one(reference: Reference, stems: Mapping[str, str], sample: feeding.
     return Captured(sample.label, run.by_name, {r.name: r for r in run.fed}, dict(run.origins))
 
 
-def load_above(
+def load_ancestors(
     reference: Reference,
     graph: Graph,
     above: region.Region,
@@ -129,15 +129,15 @@ def capture(
     """
     names = [graph.tensor(name) for name in tensors]
     above = region.above(graph, names)
-    samples = feeding.plan(graph, feeds_of(graph, above, names), inputs, seed=seed, shapes=shapes)
+    samples = feeding.plan(graph, inputs_needed(graph, above, names), inputs, seed=seed, shapes=shapes)
     with tempfile.TemporaryDirectory(prefix="subcut-") as temporary, Reference() as reference:
         into = Path(temporary)
         stems = {name: f"t{i}" for i, name in enumerate(names)}
-        captured = record(reference, graph, above, stems, samples, into)
+        captured = capture_samples(reference, graph, above, stems, samples, into)
         return [{n: load(c.tensors[n], into / str(k)) for n in names} for k, c in enumerate(captured)]
 
 
-def feeds_of(graph: Graph, above: region.Region, tensors: Collection[str]) -> list[str]:
+def inputs_needed(graph: Graph, above: region.Region, tensors: Collection[str]) -> list[str]:
     """The model inputs that it takes to compute `tensors`, in the model's order; `above`: what lies above them."""
     needed = {*above.inputs, *above.shapes, *tensors}
     return [name for name in graph.inputs if name in needed]

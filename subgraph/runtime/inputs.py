@@ -163,7 +163,7 @@ def plan(
     specs = [_spec(graph, name, shapes or {}, sizes) for name in names]
     common: list[tuple[str | None, str]] = []
     sets: list[list[tuple[str, list[tuple[str | None, str]]]]] = []
-    stems = stems_of(list(graph.inputs))
+    stems = inputs_by_stem(list(graph.inputs))
     for word in given:
         target, path = _split(graph, word)
         if path.is_dir():
@@ -263,7 +263,7 @@ def _natural(path: Path) -> list[Any]:
     return [int(w) if i % 2 else w for i, w in enumerate(re.split(r"([0-9]+)", path.name))]
 
 
-def stems_of(names: Sequence[str]) -> dict[str, str]:
+def inputs_by_stem(names: Sequence[str]) -> dict[str, str]:
     """The input that a file is for, by the file's name without its ending: an input's own name before all others."""
     stems = {name: name for name in names}
     for position, name in enumerate(names):

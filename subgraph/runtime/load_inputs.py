@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from subgraph.errors import InputError
 from subgraph.graph import protobuf
-from subgraph.runtime.inputs import IMAGES, ImageOptions, InputSpec, Sample, stems_of
+from subgraph.runtime.inputs import IMAGES, ImageOptions, InputSpec, Sample, inputs_by_stem
 from subgraph.storage import dtypes
 from subgraph.storage.tensors import (
     NOT_NUMPY,
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 MAX_RANDOM = 1 << 30  # bytes of one made-up input; beyond, a dimension is surely wrong
 
 
-def realise(sample: Sample) -> tuple[dict[str, Value], dict[str, str]]:
+def load_sample(sample: Sample) -> tuple[dict[str, Value], dict[str, str]]:
     """The arrays of one sample, and per input where they come from.
 
     Raises:
@@ -41,7 +41,7 @@ def realise(sample: Sample) -> tuple[dict[str, Value], dict[str, str]]:
     """
     feeds: dict[str, Value] = {}
     origins: dict[str, str] = {}
-    stems, needed = stems_of(sample.names), {spec.name: spec for spec in sample.specs}
+    stems, needed = inputs_by_stem(sample.names), {spec.name: spec for spec in sample.specs}
     for name, file in sample.files:
         for spec, array in _read(_InputFile(Path(file), name, stems, needed), sample.picture):
             if spec.name in feeds:

@@ -103,7 +103,7 @@ class Reference:
             self._worker.drop(key)
 
     @contextmanager
-    def alone(self) -> Iterator[None]:
+    def exclusive(self) -> Iterator[None]:
         """Keep other threads out for this block: a load and the runs that follow it."""
         with self._lock:
             yield

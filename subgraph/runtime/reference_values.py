@@ -11,7 +11,7 @@ from pathlib import Path
 from subgraph.graph import region
 from subgraph.graph.cut import boundary_types
 from subgraph.graph.graph import Graph
-from subgraph.runtime.capture import Captured, load_above, record
+from subgraph.runtime.capture import Captured, capture_samples, load_ancestors
 from subgraph.runtime.inputs import Sample
 from subgraph.runtime.reference import Reference
 from subgraph.storage.digest import file_digest
@@ -71,7 +71,9 @@ class ReferenceValues:
 
     def _first(self, names: Sequence[str], into: Path) -> None:
         stems = {name: f"t{i}" for i, name in enumerate(names)}
-        self.captured = record(self.reference, self.graph, region.above(self.graph, names), stems, self.samples, into)
+        self.captured = capture_samples(
+            self.reference, self.graph, region.above(self.graph, names), stems, self.samples, into
+        )
         for k, captured in enumerate(self.captured):
             self._keep(k, captured.tensors, into / str(k))
 
@@ -85,7 +87,7 @@ class ReferenceValues:
         aside = into / "above"
         aside.mkdir()
         try:
-            needed = load_above(self.reference, graph, above, names, aside, types)
+            needed = load_ancestors(self.reference, graph, above, names, aside, types)
             found = []
             for k, known in enumerate(self.records):
                 (into / str(k)).mkdir()
@@ -107,7 +109,7 @@ class ReferenceValues:
                 stack += [graph.maker[n] for n in graph.reads[i] if n in graph.maker and n not in known]
         return nodes
 
-    def placed(self, stems: Mapping[str, str], folder: Path) -> list[Captured]:
+    def copy_to(self, stems: Mapping[str, str], folder: Path) -> list[Captured]:
         """These tensors as files of their own in `folder/<k>`, as `capture.record` gives them; `stems` as there."""
         self.need(stems)
         found = []

@@ -289,7 +289,7 @@ class Server:
         origins: dict[str, str] = {}
         if sample is not None:
             planned = Sample.from_json(sample)
-            arrays, origins = load_inputs.realise(planned)
+            arrays, origins = load_inputs.load_sample(planned)
             types = {spec.name: (spec.form, spec.dtype) for spec in planned.specs}
         else:
             records = [Record.from_json(r) for r in feeds]

@@ -47,11 +47,11 @@ class Workers:
         """
         if not self.candidate.has_process:
             return BackendInfo()
-        with self.one() as worker:
+        with self.borrow() as worker:
             return worker.about(self.candidate.options)
 
     @contextmanager
-    def one(self, *, loads: int = 0, fresh: bool = False) -> Iterator[Worker]:
+    def borrow(self, *, loads: int = 0, fresh: bool = False) -> Iterator[Worker]:
         """A worker for this block, in which it is asked to load `loads` models.
 
         `fresh`: a process that has loaded none before, and is ended after.

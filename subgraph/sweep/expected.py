@@ -89,7 +89,7 @@ class Runtime:
 
     def _run(self, example: Example, fresh: bool, into: Path) -> RunResult:
         names = [r.name for r in example.outputs]
-        with self.workers.one(loads=1, fresh=fresh) as worker:
+        with self.workers.borrow(loads=1, fresh=fresh) as worker:
             result = run_model(worker, self.candidate.options, example.model, [example.inputs], names, into)
             if not result.failure:
                 return result

@@ -78,7 +78,7 @@ def _run_model(trials: Trials, merged: MergedCut, into: Path) -> RunResult:
         for sample in trials.values.records
     ]
     outputs = [p for names in merged.outputs for p in names.values()]
-    with trials.temporary_folder() as folder, trials.workers.one(loads=1) as worker:
+    with trials.temporary_folder() as folder, trials.workers.borrow(loads=1) as worker:
         merged.save(folder / "model.onnx")
         trials.count_run(len(merged.model.graph.node))
         return run_model(worker, trials.candidate.options, folder / "model.onnx", feeds, outputs, into)

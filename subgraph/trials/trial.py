@@ -152,7 +152,7 @@ class Trials:
         for samples, records in self.sample_groups(region, feeds):
             cut = self.cut(region, records)
             stems = {name: f"o{i}" for i, name in enumerate(cut.outputs)}
-            with self.temporary_folder() as folder, self.reference.alone():
+            with self.temporary_folder() as folder, self.reference.exclusive():
                 cut.save(folder / "model.onnx")
                 self.reference.load(folder.name, folder / "model.onnx")
                 for k, sample in zip(samples, records, strict=True):
@@ -235,7 +235,7 @@ class Trials:
 
     def _run_cut(self, region: Region, records: Feeds, fresh: bool, into: Path) -> RunResult:
         """Cut, build and run in a worker; the result's files lie in `into`."""
-        with self.temporary_folder() as folder, self.workers.one(loads=1, fresh=fresh) as worker:
+        with self.temporary_folder() as folder, self.workers.borrow(loads=1, fresh=fresh) as worker:
             cut, feeds = self.write_cut(region, records, folder)
             self.count_run(len(cut.region.nodes) + len(cut.region.pulled))
             return run_model(worker, self.candidate.options, folder / "model.onnx", feeds, cut.outputs, into)

@@ -30,7 +30,7 @@ from subgraph.commands.resolve import shapes
 from subgraph.errors import SubcutError
 from subgraph.graph import graph, region
 from subgraph.runtime import inputs
-from subgraph.runtime.load_inputs import realise
+from subgraph.runtime.load_inputs import load_sample
 from subgraph.runtime.reference import Reference
 
 SUBCUT = Path(sys.executable).with_name("subcut")
@@ -196,7 +196,7 @@ def model_inputs(case: CutCase, g: graph.Graph) -> dict[str, Any]:
     """What subcut feeds the whole model when nothing is given."""
     given = [word for flag, word in zip(case.options, case.options[1:], strict=False) if flag == "--shape"]
     (sample,) = inputs.plan(g, g.inputs, shapes=shapes(given))
-    return realise(sample)[0]
+    return load_sample(sample)[0]
 
 
 def stored_tensors(folder: Path, manifest: dict[str, Any]) -> dict[str, Any]:

@@ -29,7 +29,7 @@ from subgraph.graph.graph import Graph, load
 from subgraph.graph.merged_cuts import MAX_PIECES, SHARED_BYTES, MergedCut, merge_cuts, partition
 from subgraph.graph.region import Region, of_nodes
 from subgraph.runtime import inputs
-from subgraph.runtime.capture import feeds_of, record
+from subgraph.runtime.capture import capture_samples, inputs_needed
 from subgraph.runtime.reference import Reference, threads
 from subgraph.storage.tensors import Record, save
 from tests.helpers import text_models
@@ -64,10 +64,10 @@ def captured(
     """Values of all tensors on the edges of the regions."""
     names = list(dict.fromkeys(n for r in regions for n in (*r.inputs, *r.shapes, *r.outputs)))
     above = region.above(g, names)
-    samples = inputs.plan(g, feeds_of(g, above, names), shapes=shapes or {})
+    samples = inputs.plan(g, inputs_needed(g, above, names), shapes=shapes or {})
     into = folder / "captured"
     into.mkdir()
-    (sample,) = record(reference, g, above, {n: f"t{i}" for i, n in enumerate(names)}, samples, into)
+    (sample,) = capture_samples(reference, g, above, {n: f"t{i}" for i, n in enumerate(names)}, samples, into)
     return sample.tensors, into / "0"
 
 

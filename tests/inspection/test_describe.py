@@ -27,7 +27,7 @@ from subgraph.graph.operators import type_text
 from subgraph.graph.validate import Problem
 from subgraph.inspection import describe, ranges
 from subgraph.inspection.ranges import Range
-from subgraph.runtime.capture import record
+from subgraph.runtime.capture import capture_samples
 from subgraph.runtime.inputs import Feeding
 from subgraph.storage import dtypes
 
@@ -478,7 +478,7 @@ def test_batches_bound_what_a_run_gives(shape: str, tmp_path: Path, monkeypatch:
     sizes: list[int] = []
 
     def counted(*arguments: Any) -> Any:
-        captured = record(*arguments)
+        captured = capture_samples(*arguments)
         sizes.append(sum(math.prod(s) * 4 for r in captured[0].tensors.values() for s in r.shapes))
         return captured
 

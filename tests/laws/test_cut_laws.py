@@ -29,8 +29,8 @@ from subgraph.graph import graph, protobuf, region
 from subgraph.graph.cut import cut
 from subgraph.graph.graph import Graph
 from subgraph.runtime import inputs
-from subgraph.runtime.capture import feeds_of, record
-from subgraph.runtime.load_inputs import realise
+from subgraph.runtime.capture import capture_samples, inputs_needed
+from subgraph.runtime.load_inputs import load_sample
 from subgraph.runtime.reference import Reference, threads
 
 SEED = os.environ.get("SUBCUT_SEED")
@@ -113,7 +113,7 @@ def saved(model: onnx.ModelProto) -> Iterator[Path]:
 def fed(g: Graph) -> dict[str, Any]:
     """What subcut feeds a model when nothing is given."""
     (sample,) = inputs.plan(g, g.inputs)
-    return realise(sample)[0]
+    return load_sample(sample)[0]
 
 
 def whole(path: Path, feeds: dict[str, Any], tensors: Sequence[str], threads: int) -> oracle.Values:
@@ -174,9 +174,9 @@ def test_captured_values_are_those_of_the_whole_model(
         g = graph.load(path)
         above = region.above(g, chosen)
         assert set(above.nodes) | set(above.pulled) == oracle.ancestors_of(model, chosen)
-        samples = inputs.plan(g, feeds_of(g, above, chosen))
+        samples = inputs.plan(g, inputs_needed(g, above, chosen))
         stems = {name: f"t{i}" for i, name in enumerate(chosen)}
-        (captured,) = record(reference, g, above, stems, samples, path.parent)
+        (captured,) = capture_samples(reference, g, above, stems, samples, path.parent)
         values = whole(path, fed(g), chosen, threads())
         for name in chosen:
             file = path.parent / "0" / captured.tensors[name].files[0]

@@ -21,7 +21,7 @@ from subgraph.errors import InputError, ModelError, Refused, UnknownName
 from subgraph.graph import graph, protobuf, region
 from subgraph.graph.graph import Graph
 from subgraph.runtime import inputs
-from subgraph.runtime.capture import Captured, feeds_of, record
+from subgraph.runtime.capture import Captured, capture_samples, inputs_needed
 from subgraph.runtime.reference import Reference
 from subgraph.storage import dtypes
 from subgraph.storage.tensors import load
@@ -36,10 +36,12 @@ def taken(tmp_path: Path, reference: Reference) -> Callable[..., list[dict[str, 
 
     def take(g: Graph, *tensors: str, given: tuple[str, ...] = (), **more: Any) -> list[dict[str, Any]]:
         above = region.above(g, tensors)
-        samples = inputs.plan(g, feeds_of(g, above, tensors), given, **more)
+        samples = inputs.plan(g, inputs_needed(g, above, tensors), given, **more)
         into = tmp_path / f"taken{len(list(tmp_path.iterdir()))}"
         into.mkdir()
-        found: list[Captured] = record(reference, g, above, {n: f"t{i}" for i, n in enumerate(tensors)}, samples, into)
+        found: list[Captured] = capture_samples(
+            reference, g, above, {n: f"t{i}" for i, n in enumerate(tensors)}, samples, into
+        )
         return [{n: load(c.tensors[n], into / str(k)) for n in tensors} for k, c in enumerate(found)]
 
     return take

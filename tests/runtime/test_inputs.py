@@ -18,7 +18,7 @@ from subgraph.errors import InputError, UnknownName
 from subgraph.graph.graph import Graph
 from subgraph.runtime import inputs
 from subgraph.runtime.inputs import ImageOptions
-from subgraph.runtime.load_inputs import realise
+from subgraph.runtime.load_inputs import load_sample
 from subgraph.storage import tensors
 from tests.helpers import text_models
 
@@ -40,12 +40,12 @@ def model(tmp_path: Path) -> Callable[..., Graph]:
 def fed(g: Graph, *given: str | Path, needs: Sequence[str] | None = None, **more: Any) -> Feeds:
     """The arrays of the only sample."""
     (sample,) = inputs.plan(g, g.inputs if needs is None else needs, [str(w) for w in given], **more)
-    return realise(sample)[0]
+    return load_sample(sample)[0]
 
 
 def origins(g: Graph, *given: str | Path) -> dict[str, str]:
     (sample,) = inputs.plan(g, g.inputs, [str(w) for w in given])
-    return realise(sample)[1]
+    return load_sample(sample)[1]
 
 
 X = np.arange(6, dtype=np.float32).reshape(2, 3)
@@ -360,7 +360,7 @@ def test_what_is_no_image(tmp_path: Path, picture: Path, model: Callable[..., Gr
 
 def samples(g: Graph, *given: str | Path) -> dict[str, Feeds]:
     """Label → arrays."""
-    return {s.label: realise(s)[0] for s in inputs.plan(g, g.inputs, [str(w) for w in given])}
+    return {s.label: load_sample(s)[0] for s in inputs.plan(g, g.inputs, [str(w) for w in given])}
 
 
 def test_records_take_the_place_of_the_words(tmp_path: Path, model: Callable[..., Graph]) -> None:
@@ -373,7 +373,7 @@ def test_records_take_the_place_of_the_words(tmp_path: Path, model: Callable[...
         fed.append({n: record.within(str(tmp_path)) for n, record in records.items()})
     two = inputs.Feeding(("no such file",), records=tuple(fed)).plan(g, g.inputs)
     assert [s.label for s in two] == ["sample_0", "sample_1"]
-    arrays, _ = realise(two[1])
+    arrays, _ = load_sample(two[1])
     assert np.array_equal(np.asarray(arrays["x"]), X + 1) and np.array_equal(np.asarray(arrays["z"]), half)
     assert [s.label for s in inputs.Feeding(records=(fed[0],)).plan(g, g.inputs)] == [""]
 
@@ -488,7 +488,7 @@ def test_a_thousand_inputs_from_a_folder(
     monkeypatch.setattr(inputs, "safe_name", counted)
     feeds = fed(g, folder)
     assert [feeds[n][0] for n in names] == list(range(1000))
-    assert len(made) == 2 * len(names)  # once to plan, once to realise
+    assert len(made) == 2 * len(names)  # once to plan, once to load_sample
 
 
 def test_samples_differ_where_values_are_made_up(tmp_path: Path, model: Callable[..., Graph]) -> None:

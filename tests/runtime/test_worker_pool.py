@@ -57,7 +57,7 @@ def who(worker: Worker) -> str:
 
 
 def use(pool: Workers, loads: int = 1, fresh: bool = False) -> str:
-    with pool.one(loads=loads, fresh=fresh) as worker:
+    with pool.borrow(loads=loads, fresh=fresh) as worker:
         return who(worker)
 
 
@@ -149,7 +149,7 @@ def test_threads_have_processes_of_their_own(pool: Callable[..., Workers], mark:
     seen: list[str] = []
 
     def work() -> None:
-        with mine.one(loads=1) as worker:
+        with mine.borrow(loads=1) as worker:
             meet.wait(PATIENCE)
             seen.append(who(worker))
 
@@ -174,7 +174,7 @@ def test_closing_ends_those_at_work_and_their_verdict_is_nobodys(
 
     def work(swallow: bool) -> None:
         try:
-            with mine.one() as worker:
+            with mine.borrow() as worker:
                 try:
                     who(worker)
                 except WorkerDied as e:
@@ -210,9 +210,9 @@ def test_after_closing_none_is_started(pool: Callable[..., Workers], mark: str) 
 
 def test_without_a_limit_it_is_what_is_free(pool: Callable[..., Workers], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(worker_pool, "free_memory", lambda: 123 << 30)
-    with pool().one() as worker:
+    with pool().borrow() as worker:
         assert worker.memory == 123 << 30
-    with pool(memory=5 << 30, timeout=7.0).one() as worker:
+    with pool(memory=5 << 30, timeout=7.0).borrow() as worker:
         assert (worker.memory, worker.timeout) == (5 << 30, 7.0)
     monkeypatch.undo()
     assert processes.free_memory() > 1 << 20

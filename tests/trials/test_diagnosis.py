@@ -78,7 +78,7 @@ def ask(tmp_path: Path, reference: Reference, workers: Workers) -> Iterator[Ask]
 
 def workers_about(workers: Workers, options: dict[str, str]) -> BackendInfo:
     """With these options; the workers' own are others."""
-    with workers.one() as worker:
+    with workers.borrow() as worker:
         return worker.about(options)
 
 

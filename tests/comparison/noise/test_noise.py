@@ -22,7 +22,7 @@ from subgraph.comparison.noise.noise import Memo, RegionNoise
 from subgraph.comparison.precision import EPS, FLOATS
 from subgraph.errors import ModelError
 from subgraph.graph import region as regions
-from subgraph.runtime.capture import feeds_of, record
+from subgraph.runtime.capture import capture_samples, inputs_needed
 from subgraph.runtime.inputs import plan
 from subgraph.runtime.reference import Reference
 from subgraph.storage.digest import digest
@@ -306,11 +306,11 @@ def test_a_region_inside_with_a_frozen_shape(tmp_path: Path, reference: Referenc
     assert region.shapes == ("u",) and region.inputs == ("a",)
     names = (*region.inputs, *region.shapes, *region.outputs)
     above = regions.above(graph, names)
-    samples = plan(graph, feeds_of(graph, above, names), (), seed=0)
+    samples = plan(graph, inputs_needed(graph, above, names), (), seed=0)
     into = tmp_path / "captured"
     into.mkdir()
     stems = {n: f"t{k}" for k, n in enumerate(names)}
-    (captured,) = record(reference, graph, above, stems, samples, into)
+    (captured,) = capture_samples(reference, graph, above, stems, samples, into)
     noise = RegionNoise(graph, region, reference, captured.tensors, into / "0", tmp_path / "scratch")
     (output,) = noise.of("z").perturbed("fp32", 1)
     assert output.shape == (3, 4) and noise.of("z").coarsest_type() == "float32"
