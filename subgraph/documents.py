@@ -1,4 +1,4 @@
-"""Documents: frozen dataclasses that become JSON, all by `to_json`."""
+"""Documents: frozen dataclasses -> JSON, by `to_json`."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ def keyed(key: str, **options: Any) -> Any:
 def to_json(value: Any) -> Any:
     """Plain data, ready for `json.dumps`: a dataclass becomes a dict in the order of its fields.
 
-    Enumerations become their values, paths texts, tuples lists, sets sorted lists. NaN and infinities become the texts
-    "nan", "inf" and "-inf", since JSON has none of them. Complexity: linear.
+    Enumerations become their values, paths texts, tuples lists, sets sorted lists. NaN and infinities, which JSON
+    lacks, become the texts "nan", "inf" and "-inf". Complexity: linear.
 
     >>> from dataclasses import dataclass
     >>> @dataclass(frozen=True)
@@ -50,9 +50,9 @@ def to_json(value: Any) -> Any:
     if isinstance(value, Path):
         return str(value)
     if isinstance(value, Mapping):
-        return {str(key): to_json(one) for key, one in value.items()}
+        return {str(key): to_json(item) for key, item in value.items()}
     if isinstance(value, Set):
         return sorted(map(to_json, value))
     if isinstance(value, Sequence) and not isinstance(value, (str, bytes)):
-        return [to_json(one) for one in value]
+        return [to_json(item) for item in value]
     return value

@@ -1,4 +1,4 @@
-"""What a trial said: plain data, never an exception."""
+"""The verdict of a trial: plain data, never an exception."""
 
 from __future__ import annotations
 
@@ -8,9 +8,11 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
 
+from subgraph.documents import to_json
+
 
 class Status(StrEnum):
-    """Does the candidate agree? What we are not sure of is unresolved."""
+    """Does the candidate agree? Unresolved if that is not known."""
 
     AGREE = "agree"
     FAIL = "fail"
@@ -18,7 +20,7 @@ class Status(StrEnum):
 
 
 class Signature(StrEnum):
-    """How it fails."""
+    """The kind of failure."""
 
     MISMATCH = "mismatch"
     NAN = "nan"
@@ -31,7 +33,7 @@ class Signature(StrEnum):
 
 @dataclass(frozen=True)
 class Worst:
-    """The element that is furthest off: its index and both values."""
+    """The element with the largest difference: its index and both values."""
 
     index: tuple[int, ...]
     reference: float | int | bool | str
@@ -43,11 +45,11 @@ class Judgement:
     """One output of one sample, judged by one criterion.
 
     Attributes:
-        label: what kind of agreement or failure; the default criterion's are agrees, range, approximate kernel,
-            precision, fail.
-        why: one line for people; names numbers and their limit.
-        errors: value by metric; NaN where it is not defined.
-        noise: what rounding alone would do, where that was asked for: the N of the default criterion.
+        label: kind of agreement or failure; of the default criterion: agrees, range, approximate kernel, precision,
+            fail.
+        why: one line for people, with numbers and their limits.
+        errors: value by metric; NaN where the metric is not defined.
+        noise: the N of the default criterion, how far rounding alone moves the output; None if it was not measured.
     """
 
     name: str
@@ -60,40 +62,17 @@ class Judgement:
     noise: float | None = None
     sample: str = ""
 
-    def to_json(self) -> dict[str, Any]:
-        """Plain data; JSON has neither NaN nor infinities: they travel as texts."""
-        worst = self.worst and {
-            "index": list(self.worst.index),
-            "reference": _number(self.worst.reference),
-            "candidate": _number(self.worst.candidate),
-        }
-        return {
-            "name": self.name,
-            "status": self.status.value,
-            "signature": self.signature and self.signature.value,
-            "label": self.label,
-            "why": self.why,
-            "errors": {k: _number(v) for k, v in self.errors.items()},
-            "worst": worst,
-            "noise": None if self.noise is None else _number(self.noise),
-            "sample": self.sample,
-        }
-
-
-def _number(value: Any) -> Any:
-    return str(value) if isinstance(value, float) and not math.isfinite(value) else value
-
 
 @dataclass(frozen=True)
 class Verdict:
-    """What one trial said about one region, over all samples.
+    """The outcome of one trial: one region, all samples.
 
     Attributes:
-        outputs: a judgement per output and sample; empty where the candidate did not run.
-        process: of a candidate that did not run: `signal`, `exit_code`, `stderr` (its last lines), as far as known.
+        outputs: a judgement per output and sample; empty if the candidate did not run.
+        process: of a candidate that did not run: `signal`, `exit_code`, `stderr` (last lines), as far as known.
         build, run: the candidate's own seconds; `run` over all samples.
-        stored: it was found in the store, nothing was run.
-        pooled: it ran beside other regions in one model; that it agrees there is no proof.
+        stored: taken from the store, nothing was run.
+        pooled: it ran beside other regions in one model; agreement there is no proof.
     """
 
     status: Status
@@ -108,22 +87,22 @@ class Verdict:
 
     @property
     def label(self) -> str:
-        """The most remarkable label among the outputs."""
+        """The label of the worst output."""
         return self.worst.label if self.worst else (self.signature or self.status).value
 
     @property
     def worst(self) -> Judgement | None:
-        """The output that decides: among the failing ones, else the agreeing, that with the largest relative error."""
+        """The failing output with the largest relative error; without failing ones, the agreeing one."""
         return max(self.outputs, key=gravity, default=None)
 
     def to_json(self) -> dict[str, Any]:
-        """Plain data."""
+        """Plain data; NaN and infinities as texts."""
         return {
             "status": self.status.value,
             "signature": self.signature and self.signature.value,
             "label": self.label,
             "why": self.why,
-            "outputs": [j.to_json() for j in self.outputs],
+            "outputs": to_json(self.outputs),
             "process": dict(self.process),
             "build_seconds": self.build,
             "run_seconds": self.run,
@@ -132,7 +111,7 @@ class Verdict:
         }
 
 
-# An output where nothing could be compared decides only where no other was compared.
+# An output without comparable values decides only if no output has any.
 _ORDER = {Status.UNRESOLVED: 0, Status.AGREE: 1, Status.FAIL: 2}
 
 
@@ -145,13 +124,12 @@ def gravity(judgement: Judgement) -> tuple[int, bool, float]:
 def joined(judgements: Sequence[Judgement]) -> tuple[Status, Signature | None, str]:
     """Status, signature and reason of all outputs together.
 
-    One failing output fails the whole. Outputs where nothing could be compared make it unresolved only where no other
-    output was compared.
+    One failing output fails the whole. It is unresolved if no output has comparable values.
     """
     failing = [j for j in judgements if j.status is Status.FAIL]
     if failing:
         first = max(failing, key=gravity)
-        # NaN, a wrong shape or a missing output says more than a plain mismatch beside it
+        # NaN, a wrong shape or a missing output tells more than a mismatch
         telling = next((j for j in failing if j.signature is not Signature.MISMATCH), first)
         return Status.FAIL, telling.signature, telling.why
     if any(j.status is Status.AGREE for j in judgements):

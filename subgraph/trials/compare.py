@@ -16,6 +16,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from subgraph.comparison.top_k import agreement
+from subgraph.documents import to_json
 from subgraph.errors import NoRegion, UsageError
 from subgraph.graph import region as regions
 from subgraph.graph.graph import Graph
@@ -324,8 +325,8 @@ def document(trials: Trials, comparison: Comparison, criterion: str) -> Comparis
 
 
 def _row_document(row: ComparisonRow) -> RowDocument:
-    alone = row.alone.to_json() if row.alone else None
+    alone = to_json(row.alone) if row.alone else None
     if alone is None and row.verdict is not None:
         alone = {k: v for k, v in row.verdict.to_json().items() if k in ("status", "signature", "why", "process")}
-    in_place = row.in_place.to_json() if row.in_place else None
+    in_place = to_json(row.in_place) if row.in_place else None
     return RowDocument(row.index, row.node, row.op, row.tensor, in_place, alone)

@@ -14,6 +14,7 @@ import pytest
 from subgraph.comparison.criteria import OutputContext, Ruling
 from subgraph.comparison.judge import DEFAULT_METRICS, judge, judge_missing, parse_criterion
 from subgraph.comparison.pair import Pair
+from subgraph.documents import to_json
 from subgraph.errors import UnknownName, UsageError
 from subgraph.verdict import Judgement, Signature, Status, Verdict, Worst, joined
 
@@ -48,7 +49,7 @@ def test_what_fails_is_measured_and_its_worst_place_named() -> None:
     assert found.worst == Worst((1, 0), 3.0, 5.0)
     cosine = pytest.approx(36 / (30 * 46) ** 0.5)
     assert found.errors == {"max_abs": 2.0, "max_rel": 0.5, "cosine": cosine, "mismatch": 0.25}
-    assert found.why == "max_rel 0.50 > 1e-03" and found.to_json()["worst"]["index"] == [1, 0]
+    assert found.why == "max_rel 0.50 > 1e-03" and to_json(found)["worst"]["index"] == [1, 0]
 
 
 def test_the_rule_hears_of_claim_and_noise_and_its_answer_is_kept() -> None:
