@@ -11,7 +11,7 @@ from subgraph.cases.case import ResultPlace
 from subgraph.documents import KEY
 from subgraph.storage.folders import safe_name
 from subgraph.sweep.expected import Runtime
-from subgraph.sweep.operator_tests import NODE, OperatorTest
+from subgraph.sweep.operator_tests import NODE, LeftOut, OperatorTest
 from subgraph.sweep.sweep import BAD, Sweep, SweepOutcome, SweepResult, SweepRow
 from subgraph.trials.compare import CandidateDocument
 from subgraph.verdict import Signature
@@ -71,15 +71,6 @@ class OnnxruntimeEntry:
 
 
 @dataclass(frozen=True)
-class LeftOutEntry:
-    """A test that was not run."""
-
-    test: str
-    operator: str
-    why: str
-
-
-@dataclass(frozen=True)
 class ResultEntry:
     """One test on one candidate; `output` and `errors` are those of the worst output, `case` is a folder."""
 
@@ -123,7 +114,7 @@ class SweepDocument:
     networks: Sequence[Totals]
     differ: Sequence[str]
     onnxruntime: OnnxruntimeEntry
-    left_out: Sequence[LeftOutEntry]
+    left_out: Sequence[LeftOut]
     rows: Sequence[RowEntry]
 
 
@@ -141,7 +132,7 @@ def document(sweep: Sweep, rows: Sequence[SweepRow], places: Sequence[ResultPlac
         networks=[totals([row.results[k] for row in rows if row.test.kind != NODE]) for k in numbers],
         differ=[row.test.name for row in rows if len({r.outcome for r in row.results}) > 1],
         onnxruntime=_onnxruntime(sweep, rows),
-        left_out=[LeftOutEntry(t.name, t.op, t.why) for t in sweep.tests.left_out],
+        left_out=sweep.tests.left_out,
         rows=[_row(row, places) for row in rows],
     )
 

@@ -1,14 +1,16 @@
-"""onnx's own operator tests and light networks -> examples: a model, what it is fed, what it must give.
+"""onnx's own operator tests and light networks -> examples: a model, its inputs, its expected outputs.
 
-onnx makes the tests with numpy while its modules are imported, which takes seconds; so they are made once for each
-version and kept in the store as one archive, from which each test is taken when its turn comes. Nothing is fetched:
-the light networks and what they give lie in onnx's wheel.
+onnx makes the tests with numpy while its modules are imported, which takes seconds. So they are made once for each
+version and stored as one archive, from which each test is unpacked when it is run. Nothing is downloaded: the light
+networks and their outputs are part of onnx's wheel.
 """
 
 from __future__ import annotations
 
 import fnmatch
+import importlib
 import logging
+import pkgutil
 import re
 import tempfile
 import warnings
@@ -21,6 +23,9 @@ from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
+from subgraph.documents import to_json
 from subgraph.errors import BackendError, InputError, SubcutError, UnknownName
 from subgraph.graph import graph as graphs
 from subgraph.graph.types import declared_type
@@ -38,19 +43,19 @@ log = logging.getLogger("subcut")
 ARCHIVE = "tests.zip"
 MODEL = "model.onnx"
 NODE, NETWORK = "node", "network"
-DRAWS = "it draws random numbers, and nothing says which"
+RANDOM = "it draws random numbers, and nothing says which"
 EXPANDED = re.compile(r"(.+)_expanded(_ver\d+)?")
-DATA = "backend/test/data/light"  # in the onnx package
-RATIO = 0.5  # Dropout's, where none is fed
+LIGHT_NETWORKS = "backend/test/data/light"  # in the onnx package
+DROPOUT_RATIO = 0.5  # ONNX's default
 
 
 @dataclass(frozen=True)
 class Example:
-    """A model with inputs and the outputs that it must give.
+    """A model with inputs and expected outputs.
 
     Attributes:
         model: the file. inputs, outputs: records with absolute paths, as `tensors.save` makes them.
-        rtol, atol: how far each element may be off, by whoever made the example.
+        rtol, atol: tolerance per element, by the example's author.
         key: a hash of the model, the inputs and the outputs.
     """
 
@@ -65,11 +70,12 @@ class Example:
 
 @dataclass(frozen=True)
 class OperatorTest:
-    """One test, as a line of a table; `OperatorTests.unpacked` gives the example.
+    """One test; `OperatorTests.unpacked` gives the example.
 
     Attributes:
         op: the operator that it tests, also where the model is the operator's definition, expanded. "" of a network.
         kind: `node` or `network`.
+        inputs, outputs: records whose files lie in the archive.
     """
 
     name: str
@@ -82,90 +88,86 @@ class OperatorTest:
     outputs: tuple[Record, ...]
     key: str
 
-    def fits(self, pattern: str) -> bool:
-        """Does a name or glob mean this test: by its operator, or by its own name with or without `test_`?"""
-        names = (self.op, self.name, self.name.removeprefix("test_"))
-        return any(fnmatch.fnmatchcase(name.lower(), pattern.lower()) for name in names if name)
-
 
 @dataclass(frozen=True)
 class LeftOut:
     """A test that is not run, and why."""
 
-    name: str
-    op: str
+    test: str
+    operator: str
     why: str
 
 
 @dataclass(frozen=True)
 class OperatorTests:
-    """All that onnx has, or those of them that were chosen."""
+    """All tests of onnx, or a choice of them."""
 
     tests: tuple[OperatorTest, ...]
     left_out: tuple[LeftOut, ...]
     archive: Path
 
     @cached_property
-    def _opened(self) -> zipfile.ZipFile:
-        """Open as long as this is used: reading its index takes longer than all of a test. Several threads may read."""
+    def _zip(self) -> zipfile.ZipFile:
+        """The open archive: reading its index takes longer than a test. Several threads may read."""
         return zipfile.ZipFile(self.archive)
 
     def chosen(self, patterns: Sequence[str]) -> OperatorTests:
-        """Those that the patterns mean; all, where there is none.
+        """Tests that a name or glob means: by operator, or by test with or without `test_`. No patterns: all.
 
         Raises:
-            UnknownName: a pattern means none; carries the nearest names.
+            UnknownName: a pattern means no test; carries the nearest names.
         """
-        everything = [*self.tests, *(_row(t) for t in self.left_out)]
+        names = [(t.op, t.name) for t in self.tests] + [(t.operator, t.test) for t in self.left_out]
         for pattern in patterns:
-            if not any(t.fits(pattern) for t in everything):
-                names = [n for t in everything for n in (t.op, t.name) if n]
-                raise UnknownName(f"no operator or test '{clean(pattern)}'", nearest=nearest(pattern, names))
+            if not any(_fits(pattern, *name) for name in names):
+                close = nearest(pattern, [part for name in names for part in name if part])
+                raise UnknownName(f"no operator or test '{clean(pattern)}'", nearest=close)
         if not patterns:
             return self
         return replace(
             self,
-            tests=tuple(t for t in self.tests if any(map(t.fits, patterns))),
-            left_out=tuple(t for t in self.left_out if any(map(_row(t).fits, patterns))),
+            tests=tuple(t for t in self.tests if any(_fits(p, t.op, t.name) for p in patterns)),
+            left_out=tuple(t for t in self.left_out if any(_fits(p, t.operator, t.test) for p in patterns)),
         )
 
     def unpacked(self, test: OperatorTest, folder: Path) -> Example:
-        """The example of a test, its files in `folder`, which is made."""
+        """The example of a test; its files go to `folder`, which is made."""
         folder.mkdir(parents=True)
         files = [f for record in (*test.inputs, *test.outputs) for f in record.files]
         for file in (MODEL, *files):
-            (folder / file).write_bytes(self._opened.read(f"{test.name}/{file}"))
+            (folder / file).write_bytes(self._zip.read(f"{test.name}/{file}"))
         inputs, outputs = (tuple(r.within(str(folder)) for r in records) for records in (test.inputs, test.outputs))
         return Example(test.name, folder / MODEL, inputs, outputs, test.rtol, test.atol, test.key)
 
 
-def _row(left: LeftOut) -> OperatorTest:
-    return OperatorTest(left.name, left.op, "", NODE, 0.0, 0.0, (), (), "")
+def _fits(pattern: str, op: str, test: str) -> bool:
+    names = (op, test, test.removeprefix("test_"))
+    return any(fnmatch.fnmatchcase(name.lower(), pattern.lower()) for name in names if name)
 
 
 def collect(store: Store) -> OperatorTests:
-    """All tests of the onnx that is installed; made now where the store does not have them.
+    """All tests of the installed onnx; made now if they are not stored.
 
     Raises:
         BackendError: this onnx has no such tests. OutputError: nothing can be written.
     """
-    key = digest("operator tests/1", __version__, *(metadata.version(name) for name in ("onnx", "numpy")))
-    document, folder = store.memo(key, _made)
-    tests = tuple(_test(entry) for entry in document["tests"])
+    key = digest("operator tests/2", __version__, *(metadata.version(name) for name in ("onnx", "numpy")))
+    document, folder = store.memo(key, _make)
+    tests = tuple(_parse(entry) for entry in document["tests"])
     return OperatorTests(tests, tuple(LeftOut(**entry) for entry in document["left_out"]), folder / ARCHIVE)
 
 
-def _test(entry: Mapping[str, Any]) -> OperatorTest:
-    records = {role: tuple(map(Record.from_json, entry[role])) for role in ("inputs", "outputs")}
-    return OperatorTest(**{**entry, **records})
+def _parse(entry: Mapping[str, Any]) -> OperatorTest:
+    inputs, outputs = (tuple(map(Record.from_json, entry[role])) for role in ("inputs", "outputs"))
+    return OperatorTest(**{**entry, "inputs": inputs, "outputs": outputs})
 
 
 # ---------------------------------------------------------------------------------------------------- making them
 
 
 @dataclass(frozen=True)
-class _Raw:
-    """A test as onnx has it: the model's bytes and values in the model's order."""
+class _OnnxTest:
+    """A test as onnx has it: the model, and values in the model's order."""
 
     name: str
     op: str
@@ -178,47 +180,43 @@ class _Raw:
     atol: float
 
 
-def _made(room: Path) -> dict[str, Any]:
+def _make(folder: Path) -> dict[str, Any]:
+    """Write the archive to a folder; the document that lists its tests."""
     log.info("making onnx's operator tests: a few seconds, once")
-    found: dict[str, list[dict[str, Any]]] = {"tests": [], "left_out": []}
+    tests: list[OperatorTest] = []
+    left_out: list[LeftOut] = []
     with (
         tempfile.TemporaryDirectory(prefix="subcut-tests-") as temporary,
-        zipfile.ZipFile(room / ARCHIVE, "w") as archive,
+        zipfile.ZipFile(folder / ARCHIVE, "w") as archive,
     ):
-        for raw in (*_nodes(), *_networks()):
-            folder = Path(temporary) / raw.name
-            folder.mkdir()
+        for onnx_test in (*_node_tests(), *_network_tests()):
+            work = Path(temporary) / onnx_test.name
+            work.mkdir()
             try:
-                entry = _written(raw, folder)
+                tests.append(_write(onnx_test, work))
             except SubcutError as e:
-                found["left_out"].append({"name": raw.name, "op": raw.op, "why": e.what})
+                left_out.append(LeftOut(onnx_test.name, onnx_test.op, e.what))
                 continue
-            for file in sorted(folder.iterdir()):
-                archive.writestr(zipfile.ZipInfo(f"{raw.name}/{file.name}"), file.read_bytes())
+            for file in sorted(work.iterdir()):
+                archive.writestr(zipfile.ZipInfo(f"{onnx_test.name}/{file.name}"), file.read_bytes())
                 file.unlink()
-            found["tests"].append(entry)
-    return found
+    return {"tests": to_json(tests), "left_out": to_json(left_out)}
 
 
-def _nodes() -> Iterator[_Raw]:
-    """The node tests; each module's random values start from the same seed, so that all runs see the same."""
-    with _quiet():
-        cases = _generated()
+def _node_tests() -> Iterator[_OnnxTest]:
+    with _no_warnings():
+        cases = _generate()
     ops: dict[str, tuple[str, str]] = {}
     for case in cases:
         m = EXPANDED.fullmatch(case.name)
         node = case.model.graph.node[0]
         ops[case.name] = ops[m[1]] if m and m[1] in ops else (node.op_type, node.domain)
         for inputs, outputs in case.data_sets:
-            yield _Raw(case.name, *ops[case.name], NODE, case.model, inputs, outputs, case.rtol, case.atol)
+            yield _OnnxTest(case.name, *ops[case.name], NODE, case.model, inputs, outputs, case.rtol, case.atol)
 
 
-def _generated() -> list[Any]:
-    import importlib
-    import pkgutil
-
-    import numpy as np
-
+def _generate() -> list[Any]:
+    """onnx's node tests; each module's random values start from the same seed, so that all runs are alike."""
     try:
         import onnx.backend.test.case.node as node
     except ImportError as e:
@@ -232,111 +230,98 @@ def _generated() -> list[Any]:
 
 
 @contextmanager
-def _quiet() -> Iterator[None]:
-    """Without numpy's warnings about the overflows that the tests are about."""
+def _no_warnings() -> Iterator[None]:
+    """Without numpy's warnings about the overflows that some tests are made for."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         yield
 
 
-def _networks() -> Iterator[_Raw]:
-    """The light networks, fed as onnx's runner feeds them: a ramp from 0 to 1, for which the wheel has the outputs."""
+def _network_tests() -> Iterator[_OnnxTest]:
+    """The light networks, fed as onnx's runner does: a ramp from 0 to 1, for which the wheel has the outputs."""
     import onnx
     from onnx import numpy_helper
     from onnx.backend.test.case.model import collect_testcases
 
-    with _quiet():
-        cases = [c for c in collect_testcases() if c.url and DATA in c.url]
+    with _no_warnings():
+        cases = [c for c in collect_testcases() if c.url and LIGHT_NETWORKS in c.url]
     for case in cases:
-        path = Path(str(onnx.__file__)).parent / DATA / Path(str(case.url)).name
+        path = Path(str(onnx.__file__)).parent / LIGHT_NETWORKS / Path(str(case.url)).name
         if not path.is_file():
             continue
         model = onnx.load(path)
         weights = {w.name for w in model.graph.initializer}
         inputs = [_ramp(i.type) for i in model.graph.input if i.name not in weights]
-        expected = [path.with_name(f"{path.stem}_output_{k}.pb") for k in range(len(model.graph.output))]
-        outputs = [numpy_helper.to_array(onnx.load_tensor(str(f))) for f in expected if f.is_file()]
-        name = f"test_{path.stem}"
-        yield _Raw(name, "", "", NETWORK, model, inputs, outputs, case.rtol, case.atol)
+        files = [path.with_name(f"{path.stem}_output_{k}.pb") for k in range(len(model.graph.output))]
+        outputs = [numpy_helper.to_array(onnx.load_tensor(str(f))) for f in files if f.is_file()]
+        yield _OnnxTest(f"test_{path.stem}", "", "", NETWORK, model, inputs, outputs, case.rtol, case.atol)
 
 
 def _ramp(type_proto: Any) -> Array:
-    import numpy as np
-
     _, _, dims = declared_type(type_proto)
     shape = [d if isinstance(d, int) else 1 for d in dims or ()]
     size = int(np.prod(shape))
-    found: Array = (np.arange(size).reshape(shape) / size).astype(np.float32)
-    return found
+    return np.asarray((np.arange(size).reshape(shape) / size).astype(np.float32))
 
 
-def _written(raw: _Raw, folder: Path) -> dict[str, Any]:
-    """A test's files in a folder, and the entry that describes them.
+def _write(test: _OnnxTest, folder: Path) -> OperatorTest:
+    """Write a test's files to a folder.
 
     Raises:
         SubcutError: why it cannot be run.
     """
-    graph = raw.model.graph
+    graph = test.model.graph
     weights = {w.name for w in graph.initializer}
-    (folder / MODEL).write_bytes(raw.model.SerializeToString(deterministic=True))
-    feeds = [i for i in graph.input if i.name not in weights]
-    inputs = _records(feeds, raw.inputs, folder, "i")
-    outputs = _records(graph.output, raw.outputs, folder, "o")
+    (folder / MODEL).write_bytes(test.model.SerializeToString(deterministic=True))
+    inputs = _save([i for i in graph.input if i.name not in weights], test.inputs, folder, "i")
+    outputs = _save(graph.output, test.outputs, folder, "o")
     if not outputs:
         raise InputError("it names no output")
-    if _draws(folder, inputs):
-        raise InputError(DRAWS)
+    if _is_random(folder, inputs):
+        raise InputError(RANDOM)
     records = {"inputs": [r.to_json() for r in inputs], "outputs": [r.to_json() for r in outputs]}
     files = {f.name: file_digest(f) for f in folder.iterdir()}
-    return {
-        "name": raw.name,
-        "op": raw.op,
-        "domain": raw.domain,
-        "kind": raw.kind,
-        "rtol": raw.rtol,
-        "atol": raw.atol,
-        "key": digest(raw.name, records, files, raw.rtol, raw.atol),
-    } | records
+    key = digest(test.name, records, files, test.rtol, test.atol)
+    return OperatorTest(test.name, test.op, test.domain, test.kind, test.rtol, test.atol, inputs, outputs, key)
 
 
-def _records(infos: Sequence[Any], values: Sequence[Any], folder: Path, stem: str) -> list[Record]:
-    """The values of a model's inputs or outputs, as files of the types that the model declares.
+def _save(infos: Sequence[Any], values: Sequence[Any], folder: Path, stem: str) -> tuple[Record, ...]:
+    """Write the values of a model's inputs or outputs, in the types that the model declares.
 
     Raises:
-        InputError: there is no value for one of them, or it cannot be stored as what it is declared to be.
+        InputError: an input or output has no value, or one of another type.
     """
     if len(infos) != len(values):
         raise InputError(f"the model names {len(infos)} tensors where the test has {len(values)} values")
-    found = []
-    for k, (info, value) in enumerate(zip(infos, map(_plain, values), strict=True)):
+    records = []
+    for k, (info, value) in enumerate(zip(infos, map(_to_value, values), strict=True)):
         form, dtype, _ = declared_type(info.type)
         for array in value if isinstance(value, list) else [] if value is None else [value]:
-            have = parse_type(type_of(array))[1]
-            if have != dtype:
-                raise InputError(f"{info.name} is declared as {dtype}, and the test has {have}")
-        found.append(save(info.name, value, Record(info.name, form, dtype, (), ()).type_text, folder, f"{stem}{k}"))
-    return found
+            actual = parse_type(type_of(array))[1]
+            if actual != dtype:
+                raise InputError(f"{info.name} is declared as {dtype}, and the test has {actual}")
+        records.append(save(info.name, value, Record(info.name, form, dtype, (), ()).type_text, folder, f"{stem}{k}"))
+    return tuple(records)
 
 
-def _plain(value: Any) -> Value:
-    """What onnx has as an array, a number, a message, or a list of these."""
-    import numpy as np
+def _to_value(value: Any) -> Value:
+    """A value from an array, a number, a message, or a list of these."""
     from onnx import TensorProto, numpy_helper
 
     if isinstance(value, (list, tuple)):
-        return [one for v in value if isinstance(one := _plain(v), np.ndarray)]
+        return [array for v in value if isinstance(array := _to_value(v), np.ndarray)]
     if isinstance(value, TensorProto):
         return np.asarray(numpy_helper.to_array(value))
     return None if value is None else np.asarray(value)
 
 
-def _draws(folder: Path, inputs: Iterable[Record]) -> bool:
-    """Does the model draw random numbers, fed with these?"""
+def _is_random(folder: Path, inputs: Iterable[Record]) -> bool:
+    """Does the model draw random numbers on these inputs?"""
     data = (folder / MODEL).read_bytes()
     if not any(op.encode() in data for op in (*graphs.RANDOM_OPS, "Dropout")):
         return False
     graph = graphs.load(folder / MODEL)
-    random = [graph.nodes[i] for i in graph.random_nodes]
+    nodes = [graph.nodes[i] for i in graph.random_nodes]
     fed = {r.name: r for r in inputs}
 
     def value(node: Any, place: int, default: Any) -> Any:
@@ -344,4 +329,4 @@ def _draws(folder: Path, inputs: Iterable[Record]) -> bool:
         array = load(fed[name], folder) if name in fed else None
         return default if array is None or isinstance(array, list) else array.item()
 
-    return any(node.op_type != "Dropout" or (value(node, 2, True) and value(node, 1, RATIO)) for node in random)
+    return any(n.op_type != "Dropout" or (value(n, 2, True) and value(n, 1, DROPOUT_RATIO)) for n in nodes)
