@@ -16,8 +16,8 @@ from typing import Any
 from subgraph import reports
 from subgraph.cases import case, zip_archive
 from subgraph.cases.evidence import rendered_reports
+from subgraph.cases.find_case import bundle_root
 from subgraph.cases.layout import (
-    BUNDLE_LIST,
     CANDIDATE,
     FINDING_FOLDERS,
     FROM_DEVICE,
@@ -73,7 +73,7 @@ def of(folder: Path) -> CaseFiles:
     manifest = case.read_manifest(folder)
     if manifest is None:
         raise UsageError(f"{clean(str(folder))} is no case", _hint(folder))
-    if bundle := next((p for p in (folder, folder.resolve().parent) if (p / BUNDLE_LIST).is_file()), None):
+    if bundle := bundle_root(folder):
         hint = f"zip it again: python -m zipfile -c {clean(bundle.resolve().name)}.zip {clean(str(bundle))}"
         raise UsageError(f"{clean(str(bundle))} is an unpacked bundle", hint)
     above = case.read_manifest(folder.resolve().parent)

@@ -1,4 +1,7 @@
-"""The check of a cut says bit-identical, or how far and why; a reference that is made up shows each answer."""
+"""The check of a cut says bit-identical, or how far apart and why; a fake reference gives each outcome.
+
+Covers `cases.check` and the comparison of `cases.repro`.
+"""
 
 from __future__ import annotations
 

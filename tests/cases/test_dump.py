@@ -1,4 +1,4 @@
-"""Reference values of any choice of tensors on disk."""
+"""`subcut dump`: reference values of any choice of tensors on disk. Covers `cases.dump`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""The whole job on models that once gave a wrong folder: what it wrote must run, and say the truth."""
+"""Case folders of models that were once cut wrongly: the check and the folder's own script must agree.
+
+Covers `cases.write_case`, `cases.case`, `cases.layout` and `cases.repro`.
+"""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""Kills, full disks, two runs at once, crashing runtimes, hostile files: what is left is whole, and nothing hangs.
+"""Kills, full disks, concurrent runs, crashing runtimes, hostile files: results are whole, and nothing hangs.
 
-Every run is a process of its own. Its worker inherits a mark in the environment, by which what outlives it is found.
+Every run is a process of its own. Its workers inherit a mark in the environment, by which survivors are found.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Form: element type and layout for a device; what is lost is counted, never silent."""
+"""Tensors converted to a device's element type and layout: every loss is counted."""
 
 from __future__ import annotations
 

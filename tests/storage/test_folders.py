@@ -1,4 +1,4 @@
-"""Result folders appear whole or not at all; file names are safe whatever a tensor is called."""
+"""Result folders appear whole or not at all; file names are safe for any name of a tensor."""
 
 from __future__ import annotations
 

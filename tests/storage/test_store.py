@@ -1,4 +1,7 @@
-"""What is put is got, whole or not at all: after damage, kills, evictions, full disks, and with others at work."""
+"""Entries are got as they were put, or not at all: after damage, kills, evictions, full disks, with other processes.
+
+Covers `storage.store` and `storage.store_entry`.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +31,7 @@ from hypothesis import strategies as st
 import subgraph
 from subgraph.errors import OutputError
 from subgraph.storage import store_entry
-from subgraph.storage.digest import digest, file_digest
+from subgraph.storage.digest import digest
 from subgraph.storage.folders import NEW
 from subgraph.storage.store import Store, StoreEntry
 from subgraph.storage.store_entry import NAME
@@ -229,63 +232,6 @@ def test_a_room_holds_plain_files_with_plain_names(name: str, root: Path, tmp_pa
         with pytest.raises(ValueError, match="was put before"):
             store.put(KEY, {}, room)
     assert said == []
-
-
-# ------------------------------------------------------------------------------------------------ digests
-
-PARTS = st.recursive(
-    JSON | st.floats() | st.binary() | st.text(st.characters()) | st.sampled_from([0, 0.0, -0.0, False, "", b"", None]),
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=2), inner, max_size=3),
-    max_leaves=4,
-)
-
-
-def exact(part: Any) -> Any:
-    """Equal only for equal values of equal types."""
-    if isinstance(part, (list, tuple)):
-        return ["list", *map(exact, part)]
-    if isinstance(part, dict):
-        return {key: exact(value) for key, value in part.items()}
-    return f"{type(part).__name__} {part!r}"
-
-
-@given(st.lists(PARTS, max_size=3), st.lists(PARTS, max_size=3))
-def test_distinct_parts_have_distinct_digests(one: list[Any], two: list[Any]) -> None:
-    assert (digest(*one) == digest(*two)) == (exact(one) == exact(two))
-
-
-@given(st.text(), st.text(min_size=1), st.text())
-def test_a_border_counts(a: str, b: str, c: str) -> None:
-    found = {
-        digest(a, b, c),
-        digest(a + b, c),
-        digest(a, b + c),
-        digest(a + b + c),
-        digest([a, b], c),
-        digest(a, [b, c]),
-    }
-    assert len(found) == 6
-
-
-def test_digests_stay() -> None:
-    """They name what is on users' disks."""
-    assert digest() == "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855"
-    assert digest("a", b"b", 1, 1.5, True, None, ["x", {"k": 2, "a": 1}])[:16] == "2e078f011b61aa1d"
-    assert digest({"k": 2, "a": 1}) == digest({"a": 1, "k": 2})
-    assert digest((1, 2)) == digest([1, 2])
-
-
-@pytest.mark.parametrize("part", [{1}, Path(), object(), np.int64(1), 1j])
-def test_what_has_no_digest(part: Any) -> None:
-    with pytest.raises(TypeError, match=f"a {type(part).__name__} cannot be hashed"):
-        digest("x", [part])
-
-
-def test_digest_of_a_file(tmp_path: Path) -> None:
-    (tmp_path / "a").write_bytes(b"abc")
-    assert file_digest(tmp_path / "a") == "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad"
-    with pytest.raises(FileNotFoundError):
-        file_digest(tmp_path / "b")
 
 
 # ------------------------------------------------------------------------------------------------ damage

@@ -1,4 +1,7 @@
-"""Tensors: any ONNX value through .npy files and back, with the types that numpy lacks; packing of small elements."""
+"""Any ONNX value through .npy files and back, with the types that numpy lacks; packing of small elements.
+
+Covers `storage.tensors` and `storage.dtypes`.
+"""
 
 from __future__ import annotations
 
@@ -197,3 +200,12 @@ def test_every_type_of_onnx_has_numpys_name() -> None:
         assert tensors.np_dtype(name) == helper.tensor_dtype_to_np_dtype(number)
         if name != "string":
             assert onnx.TensorProto.DataType.Name(number) == PROTO_NAMES.get(name, name).upper()
+
+
+def test_distance_of_two_arrays() -> None:
+    inf, nan = np.inf, np.nan
+    assert tensors.distance(np.array([1.0, -4, inf, nan]), np.array([1.5, -4, inf, nan])) == (0.5, 4.0)
+    assert tensors.distance(np.array([3 + 4j]), np.array([0j])) == (5.0, 5.0)
+    assert tensors.distance(np.array(7), np.array(5)) == (2.0, 7.0)
+    for other in ([nan], [-inf], [1.0]):
+        assert tensors.distance(np.array([inf]), np.array(other)) is None
