@@ -6,7 +6,7 @@ import shlex
 import sys
 from collections.abc import Callable, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -55,7 +55,7 @@ def start(
     result: options.ResultOptions,
 ) -> Result:
     """Begin: prepare what is to be run first. Without --precision it is that of the exported inputs."""
-    from subgraph.bisection.manual import advance, state
+    from subgraph.bisection.manual import advance, records, state
     from subgraph.bisection.manual.tasks import TaskFormat
     from subgraph.runtime import candidate
     from subgraph.trials.session import open_trials
@@ -67,31 +67,31 @@ def start(
     feeding = resolve.feeding(settings, inputs)
     notes = resolve.log_random_inputs(feeding)
     custom_ops = settings.get("custom_ops", runtime.custom_ops, "")
-    request = {
-        "name": name,
-        "export": TaskFormat.parse(export).words,
-        "batch": batch,
-        "within": within or "",
-        "criterion": criterion,
-        "precision": candidate.precision("--precision", runtime.precision),
-        "freeze": not no_freeze,
-        "reference": settings.get("reference", runtime.reference, "ort"),
-        "custom_ops": str(Path(custom_ops).resolve()) if custom_ops else "",
-        "feeding": to_json(feeding.options),
-        "command": shlex.join(["subcut", *sys.argv[1:]]),
-        "notes": notes,
-        "force": result.force,
-    }
-    folder = state.place_of(resolve.parent_folder(settings, result.output), name)
+    request = records.ManualRequest(
+        name=name,
+        export=TaskFormat.parse(export).words,
+        batch=batch,
+        within=within or "",
+        criterion=criterion,
+        precision=candidate.precision("--precision", runtime.precision),
+        freeze=not no_freeze,
+        reference=settings.get("reference", runtime.reference, "ort"),
+        custom_ops=str(Path(custom_ops).resolve()) if custom_ops else "",
+        feeding=feeding.options,
+        command=shlex.join(["subcut", *sys.argv[1:]]),
+        notes=notes,
+        force=result.force,
+    )
+    folder = state.folder_of(resolve.parent_folder(settings, result.output), name)
     state.require_none(folder, result.force)
     with resolve.reference(settings, runtime, result.trust) as reference:
         graph = load(model_path)
-        model_identity = {"path": str(model_path.resolve()), "digest": advance.identity(graph)}
-        loop = state.ManualState(folder, request, model_identity, [])
-        with open_trials(graph, advance.plan_of(loop).setup, reference) as trials:
+        identity = records.ModelIdentity(str(model_path.resolve()), advance.model_digest(graph))
+        loop = state.ManualState(folder, request, identity)
+        with open_trials(graph, advance.options_of(loop).setup, reference) as trials:
             advance.check(loop, trials)
-            advance.make(folder)
-            with state.alone(folder):
+            advance.make_folder(folder)
+            with state.locked(folder):
                 advance.begin(loop, trials)
                 return _advanced(loop, trials)
 
@@ -110,7 +110,7 @@ def next_(
     _check_batch(batch)
     with _open_loop(output, name) as loop:
         if batch is not None:
-            loop.request["batch"] = batch
+            loop.request = replace(loop.request, batch=batch)
         return _continue(loop)
 
 
@@ -158,7 +158,7 @@ def log_(name: Name = None, output: options.Output = None) -> Result:
     """What was answered up to here, in order."""
     with _open_loop(output, name) as loop:
         rows = [
-            {"number": s.number, "what": loop.of(s.number).what, "said": s.word, "when": s.when, "command": s.step}
+            {"number": s.number, "what": loop.task(s.number).what, "said": s.word, "when": s.when, "command": s.command}
             for s in loop.log
         ]
     width = max((len(clean(str(row["what"]))) for row in rows), default=0)
@@ -184,7 +184,7 @@ def reset(name: Name = None, output: options.Output = None) -> Result:
     from subgraph.bisection.manual import state
 
     folder = state.find(_parent(output), name)
-    with state.alone(folder):
+    with state.locked(folder):
         left = state.clear(folder)
     with suppress(OSError):  # it holds something else
         folder.rmdir()
@@ -228,7 +228,7 @@ def _answer(word: str, numbers: list[str] | None, name: str | None, output: str 
             answered = [answer.number for answer in loop.log if answer.word == word]
             if answered and set(chosen or answered[-1:]) <= set(answered):
                 return result
-        loop.say(chosen, word)
+        loop.answer(chosen, word)
         return _continue(loop)
 
 
@@ -247,14 +247,14 @@ def _continue(loop: ManualState) -> Result:
     from subgraph.bisection.manual import advance
     from subgraph.trials.session import open_trials
 
-    path = Path(loop.model["path"])
+    path = Path(loop.model.path)
     if not path.is_file():
         raise UsageError(f"the model {clean(str(path))} is gone", "put it back; or subcut manual reset")
     request = loop.request
-    runtime = options.RuntimeOptions(reference=request["reference"], custom_ops=request["custom_ops"] or None)
+    runtime = options.RuntimeOptions(reference=request.reference, custom_ops=request.custom_ops or None)
     with resolve.reference(project.load(), runtime, trust=False) as reference:
         graph = load(path)
-        if advance.identity(graph) != loop.model["digest"]:
+        if advance.model_digest(graph) != loop.model.digest:
             hint = "put the old one back; or subcut manual start --force begins anew with this one"
             raise UsageError(f"{clean(path.name)} has changed since this loop began", hint)
         with open_trials(graph, advance.setup_of(loop), reference) as trials:
@@ -279,7 +279,8 @@ def _advanced(loop: ManualState, trials: Trials) -> Result:
     """The end of the search, or the tasks to run next."""
     from subgraph.bisection.manual import advance
 
-    finding, steps, bisection = advance.advance(loop, trials)
+    bisection, ended, steps = advance.advance(loop, trials)
+    finding = bisection.document if ended else None
     for step in steps:
         log.info(_step_line(bisection, step))
     tasks = [_open_task(loop, number) for number in loop.open]
@@ -307,16 +308,16 @@ def _open_task(loop: ManualState, number: int) -> OpenTask:
     from subgraph.bisection.manual import results, tasks
     from subgraph.cases.layout import FROM_DEVICE
 
-    folders = tasks.places(loop.todo, number)
+    folders = tasks.folders_of(loop.todo, number)
     manifest = case.read_manifest(folders[0]) or {}
     return OpenTask(
         number=number,
-        what=loop.of(number).what,
+        what=loop.task(number).what,
         needed=number == loop.open[0],
         folders=[str(p) for p in folders],
         put=[str(p / FROM_DEVICE) for p in folders],
         inputs=[t["name"] for t in manifest.get("inputs", ())],
-        outputs=[str(name) for *_, files in results.wanted(manifest) for name in files],
+        outputs=[str(file) for output in results.expected_outputs(manifest) for file in output.files],
     )
 
 

@@ -1,22 +1,22 @@
-"""The by-hand loop: a log of answers -> what is to be run next, or the result of the bisection.
+"""The manual bisection: its log of answers -> the tasks to run next, or the result.
 
-Insight: nothing of a search is kept but its answers; each command runs it over them (`byhand`), which takes as long as
-the reference takes.
+Insight: nothing of a search is stored but its answers. Each command runs the search over them (`replayed_search`),
+which takes as long as the reference takes.
 """
 
 from __future__ import annotations
 
 import shutil
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 from subgraph.bisection.bisection import BisectionOptions
 from subgraph.bisection.manual import tasks
+from subgraph.bisection.manual.records import FedSample, LoggedTask
 from subgraph.bisection.manual.replayed_search import ManualBisection, Pending
-from subgraph.bisection.manual.state import LoggedTask, ManualState, clear
+from subgraph.bisection.manual.state import ManualState, clear
 from subgraph.bisection.manual.tasks import Task
 from subgraph.cases import case
 from subgraph.errors import UsageError
@@ -32,28 +32,30 @@ from subgraph.text import clean, count
 from subgraph.trials.session import Setup
 from subgraph.trials.trial import Trials
 
-FEW = 3  # nodes, so that a region is named by what it leaves out
+FEW = 3  # nodes that are left out; a region is then named by them
 GONE = "put it back; or subcut manual reset, then start anew"
-CLAIMS = {"float16": "fp16", "bfloat16": "bf16", "int8": "int8", "uint8": "int8"}  # of a device that wants such inputs
+# The precision that a device claims, by the type of the inputs that it takes.
+CLAIMS = {"float16": "fp16", "bfloat16": "bf16", "int8": "int8", "uint8": "int8"}
 
 
-def check(loop: ManualState, asked: Trials) -> None:
-    """Would the search begin? Nothing is written.
+def check(state: ManualState, trials: Trials) -> None:
+    """Can the search begin? Nothing is written.
 
     Raises:
-        UsageError, InputError, ModelError, ResultExists: as a bisection's beginning.
+        UsageError, InputError, ModelError, ResultExists: as when a bisection begins.
     """
-    asked.values.need([*asked.graph.inputs, *_drawn(asked)])
+    trials.values.need([*trials.graph.inputs, *_drawn(trials)])
     with suppress(Pending):
-        next(iter(ManualBisection(asked, plan_of(loop), {})))
+        next(iter(ManualBisection(trials, options_of(state), {})))
 
 
-def _drawn(asked: Trials) -> list[str]:
-    graph = asked.graph
-    return [n for i in graph.in_order(set(asked.whole().nodes) & graph.random_nodes) for n in graph.makes[i]]
+def _drawn(trials: Trials) -> list[str]:
+    """The outputs of random nodes."""
+    graph = trials.graph
+    return [n for i in graph.in_order(set(trials.whole().nodes) & graph.random_nodes) for n in graph.makes[i]]
 
 
-def make(folder: Path) -> None:
+def make_folder(folder: Path) -> None:
     """
     Raises:
         OutputError: it cannot be made.
@@ -64,142 +66,137 @@ def make(folder: Path) -> None:
         raise folders.unwritable(folder.parent, e) from e
 
 
-def begin(loop: ManualState, asked: Trials) -> None:
-    """Keep what is fed, and save the loop for the first time; what an earlier one left there is gone.
+def begin(state: ManualState, trials: Trials) -> None:
+    """Keep the values that are fed, and save the state for the first time; an earlier loop in the folder is removed.
 
     Raises:
         OutputError: it cannot be written.
     """
-    graph, drawn = asked.graph, _drawn(asked)
-    clear(loop.folder)
+    graph, values, drawn = trials.graph, trials.values, _drawn(trials)
+    clear(state.folder)
     try:
-        for k, (captured, known) in enumerate(zip(asked.values.captured, asked.values.records, strict=True)):
-            tensors = [_kept(loop.folder, known[n], i, k) for i, n in enumerate(graph.inputs)]
-            tensors += [_kept(loop.folder, known[n], i, k, "drawn") for i, n in enumerate(drawn)]
-            fed = [r.to_json() for r in captured.fed.values()]
-            sample = {"label": captured.label, "fed": fed, "origins": dict(captured.origins), "tensors": tensors}
-            loop.samples.append(sample)
+        for k, (captured, records) in enumerate(zip(values.captured, values.records, strict=True)):
+            tensors = [_keep(state.folder, records[n], f"input_{i}", k, "inputs") for i, n in enumerate(graph.inputs)]
+            tensors += [_keep(state.folder, records[n], f"node_{i}", k, "drawn") for i, n in enumerate(drawn)]
+            fed = list(captured.fed.values())
+            state.samples.append(FedSample(captured.label, fed, captured.origins, tensors))
     except OSError as e:
-        raise folders.unwritable(loop.folder, e) from e
-    loop.save()
+        raise folders.unwritable(state.folder, e) from e
+    state.save()
 
 
-def _kept(folder: Path, record: Record, i: int, k: int, where: str = "inputs") -> dict[str, Any]:
-    """A copy of a value of sample `k`, and its record. What can be fed as a file has the name of an input's file."""
-    into = f"{where if record.form == 'tensor' else 'drawn'}/{k}"
+def _keep(folder: Path, record: Record, stem: str, k: int, kind: str) -> Record:
+    """Copy a value of sample `k`; its record, relative to `folder`. Values that no file can feed go to `drawn`."""
+    into = f"{kind if record.form == 'tensor' else 'drawn'}/{k}"
     (folder / into).mkdir(parents=True, exist_ok=True)
-    word = "input" if where == "inputs" else "node"
-    files = [f"{into}/{word}_{i}{f'#{j}' if j else ''}.npy" for j in range(len(record.files))]
+    files = tuple(f"{into}/{stem}{f'#{j}' if j else ''}.npy" for j in range(len(record.files)))
     for source, target in zip(record.files, files, strict=True):
         shutil.copyfile(source, folder / target)
-    return replace(record, files=tuple(files)).to_json()
+    return replace(record, files=files)
 
 
-def identity(graph: Graph) -> str:
-    """What tells whether the model has changed: its structure and all its weights."""
+def model_digest(graph: Graph) -> str:
+    """Digest of a model's structure and all its weights."""
     weights = [t for t in graph.weights.values() if protobuf.on_disk(t)]
     return digest(graph.skeleton.structure, protobuf.weights_digest(weights, graph.path))
 
 
-def plan_of(loop: ManualState) -> BisectionOptions:
-    """The bisection that this is."""
-    r = loop.request
-    claim = r["precision"] or CLAIMS.get(loop.export.form.dtype)
-    candidate = Candidate(loop.name, BY_HAND, precision=claim)
-    setup = Setup(candidate, loop.feeding, loop.folder.parent, r["criterion"], r["freeze"])
-    notes = (*r["notes"], *_notes(loop))
-    return BisectionOptions(setup, Settings(steady=True), r["within"], r["command"], notes, r["force"])
+def options_of(state: ManualState) -> BisectionOptions:
+    """The bisection that a loop stands for."""
+    request = state.request
+    claim = request.precision or CLAIMS.get(state.task_format.form.dtype)
+    candidate = Candidate(state.name, BY_HAND, precision=claim)
+    setup = Setup(candidate, state.feeding, state.folder.parent, request.criterion, request.freeze)
+    notes = (*request.notes, *_notes(state))
+    return BisectionOptions(setup, Settings(steady=True), request.within, request.command, notes, request.force)
 
 
-def setup_of(loop: ManualState) -> Setup:
-    """The same, fed with what was fed when the loop began, whatever became of the files since."""
-    setup = plan_of(loop).setup
-    folder = loop.folder.resolve() / "inputs"
-    own = (str(folder),) if folder.is_dir() else ()
-    return replace(setup, feeding=replace(setup.feeding, inputs=own))
+def setup_of(state: ManualState) -> Setup:
+    """Its setup, fed with the values kept when the loop began, whatever has become of the user's files."""
+    setup, folder = options_of(state).setup, state.folder.resolve() / "inputs"
+    kept = (str(folder),) if folder.is_dir() else ()
+    return replace(setup, feeding=replace(setup.feeding, inputs=kept))
 
 
-def _notes(loop: ManualState) -> Iterator[str]:
-    answers, trips = count(len(loop.log), "answer"), count(loop.trips, "trip")
+def _notes(state: ManualState) -> Iterator[str]:
+    answers, trips = count(len(state.log), "answer"), count(state.trips, "trip")
     yield f"asked by hand: {answers} in {trips}; nothing was repeated, so that a device that wavers would not show"
-    for word, means in (("good", "good"), ("bad", "bad"), ("skip", "not to be run")):
-        if number := sum(said.word == word for said in loop.log):
-            yield f"{count(number, 'answer')} without outputs: said to be {means}"
+    for word, meaning in (("good", "good"), ("bad", "bad"), ("skip", "not to be run")):
+        if number := sum(answer.word == word for answer in state.log):
+            yield f"{count(number, 'answer')} without outputs: said to be {meaning}"
 
 
-def restore(loop: ManualState, asked: Trials) -> None:
-    """Give a session the values that the loop began with.
+def restore(state: ManualState, trials: Trials) -> None:
+    """Give a session the values with which the loop began.
 
     Raises:
         UsageError: they are gone.
     """
-    values, home, fed = asked.values, str(loop.folder.resolve()), loop.fed()
-    if len(fed) != len(values.samples):
-        raise UsageError(f"inputs in {clean(str(loop.folder))} are gone", GONE)
-    values.samples = [replace(s, label=captured.label) for s, captured in zip(values.samples, fed, strict=True)]
-    for known, captured in zip(values.records, fed, strict=True):
-        for record in captured.tensors.values():
+    values, home = trials.values, str(state.folder.resolve())
+    if len(state.samples) != len(values.samples):
+        raise UsageError(f"inputs in {clean(str(state.folder))} are gone", GONE)
+    values.samples = [replace(s, label=fed.label) for s, fed in zip(values.samples, state.samples, strict=True)]
+    for known, fed in zip(values.records, state.samples, strict=True):
+        for record in fed.tensors:
             for file in record.files:
-                if not (loop.folder / file).is_file():
-                    raise UsageError(f"{clean(str(loop.folder / file))} is gone", GONE)
+                if not (state.folder / file).is_file():
+                    raise UsageError(f"{clean(str(state.folder / file))} is gone", GONE)
             known[record.name] = record.within(home)
-    values.captured = fed
+    values.captured = [fed.captured for fed in state.samples]
 
 
-def advance(loop: ManualState, asked: Trials) -> tuple[dict[str, Any] | None, list[Step], ManualBisection]:
-    """Run the search over the answers, and prepare what it asks next.
+def advance(state: ManualState, trials: Trials) -> tuple[ManualBisection, bool, list[Step]]:
+    """Run the search over the answers, and prepare the tasks that it needs next.
 
-    Returns its document, once it has ended; the steps that were not told yet; and itself.
+    Returns the bisection, whether it has ended, and the steps that were not shown yet.
 
     Raises:
         ResultExists: another result stands where this one should go. ModelError: the reference fails.
         OutputError: nothing can be written.
     """
-    job = ManualBisection(asked, plan_of(loop), loop.answers())
-    document = None
+    bisection, ended = ManualBisection(trials, options_of(state), state.results()), True
     try:
-        for _ in job:
+        for _ in bisection:
             pass
-        document, loop.open = job.document, []
+        state.open = []
     except Pending as pending:
-        _prepare(loop, asked, job.next_tasks(pending, loop.request["batch"]))
-    steps = job.new_steps[loop.told :]
-    loop.told, loop.settled = len(job.new_steps), True
-    loop.save()
-    loop.clear()
-    return document, steps, job
+        ended = False
+        _prepare(state, trials, bisection.next_tasks(pending, state.request.batch))
+    new = bisection.new_steps[state.shown :]
+    state.shown, state.settled = len(bisection.new_steps), True
+    state.save()
+    state.remove_closed_tasks()
+    return bisection, ended, new
 
 
-def _prepare(loop: ManualState, asked: Trials, questions: Sequence[Task]) -> None:
-    """Number the questions and make their folders; those that are there stay."""
-    known = {a.key: a for a in loop.asked}
-    trip = 1 + max((loop.of(said.number).trip for said in loop.log), default=0)
+def _prepare(state: ManualState, trials: Trials, needed: Sequence[Task]) -> None:
+    """Number the tasks and write their folders; complete ones stay."""
+    by_key = {t.key: t for t in state.tasks}
+    trip = 1 + max((state.task(answer.number).trip for answer in state.log), default=0)
     opened = []
-    loop.todo.mkdir(exist_ok=True)
-    for question in questions:
-        mine = known.get(question.key)
-        number = mine.number if mine else 1 + max((a.number for a in loop.asked), default=0)
-        if not tasks.is_there(loop.todo, number, question.key):
-            tasks.write(asked, question, number, loop.todo, loop.export, loop.feeding)
-        manifest = case.read_manifest(loop.todo / str(number)) or {}
-        of = mine.trip if mine and number in loop.open else trip  # with those that it was handed out with
-        new = LoggedTask(number, question.key, _what(question, manifest, asked), of)
-        loop.asked = [*(a for a in loop.asked if a.number != number), new]
+    state.todo.mkdir(exist_ok=True)
+    for task in needed:
+        logged = by_key.get(task.key)
+        number = logged.number if logged else 1 + max((t.number for t in state.tasks), default=0)
+        if not tasks.is_complete(state.todo, number, task.key):
+            tasks.write_task(trials, task, number, state.todo, state.task_format, state.feeding)
+        own_trip = logged.trip if logged and number in state.open else trip
+        new = LoggedTask(number, task.key, _what(task, state.todo / str(number), trials), own_trip)
+        state.tasks = [*(t for t in state.tasks if t.number != number), new]
         opened.append(number)
-    loop.open = opened
+    state.open = opened
 
 
-def _what(question: Task, manifest: Mapping[str, Any], asked: Trials) -> str:
-    """In words: which part of the model, and with which outputs."""
-    region, whole = question.region, asked.whole()
-    inner = len(region.outputs) - len(regions.of_nodes(asked.graph, region.nodes).outputs)
+def _what(task: Task, folder: Path, trials: Trials) -> str:
+    """A task in words: the part of the model, and further outputs."""
+    graph, region, whole = trials.graph, task.region, trials.whole()
+    inner = len(region.outputs) - len(regions.of_nodes(graph, region.nodes).outputs)
     more = f", with {count(inner, 'inner tensor')} as outputs" if inner > 0 else ""
     inside = set(region.nodes)
-    graph = asked.graph
     kinds = graph.kinds([n for i in whole.nodes for n in graph.makes[i]])
     without = [i for i in whole.nodes if i not in inside and any(kinds[n] == VALUE for n in graph.makes[i])]
     if not without:
         return f"the whole model{more}"
     if len(without) <= FEW < len(region.nodes):
         return f"all but {', '.join(graph.label(i) for i in without)}{more}"
-    return tasks.ends(manifest) + more
+    return tasks.span_of(case.read_manifest(folder) or {}) + more

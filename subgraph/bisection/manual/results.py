@@ -1,6 +1,6 @@
-"""What came back from a device by hand -> tensors in the model's type and layout; what does not fit is told.
+"""Outputs that came back from a device -> tensors in the model's type and layout; files that do not fit are errors.
 
-Outputs come as `handout` says: NAME.npy, or NAME.bin without a header, in the form that was handed out.
+Each output comes as its task says: NAME.npy, or NAME.bin without a header, in the form that was handed out.
 """
 
 from __future__ import annotations
@@ -12,32 +12,22 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from subgraph.bisection.manual.tasks import OURS, files_of
+import numpy as np
+
+from subgraph.bisection.manual.tasks import BY_HAND, files_of
 from subgraph.cases import case
 from subgraph.cases.layout import FROM_DEVICE
 from subgraph.errors import InputError
 from subgraph.runtime.run_result import RunResult
-from subgraph.storage import dtypes
+from subgraph.storage import dtypes, tensors
 from subgraph.storage.convert import relayout
-from subgraph.storage.tensors import (
-    NOT_NUMPY,
-    PACKED,
-    PROTO_NAMES,
-    Record,
-    are_bits,
-    from_bits,
-    np_dtype,
-    read_npy,
-    shape_text,
-    unpack,
-)
-from subgraph.storage.tensors import save as save_tensor
+from subgraph.storage.tensors import NOT_NUMPY, PACKED, PROTO_NAMES, Record, np_dtype, shape_text
 from subgraph.text import clean, count
 
 if TYPE_CHECKING:
     from subgraph.types import Array
 
-SHOWN = 4  # outputs that an error names
+MOST_NAMED = 4  # outputs in an error message
 
 
 @dataclass(frozen=True)
@@ -45,49 +35,60 @@ class ExpectedFile:
     """One file that is to come back.
 
     Attributes:
-        stem: below `from_device`, without an end.
-        dtype, shape: as the model has it. raw: dtype, shape and layout of a .bin.
+        stem: path below `from_device`, without extension.
+        dtype, shape: in the model. raw_dtype, raw_shape, raw_layout: of a .bin.
     """
 
     stem: str
     dtype: str
     shape: tuple[int, ...]
-    raw: tuple[str, tuple[int, ...], str]
+    raw_dtype: str
+    raw_shape: tuple[int, ...]
+    raw_layout: str = ""
 
     @property
     def size(self) -> int:
         """Bytes of a .bin."""
-        dtype, shape, _ = self.raw
-        return (math.prod(shape) * dtypes.bits_of(dtype) + 7) // 8
+        return (math.prod(self.raw_shape) * dtypes.bits_of(self.raw_dtype) + 7) // 8
 
     def find(self, folder: Path) -> Path | None:
-        """Its file, if it came.
+        """The file, if it came.
 
         Raises:
-            InputError: twice.
+            InputError: it came twice.
         """
-        found = [p for p in (folder / f"{self.stem}.npy", folder / f"{self.stem}.bin") if p.is_file()]
-        if len(found) > 1:
+        files = [p for p in (folder / f"{self.stem}.npy", folder / f"{self.stem}.bin") if p.is_file()]
+        if len(files) > 1:
             raise InputError(f"{folder / self.stem} came as .npy and as .bin", "remove the one that is wrong")
-        return found[0] if found else None
+        return files[0] if files else None
 
     def __str__(self) -> str:
-        dtype, shape, layout = self.raw
         if self.dtype == "string":
             return f"{self.stem}.npy"
-        turned = f" {layout}" if layout and len(shape) > 3 else ""
-        return f"{self.stem}.bin ({dtype} {shape_text(shape)}{turned}, {self.size} bytes) or .npy"
+        layout = f" {self.raw_layout}" if self.raw_layout and len(self.raw_shape) > 3 else ""
+        return f"{self.stem}.bin ({self.raw_dtype} {shape_text(self.raw_shape)}{layout}, {self.size} bytes) or .npy"
 
 
-def wanted(manifest: Mapping[str, Any]) -> list[tuple[str, int, str, list[ExpectedFile]]]:
-    """(name, sample's place, form, files) of each output.
+@dataclass(frozen=True)
+class ExpectedOutput:
+    """An output of one sample; `sample`: its position in the task's cut. `files`: one, or one per element of a
+    sequence."""
+
+    name: str
+    sample: int
+    form: str
+    files: list[ExpectedFile]
+
+
+def expected_outputs(manifest: Mapping[str, Any]) -> list[ExpectedOutput]:
+    """The outputs that a task's manifest asks for.
 
     Raises:
         InputError: the manifest is damaged.
     """
     try:
         return [
-            (str(tensor["name"]), k, str(stored["form"]), list(_wanted(stored)))
+            ExpectedOutput(str(tensor["name"]), k, str(stored["form"]), list(_expected_files(stored)))
             for tensor in manifest["outputs"]
             for k, stored in enumerate(tensor["samples"])
         ]
@@ -95,21 +96,19 @@ def wanted(manifest: Mapping[str, Any]) -> list[tuple[str, int, str, list[Expect
         raise InputError(f"a manifest is damaged: {type(e).__name__} {e}", "subcut manual next writes it anew") from e
 
 
-def _wanted(stored: Mapping[str, Any]) -> Iterator[ExpectedFile]:
-    raws = files_of(stored, "bin")
+def _expected_files(stored: Mapping[str, Any]) -> Iterator[ExpectedFile]:
+    raw_files = files_of(stored, "bin")
     for k, file in enumerate(files_of(stored, "npy")):
-        raw = raws[k] if raws else file
-        shape = tuple(map(int, file["shape"]))
+        raw = raw_files[k] if raw_files else file
+        shape, raw_shape = (tuple(map(int, f["shape"])) for f in (file, raw))
         stem = str(Path(*Path(file["file"]).with_suffix("").parts[1:]))
-        yield ExpectedFile(
-            stem, str(file["dtype"]), shape, (raw["dtype"], tuple(map(int, raw["shape"])), raw["layout"])
-        )
+        yield ExpectedFile(stem, str(file["dtype"]), shape, raw["dtype"], raw_shape, raw["layout"])
 
 
-def folders_of(cuts: Sequence[Path], number: int, source: Path | None, only: bool) -> list[Path]:
-    """Where the outputs of each cut of a question are: in `source`, or where they were wanted.
+def source_folders(cuts: Sequence[Path], number: int, source: Path | None, only: bool) -> list[Path]:
+    """The folder of the outputs of each cut of a task: in `source`, or `from_device`.
 
-    `only`: no other question is looked for in `source`, so that its files may lie in it as they are.
+    `only`: `source` holds this task alone, so that its files may lie in it directly.
 
     Raises:
         InputError: there is no such folder.
@@ -124,132 +123,126 @@ def folders_of(cuts: Sequence[Path], number: int, source: Path | None, only: boo
     return [place / FROM_DEVICE if (place / FROM_DEVICE).is_dir() else place for place in own]
 
 
-def nothing(cuts: Sequence[Path], given: Sequence[Path]) -> tuple[str, str]:
-    """What to say where no output came."""
-    wanted_ = _of(cuts[0])
-    more = f" and {len(wanted_) - 1} more" if len(wanted_) > 1 else ""
-    return f"no outputs in {clean(str(given[0]))}", clean(f"expected: {wanted_[0]}{more}")
+def no_outputs(cuts: Sequence[Path], sources: Sequence[Path]) -> InputError:
+    """The error if no output of a task came."""
+    expected = _all_files(cuts[0])
+    more = f" and {len(expected) - 1} more" if len(expected) > 1 else ""
+    return InputError(f"no outputs in {clean(str(sources[0]))}", clean(f"expected: {expected[0]}{more}"))
 
 
-def came(places_: Sequence[Path], given: Sequence[Path]) -> bool:
-    """Did anything come back for a question? Else nobody has run it yet.
+def are_complete(cuts: Sequence[Path], sources: Sequence[Path]) -> bool:
+    """Did all outputs of a task come? False if none did: nobody has run it yet.
 
     Raises:
-        InputError: something did, but not all: says what is missing.
+        InputError: some are missing.
     """
-    files = [(folder, w) for p, folder in zip(places_, given, strict=True) for w in _of(p)]
-    lacking = [(folder, w) for folder, w in files if w.find(folder) is None]
-    if len(lacking) == len(files):
+    files = [(folder, file) for cut, folder in zip(cuts, sources, strict=True) for file in _all_files(cut)]
+    missing = [(folder, file) for folder, file in files if file.find(folder) is None]
+    if len(missing) == len(files):
         return False
-    if lacking:
-        raise InputError(*_missing(lacking, len(files)))
+    if missing:
+        folder = missing[0][0]
+        names = ", ".join(str(file) for _, file in missing[:MOST_NAMED])
+        more = f" and {len(missing) - MOST_NAMED} more" if len(missing) > MOST_NAMED else ""
+        inside = sorted(p.relative_to(folder).as_posix() for p in folder.rglob("*") if p.is_file())
+        ellipsis = " …" if len(inside) > MOST_NAMED else ""
+        there = f"; there is {', '.join(inside[:MOST_NAMED])}{ellipsis}" if inside else ""
+        what = f"{len(missing)} of {count(len(files), 'output')} missing in {clean(str(folder))}"
+        raise InputError(what, clean(f"{names}{more}{there}"))
     return True
 
 
-def _of(place: Path) -> list[ExpectedFile]:
-    manifest = case.read_manifest(place)
+def _all_files(cut: Path) -> list[ExpectedFile]:
+    manifest = case.read_manifest(cut)
     if manifest is None:
-        raise InputError(f"{place / case.MANIFEST} is damaged or gone", "subcut manual next writes it anew")
-    return [w for *_, files in wanted(manifest) for w in files]
+        raise InputError(f"{cut / case.MANIFEST} is damaged or gone", "subcut manual next writes it anew")
+    return [file for output in expected_outputs(manifest) for file in output.files]
 
 
-def _missing(lacking: Sequence[tuple[Path, ExpectedFile]], of: int) -> tuple[str, str]:
-    folder = lacking[0][0]
-    names = ", ".join(str(w) for _, w in lacking[:SHOWN])
-    more = f" and {len(lacking) - SHOWN} more" if len(lacking) > SHOWN else ""
-    inside = sorted(p.relative_to(folder).as_posix() for p in folder.rglob("*") if p.is_file())
-    there = f"; there is {', '.join(inside[:SHOWN])}{' …' if len(inside) > SHOWN else ''}" if inside else ""
-    return f"{len(lacking)} of {count(of, 'output')} missing in {clean(str(folder))}", clean(f"{names}{more}{there}")
-
-
-def read(places_: Sequence[Path], given: Sequence[Path], room: Path) -> RunResult:
-    """The outputs that came back, their files in `room`, in the model's type and layout.
+def read(cuts: Sequence[Path], sources: Sequence[Path], room: Path) -> RunResult:
+    """The outputs of a task that are all there, with their files in `room`, in the model's type and layout.
 
     Raises:
-        InputError: a file of another type, shape or size; all are there.
+        InputError: a file has another type, shape or size.
     """
-    found: dict[int, dict[str, Record]] = {}
-    for place, folder in zip(places_, given, strict=True):
-        manifest = case.read_manifest(place)
+    samples: dict[int, dict[str, Record]] = {}
+    for cut, folder in zip(cuts, sources, strict=True):
+        manifest = case.read_manifest(cut)
         assert manifest
-        for name, k, form, files in wanted(manifest):
-            sample = manifest[OURS]["samples"][k]
-            arrays = [_read(w, folder) for w in files]
-            stem = f"s{sample}-o{len(found.get(sample, ()))}"
-            found.setdefault(sample, {})[name] = _save(name, form, files, arrays, room, stem)
-    return RunResult(tuple(found[k] for k in sorted(found)), ((),) * len(found))
+        for output in expected_outputs(manifest):
+            k = manifest[BY_HAND]["samples"][output.sample]
+            records = samples.setdefault(k, {})
+            records[output.name] = _save(output, folder, room, f"s{k}-o{len(records)}")
+    return RunResult(tuple(samples[k] for k in sorted(samples)), ((),) * len(samples))
 
 
-def _save(name: str, form: str, files: Sequence[ExpectedFile], arrays: list[Array], room: Path, stem: str) -> Record:
-    if not files:
-        return Record(name, form, "float32", (), ())
-    text = f"tensor({PROTO_NAMES.get(files[0].dtype, files[0].dtype)})"
-    many = "sequence" in form
-    record = save_tensor(name, arrays if many else arrays[0], f"seq({text})" if many else text, room, stem)
-    return Record(name, form, record.dtype, record.shapes, record.files)
+def _save(output: ExpectedOutput, folder: Path, room: Path, stem: str) -> Record:
+    if not output.files:
+        return Record(output.name, output.form, "float32", (), ())
+    arrays = [_read(file, folder) for file in output.files]
+    dtype = output.files[0].dtype
+    text = f"tensor({PROTO_NAMES.get(dtype, dtype)})"
+    if "sequence" in output.form:
+        record = tensors.save(output.name, arrays, f"seq({text})", room, stem)
+    else:
+        record = tensors.save(output.name, arrays[0], text, room, stem)
+    return Record(output.name, output.form, record.dtype, record.shapes, record.files)
 
 
-def _read(w: ExpectedFile, folder: Path) -> Array:
-    path = w.find(folder)
+def _read(file: ExpectedFile, folder: Path) -> Array:
+    path = file.find(folder)
     assert path
-    array = _from_npy(path, w) if path.suffix == ".npy" else _from_bin(path, w)
-    if array.shape != w.shape and array.size == 1 == math.prod(w.shape):
-        array = array.reshape(w.shape)
-    if array.shape != w.shape:
-        have, want = shape_text(array.shape), shape_text(w.shape)
-        raise InputError(f"{path} has the shape {have}, not {want}", f"expected: {w}; or say `bad`")
-    return _as(array, w.dtype, path)
+    array = _from_npy(path, file) if path.suffix == ".npy" else _from_bin(path, file)
+    if array.shape != file.shape and array.size == 1 == math.prod(file.shape):
+        array = array.reshape(file.shape)
+    if array.shape != file.shape:
+        what = f"{path} has the shape {shape_text(array.shape)}, not {shape_text(file.shape)}"
+        raise InputError(what, f"expected: {file}; or say `bad`")
+    return _cast(array, file.dtype, path)
 
 
-def _from_bin(path: Path, w: ExpectedFile) -> Array:
-    import numpy as np
-
-    dtype, shape, _ = w.raw
-    if w.dtype == "string":
+def _from_bin(path: Path, file: ExpectedFile) -> Array:
+    if file.dtype == "string":
         raise InputError(f"{path}: texts have no .bin form", "save them as .npy")
-    size = path.stat().st_size
-    if size != w.size:
-        what = f"{path} has {count(size, 'byte')}, not {w.size}: {dtype} {shape_text(shape)}"
+    dtype, size = file.raw_dtype, path.stat().st_size
+    if size != file.size:
+        what = f"{path} has {count(size, 'byte')}, not {file.size}: {dtype} {shape_text(file.raw_shape)}"
         raise InputError(what, "a .bin has no header; .npy files say their type and shape themselves")
     raw = np.fromfile(path, np.uint8)
-    elements = math.prod(shape)
-    flat = unpack(raw, dtype, elements) if dtype in PACKED else raw.view(np_dtype(dtype))
-    return _plain(flat.reshape(shape), w)
+    elements = math.prod(file.raw_shape)
+    flat = tensors.unpack(raw, dtype, elements) if dtype in PACKED else raw.view(np_dtype(dtype))
+    return _to_model_layout(flat.reshape(file.raw_shape), file)
 
 
-def _from_npy(path: Path, w: ExpectedFile) -> Array:
-    array = read_npy(path)
-    for dtype in (w.dtype, w.raw[0]):
-        if dtype in NOT_NUMPY and are_bits(array.dtype, np_dtype(dtype)):
-            array = from_bits(array, dtype)
+def _from_npy(path: Path, file: ExpectedFile) -> Array:
+    array = tensors.read_npy(path)
+    for dtype in (file.dtype, file.raw_dtype):
+        if dtype in NOT_NUMPY and tensors.are_bits(array.dtype, np_dtype(dtype)):
+            array = tensors.from_bits(array, dtype)
             break
-    return array if array.shape == w.shape else _plain(array, w)
+    return array if array.shape == file.shape else _to_model_layout(array, file)
 
 
-def _plain(array: Array, w: ExpectedFile) -> Array:
-    """From the device's layout to the model's, where it has the shape of the former."""
-    import numpy as np
-
-    _, shape, layout = w.raw
-    axes = relayout(shape, layout, "NCHW") if array.shape == shape and layout == "NHWC" else None
+def _to_model_layout(array: Array, file: ExpectedFile) -> Array:
+    """From the device's layout to the model's, if the array has the device's shape."""
+    turned = array.shape == file.raw_shape and file.raw_layout == "NHWC"
+    axes = relayout(file.raw_shape, file.raw_layout, "NCHW") if turned else None
     return np.ascontiguousarray(array.transpose(axes)) if axes else array
 
 
-def _as(array: Array, dtype: str, path: Path) -> Array:
-    """In the model's element type; floats are rounded to it, of others nothing may get lost.
+def _cast(array: Array, dtype: str, path: Path) -> Array:
+    """In the model's element type: floats are rounded, other types must not lose anything.
 
     Raises:
-        InputError: something would.
+        InputError: something would be lost.
     """
-    import numpy as np
-
     want = np_dtype(dtype)
     if array.dtype == want or dtype == "string":
         return array.astype(want)
-    both = "float" in array.dtype.name and "float" in dtype
+    floats = "float" in array.dtype.name and "float" in dtype
+    integers = array.dtype.kind in "iub" and want.kind in "iub"
     with np.errstate(all="ignore"), contextlib.suppress(TypeError, ValueError):
         cast = array.astype(want)
-        numbers = array.dtype.kind in "iub" and want.kind in "iub"
-        if both or (numbers and np.array_equal(cast.astype(array.dtype), array)):
+        if floats or (integers and np.array_equal(cast.astype(array.dtype), array)):
             return cast
     raise InputError(f"{path} holds {array.dtype.name}, not {dtype}", "convert it to what the device's numbers mean")

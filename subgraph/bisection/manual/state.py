@@ -1,13 +1,13 @@
-"""A loop of questions that are answered by hand, on disk: what was asked, what was answered, in which order.
+"""The state of a manual bisection on disk: its tasks, and a log of the answers.
 
 manual-NAME/
-    state.json   the request and the log of answers: the only truth. Replaced in one step, after all that it speaks of;
-                 state-before.json is the one before
-    inputs/ drawn/   what the model was fed, and what its random nodes drew, when the loop began
-    answers/3/   the outputs taken for question 3, with checksums, in the model's type and layout
-    todo/3/      what is to be run: see `handout`
+    state.json   the request and the log: the only source. Replaced atomically, after every file that it refers to;
+                 state-before.json is the previous one
+    inputs/ drawn/   values fed to the model, and drawn by its random nodes, when the loop began
+    answers/3/   the outputs taken for task 3, with checksums, in the model's type and layout
+    todo/3/      what is to be run: see `manual.tasks`
 
-Insight: the log alone decides; all else is made from it again (`manual`). So a kill at any moment costs nothing.
+Insight: everything else is made from the log again (`manual.advance`), so a kill at any moment loses nothing.
 """
 
 from __future__ import annotations
@@ -15,267 +15,242 @@ from __future__ import annotations
 import json
 import logging
 import os
-import re
 import shutil
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 from subgraph.bisection.manual import results, tasks
+from subgraph.bisection.manual.records import FedSample, LoggedAnswer, LoggedTask, ManualRequest, ModelIdentity
 from subgraph.bisection.manual.tasks import TaskFormat
-from subgraph.errors import InputError, ResultExists, UsageError
-from subgraph.runtime.capture import Captured
-from subgraph.runtime.inputs import Feeding, ImageOptions
+from subgraph.documents import keyed, to_json
+from subgraph.errors import ResultExists, UsageError
+from subgraph.runtime.inputs import Feeding
 from subgraph.runtime.run_result import RunResult, from_entry
 from subgraph.storage import folders, store_entry
 from subgraph.storage.store import StoreEntry
-from subgraph.storage.tensors import Record
 from subgraph.text import clean, count
 from subgraph.verdict import Signature, Status, Verdict
 
 log = logging.getLogger("subcut")
 
 SCHEMA = "subcut.manual-state/1"
-STATE, BEFORE, ANSWERS, TODO = "state.json", "state-before.json", "answers", "todo"
-REQUEST = ("criterion", "precision", "within", "freeze", "reference", "custom_ops", "command", "notes", "force")
-OURS = ("inputs", "drawn", ANSWERS, TODO)
+STATE, STATE_BEFORE, ANSWERS, TODO = "state.json", "state-before.json", "answers", "todo"
+FOLDERS = ("inputs", "drawn", ANSWERS, TODO)
 WORDS = {
     "good": Verdict(Status.AGREE, None, "said to be good, by hand"),
     "bad": Verdict(Status.FAIL, Signature.MISMATCH, "said to be bad, by hand"),
     "skip": Verdict(Status.UNRESOLVED, Signature.REFUSED, "skipped: it cannot be run, said by hand"),
 }
-DAMAGE = (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError, UsageError)  # while it is read
-TAKEN = "taken"  # with its outputs
-
-
-@dataclass(frozen=True)
-class LoggedTask:
-    """A question that was handed out.
-
-    Attributes:
-        what: for people. trip: of the hand-outs that it was among.
-    """
-
-    number: int
-    key: str
-    what: str
-    trip: int
-
-
-@dataclass(frozen=True)
-class LoggedAnswer:
-    """An answer. `step`: the how manieth command brought it; what one command brought is undone together."""
-
-    number: int
-    word: str
-    when: str
-    step: int
+TAKEN = "taken"  # the word of an answer with outputs
+DAMAGE = (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError, UsageError)  # of a damaged state
 
 
 @dataclass
 class ManualState:
     """Attributes:
-    request: what the first command was given, as plain data.
-    model: path and digest. samples: what was fed, as plain data.
-    asked: every question ever handed out; open: the numbers of those that wait, the one that is needed first.
-    told: so many steps of the search were shown. settled: was the search run over the whole log?
+    samples: values fed when the loop began.
+    tasks: every task ever handed out. open: numbers of the unanswered ones, the one needed first in front.
+    shown: steps of the search that were shown. settled: the search was run over the whole log.
     """
 
     folder: Path
-    request: dict[str, Any]
-    model: dict[str, str]
-    samples: list[dict[str, Any]]
-    asked: list[LoggedTask] = field(default_factory=list)
+    request: ManualRequest
+    model: ModelIdentity
+    samples: list[FedSample] = field(default_factory=list)
+    tasks: list[LoggedTask] = keyed("asked", default_factory=list)
     log: list[LoggedAnswer] = field(default_factory=list)
     open: list[int] = field(default_factory=list)
-    told: int = 0
+    shown: int = keyed("told", default=0)
     settled: bool = False
 
     # ------------------------------------------------------------------------------------------------ on disk
 
+    @classmethod
+    def read(cls, folder: Path, file: str) -> ManualState:
+        """
+        Raises: one of `DAMAGE`.
+        """
+        d = json.loads((folder / file).read_text(encoding="utf-8"))
+        if d["schema"] != SCHEMA:
+            raise ValueError(f"schema {d['schema']}")
+        state = cls(
+            folder,
+            ManualRequest.from_json(d["request"]),
+            ModelIdentity(d["model"]["path"], d["model"]["digest"]),
+            [FedSample.from_json(s) for s in d["samples"]],
+            [LoggedTask(int(t["number"]), str(t["key"]), str(t["what"]), int(t["trip"])) for t in d["asked"]],
+            [LoggedAnswer(int(a["number"]), str(a["word"]), str(a["when"]), int(a["step"])) for a in d["log"]],
+            list(map(int, d["open"])),
+            int(d["told"]),
+            bool(d["settled"]),
+        )
+        _ = [state.task(n) for n in (*state.open, *(a.number for a in state.log))], state.task_format
+        _ = [WORDS[a.word] for a in state.log if a.word != TAKEN]
+        return state
+
     def save(self) -> None:
-        """Write the state, in one step that a power cut does not halve.
+        """Write the state atomically, also if the power fails.
 
         Raises:
             OutputError: it cannot be written.
         """
-        document = {"schema": SCHEMA} | {k: v for k, v in asdict(self).items() if k != "folder"}
+        document = {"schema": SCHEMA} | {k: v for k, v in to_json(self).items() if k != "folder"}
         aside = self.folder / f".{STATE}.new"
         try:
             with aside.open("w", encoding="utf-8") as file:
                 json.dump(document, file, indent=1)
                 file.flush()
                 os.fsync(file.fileno())
-            with suppress(OSError):  # the first one, or a file system without links
-                (self.folder / BEFORE).unlink(missing_ok=True)
-                (self.folder / BEFORE).hardlink_to(self.folder / STATE)
+            with suppress(OSError):  # the first state, or a file system without links
+                (self.folder / STATE_BEFORE).unlink(missing_ok=True)
+                (self.folder / STATE_BEFORE).hardlink_to(self.folder / STATE)
             aside.replace(self.folder / STATE)
-            _flush(self.folder, STATE)
+            _sync(self.folder, STATE)
         except OSError as e:
             raise folders.unwritable(self.folder, e) from e
 
     @property
     def name(self) -> str:
-        """As the user named it."""
-        return str(self.request["name"])
+        """The user's name for the device."""
+        return self.request.name
+
+    @property
+    def feeding(self) -> Feeding:
+        """What the user feeds."""
+        return Feeding(**self.request.feeding)
 
     @property
     def todo(self) -> Path:
-        """Where hand-outs are."""
+        """The folder of the tasks."""
         return self.folder / TODO
 
     @property
-    def export(self) -> TaskFormat:
-        """The form of what is handed out."""
-        return TaskFormat.parse(self.request["export"])
+    def task_format(self) -> TaskFormat:
+        """The form in which inputs are handed out."""
+        return TaskFormat.parse(self.request.export)
 
     @property
     def trips(self) -> int:
-        """How often somebody went to the device."""
-        return len({self.of(said.number).trip for said in self.log})
+        """Number of trips to the device."""
+        return len({self.task(a.number).trip for a in self.log})
 
-    def of(self, number: int) -> LoggedTask:
-        """The question of this number.
-
-        Raises:
-            UsageError: it was never asked.
+    def task(self, number: int) -> LoggedTask:
         """
-        found = next((a for a in self.asked if a.number == number), None)
-        if found is None:
-            raise UsageError(f"there is no {number}", self._which())
-        return found
-
-    def _which(self) -> str:
-        if not self.open:
-            return "subcut manual next"
-        return f"open {'is' if len(self.open) == 1 else 'are'} {', '.join(map(str, self.open))}: subcut manual next"
+        Raises:
+            UsageError: there is no task of this number.
+        """
+        task = next((t for t in self.tasks if t.number == number), None)
+        if task is None:
+            open_ = f"open {'is' if len(self.open) == 1 else 'are'} {', '.join(map(str, self.open))}: " * bool(
+                self.open
+            )
+            raise UsageError(f"there is no {number}", f"{open_}subcut manual next")
+        return task
 
     # ------------------------------------------------------------------------------------------------ answers
 
-    def say(self, numbers: Sequence[int], word: str) -> None:
-        """Answer without outputs; no number: the only one that is open.
+    def answer(self, numbers: Sequence[int], word: str) -> None:
+        """Answer tasks without outputs; no number: the only open one.
 
         Raises:
-            UsageError: nothing is open, or several are; it was answered before.
+            UsageError: nothing is open, or several are; a task was answered before.
         """
-        for number in (chosen := list(dict.fromkeys(numbers)) or [self._only()]):
-            self._require_new(number)
-        self._add(chosen, word)
+        if not numbers and len(self._open_tasks()) > 1:
+            raise UsageError(f"which one? {', '.join(map(str, self.open))} are open", "give its number")
+        numbers = list(dict.fromkeys(numbers)) or self.open[:1]
+        for number in numbers:
+            self._require_unanswered(number)
+        self._log(numbers, word)
 
-    def _only(self) -> int:
+    def _open_tasks(self) -> list[int]:
         if not self.open:
             raise UsageError("nothing is asked", "subcut manual next shows where the search stands")
-        if len(self.open) > 1:
-            raise UsageError(f"which one? {', '.join(map(str, self.open))} are open", "give its number")
-        return self.open[0]
+        return list(self.open)
 
-    def _require_new(self, number: int) -> None:
-        self.of(number)
-        before = next((said for said in self.log if said.number == number), None)
-        if before:
-            raise UsageError(f"{number} was answered: {before.word}, {before.when}", "subcut manual undo takes it back")
+    def _require_unanswered(self, number: int) -> None:
+        self.task(number)
+        for answer in self.log:
+            if answer.number == number:
+                what = f"{number} was answered: {answer.word}, {answer.when}"
+                raise UsageError(what, "subcut manual undo takes it back")
 
-    def _add(self, numbers: Sequence[int], word: str) -> None:
-        step = max((said.step for said in self.log), default=0) + 1
-        self.log += [LoggedAnswer(n, word, time.strftime("%Y-%m-%d %H:%M:%S"), step) for n in numbers]
+    def _log(self, numbers: Sequence[int], word: str) -> None:
+        command, when = max((a.command for a in self.log), default=0) + 1, time.strftime("%Y-%m-%d %H:%M:%S")
+        self.log += [LoggedAnswer(n, word, when, command) for n in numbers]
         self.settled = False
         self.save()
 
     def take(self, source: Path | None, number: int | None) -> list[int]:
-        """Take the outputs that came back, from `source` or from where they were wanted; the numbers that they answer.
+        """Take outputs from `source`, or from the folders of the tasks; return the numbers of the answered tasks.
 
         Raises:
-            InputError: something is missing, or of another shape, type or size; nothing is taken then.
+            InputError: a file is missing, or of another shape, type or size; nothing is taken then.
         """
         if number is not None:
-            self._require_new(number)
-        chosen = [number] if number is not None else list(self.open)
-        if not chosen:
-            raise UsageError("nothing is asked", "subcut manual next shows where the search stands")
-        given = {n: results.folders_of(tasks.places(self.todo, n), n, source, len(chosen) == 1) for n in chosen}
-        complete = [n for n in chosen if results.came(tasks.places(self.todo, n), given[n])]
+            self._require_unanswered(number)
+        numbers = [number] if number is not None else self._open_tasks()
+        cuts = {n: tasks.folders_of(self.todo, n) for n in numbers}
+        sources = {n: results.source_folders(cuts[n], n, source, len(numbers) == 1) for n in numbers}
+        complete = [n for n in numbers if results.are_complete(cuts[n], sources[n])]
         if not complete:
-            raise InputError(*results.nothing(tasks.places(self.todo, chosen[0]), given[chosen[0]]))
+            raise results.no_outputs(cuts[numbers[0]], sources[numbers[0]])
         (self.folder / ANSWERS).mkdir(exist_ok=True)
         for n in complete:
             with folders.aside(self.folder / ANSWERS / str(n)) as room:
-                result = results.read(tasks.places(self.todo, n), given[n], room)
+                result = results.read(cuts[n], sources[n], room)
                 files = {name: store_entry.checksum(room / name) for name in store_entry.names(room)}
-                store_entry.write(room, self.of(n).key, files, json.dumps(result.to_json()))
-                _flush(room)
-        self._add(complete, TAKEN)
+                store_entry.write(room, self.task(n).key, files, json.dumps(result.to_json()))
+                _sync(room)
+        self._log(complete, TAKEN)
         return complete
 
     def undo(self, commands: int) -> list[int]:
-        """Take back what the last commands answered; the numbers that are open again.
+        """Remove the answers of the last commands; return the numbers of the tasks that are open again.
 
         Raises:
-            UsageError: there were not so many.
+            UsageError: there were not so many commands.
         """
-        steps = sorted({said.step for said in self.log})
+        steps = sorted({a.command for a in self.log})
         if not 1 <= commands <= len(steps):
             raise UsageError(f"undo {commands}: {count(len(steps), 'answer')} so far", "subcut manual log lists them")
-        back = [said.number for said in self.log if said.step in steps[-commands:]]
-        self.log = [said for said in self.log if said.number not in back]
-        self.told, self.settled = 0, False
+        removed = [a.number for a in self.log if a.command in steps[-commands:]]
+        self.log = [a for a in self.log if a.number not in removed]
+        self.shown, self.settled = 0, False
         self.save()
-        for number in back:
+        for number in removed:
             shutil.rmtree(self.folder / ANSWERS / str(number), ignore_errors=True)
-        return back
+        return removed
 
-    def answers(self) -> dict[str, RunResult]:
-        """What was answered, by key. Outputs that are damaged on the disk count as not given, and that is said."""
-        found = {}
-        for said in list(self.log):
-            key = self.of(said.number).key
-            if said.word != TAKEN:
-                found[key] = RunResult(failure=WORDS[said.word])
+    def results(self) -> dict[str, RunResult]:
+        """The recorded results by key of the task. An answer whose outputs are damaged is removed, with a warning."""
+        recorded = {}
+        for answer in list(self.log):
+            key = self.task(answer.number).key
+            if answer.word != TAKEN:
+                recorded[key] = RunResult(failure=WORDS[answer.word])
                 continue
-            place = (self.folder / ANSWERS / str(said.number)).resolve()
+            place = (self.folder / ANSWERS / str(answer.number)).resolve()
             try:
-                found[key] = from_entry(StoreEntry(store_entry.verified(place, key), place))
+                recorded[key] = from_entry(StoreEntry(store_entry.verified(place, key), place))
             except (store_entry.Damaged, OSError, ValueError, KeyError) as e:
-                log.warning("the outputs taken for %d are damaged (%s): it is asked again", said.number, e)
-                self.log.remove(said)
+                log.warning("the outputs taken for %d are damaged (%s): it is asked again", answer.number, e)
+                self.log.remove(answer)
                 self.settled = False
-        return found
+        return recorded
 
-    @property
-    def feeding(self) -> Feeding:
-        """What the model is fed, as the user said it."""
-        fed = self.request["feeding"]
-        picture = ImageOptions(tuple(fed["picture"]["mean"]), tuple(fed["picture"]["scale"]), fed["picture"]["bgr"])
-        return Feeding(tuple(fed["inputs"]), fed["shapes"], fed["seed"], picture)
-
-    def fed(self) -> list[Captured]:
-        """Per sample, what was fed and drawn when the loop began; files are below `folder`.
-
-        Raises:
-            KeyError, TypeError, ValueError: the state is damaged.
-        """
-        found = []
-        for d in self.samples:
-            fed, tensors = ([Record.from_json(r) for r in d[key]] for key in ("fed", "tensors"))
-            outside = [f for r in tensors for f in r.files if not re.fullmatch(r"(inputs|drawn)/\d+/\w+[\d#]*\.npy", f)]
-            if outside:
-                raise ValueError(f"{outside[0]} is no file of a loop")
-            origins = {str(k): str(v) for k, v in d["origins"].items()}
-            found.append(Captured(str(d["label"]), {r.name: r for r in tensors}, {r.name: r for r in fed}, origins))
-        return found
-
-    def clear(self) -> None:
-        """Remove hand-outs that are answered or no longer wanted, but for what somebody else put there."""
-        for place in sorted(self.todo.glob("*")):
-            number = place.name.partition("-")[0]
+    def remove_closed_tasks(self) -> None:
+        """Remove the folders of tasks that are not open, unless somebody else put files there."""
+        for folder in sorted(self.todo.glob("*")):
+            number = folder.name.partition("-")[0]
             if number.isdigit() and int(number) not in self.open:
-                tasks.drop(place)
+                tasks.remove(folder)
 
 
-def _flush(folder: Path, files: str = "*") -> None:
-    """Have the disk write what is in a folder before anything speaks of it: a power cut must not lose a trip."""
+def _sync(folder: Path, files: str = "*") -> None:
+    """fsync the files of a folder, before the state refers to them: a power cut must not lose a trip."""
     for path in (*folder.glob(files), folder):
         handle = os.open(path, os.O_RDONLY)
         os.fsync(handle)
@@ -285,43 +260,43 @@ def _flush(folder: Path, files: str = "*") -> None:
 # ---------------------------------------------------------------------------------------------------- begin, find
 
 
-def place_of(parent: Path, name: str) -> Path:
+def folder_of(parent: Path, name: str) -> Path:
     """The folder of a loop."""
     return parent / f"manual-{folders.safe_name(name)}"
 
 
 def find(parent: Path, name: str | None) -> Path:
-    """The folder of the loop of this name; of the only one, where none is said.
+    """The folder of the loop of this name; without a name, of the only one.
 
     Raises:
         UsageError: there is none, or several.
     """
     if name is not None:
-        if not (place_of(parent, name) / STATE).is_file():
+        if not (folder_of(parent, name) / STATE).is_file():
             raise UsageError(f"no loop '{clean(name)}' in {clean(str(parent))}", "subcut manual start MODEL begins one")
-        return place_of(parent, name)
-    found = sorted(p.parent for p in parent.glob(f"manual-*/{STATE}"))
-    if not found:
+        return folder_of(parent, name)
+    loops = sorted(p.parent for p in parent.glob(f"manual-*/{STATE}"))
+    if not loops:
         raise UsageError(f"no loop was started in {clean(str(parent))}", "subcut manual start MODEL; -o says where")
-    if len(found) > 1:
-        names = ", ".join(p.name.removeprefix("manual-") for p in found)
+    if len(loops) > 1:
+        names = ", ".join(p.name.removeprefix("manual-") for p in loops)
         raise UsageError(f"which loop? there are {names}", "--name says")
-    return found[0]
+    return loops[0]
 
 
 @contextmanager
 def opened(folder: Path) -> Iterator[ManualState]:
-    """A loop, nobody else's in the block.
+    """The state of a loop, locked in the block.
 
     Raises:
-        UsageError: its state is damaged, or another command works on it.
+        UsageError: the state is damaged, or another command works on the loop.
     """
-    with alone(folder):
+    with locked(folder):
         yield _read(folder)
 
 
 @contextmanager
-def alone(folder: Path) -> Iterator[None]:
+def locked(folder: Path) -> Iterator[None]:
     """
     Raises:
         UsageError: another command works on this loop.
@@ -338,45 +313,29 @@ def alone(folder: Path) -> Iterator[None]:
 
 
 def _read(folder: Path) -> ManualState:
-    """The state; where it is damaged, the one before the last change: what was answered then is asked again."""
+    """The state; if it is damaged, the previous one: answers given since are asked for again."""
     try:
-        return _parsed(folder, STATE)
+        return ManualState.read(folder, STATE)
     except DAMAGE as e:
         what = f"{clean(str(folder / STATE))} is damaged: {type(e).__name__} {clean(str(e))}"
         with suppress(*DAMAGE):
-            before = _parsed(folder, BEFORE)
+            before = ManualState.read(folder, STATE_BEFORE)
             log.warning("%s; the one before the last change is used", what)
             return before
         hint = "put back a copy of it; or subcut manual reset, and start anew"
         raise UsageError(what, hint) from e
 
 
-def _parsed(folder: Path, file: str) -> ManualState:
-    d = json.loads((folder / file).read_text(encoding="utf-8"))
-    if d["schema"] != SCHEMA:
-        raise ValueError(f"schema {d['schema']}")
-    asked = [LoggedTask(int(a["number"]), str(a["key"]), str(a["what"]), int(a["trip"])) for a in d["asked"]]
-    said = [LoggedAnswer(int(s["number"]), str(s["word"]), str(s["when"]), int(s["step"])) for s in d["log"]]
-    loop = ManualState(
-        folder, d["request"], d["model"], d["samples"], asked, said, list(map(int, d["open"])), int(d["told"]),
-        bool(d["settled"]),
-    )  # fmt: skip
-    _ = [loop.of(n) for n in (*loop.open, *(s.number for s in said))], [WORDS[s.word] for s in said if s.word != TAKEN]
-    _ = loop.feeding, loop.fed(), loop.export, loop.request["batch"] + 1, d["model"]["path"], d["model"]["digest"]
-    _ = loop.name, [loop.request[k] for k in REQUEST]
-    return loop
-
-
 def require_none(folder: Path, force: bool) -> None:
     """
     Raises:
-        ResultExists: a loop stands there.
+        ResultExists: there is a loop already.
     """
     if not (folder / STATE).exists() or force:
         return
     try:
-        loop = _read(folder)
-        so_far = f"{count(len(loop.log), 'answer')} so far, {count(len(loop.open), 'question')} open"
+        state = _read(folder)
+        so_far = f"{count(len(state.log), 'answer')} so far, {count(len(state.open), 'question')} open"
     except UsageError:
         so_far = "its state is damaged"
     hint = "subcut manual next goes on; --name begins another beside it; --force begins this one anew"
@@ -384,11 +343,11 @@ def require_none(folder: Path, force: bool) -> None:
 
 
 def clear(folder: Path) -> list[Path]:
-    """Remove a loop, its state first; what subcut did not write stays, and is returned."""
-    for file in (STATE, BEFORE):
+    """Remove a loop, its state first; return the folders of tasks that stay, because they hold other files."""
+    for file in (STATE, STATE_BEFORE):
         (folder / file).unlink(missing_ok=True)
-    left = [place for place in sorted((folder / TODO).glob("*")) if not tasks.drop(place)]
-    for name in OURS:
+    left = [place for place in sorted((folder / TODO).glob("*")) if not tasks.remove(place)]
+    for name in FOLDERS:
         if name != TODO or not left:
             shutil.rmtree(folder / name, ignore_errors=True)
     return left

@@ -1,8 +1,8 @@
-"""A question put to a device by hand -> folders that say what is to be run, and where its outputs go.
+"""A region that a person runs on a device -> folders that say what to run, and where its outputs go.
 
 todo/3/           a case as `subcut cut` makes it: model.onnx, inputs/, outputs/ (the reference's), repro.py, manifest
-    TODO_TXT.txt      what to run, and what to bring back
-    from_device/  where that goes: each output as in outputs/, NAME.npy or NAME.bin
+    TODO.txt      what to run, and what to bring back
+    from_device/  the outputs go here, named as in outputs/: NAME.npy or NAME.bin
 todo/3-2/         the same for samples that need a cut of their own
 """
 
@@ -32,12 +32,12 @@ from subgraph.trials.trial import Trials
 
 log = logging.getLogger("subcut")
 
-OURS = "by_hand"  # the key of a manifest that says whose question a folder is
+BY_HAND = "by_hand"  # key of a task's entry in the manifest of its folder
 
 
 @dataclass(frozen=True)
 class TaskFormat:
-    """In which forms the inputs are handed out: kinds of files, and the element type and layout of the .bin ones."""
+    """The form of the inputs: kinds of files, and the element type and layout of .bin files."""
 
     formats: tuple[str, ...] = FORMATS
     form: TensorFormat = field(default_factory=TensorFormat)
@@ -49,21 +49,21 @@ class TaskFormat:
         TensorFormat(dtype='float16', layout='NHWC')
 
         Raises:
-            UnknownName, UsageError: a word that means nothing.
+            UnknownName, UsageError: a word is unknown.
         """
         kinds, *rest = words.split(":")
-        known = formats(kinds)
+        file_formats = formats(kinds)
         layouts = [w.upper() for w in rest if w.upper() in LAYOUTS]
         dtypes = [w for w in rest if w and w.upper() not in LAYOUTS]
-        if not known or len(layouts) > 1 or len(dtypes) > 1:
+        if not file_formats or len(layouts) > 1 or len(dtypes) > 1:
             raise UsageError(f"--export {words}: expected FORMAT[:DTYPE][:LAYOUT]", "--export bin:float16:NHWC")
-        if rest and "bin" not in known:
+        if rest and "bin" not in file_formats:
             raise UsageError(f"--export {words}: .npy files hold the true values", "--export bin:float16:NHWC")
-        return cls(known, TensorFormat(*dtypes[:1] or ("",), *layouts[:1]))
+        return cls(file_formats, TensorFormat(*dtypes[:1] or ("",), *layouts[:1]))
 
     @property
     def words(self) -> str:
-        """As `parse` reads them."""
+        """The words that `parse` reads."""
         return ":".join(filter(None, (",".join(self.formats), self.form.dtype, self.form.layout)))
 
 
@@ -72,8 +72,8 @@ class Task:
     """A region to be run by hand, on all samples.
 
     Attributes:
-        key: what its answer depends on.
-        feeds: what it is fed in the place of reference values; None for those.
+        key: digest of everything that the result depends on.
+        feeds: values fed instead of reference values; None for reference values.
         groups: samples that one cut can serve.
     """
 
@@ -83,69 +83,78 @@ class Task:
     groups: tuple[tuple[int, ...], ...]
 
 
-def is_there(todo: Path, number: int, key: str) -> bool:
-    """Does all that `write` made for this question stand there?"""
-    first = case.read_manifest(todo / str(number))
-    if first is None or first.get(OURS, {}).get("key") != key:
+@dataclass(frozen=True)
+class TaskEntry:
+    """A task in the manifest of its folder; `of` folders, this one for the samples at these positions."""
+
+    key: str
+    number: int
+    of: int
+    samples: Sequence[int]
+
+
+def is_complete(todo: Path, number: int, key: str) -> bool:
+    """Are all files there that `write_task` made for this task?"""
+    folders_ = folders_of(todo, number)
+    manifests = [case.read_manifest(folder) for folder in folders_]
+    first = manifests[0]
+    if first is None or first.get(BY_HAND, {}).get("key") != key or len(manifests) != first[BY_HAND]["of"]:
         return False
-    manifests = [case.read_manifest(p) for p in places(todo, number)]
-    whole = len(manifests) == first[OURS]["of"] and None not in manifests
-    return whole and all(
-        (p / f).is_file() for p, m in zip(places(todo, number), manifests, strict=True) if m for f in m["files"]
+    return all(
+        m and all((folder / f).is_file() for f in m["files"]) for folder, m in zip(folders_, manifests, strict=True)
     )
 
 
-def places(todo: Path, number: int) -> list[Path]:
-    """The folders of one question, one per cut."""
-    found, more = [todo / str(number)], 2
-    while (todo / f"{number}-{more}").is_dir():
-        found.append(todo / f"{number}-{more}")
-        more += 1
-    return found
+def folders_of(todo: Path, number: int) -> list[Path]:
+    """The folders of a task, one per cut."""
+    cuts = [todo / str(number)]
+    while (further := todo / f"{number}-{len(cuts) + 1}").is_dir():
+        cuts.append(further)
+    return cuts
 
 
-def write(trials: Trials, asked: Task, number: int, todo: Path, export: TaskFormat, feeding: Feeding) -> None:
-    """The folders of a question. What somebody put into `from_device` of an earlier one stays.
+def write_task(trials: Trials, task: Task, number: int, todo: Path, task_format: TaskFormat, feeding: Feeding) -> None:
+    """Write the folders of a task. Files in the `from_device` of an earlier version stay.
 
     Raises:
-        ModelError: the reference cannot run it. OutputError: it cannot be written.
+        ModelError: the reference cannot run the region. OutputError: a folder cannot be written.
     """
-    graph, region = trials.graph, asked.region
+    graph, region, tensor_format = trials.graph, task.region, task_format.form
     request = write_case.CaseRequest.of_nodes(
-        graph, region.nodes, feeding, freeze=trials.freeze, formats=export.formats, tensor_format=export.form
+        graph, region.nodes, feeding, freeze=trials.freeze, formats=task_format.formats, tensor_format=tensor_format
     )
     with folders.scratch(todo) as aside:
-        values = _values(trials, asked)
-        made = write_case.write_region(
-            graph, region, request, ResultPlace(aside, str(number)), trials.reference, values
-        )
-        for k, one in reversed(list(enumerate(made))):
-            place = todo / one.path.name
-            with folders.aside(place) as work:
-                for item in one.path.iterdir():
-                    item.rename(work / item.name)
-                _keep_integers(one.manifest, work, export.form)
-                mine = {"key": asked.key, "number": number, "of": len(made), "samples": list(asked.groups[k])}
-                (work / TODO_TXT).write_text(_todo(one.manifest, number), encoding="utf-8")
-                case.write_manifest(one.manifest | {OURS: mine}, work)
+        place = ResultPlace(aside, str(number))
+        cases = write_case.write_region(graph, region, request, place, trials.reference, _values(trials, task))
+        for k, written in reversed(list(enumerate(cases))):
+            folder, manifest = todo / written.path.name, written.manifest
+            with folders.aside(folder) as work:
+                for file in written.path.iterdir():
+                    file.rename(work / file.name)
+                _keep_integers(manifest, work, tensor_format)
+                (work / TODO_TXT).write_text(_todo_text(manifest, number), encoding="utf-8")
+                entry = TaskEntry(task.key, number, len(cases), task.groups[k])
+                case.write_manifest(manifest | {BY_HAND: entry}, work)
                 (work / FROM_DEVICE).mkdir()
-                if (place / FROM_DEVICE).is_dir():
-                    shutil.copytree(place / FROM_DEVICE, work / FROM_DEVICE, dirs_exist_ok=True)
+                if (folder / FROM_DEVICE).is_dir():
+                    shutil.copytree(folder / FROM_DEVICE, work / FROM_DEVICE, dirs_exist_ok=True)
 
 
-def _values(trials: Trials, asked: Task) -> ReferenceValues:
-    """Those of the session; where a region is fed otherwise, with what it then should give."""
-    if asked.feeds is None:
+def _values(trials: Trials, task: Task) -> ReferenceValues:
+    """The session's values; if the task is fed otherwise, with these values and what the reference makes of them."""
+    if task.feeds is None:
         return trials.values
-    right = trials.run_on_reference(asked.region, asked.feeds)
-    own = copy.copy(trials.values)
-    own.records = [{**known, **fed, **given} for known, fed, given in zip(own.records, asked.feeds, right, strict=True)]
-    return own
+    outputs = trials.run_on_reference(task.region, task.feeds)
+    values = copy.copy(trials.values)
+    values.records = [
+        {**known, **fed, **made} for known, fed, made in zip(values.records, task.feeds, outputs, strict=True)
+    ]
+    return values
 
 
-def _keep_integers(manifest: dict[str, Any], work: Path, form: TensorFormat) -> None:
-    """Indices and masks are no numbers of the device's precision: their .bin keeps its type, but for the layout."""
-    if "float" not in form.dtype:
+def _keep_integers(manifest: dict[str, Any], work: Path, tensor_format: TensorFormat) -> None:
+    """Write integer .bin files again in their own type: indices and masks are not in the device's float type."""
+    if "float" not in tensor_format.dtype:
         return
     for tensor in (*manifest["inputs"], *manifest["outputs"]):
         if "float" in tensor["dtype"] or tensor["dtype"] == "string":
@@ -155,7 +164,7 @@ def _keep_integers(manifest: dict[str, Any], work: Path, form: TensorFormat) -> 
             for file, raw in zip(files_of(stored, "npy"), files_of(stored, "bin"), strict=True):
                 record = Record(tensor["name"], "tensor", file["dtype"], (tuple(file["shape"]),), (file["file"],))
                 array: Any = load(record, work)
-                array, _, _ = convert(array, TensorFormat("", form.layout))
+                array, _, _ = convert(array, TensorFormat("", tensor_format.layout))
                 (work / raw["file"]).write_bytes(raw_bytes(array, file["dtype"]))
                 raw |= {"dtype": file["dtype"], "shape": list(array.shape)}
 
@@ -165,44 +174,43 @@ def files_of(stored: Mapping[str, Any], kind: str) -> list[dict[str, Any]]:
     return [f for f in stored["files"] if f["format"] == kind]
 
 
-def drop(place: Path) -> bool:
-    """Remove a hand-out with what came back into it; not where it holds anything else."""
-    manifest = case.read_manifest(place)
-    inside = {p.relative_to(place).as_posix() for p in place.rglob("*") if not p.is_dir()}
+def remove(folder: Path) -> bool:
+    """Remove a task's folder with its outputs; False if it holds any other file, and stays."""
+    manifest = case.read_manifest(folder)
+    inside = {p.relative_to(folder).as_posix() for p in folder.rglob("*") if not p.is_dir()}
     foreign = {f for f in inside - set(manifest["files"] if manifest else ()) if not f.startswith(f"{FROM_DEVICE}/")}
     if foreign:
-        log.info("%s is left: it holds %s, which subcut did not write", place, sorted(foreign)[0])
+        log.info("%s is left: it holds %s, which subcut did not write", folder, sorted(foreign)[0])
         return False
-    shutil.rmtree(place, ignore_errors=True)
+    shutil.rmtree(folder, ignore_errors=True)
     return True
 
 
-# ---------------------------------------------------------------------------------------------------- words
+# ---------------------------------------------------------------------------------------------------- text
 
 
-def _todo(manifest: Mapping[str, Any], number: int) -> str:
-    """What to run, for somebody who has only this folder."""
-    lines = [f"{number}: {ends(manifest)}", "", "Run model.onnx on the device, with"]
-    lines += [f"  {line}" for line in _lines(manifest["inputs"])]
+def _todo_text(manifest: Mapping[str, Any], number: int) -> str:
+    """Instructions for somebody who has only this folder."""
+    lines = [f"{number}: {span_of(manifest)}", "", "Run model.onnx on the device, with"]
+    lines += [f"  {line}" for line in _file_lines(manifest["inputs"])]
     lines += ["", f"and put what it gives into {FROM_DEVICE}/, without a header (.bin) or as .npy:"]
-    lines += [f"  {line.replace('outputs/', f'{FROM_DEVICE}/', 1)}" for line in _lines(manifest["outputs"])]
+    lines += [f"  {line.replace('outputs/', f'{FROM_DEVICE}/', 1)}" for line in _file_lines(manifest["outputs"])]
     lines += ["", "Then, where subcut was started:", "  subcut manual take"]
     lines += [f"or, without outputs: subcut manual good {number}, bad {number}, or skip {number} (it cannot be run)"]
     return "".join(f"{clean(line)}\n" for line in lines)
 
 
-def ends(manifest: Mapping[str, Any]) -> str:
+def span_of(manifest: Mapping[str, Any]) -> str:
     """`conv1 … prob, 229 nodes`."""
     nodes = manifest["region"]["nodes"]
     span = " … ".join(dict.fromkeys((nodes[0]["name"], nodes[-1]["name"])))
     return f"{span}, {count(len(nodes), 'node')}"
 
 
-def _lines(tensors: Sequence[Mapping[str, Any]]) -> Iterator[str]:
-    """Each file of each tensor: the .bin, where there is one, else the .npy."""
+def _file_lines(tensors: Sequence[Mapping[str, Any]]) -> Iterator[str]:
+    """A line per file of each tensor: the .bin files if there are any, else the .npy files."""
     for tensor in tensors:
         for stored in tensor["samples"]:
-            raw, plain = files_of(stored, "bin"), files_of(stored, "npy")
-            for f in raw or plain:
+            for f in files_of(stored, "bin") or files_of(stored, "npy"):
                 layout = f" {f['layout']}" if f["layout"] and len(f["shape"]) > 3 else ""
                 yield f"{f['file']}   {f['dtype']}  {shape_text(tuple(f['shape']))}{layout}"

@@ -387,7 +387,7 @@ def test_partial_sets_are_refused(here: Path, manual: Manual) -> None:
 
 
 def test_a_file_of_less_than_a_byte_per_value() -> None:
-    assert ExpectedFile("w", "int4", (5,), ("int4", (5,), "")).size == 3
+    assert ExpectedFile("w", "int4", (5,), "int4", (5,)).size == 3
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,98 @@
+"""The parts of a manual bisection's state: request, values fed, tasks and answers, as JSON and back."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields
+from typing import Any
+
+from subgraph.documents import keyed
+from subgraph.runtime.capture import Captured
+from subgraph.runtime.inputs import FeedingOptions, ImageOptions
+from subgraph.storage.tensors import Record
+
+OWN_FILE = re.compile(r"(inputs|drawn)/\d+/\w+[\d#]*\.npy")
+
+
+@dataclass(frozen=True)
+class ManualRequest:
+    """The options of `subcut manual start`; `export` as `TaskFormat.parse` reads it."""
+
+    name: str
+    export: str
+    batch: int
+    within: str
+    criterion: str
+    precision: str | None
+    freeze: bool
+    reference: str
+    custom_ops: str
+    feeding: FeedingOptions
+    command: str
+    notes: Sequence[str]
+    force: bool
+
+    @classmethod
+    def from_json(cls, d: Any) -> ManualRequest:
+        feeding, image = d["feeding"], d["feeding"]["picture"]
+        picture = ImageOptions(tuple(image["mean"]), tuple(image["scale"]), image["bgr"])
+        options = FeedingOptions(
+            inputs=tuple(feeding["inputs"]), shapes=feeding["shapes"], seed=feeding["seed"], picture=picture
+        )
+        return cls(**{f.name: d[f.name] for f in fields(cls)} | {"batch": int(d["batch"]), "feeding": options})
+
+
+@dataclass(frozen=True)
+class ModelIdentity:
+    """The model's absolute path, and the digest of its structure and weights."""
+
+    path: str
+    digest: str
+
+
+@dataclass(frozen=True)
+class FedSample:
+    """The values of one sample when the loop began: `fed` by the user, without files; `tensors` kept in the folder."""
+
+    label: str
+    fed: Sequence[Record]
+    origins: Mapping[str, str]
+    tensors: Sequence[Record]
+
+    @classmethod
+    def from_json(cls, d: Any) -> FedSample:
+        fed, tensors = ([Record.from_json(r) for r in d[key]] for key in ("fed", "tensors"))
+        outside = [f for r in tensors for f in r.files if not OWN_FILE.fullmatch(f)]
+        if outside:
+            raise ValueError(f"{outside[0]} is no file of a loop")
+        return cls(str(d["label"]), fed, {str(k): str(v) for k, v in d["origins"].items()}, tensors)
+
+    @property
+    def captured(self) -> Captured:
+        """As a capture gives it; files are below the loop's folder."""
+        tensors, fed = ({r.name: r for r in records} for records in (self.tensors, self.fed))
+        return Captured(self.label, tensors, fed, dict(self.origins))
+
+
+@dataclass(frozen=True)
+class LoggedTask:
+    """A task that was handed out. `what`: for people; `trip`: number of the trip to the device that it was for."""
+
+    number: int
+    key: str
+    what: str
+    trip: int
+
+
+@dataclass(frozen=True)
+class LoggedAnswer:
+    """The answer to a task: a key of `WORDS`, or `TAKEN`.
+
+    `command`: number of the command that recorded it; `undo` reverts all answers of one command.
+    """
+
+    number: int
+    word: str
+    when: str
+    command: int = keyed("step")
