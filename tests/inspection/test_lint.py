@@ -333,6 +333,22 @@ def test_local_functions_are_looked_into(tmp_path: Path) -> None:
     assert ("custom-domain", NOTE, "call") in told
 
 
+def test_names_that_are_shared_behind_a_node_with_bodies(tmp_path: Path) -> None:
+    model = onnx.parser.parse_model(
+        """<ir_version: 9, opset_import: ["" : 17, "local" : 1]>
+        g (float[2] x, bool c) => (float[2] y) { [call] y = local.Choose(x, c) }
+        <domain: "local", opset_import: ["" : 17]>
+        Choose (x, c) => (y) {
+            [if] a = If(c) <then_branch = p () => (float[2] t) { t = Neg(x) }, else_branch = q () => (float[2] e) {
+                e = Abs(x) }>
+            [same] b = Relu(a)
+            [same] y = Tanh(b)
+        }"""
+    )
+    found = found_in(text_models.read(tmp_path, model))
+    assert ("duplicate-names", "local.Choose > #2") in {(f.rule, f.node and f.node.label) for f in found}
+
+
 def test_an_attribute_from_the_caller_is_unknown(tmp_path: Path) -> None:
     text_form = FUNCTION.replace("Pool (x)", "Pool <how>(x)").replace("count_include_pad=1", "count_include_pad=@how")
     text_form = text_form.replace("local.Pool(x)", "local.Pool<how=1>(x)")

@@ -242,7 +242,7 @@ def number_array(tensor: protobuf.TensorProto, graph: Graph) -> Array:
 # ---------------------------------------------------------------------------------------------------- scopes
 
 
-Path = tuple[int, ...]  # index of a top-level node, of a body in it, of a node in that, of a body in that …
+NodePath = tuple[int, ...]  # index of a top-level node, of a body in it, of a node in that, of a body in that …
 
 
 def all_scopes(graph: Graph, load_types: Callable[[], InferredTypes]) -> list[Scope]:
@@ -250,7 +250,7 @@ def all_scopes(graph: Graph, load_types: Callable[[], InferredTypes]) -> list[Sc
     opsets = {canonical_domain(o.domain): int(o.version) for o in graph.model.opset_import}
     typed_nodes = cache(lambda: {node.name: node for node in load_types().graph.node})
 
-    def body_types(path: Path) -> Types:
+    def body_types(path: NodePath) -> Types:
         node = typed_nodes()[f"#{path[0]}"]
         for k, j in zip(path[1:-1:2], path[2::2], strict=True):
             node = named_bodies(node)[k][1].node[j]
@@ -266,15 +266,14 @@ def all_scopes(graph: Graph, load_types: Callable[[], InferredTypes]) -> list[Sc
     return scopes
 
 
-def _with_bodies(scope: Scope, path: Path | None, body_types: Callable[[Path], Types]) -> Iterator[Scope]:
+def _with_bodies(scope: Scope, path: NodePath | None, body_types: Callable[[NodePath], Types]) -> Iterator[Scope]:
     """The scope, whose nodes are added here, and those of the bodies in it; `path` is None inside a local function."""
     yield scope
     for j, proto in enumerate(scope.proto.node):
-        node_path = None if path is None else (*path, j)
-        node = LintNode(proto, scope, j, node_path[0] if node_path else None)
-        scope.nodes.append(node)
-        for k, (name, body) in enumerate(named_bodies(proto) if node.may_hold_bodies else ()):
-            body_path = None if node_path is None else (*node_path, k)
+        scope.nodes.append(LintNode(proto, scope, j, None if path is None else (*path, j)[0]))
+    for node in scope.nodes:  # labels, which name the bodies, depend on all nodes
+        for k, (name, body) in enumerate(named_bodies(node.proto) if node.may_hold_bodies else ()):
+            body_path = None if path is None else (*path, node.position, k)
             load_types = partial(body_types, body_path) if body_path else dict
             inner = Scope(scope.graph, body, f"{node.label} > {name}", scope.opsets, scope, load_types)
             yield from _with_bodies(inner, body_path, body_types)
