@@ -1,6 +1,6 @@
-"""One node against its operator's schema: what it gives and takes, and where that does not fit.
+"""Node → `SchemaIssue`s: attributes, inputs, outputs and types that do not fit the schema of its operator.
 
-Insight: onnx keeps every version of every schema, so the answer to "not at this opset" can say from which one on.
+onnx keeps all versions of every schema, so an issue can name the opset from which on the node would fit.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ from subgraph.storage import dtypes
 from subgraph.storage.tensors import PROTO_NAMES, parse_type
 from subgraph.text import count
 
-GUESSABLE = 20_000  # names; looking for similar ones takes a tenth of a second for so many
-MANY = 1 << 16  # inputs; a schema without a limit says 2³¹ − 1
-# Ops of the standard domain that onnx does not know, or only later, but onnxruntime does (1.22 to 1.31,
-# `get_all_operator_schema`): its own optimizer and old exporters write them.
+MAX_NAMES = 20_000  # among which similar names are searched; takes 0.1 s
+UNLIMITED = 1 << 16  # inputs; a schema without a limit gives 2³¹ − 1
+# Operators of the standard domain that onnxruntime has (1.22 to 1.31, `get_all_operator_schema`) but onnx has not, or
+# only in later opsets: onnxruntime's optimizer and old exporters write them.
 RUNTIME_OWN = frozenset(
     "Affine Crop DynamicSlice GRUUnit GivenTensorFill ImageScaler LayerNormalization MeanVarianceNormalization "
     "ParametricSoftplus Scale ScaledTanh SimplifiedLayerNormalization ThresholdedRelu".split()
@@ -30,7 +30,7 @@ RUNTIME_OWN = frozenset(
 
 @dataclass(frozen=True)
 class SchemaIssue:
-    """What does not fit at one node; `what` is said of the node: "reads 'x' as int64 …"."""
+    """One issue of a node; the node is the subject of the sentence `what`: "reads 'x' as int64 …"."""
 
     kind: str
     what: str
@@ -41,19 +41,19 @@ class SchemaIssue:
 
 @dataclass(frozen=True)
 class Schemas:
-    """The operators that a model may use: opset version by domain, and its local functions."""
+    """The operators that a model may use: opset version by domain, and keys of its local functions."""
 
     opsets: Mapping[str, int]
     functions: frozenset[tuple[str, str, str]] = field(default=frozenset())
 
     def check(self, node: protobuf.NodeProto, types: Mapping[str, str]) -> Iterator[SchemaIssue]:
-        """All that does not fit. `types`: tensor → `tensor(float)`; a missing or empty one is unknown.
+        """The issues of a node. `types`: tensor → `tensor(float)`; unknown if missing or empty.
 
-        Local functions, domains without schemas and opsets newer than the installed onnx are not looked at.
+        Calls of local functions, domains without schemas and opsets newer than the installed onnx are not checked.
         """
         domain = canonical_domain(node.domain)
         version = self.opsets.get(domain)
-        if version is None or version > standard().get(domain, 0):
+        if version is None or version > newest_opsets().get(domain, 0):
             return
         if self.functions and (node.domain, node.op_type, node.overload) in self.functions:
             return
@@ -64,16 +64,16 @@ class Schemas:
             hint = "convert the model to a newer opset with onnx.version_converter, or export it anew"
             yield SchemaIssue("op", f"is no longer part of opset {version} (since {schema.since_version})", hint)
         else:
-            place = _NodeSchema(node, schema, domain, version)
-            yield from place.attributes()
-            yield from place.arity()
-            if node.op_type != "Constant":  # it took floats only until opset 9; nobody minds, it is a weight
-                yield from place.types(types)
+            checked = _NodeSchema(node, schema, domain, version)
+            yield from checked.attributes()
+            yield from checked.arity()
+            if node.op_type != "Constant":  # before opset 9 its schema allows floats only, but runtimes accept others
+                yield from checked.types(types)
 
 
 @cache
-def standard() -> dict[str, int]:
-    """Domains whose schemas onnx has → the newest opset it knows of each."""
+def newest_opsets() -> dict[str, int]:
+    """Domain of which onnx has schemas → newest opset that it knows."""
     import onnx.defs
 
     newest = {"": int(onnx.defs.onnx_opset_version())}
@@ -97,12 +97,13 @@ def _history(domain: str, op: str) -> list[Any]:
     """All versions of an operator's schema, oldest first."""
     import onnx.defs
 
-    found = [s for s in onnx.defs.get_all_schemas_with_history() if s.domain == domain and s.name == op]
-    return sorted(found, key=lambda s: int(s.since_version))
+    versions = [s for s in onnx.defs.get_all_schemas_with_history() if s.domain == domain and s.name == op]
+    return sorted(versions, key=lambda s: int(s.since_version))
 
 
 @cache
 def _unknown(domain: str, op: str, version: int) -> SchemaIssue:
+    """The issue of an operator that this opset does not have."""
     import onnx.defs
 
     since = [int(s.since_version) for s in _history(domain, op)]
@@ -112,14 +113,14 @@ def _unknown(domain: str, op: str, version: int) -> SchemaIssue:
     if since:
         what = f"is not part of opset {version}: it comes with opset {since[0]}"
         return SchemaIssue("op", what, f"import opset {since[0]} (onnx.version_converter), or export with it")
-    guess = guessed(op, {str(s.name) for s in onnx.defs.get_all_schemas() if s.domain == domain})
+    guess = did_you_mean(op, {str(s.name) for s in onnx.defs.get_all_schemas() if s.domain == domain})
     what = f"is no operator of domain '{domain or 'ai.onnx'}'"
     return SchemaIssue("op", what, " ".join(filter(None, (guess, "an operator of your own needs a domain of its own"))))
 
 
 @dataclass(frozen=True)
 class _NodeSchema:
-    """A node beside its schema."""
+    """A node and its schema, of which each method checks a part."""
 
     node: protobuf.NodeProto
     schema: Any
@@ -129,91 +130,88 @@ class _NodeSchema:
     def attributes(self) -> Iterator[SchemaIssue]:
         allowed = self.schema.attributes
         for attribute in self.node.attribute:
-            name, want = str(attribute.name), allowed.get(attribute.name)
-            if want is None and not name.startswith("__"):  # onnx leaves names of that form to the tools
+            name, formal = str(attribute.name), allowed.get(attribute.name)
+            if formal is None and not name.startswith("__"):  # such names are reserved for tools
                 what = f"has the attribute '{name}', which opset {self.version} does not know"
-                hint = self._since("attributes", name) or guessed(name, allowed) or "remove it"
+                hint = self._since("attributes", name) or did_you_mean(name, allowed) or "remove it"
                 yield SchemaIssue("attribute", what, hint)
-            elif want is not None and attribute.type and attribute.type != want.type.value:
-                have = protobuf.protos().AttributeProto.AttributeType.Name(attribute.type)
-                what = f"has the attribute '{name}' as {have}, but it is {want.type.name}"
+            elif formal is not None and attribute.type and attribute.type != formal.type.value:
+                actual = protobuf.protos().AttributeProto.AttributeType.Name(attribute.type)
+                what = f"has the attribute '{name}' as {actual}, but it is {formal.type.name}"
                 yield SchemaIssue("attribute", what, "set it again with that type")
         present = Counter(str(a.name) for a in self.node.attribute)
         for name, number in present.items():
             if number > 1:
                 yield SchemaIssue("attribute", f"has the attribute '{name}' {number} times", "keep one of them")
-        for name, want in allowed.items():
-            if want.required and name not in present:
+        for name, formal in allowed.items():
+            if formal.required and name not in present:
                 yield SchemaIssue("attribute", f"lacks the attribute '{name}', which it needs", "set it")
 
     def arity(self) -> Iterator[SchemaIssue]:
         s = self.schema
-        for word, names, formals, low, high in (
+        for role, names, formals, low, high in (
             ("input", self.node.input, s.inputs, s.min_input, s.max_input),
             ("output", self.node.output, s.outputs, s.min_output, s.max_output),
         ):
             if not low <= len(names) <= high:
-                limits = f"{low}" if low == high else f"{low} or more" if high > MANY else f"{low} to {high}"
-                what = f"has {count(len(names), word)}; at opset {self.version} it has {limits}"
-                later = self._since(word, len(names))
-                yield SchemaIssue(
-                    "arity", what, later or (f"they are: {', '.join(f.name for f in formals)}" if formals else "")
-                )
+                limits = f"{low}" if low == high else f"{low} or more" if high > UNLIMITED else f"{low} to {high}"
+                what = f"has {count(len(names), role)}; at opset {self.version} it has {limits}"
+                listed = f"they are: {', '.join(f.name for f in formals)}" if formals else ""
+                yield SchemaIssue("arity", what, self._since(role, len(names)) or listed)
         for name, formal in zip(self.node.input, s.inputs, strict=False):
             if not name and formal.option.name != "Optional":
-                yield SchemaIssue(
-                    "arity", f"leaves out its input '{formal.name}', which it needs", "name a tensor there"
-                )
+                what = f"leaves out its input '{formal.name}', which it needs"
+                yield SchemaIssue("arity", what, "name a tensor there")
 
     def types(self, types: Mapping[str, str]) -> Iterator[SchemaIssue]:
-        """Inputs and outputs against the allowed types, and against each other where they must be the same."""
-        bound: dict[str, tuple[str, str]] = {}
-        wrong: set[str] = set()  # kinds of type that were complained of: what the node makes follows from them
+        """Inputs and outputs of types that are not allowed, or that differ where they must be equal."""
+        bound: dict[str, tuple[str, str]] = {}  # type parameter (T) → type, and the tensor that bound it
+        wrong: set[str] = set()  # type parameters with an issue at an input: outputs would only repeat it
         for made, names, formals in (
             (False, self.node.input, self.schema.inputs),
             (True, self.node.output, self.schema.outputs),
         ):
             for name, formal in _paired(names, formals):
-                have = types.get(name)
-                if not have or (made and formal.type_str in wrong):
+                actual = types.get(name)
+                if not actual or (made and formal.type_str in wrong):
                     continue
-                if have not in formal.types:
+                if actual not in formal.types:
                     wrong.add(formal.type_str)
-                    yield self._not_allowed(name, have, formal, made)
+                    yield self._not_allowed(name, actual, formal, made)
                 elif "(" not in formal.type_str and (formal.option.name != "Variadic" or formal.is_homogeneous):
-                    other, first = bound.setdefault(formal.type_str, (have, name))
-                    if other != have:
+                    other, first = bound.setdefault(formal.type_str, (actual, name))
+                    if other != actual:
                         wrong.add(formal.type_str)
-                        yield _mixed(name, have, first, other, made)
+                        yield _mixed(name, actual, first, other, made)
 
-    def _not_allowed(self, name: str, have: str, formal: Any, made: bool) -> SchemaIssue:
+    def _not_allowed(self, name: str, actual: str, formal: Any, made: bool) -> SchemaIssue:
         allowed = _listed(formal.types)
         if made:
-            what = f"makes '{name}', declared as {shown(have)}; at opset {self.version} it makes {allowed}"
+            what = f"makes '{name}', declared as {shown(actual)}; at opset {self.version} it makes {allowed}"
             return SchemaIssue("type", what, "correct the declared type", name)
-        what = f"reads '{name}' as {shown(have)}; at opset {self.version} it takes {allowed}"
-        later = self._since(formal.name, have)
+        what = f"reads '{name}' as {shown(actual)}; at opset {self.version} it takes {allowed}"
+        later = self._since(formal.name, actual)
         return SchemaIssue("type", what, f"{later}{', or ' if later else ''}put a Cast before it", name)
 
-    def _since(self, part: str, want: Any) -> str:
-        """From which later opset on `want` is right in a part of the schema; empty where in none."""
+    def _since(self, part: str, value: str | int) -> str:
+        """Hint with the first later opset in which `value` fits (see `_fits`); empty if there is none."""
         for s in _history(self.domain, self.schema.name):
-            if s.since_version > self.version and not s.deprecated and _fits(s, part, want):
+            if s.since_version > self.version and not s.deprecated and _fits(s, part, value):
                 return f"that is right from opset {s.since_version} on: convert the model (onnx.version_converter)"
         return ""
 
 
-def _fits(schema: Any, part: str, want: Any) -> bool:
-    """Has the schema this attribute, room for so many inputs or outputs, or this type for the input called `part`?"""
+def _fits(schema: Any, part: str, value: str | int) -> bool:
+    """Is `value` one of the attributes, a valid number of inputs or outputs, or a type of the input named `part`?"""
     if part == "attributes":
-        return want in schema.attributes
-    if part in ("input", "output") and isinstance(want, int):
-        return bool(getattr(schema, f"min_{part}") <= want <= getattr(schema, f"max_{part}"))
-    return any(formal.name == part and want in formal.types for formal in schema.inputs)
+        return value in schema.attributes
+    if part in ("input", "output") and isinstance(value, int):
+        return bool(getattr(schema, f"min_{part}") <= value <= getattr(schema, f"max_{part}"))
+    return any(formal.name == part and value in formal.types for formal in schema.inputs)
 
 
 def _paired(names: Iterable[str], formals: Any) -> Iterator[tuple[str, Any]]:
-    """Each tensor with the parameter that it stands for; the last one may take many."""
+    """Each tensor with its formal parameter; the last parameter may be variadic."""
     for position, name in enumerate(names):
         if name and position < len(formals):
             yield name, formals[position]
@@ -221,22 +219,23 @@ def _paired(names: Iterable[str], formals: Any) -> Iterator[tuple[str, Any]]:
             yield name, formals[-1]
 
 
-def _mixed(name: str, have: str, first: str, other: str, made: bool) -> SchemaIssue:
+def _mixed(name: str, actual: str, first: str, other: str, made: bool) -> SchemaIssue:
+    """The issue that two tensors differ in type, though they share a type parameter."""
     if made:
-        what = f"makes '{name}' as {shown(other)} (the type of '{first}'), but it is declared as {shown(have)}"
+        what = f"makes '{name}' as {shown(other)} (the type of '{first}'), but it is declared as {shown(actual)}"
         return SchemaIssue("type", what, "correct the declared type", name)
-    what = f"mixes types: '{first}' is {shown(other)}, '{name}' is {shown(have)}"
+    what = f"mixes types: '{first}' is {shown(other)}, '{name}' is {shown(actual)}"
     return SchemaIssue("type", what, "they must be the same: cast one of the two", name)
 
 
-def guessed(word: str, names: Collection[str]) -> str:
-    """`did you mean 'alpha'?`; empty where nothing is like it, or where there are too many to look at."""
-    close = difflib.get_close_matches(word, names, 2) if len(names) <= GUESSABLE else []
+def did_you_mean(name: str, names: Collection[str]) -> str:
+    """`did you mean 'alpha'?`; empty if no name is similar, or there are more than `MAX_NAMES`."""
+    close = difflib.get_close_matches(name, names, 2) if len(names) <= MAX_NAMES else []
     return f"did you mean {' or '.join(repr(n) for n in close)}?" if close else ""
 
 
 def _listed(types: Iterable[str]) -> str:
-    """`float16, float32 or float64`; plain tensors only, where there are any."""
+    """`float16, float32 or float64`; only tensor types, if there are any."""
     plain = sorted({shown(t) for t in types if t.startswith("tensor(")}) or sorted(map(shown, types))
     return " or ".join(filter(None, (", ".join(plain[:-1]), plain[-1])))
 
@@ -245,7 +244,7 @@ def _listed(types: Iterable[str]) -> str:
 
 
 def type_text(proto: protobuf.TypeProto) -> str:
-    """A type as schemas write it: `tensor(float)`, `seq(tensor(int64))`; empty where it is not fully known."""
+    """A type as schemas write it: `tensor(float)`, `seq(tensor(int64))`; empty if it is incomplete."""
     kind = proto.WhichOneof("value")
     if kind in ("tensor_type", "sparse_tensor_type"):
         text = element_text(getattr(proto, kind).elem_type)
@@ -265,13 +264,13 @@ def canonical_domain(name: str) -> str:
 
 
 def element_text(number: int) -> str:
-    """`tensor(float)` of a TensorProto.DataType; empty for one that is not known."""
+    """`tensor(float)` of a TensorProto.DataType; empty for an unknown one."""
     name = dtypes.name_of(number)
     return f"tensor({PROTO_NAMES.get(name, name)})" if name else ""
 
 
 def shown(text: str) -> str:
-    """A type as users know it: float32, `sequence of int64`."""
+    """A type, written as by schemas, for users: `float32`, `sequence of int64`."""
     try:
         form, dtype = parse_type(text)
     except InputError:

@@ -1,8 +1,8 @@
-"""What is wrong with a model: Graph -> Problems, each with its node, its tensor and what to do about it.
+"""Graph → `Problem`s: everything that makes a model invalid, or may trouble a runtime, each with its node and tensor.
 
-Insight: a runtime stops at the first trouble and seldom says where it is. Here every rule looks at everything, and a
-rule that does not know enough (a custom op, a tensor of unknown type) is silent: a false alarm costs more than a gap.
-Rules about the graph as a whole stand here, rules about one node against its operator's schema in `schemas`.
+A runtime stops at the first problem and seldom says where it is; here every rule checks the whole model. A rule that
+does not know enough (a custom operator, a tensor of unknown type) is silent: a false alarm costs more than a gap.
+Rules about the graph as a whole are here; `graph.operators` checks a node against the schema of its operator.
 """
 
 from __future__ import annotations
@@ -11,28 +11,35 @@ import re
 from collections import ChainMap, Counter
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from itertools import islice
 
 from subgraph.errors import ModelError
 from subgraph.graph import protobuf
 from subgraph.graph.graph import Graph, bodies
-from subgraph.graph.operators import Schemas, canonical_domain, element_text, guessed, shown, standard, type_text
+from subgraph.graph.operators import (
+    Schemas,
+    canonical_domain,
+    did_you_mean,
+    element_text,
+    newest_opsets,
+    shown,
+    type_text,
+)
 from subgraph.graph.shape_inference import Complaint, InferredTypes, first_users, infer_types
 
-GUESSES = 5  # similar names are looked up for so many problems only: it is slow in large graphs
+MAX_GUESSES = 5  # problems for which similar names are looked up, which is slow in large graphs
 SHOWN_NODES = 8  # of a cycle, or of nodes that share a name
 
 
 @dataclass(frozen=True)
 class Problem:
-    """One thing that is wrong.
+    """One problem.
 
     Attributes:
         kind: type, op, arity, attribute, shape, dangling, twice, cycle, order, name, output, untyped, opset or weight.
-        node: index of the node it is at; None where it is at no node.
-        tensor: the tensor it is about, if it is about one.
+        node: index of the node where it is; None if it concerns no single node.
+        tensor: the tensor that it concerns, if any.
         what, hint: what is wrong, and what to do.
-        fatal: does it make the model invalid? Otherwise it is a note: subcut and most runtimes can live with it.
+        fatal: it makes the model invalid. Otherwise it is a note: subcut and most runtimes accept the model.
     """
 
     kind: str
@@ -44,17 +51,16 @@ class Problem:
 
 
 def find_problems(graph: Graph, types: InferredTypes | None = None) -> list[Problem]:
-    """All that is wrong, what makes the model invalid first, then in the order of the nodes.
+    """All problems: fatal ones first, then in the order of the nodes.
 
-    `types`: what `known` says, if the caller has it already. Complexity: linear in nodes and edges; where nodes are not
-    in order networkx looks for cycles.
+    `types`: the result of `infer_types`, if the caller has it already. Complexity: linear in nodes and edges.
     """
     types = types or infer_types(graph)
-    found = [problem for rule in RULES for problem in rule(graph)]
-    found += _against_schemas(graph, types)
-    troubled = {p.node for p in found if p.fatal}
-    found += [p for c in types.complaints if c.node not in troubled and (p := _from_inference(graph, c))]
-    return sorted(found, key=lambda p: (not p.fatal, -1 if p.node is None else p.node))
+    problems = [problem for rule in RULES for problem in rule(graph)]
+    problems += _check_schemas(graph, types)
+    invalid = {p.node for p in problems if p.fatal}
+    problems += [p for c in types.complaints if c.node not in invalid and (p := _from_inference(graph, c))]
+    return sorted(problems, key=lambda p: (not p.fatal, -1 if p.node is None else p.node))
 
 
 def node_title(graph: Graph, i: int) -> str:
@@ -67,28 +73,28 @@ def node_title(graph: Graph, i: int) -> str:
 
 
 def _dangling(graph: Graph) -> Iterator[Problem]:
-    """Read, but made by nobody."""
-    given = {*graph.maker, *graph.inputs, *graph.weights, *graph.sparse}
-    lost = [(i, n) for i, names in enumerate(graph.reads) for n in names if n not in given]
-    for number, (i, name) in enumerate(lost):
+    """Tensors that nodes read, or the model outputs, but that nothing makes."""
+    existing = {*graph.maker, *graph.inputs, *graph.weights, *graph.sparse}
+    missing = [(i, n) for i, names in enumerate(graph.reads) for n in names if n not in existing]
+    for number, (i, name) in enumerate(missing):
         what = f"{node_title(graph, i)} reads '{name}', which no node makes and which is no input or weight"
-        hint = (guessed(name, given) if number < GUESSES else "") or "connect it, or add the node that makes it"
+        hint = (
+            did_you_mean(name, existing) if number < MAX_GUESSES else ""
+        ) or "connect it, or add the node that makes it"
         yield Problem("dangling", i, name, what, hint)
-
-
-def _outputs(graph: Graph) -> Iterator[Problem]:
-    given = {*graph.maker, *graph.inputs, *graph.weights, *graph.sparse}
-    for number, name in enumerate(n for n in graph.outputs if n not in given):
-        hint = (guessed(name, given) if number < GUESSES else "") or "remove it, or name a tensor that exists"
+    for number, name in enumerate(n for n in graph.outputs if n not in existing):
+        hint = (
+            did_you_mean(name, existing) if number < MAX_GUESSES else ""
+        ) or "remove it, or name a tensor that exists"
         yield Problem("output", None, name, f"output '{name}' of the model is made by nobody", hint)
 
 
 def _twice(graph: Graph) -> Iterator[Problem]:
     """A tensor must be made once (static single assignment)."""
     hint = "give one of the two another name, also where it is read"
-    for name, one, two in graph.made_twice:
-        what = f"tensor '{name}' is made twice, by {node_title(graph, one)} and by {node_title(graph, two)}"
-        yield Problem("twice", two, name, what, hint)
+    for name, first, second in graph.made_twice:
+        what = f"tensor '{name}' is made twice, by {node_title(graph, first)} and by {node_title(graph, second)}"
+        yield Problem("twice", second, name, what, hint)
     for role, names in (("an input", graph.inputs), ("a weight", graph.weights | graph.sparse)):
         for name in names:
             if name in graph.maker:
@@ -110,7 +116,7 @@ def _names(graph: Graph) -> Iterator[Problem]:
 
 
 def _order(graph: Graph) -> Iterator[Problem]:
-    """Cycles, and nodes that come before what they read."""
+    """Cycles, and nodes that come before the maker of a tensor that they read."""
     maker = graph.maker
     late = [(i, name) for i, names in enumerate(graph.reads) for name in names if maker.get(name, -1) >= i]
     if not late:
@@ -119,23 +125,23 @@ def _order(graph: Graph) -> Iterator[Problem]:
 
     edges = networkx.DiGraph((maker[n], i) for i, names in enumerate(graph.reads) for n in names if n in maker)
     loops = set(networkx.nodes_with_selfloops(edges))
-    rings = [ring for ring in networkx.strongly_connected_components(edges) if len(ring) > 1 or ring & loops]
-    for ring in rings:
-        yield _cycle(graph, [a for a, *_ in networkx.find_cycle(edges.subgraph(ring), min(ring))])
-    ring_of = {i: number for number, ring in enumerate(rings) for i in ring}
+    cyclic = [nodes for nodes in networkx.strongly_connected_components(edges) if len(nodes) > 1 or nodes & loops]
+    for nodes in cyclic:
+        yield _cycle(graph, [a for a, *_ in networkx.find_cycle(edges.subgraph(nodes), min(nodes))])
+    component = {i: number for number, nodes in enumerate(cyclic) for i in nodes}
     for i, name in late:
-        if i not in ring_of or ring_of[i] != ring_of.get(maker[name]):
+        if i not in component or component[i] != component.get(maker[name]):
             what = f"{node_title(graph, i)} comes before {node_title(graph, maker[name])}, whose '{name}' it reads"
             hint = "nodes must be in topological order; subcut and onnxruntime sort them, other tools do not"
             yield Problem("order", i, name, what, hint, fatal=False)
 
 
 def _cycle(graph: Graph, nodes: list[int]) -> Problem:
-    """`nodes` in the order of the data, the last makes what the first reads."""
+    """The problem of a cycle; `nodes` in the order of the data flow."""
     back = next(name for name in graph.reads[nodes[0]] if graph.maker.get(name) == nodes[-1])
-    words = [node_title(graph, i) for i in islice(nodes, SHOWN_NODES)]
-    words += [f"… ({len(nodes) - SHOWN_NODES} more)"] if len(nodes) > SHOWN_NODES else []
-    what = f"cycle: {' → '.join([*words, node_title(graph, nodes[0])])}"
+    titles = [node_title(graph, i) for i in nodes[:SHOWN_NODES]]
+    titles += [f"… ({len(nodes) - SHOWN_NODES} more)"] if len(nodes) > SHOWN_NODES else []
+    what = f"cycle: {' → '.join([*titles, node_title(graph, nodes[0])])}"
     hint = f"a graph must have none: '{back}' comes back from {node_title(graph, nodes[-1])}"
     return Problem("cycle", nodes[0], back, what, hint)
 
@@ -151,21 +157,20 @@ def _untyped(graph: Graph) -> Iterator[Problem]:
 
 
 def _opsets(graph: Graph) -> Iterator[Problem]:
-    """Domains that are used but not imported: fatal for the standard's own and for local functions."""
+    """Domains that are used but not imported, which is fatal for the standard domain and for local functions."""
     imported = {canonical_domain(o.domain) for o in graph.model.opset_import}
     functions = {f.domain for f in graph.model.functions}
     for domain, i in first_users(graph).items():
         if domain in imported:
             continue
-        shown = domain or "ai.onnx"
-        what = f"{node_title(graph, i)} is of domain '{shown}', of which the model imports no opset"
-        hint = f"add an opset_import of '{shown}' with the version that the model was made for"
+        full_name = domain or "ai.onnx"
+        what = f"{node_title(graph, i)} is of domain '{full_name}', of which the model imports no opset"
+        hint = f"add an opset_import of '{full_name}' with the version that the model was made for"
         yield Problem("opset", i, None, what, hint, fatal=not domain or domain in functions)
-    newest = standard()
     for opset in graph.model.opset_import:
-        top = newest.get(canonical_domain(opset.domain), opset.version)
-        if opset.version > top:
-            what = f"opset {opset.version} of '{opset.domain or 'ai.onnx'}' is newer than this onnx knows ({top})"
+        newest = newest_opsets().get(canonical_domain(opset.domain), opset.version)
+        if opset.version > newest:
+            what = f"opset {opset.version} of '{opset.domain or 'ai.onnx'}' is newer than this onnx knows ({newest})"
             yield Problem("opset", None, None, what, "its nodes are not checked: pip install -U onnx", fatal=False)
 
 
@@ -178,8 +183,8 @@ def _weights(graph: Graph) -> Iterator[Problem]:
             fatal = tensor.data_type not in protobuf.protos().TensorProto.DataType.values()[1:]
             yield Problem("untyped", None, name, what, "store it again with a type", fatal)
             continue
-        if why := _bad_bytes(graph, tensor):
-            yield why
+        if problem := _data_problem(graph, tensor):
+            yield problem
         if name in declared and type_text(declared[name]) not in ("", own):
             what = f"weight '{name}' is {shown(own)}, but declared as {shown(type_text(declared[name]))}"
             yield Problem("type", None, name, what, "correct the declaration")
@@ -189,8 +194,8 @@ def _weights(graph: Graph) -> Iterator[Problem]:
             yield Problem("weight", None, name, what, "keep one of them", fatal=False)
 
 
-def _bad_bytes(graph: Graph, tensor: protobuf.TensorProto) -> Problem | None:
-    """Are the weight's bytes there, as many as its type and shape need?"""
+def _data_problem(graph: Graph, tensor: protobuf.TensorProto) -> Problem | None:
+    """The bytes of a weight are missing, or not as many as its type and shape need."""
     try:
         if protobuf.on_disk(tensor):
             protobuf.locate(tensor, graph.path)
@@ -203,15 +208,15 @@ def _bad_bytes(graph: Graph, tensor: protobuf.TensorProto) -> Problem | None:
 
 
 RULES: tuple[Callable[[Graph], Iterator[Problem]], ...] = (
-    _dangling, _outputs, _twice, _names, _order, _untyped, _opsets, _weights,
+    _dangling, _twice, _names, _order, _untyped, _opsets, _weights,
 )  # fmt: skip
 
 
 # ---------------------------------------------------------------------------------------------------- nodes
 
 
-def _against_schemas(graph: Graph, types: InferredTypes) -> Iterator[Problem]:
-    """Each node, those in bodies too, against its operator's schema."""
+def _check_schemas(graph: Graph, types: InferredTypes) -> Iterator[Problem]:
+    """Check each node, also in bodies, against the schema of its operator."""
     opsets = {canonical_domain(o.domain): int(o.version) for o in graph.model.opset_import}
     schemas = Schemas(opsets, frozenset(graph.functions))
     outer = {name: type_text(t) for name, t in (types.inferred | types.declared).items()}
@@ -219,15 +224,15 @@ def _against_schemas(graph: Graph, types: InferredTypes) -> Iterator[Problem]:
     for node in types.graph.node:
         i = int(node.name[1:])
         for inner, visible in _with_bodies(node, outer):
-            who = node_title(graph, i) if inner is node else f"{node_title(graph, i)}: {inner.op_type} in its body"
-            for f in schemas.check(inner, visible):
-                yield Problem(f.kind, i, f.tensor, f"{who} {f.what}", f.hint, f.fatal)
+            title = node_title(graph, i) if inner is node else f"{node_title(graph, i)}: {inner.op_type} in its body"
+            for issue in schemas.check(inner, visible):
+                yield Problem(issue.kind, i, issue.tensor, f"{title} {issue.what}", issue.hint, issue.fatal)
 
 
 def _with_bodies(
     node: protobuf.NodeProto, types: Mapping[str, str]
 ) -> Iterator[tuple[protobuf.NodeProto, Mapping[str, str]]]:
-    """The node and all those in its bodies, each with the types of the tensors that it sees; "" is unknown."""
+    """The node and the nodes in its bodies, each with the types of the tensors that it sees; "" is unknown."""
     yield node, types
     for body in bodies(node) if node.attribute else ():
         own = {name: "" for inner in body.node for name in inner.output}
@@ -243,14 +248,14 @@ def _weight_types(graph: protobuf.GraphProto) -> dict[str, str]:
 
 
 def _from_inference(graph: Graph, complaint: Complaint) -> Problem | None:
-    """A complaint about a node that is fine otherwise; None for what only follows from gaps."""
-    i, said = complaint.node, re.sub(r"^\[\w+\] *", "", complaint.text)
-    if re.search("instead is null|external tensors", said):
+    """An error of shape inference as a problem; None if it only results from missing types or weights."""
+    i, message = complaint.node, re.sub(r"^\[\w+\] *", "", complaint.text)
+    if re.search("instead is null|external tensors", message):
         return None
-    text = f"{node_title(graph, i)}: {said}"
-    if "elem type differs from existing" in said:
+    text = f"{node_title(graph, i)}: {message}"
+    if "elem type differs from existing" in message:
         return Problem("type", i, None, text, "correct the declared type of its output", complaint.certain)
-    if "existing" in said:
+    if "existing" in message:
         hint = "runtimes take the real one and may warn; correct or remove the declared shape of its output"
         return Problem("shape", i, None, text, hint, fatal=False)
     return Problem("shape", i, None, text, "compare the shapes of its inputs", complaint.certain)
