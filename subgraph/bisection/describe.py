@@ -20,7 +20,7 @@ from subgraph.search import Finding, FindingKind, Findings, Outcome, Purpose, St
 from subgraph.search.oracle import QueryKind
 from subgraph.storage.tensors import load
 from subgraph.text import count
-from subgraph.trials.compare import ranking
+from subgraph.trials.compare import RuntimeDocument, ranking
 from subgraph.trials.diagnosis import Evidence, diagnose
 from subgraph.verdict import Judgement, Status, Verdict
 
@@ -66,7 +66,7 @@ def describe(
         model=document.ModelDocument(
             source.file, str(graph.model.graph.name), len(graph.nodes), source.structure_sha256
         ),
-        candidate=document.RuntimeDocument(
+        candidate=RuntimeDocument(
             trials.candidate.name,
             Path(trials.candidate.backend).name,
             {k: v for k, v in trials.candidate.options.items() if k != "folder"},
@@ -94,11 +94,11 @@ def _nodes(oracle: NodeOracle, items: Iterable[int]) -> tuple[list[str], list[in
     return [graph.label(i) for i in nodes], nodes, [graph.ops[i] for i in nodes]
 
 
-def _reference(oracle: NodeOracle) -> document.RuntimeDocument:
+def _reference(oracle: NodeOracle) -> RuntimeDocument:
     identity = oracle.trials.reference.identity()
     options = {k: Path(v).name if k == "custom_ops" else v for k, v in identity["options"].items()}
     name = Path(identity["backend"]).name
-    return document.RuntimeDocument(name, name, options, identity["version"], "fp32")
+    return RuntimeDocument(name, name, options, identity["version"], "fp32")
 
 
 def _environment(oracle: NodeOracle) -> document.Environment:

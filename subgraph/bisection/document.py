@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 from subgraph.bisection.costs import OtherModel
 from subgraph.documents import absent, keyed
+from subgraph.trials.compare import RuntimeDocument
 
 SCHEMA = "subcut.bisect/1"
 
@@ -20,15 +21,6 @@ class ModelDocument:
     graph: str
     nodes: int
     structure_sha256: str | None
-
-
-@dataclass(frozen=True)
-class RuntimeDocument:
-    name: str
-    backend: str
-    options: Mapping[str, object]
-    version: str
-    precision: str
 
 
 @dataclass(frozen=True)

@@ -18,7 +18,7 @@ from subgraph.verdict import Judgement, Status, Verdict
 
 if TYPE_CHECKING:
     from subgraph.runtime.reference import Reference
-    from subgraph.trials.compare import CandidateDocument, Comparison, ComparisonRow
+    from subgraph.trials.compare import Comparison, ComparisonRow, RuntimeDocument
     from subgraph.trials.session import Setup
 
 METRICS = ("max_abs", "max_rel", "cosine", "mismatch")
@@ -102,7 +102,7 @@ def _compare(
 # ---------------------------------------------------------------------------------------------------- text
 
 
-def text(comparison: Comparison, candidate: CandidateDocument) -> str:
+def text(comparison: Comparison, candidate: RuntimeDocument) -> str:
     """The comparison for people: the whole model first, then a line per tensor, then the conclusion."""
     lines = [_candidate_line(candidate), *_whole(comparison), *_table(comparison.rows)]
     in_place = comparison.in_place
@@ -112,7 +112,7 @@ def text(comparison: Comparison, candidate: CandidateDocument) -> str:
     return "\n".join([*lines, *_summary(comparison)])
 
 
-def _candidate_line(candidate: CandidateDocument) -> str:
+def _candidate_line(candidate: RuntimeDocument) -> str:
     parts = (f"candidate    {candidate.name}", table.runtime(candidate.name, candidate.backend, candidate.version))
     return "   ".join(clean(part) for part in (*parts, candidate.precision) if part)
 

@@ -13,7 +13,7 @@ from subgraph.storage.folders import safe_name
 from subgraph.sweep.expected import Runtime
 from subgraph.sweep.operator_tests import NODE, LeftOut, OperatorTest
 from subgraph.sweep.sweep import BAD, Sweep, SweepOutcome, SweepResult, SweepRow
-from subgraph.trials.compare import CandidateDocument
+from subgraph.trials.compare import RuntimeDocument
 from subgraph.verdict import Signature
 
 SCHEMA = "subcut.sweep/1"
@@ -32,7 +32,7 @@ class TestsEntry:
 
 
 @dataclass(frozen=True)
-class CandidateEntry(CandidateDocument):
+class CandidateEntry(RuntimeDocument):
     """One candidate; `seconds` to build and run all tests, `folder` of its cases."""
 
     totals: Totals

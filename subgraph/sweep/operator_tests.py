@@ -21,7 +21,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from importlib import metadata
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -33,10 +33,8 @@ from subgraph.storage.digest import digest, file_digest
 from subgraph.storage.store import Store
 from subgraph.storage.tensors import Record, Value, load, parse_type, save, type_of
 from subgraph.text import clean, nearest
+from subgraph.types import Array
 from subgraph.version import __version__
-
-if TYPE_CHECKING:
-    from subgraph.types import Array
 
 log = logging.getLogger("subcut")
 

@@ -13,7 +13,6 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -25,10 +24,8 @@ from subgraph.graph.region import Region
 from subgraph.runtime.run_result import Feeds, RunResult
 from subgraph.storage.tensors import Record, load
 from subgraph.trials.trial import Trials
+from subgraph.types import Array
 from subgraph.verdict import Signature, Verdict
-
-if TYPE_CHECKING:
-    from subgraph.types import Array
 
 # Measured on 20 real bugs and their false culprits: single culprits 1.00, the weaker of two serial ones 0.43, of two
 # int8 ones 0.28; regions that were no culprit at most 0.251.

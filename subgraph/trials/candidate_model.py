@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, lru_cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, cast
 
 import numpy as np
 
@@ -34,9 +34,7 @@ from subgraph.storage.digest import digest
 from subgraph.storage.layouts import axis_orders
 from subgraph.storage.tensors import PROTO_NAMES, Record, np_dtype, save
 from subgraph.trials.match_tensors import MatchedTensor, ModelValues, match_tensors
-
-if TYPE_CHECKING:
-    from subgraph.types import Array
+from subgraph.types import Array
 
 log = logging.getLogger("subcut")
 

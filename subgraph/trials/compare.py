@@ -255,8 +255,8 @@ def ranking(trials: Trials, whole: RunResult) -> Ranking:
 
 
 @dataclass(frozen=True)
-class CandidateDocument:
-    """The candidate in a document."""
+class RuntimeDocument:
+    """A candidate, or the reference, in a document."""
 
     name: str
     backend: str
@@ -295,7 +295,7 @@ class ComparisonDocument:
     schema: str = SCHEMA
     exit_code: int
     agree: bool
-    candidate: CandidateDocument
+    candidate: RuntimeDocument
     criterion: str
     samples: Sequence[str]
     whole: Mapping[str, object]
@@ -311,7 +311,7 @@ def document(trials: Trials, comparison: Comparison, criterion: str) -> Comparis
     return ComparisonDocument(
         exit_code=comparison.exit_code,
         agree=comparison.exit_code == 0,
-        candidate=CandidateDocument(
+        candidate=RuntimeDocument(
             candidate.name, candidate.backend, candidate.options, trials.about.version, trials.precision
         ),
         criterion=criterion,

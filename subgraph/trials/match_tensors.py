@@ -13,7 +13,6 @@ import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -25,9 +24,7 @@ from subgraph.graph.quantization import Scale, scales_of
 from subgraph.storage.layouts import axis_orders
 from subgraph.storage.tensors import np_dtype
 from subgraph.text import clean, nearest
-
-if TYPE_CHECKING:
-    from subgraph.types import Array
+from subgraph.types import Array
 
 NEAR = 0.1  # relative l2 distance up to which values may be the same tensor: int8 nets drift by less
 CLEARER = 4.0  # a match must be so many times nearer than any rival

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, cast
+from typing import cast
 
 import numpy as np
 
@@ -26,10 +26,8 @@ from subgraph.errors import ModelError
 from subgraph.graph.region import Region
 from subgraph.storage.tensors import Record, load, save
 from subgraph.trials.trial import Trials
+from subgraph.types import Array
 from subgraph.verdict import Judgement
-
-if TYPE_CHECKING:
-    from subgraph.types import Array
 
 MAX_OTHER_SAMPLES = 16
 # Each misreading runs the region on the reference once: limits of its nodes, of samples and of inputs.
