@@ -9,7 +9,7 @@ import textwrap
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 from subgraph import project
 from subgraph.commands import Result, log, options, resolve, table
@@ -20,15 +20,16 @@ from subgraph.text import clean, count, shorten
 
 if TYPE_CHECKING:
     from subgraph.runtime.candidate import Candidate
+    from subgraph.sweep.document import OnnxruntimeEntry, ResultEntry, SweepDocument, Totals
 
 WORDS = ("wrong", "crashed", "timeout", "unresolved", "refused", "right")
 TOTALS = ("right", "refused", "wrong", "crashed", "timeout", "unresolved")
-ALWAYS = TOTALS[:4]  # told also where there are none
+ALWAYS = TOTALS[:4]  # shown even if there are none
 BAD = WORDS[:3]
-MOST = 30  # bad tests that are listed, per candidate
-REASONS = 5  # for refusing, per candidate
+MAX_LISTED = 30  # bad tests, per candidate
+MAX_REASONS = 5  # for refusing, per candidate
 VARYING = re.compile(r"[A-Za-z_./]*\d[\w./]*|'[^']*'|\([^()]*\)|\"[^\"]*\"")  # in a message: names and numbers
-WIDE = 110  # characters of a line of names
+WIDTH = 110  # characters of a line of names
 COLUMNS = (
     "test", "operator", "domain", "kind", "candidate", "status", "signature", "judged_by", "while", "before", "why",
     "max_abs", "max_rel", "build_seconds", "run_seconds", "case",
@@ -83,10 +84,9 @@ def sweep(
             if running.about.caveat:
                 log.warning("%s", clean(running.about.caveat))
         rows = sweep.rows(workers)
-        found = sweep_document(sweep, rows, places, shlex.join(["subcut", *sys.argv[1:]]))
-        result_folder.save(sweep, rows, places, found)
-    document = to_json(found)
-    return table.result(document, text(document), as_csv(document) if csv_file else "", csv_file)
+        document = sweep_document(sweep, rows, places, shlex.join(["subcut", *sys.argv[1:]]))
+        result_folder.save(sweep, rows, places, document)
+    return table.result(to_json(document), text(document), as_csv(document) if csv_file else "", csv_file)
 
 
 def _candidate(settings: project.Project, spec: str | None, runtime: options.RuntimeOptions, trust: bool) -> Candidate:
@@ -103,106 +103,111 @@ def _candidate(settings: project.Project, spec: str | None, runtime: options.Run
 # ---------------------------------------------------------------------------------------------------- text
 
 
-def text(document: dict[str, Any]) -> str:
+def text(document: SweepDocument) -> str:
     """The document for people: what is bad first, then by operator, then where two differ; the totals last."""
     parts = [
         _candidates(document),
         _bad(document),
-        _table(document),
-        _differ(document),
+        _operators(document),
+        _differing(document),
         _refusals(document),
         _notes(document),
     ]
     return "\n\n".join("\n".join(lines) for part in (*parts, _totals(document)) if (lines := list(part)))
 
 
-def _candidates(document: dict[str, Any]) -> list[str]:
-    rows = []
-    for c in document["candidates"]:
-        shown = clean(table.runtime(c["name"], c["backend"], c["version"]))
-        rows.append(("candidate", clean(c["name"]), shown, c["precision"]))
+def _candidates(document: SweepDocument) -> list[str]:
+    rows = [
+        ("candidate", clean(c.name), clean(table.runtime(c.name, c.backend, c.version)), c.precision)
+        for c in document.candidates
+    ]
     return table.aligned(rows)
 
 
-def _bad(document: dict[str, Any]) -> Iterator[str]:
-    """The wrong ones, then the crashed, then those that hung, by operator."""
+def _suffix(document: SweepDocument, name: str, word: str) -> str:
+    """` on NAME`, if there are several candidates."""
+    return f" {word} {clean(name)}" if len(document.candidates) > 1 else ""
+
+
+def _bad(document: SweepDocument) -> Iterator[str]:
+    """The wrong tests, then those that crashed, then those that hung, by operator."""
     cells, more = [], []
-    for k, candidate in enumerate(document["candidates"]):
-        found = [(row, row["results"][k]) for row in document["rows"] if row["results"][k]["status"] in BAD]
-        found.sort(key=lambda f: (BAD.index(f[1]["status"]), f[0]["operator"], f[0]["test"]))
-        on = f" on {clean(candidate['name'])}" if len(document["candidates"]) > 1 else ""
-        for row, result in found[:MOST]:
-            cells.append((result["status"] + on, clean(row["operator"]) or row["kind"], row["test"], _why(result)))
-        if len(found) > MOST:
-            more.append(f"… and {len(found) - MOST:,} more{on}: --csv FILE or --json lists all")
+    for k, candidate in enumerate(document.candidates):
+        bad = [(row, row.results[k]) for row in document.rows if row.results[k].status in BAD]
+        bad.sort(key=lambda pair: (BAD.index(pair[1].status), pair[0].operator, pair[0].test))
+        on = _suffix(document, candidate.name, "on")
+        for row, result in bad[:MAX_LISTED]:
+            cells.append((result.status + on, clean(row.operator) or row.kind, row.test, _why(result)))
+        if len(bad) > MAX_LISTED:
+            more.append(f"… and {len(bad) - MAX_LISTED:,} more{on}: --csv FILE or --json lists all")
     yield from table.aligned(cells) if cells else ()
     yield from more
 
 
-def _why(result: dict[str, Any]) -> str:
-    signature = result["signature"]
-    shown = f"{signature}: " if signature not in (None, "mismatch", "crash", "timeout") else ""
-    return shorten(clean(f"{shown}{result['why']}"), 160)
+def _why(result: ResultEntry) -> str:
+    signature = "" if result.signature in (None, "mismatch", "crash", "timeout") else f"{result.signature}: "
+    return shorten(clean(f"{signature}{result.why}"), 160)
 
 
-def _table(document: dict[str, Any]) -> Iterator[str]:
+def _operators(document: SweepDocument) -> Iterator[str]:
     """A line for each operator that is neither right nor refused throughout; the others as lists of names."""
-    many = len(document["candidates"]) > 1
-    entries = [(e["operator"], e["tests"], e["totals"]) for e in document["operators"]]
-    if document["tests"]["networks"]:
-        entries.append(("light networks", document["tests"]["networks"], document["networks"]))
-    alike = {word: [e for e in entries if all(t[word] == e[1] for t in e[2])] for word in ("right", "refused")}
-    mixed = [e for e in entries if not any(e in same for same in alike.values())]
-    words = [
-        [w for w in WORDS if any(totals[k][w] for _, _, totals in mixed)] for k in range(len(document["candidates"]))
-    ]
+    entries = [(e.operator, e.tests, list(map(_by_word, e.totals))) for e in document.operators]
+    if document.tests.networks:
+        entries.append(("light networks", document.tests.networks, list(map(_by_word, document.networks))))
+    uniform = {word: [e for e in entries if all(t[word] == e[1] for t in e[2])] for word in ("right", "refused")}
+    mixed = [e for e in entries if not any(e in same for same in uniform.values())]
+    numbers = range(len(document.candidates))
+    words = [[w for w in WORDS if any(totals[k][w] for _, _, totals in mixed)] for k in numbers]
     if mixed:
-        head = ["operator", "tests", *(w for some in words for w in some)]
+        head = ["operator", "tests", *(w for columns in words for w in columns)]
         cells = [head]
         for name, tests, totals in mixed:
-            numbers = [str(totals[k][w] or "-") for k, some in enumerate(words) for w in some]
-            cells.append([clean(name), str(tests), *numbers])
+            counts = [str(totals[k][w] or "-") for k, columns in enumerate(words) for w in columns]
+            cells.append([clean(name), str(tests), *counts])
         lines = table.aligned(cells, range(1, len(head)))
-        if many:
-            yield _over(lines[0], words, [clean(c["name"]) for c in document["candidates"]])
+        if len(document.candidates) > 1:
+            yield _names_above(lines[0], words, [clean(c.name) for c in document.candidates])
         yield from lines
-    for word, same in alike.items():
+    for word, same in uniform.items():
         if same:
-            tests = count(sum(e[1] for e in same), "test")
-            yield from _wrapped(f"{word} in every test ({tests})", sorted(clean(e[0]) for e in same))
+            total = count(sum(e[1] for e in same), "test")
+            yield from _wrapped(f"{word} in every test ({total})", sorted(clean(e[0]) for e in same))
 
 
-def _over(head: str, words: list[list[str]], names: list[str]) -> str:
+def _by_word(totals: Totals) -> dict[str, int]:
+    return {outcome.value: number for outcome, number in totals.items()}
+
+
+def _names_above(head: str, words: list[list[str]], names: list[str]) -> str:
     """The candidates' names above the first of their columns."""
-    line, at = "", 0
+    line, end = "", 0
     for first in ("operator", "tests"):
-        at = head.index(first, at) + len(first)
-    for some, name in zip(words, names, strict=True):
-        if some:
-            place = head.index(some[0], at)
-            line = f"{line.ljust(place)}{name}  "
-            for word in some:
-                at = head.index(word, at) + len(word)
+        end = head.index(first, end) + len(first)
+    for columns, name in zip(words, names, strict=True):
+        if columns:
+            line = f"{line.ljust(head.index(columns[0], end))}{name}  "
+            for word in columns:
+                end = head.index(word, end) + len(word)
     return line.rstrip()
 
 
 def _wrapped(head: str, names: Iterable[str]) -> list[str]:
     return textwrap.wrap(
-        f"{head}: {', '.join(names)}", WIDE, subsequent_indent="  ", break_long_words=False, break_on_hyphens=False
+        f"{head}: {', '.join(names)}", WIDTH, subsequent_indent="  ", break_long_words=False, break_on_hyphens=False
     )
 
 
-def _differ(document: dict[str, Any]) -> Iterator[str]:
+def _differing(document: SweepDocument) -> Iterator[str]:
     """Where candidates differ: how each ended, and in how many tests of which operators."""
-    names = [clean(c["name"]) for c in document["candidates"]]
+    names = [clean(c.name) for c in document.candidates]
     groups: dict[tuple[str, ...], list[str]] = {}
-    differing = set(document["differ"])
-    for row in document["rows"]:
-        if row["test"] in differing:
-            groups.setdefault(tuple(r["status"] for r in row["results"]), []).append(row["operator"] or row["test"])
+    differing = set(document.differ)
+    for row in document.rows:
+        if row.test in differing:
+            groups.setdefault(tuple(r.status for r in row.results), []).append(row.operator or row.test)
     for words, operators in sorted(groups.items(), key=lambda g: [min(map(WORDS.index, g[0])), -len(g[1])]):
-        said = ", ".join(f"{word} on {name}" for word, name in zip(words, names, strict=True))
-        yield from _wrapped(f"{count(len(operators), 'test')} {said}", _counted(operators))
+        outcomes = ", ".join(f"{word} on {name}" for word, name in zip(words, names, strict=True))
+        yield from _wrapped(f"{count(len(operators), 'test')} {outcomes}", _counted(operators))
 
 
 def _counted(names: Iterable[str]) -> list[str]:
@@ -210,83 +215,78 @@ def _counted(names: Iterable[str]) -> list[str]:
     return [f"{clean(name)} {n}" if n > 1 else clean(name) for name, n in sorted(Counter(names).items())]
 
 
-def _refusals(document: dict[str, Any]) -> Iterator[str]:
-    """The most frequent reasons for refusing, whatever names and numbers stand in them."""
-    many = len(document["candidates"]) > 1
-    for k, candidate in enumerate(document["candidates"]):
-        refused = [row["results"][k] for row in document["rows"] if row["results"][k]["status"] == "refused"]
-        kinds: dict[str, list[str]] = {}
-        for result in refused:
-            kinds.setdefault(VARYING.sub("…", result["why"]), []).append(result["why"])
-        frequent = sorted(kinds.values(), key=len, reverse=True)[:REASONS]
-        cells = [(str(len(some)), shorten(clean(some[0]), WIDE)) for some in frequent]
+def _refusals(document: SweepDocument) -> Iterator[str]:
+    """The most frequent reasons for refusing; reasons that differ only in names and numbers count as one."""
+    for k, candidate in enumerate(document.candidates):
+        reasons: dict[str, list[str]] = {}
+        for result in (row.results[k] for row in document.rows):
+            if result.status == "refused":
+                reasons.setdefault(VARYING.sub("…", result.why), []).append(result.why)
+        frequent = sorted(reasons.values(), key=len, reverse=True)[:MAX_REASONS]
+        cells = [(str(len(same)), shorten(clean(same[0]), WIDTH)) for same in frequent]
         if cells:
-            on = f" by {clean(candidate['name'])}" if many else ""
-            yield f"refused{on}, the {'reasons' if len(kinds) == len(cells) else 'most frequent reasons'}:"
+            by = _suffix(document, candidate.name, "by")
+            yield f"refused{by}, the {'reasons' if len(reasons) == len(cells) else 'most frequent reasons'}:"
             yield from (f"  {line}" for line in table.aligned(cells, [0]))
 
 
-def _notes(document: dict[str, Any]) -> Iterator[str]:
-    for k, candidate in enumerate(document["candidates"]):
-        ends: dict[tuple[str, str], list[str]] = {}
-        for row in document["rows"]:
-            result = row["results"][k]
-            if result["before"]:
-                ends.setdefault((result["before"], result["status"]), []).append(row["test"])
-        for (before, status), names in ends.items():
+def _notes(document: SweepDocument) -> Iterator[str]:
+    for k, candidate in enumerate(document.candidates):
+        changed: dict[tuple[str, str], list[str]] = {}
+        for row in document.rows:
+            if before := row.results[k].before:
+                changed.setdefault((before, row.results[k].status), []).append(row.test)
+        for (before, status), names in changed.items():
             later = "right" if status == "unresolved" else status
             how = f"{before} after other models, {later} in a fresh process"
-            yield from _wrapped(f"{clean(candidate['name'])}: {count(len(names), 'test')} {how}", names)
-    yield from _plain(document["onnxruntime"], document["criterion"])
+            yield from _wrapped(f"{clean(candidate.name)}: {count(len(names), 'test')} {how}", names)
+    yield from _onnxruntime(document.onnxruntime, document.criterion)
     groups: dict[str, list[str]] = {}
-    for row in document["left_out"]:
-        groups.setdefault(row["why"], []).append(row["operator"] or row["test"])
+    for left_out in document.left_out:
+        groups.setdefault(left_out.why, []).append(left_out.operator or left_out.test)
     for why, operators in groups.items():
         yield from _wrapped(f"left out, {count(len(operators), 'test')}: {clean(why)}", _counted(operators))
 
 
-def _plain(plain: dict[str, Any], criterion: str) -> Iterator[str]:
-    """What plain onnxruntime itself does otherwise than the tests expect, and what that means for the verdicts."""
-    failing, differing = plain["refuses"] + plain["crashes"], plain["differs"]
-    said = [f"does not run {count(failing, 'test')}"] if failing else []
-    said += [f"gives other values than expected in {count(len(differing), 'test')}"] if differing else []
-    if said:
+def _onnxruntime(plain: OnnxruntimeEntry, criterion: str) -> Iterator[str]:
+    """Where plain onnxruntime differs from what the tests expect, and what that means for the verdicts."""
+    failing, differing = plain.refuses + plain.crashes, plain.differs
+    parts = [f"does not run {count(failing, 'test')}"] if failing else []
+    parts += [f"gives other values than expected in {count(len(differing), 'test')}"] if differing else []
+    if parts:
         instead = ": there each test's own tolerance judges" if criterion.startswith("noise") else ""
-        yield f"plain onnxruntime {plain['version']} {' and '.join(said)}{instead}"
-    cells = [(f"  {row['operator'] or 'network'}", row["test"], shorten(clean(row["why"]))) for row in differing[:MOST]]
+        yield f"plain onnxruntime {plain.version} {' and '.join(parts)}{instead}"
+    cells = [(f"  {e.operator or 'network'}", e.test, shorten(clean(e.why))) for e in differing[:MAX_LISTED]]
     yield from table.aligned(cells) if cells else ()
-    if len(differing) > MOST:
-        yield f"  … and {len(differing) - MOST:,} more: --json lists all"
+    if len(differing) > MAX_LISTED:
+        yield f"  … and {len(differing) - MAX_LISTED:,} more: --json lists all"
 
 
-def _totals(document: dict[str, Any]) -> Iterator[str]:
+def _totals(document: SweepDocument) -> Iterator[str]:
     """`1,204 tests of 161 operators: 960 right, 201 refused, 41 wrong, 2 crashed`, for each candidate."""
-    tests = document["tests"]
-    operators = f" of {count(tests['operators'], 'operator')}" if tests["operators"] else ""
-    networks = f"{' and' if operators else ' of'} {count(tests['networks'], 'network')}" if tests["networks"] else ""
-    number = f"{tests['count']:,} {'test' if tests['count'] == 1 else 'tests'}{operators}{networks}"
-    for k, candidate in enumerate(document["candidates"]):
-        totals = candidate["totals"]
-        mine = [row["results"][k] for row in document["rows"]]
-        late = sum(r["status"] == "refused" and r["while"] == "run" for r in mine)
+    tests = document.tests
+    operators = f" of {count(tests.operators, 'operator')}" if tests.operators else ""
+    networks = f"{' and' if operators else ' of'} {count(tests.networks, 'network')}" if tests.networks else ""
+    number = f"{tests.count:,} {'test' if tests.count == 1 else 'tests'}{operators}{networks}"
+    for k, candidate in enumerate(document.candidates):
+        totals = _by_word(candidate.totals)
+        late = sum(r.results[k].status == "refused" and r.results[k].phase == "run" for r in document.rows)
         parts = [f"{totals[word]:,} {word}" for word in TOTALS if totals[word] or word in ALWAYS]
-        name = f"{clean(candidate['name'])}: " if len(document["candidates"]) > 1 else ""
+        name = f"{clean(candidate.name)}: " if len(document.candidates) > 1 else ""
         yield f"{name}{number}: {', '.join(parts)}{f'; {late:,} refused only while running' if late else ''}"
         if any(totals[word] for word in BAD):
-            yield f"cases {clean(str(candidate['folder']))}/"
+            yield f"cases {clean(str(candidate.folder))}/"
 
 
 # ---------------------------------------------------------------------------------------------------- CSV
 
 
-def as_csv(document: dict[str, Any]) -> str:
+def as_csv(document: SweepDocument) -> str:
     """One line per test and candidate, and per test that was left out."""
-    lines: list[tuple[Any, ...]] = []
-    for row in document["rows"]:
-        for candidate, result in zip(document["candidates"], row["results"], strict=True):
-            cells = {**row, **result, **result["errors"], "candidate": candidate["name"]}
-            lines.append(tuple(cells.get(name) for name in COLUMNS))
-    for row in document["left_out"]:
-        cells = {**row, "status": "left out"}
-        lines.append(tuple(cells.get(name) for name in COLUMNS))
-    return table.render(COLUMNS, lines)
+    lines: list[dict[str, object]] = []
+    for row in document.rows:
+        for candidate, result in zip(document.candidates, row.results, strict=True):
+            more = {"while": result.phase, "candidate": candidate.name}
+            lines.append({**vars(row), **vars(result), **result.errors, **more})
+    lines += [{**vars(left_out), "status": "left out"} for left_out in document.left_out]
+    return table.render(COLUMNS, [[line.get(name) for name in COLUMNS] for line in lines])
