@@ -1,4 +1,8 @@
-"""`subcut bisect` as a user meets it: real commands, real faults, killed and gone on with."""
+"""`subcut bisect` as a user meets it: real commands, real faults, killed and continued.
+
+Covers `bisection.bisection`, `bisection.oracle`, `bisection.describe`, `bisection.document` and
+`bisection.result_folder`; `bisection.costs` is covered by `tests/trials/test_candidate_model.py`.
+"""
 
 from __future__ import annotations
 
@@ -33,7 +37,7 @@ NAMES = [f"n{i}" for i in range(24)]
 
 
 def line(path: Path, names: list[str]) -> None:
-    """A model of these nodes in a row, by turns x · 1.1 and x + 0.1."""
+    """A chain of these nodes, alternately x · 1.1 and x + 0.1."""
     tensors = ["in", *(f"t{i}" for i in range(len(names) - 1)), "out"]
     nodes = [
         helper.make_node(("Mul", "Add")[i % 2], [tensors[i], ("c1", "c0")[i % 2]], [tensors[i + 1]], name=name)
@@ -47,7 +51,7 @@ def line(path: Path, names: list[str]) -> None:
 
 @pytest.fixture
 def here(tmp_path: Path) -> Path:
-    """A folder with a chain of 24 nodes, none of which hides an error that comes in."""
+    """A folder with a chain of 24 nodes, none of which masks an error of its input."""
     line(tmp_path / "m.onnx", NAMES)
     np.save(tmp_path / "x.npy", np.array([[1.5, 0.25, 3.0]], np.float32))
     return tmp_path
@@ -60,7 +64,7 @@ def bisect(cwd: Path, *words: str | Path, **faults: str) -> Done:
 
 
 def found(done: Done) -> dict[str, Any]:
-    """The document of `--json`, which keeps to its schema."""
+    """The document of `--json`, checked against its schema."""
     document = done.document
     assert not problem(document)
     assert done.code == document["exit_code"]
@@ -72,7 +76,7 @@ def found(done: Done) -> dict[str, Any]:
 
 @pytest.mark.slow
 def test_a_real_bug_of_onnxruntime(tmp_path: Path) -> None:
-    """The truth is known: the two nodes that an optimisation joins."""
+    """The culprit is known: the two nodes that an optimisation fuses."""
     shutil.copytree(CASES / "ort_padfusion_clean", tmp_path / "bug")
     done = subcut("bisect", "model.onnx", "-i", "input_x.npy", "-c", "ort", "--json", cwd=tmp_path / "bug")
     document = found(done)
@@ -91,7 +95,7 @@ def test_a_real_bug_of_onnxruntime(tmp_path: Path) -> None:
 
 
 def test_the_case_holds_what_the_trial_was_fed(tmp_path: Path) -> None:
-    """Where a node draws numbers, another capture would give others."""
+    """A node draws random numbers: another capture would give others."""
     ends = [helper.make_tensor_value_info(n, TensorProto.FLOAT, [1, 8]) for n in ("x", "y")]
     nodes = [
         helper.make_node("RandomNormalLike", ["x"], ["r"], name="drawn"),
@@ -130,7 +134,7 @@ def test_two_culprits_are_both_named(here: Path) -> None:
 
 @pytest.mark.slow
 def test_of_four_culprits_on_one_path_each_has_its_part(here: Path) -> None:
-    """None explains the whole: 1/4 of it each, and all else agrees without them."""
+    """Each explains a quarter of the error, and the rest agrees without them."""
     document = found(bisect(here, "--json", add="n3:0.5+n9:0.5+n14:0.5+n21:0.5"))
     assert {tuple(f["nodes"]) for f in document["findings"]} == {("n3",), ("n9",), ("n14",), ("n21",)}
     assert all(f["certified"] and 0.1 < f["explains"] < 0.4 for f in document["findings"])
@@ -145,7 +149,7 @@ def test_they_agree(here: Path) -> None:
 
 
 def odd(folder: Path, load: str = "pass", run: str = "pass") -> tuple[str, str]:
-    """A backend of a test: onnxruntime, and what follows; `names` are the model's nodes."""
+    """A backend for a test: onnxruntime with these statements added; `names` are the model's nodes."""
     (folder / "odd.py").write_text(
         "import os, time\nfrom pathlib import Path\nimport onnx, onnxruntime\n"
         "HERE = Path(__file__).parent\n"
@@ -222,7 +226,7 @@ def test_a_budget_ends_it_and_the_same_command_with_more_goes_on(here: Path) -> 
 
 @pytest.mark.slow
 def test_killed_at_ten_moments_it_goes_on_and_repeats_no_finished_trial(here: Path) -> None:
-    """Each run is killed in its second trial, however long that takes to come."""
+    """Each run is killed in its second trial, whenever that begins."""
     wait = "while len((HERE / 'log').read_text().splitlines()) >= int((HERE / 'stop').read_text()): time.sleep(0.005)"
     slow = odd(here, run=f"{WRONG}\n        {wait}")
     (here / "stop").write_text("1000")

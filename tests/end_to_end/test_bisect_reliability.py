@@ -1,8 +1,8 @@
-"""`subcut bisect` when things go wrong around it: kills, Ctrl-C, full disks, candidates that change under its hands,
-flaky ones, errors that add up, hostile names, budgets, damaged cases.
+"""`subcut bisect` under adverse conditions: kills, Ctrl-C, full disks, candidates that change during a search, flaky
+ones, errors that accumulate, hostile names, budgets, damaged cases.
 
-A search is expensive, so two promises hold throughout: what was run is not run again, and nothing is named that is not
-so. Each run is a process of its own; by a mark in its environment what outlives it is found.
+A search is expensive, so two promises hold throughout: no finished run is repeated, and no finding is wrong. Each run
+is a process of its own; processes that outlive it are found by a mark in their environment.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ def here(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def mark() -> Iterator[dict[str, str]]:
-    """An environment for runs; at the end of the test none of their processes may live."""
+    """An environment for runs; after the test none of their processes may be alive."""
     word = uuid4().hex
     yield {MARK: word}
     all_gone(word)
@@ -105,7 +105,7 @@ def found(done: Done) -> dict[str, Any]:
 
 
 def answer(document: dict[str, Any]) -> list[Any]:
-    """What was found, without times and places."""
+    """The findings, without times and paths."""
     told = ("kind", "signature", "nodes", "certified", "explains", "reproduces", "why", "nearest")
     return [document["outcome"], document["trials"], *({k: f[k] for k in told} for f in document["findings"])]
 
@@ -116,20 +116,20 @@ def named(document: dict[str, Any]) -> list[list[str]]:
 
 
 def loads(folder: Path) -> list[str]:
-    """The nodes of each model that the candidate was given, in the order in which it was."""
+    """The nodes of each model that the candidate loaded, in order."""
     log = folder / "log" / "log"
     words = [row.split() for row in log.read_text().splitlines()] if log.exists() else []
     return [row[3] for row in words if row[1] == "load"]
 
 
 def runs(folder: Path) -> int:
-    """How often the candidate has begun to run a model."""
+    """Number of runs that the candidate has begun."""
     log = folder / "log" / "log"
     return sum(row.endswith(" run") for row in log.read_text().splitlines()) if log.exists() else 0
 
 
 def comes_to(holds: Callable[[], bool], run: subprocess.Popen[str]) -> bool:
-    """Wait for it; False where the run has ended before. One that never comes to it is ended."""
+    """Wait until it holds; False if the run ended before. A run that hangs is killed."""
     try:
         until(lambda: holds() or run.poll() is not None)
     except AssertionError:
@@ -145,7 +145,7 @@ def place(folder: Path) -> Path:
 
 
 def whole(folder: Path) -> None:
-    """Results are whole: all that the manifest lists is there, and nothing else."""
+    """Results are complete: they hold exactly the files that the manifest lists."""
     for result in (folder / "subcut_out").glob("bisect-*"):
         manifest = json.loads((result / "manifest.json").read_text())
         assert sorted(manifest["files"]) == sorted(tree(result))
@@ -217,7 +217,7 @@ def test_ctrl_c_keeps_what_was_found_and_says_so(here: Path, mark: dict[str, str
 def test_an_interrupted_run_waits_for_no_candidate(
     jobs: int, number: signal.Signals, here: Path, mark: dict[str, str]
 ) -> None:
-    """It hangs from its fourth trial on: the fifth is asked beside it where two are allowed."""
+    """The candidate hangs from its fourth trial on; with two jobs a fifth one runs beside it."""
     line(here / "m.onnx", NAMES)
     words = (*doubted(here, nodes="n5+n9", after=4, then="hangs"), *QUICK, "--jobs", str(jobs))
     run = start(*words, cwd=here, env=mark)
@@ -533,7 +533,7 @@ def test_exit_codes_of_a_command_are_followed_to_the_node(
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", [1, 3, 6, 7])
 def test_a_candidate_that_is_wrong_in_some_processes(seed: int, here: Path, mark: dict[str, str]) -> None:
-    """In seven of ten; by the seed the whole agrees at first (1, 6), or the node alone does (3, 7)."""
+    """Wrong in 70 % of its processes; with these seeds the whole agrees at first (1, 6), or the node alone (3, 7)."""
     words = (*doubted(here, nodes="n5", often=70, seed=seed), *QUICK, "--json")
     document = found(bisect(*words, cwd=here, env=mark))
     (one,) = document["findings"]
@@ -691,7 +691,7 @@ def place_of(document: dict[str, Any]) -> str:
 
 @pytest.mark.parametrize("budget", [("--max-trials", "1"), pytest.param(("--max-time", "1s"), marks=pytest.mark.slow)])
 def test_a_budget_that_is_used_up_is_said(budget: tuple[str, str], here: Path, mark: dict[str, str]) -> None:
-    """Each run takes 0.7 s: two fit into a second. Nothing is blamed, and the same command without it goes on."""
+    """Each run takes 0.7 s, so two fit into a second. Nothing is blamed."""
     words = (*doubted(here, nodes="n5", pause="0.7"), *QUICK, "--json")
     done = bisect(*words, *budget, cwd=here, env=mark)
     document = found(done)
@@ -753,7 +753,7 @@ def cut_short(path: Path) -> None:
 
 
 def without(*keys: str) -> Callable[[Path], None]:
-    """What takes an entry out of a JSON file."""
+    """A function that removes an entry from a JSON file."""
 
     def change(path: Path) -> None:
         document = json.loads(path.read_text())

@@ -1,5 +1,5 @@
-"""Laws of searching, over simulated candidates whose truth is known: nothing wrong is said, all culprits are found,
-each region is the smallest.
+"""Laws of the search, with simulated candidates whose culprits are known: no finding is wrong, every culprit is found,
+each region is 1-minimal.
 
 The scenarios are the same on every run; SUBCUT_SEED=7 gives others.
 """
@@ -21,11 +21,11 @@ QUICK, MANY, FLAKY = 60, 250, 1500  # scenarios per family
 UNRESOLVED = 0.02
 WRONG_FLAKY = 0.01
 STEADY = [name for name in FAMILIES if name != "flaky"]
-REFUSING = ("refusals", "silent", "mixed")  # what reads a culprit may be refused without it, and stays unasked
+REFUSING = ("refusals", "silent", "mixed")  # a culprit's readers may be refused without it, and stay unexamined
 
 
 def marks(family: str, count: int, settings: Settings | None = None) -> Counter[str]:
-    """How many ended how; those that were wrong by their seed."""
+    """How many searches ended in each way; wrong ones with their seed."""
     found: Counter[str] = Counter()
     for seed in range(SEED, SEED + count):
         s = scenario(family, seed)
@@ -36,7 +36,7 @@ def marks(family: str, count: int, settings: Settings | None = None) -> Counter[
 
 
 def check(found: Counter[str], count: int, wrong: float = 0.0) -> None:
-    """Few enough wrong, few enough unresolved; `count` small: what chance allows."""
+    """Few enough wrong and unresolved ones; with a small `count`, as many as chance allows."""
     bad = [name for name in found if name.startswith("wrong")]
     assert len(bad) <= wrong * count + 3 * sqrt(wrong * count), bad
     assert found["unresolved"] <= UNRESOLVED * count + 3 * sqrt(UNRESOLVED * count) * (count < MANY), found
@@ -78,44 +78,46 @@ def test_what_is_certified_was_asked(family: str) -> None:
     for seed in range(SEED, SEED + QUICK // 4):
         s = scenario(family, seed)
         done = run(s)
-        asked = [(t.query, t.answer.signature, t.outcome) for t in done.steps if t.query.kind is QueryKind.ISOLATED]
+        steps = [(s.query, s.answer.signature, s.outcome) for s in done.steps if s.query.kind is QueryKind.ISOLATED]
         for finding in done.findings.findings:
             if finding.kind is FindingKind.CULPRIT and finding.certified:
-                own = [(a.fresh, signature) for a, signature, _ in asked if a.items == finding.items]
+                own = [(query.fresh, signature) for query, signature, _ in steps if query.items == finding.items]
                 assert {signature for _, signature in own} == {finding.signature}
                 assert {fresh for fresh, _ in own} == {True, False}
                 for item in finding.items if len(finding.items) > 1 else ():
                     rest = tuple(i for i in finding.items if i != item)
-                    assert all(how is not Status.FAIL for a, _, how in asked if a.items == rest)
+                    assert all(status is not Status.FAIL for query, _, status in steps if query.items == rest)
 
 
 @pytest.mark.parametrize("family", FAMILIES)
 def test_the_same_answers_give_the_same_path(family: str) -> None:
     s: Scenario = scenario(family, SEED + 1)
     first, second = run(s), run(s)
-    assert first.candidate.asked == second.candidate.asked
+    assert first.candidate.queries == second.candidate.queries
     assert first.findings == second.findings
 
 
 @pytest.mark.parametrize("family", FAMILIES)
 def test_a_search_that_was_killed_goes_on_where_it_was(family: str) -> None:
-    """Its asks are the first of those of a search that was not: over the answers kept they cost nothing."""
+    """Its queries are the first ones of the whole search: with stored answers they cost nothing."""
     s = scenario(family, SEED + 2)
     whole = run(s)
     if whole.findings.counts.total() > 4:
         half = run(s, Settings(max_trials=whole.findings.counts.total() // 2))
         assert half.findings.stopped
-        assert half.candidate.asked == whole.candidate.asked[: len(half.candidate.asked)]
+        assert half.candidate.queries == whole.candidate.queries[: len(half.candidate.queries)]
 
 
 @pytest.mark.parametrize("family", FAMILIES)
 def test_steps_tell_what_was_asked(family: str) -> None:
-    """One step per ask, numbered; runs and compiled items are those that the candidate saw."""
+    """One step per query, numbered; runs and compiled items are those that the candidate saw."""
     done = run(scenario(family, SEED + 3))
-    assert [step.query for step in done.steps] == done.candidate.asked
+    assert [step.query for step in done.steps] == done.candidate.queries
     assert [step.number for step in done.steps] == list(range(1, len(done.steps) + 1))
     runs = {
-        (a.kind, a.pieces or (a.items,), a.repetition) for a in done.candidate.asked if a.kind is not QueryKind.CLAIMED
+        (a.kind, a.pieces or (a.items,), a.repetition)
+        for a in done.candidate.queries
+        if a.kind is not QueryKind.CLAIMED
     }
     n = done.candidate.scenario.n
     assert done.findings.counts.total() == len(runs)

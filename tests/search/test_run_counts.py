@@ -1,7 +1,7 @@
-"""How good a search is: runs beside the lower bound, compiled items, rounds with several workers, our own time.
+"""Cost of a search: runs beside the lower bound, compiled items, rounds with several workers, our own time.
 
-A bound: log2 of the number of hypotheses, one run that shows that the whole fails, one that shows that the answer does,
-and a pass for each item that cannot be dropped. With a profile: that run, and the tail's, in place of the log2.
+The bound: log2 of the number of hypotheses, one run that shows that the whole fails, one that the finding does, and a
+pass for each item that cannot be dropped. With a profile: its run and the tail's instead of the log2.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ def at(place: int, length: int, profile: str, n: int = N) -> Scenario:
     ],
 )
 def test_runs_at_every_position(length: int, profile: str, most: int, without: int) -> None:
-    """The whole's second run and confirmations apart; `without`: the profile's and the tail's runs as well."""
+    """Without the whole's second run and confirmations; `without`: also without those of profile and tail."""
     for place in range(N - length + 1):
         s = at(place, length, profile)
         counts = run(s).findings.counts
@@ -50,7 +50,7 @@ def test_runs_at_every_position(length: int, profile: str, most: int, without: i
 
 
 def test_no_run_more_than_the_bound_for_one_item() -> None:
-    """8 halvings, the whole, the item: nothing is left to gain."""
+    """For 256 items: 8 halvings, the whole, the item."""
     for n in (2, 3, 16, 100, 1000):
         for place in {0, 1, n // 3, n - 1}:
             counts = run(at(place, 1, "vanishes", n)).findings.counts
@@ -68,13 +68,13 @@ def test_rounds_with_several_workers(workers: int) -> None:
 
 
 def test_culprits_hidden_behind_each_other_cost_three_runs_each() -> None:
-    """Tail, profile of the rest, the item."""
+    """Per culprit: tail, profile of the rest, the item."""
     s = Scenario("four", 0, chain(N), tuple(Fault(frozenset({i}), 0.5) for i in (10, 90, 91, 200)), "shows")
     assert run(s).findings.counts.total(*CERTAINTY) == 1 + 4 * 3
 
 
 def test_a_join_of_two_long_branches_costs_no_more_than_what_lies_near() -> None:
-    """The last item of each branch and the join: far apart in any order, near by distance."""
+    """The last item of each branch and the join are far apart in any order, but near by distance."""
     branch = 100
     parents = (
         (),
@@ -102,15 +102,15 @@ def test_slow_starters_are_asked_less_often() -> None:
 
 
 def own_seconds(s: Scenario) -> float:
-    """What a search takes, without its question."""
+    """CPU seconds of a search, without its oracle."""
     candidate = Candidate(s)
     outside = 0.0
     answer = candidate.ask
 
-    def ask(asks: list[object]) -> object:
+    def ask(queries: list[object]) -> object:
         nonlocal outside
         begin = time.thread_time()
-        found = answer(asks)  # type: ignore[arg-type]
+        found = answer(queries)  # type: ignore[arg-type]
         outside += time.thread_time() - begin
         return found
 

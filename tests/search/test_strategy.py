@@ -1,9 +1,13 @@
-"""The search as a whole: what peers get wrong, budgets, hints, many at once, odd graphs and odd candidates."""
+"""The search as a whole: what other tools get wrong, budgets, priors, workers, odd graphs and odd candidates.
+
+Covers `search.strategy`, `search.culprits`, `search.findings` and, of `search.passes`: `passes.accumulated`,
+`passes.baseline`, `passes.confirm`.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 
 import pytest
 
@@ -13,7 +17,7 @@ from subgraph.verdict import Signature, Status
 
 
 def faulty(parents: Parents, *faults: set[int], share: float = 1.0, profile: str = "vanishes") -> Scenario:
-    """A scenario by hand."""
+    """A scenario with these faults, all with the same share."""
     return Scenario("by hand", 0, parents, tuple(Fault(frozenset(f), share) for f in faults), profile)
 
 
@@ -49,7 +53,6 @@ class Samples:
 
     samples: tuple[Scenario, ...]
     pools: bool = False
-    asked: list[Query] = field(default_factory=list)
 
     def ask(self, queries: Sequence[Query]) -> list[Answer]:
         """The worse of both."""
@@ -57,13 +60,13 @@ class Samples:
         return [max(answers, key=lambda a: a.status is Status.FAIL) for answers in zip(*both, strict=True)]
 
 
-# ------------------------------------------------------------------------------------------ what peers get wrong
+# ------------------------------------------------------------------------------------ what other tools get wrong
 
 
 def test_a_model_that_does_not_fail_agrees() -> None:
     done = run(faulty(chain(100)))
     assert done.findings.outcome is Outcome.AGREE and not done.findings.findings
-    assert {a.kind for a in done.candidate.asked} == {QueryKind.WHOLE}
+    assert {a.kind for a in done.candidate.queries} == {QueryKind.WHOLE}
 
 
 def test_two_branches_that_join_the_true_minimum_is_three_items() -> None:
@@ -100,7 +103,7 @@ def test_culprits_of_several_samples() -> None:
 
 
 def test_it_fails_only_as_a_whole() -> None:
-    """Said with the whole as its region, after some questions, not after one per item and more."""
+    """The finding is the whole, after far fewer queries than items."""
     done = run(faulty(chain(200), set(range(200))))
     (finding,) = done.findings.findings
     assert finding.items == tuple(range(200)) and finding.certified
@@ -136,7 +139,7 @@ def test_what_explains_nothing_stands_aside() -> None:
 
 
 def test_an_unexplained_failure_is_unresolved_never_a_pass() -> None:
-    """Where it cannot be told whether a region explains the whole, nothing is called a culprit."""
+    """If it is unknown whether a region explains the whole, there is no culprit."""
 
     def unknown(ask: Query, answer: Answer) -> Answer:
         small = ask.kind is QueryKind.ISOLATED and len(ask.items) < 30 and answer.status is Status.FAIL
@@ -166,7 +169,7 @@ def test_a_whole_of_which_nothing_can_be_compared_does_not_agree() -> None:
 
 
 def test_a_worker_that_went_wrong_is_found_out() -> None:
-    """In used processes item 3 fails, in fresh ones it does not: only the true culprit is named."""
+    """Item 3 fails in used processes only: it is not named."""
 
     def used(ask: Query, answer: Answer) -> Answer:
         bad = ask.kind is QueryKind.ISOLATED and not ask.fresh and 3 in ask.items
@@ -231,14 +234,14 @@ def test_time_ends_it() -> None:
 
 def test_no_answer_at_all_within_the_budget() -> None:
     done = run(faulty(chain(5), {1}), Settings(max_trials=0))
-    assert done.findings.outcome is Outcome.UNRESOLVED and not done.candidate.asked
+    assert done.findings.outcome is Outcome.UNRESOLVED and not done.candidate.queries
 
 
 def test_within() -> None:
     s = faulty(chain(60), {5}, {40}, share=0.5)
     done = run(s, Settings(within=range(30, 60)))
     assert found(done) == [(40,)]
-    assert all(set(a.items) <= set(range(30, 60)) for a in done.candidate.asked if a.kind is QueryKind.ISOLATED)
+    assert all(set(a.items) <= set(range(30, 60)) for a in done.candidate.queries if a.kind is QueryKind.ISOLATED)
     assert run(s, Settings(within=range(41, 60))).findings.findings[0].kind is FindingKind.UNRESOLVED
 
 
@@ -300,7 +303,7 @@ def test_a_cycle_is_an_error() -> None:
 
 
 def test_marks_are_not_blind() -> None:
-    """The judge of the laws tells a wrong finding from a right one."""
+    """`mark`, on which the laws rest, tells wrong findings from right ones."""
     done = run(faulty(chain(9), {3}))
     assert mark(faulty(chain(9), {3}), done.findings) == "right"
     assert mark(faulty(chain(9), {4}), done.findings) == "wrong"

@@ -1,4 +1,8 @@
-"""`subcut manual` with a scripted board: the bisection's answer, in few trips, and nothing lost on the way."""
+"""`subcut manual` with a scripted board: the result of the automatic bisection, in few trips, and nothing gets lost.
+
+Covers `manual.advance`, `manual.replayed_search`, `manual.results`, `manual.records`, `manual.state` and
+`manual.tasks`.
+"""
 
 from __future__ import annotations
 
@@ -66,7 +70,7 @@ def manual(monkeypatch: pytest.MonkeyPatch, reference: Reference) -> Iterator[Ma
 
 
 def whole(word: str | Path) -> str:
-    """The shared reference stands elsewhere: what it reads has whole paths."""
+    """The shared reference has another working directory: paths become absolute."""
     name, sep, file = str(word).rpartition("=")
     return f"{name}{sep}{Path(file).resolve()}" if file in ("x.npy", "ids.npy", "samples") else str(word)
 
@@ -75,7 +79,7 @@ def whole(word: str | Path) -> str:
 
 
 def files(tensor: dict[str, Any], k: int) -> tuple[dict[str, Any], dict[str, Any]]:
-    """What the board handles of a sample's tensor, the .bin where there is one; and what the model means."""
+    """A sample's tensor in the manifest: the file for the board, the .bin if there is one, and the .npy."""
     stored = tensor["samples"][k]["files"]
     own = next(f for f in stored if f["format"] == "npy")
     return next((f for f in stored if f["format"] == "bin"), own), own
@@ -106,7 +110,7 @@ def give(place: Path, tensor: dict[str, Any], k: int, value: Any) -> None:
 
 
 def board(place: Path, **faults: str) -> None:
-    """Run one hand-out on onnxruntime with these faults, and leave the outputs where they are wanted."""
+    """Run one task on onnxruntime with these faults, and leave the outputs in `from_device`."""
     manifest = json.loads((place / "manifest.json").read_text())
     run = fake_candidate.load(place / "model.onnx", faults)
     for k in range(len(manifest["samples"])):
@@ -116,7 +120,7 @@ def board(place: Path, **faults: str) -> None:
 
 
 def trip(**faults: str) -> list[str]:
-    """Run all that is to be run."""
+    """Run all open tasks."""
     places = sorted(TODO.glob("[0-9]*"), key=lambda p: p.name)
     for place in places:
         board(place, **faults)
@@ -181,7 +185,7 @@ def test_nobody_is_to_blame(here: Path, manual: Manual) -> None:
 
 @pytest.mark.slow
 def test_culprits_whose_shares_have_to_be_asked_for(here: Path, manual: Manual) -> None:
-    """Where a share is unclear, all but that piece runs on the device, fed with what came before: these are trips."""
+    """If a share is unclear, everything but that piece runs on the device, in turns with the reference: more trips."""
     faults = {"add": "n3:0.5+n9:0.5+n14:0.5+n21:0.5"}
     spec = f"{fake_candidate.HERE}:add={faults['add']}"
     auto = subcut("bisect", "m.onnx", "-i", "x.npy", "-c", spec, *QUICK, "--json", cwd=here).document
@@ -196,7 +200,7 @@ def test_culprits_whose_shares_have_to_be_asked_for(here: Path, manual: Manual) 
 @pytest.mark.slow
 @pytest.mark.parametrize("culprit", ["conv1", "res3d_branch2b", "scale5c_branch2c", "res2a+res2a_relu"])
 def test_a_resnet_50(culprit: str, resnet: Path, here: Path, manual: Manual) -> None:
-    """As it stands in the project's goals."""
+    """On a real network, in trips, also with float16 inputs."""
     nodes = culprit.split("+")
     spec = f"{fake_candidate.HERE}:nodes={culprit}"
     (here / "log").mkdir()
@@ -217,7 +221,7 @@ def test_a_resnet_50(culprit: str, resnet: Path, here: Path, manual: Manual) -> 
 
 
 def truth(place: Path, *guilty: str) -> str:
-    """What a person says who only sees whether it is wrong."""
+    """The answer of a person who only sees whether the outputs are wrong."""
     held = {n.name for n in onnx.load(place / "model.onnx").graph.node}
     return "bad" if held.issuperset(guilty) else "good"
 
@@ -227,7 +231,7 @@ def truth(place: Path, *guilty: str) -> str:
     [("n7",), pytest.param(("n0",), marks=pytest.mark.slow), pytest.param(("n22", "n23"), marks=pytest.mark.slow)],
 )
 def test_good_and_bad_alone_are_enough(guilty: tuple[str, ...], here: Path, manual: Manual) -> None:
-    """The inner tensors are not looked at: halving takes over."""
+    """No inner tensors are brought, so the search halves."""
     result, said = manual(*START), 0
     while not result.document["ended"]:
         (one,) = result.document["open"]
@@ -244,7 +248,7 @@ def test_good_and_bad_alone_are_enough(guilty: tuple[str, ...], here: Path, manu
 
 
 def test_what_cannot_be_run_is_looked_for(here: Path, manual: Manual) -> None:
-    """The whole is skipped: so what is sought is what the device does not take."""
+    """The whole is skipped, so the search looks for the node that the device cannot run."""
     result = manual(*START, "--batch", "3")
     for _ in range(MOST):
         if result.document["ended"]:
@@ -264,7 +268,7 @@ def test_what_cannot_be_run_is_looked_for(here: Path, manual: Manual) -> None:
 
 
 def picture(path: Path) -> None:
-    """A Conv and a Relu on 1×3×4×6, then a Gather by ids that come in: a layout to turn, integers to leave."""
+    """Conv and Relu on 1×3×4×6, then a Gather with ids as input: a layout to convert, integers to keep."""
     value = helper.make_tensor_value_info
     rng = np.random.default_rng(0)
     nodes = [
@@ -538,7 +542,7 @@ def test_a_hand_out_that_was_spoilt_is_written_anew_with_what_came_back(here: Pa
 
 
 def test_random_nodes_draw_once(here: Path, manual: Manual) -> None:
-    """Each command captures anew; what the model drew when the loop began stays."""
+    """Each command captures anew; the numbers drawn when the loop began stay."""
     ends = [helper.make_tensor_value_info(n, TensorProto.FLOAT, [1, 8]) for n in ("x", "y")]
     nodes = [
         helper.make_node("RandomNormalLike", ["x"], ["r"], name="drawn"),
@@ -577,7 +581,7 @@ def test_what_a_user_sees(here: Path) -> None:
 
 @pytest.mark.slow
 def test_killed_at_many_moments_the_same_command_goes_on(here: Path, manual: Manual) -> None:
-    """Each trip is killed again and again, every time a little later, until it ends: however long that takes."""
+    """Each command is killed again and again, every time a little later, until it ends."""
     words = [str(SUBCUT), "manual", "take", "-q"]
     manual(*START)
     kills, moment = 0, 0.02
