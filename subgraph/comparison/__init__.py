@@ -1,1 +1,5 @@
-"""Two values of a tensor: metrics, criteria, rounding noise, similarity."""
+"""Two values of a tensor: how far apart (`pair`, `metrics/`), do they agree (`judge`, `criteria/`), how far rounding
+alone moves an output (`noise/`), what would make them equal (`similarity/`).
+
+A new criterion is one file in `criteria/`, a new metric one file in `metrics/`; their `__init__.py` show what to write.
+"""

@@ -1,7 +1,7 @@
-"""Two values of one output, and a rule -> one judgement: what cannot be compared at all is settled before the rule.
+"""Two values of one output, and a rule -> one judgement; values that cannot be compared are settled before the rule.
 
-The words of a criterion become a rule here, too. Layout of the words: `NAME`, `NAME:words`, `path/to/file.py:words`, or
-limits alone (`cosine>0.999`), which mean `threshold`.
+The text of a criterion becomes a rule here: `NAME`, `NAME:options`, `path/to/file.py:options`, or only limits
+(`cosine>0.999`), which mean `threshold`.
 """
 
 from __future__ import annotations
@@ -20,39 +20,39 @@ from subgraph.verdict import Judgement, Signature, Status, gravity
 
 DEFAULT_METRICS = ("max_abs", "max_rel", "cosine", "mismatch")
 LABELS = {Status.AGREE: "agrees", Status.FAIL: "fail", Status.UNRESOLVED: "unresolved"}
-SHOWN = 8  # names that a candidate did give, where one is missing
+LISTED = 8  # names of outputs that a candidate gave, where one is missing
 
 
-def parse_criterion(words: str) -> Rule:
-    """The rule that `numpy:rtol=1e-3`, `tnn`, `my_rule.py` or `cosine>0.999` stands for.
+def parse_criterion(text: str) -> Rule:
+    """The rule for `numpy:rtol=1e-3`, `tnn`, `my_rule.py` or `cosine>0.999`.
 
     Raises:
         UnknownName: no such criterion or metric; carries the nearest.
-        UsageError: the criterion does not understand its words; says what it expects.
+        UsageError: the criterion does not understand its options; says what it expects.
     """
-    words = words.strip()
-    path, suffix, rest = words.rpartition(".py:")  # a path may hold a colon, as C:\rules.py does
+    text = text.strip()
+    path, suffix, options = text.rpartition(".py:")  # a path may hold a colon, as C:\rules.py does
     if suffix:
         name = f"{path}.py"
-    elif words.endswith(".py"):
-        name, rest = words, ""
+    elif text.endswith(".py"):
+        name, options = text, ""
     else:
-        name, _, rest = words.partition(":")
+        name, _, options = text.partition(":")
     if any(sign in name for sign in "<>"):
-        name, rest = "threshold", words
+        name, options = "threshold", text
     module = plugins.load("criteria", name)
     if not callable(getattr(module, "rule", None)):
-        raise UsageError(f"criterion '{clean(name)}' has no function rule(words)", "see subgraph/criteria")
-    rule: Rule = module.rule(rest)
+        raise UsageError(f"criterion '{clean(name)}' has no function rule(options)", "see subgraph/comparison/criteria")
+    rule: Rule = module.rule(options)
     return rule
 
 
-def judge_missing(name: str, given: Iterable[str], sample: str = "") -> Judgement:
-    """The candidate gave no such output; `given` are the names that it did give."""
-    names = [clean(n) for n in given]
-    more = f" and {len(names) - SHOWN} more" if len(names) > SHOWN else ""
-    what = f"it gave {', '.join(names[:SHOWN])}{more}" if names else "it gave none"
-    return _failed(name, Signature.MISSING, f"the candidate gave no such output; {what}", sample)
+def judge_missing(name: str, available: Iterable[str], sample: str = "") -> Judgement:
+    """The judgement of an output that the candidate did not give; `available`: names of those that it gave."""
+    names = [clean(n) for n in available]
+    more = f" and {len(names) - LISTED} more" if len(names) > LISTED else ""
+    listed = f"it gave {', '.join(names[:LISTED])}{more}" if names else "it gave none"
+    return _failed(name, Signature.MISSING, f"the candidate gave no such output; {listed}", sample)
 
 
 def judge(
@@ -67,48 +67,44 @@ def judge(
 ) -> Judgement:
     """Does this output agree?
 
-    Nothing that both sides hold to compare (an empty tensor, sequence or optional) is unresolved. A scalar equals its
-    one value in shape (1,): runtimes without rank 0 give that. Of a sequence every element is judged, without noise,
-    and the worst decides.
-
-    Eight parameters: what is judged, by what, and what the judgement should carry; name all but the first four.
+    Unresolved if there is nothing to compare on both sides (an empty tensor, sequence or optional). A scalar may have
+    shape (1,) in the candidate: some runtimes have no rank 0. Every element of a sequence is judged, without noise, and
+    the worst decides.
 
     Args:
         claim, noise: for the rule, see `criteria.OutputContext`.
-        metrics: what `errors` should hold.
+        metrics: keys of the judgement's `errors`.
 
     Raises:
         UnknownName: no such metric.
     """
-    if why := _other_kind(reference, candidate):
+    if why := _kind_mismatch(reference, candidate):
         return _failed(name, Signature.SHAPE, why, sample)
     if reference is None:
         return _unresolved(name, "nothing was compared: the optional is empty", sample)
     if isinstance(reference, list):
         assert isinstance(candidate, list)
-        pairs = zip(reference, candidate, strict=True)
-        found = [judge(f"element {i}", a, b, rule, claim, None, metrics, sample) for i, (a, b) in enumerate(pairs)]
-        return _worst(name, found, sample)
+        if not reference:
+            return _unresolved(name, "nothing was compared: the sequence is empty", sample)
+        pairs = enumerate(zip(reference, candidate, strict=True))
+        elements = [judge(f"element {i}", a, b, rule, claim, None, metrics, sample) for i, (a, b) in pairs]
+        worst = max(elements, key=gravity)
+        return replace(worst, name=name, why=f"{worst.name} of {len(elements)}: {worst.why}")
     assert candidate is not None and not isinstance(candidate, list)
-    if why := _other_form(reference, candidate):
+    if why := _type_mismatch(reference, candidate):
         return _failed(name, Signature.SHAPE, why, sample)
+    if not reference.size:
+        return _unresolved(name, f"nothing was compared: the shape is {shape_text(reference.shape)}", sample)
     pair = Pair(reference, candidate.reshape(reference.shape))
-    return _asked(pair, OutputContext(name, claim, noise), rule, metrics, sample)
-
-
-def _asked(pair: Pair, subject: OutputContext, rule: Rule, metrics: Sequence[str], sample: str) -> Judgement:
-    """The rule's answer, with what was measured beside it."""
-    if not pair.size:
-        return _unresolved(subject.name, f"nothing was compared: the shape is {_shape(pair.reference)}", sample)
-    ruling = rule(pair, subject)
-    status, why = ruling.status, ruling.why
+    ruling = rule(pair, OutputContext(name, claim, noise))
+    status, label, why = ruling.status, ruling.label, ruling.why
     if status is Status.AGREE and not pair.compared:
-        status, why = Status.UNRESOLVED, "nothing was compared: no element is finite in both"
+        status, label, why = Status.UNRESOLVED, "", "nothing was compared: no element is finite in both"
     return Judgement(
-        subject.name,
+        name,
         status,
         (ruling.signature or Signature.MISMATCH) if status is Status.FAIL else None,
-        ruling.label if status is ruling.status and ruling.label else LABELS[status],
+        label or LABELS[status],
         why,
         pair.measured(metrics) | ruling.metrics,
         pair.worst,
@@ -117,19 +113,11 @@ def _asked(pair: Pair, subject: OutputContext, rule: Rule, metrics: Sequence[str
     )
 
 
-def _worst(name: str, elements: Sequence[Judgement], sample: str) -> Judgement:
-    """A sequence: what its worst element said."""
-    if not elements:
-        return _unresolved(name, "nothing was compared: the sequence is empty", sample)
-    worst = max(elements, key=gravity)
-    return replace(worst, name=name, why=f"{worst.name} of {len(elements)}: {worst.why}")
-
-
-def _other_kind(reference: Value, candidate: Value) -> str:
-    """Why a tensor, a sequence and an empty optional cannot be compared, or sequences of other lengths."""
-    expected, found = _kind(reference), _kind(candidate)
-    if expected != found:
-        return f"{found} where {expected} was expected"
+def _kind_mismatch(reference: Value, candidate: Value) -> str:
+    """Why the two cannot be compared: one is a tensor, the other a sequence, say, or the sequences differ in length."""
+    expected, actual = _kind(reference), _kind(candidate)
+    if expected != actual:
+        return f"{actual} where {expected} was expected"
     if isinstance(reference, list) and isinstance(candidate, list) and len(reference) != len(candidate):
         return f"a sequence of {len(candidate)} where one of {len(reference)} was expected"
     return ""
@@ -141,24 +129,20 @@ def _kind(value: Value) -> str:
     return "a sequence" if isinstance(value, list) else "a tensor"
 
 
-def _other_form(reference: Array, candidate: Array) -> str:
+def _type_mismatch(reference: Array, candidate: Array) -> str:
     """Why two arrays of other shape or element type cannot be compared."""
-    said = []
+    reasons = []
     # rank 0 and rank 1 of one element are the same
     if reference.shape != candidate.shape and {reference.shape, candidate.shape} != {(), (1,)}:
-        said.append(f"{_shape(candidate)} where {_shape(reference)} was expected")
-    expected, found = _type(reference), _type(candidate)
-    if expected != found:
-        said.append(f"{found} where {expected} was expected")
-    return " and ".join(said)
+        reasons.append(f"{shape_text(candidate.shape)} where {shape_text(reference.shape)} was expected")
+    expected, actual = _dtype_name(reference), _dtype_name(candidate)
+    if expected != actual:
+        reasons.append(f"{actual} where {expected} was expected")
+    return " and ".join(reasons)
 
 
-def _shape(array: Array) -> str:
-    return shape_text(array.shape)
-
-
-def _type(array: Array) -> str:
-    """Element type by name: strings of any kind alike, and either order of bytes."""
+def _dtype_name(array: Array) -> str:
+    """Element type by name: the same for all kinds of strings, and for either byte order."""
     return "string" if array.dtype.kind in "OUST" else array.dtype.name
 
 

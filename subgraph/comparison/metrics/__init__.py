@@ -1,13 +1,20 @@
-"""One file per metric: `measure(reference, candidate) -> float`.
+"""Metrics: how far apart are two values of a tensor, in one number? One file per metric; its name is the key in JSON.
 
-Both are one-dimensional float64 arrays of equal length, at least one element, all finite. NaN means: not defined here.
-numpy's floating-point warnings are off while a metric is asked.
+To add one, write `metrics/NAME.py`, or any `FILE.py` that is given by its path:
 
-A metric's file may also say:
-    IDEAL: its value for two equal arrays; 0 unless said.
-    SYMMETRIC: True where exchanging the two changes nothing; False unless said.
-    of_pair(pair): asked instead of `measure`, for any `Pair`, by metrics that must know the element type, the NaN, or
-        integers that float64 cannot hold.
+    '''One line of help, such as: Largest absolute difference, in the tensor's own unit.'''
+    from subgraph.types import Array
+
+    IDEAL = 0.0  # value for equal arrays; 0 if left out
+    SYMMETRIC = True  # exchanging the arrays changes nothing; False if left out
+
+    def measure(reference: Array, candidate: Array) -> float:
+        '''max|c - r|: the formula, and when it is NaN (not defined) or infinite.'''
+        return float(abs(candidate - reference).max())
+
+Both arrays are flat float64 of equal size, at least one element, all finite; numpy's floating-point warnings are off.
+A metric that needs the element type, the NaN, or integers beyond float64 also defines `of_pair(pair: Pair) -> float`,
+which is then called instead. `tests/comparison/test_metrics.py` tests every file of this folder.
 """
 
 from __future__ import annotations
@@ -18,17 +25,16 @@ import numpy as np
 
 from subgraph.types import Array
 
-# Squares outside of these leave float64, or lose bits in its subnormal numbers.
-_SMALL, _LARGE = 1e-280, 1e280
+MIN_SQUARE, MAX_SQUARE = 1e-280, 1e280  # others overflow, or lose bits in float64's subnormal numbers
 
 
 def dot(first: Array, second: Array) -> float:
-    """Σxy. Not BLAS's: that wakes a thread per core, and on a busy machine waits 20 ms for one of them."""
+    """Σxy. BLAS would wake a thread per core, and wait 20 ms for one of them on a busy machine."""
     return float(np.einsum("i,i->", first, second))
 
 
 def norm(values: Array) -> float:
-    """Euclidean norm sqrt(Σx²), without overflow or underflow on the way; 0 for no elements.
+    """Euclidean norm sqrt(Σx²); the squares neither overflow nor underflow. 0 for no elements.
 
     >>> import numpy as np
     >>> norm(np.array([0.0, -2e200]))
@@ -36,7 +42,7 @@ def norm(values: Array) -> float:
     """
     with np.errstate(all="ignore"):
         square = dot(values, values)
-    if _SMALL < square < _LARGE:
+    if MIN_SQUARE < square < MAX_SQUARE:
         return math.sqrt(square)
     largest = float(np.abs(values).max(initial=0.0))
     if largest == 0 or math.isinf(largest):

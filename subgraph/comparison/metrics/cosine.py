@@ -11,20 +11,20 @@ from subgraph.types import Array
 
 IDEAL = 1.0
 SYMMETRIC = True
-_MIDDLE = 1e-100, 1e100  # lengths whose product stays well inside float64
+MIN_LENGTH, MAX_LENGTH = 1e-100, 1e100  # their products stay well inside float64
 
 
 def measure(reference: Array, candidate: Array) -> float:
     """Σcr / (|c|₂ |r|₂), within -1 … 1; no unit. msaccucmp's CosineSimilarity, the usual metric of quantizers.
 
-    It is blind to a common factor: 2x has cosine 1 with x, and so has any single positive number with any other.
+    Blind to a common factor: 2x has cosine 1 with x, and so have any two positive numbers.
 
     Corner cases: all zeros in both: 1. NaN: all zeros in one of the two.
     """
     first, second = norm(reference), norm(candidate)
     if first == 0 or second == 0:
         return 1.0 if first == second else math.nan
-    if all(_MIDDLE[0] < length < _MIDDLE[1] for length in (first, second)):
+    if all(MIN_LENGTH < length < MAX_LENGTH for length in (first, second)):
         product = dot(reference, candidate) / (first * second)
     else:
         reference, candidate = (v / np.abs(v).max() for v in (reference, candidate))

@@ -7,15 +7,14 @@ import numpy as np
 from subgraph.comparison.metrics import dot
 from subgraph.types import Array
 
-FLOOR = 2.0**-23  # float32's eps: no element is less likely before the sum is made 1
+FLOOR = 2.0**-23  # float32's eps: the least value of an element before normalisation
 
 
 def measure(reference: Array, candidate: Array) -> float:
     """Σ p ln(p/q), p from the candidate and q from the reference; 0 or more, in nats; never NaN.
 
-    msaccucmp's algorithm 4. Each array is made a distribution: (x - min) / (max - min), at least float32's eps, divided
-    by its sum. So negative values are no trouble, and it is blind to a common factor and to an offset: x and 3x + 5
-    have divergence 0.
+    msaccucmp's algorithm 4. Each array becomes a distribution: (x - min) / (max - min), at least float32's eps, divided
+    by its sum. So values may be negative, and a common factor or offset goes unnoticed: x and 3x + 5 have divergence 0.
 
     Corner cases: a constant array is the uniform distribution, whatever its value.
     """
@@ -27,7 +26,7 @@ def measure(reference: Array, candidate: Array) -> float:
 
 def _distribution(values: Array) -> Array:
     low, high = float(values.min()), float(values.max())
-    if np.isinf(high - low):  # a range that leaves float64: half of it does not
+    if np.isinf(high - low):  # half of the range does not overflow
         values, low, high = values / 2, low / 2, high / 2
     if low == high:
         return np.full(values.shape, 1 / values.size)

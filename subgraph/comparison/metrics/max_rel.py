@@ -13,11 +13,10 @@ from subgraph.types import Array
 def measure(reference: Array, candidate: Array) -> float:
     """max|c - r| / max|r|; no unit.
 
-    An error relative to each element would explode at zeros, where rounding of the sum that gave the zero is all there
-    is; relative to the tensor's scale it compares with the precision of the arithmetic. `ulp` is the one that goes
-    element by element.
+    Relative to each element, an error would explode at zeros, which are often sums with nothing but rounding left.
+    Relative to the tensor's scale it compares with the precision of the arithmetic. `ulp` goes element by element.
 
-    Corner cases: all zeros in both: 0; a reference of zeros alone, and any other candidate: infinite. Never NaN.
+    Corner cases: all zeros in both: 0; only in the reference: infinite. Never NaN.
     """
     distance = candidate - reference
     return _ratio(float(max(distance.max(), -distance.min())), float(np.abs(reference).max()))

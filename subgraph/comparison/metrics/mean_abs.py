@@ -10,6 +10,6 @@ SYMMETRIC = True
 
 
 def measure(reference: Array, candidate: Array) -> float:
-    """Σ|c - r| / n; msaccucmp's MeanAbsoluteError. Infinite where the sum leaves float64; never NaN."""
+    """Σ|c - r| / n; msaccucmp's MeanAbsoluteError. Infinite if the sum overflows; never NaN."""
     distance = candidate - reference
     return float(np.abs(distance, out=distance).mean())

@@ -6,19 +6,19 @@ import numpy as np
 
 from subgraph.types import Array
 
-ZERO = 2.0**-52  # float64's eps: msaccucmp takes a smaller reference value for zero
+ZERO = 2.0**-52  # float64's eps: smaller reference values count as zero in msaccucmp
 
 
 def measure(reference: Array, candidate: Array) -> float:
     """Σ e / n with e = |c/r - 1| where |r| > eps of float64, else 0; no unit.
 
-    An element whose reference is zero counts as right, whatever the candidate says; one whose reference is nearly zero
-    outweighs all others. Both are msaccucmp's (algorithm 9); `max_rel` and `rel_l2` have neither fault.
+    An element whose reference is zero counts as right, whatever the candidate is; one whose reference is nearly zero
+    outweighs all others. Both as in msaccucmp (algorithm 9); `max_rel` and `rel_l2` have neither fault.
 
     Corner cases: a reference of zeros: 0. Infinite where a quotient leaves float64; never NaN.
     """
-    known = np.abs(reference) > ZERO
+    nonzero = np.abs(reference) > ZERO
     error = np.ones_like(reference)
-    np.divide(candidate, reference, out=error, where=known)
+    np.divide(candidate, reference, out=error, where=nonzero)
     error -= 1
     return float(np.abs(error, out=error).mean())

@@ -11,8 +11,7 @@ from subgraph.types import Array
 def measure(reference: Array, candidate: Array) -> float:
     """|c - r|₂ / |r|₂; no unit. The usual relative error of numerical analysis; msaccucmp's RelativeEuclideanDistance.
 
-    Corner cases: all zeros in both: 0; a reference of zeros alone: infinite (msaccucmp says 0 there). NaN: both
-    lengths leave float64.
+    Corner cases: all zeros in both: 0; only in the reference: infinite (0 in msaccucmp). NaN: both lengths overflow.
     """
     distance, length = norm(candidate - reference), norm(reference)
     if distance == 0:

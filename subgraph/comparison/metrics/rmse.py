@@ -11,5 +11,5 @@ SYMMETRIC = True
 
 
 def measure(reference: Array, candidate: Array) -> float:
-    """sqrt(Σ(c - r)² / n); msaccucmp's RootMeanSquareError. Infinite where a difference leaves float64; never NaN."""
+    """sqrt(Σ(c - r)² / n); msaccucmp's RootMeanSquareError. Infinite if a difference overflows; never NaN."""
     return norm(candidate - reference) / math.sqrt(reference.size)

@@ -11,11 +11,9 @@ IDEAL = math.inf
 
 
 def measure(reference: Array, candidate: Array) -> float:
-    """10 log₁₀(Σr² / Σ(c - r)²) in dB, as in the literature on quantization: every bit is worth 6.02 dB.
+    """10 log₁₀(Σr² / Σ(c - r)²) in dB, which is -20 log₁₀ of `rel_l2`; every bit of quantization is worth 6.02 dB.
 
-    The same as -20 log₁₀ of `rel_l2`.
-
-    Corner cases: no noise: +∞, also for zeros; noise without a signal, or that leaves float64: -∞. Never NaN.
+    Corner cases: no noise: +∞, also for zeros; noise without a signal, or that overflows: -∞. Never NaN.
     """
     noise, signal = norm(candidate - reference), norm(reference)
     if noise == 0:

@@ -16,9 +16,10 @@ from typing import Any
 
 import numpy as np
 
-from subgraph.comparison.criteria import Ranking
+from subgraph.comparison.criteria import Noise, Ranking
 from subgraph.comparison.noise.analysis import RoundingSites, find_ranked_tensor, find_rounding_sites
 from subgraph.comparison.noise.sampler import NoiseRun, NoiseRunKind, NoiseSampler
+from subgraph.comparison.pair import differences
 from subgraph.documents import to_json
 from subgraph.errors import InputError, ModelError
 from subgraph.graph.graph import Graph
@@ -143,52 +144,41 @@ class RegionNoise:
 
 
 @dataclass(frozen=True)
-class OutputNoise:
-    """Rounding noise of one output of a region: a `criteria.Noise`. Methods with a claim raise as `RegionNoise.run`."""
+class OutputNoise(Noise):
+    """Rounding noise of one output of a region; methods as in `criteria.Noise`."""
 
     region: RegionNoise
     output: str
 
     def perturbed(self, claim: str, count: int) -> list[Array]:
-        """The output of `count` perturbed runs."""
         return [run.array(self.output) for run in self.region.perturbed(claim, count)]
 
     def with_broken_ties(self, claim: str, count: int, times: float) -> list[Array]:
-        """The output of `count` runs in which equal computed values are perturbed independently, by `times` roundings;
-        empty if hardly any sums are equal."""
         runs = self.region.perturbed(claim, count, tie_factor=times) if self.region.has_ties(claim) else []
         return [run.array(self.output) for run in runs]
 
     def rounded(self, claim: str) -> Array:
-        """The output where the reference rounds to the claimed type after every node."""
         return self.region.run(NoiseRun(NoiseRunKind.ROUNDED, claim))[0].array(self.output)
 
     def op_type(self) -> str:
-        """The op type of the node that makes the output."""
         return self.region.graph.ops[self.region.graph.maker[self.output]]
 
     def coarsest_type(self) -> str:
-        """The float type with the largest unit roundoff among the region's tensors."""
         return self.region.sites.coarsest
 
     def behind_choice(self) -> bool:
-        """Does the output depend on a choice (an index, a comparison) inside the region?"""
         return self.output in self.region.sites.behind_choice
 
     def behind_steps(self) -> bool:
-        """Does it depend on a node that rounds to steps: QuantizeLinear, Round, a Cast to integers?"""
         return self.output in self.region.sites.behind_steps
 
     def ranking(self, claim: str) -> Ranking | None:
-        """What a TopK, ArgMax or ArgMin compared to give this output of indices; None for other outputs."""
         ranked = find_ranked_tensor(self.region.graph, self.output)
         if ranked is None or ranked[0] not in self.region.ranked:
             return None
         name, axis = ranked
         values = self.region.run(NoiseRun(NoiseRunKind.RANKED))[0].array(name)
-        wide = values.astype(np.float64)
         noise = np.zeros(values.shape)
         for run in self.region.perturbed(claim, RANKED_RUNS):
-            with np.errstate(invalid="ignore"):
-                noise = np.fmax(noise, np.abs(run.array(name).astype(np.float64) - wide))
+            noise = np.fmax(noise, np.abs(differences(values, run.array(name))))
         return Ranking(values, noise, axis)

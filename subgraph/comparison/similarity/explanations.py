@@ -1,10 +1,11 @@
-"""Two tensors that disagree -> what would make them equal: another layout, an offset, another sample, a lost softmax.
+"""Which transformation would make two tensors that disagree equal: another layout, an offset, another sample, a lost
+softmax.
 
-Something is said only where it explains nearly everything: what is left of the error is small beside the spread of the
-values, in the worst element and on average, and far smaller than the error was. Where many explanations fit equally
-(symmetric values), none is given; of tensors with hardly any different values nothing is said.
+An explanation is given only if it explains nearly everything: the remaining error is small beside the spread of the
+values, in the worst element and on average, and far smaller than the error was. If many explanations fit equally well
+(symmetric values), none is given; nor for tensors with few different values.
 
-Each is tried on a fixed sample of elements, and what fits there on all of them.
+Each explanation is checked on a fixed sample of elements first, and then on all.
 """
 
 from __future__ import annotations
@@ -20,31 +21,30 @@ import numpy as np
 from subgraph.comparison.pair import differences
 from subgraph.comparison.precision import EPS, LARGEST
 from subgraph.comparison.similarity.linear_fit import (
-    FEWEST,
-    SAMPLE,
-    SLIGHT,
+    MAX_SAMPLE,
+    MIN_ELEMENTS,
+    NEGLIGIBLE,
     Distance,
     LinearMap,
-    fit,
-    line,
-    picked,
-    rows,
-    short,
+    fit_line,
+    format_number,
+    measure_distance,
+    sample,
+    sample_rows,
 )
-from subgraph.comparison.similarity.quantized import coarse
-from subgraph.comparison.similarity.rearranged import ways
+from subgraph.comparison.similarity.quantized import find_grid
+from subgraph.comparison.similarity.rearranged import find_rearrangements
 from subgraph.types import Array
 
-LEFT = 1e-2  # of the spread that an explanation may leave: what is tried moves values by all of it
-ROUNDED = 16  # times the claimed precision's eps: what a region that rounds so may leave besides
-EQUAL = 10.0  # times as much as the best leaves: those explain it equally well
-EXACT = 1e-6  # of the spread: nothing explains better than this
-MOST = 3  # explanations that fit equally; of more, none tells anything
-VALUES = 8  # different ones, and so many that are wrong: fewer are like anything
-ROWS = 64  # of a softmax that are looked at first
-FEWEST_EACH, MOST_CHANNELS = 16, 4096  # elements of a channel that is fitted by two numbers; channels
-LISTED = 4  # channels that are told
-INTEGERS = "iub"
+MAX_RESIDUAL = 1e-2  # of the spread: wrong transformations move values by all of it
+MAX_ROUNDING = 16  # times eps of the claimed precision: what the rounding of a region may leave
+EQUALLY_GOOD = 10.0  # times the residual of the best explanation
+EXACT = 1e-6  # of the spread: no residual counts as smaller
+MAX_EXPLANATIONS = 3  # that fit equally well; more tell nothing
+MIN_DIFFERENT = 8  # different values, and wrong values: with fewer, anything fits
+SOFTMAX_ROWS = 64  # rows whose sum is checked first
+MIN_CHANNEL, MAX_CHANNELS = 16, 4096  # elements of a channel that gets a line of its own; channels
+LISTED = 4  # channels whose numbers are listed
 
 
 @dataclass(frozen=True)
@@ -65,10 +65,10 @@ class Explanation:
 def find_explanations(
     reference: Array, candidate: Array, others: Mapping[str, Array] | None = None, claim: str = "fp32"
 ) -> list[Explanation]:
-    """What the candidate's values are like, best first; empty where nothing explains them.
+    """Explanations of the candidate's values, the best one first; empty if there are none.
 
     Args:
-        reference, candidate: numbers of any dtype; shapes may differ, not the number of elements.
+        reference, candidate: numbers of any type; the shapes may differ, but not the number of elements.
         others: arrays that the candidate may hold instead, by their description: other samples, the region's inputs.
         claim: the precision that the candidate claims.
 
@@ -79,202 +79,207 @@ def find_explanations(
     >>> [e.text for e in find_explanations(x, x[:, ::-1] - 0.0)], [e.text for e in find_explanations(x, x - 128)]
     (['channels 0 and 2 of axis 1 exchanged: RGB for BGR'], ['values 128 too low'])
     """
-    if reference.size != candidate.size or reference.size < FEWEST or not _numbers(reference, candidate):
+    pair = _tensor_pair(reference, candidate, claim)
+    if pair is None:
         return []
     with np.errstate(all="ignore"):
-        asked = _asked(reference, candidate, claim)
-        found = asked.explanations(others or {}) if asked.telling else []
-        overflow = _overflow(reference, candidate)
-        narrow = coarse(reference, candidate)
+        explanations = pair.explanations(others or {}) if pair.conclusive() else []
+        overflow = _describe_overflow(reference, candidate)
+        grid = find_grid(reference, candidate)
     if overflow:
-        found = [Explanation(overflow, grid="range")]
-    return [*found, *([Explanation(narrow[1], grid=narrow[0])] if narrow else [])]
+        explanations = [Explanation(overflow, grid="range")]
+    return [*explanations, *([Explanation(grid[1], grid=grid[0])] if grid else [])]
 
 
 def matching_tensors(
     reference: Array, candidate: Array, others: Mapping[str, Array], claim: str = "fp32"
 ) -> list[Explanation]:
-    """Which of some other arrays, by their description, the candidate holds as they are; as in `find_explanations`."""
-    if reference.size != candidate.size or reference.size < FEWEST or not _numbers(reference, candidate):
-        return []
+    """Which other arrays, by their description, the candidate holds unchanged; as in `find_explanations`."""
+    pair = _tensor_pair(reference, candidate, claim)
     with np.errstate(all="ignore"):
-        asked = _asked(reference, candidate, claim)
-        return _best(asked.held(others)) if asked.telling else []
+        return _best(pair.other_tensors(others)) if pair and pair.conclusive() else []
 
 
-def _asked(reference: Array, candidate: Array, claim: str) -> _TensorPair:
-    return _TensorPair(reference, candidate, max(LEFT, ROUNDED * EPS[claim]))
+def _tensor_pair(reference: Array, candidate: Array, claim: str) -> _TensorPair | None:
+    """None if the sizes differ, or if there are too few elements or no numbers."""
+    if reference.size != candidate.size or reference.size < MIN_ELEMENTS or not _are_numbers(reference, candidate):
+        return None
+    return _TensorPair(reference, candidate, max(MAX_RESIDUAL, MAX_ROUNDING * EPS[claim]))
 
 
-def _best(found: Iterable[Explanation]) -> list[Explanation]:
-    """Those that explain it equally well; none where there are many."""
-    best = sorted(found, key=lambda one: one.residual)
-    equal = [one for one in best if one.residual <= max(EXACT, EQUAL * best[0].residual)]
-    return equal if len(equal) <= MOST else []
+def _best(explanations: Iterable[Explanation]) -> list[Explanation]:
+    """Those that fit equally well; empty if there are many, or none."""
+    ranked = sorted(explanations, key=lambda e: e.residual)
+    equal = [e for e in ranked if e.residual <= max(EXACT, EQUALLY_GOOD * ranked[0].residual)]
+    return equal if len(equal) <= MAX_EXPLANATIONS else []
 
 
-def _numbers(*arrays: Array) -> bool:
+def _are_numbers(*arrays: Array) -> bool:
     return all(a.dtype.kind not in "OUSTMmcb" for a in arrays)
 
 
 @dataclass(frozen=True)
 class _TensorPair:
-    """Two tensors, and what may be left of the difference."""
+    """Reference and candidate, of equal size; `allowed`: the residual that an explanation may leave."""
 
-    a: Array
-    b: Array
-    left: float
+    reference: Array
+    candidate: Array
+    allowed: float
 
-    @cached_property
-    def telling(self) -> bool:
-        """Do both hold enough different values, and do enough disagree?"""
-        for array in (self.a, self.b):
-            (some,) = picked(array)
-            finite = some[np.isfinite(some)]
-            if np.unique(finite).size < VALUES or np.ptp(finite) <= EXACT * np.abs(finite).max():
+    def conclusive(self) -> bool:
+        """Do both hold enough different values, and do enough of them disagree?"""
+        for values in map(_finite_sample, (self.reference, self.candidate)):
+            if np.unique(values).size < MIN_DIFFERENT or np.ptp(values) <= EXACT * np.abs(values).max():
                 return False
-        if self.plain is None:
+        if self.unexplained is None:
             return True
-        return self.plain.most > EXACT and int(np.count_nonzero(self.a != self.b)) >= VALUES
+        wrong = int(np.count_nonzero(self.reference != self.candidate))
+        return self.unexplained.largest > EXACT and wrong >= MIN_DIFFERENT
 
     @cached_property
-    def plain(self) -> Distance | None:
-        """The error as it is; None where the shapes differ."""
-        return fit(self.a, self.b) if self.a.shape == self.b.shape else None
+    def unexplained(self) -> Distance | None:
+        """The distance without an explanation; None if the shapes differ."""
+        return measure_distance(self.reference, self.candidate) if self.same_shape else None
+
+    @property
+    def same_shape(self) -> bool:
+        return bool(self.reference.shape == self.candidate.shape)
 
     @cached_property
     def spread(self) -> float:
-        """Of the candidate's finite values: the largest less the least."""
-        (some,) = picked(self.b)
-        return float(np.ptp(some[np.isfinite(some)]))
+        """Largest less smallest finite value of the candidate."""
+        return float(np.ptp(_finite_sample(self.candidate)))
 
     @cached_property
-    def bulk(self) -> float:
-        """Their mean distance from their mean."""
-        return _centre(self.b)[1]
+    def deviation(self) -> float:
+        """Mean distance of the candidate's values from their mean."""
+        return _mean_and_deviation(self.candidate)[1]
 
     def explanations(self, others: Mapping[str, Array]) -> list[Explanation]:
-        """The first of these groups in which something fits: the simplest explanation."""
-        groups = (itertools.chain(self.held(others), self.simple()), self.mixed(), self.per_channel())
-        return next((_best(some) for group in groups if (some := list(group))), [])
+        """The best of the first group in which an explanation fits; simple explanations come first."""
+        groups = (
+            itertools.chain(self.other_tensors(others), self.single_changes()),
+            self.rearranged_lines(),
+            self.channel_lines(),
+        )
+        return next((_best(fits) for group in groups if (fits := list(group))), [])
 
-    def held(self, others: Mapping[str, Array]) -> Iterator[Explanation]:
-        """Other tensors, as they are."""
-        for says, other in others.items():
-            if other.size == self.b.size and _numbers(other):
-                yield from self.tried(says, other.reshape(self.b.shape), self.b)
+    def other_tensors(self, others: Mapping[str, Array]) -> Iterator[Explanation]:
+        """Other tensors, unchanged."""
+        for text, other in others.items():
+            if other.size == self.candidate.size and _are_numbers(other):
+                yield from self.check(text, other.reshape(self.candidate.shape), self.candidate)
 
-    def simple(self) -> Iterator[Explanation]:
-        """Values in other places as they are, or other values in their places."""
-        for way in ways(self.a, self.b, self.far):
-            yield from self.tried(way.says, way.reference, way.candidate)
-        if self.a.shape == self.b.shape:
-            straight = line(*picked(self.a, self.b))
-            if straight:
-                yield from self.tried(straight.says(self.spread), self.a, self.b, straight)
-            yield from self.functions()
+    def single_changes(self) -> Iterator[Explanation]:
+        """Rearranged values; or changed values in their places."""
+        for moved in find_rearrangements(self.reference, self.candidate, self.distances):
+            yield from self.check(*moved)
+        if self.same_shape:
+            line = fit_line(*sample(self.reference, self.candidate))
+            if line:
+                yield from self.check(line.describe(self.spread), self.reference, self.candidate, line)
+            yield from self.activations()
             yield from self.clipped()
 
-    def mixed(self) -> Iterator[Explanation]:
-        """Values in other places, and a straight line besides."""
-        for way in ways(self.a, self.b, self.far_but_for_line):
-            straight = line(*picked(way.reference, way.candidate))
-            if straight:
-                says = f"{way.says}; and {straight.says(self.spread)}"
-                yield from self.tried(says, way.reference, way.candidate, straight)
+    def rearranged_lines(self) -> Iterator[Explanation]:
+        """Rearranged values on a straight line."""
+        for text, reference, candidate in find_rearrangements(self.reference, self.candidate, self.distances_from_line):
+            line = fit_line(*sample(reference, candidate))
+            if line:
+                yield from self.check(f"{text}; and {line.describe(self.spread)}", reference, candidate, line)
 
-    def far(self, slices: Array, row: Array) -> Array:
-        """How far some slices are from this one, on average; infinite where more than may be left."""
+    def distances(self, slices: Array, row: Array) -> Array:
+        """Mean distances of slices (n, m) from one (m,); infinite if beyond what is allowed."""
         d = np.abs(differences(row, slices))
-        near = (d.max(axis=1) <= self.left * self.spread) & (d.mean(axis=1) <= self.left * self.bulk)
+        near = (d.max(axis=1) <= self.allowed * self.spread) & (d.mean(axis=1) <= self.allowed * self.deviation)
         return np.where(near, d.mean(axis=1), np.inf)
 
-    def far_but_for_line(self, slices: Array, row: Array) -> Array:
-        """The same where a straight line is between them: it makes mean and deviation those of the candidate."""
-        (mean, bulk), (other, its) = _centre(self.a), _centre(self.b)
-        moved = (slices - mean) * (its / bulk) if bulk else slices - mean
-        return np.fmin(self.far(other + moved, row), self.far(other - moved, row))
+    def distances_from_line(self, slices: Array, row: Array) -> Array:
+        """The same up to a straight line, which gives the slices the candidate's mean and deviation."""
+        (mean, deviation), (other, its) = _mean_and_deviation(self.reference), _mean_and_deviation(self.candidate)
+        moved = (slices - mean) * (its / deviation) if deviation else slices - mean
+        return np.fmin(self.distances(other + moved, row), self.distances(other - moved, row))
 
-    def tried(
-        self, says: str, x: Array, y: Array, change: Callable[[Array], Array] = lambda x: x
+    def check(
+        self, text: str, x: Array, y: Array, change: Callable[[Array], Array] = lambda x: x
     ) -> Iterator[Explanation]:
-        """One explanation: y = change(x); yielded where it holds, first on a sample, then on all."""
-        some, given = picked(x, y)
-        before = self.plain or Distance(math.inf, math.inf)
-        rough = fit(change(some), given)
-        if max(rough.most, rough.mean) > 2 * self.left:
-            return
-        whole = fit(change(x), y)
-        if whole.explains(before, self.left):
-            yield Explanation(says, whole.most)
+        """The explanation y = change(x), if it holds."""
+        some_x, some_y = sample(x, y)
+        if not measure_distance(change(some_x), some_y).exceeds(2 * self.allowed):
+            whole = measure_distance(change(x), y)
+            if whole.explains(self.unexplained or Distance(math.inf, math.inf), self.allowed):
+                yield Explanation(text, whole.largest)
 
-    # ------------------------------------------------------------------------------------------ other values
+    # ------------------------------------------------------------------------------------------ changed values
 
-    def functions(self) -> Iterator[Explanation]:
-        """An activation that is missing, or there once more."""
-        for says, x, y in (("missing", self.b, self.a), ("once more", self.a, self.b)):
-            for name, function in FUNCTIONS.items():
-                yield from self.tried(f"{name} {says}", x, y, function)
-            for axis in range(self.a.ndim):
+    def activations(self) -> Iterator[Explanation]:
+        """An activation that is missing, or applied once more."""
+        a, b = self.reference, self.candidate
+        for state, x, y in (("missing", b, a), ("once more", a, b)):
+            for name, function in ACTIVATIONS.items():
+                yield from self.check(f"{name} {state}", x, y, function)
+            for axis in range(a.ndim):
                 if _sums_to_one(y, axis):
-                    yield from self.tried(f"softmax {says} (axis {axis})", _softmax(x, axis), y)
-        yield from self.tried("ReLU missing", self.b, self.a, _relu)
+                    yield from self.check(f"softmax {state} (axis {axis})", _softmax(x, axis), y)
+        yield from self.check("ReLU missing", b, a, lambda v: np.maximum(v, 0))
 
     def clipped(self) -> Iterator[Explanation]:
-        """Cut off at the candidate's largest or least value, where several elements stand."""
-        low, high = float(np.nanmin(self.b)), float(np.nanmax(self.b))
-        room = self.left * (high - low)
-        over, under = np.count_nonzero(self.a > high + room), np.count_nonzero(self.a < low - room)
-        says = [f"{word} {short(at)}" for word, at, n in (("below", low, under), ("above", high, over)) if n > 1]
-        if says and math.isfinite(high - low):
-            yield from self.tried(f"cut off {' and '.join(says)}", self.a, self.b, lambda v: np.clip(v, low, high))
+        """Values cut off at the candidate's smallest or largest value, if several elements have it."""
+        a, low, high = self.reference, float(np.nanmin(self.candidate)), float(np.nanmax(self.candidate))
+        margin = self.allowed * (high - low)
+        under, over = np.count_nonzero(a < low - margin), np.count_nonzero(a > high + margin)
+        limits = (("below", low, under), ("above", high, over))
+        cuts = [f"{side} {format_number(limit)}" for side, limit, n in limits if n > 1]
+        if cuts and math.isfinite(high - low):
+            text = f"cut off {' and '.join(cuts)}"
+            yield from self.check(text, a, self.candidate, lambda v: np.clip(v, low, high))
 
-    def per_channel(self) -> Iterator[Explanation]:
-        """Each slice of the second or the last axis with a scale and an offset of its own."""
-        if self.a.shape != self.b.shape or self.a.ndim < 2:
-            return
-        for axis in dict.fromkeys((1, self.a.ndim - 1)):
-            size = self.a.shape[axis]
-            if 1 < size <= MOST_CHANNELS and self.a.size >= FEWEST_EACH * size:
-                yield from self.by_channel(axis)
-
-    def by_channel(self, axis: int) -> Iterator[Explanation]:
-        """Straight lines, one per slice of this axis."""
-        size = self.a.shape[axis]
-        x, y = (rows(v, axis, max(2 * FEWEST_EACH, SAMPLE // size)) for v in (self.a, self.b))
-        lines = [line(x[:, k], y[:, k]) or LinearMap(1.0, 0.0) for k in range(size)]
-        scales, offsets = (np.array([getattr(one, name) for one in lines]) for name in ("scale", "offset"))
-        rough = fit(scales * x + offsets, y)
-        if max(rough.most, rough.mean) <= 2 * self.left:
-            x, y = (np.moveaxis(v, axis, -1) for v in (self.a, self.b))
-            yield from self.tried(_by_channel(scales, offsets, self.spread, axis), scales * x + offsets, y)
+    def channel_lines(self) -> Iterator[Explanation]:
+        """A straight line for each slice of the second or the last axis."""
+        a, b = self.reference, self.candidate
+        for axis in dict.fromkeys((1, a.ndim - 1)) if self.same_shape and a.ndim > 1 else ():
+            size = a.shape[axis]
+            if not (1 < size <= MAX_CHANNELS and a.size >= MIN_CHANNEL * size):
+                continue
+            x, y = (sample_rows(v, axis, max(2 * MIN_CHANNEL, MAX_SAMPLE // size)) for v in (a, b))
+            lines = [fit_line(x[:, k], y[:, k]) or LinearMap(1.0, 0.0) for k in range(size)]
+            scales, offsets = np.array([line.scale for line in lines]), np.array([line.offset for line in lines])
+            if not measure_distance(scales * x + offsets, y).exceeds(2 * self.allowed):
+                x, y = (np.moveaxis(v, axis, -1) for v in (a, b))
+                text = _describe_channels(scales, offsets, self.spread, axis)
+                yield from self.check(text, scales * x + offsets, y)
 
 
-def _by_channel(scales: Array, offsets: Array, spread: float, axis: int) -> str:
-    def told(values: Array) -> str:
-        return ", ".join(map(short, values[:LISTED])) + (" …" if values.size > LISTED else "")
+def _describe_channels(scales: Array, offsets: Array, spread: float, axis: int) -> str:
+    def listed(values: Array) -> str:
+        return ", ".join(map(format_number, values[:LISTED])) + (" …" if values.size > LISTED else "")
 
-    if abs(scales - 1).max() <= SLIGHT:
-        return f"an offset per channel of axis {axis} ({told(offsets)}): a bias lost or added, or a mean"
-    if abs(offsets).max() <= SLIGHT * spread:
-        return f"a factor per channel of axis {axis} ({told(scales)})"
-    return f"scaled and shifted per channel of axis {axis}, by {told(scales)} and {told(offsets)}: a mean and a scale?"
+    if abs(scales - 1).max() <= NEGLIGIBLE:
+        return f"an offset per channel of axis {axis} ({listed(offsets)}): a bias lost or added, or a mean"
+    if abs(offsets).max() <= NEGLIGIBLE * spread:
+        return f"a factor per channel of axis {axis} ({listed(scales)})"
+    both = f"{listed(scales)} and {listed(offsets)}"
+    return f"scaled and shifted per channel of axis {axis}, by {both}: a mean and a scale?"
 
 
-def _centre(values: Array) -> tuple[float, float]:
-    """Mean, and mean distance from it, of what is finite."""
-    (some,) = picked(values)
-    finite = some[np.isfinite(some)]
+def _finite_sample(values: Array) -> Array:
+    (some,) = sample(values)
+    return some[np.isfinite(some)]
+
+
+def _mean_and_deviation(values: Array) -> tuple[float, float]:
+    """Mean of the finite values, and their mean distance from it."""
+    finite = _finite_sample(values)
     mean = float(finite.mean())
     return mean, float(np.abs(finite - mean).mean())
 
 
 def _sums_to_one(values: Array, axis: int) -> bool:
-    """Does it look like what a softmax gives?"""
+    """Do the values look like results of a softmax?"""
     if values.shape[axis] < 2:
         return False
-    some = rows(values, axis, ROWS)
-    return bool((some >= 0).all() and (np.abs(some.sum(axis=1) - 1) <= LEFT).all())
+    rows = sample_rows(values, axis, SOFTMAX_ROWS)
+    return bool((rows >= 0).all() and (np.abs(rows.sum(axis=1) - 1) <= MAX_RESIDUAL).all())
 
 
 def _softmax(values: Array, axis: int) -> Array:
@@ -283,24 +288,15 @@ def _softmax(values: Array, axis: int) -> Array:
     return np.asarray(power / power.sum(axis=axis, keepdims=True))
 
 
-def _sigmoid(values: Array) -> Array:
-    return np.asarray(1 / (1 + np.exp(-values.astype(np.float64))))
+ACTIVATIONS: dict[str, Callable[[Array], Array]] = {
+    "sigmoid": lambda values: 1 / (1 + np.exp(-values.astype(np.float64))),
+    "tanh": lambda values: np.tanh(values.astype(np.float64)),
+}
 
 
-def _tanh(values: Array) -> Array:
-    return np.asarray(np.tanh(values.astype(np.float64)))
-
-
-def _relu(values: Array) -> Array:
-    return np.maximum(values, 0)
-
-
-FUNCTIONS: dict[str, Callable[[Array], Array]] = {"sigmoid": _sigmoid, "tanh": _tanh}
-
-
-def _overflow(reference: Array, candidate: Array) -> str:
-    """Infinite exactly where the reference is beyond float16's range?"""
-    if reference.shape != candidate.shape or reference.dtype.kind in INTEGERS:
+def _describe_overflow(reference: Array, candidate: Array) -> str:
+    """Words for a candidate that is infinite exactly where the reference is beyond float16's range; empty otherwise."""
+    if reference.shape != candidate.shape or reference.dtype.kind in "iub":
         return ""
     if not np.isinf(candidate).any():
         return ""

@@ -1,4 +1,4 @@
-"""Two arrays -> how far they are apart in units of their own spread, and the straight line between their values."""
+"""Distance of two arrays in units of their own spread; the straight line between their values; samples of elements."""
 
 from __future__ import annotations
 
@@ -10,27 +10,32 @@ import numpy as np
 from subgraph.comparison.pair import differences
 from subgraph.types import Array
 
-SAMPLE = 4096  # elements
-FEWEST = 16  # that a straight line is fitted to
-DROP = 20.0  # times smaller than the error was: only then something explains it
-SLIGHT = 1e-3  # of the spread: an offset that is none; of 1: a scale that is none
+MAX_SAMPLE = 4096  # elements
+MIN_ELEMENTS = 16  # that a straight line is fitted to
+MIN_DROP = 20.0  # times smaller than before: then a change explains the distance
+NEGLIGIBLE = 1e-3  # offsets, of the spread; differences of a scale from 1
 
 
 @dataclass(frozen=True)
 class Distance:
-    """How far two arrays are apart, in units of the spread of the second: at most, and on average."""
+    """Distance of two arrays. largest: over the spread (largest less smallest value) of the second array. mean: over
+    its mean distance from its mean."""
 
-    most: float
+    largest: float
     mean: float
 
-    def explains(self, before: Distance, left: float) -> bool:
-        """Is it at most `left`, and far smaller than before, in both ways?"""
-        small = max(self.most, self.mean) <= left
-        return small and self.most * DROP <= before.most and self.mean * DROP <= before.mean
+    def exceeds(self, limit: float) -> bool:
+        """Is one of the numbers larger? Not if they are NaN."""
+        return max(self.largest, self.mean) > limit
+
+    def explains(self, before: Distance, allowed: float) -> bool:
+        """Are both numbers within `allowed`, and far smaller than before?"""
+        drops = self.largest * MIN_DROP <= before.largest and self.mean * MIN_DROP <= before.mean
+        return max(self.largest, self.mean) <= allowed and drops
 
 
-def fit(x: Array, y: Array) -> Distance:
-    """Of equally shaped arrays. NaN or an infinity on one side only is infinitely far."""
+def measure_distance(x: Array, y: Array) -> Distance:
+    """Of equally shaped arrays. Infinite if NaN or infinity of y differ from x; NaN if those of x alone do."""
     y = y.reshape(-1).astype(np.float64, copy=False)
     d = np.abs(differences(x.reshape(-1), y))
     finite = np.isfinite(y)
@@ -39,9 +44,10 @@ def fit(x: Array, y: Array) -> Distance:
         y = y[finite]
     if not y.size:
         return Distance(math.inf, math.inf)
-    spread, bulk = float(np.ptp(y)), float(np.abs(y - y.mean()).mean())
-    most, mean = float(d.max()), float(d.mean())  # NaN where x alone is: never small
-    return Distance(most / spread if spread else math.inf, mean / bulk if bulk else math.inf)
+    spread, deviation = float(np.ptp(y)), float(np.abs(y - y.mean()).mean())
+    return Distance(
+        float(d.max()) / spread if spread else math.inf, float(d.mean()) / deviation if deviation else math.inf
+    )
 
 
 @dataclass(frozen=True)
@@ -54,45 +60,45 @@ class LinearMap:
     def __call__(self, x: Array) -> Array:
         return np.asarray(self.scale * x.astype(np.float64) + self.offset)
 
-    def says(self, spread: float) -> str:
-        """In words; `spread`: of the candidate's values, beside which an offset counts or not."""
-        no_offset = abs(self.offset) <= SLIGHT * spread
-        if abs(self.scale - 1) <= SLIGHT:
-            return f"values {short(abs(self.offset))} too {'low' if self.offset < 0 else 'high'}"
-        if no_offset and abs(self.scale + 1) <= SLIGHT:
+    def describe(self, spread: float) -> str:
+        """In words; `spread`: of the candidate's values, which decides whether an offset is worth mentioning."""
+        no_offset = abs(self.offset) <= NEGLIGIBLE * spread
+        if abs(self.scale - 1) <= NEGLIGIBLE:
+            return f"values {format_number(abs(self.offset))} too {'low' if self.offset < 0 else 'high'}"
+        if no_offset and abs(self.scale + 1) <= NEGLIGIBLE:
             return "the sign flipped"
-        offset = "" if no_offset else f" {'−' if self.offset < 0 else '+'} {short(abs(self.offset))}"
-        return f"candidate = {short(self.scale)} · reference{offset}"
+        offset = "" if no_offset else f" {'−' if self.offset < 0 else '+'} {format_number(abs(self.offset))}"
+        return f"candidate = {format_number(self.scale)} · reference{offset}"
 
 
-def line(x: Array, y: Array) -> LinearMap | None:
-    """The best straight line, least squares, over what is finite in both; None where x does not vary."""
+def fit_line(x: Array, y: Array) -> LinearMap | None:
+    """The least-squares line over the elements finite in both; None if x is constant or there are too few."""
     x, y = x.reshape(-1).astype(np.float64), y.reshape(-1).astype(np.float64)
-    known = np.isfinite(x) & np.isfinite(y)
-    if np.count_nonzero(known) < FEWEST:
+    finite = np.isfinite(x) & np.isfinite(y)
+    if np.count_nonzero(finite) < MIN_ELEMENTS:
         return None
-    x, y = x[known], y[known]
+    x, y = x[finite], y[finite]
     centred = x - x.mean()
     variance = float(centred @ centred)
     scale = float(centred @ y) / variance if variance else 0.0
     return LinearMap(scale, float(y.mean() - scale * x.mean())) if scale else None
 
 
-def short(value: float) -> str:
-    """Four digits."""
+def format_number(value: float) -> str:
+    """Four digits, and a real minus sign."""
     return f"{value:.4g}".replace("-", "−")
 
 
-def picked(*arrays: Array) -> tuple[Array, ...]:
-    """The same elements of each, equally shaped: all of few, else a fixed sample; float64, one dimension."""
-    if arrays[0].size <= SAMPLE:
+def sample(*arrays: Array) -> tuple[Array, ...]:
+    """The same elements of equally shaped arrays, flat, float64: all if there are few, else a fixed sample."""
+    if arrays[0].size <= MAX_SAMPLE:
         return tuple(a.reshape(-1).astype(np.float64) for a in arrays)
     rng = np.random.default_rng(0)
-    at = tuple(rng.integers(0, size, SAMPLE) for size in arrays[0].shape)
+    at = tuple(rng.integers(0, size, MAX_SAMPLE) for size in arrays[0].shape)
     return tuple(a[at].astype(np.float64) for a in arrays)
 
 
-def rows(values: Array, axis: int, count: int) -> Array:
+def sample_rows(values: Array, axis: int, count: int) -> Array:
     """A fixed sample of rows along an axis: (count, size of the axis), float64."""
     rng = np.random.default_rng(0)
     along = np.arange(values.shape[axis])

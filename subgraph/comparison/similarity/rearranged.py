@@ -1,7 +1,7 @@
-"""Two tensors -> the ways in which one may hold the other's values in other places; an input -> how it may be misread.
+"""Rearrangements of a tensor's values: transposed, reshaped, shifted, slices in another order; and misread inputs.
 
-Each way is a pair of equally shaped arrays, most of them views: were it so, the two would be equal. Nothing is compared
-here but slices along an axis, to see in which order they stand.
+A rearrangement is a pair of equally shaped arrays, most of them views, that would be equal if it had happened; the
+caller compares them. Only the order of slices along an axis is found here by comparing values.
 """
 
 from __future__ import annotations
@@ -15,127 +15,119 @@ import numpy as np
 
 from subgraph.types import Array
 
-MOST_AXES = 6  # longer than 1: 719 orders
-MOST_SLICES, LONGEST = 512, 4096  # along an axis: where each is compared with each, and where any are compared
-PROBES, FEWEST = 64, 8  # elements of a slice that are looked at; of smaller ones many are alike
-LISTED = 12  # slices that are told by number
-SHORTEST = 4  # an axis along which all but one place may be compared
+MAX_AXES = 6  # longer than 1: 719 orders
+MAX_MATCHED, MAX_SLICES = 512, 4096  # slices along an axis: each compared with each; only usual orders tried
+PROBES, MIN_SLICE = 64, 8  # elements of a slice that are compared; smaller slices are often alike
+LISTED = 12  # slices that are listed by number
+MIN_SHIFTED = 4  # length of an axis along which a shift by one is tried
 COLOURS = 3
+IMAGE_LAYOUTS = {
+    (0, 2, 3, 1): " (NHWC for NCHW)",
+    (0, 3, 1, 2): " (NCHW for NHWC)",
+    (1, 2, 0): " (HWC for CHW)",
+    (2, 0, 1): " (CHW for HWC)",
+}
 
 
 class Rearrangement(NamedTuple):
-    """If `candidate` equals `reference`, then `says` is what happened. Equally shaped."""
+    """If `candidate` equals `reference`, then `text` is what happened. Equally shaped."""
 
-    says: str
+    text: str
     reference: Array
     candidate: Array
 
 
-Far = Callable[["Array", "Array"], "Array"]  # of slices (n, m) from one (m,): numbers (n,), infinite where too far
+Distances = Callable[[Array, Array], Array]  # of slices (n, m) from a slice (m,): (n,), infinite if too far
 
 
-def ways(reference: Array, candidate: Array, far: Far) -> Iterator[Rearrangement]:
-    """All that are tried, of two arrays with equally many elements, any shapes.
+def find_rearrangements(reference: Array, candidate: Array, distances: Distances) -> Iterator[Rearrangement]:
+    """All rearrangements worth a comparison, for two arrays of equal size and any shapes.
 
-    `far` tells how far slices along an axis are from another; it sees only `PROBES` elements of each.
+    `distances` compares slices along an axis, `PROBES` elements of each.
     """
     if reference.shape != candidate.shape:
         shape = "×".join(map(str, candidate.shape)) or "scalar"
         yield Rearrangement(f"the right values in the shape {shape}", reference, candidate.reshape(reference.shape))
-    yield from _orders(reference, candidate)
+    yield from _axes_exchanged(reference, candidate)
     if reference.shape == candidate.shape:
         for axis, size in enumerate(reference.shape):
             if size > 1:
-                yield from _along(reference, candidate, axis, far)
+                yield from _slices_moved(reference, candidate, axis, distances)
 
 
-def _orders(a: Array, b: Array) -> Iterator[Rearrangement]:
-    """Axes exchanged, and the memory of one order read as another."""
+def _axes_exchanged(a: Array, b: Array) -> Iterator[Rearrangement]:
+    """Axes in another order; memory of one order read in another."""
     long = [k for k, size in enumerate(a.shape) if size > 1]
-    if len(long) > MOST_AXES:
+    if len(long) > MAX_AXES:
         return
-    for permuted in itertools.permutations(long):
-        if list(permuted) == long:
-            continue
+    for permuted in itertools.islice(itertools.permutations(long), 1, None):  # the first one is the unchanged order
         order = list(range(a.ndim))
-        for place, k in zip(long, permuted, strict=True):
-            order[place] = k
+        for position, k in zip(long, permuted, strict=True):
+            order[position] = k
         moved = a.transpose(order)
         if [n for n in moved.shape if n > 1] == [n for n in b.shape if n > 1]:
-            yield Rearrangement(_exchanged(order), moved, b.reshape(moved.shape))
+            yield Rearrangement(_describe_transpose(order), moved, b.reshape(moved.shape))
             continue
-        yield Rearrangement(f"laid out {_order(order)}, but not shaped so", moved, b.reshape(moved.shape))
+        yield Rearrangement(f"laid out {_describe_layout(order)}, but not shaped so", moved, b.reshape(moved.shape))
         if a.shape == b.shape:
             other = b.transpose(order)
-            yield Rearrangement(f"read as if laid out {_order(order)}", a.reshape(other.shape), other)
+            yield Rearrangement(f"read as if laid out {_describe_layout(order)}", a.reshape(other.shape), other)
 
 
-def _exchanged(order: Sequence[int]) -> str:
-    moved = [k for place, k in enumerate(order) if place != k]
+def _describe_transpose(order: Sequence[int]) -> str:
+    moved = [k for position, k in enumerate(order) if position != k]
     if len(moved) == 2:
         return f"axes {min(moved)} and {max(moved)} exchanged: transposed"
     return f"axes in the order {','.join(map(str, order))}"
 
 
-def _order(order: Sequence[int]) -> str:
-    """With the names that people use for the layouts of images."""
-    names = {
-        (0, 2, 3, 1): " (NHWC for NCHW)",
-        (0, 3, 1, 2): " (NCHW for NHWC)",
-        (1, 2, 0): " (HWC for CHW)",
-        (2, 0, 1): " (CHW for HWC)",
-    }
-    return f"with the axes in the order {','.join(map(str, order))}{names.get(tuple(order), '')}"
+def _describe_layout(order: Sequence[int]) -> str:
+    return f"with the axes in the order {','.join(map(str, order))}{IMAGE_LAYOUTS.get(tuple(order), '')}"
 
 
 # ---------------------------------------------------------------------------------------------------- along an axis
 
 
-def _along(a: Array, b: Array, axis: int, far: Far) -> Iterator[Rearrangement]:
-    """Slices in another order; or all but one of them one place on."""
-    order = _slices(a, b, axis, far)
+def _slices_moved(a: Array, b: Array, axis: int, distances: Distances) -> Iterator[Rearrangement]:
+    """Slices along an axis in another order; or shifted by one, without the slice that is lost."""
+    order = _slice_order(a, b, axis, distances)
     if order is not None:
-        yield Rearrangement(_ordered(order, axis, a.ndim), np.take(a, order, axis), b)
-    elif a.shape[axis] >= SHORTEST:
-        for step in (1, -1):
-            ahead, behind = (a, b) if step > 0 else (b, a)
-            front, back = (_part(v, axis, part) for v, part in ((ahead, slice(None, -1)), (behind, slice(1, None))))
-            says = f"one place on along axis {axis}: at i stands what belongs at i{'−' if step > 0 else '+'}1"
-            yield Rearrangement(says + _meant(axis, a.ndim), *((front, back) if step > 0 else (back, front)))
+        yield Rearrangement(_describe_slices(order, axis, a.ndim), np.take(a, order, axis), b)
+    elif a.shape[axis] >= MIN_SHIFTED:
+        all_slices = (slice(None),) * axis
+        first, last = (*all_slices, slice(None, -1)), (*all_slices, slice(1, None))
+        for sign, x, y in (("−", a[first], b[last]), ("+", a[last], b[first])):
+            text = f"one place on along axis {axis}: at i stands what belongs at i{sign}1"
+            yield Rearrangement(text + _usual_meaning(axis, a.ndim), x, y)
 
 
-def _meant(axis: int, rank: int) -> str:
-    """What an axis usually is."""
+def _usual_meaning(axis: int, rank: int) -> str:
     if axis == 0 and rank > 1:
         return " (one sample off)"
     return " (one pixel off)" if rank == 4 and axis > 1 else ""
 
 
-def _part(array: Array, axis: int, part: slice) -> Array:
-    return array[(slice(None),) * axis + (part,)]
-
-
-def _slices(a: Array, b: Array, axis: int, far: Far) -> list[int] | None:
-    """In which order the reference's slices stand in the candidate; None where they do not, or as they should."""
+def _slice_order(a: Array, b: Array, axis: int, distances: Distances) -> list[int] | None:
+    """The order of the reference's slices in the candidate; None if there is none, or if it is unchanged."""
     size = a.shape[axis]
-    if size > LONGEST:
+    if size > MAX_SLICES:
         return None
     rng = np.random.default_rng(0)
-    picked = [rng.integers(0, n, PROBES) for n in a.shape]
+    probes = [rng.integers(0, n, PROBES) for n in a.shape]
     rows = np.arange(size)[:, None]
-    at = tuple(rows if k == axis else p for k, p in enumerate(picked))
-    right, given = a[at].astype(np.float64), b[at].astype(np.float64)
-    if size <= MOST_SLICES and a.size >= FEWEST * size:
-        order = _matched(right, given, far)
+    at = tuple(rows if k == axis else probe for k, probe in enumerate(probes))
+    x, y = a[at].astype(np.float64), b[at].astype(np.float64)
+    if size <= MAX_MATCHED and a.size >= MIN_SLICE * size:
+        order = _nearest_order(x, y, distances)
         if order is not None:
             return None if order == sorted(order) else order
-    for order in _usual(size):
-        if all(math.isfinite(far(right[k : k + 1], row)[0]) for k, row in zip(order, given, strict=True)):
+    for order in _usual_orders(size):
+        if all(math.isfinite(distances(x[k : k + 1], row)[0]) for k, row in zip(order, y, strict=True)):
             return order
     return None
 
 
-def _usual(size: int) -> Iterator[list[int]]:
+def _usual_orders(size: int) -> Iterator[list[int]]:
     """Orders that mistakes make: backwards, rolled, BGRA."""
     yield list(range(size))[::-1]
     yield [size - 1, *range(size - 1)]
@@ -144,11 +136,11 @@ def _usual(size: int) -> Iterator[list[int]]:
         yield [2, 1, 0, 3]
 
 
-def _matched(right: Array, given: Array, far: Far) -> list[int] | None:
-    """The nearest of each, itself before others; None where one is missing or meant twice."""
+def _nearest_order(x: Array, y: Array, distances: Distances) -> list[int] | None:
+    """For each slice of y the nearest of x, preferably that at its own place; None unless each of x is used once."""
     order = []
-    for k, row in enumerate(given):
-        distance = far(right, row)
+    for k, row in enumerate(y):
+        distance = distances(x, row)
         nearest = int(np.argmin(distance))
         if not np.isfinite(distance[nearest]):
             return None
@@ -156,7 +148,7 @@ def _matched(right: Array, given: Array, far: Far) -> list[int] | None:
     return order if sorted(order) == list(range(len(order))) else None
 
 
-def _ordered(order: Sequence[int], axis: int, rank: int) -> str:
+def _describe_slices(order: Sequence[int], axis: int, rank: int) -> str:
     size = len(order)
     if list(order) == list(range(size))[::-1]:
         if size == COLOURS and axis in (1, rank - 1):
@@ -164,18 +156,20 @@ def _ordered(order: Sequence[int], axis: int, rank: int) -> str:
         return f"axis {axis} backwards"
     if list(order) == [2, 1, 0, 3]:
         return f"channels 0 and 2 of axis {axis} exchanged: RGBA for BGRA"
-    turned = {size - 1: "−", 1: "+"}.get(order[0], "")
-    if turned and all((b - a) % size == 1 for a, b in itertools.pairwise(order)):
-        return f"rolled by one along axis {axis}: at i stands what belongs at i{turned}1{_meant(axis, rank)}"
-    shown = ",".join(map(str, order[:LISTED])) + (" …" if size > LISTED else "")
-    return f"axis {axis} in the order {shown}"
+    sign = {size - 1: "−", 1: "+"}.get(order[0], "")
+    if sign and all((b - a) % size == 1 for a, b in itertools.pairwise(order)):
+        return f"rolled by one along axis {axis}: at i stands what belongs at i{sign}1{_usual_meaning(axis, rank)}"
+    return f"axis {axis} in the order {','.join(map(str, order[:LISTED]))}{' …' if size > LISTED else ''}"
 
 
 # ---------------------------------------------------------------------------------------------------- inputs
 
 
 def misreadings(x: Array) -> Iterator[tuple[str, Array]]:
-    """What a program may make of an input by mistake: images as BGR, as NHWC, not normalised. Floats, of x's shape."""
+    """Usual mistakes in reading an input, each in words and as values: images as BGR, as NHWC, not normalised.
+
+    `x` holds floats; the values have its shape and type.
+    """
     for axis in dict.fromkeys((1, x.ndim - 1)) if x.ndim > 2 else ():
         if x.shape[axis] == COLOURS:
             yield f"channels 0 and 2 of axis {axis} exchanged: RGB for BGR", np.flip(x, axis)
@@ -183,14 +177,13 @@ def misreadings(x: Array) -> Iterator[tuple[str, Array]]:
         for order in ((0, 2, 3, 1), (0, 3, 1, 2)):
             moved = x.transpose(order)
             if moved.shape != x.shape:
-                yield f"laid out {_order(order)}, but not shaped so", moved.reshape(x.shape)
+                yield f"laid out {_describe_layout(order)}, but not shaped so", moved.reshape(x.shape)
                 back = tuple(order.index(k) for k in range(4))
-                size = [x.shape[k] for k in order]
-                yield f"read as if laid out {_order(order)}", x.reshape(size).transpose(back)
+                yield f"read as if laid out {_describe_layout(order)}", x.reshape(moved.shape).transpose(back)
     if x.ndim > 1 and x.shape[-1] == x.shape[-2] > 1:
         yield "the last two axes exchanged: transposed", x.swapaxes(-1, -2)
-    for says, scale, offset in SHIFTED:
-        yield says, np.asarray(x * x.dtype.type(scale) + x.dtype.type(offset))
+    for text, scale, offset in SHIFTED:
+        yield text, np.asarray(x * x.dtype.type(scale) + x.dtype.type(offset))
 
 
 SHIFTED = (

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from subgraph.comparison.similarity.explanations import find_explanations, matching_tensors
-from subgraph.comparison.similarity.quantized import coarse
+from subgraph.comparison.similarity.quantized import find_grid
 from subgraph.comparison.similarity.rearranged import misreadings
 
 Array = np.ndarray[Any, np.dtype[Any]]
@@ -205,17 +205,17 @@ def test_values_of_a_narrower_type_are_recognised(bits: int, claim: str, x: Arra
     x = np.clip(x, -1e3, 1e3)
     x[np.abs(x) < 1e-3] = 0.0
     narrow = (x.view(np.uint32) & np.uint32((1 << 32) - (1 << bits))).view(np.float32)
-    found = coarse(x, narrow)
+    found = find_grid(x, narrow)
     if np.count_nonzero(x) >= 32:
         assert found and found[0] == claim
-    assert coarse(narrow, narrow) is None and coarse(x, x) is None
+    assert find_grid(narrow, narrow) is None and find_grid(x, x) is None
 
 
 @few
 @given(tensors(ranks=(3, 4), shortest=7))
 def test_eight_bits_are_recognised(x: Array) -> None:
     step = float(np.ptp(x)) / 255
-    found = coarse(x, (np.round(x / step) * step).astype(np.float32))
+    found = find_grid(x, (np.round(x / step) * step).astype(np.float32))
     levels = np.unique(np.round(x / step)).size
     if levels * 5 < np.unique(x).size:
         assert found and found[0] == "int8"
