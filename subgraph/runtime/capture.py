@@ -17,7 +17,7 @@ from pathlib import Path
 from subgraph.graph import protobuf, region
 from subgraph.graph.cut import build_model
 from subgraph.graph.graph import Graph
-from subgraph.runtime import inputs as feeding
+from subgraph.runtime.inputs import Feeding, Sample
 from subgraph.runtime.reference import Reference
 from subgraph.storage.tensors import Record, Tensors, load
 
@@ -47,7 +47,7 @@ def capture_samples(
     graph: Graph,
     above: region.Region,
     stems: Mapping[str, str],
-    samples: Sequence[feeding.Sample],
+    samples: Sequence[Sample],
     into: Path,
 ) -> list[Captured]:
     """Run the ancestors of some tensors once per sample; write each tensor as `into/<k>/<stem>.npy`.
@@ -69,7 +69,7 @@ def capture_samples(
         shutil.rmtree(aside, ignore_errors=True)
 
 
-def _record_one(reference: Reference, stems: Mapping[str, str], sample: feeding.Sample, into: Path) -> Captured:
+def _record_one(reference: Reference, stems: Mapping[str, str], sample: Sample, into: Path) -> Captured:
     into.mkdir()
     run = reference.run("above", into, stems, sample)
     return Captured(sample.label, run.by_name, {r.name: r for r in run.fed}, dict(run.origins))
@@ -129,7 +129,7 @@ def capture(
     """
     names = [graph.tensor(name) for name in tensors]
     above = region.above(graph, names)
-    samples = feeding.plan(graph, inputs_needed(graph, above, names), inputs, seed=seed, shapes=shapes)
+    samples = Feeding(tuple(inputs), shapes or {}, seed).plan(graph, inputs_needed(graph, above, names))
     with tempfile.TemporaryDirectory(prefix="subcut-") as temporary, Reference() as reference:
         into = Path(temporary)
         stems = {name: f"t{i}" for i, name in enumerate(names)}

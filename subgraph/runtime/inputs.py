@@ -1,7 +1,7 @@
-"""What the user feeds: files, images, folders of samples, or seeded random values that respect the model.
+"""The words after `-i` → samples: which file is which input, with which shape; random values for all other inputs.
 
-`plan` turns words into samples: which file is which input, which shape, which range. That is done in the main
-process, without numpy; the files are read elsewhere, by `feeds`.
+Planned in the main process, without numpy and without opening a file. A planned `Sample` goes to the child process as
+JSON; there `load_inputs` reads the files, checks them against the input's type and shape, and draws random values.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import os
 import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypedDict
 
@@ -26,10 +26,13 @@ if TYPE_CHECKING:
 
 IMAGES = frozenset((".png", ".jpg", ".jpeg", ".bmp", ".webp", ".gif", ".tif", ".tiff", ".ppm", ".pgm"))
 ARRAYS = frozenset((".npy", ".npz", ".bin", ".raw", ".pb"))
-# Ops that hand an integer on unchanged on its way to the table that it indexes.
+# Operators that pass an index on unchanged, on its way to the table.
 CARRIERS = frozenset(
     "Cast Identity Reshape Squeeze Unsqueeze Flatten Transpose Concat Slice Expand Split Tile Gather Clip Pad".split()
 )
+
+
+InputFile = tuple[str | None, str]  # the input that it is for, if the user names it; the path
 
 
 @dataclass(frozen=True)
@@ -37,22 +40,26 @@ class InputSpec:
     """One model input that a run needs.
 
     Attributes:
-        dims: its declared shape; a number, a symbol's name, or None where nothing is known. None instead of a list
-            where even the rank is unknown.
-        high: integers are drawn from [0, high), `why`; None for the type's own default.
+        form, dtype: as of `storage.tensors.Record`.
+        dims: the declared shape: numbers, names of symbols, None for unknown sizes; None for an unknown rank.
+        high: random integers are drawn from [0, high); None for the default range of the type.
+        why: where `high` comes from, in words.
     """
 
     name: str
     form: str
     dtype: str
-    dims: list[Any] | None
+    dims: list[int | str | None] | None
     high: int | None
     why: str
 
 
 @dataclass(frozen=True)
 class ImageOptions:
-    """How an image becomes a tensor: y = (x − mean) · scale, x in 0…255, channels RGB unless `bgr`."""
+    """How an image becomes a tensor: y = (x − mean) · scale, x in 0…255, channels RGB unless `bgr`.
+
+    `mean` and `scale` hold one number, or one per channel.
+    """
 
     mean: tuple[float, ...] = (0.0,)
     scale: tuple[float, ...] = (1.0,)
@@ -61,16 +68,17 @@ class ImageOptions:
 
 @dataclass(frozen=True)
 class Sample:
-    """One set of inputs: files for some, seeded random values for the others.
+    """One set of inputs, planned: files for some inputs, seeded random values for the others.
 
     Attributes:
-        files: (input name or None, path).
+        label: its name; empty if there is only one sample.
+        files: not opened yet. A file without an input's name goes by its own name, or to the only input.
         specs: the inputs that the run needs.
-        names: all inputs of the model, in order, so that a file for another one is known as such.
+        names: all inputs of the model, in order: a file may be for one that this run does not need.
     """
 
     label: str
-    files: list[tuple[str | None, str]]
+    files: list[InputFile]
     specs: list[InputSpec]
     names: list[str]
     seed: int
@@ -78,7 +86,7 @@ class Sample:
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Sample:
-        """The sample whose `to_json` was sent to the child process."""
+        """The sample that `documents.to_json` wrote."""
         image = data["picture"]
         return cls(
             data["label"],
@@ -101,9 +109,14 @@ class FeedingOptions(TypedDict):
 
 @dataclass(frozen=True)
 class Feeding:
-    """What the model is fed, as in `inputs.plan`.
+    """What the user feeds a model. `plan` makes samples of it.
 
     Attributes:
+        inputs: the words after `-i`: FILE, NAME=FILE, or a folder of samples, which may be NAME=FOLDER. A single file
+            goes into every sample.
+        shapes: by input, replaces the declared shape; a symbol that gets its size so has that size in all inputs.
+        seed: of the random values.
+        picture: how images become tensors.
         records: per sample, input values that lie on disk already, with absolute paths. They are fed instead of
             `inputs`, which then only names them in requests and manifests.
     """
@@ -116,7 +129,7 @@ class Feeding:
 
     @property
     def is_default(self) -> bool:
-        """Did the user say nothing about the inputs?"""
+        """The user gave neither inputs nor shapes."""
         return not self.inputs and not self.shapes
 
     @property
@@ -125,86 +138,65 @@ class Feeding:
         return FeedingOptions(inputs=self.inputs, shapes=self.shapes, seed=self.seed, picture=self.picture)
 
     def plan(self, graph: Graph, names: Iterable[str]) -> list[Sample]:
-        """The samples, with values for these inputs.
+        """The samples to run, at least one; each feeds these inputs of the model.
 
         Raises:
-            UnknownName, InputError: as `inputs.plan`.
+            InputError: a file or folder does not exist or is of no known kind, or a shape contradicts the model.
+            UnknownName: the model has no input of that name.
         """
-        words = () if self.records else self.inputs
-        samples = plan(graph, names, words, shapes=self.shapes, seed=self.seed, picture=self.picture)
-        files = [[(name, file) for name, record in fed.items() for file in record.files] for fed in self.records]
-        labels = [""] if len(files) == 1 else [f"sample_{k}" for k in range(len(files))]
-        recorded = [replace(samples[0], label=label, files=[*f]) for label, f in zip(labels, files, strict=True)]
-        return recorded or samples
+        sizes: dict[str, int] = {}
+        for name, shape in self.shapes.items():
+            _require_input(graph, name)
+            sizes.update(_symbol_sizes(name, declared_type(graph.inputs[name].type)[2], list(shape)))
+        specs = [_spec(graph, name, self.shapes, sizes) for name in names]
+        samples = self._recorded_files() if self.records else _files_per_sample(graph, self.inputs)
+        return [Sample(label, files, specs, list(graph.inputs), self.seed, self.picture) for label, files in samples]
+
+    def _recorded_files(self) -> list[tuple[str, list[InputFile]]]:
+        labels = [""] if len(self.records) == 1 else [f"sample_{k}" for k in range(len(self.records))]
+        files = [[(name, f) for name, record in sample.items() for f in record.files] for sample in self.records]
+        return [(label, [*of]) for label, of in zip(labels, files, strict=True)]
 
 
-def plan(
-    graph: Graph,
-    names: Iterable[str],
-    given: Sequence[str] = (),
-    *,
-    shapes: Mapping[str, Sequence[int]] | None = None,
-    seed: int = 0,
-    picture: ImageOptions | None = None,
-) -> list[Sample]:
-    """The samples to run, at least one.
-
-    `given` are the words after `-i`: FILE, NAME=FILE, or a folder of samples. `shapes` replaces declared shapes; a
-    symbol that gets a size by that has it in all inputs.
-
-    Raises:
-        InputError: a file or folder that is not there, or of no known kind.
-        UnknownName: an input of that name does not exist.
-    """
-    sizes: dict[str, int] = {}
-    for name, shape in (shapes or {}).items():
-        _require_input(graph, name)
-        sizes.update(_sizes(name, declared_type(graph.inputs[name].type)[2], list(shape)))
-    specs = [_spec(graph, name, shapes or {}, sizes) for name in names]
-    common: list[tuple[str | None, str]] = []
-    sets: list[list[tuple[str, list[tuple[str | None, str]]]]] = []
-    stems = inputs_by_stem(list(graph.inputs))
-    for word in given:
-        target, path = _split(graph, word)
-        if path.is_dir():
-            try:
-                sets.append(_samples(path, target, stems))
-            except OSError as e:
-                raise InputError(f"cannot read the folder {path}: {e.strerror or e}", "check its permissions") from e
-        else:
+def _files_per_sample(graph: Graph, words: Sequence[str]) -> list[tuple[str, list[InputFile]]]:
+    """Label and files of each sample. Folders are read in parallel: the k-th sample has the k-th files of each."""
+    common: list[InputFile] = []
+    folders: list[list[tuple[str, list[InputFile]]]] = []
+    for word in words:
+        name, path = _split(graph, word)
+        if not path.is_dir():
             _require_kind(path)
-            common.append((target, str(path)))
-    counts = {len(s) for s in sets}
-    if len(counts) > 1:
+            common.append((name, str(path)))
+            continue
+        try:
+            folders.append(_samples(path, name, inputs_by_stem(list(graph.inputs))))
+        except OSError as e:
+            raise InputError(f"cannot read the folder {path}: {e.strerror or e}", "check its permissions") from e
+    if not folders:
+        return [("", common)]
+    if len(counts := {len(samples) for samples in folders}) > 1:
         raise InputError(f"the folders given hold different numbers of samples: {sorted(counts)}")
-    rows = [("", list[tuple[str | None, str]]())] if not sets else [
-        ("+".join(dict.fromkeys(row[k][0] for row in sets)), [f for row in sets for f in row[k][1]])
-        for k in range(counts.pop())
-    ]  # fmt: skip
-    look = picture or ImageOptions()
-    labels = _distinct([label for label, _ in rows])
-    return [
-        Sample(label, common + files, specs, list(graph.inputs), seed, look)
-        for label, (_, files) in zip(labels, rows, strict=True)
-    ]
+    rows = list(zip(*folders, strict=True))
+    labels = _distinct(["+".join(dict.fromkeys(label for label, _ in row)) for row in rows])
+    return [(label, common + [f for _, of in row for f in of]) for label, row in zip(labels, rows, strict=True)]
 
 
 def _distinct(labels: Sequence[str]) -> list[str]:
-    """The labels, with ~2, ~3 … after one that was there before."""
+    """The labels, with ~2, ~3 … behind those that occurred before."""
     taken, counts = set(labels), Counter[str]()
-    out: list[str] = []
+    distinct: list[str] = []
     for label in labels:
         counts[label] += 1
         own = label
         while counts[label] > 1 and (own := f"{label}~{counts[label]}") in taken:
             counts[label] += 1
         taken.add(own)
-        out.append(own)
-    return out
+        distinct.append(own)
+    return distinct
 
 
 def _split(graph: Graph, word: str) -> tuple[str | None, Path]:
-    """NAME=FILE or FILE. A file whose own name holds '=' wins if it exists, and so does an input's name."""
+    """(NAME, FILE) of `NAME=FILE` or `FILE`. Both may hold `=`: an input's name wins, then a file that exists."""
     named = max((n for n in graph.inputs if word.startswith(f"{n}=")), key=len, default=None)
     before, sep, after = word.partition("=") if named is None else (named, "=", word[len(named) + 1 :])
     name, file = (before, after) if sep and not os.path.exists(word) else (None, word)  # noqa: PTH110 - never raises
@@ -233,15 +225,13 @@ def _require_kind(path: Path) -> None:
         raise InputError(f"{path}: not a kind of file that can be fed", f"known: {known}")
 
 
-def _samples(
-    folder: Path, name: str | None, stems: Mapping[str, str]
-) -> list[tuple[str, list[tuple[str | None, str]]]]:
+def _samples(folder: Path, name: str | None, stems: Mapping[str, str]) -> list[tuple[str, list[InputFile]]]:
     """The samples in a folder: its sub-folders, or one if its files are named after several inputs, or its files."""
     inside = sorted((p for p in folder.iterdir() if not p.name.startswith(".")), key=_natural)
-    folders = [p for p in inside if p.is_dir() and _fit(p.iterdir())]
+    folders = [p for p in inside if p.is_dir() and _input_files(p.iterdir())]
     if folders:
-        return [(p.name, [(name, str(f)) for f in _fit(p.iterdir())]) for p in folders]
-    files = _fit(inside)
+        return [(p.name, [(name, str(f)) for f in _input_files(p.iterdir())]) for p in folders]
+    files = _input_files(inside)
     if not files:
         raise InputError(f"no inputs in folder {folder}", f"it may hold {' '.join(sorted(ARRAYS))} or images")
     named = {stems[f.stem] for f in files if f.stem in stems}
@@ -251,20 +241,20 @@ def _samples(
     return [(f.stem if counts[f.stem] == 1 else f.name, [(name, str(f))]) for f in files]
 
 
-def _fit(paths: Iterable[Path]) -> list[Path]:
-    """Files that can be fed, in order; ONNX's own test folders hold outputs as well, which are not."""
+def _input_files(paths: Iterable[Path]) -> list[Path]:
+    """The files that can be fed, in order, without the outputs in ONNX's own test folders."""
     kinds = ARRAYS | IMAGES
     files = [p for p in paths if p.suffix.lower() in kinds and p.is_file() and not p.name.startswith(".")]
     return sorted((p for p in files if not re.fullmatch(r"output_\d+\.pb", p.name)), key=_natural)
 
 
 def _natural(path: Path) -> list[Any]:
-    """Sorts sample_2 before sample_10: texts and numbers take turns."""
+    """Sort key that puts sample_2 before sample_10: texts and numbers alternate."""
     return [int(w) if i % 2 else w for i, w in enumerate(re.split(r"([0-9]+)", path.name))]
 
 
 def inputs_by_stem(names: Sequence[str]) -> dict[str, str]:
-    """The input that a file is for, by the file's name without its ending: an input's own name before all others."""
+    """Input names by the stem of a file for them: an input's own name goes before all other stems."""
     stems = {name: name for name in names}
     for position, name in enumerate(names):
         for stem in (safe_name(name), f"input_{position}", f"input_{name}"):
@@ -287,25 +277,25 @@ def _spec(graph: Graph, name: str, shapes: Mapping[str, Sequence[int]], sizes: M
     return InputSpec(name, form, dtype, dims, high, why)
 
 
-def _sizes(name: str, dims: list[Any] | None, shape: list[int]) -> dict[str, int]:
-    """What `--shape` says of the symbols in an input's declared dimensions.
+def _symbol_sizes(name: str, dims: list[Any] | None, shape: list[int]) -> dict[str, int]:
+    """The sizes that `--shape` gives the symbols among an input's declared dimensions.
 
     Raises:
-        InputError: it does not fit them.
+        InputError: the shape contradicts them.
     """
     if dims is not None and len(dims) != len(shape):
         raise InputError(f"--shape {name}={shape_text(tuple(shape))}: input '{name}' has {len(dims)} dimensions")
-    for axis, (want, have) in enumerate(zip(dims or shape, shape, strict=True)):
-        if isinstance(want, int) and want != have:
-            raise InputError(f"--shape {name}: axis {axis} is {have}, the model fixes it at {want}")
-    return {d: n for d, n in zip(dims or (), shape, strict=False) if isinstance(d, str)}
+    for axis, (dim, size) in enumerate(zip(dims or shape, shape, strict=True)):
+        if isinstance(dim, int) and dim != size:
+            raise InputError(f"--shape {name}: axis {axis} is {size}, the model fixes it at {dim}")
+    return {dim: size for dim, size in zip(dims or (), shape, strict=False) if isinstance(dim, str)}
 
 
 def _index_range(graph: Graph, name: str) -> tuple[int | None, str]:
-    """How many rows the smallest table has that this integer input indexes, and which; (None, "") if none."""
+    """The number of rows of the smallest table that this integer input indexes, and why; (None, "") if none."""
     tables: list[tuple[int, str]] = []
     seen, stack = {name}, [name]
-    unknown = ""
+    unknown = ""  # a node that indexes a table of unknown size
     while stack:
         tensor = stack.pop()
         for i in graph.readers.get(tensor, ()):

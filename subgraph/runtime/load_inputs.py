@@ -1,4 +1,4 @@
-"""A planned sample -> its arrays, in the process that runs the model: no hostile or huge file meets the main one."""
+"""A planned sample → its arrays, in the child process: the main one opens no hostile or huge file."""
 
 from __future__ import annotations
 
@@ -30,14 +30,14 @@ if TYPE_CHECKING:
 
     from subgraph.types import Array
 
-MAX_RANDOM = 1 << 30  # bytes of one made-up input; beyond, a dimension is surely wrong
+MAX_RANDOM = 1 << 30  # bytes of one random input; with more, a dimension is surely wrong
 
 
 def load_sample(sample: Sample) -> tuple[dict[str, Value], dict[str, str]]:
-    """The arrays of one sample, and per input where they come from.
+    """The value of each input, and where it came from, in words.
 
     Raises:
-        InputError: a file is damaged, or does not fit its input in type or shape; a dimension is not known.
+        InputError: a file is damaged, or does not fit its input in type or shape, or a dimension is unknown.
     """
     feeds: dict[str, Value] = {}
     origins: dict[str, str] = {}
@@ -49,7 +49,7 @@ def load_sample(sample: Sample) -> tuple[dict[str, Value], dict[str, str]]:
                     f"input '{spec.name}' is given twice: {origins[spec.name]} and {file}",
                     "put several samples into a folder and give the folder",
                 )
-            feeds[spec.name], note = _fitted(array, spec, file)
+            feeds[spec.name], note = _as_input(array, spec, file)
             origins[spec.name] = Path(file).name + note
     sizes = _symbol_sizes(sample.specs, feeds)
     for spec in sample.specs:
@@ -59,29 +59,29 @@ def load_sample(sample: Sample) -> tuple[dict[str, Value], dict[str, str]]:
 
 
 def _symbol_sizes(specs: Sequence[InputSpec], feeds: Tensors) -> dict[str, int]:
-    """Sizes of symbolic dimensions, learnt from the arrays given and, for a first dimension, 1."""
-    known: dict[str, int] = {}
+    """Sizes of symbolic dimensions: those of the arrays in `feeds`, and 1 for a first dimension."""
+    sizes: dict[str, int] = {}
     for spec in specs:
         value = feeds.get(spec.name)
         if spec.dims is not None and value is not None and not isinstance(value, list):
-            known.update((d, n) for d, n in zip(spec.dims, value.shape, strict=True) if isinstance(d, str))
+            sizes.update((d, n) for d, n in zip(spec.dims, value.shape, strict=True) if isinstance(d, str))
     for spec in specs:
         if spec.dims and isinstance(spec.dims[0], str):
-            known.setdefault(spec.dims[0], 1)
-    return known
+            sizes.setdefault(spec.dims[0], 1)
+    return sizes
 
 
-def _random(spec: InputSpec, known: Mapping[str, int], seed: int, label: str) -> tuple[Value, str]:
+def _random(spec: InputSpec, sizes: Mapping[str, int], seed: int, label: str) -> tuple[Value, str]:
     """Seeded values: floats from N(0, 1), booleans, indices within their table, other wide integers 0 or 1.
 
     Raises:
-        InputError: its shape is not known, or enormous.
+        InputError: the shape is unknown, or takes more than `MAX_RANDOM`.
     """
     import numpy as np
 
     if spec.form.startswith("optional"):
         return None, "empty"
-    shape = _shape(spec, known)
+    shape = _shape(spec, sizes)
     dtype = np_dtype(spec.dtype)
     size = math.prod(shape) * dtype.itemsize
     if size > MAX_RANDOM:
@@ -91,8 +91,7 @@ def _random(spec: InputSpec, known: Mapping[str, int], seed: int, label: str) ->
         )
     rng = np.random.default_rng([seed, zlib.crc32(spec.name.encode()), zlib.crc32(label.encode())])
     array, how = _draw(spec, shape, rng)
-    origin = f"random {how}, seed {seed}"
-    return ([array] if "sequence" in spec.form else array), origin
+    return ([array] if "sequence" in spec.form else array), f"random {how}, seed {seed}"
 
 
 def _draw(spec: InputSpec, shape: tuple[int, ...], rng: np.random.Generator) -> tuple[Array, str]:
@@ -110,17 +109,17 @@ def _draw(spec: InputSpec, shape: tuple[int, ...], rng: np.random.Generator) -> 
     if spec.high is not None:
         return rng.integers(0, spec.high, shape).astype(dtype), f"integers below {spec.high} ({spec.why})"
     bits = dtypes.bits_of(spec.dtype)
-    if bits <= 8:  # pixels and quantized values: their whole range
+    if bits <= 8:  # pixels and quantized values
         low = -(1 << bits - 1) if spec.dtype.startswith("i") else 0
         return rng.integers(low, low + (1 << bits), shape).astype(dtype), "integers of the whole range"
     return rng.integers(0, 2, shape).astype(dtype), "integers 0 or 1"
 
 
-def _shape(spec: InputSpec, known: Mapping[str, int]) -> tuple[int, ...]:
+def _shape(spec: InputSpec, sizes: Mapping[str, int]) -> tuple[int, ...]:
     if spec.dims is None:
         raise InputError(f"input '{spec.name}' declares no shape", f"--shape {spec.name}=1x3x224x224, or -i FILE")
     shape = [
-        d if isinstance(d, int) else known.get(d or "", 1 if axis == 0 else None) for axis, d in enumerate(spec.dims)
+        d if isinstance(d, int) else sizes.get(d or "", 1 if axis == 0 else None) for axis, d in enumerate(spec.dims)
     ]
     if None in shape:
         axis = shape.index(None)
@@ -135,11 +134,11 @@ def _shape(spec: InputSpec, known: Mapping[str, int]) -> tuple[int, ...]:
 
 @dataclass(frozen=True)
 class _InputFile:
-    """A file and what it may be for.
+    """A file, and the inputs that it may be for.
 
     Attributes:
-        name: the input that it was given for.
-        stems: all inputs of the model, by what files for them are called.
+        name: the input that the user named.
+        stems: `inputs_by_stem` of all inputs of the model.
         specs: the inputs that the run needs, by name.
     """
 
@@ -149,15 +148,14 @@ class _InputFile:
     specs: Mapping[str, InputSpec]
 
     def is_input(self, key: str) -> bool:
-        return self.stems.get(key) == key  # an input's own name always leads to itself
+        return self.stems.get(key) == key  # an input's own name always maps to itself
 
     def target(self, key: str = "") -> InputSpec | None:
-        """Which input the array called `key` in it is for: by the name given, by its own, the file's, or the only one.
+        """The input that the file's array `key` is for; None if the run does not need it.
 
-        None: for an input of the model that this run does not need.
+        The name that the user gave decides, then the array's own, then the file's; else it is the only input.
         """
-        own = key if self.is_input(key) else None
-        name = self.name or own or self.stems.get(self.path.stem)
+        name = self.name or (key if self.is_input(key) else None) or self.stems.get(self.path.stem)
         if name is not None:
             return self.specs.get(name)
         if len(self.specs) == 1 or len(set(self.stems.values())) == 1:
@@ -168,13 +166,13 @@ class _InputFile:
         )
 
 
-def _read(file: _InputFile, picture: ImageOptions) -> list[tuple[InputSpec, Array]]:
-    """The arrays in one file, each with the input that it is for; inputs that this run does not need are left out."""
+def _read(file: _InputFile, image_options: ImageOptions) -> list[tuple[InputSpec, Array]]:
+    """The arrays in one file, each with the input that it is for, without inputs that this run does not need."""
     kind = file.path.suffix.lower()
     if kind == ".npz":
         arrays = _load_npz(file.path)
-        known = {key: array for key, array in arrays.items() if file.is_input(key)}
-        return [(s, array) for key, array in (known or arrays).items() if (s := file.target(key))]
+        named = {key: array for key, array in arrays.items() if file.is_input(key)}
+        return [(spec, array) for key, array in (named or arrays).items() if (spec := file.target(key))]
     if kind == ".pb":
         key, array = _load_pb(file.path)
         spec = file.target(key)
@@ -183,7 +181,7 @@ def _read(file: _InputFile, picture: ImageOptions) -> list[tuple[InputSpec, Arra
     if spec is None:
         return []
     if kind in IMAGES:
-        return [(spec, _load_image(file.path, spec, picture))]
+        return [(spec, _load_image(file.path, spec, image_options))]
     return [(spec, read_npy(file.path) if kind == ".npy" else _load_raw(file.path, spec))]
 
 
@@ -200,9 +198,9 @@ def _load_npz(path: Path) -> dict[str, Array]:
 
 
 def _load_raw(path: Path, spec: InputSpec) -> Array:
-    """A headerless file: type and shape from the model; one unknown dimension follows from the size.
+    """A headerless file, in the input's type and shape. One unknown dimension follows from the file's size.
 
-    Beside another one, an unknown first dimension is 1.
+    If several dimensions are unknown, the first dimension counts as 1.
     """
     import numpy as np
 
@@ -249,12 +247,12 @@ def _load_pb(path: Path) -> tuple[str, Array]:
         raise InputError(f"{path} holds no ONNX tensor: {e}") from e
 
 
-def _load_image(path: Path, spec: InputSpec, picture: ImageOptions) -> Array:
+def _load_image(path: Path, spec: InputSpec, options: ImageOptions) -> Array:
     """An image resized (bilinear) to the input: (1, C, H, W), or (1, H, W, C) where the last dimension is C."""
     import numpy as np
     from PIL import Image, UnidentifiedImageError
 
-    dims = spec.dims or [1, 3, None, None]
+    dims: list[Any] = spec.dims or [1, 3, None, None]
     if len(dims) not in (3, 4):
         raise InputError(f"{path}: input '{spec.name}' of shape {shape_text(tuple(dims))} takes no image")
     inner = dims[-3:]
@@ -268,10 +266,10 @@ def _load_image(path: Path, spec: InputSpec, picture: ImageOptions) -> Array:
         raise InputError(f"cannot read the image {path}: {e}") from e
     size = (width if isinstance(width, int) else image.width, height if isinstance(height, int) else image.height)
     pixels = np.asarray(image.resize(size, Image.Resampling.BILINEAR)).reshape(size[1], size[0], -1)
-    if picture.bgr:
+    if options.bgr:
         pixels = pixels[:, :, [2, 1, 0, *range(3, pixels.shape[2])]] if pixels.shape[2] >= 3 else pixels
-    if picture.mean != (0.0,) or picture.scale != (1.0,):
-        pixels = (pixels - _per_channel(picture.mean, pixels)) * _per_channel(picture.scale, pixels)
+    if options.mean != (0.0,) or options.scale != (1.0,):
+        pixels = (pixels - _per_channel(options.mean, pixels)) * _per_channel(options.scale, pixels)
     array = pixels if last else pixels.transpose(2, 0, 1)
     return np.ascontiguousarray(array.reshape((1,) * (len(dims) - 3) + array.shape))
 
@@ -293,16 +291,20 @@ def _per_channel(values: tuple[float, ...], pixels: Array) -> Array:
     return np.asarray(values, np.float32)
 
 
-def _fitted(array: Array, spec: InputSpec, file: str) -> tuple[Value, str]:
-    """The array in the input's type, if nothing is lost by that; with a remark where it had to be converted."""
+def _as_input(array: Array, spec: InputSpec, file: str) -> tuple[Value, str]:
+    """The array in the input's type, and a remark if it was converted.
+
+    Raises:
+        InputError: the type cannot be converted without loss, or the shape contradicts the input's.
+    """
     note = ""
-    want = np_dtype(spec.dtype)
-    if spec.dtype in NOT_NUMPY and are_bits(array.dtype, want):
+    dtype = np_dtype(spec.dtype)
+    if spec.dtype in NOT_NUMPY and are_bits(array.dtype, dtype):
         array = from_bits(array, spec.dtype)
     elif spec.dtype == "string":
         array = array.astype(object)
-    elif array.dtype != want:
-        cast = _converted(array, want)
+    elif array.dtype != dtype:
+        cast = _convert(array, dtype)
         if cast is None:
             raise InputError(f"{file} holds {array.dtype}; input '{spec.name}' takes {spec.dtype}", "convert it first")
         note = f" (converted from {array.dtype})"
@@ -315,27 +317,27 @@ def _fitted(array: Array, spec: InputSpec, file: str) -> tuple[Value, str]:
     return [array] if "sequence" in spec.form else array, note
 
 
-def _converted(array: Array, want: np.dtype[Any]) -> Array | None:
-    """The array in another type, or None where that does harm.
+def _convert(array: Array, dtype: np.dtype[Any]) -> Array | None:
+    """The array in another type, or None if that loses more than rounding.
 
     Integers must keep their values; floats may be rounded, not overflow, and never become integers.
     """
     import numpy as np
 
-    have, kind = _kind(array.dtype), _kind(want)
-    if have not in "biuf" or kind not in "biuf" or (have == "f" and kind != "f"):
+    source, target = _kind(array.dtype), _kind(dtype)
+    if source not in "biuf" or target not in "biuf" or (source == "f" and target != "f"):
         return None
     with np.errstate(all="ignore"):
-        cast = array.astype(want)
-        if have == "f":
-            harmless = np.isfinite(cast) == np.isfinite(array)
-        else:  # to and fro, and on the same side of zero
-            harmless = (cast.astype(array.dtype) == array) & ((cast < 0) == (array < 0))
-    return cast if harmless.all() else None
+        cast = array.astype(dtype)
+        if source == "f":
+            kept = np.isfinite(cast) == np.isfinite(array)
+        else:  # back again, with the same sign: 200 as int8 is -56, which is 200 as uint8
+            kept = (cast.astype(array.dtype) == array) & ((cast < 0) == (array < 0))
+    return cast if kept.all() else None
 
 
 def _kind(dtype: np.dtype[Any]) -> str:
-    """numpy's letter for it: b, i, u, f, …; those of ml_dtypes go by their names."""
+    """numpy's letter for a type: b, i, u, f, …; that of ml_dtypes' types follows from their names."""
     if dtype.name in NOT_NUMPY:
         return "f" if "float" in dtype.name else dtype.name[0]
     return dtype.kind

@@ -1,10 +1,9 @@
-"""The child half of `worker`: loads models on one backend and runs them, as told by JSON lines on standard input.
+"""The child's half of `worker`: loads models on one backend and runs them, on requests from standard input.
 
-Runs as `python -m subgraph.runtime.worker_main BACKEND LIFELINE [bounded]`. Its first line says that the runtime is
-imported; then comes one line per request. What a backend prints goes to standard error, never between the answers;
-what it starts inherits neither the requests nor the answers. Tensors travel as .npy files. The process ends when its
-parent does, even while the backend keeps the interpreter's lock: the kernel kills its whole group when the lifeline
-(a pipe that nobody writes to) closes.
+Runs as `python -m subgraph.runtime.worker_main BACKEND LIFELINE [bounded]`. The first line that it writes says that the
+runtime is imported; then follows one reply per request. What a backend prints goes to standard error; processes that a
+backend starts inherit neither the requests nor the replies. The process ends with its parent, even while the backend
+holds the interpreter's lock: the kernel kills the whole group when the lifeline (a pipe that nobody writes to) closes.
 """
 
 from __future__ import annotations
@@ -38,33 +37,33 @@ READY = {"ready": True}
 
 def main() -> None:
     """Say when the runtime is imported; answer requests until standard input closes."""
-    requests, replies = _private()
+    requests, replies = _take_pipes()
     _die_with_parent(int(sys.argv[2]))
     if "bounded" in sys.argv[3:]:
         _limit_memory()
-    _leave_no_trace()
+    _restore_import_path()
     server = Server(sys.argv[1])
     for reply in _replies(server, requests):
-        _end_copy(server.process)
+        _exit_if_forked(server.process)
         replies.write(json.dumps(reply).encode() + b"\n")
         replies.flush()
-        server.held = ()  # large arrays take a while to free: the parent need not wait for it
+        server.held = ()  # freed after the reply: large arrays take a while
 
 
-def _end_copy(process: int) -> None:
-    """End here if this is a fork that came back from the backend: only one may write outputs, and answer."""
+def _exit_if_forked(process: int) -> None:
+    """End a fork that came back from the backend: only the first process may write outputs and reply."""
     if os.getpid() != process:
         os._exit(0)
 
 
-def _private() -> tuple[int, io.BufferedWriter]:
-    """The two pipes under other numbers. Under theirs, what a backend and its children read and print is elsewhere."""
+def _take_pipes() -> tuple[int, io.BufferedWriter]:
+    """Move the two pipes to other descriptors; a backend and its children read nothing and print to standard error."""
     requests, replies = os.dup(0), os.fdopen(os.dup(1), "wb")
-    nothing = os.open(os.devnull, os.O_RDONLY)
-    os.dup2(nothing, 0)
-    os.close(nothing)
+    null = os.open(os.devnull, os.O_RDONLY)
+    os.dup2(null, 0)
+    os.close(null)
     os.dup2(2, 1)
-    # lines at once: what a runtime prints just before it crashes says why
+    # line by line: the last line before a crash says why
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(line_buffering=True)
     with contextlib.suppress(Exception):  # another C library: its last lines may be lost
@@ -75,11 +74,10 @@ def _private() -> tuple[int, io.BufferedWriter]:
     return requests, replies
 
 
-def _leave_no_trace() -> None:
-    """Take our import path out of the environment: a backend's own commands may run another Python."""
-    mine = str(HOME.resolve().parent)
+def _restore_import_path() -> None:
+    """Remove this package's folder from $PYTHONPATH: a backend's own commands may run another Python."""
     first, _, rest = os.environ.get("PYTHONPATH", "").partition(os.pathsep)
-    if first == mine:
+    if first == str(HOME.resolve().parent):
         os.environ["PYTHONPATH"] = rest
         if not rest:
             del os.environ["PYTHONPATH"]
@@ -88,8 +86,7 @@ def _leave_no_trace() -> None:
 def _replies(server: Server, requests: int) -> Iterator[object]:
     """READY, then one reply per request."""
     lines = _requests(requests)
-    # While the first request is on its way: the slow imports. Each request needs them.
-    _import_numpy()
+    _import_numpy()  # slow, and needed by every request: while the first one is on its way
     server.warm()
     yield READY
     for line in lines:
@@ -97,13 +94,13 @@ def _replies(server: Server, requests: int) -> Iterator[object]:
 
 
 def _import_numpy() -> None:
-    """It is only the carrier here: without threads of its own it is imported in half the CPU time."""
+    """Import numpy without its thread pool, which takes half the CPU time; numpy only carries arrays here."""
     key = "OPENBLAS_NUM_THREADS"
-    given = os.environ.get(key)
+    users = os.environ.get(key)
     os.environ.setdefault(key, "1")
     import numpy as np  # noqa: F401
 
-    if given is None:
+    if users is None:
         del os.environ[key]  # commands of a backend have their own numpy
 
 
@@ -115,12 +112,12 @@ def _reply(server: Server, line: bytes) -> object:
         return {"error": e.to_json()}
     except MemoryError:
         return {"error": ModelError("running the model needs more memory than is free").to_json()}
-    except OSError as e:  # what reads turns it into an InputError
-        place = request.get("into", "")  # numpy gives no number when a write falls short
+    except OSError as e:  # while writing; functions that read raise InputError
+        place = request.get("into", "")  # numpy gives no error number when a write falls short
         what = f"cannot write the tensors{f' in {place}' if place else ''}: {e.strerror or e}"
         hint = "free some space, or choose another folder with -o"
         return {"error": OutputError(what, hint).to_json()}
-    except Exception as e:  # noqa: BLE001 - a mistake of ours; leaving the loop would end in an abort without a word
+    except Exception as e:  # noqa: BLE001 - a bug; leaving the loop would end the process without a message
         what = f"the process that runs the model failed: {type(e).__name__}: {e}"
         return {"error": BackendError(what, "please report it").to_json()}
 
@@ -137,7 +134,7 @@ def _die_with_parent(lifeline: int) -> None:
 
 
 def _requests(pipe: int) -> Iterator[bytes]:
-    """Lines from the pipe; a thread reads them from now on, and ends the process group when the pipe closes."""
+    """Lines from the pipe. A thread reads them from now on, and ends the process group when the pipe closes."""
     import queue
     import threading
 
@@ -149,7 +146,7 @@ def _requests(pipe: int) -> Iterator[bytes]:
             *whole, rest = (rest + chunk).split(b"\n")
             for line in whole:
                 lines.put(line)
-        if os.getpgrp() == os.getpid():  # a group of our own: whatever the backend started ends with us
+        if os.getpgrp() == os.getpid():  # leader of its group: the processes that the backend started end as well
             os.killpg(0, signal.SIGKILL)
         os._exit(0)
 
@@ -236,7 +233,7 @@ class Server:
         except ImportError as e:
             raise BackendError(f"{self.backend} cannot be used: {e}", "subcut doctor") from e
         except (Exception, SystemExit) as e:
-            raise BackendError(f"{self.backend} fails when asked what it is: {_said(e)}", "mend the backend") from e
+            raise BackendError(f"{self.backend} fails when asked what it is: {_one_line(e)}", "mend the backend") from e
 
     def load(self, key: str, model: str, options: Mapping[str, Any]) -> dict[str, float]:
         """Convert and build; the model of the same key that was loaded before is dropped first.
@@ -248,18 +245,18 @@ class Server:
         if not callable(build):
             raise BackendError(f"{self.backend} has no function load(model, options)", "see subgraph/backends")
         begin = time.perf_counter()
-        self.models.pop(key, None)  # taking a model apart is the backend's work, too
+        self.models.pop(key, None)  # freeing a model is part of the backend's time
         try:
             try:
                 run = build(Path(model), options)
             finally:
-                _end_copy(self.process)
+                _exit_if_forked(self.process)
         except (SubcutError, MemoryError):
             raise
         except ImportError as e:
             raise BackendError(f"{self.backend} cannot be used: {e}", "subcut doctor") from e
         except (Exception, SystemExit) as e:
-            raise Refused(f"{self.backend} refuses the model: {_said(e)}") from e
+            raise Refused(f"{self.backend} refuses the model: {_one_line(e)}") from e
         if not callable(run):
             what = f"{self.backend}: load gave {type(run).__name__}, not a function that runs the model"
             raise BackendError(what, "return run(feeds)")
@@ -303,7 +300,7 @@ class Server:
         texts = {**{r.name: r.type_text for r in fed}, **getattr(run, "outputs", {})}
         results = {**arrays, **results}
         saved = tuple(
-            self._saved(name, results[name], texts.get(name, ""), folder, stem)
+            self._save(name, results[name], texts.get(name, ""), folder, stem)
             for name, stem in outputs.items()
             if name in results
         )
@@ -315,20 +312,20 @@ class Server:
             try:
                 results = run(arrays)
             finally:
-                _end_copy(self.process)
+                _exit_if_forked(self.process)
         except (SubcutError, MemoryError):
             raise
         except (Exception, SystemExit) as e:
-            raise ModelError(f"{self.backend} failed while running: {_said(e)}") from e
+            raise ModelError(f"{self.backend} failed while running: {_one_line(e)}") from e
         if not isinstance(results, Mapping):
             raise ModelError(f"{self.backend} gave {type(results).__name__}, not a mapping of names to arrays")
         return dict(results)
 
-    def _saved(self, name: str, value: Any, declared: str, folder: Path, stem: str) -> Record:
-        """The record of an output, which may be anything.
+    def _save(self, name: str, value: Any, declared: str, folder: Path, stem: str) -> Record:
+        """Write one output, which may be any object.
 
         Raises:
-            ModelError: it is no tensor. InputError: its declared type cannot be stored. OSError: disk full.
+            ModelError: it is no tensor. InputError: its declared type cannot be stored. OSError: the disk is full.
         """
         from subgraph.storage import tensors
 
@@ -339,12 +336,12 @@ class Server:
         except (OSError, MemoryError):
             raise
         except (Exception, SystemExit) as e:
-            said = e.what if isinstance(e, InputError) else _said(e)
-            raise ModelError(f"{self.backend} gave for {name} what is no tensor: {said}") from e
+            why = e.what if isinstance(e, InputError) else _one_line(e)
+            raise ModelError(f"{self.backend} gave for {name} what is no tensor: {why}") from e
 
 
 def _array(value: Any) -> Any:
-    """One array in this machine's order of bytes.
+    """The value as one array, in this machine's byte order.
 
     Raises:
         TypeError: it holds other objects than texts.
@@ -358,7 +355,7 @@ def _array(value: Any) -> Any:
 
 
 def _type_of(value: Any, declared: str, form: str) -> str:
-    """The type that a value has. The declared one where it is that, or where a value says nothing of its own."""
+    """The type of a value: the declared one if the value has it, or is empty and tells no type."""
     from subgraph.storage import tensors
 
     if declared and (value is None or (isinstance(value, list) and not value)):
@@ -369,8 +366,8 @@ def _type_of(value: Any, declared: str, form: str) -> str:
     return declared if fits and same else text
 
 
-def _said(e: BaseException) -> str:
-    """Kind and text of somebody else's error, on one line."""
+def _one_line(e: BaseException) -> str:
+    """Type and text of a backend's error, on one line."""
     return f"{type(e).__name__}: {' '.join(str(e).split())[:400]}"
 
 

@@ -1,7 +1,7 @@
-"""Warm workers of one candidate: taken, given back, replaced.
+"""Warm workers of one candidate: borrowed, returned, replaced.
 
 A long-lived process can go wrong silently (one runtime does after some 360 models), so each is replaced after a number
-of loads; what must not depend on what ran before gets a fresh one.
+of loads. A run that must not depend on earlier ones gets a fresh process.
 """
 
 from __future__ import annotations
@@ -9,7 +9,6 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-from types import TracebackType
 
 from subgraph.errors import WorkerDied
 from subgraph.runtime.candidate import Candidate
@@ -52,12 +51,10 @@ class Workers:
 
     @contextmanager
     def borrow(self, *, loads: int = 0, fresh: bool = False) -> Iterator[Worker]:
-        """A worker for this block, in which it is asked to load `loads` models.
-
-        `fresh`: a process that has loaded none before, and is ended after.
+        """A worker for this block, which loads `loads` models in it; `fresh`: a new process that ends with the block.
 
         Raises:
-            WorkerDied: all were closed before the block's end; what it was told meanwhile says nothing.
+            WorkerDied: the workers were closed before the block's end; a verdict made in it would mean nothing.
         """
         worker, loaded = (self._start(), 0) if fresh else self._take()
         try:
@@ -85,7 +82,7 @@ class Workers:
                 if not self._spare:
                     break
                 worker, loaded = self._spare.pop()
-            if worker.alive:  # while it was spare, the system may have ended it
+            if worker.alive:  # the system may have ended it meanwhile
                 return worker, loaded
             self._end(worker)
         return self._start(), 0
@@ -100,7 +97,7 @@ class Workers:
         worker.close()
 
     def close(self) -> None:
-        """End all of them, also those at work: they report that they died."""
+        """End all processes, busy ones too: their requests raise WorkerDied."""
         with self._lock:
             self._closed = True
             workers, self._all = self._all, set()
@@ -110,9 +107,7 @@ class Workers:
     def __enter__(self) -> Workers:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
 

@@ -25,7 +25,7 @@ from subgraph.graph.graph import SHAPE, VALUE, Graph, load
 from subgraph.graph.quantization import Scale, scales_of
 from subgraph.graph.region import Region
 from subgraph.graph.types import declared_type
-from subgraph.runtime.inputs import plan
+from subgraph.runtime.inputs import Feeding
 from subgraph.runtime.reference import Reference
 from subgraph.runtime.reference_values import ReferenceValues
 from subgraph.runtime.run_result import Feeds, RunResult
@@ -308,7 +308,7 @@ def _values_of(
     try:
         for k, known in enumerate(values.records):
             words = _inputs_of(graph, other, known, scratch / f"other-in{k}")
-            (sample,) = plan(other, other.inputs, words)
+            (sample,) = Feeding(tuple(words)).plan(other, other.inputs)
             samples.append(replace(sample, label=values.labels[k]))
         found = ReferenceValues(other, reference, samples, scratch / "other-values")
         found.need(_value_tensors(other))

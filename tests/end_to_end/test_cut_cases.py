@@ -29,7 +29,7 @@ from subgraph.commands import Result
 from subgraph.commands.resolve import shapes
 from subgraph.errors import SubcutError
 from subgraph.graph import graph, region
-from subgraph.runtime import inputs
+from subgraph.runtime.inputs import Feeding
 from subgraph.runtime.load_inputs import load_sample
 from subgraph.runtime.reference import Reference
 
@@ -195,7 +195,7 @@ def run_whole(case: CutCase, source: Path, tensors: list[str], threads: int, asi
 def model_inputs(case: CutCase, g: graph.Graph) -> dict[str, Any]:
     """What subcut feeds the whole model when nothing is given."""
     given = [word for flag, word in zip(case.options, case.options[1:], strict=False) if flag == "--shape"]
-    (sample,) = inputs.plan(g, g.inputs, shapes=shapes(given))
+    (sample,) = Feeding(shapes=shapes(given)).plan(g, g.inputs)
     return load_sample(sample)[0]
 
 

@@ -28,8 +28,8 @@ from subgraph.graph.cut import cut_region
 from subgraph.graph.graph import Graph, load
 from subgraph.graph.merged_cuts import MAX_PIECES, SHARED_BYTES, MergedCut, merge_cuts, partition
 from subgraph.graph.region import Region, of_nodes
-from subgraph.runtime import inputs
 from subgraph.runtime.capture import capture_samples, inputs_needed
+from subgraph.runtime.inputs import Feeding
 from subgraph.runtime.reference import Reference, threads
 from subgraph.storage.tensors import Record, save
 from tests.helpers import text_models
@@ -64,7 +64,7 @@ def captured(
     """Values of all tensors on the edges of the regions."""
     names = list(dict.fromkeys(n for r in regions for n in (*r.inputs, *r.shapes, *r.outputs)))
     above = region.above(g, names)
-    samples = inputs.plan(g, inputs_needed(g, above, names), shapes=shapes or {})
+    samples = Feeding(shapes=shapes or {}).plan(g, inputs_needed(g, above, names))
     into = folder / "captured"
     into.mkdir()
     (sample,) = capture_samples(reference, g, above, {n: f"t{i}" for i, n in enumerate(names)}, samples, into)

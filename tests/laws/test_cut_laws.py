@@ -28,8 +28,8 @@ from subgraph.errors import NoRegion
 from subgraph.graph import graph, protobuf, region
 from subgraph.graph.cut import cut
 from subgraph.graph.graph import Graph
-from subgraph.runtime import inputs
 from subgraph.runtime.capture import capture_samples, inputs_needed
+from subgraph.runtime.inputs import Feeding
 from subgraph.runtime.load_inputs import load_sample
 from subgraph.runtime.reference import Reference, threads
 
@@ -112,7 +112,7 @@ def saved(model: onnx.ModelProto) -> Iterator[Path]:
 
 def fed(g: Graph) -> dict[str, Any]:
     """What subcut feeds a model when nothing is given."""
-    (sample,) = inputs.plan(g, g.inputs)
+    (sample,) = Feeding().plan(g, g.inputs)
     return load_sample(sample)[0]
 
 
@@ -174,7 +174,7 @@ def test_captured_values_are_those_of_the_whole_model(
         g = graph.load(path)
         above = region.above(g, chosen)
         assert set(above.nodes) | set(above.pulled) == oracle.ancestors_of(model, chosen)
-        samples = inputs.plan(g, inputs_needed(g, above, chosen))
+        samples = Feeding().plan(g, inputs_needed(g, above, chosen))
         stems = {name: f"t{i}" for i, name in enumerate(chosen)}
         (captured,) = capture_samples(reference, g, above, stems, samples, path.parent)
         values = whole(path, fed(g), chosen, threads())

@@ -20,8 +20,8 @@ from subgraph.cases.case import Case, ResultPlace
 from subgraph.errors import InputError, ModelError, Refused, UnknownName
 from subgraph.graph import graph, protobuf, region
 from subgraph.graph.graph import Graph
-from subgraph.runtime import inputs
 from subgraph.runtime.capture import Captured, capture_samples, inputs_needed
+from subgraph.runtime.inputs import Feeding
 from subgraph.runtime.reference import Reference
 from subgraph.storage import dtypes
 from subgraph.storage.tensors import load
@@ -36,7 +36,7 @@ def taken(tmp_path: Path, reference: Reference) -> Callable[..., list[dict[str, 
 
     def take(g: Graph, *tensors: str, given: tuple[str, ...] = (), **more: Any) -> list[dict[str, Any]]:
         above = region.above(g, tensors)
-        samples = inputs.plan(g, inputs_needed(g, above, tensors), given, **more)
+        samples = Feeding(given, **more).plan(g, inputs_needed(g, above, tensors))
         into = tmp_path / f"taken{len(list(tmp_path.iterdir()))}"
         into.mkdir()
         found: list[Captured] = capture_samples(

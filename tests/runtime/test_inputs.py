@@ -17,7 +17,7 @@ from PIL import Image
 from subgraph.errors import InputError, UnknownName
 from subgraph.graph.graph import Graph
 from subgraph.runtime import inputs
-from subgraph.runtime.inputs import ImageOptions
+from subgraph.runtime.inputs import Feeding, ImageOptions
 from subgraph.runtime.load_inputs import load_sample
 from subgraph.storage import tensors
 from tests.helpers import text_models
@@ -39,12 +39,12 @@ def model(tmp_path: Path) -> Callable[..., Graph]:
 
 def fed(g: Graph, *given: str | Path, needs: Sequence[str] | None = None, **more: Any) -> Feeds:
     """The arrays of the only sample."""
-    (sample,) = inputs.plan(g, g.inputs if needs is None else needs, [str(w) for w in given], **more)
+    (sample,) = Feeding(tuple(map(str, given)), **more).plan(g, g.inputs if needs is None else needs)
     return load_sample(sample)[0]
 
 
 def origins(g: Graph, *given: str | Path) -> dict[str, str]:
-    (sample,) = inputs.plan(g, g.inputs, [str(w) for w in given])
+    (sample,) = Feeding(tuple(map(str, given))).plan(g, g.inputs)
     return load_sample(sample)[1]
 
 
@@ -360,7 +360,7 @@ def test_what_is_no_image(tmp_path: Path, picture: Path, model: Callable[..., Gr
 
 def samples(g: Graph, *given: str | Path) -> dict[str, Feeds]:
     """Label → arrays."""
-    return {s.label: load_sample(s)[0] for s in inputs.plan(g, g.inputs, [str(w) for w in given])}
+    return {s.label: load_sample(s)[0] for s in Feeding(tuple(map(str, given))).plan(g, g.inputs)}
 
 
 def test_records_take_the_place_of_the_words(tmp_path: Path, model: Callable[..., Graph]) -> None:
@@ -371,11 +371,11 @@ def test_records_take_the_place_of_the_words(tmp_path: Path, model: Callable[...
         values = {"x": X + k, "z": half}
         records = {n: tensors.save(n, v, tensors.type_of(v), tmp_path, f"{n}{k}") for n, v in values.items()}
         fed.append({n: record.within(str(tmp_path)) for n, record in records.items()})
-    two = inputs.Feeding(("no such file",), records=tuple(fed)).plan(g, g.inputs)
+    two = Feeding(("no such file",), records=tuple(fed)).plan(g, g.inputs)
     assert [s.label for s in two] == ["sample_0", "sample_1"]
     arrays, _ = load_sample(two[1])
     assert np.array_equal(np.asarray(arrays["x"]), X + 1) and np.array_equal(np.asarray(arrays["z"]), half)
-    assert [s.label for s in inputs.Feeding(records=(fed[0],)).plan(g, g.inputs)] == [""]
+    assert [s.label for s in Feeding(records=(fed[0],)).plan(g, g.inputs)] == [""]
 
 
 def test_a_folder_of_files_is_a_sample_each(tmp_path: Path, model: Callable[..., Graph]) -> None:
@@ -443,7 +443,7 @@ def test_labels_are_distinct(tmp_path: Path, model: Callable[..., Graph]) -> Non
         np.save(folder / name, np.zeros(2, np.float32))
     Image.new("L", (2, 2)).save(folder / "x.png")
     g = model("float[2] x, float[2] v")
-    found = [(s.label, Path(str(s.files[0][1])).name) for s in inputs.plan(g, g.inputs, [f"x={folder}"])]
+    found = [(s.label, Path(str(s.files[0][1])).name) for s in Feeding((f"x={folder}",)).plan(g, g.inputs)]
     assert sorted(found) == [
         ("x.npy", "x.npy"), ("x.npy~2", "x.npy~2.npy"), ("x.npy~3", "x.npy.npy"), ("x.png", "x.png"),
     ]  # fmt: skip

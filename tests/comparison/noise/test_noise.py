@@ -23,7 +23,7 @@ from subgraph.comparison.precision import EPS, FLOATS
 from subgraph.errors import ModelError
 from subgraph.graph import region as regions
 from subgraph.runtime.capture import capture_samples, inputs_needed
-from subgraph.runtime.inputs import plan
+from subgraph.runtime.inputs import Feeding
 from subgraph.runtime.reference import Reference
 from subgraph.storage.digest import digest
 from subgraph.storage.store import Store
@@ -306,7 +306,7 @@ def test_a_region_inside_with_a_frozen_shape(tmp_path: Path, reference: Referenc
     assert region.shapes == ("u",) and region.inputs == ("a",)
     names = (*region.inputs, *region.shapes, *region.outputs)
     above = regions.above(graph, names)
-    samples = plan(graph, inputs_needed(graph, above, names), (), seed=0)
+    samples = Feeding().plan(graph, inputs_needed(graph, above, names))
     into = tmp_path / "captured"
     into.mkdir()
     stems = {n: f"t{k}" for k, n in enumerate(names)}
