@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from subgraph.cases.write_case import CaseRequest
     from subgraph.graph.graph import Graph
     from subgraph.recordings.document import RecordedDocument, RecordedTensor, RunSummary
-    from subgraph.recordings.msaccucmp_table import AdviceDocument
+    from subgraph.recordings.msaccucmp import Advice
     from subgraph.recordings.result_folder import IntervalDocument, IntervalFinding
     from subgraph.recordings.runs import RecordedRun, RecordingOptions
     from subgraph.runtime.inputs import Feeding
@@ -95,7 +95,7 @@ def compare_recorded(
     parent: Path, choice: TensorChoice, csv_file: str | None,
 ) -> Result:  # fmt: skip
     """`subcut compare MODEL --recorded DIR`: every tensor that was recorded, beside the reference's."""
-    from subgraph.recordings import msaccucmp_table, runs
+    from subgraph.recordings import msaccucmp, msaccucmp_table, runs
     from subgraph.recordings.compare import compare_run
     from subgraph.recordings.document import document
     from subgraph.trials.compare import chosen
@@ -114,7 +114,7 @@ def compare_recorded(
             ]
             comparison = document(trials, compared, names, criterion, stopped=choice.fail_fast)
             tables = [msaccucmp_table.accuracy_rows(trials, c, names) if npu and c.matched else [] for c in compared]
-    advices = [msaccucmp_table.advice(rows) if rows else None for rows in tables]
+    advices = [msaccucmp.advise(rows) if rows else None for rows in tables]
     shown = to_json(comparison)
     for recording, advice in zip(shown["recordings"], advices, strict=True):
         recording["advice"] = to_json(advice)
@@ -261,7 +261,7 @@ def _next_commands(document: IntervalDocument) -> list[str]:
 # ---------------------------------------------------------------------------------------------------- text
 
 
-def text(document: RecordedDocument, advices: Sequence[AdviceDocument | None]) -> str:
+def text(document: RecordedDocument, advices: Sequence[Advice | None]) -> str:
     """The document of `compare` for people; the advice of msaccucmp for each run, if any."""
     lines: list[str] = []
     for run in document.recordings:
@@ -310,7 +310,7 @@ def _judgement(judgement: Judgement | None) -> str:
     return " ".join(filter(None, (f"{error:.1e}" if math.isfinite(error) else "", status, signature)))
 
 
-def _summary(run: RunSummary, advice: AdviceDocument | None, prefix: str) -> list[str]:
+def _summary(run: RunSummary, advice: Advice | None, prefix: str) -> list[str]:
     if run.missing:
         return []
     lost, good = run.lost, run.last_good

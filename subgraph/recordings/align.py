@@ -4,15 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator
-from typing import TYPE_CHECKING
 
 import numpy as np
 
 from subgraph.storage.layouts import axis_orders
 from subgraph.storage.tensors import np_dtype, shape_text
-
-if TYPE_CHECKING:
-    from subgraph.types import Array
+from subgraph.types import Array
 
 IMAGE_RANK = 4
 MAX_BLOCKS = 32  # sums that `BlockSums` keeps of an array

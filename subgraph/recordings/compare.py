@@ -12,7 +12,6 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -31,10 +30,8 @@ from subgraph.recordings.runs import RecordedRun
 from subgraph.storage.folders import numbered_folder
 from subgraph.storage.tensors import Record, load
 from subgraph.trials.trial import Trials
+from subgraph.types import Array
 from subgraph.verdict import Judgement, Status, gravity
-
-if TYPE_CHECKING:
-    from subgraph.types import Array
 
 log = logging.getLogger("subcut")
 
@@ -174,7 +171,7 @@ def match_run(trials: Trials, run: RecordedRun) -> tuple[MatchedRun, ...]:
         return ()
     capture_tensors(trials, trials.graph.inputs)
     samples = enumerate(run.samples)
-    matched = tuple(match_entries(trials, run.recording, entries, run.shapeless, k) for k, entries in samples)
+    matched = tuple(match_entries(trials, run.recording, entries, k) for k, entries in samples)
     if not any(m.matches for m in matched):
         recorded = ", ".join([e.name for sample in run.samples for e in sample][:3])
         own = ", ".join(trials.tensors()[:3])

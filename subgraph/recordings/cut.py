@@ -61,8 +61,7 @@ class RecordedValues:
     def _inputs(self, k: int) -> dict[str, Record]:
         """The recorded inputs of the region.
 
-        Raises:
-            UsageError: one was not recorded; says which, and where a cut could start instead.
+        Raises UsageError: one was not recorded; says which, and where a cut could start instead.
         """
         graph, matches = self.trials.graph, self.matched[k].matches
         lacking = [n for n in self.region.inputs if n not in matches and n in graph.maker]
@@ -87,8 +86,7 @@ class RecordedValues:
     ) -> dict[str, Record]:
         """Recorded tensors in the model's type and layout, as files in `folder/<k>`.
 
-        Raises:
-            InputError: one cannot be read.
+        Raises InputError: one cannot be read.
         """
         records = {}
         for number, name in enumerate(names):

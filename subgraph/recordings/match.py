@@ -15,7 +15,6 @@ from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from operator import attrgetter
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from subgraph import plugins
 from subgraph.comparison.pair import relative_l2
@@ -40,9 +39,7 @@ from subgraph.storage.tensors import Record, save, type_of
 from subgraph.text import count
 from subgraph.trials.match_tensors import CLEARER, NEAR, SURELY, varied
 from subgraph.trials.trial import Trials
-
-if TYPE_CHECKING:
-    from subgraph.types import Array
+from subgraph.types import Array
 
 MAX_FUSED = 6  # nodes that a device may have fused into the node that gives the name
 CACHE_BYTES = 128 << 20  # of entries' values that stay in memory
@@ -120,12 +117,10 @@ class MatchedRun:
         matches: by tensor of the model.
         unmatched: entries that hold no tensor of the model, or cannot be read, and why.
         skipped: entries of tensors that are not compared, and why not.
-        fused: does any entry hold a later tensor than its name says, or more than one node?
     """
 
     matches: Mapping[str, TensorMatch]
     unmatched: tuple[tuple[DumpEntry, str], ...] = ()
-    fused: bool = False
     skipped: tuple[tuple[DumpEntry, str], ...] = ()
 
     def summary(self) -> str:
@@ -138,9 +133,7 @@ class MatchedRun:
         return "; ".join([f"{count(len(self.matches), 'tensor')} of the model recorded", *more])
 
 
-def match_entries(
-    trials: Trials, recorded: Recording, entries: Sequence[DumpEntry], shapeless: frozenset[DumpEntry], k: int = 0
-) -> MatchedRun:
+def match_entries(trials: Trials, recorded: Recording, entries: Sequence[DumpEntry], k: int = 0) -> MatchedRun:
     """Which tensors of the model the entries of one run hold, for sample `k`.
 
     Complexity: each entry is read once or twice, and compared with up to MAX_FUSED + 1 reference values; an entry
@@ -149,14 +142,13 @@ def match_entries(
     Raises:
         ModelError: the reference cannot give the values.
     """
-    return _Matching(trials, replace(recorded, entries=tuple(entries)), shapeless, k).run()
+    return _Matching(trials, replace(recorded, entries=tuple(entries)), k).run()
 
 
 @dataclass
 class _Matching:
     trials: Trials
     recorded: Recording
-    shapeless: frozenset[DumpEntry]
     k: int
     unmatched: list[tuple[DumpEntry, str]] = field(default_factory=list)
     skipped: list[tuple[DumpEntry, str]] = field(default_factory=list)
@@ -185,7 +177,7 @@ class _Matching:
             self._match_by_value(nameless, matches)
         if fused:
             matches = {n: self._with_alternatives(m, chains.get(n, ()), matches) for n, m in matches.items()}
-        return MatchedRun(matches, tuple(self.unmatched), fused, tuple(self.skipped))
+        return MatchedRun(matches, tuple(self.unmatched), tuple(self.skipped))
 
     # -------------------------------------------------------------------------------------------- names
 
@@ -264,7 +256,7 @@ class _Matching:
         best, nearest = "", math.inf
         # Inputs of the model are often recorded as they were fed, whatever the layout of the layers.
         last = None if tensor in self.trials.graph.inputs else self._channels_last
-        ways = alignments(self._read(entry), reference.shape, entry in self.shapeless, last)
+        ways = alignments(self._read(entry), reference.shape, entry.assumed, last)
         for number, (alignment, array) in enumerate(ways):
             away = relative_l2(reference, array.astype(reference.dtype) if both_floats(array, reference) else array)
             if away < nearest or not number:
@@ -306,7 +298,7 @@ class _Matching:
                 if reference is None or reference.ndim != IMAGE_RANK or reference.size > MAX_VOTER:
                     continue
                 try:
-                    ways = alignments(self._read(entry), reference.shape, entry in self.shapeless, None)
+                    ways = alignments(self._read(entry), reference.shape, entry.assumed, None)
                     away = {alignment: relative_l2(reference, array) for alignment, array in ways}
                 except InputError:
                     continue

@@ -13,15 +13,12 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
 import numpy as np
 
 from subgraph.comparison.criteria.msaccucmp import LIMITS, ZERO
 from subgraph.text import clean
-
-if TYPE_CHECKING:
-    from subgraph.types import Array
+from subgraph.types import Array
 
 ALGORITHMS = (
     "CosineSimilarity",
@@ -293,13 +290,13 @@ class Advice:
     Attributes:
         kind: its Detection Type: "FP16 Overflow", "Input Inconsistent", "Global Consistency", or "NA".
         verdict: "OK", "PROBLEM", "DEVIATION" (off on the way, right at the end), or "NA": there is no cosine.
-        row: the first one of this kind; None if all is well or nothing is known.
+        tensor: the index of the first one of this kind; None if all is well or nothing is known.
         says: one sentence, ours.
     """
 
     kind: str
     verdict: str
-    row: AccuracyRow | None
+    tensor: str | None
     says: str
 
 
@@ -318,10 +315,10 @@ def advise(rows: Sequence[AccuracyRow]) -> Advice:
     """
     if row := next((r for r in rows if r.overflow), None):
         says = f"{clean(row.tensor_index)} has values that float16 cannot hold: mend that first, then compare again"
-        return Advice("FP16 Overflow", "PROBLEM", row, says)
+        return Advice("FP16 Overflow", "PROBLEM", row.tensor_index, says)
     if row := next((r for r in rows if r.is_input and r.cosine < MIN_COSINE), None):
         says = f"the input {clean(row.mine)} was not the same on both sides: compare the data and how it is prepared"
-        return Advice("Input Inconsistent", "PROBLEM", row, says)
+        return Advice("Input Inconsistent", "PROBLEM", row.tensor_index, says)
     with_cosine = [r for r in rows if not math.isnan(r.cosine)]
     if not with_cosine:
         return Advice("NA", "NA", None, "no tensor has a cosine")
@@ -332,5 +329,7 @@ def advise(rows: Sequence[AccuracyRow]) -> Advice:
     where = f"from {clean(bad.tensor_index)} on, cosines are below {MIN_COSINE}"
     if with_cosine[-1].cosine < MIN_COSINE:
         says = f"{where}, and so is the last one: quantization may be the cause"
-        return Advice("Global Consistency", "PROBLEM", bad, says)
-    return Advice("Global Consistency", "DEVIATION", bad, f"{where}, but not the last one: it may be ignored")
+        return Advice("Global Consistency", "PROBLEM", bad.tensor_index, says)
+    return Advice(
+        "Global Consistency", "DEVIATION", bad.tensor_index, f"{where}, but not the last one: it may be ignored"
+    )

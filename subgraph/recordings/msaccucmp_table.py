@@ -5,24 +5,13 @@ from __future__ import annotations
 import csv
 import io
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from subgraph.graph.graph import Graph
 from subgraph.recordings.compare import RunComparison, TensorRow
 from subgraph.recordings.dumps import DumpEntry
-from subgraph.recordings.msaccucmp import HEAD, NO_OP, AccuracyRow, advise, cells
+from subgraph.recordings.msaccucmp import HEAD, NO_OP, AccuracyRow, cells
 from subgraph.storage.tensors import Record
 from subgraph.trials.trial import Trials
-
-
-@dataclass(frozen=True)
-class AdviceDocument:
-    """The advisor's verdict in the document of a comparison."""
-
-    kind: str
-    verdict: str
-    tensor: str | None
-    says: str
 
 
 def accuracy_rows(trials: Trials, comparison: RunComparison, names: Sequence[str]) -> list[AccuracyRow]:
@@ -77,13 +66,5 @@ def _dtype(record: Record | None) -> str:
 def as_csv(rows: Sequence[AccuracyRow]) -> str:
     """CSV in msaccucmp's columns; two of their names occur twice."""
     out = io.StringIO()
-    writer = csv.writer(out)
-    writer.writerow(HEAD)
-    writer.writerows(cells(row) for row in rows)
+    csv.writer(out).writerows([HEAD, *map(cells, rows)])
     return out.getvalue()
-
-
-def advice(rows: Sequence[AccuracyRow]) -> AdviceDocument:
-    """The advisor's verdict on the table."""
-    advice = advise(rows)
-    return AdviceDocument(advice.kind, advice.verdict, advice.row.tensor_index if advice.row else None, advice.says)

@@ -131,10 +131,7 @@ def _module(format: str) -> ModuleType:
 
 
 def _checked(format: str) -> str:
-    """
-    Raises:
-        UnknownName: no such format.
-    """
+    """Raises UnknownName: no such format."""
     names = formats()
     if format not in names and not format.endswith(".py"):
         what = f"no dump format '{clean(format)}'; known: {', '.join(names)}"

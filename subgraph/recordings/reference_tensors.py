@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -14,9 +13,7 @@ from subgraph.recordings.dumps import TensorSpec
 from subgraph.storage import dtypes
 from subgraph.storage.tensors import load
 from subgraph.trials.trial import Trials
-
-if TYPE_CHECKING:
-    from subgraph.types import Array
+from subgraph.types import Array
 
 CAPTURE_BYTES = 256 << 20  # of tensors that are captured in one run
 

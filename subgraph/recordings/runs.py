@@ -16,7 +16,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from subgraph import plugins
 from subgraph.errors import InputError, UsageError
@@ -31,9 +30,7 @@ from subgraph.runtime.inputs import Feeding
 from subgraph.storage.folders import safe_name, safe_names, scratch
 from subgraph.storage.tensors import NOT_NUMPY, Record, np_dtype, save, shape_text, type_of
 from subgraph.text import clean, count
-
-if TYPE_CHECKING:
-    from subgraph.types import Array
+from subgraph.types import Array
 
 log = logging.getLogger("subcut")
 
@@ -65,19 +62,18 @@ class RecordedRun:
     Attributes:
         name: in reports: the folder's, and what distinguishes the runs in it.
         samples: per sample, its entries.
-        shapeless: entries whose files store no shape; empty if the user says the files' layout.
         missing: why there is no recording; "" where there is one.
     """
 
     name: str
     recording: Recording | None = None
     samples: tuple[tuple[DumpEntry, ...], ...] = ()
-    shapeless: frozenset[DumpEntry] = frozenset()
     missing: str = ""
 
-    def sample(self, k: int) -> tuple[DumpEntry, ...]:
-        """The entries of a sample; none of one that was not recorded."""
-        return self.samples[k] if k < len(self.samples) else ()
+    @property
+    def shapeless(self) -> bool:
+        """Does any file store no shape?"""
+        return any(entry.assumed for sample in self.samples for entry in sample)
 
 
 @contextmanager
@@ -103,7 +99,7 @@ def load_runs(folders: Sequence[Path], graph: Graph, layout: str = "", format: s
     runs: list[RecordedRun] = []
     for folder, name in zip(folders, _names(folders), strict=True):
         try:
-            runs += _split(name, *_read(folder, graph, layout, format))
+            runs += _split(name, _read(folder, graph, layout, format))
         except InputError as e:
             if len(folders) == 1:
                 raise
@@ -113,11 +109,11 @@ def load_runs(folders: Sequence[Path], graph: Graph, layout: str = "", format: s
     return runs
 
 
-def _read(folder: Path, graph: Graph, layout: str, format: str | None) -> tuple[Recording, frozenset[DumpEntry]]:
-    """A recording, and its entries whose files store no shape; none where the user says their layout."""
+def _read(folder: Path, graph: Graph, layout: str, format: str | None) -> Recording:
+    """A recording; the shapes in it count as the files' own where the user says their layout."""
     recorded = recording.open(folder, format, replace(recording.hints_of(graph, layout), lenient=True))
-    shapeless = () if layout else (entry for entry in recorded if entry.assumed or entry.shape is None)
-    return recorded, frozenset(shapeless)
+    entries = (replace(e, assumed=not layout and (e.assumed or e.shape is None)) for e in recorded)
+    return replace(recorded, entries=tuple(entries))
 
 
 def _names(folders: Sequence[Path]) -> list[str]:
@@ -125,7 +121,7 @@ def _names(folders: Sequence[Path]) -> list[str]:
     return names if len(set(names)) == len(names) else [str(folder) for folder in folders]
 
 
-def _split(name: str, recorded: Recording, shapeless: frozenset[DumpEntry]) -> list[RecordedRun]:
+def _split(name: str, recorded: Recording) -> list[RecordedRun]:
     """The runs in one recording."""
     entries: dict[str, list[DumpEntry]] = {}
     for entry in recorded:
@@ -137,7 +133,7 @@ def _split(name: str, recorded: Recording, shapeless: frozenset[DumpEntry]) -> l
     for pattern, group in sides.items():
         run_name = name if len(sides) == 1 else f"{name}:{group[0] if len(group) == 1 else pattern}"
         samples = tuple(tuple(entries[side]) for side in sorted(group, key=_natural))
-        runs.append(RecordedRun(run_name, recorded, samples, shapeless))
+        runs.append(RecordedRun(run_name, recorded, samples))
     return _with_inputs(runs)
 
 
@@ -147,7 +143,7 @@ def _with_inputs(runs: list[RecordedRun]) -> list[RecordedRun]:
     others = [run for run in runs if run not in inputs]
     if not inputs or not others:
         return runs
-    entries = tuple(e for run in inputs for e in run.sample(0))
+    entries = tuple(e for run in inputs for e in run.samples[0])
     out = [replace(run, samples=tuple((*entries, *sample) for sample in run.samples)) for run in others]
     return [replace(out[0], name=out[0].name.partition(":")[0])] if len(out) == 1 else out
 
@@ -191,8 +187,7 @@ def _feeding(runs: Sequence[RecordedRun], graph: Graph, feeding: Feeding, seeded
     if lacking:
         what = f"nobody says what the device was fed: the recording holds no input '{clean(lacking[0])}'"
         raise UsageError(what, "-i FILE, or --seed N where it was subcut's own random input")
-    shapeless = frozenset().union(*(run.shapeless for run in runs))
-    records = _save_inputs(samples, graph, shapeless, folder)
+    records = _save_inputs(samples, graph, folder)
     log.info("inputs: %s, from the recording", ", ".join(map(clean, graph.inputs)))
     names = dict.fromkeys(Path(file).name for sample in records for record in sample.values() for file in record.files)
     return replace(feeding, inputs=tuple(names), records=records)
@@ -228,12 +223,11 @@ def _inputs(run: RecordedRun, entries: Sequence[DumpEntry], graph: Graph) -> dic
 
 
 def _save_inputs(
-    samples: Sequence[Mapping[str, DumpEntry]], graph: Graph, shapeless: frozenset[DumpEntry], folder: Path
+    samples: Sequence[Mapping[str, DumpEntry]], graph: Graph, folder: Path
 ) -> tuple[dict[str, Record], ...]:
     """The recorded inputs on disk, a folder per sample.
 
-    Raises:
-        InputError: one cannot be read, or is not what the model declares.
+    Raises InputError: one cannot be read, or is not what the model declares.
     """
     stems = safe_names(dict.fromkeys(name for sample in samples for name in sample))
     records: list[dict[str, Record]] = [{} for _ in samples]
@@ -241,18 +235,18 @@ def _save_inputs(
         place = folder / f"sample_{k}"
         place.mkdir()
         for name, entry in sample.items():
-            array = _declared(entry, entry in shapeless, graph, name)
+            array = _declared(entry, graph, name)
             records[k][name] = save(name, array, type_of(array), place, stems[name]).within(str(place))
     return tuple(records)
 
 
-def _declared(entry: DumpEntry, shapeless: bool, graph: Graph, name: str) -> Array:
+def _declared(entry: DumpEntry, graph: Graph, name: str) -> Array:
     """An input in the type and layout that the model declares."""
     array = entry.read()
     _, dtype, dims = declared_type(graph.inputs[name].type)
     if dims is not None:
         shape = _filled(dims, array)
-        aligned = next(alignments(array, shape, shapeless), None) if shape is not None else None
+        aligned = next(alignments(array, shape, entry.assumed), None) if shape is not None else None
         if aligned is None:
             have, want = shape_text(array.shape), shape_text(tuple(dims))
             what = f"{entry.file} holds {have} for the input '{clean(name)}', {want}"

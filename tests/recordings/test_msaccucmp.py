@@ -355,7 +355,8 @@ def lines(*cosines: float) -> list[AccuracyRow]:
 )
 def test_the_advice(cosines: tuple[float, ...], kind: str, verdict: str, index: int | None) -> None:
     advice = advise(lines(*cosines))
-    assert (advice.kind, advice.verdict, advice.row and advice.row.index) == (kind, verdict, index)
+    assert (advice.kind, advice.verdict) == (kind, verdict)
+    assert advice.tensor == (None if index is None else f"op{index}:output:0")
     assert advice.says and "\n" not in advice.says
 
 
@@ -363,9 +364,9 @@ def test_an_overflow_is_told_first() -> None:
     some = lines(0.5, 0.5, NAN)
     some[2] = replace(some[2], overflow=True)
     advice = advise(some)
-    assert (advice.kind, advice.verdict, advice.row) == ("FP16 Overflow", "PROBLEM", some[2])
+    assert (advice.kind, advice.verdict, advice.tensor) == ("FP16 Overflow", "PROBLEM", "op2:output:0")
     some[1] = replace(some[1], overflow=False)
-    assert advise(some).row == some[2]
+    assert advise(some).tensor == "op2:output:0"
 
 
 def test_a_name_in_the_advice_is_clean() -> None:

@@ -12,21 +12,19 @@ others are still read.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import PurePosixPath
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any
 
 import numpy as np
 
 from subgraph.errors import InputError
-from subgraph.recordings.files import Files, possible
+from subgraph.recordings.files import possible
 from subgraph.storage import dtypes, layouts
 from subgraph.storage.folders import safe_name
 from subgraph.storage.tensors import Tensors
-
-if TYPE_CHECKING:
-    from subgraph.types import Array
+from subgraph.types import Array
 
 NONE = 0  # not this format
 BARE = 1  # bytes or numbers that could be of many formats
@@ -177,16 +175,6 @@ class DumpEntry:
             raise InputError(e.what if self.file in e.what else f"cannot read {self.file}: {e.what}", e.hint) from e
 
 
-class DumpFormat(Protocol):
-    """The interface of the modules in this folder."""
-
-    def detect(self, files: Files) -> int:
-        """How surely these files are of this format."""
-
-    def entries(self, files: Files, hints: DumpHints) -> Iterable[DumpEntry]:
-        """The tensors in them."""
-
-
 def same(name: str) -> str:
     """The `plain` of a format that keeps names."""
     return name
@@ -207,15 +195,17 @@ def dtype_of(array_dtype: np.dtype[Any]) -> str:
     return name if name in dtypes.TYPE_NUMBERS else ""
 
 
-def checked_arrays(tensors: Tensors, holds: Collection[str], what: str, hint: str = "") -> Iterator[tuple[str, Array]]:
-    """The tensors to write, as arrays of the element types that a format holds.
+def checked_arrays(
+    tensors: Tensors, holds: Collection[str], what: str, hint: str = ""
+) -> Iterator[tuple[str, str, Array]]:
+    """(name, element type, array) of the tensors to write.
 
     Raises:
-        InputError: a value is no array of these types; `what` the format holds, and `hint`, say so.
+        InputError: a value is no array of the types that the format holds; `what` it holds, and `hint`, say so.
     """
     for name, value in tensors.items():
         array = np.asarray(value)
         dtype = "string" if array.dtype.kind == "O" else dtype_of(array.dtype)
         if value is None or isinstance(value, list) or dtype not in holds:
             raise InputError(f"{name}: {what}", hint)
-        yield name, array
+        yield name, dtype, array

@@ -7,7 +7,7 @@ import re
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from io import BytesIO
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from numpy.lib import format as npy_format
@@ -16,9 +16,7 @@ from subgraph.recordings.dumps import DumpEntry, DumpHints, dtype_of
 from subgraph.recordings.files import Files, possible
 from subgraph.storage import dtypes
 from subgraph.storage.tensors import NOT_NUMPY, NPY_ERRORS, are_bits, from_bits, np_dtype
-
-if TYPE_CHECKING:
-    from subgraph.types import Array
+from subgraph.types import Array
 
 MAGIC = b"\x93NUMPY"
 # Golden files of msaccucmp and msit: NODE.OUTPUT.TIMESTAMP.npy, with a timestamp of 16 digits
@@ -101,7 +99,7 @@ def native(array: Array, dtype: str) -> Array:
 
 
 def plain(name: str) -> str:
-    """As msaccucmp and RKNN name files: `/`, `.`, `:`, blanks and backslashes become `_`; those at the ends go."""
+    """As several tools name files: `/`, `.`, `:`, blanks and backslashes become `_`; those at the ends go."""
     return re.sub(r"[/\\.: ]", "_", name).strip("_")
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -14,9 +14,7 @@ from subgraph.recordings.dumps import NO_SHAPE, DumpEntry, DumpHints, TensorSpec
 from subgraph.recordings.files import MAX_RANK, Files
 from subgraph.storage import dtypes, layouts
 from subgraph.storage.tensors import PACKED, np_dtype, shape_text, unpack
-
-if TYPE_CHECKING:
-    from subgraph.types import Array
+from subgraph.types import Array
 
 MANIFEST = "manifest.json"
 BLOCK_SIZES = (16, 32, 8, 4)  # C0 of float16, of int8, of others

@@ -8,30 +8,18 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from subgraph.errors import InputError
-from subgraph.recordings.dumps import (
-    MARKED,
-    NONE,
-    DumpEntry,
-    DumpHints,
-    _ascend,
-    _atc,
-    _raw,
-    checked_arrays,
-    dtype_of,
-)
+from subgraph.recordings.dumps import MARKED, NONE, DumpEntry, DumpHints, _ascend, _atc, _raw, checked_arrays
 from subgraph.recordings.files import Files
 from subgraph.storage import dtypes
 from subgraph.storage.convert import raw_bytes
 from subgraph.storage.folders import safe_names
 from subgraph.storage.tensors import Tensors, np_dtype
-
-if TYPE_CHECKING:
-    from subgraph.types import Array
+from subgraph.types import Array
 
 HOLDS = tuple(_ascend.NUMBERS)
 NANO = b"\x5a\x5a\x5a\x5a"
@@ -108,8 +96,7 @@ def _is_dump(files: Files, file: str) -> bool:
 def _head(files: Files, file: str) -> _Head:
     """The header, behind 8 bytes with its length; or the whole file is one message, as with msaccucmp's -v 1.
 
-    Raises:
-        InputError: the file is neither, or the header promises more bytes than it has.
+    Raises InputError: the file is neither, or the header promises more bytes than it has.
     """
     size = files.sizes[file]
     if files.head(file, 4) == NANO:
@@ -209,8 +196,7 @@ def write(tensors: Tensors, folder: Path) -> None:
     """
     stems = safe_names(plain(name) for name in tensors)
     what = f"Ascend's dump holds arrays of {', '.join(HOLDS)}"
-    for k, (name, array) in enumerate(checked_arrays(tensors, HOLDS, what)):
-        dtype = dtype_of(array.dtype)
+    for k, (name, dtype, array) in enumerate(checked_arrays(tensors, HOLDS, what)):
         data = raw_bytes(array, dtype)
         head = _ascend.message()(version="2.0", op_name=name)
         head.output.add(data_type=_ascend.NUMBERS[dtype], format=2, size=len(data)).shape.dim.extend(array.shape)

@@ -94,7 +94,7 @@ def write(tensors: Tensors, folder: Path) -> None:
     """
     listed = []
     what = "MNN's test folders hold float32"
-    for name, array in checked_arrays(tensors, HOLDS, what, "subcut export --dtype float32"):
+    for name, _, array in checked_arrays(tensors, HOLDS, what, "subcut export --dtype float32"):
         path = folder / f"{name}.txt"
         if not name or name.startswith("/") or ".." in Path(name).parts or name != Path(name).as_posix():
             raise InputError(f"'{name}': MNN's test folders hold no such name: it leads elsewhere", "rename the tensor")

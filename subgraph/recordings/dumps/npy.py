@@ -7,7 +7,7 @@ import zlib
 from collections.abc import Callable, Iterator
 from io import BytesIO
 from pathlib import Path
-from typing import TYPE_CHECKING, BinaryIO, TypeVar
+from typing import BinaryIO, TypeVar
 
 import numpy as np
 
@@ -16,9 +16,7 @@ from subgraph.recordings.files import Files
 from subgraph.storage import dtypes
 from subgraph.storage.folders import safe_names
 from subgraph.storage.tensors import NOT_NUMPY, Tensors
-
-if TYPE_CHECKING:
-    from subgraph.types import Array
+from subgraph.types import Array
 
 plain = _npy.plain
 HOLDS = tuple(name for name in dtypes.TYPE_NUMBERS if name not in NOT_NUMPY)
@@ -96,7 +94,7 @@ def write(tensors: Tensors, folder: Path) -> None:
     """
     stems = safe_names(tensors)
     what, hint = "a .npy holds arrays of numpy's own types", "the raw format holds all types"
-    for name, array in checked_arrays(tensors, HOLDS, what, hint):
+    for name, _, array in checked_arrays(tensors, HOLDS, what, hint):
         file = BytesIO()
         np.save(file, array.astype(np.str_) if array.dtype.kind == "O" else array, allow_pickle=False)
         (folder / f"{stems[name]}.npy").write_bytes(file.getvalue())

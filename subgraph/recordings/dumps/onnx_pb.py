@@ -7,7 +7,6 @@ import re
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from subgraph.errors import InputError
 from subgraph.graph import protobuf
@@ -15,9 +14,7 @@ from subgraph.recordings.dumps import MARKED, NONE, TYPED, DumpEntry, DumpHints,
 from subgraph.recordings.files import Files
 from subgraph.storage import dtypes
 from subgraph.storage.tensors import Tensors
-
-if TYPE_CHECKING:
-    from subgraph.types import Array
+from subgraph.types import Array
 
 HOLDS = tuple(dtypes.TYPE_NUMBERS)
 _NUMBERED = re.compile(r"(input|output)_(\d+)\.pb")
@@ -65,11 +62,7 @@ def _is_tensor(files: Files, file: str) -> bool:
 
 
 def _parsed(files: Files, file: str) -> protobuf.TensorProto:
-    """The message.
-
-    Raises:
-        InputError: it is no tensor, or its data lies in another file.
-    """
+    """The message. Raises InputError: it is no tensor, or its data lies in another file."""
     from google.protobuf.message import DecodeError
 
     try:
@@ -104,5 +97,5 @@ def write(tensors: Tensors, folder: Path) -> None:
     """
     from onnx import numpy_helper
 
-    for k, (name, array) in enumerate(checked_arrays(tensors, HOLDS, "only arrays are written as .pb")):
+    for k, (name, _, array) in enumerate(checked_arrays(tensors, HOLDS, "only arrays are written as .pb")):
         (folder / f"output_{k}.pb").write_bytes(numpy_helper.from_array(array, name).SerializeToString())

@@ -80,11 +80,7 @@ def _is_binary(files: Files, file: str) -> bool:
 
 
 def _header(files: Files, file: str) -> tuple[int, tuple[int, ...], int, int]:
-    """(number of the element type, shape, offset, bytes).
-
-    Raises:
-        InputError: it is damaged.
-    """
+    """(number of the element type, shape, offset, bytes). Raises InputError: it is damaged."""
     if files.sizes[file] < _HEADER.size:
         raise files.damaged(file, "it ends within its header")
     _, version, precision, rank, *rest = _HEADER.unpack(files.bytes(file, 0, _HEADER.size))

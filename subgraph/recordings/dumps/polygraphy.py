@@ -12,7 +12,7 @@ from dataclasses import replace
 from functools import partial
 from io import BytesIO
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -21,9 +21,7 @@ from subgraph.recordings.files import Files
 from subgraph.storage import dtypes
 from subgraph.storage.folders import safe_name, safe_names
 from subgraph.storage.tensors import NOT_NUMPY, Tensors
-
-if TYPE_CHECKING:
-    from subgraph.types import Array
+from subgraph.types import Array
 
 HOLDS = tuple(name for name in dtypes.TYPE_NUMBERS if name not in NOT_NUMPY and name != "string")
 MAX_SKELETON = 64 << 20  # bytes of a JSON without its values
@@ -152,7 +150,7 @@ def write(tensors: Tensors, folder: Path) -> None:
     """
     outputs = {}
     what = "Polygraphy's JSON holds arrays of numpy's own types"
-    for name, array in checked_arrays(tensors, HOLDS, what, "subcut export --dtype"):
+    for name, _, array in checked_arrays(tensors, HOLDS, what, "subcut export --dtype"):
         file = BytesIO()
         np.save(file, array, allow_pickle=False)
         text = base64.b64encode(file.getvalue()).decode()

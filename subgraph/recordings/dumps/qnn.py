@@ -73,7 +73,7 @@ def write(tensors: Tensors, folder: Path) -> None:
     stems = safe_names(tensors)
     words = []
     what = f"{LIST} names float32 files"
-    for name, array in checked_arrays(tensors, HOLDS, what, "subcut export --dtype float32"):
+    for name, _, array in checked_arrays(tensors, HOLDS, what, "subcut export --dtype float32"):
         if not name or name.split() != [name] or ":=" in name or name[0] in "#%":
             raise InputError(f"'{name}': {LIST} cannot hold this name")
         (folder / f"{stems[name]}.raw").write_bytes(np.ascontiguousarray(array, "<f4").tobytes())

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from subgraph.documents import to_json
-from subgraph.recordings.dumps import BARE, NONE, DumpEntry, DumpHints, _raw, checked_arrays, dtype_of
+from subgraph.recordings.dumps import BARE, NONE, DumpEntry, DumpHints, _raw, checked_arrays
 from subgraph.recordings.files import Files
 from subgraph.storage import dtypes
 from subgraph.storage.convert import raw_bytes
@@ -62,8 +62,8 @@ def write(tensors: Tensors, folder: Path) -> None:
     """
     stems = safe_names(tensors)
     listed = []
-    for name, array in checked_arrays(tensors, HOLDS, "a headerless file holds an array of numbers"):
-        file, dtype = f"{stems[name]}.bin", dtype_of(array.dtype)
+    for name, dtype, array in checked_arrays(tensors, HOLDS, "a headerless file holds an array of numbers"):
+        file = f"{stems[name]}.bin"
         (folder / file).write_bytes(raw_bytes(array, dtype))
         listed.append(ListedFile(name, file, dtype, array.shape))
     text = json.dumps({"tensors": to_json(listed)}, indent=1)

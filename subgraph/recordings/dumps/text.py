@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
-from subgraph.recordings.dumps import BARE, NONE, DumpEntry, DumpHints, _text, checked_arrays
+from subgraph.recordings.dumps import BARE, NONE, DumpEntry, DumpHints, _npy, _text, checked_arrays
 from subgraph.recordings.dumps._raw import fit_size, nbytes
 from subgraph.recordings.files import Files
 from subgraph.storage.folders import safe_names
@@ -16,15 +16,12 @@ HOLDS = ("float16", "float32", "float64", "int8", "uint8", "int16", "uint16", "i
          "bool")  # fmt: skip
 PRINTED = {"float32": "%.9g", "float64": "%.17g"}  # as many digits as make the printed value exact
 
+plain = _npy.plain
+
 
 def detect(files: Files) -> int:
     """By .txt files that begin with numbers and nothing else."""
     return BARE if any(_text.is_numeric(files, n) for n in files.ending(".txt")) else NONE
-
-
-def plain(name: str) -> str:
-    """As RKNN, TNN and MNN name files: `/`, `.` and `:` become `_`; those at the ends go."""
-    return "".join("_" if c in "/.:\\ " else c for c in name).strip("_")
 
 
 def entries(files: Files, hints: DumpHints) -> Iterator[DumpEntry]:
@@ -54,6 +51,6 @@ def write(tensors: Tensors, folder: Path) -> None:
         InputError: a value is no array of numbers.
     """
     stems = safe_names(tensors)
-    for name, array in checked_arrays(tensors, HOLDS, "a text file holds an array of numbers"):
+    for name, _, array in checked_arrays(tensors, HOLDS, "a text file holds an array of numbers"):
         form = PRINTED.get(array.dtype.name, "%d" if array.dtype.kind in "iub" else "%.9g")
         (folder / f"{stems[name]}.txt").write_text(_text.lines(array, form), encoding="ascii")

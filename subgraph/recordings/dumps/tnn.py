@@ -8,15 +8,12 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from subgraph.errors import InputError
 from subgraph.recordings.dumps import MARKED, NONE, DumpEntry, DumpHints, _text, checked_arrays
 from subgraph.recordings.files import Files
 from subgraph.storage.tensors import Tensors
-
-if TYPE_CHECKING:
-    from subgraph.types import Array
+from subgraph.types import Array
 
 HOLDS = ("float32", "int8", "int32")
 STEP = 1e-9  # of a DUMP build: "%.9f"
@@ -146,11 +143,7 @@ def _described(files: Files, file: str) -> bool:
 
 
 def _header(words: list[bytes]) -> tuple[str, tuple[int, ...], str]:
-    """(name, shape, element type) from `data 4 1 3 16 16 0`.
-
-    Raises:
-        ValueError: the words are none.
-    """
+    """(name, shape, element type) from `data 4 1 3 16 16 0`. Raises ValueError: the words are none."""
     rank = int(words[1]) if len(words) > 2 else -1
     if rank < 0 or len(words) != 3 + rank:
         raise ValueError("no header of a tensor")
@@ -197,7 +190,7 @@ def write(tensors: Tensors, folder: Path) -> None:
     numbers = {name: number for number, name in _DTYPES.items()}
     text = [f"{len(tensors)}\n"]
     what = f"TNN's tensor file holds {', '.join(numbers)}"
-    for name, array in checked_arrays(tensors, HOLDS, what, "subcut export --dtype float32"):
+    for name, _, array in checked_arrays(tensors, HOLDS, what, "subcut export --dtype float32"):
         if not name or len(name.split()) > 1 or name != name.strip():
             raise InputError(f"'{name}': TNN's tensor file holds no names with blanks")
         dims = "".join(f" {d}" for d in array.shape)
