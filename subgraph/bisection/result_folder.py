@@ -63,7 +63,7 @@ def save(
                 _add_case(oracle, nearest.indices, ResultPlace(work, f"{name}-agrees"), feeding)
         document = replace(document, findings=findings, report=str(place.path / REPORT_FILES["html"]))
         run = to_json(document)
-        evidence.write_document(run, RUN_JSON, work)
+        (work / RUN_JSON).write_bytes(case.as_json(run))
         for file, text in evidence.rendered_reports(run).items():
             (work / file).write_text(text, encoding="utf-8")
         source = case.source_of(oracle.trials.graph)
@@ -108,4 +108,4 @@ def _add_model(oracle: NodeOracle, model: CandidateModel, region: Region, into: 
         shutil.copyfile(file, into / file.name)
     for folder, records in zip(evidence.sample_folders(into / "inputs", trials.values.labels), feeds, strict=True):
         evidence.copy_tensors({r.name: r for r in records}, folders.safe_names(cut.inputs), folder)
-    evidence.write_document(to_json(model.boundary_matches(region)), EDGE, into)
+    (into / EDGE).write_bytes(case.as_json(to_json(model.boundary_matches(region))))

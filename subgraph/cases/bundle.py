@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from subgraph.cases import case, contents, redact, zip_archive
-from subgraph.cases.contents import CaseFiles, as_json, data_of
+from subgraph.cases.contents import CaseFiles, data_of
 from subgraph.cases.layout import BUNDLE_LIST, BUNDLE_SCHEMA, CANDIDATE_FILES, RUN_JSON, is_evidence
 from subgraph.cases.readme import ENVIRONMENT, README, CaseOutcome, ReadmeData, readme
 from subgraph.cases.redact import Redactor
@@ -168,11 +168,11 @@ def pack(request: BundleRequest) -> Packed:
     if outcome:
         outcome = CaseOutcome(redactor.document(outcome.status), redactor.document(outcome.why))
     files[README] = _readme(request.name, case_files, files, found_with, outcome).encode()
-    files[ENVIRONMENT] = as_json(redactor.document(to_json(redact.environment())))
+    files[ENVIRONMENT] = case.as_json(redactor.document(to_json(redact.environment())))
     checksums = {name: zip_archive.checksum_of(source) for name, source in sorted(files.items())}
     own = None if case_files.is_evidence else found_with
     listing = BundleList(BUNDLE_SCHEMA, digest(request.identity), __version__, own, outcome, checksums)
-    files[BUNDLE_LIST] = as_json(to_json(listing))
+    files[BUNDLE_LIST] = case.as_json(to_json(listing))
     zip_archive.write(files, request.name, request.target)
     left = [f"{name}: {why}" for name, why in scripts.left.items()]
     warnings = [*left, *_suspicious(request.name, files, redactor)]

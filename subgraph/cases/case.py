@@ -286,11 +286,15 @@ def write_manifest(manifest: object, work: Path) -> dict[str, Any]:
 
     Its key "files", the last, lists all files of the result.
     """
-    document: dict[str, Any] = to_json(manifest)
     files = sorted(p.relative_to(work).as_posix() for p in work.rglob("*") if p.is_file())
-    document["files"] = [*files, MANIFEST]
-    (work / MANIFEST).write_text(json.dumps(document, indent=1) + "\n", encoding="ascii")
+    document = {**to_json(manifest), "files": [*files, MANIFEST]}
+    (work / MANIFEST).write_bytes(as_json(document))
     return document
+
+
+def as_json(document: object) -> bytes:
+    """Plain JSON as the bytes of a file."""
+    return (json.dumps(document, indent=1) + "\n").encode("ascii")
 
 
 def plain(request: object) -> Any:

@@ -171,11 +171,6 @@ def _read_json(path: Path) -> Any:
         raise InputError(f"{clean(str(path))} is damaged: {clean(str(e))}", "make the case anew") from e
 
 
-def as_json(document: Any) -> bytes:
-    """A document as the files of subcut have it."""
-    return (json.dumps(document, indent=1) + "\n").encode("ascii")
-
-
 def data_of(source: Path | bytes) -> bytes:
     """The bytes of a file that is packed: from disk, or made in memory."""
     return source if isinstance(source, bytes) else source.read_bytes()
@@ -204,7 +199,7 @@ def redacted(
         elif last == REPRO:
             files[name] = REPRO_SCRIPT.read_bytes()
         elif path.suffix == ".json":
-            files[name] = as_json(_redacted_document(name, _read_json(path), redactor))
+            files[name] = case.as_json(_redacted_document(name, _read_json(path), redactor))
         elif last in (LOG, TODO_TXT):
             files[name] = _redacted_lines(path, redactor).encode()
     if reports_too:
@@ -215,7 +210,7 @@ def redacted(
         manifest = dict(evidence or redactor.document(case.read_manifest(case_files.folder / folder)))
         manifest |= {"command": redactor.command(command)} if command and not folder else {}
         own = sorted(name[len(head) :] for name in files if name.startswith(head))
-        files[head + case.MANIFEST] = as_json(manifest | {"files": [*own, case.MANIFEST]})
+        files[head + case.MANIFEST] = case.as_json(manifest | {"files": [*own, case.MANIFEST]})
     return files
 
 

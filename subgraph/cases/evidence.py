@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -32,11 +31,6 @@ class EvidenceManifest:
     command: str
     request: object
     versions: Mapping[str, str] = field(default_factory=case.versions)
-
-
-def write_document(document: object, file: str, work: Path) -> None:
-    """Write the folder's own document, plain JSON, as `work/file`."""
-    (work / file).write_text(json.dumps(document, indent=1) + "\n", encoding="ascii")
 
 
 def rendered_reports(document: object) -> dict[str, str]:

@@ -80,7 +80,7 @@ class Scripts:
             "options": options,
             "files": {self._word(word, find): digest for word, digest in digests.items()},
         }
-        manifest: dict[str, Any] = self.redactor.document({**evidence, "request": {**request, "identity": rewritten}})
+        manifest = dict(self.redactor.document({**evidence, "request": {**request, "identity": rewritten}}))
         redacted = manifest["request"]["identity"]  # the name of a file that is taken is not redacted
         redacted["options"] |= {k: v for k, v in options.items() if k in COMMANDS or _is_taken(v)}
         redacted["backend"] = rewritten["backend"] if _is_taken(rewritten["backend"]) else redacted["backend"]

@@ -144,7 +144,7 @@ def extract(graph: Graph, request: CaseRequest, place: ResultPlace, reference: R
         cut = cut_region(graph, region, dynamic=request.dynamic)
         with folders.aside(place.path) as work:
             _write_model(cut, request, work)
-            return [Case(place.path, _finish(_manifest(cut, request), work))]
+            return [_finish(_manifest(cut, request), work, place.path)]
     return write_region(graph, region, request, place, reference)
 
 
@@ -276,7 +276,7 @@ class CaseBuilder:
                 recording=self.recording,
             )
             shutil.copyfile(REPRO_SCRIPT, work / REPRO)
-            return Case(place.path, _finish(manifest, work))
+            return _finish(manifest, work, place.path)
 
     def _rerun(self, k: int, into: Path) -> dict[str, Record]:
         """Run sample `k` a second time, to see whether the reference repeats itself."""
@@ -371,9 +371,9 @@ def _manifest(cut: Cut, request: CaseRequest) -> CaseManifest:
     )
 
 
-def _finish(manifest: CaseManifest, work: Path) -> dict[str, Any]:
+def _finish(manifest: CaseManifest, work: Path, path: Path) -> Case:
     (work / LOG).write_text(_log(manifest), encoding="utf-8")
-    return case.write_manifest(manifest, work)
+    return Case(path, case.write_manifest(manifest, work))
 
 
 def _log(manifest: CaseManifest) -> str:

@@ -139,7 +139,7 @@ def save(
             if _write_case(trials, comparison, interval, ResultPlace(work, name), feeding):
                 findings[k] = replace(findings[k], case=str(place.path / name))
         document = replace(document, findings=findings)
-        evidence.write_document(to_json(document), RUN_JSON, work)
+        (work / RUN_JSON).write_bytes(case.as_json(to_json(document)))
         case.write_manifest(EvidenceManifest(source=source, command=document.command, request=request), work)
     return document
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import shutil
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -196,8 +197,8 @@ def write_bin(record: Record, folder: Path, tensor_format: TensorFormat) -> tupl
         if not tensor_format.dtype and not relayout(shape, "NCHW", tensor_format.layout) and record.dtype not in PACKED:
             _strip_header(folder / file, folder / target)
         else:
-            array = tensors.load(Record(record.name, "tensor", record.dtype, (shape,), (file,)), folder)
-            converted, loss, layout = convert(_array(array), tensor_format)
+            array: Any = tensors.load(Record(record.name, "tensor", record.dtype, (shape,), (file,)), folder)
+            converted, loss, layout = convert(array, tensor_format)
             dtype = tensor_format.dtype or record.dtype
             (folder / target).write_bytes(raw_bytes(converted, dtype))
             stored = StoredFile(target, "bin", dtype, converted.shape, layout if tensor_format.layout else "")
@@ -207,16 +208,8 @@ def write_bin(record: Record, folder: Path, tensor_format: TensorFormat) -> tupl
     return written, losses
 
 
-def _array(value: Any) -> Array:
-    import numpy as np
-
-    return np.asarray(value)
-
-
 def _strip_header(source: Path, target: Path) -> None:
     """Copy the bytes behind the header of a .npy (numpy.lib.format 1.0 to 3.0), in pieces."""
-    import shutil
-
     with source.open("rb") as file, target.open("wb") as out:
         head = file.read(12)
         file.seek(

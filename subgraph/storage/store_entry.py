@@ -74,8 +74,7 @@ def verified(place: Path, key: str) -> dict[str, Any]:
             raise Damaged(f"{name!r} does not belong there")
         if entry["files"][name] != [*checksum(place / name)]:
             raise Damaged(f"{name} is not what was written")
-    document: dict[str, Any] = entry["document"]
-    return document
+    return dict(entry["document"])
 
 
 def checksum(path: Path) -> tuple[int, str]:

@@ -118,7 +118,7 @@ def save(sweep: Sweep, rows: Sequence[SweepRow], places: Sequence[ResultPlace], 
             for row in rows:
                 if name := case_name(row.test, row.results[k]):
                     _save_case(sweep, row.test, row.results[k], runtime, work / name)
-            evidence.write_document(to_json(document), SWEEP_JSON, work)
+            (work / SWEEP_JSON).write_bytes(case.as_json(to_json(document)))
             request = request_of(sweep, runtime)
             case.write_manifest(EvidenceManifest(source=_source(), command=document.command, request=request), work)
 
