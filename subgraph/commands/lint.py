@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import groupby
-from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
+from typing import TYPE_CHECKING, Annotated
 
 from subgraph import plugins, project
 from subgraph.commands import Result, log, options, resolve, table
@@ -15,14 +15,12 @@ from subgraph.graph.graph import Graph, load
 from subgraph.text import clean, count
 
 if TYPE_CHECKING:
-    from subgraph.inspection.lint import LintContext
+    from subgraph.inspection.lint import FindingNode, LintContext, LintDocument, LintFinding
     from subgraph.runtime.inputs import Feeding
 
-Document: TypeAlias = dict[str, Any]
-
-MOST = 20  # lines of equal severity, rule and fix; the document has them all
-NAMED = {"warning": 8, "note": 3}  # nodes that a folded line names
-FEW = {"warning": 3, "note": 1}  # equal findings that have a line each; more are folded
+MAX_LINES = 20  # lines of equal severity, rule and fix; the document has them all
+MAX_NAMED = {"warning": 8, "note": 3}  # nodes that a folded line names
+MAX_UNFOLDED = {"warning": 3, "note": 1}  # equal findings that have a line each; more are folded
 COLUMNS = ("severity", "rule", "index", "node", "op", "domain", "inside", "tensor", "reason", "fix")
 
 
@@ -64,12 +62,12 @@ def lint(
     graph = load(model_path)
     try:
         context = _context(graph, target_opset, feeding, seeded=inputs.seed is not None)
-        document = to_json(lint.document(context, names))
+        document = lint.document(context, names)
     except UnicodeDecodeError as e:
         raise ModelError(f"{model_path} is damaged: a name in it is not UTF-8", "compare its checksum") from e
-    for row in document["not_checked"]:
-        log.debug("%s: not checked: %s", row["rule"], row["why"])
-    return table.result(document, text(document), as_csv(document) if csv_file else "", csv_file)
+    for row in document.not_checked:
+        log.debug("%s: not checked: %s", row.rule, row.why)
+    return table.result(to_json(document), text(document), as_csv(document) if csv_file else "", csv_file)
 
 
 def _context(graph: Graph, target: int | None, feeding: Feeding, *, seeded: bool) -> LintContext:
@@ -114,64 +112,62 @@ def _rules() -> Result:
 # ---------------------------------------------------------------------------------------------------- text
 
 
-def text(document: Document) -> str:
-    """The findings for people: warnings first, each fix once; what is equal is folded into one line."""
-    width = max((len(clean(f["rule"])) for f in document["findings"]), default=0)
-    groups = groupby(document["findings"], key=lambda f: (f["severity"], f["rule"]))
+def text(document: LintDocument) -> str:
+    """The findings for people: warnings first, each fix once, equal findings folded into one line."""
+    width = max((len(clean(f.rule)) for f in document.findings), default=0)
+    groups = groupby(document.findings, key=lambda f: (f.severity, f.rule))
     lines = [
         line for (severity, rule), found in groups for line in _group(f"{severity:<7}  {rule:<{width}}", list(found))
     ]
     return "\n".join([*lines, _totals(document)])
 
 
-def _group(head: str, found: Sequence[Document]) -> Iterator[str]:
+def _group(head: str, findings: Sequence[LintFinding]) -> Iterator[str]:
     """The findings of one rule, those with the same fix together."""
-    by_fix: dict[str, list[Document]] = {}
-    for f in found:
-        by_fix.setdefault(f["fix"], []).append(f)
+    by_fix: dict[str, list[LintFinding]] = {}
+    for f in findings:
+        by_fix.setdefault(f.fix, []).append(f)
     for fix, same in by_fix.items():
-        rows = list(_folded(same, same[0]["severity"]))
-        for who, reason in rows[:MOST]:
-            yield f"{head}  {who}{': ' if who else ''}{clean(reason)}"
-        if len(rows) > MOST:
-            yield f"{head}  … and {len(rows) - MOST} more (--json has them all)"
+        rows = list(_folded(same, same[0].severity))
+        for node, reason in rows[:MAX_LINES]:
+            yield f"{head}  {node}{': ' if node else ''}{clean(reason)}"
+        if len(rows) > MAX_LINES:
+            yield f"{head}  … and {len(rows) - MAX_LINES} more (--json has them all)"
         if fix:
             yield f"  fix: {clean(fix)}"
 
 
-def _folded(found: Iterable[Document], severity: str) -> Iterator[tuple[str, str]]:
-    """(who, reason): those of one reason together."""
-    by_reason: dict[str, list[Document]] = {}
-    for f in found:
-        by_reason.setdefault(f["reason"], []).append(f)
+def _folded(findings: Iterable[LintFinding], severity: str) -> Iterator[tuple[str, str]]:
+    """(node, reason); findings with the same reason together."""
+    by_reason: dict[str, list[LintFinding]] = {}
+    for f in findings:
+        by_reason.setdefault(f.reason, []).append(f)
     for reason, same in by_reason.items():
-        if len(same) <= FEW[severity]:
-            yield from ((_who(f), reason) for f in same)
+        if len(same) <= MAX_UNFOLDED[severity]:
+            yield from ((_node(f.node), reason) for f in same)
         else:
-            names = [_who(f) for f in same[: NAMED[severity]]] + ["…"] * (len(same) > NAMED[severity])
+            names = [_node(f.node) for f in same[: MAX_NAMED[severity]]] + ["…"] * (len(same) > MAX_NAMED[severity])
             yield f"{count(len(same), 'node')} ({', '.join(names)})", reason
 
 
-def _who(found: Document) -> str:
-    node = found["node"]
+def _node(node: FindingNode | None) -> str:
     if node is None:
         return ""
-    op = f"{node['domain']}.{node['op']}" if node["domain"] else node["op"]
-    return clean(f"{node['label']} ({op})")
+    op = f"{node.domain}.{node.op}" if node.domain else node.op
+    return clean(f"{node.label} ({op})")
 
 
-def _totals(document: Document) -> str:
-    looked = f"{count(len(document['rules']), 'rule')}, {count(document['nodes'], 'node')}"
-    if not document["findings"]:
-        return f"nothing found: {looked}"
-    return f"{count(document['warnings'], 'warning')}, {count(document['notes'], 'note')}: {looked}"
+def _totals(document: LintDocument) -> str:
+    scope = f"{count(len(document.rules), 'rule')}, {count(document.nodes, 'node')}"
+    if not document.findings:
+        return f"nothing found: {scope}"
+    return f"{count(document.warnings, 'warning')}, {count(document.notes, 'note')}: {scope}"
 
 
-def as_csv(document: Document) -> str:
+def as_csv(document: LintDocument) -> str:
     """A line per finding."""
     rows = []
-    for f in document["findings"]:
-        node = f["node"] or {}
-        parts = [node.get(key) for key in ("index", "label", "op", "domain", "inside")]
-        rows.append([f["severity"], f["rule"], *parts, f["tensor"], f["reason"], f["fix"]])
+    for f in document.findings:
+        node = [f.node.index, f.node.label, f.node.op, f.node.domain, f.node.inside] if f.node else [None] * 5
+        rows.append([f.severity, f.rule, *node, f.tensor, f.reason, f.fix])
     return table.render(COLUMNS, rows)

@@ -520,8 +520,7 @@ def test_a_file_without_a_check_is_no_rule(tmp_path: Path) -> None:
 def test_equal_notes_are_one_line() -> None:
     from subgraph.graph.graph import load
 
-    document = document_of(LintContext(load(LIGHT[-1])), ["nameless"])
-    lines = text(document).splitlines()
+    lines = text(lint.document(LintContext(load(LIGHT[-1])), ["nameless"])).splitlines()
     assert lines[0].startswith("note     nameless  16 nodes (#0 (ConstantOfShape), ") and "…" in lines[0]
     assert lines[1].startswith("  fix: ") and lines[2] == "0 warnings, 16 notes: 1 rule, 38 nodes" and len(lines) == 3
 
@@ -529,7 +528,7 @@ def test_equal_notes_are_one_line() -> None:
 def test_many_equal_warnings_are_one_line_too(tmp_path: Path) -> None:
     nodes = "".join(f"[n{k}] t{k + 1} = my.Op(t{k}) " for k in range(12))
     g = text_models.load(tmp_path, f"g (float[4] t0) => (float[4] t12) {{ {nodes} }}", domains=("my",))
-    lines = text(document_of(LintContext(g), ["custom-domain"])).splitlines()
+    lines = text(lint.document(LintContext(g), ["custom-domain"])).splitlines()
     assert len(lines) == 3 and lines[0].startswith("warning  custom-domain  12 nodes (n0 (my.Op), n1 (my.Op), ")
     assert "n7 (my.Op), …): is of the custom domain" in lines[0]
 
