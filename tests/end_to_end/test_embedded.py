@@ -1,4 +1,7 @@
-"""Operators in the middle of a network: valid, fed by what flows there, felt at its end; real bugs are found there."""
+"""Operators embedded in a network: the model is valid, its values flow through them, their errors reach its end.
+
+Real bugs are found there.
+"""
 
 from __future__ import annotations
 
@@ -41,7 +44,7 @@ RESIZE = """g (float[1,1,4,4] x, float[4] s) => (float[1,1,2,2] y) {
 }"""
 FED_LSTM = {"x": normal(5, 2, 4), "w": normal(1, 12, 4), "r": normal(1, 12, 3)}
 FED_RESIZE = {"x": np.arange(16, dtype=np.float32).reshape(1, 1, 4, 4), "s": np.array([1, 1, 0.6, 0.6], np.float32)}
-# A graph, what it is fed, and what of that comes from the stream where weights do not.
+# A graph, its inputs, and the inputs that come from the stream where weights do not.
 TESTS: dict[str, tuple[str, dict[str, Any], set[str]]] = {
     "data and weights": (LSTM, FED_LSTM, {"x"}),
     "settings": (RESIZE, FED_RESIZE, {"x"}),
@@ -76,15 +79,15 @@ REAL = [("opencv", LSTM, FED_LSTM), ("tract", LSTM, FED_LSTM), ("mnn", LSTM, FED
 REAL += [("openvino", RESIZE, FED_RESIZE), ("opencv", RESIZE, FED_RESIZE)]
 
 
-def made(text: str, inputs: dict[str, Any], name: str = "test") -> Subject:
-    """As onnx's tests come: right outputs are those of plain onnxruntime."""
+def subject_of(text: str, inputs: dict[str, Any], name: str = "test") -> Subject:
+    """A test as onnx makes them; the expected outputs are plain onnxruntime's."""
     model = text_models.model(text, opset=20)
     outputs = run(model, inputs)
     return Subject(name, model, inputs, {o.name: v for o, v in zip(model.graph.output, outputs, strict=True)})
 
 
-def inside(embedded: Embedded, x: Any) -> dict[str, Any]:
-    """What the operator's inputs that come from the stream are, and the network's output, on another picture."""
+def stream_values(embedded: Embedded, x: Any) -> dict[str, Any]:
+    """The operator's inputs that come from the stream, and under "" the network's output, for another image."""
     copy = onnx.ModelProto.FromString(embedded.model.SerializeToString())
     names = list(embedded.received.values())
     copy.graph.output.extend(map(helper.make_empty_tensor_value_info, names))
@@ -105,11 +108,11 @@ def test_the_host_is_the_same_each_time() -> None:
 @pytest.mark.parametrize("case", TESTS)
 def test_an_operator_gets_its_values_from_the_network(case: str, form: Form) -> None:
     text, inputs, data = TESTS[case]
-    subject = made(text, inputs)
+    subject = subject_of(text, inputs)
     embedded = embed(subject, form)
     onnx.checker.check_model(embedded.model, full_check=True)
     assert set(embedded.received) >= data and (form.fed or set(embedded.received) == data)
-    values, others = (inside(embedded, x) for x in (embedded.feeds["x"], -2 * embedded.feeds["x"]))
+    values, others = (stream_values(embedded, x) for x in (embedded.feeds["x"], -2 * embedded.feeds["x"]))
     for name in embedded.received:
         right = inputs[name]
         assert (values[name].dtype, values[name].shape) == (right.dtype, right.shape)
@@ -123,18 +126,18 @@ def test_an_operator_gets_its_values_from_the_network(case: str, form: Form) -> 
 @pytest.mark.parametrize("case", TESTS)
 def test_what_is_right_changes_little_and_what_is_wrong_much(case: str) -> None:
     text, inputs, _ = TESTS[case]
-    subject = made(text, inputs)
+    subject = subject_of(text, inputs)
     embedded = embed(subject, EXACT)
     plain = run(host(), {"x": embedded.feeds["x"]})[0]
-    assert np.abs(inside(embedded, embedded.feeds["x"])[""] - plain).max() < 1e-3 * np.abs(plain).max()
+    assert np.abs(stream_values(embedded, embedded.feeds["x"])[""] - plain).max() < 1e-3 * np.abs(plain).max()
     worse = embed(Subject(subject.name, subject.model, inputs, {k: v * 0 for k, v in subject.outputs.items()}), EXACT)
-    assert np.abs(inside(worse, embedded.feeds["x"])[""] - plain).max() > 5e-3 * np.abs(plain).max()
+    assert np.abs(stream_values(worse, embedded.feeds["x"])[""] - plain).max() > 5e-3 * np.abs(plain).max()
 
 
 def test_what_is_no_data_is_fed_where_that_is_asked() -> None:
-    subject = made(RESIZE, FED_RESIZE)
+    subject = subject_of(RESIZE, FED_RESIZE)
     assert [list(embed(subject, form).feeds) for form in (NEAR, FED)] == [["x"], ["x", "op/s"]]
-    assert set(embed(made(LSTM, FED_LSTM), EXACT_FED).received) == {"x", "w", "r"}
+    assert set(embed(subject_of(LSTM, FED_LSTM), EXACT_FED).received) == {"x", "w", "r"}
 
 
 UNFIT: dict[str, tuple[str, dict[str, Any]]] = {
@@ -152,13 +155,13 @@ UNFIT: dict[str, tuple[str, dict[str, Any]]] = {
 
 @pytest.mark.parametrize(("why", "text", "inputs"), [(why, *case) for why, case in UNFIT.items()])
 def test_what_cannot_be_embedded_says_why(why: str, text: str, inputs: dict[str, Any]) -> None:
-    subject = made(text, inputs)
+    subject = subject_of(text, inputs)
     with pytest.raises(Unfit, match=why):
         embed(subject)
 
 
-def row(name: str, kind: str, *types: tuple[str, str]) -> operator_tests.OperatorTest:
-    """A line of the table of tests with these inputs."""
+def operator_test(name: str, kind: str, *types: tuple[str, str]) -> operator_tests.OperatorTest:
+    """An operator test with these inputs."""
     records = tuple(Record(f"x{k}", form, dtype, ((1,),), ("f",)) for k, (form, dtype) in enumerate(types))
     return operator_tests.OperatorTest(
         name, "Op", "", kind, 0.0, 0.0, records, (Record("y", "tensor", "float32", ((1,),), ("f",)),), ""
@@ -168,14 +171,14 @@ def row(name: str, kind: str, *types: tuple[str, str]) -> operator_tests.Operato
 @pytest.mark.parametrize(
     ("test", "why"),
     [
-        (row("test_a", NODE, ("tensor", "float32")), ""),
-        (row("test_a", NODE, ("tensor", "int64"), ("tensor", "bfloat16")), ""),
-        (row("test_a", NETWORK, ("tensor", "float32")), "a network, no operator"),
-        (row("test_a_expanded", NODE, ("tensor", "float32")), "expanded"),
-        (row("test_a_expanded_ver18", NODE, ("tensor", "float32")), "expanded"),
-        (row("test_a", NODE, ("sequence", "float32")), "a sequence"),
-        (row("test_a", NODE, ("tensor", "string"), ("tensor", "float32")), "texts"),
-        (row("test_a", NODE, ("tensor", "int64")), "no float input"),
+        (operator_test("test_a", NODE, ("tensor", "float32")), ""),
+        (operator_test("test_a", NODE, ("tensor", "int64"), ("tensor", "bfloat16")), ""),
+        (operator_test("test_a", NETWORK, ("tensor", "float32")), "a network, no operator"),
+        (operator_test("test_a_expanded", NODE, ("tensor", "float32")), "expanded"),
+        (operator_test("test_a_expanded_ver18", NODE, ("tensor", "float32")), "expanded"),
+        (operator_test("test_a", NODE, ("sequence", "float32")), "a sequence"),
+        (operator_test("test_a", NODE, ("tensor", "string"), ("tensor", "float32")), "texts"),
+        (operator_test("test_a", NODE, ("tensor", "int64")), "no float input"),
     ],
 )
 def test_what_the_table_tells_already(test: operator_tests.OperatorTest, why: str) -> None:
@@ -196,7 +199,7 @@ def test_what_the_table_tells_already(test: operator_tests.OperatorTest, why: st
 def test_a_bisection_in_a_word(regions: list[tuple[list[str], bool]], word: Word) -> None:
     findings = [{"nodes": n, "certified": c, "ops": [], "explains": 1.0, "why": ""} for n, c in regions]
     document = {"agree": False, "findings": findings, "whole": {"signature": "nan"}, "trials": 1, "seconds": 1.0}
-    embedded = embed(made(LSTM, FED_LSTM))
+    embedded = embed(subject_of(LSTM, FED_LSTM))
     assert classified(document, embedded, NEAR).word is word
     assert classified(document | {"agree": True, "whole": {"why": "w"}}, embedded, NEAR).word is Word.AGREE
 
@@ -206,7 +209,7 @@ def test_a_bisection_in_a_word(regions: list[tuple[list[str], bool]], word: Word
 def test_a_real_bug_is_found_in_there(backend: str, text: str, inputs: dict[str, Any], tmp_path: Path) -> None:
     if find_spec(MODULES[backend]) is None:
         pytest.skip(f"{MODULES[backend]} is not installed")
-    embedded = embed(made(text, inputs))
+    embedded = embed(subject_of(text, inputs))
     onnx.save(embedded.model, tmp_path / "model.onnx")
     np.save(tmp_path / "x.npy", embedded.feeds["x"])
     done = subprocess.run(

@@ -1,4 +1,4 @@
-"""Candidates that misbehave, as a user of `subcut compare` meets them: each test runs real commands on a tiny model."""
+"""`subcut compare` with candidates that crash, hang, exhaust memory or return nonsense: real commands, tiny models."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from tests.helpers.run_command import PATIENCE, SUBCUT, Done, chain, environment
 QUICK = ("--rtol", "1e-3")
 TRIALS = 4  # of a whole comparison of `m.onnx`: the whole, in place, two nodes alone
 
-BACKEND = '''"""A backend of a test: onnxruntime, and what follows."""
+BACKEND = '''"""A backend of a test: onnxruntime, with the test's own code after loading and running."""
 import ctypes, os, signal, subprocess, sys, time
 from pathlib import Path
 import numpy as np, onnxruntime
@@ -60,14 +60,14 @@ def here(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def mark() -> Iterator[dict[str, str]]:
-    """An environment for runs; at the end of the test none of their processes may live."""
+    """An environment for commands; when the test ends, none of their processes may be alive."""
     word = uuid4().hex
     yield {MARK: word}
     all_gone(word)
 
 
-def doubted(folder: Path, *, load: str = "pass", run: str = "pass") -> tuple[str, str]:
-    """`-c FILE` of a backend that does this when it loads and when it has run; each run adds a line to `log`."""
+def backend(folder: Path, *, load: str = "pass", run: str = "pass") -> tuple[str, str]:
+    """`-c FILE` of a backend that executes `load` and, after a run, `run`; each run adds a line to `log`."""
     (folder / "odd.py").write_text(BACKEND.format(load=load, run=run))
     return ("-c", "odd.py")
 
@@ -104,7 +104,7 @@ def compare(*words: str, cwd: Path, **more: Any) -> Done:
     ],
 )
 def test_a_crash_is_a_verdict(body: str, name: str | None, why: str, here: Path, mark: dict[str, str]) -> None:
-    words = doubted(here, run=f"if 't0' in found: {body}")
+    words = backend(here, run=f"if 't0' in found: {body}")
     done = compare(*words, "--json", cwd=here, env=mark)
     found = done.document
     assert (done.code, found["exit_code"], found["agree"]) == (1, 1, False)
@@ -120,7 +120,7 @@ def test_a_crash_is_a_verdict(body: str, name: str | None, why: str, here: Path,
 
 
 def test_a_crash_in_words(here: Path, mark: dict[str, str]) -> None:
-    words = doubted(here, run="if 't0' in found: print('last words'); os.abort()")
+    words = backend(here, run="if 't0' in found: print('last words'); os.abort()")
     said = compare(*words, cwd=here, env=mark).out
     why = "the process that should run the model was ended by SIGABRT: last words"
     assert re.sub(r"built in .*\n", "…\n", said) == (
@@ -138,13 +138,13 @@ def test_a_crash_in_words(here: Path, mark: dict[str, str]) -> None:
 
 @pytest.mark.parametrize("when", ["load", "run"])
 def test_a_hang_is_ended_with_all_that_it_started(when: str, here: Path, mark: dict[str, str]) -> None:
-    """What it started stays in the group, moves to a session of its own, or is an orphan."""
+    """Its processes stay in its group, move to sessions of their own, or become orphans."""
     body = (
         "[subprocess.Popen(['sh', '-c', 'sleep 600 & sleep 600'], start_new_session=k) for k in (0, 1)],"
         " os.fork() or time.sleep(600), time.sleep(600)"
     )
     begin = time.monotonic()
-    words = doubted(here, load=body) if when == "load" else doubted(here, run=body)
+    words = backend(here, load=body) if when == "load" else backend(here, run=body)
     done = compare(*words, "--timeout", "1", "--at", "b", "--json", cwd=here, env=mark)
     assert time.monotonic() - begin < PATIENCE
     all_gone(mark[MARK])
@@ -155,9 +155,9 @@ def test_a_hang_is_ended_with_all_that_it_started(when: str, here: Path, mark: d
 
 
 def test_too_much_memory(here: Path, mark: dict[str, str]) -> None:
-    """The limit is one on the whole tree: here a child takes it."""
+    """The limit holds for the whole process tree: here a child exceeds it."""
     body = "subprocess.run([sys.executable, '-c', 'x = bytearray(600 << 20); input()'], stdin=subprocess.PIPE)"
-    words = doubted(here, run=f"if len(names) > 1: {body}")
+    words = backend(here, run=f"if len(names) > 1: {body}")
     done = compare(*words, "--memory-limit", "400M", "--at", "a", cwd=here, env=mark)
     assert done.code == 1
     assert re.search(r"^whole model  agree", done.out, re.MULTILINE)
@@ -166,11 +166,11 @@ def test_too_much_memory(here: Path, mark: dict[str, str]) -> None:
 
 @pytest.mark.slow
 def test_megabytes_of_words_change_nothing(here: Path, mark: dict[str, str]) -> None:
-    words = doubted(here, run="print('x' * (8 << 20)); os.write(2, b'y\\n' * (1 << 20))")
+    words = backend(here, run="print('x' * (8 << 20)); os.write(2, b'y\\n' * (1 << 20))")
     done = compare(*words, "--json", cwd=here, env=mark)
     assert (done.code, done.document["agree"]) == (0, True)
     assert len(done.out) + len(done.err) < 20_000
-    words = doubted(here, run="os.write(2, b'y' * (8 << 20)); os.abort()")
+    words = backend(here, run="os.write(2, b'y' * (8 << 20)); os.abort()")
     done = compare(*words, cwd=here, env=mark)
     assert done.code == 1
     assert len(done.out) + len(done.err) < 100_000
@@ -192,9 +192,9 @@ def test_megabytes_of_words_change_nothing(here: Path, mark: dict[str, str]) -> 
         ("found = 'nonsense'", "crash", "gave str, not a mapping of names to arrays"),
     ],
 )
-def test_wrong_answers_are_named(body: str, signature: str, why: str, here: Path) -> None:
+def test_wrong_outputs_are_named(body: str, signature: str, why: str, here: Path) -> None:
     chain(here / "m.onnx", ["a", "b"], sink="t1")
-    words = doubted(here, run=body)
+    words = backend(here, run=body)
     done = compare(*words, "--at", "b", cwd=here)
     assert done.code == 1
     word = "FAIL" if signature == "mismatch" else f"FAIL ({signature})"
@@ -204,8 +204,8 @@ def test_wrong_answers_are_named(body: str, signature: str, why: str, here: Path
     assert row.endswith(word), row
 
 
-def test_more_outputs_than_asked_for_do_no_harm(here: Path) -> None:
-    done = compare(*doubted(here, run="found.update(x=found, extra=np.ones(3))"), cwd=here)
+def test_additional_outputs_do_no_harm(here: Path) -> None:
+    done = compare(*backend(here, run="found.update(x=found, extra=np.ones(3))"), cwd=here)
     assert done.code == 0, done
 
 
@@ -217,7 +217,7 @@ def test_a_hundred_outputs(here: Path) -> None:
     graph = helper.make_graph(nodes, "many", infos[:1], infos[1:])
     made = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
     onnx.save(made, here / "m.onnx")
-    words = doubted(here, run="found.update(y57=found['y57'] + 1) if 'y57' in found else 0")
+    words = backend(here, run="found.update(y57=found['y57'] + 1) if 'y57' in found else 0")
     done = compare(*words, "--json", cwd=here)
     found = done.document
     assert done.code == 1
@@ -298,21 +298,21 @@ def start(*words: str, cwd: Path, env: dict[str, str]) -> subprocess.Popen[str]:
     )
 
 
-def ended(run: subprocess.Popen[str]) -> Done:
+def finish(run: subprocess.Popen[str]) -> Done:
     out, err = run.communicate(timeout=PATIENCE)
     return Done(run.returncode, out, err)
 
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGINT, signal.SIGTERM])
 def test_what_was_stopped_goes_on_and_repeats_nothing(number: int, here: Path, mark: dict[str, str]) -> None:
-    """Stopped in its third trial, which a child of the candidate's sits in: two are done, two are left."""
+    """Stopped in the third of four trials, in which a child of the candidate sleeps."""
     pause = "subprocess.Popen(['sleep', '600']), (HERE / 'there').touch(), time.sleep(600)"
-    words = doubted(here, run=f"if count == 3 and not (HERE / 'go').exists(): {pause}")
+    words = backend(here, run=f"if count == 3 and not (HERE / 'go').exists(): {pause}")
     run = start(*words, cwd=here, env=mark)
     wait_for(here / "there")
     assert len(runs(here)) == 3
     run.send_signal(number)
-    done = ended(run)
+    done = finish(run)
     all_gone(mark[MARK])
     assert done.out == ""
     assert done.code == {signal.SIGKILL: -9, signal.SIGINT: 130, signal.SIGTERM: 143}[signal.Signals(number)]
@@ -330,10 +330,10 @@ def test_what_was_stopped_goes_on_and_repeats_nothing(number: int, here: Path, m
 
 
 def test_ctrl_c_with_json_is_one_document(here: Path, mark: dict[str, str]) -> None:
-    run = start(*doubted(here, load="(HERE / 'there').touch(), time.sleep(600)"), "--json", cwd=here, env=mark)
+    run = start(*backend(here, load="(HERE / 'there').touch(), time.sleep(600)"), "--json", cwd=here, env=mark)
     wait_for(here / "there")
     os.killpg(run.pid, signal.SIGINT)
-    done = ended(run)
+    done = finish(run)
     assert (done.code, done.document["error"]["kind"]) == (130, "Interrupted")
     assert not (here / "subcut_out").exists() or not living(mark[MARK])
 
@@ -343,15 +343,15 @@ def test_ctrl_c_with_json_is_one_document(here: Path, mark: dict[str, str]) -> N
 
 @pytest.mark.slow
 def test_an_edit_of_the_candidate_is_seen(here: Path) -> None:
-    words = doubted(here)
+    words = backend(here)
     first = compare(*words, cwd=here)
     assert (first.code, len(runs(here))) == (0, TRIALS)
     assert compare(*words, cwd=here).out == first.out
     assert len(runs(here)) == TRIALS
-    doubted(here, run="found = {n: v + 1 for n, v in found.items()}")
+    backend(here, run="found = {n: v + 1 for n, v in found.items()}")
     assert compare(*words, cwd=here).code == 1
     assert len(runs(here)) == 2 * TRIALS
-    doubted(here)
+    backend(here)
     assert compare(*words, cwd=here).out == first.out
     assert len(runs(here)) == 2 * TRIALS
 
@@ -368,8 +368,8 @@ def test_an_edit_of_a_commands_script_is_seen(here: Path) -> None:
 
 @pytest.mark.slow
 def test_what_needs_a_run_and_what_does_not(here: Path) -> None:
-    words = doubted(here, run="found = {n: v + np.float32(0.01) for n, v in found.items()}")
-    asked = [
+    words = backend(here, run="found = {n: v + np.float32(0.01) for n, v in found.items()}")
+    commands = [
         (("--rtol", "1e-3"), 1, TRIALS),
         (("--atol", "0.02"), 0, 0),
         (("--criterion", "max_abs<0.001"), 1, 0),
@@ -381,7 +381,7 @@ def test_what_needs_a_run_and_what_does_not(here: Path) -> None:
         (("--rtol", "1e-3"), 1, 0),
     ]
     expected = 0
-    for options, code, more in asked:
+    for options, code, more in commands:
         done = subcut("compare", *words, *options, cwd=here)
         expected += more
         assert (done.code, len(runs(here))) == (code, expected), (options, done)
@@ -389,9 +389,9 @@ def test_what_needs_a_run_and_what_does_not(here: Path) -> None:
 
 @pytest.mark.slow
 def test_two_at_once_share_one_store(here: Path, mark: dict[str, str]) -> None:
-    words = doubted(here, run="time.sleep(0.05)")
+    words = backend(here, run="time.sleep(0.05)")
     both = [start(*words, cwd=here, env=mark) for _ in range(2)]
-    one, two = (ended(run) for run in both)
+    one, two = (finish(run) for run in both)
     assert (one.code, two.code) == (0, 0), (one, two)
     assert without_times(one.out) == without_times(two.out)
     assert TRIALS <= len(runs(here)) <= 2 * TRIALS
@@ -406,7 +406,7 @@ def without_times(text: str) -> str:
 
 
 def test_a_file_where_the_store_should_be(here: Path) -> None:
-    words = doubted(here)
+    words = backend(here)
     expected = compare(*words, "--fresh", cwd=here)
     (here / "subcut_out").mkdir(exist_ok=True)
     (here / "subcut_out/.store").write_text("mine")
@@ -421,7 +421,7 @@ def test_a_file_where_the_store_should_be(here: Path) -> None:
     assert [p.name for p in (here / "subcut_out").iterdir()] == [".store"]
 
 
-def wide(path: Path) -> None:
+def write_wide_model(path: Path) -> None:
     """Two nodes on 20 kB."""
     nodes = [helper.make_node("Neg", ["x"], ["t0"], name="a"), helper.make_node("Tanh", ["t0"], ["out"], name="b")]
     infos = [helper.make_tensor_value_info(name, TensorProto.FLOAT, [5000]) for name in ("x", "out")]
@@ -429,17 +429,17 @@ def wide(path: Path) -> None:
     onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8), path)
 
 
-def test_a_full_disk_costs_the_store_not_the_answer(here: Path, mark: dict[str, str]) -> None:
-    """The values just fit, the answers do not: one warning, and the answer."""
+def test_a_full_disk_costs_the_store_not_the_result(here: Path, mark: dict[str, str]) -> None:
+    """The reference values just fit, the results do not: one warning, and the same output."""
     if os.geteuid() or not shutil.which("mount"):
         pytest.skip("only root may mount")
-    wide(here / "m.onnx")
+    write_wide_model(here / "m.onnx")
     disk = here / "disk"
     disk.mkdir()
     if subprocess.run(["mount", "-t", "tmpfs", "-o", "size=112k", "tmpfs", disk], check=False).returncode:
         pytest.skip("not even root may mount here")
     try:
-        done = compare(*doubted(here), "-o", "disk", cwd=here, env=mark)
+        done = compare(*backend(here), "-o", "disk", cwd=here, env=mark)
         assert done.code == 0, done
         assert [w for w in done.err.splitlines() if w.startswith("warning: ")] == [
             f"warning: cannot write in {disk}/.store: No space left on device; this run goes on, but its results are"
@@ -451,11 +451,11 @@ def test_a_full_disk_costs_the_store_not_the_answer(here: Path, mark: dict[str, 
 
 
 def test_files_that_may_not_grow(here: Path, mark: dict[str, str]) -> None:
-    """A quota, played by a limit on the size of files: too small for the values, it ends in words, else in the answer.
+    """A limit on file sizes stands for a quota: too small for the values, it is an error, else the command succeeds.
 
-    The limit holds for what the candidate writes as well.
+    The limit holds for the candidate's files as well.
     """
-    wide(here / "m.onnx")
+    write_wide_model(here / "m.onnx")
     for limit, code in ((1000, 1), (20_200, 0)):
 
         def limited(limit: int = limit) -> None:

@@ -1,4 +1,4 @@
-"""Real bugs of real runtimes are found, by one plain command; and nothing is blamed where they are right."""
+"""Real bugs of real runtimes are found by one plain command, and nothing is blamed where they are right."""
 
 from __future__ import annotations
 
@@ -42,11 +42,11 @@ def test_a_real_bug_comes_down_to_its_nodes(bug: Bug, tmp_path: Path) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("bug", [b for b in BUGS if not b.truth], ids=name_of)
 def test_rounding_has_no_culprit(bug: Bug, tmp_path: Path) -> None:
-    """Single nodes fail alone by any fixed tolerance, and the whole has nothing but the noise of its precision."""
+    """Single nodes fail alone by any fixed tolerance; the whole model has only the noise of its precision."""
     folder = FIXTURES / bug.case
     words = ["--criterion", bug.criterion] if bug.criterion else []
-    given = folder / "input_x.npy"
-    document = bisect(folder / "model.onnx", "-i", given, "-c", bug.candidate, *words, cwd=tmp_path)
+    image = folder / "input_x.npy"
+    document = bisect(folder / "model.onnx", "-i", image, "-c", bug.candidate, *words, cwd=tmp_path)
     if document["candidate"]["precision"] == "fp32":
         pytest.skip(BF16)
     assert not [f for f in document["findings"] if f["kind"] == "culprit"]
@@ -57,7 +57,7 @@ def test_rounding_has_no_culprit(bug: Bug, tmp_path: Path) -> None:
 @pytest.mark.parametrize("network", CONTROLS)
 @pytest.mark.parametrize("runtime", ["ort", "openvino:precision=f32", "opencv", "tract", "mnn"])
 def test_nothing_is_blamed_where_a_runtime_is_right(network: str, runtime: str, tmp_path: Path) -> None:
-    """All weights of these networks are the same: sums that are equal come apart, and a softmax makes much of it."""
+    """All weights of these networks are equal: rounding separates equal sums, and a softmax magnifies that."""
     document = bisect(LIGHT / f"{network}.onnx", "-c", runtime, cwd=tmp_path)
     blamed = [(f["kind"], f["certified"], f["ops"]) for f in document["findings"]]
     wrong = (runtime, network) == ("mnn", "light_squeezenet")

@@ -1,13 +1,14 @@
-"""A model, inputs and a faulty candidate -> trials, for tests of what is asked of them."""
+"""A model, inputs and a candidate with seeded faults -> trials."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
-from typing import Any
 
+from subgraph.graph import region as regions
 from subgraph.graph.graph import Graph
+from subgraph.graph.region import Region
 from subgraph.runtime import candidate
 from subgraph.runtime.candidate import Candidate
 from subgraph.runtime.inputs import Feeding
@@ -20,13 +21,13 @@ from tests.helpers import fake_candidate
 QUICK = "numpy:rtol=1e-3,atol=1e-5"  # costs no reference run
 
 
-def faulty(**faults: str) -> Candidate:
-    """The doubtful runtime with these faults."""
+def faulty_candidate(**faults: str) -> Candidate:
+    """The fake candidate with these faults."""
     return replace(candidate.parse(fake_candidate.HERE), options=faults)
 
 
 @contextmanager
-def asking(
+def faulty_trials(
     graph: Graph,
     reference: Reference,
     workers: Workers,
@@ -35,14 +36,14 @@ def asking(
     freeze: bool = True,
     **faults: str,
 ) -> Iterator[Trials]:
-    """Trials of the doubtful runtime with these faults; the store lies beside the model."""
-    setup = session.Setup(faulty(**faults), Feeding(inputs=inputs), graph.path.parent / "out", criterion, freeze)
+    """Trials of the fake candidate with these faults; the store lies beside the model."""
+    setup = session.Setup(
+        faulty_candidate(**faults), Feeding(inputs=inputs), graph.path.parent / "out", criterion, freeze
+    )
     with session.open_trials(graph, setup, reference, workers) as trials:
         yield trials
 
 
-def nodes(graph: Graph, *names: str) -> Any:
+def region_of(graph: Graph, *names: str) -> Region:
     """The region of these nodes."""
-    from subgraph.graph import region
-
-    return region.of_nodes(graph, [graph.names[name] for name in names])
+    return regions.of_nodes(graph, [graph.names[name] for name in names])

@@ -1,4 +1,7 @@
-"""`subcut sweep`: onnx's operator tests on candidates that are right, wrong, crash, hang, are killed and go on."""
+"""`subcut sweep`: onnx's operator tests on candidates that are right, wrong, crash, hang, or are killed.
+
+Covers `sweep.sweep`, `sweep.document`, `sweep.operator_tests` and `sweep.result_folder`.
+"""
 
 from __future__ import annotations
 
@@ -17,12 +20,10 @@ from typing import Any
 from uuid import uuid4
 
 import jsonschema
-import ml_dtypes
 import numpy as np
 import pytest
 
 import subgraph
-from subgraph.sweep.expected import beyond
 from subgraph.sweep.sweep import SweepOutcome, outcome_of
 from subgraph.verdict import Signature, Status, Verdict
 from tests.helpers import fake_candidate
@@ -42,7 +43,7 @@ def session(model):
 
 @pytest.fixture(scope="session")
 def collected(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A store that has the tests: making them takes seconds, so all processes that run tests share one."""
+    """A store with onnx's tests, shared by all processes of pytest: making them takes seconds."""
     base = tmp_path_factory.getbasetemp()
     folder = (base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / "collected"
     folder.mkdir(exist_ok=True)
@@ -65,6 +66,7 @@ def long(*words: str, cwd: Path) -> subprocess.CompletedProcess[str]:
 
 @pytest.fixture
 def here(tmp_path: Path, collected: Path) -> Path:
+    """A folder whose store has onnx's tests."""
     folder = tmp_path / "here"
     shutil.copytree(collected, folder / "subcut_out" / ".store", copy_function=os.link)
     return folder
@@ -86,7 +88,7 @@ def backend(here: Path) -> Callable[[str], str]:
 
 
 def sweep(*words: str | Path, cwd: Path, code: int, **more: Any) -> dict[str, Any]:
-    """The document, which keeps to its schema and whose numbers add up."""
+    """The document, checked against its schema and its own totals."""
     done = subcut("sweep", *words, "--json", cwd=cwd, **more)
     assert done.code == code, done
     document = done.document
@@ -97,7 +99,7 @@ def sweep(*words: str | Path, cwd: Path, code: int, **more: Any) -> dict[str, An
 
 
 def check(document: dict[str, Any]) -> None:
-    """Nothing vanishes."""
+    """Totals, operators and networks count each test once."""
     tests = document["tests"]
     assert len(document["rows"]) == tests["count"]
     assert len(document["left_out"]) == tests["left_out"]
@@ -116,7 +118,7 @@ def statuses(document: dict[str, Any], k: int = 0) -> dict[str, str]:
     return {row["test"]: row["results"][k]["status"] for row in document["rows"]}
 
 
-def doubted(**faults: str) -> str:
+def faulty_spec(**faults: str) -> str:
     return f"{fake_candidate.HERE}:{','.join(f'{k}={v}' for k, v in faults.items())}"
 
 
@@ -176,8 +178,8 @@ ODD = (
 )  # fmt: skip
 
 
-def test_values_of_every_kind_end_in_one_of_the_words(here: Path) -> None:
-    """Sequences, optionals, texts, bits of types that numpy lacks, nothing at all; models without inputs."""
+def test_values_of_every_kind_have_an_outcome(here: Path) -> None:
+    """Sequences, optionals, strings, types that numpy lacks, empty tensors; models without inputs."""
     words = [word for name in ODD for word in ("--only", f"test_{name}")]
     document = sweep("-c", "ort", "-c", "onnx-reference", *words, cwd=here, code=1)
     assert {row["test"] for row in document["left_out"]} == {"test_bernoulli", "test_training_dropout"}
@@ -190,7 +192,7 @@ FEW = ("--only", "test_elu*", "--only", "test_abs")  # three of Elu, three of it
 
 
 def test_wrong_ones_have_a_case_that_replays(here: Path) -> None:
-    spec = doubted(op="Elu")
+    spec = faulty_spec(op="Elu")
     document = sweep("-c", spec, "--only", "test_elu*example*", "--only", "test_abs", cwd=here, code=1)
     wrong = {name for name, found in statuses(document).items() if found == "wrong"}
     assert wrong == {"test_elu_example"}
@@ -214,7 +216,7 @@ def test_wrong_ones_have_a_case_that_replays(here: Path) -> None:
 
 @pytest.mark.slow
 def test_the_text_begins_with_what_is_wrong(here: Path) -> None:
-    text = subcut("sweep", "-c", doubted(op="Elu"), *FEW, cwd=here).out.splitlines()
+    text = subcut("sweep", "-c", faulty_spec(op="Elu"), *FEW, cwd=here).out.splitlines()
     assert [line.split()[:3] for line in text[2:5]] == [
         ["wrong", "Elu", name] for name in sorted(n for n in ELU if "exp" not in n)
     ]
@@ -230,7 +232,7 @@ def test_the_text_begins_with_what_is_wrong(here: Path) -> None:
 
 @pytest.mark.slow
 def test_a_replay_of_a_case(here: Path) -> None:
-    place = sweep("-c", doubted(op="Elu"), "--only", "test_elu", cwd=here, code=1)["rows"][0]["results"][0]["case"]
+    place = sweep("-c", faulty_spec(op="Elu"), "--only", "test_elu", cwd=here, code=1)["rows"][0]["results"][0]["case"]
     assert subcut("replay", place, "-c", "ort", cwd=here).code == 0
     assert subcut("replay", place, cwd=here).code == 2  # a Python file that a case names is not run unasked
     assert subcut("replay", place, "--trust", cwd=here, env={"XDG_CONFIG_HOME": str(here)}).code == 1
@@ -259,7 +261,7 @@ def test_a_case_of_values_that_onnxruntime_does_not_have(here: Path) -> None:
 
 @pytest.mark.slow
 def test_a_criterion_of_ones_own(here: Path) -> None:
-    spec = doubted(op="Elu", fault="drift")
+    spec = faulty_spec(op="Elu", fault="drift")
     words = ("-c", spec, "--only", "test_elu")
     assert statuses(sweep(*words, cwd=here, code=1)) == {"test_elu": "wrong"}
     assert subcut("sweep", *words, "--rtol", "0.1", cwd=here).code == 2  # another result stands there
@@ -351,11 +353,11 @@ def test_a_candidate_that_cannot_be_used_ends_it(here: Path) -> None:
 
 @pytest.mark.slow
 def test_kill_9_and_go_on(here: Path) -> None:
-    """The same command repeats no test that was finished."""
+    """The same command repeats no finished test."""
     notes = here / "notes"
     notes.mkdir()
     (notes / "stop").write_text("5")
-    words = ("sweep", "-c", doubted(log=str(notes)), "--only", "Softmax", "--jobs", "2")
+    words = ("sweep", "-c", faulty_spec(log=str(notes)), "--only", "Softmax", "--jobs", "2")
     mark = uuid4().hex
     running = subprocess.Popen(
         [SUBCUT, *words], cwd=here, env=environment({MARK: mark}), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
@@ -383,7 +385,7 @@ def test_kill_9_and_go_on(here: Path) -> None:
 def test_anew(here: Path) -> None:
     notes = here / "notes"
     notes.mkdir()
-    words = ("-c", doubted(log=str(notes)), "--only", "Elu")
+    words = ("-c", faulty_spec(log=str(notes)), "--only", "Elu")
     for times, more in ((1, ()), (1, ()), (2, ("--fresh",)), (2, ())):
         sweep(*words, *more, cwd=here, code=0)
         assert runs(notes) == times * len(ELU)
@@ -427,13 +429,13 @@ def test_what_is_left_out_is_told(here: Path) -> None:
 
 @pytest.mark.slow
 def test_as_csv(here: Path) -> None:
-    words = ("sweep", "-c", doubted(op="Elu"), "-c", "ort", "--only", "test_elu", "--only", "test_bernoulli")
+    words = ("sweep", "-c", faulty_spec(op="Elu"), "-c", "ort", "--only", "test_elu", "--only", "test_bernoulli")
     done = subcut(*words, "--csv", "t.csv", cwd=here)
     assert done.code == 1
     text = (here / "t.csv").read_text(encoding="utf-8")
     rows = list(csv.DictReader(text.splitlines()))
     assert [(r["test"], r["operator"], r["candidate"], r["status"]) for r in rows] == [
-        ("test_elu", "Elu", doubted(op="Elu"), "wrong"),
+        ("test_elu", "Elu", faulty_spec(op="Elu"), "wrong"),
         ("test_elu", "Elu", "ort", "right"),
         ("test_bernoulli", "Bernoulli", "", "left out"),
     ]
@@ -443,36 +445,6 @@ def test_as_csv(here: Path) -> None:
 
 
 # ------------------------------------------------------------------------------------------------ parts
-
-
-def single(values: Any) -> Any:
-    return np.array(values, np.float32)
-
-
-@pytest.mark.parametrize(
-    ("right", "given", "off"),
-    [
-        (single([1, 2]), single([1.0009, 2]), ""),
-        (single([1, 2]), single([1.01, 2]), "1 of 2 elements"),
-        (single([np.nan, np.inf]), single([np.nan, np.inf]), ""),
-        (single([np.nan, np.inf]), single([np.nan, -np.inf]), "1 of 2 elements"),
-        (np.zeros((0, 3), np.float32), np.zeros((0, 3), np.float32), ""),
-        (np.zeros((0, 3), np.float32), np.zeros((0, 4), np.float32), "0×4 where 0×3 was expected"),
-        (single(1), single([1]), ""),
-        (single(1), np.float64(1), "float64 where float32 was expected"),
-        (np.array(["a", "b"], object), np.array(["a", "c"]), "1 of 2 elements"),
-        (np.array([1], ml_dtypes.bfloat16), np.array([1.0078], ml_dtypes.bfloat16), ""),
-        (np.array([1], ml_dtypes.int4), np.array([2], ml_dtypes.int4), "1 of 1 elements"),
-        (np.array([1j], np.complex64), np.array([1.1j], np.complex64), "1 of 1 elements"),
-        (None, None, ""),
-        (None, single(1), "an empty optional on one side alone"),
-        ([single(1)], [single(1)], ""),
-        ([single(1)], [single(2)], "1 of 1 elements"),
-        ([single(1)], [], "another number of elements"),
-    ],
-)
-def test_tolerance_is_that_of_onnx(right: Any, given: Any, off: str) -> None:
-    assert beyond(right, given, 1e-3, 1e-7) == off
 
 
 @pytest.mark.parametrize(
@@ -488,7 +460,7 @@ def test_tolerance_is_that_of_onnx(right: Any, given: Any, off: str) -> None:
         (Verdict(Status.FAIL, Signature.CRASH, process={"died": False}), "refused"),
     ],
 )
-def test_words(verdict: Verdict, found: str) -> None:
+def test_outcomes(verdict: Verdict, found: str) -> None:
     assert outcome_of(verdict) == found
 
 

@@ -1,5 +1,7 @@
-"""A candidate that is another model: quantized, float16, optimised, in another layout. What was broken in it is found,
-and where nothing was, nothing is."""
+"""Candidates with a model of their own: quantized, float16, optimised, in another layout.
+
+A seeded fault in it is found, and a faultless one has no findings. Covers `trials.candidate_model`.
+"""
 
 from __future__ import annotations
 
@@ -92,7 +94,7 @@ def test_a_right_conversion_agrees(network: str, form: str, models: Callable[[st
 
 
 def broken(folder: Path, spoil: Callable[[onnx.ModelProto], str]) -> str:
-    """`bad.onnx`, in which one thing is wrong; what `spoil` says of it."""
+    """Write `bad.onnx`, which `spoil` has changed; its description of the change."""
     model = onnx.load(folder / "other.onnx")
     said = spoil(model)
     onnx.save(model, folder / "bad.onnx")
@@ -130,7 +132,7 @@ def test_a_broken_filter_is_found(form: str, models: Callable[[str, str], Path],
 
 @pytest.mark.slow
 def test_what_quantization_costs(models: Callable[[str, str], Path], tmp_path: Path) -> None:
-    """An activation's scale that is eight times too small: its values are clipped, and that piece costs most."""
+    """An activation's scale that is eight times too small clips its values; that region costs most."""
     folder = shutil.copytree(models("resnet", "qdq_keeping"), tmp_path / "m")
 
     def spoil(model: onnx.ModelProto) -> str:
@@ -150,7 +152,7 @@ def test_what_quantization_costs(models: Callable[[str, str], Path], tmp_path: P
 
 @pytest.mark.slow
 def test_a_map_names_what_is_not_found(models: Callable[[str, str], Path], tmp_path: Path) -> None:
-    """Outputs under other names that no value tells apart, since the model cannot be run."""
+    """An output under another name in a model that the reference cannot run: no value identifies it."""
     folder = shutil.copytree(models("transformer", "fp16"), tmp_path / "m")
 
     def spoil(model: onnx.ModelProto) -> str:

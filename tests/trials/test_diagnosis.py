@@ -1,4 +1,7 @@
-"""Precision or bug: what is said of a region that fails, by faults whose nature is known; and as a user meets it."""
+"""Precision or bug: the evidence about failing regions, for faults whose nature is known; and in commands.
+
+Covers `trials.diagnosis`, `trials.similar_outputs` and `trials.compare`.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +30,7 @@ from subgraph.trials.similar_outputs import WrongOutput
 from subgraph.trials.trial import Trials
 from subgraph.verdict import Signature, Status, Verdict
 from tests.helpers import mistaken_candidate, text_models
-from tests.helpers.open_trials import nodes
+from tests.helpers.open_trials import region_of
 from tests.helpers.run_command import Done, subcut
 
 CASES = ROOT / "fixtures" / "cases"
@@ -55,7 +58,7 @@ def images(folder: Path, count: int) -> str:
 
 @pytest.fixture(scope="module")
 def workers() -> Iterator[Workers]:
-    """Processes of the mistaken runtime; its mistakes are options, so one serves all."""
+    """Processes of the mistaken candidate; its mistakes are options, so the tests of this file share them."""
     with Workers(candidate.parse(mistaken_candidate.HERE)) as shared:
         yield shared
 
@@ -65,26 +68,26 @@ def ask(tmp_path: Path, reference: Reference, workers: Workers) -> Iterator[Ask]
     """`ask(samples, **options)` -> trials on a model that reads an image."""
     with ExitStack() as stack:
 
-        def asked(samples: int = 1, text: str = IMAGE, **options: str) -> Trials:
+        def opened(samples: int = 1, text: str = IMAGE, **options: str) -> Trials:
             graph = text_models.load(tmp_path, text, w=weight())
-            doubted = replace(candidate.parse(mistaken_candidate.HERE), options=options)
-            setup = session.Setup(doubted, Feeding((images(tmp_path, samples),)), tmp_path / "out", STRICT)
+            mistaken = replace(candidate.parse(mistaken_candidate.HERE), options=options)
+            setup = session.Setup(mistaken, Feeding((images(tmp_path, samples),)), tmp_path / "out", STRICT)
             trials = stack.enter_context(session.open_trials(graph, setup, reference, workers))
             trials.about = workers_about(workers, options)
             return trials
 
-        yield asked
+        yield opened
 
 
 def workers_about(workers: Workers, options: dict[str, str]) -> BackendInfo:
-    """With these options; the workers' own are others."""
+    """With these options instead of the workers' own."""
     with workers.borrow() as worker:
         return worker.about(options)
 
 
-def told(trials: Trials, *names: str, more: bool = False) -> dict[str, str]:
-    """What is said of a region of these nodes, by kind; `more`: with more runs of candidates, which take a second."""
-    region = nodes(trials.graph, *names)
+def evidence_of(trials: Trials, *names: str, more: bool = False) -> dict[str, str]:
+    """The evidence about a region of these nodes, by kind; `more`: also by runs of other candidates."""
+    region = region_of(trials.graph, *names)
     found = diagnose(trials, region, trials.verdict(region), "" if more else LATER)
     assert found[0].kind == "conclusion" and len(found) == len({one.kind for one in found})
     return {one.kind: one.says for one in found}
@@ -103,23 +106,23 @@ def told(trials: Trials, *names: str, more: bool = False) -> dict[str, str]:
     ],
 )
 def test_a_simple_mistake_is_named(mistake: str, words: str, ask: Ask) -> None:
-    found = told(ask(mistake=mistake, tensor="y"), "last")
+    found = evidence_of(ask(mistake=mistake, tensor="y"), "last")
     assert found["likeness"] == f"looks like: {words}"
     assert found["conclusion"].startswith("a bug, or another layout or preprocessing")
 
 
 def test_the_previous_sample_is_named(ask: Ask) -> None:
-    found = told(ask(3, mistake="before", tensor="y"), "last")
+    found = evidence_of(ask(3, mistake="before", tensor="y"), "last")
     assert found["likeness"] in [f"looks like: the values of sample s{k}" for k in range(2)]
 
 
 def test_an_input_taken_for_another_layout_is_named(ask: Ask) -> None:
-    found = told(ask(2, mistake="fed"), "first")
+    found = evidence_of(ask(2, mistake="fed"), "first")
     assert found["likeness"] == "looks like: the input x: channels 0 and 2 of axis 1 exchanged: RGB for BGR"
 
 
 def test_values_like_nothing(ask: Ask) -> None:
-    found = told(ask(mistake="noise", tensor="y"), "last")
+    found = evidence_of(ask(mistake="noise", tensor="y"), "last")
     assert "likeness" not in found
     assert float(found["noise"].split()[3]) > 1e3
     assert "does not explain it" in found["precision"] or "might do anything" in found["precision"]
@@ -129,7 +132,7 @@ def test_values_like_nothing(ask: Ask) -> None:
 
 
 def test_float16_that_nobody_declared(ask: Ask) -> None:
-    found = told(ask(mistake="half"), "first", "act", "last")
+    found = evidence_of(ask(mistake="half"), "first", "act", "last")
     assert found["conclusion"] == "rounding, not a bug: it computes in float16; declare --precision fp16"
     assert found["likeness"] == "every value is one of float16, the reference's are not"
     assert found["precision"].startswith("float16 arithmetic may be as far off")
@@ -143,7 +146,7 @@ def test_float16_that_nobody_declared(ask: Ask) -> None:
     ],
 )
 def test_by_its_size(mistake: str, words: str, ask: Ask) -> None:
-    found = told(ask(mistake=mistake, tensor="y"), "first", "act", "last")
+    found = evidence_of(ask(mistake=mistake, tensor="y"), "first", "act", "last")
     assert found["conclusion"].startswith(words)
     assert "likeness" not in found
 
@@ -151,12 +154,14 @@ def test_by_its_size(mistake: str, words: str, ask: Ask) -> None:
 def test_a_criterion_that_asks_for_equal_bits(ask: Ask) -> None:
     trials = ask(mistake="last-bits", tensor="y")
     exacting = replace(trials, rule=parse_criterion("numpy:rtol=0,atol=0"))
-    assert told(exacting, "last")["conclusion"].startswith("rounding, not a bug: the criterion asks for more than")
+    assert evidence_of(exacting, "last")["conclusion"].startswith(
+        "rounding, not a bug: the criterion asks for more than"
+    )
 
 
 def test_float16_that_was_declared_is_not_brought_up(ask: Ask) -> None:
     trials = ask(mistake="half", claim="fp16")
-    region = nodes(trials.graph, "first", "act", "last")
+    region = region_of(trials.graph, "first", "act", "last")
     verdict = trials.verdict(region)
     assert verdict.status is Status.AGREE
     assert not [one for one in diagnose(trials, region, verdict) if one.kind in ("likeness", "precision")]
@@ -176,7 +181,7 @@ def test_float16_that_was_declared_is_not_brought_up(ask: Ask) -> None:
     ],
 )
 def test_the_same_backend_in_full_precision(exact: str, claim: str, words: str, conclusion: str, ask: Ask) -> None:
-    found = told(ask(mistake="noise", tensor="y", exact=exact, claim=claim), "last", more=True)
+    found = evidence_of(ask(mistake="noise", tensor="y", exact=exact, claim=claim), "last", more=True)
     assert found["exact"].startswith(words)
     assert found["conclusion"].startswith(conclusion)
 
@@ -185,9 +190,9 @@ def test_the_same_backend_in_full_precision(exact: str, claim: str, words: str, 
 
 
 def test_a_reference_that_errs_is_not_defended(ask: Ask, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As if the candidate were right: its values are the evaluator's."""
+    """The candidate's values are the evaluator's, as if the candidate were right."""
     trials = ask(mistake="bgr", tensor="y")
-    region = nodes(trials.graph, "last")
+    region = region_of(trials.graph, "last")
     verdict = trials.verdict(region)
     answer = trials.run(region)
     real = Trials.run
@@ -206,28 +211,28 @@ def test_a_reference_that_errs_is_not_defended(ask: Ask, monkeypatch: pytest.Mon
     [("nan", "no rounding: NaN: "), ("shape", "no rounding: 1×3×8×1 where 1×3×8×9 was expected")],
 )
 def test_what_no_rounding_does(mistake: str, words: str, ask: Ask) -> None:
-    found = told(ask(mistake=mistake, tensor="y"), "last", more=True)
+    found = evidence_of(ask(mistake=mistake, tensor="y"), "last", more=True)
     assert found["noise"].startswith(words)
     assert found["conclusion"].startswith("a bug: rounding does not explain it, and onnx's own evaluator agrees")
 
 
 def test_indices_that_no_rounding_changes(ask: Ask) -> None:
     text = "g (float[N,3,8,9] x) => (int64[N,3,8,1] y) { [last] y = ArgMax <axis=3> (x) }"
-    found = told(ask(text=text, mistake="bgr", tensor="y"), "last")
+    found = evidence_of(ask(text=text, mistake="bgr", tensor="y"), "last")
     assert found["noise"].endswith("indices point to another value")
 
 
 def test_an_evaluator_that_cannot_is_no_opinion(ask: Ask) -> None:
     text = "g (float[N,3,8,9] x) => (float[N,3,8,9] y) { [last] y = com.microsoft.Gelu(x) }"
     trials = ask(text=f"{text}", mistake="noise", tensor="y")
-    found = told(trials, "last")
+    found = evidence_of(trials, "last")
     assert found["second"].startswith("no second opinion: ")
     assert "conclusion" in found
 
 
 def test_nothing_more_is_run_where_the_budget_is_spent(ask: Ask) -> None:
     trials = ask(mistake="offset", tensor="y", exact="right")
-    region = nodes(trials.graph, "last")
+    region = region_of(trials.graph, "last")
     verdict = trials.verdict(region)
     found = {one.kind: one.says for one in diagnose(trials, region, verdict, "9 trials were too few")}
     assert found["exact"] == "not run with precision=f32: 9 trials were too few"
@@ -240,7 +245,7 @@ def test_nothing_more_is_run_where_the_budget_is_spent(ask: Ask) -> None:
 def test_a_candidate_that_gave_nothing_has_noconclude(ask: Ask) -> None:
     trials = ask(mistake="noise", tensor="y", exact="right")
     died = Verdict(Status.FAIL, Signature.CRASH, "killed by signal 6")
-    (one,) = diagnose(trials, nodes(trials.graph, "last"), died)
+    (one,) = diagnose(trials, region_of(trials.graph, "last"), died)
     assert one.to_json() == {"kind": "exact", "says": "right with precision=f32: its optimiser is to blame"}
 
 
@@ -248,7 +253,7 @@ def test_a_big_region_is_not_given_to_the_evaluator(ask: Ask) -> None:
     chain = " ".join(f"[n{k}] t{k + 1} = Neg(t{k})" for k in range(MAX_EVALUATED + 2))
     text = f"g (float[N,3,8,9] t0) => (float[N,3,8,9] t{MAX_EVALUATED + 2}) {{ {chain} }}"
     trials = ask(text=text, mistake="sign", tensor=f"t{MAX_EVALUATED + 2}")
-    found = told(trials, *(f"n{k}" for k in range(MAX_EVALUATED + 2)), more=True)
+    found = evidence_of(trials, *(f"n{k}" for k in range(MAX_EVALUATED + 2)), more=True)
     assert found["second"] == f"no second opinion: {MAX_EVALUATED + 2} nodes take too long in Python"
 
 

@@ -1,4 +1,7 @@
-"""Tensors of another model are found by name, by what the user says, by value; what is in doubt is not matched."""
+"""Tensors of the candidate's model are matched by name, by the user's map, by value; doubtful ones are not.
+
+Covers `trials.match_tensors`.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +26,7 @@ Values = Mapping[str, npt.NDArray[Any]]
 
 
 def model(path: Path, nodes: list[tuple[str, list[str], str]], inputs: list[str], output: str) -> Graph:
-    """A graph of (op, reads, made), whose types nobody looks at."""
+    """A graph of (op, inputs, output) without types."""
     made = [helper.make_node(op, reads, [name], name=f"n_{name}") for op, reads, name in nodes]
     ends = [[helper.make_tensor_value_info(n, TensorProto.FLOAT, None) for n in names] for names in (inputs, [output])]
     graph = helper.make_graph(made, "g", ends[0], ends[1])
@@ -66,7 +69,7 @@ def test_names_alone_where_the_other_model_cannot_be_run(ours: Graph, tmp_path: 
 
 
 def test_two_that_hold_the_same_are_not_told_apart(ours: Graph, tmp_path: Path) -> None:
-    """Neither is a copy of the other: which one is ours, nobody knows."""
+    """Neither is a copy of the other, so no match is certain."""
     nodes = [("Sin", ["x"], "P"), ("Cos", ["x"], "Q"), ("Add", ["P", "Q"], "y")]
     other = model(tmp_path / "other.onnx", nodes, ["x"], "y")
     theirs = {"x": MINE["x"], "P": MINE["b"], "Q": MINE["b"], "y": MINE["y"]}
@@ -81,7 +84,7 @@ def test_of_copies_the_first_is_meant(ours: Graph, tmp_path: Path) -> None:
 
 
 def test_the_order_of_the_graphs_is_kept(ours: Graph, tmp_path: Path) -> None:
-    """What lies above ours cannot lie below theirs, whatever the values say."""
+    """A tensor above one in the reference's model cannot be below its match, whatever the values are."""
     nodes = [("Sin", ["x"], "c"), ("Sin", ["c"], "A"), ("Neg", ["A"], "y")]
     other = model(tmp_path / "other.onnx", nodes, ["x"], "y")
     theirs = {"x": MINE["x"], "c": MINE["c"], "A": MINE["a"], "y": MINE["y"]}
@@ -90,7 +93,7 @@ def test_the_order_of_the_graphs_is_kept(ours: Graph, tmp_path: Path) -> None:
 
 
 def test_a_name_handed_on_by_a_dropped_relu(ours: Graph, tmp_path: Path) -> None:
-    """The other model's `b` holds what our Relu reads."""
+    """The candidate's `b` holds what the reference's Relu reads."""
     other = model(tmp_path / "other.onnx", [("Sin", ["x"], "b"), ("Sin", ["b"], "c"), ("Neg", ["c"], "y")], ["x"], "y")
     theirs = {"x": MINE["x"], "b": MINE["a"], "c": MINE["c"], "y": MINE["y"]}
     names = match_tensors(

@@ -1,4 +1,7 @@
-"""Trials of a candidate with seeded faults: what fails, what agrees, what is asked again and what is not."""
+"""Trials of a candidate with seeded faults: which regions fail, and which runs are repeated.
+
+Covers `trials.trial`, `trials.pooled_runs`, `trials.session` and `runtime.cached_runs`.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +31,7 @@ from subgraph.trials.session import Setup, open_trials
 from subgraph.trials.trial import Trials
 from subgraph.verdict import Signature, Status
 from tests.helpers import text_models
-from tests.helpers.open_trials import asking, faulty, nodes
+from tests.helpers.open_trials import faulty_candidate, faulty_trials, region_of
 
 LINE = "g (float[2,4] x) => (float[2,4] y) { [a] p = Relu(x) [b] q = Neg(p) [c] r = MatMul(q, w) [d] y = Tanh(r) }"
 Ask = Callable[..., Trials]
@@ -36,26 +39,26 @@ Ask = Callable[..., Trials]
 
 @pytest.fixture(scope="module")
 def workers() -> Iterator[Workers]:
-    """Processes of the doubtful runtime; its faults are options, so one serves all."""
-    with Workers(faulty()) as shared:
+    """Processes of the fake candidate; its faults are options, so the tests of this file share them."""
+    with Workers(faulty_candidate()) as shared:
         yield shared
 
 
 @pytest.fixture
 def ask(tmp_path: Path, reference: Reference, workers: Workers) -> Iterator[Ask]:
-    """`ask(text or graph, **faults)` -> trials, each with a folder and a store of its own."""
+    """`ask(text or graph, **faults)` -> trials, each with its own folder and store."""
     with ExitStack() as stack:
         number = 0
 
-        def asked(what: str | Graph, **more: Any) -> Trials:
+        def opened(model: str | Graph, **more: Any) -> Trials:
             nonlocal number
             number += 1
-            if isinstance(what, str):
+            if isinstance(model, str):
                 (tmp_path / f"{number}").mkdir()
-                what = line(tmp_path / f"{number}", what)
-            return stack.enter_context(asking(what, reference, workers, **more))
+                model = line(tmp_path / f"{number}", model)
+            return stack.enter_context(faulty_trials(model, reference, workers, **more))
 
-        yield asked
+        yield opened
 
 
 def line(folder: Path, text: str = LINE) -> Graph:
@@ -78,7 +81,7 @@ def line(folder: Path, text: str = LINE) -> Graph:
 )
 def test_a_fault_shows_where_it_is(faults: dict[str, str], failing: set[str], ask: Ask) -> None:
     trials = ask(LINE, **faults)
-    found = {some for some in ("a", "b", "c", "d", "ab", "bc", "abcd") if fails(trials, nodes(trials.graph, *some))}
+    found = {some for some in ("a", "b", "c", "d", "ab", "bc", "abcd") if fails(trials, region_of(trials.graph, *some))}
     assert found == failing
     assert trials.verdict(trials.whole()).status is (Status.FAIL if "abcd" in failing else Status.AGREE)
 
@@ -90,10 +93,10 @@ def fails(trials: Trials, region: Region) -> bool:
 
 
 def test_a_fault_may_vanish_on_its_way(ask: Ask) -> None:
-    """A wrong tensor that a saturation hides: the node fails, what holds it and its successor does not."""
+    """Where a saturation hides a wrong tensor, the node fails and a region with its successor agrees."""
     trials = ask("g (float[4] x) => (float[4] y) { [a] p = Abs(x) [b] y = Sign(p) }", add="a:0.5")
-    assert fails(trials, nodes(trials.graph, "a"))
-    assert not fails(trials, nodes(trials.graph, "a", "b"))
+    assert fails(trials, region_of(trials.graph, "a"))
+    assert not fails(trials, region_of(trials.graph, "a", "b"))
     assert fails(trials, trials.whole(["p"]))
 
 
@@ -103,7 +106,7 @@ def test_a_fault_may_vanish_on_its_way(ask: Ask) -> None:
 )
 def test_what_is_not_finite(fault: str, signature: Signature, why: str, ask: Ask) -> None:
     trials = ask(LINE, fault=fault, op="Neg")
-    verdict = trials.verdict(nodes(trials.graph, "b"))
+    verdict = trials.verdict(region_of(trials.graph, "b"))
     assert (verdict.status, verdict.signature) == (Status.FAIL, signature)
     assert why in verdict.why
 
@@ -116,9 +119,9 @@ def test_what_does_not_come_is_missing(ask: Ask) -> None:
 
 
 def effect(model: onnx.ModelProto, region: Region, graph: Graph, guilty: int, fed: Mapping[str, Any]) -> float:
-    """How far a wrong node moves the outputs of a region that is fed right values; done by other means than a cut's.
+    """How far a wrong node moves the outputs of a region that is fed right values, computed without a cut.
 
-    In the whole model, the region's nodes read what enters it from inputs of their own.
+    In the whole model, the region's nodes read the tensors that enter it from inputs of their own.
     """
     changed = onnx.ModelProto()
     changed.CopyFrom(model)
@@ -204,10 +207,10 @@ CHAIN = (
 @pytest.mark.parametrize("freeze", [True, False])
 def test_samples_of_other_shapes_get_a_cut_of_their_own(freeze: bool, ask: Ask, tmp_path: Path) -> None:
     trials = ask(CHAIN, inputs=samples(tmp_path, 1, 2, 1, 3, 2), freeze=freeze, add="e:1")
-    verdict = trials.verdict(nodes(trials.graph, "r"))
+    verdict = trials.verdict(region_of(trials.graph, "r"))
     assert trials.runs == 3
     assert (verdict.status, [j.sample for j in verdict.outputs]) == (Status.AGREE, ["s0", "s1", "s2", "s3", "s4"])
-    verdict = trials.verdict(nodes(trials.graph, "r", "e"))
+    verdict = trials.verdict(region_of(trials.graph, "r", "e"))
     assert [(j.sample, j.status, j.errors["max_abs"]) for j in verdict.outputs] == [
         (f"s{k}", Status.FAIL, 1.0) for k in range(5)
     ]
@@ -243,13 +246,13 @@ def outside(folder: Path, factor: float = 1.0) -> Graph:
     return load(folder / "model.onnx")
 
 
-def test_equal_questions_have_equal_keys(ask: Ask, tmp_path: Path) -> None:
+def test_equal_trials_have_equal_keys(ask: Ask, tmp_path: Path) -> None:
     one, two = (ask(outside(tmp_path / name)) for name in ("here", "there"))
     for some in ("a", "c", "d", "ac", "acd"):
-        assert key(one, nodes(one.graph, *some)) == key(two, nodes(two.graph, *some))
-    keys = {key(one, nodes(one.graph, *some)) for some in ("a", "c", "d", "ac", "acd")}
+        assert key(one, region_of(one.graph, *some)) == key(two, region_of(two.graph, *some))
+    keys = {key(one, region_of(one.graph, *some)) for some in ("a", "c", "d", "ac", "acd")}
     assert len(keys) == 5
-    region = nodes(one.graph, "c")
+    region = region_of(one.graph, "c")
     renamed = replace(one.candidate, name="other", precision="fp16", origin="subcut.toml")
     assert key(replace(one, candidate=renamed), region) == key(one, region)
     assert key(replace(one, rule=one.rule, scratch=tmp_path), region) == key(one, region)
@@ -257,21 +260,21 @@ def test_equal_questions_have_equal_keys(ask: Ask, tmp_path: Path) -> None:
 
 def test_a_weight_counts_where_it_is_read(ask: Ask, tmp_path: Path) -> None:
     one = ask(outside(tmp_path / "model"))
-    before = {some: key(one, nodes(one.graph, *some)) for some in ("a", "c", "d")}
+    before = {some: key(one, region_of(one.graph, *some)) for some in ("a", "c", "d")}
     other = ask(outside(tmp_path / "model", factor=2))
-    assert {some for some in "acd" if key(other, nodes(other.graph, some)) != before[some]} == {"d"}
+    assert {some for some in "acd" if key(other, region_of(other.graph, some)) != before[some]} == {"d"}
 
 
-def test_whatever_changes_an_answer_changes_the_key(ask: Ask, tmp_path: Path) -> None:
+def test_whatever_changes_a_result_changes_the_key(ask: Ask, tmp_path: Path) -> None:
     base = ask(outside(tmp_path / "model"))
-    region = nodes(base.graph, "c")
+    region = region_of(base.graph, "c")
     np.save(tmp_path / "x.npy", np.ones((2, 64), np.float32))
-    doubted = base.candidate
+    base_candidate = base.candidate
     others = [
         ask(outside(tmp_path / "model"), inputs=(str(tmp_path / "x.npy"),)),
         ask(outside(tmp_path / "model"), freeze=False),
         ask(outside(tmp_path / "model"), op="Neg"),
-        *(replace(base, candidate=replace(doubted, **c)) for c in ({"timeout": 7.0}, {"memory": 1 << 33})),
+        *(replace(base, candidate=replace(base_candidate, **c)) for c in ({"timeout": 7.0}, {"memory": 1 << 33})),
         replace(base, candidate=candidate.parse("ort")),
     ]
     keys = [key(t, region) for t in (base, *others)] + [key(base, region, k) for k in (1, 2)]
@@ -282,7 +285,7 @@ def test_whatever_changes_an_answer_changes_the_key(ask: Ask, tmp_path: Path) ->
 
 
 def test_a_frozen_value_is_part_of_the_key(ask: Ask, tmp_path: Path) -> None:
-    """Equal values enter, but the shape that is frozen differs."""
+    """Equal values enter, but the frozen shape differs."""
     text = (
         "g (float[1,4] x, float[N,M] like) => (float[2,2] y)"
         " { [s] s = Shape(like) [r] r = Reshape(x, s) [e] y = Neg(r) }"
@@ -292,31 +295,31 @@ def test_a_frozen_value_is_part_of_the_key(ask: Ask, tmp_path: Path) -> None:
     for shape in ((2, 2), (4, 1), (4, 1)):
         np.save(tmp_path / "like.npy", np.zeros(shape, np.float32))
         trials = ask(text, inputs=(f"x={tmp_path / 'x.npy'}", f"like={tmp_path / 'like.npy'}"))
-        keys.append(key(trials, nodes(trials.graph, "r")))
+        keys.append(key(trials, region_of(trials.graph, "r")))
     assert keys[0] != keys[1] == keys[2]
 
 
-def test_what_was_asked_is_not_run_again(ask: Ask, tmp_path: Path) -> None:
+def test_a_stored_result_is_not_run_again(ask: Ask, tmp_path: Path) -> None:
     graph, log = line(tmp_path), tmp_path / "log"
     first = ask(graph, add="b:1", log=str(tmp_path))
-    asked = [first.verdict(nodes(graph, *some)) for some in ("a", "b", "bc")]
+    verdicts = [first.verdict(region_of(graph, *some)) for some in ("a", "b", "bc")]
     assert (first.runs, first.compiled_nodes) == (3, 4)
     lines = log.read_text()
     assert lines.count("load") == lines.count("run") == 3
-    again = [first.verdict(nodes(graph, *some)) for some in ("a", "b", "bc")]
+    again = [first.verdict(region_of(graph, *some)) for some in ("a", "b", "bc")]
     second = ask(graph, add="b:1", log=str(tmp_path), criterion="cosine>0.5")
-    judged = [second.verdict(nodes(graph, *some)) for some in ("a", "b", "bc")]
+    judged = [second.verdict(region_of(graph, *some)) for some in ("a", "b", "bc")]
     assert log.read_text() == lines
-    assert [v.status for v in asked] == [v.status for v in again] == ["agree", "fail", "fail"]
+    assert [v.status for v in verdicts] == [v.status for v in again] == ["agree", "fail", "fail"]
     assert all(v.stored for v in (*again, *judged))
-    assert not any(v.stored for v in asked)
-    assert [(v.build, v.run) for v in again] == [(v.build, v.run) for v in asked]
-    assert [[j.errors for j in v.outputs] for v in judged] == [[j.errors for j in v.outputs] for v in asked]
+    assert not any(v.stored for v in verdicts)
+    assert [(v.build, v.run) for v in again] == [(v.build, v.run) for v in verdicts]
+    assert [[j.errors for j in v.outputs] for v in judged] == [[j.errors for j in v.outputs] for v in verdicts]
 
 
 def test_failures_are_stored_too(ask: Ask, tmp_path: Path) -> None:
     trials = ask(LINE, fault="nonsense", op="Neg")
-    first, second = (trials.verdict(nodes(trials.graph, "b")) for _ in range(2))
+    first, second = (trials.verdict(region_of(trials.graph, "b")) for _ in range(2))
     assert (first.status, first.signature) == (Status.UNRESOLVED, Signature.REFUSED)
     assert second == replace(first, stored=True)
 
@@ -352,51 +355,51 @@ def moody(tmp_path: Path, reference: Reference) -> Iterator[Callable[[str], Tria
     (tmp_path / "moody.py").write_text(MOODY)
     with ExitStack() as stack:
 
-        def asked(by: str) -> Trials:
-            doubted = candidate.parse(f"{tmp_path / 'moody.py'}:by={by}")
-            workers = stack.enter_context(Workers(doubted))
-            setup = Setup(doubted, Feeding(), tmp_path / "out", "numpy:rtol=1e-3")
+        def opened(by: str) -> Trials:
+            moody_candidate = candidate.parse(f"{tmp_path / 'moody.py'}:by={by}")
+            workers = stack.enter_context(Workers(moody_candidate))
+            setup = Setup(moody_candidate, Feeding(), tmp_path / "out", "numpy:rtol=1e-3")
             return stack.enter_context(open_trials(line(tmp_path), setup, reference, workers))
 
-        yield asked
+        yield opened
 
 
 def test_only_fresh_processes_show_what_differs_by_process(moody: Callable[[str], Trials]) -> None:
-    asked = moody("process")
-    region = nodes(asked.graph, "b")
-    warm = [asked.verdict(region, repetition=k).status for k in range(3)]
+    trials = moody("process")
+    region = region_of(trials.graph, "b")
+    warm = [trials.verdict(region, repetition=k).status for k in range(3)]
     assert len(set(warm)) == 1
-    fresh = [asked.verdict(region, repetition=k, fresh=True).status for k in range(3, 7)]
+    fresh = [trials.verdict(region, repetition=k, fresh=True).status for k in range(3, 7)]
     assert set(fresh) == {Status.AGREE, Status.FAIL}
     assert fresh[0] == fresh[2] != fresh[1] == fresh[3]
-    assert asked.runs == 7
-    assert [asked.verdict(region, repetition=k, fresh=True).status for k in range(3, 7)] == fresh
-    assert asked.runs == 7  # each repetition is a question of its own, and is kept
+    assert trials.runs == 7
+    assert [trials.verdict(region, repetition=k, fresh=True).status for k in range(3, 7)] == fresh
+    assert trials.runs == 7  # each repetition is stored
 
 
 def test_a_fresh_process_has_run_nothing(moody: Callable[[str], Trials]) -> None:
-    """A worker that goes wrong after a while: its verdict is taken back in a fresh one."""
-    asked = moody("load")
-    graph = asked.graph
-    assert [asked.verdict(nodes(graph, n)).status for n in "abc"] == [Status.AGREE, Status.FAIL, Status.FAIL]
-    assert [asked.verdict(nodes(graph, n), repetition=1, fresh=True).status for n in "abc"] == [Status.AGREE] * 3
+    """A worker that goes wrong after a while: a fresh one gives another verdict."""
+    trials = moody("load")
+    graph = trials.graph
+    assert [trials.verdict(region_of(graph, n)).status for n in "abc"] == [Status.AGREE, Status.FAIL, Status.FAIL]
+    assert [trials.verdict(region_of(graph, n), repetition=1, fresh=True).status for n in "abc"] == [Status.AGREE] * 3
 
 
-def test_a_used_process_never_answers_for_a_fresh_one(moody: Callable[[str], Trials]) -> None:
-    """Not even from the store; the other way round, a fresh one's answer serves all."""
-    asked = moody("load")
-    region = nodes(asked.graph, "b")
-    asked.verdict(nodes(asked.graph, "a"))
-    assert asked.verdict(region).status is Status.FAIL
-    assert asked.verdict(region, fresh=True).status is Status.AGREE
-    assert asked.verdict(region).status is Status.FAIL and asked.verdict(region, fresh=True).stored
-    assert asked.runs == 3
-    other = nodes(asked.graph, "c")
-    assert asked.verdict(other, fresh=True).status is Status.AGREE
-    assert asked.verdict(other).stored and asked.runs == 4
+def test_the_result_of_a_used_process_never_serves_for_a_fresh_one(moody: Callable[[str], Trials]) -> None:
+    """Not even from the store; the result of a fresh process serves all."""
+    trials = moody("load")
+    region = region_of(trials.graph, "b")
+    trials.verdict(region_of(trials.graph, "a"))
+    assert trials.verdict(region).status is Status.FAIL
+    assert trials.verdict(region, fresh=True).status is Status.AGREE
+    assert trials.verdict(region).status is Status.FAIL and trials.verdict(region, fresh=True).stored
+    assert trials.runs == 3
+    other = region_of(trials.graph, "c")
+    assert trials.verdict(other, fresh=True).status is Status.AGREE
+    assert trials.verdict(other).stored and trials.runs == 4
 
 
-# ------------------------------------------------------------------------------------------------ what is meant
+# ------------------------------------------------------------------------------------------------ values
 
 
 def test_the_tensors_of_a_model(ask: Ask) -> None:
@@ -422,7 +425,7 @@ def test_nothing_but_constants_is_unresolved(ask: Ask) -> None:
 
 
 def test_random_numbers_are_the_references(ask: Ask) -> None:
-    """However many times the reference runs, the candidate is fed the numbers that it drew for the values."""
+    """However often the reference runs, the candidate is fed the random numbers of the captured values."""
     text = (
         "g (float[64] x) => (float[64] y) { [a] a = Relu(x) [r] r = RandomNormalLike(x) [b] b = Add(a, r)"
         " [q] q = RandomNormalLike(x) [c] y = Add(b, q) }"
@@ -430,14 +433,14 @@ def test_random_numbers_are_the_references(ask: Ask) -> None:
     trials = ask(text)
     trials.values.need(["y"])
     for some in ("c", "b", "a", "bc", "abc"):
-        assert trials.verdict(nodes(trials.graph, *some)).status is Status.AGREE, some
+        assert trials.verdict(region_of(trials.graph, *some)).status is Status.AGREE, some
     assert trials.verdict(trials.whole()).status is Status.AGREE
 
 
 def test_values_may_be_fed_in_place_of_the_references(ask: Ask) -> None:
     trials = ask(LINE, add="a:1")
-    wrong = trials.run(nodes(trials.graph, "a"))
-    rest = nodes(trials.graph, "b", "c", "d")
+    wrong = trials.run(region_of(trials.graph, "a"))
+    rest = region_of(trials.graph, "b", "c", "d")
     assert trials.verdict(rest).status is Status.AGREE
     fed = trials.verdict_of(rest, trials.run(rest, wrong.tensors))
     assert fed.status is Status.FAIL
@@ -449,8 +452,8 @@ def test_values_may_be_fed_in_place_of_the_references(ask: Ask) -> None:
     )
 
 
-def test_a_criterion_that_is_none_is_told_before_anything_runs(reference: Reference, tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match="noize"), Workers(faulty()) as own, asking(
+def test_an_unknown_criterion_is_refused_before_anything_runs(reference: Reference, tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="noize"), Workers(faulty_candidate()) as own, faulty_trials(
         line(tmp_path), reference, own, criterion="noize"
     ):  # fmt: skip
         raise AssertionError

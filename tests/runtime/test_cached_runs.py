@@ -1,0 +1,56 @@
+"""A run is loaded from the store or started, and its result stored. Covers `runtime.cached_runs`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from subgraph.errors import OutputError
+from subgraph.runtime.cached_runs import keys_to_try, load_or_run
+from subgraph.runtime.run_result import RunResult
+from subgraph.storage.digest import digest
+from subgraph.storage.store import Store
+
+USED, FRESH = digest("used"), digest("fresh")
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Iterator[Store]:
+    with Store(tmp_path / "store") as store:
+        yield store
+
+
+def never(folder: Path) -> RunResult:
+    raise AssertionError(folder)
+
+
+def test_a_result_is_stored_under_the_first_key(store: Store) -> None:
+    result, key = load_or_run(store, [USED, FRESH], lambda folder: RunResult(build=1.0))
+    assert (result.build, result.stored, key) == (1.0, False, USED)
+    result, key = load_or_run(store, [USED, FRESH], never)
+    assert (result.build, result.stored, key) == (1.0, True, USED)
+
+
+def test_the_result_of_a_fresh_process_serves_all_and_not_the_other_way_round(store: Store) -> None:
+    keys = {fresh: keys_to_try(lambda fresh: FRESH if fresh else USED, fresh=fresh) for fresh in (False, True)}
+    load_or_run(store, keys[False], lambda folder: RunResult(build=1.0))
+    assert load_or_run(store, keys[True], lambda folder: RunResult(build=2.0))[0].build == 2.0
+    assert load_or_run(store, keys[False], never)[0].build == 1.0
+    other = [digest("other"), FRESH]
+    assert load_or_run(store, other, never)[0].build == 2.0
+
+
+def test_where_the_disk_is_full_it_runs_again_in_a_temporary_folder(store: Store) -> None:
+    folders = []
+
+    def run(folder: Path) -> RunResult:
+        folders.append(folder)
+        if len(folders) == 1:
+            raise OutputError("No space left on device")
+        return RunResult(build=1.0)
+
+    result, _ = load_or_run(store, [USED], run)
+    assert result.build == 1.0
+    assert store.root in folders[0].parents and store.root not in folders[1].parents
