@@ -22,6 +22,7 @@ from subgraph.storage.tensors import load
 from subgraph.text import count
 from subgraph.trials.compare import RuntimeDocument, ranking
 from subgraph.trials.diagnosis import Evidence, diagnose
+from subgraph.trials.trial import Trials
 from subgraph.verdict import Judgement, Status, Verdict
 
 MOST_UNRESOLVED = 5  # regions and items that notes list
@@ -63,16 +64,10 @@ def describe(
         runs={str(purpose): n for purpose, n in findings.counts.runs.items()} | extra_runs,
         seconds=round(seconds, 3),
         command=command,
-        model=document.ModelDocument(
+        model=document.BisectedModel(
             source.file, str(graph.model.graph.name), len(graph.nodes), source.structure_sha256
         ),
-        candidate=RuntimeDocument(
-            trials.candidate.name,
-            Path(trials.candidate.backend).name,
-            {k: v for k, v in trials.candidate.options.items() if k != "folder"},
-            trials.about.version,
-            trials.precision,
-        ),
+        candidate=_candidate(trials),
         reference=_reference(oracle),
         criterion=criterion,
         samples=trials.values.labels,
@@ -80,9 +75,7 @@ def describe(
         profile=_profile(oracle, steps),
         steps=[_step(oracle, s) for s in steps],
         findings=[_finding(oracle, findings, k, steps) for k in range(len(findings.findings))],
-        alone=[
-            document.Irrelevant(o.signature, *_nodes(oracle, o.items), explains=o.share) for o in findings.irrelevant
-        ],
+        alone=[document.Irrelevant(o.signature, *_nodes(oracle, o.items), o.share) for o in findings.irrelevant],
         notes=[*notes, *_notes(oracle, findings, whole)],
         environment=_environment(oracle),
     )
@@ -94,6 +87,12 @@ def _nodes(oracle: NodeOracle, items: Iterable[int]) -> tuple[list[str], list[in
     return [graph.label(i) for i in nodes], nodes, [graph.ops[i] for i in nodes]
 
 
+def _candidate(trials: Trials) -> RuntimeDocument:
+    candidate, info = trials.candidate, trials.about
+    options = {k: v for k, v in candidate.options.items() if k != "folder"}
+    return RuntimeDocument(candidate.name, Path(candidate.backend).name, options, info.version, trials.precision)
+
+
 def _reference(oracle: NodeOracle) -> RuntimeDocument:
     identity = oracle.trials.reference.identity()
     options = {k: Path(v).name if k == "custom_ops" else v for k, v in identity["options"].items()}
@@ -101,11 +100,11 @@ def _reference(oracle: NodeOracle) -> RuntimeDocument:
     return RuntimeDocument(name, name, options, identity["version"], "fp32")
 
 
-def _environment(oracle: NodeOracle) -> document.Environment:
+def _environment(oracle: NodeOracle) -> document.RunEnvironment:
     packages = versions()
     subcut, python = packages.pop("subcut"), packages.pop("python")
     machine = f"{platform.system()} {platform.machine()}, {os.cpu_count()} cores"
-    return document.Environment(subcut, python, machine, oracle.trials.reference.options.get("threads", 1), packages)
+    return document.RunEnvironment(subcut, python, machine, oracle.trials.reference.options.get("threads", 1), packages)
 
 
 def _notes(oracle: NodeOracle, findings: Findings, whole: Verdict | None) -> Iterator[str]:
@@ -249,14 +248,14 @@ def _why(oracle: NodeOracle, finding: Finding) -> str:
     return "not certified: could not be asked without " + ", ".join(labels)
 
 
-def _boundary(oracle: NodeOracle, region: Region) -> document.Boundary:
+def _boundary(oracle: NodeOracle, region: Region) -> dict[str, list[document.BoundaryTensor]]:
     records = oracle.trials.values.records[0]
 
     def tensors(names: Iterable[str]) -> list[document.BoundaryTensor]:
         known = [records[n] for n in names if n in records]
         return [document.BoundaryTensor(r.name, r.dtype, r.shapes[0] if r.shapes else ()) for r in known]
 
-    return document.Boundary(tensors(region.inputs), tensors(region.outputs))
+    return {"inputs": tensors(region.inputs), "outputs": tensors(region.outputs)}
 
 
 def _worst(judgement: Judgement | None) -> document.WorstElement | None:

@@ -16,7 +16,7 @@ SCHEMA = "subcut.bisect/1"
 
 
 @dataclass(frozen=True)
-class ModelDocument:
+class BisectedModel:
     file: str
     graph: str
     nodes: int
@@ -24,7 +24,7 @@ class ModelDocument:
 
 
 @dataclass(frozen=True)
-class Environment:
+class RunEnvironment:
     subcut: str
     python: str
     machine: str
@@ -66,12 +66,6 @@ class BoundaryTensor:
     tensor: str
     dtype: str
     shape: Sequence[int]
-
-
-@dataclass(frozen=True)
-class Boundary:
-    inputs: Sequence[BoundaryTensor]
-    outputs: Sequence[BoundaryTensor]
 
 
 @dataclass(frozen=True)
@@ -149,7 +143,7 @@ class FindingDocument:
     explains: float | None
     reproduces: float
     case: str | None = None
-    edge: Boundary | None
+    edge: Mapping[str, Sequence[BoundaryTensor]] | None
     worst: WorstElement | None
     neighbours: Surroundings | None
     nearest: Nearest | None
@@ -190,7 +184,7 @@ class BisectDocument:
     runs: Mapping[str, int]
     seconds: float
     command: str
-    model: ModelDocument
+    model: BisectedModel
     candidate: RuntimeDocument
     reference: RuntimeDocument
     criterion: str
@@ -202,5 +196,5 @@ class BisectDocument:
     alone: Sequence[Irrelevant]
     notes: Sequence[str]
     report: str | None = None
-    environment: Environment
+    environment: RunEnvironment
     other_model: OtherModel | None = absent()
