@@ -1,7 +1,7 @@
-"""The table of 44 cases: each cut is right by other means than ours, or refused by name with nothing written.
+"""The table of 44 cases: each cut is correct, verified without subcut's code, or refused by name with nothing written.
 
-Right means: the folder's model passes onnx.checker, loads in onnxruntime and, fed what the whole model gives at the
-edge, gives what the whole model gives. The whole model is run by plain onnxruntime here, never by our capture.
+Correct: the cut passes onnx.checker, loads in onnxruntime and, fed with the values of the whole model at its boundary,
+gives the values of the whole model. The whole model is run by plain onnxruntime here, not by subcut's capture.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ RANDOM = ("22-0", "22-1", "22-2")  # two runs of the whole model give two result
 
 @dataclass(frozen=True)
 class Edge:
-    """What must cross the border, by hand from the graph: in, out, frozen where captured, and nodes pulled in."""
+    """The expected boundary, derived by hand: inputs, outputs, frozen tensors if captured, and pulled-in nodes."""
 
     inputs: str
     outputs: str = "z"
@@ -175,7 +175,7 @@ def test_the_cut_gives_the_whole_models_values(key: str, tmp_path: Path, subcut:
 
 
 def run_whole(case: CutCase, source: Path, tensors: list[str], threads: int, aside: Path) -> oracle.Values:
-    """The edge tensors of the whole model: made outputs of it, in its own folder, where its data files are."""
+    """The boundary tensors of the whole model, which are made its outputs, in its own folder with its data files."""
     model = onnx.load(source, load_external_data=False)
     if case.number == 20:  # onnxruntime refuses nodes that share a name, and names mean nothing to it
         for i, node in enumerate(model.graph.node):
@@ -193,14 +193,14 @@ def run_whole(case: CutCase, source: Path, tensors: list[str], threads: int, asi
 
 
 def model_inputs(case: CutCase, g: graph.Graph) -> dict[str, Any]:
-    """What subcut feeds the whole model when nothing is given."""
+    """The inputs that subcut generates by default."""
     given = [word for flag, word in zip(case.options, case.options[1:], strict=False) if flag == "--shape"]
     (sample,) = Feeding(shapes=shapes(given)).plan(g, g.inputs)
     return load_sample(sample)[0]
 
 
 def stored_tensors(folder: Path, manifest: dict[str, Any]) -> dict[str, Any]:
-    """The .npy files of the edge, as `oracle.run` gives values; each .bin must hold the same bytes."""
+    """The .npy files of boundary tensors, in the form of `oracle.run`; each .bin must hold the same bytes."""
     out: dict[str, Any] = {}
     for tensor in (*manifest["inputs"], *manifest["outputs"]):
         (stored,) = tensor["samples"]
@@ -243,7 +243,7 @@ def test_the_script_in_the_folder_can_fail(tmp_path: Path, subcut: Callable[...,
 
 @pytest.mark.parametrize("key", WORKS)
 def test_without_a_capture_the_structure_is_the_same(key: str, tmp_path: Path, subcut: Callable[..., Result]) -> None:
-    """`--no-capture` cuts the same nodes and weights; only types come from elsewhere, and shapes are not frozen."""
+    """`--no-capture` cuts the same nodes and weights, but types have another source and shapes are not frozen."""
     case = TABLE[key]
     source = case.build(tmp_path / "source")
     asked = words(case, source, tmp_path / "bare")
@@ -276,7 +276,7 @@ def test_without_a_capture_the_structure_is_the_same(key: str, tmp_path: Path, s
 
 
 def check(case: CutCase, cut: onnx.ModelProto, key: str) -> None:
-    """onnx.checker takes it; at most the shape of an edge tensor is missing where nobody can know it."""
+    """onnx.checker accepts it; at most the shape of a boundary tensor is missing, if it cannot be inferred."""
     model = onnx.ModelProto()
     model.CopyFrom(cut)
     if key not in CAPTURED:
@@ -300,7 +300,7 @@ def kind(info: onnx.ValueInfoProto) -> str:
 
 
 def complete(case: CutCase, model: onnx.ModelProto) -> None:
-    """What today's onnx needs to look at a model of tomorrow, or at an operator that nobody has."""
+    """Changes with which today's onnx accepts a future opset or an unknown operator."""
     if case.number in (40, 41):
         assert 99 in (model.ir_version, model.opset_import[0].version)
         model.ir_version, model.opset_import[0].version = 8, 17
@@ -445,7 +445,7 @@ def test_44_the_cut_is_sorted(cut_model: Cutter) -> None:
 
 @pytest.mark.parametrize("key", REFUSED)
 def test_a_refusal_names_the_trouble_and_writes_nothing(key: str, tmp_path: Path) -> None:
-    """As a user meets it: a process of its own, in a folder of its own."""
+    """As users run it: in a process and folder of its own."""
     case = TABLE[key]
     assert case.refused is not None
     source = case.build(tmp_path / "source")
@@ -462,7 +462,7 @@ def test_a_refusal_names_the_trouble_and_writes_nothing(key: str, tmp_path: Path
 
 @pytest.mark.parametrize("key", [k for k in REFUSED if TABLE[k].number not in (14, 28, 40, 41)])
 def test_a_refusal_needs_no_run(key: str, tmp_path: Path, subcut: Callable[..., Result]) -> None:
-    """Neither a missing weight nor a word that fits nothing is overlooked where nothing is run."""
+    """A missing weight and a selector that matches nothing are reported, though nothing is run."""
     case = TABLE[key]
     asked = words(case, case.build(tmp_path / "source"), tmp_path / "out")
     with pytest.raises(SubcutError) as refusal:

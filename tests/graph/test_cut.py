@@ -1,4 +1,4 @@
-"""Cut: a region as a model of its own, with all that it needs and nothing else."""
+"""Cutting a region out as a model of its own. Covers `graph.cut` and `graph.types`."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def test_nothing_of_the_rest_comes_along(resnet: Path) -> None:
 
 
 def test_the_source_is_left_as_it_was(tmp_path: Path) -> None:
-    """Cutting twice gives the same: the Graph is read-only."""
+    """Cutting twice gives the same, because cutting does not change the Graph."""
     path = graphs.data_within_attributes(tmp_path)
     g = graph.load(path)
     before = g.model.SerializeToString()
@@ -49,7 +49,7 @@ def test_the_source_is_left_as_it_was(tmp_path: Path) -> None:
 
 
 def test_names_that_are_shared_are_told_apart_from_all_others(tmp_path: Path) -> None:
-    """`twin` three times, and a node that is called what the second would become."""
+    """Three nodes named `twin`, and one with the name that the second of them would get."""
     g = text_models.load(
         tmp_path,
         "g (float[2] x) => (float[2] y) { [twin] a = Relu(x) [twin] b = Neg(a) [other] c = Abs(b) [twin] y = Neg(c) }",
@@ -100,7 +100,7 @@ def test_external_data_of_a_sparse_weight_comes_along(tmp_path: Path, field: str
 
 
 def test_a_last_node_that_only_hands_on(tmp_path: Path) -> None:
-    """A branch whose output is a tensor from outside: read by the body's output alone."""
+    """A branch whose output is a tensor of the outer graph, which no node in the body reads."""
     g = text_models.load(
         tmp_path,
         """g (float[2] x, bool c) => (float[2] y) {
@@ -128,7 +128,7 @@ def test_a_structure_that_would_not_hold() -> None:
 
 
 def test_inputs_of_an_old_format_are_declared_once(tmp_path: Path) -> None:
-    """IR 3: a weight that two regions share is an input of each, and keeps what was said about it."""
+    """IR 3: a weight that two regions read is an input of each cut, and keeps its declaration."""
     model = graphs.initializer_is_input_ir3()
     model.graph.input[2].doc_string = "the second weight"
     c = cut(text_models.read(tmp_path, model), "first", "last").to_model()

@@ -1,4 +1,4 @@
-"""Graph: who makes and reads each tensor, what its value depends on, and which node a word means."""
+"""`Graph`: makers and readers of each tensor, what its value depends on, and selectors."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def test_optional_inputs_and_outputs_that_are_left_out_are_no_tensors(tmp_path: 
 
 
 def test_what_a_body_reads_from_outside_counts_as_read(tmp_path: Path) -> None:
-    """Not its own inputs, weights and tensors; but a tensor that it only hands on, and what a body in it reads."""
+    """Not the body's own inputs, weights and tensors; but a tensor that it only outputs, and reads of a nested body."""
     g = text_models.load(
         tmp_path,
         """g (float[2] x, bool c, int64 n) => (float[2] y) {
@@ -182,7 +182,7 @@ def test_random_nodes_are_found_wherever_the_draw_is(tmp_path: Path, text: str, 
 
 
 def test_functions_that_call_many_are_looked_at_once(tmp_path: Path) -> None:
-    """f0 calls f1 twice, which calls f2 twice …: 2^60 calls if each is followed."""
+    """f0 calls f1 twice, which calls f2 twice …: following each call would take 2^60 steps."""
     functions = [
         f'<domain: "fx", opset_import: ["" : 17, "fx" : 1]> f{i} (v) => (r) {{ a = fx.f{j}(v)  r = fx.f{j}(a) }}'
         for i, j in enumerate(range(1, 61))
@@ -343,7 +343,7 @@ def test_a_word_that_means_nothing_or_several(g: Graph, word: str, error: type[U
 
 
 def test_an_exact_name_comes_before_all_else(tmp_path: Path) -> None:
-    """Names that look like selectors: a node called as another one's tensor, globs, `Relu@1`, `tensor:b`."""
+    """Names that look like selectors: a node with the name of another's tensor, globs, `Relu@1`, `tensor:b`."""
     names = ["b", "[ab]", "Relu@1", "tensor:b", "a*"]
     nodes = [
         helper.make_node("Relu" if i else "Neg", [f"t{i}"], [f"t{i + 1}" if i != 2 else "b"], name=name)
@@ -385,7 +385,7 @@ def test_the_nearest_names(word: str, best: str) -> None:
 
 
 def test_the_nearest_of_a_great_many_names_are_found_soon() -> None:
-    """0.6 s of CPU time where this was written."""
+    """0.6 s of CPU time on the machine where this was written."""
     import time
 
     names = [f"/blocks.{i}/attention/output/dense/MatMul_{k}" for i in range(20_000) for k in range(8)]

@@ -1,4 +1,4 @@
-"""Pool: every piece gives what its cut gives alone, bit for bit, and no two pieces have anything in common."""
+"""Merged cuts: each piece gives bit for bit what its cut gives alone, and no two pieces share anything."""
 
 from __future__ import annotations
 
@@ -37,11 +37,11 @@ from tests.helpers import text_models
 RUNNABLE = {f"{c.number}: {c.title}": c for c in graphs.CASES if c.refused is None and c.runs}
 
 
-# ---------------------------------------------------------------------------------------------------- how it is tried
+# ---------------------------------------------------------------------------------------------------- helpers
 
 
 def pieces(g: Graph, groups: Sequence[Sequence[int]]) -> list[Region]:
-    """A region per group of nodes; groups that draw numbers, hand nothing on or depend on no input are left out."""
+    """A region per group of nodes; without groups that are random, have no output or depend on no input."""
     found = []
     for group in groups:
         if group and not set(group) <= g.random_nodes:
@@ -61,7 +61,7 @@ Capture = Mapping[str, Record]
 def captured(
     reference: Reference, g: Graph, regions: Sequence[Region], folder: Path, shapes: Mapping[str, Any] | None = None
 ) -> tuple[Capture, Path]:
-    """Values of all tensors on the edges of the regions."""
+    """Values of all boundary tensors of the regions, and their folder."""
     names = list(dict.fromkeys(n for r in regions for n in (*r.inputs, *r.shapes, *r.outputs)))
     above = region.above(g, names)
     samples = Feeding(shapes=shapes or {}).plan(g, inputs_needed(g, above, names))
@@ -74,7 +74,7 @@ def captured(
 def run(
     reference: Reference, model: Path, given: Mapping[str, Record], outputs: Mapping[str, str], folder: Path
 ) -> dict[str, list[bytes]]:
-    """Bytes of the outputs (name in the model → name in the source), fed with captured values under other names."""
+    """Run a model on captured values (`given`: input → record); bytes of `outputs` (output → name in the source)."""
     feeds = [replace(record, name=name) for name, record in given.items()]
     reference.load("tried", model)
     tensors = reference.run("tried", folder, {n: f"out{i}" for i, n in enumerate(outputs)}, feeds).tensors
@@ -82,7 +82,7 @@ def run(
 
 
 def agree(reference: Reference, p: MergedCut, values: Capture, folder: Path) -> None:
-    """Checker and runtime take the pool; each piece gives what its cut alone gives, bit for bit."""
+    """Checker and runtime accept the merged model, and each piece gives what its cut gives alone, bit for bit."""
     place = folder / "pool.onnx"
     p.save(place)
     sparse = bool(p.model.graph.sparse_initializer)  # shape inference takes a sparse weight for a vector
@@ -98,7 +98,7 @@ def agree(reference: Reference, p: MergedCut, values: Capture, folder: Path) -> 
 
 
 def tried(reference: Reference, g: Graph, regions: Sequence[Region], folder: Path, **more: Any) -> list[MergedCut]:
-    """The lawful pools of these regions, each tried."""
+    """The regions cut, partitioned and merged; each merged cut is checked."""
     values, where = captured(reference, g, regions, folder, **more)
     cuts = [cut_region(g, r, [values], where) for r in regions]
     made = [merge_cuts(some) for some in partition(cuts)]
@@ -109,7 +109,7 @@ def tried(reference: Reference, g: Graph, regions: Sequence[Region], folder: Pat
 
 
 def lawful(p: MergedCut) -> None:
-    """By onnx alone: names are unique and nobody's but one piece's, inputs are private, no node comes twice."""
+    """Checked by onnx alone: each name belongs to one piece, inputs are not shared, no node occurs twice."""
     graph = p.model.graph
     owners = [set(names(graph, f"p{i}/")) for i in range(len(p.pieces))]
     assert sum(map(len, owners)) == len(set().union(*owners)) == len(set(names(graph)))
@@ -131,7 +131,7 @@ def lawful(p: MergedCut) -> None:
 
 
 def names(graph: onnx.GraphProto, prefix: str = "") -> Iterator[str]:
-    """All names of tensors in a graph and its bodies that start so."""
+    """All names of tensors in a graph and its bodies that start with `prefix`."""
     found = [n for node in graph.node for n in (*node.input, *node.output) if n]
     found += [v.name for v in (*graph.input, *graph.output, *graph.value_info, *graph.initializer)]
     found += [s.values.name for s in graph.sparse_initializer]
@@ -152,7 +152,7 @@ def law(examples: int) -> Callable[[Any], Any]:
 
 @st.composite
 def questions(draw: st.DrawFn) -> tuple[onnx.ModelProto, list[int]]:
-    """A model and where to part its nodes."""
+    """A model, and positions at which to divide its nodes."""
     rng = np.random.default_rng(draw(st.integers(0, 2**32 - 1)))
     model = random_dag(rng, draw(st.integers(3, 30)), with_if=draw(st.booleans()))
     marks = draw(st.lists(st.integers(1, len(model.graph.node)), max_size=8, unique=True))
@@ -226,7 +226,7 @@ def test_windows_that_overlap_by_half_take_two_pools(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("key", RUNNABLE)
 def test_kinds_of_models(key: str, tmp_path: Path, reference: Reference) -> None:
-    """Each node for itself, and the nodes by twos."""
+    """Single nodes, and pairs of nodes."""
     case = RUNNABLE[key]
     g = load(case.build(tmp_path / "source"))
     shapes = {"x": (2, 6)} if "--shape" in case.options else None
@@ -240,7 +240,7 @@ def test_kinds_of_models(key: str, tmp_path: Path, reference: Reference) -> None
 
 
 def test_bodies_that_capture_and_shadow(tmp_path: Path, reference: Reference) -> None:
-    """`a` and `t` are outer tensors, names of a body's own, and read by a body from outside: each as what it is."""
+    """`a` and `t` name outer tensors, tensors of a body, and captured tensors; each keeps its meaning."""
     g = text_models.load(
         tmp_path,
         """g (float[2,8] x, bool c) => (float[2,8] y) <int64 trips = {2}, bool keep = {1}> {
@@ -269,7 +269,7 @@ def test_bodies_that_capture_and_shadow(tmp_path: Path, reference: Reference) ->
 
 
 def test_a_body_whose_own_name_hides_an_outer_one(tmp_path: Path) -> None:
-    """onnxruntime refuses such a body, other runtimes read it: the names still mean what they meant."""
+    """onnxruntime refuses such a body, other runtimes accept it; the names keep their meaning."""
     text = """g (float[2] x, bool c) => (float[2] y) {
         [a] a = Neg(x)
         [y] y = If(c) <
@@ -367,7 +367,7 @@ LARGE = np.arange(64, dtype=np.float32).reshape(8, 8)
 
 
 def test_pieces_that_share_a_large_constant_go_into_separate_pools(tmp_path: Path, reference: Reference) -> None:
-    """By name, under two names, in a Constant node, in a body, in a function, in another field: all are one content."""
+    """Equal content under one name, two names, in a Constant node, in a body, in a function, in another field."""
     g = text_models.load(
         tmp_path,
         """g (float[8,8] x, bool c) => (float[8,8] y) {
@@ -399,7 +399,7 @@ def test_pieces_that_share_a_large_constant_go_into_separate_pools(tmp_path: Pat
 
 
 def hold_the_same(model: onnx.ModelProto) -> None:
-    """`LARGE` in all places of a model that can hold it."""
+    """Put `LARGE` wherever a model can hold a constant."""
     nodes = {n.name: n for n in model.graph.node}
     nodes["constant"].attribute[0].t.CopyFrom(numpy_helper.from_array(LARGE))
     nodes["body"].attribute[0].g.initializer.append(numpy_helper.from_array(LARGE, "v"))
@@ -581,7 +581,7 @@ def chain(folder: Path, count: int, side: int = 2) -> Graph:
 
 
 def test_a_thousand_pieces(tmp_path: Path, reference: Reference) -> None:
-    """From cuts to a file: 0.08 s where this was written."""
+    """From cuts to a file: 0.08 s on the machine where this was written."""
     g = chain(tmp_path, MAX_PIECES + 10)
     cuts = [cut_region(g, r) for r in singles(g)]
     begin = time.thread_time()
@@ -628,7 +628,7 @@ def test_memory_bounds_a_pool(tmp_path: Path) -> None:
 
 
 def test_a_pool_without_room_stays_closed(tmp_path: Path) -> None:
-    """16 bytes, 160, 16, within 170: the last one does not go back to the first."""
+    """16, 160 and 16 bytes, at most 170 each: the last cut does not join the first group again."""
     text = """g (float[2] x) => (float[2] z) {
         a = Neg(x)
         b = Expand(a, size)
@@ -649,7 +649,7 @@ def widen(model: onnx.ModelProto) -> None:
 
 
 def test_single_nodes_of_a_resnet_with_optimisations(resnet: Path, tmp_path: Path, reference: Reference) -> None:
-    """As people deploy it: fused and folded within a piece, never across."""
+    """With optimisations on, nodes are fused and folded within a piece, never across pieces."""
     g = load(resnet)
     regions = singles(g)
     values, where = captured(reference, g, regions, tmp_path)

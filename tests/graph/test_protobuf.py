@@ -1,4 +1,4 @@
-"""Wire: a model without its weights, where they lie on disk, and what a damaged or hostile file comes to."""
+"""Reading and writing models whose weights stay on disk; damaged and hostile files."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from tests.helpers import text_models
 
 @pytest.fixture
 def large(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As if every file were a large one, and every weight of 100 bytes."""
+    """Every file is walked, and every weight of 100 bytes becomes a stub."""
     monkeypatch.setattr(protobuf, "WALK_ABOVE", 0)
     monkeypatch.setattr(protobuf, "STUB_ABOVE", 100)
 
@@ -87,7 +87,7 @@ def test_everything_but_the_weights_is_read(tmp_path: Path, monkeypatch: pytest.
 
 @pytest.mark.parametrize("walk", [0, 1 << 20])
 def test_a_graph_in_two_parts_is_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, walk: int) -> None:
-    """Protobuf messages merge by concatenation: that is how a tap is appended to a file."""
+    """Protobuf messages are merged by concatenation; so an output can be appended to a file."""
     monkeypatch.setattr(protobuf, "WALK_ABOVE", walk)
     monkeypatch.setattr(protobuf, "STUB_ABOVE", 100)
     tap = onnx.ModelProto()
@@ -139,7 +139,7 @@ def test_the_digest_of_a_large_file_leaves_its_weights_out(tmp_path: Path) -> No
 
 
 def test_doc_strings_need_not_be_utf8(tmp_path: Path) -> None:
-    """Exporters put paths and authors there in whatever code their machine had. Nothing of it is lost."""
+    """Exporters write paths and authors in the encoding of their machine. The bytes are kept."""
     model = graphs.metadata()
     data = model.SerializeToString()
     odd = data.replace(b"doc of first", b"doc of f\xefrst").replace(b"doc of the model", b"doc of the m\xf6del")
@@ -459,7 +459,7 @@ def test_a_place_that_cannot_be_written(tmp_path: Path) -> None:
 
 
 def test_weights_in_bodies_and_functions_come_along(tmp_path: Path) -> None:
-    """External data of a Constant in a local function: no runtime would find it from another folder."""
+    """External data of a Constant in a local function is moved inside: beside the cut it would be missing."""
     made = text_models.model(
         'g (float[4] x) => (float[4] y) { a = Relu(x)  y = fx.add(a) } <domain: "fx", opset_import: ["" : 17]> '
         "add (v) => (r) { c = Constant<value = float[1] {0}>()  r = Add(v, c) }",

@@ -1,4 +1,4 @@
-"""Region: which nodes lie between, and what crosses the border."""
+"""`Region`: the nodes between two boundaries, and the tensors that enter and leave."""
 
 from __future__ import annotations
 
@@ -157,7 +157,7 @@ def test_random_nodes_between_stay_outside(tmp_path: Path) -> None:
 
 
 def test_constants_that_enter_come_along(tmp_path: Path) -> None:
-    """Not one that is made inside anyway, and not what a random node makes."""
+    """Not a tensor that is made inside, and not the output of a random node."""
     g = text_models.load(
         tmp_path,
         """g (float[2] x) => (float[2] y) {
@@ -176,7 +176,7 @@ def test_constants_that_enter_come_along(tmp_path: Path) -> None:
 
 
 def test_outputs_that_nobody_reads_stay_inside_unless_all_are_such(tmp_path: Path) -> None:
-    """A Dropout's mask and a TopK's values go nowhere; those of a lone last node are what was asked for."""
+    """Unread outputs (a Dropout's mask, a TopK's values) do not leave, unless no output of the end is read."""
     g = text_models.load(
         tmp_path,
         """g (float[4] x, int64[1] k) => (float[4] y) {

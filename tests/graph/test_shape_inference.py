@@ -1,4 +1,4 @@
-"""Long tensors of one axis cost neither time nor memory when types are inferred, and nothing is lost by that."""
+"""Shape inference: long 1-D tensors cost neither time nor memory, and no type is lost by hiding them."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ GREAT_ONES = [
 
 
 def test_a_thousand_million_elements(tmp_path: Path) -> None:
-    """In a process that may not take what one of them would: 140 GB. Their length is known all the same."""
+    """In a process limited to 1 GiB, where tracking one of them would take 140 GB. Their lengths are inferred."""
     paths = [tmp_path / f"{k}.onnx" for k in range(len(GREAT_ONES))]
     for path, (text, _) in zip(paths, GREAT_ONES, strict=True):
         onnx.save(text_models.model(re.sub(r"\bN\b", str(GREAT), text)), path)
@@ -69,7 +69,7 @@ def test_a_thousand_million_elements(tmp_path: Path) -> None:
 
 
 def types(model: Any) -> dict[str, str]:
-    """What is known of each tensor, bodies' own too; how unknown sizes are numbered says nothing."""
+    """Type of each tensor, also in bodies, without the numbers of invented symbols."""
     found = {}
     for number, inner in enumerate(shape_inference.with_bodies(model.graph)):
         for v in (*inner.value_info, *inner.output):
@@ -99,7 +99,7 @@ POSITIONS = (
 )
 @pytest.mark.parametrize("long", [shape_inference.LONG_TENSOR, 2])
 def test_what_is_short_is_known_as_well_as_ever(build: Any, long: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Also what is computed from them. Where much is taken for long, what onnx knows without values is not lost."""
+    """Also types computed from short tensors. With a tiny limit, types that need no tracking remain."""
     model = build()
     monkeypatch.setattr(shape_inference, "LONG_TENSOR", long)
     found, _ = shape_inference.infer_model(model)
@@ -113,7 +113,7 @@ def test_what_is_short_is_known_as_well_as_ever(build: Any, long: int, monkeypat
 
 
 def names(model: Any) -> list[Any]:
-    """The nodes without what the inference adds to their bodies; inputs, weights."""
+    """Nodes, without the types that inference adds to their bodies; inputs; weights."""
     bare = type(model)()
     bare.CopyFrom(model)
     for inner in shape_inference.with_bodies(bare.graph):
@@ -140,12 +140,12 @@ def test_a_mistake_behind_a_long_tensor_is_found(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("build", [networks.vision, networks.transformer, networks.speech, networks.detector])
 def test_a_network_has_nothing_to_hide(build: Any) -> None:
-    """Each round of hiding costs another inference."""
+    """So that usual networks are inferred in one round."""
     plain = infer_shapes(build())
     assert not shape_inference.long_tensors(plain) and not shape_inference.possibly_long(plain)
 
 
 def test_every_operator_that_onnx_follows_is_known() -> None:
-    """Shape and Size read no values."""
+    """Except Shape and Size, which read no values."""
     follows = {s.name for s in onnx.defs.get_all_schemas_with_history() if s.has_data_propagation_function}
     assert follows - {"Shape", "Size"} <= shape_inference.TRACKED_OPS

@@ -1,4 +1,4 @@
-"""Chains of nodes, none of which hides an error that comes in, as models on disk."""
+"""Chains of nodes as models on disk; every node passes an error of its input on."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 
 def line(path: Path, names: Sequence[str], tensors: Sequence[str] | None = None, width: int = 3) -> None:
-    """These nodes in a row on (1, width), by turns x · 1.1 and x + 0.1; `tensors`: what all but the last one make."""
+    """Named nodes in a row on (1, width), alternately x · 1.1 and x + 0.1; `tensors`: outputs of all but the last."""
     made = [*(tensors or [f"t{i}" for i in range(len(names) - 1)]), "out"]
     weights = {"c1": np.float32(1.1), "c0": np.float32(0.1)}
     nodes = [
@@ -23,8 +23,10 @@ def line(path: Path, names: Sequence[str], tensors: Sequence[str] | None = None,
 
 
 def products(path: Path, count: int, width: int = 64) -> Any:
-    """So many nodes n0, n1, … in a row on (1, width), each times a weight of its own near 1: in float16 each of them
-    rounds, and all of these roundings reach the output. Returns an input for it."""
+    """`count` nodes n0, n1, … in a row on (1, width), each times a weight of its own near 1. Returns an input.
+
+    In float16 each node rounds, and all of these roundings reach the output.
+    """
     dice = np.random.default_rng(0)
     made = [*(f"t{i}" for i in range(count - 1)), "out"]
     weights = {f"w{i}": dice.uniform(0.9, 1.1, width).astype(np.float32) for i in range(count)}

@@ -1,4 +1,4 @@
-"""Graphs in ONNX's text form -> models on disk, for tests that need one of their own."""
+"""Graphs in ONNX's text form → models on disk."""
 
 from __future__ import annotations
 
@@ -23,19 +23,19 @@ def model(text: str, *, opset: int = 17, ir: int = 8, domains: tuple[str, ...] =
 
 
 def load(folder: Path, text: str, change: Callable[[onnx.ModelProto], Any] = lambda m: None, **more: Any) -> Graph:
-    """The same, written to a folder (after a `change` that the text form cannot say) and read by subcut."""
+    """As `model`, with a `change` that the text form cannot express, written to `folder` and read by subcut."""
     made = model(text, **more)
     change(made)
     return read(folder, made)
 
 
 def read(folder: Path, made: onnx.ModelProto) -> Graph:
-    """A model, through a file."""
+    """Write a model to a file and read it."""
     path = folder / "model.onnx"
     path.write_bytes(made.SerializeToString())
     return graph.load(path)
 
 
 def labels(g: Graph, nodes: Mapping[int, Any] | Any) -> list[str]:
-    """Nodes as a user knows them."""
+    """Labels of nodes given by index."""
     return [g.label(i) for i in nodes]

@@ -1,4 +1,7 @@
-"""What a model holds, what its tensors are like, and what is wrong with it."""
+"""`subcut inspect`: documents, ranges and problems of a model.
+
+Covers `inspection.describe`, `inspection.ranges`, `graph.validate`, `graph.operators` and `graph.summary`.
+"""
 
 from __future__ import annotations
 
@@ -37,7 +40,7 @@ Edit = Callable[[onnx.ModelProto], object]
 
 
 def write(folder: Path, text: str, edit: Edit | None = None, **weights: Any) -> Path:
-    """A model from onnx's text form, changed by `edit`, with these weights. The text's head may be left out."""
+    """A model from onnx's text form, changed by `edit`, with these weights. The header may be omitted."""
     model = parser.parse_model(text if text.startswith("<") else f"{HEAD} {text}")
     model.graph.initializer.extend(numpy_helper.from_array(np.asarray(v), name) for name, v in weights.items())
     if edit:
@@ -70,7 +73,7 @@ def document(path: Path, *arguments: Any, **options: Any) -> dict[str, Any]:
 
 
 def outputs(doc: dict[str, Any]) -> dict[str, dict[str, Any]]:
-    """Tensor → its entry, of all that nodes make."""
+    """Tensor → entry, of all outputs of nodes."""
     return {t["name"]: t for node in doc["nodes"] for t in node["outputs"]}
 
 
@@ -79,7 +82,7 @@ def outputs(doc: dict[str, Any]) -> dict[str, dict[str, Any]]:
 
 @dataclass(frozen=True)
 class Wrong:
-    """A model with one thing wrong, and what is to be said of it."""
+    """A model with one problem; `words` must occur in its message or hint."""
 
     kind: str
     node: int | None
@@ -280,7 +283,7 @@ def test_an_invalid_model_is_shown_all_the_same(wrong: Wrong, tmp_path: Path) ->
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")  # its own, while it makes them
 def test_the_tests_of_onnx_itself_have_no_fatal_problem(tmp_path: Path) -> None:
-    """Every operator, by models that are right by definition."""
+    """Every operator, by models that are valid by definition."""
     from onnx.backend.test.case.node import collect_testcases
 
     path, wrong, count = tmp_path / "model.onnx", {}, 0
@@ -295,7 +298,7 @@ def test_the_tests_of_onnx_itself_have_no_fatal_problem(tmp_path: Path) -> None:
 @pytest.mark.parametrize("opset", [13, 17, 18])
 @pytest.mark.parametrize(("axes", "certain"), [("", 0), ("<axes = [0, 2]>", 0), ("<axes = [0, 9]>", 1)])
 def test_an_attribute_that_was_left_out_has_its_default(opset: int, axes: str, certain: int, tmp_path: Path) -> None:
-    """onnx infers MeanVarianceNormalization through its body, where it misses the axes that nobody wrote down."""
+    """onnx infers MeanVarianceNormalization through its function body, without defaults for omitted axes."""
     text = f"g (float[2,3,4,5] x) => (float[2,3,4,5] y) {{ y = MeanVarianceNormalization{axes} (x) }}"
     problems = found(write(tmp_path, text, lambda model: _opset(model, opset)))
     assert [p.kind for p in problems if p.fatal] == ["shape"] * certain, problems
@@ -491,7 +494,7 @@ def test_batches_bound_what_a_run_gives(shape: str, tmp_path: Path, monkeypatch:
 
 
 def test_inputs_are_the_same_in_all_batches(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """`b` is made up with the batch size that the file for `a` has, also where a run would not need `a`."""
+    """`b` is generated with the batch size of the file for `a`, also in a run that does not need `a`."""
     path = write(tmp_path, "g (float[N,4] a, float[N,4] b) => (float[N,4] y) { h = Neg(a) y = Relu(b) z = Abs(y) }")
     np.save(tmp_path / "a.npy", np.ones((3, 4), np.float32))
     monkeypatch.setattr(ranges, "BATCH_BYTES", 1)

@@ -1,4 +1,7 @@
-"""Known troubles: each rule finds its tiny model and leaves the mended one alone; networks without trouble stay so."""
+"""Lint: each rule reports its tiny model but not the repaired one, and reports nothing in sound networks.
+
+Covers `inspection.lint` with `inspection.lint._places`, `_numbers`, `_resize`, `_windows`, and all rules.
+"""
 
 from __future__ import annotations
 
@@ -48,7 +51,7 @@ def all_called_a(model: onnx.ModelProto) -> None:
 
 @dataclass(frozen=True)
 class Case:
-    """A model with one trouble, and the same without.
+    """A model with one trouble, and the same model repaired.
 
     Attributes:
         node: label of the node that it is at.
@@ -80,7 +83,7 @@ def pool(settings: str, size: int = 8, out: int = 8, op: str = "AveragePool") ->
 
 
 def resize(settings: str, scale: float | None = None, opset: int = 17) -> tuple[str, dict[str, Any]]:
-    """The graph and its scale; by 1.5 unless said."""
+    """The graph and its scale, 1.5 by default."""
     scales = np.array([1, 1, scale or 1.5, scale or 1.5], np.float32)
     size = int(8 * (scale or 1.5))
     return unary(f"Resize<{settings}>(x, , s)", out=f"1,3,{size},{size}"), {"s": scales, "opset": opset}
@@ -210,8 +213,8 @@ CASES = [
 ]  # fmt: skip
 
 
-def asked(folder: Path, graph: str, more: dict[str, Any], options: dict[str, Any]) -> tuple[LintContext, list[str]]:
-    """The model, written and asked about, and the rules to ask: all but the one to skip."""
+def prepare(folder: Path, graph: str, more: dict[str, Any], options: dict[str, Any]) -> tuple[LintContext, list[str]]:
+    """The context of the model, written to a file, and the names of all rules except the one to skip."""
     folder.mkdir()
     np.save(folder / "x.npy", np.full(4, 12, np.float32))
     options = dict(options)
@@ -229,7 +232,7 @@ def is_a_sentence(said: str) -> bool:
 
 @pytest.mark.parametrize("case", CASES, ids=str)
 def test_a_rule_finds_its_model_and_not_the_mended_one(case: Case, tmp_path: Path) -> None:
-    subject, rules = asked(tmp_path / "bad", case.bad, case.more, case.options)
+    subject, rules = prepare(tmp_path / "bad", case.bad, case.more, case.options)
     every = list(lint.run_rules(subject, rules))
     assert all(is_a_sentence(f.reason) and (is_a_sentence(f.fix) or f.severity == UNCHECKED) for f in every)
     found = [f for f in every if f.rule == case.rule and f.node]
@@ -237,7 +240,7 @@ def test_a_rule_finds_its_model_and_not_the_mended_one(case: Case, tmp_path: Pat
     assert found[0].severity == case.severity and case.says in f"{found[0].reason} {found[0].fix}"
     mended = case.more if case.mended is None else case.mended
     options = case.options if case.fine is None else case.fine
-    subject, rules = asked(tmp_path / "good", case.good or case.bad, mended, options)
+    subject, rules = prepare(tmp_path / "good", case.good or case.bad, mended, options)
     assert [(f.rule, f.reason) for f in lint.run_rules(subject, rules) if f.severity != UNCHECKED] == []
 
 
@@ -382,7 +385,7 @@ def test_an_open_resize_is_judged_by_its_mode(tmp_path: Path) -> None:
 @pytest.mark.parametrize("scale", [0.4, 0.5, 0.7, 1.3, 1.7, 2, 3])
 @pytest.mark.parametrize("mode", ["half_pixel", "pytorch_half_pixel", "align_corners", "asymmetric"])
 def test_positions_are_those_of_onnxruntime(mode: str, scale: float) -> None:
-    """A ramp shows where each output cell comes from. Compared where no position lies between two cells by a hair."""
+    """A ramp shows which cell each output copies. Positions that are nearly between two cells are not compared."""
     axis = Axis(10, math.floor(10 * np.float32(scale)), float(np.float32(scale)))
     ramp = np.arange(10, dtype=np.float32).reshape(1, 1, 1, 10)
     graph = "g (float[1,1,1,10] x) => (float[1,1,1,N] y) {{ [n] y = Resize<{}>(x, , s) }}"
@@ -443,7 +446,7 @@ def test_a_transform_between_the_channels_is_one_normalisation(tmp_path: Path) -
 
 
 def test_a_model_that_cannot_run_is_not_checked(tmp_path: Path) -> None:
-    """Data: nothing runs it, and nobody is bothered with that."""
+    """That is listed as not checked, and is no finding."""
     g = text_models.load(tmp_path, "g (float[N,4] x) => (float[N,4] y) { [n] y = my.Op(x) }", domains=("my",))
     document = document_of(LintContext(g), RULES)
     assert [row["rule"] for row in document["not_checked"]] == ["baked-shape"]
@@ -465,7 +468,7 @@ def test_an_axis_elsewhere_that_has_the_batchs_name_moves_with_it(tmp_path: Path
 
 
 def test_sizes_that_hang_together_are_a_note(tmp_path: Path) -> None:
-    """past + new = all is a rule that no symbol tells; 16 + 16 = 32 is not what all is at first, so nothing is said."""
+    """No symbol declares past + new = all. The first sizes break it (16 + 16 ≠ 16), so nothing is reported."""
     graph = "g (float[1,P] past, float[1,T] new, float[1,A] mask) => (float[1,A] y) {"
     graph += " [c] all = Concat<axis=1>(past, new) [n] y = Add(all, mask) }"
     g = text_models.load(tmp_path, graph)

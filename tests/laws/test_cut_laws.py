@@ -37,7 +37,7 @@ SEED = os.environ.get("SUBCUT_SEED")
 
 
 def law(examples: int) -> Callable[[Any], Any]:
-    """A property, tried on so many examples; each takes some 20 ms."""
+    """A property, tested on this many examples of about 20 ms each."""
 
     def mark(test: Any) -> Any:
         test = settings(max_examples=examples, deadline=None, database=None, derandomize=SEED is None)(test)
@@ -48,7 +48,7 @@ def law(examples: int) -> Callable[[Any], Any]:
 
 @dataclass(frozen=True)
 class Question:
-    """A model, and the words that a user might type: selectors of the starts and ends, and the nodes they mean."""
+    """A model, selectors of starts and ends as a user might type them, and the nodes that they stand for."""
 
     model: onnx.ModelProto
     start: tuple[str, ...]
@@ -58,12 +58,12 @@ class Question:
 
     @property
     def between(self) -> set[int]:
-        """What lies between, by networkx."""
+        """The nodes between starts and ends, by networkx."""
         return oracle.between(self.model, set().union(*self.start_nodes), set().union(*self.end_nodes))
 
     @property
     def has_answer(self) -> bool:
-        """Does each start and each end lie on some path?"""
+        """Is each start and each end on a path?"""
         return all(nodes & self.between for nodes in (*self.start_nodes, *self.end_nodes))
 
 
@@ -75,7 +75,7 @@ def models(draw: st.DrawFn, most: int = 40) -> onnx.ModelProto:
 
 @st.composite
 def questions(draw: st.DrawFn) -> Question:
-    """Mostly such as have an answer: an end is drawn from the descendants of a start."""
+    """Mostly with a region between: an end is drawn from the descendants of a start."""
     model = draw(models())
     below = oracle.digraph(model)
     starts = [draw(selectors(model, range(len(model.graph.node)))) for _ in range(draw(st.integers(1, 2)))]
@@ -91,7 +91,7 @@ def questions(draw: st.DrawFn) -> Question:
 def selectors(
     draw: st.DrawFn, model: onnx.ModelProto, pool: Sequence[int], *, with_inputs: bool = True
 ) -> tuple[str, frozenset[int]]:
-    """Words for one of the nodes in `pool` (or for a model input), and the nodes that they mean."""
+    """A selector of one of the nodes in `pool`, or of a model input, and the nodes that it stands for."""
     if with_inputs and draw(st.integers(0, 5)) == 0:
         name = draw(st.sampled_from([v.name for v in model.graph.input]))
         return name, frozenset(i for i, node in enumerate(model.graph.node) if name in oracle.reads(node))
@@ -111,7 +111,7 @@ def saved(model: onnx.ModelProto) -> Iterator[Path]:
 
 
 def fed(g: Graph) -> dict[str, Any]:
-    """What subcut feeds a model when nothing is given."""
+    """The inputs that subcut generates by default."""
     (sample,) = Feeding().plan(g, g.inputs)
     return load_sample(sample)[0]
 
@@ -219,7 +219,7 @@ def test_a_region_is_what_lies_between_with_the_edge_around_it(question: Questio
 @law(60)
 @given(question=questions())
 def test_only_what_passes_shape_is_a_shape(question: Question) -> None:
-    """A tensor is frozen only if no path leads to it from a model input but through Shape."""
+    """A tensor is frozen only if every path to it from a model input passes Shape."""
     assume(question.has_answer)
     nodes = question.model.graph.node
     with saved(question.model) as path:
@@ -259,7 +259,7 @@ def test_cutting_a_cut_at_its_own_edges_gives_the_same_nodes(question: Question)
 @law(60)
 @given(question=questions())
 def test_types_found_without_a_run_are_those_of_the_run(question: Question, reference: Reference) -> None:
-    """Half of the models declare no type: onnx's inference finds it."""
+    """Half of the models declare no types, which onnx infers."""
     assume(question.has_answer)
     with saved(question.model) as path:
         g = graph.load(path)
@@ -288,7 +288,7 @@ def thresholds(walk: int, stub: int) -> Iterator[None]:
 
 
 def comparable(model: onnx.ModelProto) -> onnx.ModelProto:
-    """The order of initializers means nothing, nor does `data_location`, which `onnx.load` leaves behind."""
+    """The order of initializers has no meaning, nor has `data_location`, which `onnx.load` leaves behind."""
     weights = sorted(model.graph.initializer, key=lambda t: str(t.name))
     for tensor in weights:
         tensor.ClearField("data_location")

@@ -1,6 +1,6 @@
-"""Damaged files: truncated anywhere, with flipped bytes, pieces missing or twice. Each is cut, or clearly refused.
+"""Damaged files: truncated, with flipped bytes, with pieces missing or repeated. Each is cut, or clearly refused.
 
-Never another exception, never a hang, never gigabytes. The damage is the same on every run; SUBCUT_SEED=7 does other.
+No other exception, no hang, no gigabytes of memory. The damage is the same in every run; SUBCUT_SEED=7 gives another.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ VICTIMS = {
 
 
 def damaged(model: onnx.ModelProto, name: str, count: int) -> Iterator[bytes]:
-    """Copies of a model, each hurt in one way; most of it where the structure is, not in the values of weights."""
+    """Copies of a model with one damage each, most of them in the structure rather than in values of weights."""
     whole = model.SerializeToString()
     rng = random.Random(f"{SEED} {name}")
     places = structure(whole, model)
@@ -83,7 +83,7 @@ OPS = ("Relu", "Concat", "Reshape", "Gather", "If", "Loop", "Split", "Shape", "C
 
 
 def bent(model: onnx.ModelProto, name: str, count: int) -> Iterator[bytes]:
-    """Copies that are well written, and wrong: numbers, names, operators and edges that make no sense."""
+    """Copies that can be parsed but are invalid: absurd numbers, names, operators and connections."""
     rng = random.Random(f"{SEED} bent {name}")
     for _ in range(count):
         made = onnx.ModelProto()
@@ -163,7 +163,7 @@ def _bend_list(model: onnx.ModelProto, rng: random.Random) -> None:
 
 
 def structure(whole: bytes, model: onnx.ModelProto) -> list[int]:
-    """Places in a file that are not values of weights."""
+    """Byte positions outside the values of weights."""
     values: set[int] = set()
     for tensor in model.graph.initializer:
         begin = whole.find(tensor.raw_data) if len(tensor.raw_data) > 8 else -1
@@ -172,7 +172,7 @@ def structure(whole: bytes, model: onnx.ModelProto) -> list[int]:
 
 
 def attempt(path: Path, victim: Victim) -> str:
-    """Read and cut; what is written can be read back. The kind of the error, or "" where it worked."""
+    """Read, cut, write and read back. Returns the class name of the error, or "" without one."""
     begin = time.thread_time()
     try:
         cut(graph.load(path), victim.start, victim.end).save(path.with_name("cut.onnx"))
@@ -200,7 +200,7 @@ def bounded() -> Iterator[None]:
 def test_a_damaged_model_is_refused_or_cut(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, large: bool
 ) -> None:
-    """As a small file, that is parsed, and as if it were large, with its weights left on disk."""
+    """Parsed as a small file, and walked as a large one, whose weights stay on disk."""
     if large:
         monkeypatch.setattr(protobuf, "WALK_ABOVE", 0)
         monkeypatch.setattr(protobuf, "STUB_ABOVE", 64)
@@ -249,7 +249,7 @@ def test_external_data_that_ends_anywhere_or_is_pointed_to_wrongly(tmp_path: Pat
 
 
 def test_a_large_file_full_of_nothing(tmp_path: Path) -> None:
-    """A download that was given its room and never came: a gigabyte of zeros, a hole in the file."""
+    """A download that was allocated but never written: a gigabyte of zeros, a hole in the file."""
     path = tmp_path / "model.onnx"
     for head in (
         b"\x08\x08",

@@ -19,7 +19,6 @@ from onnx import TensorProto, helper
 
 from subgraph.errors import UnknownName, UsageError
 from subgraph.graph.graph import Graph, load
-from subgraph.graph.quantization import Scale, scales_of
 from subgraph.trials.match_tensors import MatchedTensor, ModelValues, match_tensors, read_map
 
 Values = Mapping[str, npt.NDArray[Any]]
@@ -140,40 +139,3 @@ def test_turning_and_back_changes_nothing(perm: list[int], seed: int) -> None:
     there = MatchedTensor("t", "value", tuple(perm))
     assert there.to_candidate(value).shape == tuple(value.shape[k] for k in perm)
     assert np.array_equal(there.to_reference(there.to_candidate(value)), value)
-
-
-@settings(max_examples=60)
-@given(st.floats(1e-3, 10), st.integers(-128, 127), st.integers(0, 9))
-def test_quantizing_and_back_stays_within_half_a_step(step: float, zero: int, seed: int) -> None:
-    scale = Scale((step,), (zero,))
-    value = (draw(seed, 3, 7) * step * 20).astype(np.float32)
-    stored = scale.quantize(value, "int8")
-    inside = (stored > -128) & (stored < 127)
-    assert np.all(np.abs(scale.dequantize(stored) - value)[inside] <= step * 0.5001)
-    clipped = scale.saturated(value, "int8")
-    assert clipped <= 1 - inside.mean() and (clipped == 0) <= bool(
-        np.abs(scale.dequantize(stored) - value).max() <= step
-    )
-
-
-def test_scales_are_read_from_the_nodes(tmp_path: Path) -> None:
-    """Of QuantizeLinear, per channel as well, and what hands the values on."""
-    nodes = [
-        helper.make_node("QuantizeLinear", ["x", "s", "z"], ["q"]),
-        helper.make_node("MaxPool", ["q"], ["p"], kernel_shape=[1, 1]),
-        helper.make_node("QuantizeLinear", ["x", "ss", "zz"], ["per"], axis=1),
-        helper.make_node("DequantizeLinear", ["p", "s", "z"], ["y"]),
-    ]
-    weights = [
-        helper.make_tensor("s", TensorProto.FLOAT, [], [0.25]),
-        helper.make_tensor("z", TensorProto.UINT8, [], [3]),
-        helper.make_tensor("ss", TensorProto.FLOAT, [2], [0.5, 0.25]),
-        helper.make_tensor("zz", TensorProto.INT8, [2], [0, -4]),
-    ]
-    ends = [helper.make_tensor_value_info(n, TensorProto.FLOAT, [1, 2, 2, 2]) for n in ("x", "y")]
-    graph = helper.make_graph(nodes, "g", ends[:1], ends[1:], weights)
-    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8), tmp_path / "m.onnx")
-    plain = Scale((0.25,), (3,))
-    assert scales_of(load(tmp_path / "m.onnx")) == {"q": plain, "p": plain, "per": Scale((0.5, 0.25), (0, -4))}
-    real = Scale((0.5, 0.25), (0, -4)).dequantize(np.array([[[2]], [[0]]], np.int8).reshape(1, 2, 1, 1))
-    assert real.reshape(-1).tolist() == [1.0, 1.0]
