@@ -273,7 +273,7 @@ class _Judging:
         reference = np.asarray(load(outputs[name], Path("/")))
         value = self.matched[k].matches[name].unprinted(reference)
         records = {**trials.values.records[k], **feeds, **outputs}  # noise around the device's own values
-        noise = RegionNoise(trials.graph, region, trials.reference, records, Path("/"), trials.scratch)
+        noise = RegionNoise(trials.graph, region, trials.reference, records, trials.scratch)
         return self._judge(name, reference, value, k, noise.of(name))
 
     def _is_certain(self, name: str, k: int) -> bool:

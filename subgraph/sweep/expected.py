@@ -243,7 +243,7 @@ class ExpectedOutputs:
 
         records = {r.name: r for r in (*example.inputs, *example.outputs)}
         return RegionNoise(
-            graph, region, reference, records, Path("/"), scratch,
+            graph, region, reference, records, scratch,
             lambda label, make: store.memo(key(label), make),
         )  # fmt: skip
 

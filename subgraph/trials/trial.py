@@ -346,6 +346,6 @@ class Trials:
             return digest("noise/1", self._region_key(region, [tensors]), self.reference.identity(), label)
 
         return RegionNoise(
-            self.graph, region, self.reference, tensors, Path("/"), self.scratch,
+            self.graph, region, self.reference, tensors, self.scratch,
             lambda label, make: self.store.memo(key(label), make),
         )  # fmt: skip

@@ -1,4 +1,8 @@
-"""Every criterion in its folder keeps the contract; each says of its own limit which side a value lies on."""
+"""Every criterion of the folder keeps the contract; each accepts values up to its own limit, and no others.
+
+Covers `comparison.criteria.digits`, `comparison.criteria.mnn`, `comparison.criteria.msaccucmp`,
+`comparison.criteria.numpy`, `comparison.criteria.threshold` and `comparison.criteria.tnn`.
+"""
 
 from __future__ import annotations
 
@@ -26,24 +30,24 @@ FLOATS = st.floats(allow_nan=True, allow_infinity=True, width=32)
 TYPES = [np.float32, np.float16, np.float64, ml_dtypes.bfloat16, np.complex64, np.int64, np.int8, ml_dtypes.int4, bool]
 
 
-def asked(words: str, reference: Any, candidate: Any, dtype: Any = np.float64) -> Ruling:
-    """What a criterion says of two arrays, with no reference to ask for noise."""
+def judged(options: str, reference: Any, candidate: Any, dtype: Any = np.float64) -> Ruling:
+    """The ruling of a criterion on two arrays, without noise."""
     pair = Pair(np.array(reference, dtype), np.array(candidate, dtype))
-    return parse_criterion(words)(pair, OutputContext("y", noise=None))
+    return parse_criterion(options)(pair, OutputContext("y", noise=None))
 
 
-def says(words: str, reference: Any, candidate: Any, dtype: Any = np.float64) -> bool:
-    """True: agrees; False: fails; with a label, a reason of one line, and a signature where it fails."""
-    ruling = asked(words, reference, candidate, dtype)
+def is_accepted(options: str, reference: Any, candidate: Any, dtype: Any = np.float64) -> bool:
+    """Does it agree, or else fail? Checks that label, reason and signature are there."""
+    ruling = judged(options, reference, candidate, dtype)
     assert ruling.status is not Status.UNRESOLVED
     assert ruling.label and ruling.why and "\n" not in ruling.why
     assert (ruling.signature is None) == (ruling.status is Status.AGREE)
     return ruling.status is Status.AGREE
 
 
-def denies(words: str, reference: Any, candidate: Any, dtype: Any = np.float64) -> bool:
-    """It fails, or says that without the noise it cannot tell; but never agrees."""
-    ruling = asked(words, reference, candidate, dtype)
+def does_not_agree(options: str, reference: Any, candidate: Any, dtype: Any = np.float64) -> bool:
+    """Does it fail, or stay unresolved without noise?"""
+    ruling = judged(options, reference, candidate, dtype)
     return ruling.status is not Status.AGREE and bool(ruling.why)
 
 
@@ -57,13 +61,13 @@ def test_it_explains_itself(name: str) -> None:
 @pytest.mark.parametrize("dtype", TYPES)
 def test_equal_values_agree(name: str, dtype: Any) -> None:
     for values in ([1, 0, 1], [0, 0], [1]):
-        assert says(name, values, values, dtype)
+        assert is_accepted(name, values, values, dtype)
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_equal_strings_agree_and_others_do_not(name: str) -> None:
-    assert says(name, ["a", "b"], ["a", "b"], object)
-    assert denies(name, ["a", "b"], ["a", "c"], object)
+    assert is_accepted(name, ["a", "b"], ["a", "b"], object)
+    assert does_not_agree(name, ["a", "b"], ["a", "c"], object)
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -76,7 +80,7 @@ def test_a_nan_or_infinity_on_one_side_fails(name: str, values: list[float], dat
     left, right = list(values), list(values)
     left[place], right[place] = odd, other
     for a, b in ((left, right), (right, left)):
-        ruling = asked(name, a, b, np.float32)
+        ruling = judged(name, a, b, np.float32)
         assert (ruling.status, ruling.signature) == (Status.FAIL, Signature.NAN)
         assert "NaN" in ruling.why or "nfinit" in ruling.why
 
@@ -85,7 +89,7 @@ def test_a_nan_or_infinity_on_one_side_fails(name: str, values: list[float], dat
 @LAW
 @given(st.lists(FLOATS, min_size=1, max_size=8))
 def test_equal_masks_agree_where_a_number_was_compared(name: str, values: list[float]) -> None:
-    ruling = asked(name, values, values, np.float32)
+    ruling = judged(name, values, values, np.float32)
     assert ruling.status is (Status.AGREE if np.isfinite(np.array(values)).any() else Status.UNRESOLVED)
 
 
@@ -93,45 +97,45 @@ def test_equal_masks_agree_where_a_number_was_compared(name: str, values: list[f
 @pytest.mark.parametrize("shape", [(0,), (3, 0)])
 @pytest.mark.parametrize("dtype", [np.float32, np.int64, bool, object])
 def test_no_elements_never_agree(name: str, shape: tuple[int, ...], dtype: Any) -> None:
-    ruling = asked(name, np.zeros(shape), np.zeros(shape), dtype)
+    ruling = judged(name, np.zeros(shape), np.zeros(shape), dtype)
     assert ruling.status is Status.UNRESOLVED and "nothing was compared" in ruling.why
 
 
 @pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize("values", [[NAN, NAN], [INF, -INF]])
 def test_nothing_finite_never_agrees(name: str, values: list[float]) -> None:
-    assert asked(name, values, values).status is Status.UNRESOLVED
+    assert judged(name, values, values).status is Status.UNRESOLVED
 
 
 @pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize("dtype", [np.int64, np.uint8, ml_dtypes.int4])
 def test_an_integer_far_off_does_not_agree(name: str, dtype: Any) -> None:
-    assert denies(name, [7, 1, 5], [0, 1, 5], dtype)
+    assert does_not_agree(name, [7, 1, 5], [0, 1, 5], dtype)
 
 
 @pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize("dtype", [np.int64, np.uint8, bool])
 def test_integers_and_booleans_are_not_rounded(name: str, dtype: Any) -> None:
-    assert denies(name, [1, 0, 1, 1], [1, 1, 1, 1], dtype)
+    assert does_not_agree(name, [1, 0, 1, 1], [1, 1, 1, 1], dtype)
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_a_gross_error_does_not_agree(name: str) -> None:
     values = np.linspace(-3, 3, 50)
-    assert denies(name, values, -values, np.float32)
-    assert denies(name, values, values * 0, np.float32)
-    assert denies(name, values, values[::-1].copy(), np.float32)
+    assert does_not_agree(name, values, -values, np.float32)
+    assert does_not_agree(name, values, values * 0, np.float32)
+    assert does_not_agree(name, values, values[::-1].copy(), np.float32)
 
 
 @pytest.mark.parametrize("name", NAMES)
 @LAW
 @given(st.lists(st.tuples(*[st.floats(allow_nan=False, allow_infinity=False)] * 2), min_size=1, max_size=8))
 def test_any_finite_arrays_are_judged(name: str, pairs: list[tuple[float, float]]) -> None:
-    assert asked(name, [a for a, _ in pairs], [b for _, b in pairs]).why
+    assert judged(name, [a for a, _ in pairs], [b for _, b in pairs]).why
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_words_that_mean_nothing_are_refused(name: str) -> None:
+def test_unknown_options_are_refused(name: str) -> None:
     with pytest.raises(UsageError) as e:
         parse_criterion(f"{name}:such nonsense as this")
     assert "such nonsense" in e.value.what and name in e.value.hint + e.value.what
@@ -146,30 +150,32 @@ def test_words_that_mean_nothing_are_refused(name: str) -> None:
     st.sampled_from([0.0, 1e-3, 0.5]),
     st.sampled_from([0.0, 1e-5, 2.0]),
 )
-def test_numpy_is_numpys(pairs: list[tuple[float, float]], rtol: float, atol: float) -> None:
+def test_numpy_is_allclose(pairs: list[tuple[float, float]], rtol: float, atol: float) -> None:
     a, b = np.array(pairs).T
-    assert says(f"numpy:rtol={rtol},atol={atol}", a, b) == np.allclose(b, a, rtol=rtol, atol=atol)
+    assert is_accepted(f"numpy:rtol={rtol},atol={atol}", a, b) == np.allclose(b, a, rtol=rtol, atol=atol)
 
 
-def test_numpy_names_the_worst_by_its_limit() -> None:
-    ruling = asked("numpy", [1.0, 100.0, 0.0], [1.0021, 100.05, 2e-5])
+def test_numpy_names_the_element_furthest_beyond_its_limit() -> None:
+    ruling = judged("numpy", [1.0, 100.0, 0.0], [1.0021, 100.05, 2e-5])
     assert ruling.why.startswith(
         "2 of 3 elements beyond 1e-05 + 1e-03·|reference|; the worst is off by 2.1e-03, where 1.0"
     )
-    why = asked("numpy", [100.0, 0.0], [100.2, 0.19]).why
+    why = judged("numpy", [100.0, 0.0], [100.2, 0.19]).why
     assert "the worst is off by 1.9e-01, where 1.0e-05 is allowed" in why, "furthest beyond, not off"
-    assert says("numpy:rtol=0,atol=inf", [1.0], [9.0])
+    assert is_accepted("numpy:rtol=0,atol=inf", [1.0], [9.0])
 
 
-@pytest.mark.parametrize("words", ["rtol", "rtol=", "rtol=x", "rtol=-1", "rtol=nan", "tol=1", "1e-3", "rtol=1;atol=2"])
-def test_numpy_refuses_other_words(words: str) -> None:
+@pytest.mark.parametrize(
+    "options", ["rtol", "rtol=", "rtol=x", "rtol=-1", "rtol=nan", "tol=1", "1e-3", "rtol=1;atol=2"]
+)
+def test_numpy_refuses_other_options(options: str) -> None:
     with pytest.raises(UsageError, match="'") as e:
-        parse_criterion(f"numpy:{words}")
+        parse_criterion(f"numpy:{options}")
     assert "numpy:rtol=1e-3,atol=1e-5" in e.value.hint
 
 
 @pytest.mark.parametrize(
-    ("words", "candidate", "agrees"),
+    ("options", "candidate", "agrees"),
     [
         ("max_abs<0.5", 1.25, True), ("max_abs<0.25", 1.25, False), ("max_abs<=0.25", 1.25, True),
         ("max_abs>0.25", 1.25, False), ("max_abs>=0.25", 1.25, True), ("max-abs<1", 1.25, True),
@@ -179,28 +185,28 @@ def test_numpy_refuses_other_words(words: str) -> None:
         ("max_abs<inf", 1.25, True),
     ],
 )  # fmt: skip
-def test_thresholds_hold_or_not(words: str, candidate: float, agrees: bool) -> None:
-    assert says(words, [1.0, 0.0], [candidate, 0.0]) == agrees
+def test_thresholds_hold_or_not(options: str, candidate: float, agrees: bool) -> None:
+    assert is_accepted(options, [1.0, 0.0], [candidate, 0.0]) == agrees
 
 
-def test_thresholds_name_what_does_not_hold() -> None:
-    assert asked("max_abs<1e-3,cosine>0.9", [1.0], [1.0213]).why == "max_abs 2.1e-02 >= 1e-03"
-    assert asked("max_abs<=1e-3", [1.0], [1.0213]).why == "max_abs 2.1e-02 > 1e-03"
-    assert asked("max_abs<1,cosine>0.9", [1.0], [1.0213]).why == "max_abs 2.1e-02 < 1, cosine 1.0 > 0.9"
-    assert asked("cosine>0.9", [1.0, 2.0], [0.0, 0.0]).why == "cosine is not defined here, so not > 0.9"
+def test_thresholds_name_the_limits_that_do_not_hold() -> None:
+    assert judged("max_abs<1e-3,cosine>0.9", [1.0], [1.0213]).why == "max_abs 2.1e-02 >= 1e-03"
+    assert judged("max_abs<=1e-3", [1.0], [1.0213]).why == "max_abs 2.1e-02 > 1e-03"
+    assert judged("max_abs<1,cosine>0.9", [1.0], [1.0213]).why == "max_abs 2.1e-02 < 1, cosine 1.0 > 0.9"
+    assert judged("cosine>0.9", [1.0, 2.0], [0.0, 0.0]).why == "cosine is not defined here, so not > 0.9"
 
 
 def test_a_metric_that_is_not_defined_holds_no_limit() -> None:
-    for words in ("cosine>-2", "cosine<2", "cosine<=2,max_abs<9"):
-        assert not says(words, [1.0, 2.0], [0.0, 0.0])
+    for options in ("cosine>-2", "cosine<2", "cosine<=2,max_abs<9"):
+        assert not is_accepted(options, [1.0, 2.0], [0.0, 0.0])
 
 
-@pytest.mark.parametrize("words", ["cosine>", ">1", "cosine>high", "cosine>nan", "cosine=>1", "cosine>1,", "a>1>2"])
-def test_thresholds_refuse_other_words(words: str) -> None:
+@pytest.mark.parametrize("options", ["cosine>", ">1", "cosine>high", "cosine>nan", "cosine=>1", "cosine>1,", "a>1>2"])
+def test_thresholds_refuse_other_options(options: str) -> None:
     with pytest.raises(UsageError):
-        parse_criterion(words)
+        parse_criterion(options)
     with pytest.raises(UsageError):
-        parse_criterion(f"threshold:{words}")
+        parse_criterion(f"threshold:{options}")
 
 
 def test_an_unknown_metric_names_the_nearest() -> None:
@@ -209,14 +215,14 @@ def test_an_unknown_metric_names_the_nearest() -> None:
     assert e.value.nearest[0] == "cosine"
 
 
-def test_a_class_is_exact_unless_the_words_limit_it() -> None:
+def test_a_class_must_be_equal_unless_limited() -> None:
     """The cosine of any two positive numbers is 1."""
-    assert not says("cosine>0.999", [284], [285], np.int64)
-    assert not says("max_abs<1e-3,cosine>0.99", [284], [285], np.int64)
-    assert says("max_abs<=1", [284], [285], np.int64)
-    assert says("mismatch<0.5", [True, False, True], [True, True, True], bool)
-    assert not says("max_abs<0.5", ["a"], ["b"], object) and says("max_abs<=1", ["a"], ["b"], object)
-    assert not says("cosine>0.9", [True, True], [True, False], bool)
+    assert not is_accepted("cosine>0.999", [284], [285], np.int64)
+    assert not is_accepted("max_abs<1e-3,cosine>0.99", [284], [285], np.int64)
+    assert is_accepted("max_abs<=1", [284], [285], np.int64)
+    assert is_accepted("mismatch<0.5", [True, False, True], [True, True, True], bool)
+    assert not is_accepted("max_abs<0.5", ["a"], ["b"], object) and is_accepted("max_abs<=1", ["a"], ["b"], object)
+    assert not is_accepted("cosine>0.9", [True, True], [True, False], bool)
 
 
 @pytest.mark.parametrize(
@@ -234,17 +240,17 @@ def test_a_class_is_exact_unless_the_words_limit_it() -> None:
     ],
 )
 def test_tnn_needs_both_limits_broken(reference: list[float], candidate: list[float], agrees: bool) -> None:
-    assert says("tnn", reference, candidate) == agrees
+    assert is_accepted("tnn", reference, candidate) == agrees
 
 
 @pytest.mark.parametrize(("dtype", "by_one"), [(np.int8, True), (np.int32, True), (np.int64, False), (np.uint8, False)])
 def test_tnn_lets_quantized_values_be_off_by_one(dtype: Any, by_one: bool) -> None:
-    assert says("tnn", [100, 5], [101, 5], dtype) == by_one
-    assert not says("tnn", [100, 5], [102, 5], dtype)
+    assert is_accepted("tnn", [100, 5], [101, 5], dtype) == by_one
+    assert not is_accepted("tnn", [100, 5], [102, 5], dtype)
 
 
 def test_tnn_names_its_numbers() -> None:
-    why = asked("tnn", [1.0, 2.0, 3.0], [1.0, 2.1, 3.5]).why
+    why = judged("tnn", [1.0, 2.0, 3.0], [1.0, 2.1, 3.5]).why
     assert why == "2 of 3 elements off by more than 0.005: the worst by 7.7e-02 with |d| 0.50 > 1e-03"
 
 
@@ -258,51 +264,51 @@ def test_tnn_names_its_numbers() -> None:
     ],
 )
 def test_mnn_is_relative_to_the_largest(reference: list[float], candidate: list[float], agrees: bool) -> None:
-    assert says("mnn", reference, candidate) == agrees
+    assert is_accepted("mnn", reference, candidate) == agrees
 
 
 @pytest.mark.parametrize(
-    ("words", "candidate", "agrees"),
+    ("options", "candidate", "agrees"),
     [
         ("digits", 1.000009, True), ("digits", 1.000011, False), ("digits:2", 1.009, True),
         ("digits:2", 1.011, False), ("digits:0", 1.9, True), ("digits:0", 2.0, False),
     ],
 )  # fmt: skip
-def test_digits_are_behind_the_point(words: str, candidate: float, agrees: bool) -> None:
-    assert says(words, [1.0], [candidate]) == agrees
-    assert says(words, [1.0 - candidate], [0.0]) == agrees
+def test_digits_are_behind_the_point(options: str, candidate: float, agrees: bool) -> None:
+    assert is_accepted(options, [1.0], [candidate]) == agrees
+    assert is_accepted(options, [1.0 - candidate], [0.0]) == agrees
 
 
 def test_digits_do_not_depend_on_where_rounding_would_cut() -> None:
-    assert says("digits:3", [0.4999999], [0.5000001])
+    assert is_accepted("digits:3", [0.4999999], [0.5000001])
 
 
-@pytest.mark.parametrize("words", ["-1", "1.5", "x", "18", "²", "1e3"])
-def test_digits_are_a_whole_number(words: str) -> None:
+@pytest.mark.parametrize("options", ["-1", "1.5", "x", "18", "²", "1e3"])
+def test_digits_are_a_whole_number(options: str) -> None:
     with pytest.raises(UsageError) as e:
-        parse_criterion(f"digits:{words}")
+        parse_criterion(f"digits:{options}")
     assert "from 0 to 17" in e.value.hint
 
 
-def test_each_of_msaccucmps_thresholds() -> None:
+def test_each_threshold_of_msaccucmp() -> None:
     ramp = np.linspace(1, 2, 101)
-    assert says("msaccucmp", ramp, ramp * 1.001)
-    assert "rel_l2" in asked("msaccucmp", ramp, ramp * 1.06).why
-    assert "cosine" in asked("msaccucmp", ramp, ramp * np.where(np.arange(101) % 2, 0.8, 1.2)).why
-    assert "rmse" in asked("msaccucmp", ramp * 1e3, ramp * 1e3 + 1.1).why
-    assert "kl" in asked("msaccucmp", [0, 0.1, 1], [0.2, 0.1, 1.0]).why
+    assert is_accepted("msaccucmp", ramp, ramp * 1.001)
+    assert "rel_l2" in judged("msaccucmp", ramp, ramp * 1.06).why
+    assert "cosine" in judged("msaccucmp", ramp, ramp * np.where(np.arange(101) % 2, 0.8, 1.2)).why
+    assert "rmse" in judged("msaccucmp", ramp * 1e3, ramp * 1e3 + 1.1).why
+    assert "kl" in judged("msaccucmp", [0, 0.1, 1], [0.2, 0.1, 1.0]).why
     tiny = np.array([1e-9, 1.0, 1.0])
-    assert asked("msaccucmp", tiny, [1.1e-8, 1.0, 1.0]).why == "mean_rel 3.3 > 1"
+    assert judged("msaccucmp", tiny, [1.1e-8, 1.0, 1.0]).why == "mean_rel 3.3 > 1"
 
 
 def test_msaccucmp_at_zero() -> None:
-    assert says("msaccucmp", [0.0, 0.0], [1e-20, 1e-20])
-    assert "cosine is not defined" in asked("msaccucmp", [0.0, 0.0], [0.1, 0.1]).why
-    assert "cosine is not defined" in asked("msaccucmp", [0.1, 0.1], [0.0, 0.0]).why
-    assert "cosine" not in asked("msaccucmp", [0.1], [0.0]).why, "one element has no direction"
+    assert is_accepted("msaccucmp", [0.0, 0.0], [1e-20, 1e-20])
+    assert "cosine is not defined" in judged("msaccucmp", [0.0, 0.0], [0.1, 0.1]).why
+    assert "cosine is not defined" in judged("msaccucmp", [0.1, 0.1], [0.0, 0.0]).why
+    assert "cosine" not in judged("msaccucmp", [0.1], [0.0]).why, "one element has no direction"
 
 
-def test_what_needs_no_rule() -> None:
+def test_settled_without_a_rule() -> None:
     integers = Pair(np.array([1, 2]), np.array([1, 3]))
     assert settle(integers) and settle(integers, exact=False) is None
     assert settle(Pair(np.array([1.0]), np.array([2.0]))) is None

@@ -61,7 +61,6 @@ class RegionNoise:
         region: Region,
         reference: Reference,
         tensors: Mapping[str, Record],
-        folder: Path,
         scratch: Path,
         memo: Memo | None = None,
         seed: int = 0,
@@ -69,14 +68,14 @@ class RegionNoise:
         """Runs nothing yet.
 
         Args:
-            tensors: captured records of the region's inputs, shapes and outputs at least, their files in `folder`.
+            tensors: captured records of the region's inputs, shapes and outputs at least, with absolute files.
             scratch: folder for intermediate values; the caller removes it.
             memo: `memo(label, make)` returns the document and folder stored under that label, or stores those of
                 `make(folder)`. Labels are unique within a region, sample and reference. None: all is kept in `scratch`.
         """
         self.graph, self.region = graph, region
         self._memo, self._seed, self._scratch = memo or self._make, seed, scratch
-        self._new_sampler = partial(NoiseSampler, graph, region, reference, tensors, folder, scratch, seed)
+        self._new_sampler = partial(NoiseSampler, graph, region, reference, tensors, scratch.resolve(), seed)
         self._tensors = tensors
         self._runs: dict[str, _StoredRun] = {}
         self._failures: dict[str, ModelError] = {}

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import contextlib
 import itertools
-import os
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -30,7 +29,7 @@ from subgraph.graph.graph import Graph
 from subgraph.graph.region import Region
 from subgraph.runtime.reference import Reference
 from subgraph.storage.folders import numbered_folder
-from subgraph.storage.tensors import PROTO_NAMES, Record, load, save
+from subgraph.storage.tensors import Record, Value, copied, load, save, type_of
 from subgraph.types import Array
 
 if TYPE_CHECKING:
@@ -88,7 +87,7 @@ class NoiseSampler:
     """One region and sample on the reference; not thread-safe.
 
     Attributes:
-        tensors: records of the region's inputs, shapes and outputs at least; files are relative to `folder`.
+        tensors: records of the region's inputs, shapes and outputs at least, with absolute files.
         scratch: folder for intermediate values; the caller removes it.
         ranked: tensors that perturbed runs give beside the region's outputs.
     """
@@ -97,7 +96,6 @@ class NoiseSampler:
     region: Region
     reference: Reference
     tensors: Mapping[str, Record]
-    folder: Path
     scratch: Path
     seed: int
     sites: RoundingSites
@@ -125,7 +123,9 @@ class NoiseSampler:
             ModelError, InputError: the reference does not build or run the changed model.
         """
         if run.kind is NoiseRunKind.RANKED:
-            return NoiseRunDocument(tuple(self._copy_ranked(folder)), ties=False)
+            sources = {**self._unperturbed, **{n: self.tensors[n] for n in self.region.inputs}}
+            copies = (copied(sources[name], folder, f"t{k}") for k, name in enumerate(self.ranked))
+            return NoiseRunDocument(tuple(copies), ties=False)
         rounded_to = run.claim if run.kind is NoiseRunKind.ROUNDED else ""
         names = list(dict.fromkeys((*self.region.outputs, *(() if rounded_to else self.ranked))))
         self._ties = False
@@ -133,7 +133,7 @@ class NoiseSampler:
             self._build(rounded_to, names)
         feeds = numbered_folder(self.scratch, "feeds")
         try:
-            tensors = self._run_model(folder, names, list(self._feeds(run, feeds, folder)))
+            tensors = self._run_model(folder, names, list(self._feeds(run, feeds)))
         finally:
             shutil.rmtree(feeds, ignore_errors=True)
         return NoiseRunDocument(tuple(tensors.values()), self._ties)
@@ -142,29 +142,28 @@ class NoiseSampler:
 
     @cached_property
     def _cut(self) -> Cut:
-        return cut_region(self.graph, self.region, [self.tensors], self.folder)
+        return cut_region(self.graph, self.region, [self.tensors], Path("/"))
 
     @cached_property
-    def _unperturbed(self) -> tuple[dict[str, Record], Path]:
-        """Values of all tensors that are made inside and get perturbed, rounded or ranked; and their folder."""
+    def _unperturbed(self) -> dict[str, Record]:
+        """Values of all tensors that are made inside and get perturbed, rounded or ranked; absolute files."""
         from subgraph.comparison.noise.instrument import set_outputs  # loads onnx: 30 ms that most verdicts save
 
-        folder = numbered_folder(self.scratch, "base")
         names = dict.fromkeys((*self.sites.rounded, *self.sites.converted, *self.ranked))
         inside = [n for n in names if n in self.graph.maker and n not in self.region.inputs]
         if not inside:
-            return {}, folder
-        model = self._copy_model()
+            return {}
+        folder, model = numbered_folder(self.scratch, "base"), self._copy_model()
         set_outputs(model, inside)
         self._load(model, "unperturbed", folder)
-        path = os.path.relpath(self.folder.resolve(), folder.resolve())
-        return self._run_model(folder, inside, [self.tensors[n].within(path) for n in self._cut.inputs]), folder
+        records = self._run_model(folder, inside, [self.tensors[n] for n in self._cut.inputs])
+        return {name: record.within(str(folder)) for name, record in records.items()}
 
     def _build(self, rounded_to: str, names: list[str]) -> None:
         """Load the cut with inputs for perturbations; or, with `rounded_to`, with casts to that claim's type."""
         from subgraph.comparison.noise.instrument import instrument_model  # as in `_unperturbed`
 
-        records, _ = self._unperturbed
+        records = self._unperturbed
         sites = (*self.sites.rounded, *(self.sites.converted if rounded_to else ()))
         floats = {n: records[n] for n in sites if records[n].form == "tensor" and records[n].dtype in FLOATS}
         if rounded_to:
@@ -191,18 +190,18 @@ class NoiseSampler:
 
     # ---------------------------------------------------------------------------------------------- values
 
-    def _feeds(self, run: NoiseRun, folder: Path, start: Path) -> Iterator[Record]:
-        """Records of the model's inputs, relative to `start`; perturbed ones are written into `folder`."""
-        path, captured = (os.path.relpath(f.resolve(), start.resolve()) for f in (folder, self.folder))
+    def _feeds(self, run: NoiseRun, folder: Path) -> Iterator[Record]:
+        """Records of the model's inputs, with absolute files; perturbed values are written into `folder`."""
         for k, fed in enumerate(i for i in self._inputs if not i.pack):
             if fed.form == "exact":
-                yield replace(self.tensors[fed.tensor].within(captured), name=fed.name)
+                yield replace(self.tensors[fed.tensor], name=fed.name)
             else:
-                yield _save(fed.name, self._fed_value(fed, run), folder, f"f{k}").within(path)
+                value = self._fed_value(fed, run)
+                yield save(fed.name, value, type_of(value), folder, f"f{k}").within(str(folder))
         for k, pack in enumerate(dict.fromkeys(i.pack for i in self._inputs if i.pack)):
             parts = [self._fed_value(i, run).reshape(-1) for i in self._inputs if i.pack == pack]
             whole = np.concatenate(parts, dtype=wider(parts[0].dtype.name), casting="same_kind")
-            yield _save(pack, whole, folder, f"p{k}").within(path)
+            yield save(pack, whole, type_of(whole), folder, f"p{k}").within(str(folder))
 
     def _fed_value(self, fed: PerturbedInput, run: NoiseRun) -> Array:
         """The perturbed or rounded value of an input, or the shift of a tensor made inside."""
@@ -220,41 +219,14 @@ class NoiseSampler:
         """The unperturbed value of a tensor."""
         if fed.tensor in self._cache:
             return self._cache[fed.tensor]
+        value: Value
         if fed.form == "shift":
-            records, folder = self._unperturbed
-            value = load(records[fed.tensor], folder)
+            value = load(self._unperturbed[fed.tensor], Path("/"))
         elif fed.tensor in self.region.inputs:
-            value = load(self.tensors[fed.tensor], self.folder)
+            value = load(self.tensors[fed.tensor], Path("/"))
         else:
-            value = _load_weight(self.graph.weights[fed.tensor], self.graph.path)
+            value = protobuf.to_array(self.graph.weights[fed.tensor], self.graph.path)
         assert isinstance(value, np.ndarray)
         if value.nbytes + sum(v.nbytes for v in self._cache.values()) <= MAX_CACHED_BYTES:
             self._cache[fed.tensor] = value
         return value
-
-    def _copy_ranked(self, into: Path) -> Iterator[Record]:
-        """The unperturbed values of the ranked tensors."""
-        records, folder = self._unperturbed
-        for k, name in enumerate(self.ranked):
-            entering = name in self.region.inputs
-            record, source = (self.tensors[name], self.folder) if entering else (records[name], folder)
-            shutil.copyfile(source / record.files[0], into / f"t{k}.npy")
-            yield replace(record, files=(f"t{k}.npy",))
-
-
-def _load_weight(tensor: protobuf.TensorProto, model: Path) -> Array:
-    """The value of a weight of a model file.
-
-    Raises:
-        DataError: its bytes cannot be read.
-    """
-    from onnx import numpy_helper
-
-    full = protobuf.load_raw(tensor, model) if protobuf.on_disk(tensor) else tensor
-    value: Array = numpy_helper.to_array(protobuf.protos().TensorProto.FromString(full.SerializeToString()))
-    return value
-
-
-def _save(name: str, value: Array, folder: Path, stem: str) -> Record:
-    kind = PROTO_NAMES.get(value.dtype.name, value.dtype.name)
-    return save(name, value, f"tensor({kind})", folder, stem)

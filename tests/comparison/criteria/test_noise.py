@@ -1,4 +1,7 @@
-"""The default criterion: what rounding does agrees, what it cannot do fails, and what nobody knows is unresolved."""
+"""The default criterion: errors that rounding explains agree, others fail, and what is not known is unresolved.
+
+Covers `comparison.criteria.noise` and `comparison.criteria._indices`.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +21,7 @@ from subgraph.comparison.pair import Pair
 from subgraph.errors import ModelError, UsageError
 from subgraph.runtime.reference import Reference
 from subgraph.verdict import Signature, Status
-from tests.helpers.captured_region import LEVELS, Make, Piece, f32, maker, normal
+from tests.helpers.captured_region import LEVELS, CapturedRegion, Make, f32, normal, region_maker
 
 Array = np.ndarray[Any, Any]
 LAW = settings(max_examples=60, deadline=None, database=None, derandomize=True)
@@ -28,35 +31,35 @@ NAN, INF = np.nan, np.inf
 
 @pytest.fixture
 def make(tmp_path: Path, reference: Reference) -> Make:
-    return maker(tmp_path, reference)
+    return region_maker(tmp_path, reference)
 
 
 @dataclass
-class Made:
-    """Noise that is made up, and counts how often it is asked."""
+class FakeNoise:
+    """Noise with given values, which counts its perturbed runs."""
 
-    drawn: list[Array] = field(default_factory=list)
-    narrow: Array | None = None
+    runs: list[Array] = field(default_factory=list)
+    rounded_values: Array | None = None
     coarse: str = "float32"
     choice: bool = False
     steps: bool = False
     op: str = "Mul"
-    compared: Ranking | None = None
-    asked: int = 0
+    ranked: Ranking | None = None
+    calls: int = 0
     fine: list[Array] | None = None
-    loose: list[Array] = field(default_factory=list)
+    broken_ties: list[Array] = field(default_factory=list)
 
     def perturbed(self, claim: str, count: int) -> list[Array]:
-        self.asked += 1
-        return self.fine if claim == "fp32" and self.fine is not None else self.drawn
+        self.calls += 1
+        return self.fine if claim == "fp32" and self.fine is not None else self.runs
 
     def with_broken_ties(self, claim: str, count: int, times: float) -> list[Array]:
-        return self.loose
+        return self.broken_ties
 
     def rounded(self, claim: str) -> Array:
-        if self.narrow is None:
+        if self.rounded_values is None:
             raise ModelError("it does not run")
-        return self.narrow
+        return self.rounded_values
 
     def op_type(self) -> str:
         return self.op
@@ -71,11 +74,13 @@ class Made:
         return self.steps
 
     def ranking(self, claim: str) -> Ranking | None:
-        return self.compared
+        return self.ranked
 
 
-def asked(reference: Any, candidate: Any, noise: Made | None = None, claim: str = "fp32", words: str = "") -> Ruling:
-    return rule(words)(Pair(np.asarray(reference), np.asarray(candidate)), OutputContext("y", claim, noise))
+def judged(
+    reference: Any, candidate: Any, noise: FakeNoise | None = None, claim: str = "fp32", options: str = ""
+) -> Ruling:
+    return rule(options)(Pair(np.asarray(reference), np.asarray(candidate)), OutputContext("y", claim, noise))
 
 
 X = f32([1, 2, 4])
@@ -87,15 +92,15 @@ X = f32([1, 2, 4])
 @LAW
 @given(st.lists(st.floats(-1e6, 1e6, width=32), min_size=1, max_size=6), st.sampled_from(["fp32", "fp16", "int8"]))
 def test_equal_values_agree_and_cost_nothing(values: list[float], claim: str) -> None:
-    x, noise = f32(values), Made()
-    assert asked(x, x.copy(), noise, claim).status is AGREE and noise.asked == 0
+    x, noise = f32(values), FakeNoise()
+    assert judged(x, x.copy(), noise, claim).status is AGREE and noise.calls == 0
 
 
 @LAW
 @given(st.floats(1e-9, 10), st.floats(1, 100), st.sampled_from(["fp32", "fp16", "bf16", "int8"]))
 def test_where_an_error_fails_a_larger_one_does(error: float, times: float, claim: str) -> None:
-    noise = Made([X + np.float32(1e-4)], narrow=X)
-    ratings = [asked(X, X + np.float32(e), noise, claim).status for e in (error, error * times)]
+    noise = FakeNoise([X + np.float32(1e-4)], rounded_values=X)
+    ratings = [judged(X, X + np.float32(e), noise, claim).status for e in (error, error * times)]
     assert ratings != [FAIL, AGREE]
 
 
@@ -118,98 +123,98 @@ def test_scores_are_judged_by_their_own_scale_and_not_by_their_masks(mask: float
 
     right = masked(SCORES)
     bad = masked(wrong(SCORES, 1) if wrong is np.roll else wrong(SCORES))
-    noise = Made([right + np.where(LATER, 0, np.float32(1e-5))], narrow=right)
-    assert asked(right, bad, noise, claim).status is FAIL
-    assert asked(right, bad).status is FAIL
+    noise = FakeNoise([right + np.where(LATER, 0, np.float32(1e-5))], rounded_values=right)
+    assert judged(right, bad, noise, claim).status is FAIL
+    assert judged(right, bad).status is FAIL
     near = masked(SCORES * np.float32(1 + 1e-6))
-    assert asked(right, near, noise, claim).status is AGREE
+    assert judged(right, near, noise, claim).status is AGREE
 
 
 def test_a_mask_that_is_wrong_fails() -> None:
     right = np.where(LATER, np.float32(-1e4), SCORES)
-    noise = Made([right])
-    assert asked(right, np.where(LATER, SCORES, right), noise).status is FAIL
-    assert asked(right, np.where(LATER, np.float32(-1e3), right), noise).status is FAIL
+    noise = FakeNoise([right])
+    assert judged(right, np.where(LATER, SCORES, right), noise).status is FAIL
+    assert judged(right, np.where(LATER, np.float32(-1e3), right), noise).status is FAIL
     assert (
-        asked(right, right + np.where(LATER, np.float32(1), 0), noise).status is AGREE
+        judged(right, right + np.where(LATER, np.float32(1), 0), noise).status is AGREE
     )  # a mask is as good as another
 
 
 def test_an_error_that_noise_explains_only_because_it_explains_anything_is_unresolved() -> None:
-    noise = Made([X * 3], narrow=X * 9)
-    assert asked(X, X * np.float32(1.3), noise, "int8").status is AGREE
-    assert asked(X, -X, noise, "int8").status is UNRESOLVED
-    assert asked(X, -X, noise, "fp32").status is AGREE
+    noise = FakeNoise([X * 3], rounded_values=X * 9)
+    assert judged(X, X * np.float32(1.3), noise, "int8").status is AGREE
+    assert judged(X, -X, noise, "int8").status is UNRESOLVED
+    assert judged(X, -X, noise, "fp32").status is AGREE
 
 
-def test_within_the_floor_no_noise_is_drawn() -> None:
-    noise = Made()
-    assert asked(X, X + np.float32(0.003), noise).label == "agrees" and noise.asked == 0
-    assert asked(X, X + np.float32(0.003), None).status is AGREE
+def test_within_the_floor_nothing_is_run() -> None:
+    noise = FakeNoise()
+    assert judged(X, X + np.float32(0.003), noise).label == "agrees" and noise.calls == 0
+    assert judged(X, X + np.float32(0.003), None).status is AGREE
 
 
 def test_ten_times_the_noise_is_the_limit() -> None:
-    noise = Made([X + np.float32(0.01)])
-    inside, outside = (asked(X, X + np.float32(e), noise) for e in (0.0999, 0.101))
+    noise = FakeNoise([X + np.float32(0.01)])
+    inside, outside = (judged(X, X + np.float32(e), noise) for e in (0.0999, 0.101))
     assert (inside.status, inside.label) == (AGREE, "agrees")
     assert (outside.status, outside.label, outside.signature) == (FAIL, "fail", Signature.MISMATCH)
     assert inside.noise == pytest.approx(0.01, rel=1e-3) and 9.9 < inside.metrics["noise_ratio"] < 10
     assert "10 × noise 1.0e-02" in outside.why
 
 
-def test_equal_sums_may_come_apart_but_not_behind_a_choice() -> None:
+def test_ties_may_break_but_not_behind_a_choice() -> None:
     y = np.full(8, 0.125, np.float32)
     off = np.eye(8, dtype=np.float32)[0]
-    noise = Made(drawn=[y], loose=[np.eye(8, dtype=np.float32)[3]])
-    assert asked(y, off, noise).label == "ties"
-    assert asked(y, 2 * off, noise).status is Status.FAIL, "farther than equal sums come apart"
-    assert asked(y, np.full(8, 0.9, np.float32), noise).status is Status.FAIL, "as far, but everywhere"
-    assert asked(y, off, Made(drawn=[y])).status is Status.FAIL, "its sums are not equal"
-    assert asked(y, off, replace(noise, choice=True)).status is Status.FAIL
+    noise = FakeNoise(runs=[y], broken_ties=[np.eye(8, dtype=np.float32)[3]])
+    assert judged(y, off, noise).label == "ties"
+    assert judged(y, 2 * off, noise).status is Status.FAIL, "farther than broken ties move it"
+    assert judged(y, np.full(8, 0.9, np.float32), noise).status is Status.FAIL, "as far, but everywhere"
+    assert judged(y, off, FakeNoise(runs=[y])).status is Status.FAIL, "no ties"
+    assert judged(y, off, replace(noise, choice=True)).status is Status.FAIL
 
 
-def test_words_replace_k_and_floor() -> None:
-    noise = Made([X + np.float32(0.01)])
-    assert asked(X, X + np.float32(0.05), noise, words="k=4").status is FAIL
-    assert asked(X, X + np.float32(0.05), noise, words="k=4,floor=0.1").status is AGREE
+def test_options_replace_k_and_floor() -> None:
+    noise = FakeNoise([X + np.float32(0.01)])
+    assert judged(X, X + np.float32(0.05), noise, options="k=4").status is FAIL
+    assert judged(X, X + np.float32(0.05), noise, options="k=4,floor=0.1").status is AGREE
     for wrong in ("k", "k=x", "k=0", "floor=-1", "eps=3", "k=1,k=2", "k=nan"):
         with pytest.raises(UsageError, match=r"criterion 'noise'|is no number"):
             rule(wrong)
 
 
 def test_an_approximate_kernel_is_seen_without_the_floor() -> None:
-    quiet = Made([X])
-    assert asked(X, X + np.float32(0.002), quiet, words="floor=0").label == "approximate kernel"
-    assert asked(X, X + np.float32(0.005), quiet, words="floor=0").status is FAIL
-    assert asked(X, X + np.float32(0.02), quiet, "bf16").status is AGREE, "eps of bf16 is 4e-3 of the scale"
-    assert asked(X, X + np.float32(0.1), Made([X], narrow=X), "bf16").status is FAIL
+    quiet = FakeNoise([X])
+    assert judged(X, X + np.float32(0.002), quiet, options="floor=0").label == "approximate kernel"
+    assert judged(X, X + np.float32(0.005), quiet, options="floor=0").status is FAIL
+    assert judged(X, X + np.float32(0.02), quiet, "bf16").status is AGREE, "eps of bf16 is 4e-3 of the scale"
+    assert judged(X, X + np.float32(0.1), FakeNoise([X], rounded_values=X), "bf16").status is FAIL
 
 
 def test_reduced_precision_is_told_from_agreement() -> None:
-    low = Made([X + np.float32(0.2)], fine=[X + np.float32(1e-6)])
-    assert asked(X, X + np.float32(0.1), low, "fp16").label == "precision"
-    assert asked(X, X + np.float32(0.1), Made([X + np.float32(0.2)]), "fp16").label == "agrees"
+    low = FakeNoise([X + np.float32(0.2)], fine=[X + np.float32(1e-6)])
+    assert judged(X, X + np.float32(0.1), low, "fp16").label == "precision"
+    assert judged(X, X + np.float32(0.1), FakeNoise([X + np.float32(0.2)]), "fp16").label == "agrees"
 
 
 def test_as_the_reference_rounded_after_every_node_is_range() -> None:
-    near = Made([X], narrow=X + np.float32(1))
-    assert asked(X, X + np.float32(1.001), near, "fp16").label == "range"
-    assert asked(X, X + np.float32(1.001), near, "fp32").status is FAIL
-    assert asked(X, X + np.float32(1.1), near, "fp16").status is FAIL
+    near = FakeNoise([X], rounded_values=X + np.float32(1))
+    assert judged(X, X + np.float32(1.001), near, "fp16").label == "range"
+    assert judged(X, X + np.float32(1.001), near, "fp32").status is FAIL
+    assert judged(X, X + np.float32(1.1), near, "fp16").status is FAIL
 
 
 def test_a_float16_model_is_held_to_float16_though_the_candidate_claims_more() -> None:
     half = X.astype(np.float16)
     off = half + np.float16(2**-8)
-    assert asked(half, off, Made([half], coarse="float16")).status is AGREE
-    assert asked(half, off, None).status is AGREE
-    assert asked(half, half + np.float16(0.1), Made([half], coarse="float16")).status is FAIL
+    assert judged(half, off, FakeNoise([half], coarse="float16")).status is AGREE
+    assert judged(half, off, None).status is AGREE
+    assert judged(half, half + np.float16(0.1), FakeNoise([half], coarse="float16")).status is FAIL
 
 
-def test_all_zero_has_only_the_noise_that_draws_show() -> None:
+def test_all_zeros_have_only_the_noise_of_perturbed_runs() -> None:
     zero = np.zeros(3, np.float32)
-    assert asked(zero, zero + np.float32(1e-9), Made([zero])).status is FAIL
-    assert asked(zero, zero + np.float32(1e-9), Made([zero + np.float32(1e-9)])).status is AGREE
+    assert judged(zero, zero + np.float32(1e-9), FakeNoise([zero])).status is FAIL
+    assert judged(zero, zero + np.float32(1e-9), FakeNoise([zero + np.float32(1e-9)])).status is AGREE
 
 
 # -------------------------------------------------------------------------------------------------------- masks
@@ -217,77 +222,77 @@ def test_all_zero_has_only_the_noise_that_draws_show() -> None:
 
 @pytest.mark.parametrize("claim", ["fp32", "fp16", "bf16", "int8"])
 @pytest.mark.parametrize(("a", "b"), [(NAN, 1), (INF, 1), (INF, -INF), (NAN, INF), (INF, NAN)])
-def test_what_only_the_reference_has_is_never_excused(a: float, b: float, claim: str) -> None:
-    found = asked(f32([a, 1]), f32([b, 1]), Made([X[:2]], narrow=f32([INF, 1])), claim)
+def test_a_mask_of_the_reference_alone_is_never_excused(a: float, b: float, claim: str) -> None:
+    found = judged(f32([a, 1]), f32([b, 1]), FakeNoise([X[:2]], rounded_values=f32([INF, 1])), claim)
     assert (found.status, found.signature) == (FAIL, Signature.NAN)
 
 
-def test_range_excuses_what_the_type_cannot_hold() -> None:
+def test_range_excuses_values_beyond_the_type() -> None:
     x, y = f32([1e5, 1]), f32([INF, 1])
-    assert asked(x, y, Made(), "fp16").label == "range" and asked(x, y, Made(), "fp16").status is AGREE
-    assert asked(x, y, None, "fp16").label == "range"
+    assert judged(x, y, FakeNoise(), "fp16").label == "range" and judged(x, y, FakeNoise(), "fp16").status is AGREE
+    assert judged(x, y, None, "fp16").label == "range"
     for claim in ("fp32", "bf16", "int8"):
-        assert asked(x, y, Made([x], narrow=x), claim).signature is Signature.NAN
+        assert judged(x, y, FakeNoise([x], rounded_values=x), claim).signature is Signature.NAN
 
 
-def test_range_excuses_what_overflows_on_the_way() -> None:
+def test_range_excuses_overflow_inside_the_region() -> None:
     x, y = f32([5, 1]), f32([NAN, 1])
-    assert asked(x, y, Made(narrow=f32([INF, 1])), "fp16").label == "range"
-    assert asked(x, y, Made(narrow=f32([5, 1])), "fp16").status is FAIL
-    assert asked(x, y, Made(narrow=f32([5, NAN])), "fp16").status is FAIL
-    assert asked(x, y, None, "fp16").status is UNRESOLVED
+    assert judged(x, y, FakeNoise(rounded_values=f32([INF, 1])), "fp16").label == "range"
+    assert judged(x, y, FakeNoise(rounded_values=f32([5, 1])), "fp16").status is FAIL
+    assert judged(x, y, FakeNoise(rounded_values=f32([5, NAN])), "fp16").status is FAIL
+    assert judged(x, y, None, "fp16").status is UNRESOLVED
 
 
-def test_what_remains_beside_an_overflow_is_still_judged() -> None:
+def test_values_beside_an_overflow_are_still_judged() -> None:
     x = f32([1e5, 1])
-    assert asked(x, f32([INF, 3]), Made([x], narrow=f32([INF, 1])), "fp16").status is FAIL
-    assert asked(f32([1e5]), f32([INF]), Made(), "fp16").status is UNRESOLVED, "nothing was compared"
+    assert judged(x, f32([INF, 3]), FakeNoise([x], rounded_values=f32([INF, 1])), "fp16").status is FAIL
+    assert judged(f32([1e5]), f32([INF]), FakeNoise(), "fp16").status is UNRESOLVED, "nothing was ranked"
 
 
-def test_noise_that_cannot_be_had_is_unresolved_only_where_it_matters() -> None:
-    class Broken(Made):
+def test_missing_noise_is_unresolved_only_where_it_matters() -> None:
+    class Broken(FakeNoise):
         def perturbed(self, claim: str, count: int) -> list[Array]:
             raise ModelError("it does not run")
 
-    assert asked(X, X, Broken()).status is AGREE
-    found = asked(X, X * 2, Broken())
+    assert judged(X, X, Broken()).status is AGREE
+    found = judged(X, X * 2, Broken())
     assert found.status is UNRESOLVED and "it does not run" in found.why
 
 
 def test_without_noise() -> None:
-    assert asked(X, X + np.float32(0.1)).status is FAIL
-    assert [asked(X, X + np.float32(e), None, "bf16").status for e in (0.01, 0.1, 5)] == [AGREE, UNRESOLVED, FAIL]
-    assert [asked([1, 2, 3, 4], b).status for b in ([1, 2, 3, 9], [9, 9, 9, 4])] == [UNRESOLVED, FAIL]
+    assert judged(X, X + np.float32(0.1)).status is FAIL
+    assert [judged(X, X + np.float32(e), None, "bf16").status for e in (0.01, 0.1, 5)] == [AGREE, UNRESOLVED, FAIL]
+    assert [judged([1, 2, 3, 4], b).status for b in ([1, 2, 3, 9], [9, 9, 9, 4])] == [UNRESOLVED, FAIL]
 
 
 # -------------------------------------------------------------------------------------------------------- no floats
 
 
-def test_what_no_rounding_reaches_must_be_equal() -> None:
+def test_values_without_rounding_must_be_equal() -> None:
     ids = np.arange(1000)
-    assert asked(ids, ids, Made()).status is AGREE
-    assert asked(ids, np.r_[1, ids[1:]], Made([ids])).status is FAIL
+    assert judged(ids, ids, FakeNoise()).status is AGREE
+    assert judged(ids, np.r_[1, ids[1:]], FakeNoise([ids])).status is FAIL
 
 
-def test_booleans_may_change_as_often_as_in_draws() -> None:
+def test_booleans_may_change_as_often_as_in_perturbed_runs() -> None:
     x = np.zeros(1000, bool)
     some = np.arange(1000)
-    quiet, loud = Made([x] * 8, choice=True), Made([some < 10] * 8, choice=True)
-    assert [asked(x, some < n, quiet).status for n in (1, 2)] == [AGREE, FAIL]
-    assert [asked(x, some < n, loud).status for n in (21, 22)] == [AGREE, FAIL]
-    assert asked(x[:5], some[:5] < 1, Made([x[:5]] * 8, choice=True)).status is FAIL, "one of five is no rarity"
+    quiet, loud = FakeNoise([x] * 8, choice=True), FakeNoise([some < 10] * 8, choice=True)
+    assert [judged(x, some < n, quiet).status for n in (1, 2)] == [AGREE, FAIL]
+    assert [judged(x, some < n, loud).status for n in (21, 22)] == [AGREE, FAIL]
+    assert judged(x[:5], some[:5] < 1, FakeNoise([x[:5]] * 8, choice=True)).status is FAIL, "one of five is no rarity"
 
 
 def test_quantized_values_may_be_a_step_off() -> None:
     x = np.full(1000, 100, np.uint8)
     step = (np.arange(1000) < 10).astype(np.uint8)
-    noise = Made([x + step] * 8, steps=True)
-    assert asked(x, x - step, noise).status is AGREE
-    assert asked(x, x + step * 2, noise).status is AGREE
-    assert asked(x, x + step * 3, noise).status is FAIL
-    assert asked(x, x + np.uint8(1), noise).status is FAIL, "all of them"
+    noise = FakeNoise([x + step] * 8, steps=True)
+    assert judged(x, x - step, noise).status is AGREE
+    assert judged(x, x + step * 2, noise).status is AGREE
+    assert judged(x, x + step * 3, noise).status is FAIL
+    assert judged(x, x + np.uint8(1), noise).status is FAIL, "all of them"
     one = np.eye(1, 1000, dtype=np.uint8)[0]
-    assert [asked(x, x + one * np.uint8(k), Made([x] * 8, steps=True)).status for k in (1, 2, 90)] == [
+    assert [judged(x, x + one * np.uint8(k), FakeNoise([x] * 8, steps=True)).status for k in (1, 2, 90)] == [
         AGREE,
         FAIL,
         FAIL,
@@ -296,38 +301,38 @@ def test_quantized_values_may_be_a_step_off() -> None:
 
 def test_indices_may_differ_where_noise_cannot_tell_the_values_apart() -> None:
     v = f32([[1, 1.0001, 5, 5]])
-    noise = Made(compared=Ranking(v, np.full(v.shape, 1e-4), 1), choice=True, op="TopK")
+    noise = FakeNoise(ranked=Ranking(v, np.full(v.shape, 1e-4), 1), choice=True, op="TopK")
     for index, status in (([[0]], AGREE), ([[1]], AGREE), ([[2]], FAIL), ([[-1]], FAIL), ([[4]], FAIL)):
-        assert asked(np.array([[1]]), np.array(index), noise).status is status
-    assert asked(np.array([[2, 3]]), np.array([[3, 2]]), noise).status is FAIL, "equal: ONNX takes the first"
-    assert asked(np.array([[1, 0]]), np.array([[0, 0]]), noise).status is FAIL, "twice the same"
-    assert asked(np.array([1]), np.array([0]), noise).status is AGREE, "keepdims=0"
+        assert judged(np.array([[1]]), np.array(index), noise).status is status
+    assert judged(np.array([[2, 3]]), np.array([[3, 2]]), noise).status is FAIL, "equal: ONNX takes the first"
+    assert judged(np.array([[1, 0]]), np.array([[0, 0]]), noise).status is FAIL, "twice the same"
+    assert judged(np.array([1]), np.array([0]), noise).status is AGREE, "keepdims=0"
 
 
 def test_suppressed_boxes_are_sets() -> None:
     x = np.array([[0, 0, k] for k in range(10)])
     other = np.r_[x[:9], [[0, 0, 77]]]
-    noise = Made([other], choice=True, op="NonMaxSuppression")
-    assert asked(x, x[::-1].copy(), noise).status is AGREE and asked(x, other, noise).status is AGREE
-    assert asked(x, np.r_[x[:7], other[9:], other[9:] + 1, other[9:] + 2], noise).status is FAIL
+    noise = FakeNoise([other], choice=True, op="NonMaxSuppression")
+    assert judged(x, x[::-1].copy(), noise).status is AGREE and judged(x, other, noise).status is AGREE
+    assert judged(x, np.r_[x[:7], other[9:], other[9:] + 1, other[9:] + 2], noise).status is FAIL
 
 
 def test_behind_a_choice_jumps_hide_no_bug() -> None:
-    """Draws exchange two of 1,000 values. So may a candidate; but it may not scale all of them, or jump further."""
+    """Perturbed runs exchange two of 1,000 values. So may a candidate, but not scale all of them, or jump further."""
     x = normal(1000)
     swapped = x.copy()
     swapped[[0, 1]] = swapped[[1, 0]]
-    noise = Made([swapped] * 8, choice=True)
-    assert asked(x, swapped, noise).status is AGREE
-    assert asked(x, x * np.float32(1.1), noise).status is FAIL
-    assert asked(x, np.r_[x[:1] + 100, x[1:]], noise).status is FAIL
-    assert asked(x, np.r_[x[:1] + 100, x[1:]], Made([x] * 8, choice=True)).status is FAIL
-    assert asked(x, np.r_[x[500:], x[:500]], noise).status is FAIL
+    noise = FakeNoise([swapped] * 8, choice=True)
+    assert judged(x, swapped, noise).status is AGREE
+    assert judged(x, x * np.float32(1.1), noise).status is FAIL
+    assert judged(x, np.r_[x[:1] + 100, x[1:]], noise).status is FAIL
+    assert judged(x, np.r_[x[:1] + 100, x[1:]], FakeNoise([x] * 8, choice=True)).status is FAIL
+    assert judged(x, np.r_[x[500:], x[:500]], noise).status is FAIL
 
 
 # -------------------------------------------------------------------------------------------------------- networks
 
-PIECES: dict[str, tuple[str, dict[str, Array], dict[str, Any]]] = {
+REGIONS: dict[str, tuple[str, dict[str, Array], dict[str, Any]]] = {
     "softmax": ("g (float[8,64] x) => (float[8,64] y) { a = Mul(x, w) y = Softmax(a) }",
                 {"x": normal(8, 64)}, {"w": np.float32(9)}),
     "layernorm": ("""g (float[8,64] x) => (float[8,64] y) {
@@ -356,39 +361,39 @@ PIECES: dict[str, tuple[str, dict[str, Array], dict[str, Any]]] = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("name", PIECES)
-def test_healthy_pieces_agree_at_every_level_and_injected_errors_do_not(make: Make, name: str) -> None:
-    text, feeds, weights = PIECES[name]
-    piece = make(text, feeds, **weights)
+@pytest.mark.parametrize("name", REGIONS)
+def test_healthy_regions_agree_at_every_level_and_injected_errors_do_not(make: Make, name: str) -> None:
+    text, feeds, weights = REGIONS[name]
+    region = make(text, feeds, **weights)
     for level in LEVELS:
-        for words in ("", "floor=0"):
-            found = piece.judge(piece.candidate(level)["y"], words=words)
+        for options in ("", "floor=0"):
+            found = region.judge(region.candidate(level)["y"], options=options)
             assert (found.status, found.label) == (AGREE, "agrees"), (level, found)
-    _injected(piece)
+    _check_injected_errors(region)
 
 
-def _injected(piece: Piece) -> None:
-    y = piece.reference("y")
+def _check_injected_errors(region: CapturedRegion) -> None:
+    y = region.reference("y")
     wrong = y.copy()
     wrong.flat[3] += y.dtype.type(np.abs(y).max() / 2 + 1)
-    assert piece.judge(wrong).status is FAIL
-    assert piece.judge(np.roll(y, 1)).status is FAIL
+    assert region.judge(wrong).status is FAIL
+    assert region.judge(np.roll(y, 1)).status is FAIL
     if y.dtype.kind == "f":
         blank = y.copy()
         blank.flat[0] = NAN
-        assert piece.judge(blank).signature is Signature.NAN
+        assert region.judge(blank).signature is Signature.NAN
 
 
 @pytest.mark.parametrize("claim", ["fp16", "bf16"])
 @pytest.mark.parametrize("name", ["softmax", "layernorm", "gelu", "lstm", "conv"])
 def test_a_candidate_of_low_precision_agrees_at_its_claim_only(make: Make, name: str, claim: str) -> None:
-    text, feeds, weights = PIECES[name]
-    piece = make(text, feeds, **weights)
-    low = piece.noise.of("y").rounded(claim)
-    assert piece.judge(low, claim=claim).status is AGREE
-    assert piece.judge(low, words="floor=0").label in ("fail", "approximate kernel")
-    assert piece.judge(low * np.float32(1.2), claim=claim).status is FAIL
-    _injected(piece)
+    text, feeds, weights = REGIONS[name]
+    region = make(text, feeds, **weights)
+    low = region.noise.of("y").rounded(claim)
+    assert region.judge(low, claim=claim).status is AGREE
+    assert region.judge(low, options="floor=0").label in ("fail", "approximate kernel")
+    assert region.judge(low * np.float32(1.2), claim=claim).status is FAIL
+    _check_injected_errors(region)
 
 
 TIES = """g (float[12] x) => (float[5] s, int64[5] y, float[5] b) {
@@ -399,60 +404,60 @@ def test_a_wrong_order_of_ties_fails(make: Make) -> None:
     """Saturated scores tie; a runtime that takes the last of them gives other boxes, and the same scores."""
     x = f32([3, 1, 3, 2, -3, 1, 0, 3, 0, -2, 1, 1])
     boxes = normal(12)
-    piece = make(TIES, {"x": x}, k=np.array([5]), boxes=boxes)
-    assert piece.reference("y").tolist() == [0, 2, 4, 7, 3]
+    region = make(TIES, {"x": x}, k=np.array([5]), boxes=boxes)
+    assert region.reference("y").tolist() == [0, 2, 4, 7, 3]
     last = np.array([7, 4, 2, 0, 9])
     for claim in ("fp32", "fp16", "bf16"):
-        assert piece.judge(piece.reference("s"), "s", claim).status is AGREE
-        assert piece.judge(last, "y", claim).status is FAIL
-        assert piece.judge(boxes[last], "b", claim).status is FAIL
+        assert region.judge(region.reference("s"), "s", claim).status is AGREE
+        assert region.judge(last, "y", claim).status is FAIL
+        assert region.judge(boxes[last], "b", claim).status is FAIL
 
 
 def test_a_near_tie_may_fall_either_way(make: Make) -> None:
     x = f32([3, 1, np.nextafter(np.float32(3), np.float32(2)), 2, 0, 0, 0, 0, 0, 0, 0, 0.5])
-    piece = make(TIES, {"x": x}, k=np.array([5]), boxes=normal(12))
-    order = piece.reference("y").copy()
+    region = make(TIES, {"x": x}, k=np.array([5]), boxes=normal(12))
+    order = region.reference("y").copy()
     order[[0, 1]] = order[[1, 0]]
-    assert piece.judge(order, "y").status is AGREE
+    assert region.judge(order, "y").status is AGREE
     order[[1, 2]] = order[[2, 1]]
-    assert piece.judge(order, "y").status is FAIL
+    assert region.judge(order, "y").status is FAIL
 
 
 def test_a_shape_that_hangs_on_rounding_is_unresolved(make: Make) -> None:
     text = """g (float[64] x) => (float[n] y) {
         a = Mul(x, x) m = Greater(a, half) i = NonZero(m) j = Squeeze(i, zero) p = Gather(a, j) y = Exp(p) }"""
     x = np.full(64, 0.5**0.5, np.float32) * np.linspace(0.98, 1.02, 64, dtype=np.float32)
-    piece = make(text, {"x": x}, half=np.float32(0.5), zero=np.array([0]))
-    assert piece.judge(piece.reference("y") * 2, claim="bf16").status is UNRESOLVED
+    region = make(text, {"x": x}, half=np.float32(0.5), zero=np.array([0]))
+    assert region.judge(region.reference("y") * 2, claim="bf16").status is UNRESOLVED
 
 
 def test_overflow_inside_is_range(make: Make) -> None:
     text = "g (float[4] x) => (float[4] y) { a = Mul(x, x) y = Sqrt(a) }"
-    piece = make(text, {"x": f32([1, 300, 3, 4])})
-    low = piece.noise.of("y").rounded("fp16")
-    assert np.isinf(low[1]) and piece.judge(low, claim="fp16").label == "range"
-    assert piece.judge(low).signature is Signature.NAN
-    assert piece.judge(np.where(low == 1, NAN, low), claim="fp16").signature is Signature.NAN
+    region = make(text, {"x": f32([1, 300, 3, 4])})
+    low = region.noise.of("y").rounded("fp16")
+    assert np.isinf(low[1]) and region.judge(low, claim="fp16").label == "range"
+    assert region.judge(low).signature is Signature.NAN
+    assert region.judge(np.where(low == 1, NAN, low), claim="fp16").signature is Signature.NAN
 
 
 def test_a_float16_model_in_float32_agrees(make: Make) -> None:
     text = "g (float16[8,64] x) => (float16[8,64] y) { a = MatMul(x, w) b = Tanh(a) y = Softmax(b) }"
     half = {"x": normal(8, 64).astype(np.float16)}
     weight = normal(64, 64, seed=1).astype(np.float16)
-    piece = make(text, half, w=weight)
+    region = make(text, half, w=weight)
     wide = np.tanh(half["x"].astype(np.float32) @ weight.astype(np.float32))
     e = np.exp(wide - wide.max(1, keepdims=True))
-    assert piece.judge((e / e.sum(1, keepdims=True)).astype(np.float16)).status is AGREE
-    assert piece.judge(piece.candidate("ORT_ENABLE_ALL")["y"]).status is AGREE
-    _injected(piece)
+    assert region.judge((e / e.sum(1, keepdims=True)).astype(np.float16)).status is AGREE
+    assert region.judge(region.candidate("ORT_ENABLE_ALL")["y"]).status is AGREE
+    _check_injected_errors(region)
 
 
 def test_a_scalar_and_bfloat16(make: Make) -> None:
-    piece = make("g (float[8] x) => (float y) { y = ReduceSum <keepdims=0> (x) }", {"x": normal(8)})
-    y = piece.reference("y")
-    assert y.shape == () and piece.judge(y * np.float32(1.01), words="floor=0").status is FAIL
-    assert piece.judge(y * np.float32(1.00001), words="floor=0").label == "approximate kernel"
-    piece = make("g (float[8] x) => (bfloat16[8] y) { a = Exp(x) y = Cast <to=16> (a) }", {"x": normal(8)})
-    wide = piece.reference("y").astype(np.float32)
-    assert piece.judge((wide * 1.008).astype(ml_dtypes.bfloat16)).status is AGREE
-    assert piece.judge((wide * 1.2).astype(ml_dtypes.bfloat16)).status is FAIL
+    region = make("g (float[8] x) => (float y) { y = ReduceSum <keepdims=0> (x) }", {"x": normal(8)})
+    y = region.reference("y")
+    assert y.shape == () and region.judge(y * np.float32(1.01), options="floor=0").status is FAIL
+    assert region.judge(y * np.float32(1.00001), options="floor=0").label == "approximate kernel"
+    region = make("g (float[8] x) => (bfloat16[8] y) { a = Exp(x) y = Cast <to=16> (a) }", {"x": normal(8)})
+    wide = region.reference("y").astype(np.float32)
+    assert region.judge((wide * 1.008).astype(ml_dtypes.bfloat16)).status is AGREE
+    assert region.judge((wide * 1.2).astype(ml_dtypes.bfloat16)).status is FAIL

@@ -28,7 +28,7 @@ from subgraph.runtime.reference import Reference
 from subgraph.storage.digest import digest
 from subgraph.storage.store import Store
 from tests.helpers import text_models
-from tests.helpers.captured_region import Make, f32, maker, moved, normal
+from tests.helpers.captured_region import Make, f32, largest_deviation, normal, region_maker
 
 Array = np.ndarray[Any, Any]
 LAW = settings(max_examples=60, deadline=None, database=None, derandomize=True)
@@ -39,7 +39,7 @@ ANY = nps.arrays(np.float32, nps.array_shapes(max_side=6), elements=st.floats(wi
 
 @pytest.fixture
 def make(tmp_path: Path, reference: Reference) -> Make:
-    return maker(tmp_path, reference)
+    return region_maker(tmp_path, reference)
 
 
 def stored_runs(folder: Path) -> tuple[Memo, list[str]]:
@@ -130,11 +130,11 @@ def test_exact_ops_add_nothing(make: Make, op: str) -> None:
         "pads": np.array([0, 1, 1, 0]),
         "low": np.float32(0.1),
     }
-    piece = make(f"g (float[4,4] x) => ({kind} y) {{ {EXACT[op]} }}", {"x": x}, **weights)
-    for k, output in enumerate(piece.noise.of("y").perturbed("bf16", 2)):
+    captured = make(f"g (float[4,4] x) => ({kind} y) {{ {EXACT[op]} }}", {"x": x}, **weights)
+    for k, output in enumerate(captured.noise.of("y").perturbed("bf16", 2)):
         fed = perturb.perturb(x, "bf16", perturb.key_of("x", 0, k))
         allowed = np.concatenate([fed.reshape(-1), f32([0, 0.1])])
-        assert np.isin(output, allowed).all() and (output != piece.reference("y")).any()
+        assert np.isin(output, allowed).all() and (output != captured.reference("y")).any()
 
 
 def test_runs_repeat_with_a_seed_and_differ_without(make: Make) -> None:
@@ -151,10 +151,10 @@ EQUAL = "g (float[1,64] x) => (float[1,64] y) { a = MatMul(x, w) y = Softmax(a) 
 def test_ties_are_broken_where_many_sums_are_equal(make: Make) -> None:
     """All weights are one, so all sums are equal and large: rounded differently, their softmax may be anything."""
     x = 1e6 * (2 + normal(1, 64))
-    piece = make(EQUAL, {"x": x}, w=np.ones((64, 64), np.float32))
-    noise, right = piece.noise.of("y"), piece.reference("y")
-    assert moved(noise.perturbed("fp32", 4), right) < 1e-6
-    assert moved(noise.with_broken_ties("fp32", 4, 10.0), right) > 0.1
+    captured = make(EQUAL, {"x": x}, w=np.ones((64, 64), np.float32))
+    noise, right = captured.noise.of("y"), captured.reference("y")
+    assert largest_deviation(noise.perturbed("fp32", 4), right) < 1e-6
+    assert largest_deviation(noise.with_broken_ties("fp32", 4, 10.0), right) > 0.1
     other = make(EQUAL, {"x": x}, w=normal(64, 64)).noise.of("y")
     assert not other.with_broken_ties("fp32", 4, 10.0), "these sums differ"
 
@@ -175,20 +175,23 @@ def test_independent_numbers_differ_for_equal_values(values: Array, key: int) ->
 
 
 def test_noise_grows_with_eps(make: Make) -> None:
-    piece = make(
+    captured = make(
         "g (float[8,8] x) => (float[8,8] y) { a = MatMul(x, w) y = Tanh(a) }", {"x": normal(8, 8)}, w=normal(8, 8)
     )
-    sizes = [moved(piece.noise.of("y").perturbed(claim, 4), piece.reference("y")) for claim in ("fp32", "fp16", "bf16")]
+    sizes = [
+        largest_deviation(captured.noise.of("y").perturbed(claim, 4), captured.reference("y"))
+        for claim in ("fp32", "fp16", "bf16")
+    ]
     assert 1e-8 < sizes[0] < 1e-5 and 500 < sizes[1] / sizes[0] < 50_000 and 4 < sizes[2] / sizes[1] < 16
 
 
 def test_parameters_and_exponents_stay(make: Make) -> None:
     text = "g (float[4] x) => (float[4] y, float[4] z) { y = Pow(x, two) z = Clip(x, two, high) }"
     x = f32([-1, 1e3, 3, 9])
-    piece = make(text, {"x": x}, two=np.float32(2), high=np.float32(5))
-    for output in piece.noise.of("z").perturbed("bf16", 3):
+    captured = make(text, {"x": x}, two=np.float32(2), high=np.float32(5))
+    for output in captured.noise.of("z").perturbed("bf16", 3):
         assert output[0] == 2 and output[1] == 5 and output[3] == 5
-    assert all((d[:1] > 0).all() for d in piece.noise.of("y").perturbed("bf16", 3)), "(-1) to a power of 2.01 is NaN"
+    assert all((d[:1] > 0).all() for d in captured.noise.of("y").perturbed("bf16", 3)), "(-1) to a power of 2.01 is NaN"
 
 
 def test_shapes_in_floats_are_computed_exactly(make: Make) -> None:
@@ -197,16 +200,16 @@ def test_shapes_in_floats_are_computed_exactly(make: Make) -> None:
         s = Shape(x) f = Cast <to=1> (s) m = Mul(f, scale) l = Floor(m) n = Cast <to=7> (l) e = Cast <to=1> (n)
         q = Div(e, f) y = Resize <mode="linear"> (x, roi, q) }"""
     weights = {"scale": f32([1, 1, 2, 3]), "roi": np.zeros(0, np.float32)}
-    piece = make(text, {"x": normal(1, 1, 3, 3)}, **weights)
-    assert [d.shape for d in piece.noise.of("y").perturbed("bf16", 4)] == [(1, 1, 6, 9)] * 4
+    captured = make(text, {"x": normal(1, 1, 3, 3)}, **weights)
+    assert [d.shape for d in captured.noise.of("y").perturbed("bf16", 4)] == [(1, 1, 6, 9)] * 4
 
 
 def test_a_weight_behind_a_constant_chain_moves(make: Make) -> None:
     text = "g (float[1,4] x) => (float[1,4] y) { w = DequantizeLinear(q, s) y = MatMul(x, w) }"
     q = np.random.default_rng(0).integers(-128, 127, (4, 4), np.int8)
-    piece = make(text, {"x": np.zeros((1, 4), np.float32) + 1}, q=q, s=np.float32(0.01))
-    assert "w" in piece.noise.sites.rounded and piece.region.pulled
-    assert moved(piece.noise.of("y").perturbed("fp32", 4), piece.reference("y")) > 0
+    captured = make(text, {"x": np.zeros((1, 4), np.float32) + 1}, q=q, s=np.float32(0.01))
+    assert "w" in captured.noise.sites.rounded and captured.region.pulled
+    assert largest_deviation(captured.noise.of("y").perturbed("fp32", 4), captured.reference("y")) > 0
 
 
 @pytest.mark.parametrize("kind", ["float16", "bfloat16", "double"])
@@ -214,18 +217,18 @@ def test_other_float_types(make: Make, kind: str) -> None:
     dtype = {"float16": np.float16, "bfloat16": ml_dtypes.bfloat16, "double": np.float64}[kind]
     to = {"float16": 10, "bfloat16": 16, "double": 11}[kind]
     text = f"g (float[32] x) => ({kind}[32] y) {{ a = Exp(x) b = Mul(a, w) y = Cast <to={to}> (b) }}"
-    piece = make(text, {"x": normal(32)}, w=normal(32, seed=1))
-    assert piece.noise.of("y").coarsest_type() == ("float32" if kind == "double" else kind)
-    (output,) = piece.noise.of("y").perturbed("fp32", 1)
-    assert output.dtype == dtype and 0 < moved([output], piece.reference("y")) < 0.1
+    captured = make(text, {"x": normal(32)}, w=normal(32, seed=1))
+    assert captured.noise.of("y").coarsest_type() == ("float32" if kind == "double" else kind)
+    (output,) = captured.noise.of("y").perturbed("fp32", 1)
+    assert output.dtype == dtype and 0 < largest_deviation([output], captured.reference("y")) < 0.1
 
 
 def test_float16_weights_and_nodes(make: Make) -> None:
     text = "g (float16[4,4] x) => (float16[4,4] y) { a = MatMul(x, w) y = Relu(a) }"
-    piece = make(text, {"x": normal(4, 4).astype(np.float16)}, w=normal(4, 4, seed=2).astype(np.float16))
-    size = moved(piece.noise.of("y").perturbed("fp32", 4), piece.reference("y"))
-    assert 2**-14 < size / np.abs(piece.reference("y")).max() < 2**-7
-    assert piece.noise.of("y").rounded("bf16").dtype == np.float16
+    captured = make(text, {"x": normal(4, 4).astype(np.float16)}, w=normal(4, 4, seed=2).astype(np.float16))
+    size = largest_deviation(captured.noise.of("y").perturbed("fp32", 4), captured.reference("y"))
+    assert 2**-14 < size / np.abs(captured.reference("y")).max() < 2**-7
+    assert captured.noise.of("y").rounded("bf16").dtype == np.float16
 
 
 def test_bodies_and_functions_read_perturbed_values(make: Make) -> None:
@@ -233,19 +236,19 @@ def test_bodies_and_functions_read_perturbed_values(make: Make) -> None:
         a = Exp(x)
         y = If (c) <then_branch = t () => (float[4] p) { p = Mul(a, w) },
                     else_branch = e () => (float[4] r) { r = Identity(a) }> }"""
-    piece = make(text, {"x": normal(4), "c": np.array(True)}, w=normal(4, seed=3))
-    assert moved(piece.noise.of("y").perturbed("bf16", 4), piece.reference("y")) > 0
+    captured = make(text, {"x": normal(4), "c": np.array(True)}, w=normal(4, seed=3))
+    assert largest_deviation(captured.noise.of("y").perturbed("bf16", 4), captured.reference("y")) > 0
 
 
 def test_rounded_is_what_the_type_holds(make: Make) -> None:
     text = "g (float[4] x) => (float[4] y, float[4] z) { y = Mul(x, w) z = Exp(y) }"
-    piece = make(text, {"x": f32([1, 300, 3, 4])}, w=f32([0.1, 300, 1, 2]))
+    captured = make(text, {"x": f32([1, 300, 3, 4])}, w=f32([0.1, 300, 1, 2]))
     with np.errstate(over="ignore"):
-        low = [v.astype(np.float16) for v in (piece.feeds["x"], f32([0.1, 300, 1, 2]))]
+        low = [v.astype(np.float16) for v in (captured.feeds["x"], f32([0.1, 300, 1, 2]))]
         y = np.multiply(*low).astype(np.float32)
-    assert (piece.noise.of("y").rounded("fp16") == y).all() and np.isinf(y[1])
-    assert piece.noise.of("y").rounded("bf16")[0] == np.float32(ml_dtypes.bfloat16(0.1))
-    assert piece.noise.of("z").rounded("fp16").dtype == np.float32
+    assert (captured.noise.of("y").rounded("fp16") == y).all() and np.isinf(y[1])
+    assert captured.noise.of("y").rounded("bf16")[0] == np.float32(ml_dtypes.bfloat16(0.1))
+    assert captured.noise.of("z").rounded("fp16").dtype == np.float32
 
 
 def test_bfloat16_before_casts_made_it(make: Make) -> None:
@@ -278,10 +281,10 @@ def test_outputs_behind_steps(make: Make) -> None:
 def test_a_ranking_holds_the_values_compared(make: Make) -> None:
     text = """g (float[2,5] x) => (int64[2] i, float[2,5] e) {
         e = Exp(x) j = ArgMax <axis=1, keepdims=0> (e) i = Identity(j) }"""
-    piece = make(text, {"x": normal(2, 5)})
-    ranking = piece.noise.of("i").ranking("fp32")
-    assert ranking is not None and piece.noise.of("e").ranking("fp32") is None
-    assert (ranking.values == piece.reference("e")).all() and ranking.axis == 1
+    captured = make(text, {"x": normal(2, 5)})
+    ranking = captured.noise.of("i").ranking("fp32")
+    assert ranking is not None and captured.noise.of("e").ranking("fp32") is None
+    assert (ranking.values == captured.reference("e")).all() and ranking.axis == 1
     assert (ranking.noise <= 2**-20 * ranking.values).all() and (ranking.noise > 0).mean() > 0.5
 
 
@@ -311,7 +314,8 @@ def test_a_region_inside_with_a_frozen_shape(tmp_path: Path, reference: Referenc
     into.mkdir()
     stems = {n: f"t{k}" for k, n in enumerate(names)}
     (captured,) = capture_samples(reference, graph, above, stems, samples, into)
-    noise = RegionNoise(graph, region, reference, captured.tensors, into / "0", tmp_path / "scratch")
+    tensors = {name: tensor.within(str(into / "0")) for name, tensor in captured.tensors.items()}
+    noise = RegionNoise(graph, region, reference, tensors, tmp_path / "scratch")
     (output,) = noise.of("z").perturbed("fp32", 1)
     assert output.shape == (3, 4) and noise.of("z").coarsest_type() == "float32"
 
@@ -329,7 +333,7 @@ def test_a_failed_run_is_a_model_error_each_time(make: Make) -> None:
     text = """g (float[4] x) => (float[n] y) {
         a = Exp(x) s = ReduceMax <keepdims=0> (a) f = Mul(s, one) c = Cast <to=7> (f) i = Reshape(c, flat)
         o = ConstantOfShape(i) y = Add(o, x) }"""
-    piece = make(text, {"x": np.log(f32([1, 2, 3, 4.0001]))}, one=np.float32(1), flat=np.array([1]))
+    captured = make(text, {"x": np.log(f32([1, 2, 3, 4.0001]))}, one=np.float32(1), flat=np.array([1]))
     for _ in range(2):
         with pytest.raises(ModelError, match="does not run with noise"):
-            piece.noise.of("y").perturbed("int8", 8)
+            captured.noise.of("y").perturbed("int8", 8)
