@@ -17,9 +17,11 @@ from onnx import TensorProto, helper
 
 from subgraph.cases.case import ResultPlace
 from subgraph.errors import InputError
+from subgraph.recordings import recording
 from subgraph.recordings.export import export
 from subgraph.storage.convert import TensorFormat
 from tests.helpers.run_command import Done, manifest, subcut, tree
+from tests.recordings.test_dumps import MADE
 
 Array = npt.NDArray[Any]
 
@@ -303,3 +305,53 @@ def test_json(tmp_path: Path) -> None:
     found = subcut("export", "mine", "-o", "out", "--json", cwd=tmp_path).document
     assert (found["schema"], found["exit_code"], found["path"]) == ("subcut.export/1", 0, "out")
     assert found["exported"] == manifest(tmp_path / "out")["exported"]
+
+
+# ------------------------------------------------------------------------------------------------ of other tools
+
+
+@pytest.mark.parametrize(
+    ("word", "count"),
+    [("ascend", 2), ("rknn", 26), ("mnn", 2), ("polygraphy", 9), ("tnn", 10), ("qnn", 1), ("horizon", 2)],
+)
+def test_export_is_the_vendors_converter(word: str, count: int, tmp_path: Path) -> None:
+    source = tmp_path / "made"
+    source.mkdir()
+    MADE[word](source)
+    done = export(source, ResultPlace(tmp_path, "out"), ("npy",), TensorFormat())
+    assert len(manifest(tmp_path / "out")["exported"]) == count
+    for e in recording.open(source):
+        assert np.load(tmp_path / f"out/{e.target}.npy").tobytes() == e.read().tobytes()
+    assert done.manifest["left_out"] == []
+
+
+def test_export_from_the_command_line(tmp_path: Path) -> None:
+    MADE["ascend"](tmp_path / "dump")
+    done = subcut("export", "dump", "-o", "dump/out", "--format", "npy", cwd=tmp_path)
+    name = "Conv2D.res2a_branch2cres2ares2a_relu.151.1585884515795667"
+    assert done.code == 0, done.err
+    assert f"{name}.input.0.npy" in done.out and "1×64×4×4" in done.out and done.out.endswith("2 files in dump/out/\n")
+    again = subcut(
+        "export", "dump", "-o", "dump/out", "--format", "npy", "--dump-format", "ascend", "--force", cwd=tmp_path
+    )
+    assert again.code == 0, again.err
+    wrong = subcut("export", "dump", "-o", "o", "--dump-format", "ascnd", cwd=tmp_path)
+    assert wrong.code == 2 and "did you mean 'ascend'" in wrong.err
+    wrong = subcut("export", "dump", "-o", "o", "--dump-format", "tnn", cwd=tmp_path)
+    assert wrong.code == 2 and "no tensors in dump in the format tnn" in wrong.err
+
+
+def test_export_of_headerless_files(here: Path) -> None:
+    (here / "d/Result_0").mkdir(parents=True)
+    value = np.arange(8 * 32 * 32, dtype=np.float32).reshape(1, 8, 32, 32)
+    value.transpose(0, 2, 3, 1).tofile(here / "d/Result_0/conv1.raw")
+    np.zeros(3, np.uint8).tofile(here / "d/Result_0/strange_native.raw")
+    done = subcut(
+        "export", "d", "-o", "out", "--format", "npy", "--model", "resnet50.onnx", "--dump-layout", "nhwc", cwd=here
+    )
+    assert done.code == 0, done.err
+    assert (
+        "Result_0/conv1.npy  float32  1×8×32×32" in done.out
+        and "left out: Result_0/strange_native: 3 bytes, headerless" in done.out
+    )
+    assert np.array_equal(np.load(here / "out/Result_0/conv1.npy"), value)

@@ -1,4 +1,9 @@
-"""Recordings beside a model: what is matched how, what is wrong, where, and what is handed on."""
+"""Recordings against a model: matching, judging, intervals, cases.
+
+Covers `recordings.runs`, `recordings.match`, `recordings.reference_tensors`, `recordings.compare`,
+`recordings.document`, `recordings.interval`, `recordings.cut`, `recordings.result_folder` and
+`recordings.msaccucmp_table`.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +25,7 @@ from hypothesis import strategies as st
 from benchmarks.recorded import tried
 from fixtures import ROOT, device
 from subgraph.graph.graph import load
-from subgraph.recordings import align, compare, interval, msaccucmp, recording
+from subgraph.recordings import compare, interval, msaccucmp, recording
 from subgraph.recordings import document as contrast
 from subgraph.recordings.runs import RecordingOptions, candidate_of, open_runs
 from subgraph.runtime.inputs import Feeding
@@ -215,25 +220,6 @@ def test_another_shape_is_unresolved(fifty: Callable[..., Path], made: onnx.Mode
     done = compared(here, "--recorded", "dump")
     assert done.code == 5
     assert "1×3×5" in cells(done)[name]["why"]
-
-
-@given(st.integers(0, 10**6), st.lists(st.integers(2, 4), min_size=1, max_size=4), st.booleans())
-def test_law_the_right_way_is_among_those_that_fit(seed: int, shape: list[int], loose: bool) -> None:
-    """However an array was turned or flattened, one of the ways brings it back; its own shape is believed."""
-    dice = np.random.default_rng(seed)
-    shape = shape if loose else list(dict.fromkeys(shape))  # where two axes are alike, nothing tells them apart
-    value = dice.normal(size=shape)
-    turned = value.transpose(dice.permutation(len(shape)))
-    ways = (
-        [turned]
-        if not loose
-        else [value.reshape(-1), np.moveaxis(value, 1, -1).reshape(-1) if value.ndim > 2 else value]
-    )
-    for way in ways:
-        found = list(align.alignments(way, tuple(shape), loose, None))
-        right = way if way.shape == value.shape and not loose else value
-        assert any(np.array_equal(a, right) for _, a in found)
-        assert all(a.shape == tuple(shape) for _, a in found)
 
 
 @settings(max_examples=12, suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
@@ -687,17 +673,6 @@ def test_constants_and_random_numbers_are_told_apart(tmp_path: Path, reference: 
         "c": "a constant, which is not compared",
     }
     assert not found.matched[0].unmatched and not found.notes
-
-
-def test_outlines_leave_out_nothing_that_is_near() -> None:
-    dice = np.random.default_rng(0)
-    arrays = {f"a{k}": dice.normal(size=(2, 3, 4, 5)).astype(np.float32) * (1 + k % 3) for k in range(40)}
-    outlines = align.BlockSums(arrays.items())
-    for name, value in arrays.items():
-        near = (value * (1 + 0.05 * dice.uniform(-1, 1, value.shape))).transpose(0, 2, 3, 1)
-        assert name in outlines.near(near, 0.1)
-    assert not outlines.near(np.zeros((7,)), 0.1)
-    assert len(outlines.near(arrays["a0"], 0.1)) < 10
 
 
 # ------------------------------------------------------------------------------------------------ at length
