@@ -27,6 +27,7 @@ from subgraph.cases.find_case import candidate_of, find_case
 from subgraph.cases.layout import BUNDLE_LIST, CANDIDATE_FILES
 from subgraph.cases.readme import ENVIRONMENT, README
 from subgraph.errors import SubcutError
+from tests.helpers import fake_candidate
 from tests.helpers.run_command import chain, subcut, tree
 
 CASES = ROOT / "fixtures" / "cases"
@@ -337,9 +338,7 @@ def test_a_model_with_a_home_path_is_told_of(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_a_sweep(tmp_path: Path) -> None:
-    from test_sweep import doubted  # type: ignore[import-not-found,unused-ignore]
-
-    words = ("-c", doubted(op="Elu"), "--only", "test_elu*", "--only", "test_abs")
+    words = ("-c", f"{fake_candidate.HERE}:op=Elu", "--only", "test_elu*", "--only", "test_abs")
     assert subcut("sweep", *words, "-q", cwd=tmp_path).code == 1
     (place,) = (tmp_path / "subcut_out").glob("sweep-*")
     assert subcut("bundle", place, "-o", "all.zip", cwd=tmp_path).code == 0
