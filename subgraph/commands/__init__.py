@@ -1,6 +1,6 @@
-"""One file per sub-command, thin: words from the command line -> the functions below -> a Result.
+"""One file per sub-command: the command line -> calls of the packages below -> a Result.
 
-A command prints nothing. What it has to say on the way goes to `log`, which `cli` shows on standard error.
+A command prints nothing. Progress and warnings go to `log`, which `cli` shows on standard error.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ log = logging.getLogger("subcut")
 
 @dataclass(frozen=True)
 class Result:
-    """What a command found: one document for `--json`, the same as text, and the exit code."""
+    """The result of a command: the document for `--json` (plain JSON data), the same as text, and the exit code."""
 
     document: dict[str, Any]
     text: str

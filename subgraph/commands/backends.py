@@ -1,4 +1,4 @@
-"""`subcut backends`: which candidates there are."""
+"""`subcut backends`: the list of candidates."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`subcut bisect`: the whole model disagrees -> the smallest piece that goes wrong, proved, in a folder."""
+"""`subcut bisect`: a model that disagrees as a whole -> the smallest failing region, certified, as a case folder."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ def _bisect(
     model_path: Path, setup: Setup, reference: Reference, recordings: RecordingOptions | None, limits: Settings,
     within: str, force: bool,
 ) -> Result:  # fmt: skip
-    """The search on a candidate; recordings say where it looks first."""
+    """Search on a candidate; recordings tell which nodes to try first."""
     from subgraph.bisection.bisection import Bisection, BisectionOptions
     from subgraph.recordings.interval import node_weights
     from subgraph.recordings.runs import open_runs

@@ -1,4 +1,4 @@
-"""`subcut compare`: every tensor of a model on a candidate, in place and alone -> a table."""
+"""`subcut compare`: every tensor of a model on a candidate, in place and isolated -> a table."""
 
 from __future__ import annotations
 

@@ -1,8 +1,7 @@
-"""TAB in bash: words as bash splits them -> words as typed, and names -> text that bash may put on its line.
+"""TAB in bash: words as bash splits them -> words as typed; names -> text that bash may insert.
 
-bash ends words at `=`, `:` and `@` too, and puts what it is given on the line as it stands. So a name with such marks
-is put together again and only its last part is given back, and what the shell would act on (blanks, `;`, `$(…)`) is
-escaped.
+bash also splits words at `=`, `:` and `@`, and inserts a reply unchanged. So a name with such characters is joined
+again, only its last part is replied, and characters that the shell acts on (blanks, `;`, `$(…)`) are escaped.
 """
 
 from __future__ import annotations
@@ -10,11 +9,11 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Sequence
 
-BREAKS = frozenset("=:@")  # of bash's COMP_WORDBREAKS, those that stand in names unquoted
+BREAKS = frozenset("=:@")  # the characters of bash's COMP_WORDBREAKS that occur in names without quotes
 
 
 def joined(words: Sequence[str], at: int) -> tuple[list[str], int, int]:
-    """The words as typed, the place of the current one, and how many of its characters bash keeps as they are.
+    """The words as typed, the index of the current word, and how many of its first characters bash keeps.
 
     `--start=pool1` comes out as two words.
 
@@ -41,7 +40,7 @@ def joined(words: Sequence[str], at: int) -> tuple[list[str], int, int]:
 
 
 def replies(names: Iterable[str], word: str, kept: int) -> list[str]:
-    """What bash gets for `names`, where the current word is `word` and bash leaves its first `kept` characters.
+    """The replies for `names`, if the current word is `word` and bash keeps its first `kept` characters.
 
     >>> replies(["layer:0", "layer:a b"], "layer:", 6)
     ['0', 'a\\\\ b']

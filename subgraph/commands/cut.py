@@ -1,4 +1,4 @@
-"""`subcut cut`: names of nodes -> the folder with the cut, its tensors and a script."""
+"""`subcut cut`: names of nodes -> a case folder: the cut, its tensors and a script."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def cut(
 
 
 def _plan(graph: Graph, request: write_case.CaseRequest, place: ResultPlace) -> Result:
-    """What would be cut, and where it would go."""
+    """The result of `--dry-run`: the region, and the folder that would be written."""
     from subgraph.graph.region import between
 
     region = between(graph, request.start, request.end)
@@ -117,22 +117,21 @@ def _headline(start: Any, end: Any, nodes: int, inputs: int, outputs: int) -> st
     return f"region  {names}   {count(nodes, 'node')} · {count(inputs, 'input')} · {count(outputs, 'output')}"
 
 
-def _result(found: list[Case]) -> Result:
-    unsure = any(e.manifest["check"]["status"] in ("different", "unrepeatable") for e in found)
+def _result(cases: list[Case]) -> Result:
+    unsure = any(c.manifest["check"]["status"] in ("different", "unrepeatable") for c in cases)
     code = INCONCLUSIVE if unsure else 0
     document = {
         "schema": "subcut.cut/1",
         "exit_code": code,
-        "results": [{"path": str(e.path), **{k: v for k, v in e.manifest.items() if k != "schema"}} for e in found],
+        "results": [{"path": str(c.path), **{k: v for k, v in c.manifest.items() if k != "schema"}} for c in cases],
     }
-    blocks = [_text(e) for e in found]
-    if len(found) > 1:
-        log.info("the samples have different shapes at the edge: %d cuts", len(found))
-    return Result(document, "\n\n".join(blocks), code)
+    if len(cases) > 1:
+        log.info("the samples have different shapes at the edge: %d cuts", len(cases))
+    return Result(document, "\n\n".join(map(_text, cases)), code)
 
 
-def _text(extracted: Case) -> str:
-    m = extracted.manifest
+def _text(case: Case) -> str:
+    m = case.manifest
     region = m["region"]
     head = _headline(region["start"], region["end"], len(region["nodes"]), len(m["inputs"]), len(m["outputs"]))
     lines = [f"{head} · {big(region['parameters'])} parameter{'' if region['parameters'] == 1 else 's'}"]
@@ -144,19 +143,15 @@ def _text(extracted: Case) -> str:
         fed = "" if m.get("recording", {}).get("fed") else f" ({_fed(m)})"
         lines.append(f"inputs  {above if m['above'] or 'recording' in m else 'of the model itself'}{fed}")
     rows = [("in", t) for t in m["inputs"]] + [("out", t) for t in m["outputs"]]
-    width = max((len(clean(t["name"])) for _, t in rows), default=0)
-    kinds = max((len(t["dtype"]) for _, t in rows), default=0)
-    for word, tensor in rows:
-        source = (
-            f"   from {clean(tensor['producer'] or 'the model input')}" if word == "in" and len(m["inputs"]) > 1 else ""
-        )
-        lines.append(
-            f"  {word:<3}  {clean(tensor['name']):<{width}}   {tensor['dtype']:<{kinds}}  {_shape(tensor)}{source}"
-        )
+    names = max((len(clean(t["name"])) for _, t in rows), default=0)
+    types = max((len(t["dtype"]) for _, t in rows), default=0)
+    for way, t in rows:
+        source = f"   from {clean(t['producer'] or 'the model input')}" if way == "in" and len(m["inputs"]) > 1 else ""
+        lines.append(f"  {way:<3}  {clean(t['name']):<{names}}   {t['dtype']:<{types}}  {_shape(t)}{source}")
     lines += [f"loss    {clean(loss)}" for loss in m.get("losses", ())]
     lines.append(f"check   {clean(m['check']['what'])}")
-    lines += [f"hint    {said}" for said in (m.get("hint"),) if said]
-    lines.append(f"{clean(str(extracted.path))}/")
+    lines += [f"hint    {m['hint']}"] if m.get("hint") else []
+    lines.append(f"{clean(str(case.path))}/")
     return "\n".join(lines)
 
 
@@ -190,12 +185,12 @@ def _shape(tensor: dict[str, Any]) -> str:
 
 
 def _fed(m: dict[str, Any]) -> str:
-    """Where the model's inputs came from, in a few words."""
+    """Where the values of the model's inputs came from."""
     if len(m["samples"]) > 1:
         return count(len(m["samples"]), "sample")
     fed = m["samples"][0]["fed"]
     files = [f["from"] for f in fed if not f["from"].startswith("random ") and f["from"] != "empty"]
-    made = len(files) < len(fed)
+    random = len(files) < len(fed)
     words = [f"model input {', '.join(map(clean, files))}"] if files else []
-    words += [f"random {'values for the others' if files else 'model input'}, seed {m['seed']}"] if made else []
+    words += [f"random {'values for the others' if files else 'model input'}, seed {m['seed']}"] if random else []
     return "; ".join(words) or "the model has no input there"

@@ -1,4 +1,4 @@
-"""`subcut doctor`: what works here, and what each candidate lacks."""
+"""`subcut doctor`: which backends and candidates work on this machine, and what the others lack."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`subcut dump`: reference values of any choice of tensors -> a folder."""
+"""`subcut dump`: reference values of chosen tensors -> a folder."""
 
 from __future__ import annotations
 
@@ -58,20 +58,20 @@ def dump(
 
 
 def choose(graph: Graph, words: list[str], everything: bool) -> list[str]:
-    """The tensors meant: all, or by name (of a tensor or its node), or by glob.
+    """The tensors to write: all, or by name (of a tensor or its node), or by glob.
 
     Raises:
-        UsageError: nothing is asked for. UnknownName: a name or glob that fits nothing.
+        UsageError: no words. UnknownName: a name or glob that matches nothing.
     """
-    known = [*graph.inputs, *graph.maker]
+    tensors = [*graph.inputs, *graph.maker]
     if everything:
-        return known
+        return tensors
     if not words:
         raise UsageError("which tensors? name some, or use --all", "subcut dump model.onnx conv1 'res2a*'")
     chosen: list[str] = []
     for word in words:
         if any(c in word for c in "*?[") and word not in graph.maker:
-            hits = [n for n in known if fnmatch.fnmatchcase(n, word)]
+            hits = [n for n in tensors if fnmatch.fnmatchcase(n, word)]
             hits += [n for node, i in graph.names.items() if fnmatch.fnmatchcase(node, word) for n in graph.makes[i]]
             chosen += hits or [graph.tensor(word)]
         else:
@@ -79,12 +79,12 @@ def choose(graph: Graph, words: list[str], everything: bool) -> list[str]:
     return list(dict.fromkeys(chosen))
 
 
-def _result(found: Case) -> Result:
-    m = found.manifest
-    document: dict[str, Any] = {"schema": "subcut.dump/1", "exit_code": 0, "path": str(found.path)}
+def _result(written: Case) -> Result:
+    m = written.manifest
+    document: dict[str, Any] = {"schema": "subcut.dump/1", "exit_code": 0, "path": str(written.path)}
     document |= {k: v for k, v in m.items() if k != "schema"}
     for loss in m["losses"]:
         log.warning("loss: %s", clean(loss))
     samples = f" · {count(len(m['samples']), 'sample')}" if len(m["samples"]) > 1 else ""
-    text = f"{count(len(m['tensors']), 'tensor')}{samples}\n{clean(str(found.path))}/"
+    text = f"{count(len(m['tensors']), 'tensor')}{samples}\n{clean(str(written.path))}/"
     return Result(document, text)

@@ -1,4 +1,4 @@
-"""`subcut export`: the tensors of a case or folder -> the device's form."""
+"""`subcut export`: tensors of a case, dump or folder -> files in the device's format."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`subcut inspect`: a model, a node or the edge between two nodes -> what is in it, and what is wrong with it."""
+"""`subcut inspect`: a model, a node or the boundary between two nodes -> its contents and its problems."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ def _document(
 
 
 def _model_and_node(model: str | None, node: str | None, settings: project.Project) -> tuple[str | None, str | None]:
-    """(model, node): a single word that is no file is a node of the model that is found without it."""
+    """Model and node. A single word that is no file is a node, if a model is found without it."""
     if model is None or node is not None or model.endswith(".onnx") or Path(model).exists():
         return model, node
     try:

@@ -1,4 +1,4 @@
-"""`subcut lint`: a model -> known troubles, each with its node, the reason and what to do, before anything runs."""
+"""`subcut lint`: a model -> known troubles, each with its node, the reason and a fix; nothing runs on a target."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def lint(
 
 
 def _context(graph: Graph, target: int | None, feeding: Feeding, *, seeded: bool) -> LintContext:
-    """What the rules look at. Shapes that contradict the model's own are a second size, for one rule; the rest is fed.
+    """What the rules look at. Shapes that contradict the model's own are a second size, for one rule, and not fed.
 
     Raises:
         InputError, UnknownName: a file or a shape does not fit the model.

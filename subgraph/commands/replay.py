@@ -1,4 +1,4 @@
-"""`subcut replay`: a case or a bundle, run again on a candidate -> does it still go wrong?"""
+"""`subcut replay`: a case or a bundle, run again on a candidate -> its verdict."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def replay(
 
 
 def _folder(path: Path, output: str | None) -> Path:
-    """The folder of a case, or that of a bundle, which is unpacked where it is not yet."""
+    """The folder of a case; a bundle is unpacked first, unless it was before."""
     if not path.is_file():
         if path.suffix.lower() == ".zip" and not path.exists():
             beside = [clean(str(p)) for p in path.parent.glob("*.zip")]
@@ -77,8 +77,8 @@ def _folder(path: Path, output: str | None) -> Path:
     from subgraph.cases import bundle
 
     place = Path(output) if output is not None else Path(bundle.plain_name(path))
-    new = bundle.unpack(path, place)
-    log.info("%s to %s/", "unpacked" if new else "unpacked before", clean(str(place)))
+    unpacked = bundle.unpack(path, place)
+    log.info("%s to %s/", "unpacked" if unpacked else "unpacked before", clean(str(place)))
     return place
 
 

@@ -1,4 +1,4 @@
-"""`subcut report`: what a bisection wrote -> pages, tables and files for other tools."""
+"""`subcut report`: the document of a bisection -> pages, tables and files for other tools."""
 
 from __future__ import annotations
 
@@ -65,10 +65,10 @@ def report(
 
 
 def read(path: Path) -> dict[str, Any]:
-    """A bisection's document.
+    """The document of a bisection.
 
     Raises:
-        UsageError: there is none, it is no JSON, or a field is missing or wrong; says which.
+        UsageError: no such file, not JSON, or a field is missing or wrong; names the field.
     """
     hint = "make it with `subcut --json bisect …`"
     try:
@@ -78,8 +78,8 @@ def read(path: Path) -> dict[str, Any]:
     except (ValueError, RecursionError) as e:  # not UTF-8 and not JSON are both ValueErrors
         raise UsageError(f"{path} is no JSON: {e}", hint) from e
     if not isinstance(document, dict) or document.get("schema") != SCHEMA:
-        found = document.get("schema", "none") if isinstance(document, dict) else "none"
-        raise UsageError(f"{path} is no bisection's result: its schema is {found}, not {SCHEMA}", hint)
+        schema = document.get("schema", "none") if isinstance(document, dict) else "none"
+        raise UsageError(f"{path} is no bisection's result: its schema is {schema}, not {SCHEMA}", hint)
     if wrong := problem(document):
         raise UsageError(f"{path} is not whole: {wrong}", hint)
     return document
@@ -90,7 +90,7 @@ def _no_constant(word: str) -> None:
 
 
 def _file(word: str, module: ModuleType) -> str:
-    """The file that a form is written under; one from elsewhere may not say."""
+    """The file name of a form; a form from elsewhere may not define one."""
     stem = Path(word).stem.replace("-", "_")
     return str(getattr(module, "FILE", f"report_{stem}.txt"))
 

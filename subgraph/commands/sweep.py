@@ -1,4 +1,4 @@
-"""`subcut sweep`: onnx's operator tests on candidates -> what is right, refused, wrong, crashed, by operator."""
+"""`subcut sweep`: onnx's operator tests on candidates -> outcomes by operator: right, refused, wrong, crashed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A table as a file: where it may go, written whole or not at all, no cell of it a formula."""
+"""Tables: CSV files, in which no cell starts a formula, and aligned text."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from subgraph.commands import Result
 from subgraph.errors import OutputError
 from subgraph.text import clean
 
-FORMULA = ("=", "+", "-", "@", "\t", "\r")  # what a spreadsheet would take for one
+FORMULA = ("=", "+", "-", "@", "\t", "\r")  # with these a spreadsheet starts a formula
 
 
 def check(file: str | None) -> None:
-    """A slip in the file's name is told before anything runs.
+    """Check the file name before anything runs.
 
     Raises:
-        OutputError: there can be no such file.
+        OutputError: no file can have that name.
     """
     if not file or file == "-":
         return
@@ -30,7 +30,7 @@ def check(file: str | None) -> None:
 
 
 def render(head: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:
-    """Lines of CSV; texts are cleaned, and none starts a formula."""
+    """CSV; texts lose control characters, and none starts a formula."""
     out = io.StringIO()
     writer = csv.writer(out)
     writer.writerow(head)
@@ -46,7 +46,7 @@ def _cell(value: Any) -> Any:
 
 
 def write(file: str, table: str) -> None:
-    """The file whole or not at all; what is no file (/dev/stdout, a pipe) is written to as it is.
+    """Replace the file at once, so that it is never half written; write into a device or pipe directly.
 
     Raises:
         OutputError: it cannot be written.
@@ -84,7 +84,7 @@ def runtime(name: str, backend: str, version: str) -> str:
 
 
 def aligned(rows: Sequence[Sequence[str]], right: Iterable[int] = ()) -> list[str]:
-    """Lines whose columns stand below each other, two spaces apart; the columns `right` end at the same place."""
+    """Lines with aligned columns, two spaces apart; the columns `right` are aligned to the right."""
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     ends = frozenset(right)
     return [

@@ -24,7 +24,7 @@ from subgraph.reports._schema import schema as schema
 from subgraph.text import clean, count
 
 SCHEMA = "subcut.bisect/1"
-FORMULA = ("=", "+", "-", "@", "\t", "\r")  # what a spreadsheet would take for one
+FORMULA = ("=", "+", "-", "@", "\t", "\r")  # with these a spreadsheet starts a formula
 MAX_PIECES = 3  # of another model, the most expensive ones
 MAX_NAMES = 6  # of a region, in a line
 UNKNOWN = "–"

@@ -1,8 +1,8 @@
-"""A small graph -> where to draw its boxes, edges and edge labels, top to bottom by topological rank.
+"""A small graph -> positions of its boxes, edges and edge labels, top to bottom by topological rank.
 
-Sugiyama's layers. Every edge is a chain of items through the layers between its ends, and its label is one of them, so
-boxes, labels and passing edges never overlap: items of a layer are kept apart, and that is all there is to it.
-Places within a layer: the least squares to the neighbours' places, with the order kept (pool adjacent violators).
+Sugiyama's layered drawing. An edge is a chain of items, one in each layer between its ends, and its label is one of
+these items. Items of a layer are kept apart, so boxes, labels and passing edges never overlap. Positions within a layer
+are the least squares to the neighbours' positions with the order kept (pool adjacent violators).
 """
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ from typing import NamedTuple
 
 GAP = 18.0  # between two items of a layer
 THIN = 6.0  # width of an edge that passes a layer
-SWEEPS = 8  # rounds over all layers
+SWEEPS = 8  # passes over all layers
 MARGIN = 8.0
 
 Edge = tuple[int, int]
 
 
 class LayoutItem(NamedTuple):
-    """A node (`edge` is None), or an edge where it passes a layer."""
+    """A node (`edge` is None), or the part of an edge in one layer."""
 
     node: int
     edge: Edge | None = None
@@ -70,7 +70,7 @@ def layered(
 
 
 def _ranks(nodes: Sequence[int], edges: Iterable[Edge]) -> dict[int, int]:
-    """Longest path from above; a source stands right above the first that reads it."""
+    """Length of the longest path from above; a source is one rank above its first reader."""
     above: dict[int, list[int]] = {n: [] for n in nodes}
     below: dict[int, list[int]] = {n: [] for n in nodes}
     for source, target in edges:
@@ -86,7 +86,7 @@ def _ranks(nodes: Sequence[int], edges: Iterable[Edge]) -> dict[int, int]:
 
 
 def _chain(edge: Edge, ranks: Mapping[int, int]) -> list[LayoutItem]:
-    """Nodes stand in the even layers."""
+    """The items of an edge; nodes are in the even layers."""
     source, target = edge
     between = range(2 * ranks[source] + 1, 2 * ranks[target])
     return [LayoutItem(source), *(LayoutItem(source, edge, layer) for layer in between), LayoutItem(target)]
@@ -107,7 +107,7 @@ def _layers(
 def _neighbours(
     chains: Iterable[Sequence[LayoutItem]],
 ) -> tuple[dict[LayoutItem, list[LayoutItem]], dict[LayoutItem, list[LayoutItem]]]:
-    """Items above and below each."""
+    """The neighbours of each item: above, and below."""
     above: dict[LayoutItem, list[LayoutItem]] = {}
     below: dict[LayoutItem, list[LayoutItem]] = {}
     for chain in chains:
@@ -121,7 +121,7 @@ def _order(
     layers: list[list[LayoutItem]],
     joined: tuple[dict[LayoutItem, list[LayoutItem]], dict[LayoutItem, list[LayoutItem]]],
 ) -> None:
-    """Fewer crossings: each layer sorted by the mean position of its neighbours, downwards and upwards in turn."""
+    """Reduce crossings: sort each layer by the mean position of the neighbours, downwards and upwards in turn."""
     for sweep in range(SWEEPS):
         side = joined[sweep % 2]
         for layer in layers if sweep % 2 == 0 else layers[::-1]:
@@ -141,13 +141,13 @@ def _places(
     for sweep in range(SWEEPS):
         sides = joined if sweep >= SWEEPS - 2 else (joined[sweep % 2],)
         for layer in layers[:: -1 if sweep % 2 else 1]:
-            wanted = [_mean([x[o] for side in sides for o in side.get(item, ())], x[item]) for item in layer]
-            x.update(zip(layer, spread(wanted, [wide[i] for i in layer]), strict=True))
+            targets = [_mean([x[o] for side in sides for o in side.get(item, ())], x[item]) for item in layer]
+            x.update(zip(layer, spread(targets, [wide[i] for i in layer]), strict=True))
     return x
 
 
-def spread(wanted: Sequence[float], widths: Sequence[float]) -> list[float]:
-    """Centres in the given order, at least `GAP` apart, as near to `wanted` as that allows (least squares).
+def spread(targets: Sequence[float], widths: Sequence[float]) -> list[float]:
+    """Centres in the given order, with `GAP` between items, nearest to `targets` (least squares).
 
     >>> spread([0.0, 0.0], [10.0, 10.0])
     [-14.0, 14.0]
@@ -155,9 +155,9 @@ def spread(wanted: Sequence[float], widths: Sequence[float]) -> list[float]:
     offsets = [0.0]
     for one, other in pairwise(widths):
         offsets.append(offsets[-1] + (one + other) / 2 + GAP)
-    blocks: list[tuple[float, int]] = []  # sum and count of what must share one place
-    for want, offset in zip(wanted, offsets, strict=False):
-        total, size = want - offset, 1
+    blocks: list[tuple[float, int]] = []  # sum and count of items that touch
+    for target, offset in zip(targets, offsets, strict=False):
+        total, size = target - offset, 1
         while blocks and blocks[-1][0] / blocks[-1][1] >= total / size:
             before, others = blocks.pop()
             total, size = total + before, size + others
@@ -177,7 +177,7 @@ def _path(
     box: float,
     between: float,
 ) -> Iterable[tuple[float, float]]:
-    """Down from box to box; through a label's or a node's row straight."""
+    """Points from box to box; straight through the rows in between."""
     half = {True: box / 2, False: between / 8}  # of a row of boxes, of a row of labels
     first, last = chain[0], chain[-1]
     yield x[first], y[first] + box / 2

@@ -25,7 +25,7 @@ SUITE = "subcut.bisect"
 
 
 def render(document: Document) -> str:
-    """Findings are failures, what could not be resolved is an error, what explains nothing is skipped."""
+    """Findings are failures, unresolved ones errors; pieces that explain nothing are skipped."""
     shown = cleaned(document)
     cases = [_whole(shown), *_findings(shown), *_alone(shown)]
     totals = {
@@ -51,13 +51,13 @@ def _case(name: str, seconds: float = 0.0) -> ET.Element:
 
 
 def _whole(document: Document) -> ET.Element:
-    """The whole model; where a finding says more, that one carries the words."""
+    """The test case of the whole model; details are in those of the findings."""
     whole = document["whole"]
     case = _case("whole model", whole["build_seconds"] + whole["run_seconds"])
     if whole["status"] != "agree":
         kind = "failure" if whole["status"] == "fail" else "error"
-        told = ET.SubElement(case, kind, {"message": f"{word(whole)}: {headline(document)}", "type": word(whole)})
-        told.text = whole["why"]
+        element = ET.SubElement(case, kind, {"message": f"{word(whole)}: {headline(document)}", "type": word(whole)})
+        element.text = whole["why"]
     return case
 
 
@@ -67,10 +67,10 @@ def _findings(document: Document) -> Iterator[ET.Element]:
         seconds = verdict["build_seconds"] + verdict["run_seconds"] if verdict else 0.0
         case = _case(f"{number}. {finding['kind']}: {region(finding)}", seconds)
         kind = "error" if finding["kind"] == "unresolved" else "failure"
-        told = ET.SubElement(case, kind, {"message": title(finding), "type": finding["signature"] or finding["kind"]})
-        conclusion, known = evidence(finding)
-        lines = [*sentences(finding), conclusion, *known, f"case {finding['case']}" if finding["case"] else ""]
-        told.text = "\n".join(filter(None, lines))
+        attributes = {"message": title(finding), "type": finding["signature"] or finding["kind"]}
+        conclusion, reasons = evidence(finding)
+        lines = [*sentences(finding), conclusion, *reasons, f"case {finding['case']}" if finding["case"] else ""]
+        ET.SubElement(case, kind, attributes).text = "\n".join(filter(None, lines))
         if lines := stderr(finding):
             ET.SubElement(case, "system-err").text = "\n".join(lines)
         yield case
@@ -87,9 +87,7 @@ def _alone(document: Document) -> Iterator[ET.Element]:
 def _properties(document: Document) -> Iterator[tuple[str, str]]:
     model, environment = document["model"], document["environment"]
     yield "model", f"{model['file']} sha256 {model['structure_sha256']}"
-    for name in ("candidate", "reference"):
-        one = document[name]
-        yield name, " ".join(runtime(one))
+    yield from ((name, " ".join(runtime(document[name]))) for name in ("candidate", "reference"))
     yield "criterion", document["criterion"]
     yield "command", document["command"]
     yield from ((name, str(environment[name])) for name in ("subcut", "python", "machine", "threads"))

@@ -31,7 +31,7 @@ FILE = "report.md"
 
 
 def render(document: Document) -> str:
-    """The document as an issue's text. What comes from a model stands in code spans, where trackers leave it alone."""
+    """The document as the text of an issue. Names from a model are code spans, which trackers do not interpret."""
     shown = cleaned(document)
     lines = [f"# subcut: {code(shown['model']['file'])}: {headline(shown, code)}", "", *_whole(shown)]
     for number, finding in enumerate(shown["findings"], 1):
@@ -57,7 +57,7 @@ def code(name: str) -> str:
 
 
 def table_code(name: str) -> str:
-    """A code span for a table, where a `|` would end the cell: a name with one becomes HTML."""
+    """A code span for a table; a name with a `|`, which would end the cell, becomes HTML."""
     if "|" not in name:
         return code(name)
     return f"<code>{re.sub(r'[^0-9A-Za-z /]', lambda m: f'&#{ord(m[0])};', name)}</code>"
@@ -95,12 +95,12 @@ def _finding(finding: Document, number: str) -> list[str]:
     lines = [f"## {number}{title(finding, code)}", ""]
     lines += [f"- explains {percent(share)} of the final error"] if share is not None else []
     lines += [f"- {line}" for line in sentences(finding, code)]
-    conclusion, known = evidence(finding, code)
-    if conclusion or known:
-        lines += ["", f"Precision or bug? {conclusion}".rstrip(), "", *(f"- {line}" for line in known)]
+    conclusion, reasons = evidence(finding, code)
+    if conclusion or reasons:
+        lines += ["", f"Precision or bug? {conclusion}".rstrip(), "", *(f"- {line}" for line in reasons)]
     if finding["edge"]:
         lines += ["", *_edge(finding["edge"])]
-    return [*lines, *(["", *_fenced(said, "text")] if (said := stderr(finding)) else [])]
+    return [*lines, *(["", *_fenced(last, "text")] if (last := stderr(finding)) else [])]
 
 
 def _edge(edge: Document) -> list[str]:
@@ -113,14 +113,10 @@ def _edge(edge: Document) -> list[str]:
 
 
 def _reproduce(document: Document) -> list[str]:
-    cases = [finding["case"] for finding in document["findings"] if finding["case"]]
     lines = []
-    for case in cases:
-        lines += [
-            f"In the folder {code(case)} (model, inputs, expected outputs; needs only onnxruntime and numpy):",
-            "",
-        ]
-        lines += [*_fenced(["python repro.py"], "sh"), ""]
+    for case in filter(None, (finding["case"] for finding in document["findings"])):
+        lines.append(f"In the folder {code(case)} (model, inputs, expected outputs; needs only onnxruntime and numpy):")
+        lines += ["", *_fenced(["python repro.py"], "sh"), ""]
     return [*lines, "Found with:", "", *_fenced([document["command"]], "sh")]
 
 

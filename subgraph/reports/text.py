@@ -30,6 +30,6 @@ def render(document: Document) -> str:
 def _finding(finding: Document) -> list[str]:
     share = finding["explains"]
     explains = f"      explains {percent(share)} of the final error" if share is not None else ""
-    conclusion, known = evidence(finding)
-    lines = [*sentences(finding), *([conclusion] if conclusion else []), *(f"- {line}" for line in known)]
+    conclusion, reasons = evidence(finding)
+    lines = [*sentences(finding), *([conclusion] if conclusion else []), *(f"- {line}" for line in reasons)]
     return [f"{title(finding)}{explains}", *(f"  {line}" for line in (*lines, *(f"| {s}" for s in stderr(finding))))]

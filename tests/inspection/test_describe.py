@@ -485,7 +485,7 @@ def test_batches_bound_what_a_run_gives(shape: str, tmp_path: Path, monkeypatch:
         sizes.append(sum(math.prod(s) * 4 for r in captured[0].tensors.values() for s in r.shapes))
         return captured
 
-    monkeypatch.setattr("subgraph.inspection.ranges.record", counted)
+    monkeypatch.setattr("subgraph.inspection.ranges.capture_samples", counted)
     monkeypatch.setattr(ranges, "BATCH_BYTES", 8 * 256 * 64 * 4)
     assert document(path, **options)["nodes"] == whole
     assert len(sizes) > 3
