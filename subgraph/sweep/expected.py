@@ -42,7 +42,6 @@ NOISE = "noise"  # the criterion that needs rounding noise
 FLOORS = {"float16": 8 * 2.0**-11, "bfloat16": 8 * 2.0**-8}  # of the scale: eight roundings, as in `cases.check`
 BFLOAT16 = 2.0**-6  # relative: two roundings of bfloat16, as in onnx's own runner
 CRITERION, TOLERANCE = "criterion", "tolerance"  # what a verdict was made by
-BUILD, RUN = "build", "run"
 NoiseOf = Callable[[str], OutputNoise | None]  # by output; None where it cannot be measured
 
 
@@ -95,7 +94,7 @@ class Runtime:
                 return result
             process = result.failure.process
             ended = bool(process.get("signal")) or process.get("exit_code") is not None  # also what it started
-            phase = RUN if result.build else BUILD
+            phase = "run" if result.build else "build"
             process = dict(process) | {"died": ended or not worker.alive, "while": phase}
         return replace(result, failure=replace(result.failure, process=process))
 
@@ -340,5 +339,4 @@ def _is_same(expected: Value, value: Value) -> bool:
     """Are the values equal bit for bit, so that no noise need be measured?"""
     if expected is None or value is None or isinstance(expected, list) or isinstance(value, list):
         return expected is value
-    equal = (expected.dtype, expected.shape) == (value.dtype, value.shape)
-    return equal and expected.tobytes() == value.tobytes()
+    return (expected.dtype, expected.shape, expected.tobytes()) == (value.dtype, value.shape, value.tobytes())

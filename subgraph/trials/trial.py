@@ -76,8 +76,6 @@ class Trials:
     _noise: dict[Any, tuple[RegionNoise, threading.Lock]] = field(default_factory=dict)
     _lock: threading.RLock = field(default_factory=threading.RLock)
 
-    # ------------------------------------------------------------------------------------------------ the candidate
-
     @cached_property
     def about(self) -> BackendInfo:
         """What the backend says about itself, with the candidate's options."""
