@@ -243,7 +243,7 @@ class Server:
         """
         build = getattr(self.module, "load", None)
         if not callable(build):
-            raise BackendError(f"{self.backend} has no function load(model, options)", "see subgraph/backends")
+            raise BackendError(f"{self.backend} has no function load(model, options)", "see subgraph/runtime/backends")
         begin = time.perf_counter()
         self.models.pop(key, None)  # freeing a model is part of the backend's time
         try:

@@ -480,7 +480,7 @@ def test_types_come_back_where_that_changes_no_value(
 
 @pytest.mark.parametrize(("dims", "shape"), [((0, 3), (0, 3)), ((2, 3), (0,)), ((None, 0), (0,)), (None, (0,))])
 def test_what_comes_as_nothing(dims: tuple[int | None, ...] | None, shape: tuple[int, ...]) -> None:
-    found = _foreign.nothing(_foreign.Port("y", "int64", dims))
+    found = _foreign.empty_array(_foreign.Port("y", "int64", dims))
     assert (found.dtype.name, found.shape) == ("int64", shape)
 
 
@@ -495,4 +495,4 @@ def test_what_comes_as_nothing(dims: tuple[int | None, ...] | None, shape: tuple
 )
 def test_what_does_not_fit_is_not_fed(feeds: dict[str, Any], says: str) -> None:
     with pytest.raises(ModelError, match=says):
-        _foreign.fed(feeds, [_foreign.Port("x", "float32", (None, 3))])
+        _foreign.input_arrays(feeds, [_foreign.Port("x", "float32", (None, 3))])

@@ -752,7 +752,7 @@ def test_a_lost_connection_is_tried_again(
     command = quoted(shell(f"echo x >> {count}; [ $(wc -l < {count}) -gt {lost} ] || exit 255"))
     e = ended(model, step, command)
     assert count.read_text() == "x\n" * tries
-    assert waited == list(cmd.AGAIN[: tries - 1])
+    assert waited == list(cmd.RETRY_SECONDS[: tries - 1])
     if lost < 3:
         assert e is None
     else:

@@ -1,13 +1,27 @@
-"""One file per candidate runtime; its name is what the user types, its docstring's first line its help.
+"""One file per candidate runtime: its name is the word that the user types, its docstring's first line the help.
 
-A backend is a module with `load(model, options) -> run`, which converts and builds, and `run(feeds) -> outputs`: both
-map tensor names to values (numpy arrays; lists of them for sequences). It runs in a process of its own, so it may crash
-and print. Optional: `MULTI` (it takes several disconnected pieces in one model), `version()`, `precision(options)`
-(what it computes in: fp32, fp16, bf16, int8), `caveat(options)` (what a user must know of that before anything runs,
-"" if nothing), `exact(options)` (the options with which it computes in full precision, or without optimisations; None
-where these do), `warm()` (imports the runtime ahead of the first model), `missing()` (what it lacks here, "" if
-nothing), and, on a run, `outputs`: the type of each output as onnx writes it, where an empty sequence must not lose it.
+To add a backend, write one file here (or anywhere: `-c path/to/file.py`; a package names it under the entry point
+`subcut.backends`). It needs one function:
 
-What it raises: `Refused` while loading (any other exception counts as that), anything while running (a crash), and
-`BackendError` or `ImportError` where it cannot be used at all.
+    load(model: Path, options: Mapping[str, Any]) -> run      converts and builds
+    run(feeds: Mapping[str, Value]) -> Mapping[str, Value]    runs once
+
+`feeds` and outputs map tensor names to numpy arrays; a sequence is a list of arrays, an empty optional is None. The
+file is imported in a process of its own, so it may print, crash and hang. Backends share the parts in `_foreign`.
+
+`load` raises `Refused` if the runtime does not accept the model (any other exception counts as that); `run` may raise
+anything, which counts as a crash; both raise `BackendError` or `ImportError` if the runtime cannot be used at all.
+
+Optional names of the module:
+
+    MULTI                 True: takes several disconnected pieces in one model
+    version()             the runtime's version, a part of the key of stored results
+    precision(options)    what it computes in: fp32, fp16, bf16 or int8
+    caveat(options)       what a user must know before anything runs; "" if nothing
+    exact(options)        the options for full precision, or without optimisations; None if these are
+    warm()                imports the runtime before the first model arrives
+    missing()             what it lacks on this machine; "" if nothing
+
+and of the function `run`: `outputs`, the type of each output as onnx writes it (`seq(tensor(float))`), where an empty
+sequence must keep its type.
 """

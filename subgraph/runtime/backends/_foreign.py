@@ -1,7 +1,7 @@
-"""What runtimes of others have in common: a package that may be missing, options, a model's declared edge, types.
+"""Shared by the backends: a package that may be missing, options, inputs and outputs as the model declares them.
 
-They know fewer element types than ONNX. One that widens what it is given (int64 to int32 and back, float16 to float32)
-must not fail for that alone: `as_declared` gives values the type that the model declares, where that changes none.
+Most runtimes know fewer element types than ONNX. Computing in another one alone (int64 in int32, float16 in float32) is
+no failure: `as_declared` converts an output to the declared type if that changes no value.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from subgraph.storage.tensors import Value, np_dtype
 if TYPE_CHECKING:
     from subgraph.types import Array
 
-MAX_THREADS = 1024  # a slip of the keyboard must not start a million
+MAX_THREADS = 1024  # a typing error must not start a million
 FLOATS = frozenset(("float16", "bfloat16", "float32", "float64"))
 
 
@@ -30,7 +30,7 @@ class Port:
     """One input or output as the model declares it.
 
     Attributes:
-        dims: None where a size is open; None as a whole where even the rank is.
+        dims: None for an open size; None instead of the tuple for an unknown rank.
     """
 
     name: str
@@ -53,68 +53,68 @@ def package(module: str, extra: str) -> ModuleType:
         raise BackendError(f"{extra} cannot be loaded: {e}", hint) from e
 
 
-def check_options(who: str, options: Mapping[str, Any], known: Mapping[str, Collection[str]]) -> None:
-    """`known`: each option with the values that it takes; none where any will do.
+def check_options(backend: str, options: Mapping[str, Any], allowed: Mapping[str, Collection[str]]) -> None:
+    """`allowed`: the values of each option; an empty collection allows any value.
 
     Raises:
-        BackendError: one is unknown, or its value is.
+        BackendError: an option or its value is not allowed.
     """
     for key, value in options.items():
-        if key not in known:
-            has = ", ".join(known)
-            raise BackendError(f"{who} has no option '{key}'", f"it has {has}" if has else "leave it out")
-        if known[key] and str(value) not in known[key]:
-            raise BackendError(f"{who}: {key} cannot be {value}", f"one of {', '.join(known[key])}")
+        if key not in allowed:
+            names = ", ".join(allowed)
+            raise BackendError(f"{backend} has no option '{key}'", f"it has {names}" if names else "leave it out")
+        if allowed[key] and str(value) not in allowed[key]:
+            raise BackendError(f"{backend}: {key} cannot be {value}", f"one of {', '.join(allowed[key])}")
 
 
-def threads(who: str, options: Mapping[str, Any]) -> int:
-    """How many it may use: one, where nothing is said, so that sums are made in the same order each time.
+def threads(backend: str, options: Mapping[str, Any]) -> int:
+    """The option `threads`; 1 by default, so that sums are computed in the same order each time.
 
     Raises:
-        BackendError: that is no number of threads.
+        BackendError: it is no number of threads.
     """
     text = str(options.get("threads", 1))
     if not text.isdecimal() or int(text) > MAX_THREADS:
-        raise BackendError(f"{who}: threads={text} is no number of threads", f"0 leaves it to {who}")
+        raise BackendError(f"{backend}: threads={text} is no number of threads", f"0 leaves it to {backend}")
     return int(text)
 
 
-def edge(who: str, model: Path, types: Collection[str]) -> tuple[list[Port], list[Port]]:
-    """Inputs (without those that an initializer gives) and outputs, in the model's order.
+def ports(backend: str, model: Path, types: Collection[str]) -> tuple[list[Port], list[Port]]:
+    """Inputs (without those that have an initializer) and outputs, in the model's order.
 
     Raises:
-        Refused: the model cannot be read, or one of them is none of `types`, or is no tensor.
+        Refused: the model cannot be read, or an input or output is no tensor of one of these types.
     """
     try:
         graph = protobuf.read(model).model.graph
     except (ModelError, OSError) as e:
-        raise Refused(f"{who} refuses the model: {e}") from e
-    given = {t.name for t in graph.initializer}
-    inputs = [_port(who, v, types) for v in graph.input if v.name not in given]
-    return inputs, [_port(who, v, types) for v in graph.output]
+        raise Refused(f"{backend} refuses the model: {e}") from e
+    initializers = {t.name for t in graph.initializer}
+    inputs = [_port(backend, v, types) for v in graph.input if v.name not in initializers]
+    return inputs, [_port(backend, v, types) for v in graph.output]
 
 
-def _port(who: str, declared: Any, types: Collection[str]) -> Port:
+def _port(backend: str, declared: Any, types: Collection[str]) -> Port:
     kind = declared.type.WhichOneof("value")
     tensor = declared.type.tensor_type
     dtype = dtypes.name_of(tensor.elem_type) if kind == "tensor_type" else str(kind).removesuffix("_type")
     if kind != "tensor_type" or dtype not in types:
-        raise Refused(f"{who} takes and gives no {dtype or 'tensor without a type'}: '{declared.name}'")
+        raise Refused(f"{backend} takes and gives no {dtype or 'tensor without a type'}: '{declared.name}'")
     if not tensor.HasField("shape"):
         return Port(declared.name, dtype, None)
     return Port(declared.name, dtype, tuple(d.dim_value if d.HasField("dim_value") else None for d in tensor.shape.dim))
 
 
-def fed(feeds: Mapping[str, Value], inputs: Sequence[Port]) -> list[Array]:
+def input_arrays(feeds: Mapping[str, Value], inputs: Sequence[Port]) -> list[Array]:
     """The value of each input, in C order.
 
     Raises:
-        ModelError: one is missing, or of another type or rank; runtimes would read past its end, or compute with what
-            the last run left.
+        ModelError: a value is missing, or has another type or shape: runtimes would read past its end, or compute with
+            the last run's values.
     """
     import numpy as np
 
-    found = []
+    arrays = []
     for port in inputs:
         value = feeds.get(port.name)
         if value is None:
@@ -124,8 +124,8 @@ def fed(feeds: Mapping[str, Value], inputs: Sequence[Port]) -> list[Array]:
             raise ModelError(f"input '{port.name}' is {array.dtype}, the model says {port.dtype}")
         if port.dims is not None and not _fits(array.shape, port.dims):
             raise ModelError(f"input '{port.name}' has shape {list(array.shape)}, the model says {list(port.dims)}")
-        found.append(array)
-    return found
+        arrays.append(array)
+    return arrays
 
 
 def _fits(shape: Sequence[int], dims: Sequence[int | None]) -> bool:
@@ -133,27 +133,27 @@ def _fits(shape: Sequence[int], dims: Sequence[int | None]) -> bool:
 
 
 def as_declared(array: Array, port: Port) -> Array:
-    """A copy, in the type and rank that the model declares, where that changes no value; else as it came.
+    """A copy in the type and rank that the model declares, or in its own type if the conversion changes a value.
 
-    A float is rounded to the declared float type: a runtime that computes a float16 model in float32 gives more digits
+    Floats are rounded to the declared float type: a runtime that computes a float16 model in float32 gives more digits
     than the model has.
     """
     import numpy as np
 
-    if port.dims == () and array.shape == (1,):  # no rank 0
+    if port.dims == () and array.shape == (1,):  # the runtime has no rank 0
         array = array.reshape(())
-    want = np_dtype(port.dtype)
-    if array.dtype == want:
+    dtype = np_dtype(port.dtype)
+    if array.dtype == dtype:
         return array.copy()
-    with np.errstate(over="ignore"):  # beyond float16 is infinity there as well
-        cast = array.astype(want)
+    with np.errstate(over="ignore"):  # beyond the range of float16 is infinity, as in ONNX
+        cast = array.astype(dtype)
     if array.dtype.name in FLOATS or port.dtype in FLOATS:
         return cast if {array.dtype.name, port.dtype} <= FLOATS else array.copy()
     return cast if np.array_equal(cast.astype(array.dtype), array) else array.copy()
 
 
-def nothing(port: Port) -> Array:
-    """What stands for "empty": of the declared shape where that is empty, else without an element."""
+def empty_array(port: Port) -> Array:
+    """An array without elements: of the declared shape if that has none, else of shape (0,)."""
     import numpy as np
 
     dims = port.dims or ()
@@ -161,13 +161,18 @@ def nothing(port: Port) -> Array:
     return np.zeros([d or 0 for d in dims] if empty else [0], np_dtype(port.dtype))
 
 
-def other_edge(who: str, counts: tuple[int, int], inputs: Sequence[Port], outputs: Sequence[Port]) -> str:
-    """What is said of a runtime that made another number of inputs or outputs: they are told apart by their place."""
-    made = f"{counts[0]} inputs and {counts[1]} outputs"
-    return f"{who} refuses the model: it made {made} of {len(inputs)} and {len(outputs)}"
+def require_ports(backend: str, counts: tuple[int, int], inputs: Sequence[Port], outputs: Sequence[Port]) -> None:
+    """Inputs and outputs of the built model (`counts`) are matched by position, so their numbers must be equal.
+
+    Raises:
+        Refused: they are not.
+    """
+    if counts != (len(inputs), len(outputs)):
+        built = f"{counts[0]} inputs and {counts[1]} outputs"
+        raise Refused(f"{backend} refuses the model: it made {built} of {len(inputs)} and {len(outputs)}")
 
 
-def first_line(error: BaseException, drop: str = "") -> str:
-    """What a runtime says, on one line of at most 400 characters, up to `drop`."""
+def message(error: BaseException, drop: str = "") -> str:
+    """A runtime's error text on one line of at most 400 characters, up to the word `drop`."""
     text = str(error)
     return " ".join((text.partition(drop)[0] if drop else text).split())[:400]

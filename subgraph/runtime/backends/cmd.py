@@ -45,12 +45,12 @@ PLACES = {"convert": ("model", "converted"), "run": ("model", "converted", "inpu
 DEFAULTS = {"convert": ["{model}", "{converted}"], "run": ["{model}", "{inputs}", "{outputs}"]}
 CANNOT_TEST, NOT_RUNNABLE, SIGNALLED, LOST = 125, (126, 127), 128, 255
 SETTINGS = ("convert", "run", "folder")
-AGAIN = (1.0, 3.0)  # seconds before a command that lost its connection is tried again
+RETRY_SECONDS = (1.0, 3.0)  # before each retry of a command that lost its connection
 
 
 @dataclass(frozen=True)
 class Output:
-    """What the model says of one output: `dims` has None where a size is open, and is None where even the rank is."""
+    """One output as the model declares it; `dims` as of `_foreign.Port`, `stem`: the name of its file."""
 
     name: str
     type_text: str
@@ -59,9 +59,9 @@ class Output:
 
 
 def words_of(step: str, command: str, *, converted: bool = False) -> list[str]:
-    """A command line as words; one that names no place gets `{model} {inputs} {outputs}`, or `{model} {converted}`.
+    """A command line as words; without any placeholder it gets `{model} {inputs} {outputs}`, or `{model} {converted}`.
 
-    `converted`: there is a convert step, so the run gets its result instead of the model.
+    `converted`: there is a convert command, so the run gets its result instead of the model.
 
     Raises:
         BackendError: it is empty, or has an open quote.
@@ -79,12 +79,12 @@ def words_of(step: str, command: str, *, converted: bool = False) -> list[str]:
 
 
 def load(model: Path, options: Mapping[str, Any]) -> Callable[[Mapping[str, Value]], dict[str, Value]]:
-    """Convert, where a convert command is given; its result lives as long as the loaded model.
+    """Convert, if there is a convert command; its result lives as long as the loaded model.
 
     Raises:
-        Refused: the model has other values than tensors, or the command ended with an exit code of its own, or 125, or
-            made nothing.
-        BackendError: it cannot be run, or an option means nothing. WorkerDied: it crashed.
+        Refused: the model has inputs or outputs other than tensors, or the command ended with an exit code of its own
+            or 125, or wrote nothing.
+        BackendError: the command cannot be run, or an option is unknown. WorkerDied: it crashed.
     """
     if unknown := sorted(set(options) - set(SETTINGS)):
         raise BackendError(f"cmd has no setting '{unknown[0]}'", "it has run and convert")
@@ -99,7 +99,7 @@ class _Commands:
         needed = any("{converted}" in word for word in self._run)
         if needed and not convert:
             raise BackendError("cmd: run names {converted}, but nothing converts", "add a convert command")
-        self._wanted = _declared(model)
+        self._outputs = _declared(model)
         folder = tempfile.mkdtemp(prefix="subcut-cmd-", dir=_place())
         remove = weakref.finalize(self, shutil.rmtree, folder, ignore_errors=True)
         self._places = {"model": str(model.resolve()), "converted": str(Path(folder) / "converted")}
@@ -111,29 +111,29 @@ class _Commands:
             raise
 
     def _convert(self, words: Sequence[str], needed: bool) -> None:
-        _do("convert", words, self._places, self._cwd)
+        _run_command("convert", words, self._places, self._cwd)
         if needed and not Path(self._places["converted"]).exists():
             raise Refused(f"the convert command {words[0]} ended well, but made nothing at {{converted}}")
 
     @property
     def outputs(self) -> dict[str, str]:
         """The type of each output."""
-        return {o.name: o.type_text for o in self._wanted}
+        return {o.name: o.type_text for o in self._outputs}
 
     def __call__(self, feeds: Mapping[str, Value]) -> dict[str, Value]:
         """One run in fresh folders.
 
         Raises:
-            Refused: it says that it cannot be tested (125). ModelError: what it wrote cannot be read.
-            WorkerDied: it crashed. BackendError: it cannot be run; its connection stays lost.
+            Refused: the command ended with 125. ModelError: an output cannot be read.
+            WorkerDied: it crashed. BackendError: it cannot be run, or its connection stays lost.
         """
         with tempfile.TemporaryDirectory(prefix="subcut-cmd-", dir=_place(), ignore_cleanup_errors=True) as temporary:
             inputs, outputs = Path(temporary) / "inputs", Path(temporary) / "outputs"
             inputs.mkdir()
             outputs.mkdir()
-            _write(feeds, self._wanted, inputs)
-            _do("run", self._run, self._places | {"inputs": str(inputs), "outputs": str(outputs)}, self._cwd)
-            return _read(outputs, self._wanted)
+            _write(feeds, self._outputs, inputs)
+            _run_command("run", self._run, self._places | {"inputs": str(inputs), "outputs": str(outputs)}, self._cwd)
+            return _read(outputs, self._outputs)
 
 
 def _place() -> str | None:
@@ -143,11 +143,11 @@ def _place() -> str | None:
 # ---------------------------------------------------------------------------------------------------- commands
 
 
-def _do(step: str, words: Sequence[str], places: Mapping[str, str], cwd: str | None = None) -> None:
-    command = [_filled(word, places) for word in words]
-    for wait in (*AGAIN, None):
+def _run_command(step: str, words: Sequence[str], places: Mapping[str, str], cwd: str | None = None) -> None:
+    command = [_fill(word, places) for word in words]
+    for wait in (*RETRY_SECONDS, None):
         try:
-            # What it prints goes where this process's own words go; the parent keeps the last lines.
+            # It prints where this process prints; the parent keeps the last lines.
             code = subprocess.run(command, stdin=subprocess.DEVNULL, cwd=cwd, check=False).returncode
         except OSError as e:
             hint = "is it there, and executable?"
@@ -158,23 +158,23 @@ def _do(step: str, words: Sequence[str], places: Mapping[str, str], cwd: str | N
             break
         time.sleep(wait)
     if code:
-        raise _failure(step, command[0], code)
+        raise _error(step, command[0], code)
 
 
-def _filled(word: str, places: Mapping[str, str]) -> str:
-    """All at once: a path that itself has a `{…}` in it stays as it is."""
+def _fill(word: str, places: Mapping[str, str]) -> str:
+    """Replace all placeholders at once, so that a `{…}` in a path stays."""
     return re.sub("|".join(rf"\{{{place}\}}" for place in places), lambda m: places[m[0][1:-1]], word)
 
 
-def _failure(step: str, command: str, code: int) -> SubcutError:
-    """What an exit code means; `subprocess` gives -n for signal n."""
+def _error(step: str, command: str, code: int) -> SubcutError:
+    """The error that an exit code stands for; `subprocess` gives -n for signal n."""
     what = f"{step} command {command} ended with exit code {code}"
     if code == CANNOT_TEST:
         return Refused(f"cannot be tested: the {what}")
     if code in NOT_RUNNABLE:
         return BackendError(f"the {what}: not executable, or not found", "run it by hand to see why")
     if code == LOST:
-        return BackendError(f"the {what}: connection lost, {len(AGAIN) + 1} times", "is the device reachable?")
+        return BackendError(f"the {what}: connection lost, {len(RETRY_SECONDS) + 1} times", "is the device reachable?")
     number = -code if code < 0 else code - SIGNALLED
     if 0 < number < signal.NSIG:
         name = signal_name(number)
@@ -218,7 +218,7 @@ def _type_text(name: str, declared: protobuf.TypeProto) -> str:
     raise Refused(f"'{name}' is no plain tensor: commands cannot be fed or give sequences and optionals", hint)
 
 
-def _write(feeds: Mapping[str, Value], wanted: Sequence[Output], folder: Path) -> None:
+def _write(feeds: Mapping[str, Value], declared: Sequence[Output], folder: Path) -> None:
     """Each input as .npy and .bin (little endian, C order, sub-byte types packed), and the manifest."""
     stems = safe_names(feeds)
     inputs = []
@@ -236,34 +236,33 @@ def _write(feeds: Mapping[str, Value], wanted: Sequence[Output], folder: Path) -
             "npy": f"{o.stem}.npy",
             "bin": f"{o.stem}.bin",
         }
-        for o in wanted
+        for o in declared
     ]
     manifest = {"schema": "subcut.run/1", "inputs": inputs, "outputs": outputs}
     (folder / "manifest.json").write_text(json.dumps(manifest, indent=1) + "\n", encoding="ascii")
 
 
-def _read(folder: Path, wanted: Sequence[Output]) -> dict[str, Value]:
-    """The outputs that were written, .npy before .bin; those that were not are left out, other files are given under
-    their own names.
+def _read(folder: Path, declared: Sequence[Output]) -> dict[str, Value]:
+    """The outputs that were written, .npy before .bin; other files count as outputs under their own names.
 
     Raises:
         ModelError: a file is damaged, or its size does not fit.
     """
     found: dict[str, Value] = {}
-    for output in wanted:
+    for output in declared:
         npy, raw = folder / f"{output.stem}.npy", folder / f"{output.stem}.bin"
         if npy.is_file():
             found[output.name] = _from_npy(npy, parse_type(output.type_text)[1])
         elif raw.is_file():
             found[output.name] = _from_bin(raw, output)
-    known = {o.stem for o in wanted}
-    strange = (p for p in sorted(folder.iterdir()) if p.stem not in known and p.suffix in (".npy", ".bin"))
-    found.update((p.name, None) for p in strange)
+    stems = {o.stem for o in declared}
+    others = (p for p in sorted(folder.iterdir()) if p.stem not in stems and p.suffix in (".npy", ".bin"))
+    found.update((p.name, None) for p in others)
     return found
 
 
 def _from_npy(path: Path, dtype: str) -> Value:
-    """What is in it; raw bits of a type that numpy lacks, where that is what was declared, as that type."""
+    """The array in a .npy file; raw bits become the declared type if numpy lacks that."""
     try:
         array = tensors.read_npy(path)
     except InputError as e:
@@ -273,7 +272,7 @@ def _from_npy(path: Path, dtype: str) -> Value:
 
 
 def _from_bin(path: Path, output: Output) -> Value:
-    """A headerless file, of the declared type; one open size follows from the file's.
+    """A headerless file, in the declared type; one open size follows from the file's.
 
     Raises:
         ModelError: the sizes do not fit.

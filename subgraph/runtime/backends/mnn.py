@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
 import platform
 import re
@@ -10,6 +11,7 @@ import sys
 import tempfile
 import weakref
 from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -23,13 +25,13 @@ TYPES = frozenset("bool int8 int16 int32 int64 uint8 uint16 uint32 uint64 float1
 MODES = {"normal": "Normal", "high": "High", "low": "Low"}
 OPTIONS = {"precision": tuple(MODES), "threads": (), "shape_mutable": ("0", "1")}
 X86 = ("x86_64", "AMD64")
-# What MNN holds each type in; its own names of them.
-HELD = {
+# The type that MNN holds each element type in: numpy's name, MNN's name.
+HELD_TYPES = {
     "float16": ("float32", "float"), "float32": ("float32", "float"), "float64": ("float32", "float"),
     "uint8": ("uint8", "uint8"),
 }  # fmt: skip
-WHOLE = ("int32", "int")  # all other whole numbers, and truth values
-# The converter's lines that say why: `[01:40:10] :220: These Op Not Support: ONNX::Blur`, `[ERROR] Model file is …`.
+HELD_INTEGER = ("int32", "int")  # all other integers, and booleans
+# The converter's reasons: `[01:40:10] :220: These Op Not Support: ONNX::Blur`, `[ERROR] Model file is …`.
 _REASON = re.compile(r"^(?:\[[\d:]+\] [^ :]*:\d+: |\[ERROR\] )(.*\S)", re.MULTILINE)
 _CHATTER = ("ONNX Model ir version", "ONNX Model opset version", "Convert error, please check")
 
@@ -65,23 +67,20 @@ def load(model: Path, options: Mapping[str, Any]) -> Callable[[Mapping[str, Valu
     expr: Any = _foreign.package("MNN.expr", "mnn")
     number = max(_foreign.threads("mnn", options), 1)
     mode = getattr(expr.PrecisionMode, MODES[str(options.get("precision", "normal"))])
-    inputs, outputs = _foreign.edge("mnn", model, TYPES)
-    how = {
-        "precision_mode": mode,
-        "thread_num": number,
-        "shape_mutable": str(options.get("shape_mutable", 1)) == "1",
-    }
-    return _Module(model, nn, expr, how, inputs, outputs)
+    inputs, outputs = _foreign.ports("mnn", model, TYPES)
+    mutable = str(options.get("shape_mutable", 1)) == "1"
+    load_module = partial(nn.load_module_from_file, precision_mode=mode, thread_num=number, shape_mutable=mutable)
+    return _Module(model, expr, load_module, inputs, outputs)
 
 
 class _Module:
     """A converted model; its file lives as long as this."""
 
     def __init__(
-        self, model: Path, nn: Any, expr: Any, how: dict[str, Any],
+        self, model: Path, expr: Any, load_module: Callable[..., Any],
         inputs: list[_foreign.Port], outputs: list[_foreign.Port],
     ) -> None:  # fmt: skip
-        """Six parameters: the model, MNN's two modules, their settings, and the model's edge."""
+        """`expr`: MNN's module; `load_module`: its function, with all settings."""
         self._expr, self._inputs, self._outputs = expr, inputs, outputs
         folder = tempfile.mkdtemp(prefix="subcut-mnn-", dir=os.environ.get(SCRATCH) or None)
         remove = weakref.finalize(self, shutil.rmtree, folder, ignore_errors=True)
@@ -89,10 +88,10 @@ class _Module:
             converted = _converted(model, Path(folder) / "converted.mnn")
             names = [[port.name for port in ports] for ports in (inputs, outputs)]
             try:
-                self._module = nn.load_module_from_file(str(converted), *names, **how)
+                self._module = load_module(str(converted), *names)
             except Exception as e:
-                lost = _lost(nn, converted, outputs)
-                raise Refused(f"mnn refuses the model: {lost or _foreign.first_line(e)}") from e
+                lost = _lost_output(load_module, converted, outputs)
+                raise Refused(f"mnn refuses the model: {lost or _foreign.message(e)}") from e
         except BaseException:
             remove()
             raise
@@ -103,24 +102,24 @@ class _Module:
         Raises:
             Refused: a number needs more than MNN's 32 bits. ModelError: it failed.
         """
-        arrays = _foreign.fed(feeds, self._inputs)
+        arrays = _foreign.input_arrays(feeds, self._inputs)
         try:
-            given = [self._held(array, port) for array, port in zip(arrays, self._inputs, strict=True)]
-            found = self._module.onForward(given)
-            if len(found) != len(self._outputs):  # its own error is only printed
-                raise ModelError(f"mnn failed while running: it gave {len(found)} of {len(self._outputs)} outputs")
-            # copied while they live: `read` shows memory that goes with them
-            arrays = [_read(value, port) for value, port in zip(found, self._outputs, strict=True)]
+            variables = [self._variable(array, port) for array, port in zip(arrays, self._inputs, strict=True)]
+            results = self._module.onForward(variables)
+            if len(results) != len(self._outputs):  # MNN only prints its error
+                raise ModelError(f"mnn failed while running: it gave {len(results)} of {len(self._outputs)} outputs")
+            # copied while the variables live: `read` gives their memory
+            arrays = [_read(value, port) for value, port in zip(results, self._outputs, strict=True)]
         except (Refused, ModelError):
             raise
         except Exception as e:
-            raise ModelError(f"mnn failed while running: {_foreign.first_line(e.__cause__ or e)}") from e
+            raise ModelError(f"mnn failed while running: {_foreign.message(e.__cause__ or e)}") from e
         return {port.name: array for port, array in zip(self._outputs, arrays, strict=True)}
 
-    def _held(self, array: Any, port: _foreign.Port) -> Any:
+    def _variable(self, array: Any, port: _foreign.Port) -> Any:
         import numpy as np
 
-        held, name = HELD.get(port.dtype, WHOLE)
+        held, name = HELD_TYPES.get(port.dtype, HELD_INTEGER)
         with np.errstate(over="ignore"):
             cast = np.ascontiguousarray(array, np_dtype(held)).reshape(array.shape)
         if held == "int32" and not np.array_equal(cast.astype(array.dtype), array):
@@ -132,40 +131,40 @@ def _read(value: Any, port: _foreign.Port) -> Any:
     import numpy as np
 
     shape = list(value.shape)
-    if 0 in shape:  # there is nothing to read, and it says so with an error
+    if 0 in shape:  # `read` raises an error
         return np.zeros(shape, np_dtype(port.dtype))
     return _foreign.as_declared(np.asarray(value.read()).reshape(shape), port)
 
 
 def _converted(model: Path, path: Path) -> Path:
-    """The model in MNN's form.
+    """Convert the model to MNN's format.
 
-    By the converter's extension module. `MNN.tools.mnnconvert`, its command line, would install a logging package and
-    send what was converted to a server.
+    The converter's extension module is called directly: `MNN.tools.mnnconvert`, its command line, would install a
+    logging package and report the conversion to a server.
 
     Raises:
-        Refused: it made nothing; says why.
+        Refused: the converter wrote nothing; with its reasons.
     """
     tools: Any = _foreign.package("_tools", "mnn")
     words = ["mnnconvert", "-f", "ONNX", "--modelFile", str(model), "--MNNModel", str(path), "--bizCode", "subcut"]
     tools.mnnconvert(words)
     if not path.is_file():
-        # once more, to hear why: had its words been kept from the start, a crash would have taken them along
-        said = _heard(lambda: tools.mnnconvert(words), path.parent)
-        reasons = [text for text in _REASON.findall(said) if not text.startswith(_CHATTER)]
+        # again with its output captured; captured at first, it would be lost in a crash
+        printed = _printed(lambda: tools.mnnconvert(words), path.parent)
+        reasons = [text for text in _REASON.findall(printed) if not text.startswith(_CHATTER)]
         raise Refused(f"mnn refuses the model: {'; '.join(reasons)[:400] or 'its converter made nothing'}")
     return path
 
 
-def _heard(act: Callable[[], Any], folder: Path) -> str:
-    """What is printed meanwhile."""
+def _printed(act: Callable[[], Any], folder: Path) -> str:
+    """What C code prints to standard output during `act`."""
     sys.stdout.flush()
     with tempfile.TemporaryFile(dir=folder) as file:
         before = os.dup(1)
         os.dup2(file.fileno(), 1)
         try:
             act()
-            _flush()
+            ctypes.CDLL(None).fflush(None)
         finally:
             os.dup2(before, 1)
             os.close(before)
@@ -173,18 +172,11 @@ def _heard(act: Callable[[], Any], folder: Path) -> str:
         return file.read().decode(errors="replace")
 
 
-def _flush() -> None:
-    """What C's library holds back of its output."""
-    import ctypes
-
-    ctypes.CDLL(None).fflush(None)
-
-
-def _lost(nn: Any, converted: Path, outputs: list[_foreign.Port]) -> str:
-    """The output that its optimiser has joined with another node, if it is that."""
+def _lost_output(load_module: Callable[..., Any], converted: Path, outputs: list[_foreign.Port]) -> str:
+    """A sentence about the output that the optimiser has fused into another node; "" if there is none."""
     for port in outputs:
         try:
-            nn.load_module_from_file(str(converted), [], [port.name])
-        except Exception:  # noqa: BLE001 - whatever MNN says
+            load_module(str(converted), [], [port.name])
+        except Exception:  # noqa: BLE001 - MNN raises its own types
             return f"its optimiser has removed the output '{port.name}'"
     return ""

@@ -44,22 +44,22 @@ def load(model: Path, options: Mapping[str, Any]) -> Callable[[Mapping[str, Valu
     cv2: Any = _foreign.package("cv2", "opencv")
     number = _foreign.threads("opencv", options)
     cv2.setNumThreads(number or cv2.getNumberOfCPUs())
-    inputs, outputs = _foreign.edge("opencv", model, TYPES)
+    inputs, outputs = _foreign.ports("opencv", model, TYPES)
     try:
         net = cv2.dnn.readNetFromONNX(str(model), getattr(cv2.dnn, ENGINES[str(options.get("engine", "auto"))]))
         net.enableWinograd(str(options.get("winograd", 1)) == "1")
     except Exception as e:
-        raise Refused(f"opencv refuses the model: {_said(e)}") from e
+        raise Refused(f"opencv refuses the model: {_message(e)}") from e
     names = [port.name for port in outputs]
 
     def run(feeds: Mapping[str, Value]) -> dict[str, Value]:
-        arrays = _foreign.fed(feeds, inputs)
+        arrays = _foreign.input_arrays(feeds, inputs)
         try:
             for port, array in zip(inputs, arrays, strict=True):
                 net.setInput(array, port.name)
             found = net.forward(names)
         except Exception as e:
-            raise ModelError(f"opencv failed while running: {_said(e)}") from e
+            raise ModelError(f"opencv failed while running: {_message(e)}") from e
         return {port.name: _array(value, port) for port, value in zip(outputs, found, strict=True)}
 
     return run
@@ -67,10 +67,10 @@ def load(model: Path, options: Mapping[str, Any]) -> Callable[[Mapping[str, Valu
 
 def _array(value: Any, port: _foreign.Port) -> Any:
     """OpenCV gives None for what is empty."""
-    return _foreign.nothing(port) if value is None else _foreign.as_declared(value, port)
+    return _foreign.empty_array(port) if value is None else _foreign.as_declared(value, port)
 
 
-def _said(error: Exception) -> str:
+def _message(error: Exception) -> str:
     """OpenCV's message without its version and the place in its sources."""
-    text = _foreign.first_line(error)
+    text = _foreign.message(error)
     return text.partition(" error: ")[2] or text

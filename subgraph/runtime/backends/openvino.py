@@ -17,7 +17,7 @@ MULTI = True
 TYPES = frozenset(
     "bool int8 int16 int32 int64 uint8 uint16 uint32 uint64 float16 bfloat16 float32 float64".split()
 )  # fmt: skip
-# What a compiled model says that it computes in. "dynamic": in the model's own types; those are judged as such.
+# Precisions that a compiled model reports. "dynamic": each tensor in its own type, by which it is judged.
 CLAIMS = {"f32": "fp32", "dynamic": "fp32", "f16": "fp16", "bf16": "bf16"}
 HINT, THREADS = "INFERENCE_PRECISION_HINT", "INFERENCE_NUM_THREADS"
 HINTS = ("f32", "f16", "bf16")
@@ -35,22 +35,22 @@ def warm() -> None:
 
 
 def precision(options: Mapping[str, Any]) -> str:
-    """What it computes in with these options on this machine: what a compiled model says, not what was asked for."""
+    """What a compiled model reports that it computes in on this machine, which may differ from the option."""
     return CLAIMS.get(_computes_in(_device(options), tuple(sorted(_config(options).items()))), "fp32")
 
 
 def exact(options: Mapping[str, Any]) -> Mapping[str, Any] | None:
-    """The same in float32, where it computes in less."""
+    """The options with float32 in the place of a lower precision."""
     rest = {k: v for k, v in options.items() if k != HINT}
     return {**rest, "precision": "f32"} if precision(options) != "fp32" else None
 
 
 def caveat(options: Mapping[str, Any]) -> str:
-    """Where it computes in less than float32 without having been told, or in something else than it was told."""
-    claim, asked = precision(options), str(options.get("precision", ""))
-    if asked and CLAIMS[asked] != claim:
-        return f"openvino was asked for {asked}, but computes in {claim} on this machine"
-    if claim != "fp32" and not asked and HINT not in options:
+    """A precision below float32 that the options do not name, or another one than they name."""
+    claim, option = precision(options), str(options.get("precision", ""))
+    if option and CLAIMS[option] != claim:
+        return f"openvino was asked for {option}, but computes in {claim} on this machine"
+    if claim != "fp32" and not option and HINT not in options:
         return f"openvino computes in {claim} by its own default on this machine; openvino:precision=f32 for float32"
     return ""
 
@@ -66,36 +66,36 @@ def load(model: Path, options: Mapping[str, Any]) -> Callable[[Mapping[str, Valu
         Refused: it does not accept this model.
     """
     device, config, core = _device(options), _config(options), _core()
-    inputs, outputs = _foreign.edge("openvino", model, TYPES)
+    inputs, outputs = _foreign.ports("openvino", model, TYPES)
     try:
         compiled = core.compile_model(str(model), device, config)
     except Exception as e:
-        _computes_in(device, tuple(sorted(config.items())))  # is it the device or a property?
-        raise Refused(f"openvino refuses the model: {_said(e)}") from e
-    places = _places(compiled, inputs)
-    counts = len(places), len(compiled.outputs)
-    if counts != (len(compiled.inputs), len(outputs)):
-        raise Refused(_foreign.other_edge("openvino", counts, inputs, outputs))
+        _computes_in(device, tuple(sorted(config.items())))  # raises if the device or a property is at fault
+        raise Refused(f"openvino refuses the model: {_message(e)}") from e
+    positions = _positions(compiled, inputs)
+    if (counts := (len(positions), len(compiled.outputs))) != (len(compiled.inputs), len(outputs)):
+        made = f"{counts[0]} inputs and {counts[1]} outputs"
+        raise Refused(f"openvino refuses the model: it made {made} of {len(inputs)} and {len(outputs)}")
     request = compiled.create_infer_request()
 
     def run(feeds: Mapping[str, Value]) -> dict[str, Value]:
-        arrays = _foreign.fed(feeds, inputs)
+        arrays = _foreign.input_arrays(feeds, inputs)
         try:
-            for i, place in places.items():
-                request.set_input_tensor(place, _tensor(arrays[i]))
+            for i, position in positions.items():
+                request.set_input_tensor(position, _tensor(arrays[i]))
             request.infer()
-            found = [_array(request.get_output_tensor(i)) for i in range(len(outputs))]
+            results = [_array(request.get_output_tensor(i)) for i in range(len(outputs))]
         except Exception as e:
-            raise ModelError(f"openvino failed while running: {_said(e)}") from e
-        return {port.name: array for port, array in zip(outputs, found, strict=True)}
+            raise ModelError(f"openvino failed while running: {_message(e)}") from e
+        return {port.name: array for port, array in zip(outputs, results, strict=True)}
 
     return run
 
 
-def _places(compiled: Any, inputs: Sequence[_foreign.Port]) -> dict[int, int]:
-    """Which input of the model is which of the compiled one.
+def _positions(compiled: Any, inputs: Sequence[_foreign.Port]) -> dict[int, int]:
+    """Position of each input in the compiled model.
 
-    By place: one that passes through to an output has lost its name. Some that nothing reads are gone; then by name.
+    The same position, since an input that is also an output has lost its name; by name where unread inputs are gone.
     """
     if len(compiled.inputs) == len(inputs):
         return {i: i for i in range(len(inputs))}
@@ -104,12 +104,9 @@ def _places(compiled: Any, inputs: Sequence[_foreign.Port]) -> dict[int, int]:
 
 
 def _runtime() -> Any:
-    """The package, without the converter that it would import as well: on import that one reports to a server.
-
-    It is optional for the package; without it nothing of what runs a model is missing.
-    """
+    """The package without its converter, which reports to a server when it is imported and runs no models."""
     if TELEMETRY not in sys.modules and "openvino" not in sys.modules and util.find_spec("openvino"):
-        sys.modules[TELEMETRY] = None  # type: ignore[assignment] # Python's way to have an import fail
+        sys.modules[TELEMETRY] = None  # type: ignore[assignment] # makes the import fail
     return _foreign.package("openvino", "openvino")
 
 
@@ -128,13 +125,13 @@ def _config(options: Mapping[str, Any]) -> dict[str, str]:
     Raises:
         BackendError: an option means nothing.
     """
-    known: dict[str, tuple[str, ...]] = {"precision": HINTS, "device": (), "threads": ()}
+    allowed: dict[str, tuple[str, ...]] = {"precision": HINTS, "device": (), "threads": ()}
     properties = {k: str(v) for k, v in options.items() if k.isupper()}
-    _foreign.check_options("openvino", {k: v for k, v in options.items() if k not in properties}, known)
+    _foreign.check_options("openvino", {k: v for k, v in options.items() if k not in properties}, allowed)
     config = {}
     number = _foreign.threads("openvino", options)
     if number and _device(options).startswith("CPU"):
-        # processes that run side by side must not be bound to the same core
+        # parallel processes must not be pinned to the same core
         config = {THREADS: str(number), "ENABLE_CPU_PINNING": "NO"}
     if "precision" in options:
         config[HINT] = str(options["precision"])
@@ -154,7 +151,7 @@ def _computes_in(device: str, config: tuple[tuple[str, str], ...]) -> str:
     try:
         found = _core().compile_model(tiny, device, dict(config)).get_property(HINT)
     except Exception as e:
-        raise BackendError(f"openvino cannot use {device} so: {_said(e)}", f"it has {_devices()}") from e
+        raise BackendError(f"openvino cannot use {device} so: {_message(e)}", f"it has {_devices()}") from e
     return str(found.get_type_name())
 
 
@@ -163,7 +160,7 @@ def _devices() -> str:
 
 
 def _tensor(array: Any) -> Any:
-    """A tensor of its own: bfloat16 passes as raw bits, and rank 0 stays."""
+    """An OpenVINO tensor of the array: bfloat16 as raw bits; rank 0 stays."""
     import numpy as np
 
     ov = _runtime()
@@ -175,15 +172,15 @@ def _tensor(array: Any) -> Any:
 
 
 def _array(tensor: Any) -> Any:
-    """A copy of an output: its memory belongs to the next run."""
+    """A copy of an output, since the next run overwrites its memory."""
     import numpy as np
 
-    if tensor.element_type == _runtime().Type.bf16:  # numpy has no such type: OpenVINO shows the bits as float16
+    if tensor.element_type == _runtime().Type.bf16:  # numpy has no such type; OpenVINO gives the bits as float16
         return tensor.data.view(np.uint16).copy().view(np_dtype("bfloat16"))
     return tensor.data.copy()
 
 
-def _said(error: Exception) -> str:
+def _message(error: Exception) -> str:
     """OpenVINO's message without the places in its sources."""
     lines = (line.strip() for line in str(error).splitlines())
     return " ".join(line for line in lines if line and not line.startswith("Exception from "))[:400]

@@ -16,7 +16,7 @@ from subgraph.storage.tensors import NOT_NUMPY, PACKED, Value, np_dtype, pack, p
 Run = Callable[[Mapping[str, Value]], dict[str, Value]]
 
 MULTI = True
-MAX_THREADS = 1024  # a slip of the keyboard must not start a million
+MAX_THREADS = 1024  # a typing error must not start a million
 OPTIONS = frozenset(("opt", "threads", "providers", "custom_ops", "fixed", "weights"))
 LEVELS = {
     "disable": "ORT_DISABLE_ALL",
@@ -34,7 +34,7 @@ def version() -> str:
 
 
 def exact(options: Mapping[str, Any]) -> Mapping[str, Any] | None:
-    """The same without optimisations."""
+    """The options without optimisations."""
     return None if options.get("opt") == "disable" else {**options, "opt": "disable"}
 
 
@@ -82,7 +82,7 @@ def _settings(options: Mapping[str, Any]) -> Any:
     if _is_on(options.get("fixed")):
         settings.use_deterministic_compute = True
         settings.enable_cpu_mem_arena = False
-        settings.add_session_config_entry("session.intra_op.allow_spinning", "0")  # one run: waiting threads may sleep
+        settings.add_session_config_entry("session.intra_op.allow_spinning", "0")  # each model runs once
     threads = str(options.get("threads", 0))
     if not threads.isdecimal() or int(threads) > MAX_THREADS:
         raise BackendError(f"ort: threads={threads} is no number of threads", "0 leaves it to onnxruntime")
@@ -94,7 +94,7 @@ def _settings(options: Mapping[str, Any]) -> Any:
                 settings.add_session_config_entry(key, str(value))
             except Exception as e:
                 raise BackendError(
-                    f"ort: {key} cannot be {value}: {_plain(e)}", "see onnxruntime's session keys"
+                    f"ort: {key} cannot be {value}: {_message(e)}", "see onnxruntime's session keys"
                 ) from e
         elif key not in OPTIONS:
             raise BackendError(f"ort: no option '{key}'", f"it has {', '.join(sorted(OPTIONS))}, session.KEY")
@@ -102,12 +102,12 @@ def _settings(options: Mapping[str, Any]) -> Any:
         try:
             settings.register_custom_ops_library(str(library))
         except Exception as e:
-            raise BackendError(f"onnxruntime cannot load {library}: {_plain(e)}", "--custom-ops LIB") from e
+            raise BackendError(f"onnxruntime cannot load {library}: {_message(e)}", "--custom-ops LIB") from e
     return settings
 
 
 def _is_on(value: Any) -> bool:
-    """A switch, as typed or as a truth value."""
+    """A switch, as the user types it or as a bool."""
     return str(value or "").lower() not in ("", "0", "false", "no", "off")
 
 
@@ -120,12 +120,13 @@ class _Session:
     def __call__(self, feeds: Mapping[str, Value]) -> dict[str, Value]:
         """Run once.
 
-        Types that numpy lacks travel as OrtValue, and then all tensors do, so that they come from one run. Sequences
-        and optionals travel as Python objects: beside types that numpy lacks they take a second run, and a session
-        whose inputs mix both cannot be run from Python.
+        If there is a type that numpy lacks, all tensors are passed as OrtValue, so that all outputs come from one run.
+        Sequences and optionals are passed as Python objects: as outputs beside such types they take a second run; as
+        inputs beside such types they cannot be passed at all.
         """
         types = [self.inputs[n] for n in feeds] + list(self.outputs.values())
-        wrapped = [n for n, t in self.outputs.items() if parse_type(t)[0] == "tensor"] if any(map(_own, types)) else []
+        as_values = any(map(_needs_ort_value, types))
+        wrapped = [n for n, t in self.outputs.items() if as_values and parse_type(t)[0] == "tensor"]
         plain = [n for n in self.outputs if n not in wrapped]
         found: dict[str, Value] = {}
         try:
@@ -137,12 +138,12 @@ class _Session:
                 found.update(zip(plain, self.session.run(plain, dict(feeds)), strict=True))
         except Exception as e:
             raise ModelError(
-                f"onnxruntime failed while running: {_plain(e)}", "are the inputs what the model expects?"
+                f"onnxruntime failed while running: {_message(e)}", "are the inputs what the model expects?"
             ) from e
         return found
 
 
-def _own(type_text: str) -> bool:
+def _needs_ort_value(type_text: str) -> bool:
     return parse_type(type_text)[1] in NOT_NUMPY
 
 
@@ -157,7 +158,7 @@ def _wrap(value: Any, type_text: str) -> Any:
     if dtype not in NOT_NUMPY:
         return ort.OrtValue.ortvalue_from_numpy(np.asarray(value))
     bits = to_bits(value, dtype)
-    if dtype in PACKED:  # the buffer of a packed tensor is as long as its shape says; the packed bytes come first
+    if dtype in PACKED:  # the buffer has one byte per element; the packed bytes come first
         packed = pack(bits, dtype)
         bits = np.zeros(bits.shape, np.uint8)
         bits.reshape(-1)[: packed.size] = packed
@@ -165,7 +166,7 @@ def _wrap(value: Any, type_text: str) -> Any:
 
 
 def _unwrap(value: Any, type_text: str) -> Any:
-    """An OrtValue as a numpy array; element types that numpy lacks are read from memory."""
+    """An OrtValue as an array; element types that numpy lacks are read from its memory."""
     import numpy as np
 
     form, dtype = parse_type(type_text)
@@ -182,19 +183,19 @@ def _unwrap(value: Any, type_text: str) -> Any:
     return np.frombuffer(data, np_dtype(dtype)).reshape(shape)
 
 
-# A place in onnxruntime's sources and the function there: `/…/model.cc:182 onnxruntime::Model::Model(…) const`.
+# File, line and function in onnxruntime's sources: `/…/model.cc:182 onnxruntime::Model::Model(…) const`.
 _PLACE = re.compile(r"\S+\.(?:cc|h):\d+ (?:[^()'\"]*::[^()'\"]*\((?:[^()]|\([^()]*\))*\)(?: const)?|\w+) ?")
 
 
-def _plain(e: Exception) -> str:
-    """onnxruntime's message without its prefixes and places in its sources; at most 400 characters."""
+def _message(e: Exception) -> str:
+    """onnxruntime's error text without its prefixes and places in its sources; at most 400 characters."""
     text = re.sub(r"\[ONNXRuntimeError\] : \d+ : (\w+ : )?", "", " ".join(str(e).split()))
-    text = re.sub(r"^Load model from .*?\.onnx failed: ?", "", text)  # the file is a temporary one of ours
+    text = re.sub(r"^Load model from .*?\.onnx failed: ?", "", text)  # subcut's own temporary file
     return _PLACE.sub("", text)[:400]
 
 
 def _refusal(e: Exception, is_reference: bool) -> Refused:
-    text = _plain(e)
+    text = _message(e)
     way_out = ["`subcut cut --no-capture` cuts without running the model"] if is_reference else []
     hints = way_out
     if "is not a registered function/op" in text:

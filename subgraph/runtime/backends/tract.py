@@ -12,7 +12,7 @@ from subgraph.storage.tensors import Value
 
 MULTI = True
 TYPES = frozenset("bool int8 int16 int32 int64 uint8 uint16 uint32 uint64 float16 float32 float64".split())
-TRACE = "Stack backtrace:"  # where a message of its ends
+TRACE = "Stack backtrace:"  # follows the message in its errors
 
 
 def version() -> str:
@@ -33,30 +33,29 @@ def load(model: Path, options: Mapping[str, Any]) -> Callable[[Mapping[str, Valu
     """
     _foreign.check_options("tract", options, {})
     tract: Any = _foreign.package("tract", "tract")
-    inputs, outputs = _foreign.edge("tract", model, TYPES)
+    inputs, outputs = _foreign.ports("tract", model, TYPES)
     try:
         built = tract.onnx().load(str(model)).into_model().into_runnable()
         counts = built.input_count(), built.output_count()
     except Exception as e:
-        raise Refused(f"tract refuses the model: {_said(e)}") from e
-    if counts != (len(inputs), len(outputs)):
-        raise Refused(_foreign.other_edge("tract", counts, inputs, outputs))
+        raise Refused(f"tract refuses the model: {_message(e)}") from e
+    _foreign.require_ports("tract", counts, inputs, outputs)
 
     def run(feeds: Mapping[str, Value]) -> dict[str, Value]:
-        arrays = _foreign.fed(feeds, inputs)
+        arrays = _foreign.input_arrays(feeds, inputs)
         try:
-            found = [_array(tensor, port, tract) for tensor, port in zip(built.run(arrays), outputs, strict=True)]
+            results = [_array(tensor, port, tract) for tensor, port in zip(built.run(arrays), outputs, strict=True)]
         except Exception as e:
-            raise ModelError(f"tract failed while running: {_said(e)}") from e
-        return {port.name: value for port, value in zip(outputs, found, strict=True)}
+            raise ModelError(f"tract failed while running: {_message(e)}") from e
+        return {port.name: value for port, value in zip(outputs, results, strict=True)}
 
     return run
 
 
 def _array(tensor: Any, port: _foreign.Port, tract: Any) -> Any:
-    """A copy. What it derives from shapes is int64 in ONNX, and of a type of its own in tract."""
+    """A copy of an output. Values derived from shapes are int64 in ONNX, and of a type of its own in tract."""
     return (tensor.convert_to(tract.DatumType.I64) if port.dtype == "int64" else tensor).to_numpy()
 
 
-def _said(error: Exception) -> str:
-    return _foreign.first_line(error, drop=TRACE)
+def _message(error: Exception) -> str:
+    return _foreign.message(error, drop=TRACE)
