@@ -112,48 +112,67 @@ class NodeOracle:
             executor.shutdown(cancel_futures=True)
 
     def _answer(self, query: Query) -> Answer:
-        kind, repetition = query.kind, query.repetition
+        kind = query.kind
         try:
-            if kind is QueryKind.PROFILE:
-                return self._profile(query)
             if kind is QueryKind.POOL:
                 return self._pool(query)
-            if kind is QueryKind.PREFIX:
-                return self._prefix(query)
-            region = self.region(query.items) if kind is QueryKind.ISOLATED else self.trials.whole()
-            result = self.trials.run(region, repetition=repetition, fresh=query.fresh)
-            if not query.fresh and _crashed(result) and not _crashed(self.run_result(self.trials.whole())):
-                # earlier runs may have spoilt the memory of that process
-                result = self.trials.run_extra(region, repetition=repetition, fresh=True)
+            inner = self._inner_tensors(query) if kind is QueryKind.PROFILE else {}
+            region = self._region(query, list(inner))
+            result = self.trials.run(region, repetition=query.repetition, fresh=query.fresh)
+            if kind not in (QueryKind.PROFILE, QueryKind.PREFIX):
+                result = self._confirmed(query, region, result)
             verdict = self.trials.verdict_of(region, result)
+            answer = _answer_of(verdict)
+            if kind is QueryKind.PROFILE:
+                return replace(answer, items=_statuses(verdict, inner))
+            if kind is QueryKind.PREFIX:
+                return replace(answer, error=self._relative_error(verdict))
             if verdict.status is Status.FAIL:
                 self.failed.setdefault(region.nodes, result)
-            return self._isolated(query, region, result, verdict) if kind is QueryKind.ISOLATED else _whole(verdict)
+            if kind is QueryKind.ISOLATED:
+                return self._with_share(query, region, result, answer)
+            claimed = verdict.status is Status.AGREE and any(j.label in CLAIMED_LABELS for j in verdict.outputs)
+            return replace(answer, claimed=claimed)
         except (ModelError, NoRegion) as e:  # of the reference or of cutting: nothing is known about the candidate
             return Answer(Status.UNRESOLVED, why=e.what)
 
-    def _isolated(self, query: Query, region: Region, result: RunResult, verdict: Verdict) -> Answer:
+    def _inner_tensors(self, query: Query) -> dict[str, int]:
+        """Tensors that a profile reads, with the item that makes each."""
+        makes, readable = self.trials.graph.makes, set(self.trials.tensors())
+        return {n: k for k in query.items for i in self.groups[k] for n in makes[i] if n in readable}
+
+    def _region(self, query: Query, inner: Sequence[str]) -> Region:
+        if query.kind in (QueryKind.WHOLE, QueryKind.CLAIMED):
+            return self.trials.whole()
+        if query.kind is not QueryKind.PROFILE:
+            return self.region(query.items)
+        if len(query.items) == len(self.groups):
+            return self.trials.whole(inner)
+        # without the culprits known so far: everything behind them would be wrong
+        return regions.of_nodes(self.trials.graph, self.indices(query.items), [(n,) for n in inner])
+
+    def _confirmed(self, query: Query, region: Region, result: RunResult) -> RunResult:
+        """The result; of a crash in a used process, whose memory earlier runs may have spoilt, that of a fresh one."""
+        if query.fresh or not _crashed(result) or _crashed(self.run_result(self.trials.whole())):
+            return result
+        return self.trials.run_extra(region, repetition=query.repetition, fresh=True)
+
+    def _with_share(self, query: Query, region: Region, result: RunResult, answer: Answer) -> Answer:
         """The answer with the region's share of the final error."""
-        whole, answer = self.run_result(self.trials.whole()), _answer_of(verdict)
-        if whole.failure and verdict.signature not in (None, whole.failure.signature):
+        whole = self.run_result(self.trials.whole())
+        if whole.failure and answer.signature not in (None, whole.failure.signature):
             return replace(answer, culprit=restores_outputs(self.trials, region))
-        fails = verdict.status is Status.FAIL and verdict.signature is not Signature.TIMEOUT
+        fails = answer.status is Status.FAIL and answer.signature is not Signature.TIMEOUT
         attribution = attribute(self.trials, region, result, whole) if fails or query.explain else None
         return replace(answer, share=attribution.share, culprit=attribution.culprit) if attribution else answer
 
-    def _profile(self, query: Query) -> Answer:
-        trials, graph, read = self.trials, self.trials.graph, set(self.trials.tensors())
-        item = {n: k for k in query.items for i in self.groups[k] for n in graph.makes[i] if n in read}
-        if len(query.items) == len(self.groups):
-            region = trials.whole(list(item))
-        else:  # without the culprits known so far: everything behind them would be wrong
-            region = regions.of_nodes(graph, self.indices(query.items), [(n,) for n in item])
-        verdict = trials.verdict(region, repetition=query.repetition, fresh=query.fresh)
-        judgements: dict[int, list[Judgement]] = {}
-        for j in verdict.outputs:
-            if j.name in item:
-                judgements.setdefault(item[j.name], []).append(j)
-        return replace(_answer_of(verdict), items={k: max(js, key=gravity).status for k, js in judgements.items()})
+    def _relative_error(self, verdict: Verdict) -> float | None:
+        """The largest error of a prefix, relative to that of the whole."""
+        error, whole = (
+            max((j.errors.get("max_rel", 0.0) for j in v.outputs), default=0.0)
+            for v in (verdict, self.trials.verdict(self.trials.whole()))
+        )
+        return error / whole if whole and verdict.outputs else None
 
     def _pool(self, query: Query) -> Answer:
         verdicts = pooled_verdicts(self.trials, [self.region(piece) for piece in query.pieces])
@@ -162,22 +181,19 @@ class NodeOracle:
         worst = next((s for s in (Status.FAIL, Status.UNRESOLVED) if any(p.status is s for p in pieces)), Status.AGREE)
         return Answer(worst, pieces=pieces, seconds=sum(p.seconds for p in pieces))
 
-    def _prefix(self, query: Query) -> Answer:
-        verdict = self.trials.verdict(self.region(query.items), repetition=query.repetition, fresh=query.fresh)
-        error, of_whole = (
-            max((j.errors.get("max_rel", 0.0) for j in v.outputs), default=0.0)
-            for v in (verdict, self.trials.verdict(self.trials.whole()))
-        )
-        return replace(_answer_of(verdict), error=error / of_whole if of_whole and verdict.outputs else None)
-
 
 def _crashed(result: RunResult) -> bool:
     return result.failure is not None and result.failure.signature is Signature.CRASH
 
 
-def _whole(verdict: Verdict) -> Answer:
-    claimed = verdict.status is Status.AGREE and any(j.label in CLAIMED_LABELS for j in verdict.outputs)
-    return replace(_answer_of(verdict), claimed=claimed)
+def _statuses(verdict: Verdict, items: Mapping[str, int]) -> dict[int, Status]:
+    """The status of each item, by its gravest output; `items`: the item that makes each tensor."""
+    gravest: dict[int, Judgement] = {}
+    for judgement in verdict.outputs:
+        item = items.get(judgement.name)
+        if item is not None:
+            gravest[item] = max(gravest.get(item, judgement), judgement, key=gravity)
+    return {item: judgement.status for item, judgement in gravest.items()}
 
 
 def _answer_of(verdict: Verdict) -> Answer:

@@ -129,7 +129,7 @@ class ManualOracle(NodeOracle):
         for query in map(without_repetition, queries):
             try:
                 if query not in self.assumed and query not in self.known:
-                    with self.recorded.asking(True):
+                    with self.recorded.asking(query.kind is not QueryKind.PREFIX):
                         self.known[query] = self._answer(query)
                 answers.append(self.assumed.get(query) or self.known[query])
             except _NotRecorded as e:
@@ -146,17 +146,13 @@ class ManualOracle(NodeOracle):
         signature = (whole and whole.signature) or Signature.MISMATCH
         return [Answer(Status.FAIL, signature, culprit=True, share=1.0), Answer(Status.AGREE)]
 
-    def _isolated(self, query: Query, region: Region, result: RunResult, verdict: Verdict) -> Answer:
+    def _with_share(self, query: Query, region: Region, result: RunResult, answer: Answer) -> Answer:
         whole = self.run_result(self.trials.whole())
         if result.failure or whole.failure:  # only said to be good or bad: there is no error to attribute
-            fails = verdict.status is Status.FAIL and (not whole.failure or whole.failure.status is Status.FAIL)
-            return Answer(verdict.status, verdict.signature, verdict.why, culprit=fails or None, verdict=verdict)
-        with self.recorded.asking(verdict.status is Status.FAIL):
-            return super()._isolated(query, region, result, verdict)
-
-    def _prefix(self, query: Query) -> Answer:
-        with self.recorded.asking(False):
-            return super()._prefix(query)
+            fails = answer.status is Status.FAIL and (not whole.failure or whole.failure.status is Status.FAIL)
+            return replace(answer, culprit=fails or None)
+        with self.recorded.asking(answer.status is Status.FAIL):
+            return super()._with_share(query, region, result, answer)
 
 
 def without_repetition(query: Query) -> Query:
