@@ -72,10 +72,10 @@ def root(tmp_path: Path) -> Path:
 
 
 def put(store: Store, key: str, document: Mapping[str, Any] | None = None, **files: bytes) -> StoreEntry:
-    room = store.new_folder()
+    folder = store.new_folder()
     for name, data in files.items():
-        (room / name).write_bytes(data)
-    return store.put(key, document or {}, room)
+        (folder / name).write_bytes(data)
+    return store.put(key, document or {}, folder)
 
 
 def whole(entry: StoreEntry | None) -> dict[str, bytes]:
@@ -187,7 +187,7 @@ def test_who_is_first_stays(root: Path) -> None:
 @pytest.mark.parametrize("key", ["", "abc", "A" * 64, "../" * 8 + "a" * 40, KEY + "\n", KEY[:-1] + "g", "a" * 129])
 def test_a_key_is_a_hash(key: str, root: Path) -> None:
     with Store(root) as store:
-        for ask in (lambda: store.get(key), lambda: put(store, key), lambda: store.memo(key, lambda room: {})):
+        for ask in (lambda: store.get(key), lambda: put(store, key), lambda: store.memo(key, lambda folder: {})):
             with pytest.raises(ValueError, match="a key is a hash"):
                 ask()
 
@@ -205,32 +205,32 @@ def test_a_key_is_a_hash(key: str, root: Path) -> None:
 )
 def test_a_document_is_plain_json(document: dict[str, Any], error: type[Exception], root: Path) -> None:
     with Store(root) as store:
-        room = store.new_folder()
+        folder = store.new_folder()
         with pytest.raises(error):
-            store.put(KEY, document, room)
-        assert store.put(KEY, {"a": (1, 2)}, room).document == {"a": [1, 2]}  # nothing was lost
+            store.put(KEY, document, folder)
+        assert store.put(KEY, {"a": (1, 2)}, folder).document == {"a": [1, 2]}  # nothing was lost
 
 
 @pytest.mark.parametrize("name", [NAME, ".hidden", "a b", "ü", "a\n", "a:b", "folder/", "link", "fifo"])
-def test_a_room_holds_plain_files_with_plain_names(name: str, root: Path, tmp_path: Path, said: list[str]) -> None:
+def test_a_folder_holds_plain_files_with_plain_names(name: str, root: Path, tmp_path: Path, said: list[str]) -> None:
     with Store(root) as store:
-        room = store.new_folder()
+        folder = store.new_folder()
         if name == "link":
-            (room / name).symlink_to("/etc/passwd")
+            (folder / name).symlink_to("/etc/passwd")
         elif name == "fifo":
-            os.mkfifo(room / name)
+            os.mkfifo(folder / name)
         elif name.endswith("/"):
-            (room / name).mkdir()
+            (folder / name).mkdir()
         else:
-            (room / name).write_bytes(b"")
+            (folder / name).write_bytes(b"")
         with pytest.raises(ValueError, match="no plain file"):
-            store.put(KEY, {}, room)
+            store.put(KEY, {}, folder)
         with pytest.raises(ValueError, match="no folder of this store"):
             store.put(KEY, {}, tmp_path)
-        room = store.new_folder()
-        store.put(KEY, {}, room)
+        folder = store.new_folder()
+        store.put(KEY, {}, folder)
         with pytest.raises(ValueError, match="was put before"):
-            store.put(KEY, {}, room)
+            store.put(KEY, {}, folder)
     assert said == []
 
 
@@ -242,10 +242,10 @@ TENSOR = np.arange(3000, dtype=np.float32)
 def with_tensor(root: Path) -> Path:
     """The place of an entry with two files."""
     with Store(root) as store:
-        room = store.new_folder()
-        np.save(room / "out.npy", TENSOR)
-        (room / "empty").touch()
-        return store.put(KEY, {"took": 1.5, "name": "ü"}, room).folder
+        folder = store.new_folder()
+        np.save(folder / "out.npy", TENSOR)
+        (folder / "empty").touch()
+        return store.put(KEY, {"took": 1.5, "name": "ü"}, folder).folder
 
 
 def dropped(root: Path, why: str, said: list[str]) -> None:
@@ -579,15 +579,15 @@ def test_memo_makes_once(root: Path) -> None:
 
 @pytest.mark.parametrize("fails", [KeyError("x"), OSError(errno.ENOENT, "no model"), KeyboardInterrupt()])
 def test_what_fails_is_not_kept(fails: BaseException, root: Path, said: list[str]) -> None:
-    def make(room: Path) -> dict[str, Any]:
-        (room / "a").write_bytes(b"x")
+    def make(folder: Path) -> dict[str, Any]:
+        (folder / "a").write_bytes(b"x")
         raise fails
 
     with Store(root) as store:
         with pytest.raises(type(fails)):
             store.memo(KEY, make)
         assert [list((path / "rooms").iterdir()) for path in hidden(root)] == [[]]
-        assert store.memo(KEY, lambda room: {"a": 1})[0] == {"a": 1}
+        assert store.memo(KEY, lambda folder: {"a": 1})[0] == {"a": 1}
     assert said == []
 
 
@@ -664,9 +664,9 @@ for _ in range(rounds):
             want = np.random.default_rng(number).integers(0, 9, 200 + number * 10)
             entry = store.get(digest(number))
             if entry is None:
-                room = store.new_folder()
-                np.save(room / "a.npy", want)
-                entry = store.put(digest(number), {"number": number}, room)
+                folder = store.new_folder()
+                np.save(folder / "a.npy", want)
+                entry = store.put(digest(number), {"number": number}, folder)
             else:
                 hits += 1
             assert entry.document == {"number": number}
@@ -702,15 +702,15 @@ print("ready", flush=True)
 number = 0
 while True:
     number += 1
-    room = store.new_folder()
+    folder = store.new_folder()
     for name in "ab":
-        np.save(room / f"{name}.npy", np.full(30_000, number))
-    store.put(digest(sys.argv[2], number), {"number": number}, room)
+        np.save(folder / f"{name}.npy", np.full(30_000, number))
+    store.put(digest(sys.argv[2], number), {"number": number}, folder)
 """
 
 
 @pytest.mark.slow
-def test_a_kill_leaves_whole_entries_and_a_room_to_sweep(root: Path, said: list[str]) -> None:
+def test_a_kill_leaves_whole_entries_and_a_folder_to_sweep(root: Path, said: list[str]) -> None:
     seen: set[str] = set()
     left = 0
     for turn in range(8):
@@ -855,7 +855,7 @@ def test_a_full_disk(size: int, disk: Callable[[str], Path], said: list[str]) ->
     assert len(said) == 1
 
 
-def test_what_writes_itself_asks_for_another_room(root: Path, said: list[str]) -> None:
+def test_what_writes_itself_asks_for_another_folder(root: Path, said: list[str]) -> None:
     with Store(root) as store:
         first = store.new_folder()
         other = store.new_folder()
@@ -880,9 +880,9 @@ from subgraph.storage.store import Store
 logging.basicConfig(format="%(message)s", stream=sys.stdout)
 with Store(Path(sys.argv[1])) as store:
     for number in range(3):
-        room = store.new_folder()
-        (room / "empty").touch()
-        entry = store.put(digest(number), {"number": number}, room)
+        folder = store.new_folder()
+        (folder / "empty").touch()
+        entry = store.put(digest(number), {"number": number}, folder)
         assert entry.document == {"number": number} and (entry.folder / "empty").exists()
         assert store.get(digest(number)) == entry
 """
