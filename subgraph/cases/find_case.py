@@ -193,7 +193,7 @@ def candidate_of(found: FoundCase) -> Candidate | None:
     how = {candidates.BY_HAND: "run by hand", candidates.RECORDED: "recorded"}.get(described.backend)
     if how:
         raise UsageError(f"{clean(described.name)} was {how}", "-c SPEC says what is to run this case")
-    precision = candidates.precision("this case", described.precision)
+    precision = candidates.parse_precision("this case", described.precision)
     candidate = Candidate(
         described.name, described.backend, described.options, precision, None, described.timeout, described.memory,
         origin="this case",

@@ -73,7 +73,7 @@ def start(
         batch=batch,
         within=within or "",
         criterion=criterion,
-        precision=candidate.precision("--precision", runtime.precision),
+        precision=candidate.parse_precision("--precision", runtime.precision),
         freeze=not no_freeze,
         reference=settings.get("reference", runtime.reference, "ort"),
         custom_ops=str(Path(custom_ops).resolve()) if custom_ops else "",

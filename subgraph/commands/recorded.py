@@ -60,7 +60,7 @@ def recording_options(recorded: RecordedOptions, runtime: RuntimeOptions, inputs
     from subgraph.recordings.runs import RecordingOptions
     from subgraph.runtime import candidate
 
-    precision = candidate.precision("--precision", runtime.precision)
+    precision = candidate.parse_precision("--precision", runtime.precision)
     layout = known_layout(recorded.dump_layout)
     folders = tuple(map(Path, recorded.recorded or ()))
     return RecordingOptions(folders, recorded.dump_format or "", layout, precision, seeded=inputs.seed is not None)

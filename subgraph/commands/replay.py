@@ -92,7 +92,7 @@ def _candidate(
     candidate = None if spec else candidate_of(case)
     if candidate is None:
         return resolve.candidate(settings, spec, runtime, trust)
-    precision = candidates.precision("--precision", runtime.precision)
+    precision = candidates.parse_precision("--precision", runtime.precision)
     candidate = replace(candidate, precision=precision) if precision else candidate
     code = candidates.require_trust(candidate, trust)
     log.info("candidate %s, as the case was found%s", clean(candidate.name), f": {code}" if code else "")

@@ -120,8 +120,8 @@ def candidate(settings: Project, spec: str | None, runtime: RuntimeOptions, trus
     candidate = replace(
         candidate,
         timeout=candidate.timeout if timeout is None else timeout,
-        memory=candidate.memory if memory_limit is None else candidates.memory(memory_limit),
-        precision=candidates.precision("--precision", runtime.precision) or candidate.precision,
+        memory=candidate.memory if memory_limit is None else candidates.parse_memory(memory_limit),
+        precision=candidates.parse_precision("--precision", runtime.precision) or candidate.precision,
     )
     _require_trust("candidate", candidate, trust)
     if not spec:

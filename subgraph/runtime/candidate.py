@@ -1,11 +1,11 @@
-"""SPEC -> Candidate: what is doubted, with its settings and limits.
+"""SPEC → Candidate: a backend with options and limits.
 
 A SPEC is `BACKEND[:key=value,…]`, `cmd:COMMAND LINE`, `path/to/backend.py[:key=value,…]`, or a name from the project
 file, whose table has either `spec` or `run` (and `convert`), and the settings below. A comma that no `key=` follows
 belongs to the value before it.
 
-What the user types is relative to where subcut runs. What a project file says is relative to that file's folder, as in
-make or npm, from whatever folder below it subcut runs: its commands run there, and its files are looked for there.
+Paths that the user types are relative to the working directory. Paths and commands in a project file are relative to
+that file's folder, as in make or npm, from whatever folder below it subcut runs.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from subgraph.text import clean, nearest
 BY_HAND = "by-hand"  # backend of a candidate that a person runs: `subcut manual`
 RECORDED = "recorded"  # backend of a candidate that has run already: `--recorded`
 PRECISIONS = ("fp32", "fp16", "bf16", "int8")
-TIMEOUT = 600.0  # seconds for one convert or one run, where none is given: slow converters take minutes
+TIMEOUT = 600.0  # seconds for one convert or one run, unless the user sets it: slow converters take minutes
 UNITS = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
 SETTINGS: dict[str, type] = {
     "spec": str,
@@ -45,15 +45,15 @@ COMMANDS = ("convert", "run")  # in the order in which they run
 
 @dataclass(frozen=True)
 class Candidate:
-    """What is doubted.
+    """What is compared with the reference.
 
     Attributes:
-        name: as the user named it; shown in reports.
+        name: as the user typed it; shown in reports.
         backend: a backend's name, or the path of a Python file.
-        options: what the backend's `load` is given.
-        precision, multi: None where the backend itself says it.
+        options: of the backend's `load`.
+        precision, multi: None: as the backend reports.
         timeout: seconds for one load or one run; memory: bytes of the process tree, None without a limit.
-        origin: the project file that it comes from; "" where it was typed.
+        origin: the project file that describes it; "" if the user typed it.
     """
 
     name: str
@@ -72,16 +72,16 @@ class Candidate:
 
     @property
     def commands(self) -> list[str]:
-        """What of it runs that is no part of subcut: command lines, a Python file, libraries, files among options."""
+        """What it runs outside of subcut: command lines, a Python file, libraries, files among the options."""
         if self.backend == "cmd":
             return [str(self.options[step]) for step in COMMANDS if self.options.get(step)]
         files = [str(v) for k, v in self.options.items() if k == "custom_ops" or _is_file(str(v))]
         return [self.backend, *files] if self.backend.endswith(".py") else files
 
     def identity(self, version: str) -> dict[str, Any]:
-        """All that its answers depend on: options, limits, version, and the contents of local scripts and files.
+        """All that its results depend on, as JSON: options, limits, version, and digests of local scripts and files.
 
-        Not its name, nor where it was described, nor what it claims: those change no answer.
+        Without name, origin, precision and multi, which change no result.
         """
         folder = str(self.options.get("folder", "")) if self.backend == "cmd" else ""
         words = [w for c in self.commands for w in (_words(c) if self.backend == "cmd" else [c])]
@@ -97,7 +97,7 @@ class Candidate:
 
 
 def _words(command: str) -> list[str]:
-    """Its words, and what stands behind a `=` in them: `--config=net.json`."""
+    """The words of a command line, and the parts behind a `=` in them: `--config=net.json`."""
     try:
         words = shlex.split(command)
     except ValueError:
@@ -113,7 +113,7 @@ def _is_file(word: str) -> bool:
 
 
 def _contents(folder: str, word: str) -> str:
-    """The digest of a file's contents, "" of what is no file."""
+    """The digest of a file's contents; "" if there is no such file."""
     path = Path(folder, word)
     try:
         return hashlib.sha256(path.read_bytes()).hexdigest() if path.is_file() else ""
@@ -122,13 +122,13 @@ def _contents(folder: str, word: str) -> str:
 
 
 def parse(spec: str, project: Project | None = None) -> Candidate:
-    """The candidate that a SPEC means. One that stands in the project file itself counts as that file's.
+    """The candidate that a SPEC describes; its origin is the project file if the same SPEC stands there.
 
     >>> parse("ort:opt=basic,threads=2").options
     {'opt': 'basic', 'threads': '2'}
 
     Raises:
-        UnknownName: no such backend or candidate; carries the nearest names. UsageError: a setting does not fit.
+        UnknownName: no such backend or candidate; carries the nearest names. UsageError: a setting is not valid.
     """
     if project is None or project.file is None:
         return _typed(spec, "", [])
@@ -136,18 +136,18 @@ def parse(spec: str, project: Project | None = None) -> Candidate:
     if spec in table:
         return _named(spec, table[spec], project.file)
     if spec in (project.values.get("candidate"), project.values.get("reference")):
-        return _in_file(_typed(spec, str(project.file.parent), list(table)), project.file)
+        return replace(_typed(spec, str(project.file.parent), list(table)), origin=str(project.file))
     return _typed(spec, "", list(table))
 
 
 def _typed(spec: str, folder: str, others: list[str]) -> Candidate:
-    """What a SPEC says that names no table; `folder`: what its files are relative to."""
+    """The candidate of a SPEC that is no name of a table; `folder`: files are relative to it; `others`: such names."""
     head, _, rest = spec.partition(":")
     if head == "cmd":
         _check_command(f"candidate {clean(spec)}", rest)
         return Candidate(spec, "cmd", {"run": rest} | ({"folder": folder} if folder else {}))
-    known = plugins.names("backends")
-    if head in known:
+    backends = plugins.names("backends")
+    if head in backends:
         return Candidate(spec, head, _options(spec, rest, folder))
     if m := re.fullmatch(r"(.*?\.py)(?::(.*))?", spec, re.DOTALL):
         path = Path(folder, m[1])
@@ -156,7 +156,7 @@ def _typed(spec: str, folder: str, others: list[str]) -> Candidate:
                 f"no file {clean(str(path))}", "a candidate can be a Python file with load(model, options)"
             )
         return Candidate(spec, str(path.resolve()), _options(spec, m[2] or "", folder))
-    names = [*known, *others]
+    names = [*backends, *others]
     hint = f"one of {', '.join(map(clean, names))}, cmd:COMMAND, or a Python file"
     close = [n for n in nearest(head, names)[:1] if len(head) > 2]
     raise UnknownName(
@@ -189,10 +189,6 @@ def _options(spec: str, text: str, folder: str) -> dict[str, str]:
     return options
 
 
-def _in_file(found: Candidate, file: Path) -> Candidate:
-    return replace(found, origin=str(file))
-
-
 def _named(name: str, table: Any, file: Path) -> Candidate:
     """A candidate from the project file."""
     where = f"{file}: candidate '{clean(name)}'"
@@ -206,23 +202,21 @@ def _named(name: str, table: Any, file: Path) -> Candidate:
             _check_command(where, table.get(step, "true"))
         base = Candidate(name, "cmd", {step: table[step] for step in COMMANDS if step in table})
         base = replace(base, options={**base.options, "folder": str(file.parent)})
-    return _in_file(
-        replace(
-            base,
-            name=name,
-            precision=precision(where, table.get("precision")),
-            multi=table.get("multi"),
-            timeout=float(table.get("timeout", TIMEOUT)),
-            memory=memory(table["memory_limit"]) if "memory_limit" in table else None,
-        ),
-        file,
+    return replace(
+        base,
+        name=name,
+        precision=parse_precision(where, table.get("precision")),
+        multi=table.get("multi"),
+        timeout=float(table.get("timeout", TIMEOUT)),
+        memory=parse_memory(table["memory_limit"]) if "memory_limit" in table else None,
+        origin=str(file),
     )
 
 
 def _check(where: str, table: Mapping[str, Any]) -> None:
     """
     Raises:
-        UnknownName: a key that means nothing. UsageError: a value of another type, or keys that exclude each other.
+        UnknownName: an unknown key. UsageError: a value of another type, or keys that exclude each other.
     """
     for key, value in table.items():
         if key not in SETTINGS:
@@ -238,25 +232,25 @@ def _check(where: str, table: Mapping[str, Any]) -> None:
         raise UsageError(f"{where}: 'convert' goes with 'run'", "put it into the backend that 'spec' names")
 
 
-def precision(where: str, text: str | None) -> str | None:
+def parse_precision(where: str, text: str | None) -> str | None:
     """A claimed precision.
 
     Raises:
-        UsageError: none that the criterion knows.
+        UsageError: it is none of `PRECISIONS`.
     """
     if text is not None and text not in PRECISIONS:
         raise UsageError(f"{where}: precision '{text}' is unknown", f"one of {', '.join(PRECISIONS)}")
     return text
 
 
-def memory(text: str) -> int:
+def parse_memory(text: str) -> int:
     """Bytes of `8G`, `500M`, `1.5GiB` …
 
-    >>> memory("1.5G") == 3 << 29
+    >>> parse_memory("1.5G") == 3 << 29
     True
 
     Raises:
-        UsageError: something else.
+        UsageError: the text is no size.
     """
     m = re.fullmatch(r"([0-9]+(?:\.[0-9]+)?)\s*([kmgt]?)(?:i?b)?", text.strip().lower())
     size = int(Fraction(m[1]) * UNITS[m[2]]) if m else 0
@@ -269,13 +263,13 @@ def memory(text: str) -> int:
 
 
 def require_trust(candidate: Candidate, given: bool) -> str:
-    """May this candidate's commands run? Returns what is said about them; "" where there is nothing to say.
+    """The commands of a project file's candidate, to be logged before they run; "" if there are none.
 
-    Commands that were typed are the user's own. Those from a project file may be somebody else's: they run only with
+    Commands that the user types are trusted. Commands from a project file may be somebody else's: they run only with
     `--trust`, which is remembered for exactly these commands, limits, and contents of the scripts that they name.
 
     Raises:
-        UsageError: they come from a file and are not trusted.
+        UsageError: they are not trusted.
     """
     if not candidate.origin or not candidate.commands:
         return ""
@@ -307,7 +301,7 @@ def _remembered() -> set[str]:
 
 
 def _remember(digest: str) -> None:
-    """Where the file cannot be written, `--trust` is needed each time: no reason to stop."""
+    """If the file cannot be written, `--trust` is needed each time."""
     file = _trusted_file()
     if file is None or digest in _remembered():
         return

@@ -1,8 +1,8 @@
-"""Graph + feeds -> Tensors: reference values of chosen tensors, from one run of only their ancestors.
+"""Graph and planned samples → reference values of chosen tensors, from a run of only their ancestors.
 
-The ancestors are themselves a cut, from the model's inputs to the tensors. Its weights stay where they are: the runtime
-reads aligned external data in place. Other large weights are copied aside at aligned offsets, because kernels give
-other last bits on unaligned memory.
+The ancestors are a cut of their own, from the model's inputs to the tensors. onnxruntime reads aligned external weights
+in place. Other large weights are first copied to aligned offsets: kernels give other last bits on unaligned memory
+(`docs/why/alignment.md`).
 """
 
 from __future__ import annotations
@@ -10,7 +10,8 @@ from __future__ import annotations
 import logging
 import shutil
 import tempfile
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -23,17 +24,18 @@ from subgraph.storage.tensors import Record, Tensors, load
 
 log = logging.getLogger("subcut")
 
-KERNEL_ALIGN = 64  # bytes; what onnxruntime's own allocator gives
+KERNEL_ALIGN = 64  # bytes; as onnxruntime's own allocator
+KEY = "above"  # of the ancestors in the reference process
 
 
 @dataclass(frozen=True)
 class Captured:
-    """What one sample gave.
+    """The values of one sample.
 
     Attributes:
-        label: the sample's name; empty where there is only one.
+        label: the sample's name; empty if there is only one.
         tensors: record by tensor; files are relative to the folder that was written into.
-        fed: the model inputs that were fed (records without files), and where each came from.
+        fed: the model inputs that were fed (records without files); origins: where each value came from, in words.
     """
 
     label: str
@@ -52,58 +54,56 @@ def capture_samples(
 ) -> list[Captured]:
     """Run the ancestors of some tensors once per sample; write each tensor as `into/<k>/<stem>.npy`.
 
-    `stems`: tensor → file stem; `above`: `regions.above` of those. Model inputs among them are written as fed.
+    `stems`: tensor → file stem; `above`: `region.above` of these tensors. Model inputs among them are written as fed.
     """
-    aside = into / "above"
-    aside.mkdir()
-    try:
-        load_ancestors(reference, graph, above, stems, aside)
-        found = []
+    captured = []
+    with loaded_ancestors(reference, graph, above, stems, into):
         for k, sample in enumerate(samples):
-            found.append(_record_one(reference, stems, sample, into / str(k)))
+            folder = into / str(k)
+            folder.mkdir()
+            run = reference.run(KEY, folder, stems, sample)
+            captured.append(Captured(sample.label, run.by_name, {r.name: r for r in run.fed}, dict(run.origins)))
             if len(samples) > 1:
                 step = {"step": k + 1, "of": len(samples)}
                 log.info("sample %d of %d: %s", k + 1, len(samples), sample.label, extra=step)
-        return found
-    finally:
-        shutil.rmtree(aside, ignore_errors=True)
+    return captured
 
 
-def _record_one(reference: Reference, stems: Mapping[str, str], sample: Sample, into: Path) -> Captured:
-    into.mkdir()
-    run = reference.run("above", into, stems, sample)
-    return Captured(sample.label, run.by_name, {r.name: r for r in run.fed}, dict(run.origins))
-
-
-def load_ancestors(
+@contextmanager
+def loaded_ancestors(
     reference: Reference,
     graph: Graph,
     above: region.Region,
     tensors: Iterable[str],
-    aside: Path,
+    into: Path,
     types: Mapping[str, protobuf.TypeProto] | None = None,
-) -> tuple[str, ...]:
-    """Load what computes `tensors` from the model's inputs under the key "above"; return the inputs that it takes.
+) -> Iterator[tuple[str, ...]]:
+    """Load the nodes that compute `tensors` under the key `KEY` for this block; gives the inputs that they take.
 
-    `aside` is a folder for its files, needed as long as it is loaded; `types`, of inputs that are none of the model's.
+    The model's file is in a folder below `into` meanwhile. `types`: of inputs that are no inputs of the model.
     """
-    fed = [n for n in tensors if n in graph.inputs]  # such among them as nothing above the others reads
+    fed = [n for n in tensors if n in graph.inputs]  # among them are inputs that no node above reads
     needed = tuple(dict.fromkeys((*above.inputs, *above.shapes, *fed)))
-    outputs = [n for n in tensors if n in graph.maker] or fed[:1]  # a model that only takes inputs is none
+    outputs = [n for n in tensors if n in graph.maker] or fed[:1]  # a model must have an output
     model, _ = build_model(graph, above, needed, outputs, {**graph.declared_types(needed), **(types or {})}, {})
-    path = aside / "above.onnx"
-    weights = [t for t in model.graph.initializer if protobuf.on_disk(t)]
-    if weights and reference.backend == "ort" and all(_in_place(t, graph.path) for t in weights):
-        path.write_bytes(model.SerializeToString())
-        reference.load("above", path, graph.path.parent.resolve())
-    else:
-        protobuf.write(model, graph.path, path, external=True)
-        reference.load("above", path)
-    return needed
+    folder = into / "above"
+    folder.mkdir()
+    try:
+        path = folder / "above.onnx"
+        weights = [t for t in model.graph.initializer if protobuf.on_disk(t)]
+        if weights and reference.backend == "ort" and all(_in_place(t, graph.path) for t in weights):
+            path.write_bytes(model.SerializeToString())
+            reference.load(KEY, path, graph.path.parent.resolve())
+        else:
+            protobuf.write(model, graph.path, path, external=True)
+            reference.load(KEY, path)
+        yield needed
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 def _in_place(tensor: protobuf.TensorProto, model: Path) -> bool:
-    """May the runtime read this weight where it lies?"""
+    """Does this weight lie in a file of its own, aligned for kernels?"""
     blob = protobuf.locate(tensor, model)
     return blob.file != model and blob.offset % KERNEL_ALIGN == 0
 
@@ -116,10 +116,10 @@ def capture(
     seed: int = 0,
     shapes: Mapping[str, Sequence[int]] | None = None,
 ) -> list[Tensors]:
-    """Reference values of `tensors`: one mapping name → value per input sample (one, if nothing or one file is given).
+    """Reference values of `tensors`, per input sample. Only the ancestors of the tensors are run.
 
-    `inputs`: words as after `-i` on the command line; none: seeded random values. Values are numpy arrays, lists of
-    arrays for sequences, None for empty optionals. Only the ancestors of the tensors are run.
+    `inputs`: words as after `-i` on the command line; without any, seeded random values. Values are numpy arrays, lists
+    of arrays for sequences, None for empty optionals.
 
     >>> capture(load("resnet50.onnx"), ["conv1"])[0]["conv1"].shape                              # doctest: +SKIP
     (1, 64, 112, 112)
@@ -131,13 +131,13 @@ def capture(
     above = region.above(graph, names)
     samples = Feeding(tuple(inputs), shapes or {}, seed).plan(graph, inputs_needed(graph, above, names))
     with tempfile.TemporaryDirectory(prefix="subcut-") as temporary, Reference() as reference:
-        into = Path(temporary)
+        folder = Path(temporary)
         stems = {name: f"t{i}" for i, name in enumerate(names)}
-        captured = capture_samples(reference, graph, above, stems, samples, into)
-        return [{n: load(c.tensors[n], into / str(k)) for n in names} for k, c in enumerate(captured)]
+        captured = capture_samples(reference, graph, above, stems, samples, folder)
+        return [{n: load(c.tensors[n], folder / str(k)) for n in names} for k, c in enumerate(captured)]
 
 
 def inputs_needed(graph: Graph, above: region.Region, tensors: Collection[str]) -> list[str]:
-    """The model inputs that it takes to compute `tensors`, in the model's order; `above`: what lies above them."""
+    """The model inputs that `tensors` depend on, in the model's order; `above`: `region.above` of the tensors."""
     needed = {*above.inputs, *above.shapes, *tensors}
     return [name for name in graph.inputs if name in needed]

@@ -119,17 +119,17 @@ def test_a_python_file(name: str, home: Path) -> None:
 
 @given(st.integers(1, 10**6), st.sampled_from("kKmMgGtT"), st.sampled_from(["", "b", "B", "iB", "ib"]), st.booleans())
 def test_a_size_of_memory(number: int, unit: str, tail: str, space: bool) -> None:
-    assert candidate.memory(f"{number}{' ' * space}{unit}{tail}") == number * candidate.UNITS[unit.lower()]
+    assert candidate.parse_memory(f"{number}{' ' * space}{unit}{tail}") == number * candidate.UNITS[unit.lower()]
 
 
 @given(st.integers(1, 2**80))
 def test_a_size_in_bytes_is_exact(number: int) -> None:
-    assert candidate.memory(str(number)) == candidate.memory(f"{number}B") == number
+    assert candidate.parse_memory(str(number)) == candidate.parse_memory(f"{number}B") == number
 
 
 @given(st.integers(0, 999), st.sampled_from("kmgt"))
 def test_a_broken_size(thousandths: int, unit: str) -> None:
-    assert candidate.memory(f"1.{thousandths:03}{unit}") == (1000 + thousandths) * candidate.UNITS[unit] // 1000
+    assert candidate.parse_memory(f"1.{thousandths:03}{unit}") == (1000 + thousandths) * candidate.UNITS[unit] // 1000
 
 
 @pytest.mark.parametrize(
@@ -137,9 +137,9 @@ def test_a_broken_size(thousandths: int, unit: str) -> None:
 )
 def test_no_size(text: str) -> None:
     if text == "8Gi":
-        assert candidate.memory(f"{text}B") == 8 << 30
+        assert candidate.parse_memory(f"{text}B") == 8 << 30
     with pytest.raises(UsageError, match="expected a size"):
-        candidate.memory(text)
+        candidate.parse_memory(text)
 
 
 # ------------------------------------------------------------------------------------------------ project file
