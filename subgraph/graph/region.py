@@ -138,26 +138,10 @@ def of_nodes(
             "move --end further down",
         )
     made = {name for i in inside for name in graph.makes[i]}
-    entering = dict.fromkeys(name for i in graph.in_order(inside) for name in graph.reads[i] if name not in made)
-    inputs: list[str] = []
-    shapes: list[str] = []
-    weights: dict[str, None] = {}
-    constant_makers: set[int] = set()
-    kinds = graph.kinds(name for name in entering if name in graph.maker)
-    for name in entering:
-        if graph.is_weight(name):
-            weights[name] = None
-        elif name in graph.inputs:
-            inputs.append(name)
-        elif name not in graph.maker:
-            raise _undefined(graph, name)
-        elif kinds[name] == CONSTANT:
-            constant_makers.add(graph.maker[name])
-        else:
-            (shapes if kinds[name] == SHAPE else inputs).append(name)
+    inputs, shapes, weights, constant_makers = _entering(graph, inside, made)
     pulled = graph.ancestors(constant_makers)
     for i in pulled:
-        weights.update(dict.fromkeys(n for n in graph.reads[i] if n not in graph.maker))
+        weights.update(n for n in graph.reads[i] if n not in graph.maker)
     return Region(
         start=(),
         end=(),
@@ -169,6 +153,28 @@ def of_nodes(
         outputs=_leaving(graph, inside, made, requested),
         weights=tuple(sorted(weights)),
     )
+
+
+def _entering(graph: Graph, inside: set[int], made: set[str]) -> tuple[list[str], list[str], set[str], set[int]]:
+    """(inputs, shapes, weights, nodes that make constants) of the tensors that enter, by kind."""
+    inputs: list[str] = []
+    shapes: list[str] = []
+    weights: set[str] = set()
+    constant_makers: set[int] = set()
+    entering = dict.fromkeys(name for i in graph.in_order(inside) for name in graph.reads[i] if name not in made)
+    kinds = graph.kinds(name for name in entering if name in graph.maker)
+    for name in entering:
+        if graph.is_weight(name):
+            weights.add(name)
+        elif name in graph.inputs:
+            inputs.append(name)
+        elif name not in graph.maker:
+            raise _undefined(graph, name)
+        elif kinds[name] == CONSTANT:
+            constant_makers.add(graph.maker[name])
+        else:
+            (shapes if kinds[name] == SHAPE else inputs).append(name)
+    return inputs, shapes, weights, constant_makers
 
 
 def _leaving(graph: Graph, inside: set[int], made: set[str], requested: Iterable[tuple[str, ...]]) -> tuple[str, ...]:
