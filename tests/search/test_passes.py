@@ -1,7 +1,8 @@
 """The parts of a search, each by itself.
 
-Covers `search.order`, `search.state`, `search.predicate`, `search.cost`, `search.flaky`, `search.oracle` and, of
-`search.passes`: `passes.halve`, `passes.gallop`, `passes.shrink`, `passes.pools`, `passes.profile`, `passes.context`.
+Covers `search.order`, `search.state`, `search.predicate`, `search.cost`, `search.flaky`, `search.oracle`,
+`search.passes.halve`, `search.passes.gallop`, `search.passes.shrink`, `search.passes.pools`, `search.passes.profile`
+and `search.passes.context`.
 """
 
 from __future__ import annotations

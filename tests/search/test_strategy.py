@@ -1,7 +1,7 @@
 """The search as a whole: what other tools get wrong, budgets, priors, workers, odd graphs and odd candidates.
 
-Covers `search.strategy`, `search.culprits`, `search.findings` and, of `search.passes`: `passes.accumulated`,
-`passes.baseline`, `passes.confirm`.
+Covers `search.strategy`, `search.culprits`, `search.findings`, `search.passes.accumulated`, `search.passes.baseline`
+and `search.passes.confirm`.
 """
 
 from __future__ import annotations
