@@ -1,4 +1,8 @@
-"""The command line as a user meets it: each test runs the real command in a folder of its own."""
+"""The command line as a user meets it: each test runs the real command in a folder of its own.
+
+Covers `cli`, `errors`, `project`, `text`, `documents`, `version`, `commands.cut`, `commands.dump` and
+`commands.completion`.
+"""
 
 from __future__ import annotations
 

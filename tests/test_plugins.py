@@ -1,4 +1,4 @@
-"""A plugin is found by its file, its path or an installed package's entry point, and says where it fails."""
+"""A plugin is found by its file, its path or an installed package's entry point; its errors name the file."""
 
 from __future__ import annotations
 

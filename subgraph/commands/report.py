@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 from pathlib import Path
 from types import ModuleType
@@ -11,9 +10,9 @@ from typing import Annotated, Any
 import typer
 
 from subgraph import plugins
-from subgraph.commands import Result
+from subgraph.commands import Result, table
 from subgraph.commands.options import Text, option
-from subgraph.errors import OutputError, UsageError
+from subgraph.errors import UsageError
 from subgraph.reports import SCHEMA, problem
 from subgraph.text import clean
 
@@ -59,7 +58,7 @@ def report(
     folder = Path(output) if output is not None else path.parent
     files = {word: folder / _file(word, modules[word]) for word in words}
     for word, file in files.items():
-        _write(file, rendered[word])
+        table.write(file, rendered[word], "choose another -o DIR")
     lines = [f"{word}  {clean(str(file))}" for word, file in files.items()]
     return Result(answer | {"files": [str(file) for file in files.values()]}, "\n".join(lines))
 
@@ -93,16 +92,3 @@ def _file(word: str, module: ModuleType) -> str:
     """The file name of a form; a form from elsewhere may not define one."""
     stem = Path(word).stem.replace("-", "_")
     return str(getattr(module, "FILE", f"report_{stem}.txt"))
-
-
-def _write(path: Path, text: str) -> None:
-    """The file whole or not at all."""
-    aside = path.with_name(f".{path.name}.subcut-new")
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        aside.write_text(text, encoding="utf-8", newline="")
-        aside.replace(path)
-    except OSError as e:
-        with contextlib.suppress(OSError):  # its folder may be a file
-            aside.unlink()
-        raise OutputError(f"cannot write {path}: {e.strerror or e}", "choose another -o DIR") from e

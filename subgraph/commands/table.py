@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import csv
 import io
 from collections.abc import Iterable, Sequence
@@ -45,23 +46,24 @@ def _cell(value: Any) -> Any:
     return f"'{text}" if text.startswith(FORMULA) else text
 
 
-def write(file: str, table: str) -> None:
+def write(path: Path, text: str, hint: str) -> None:
     """Replace the file at once, so that it is never half written; write into a device or pipe directly.
 
     Raises:
         OutputError: it cannot be written.
     """
-    path = Path(file)
-    if path.exists() and not path.is_file():
-        path.write_text(table, encoding="utf-8", newline="")
+    if path.exists() and not path.is_file() and not path.is_dir():
+        path.write_text(text, encoding="utf-8", newline="")
         return
     aside = path.with_name(f".{path.name}.subcut-new")
     try:
-        aside.write_text(table, encoding="utf-8", newline="")
+        path.parent.mkdir(parents=True, exist_ok=True)
+        aside.write_text(text, encoding="utf-8", newline="")
         aside.replace(path)
     except OSError as e:
-        aside.unlink(missing_ok=True)
-        raise OutputError(f"cannot write {path}: {e.strerror or e}", "choose another --csv FILE") from e
+        with contextlib.suppress(OSError):  # its folder may be a file
+            aside.unlink()
+        raise OutputError(f"cannot write {path}: {e.strerror or e}", hint) from e
 
 
 def result(document: dict[str, Any], text: str, csv_text: str, csv_file: str | None) -> Result:
@@ -73,7 +75,7 @@ def result(document: dict[str, Any], text: str, csv_text: str, csv_file: str | N
     if csv_file == "-":
         text = csv_text.rstrip("\n")
     elif csv_file:
-        write(csv_file, csv_text)
+        write(Path(csv_file), csv_text, "choose another --csv FILE")
     return Result(document, text, document["exit_code"])
 
 

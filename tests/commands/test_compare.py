@@ -1,4 +1,7 @@
-"""`subcut compare`, `backends` and `doctor` as a new user meets them: each test runs real commands."""
+"""`subcut compare`, `backends` and `doctor` as a new user meets them: each test runs real commands.
+
+Covers `commands.compare`, `commands.table`, `commands.backends`, `commands.doctor` and, by them, `verdict`.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The pages docs/from-*.md are true: from a recording to the wrong node, each command runs and prints what is shown."""
+"""The pages docs/from-*.md are correct: each command, from a recording to the wrong node, prints what is shown."""
 
 from __future__ import annotations
 

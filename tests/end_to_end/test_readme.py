@@ -1,4 +1,4 @@
-"""The README is true: its commands run and print what it says, its Python runs, its names exist."""
+"""The README is correct: its commands print what it shows, its Python runs, its options exist."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The recipes of docs/candidates/: each page is whole and its scripts compile; the ssh one runs, and is cut off."""
+"""The recipes of docs/candidates/: each page is complete, its scripts compile; that for ssh runs, also interrupted."""
 
 from __future__ import annotations
 

@@ -15,13 +15,13 @@ import onnx
 from onnx import TensorProto, helper
 
 SUBCUT = Path(sys.executable).with_name("subcut")
-PATIENCE = 200  # seconds for what takes a few, on a machine that has much else to do; what hangs sleeps for 600
-SOON = 20  # seconds for what takes a tenth of one
+PATIENCE = 200  # seconds for a command that takes a few, on a busy machine; fakes that hang sleep for 600
+SOON = 20  # seconds for an event that takes a tenth of one
 
 
 @dataclass(frozen=True)
 class Done:
-    """What a command line did."""
+    """Exit code and output of a command line."""
 
     code: int
     out: str
@@ -40,7 +40,7 @@ def _not_json(word: str) -> None:
 
 
 def environment(more: Mapping[str, str] | None = None) -> dict[str, str]:
-    """Ours without what would change how subcut behaves."""
+    """The environment of the tests without variables that subcut reads."""
     noisy = ("SUBCUT_", "_SUBCUT_", "COMP_")
     plain = {k: v for k, v in os.environ.items() if not k.startswith(noisy)}
     for name in ("NO_COLOR", "FORCE_COLOR", "TERM", "COLUMNS", "PYTHONIOENCODING"):
@@ -79,7 +79,7 @@ def manifest(folder: Path) -> dict[str, Any]:
 def chain(
     path: Path, names: list[str], tensors: list[str] | None = None, source: str = "in", sink: str = "out"
 ) -> Path:
-    """A model of unary nodes with these names, each reading the one before; `tensors`: their outputs but the last."""
+    """A chain of unary nodes with these names; `tensors`: their outputs except the last."""
     made = [*(tensors or [f"t{i}" for i in range(len(names) - 1)]), sink]
     reads = [source, *made]
     ops = ["Abs", "Neg", "Relu"]

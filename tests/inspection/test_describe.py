@@ -1,6 +1,7 @@
 """`subcut inspect`: documents, ranges and problems of a model.
 
-Covers `inspection.describe`, `inspection.ranges`, `graph.validate`, `graph.operators` and `graph.summary`.
+Covers `inspection.describe`, `inspection.ranges`, `graph.validate`, `graph.operators`, `graph.summary` and
+`commands.inspect`.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
 """Lint: each rule reports its tiny model but not the repaired one, and reports nothing in sound networks.
 
-Covers `inspection.lint` with `inspection.lint._places`, `_numbers`, `_resize`, `_windows`, and all rules.
+Covers `inspection.lint` with `inspection.lint._places`, `_numbers`, `_resize`, `_windows`, all rules,
+and `commands.lint`.
 """
 
 from __future__ import annotations

@@ -1,4 +1,8 @@
-"""Reports: every form of every sample document; no name becomes a tag, a formula, a link or a line of its own."""
+"""Reports: every form of every sample document; no name becomes a tag, a formula, a link or a line of its own.
+
+Covers `reports.html`, `reports.md`, `reports.csv`, `reports.junit`, `reports.text`, `reports.model_explorer`,
+`reports._chart`, `reports._layout`, `reports._schema` and `commands.report`.
+"""
 
 from __future__ import annotations
 

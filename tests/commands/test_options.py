@@ -1,0 +1,75 @@
+"""Groups of options in a command's signature, and what the options mean.
+
+Covers `commands.options` and `commands.resolve`.
+"""
+
+from __future__ import annotations
+
+import inspect
+from typing import Annotated
+
+import pytest
+
+from subgraph.commands import Result, options, resolve
+from subgraph.commands.options import CriterionOptions, InputOptions, Text, option, with_option_groups
+from subgraph.errors import UsageError
+from subgraph.project import Project
+
+
+@with_option_groups("atol", "metric")
+def command(
+    *,
+    model: options.ModelArgument = None,
+    comparison: CriterionOptions,
+    within: Annotated[Text, option("--within", "A..B", "Only there.")] = None,
+    inputs: InputOptions,
+) -> Result:
+    """A command with two groups."""
+    return Result({"model": model, "comparison": comparison, "within": within, "inputs": inputs}, "")
+
+
+def test_a_signature_has_the_options_of_each_group_in_its_place() -> None:
+    assert list(inspect.signature(command).parameters) == [
+        "model", "criterion", "rtol", "within", "inputs", "seed", "shape", "mean", "scale", "bgr",
+    ]  # fmt: skip
+    assert inspect.signature(command).parameters["bgr"].default is False
+    assert command.__doc__ == "A command with two groups."
+
+
+def test_a_command_gets_one_object_per_group() -> None:
+    document = command("m.onnx", rtol="1", bgr=True).document
+    assert document == {
+        "model": "m.onnx",
+        "comparison": CriterionOptions(rtol="1"),
+        "within": None,
+        "inputs": InputOptions(bgr=True),
+    }
+    with pytest.raises(TypeError, match="atol"):
+        command(atol="1")
+
+
+@pytest.mark.parametrize(
+    ("comparison", "words"),
+    [
+        (CriterionOptions(), "noise"),
+        (CriterionOptions(criterion="tnn"), "tnn"),
+        (CriterionOptions(rtol="1e-3"), "numpy:rtol=0.001"),
+        (CriterionOptions(rtol="1e-3", atol="2"), "numpy:rtol=0.001,atol=2"),
+        (CriterionOptions(metric="cosine>0.9"), "threshold:cosine>0.9"),
+    ],
+)
+def test_the_criterion_that_options_mean(comparison: CriterionOptions, words: str) -> None:
+    assert resolve.criterion_words(Project(), comparison) == words
+
+
+def test_two_criteria_are_one_too_many() -> None:
+    with pytest.raises(UsageError, match="--criterion and --metric: which"):
+        resolve.criterion_words(Project(), CriterionOptions(criterion="tnn", metric="cosine>0.9"))
+
+
+def test_what_a_model_is_fed_comes_from_the_options_else_from_the_project() -> None:
+    project = Project(None, {"seed": 3, "mean": "1,2", "shape": ["x=1x2"]})
+    feeding = resolve.feeding(project, InputOptions(seed=0, scale="2"))
+    assert (feeding.seed, feeding.shapes) == (0, {"x": [1, 2]})
+    assert (feeding.picture.mean, feeding.picture.scale) == ((1.0, 2.0), (2.0,))
+    assert resolve.feeding(project, InputOptions()).seed == 3
