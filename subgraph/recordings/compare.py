@@ -180,10 +180,6 @@ def match_run(trials: Trials, run: RecordedRun) -> tuple[MatchedRun, ...]:
     return matched
 
 
-def _severity(row: TensorRow) -> tuple[int, bool, float]:
-    return gravity(row.in_place) if row.in_place else (-1, False, 0.0)
-
-
 @dataclass
 class _Judging:
     """State shared while the tensors of one run are judged. `recorded`: the tensors that any sample holds."""
@@ -204,7 +200,7 @@ class _Judging:
                 rows.append(self._judge_in_place(m.matches[name], k))
             except InputError as e:
                 rows.append(TensorRow(m.matches[name], why=e.what))
-        return max(rows, key=_severity)
+        return max(rows, key=lambda row: gravity(row.in_place) if row.in_place else (-1, False, 0.0))
 
     def _judge_in_place(self, match: TensorMatch, k: int) -> TensorRow:
         name, reference = match.tensor, reference_value(self.trials, match.tensor, k)

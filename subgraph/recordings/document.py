@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from subgraph.comparison.judge import judge
 from subgraph.errors import InputError
 from subgraph.recordings.compare import RunComparison, TensorRow
-from subgraph.recordings.interval import Interval, find_intervals
+from subgraph.recordings.interval import find_intervals
 from subgraph.recordings.match import UNLIKE
 from subgraph.recordings.reference_tensors import reference_value
 from subgraph.trials.trial import Trials
@@ -103,7 +103,7 @@ def document(
         precision=trials.precision,
         criterion=criterion,
         samples=trials.values.labels,
-        recordings=[_summary(c, _first_interval(trials, c) if complete else None) for c in comparisons],
+        recordings=[_summary(trials, c, complete) for c in comparisons],
         odd_one_out=next((row.odd_one_out for row in rows if row.odd_one_out), None),
         rows=rows,
     )
@@ -121,7 +121,9 @@ def exit_code(comparisons: Sequence[RunComparison]) -> int:
     return 0 if complete and not broken else 5
 
 
-def _summary(comparison: RunComparison, first: Interval | None) -> RunSummary:
+def _summary(trials: Trials, comparison: RunComparison, complete: bool) -> RunSummary:
+    intervals = find_intervals(trials, comparison) if complete and comparison.failing else []
+    first = intervals[0] if intervals else None
     run, recorded = comparison.run, comparison.run.recording
     lost = [(entry, why) for m in comparison.matched for entry, why in (*m.unmatched, *m.skipped)]
     failing = comparison.failing
@@ -139,10 +141,6 @@ def _summary(comparison: RunComparison, first: Interval | None) -> RunSummary:
         first_bad=first.first_bad[0] if first else next(iter(failing), None),
         last_good=first.last_good if first else None,
     )
-
-
-def _first_interval(trials: Trials, comparison: RunComparison) -> Interval | None:
-    return next(iter(find_intervals(trials, comparison)), None) if comparison.failing else None
 
 
 def _row(trials: Trials, comparisons: Sequence[RunComparison], name: str) -> DocumentRow:

@@ -94,22 +94,11 @@ class Files:
         except UnicodeDecodeError as e:
             raise self.damaged(name, e) from e
 
-    def json(self, name: str) -> Any:
-        """A small file's JSON.
-
-        Raises:
-            InputError: it is no JSON.
-        """
-        try:
-            return json.loads(self.text(name))
-        except (ValueError, RecursionError) as e:
-            raise self.damaged(name, f"no JSON: {e}") from e
-
     def maybe_json(self, name: str) -> Any:
-        """The same; None if there is no such file, or it is no JSON."""
+        """A small file's JSON; None if there is no such file, or it is no JSON."""
         try:
-            return self.json(name) if name in self.sizes else None
-        except InputError:
+            return json.loads(self.text(name)) if name in self.sizes else None
+        except (InputError, ValueError, RecursionError):
             return None
 
     def shaped(self, name: str, array: Array, shape: tuple[int, ...]) -> Array:
@@ -179,8 +168,8 @@ def _listed(root: Path) -> Iterator[tuple[str, int]]:
     """(relative path, bytes) of regular files; links only if they stay inside."""
     inside = root.resolve()
     for folder, below, names in os.walk(root):
-        below[:] = sorted((d for d in below if not d.startswith(".")), key=_natural)
-        for name in sorted(names, key=_natural):
+        below[:] = sorted((d for d in below if not d.startswith(".")), key=natural_order)
+        for name in sorted(names, key=natural_order):
             path = Path(folder) / name
             if name.startswith(".") or (path.is_symlink() and inside not in path.resolve().parents):
                 continue
@@ -192,7 +181,7 @@ def _listed(root: Path) -> Iterator[tuple[str, int]]:
                 yield path.relative_to(root).as_posix(), status.st_size
 
 
-def _natural(name: str) -> tuple[tuple[bool, int, str], ...]:
+def natural_order(name: str) -> tuple[tuple[bool, int, str], ...]:
     """`layer-2` before `layer-10`."""
     words = re.findall(r"[0-9]{1,18}|[^0-9]+|[0-9]+", name)
     return tuple((w.isascii() and w.isdigit(), int(w) if w.isascii() and w.isdigit() else 0, w) for w in words)

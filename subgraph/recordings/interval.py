@@ -61,7 +61,8 @@ def find_intervals(
     rows = comparison.rows
     behind = _behind_bad(trials, comparison)
     wrong = [n for n in comparison.failing if n not in behind or rows[n].isolated]
-    regions = {n: _nodes_above(trials, rows, n) for n in wrong}
+    above = {n: region_above(trials, [n], lambda m: _is_certain(rows.get(m))) for n in wrong}
+    regions = {n: set(region.nodes) if region else set() for n, region in above.items()}
     groups = _grouped([n for n in wrong if n not in behind], regions)
     taken = {i for names in groups for n in names for i in regions[n]}
     later = [n for n in wrong if n in behind and _adds_error(rows[n]) and not regions[n] & taken]
@@ -97,12 +98,6 @@ def _interval(
         _ranked(trials, region, names, witnesses, weights),
         any(adds_error) if adds_error else None,
     )
-
-
-def _nodes_above(trials: Trials, rows: Mapping[str, TensorRow], name: str) -> set[int]:
-    """The nodes between a tensor and the nearest tensors before it that are certain."""
-    region = region_above(trials, [name], lambda n: _is_certain(rows.get(n)))
-    return set(region.nodes) if region else set()
 
 
 def _is_certain(row: TensorRow | None) -> bool:

@@ -16,7 +16,6 @@ from dataclasses import dataclass, field, replace
 from operator import attrgetter
 from pathlib import Path
 
-from subgraph import plugins
 from subgraph.comparison.pair import relative_l2
 from subgraph.errors import InputError
 from subgraph.graph.graph import CONSTANT, SHAPE, Graph
@@ -31,7 +30,7 @@ from subgraph.recordings.align import (
     cast,
     nan_to_inf,
 )
-from subgraph.recordings.dumps import DumpEntry, same
+from subgraph.recordings.dumps import DumpEntry
 from subgraph.recordings.recording import Recording
 from subgraph.recordings.reference_tensors import capture_tensors, reference_value
 from subgraph.storage.folders import safe_name
@@ -205,10 +204,9 @@ class _Matching:
 
     def _homonyms(self, names: Iterable[str]) -> dict[str, list[str]]:
         """By name, the names that the tool, or subcut, writes in the same way."""
-        plain = getattr(plugins.load("dumps", self.recorded.format), "plain", same)
         written: dict[str, list[str]] = {}
         for name in names:
-            written.setdefault(plain(safe_name(name)), []).append(name)
+            written.setdefault(self.recorded.plain(safe_name(name)), []).append(name)
         return {name: group for group in written.values() if len(group) > 1 for name in group}
 
     def _fusion_chain(self, tensor: str, tensors: Container[str]) -> tuple[str, ...]:

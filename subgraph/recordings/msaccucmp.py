@@ -248,14 +248,10 @@ def cells(row: AccuracyRow) -> list[str]:
         _text(row.tensor_index),
         NAN if row.shape is None else f"[{','.join(map(str, row.shape))}]",
         NAN if row.overflow is None else _yes_no(row.overflow),
-        *(_value(row.values.get(name, math.nan)) for name in ALGORITHMS),
+        *(_text(v) if isinstance(v, str) else _number(v) for v in (row.values.get(n, math.nan) for n in ALGORITHMS)),
         _safe(row.reason or str(row.values.get(REASON, ""))),
         *map(_yes_no, (row.golden == NO_OP, row.is_output, wrong)),
     ]
-
-
-def _value(value: float | str) -> str:
-    return _text(value) if isinstance(value, str) else _number(value)
 
 
 def _text(text: str) -> str:

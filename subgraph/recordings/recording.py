@@ -41,6 +41,11 @@ class Recording:
     def __iter__(self) -> Iterator[DumpEntry]:
         return iter(self.entries)
 
+    @property
+    def plain(self) -> Callable[[str], str]:
+        """A name as the tool writes it."""
+        return getattr(_module(self.format), "plain", same)
+
     def __len__(self) -> int:
         return len(self.entries)
 
@@ -51,7 +56,7 @@ class Recording:
         the tensor's name before the node's. Inputs of a node stand for nothing unless the tensor is named. After fusion
         a node may hold another tensor than its name says. Complexity: linear in entries and names.
         """
-        plain = getattr(_module(self.format), "plain", same)
+        plain = self.plain
         written: dict[str, list[str]] = {}
         for name in dict.fromkeys(names):
             for form in dict.fromkeys((plain(name), plain(safe_name(name)))):  # by the tool, by subcut

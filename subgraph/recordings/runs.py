@@ -17,13 +17,13 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from subgraph import plugins
 from subgraph.errors import InputError, UsageError
 from subgraph.graph.graph import Graph
 from subgraph.graph.types import declared_type
 from subgraph.recordings import recording
 from subgraph.recordings.align import alignments
-from subgraph.recordings.dumps import DumpEntry, same
+from subgraph.recordings.dumps import DumpEntry
+from subgraph.recordings.files import natural_order
 from subgraph.recordings.recording import Recording
 from subgraph.runtime.candidate import RECORDED, Candidate
 from subgraph.runtime.inputs import Feeding
@@ -132,7 +132,7 @@ def _split(name: str, recorded: Recording) -> list[RecordedRun]:
     runs = []
     for pattern, group in sides.items():
         run_name = name if len(sides) == 1 else f"{name}:{group[0] if len(group) == 1 else pattern}"
-        samples = tuple(tuple(entries[side]) for side in sorted(group, key=_natural))
+        samples = tuple(tuple(entries[side]) for side in sorted(group, key=natural_order))
         runs.append(RecordedRun(run_name, recorded, samples))
     return _with_inputs(runs)
 
@@ -146,10 +146,6 @@ def _with_inputs(runs: list[RecordedRun]) -> list[RecordedRun]:
     entries = tuple(e for run in inputs for e in run.samples[0])
     out = [replace(run, samples=tuple((*entries, *sample) for sample in run.samples)) for run in others]
     return [replace(out[0], name=out[0].name.partition(":")[0])] if len(out) == 1 else out
-
-
-def _natural(side: str) -> list[str | int]:
-    return [int(word) if i % 2 else word for i, word in enumerate(re.split(r"(\d+)", side))]
 
 
 def limit_samples(runs: Sequence[RecordedRun], number: int) -> list[RecordedRun]:
@@ -166,14 +162,10 @@ def limit_samples(runs: Sequence[RecordedRun], number: int) -> list[RecordedRun]
 
 
 def candidate_of(runs: Sequence[RecordedRun], precision: str | None) -> Candidate:
-    """The candidate that recorded the runs; it cannot be run."""
-    return Candidate("+".join(run.name for run in runs), RECORDED, precision=precision or _claim(runs))
-
-
-def _claim(runs: Sequence[RecordedRun]) -> str:
-    """The precision that recorded types claim: that of the coarsest float."""
+    """The candidate that recorded the runs, which cannot be run. `precision` None: that of the coarsest recorded float."""
     dtypes = {e.dtype for run in runs for sample in run.samples for e in sample}
-    return next((claim for dtype, claim in CLAIMS.items() if dtype in dtypes), "fp32")
+    claim = next((claim for dtype, claim in CLAIMS.items() if dtype in dtypes), "fp32")
+    return Candidate("+".join(run.name for run in runs), RECORDED, precision=precision or claim)
 
 
 # ---------------------------------------------------------------------------------------------------- inputs
@@ -206,7 +198,7 @@ def _recorded_inputs(runs: Sequence[RecordedRun], graph: Graph) -> list[dict[str
 def _inputs(run: RecordedRun, entries: Sequence[DumpEntry], graph: Graph) -> dict[str, DumpEntry]:
     """By name; or by number, as in ONNX's input_0.pb."""
     assert run.recording
-    plain = getattr(plugins.load("dumps", run.recording.format), "plain", same)
+    plain = run.recording.plain
     written = {form: name for name in graph.inputs for form in (plain(name), plain(safe_name(name)))}
     numbered = list(graph.inputs)
     inputs: dict[str, DumpEntry] = {}

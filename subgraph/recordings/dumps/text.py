@@ -35,13 +35,10 @@ def entries(files: Files, hints: DumpHints) -> Iterator[DumpEntry]:
         dtype = spec.dtype if spec.dtype in HOLDS else "int64" if whole else "float32"
         if spec.shape is not None and None in spec.shape:
             count = _text.values(files, file, dtype).size
-            dims = fit_size(spec.shape, dtype, nbytes(dtype, count))[0] if count else _fixed(spec.shape)
-            spec = replace(spec, shape=dims)
+            fixed = tuple(d for d in spec.shape if d is not None)
+            shape = fit_size(spec.shape, dtype, nbytes(dtype, count))[0] if count else fixed
+            spec = replace(spec, shape=shape)
         yield replace(_text.entry(files, file, dtype, spec), tensor=own, side=side)
-
-
-def _fixed(dims: tuple[int | None, ...]) -> tuple[int, ...]:
-    return tuple(d for d in dims if d is not None)
 
 
 def write(tensors: Tensors, folder: Path) -> None:
