@@ -123,9 +123,9 @@ class BlockSums:
         names, rows = self._rows.get(array.size, ([], None))
         if rows is None or array.dtype.kind not in "fiubV":
             return []
-        own = _block_sums(array)
+        sums = _block_sums(array)
         with np.errstate(all="ignore"):
-            far = np.sqrt(((rows[:, 1:] - own[1:]) ** 2).sum(axis=1)) > share * rows[:, 0] * (1 + SLACK)
+            far = np.sqrt(((rows[:, 1:] - sums[1:]) ** 2).sum(axis=1)) > share * rows[:, 0] * (1 + SLACK)
         return [name for name, is_far in zip(names, far, strict=True) if not is_far]
 
 

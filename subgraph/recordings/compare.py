@@ -103,10 +103,10 @@ class RunComparison:
         other = [n for n, row in self.inputs.items() if row.failing]
         if other:
             notes.append(f"the recording was made with another input: {', '.join(other)} differs")
-        own = sum(len(m.matches) for m in self.matched)
-        read = own + sum(len(m.unmatched) for m in self.matched)
-        if read and own < FOREIGN_SHARE * read:
-            notes.append(f"only {own} of {read} recorded tensors are of this model: is it a dump of another one?")
+        matches = sum(len(m.matches) for m in self.matched)
+        read = matches + sum(len(m.unmatched) for m in self.matched)
+        if read and matches < FOREIGN_SHARE * read:
+            notes.append(f"only {matches} of {read} recorded tensors are of this model: is it a dump of another one?")
         unlike = sum(why == UNLIKE for m in self.matched for _, why in m.unmatched)
         if unlike:
             notes.append(
@@ -174,8 +174,8 @@ def match_run(trials: Trials, run: RecordedRun) -> tuple[MatchedRun, ...]:
     matched = tuple(match_entries(trials, run.recording, entries, k) for k, entries in samples)
     if not any(m.matches for m in matched):
         recorded = ", ".join([e.name for sample in run.samples for e in sample][:3])
-        own = ", ".join(trials.tensors()[:3])
-        what = f"nothing in {run.name} is of this model: it holds {recorded} …; the model {own} …"
+        tensors = ", ".join(trials.tensors()[:3])
+        what = f"nothing in {run.name} is of this model: it holds {recorded} …; the model {tensors} …"
         raise InputError(what, "is it a dump of another model?")
     return matched
 

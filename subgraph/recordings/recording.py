@@ -61,18 +61,18 @@ class Recording:
         for name in dict.fromkeys(names):
             for form in dict.fromkeys((plain(name), plain(safe_name(name)))):  # by the tool, by subcut
                 written.setdefault(form, []).append(name)
-        own = {name for group in written.values() for name in group}
-        return [(entry, _stands_for(entry, own, written, plain)) for entry in self.entries]
+        model_names = {name for group in written.values() for name in group}
+        return [(entry, _stands_for(entry, model_names, written, plain)) for entry in self.entries]
 
 
 def _stands_for(
-    entry: DumpEntry, own: Container[str], written: Mapping[str, list[str]], plain: Callable[[str], str]
+    entry: DumpEntry, model_names: Container[str], written: Mapping[str, list[str]], plain: Callable[[str], str]
 ) -> tuple[str, ...]:
-    originals = tuple(name for name in entry.originals if name in own)
+    originals = tuple(name for name in entry.originals if name in model_names)
     if originals:
         return originals
     for recorded in filter(None, (entry.tensor, entry.node if entry.role == "output" else "")):
-        names = [recorded] if recorded in own else written.get(plain(recorded), [])
+        names = [recorded] if recorded in model_names else written.get(plain(recorded), [])
         if names:
             return tuple(names)
     return ()

@@ -162,7 +162,7 @@ def limit_samples(runs: Sequence[RecordedRun], number: int) -> list[RecordedRun]
 
 
 def candidate_of(runs: Sequence[RecordedRun], precision: str | None) -> Candidate:
-    """The candidate that recorded the runs, which cannot be run. `precision` None: that of the coarsest recorded float."""
+    """The candidate that recorded the runs; it cannot be run. `precision` None: that of the coarsest recorded float."""
     dtypes = {e.dtype for run in runs for sample in run.samples for e in sample}
     claim = next((claim for dtype, claim in CLAIMS.items() if dtype in dtypes), "fp32")
     return Candidate("+".join(run.name for run in runs), RECORDED, precision=precision or claim)

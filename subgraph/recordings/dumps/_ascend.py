@@ -79,8 +79,8 @@ def real_names(files: Files) -> dict[str, str]:
     """File -> the name that it would have, from mapping.csv, which lists the names that were too long (`hash,name`)."""
     names = {}
     for name in files.names:
-        folder, slash, own = name.rpartition("/")
-        if own != MAPPING:
+        folder, slash, base = name.rpartition("/")
+        if base != MAPPING:
             continue
         try:
             rows = list(csv.reader(files.text(name).splitlines()))

@@ -109,14 +109,14 @@ def entry(files: Files, name: str, hints: DumpHints, dtype: str = "") -> DumpEnt
     `dtype`: the type whose raw bits the file holds; if "", the hints may say it.
     """
     stem = name[: -len(".npy")]
-    side, _, own = stem.rpartition("/")
+    side, _, base = stem.rpartition("/")
     header = read_header(files, name)
     stored = dtype_of(header.dtype)
-    dtype = dtype or _type_of_bits(stored, hints.find(own, plain).dtype) or stored
+    dtype = dtype or _type_of_bits(stored, hints.find(base, plain).dtype) or stored
     lacks = "" if dtype else f"ONNX has no element type {header.dtype}"
     entry = DumpEntry(name, loader(files, name, dtype), dtype, header.shape, side=side, stem=stem, lacks=lacks)
-    golden = _GOLDEN.fullmatch(own)
-    return replace(entry, node=golden["node"], index=int(golden["index"])) if golden else replace(entry, tensor=own)
+    golden = _GOLDEN.fullmatch(base)
+    return replace(entry, node=golden["node"], index=int(golden["index"])) if golden else replace(entry, tensor=base)
 
 
 def _type_of_bits(stored: str, hinted: str) -> str:

@@ -48,8 +48,8 @@ def entries(files: Files, hints: DumpHints) -> Iterator[DumpEntry]:
 
 def _parsed_name(file: str, real_names: dict[str, str]) -> re.Match[str] | None:
     """The parts of a dump's file name; None if it is none."""
-    own = real_names.get(file, file).rpartition("/")[2]
-    return None if own.startswith(_OVERFLOWS) else _ascend.NAME.fullmatch(own)
+    base = real_names.get(file, file).rpartition("/")[2]
+    return None if base.startswith(_OVERFLOWS) else _ascend.NAME.fullmatch(base)
 
 
 def _latest(files: Files, real_names: dict[str, str]) -> dict[str, re.Match[str]]:

@@ -36,8 +36,8 @@ def entries(files: Files, hints: DumpHints) -> Iterator[DumpEntry]:
     """Layers in the order of the run, then outputs. Rows padded by the device need a manifest.json with `aligned`."""
     listed = _raw.manifest_specs(files)
     for file in files.ending(".bin", ".txt"):
-        side, _, own = file.rpartition("/")
-        name = _LAYER.fullmatch(own) or _OUTPUT.fullmatch(own) or _FLOAT.fullmatch(own)
+        side, _, base = file.rpartition("/")
+        name = _LAYER.fullmatch(base) or _OUTPUT.fullmatch(base) or _FLOAT.fullmatch(base)
         if name:
             parts = name.groupdict()
             tensor, node = parts.get("tensor") or "", parts.get("node") or ""

@@ -52,8 +52,8 @@ def entries(files: Files, hints: DumpHints) -> Iterator[DumpEntry]:
 
 
 def _op(files: Files, file: str) -> re.Match[str] | None:
-    own = file.rpartition("/")[2]
-    op = _OP.fullmatch(own) if "." not in own else None
+    base = file.rpartition("/")[2]
+    op = _OP.fullmatch(base) if "." not in base else None
     return op if op and _text.is_numeric(files, file) else None
 
 

@@ -48,7 +48,7 @@ def _members(files: Files, name: str) -> Iterator[DumpEntry]:
         raise files.damaged(name, e) from e
     stems = safe_names(dict.fromkeys(i.filename[: -len(".npy")] for i in infos))
     for info in {i.filename: i for i in infos}.values():
-        own = info.filename[: -len(".npy")]
+        base = info.filename[: -len(".npy")]
         header = _member(files, name, info, lambda _, header: header)
         dtype = dtype_of(header.dtype)
         yield DumpEntry(
@@ -56,9 +56,9 @@ def _members(files: Files, name: str) -> Iterator[DumpEntry]:
             _loader(files, name, info, dtype),
             dtype,
             header.shape,
-            tensor=own,
+            tensor=base,
             side=name[: -len(".npz")],
-            stem=f"{name[: -len('.npz')]}/{stems[own]}",
+            stem=f"{name[: -len('.npz')]}/{stems[base]}",
             lacks="" if dtype else f"ONNX has no element type {header.dtype}",
         )
 

@@ -30,8 +30,8 @@ def detect(files: Files) -> int:
 def entries(files: Files, hints: DumpHints) -> Iterator[DumpEntry]:
     """One per file; sequences and optionals are not read."""
     for file in files.ending(".pb"):
-        side, _, own = file.rpartition("/")
-        numbered = _NUMBERED.fullmatch(own)
+        side, _, base = file.rpartition("/")
+        numbered = _NUMBERED.fullmatch(base)
         try:
             tensor = _parsed(files, file)
         except InputError:
@@ -44,7 +44,7 @@ def entries(files: Files, hints: DumpHints) -> Iterator[DumpEntry]:
             partial(_array, files, file),
             dtypes.TYPES[tensor.data_type][0],
             tuple(int(d) for d in tensor.dims),
-            tensor=name or own.removesuffix(".pb"),
+            tensor=name or base.removesuffix(".pb"),
             role=numbered[1] if numbered else "output",
             index=int(numbered[2]) if numbered else 0,
             originals=(name,) if name else (),

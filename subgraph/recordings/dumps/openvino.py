@@ -64,10 +64,10 @@ def entries(files: Files, hints: DumpHints) -> Iterator[DumpEntry]:
 def _named(entry: DumpEntry, hints: DumpHints) -> DumpEntry:
     """The entry with the node, role and index that its file name says."""
     stem = entry.file.removesuffix(".ieb")
-    side, _, own = entry.file.rpartition("/")
-    name = _NAME.fullmatch(own)
+    side, _, base = entry.file.rpartition("/")
+    name = _NAME.fullmatch(base)
     if not name:
-        return replace(entry, node=own.removesuffix(".ieb"), side=side, stem=stem)
+        return replace(entry, node=base.removesuffix(".ieb"), side=side, stem=stem)
     node = name["node"]
     typed = _TYPED.fullmatch(node)
     if typed and hints.find(node, plain) == TensorSpec():  # else the model's own name begins like a type

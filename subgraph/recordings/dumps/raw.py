@@ -49,8 +49,8 @@ def entries(files: Files, hints: DumpHints) -> Iterator[DumpEntry]:
             yield replace(_raw.entry(files, file, spec, hints), tensor=name, originals=(name,))
     for file in files.ending(*ENDS):
         if file not in listed:
-            side, _, own = file.rpartition("/")
-            stem = own.rpartition(".")[0]
+            side, _, base = file.rpartition("/")
+            stem = base.rpartition(".")[0]
             yield replace(_raw.entry(files, file, hints.find(stem, plain), hints), tensor=stem, side=side)
 
 

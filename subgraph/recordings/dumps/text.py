@@ -29,8 +29,8 @@ def entries(files: Files, hints: DumpHints) -> Iterator[DumpEntry]:
     for file in files.ending(".txt"):
         if not _text.is_numeric(files, file):
             continue
-        side, _, own = file[: -len(".txt")].rpartition("/")
-        spec = hints.find(own, plain)
+        side, _, base = file[: -len(".txt")].rpartition("/")
+        spec = hints.find(base, plain)
         whole = _text.is_whole(files, file)
         dtype = spec.dtype if spec.dtype in HOLDS else "int64" if whole else "float32"
         if spec.shape is not None and None in spec.shape:
@@ -38,7 +38,7 @@ def entries(files: Files, hints: DumpHints) -> Iterator[DumpEntry]:
             fixed = tuple(d for d in spec.shape if d is not None)
             shape = fit_size(spec.shape, dtype, nbytes(dtype, count))[0] if count else fixed
             spec = replace(spec, shape=shape)
-        yield replace(_text.entry(files, file, dtype, spec), tensor=own, side=side)
+        yield replace(_text.entry(files, file, dtype, spec), tensor=base, side=side)
 
 
 def write(tensors: Tensors, folder: Path) -> None:

@@ -55,14 +55,14 @@ def entries(files: Files, hints: DumpHints) -> Iterator[DumpEntry]:
     """Outputs and inputs of each layer, in the order of the run."""
     layers = _layers(files)
     for file in files.ending(".txt"):
-        side, _, own = file.rpartition("/")
-        dumped = _DUMPED.fullmatch(own)
+        side, _, base = file.rpartition("/")
+        dumped = _DUMPED.fullmatch(base)
         if dumped:
             yield _blob(files, file, dumped, side, layers)
         elif _described(files, file):
             yield from _tensors(files, file)
-        elif own.startswith(_SIDES) and _text.is_numeric(files, file):
-            yield _checked(files, file, own, hints)
+        elif base.startswith(_SIDES) and _text.is_numeric(files, file):
+            yield _checked(files, file, base, hints)
 
 
 def _blob(files: Files, file: str, name: re.Match[str], side: str, layers: set[tuple[str, str]]) -> DumpEntry:
@@ -125,10 +125,10 @@ def _layer(words: list[str]) -> Layer:
     return Layer(words[0], words[1], names[:inputs], names[inputs:])
 
 
-def _checked(files: Files, file: str, own: str, hints: DumpHints) -> DumpEntry:
+def _checked(files: Files, file: str, base: str, hints: DumpHints) -> DumpEntry:
     """cpu_BLOB.txt and device_BLOB.txt of model_check: values without a shape."""
-    side = next(s for s in _SIDES if own.startswith(s))
-    blob = own[len(side) : -len(".txt")]
+    side = next(s for s in _SIDES if base.startswith(s))
+    blob = base[len(side) : -len(".txt")]
     entry = _text.entry(files, file, "float32", hints.find(blob, plain), FILE_STEP)
     return replace(entry, tensor=blob, side=side.strip("_-"))
 
