@@ -106,7 +106,7 @@ def judge(
         (ruling.signature or Signature.MISMATCH) if status is Status.FAIL else None,
         label or LABELS[status],
         why,
-        pair.measured(metrics) | ruling.metrics,
+        pair.metrics(metrics) | ruling.metrics,
         pair.worst,
         ruling.noise,
         sample,

@@ -78,9 +78,7 @@ class Pair:
     def finite(self) -> Array:
         """Where both are finite: booleans, flat, one per element (two per complex element)."""
         a, b = self._vectors
-        if not self.floating:
-            return np.ones(a.shape, bool)
-        return np.asarray(np.isfinite(a) & np.isfinite(b))
+        return np.asarray(np.isfinite(a) & np.isfinite(b)) if self.floating else np.ones(a.shape, bool)
 
     @cached_property
     def values(self) -> tuple[Array, Array]:
@@ -162,14 +160,14 @@ class Pair:
     def changed(self) -> int:
         """Number of elements that differ at all; NaN equals NaN."""
         if self.kind != "complex":
-            masked = 0 if self.finite.all() else int(np.count_nonzero(self._masks))
+            masked = 0 if self.finite.all() else int(np.count_nonzero(self.mask_differences))
             return int(np.count_nonzero(self.difference)) + masked
-        unequal = self._masks
+        unequal = self.mask_differences
         unequal[self.finite] = self.difference > 0
         return int(unequal.reshape(-1, 2).any(axis=1).sum())
 
     @property
-    def _masks(self) -> Array:
+    def mask_differences(self) -> Array:
         """Where NaN or infinity differ: booleans, flat, one per element (two per complex element)."""
         if self.finite.all():
             return np.zeros(self.finite.shape, bool)
@@ -182,7 +180,7 @@ class Pair:
         if not self.changed:
             return None
         if self.masked:
-            place = int(np.argmax(self._masks))
+            place = int(np.argmax(self.mask_differences))
         else:
             place = int(np.argmax(self.difference))
             place = place if self.finite.all() else int(np.flatnonzero(self.finite)[place])
@@ -191,23 +189,24 @@ class Pair:
         index = tuple(int(i) for i in np.unravel_index(place, self.reference.shape))
         return Worst(index, _python(self.reference[index]), _python(self.candidate[index]))
 
-    def measured(self, names: Iterable[str]) -> dict[str, float]:
+    def metrics(self, names: Iterable[str]) -> dict[str, float]:
         """Value by name of metric; NaN if it is not defined: nothing was compared, or the values are no numbers.
 
         Raises:
             UnknownName: no such metric.
             UsageError: a metric given by its path cannot be imported.
         """
-        modules = {name: plugins.load("metrics", name) for name in names}
-        with np.errstate(all="ignore"):
-            return {name: self._measure(module) for name, module in modules.items()}
-
-    def _measure(self, metric: Any) -> float:
-        if hasattr(metric, "of_pair"):
-            return float(metric.of_pair(self))
-        if not self.measurable:
-            return math.nan
-        return float(metric.measure(*(v.astype(np.float64, copy=False) for v in self.values)))
+        values = {}
+        for name in names:
+            metric = plugins.load("metrics", name)
+            with np.errstate(all="ignore"):
+                if hasattr(metric, "of_pair"):
+                    values[name] = float(metric.of_pair(self))
+                elif self.measurable:
+                    values[name] = float(metric.measure(*(v.astype(np.float64, copy=False) for v in self.values)))
+                else:
+                    values[name] = math.nan
+        return values
 
 
 def comparable(reference: Value, candidate: Value) -> Pair | None:
@@ -271,12 +270,8 @@ def _flat(array: Array) -> Array:
 
 
 def _python(value: Any) -> float | int | bool | str:
-    """A scalar as Python's own."""
-    if isinstance(value, (str, bytes)):
-        return value if isinstance(value, str) else value.decode(errors="replace")
-    if isinstance(value, np.bool_):
-        return bool(value)
-    if isinstance(value, np.complexfloating):
-        return str(complex(value))
-    whole = isinstance(value, np.integer) or type(value).__name__ in SMALL_INTEGERS
-    return int(value) if whole else float(value)
+    """A scalar as Python's own; complex numbers as text."""
+    scalar: Any = value.item() if isinstance(value, np.generic) else value
+    if isinstance(scalar, complex):
+        return str(scalar)
+    return scalar.decode(errors="replace") if isinstance(scalar, bytes) else scalar

@@ -84,7 +84,7 @@ def test_the_worst_has_the_index_of_its_array() -> None:
 def test_the_worst_of_complex_numbers() -> None:
     p = pair([[1, 2j]], [[1, 5j]], np.complex64)
     assert p.worst == Worst((0, 1), "2j", "5j") and (p.changed, p.error) == (1, 3.0)
-    assert pair([1 + 1j], [2 + 2j], np.complex64).measured(["mismatch"]) == {"mismatch": 1.0}, "one element, two parts"
+    assert pair([1 + 1j], [2 + 2j], np.complex64).metrics(["mismatch"]) == {"mismatch": 1.0}, "one element, two parts"
     assert pair([complex(NAN, 1)], [complex(1, 2)], np.complex64).changed == 1
 
 
@@ -103,7 +103,7 @@ def test_the_worst_of_complex_numbers() -> None:
 def test_differences_of_integers_never_wrap_around(dtype: Any, a: int, b: int, error: float) -> None:
     for p in (pair([a, a], [b, a], dtype), pair([b, a], [a, a], dtype)):
         assert p.error == error and p.changed == 1
-        assert p.measured(["mismatch"]) == {"mismatch": 0.5}
+        assert p.metrics(["mismatch"]) == {"mismatch": 0.5}
 
 
 def test_two_doubles_may_be_infinitely_far_apart() -> None:
@@ -120,30 +120,30 @@ def test_values_come_back_as_pythons_own(dtype: Any) -> None:
 
 
 def test_strings_and_booleans_have_a_mismatch_and_no_other_metric() -> None:
-    found = pair(["a", "b"], ["a", "c"], object).measured(["mismatch", "max_abs", "cosine"])
+    found = pair(["a", "b"], ["a", "c"], object).metrics(["mismatch", "max_abs", "cosine"])
     assert found["mismatch"] == 0.5 and math.isnan(found["max_abs"]) and math.isnan(found["cosine"])
 
 
 def test_nothing_to_compare_has_no_metrics() -> None:
-    assert all(math.isnan(v) for v in pair([], []).measured(["mismatch", "max_abs", "max_rel", "rmse"]).values())
-    masked = pair([NAN, 1], [NAN, NAN]).measured(["mismatch", "max_abs", "ulp", "kl"])
+    assert all(math.isnan(v) for v in pair([], []).metrics(["mismatch", "max_abs", "max_rel", "rmse"]).values())
+    masked = pair([NAN, 1], [NAN, NAN]).metrics(["mismatch", "max_abs", "ulp", "kl"])
     assert masked.pop("mismatch") == 0.5 and all(math.isnan(v) for v in masked.values())
 
 
 def test_metrics_see_only_what_is_finite_in_both() -> None:
     p = pair([1, NAN, INF, 2], [1, 5, 7, 4])
-    assert p.measured(["max_abs", "max_rel"]) == {"max_abs": 2.0, "max_rel": 1.0}
-    assert p.measured(["mismatch"]) == {"mismatch": 0.75}, "but a NaN is a difference"
+    assert p.metrics(["max_abs", "max_rel"]) == {"max_abs": 2.0, "max_rel": 1.0}
+    assert p.metrics(["mismatch"]) == {"mismatch": 0.75}, "but a NaN is a difference"
 
 
 def test_infinities_of_either_sign_are_one_changed_element() -> None:
     p = pair([INF], [-INF])
-    assert p.inf_only == (1, 1) and p.changed == 1 and p.measured(["mismatch"]) == {"mismatch": 1.0}
+    assert p.inf_only == (1, 1) and p.changed == 1 and p.metrics(["mismatch"]) == {"mismatch": 1.0}
 
 
 def test_an_unknown_metric_names_the_nearest() -> None:
     with pytest.raises(UnknownName) as e:
-        pair([1], [1]).measured(["max_ab"])
+        pair([1], [1]).metrics(["max_ab"])
     assert e.value.nearest[0] == "max_abs"
 
 

@@ -122,7 +122,7 @@ def test_the_deviation_hides_what_is_small() -> None:
 @given(TWO.filter(lambda pairs: any(a for a, _ in pairs) and any(b for _, b in pairs)))
 def test_of_mild_values_our_metrics_say_the_same(pairs: list[tuple[float, float]]) -> None:
     x, y = np.array(pairs, np.float32).T
-    ours = Pair(y, x).measured([*METRICS, "max_abs", "mean_abs"])
+    ours = Pair(y, x).metrics([*METRICS, "max_abs", "mean_abs"])
     theirs = measure(x, y)
     names = {**METRICS, "max_abs": "MaxAbsoluteError", "mean_abs": "MeanAbsoluteError"}
     for metric, column in names.items():

@@ -33,7 +33,7 @@ def rule(options: str) -> Rule:
 def _judge(pair: Pair, context: OutputContext) -> Ruling:
     if ruling := settle(pair):
         return ruling
-    values = pair.measured(limit.metric for limit in LIMITS)
+    values = pair.metrics(limit.metric for limit in LIMITS)
     empty = [norm(v) <= ZERO for v in pair.values]
     if pair.size == 1 or all(empty):
         values["cosine"] = 1.0

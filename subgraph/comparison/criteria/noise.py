@@ -44,24 +44,14 @@ from functools import cached_property
 
 import numpy as np
 
-from subgraph.comparison.criteria import (
-    Noise,
-    OutputContext,
-    Ranking,
-    Rule,
-    Ruling,
-    agree,
-    fail,
-    parse_number,
-    settle,
-)
+from subgraph.comparison.criteria import Noise, OutputContext, Ranking, Rule, Ruling, agree, fail, parse_number, settle
 from subgraph.comparison.criteria._indices import jaccard_distance, misranked
 from subgraph.comparison.pair import Pair
 from subgraph.comparison.precision import EPS, FLOATS, HALF_STEP, LARGEST, coarser_claim, mask_plateau
 from subgraph.errors import ModelError, UsageError, WorkerDied
 from subgraph.text import clean, count
 from subgraph.types import Array
-from subgraph.verdict import Status
+from subgraph.verdict import Signature, Status
 
 USAGE = "noise, noise:k=5 or noise:k=5,floor=0"
 K = {"fp32": 10.0, "fp16": 3.0, "bf16": 3.0, "int8": 2.0}  # one false alarm in 5,500 healthy rows
@@ -196,8 +186,7 @@ class _Part:
         pair, claim, noise = self.pair, self.context.claim, self.context.noise
         if claim not in LARGEST or pair.kind == "complex":
             return settle(pair)
-        reference, candidate = (v.astype(np.float64).reshape(-1) for v in (pair.reference, pair.candidate))
-        unequal = ~pair.finite & (reference != candidate) & ~(np.isnan(reference) & np.isnan(candidate))
+        reference, unequal = pair.reference.astype(np.float64).reshape(-1), pair.mask_differences
         if not np.isfinite(reference[unequal]).all():
             return settle(pair)
         unexcused = unequal & ~(np.abs(reference) > LARGEST[claim])
@@ -213,57 +202,54 @@ class _Part:
 
     def floats(self) -> Ruling:
         """Values that can be rounded, but for `ties`."""
-        pair, noise = self.pair, self.context.noise
-        scale, error = pair.scale, pair.error
+        error, scale, noise = self.pair.error, self.pair.scale, self.context.noise
         allowed = max(self.floor, self.k * EPS[self.claim]) * scale
         if error <= allowed:
             label = "precision" if self.claim != "fp32" and error > FLOOR * scale else "agrees"
             return replace(agree(f"max_abs {error:.1e} within {allowed:.1e}"), label=label)
-        if noise is None:
-            return self.floats_without_noise()
+        return self.floats_with_noise(noise) if noise else self.floats_without_noise()
+
+    def floats_with_noise(self, noise: Noise) -> Ruling:
+        error, scale, claim = self.pair.error, self.pair.scale, self.context.claim
         jumps = noise.behind_choice()
-        if not (jumps or noise.behind_steps()) and (ruling := self.clear_failure(noise)):
-            return ruling
+        approximate = claim == "fp32" and error <= APPROXIMATE * scale and not jumps
         runs = JUMP_RUNS if jumps or noise.behind_steps() else RUNS
-        moved = self.deviations(self.perturbed(noise, self.context.claim, runs))
+        if runs == RUNS and not approximate and claim not in LARGEST:
+            # One run shows a clear failure: the other three would have to move ten times as far.
+            moved = self.deviations(self.perturbed(noise, claim, 1))
+            if moved and error > CLEAR * self.k * (size := self.noise(moved)):
+                return self.ruling(Status.FAIL, "fail", f"beyond {self.k:g} × noise {size:.1e}", size)
+        moved = self.deviations(self.perturbed(noise, claim, runs))
         if moved is None:
             return _shape_varies()
-        size = max(map(_largest, moved)) + self.last_rounding(self.claim)
+        size = self.noise(moved)
         limit = self.k * size
-        ratio = {"noise_ratio": error / size if size else math.inf}
         if self.claim != "fp32" and DROWNED * scale < error <= limit and not jumps and scale:
-            why = f"max_abs {error:.1e} of {scale:.1e}: rounding alone moves it by {size:.1e}, so nothing can be told"
-            return Ruling(Status.UNRESOLVED, why=why, noise=size, metrics=ratio)
+            why = f"of {scale:.1e}: rounding alone moves it by {size:.1e}, so nothing can be told"
+            return self.ruling(Status.UNRESOLVED, "", why, size)
         if error <= limit and (not jumps or self.few_jumps(moved)):
             label = "precision" if self.exceeds_fp32(noise, runs) else "agrees"
-            why = f"max_abs {error:.1e} within {self.k:g} × noise {size:.1e}"
-            return Ruling(Status.AGREE, label, why, noise=size, metrics=ratio)
-        if self.context.claim in LARGEST and (distance := self.distance_to_rounded(noise)) <= limit:
-            why = f"as near as {distance:.1e} to the reference rounded to {self.context.claim} after every node"
-            return Ruling(Status.AGREE, "range", why, noise=size, metrics=ratio)
-        if self.context.claim == "fp32" and error <= APPROXIMATE * scale and not jumps:
-            why = f"max_abs {error:.1e} is {ratio['noise_ratio']:.0f} × noise, but within {APPROXIMATE:g} of the scale"
-            return Ruling(Status.AGREE, "approximate kernel", why, noise=size, metrics=ratio)
-        why = f"max_abs {error:.1e} beyond {self.k:g} × noise {size:.1e}"
-        if error <= limit:
-            why = f"more elements are off than noise explains, by up to {error:.1e}"
-        return replace(fail(why), noise=size, metrics=ratio)
+            return self.ruling(Status.AGREE, label, f"within {self.k:g} × noise {size:.1e}", size)
+        if claim in LARGEST and (distance := self.distance_to_rounded(noise)) <= limit:
+            why = f"as near as {distance:.1e} to the reference rounded to {claim} after every node"
+            return replace(self.ruling(Status.AGREE, "range", "", size), why=why)
+        if approximate:
+            why = f"is {error / size if size else math.inf:.0f} × noise, but within {APPROXIMATE:g} of the scale"
+            return self.ruling(Status.AGREE, "approximate kernel", why, size)
+        failed = self.ruling(Status.FAIL, "fail", f"beyond {self.k:g} × noise {size:.1e}", size)
+        more = f"more elements are off than noise explains, by up to {error:.1e}"
+        return replace(failed, why=more) if error <= limit else failed
 
-    def clear_failure(self, noise: Noise) -> Ruling | None:
-        """A failure that one perturbed run shows: the other three would have to move ten times as far.
+    def noise(self, moved: Sequence[Array]) -> float:
+        """N: the largest deviation, and the last rounding."""
+        return max(map(_largest, moved)) + self.last_rounding(self.claim)
 
-        None where the range of the type or an approximate kernel may excuse it.
-        """
-        approximate = self.context.claim == "fp32" and self.pair.error <= APPROXIMATE * self.pair.scale
-        if approximate or self.context.claim in LARGEST:
-            return None
-        moved = self.deviations(self.perturbed(noise, self.context.claim, 1))
-        size = None if moved is None else _largest(moved[0]) + self.last_rounding(self.claim)
-        if size is None or self.pair.error <= CLEAR * self.k * size:
-            return None
-        ratio = {"noise_ratio": self.pair.error / size if size else math.inf}
-        why = f"max_abs {self.pair.error:.1e} beyond {self.k:g} × noise {size:.1e}"
-        return replace(fail(why), noise=size, metrics=ratio)
+    def ruling(self, status: Status, label: str, relation: str, size: float) -> Ruling:
+        """A ruling by the noise `size`; `relation`: of the error to that."""
+        error = self.pair.error
+        ratio = {"noise_ratio": error / size if size else math.inf}
+        signature = Signature.MISMATCH if status is Status.FAIL else None
+        return Ruling(status, label, f"max_abs {error:.1e} {relation}", signature, size, ratio)
 
     def ties(self, noise: Noise | None) -> Ruling | None:
         """Agreement if equal sums may differ; not behind a choice, which ties decide."""

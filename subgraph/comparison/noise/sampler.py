@@ -66,12 +66,11 @@ class NoiseRun:
 
     def label(self, seed: int) -> str:
         """Name of the result within a region, sample and reference."""
-        match self.kind:
-            case NoiseRunKind.PERTURBED:
-                return f"{self.kind} {self.claim} {self.number} seed {seed}"
-            case NoiseRunKind.TIES_BROKEN:
-                return f"{self.kind} {self.tie_factor:g} {self.claim} {self.number} seed {seed}"
-        return f"{self.kind} {self.claim}".strip()
+        factor = f" {self.tie_factor:g}" if self.tie_factor else ""
+        seeded = (
+            f" {self.number} seed {seed}" if self.kind in (NoiseRunKind.PERTURBED, NoiseRunKind.TIES_BROKEN) else ""
+        )
+        return f"{self.kind}{factor} {self.claim}".strip() + seeded
 
 
 @dataclass(frozen=True)

@@ -22,11 +22,13 @@ LISTED = 12  # slices that are listed by number
 MIN_SHIFTED = 4  # length of an axis along which a shift by one is tried
 COLOURS = 3
 IMAGE_LAYOUTS = {
-    (0, 2, 3, 1): " (NHWC for NCHW)",
-    (0, 3, 1, 2): " (NCHW for NHWC)",
-    (1, 2, 0): " (HWC for CHW)",
-    (2, 0, 1): " (CHW for HWC)",
-}
+    (0, 2, 3, 1): " (NHWC for NCHW)", (0, 3, 1, 2): " (NCHW for NHWC)",
+    (1, 2, 0): " (HWC for CHW)", (2, 0, 1): " (CHW for HWC)",
+}  # fmt: skip
+INPUT_CHANGES = (  # words, scale, offset
+    ("128 too low", 1.0, -128.0), ("128 too high", 1.0, 128.0), ("127.5 too low", 1.0, -127.5),
+    ("divided by 255", 1 / 255, 0.0), ("multiplied by 255", 255.0, 0.0),
+)  # fmt: skip
 
 
 class Rearrangement(NamedTuple):
@@ -182,14 +184,5 @@ def misreadings(x: Array) -> Iterator[tuple[str, Array]]:
                 yield f"read as if laid out {_describe_layout(order)}", x.reshape(moved.shape).transpose(back)
     if x.ndim > 1 and x.shape[-1] == x.shape[-2] > 1:
         yield "the last two axes exchanged: transposed", x.swapaxes(-1, -2)
-    for text, scale, offset in SHIFTED:
+    for text, scale, offset in INPUT_CHANGES:
         yield text, np.asarray(x * x.dtype.type(scale) + x.dtype.type(offset))
-
-
-SHIFTED = (
-    ("128 too low", 1.0, -128.0),
-    ("128 too high", 1.0, 128.0),
-    ("127.5 too low", 1.0, -127.5),
-    ("divided by 255", 1 / 255, 0.0),
-    ("multiplied by 255", 255.0, 0.0),
-)
