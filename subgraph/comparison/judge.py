@@ -81,11 +81,11 @@ def judge(
     if why := _kind_mismatch(reference, candidate):
         return _failed(name, Signature.SHAPE, why, sample)
     if reference is None:
-        return _unresolved(name, "nothing was compared: the optional is empty", sample)
+        return _unresolved(name, "the optional is empty", sample)
     if isinstance(reference, list):
         assert isinstance(candidate, list)
         if not reference:
-            return _unresolved(name, "nothing was compared: the sequence is empty", sample)
+            return _unresolved(name, "the sequence is empty", sample)
         pairs = enumerate(zip(reference, candidate, strict=True))
         elements = [judge(f"element {i}", a, b, rule, claim, None, metrics, sample) for i, (a, b) in pairs]
         worst = max(elements, key=gravity)
@@ -94,7 +94,7 @@ def judge(
     if why := _type_mismatch(reference, candidate):
         return _failed(name, Signature.SHAPE, why, sample)
     if not reference.size:
-        return _unresolved(name, f"nothing was compared: the shape is {shape_text(reference.shape)}", sample)
+        return _unresolved(name, f"the shape is {shape_text(reference.shape)}", sample)
     pair = Pair(reference, candidate.reshape(reference.shape))
     ruling = rule(pair, OutputContext(name, claim, noise))
     status, label, why = ruling.status, ruling.label, ruling.why
@@ -151,4 +151,5 @@ def _failed(name: str, signature: Signature, why: str, sample: str) -> Judgement
 
 
 def _unresolved(name: str, why: str, sample: str) -> Judgement:
+    why = f"nothing was compared: {why}"
     return Judgement(name, Status.UNRESOLVED, None, LABELS[Status.UNRESOLVED], why, sample=sample)

@@ -128,10 +128,7 @@ def settle(pair: Pair, exact: bool = True) -> Ruling | None:
     """The ruling where it is the same for every criterion; None where the criterion has to decide.
 
     A NaN or infinity on one side only fails; nothing compared is unresolved; values that cannot be rounded (integers,
-    booleans, strings) must be equal.
-
-    Args:
-        exact: False leaves integers, booleans and strings to the criterion.
+    booleans, strings) must be equal, or are left to the criterion if not `exact`.
     """
     if pair.masked:
         return fail(_describe_masks(pair), Signature.NAN)

@@ -15,11 +15,8 @@ def misranked(reference: Array, candidate: Array, ranking: Ranking, gap: float) 
     """Where an index differs and noise does not explain it: booleans in the shape of the indices.
 
     i → j is explained if 0 < |v_i − v_j| ≤ gap·(noise_i + noise_j). Equal values never explain it, because ONNX says
-    which of them to select; nor does an index that appears twice along the axis.
-
-    Args:
-        reference, candidate: indices along `axis` of the ranked values, any float or integer type; without that axis
-            (keepdims=0) it counts as 1.
+    which of them to select; nor does an index that appears twice along the axis. The indices may have any float or
+    integer type; without the ranking's axis (keepdims=0), it counts as 1.
 
     >>> import numpy as np
     >>> ranking = Ranking(np.array([1.0, 1.001, 3.0]), noise=np.full(3, 1e-3), axis=0)

@@ -267,8 +267,7 @@ class _Part:
         return Ruling(Status.AGREE, "ties", why, noise=size / self.k, metrics=ratio)
 
     def deviations(self, runs: Sequence[Array]) -> list[Array] | None:
-        """|perturbed − reference| of each run, at the elements compared, 0 where it is not finite; None if a shape
-        differs."""
+        """|perturbed − reference| of each run, at the elements compared; 0 if not finite. None if a shape differs."""
         deviations = []
         for perturbed in runs:
             if perturbed.shape != self.pair.reference.shape:

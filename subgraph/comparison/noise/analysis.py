@@ -220,9 +220,9 @@ def _rounds(graph: Graph, i: int) -> bool:
 
 def _makes_floats(graph: Graph, i: int) -> bool:
     """Does an exact node make float values that were in no float tensor before?"""
-    op = graph.ops[i]
-    new = op in ("Range", "ConstantOfShape", "CastLike", "OneHot")
-    return new or (op == "Cast" and _cast_type(graph.nodes[i]) in FLOATS)
+    if graph.ops[i] == "Cast":
+        return _cast_type(graph.nodes[i]) in FLOATS
+    return graph.ops[i] in ("Range", "ConstantOfShape", "CastLike", "OneHot")
 
 
 def _makes_integers(graph: Graph, i: int) -> bool:

@@ -78,8 +78,10 @@ def instrument_model(
     inputs += [i for i in _shift_inputs(computed, raw) if i.name in read]
     gone = set(sites.entering)
     kept = [t for t in graph.initializer if t.name not in gone]
-    kept += [_renamed(t, exact[t.name]) for t in graph.initializer if t.name in gone and t.name in exact]
-    _replace(graph.initializer, kept)
+    read_exactly = [t for t in graph.initializer if t.name in gone and t.name in exact]
+    for tensor in read_exactly:
+        tensor.name = exact[tensor.name]
+    _replace(graph.initializer, kept + read_exactly)
     inputs = _pack(model, inputs, weights)
     packs = dict.fromkeys(i.pack for i in inputs if i.pack)
     whole = [helper.make_tensor_value_info(pack, TYPE_NUMBERS[pack.partition(":")[0]], None) for pack in packs]
@@ -257,15 +259,6 @@ def _split(model: protobuf.ModelProto, pack: str, parts: list[str], sizes: list[
     tensor = helper.make_tensor(f"{pack}:sizes", TYPE_NUMBERS["int64"], [len(sizes)], sizes)
     model.graph.initializer.append(tensor)
     return helper.make_node("Split", [pack, f"{pack}:sizes"], parts, axis=0)
-
-
-# ------------------------------------------------------------------------------------------------ messages
-
-
-def _renamed(tensor: protobuf.TensorProto, name: str) -> protobuf.TensorProto:
-    copy = type(tensor).FromString(tensor.SerializeToString())
-    copy.name = name
-    return copy
 
 
 def _replace(repeated: Any, messages: Sequence[Any]) -> None:

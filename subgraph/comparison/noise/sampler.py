@@ -11,6 +11,7 @@ import contextlib
 import itertools
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
+from copy import deepcopy
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from functools import cached_property
@@ -137,8 +138,6 @@ class NoiseSampler:
             shutil.rmtree(feeds, ignore_errors=True)
         return NoiseRunDocument(tuple(tensors.values()), self._ties)
 
-    # ---------------------------------------------------------------------------------------------- models
-
     @cached_property
     def _cut(self) -> Cut:
         return cut_region(self.graph, self.region, [self.tensors], Path("/"))
@@ -152,7 +151,7 @@ class NoiseSampler:
         inside = [n for n in names if n in self.graph.maker and n not in self.region.inputs]
         if not inside:
             return {}
-        folder, model = numbered_folder(self.scratch, "base"), self._copy_model()
+        folder, model = numbered_folder(self.scratch, "base"), deepcopy(self._cut.model)
         set_outputs(model, inside)
         self._load(model, "unperturbed", folder)
         records = self._run_model(folder, inside, [self.tensors[n] for n in self._cut.inputs])
@@ -167,14 +166,9 @@ class NoiseSampler:
         floats = {n: records[n] for n in sites if records[n].form == "tensor" and records[n].dtype in FLOATS}
         if rounded_to:
             floats = {n: r for n, r in floats.items() if r.dtype != TYPE_OF[rounded_to]}
-        model = self._copy_model()
+        model = deepcopy(self._cut.model)
         self._inputs = instrument_model(model, self.sites, floats, names, rounded_to)
         self._load(model, f"changed {rounded_to}", numbered_folder(self.scratch, "model"))
-
-    def _copy_model(self) -> protobuf.ModelProto:
-        model = protobuf.protos().ModelProto()
-        model.CopyFrom(self._cut.model)
-        return model
 
     def _load(self, model: protobuf.ModelProto, kind: str, folder: Path) -> None:
         path = folder / "model.onnx"
@@ -186,8 +180,6 @@ class NoiseSampler:
 
     def _run_model(self, into: Path, names: list[str], feeds: list[Record]) -> dict[str, Record]:
         return self.reference.run(self._key, into, {n: f"t{k}" for k, n in enumerate(names)}, feeds).by_name
-
-    # ---------------------------------------------------------------------------------------------- values
 
     def _feeds(self, run: NoiseRun, folder: Path) -> Iterator[Record]:
         """Records of the model's inputs, with absolute files; perturbed values are written into `folder`."""

@@ -157,11 +157,8 @@ class _TensorPair:
 
     def explanations(self, others: Mapping[str, Array]) -> list[Explanation]:
         """The best of the first group in which an explanation fits; simple explanations come first."""
-        groups = (
-            itertools.chain(self.other_tensors(others), self.single_changes()),
-            self.rearranged_lines(),
-            self.channel_lines(),
-        )
+        simple = itertools.chain(self.other_tensors(others), self.single_changes())
+        groups = (simple, self.rearranged_lines(), self.channel_lines())
         return next((_best(fits) for group in groups if (fits := list(group))), [])
 
     def other_tensors(self, others: Mapping[str, Array]) -> Iterator[Explanation]:

@@ -45,9 +45,8 @@ def measure_distance(x: Array, y: Array) -> Distance:
     if not y.size:
         return Distance(math.inf, math.inf)
     spread, deviation = float(np.ptp(y)), float(np.abs(y - y.mean()).mean())
-    return Distance(
-        float(d.max()) / spread if spread else math.inf, float(d.mean()) / deviation if deviation else math.inf
-    )
+    largest, mean = float(d.max()), float(d.mean())
+    return Distance(largest / spread if spread else math.inf, mean / deviation if deviation else math.inf)
 
 
 @dataclass(frozen=True)

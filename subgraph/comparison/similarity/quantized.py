@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from subgraph.comparison.noise.perturb import round_to_claim
 from subgraph.comparison.precision import TYPE_OF
 from subgraph.types import Array
 
@@ -34,8 +35,9 @@ def find_grid(reference: Array, candidate: Array) -> tuple[str, str] | None:
     x, y = (_nonzero(v.reshape(-1)[:: max(1, v.size // MAX_SAMPLE)]) for v in (reference, candidate))
     if y.size < MIN_VALUES or not x.size:
         return None
-    for claim, on in (("bf16", _on_bfloat16), ("fp16", _on_float16)):
-        if on(y).all() and on(x).mean() <= MAX_OWN and on(_nonzero(candidate)).all():
+    for claim in ("bf16", "fp16"):
+        own = _on_grid(x, claim).mean() <= MAX_OWN
+        if own and _on_grid(y, claim).all() and _on_grid(_nonzero(candidate), claim).all():
             return claim, f"every value is one of {TYPE_OF[claim]}, the reference's are not"
     words = _describe_levels(_nonzero(reference), _nonzero(candidate)) if np.unique(y).size <= MAX_LEVELS else ""
     return ("int8", words) if words else None
@@ -47,16 +49,8 @@ def _nonzero(values: Array) -> Array:
     return np.asarray(flat[np.isfinite(flat) & (flat != 0)])
 
 
-def _on_bfloat16(values: Array) -> Array:
-    """A number of bfloat16 is the upper half of a float32."""
-    with np.errstate(over="ignore"):
-        narrow = values.astype(np.float32)
-    return np.asarray((narrow == values) & (narrow.view(np.uint32) & 0xFFFF == 0))
-
-
-def _on_float16(values: Array) -> Array:
-    with np.errstate(over="ignore"):
-        return np.asarray(values.astype(np.float16) == values)
+def _on_grid(values: Array, claim: str) -> Array:
+    return np.asarray(round_to_claim(values, claim) == values)
 
 
 def _describe_levels(x: Array, y: Array) -> str:
