@@ -1,5 +1,5 @@
-"""Runtimes of others as candidates: right where they should be, refusals and crashes told, known faults found, and
-nothing sent anywhere."""
+"""OpenVINO, OpenCV, tract and MNN as candidates: right values, refusals and crashes reported, known faults found, and
+nothing sent to a server."""
 
 from __future__ import annotations
 

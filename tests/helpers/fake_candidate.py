@@ -3,24 +3,24 @@
 The fault is built into the model, behind the nodes that are meant, so that it is there in every cut that holds them.
 Several words of one option are joined by `+`:
 
-    fault   one of `FAULTS`, for the nodes that `op` or `nodes` mean
+    fault   one of `FAULTS`, for the nodes that `op` or `nodes` name
     op      op types
-    nodes   names, all of which must be in one model (a fusion's fault): the last of them is wrong
-    add     NAME:AMOUNT, always wrong by that much
-    false   a name, wrong only where the node `without` is not in the model: what fails when it is cut out
-    step    a name, wrong by 5 where what it reads is below 1.005, else by 0.5: garbage that hangs on the last bits
-    drop    a tensor that it never gives
-    blots   names, `*` for all: every output of a model that holds one of them is off by 1
-    scale   a factor on what every node gives: small errors that add up
+    nodes   names, all of which must be in one model (the fault of a fusion): the last node is wrong
+    add     NAME:AMOUNT, always wrong by this amount
+    false   a name, wrong only if the node `without` is not in the model: fails only when it is cut out
+    step    a name, wrong by 5 where its input is below 1.005, else by 0.5: an error that depends on the last bits
+    drop    a tensor that is never given
+    blots   names, `*` for all: every output of a model that contains one of them is off by 1
+    scale   a factor on the output of every node: small errors that add up
     half    any word: each tensor, weights too, is rounded to float16
-    dies    names, `*` for all: aborts when it runs a model that holds one of them
-    above   a number: it dies only where it is fed something larger
-    refuses names, `*` for all: takes no model that holds one of them
+    dies    names, `*` for all: aborts when it runs a model that contains one of them
+    above   a number: aborts only if an input has a larger element
+    refuses names, `*` for all: refuses every model that contains one of them
     pause   seconds that each run takes
     log     a folder, whose file `log` gets a line per load and per run (a file would be part of the candidate);
-            while it has a file `stop`, with a number, runs do not go on from that one on
-    after   a number: from this load on, as `log` counts them, it is what `then` says: a word of `TURNS`, or names
-    often   per cent of the processes that are faulty, drawn by `seed` and the process's place in `log`
+            while it has a file `stop` with a number, runs from this number on wait
+    after   a number: from this load on, as `log` counts them, the faults of `then` hold: a word of `TURNS`, or names
+    often   per cent of the processes that are faulty, drawn by `seed` and the process's position in `log`
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ from onnx import helper, numpy_helper
 
 MULTI = True
 FAULTS = {"wrong": 0.5, "drift": 0.01, "nan": float("nan"), "inf": float("inf")}  # what is added
-TURNS = {  # what it may turn into: faults in the place of those it had
+TURNS = {  # faults that replace those of the options
     "right": {},
     "hangs": {"pause": "600"},
     "dies": {"dies": "*"},
@@ -48,14 +48,14 @@ TURNS = {  # what it may turn into: faults in the place of those it had
     "nan": {"op": "Add+Mul", "fault": "nan"},
     "everywhere": {"op": "Add+Mul"},
 }
-LASTING = ("log", "drop", "pause")  # what it keeps
+LASTING = ("log", "drop", "pause")  # options that stay
 HERE = str(Path(__file__).resolve())
 
 Run = Callable[[Mapping[str, Any]], dict[str, Any]]
 
 
 def version() -> str:
-    """It has one, as runtimes have."""
+    """A version, as runtimes have."""
     return "1"
 
 
@@ -100,14 +100,14 @@ def _note(options: Mapping[str, str], line: str) -> list[str]:
 
 
 def _wait(options: Mapping[str, str], runs: int) -> None:
-    """Wait where the log says so: what is done to it then is done in the middle of a run, whatever the clock says."""
+    """Wait in the middle of a run while the log's folder has a file `stop`, so that tests need no clock."""
     stop = Path(options.get("log", ""), "stop")
     while options.get("log") and stop.exists() and runs >= int(stop.read_text(encoding="utf-8")):
         time.sleep(0.005)
 
 
 def _now(options: Mapping[str, str], lines: list[str]) -> Mapping[str, str]:
-    """What it is by now, in this process."""
+    """The options that hold by now, in this process."""
     lasting = {name: options[name] for name in LASTING if name in options}
     loads = [line.split()[0] for line in lines if line.split()[1] == "load"]
     if "often" in options:
@@ -121,12 +121,12 @@ def _now(options: Mapping[str, str], lines: list[str]) -> Mapping[str, str]:
 
 
 def _means(words: str, held: Mapping[str, Any]) -> bool:
-    """Is one of these names held?"""
+    """Does the model contain one of these names?"""
     return words == "*" or not held.keys().isdisjoint(filter(None, words.split("+")))
 
 
 def spoil(graph: Any, options: Mapping[str, str]) -> None:
-    """Build the faults in."""
+    """Insert the faults into the graph."""
     for node, amount in list(_additions(graph, options)):
         _behind(graph, node, [("CastLike", ["@amount", "@right"], "@cast"), ("Add", ["@right", "@cast"], "@")], amount)
     if options.get("step") and (node := _names(graph).get(options["step"])) is not None:
@@ -144,7 +144,7 @@ def spoil(graph: Any, options: Mapping[str, str]) -> None:
 
 
 def _halve(graph: Any) -> None:
-    """What enters, what is constant and what each node gives go through float16."""
+    """Round the inputs, the weights and the outputs of all nodes to float16."""
     nodes = list(graph.node)
     del graph.node[:]
     for name in [*(i.name for i in graph.input), *(w.name for w in graph.initializer)]:
@@ -172,9 +172,9 @@ def _additions(graph: Any, options: Mapping[str, str]) -> Iterator[tuple[Any, fl
     fault = FAULTS[options.get("fault", "wrong")]
     ops = options.get("op", "").split("+")
     yield from ((node, fault) for node in graph.node if node.op_type in ops)
-    wanted = [name for name in options.get("nodes", "").split("+") if name]
-    if wanted and names.keys() >= set(wanted):
-        yield names[wanted[-1]], fault
+    fused = [name for name in options.get("nodes", "").split("+") if name]
+    if fused and names.keys() >= set(fused):
+        yield names[fused[-1]], fault
     for name, _, amount in (word.partition(":") for word in options.get("add", "").split("+")):
         if amount and name in names:
             yield names[name], float(amount)
@@ -183,7 +183,7 @@ def _additions(graph: Any, options: Mapping[str, str]) -> Iterator[tuple[Any, fl
 
 
 def _behind(graph: Any, node: Any, steps: list[tuple[str, list[str], str]], amount: float, **more: float) -> None:
-    """Nodes behind the first output of a node, in whose place the last of them comes; `@x` is a name of their own."""
+    """Insert nodes behind a node's first output; the last one takes its name (`@`), `@x` are new names."""
     name = node.output[0]
     place = list(graph.node).index(node) + 1
     node.output[0] = f"{name}/right"

@@ -1,11 +1,11 @@
-"""A runtime with the mistakes that people make: onnxruntime, and then one of these. A Python file for `-c`.
+"""onnxruntime with one typical mistake of people who deploy models. A Python file for `-c`.
 
-mistake   one of `CHANGES`, on the tensor `tensor` where that is an output
-          before: the tensor is the previous sample's, from the second run on
+mistake   one of `CHANGES`, on the output `tensor`
+          before: from the second run on, the output is the previous sample's
           fed: float32 inputs of three channels are taken for BGR
-          half: it computes in float16, and says nothing of that
-exact     what `exact(options)` says: options without the mistake
-claim     what it claims to compute in
+          half: computes in float16, but claims float32
+exact     the result of `exact(options)`: options without the mistake
+claim     the precision that it claims
 """
 
 from __future__ import annotations
@@ -37,18 +37,18 @@ CHANGES: dict[str, Callable[[Array], Array]] = {
 
 
 def precision(options: Mapping[str, str]) -> str:
-    """What it claims."""
+    """The claimed precision."""
     return options.get("claim", "fp32")
 
 
 def exact(options: Mapping[str, str]) -> Mapping[str, str] | None:
-    """The same as `exact` says; none where that was not given."""
+    """The options that `exact` names; None without it."""
     words = {"right": {"precision": "f32"}, "wrong": {**options, "precision": "f32", "claim": "fp32"}}
     return words.get(options.get("exact", ""))
 
 
 def load(model: Path, options: Mapping[str, str]) -> Run:
-    """A session, and the mistake around it."""
+    """A session with the mistake around it."""
     made, mistake = onnx.load(model), options.get("mistake", "")
     if mistake in ("half", "inside"):
         from onnxruntime.transformers.float16 import convert_float_to_float16

@@ -1,4 +1,4 @@
-"""Backends as Python files, and the processes that they leave: found by a mark, whatever group they moved to."""
+"""Backends as Python files, and the processes that they leave: found by a mark, in whatever session they are."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def load(model, options):
 
 
 def backend(folder: Path, *, top: str = "", load: str = "pass", run: str = "pass", name: str = "backend") -> str:
-    """The path of a backend that does this when it is imported, when it loads and when it runs; then it gives `y`."""
+    """The path of a backend that executes these lines at import, load and run, and whose only output is `y`."""
     path = folder / f"{name}.py"
     path.write_text(
         BACKEND.format(
@@ -57,7 +57,7 @@ def living(word: str) -> list[str]:
 
 
 def until(holds: Callable[[], object], what: Callable[[], object] | str = "it never came to it") -> None:
-    """Wait for something that comes soon, however busy the machine is; `what` is said of that which never comes."""
+    """Wait until `holds()`, on a busy machine too; if it never does, fail with `what`."""
     deadline = time.monotonic() + PATIENCE
     while not holds():
         assert time.monotonic() < deadline, what if isinstance(what, str) else what()
@@ -80,12 +80,12 @@ def ended(process: int) -> bool:
 
 
 class Interrupted(BaseException):
-    """What Ctrl-C is to a program."""
+    """In the place of Ctrl-C."""
 
 
 @contextlib.contextmanager
 def interrupted_at(path: Path) -> Iterator[None]:
-    """Interrupt what is done within, once this file is there; it must end so."""
+    """Interrupt the block once this file exists; the block must end so."""
 
     def interrupt(*_: object) -> None:
         raise Interrupted

@@ -1,4 +1,4 @@
-"""One contract for every backend: it runs by being in the folder. Then what is special to each."""
+"""One contract for every backend in the folder, then what is special to each. Covers `runtime.backends` and its files."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Capture: reference values of chosen tensors from a run of what lies above them, and nothing else."""
+"""Reference values come from a run of the tensors' ancestors, and of nothing else."""
 
 from __future__ import annotations
 

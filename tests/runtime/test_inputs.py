@@ -1,4 +1,7 @@
-"""Inputs: what the user gives becomes the arrays that a model takes, or an error that names the file and the input."""
+"""The user's inputs become the arrays that a model takes, or an error that names the file and the input.
+
+Covers `runtime.inputs` and `runtime.load_inputs`.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The reference process: a new one replaces the one that a model has ended, where that is asked for."""
+"""The reference process; with `restart`, a new process replaces one that a model has ended."""
 
 from __future__ import annotations
 

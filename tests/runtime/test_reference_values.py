@@ -1,4 +1,4 @@
-"""Reference values in several batches: all belong to the same inputs, whatever is asked for, and when."""
+"""Reference values in several batches belong to the same inputs, whatever is needed, and in whatever order."""
 
 from __future__ import annotations
 

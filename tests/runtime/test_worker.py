@@ -1,6 +1,7 @@
-"""A backend may crash, hang, flood, grow, fork and lie: the parent says how it ended, goes on, and leaves nothing.
+"""A backend may crash, hang, flood, grow, fork and lie: the parent reports how it ended, goes on, and leaves nothing.
 
-Each test runs real processes. They inherit a mark in the environment; none that carries it may live when a test ends.
+Covers `runtime.worker`, `runtime.worker_main`, `runtime.processes` and `runtime.protocol`. Each test runs real
+processes. They inherit a mark in the environment; no process that carries the mark may live when its test ends.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Warm workers are used again, replaced when they died or grew old, and all end together."""
+"""Warm workers are used again, are replaced when they died or grew old, and end together."""
 
 from __future__ import annotations
 
