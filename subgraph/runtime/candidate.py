@@ -262,7 +262,7 @@ def parse_memory(text: str) -> int:
 # ---------------------------------------------------------------------------------------------------- trust
 
 
-def require_trust(candidate: Candidate, given: bool) -> str:
+def require_trust(candidate: Candidate, trust: bool) -> str:
     """The commands of a project file's candidate, to be logged before they run; "" if there are none.
 
     Commands that the user types are trusted. Commands from a project file may be somebody else's: they run only with
@@ -275,7 +275,7 @@ def require_trust(candidate: Candidate, given: bool) -> str:
         return ""
     shown = "; ".join(map(clean, candidate.commands))
     digest = hashlib.sha256(json.dumps([candidate.origin, candidate.identity("")]).encode()).hexdigest()
-    if given:
+    if trust:
         _remember(digest)
     elif digest not in _remembered():
         raise UsageError(

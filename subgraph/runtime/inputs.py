@@ -221,8 +221,8 @@ def _require_kind(path: Path) -> None:
     if not path.is_file():  # reading a pipe would wait for ever
         raise InputError(f"{path} is no regular file", "save what it gives into a file")
     if path.suffix.lower() not in ARRAYS | IMAGES:
-        known = " ".join(sorted(ARRAYS | IMAGES))
-        raise InputError(f"{path}: not a kind of file that can be fed", f"known: {known}")
+        kinds = " ".join(sorted(ARRAYS | IMAGES))
+        raise InputError(f"{path}: not a kind of file that can be fed", f"known: {kinds}")
 
 
 def _samples(folder: Path, name: str | None, stems: Mapping[str, str]) -> list[tuple[str, list[InputFile]]]:
@@ -324,8 +324,8 @@ def _axis_size(graph: Graph, gather: protobuf.NodeProto) -> int | None:
     if table in graph.weights:
         dims: list[Any] | None = list(graph.weights[table].dims)
     else:
-        known = graph.declared_types([table])
-        dims = declared_type(known[table])[2] if table in known else None
+        types = graph.declared_types([table])
+        dims = declared_type(types[table])[2] if table in types else None
     if dims is None or not -len(dims) <= axis < len(dims) or not isinstance(dims[axis], int):
         return None
     return max(int(dims[axis]), 1)

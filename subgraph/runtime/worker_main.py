@@ -307,7 +307,7 @@ class Server:
         others = tuple(sorted(set(map(str, results)) - set(outputs) - set(arrays)))
         return ModelRun(saved, fed, origins, others, seconds)
 
-    def _results(self, run: Callable[..., Any], arrays: Mapping[str, Value]) -> dict[str, Any]:
+    def _results(self, run: Callable[..., Any], arrays: Mapping[str, Value]) -> dict[str, Value]:
         try:
             try:
                 results = run(arrays)

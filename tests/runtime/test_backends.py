@@ -1,4 +1,4 @@
-"""One contract for every backend in the folder, then what is special to each. Covers `runtime.backends` and its files."""
+"""One contract for every backend in the folder, then what is special to each. Covers `runtime.backends`."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""A SPEC or a table of the project file becomes a candidate; its identity covers all that its results depend on; commands
-from a project file run only if they are trusted."""
+"""A SPEC or a table of the project file becomes a candidate. Its identity covers all that its results depend on;
+commands from a project file run only if they are trusted."""
 
 from __future__ import annotations
 

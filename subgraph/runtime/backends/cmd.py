@@ -200,14 +200,14 @@ def _declared(model: Path) -> list[Output]:
     for v in graph.input:
         _type_text(v.name, v.type)
     stems = safe_names(v.name for v in graph.output)
-    found = []
+    outputs = []
     for v in graph.output:
         text = _type_text(v.name, v.type)
         dims = None
         if v.type.tensor_type.HasField("shape"):
             dims = tuple(d.dim_value if d.HasField("dim_value") else None for d in v.type.tensor_type.shape.dim)
-        found.append(Output(v.name, text, dims, stems[v.name]))
-    return found
+        outputs.append(Output(v.name, text, dims, stems[v.name]))
+    return outputs
 
 
 def _type_text(name: str, declared: protobuf.TypeProto) -> str:
@@ -248,17 +248,17 @@ def _read(folder: Path, declared: Sequence[Output]) -> dict[str, Value]:
     Raises:
         ModelError: a file is damaged, or its size does not fit.
     """
-    found: dict[str, Value] = {}
+    outputs: dict[str, Value] = {}
     for output in declared:
         npy, raw = folder / f"{output.stem}.npy", folder / f"{output.stem}.bin"
         if npy.is_file():
-            found[output.name] = _from_npy(npy, parse_type(output.type_text)[1])
+            outputs[output.name] = _from_npy(npy, parse_type(output.type_text)[1])
         elif raw.is_file():
-            found[output.name] = _from_bin(raw, output)
+            outputs[output.name] = _from_bin(raw, output)
     stems = {o.stem for o in declared}
     others = (p for p in sorted(folder.iterdir()) if p.stem not in stems and p.suffix in (".npy", ".bin"))
-    found.update((p.name, None) for p in others)
-    return found
+    outputs.update((p.name, None) for p in others)
+    return outputs
 
 
 def _from_npy(path: Path, dtype: str) -> Value:
@@ -286,13 +286,13 @@ def _from_bin(path: Path, output: Output) -> Value:
     text = "any shape" if output.dims is None else shape_text(dims)
     if not bits or dims.count(None) > 1:
         raise ModelError(f"{path.name}: {text} of {dtype} cannot be read from a .bin", "write .npy")
-    known = math.prod(d for d in dims if d is not None)
-    count = known
-    if None in dims and known:
-        count = size * 8 // bits // known * known  # packed: the last byte may be half empty
+    fixed = math.prod(d for d in dims if d is not None)
+    count = fixed
+    if None in dims and fixed:
+        count = size * 8 // bits // fixed * fixed  # packed: the last byte may be half empty
     if (count * bits + 7) // 8 != size:
         raise ModelError(f"{path.name} has {size} bytes, which is not {text} of {dtype}", "little endian, no header")
-    shape = [count // max(known, 1) if d is None else d for d in dims]
+    shape = [count // max(fixed, 1) if d is None else d for d in dims]
     data = np.fromfile(path, np.uint8)
     if dtype in PACKED:
         return unpack(data, dtype, count).reshape(shape)

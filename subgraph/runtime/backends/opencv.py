@@ -27,7 +27,7 @@ def warm() -> None:
 
 
 def precision(options: Mapping[str, Any]) -> str:
-    """Always float32: float16 models are read as such."""
+    """Always float32, also for float16 models."""
     _foreign.check_options("opencv", options, OPTIONS)
     return "fp32"
 
@@ -57,20 +57,20 @@ def load(model: Path, options: Mapping[str, Any]) -> Callable[[Mapping[str, Valu
         try:
             for port, array in zip(inputs, arrays, strict=True):
                 net.setInput(array, port.name)
-            found = net.forward(names)
+            results = net.forward(names)
         except Exception as e:
             raise ModelError(f"opencv failed while running: {_message(e)}") from e
-        return {port.name: _array(value, port) for port, value in zip(outputs, found, strict=True)}
+        return {port.name: _array(value, port) for port, value in zip(outputs, results, strict=True)}
 
     return run
 
 
 def _array(value: Any, port: _foreign.Port) -> Any:
-    """OpenCV gives None for what is empty."""
+    """A copy of an output; OpenCV gives None for an array without elements."""
     return _foreign.empty_array(port) if value is None else _foreign.as_declared(value, port)
 
 
 def _message(error: Exception) -> str:
-    """OpenCV's message without its version and the place in its sources."""
+    """OpenCV's error text without its version and the place in its sources."""
     text = _foreign.message(error)
     return text.partition(" error: ")[2] or text

@@ -149,10 +149,10 @@ def _computes_in(device: str, config: tuple[tuple[str, str], ...]) -> str:
     value = ov.opset13.parameter([1], ov.Type.f32)
     tiny = ov.Model([ov.opset13.relu(value)], [value])
     try:
-        found = _core().compile_model(tiny, device, dict(config)).get_property(HINT)
+        precision = _core().compile_model(tiny, device, dict(config)).get_property(HINT)
     except Exception as e:
         raise BackendError(f"openvino cannot use {device} so: {_message(e)}", f"it has {_devices()}") from e
-    return str(found.get_type_name())
+    return str(precision.get_type_name())
 
 
 def _devices() -> str:

@@ -58,8 +58,8 @@ def load(model: Path, options: Mapping[str, Any]) -> Run:
     settings = _settings(options)
     providers = str(options.get("providers", "CPUExecutionProvider")).split("+")
     if "providers" in options and (missing := [p for p in providers if p not in ort.get_available_providers()]):
-        known = ", ".join(ort.get_available_providers())
-        raise BackendError(f"onnxruntime has no provider {missing[0]} here", f"it has {known}")
+        available = ", ".join(ort.get_available_providers())
+        raise BackendError(f"onnxruntime has no provider {missing[0]} here", f"it has {available}")
     try:
         if weights := options.get("weights"):
             settings.add_session_config_entry("session.model_external_initializers_file_folder_path", str(weights))
@@ -128,19 +128,19 @@ class _Session:
         as_values = any(map(_needs_ort_value, types))
         wrapped = [n for n, t in self.outputs.items() if as_values and parse_type(t)[0] == "tensor"]
         plain = [n for n in self.outputs if n not in wrapped]
-        found: dict[str, Value] = {}
+        outputs: dict[str, Value] = {}
         try:
             if wrapped:
                 values = {n: _wrap(v, self.inputs[n]) for n, v in feeds.items()}
                 results = self.session.run_with_ort_values(wrapped, values)
-                found.update((n, _unwrap(v, self.outputs[n])) for n, v in zip(wrapped, results, strict=True))
+                outputs.update((n, _unwrap(v, self.outputs[n])) for n, v in zip(wrapped, results, strict=True))
             if plain:
-                found.update(zip(plain, self.session.run(plain, dict(feeds)), strict=True))
+                outputs.update(zip(plain, self.session.run(plain, dict(feeds)), strict=True))
         except Exception as e:
             raise ModelError(
                 f"onnxruntime failed while running: {_message(e)}", "are the inputs what the model expects?"
             ) from e
-        return found
+        return outputs
 
 
 def _needs_ort_value(type_text: str) -> bool:
