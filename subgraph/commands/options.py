@@ -15,7 +15,7 @@ import os
 import re
 from collections.abc import Callable
 from dataclasses import dataclass, fields, is_dataclass
-from typing import Annotated, Any, TypeAlias, get_type_hints
+from typing import Annotated, Any, TypeAlias
 
 import typer
 
@@ -26,7 +26,7 @@ from subgraph.text import clean
 
 
 def with_option_groups(*without: str) -> Callable[[Callable[..., Result]], Callable[..., Result]]:
-    """Let a command take groups of options: typer sees the options of each in the place of its parameter.
+    """Let a command (keyword-only parameters) take groups of options: typer sees the options of each in its place.
 
     Options named in `without` are not offered; in their group they have their default.
     """
@@ -35,15 +35,16 @@ def with_option_groups(*without: str) -> Callable[[Callable[..., Result]], Calla
         flat: list[inspect.Parameter] = []
         members: dict[str, list[str]] = {}
         groups: dict[str, type] = {}
-        for parameter in inspect.signature(command, eval_str=True).parameters.values():
-            group = parameter.annotation
-            if is_dataclass(group) and isinstance(group, type):
-                offered = [f for f in fields(group) if f.name not in without]
-                groups[parameter.name], members[parameter.name] = group, [f.name for f in offered]
-                hints = _hints(group)
-                flat += [_parameter(f.name, f.default, hints[f.name]) for f in offered]
+        annotations = inspect.get_annotations(command, eval_str=True)
+        del annotations["return"]
+        for name, annotation in annotations.items():
+            if isinstance(annotation, type) and is_dataclass(annotation):
+                offered = [p for p in _options_of(annotation) if p.name not in without]
+                groups[name], members[name] = annotation, [p.name for p in offered]
+                flat += offered
             else:
-                flat.append(_parameter(parameter.name, parameter.default, parameter.annotation))
+                default = (command.__kwdefaults__ or {}).get(name, inspect.Parameter.empty)
+                flat.append(_parameter(name, default, annotation))
         signature = inspect.Signature(flat)
 
         @functools.wraps(command)
@@ -61,8 +62,11 @@ def with_option_groups(*without: str) -> Callable[[Callable[..., Result]], Calla
 
 
 @functools.cache
-def _hints(group: type) -> dict[str, Any]:
-    return get_type_hints(group, include_extras=True)
+def _options_of(group: type) -> list[inspect.Parameter]:
+    annotations = {}
+    for cls in reversed(group.__mro__):
+        annotations.update(inspect.get_annotations(cls, eval_str=True))
+    return [_parameter(f.name, f.default, annotations[f.name]) for f in fields(group)]
 
 
 def _parameter(name: str, default: object, annotation: object) -> inspect.Parameter:
