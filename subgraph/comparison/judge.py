@@ -96,21 +96,18 @@ def judge(
     if not reference.size:
         return _unresolved(name, f"the shape is {shape_text(reference.shape)}", sample)
     pair = Pair(reference, candidate.reshape(reference.shape))
-    ruling = rule(pair, OutputContext(name, claim, noise))
+    return _judge_pair(pair, OutputContext(name, claim, noise), rule, metrics, sample)
+
+
+def _judge_pair(pair: Pair, context: OutputContext, rule: Rule, metrics: Sequence[str], sample: str) -> Judgement:
+    ruling = rule(pair, context)
     status, label, why = ruling.status, ruling.label, ruling.why
     if status is Status.AGREE and not pair.compared:
         status, label, why = Status.UNRESOLVED, "", "nothing was compared: no element is finite in both"
-    return Judgement(
-        name,
-        status,
-        (ruling.signature or Signature.MISMATCH) if status is Status.FAIL else None,
-        label or LABELS[status],
-        why,
-        pair.metrics(metrics) | ruling.metrics,
-        pair.worst,
-        ruling.noise,
-        sample,
-    )
+    signature = (ruling.signature or Signature.MISMATCH) if status is Status.FAIL else None
+    errors = pair.metrics(metrics) | ruling.metrics
+    label = label or LABELS[status]
+    return Judgement(context.name, status, signature, label, why, errors, pair.worst, ruling.noise, sample)
 
 
 def _kind_mismatch(reference: Value, candidate: Value) -> str:

@@ -1,4 +1,4 @@
-"""One judgement of one output: what cannot be compared is settled before the rule, and says what it is."""
+"""One judgement of one output: values that cannot be compared are settled before the rule."""
 
 from __future__ import annotations
 
@@ -23,17 +23,17 @@ RULE = parse_criterion("threshold")
 ONE = np.array([[1.0, 2.0], [3.0, 4.0]], np.float32)
 
 
-def never(pair: Pair, subject: OutputContext) -> Ruling:
-    """A rule that must not be asked."""
-    raise AssertionError(subject.name)
+def never(pair: Pair, context: OutputContext) -> Ruling:
+    """A rule that must not be called."""
+    raise AssertionError(context.name)
 
 
-def yes(pair: Pair, subject: OutputContext) -> Ruling:
+def yes(pair: Pair, context: OutputContext) -> Ruling:
     """A rule that agrees with everything."""
     return Ruling(Status.AGREE)
 
 
-def test_what_agrees() -> None:
+def test_equal_values_agree() -> None:
     found = judge("y", ONE, ONE, RULE, sample="cat")
     assert found == Judgement(
         "y", Status.AGREE, None, "agrees", "max_rel 0.0 <= 1e-03",
@@ -41,7 +41,7 @@ def test_what_agrees() -> None:
     )  # fmt: skip
 
 
-def test_what_fails_is_measured_and_its_worst_place_named() -> None:
+def test_a_failure_is_measured_and_its_worst_element_named() -> None:
     other = ONE.copy()
     other[1, 0] = 5
     found = judge("y", ONE, other, RULE)
@@ -52,11 +52,11 @@ def test_what_fails_is_measured_and_its_worst_place_named() -> None:
     assert found.why == "max_rel 0.50 > 1e-03" and to_json(found)["worst"]["index"] == [1, 0]
 
 
-def test_the_rule_hears_of_claim_and_noise_and_its_answer_is_kept() -> None:
+def test_the_rule_gets_claim_and_noise_and_its_ruling_is_kept() -> None:
     noise: Any = object()
 
-    def rule(pair: Pair, subject: OutputContext) -> Ruling:
-        assert subject == OutputContext("y", "bf16", noise)
+    def rule(pair: Pair, context: OutputContext) -> Ruling:
+        assert context == OutputContext("y", "bf16", noise)
         return Ruling(Status.AGREE, "range", "because", noise=0.5, metrics={"r": 3.0})
 
     found = judge("y", ONE, ONE, rule, claim="bf16", noise=noise, metrics=("rmse",))
@@ -144,8 +144,8 @@ def test_the_worst_element_of_a_sequence_decides() -> None:
 
 
 def test_the_elements_of_a_sequence_have_no_noise() -> None:
-    def rule(pair: Pair, subject: OutputContext) -> Ruling:
-        assert subject.noise is None and subject.claim == "fp16"
+    def rule(pair: Pair, context: OutputContext) -> Ruling:
+        assert context.noise is None and context.claim == "fp16"
         return Ruling(Status.AGREE)
 
     noise: Any = object()
@@ -171,27 +171,27 @@ def test_an_unresolved_output_does_not_speak_for_those_that_agree() -> None:
 
 
 @pytest.mark.parametrize(
-    ("words", "agrees"),
+    ("text", "agrees"),
     [
         ("numpy", False), ("numpy:rtol=0.5", True), (" numpy:rtol=0.5 ", True), ("max_rel<0.5", True),
         ("threshold:max_rel<0.5", True), ("digits:0", True), ("tnn", False),
     ],
 )  # fmt: skip
-def test_words_become_a_rule(words: str, agrees: bool) -> None:
-    assert (judge("y", ONE, ONE * np.float32(1.2), parse_criterion(words)).status is Status.AGREE) == agrees
+def test_a_criterion_becomes_a_rule(text: str, agrees: bool) -> None:
+    assert (judge("y", ONE, ONE * np.float32(1.2), parse_criterion(text)).status is Status.AGREE) == agrees
 
 
-@pytest.mark.parametrize("words", ["nump", "cosine", "numpy rtol=1", ":", ""])
-def test_words_that_name_no_criterion(words: str) -> None:
+@pytest.mark.parametrize("text", ["nump", "cosine", "numpy rtol=1", ":", ""])
+def test_unknown_criteria(text: str) -> None:
     with pytest.raises(UnknownName, match="no criterion"):
-        parse_criterion(words)
+        parse_criterion(text)
 
 
 def test_a_rule_of_ones_own_by_its_path(tmp_path: Path) -> None:
     path = tmp_path / "own_rule.py"
     path.write_text(
         '"""Mine."""\nfrom subgraph.comparison.criteria import agree\n\n'
-        'def rule(words):\n    """Agrees."""\n    return lambda pair, subject: agree(f"words: {words}")\n'
+        'def rule(text):\n    """Agrees."""\n    return lambda pair, subject: agree(f"words: {text}")\n'
     )
     assert judge("y", ONE, ONE * 2, parse_criterion(str(path))).why == "words: "
     assert judge("y", ONE, ONE * 2, parse_criterion(f"{path}:a=1:b<2")).why == "words: a=1:b<2"

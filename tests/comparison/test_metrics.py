@@ -1,4 +1,4 @@
-"""Every metric in its folder keeps the contract; each agrees with its formula written out in plain Python."""
+"""Every metric of the folder keeps the contract, and equals its formula written out in plain Python."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ TWO_MILD = st.lists(st.tuples(MILD, MILD), min_size=1, max_size=12)
 
 
 def measured(name: str, reference: Any, candidate: Any) -> float:
-    """As `Pair` asks a metric: float64, numpy's warnings off."""
+    """As `Pair` calls a metric: float64, numpy's warnings off."""
     a, b = np.asarray(reference, np.float64), np.asarray(candidate, np.float64)
     with np.errstate(all="ignore"):
         return float(METRICS[name].measure(a, b))
@@ -63,7 +63,7 @@ def test_equal_arrays_give_the_ideal(name: str, values: list[float]) -> None:
 @example([(5e-324, -5e-324), (0.0, 5e-324)])
 @example([(0.0, 5e-324)])
 def test_any_finite_arrays_have_a_number(name: str, pairs: list[tuple[float, float]]) -> None:
-    """It may be NaN only where the metric's docstring says so, which is checked on mild numbers."""
+    """Where NaN is allowed is checked below, on mild numbers."""
     a, b = np.array(pairs).T
     kept = a.copy(), b.copy()
     assert isinstance(measured(name, a, b), float)
@@ -85,7 +85,7 @@ def test_nan_only_where_it_is_documented(name: str, pairs: list[tuple[float, flo
 @pytest.mark.parametrize("name", [name for name in NAMES if getattr(METRICS[name], "SYMMETRIC", False)])
 @LAW
 @given(TWO_FINITE)
-def test_what_says_that_it_is_symmetric_is(name: str, pairs: list[tuple[float, float]]) -> None:
+def test_metrics_declared_symmetric_are(name: str, pairs: list[tuple[float, float]]) -> None:
     a, b = np.array(pairs).T
     assert measured(name, a, b) == pytest.approx(measured(name, b, a), rel=1e-12, nan_ok=True)
 
@@ -93,8 +93,8 @@ def test_what_says_that_it_is_symmetric_is(name: str, pairs: list[tuple[float, f
 @pytest.mark.parametrize("name", NAMES)
 @LAW
 @given(TWO_MILD)
-def test_whoever_sees_the_pair_says_the_same(name: str, pairs: list[tuple[float, float]]) -> None:
-    """`of_pair` of float64 is `measure`; but for `ulp`, whose unit is the type's."""
+def test_of_pair_equals_measure(name: str, pairs: list[tuple[float, float]]) -> None:
+    """For float64, except that the unit of `ulp` depends on the type."""
     a, b = np.array(pairs).T
     if name == "ulp":  # zero has the smallest unit of its type
         a[a == 0] = 1.0
@@ -223,5 +223,5 @@ def test_an_ulp_of_complex_numbers_is_that_of_their_parts() -> None:
 @given(st.lists(FINITE, max_size=12))
 @example([1e300, 1e300])
 @example([1e-300, 1e-300])
-def test_the_norm_never_leaves_the_range_on_the_way(values: list[float]) -> None:
+def test_the_norm_does_not_overflow_or_underflow(values: list[float]) -> None:
     assert norm(np.array(values)) == pytest.approx(math.hypot(*values), rel=1e-12, abs=0)

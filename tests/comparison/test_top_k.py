@@ -1,4 +1,4 @@
-"""Do reference and candidate name the same class? Ties are fair, and a constant output earns nothing by them."""
+"""How often reference and candidate name the same class; a constant output gains nothing from ties."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ ROW = st.lists(st.sampled_from([0.0, 1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0]), min_si
 SCORES = [0.0, 1.0, 2.0, 3.0, 4.0, 5.0, 6.0]
 
 
-def of(reference: Any, candidate: Any, dtype: Any = np.float32) -> dict[str, float] | None:
+def agree(reference: Any, candidate: Any, dtype: Any = np.float32) -> dict[str, float] | None:
     return agreement(np.array(reference, dtype), np.array(candidate, dtype))
 
 
@@ -26,25 +26,25 @@ def of(reference: Any, candidate: Any, dtype: Any = np.float32) -> dict[str, flo
 @given(st.lists(st.tuples(ROW, ROW), min_size=1, max_size=4))
 def test_it_is_its_definition(rows: list[tuple[list[float], list[float]]]) -> None:
     top1 = top5 = 0
-    for right, asked in rows:
-        best = [i for i, value in enumerate(right) if value == max(right)]
-        order = sorted(range(len(asked)), key=lambda i: (-asked[i], i))
+    for expected, actual in rows:
+        best = [i for i, value in enumerate(expected) if value == max(expected)]
+        order = sorted(range(len(actual)), key=lambda i: (-actual[i], i))
         top1 += order[0] in best
         top5 += any(i in best for i in order[:5])
-    found = of([a for a, _ in rows], [b for _, b in rows])
+    found = agree([a for a, _ in rows], [b for _, b in rows])
     assert found == pytest.approx({"top1": top1 / len(rows), "top5": top5 / len(rows)})
 
 
 @LAW
 @given(st.lists(ROW, min_size=1, max_size=4))
 def test_equal_scores_agree(rows: list[list[float]]) -> None:
-    assert of(rows, rows) == {"top1": 1.0, "top5": 1.0}
+    assert agree(rows, rows) == {"top1": 1.0, "top5": 1.0}
 
 
 def test_shares_of_samples() -> None:
     swapped = [*SCORES[:5], 6.0, 5.0]
-    assert of([SCORES, SCORES], [SCORES, swapped]) == {"top1": 0.5, "top5": 1.0}
-    assert of([SCORES], [SCORES[::-1]]) == {"top1": 0.0, "top5": 0.0}
+    assert agree([SCORES, SCORES], [SCORES, swapped]) == {"top1": 0.5, "top5": 1.0}
+    assert agree([SCORES], [SCORES[::-1]]) == {"top1": 0.0, "top5": 0.0}
 
 
 def test_the_two_best_of_the_reference_are_equal() -> None:
@@ -52,17 +52,17 @@ def test_the_two_best_of_the_reference_are_equal() -> None:
     tied = [0.0, 7.0, 0.0, 7.0, 6.9999, 0.0]
     for best in range(6):
         candidate = np.arange(6) == best
-        found = of([tied], [candidate])
+        found = agree([tied], [candidate])
         assert found and found["top1"] == (best in (1, 3))
 
 
 def test_a_constant_candidate_earns_nothing() -> None:
-    assert of([SCORES], [[0.0] * 7]) == {"top1": 0.0, "top5": 0.0}
+    assert agree([SCORES], [[0.0] * 7]) == {"top1": 0.0, "top5": 0.0}
 
 
 @pytest.mark.parametrize("dtype", [np.float16, np.float32, np.float64, ml_dtypes.bfloat16, ml_dtypes.float8_e4m3fn])
 @pytest.mark.parametrize("shape", [(1, 7), (1, 7, 1, 1), (1, 7, 1)])
-def test_what_looks_like_classes(dtype: Any, shape: tuple[int, ...]) -> None:
+def test_tensors_that_look_like_classes(dtype: Any, shape: tuple[int, ...]) -> None:
     scores = np.array(SCORES, dtype).reshape(shape)
     assert agreement(scores, scores) == {"top1": 1.0, "top5": 1.0}
 
@@ -75,7 +75,7 @@ def test_what_looks_like_classes(dtype: Any, shape: tuple[int, ...]) -> None:
         [np.zeros((1, 7))],
     ],
 )  # fmt: skip
-def test_what_does_not(value: Any) -> None:
+def test_tensors_that_do_not(value: Any) -> None:
     assert agreement(value, value) is None
 
 
@@ -87,8 +87,8 @@ def test_the_candidate_must_look_alike() -> None:
 
 def test_nan_and_infinities() -> None:
     odd = [math.nan, *SCORES[1:]]
-    assert of([SCORES], [odd]) == {"top1": 0.0, "top5": 0.0}
-    assert of([odd, SCORES], [odd, SCORES[::-1]]) == {"top1": 0.0, "top5": 0.0}, "the first is left out"
-    assert of([odd], [odd]) is None
+    assert agree([SCORES], [odd]) == {"top1": 0.0, "top5": 0.0}
+    assert agree([odd, SCORES], [odd, SCORES[::-1]]) == {"top1": 0.0, "top5": 0.0}, "the first is left out"
+    assert agree([odd], [odd]) is None
     low = [-math.inf, *SCORES[1:]]
-    assert of([low], [low]) == {"top1": 1.0, "top5": 1.0}
+    assert agree([low], [low]) == {"top1": 1.0, "top5": 1.0}

@@ -1,4 +1,8 @@
-"""What wrong values look like: each change is recognised in random tensors; noise and flat ones say nothing."""
+"""Each transformation is recognised in random tensors; noise and flat tensors have no explanation.
+
+Covers `comparison.similarity.explanations`, `comparison.similarity.linear_fit`, `comparison.similarity.quantized` and
+`comparison.similarity.rearranged`.
+"""
 
 from __future__ import annotations
 
@@ -19,18 +23,18 @@ Array = np.ndarray[Any, np.dtype[Any]]
 few = settings(max_examples=30)
 
 
-def said(reference: Array, candidate: Array, **more: Any) -> list[str]:
-    return [one.text for one in find_explanations(reference, candidate, **more)]
+def explain(reference: Array, candidate: Array, **options: Any) -> list[str]:
+    return [e.text for e in find_explanations(reference, candidate, **options)]
 
 
 def wide(values: Array) -> Array:
-    """As a candidate gives them: float32."""
+    """As float32, the type of most candidates' outputs."""
     return np.ascontiguousarray(values, np.float32)
 
 
 @st.composite
 def tensors(draw: st.DrawFn, ranks: tuple[int, int] = (2, 4), shortest: int = 4) -> Array:
-    """Random values of several distributions, no axis like another in length unless by chance."""
+    """Random values of several distributions, in random shapes."""
     shape = draw(st.lists(st.integers(shortest, 9), min_size=ranks[0], max_size=ranks[1]))
     rng = np.random.default_rng(draw(st.integers(0, 2**32)))
     kind = draw(st.sampled_from(["normal", "exponential", "uniform"]))
@@ -40,7 +44,7 @@ def tensors(draw: st.DrawFn, ranks: tuple[int, int] = (2, 4), shortest: int = 4)
 
 @st.composite
 def any_tensors(draw: st.DrawFn) -> Array:
-    """Also those with values far from all others, mostly zeros, and smooth ones."""
+    """Also tensors with outliers, with many zeros, and smooth ones."""
     x = draw(tensors(ranks=(1, 4), shortest=2))
     kind = draw(st.sampled_from(["plain", "cube", "sparse", "smooth"]))
     changed = {"cube": x**3, "sparse": np.maximum(x - x.mean(), 0), "smooth": x.cumsum(0).cumsum(-1)}
@@ -56,10 +60,10 @@ def test_any_order_of_axes_is_recognised(x: Array, data: st.DataObject) -> None:
     order = data.draw(st.permutations(range(x.ndim)).filter(lambda p: list(p) != sorted(p)))
     moved = wide(x.transpose(order))
     shown = ",".join(map(str, order))
-    (words,) = said(x, moved)
+    (words,) = explain(x, moved)
     assert f"axes in the order {shown}" in words or "exchanged: transposed" in words
     if moved.shape != x.shape:  # where lengths are equal, it may be read as another order as well
-        assert any(f"the order {shown}" in words for words in said(x, moved.reshape(x.shape)))
+        assert any(f"the order {shown}" in words for words in explain(x, moved.reshape(x.shape)))
 
 
 @few
@@ -67,7 +71,7 @@ def test_any_order_of_axes_is_recognised(x: Array, data: st.DataObject) -> None:
 def test_slices_in_another_order_are_recognised(x: Array, data: st.DataObject) -> None:
     axis = data.draw(st.integers(0, x.ndim - 1))
     order = data.draw(st.permutations(range(x.shape[axis])).filter(lambda p: list(p) != sorted(p)))
-    (words,) = said(x, np.take(x, order, axis))
+    (words,) = explain(x, np.take(x, order, axis))
     assert f"axis {axis}" in words
     assert "in the order" not in words or words.endswith(",".join(map(str, order)))
 
@@ -79,7 +83,7 @@ def test_one_place_on_is_recognised(x: Array, data: st.DataObject) -> None:
     moved = np.roll(x, step, axis)
     edge = (slice(None),) * axis + (0 if step > 0 else -1,)
     moved[edge] = np.random.default_rng([1, 2]).normal(size=moved[edge].shape)
-    (words,) = said(x, moved)
+    (words,) = explain(x, moved)
     assert f"one place on along axis {axis}: at i stands what belongs at i{'−' if step > 0 else '+'}1" in words
 
 
@@ -105,7 +109,7 @@ def test_one_place_on_is_recognised(x: Array, data: st.DataObject) -> None:
 )
 def test_places_have_names(shape: tuple[int, ...], change: Callable[[Array], Array], words: str) -> None:
     x = np.random.default_rng(0).normal(size=shape).astype(np.float32)
-    (found,) = said(x, wide(change(x)))
+    (found,) = explain(x, wide(change(x)))
     assert words in found
 
 
@@ -119,7 +123,7 @@ def test_a_straight_line_is_recognised(x: Array, scale: float, offset: float) ->
     offset *= spread / 100
     if (scale, offset) == (1.0, 0.0):
         return
-    (words,) = said(x, (scale * x + offset).astype(np.float32))
+    (words,) = explain(x, (scale * x + offset).astype(np.float32))
     if scale == 1.0:
         assert words == f"values {abs(offset):.4g} too {'low' if offset < 0 else 'high'}" or "too" in words
     elif offset == 0:
@@ -138,7 +142,7 @@ def test_a_line_per_channel_is_recognised(x: Array, scaled: bool, shifted: bool)
     scale = rng.uniform(1.5, 3, size) if scaled else 1.0
     offset = rng.normal(size=size) * spread if shifted else 0.0
     if scaled or shifted:
-        (words,) = said(x, wide(x * scale + offset))
+        (words,) = explain(x, wide(x * scale + offset))
         kind = "scaled and shifted per channel" if scaled and shifted else "a factor" if scaled else "an offset"
         assert words.startswith(kind) and "axis 1" in words
 
@@ -159,7 +163,7 @@ def test_activations_have_names(before: str, after: str, words: str) -> None:
     def softmax(x: Array) -> Array:
         return np.asarray(np.exp(x) / np.exp(x).sum(axis=1, keepdims=True))
 
-    ways: dict[str, Callable[[Array], Array]] = {
+    changes: dict[str, Callable[[Array], Array]] = {
         "plain": lambda x: x,
         "softmax": softmax,
         "softmax softmax": lambda x: softmax(softmax(x)),
@@ -169,18 +173,18 @@ def test_activations_have_names(before: str, after: str, words: str) -> None:
         "clip": lambda x: np.clip(x, -1, 1),
     }
     x = np.random.default_rng(0).normal(size=(6, 40)) * 3
-    assert said(wide(ways[before](x)), wide(ways[after](x))) == [words]
+    assert explain(wide(changes[before](x)), wide(changes[after](x))) == [words]
 
 
 def test_moved_and_shifted() -> None:
     x = np.random.default_rng(0).normal(size=(1, 3, 8, 9)).astype(np.float32)
-    (words,) = said(x, wide(x[:, ::-1] * 0.5 - 4))
+    (words,) = explain(x, wide(x[:, ::-1] * 0.5 - 4))
     assert words == "channels 0 and 2 of axis 1 exchanged: RGB for BGR; and candidate = 0.5 · reference − 4"
 
 
 def test_integers_that_are_128_too_low() -> None:
     x = np.random.default_rng(0).integers(0, 256, (1, 3, 9, 9), np.uint8)
-    assert said(x, (x.astype(int) - 128).astype(np.int8)) == ["values 128 too low"]
+    assert explain(x, (x.astype(int) - 128).astype(np.int8)) == ["values 128 too low"]
 
 
 @few
@@ -189,8 +193,8 @@ def test_another_tensor_is_recognised(x: Array) -> None:
     rng = np.random.default_rng(3)
     others: dict[str, Array] = {f"the values of sample {k}": np.asarray(rng.normal(size=x.shape)) for k in range(4)}
     changed: Array = wide(others["the values of sample 2"])
-    assert said(x, changed, others=others) == ["the values of sample 2"]
-    assert [one.text for one in matching_tensors(x, changed, others)] == ["the values of sample 2"]
+    assert explain(x, changed, others=others) == ["the values of sample 2"]
+    assert [e.text for e in matching_tensors(x, changed, others)] == ["the values of sample 2"]
     assert matching_tensors(x, wide(np.asarray(rng.normal(size=x.shape))), others) == []
 
 
@@ -221,80 +225,80 @@ def test_eight_bits_are_recognised(x: Array) -> None:
         assert found and found[0] == "int8"
 
 
-def test_what_overflows_float16_is_named() -> None:
+def test_overflow_of_float16_is_named() -> None:
     x = (np.random.default_rng(0).normal(size=(8, 8)) * 5e4).astype(np.float32)
     with np.errstate(over="ignore"):
         changed = x.astype(np.float16).astype(np.float32)
     assert not np.isfinite(changed).all()
-    assert "infinite where the reference is beyond 65504, float16's largest number" in said(x, changed)
+    assert "infinite where the reference is beyond 65504, float16's largest number" in explain(x, changed)
     changed[0, 0] = np.inf if np.isfinite(changed[0, 0]) else 0.0
-    assert "infinite" not in " ".join(said(x, changed)) or np.isfinite(changed[0, 0])
+    assert "infinite" not in " ".join(explain(x, changed)) or np.isfinite(changed[0, 0])
 
 
 # ---------------------------------------------------------------------------------------------------- nothing
 
 
 @given(any_tensors(), st.sampled_from([1e-7, 1e-3, 0.1, 1.0, 30.0]), st.integers(0, 2**32))
-def test_noise_is_like_nothing(x: Array, size: float, seed: int) -> None:
+def test_noise_has_no_explanation(x: Array, size: float, seed: int) -> None:
     noise: Array = np.asarray(np.random.default_rng([seed, 1]).normal(size=x.shape))
-    assert said(x, (x + size * float(np.abs(x).max()) * noise).astype(np.float32)) == []
-    assert said(x, noise.astype(np.float32)) == []
+    assert explain(x, (x + size * float(np.abs(x).max()) * noise).astype(np.float32)) == []
+    assert explain(x, noise.astype(np.float32)) == []
 
 
 @few
 @given(any_tensors(), st.integers(0, 2**32), st.integers(1, 6))
-def test_a_few_wrong_elements_are_like_nothing(x: Array, seed: int, count: int) -> None:
+def test_a_few_wrong_elements_have_no_explanation(x: Array, seed: int, count: int) -> None:
     rng = np.random.default_rng(seed)
     changed = x.copy()
     changed.reshape(-1)[rng.integers(0, x.size, count)] = rng.normal(size=count) * np.abs(x).max()
-    assert said(x, changed) == []
+    assert explain(x, changed) == []
 
 
 @few
 @given(st.integers(1, 7), st.lists(st.integers(2, 9), min_size=1, max_size=4), st.integers(0, 2**32))
-def test_few_different_values_say_nothing(values: int, shape: list[int], seed: int) -> None:
+def test_few_different_values_have_no_explanation(values: int, shape: list[int], seed: int) -> None:
     rng = np.random.default_rng(seed)
     x = rng.integers(0, values, shape).astype(np.float32)
     for y in (x[..., ::-1], x.T.reshape(x.shape), x * 0.5 - 128, rng.permutation(x), np.zeros_like(x)):
-        assert said(x, wide(y)) == []
+        assert explain(x, wide(y)) == []
 
 
 @few
 @given(tensors())
-def test_equal_ones_and_near_constant_ones_say_nothing(x: Array) -> None:
-    assert said(x, x) == [] and said(x, x.astype(np.float64)) == []
+def test_equal_and_nearly_constant_tensors_have_no_explanation(x: Array) -> None:
+    assert explain(x, x) == [] and explain(x, x.astype(np.float64)) == []
     flat = 7.0 + 1e-7 * np.tanh(x.astype(np.float64))
-    assert said(flat, flat[..., ::-1]) == []
+    assert explain(flat, flat[..., ::-1]) == []
 
 
-def test_what_many_changes_explain_is_explained_by_none() -> None:
+def test_many_explanations_count_as_none() -> None:
     """Values that are the same along all but one axis, backwards: every order of the others would do as well."""
     line = np.random.default_rng(0).normal(size=9)
     x = np.broadcast_to(line, (9, 9, 9, 9)).copy()
-    assert said(x, x.transpose(3, 0, 1, 2)) == []
+    assert explain(x, x.transpose(3, 0, 1, 2)) == []
 
 
 @pytest.mark.parametrize("kind", ["U4", bool, np.complex64, object])
-def test_what_is_no_number_says_nothing(kind: Any) -> None:
+def test_values_that_are_no_numbers_have_no_explanation(kind: Any) -> None:
     x = np.random.default_rng(0).integers(0, 99, (4, 8)).astype(kind)
-    assert said(x, x[::-1]) == [] and matching_tensors(x, x[::-1], {"x": x[::-1]}) == []
-    assert said(x, x[:2]) == [] and said(x[:0], x[:0]) == []
+    assert explain(x, x[::-1]) == [] and matching_tensors(x, x[::-1], {"x": x[::-1]}) == []
+    assert explain(x, x[:2]) == [] and explain(x[:0], x[:0]) == []
 
 
-def test_values_that_are_not_finite_belong_to_the_picture() -> None:
+def test_nan_and_infinities_move_with_the_values() -> None:
     x = np.random.default_rng(0).normal(size=(4, 5, 6)).astype(np.float32)
     x[1, 2, 3], x[0, 0, 0] = np.nan, np.inf
-    assert said(x, x[:, ::-1]) == ["axis 1 backwards"]
+    assert explain(x, x[:, ::-1]) == ["axis 1 backwards"]
     changed = x[:, ::-1].copy()
     changed[3, 3, 3] = np.nan
-    assert said(x, changed) == []
+    assert explain(x, changed) == []
 
 
 @few
 @given(tensors(ranks=(2, 4)))
-def test_an_input_is_misread_in_its_own_form(x: Array) -> None:
-    for says, value in misreadings(x):
-        assert says and value.shape == x.shape and value.dtype == x.dtype
+def test_misread_inputs_keep_shape_and_type(x: Array) -> None:
+    for text, value in misreadings(x):
+        assert text and value.shape == x.shape and value.dtype == x.dtype
 
 
 @pytest.mark.slow
