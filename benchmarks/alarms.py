@@ -1,4 +1,4 @@
-"""Rows of windows -> how often each criterion was wrong: tables, limits, and each of our own mistakes by name."""
+"""Rows of windows -> how often each criterion was wrong: tables, limits, and the mistakes of `noise` by name."""
 
 from __future__ import annotations
 
@@ -9,23 +9,24 @@ from typing import Any
 
 from benchmarks.injected import ERRORS, SHAPES
 from benchmarks.report import Limit, table, verdicts
-from benchmarks.windows import CRITERIA, LISTED, OURS, STRICT, Found, Row
+from benchmarks.windows import CRITERIA, LISTED, OURS, STRICT, Row, TaskResult
+from subgraph.documents import to_json
 
 SCHEMA = "subcut.criteria/1"
-NAMED = 15  # mistakes of a kind that are shown one by one
+LISTED_ROWS = 15  # of each kind of mistake
 CANDIDATES = ("ort basic", "ort extended", "ort all", "fp16", "bf16", "int8")
-ABOUT = 1e-3
+ROUNDING = 1e-3
 DECADES = (1e-1, 1e-2, 1e-3, 1e-4, 1e-5, 0.0)
 
 
 @dataclass(frozen=True)
 class Result:
-    """One run of everything. `case`: the public case, which must fail; seconds: wall time."""
+    """One run of the benchmark. `case`: the public case, which must fail; seconds: wall time."""
 
     command: str
     machine: dict[str, Any]
-    found: Sequence[Found]
-    case: Found
+    found: Sequence[TaskResult]
+    case: TaskResult
     seconds: float
 
     @property
@@ -37,18 +38,18 @@ class Result:
         return [row for f in self.found if f.task.injects for row in f.rows]
 
 
-def alarms(rows: Iterable[Row], words: str = OURS) -> list[Row]:
+def alarms(rows: Iterable[Row], criterion: str = OURS) -> list[Row]:
     """Healthy windows that a criterion fails."""
-    return [row for row in rows if row.said[words] == "fail"]
+    return [row for row in rows if row.statuses[criterion] == "fail"]
 
 
-def misses(rows: Iterable[Row], words: str = OURS) -> list[Row]:
-    """Windows with an error that a criterion lets pass."""
-    return [row for row in rows if row.said[words] in ("agree", LISTED)]
+def misses(rows: Iterable[Row], criterion: str = OURS) -> list[Row]:
+    """Windows with an error that a criterion does not fail."""
+    return [row for row in rows if row.statuses[criterion] in ("agree", LISTED)]
 
 
 def limits(result: Result) -> Iterator[Limit]:
-    """What must hold of `noise`."""
+    """Limits that `noise` must keep."""
     light = [row for row in result.healthy if row.light]
     fp32 = [row for row in result.healthy if not row.light and row.claim == "fp32"]
     yield Limit("false alarms, light networks", 0, _count(alarms(light), light), f"{len(light)} windows")
@@ -58,7 +59,7 @@ def limits(result: Result) -> Iterator[Limit]:
 
 
 def _count(wrong: Sequence[Row], rows: Sequence[Row]) -> float | None:
-    """None where nothing was judged: no limit is kept then."""
+    """None if nothing was judged: then no limit is kept."""
     return float(len(wrong)) if rows else None
 
 
@@ -70,70 +71,72 @@ def healthy_table(rows: Sequence[Row]) -> str:
     lines = []
     for light in (False, True):
         for candidate in CANDIDATES:
-            some = [row for row in rows if row.light == light and row.candidate == candidate]
-            if not some:
+            group = [row for row in rows if row.light == light and row.candidate == candidate]
+            if not group:
                 continue
-            open_ = sum(row.said[OURS] == "unresolved" for row in some)
-            counts = [_shown(alarms(some, words), some, words) for words in CRITERIA]
-            lines.append([f"{candidate}, {'light' if light else 'own'}", str(len(some)), *counts, str(open_)])
+            unresolved = sum(row.statuses[OURS] == "unresolved" for row in group)
+            counts = [_count_text(alarms(group, criterion), group, criterion) for criterion in CRITERIA]
+            lines.append([f"{candidate}, {'light' if light else 'own'}", str(len(group)), *counts, str(unresolved)])
     return table(["healthy candidate, networks", "windows", *CRITERIA, "unresolved"], lines)
 
 
-def missed_table(rows: Sequence[Row], of: Callable[[Row], float], values: Sequence[float], name: str) -> str:
-    """Misses by claim, shape and size of the error; `of` says a row's size."""
+def missed_table(rows: Sequence[Row], size_of: Callable[[Row], float], values: Sequence[float], name: str) -> str:
+    """Misses by claim, shape and size of the error; `size_of`: the size of a row's error."""
     lines = []
     for claim in dict.fromkeys(row.claim for row in rows):
         for shape in SHAPES:
             for value in values:
-                some = [r for r in rows if (r.claim, r.error_shape, of(r)) == (claim, shape, value)]
-                if some:
-                    counts = [_shown(misses(some, words), some, words) for words in CRITERIA]
-                    lines.append([f"{claim}, {shape}", f"{value:.0e}" if value else "less", str(len(some)), *counts])
+                group = [r for r in rows if (r.claim, r.error_shape, size_of(r)) == (claim, shape, value)]
+                if group:
+                    counts = [_count_text(misses(group, criterion), group, criterion) for criterion in CRITERIA]
+                    lines.append([f"{claim}, {shape}", f"{value:.0e}" if value else "less", str(len(group)), *counts])
     return table(["claim, error", name, "windows", *CRITERIA], lines)
 
 
-def _shown(wrong: Sequence[Row], rows: Sequence[Row], words: str) -> str:
-    """`12`, or `12 (5)`: five agree, but are listed as approximate kernels."""
-    listed = sum(row.said[words] == LISTED for row in rows)
+def _count_text(wrong: Sequence[Row], rows: Sequence[Row], criterion: str) -> str:
+    """`12`, or `12 (5)` if five rows agree but are listed as approximate kernels."""
+    listed = sum(row.statuses[criterion] == LISTED for row in rows)
     return f"{len(wrong)} ({listed})" if listed else str(len(wrong))
 
 
-def _put_in(row: Row) -> float:
+def _injected_size(row: Row) -> float:
     return row.error_size
 
 
 def decade(row: Row) -> float:
-    """The size of what arrives at the outputs, rounded down to a power of ten; of another choice, infinite."""
+    """The error at the outputs, rounded down to a power of ten; infinite if another choice was made."""
     if math.isinf(row.arrives):
         return math.inf
-    # 1e-3 put in arrives as 1e-3 give or take its last bit: on neither side of a limit of 1e-3
-    return next(d for d in DECADES if row.arrives > d * (1 + ABOUT))
+    # an injected error of 1e-3 arrives as 1e-3 up to its last bit: it must not fall to either side of that limit
+    return next(d for d in DECADES if row.arrives > d * (1 + ROUNDING))
 
 
-def smallest(rows: Sequence[Row], words: str, of: Callable[[Row], float], share: float) -> dict[str, float | None]:
-    """By claim and shape: the smallest size from which on, upwards, no more than this share is missed."""
+def smallest(
+    rows: Sequence[Row], criterion: str, size_of: Callable[[Row], float], share: float
+) -> dict[str, float | None]:
+    """By claim and shape: the smallest size at and above which no more than this share is missed."""
     found: dict[str, float | None] = {}
     for claim in dict.fromkeys(row.claim for row in rows):
         for shape in SHAPES:
             least = None
-            for size in sorted({of(row) for row in rows} - {0.0, math.inf}, reverse=True):
-                some = [r for r in rows if (r.claim, r.error_shape, of(r)) == (claim, shape, size)]
-                if len(misses(some, words)) > share * len(some):
+            for size in sorted({size_of(row) for row in rows} - {0.0, math.inf}, reverse=True):
+                group = [r for r in rows if (r.claim, r.error_shape, size_of(r)) == (claim, shape, size)]
+                if len(misses(group, criterion)) > share * len(group):
                     break
-                least = size if some else least
+                least = size if group else least
             found[f"{claim}, {shape}"] = least
     return found
 
 
 def smallest_table(rows: Sequence[Row]) -> str:
-    """How small an error `noise` catches."""
-    asked = [
-        (f"{name}: misses {text}", smallest(rows, OURS, of, share))
-        for name, of in (("put in", _put_in), ("arriving at the outputs, at least", decade))
+    """The smallest errors that `noise` catches."""
+    columns = [
+        (f"{name}: misses {text}", smallest(rows, OURS, size_of, share))
+        for name, size_of in (("put in", _injected_size), ("arriving at the outputs, at least", decade))
         for text, share in (("nothing", 0.0), ("half", 0.5))
     ]
-    kinds = list(asked[0][1]) if asked else []
-    lines = [[name, *(f"{v:.0e}" if (v := found[kind]) else "–" for kind in kinds)] for name, found in asked]
+    kinds = list(columns[0][1]) if columns else []
+    lines = [[name, *(f"{v:.0e}" if (v := found[kind]) else "–" for kind in kinds)] for name, found in columns]
     return table([f"smallest error, `{OURS}`", *kinds], lines)
 
 
@@ -141,7 +144,7 @@ def smallest_table(rows: Sequence[Row]) -> str:
 
 
 def mistakes(result: Result) -> str:
-    """Our own false alarms; our misses of what arrives largest; and what was put in large and arrives small."""
+    """Rows on which `noise` is wrong: false alarms, the largest misses, and large errors of little effect."""
     parts = ["### False alarms of `noise`", _rows(alarms(result.healthy))]
     large = sorted(misses(result.injected), key=lambda row: -row.arrives)
     for claim in dict.fromkeys(row.claim for row in large):
@@ -158,21 +161,21 @@ def _rows(rows: Sequence[Row]) -> str:
             f"{row.network} {row.candidate}",
             row.window,
             f"{row.at} {row.error_size:.0e} {row.error_shape}" if row.at else "",
-            _arrival(row) if row.at else "",
+            _arrival_text(row) if row.at else "",
             row.why,
         ]
-        for row in rows[:NAMED]
+        for row in rows[:LISTED_ROWS]
     ]
-    more = f"\n\n… and {len(rows) - NAMED} more" if len(rows) > NAMED else ""
+    more = f"\n\n… and {len(rows) - LISTED_ROWS} more" if len(rows) > LISTED_ROWS else ""
     return table(["network, candidate", "window", "put in", "arrives", "why"], lines) + more if rows else "none"
 
 
-def _arrival(row: Row) -> str:
+def _arrival_text(row: Row) -> str:
     return "another choice" if math.isinf(row.arrives) else f"{row.arrives:.1e}"
 
 
-def left_out(found: Sequence[Found]) -> str:
-    """What was not measured, and why."""
+def left_out(found: Sequence[TaskResult]) -> str:
+    """Networks and windows that were not measured, and why."""
     lines = [f"- {f.task.network}, {f.task.candidate}: {f.broken}" for f in found if f.broken]
     lines += [
         f"- {f.task.network}, {f.task.candidate}: {count} windows refused: {why}"
@@ -199,7 +202,7 @@ def markdown(result: Result) -> str:
         f"## False alarms: healthy windows that fail\n\n`{STRICT}`, here and below: in brackets those that "
         f"agree, but are listed as {LISTED}.\n\n{healthy_table(result.healthy)}",
         f"## How small an error is caught\n\n{smallest_table(injected)}",
-        f"## Misses by the size of the error put in\n\n{missed_table(injected, _put_in, ERRORS, 'size')}",
+        f"## Misses by the size of the error put in\n\n{missed_table(injected, _injected_size, ERRORS, 'size')}",
         f"## Misses by what arrives at the outputs\n\n{missed_table(injected, decade, DECADES, 'arrives')}",
         f"## By name\n\n{mistakes(result)}",
         f"## Left out\n\n{left_out(result.found)}",
@@ -209,7 +212,7 @@ def markdown(result: Result) -> str:
 
 def document(result: Result) -> dict[str, Any]:
     """Plain values for JSON: the limits, and every row on which `noise` was wrong or unresolved."""
-    wrong = [row for row in result.healthy if row.said[OURS] != "agree"]
+    wrong = [row for row in result.healthy if row.statuses[OURS] != "agree"]
     wrong += [row for row in misses(result.injected) if decade(row) >= DECADES[2] or row.error_size >= ERRORS[1]]
     return {
         "schema": SCHEMA,
@@ -222,8 +225,8 @@ def document(result: Result) -> dict[str, Any]:
         "injected": _counted(
             result.injected, lambda r: (r.network, r.claim, r.error_shape, r.place, f"{r.error_size:g}"), misses
         ),
-        "case": [_plain(row) for row in result.case.rows],
-        "noise_wrong": [_plain(row) for row in wrong],
+        "case": [to_json(row) for row in result.case.rows],
+        "noise_wrong": [to_json(row) for row in wrong],
         "tasks": [
             {"network": f.task.network, "candidate": f.task.candidate, "injects": f.task.injects, "rows": len(f.rows)}
             | {"masked": f.masked, "refused": dict(f.absent), "broken": f.broken, "seconds": round(f.seconds, 1)}
@@ -235,16 +238,15 @@ def document(result: Result) -> dict[str, Any]:
 def _counted(
     rows: Sequence[Row], key: Callable[[Row], tuple[str, ...]], wrong: Callable[[Iterable[Row], str], list[Row]]
 ) -> list[dict[str, Any]]:
-    """Windows and mistakes per criterion, of all rows with one key."""
+    """Windows and mistakes per criterion, for each key."""
     groups: dict[tuple[str, ...], list[Row]] = {}
     for row in rows:
         groups.setdefault(key(row), []).append(row)
     return [
-        {"of": list(name), "windows": len(some), "wrong": {words: len(wrong(some, words)) for words in CRITERIA}}
-        for name, some in groups.items()
+        {
+            "of": list(name),
+            "windows": len(group),
+            "wrong": {criterion: len(wrong(group, criterion)) for criterion in CRITERIA},
+        }
+        for name, group in groups.items()
     ]
-
-
-def _plain(row: Row) -> dict[str, Any]:
-    """JSON has neither NaN nor infinities."""
-    return {k: str(v) if isinstance(v, float) and not math.isfinite(v) else v for k, v in asdict(row).items()}

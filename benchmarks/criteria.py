@@ -1,10 +1,10 @@
-"""`make bench`: how often each criterion fails what is healthy, and lets pass what is wrong.
+"""`make bench`: how often each criterion fails healthy candidates, and accepts wrong ones.
 
     python -m benchmarks.criteria [--quick] [--jobs 2]
 
-Healthy: windows of our networks and of the nine light ones in onnx's wheel, computed by onnxruntime's optimisations and
-by conversions to float16, bfloat16 and int8. Wrong: an error of known size added to one tensor inside a window, and one
-real bug. Results lie in build/bench/. Exit 1 if `noise`, the default, breaks a limit.
+Healthy: windows of our networks and of the nine light ones in onnx's wheel, run by onnxruntime with optimisations, and
+converted to float16, bfloat16 and int8. Wrong: an error of known size added to one tensor inside a window, and one real
+bug. Results are written to build/bench/. Exit 1 if `noise`, the default, breaks a limit.
 """
 
 from __future__ import annotations
@@ -26,65 +26,65 @@ import onnx.backend.test.data.light as light_networks
 from benchmarks import alarms, machine
 from benchmarks.injected import measure_injected
 from benchmarks.measure import floor
-from benchmarks.windows import Found, Task, measure_healthy, opened
+from benchmarks.windows import Task, TaskResult, measure_healthy, opened
 from fixtures.networks import NETWORKS
 
 FOLDER = Path("build/bench")
 LIGHT = Path(next(iter(light_networks.__path__)))
 CASE = Path(__file__).parent.parent / "fixtures" / "cases" / "ort_padfusion_clean"
-# The slowest first, so that two processes end together: the first two hold weights of half a gigabyte.
+# The slowest first, so that two processes end together; the first two have weights of half a gigabyte.
 LIGHT_NAMES = "vgg19 zfnet512 bvlc_alexnet densenet121 inception_v2 inception_v1 resnet50 squeezenet shufflenet".split()
 QUICK_NAMES = ("squeezenet", "shufflenet")
 FP16_NAMES = frozenset("densenet121 inception_v2 inception_v1 squeezenet shufflenet bvlc_alexnet".split())
-LIGHT_WINDOWS, INJECTED_WINDOWS = 3, 0  # of each size; 0: all
+LIGHT_WINDOWS, INJECTED_WINDOWS = 3, 0  # of each size; 0 for all
 QUICK_WINDOWS, QUICK_LIGHT_WINDOWS, QUICK_INJECTED = 3, 1, 1
 
 
 def tasks(folder: Path, quick: bool) -> Iterator[Task]:
-    """All there is to measure, the slowest first."""
+    """All tasks, the slowest first."""
     for name in QUICK_NAMES if quick else LIGHT_NAMES:
         model = LIGHT / f"light_{name}.onnx"
-        most = QUICK_LIGHT_WINDOWS if quick else LIGHT_WINDOWS
-        yield Task(name, model, "ort", most=most, light=True)
+        max_windows = QUICK_LIGHT_WINDOWS if quick else LIGHT_WINDOWS
+        yield Task(name, model, "ort", max_windows=max_windows, light=True)
         if name in FP16_NAMES:
-            yield Task(name, model, "fp16", most=most, light=True)
+            yield Task(name, model, "fp16", max_windows=max_windows, light=True)
     for claim in ("ort", "fp16"):
         for name in NETWORKS:
-            most = QUICK_INJECTED if quick else INJECTED_WINDOWS
-            yield Task(name, folder / f"{name}.onnx", claim, injects=True, most=most)
+            max_windows = QUICK_INJECTED if quick else INJECTED_WINDOWS
+            yield Task(name, folder / f"{name}.onnx", claim, injects=True, max_windows=max_windows)
     for candidate in ("int8", "fp16", "bf16", "ort"):
         for name in NETWORKS:
-            yield Task(name, folder / f"{name}.onnx", candidate, most=QUICK_WINDOWS if quick else 0)
+            yield Task(name, folder / f"{name}.onnx", candidate, max_windows=QUICK_WINDOWS if quick else 0)
 
 
 def case() -> Task:
-    """The public case: whole, and its two nodes."""
-    fed = (str(CASE / "input_x.npy"),)
-    return Task("ort_padfusion_clean", CASE / "model.onnx", "ort", fed=fed, nodes=("/pad/Pad", "/pool/MaxPool"))
+    """The public case: the whole model, and its two nodes."""
+    inputs = (str(CASE / "input_x.npy"),)
+    return Task("ort_padfusion_clean", CASE / "model.onnx", "ort", inputs=inputs, nodes=("/pad/Pad", "/pool/MaxPool"))
 
 
-def run(quick: bool, jobs: int) -> tuple[list[Found], Found]:
-    """Everything, in processes of their own: each starts a reference and a candidate."""
+def run(quick: bool, jobs: int) -> tuple[list[TaskResult], TaskResult]:
+    """Results of all tasks and of the public case; each task runs in a process, with a reference and a candidate."""
     with tempfile.TemporaryDirectory(prefix="subcut-bench-") as name:
         for network, build in NETWORKS.items():
             onnx.save(build(), Path(name) / f"{network}.onnx")
         context = multiprocessing.get_context("spawn")
         with ProcessPoolExecutor(jobs, mp_context=context) as executor:
-            *found, public = executor.map(_measured, [*tasks(Path(name), quick), case()])
-    return found, public
+            *results, public = executor.map(_measure, [*tasks(Path(name), quick), case()])
+    return results, public
 
 
-def _measured(task: Task) -> Found:
-    found, begin = Found(task), time.perf_counter()
+def _measure(task: Task) -> TaskResult:
+    result, begin = TaskResult(task), time.perf_counter()
     with tempfile.TemporaryDirectory(prefix="subcut-bench-") as name, opened(task, Path(name)) as trials:
-        (measure_injected if task.injects else measure_healthy)(trials, task, found, Path(name))
-    found.seconds = time.perf_counter() - begin
-    what = "errors put in" if task.injects else "healthy"
-    print(f"{task.network}, {task.candidate}, {what}: {len(found.rows)} in {found.seconds:.0f} s", file=sys.stderr)
-    return found
+        (measure_injected if task.injects else measure_healthy)(trials, task, result, Path(name))
+    result.seconds = time.perf_counter() - begin
+    kind = "errors put in" if task.injects else "healthy"
+    print(f"{task.network}, {task.candidate}, {kind}: {len(result.rows)} in {result.seconds:.0f} s", file=sys.stderr)
+    return result
 
 
-def options(arguments: list[str]) -> argparse.Namespace:
+def parse(arguments: list[str]) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.criteria", description=__doc__.splitlines()[0])
     parser.add_argument("--quick", action="store_true", help="a few windows of each kind")
     parser.add_argument("--jobs", type=int, default=2, help="processes at once (default 2)")
@@ -92,14 +92,14 @@ def options(arguments: list[str]) -> argparse.Namespace:
 
 
 def main(arguments: list[str]) -> int:
-    asked = options(arguments)
+    options = parse(arguments)
     FOLDER.mkdir(parents=True, exist_ok=True)
     begin = time.perf_counter()
-    found, public = run(asked.quick, asked.jobs)
+    results, public = run(options.quick, options.jobs)
     result = alarms.Result(
         command=shlex.join(["python", "-m", "benchmarks.criteria", *arguments]),
         machine=machine.describe(floor()),
-        found=found,
+        found=results,
         case=public,
         seconds=time.perf_counter() - begin,
     )

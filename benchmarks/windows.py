@@ -1,7 +1,7 @@
-"""A network -> its windows, and what every criterion says of each as healthy candidates compute it.
+"""A network -> its windows, and how every criterion judges them on healthy candidates.
 
-A window is a number of consecutive nodes in topological order. Each runs once per candidate, through `subgraph.trial`,
-on captured values; all criteria judge that one answer. Everything is seeded.
+A window is a number of consecutive nodes in topological order. It runs once per candidate, as a trial on captured
+values; all criteria judge that one result. Everything is seeded.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ import onnx
 
 from fixtures.converted import CONVERSIONS
 from subgraph.comparison.judge import parse_criterion
+from subgraph.documents import keyed
 from subgraph.graph import region as regions
 from subgraph.graph.graph import CONSTANT, SHAPE, Graph
 from subgraph.graph.graph import load as load_graph
@@ -38,7 +39,7 @@ from subgraph.verdict import Verdict
 
 OURS, STRICT = "noise", "noise:floor=0"
 CRITERIA = (OURS, STRICT, "numpy:rtol=1e-3,atol=1e-5", "cosine>0.999", "tnn", "msaccucmp", "max_rel<1e-3")
-RULES = {words: parse_criterion(words) for words in CRITERIA}
+RULES = {criterion: parse_criterion(criterion) for criterion in CRITERIA}
 LISTED = "approximate kernel"  # a label: agrees, but reports name it
 SIZES = (1, 2, 4, 8, 16, 32)  # nodes of a window
 LEVELS = ("basic", "extended", "all")
@@ -50,15 +51,15 @@ Array = npt.NDArray[Any]
 
 @dataclass(frozen=True)
 class Task:
-    """One network and one way to run it. `most`: windows of each size, 0 for all; `fed`: words of `-i`."""
+    """One network and one way to run it. `max_windows`: of each size, 0 for all; `inputs`: values of option `-i`."""
 
     network: str
     model: Path
     candidate: str  # ort, fp16, bf16, int8
     injects: bool = False
-    most: int = 0
+    max_windows: int = 0
     light: bool = False
-    fed: tuple[str, ...] = ()
+    inputs: tuple[str, ...] = ()
     nodes: tuple[str, ...] = ()  # only this window, and the whole
 
     @property
@@ -72,9 +73,9 @@ class Row:
 
     Attributes:
         window: first and last node, and how many there are; 0 for the whole model.
-        said: what each criterion says: agree, fail, unresolved, or `LISTED`.
-        why: of `noise`, with the output that decides; error: its largest, of the output's scale.
-        at, error_size, error_shape, place: of an injected error; arrives: its effect at the outputs, of their scale.
+        statuses: by criterion: agree, fail, unresolved, or `LISTED`.
+        why: of `noise`, with the output that decides; error: its largest error over its scale.
+        at, error_size, error_shape, place: of an injected error; arrives: its effect at the outputs over their scale.
     """
 
     network: str
@@ -83,7 +84,7 @@ class Row:
     claim: str
     window: str
     size: int
-    said: Mapping[str, str]
+    statuses: Mapping[str, str] = keyed("said")
     label: str = ""
     why: str = ""
     error: float = math.nan
@@ -95,14 +96,13 @@ class Row:
 
 
 @dataclass
-class Found:
-    """What a task gave.
+class TaskResult:
+    """Result of a task.
 
     Attributes:
-        absent: windows that the candidate refused, by its reason: mostly, that the converted model lacks them.
-        masked: injections without any effect at the outputs.
+        absent: number of windows that the candidate refused, by reason: mostly, the converted model lacks them.
+        masked: number of injected errors without any effect at the outputs.
         broken: why the network could not be converted.
-        seconds: how long it took.
     """
 
     task: Task
@@ -114,14 +114,14 @@ class Found:
 
 
 class Unconverted(Exception):
-    """A converter does not take this network: a network less, and the report says so."""
+    """A converter does not accept this network; the report names it."""
 
 
 @contextmanager
 def opened(task: Task, folder: Path) -> Iterator[Trials]:
-    """Trials of a network, its candidate being onnxruntime."""
+    """Trials of a network on onnxruntime."""
     graph = load_graph(task.model)
-    setup = session.Setup(ORT, Feeding(task.fed), folder / "out", OURS, stored=False)
+    setup = session.Setup(ORT, Feeding(task.inputs), folder / "out", OURS, stored=False)
     with (
         Reference(options={"threads": 1}) as reference,  # two tasks run at once
         Workers(ORT) as workers,
@@ -132,14 +132,14 @@ def opened(task: Task, folder: Path) -> Iterator[Trials]:
 
 @contextmanager
 def candidates(trials: Trials, task: Task, folder: Path) -> Iterator[list[Trials]]:
-    """The same with the task's candidates.
+    """The same on the candidates of the task.
 
     Raises:
         Unconverted: there is no such model.
     """
     if task.candidate == "ort" and not task.injects:
         options = [(level, {"threads": 1, "opt": level}) for level in LEVELS]
-        yield [replace(trials, candidate=Candidate(f"ort {level}", "ort", words)) for level, words in options]
+        yield [replace(trials, candidate=Candidate(f"ort {level}", "ort", each)) for level, each in options]
         return
     converted = _converted(trials, task, folder) if task.candidate != "ort" else {}
     with Workers(Candidate(task.candidate, ALTERED)) as workers:
@@ -161,16 +161,16 @@ def _converted(trials: Trials, task: Task, folder: Path) -> dict[str, Any]:
 # ---------------------------------------------------------------------------------------------------- windows
 
 
-def windows(graph: Graph, sizes: tuple[int, ...], most: int = 0) -> list[Region]:
-    """Windows of each size, half overlapping, of the nodes that work on values; at most so many of a size."""
+def windows(graph: Graph, sizes: tuple[int, ...], max_windows: int = 0) -> list[Region]:
+    """Windows of each size, half overlapping, without nodes that compute shapes; at most `max_windows` of a size."""
     kinds = graph.kinds(name for names in graph.makes for name in names)
     order = [i for i in graph.in_order(range(len(graph.nodes))) if not _is_fixed(kinds, graph.makes[i])]
     found = []
     for size in (n for n in sizes if n < len(order)):
         starts = list(range(0, len(order) - size + 1, max(size // 2, 1)))
-        if 0 < most < len(starts):
+        if 0 < max_windows < len(starts):
             rng = rng_of(graph.path.stem, size)
-            starts = sorted(rng.choice(starts, most, replace=False).tolist())
+            starts = sorted(rng.choice(starts, max_windows, replace=False).tolist())
         found += [regions.of_nodes(graph, order[k : k + size]) for k in starts]
     return found
 
@@ -179,13 +179,13 @@ def _is_fixed(kinds: Mapping[str, int], names: Sequence[str]) -> bool:
     return all(kinds[name] in (CONSTANT, SHAPE) for name in names)
 
 
-def rng_of(*words: object) -> np.random.Generator:
-    """Random numbers that depend on these words alone."""
-    return np.random.default_rng(zlib.crc32(repr(words).encode()))
+def rng_of(*key: object) -> np.random.Generator:
+    """Random numbers that depend on the key alone."""
+    return np.random.default_rng(zlib.crc32(repr(key).encode()))
 
 
-def _named(graph: Graph, region: Region, whole: bool) -> dict[str, Any]:
-    """A window as its row has it."""
+def _window_fields(graph: Graph, region: Region, whole: bool) -> dict[str, Any]:
+    """The fields of a row that name the window."""
     if whole:
         return {"window": f"whole ({len(region.nodes)})", "size": 0}
     labels = [graph.label(region.nodes[k]) for k in (0, -1)]
@@ -195,33 +195,36 @@ def _named(graph: Graph, region: Region, whole: bool) -> dict[str, Any]:
 # ---------------------------------------------------------------------------------------------------- healthy
 
 
-def measure_healthy(trials: Trials, task: Task, found: Found, folder: Path) -> None:
+def measure_healthy(trials: Trials, task: Task, task_result: TaskResult, folder: Path) -> None:
     """Every window on every candidate of the task; the whole model comes last."""
-    asked = _asked(trials, task)
-    trials.values.need([n for r in asked for n in (*r.inputs, *r.shapes, *r.outputs)])
+    selected = _regions(trials, task)
+    trials.values.need([n for r in selected for n in (*r.inputs, *r.shapes, *r.outputs)])
     try:
-        with candidates(trials, task, folder) as those:
-            for (k, region), one in product(enumerate(asked), those):
-                answer = one.run(region)
-                if answer.failure and answer.failure.signature == "refused":
-                    found.absent[answer.failure.why] += 1
+        with candidates(trials, task, folder) as all_trials:
+            for (k, region), candidate_trials in product(enumerate(selected), all_trials):
+                run_result = candidate_trials.run(region)
+                if run_result.failure and run_result.failure.signature == "refused":
+                    task_result.absent[run_result.failure.why] += 1
                     continue
-                found.rows.append(judged(one, task, region, answer, whole=k == len(asked) - 1))
+                whole = k == len(selected) - 1
+                task_result.rows.append(judge_window(candidate_trials, task, region, run_result, whole))
     except Unconverted as e:
-        found.broken = str(e)
+        task_result.broken = str(e)
 
 
-def _asked(trials: Trials, task: Task) -> list[Region]:
+def _regions(trials: Trials, task: Task) -> list[Region]:
     """The windows, and the whole model as the last."""
     if task.nodes:
         nodes = [i for i in range(len(trials.graph.nodes)) if trials.graph.nodes[i].name in task.nodes]
         return [regions.of_nodes(trials.graph, nodes), trials.whole()]
-    return [*windows(trials.graph, SIZES, task.most), trials.whole()]
+    return [*windows(trials.graph, SIZES, task.max_windows), trials.whole()]
 
 
-def judged(trials: Trials, task: Task, region: Region, answer: RunResult, whole: bool = False, **injected: Any) -> Row:
-    """What all criteria say of one answer; `injected`: fields of the row."""
-    verdicts = {words: replace(trials, rule=rule).verdict_of(region, answer) for words, rule in RULES.items()}
+def judge_window(
+    trials: Trials, task: Task, region: Region, run_result: RunResult, whole: bool = False, **injected: Any
+) -> Row:
+    """Judge one result by all criteria; `injected`: more fields of the row."""
+    verdicts = {name: replace(trials, rule=rule).verdict_of(region, run_result) for name, rule in RULES.items()}
     ours = verdicts[OURS]
     worst = ours.worst
     return Row(
@@ -229,8 +232,8 @@ def judged(trials: Trials, task: Task, region: Region, answer: RunResult, whole:
         light=task.light,
         candidate=trials.candidate.name,
         claim=task.claim,
-        **_named(trials.graph, region, whole),
-        said={words: _said(verdict) for words, verdict in verdicts.items()},
+        **_window_fields(trials.graph, region, whole),
+        statuses={name: _status(verdict) for name, verdict in verdicts.items()},
         label=ours.label,
         why=f"{worst.name}: {ours.why}" if worst else ours.why,
         error=worst.errors.get("max_rel", math.nan) if worst else math.nan,
@@ -238,13 +241,13 @@ def judged(trials: Trials, task: Task, region: Region, answer: RunResult, whole:
     )
 
 
-def _said(verdict: Verdict) -> str:
+def _status(verdict: Verdict) -> str:
     listed = verdict.status == "agree" and any(j.label == LISTED for j in verdict.outputs)
     return LISTED if listed else verdict.status.value
 
 
 def value(trials: Trials, name: str) -> Array:
-    """A captured tensor."""
+    """The captured value of a tensor."""
     array = load(trials.values.records[0][name], Path("/"))
     assert isinstance(array, np.ndarray)
     return array
