@@ -71,9 +71,7 @@ def judge(
     shape (1,) in the candidate: some runtimes have no rank 0. Every element of a sequence is judged, without noise, and
     the worst decides.
 
-    Args:
-        claim, noise: for the rule, see `criteria.OutputContext`.
-        metrics: keys of the judgement's `errors`.
+    `claim`, `noise`: for the rule, see `criteria.OutputContext`. `metrics`: keys of the judgement's `errors`.
 
     Raises:
         UnknownName: no such metric.

@@ -1,9 +1,10 @@
 """Rounding noise of a region: how far perturbation by one rounding moves its outputs, for one sample.
 
-The reference runs the region a few times with all rounded values perturbed; `analysis` says which these are, `perturb`
-by how much, `instrument` how they get into the model, `sampler` runs it. The criterion computes the noise N from the
-outputs: the largest |perturbed − reference| over the runs, plus what the last rounding does (`criteria/noise`). Nothing
-runs before it is needed; one run serves all outputs, and its tensors are kept.
+The reference runs the region a few times with perturbed values. Where: inputs, float weights, results of nodes that
+round (`analysis`). By how much: x → x·(1 + eps·u), u in [−1, 1), equal values alike (`perturb`). How: by inputs that
+are added to the tensors (`instrument`, `sampler`). The noise N of an output is the largest |perturbed − reference| over
+the runs, plus eps·S + q for its own rounding (`criteria.noise`). Nothing runs before it is needed; a run serves all
+outputs.
 """
 
 from __future__ import annotations
@@ -29,7 +30,8 @@ from subgraph.storage.folders import numbered_folder
 from subgraph.storage.tensors import Record, load
 from subgraph.types import Array
 
-Memo = Callable[[str, Callable[[Path], dict[str, Any]]], tuple[dict[str, Any], Path]]
+StoredJson = dict[str, Any]  # of a `NoiseRunDocument`
+Memo = Callable[[str, Callable[[Path], StoredJson]], tuple[StoredJson, Path]]
 
 METHOD = "noise-2"  # part of each label; change it with the perturbation, or results of the old one are used again
 RANKED_RUNS = 8  # as many as for other outputs behind a choice
@@ -137,7 +139,7 @@ class RegionNoise:
             self._runs[label] = _StoredRun({r.name: r for r in records}, folder, document["ties"])
         return self._runs[label]
 
-    def _make(self, label: str, make: Callable[[Path], Any]) -> tuple[Any, Path]:
+    def _make(self, label: str, make: Callable[[Path], StoredJson]) -> tuple[StoredJson, Path]:
         folder = numbered_folder(self._scratch, "kept")
         return make(folder), folder
 
