@@ -1,40 +1,109 @@
-"""subcut: cut an ONNX model between two nodes, with the real tensors that cross the edges; find the piece that fails.
+"""subcut: cut an ONNX model between two nodes, with the tensors that cross the boundary; find the piece that fails.
+
+`resnet50.onnx` stands for a model of yours:
 
 >>> import subgraph
->>> g = subgraph.load("resnet50.onnx")                                                           # doctest: +SKIP
->>> c = subgraph.cut(g, start="pool1", end="res2a_relu")                                         # doctest: +SKIP
->>> t = subgraph.capture(g, [*c.inputs, *c.outputs])[0]                                          # doctest: +SKIP
->>> c.save("piece.onnx")                                                                         # doctest: +SKIP
->>> for step in (running := subgraph.bisect(g, "ort", ["x.npy"])): print(step.outcome)           # doctest: +SKIP
->>> running.document["findings"]                                                                 # doctest: +SKIP
+>>> graph = subgraph.load("resnet50.onnx")
+>>> cut = subgraph.cut(graph, start="pool1", end="res2a_relu")
+>>> tensors = subgraph.capture(graph, [*cut.inputs, *cut.outputs])[0]
+>>> sorted(tensors)
+['conv1', 'res2a']
+>>> subgraph.compare(graph, "ort", at=["pool1"]).first_bad is None
+True
 """
 
 from __future__ import annotations
 
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from subgraph.graph.cut import cut
-from subgraph.graph.graph import load
-from subgraph.runtime.capture import capture
 from subgraph.version import __version__
 
 if TYPE_CHECKING:
-    from subgraph.bisection.bisection import bisect
-    from subgraph.trials.compare import compare
+    from subgraph.bisection.bisection import Bisection, bisect
+    from subgraph.errors import (
+        BackendError,
+        DataError,
+        Inconclusive,
+        InputError,
+        ModelError,
+        NoRegion,
+        OutputError,
+        Refused,
+        ResultExists,
+        SubcutError,
+        UnknownName,
+        UsageError,
+        WorkerDied,
+    )
+    from subgraph.graph.cut import Cut, cut
+    from subgraph.graph.graph import Graph, load
+    from subgraph.graph.region import Region
+    from subgraph.runtime.candidate import Candidate
+    from subgraph.runtime.capture import capture
+    from subgraph.search.findings import Findings, Step
+    from subgraph.trials.compare import Comparison, compare
+    from subgraph.verdict import Signature, Status, Verdict
 
-__all__ = ["__version__", "bisect", "capture", "compare", "cut", "load"]
+# Imported when asked for: `import subgraph` takes milliseconds, and the command line needs little of it at a time.
+_MODULES = {
+    "bisection.bisection": "Bisection bisect",
+    "errors": "BackendError DataError Inconclusive InputError ModelError NoRegion OutputError Refused ResultExists"
+    " SubcutError UnknownName UsageError WorkerDied",
+    "graph.cut": "Cut cut",
+    "graph.graph": "Graph load",
+    "graph.region": "Region",
+    "runtime.candidate": "Candidate",
+    "runtime.capture": "capture",
+    "search.findings": "Findings Step",
+    "trials.compare": "Comparison compare",
+    "verdict": "Signature Status Verdict",
+}
+_HOME = {name: module for module, names in _MODULES.items() for name in names.split()}
 
-LATER = {
-    "bisect": "bisection.bisection",
-    "compare": "trials.compare",
-}  # half of the package: imported when they are asked for
+__all__ = [
+    "BackendError",
+    "Bisection",
+    "Candidate",
+    "Comparison",
+    "Cut",
+    "DataError",
+    "Findings",
+    "Graph",
+    "Inconclusive",
+    "InputError",
+    "ModelError",
+    "NoRegion",
+    "OutputError",
+    "Refused",
+    "Region",
+    "ResultExists",
+    "Signature",
+    "Status",
+    "Step",
+    "SubcutError",
+    "UnknownName",
+    "UsageError",
+    "Verdict",
+    "WorkerDied",
+    "__version__",
+    "bisect",
+    "capture",
+    "compare",
+    "cut",
+    "load",
+]
 
 
-if not TYPE_CHECKING:
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})
+
+
+if not TYPE_CHECKING:  # a type checker would take every name for `Any`
 
     def __getattr__(name: str) -> Any:
-        if name not in LATER:
+        if name not in _HOME:
             raise AttributeError(f"module 'subgraph' has no attribute {name!r}")
-        from importlib import import_module
-
-        return getattr(import_module(f"subgraph.{LATER[name]}"), name)
+        found = getattr(import_module(f"subgraph.{_HOME[name]}"), name)
+        globals()[name] = found
+        return found
