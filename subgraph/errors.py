@@ -34,7 +34,15 @@ class ErrorDocument(TypedDict):
 
 
 class SubcutError(Exception):
-    """What happened (`what`, one line naming the place) and what to do about it (`hint`)."""
+    """What happened (`what`, one line naming the place) and what to do about it (`hint`).
+
+    >>> from subgraph import load
+    >>> try:
+    ...     load("none.onnx")
+    ... except SubcutError as error:
+    ...     print(error.what, error.hint, error.exit_code, sep=" / ")
+    cannot read none.onnx: No such file or directory / check the path / 3
+    """
 
     exit_code = 1
 
@@ -49,6 +57,8 @@ class SubcutError(Exception):
 
 
 class UsageError(SubcutError):
+    """The command line or project file does not make sense."""
+
     exit_code = 2
 
 
@@ -63,35 +73,42 @@ class UnknownName(UsageError):
 
 
 class NoRegion(UsageError):
-    pass
+    """Start and end do not enclose anything."""
 
 
 class InputError(UsageError):
-    pass
+    """An input does not fit the model, or cannot be read."""
 
 
 class ResultExists(UsageError):
-    pass
+    """Another result stands where this one should go."""
 
 
 class ModelError(SubcutError):
+    """The model cannot be read, is invalid or is not supported."""
+
     exit_code = 3
 
 
 class DataError(ModelError):
-    pass
+    """A weight's external file is missing, short or outside the model's folder."""
 
 
 class Refused(ModelError):
-    pass
+    """A backend does not accept the model, while converting or building."""
 
 
 class BackendError(SubcutError):
+    """A runtime cannot be used at all."""
+
     exit_code = 4
 
 
 class WorkerDied(BackendError):
-    """`signature` is `crash` or `timeout`; `process` has `signal`, `exit_code`, `stderr` (the last lines)."""
+    """The process that ran a model crashed, hung or grew too large.
+
+    `signature` is `crash` or `timeout`; `process` has `signal`, `exit_code`, `stderr` (the last lines).
+    """
 
     def __init__(
         self, what: str, hint: str = "", *, signature: str = "crash", process: Mapping[str, Any] | None = None
@@ -106,10 +123,14 @@ class WorkerDied(BackendError):
 
 
 class Inconclusive(SubcutError):
+    """Nothing could be established."""
+
     exit_code = 5
 
 
 class OutputError(SubcutError):
+    """The result could not be written: disk full, no permission."""
+
     exit_code = 1
 
 

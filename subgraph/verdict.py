@@ -12,7 +12,11 @@ from subgraph.documents import to_json
 
 
 class Status(StrEnum):
-    """Does the candidate agree? Unresolved if that is not known."""
+    """Does the candidate agree? Unresolved if that is not known.
+
+    >>> Status("fail") is Status.FAIL
+    True
+    """
 
     AGREE = "agree"
     FAIL = "fail"
@@ -20,7 +24,11 @@ class Status(StrEnum):
 
 
 class Signature(StrEnum):
-    """The kind of failure."""
+    """The kind of failure.
+
+    >>> Signature("refused") is Signature.REFUSED
+    True
+    """
 
     MISMATCH = "mismatch"
     NAN = "nan"
@@ -73,6 +81,10 @@ class Verdict:
         build, run: the candidate's own seconds; `run` over all samples.
         stored: taken from the store, nothing was run.
         pooled: it ran beside other regions in one model; agreement there is no proof.
+
+    >>> verdict = Verdict(Status.FAIL, Signature.REFUSED, "no operator LSTM")
+    >>> verdict.status.value, verdict.signature.value, verdict.why
+    ('fail', 'refused', 'no operator LSTM')
     """
 
     status: Status

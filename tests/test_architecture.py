@@ -6,14 +6,17 @@ import ast
 import doctest
 import importlib
 import os
+import shutil
 import subprocess
 import sys
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 import subgraph
+from fixtures import ROOT
 from subgraph import plugins
 from tests.helpers.run_command import chain
 
@@ -162,6 +165,11 @@ COVERED = "\n".join(
 )
 
 
+def test_no_class_name_is_used_twice() -> None:
+    names = Counter(node.name for tree in TREES.values() for node in ast.walk(tree) if isinstance(node, ast.ClassDef))
+    assert [name for name, count in names.items() if count > 1] == []
+
+
 @pytest.mark.parametrize("name", [p for p in PACKAGES if p not in PLUGINS and p != "commands"])
 def test_packages_are_small(name: str) -> None:
     inside = [m for m in MODULES if m.rpartition(".")[0] == name and m not in PACKAGES]
@@ -215,10 +223,16 @@ def test_files_are_short_or_there_is_a_reason(module: str) -> None:
     assert (lines > MAX_LINES) <= (module in LONG), lines
 
 
-@pytest.mark.parametrize("module", MODULES)
+SLOW_EXAMPLES = ("bisection.bisection", "search.findings", "trials.compare")
+
+
+@pytest.mark.parametrize(
+    "module", [pytest.param(m, marks=pytest.mark.slow if m in SLOW_EXAMPLES else ()) for m in MODULES]
+)
 def test_examples_are_true(module: str, here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """In a folder with a model, `resnet50.onnx`, a narrow ResNet-50 with Caffe's names."""
+    """In a folder with two models: a narrow ResNet-50 with Caffe's names, and a case with a bug of onnxruntime."""
     monkeypatch.chdir(here)
+    shutil.copytree(ROOT / "fixtures" / "cases" / "ort_padfusion_clean", "padfusion")
     imported = importlib.import_module("subgraph" if module == "subgraph" else f"subgraph.{module}")
     assert doctest.testmod(imported, optionflags=doctest.ELLIPSIS).failed == 0
 
@@ -253,6 +267,7 @@ import importlib
 for name in {modules}:
     importlib.import_module(name)
 import subgraph
+from fixtures import ROOT
 from subgraph import plugins
 graph = subgraph.load("m.onnx")
 piece = subgraph.cut(graph, start="b", end="c")

@@ -85,6 +85,11 @@ class Bisection:
         steps: the steps so far.
         findings: the result of the search, once it ended; items are positions in `oracle.groups`.
         document: the whole result as JSON, as `subcut bisect --json` prints it, once it is written.
+
+    >>> import subgraph
+    >>> bisection = subgraph.bisect(subgraph.load("resnet50.onnx"), output="results")
+    >>> len(list(bisection)) == len(bisection.steps), bisection.document["agree"]
+    (True, True)
     """
 
     def __init__(self, trials: Trials | None, options: BisectionOptions) -> None:
@@ -224,9 +229,10 @@ def bisect(
     `within`: `A..B`. The result goes to a folder in `output`, where answers are stored as well: a bisection that was
     stopped goes on when it is run again.
 
-    >>> running = bisect(load("model.onnx"), "ort", ["x.npy"])                                   # doctest: +SKIP
-    >>> for step in running: print(step.number, running.nodes(step), step.outcome)               # doctest: +SKIP
-    >>> running.document["findings"][0]["nodes"]                                                 # doctest: +SKIP
+    >>> from subgraph import load
+    >>> bisection = bisect(load("padfusion/model.onnx"), "ort", ["padfusion/input_x.npy"])
+    >>> outcomes = [(step.number, bisection.nodes(step), step.outcome) for step in bisection]
+    >>> bisection.document["findings"][0]["nodes"]
     ['/pad/Pad', '/pool/MaxPool']
 
     Raises:

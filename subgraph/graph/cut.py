@@ -51,6 +51,10 @@ class Cut:
         types: the TypeProto of each input and output.
         model: the ModelProto; its large weights are stubs that point into the source (`graph.protobuf`).
         renamed: new node name → old, for nodes of the region that share a name.
+
+    >>> from subgraph import cut, load
+    >>> [path.name for path in cut(load("resnet50.onnx"), "pool1", "res2a_relu").save("piece.onnx")]
+    ['piece.onnx']
     """
 
     graph: Graph
@@ -117,9 +121,10 @@ def cut(
     `captured` holds reference values of the boundary, one mapping per sample, whose files are in `folder`. Without it,
     types of boundary tensors come from the model's value_info or from onnx's shape inference.
 
-    >>> c = cut(load("resnet50.onnx"), start="pool1", end="res2a_relu")                          # doctest: +SKIP
-    >>> c.inputs, c.outputs                                                                      # doctest: +SKIP
-    (('conv1',), ('res2a',))
+    >>> from subgraph import load
+    >>> piece = cut(load("resnet50.onnx"), start="pool1", end="res2a_relu")
+    >>> piece.inputs, piece.outputs, len(piece.region.nodes)
+    (('conv1',), ('res2a',), 17)
 
     Raises:
         UnknownName, UsageError: a selector matches nothing, or several things.

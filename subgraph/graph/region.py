@@ -27,6 +27,11 @@ class Region:
         shapes: tensors that enter and depend only on shapes of model inputs.
         outputs: tensors made inside that are read outside, are outputs of the model, or were requested.
         weights: initializers that the nodes read, sorted by name.
+
+    >>> from subgraph import cut, load
+    >>> region = cut(load("resnet50.onnx"), "pool1", "res2a_relu").region
+    >>> region.start, region.end, region.inputs, region.outputs
+    (('pool1',), ('res2a_relu',), ('conv1',), ('res2a',))
     """
 
     start: tuple[str, ...]

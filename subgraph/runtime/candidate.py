@@ -54,6 +54,11 @@ class Candidate:
         precision, multi: None: as the backend reports.
         timeout: seconds for one load or one run; memory: bytes of the process tree, None without a limit.
         origin: the project file that describes it; "" if the user typed it.
+
+    >>> from subgraph import Candidate, compare, load
+    >>> one_thread = Candidate("one thread", "ort", {"threads": 1}, timeout=60.0)
+    >>> compare(load("resnet50.onnx"), one_thread, at=["prob"]).whole.status.value
+    'agree'
     """
 
     name: str

@@ -35,6 +35,11 @@ class Step:
     Attributes:
         outcome: meaning for this search: FAIL only if the region fails as the whole does and explains it.
         left: number of items still suspected. more: estimated number of runs to come.
+
+    >>> import subgraph
+    >>> step, *others = subgraph.bisect(subgraph.load("resnet50.onnx"))
+    >>> step.number, step.purpose.value, step.outcome.value
+    (1, 'baseline', 'agree')
     """
 
     number: int
@@ -147,6 +152,12 @@ class Findings:
         complete: all other items were run and agree.
         stopped: why the search ended early, or "".
         notes: for the reader of a report: a text, and the items that it ends with.
+
+    >>> import subgraph
+    >>> bisection = subgraph.bisect(subgraph.load("resnet50.onnx"))
+    >>> steps = list(bisection)
+    >>> bisection.findings.outcome.value, bisection.findings.findings
+    ('agree', ())
     """
 
     outcome: Outcome

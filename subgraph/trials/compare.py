@@ -67,11 +67,18 @@ class ComparisonRow:
 
 @dataclass(frozen=True)
 class Comparison:
-    """Attributes:
-    whole: the whole model, undisturbed. in_place: one run with all tensors as outputs.
-    ranking: top-1 and top-5 agreement by output that looks like class scores, the worst over all samples.
-    rows: in topological order; with `stopped`, up to the first bad one.
-    looks_like: what would make the first bad tensor equal, a line each.
+    """The tensors of a candidate beside the reference's.
+
+    Attributes:
+        whole: the whole model, undisturbed. in_place: one run with all tensors as outputs.
+        ranking: top-1 and top-5 agreement by output that looks like class scores, the worst over all samples.
+        rows: in topological order; with `stopped`, up to the first bad one.
+        looks_like: what would make the first bad tensor equal, a line each.
+
+    >>> from subgraph import compare, load
+    >>> comparison = compare(load("resnet50.onnx"), at=["pool1", "prob"])
+    >>> [(row.tensor, row.in_place.status.value) for row in comparison.rows], comparison.first_bad
+    ([('pool1', 'agree'), ('prob', 'agree')], None)
     """
 
     whole: Verdict
@@ -115,8 +122,9 @@ def compare(
     `candidate`, `reference`: a SPEC as after `-c`, or a `Candidate` with limits of its own. `inputs`: words as after
     `-i`. `at`: tensors, nodes, or globs of both; none: all. Run results are kept in `output`.
 
-    >>> comparison = compare(load("model.onnx"), "ort", ["x.npy"])                               # doctest: +SKIP
-    >>> comparison.first_bad.tensor, comparison.first_bad.in_place.errors["max_rel"]             # doctest: +SKIP
+    >>> from subgraph import load
+    >>> comparison = compare(load("padfusion/model.onnx"), "ort", ["padfusion/input_x.npy"], at=["/pool/*"])
+    >>> comparison.first_bad.tensor, round(comparison.first_bad.in_place.errors["max_rel"], 2)
     ('/pool/MaxPool_output_0', 0.99)
 
     Raises: as `compare_tensors`; UnknownName, UsageError: a SPEC means nothing.
