@@ -805,9 +805,8 @@ def test_help_is_the_same_with_and_without_a_word(here: Path) -> None:
     done = subcut("--help", cwd=here)
     assert done.code == 0
     assert subcut(cwd=here) == subcut("-h", cwd=here) == done
-    for name, function in cli.COMMANDS.items():
+    for name in cli.COMMANDS:
         assert re.search(rf"^  {name} +\S", done.out, re.MULTILINE)
-        assert function.__doc__
     assert "subcut cut --start A --end B [OPTIONS] [MODEL]" in subcut("cut", "--help", cwd=here).out
 
 
