@@ -1,4 +1,4 @@
-"""The public names of `subgraph`: which there are, that each is explained, and that each example runs."""
+"""The public names of `subgraph` (with `version` and `types`): which there are, that each is explained, and that each example runs."""
 
 from __future__ import annotations
 

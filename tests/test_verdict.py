@@ -1,0 +1,50 @@
+"""`verdict`: judgements of several outputs joined into one verdict."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from subgraph.verdict import Judgement, Signature, Status, Verdict, joined
+
+FAILURES = st.builds(
+    Judgement,
+    st.just("y"),
+    st.just(Status.FAIL),
+    st.sampled_from(Signature),
+    st.just("fail"),
+    st.text(min_size=1),
+    st.fixed_dictionaries({"max_rel": st.floats(0, 10)}),
+)
+AGREEMENTS = st.builds(Judgement, st.just("y"), st.just(Status.AGREE), st.none(), st.just("agrees"), st.just("close"))
+UNRESOLVED = st.builds(Judgement, st.just("y"), st.just(Status.UNRESOLVED), st.none(), st.just(""), st.just("all NaN"))
+
+
+@given(st.lists(FAILURES, min_size=1), st.lists(AGREEMENTS | UNRESOLVED))
+def test_one_failing_output_fails_the_whole(failing: list[Judgement], others: list[Judgement]) -> None:
+    status, signature, why = joined([*others, *failing])
+    assert status is Status.FAIL
+    assert (signature, why) in {(j.signature, j.why) for j in failing}
+    telling = [j.signature for j in failing if j.signature is not Signature.MISMATCH]
+    assert not telling or signature is telling[0], "NaN, a wrong shape or a missing output tells more than a mismatch"
+
+
+@given(st.lists(AGREEMENTS, min_size=1), st.lists(UNRESOLVED))
+def test_what_could_not_be_compared_does_not_decide(agreeing: list[Judgement], others: list[Judgement]) -> None:
+    assert joined([*others, *agreeing])[:2] == (Status.AGREE, None)
+
+
+@given(st.lists(UNRESOLVED))
+def test_where_nothing_was_compared_nothing_is_known(others: list[Judgement]) -> None:
+    status, signature, why = joined(others)
+    assert (status, signature) == (Status.UNRESOLVED, None) and why
+
+
+def test_the_worst_output_is_the_failing_one_with_the_largest_error() -> None:
+    outputs = (
+        Judgement("a", Status.AGREE, errors={"max_rel": 9.0}),
+        Judgement("b", Status.FAIL, Signature.MISMATCH, errors={"max_rel": 0.1}),
+        Judgement("c", Status.FAIL, Signature.MISMATCH, errors={"max_rel": 0.2}),
+    )
+    worst = Verdict(Status.FAIL, Signature.MISMATCH, outputs=outputs).worst
+    assert worst is outputs[2]
