@@ -1,4 +1,7 @@
-"""The public names of `subgraph` (with `version` and `types`): which there are, that each is explained, and that each example runs."""
+"""The public names of `subgraph`: which there are, and that each has a docstring and an example.
+
+Covers `version` and `types` as well.
+"""
 
 from __future__ import annotations
 

@@ -24,11 +24,11 @@ if TYPE_CHECKING:
         InspectDocument,
         LeavingTensor,
         ModelDocument,
-        NodeEntry,
+        NodeInfo,
         NodesDocument,
         ProblemEntry,
         RegionDocument,
-        TensorEntry,
+        TensorInfo,
     )
     from subgraph.runtime.inputs import Feeding
 
@@ -209,23 +209,23 @@ def _boundary(
     return _table(["", *_TENSOR, ""], rows)
 
 
-def _maker(made_by: NodeEntry | str | None) -> str:
+def _maker(made_by: NodeInfo | str | None) -> str:
     words = {"input": "the model's input", "weight": "a weight", None: "nobody"}
     return words[made_by] if made_by is None or isinstance(made_by, str) else _node(made_by)
 
 
-def _node(node: NodeEntry) -> str:
+def _node(node: NodeInfo) -> str:
     return f"{clean(node.label)} ({_op(node)})"
 
 
-def _op(node: NodeEntry | OpCount) -> str:
+def _op(node: NodeInfo | OpCount) -> str:
     return clean(f"{node.domain}.{node.op}" if node.domain else node.op)
 
 
 _TENSOR = ("tensor", "type", "shape", "declared", *COLUMNS)
 
 
-def _tensor(t: TensorEntry) -> list[str]:
+def _tensor(t: TensorInfo) -> list[str]:
     """The cells of one tensor: type and shape, what is declared if that differs, range."""
     shape = _shape(t.shape)
     declared = ""

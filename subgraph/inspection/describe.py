@@ -29,7 +29,7 @@ UNMEASURABLE = frozenset(("cycle", "twice", "opset"))  # kinds of problems with 
 
 
 @dataclass(frozen=True)
-class NodeEntry:
+class NodeInfo:
     """A node by index, label (`Graph.label`), name, operator and domain."""
 
     index: int
@@ -48,7 +48,7 @@ class TypeEntry:
 
 
 @dataclass(frozen=True)
-class TensorEntry:
+class TensorInfo:
     """What is known of a tensor.
 
     Attributes:
@@ -68,37 +68,37 @@ class TensorEntry:
 
 
 @dataclass(frozen=True)
-class InputEntry(TensorEntry):
+class InputEntry(TensorInfo):
     """A model input; `values`: where its values came from, None if it was not fed."""
 
     values: str | None
 
 
 @dataclass(frozen=True)
-class EnteringTensor(TensorEntry):
+class EnteringTensor(TensorInfo):
     """A tensor that is read; `made_by`: its node, "input", "weight", or None if nothing makes it."""
 
-    made_by: NodeEntry | str | None
+    made_by: NodeInfo | str | None
 
 
 @dataclass(frozen=True)
-class LeavingTensor(TensorEntry):
+class LeavingTensor(TensorInfo):
     """A tensor that is made, with the nodes that read it."""
 
-    read_by: list[NodeEntry]
+    read_by: list[NodeInfo]
     is_output: bool
 
 
 @dataclass(frozen=True)
-class NodeWithTensors(NodeEntry):
+class NodeWithTensors(NodeInfo):
     """A node of the whole model, with the names of its inputs."""
 
     inputs: list[str]
-    outputs: list[TensorEntry]
+    outputs: list[TensorInfo]
 
 
 @dataclass(frozen=True)
-class NodeDetails(NodeEntry):
+class NodeDetails(NodeInfo):
     """A node with attributes (as short texts) and neighbours."""
 
     attributes: dict[str, str]
@@ -112,14 +112,14 @@ class ProblemEntry:
 
     kind: str
     fatal: bool
-    node: NodeEntry | None
+    node: NodeInfo | None
     tensor: str | None
     what: str
     hint: str
 
 
 @dataclass(frozen=True)
-class FedInput:
+class FedValue:
     """A model input, and where its values came from."""
 
     name: str
@@ -133,7 +133,7 @@ class RunEntry:
     tensors: int
     samples: int
     seed: int
-    fed: list[FedInput]
+    fed: list[FedValue]
 
 
 @dataclass(frozen=True)
@@ -157,7 +157,7 @@ class ModelDocument(InspectDocument):
     functions: list[summary.FunctionSummary]
     weights: summary.WeightTotals
     inputs: list[InputEntry]
-    outputs: list[TensorEntry]
+    outputs: list[TensorInfo]
     nodes: list[NodeWithTensors]
 
 
@@ -175,12 +175,12 @@ class RegionDocument(InspectDocument):
 
     start: list[str]
     end: list[str]
-    nodes: list[NodeEntry]
+    nodes: list[NodeInfo]
     inputs: list[EnteringTensor]
     shapes: list[EnteringTensor]
     outputs: list[LeavingTensor]
-    pulled: list[NodeEntry]
-    random: list[NodeEntry]
+    pulled: list[NodeInfo]
+    random: list[NodeInfo]
     weights: list[summary.WeightSummary]
     parameters: int
 
@@ -189,7 +189,7 @@ class RegionDocument(InspectDocument):
 class InvalidDocument(InspectDocument):
     """A model in which no region can be derived."""
 
-    nodes: list[NodeEntry]
+    nodes: list[NodeInfo]
 
 
 def model_document(graph: Graph, feeding: Feeding | None) -> ModelDocument:
@@ -303,21 +303,21 @@ class _Facts:
     def _run(self) -> RunEntry | None:
         if self.feeding is None or not self.measured.samples:
             return None
-        fed = [FedInput(name, origin) for name, origin in self.measured.origins.items()]
+        fed = [FedValue(name, origin) for name, origin in self.measured.origins.items()]
         return RunEntry(len(self.measured.tensors), self.measured.samples, self.feeding.seed, fed)
 
     def _problem(self, p: Problem) -> ProblemEntry:
         node = None if p.node is None else self.node(p.node)
         return ProblemEntry(p.kind, p.fatal, node, p.tensor, p.what, p.hint)
 
-    def node(self, i: int) -> NodeEntry:
+    def node(self, i: int) -> NodeInfo:
         node = self.graph.nodes[i]
-        return NodeEntry(i, self.graph.label(i), str(node.name), str(node.op_type), str(node.domain))
+        return NodeInfo(i, self.graph.label(i), str(node.name), str(node.op_type), str(node.domain))
 
-    def tensor(self, name: str) -> TensorEntry:
+    def tensor(self, name: str) -> TensorInfo:
         """Type and shape as measured, else as inferred or declared."""
         proto = self.types.declared.get(name)
-        entry = TensorEntry(name, None, None, None, None, None, TypeEntry(*_type(proto)) if proto else None)
+        entry = TensorInfo(name, None, None, None, None, None, TypeEntry(*_type(proto)) if proto else None)
         is_weight = name in self.graph.weights
         measured = self.measured.tensors.get(name) or (measure_weight(self.graph, name) if is_weight else None)
         if measured:

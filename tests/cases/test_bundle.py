@@ -1,7 +1,7 @@
 """A case travels: packed, copied to another empty folder, checked, unpacked, run. Nothing private goes.
 
-Covers `cases.bundle`, `cases.contents`, `cases.find_case`, `cases.readme`, `cases.scripts`, `commands.bundle` and
-`commands.replay`.
+Covers `cases.bundle`, `cases.contents`, `cases.find_case`, `cases.readme`, `cases.scripts`, `trials.replay`,
+`commands.bundle` and `commands.replay`.
 """
 
 from __future__ import annotations
