@@ -770,6 +770,7 @@ def empty(path: Path) -> None:
     path.write_bytes(b"")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("file", "damage", "code"),
     [

@@ -303,6 +303,7 @@ def finish(run: subprocess.Popen[str]) -> Done:
     return Done(run.returncode, out, err)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGINT, signal.SIGTERM])
 def test_what_was_stopped_goes_on_and_repeats_nothing(number: int, here: Path, mark: dict[str, str]) -> None:
     """Stopped in the third of four trials, in which a child of the candidate sleeps."""
