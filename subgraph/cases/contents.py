@@ -140,16 +140,16 @@ def _cases(folder: Path, files: Mapping[str, Path], manifest: Mapping[str, Any])
 
 def names(case_files: CaseFiles) -> set[str]:
     """Names of nodes and tensors, which must not be redacted."""
-    found: set[str] = set()
+    names: set[str] = set()
     for name, path in case_files.files.items():
         if path.suffix == ".onnx":
             graph = protobuf.read(path).model.graph
-            found |= {graph.name, *(v.name for v in (*graph.input, *graph.output))}
+            names |= {graph.name, *(v.name for v in (*graph.input, *graph.output))}
             for node in graph.node:
-                found |= {node.name, *node.input, *node.output}
+                names |= {node.name, *node.input, *node.output}
         elif name == RUN_JSON:
-            found |= set(_labels(_read_json(path)))
-    return found - {""}
+            names |= set(_labels(_read_json(path)))
+    return names - {""}
 
 
 def _labels(value: Any, key: str = "") -> Iterator[str]:

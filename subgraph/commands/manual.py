@@ -87,13 +87,13 @@ def start(
     with resolve.reference(settings, runtime, result.trust) as reference:
         graph = load(model_path)
         identity = records.ModelIdentity(str(model_path.resolve()), advance.model_digest(graph))
-        loop = state.ManualState(folder, request, identity)
-        with open_trials(graph, advance.options_of(loop).setup, reference) as trials:
-            advance.check(loop, trials)
+        manual = state.ManualState(folder, request, identity)
+        with open_trials(graph, advance.options_of(manual).setup, reference) as trials:
+            advance.check(manual, trials)
             advance.make_folder(folder)
             with state.locked(folder):
-                advance.begin(loop, trials)
-                return _advanced(loop, trials)
+                advance.begin(manual, trials)
+                return _advanced(manual, trials)
 
 
 def _check_batch(batch: int | None) -> None:
@@ -108,10 +108,10 @@ def next_(
 ) -> Result:
     """Say again what is to be run; what is missing of it is written anew."""
     _check_batch(batch)
-    with _open_loop(output, name) as loop:
+    with _open_loop(output, name) as manual:
         if batch is not None:
-            loop.request = replace(loop.request, batch=batch)
-        return _continue(loop)
+            manual.request = replace(manual.request, batch=batch)
+        return _continue(manual)
 
 
 def good(numbers: Numbers = None, name: Name = None, output: options.Output = None) -> Result:
@@ -142,28 +142,34 @@ def take(
 
     DIR holds the outputs of the one question, or a folder 1, 2, … for each.
     """
-    with _open_loop(output, name) as loop:
-        killed = None if loop.settled else _continue(loop)  # the result of a command that was killed
+    with _open_loop(output, name) as manual:
+        killed = None if manual.settled else _continue(manual)  # the result of a command that was killed
         try:
-            numbers = loop.take(None if folder is None else Path(folder), number)
+            numbers = manual.take(None if folder is None else Path(folder), number)
         except (UsageError, InputError):
             if killed is None:
                 raise
             return killed
         log.info("taken: %s", ", ".join(map(str, numbers)))
-        return _continue(loop)
+        return _continue(manual)
 
 
 def log_(name: Name = None, output: options.Output = None) -> Result:
     """What was answered up to here, in order."""
-    with _open_loop(output, name) as loop:
+    with _open_loop(output, name) as manual:
         rows = [
-            {"number": s.number, "what": loop.task(s.number).what, "said": s.word, "when": s.when, "command": s.command}
-            for s in loop.log
+            {
+                "number": s.number,
+                "what": manual.task(s.number).what,
+                "said": s.word,
+                "when": s.when,
+                "command": s.command,
+            }
+            for s in manual.log
         ]
     width = max((len(clean(str(row["what"]))) for row in rows), default=0)
     lines = [f"{r['number']:>3}  {clean(str(r['what'])):<{width}}  {r['said']:<5}  {r['when']}" for r in rows]
-    document = {"schema": SCHEMA, "exit_code": 0, "name": loop.name, "folder": str(loop.folder), "log": rows}
+    document = {"schema": SCHEMA, "exit_code": 0, "name": manual.name, "folder": str(manual.folder), "log": rows}
     return Result(document, "\n".join(lines) or "nothing was answered yet")
 
 
@@ -173,10 +179,10 @@ def undo(
     output: options.Output = None,
 ) -> Result:
     """Take back what the last command answered."""
-    with _open_loop(output, name) as loop:
-        numbers = loop.undo(commands)
+    with _open_loop(output, name) as manual:
+        numbers = manual.undo(commands)
         log.info("taken back: %s", ", ".join(map(str, numbers)))
-        return _continue(loop)
+        return _continue(manual)
 
 
 def reset(name: Name = None, output: options.Output = None) -> Result:
@@ -215,21 +221,21 @@ def _parent(output: str | None) -> Path:
 def _open_loop(output: str | None, name: str | None) -> Iterator[ManualState]:
     from subgraph.bisection.manual import state
 
-    with state.opened(state.find(_parent(output), name)) as loop:
-        yield loop
+    with state.opened(state.find(_parent(output), name)) as manual:
+        yield manual
 
 
 def _answer(word: str, numbers: list[str] | None, name: str | None, output: str | None) -> Result:
     """Record an answer to tasks. A killed command is ended first; if it was this one, its answers are there."""
     chosen = [_task_number(text) for text in numbers or ()]
-    with _open_loop(output, name) as loop:
-        if not loop.settled:
-            result = _continue(loop)
-            answered = [answer.number for answer in loop.log if answer.word == word]
+    with _open_loop(output, name) as manual:
+        if not manual.settled:
+            result = _continue(manual)
+            answered = [answer.number for answer in manual.log if answer.word == word]
             if answered and set(chosen or answered[-1:]) <= set(answered):
                 return result
-        loop.answer(chosen, word)
-        return _continue(loop)
+        manual.answer(chosen, word)
+        return _continue(manual)
 
 
 def _task_number(text: str) -> int:
@@ -238,7 +244,7 @@ def _task_number(text: str) -> int:
     return int(text)
 
 
-def _continue(loop: ManualState) -> Result:
+def _continue(manual: ManualState) -> Result:
     """Run the search over the recorded answers.
 
     Raises:
@@ -247,19 +253,19 @@ def _continue(loop: ManualState) -> Result:
     from subgraph.bisection.manual import advance
     from subgraph.trials.session import open_trials
 
-    path = Path(loop.model.path)
+    path = Path(manual.model.path)
     if not path.is_file():
         raise UsageError(f"the model {clean(str(path))} is gone", "put it back; or subcut manual reset")
-    request = loop.request
+    request = manual.request
     runtime = options.RuntimeOptions(reference=request.reference, custom_ops=request.custom_ops or None)
     with resolve.reference(project.load(), runtime, trust=False) as reference:
         graph = load(path)
-        if advance.model_digest(graph) != loop.model.digest:
+        if advance.model_digest(graph) != manual.model.digest:
             hint = "put the old one back; or subcut manual start --force begins anew with this one"
             raise UsageError(f"{clean(path.name)} has changed since this loop began", hint)
-        with open_trials(graph, advance.setup_of(loop), reference) as trials:
-            advance.restore(loop, trials)
-            return _advanced(loop, trials)
+        with open_trials(graph, advance.setup_of(manual), reference) as trials:
+            advance.restore(manual, trials)
+            return _advanced(manual, trials)
 
 
 @dataclass(frozen=True)
@@ -275,45 +281,45 @@ class OpenTask:
     outputs: list[str]
 
 
-def _advanced(loop: ManualState, trials: Trials) -> Result:
+def _advanced(manual: ManualState, trials: Trials) -> Result:
     """The end of the search, or the tasks to run next."""
     from subgraph.bisection.manual import advance
 
-    bisection, ended, steps = advance.advance(loop, trials)
+    bisection, ended, steps = advance.advance(manual, trials)
     finding = bisection.document if ended else None
     for step in steps:
         log.info(_step_line(bisection, step))
-    tasks = [_open_task(loop, number) for number in loop.open]
+    tasks = [_open_task(manual, number) for number in manual.open]
     document = {
         "schema": SCHEMA,
         "exit_code": finding["exit_code"] if finding else 0,
-        "name": loop.name,
-        "folder": str(loop.folder),
+        "name": manual.name,
+        "folder": str(manual.folder),
         "ended": finding is not None,
-        "answers": len(loop.log),
-        "trips": loop.trips,
+        "answers": len(manual.log),
+        "trips": manual.trips,
         "open": to_json(tasks),
         "result": finding,
     }
     if finding is None:
-        return Result(document, "\n".join(_next_steps(loop, tasks, bisection)))
+        return Result(document, "\n".join(_next_steps(manual, tasks, bisection)))
     from subgraph import plugins
 
-    log.info("the search has ended: %s in %s", count(len(loop.log), "answer"), count(loop.trips, "trip"))
+    log.info("the search has ended: %s in %s", count(len(manual.log), "answer"), count(manual.trips, "trip"))
     text: str = plugins.load("reports", "text").render(finding)
     return Result(document, text.rstrip("\n"), finding["exit_code"])
 
 
-def _open_task(loop: ManualState, number: int) -> OpenTask:
+def _open_task(manual: ManualState, number: int) -> OpenTask:
     from subgraph.bisection.manual import results, tasks
     from subgraph.cases.layout import FROM_DEVICE
 
-    folders = tasks.folders_of(loop.todo, number)
+    folders = tasks.folders_of(manual.todo, number)
     manifest = case.read_manifest(folders[0]) or {}
     return OpenTask(
         number=number,
-        what=loop.task(number).what,
-        needed=number == loop.open[0],
+        what=manual.task(number).what,
+        needed=number == manual.open[0],
         folders=[str(p) for p in folders],
         put=[str(p / FROM_DEVICE) for p in folders],
         inputs=[t["name"] for t in manifest.get("inputs", ())],
@@ -321,11 +327,11 @@ def _open_task(loop: ManualState, number: int) -> OpenTask:
     )
 
 
-def _next_steps(loop: ManualState, tasks: Sequence[OpenTask], bisection: ManualBisection) -> list[str]:
+def _next_steps(manual: ManualState, tasks: Sequence[OpenTask], bisection: ManualBisection) -> list[str]:
     """The tasks and the next command, in words."""
     steps = bisection.new_steps
     more = f", about {steps[-1].more} more to come" if steps and steps[-1].more else ""
-    lines = [f"{count(len(loop.log), 'answer')} so far{more}; to be run on {clean(loop.name)}:"]
+    lines = [f"{count(len(manual.log), 'answer')} so far{more}; to be run on {clean(manual.name)}:"]
     width = max(len(clean(task.what)) for task in tasks)
     for task in tasks:
         ahead = "" if task.needed else "   (ahead: it may spare a trip)"
@@ -335,7 +341,7 @@ def _next_steps(loop: ManualState, tasks: Sequence[OpenTask], bisection: ManualB
     outputs = clean(first.outputs[0]) if len(first.outputs) == 1 else several
     lines.append(f"outputs of {first.number} go to {clean(first.put[0])}/: {outputs}")
     number = "" if len(tasks) == 1 else f" {first.number}"
-    name = "" if loop.name == DEVICE else f" --name {shlex.quote(clean(loop.name))}"
+    name = "" if manual.name == DEVICE else f" --name {shlex.quote(clean(manual.name))}"
     words = f"good{number} | bad{number} | skip{number}"
     return [*lines, f"then: subcut manual take{name}   or without outputs: subcut manual {words}{name and ' …'}"]
 

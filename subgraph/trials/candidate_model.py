@@ -140,19 +140,19 @@ class CandidateModel:
             for k, sample in enumerate(records)
         ]
         infos = self.graph.value_infos({*cut.inputs, *cut.outputs})
-        known: Sequence[Mapping[str, Record]] = ()
+        captured: Sequence[Mapping[str, Record]] = ()
         if self.values:
             self.values.need([*cut.shapes, *cut.outputs])
-            known = self.values.records
+            captured = self.values.records
         elif cut.shapes:
             raise ModelError(f"the shape '{cut.shapes[0]}' of {self.graph.path.name} is known to nobody")
         types = boundary_types(self.graph, cut.inputs, feeds, {})
-        types |= boundary_types(self.graph, cut.outputs, known, infos)
-        constants = [frozen_constant(known[0][n], Path("/")) for n in cut.shapes]
+        types |= boundary_types(self.graph, cut.outputs, captured, infos)
+        constants = [frozen_constant(captured[0][n], Path("/")) for n in cut.shapes]
         model, renamed = build_model(self.graph, cut, cut.inputs, cut.outputs, types, infos, constants)
         full = protobuf.to_onnx(model, self.graph.path)
-        found = Cut(self.graph, cut, cut.inputs, cut.outputs, cut.shapes, types, full, renamed)
-        return found, [list(sample.values()) for sample in feeds]
+        other_cut = Cut(self.graph, cut, cut.inputs, cut.outputs, cut.shapes, types, full, renamed)
+        return other_cut, [list(sample.values()) for sample in feeds]
 
     def _to_candidate(self, record: Record, name: str, folder: Path, k: int) -> Record:
         """A value of the reference's model as the candidate's takes it, for sample `k`."""
@@ -162,7 +162,9 @@ class CandidateModel:
         stem = f"in{k}-{len(list(folder.iterdir()))}"
         return _save(name, match.to_candidate(_load(record)), match.dtype or record.dtype, folder, stem)
 
-    def translated(self, region: Region, result: RunResult, known: Feeds, new_folder: Callable[[], Path]) -> RunResult:
+    def translated(
+        self, region: Region, result: RunResult, reference_values: Feeds, new_folder: Callable[[], Path]
+    ) -> RunResult:
         """A result of the candidate's model in the names and forms of the reference's.
 
         Outputs that depend on shapes alone take the reference's values, `known`, per sample.
@@ -171,7 +173,7 @@ class CandidateModel:
             return result
         kinds = self.reference.kinds(region.outputs)
         samples = []
-        for reference, outputs in zip(known, result.tensors, strict=False):
+        for reference, outputs in zip(reference_values, result.tensors, strict=False):
             sample: dict[str, Record] = {}
             for name in region.outputs:
                 if kinds[name] == SHAPE and name in reference:
@@ -181,8 +183,10 @@ class CandidateModel:
             samples.append(sample)
         return replace(result, tensors=tuple(samples))
 
-    def _to_reference(self, name: str, record: Record, known: Record | None, new_folder: Callable[[], Path]) -> Record:
-        match, dtype = self.matches[name], known.dtype if known else record.dtype
+    def _to_reference(
+        self, name: str, record: Record, expected: Record | None, new_folder: Callable[[], Path]
+    ) -> Record:
+        match, dtype = self.matches[name], expected.dtype if expected else record.dtype
         if record.form != "tensor" or (match.plain and record.dtype == dtype):
             return replace(record, name=name)
         return _save(name, match.to_reference(_load(record)).astype(np_dtype(dtype)), dtype, new_folder(), "t")
@@ -293,8 +297,8 @@ def _first_sample(graph: Graph, values: ReferenceValues | None) -> ModelValues:
     @lru_cache(maxsize=MAX_HELD)
     def value(name: str) -> Array | None:
         record = values.records[0].get(name)
-        found = _load(record) if record and record.form == "tensor" else None
-        return found if isinstance(found, np.ndarray) and found.dtype.kind != "O" else None
+        array = _load(record) if record and record.form == "tensor" else None
+        return array if isinstance(array, np.ndarray) and array.dtype.kind != "O" else None
 
     return ModelValues(graph, value)
 
@@ -306,19 +310,19 @@ def _values_of(
     values.need(list(graph.inputs))
     samples = []
     try:
-        for k, known in enumerate(values.records):
-            words = _inputs_of(graph, other, known, scratch / f"other-in{k}")
+        for k, captured in enumerate(values.records):
+            words = _inputs_of(graph, other, captured, scratch / f"other-in{k}")
             (sample,) = Feeding(tuple(words)).plan(other, other.inputs)
             samples.append(replace(sample, label=values.labels[k]))
-        found = ReferenceValues(other, reference, samples, scratch / "other-values")
-        found.need(_value_tensors(other))
+        other_values = ReferenceValues(other, reference, samples, scratch / "other-values")
+        other_values.need(_value_tensors(other))
     except SubcutError as e:
         log.info("%s cannot be run on the reference, so that names alone decide: %s", other.path.name, e.what)
         return None
-    return found
+    return other_values
 
 
-def _inputs_of(graph: Graph, other: Graph, known: Mapping[str, Record], folder: Path) -> list[str]:
+def _inputs_of(graph: Graph, other: Graph, records: Mapping[str, Record], folder: Path) -> list[str]:
     """Words NAME=FILE for the inputs of `other`: those of `graph`, by name, else by position, transposed or cast.
 
     An input that `graph` does not have gets none, and so random values.
@@ -331,7 +335,7 @@ def _inputs_of(graph: Graph, other: Graph, known: Mapping[str, Record], folder: 
         if own is None:
             continue
         _, dtype, dims = declared_type(info.type)
-        record = known[own]
+        record = records[own]
         perm = _perm(record.shapes[0], dims) if record.form == "tensor" and record.shapes else ()
         if perm or (dtype and dtype != record.dtype):
             value = MatchedTensor(name, "name", perm, dtype).to_candidate(_load(record))

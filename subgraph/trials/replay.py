@@ -24,18 +24,18 @@ from subgraph.trials.trial import Trials
 
 
 @contextmanager
-def open_case(found: FoundCase, k: int, candidate: Candidate, criterion: str, reference: Reference) -> Iterator[Trials]:
+def open_case(case: FoundCase, k: int, candidate: Candidate, criterion: str, reference: Reference) -> Iterator[Trials]:
     """Trials on a case's model, fed with its sample `k`; the reference's process ends with the block.
 
     Raises:
         InputError: an input is no single tensor. Others as `open_trials`.
     """
     inputs = []
-    for name, records in found.inputs.items():
+    for name, records in case.inputs.items():
         if not records or len(records[k].files) != 1:
             raise InputError(f"input '{clean(name)}' of the case is no single tensor", "run its repro.py")
         inputs.append(f"{name}={records[k].files[0]}")
-    graph = load(found.place / MODEL)
+    graph = load(case.place / MODEL)
     feeding = Feeding(tuple(inputs))
     with (
         tempfile.TemporaryDirectory(prefix="subcut-") as temporary,
@@ -43,14 +43,14 @@ def open_case(found: FoundCase, k: int, candidate: Candidate, criterion: str, re
         Workers(candidate) as workers,
         open_trials(graph, Setup(candidate, feeding, Path(temporary), criterion), reference, workers) as trials,
     ):
-        trials.candidate_model = candidate_model.of_case(graph, found.place / CANDIDATE)
+        trials.candidate_model = candidate_model.of_case(graph, case.place / CANDIDATE)
         yield trials
 
 
-def save_outputs(result: RunResult, found: FoundCase, k: int) -> None:
+def save_outputs(result: RunResult, case: FoundCase, k: int) -> None:
     """Copy the candidate's outputs for sample `k` into the case's `candidate/`, named as in its `outputs/`."""
-    place = found.place.resolve()
-    for name, records in found.outputs.items():
+    place = case.place.resolve()
+    for name, records in case.outputs.items():
         output = result.tensors[0].get(name) if result.tensors else None
         for expected, file in zip(records[k].files, output.files if output else (), strict=False):
             target = place / CANDIDATE / Path(expected).relative_to(place / "outputs")
