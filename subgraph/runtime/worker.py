@@ -300,9 +300,11 @@ class Worker:
     def _kill_other_sessions(self) -> None:
         import psutil
 
+        empty_scans = 0
         for _ in range(SCANS):
             others = [process for process in find_marked(self._mark) if process.pid != self._process.pid]
-            if not others:
+            empty_scans = 0 if others else empty_scans + 1
+            if empty_scans > 1:  # one is no proof: a process that ended during the scan may have started another before
                 break
             for process in others:
                 with contextlib.suppress(psutil.Error):
