@@ -6,6 +6,7 @@ import os
 import signal
 from collections.abc import Iterator
 from pathlib import Path
+from uuid import uuid4
 
 import hypothesis
 import onnx
@@ -13,6 +14,7 @@ import pytest
 
 from fixtures import resnet50
 from subgraph.runtime.reference import Reference
+from tests.helpers.process_backends import MARK, all_gone
 
 hypothesis.settings.register_profile("busy", deadline=None)  # two workers and their runtimes share the cores
 hypothesis.settings.load_profile("busy")
@@ -43,3 +45,11 @@ def here(tmp_path: Path, resnet: Path) -> Path:
     folder.mkdir()
     os.link(resnet, folder / "resnet50.onnx")
     return folder
+
+
+@pytest.fixture
+def mark() -> Iterator[dict[str, str]]:
+    """An environment for commands; when the test ends, none of their processes may be alive."""
+    word = uuid4().hex
+    yield {MARK: word}
+    all_gone(word)

@@ -32,7 +32,7 @@ from subgraph.reports._schema import problem
 from tests.helpers import fake_candidate
 from tests.helpers.chain_models import line, products
 from tests.helpers.process_backends import MARK, all_gone, until
-from tests.helpers.run_command import PATIENCE, SUBCUT, Done, environment, subcut, tree
+from tests.helpers.run_command import PATIENCE, SUBCUT, Done, environment, finish, start, subcut, tree
 
 QUICK = ("--rtol", "1e-3")
 LONG = 280  # seconds; other work may share the machine
@@ -54,45 +54,23 @@ def here(tmp_path: Path) -> Path:
     return folder
 
 
-@pytest.fixture
-def mark() -> Iterator[dict[str, str]]:
-    """An environment for runs; after the test none of their processes may be alive."""
-    word = uuid4().hex
-    yield {MARK: word}
-    all_gone(word)
-
-
 def doubted(folder: Path, **faults: str | int) -> tuple[str, str]:
     """`-c SPEC` of the doubtful runtime with these faults; it logs in the folder's `log`."""
     faults = {"log": str(folder / "log"), **faults}
     return ("-c", f"{fake_candidate.HERE}:{','.join(f'{name}={value}' for name, value in faults.items())}")
 
 
-def start(*words: str | Path, cwd: Path, env: dict[str, str] | None = None, **more: Any) -> subprocess.Popen[str]:
-    """A bisection in a process group of its own, as a shell would start it."""
-    given = ("m.onnx", *words) if "-i" in words else ("m.onnx", "-i", "x.npy", *words)
-    return subprocess.Popen(
-        [SUBCUT, "bisect", *given],
-        cwd=cwd,
-        env=environment(env),
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        start_new_session=True,
-        **more,
-    )
-
-
-def ended(run: subprocess.Popen[str], patience: float = LONG) -> Done:
-    out, err = run.communicate(timeout=patience)
-    assert "Traceback" not in err, err
-    return Done(run.returncode, out, err)
+def start_bisect(
+    *words: str | Path, cwd: Path, env: dict[str, str] | None = None, **more: Any
+) -> subprocess.Popen[str]:
+    """Start a bisection of the chain."""
+    inputs = () if "-i" in words else ("-i", "x.npy")
+    return start("bisect", "m.onnx", *inputs, *words, cwd=cwd, env=env, **more)
 
 
 def bisect(*words: str | Path, cwd: Path, **more: Any) -> Done:
     """A bisection to its end."""
-    return ended(start(*words, cwd=cwd, **more))
+    return finish(start_bisect(*words, cwd=cwd, **more), LONG)
 
 
 def found(done: Done) -> dict[str, Any]:
@@ -134,7 +112,7 @@ def comes_to(holds: Callable[[], bool], run: subprocess.Popen[str]) -> bool:
         until(lambda: holds() or run.poll() is not None)
     except AssertionError:
         run.kill()
-        raise AssertionError(ended(run)) from None
+        raise AssertionError(finish(run, LONG)) from None
     return holds()
 
 
@@ -176,11 +154,11 @@ def test_killed_at_ten_moments_it_goes_on(jobs: int, fault: tuple[str, str], her
     goals = sorted((dice.randint(0, steady.total()) for _ in range(10)), reverse=True)
     while goals or kills < 8:
         goal = goals.pop() if goals else 0
-        run = start(*doubted(here, **dict([fault])), *words, cwd=here, env={MARK: mark})
+        run = start_bisect(*doubted(here, **dict([fault])), *words, cwd=here, env={MARK: mark})
         comes_to(lambda goal=goal: (Counter(loads(here)) & steady).total() >= goal, run)  # type: ignore[misc]
         time.sleep(dice.uniform(0, 0.3 if goal == 0 else 0.03))
         run.kill()
-        kills += ended(run).code == -signal.SIGKILL
+        kills += finish(run, LONG).code == -signal.SIGKILL
         all_gone(mark)
         whole(here)
     got = found(bisect(*doubted(here, **dict([fault])), *words, cwd=here))
@@ -195,10 +173,10 @@ def test_killed_at_ten_moments_it_goes_on(jobs: int, fault: tuple[str, str], her
 def test_ctrl_c_keeps_what_was_found_and_says_so(here: Path, mark: dict[str, str]) -> None:
     words = (*doubted(here, nodes="n5"), *QUICK)
     (here / "log" / "stop").write_text("3")
-    run = start(*words, cwd=here, env=mark)
+    run = start_bisect(*words, cwd=here, env=mark)
     assert comes_to(lambda: runs(here) >= 3, run)
     run.send_signal(signal.SIGINT)
-    done = ended(run)
+    done = finish(run, LONG)
     all_gone(mark[MARK])
     assert (done.code, done.out) == (130, "")
     assert [p.name for p in (here / "subcut_out").iterdir()] == [".store"]
@@ -220,11 +198,11 @@ def test_an_interrupted_run_waits_for_no_candidate(
     """The candidate hangs from its fourth trial on; with two jobs a fifth one runs beside it."""
     line(here / "m.onnx", NAMES)
     words = (*doubted(here, nodes="n5+n9", after=4, then="hangs"), *QUICK, "--jobs", str(jobs))
-    run = start(*words, cwd=here, env=mark)
+    run = start_bisect(*words, cwd=here, env=mark)
     assert comes_to(lambda: runs(here) >= 3 + jobs, run)
     run.send_signal(number)
     try:
-        done = ended(run, PATIENCE)
+        done = finish(run, PATIENCE)
     except subprocess.TimeoutExpired:
         run.kill()
         run.communicate()
@@ -363,13 +341,13 @@ def test_a_disk_that_fills_up_in_the_middle(here: Path, disk: Callable[[int], Pa
     root = disk(16384)
     words = (*doubted(here, nodes="n5"), *QUICK, "--json", "-o", root)
     (here / "log" / "stop").write_text("3")
-    run = start(*words, cwd=here, env=mark)
+    run = start_bisect(*words, cwd=here, env=mark)
     assert comes_to(lambda: runs(here) >= 3, run)
     with contextlib.suppress(OSError), (root / "ballast").open("wb", buffering=0) as ballast:
         while True:
             ballast.write(bytes(4096))
     (here / "log" / "stop").unlink()
-    assert not told_or_found(ended(run), str(root))
+    assert not told_or_found(finish(run, LONG), str(root))
     assert sorted(p.name for p in root.iterdir()) == [".store", "ballast"]
     known = Counter(loads(here))
     (root / "ballast").unlink()

@@ -9,17 +9,15 @@ import shutil
 import signal
 import subprocess
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
-from uuid import uuid4
 
 import onnx
 import pytest
 from onnx import TensorProto, helper
 
 from tests.helpers.process_backends import MARK, all_gone, living, wait_for
-from tests.helpers.run_command import PATIENCE, SUBCUT, Done, chain, environment, subcut
+from tests.helpers.run_command import PATIENCE, Done, chain, finish, start, subcut
 
 QUICK = ("--rtol", "1e-3")
 TRIALS = 4  # of a whole comparison of `m.onnx`: the whole, in place, two nodes alone
@@ -56,14 +54,6 @@ def here(tmp_path: Path) -> Path:
     folder.mkdir()
     chain(folder / "m.onnx", ["a", "b"])
     return folder
-
-
-@pytest.fixture
-def mark() -> Iterator[dict[str, str]]:
-    """An environment for commands; when the test ends, none of their processes may be alive."""
-    word = uuid4().hex
-    yield {MARK: word}
-    all_gone(word)
 
 
 def backend(folder: Path, *, load: str = "pass", run: str = "pass") -> tuple[str, str]:
@@ -285,31 +275,13 @@ def test_what_cannot_be_used_at_all_is_exit_4(spec: str, says: str, here: Path) 
 # ------------------------------------------------------------------------------------------------ kills
 
 
-def start(*words: str, cwd: Path, env: dict[str, str]) -> subprocess.Popen[str]:
-    return subprocess.Popen(
-        [SUBCUT, "compare", *words, *QUICK],
-        cwd=cwd,
-        env=environment(env),
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        start_new_session=True,
-    )
-
-
-def finish(run: subprocess.Popen[str]) -> Done:
-    out, err = run.communicate(timeout=PATIENCE)
-    return Done(run.returncode, out, err)
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGINT, signal.SIGTERM])
 def test_what_was_stopped_goes_on_and_repeats_nothing(number: int, here: Path, mark: dict[str, str]) -> None:
     """Stopped in the third of four trials, in which a child of the candidate sleeps."""
     pause = "subprocess.Popen(['sleep', '600']), (HERE / 'there').touch(), time.sleep(600)"
     words = backend(here, run=f"if count == 3 and not (HERE / 'go').exists(): {pause}")
-    run = start(*words, cwd=here, env=mark)
+    run = start("compare", *words, *QUICK, cwd=here, env=mark)
     wait_for(here / "there")
     assert len(runs(here)) == 3
     run.send_signal(number)
@@ -331,7 +303,14 @@ def test_what_was_stopped_goes_on_and_repeats_nothing(number: int, here: Path, m
 
 
 def test_ctrl_c_with_json_is_one_document(here: Path, mark: dict[str, str]) -> None:
-    run = start(*backend(here, load="(HERE / 'there').touch(), time.sleep(600)"), "--json", cwd=here, env=mark)
+    run = start(
+        "compare",
+        *backend(here, load="(HERE / 'there').touch(), time.sleep(600)"),
+        "--json",
+        *QUICK,
+        cwd=here,
+        env=mark,
+    )
     wait_for(here / "there")
     os.killpg(run.pid, signal.SIGINT)
     done = finish(run)
@@ -391,7 +370,7 @@ def test_what_needs_a_run_and_what_does_not(here: Path) -> None:
 @pytest.mark.slow
 def test_two_at_once_share_one_store(here: Path, mark: dict[str, str]) -> None:
     words = backend(here, run="time.sleep(0.05)")
-    both = [start(*words, cwd=here, env=mark) for _ in range(2)]
+    both = [start("compare", *words, *QUICK, cwd=here, env=mark) for _ in range(2)]
     one, two = (finish(run) for run in both)
     assert (one.code, two.code) == (0, 0), (one, two)
     assert without_times(one.out) == without_times(two.out)

@@ -13,9 +13,8 @@ import shutil
 import signal
 import subprocess
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from uuid import uuid4
 
 import numpy as np
 import onnx
@@ -23,54 +22,13 @@ import pytest
 from onnx import TensorProto, helper
 
 import subgraph
-from tests.helpers.process_backends import until
-from tests.helpers.run_command import PATIENCE, SUBCUT, Done, chain, environment, manifest, subcut, tree
+from tests.helpers.process_backends import MARK, all_gone, until
+from tests.helpers.run_command import chain, finish, manifest, start, subcut, tree
 
 PACKAGE = Path(subgraph.__file__).parent.parent
 EDGE = ("-s", "pool1", "-e", "res2a_relu")
 PLACE = "subcut_out/pool1__res2a_relu"
 ROOT = os.geteuid() == 0
-
-
-def start(*words: str, cwd: Path, env: Mapping[str, str] | None = None) -> subprocess.Popen[str]:
-    """A run in a process group of its own, as a shell would start it."""
-    return subprocess.Popen(
-        [SUBCUT, *words],
-        cwd=cwd,
-        env=environment(env),
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        start_new_session=True,
-    )
-
-
-def finish(run: subprocess.Popen[str]) -> Done:
-    out, err = run.communicate(timeout=PATIENCE)
-    return Done(run.returncode, out, err)
-
-
-def marked(mark: str) -> list[str]:
-    """The living processes that were started with this mark."""
-    found = []
-    for process in Path("/proc").iterdir():
-        with contextlib.suppress(OSError):
-            if process.name.isdigit() and mark.encode() in (process / "environ").read_bytes():
-                found.append((process / "cmdline").read_text().replace("\0", " "))
-    return found
-
-
-@pytest.fixture
-def mark() -> Iterator[dict[str, str]]:
-    """An environment for runs; at the end of the test none of their processes may live."""
-    word = uuid4().hex
-    yield {"TEST_MARK": word}
-    nobody_lives(word)
-
-
-def nobody_lives(word: str) -> None:
-    until(lambda: not marked(word), lambda: marked(word))
 
 
 def told(folder: Path) -> dict[str, bytes]:
@@ -170,7 +128,7 @@ def test_kill_9_in_the_middle_of_the_models_run_ends_the_worker(
     wait_for(here / "running", run)
     run.kill()
     finish(run)
-    nobody_lives(mark["TEST_MARK"])
+    all_gone(mark[MARK])
     (here / "running").unlink()
     hidden = [p.name for p in (here / "subcut_out").iterdir()]
     assert len(hidden) == 1
@@ -208,7 +166,7 @@ def test_a_polite_end_leaves_nothing(
         assert (done.code, done.out) == (code, "")
         said = done.err.splitlines()[1:]
         assert said == (["error: interrupted"] if number == signal.SIGINT else [])
-        nobody_lives(mark["TEST_MARK"])
+        all_gone(mark[MARK])
         (here / "running").unlink()
         assert tree(here) == before
         assert (here / "subcut_out").exists() == old

@@ -63,6 +63,28 @@ def subcut(*words: str | Path, cwd: Path, env: Mapping[str, str] | None = None, 
     return Done(done.returncode, done.stdout, done.stderr)
 
 
+def start(*words: str | Path, cwd: Path, env: Mapping[str, str] | None = None, **more: Any) -> subprocess.Popen[str]:
+    """Start one command line in a process group of its own, as a shell would; `finish` waits for its end."""
+    return subprocess.Popen(
+        [SUBCUT, *words],
+        cwd=cwd,
+        env=environment(env),
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+        **more,
+    )
+
+
+def finish(process: subprocess.Popen[str], patience: float = PATIENCE) -> Done:
+    """Exit code and output of a command line that was started, at its end."""
+    out, err = process.communicate(timeout=patience)
+    assert "Traceback" not in err, err
+    return Done(process.returncode, out, err)
+
+
 def tree(folder: Path) -> dict[str, bytes]:
     """Every file below a folder, hidden ones too."""
     return {p.relative_to(folder).as_posix(): p.read_bytes() for p in sorted(folder.rglob("*")) if p.is_file()}

@@ -21,7 +21,7 @@ from subgraph.runtime.worker_pool import Workers
 from subgraph.trials.attribution import SHARE, Attribution, attribute, remaining_error
 from subgraph.trials.trial import Trials
 from tests.helpers import text_models
-from tests.helpers.open_trials import faulty_candidate, faulty_trials, region_of
+from tests.helpers.open_trials import faulty_trials, region_of
 
 ONES = "g (float[4] x) => (float[4] y) { [a] p = Identity(x) [b] q = Neg(p) [c] r = Identity(q) [d] y = Neg(r) }"
 ALIKE = ONES.replace("Neg", "Identity")
@@ -32,13 +32,6 @@ LINE = (
 # Two branches that never meet: an error on one reaches one output.
 TWO = "g (float[4] x) => (float[4] y, float[4] z) { [a] p = Neg(x) [b] y = Abs(p) [c] q = Exp(x) [d] z = Tanh(q) }"
 Ask = Callable[..., Trials]
-
-
-@pytest.fixture(scope="module")
-def workers() -> Iterator[Workers]:
-    """Processes of the fake candidate; its faults are options, so the tests of this file share them."""
-    with Workers(faulty_candidate()) as shared:
-        yield shared
 
 
 @pytest.fixture

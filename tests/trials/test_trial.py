@@ -37,13 +37,6 @@ LINE = "g (float[2,4] x) => (float[2,4] y) { [a] p = Relu(x) [b] q = Neg(p) [c] 
 Ask = Callable[..., Trials]
 
 
-@pytest.fixture(scope="module")
-def workers() -> Iterator[Workers]:
-    """Processes of the fake candidate; its faults are options, so the tests of this file share them."""
-    with Workers(faulty_candidate()) as shared:
-        yield shared
-
-
 @pytest.fixture
 def ask(tmp_path: Path, reference: Reference, workers: Workers) -> Iterator[Ask]:
     """`ask(text or graph, **faults)` -> trials, each with its own folder and store."""
