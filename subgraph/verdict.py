@@ -31,12 +31,16 @@ class Signature(StrEnum):
     """
 
     MISMATCH = "mismatch"
+    PRECISION = "precision"  # rounding at the claimed precision explains it, but the values are of no use
     NAN = "nan"
     SHAPE = "shape"
     MISSING = "missing"
     REFUSED = "refused"  # while converting or building
     CRASH = "crash"
     TIMEOUT = "timeout"
+
+
+NUMBERS = frozenset((Signature.MISMATCH, Signature.PRECISION))  # all values are there, and some are off
 
 
 @dataclass(frozen=True)
@@ -54,7 +58,7 @@ class Judgement:
 
     Attributes:
         label: kind of agreement or failure; of the default criterion: agrees, range, approximate kernel, precision,
-            fail.
+            fail, "fail, precision".
         why: one line for people, with numbers and their limits.
         errors: value by metric; NaN where the metric is not defined.
         noise: the N of the default criterion, how far rounding alone moves the output; None if it was not measured.
@@ -124,13 +128,17 @@ class Verdict:
 
 
 # An output without comparable values decides only if no output has any.
-_ORDER = {Status.UNRESOLVED: 0, Status.AGREE: 1, Status.FAIL: 2}
+_ORDER = {Status.UNRESOLVED: 0, Status.AGREE: 1, Status.FAIL: 3}
 
 
 def gravity(judgement: Judgement) -> tuple[int, bool, float]:
-    """Key for `max`: failing before agreeing before unresolved, remarkable labels first, then by relative error."""
+    """Key for `max`: failing before agreeing before unresolved, remarkable labels first, then by relative error.
+
+    Among failing ones, what rounding explains comes last.
+    """
     error = judgement.errors.get("max_rel", math.nan)
-    return _ORDER[judgement.status], judgement.label not in ("", "agrees"), -1.0 if math.isnan(error) else error
+    order = _ORDER[judgement.status] - (judgement.signature is Signature.PRECISION)
+    return order, judgement.label not in ("", "agrees"), -1.0 if math.isnan(error) else error
 
 
 def joined(judgements: Sequence[Judgement]) -> tuple[Status, Signature | None, str]:
@@ -141,8 +149,8 @@ def joined(judgements: Sequence[Judgement]) -> tuple[Status, Signature | None, s
     failing = [j for j in judgements if j.status is Status.FAIL]
     if failing:
         first = max(failing, key=gravity)
-        # NaN, a wrong shape or a missing output tells more than a mismatch
-        telling = next((j for j in failing if j.signature is not Signature.MISMATCH), first)
+        # NaN, a wrong shape or a missing output tells more than a mismatch, and that more than lost precision
+        telling = next((j for j in failing if j.signature not in NUMBERS), first)
         return Status.FAIL, telling.signature, telling.why
     if any(j.status is Status.AGREE for j in judgements):
         return Status.AGREE, None, max(judgements, key=gravity).why

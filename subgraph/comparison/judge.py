@@ -64,6 +64,7 @@ def judge(
     noise: Noise | None = None,
     metrics: Sequence[str] = DEFAULT_METRICS,
     sample: str = "",
+    is_model_output: bool = False,
 ) -> Judgement:
     """Does this output agree?
 
@@ -71,7 +72,8 @@ def judge(
     shape (1,) in the candidate: some runtimes have no rank 0. Every element of a sequence is judged, without noise, and
     the worst decides.
 
-    `claim`, `noise`: for the rule, see `criteria.OutputContext`. `metrics`: keys of the judgement's `errors`.
+    `claim`, `noise`, `is_model_output`: for the rule, see `criteria.OutputContext`. `metrics`: keys of the judgement's
+    `errors`.
 
     Raises:
         UnknownName: no such metric.
@@ -85,7 +87,9 @@ def judge(
         if not reference:
             return _unresolved(name, "the sequence is empty", sample)
         pairs = enumerate(zip(reference, candidate, strict=True))
-        elements = [judge(f"element {i}", a, b, rule, claim, None, metrics, sample) for i, (a, b) in pairs]
+        elements = [
+            judge(f"element {i}", a, b, rule, claim, None, metrics, sample, is_model_output) for i, (a, b) in pairs
+        ]
         worst = max(elements, key=gravity)
         return replace(worst, name=name, why=f"{worst.name} of {len(elements)}: {worst.why}")
     assert candidate is not None and not isinstance(candidate, list)
@@ -94,7 +98,7 @@ def judge(
     if not reference.size:
         return _unresolved(name, f"the shape is {shape_text(reference.shape)}", sample)
     pair = Pair(reference, candidate.reshape(reference.shape))
-    return _judge_pair(pair, OutputContext(name, claim, noise), rule, metrics, sample)
+    return _judge_pair(pair, OutputContext(name, claim, noise, is_model_output), rule, metrics, sample)
 
 
 def _judge_pair(pair: Pair, context: OutputContext, rule: Rule, metrics: Sequence[str], sample: str) -> Judgement:

@@ -226,7 +226,8 @@ class _Judging:
 
     def _judge(self, name: str, reference: Array, value: Array, k: int, noise: Noise | None) -> Judgement:
         label = self.trials.values.labels[k]
-        return judge(name, reference, value, self.trials.rule, self.trials.precision, noise, METRICS, label)
+        is_output = name in self.trials.graph.outputs
+        return judge(name, reference, value, self.trials.rule, self.trials.precision, noise, METRICS, label, is_output)
 
     def _noise_in_place(self, name: str, k: int) -> Noise | None:
         """The noise of the whole model; None for inputs of the model, and where sampling takes too much memory."""

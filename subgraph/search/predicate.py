@@ -7,7 +7,7 @@ agreeing. Anything else is unresolved, and never counts as a pass.
 from __future__ import annotations
 
 from subgraph.search.oracle import Answer
-from subgraph.verdict import Signature, Status
+from subgraph.verdict import NUMBERS, Signature, Status
 
 # The candidate gives no output: there is no error to explain, and no inner tensor to read.
 NO_OUTPUT = frozenset({Signature.CRASH, Signature.REFUSED, Signature.TIMEOUT})
@@ -32,9 +32,9 @@ def _same(answer: Answer, signature: Signature | None) -> bool:
     """Does the region fail as the whole does? If it explains the whole's wrong values, three other signatures count as
     the same failure: NaN (uninitialised memory differs from run to run), a wrong shape (its reader reads too much or
     too little) and a crash."""
-    if answer.signature is signature:
+    if answer.signature is signature or {answer.signature, signature} == NUMBERS:
         return True
-    garbage = answer.signature is Signature.NAN and signature is Signature.MISMATCH
+    garbage = answer.signature is Signature.NAN and signature in NUMBERS
     spoilt = answer.signature in (Signature.SHAPE, Signature.CRASH) and signature not in NO_OUTPUT
     return answer.culprit is True and (garbage or spoilt)
 

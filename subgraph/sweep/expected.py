@@ -293,7 +293,7 @@ class _Output:
         Equal values agree also where nothing could be compared (no elements, NaN alone): the example expects just that.
         """
         output_noise = None if _is_same(self.expected, self.value) else noise(self.name)
-        judgement = judge(self.name, self.expected, self.value, rule, precision, output_noise)
+        judgement = judge(self.name, self.expected, self.value, rule, precision, output_noise, is_model_output=True)
         if judgement.status is not Status.UNRESOLVED or beyond(self.expected, self.value, 0.0, 0.0):
             return judgement
         return replace(judgement, status=Status.AGREE, label="agrees", why="equal")

@@ -320,7 +320,10 @@ class Trials:
             begin = time.perf_counter()
             expected = load(self.values.records[k][name], Path("/"))
             with noise_lock:
-                judgement = judge(name, expected, value, self.rule, self.precision, noise.of(name), sample=sample)
+                judgement = judge(
+                    name, expected, value, self.rule, self.precision, noise.of(name),
+                    sample=sample, is_model_output=name in self.graph.outputs,
+                )  # fmt: skip
             with self._lock:
                 self.judging_seconds += time.perf_counter() - begin
             yield judgement

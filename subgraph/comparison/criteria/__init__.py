@@ -92,11 +92,13 @@ class OutputContext:
     Attributes:
         claim: the precision that the candidate says it computes in: fp32, fp16, bf16 or int8.
         noise: None if no reference can be run (recordings of an unknown model, for example).
+        is_model_output: does the tensor leave the model? Its values must be of use, whatever the precision.
     """
 
     name: str
     claim: str = "fp32"
     noise: Noise | None = None
+    is_model_output: bool = False
 
 
 @dataclass(frozen=True)
