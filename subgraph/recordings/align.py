@@ -110,11 +110,16 @@ class BlockSums:
 
     The sums of blocks of the sorted values, each divided by the root of its length, differ by no more than the arrays
     themselves (Euclidean distance; Cauchy-Schwarz, and sorting brings two arrays closest).
+
+    Attributes:
+        sizes: elements of each array, by name.
     """
 
     def __init__(self, arrays: Iterable[tuple[str, Array]]) -> None:
         by_size: dict[int, list[tuple[str, Array]]] = {}
+        self.sizes: dict[str, int] = {}
         for name, array in arrays:
+            self.sizes[name] = array.size
             by_size.setdefault(array.size, []).append((name, _block_sums(array)))
         self._rows = {size: ([n for n, _ in rows], np.stack([r for _, r in rows])) for size, rows in by_size.items()}
 

@@ -24,6 +24,7 @@ from subgraph.graph.graph import VALUE
 from subgraph.graph.region import Region
 from subgraph.recordings import msaccucmp
 from subgraph.recordings.align import misfit
+from subgraph.recordings.dumps import DumpEntry
 from subgraph.recordings.match import UNLIKE, MatchedRun, TensorMatch, match_entries
 from subgraph.recordings.reference_tensors import capture_tensors, reference_value, tensor_sizes
 from subgraph.recordings.runs import RecordedRun
@@ -97,6 +98,11 @@ class RunComparison:
         return [name for name, row in self.rows.items() if row.failing]
 
     @property
+    def unread(self) -> list[tuple[DumpEntry, str]]:
+        """The entries that may hold tensors of the model and cannot be read, and why; of all samples."""
+        return [pair for matched in self.matched for pair in matched.unread]
+
+    @property
     def notes(self) -> list[str]:
         """What makes the recording doubtful as a whole."""
         notes = []
@@ -104,9 +110,14 @@ class RunComparison:
         if other:
             notes.append(f"the recording was made with another input: {', '.join(other)} differs")
         matches = sum(len(m.matches) for m in self.matched)
-        read = matches + sum(len(m.unmatched) for m in self.matched)
+        read = matches + len(self.unread) + sum(len(m.unmatched) for m in self.matched)
         if read and matches < FOREIGN_SHARE * read:
             notes.append(f"only {matches} of {read} recorded tensors are of this model: is it a dump of another one?")
+        if self.unread:
+            entry, why = self.unread[0]
+            files = sum(len(sample) for sample in self.run.samples)
+            first = why if entry.file in why else f"{entry.file}: {why}"
+            notes.append(f"{len(self.unread)} of {files} recorded tensors could not be read: {first}")
         unlike = sum(why == UNLIKE for m in self.matched for _, why in m.unmatched)
         if unlike:
             notes.append(
@@ -173,6 +184,8 @@ def match_run(trials: Trials, run: RecordedRun) -> tuple[MatchedRun, ...]:
     samples = enumerate(run.samples)
     matched = tuple(match_entries(trials, run.recording, entries, k) for k, entries in samples)
     if not any(m.matches for m in matched):
+        if unread := [why for m in matched for _, why in m.unread]:
+            raise InputError(f"none of {run.name} can be compared; {len(unread)} could not be read: {unread[0]}")
         recorded = ", ".join([e.name for sample in run.samples for e in sample][:3])
         tensors = ", ".join(trials.tensors()[:3])
         what = f"nothing in {run.name} is of this model: it holds {recorded} …; the model {tensors} …"
@@ -200,7 +213,7 @@ class _Judging:
                 rows.append(self._judge_in_place(m.matches[name], k))
             except InputError as e:
                 rows.append(TensorRow(m.matches[name], why=e.what))
-        return max(rows, key=lambda row: gravity(row.in_place) if row.in_place else (-1, False, 0.0))
+        return max(rows, key=lambda row: (row.failing, not row.in_place, gravity(row.in_place) if row.in_place else ()))
 
     def _judge_in_place(self, match: TensorMatch, k: int) -> TensorRow:
         name, reference = match.tensor, reference_value(self.trials, match.tensor, k)

@@ -29,7 +29,12 @@ class UnmatchedEntry:
 
 @dataclass(frozen=True)
 class RunSummary:
-    """One recording. `first_bad`, `last_good`: the ends of the first interval, if all tensors were compared."""
+    """One recording.
+
+    Attributes:
+        unread: entries that may hold tensors of the model and could not be read.
+        first_bad, last_good: the ends of the first interval, if all tensors were compared.
+    """
 
     name: str
     folder: str | None
@@ -40,6 +45,7 @@ class RunSummary:
     inputs: Mapping[str, Judgement]
     lost: Sequence[UnmatchedEntry]
     wrong: int
+    unread: int
     compared: int
     first_bad: str | None
     last_good: Sequence[str] | None
@@ -110,14 +116,14 @@ def document(
 
 
 def exit_code(comparisons: Sequence[RunComparison]) -> int:
-    """1: something disagrees. 5: a run is missing, nothing agrees, a tensor cannot be compared, or an entry of unknown
-    name has a value that fits no tensor. Else 0."""
+    """1: something disagrees. 5: a run is missing, nothing agrees, an entry cannot be read or compared, or the value of
+    one of unknown name fits no tensor. Else 0."""
     rows = [row for c in comparisons for row in c.rows.values()]
     if any(row.failing for row in rows) or any(row.failing for c in comparisons for row in c.inputs.values()):
         return 1
     complete = all(any(row.agreeing for row in c.rows.values()) for c in comparisons)
     unlike = any(why == UNLIKE for c in comparisons for m in c.matched for _, why in m.unmatched)
-    broken = unlike or any(row.in_place is None for row in rows)
+    broken = unlike or any(c.unread for c in comparisons) or any(row.in_place is None for row in rows)
     return 0 if complete and not broken else 5
 
 
@@ -125,7 +131,7 @@ def _summary(trials: Trials, comparison: RunComparison, complete: bool) -> RunSu
     intervals = find_intervals(trials, comparison) if complete and comparison.failing else []
     first = intervals[0] if intervals else None
     run, recorded = comparison.run, comparison.run.recording
-    lost = [(entry, why) for m in comparison.matched for entry, why in (*m.unmatched, *m.skipped)]
+    lost = [(entry, why) for m in comparison.matched for entry, why in (*m.unread, *m.unmatched, *m.skipped)]
     failing = comparison.failing
     return RunSummary(
         name=run.name,
@@ -137,6 +143,7 @@ def _summary(trials: Trials, comparison: RunComparison, complete: bool) -> RunSu
         inputs={name: row.in_place for name, row in comparison.inputs.items() if row.in_place},
         lost=[UnmatchedEntry(entry.name, entry.file, why) for entry, why in lost],
         wrong=len(failing),
+        unread=len(comparison.unread),
         compared=sum(row.compared for row in comparison.rows.values()),
         first_bad=first.first_bad[0] if first else next(iter(failing), None),
         last_good=first.last_good if first else None,

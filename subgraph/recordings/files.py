@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 
 from subgraph.errors import InputError
+from subgraph.storage.tensors import MIN_MAPPED
 from subgraph.types import Array
 
 MAX_RANK = 64  # dimensions; numpy's limit
@@ -95,10 +96,17 @@ class Files:
             raise self.damaged(name, e) from e
 
     def maybe_json(self, name: str) -> Any:
-        """A small file's JSON; None if there is no such file, or it is no JSON."""
+        """A small file's JSON; None if there is no such file, or it is no JSON.
+
+        Raises:
+            InputError: it cannot be read.
+        """
+        if self.sizes.get(name, MAX_TEXT + 1) > MAX_TEXT:
+            return None
+        data = self.bytes(name, 0, self.sizes[name])
         try:
-            return json.loads(self.text(name)) if name in self.sizes else None
-        except (InputError, ValueError, RecursionError):
+            return json.loads(data)
+        except (ValueError, RecursionError):
             return None
 
     def shaped(self, name: str, array: Array, shape: tuple[int, ...]) -> Array:
@@ -112,7 +120,9 @@ class Files:
         return array.reshape(shape)
 
     def mapped(self, name: str, offset: int, count: int) -> Array:
-        """A part of a file as memory-mapped bytes; writing to them does not change the file.
+        """A part of a file, memory-mapped if it is large; writing to it does not change the file.
+
+        A map keeps its file open until it is freed, so only large parts are mapped: few of them fit into a cache.
 
         Raises:
             InputError: the file is shorter, or cannot be read.
@@ -120,8 +130,8 @@ class Files:
         path = self.path(name)
         if offset < 0 or count < 0 or offset + count > self.sizes[name]:
             raise self.damaged(name, f"it has {self.sizes[name]} bytes where {offset + count} should be")
-        if not count:
-            return np.empty(0, np.uint8)
+        if count < MIN_MAPPED:
+            return np.frombuffer(bytearray(self.bytes(name, offset, count)), np.uint8)
         try:
             return _map(path, offset, count)
         except (OSError, ValueError) as e:
@@ -161,24 +171,25 @@ def scan(place: Path) -> Files:
             raise InputError(f"no folder {place}", "name the folder that the tool wrote, or one of its files")
         return Files(place, dict(_listed(place)))
     except OSError as e:
-        raise InputError(f"cannot read {place}: {e.strerror or e}") from e
+        raise InputError(f"cannot read {e.filename or place}: {e.strerror or e}") from e
 
 
 def _listed(root: Path) -> Iterator[tuple[str, int]]:
     """(relative path, bytes) of regular files; links only if they stay inside."""
     inside = root.resolve()
-    for folder, below, names in os.walk(root):
+    for folder, below, names in os.walk(root, onerror=_raise):
         below[:] = sorted((d for d in below if not d.startswith(".")), key=natural_order)
         for name in sorted(names, key=natural_order):
             path = Path(folder) / name
             if name.startswith(".") or (path.is_symlink() and inside not in path.resolve().parents):
                 continue
-            try:
-                status = path.stat()
-            except OSError:
-                continue
+            status = path.stat()
             if stat.S_ISREG(status.st_mode):
                 yield path.relative_to(root).as_posix(), status.st_size
+
+
+def _raise(error: OSError) -> None:
+    raise error
 
 
 def natural_order(name: str) -> tuple[tuple[bool, int, str], ...]:

@@ -114,12 +114,14 @@ class MatchedRun:
 
     Attributes:
         matches: by tensor of the model.
-        unmatched: entries that hold no tensor of the model, or cannot be read, and why.
+        unmatched: entries that hold no tensor of the model, and why.
+        unread: entries that may hold one, and cannot be read; why.
         skipped: entries of tensors that are not compared, and why not.
     """
 
     matches: Mapping[str, TensorMatch]
     unmatched: tuple[tuple[DumpEntry, str], ...] = ()
+    unread: tuple[tuple[DumpEntry, str], ...] = ()
     skipped: tuple[tuple[DumpEntry, str], ...] = ()
 
     def summary(self) -> str:
@@ -128,7 +130,8 @@ class MatchedRun:
         corrected = sum(bool(m.named) for m in self.matches.values())
         more = [f"{corrected} hold a later tensor than their name says"] if corrected else []
         more += [f"{by_value} found by value"] if by_value else []
-        more += [f"{len(self.unmatched)} of no tensor of the model, or not to be read"] if self.unmatched else []
+        more += [f"{len(self.unmatched)} of no tensor of the model"] if self.unmatched else []
+        more += [f"{len(self.unread)} that cannot be read"] if self.unread else []
         return "; ".join([f"{count(len(self.matches), 'tensor')} of the model recorded", *more])
 
 
@@ -150,6 +153,7 @@ class _Matching:
     recorded: Recording
     k: int
     unmatched: list[tuple[DumpEntry, str]] = field(default_factory=list)
+    unread: dict[DumpEntry, str] = field(default_factory=dict)
     skipped: list[tuple[DumpEntry, str]] = field(default_factory=list)
     _cache: OrderedDict[DumpEntry, Array] = field(default_factory=OrderedDict)
     _cache_room: int = CACHE_BYTES
@@ -176,7 +180,7 @@ class _Matching:
             self._match_by_value(nameless, matches)
         if fused:
             matches = {n: self._with_alternatives(m, chains.get(n, ()), matches) for n, m in matches.items()}
-        return MatchedRun(matches, tuple(self.unmatched), tuple(self.skipped))
+        return MatchedRun(matches, tuple(self.unmatched), tuple(self.unread.items()), tuple(self.skipped))
 
     # -------------------------------------------------------------------------------------------- names
 
@@ -189,11 +193,11 @@ class _Matching:
         named: dict[str, list[DumpEntry]] = {}
         nameless = []
         for entry, names in self.recorded.candidates((*tensors, *nodes, *graph.maker, *graph.weights)):
-            if entry.lacks:
-                self.unmatched.append((entry, entry.lacks))
-                continue
             meant = [t for t in dict.fromkeys(_tensor(graph, entry, n) for n in names) if t in tensors]
             meant = list(dict.fromkeys(h for t in meant for h in (t, *homonyms.get(t, ()))))
+            if entry.lacks and (meant or not names):
+                self.unread[entry] = entry.lacks
+                continue
             for tensor in meant:
                 named.setdefault(tensor, []).append(entry)
             if not meant and (why := next(filter(None, (_why_skipped(graph, n) for n in names)), "")):
@@ -243,7 +247,7 @@ class _Matching:
             try:
                 matches.append(self._aligned(entry, tensor))
             except InputError as e:
-                self.unmatched.append((entry, e.what))
+                self.unread[entry] = e.what
         return min(matches, key=lambda m: (m.entry.role != "output", nan_to_inf(m.distance)), default=None)
 
     def _aligned(self, entry: DumpEntry, tensor: str) -> TensorMatch:
@@ -309,16 +313,16 @@ class _Matching:
         """Match entries of unknown names to the one tensor that fits, if each is clearly the other's nearest."""
         tensors = self.trials.tensors()
         capture_tensors(self.trials, tensors)
-        values = {n: a for n in tensors if (a := self._reference(n)) is not None and a.dtype.kind == "f" and varied(a)}
-        free_sizes = {a.size for n, a in values.items() if n not in matches}
-        sums = BlockSums(values.items())
+        values = ((n, self._reference(n)) for n in tensors)  # one at a time
+        sums = BlockSums((n, a) for n, a in values if a is not None and a.dtype.kind == "f" and varied(a))
+        free_sizes = {size for n, size in sums.sizes.items() if n not in matches}
         near: dict[DumpEntry, list[TensorMatch]] = {}
         whys: dict[DumpEntry, str] = {}
         for entry in nameless:
             try:
                 value = self._read(entry)
             except InputError as e:
-                self.unmatched.append((entry, e.what))
+                self.unread[entry] = e.what
                 continue
             fitting = [m for n in sums.near(value, NEAR) if (m := self._aligned(entry, n)).distance <= NEAR]
             near[entry] = sorted((m for m in fitting if m.tensor not in matches), key=attrgetter("distance"))

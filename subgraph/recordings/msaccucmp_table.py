@@ -27,7 +27,7 @@ def accuracy_rows(trials: Trials, comparison: RunComparison, names: Sequence[str
         else:
             table.append(_unseen(len(table), op, name, records.get(name), graph))
     for matched in comparison.matched[:1]:
-        for entry, why in (*matched.unmatched, *matched.skipped):
+        for entry, why in (*matched.unread, *matched.unmatched, *matched.skipped):
             table.append(_unmatched(len(table), entry, why))
     return table
 

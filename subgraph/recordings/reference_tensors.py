@@ -8,10 +8,12 @@ from pathlib import Path
 
 import numpy as np
 
+from subgraph.errors import Inconclusive, InputError
 from subgraph.recordings import recording
 from subgraph.recordings.dumps import TensorSpec
 from subgraph.storage import dtypes
 from subgraph.storage.tensors import load
+from subgraph.text import clean
 from subgraph.trials.trial import Trials
 from subgraph.types import Array
 
@@ -46,7 +48,16 @@ def tensor_sizes(trials: Trials, names: Iterable[str]) -> Iterator[tuple[str, in
 
 
 def reference_value(trials: Trials, tensor: str, k: int) -> Array | None:
-    """The reference's value of a tensor, memory-mapped; None if it is no tensor (a sequence, an empty optional)."""
+    """The reference's value of a tensor; None if it is no tensor (a sequence, an empty optional).
+
+    Large values are memory-mapped, and keep their file open until they are freed: hold few of them.
+
+    Raises:
+        Inconclusive: it cannot be read back; no fault of the recording's, which InputError would mean.
+    """
     record = trials.values.records[k].get(tensor)
-    value = load(record, Path("/"), mapped=True) if record else None
+    try:
+        value = load(record, Path("/"), mapped=True) if record else None
+    except InputError as e:
+        raise Inconclusive(f"the reference's value of {clean(tensor)} is lost: {e.what}", "free some space") from e
     return value if isinstance(value, np.ndarray) else None

@@ -10,6 +10,8 @@ from __future__ import annotations
 import csv
 import io
 import json
+import re
+import resource
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -557,14 +559,18 @@ def test_a_table_that_cannot_be_written_is_told_before_all_else(fifty: Callable[
 
 
 def seen_in(
-    reference: Reference, model: onnx.ModelProto, folder: Path
+    reference: Reference, model: onnx.ModelProto, folder: Path, then: Callable[[], object] = lambda: None
 ) -> tuple[compare.RunComparison, int, list[tuple[int, ...]]]:
-    """(what a recording in `folder`/dump is beside the model, its exit code, the nodes of its intervals)."""
+    """(what a recording in `folder`/dump is beside the model, its exit code, the nodes of its intervals).
+
+    `then`: what happens to the files before their values are read.
+    """
     onnx.save(model, folder / "net.onnx")
     graph = load(folder / "net.onnx")
     with open_runs(graph, RecordingOptions((folder / "dump",)), Feeding()) as (runs, fed):
         setup = Setup(candidate_of(runs, None), fed, folder / "out", stored=False)
         with open_trials(graph, setup, reference) as trials:
+            then()
             found = compare.compare_run(trials, runs[0])
             places = [one.region.nodes for one in interval.find_intervals(trials, found)]
     return found, contrast.exit_code([found]), places
@@ -673,6 +679,34 @@ def test_constants_and_random_numbers_are_told_apart(tmp_path: Path, reference: 
         "c": "a constant, which is not compared",
     }
     assert not found.matched[0].unmatched and not found.notes
+
+
+# ------------------------------------------------------------------------------------------------ what cannot be read
+
+
+@pytest.mark.parametrize("command", ["compare", "bisect"])
+def test_more_files_than_may_be_open(command: str, tmp_path: Path) -> None:
+    """Each is closed after its use, so that the last of them is seen to be wrong."""
+    model = cube(*["Neg"] * 100)
+    kept(model, tmp_path)
+    onnx.save(model, tmp_path / "m.onnx")
+    np.save(tmp_path / "dump" / "t99.npy", np.load(tmp_path / "dump" / "t99.npy") + 1)
+    words = (command, "m.onnx", "--recorded", "dump", "--json")
+    done = subcut(*words, cwd=tmp_path, preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_NOFILE, (64, 64)))
+    assert done.code == 1, done
+    assert [done.document["recordings"][0][key] for key in ("wrong", "compared", "unread")] == [1, 100, 0]
+
+
+@pytest.mark.parametrize("names", ["known", "unknown"])
+def test_what_cannot_be_read_is_not_right(names: str, tmp_path: Path, reference: Reference) -> None:
+    model = cube("Sigmoid", "Tanh", "Neg")
+    kept(model, tmp_path)
+    lost = tmp_path / "dump" / ("t1.npy" if names == "known" else "blob.npy")
+    (tmp_path / "dump" / "t1.npy").rename(lost)
+    found, code, _ = seen_in(reference, model, tmp_path, then=lost.unlink)
+    assert (code, len(found.unread), len(found.failing)) == (5, 1, 0)
+    (note,) = found.notes
+    assert re.match(r"1 of 4 recorded tensors could not be read: cannot read .*(t1|blob).npy: ", note)
 
 
 # ------------------------------------------------------------------------------------------------ at length

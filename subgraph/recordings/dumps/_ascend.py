@@ -7,7 +7,6 @@ import re
 from functools import cache
 from typing import Any
 
-from subgraph.errors import InputError
 from subgraph.recordings.files import Files
 
 # OP_TYPE.OP_NAME.TASK[.STREAM].TIMESTAMP; newer names end with .TASK_TYPE.CONTEXT.THREAD.DEVICE
@@ -84,7 +83,7 @@ def real_names(files: Files) -> dict[str, str]:
             continue
         try:
             rows = list(csv.reader(files.text(name).splitlines()))
-        except (csv.Error, InputError):
+        except csv.Error:
             continue
         for row in rows:
             if len(row) == 2:

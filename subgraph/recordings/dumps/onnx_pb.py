@@ -55,8 +55,10 @@ def entries(files: Files, hints: DumpHints) -> Iterator[DumpEntry]:
 
 def _is_tensor(files: Files, file: str) -> bool:
     """Does it begin with dimensions (field 1) or the element type (field 2), and parse?"""
+    if files.head(file, 1) not in (b"\x08", b"\x0a", b"\x10"):
+        return False
     try:
-        return files.head(file, 1) in (b"\x08", b"\x0a", b"\x10") and bool(_parsed(files, file))
+        return bool(_parsed(files, file))
     except InputError:
         return False
 

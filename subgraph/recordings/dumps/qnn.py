@@ -50,10 +50,7 @@ def _listed(files: Files) -> list[tuple[str, str, str]]:
     """(number of the run, tensor, file) of input_list.txt: a line per run, `NAME:=PATH` or a path per input."""
     if LIST not in files.sizes:
         return []
-    try:
-        lines = [line for line in files.text(LIST).splitlines() if line.strip() and line[0] not in "#%"]
-    except InputError:
-        return []
+    lines = [line for line in files.text(LIST).splitlines() if line.strip() and line[0] not in "#%"]
     inputs = []
     for run, line in enumerate(lines):
         for word in line.split():
