@@ -1,12 +1,38 @@
-"""What a worker's process replies to its parent, as dataclasses; on the pipe they are JSON lines."""
+"""What a worker's process replies to its parent, as dataclasses; on the pipe they are sealed JSON lines.
+
+A backend's code runs in the worker's process and can write into every descriptor of it. So each reply carries a keyed
+hash of its number and its text. The key is random, and goes through the pipe before the backend is imported. A line
+without the right hash is not believed: neither one made up nor one written again. This protects from faults and from
+code that writes blindly. Code that searches the process's memory for the key can still forge a reply; the limits of a
+process are no limits to what it says about itself.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from hashlib import blake2b
 from typing import Any
 
 from subgraph.storage.tensors import Record
+
+KEY_BYTES = 32
+SEAL_BYTES = 16
+CHANNEL_LOST = 76  # exit code of a worker whose pipe to subcut was closed by the backend's code; EX_PROTOCOL
+
+
+def sealed(key: bytes, number: int, text: bytes) -> bytes:
+    """A reply, the `number`th of its process, as a line of the pipe: the seal in hexadecimal, a blank, the text."""
+    seal = blake2b(number.to_bytes(8, "big") + text, key=key, digest_size=SEAL_BYTES)
+    return seal.hexdigest().encode() + b" " + text
+
+
+def opened(key: bytes, number: int, line: bytes) -> bytes | None:
+    """The text of a sealed line; None if the seal is another one."""
+    from hmac import compare_digest
+
+    text = line[2 * SEAL_BYTES + 1 :]
+    return text if compare_digest(sealed(key, number, text), line) else None
 
 
 @dataclass(frozen=True)
@@ -25,6 +51,12 @@ class BackendInfo:
     multi: bool = False
     caveat: str = ""
     exact: Mapping[str, str] = field(default_factory=dict)
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> BackendInfo:
+        """The reply as it was before it became JSON."""
+        texts = [str(data[key]) for key in ("version", "precision", "caveat")]
+        return cls(texts[0], texts[1], bool(data["multi"]), texts[2], {k: str(v) for k, v in data["exact"].items()})
 
 
 @dataclass(frozen=True)
@@ -48,7 +80,8 @@ class ModelRun:
     def from_json(cls, data: Mapping[str, Any]) -> ModelRun:
         """The reply as it was before it became JSON."""
         tensors, fed = (tuple(map(Record.from_json, data[key])) for key in ("tensors", "fed"))
-        return cls(tensors, fed, data["origins"], tuple(data["others"]), data["seconds"])
+        origins = {name: str(origin) for name, origin in data["origins"].items()}
+        return cls(tensors, fed, origins, tuple(map(str, data["others"])), float(data["seconds"]))
 
     @property
     def by_name(self) -> dict[str, Record]:

@@ -1,4 +1,5 @@
-"""A backend in a child process: start, request, kill. Requests and replies are JSON lines, tensors are .npy files.
+"""A backend in a child process: start, request, kill. Requests and replies are JSON lines, tensors are .npy
+files. Replies are sealed (`runtime.protocol`).
 
 This is the parent's half, `worker_main` is the child's. The child leads a session (process group) of its own, so that
 killing the group kills all that it started. It ends when its lifeline or its standard input closes: a killed parent
@@ -20,28 +21,31 @@ import tempfile
 import threading
 import time
 import uuid
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from subgraph.documents import to_json
-from subgraph.errors import BackendError, OutputError, WorkerDied, from_json
+from subgraph.errors import BackendError, OutputError, SubcutError, WorkerDied, from_json
 from subgraph.plugins import HOME
 from subgraph.runtime.inputs import Sample
 from subgraph.runtime.processes import MARK, SCRATCH, find_marked, process_end, resident_memory, signal_name
-from subgraph.runtime.protocol import BackendInfo, ModelRun
+from subgraph.runtime.protocol import CHANNEL_LOST, KEY_BYTES, BackendInfo, ModelRun, opened
 from subgraph.storage import folders
 from subgraph.storage.tensors import Record
 
 KEPT_BYTES = 16 << 10  # of the child's standard error
 SHOWN_LINES = 8  # of these bytes
 CHUNK = 1 << 16  # bytes; the capacity of a pipe on Linux
+MAX_REPLY = 64 << 20  # bytes; that of a model of 80,000 nodes, all captured at once, has 20 MB
 BURST = 16  # chunks read in a row from a flood, before the limits are checked again
 POLL = 0.1  # seconds between two checks of a child that does not reply
 EXIT_SECONDS = 1.0  # from the end of a pipe to the end of the process; processes close their files first
 START_SECONDS = 120.0  # for importing the runtime, before the first request's own time begins
 SCANS = 20  # for processes that were started while others were being killed
 
+T = TypeVar("T")
+CHANNEL = "the pipe to subcut"
 TASKS = {"load": "load the model", "run": "run the model", "drop": "drop a model", "about": "say what the backend is"}
 
 
@@ -64,7 +68,7 @@ class Worker:
         self, backend: str = "ort", *, timeout: float | None = None, memory: int | None = None, bounded: bool = False
     ) -> None:
         self.timeout, self.memory = timeout, memory
-        self._mark = uuid.uuid4().hex
+        self._mark, self._key = uuid.uuid4().hex, os.urandom(KEY_BYTES)
         self._is_ort = backend == "ort"  # starts no processes of its own, writes no files
         self._cleanup = contextlib.ExitStack()
         scratch = "" if self._is_ort else str(self._cleanup.enter_context(_scratch()))
@@ -92,7 +96,11 @@ class Worker:
         self._stdin, self._stdout, self._stderr = (pipe.fileno() for pipe in self._pipes)
         for pipe in self._pipes:
             os.set_blocking(pipe.fileno(), False)
-        self._unsent = self._received = b""
+        with contextlib.suppress(BrokenPipeError):  # it ended already; the first request says so
+            os.write(self._stdin, self._key.hex().encode() + b"\n")
+        self._unsent = b""
+        self._received, self._searched = bytearray(), 0  # bytes searched for the end of a line
+        self._replies = 0
         self._printed = bytearray()  # the end of standard error
         self._starting = True
         self._pending = False  # a request has no reply yet, or was given up
@@ -107,7 +115,7 @@ class Worker:
         Raises:
             BackendError: the runtime is not installed or does not start.
         """
-        return BackendInfo(**self._ask("about", options=dict(options)))
+        return self._ask(BackendInfo.from_json, "about", options=dict(options))
 
     def load(self, key: str, model: Path, options: Mapping[str, Any]) -> float:
         """Convert and build `model` under the name `key`; the seconds that it took.
@@ -115,7 +123,7 @@ class Worker:
         Raises:
             Refused: the backend does not accept the model. BackendError: it cannot be used at all.
         """
-        return float(self._ask("load", key=key, model=str(model), options=dict(options))["seconds"])
+        return self._ask(_seconds, "load", key=key, model=str(model), options=dict(options))
 
     def run(self, key: str, into: Path, outputs: Mapping[str, str], feeds: Iterable[Record] | Sample) -> ModelRun:
         """Run `key` once; write `outputs` (name → file stem) into the folder. Files of `feeds` are relative to it.
@@ -124,14 +132,14 @@ class Worker:
             InputError: an input does not fit. ModelError: the run failed.
         """
         fed = {"sample": to_json(feeds)} if isinstance(feeds, Sample) else {"feeds": [r.to_json() for r in feeds]}
-        return ModelRun.from_json(self._ask("run", key=key, into=str(into), outputs=dict(outputs), **fed))
+        return self._ask(ModelRun.from_json, "run", key=key, into=str(into), outputs=dict(outputs), **fed)
 
     def drop(self, key: str) -> None:
         """Forget a model; its memory is free again."""
-        self._ask("drop", key=key)
+        self._ask(dict, "drop", key=key)
 
-    def _ask(self, do: str, **arguments: object) -> dict[str, Any]:
-        """Send one request, wait for its reply.
+    def _ask(self, read: Callable[[Mapping[str, Any]], T], do: str, **arguments: object) -> T:
+        """Send one request, wait for its reply; `read` makes of its document what the caller wants.
 
         Raises:
             SubcutError: the error that the child reports. WorkerDied: there is no reply.
@@ -144,25 +152,27 @@ class Worker:
             self._unsent = json.dumps({"do": do, **arguments}).encode() + b"\n"
             self._pending = True
             if self._starting:
-                self._read_line(do, None if self.timeout is None else max(self.timeout, START_SECONDS))
+                self._receive_reply(do, None if self.timeout is None else max(self.timeout, START_SECONDS), dict)
                 self._starting = False
-            reply = self._parse(do, self._read_line(do, self.timeout))
+            reply = self._receive_reply(do, self.timeout, lambda found: _error(found) or read(found))
             self._pending = False
-            if "error" not in reply:
+            if not isinstance(reply, SubcutError):
                 return reply
-            error = from_json(reply["error"])
+            error = reply
             if isinstance(error, WorkerDied):  # a process that the child started; what it printed arrived here
                 error.process = process_end(self.last_lines()) | error.process
             raise error
 
-    def _parse(self, do: str, line: bytes) -> dict[str, Any]:
+    def _receive_reply(self, do: str, limit: float | None, read: Callable[[Mapping[str, Any]], T]) -> T:
+        """What `read` makes of the next reply, which must be the child's own and of the right shape."""
+        text = opened(self._key, self._replies, self._read_line(do, limit))
+        self._replies += 1
+        if text is None:
+            raise self._stop(do, "crash", f"wrote into {CHANNEL}: what it says cannot be believed")
         try:
-            reply = json.loads(line)
-        except ValueError:  # something else wrote into the pipe
-            reply = None
-        if not isinstance(reply, dict):
-            raise self._stop(do, "crash", "gave an answer that is none")
-        return reply
+            return read(json.loads(text))
+        except (ValueError, KeyError, TypeError, AttributeError):
+            raise self._stop(do, "crash", "gave an answer that is none") from None
 
     def last_lines(self) -> list[str]:
         """The last lines that the child and its processes printed during the last request."""
@@ -196,15 +206,23 @@ class Worker:
             poll.register(number, events)
         if self._unsent:
             poll.register(self._stdin, select.POLLOUT)
-        while b"\n" not in self._received:
+        while not self._has_line():
             self._serve_pipes(do, poll, max(min(check, end) - time.monotonic(), 0))
             if time.monotonic() >= check:
                 self._check_memory(do)
                 check = time.monotonic() + POLL
-            if time.monotonic() >= end and b"\n" not in self._received:
+            if time.monotonic() >= end and not self._has_line():
                 raise self._stop(do, "timeout", f"was stopped after {limit or 0:g} s")
-        line, _, self._received = self._received.partition(b"\n")
+        line = bytes(self._received[: self._searched])
+        del self._received[: self._searched + 1]
+        self._searched = 0
         return line
+
+    def _has_line(self) -> bool:
+        """Is a whole line there? Then it ends at `_searched`."""
+        end = self._received.find(b"\n", self._searched)
+        self._searched = len(self._received) if end < 0 else end
+        return end >= 0
 
     def _serve_pipes(self, do: str, poll: select.poll, seconds: float) -> None:
         """Wait until a pipe is ready, then send and receive without blocking."""
@@ -217,7 +235,7 @@ class Worker:
             self._receive(do)
         elif self._has_exited():
             self._receive(do)
-            if b"\n" not in self._received:
+            if not self._has_line():
                 raise self._pipe_closed(do)
 
     def _send(self, do: str) -> bool:
@@ -238,6 +256,8 @@ class Worker:
         if not chunk:
             raise self._pipe_closed(do)
         self._received += chunk
+        if len(self._received) > MAX_REPLY:
+            raise self._stop(do, "crash", f"wrote into {CHANNEL} without an end")
 
     def _read_stderr(self) -> bool:
         """Keep the end of what the child has printed by now. False at the end of the pipe."""
@@ -265,9 +285,11 @@ class Worker:
         if self._closing:
             return self._stop(do, "crash", "was stopped: its answer is no longer wanted")
         if not self._has_exited():
-            return self._stop(do, "crash", "closed its pipes")
+            return self._stop(do, "crash", f"closed {CHANNEL}")
         self._kill()
         code = self._process.returncode
+        if code == CHANNEL_LOST:
+            return self._death(do, "crash", f"closed {CHANNEL}", None, code)
         if code < 0:
             name = signal_name(-code)
             return self._death(do, "crash", f"was ended by {name}", name, None)
@@ -330,6 +352,14 @@ class Worker:
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+
+def _error(reply: Mapping[str, Any]) -> SubcutError | None:
+    return from_json(reply["error"]) if "error" in reply else None
+
+
+def _seconds(reply: Mapping[str, Any]) -> float:
+    return float(reply["seconds"])
 
 
 def _pipe() -> tuple[int, int]:

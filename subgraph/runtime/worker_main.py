@@ -1,9 +1,10 @@
 """The child's half of `worker`: loads models on one backend and runs them, on requests from standard input.
 
-Runs as `python -m subgraph.runtime.worker_main BACKEND LIFELINE [bounded]`. The first line that it writes says that the
-runtime is imported; then follows one reply per request. What a backend prints goes to standard error; processes that a
-backend starts inherit neither the requests nor the replies. The process ends with its parent, even while the backend
-holds the interpreter's lock: the kernel kills the whole group when the lifeline (a pipe that nobody writes to) closes.
+Runs as `python -m subgraph.runtime.worker_main BACKEND LIFELINE [bounded]`. The first line that it reads is the key of
+its replies (`runtime.protocol`). The first line that it writes says that the runtime is imported; one reply per request
+follows. What a backend prints goes to standard error; processes that a backend starts inherit neither the requests
+nor the replies. The process ends with its parent, even while the backend holds the interpreter's lock: the kernel kills
+the whole group when the lifeline (a pipe that nobody writes to) closes.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ from subgraph.errors import BackendError, InputError, ModelError, OutputError, R
 from subgraph.plugins import HOME
 from subgraph.runtime.inputs import Sample
 from subgraph.runtime.processes import MEMORY_SHARE
-from subgraph.runtime.protocol import BackendInfo, ModelRun
+from subgraph.runtime.protocol import CHANNEL_LOST, BackendInfo, ModelRun, sealed
 from subgraph.storage.tensors import Record, Value
 
 F_SETSIG = 10  # linux/fcntl.h; Python's module lacks it before 3.13
@@ -43,10 +44,15 @@ def main() -> None:
         _limit_memory()
     _restore_import_path()
     server = Server(sys.argv[1])
-    for reply in _replies(server, requests):
+    lines = _requests(requests)
+    key = bytes.fromhex(next(lines).decode())
+    for number, reply in enumerate(_replies(server, lines)):
         _exit_if_forked(server.process)
-        replies.write(json.dumps(reply).encode() + b"\n")
-        replies.flush()
+        try:
+            replies.write(sealed(key, number, json.dumps(reply).encode()) + b"\n")
+            replies.flush()
+        except OSError:
+            os._exit(CHANNEL_LOST)
         server.held = ()  # freed after the reply: large arrays take a while
 
 
@@ -83,9 +89,8 @@ def _restore_import_path() -> None:
             del os.environ["PYTHONPATH"]
 
 
-def _replies(server: Server, requests: int) -> Iterator[object]:
+def _replies(server: Server, lines: Iterator[bytes]) -> Iterator[object]:
     """READY, then one reply per request."""
-    lines = _requests(requests)
     _import_numpy()  # slow, and needed by every request: while the first one is on its way
     server.warm()
     yield READY
@@ -142,7 +147,7 @@ def _requests(pipe: int) -> Iterator[bytes]:
 
     def listen() -> None:
         rest = b""
-        while chunk := os.read(pipe, CHUNK):
+        while chunk := _read(pipe):
             *whole, rest = (rest + chunk).split(b"\n")
             for line in whole:
                 lines.put(line)
@@ -152,6 +157,13 @@ def _requests(pipe: int) -> Iterator[bytes]:
 
     threading.Thread(target=listen, daemon=True).start()
     return iter(lines.get, None)
+
+
+def _read(pipe: int) -> bytes:
+    try:
+        return os.read(pipe, CHUNK)
+    except OSError:
+        os._exit(CHANNEL_LOST)
 
 
 def _limit_memory() -> None:
