@@ -10,6 +10,7 @@ that file's folder, as in make or npm, from whatever folder below it subcut runs
 
 from __future__ import annotations
 
+import glob
 import hashlib
 import json
 import os
@@ -24,6 +25,9 @@ from typing import Any
 from subgraph import plugins
 from subgraph.errors import UnknownName, UsageError
 from subgraph.project import KIND_WORDS, Project
+from subgraph.runtime import command_line
+from subgraph.runtime.command_line import contents, is_file
+from subgraph.storage.digest import digest
 from subgraph.text import clean, nearest
 
 BY_HAND = "by-hand"  # backend of a candidate that a person runs: `subcut manual`
@@ -39,6 +43,17 @@ SETTINGS: dict[str, type] = {
     "multi": bool,
     "timeout": float,
     "memory_limit": str,
+    "depends": list,
+}
+RECIPES = {  # pages of docs/candidates, with other words for the same
+    "iree": (),
+    "litert": ("tflite", "onnx2tf"),
+    "ncnn": ("pnnx",),
+    "rknn": (),
+    "ssh": (),
+    "tensorrt": ("trt", "trtexec"),
+    "torch": ("pytorch", "onnx2torch"),
+    "tvm": (),
 }
 COMMANDS = ("convert", "run")  # in the order in which they run
 
@@ -54,6 +69,7 @@ class Candidate:
         precision, multi: None: as the backend reports.
         timeout: seconds for one load or one run; memory: bytes of the process tree, None without a limit.
         origin: the project file that describes it; "" if the user typed it.
+        depends: globs, whole paths: files on which its results depend and that its commands do not name.
 
     >>> from subgraph import Candidate, compare, load
     >>> one_thread = Candidate("one thread", "ort", {"threads": 1}, timeout=60.0)
@@ -69,6 +85,7 @@ class Candidate:
     timeout: float = TIMEOUT
     memory: int | None = None
     origin: str = ""
+    depends: tuple[str, ...] = ()
 
     @property
     def has_process(self) -> bool:
@@ -80,17 +97,22 @@ class Candidate:
         """What it runs outside of subcut: command lines, a Python file, libraries, files among the options."""
         if self.backend == "cmd":
             return [str(self.options[step]) for step in COMMANDS if self.options.get(step)]
-        files = [str(v) for k, v in self.options.items() if k == "custom_ops" or _is_file(str(v))]
+        files = [str(v) for k, v in self.options.items() if k == "custom_ops" or is_file(Path(str(v)))]
         return [self.backend, *files] if self.backend.endswith(".py") else files
 
     def identity(self, version: str) -> dict[str, Any]:
-        """All that its results depend on, as JSON: options, limits, version, and digests of local scripts and files.
+        """All that its results depend on, as JSON: options, limits, version, and digests of files and packages.
+
+        `files`: what its commands name, by word; `code`: all that these reach, `command_line` says how far that is
+        known, and what `depends` names; `installed`: the packages of the Python interpreters among these.
 
         Without name, origin, precision and multi, which change no result.
         """
-        folder = str(self.options.get("folder", "")) if self.backend == "cmd" else ""
-        words = [w for c in self.commands for w in (_words(c) if self.backend == "cmd" else [c])]
-        files = {word: _contents(folder, word) for word in words}
+        is_command, code = self.backend == "cmd", self._code()
+        folder = Path(str(self.options.get("folder", "")) if is_command else "")
+        words = [w for c in self.commands for w in (command_line.words_and_values(c) if is_command else [c])]
+        files = {word: contents(folder / word) for word in words}
+        interpreters = [*code, command_line.own_interpreter()] if self.backend.endswith(".py") else code
         return {
             "backend": self.backend,
             "options": dict(self.options),
@@ -98,32 +120,18 @@ class Candidate:
             "memory": self.memory,
             "version": version,
             "files": {word: digest for word, digest in files.items() if digest},
+            "code": digest([[file.name, contents(file)] for file in code]),
+            "installed": digest(command_line.installed(interpreters)),
         }
 
-
-def _words(command: str) -> list[str]:
-    """The words of a command line, and the parts behind a `=` in them: `--config=net.json`."""
-    try:
-        words = shlex.split(command)
-    except ValueError:
-        return [command]
-    return [part for word in words for part in (word, word.partition("=")[2]) if part]
-
-
-def _is_file(word: str) -> bool:
-    try:
-        return Path(word).is_file()
-    except (OSError, ValueError):  # a name that is too long, or a NUL
-        return False
-
-
-def _contents(folder: str, word: str) -> str:
-    """The digest of a file's contents; "" if there is no such file."""
-    path = Path(folder, word)
-    try:
-        return hashlib.sha256(path.read_bytes()).hexdigest() if path.is_file() else ""
-    except (OSError, ValueError):  # ValueError: a NUL
-        return ""
+    def _code(self) -> list[Path]:
+        """The files of code that its commands reach, and those that `depends` names."""
+        if self.backend == "cmd":
+            folder = str(self.options.get("folder", ""))
+            reached = [file for command in self.commands for file in command_line.code_of_command(command, folder)]
+        else:
+            reached = command_line.code_of_python(Path(self.backend)) if self.backend.endswith(".py") else []
+        return [*reached, *(file for pattern in self.depends for file in _matching(pattern))]
 
 
 def parse(spec: str, project: Project | None = None) -> Candidate:
@@ -149,7 +157,7 @@ def _typed(spec: str, folder: str, others: list[str]) -> Candidate:
     """The candidate of a SPEC that is no name of a table; `folder`: files are relative to it; `others`: such names."""
     head, _, rest = spec.partition(":")
     if head == "cmd":
-        _check_command(f"candidate {clean(spec)}", rest)
+        _check_command(f"candidate {clean(spec)}", "run", rest)
         return Candidate(spec, "cmd", {"run": rest} | ({"folder": folder} if folder else {}))
     backends = plugins.names("backends")
     if head in backends:
@@ -161,6 +169,9 @@ def _typed(spec: str, folder: str, others: list[str]) -> Candidate:
                 f"no file {clean(str(path))}", "a candidate can be a Python file with load(model, options)"
             )
         return Candidate(spec, str(path.resolve()), _options(spec, m[2] or "", folder))
+    if recipe := next((name for name, words in RECIPES.items() if head.lower() in (name, *words)), None):
+        what = f"no candidate '{clean(head)}' here, but docs/candidates/{recipe}.md is a recipe for it"
+        raise UsageError(what, f"copy the folder docs/candidates/{recipe}, and the page's table into subcut.toml")
     names = [*backends, *others]
     hint = f"one of {', '.join(map(clean, names))}, cmd:COMMAND, or a Python file"
     close = [n for n in nearest(head, names)[:1] if len(head) > 2]
@@ -169,13 +180,14 @@ def _typed(spec: str, folder: str, others: list[str]) -> Candidate:
     )
 
 
-def _check_command(where: str, command: str) -> None:
+def _check_command(where: str, step: str, command: str) -> None:
     try:
         empty = not shlex.split(command)
     except ValueError as e:
         raise UsageError(f"{where}: {clean(command)}: {e}", "quote it as for a shell") from e
     if empty:
         raise UsageError(f"{where}: which command?", "-c 'cmd:./run.sh {model} {inputs} {outputs}'")
+    command_line.check_places(where, step, command)
 
 
 def _options(spec: str, text: str, folder: str) -> dict[str, str]:
@@ -204,7 +216,7 @@ def _named(name: str, table: Any, file: Path) -> Candidate:
         base = _typed(table["spec"], str(file.parent), [])
     else:
         for step in COMMANDS:
-            _check_command(where, table.get(step, "true"))
+            _check_command(where, step, table.get(step, "true"))
         base = Candidate(name, "cmd", {step: table[step] for step in COMMANDS if step in table})
         base = replace(base, options={**base.options, "folder": str(file.parent)})
     return replace(
@@ -215,7 +227,29 @@ def _named(name: str, table: Any, file: Path) -> Candidate:
         timeout=float(table.get("timeout", TIMEOUT)),
         memory=parse_memory(table["memory_limit"]) if "memory_limit" in table else None,
         origin=str(file),
+        depends=_depends(where, table.get("depends", []), file.parent),
     )
+
+
+def _depends(where: str, globs: Any, folder: Path) -> tuple[str, ...]:
+    """Globs as whole paths.
+
+    Raises:
+        UsageError: they are no texts, or one fits no file.
+    """
+    if not all(isinstance(pattern, str) for pattern in globs):
+        raise UsageError(f"{where}: 'depends' must be {KIND_WORDS[list]}, not {globs!r}")
+    patterns = {pattern: str(Path(glob.escape(str(folder)), pattern)) for pattern in globs}
+    if missing := [pattern for pattern, path in patterns.items() if not _matching(path)]:
+        raise UsageError(f"{where}: depends: no file fits '{clean(missing[0])}'", "globs are relative to that file")
+    return tuple(patterns.values())
+
+
+def _matching(pattern: str) -> list[Path]:
+    """The files that a glob fits, and those in folders that it fits, sorted."""
+    paths = [Path(path) for path in glob.glob(pattern, recursive=True)]  # noqa: PTH207 - `Path.glob` takes no whole path
+    inside = (path.rglob("*") if path.is_dir() else [path] for path in paths)
+    return sorted({file for files in inside for file in files if file.is_file()})
 
 
 def _check(where: str, table: Mapping[str, Any]) -> None:
@@ -279,10 +313,11 @@ def require_trust(candidate: Candidate, trust: bool) -> str:
     if not candidate.origin or not candidate.commands:
         return ""
     shown = "; ".join(map(clean, candidate.commands))
-    digest = hashlib.sha256(json.dumps([candidate.origin, candidate.identity("")]).encode()).hexdigest()
+    identity = candidate.identity("") | {"installed": ""}  # nobody is asked again after each `pip install`
+    found = hashlib.sha256(json.dumps([candidate.origin, identity]).encode()).hexdigest()
     if trust:
-        _remember(digest)
-    elif digest not in _remembered():
+        _remember(found)
+    elif found not in _remembered():
         raise UsageError(
             f"candidate {candidate.name} would run commands from {candidate.origin}: {shown}",
             "if you know them, say --trust once; they are asked about again when they change",
@@ -305,14 +340,14 @@ def _remembered() -> set[str]:
         return set()
 
 
-def _remember(digest: str) -> None:
+def _remember(found: str) -> None:
     """If the file cannot be written, `--trust` is needed each time."""
     file = _trusted_file()
-    if file is None or digest in _remembered():
+    if file is None or found in _remembered():
         return
     try:
         file.parent.mkdir(parents=True, exist_ok=True)
         with file.open("a", encoding="ascii") as out:
-            out.write(f"{digest}\n")
+            out.write(f"{found}\n")
     except OSError:
         return

@@ -626,17 +626,17 @@ def test_places_that_were_not_named_are_the_last_words(model: Path, shell: Calla
 
 
 def test_a_command_line_is_words_and_no_shell(model: Path, shell: Callable[..., str], tmp_path: Path) -> None:
-    """Spaces in paths, places inside of words, and all that a shell would understand."""
+    """Spaces in paths, places inside of words, doubled braces, and all that a shell would understand."""
     note = shell(f'for w in "$@"; do echo "<$w>"; done > {tmp_path}/words')
-    odd = f"; touch {tmp_path}/hacked $(touch {tmp_path}/hacked) `id` $HOME | > * ~ && {{other}} {{}}"
-    loaded = cmd.load(
-        model, {"run": f"{quoted(note)} {odd} 'two words' --m={{model}} x{{inputs}}{{outputs}}y '{{model}} {{model}}'"}
-    )
+    odd = f"; touch {tmp_path}/hacked $(touch {tmp_path}/hacked) `id` $HOME | > * ~ && ${{other}} {{}}"
+    rest = "{{x}} 'two words' --m={model} x{inputs}{outputs}y '{model} {model}'"
+    loaded = cmd.load(model, {"run": f"{quoted(note)} {odd} {rest}"})
     loaded(FED)
     words = [line[1:-1] for line in (tmp_path / "words").read_text().splitlines()]
     assert words[: len(odd.split())] == odd.split()
     assert not (tmp_path / "hacked").exists()
-    two, named_, joined, twice = words[len(odd.split()) :]
+    braces, two, named_, joined, twice = words[len(odd.split()) :]
+    assert braces == "{x}"
     assert two == "two words"
     assert named_ == f"--m={model}"
     assert joined[0] == "x" and joined.endswith("/outputsy") and joined.count("/inputs/") == 1

@@ -1,5 +1,5 @@
 """A SPEC or a table of the project file becomes a candidate. Its identity covers all that its results depend on;
-commands from a project file run only if they are trusted."""
+commands from a project file run only if they are trusted. Covers `runtime.command_line`."""
 
 from __future__ import annotations
 
@@ -17,6 +17,8 @@ from subgraph.errors import UnknownName, UsageError
 from subgraph.project import Project
 from subgraph.runtime import candidate
 from subgraph.runtime.candidate import TIMEOUT, Candidate, parse, require_trust
+
+DOCS = Path(__file__).parents[2] / "docs/candidates"
 
 
 @pytest.fixture(autouse=True)
@@ -92,6 +94,10 @@ def test_a_spec(spec: str, backend: str, options: dict[str, str]) -> None:
         ("cmd", "which command?", "cmd:./run.sh"),
         ("cmd:  ", "which command?", "cmd:./run.sh"),
         ("cmd:./run.sh 'x", "No closing quotation", "quote it"),
+        ("cmd:./run.sh {input}", "run has no place {input}", "did you mean {inputs}?"),
+        ("cmd:awk '{print}' {model}", "run has no place {print}", "{{print}} stands for {print} itself"),
+        ("tensorrt", "docs/candidates/tensorrt.md is a recipe", "docs/candidates/tensorrt"),
+        ("tflite:threads=2", "docs/candidates/litert.md is a recipe", "subcut.toml"),
     ],
 )
 def test_a_slip(spec: str, says: str, hint: str) -> None:
@@ -99,6 +105,20 @@ def test_a_slip(spec: str, says: str, hint: str) -> None:
         parse(spec)
     assert says in e.value.what
     assert hint in e.value.hint
+
+
+def test_every_recipe_is_named() -> None:
+    assert sorted(candidate.RECIPES) == sorted(page.stem for page in DOCS.glob("[a-z]*.md"))
+    for name in candidate.RECIPES:
+        with pytest.raises(UsageError, match=rf"docs/candidates/{name}\.md is a recipe for it"):
+            parse(name)
+        assert (DOCS / name).is_dir() and "\n[candidates." in (DOCS / f"{name}.md").read_text(), "as the hint says"
+    assert parse("torch", toml('[candidates.torch]\nrun = "./run.sh"\n')).backend == "cmd", "one's own comes first"
+
+
+@pytest.mark.parametrize("braces", ['\'{"a": 1, "b": {"c": 2}}\'', "'{ print $1 }'", "${HOME}", "{}", "{a,b}", "{{x}}"])
+def test_braces_that_are_no_places(braces: str) -> None:
+    assert parse(f"cmd:./run.sh {{model}} {braces}").backend == "cmd"
 
 
 def test_names_of_the_project_file_are_near_too() -> None:
@@ -201,6 +221,11 @@ def test_a_table_of_pyproject(home: Path) -> None:
         ('npu = {run = "a", memory_limit = "much"}', "memory limit much: expected a size"),
         ('npu = {run = "a", precision = "fp17"}', "precision 'fp17' is unknown"),
         ('npu = {run = "a", precision = 16}', "'precision' must be a text, not 16"),
+        ('npu = {run = "a {modle}"}', "run has no place {modle}"),
+        ('npu = {run = "a", convert = "b {inputs}"}', "convert has no place {inputs}"),
+        ('npu = {run = "a", depends = "src"}', "'depends' must be a list of texts, not 'src'"),
+        ('npu = {run = "a", depends = [3]}', "'depends' must be a list of texts, not [3]"),
+        ('npu = {run = "a", depends = ["src/*.c"]}', "depends: no file fits 'src/*.c'"),
         ('npu = {runn = "a"}', "has an unknown key 'runn'"),
         ('npu = {spec = "npu"}', "no candidate 'npu'"),
         ('npu = {spec = "orrt"}', "no candidate 'orrt'"),
@@ -211,7 +236,7 @@ def test_a_slip_in_a_table(table: str, says: str) -> None:
     with pytest.raises(UsageError) as e:
         parse("npu", toml(f"[candidates]\n{table}\n"))
     assert says in e.value.what
-    assert isinstance(e.value, UnknownName) <= ("unknown key" in says or "no candidate" in says)
+    assert isinstance(e.value, UnknownName) <= any(word in says for word in ("unknown key", "no candidate", "no place"))
 
 
 def test_an_unknown_key_is_answered_with_the_nearest() -> None:
@@ -312,6 +337,77 @@ def test_the_identity_of_a_projects_commands_does_not_depend_on_where_one_stands
     monkeypatch.chdir(home / "below")
     script(home / "below/run.sh", "exit 3")
     assert parse("npu", settings).identity("1") == whole
+
+
+def edited(found: Candidate, file: Path, text: str = "ERR = 2\n") -> bool:
+    """Is the candidate another one, as far as its identity tells, after a file was edited? The edit is undone."""
+    before, old = found.identity(""), file.read_text()
+    file.write_text(text)
+    now = found.identity("")
+    file.write_text(old)
+    assert found.identity("") == before
+    return now != before
+
+
+SHEBANG = "#!/usr/bin/env python3\n"
+REACHED: dict[str, tuple[str, dict[str, str]]] = {  # SPEC → the files there; `code.py` is the one that is edited
+    "a Python file imports it": ("back.py", {"back.py": "def load(m, o):\n    import code_"}),
+    "a package beside it": ("back.py", {"back.py": "from part import inner", "part/inner.py": "from .. import code_"}),
+    "a script imports it": ("cmd:./run.py {model}", {"run.py": f"{SHEBANG}import code_"}),
+    "a script without suffix": ("cmd:python3 ./run", {"run": f"{SHEBANG}import code_"}),
+    "python -m": ("cmd:python3 -m code_ {model} {inputs} {outputs}", {}),
+    "python -um of a package": ("cmd:env X=1 python3 -um part", {"part/__main__.py": "import code_"}),
+    "python -c": ("cmd:python3 -c 'import code_; code_.main()'", {}),
+    "sh -c": ("cmd:sh -c './code_.py {model} {inputs} {outputs}'", {}),
+    "sh -c, further in": ("cmd:sh -c 'cd . && python3 -m code_ | tee log; true'", {}),
+    "a shell script": ("cmd:./run.sh", {"run.sh": 'HERE=$(dirname "$0")\nexec python3 "$HERE/code_.py" "$@"'}),
+    "a shell script names it": ("cmd:sh below/run.sh", {"below/run.sh": "./code_.py"}),
+}
+
+
+@pytest.mark.parametrize("case", REACHED)
+def test_the_identity_covers_the_code_that_is_reached(case: str, home: Path) -> None:
+    spec, files = REACHED[case]
+    for name, text in {**files, "code_.py": "ERR = 1\n", "other.py": ""}.items():
+        (home / name).parent.mkdir(exist_ok=True)
+        (home / name).write_text(text)
+    found = parse(spec)
+    assert edited(found, home / "code_.py")
+    assert not edited(found, home / "other.py")
+
+
+def test_the_identity_covers_a_program_on_the_path(home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "bin").mkdir()
+    tool = script(tmp_path / "bin" / "mytool")
+    monkeypatch.setenv("PATH", f"{tmp_path / 'bin'}{os.pathsep}{os.environ['PATH']}")
+    for spec in ("cmd:mytool {model}", "cmd:nice sh -c 'mytool {model}'"):
+        assert edited(parse(spec), tool)
+
+
+def test_the_identity_covers_what_is_installed_for_the_interpreter(home: Path) -> None:
+    library = home / ".venv/lib/python3.11/site-packages"
+    library.mkdir(parents=True)
+    (home / ".venv/bin").mkdir()
+    (library / "tool-1.0.dist-info").mkdir()
+    script(home / ".venv/bin/python")
+    found = parse("cmd:.venv/bin/python run.py")
+    before = found.identity("")
+    (library / "tool-1.0.dist-info").rename(library / "tool-1.1.dist-info")
+    assert found.identity("")["installed"] != before["installed"]
+
+
+def test_the_identity_covers_what_a_table_depends_on(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("src/deep/a.c", "data/b.bin", "other.c"):
+        (home / name).parent.mkdir(parents=True, exist_ok=True)
+        (home / name).write_text("1")
+    settings = toml('[candidates.npu]\nspec = "ort"\ndepends = ["src/**/*.c", "data"]\n')
+    monkeypatch.chdir(home / "src")
+    found = parse("npu", settings)
+    assert edited(found, home / "src/deep/a.c") and edited(found, home / "data/b.bin")
+    assert not edited(found, home / "other.c")
+    before = found.identity("")
+    (home / "data/c.bin").write_text("")
+    assert found.identity("") != before
 
 
 @pytest.mark.parametrize("word", ["\0", "x" * 5000, "{model}", "/", "~"])

@@ -7,8 +7,9 @@ Folders are the protocol. A command line is split into words, then `{…}` are p
 that are wanted) and `{outputs}` (an empty folder: each output goes there under the name that the manifest gives it, as
 .npy, or as .bin of the type and shape that it says).
 All are whole paths. A command that names none of its places gets them as its last words: `{model} {converted}`;
-`{model} {inputs} {outputs}`, or `{converted} {inputs} {outputs}` where something was converted. Commands of a project
-file run in its folder, others where subcut runs.
+`{model} {inputs} {outputs}`, or `{converted} {inputs} {outputs}` where something was converted. Any other `{name}` is
+refused: `{{name}}` stands for `{name}` itself; `${name}`, `{"a": 1}` and `{ print $1 }` are no places. Commands of a
+project file run in its folder, others where subcut runs.
 
 Exit codes: 0 ran; 125 cannot be tested; 126, 127 not runnable; 128 + n crashed by signal n; 255 a connection was lost
 (tried again, then given up); any other: refused in convert, crashed in run.
@@ -20,7 +21,6 @@ import errno
 import json
 import math
 import os
-import re
 import shlex
 import shutil
 import signal
@@ -35,13 +35,13 @@ from typing import Any
 
 from subgraph.errors import BackendError, InputError, ModelError, Refused, SubcutError, WorkerDied
 from subgraph.graph import protobuf
+from subgraph.runtime.command_line import PLACES, check_places, fill
 from subgraph.runtime.processes import SCRATCH, signal_name
 from subgraph.storage import dtypes, tensors
 from subgraph.storage.convert import TensorFormat, write_bin
 from subgraph.storage.folders import safe_names
 from subgraph.storage.tensors import PACKED, Value, np_dtype, parse_type, shape_text, unpack
 
-PLACES = {"convert": ("model", "converted"), "run": ("model", "converted", "inputs", "outputs")}
 DEFAULTS = {"convert": ["{model}", "{converted}"], "run": ["{model}", "{inputs}", "{outputs}"]}
 CANNOT_TEST, NOT_RUNNABLE, SIGNALLED, LOST = 125, (126, 127), 128, 255
 SETTINGS = ("convert", "run", "folder")
@@ -64,7 +64,7 @@ def words_of(step: str, command: str, *, converted: bool = False) -> list[str]:
     `converted`: there is a convert command, so the run gets its result instead of the model.
 
     Raises:
-        BackendError: it is empty, or has an open quote.
+        BackendError: it is empty, or has an open quote. UnknownName: it names a place that there is none.
     """
     try:
         words = shlex.split(command)
@@ -72,6 +72,7 @@ def words_of(step: str, command: str, *, converted: bool = False) -> list[str]:
         raise BackendError(f"cmd: {command}: {e}", "quote it as for a shell") from e
     if not words:
         raise BackendError(f"cmd: no {step} command", "-c 'cmd:./run.sh {model} {inputs} {outputs}'")
+    check_places("cmd", step, command)
     named = any(f"{{{place}}}" in word for word in words for place in PLACES[step])
     if named:
         return words
@@ -144,7 +145,7 @@ def _place() -> str | None:
 
 
 def _run_command(step: str, words: Sequence[str], places: Mapping[str, str], cwd: str | None = None) -> None:
-    command = [_fill(word, places) for word in words]
+    command = [fill(word, places) for word in words]
     for wait in (*RETRY_SECONDS, None):
         try:
             # It prints where this process prints; the parent keeps the last lines.
@@ -159,11 +160,6 @@ def _run_command(step: str, words: Sequence[str], places: Mapping[str, str], cwd
         time.sleep(wait)
     if code:
         raise _error(step, command[0], code)
-
-
-def _fill(word: str, places: Mapping[str, str]) -> str:
-    """Replace all placeholders at once, so that a `{…}` in a path stays."""
-    return re.sub("|".join(rf"\{{{place}\}}" for place in places), lambda m: places[m[0][1:-1]], word)
 
 
 def _error(step: str, command: str, code: int) -> SubcutError:
