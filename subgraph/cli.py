@@ -301,8 +301,9 @@ def _complete() -> int:
     with contextlib.redirect_stdout(output), contextlib.suppress(SystemExit, Exception):  # TAB shows no errors
         typer.main.get_command(app).main(args=[], prog_name="subcut", standalone_mode=False)
     names = filter(None, output.getvalue().split("\n"))
-    for reply in replies(names, words[current] if current < len(words) else "", kept):
-        print(reply)
+    lines = "".join(f"{reply}\n" for reply in replies(names, words[current] if current < len(words) else "", kept))
+    with contextlib.suppress(OSError):  # the shell has stopped reading
+        print(lines, end="", flush=True)
     return 0
 
 

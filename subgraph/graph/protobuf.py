@@ -30,6 +30,7 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any, BinaryIO
 
 from subgraph.errors import DataError, ModelError, OutputError
+from subgraph.graph.file_kinds import HEAD, recognise
 from subgraph.storage import dtypes
 
 if TYPE_CHECKING:
@@ -183,8 +184,8 @@ def read(path: Path) -> Skeleton:
             data = file.read()
     except OSError as e:
         raise ModelError(f"cannot read {path}: {e.strerror or e}", "check the path") from e
-    model = _parse(path, data, data[:256])
-    _require_graph(path, model, data[:256])
+    model = _parse(path, data, data[:HEAD])
+    _require_graph(path, model, data[:HEAD])
     return Skeleton(path, model, len(data), hashlib.sha256(data).hexdigest())
 
 
@@ -229,7 +230,7 @@ def _read_large(path: Path, handle: int, size: int) -> Skeleton:
     for part in (*rest, *graph, *stubs):
         digest.update(part)
     length = sum(len(part) for part in graph)
-    head = file.cut(0, min(size, 256))
+    head = file.cut(0, min(size, HEAD))
     model = _parse(path, b"".join((*rest, *([_tag(GRAPH, length)] if length else []), *graph)), head)
     for stub in stubs:
         model.graph.initializer.add().MergeFromString(stub)
@@ -333,8 +334,9 @@ def _parse(path: Path, data: bytes, head: bytes) -> ModelProto:
     try:
         return _decode(path, data, reading_class())
     except ModelError as e:
-        if guess := _guess(head):
-            raise ModelError(f"{path} is not an ONNX model", guess) from e
+        kind, advice = recognise(path, head)
+        if kind:
+            raise ModelError(f"{path} is not an ONNX model: {kind}", advice) from e
         _find_damage(path)
         raise
 
@@ -376,24 +378,11 @@ def _probe(file: _File, tag: int, begin: int, end: int, kind: str | None) -> Non
             raise _damaged(file.path, tag, f"a {kind} here cannot be decoded{e.what[e.what.rfind(':') :]}") from e
 
 
-def _guess(head: bytes) -> str:
-    """What the file is instead of a model, by its first bytes; empty if unrecognised."""
-    if not head:
-        return "the file is empty"
-    if head.startswith(b"version https://git-lfs"):
-        return "this is a git-lfs pointer: run `git lfs pull` to get the model itself"
-    if head[4:8] == b"ORTM":
-        return "this is onnxruntime's .ort format: use the .onnx it was made from"
-    if head.startswith(b"PK\x03\x04"):
-        return "this is a zip archive: unpack it first"
-    if head.lstrip()[:1] in (b"<", b"{"):
-        return "this is text (a web page or JSON), not a model: download it again"
-    return ""
-
-
 def _require_graph(path: Path, model: ModelProto, head: bytes) -> None:
     if not model.HasField("graph") or not (model.graph.node or model.graph.output):
-        raise ModelError(f"{path} is not an ONNX model: it holds no graph", _guess(head) or "is it the right file?")
+        kind, advice = recognise(path, head)
+        what = kind or "it holds no graph"
+        raise ModelError(f"{path} is not an ONNX model: {what}", advice or "is it the right file?")
 
 
 def value_infos(skeleton: Skeleton, names: Iterable[str] | None = None) -> Iterator[ValueInfoProto]:

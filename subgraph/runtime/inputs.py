@@ -25,7 +25,8 @@ if TYPE_CHECKING:
     from subgraph.graph.graph import Graph
 
 IMAGES = frozenset((".png", ".jpg", ".jpeg", ".bmp", ".webp", ".gif", ".tif", ".tiff", ".ppm", ".pgm"))
-ARRAYS = frozenset((".npy", ".npz", ".bin", ".raw", ".pb"))
+RAW = frozenset((".bin", ".raw"))
+ARRAYS = RAW | {".npy", ".npz", ".pb"}
 # Operators that pass an index on unchanged, on its way to the table.
 CARRIERS = frozenset(
     "Cast Identity Reshape Squeeze Unsqueeze Flatten Transpose Concat Slice Expand Split Tile Gather Clip Pad".split()
@@ -226,7 +227,11 @@ def _require_kind(path: Path) -> None:
 
 
 def _samples(folder: Path, name: str | None, stems: Mapping[str, str]) -> list[tuple[str, list[InputFile]]]:
-    """The samples in a folder: its sub-folders, or one if its files are named after several inputs, or its files."""
+    """The samples in a folder: its sub-folders, or one if its files are named after several inputs, or its files.
+
+    Raises:
+        InputError: the folder is empty, or only some of its files are named after inputs.
+    """
     inside = sorted((p for p in folder.iterdir() if not p.name.startswith(".")), key=_natural)
     folders = [p for p in inside if p.is_dir() and _input_files(p.iterdir())]
     if folders:
@@ -235,16 +240,28 @@ def _samples(folder: Path, name: str | None, stems: Mapping[str, str]) -> list[t
     if not files:
         raise InputError(f"no inputs in folder {folder}", f"it may hold {' '.join(sorted(ARRAYS))} or images")
     named = {stems[f.stem] for f in files if f.stem in stems}
-    if name is None and len(named) == len(files) and len(set(stems.values())) > 1:
+    if name is None and named and len(set(stems.values())) > 1:
+        if len(named) != len(files):
+            other = next((f for f in files if f.stem not in stems), files[-1])
+            raise InputError(
+                f"{folder} mixes files of {len(named)} inputs with others, such as {other.name}",
+                "put the files of each sample into a folder of its own, each named after its input",
+            )
         return [(folder.name, [(None, str(f)) for f in files])]
     counts = Counter(f.stem for f in files)
     return [(f.stem if counts[f.stem] == 1 else f.name, [(name, str(f))]) for f in files]
 
 
 def _input_files(paths: Iterable[Path]) -> list[Path]:
-    """The files that can be fed, in order, without the outputs in ONNX's own test folders."""
+    """The files that can be fed, in order.
+
+    Left out are the outputs in ONNX's own test folders, and raw files beside a .npy of the same name: `subcut cut`
+    writes each tensor in both formats.
+    """
     kinds = ARRAYS | IMAGES
     files = [p for p in paths if p.suffix.lower() in kinds and p.is_file() and not p.name.startswith(".")]
+    stems = {p.stem for p in files if p.suffix.lower() == ".npy"}
+    files = [p for p in files if p.suffix.lower() not in RAW or p.stem not in stems]
     return sorted((p for p in files if not re.fullmatch(r"output_\d+\.pb", p.name)), key=_natural)
 
 

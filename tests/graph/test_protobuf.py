@@ -158,7 +158,6 @@ def test_doc_strings_need_not_be_utf8(tmp_path: Path) -> None:
     [
         (b"", "the file is empty"),
         (b"version https://git-lfs.github.com/spec/v1\noid sha256:4d7a\nsize 12345\n", "git lfs pull"),
-        (b"\x18\x00\x00\x00ORTM\x00\x00", ".ort format"),
         (b"PK\x03\x04\x14\x00\x00\x00", "zip archive"),
         (b"<!DOCTYPE html><html>Sign in</html>", "text"),
         (b'  {"error": "not found"}', "text"),
@@ -174,7 +173,7 @@ def test_what_a_file_is_instead(
     with pytest.raises(ModelError) as refusal:
         protobuf.read(path)
     if walk > 0 or not head:  # above 16 MiB nobody takes a page for a model
-        assert hint in refusal.value.hint
+        assert hint in f"{refusal.value.what} {refusal.value.hint}"
 
 
 def test_what_is_no_file(tmp_path: Path) -> None:

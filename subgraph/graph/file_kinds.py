@@ -1,0 +1,83 @@
+"""A file that is no ONNX model -> what it is, and what to do with it.
+
+The first bytes decide; the suffix decides only for formats without a mark of their own.
+"""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+HEAD = 4096  # bytes of the file that are looked at
+
+_BUILT = "it was built for one device: name the .onnx that it was built from; the build belongs to a candidate (-c)"
+_TF = "convert it: python -m tf2onnx.convert"
+_CAFFE = "convert it together with its other half to ONNX first (caffe2onnx does)"
+_TORCH = "export it with its code: torch.onnx.export(model, inputs, 'model.onnx')"
+_PT2 = "torch.onnx.export(torch.export.load('FILE'), f='model.onnx') exports it"
+_WEIGHTS = "it holds weights without a graph: export the model with its code, as `optimum-cli export onnx` does"
+
+# How the file begins -> what it is, what to do. The first pattern that matches decides.
+_MARKS: tuple[tuple[str, str, str], ...] = (
+    (r"\Z", "the file is empty", ""),
+    (r"version https://git-lfs", "this is a git-lfs pointer", "run `git lfs pull` to get the model itself"),
+    (r".{4}ORTM", "this is onnxruntime's .ort format", "use the .onnx it was made from"),
+    (r".{4}TFL3", "this is a TensorFlow Lite model", f"{_TF} --tflite FILE --output model.onnx"),
+    (r"PK\x03\x04.*(\.data/|archive_format|serialized_exported_program|models/model\.json)",
+     "this is a PyTorch exported program (.pt2)", _PT2),
+    (r"PK\x03\x04.*/(data\.pkl|data/\d|code/|byteorder)", "this is a PyTorch file", _TORCH),
+    (r"PK\x03\x04.*\.npy", "this is a .npz of arrays", "name the model first, then the inputs with -i"),
+    (r"PK\x03\x04.*(model\.weights\.h5|metadata\.json)", "this is a Keras model",
+     f"{_TF} --keras FILE --output model.onnx"),
+    (r"PK\x03\x04", "this is a zip archive", "unpack it first"),
+    (r"\x80[\x02-\x05].*torch", "this is a PyTorch file", _TORCH),
+    (r"\x80[\x02-\x05]", "this is a Python pickle, which subcut never loads", _TORCH),
+    (r"\x89HDF\r\n", "this is an HDF5 file, as Keras writes", f"{_TF} --keras FILE --output model.onnx"),
+    (r"\x93NUMPY", "this is a .npy array", "name the model first, then the inputs with -i"),
+    (r".{6}\0\0\{\s*\"", "this is a .safetensors file", _WEIGHTS),
+    (r"RKNN", "this is a Rockchip .rknn model", _BUILT),
+    (r"IMOD", "this is an Ascend .om model", _BUILT),
+    (r"[a-z]trt", "this is a TensorRT engine", _BUILT),
+    (r"7767517\s", "this is an ncnn .param file", "name the .onnx that it was converted from"),
+    (r"(<\?xml[^>]*>\s*)?<net\s", "this is OpenVINO's IR (.xml)",
+     "name the .onnx that it was converted from; openvino reads that itself (-c openvino)"),
+    (r"\s*(ir_version|opset_import)\b[^\0]*:", "this is an ONNX model as text",
+     "onnx.save(onnx.load('FILE', format='textproto'), 'model.onnx') converts it"),
+    (r"[^\0]*\b(layers?|input_dim|input_shape)\b\s*[:{]", "this is Caffe's network as text (.prototxt)", _CAFFE),
+    (r"[^\0]*\bnode\s*\{", "this is a TensorFlow graph as text (.pbtxt)", f"{_TF} --graphdef FILE.pb"),
+    (r"\s*[<{]", "this is text (a web page or JSON), not a model", "download it again"),
+    (r"\n.{0,200}(Convolution|InnerProduct|Pooling|\x12\x04Data|\x12\x05Input|\x12\x09DummyData)",
+     "this is a Caffe model (.caffemodel)", _CAFFE),
+    (r"\n..?\n.{1,200}\x12.(Placeholder|Const|VariableV2|VarHandleOp|NoOp)", "this is a TensorFlow graph (.pb)",
+     f"{_TF} --graphdef FILE --output model.onnx"),
+    (r"\x08\x01\x12.*(saved_model|serve|tensorflow|VarHandleOp|Placeholder)", "this is a TensorFlow SavedModel",
+     f"{_TF} --saved-model FOLDER --output model.onnx"),
+)  # fmt: skip
+_SUFFIXES = {
+    ".pb": ("this looks like a TensorFlow graph", f"{_TF} --graphdef FILE --output model.onnx"),
+    ".caffemodel": ("this looks like a Caffe model", _CAFFE),
+    ".mnn": ("this looks like an MNN model", "name the .onnx that it was converted from; -c mnn converts it itself"),
+    ".engine": ("this looks like a TensorRT engine", _BUILT),
+    ".plan": ("this looks like a TensorRT engine", _BUILT),
+    ".trt": ("this looks like a TensorRT engine", _BUILT),
+    ".om": ("this looks like an Ascend .om model", _BUILT),
+    ".rknn": ("this looks like a Rockchip .rknn model", _BUILT),
+    ".dlc": ("this looks like a Qualcomm .dlc model", _BUILT),
+    ".hef": ("this looks like a Hailo .hef model", _BUILT),
+    ".mlmodel": ("this looks like a Core ML model", "name the .onnx or PyTorch model that it was converted from"),
+    ".bin": ("this looks like the weights of OpenVINO or ncnn, or an input", "name the .onnx file; inputs go to -i"),
+    ".pt": ("this looks like a PyTorch file", _TORCH),
+    ".pth": ("this looks like a PyTorch file", _TORCH),
+}
+
+
+def recognise(path: Path, head: bytes) -> tuple[str, str]:
+    """What the file is instead of an ONNX model, and what to do; ("", "") if it is not recognised.
+
+    `head`: its first `HEAD` bytes.
+    """
+    for mark, kind, advice in _MARKS:
+        if re.match(mark.encode("latin-1"), head, re.DOTALL):  # compiled only when a file is no model
+            return kind, advice.replace("FILE", path.name)
+    kind, advice = _SUFFIXES.get(path.suffix.lower(), ("", ""))
+    return kind, advice.replace("FILE", path.name)

@@ -1,0 +1,80 @@
+"""A model of another format is recognised, by its first bytes or its suffix, and the user is told what to do."""
+
+from __future__ import annotations
+
+import struct
+import zipfile
+from pathlib import Path
+
+import numpy as np
+import onnx
+import onnxruntime as ort
+import pytest
+
+from fixtures import graphs
+from subgraph.errors import ModelError
+from subgraph.graph import protobuf
+
+# The beginnings of files as their formats define them.
+KINDS = [
+    ("g.pb", b"\x0a\x1b\x0a\x05input\x12\x0bPlaceholder*\x0b\x0a\x05dtype", "TensorFlow graph", "--graphdef g.pb"),
+    ("saved_model.pb", b"\x08\x01\x12\x90\x01\x0a\x80\x22\x05serve2\x0btensorflow", "SavedModel", "--saved-model"),
+    ("g.pbtxt", b'node {\n  name: "input"\n  op: "Placeholder"\n}\n', "TensorFlow graph as text", "--graphdef"),
+    ("deploy.prototxt", b'name: "VGG"\ninput: "data"\nlayer {\n  name: "conv1"\n}\n', "Caffe", "caffe2onnx"),
+    ("vgg.caffemodel", b"\x0a\x03VGG\x92\x06\x10\x0a\x04data\x12\x05Input\xa2\x06", "Caffe model", "caffe2onnx"),
+    ("m.tflite", b"\x20\x00\x00\x00TFL3\x14\x00", "TensorFlow Lite", "--tflite m.tflite"),
+    ("m.pt", b"\x80\x02ctorch._utils\n_rebuild_tensor", "PyTorch", "torch.onnx.export"),
+    ("m.safetensors", struct.pack("<Q", 60) + b'{"w":{"dtype":"F32","shape":[2]}}', ".safetensors", "its code"),
+    ("m.engine", b"ftrt\xf0\x00\x00\x00", "TensorRT engine", "built from"),
+    ("m.rknn", b"RKNN\x00\x00\x00\x00", "Rockchip", "built from"),
+    ("m.om", b"IMOD\x00\x01\x00\x00", "Ascend", "built from"),
+    ("m.param", b"7767517\n75 83\nInput data 0 1 data\n", "ncnn", "converted from"),
+    ("m.xml", b'<?xml version="1.0"?>\n<net name="Model0" version="11">', "OpenVINO", "converted from"),
+    ("m.h5", b"\x89HDF\r\n\x1a\n", "Keras", "--keras m.h5"),
+]
+
+
+@pytest.mark.parametrize(("name", "head", "kind", "advice"), KINDS, ids=[k[0] for k in KINDS])
+@pytest.mark.parametrize("renamed", [False, True])
+def test_a_file_of_another_kind_is_named(
+    tmp_path: Path, name: str, head: bytes, kind: str, advice: str, renamed: bool
+) -> None:
+    path = tmp_path / name
+    if renamed:
+        path = tmp_path / "model.onnx"
+        advice = advice.replace(name, path.name)
+    path.write_bytes(head + b"\0" * 500 if b"\n" not in head[:20] or b"\0" in head else head)
+    with pytest.raises(ModelError) as refusal:
+        protobuf.read(path)
+    assert kind in refusal.value.what
+    assert advice in refusal.value.hint
+
+
+def test_a_format_without_a_mark_is_named_by_its_suffix(tmp_path: Path) -> None:
+    (tmp_path / "m.mnn").write_bytes(b"\x18\0\0\0\0\0\0\0" * 10)
+    with pytest.raises(ModelError, match="MNN") as refusal:
+        protobuf.read(tmp_path / "m.mnn")
+    assert "-c mnn" in refusal.value.hint
+
+
+def test_files_that_libraries_here_write_are_named(tmp_path: Path) -> None:
+    model = graphs.plain()
+    onnx.save(model, tmp_path / "m.textproto", format="textproto")
+    np.save(tmp_path / "a.npy", np.ones(3))
+    np.savez(tmp_path / "a.npz", x=np.ones(3))
+    settings = ort.SessionOptions()
+    settings.optimized_model_filepath = str(tmp_path / "m.ort")
+    settings.add_session_config_entry("session.save_model_format", "ORT")
+    ort.InferenceSession(model.SerializeToString(), settings)
+    with zipfile.ZipFile(tmp_path / "m.pt2", "w") as archive:  # the layout of torch.export.save
+        archive.writestr("m/archive_format", "pt2")
+        archive.writestr("m/models/model.json", "{}")
+    with zipfile.ZipFile(tmp_path / "m.pt", "w") as archive:  # that of torch.save
+        archive.writestr("m/data.pkl", b"\x80\x02.")
+    kinds = {"m.textproto": "as text", "a.npy": ".npy", "a.npz": ".npz", "m.ort": ".ort", "m.pt2": "exported program",
+             "m.pt": "a PyTorch file"}  # fmt: skip
+    for name, kind in kinds.items():
+        with pytest.raises(ModelError) as refusal:
+            protobuf.read(tmp_path / name)
+        assert kind in refusal.value.what
+        assert refusal.value.hint
