@@ -104,12 +104,14 @@ class Bisection:
         Raises:
             BackendError: the candidate cannot be used. ResultExists: another result stands in the way.
             UsageError, UnknownName: `within` names nothing. OutputError: nothing can be written.
+            InputError: an input does not fit. ModelError: the reference cannot run the model.
         """
         started, options, trials = time.monotonic(), self.options, self.trials
         assert trials
         self.steps.clear()
         self._oracle = self._new_oracle(trials)
         result_folder.require_free(options.place, options.request, self.oracle)
+        trials.capture(trials.whole())  # what the reference cannot run is an error, not a search
         findings = None
         search = self.search()
         while findings is None:

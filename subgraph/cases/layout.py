@@ -9,7 +9,7 @@ from typing import Any
 from subgraph.storage.folders import safe_names
 
 # A case: one region with its inputs and outputs.
-MODEL, REPRO, LOG = "model.onnx", "repro.py", "log.txt"
+MODEL, INPUTS, REPRO, LOG = "model.onnx", "inputs", "repro.py", "log.txt"
 CANDIDATE = "candidate"  # the candidate's outputs, laid out as `outputs/`
 REPRO_SCRIPT = Path(__file__).with_name(REPRO)  # copied into every case as it stands
 # A folder around cases, left by bisect, sweep or recordings.

@@ -65,12 +65,15 @@ def bisect(
             "--candidate-model": candidate_options.other_model, "--map": candidate_options.tensor_map,
             "--within": within, "--max-trials": max_trials, "--max-time": max_time, "--repeat": repeat,
         })  # fmt: skip
-        feeding, reference = resolve.feeding(settings, inputs), resolve.reference(settings, runtime, result.trust)
+        feeding, reference = (
+            resolve.feeding(settings, inputs, model),
+            resolve.reference(settings, runtime, result.trust),
+        )
         parent = resolve.parent_folder(settings, result.output)
         return bisect_recorded(
             model_path, recordings, feeding, criterion, reference, parent, freeze=not no_freeze, force=result.force
         )
-    setup = resolve.setup(settings, candidate_options, inputs, criterion, runtime, result, freeze=not no_freeze)
+    setup = resolve.setup(settings, model, candidate_options, inputs, criterion, runtime, result, freeze=not no_freeze)
     with resolve.reference(settings, runtime, result.trust) as reference:
         return _bisect(model_path, setup, reference, recordings, limits, within or "", result.force)
 

@@ -68,13 +68,16 @@ def compare(
             "--map": candidate_options.tensor_map,
         })  # fmt: skip
         recordings = recording_options(recorded, runtime, inputs)
-        feeding, reference = resolve.feeding(settings, inputs), resolve.reference(settings, runtime, result.trust)
+        feeding, reference = (
+            resolve.feeding(settings, inputs, model),
+            resolve.reference(settings, runtime, result.trust),
+        )
         parent = resolve.parent_folder(settings, result.output)
         model_path = resolve.model_path(settings, model)
         return compare_recorded(model_path, recordings, feeding, criterion, reference, parent, choice, csv_file)
     model_path = resolve.model_path(settings, model)
     jobs = resolve.jobs(settings, jobs)
-    setup = resolve.setup(settings, candidate_options, inputs, criterion, runtime, result, freeze=not no_freeze)
+    setup = resolve.setup(settings, model, candidate_options, inputs, criterion, runtime, result, freeze=not no_freeze)
     with resolve.reference(settings, runtime, result.trust) as reference:
         return _compare(model_path, setup, reference, choice, jobs, csv_file)
 

@@ -51,7 +51,7 @@ def cut(
     request = write_case.CaseRequest(
         start=tuple(start or ()),
         end=tuple(end or ()),
-        **resolve.feeding(settings, inputs).options,
+        **resolve.feeding(settings, inputs, model).options,
         formats=formats,
         tensor_format=tensor_format,
         dump_all=dump == "all" or bool(recorded),

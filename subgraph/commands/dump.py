@@ -49,7 +49,7 @@ def dump(
         formats, tensor_format = resolve.formats(settings, form, "npy")
         request = DumpRequest(
             tensors=tuple(choose(graph, words, everything)),
-            **resolve.feeding(settings, inputs).options,
+            **resolve.feeding(settings, inputs, model).options,
             formats=formats,
             tensor_format=tensor_format,
         )

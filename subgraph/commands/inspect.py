@@ -64,7 +64,7 @@ def inspect(
     if node and (start or end):
         raise UsageError("name a node, or --start and --end, not both")
     model_path = resolve.model_path(settings, model)
-    feeding = resolve.feeding(settings, inputs)
+    feeding = resolve.feeding(settings, inputs, model)
     graph = load(model_path)
     try:
         document = _document(graph, node, start or (), end or (), None if no_run else feeding)

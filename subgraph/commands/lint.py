@@ -58,7 +58,7 @@ def lint(
         raise UsageError(f"--target-opset {target_opset}: opsets start at 1")
     table.check(csv_file)
     model_path = resolve.model_path(settings, model)
-    feeding = resolve.feeding(settings, inputs)
+    feeding = resolve.feeding(settings, inputs, model)
     graph = load(model_path)
     try:
         context = _context(graph, target_opset, feeding, seeded=inputs.seed is not None)

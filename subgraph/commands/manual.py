@@ -64,7 +64,7 @@ def start(
     model_path = resolve.model_path(settings, model)
     criterion = resolve.criterion(settings, comparison)
     _check_batch(batch)
-    feeding = resolve.feeding(settings, inputs)
+    feeding = resolve.feeding(settings, inputs, model)
     notes = resolve.log_random_inputs(feeding)
     custom_ops = settings.get("custom_ops", runtime.custom_ops, "")
     request = records.ManualRequest(

@@ -10,6 +10,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from subgraph import project
+from subgraph.cases.case import MANIFEST
+from subgraph.cases.layout import INPUTS, MODEL
 from subgraph.commands import log
 from subgraph.commands.options import (
     CandidateOptions,
@@ -34,25 +36,41 @@ if TYPE_CHECKING:
 
 
 def model_path(settings: Project, model: str | None) -> Path:
-    """The model to work on; logs how it was found where it was not named.
+    """The model to work on, which may be that of a case's folder; logs how it was found where it was not named.
 
     Raises:
         UsageError: there is none, or several.
     """
+    if folder := _case_folder(settings, model):
+        return folder / MODEL
     path, how = project.find_model(model, settings)
     if how:
         log.info("model: %s (%s)", path.name, how)
     return path
 
 
-def feeding(settings: Project, inputs: InputOptions) -> Feeding:
-    """What the model is fed.
+def _case_folder(settings: Project, model: str | None) -> Path | None:
+    """The folder of the case that is named as the model; None where a file is named."""
+    word = settings.get("model", model)
+    if not word or not os.path.isfile(f"{word}/{MANIFEST}"):  # noqa: PTH113 - a name that is too long is no file
+        return None
+    from subgraph.cases.find_case import find_case
+
+    return find_case(Path(word)).place
+
+
+def feeding(settings: Project, inputs: InputOptions, model: str | None = None) -> Feeding:
+    """What the model is fed: of a case's folder, unless inputs are named, those of the case.
 
     Raises:
         UsageError: a shape, mean or scale cannot be read.
     """
+    files = settings.get("input", inputs.inputs, [])
+    if not files and (folder := _case_folder(settings, model)):
+        files = [str(folder / INPUTS)]
+        log.info("inputs: those of the case, %s", clean(files[0]))
     return Feeding(
-        inputs=tuple(settings.get("input", inputs.inputs, [])),
+        inputs=tuple(files),
         shapes=shapes(settings.get("shape", inputs.shape, [])),
         seed=settings.get("seed", inputs.seed, 0),
         picture=ImageOptions(
@@ -245,7 +263,7 @@ def formats(settings: Project, form: FormatOptions, default: str) -> tuple[tuple
 
 
 def setup(
-    settings: Project, candidate_options: CandidateOptions, inputs: InputOptions, criterion: str,
+    settings: Project, model: str | None, candidate_options: CandidateOptions, inputs: InputOptions, criterion: str,
     runtime: RuntimeOptions, result: ResultOptions, *, freeze: bool,
 ) -> Setup:  # fmt: skip
     """What trials on a candidate depend on beside the model.
@@ -256,9 +274,9 @@ def setup(
     from subgraph.trials.session import Setup
 
     chosen = candidate(settings, candidate_options.spec, runtime, result.trust)
-    fed, parent = feeding(settings, inputs), parent_folder(settings, result.output)
-    model, tensor_map = other_model(candidate_options)
-    return Setup(chosen, fed, parent, criterion, freeze, not result.fresh, model, tensor_map)
+    fed, parent = feeding(settings, inputs, model), parent_folder(settings, result.output)
+    other, tensor_map = other_model(candidate_options)
+    return Setup(chosen, fed, parent, criterion, freeze, not result.fresh, other, tensor_map)
 
 
 def jobs(settings: Project, typed: int | None) -> int:

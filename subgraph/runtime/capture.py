@@ -21,6 +21,7 @@ from subgraph.graph.graph import Graph
 from subgraph.runtime.inputs import Feeding, Sample
 from subgraph.runtime.reference import Reference
 from subgraph.storage.tensors import Record, Tensors, load
+from subgraph.text import clean
 
 log = logging.getLogger("subcut")
 
@@ -63,10 +64,21 @@ def capture_samples(
             folder.mkdir()
             run = reference.run(KEY, folder, stems, sample)
             captured.append(Captured(sample.label, run.by_name, {r.name: r for r in run.fed}, dict(run.origins)))
+            if k == 0 and sample.files:
+                _log_origins(run.origins)
             if len(samples) > 1:
                 step = {"step": k + 1, "of": len(samples)}
                 log.info("sample %d of %d: %s", k + 1, len(samples), sample.label, extra=step)
     return captured
+
+
+def _log_origins(origins: Mapping[str, str]) -> None:
+    """Log what the user may not expect of inputs that files were given for: random values, a conversion."""
+    for name, origin in origins.items():
+        if origin.startswith("random "):
+            log.info("input %s was not given: %s", clean(name), origin)
+        elif "(converted from " in origin:
+            log.info("input %s: %s", clean(name), clean(origin))
 
 
 @contextmanager

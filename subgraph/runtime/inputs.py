@@ -20,6 +20,7 @@ from subgraph.graph.types import declared_type
 from subgraph.storage import dtypes
 from subgraph.storage.folders import safe_name
 from subgraph.storage.tensors import Record, shape_text
+from subgraph.text import count
 
 if TYPE_CHECKING:
     from subgraph.graph.graph import Graph
@@ -169,6 +170,8 @@ def _files_per_sample(graph: Graph, words: Sequence[str]) -> list[tuple[str, lis
             _require_kind(path)
             common.append((name, str(path)))
             continue
+        if (path / "manifest.json").is_file() and (path / "inputs").is_dir():  # a case as `subcut cut` writes it
+            path /= "inputs"
         try:
             folders.append(_samples(path, name, inputs_by_stem(list(graph.inputs))))
         except OSError as e:
@@ -244,7 +247,7 @@ def _samples(folder: Path, name: str | None, stems: Mapping[str, str]) -> list[t
         if len(named) != len(files):
             other = next((f for f in files if f.stem not in stems), files[-1])
             raise InputError(
-                f"{folder} mixes files of {len(named)} inputs with others, such as {other.name}",
+                f"{folder} mixes files of {count(len(named), 'input')} with others, such as {other.name}",
                 "put the files of each sample into a folder of its own, each named after its input",
             )
         return [(folder.name, [(None, str(f)) for f in files])]

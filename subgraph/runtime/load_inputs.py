@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 
     from subgraph.types import Array
 
+IMAGE_TYPES = frozenset("float16 bfloat16 float32 float64 uint8 int8 uint16 int16 int32".split())
 MAX_RANDOM = 1 << 30  # bytes of one random input; with more, a dimension is surely wrong
 
 
@@ -248,16 +249,26 @@ def _load_pb(path: Path) -> tuple[str, Array]:
 
 
 def _load_image(path: Path, spec: InputSpec, options: ImageOptions) -> Array:
-    """An image resized (bilinear) to the input: (1, C, H, W), or (1, H, W, C) where the last dimension is C."""
+    """An image resized (bilinear) to the input: (1, C, H, W), or (1, H, W, C) where the last dimension is C.
+
+    Raises:
+        InputError: the input's type, rank or channels are not those of an image, or the file is damaged.
+    """
     import numpy as np
     from PIL import Image, UnidentifiedImageError
 
     dims: list[Any] = spec.dims or [1, 3, None, None]
-    if len(dims) not in (3, 4):
-        raise InputError(f"{path}: input '{spec.name}' of shape {shape_text(tuple(dims))} takes no image")
     inner = dims[-3:]
-    last = inner[2] in (1, 3, 4) and inner[0] not in (1, 3, 4)
-    channels, height, width = (inner[2], inner[0], inner[1]) if last else inner
+    last = len(inner) == 3 and inner[2] in (1, 3, 4) and inner[0] not in (1, 3, 4)
+    channels, height, width = (inner[2], inner[0], inner[1]) if last else (*inner, None, None)[:3]
+    # Of rank 3, one channel may as well be a batch of one sequence.
+    of_image = len(dims) == 4 and (channels in (1, 3, 4) or not isinstance(channels, int))
+    if not (of_image or (len(dims) == 3 and channels in (3, 4))) or spec.dtype not in IMAGE_TYPES:
+        raise InputError(
+            f"{path}: input '{spec.name}' ({spec.dtype} {shape_text(tuple(dims))}) takes no image: an image has "
+            "1, 3 or 4 channels, height and width, and floats or whole numbers of 8 to 32 bits",
+            f"give it a .npy: -i {spec.name}=FILE.npy",
+        )
     try:
         with Image.open(path) as opened:
             _require_8_bits(path, opened.mode)

@@ -111,7 +111,7 @@ class Trials:
 
         Raises: as `verdict`.
         """
-        self._capture(region)
+        self.capture(region)
         if self.run_by_hand:
             return self.run_by_hand(region, feeds)
         if self.candidate_model and (problem := self.candidate_model.problem(region)):
@@ -197,7 +197,7 @@ class Trials:
 
     def sample_groups(self, region: Region, feeds: Feeds | None = None) -> list[tuple[list[int], Feeds]]:
         """Samples that one cut serves, by index, with their tensors: equal input shapes, equal frozen values."""
-        self._capture(region)
+        self.capture(region)
         known = self.values.records
         records = known if feeds is None else [{**k, **f} for k, f in zip(known, feeds, strict=True)]
         groups: dict[Any, tuple[list[int], list[Mapping[str, Record]]]] = {}
@@ -210,7 +210,12 @@ class Trials:
             tensors.append(sample)
         return list(groups.values())
 
-    def _capture(self, region: Region) -> None:
+    def capture(self, region: Region) -> None:
+        """Have the reference compute the values at a region's boundary, unless they are known.
+
+        Raises:
+            InputError: an input does not fit. ModelError: the reference cannot run the model. WorkerDied: it crashed.
+        """
         self.values.need([*region.inputs, *region.shapes, *region.outputs])
 
     def cut(self, region: Region, records: Feeds) -> Cut:

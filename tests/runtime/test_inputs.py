@@ -346,6 +346,16 @@ def test_a_deep_image_is_refused(tmp_path: Path, model: Callable[..., Graph], mo
     assert ".npy" in refusal.value.hint
 
 
+@pytest.mark.parametrize(
+    "spec",
+    ["float[1,4] x", "float[1,64,8,8] x", "int64[1,3,8,8] x", "bool[1,1,8,8] x", "float[1,128,768] x", "float[2,3] x"],
+)
+def test_an_image_for_what_is_no_image_is_refused(picture: Path, model: Callable[..., Graph], spec: str) -> None:
+    with pytest.raises(InputError, match="takes no image") as refusal:
+        fed(model(spec), picture)
+    assert "-i x=FILE.npy" in refusal.value.hint
+
+
 def test_what_is_no_image(tmp_path: Path, picture: Path, model: Callable[..., Graph]) -> None:
     (tmp_path / "a.png").write_bytes(picture.read_bytes()[:40])
     (tmp_path / "b.jpg").write_text("no picture")

@@ -1,0 +1,77 @@
+"""A case's folder is a model plus its inputs in every command; what the user did not give is named.
+
+Covers `commands.resolve` and the folders of `runtime.inputs`.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto, helper, numpy_helper
+
+from tests.helpers.run_command import subcut
+
+
+@pytest.fixture
+def model(tmp_path: Path) -> Path:
+    """Three nodes and two inputs."""
+    weight = numpy_helper.from_array(np.eye(4, dtype=np.float32) * 2, "w")
+    nodes = [
+        helper.make_node("MatMul", ["a", "w"], ["m"], name="mm"),
+        helper.make_node("Add", ["m", "b"], ["s"], name="add"),
+        helper.make_node("Relu", ["s"], ["y"], name="relu"),
+    ]
+    a, b, y = (helper.make_tensor_value_info(name, TensorProto.FLOAT, [1, 4]) for name in "aby")
+    graph = helper.make_graph(nodes, "two", [a, b], [y], [weight])
+    path = tmp_path / "m.onnx"
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8), path)
+    return path
+
+
+@pytest.mark.slow
+def test_a_case_is_a_model_with_its_inputs(model: Path, tmp_path: Path) -> None:
+    assert subcut(model, "-s", "mm", "-e", "relu", "--seed", "7", cwd=tmp_path).code == 0
+    case = Path("subcut_out/mm__relu")
+    for words in (
+        ("compare", case, "--json"),
+        ("compare", model, "-i", case, "--json"),
+        ("compare", model, "-i", case / "inputs", "--json"),
+    ):
+        done = subcut(*words, cwd=tmp_path)
+        assert done.code == 0, done.err
+        outputs = done.document["whole"]["outputs"]
+        assert len(outputs) == 1, words  # one sample with both inputs, in one of its two formats
+        assert "not given" not in done.err and "random values" not in done.err
+
+
+def test_an_input_that_is_not_given_is_named_and_a_conversion_too(model: Path, tmp_path: Path) -> None:
+    np.save(tmp_path / "a.npy", np.ones((1, 4)))
+    done = subcut(model, "-s", "mm", "-e", "relu", "-i", "a.npy", cwd=tmp_path)
+    assert done.code == 0
+    assert "input a: a.npy (converted from float64)" in done.err
+    assert "input b was not given: random normal, seed 0" in done.err
+
+
+def test_a_folder_that_mixes_inputs_and_others_is_refused(model: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "mixed"
+    folder.mkdir()
+    for name in ("a", "z"):
+        np.save(folder / f"{name}.npy", np.ones((1, 4), np.float32))
+    done = subcut(model, "-s", "mm", "-e", "relu", "-i", folder, cwd=tmp_path)
+    assert done.code != 0
+    assert "mixes files of 1 input with others, such as z.npy" in done.err
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("content", [None, b"1234"], ids=["missing", "too short"])
+def test_missing_weights_are_one_error_not_a_search(model: Path, tmp_path: Path, content: bytes | None) -> None:
+    onnx.save(onnx.load(model), tmp_path / "e.onnx", save_as_external_data=True, location="e.data", size_threshold=0)
+    (tmp_path / "e.data").unlink()
+    if content:
+        (tmp_path / "e.data").write_bytes(content)
+    done = subcut("bisect", "e.onnx", cwd=tmp_path)
+    assert done.code == 3
+    assert "e.data" in done.err and "baseline" not in done.err
