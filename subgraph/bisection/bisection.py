@@ -74,6 +74,7 @@ class BisectionOptions:
                 "criterion": setup.criterion,
                 "freeze": setup.freeze,
                 "within": self.within,
+                "inside": self.limits.inside,
             }
         )
 
@@ -136,6 +137,7 @@ class Bisection:
             criterion=options.setup.criterion,
             seconds=time.monotonic() - started,
             notes=[*options.notes, *self._stale(findings)],
+            within=options.within,
         )
         document = replace(document, other_model=self._other_model(findings))
         if findings.outcome is Outcome.DISAGREE:
@@ -178,7 +180,8 @@ class Bisection:
         """Does the whole fail, but no piece of it, and are shapes frozen somewhere?"""
         nothing = all(f.kind is FindingKind.UNRESOLVED for f in findings.findings) and not findings.stopped
         items = range(len(self.oracle.groups))
-        return findings.outcome is Outcome.DISAGREE and nothing and any(self.oracle.region([k]).shapes for k in items)
+        fails = findings.outcome in (Outcome.DISAGREE, Outcome.ELSEWHERE)
+        return fails and nothing and any(self.oracle.region([k]).shapes for k in items)
 
     def _other_model(self, findings: Findings) -> OtherModel | None:
         """How the candidate's own model matches the reference's, and what it costs; the latter within the budget."""

@@ -42,17 +42,21 @@ def exit_code(findings: Findings) -> int:
     """0: they agree; 1: a disagreement, whatever is known about it; 5: nothing could be established."""
     if findings.outcome in (Outcome.AGREE, Outcome.CLAIMED):
         return 0
-    return 1 if findings.outcome is Outcome.DISAGREE else 5
+    return 1 if findings.outcome in (Outcome.DISAGREE, Outcome.ELSEWHERE) else 5
 
 
 def describe(
     oracle: NodeOracle, findings: Findings, steps: Sequence[Step], *, command: str, criterion: str, seconds: float,
-    notes: Iterable[str] = (),
+    notes: Iterable[str] = (), within: str = "",
 ) -> document.BisectDocument:  # fmt: skip
-    """The document, as yet without case folders and report."""
+    """The document, as yet without case folders and report. `within`: as the user gave it."""
     trials, graph, code = oracle.trials, oracle.trials.graph, exit_code(findings)
     whole, source = _whole_verdict(steps), source_of(oracle.trials.graph)
+    profile = _profile(oracle, steps)
     ranked = whole and whole.to_json() | {"ranking": ranking(trials, trials.run(trials.whole()))}
+    whole_runs = sum(s.query.kind is QueryKind.WHOLE for s in steps)
+    inner = len({row.tensor for row in profile} - set(graph.outputs)) if profile else None
+    looked_at = document.LookedAt(len(trials.whole().outputs), whole_runs, inner, within)
     # runs that only measure how much of the error is gone without a piece
     extra_runs = {"explain": trials.extra_runs} if trials.extra_runs else {}
     return document.BisectDocument(
@@ -72,11 +76,16 @@ def describe(
         criterion=criterion,
         samples=trials.values.labels,
         whole=ranked,
-        profile=_profile(oracle, steps),
+        looked_at=looked_at,
+        profile=profile,
         steps=[_step(oracle, s) for s in steps],
         findings=[_finding(oracle, findings, k, steps) for k in range(len(findings.findings))],
         alone=[document.Irrelevant(o.signature, *_nodes(oracle, o.items), o.share) for o in findings.irrelevant],
-        notes=[*notes, *_notes(oracle, findings, whole)],
+        notes=[
+            *_scope_notes(findings, looked_at, trials.run_by_hand is not None),
+            *notes,
+            *_notes(oracle, findings, whole, within),
+        ],
         environment=_environment(oracle),
     )
 
@@ -107,7 +116,22 @@ def _environment(oracle: NodeOracle) -> document.RunEnvironment:
     return document.RunEnvironment(subcut, python, machine, oracle.trials.reference.options.get("threads", 1), packages)
 
 
-def _notes(oracle: NodeOracle, findings: Findings, whole: Verdict | None) -> Iterator[str]:
+def _scope_notes(findings: Findings, looked_at: document.LookedAt, by_hand: bool) -> Iterator[str]:
+    """Where the outputs agree: what else was looked at. Where they do not: does the region asked about?"""
+    outputs = f"{count(looked_at.outputs, 'output')} of the model, in {count(looked_at.runs, 'run')}"
+    if findings.outcome is Outcome.ELSEWHERE:
+        yield f"the whole fails, {looked_at.within} alone does not: look elsewhere"
+    elif findings.signature is None and findings.findings and findings.outcome is Outcome.DISAGREE:
+        yield f"the outputs agree ({outputs}): on these inputs, what fails inside does not reach them"
+    elif findings.outcome in (Outcome.AGREE, Outcome.CLAIMED):
+        more = [f"{looked_at.within} alone"] if looked_at.within else []
+        more += [f"{count(looked_at.inner, 'inner tensor')} in place"] if looked_at.inner is not None else []
+        unseen = "" if looked_at.inner is not None else "; inner tensors were not looked at"
+        hint = ": --inside does" if unseen and not by_hand else ""
+        yield f"looked at: {', '.join([outputs, *more])}{unseen}{hint}"
+
+
+def _notes(oracle: NodeOracle, findings: Findings, whole: Verdict | None, within: str) -> Iterator[str]:
     ratio = whole.worst.errors.get("noise_ratio") if whole and whole.worst else None
     if findings.outcome is Outcome.CLAIMED and ratio is not None:
         precision = oracle.trials.precision
@@ -120,8 +144,8 @@ def _notes(oracle: NodeOracle, findings: Findings, whole: Verdict | None) -> Ite
         yield "reading inner tensors makes the fault vanish: the candidate behaves otherwise when probed"
     if findings.stopped.endswith("used up"):
         yield f"ended early: {findings.stopped}; the same command with more goes on"
-    elif findings.outcome is Outcome.DISAGREE and findings.complete:
-        yield "everything else was asked about and agrees"
+    elif findings.outcome is Outcome.DISAGREE and findings.complete and (findings.signature or within):
+        yield f"everything else{f' in {within}' if within else ''} was asked about and agrees"
     for observation in findings.unresolved[:MOST_UNRESOLVED]:
         yield f"{count(len(observation.items), 'node')}, {observation.signature or 'unknown'}: {observation.why}"
 

@@ -33,6 +33,22 @@ class RunEnvironment:
 
 
 @dataclass(frozen=True)
+class LookedAt:
+    """What an agreement rests on.
+
+    Attributes:
+        outputs: how many of the model. runs: of the whole model, in which they were compared.
+        inner: tensors read in place; None where none was.
+        within: the region that was asked about alone; "" where there was none.
+    """
+
+    outputs: int
+    runs: int
+    inner: int | None
+    within: str
+
+
+@dataclass(frozen=True)
 class ProfileRow:
     """A tensor of the profile; of several samples the one with the largest error."""
 
@@ -190,6 +206,7 @@ class BisectDocument:
     criterion: str
     samples: Sequence[str]
     whole: object
+    looked_at: LookedAt
     profile: Sequence[ProfileRow] | None
     steps: Sequence[StepDocument]
     findings: Sequence[FindingDocument]

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 
 from subgraph.errors import ModelError, NoRegion
 from subgraph.graph import region as regions
@@ -80,6 +81,12 @@ class NodeOracle:
     def run_result(self, region: Region) -> RunResult:
         """The candidate's first failing result of a region; if there is none, its first result."""
         return self.failed.get(region.nodes) or self.trials.run(region)
+
+    @cached_property
+    def whole_agrees(self) -> bool:
+        """Does the whole agree? Read after the search has asked about it."""
+        whole = self.trials.whole()
+        return whole.nodes not in self.failed and self.trials.verdict(whole).status is Status.AGREE
 
     def search(self, settings: Settings | None = None) -> Steps[Findings]:
         """Search for culprits: yields a Step per answer, returns the Findings.
@@ -158,7 +165,9 @@ class NodeOracle:
         return self.trials.run_extra(region, repetition=query.repetition, fresh=True)
 
     def _with_share(self, query: Query, region: Region, result: RunResult, answer: Answer) -> Answer:
-        """The answer with the region's share of the final error."""
+        """The answer with the region's share of the final error, if there is one."""
+        if self.whole_agrees:
+            return answer
         whole = self.run_result(self.trials.whole())
         if whole.failure and answer.signature not in (None, whole.failure.signature):
             return replace(answer, culprit=restores_outputs(self.trials, region))

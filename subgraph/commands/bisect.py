@@ -41,7 +41,13 @@ def bisect(
     runtime: options.RuntimeOptions,
     max_trials: Annotated[Number, option("--max-trials", "N", "Stop after so many runs.")] = None,
     max_time: Annotated[Text, option("--max-time", "2h", "Stop after so long: 90s, 30m.")] = None,
-    repeat: Annotated[Number, option("--repeat", "N", "Runs that must agree before the whole model does; 7.")] = None,
+    repeat: Annotated[
+        Number,
+        option("--repeat", "N", "Runs that must agree before the whole model does; 2, up to 7 if that is quick."),
+    ] = None,
+    inside: Annotated[
+        bool, option("--inside", None, "Where the outputs agree: look at every inner tensor, too.")
+    ] = False,
     jobs: options.Jobs = None,
     recorded: options.RecordedOptions,
     no_freeze: options.NoFreeze = False,
@@ -52,18 +58,19 @@ def bisect(
     With --recorded and no candidate: between which tensors a device's recording goes wrong. With both, the recording
     says where to look first.
 
-    Exit code 0: they agree; 1: something disagrees; 5: nothing could be established. A run that was stopped goes on
-    with the same command.
+    Exit code 0: they agree; 1: something disagrees, be it inside only; 5: nothing could be established. A run that was
+    stopped goes on with the same command.
     """
     settings = project.load()
     model_path = resolve.model_path(settings, model)
     criterion = resolve.criterion(settings, comparison)
-    limits = _limits(max_trials, max_time, repeat, resolve.jobs(settings, jobs))
+    limits = _limits(max_trials, max_time, repeat, resolve.jobs(settings, jobs), inside)
     recordings = recording_options(recorded, runtime, inputs) if recorded.recorded else None
     if recordings and not settings.get("candidate", candidate_options.spec):
         refuse_beside_recorded({
             "--candidate-model": candidate_options.other_model, "--map": candidate_options.tensor_map,
             "--within": within, "--max-trials": max_trials, "--max-time": max_time, "--repeat": repeat,
+            "--inside": inside or None,
         })  # fmt: skip
         feeding, reference = (
             resolve.feeding(settings, inputs, model),
@@ -116,15 +123,14 @@ def _log_steps(bisection: Bisection) -> Result:
     return Result(bisection.document, text.rstrip("\n"), bisection.document["exit_code"])
 
 
-def _limits(max_trials: int | None, max_time: str | None, repeat: int | None, jobs: int) -> Settings:
+def _limits(max_trials: int | None, max_time: str | None, repeat: int | None, jobs: int, inside: bool) -> Settings:
     from subgraph.search import Settings
 
     if max_trials is not None and max_trials < 1:
         raise UsageError(f"--max-trials {max_trials}: at least one run is needed")
-    if repeat is not None and repeat < 2:
-        raise UsageError(f"--repeat {repeat}: at least two runs tell whether a model agrees")
-    plain = Settings(max_trials=max_trials, max_time=_seconds(max_time), workers=jobs)
-    return plain if repeat is None else replace(plain, agreeing=repeat)
+    if repeat is not None and repeat < 1:
+        raise UsageError(f"--repeat {repeat}: at least one run is needed")
+    return Settings(max_trials, _seconds(max_time), jobs, inside=inside, repeat=repeat)
 
 
 def _seconds(text: str | None) -> float | None:

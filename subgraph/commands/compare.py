@@ -178,6 +178,10 @@ def _summary(comparison: Comparison) -> list[str]:
     if bad:
         lines.append(f"first bad tensor  {clean(bad.tensor)}   node {clean(bad.node)} ({bad.op})")
         lines += [f"looks like        {clean(words)}" for words in comparison.looks_like]
+    elif comparison.whole.status is Status.AGREE:
+        seen = comparison.looked_at
+        unseen = "" if seen.inner else "; inner tensors were not looked at: leave out --at"
+        lines.append(f"looked at: {count(seen.outputs, 'output')}, {count(seen.inner, 'inner tensor')}{unseen}")
     elif comparison.whole.status is Status.FAIL:
         lines.append("each tensor agrees, yet the whole fails: a fault of several nodes together, such as a fusion")
     return lines

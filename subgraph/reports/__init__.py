@@ -136,10 +136,13 @@ def headline(document: Document, quoted: Quoted = str) -> str:
         claimed = document["outcome"] == "claimed"
         agreement = f"agrees within {document['candidate']['precision']} rounding" if claimed else "they agree"
         return f"{agreement}{f': {quoted(why)}' if why else ''}"
+    if document["outcome"] == "elsewhere":
+        return "the whole fails, the region asked about does not"
     if not findings:
         return f"nothing was established{f': {quoted(why)}' if why else ''}"
     more = len(findings) - 1
-    return title(findings[0], quoted) + (f"; {count(more, 'more finding')}" if more else "")
+    masked = "the outputs agree, not the inside: " if document["whole"]["status"] == "agree" else ""
+    return masked + title(findings[0], quoted) + (f"; {count(more, 'more finding')}" if more else "")
 
 
 def word(judged: Document) -> str:

@@ -35,7 +35,8 @@ class Progress:
         labels: kind of each place; None if unknown.
         profile: of the scope; None where there is none. led: it led to the last culprit.
         pooled: single items that failed alone after a pool, and are not reported yet. pool_tried: a pool was run.
-        complete: the rest agrees. claimed: the whole agrees at the claimed precision.
+        complete: the rest agrees. elsewhere: the region asked about agrees alone.
+        claimed: the whole agrees at the claimed precision.
         probe_sensitive: reading inner tensors made the fault vanish.
     """
 
@@ -48,6 +49,7 @@ class Progress:
     pooled: list[Items] = field(default_factory=list)
     pool_tried: bool = False
     complete: bool = False
+    elsewhere: bool = False
     claimed: bool = False
     probe_sensitive: bool = False
     findings: list[Finding] = field(default_factory=list)
@@ -153,7 +155,7 @@ def _failing_region(progress: Progress) -> Search[Items | Finding]:
         progress.led = region is not None
         if region is not None:
             return region
-        if progress.profile.everywhere and not progress.findings:
+        if progress.profile.everywhere and not progress.findings and state.signature is not None:
             finding = yield from _wrong_everywhere(progress)
             if progress.claimed or finding is not None:
                 return finding or scope

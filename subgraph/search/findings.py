@@ -114,6 +114,7 @@ class Outcome(StrEnum):
     AGREE = "agree"
     CLAIMED = "claimed"  # agrees within the precision that the candidate claims
     DISAGREE = "disagree"
+    ELSEWHERE = "elsewhere"  # the whole disagrees, the region that was asked about agrees alone
     UNRESOLVED = "unresolved"
 
 
@@ -144,6 +145,7 @@ class Findings:
     """Result of a search.
 
     Attributes:
+        signature: how the whole fails; None where it agrees, whatever a piece of it does.
         findings: culprits by share, largest first; then the others.
         irrelevant: regions that fail alone and explain nothing.
         unresolved: regions that fail in another way than the whole, or could not be run.

@@ -62,7 +62,7 @@ class Answer:
         items: PROFILE: status by item, of the items that could be compared.
         pieces: POOL: one answer per piece.
         error: PREFIX: error relative to that of the whole.
-        seconds: duration of the run; 0 for a stored answer.
+        seconds: duration of the run; for a stored answer, of the run that was stored.
         verdict: passed on to whoever reads the steps; the search does not look into it.
     """
 

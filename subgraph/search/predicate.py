@@ -14,9 +14,15 @@ NO_OUTPUT = frozenset({Signature.CRASH, Signature.REFUSED, Signature.TIMEOUT})
 
 
 def outcome(answer: Answer, signature: Signature | None) -> Status:
-    """Meaning of an answer about a region, when the whole fails with `signature`."""
+    """Meaning of an answer about a region, when the whole fails with `signature`.
+
+    None: the whole does not fail. Then a region that fails has nothing to explain; one that is refused alone does run
+    in the whole, and nothing is known about it.
+    """
     if answer.status is Status.AGREE:
         return Status.AGREE
+    if signature is None:
+        return Status.UNRESOLVED if answer.signature is Signature.REFUSED else answer.status
     if signature in NO_OUTPUT and answer.signature not in (None, signature) and answer.culprit is not None:
         return Status.FAIL if answer.culprit else Status.UNRESOLVED
     if answer.signature is None or not _same(answer, signature):

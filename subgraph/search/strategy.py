@@ -21,10 +21,10 @@ from subgraph.search.oracle import Items, Oracle, QueryKind
 from subgraph.search.passes import accumulated
 from subgraph.search.passes.baseline import RUNS, Baseline, baseline, summed
 from subgraph.search.passes.confirm import measure_rate
+from subgraph.search.passes.inside import look_inside
 from subgraph.search.state import Search, SearchRestart, SearchState, SearchStopped, Steps
 from subgraph.verdict import Status
 
-AGREEING_RUNS = 7  # of the whole before it agrees: a fault that shows every second time hides in 1 of 128 searches
 MOST_STARTS = 6  # a search that starts over more often ends unresolved
 
 
@@ -35,8 +35,9 @@ class Settings:
     Attributes:
         max_trials, max_time: budgets, in runs and in seconds of `clock`.
         workers: queries asked at once.
-        within: only these items are suspects.
-        agreeing: runs of the whole that must agree before the whole does.
+        within: only these items are suspects; they are asked whatever the whole says.
+        inside: if the whole agrees, its items are asked as well.
+        repeat: runs of the whole that must agree before the whole does; None: as many as cost little, two at least.
         steady: the candidate always gives the same: two runs of the whole and one confirmation are enough.
         clock: seconds, rising.
     """
@@ -45,7 +46,8 @@ class Settings:
     max_time: float | None = None
     workers: int = 1
     within: Collection[int] | None = None
-    agreeing: int = AGREEING_RUNS
+    inside: bool = False
+    repeat: int | None = None
     steady: bool = False
     clock: Callable[[], float] = time.monotonic
 
@@ -92,10 +94,10 @@ def _narrow(state: SearchState, settings: Settings, labels: tuple[Hashable, ...]
     within = None if settings.within is None else set(settings.within)
     scope = tuple(k for k, item in enumerate(state.order) if within is None or item in within)
     try:
-        base = yield from baseline(state, RUNS if settings.steady else settings.agreeing)
+        base = yield from baseline(state, RUNS if settings.steady else settings.repeat)
         state.signature, state.whole_failed, state.whole_runs = base.signature, base.failed, base.runs
-        if base.signature is not None:
-            if base.failed < base.runs:
+        if base.signature is not None or within is not None or (settings.inside and base.agrees):
+            if 0 < base.failed < base.runs:
                 yield from measure_rate(state)
             for _ in range(MOST_STARTS):
                 if state.flaky and state.rate < LEAST_RATE:
@@ -105,7 +107,7 @@ def _narrow(state: SearchState, settings: Settings, labels: tuple[Hashable, ...]
                 state.signature, state.weights = base.signature, list(state.prior)
                 progress = Progress(state, scope, labels)
                 try:
-                    yield from _search_scope(progress, within is not None)
+                    yield from _search_scope(progress, settings)
                     break
                 except SearchRestart as restart:
                     state.notes.append((str(restart), ()))
@@ -120,31 +122,40 @@ def _narrow(state: SearchState, settings: Settings, labels: tuple[Hashable, ...]
     return _findings(state, base, progress, stopped)
 
 
-def _search_scope(progress: Progress, within: bool) -> Search[None]:
-    """`within`: the scope is not the whole, so it may agree."""
+def _search_scope(progress: Progress, settings: Settings) -> Search[None]:
+    """A scope that is known to fail is narrowed down; one that agrees is looked into, if that is wanted."""
     state, scope = progress.state, progress.scope
     state.suspect = scope
     if not scope:
         return
-    if within:
+    fails = state.signature is not None
+    if settings.within is not None:
         status = yield from state.region(Purpose.TAIL, scope)
-        if status is not Status.FAIL:
-            progress.complete = status is Status.AGREE
+        fails = status is Status.FAIL
+        progress.complete = progress.elsewhere = status is Status.AGREE
+        if status is Status.UNRESOLVED:
             return
-    yield from find_culprits(progress)
-    progress.findings = accumulated.scattered(state, scope, progress.findings)
+    if fails:
+        yield from find_culprits(progress)
+        progress.findings = accumulated.scattered(state, scope, progress.findings)
+    elif settings.inside:
+        yield from look_inside(progress)
 
 
 def _findings(state: SearchState, base: Baseline, progress: Progress | None, stopped: str) -> Findings:
-    counts = state.counts
-    if base.signature is None:
-        if stopped or not base.agrees:
-            unresolved = Finding(FindingKind.UNRESOLVED, tuple(range(state.n)), None, why=stopped or base.why)
-            return Findings(Outcome.UNRESOLVED, counts, findings=(unresolved,), stopped=stopped)
-        return Findings(Outcome.CLAIMED if base.claimed else Outcome.AGREE, counts)
+    counts, complete = state.counts, bool(progress and progress.complete)
+    findings = list(progress.findings) if progress else []
+    if base.signature is None and not findings:
+        if stopped or not base.agrees or not (progress is None or complete):
+            why = stopped or (base.why if not base.agrees else "the outputs agree, but the inside could not be asked")
+            unresolved = Finding(FindingKind.UNRESOLVED, state.items(state.suspect or range(state.n)), None, why=why)
+            others, notes = _smallest(state.unresolved, set()), tuple(state.notes)
+            return Findings(Outcome.UNRESOLVED, counts, None, (unresolved,), (), others, stopped=stopped, notes=notes)
+        return Findings(Outcome.CLAIMED if base.claimed else Outcome.AGREE, counts, notes=tuple(state.notes))
     if progress and progress.claimed:
         return Findings(Outcome.CLAIMED, counts, state.signature, rate=state.rate)
-    findings = list(progress.findings) if progress else []
+    if progress and progress.elsewhere and not (findings or stopped):
+        return Findings(Outcome.ELSEWHERE, counts, base.signature, rate=state.rate, notes=tuple(state.notes))
     if stopped or not findings:
         why = stopped or "no region of it fails as the whole does"
         suspects = state.items(state.suspect or range(state.n))
@@ -160,7 +171,7 @@ def _findings(state: SearchState, base: Baseline, progress: Progress | None, sto
         _smallest(state.unresolved, set()),
         state.rate,
         bool(progress and progress.probe_sensitive and not state.flaky),
-        bool(progress and progress.complete and (len(named) < state.n or all(f.certified for f in findings))),
+        complete and (len(named) < state.n or all(f.certified for f in findings)),
         stopped,
         tuple(state.notes),
     )

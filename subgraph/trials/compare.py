@@ -66,6 +66,14 @@ class ComparisonRow:
 
 
 @dataclass(frozen=True)
+class ComparedTensors:
+    """What a comparison rests on: how many outputs of the model, and how many inner tensors, in place or alone."""
+
+    outputs: int
+    inner: int
+
+
+@dataclass(frozen=True)
 class Comparison:
     """The tensors of a candidate beside the reference's.
 
@@ -93,6 +101,13 @@ class Comparison:
         """The first tensor that is wrong in place; if none is, the first that is wrong alone."""
         bad = (r for r in self.rows if r.in_place is not None and r.in_place.status is Status.FAIL)
         return next(bad, None) or next((r for r in self.rows if r.failing), None)
+
+    @property
+    def looked_at(self) -> ComparedTensors:
+        """What was compared; a tensor that could not be judged does not count."""
+        outputs = {j.name for j in self.whole.outputs}
+        inner = {r.tensor for r in self.rows if r.in_place or r.alone} - outputs
+        return ComparedTensors(len(outputs), len(inner))
 
     @property
     def exit_code(self) -> int:
@@ -308,6 +323,7 @@ class ComparisonDocument:
     samples: Sequence[str]
     whole: Mapping[str, object]
     in_place: Mapping[str, object]
+    looked_at: ComparedTensors
     first_bad: FirstBadDocument | None
     stopped: bool
     rows: Sequence[RowDocument]
@@ -326,6 +342,7 @@ def document(trials: Trials, comparison: Comparison, criterion: str) -> Comparis
         samples=trials.values.labels,
         whole=comparison.whole.to_json() | {"ranking": comparison.ranking},
         in_place={k: v for k, v in comparison.in_place.to_json().items() if k != "outputs"},
+        looked_at=comparison.looked_at,
         first_bad=FirstBadDocument(bad.index, bad.node, bad.op, bad.tensor, looks_like) if bad else None,
         stopped=comparison.stopped,
         rows=[_row_document(row) for row in comparison.rows],

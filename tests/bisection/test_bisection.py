@@ -25,8 +25,9 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 from fixtures import ROOT
+from subgraph import plugins
 from subgraph.reports._schema import problem
-from tests.helpers import fake_candidate
+from tests.helpers import fake_candidate, text_models
 from tests.helpers.process_backends import MARK, all_gone, until
 from tests.helpers.run_command import PATIENCE, SUBCUT, Done, environment, subcut
 
@@ -132,6 +133,45 @@ def test_two_culprits_are_both_named(here: Path) -> None:
     assert {tuple(f["nodes"]) for f in document["findings"]} == {("n4",), ("n18",)}
 
 
+@pytest.fixture
+def masking(tmp_path: Path) -> Path:
+    """A model whose last node, a Max, hides what its first operand is."""
+    nodes = """a = Mul(X, c)  b = Add(a, c)  d = Mul(b, c)  big = Mul(X, h)  out = Max(d, big)"""
+    text = f"g (float[1,3] X) => (float[1,3] out) {{ {nodes} }}"
+    made = text_models.model(text, c=np.float32(1.1), h=np.float32(100))
+    for i, node in enumerate(made.graph.node):
+        node.name = f"n{i}"
+    onnx.save(made, tmp_path / "m.onnx")
+    np.save(tmp_path / "x.npy", np.array([[1.5, 0.25, 3.0]], np.float32))
+    return tmp_path
+
+
+@pytest.mark.parametrize("words", [("--within", "n0..n2"), ("--inside",)])
+def test_what_the_outputs_hide_is_found_where_it_is_looked_for(words: tuple[str, ...], masking: Path) -> None:
+    done = bisect(masking, "--repeat", "1", "--json", *words, add="n1:0.5")
+    document = found(done)
+    assert (document["exit_code"], document["outcome"], document["whole"]["status"]) == (1, "disagree", "agree")
+    assert [(f["nodes"], f["certified"]) for f in document["findings"]] == [(["n1"], True)]
+    assert document["notes"][0].startswith("the outputs agree (1 output of the model, in 1 run)")
+    assert document["looked_at"]["inner"] if words == ("--inside",) else document["looked_at"]["within"] == "n0..n2"
+    for form in ("md", "html"):
+        assert "the outputs agree" in plugins.load("reports", form).render(document)
+
+
+def test_an_agreement_says_what_was_looked_at(masking: Path) -> None:
+    elsewhere = bisect(masking, "--repeat", "1", "--within", "n2..n4", add="n1:0.5")
+    assert elsewhere.code == 0 and "in 1 run, n2..n4 alone; inner tensors were not looked at" in elsewhere.out
+    inside = bisect(masking, "--repeat", "1", "--inside", add="n1:0")
+    assert inside.code == 0 and "in 1 run, 4 inner tensors in place\n" in inside.out
+    assert "the outputs agree" not in inside.out
+
+
+def test_a_region_that_agrees_while_the_whole_fails_says_so_and_nothing_else(here: Path) -> None:
+    document = found(bisect(here, "--json", "--within", "n9..n20", add="n4:0.5"))
+    assert (document["exit_code"], document["outcome"], document["findings"]) == (1, "elsewhere", [])
+    assert document["notes"] == ["the whole fails, n9..n20 alone does not: look elsewhere"]
+
+
 @pytest.mark.slow
 def test_of_four_culprits_on_one_path_each_has_its_part(here: Path) -> None:
     """Each explains a quarter of the error, and the rest agrees without them."""
@@ -145,6 +185,7 @@ def test_they_agree(here: Path) -> None:
     done = bisect(here, add="n4:0")
     assert done.code == 0, done
     assert "they agree" in done.out
+    assert "looked at: 1 output of the model, in 7 runs; inner tensors were not looked at: --inside does" in done.out
     assert [p.name for p in (here / "subcut_out").iterdir()] == [".store"]
 
 
@@ -288,7 +329,7 @@ def test_what_stands_in_the_way_is_told_before_the_search(here: Path) -> None:
     [
         (("--max-trials", "0"), "--max-trials 0: at least one run is needed"),
         (("--max-time", "soon"), "--max-time soon: expected a time"),
-        (("--repeat", "1"), "--repeat 1: at least two runs"),
+        (("--repeat", "0"), "--repeat 0: at least one run"),
         (("--within", "n3"), "--within n3: expected two nodes"),
         (("--within", "n3..nn"), "no node or tensor 'nn'"),
         (("--criterion", "nose"), "did you mean 'noise'"),

@@ -1,7 +1,7 @@
 """The search as a whole: what other tools get wrong, budgets, priors, workers, odd graphs and odd candidates.
 
-Covers `search.strategy`, `search.culprits`, `search.findings`, `search.passes.accumulated`, `search.passes.baseline`
-and `search.passes.confirm`.
+Covers `search.strategy`, `search.culprits`, `search.findings`, `search.passes.accumulated`, `search.passes.baseline`,
+`search.passes.confirm` and `search.passes.inside`.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ def found(done: Run) -> list[tuple[int, ...]]:
     return sorted(f.items for f in done.findings.findings if f.kind is FindingKind.CULPRIT and f.certified)
 
 
-def ended(parents: Parents, question: Tweaked | Samples) -> Findings:
-    going = search(parents, question)
+def ended(parents: Parents, question: Tweaked | Samples, settings: Settings | None = None) -> Findings:
+    going = search(parents, question, settings)
     while True:
         try:
             next(going)
@@ -242,7 +242,58 @@ def test_within() -> None:
     done = run(s, Settings(within=range(30, 60)))
     assert found(done) == [(40,)]
     assert all(set(a.items) <= set(range(30, 60)) for a in done.candidate.queries if a.kind is QueryKind.ISOLATED)
-    assert run(s, Settings(within=range(41, 60))).findings.findings[0].kind is FindingKind.UNRESOLVED
+    elsewhere = run(s, Settings(within=range(41, 60))).findings
+    assert elsewhere.outcome is Outcome.ELSEWHERE and not elsewhere.findings and elsewhere.signature
+
+
+def masked(scenario: Scenario) -> Tweaked:
+    """A candidate whose outputs agree, whatever its items do."""
+    return Tweaked(scenario, lambda query, answer: Answer(Status.AGREE) if query.kind is QueryKind.WHOLE else answer)
+
+
+def test_within_is_asked_though_the_whole_agrees() -> None:
+    candidate = masked(faulty(chain(60), {5}, {40}))
+    plain = ended(chain(60), candidate)
+    assert plain.outcome is Outcome.AGREE and not plain.findings
+    findings = ended(chain(60), candidate, Settings(within=range(30, 60)))
+    assert findings.outcome is Outcome.DISAGREE and findings.signature is None and findings.complete
+    assert [(f.items, f.kind, f.certified) for f in findings.findings] == [((40,), FindingKind.CULPRIT, True)]
+    right = ended(chain(60), candidate, Settings(within=range(10, 30)))
+    assert right.outcome is Outcome.AGREE and not right.findings and right.counts.runs[Purpose.TAIL] == 1
+
+
+def test_a_region_that_cannot_be_asked_does_not_agree() -> None:
+    s = replace(faulty(chain(9)), lone=frozenset({3, 4}))
+    findings = ended(chain(9), masked(s), Settings(within=[3, 4]))
+    assert findings.outcome is Outcome.UNRESOLVED and findings.findings[0].items == (3, 4)
+
+
+@pytest.mark.parametrize("workers", [1, 3])
+def test_inside_finds_what_fails_alone_though_the_outputs_agree(workers: int) -> None:
+    candidate = masked(faulty(chain(30), {7}, {9}, {20, 21}, profile="shows"))
+    findings = ended(chain(30), candidate, Settings(inside=True, workers=workers))
+    assert findings.outcome is Outcome.DISAGREE and findings.signature is None
+    assert sorted(f.items for f in findings.findings) == [(7,), (9,)]  # what is behind them is wrong in place as well
+    together = ended(chain(30), masked(faulty(chain(30), {20, 21}, profile="shows")), Settings(inside=True))
+    assert [f.items for f in together.findings] == [(20, 21)]
+
+
+def test_inside_that_is_right_agrees_and_one_that_is_not_seen_is_unresolved() -> None:
+    right = ended(chain(30), masked(faulty(chain(30))), Settings(inside=True))
+    assert right.outcome is Outcome.AGREE and right.counts.runs[Purpose.PROFILE] == 1
+    refused = ended(chain(30), masked(faulty(chain(30), profile="refused")), Settings(inside=True))
+    assert refused.outcome is Outcome.UNRESOLVED and "too many outputs" in refused.notes[0][0]
+
+
+@pytest.mark.parametrize(
+    ("seconds", "repeat", "runs"),
+    [(0.1, None, 7), (2.0, None, 5), (4.0, None, 3), (5.0, None, 2), (600.0, None, 2), (600.0, 5, 5), (0.1, 1, 1)],
+)
+def test_a_whole_that_agrees_is_repeated_while_that_costs_little(seconds: float, repeat: int | None, runs: int) -> None:
+    findings = ended(
+        chain(30), Tweaked(faulty(chain(30)), lambda q, a: replace(a, seconds=seconds)), Settings(repeat=repeat)
+    )
+    assert findings.outcome is Outcome.AGREE and findings.counts.total() == runs
 
 
 def test_a_prior_that_is_right_saves_runs_one_that_is_wrong_misleads_nobody() -> None:

@@ -1,7 +1,7 @@
 """Does the whole model fail, how, and how often? This is asked before anything else.
 
-Two runs in fresh processes, four if they differ. If both agree, more: no later query would notice a mistake here, and
-two runs overlook a fault that shows every second time with probability 1/4.
+Two runs in fresh processes, four if they differ. If both agree, more while they cost little: no later query would
+notice a mistake here, and two runs overlook a fault that shows every second time with probability 1/4, seven 1/128.
 """
 
 from __future__ import annotations
@@ -17,6 +17,8 @@ from subgraph.verdict import Signature, Status
 
 RUNS = 2
 DIFFERING_RUNS = 4
+MOST_RUNS = 7  # of a whole that agrees
+REPEATS_SECONDS = 10.0  # that all repeats of a whole that agrees may take together, beyond the first of them
 FLAKY_RUNS = 8  # once the whole is known to be flaky
 
 
@@ -39,17 +41,29 @@ class Baseline:
     why: str
 
 
-def baseline(state: SearchState, agreeing: int) -> Search[Baseline]:
-    """Run the whole model; `agreeing`: runs that must agree before the whole counts as agreeing."""
+def baseline(state: SearchState, repeat: int | None) -> Search[Baseline]:
+    """Run the whole model; `repeat`: runs that must agree before the whole does, None: as many as cost little."""
+    answers = yield from run_whole(state, 1)
+    if repeat == 1 and not _fails(answers[0]):
+        return summed(answers)
     answers = yield from run_whole(state, RUNS)
     if len({(a.status, a.signature) for a in answers}) > 1:
         answers = yield from run_whole(state, DIFFERING_RUNS)
     if not any(map(_fails, answers)):
-        while len(answers) < agreeing and not any(map(_fails, answers)):
+        while not any(map(_fails, answers)) and _once_more(answers, repeat):
             answers = yield from run_whole(state, len(answers) + 1)
         if any(map(_fails, answers)):
             answers = yield from run_whole(state, FLAKY_RUNS)
     return summed(answers)
+
+
+def _once_more(answers: Sequence[Answer], repeat: int | None) -> bool:
+    """Is the whole, which agreed so far, to be run again? Seconds are those of the first run of a stored answer, so
+    that a search that is resumed decides the same."""
+    if repeat is not None:
+        return len(answers) < repeat
+    seconds = [a.seconds for a in answers[1:]]
+    return len(answers) < MOST_RUNS and sum(seconds) + max(seconds) < REPEATS_SECONDS
 
 
 def run_whole(state: SearchState, runs: int) -> Search[list[Answer]]:

@@ -1,0 +1,59 @@
+"""The outputs agree; does the inside? Every inner tensor in place, then each item that is wrong there, alone.
+
+Insight: what lies between a fault and the outputs may hide it from the inputs at hand: a ReLU, a maximum, a sum of much
+larger terms. Reading inner tensors disturbs the candidate, so only what fails alone as well counts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from subgraph.search.culprits import Progress
+from subgraph.search.findings import Purpose
+from subgraph.search.oracle import Items, Query, QueryKind
+from subgraph.search.order import nearest_last
+from subgraph.search.passes import gallop
+from subgraph.search.passes.confirm import confirmed
+from subgraph.search.passes.profile import MOST_HINTS, read
+from subgraph.search.passes.shrink import shrink
+from subgraph.search.state import Search, SearchState
+from subgraph.verdict import Status
+
+
+def look_inside(progress: Progress) -> Search[None]:
+    """Fill `progress.findings`; `progress.complete`: inner tensors could be read, and what is wrong there was asked.
+
+    Raises:
+        SearchStopped: a budget is used up. SearchRestart: answers differ from run to run.
+    """
+    state, scope = progress.state, progress.scope
+    (answer,) = yield from state.ask(Purpose.PROFILE, [Query(QueryKind.PROFILE, scope, state.first, True)])
+    if not answer.items:
+        why = answer.why or answer.signature or "none came back"
+        state.notes.append((f"inner tensors could not be read: {why}", ()))
+        return
+    wrong: list[Items] = [(k,) for k in scope if answer.items.get(state.order[k]) is Status.FAIL]
+    statuses: list[Status] = []
+    for at in range(0, len(wrong), state.workers):
+        state.left, state.more = len(wrong) - at, len(wrong) - at
+        statuses += yield from state.regions(Purpose.TAIL, wrong[at : at + state.workers])
+    failing = [region for region, status in zip(wrong, statuses, strict=True) if status is Status.FAIL]
+    if wrong and not failing:
+        failing = yield from _regions_above(state, scope, read(state, scope, answer).hints[:MOST_HINTS])
+    for region in failing:
+        smallest = yield from shrink(state, region)
+        finding = yield from confirmed(state, smallest)
+        progress.findings += [finding] if finding else []
+    progress.complete = Status.UNRESOLVED not in statuses
+    if wrong and not failing:
+        state.notes.append(("wrong in place, but not alone: ", state.items(k for region in wrong for k in region)))
+
+
+def _regions_above(state: SearchState, scope: Items, hints: Sequence[int]) -> Search[list[Items]]:
+    """Failing regions that end at these items: several items may be wrong together only."""
+    regions = []
+    for last in hints:
+        line = nearest_last(state.parents, set(scope), last)
+        start = yield from gallop.back(state, line, len(line), None)
+        regions += [] if start is None else [tuple(sorted(line[start:]))]
+    return regions
