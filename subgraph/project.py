@@ -6,13 +6,17 @@ unknown key is an error that names the nearest known one.
 
 from __future__ import annotations
 
+import logging
 import os
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from subgraph.errors import UnknownName, UsageError
-from subgraph.text import is_text, nearest
+from subgraph.text import clean, is_text, nearest
+
+log = logging.getLogger("subcut")
 
 # key -> type of its value in the file
 KEYS: dict[str, type] = {
@@ -67,6 +71,11 @@ class Project:
             return _from_text(key, text)
         return self.values.get(key, default)
 
+    def origin(self, key: str, typed: Any = None) -> str:
+        """The project file, where `get` takes the value from it; "" where the user gave the value, or nobody."""
+        own = typed not in (None, [], ()) or os.environ.get(f"SUBCUT_{key.upper()}")
+        return "" if own or key not in self.values else str(self.file)
+
 
 def _from_text(key: str, text: str) -> Any:
     kind = KEYS[key]
@@ -93,8 +102,20 @@ def load(start: Path | None = None) -> Project:
         for name in FILE_NAMES:
             file = folder / name
             if file.is_file() and (values := _read(file)) is not None:
+                if _lies_in_a_result(folder):
+                    log.warning("settings are read from %s, which lies in a case or a bundle", clean(str(file)))
                 return Project(file, values)
     return Project()
+
+
+def _lies_in_a_result(folder: Path) -> bool:
+    """Did the file come with a case or a bundle, which may be anybody's?"""
+    for above in (folder, *list(folder.parents)[:2]):
+        for name in ("bundle.json", "manifest.json"):
+            with suppress(OSError), (above / name).open("rb") as file:
+                if b'"subcut.' in file.read(200):  # its schema stands in front
+                    return True
+    return False
 
 
 def _read(file: Path) -> dict[str, Any] | None:

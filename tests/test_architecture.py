@@ -25,7 +25,7 @@ HOME = Path(subgraph.__file__).parent
 # A package imports only from the lines above its own; packages on one line do not know each other.
 RULE = """
 version errors text types documents
-verdict plugins project
+verdict plugins project trust
 storage search reports
 graph
 runtime
@@ -39,7 +39,9 @@ BELOW = {word: depth for depth, line in enumerate(RULE.split("\n")) for word in 
 # What may be imported from a package's outside, where that is less than the rule allows.
 ONLY = {"search": {"verdict"}, "reports": {"text", "plugins"}}
 # These load none of HEAVY when they are imported: `subcut cut` and TAB start fast.
-LIGHT = frozenset("version errors text types documents verdict plugins project storage graph runtime cases".split())
+LIGHT = frozenset(
+    "version errors text types documents verdict plugins project trust storage graph runtime cases".split()
+)
 LIGHT |= {"commands", "__init__", "cli"}
 MAX_MODULES = 14  # in a package, plugin folders and commands/ apart
 

@@ -24,6 +24,7 @@ from subgraph.cases.zip_archive import Archive, Checksum
 from subgraph.documents import to_json
 from subgraph.errors import InputError, OutputError, ResultExists, SubcutError, UsageError
 from subgraph.graph import protobuf
+from subgraph.project import FILE_NAMES
 from subgraph.storage import folders
 from subgraph.storage.digest import digest
 from subgraph.text import clean
@@ -273,9 +274,14 @@ def _read_list(archive: Archive) -> tuple[dict[str, Checksum], bytes]:
             what = f"its list is of another kind, {clean(str(document['schema']))[:80]}"
             raise zip_archive.no_bundle(archive.path, what)
         entries = ((str(name), entry) for name, entry in document["files"].items() if name != BUNDLE_LIST)
-        return {name: Checksum(int(entry["bytes"]), str(entry["sha256"])) for name, entry in entries}, data
+        checksums = {name: Checksum(int(entry["bytes"]), str(entry["sha256"])) for name, entry in entries}
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as e:
         raise zip_archive.damaged(archive.path, f"its {BUNDLE_LIST} cannot be read: {type(e).__name__}") from e
+    for name in checksums:
+        folder, _, last = name.rpartition("/")
+        if last.lower() in FILE_NAMES and folder.partition("/")[0] != CANDIDATE_FILES:
+            raise zip_archive.refused(archive.path, f"{clean(name)} would set what subcut does in that folder")
+    return checksums, data
 
 
 def _is_same(place: Path, data: bytes, checksums: Mapping[str, Checksum]) -> bool:

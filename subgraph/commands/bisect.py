@@ -63,7 +63,7 @@ def bisect(
     """
     settings = project.load()
     model_path = resolve.model_path(settings, model)
-    criterion = resolve.criterion(settings, comparison)
+    criterion = resolve.criterion(settings, comparison, result.trust)
     limits = _limits(max_trials, max_time, repeat, resolve.jobs(settings, jobs), inside)
     recordings = recording_options(recorded, runtime, inputs) if recorded.recorded else None
     if recordings and not settings.get("candidate", candidate_options.spec):

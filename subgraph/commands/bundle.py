@@ -86,7 +86,7 @@ def bundle(
             _cut_whole(graph, folder, resolve.feeding(settings, inputs), start_reference)
             request = replace(request, folder=folder, command=shlex.join(["subcut", *sys.argv[1:]]))
         if candidate is not None:
-            criterion = resolve.criterion_words(settings, comparison)
+            criterion = resolve.criterion_words(settings, comparison, result.trust)
             chosen = resolve.candidate(settings, candidate, runtime, result.trust)
             request = _with_candidate(request, chosen, criterion, start_reference)
         return _result(pack(request), path)

@@ -55,7 +55,7 @@ def compare(
     Exit code 0: all agree; 1: something disagrees; 5: nothing could be established.
     """
     settings = project.load()
-    criterion = resolve.criterion(settings, comparison)
+    criterion = resolve.criterion(settings, comparison, result.trust)
     if align not in (None, "output", "all"):
         raise UsageError(
             f"--align {align}: expected output or all", "--align output compares the model's outputs alone"

@@ -20,6 +20,7 @@ from subgraph.documents import to_json
 from subgraph.errors import InputError, UsageError
 from subgraph.graph.graph import load
 from subgraph.text import clean, count
+from subgraph.trust import remember
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -62,7 +63,7 @@ def start(
 
     settings = project.load()
     model_path = resolve.model_path(settings, model)
-    criterion = resolve.criterion(settings, comparison)
+    criterion = resolve.criterion(settings, comparison, result.trust)
     _check_batch(batch)
     feeding = resolve.feeding(settings, inputs, model)
     notes = resolve.log_random_inputs(feeding)
@@ -93,6 +94,7 @@ def start(
             advance.make_folder(folder)
             with state.locked(folder):
                 advance.begin(manual, trials)
+                _remember_code(manual)
                 return _advanced(manual, trials)
 
 
@@ -104,6 +106,7 @@ def _check_batch(batch: int | None) -> None:
 def next_(
     name: Name = None,
     output: options.Output = None,
+    trust: options.Trust = False,
     batch: Annotated[Number, option("--batch", "N", "So many questions for one trip from now on.")] = None,
 ) -> Result:
     """Say again what is to be run; what is missing of it is written anew."""
@@ -111,22 +114,28 @@ def next_(
     with _open_loop(output, name) as manual:
         if batch is not None:
             manual.request = replace(manual.request, batch=batch)
-        return _continue(manual)
+        return _continue(manual, trust)
 
 
-def good(numbers: Numbers = None, name: Name = None, output: options.Output = None) -> Result:
+def good(
+    numbers: Numbers = None, name: Name = None, output: options.Output = None, trust: options.Trust = False
+) -> Result:
     """The device's outputs are right; nobody needs to bring them."""
-    return _answer("good", numbers, name, output)
+    return _answer("good", numbers, name, output, trust)
 
 
-def bad(numbers: Numbers = None, name: Name = None, output: options.Output = None) -> Result:
+def bad(
+    numbers: Numbers = None, name: Name = None, output: options.Output = None, trust: options.Trust = False
+) -> Result:
     """They are wrong. Bringing them (`take`) tells more: how much, and whether that explains the whole."""
-    return _answer("bad", numbers, name, output)
+    return _answer("bad", numbers, name, output, trust)
 
 
-def skip(numbers: Numbers = None, name: Name = None, output: options.Output = None) -> Result:
+def skip(
+    numbers: Numbers = None, name: Name = None, output: options.Output = None, trust: options.Trust = False
+) -> Result:
     """The device cannot run this one. If that is so of the whole model, what it cannot run is looked for."""
-    return _answer("skip", numbers, name, output)
+    return _answer("skip", numbers, name, output, trust)
 
 
 def take(
@@ -137,13 +146,14 @@ def take(
     number: Annotated[Number, option("--number -k", "K", "Only of this question.")] = None,
     name: Name = None,
     output: options.Output = None,
+    trust: options.Trust = False,
 ) -> Result:
     """Read the outputs that came back, .npy or headerless .bin, and judge them.
 
     DIR holds the outputs of the one question, or a folder 1, 2, … for each.
     """
     with _open_loop(output, name) as manual:
-        killed = None if manual.settled else _continue(manual)  # the result of a command that was killed
+        killed = None if manual.settled else _continue(manual, trust)  # the result of a command that was killed
         try:
             numbers = manual.take(None if folder is None else Path(folder), number)
         except (UsageError, InputError):
@@ -151,7 +161,7 @@ def take(
                 raise
             return killed
         log.info("taken: %s", ", ".join(map(str, numbers)))
-        return _continue(manual)
+        return _continue(manual, trust)
 
 
 def log_(name: Name = None, output: options.Output = None) -> Result:
@@ -177,12 +187,13 @@ def undo(
     commands: Annotated[int, typer.Argument(metavar="[N]", help="Of so many commands.")] = 1,
     name: Name = None,
     output: options.Output = None,
+    trust: options.Trust = False,
 ) -> Result:
     """Take back what the last command answered."""
     with _open_loop(output, name) as manual:
         numbers = manual.undo(commands)
         log.info("taken back: %s", ", ".join(map(str, numbers)))
-        return _continue(manual)
+        return _continue(manual, trust)
 
 
 def reset(name: Name = None, output: options.Output = None) -> Result:
@@ -225,17 +236,17 @@ def _open_loop(output: str | None, name: str | None) -> Iterator[ManualState]:
         yield manual
 
 
-def _answer(word: str, numbers: list[str] | None, name: str | None, output: str | None) -> Result:
+def _answer(word: str, numbers: list[str] | None, name: str | None, output: str | None, trust: bool) -> Result:
     """Record an answer to tasks. A killed command is ended first; if it was this one, its answers are there."""
     chosen = [_task_number(text) for text in numbers or ()]
     with _open_loop(output, name) as manual:
         if not manual.settled:
-            result = _continue(manual)
+            result = _continue(manual, trust)
             answered = [answer.number for answer in manual.log if answer.word == word]
             if answered and set(chosen or answered[-1:]) <= set(answered):
                 return result
         manual.answer(chosen, word)
-        return _continue(manual)
+        return _continue(manual, trust)
 
 
 def _task_number(text: str) -> int:
@@ -244,11 +255,11 @@ def _task_number(text: str) -> int:
     return int(text)
 
 
-def _continue(manual: ManualState) -> Result:
+def _continue(manual: ManualState, trust: bool) -> Result:
     """Run the search over the recorded answers.
 
     Raises:
-        UsageError: the model is gone, or has changed.
+        UsageError: the model is gone, or has changed; or the state names code that is not trusted.
     """
     from subgraph.bisection.manual import advance
     from subgraph.trials.session import open_trials
@@ -256,9 +267,8 @@ def _continue(manual: ManualState) -> Result:
     path = Path(manual.model.path)
     if not path.is_file():
         raise UsageError(f"the model {clean(str(path))} is gone", "put it back; or subcut manual reset")
-    request = manual.request
-    runtime = options.RuntimeOptions(reference=request.reference, custom_ops=request.custom_ops or None)
-    with resolve.reference(project.load(), runtime, trust=False) as reference:
+    resolve.require_trust(resolve.criterion_code(manual.request.criterion, manual.origin), trust)
+    with resolve.reference(project.load(), _runtime(manual), trust, manual.origin) as reference:
         graph = load(path)
         if advance.model_digest(graph) != manual.model.digest:
             hint = "put the old one back; or subcut manual start --force begins anew with this one"
@@ -266,6 +276,19 @@ def _continue(manual: ManualState) -> Result:
         with open_trials(graph, advance.setup_of(manual), reference) as trials:
             advance.restore(manual, trials)
             return _advanced(manual, trials)
+
+
+def _runtime(manual: ManualState) -> options.RuntimeOptions:
+    """The reference of a loop, as its state describes it."""
+    request = manual.request
+    return options.RuntimeOptions(reference=request.reference, custom_ops=request.custom_ops or None)
+
+
+def _remember_code(manual: ManualState) -> None:
+    """What the user typed or trusted at the start is trusted in the state, too, until one of the two is changed."""
+    remember(resolve.criterion_code(manual.request.criterion, manual.origin))
+    if reference := resolve.described_reference(project.load(), _runtime(manual), manual.origin):
+        remember(reference.code)
 
 
 @dataclass(frozen=True)

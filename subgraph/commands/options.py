@@ -129,6 +129,10 @@ CandidateSpec = Annotated[
     ),
 ]
 CsvFile = Annotated[Text, option("--csv", "FILE", "Write the table as CSV as well; - for standard output.")]
+Trust = Annotated[
+    bool,
+    option("--trust", None, "Let what a file names run: a project file, a case, a loop. Commands, scripts, libraries."),
+]
 Jobs = Annotated[Number, option("--jobs -j", "N", "Candidates that run at once; 1.")]
 
 # ---------------------------------------------------------------------------------------------------- groups
@@ -234,7 +238,5 @@ class ResultOptions:
 
     output: Output = None
     fresh: Annotated[bool, option("--fresh", None, "Run anew what earlier runs have stored.")] = False
-    trust: Annotated[
-        bool, option("--trust", None, "Let what a project file names run: commands, Python files, libraries.")
-    ] = False
+    trust: Trust = False
     force: Annotated[bool, option("--force", None, "Replace another result that stands in the way.")] = False

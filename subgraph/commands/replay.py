@@ -47,7 +47,7 @@ def replay(
     from subgraph.verdict import Status
 
     settings = project.load()
-    criterion = resolve.criterion_words(settings, comparison)
+    criterion = resolve.criterion_words(settings, comparison, result.trust)
     case = find_case(_folder(Path(folder), output))
     chosen = _candidate(settings, case, candidate, runtime, result.trust)
     labels = case.labels or ("",)
@@ -94,8 +94,8 @@ def _candidate(
         return resolve.candidate(settings, spec, runtime, trust)
     precision = candidates.parse_precision("--precision", runtime.precision)
     candidate = replace(candidate, precision=precision) if precision else candidate
-    code = candidates.require_trust(candidate, trust)
-    log.info("candidate %s, as the case was found%s", clean(candidate.name), f": {code}" if code else "")
+    log.info("candidate %s, as the case was found", clean(candidate.name))
+    resolve.require_trust(candidate.code, trust)
     return candidate
 
 

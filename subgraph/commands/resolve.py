@@ -9,7 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from subgraph import project
+from subgraph import project, trust
 from subgraph.cases.case import MANIFEST
 from subgraph.cases.layout import INPUTS, MODEL
 from subgraph.commands import log
@@ -28,6 +28,7 @@ from subgraph.runtime.reference import Reference
 from subgraph.storage import convert
 from subgraph.storage.convert import TensorFormat
 from subgraph.text import clean
+from subgraph.trust import NamedCode
 
 if TYPE_CHECKING:
     from subgraph.runtime.candidate import Candidate
@@ -89,11 +90,11 @@ def log_random_inputs(feeding: Feeding) -> list[str]:
     return notes
 
 
-def criterion_words(settings: Project, comparison: CriterionOptions) -> str:
+def criterion_words(settings: Project, comparison: CriterionOptions, trusted: bool) -> str:
     """The criterion as `comparison.judge` reads it: `noise`, `numpy:rtol=0.001` …
 
     Raises:
-        UsageError: several at once, or no number.
+        UsageError: several at once, no number, or a project file names code that is not trusted.
     """
     rtol, atol, metric = comparison.rtol, comparison.atol, comparison.metric
     typed = {"--criterion": comparison.criterion, "--rtol/--atol": rtol or atol, "--metric": metric}
@@ -105,10 +106,38 @@ def criterion_words(settings: Project, comparison: CriterionOptions) -> str:
         return "numpy:" + ",".join(f"{k}={v:g}" for k, v in limits.items() if v is not None)
     if metric:
         return f"threshold:{metric}"
-    return str(settings.get("criterion", comparison.criterion, "noise"))
+    words = str(settings.get("criterion", comparison.criterion, "noise"))
+    require_trust(criterion_code(words, settings.origin("criterion", comparison.criterion)), trusted)
+    return words
 
 
-def criterion(settings: Project, comparison: CriterionOptions) -> str:
+def criterion_code(words: str, origin: str) -> NamedCode:
+    """The Python files that a criterion runs; `origin`: the file in which it stands, "" if the user typed it.
+
+    Raises:
+        UnknownName, UsageError: it cannot be read.
+    """
+    if not origin or ".py" not in words:
+        return NamedCode("criterion", (), origin)
+    from subgraph.comparison import judge
+    from subgraph.runtime.command_line import code_of_python
+
+    files = [Path(file).resolve() for file in judge.files_of(words)]
+    reached = [other for file in files for other in code_of_python(file)]
+    return NamedCode("criterion", tuple(map(str, files)), origin, reached, words)
+
+
+def require_trust(code: NamedCode, trusted: bool) -> None:
+    """Log what code that a file names will run.
+
+    Raises:
+        UsageError: it is not trusted.
+    """
+    if shown := trust.require(code, trusted):
+        log.info("%s runs: %s", code.role, shown)
+
+
+def criterion(settings: Project, comparison: CriterionOptions, trusted: bool) -> str:
     """As `criterion_words`, and the criterion is built once, so that a typo is reported before anything starts.
 
     Raises:
@@ -116,12 +145,12 @@ def criterion(settings: Project, comparison: CriterionOptions) -> str:
     """
     from subgraph.comparison import judge
 
-    words = criterion_words(settings, comparison)
+    words = criterion_words(settings, comparison, trusted)
     judge.parse_criterion(words)
     return words
 
 
-def candidate(settings: Project, spec: str | None, runtime: RuntimeOptions, trust: bool) -> Candidate:
+def candidate(settings: Project, spec: str | None, runtime: RuntimeOptions, trusted: bool) -> Candidate:
     """The candidate with its limits; onnxruntime as people deploy it where none is named. Logs what code will run.
 
     Raises:
@@ -141,7 +170,7 @@ def candidate(settings: Project, spec: str | None, runtime: RuntimeOptions, trus
         memory=candidate.memory if memory_limit is None else candidates.parse_memory(memory_limit),
         precision=candidates.parse_precision("--precision", runtime.precision) or candidate.precision,
     )
-    _require_trust("candidate", candidate, trust)
+    require_trust(candidate.code, trusted)
     if not spec:
         log.info("candidate: ort, onnxruntime as people deploy it, all optimisations on (--candidate names another)")
     return candidate
@@ -162,24 +191,36 @@ def other_model(candidate: CandidateOptions) -> tuple[Path | None, Path | None]:
     return Path(model) if model else None, Path(tensor_map) if tensor_map else None
 
 
-def reference(settings: Project, runtime: RuntimeOptions, trust: bool) -> Reference:
-    """Start the reference's process.
+def reference(settings: Project, runtime: RuntimeOptions, trusted: bool, origin: str = "") -> Reference:
+    """Start the reference's process; `origin`: as of `described_reference`.
 
     Raises:
         UsageError: the SPEC cannot be read, the library does not exist, or what would run is not trusted.
     """
+    reference = described_reference(settings, runtime, origin)
+    if reference is None:
+        return Reference()
+    require_trust(reference.code, trusted)
+    return Reference(reference.backend, reference.options, timeout=reference.timeout, memory=reference.memory)
+
+
+def described_reference(settings: Project, runtime: RuntimeOptions, origin: str = "") -> Candidate | None:
+    """The reference; None for plain onnxruntime. `origin`: the file in which these options stand, "" if they are typed.
+
+    Raises:
+        UsageError: the SPEC cannot be read, or the library does not exist.
+    """
     spec = settings.get("reference", runtime.reference, "ort")
     library, _ = _custom_ops(settings, runtime.custom_ops)
     if spec == "ort" and not library:
-        return Reference()
+        return None
     from subgraph.runtime import candidate as candidates
 
     reference = candidates.parse(spec, settings)
     if library and reference.backend != "ort":
         raise UsageError("--custom-ops is for onnxruntime only", f"give {reference.backend} its own setting for that")
     reference = _with_custom_ops(settings, reference, runtime.custom_ops)
-    _require_trust("reference", reference, trust)
-    return Reference(reference.backend, reference.options, timeout=reference.timeout, memory=reference.memory)
+    return replace(reference, origin=reference.origin or origin)
 
 
 def log_caveat(trials: Trials) -> None:
@@ -203,8 +244,7 @@ def _custom_ops(settings: Project, typed: str | None) -> tuple[str, str]:
         return "", ""
     if not os.path.isfile(library):  # noqa: PTH113 - a name that is too long is no file
         raise UsageError(f"no library {clean(library)}", "--custom-ops wants the file that registers the operators")
-    own = typed or os.environ.get("SUBCUT_CUSTOM_OPS")
-    return str(Path(library).resolve()), "" if own else str(settings.file)
+    return str(Path(library).resolve()), settings.origin("custom_ops", typed)
 
 
 def _with_custom_ops(settings: Project, candidate: Candidate, typed: str | None) -> Candidate:
@@ -214,19 +254,6 @@ def _with_custom_ops(settings: Project, candidate: Candidate, typed: str | None)
         return candidate
     options = {**candidate.options, "custom_ops": library}
     return replace(candidate, options=options, origin=candidate.origin or origin)
-
-
-def _require_trust(role: str, candidate: Candidate, trust: bool) -> None:
-    """Log what code of the user's, or of a project file's author, will run.
-
-    Raises:
-        UsageError: it comes from a project file and is not trusted.
-    """
-    from subgraph.runtime import candidate as candidates
-
-    code = candidates.require_trust(candidate, trust)
-    if code:
-        log.info("%s %s runs: %s", role, clean(candidate.name), code)
 
 
 def positive_number(option: str, text: str | float | None) -> float | None:

@@ -68,7 +68,7 @@ def sweep(
     from subgraph.sweep.sweep import open_sweep
 
     settings = project.load()
-    criterion = resolve.criterion(settings, comparison)
+    criterion = resolve.criterion(settings, comparison, result.trust)
     workers = resolve.jobs(settings, jobs)
     table.check(csv_file)
     parent = resolve.parent_folder(settings, result.output)

@@ -30,6 +30,32 @@ def parse_criterion(text: str) -> Rule:
         UnknownName: no such criterion or metric; carries the nearest.
         UsageError: the criterion does not understand its options; says what it expects.
     """
+    name, options = _split(text)
+    module = plugins.load("criteria", name)
+    if not callable(getattr(module, "rule", None)):
+        raise UsageError(f"criterion '{clean(name)}' has no function rule(options)", "see subgraph/comparison/criteria")
+    rule: Rule = module.rule(options)
+    return rule
+
+
+def files_of(text: str) -> list[str]:
+    """The Python files that a criterion runs: its own, and those of its metrics. None of them is run here.
+
+    >>> files_of("./mine.py:tight"), files_of("threshold:cosine>0.9,./mine.py<1"), files_of("noise")
+    (['./mine.py'], ['./mine.py'], [])
+
+    Raises:
+        UnknownName, UsageError: as `parse_criterion`.
+    """
+    name, options = _split(text)
+    if name.endswith(".py"):
+        return [name]
+    named = getattr(plugins.load("criteria", name), "files", None)
+    return list(named(options)) if named else []
+
+
+def _split(text: str) -> tuple[str, str]:
+    """A criterion's name or path, and its options."""
     text = text.strip()
     path, suffix, options = text.rpartition(".py:")  # a path may hold a colon, as C:\rules.py does
     if suffix:
@@ -38,13 +64,7 @@ def parse_criterion(text: str) -> Rule:
         name, options = text, ""
     else:
         name, _, options = text.partition(":")
-    if any(sign in name for sign in "<>"):
-        name, options = "threshold", text
-    module = plugins.load("criteria", name)
-    if not callable(getattr(module, "rule", None)):
-        raise UsageError(f"criterion '{clean(name)}' has no function rule(options)", "see subgraph/comparison/criteria")
-    rule: Rule = module.rule(options)
-    return rule
+    return ("threshold", text) if any(sign in name for sign in "<>") else (name, options)
 
 
 def judge_missing(name: str, available: Iterable[str], sample: str = "") -> Judgement:

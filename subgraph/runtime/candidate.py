@@ -11,9 +11,6 @@ that file's folder, as in make or npm, from whatever folder below it subcut runs
 from __future__ import annotations
 
 import glob
-import hashlib
-import json
-import os
 import re
 import shlex
 from collections.abc import Mapping
@@ -29,6 +26,7 @@ from subgraph.runtime import command_line
 from subgraph.runtime.command_line import contents, is_file
 from subgraph.storage.digest import digest
 from subgraph.text import clean, nearest
+from subgraph.trust import NamedCode
 
 BY_HAND = "by-hand"  # backend of a candidate that a person runs: `subcut manual`
 RECORDED = "recorded"  # backend of a candidate that has run already: `--recorded`
@@ -99,6 +97,12 @@ class Candidate:
             return [str(self.options[step]) for step in COMMANDS if self.options.get(step)]
         files = [str(v) for k, v in self.options.items() if k == "custom_ops" or is_file(Path(str(v)))]
         return [self.backend, *files] if self.backend.endswith(".py") else files
+
+    @property
+    def code(self) -> NamedCode:
+        """What it runs outside of subcut, for the question whether that is trusted."""
+        settings = self.identity("") | {"installed": ""}  # nobody is asked again after each `pip install`
+        return NamedCode(f"candidate {clean(self.name)}", self.commands, self.origin, self._code(), settings)
 
     def identity(self, version: str) -> dict[str, Any]:
         """All that its results depend on, as JSON: options, limits, version, and digests of files and packages.
@@ -296,58 +300,3 @@ def parse_memory(text: str) -> int:
     if not size:
         raise UsageError(f"memory limit {clean(text)}: expected a size", "8G, 500M")
     return size
-
-
-# ---------------------------------------------------------------------------------------------------- trust
-
-
-def require_trust(candidate: Candidate, trust: bool) -> str:
-    """The commands of a project file's candidate, to be logged before they run; "" if there are none.
-
-    Commands that the user types are trusted. Commands from a project file may be somebody else's: they run only with
-    `--trust`, which is remembered for exactly these commands, limits, and contents of the scripts that they name.
-
-    Raises:
-        UsageError: they are not trusted.
-    """
-    if not candidate.origin or not candidate.commands:
-        return ""
-    shown = "; ".join(map(clean, candidate.commands))
-    identity = candidate.identity("") | {"installed": ""}  # nobody is asked again after each `pip install`
-    found = hashlib.sha256(json.dumps([candidate.origin, identity]).encode()).hexdigest()
-    if trust:
-        _remember(found)
-    elif found not in _remembered():
-        raise UsageError(
-            f"candidate {candidate.name} would run commands from {candidate.origin}: {shown}",
-            "if you know them, say --trust once; they are asked about again when they change",
-        )
-    return shown
-
-
-def _trusted_file() -> Path | None:
-    home = os.environ.get("XDG_CONFIG_HOME", "")
-    if not home.startswith("/"):  # relative ones are to be ignored (XDG Base Directory Specification 0.8)
-        home = os.path.expanduser("~/.config")  # noqa: PTH111 - may stay a tilde
-    return Path(home) / "subcut" / "trusted" if home.startswith("/") else None
-
-
-def _remembered() -> set[str]:
-    file = _trusted_file()
-    try:
-        return set(file.read_text(encoding="ascii").split()) if file else set()
-    except (OSError, ValueError):
-        return set()
-
-
-def _remember(found: str) -> None:
-    """If the file cannot be written, `--trust` is needed each time."""
-    file = _trusted_file()
-    if file is None or found in _remembered():
-        return
-    try:
-        file.parent.mkdir(parents=True, exist_ok=True)
-        with file.open("a", encoding="ascii") as out:
-            out.write(f"{found}\n")
-    except OSError:
-        return

@@ -22,6 +22,7 @@ from subgraph.errors import UnknownName
 from subgraph.text import nearest
 
 PLACES = {"convert": ("model", "converted"), "run": ("model", "converted", "inputs", "outputs")}
+CODE = (".py", ".sh", ".so", ".dll", ".dylib", ".pl", ".js", ".lua", ".rb")  # ends of names that a program may load
 MOST_FILES = 500  # that a command line reaches: reading and parsing them takes a second
 MOST_TEXT = 1 << 18  # bytes of a script that is looked into
 MOST_HASHED = 64 << 20  # bytes; of larger files size and time are compared
@@ -132,6 +133,7 @@ def _leads_to(file: Path, roots: Sequence[Path]) -> Iterator[Path]:
     folders = list(dict.fromkeys([file.parent, *roots]))
     if _is_python(file):
         yield from _imported(text, folders)
+        yield from _called(text, folders)
     elif file.suffix == ".sh" or re.match(r"#!.*sh\b", text):
         yield from _named(text, folders)
 
@@ -187,6 +189,19 @@ def _imported(text: str, folders: Sequence[Path]) -> Iterator[Path]:
             before = [node.module] if node.module else []
             names = [".".join([*before, alias.name]) for alias in node.names if alias.name != "*"]
             yield from _modules([*before, *names], places)
+
+
+def _called(text: str, folders: Sequence[Path]) -> Iterator[Path]:
+    """The scripts, programs and libraries in these folders that texts in Python code name: `run(["./tool.sh"])`."""
+    try:
+        tree = ast.parse(text)
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return
+    texts = (n.value for n in ast.walk(tree) if isinstance(n, ast.Constant) and isinstance(n.value, str))
+    for word in dict.fromkeys(word for text in texts for word in (text, *_TOKEN.findall(text))):
+        for path in (folder / word for folder in folders):
+            if is_file(path) and (path.suffix in CODE or os.access(path, os.X_OK)):
+                yield path
 
 
 def _modules(names: Iterable[str], folders: Sequence[Path]) -> Iterator[Path]:

@@ -579,7 +579,7 @@ def test_limits_of_the_file_and_such_that_were_typed(here: Path) -> None:
         ("candidats = 3", "unknown key 'candidats'\n  did you mean 'candidates'?"),
         ('candidate = "npu"\n[candidates.npu]\nrnu = "./run.sh"', "unknown key 'rnu'\n  did you mean 'run'?"),
         ('candidate = "npu"\n[candidates.npu]\nprecision = "fp16"', "needs either 'spec' or 'run'"),
-        ('candidate = "npu"\n[candidates.npu]\nrun = "./run.sh"', "would run commands from .*--trust once"),
+        ('candidate = "npu"\n[candidates.npu]\nrun = "./run.sh"', "would run code from .*--trust once"),
     ],
 )
 def test_a_slip_in_the_file(text: str, says: str, here: Path) -> None:

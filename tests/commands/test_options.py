@@ -59,12 +59,12 @@ def test_a_command_gets_one_object_per_group() -> None:
     ],
 )
 def test_the_criterion_that_options_mean(comparison: CriterionOptions, words: str) -> None:
-    assert resolve.criterion_words(Project(), comparison) == words
+    assert resolve.criterion_words(Project(), comparison, trusted=False) == words
 
 
 def test_two_criteria_are_one_too_many() -> None:
     with pytest.raises(UsageError, match="--criterion and --metric: which"):
-        resolve.criterion_words(Project(), CriterionOptions(criterion="tnn", metric="cosine>0.9"))
+        resolve.criterion_words(Project(), CriterionOptions(criterion="tnn", metric="cosine>0.9"), trusted=False)
 
 
 def test_what_a_model_is_fed_comes_from_the_options_else_from_the_project() -> None:

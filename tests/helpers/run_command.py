@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import os
 import subprocess
 import sys
@@ -10,9 +11,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import onnx
+import typer
 from onnx import TensorProto, helper
+
+from subgraph.commands import Result
 
 SUBCUT = Path(sys.executable).with_name("subcut")
 PATIENCE = 200  # seconds for a command that takes a few, on a busy machine; fakes that hang sleep for 600
@@ -61,6 +66,22 @@ def subcut(*words: str | Path, cwd: Path, env: Mapping[str, str] | None = None, 
     )
     assert "Traceback" not in done.stderr, done.stderr
     return Done(done.returncode, done.stdout, done.stderr)
+
+
+def in_process(*words: str | Path) -> Result:
+    """Run one command line in this process, where the test stands; an error is raised, not shown."""
+    from subgraph import cli
+
+    log = logging.getLogger("subcut")
+    before = log.handlers[:], log.level, log.propagate
+    try:
+        with mock.patch.object(cli, "_log_heartbeat", lambda: None):
+            command = typer.main.get_command(cli.app)
+            result = command.main(args=[str(w) for w in words], prog_name="subcut", standalone_mode=False)
+    finally:
+        log.handlers[:], log.level, log.propagate = before
+    assert isinstance(result, Result)
+    return result
 
 
 def start(*words: str | Path, cwd: Path, env: Mapping[str, str] | None = None, **more: Any) -> subprocess.Popen[str]:

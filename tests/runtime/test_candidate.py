@@ -12,11 +12,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from subgraph import project
+from subgraph import project, trust
 from subgraph.errors import UnknownName, UsageError
 from subgraph.project import Project
 from subgraph.runtime import candidate
-from subgraph.runtime.candidate import TIMEOUT, Candidate, parse, require_trust
+from subgraph.runtime.candidate import TIMEOUT, Candidate, parse
 
 DOCS = Path(__file__).parents[2] / "docs/candidates"
 
@@ -434,6 +434,10 @@ def npu(home: Path) -> Callable[..., Candidate]:
     return make
 
 
+def require_trust(found: Candidate, given_: bool) -> str:
+    return trust.require(found.code, given_)
+
+
 def trusted(found: Candidate) -> bool:
     try:
         return bool(require_trust(found, False))
@@ -486,7 +490,7 @@ def test_the_same_commands_in_another_file_are_not_trusted(npu: Callable[..., Ca
     (home / "below").mkdir()
     for name in ("run.sh", "convert.sh"):
         script(home / "below" / name)
-    with pytest.raises(UsageError, match="would run commands"):
+    with pytest.raises(UsageError, match="would run code"):
         require_trust(parse("npu", toml(TABLE, home / "below")), False)
 
 

@@ -118,6 +118,11 @@ class ManualState:
         return self.request.name
 
     @property
+    def origin(self) -> str:
+        """The file that names what the loop runs."""
+        return str((self.folder / STATE).resolve())
+
+    @property
     def feeding(self) -> Feeding:
         """What the user feeds."""
         return Feeding(**self.request.feeding)

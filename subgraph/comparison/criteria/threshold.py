@@ -29,7 +29,9 @@ def rule(options: str) -> Rule:
         UsageError: an option is not a metric, a sign and a number.
         UnknownName: no such metric; carries the nearest.
     """
-    limits = [_parse(part) for part in (options.strip() or DEFAULT).split(",")]
+    limits = _limits(options)
+    for limit in limits:
+        plugins.load("metrics", limit.metric)
 
     def judge(pair: Pair, context: OutputContext) -> Ruling:
         applied = limits if pair.floating else [limit for limit in limits if limit.metric in COUNTING]
@@ -43,10 +45,18 @@ def rule(options: str) -> Rule:
     return judge
 
 
+def files(options: str) -> list[str]:
+    """The metrics that are Python files."""
+    return [limit.metric for limit in _limits(options) if limit.metric.endswith(".py")]
+
+
+def _limits(options: str) -> list[Limit]:
+    return [_parse(part) for part in (options.strip() or DEFAULT).split(",")]
+
+
 def _parse(option: str) -> Limit:
     match = re.fullmatch(r"\s*(.+?)\s*(<=|>=|<|>)\s*([^<>=]+?)\s*", option)
     if not match:
         raise UsageError(f"criterion 'threshold' does not understand '{clean(option)}'", f"write {USAGE}")
     name = match[1] if match[1].endswith(".py") else match[1].replace("-", "_")
-    plugins.load("metrics", name)
     return Limit(name, match[2], parse_number(match[3], USAGE))

@@ -1,0 +1,121 @@
+"""Code that a file names is shown, and runs only if it is trusted: the one door for it.
+
+What a user types, on the command line or into the environment, is the user's own. What stands in a file may be
+somebody else's: in a project file, in the state of a manual loop, in a case or a bundle. It runs only with `--trust`,
+which is remembered for exactly this code: what the file says, and the contents of the files that it is known to reach.
+
+What code reaches cannot be known in general (`runtime.command_line`): the question says so.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from subgraph.errors import UsageError
+from subgraph.text import clean, count
+
+SHOWN = 4  # files that are named in the question
+
+
+@dataclass(frozen=True)
+class NamedCode:
+    """Code that would run.
+
+    Attributes:
+        role: what it is for: "candidate npu", "criterion".
+        shown: its command lines, files and libraries; empty where none of it is code.
+        origin: the file that names it; "" if the user typed it.
+        files: all that it is known to reach, with itself.
+        settings: what else it depends on, as JSON.
+    """
+
+    role: str
+    shown: Sequence[str]
+    origin: str
+    files: Sequence[Path] = ()
+    settings: Any = None
+
+    @property
+    def is_foreign(self) -> bool:
+        """Does a file name it, and is there anything to run?"""
+        return bool(self.origin and self.shown)
+
+
+def require(code: NamedCode, trust: bool) -> str:
+    """What will run, to be logged; "" if there is nothing, or nothing but the user's own.
+
+    Raises:
+        UsageError: it is not trusted.
+    """
+    if not code.is_foreign:
+        return ""
+    shown = "; ".join(map(clean, code.shown))
+    if trust:
+        remember(code)
+    elif _digest(code) not in _remembered():
+        raise UsageError(
+            f"{code.role} would run code from {code.origin}: {shown}",
+            f"if you know it, say --trust once; it is asked about again when it changes. {_extent(code)}",
+        )
+    return shown
+
+
+def remember(code: NamedCode) -> None:
+    """Trust it from now on. If that cannot be written down, `--trust` is needed each time."""
+    file = _trusted_file()
+    if not code.is_foreign or file is None or (digest := _digest(code)) in _remembered():
+        return
+    try:
+        file.parent.mkdir(parents=True, exist_ok=True)
+        with file.open("a", encoding="ascii") as out:
+            out.write(f"{digest}\n")
+    except OSError:
+        return
+
+
+def _extent(code: NamedCode) -> str:
+    """What trust covers beyond what is shown, and that it ends there."""
+    text = " ".join(code.shown)
+    further = sorted({file.name for file in code.files if file.name not in text})
+    some = ", ".join(map(clean, further[:SHOWN])) + (", …" if len(further) > SHOWN else "")
+    also = f"and {count(len(further), 'file')} that it reaches ({some})" if further else "as it stands there"
+    return f"Trust covers this {also}, not what it loads in other ways"
+
+
+def _digest(code: NamedCode) -> str:
+    contents = {str(file): _contents(file) for file in sorted(code.files)}
+    text = json.dumps([code.origin, list(code.shown), code.settings, contents], default=str)
+    return hashlib.sha256(text.encode(errors="surrogatepass")).hexdigest()
+
+
+def _contents(file: Path) -> str:
+    """The digest of a file; "" if it cannot be read."""
+    try:
+        with file.open("rb") as data:
+            return hashlib.file_digest(data, "sha256").hexdigest()
+    except OSError:
+        return ""
+
+
+# ---------------------------------------------------------------------------------------------------- the memory
+
+
+def _trusted_file() -> Path | None:
+    home = os.environ.get("XDG_CONFIG_HOME", "")
+    if not home.startswith("/"):  # relative ones are to be ignored (XDG Base Directory Specification 0.8)
+        home = os.path.expanduser("~/.config")  # noqa: PTH111 - may stay a tilde
+    return Path(home) / "subcut" / "trusted" if home.startswith("/") else None
+
+
+def _remembered() -> set[str]:
+    file = _trusted_file()
+    try:
+        return set(file.read_text(encoding="ascii").split()) if file else set()
+    except (OSError, ValueError):
+        return set()

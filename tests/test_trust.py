@@ -1,0 +1,229 @@
+"""Every field of a file that can name code: nothing of it runs without `--trust`, and it runs with it."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from subgraph import trust
+from subgraph.commands.resolve import criterion_code
+from subgraph.errors import UsageError
+from subgraph.project import Project
+from subgraph.runtime.candidate import parse
+from subgraph.trust import NamedCode
+from tests.helpers.run_command import chain, in_process, subcut
+
+MARK = """import os, pathlib
+pathlib.Path(os.environ["MARKFILE"]).write_text("ran")
+"""
+CRITERION = f"""{MARK}
+from subgraph.comparison.criteria import agree
+def rule(words): return lambda pair, context: agree("evil")
+def measure(*both): return 0.0
+"""
+BACKEND = f"""{MARK}
+import onnx
+from onnx.reference import ReferenceEvaluator
+def load(model, options):
+    evaluator = ReferenceEvaluator(str(model))
+    return lambda feeds: dict(zip(evaluator.output_names, evaluator.run(None, feeds)))
+"""
+COMMAND = f"""{MARK}
+raise SystemExit(125)
+"""
+
+
+@dataclass(frozen=True)
+class Field:
+    """A field that can name code.
+
+    Attributes:
+        file: which file it stands in. value: what is written there, as TOML or JSON.
+        words: the command that reads it. library: what it names is no Python, and only its refusal can be tested here.
+    """
+
+    file: str
+    key: str
+    value: str
+    words: tuple[str, ...] = ("compare", "m.onnx")
+    library: bool = False
+
+
+REPLAY = ("replay", "subcut_out/n0__n1")
+NEXT = ("manual", "next")
+FIELDS = [
+    Field("subcut.toml", "criterion", "criterion.py"),
+    Field("subcut.toml", "criterion", "./criterion.py:strict"),
+    Field("subcut.toml", "criterion", "threshold:./criterion.py>=0"),
+    Field("subcut.toml", "criterion", "cosine>0.5,criterion.py<1", ("sweep", "--only", "Abs")),
+    Field("subcut.toml", "criterion", "criterion.py", ("bisect", "m.onnx")),
+    Field("subcut.toml", "criterion", "criterion.py", ("manual", "start", "m.onnx")),
+    Field("subcut.toml", "criterion", "criterion.py", REPLAY),
+    Field("subcut.toml", "criterion", "criterion.py", ("bundle", "m.onnx", "-c", "ort")),
+    Field("subcut.toml", "candidate", "backend.py"),
+    Field("subcut.toml", "candidate", "cmd:python command.py {model}"),
+    Field("subcut.toml", "candidate", "ort:custom_ops=lib.so", library=True),
+    Field("subcut.toml", "candidates.x.spec", "backend.py", ("compare", "m.onnx", "-c", "x")),
+    Field("subcut.toml", "candidates.x.run", "python command.py", ("compare", "m.onnx", "-c", "x")),
+    Field("subcut.toml", "reference", "backend.py"),
+    Field("subcut.toml", "reference", "backend.py", ("dump", "m.onnx", "--all")),
+    Field("subcut.toml", "reference", "backend.py", ("cut", "m.onnx", "-s", "n0", "-e", "n0")),
+    Field("subcut.toml", "custom_ops", "lib.so", library=True),
+    Field("state.json", "criterion", "criterion.py", NEXT),
+    Field("state.json", "criterion", "threshold:./criterion.py>=0", ("manual", "good", "1")),
+    Field("state.json", "reference", "backend.py", NEXT),
+    Field("state.json", "reference", "backend.py:threads=1", NEXT),
+    Field("state.json", "custom_ops", "lib.so", NEXT, library=True),
+    Field("manifest.json", "backend", "backend.py", REPLAY),
+    Field("manifest.json", "run", "python command.py {model}", REPLAY),
+    Field("manifest.json", "convert", "python command.py {model}", REPLAY),
+    Field("manifest.json", "custom_ops", "lib.so", REPLAY, library=True),
+]
+
+
+@pytest.fixture(scope="module")
+def template(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with a model, code, a case and a manual loop."""
+    folder = tmp_path_factory.mktemp("template")
+    chain(folder / "m.onnx", ["n0", "n1", "n2"])
+    for name, text in (("criterion.py", CRITERION), ("backend.py", BACKEND), ("command.py", COMMAND), ("lib.so", "")):
+        (folder / name).write_text(text)
+    before = Path.cwd()
+    os.chdir(folder)
+    try:
+        in_process("-q", "cut", "m.onnx", "-s", "n0", "-e", "n1")
+        in_process("-q", "manual", "start", "m.onnx")
+    finally:
+        os.chdir(before)
+    return folder
+
+
+@pytest.fixture
+def place(template: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """A copy of it, in which the test stands."""
+    shutil.copytree(template, tmp_path / "place")
+    monkeypatch.chdir(tmp_path / "place")
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
+    monkeypatch.setenv("MARKFILE", str(tmp_path / "mark"))
+    yield tmp_path / "place"
+
+
+def write(field: Field, place: Path) -> None:
+    """Put the field into its file, as somebody who edits it would."""
+    if field.file == "subcut.toml":
+        table, _, key = field.key.rpartition(".")
+        (place / "subcut.toml").write_text(f"[{table}]\n" * bool(table) + f"{key} = {json.dumps(field.value)}\n")
+    elif field.file == "state.json":
+        file = next(place.glob("subcut_out/manual-*/state.json"))
+        state = json.loads(file.read_text())
+        state["model"]["path"] = str(place / "m.onnx")
+        state["request"][field.key] = str(place / field.value) if field.key == "custom_ops" else field.value
+        file.write_text(json.dumps(state))
+    else:
+        backend = "cmd" if field.key in ("run", "convert") else "ort"
+        options = {} if field.key == "backend" else {field.key: field.value}
+        options |= {"run": "python other.py"} if field.key == "convert" else {}
+        identity = {"backend": str(place / field.value) if field.key == "backend" else backend, "options": options}
+        request = {"candidate": "x", "identity": identity | {"timeout": 60.0, "memory": None}}
+        around = {"schema": "subcut.evidence/1", "source": {}, "command": "", "request": request, "files": []}
+        (place / "subcut_out/manifest.json").write_text(json.dumps(around))
+
+
+@pytest.mark.parametrize("field", FIELDS, ids=lambda f: f"{f.file} {f.key} {f.value} {f.words[0]}")
+def test_without_trust_nothing_of_it_runs(field: Field, place: Path, tmp_path: Path) -> None:
+    write(field, place)
+    with pytest.raises(UsageError, match="would run code from") as refused:
+        in_process("-q", *field.words)
+    assert "--trust" in refused.value.hint and "not what it loads in other ways" in refused.value.hint
+    assert not (tmp_path / "mark").exists() and not (tmp_path / "config").exists()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("field", [f for f in FIELDS if not f.library], ids=lambda f: f"{f.file} {f.key} {f.value}")
+def test_with_trust_it_runs_and_is_asked_about_again_when_it_changes(field: Field, place: Path, tmp_path: Path) -> None:
+    write(field, place)
+    env = {"XDG_CONFIG_HOME": str(tmp_path / "config"), "MARKFILE": str(tmp_path / "mark")}
+    shutil.copytree(place / "subcut_out", tmp_path / "before")
+    done = subcut(*field.words, "--trust", cwd=place, env=env)
+    assert (tmp_path / "mark").is_file(), done
+    (tmp_path / "mark").unlink()
+    shutil.rmtree(place / "subcut_out")
+    (tmp_path / "before").rename(place / "subcut_out")
+    for name in ("criterion.py", "backend.py", "command.py"):
+        (place / name).write_text((place / name).read_text() + "# edited\n")
+    again = subcut(*field.words, cwd=place, env=env)
+    assert again.code == 2 and "would run code" in again.err and not (tmp_path / "mark").exists()
+
+
+def test_what_the_user_typed_runs(place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    in_process("-q", "compare", "m.onnx", "--criterion", "criterion.py")
+    assert (tmp_path / "mark").exists()
+    (tmp_path / "mark").unlink()
+    (place / "criterion.py").write_text(f"{CRITERION}\n# another\n")
+    monkeypatch.setenv("SUBCUT_CRITERION", "criterion.py")
+    in_process("-q", "compare", "m.onnx")
+    assert (tmp_path / "mark").exists()
+
+
+def test_a_loop_goes_on_with_what_was_typed_at_its_start(place: Path) -> None:
+    in_process("-q", "manual", "start", "m.onnx", "--name", "mine", "--criterion", "criterion.py")
+    in_process("-q", "manual", "next", "--name", "mine")
+    (place / "criterion.py").write_text(f"{CRITERION}\n# edited\n")
+    with pytest.raises(UsageError, match=r"criterion would run code from .*state\.json"):
+        in_process("-q", "manual", "next", "--name", "mine")
+    in_process("-q", "manual", "next", "--name", "mine", "--trust")
+
+
+def test_settings_of_a_case_do_not_take_effect_silently(
+    place: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    case = place / "subcut_out/n0__n1"
+    (case / "subcut.toml").write_text('criterion = "criterion.py"\n')
+    monkeypatch.chdir(case)
+    with pytest.raises(UsageError, match="criterion would run code"):
+        in_process("replay", ".")
+    assert "which lies in a case or a bundle" in capsys.readouterr().err
+
+
+# ---------------------------------------------------------------------------------------------------- what it reaches
+
+
+@pytest.mark.parametrize(
+    ("text", "other"),
+    [
+        ("import helper", "helper.py"),
+        ("from inner import part", "inner/part.py"),
+        ("import subprocess\nsubprocess.run(['./tool.sh', 'x'])", "tool.sh"),
+        ("import os\nos.system('sh tool.sh x')", "tool.sh"),
+        ("import first", "last.py"),
+    ],
+)
+@pytest.mark.parametrize("key", ["criterion", "candidate"])
+def test_trust_ends_where_what_it_reaches_changes(
+    key: str, text: str, other: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "inner").mkdir()
+    for name, inside in (("first.py", "import last"), ("last.py", ""), ("helper.py", ""), ("tool.sh", "")):
+        (tmp_path / name).write_text(inside)
+    (tmp_path / "inner/part.py").write_text("")
+    (tmp_path / "run.py").write_text(text)
+    project = Project(tmp_path / "subcut.toml", {"candidate": "run.py"})
+
+    def code() -> NamedCode:
+        return criterion_code("run.py", "subcut.toml") if key == "criterion" else parse("run.py", project).code
+
+    with pytest.raises(UsageError) as asked:
+        trust.require(code(), False)
+    assert Path(other).name in asked.value.hint
+    assert trust.require(code(), True) == trust.require(code(), False) == str(tmp_path / "run.py")
+    (tmp_path / other).write_text("# edited")
+    with pytest.raises(UsageError, match="would run code"):
+        trust.require(code(), False)
