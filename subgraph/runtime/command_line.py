@@ -19,6 +19,7 @@ from functools import lru_cache
 from pathlib import Path
 
 from subgraph.errors import UnknownName
+from subgraph.plugins import HOME
 from subgraph.text import nearest
 
 PLACES = {"convert": ("model", "converted"), "run": ("model", "converted", "inputs", "outputs")}
@@ -107,6 +108,15 @@ def installed(files: Iterable[Path]) -> list[str]:
     return sorted(
         info.stem for library in libraries for end in ("dist", "egg") for info in library.glob(f"*.{end}-info")
     )
+
+
+def imported() -> dict[str, str]:
+    """The files, with their contents' digests, of all modules that this process has imported from outside subcut,
+    Python and the installed packages. Unlike `code_of_python` this sees also what code finds out while it runs."""
+    others = (str(HOME.resolve()), str(Path(os.__file__).parent))
+    names = {getattr(module, "__file__", None) or "" for module in list(sys.modules.values())}
+    own = (name for name in names if not name.startswith(others) and not any(word in name for word in _LIBRARIES))
+    return {str(path): contents(path) for path in sorted(Path(name).absolute() for name in own) if is_file(path)}
 
 
 def own_interpreter() -> Path:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +30,8 @@ class RunResult:
         failure: why there are no tensors: a verdict without outputs.
         build, run: seconds; `run` over all samples.
         stored: it was found in the store, nothing was run.
+        made: when it was run, in seconds since 1970.
+        sources: files that the candidate imported, where it is a Python file: path → digest.
     """
 
     tensors: tuple[Mapping[str, Record], ...] = ()
@@ -37,6 +40,8 @@ class RunResult:
     build: float = 0.0
     run: float = 0.0
     stored: bool = False
+    made: float = 0.0
+    sources: Mapping[str, str] = field(default_factory=dict)
 
     def to_json(self) -> dict[str, Any]:
         """The document that a store entry keeps; `from_entry` reads it."""
@@ -50,20 +55,22 @@ class RunResult:
             {"tensors": list(tensors.values()), "others": others}
             for tensors, others in zip(self.tensors, self.others, strict=True)
         ]
-        return dict(to_json({"build": self.build, "run": self.run, "samples": samples, "failure": failure}))
+        times = {"build": self.build, "run": self.run, "made": self.made}
+        return dict(to_json({**times, "samples": samples, "failure": failure, "sources": self.sources}))
 
 
 def from_entry(entry: StoreEntry) -> RunResult:
     """The result that a store entry keeps, with absolute paths."""
     document = entry.document
-    build, run, failure = document["build"], document["run"], document["failure"]
+    build, run, failure, made = document["build"], document["run"], document["failure"], document.get("made", 0.0)
     if failure:
         status, signature = Status(failure["status"]), Signature(failure["signature"])
         verdict = Verdict(status, signature, failure["why"], (), failure["process"], build, run)
-        return RunResult(failure=verdict, build=build, run=run, stored=True)
+        return RunResult(failure=verdict, build=build, run=run, stored=True, made=made)
     samples, folder = document["samples"], str(entry.folder)
     tensors = tuple({r["name"]: Record.from_json(r).within(folder) for r in sample["tensors"]} for sample in samples)
-    return RunResult(tensors, tuple(tuple(sample["others"]) for sample in samples), None, build, run, stored=True)
+    others = tuple(tuple(sample["others"]) for sample in samples)
+    return RunResult(tensors, others, None, build, run, stored=True, made=made)
 
 
 def run_model(
@@ -77,6 +84,15 @@ def run_model(
     Raises:
         BackendError: the candidate cannot be used at all. OutputError: its outputs cannot be written.
     """
+    result = _run_model(worker, options, model, feeds, outputs, into)
+    sources = worker.sources() if worker.alive else {}
+    return replace(result, made=time.time(), sources=sources)
+
+
+def _run_model(
+    worker: Worker, options: Mapping[str, Any], model: Path, feeds: Sequence[Sequence[Record]], outputs: Sequence[str],
+    into: Path,
+) -> RunResult:  # fmt: skip
     build = seconds = 0.0
     runs = []
     try:
@@ -117,4 +133,5 @@ def merge(parts: Sequence[tuple[Sequence[int], RunResult]], samples: int) -> Run
         for place, k in enumerate(group):
             tensors[k], others[k] = part.tensors[place], part.others[place]
     build, run = sum(part.build for _, part in parts), sum(part.run for _, part in parts)
-    return RunResult(tuple(tensors), tuple(others), None, build, run, all(part.stored for _, part in parts))
+    made = min((part.made for _, part in parts), default=0.0)
+    return RunResult(tuple(tensors), tuple(others), None, build, run, all(part.stored for _, part in parts), made)

@@ -47,6 +47,7 @@ SCANS = 20  # for processes that were started while others were being killed
 T = TypeVar("T")
 CHANNEL = "the pipe to subcut"
 TASKS = {"load": "load the model", "run": "run the model", "drop": "drop a model", "about": "say what the backend is"}
+TASKS |= {"sources": "say what it imported"}
 
 
 class Worker:
@@ -70,6 +71,7 @@ class Worker:
         self.timeout, self.memory = timeout, memory
         self._mark, self._key = uuid.uuid4().hex, os.urandom(KEY_BYTES)
         self._is_ort = backend == "ort"  # starts no processes of its own, writes no files
+        self._is_file = backend.endswith(".py")
         self._cleanup = contextlib.ExitStack()
         scratch = "" if self._is_ort else str(self._cleanup.enter_context(_scratch()))
         lifeline, self._lifeline = _pipe()
@@ -133,6 +135,10 @@ class Worker:
         """
         fed = {"sample": to_json(feeds)} if isinstance(feeds, Sample) else {"feeds": [r.to_json() for r in feeds]}
         return self._ask(ModelRun.from_json, "run", key=key, into=str(into), outputs=dict(outputs), **fed)
+
+    def sources(self) -> dict[str, str]:
+        """What the Python file that is the backend has imported from outside the installed packages: file → digest."""
+        return self._ask(lambda reply: dict(reply["sources"]), "sources") if self._is_file else {}
 
     def drop(self, key: str) -> None:
         """Forget a model; its memory is free again."""

@@ -25,6 +25,7 @@ from subgraph import plugins
 from subgraph.documents import to_json
 from subgraph.errors import BackendError, InputError, ModelError, OutputError, Refused, SubcutError
 from subgraph.plugins import HOME
+from subgraph.runtime import command_line
 from subgraph.runtime.inputs import Sample
 from subgraph.runtime.processes import MEMORY_SHARE
 from subgraph.runtime.protocol import CHANNEL_LOST, BackendInfo, ModelRun, sealed
@@ -194,6 +195,7 @@ class Server:
         self.held: tuple[Any, ...] = ()
         self.models: dict[str, Callable[..., Any]] = {}
         self._module: ModuleType | None = None
+        self._sources: dict[str, str] = {}
 
     @property
     def module(self) -> ModuleType:
@@ -220,6 +222,7 @@ class Server:
             "about": self.about,
             "load": self.load,
             "run": self.run,
+            "sources": self.sources,
             "drop": self.drop,
         }
         arguments = {key: value for key, value in request.items() if key != "do"}
@@ -274,6 +277,11 @@ class Server:
             raise BackendError(what, "return run(feeds)")
         self.models[key] = run
         return {"seconds": time.perf_counter() - begin}
+
+    def sources(self) -> dict[str, dict[str, str]]:
+        """The backend's own files, as they were when they were first seen here."""
+        self._sources = command_line.imported() | self._sources
+        return {"sources": self._sources}
 
     def drop(self, key: str) -> dict[str, float]:
         """Forget a model."""

@@ -9,6 +9,7 @@ import pytest
 
 from subgraph.errors import OutputError
 from subgraph.runtime.cached_runs import keys_to_try, load_or_run
+from subgraph.runtime.command_line import contents
 from subgraph.runtime.run_result import RunResult
 from subgraph.storage.digest import digest
 from subgraph.storage.store import Store
@@ -40,6 +41,22 @@ def test_the_result_of_a_fresh_process_serves_all_and_not_the_other_way_round(st
     assert load_or_run(store, keys[False], never)[0].build == 1.0
     other = [digest("other"), FRESH]
     assert load_or_run(store, other, never)[0].build == 2.0
+
+
+def test_a_result_is_not_used_after_a_file_that_was_imported_has_changed(store: Store, tmp_path: Path) -> None:
+    """Nor lost: for the old contents it is used again."""
+    helper = tmp_path / "helper.py"
+
+    def ask(text: str, build: float) -> float:
+        helper.write_text(text)
+        run = RunResult(build=build, sources={str(helper): contents(helper)})
+        return load_or_run(store, [USED], lambda folder: run)[0].build
+
+    assert [ask("ERR = 0", 1.0), ask("ERR = 0", 2.0)] == [1.0, 1.0]
+    assert [ask("ERR = 1", 3.0), ask("ERR = 1", 4.0)] == [3.0, 3.0]
+    assert [ask("ERR = 2", 5.0), ask("ERR = 0", 6.0), ask("ERR = 2", 7.0)] == [5.0, 1.0, 5.0]
+    helper.unlink()
+    assert load_or_run(store, [USED], lambda folder: RunResult(build=8.0))[0].build == 8.0
 
 
 def test_where_the_disk_is_full_it_runs_again_in_a_temporary_folder(store: Store) -> None:

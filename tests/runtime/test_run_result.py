@@ -31,6 +31,8 @@ def test_a_result_comes_back_with_absolute_paths(tmp_path: Path) -> None:
         "samples": [{"tensors": [record("y", "s0-o0.npy").to_json() | {"shapes": [[2, 3]], "files": ["s0-o0.npy"]}],
                      "others": ["other"]}],
         "failure": None,
+        "made": 0.0,
+        "sources": {},
     }  # fmt: skip
     stored = from_entry(StoreEntry(document, tmp_path))
     assert stored == replace(result(f"{tmp_path}/s0-o0.npy"), stored=True)

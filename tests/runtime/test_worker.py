@@ -23,6 +23,7 @@ import pytest
 
 from subgraph.errors import BackendError, ModelError, Refused, SubcutError, UsageError, WorkerDied
 from subgraph.runtime import worker, worker_main
+from subgraph.runtime.command_line import contents
 from subgraph.runtime.protocol import BackendInfo, ModelRun
 from subgraph.runtime.worker import Worker
 from subgraph.storage import tensors
@@ -78,6 +79,22 @@ def died(one: Worker, into: Path) -> WorkerDied:
     assert not one.alive
     assert list(e.value.process) == ["signal", "exit_code", "stderr"]
     return e.value
+
+
+def test_a_python_file_says_what_it_has_imported(start: Callable[..., Worker], tmp_path: Path) -> None:
+    """Wherever it found it, and as it was then."""
+    for name in ("early", "late"):
+        (tmp_path / "elsewhere").mkdir(exist_ok=True)
+        (tmp_path / "elsewhere" / f"{name}.py").write_text("ERR = 1")
+    path = f"import sys; sys.path.append({str(tmp_path / 'elsewhere')!r}); "
+    one = start(load=f"{path}import early, json, numpy", run="__import__('la' + 'te')")
+    ask(one, tmp_path)
+    found = one.sources()
+    assert {Path(file).name for file in found} == {"b0.py", "early.py", "late.py"}
+    for file in found:
+        assert found[file] == contents(Path(file))
+    (tmp_path / "elsewhere/early.py").write_text("ERR = 2")
+    assert one.sources() == found
 
 
 # ------------------------------------------------------------------------------------------------ crashes
