@@ -12,25 +12,25 @@ from __future__ import annotations
 
 import argparse
 import json
-import logging
 import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import numpy.typing as npt
 import onnx
 
 from benchmarks import machine
-from benchmarks.decisions import Change, Outputs
+from benchmarks.decisions import Change
 from benchmarks.measure import floor
 from benchmarks.report import table
+from benchmarks.slices import worst_slice
 from benchmarks.trained import Trained, models, write_inputs
+from benchmarks.windows import read
 from fixtures import converted
 from subgraph.errors import SubcutError
 from subgraph.graph.graph import load as load_graph
@@ -39,7 +39,6 @@ from subgraph.runtime.inputs import Feeding
 from subgraph.runtime.reference import Reference
 from subgraph.runtime.run_result import run_model
 from subgraph.runtime.worker_pool import Workers
-from subgraph.storage.tensors import load
 from subgraph.trials.session import Setup, open_trials
 from subgraph.trials.trial import Trials
 from subgraph.verdict import Status
@@ -48,6 +47,7 @@ FOLDER = Path("build/bench")
 PACKAGES = ("openvino", "opencv-python-headless", "tract", "MNN")
 Array = npt.NDArray[Any]
 
+MAKERS = ("openvino", "mnn", "tract", "opencv")  # whose runtimes share nothing with the reference's
 RUNTIMES = (
     "ort", "ort:opt=disable", "openvino:precision=f32", "openvino:precision=f16", "mnn", "tract", "opencv",
 )  # fmt: skip
@@ -55,8 +55,6 @@ INTACT = {"fp32": 1e-2, "fp16": 0.1, "bf16": 0.2, "int8": 0.2}  # the worst slic
 BROKEN = {"fp32": 2e-2, "fp16": 0.4, "bf16": 0.4, "int8": 0.4}
 CHANGED = 0.02  # share of decisions that may change clearly, below fp32, before the model is of no use
 WITNESS = 1e-3  # a runtime whose slices are all within this confirms the reference
-SMALLEST = 4  # elements of a slice
-UNIT = 0.05  # of values that all lie in 0 … 1, no slice has a smaller scale
 
 NOTHING = Change(0, 0, 0)
 
@@ -101,49 +99,6 @@ class Answered:
         return "right" if (self.status == "agree") == (self.truth == "intact") else "wrong"
 
 
-def slices(reference: Array) -> Iterator[tuple[str, Array]]:
-    """The whole tensor, and each index of each axis, with a name; an axis of classes of a distribution is left out."""
-    yield "whole", reference
-    classes = _classes(reference)
-    for axis, length in enumerate(reference.shape):
-        if length > 1 and axis != classes and reference.size // length >= SMALLEST:
-            for index in range(length):
-                yield f"{index} of axis {axis}", np.take(reference, index, axis)
-
-
-def _classes(reference: Array) -> int | None:
-    """The axis along which values sum to 1."""
-    if reference.size and reference.min() >= 0:
-        for axis in reversed(range(reference.ndim)):
-            if reference.shape[axis] > 1 and np.abs(reference.sum(axis) - 1).max() <= 1e-3:
-                return axis
-    return None
-
-
-def worst_slice(reference: Array, candidate: Array) -> tuple[float, str]:
-    """The largest error of a slice over its scale, and which."""
-    a, b = (np.asarray(x, np.float64) for x in (reference, candidate))
-    if a.shape != b.shape or not np.isfinite(b).all():
-        return np.inf, "shape" if a.shape != b.shape else "not finite"
-    least = 1e-4 * float(np.abs(a).max(initial=0))
-    least = max(least, UNIT) if a.size and a.min() >= 0 and a.max() <= 1 else least
-    worst = (0.0, "")
-    for (name, x), (_, d) in zip(slices(a), _alike(a, np.abs(b - a)), strict=True):
-        error = float(d.max(initial=0)) / (max(float(np.abs(x).max(initial=0)), least) or 1.0)
-        worst = max(worst, (error, name))
-    return worst
-
-
-def _alike(reference: Array, values: Array) -> Iterator[tuple[str, Array]]:
-    """The slices of other values, as the reference has them."""
-    classes = _classes(reference)
-    yield "whole", values
-    for axis, length in enumerate(values.shape):
-        if length > 1 and axis != classes and values.size // length >= SMALLEST:
-            for index in range(length):
-                yield f"{index} of axis {axis}", np.take(values, index, axis)
-
-
 def truth(claim: str, error: float, change: Change) -> str:
     """What an adjudicator says who sees decisions and slices only."""
     allowed = 0.0 if claim == "fp32" else CHANGED * change.total
@@ -158,52 +113,15 @@ Feeds = dict[str, Array]
 Convert = Callable[[onnx.ModelProto, Feeds], onnx.ModelProto]
 
 
-def _initialized(model: onnx.ModelProto) -> onnx.ModelProto:
-    """The same with initializers in the place of Constant nodes, as onnxruntime's quantizers want their weights."""
-    found = onnx.ModelProto()
-    found.CopyFrom(model)
-    kept = []
-    for node in model.graph.node:
-        constant = node.op_type == "Constant" and node.attribute[0].name == "value"
-        if constant and node.output[0] not in {o.name for o in model.graph.output}:
-            tensor = found.graph.initializer.add()
-            tensor.CopyFrom(node.attribute[0].t)
-            tensor.name = node.output[0]
-        else:
-            kept.append(node)
-    del found.graph.node[:]
-    found.graph.node.extend(kept)
-    return found
-
-
-def _static(model: onnx.ModelProto, feeds: Feeds) -> onnx.ModelProto:
-    """Quantized statically, calibrated on these very inputs."""
-    return converted.quantized(_initialized(model), feeds)
-
-
-def _dynamic(model: onnx.ModelProto, feeds: Feeds) -> onnx.ModelProto:
-    """Weights in int8, activations quantized as they come, by onnxruntime."""
-    from onnxruntime.quantization import quantize_dynamic
-
-    logging.disable(logging.WARNING)
-    try:
-        with tempfile.TemporaryDirectory() as folder:
-            onnx.save(_initialized(model), Path(folder) / "fp32.onnx")
-            quantize_dynamic(Path(folder) / "fp32.onnx", Path(folder) / "int8.onnx")
-            return onnx.load(Path(folder) / "int8.onnx")
-    finally:
-        logging.disable(logging.NOTSET)
-
-
 CONVERSIONS: dict[str, Convert] = {
     "fp16 model": converted.fp16,
-    "int8 model, dynamic": _dynamic,
-    "int8 model, static": _static,
+    "int8 model, dynamic": converted.dynamic,
+    "int8 model, static": converted.quantized,
 }
 
 
-def answered(model: Trained, candidate: str, folder: Path) -> tuple[Answered, Outputs]:
-    """The verdict on one candidate, and its outputs beside the reference's."""
+def answered(model: Trained, candidate: str, folder: Path) -> Answered:
+    """The verdict on one candidate, adjudicated."""
     begin = time.perf_counter()
     other = None
     words = write_inputs(model, folder)
@@ -213,7 +131,7 @@ def answered(model: Trained, candidate: str, folder: Path) -> tuple[Answered, Ou
         try:
             onnx.save(CONVERSIONS[candidate](onnx.load(model.path), dict(model.inputs())), other)
         except Exception as e:  # noqa: BLE001 -- converters raise what they like
-            return replace(blank, why=f"not converted: {type(e).__name__}: {' '.join(str(e).split())[:160]}"), {}
+            return replace(blank, why=f"not converted: {type(e).__name__}: {' '.join(str(e).split())[:160]}")
     runner = candidates.parse("ort" if other else candidate)
     setup = Setup(runner, Feeding(tuple(words)), folder / "out", stored=False, candidate_model=other)
     try:
@@ -226,21 +144,21 @@ def answered(model: Trained, candidate: str, folder: Path) -> tuple[Answered, Ou
             result = trials.run(whole)
             verdict = trials.verdict_of(whole, result)
             claim = trials.precision
-            made = {} if result.failure else {n: _array(result.tensors[0][n]) for n in result.tensors[0]}
-            known = {n: _array(trials.values.records[0][n]) for n in whole.outputs}
+            made = {} if result.failure else {n: read(result.tensors[0][n]) for n in result.tensors[0]}
+            known = {n: read(trials.values.records[0][n]) for n in whole.outputs}
             shipped = bool(result.failure) and not other and _runs_as_shipped(trials, model, folder)
     except SubcutError as e:
-        return replace(blank, why=f"{type(e).__name__}: {e.what}"[:200]), {}
+        return replace(blank, why=f"{type(e).__name__}: {e.what}"[:200])
     label = next((j.label for j in verdict.outputs if j.label not in ("", "agrees")), "")
     row = Answered(
         model.name, candidate, claim, verdict.status.value, str(verdict.signature or ""), label, verdict.why[:200],
         shipped=shipped, seconds=time.perf_counter() - begin,
     )  # fmt: skip
     if set(made) < set(known):
-        return (row if verdict.status is Status.FAIL else replace(row, status="none")), {}
+        return row if verdict.status is Status.FAIL else replace(row, status="none")
     error, at = max((e, f"{n}, {s}") for n in known for e, s in [worst_slice(known[n], made[n])])
     change = model.decision.changes(known, made)
-    return replace(row, error=error, at=at, change=change, truth=truth(claim, error, change)), made
+    return replace(row, error=error, at=at, change=change, truth=truth(claim, error, change))
 
 
 def _runs_as_shipped(trials: Trials, model: Trained, folder: Path) -> bool:
@@ -252,29 +170,20 @@ def _runs_as_shipped(trials: Trials, model: Trained, folder: Path) -> bool:
         return not run_model(worker, options, model.path.absolute(), feeds, outputs, folder / "shipped").failure
 
 
-def _array(record: Any) -> Array:
-    value = load(record, Path("/"))
-    assert isinstance(value, np.ndarray)
-    return value.copy()
-
-
-def rows(chosen: Sequence[Trained], names: Sequence[str]) -> list[Answered]:
+def verdicts_on(model: Trained, names: Sequence[str]) -> list[Answered]:
+    """One model on these candidates."""
     found = []
-    for model in chosen:
-        mine = []
-        for name in names:
-            with tempfile.TemporaryDirectory(prefix="subcut-bench-") as folder:
-                row, _ = answered(model, name, Path(folder))
-            mine.append(row)
-            print(f"  {_line(row)}", file=sys.stderr, flush=True)
-        right = [r.candidate for r in mine if r.truth and r.claim == "fp32" and r.error <= WITNESS]
-        families = {name.partition(":")[0]: name for name in right}
-        for row in mine:
-            others = tuple(
-                n for family, n in families.items() if family not in ("ort", row.candidate.partition(":")[0])
-            )
-            found.append(replace(row, witnesses=others))
-    return found
+    for name in names:
+        with tempfile.TemporaryDirectory(prefix="subcut-bench-") as folder:
+            found.append(answered(model, name, Path(folder)))
+        print(f"  {_line(found[-1])}", file=sys.stderr, flush=True)
+    right = [r.candidate for r in found if r.truth and r.claim == "fp32" and r.error <= WITNESS]
+    makers = {_maker(name): name for name in right if _maker(name) in MAKERS}
+    return [replace(r, witnesses=tuple(n for m, n in makers.items() if m != _maker(r.candidate))) for r in found]
+
+
+def _maker(candidate: str) -> str:
+    return candidate.partition(":")[0]
 
 
 def _line(row: Answered) -> str:
@@ -342,16 +251,16 @@ def main(arguments: list[str]) -> int:
     names = asked.candidates.split(";") if asked.candidates else [*RUNTIMES, *CONVERSIONS]
     FOLDER.mkdir(parents=True, exist_ok=True)
     begin = time.perf_counter()
-    found = rows(chosen, names)
     command = " ".join(["python", "-m", "benchmarks.agreement", *arguments])
-    text = "\n\n".join([
-        f"`{command}` on {machine.line(floor(), *PACKAGES)}; {time.perf_counter() - begin:.0f} s",
-        summary(found), matrix(found), named(found),
-    ])  # fmt: skip
-    (FOLDER / "agreement.md").write_text(text + "\n")
-    data = {"command": command, "verdicts": [asdict(r) | {"judged": r.judged} for r in found]}
-    (FOLDER / "agreement.json").write_text(json.dumps(data, indent=1) + "\n")
-    print(text)
+    found: list[Answered] = []
+    for model in chosen:
+        found += verdicts_on(model, names)
+        heading = f"`{command}` on {machine.line(floor(), *PACKAGES)}; {time.perf_counter() - begin:.0f} s"
+        text = "\n\n".join([heading, summary(found), matrix(found), named(found)])
+        (FOLDER / "agreement.md").write_text(text + "\n")
+        data = {"command": command, "verdicts": [asdict(r) | {"judged": r.judged} for r in found]}
+        (FOLDER / "agreement.json").write_text(json.dumps(data, indent=1) + "\n")
+    print((FOLDER / "agreement.md").read_text())
     return 1 if any(r.judged == "wrong" for r in found) else 0
 
 

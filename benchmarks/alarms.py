@@ -8,15 +8,22 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from benchmarks.injected import ERRORS, SHAPES
+from benchmarks.planted import COMPARED
 from benchmarks.report import Limit, table, verdicts
 from benchmarks.windows import CRITERIA, LISTED, OURS, STRICT, Row, TaskResult
 from subgraph.documents import to_json
 
 SCHEMA = "subcut.criteria/1"
-LISTED_ROWS = 15  # of each kind of mistake
-CANDIDATES = ("ort basic", "ort extended", "ort all", "fp16", "bf16", "int8")
+LISTED_ROWS, ALL = 15, 1000  # of each kind of mistake
+CANDIDATES = ("ort basic", "ort extended", "ort all", "openvino", "fp16", "bf16", "int8")
 ROUNDING = 1e-3
 DECADES = (1e-1, 1e-2, 1e-3, 1e-4, 1e-5, 0.0)
+GROUPS = ("own", "light", "trained")
+# Of a slice's scale: beyond `USABLE` a conversion has destroyed an output, and to fail it is right.
+USABLE = {"fp32": 1e-2, "fp16": 0.1, "bf16": 0.2, "int8": 0.2}
+SLICE_ERRORS = (0.5, 0.2, 0.1, 2e-2, 1e-2, 5e-3, 0.0)
+DESTROYED = 0.5
+PER_LOW = 200  # verdicts below fp32, of which one may be a false alarm
 
 
 @dataclass(frozen=True)
@@ -45,17 +52,36 @@ def alarms(rows: Iterable[Row], criterion: str = OURS) -> list[Row]:
 
 def misses(rows: Iterable[Row], criterion: str = OURS) -> list[Row]:
     """Windows with an error that a criterion does not fail."""
-    return [row for row in rows if row.statuses[criterion] in ("agree", LISTED)]
+    return [row for row in rows if row.statuses.get(criterion) in ("agree", LISTED)]
 
 
 def limits(result: Result) -> Iterator[Limit]:
     """Limits that `noise` must keep."""
-    light = [row for row in result.healthy if row.light]
-    fp32 = [row for row in result.healthy if not row.light and row.claim == "fp32"]
+    light = [row for row in result.healthy if row.group == "light"]
+    own = [row for row in result.healthy if row.group == "own" and row.claim == "fp32"]
     yield Limit("false alarms, light networks", 0, _count(alarms(light), light), f"{len(light)} windows")
-    yield Limit("false alarms, own networks, fp32", 0, _count(alarms(fp32), fp32), f"{len(fp32)} windows")
+    yield Limit("false alarms, own networks, fp32", 0, _count(alarms(own), own), f"{len(own)} windows")
+    trained = [row for row in result.healthy if row.group == "trained" and not ruined(row)]
+    fp32 = [row for row in trained if row.claim == "fp32"]
+    yield Limit("false alarms, trained models, fp32", 0, _count(alarms(fp32), fp32), f"{len(fp32)} verdicts")
+    low = [row for row in trained if row.claim != "fp32"]
+    share = len(alarms(low)) * PER_LOW / len(low) if low else None
+    yield Limit(f"false alarms, trained models, below fp32, per {PER_LOW}", 1, share, f"{len(low)} verdicts")
+    faulty = [row for row in result.injected if row.group == "trained"]
+    seen = [row for row in faulty if row.claim == "fp32" and row.arrives > USABLE["fp32"] * (1 + ROUNDING)]
+    yield Limit(
+        "missed, trained models, fp32, beyond 1e-2 of a slice", 0, _count(misses(seen), seen), f"{len(seen)} faults"
+    )
+    gone = [row for row in faulty if row.place and row.arrives > DESTROYED]
+    gone += [row for row in result.healthy if row.group == "trained" and row.size == 0 and row.arrives > DESTROYED]
+    yield Limit("destroyed outputs called agree", 0, _count(misses(gone), gone), f"{len(gone)} outputs")
     case = result.case.rows
     yield Limit("public case missed", 0, _count(misses(case), case), ", ".join(dict.fromkeys(r.window for r in case)))
+
+
+def ruined(row: Row) -> bool:
+    """Did the conversion itself destroy an output of the model? Then to fail is right."""
+    return row.size == 0 and row.arrives > USABLE[row.claim]
 
 
 def _count(wrong: Sequence[Row], rows: Sequence[Row]) -> float | None:
@@ -69,14 +95,14 @@ def _count(wrong: Sequence[Row], rows: Sequence[Row]) -> float | None:
 def healthy_table(rows: Sequence[Row]) -> str:
     """False alarms by candidate and criterion."""
     lines = []
-    for light in (False, True):
+    for kind in GROUPS:
         for candidate in CANDIDATES:
-            group = [row for row in rows if row.light == light and row.candidate == candidate]
+            group = [row for row in rows if row.group == kind and row.candidate == candidate and not ruined(row)]
             if not group:
                 continue
             unresolved = sum(row.statuses[OURS] == "unresolved" for row in group)
             counts = [_count_text(alarms(group, criterion), group, criterion) for criterion in CRITERIA]
-            lines.append([f"{candidate}, {'light' if light else 'own'}", str(len(group)), *counts, str(unresolved)])
+            lines.append([f"{candidate}, {kind}", str(len(group)), *counts, str(unresolved)])
     return table(["healthy candidate, networks", "windows", *CRITERIA, "unresolved"], lines)
 
 
@@ -91,6 +117,24 @@ def missed_table(rows: Sequence[Row], size_of: Callable[[Row], float], values: S
                     counts = [_count_text(misses(group, criterion), group, criterion) for criterion in CRITERIA]
                     lines.append([f"{claim}, {shape}", f"{value:.0e}" if value else "less", str(len(group)), *counts])
     return table(["claim, error", name, "windows", *CRITERIA], lines)
+
+
+def slice_table(rows: Sequence[Row]) -> str:
+    """Misses by claim, place and error of the worst slice."""
+    lines = []
+    for claim in dict.fromkeys(row.claim for row in rows):
+        for place in ("output", ""):
+            for least in SLICE_ERRORS:
+                group = [r for r in rows if (r.claim, r.place, _slice_error(r)) == (claim, place, least)]
+                if group:
+                    counts = [_count_text(misses(group, criterion), group, criterion) for criterion in COMPARED]
+                    where = "model's outputs" if place else "windows"
+                    lines.append([f"{claim}, {where}", f"{least:g}" if least else "less", str(len(group)), *counts])
+    return table(["claim, place", "worst slice, above", "faults", *COMPARED], lines)
+
+
+def _slice_error(row: Row) -> float:
+    return next(e for e in SLICE_ERRORS if row.arrives > e or not e)
 
 
 def _count_text(wrong: Sequence[Row], rows: Sequence[Row], criterion: str) -> str:
@@ -145,8 +189,16 @@ def smallest_table(rows: Sequence[Row]) -> str:
 
 def mistakes(result: Result) -> str:
     """Rows on which `noise` is wrong: false alarms, the largest misses, and large errors of little effect."""
-    parts = ["### False alarms of `noise`", _rows(alarms(result.healthy))]
-    large = sorted(misses(result.injected), key=lambda row: -row.arrives)
+    healthy = [row for row in result.healthy if row.group != "trained"]
+    parts = ["### False alarms of `noise`", _rows(alarms(healthy))]
+    trained = [row for row in result.healthy if row.group == "trained"]
+    parts += ["### Trained models: healthy, and failed", _rows(alarms([r for r in trained if not ruined(r)]), ALL)]
+    parts += ["### Trained models: outputs that a conversion destroys", _rows([r for r in trained if ruined(r)], ALL)]
+    planted = [row for row in misses(result.injected) if row.group == "trained" and row.arrives > USABLE[row.claim]]
+    planted.sort(key=lambda row: (row.claim != "fp32", not row.place, -row.arrives))
+    parts += ["### Trained models: faults in a slice beyond what is usable, missed", _rows(planted, 40)]
+    large = [row for row in misses(result.injected) if row.group != "trained"]
+    large.sort(key=lambda row: -row.arrives)
     for claim in dict.fromkeys(row.claim for row in large):
         parts.append(f"### Largest errors at the outputs that `noise` missed, {claim}")
         parts.append(_rows([row for row in large if row.claim == claim and decade(row) >= DECADES[2]]))
@@ -155,18 +207,18 @@ def mistakes(result: Result) -> str:
     return "\n\n".join(parts)
 
 
-def _rows(rows: Sequence[Row]) -> str:
+def _rows(rows: Sequence[Row], most: int = LISTED_ROWS) -> str:
     lines = [
         [
             f"{row.network} {row.candidate}",
             row.window,
             f"{row.at} {row.error_size:.0e} {row.error_shape}" if row.at else "",
-            _arrival_text(row) if row.at else "",
-            row.why,
+            _arrival_text(row) if row.at or row.group == "trained" else "",
+            f"{row.statuses[OURS]}: {row.why}",
         ]
-        for row in rows[:LISTED_ROWS]
+        for row in rows[:most]
     ]
-    more = f"\n\n… and {len(rows) - LISTED_ROWS} more" if len(rows) > LISTED_ROWS else ""
+    more = f"\n\n… and {len(rows) - most} more" if len(rows) > most else ""
     return table(["network, candidate", "window", "put in", "arrives", "why"], lines) + more if rows else "none"
 
 
@@ -194,7 +246,8 @@ def markdown(result: Result) -> str:
     machine = dict(result.machine)
     versions = ", ".join(f"{name} {machine['versions'][name]}" for name in ("onnxruntime", "onnx", "numpy"))
     system = f"{machine['cores']} cores, {machine['memory_gib']} GiB, {machine['os']}, Python {machine['python']}"
-    injected = result.injected
+    injected = [row for row in result.injected if row.group != "trained"]
+    planted = [row for row in result.injected if row.group == "trained"]
     sections = [
         f"# How often the criteria are wrong\n\n`{result.command}`\n\n{machine['cpu']}, {system}; {versions}; "
         f"{result.seconds:.0f} s.",
@@ -204,6 +257,7 @@ def markdown(result: Result) -> str:
         f"## How small an error is caught\n\n{smallest_table(injected)}",
         f"## Misses by the size of the error put in\n\n{missed_table(injected, _injected_size, ERRORS, 'size')}",
         f"## Misses by what arrives at the outputs\n\n{missed_table(injected, decade, DECADES, 'arrives')}",
+        f"## Trained models: misses by the error of the worst slice\n\n{slice_table(planted)}",
         f"## By name\n\n{mistakes(result)}",
         f"## Left out\n\n{left_out(result.found)}",
     ]

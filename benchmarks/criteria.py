@@ -1,10 +1,11 @@
 """`make bench`: how often each criterion fails healthy candidates, and accepts wrong ones.
 
-    python -m benchmarks.criteria [--quick] [--jobs 2]
+    python -m benchmarks.criteria [--quick] [--groups own,light,trained] [--jobs 2]
 
-Healthy: windows of our networks and of the nine light ones in onnx's wheel, run by onnxruntime with optimisations, and
-converted to float16, bfloat16 and int8. Wrong: an error of known size added to one tensor inside a window, and one real
-bug. Results are written to build/bench/. Exit 1 if `noise`, the default, breaks a limit.
+Healthy: windows of our networks, of the nine light ones in onnx's wheel and of trained models out of other wheels, run
+by onnxruntime with optimisations, and converted to float16, bfloat16 and int8. Wrong: an error of known size added to
+one tensor inside a window; in trained models, a fault in one slice of an output; and one real bug. Results are written
+to build/bench/. Exit 1 if `noise`, the default, breaks a limit.
 """
 
 from __future__ import annotations
@@ -16,8 +17,9 @@ import shlex
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 
 import onnx
@@ -26,6 +28,8 @@ import onnx.backend.test.data.light as light_networks
 from benchmarks import alarms, machine
 from benchmarks.injected import measure_injected
 from benchmarks.measure import floor
+from benchmarks.planted import measure_faults
+from benchmarks.trained import models, write_inputs
 from benchmarks.windows import Task, TaskResult, measure_healthy, opened
 from fixtures.networks import NETWORKS
 
@@ -37,17 +41,39 @@ LIGHT_NAMES = "vgg19 zfnet512 bvlc_alexnet densenet121 inception_v2 inception_v1
 QUICK_NAMES = ("squeezenet", "shufflenet")
 FP16_NAMES = frozenset("densenet121 inception_v2 inception_v1 squeezenet shufflenet bvlc_alexnet".split())
 LIGHT_WINDOWS, INJECTED_WINDOWS = 3, 0  # of each size; 0 for all
+TRAINED_WINDOWS, FAULTY_WINDOWS = 2, 1
+GROUPS = ("trained", "light", "own")
 QUICK_WINDOWS, QUICK_LIGHT_WINDOWS, QUICK_INJECTED = 3, 1, 1
 
 
-def tasks(folder: Path, quick: bool) -> Iterator[Task]:
+def tasks(folder: Path, quick: bool, groups: Sequence[str]) -> Iterator[Task]:
     """All tasks, the slowest first."""
+    found = {"trained": _trained, "light": _light, "own": _own}
+    for group in groups:
+        yield from found[group](folder, quick)
+
+
+def _trained(folder: Path, quick: bool) -> Iterator[Task]:
+    for model in models():
+        (folder / model.name).mkdir()
+        words = tuple(write_inputs(model, folder / model.name))
+        task = Task(model.name, model.path.absolute(), "ort", group="trained", inputs=words)
+        for candidate in ("ort", "fp16", "bf16", "int8"):
+            yield replace(task, candidate=candidate, max_windows=1 if quick else TRAINED_WINDOWS)
+            yield replace(task, candidate=candidate, injects=True, max_windows=FAULTY_WINDOWS)
+        yield replace(task, candidate="openvino", max_windows=1)
+
+
+def _light(folder: Path, quick: bool) -> Iterator[Task]:
     for name in QUICK_NAMES if quick else LIGHT_NAMES:
         model = LIGHT / f"light_{name}.onnx"
         max_windows = QUICK_LIGHT_WINDOWS if quick else LIGHT_WINDOWS
-        yield Task(name, model, "ort", max_windows=max_windows, light=True)
+        yield Task(name, model, "ort", max_windows=max_windows, group="light")
         if name in FP16_NAMES:
-            yield Task(name, model, "fp16", max_windows=max_windows, light=True)
+            yield Task(name, model, "fp16", max_windows=max_windows, group="light")
+
+
+def _own(folder: Path, quick: bool) -> Iterator[Task]:
     for claim in ("ort", "fp16"):
         for name in NETWORKS:
             max_windows = QUICK_INJECTED if quick else INJECTED_WINDOWS
@@ -63,21 +89,22 @@ def case() -> Task:
     return Task("ort_padfusion_clean", CASE / "model.onnx", "ort", inputs=inputs, nodes=("/pad/Pad", "/pool/MaxPool"))
 
 
-def run(quick: bool, jobs: int) -> tuple[list[TaskResult], TaskResult]:
+def run(quick: bool, groups: Sequence[str], jobs: int) -> tuple[list[TaskResult], TaskResult]:
     """Results of all tasks and of the public case; each task runs in a process, with a reference and a candidate."""
     with tempfile.TemporaryDirectory(prefix="subcut-bench-") as name:
         for network, build in NETWORKS.items():
             onnx.save(build(), Path(name) / f"{network}.onnx")
         context = multiprocessing.get_context("spawn")
         with ProcessPoolExecutor(jobs, mp_context=context) as executor:
-            *results, public = executor.map(_measure, [*tasks(Path(name), quick), case()])
+            *results, public = executor.map(_measure, [*tasks(Path(name), quick, groups), case()])
     return results, public
 
 
 def _measure(task: Task) -> TaskResult:
     result, begin = TaskResult(task), time.perf_counter()
     with tempfile.TemporaryDirectory(prefix="subcut-bench-") as name, opened(task, Path(name)) as trials:
-        (measure_injected if task.injects else measure_healthy)(trials, task, result, Path(name))
+        putting_in = measure_faults if task.group == "trained" else measure_injected
+        (putting_in if task.injects else measure_healthy)(trials, task, result, Path(name))
     result.seconds = time.perf_counter() - begin
     kind = "errors put in" if task.injects else "healthy"
     print(f"{task.network}, {task.candidate}, {kind}: {len(result.rows)} in {result.seconds:.0f} s", file=sys.stderr)
@@ -87,6 +114,7 @@ def _measure(task: Task) -> TaskResult:
 def parse(arguments: list[str]) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.criteria", description=__doc__.splitlines()[0])
     parser.add_argument("--quick", action="store_true", help="a few windows of each kind")
+    parser.add_argument("--groups", default=",".join(GROUPS), help="networks to measure, by comma")
     parser.add_argument("--jobs", type=int, default=2, help="processes at once (default 2)")
     return parser.parse_args(arguments)
 
@@ -95,7 +123,7 @@ def main(arguments: list[str]) -> int:
     options = parse(arguments)
     FOLDER.mkdir(parents=True, exist_ok=True)
     begin = time.perf_counter()
-    results, public = run(options.quick, options.jobs)
+    results, public = run(options.quick, options.groups.split(","), options.jobs)
     result = alarms.Result(
         command=shlex.join(["python", "-m", "benchmarks.criteria", *arguments]),
         machine=machine.describe(floor()),

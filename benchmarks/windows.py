@@ -20,6 +20,7 @@ import numpy as np
 import numpy.typing as npt
 import onnx
 
+from benchmarks.slices import worst_slice
 from fixtures.converted import CONVERSIONS
 from subgraph.comparison.judge import parse_criterion
 from subgraph.documents import keyed
@@ -32,7 +33,7 @@ from subgraph.runtime.inputs import Feeding
 from subgraph.runtime.reference import Reference
 from subgraph.runtime.run_result import RunResult
 from subgraph.runtime.worker_pool import Workers
-from subgraph.storage.tensors import load
+from subgraph.storage.tensors import Record, load
 from subgraph.trials import session
 from subgraph.trials.trial import Trials
 from subgraph.verdict import Verdict
@@ -44,6 +45,7 @@ LISTED = "approximate kernel"  # a label: agrees, but reports name it
 SIZES = (1, 2, 4, 8, 16, 32)  # nodes of a window
 LEVELS = ("basic", "extended", "all")
 ORT = Candidate("ort", "ort", {"threads": 1})
+OTHERS = {"openvino": Candidate("openvino", "openvino", {"precision": "f32"})}  # of another maker, in float32
 ALTERED = str(Path(__file__).with_name("altered.py"))
 
 Array = npt.NDArray[Any]
@@ -51,20 +53,25 @@ Array = npt.NDArray[Any]
 
 @dataclass(frozen=True)
 class Task:
-    """One network and one way to run it. `max_windows`: of each size, 0 for all; `inputs`: values of option `-i`."""
+    """One network and one way to run it.
+
+    Attributes:
+        injects: errors are put in. max_windows: of each size, 0 for all.
+        group: "own", "light" or "trained". inputs: values of option `-i`. nodes: only this window, and the whole.
+    """
 
     network: str
     model: Path
-    candidate: str  # ort, fp16, bf16, int8
+    candidate: str  # ort, openvino, fp16, bf16, int8
     injects: bool = False
     max_windows: int = 0
-    light: bool = False
+    group: str = "own"
     inputs: tuple[str, ...] = ()
-    nodes: tuple[str, ...] = ()  # only this window, and the whole
+    nodes: tuple[str, ...] = ()
 
     @property
     def claim(self) -> str:
-        return "fp32" if self.candidate == "ort" else self.candidate
+        return "fp32" if self.candidate in ("ort", *OTHERS) else self.candidate
 
 
 @dataclass(frozen=True)
@@ -75,11 +82,13 @@ class Row:
         window: first and last node, and how many there are; 0 for the whole model.
         statuses: by criterion: agree, fail, unresolved, or `LISTED`.
         why: of `noise`, with the output that decides; error: its largest error over its scale.
-        at, error_size, error_shape, place: of an injected error; arrives: its effect at the outputs over their scale.
+        at, error_size, error_shape, place: of an injected error.
+        arrives: its effect at the outputs over their scale; in trained models and on healthy candidates, the error of
+            the worst slice over that slice's scale.
     """
 
     network: str
-    light: bool
+    group: str
     candidate: str
     claim: str
     window: str
@@ -140,6 +149,11 @@ def candidates(trials: Trials, task: Task, folder: Path) -> Iterator[list[Trials
     if task.candidate == "ort" and not task.injects:
         options = [(level, {"threads": 1, "opt": level}) for level in LEVELS]
         yield [replace(trials, candidate=Candidate(f"ort {level}", "ort", each)) for level, each in options]
+        return
+    if task.candidate in OTHERS:
+        other = OTHERS[task.candidate]
+        with Workers(other) as workers:
+            yield [replace(trials, candidate=other, workers=workers)]
         return
     converted = _converted(trials, task, folder) if task.candidate != "ort" else {}
     with Workers(Candidate(task.candidate, ALTERED)) as workers:
@@ -221,15 +235,22 @@ def _regions(trials: Trials, task: Task) -> list[Region]:
 
 
 def judge_window(
-    trials: Trials, task: Task, region: Region, run_result: RunResult, whole: bool = False, **injected: Any
-) -> Row:
-    """Judge one result by all criteria; `injected`: more fields of the row."""
-    verdicts = {name: replace(trials, rule=rule).verdict_of(region, run_result) for name, rule in RULES.items()}
+    trials: Trials, task: Task, region: Region, run_result: RunResult, whole: bool = False,
+    criteria: Sequence[str] = CRITERIA, **injected: Any,
+) -> Row:  # fmt: skip
+    """Judge one result by these criteria; `injected`: more fields of the row."""
+    if "arrives" not in injected:
+        injected["arrives"] = worst_output(trials, region, run_result)
+    verdicts = {
+        name: replace(trials, rule=rule).verdict_of(region, run_result)
+        for name, rule in RULES.items()
+        if name in criteria
+    }
     ours = verdicts[OURS]
     worst = ours.worst
     return Row(
         network=task.network,
-        light=task.light,
+        group=task.group,
         candidate=trials.candidate.name,
         claim=task.claim,
         **_window_fields(trials.graph, region, whole),
@@ -241,6 +262,15 @@ def judge_window(
     )
 
 
+def worst_output(trials: Trials, region: Region, run_result: RunResult) -> float:
+    """The largest error of a slice of a float output over that slice's scale; 0 where there are none."""
+    if run_result.failure:
+        return 0.0
+    expected, made = trials.values.records[0], run_result.tensors[0]
+    names = [n for n in region.outputs if n in made and made[n].dtype == expected[n].dtype == "float32"]
+    return max((worst_slice(read(expected[n]), read(made[n]))[0] for n in names), default=0.0)
+
+
 def _status(verdict: Verdict) -> str:
     listed = verdict.status == "agree" and any(j.label == LISTED for j in verdict.outputs)
     return LISTED if listed else verdict.status.value
@@ -248,6 +278,11 @@ def _status(verdict: Verdict) -> str:
 
 def value(trials: Trials, name: str) -> Array:
     """The captured value of a tensor."""
-    array = load(trials.values.records[0][name], Path("/"))
+    return read(trials.values.records[0][name])
+
+
+def read(record: Record) -> Array:
+    """The value of one tensor."""
+    array = load(record, Path("/"))
     assert isinstance(array, np.ndarray)
     return array
