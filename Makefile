@@ -27,10 +27,11 @@ check: $(STAMP) ## formatting, lint, types
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 
-bench: .venv-bench/.locked ## measure CPU and memory beside the peers, in one run (RUNS=5; about 40 minutes, 9 GB of disk)
+bench: .venv-bench/.locked ## measure CPU and memory beside the peers, in one run (RUNS=5; about an hour, 9 GB of disk)
 	.venv-bench/bin/pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation --force-reinstall .
 	.venv-bench/bin/python -m benchmarks.trial --runs $(RUNS)
 	.venv-bench/bin/python -m benchmarks.criteria
+	.venv-bench/bin/python -m benchmarks.agreement
 	.venv-bench/bin/python -m benchmarks.search
 	.venv-bench/bin/python -m benchmarks.recorded
 	.venv-bench/bin/python -m benchmarks.real

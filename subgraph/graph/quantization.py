@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -26,9 +27,16 @@ OUTPUT_SCALES = {
     "QLinearGlobalAveragePool": (3, 4),
     "QLinearConcat": (0, 1),
 }
+# Operators of quantized models that do not begin with "QLinear" or "DynamicQuantize".
+QUANTIZED_OPS = frozenset("QuantizeLinear DequantizeLinear ConvInteger MatMulInteger QGemm".split())
 MAX_CHANNELS = 1 << 16  # a longer constant is not a scale
 # Operators that pass quantized values on with the same scale.
 CARRIERS = frozenset("MaxPool Reshape Transpose Squeeze Unsqueeze Flatten Gather Slice Split Identity Pad Clip".split())
+
+
+def is_quantized(ops: Iterable[str]) -> bool:
+    """Does one of these operators compute in, or turn into, 8-bit integers, by a stored scale or a dynamic one?"""
+    return any(op in QUANTIZED_OPS or op.startswith(("QLinear", "DynamicQuantize")) for op in ops)
 
 
 @dataclass(frozen=True)

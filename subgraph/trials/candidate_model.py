@@ -22,7 +22,7 @@ from subgraph.graph import protobuf
 from subgraph.graph import region as regions
 from subgraph.graph.cut import Cut, boundary_types, build_model, frozen_constant
 from subgraph.graph.graph import SHAPE, VALUE, Graph, load
-from subgraph.graph.quantization import Scale, scales_of
+from subgraph.graph.quantization import Scale, is_quantized, scales_of
 from subgraph.graph.region import Region
 from subgraph.graph.types import declared_type
 from subgraph.runtime.inputs import Feeding
@@ -76,7 +76,7 @@ class CandidateModel:
     def precision(self) -> str | None:
         """The precision that its tensors show: int8, fp16, bf16; None where it is the reference's."""
         types = [m.dtype for m in self.matches.values() if m.dtype]
-        if any(op in ("QuantizeLinear", "DequantizeLinear") or op.startswith("QLinear") for op in self.graph.ops):
+        if is_quantized(self.graph.ops):
             return "int8"
         for dtype, precision in (("float16", "fp16"), ("bfloat16", "bf16")):
             if types.count(dtype) * 2 > len(types):

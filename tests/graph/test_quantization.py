@@ -6,12 +6,13 @@ from pathlib import Path
 
 import numpy as np
 import onnx
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from onnx import TensorProto, helper
 
 from subgraph.graph.graph import load
-from subgraph.graph.quantization import Scale, scales_of
+from subgraph.graph.quantization import Scale, is_quantized, scales_of
 
 
 @settings(max_examples=60)
@@ -26,6 +27,15 @@ def test_quantizing_and_back_stays_within_half_a_step(step: float, zero: int, se
     assert clipped <= 1 - inside.mean() and (clipped == 0) <= bool(
         np.abs(scale.dequantize(stored) - value).max() <= step
     )
+
+
+QUANTIZED = "QuantizeLinear QLinearConv QGemm DynamicQuantizeLinear DynamicQuantizeLSTM MatMulInteger".split()
+
+
+@pytest.mark.parametrize("op", QUANTIZED)
+def test_a_model_that_quantizes_as_it_runs_is_quantized(op: str) -> None:
+    assert is_quantized(["Add", op])
+    assert not is_quantized(["Add", "Conv", "LSTM"])
 
 
 def test_scales_are_read_from_the_nodes(tmp_path: Path) -> None:
