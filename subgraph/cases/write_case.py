@@ -24,6 +24,7 @@ from subgraph.graph import protobuf
 from subgraph.graph import region as regions
 from subgraph.graph.cut import Cut, cut_region, freezable, structure_problem
 from subgraph.graph.graph import Graph
+from subgraph.graph.onnx_process import OnnxError, OnnxProcess
 from subgraph.graph.region import Region
 from subgraph.runtime.capture import Captured, capture_samples, inputs_needed
 from subgraph.runtime.inputs import Feeding, ImageOptions, Sample
@@ -331,11 +332,10 @@ def _write_model(cut: Cut, request: CaseRequest, work: Path) -> None:
 
 
 def _run_checker(path: Path) -> None:
-    import onnx.checker
-
     try:
-        onnx.checker.check_model(str(path))
-    except (onnx.checker.ValidationError, ValueError) as e:
+        with OnnxProcess(path) as onnx:
+            onnx.check(path)
+    except OnnxError as e:
         raise ModelError(f"onnx.checker refuses the cut: {' '.join(str(e).split())[:300]}") from e
 
 

@@ -16,6 +16,7 @@ from subgraph.errors import ModelError
 from subgraph.graph import protobuf
 from subgraph.graph import region as regions
 from subgraph.graph.graph import BODILESS, Graph, bodies, captured_names
+from subgraph.graph.onnx_process import OnnxError, OnnxProcess
 from subgraph.graph.region import Region
 from subgraph.graph.types import (
     DeclaredTensor,
@@ -375,9 +376,6 @@ def boundary_types(
 
 def _infer_types(graph: Graph, names: Sequence[str]) -> dict[str, protobuf.TypeProto]:
     """Types by onnx's shape inference over the nodes above these tensors; weights stay on disk."""
-    import onnx.checker
-    import onnx.shape_inference
-
     made = [n for n in names if n in graph.maker]
     if not made:
         return {}
@@ -385,8 +383,9 @@ def _infer_types(graph: Graph, names: Sequence[str]) -> dict[str, protobuf.TypeP
     feeds = (*above.inputs, *above.shapes)
     model, _ = build_model(graph, above, feeds, [], graph.declared_types(feeds), {})
     try:
-        model = onnx.shape_inference.infer_shapes(protobuf.to_onnx(model, graph.path))
-    except (onnx.shape_inference.InferenceError, onnx.checker.ValidationError, ValueError):
+        with OnnxProcess(graph.path) as onnx:
+            model = onnx.infer_shapes(protobuf.to_onnx(model, graph.path))
+    except OnnxError:
         return {}  # an invalid graph: `subcut inspect` reports where
     return {v.name: v.type for v in model.graph.value_info if v.name in names and is_complete(v.type)}
 

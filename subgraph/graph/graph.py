@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from subgraph.errors import ModelError, UnknownName, UsageError
 from subgraph.graph import protobuf
+from subgraph.graph.operators import FunctionKey, require_expandable
 from subgraph.text import nearest
 
 if TYPE_CHECKING:
@@ -41,7 +42,6 @@ BODILESS = frozenset(
 CONSTANT, SHAPE, VALUE = 0, 1, 2
 
 ConstantLookup = Callable[[str], Any]  # tensor name → its TensorProto; None if it is computed
-FunctionKey = tuple[str, str, str]  # of a local function: (domain, name, overload)
 
 
 @dataclass(frozen=True, slots=True)
@@ -477,9 +477,20 @@ def load(path: str | Path) -> Graph:
     (229, ['prob'])
 
     Raises:
-        ModelError: the file cannot be read or is not an ONNX model.
+        ModelError: the file cannot be read, is not an ONNX model, or its local functions cannot be inlined.
     """
-    return Graph(protobuf.read(Path(path)))
+    graph = Graph(protobuf.read(Path(path)))
+    if graph.functions:
+        functions = {key: _operators(function.node) for key, function in graph.functions.items()}
+        require_expandable(graph.path.name, _operators(graph.nodes), functions)
+    return graph
+
+
+def _operators(nodes: Collection[protobuf.NodeProto]) -> list[FunctionKey]:
+    """Domain, operator and overload of each node, also in bodies."""
+    inner = (n for node in nodes if node.attribute for body in bodies(node) for n in body.node)
+    found = [(node.domain, node.op_type, node.overload) for node in nodes]
+    return found + _operators(list(inner)) if found else []
 
 
 def _trains(dropout: protobuf.NodeProto, constant_of: ConstantLookup) -> bool:

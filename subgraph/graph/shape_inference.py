@@ -20,6 +20,7 @@ from typing import Any, TypeAlias
 from subgraph.errors import ModelError
 from subgraph.graph import protobuf
 from subgraph.graph.graph import Graph, bodies
+from subgraph.graph.onnx_process import OnnxError, OnnxProcess
 from subgraph.graph.operators import canonical_domain, type_text
 from subgraph.storage import dtypes
 
@@ -71,7 +72,11 @@ class InferredTypes:
 
 
 def infer_types(graph: Graph) -> InferredTypes:
-    """Declared and inferred types; weights stay on disk. Complexity: linear in the nodes, times at most `ROUNDS`."""
+    """Declared and inferred types; weights stay on disk. Complexity: linear in the nodes, times at most `ROUNDS`.
+
+    Raises:
+        ModelError: onnx takes too much time or memory for it, or crashes.
+    """
     model = protobuf.to_onnx(graph.model, graph.path)
     for i, node in enumerate(model.graph.node):
         _rename_node(node, f"#{i}")
@@ -88,7 +93,8 @@ def infer_types(graph: Graph) -> InferredTypes:
     model.graph.ClearField("sparse_initializer")
     declared = graph.declared_types()
     _write_defaults(model)
-    model, complaints = infer_model(model)
+    with OnnxProcess(graph.path) as onnx:
+        model, complaints = infer_model(model, onnx)
     inferred = {v.name: v.type for v in (*model.graph.value_info, *model.graph.output) if type_text(v.type)}
     return InferredTypes(declared, inferred, model.graph, complaints)
 
@@ -160,26 +166,28 @@ def _defaults(domain: str, op: str, version: int) -> tuple[Any, ...]:
     return tuple(a.default_value for a in schema.attributes.values() if a.default_value.name)
 
 
-def infer_model(model: protobuf.ModelProto) -> tuple[protobuf.ModelProto, list[Complaint]]:
+def infer_model(model: protobuf.ModelProto, onnx: OnnxProcess) -> tuple[protobuf.ModelProto, list[Complaint]]:
     """The model with inferred types, as far as onnx finds them, and the errors that it reports.
 
     An error that appears only while values are tracked (`data_prop`) does not count against the model: runtimes load
     it, and a run will show.
     """
-    plain, certain = _infer(model, track=False)
+    plain, certain = _infer(onnx, model, track=False)
     versions = [o.version for o in model.opset_import if not canonical_domain(o.domain)]
     tracks = max(versions, default=0) >= FIRST_TRACKED_OPSET
-    inferred, errors = _infer_tracking(model, plain) if tracks else (plain, certain)
+    inferred, errors = _infer_tracking(onnx, model, plain) if tracks else (plain, certain)
     return inferred, [Complaint(i, text, (i, text) in certain) for i, text in errors]
 
 
-def _infer_tracking(model: protobuf.ModelProto, plain: protobuf.ModelProto) -> tuple[protobuf.ModelProto, Errors]:
+def _infer_tracking(
+    onnx: OnnxProcess, model: protobuf.ModelProto, plain: protobuf.ModelProto
+) -> tuple[protobuf.ModelProto, Errors]:
     """Inference that tracks values, but of no long tensor; `plain`: the model with types inferred without tracking."""
     hidden = possibly_long(plain) | dict.fromkeys(long_tensors(plain), RANK_ONE)
     for _ in range(ROUNDS):
         if not hidden:
-            return _infer(model, track=True)
-        inferred, errors = _infer(_hide(model, hidden), track=True)
+            return _infer(onnx, model, track=True)
+        inferred, errors = _infer(onnx, _hide(model, hidden), track=True)
         before, hidden = hidden, _still_hidden(inferred, hidden)
         if before == hidden:
             break
@@ -187,18 +195,15 @@ def _infer_tracking(model: protobuf.ModelProto, plain: protobuf.ModelProto) -> t
     return inferred, errors
 
 
-def _infer(model: protobuf.ModelProto, *, track: bool) -> tuple[protobuf.ModelProto, Errors]:
+def _infer(onnx: OnnxProcess, model: protobuf.ModelProto, *, track: bool) -> tuple[protobuf.ModelProto, Errors]:
     """One inference; if it stops at an error, a second one that ignores errors."""
-    from onnx.shape_inference import InferenceError, infer_shapes
-
-    failures = InferenceError, ValueError, RuntimeError
     try:
-        return infer_shapes(model, strict_mode=True, data_prop=track), {}
-    except failures as e:
+        return onnx.infer_shapes(model, strict=True, track=track), {}
+    except OnnxError as e:
         errors = _parse_errors(str(e).replace(HIDDEN_SUFFIX, ""))
     try:
-        return infer_shapes(model, data_prop=track), errors
-    except failures:
+        return onnx.infer_shapes(model, track=track), errors
+    except OnnxError:
         return model, errors
 
 

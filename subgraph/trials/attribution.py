@@ -37,6 +37,7 @@ WORSE = 1.01  # of the squared final error
 MAX_PHASES = 12  # runs for one gain
 INSIDE = 3.0  # |P| / |D| above which the region behaves otherwise inside the model: culprits at most 1.15
 CLIP = 10.0  # of an output's scale: the largest error of an element, also of one that is not finite
+NOT_REAL = frozenset("cOUS")  # kinds of numpy's types: complex numbers and strings
 
 
 @dataclass(frozen=True)
@@ -226,7 +227,7 @@ def _error_without(trials: Trials, region: Region) -> Array | None:
 def _error(trials: Trials, values: Sequence[Mapping[str, Record]]) -> Array | None:
     """The error at all outputs of all samples as one vector, each output in units of its scale.
 
-    None where an output is missing or has another number of elements. Sequences are left out.
+    None where an output is missing, has another number of elements, or is real on one side alone; without sequences.
     """
     names = [n for n in trials.graph.outputs if n in trials.graph.maker]
     parts = []
@@ -237,7 +238,7 @@ def _error(trials: Trials, values: Sequence[Mapping[str, Record]]) -> Array | No
             a, b = load(known[name], Path("/")), load(sample[name], Path("/"))
             if not isinstance(a, np.ndarray) or not isinstance(b, np.ndarray):
                 continue
-            if a.size != b.size:
+            if a.size != b.size or (a.dtype != b.dtype and NOT_REAL & {a.dtype.kind, b.dtype.kind}):
                 return None
             parts.append(scaled_differences(a, b, CLIP))
     return np.concatenate(parts) if parts else None

@@ -15,6 +15,7 @@ from onnx.shape_inference import infer_shapes
 
 from fixtures import graphs, networks, resnet50
 from subgraph.graph import shape_inference
+from subgraph.graph.onnx_process import OnnxProcess
 from tests.helpers import text_models
 from tests.helpers.run_command import PATIENCE
 
@@ -102,7 +103,8 @@ def test_what_is_short_is_known_as_well_as_ever(build: Any, long: int, monkeypat
     """Also types computed from short tensors. With a tiny limit, types that need no tracking remain."""
     model = build()
     monkeypatch.setattr(shape_inference, "LONG_TENSOR", long)
-    found, _ = shape_inference.infer_model(model)
+    with OnnxProcess(Path("m.onnx")) as process:
+        found, _ = shape_inference.infer_model(model, process)
     full, plain = types(infer_shapes(model, data_prop=True)), types(infer_shapes(model))
     if long > 2:
         assert types(found) == full

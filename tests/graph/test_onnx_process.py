@@ -1,0 +1,124 @@
+"""onnx's own functions on foreign models: they end at a limit, by Ctrl-C and by SIGTERM; a crash is an error.
+
+Covers `graph.onnx_process`, `graph.onnx_child` and the local functions of `graph.operators`.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+from pathlib import Path
+
+import onnx
+import psutil
+import pytest
+from onnx import TensorProto, helper
+
+from subgraph.errors import ModelError
+from subgraph.graph import onnx_process, shape_inference
+from subgraph.graph.graph import load
+from subgraph.graph.onnx_process import OnnxError, OnnxProcess
+from tests.helpers import text_models
+from tests.helpers.process_backends import until
+from tests.helpers.run_command import finish, start
+
+SLOW = 22  # functions: 4 million nodes, few enough to be tried, and too many for the seconds that a test has
+
+
+def doubling(path: Path, functions: int) -> Path:
+    """A model of one call; each function calls the one before twice."""
+    opsets = [helper.make_opsetid("", 17), helper.make_opsetid("my", 1)]
+
+    def function(k: int) -> onnx.FunctionProto:
+        op, domain = (f"F{k - 1}", "my") if k else ("Neg", "")
+        nodes = [helper.make_node(op, ["x"], ["t"], domain=domain), helper.make_node(op, ["t"], ["y"], domain=domain)]
+        return helper.make_function("my", f"F{k}", ["x"], ["y"], nodes, opsets)
+
+    nodes = [
+        helper.make_node("Neg", ["x"], ["t"], name="n0"),
+        helper.make_node(f"F{functions - 1}", ["t"], ["u"], name="n1", domain="my"),
+        helper.make_node("Neg", ["u"], ["y"], name="n2"),
+    ]
+    ends = [helper.make_tensor_value_info(name, TensorProto.FLOAT, [2]) for name in "xy"]
+    graph = helper.make_graph(nodes, "g", ends[:1], ends[1:])
+    made = helper.make_model(
+        graph, functions=[function(k) for k in range(functions)], opset_imports=opsets, ir_version=8
+    )
+    onnx.save(made, path)
+    return path
+
+
+@pytest.mark.parametrize(
+    ("functions", "says"),
+    [
+        (doubling, r"m.onnx has 2.2e\+12 nodes once its local functions are inlined: my::F39 alone has 2.2e\+12"),
+        ("F(x) => (y) { y = my.F(x) }", r"local functions of m.onnx call each other in a circle: my::F → my::F"),
+        ("F(x) => (y) { y = my.G(x) } G(x) => (y) { y = my.F(x) }", r"in a circle: my::[FG] → my::[FG] → my::[FG]"),
+    ],
+)
+def test_functions_that_cannot_be_inlined_are_refused_at_once(functions: object, says: str, tmp_path: Path) -> None:
+    path = tmp_path / "m.onnx"
+    if callable(functions):
+        functions(path, 40)
+    else:
+        head = '<ir_version: 8, opset_import: ["" : 17, "my" : 1]> g (float[2] x) => (float[2] y) { y = my.F(x) } '
+        domain = '<domain: "my", opset_import: ["" : 17, "my" : 1]> '
+        text = head + str(functions).replace("F(x) =>", f"{domain}F(x) =>").replace("G(x) =>", f"{domain}G(x) =>")
+        onnx.save(onnx.parser.parse_model(text), path)
+    with pytest.raises(ModelError, match=says):
+        load(path)
+
+
+def test_functions_of_a_few_thousand_nodes_are_inlined(tmp_path: Path) -> None:
+    found = shape_inference.infer_types(load(doubling(tmp_path / "m.onnx", 10)))
+    assert found.inferred["u"].tensor_type.shape.dim[0].dim_value == 2
+
+
+@pytest.mark.slow
+def test_a_limit_of_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(onnx_process, "SECONDS", 1)
+    with pytest.raises(ModelError, match=r"onnx's shape inference does not cope with m.onnx: .*signal"):
+        shape_inference.infer_types(load(doubling(tmp_path / "m.onnx", SLOW)))
+
+
+def test_a_limit_of_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(onnx_process, "MEMORY_SHARE", 1e-9)
+    with pytest.raises(ModelError, match=r"m.onnx: .*at its limit of time or memory"):
+        model = text_models.model("g (float[2] x) => (float[2] y) { y = Neg(x) }")
+        model.graph.initializer.add(name="w", data_type=TensorProto.INT8, dims=[1 << 26], raw_data=bytes(1 << 26))
+        with OnnxProcess(tmp_path / "m.onnx") as process:
+            process.infer_shapes(model)
+
+
+def test_what_onnx_reports_is_told(tmp_path: Path) -> None:
+    model = text_models.model("g (float[2] x) => (float[2] y) { y = Nonsense(x) }")
+    onnx.save(model, tmp_path / "m.onnx")
+    with OnnxProcess(tmp_path / "m.onnx") as process:
+        with pytest.raises(OnnxError, match="ValidationError: No Op registered for Nonsense"):
+            process.check(tmp_path / "m.onnx")
+        model = text_models.model("g (float[2, 3] x) => (float[2, 3] y) { y = MatMul(x, x) }")
+        with pytest.raises(OnnxError, match="Incompatible dimensions"):
+            process.infer_shapes(model, strict=True)
+        assert process.infer_shapes(model).graph.node[0].op_type == "MatMul"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize(
+    "words", ["inspect", "lint", "cut -s n2 -e n2 --no-capture", "bisect -c ort", "compare -c ort"]
+)
+def test_every_command_ends_when_it_is_told(words: str, number: int, tmp_path: Path) -> None:
+    """While onnx or onnxruntime inlines four million nodes."""
+    doubling(tmp_path / "m.onnx", SLOW)
+    command, *more = words.split()
+    run = start(command, "m.onnx", *more, cwd=tmp_path)
+    process = psutil.Process(run.pid)
+
+    def busy() -> list[psutil.Process]:
+        return [child for child in process.children() if child.cpu_times().user > 1]
+
+    until(busy, lambda: run.communicate())
+    children = busy()
+    (os.killpg if number == signal.SIGINT else os.kill)(run.pid, number)
+    assert finish(run, 10).code == {signal.SIGINT: 130, signal.SIGTERM: 143}[signal.Signals(number)]
+    until(lambda: not any(child.is_running() for child in children))
