@@ -47,6 +47,7 @@ class BundleRequest:
         bases: folders whose files are added where a command of the candidate names them.
         evidence: the manifest that names the candidate, where none around the case does; outcome: of that candidate.
         command: the command that made the case, where its manifest does not say it.
+        free_text: texts go along that are not known to say nothing about this machine.
     """
 
     folder: Path
@@ -58,6 +59,7 @@ class BundleRequest:
     outcome: CaseOutcome | None = None
     command: str = ""
     force: bool = False
+    free_text: bool = False
 
     @property
     def name(self) -> str:
@@ -112,7 +114,7 @@ def name_of(path: Path) -> str:
 def _redacted_name(path: Path, evidence: Mapping[str, Any] | None) -> str:
     request = evidence.get("request") if evidence else None
     spec = str(request.get("candidate", "")) if isinstance(request, dict) else ""
-    plain = redact.this_machine(secrets=_secrets(evidence)).command(spec)
+    plain = redact.this_machine(secrets=_secrets(evidence)).spec(spec)
     if redact.same(spec, plain):
         return folders.safe_name(path.name)
     return folders.safe_name(f"{path.name.partition('-')[0]}-{plain}"[:MAX_NAME])
@@ -158,7 +160,7 @@ def pack(request: BundleRequest) -> Packed:
     require_free(request.target, request.identity, force=request.force)
     case_files = contents.of(request.folder)
     evidence = request.evidence or case_files.evidence
-    redactor = redact.this_machine(contents.names(case_files), _secrets(evidence))
+    redactor = redact.this_machine(contents.names(case_files), _secrets(evidence), free_text=request.free_text)
     scripts = Scripts(redactor, request.bases)
     for path in request.candidate_files:
         scripts.add(path)
@@ -167,9 +169,9 @@ def pack(request: BundleRequest) -> Packed:
     files |= {f"{CANDIDATE_FILES}/{name}": path for name, path in scripts.files.items()}
     outcome = request.outcome or _outcome(request.folder)
     if outcome:
-        outcome = CaseOutcome(redactor.document(outcome.status), redactor.document(outcome.why))
+        outcome = CaseOutcome(redactor.text(outcome.status), redactor.text(outcome.why))
     files[README] = _readme(request.name, case_files, files, found_with, outcome).encode()
-    files[ENVIRONMENT] = case.as_json(redactor.document(to_json(redact.environment())))
+    files[ENVIRONMENT] = case.as_json(to_json(redact.environment()))
     checksums = {name: zip_archive.checksum_of(source) for name, source in sorted(files.items())}
     own = None if case_files.is_evidence else found_with
     listing = BundleList(BUNDLE_SCHEMA, digest(request.identity), __version__, own, outcome, checksums)

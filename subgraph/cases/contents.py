@@ -39,8 +39,17 @@ from subgraph.text import clean
 LATER = {CANDIDATE: (".npy", ".json", ".onnx", ".data"), FROM_DEVICE: (".npy", ".bin")}
 TIME = re.compile(r"^\d{4}-\d\d-\d\d \d\d:\d\d:\d\d ")
 UNCHANGED = (".npy", ".bin", ".onnx", ".data")
-# Keys of a bisection's document whose values are names of nodes and tensors.
-LABEL_KEYS = ("node", "nodes", "tensor", "name", "label", "first", "last", "without")
+# Keys of our documents, and keys below others, whose values are names of nodes, tensors and the model.
+LABEL_KEYS = ("node", "nodes", "tensor", "first", "last", "without", "producer", "op", "ops", "samples")
+LABEL_PLACES = (
+    ("nodes", "label"),
+    ("outputs", "name"),
+    ("inputs", "name"),
+    ("nodes", "name"),
+    ("source", "file"),
+    ("model", "file"),
+    ("samples", "label"),
+)
 
 
 @dataclass(frozen=True)
@@ -139,28 +148,28 @@ def _cases(folder: Path, files: Mapping[str, Path], manifest: Mapping[str, Any])
 
 
 def names(case_files: CaseFiles) -> set[str]:
-    """Names of nodes and tensors, which must not be redacted."""
-    names: set[str] = set()
-    for name, path in case_files.files.items():
+    """Names that go along anyway: of nodes, ops and tensors, of the files, and of the model."""
+    names = {file for name in case_files.files for file in (name, name.partition("/")[2])}  # in the log of a finding
+    for path in case_files.files.values():
         if path.suffix == ".onnx":
             graph = protobuf.read(path).model.graph
             names |= {graph.name, *(v.name for v in (*graph.input, *graph.output))}
             for node in graph.node:
-                names |= {node.name, *node.input, *node.output}
-        elif name == RUN_JSON:
+                names |= {node.name, node.op_type, *node.input, *node.output}
+        elif path.suffix == ".json":
             names |= set(_labels(_read_json(path)))
     return names - {""}
 
 
-def _labels(value: Any, key: str = "") -> Iterator[str]:
-    """Names in a bisection's document; its cases need not have them."""
+def _labels(value: Any, key: str = "", above: str = "") -> Iterator[str]:
+    """Names in a document; its cases need not have them."""
     if isinstance(value, Mapping):
         for k, v in value.items():
-            yield from _labels(v, str(k)) if k not in ("candidate", "reference") else ()
+            yield from _labels(v, str(k), key) if k not in ("candidate", "reference", "request") else ()
     elif isinstance(value, list):
         for v in value:
-            yield from _labels(v, key)
-    elif isinstance(value, str) and key in LABEL_KEYS:
+            yield from _labels(v, key, above)
+    elif isinstance(value, str) and ((above, key) in LABEL_PLACES or key in LABEL_KEYS):
         yield value
 
 

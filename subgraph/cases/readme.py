@@ -8,7 +8,7 @@ from pathlib import PurePosixPath
 from typing import Any
 
 from subgraph.cases.layout import BUNDLE_LIST, CANDIDATE, CANDIDATE_FILES, REPRO
-from subgraph.cases.redact import REMOVED
+from subgraph.cases.redact import LEFT_OUT, REMOVED
 from subgraph.runtime.candidate import BY_HAND, COMMANDS, RECORDED
 from subgraph.text import clean, count, shorten
 
@@ -104,7 +104,7 @@ def _problem(data: ReadmeData) -> Iterator[str]:
     elif not verdict:
         yield "with the inputs and the right outputs; nothing here says that it goes wrong anywhere"
     if data.evidence and REMOVED in str(data.evidence["request"]):
-        yield f"{REMOVED} stands where the command had a secret: give your own with -c"
+        yield f"{REMOVED} stands where the command had words that may be private: give your own with -c"
 
 
 def _verdict(data: ReadmeData, manifest: Mapping[str, Any]) -> str:
@@ -118,7 +118,8 @@ def _verdict(data: ReadmeData, manifest: Mapping[str, Any]) -> str:
     if not verdicts:
         return ""
     outputs = ", ".join(str(o["name"]) for o in verdicts[0].get("outputs", ())[:1])
-    return _verdict_line(verdicts[0]["status"], f"{outputs}: {verdicts[0]['why']}")
+    kind = f"{verdicts[0]['signature']}, " if verdicts[0]["why"] == LEFT_OUT else ""
+    return _verdict_line(verdicts[0]["status"], f"{outputs}{outputs and ': '}{kind}{verdicts[0]['why']}")
 
 
 def _verdict_line(status: object, why: object) -> str:

@@ -1,7 +1,10 @@
-"""Texts that leave this machine, without users, hosts, paths and secrets; and the facts of the machine that do.
+"""Texts that leave this machine: only what is known to say nothing about it; and the facts of the machine that do.
 
-Names of nodes and tensors look like paths (`/pool/MaxPool`) and must not change, or documents and models no longer fit
-together. So a path must begin with a folder of a machine's root, and known names are never touched.
+A text leaves if all its words are subcut's own, numbers, or names in the model, which goes along anyway. Any other is
+left out whole, and says so: what a candidate printed, a path, an address. Of a command line the words are looked at one
+by one. Insight: what is private cannot be listed, what subcut itself can say is finite: the texts in its own code.
+
+With the user's consent (`free_text`) texts go as they are, but for what is known to be private on this machine.
 """
 
 from __future__ import annotations
@@ -12,18 +15,17 @@ import platform
 import re
 import shlex
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from functools import cache
 from importlib import metadata
-from pathlib import Path
+from pathlib import Path, PurePath
 from typing import Any
 
-REMOVED = "REMOVED"  # replaces a secret
+from subgraph.runtime.command_line import CODE
+
+REMOVED = "REMOVED"  # replaces a word of a command line
+LEFT_OUT = "left out: subcut bundle --include-text sends it"  # replaces a text
 USER, HOST = "USER", "HOST"
-# Folders in the root of usual machines.
-ROOTS = frozenset(
-    "Applications Users Volumes bin boot data dev etc home lib mnt media nix opt private proc root run sbin srv sys "
-    "tmp usr var workspace".split()
-)
 NOT_PERSONAL = frozenset(
     "root user users admin ubuntu debian runner nobody default build docker test guest home jenkins localhost subcut "
     "onnx model max min mean norm mark will may case cut page rich host data".split()
@@ -35,32 +37,21 @@ SECRET = re.compile(
     re.I,
 )
 PLAIN_VALUE = re.compile(r"[\w .,:=+*-]{1,80}")  # of a setting that a bundle has: no path, no address
-_WORD = r"[\w-]*(?:token(?![a-z])|secret|passw(?:or)?d|passphrase|credentials?|api[_-]?key|access[_-]?key)[\w-]*"
-_TOKEN = (
+_TOKENS = re.compile(
     r"\b(?:hf_\w{16,}|gh[pousr]_\w{16,}|github_pat_\w{16,}|glpat-[\w-]{16,}|sk-[\w-]{16,}|AKIA[0-9A-Z]{16}"
     r"|xox[abprs]-[\w-]{10,}|eyJ[\w-]{8,}\.[\w-]{8,}\.[\w-]*)"
-)  # tokens of known services
-_TOKENS = re.compile(_TOKEN.encode())
-_VALUE = r"[^\s,;'\"]+"
-_LOUD = r"\b[A-Z0-9_]*(?:TOKEN|SECRET|PASSW(?:OR)?D|API_?KEY|ACCESS_?KEY)[A-Z0-9_]*="
-_PLAIN = r"\b(?:password|passwd|secret|api_?key|access_?key|(?:auth|access)_token)="
-_SECRETS = tuple(
-    (re.compile(pattern, flags), replacement)
-    for pattern, flags, replacement in (
-        (_TOKEN, 0, REMOVED),
-        (rf"(--?{_WORD}(?:=|\s+))(?!-)('[^']*'|\"[^\"]*\"|\S+)", re.IGNORECASE, rf"\1{REMOVED}"),
-        (rf"({_LOUD}){_VALUE}", 0, rf"\1{REMOVED}"),
-        (rf"({_PLAIN}){_VALUE}", re.IGNORECASE, rf"\1{REMOVED}"),
-        (rf"([?&]{_WORD}=)[^\s&'\"]+", re.IGNORECASE, rf"\1{REMOVED}"),
-        (r"(\bBearer\s+)[\w.~+/=-]{8,}", re.IGNORECASE, rf"\1{REMOVED}"),
-        (r"(\w://)[^\s/@:]+:[^\s/@]+@", 0, rf"\1{REMOVED}@"),
-    )
+)  # of known services
+_NUMBER = re.compile(
+    r"[-+~≈×#]?\d{1,9}(?:\.\d{1,17})?(?:e[-+]?\d{1,3})?[%x×]?|\d{1,9}(?:[x×/]\d{1,9})+|nan|[-+]?inf", re.I
 )
-_PART = r"[^\s/'\"`,;:=<>|()\[\]{}]"
-_PATH = re.compile(rf"(?<![\w./~:@-])(?:~|/(?P<root>{_PART}+))(?P<rest>(?:/+{_PART}*)+)")
-_URL_PATH = re.compile(r"\bfile://")
-_WINDOWS = re.compile(r"(?<![\w])[A-Za-z]:\\(?:[^\s\\'\"`,;:<>|*?]+\\)*(?P<last>[^\s\\'\"`,;:<>|*?]*)")
-_UPWARDS = re.compile(rf"(?<![\w./-])(?:\.\./)+(?:{_PART}+/)*(?P<last>{_PART}*)")
+_DIGEST = re.compile(r"[0-9a-f]{64}")
+_VERSION = re.compile(r"\d[\w.+-]{0,40}")
+_IDENTIFIER = re.compile(r"[A-Za-z_][\w.+-]{0,60}")
+_OPTION = re.compile(r"--?[A-Za-z][A-Za-z-]{0,30}")
+_PLACE = re.compile(r"\{(?:model|converted|inputs|outputs)\}")
+_DOCUMENTATION = re.compile(r'""".*?"""', re.DOTALL)
+_TEXT, _FIELD = re.compile(r'"((?:[^"\\\n]|\\.)*)"'), re.compile(r"\{.*?\}")  # of Python code
+_EDGES = "()[]{}<>,.;:!?'\"`|…"  # around a word
 
 PACKAGES = tuple(
     "subcut onnx onnxruntime onnxruntime-gpu onnxruntime-openvino onnxruntime-directml onnxruntime-extensions numpy "
@@ -74,90 +65,158 @@ VARIABLES = re.compile(
     r"|DNNL_[A-Z_]+|ONEDNN_[A-Z_]+|CUDA_VISIBLE_DEVICES|NVIDIA_TF32_OVERRIDE|TF_ENABLE_ONEDNN_OPTS|MALLOC_ARENA_MAX"
 )
 
-# Keys of our documents whose values are names of nodes and tensors, or files of the case itself.
+# Keys of our documents by what their values are; any other key holds a text.
 NAME_KEYS = frozenset(
-    "name names node nodes tensor tensors first last without start end producer inputs outputs edges pulled random "
-    "frozen renamed file files schema structure_sha256 weights_sha256".split()
-)
-FILE_KEYS = frozenset(("inputs", "from", "other", "map"))  # files, in whose names a space separates no words
-SPEC_KEYS = frozenset(("candidate", "candidates", "reference", "identity", "request"))  # a name below these is a SPEC
+    "name node nodes tensor tensors first last without start end producer op ops edges pulled random frozen renamed "
+    "graph".split()
+)  # of nodes and tensors
+WORD_KEYS = frozenset(
+    "schema status signature signal kind purpose outcome dtype form format formats layout precision runtime machine "
+    "provider optimisation".split()
+)  # of our own, or of the machine's make
+VERSION_KEYS = frozenset("version versions packages python subcut".split())
+FILE_KEYS = frozenset(("file", "files", "case", "report", "custom_ops"))  # a path, of which the last part goes
+COMMAND_KEYS = frozenset(("command", "run", "convert"))
+SPEC_KEYS = frozenset(("candidate", "candidates", "reference", "identity"))  # a name or backend below these is a SPEC
 
 
 @dataclass(frozen=True)
 class Redactor:
-    """What must not leave this machine; `this_machine` finds it. `names` of nodes and tensors are never touched."""
+    """What may leave this machine, and what is known to be private on it; `this_machine` finds it.
+
+    Attributes:
+        names: of nodes, tensors and files that go along. free_text: the user lets other texts go.
+    """
 
     homes: tuple[str, ...] = ()
     users: tuple[str, ...] = ()
     hosts: tuple[str, ...] = ()
     secrets: tuple[str, ...] = ()
-    names: frozenset[str] = field(default=frozenset())
+    names: frozenset[str] = frozenset()
+    free_text: bool = False
 
     def text(self, text: str) -> str:
-        """The redacted text: a path becomes its last part, home `~`, a secret REMOVED.
+        """The text, if it may leave.
 
-        >>> Redactor(("/home/bo",), users=("bo.b",)).text("run /home/bo/x/m.onnx --token=abc ~/y as bo.b")
-        'run m.onnx --token=REMOVED y as USER'
+        >>> ours, theirs = "max_abs 4.7e+00 beyond 10 × noise 5.2e-07", "RuntimeError: no route to 10.1.2.3"
+        >>> Redactor().text(ours) == ours, Redactor().text(theirs)
+        (True, 'left out: subcut bundle --include-text sends it')
         """
-        if text in self.names:
-            return text
+        if self.free_text:
+            return self._without_private(text)
+        return text if self._is_known(text) else LEFT_OUT
+
+    def _is_known(self, text: str) -> bool:
+        """Are all words ours, numbers, or names in the model?"""
+        return text in self.names or all(map(self._is_known_word, text.split()))
+
+    def _is_known_word(self, word: str) -> bool:
+        inner = word.strip(_EDGES)
+        if not inner or word in self.names or inner in self.names:
+            return True
+        if self._is_private(inner):
+            return False
+        known = own_words()
+        return all(
+            _NUMBER.fullmatch(part) or part in self.names or part in known or part.removesuffix("s") in known
+            for part in inner.split("=")
+        )
+
+    def _without_private(self, text: str) -> str:
+        """A text that the user lets go, without what is known to be private."""
         for secret in self.secrets:
             text = text.replace(secret, REMOVED)
-        for pattern, replacement in _SECRETS:
-            text = pattern.sub(replacement, text)
+        text = _TOKENS.sub(REMOVED, text)
         for folder in self.homes:
-            text = re.sub(rf"(?<![\w.]){re.escape(folder)}(?=$|[/\s'\"`,;:)\]}}])", "~", text)
-        text = _URL_PATH.sub("", text)
-        text = _PATH.sub(self._last, text)
-        text = _WINDOWS.sub(lambda m: m["last"] or "~", text)
-        text = _UPWARDS.sub(lambda m: m["last"] or "..", text)
+            text = text.replace(folder, "~")
         for names, replacement in ((self.hosts, HOST), (self.users, USER)):
             for name in names:
                 text = re.sub(rf"(?<![^\W_]){re.escape(name)}(?![^\W_])", replacement, text, flags=re.IGNORECASE)
         return text
 
-    def _last(self, m: re.Match[str]) -> str:
-        if m[0] in self.names or (m["root"] and m["root"] not in _roots()):
-            return m[0]
-        parts = [part for part in m["rest"].split("/") if part]
-        return parts[-1] if parts else "~" if m[0][0] == "~" else m["root"]
-
     def command(self, line: str) -> str:
-        """A redacted command line. It is redacted word by word, since a path may have spaces."""
+        """A command line, each word of which stays or is `REMOVED`."""
         try:
             words = shlex.split(line)
         except ValueError:
-            return self.text(line)
+            return REMOVED
         out: list[str] = []
-        for word in words:
-            is_secret = out and re.fullmatch(f"--?{_WORD}", out[-1], re.I) and not word.startswith("-")
+        for before, word in zip(["", *words], words, strict=False):
+            is_secret = before.startswith("-") and SECRET.search(before) and not word.startswith("-")
             out.append(REMOVED if is_secret else self._word(word))
         return joined(out)
 
     def _word(self, word: str) -> str:
+        """A word of a command line: ours, an option, a place, a number, the last part of a script's path, or a SPEC."""
         head, sep, rest = word.partition(":")
         if head == "cmd" and sep:
             return f"cmd:{self.command(rest)}"
-        name, sep, path = word.rpartition("=")
-        if word not in self.names and " " in path and _is_path(path):
-            return f"{self.text(name)}{sep}{self.text(Path(path).name)}"
-        return self.text(word)
+        if sep and rest and _IDENTIFIER.fullmatch(head) and "=" in rest:
+            return self.spec(word)
+        if self.free_text:
+            return self._without_private(word)
+        if self._is_known_word(_PLACE.sub("", word)) or _OPTION.fullmatch(word):
+            return word
+        option, sep, value = word.partition("=")
+        if sep and (_OPTION.fullmatch(option) or self._is_known_word(option)):
+            return f"{option}={REMOVED if SECRET.search(option) else self._word(value)}"
+        file = PurePath(word.replace("\\", "/")).name
+        return file if file.endswith(CODE) and _IDENTIFIER.fullmatch(file) and not self._is_private(file) else REMOVED
+
+    def _is_private(self, word: str) -> bool:
+        return any(name.lower() in word.lower() for name in (*self.users, *self.hosts, *self.secrets))
+
+    def spec(self, spec: str) -> str:
+        """A candidate's name, backend or SPEC: `ort:opt=basic`, `cmd:…`, `mine.py:key=…`, `npu`."""
+        head, sep, rest = spec.partition(":")
+        if head == "cmd" and sep:
+            return f"cmd:{self.command(rest)}"
+        file = PurePath(head.replace("\\", "/")).name
+        head = file if _IDENTIFIER.fullmatch(file) and not self._is_private(file) else REMOVED if head else ""
+        parts = (word.partition("=") for word in rest.split(",") if word)
+        return head + sep + ",".join(f"{key}{eq}{self.option(key, value)}" for key, eq, value in parts)
+
+    def option(self, key: str, value: Any) -> Any:
+        """The value of a candidate's option."""
+        if not isinstance(value, str):
+            return value
+        return REMOVED if SECRET.search(key) and value else self._word(value) if value else ""
 
     def document(self, value: Any, key: str = "", inside: str = "") -> Any:
-        """A redacted document; names of nodes and tensors stay. `inside`: the one of SPEC_KEYS around the value."""
+        """A document of which only what is known leaves. `inside`: the one of SPEC_KEYS around the value, if any."""
         if isinstance(value, Mapping):
-            within = inside if inside in SPEC_KEYS else key if key in SPEC_KEYS else ""
-            return {self.text(str(k)): self.document(v, str(k), within) for k, v in value.items()}
+            within = inside or (key if key in SPEC_KEYS else "")
+            if within and key == "options":
+                return {k: self.command(v) if k in COMMAND_KEYS else self.option(k, v) for k, v in value.items()}
+            by_key = (VERSION_KEYS | NAME_KEYS) & {key}  # `packages`, `renamed`: maps by name
+            return {
+                k if by_key or self._is_known_key(k) else self._word(k): self.document(v, key if by_key else k, within)
+                for k, v in value.items()
+            }
         if isinstance(value, list):
-            return [self.document(v, key, inside) for v in value]
-        if not isinstance(value, str) or (not inside and key in NAME_KEYS):
+            kept = [self.document(v, key, inside) for v in value]
+            return list(dict.fromkeys(kept)) if LEFT_OUT in kept and key in ("stderr", "notes") else kept
+        return self._value(value, key, inside) if isinstance(value, str) else value
+
+    def _value(self, value: str, key: str, inside: str) -> str:
+        if not value or _DIGEST.fullmatch(value):
             return value
-        if inside and SECRET.search(key) and value:
-            return REMOVED
+        if key in COMMAND_KEYS:
+            return self.command(value)
+        if key in ("candidate", "backend", "reference") or (inside and key == "name"):
+            return self.spec(value)
+        if (key in NAME_KEYS and not inside) or key in WORD_KEYS:
+            return value
+        if key in VERSION_KEYS and _VERSION.fullmatch(value):
+            return value
         if key in FILE_KEYS:
-            return self._word(value)
-        is_command = key in ("command", "run", "convert") or value.startswith("cmd:")
-        return self.command(value) if is_command else self.text(value)
+            return value if value in self.names else PurePath(value.replace("\\", "/")).name
+        if key == "criterion":
+            return value if self._is_known(value) else self.spec(value)
+        return LEFT_OUT if key == "stderr" and not self.free_text else self.text(value)
+
+    def _is_known_key(self, key: str) -> bool:
+        return bool(_IDENTIFIER.fullmatch(key)) and not self._is_private(key)
 
     def leaks(self, data: bytes, *, words: bool = False) -> list[str]:
         """Kinds of private details in a file that is packed unchanged; names of user and host only with `words`."""
@@ -166,7 +225,7 @@ class Redactor:
             for kind, texts in (("your home path", self.homes), ("a secret of the environment", self.secrets))
             if any(text.encode() in data for text in texts)
         ]
-        if _TOKENS.search(data):
+        if _TOKENS.search(data.decode(errors="replace")):
             kinds.append("what looks like a token")
         for kind, names in (("your user name", self.users), ("this machine's name", self.hosts)) if words else ():
             if any(re.search(rb"(?i)(?<![a-z0-9])%b(?![a-z0-9])" % re.escape(n.encode()), data) for n in names):
@@ -187,19 +246,19 @@ def same(line: str, plain: str) -> bool:
         return line == plain
 
 
-def _is_path(text: str) -> bool:
-    return text.startswith(("~", "../")) or (text.startswith("/") and text.split("/")[1] in _roots())
+@cache
+def own_words() -> frozenset[str]:
+    """All words of the texts in subcut's own code, documentation apart."""
+    found: set[str] = set()
+    for path in Path(__file__).parents[1].rglob("*.py"):
+        code = _DOCUMENTATION.sub("", path.read_text(encoding="utf-8"))
+        texts = (_FIELD.sub(" ", text) for text in _TEXT.findall(code))
+        found.update(word.strip(_EDGES) for text in texts for word in text.split())
+    return frozenset(found)
 
 
-def _roots() -> frozenset[str]:
-    try:
-        return ROOTS | {p.name for p in Path("/").iterdir()}
-    except OSError:
-        return ROOTS
-
-
-def this_machine(names: Iterable[str] = (), secrets: Iterable[str] = ()) -> Redactor:
-    """What is private on this machine, and further `secrets`; `names` are never touched."""
+def this_machine(names: Iterable[str] = (), secrets: Iterable[str] = (), *, free_text: bool = False) -> Redactor:
+    """What is private on this machine, and further `secrets`; `names` and, with `free_text`, texts may leave."""
     homes = {os.path.expanduser("~"), os.environ.get("HOME", ""), _home()}  # noqa: PTH111 - may stay a tilde
     homes |= {os.path.realpath(home) for home in homes if home}
     folders = {str(Path(home)) for home in homes if home.startswith("/") and len(Path(home).parts) > 1}
@@ -212,6 +271,7 @@ def this_machine(names: Iterable[str] = (), secrets: Iterable[str] = ()) -> Reda
         _longest_first(_personal(hosts)),
         _longest_first(in_environment | set(secrets)),
         frozenset(names),
+        free_text,
     )
 
 

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from subgraph.cases.layout import CANDIDATE_FILES
-from subgraph.cases.redact import Redactor, joined
+from subgraph.cases.redact import REMOVED, Redactor, joined
 from subgraph.cases.zip_archive import name_problem
 from subgraph.errors import InputError, UsageError
 from subgraph.runtime.candidate import COMMANDS
@@ -93,7 +93,7 @@ class Scripts:
         """Take a file that a command names, if it lies in the project's folder. `digest`: when the case was found."""
         if file is None or file.resolve() in self._names:
             return
-        shown = self.redactor.text(str(file))
+        shown = clean(file.name)
         name = self._name(file.resolve())
         if not name:
             if not str(file.resolve()).startswith(SYSTEM) and not str(file).startswith(SYSTEM):
@@ -135,14 +135,14 @@ class Scripts:
         if head == "cmd":
             return f"{head}{sep}{self._command(rest, find)}"
         if head.endswith(".py"):
-            return f"{self._word(head, find)}{sep}{self.redactor.text(rest)}"
-        return self.redactor.text(spec)
+            return f"{self._moved(head, find) or self.redactor.spec(head)}{self.redactor.spec(f'x{sep}{rest}')[1:]}"
+        return self.redactor.spec(spec)
 
     def _command(self, line: str, find: _Finder) -> str:
         try:
             words = shlex.split(line)
         except ValueError:
-            return self.redactor.text(line)
+            return REMOVED
         redacted = shlex.split(self.redactor.command(line))
         return joined(self._moved(word, find) or plain for word, plain in zip(words, redacted, strict=True))
 
@@ -157,7 +157,7 @@ class Scripts:
         return f"{option}{sep}{moved}" if moved else ""
 
     def _word(self, word: str, find: _Finder) -> str:
-        return self._moved(word, find) or self.redactor.text(word)
+        return self._moved(word, find) or self.redactor.command(shlex.quote(word))
 
     def _whole(self, value: Any, find: _Finder) -> Any:
         """The path, from the bundle's folder, of a file that is taken; another value unchanged."""

@@ -47,6 +47,10 @@ def bundle(
             "Further files of the candidate that are to go along, or a folder of them. Repeatable.",
         ),
     ] = None,
+    include_text: Annotated[
+        bool,
+        option("--include-text", None, "Texts that may be private go along, too: the candidate's own words, paths."),
+    ] = False,
     candidate: options.CandidateSpec = None,
     inputs: options.InputOptions,
     comparison: options.CriterionOptions,
@@ -55,7 +59,8 @@ def bundle(
 ) -> Result:
     """Pack a case into one zip: model, tensors, what came instead, the candidate's command, the machine, a README.
 
-    Tokens, user names and paths stay here. -c runs a candidate on a plain cut or a whole model and adds what it gives.
+    Texts stay here unless all their words are subcut's own or names in the model. -c runs a candidate on a plain cut
+    or a whole model and adds what it gives.
     `subcut replay FILE.zip` runs it elsewhere; without subcut, the repro.py in it does.
     """
     from subgraph.cases import contents
@@ -73,7 +78,7 @@ def bundle(
     require_free(target, name, force=result.force)
     bases = [Path.cwd(), *([settings.file.parent] if settings.file else [])]
     given = [Path(word) for word in candidate_files or ()]
-    request = BundleRequest(path, target, name, given, bases, force=result.force)
+    request = BundleRequest(path, target, name, given, bases, force=result.force, free_text=include_text)
     if graph is None and candidate is None:
         return _result(pack(request), path)
     start_reference = functools.partial(resolve.reference, settings, runtime, result.trust)
