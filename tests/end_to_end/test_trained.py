@@ -113,3 +113,7 @@ def test_decisions() -> None:
 )
 def test_the_adjudication(claim: str, error: float, clear: int, expected: str) -> None:
     assert truth(claim, error, Change(100, clear, clear)) == expected
+
+
+def test_a_model_that_quantizes_by_itself_may_take_other_steps() -> None:
+    assert truth("fp32", 0.1, Change(1, 0, 0), quantizes=True) == "between"
