@@ -124,8 +124,8 @@ CONVERSIONS: dict[str, Convert] = {
 }
 
 
-def answered(model: Trained, candidate: str, folder: Path) -> Answered:
-    """The verdict on one candidate, adjudicated."""
+def answered(model: Trained, candidate: str, folder: Path, reference: Reference) -> Answered:
+    """The verdict on one candidate, adjudicated; files go to `folder`."""
     begin = time.perf_counter()
     other = None
     words = write_inputs(model, folder)
@@ -140,7 +140,6 @@ def answered(model: Trained, candidate: str, folder: Path) -> Answered:
     setup = Setup(runner, Feeding(tuple(words)), folder / "out", stored=False, candidate_model=other)
     try:
         with (
-            Reference(options={"threads": 1}) as reference,
             Workers(runner) as workers,
             open_trials(load_graph(model.path), setup, reference, workers) as trials,
         ):
@@ -177,10 +176,11 @@ def _runs_as_shipped(trials: Trials, model: Trained, folder: Path) -> bool:
 def verdicts_on(model: Trained, names: Sequence[str]) -> list[Answered]:
     """One model on these candidates."""
     found = []
-    for name in names:
-        with tempfile.TemporaryDirectory(prefix="subcut-bench-") as folder:
-            found.append(answered(model, name, Path(folder)))
-        print(f"  {_line(found[-1])}", file=sys.stderr, flush=True)
+    with Reference(options={"threads": 1}) as reference:
+        for name in names:
+            with tempfile.TemporaryDirectory(prefix="subcut-bench-") as folder:
+                found.append(answered(model, name, Path(folder), reference))
+            print(f"  {_line(found[-1])}", file=sys.stderr, flush=True)
     right = [r.candidate for r in found if r.truth and r.claim == "fp32" and r.error <= WITNESS]
     makers = {_maker(name): name for name in right if _maker(name) in MAKERS}
     return [replace(r, witnesses=tuple(n for m, n in makers.items() if m != _maker(r.candidate))) for r in found]

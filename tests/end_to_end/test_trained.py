@@ -11,6 +11,7 @@ from benchmarks import trained
 from benchmarks.agreement import answered, truth
 from benchmarks.decisions import Change, boxes, chosen, reading, similar, yes
 from benchmarks.slices import KINDS, faults, worst_slice
+from subgraph.runtime.reference import Reference
 
 LONG = 250  # seconds
 
@@ -41,7 +42,8 @@ def models() -> dict[str, trained.Trained]:
 def test_what_is_said_of_a_trained_model_is_true(
     name: str, candidate: str, models: dict[str, trained.Trained], tmp_path: Path
 ) -> None:
-    row = answered(models[name], candidate, tmp_path)
+    with Reference(options={"threads": 1}) as reference:
+        row = answered(models[name], candidate, tmp_path, reference)
     assert row.truth, row
     assert row.judged in ("right", "defensible"), row
 
