@@ -111,7 +111,7 @@ class Bisection:
         assert trials
         self.steps.clear()
         self._oracle = self._new_oracle(trials)
-        result_folder.require_free(options.place, options.request, self.oracle)
+        place = result_folder.free_place(options.place, options.request, self.oracle)
         trials.capture(trials.whole())  # what the reference cannot run is an error, not a search
         findings = None
         search = self.search()
@@ -136,12 +136,12 @@ class Bisection:
             command=options.command,
             criterion=options.setup.criterion,
             seconds=time.monotonic() - started,
-            notes=[*options.notes, *self._stale(findings)],
+            notes=[*options.notes, *self._stale(findings, place)],
             within=options.within,
         )
         document = replace(document, other_model=self._other_model(findings))
         if findings.outcome is Outcome.DISAGREE:
-            document = result_folder.save(self.oracle, document, options.place, options.request, options.setup.feeding)
+            document = result_folder.save(self.oracle, document, place, options.request, options.setup.feeding)
         self.document = to_json(document)
 
     @property
@@ -193,9 +193,9 @@ class Bisection:
         log.info("what each piece of %s costs: %d runs", other.graph.path.name, len(self.oracle.groups))
         return costs(self.oracle, other)
 
-    def _stale(self, findings: Findings) -> list[str]:
+    def _stale(self, findings: Findings, place: ResultPlace) -> list[str]:
         """A note if an earlier result of the same request says otherwise."""
-        source, place = case.source_of(self.oracle.trials.graph), self.options.place
+        source = case.source_of(self.oracle.trials.graph)
         if findings.outcome is Outcome.DISAGREE or not case.is_earlier(place, self.options.request, source):
             return []
         return [f"{place.path} holds an earlier run's finding, which this run does not confirm"]

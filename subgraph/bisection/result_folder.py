@@ -18,7 +18,7 @@ from subgraph.bisection.document import BisectDocument, FindingDocument
 from subgraph.bisection.oracle import NodeOracle
 from subgraph.cases import case, evidence
 from subgraph.cases.case import ResultPlace
-from subgraph.cases.evidence import EvidenceManifest
+from subgraph.cases.evidence import CandidateOutcome, EvidenceManifest
 from subgraph.cases.layout import CANDIDATE, REPORT_FILES, RUN_JSON
 from subgraph.cases.write_case import CaseRequest
 from subgraph.documents import to_json
@@ -32,14 +32,14 @@ MOST_CASES = 8  # more findings than that have one reason, and each case holds i
 FOLDER_NAMES = {"culprit": "culprit", "flaky": "flaky", "unresolved": "in-doubt"}
 
 
-def require_free(place: ResultPlace, request: object, oracle: NodeOracle) -> None:
-    """May the result go there? Checked before the search.
+def free_place(place: ResultPlace, request: object, oracle: NodeOracle) -> ResultPlace:
+    """Where the result goes, as `case.free_place`; asked before the search.
 
     Raises:
-        ResultExists: something else stands in the way.
+        ResultExists: something stands in the way that is no result.
     """
     graph = oracle.trials.graph
-    case.require_free(place, request, case.source_of(graph), [graph.path])
+    return case.free_place(place, request, case.source_of(graph), [graph.path])
 
 
 def save(
@@ -50,7 +50,7 @@ def save(
     Raises:
         OutputError: it cannot be written. ResultExists: something else has come to stand there.
     """
-    require_free(place, request, oracle)
+    place = free_place(place, request, oracle)
     with folders.aside(place.path) as work:
         findings = list(document.findings)
         for k, name in _case_names(findings):
@@ -58,7 +58,7 @@ def save(
             if not indices or not _add_case(oracle, indices, ResultPlace(work, name), feeding):
                 continue
             findings[k] = replace(findings[k], case=str(place.path / name))
-            _add_candidate(oracle, indices, work / name)
+            _add_candidate(oracle, findings[k], work / name)
             if nearest:
                 _add_case(oracle, nearest.indices, ResultPlace(work, f"{name}-agrees"), feeding)
         document = replace(document, findings=findings, report=str(place.path / REPORT_FILES["html"]))
@@ -88,15 +88,18 @@ def _add_case(oracle: NodeOracle, nodes: Sequence[int], place: ResultPlace, feed
     return evidence.add_case(trials.graph, region, request, place, trials.reference, trials.values)
 
 
-def _add_candidate(oracle: NodeOracle, nodes: Sequence[int], folder: Path) -> None:
-    """Add the candidate's outputs to a case, beside the reference's."""
+def _add_candidate(oracle: NodeOracle, finding: FindingDocument, folder: Path) -> None:
+    """Add the candidate's outputs to a case, beside the reference's, and what was found."""
     trials = oracle.trials
-    region = regions.of_nodes(trials.graph, nodes)
+    region = regions.of_nodes(trials.graph, finding.indices)
     samples = oracle.run_result(region).tensors
     for into, tensors in zip(evidence.candidate_folders(folder, trials.values.labels), samples, strict=False):
         evidence.copy_tensors(tensors, folders.safe_names(tensors), into)
     if trials.candidate_model:
         _add_model(oracle, trials.candidate_model, region, folder / CANDIDATE)
+    verdict = trials.verdict_of(region, oracle.run_result(region))
+    outcome = CandidateOutcome(trials.candidate.name, verdict.status, verdict.signature, verdict.why)
+    evidence.add_outcome(folder, outcome)
 
 
 def _add_model(oracle: NodeOracle, model: CandidateModel, region: Region, into: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import os
 import shutil
 import sys
@@ -18,9 +19,11 @@ from subgraph.runtime.capture import Captured
 from subgraph.runtime.reference import Reference
 from subgraph.storage.convert import StoredFile, TensorFormat, write_bin
 from subgraph.storage.tensors import Record
-from subgraph.text import shorten
 from subgraph.version import __version__
 
+log = logging.getLogger("subcut")
+
+MAX_NUMBER = 99  # results of one name, side by side
 MANIFEST = "manifest.json"
 CASE_SCHEMA = "subcut.case/1"
 KEYS = frozenset(("schema", "source", "request", "command", "files"))  # in the manifest of each kind of result
@@ -38,7 +41,7 @@ def versions() -> dict[str, str]:
 
 @dataclass(frozen=True)
 class ResultPlace:
-    """Where a result goes; `force`: it may replace another result there."""
+    """Where a result goes; `force`: it may replace any other result of subcut there."""
 
     parent: Path
     name: str
@@ -217,18 +220,36 @@ class Case:
     manifest: dict[str, Any]
 
 
-def require_free(place: ResultPlace, request: object, source: ModelSource | None, reads: Sequence[Path] = ()) -> None:
-    """May a result go here? Yes where nothing stands, or the same request's own earlier result, untouched.
+def free_place(
+    place: ResultPlace, request: object, source: ModelSource | None, reads: Sequence[Path] = ()
+) -> ResultPlace:
+    """Where a result goes: `place`, or beside it with a number where something else stands.
 
-    With `place.force` also where another result stands. Never: a folder that subcut did not write, the current folder,
-    or a folder with a file that is read (`reads`), so that a typing mistake never costs a folder.
+    Replaced are only results of subcut for the same model in which nothing was added, and with `place.force` every
+    result of subcut. Never: a folder that subcut did not write, the current folder, or a folder with a file that is
+    read (`reads`), so that a typing mistake never costs a folder.
 
     Raises:
-        ResultExists: something else stands there.
+        ResultExists: something stands there that is no result, or that is in use; or too many results stand there.
+    """
+    for number in range(1, MAX_NUMBER + 1):
+        numbered = place if number == 1 else replace(place, name=f"{place.name}-{number}")
+        if _may_go(numbered, request, source, reads):
+            if number > 1:
+                log.info("%s stays: it holds another result; this one goes to %s", place.path, numbered.path)
+            return numbered
+    raise ResultExists(f"{place.path} and {MAX_NUMBER - 1} folders beside it hold results", "remove some, or -o DIR")
+
+
+def _may_go(place: ResultPlace, request: object, source: ModelSource | None, reads: Sequence[Path]) -> bool:
+    """May a result go exactly here?
+
+    Raises:
+        ResultExists: as `free_place`.
     """
     path = place.path
     if not os.path.lexists(path):
-        return
+        return True
     elsewhere = "choose another folder with -o"
     if path.is_symlink() or not path.is_dir():
         raise ResultExists(f"{path} is in the way: it is no folder", f"move it, or {elsewhere}")
@@ -238,36 +259,31 @@ def require_free(place: ResultPlace, request: object, source: ModelSource | None
     if manifest is None:
         if any(path.iterdir()):
             raise ResultExists(f"{path} holds something that subcut did not write", f"move it, or {elsewhere}")
-        return
-    other = _other(path, manifest, request, source)
-    if not other:
-        return
+        return True
+    if manifest["request"] == request and _is_ours(path, manifest, source):
+        return True
     if any(_holds(path, p) for p in reads):
         raise ResultExists(f"{path} cannot be replaced: it holds what is read", elsewhere)
-    if not place.force:
-        raise ResultExists(f"{path} holds {other}", "--force replaces it; -o puts the new one elsewhere")
+    return place.force or (source is not None and _is_ours(path, manifest, source))
 
 
 def is_earlier(place: ResultPlace, request: object, source: ModelSource) -> bool:
     """Does an unchanged result of the same request stand there?"""
     manifest = read_manifest(place.path)
-    return manifest is not None and not _other(place.path, manifest, request, source)
+    return manifest is not None and manifest["request"] == request and _is_ours(place.path, manifest, source)
 
 
 def _holds(folder: Path, path: Path) -> bool:
     return folder.resolve() in (path.resolve(), *path.resolve().parents)
 
 
-def _other(path: Path, manifest: Mapping[str, Any], request: object, source: ModelSource | None) -> str:
-    """What a result folder holds that this request would not write again; "" if nothing."""
+def _is_ours(path: Path, manifest: Mapping[str, Any], source: ModelSource | None) -> bool:
+    """Does a folder hold a result for this model, with no file that subcut did not write?"""
     digest = manifest["source"].get("structure_sha256")
-    if digest and digest != (source and source.structure_sha256):
-        return f"a result of another model, {manifest['source'].get('file')}"
-    if manifest["request"] != request:
-        return f"the result of `{shorten(str(manifest['command']))}`"
+    if digest != (source and source.structure_sha256) or (source and manifest["source"].get("file") != source.file):
+        return False
     listed = set(manifest["files"])
-    foreign = [p for p in path.rglob("*") if p.is_file() and p.relative_to(path).as_posix() not in listed]
-    return f"files that subcut did not write: {foreign[0].relative_to(path)} …" if foreign else ""
+    return all(p.relative_to(path).as_posix() in listed for p in path.rglob("*") if p.is_file())
 
 
 def read_manifest(path: Path) -> dict[str, Any] | None:

@@ -12,6 +12,7 @@ from subgraph.cases import case, write_case
 from subgraph.cases.case import ModelSource, ResultPlace
 from subgraph.cases.layout import CANDIDATE, EVIDENCE_SCHEMA, REPORT_FILES, sample_names
 from subgraph.cases.write_case import CaseRequest
+from subgraph.documents import to_json
 from subgraph.errors import SubcutError
 from subgraph.graph.graph import Graph
 from subgraph.graph.region import Region
@@ -63,6 +64,24 @@ def sample_folders(parent: Path, labels: Sequence[str]) -> list[Path]:
 def candidate_folders(case_folder: Path, labels: Sequence[str]) -> list[Path]:
     """The folder of each sample's tensors from the candidate, laid out as the case's `outputs/`."""
     return sample_folders(case_folder / CANDIDATE, labels)
+
+
+@dataclass(frozen=True)
+class CandidateOutcome:
+    """What a candidate gave on a case, for the case's manifest; `why` in words."""
+
+    candidate: str
+    status: str
+    signature: str | None
+    why: str
+
+
+def add_outcome(case_folder: Path, outcome: CandidateOutcome) -> None:
+    """Add the outcome to a case's manifest, whose repro.py shows it; the list of files gets the candidate's."""
+    manifest = case.read_manifest(case_folder)
+    assert manifest is not None
+    del manifest["files"]
+    case.write_manifest(manifest | {"found": to_json(outcome)}, case_folder)
 
 
 def copy_tensors(tensors: Mapping[str, Record], stems: Mapping[str, str], folder: Path) -> None:

@@ -1,6 +1,7 @@
 """Run the cut in this folder alone and compare it with the reference values beside it.
 
-    python repro.py                     this folder's model on onnxruntime's CPU, as it was captured
+    python repro.py                     of a finding, what the candidate gave; else as with --reference
+    python repro.py --reference         this folder's model on onnxruntime's CPU, as it was captured
     python repro.py --model other.onnx  another model with the same inputs and outputs
     python repro.py --opt all           with onnxruntime's optimisations
     python repro.py --custom-ops LIB    with a library of custom operators
@@ -31,6 +32,7 @@ NOT_NUMPY = {"bfloat16": (16, 16), "float8_e4m3fn": (17, 8), "float8_e4m3fnuz": 
 def main() -> int:
     here = Path(__file__).resolve().parent
     parser = argparse.ArgumentParser(description=str(__doc__), formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--reference", action="store_true")
     parser.add_argument("--model", type=Path, default=here / "model.onnx")
     parser.add_argument("--opt", choices=("disable", "basic", "extended", "all"), default="disable")
     parser.add_argument("--custom-ops", metavar="LIB")
@@ -42,6 +44,8 @@ def main() -> int:
         if not options.outputs.is_dir():
             parser.error(f"no folder {options.outputs}")
         return compare(here, manifest, options.outputs, tolerance)
+    if len(sys.argv) == 1 and (here / "candidate").is_dir():
+        return show_fault(here, manifest, tolerance)
     reference = manifest["reference"]
     if "custom_ops" in reference and not options.custom_ops:
         parser.error(f"the model has custom operators: --custom-ops {reference['custom_ops']} (give its path)")
@@ -56,6 +60,21 @@ def main() -> int:
             show(sample["label"], tensor["name"], line)
             all_agree &= agrees
     return 0 if all_agree else 1
+
+
+def show_fault(here: Path, manifest: dict[str, Any], tolerance: float) -> int:
+    """Compare what the candidate gave when the fault was found, and say how to run it again."""
+    outcome = manifest.get("found", {})
+    gave = any(path.is_file() for path in (here / "candidate").rglob("*"))
+    agrees = compare(here, manifest, here / "candidate", tolerance) == 0 if gave else "status" not in outcome
+    if "status" in outcome:
+        agrees = outcome["status"] == "agree"
+        kind = f" ({outcome['signature']})" if outcome.get("signature") else ""
+        word = "FAIL" if outcome["status"] == "fail" else outcome["status"]
+        print(printable(f"{word}{kind}: {outcome['candidate']}: {outcome['why']}"))
+    print("This is what the candidate gave when the fault was found; nothing was run now.")
+    print("subcut replay FOLDER runs the candidate again; python repro.py --reference runs onnxruntime's CPU.")
+    return 0 if agrees else 1
 
 
 def compare(here: Path, manifest: dict[str, Any], folder: Path, tolerance: float) -> int:

@@ -85,7 +85,7 @@ def export(
     if not os.path.exists(source):  # noqa: PTH110 - a name that is too long is no folder either
         raise InputError(f"no folder {source}", KINDS)
     request = ExportRequest(str(source), formats, form.dtype, form.layout, dump_format or None)
-    case.require_free(place, to_json(request), None, [source])
+    place = case.free_place(place, to_json(request), None, [source])
     format = dump_format or _tool_format(source)
     if format:
         entries, left_out = _recorded(source, format, hints, place.path)
