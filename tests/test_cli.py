@@ -10,6 +10,7 @@ import json
 import os
 import pty
 import re
+import shutil
 import subprocess
 import sys
 from collections.abc import Mapping
@@ -572,31 +573,30 @@ def test_the_second_run_gives_the_same_bytes(here: Path) -> None:
     assert [p.name for p in (here / "subcut_out").iterdir()] == ["pool1__res2a_relu"]
 
 
-def test_another_request_needs_force(here: Path) -> None:
+def test_another_request_for_the_same_model_replaces_the_result(here: Path) -> None:
     assert subcut(*EDGE, cwd=here).code == 0
-    before = tree(here)
-    said = refused(subcut(*EDGE, "--seed", "1", cwd=here))
-    assert said == (
-        f"error: {CASE} holds the result of `subcut cut --start pool1 --end res2a_relu`\n"
-        "  --force replaces it; -o puts the new one elsewhere"
-    )
-    assert tree(here) == before
-    assert subcut(*EDGE, "--seed", "1", "--force", cwd=here).code == 0
+    assert subcut(*EDGE, "--seed", "1", cwd=here).code == 0
     assert manifest(here / CASE)["seed"] == 1
+    assert [p.name for p in (here / "subcut_out").iterdir()] == ["pool1__res2a_relu"]
 
 
-def test_another_models_result_needs_force(here: Path) -> None:
+def test_another_models_result_stays_beside_the_new_one(here: Path) -> None:
     chain(here / "chain.onnx", ["pool1", "res2a_relu"])
     assert subcut("chain.onnx", *EDGE, cwd=here).code == 0
-    assert f"{CASE} holds a result of another model, chain.onnx" in refused(subcut("resnet50.onnx", *EDGE, cwd=here))
+    done = subcut("resnet50.onnx", *EDGE, cwd=here)
+    assert done.code == 0 and f"this one goes to {CASE}-2" in done.err
+    sources = [manifest(here / f"{CASE}{end}")["source"]["file"] for end in ("", "-2")]
+    assert sources == ["chain.onnx", "resnet50.onnx"]
     assert subcut("resnet50.onnx", *EDGE, "--force", cwd=here).code == 0
+    assert manifest(here / CASE)["source"]["file"] == "resnet50.onnx"
 
 
-def test_a_strangers_file_in_a_result_needs_force(here: Path) -> None:
+def test_a_result_with_a_strangers_file_stays_beside_the_new_one(here: Path) -> None:
     assert subcut(*EDGE, cwd=here).code == 0
     (here / CASE / "notes.txt").write_text("mine")
-    assert "holds files that subcut did not write: notes.txt …" in refused(subcut(*EDGE, cwd=here))
+    assert subcut(*EDGE, cwd=here).code == 0
     assert (here / CASE / "notes.txt").read_text() == "mine"
+    assert manifest(here / f"{CASE}-2")["source"]["file"] == "resnet50.onnx"
     assert subcut(*EDGE, "--force", cwd=here).code == 0
     assert not (here / CASE / "notes.txt").exists()
 
@@ -650,7 +650,10 @@ def test_an_error_shows_odd_names_in_one_line(tmp_path: Path) -> None:
     refused(subcut("-s", "line\nbreak", "-e", ODD[0], cwd=tmp_path))
     refused(subcut("-s", "red\x1b[31m", cwd=tmp_path))
     assert subcut("-s", "line\nbreak", cwd=tmp_path).code == 0
-    refused(subcut("-s", "line\nbreak", "--seed", "1", cwd=tmp_path))
+    (folder,) = (tmp_path / "subcut_out").iterdir()
+    shutil.rmtree(folder)
+    folder.write_text("in the way")
+    refused(subcut("-s", "line\nbreak", cwd=tmp_path))
 
 
 # ------------------------------------------------------------------------------------------------ help and TAB

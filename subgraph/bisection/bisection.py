@@ -111,7 +111,7 @@ class Bisection:
         assert trials
         self.steps.clear()
         self._oracle = self._new_oracle(trials)
-        place = result_folder.free_place(options.place, options.request, self.oracle)
+        place = result_folder.free_place(options.place, self.oracle)
         trials.capture(trials.whole())  # what the reference cannot run is an error, not a search
         findings = None
         search = self.search()

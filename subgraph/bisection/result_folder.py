@@ -32,14 +32,14 @@ MOST_CASES = 8  # more findings than that have one reason, and each case holds i
 FOLDER_NAMES = {"culprit": "culprit", "flaky": "flaky", "unresolved": "in-doubt"}
 
 
-def free_place(place: ResultPlace, request: object, oracle: NodeOracle) -> ResultPlace:
+def free_place(place: ResultPlace, oracle: NodeOracle) -> ResultPlace:
     """Where the result goes, as `case.free_place`; asked before the search.
 
     Raises:
         ResultExists: something stands in the way that is no result.
     """
     graph = oracle.trials.graph
-    return case.free_place(place, request, case.source_of(graph), [graph.path])
+    return case.free_place(place, case.source_of(graph), [graph.path])
 
 
 def save(
@@ -50,7 +50,7 @@ def save(
     Raises:
         OutputError: it cannot be written. ResultExists: something else has come to stand there.
     """
-    place = free_place(place, request, oracle)
+    place = free_place(place, oracle)
     with folders.aside(place.path) as work:
         findings = list(document.findings)
         for k, name in _case_names(findings):
@@ -98,7 +98,8 @@ def _add_candidate(oracle: NodeOracle, finding: FindingDocument, folder: Path) -
     if trials.candidate_model:
         _add_model(oracle, trials.candidate_model, region, folder / CANDIDATE)
     verdict = trials.verdict_of(region, oracle.run_result(region))
-    outcome = CandidateOutcome(trials.candidate.name, verdict.status, verdict.signature, verdict.why)
+    why = f"{verdict.worst.name}: {verdict.why}" if verdict.worst else verdict.why
+    outcome = CandidateOutcome(trials.candidate.name, verdict.status, verdict.signature, why)
     evidence.add_outcome(folder, outcome)
 
 

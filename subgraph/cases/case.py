@@ -220,28 +220,26 @@ class Case:
     manifest: dict[str, Any]
 
 
-def free_place(
-    place: ResultPlace, request: object, source: ModelSource | None, reads: Sequence[Path] = ()
-) -> ResultPlace:
+def free_place(place: ResultPlace, source: ModelSource | Mapping[str, str], reads: Sequence[Path] = ()) -> ResultPlace:
     """Where a result goes: `place`, or beside it with a number where something else stands.
 
-    Replaced are only results of subcut for the same model in which nothing was added, and with `place.force` every
-    result of subcut. Never: a folder that subcut did not write, the current folder, or a folder with a file that is
-    read (`reads`), so that a typing mistake never costs a folder.
+    Replaced are only results of subcut from the same model or folder, in which nothing was added, and with
+    `place.force` every result of subcut. Never: a folder that subcut did not write, the current folder, or a folder
+    with a file that is read (`reads`), so that a typing mistake never costs a folder.
 
     Raises:
         ResultExists: something stands there that is no result, or that is in use; or too many results stand there.
     """
     for number in range(1, MAX_NUMBER + 1):
         numbered = place if number == 1 else replace(place, name=f"{place.name}-{number}")
-        if _may_go(numbered, request, source, reads):
+        if _may_go(numbered, source, reads):
             if number > 1:
                 log.info("%s stays: it holds another result; this one goes to %s", place.path, numbered.path)
             return numbered
     raise ResultExists(f"{place.path} and {MAX_NUMBER - 1} folders beside it hold results", "remove some, or -o DIR")
 
 
-def _may_go(place: ResultPlace, request: object, source: ModelSource | None, reads: Sequence[Path]) -> bool:
+def _may_go(place: ResultPlace, source: ModelSource | Mapping[str, str], reads: Sequence[Path]) -> bool:
     """May a result go exactly here?
 
     Raises:
@@ -260,11 +258,11 @@ def _may_go(place: ResultPlace, request: object, source: ModelSource | None, rea
         if any(path.iterdir()):
             raise ResultExists(f"{path} holds something that subcut did not write", f"move it, or {elsewhere}")
         return True
-    if manifest["request"] == request and _is_ours(path, manifest, source):
-        return True
     if any(_holds(path, p) for p in reads):
+        if not place.force:
+            return False
         raise ResultExists(f"{path} cannot be replaced: it holds what is read", elsewhere)
-    return place.force or (source is not None and _is_ours(path, manifest, source))
+    return place.force or _is_ours(path, manifest, source)
 
 
 def is_earlier(place: ResultPlace, request: object, source: ModelSource) -> bool:
@@ -277,10 +275,10 @@ def _holds(folder: Path, path: Path) -> bool:
     return folder.resolve() in (path.resolve(), *path.resolve().parents)
 
 
-def _is_ours(path: Path, manifest: Mapping[str, Any], source: ModelSource | None) -> bool:
-    """Does a folder hold a result for this model, with no file that subcut did not write?"""
-    digest = manifest["source"].get("structure_sha256")
-    if digest != (source and source.structure_sha256) or (source and manifest["source"].get("file") != source.file):
+def _is_ours(path: Path, manifest: Mapping[str, Any], source: ModelSource | Mapping[str, str]) -> bool:
+    """Does a folder hold a result from this source, with no file that subcut did not write?"""
+    own = to_json(source)
+    if any(manifest["source"].get(key) != own.get(key) for key in ("file", "folder", "structure_sha256")):
         return False
     listed = set(manifest["files"])
     return all(p.relative_to(path).as_posix() in listed for p in path.rglob("*") if p.is_file())

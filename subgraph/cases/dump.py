@@ -55,7 +55,7 @@ def dump(graph: Graph, request: DumpRequest, place: ResultPlace, reference: Refe
         ResultExists: another result stands in the way. SubcutError: as inputs and capture do.
     """
     plain_request, source = to_json(request), case.source_of(graph)
-    place = case.free_place(place, plain_request, source, [graph.path])
+    place = case.free_place(place, source, [graph.path])
     stems = folders.safe_names(request.tensors)
     above = region.above(graph, stems)
     feeding = Feeding(request.inputs, request.shapes, request.seed, request.picture)

@@ -157,7 +157,7 @@ def chosen(graph: Graph, request: CaseRequest, place: ResultPlace) -> tuple[Regi
     region = regions.between(graph, request.start, request.end)
     place = place if place.name else replace(place, name=place_name(region))
     reads = [graph.path, *([Path(request.recorded)] if request.recorded else [])]
-    return region, case.free_place(place, to_json(request), case.source_of(graph), reads)
+    return region, case.free_place(place, case.source_of(graph), reads)
 
 
 def write_region(
@@ -249,7 +249,7 @@ class CaseBuilder:
         """The folder of the samples `group`; those after the first are named `…-2`, `…-3`."""
         place = _numbered(place, number)
         if number:
-            place = case.free_place(place, to_json(self.request), case.source_of(self.graph), [self.graph.path])
+            place = case.free_place(place, case.source_of(self.graph), [self.graph.path])
         captured = [self.captured[k] for k in group]
         tensors = [c.tensors for c in captured]
         options = {"dynamic": self.request.dynamic, "freeze": self.request.freeze}

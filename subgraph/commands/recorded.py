@@ -144,7 +144,7 @@ def bisect_recorded(
         place = case.ResultPlace(parent, f"recorded-{safe_name(run.name)[:FOLDER_NAME_CHARS]}", force)
         request = case.plain({"candidate": candidate.name, "identity": candidate.identity(""), "criterion": criterion,
                               "recorded": [str(p) for p in recordings.folders], "inputs": feeding.inputs})  # fmt: skip
-        place = case.free_place(place, request, case.source_of(graph), [graph.path, *recordings.folders])
+        place = case.free_place(place, case.source_of(graph), [graph.path, *recordings.folders])
         setup = Setup(candidate, fed, parent, criterion, freeze=freeze, stored=False)
         with open_trials(graph, setup, reference) as trials:
             (run,) = runs.limit_samples([run], len(trials.values.samples))

@@ -79,7 +79,7 @@ def sweep(
         raise UsageError(f"--candidate {clean(twice[0])} is given twice", "say it once")
     places = [result_folder.place_of(c, only or (), parent, force=result.force) for c in candidates]
     with open_sweep(candidates, parent, only=only or (), criterion=criterion, stored=not result.fresh) as sweep:
-        places = result_folder.free_places(sweep, places)
+        places = result_folder.free_places(places)
         for running in sweep.candidates:
             if running.about.caveat:
                 log.warning("%s", clean(running.about.caveat))

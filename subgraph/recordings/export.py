@@ -15,7 +15,7 @@ import numpy as np
 
 from subgraph.cases import case
 from subgraph.cases.case import Case, ResultPlace
-from subgraph.documents import absent, to_json
+from subgraph.documents import absent
 from subgraph.errors import InputError
 from subgraph.recordings import recording
 from subgraph.recordings.dumps import DumpEntry, DumpHints
@@ -85,7 +85,7 @@ def export(
     if not os.path.exists(source):  # noqa: PTH110 - a name that is too long is no folder either
         raise InputError(f"no folder {source}", KINDS)
     request = ExportRequest(str(source), formats, form.dtype, form.layout, dump_format or None)
-    place = case.free_place(place, to_json(request), None, [source])
+    place = case.free_place(place, {"folder": str(source)}, [source])
     format = dump_format or _tool_format(source)
     if format:
         entries, left_out = _recorded(source, format, hints, place.path)

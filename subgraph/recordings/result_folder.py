@@ -131,7 +131,7 @@ def save(
         OutputError: it cannot be written. ResultExists: something else stands there.
     """
     source = case.source_of(trials.graph)
-    place = case.free_place(place, request, source, [trials.graph.path])
+    place = case.free_place(place, source, [trials.graph.path])
     with folders.aside(place.path) as work:
         findings = list(document.findings)
         for k, interval in enumerate(intervals[:MAX_CASES]):

@@ -92,14 +92,13 @@ def request_of(sweep: Sweep, runtime: Runtime) -> object:
     return to_json(SweepRequest(candidate.name, candidate.identity(""), candidate.precision, criterion, sweep.only))
 
 
-def free_places(sweep: Sweep, places: Iterable[ResultPlace]) -> list[ResultPlace]:
+def free_places(places: Iterable[ResultPlace]) -> list[ResultPlace]:
     """Where the cases go, as `case.free_place`. Asked before the sweep, and again before they are written.
 
     Raises:
         ResultExists: something else stands in the way.
     """
-    pairs = zip(sweep.candidates, places, strict=True)
-    return [case.free_place(place, request_of(sweep, runtime), _source()) for runtime, place in pairs]
+    return [case.free_place(place, _source()) for place in places]
 
 
 def _source() -> ModelSource:
@@ -112,7 +111,7 @@ def save(sweep: Sweep, rows: Sequence[SweepRow], places: Sequence[ResultPlace], 
     Raises:
         OutputError: it cannot be written. ResultExists: something else stands there meanwhile.
     """
-    places = free_places(sweep, places)
+    places = free_places(places)
     for k, (runtime, place) in enumerate(zip(sweep.candidates, places, strict=True)):
         with folders.aside(place.path) as work:
             for row in rows:

@@ -87,7 +87,9 @@ def test_a_real_bug_of_onnxruntime(tmp_path: Path) -> None:
     assert done.code == 1 and not document["agree"]
     case = tmp_path / "bug" / one["case"]
     script = [sys.executable, "repro.py"]
-    assert subprocess.run(script, cwd=case, check=False).returncode == 0
+    shown = subprocess.run(script, cwd=case, check=False, capture_output=True, text=True)
+    assert shown.returncode == 1 and "FAIL (mismatch): ort: " in shown.stdout
+    assert subprocess.run([*script, "--reference"], cwd=case, check=False).returncode == 0
     assert subprocess.run([*script, "--opt", "all"], cwd=case, check=False).returncode == 1
     (right,) = (case / "outputs").glob("*.npy")
     assert not np.allclose(np.load(right), np.load(case / "candidate" / right.name), atol=1)
@@ -317,11 +319,28 @@ def test_the_same_command_runs_nothing_again(here: Path) -> None:
 def test_what_stands_in_the_way_is_told_before_the_search(here: Path) -> None:
     done = bisect(here, nodes="n7")
     place = here / re.findall(r"report (\S+)/report.html", done.out)[0]
-    (place / "mine.txt").write_text("notes")
+    shutil.rmtree(place)
+    place.write_text("notes")
     begin = time.monotonic()
     refused = bisect(here, nodes="n7")
-    assert refused.code == 2 and "mine.txt" in refused.err and time.monotonic() - begin < PATIENCE
-    assert bisect(here, "--force", nodes="n7").code == 1
+    assert refused.code == 2 and "it is no folder" in refused.err and time.monotonic() - begin < PATIENCE
+
+
+@pytest.mark.slow
+def test_the_same_command_after_an_edit_of_the_candidate_replaces_its_result(here: Path) -> None:
+    fault = """
+import onnxruntime
+
+def load(model, options):
+    session = onnxruntime.InferenceSession(str(model))
+    names = [output.name for output in session.get_outputs()]
+    return lambda feeds: {name: value + OFFSET for name, value in zip(names, session.run(names, feeds))}
+"""
+    for offset in (3, 4):
+        (here / "edited.py").write_text(fault.replace("OFFSET", str(offset)))
+        done = subcut("bisect", "m.onnx", "-c", "edited.py", "--max-trials", "4", cwd=here)
+        assert done.code == 1, done
+    assert [p.name for p in (here / "subcut_out").glob("bisect-*")] == ["bisect-edited.py"]
 
 
 @pytest.mark.parametrize(

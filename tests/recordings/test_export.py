@@ -291,12 +291,10 @@ def test_a_source_is_never_replaced(here: Path) -> None:
     assert tree(here / "d") == before
 
 
-def test_another_export_needs_force(tmp_path: Path) -> None:
+def test_another_export_of_the_same_folder_replaces_the_first(tmp_path: Path) -> None:
     folder_of(tmp_path / "mine", x=ramp(2))
     assert subcut("export", "mine", "-o", "out", cwd=tmp_path).code == 0
-    said = refused(subcut("export", "mine", "-o", "out", "--dtype", "int8", cwd=tmp_path))
-    assert "out holds the result of `subcut export mine --format bin`" in said
-    assert subcut("export", "mine", "-o", "out", "--dtype", "int8", "--force", cwd=tmp_path).code == 0
+    assert subcut("export", "mine", "-o", "out", "--dtype", "int8", cwd=tmp_path).code == 0
     assert (tmp_path / "out/x.bin").read_bytes() == bytes([0, 1])
 
 
