@@ -7,13 +7,13 @@ another rule. Nothing is run: the element types follow from inputs, weights and 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 from subgraph.comparison.precision import FLOATS, coarsest
 from subgraph.graph import protobuf
-from subgraph.graph.graph import CONSTANT, SHAPE, SHAPE_OPS, STANDARD, Graph, bodies
+from subgraph.graph.graph import CONSTANT, RANDOM_OPS, SHAPE, SHAPE_OPS, STANDARD, Graph, bodies
 from subgraph.graph.region import Region
 from subgraph.storage import dtypes
 from subgraph.storage.tensors import Record
@@ -29,6 +29,7 @@ EXACT = frozenset(
     "SpaceToDepth Split SplitToSequence Squeeze ThresholdedRelu Tile TopK Transpose Trilu Unique Unsqueeze Where Xor "
     "ZipMap".split()
 )
+BODY_OPS = frozenset(("If", "Loop", "Scan", "SequenceMap"))  # what rounds stands in their bodies
 # Op -> outputs that are choices: an error of one bit at the input may select another result.
 CHOICES: dict[str, tuple[int, ...]] = {
     **dict.fromkeys("ArgMax ArgMin Compress Equal Greater GreaterOrEqual Hardmax Less LessOrEqual".split(), (0,)),
@@ -102,7 +103,7 @@ def find_rounding_sites(graph: Graph, region: Region, records: Mapping[str, Reco
         _inherit(graph, i, sites)
         outputs = [name for name in graph.makes[i] if name in used]
         if sites.value_shaped.isdisjoint(outputs):
-            if _rounds(graph, i):
+            if rounds(graph.nodes[i]):
                 rounded += outputs
             elif _makes_floats(graph, i):
                 converted += outputs
@@ -118,7 +119,7 @@ def find_ranked_tensor(graph: Graph, output: str) -> tuple[str, int] | None:
     while i is not None and graph.ops[i] in ("Identity", "Cast"):
         output = graph.reads[i][0]
         i = graph.maker.get(output)
-    if i is None or graph.ops[i] not in RANKING or not _is_standard(graph, i):
+    if i is None or graph.ops[i] not in RANKING or graph.nodes[i].domain not in STANDARD:
         return None
     node = graph.nodes[i]
     if list(node.output).index(output) != CHOICES[node.op_type][0]:
@@ -149,11 +150,11 @@ def _shape_nodes(graph: Graph, order: Iterable[int], kinds: Mapping[str, int]) -
 def _inherit(graph: Graph, i: int, sites: RoundingSites) -> None:
     """Add a node's outputs to the sets of `sites` that its inputs are in, and to those that the node causes."""
     node, reads, makes, op = graph.nodes[i], set(graph.reads[i]), graph.makes[i], graph.ops[i]
-    if op in SHAPE_OPS and _is_standard(graph, i):
+    if op in SHAPE_OPS and node.domain in STANDARD:
         sites.behind_choice.update(makes if not sites.value_shaped.isdisjoint(reads) else ())
         return
     if not reads:
-        sites.noisy.update(makes if _rounds(graph, i) and not _holds_integers(node) else ())
+        sites.noisy.update(makes if rounds(node) and not _holds_integers(node) else ())
         return
     for tensors in (sites.behind_choice, sites.behind_steps, sites.value_shaped):
         if not tensors.isdisjoint(reads):
@@ -161,7 +162,7 @@ def _inherit(graph: Graph, i: int, sites: RoundingSites) -> None:
     inner = _inner_ops(graph, node)
     if (op in VALUE_SHAPED or inner & VALUE_SHAPED) and not sites.behind_choice.isdisjoint(reads):
         sites.value_shaped.update(makes)
-    data = reads - {node.input[k] for k in _parameters(graph, i)}
+    data = reads - {node.input[k] for k in parameter_positions(node)}
     if not (sites.noisy | sites.behind_steps).isdisjoint(data):
         _classify(graph, i, inner, sites)
 
@@ -187,7 +188,7 @@ def _classify(graph: Graph, i: int, inner: frozenset[str], sites: RoundingSites)
 def _exact_reads(graph: Graph, i: int, shape_node: bool) -> Iterable[int]:
     if shape_node and graph.ops[i] not in SHAPE_OPS:
         return range(len(graph.nodes[i].input))
-    return _parameters(graph, i)
+    return parameter_positions(graph.nodes[i])
 
 
 def _float_types(graph: Graph, region: Region, order: Iterable[int]) -> Iterator[str]:
@@ -204,10 +205,10 @@ def _float_types(graph: Graph, region: Region, order: Iterable[int]) -> Iterator
 # ---------------------------------------------------------------------------------------- single nodes
 
 
-def _rounds(graph: Graph, i: int) -> bool:
+def rounds(node: protobuf.NodeProto) -> bool:
     """Does the node make values that a runtime may round differently from the reference?"""
-    node, op = graph.nodes[i], graph.ops[i]
-    if not _is_standard(graph, i):
+    op = node.op_type
+    if node.domain not in STANDARD:
         return True
     if op in ("Resize", "Upsample"):
         return bool(_attribute(node, "mode", b"nearest") != b"nearest")
@@ -215,7 +216,27 @@ def _rounds(graph: Graph, i: int) -> bool:
         return _attribute(node, "reduction", b"none") not in (b"none", b"max", b"min")
     if op == "Cast":  # to a narrower type: runtimes keep float32 between float16 nodes
         return _cast_type(node) in ("float16", "bfloat16")
-    return op not in EXACT
+    return op not in EXACT and op not in BODY_OPS
+
+
+def is_fixed(node: protobuf.NodeProto, fixed: Collection[str]) -> bool:
+    """Does a node of a body make shapes, or values from `fixed` ones alone? Every runtime computes these alike."""
+    if node.domain not in STANDARD or node.op_type in BODY_OPS | RANDOM_OPS:
+        return False
+    return node.op_type in SHAPE_OPS or all(name in fixed for name in node.input if name)
+
+
+def parameter_positions(node: protobuf.NodeProto) -> range:
+    """Positions of the inputs that are parameters."""
+    first, last = PARAMETERS.get(node.op_type, (0, 0)) if node.domain in STANDARD else (0, 0)
+    return range(first, min(last, len(node.input)))
+
+
+def channel_axis(node: protobuf.NodeProto, weight: str) -> int:
+    """The axis of a weight's channels, by the node that reads it: of what it makes, not of what it sums over."""
+    if node.op_type in ("MatMul", "Gemm") and list(node.input).index(weight) == 1:
+        return 0 if _attribute(node, "transB", 0) else -1
+    return 1 if node.op_type == "ConvTranspose" else 0
 
 
 def _makes_floats(graph: Graph, i: int) -> bool:
@@ -227,12 +248,8 @@ def _makes_floats(graph: Graph, i: int) -> bool:
 
 def _makes_integers(graph: Graph, i: int) -> bool:
     op = graph.ops[i]
-    return _is_standard(graph, i) and (op in CHOICES or op in STEPS or _casts_to_integers(graph.nodes[i]))
-
-
-def _is_standard(graph: Graph, i: int) -> bool:
-    domain: str = graph.nodes[i].domain
-    return domain in STANDARD
+    node = graph.nodes[i]
+    return node.domain in STANDARD and (op in CHOICES or op in STEPS or _casts_to_integers(node))
 
 
 def _holds_integers(node: protobuf.NodeProto) -> bool:
@@ -244,12 +261,6 @@ def _holds_integers(node: protobuf.NodeProto) -> bool:
 
 def _outputs_at(node: protobuf.NodeProto, positions: Iterable[int]) -> set[str]:
     return {node.output[k] for k in positions if k < len(node.output) and node.output[k]}
-
-
-def _parameters(graph: Graph, i: int) -> range:
-    """Positions of the inputs that are parameters."""
-    first, last = PARAMETERS.get(graph.ops[i], (0, 0)) if _is_standard(graph, i) else (0, 0)
-    return range(first, min(last, len(graph.nodes[i].input)))
 
 
 def _inner_ops(graph: Graph, node: protobuf.NodeProto) -> frozenset[str]:

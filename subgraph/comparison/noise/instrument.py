@@ -1,94 +1,99 @@
-"""A cut's model -> a model with a perturbation input for each tensor that rounds, or with all values rounded to a type.
+"""A cut's model -> a model that perturbs every tensor that rounds, or rounds all values to a claimed precision.
 
-Insight: the output of a node is renamed, and a node behind it makes the old name: nothing downstream changes, nor do
-bodies that read the name.
+Insight: the output of a node is renamed, and nodes behind it make the old name: nothing downstream changes, nor do
+bodies that read the name. Inputs and weights are renamed alike, and so are values inside the bodies of If, Loop and
+Scan.
 
     before:  x → Conv → y → …
-    after:   x → Conv → y:raw → Add(y:raw, y:raw:shift) → y → …
+    after:   x → Conv → y:raw → nodes of `rounding_nodes` → y → …
+
+All random numbers come from one input, the keys: two scalars per perturbed tensor. So one session serves all draws, and
+a draw costs no copy of a weight or an activation through a file.
 """
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
+import numpy as np
 from onnx import helper
 
-from subgraph.comparison.noise.analysis import RoundingSites
-from subgraph.comparison.noise.perturb import MAX_PERTURBED
-from subgraph.comparison.precision import TYPE_OF, wider
+from subgraph.comparison.noise.analysis import RoundingSites, is_fixed, parameter_positions, rounds
+from subgraph.comparison.noise.element_types import body_inputs, element_types, output_types
+from subgraph.comparison.noise.rounding_nodes import (
+    ChannelRange,
+    Constants,
+    NodeWriter,
+    write_perturbed,
+    write_rounded,
+    write_shifted,
+)
+from subgraph.comparison.precision import FLOATS, wider
 from subgraph.graph import protobuf
-from subgraph.graph.graph import STANDARD, captured_names
-from subgraph.storage.dtypes import TYPE_NUMBERS, name_of
-from subgraph.storage.tensors import Record
+from subgraph.graph.graph import STANDARD, bodies
+from subgraph.storage.dtypes import TYPE_NUMBERS
 
-MAX_PACKED = 1 << 20  # elements; smaller tensors share one input, since hundreds of files take longer than the run
-BFLOAT16_SINCE = 13  # opset from which Cast makes bfloat16
-SPLIT_SIZES_SINCE = 13  # opset from which Split reads the sizes from an input
+NEWEST_KNOWN = 18  # opset of the inserted nodes in a cut with nodes of other domains only
 
 
 @dataclass(frozen=True)
-class PerturbedInput:
-    """An input of an instrumented model.
+class Instrumented:
+    """What an instrumented model is fed with and gives beside the region's tensors.
 
     Attributes:
-        tensor: the tensor of the original model whose value, or shift, is fed.
-        form: "exact" (its value), "perturbed" (its value, perturbed), or "shift" (what is added to it).
-        pack: name of the packed input that contains it; empty if it is an input of its own.
+        keys: input of scalars, two per tensor of `perturbed`; "" if there are none.
+        perturbed: (label, float type) in the order of the keys.
+        raw: new name of each input that is perturbed or rounded.
+        shifts: input → tensor, of `untied` ones.
+        check: output that is finite if all perturbed tensors outside of bodies are; "" if there are none.
     """
 
-    name: str
-    tensor: str
-    form: str
-    info: protobuf.ValueInfoProto = field(repr=False)
-    pack: str = ""
+    keys: str
+    perturbed: tuple[tuple[str, str], ...]
+    raw: Mapping[str, str]
+    shifts: Mapping[str, str]
+    check: str
 
 
-Insert = Callable[[str, str, str], list[Any]]  # raw name, name, element type -> nodes that make `name` from the raw one
+@dataclass(frozen=True)
+class Change:
+    """What to do with the tensors of a region.
+
+    Attributes:
+        claim: the precision whose rounding is meant.
+        rounded: values are rounded to it; else perturbed by one rounding.
+        entering: float type of each input and weight to change.
+        channels: ranges of the weights that are quantized per channel.
+        computed: float type of each tensor to change that a node makes.
+        types: of all tensors.
+        untied: shape of each of them whose shift is fed instead.
+        certain: those that no choice decides: if one becomes NaN or infinite, the run is of no use.
+    """
+
+    claim: str
+    rounded: bool
+    entering: Mapping[str, str]
+    computed: Mapping[str, str]
+    types: Mapping[str, str]
+    channels: Mapping[str, ChannelRange] = field(default_factory=dict)
+    untied: Mapping[str, Sequence[int]] = field(default_factory=dict)
+    certain: frozenset[str] = frozenset()
 
 
 def instrument_model(
-    model: protobuf.ModelProto,
-    sites: RoundingSites,
-    computed: Mapping[str, Record],
-    outputs: Sequence[str],
-    rounded_to: str = "",
-) -> list[PerturbedInput]:
-    """Change the model of a cut, whose nodes stand in `sites.order`; returns the inputs that it has then.
+    model: protobuf.ModelProto, sites: RoundingSites, change: Change, outputs: Sequence[str]
+) -> Instrumented:
+    """Change the model of a cut, whose nodes stand in `sites.order`; `outputs`: what it gives then.
 
-    Every float tensor that enters becomes an input, weights too, and leaves the initializers. Every tensor of
-    `computed` gets a shift input, or, with `rounded_to` (fp16, bf16), is rounded to that type. `sites.exact_reads`
-    read the values without either.
-
-    Args:
-        computed: unperturbed values of float tensors that nodes make.
-        outputs: the new outputs of the model.
+    `sites.exact_reads` read the values without noise.
     """
-    graph = model.graph
-    if not _opset(model):  # a cut with nodes of other domains only
-        model.opset_import.add(domain="", version=SPLIT_SIZES_SINCE)
-    weights = {t.name for t in graph.initializer}
-    raw = _raw_names(graph, {*sites.entering, *computed})
-    insert = _rounding(rounded_to, _opset(model)) if rounded_to else _shifting
-    exact = _insert_nodes(graph, sites, computed, raw, insert)
-    read = {name for node in graph.node for name in (*node.input, *captured_names(node))} | set(outputs)
-    inputs = [i for i in _entering(graph, set(sites.entering), exact) if i.name in read]
-    inputs += [i for i in _shift_inputs(computed, raw) if i.name in read]
-    gone = set(sites.entering)
-    kept = [t for t in graph.initializer if t.name not in gone]
-    read_exactly = [t for t in graph.initializer if t.name in gone and t.name in exact]
-    for tensor in read_exactly:
-        tensor.name = exact[tensor.name]
-    _replace(graph.initializer, kept + read_exactly)
-    inputs = _pack(model, inputs, weights)
-    packs = dict.fromkeys(i.pack for i in inputs if i.pack)
-    whole = [helper.make_tensor_value_info(pack, TYPE_NUMBERS[pack.partition(":")[0]], None) for pack in packs]
-    _replace(graph.input, [i.info for i in inputs if not i.pack] + whole)
-    set_outputs(model, outputs)
+    if not opset_of(model):
+        model.opset_import.add(domain="", version=NEWEST_KNOWN)
+    made = _Instrumentation(model, sites, change).run(outputs)
     model.ir_version = max(model.ir_version, 4)  # before 4, every initializer must be an input
-    return inputs
+    return made
 
 
 def set_outputs(model: protobuf.ModelProto, outputs: Sequence[str]) -> None:
@@ -97,168 +102,150 @@ def set_outputs(model: protobuf.ModelProto, outputs: Sequence[str]) -> None:
     model.graph.ClearField("quantization_annotation")  # may name tensors that are gone
 
 
-def _opset(model: protobuf.ModelProto) -> int:
+def opset_of(model: protobuf.ModelProto) -> int:
     """The version of the standard operators; 0 if the model imports none."""
     return next((int(o.version) for o in model.opset_import if o.domain in STANDARD), 0)
 
 
-# ------------------------------------------------------------------------------------------------ inserted nodes
+class _Instrumentation:
+    def __init__(self, model: protobuf.ModelProto, sites: RoundingSites, change: Change) -> None:
+        self.model, self.graph, self.sites, self.change = model, model.graph, sites, change
+        self.opset = opset_of(model)
+        self.mark = _unused_mark(model.graph)
+        self.constants = Constants(f"{self.mark}constant")
+        self.raw = {name: f"{name}{self.mark}raw" for name in (*change.entering, *change.computed)}
+        self.perturbed: list[tuple[str, str]] = []
+        self.shifts: dict[str, str] = {}
+        self.sums: list[str] = []
 
+    def run(self, outputs: Sequence[str]) -> Instrumented:
+        graph = self.graph
+        before = [n for name, dtype in self.change.entering.items() for n in self._changed(name, dtype)]
+        nodes = [n for i, node in zip(self.sites.order, graph.node, strict=True) for n in self._node(i, node)]
+        check, checks = self._check()
+        weights = {t.name for t in graph.initializer}
+        for tensor in graph.initializer:
+            tensor.name = self.raw.get(tensor.name, tensor.name)
+        inputs = [v for v in graph.input if v.name not in weights]  # before IR version 4 weights were inputs as well
+        raw_inputs = {v.name: self.raw[v.name] for v in inputs if v.name in self.raw}
+        for value in inputs:
+            value.name = self.raw.get(value.name, value.name)
+        inputs += [self._shift_input(name, tensor) for name, tensor in self.shifts.items()]
+        keys = f"{self.mark}keys" if self.perturbed else ""
+        if keys:
+            size = [2 * len(self.perturbed)]
+            inputs.append(helper.make_tensor_value_info(keys, TYPE_NUMBERS["float32"], size))
+        _replace(graph.node, [*before, *nodes, *checks])
+        _replace(graph.input, inputs)
+        graph.initializer.extend(self.constants.tensors.values())
+        set_outputs(self.model, [*outputs, *filter(None, [check])])
+        return Instrumented(keys, tuple(self.perturbed), raw_inputs, dict(self.shifts), check)
 
-def _shifting(raw: str, name: str, dtype: str) -> list[protobuf.NodeProto]:
-    """Nodes that add the shift; types below float32 are added in float32."""
-    if dtype in ("float32", "float64"):
-        return [helper.make_node("Add", [raw, f"{raw}:shift"], [name])]
-    return [
-        helper.make_node("Cast", [raw], [f"{raw}:wide"], to=TYPE_NUMBERS["float32"]),
-        helper.make_node("Add", [f"{raw}:wide", f"{raw}:shift"], [f"{raw}:sum"]),
-        helper.make_node("Cast", [f"{raw}:sum"], [name], to=TYPE_NUMBERS[dtype]),
-    ]
+    # -------------------------------------------------------------------------------------------- nodes
 
-
-def _rounding(claim: str, opset: int) -> Insert:
-    """Nodes that round to the claimed type and back. Before opset 13 no Cast makes bfloat16: see `_split_bfloat16`."""
-    if claim == "bf16" and 0 < opset < BFLOAT16_SINCE:
-        return _split_bfloat16
-
-    def insert(raw: str, name: str, dtype: str) -> list[protobuf.NodeProto]:
-        narrow = helper.make_node("Cast", [raw], [f"{raw}:narrow"], to=TYPE_NUMBERS[TYPE_OF[claim]])
-        return [narrow, helper.make_node("Cast", [f"{raw}:narrow"], [name], to=TYPE_NUMBERS[dtype])]
-
-    return insert
-
-
-def _split_bfloat16(raw: str, name: str, dtype: str) -> list[protobuf.NodeProto]:
-    """float32 rounded to 8 bits of significand by Veltkamp's splitting: c = (2¹⁶ + 1)·x, c − (c − x).
-
-    T. J. Dekker, A floating-point technique for extending the available precision, Numer. Math. 18, 1971. Values above
-    1e30, where c may overflow, stay.
-    """
-
-    def make(op: str, reads: list[str], gives: str, **attributes: Any) -> protobuf.NodeProto:
-        return helper.make_node(op, reads, [f"{raw}:{gives}"], **attributes)
-
-    def constant(value: float, gives: str) -> protobuf.NodeProto:
-        return make("Constant", [], gives, value=helper.make_tensor("", TYPE_NUMBERS["float32"], [], [value]))
-
-    x, c = f"{raw}:wide", f"{raw}:c"
-    return [
-        make("Cast", [raw], "wide", to=TYPE_NUMBERS["float32"]),
-        constant(2.0**16 + 1, "factor"),
-        constant(MAX_PERTURBED, "huge"),
-        make("Mul", [x, f"{raw}:factor"], "c"),
-        make("Sub", [c, x], "rest"),
-        make("Sub", [c, f"{raw}:rest"], "narrow"),
-        make("Abs", [x], "size"),
-        make("Less", [f"{raw}:size", f"{raw}:huge"], "fits"),
-        make("Where", [f"{raw}:fits", f"{raw}:narrow", x], "whole"),
-        helper.make_node("Cast", [f"{raw}:whole"], [name], to=TYPE_NUMBERS[dtype]),
-    ]
-
-
-def _raw_names(graph: protobuf.GraphProto, names: set[str]) -> dict[str, str]:
-    """For each tensor, an unused name for its value before the perturbation."""
-    suffix = ":raw"
-    taken = {name for node in graph.node for name in (*node.input, *node.output)}
-    while any(f"{name}{suffix}" in taken for name in names):
-        suffix += "'"
-    return {name: f"{name}{suffix}" for name in names}
-
-
-def _insert_nodes(
-    graph: protobuf.GraphProto,
-    sites: RoundingSites,
-    computed: Mapping[str, Record],
-    raw: Mapping[str, str],
-    insert: Insert,
-) -> dict[str, str]:
-    """Insert nodes behind the makers of `computed`, and let `sites.exact_reads` read raw names; returns those read."""
-    nodes: list[protobuf.NodeProto] = []
-    exact: dict[str, str] = {}
-    for i, node in zip(sites.order, graph.node, strict=True):
+    def _node(self, i: int, node: protobuf.NodeProto) -> Iterator[protobuf.NodeProto]:
+        """A node of the graph, and those that change what it makes."""
         for k, name in enumerate(node.input):
-            if (i, k) in sites.exact_reads and name in raw:
-                node.input[k] = exact[name] = raw[name]
-        perturbed = [(k, name) for k, name in enumerate(node.output) if name in computed]
-        for k, name in perturbed:
-            node.output[k] = raw[name]
-        nodes += [node, *(n for _, name in perturbed for n in insert(raw[name], name, computed[name].dtype))]
-    _replace(graph.node, nodes)
-    return exact
+            if (i, k) in self.sites.exact_reads:
+                node.input[k] = self.raw.get(name, name)
+        self._bodies(node, self.change.types, frozenset())
+        computed = [(name, self.change.computed[name]) for name in node.output if name in self.change.computed]
+        for k, name in enumerate(node.output):
+            node.output[k] = self.raw.get(name, name)
+        yield node
+        for name, dtype in computed:
+            yield from self._changed(name, dtype)
+
+    def _bodies(self, node: protobuf.NodeProto, types: Mapping[str, str], fixed: frozenset[str]) -> None:
+        """Change values in the bodies of a node; `fixed`: tensors that hold shapes or constants."""
+        for body in bodies(node) if node.attribute and node.domain in STANDARD else ():
+            inside = element_types(body, types, self.opset, body_inputs(node, body, types))
+            counters = {v.name for v in body.input[:1]} if node.op_type == "Loop" else set()
+            constant = {*fixed, *(t.name for t in body.initializer), *counters}
+            nodes: list[protobuf.NodeProto] = []
+            for inner in body.node:
+                nodes += self._inner(inner, inside, constant)
+            _replace(body.node, nodes)
+
+    def _inner(self, node: protobuf.NodeProto, types: dict[str, str], fixed: set[str]) -> list[protobuf.NodeProto]:
+        """A node of a body, and those that change what it makes."""
+        if is_fixed(node, fixed):
+            fixed.update(node.output)
+            return [node]
+        for k in parameter_positions(node):
+            node.input[k] = self.raw.get(node.input[k], node.input[k])
+        self._bodies(node, types, frozenset(fixed))
+        nodes = [node]
+        for k, dtype in enumerate(output_types(node, types, self.opset) if rounds(node) else ()):
+            if k < len(node.output) and (name := node.output[k]) and dtype in FLOATS:
+                node.output[k] = raw = f"{name}{self.mark}raw"
+                nodes += self._written(raw, str(name), dtype, f"{len(self.perturbed)}/{name}")
+        return nodes
+
+    def _changed(self, name: str, dtype: str) -> list[protobuf.NodeProto]:
+        """Nodes that make a tensor of the graph from its raw value."""
+        raw = self.raw[name]
+        if name in self.change.untied:
+            self.shifts[f"{raw}shift"] = name
+            write = self._writer(raw)
+            write_shifted(write, raw, name, dtype, f"{raw}shift")
+            nodes = write.nodes
+        else:
+            nodes = self._written(raw, name, dtype, name)
+        if name in self.change.certain:
+            self.sums.append(raw if dtype == "float32" else f"{raw}wide")
+            if dtype != "float32":
+                nodes.append(helper.make_node("Cast", [raw], [self.sums[-1]], to=TYPE_NUMBERS["float32"]))
+        return nodes
+
+    def _written(self, raw: str, name: str, dtype: str, label: str) -> list[protobuf.NodeProto]:
+        claim, channels, write = self.change.claim, self.change.channels.get(name), self._writer(raw)
+        if self.change.rounded:
+            write_rounded(write, raw, name, dtype, claim, channels)
+        else:
+            place = 2 * len(self.perturbed)
+            self.perturbed.append((label, dtype))
+            k, scale = (self._key(write, place + j) for j in range(2))
+            write_perturbed(write, raw, name, dtype, claim, (k, scale), channels)
+        return write.nodes
+
+    def _key(self, write: NodeWriter, place: int) -> str:
+        return write("Gather", f"{self.mark}keys", self.constants.name(place, np.int64), axis=0)
+
+    def _writer(self, raw: str) -> NodeWriter:
+        return NodeWriter(self.constants, self.opset, f"{raw}:")
+
+    # -------------------------------------------------------------------------------------------- beside the tensors
+
+    def _shift_input(self, name: str, tensor: str) -> protobuf.ValueInfoProto:
+        number = TYPE_NUMBERS[wider(self.change.computed[tensor])]
+        return helper.make_tensor_value_info(name, number, list(self.change.untied[tensor]))
+
+    def _check(self) -> tuple[str, list[protobuf.NodeProto]]:
+        """A sum of sums, which is finite only if all terms are, and its nodes."""
+        if not self.sums:
+            return "", []
+        write = self._writer(f"{self.mark}check")
+        sums = [write("ReduceSum", name, keepdims=0) for name in self.sums]
+        return write("Sum", *sums), write.nodes
 
 
-# ------------------------------------------------------------------------------------------------ inputs
+def _unused_mark(graph: protobuf.GraphProto) -> str:
+    """Text that no name of the graph contains."""
+    names = set(_names(graph))
+    mark = ":"
+    while any(mark in name for name in names):
+        mark += "'"
+    return mark
 
 
-def _entering(graph: protobuf.GraphProto, floats: set[str], exact: Mapping[str, str]) -> Iterator[PerturbedInput]:
-    """Inputs of the cut, and its float weights; a second one for the exact value where that is read."""
-    weights = {t.name: t for t in graph.initializer}
-    for v in graph.input:
-        if v.name in weights:  # before IR version 4 weights were inputs as well
-            continue
-        yield PerturbedInput(v.name, v.name, "perturbed" if v.name in floats else "exact", v)
-        if v.name in exact:
-            yield PerturbedInput(exact[v.name], v.name, "exact", helper.make_value_info(exact[v.name], v.type))
-    for name in floats & weights.keys():
-        info = helper.make_tensor_value_info(name, weights[name].data_type, list(weights[name].dims))
-        yield PerturbedInput(name, name, "perturbed", info)
-
-
-def _shift_inputs(computed: Mapping[str, Record], raw: Mapping[str, str]) -> Iterator[PerturbedInput]:
-    for name, record in computed.items():
-        shift, dtype = f"{raw[name]}:shift", TYPE_NUMBERS[wider(record.dtype)]
-        yield PerturbedInput(shift, name, "shift", helper.make_tensor_value_info(shift, dtype, record.shapes[0]))
-
-
-def _pack(
-    model: protobuf.ModelProto, inputs: Sequence[PerturbedInput], weights: Collection[str]
-) -> list[PerturbedInput]:
-    """Let small shifts and weights come out of two packed inputs, one per type, by Split, Reshape and Cast.
-
-    A packed input is flat: the tensors one after the other, in the order of the inputs returned.
-    """
-    nodes: list[protobuf.NodeProto] = []
-    packed: list[PerturbedInput] = []
-    for wide in ("float32", "float64"):
-        pack = f"{wide}:pack"
-        sizes: list[int] = []
-        for i in inputs:
-            dtype, shape = _tensor_type(i.info)
-            size = math.prod(shape)
-            if (i.form == "shift" or i.tensor in weights) and wider(dtype) == wide and 0 < size <= MAX_PACKED:
-                sizes.append(size)
-                packed.append(replace(i, pack=pack))
-                nodes += _unpack(model.graph, i.name, dtype, shape)
-        if sizes:
-            parts = [f"{i.name}:part" for i in packed if i.pack == pack]
-            nodes.append(_split(model, pack, parts, sizes))
-    _replace(model.graph.node, [*reversed(nodes), *model.graph.node])
-    names = {i.name for i in packed}
-    return [*(i for i in inputs if i.name not in names), *packed]
-
-
-def _tensor_type(info: protobuf.ValueInfoProto) -> tuple[str, tuple[int, ...]]:
-    tensor = info.type.tensor_type
-    return name_of(tensor.elem_type), tuple(d.dim_value for d in tensor.shape.dim)
-
-
-def _unpack(graph: protobuf.GraphProto, name: str, dtype: str, shape: tuple[int, ...]) -> list[protobuf.NodeProto]:
-    """Nodes, the last one first, that make `name` from its flat part."""
-    graph.initializer.append(helper.make_tensor(f"{name}:shape", TYPE_NUMBERS["int64"], [len(shape)], shape))
-    if dtype == wider(dtype):
-        return [helper.make_node("Reshape", [f"{name}:part", f"{name}:shape"], [name])]
-    return [
-        helper.make_node("Cast", [f"{name}:whole"], [name], to=TYPE_NUMBERS[dtype]),
-        helper.make_node("Reshape", [f"{name}:part", f"{name}:shape"], [f"{name}:whole"]),
-    ]
-
-
-def _split(model: protobuf.ModelProto, pack: str, parts: list[str], sizes: list[int]) -> protobuf.NodeProto:
-    if _opset(model) < SPLIT_SIZES_SINCE:
-        return helper.make_node("Split", [pack], parts, split=sizes, axis=0)
-    tensor = helper.make_tensor(f"{pack}:sizes", TYPE_NUMBERS["int64"], [len(sizes)], sizes)
-    model.graph.initializer.append(tensor)
-    return helper.make_node("Split", [pack, f"{pack}:sizes"], parts, axis=0)
+def _names(graph: protobuf.GraphProto) -> Iterator[str]:
+    yield from (t.name for t in graph.initializer)
+    yield from (v.name for v in graph.input)
+    for node in graph.node:
+        yield from (*node.input, *node.output)
+        for body in bodies(node) if node.attribute else ():
+            yield from _names(body)
 
 
 def _replace(repeated: Any, messages: Sequence[Any]) -> None:

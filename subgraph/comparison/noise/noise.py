@@ -1,10 +1,11 @@
 """Rounding noise of a region: how far perturbation by one rounding moves its outputs, for one sample.
 
 The reference runs the region a few times with perturbed values. Where: inputs, float weights, results of nodes that
-round (`analysis`). By how much: x → x·(1 + eps·u), u in [−1, 1), equal values alike (`perturb`). How: by inputs that
-are added to the tensors (`instrument`, `sampler`). The noise N of an output is the largest |perturbed − reference| over
-the runs, plus eps·S + q for its own rounding (`criteria.noise`). Nothing runs before it is needed; a run serves all
-outputs.
+round (`analysis`), in bodies too; what the precision represents exactly is left alone. By how much:
+x → x·(1 + eps·u), equal values alike (`rounding_nodes`). How: by nodes behind each tensor (`instrument`, `sampler`). A
+draw that computes NaN or infinities which the reference has not is void. The noise N of an output is the largest
+|perturbed − reference| over the runs, plus eps·S + q for its own rounding (`criteria.noise`). Nothing runs before it is
+needed; a run serves all outputs.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ import numpy as np
 
 from subgraph.comparison.criteria import Noise, Ranking
 from subgraph.comparison.noise.analysis import RoundingSites, find_ranked_tensor, find_rounding_sites
-from subgraph.comparison.noise.sampler import NoiseRun, NoiseRunKind, NoiseSampler
+from subgraph.comparison.noise.sampler import NoiseRun, NoiseRunKind, NoiseSampler, load_array
 from subgraph.comparison.pair import differences
 from subgraph.documents import to_json
 from subgraph.errors import InputError, ModelError
@@ -27,13 +28,13 @@ from subgraph.graph.graph import Graph
 from subgraph.graph.region import Region
 from subgraph.runtime.reference import Reference
 from subgraph.storage.folders import numbered_folder
-from subgraph.storage.tensors import Record, load
+from subgraph.storage.tensors import Record
 from subgraph.types import Array
 
 StoredJson = dict[str, Any]  # of a `NoiseRunDocument`
 Memo = Callable[[str, Callable[[Path], StoredJson]], tuple[StoredJson, Path]]
 
-METHOD = "noise-2"  # part of each label; change it with the perturbation, or results of the old one are used again
+METHOD = "noise-3"  # part of each label; change it with the perturbation, or results of the old one are used again
 RANKED_RUNS = 8  # as many as for other outputs behind a choice
 
 
@@ -46,12 +47,7 @@ class _StoredRun:
     ties: bool
 
     def array(self, name: str) -> Array:
-        record = self.records[name]
-        if record.form != "tensor":
-            raise ModelError(f"'{record.name}' is a {record.form}: its noise is not defined")
-        value = load(record, self.folder)
-        assert isinstance(value, np.ndarray)
-        return value
+        return load_array(self.records[name], self.folder)
 
 
 class RegionNoise:
@@ -119,10 +115,9 @@ class RegionNoise:
         kind = NoiseRunKind.TIES_BROKEN if tie_factor else NoiseRunKind.PERTURBED
         return self.run(*(NoiseRun(kind, claim, k, tie_factor) for k in range(count)))
 
-    def has_ties(self, claim: str) -> bool:
-        """Are many sums equal, because all weights are the same, for example? Needs one perturbed run."""
-        self.perturbed(claim, 1)
-        return any(run.ties for run in self._runs.values())
+    def has_ties(self) -> bool:
+        """Are many sums equal, because all weights are the same, for example?"""
+        return self.run(NoiseRun(NoiseRunKind.TIES))[0].ties
 
     def _stored(self, run: NoiseRun) -> _StoredRun:
         """The result under the run's label, or a new one. A run that failed once is not tried again."""
@@ -155,7 +150,7 @@ class OutputNoise(Noise):
         return [run.array(self.output) for run in self.region.perturbed(claim, count)]
 
     def with_broken_ties(self, claim: str, count: int, times: float) -> list[Array]:
-        runs = self.region.perturbed(claim, count, tie_factor=times) if self.region.has_ties(claim) else []
+        runs = self.region.perturbed(claim, count, tie_factor=times) if self.region.has_ties() else []
         return [run.array(self.output) for run in runs]
 
     def rounded(self, claim: str) -> Array:

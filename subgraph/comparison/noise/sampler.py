@@ -1,8 +1,7 @@
 """Runs a region on the reference with perturbed or rounded values, for one sample.
 
-One session serves all runs of a kind, because perturbations are inputs of its model. Float weights are inputs as well,
-so the model stays small. The unperturbed values that the perturbations are computed from come from one run with all of
-them as outputs, and stay on disk.
+One session serves all draws of a claim: its model perturbs the values itself, and is fed with the keys of the random
+numbers alone.
 """
 
 from __future__ import annotations
@@ -10,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import itertools
 import shutil
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass, replace
 from enum import StrEnum
@@ -21,24 +20,25 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from subgraph.comparison.noise import perturb
-from subgraph.comparison.noise.analysis import RoundingSites
-from subgraph.comparison.precision import FLOATS, TYPE_OF, wider
-from subgraph.errors import WorkerDied
+from subgraph.comparison.noise.analysis import RoundingSites, channel_axis
+from subgraph.comparison.precision import FLOATS, TYPE_OF
+from subgraph.errors import ModelError, WorkerDied
 from subgraph.graph import protobuf
 from subgraph.graph.cut import Cut, cut_region
 from subgraph.graph.graph import Graph
 from subgraph.graph.region import Region
 from subgraph.runtime.reference import Reference
 from subgraph.storage.folders import numbered_folder
-from subgraph.storage.tensors import Record, Value, copied, load, save, type_of
+from subgraph.storage.tensors import Record, copied, load, save, type_of
 from subgraph.types import Array
 
 if TYPE_CHECKING:
-    from subgraph.comparison.noise.instrument import PerturbedInput
+    from subgraph.comparison.noise.instrument import Instrumented
+    from subgraph.comparison.noise.rounding_nodes import ChannelRange
 
 # Ops whose values are sums of many terms; a runtime may add them in another order at another index.
 SUMS = frozenset("AveragePool Conv ConvTranspose Einsum Gemm GlobalAveragePool MatMul ReduceMean ReduceSum".split())
-MAX_CACHED_BYTES = 256 << 20  # of unperturbed values that stay in memory from one run to the next
+ATTEMPTS = 4  # at a draw that is not void
 _NUMBERS = itertools.count()  # of samplers: threads that share a reference use keys of their own
 
 
@@ -49,6 +49,7 @@ class NoiseRunKind(StrEnum):
     TIES_BROKEN = "untied"  # the same, but computed values that are equal are perturbed independently
     ROUNDED = "rounded"  # nothing: every value is rounded to the claimed type instead
     RANKED = "compared"  # nothing: the values that a TopK, ArgMax or ArgMin compares
+    TIES = "ties"  # nothing: are many sums of a tensor equal?
 
 
 @dataclass(frozen=True)
@@ -76,10 +77,10 @@ class NoiseRun:
 
 @dataclass(frozen=True)
 class NoiseRunDocument:
-    """What a run wrote. `ties`: many sums of a tensor were equal."""
+    """What a run wrote. `ties`: of TIES, many sums of a tensor are equal."""
 
     tensors: tuple[Record, ...]
-    ties: bool
+    ties: bool = False
 
 
 @dataclass
@@ -103,121 +104,232 @@ class NoiseSampler:
 
     def __post_init__(self) -> None:
         self._key = f"noise{next(_NUMBERS)}"
-        self._loaded = ""  # the kind of model that the reference holds under our key
-        self._inputs: list[PerturbedInput] = []  # of that model
-        self._cache: dict[str, Array] = {}
-        self._ties = False
+        self._loaded: tuple[str, ...] = ()  # the kind and claim of the model that the reference holds under our key
+        self._instrumented: Instrumented | None = None  # that model
+        self._calm: bool | None = None  # is its check finite without noise?
 
     def release(self) -> None:
-        """Free the model in the reference, and the values in memory; the next run builds them again."""
+        """Free the model in the reference; the next run builds it again."""
         if self._loaded:
-            self._loaded = ""
+            self._loaded = ()
             with contextlib.suppress(WorkerDied):  # a dead process holds no model
                 self.reference.drop(self._key)
-        self._cache.clear()
 
     def run(self, run: NoiseRun, folder: Path) -> NoiseRunDocument:
         """Run the region, its tensors written into `folder`: the outputs; of perturbed runs the ranked tensors too.
 
+        A perturbed run that computes NaN or infinities where the reference has none says nothing about rounding: it is
+        drawn again, `ATTEMPTS` times in all.
+
         Raises:
-            ModelError, InputError: the reference does not build or run the changed model.
+            ModelError, InputError: the reference does not build or run the changed model, or all attempts are void.
         """
         if run.kind is NoiseRunKind.RANKED:
-            sources = {**self._unperturbed, **{n: self.tensors[n] for n in self.region.inputs}}
+            sources = {**self._unperturbed(self.ranked), **{n: self.tensors[n] for n in self.region.inputs}}
             copies = (copied(sources[name], folder, f"t{k}") for k, name in enumerate(self.ranked))
-            return NoiseRunDocument(tuple(copies), ties=False)
-        rounded_to = run.claim if run.kind is NoiseRunKind.ROUNDED else ""
-        names = list(dict.fromkeys((*self.region.outputs, *(() if rounded_to else self.ranked))))
-        self._ties = False
-        if self._loaded != f"changed {rounded_to}":
-            self._build(rounded_to, names)
-        feeds = numbered_folder(self.scratch, "feeds")
-        try:
-            tensors = self._run_model(folder, names, list(self._feeds(run, feeds)))
-        finally:
-            shutil.rmtree(feeds, ignore_errors=True)
-        return NoiseRunDocument(tuple(tensors.values()), self._ties)
+            return NoiseRunDocument(tuple(copies))
+        if run.kind is NoiseRunKind.TIES:
+            sums = [n for n in self._floats(self.sites.rounded) if self.graph.ops[self.graph.maker[n]] in SUMS]
+            records = self._unperturbed(sums).values()
+            return NoiseRunDocument((), ties=any(perturb.has_repeats(load_array(r)) for r in records))
+        rounded = run.kind is NoiseRunKind.ROUNDED
+        names = list(dict.fromkeys((*self.region.outputs, *(() if rounded else self.ranked))))
+        if self._loaded != (run.kind, run.claim):
+            self._build(run, names)
+        assert self._instrumented is not None
+        wanted = [*names, *filter(None, [self._instrumented.check])]
+        for attempt in range(ATTEMPTS):
+            keys = self._keys(run, attempt)
+            tensors = self._draw(run, folder, wanted, keys)
+            if rounded or not self._is_void(run, tensors, folder, keys):
+                return NoiseRunDocument(tuple(tensors[name] for name in names))
+        raise ModelError(f"all of {ATTEMPTS} perturbed runs computed NaN or infinities that the reference has not")
+
+    # ---------------------------------------------------------------------------------------- models
 
     @cached_property
     def _cut(self) -> Cut:
         return cut_region(self.graph, self.region, [self.tensors], Path("/"))
 
     @cached_property
-    def _unperturbed(self) -> dict[str, Record]:
-        """Values of all tensors that are made inside and get perturbed, rounded or ranked; absolute files."""
-        from subgraph.comparison.noise.instrument import set_outputs  # loads onnx: 30 ms that most verdicts save
+    def _types(self) -> dict[str, str]:
+        """Element types by name; of tensors whose operators have no schema, as a run gives them. "" for sequences."""
+        # these load onnx: 30 ms that most verdicts save
+        from subgraph.comparison.noise.element_types import element_types
+        from subgraph.comparison.noise.instrument import opset_of
 
-        names = dict.fromkeys((*self.sites.rounded, *self.sites.converted, *self.ranked))
-        inside = [n for n in names if n in self.graph.maker and n not in self.region.inputs]
+        model = self._cut.model
+        opset = opset_of(model)
+        types = element_types(model.graph, {}, opset)
+        unknown = [n for n in (*self.sites.rounded, *self.sites.converted) if not types.get(n)]
+        if not unknown:
+            return types
+        records = self._unperturbed(unknown)
+        known = {n: r.dtype if r.form == "tensor" else r.form for n, r in records.items()}
+        return element_types(model.graph, {}, opset, known)
+
+    def _floats(self, names: Iterable[str]) -> dict[str, str]:
+        """Types of the float tensors among tensors that nodes make."""
+        made = (n for n in names if n in self.graph.maker and n not in self.region.inputs)
+        return {n: self._types[n] for n in made if self._types.get(n) in FLOATS}
+
+    def _unperturbed(self, names: Iterable[str]) -> dict[str, Record]:
+        """Values of tensors that are made inside; absolute files."""
+        from subgraph.comparison.noise.instrument import set_outputs
+
+        inside = [n for n in dict.fromkeys(names) if n in self.graph.maker and n not in self.region.inputs]
         if not inside:
             return {}
         folder, model = numbered_folder(self.scratch, "base"), deepcopy(self._cut.model)
         set_outputs(model, inside)
-        self._load(model, "unperturbed", folder)
+        self._load(model, ("unperturbed",), folder)
         records = self._run_model(folder, inside, [self.tensors[n] for n in self._cut.inputs])
         return {name: record.within(str(folder)) for name, record in records.items()}
 
-    def _build(self, rounded_to: str, names: list[str]) -> None:
-        """Load the cut with inputs for perturbations; or, with `rounded_to`, with casts to that claim's type."""
-        from subgraph.comparison.noise.instrument import instrument_model  # as in `_unperturbed`
+    @cached_property
+    def _untied(self) -> dict[str, Record]:
+        """Values from which the shifts of untied runs are computed."""
+        return self._unperturbed(self._floats(self.sites.rounded))
 
-        records = self._unperturbed
-        sites = (*self.sites.rounded, *(self.sites.converted if rounded_to else ()))
-        floats = {n: records[n] for n in sites if records[n].form == "tensor" and records[n].dtype in FLOATS}
-        if rounded_to:
-            floats = {n: r for n, r in floats.items() if r.dtype != TYPE_OF[rounded_to]}
+    def _build(self, run: NoiseRun, names: list[str]) -> None:
+        """Load the cut's model, instrumented for runs of this kind and claim."""
+        from subgraph.comparison.noise.instrument import Change, instrument_model
+
+        rounded = run.kind is NoiseRunKind.ROUNDED
+        computed = self._floats((*self.sites.rounded, *(self.sites.converted if rounded else ())))
+        if rounded and run.claim in TYPE_OF:
+            computed = {n: t for n, t in computed.items() if t != TYPE_OF[run.claim]}
+        untied = self._untied if run.kind is NoiseRunKind.TIES_BROKEN else {}
+        entering, channels = self._entering(run.claim)
+        change = Change(
+            run.claim,
+            rounded,
+            entering,
+            computed,
+            self._types,
+            channels,
+            untied={n: untied[n].shapes[0] for n in computed if n in untied},
+            certain=frozenset() if rounded else frozenset(computed) - self.sites.behind_choice,
+        )
         model = deepcopy(self._cut.model)
-        self._inputs = instrument_model(model, self.sites, floats, names, rounded_to)
-        self._load(model, f"changed {rounded_to}", numbered_folder(self.scratch, "model"))
+        self._instrumented, self._calm = instrument_model(model, self.sites, change, names), None
+        self._load(model, (run.kind, run.claim), numbered_folder(self.scratch, "model"))
 
-    def _load(self, model: protobuf.ModelProto, kind: str, folder: Path) -> None:
+    def _entering(self, claim: str) -> tuple[dict[str, str], dict[str, ChannelRange]]:
+        """Types of the inputs and weights that the claimed precision does not hold exactly; for int8 the ranges of the
+        weights, which are quantized per channel if they have two axes or more."""
+        entering: dict[str, str] = {}
+        ranges: dict[str, ChannelRange] = {}
+        for name in self.sites.entering:
+            is_weight = name not in self.region.inputs
+            values = self._weight(name) if is_weight else load_array(self.tensors[name])
+            if claim == "int8" and is_weight:
+                if values.ndim < 2:
+                    continue
+                channels = self._channels(name, values)
+                if perturb.is_on_int8_grid(values.astype(np.float64), channels.lowest, channels.highest):
+                    continue
+                ranges[name] = channels
+            elif perturb.is_exact(values, perturb.WEIGHTS_HELD_AS if is_weight and claim == "fp32" else claim):
+                continue
+            entering[name] = values.dtype.name
+        return entering, ranges
+
+    def _weight(self, name: str) -> Array:
+        return protobuf.to_array(self.graph.weights[name], self.graph.path)
+
+    def _channels(self, name: str, values: Array) -> ChannelRange:
+        """The range of each channel of a weight, with the axis that the node which reads it sums not over."""
+        from subgraph.comparison.noise.rounding_nodes import ChannelRange
+
+        axis = next((channel_axis(self.graph.nodes[i], name) for i in self.sites.order
+                     if name in self.graph.nodes[i].input), 0) % values.ndim  # fmt: skip
+        others = tuple(k for k in range(values.ndim) if k != axis)
+        wide = values.astype(np.float32)
+        return ChannelRange(wide.min(axis=others, keepdims=True), wide.max(axis=others, keepdims=True))
+
+    def _load(self, model: protobuf.ModelProto, loaded: tuple[str, ...], folder: Path) -> None:
         path = folder / "model.onnx"
         external = any(protobuf.in_other_file(t) for t in model.graph.initializer)
         protobuf.write(model, self.graph.path, path, external=external)
-        self._loaded = ""
+        self._loaded = ()
         self.reference.load(self._key, path)
-        self._loaded = kind
+        self._loaded = loaded
 
-    def _run_model(self, into: Path, names: list[str], feeds: list[Record]) -> dict[str, Record]:
+    # ---------------------------------------------------------------------------------------- runs
+
+    def _run_model(self, into: Path, names: Iterable[str], feeds: Iterable[Record]) -> dict[str, Record]:
         return self.reference.run(self._key, into, {n: f"t{k}" for k, n in enumerate(names)}, feeds).by_name
 
-    def _feeds(self, run: NoiseRun, folder: Path) -> Iterator[Record]:
-        """Records of the model's inputs, with absolute files; perturbed values are written into `folder`."""
-        for k, fed in enumerate(i for i in self._inputs if not i.pack):
-            if fed.form == "exact":
-                yield replace(self.tensors[fed.tensor], name=fed.name)
-            else:
-                value = self._fed_value(fed, run)
-                yield save(fed.name, value, type_of(value), folder, f"f{k}").within(str(folder))
-        for k, pack in enumerate(dict.fromkeys(i.pack for i in self._inputs if i.pack)):
-            parts = [self._fed_value(i, run).reshape(-1) for i in self._inputs if i.pack == pack]
-            whole = np.concatenate(parts, dtype=wider(parts[0].dtype.name), casting="same_kind")
-            yield save(pack, whole, type_of(whole), folder, f"p{k}").within(str(folder))
+    def _draw(self, run: NoiseRun, into: Path, names: Sequence[str], keys: Array) -> dict[str, Record]:
+        """One run of the instrumented model."""
+        feeds = numbered_folder(self.scratch, "feeds")
+        try:
+            return self._run_model(into, names, list(self._feeds(run, keys, feeds)))
+        finally:
+            shutil.rmtree(feeds, ignore_errors=True)
 
-    def _fed_value(self, fed: PerturbedInput, run: NoiseRun) -> Array:
-        """The perturbed or rounded value of an input, or the shift of a tensor made inside."""
-        value = self._value(fed)
-        if run.kind is NoiseRunKind.ROUNDED:
-            return perturb.round_to_claim(value, run.claim)
-        key = perturb.key_of(fed.tensor, self.seed, run.number)
-        if fed.form == "perturbed":
-            return perturb.perturb(value, run.claim, key)
-        if self.graph.ops[self.graph.maker[fed.tensor]] in SUMS and perturb.has_repeats(value):
-            self._ties = True
-        return perturb.shift(value, run.claim, key, tie_factor=run.tie_factor)
+    def _feeds(self, run: NoiseRun, keys: Array, folder: Path) -> Iterator[Record]:
+        """Records of the model's inputs, with absolute files; new values are written into `folder`."""
+        made = self._instrumented
+        assert made is not None
+        for name in self._cut.inputs:
+            yield replace(self.tensors[name], name=made.raw.get(name, name))
+        for k, (name, tensor) in enumerate(made.shifts.items()):
+            key = perturb.key_of(tensor, self.seed, run.number)
+            shift = perturb.untied_shift(load_array(self._untied[tensor]), run.claim, key, run.tie_factor)
+            yield save(name, shift, type_of(shift), folder, f"s{k}").within(str(folder))
+        if made.keys:
+            yield save(made.keys, keys, type_of(keys), folder, "keys").within(str(folder))
 
-    def _value(self, fed: PerturbedInput) -> Array:
-        """The unperturbed value of a tensor."""
-        if fed.tensor in self._cache:
-            return self._cache[fed.tensor]
-        value: Value
-        if fed.form == "shift":
-            value = load(self._unperturbed[fed.tensor], Path("/"))
-        elif fed.tensor in self.region.inputs:
-            value = load(self.tensors[fed.tensor], Path("/"))
-        else:
-            value = protobuf.to_array(self.graph.weights[fed.tensor], self.graph.path)
-        assert isinstance(value, np.ndarray)
-        if value.nbytes + sum(v.nbytes for v in self._cache.values()) <= MAX_CACHED_BYTES:
-            self._cache[fed.tensor] = value
-        return value
+    def _keys(self, run: NoiseRun, attempt: int) -> Array:
+        """A random factor and the scale of the noise, for each tensor that is perturbed."""
+        from subgraph.comparison.noise.rounding_nodes import noise_scale
+
+        assert self._instrumented is not None
+        keys: list[float] = []
+        for label, dtype in self._instrumented.perturbed:
+            factor = perturb.factor_of(perturb.key_of(label, self.seed, run.number, attempt))
+            keys += factor, noise_scale(run.claim, dtype, factor)
+        return np.array(keys, np.float32)
+
+    def _is_void(self, run: NoiseRun, tensors: Mapping[str, Record], folder: Path, keys: Array) -> bool:
+        """Did a perturbed run compute NaN or infinities, inside or at the outputs, that the reference has not?"""
+        made = self._instrumented
+        assert made is not None
+        if made.check and not np.isfinite(load_array(tensors[made.check], folder)) and self._is_calm(run, keys):
+            return True
+        outputs = [n for n in self.region.outputs if n in tensors and n not in self.sites.behind_choice]
+        return any(_lost_values(self.tensors[n], tensors[n], folder) for n in outputs)
+
+    def _is_calm(self, run: NoiseRun, keys: Array) -> bool:
+        """Is the check of the model finite without noise?"""
+        if self._calm is None:
+            assert self._instrumented is not None
+            still = keys.copy()
+            still[1::2] = 0
+            check, folder = self._instrumented.check, numbered_folder(self.scratch, "calm")
+            value = load_array(self._draw(run, folder, [check], still)[check], folder)
+            self._calm = bool(np.isfinite(value))
+        return self._calm
+
+
+def load_array(record: Record, folder: Path = Path("/")) -> Array:
+    """The value of a tensor.
+
+    Raises:
+        ModelError: a sequence, or an optional.
+    """
+    if record.form != "tensor":
+        raise ModelError(f"'{record.name}' is a {record.form}: its noise is not defined")
+    value = load(record, folder)
+    assert isinstance(value, np.ndarray)
+    return value
+
+
+def _lost_values(reference: Record, perturbed: Record, folder: Path) -> bool:
+    """Are values finite in the reference and not in the perturbed run?"""
+    if reference.dtype not in FLOATS or reference.form != "tensor":
+        return False
+    before, after = load_array(reference), load_array(perturbed, folder)
+    return before.shape == after.shape and bool((np.isfinite(before) & ~np.isfinite(after)).any())

@@ -1,0 +1,197 @@
+"""Nodes that perturb a tensor by one rounding, or round it to a claimed precision: x → y.
+
+Perturbed in fp32, fp16, bf16: y = x·(1 + eps·u), where u is a function of x, so that equal values of a tensor move
+alike, opposite ones oppositely, zero not at all; and no sign changes. With a = x·k for a random k, u is what rounding a
+to 14 bits loses (Veltkamp's splitting: T. J. Dekker, A floating-point technique for extending the available precision,
+Numer. Math. 18, 1971), that is, pseudo-random bits of its significand, by arithmetic alone, which every opset has and
+every runtime repeats bit for bit. Values nearer to each other than 2⁻¹⁴ move alike as well. u is scaled so that its
+mean square is that of a uniform number in [−1, 1]; |u| stays below 1.4.
+
+Perturbed in int8: y = x + u·range/255, no further than the tensor's own least and greatest value. Zero, infinities and
+a mask's plateau stay, and count for no range.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from onnx import helper, numpy_helper
+
+from subgraph.comparison.noise.perturb import MAX_PERTURBED
+from subgraph.comparison.precision import EPS, FLOATS, MAX_REST, MIN_PLATEAU, TYPE_OF
+from subgraph.graph import protobuf
+from subgraph.storage.dtypes import TYPE_NUMBERS
+from subgraph.types import Array
+
+BITS = 14  # of the significand that the splitting keeps of 24; the rest, 1024 levels, are the random number
+AMPLITUDE = 1.36  # what rounding loses, relative to x, is ±1/m for a significand m in [1, 2): 0.735 of uniform numbers
+CLIP_INPUTS_SINCE = 11  # opset from which Clip reads its limits as inputs
+BFLOAT16_SINCE = 13  # opset from which Cast makes bfloat16
+TINY = 1e-37  # in place of a divisor that is 0
+
+
+@dataclass
+class Constants:
+    """Initializers that inserted nodes share, each once; bodies read them from the graph around."""
+
+    prefix: str
+    tensors: dict[Any, protobuf.TensorProto] = field(default_factory=dict)
+
+    def name(self, value: Any, dtype: Any = np.float32) -> str:
+        """The name of an initializer with this value."""
+        array = np.asarray(value, dtype)
+        key = (array.dtype, array.shape, array.tobytes())
+        if key not in self.tensors:
+            self.tensors[key] = numpy_helper.from_array(array, f"{self.prefix}{len(self.tensors)}")
+        return str(self.tensors[key].name)
+
+
+@dataclass
+class NodeWriter:
+    """Writes nodes one after the other: `write("Add", a, b)` returns the name of the sum."""
+
+    constants: Constants
+    opset: int
+    prefix: str
+    nodes: list[protobuf.NodeProto] = field(default_factory=list)
+
+    def __call__(self, op: str, *reads: str | float, to: str = "", gives: str = "", **attributes: Any) -> str:
+        """Add a node; numbers among `reads` become constants; `to`: the type of a Cast; `gives`: its output's name."""
+        names = [self.constants.name(r) if isinstance(r, float) else r for r in reads]
+        made = gives or f"{self.prefix}{len(self.nodes)}"
+        if to:
+            attributes["to"] = TYPE_NUMBERS[to]
+        self.nodes.append(helper.make_node(op, names, [made], **attributes))
+        return made
+
+    def clip(self, x: str, limit: float) -> str:
+        """x within ±limit."""
+        if self.opset < CLIP_INPUTS_SINCE:
+            return self("Clip", x, min=-limit, max=limit)
+        return self("Clip", x, -limit, limit)
+
+
+@dataclass(frozen=True)
+class ChannelRange:
+    """The least and the greatest value of each channel of a weight, in shapes that broadcast to it."""
+
+    lowest: Array
+    highest: Array
+
+
+Write = Callable[[NodeWriter, str, str, str], None]  # writer, name read, name made, float type
+
+
+def unroundoff(claim: str, dtype: str) -> float:
+    """eps of the claim, no smaller than that of the type of the tensor; for int8 as a share of the range."""
+    return EPS[claim] if claim == "int8" else max(EPS[claim], FLOATS[dtype])
+
+
+def noise_scale(claim: str, dtype: str, factor: float) -> float:
+    """What is fed beside a random factor k: multiplied with what a = x·k loses, it gives the shift of x."""
+    return AMPLITUDE * unroundoff(claim, dtype) * 2.0**BITS / (1 if claim == "int8" else factor)
+
+
+def write_perturbed(
+    write: NodeWriter, x: str, y: str, dtype: str, claim: str, fed: tuple[str, str], channels: ChannelRange | None
+) -> None:
+    """Nodes that make y of x; `fed`: names of the scalars k and `noise_scale`; `channels`: of a weight, for int8."""
+    wide = x if dtype == "float32" else write("Cast", x, to="float32")
+    if claim == "int8":
+        quantized = _Quantized.of(write, wide, channels)
+        lost, a = _lost(write, quantized.core, fed[0])
+        u = write("Div", lost, write("Max", write("Abs", a), TINY))
+        shift = write("Mul", u, write("Mul", quantized.span, fed[1]))
+        moved = write("Max", write("Add", quantized.core, shift), quantized.lowest)
+        quantized.finish(write, write("Min", moved, quantized.highest), y, dtype)
+        return
+    # near the end of float16 no value moves by as much as half of the last step, which would make it infinite
+    limit = 11.0 / unroundoff(claim, dtype) if dtype == "float16" else MAX_PERTURBED
+    shift = write("Mul", _lost(write, write.clip(wide, limit), fed[0])[0], fed[1])
+    _add(write, x, wide, shift, y, dtype)
+
+
+def write_shifted(write: NodeWriter, x: str, y: str, dtype: str, shift: str) -> None:
+    """Nodes that add a shift that is fed: float64 for float64, else float32."""
+    if dtype in ("float32", "float64"):
+        write("Add", x, shift, gives=y)
+    else:
+        write("Cast", write("Add", write("Cast", x, to="float32"), shift), to=dtype, gives=y)
+
+
+def write_rounded(
+    write: NodeWriter, x: str, y: str, dtype: str, claim: str, channels: ChannelRange | None = None
+) -> None:
+    """Nodes that round x to the claimed precision and back: underflow, subnormals and overflow are the type's own."""
+    wide = x if dtype == "float32" else write("Cast", x, to="float32")
+    if claim == "bf16" and write.opset < BFLOAT16_SINCE:  # by Veltkamp's splitting, where it does not overflow
+        whole = write("Sub", wide, _lost(write, wide, 1.0, bits=8)[0])
+        fits = write("Less", write("Abs", wide), MAX_PERTURBED)
+        write("Cast", write("Where", fits, whole, wide), to=dtype, gives=y)
+        return
+    if claim in TYPE_OF:
+        write("Cast", write("Cast", x, to=TYPE_OF[claim]), to=dtype, gives=y)
+        return
+    quantized = _Quantized.of(write, wide, channels)
+    step = write("Max", write("Mul", quantized.span, EPS["int8"]), TINY)
+    level = write("Floor", write("Add", write("Div", quantized.core, step), 0.5))
+    quantized.finish(write, write("Mul", level, step), y, dtype)
+
+
+def _lost(write: NodeWriter, x: str, factor: str | float, bits: int = BITS) -> tuple[str, str]:
+    """What rounding a = x·factor to so many bits of significand loses, and a."""
+    a = write("Mul", x, factor)
+    c = write("Mul", a, 2.0 ** (24 - bits) + 1)
+    return write("Sub", a, write("Sub", c, write("Sub", c, a))), a
+
+
+def _add(write: NodeWriter, x: str, wide: str, shift: str, y: str, dtype: str) -> None:
+    if dtype == "float32":
+        write("Add", x, shift, gives=y)
+    elif dtype == "float64":
+        write("Add", x, write("Cast", shift, to="float64"), gives=y)
+    else:
+        write("Cast", write("Add", wide, shift), to=dtype, gives=y)
+
+
+@dataclass(frozen=True)
+class _Quantized:
+    """Names of what int8 needs of a tensor: its values with zero for those that stay, their limits, their range."""
+
+    wide: str
+    core: str
+    keep: str  # where values stay as they are; "" if nowhere
+    lowest: str
+    highest: str
+    span: str
+
+    @classmethod
+    def of(cls, write: NodeWriter, wide: str, channels: ChannelRange | None) -> _Quantized:
+        if channels:
+            low, high = np.minimum(channels.lowest, 0), np.maximum(channels.highest, 0)
+            names = map(write.constants.name, (channels.lowest, channels.highest, high - low))
+            return cls(wide, wide, "", *names)
+        huge = write("Not", write("Less", write("Abs", wide), MAX_PERTURBED))  # NaN too
+        keep = write("Or", huge, _plateau(write, write("Where", huge, 0.0, wide)))
+        core = write("Where", keep, 0.0, wide)
+        lowest, highest = (write(op, core, keepdims=0) for op in ("ReduceMin", "ReduceMax"))
+        span = write("Sub", write("Max", highest, 0.0), write("Min", lowest, 0.0))
+        return cls(wide, core, keep, lowest, highest, span)
+
+    def finish(self, write: NodeWriter, moved: str, y: str, dtype: str) -> None:
+        """y: `moved`, but for the values that stay."""
+        whole = write("Where", self.keep, self.wide, moved) if self.keep else moved
+        write("Cast", whole, to=dtype, gives=y)
+
+
+def _plateau(write: NodeWriter, x: str) -> str:
+    """Where values stand for minus infinity: as `precision.mask_plateau`, but for the spread."""
+    lowest = write("ReduceMin", x, keepdims=0)
+    far = write("Not", write("Greater", x, write("Mul", lowest, 0.5)))
+    rest = write("ReduceMax", write("Abs", write("Where", far, 0.0, x)), keepdims=0)
+    small = write("Not", write("Greater", rest, write("Mul", lowest, -MAX_REST)))
+    deep = write("Not", write("Greater", lowest, -MIN_PLATEAU))
+    return write("And", far, write("And", deep, write("And", small, write("Greater", rest, 0.0))))
