@@ -59,14 +59,20 @@ class Reference:
         self._lock = threading.RLock()
         self._version = ""
 
-    def load(self, key: str, model: Path, weights: Path | None = None) -> None:
-        """Build `model` under the name `key`; `weights`: the folder of its external data, if it is another one.
+    def load(self, key: str, model: Path, weights: Path | None = None, *, reuse: bool = True) -> None:
+        """Build `model` under the name `key`.
+
+        Args:
+            weights: the folder of its external data, if it is another one.
+            reuse: plan which tensors share memory, in time quadratic in the nodes that small tensors pass through.
 
         Raises:
             Refused: the runtime does not accept it.
             WorkerDied: the process crashed.
         """
         options = {**self.options, **({"weights": str(weights)} if weights else {})}
+        if not reuse and self.backend == "ort":
+            options["reuse"] = False
         with self._lock:
             if self._restart and not self._worker.alive:
                 self._worker.close()

@@ -7,8 +7,8 @@ Scan.
     before:  x → Conv → y → …
     after:   x → Conv → y:raw → nodes of `rounding_nodes` → y → …
 
-All random numbers come from one input, the keys: two scalars per perturbed tensor. So one session serves all draws, and
-a draw costs no copy of a weight or an activation through a file.
+All random numbers come from one input, the keys. So one session serves all draws, and a draw costs no copy of a weight
+or an activation through a file.
 """
 
 from __future__ import annotations
@@ -35,6 +35,7 @@ from subgraph.graph import protobuf
 from subgraph.graph.graph import STANDARD, bodies
 from subgraph.storage.dtypes import TYPE_NUMBERS
 
+KEYS = 32  # random factors per float type: tensors take turns, since each needs two scalars of its own
 NEWEST_KNOWN = 18  # opset of the inserted nodes in a cut with nodes of other domains only
 
 
@@ -43,15 +44,15 @@ class Instrumented:
     """What an instrumented model is fed with and gives beside the region's tensors.
 
     Attributes:
-        keys: input of scalars, two per tensor of `perturbed`; "" if there are none.
-        perturbed: (label, float type) in the order of the keys.
+        keys: input of scalars, two for each of `keyed`; "" if there are none.
+        keyed: (label, float type) in the order of the keys.
         raw: new name of each input that is perturbed or rounded.
         shifts: input → tensor, of `untied` ones.
         check: output that is finite if all perturbed tensors outside of bodies are; "" if there are none.
     """
 
     keys: str
-    perturbed: tuple[tuple[str, str], ...]
+    keyed: tuple[tuple[str, str], ...]
     raw: Mapping[str, str]
     shifts: Mapping[str, str]
     check: str
@@ -114,7 +115,8 @@ class _Instrumentation:
         self.mark = _unused_mark(model.graph)
         self.constants = Constants(f"{self.mark}constant")
         self.raw = {name: f"{name}{self.mark}raw" for name in (*change.entering, *change.computed)}
-        self.perturbed: list[tuple[str, str]] = []
+        self.keyed: dict[tuple[str, str], tuple[str, str]] = {}  # label and type -> names of its two scalars
+        self.number = 0  # of tensors perturbed
         self.shifts: dict[str, str] = {}
         self.sums: list[str] = []
 
@@ -131,15 +133,14 @@ class _Instrumentation:
         for value in inputs:
             value.name = self.raw.get(value.name, value.name)
         inputs += [self._shift_input(name, tensor) for name, tensor in self.shifts.items()]
-        keys = f"{self.mark}keys" if self.perturbed else ""
+        keys = f"{self.mark}keys" if self.keyed else ""
         if keys:
-            size = [2 * len(self.perturbed)]
-            inputs.append(helper.make_tensor_value_info(keys, TYPE_NUMBERS["float32"], size))
-        _replace(graph.node, [*before, *nodes, *checks])
+            inputs.append(helper.make_tensor_value_info(keys, TYPE_NUMBERS["float32"], [2 * len(self.keyed)]))
+        _replace(graph.node, [*self._key_nodes(keys), *before, *nodes, *checks])
         _replace(graph.input, inputs)
         graph.initializer.extend(self.constants.tensors.values())
         set_outputs(self.model, [*outputs, *filter(None, [check])])
-        return Instrumented(keys, tuple(self.perturbed), raw_inputs, dict(self.shifts), check)
+        return Instrumented(keys, tuple(self.keyed), raw_inputs, dict(self.shifts), check)
 
     # -------------------------------------------------------------------------------------------- nodes
 
@@ -179,7 +180,7 @@ class _Instrumentation:
         for k, dtype in enumerate(output_types(node, types, self.opset) if rounds(node) else ()):
             if k < len(node.output) and (name := node.output[k]) and dtype in FLOATS:
                 node.output[k] = raw = f"{name}{self.mark}raw"
-                nodes += self._written(raw, str(name), dtype, f"{len(self.perturbed)}/{name}")
+                nodes += self._written(raw, str(name), dtype)
         return nodes
 
     def _changed(self, name: str, dtype: str) -> list[protobuf.NodeProto]:
@@ -191,26 +192,33 @@ class _Instrumentation:
             write_shifted(write, raw, name, dtype, f"{raw}shift")
             nodes = write.nodes
         else:
-            nodes = self._written(raw, name, dtype, name)
+            nodes = self._written(raw, name, dtype)
         if name in self.change.certain:
             self.sums.append(raw if dtype == "float32" else f"{raw}wide")
             if dtype != "float32":
                 nodes.append(helper.make_node("Cast", [raw], [self.sums[-1]], to=TYPE_NUMBERS["float32"]))
         return nodes
 
-    def _written(self, raw: str, name: str, dtype: str, label: str) -> list[protobuf.NodeProto]:
+    def _written(self, raw: str, name: str, dtype: str) -> list[protobuf.NodeProto]:
         claim, channels, write = self.change.claim, self.change.channels.get(name), self._writer(raw)
         if self.change.rounded:
             write_rounded(write, raw, name, dtype, claim, channels)
         else:
-            place = 2 * len(self.perturbed)
-            self.perturbed.append((label, dtype))
-            k, scale = (self._key(write, place + j) for j in range(2))
-            write_perturbed(write, raw, name, dtype, claim, (k, scale), channels)
+            write_perturbed(write, raw, name, dtype, claim, self._next_key(dtype), channels)
         return write.nodes
 
-    def _key(self, write: NodeWriter, place: int) -> str:
-        return write("Gather", f"{self.mark}keys", self.constants.name(place, np.int64), axis=0)
+    def _next_key(self, dtype: str) -> tuple[str, str]:
+        """Names of the random factor and the scale that the next tensor takes."""
+        label = str(self.number % KEYS)
+        self.number += 1
+        name = f"{self.mark}{dtype}{label}"
+        return self.keyed.setdefault((label, dtype), (f"{name}factor", f"{name}scale"))
+
+    def _key_nodes(self, keys: str) -> list[protobuf.NodeProto]:
+        """Nodes that take the scalars from the input, in the graph, from which bodies read them too."""
+        names = [name for pair in self.keyed.values() for name in pair]
+        places = [self.constants.name(place, np.int64) for place in range(len(names))]
+        return [helper.make_node("Gather", [keys, k], [n], axis=0) for k, n in zip(places, names, strict=True)]
 
     def _writer(self, raw: str) -> NodeWriter:
         return NodeWriter(self.constants, self.opset, f"{raw}:")

@@ -17,7 +17,7 @@ Run = Callable[[Mapping[str, Value]], dict[str, Value]]
 
 MULTI = True
 MAX_THREADS = 1024  # a typing error must not start a million
-OPTIONS = frozenset(("opt", "threads", "providers", "custom_ops", "fixed", "weights"))
+OPTIONS = frozenset(("opt", "threads", "providers", "custom_ops", "fixed", "weights", "reuse"))
 LEVELS = {
     "disable": "ORT_DISABLE_ALL",
     "basic": "ORT_ENABLE_BASIC",
@@ -43,8 +43,8 @@ def load(model: Path, options: Mapping[str, Any]) -> Run:
 
     `options`: `opt` (disable, basic, extended, all; as people deploy it: all), `threads` (intra-op; 0 leaves it to
     onnxruntime), `providers` (`A+B`), `custom_ops` (a library of operators), `session.KEY` (a session config entry),
-    `fixed` (the reference's settings: deterministic kernels, no arena, threads that sleep) and `weights` (the folder
-    that external data is relative to, where it is not the model's own).
+    `fixed` (the reference's settings: deterministic kernels, no arena, threads that sleep), `weights` (the folder that
+    external data is relative to, where it is not the model's own) and `reuse` (0: each tensor has memory of its own).
 
     Raises:
         BackendError: onnxruntime is not installed or does not load, or an option means nothing to it.
@@ -83,6 +83,7 @@ def _settings(options: Mapping[str, Any]) -> Any:
         settings.use_deterministic_compute = True
         settings.enable_cpu_mem_arena = False
         settings.add_session_config_entry("session.intra_op.allow_spinning", "0")  # each model runs once
+    settings.enable_mem_reuse = _is_on(options.get("reuse", True))
     threads = str(options.get("threads", 0))
     if not threads.isdecimal() or int(threads) > MAX_THREADS:
         raise BackendError(f"ort: threads={threads} is no number of threads", "0 leaves it to onnxruntime")
