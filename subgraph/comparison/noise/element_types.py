@@ -17,7 +17,7 @@ from subgraph.storage.tensors import parse_type
 
 UNKNOWN = ""
 # Op -> type of its output if neither an input nor an attribute says it.
-DEFAULTS = {"QuantizeLinear": "uint8", "SequenceEmpty": UNKNOWN}
+DEFAULTS = {"QuantizeLinear": "uint8", "ConstantOfShape": "float32", "SequenceEmpty": UNKNOWN}
 DTYPE_ATTRIBUTES = ("to", "dtype", "output_dtype")
 FIRST_CARRIED = {"Loop": 2, "Scan": 0}  # position of the first input that becomes the body's input of that position
 
@@ -62,7 +62,9 @@ def output_types(node: protobuf.NodeProto, types: Mapping[str, str], opset: int)
     if schema is None:
         return []
     bound = _bound_types(schema, node, types)
-    return [_output_type(_formal(schema.outputs, k), node, bound) for k in range(len(node.output))]
+    only = {c.type_param_str: c.allowed_type_strs[0] for c in schema.type_constraints if len(c.allowed_type_strs) == 1}
+    formal = (_formal(schema.outputs, k) for k in range(len(node.output)))
+    return [_output_type(only.get(variable, variable), node, bound) for variable in formal]
 
 
 def _bound_types(schema: Any, node: protobuf.NodeProto, types: Mapping[str, str]) -> dict[str, str]:

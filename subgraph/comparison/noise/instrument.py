@@ -13,7 +13,7 @@ or an activation through a file.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -117,6 +117,7 @@ class _Instrumentation:
         self.raw = {name: f"{name}{self.mark}raw" for name in (*change.entering, *change.computed)}
         self.keyed: dict[tuple[str, str], tuple[str, str]] = {}  # label and type -> names of its two scalars
         self.number = 0  # of tensors perturbed
+        self.fixed = {t.name for t in model.graph.initializer}  # and what depends on shapes and weights alone
         self.shifts: dict[str, str] = {}
         self.sums: list[str] = []
 
@@ -149,7 +150,9 @@ class _Instrumentation:
         for k, name in enumerate(node.input):
             if (i, k) in self.sites.exact_reads:
                 node.input[k] = self.raw.get(name, name)
-        self._bodies(node, self.change.types, frozenset())
+        self._bodies(node, self.change.types, self.fixed)
+        if is_fixed(node, self.fixed):
+            self.fixed.update(node.output)
         computed = [(name, self.change.computed[name]) for name in node.output if name in self.change.computed]
         for k, name in enumerate(node.output):
             node.output[k] = self.raw.get(name, name)
@@ -157,7 +160,7 @@ class _Instrumentation:
         for name, dtype in computed:
             yield from self._changed(name, dtype)
 
-    def _bodies(self, node: protobuf.NodeProto, types: Mapping[str, str], fixed: frozenset[str]) -> None:
+    def _bodies(self, node: protobuf.NodeProto, types: Mapping[str, str], fixed: Collection[str]) -> None:
         """Change values in the bodies of a node; `fixed`: tensors that hold shapes or constants."""
         for body in bodies(node) if node.attribute and node.domain in STANDARD else ():
             inside = element_types(body, types, self.opset, body_inputs(node, body, types))
@@ -170,12 +173,13 @@ class _Instrumentation:
 
     def _inner(self, node: protobuf.NodeProto, types: dict[str, str], fixed: set[str]) -> list[protobuf.NodeProto]:
         """A node of a body, and those that change what it makes."""
-        if is_fixed(node, fixed):
+        exact = is_fixed(node, fixed)
+        for k in range(len(node.input)) if exact else parameter_positions(node):
+            node.input[k] = self.raw.get(node.input[k], node.input[k])
+        if exact:
             fixed.update(node.output)
             return [node]
-        for k in parameter_positions(node):
-            node.input[k] = self.raw.get(node.input[k], node.input[k])
-        self._bodies(node, types, frozenset(fixed))
+        self._bodies(node, types, fixed)
         nodes = [node]
         for k, dtype in enumerate(output_types(node, types, self.opset) if rounds(node) else ()):
             if k < len(node.output) and (name := node.output[k]) and dtype in FLOATS:
