@@ -137,6 +137,17 @@ class Pair:
             distance = np.asarray(b - a)
         return np.asarray(np.abs(distance, out=distance))
 
+    def in_place(self, values: Array) -> Array:
+        """Values of the elements that are finite in both -> float64, flat, one per element, 0 where one is not finite.
+
+        Of complex tensors two per element.
+        """
+        if self.finite.all():
+            return values
+        placed = np.zeros(self.finite.shape)
+        placed[self.finite] = values
+        return placed
+
     @property
     def _numeric(self) -> bool:
         return self.kind not in ("string", "boolean")

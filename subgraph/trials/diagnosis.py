@@ -146,8 +146,10 @@ def _ruling(output: WrongOutput, pair: Pair, precision: str) -> Ruling:
 
 def _size(ruling: Ruling, ratio: float | None) -> str:
     """The fact about the error's size at the claimed precision."""
-    if ruling.status is Status.AGREE:
-        return "approximate" if ruling.label == "approximate kernel" else "within"
+    if ruling.label == "approximate kernel":
+        return "approximate"
+    if ruling.status is Status.AGREE or ruling.signature is Signature.PRECISION:
+        return "within"
     return "beyond" if ratio is None or ratio > BEYOND else ""
 
 
@@ -258,7 +260,7 @@ CONCLUSIONS = (
     ("within", "rounding, not a bug: the criterion asks for more than the precision it claims can give"),
     ("fits wrong-finer", "not known: {0} rounding explains its size, but it is as wrong in full precision"),
     ("fits grid", "rounding, not a bug: it computes in {0}; declare --precision {1}"),
-    ("approximate", "no bug, by its size: within 0.001 of the scale, as approximate kernels are, or float16"),
+    ("approximate", "no bug, by its size: within 0.002 of the scale, as approximate kernels are, or float16"),
     ("fits right-finer", "rounding, not a bug: {0} arithmetic explains it, and full precision is right"),
     ("fits right", "a bug of its optimiser, or an approximation no worse than {0}: right without it"),
     ("fits", "probably rounding, not a bug: {0} arithmetic explains it; if it computes so, declare --precision {1}"),

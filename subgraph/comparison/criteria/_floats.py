@@ -1,0 +1,354 @@
+"""Floats that differ, slice by slice: does rounding explain the error, and are the values of use? For `noise`."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+import numpy as np
+
+from subgraph.comparison.criteria import Noise, OutputContext, Ruling, agree, fail
+from subgraph.comparison.criteria._decisions import Flips, class_axis, find_flips
+from subgraph.comparison.criteria._slices import Slices, probability_axis
+from subgraph.comparison.pair import Pair
+from subgraph.comparison.precision import EPS, FLOATS, HALF_STEP, coarser_claim
+from subgraph.errors import ModelError
+from subgraph.text import count
+from subgraph.types import Array
+from subgraph.verdict import Signature, Status
+
+K = {"fp32": 10.0, "fp16": 3.0, "bf16": 3.0, "int8": 3.0}  # times the noise: explained
+CAP = {"fp32": 1e-2, "fp16": 0.1, "bf16": 0.2, "int8": 0.2}  # of a slice's scale: of use
+FLOOR = 2e-3  # of a slice's scale, fp32: what is within costs no runs; MNN's healthy kernels reach 1.6e-3
+SAME = 1e-6  # of the tensor's scale: no slice is held to less
+UNIT_SCALE = 0.05  # least scale of values that all lie within 0 … 1: scores below are as good as 0
+RUNS, JUMP_RUNS = 4, 8  # perturbed runs; behind a choice or steps
+CLEAR = 10.0  # times the limit: fails after one run
+EXAGGERATED = 10.0  # times the error of rounding after every node: perturbed runs that move farther are scaled down
+QUANTILE = 0.9  # one of eight runs is expected to show 1.3 % of its elements beyond it
+MAX_SHARE = 2.0  # times the share of elements that jump in perturbed runs
+DROWNED = 0.5  # of the scale: noise that explains a larger error would explain anything
+HOPELESS = 1.0  # of the scale: without noise, a smaller error is unresolved in low precision
+LOST = "fail, precision"
+
+
+@dataclass(frozen=True)
+class Floats:
+    """The floats of an output, or of a part of it that is judged by a scale of its own.
+
+    Attributes:
+        k_option, floor_option: as the user set them, None for the default.
+        part: which elements, booleans, flat, one per element (two per complex one); None for all.
+        subject: what they are called in sentences.
+    """
+
+    pair: Pair
+    context: OutputContext
+    k_option: float | None = None
+    floor_option: float | None = None
+    part: Array | None = None
+    subject: str = "the tensor"
+
+    # ------------------------------------------------------------------------------------------------ constants
+
+    @cached_property
+    def finest(self) -> str:
+        """The claim of a candidate that computes in fp32: no finer than the region's own float types."""
+        noise, own = self.context.noise, self.pair.reference.dtype.name
+        coarse = noise.coarsest_type() if noise else own if own in FLOATS else "float64"
+        return coarser_claim("fp32", coarse)
+
+    @cached_property
+    def claim(self) -> str:
+        """The claim that the candidate can be held to."""
+        return max(self.context.claim, self.finest, key=EPS.__getitem__)
+
+    @property
+    def k(self) -> float:
+        return K[self.claim] if self.k_option is None else self.k_option
+
+    @property
+    def floor(self) -> float:
+        if self.floor_option is not None:
+            return self.floor_option
+        return FLOOR if self.context.claim == "fp32" else 0.0
+
+    @property
+    def step(self) -> float:
+        """q: half of the smallest step of the claimed type."""
+        return HALF_STEP.get(self.claim, 0.0)
+
+    @property
+    def must_be_of_use(self) -> bool:
+        """In low precision inner tensors may be anything, as long as the model's outputs are of use."""
+        return self.context.is_model_output or self.claim == "fp32"
+
+    # ------------------------------------------------------------------------------------------------ per slice
+
+    @cached_property
+    def counted(self) -> Array | None:
+        """Which elements count, flat; None for all."""
+        finite = self.pair.finite
+        if self.part is not None:
+            return self.part & finite
+        return None if finite.all() else finite
+
+    def _of_counted(self, values: Array) -> Array:
+        """`values`, flat, with 0 where an element does not count."""
+        return values if self.counted is None else np.where(self.counted, values, 0.0)
+
+    @cached_property
+    def difference(self) -> Array:
+        """|candidate − reference|, flat, 0 where an element does not count."""
+        return self._of_counted(self.pair.in_place(self.pair.difference))
+
+    @cached_property
+    def slices(self) -> Slices:
+        reference = self.pair.reference
+        if self.pair.kind == "complex":
+            return Slices((*reference.shape, 2), counted=self.counted)
+        axis = probability_axis(reference)
+        return Slices(reference.shape, frozenset(() if axis is None else (axis,)), self.counted)
+
+    @cached_property
+    def errors(self) -> Array:
+        """E: the largest difference of each slice; 0 where a slice is not judged."""
+        return np.where(self.slices.judged, self.slices.largest(self.difference), 0.0)
+
+    @cached_property
+    def scales(self) -> Array:
+        """S: the largest |reference| of each slice."""
+        return self.slices.largest(self._of_counted(self.pair.in_place(np.abs(self.pair.values[0]))))
+
+    @cached_property
+    def last_rounding(self) -> Array:
+        """eps·S + q: what rounding the output itself does, per slice."""
+        return np.asarray(EPS[self.claim] * self.scales + self.step)
+
+    def explained_limits(self, noise: Array) -> Array:
+        """The largest error of each slice that rounding explains, where it moves the slices by `noise`."""
+        explained = self.k * self.slices.widening * noise
+        return np.asarray(np.maximum(np.maximum(explained, self.floor * self.scales), SAME * self.scales[0]))
+
+    @cached_property
+    def usable_limits(self) -> Array:
+        """The largest error of each slice with which its values are of use."""
+        values = self.pair.values[0] if self.counted is None else self.pair.reference.reshape(-1)
+        unit = self.pair.kind == "float" and bool(((values >= 0) & (values <= 1)).all())
+        scales = np.maximum(self.scales, UNIT_SCALE) if unit else self.scales
+        limits = np.maximum(max(CAP[self.claim], self.floor) * scales, SAME * self.scales[0])
+        return np.asarray(np.maximum(limits, self.k * self.step))
+
+    def explains(self, noise: Array) -> bool:
+        return bool((self.errors <= self.explained_limits(noise)).all())
+
+    def worst(self, limits: Array) -> int:
+        """The slice to name: of those whose errors are largest beside their limits."""
+        return self.slices.telling(np.where(self.errors > 0, self.errors / limits, 0.0))
+
+    def sentence(self, place: int, relation: str, limit: float = 0.0) -> str:
+        """`index 5 of axis 1 (scale 9.8e-01) is off by 2.7e-01; …`; `{}` in the relation is the limit."""
+        name = self.slices.name(place, self.subject)
+        error, beside = _apart(float(self.errors[place]), float(limit))
+        return f"{name} (scale {self.scales[place]:.1e}) is off by {error}; {relation.format(beside)}"
+
+    # ------------------------------------------------------------------------------------------------ the rule
+
+    def judge(self) -> Ruling:
+        """The ruling of elements of which at least one is finite and differs."""
+        error, scale = _largest(self.difference), self.pair.scale if self.part is None else float(self.scales[0])
+        if error <= SAME * scale:  # no slice is held to less: the slices need not be measured
+            return agree(f"{self.subject} (scale {scale:.1e}) is off by {error:.1e}; {SAME * scale:.1e} is allowed")
+        if self.explains(self.last_rounding):
+            return self.explained(self.last_rounding, drawn=False)
+        noise = self.context.noise
+        return self.with_noise(noise) if noise else self.without_noise()
+
+    def with_noise(self, noise: Noise) -> Ruling:
+        """Runs as few as needed: rounding after every node, one perturbed run, the others."""
+        rounded, jumps = self.rounded(noise), noise.behind_choice()
+        if rounded is not None and not jumps and self.explains(n := self.noise(rounded, [])):
+            return self.explained(n)
+        runs = JUMP_RUNS if jumps or noise.behind_steps() else RUNS
+        if runs == RUNS:
+            # One run shows a clear failure: the other three would have to move ten times as far.
+            moved = self.deviations(noise.perturbed(self.context.claim, 1))
+            if moved and (self.errors > CLEAR * self.explained_limits(n := self.noise(rounded, moved))).any():
+                return self.ties(noise) or self.unexplained(n)
+        moved = self.deviations(noise.perturbed(self.context.claim, runs))
+        if moved is None:
+            return shape_varies()
+        if jumps:
+            return self.with_jumps(rounded, moved)
+        n = self.noise(rounded, moved)
+        return self.explained(n) if self.explains(n) else self.ties(noise) or self.unexplained(n)
+
+    def noise(self, rounded: Array | None, moved: Sequence[Array]) -> Array:
+        """n of each slice, from how far the elements move where values are rounded, and in perturbed runs."""
+        largest = self.slices.largest(np.max(moved, axis=0)) if moved else np.zeros(self.scales.shape)
+        if rounded is not None:
+            exact = self.slices.largest(rounded)
+            most = EXAGGERATED * (exact[0] + self.last_rounding[0])
+            largest = np.maximum(largest * min(1.0, most / largest[0] if largest[0] else 1.0), exact)
+        return np.asarray(largest + self.last_rounding)
+
+    def with_jumps(self, rounded: Array | None, moved: Sequence[Array]) -> Ruling:
+        """Behind a choice, elements may jump if they do so in perturbed runs: no farther, and not many more of them.
+
+        The others are judged by the noise without jumps.
+        """
+        counted = slice(None) if self.counted is None else self.counted
+        usual = float(np.quantile(np.max(moved, axis=0)[counted], QUANTILE)) + float(self.last_rounding[0])
+        farthest, jump = max(float(each.max(initial=0.0)) for each in moved), self.k * usual
+        jumped = self.difference > jump
+        if not jumped.any() or farthest <= jump:
+            n = self.noise(rounded, moved)
+            return self.explained(n) if self.explains(n) else self.unexplained(n)
+        share = MAX_SHARE * max(float((each > usual)[counted].mean()) for each in moved)
+        allowed = int(share * self.slices.sizes[0]) + 1
+        if int(jumped.sum()) > allowed or self.errors[0] > self.k * (farthest + self.last_rounding[0]):
+            why = self.sentence(0, f"{count(int(jumped.sum()), 'element')} of it jumped")
+            return fail(f"{why}; rounding explains {allowed}, by up to {self.k * farthest:.1e}")
+        rest = replace(self, part=~jumped if self.part is None else self.part & ~jumped)
+        quiet = [np.where(each > jump, 0.0, each) for each in moved]
+        n = rest.noise(None if rounded is None else np.where(rounded > jump, 0.0, rounded), quiet)
+        found = rest.explained(n) if rest.explains(n) else rest.unexplained(n)
+        return replace(found, why=f"{found.why}; {int(jumped.sum())} more jumped, as in perturbed runs")
+
+    def deviations(self, runs: Sequence[Array]) -> list[Array] | None:
+        """|perturbed − reference| of each run, flat, 0 if not finite. None if a shape differs."""
+        if any(values.shape != self.pair.reference.shape for values in runs):
+            return None
+        if not runs:
+            raise ModelError("no perturbed run gave finite values")
+        pairs = (Pair(self.pair.reference, values) for values in runs)
+        return [self._of_counted(pair.in_place(pair.difference)) for pair in pairs]
+
+    def rounded(self, noise: Noise) -> Array | None:
+        """X: how far rounding after every node moves the elements, flat; None where that is not known."""
+        if self.context.claim == "fp32":
+            return None
+        try:
+            moved = self.deviations([noise.rounded(self.context.claim)])
+        except ModelError:
+            return None
+        return moved[0] if moved else None
+
+    def ties(self, noise: Noise) -> Ruling | None:
+        """Agreement if equal sums may differ; not behind a choice, which ties decide."""
+        if noise.behind_choice():
+            return None
+        runs = noise.with_broken_ties(self.context.claim, RUNS, self.k)
+        moved = self.deviations(runs) if runs else None
+        if not moved:
+            return None
+        last = self.k * float(self.last_rounding[0])
+        size, mean = (max(map(norm, moved)) + last for norm in (_largest, _rms))
+        if self.errors[0] > size or _rms(self.difference) > mean:
+            return None
+        why = self.sentence(0, f"rounding moves it by {size:.1e} once equal sums come apart")
+        ratio = {"noise_ratio": self.k * float(self.errors[0]) / size}
+        return Ruling(Status.AGREE, "ties", why, noise=size / self.k, metrics=ratio)
+
+    # ------------------------------------------------------------------------------------------------ rulings
+
+    def explained(self, noise: Array, drawn: bool = True) -> Ruling:
+        """Rounding explains the error: agrees if the values, and what is decided by them, are of use."""
+        error, scale = self.errors[0], self.scales[0]
+        if flips := self.flips():
+            return self.flipped(flips, noise, drawn)
+        if self.must_be_of_use and (self.errors > self.usable_limits).any():
+            place = self.worst(self.usable_limits)
+            relation = "rounding explains that, but beyond {} the values are of no use"
+            return self.ruling(Status.FAIL, LOST, place, relation, noise, drawn, self.usable_limits[place])
+        if not self.must_be_of_use and scale and error > DROWNED * scale:
+            relation = f"rounding alone moves it by {noise[0]:.1e}, so nothing can be told"
+            return self.ruling(Status.UNRESOLVED, "", 0, relation, noise, drawn)
+        limits = self.explained_limits(noise)
+        place = self.worst(limits)
+        label = "precision" if self.claim != self.finest and error > FLOOR * scale else "agrees"
+        relation = "rounding explains {}" if drawn else "{} is allowed"
+        return self.ruling(Status.AGREE, label, place, relation, noise, drawn, limits[place])
+
+    def flips(self) -> Flips | None:
+        """Changed winners, where the output is one by which a model decides; None if there are none."""
+        pair, context = self.pair, self.context
+        if not context.is_model_output or pair.kind != "float" or not pair.finite.all():
+            return None
+        if (axis := class_axis(context.name, pair.reference)) is None:
+            return None
+        flips = find_flips(pair.reference, pair.candidate, axis, EPS[self.claim], self.step, self.floor)
+        return flips if flips.places.size else None
+
+    def flipped(self, flips: Flips, noise: Array, drawn: bool) -> Ruling:
+        """A changed winner is a bug if rounding cannot have changed it; else precision is lost."""
+        source = self.context.noise
+        runs = source.perturbed(self.context.claim, RUNS) if source else []
+        runs = [values for values in runs if values.shape == self.pair.reference.shape]
+        wrong = ~flips.explained(self.pair.reference, runs) if runs else np.zeros(flips.places.shape, bool)
+        first = int(np.argmax(wrong))
+        which = f"class {flips.others[first]} for {flips.winners[first]}, {flips.margins[first]:.1e} behind it"
+        what = f"{flips.places.size} of {count(flips.rows, 'decision')} along axis {flips.axis} changed: {which}"
+        if wrong.any():
+            says = f"{what}; no rounding does that to {int(wrong.sum())} of them"
+            return self.ruling(Status.FAIL, "fail", 0, says, noise, drawn)
+        return self.ruling(Status.FAIL, LOST, 0, f"rounding explains that, but {what}", noise, drawn)
+
+    def unexplained(self, noise: Array) -> Ruling:
+        """Rounding does not explain the error; the label tells errors as small as those of approximate kernels."""
+        limits = self.explained_limits(noise)
+        place = self.worst(limits)
+        relation, label = "rounding explains {}", "fail"
+        if self.context.claim == "fp32" and (self.errors <= FLOOR * self.scales).all():
+            relation, label = f"{relation}; kernels that approximate do as much", "approximate kernel"
+        return self.ruling(Status.FAIL, label, place, relation, noise, True, limits[place])
+
+    def ruling(
+        self, status: Status, label: str, place: int, relation: str, noise: Array, drawn: bool, limit: float = 0.0
+    ) -> Ruling:
+        """A ruling that names the slice at `place`; `drawn`: the noise was measured; the rest as in `sentence`."""
+        signature = (Signature.PRECISION if label == LOST else Signature.MISMATCH) if status is Status.FAIL else None
+        why = self.sentence(place, relation, limit)
+        if not drawn:
+            return Ruling(status, label, why, signature)
+        error, size = float(self.errors[place]), float((self.slices.widening * noise)[place])
+        ratio = error / size if size else math.inf if error else 0.0
+        return Ruling(status, label, why, signature, size, {"noise_ratio": ratio})
+
+    def without_noise(self) -> Ruling:
+        """The error is beyond what the last rounding explains, and there is no noise."""
+        limits = self.explained_limits(self.last_rounding)
+        place = self.worst(limits)
+        if self.context.claim == "fp32":
+            why = "{} is allowed, since no noise can be drawn that would explain more"
+            return fail(self.sentence(place, why, limits[place]))
+        if self.errors[0] > HOPELESS * self.scales[0]:
+            return fail(self.sentence(0, "that is beyond its largest value"))
+        if self.must_be_of_use and (self.errors > self.usable_limits).any():
+            return self.explained(self.last_rounding, drawn=False)
+        why = self.sentence(place, f"{self.claim} may do that or not: no noise can be drawn")
+        return Ruling(Status.UNRESOLVED, why=why)
+
+
+def shape_varies() -> Ruling:
+    """Unresolved: perturbed runs give other shapes."""
+    return Ruling(Status.UNRESOLVED, why="the very shape of this output hangs on rounding")
+
+
+def _apart(error: float, limit: float) -> tuple[str, str]:
+    """Both with as many digits, at least two, as show which is larger."""
+    for digits in range(1, 17):
+        texts = f"{error:.{digits}e}", f"{limit:.{digits}e}"
+        if texts[0] != texts[1]:
+            break
+    return texts
+
+
+def _largest(values: Array) -> float:
+    return float(values.max(initial=0.0))
+
+
+def _rms(values: Array) -> float:
+    return math.sqrt(float((values**2).mean())) if values.size else 0.0
