@@ -182,7 +182,10 @@ class CriterionOptions:
     """What counts as agreement."""
 
     criterion: Annotated[
-        Text, option("--criterion", "RULE", "noise, numpy:rtol=1e-3, tnn, digits:3, cosine>0.999 …")
+        Text,
+        option(
+            "--criterion", "RULE", "noise (of each slice, the default), numpy:rtol=1e-3, tnn, digits:3, cosine>0.999 …"
+        ),
     ] = None
     rtol: Annotated[Text, option("--rtol", "R", "As numpy: |d| ≤ atol + rtol · |reference|.")] = None
     atol: Annotated[Text, option("--atol", "A", "As numpy; goes with --rtol.")] = None

@@ -80,7 +80,7 @@ def test_without_any_words(here: Path) -> None:
     assert done.code == 0
     assert re.sub(r"[\d.]+ ms", "…", done.out).replace(onnx_version(), "…") == (
         "candidate    ort   …   fp32\n"
-        "whole model  agree   out: all 3 elements equal\n"
+        "whole model  agree   out: all 3 elements are equal\n"
         "             built in …, ran in …\n"
         "    node  op    tensor  in place       alone\n"
         "#0  a     Abs   t0      0.0e+00 agree  0.0e+00 agree\n"

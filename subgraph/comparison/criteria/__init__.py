@@ -141,7 +141,7 @@ def settle(pair: Pair, exact: bool = True) -> Ruling | None:
         return None
     if pair.changed:
         return fail(f"{pair.changed} of {count(pair.size, 'element')} changed, where none may: {pair.kind} values")
-    return agree(f"all {count(pair.size, 'element')} equal ({pair.kind} values)")
+    return agree(f"all {count(pair.size, 'element')} are equal ({pair.kind} values)")
 
 
 def _describe_masks(pair: Pair) -> str:

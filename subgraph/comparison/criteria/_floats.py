@@ -120,6 +120,9 @@ class Floats:
     @cached_property
     def scales(self) -> Array:
         """S: the largest |reference| of each slice."""
+        reference = self.pair.reference
+        if self.counted is None and reference.dtype.name == "float32":  # half as much memory as the pair's float64
+            return self.slices.largest(np.abs(reference.reshape(-1)))
         return self.slices.largest(self._of_counted(self.pair.in_place(np.abs(self.pair.values[0]))))
 
     @cached_property
@@ -135,8 +138,8 @@ class Floats:
     @cached_property
     def usable_limits(self) -> Array:
         """The largest error of each slice with which its values are of use."""
-        values = self.pair.values[0] if self.counted is None else self.pair.reference.reshape(-1)
-        unit = self.pair.kind == "float" and bool(((values >= 0) & (values <= 1)).all())
+        values = self.pair.values[0]
+        unit = self.pair.kind == "float" and float(values.min()) >= 0 and float(values.max()) <= 1 + SAME
         scales = np.maximum(self.scales, UNIT_SCALE) if unit else self.scales
         limits = np.maximum(max(CAP[self.claim], self.floor) * scales, SAME * self.scales[0])
         return np.asarray(np.maximum(limits, self.k * self.step))
@@ -269,7 +272,7 @@ class Floats:
         limits = self.explained_limits(noise)
         place = self.worst(limits)
         label = "precision" if self.claim != self.finest and error > FLOOR * scale else "agrees"
-        relation = "rounding explains {}" if drawn else "{} is allowed"
+        relation = f"{{}} is allowed, where noise is {noise[place]:.1e}" if drawn else "{} is allowed"
         return self.ruling(Status.AGREE, label, place, relation, noise, drawn, limits[place])
 
     def flips(self) -> Flips | None:
@@ -300,7 +303,7 @@ class Floats:
         """Rounding does not explain the error; the label tells errors as small as those of approximate kernels."""
         limits = self.explained_limits(noise)
         place = self.worst(limits)
-        relation, label = "rounding explains {}", "fail"
+        relation, label = f"{{}} is allowed, where noise is {noise[place]:.1e}", "fail"
         if self.context.claim == "fp32" and (self.errors <= FLOOR * self.scales).all():
             relation, label = f"{relation}; kernels that approximate do as much", "approximate kernel"
         return self.ruling(Status.FAIL, label, place, relation, noise, True, limits[place])

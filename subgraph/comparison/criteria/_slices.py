@@ -37,11 +37,6 @@ class Slices:
     counted: Array | None = None
 
     @cached_property
-    def _kept(self) -> tuple[int, ...]:
-        """The lengths of the axes that are not of length 1."""
-        return tuple(n for n in self.shape if n != 1)
-
-    @cached_property
     def axes(self) -> list[int]:
         """Axes whose indices are slices."""
         size = int(np.prod(self.shape))
@@ -53,8 +48,9 @@ class Slices:
         Complexity: at most 4 passes over the elements, whatever the number of axes: what is left of an axis is reduced
         before the next one.
         """
-        parts = [np.atleast_1d(values.max(initial=0.0)), *self._reduced(values, np.maximum)]
-        return np.asarray(np.concatenate(parts), np.float64)
+        parts = list(self._reduced(values, np.maximum))
+        whole = (parts[0] if parts else values).max(initial=0.0)
+        return np.asarray(np.concatenate([[whole], *parts]), np.float64)
 
     @cached_property
     def sizes(self) -> Array:
@@ -67,7 +63,7 @@ class Slices:
 
     def _reduced(self, values: Array, reduce: np.ufunc) -> Iterator[Array]:
         """The reduction of each slice, axis by axis."""
-        wanted, rest = set(self.axes), values.reshape(self._kept)
+        wanted, rest = set(self.axes), values.reshape([n for n in self.shape if n != 1])
         for axis in (a for a, n in enumerate(self.shape) if n != 1):
             if axis in wanted:
                 yield np.asarray(reduce.reduce(rest.reshape(rest.shape[0], -1), axis=1))
