@@ -13,7 +13,7 @@ from subgraph.comparison.criteria import Noise, OutputContext, Ruling, agree, fa
 from subgraph.comparison.criteria._decisions import Flips, class_axis, find_flips
 from subgraph.comparison.criteria._slices import Slices, probability_axis
 from subgraph.comparison.pair import Pair
-from subgraph.comparison.precision import EPS, FLOATS, HALF_STEP, coarser_claim
+from subgraph.comparison.precision import EPS, FLOATS, HALF_STEP, TYPE_OF, coarser_claim
 from subgraph.errors import ModelError
 from subgraph.text import count
 from subgraph.types import Array
@@ -231,7 +231,7 @@ class Floats:
 
     def rounded(self, noise: Noise) -> Array | None:
         """X: how far rounding after every node moves the elements, flat; None where that is not known."""
-        if self.context.claim == "fp32":
+        if self.context.claim not in TYPE_OF:
             return None
         try:
             moved = self.deviations([noise.rounded(self.context.claim)])
