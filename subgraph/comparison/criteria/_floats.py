@@ -108,7 +108,7 @@ class Floats:
     def slices(self) -> Slices:
         reference = self.pair.reference
         if self.pair.kind == "complex":
-            return Slices((*reference.shape, 2), counted=self.counted)
+            return Slices((*reference.shape, 2), frozenset((reference.ndim,)), self.counted)
         axis = probability_axis(reference)
         return Slices(reference.shape, frozenset(() if axis is None else (axis,)), self.counted)
 
@@ -330,7 +330,10 @@ class Floats:
         if self.errors[0] > HOPELESS * self.scales[0]:
             return fail(self.sentence(0, "that is beyond its largest value"))
         if self.must_be_of_use and (self.errors > self.usable_limits).any():
-            return self.explained(self.last_rounding, drawn=False)
+            place = self.worst(self.usable_limits)
+            relation = "rounding may explain that, but beyond {} the values are of no use"
+            limit = float(self.usable_limits[place])
+            return self.ruling(Status.FAIL, LOST, place, relation, self.last_rounding, False, limit)
         why = self.sentence(place, f"{self.claim} may do that or not: no noise can be drawn")
         return Ruling(Status.UNRESOLVED, why=why)
 

@@ -278,6 +278,11 @@ def test_missing_noise_is_unresolved_only_where_it_matters() -> None:
 def test_without_noise() -> None:
     assert judged(X, X + np.float32(0.1)).status is FAIL
     assert [judged(X, X + np.float32(e), None, "bf16").status for e in (0.01, 0.1, 5)] == [AGREE, UNRESOLVED, FAIL]
+    lost = judged(X, X + np.float32(1), None, "bf16", output=True)
+    assert lost.signature is Signature.PRECISION and "rounding may explain that, but beyond 8.0e-01" in lost.why
+    rows = f32([[1, 2, 3, 4], [100, 200, 300, 400]])
+    assert judged(rows, rows + f32([[0.1], [0]])).why.startswith("index 0 of axis 0 (scale 4.0e+00) is off by 1.0e-01")
+    assert judged(rows * 1j, (rows + f32([[0.1], [0]])) * 1j).why.startswith("index 0 of axis 0 (scale 4.0e+00)")
     assert [judged([1, 2, 3, 4], b).status for b in ([1, 2, 3, 9], [9, 9, 9, 4])] == [UNRESOLVED, FAIL]
 
 
