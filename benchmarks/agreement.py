@@ -91,6 +91,8 @@ class Answered:
     @property
     def judged(self) -> str:
         """right, wrong, defensible, unresolved or none."""
+        if self.shipped:
+            return "wrong"
         if not self.truth:
             return "none"
         if self.status == "unresolved":

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from benchmarks import trained
-from benchmarks.agreement import answered, truth
+from benchmarks.agreement import Answered, answered, truth
 from benchmarks.decisions import Change, boxes, chosen, reading, similar, yes
 from benchmarks.slices import KINDS, faults, worst_slice
 from subgraph.runtime.reference import Reference
@@ -119,3 +119,21 @@ def test_the_adjudication(claim: str, error: float, clear: int, expected: str) -
 
 def test_a_model_that_quantizes_by_itself_may_take_other_steps() -> None:
     assert truth("fp32", 0.1, Change(1, 0, 0), quantizes=True) == "between"
+
+
+@pytest.mark.parametrize(
+    ("status", "adjudicated", "shipped", "expected"),
+    [
+        ("agree", "intact", False, "right"),
+        ("agree", "broken", False, "wrong"),
+        ("fail", "intact", False, "wrong"),
+        ("fail", "broken", False, "right"),
+        ("fail", "between", False, "defensible"),
+        ("unresolved", "broken", False, "unresolved"),
+        ("none", "", False, "none"),
+        ("none", "", True, "wrong"),
+    ],
+)
+def test_a_verdict_is_judged_by_the_adjudication(status: str, adjudicated: str, shipped: bool, expected: str) -> None:
+    row = Answered("m", "ort", "fp32", status, "", "", "", truth=adjudicated, shipped=shipped)
+    assert row.judged == expected
