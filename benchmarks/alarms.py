@@ -56,27 +56,37 @@ def misses(rows: Iterable[Row], criterion: str = OURS) -> list[Row]:
 
 
 def limits(result: Result) -> Iterator[Limit]:
-    """Limits that `noise` must keep."""
-    light = [row for row in result.healthy if row.group == "light"]
-    own = [row for row in result.healthy if row.group == "own" and row.claim == "fp32"]
-    yield Limit("false alarms, light networks", 0, _count(alarms(light), light), f"{len(light)} windows")
-    yield Limit("false alarms, own networks, fp32", 0, _count(alarms(own), own), f"{len(own)} windows")
-    trained = [row for row in result.healthy if row.group == "trained" and not ruined(row)]
-    fp32 = [row for row in trained if row.claim == "fp32"]
-    yield Limit("false alarms, trained models, fp32", 0, _count(alarms(fp32), fp32), f"{len(fp32)} verdicts")
-    low = [row for row in trained if row.claim != "fp32"]
-    share = len(alarms(low)) * PER_LOW / len(low) if low else None
-    yield Limit(f"false alarms, trained models, below fp32, per {PER_LOW}", 1, share, f"{len(low)} verdicts")
-    faulty = [row for row in result.injected if row.group == "trained"]
-    seen = [row for row in faulty if row.claim == "fp32" and row.arrives > USABLE["fp32"] * (1 + ROUNDING)]
-    yield Limit(
-        "missed, trained models, fp32, beyond 1e-2 of a slice", 0, _count(misses(seen), seen), f"{len(seen)} faults"
-    )
-    gone = [row for row in faulty if row.place and row.arrives > DESTROYED]
-    gone += [row for row in result.healthy if row.group == "trained" and row.size == 0 and row.arrives > DESTROYED]
-    yield Limit("destroyed outputs called agree", 0, _count(misses(gone), gone), f"{len(gone)} outputs")
+    """Limits that `noise` must keep, on the groups of networks that were measured."""
+    groups = {f.task.group for f in result.found}
+    for group, of_group in (("light", _light_limits), ("own", _own_limits), ("trained", _trained_limits)):
+        if group in groups:
+            healthy = [row for row in result.healthy if row.group == group]
+            yield from of_group(healthy, [row for row in result.injected if row.group == group])
     case = result.case.rows
     yield Limit("public case missed", 0, _count(misses(case), case), ", ".join(dict.fromkeys(r.window for r in case)))
+
+
+def _light_limits(healthy: Sequence[Row], _: Sequence[Row]) -> Iterator[Limit]:
+    yield Limit("false alarms, light networks", 0, _count(alarms(healthy), healthy), f"{len(healthy)} windows")
+
+
+def _own_limits(healthy: Sequence[Row], _: Sequence[Row]) -> Iterator[Limit]:
+    fp32 = [row for row in healthy if row.claim == "fp32"]
+    yield Limit("false alarms, own networks, fp32", 0, _count(alarms(fp32), fp32), f"{len(fp32)} windows")
+
+
+def _trained_limits(healthy: Sequence[Row], faulty: Sequence[Row]) -> Iterator[Limit]:
+    usable = [row for row in healthy if not ruined(row)]
+    fp32 = [row for row in usable if row.claim == "fp32"]
+    low = [row for row in usable if row.claim != "fp32"]
+    yield Limit("false alarms, trained models, fp32", 0, _count(alarms(fp32), fp32), f"{len(fp32)} verdicts")
+    share = len(alarms(low)) * PER_LOW / len(low) if low else None
+    yield Limit(f"false alarms, trained models, below fp32, per {PER_LOW}", 1, share, f"{len(low)} verdicts")
+    seen = [row for row in faulty if row.claim == "fp32" and row.arrives > USABLE["fp32"] * (1 + ROUNDING)]
+    yield Limit("missed, trained models, fp32, > 1e-2 of a slice", 0, _count(misses(seen), seen), f"{len(seen)} faults")
+    outputs = [row for row in faulty if row.place] + [row for row in healthy if row.size == 0]
+    gone = [row for row in outputs if row.arrives > DESTROYED]
+    yield Limit("destroyed outputs called agree", 0, _count(misses(gone), gone), f"{len(gone)} outputs")
 
 
 def ruined(row: Row) -> bool:

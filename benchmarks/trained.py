@@ -38,8 +38,8 @@ Array = npt.NDArray[Any]
 Inputs = Mapping[str, Array]
 
 
-class Unavailable(Exception):
-    """The wheels cannot be had; says what pip said."""
+class Unavailable(SystemExit):
+    """The wheels cannot be had; says what pip said. A benchmark that nobody stops from it ends with that sentence."""
 
 
 @dataclass(frozen=True)
