@@ -157,7 +157,9 @@ def candidate(settings: Project, spec: str | None, runtime: RuntimeOptions, trus
         UnknownName, UsageError: the SPEC or a limit cannot be read, or its commands are not trusted.
     """
     from subgraph.runtime import candidate as candidates
+    from subgraph.runtime.processes import adopt_orphans
 
+    adopt_orphans()
     spec = settings.get("candidate", spec)
     candidate = _with_custom_ops(settings, candidates.parse(spec or "ort", settings), runtime.custom_ops)
     timeout = positive_number("--timeout", settings.get("timeout", runtime.timeout))

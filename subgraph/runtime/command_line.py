@@ -115,7 +115,11 @@ def imported() -> dict[str, str]:
     Python and the installed packages. Unlike `code_of_python` this sees also what code finds out while it runs."""
     others = (str(HOME.resolve()), str(Path(os.__file__).parent))
     names = {getattr(module, "__file__", None) or "" for module in list(sys.modules.values())}
-    own = (name for name in names if not name.startswith(others) and not any(word in name for word in _LIBRARIES))
+    own = (
+        name
+        for name in filter(None, names)
+        if not name.startswith(others) and not any(word in name for word in _LIBRARIES)
+    )
     return {str(path): contents(path) for path in sorted(Path(name).absolute() for name in own) if is_file(path)}
 
 

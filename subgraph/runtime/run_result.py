@@ -85,7 +85,13 @@ def run_model(
         BackendError: the candidate cannot be used at all. OutputError: its outputs cannot be written.
     """
     result = _run_model(worker, options, model, feeds, outputs, into)
-    sources = worker.sources() if worker.alive else {}
+    sources: Mapping[str, str] = {}
+    if worker.alive or not result.failure:
+        try:
+            sources = worker.sources()
+        except WorkerDied as e:  # just after its answer
+            failure = _failure(e, worker, result.build, result.run)
+            result = RunResult(failure=failure, build=result.build, run=result.run)
     return replace(result, made=time.time(), sources=sources)
 
 

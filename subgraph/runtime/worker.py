@@ -29,7 +29,16 @@ from subgraph.documents import to_json
 from subgraph.errors import BackendError, OutputError, SubcutError, WorkerDied, from_json
 from subgraph.plugins import HOME
 from subgraph.runtime.inputs import Sample
-from subgraph.runtime.processes import MARK, SCRATCH, find_marked, process_end, resident_memory, signal_name
+from subgraph.runtime.processes import (
+    MARK,
+    SCRATCH,
+    find_others,
+    process_end,
+    resident_memory,
+    signal_name,
+    starting,
+    workers,
+)
 from subgraph.runtime.protocol import CHANNEL_LOST, KEY_BYTES, BackendInfo, ModelRun, opened
 from subgraph.storage import folders
 from subgraph.storage.tensors import Record
@@ -76,17 +85,19 @@ class Worker:
         scratch = "" if self._is_ort else str(self._cleanup.enter_context(_scratch()))
         lifeline, self._lifeline = _pipe()
         try:
-            self._process = subprocess.Popen(
-                [sys.executable, "-P", "-m", "subgraph.runtime.worker_main", backend, str(lifeline)]
-                + ["bounded"] * bounded,
-                bufsize=0,
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.PIPE,
-                start_new_session=True,
-                pass_fds=[lifeline],
-                env={**os.environ, "PYTHONPATH": _import_path(), MARK: self._mark, SCRATCH: scratch},
-            )
+            with starting:
+                self._process = subprocess.Popen(
+                    [sys.executable, "-P", "-m", "subgraph.runtime.worker_main", backend, str(lifeline)]
+                    + ["bounded"] * bounded,
+                    bufsize=0,
+                    stdin=subprocess.PIPE,
+                    stdout=subprocess.PIPE,
+                    stderr=subprocess.PIPE,
+                    start_new_session=True,
+                    pass_fds=[lifeline],
+                    env={**os.environ, "PYTHONPATH": _import_path(), MARK: self._mark, SCRATCH: scratch},
+                )
+                workers.add(self._process.pid)
         except OSError as e:
             os.close(self._lifeline)
             self._cleanup.close()
@@ -318,19 +329,24 @@ class Worker:
         with self._kill_lock:
             if self._ended:
                 return
-            with contextlib.suppress(ProcessLookupError, PermissionError):
-                os.killpg(self._process.pid, signal.SIGKILL)
             if not self._is_ort:
+                self._signal_group(signal.SIGSTOP)  # it starts no more processes, and stays the parent of all orphans
                 self._kill_other_sessions()
+            self._signal_group(signal.SIGKILL)
             self._process.wait()
+            workers.discard(self._process.pid)
             self._ended = True
+
+    def _signal_group(self, number: int) -> None:
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(self._process.pid, number)
 
     def _kill_other_sessions(self) -> None:
         import psutil
 
         empty_scans = 0
         for _ in range(SCANS):
-            others = [process for process in find_marked(self._mark) if process.pid != self._process.pid]
+            others = find_others(self._process.pid, self._mark)
             empty_scans = 0 if others else empty_scans + 1
             if empty_scans > 1:  # one is no proof: a process that ended during the scan may have started another before
                 break

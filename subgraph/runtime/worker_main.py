@@ -27,7 +27,7 @@ from subgraph.errors import BackendError, InputError, ModelError, OutputError, R
 from subgraph.plugins import HOME
 from subgraph.runtime import command_line
 from subgraph.runtime.inputs import Sample
-from subgraph.runtime.processes import MEMORY_SHARE
+from subgraph.runtime.processes import MEMORY_SHARE, adopt_orphans
 from subgraph.runtime.protocol import CHANNEL_LOST, BackendInfo, ModelRun, sealed
 from subgraph.storage.tensors import Record, Value
 
@@ -41,6 +41,7 @@ def main() -> None:
     """Say when the runtime is imported; answer requests until standard input closes."""
     requests, replies = _take_pipes()
     _die_with_parent(int(sys.argv[2]))
+    adopt_orphans()
     if "bounded" in sys.argv[3:]:
         _limit_memory()
     _restore_import_path()

@@ -219,6 +219,77 @@ def test_a_hundred_outputs(here: Path) -> None:
     assert "whole model  FAIL   y57: 2 of 2 elements" in compare(*words, cwd=here).out
 
 
+# ------------------------------------------------------------------------------------------------ whatever it does
+
+LINE = """b'{"tensors": [], "fed": [], "origins": {}, "others": [], "seconds": 0}\\n'"""
+LAZY = "found = {n: type('Lazy', (), {'__array__': lambda *_, **__: ACT})() for n in found}"
+DAEMON = f"['setsid', 'env', '-i', '{MARK}=' + os.environ['{MARK}'], 'sleep', '600']"
+FAILS = {
+    "segv": "ctypes.string_at(0)",
+    "abort": "os.abort()",
+    "stopped": "os.kill(os.getpid(), signal.SIGSTOP)",
+    "loop": "exec('while 1: pass')",
+    "C": "ctypes.PyDLL(None).pause()",
+    "masked": "signal.pthread_sigmask(signal.SIG_BLOCK, range(1, 64)), time.sleep(600)",
+    "interrupts": "exec('raise KeyboardInterrupt')",
+    "generator": "exec('raise GeneratorExit')",
+    "recursion": "exec('def f(): f()\\nf()', d := {}) or d['f']()",
+    "memory": "exec('raise MemoryError')",
+    "exit 0": "os._exit(0)",
+    "exit 77": "os._exit(77)",
+    "sys.exit": "sys.exit(0)",
+    "alarm": "signal.setitimer(signal.ITIMER_REAL, 0.001), time.sleep(600)",
+    "writes everywhere": f"[os.write(n, {LINE}) for n in range(3, 64) if os.path.exists(f'/proc/self/fd/{{n}}')"
+    " and not os.path.isfile(f'/proc/self/fd/{n}') and os.access(f'/proc/self/fd/{n}', os.W_OK)]",
+    "closes all": "os.closerange(0, 256)",
+    "closes high": "os.closerange(3, 256)",
+    "file limit": "__import__('resource').setrlimit(__import__('resource').RLIMIT_FSIZE, (0, 0))",
+    "descriptor limit": "__import__('resource').setrlimit(__import__('resource').RLIMIT_NOFILE, (3, 3))",
+    "no text": "found = {1: 2, None: 3}",
+    "complex": "found = {n: v.astype('c8') for n, v in found.items()}",
+    "record": "found = {n: np.zeros(3, [('a', 'f4'), ('b', 'i4')]) for n in found}",
+    "date": "found = {n: np.array(['2020-01-01'], 'M8[D]') for n in found}",
+    "bytes": "found = dict.fromkeys(found, b'abc')",
+    "ragged": "found = dict.fromkeys(found, [[1, 2], [3]])",
+    "none": "found = dict.fromkeys(found)",
+    "huge": "found = {n: np.broadcast_to(np.float32(0), (1 << 20, 1 << 20)) for n in found}",
+    "lazy exit": LAZY.replace("ACT", "sys.exit(3)"),
+    "lazy end": LAZY.replace("ACT", "os._exit(5)"),
+    "lazy loop": LAZY.replace("ACT", "time.sleep(600)"),
+    "terminal": "exec('raise RuntimeError(chr(27) + chr(0x9b) + chr(0x202e))')",
+    "feeds": "[ctypes.memset(v.ctypes.data, 0, v.nbytes) for v in feeds.values()], found.clear()",
+}
+HARMLESS = {
+    "other directory": "os.chdir('/')",
+    "no directory": "(HERE / 'gone').mkdir(exist_ok=True), os.chdir(HERE / 'gone'), os.rmdir(HERE / 'gone')",
+    "closes standard streams": "os.closerange(0, 3)",
+    "no environment": "os.environ.clear()",
+    "daemon": f"subprocess.Popen({DAEMON})",
+    "orphan": f"subprocess.run(['sh', '-c', '\"$@\" & ', 'sh', *{DAEMON}], stdout=subprocess.DEVNULL)",
+    "prints a reply": f"os.write(1, {LINE})",
+    "lists": "found = {n: v[::-1].copy()[::-1] for n, v in found.items()}",
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", [*FAILS, *HARMLESS])
+def test_whatever_a_candidate_does_a_bisection_ends_with_an_answer(name: str, here: Path, mark: dict[str, str]) -> None:
+    act = (FAILS | HARMLESS)[name]
+    words = backend(here, run=f"if 'out' in found: {act}")
+    limits = ("--timeout", "2", "--memory-limit", "600M", "--repeat", "1")
+    done = subcut("bisect", "m.onnx", *words, *QUICK, *limits, cwd=here, env=mark)
+    assert done.code in ((1, 5) if name in FAILS else (0,)), done
+    assert "subcut itself failed" not in done.err
+    assert not re.search("worker_main|site-packages", done.out), "no traceback of ours"
+    assert not set("\x1b\x9b\u202e") & set(done.out + done.err)
+
+
+def test_an_orphan_of_a_candidate_that_crashed_is_found(here: Path, mark: dict[str, str]) -> None:
+    """Its environment is empty but for the test's mark, its session its own, its parent dead."""
+    words = backend(here, run=f"subprocess.Popen({DAEMON}), os.abort()")
+    assert compare(*words, cwd=here, env=mark).code == 1
+
+
 # ------------------------------------------------------------------------------------------------ exit codes
 
 

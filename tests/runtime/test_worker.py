@@ -205,6 +205,8 @@ if os.fork() == 0:
     os._exit(0)
 os.wait()
 """
+# In an environment without subcut's mark, only with that of the test.
+CLEARED = f"(lambda n: os.execve('/bin/sleep', ['sleep', str(n)], {{'{MARK}': os.environ['{MARK}']}}))"
 
 
 @pytest.mark.parametrize(
@@ -217,11 +219,26 @@ os.wait()
         "subprocess.run(['sleep', '600'])",
         "subprocess.Popen(['sleep', '600'], start_new_session=True); time.sleep(600)",
         f"{SETSID}\ntime.sleep(600)",
+        f"subprocess.Popen(['setsid', 'env', '-i', '{MARK}=' + os.environ['{MARK}'], 'sleep', '600']); time.sleep(600)",
+        f"{SETSID.replace('time.sleep', CLEARED)}\ntime.sleep(600)",
         "signal.signal(signal.SIGTERM, signal.SIG_IGN); ctypes.PyDLL(None).sleep(600)",
         "while True: os.write(2, bytes(65536))",
         "while True: os.write(1, b'x\\n')",
     ],
-    ids=["sleep", "busy", "lock held", "forks", "child", "session", "daemon", "ignores", "flood", "lines"],
+    ids=[
+        "sleep",
+        "busy",
+        "lock held",
+        "forks",
+        "child",
+        "session",
+        "daemon",
+        "cleared",
+        "cleared daemon",
+        "ignores",
+        "flood",
+        "lines",
+    ],
 )
 def test_a_hang_ends_in_time_with_all_that_it_started(
     body: str, start: Callable[..., Worker], tmp_path: Path, mark: str
