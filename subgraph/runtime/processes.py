@@ -9,6 +9,7 @@ import contextlib
 import os
 import signal
 import threading
+import time
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
 PR_SET_CHILD_SUBREAPER = 36  # linux/prctl.h
 SCRATCH = "SUBCUT_SCRATCH"  # in a worker's environment: a folder for its temporary files, removed when it ends
 MARK = "SUBCUT_WORKER"  # in the environment of a worker and of all that it starts, whatever session they move to
+SCANS = 20  # for processes that were started while others were being killed
 MEMORY_SHARE = 0.9  # of the memory that is free: the machine stays usable
 
 workers: set[int] = set()  # the processes of the workers that have not been ended
@@ -65,7 +67,34 @@ def resident_memory(session: int) -> int:
     return sum(sizes.values())
 
 
-def find_others(worker: int, mark: str) -> list[psutil.Process]:
+def open_pipe() -> tuple[int, int]:
+    """The ends of a pipe, not 0 to 2 even if the standard streams were closed: `<&- >&- 2>&-`."""
+    import fcntl
+
+    ends = os.pipe()
+    high = fcntl.fcntl(ends[0], fcntl.F_DUPFD_CLOEXEC, 3), fcntl.fcntl(ends[1], fcntl.F_DUPFD_CLOEXEC, 3)
+    for end in ends:
+        os.close(end)
+    return high
+
+
+def end_others(worker: int, mark: str) -> None:
+    """Kill what a worker started outside of its own group."""
+    import psutil
+
+    empty_scans = 0
+    for _ in range(SCANS):
+        others = _find_others(worker, mark)
+        empty_scans = 0 if others else empty_scans + 1
+        if empty_scans > 1:  # one is no proof: a process that ended during the scan may have started another before
+            break
+        for process in others:
+            with contextlib.suppress(psutil.Error):
+                process.kill()
+        time.sleep(0.005)
+
+
+def _find_others(worker: int, mark: str) -> list[psutil.Process]:
     """The living processes outside of a worker's group that descend from it, or have its mark in their environment.
 
     What a worker left that has ended by itself has its mark; or it is a child of this process, if this one adopts

@@ -32,7 +32,8 @@ from subgraph.runtime.inputs import Sample
 from subgraph.runtime.processes import (
     MARK,
     SCRATCH,
-    find_others,
+    end_others,
+    open_pipe,
     process_end,
     resident_memory,
     signal_name,
@@ -51,7 +52,6 @@ BURST = 16  # chunks read in a row from a flood, before the limits are checked a
 POLL = 0.1  # seconds between two checks of a child that does not reply
 EXIT_SECONDS = 1.0  # from the end of a pipe to the end of the process; processes close their files first
 START_SECONDS = 120.0  # for importing the runtime, before the first request's own time begins
-SCANS = 20  # for processes that were started while others were being killed
 
 T = TypeVar("T")
 CHANNEL = "the pipe to subcut"
@@ -83,7 +83,7 @@ class Worker:
         self._is_file = backend.endswith(".py")
         self._cleanup = contextlib.ExitStack()
         scratch = "" if self._is_ort else str(self._cleanup.enter_context(_scratch()))
-        lifeline, self._lifeline = _pipe()
+        lifeline, self._lifeline = open_pipe()
         try:
             with starting:
                 self._process = subprocess.Popen(
@@ -331,7 +331,7 @@ class Worker:
                 return
             if not self._is_ort:
                 self._signal_group(signal.SIGSTOP)  # it starts no more processes, and stays the parent of all orphans
-                self._kill_other_sessions()
+                end_others(self._process.pid, self._mark)
             self._signal_group(signal.SIGKILL)
             self._process.wait()
             workers.discard(self._process.pid)
@@ -340,20 +340,6 @@ class Worker:
     def _signal_group(self, number: int) -> None:
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(self._process.pid, number)
-
-    def _kill_other_sessions(self) -> None:
-        import psutil
-
-        empty_scans = 0
-        for _ in range(SCANS):
-            others = find_others(self._process.pid, self._mark)
-            empty_scans = 0 if others else empty_scans + 1
-            if empty_scans > 1:  # one is no proof: a process that ended during the scan may have started another before
-                break
-            for process in others:
-                with contextlib.suppress(psutil.Error):
-                    process.kill()
-            time.sleep(0.005)
 
     def close(self) -> None:
         """End the child and everything that it started; a thread that waits for a reply gets WorkerDied."""
@@ -382,17 +368,6 @@ def _error(reply: Mapping[str, Any]) -> SubcutError | None:
 
 def _seconds(reply: Mapping[str, Any]) -> float:
     return float(reply["seconds"])
-
-
-def _pipe() -> tuple[int, int]:
-    """The ends of a pipe, not 0 to 2 even if the standard streams were closed: `<&- >&- 2>&-`."""
-    import fcntl
-
-    ends = os.pipe()
-    high = fcntl.fcntl(ends[0], fcntl.F_DUPFD_CLOEXEC, 3), fcntl.fcntl(ends[1], fcntl.F_DUPFD_CLOEXEC, 3)
-    for end in ends:
-        os.close(end)
-    return high
 
 
 @contextlib.contextmanager

@@ -248,7 +248,7 @@ class Server:
             raise
         except ImportError as e:
             raise BackendError(f"{self.backend} cannot be used: {e}", "subcut doctor") from e
-        except (Exception, SystemExit) as e:
+        except BaseException as e:
             raise BackendError(f"{self.backend} fails when asked what it is: {_one_line(e)}", "mend the backend") from e
 
     def load(self, key: str, model: str, options: Mapping[str, Any]) -> dict[str, float]:
@@ -271,7 +271,7 @@ class Server:
             raise
         except ImportError as e:
             raise BackendError(f"{self.backend} cannot be used: {e}", "subcut doctor") from e
-        except (Exception, SystemExit) as e:
+        except BaseException as e:
             raise Refused(f"{self.backend} refuses the model: {_one_line(e)}") from e
         if not callable(run):
             what = f"{self.backend}: load gave {type(run).__name__}, not a function that runs the model"
@@ -336,11 +336,14 @@ class Server:
                 _exit_if_forked(self.process)
         except (SubcutError, MemoryError):
             raise
-        except (Exception, SystemExit) as e:
+        except BaseException as e:
             raise ModelError(f"{self.backend} failed while running: {_one_line(e)}") from e
         if not isinstance(results, Mapping):
             raise ModelError(f"{self.backend} gave {type(results).__name__}, not a mapping of names to arrays")
-        return dict(results)
+        try:
+            return dict(results)
+        except BaseException as e:
+            raise ModelError(f"{self.backend} gave what cannot be read: {_one_line(e)}") from e
 
     def _save(self, name: str, value: Any, declared: str, folder: Path, stem: str) -> Record:
         """Write one output, which may be any object.
@@ -356,7 +359,7 @@ class Server:
             return tensors.save(name, value, _type_of(value, declared, form), folder, stem)
         except (OSError, MemoryError):
             raise
-        except (Exception, SystemExit) as e:
+        except BaseException as e:
             why = e.what if isinstance(e, InputError) else _one_line(e)
             raise ModelError(f"{self.backend} gave for {name} what is no tensor: {why}") from e
 
