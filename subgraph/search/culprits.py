@@ -1,28 +1,31 @@
-"""One failing region after the other: find it by the cheapest means, shrink it, confirm it; then examine the rest.
+"""One culprit after the other: find a failing region by the cheapest means, shrink it, confirm it; then peel it off.
 
 Insights: the means differ in cost and in what they need (a profile that shows something, pools), but each gives a
-region that fails, so everything after is the same. And all items but one of a 1-minimal region still contain every
-other fault, wherever it lies and whatever it shares with the first: while they fail there is another culprit, and once
-they agree there is none.
+region that fails, so everything after is the same. The error that is looked for is not the whole's for ever: once a
+culprit is known, it is the error of what is left without it (the *tail*), until that agrees. So a refusal does not hide
+wrong numbers, nor a large error a small one, and errors that cancel are both found.
 """
 
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from subgraph.search.findings import Finding, FindingKind, Purpose
 from subgraph.search.oracle import Items, Query, QueryKind
 from subgraph.search.passes import accumulated, gallop, halve, pools, profile
 from subgraph.search.passes.confirm import confirmed, resolve_contradiction
-from subgraph.search.passes.profile import Profile, Seen
-from subgraph.search.passes.shrink import shrink
-from subgraph.search.predicate import NO_OUTPUT
+from subgraph.search.passes.profile import MOST_HINTS, Profile, Seen
+from subgraph.search.passes.shrink import Smallest, shrink
+from subgraph.search.predicate import NO_OUTPUT, Meaning
 from subgraph.search.state import Search, SearchState, SearchStopped
 from subgraph.verdict import Signature, Status
 
+MOST_JUDGED = 3  # pieces that fail and explain little, each of which takes a run of all else
 OTHER_ITEMS = 4  # that must fail alone as well, before the search ends because nothing runs
 MOST_EXCUSED = 64  # items that are refused alone but run in context; each is left out of the scope
+MOST_SHARED = 3  # items of a culprit, each of which may belong to another one too
+LEAST_ALIKE = 2  # further items of a kind, of which one is asked for all
 SAME_KIND = 8.0  # how many times likelier an item is guilty if one of its kind is
 
 
@@ -33,9 +36,10 @@ class Progress:
     Attributes:
         scope: places still in question, ascending. clean: so many of its first ones were searched.
         labels: kind of each place; None if unknown.
-        profile: of the scope; None where there is none. led: it led to the last culprit.
+        profile: of the scope; None where there is none. led: it led to the last culprit. misled: its hints that led to
+            none.
         pooled: single items that failed alone after a pool, and are not reported yet. pool_tried: a pool was run.
-        complete: the rest agrees. elsewhere: the region asked about agrees alone.
+        complete: the rest agrees. fails: the rest was seen to fail. elsewhere: the region asked about agrees alone.
         claimed: the whole agrees at the claimed precision.
         probe_sensitive: reading inner tensors made the fault vanish.
     """
@@ -45,10 +49,13 @@ class Progress:
     labels: tuple[Hashable, ...] | None = None
     clean: int = 0
     led: bool = False
+    peeled: Items = ()
     profile: Profile | None = None
+    misled: set[int] = field(default_factory=set)
     pooled: list[Items] = field(default_factory=list)
     pool_tried: bool = False
     complete: bool = False
+    fails: bool = False
     elsewhere: bool = False
     claimed: bool = False
     probe_sensitive: bool = False
@@ -65,8 +72,18 @@ class Progress:
         if self.state.no_output:
             return
         self.profile = yield from profile.profile(self.state, self.scope)
+        self.misled.clear()
         if self.profile.seen is Seen.VANISHED and not self.findings:
             self.probe_sensitive = True
+
+    @property
+    def hints(self) -> list[int]:
+        """Wrong items of the profile that may still lead to a culprit."""
+        if self.profile is None:
+            return []
+        inside = set(self.scope) - self.misled
+        hints = [k for k in self.profile.hints if k in inside]
+        return hints if self.profile.local else hints[: MOST_HINTS - len(self.misled)]
 
     @property
     def can_pool(self) -> bool:
@@ -87,9 +104,9 @@ def find_culprits(progress: Progress) -> Search[None]:
         region = yield from _failing_region(progress)
         if isinstance(region, Finding):
             progress.findings.append(region)
-        if progress.claimed or isinstance(region, Finding):
+        if region is None or progress.claimed or isinstance(region, Finding):
             return
-        if (yield from state.region(Purpose.SHRINK, region)) is not Status.FAIL:
+        if (yield from state.region(Purpose.SHRINK, region)) is not Meaning.FAIL:
             if region == progress.scope:
                 yield from resolve_contradiction(state, region)
             return  # the whole fails, but not when its items run on captured values
@@ -103,11 +120,11 @@ def find_culprits(progress: Progress) -> Search[None]:
                 return
             progress.leave_out(smallest)
             continue
-        progress.findings.append(finding)
-        accumulates = finding.kind is FindingKind.ACCUMULATED
-        everything = accumulates and len(smallest) == len(progress.scope)
-        if everything or not (yield from _rest_fails(progress, smallest, all_of_it=accumulates)):
-            yield from _cross_examine(progress)
+        alike = yield from _refused_alike(progress, smallest)
+        _suspect_same_kind(progress, smallest)
+        progress.findings.append(replace(finding, alike=state.items(alike)) if alike else finding)
+        left_over = finding.kind is FindingKind.ACCUMULATED and len(smallest) == len(progress.scope)
+        if left_over or not (yield from _peel(progress, smallest, alike)):
             return
 
 
@@ -118,7 +135,7 @@ def _nothing_runs(state: SearchState, region: Items) -> Search[bool]:
     others = [(k,) for k in range(state.n) if (k,) != region]
     sample = [others[len(others) * k // OTHER_ITEMS] for k in range(OTHER_ITEMS)]
     for at in range(0, OTHER_ITEMS, state.workers):
-        if {*(yield from state.regions(Purpose.TAIL, sample[at : at + state.workers]))} != {Status.FAIL}:
+        if {*(yield from state.regions(Purpose.TAIL, sample[at : at + state.workers]))} != {Meaning.FAIL}:
             return False
     return True
 
@@ -139,26 +156,68 @@ def _concluded(progress: Progress, region: Items) -> Search[tuple[Items, Finding
         if share < accumulated.CULPRIT_SHARE:
             return smallest.items, accumulated.partial(state, smallest.items, share)
         smallest = yield from shrink(state, region, gradual=False)
-    return smallest.items, (yield from confirmed(state, smallest))
+    for rest in smallest.minor[:MOST_JUDGED]:
+        piece = yield from _smallest_failing(state, rest)
+        if (yield from _accounts(progress, piece.items, healing=False)):
+            smallest = piece
+            break
+    finding = yield from confirmed(state, smallest)
+    named = smallest.items if finding is None else _places(state, smallest.items, finding.items)
+    return named, finding
+
+
+def _places(state: SearchState, region: Items, items: Items) -> Items:
+    """The places of a region that hold these items."""
+    return tuple(k for k in region if state.order[k] in items)
+
+
+def _smallest_failing(state: SearchState, region: Items) -> Search[Smallest]:
+    """A region that fails and explains little -> the smallest one inside that fails at all."""
+    state.any_failure = True
+    try:
+        return (yield from shrink(state, region, gradual=False))
+    finally:
+        state.any_failure = False
+
+
+def _accounts(progress: Progress, piece: Items, *, healing: bool = True) -> Search[bool]:
+    """Is a piece that explains little a culprit nevertheless? Yes if what disappears of the error without it is what it
+    gives alone: errors of several culprits may cancel each other. `healing`: or if all else agrees without it."""
+    state = progress.state
+    if state.no_output or state.signature is Signature.PRECISION:
+        return False
+    rest = tuple(k for k in progress.scope if k not in piece)
+    answer = yield from state.tail(Purpose.TAIL, rest)
+    accounts = answer.culprit is True or (healing and answer.status is Status.AGREE)
+    if accounts:
+        state.proven.add(piece)
+    return accounts
 
 
 # ---------------------------------------------------------------------------------------------------- a failing region
 
 
-def _failing_region(progress: Progress) -> Search[Items | Finding]:
-    """A failing region, short if a profile or a pool tells where it ends; or the finding that explains everything."""
+def _failing_region(progress: Progress) -> Search[Items | Finding | None]:
+    """A failing region, short if a profile or a pool tells where it ends; or the finding that explains everything; None
+    if nothing is left that fails."""
     state, scope = progress.state, progress.scope
     if progress.pooled:
         return progress.pooled.pop(0)
-    if progress.profile is not None and progress.profile.hints:
-        region = yield from profile.follow(state, scope, progress.profile.hints)
-        progress.led = region is not None
-        if region is not None:
-            return region
-        if progress.profile.everywhere and not progress.findings and state.signature is not None:
-            finding = yield from _wrong_everywhere(progress)
-            if progress.claimed or finding is not None:
-                return finding or scope
+    region = yield from _follow_profile(progress)
+    while region is None and progress.peeled:
+        if not (yield from _tail_fails(progress)):
+            return None
+        region = yield from _follow_profile(progress)
+        scope = progress.scope
+    progress.led = region is not None
+    if region is not None:
+        return region
+    ranked = state.signature is Signature.PRECISION
+    everywhere = progress.profile is not None and progress.profile.everywhere and state.signature is not None
+    if ranked or (everywhere and not progress.findings):
+        finding = yield from _wrong_everywhere(progress)
+        if progress.claimed or finding is not None:
+            return finding or scope
     if (yield from _pool_finds(progress)):
         return progress.pooled.pop(0)
     clean = min(progress.clean, len(scope) - 1)
@@ -168,6 +227,28 @@ def _failing_region(progress: Progress) -> Search[Items | Finding]:
     begin, end = yield from halve.halve(state, scope, clean)
     start = yield from gallop.back(state, scope, end, begin)
     return scope[begin if start is None else start : end]
+
+
+def _follow_profile(progress: Progress) -> Search[Items | None]:
+    """A failing region that ends at an item that is wrong in place; or such an item that fails alone and accounts for
+    what it gives there."""
+    state, minor = progress.state, []
+    while progress.hints:
+        last = progress.hints[0]
+        status = yield from state.region(Purpose.GALLOP, (last,))
+        if status is Meaning.MINOR:
+            minor.append((last,))
+            local = progress.profile is not None and progress.profile.local
+            if local and (yield from _accounts(progress, (last,), healing=False)):
+                return (last,)
+        region = yield from profile.follow(state, progress.scope, last)
+        if region is not None:
+            return region
+        progress.misled.add(last)
+    for piece in minor:
+        if (yield from _accounts(progress, piece)):
+            return piece
+    return None
 
 
 def _wrong_everywhere(progress: Progress) -> Search[Finding | None]:
@@ -197,72 +278,92 @@ def _pool_finds(progress: Progress) -> Search[bool]:
 # ---------------------------------------------------------------------------------------------------- the rest
 
 
-def _rest_fails(progress: Progress, region: Items, *, all_of_it: bool) -> Search[bool]:
-    """Is there another culprit? Takes one item of the region out of the scope, or all of them."""
-    state, status = progress.state, Status.UNRESOLVED
-    scope = progress.scope
-    for removal in _removals(state, region)[all_of_it:]:
-        progress.scope = scope
-        progress.leave_out(removal)
-        if progress.pooled:
-            return True
-        state.suspect = progress.scope
-        status = (yield from _ask_rest(state, progress.scope)) if progress.scope else Status.AGREE
-        if status is not Status.UNRESOLVED:
-            progress.complete = status is Status.AGREE and set(removal) <= set(region)
+def _peel(progress: Progress, region: Items, alike: Items) -> Search[bool]:
+    """Take a culprit, and what is refused like it, out of the scope. Is there another one?"""
+    progress.leave_out((*region, *alike))
+    progress.peeled = region
+    progress.clean = sum(1 for k in progress.scope if k < region[-1])
+    if progress.pooled or (progress.profile and progress.profile.local and progress.hints):
+        return True  # one tail after the last of them
+    return (yield from _tail_fails(progress))
+
+
+def _tail_fails(progress: Progress) -> Search[bool]:
+    """Does what is left without the culprits fail? Then it is the target from now on."""
+    state, region, scope = progress.state, progress.peeled, progress.scope
+    progress.peeled = ()
+    for rest in _rests(state, scope, region):
+        answer = yield from state.tail(Purpose.TAIL, rest)
+        if answer.status is Status.AGREE:
+            progress.complete = set(rest) >= set(scope)
+            if progress.complete and (yield from _overlap_fails(progress, region)):
+                return True
             break
-    if status is not Status.FAIL and not progress.complete:
+        cut_off = answer.signature in NO_OUTPUT and not state.no_output  # it is refused because of what was cut out
+        if not cut_off and answer.signature is not None:
+            yield from _go_on_with(progress, rest, answer.signature)
+            return True
+    if not progress.complete:
         state.notes.append(("whether all else agrees could not be asked without ", state.items(region)))
     state.left, state.more = 0, 0
-    if status is not Status.FAIL:
+    progress.fails = False
+    return False
+
+
+def _overlap_fails(progress: Progress, region: Items) -> Search[bool]:
+    """Does what is left fail with all items of a small culprit but one? Another culprit may share items with it."""
+    state = progress.state
+    if not 1 < len(region) <= MOST_SHARED or state.steady:
         return False
-    progress.clean = sum(1 for k in progress.scope if k < region[-1])
-    state.left, state.more = len(progress.scope), len(progress.scope).bit_length() + 2
-    _suspect_same_kind(progress, region)
-    if progress.led:
+    for item in region:
+        rest = tuple(sorted({*progress.scope, *region} - {item}))
+        answer = yield from state.tail(Purpose.CONFIRM, rest)
+        if answer.status is Status.FAIL and answer.signature is not None and answer.signature not in NO_OUTPUT:
+            progress.complete = False
+            yield from _go_on_with(progress, rest, answer.signature)
+            return True
+    return False
+
+
+def _go_on_with(progress: Progress, rest: Items, signature: Signature) -> Search[None]:
+    """What is left is the scope and the target from now on."""
+    state = progress.state
+    progress.scope = state.target = state.suspect = rest
+    state.signature, progress.fails = signature, True
+    state.left, state.more = len(rest), len(rest).bit_length() + 2
+    if progress.led or progress.profile is None:
         yield from progress.take_profile()
-    return True
 
 
-def _ask_rest(state: SearchState, scope: Items) -> Search[Status]:
-    """Does the rest fail? If it fails with another signature and explains the whole, the search goes on with that
-    signature: one at a time."""
-    status = yield from state.region(Purpose.TAIL, scope)
-    answer = state.answer_to(scope)
-    other = answer.status is Status.FAIL and answer.signature not in NO_OUTPUT and answer.culprit is True
-    if status is Status.UNRESOLVED and other:
-        state.signature = answer.signature
-        state.agreed.clear()
-        return Status.FAIL
-    return status
-
-
-def _removals(state: SearchState, region: Items) -> list[Items]:
-    """Sets to remove, so that the rest can be run: one item; all items; all with their readers, which then are not
-    examined."""
+def _rests(state: SearchState, scope: Items, region: Items) -> list[Items]:
+    """What is left without a culprit, so that it can be run: without all of it; without one of its items; without its
+    readers too, which then are not examined."""
     inside = set(region)
     readers = {k for k, row in enumerate(state.parents) if not inside.isdisjoint(row)}
-    return list(dict.fromkeys([region[:1], region, region[-1:], tuple(sorted(inside | readers))]))
+    added = [(), region[1:], region[:-1]] if len(region) > 1 else [()]
+    rests = [tuple(sorted({*scope, *some})) for some in added]
+    return list(dict.fromkeys([*rests, tuple(k for k in scope if k not in readers)]))
+
+
+def _of_kind(progress: Progress, region: Items) -> list[int]:
+    """Other places of the scope of the same kind as a single one."""
+    if progress.labels is None or len(region) > 1:
+        return []
+    return [k for k in progress.scope if progress.labels[k] == progress.labels[region[0]] and k != region[0]]
 
 
 def _suspect_same_kind(progress: Progress, region: Items) -> None:
-    if progress.labels is None or len(region) > 1:
-        return
-    label = progress.labels[region[0]]
-    for k in progress.scope:
-        if progress.labels[k] == label:
-            progress.state.weights[k] *= SAME_KIND
+    if progress.labels and len(region) == 1:
+        kind = progress.labels[region[0]]
+        for k in progress.scope:
+            progress.state.weights[k] *= SAME_KIND if progress.labels[k] == kind else 1.0
 
 
-def _cross_examine(progress: Progress) -> Search[None]:
-    """Of several refused regions keep those with which the rest is refused, when only that region is put back."""
-    state = progress.state
-    if state.signature is not Signature.REFUSED or not progress.complete or len(progress.findings) < 2:
-        return
-    place = {item: k for k, item in enumerate(state.order)}
-    kept = []
-    for finding in progress.findings:
-        region = tuple(sorted({*progress.scope, *(place[item] for item in finding.items)}))
-        if (yield from state.region(Purpose.CONFIRM, region)) is not Status.AGREE:
-            kept.append(finding)
-    progress.findings = kept
+def _refused_alike(progress: Progress, region: Items) -> Search[Items]:
+    """The other items of the kind of one that is refused, if there are several and one more is refused: they are not
+    asked one by one."""
+    state, alike = progress.state, _of_kind(progress, region)
+    if state.signature is not Signature.REFUSED or len(alike) < LEAST_ALIKE:
+        return ()
+    refused = yield from state.region(Purpose.CONFIRM, (alike[-1],))
+    return tuple(alike) if refused is Meaning.FAIL else ()

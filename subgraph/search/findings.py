@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from subgraph.search.oracle import Answer, Items, Query
-from subgraph.verdict import Signature, Status
+from subgraph.search.predicate import Meaning
+from subgraph.verdict import Signature
 
 
 class Purpose(StrEnum):
@@ -33,7 +34,8 @@ class Step:
     """One answer and its effect.
 
     Attributes:
-        outcome: meaning for this search: FAIL only if the region fails as the whole does and explains it.
+        outcome: meaning for this search: FAIL only if the region fails as what is looked for does and explains it; one
+            that fails and explains little is MINOR.
         left: number of items still suspected. more: estimated number of runs to come.
 
     >>> import subgraph
@@ -46,7 +48,7 @@ class Step:
     purpose: Purpose
     query: Query
     answer: Answer
-    outcome: Status
+    outcome: Meaning
     left: int
     more: int
 
@@ -76,6 +78,8 @@ class Finding:
         runs: (failed runs, all runs) of the region in fresh processes.
         neighbour: the region without one item, where that agrees; None for a single item.
         doubtful: items without which the region could not be run, so that it is not certified.
+        minor: items without which the region still fails, though it explains little, so that it is not certified.
+        alike: items of the same kind, that are refused as well as far as they were asked about.
         growth: `accumulated`: (items of the prefix, error relative to the whole's), ascending.
         contributors: `accumulated`: pieces with their shares, largest first.
     """
@@ -88,6 +92,8 @@ class Finding:
     runs: tuple[int, int] = (1, 1)
     neighbour: Items | None = None
     doubtful: Items = ()
+    minor: Items = ()
+    alike: Items = ()
     why: str = ""
     growth: tuple[tuple[int, float], ...] = ()
     contributors: tuple[tuple[Items, float], ...] = ()
@@ -100,7 +106,7 @@ class Finding:
 
 @dataclass(frozen=True)
 class Observation:
-    """A region that fails without being a finding: it explains nothing, or fails in another way than the whole."""
+    """A region that fails without being a finding: it explains little, or could not be run."""
 
     items: Items
     signature: Signature | None
@@ -147,11 +153,11 @@ class Findings:
     Attributes:
         signature: how the whole fails; None where it agrees, whatever a piece of it does.
         findings: culprits by share, largest first; then the others.
-        irrelevant: regions that fail alone and explain nothing.
-        unresolved: regions that fail in another way than the whole, or could not be run.
+        irrelevant: regions that fail alone and explain little.
+        unresolved: regions that could not be run or compared.
         rate: share of the runs of the whole that failed.
         probe_sensitive: reading inner tensors made the fault vanish.
-        complete: all other items were run and agree.
+        complete: the model agrees with the culprits on the reference: seen in one run of all other items.
         stopped: why the search ended early, or "".
         notes: for the reader of a report: a text, and the items that it ends with.
 

@@ -24,6 +24,7 @@ class QueryKind(StrEnum):
     PROFILE = "profile"  # run these items with every inner tensor as an output: which items are wrong?
     ISOLATED = "isolated"  # run only these items, on captured reference values
     POOL = "pool"  # run many disjoint pieces as one model; a piece that agrees there may still fail alone
+    TAIL = "tail"  # the same, judged at the model's outputs, when all other items are right
     PREFIX = "prefix"  # run the first items on the model's inputs: how large is the error there?
 
 
@@ -37,6 +38,7 @@ class Query:
         fresh: run in a process that has run nothing before.
         explain: determine the share even where the region agrees.
         pieces: POOL only.
+        target: ISOLATED and TAIL: the items whose error is to be explained; () for the whole model's.
     """
 
     kind: QueryKind
@@ -45,6 +47,7 @@ class Query:
     fresh: bool = False
     explain: bool = False
     pieces: tuple[Items, ...] = ()
+    target: Items = ()
 
 
 @dataclass(frozen=True)
@@ -55,11 +58,14 @@ class Answer:
         status: by the criterion. A candidate that does not run: FAIL with `refused`, `crash` or `timeout`, or
             UNRESOLVED with one of them; both mean the same.
         why: one line for people.
-        share: part of the final error that the items account for; None if unknown.
-        culprit: do the items explain the failure of the whole? None if unknown. Read of failing ISOLATED queries and
-            of pieces.
+        share: part of the target's error that the items account for; None if unknown.
+        explains: the same part of the whole model's error.
+        culprit: do the items explain the target's failure? None if unknown. Read of failing ISOLATED queries and
+            of pieces. TAIL: is what disappeared from the target's error what the items left out give alone?
         claimed: WHOLE and CLAIMED: the candidate agrees, but only within rounding at the precision that it claims.
         items: PROFILE: status by item, of the items that could be compared.
+        local: PROFILE: items whose outputs are not what the reference makes of the values that they read there; None if
+            unknown.
         pieces: POOL: one answer per piece.
         error: PREFIX: error relative to that of the whole.
         seconds: duration of the run; for a stored answer, of the run that was stored.
@@ -70,9 +76,11 @@ class Answer:
     signature: Signature | None = None
     why: str = ""
     share: float | None = None
+    explains: float | None = None
     culprit: bool | None = None
     claimed: bool = False
     items: Mapping[int, Status] = field(default_factory=dict)
+    local: frozenset[int] | None = None
     pieces: tuple[Answer, ...] = ()
     error: float | None = None
     seconds: float = 0.0

@@ -1,50 +1,50 @@
-"""FAIL(R): an answer about a region -> its meaning for this search.
+"""An answer about a region -> its meaning for this search.
 
-A region fails only if it fails as the whole does and explains the whole. One that fails and explains nothing counts as
-agreeing. Anything else is unresolved, and never counts as a pass.
+A region fails (FAIL) if it fails as the target does and explains the target's error. One that fails and explains little
+(MINOR) steers the search past it, but it never counts as agreeing. Anything else is unresolved, and never a pass.
 """
 
 from __future__ import annotations
 
+from enum import StrEnum
+
 from subgraph.search.oracle import Answer
-from subgraph.verdict import NUMBERS, Signature, Status
+from subgraph.verdict import Signature, Status
 
 # The candidate gives no output: there is no error to explain, and no inner tensor to read.
 NO_OUTPUT = frozenset({Signature.CRASH, Signature.REFUSED, Signature.TIMEOUT})
+# It gives outputs that have no difference to the reference's: there is no error to explain.
+NO_ERROR = frozenset({Signature.SHAPE, Signature.MISSING})
 
 
-def outcome(answer: Answer, signature: Signature | None) -> Status:
-    """Meaning of an answer about a region, when the whole fails with `signature`.
+class Meaning(StrEnum):
+    """What an answer about a region means for a search."""
+
+    FAIL = "fail"  # it fails, and explains what is looked for
+    MINOR = "minor"  # it fails, and explains little
+    AGREE = "agree"
+    UNRESOLVED = "unresolved"
+
+
+PASSES = (Meaning.AGREE, Meaning.MINOR)  # what is looked for lies elsewhere
+
+
+def meaning(answer: Answer, signature: Signature | None) -> Meaning:
+    """Meaning of an answer about a region, when the target fails with `signature`.
 
     None: the whole does not fail. Then a region that fails has nothing to explain; one that is refused alone does run
     in the whole, and nothing is known about it.
     """
     if answer.status is Status.AGREE:
-        return Status.AGREE
+        return Meaning.AGREE
     if signature is None:
-        return Status.UNRESOLVED if answer.signature is Signature.REFUSED else answer.status
-    if signature in NO_OUTPUT and answer.signature not in (None, signature) and answer.culprit is not None:
-        return Status.FAIL if answer.culprit else Status.UNRESOLVED
-    if answer.signature is None or not _same(answer, signature):
-        return Status.UNRESOLVED
-    if signature in NO_OUTPUT:
-        return Status.FAIL
-    if answer.status is Status.UNRESOLVED or answer.culprit is None:
-        return Status.UNRESOLVED
-    return Status.FAIL if answer.culprit else Status.AGREE
-
-
-def _same(answer: Answer, signature: Signature | None) -> bool:
-    """Does the region fail as the whole does? If it explains the whole's wrong values, three other signatures count as
-    the same failure: NaN (uninitialised memory differs from run to run), a wrong shape (its reader reads too much or
-    too little) and a crash."""
-    if answer.signature is signature or {answer.signature, signature} == NUMBERS:
-        return True
-    garbage = answer.signature is Signature.NAN and signature in NUMBERS
-    spoilt = answer.signature in (Signature.SHAPE, Signature.CRASH) and signature not in NO_OUTPUT
-    return answer.culprit is True and (garbage or spoilt)
-
-
-def explains_nothing(answer: Answer) -> bool:
-    """Does the region fail, but explain nothing?"""
-    return answer.status is Status.FAIL and answer.signature not in NO_OUTPUT and answer.culprit is False
+        return Meaning.UNRESOLVED if answer.signature is Signature.REFUSED else Meaning(answer.status)
+    if answer.signature in NO_OUTPUT:
+        explains = answer.signature is signature or answer.culprit is True
+        return Meaning.FAIL if explains else Meaning.UNRESOLVED
+    if answer.signature is None or answer.status is Status.UNRESOLVED:
+        return Meaning.UNRESOLVED
+    if answer.signature is Signature.PRECISION is signature:
+        return Meaning.MINOR  # rounding everywhere: no piece is to blame
+    explains = answer.culprit is True or (answer.signature is signature and signature in NO_ERROR)
+    return Meaning.FAIL if explains else Meaning.MINOR

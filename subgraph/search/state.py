@@ -20,12 +20,14 @@ from typing import TypeAlias, TypeVar
 from subgraph.search.cost import CostModel
 from subgraph.search.findings import Counts, Observation, Purpose, Step
 from subgraph.search.oracle import Answer, Items, Oracle, Query, QueryKind
-from subgraph.search.predicate import NO_OUTPUT, explains_nothing, outcome
+from subgraph.search.predicate import NO_OUTPUT, PASSES, Meaning, meaning
 from subgraph.verdict import Signature, Status
 
 T = TypeVar("T")
 Search: TypeAlias = Generator[Sequence[Query], Sequence[Answer], T]
 Steps: TypeAlias = Generator[Step, None, T]
+RunKey: TypeAlias = tuple[QueryKind, Items | tuple[Items, ...], int]
+MemoKey: TypeAlias = tuple[QueryKind, Items | tuple[Items, ...], int, Items]
 
 WITHOUT_RUN = frozenset({QueryKind.CLAIMED})
 STILL_REPETITION = 1000  # from this repetition on, the whole is run only to see whether it still gives output
@@ -49,7 +51,10 @@ class SearchState:
         order: item at each place. parents: of each place, as places.
         prior: how likely each place is guilty. weights: the same, with what was learned since.
         steady: the user says that the candidate always gives the same.
-        signature: how the whole fails, once known.
+        target: the places whose error is looked for: () for the whole model, later what the known culprits leave.
+        signature: how the target fails, once known.
+        proven: regions that are culprits whatever share they have.
+        any_failure: a region that fails at all counts as failing, whatever it explains.
         whole_failed, whole_runs: failed runs of the whole, and all its runs.
         flaky: the whole, or a region that failed once, does not always fail.
         first: the repetition that counts as the first. fresh: every query asks for a new process.
@@ -69,7 +74,10 @@ class SearchState:
     deadline: float | None = None
     clock: Callable[[], float] = lambda: 0.0
     steady: bool = False
+    target: Items = ()
     signature: Signature | None = None
+    proven: set[Items] = field(default_factory=set)
+    any_failure: bool = False
     whole_failed: int = 1
     whole_runs: int = 1
     flaky: bool = False
@@ -82,8 +90,9 @@ class SearchState:
     weights: list[float] = field(default_factory=list)
     notes: list[tuple[str, Items]] = field(default_factory=list)
     cost: CostModel = field(default_factory=CostModel)
-    memo: dict[tuple[QueryKind, Items | tuple[Items, ...], int], Answer] = field(default_factory=dict)
-    explained: set[tuple[Items, int]] = field(default_factory=set)
+    memo: dict[MemoKey, Answer] = field(default_factory=dict)
+    explained: set[MemoKey] = field(default_factory=set)
+    asked: set[RunKey] = field(default_factory=set)
     agreed: list[Items] = field(default_factory=list)
     irrelevant: dict[Items, Observation] = field(default_factory=dict)
     unresolved: dict[Items, Observation] = field(default_factory=dict)
@@ -92,7 +101,7 @@ class SearchState:
     rounds: int = 0
     without_output: int = 0
     patience: int = PATIENCE
-    _unreported: list[tuple[Purpose, Query, Answer, Status]] = field(default_factory=list)
+    _unreported: list[tuple[Purpose, Query, Answer, Meaning]] = field(default_factory=list)
     _steps: int = 0
 
     @property
@@ -102,7 +111,7 @@ class SearchState:
 
     @property
     def no_output(self) -> bool:
-        """Does the whole give no output at all?"""
+        """Does the target give no output at all?"""
         return self.signature in NO_OUTPUT
 
     @property
@@ -151,7 +160,7 @@ class SearchState:
         if self.without_output >= self.patience:
             yield from self._require_output()
         new = [q for q in dict.fromkeys(queries) if not self._answered(q)]
-        runs = sum(q.kind not in WITHOUT_RUN and _key(q) not in self.memo for q in new)
+        runs = len({_run_key(q) for q in new if q.kind not in WITHOUT_RUN} - self.asked)
         if new and self.max_trials is not None and self.runs.total() + runs > self.max_trials:
             raise SearchStopped(f"{self.max_trials} trials are used up")
         if new and self.deadline is not None and self.clock() >= self.deadline:
@@ -174,64 +183,89 @@ class SearchState:
         answer = self.memo.get(_key(query))
         if answer is None:
             return False
-        return not query.explain or answer.share is not None or (query.items, query.repetition) in self.explained
+        return not query.explain or answer.share is not None or _key(query) in self.explained
 
     def _by_items(self, query: Query) -> Query:
         pieces = tuple(self.items(p) for p in query.pieces)
-        return replace(query, items=self.items(query.items), pieces=pieces)
+        return replace(query, items=self.items(query.items), pieces=pieces, target=self.items(query.target))
 
     def _accept(self, purpose: Purpose, query: Query, sent: Query, answer: Answer) -> None:
         size = len(query.items) or self.n
-        if _key(query) not in self.memo and query.kind not in WITHOUT_RUN:
+        if _run_key(query) not in self.asked and query.kind not in WITHOUT_RUN:
+            self.asked.add(_run_key(query))
             self.runs[purpose] += 1
             self.compiled[purpose] += size
             self.cost.add(size, answer.seconds)
         if query.explain:
-            self.explained.add((query.items, query.repetition))
+            self.explained.add(_key(query))
         self.memo[_key(query)] = answer
-        status = answer.status
+        status = Meaning(answer.status)
         if query.kind is QueryKind.ISOLATED:
-            status = outcome(answer, self.signature)
+            status = self.meaning(query.items, answer)
             dead = answer.signature in NO_OUTPUT and not self.no_output
             self.without_output = self.without_output + 1 if dead else 0
             self._observe(query, sent.items, answer, status)
         self._unreported.append((purpose, sent, answer, status))
 
-    def _observe(self, query: Query, items: Items, answer: Answer, status: Status) -> None:
-        if status is Status.AGREE and query.repetition == self.first:
+    def _observe(self, query: Query, items: Items, answer: Answer, status: Meaning) -> None:
+        observation = Observation(items, answer.signature, answer.why, answer.explains)
+        if status is Meaning.AGREE and query.repetition == self.first:
             self.agreed.append(query.items)
-        if explains_nothing(answer) and answer.signature is self.signature:
-            why = answer.why or "fails alone, explains nothing"
-            self.irrelevant[query.items] = Observation(items, answer.signature, why, answer.share)
-        elif status is Status.UNRESOLVED:
-            self.unresolved[query.items] = Observation(items, answer.signature, answer.why, answer.share)
+        elif status is Meaning.MINOR:
+            self.irrelevant[query.items] = observation
+        elif status is Meaning.UNRESOLVED:
+            self.unresolved[query.items] = observation
 
     # ------------------------------------------------------------------------------------------------ regions
 
-    def regions(self, purpose: Purpose, regions: Sequence[Items], *, explain: bool = False) -> Search[list[Status]]:
-        """FAIL(R) for each region: one failure is enough, a pass takes `repeats` passes."""
-        statuses: dict[Items, Status] = {}
+    def regions(self, purpose: Purpose, regions: Sequence[Items], *, explain: bool = False) -> Search[list[Meaning]]:
+        """Meaning of each region: one failure is enough, a pass takes `repeats` passes."""
+        statuses: dict[Items, Meaning] = {}
         for repetition in range(self.first, self.first + self.repeats):
-            undecided = [r for r in dict.fromkeys(regions) if statuses.get(r, Status.AGREE) is Status.AGREE]
+            undecided = [r for r in dict.fromkeys(regions) if statuses.get(r, Meaning.AGREE) in PASSES]
             if not undecided:
                 break
-            fresh = self.fresh or repetition > self.first
-            queries = [Query(QueryKind.ISOLATED, r, repetition, fresh, explain) for r in undecided]
+            queries = [self.isolated(r, repetition, explain=explain) for r in undecided]
             for region, answer in zip(undecided, (yield from self.ask(purpose, queries)), strict=True):
-                statuses[region] = outcome(answer, self.signature)
+                status = self.meaning(region, answer)
+                minor = statuses.get(region) is Meaning.MINOR and status is Meaning.AGREE
+                statuses[region] = Meaning.MINOR if minor else status
         for region, status in statuses.items():
-            if status is Status.FAIL and (not self.suspect or len(region) < len(self.suspect)):
+            if status is Meaning.FAIL and (not self.suspect or len(region) < len(self.suspect)):
                 self.suspect = region
         return [statuses[r] for r in regions]
 
-    def region(self, purpose: Purpose, places: Items) -> Search[Status]:
-        """FAIL(R) for one region."""
+    def isolated(self, region: Items, repetition: int, *, explain: bool = False, fresh: bool = False) -> Query:
+        """The query about a region on captured values."""
+        fresh = fresh or self.fresh or repetition > self.first
+        return Query(QueryKind.ISOLATED, region, repetition, fresh, explain, target=self.target)
+
+    def meaning(self, region: Items, answer: Answer) -> Meaning:
+        """What an answer about a region means now."""
+        status = meaning(answer, self.signature)
+        guilty = self.any_failure or region in self.proven
+        return Meaning.FAIL if guilty and status is Meaning.MINOR else status
+
+    def region(self, purpose: Purpose, places: Items) -> Search[Meaning]:
+        """Meaning of one region."""
         return (yield from self.regions(purpose, [places]))[0]
 
-    def repeat(self, regions: Sequence[Items], times: int) -> Search[list[Status]]:
-        """FAIL(R) of each region, this many times more in fresh processes, to confirm it."""
-        queries = [Query(QueryKind.ISOLATED, r, self.first + t, True) for r in regions for t in range(1, 1 + times)]
-        return [outcome(a, self.signature) for a in (yield from self.in_batches(Purpose.CONFIRM, queries))]
+    def tail(self, purpose: Purpose, rest: Items) -> Search[Answer]:
+        """The answer about what is left without some items: the first that does not agree; if all do, the last."""
+        answer = Answer(Status.AGREE)
+        for repetition in range(self.first, self.first + self.repeats * bool(rest)):
+            fresh = self.fresh or repetition > self.first
+            query = Query(QueryKind.TAIL, rest, repetition, fresh, target=self.target)
+            (answer,) = yield from self.ask(purpose, [query])
+            if answer.status is not Status.AGREE:
+                break
+        return answer
+
+    def repeat(self, regions: Sequence[Items], times: int) -> Search[list[Meaning]]:
+        """Meaning of each region, this many times more in fresh processes, to confirm it."""
+        queries = [self.isolated(r, self.first + t, fresh=True) for r in regions for t in range(1, 1 + times)]
+        answers = yield from self.in_batches(Purpose.CONFIRM, queries)
+        return [self.meaning(query.items, answer) for query, answer in zip(queries, answers, strict=True)]
 
     def in_batches(self, purpose: Purpose, queries: Sequence[Query]) -> Search[list[Answer]]:
         """As `ask`, `workers` queries at a time."""
@@ -242,9 +276,12 @@ class SearchState:
 
     def answer_to(self, region: Items) -> Answer:
         """The decisive answer about a region that was asked about: a failing one, else the first."""
-        answers = [self.memo.get((QueryKind.ISOLATED, region, self.first + k)) for k in range(self.repeats)]
-        known = [a for a in answers if a is not None]
-        return next((a for a in known if outcome(a, self.signature) is Status.FAIL), known[0])
+        known = [a for k in range(self.repeats) if (a := self.known(region, self.first + k)) is not None]
+        return next((a for a in known if self.meaning(region, a) is Meaning.FAIL), known[0])
+
+    def known(self, region: Items, repetition: int) -> Answer | None:
+        """The answer about a region, if it was asked about; with the share of the present target."""
+        return self.memo.get(_key(self.isolated(region, repetition)))
 
     def agreeing_supersets(self, region: Items) -> list[Items]:
         """Larger regions that contain this one and agreed, smallest first: is it masked, or flaky? O(their size)."""
@@ -258,5 +295,11 @@ class SearchState:
         return sorted(dict.fromkeys(supersets), key=len)
 
 
-def _key(query: Query) -> tuple[QueryKind, Items | tuple[Items, ...], int]:
-    return query.kind, query.pieces or query.items, query.repetition
+def _run_key(query: Query) -> RunKey:
+    """Queries with the same key need one run."""
+    kind = QueryKind.ISOLATED if query.kind is QueryKind.TAIL else query.kind
+    return kind, query.pieces or query.items, query.repetition
+
+
+def _key(query: Query) -> MemoKey:
+    return query.kind, query.pieces or query.items, query.repetition, query.target

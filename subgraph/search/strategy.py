@@ -22,8 +22,8 @@ from subgraph.search.passes import accumulated
 from subgraph.search.passes.baseline import RUNS, Baseline, baseline, summed
 from subgraph.search.passes.confirm import measure_rate
 from subgraph.search.passes.inside import look_inside
+from subgraph.search.predicate import Meaning
 from subgraph.search.state import Search, SearchRestart, SearchState, SearchStopped, Steps
-from subgraph.verdict import Status
 
 MOST_STARTS = 6  # a search that starts over more often ends unresolved
 
@@ -104,7 +104,7 @@ def _narrow(state: SearchState, settings: Settings, labels: tuple[Hashable, ...]
                     often = f"{state.whole_failed} of {state.whole_runs} runs"
                     stopped = f"the whole failed in {often}, too rarely to be narrowed down"
                     break
-                state.signature, state.weights = base.signature, list(state.prior)
+                state.target, state.signature, state.weights = (), base.signature, list(state.prior)
                 progress = Progress(state, scope, labels)
                 try:
                     yield from _search_scope(progress, settings)
@@ -131,13 +131,14 @@ def _search_scope(progress: Progress, settings: Settings) -> Search[None]:
     fails = state.signature is not None
     if settings.within is not None:
         status = yield from state.region(Purpose.TAIL, scope)
-        fails = status is Status.FAIL
-        progress.complete = progress.elsewhere = status is Status.AGREE
-        if status is Status.UNRESOLVED:
+        fails = status in (Meaning.FAIL, Meaning.MINOR)
+        progress.complete = progress.elsewhere = status is Meaning.AGREE
+        if status is Meaning.UNRESOLVED:
             return
     if fails:
         yield from find_culprits(progress)
-        progress.findings = accumulated.scattered(state, scope, progress.findings)
+        if not progress.complete and (progress.fails or len(progress.findings) == 1):
+            progress.findings = accumulated.scattered(state, scope, progress.findings)
     elif settings.inside:
         yield from look_inside(progress)
 

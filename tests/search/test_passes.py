@@ -22,7 +22,7 @@ from subgraph.search.cost import CostModel
 from subgraph.search.findings import Purpose
 from subgraph.search.oracle import Answer, Query, QueryKind
 from subgraph.search.passes import context, gallop, halve, pools, profile, shrink
-from subgraph.search.predicate import NO_OUTPUT, outcome
+from subgraph.search.predicate import NO_OUTPUT, Meaning, meaning
 from subgraph.search.state import Search, SearchState, SearchStopped
 from subgraph.verdict import Signature, Status
 
@@ -170,7 +170,7 @@ def test_the_context_of_an_item_is_its_parents_then_its_neighbours() -> None:
 def test_no_query_is_asked_twice() -> None:
     state = new_state(faulty(chain(9), {3}))
     for _ in range(2):
-        assert result(state, state.region(Purpose.HALVE, (2, 3))) is Status.FAIL
+        assert result(state, state.region(Purpose.HALVE, (2, 3))) is Meaning.FAIL
     assert state.runs.total() == 1 and state.suspect == (2, 3)
 
 
@@ -186,47 +186,50 @@ def test_a_budget_is_kept() -> None:
     result(state, state.region(Purpose.HALVE, (2, 3)))
     with pytest.raises(SearchStopped):
         result(state, state.region(Purpose.HALVE, (2,)))
-    assert result(state, state.region(Purpose.HALVE, (2, 3))) is Status.FAIL  # is known
+    assert result(state, state.region(Purpose.HALVE, (2, 3))) is Meaning.FAIL  # is known
 
 
 # ------------------------------------------------------------------------------------------------------ predicate
 
 FAIL, AGREE, UNRESOLVED = Status.FAIL, Status.AGREE, Status.UNRESOLVED
-MISMATCH, NAN, CRASH = Signature.MISMATCH, Signature.NAN, Signature.CRASH
+MISMATCH, NAN, CRASH, PRECISION = Signature.MISMATCH, Signature.NAN, Signature.CRASH, Signature.PRECISION
 SHAPE, REFUSED = Signature.SHAPE, Signature.REFUSED
 
 
 @pytest.mark.parametrize(
-    ("status", "signature", "culprit", "whole", "expected"),
+    ("status", "signature", "culprit", "target", "expected"),
     [
-        (FAIL, MISMATCH, True, MISMATCH, FAIL),
-        (FAIL, MISMATCH, False, MISMATCH, AGREE),
-        (FAIL, MISMATCH, None, MISMATCH, UNRESOLVED),
-        (FAIL, NAN, True, MISMATCH, FAIL),  # garbage: wrong numbers in the whole, NaN alone
-        (FAIL, NAN, None, MISMATCH, UNRESOLVED),
-        (FAIL, NAN, False, MISMATCH, UNRESOLVED),
-        (FAIL, MISMATCH, True, NAN, UNRESOLVED),
-        (FAIL, Signature.REFUSED, None, MISMATCH, UNRESOLVED),
-        (FAIL, CRASH, None, CRASH, FAIL),
-        (UNRESOLVED, CRASH, None, CRASH, FAIL),
-        (FAIL, MISMATCH, True, CRASH, FAIL),  # the whole runs once that piece is right
-        (FAIL, MISMATCH, False, CRASH, UNRESOLVED),
-        (FAIL, MISMATCH, None, CRASH, UNRESOLVED),
-        (UNRESOLVED, REFUSED, True, CRASH, FAIL),
-        (FAIL, SHAPE, True, MISMATCH, FAIL),  # what reads it makes garbage of it
-        (FAIL, SHAPE, False, MISMATCH, UNRESOLVED),
-        (FAIL, SHAPE, None, NAN, UNRESOLVED),
-        (FAIL, CRASH, True, MISMATCH, FAIL),
-        (FAIL, CRASH, None, MISMATCH, UNRESOLVED),
-        (UNRESOLVED, MISMATCH, True, MISMATCH, UNRESOLVED),
-        (UNRESOLVED, None, None, MISMATCH, UNRESOLVED),
-        (AGREE, None, None, CRASH, AGREE),
+        (FAIL, MISMATCH, True, MISMATCH, Meaning.FAIL),
+        (FAIL, MISMATCH, False, MISMATCH, Meaning.MINOR),
+        (FAIL, MISMATCH, None, MISMATCH, Meaning.MINOR),  # it fails: never unresolved
+        (FAIL, NAN, True, MISMATCH, Meaning.FAIL),  # garbage: wrong numbers in the whole, NaN alone
+        (FAIL, NAN, None, MISMATCH, Meaning.MINOR),
+        (FAIL, NAN, False, MISMATCH, Meaning.MINOR),
+        (FAIL, MISMATCH, True, NAN, Meaning.FAIL),  # wrong numbers become NaN further down
+        (FAIL, REFUSED, None, MISMATCH, Meaning.UNRESOLVED),
+        (FAIL, CRASH, None, CRASH, Meaning.FAIL),
+        (UNRESOLVED, CRASH, None, CRASH, Meaning.FAIL),
+        (FAIL, MISMATCH, True, CRASH, Meaning.FAIL),  # the whole runs once that piece is right
+        (FAIL, MISMATCH, False, CRASH, Meaning.MINOR),  # it gives values: what crashes lies elsewhere
+        (FAIL, MISMATCH, None, CRASH, Meaning.MINOR),
+        (UNRESOLVED, REFUSED, True, CRASH, Meaning.FAIL),
+        (FAIL, SHAPE, True, MISMATCH, Meaning.FAIL),  # what reads it makes garbage of it
+        (FAIL, SHAPE, False, MISMATCH, Meaning.MINOR),
+        (FAIL, SHAPE, None, SHAPE, Meaning.FAIL),  # a wrong shape has no error to explain
+        (FAIL, MISMATCH, None, SHAPE, Meaning.MINOR),
+        (FAIL, CRASH, True, MISMATCH, Meaning.FAIL),
+        (FAIL, CRASH, None, MISMATCH, Meaning.UNRESOLVED),
+        (FAIL, PRECISION, True, PRECISION, Meaning.MINOR),  # rounding everywhere: no piece is to blame
+        (FAIL, MISMATCH, True, PRECISION, Meaning.FAIL),
+        (UNRESOLVED, MISMATCH, True, MISMATCH, Meaning.UNRESOLVED),
+        (UNRESOLVED, None, None, MISMATCH, Meaning.UNRESOLVED),
+        (AGREE, None, None, CRASH, Meaning.AGREE),
     ],
 )
-def test_outcome_of_an_answer(
-    status: Status, signature: Signature | None, culprit: bool | None, whole: Signature, expected: Status
+def test_meaning_of_an_answer(
+    status: Status, signature: Signature | None, culprit: bool | None, target: Signature, expected: Meaning
 ) -> None:
-    assert outcome(Answer(status, signature, culprit=culprit), whole) is expected
+    assert meaning(Answer(status, signature, culprit=culprit), target) is expected
     assert len(NO_OUTPUT) == 3
 
 

@@ -67,10 +67,11 @@ def test_rounds_with_several_workers(workers: int) -> None:
         assert max(done.candidate.batches) <= workers
 
 
-def test_culprits_hidden_behind_each_other_cost_three_runs_each() -> None:
-    """Per culprit: tail, profile of the rest, the item."""
-    s = Scenario("four", 0, chain(N), tuple(Fault(frozenset({i}), 0.5) for i in (10, 90, 91, 200)), "shows")
-    assert run(s).findings.counts.total(*CERTAINTY) == 1 + 4 * 3
+@pytest.mark.parametrize(("seed", "runs"), [(0, 3 + 4), (1, 1 + 4 * 3)], ids=["local errors", "without"])
+def test_culprits_hidden_behind_each_other(seed: int, runs: int) -> None:
+    """Whole, profile, each item, one tail; where no local errors are known, tail, profile and item per culprit."""
+    s = Scenario("four", seed, chain(N), tuple(Fault(frozenset({i}), 0.5) for i in (10, 90, 91, 200)), "shows")
+    assert run(s).findings.counts.total(*CERTAINTY) == runs
 
 
 def test_a_join_of_two_long_branches_costs_no_more_than_what_lies_near() -> None:

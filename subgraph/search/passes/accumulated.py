@@ -12,9 +12,9 @@ from itertools import pairwise
 
 from subgraph.search.findings import Finding, FindingKind, Purpose
 from subgraph.search.oracle import Items, Query, QueryKind
-from subgraph.search.predicate import outcome
+from subgraph.search.predicate import Meaning
 from subgraph.search.state import Search, SearchState
-from subgraph.verdict import Status
+from subgraph.verdict import Signature
 
 PIECES = 16
 LEAST_SUM = 0.5  # of the shares of all pieces: from here on they account for the whole
@@ -31,14 +31,17 @@ def accumulated(
     With a share below 1 only the scope is examined, and no growth is measured.
 
     `graded`: the error is known to grow item by item. A piece that fails with a small share is then a place where it
-    grows; otherwise such a piece is one of several culprits.
+    grows; otherwise such a piece is one of several culprits. Where rounding explains the target's error, the pieces are
+    ranked, whatever they account for, unless one fails in a harder way.
     """
     count = min(PIECES, len(scope))
     cuts = [len(scope) * k // count for k in range(count + 1)]
     pieces = [scope[a:b] for a, b in pairwise(cuts)]
     state.more = count + GROWTH_POINTS
     shares = yield from _shares(state, pieces, graded)
-    if shares is None or max(shares) >= CULPRIT_SHARE or sum(shares) < LEAST_SUM * share:
+    if shares is None:
+        return None
+    if state.signature is not Signature.PRECISION and (max(shares) >= CULPRIT_SHARE or sum(shares) < LEAST_SUM * share):
         return None
     growth = (yield from _growth(state)) if share == 1.0 else ()
     contributors = yield from _largest(state, pieces, shares)
@@ -53,12 +56,13 @@ def partial(state: SearchState, region: Items, share: float) -> Finding:
 
 
 def scattered(state: SearchState, scope: Items, findings: Sequence[Finding]) -> list[Finding]:
-    """The findings; or a single one, if all of them together account for less than half of the error and none for
-    much: the error is made in many places, and these are the ones that were seen to fail."""
-    shares = [f.explains for f in findings if f.kind is FindingKind.CULPRIT and f.explains is not None]
-    if not shares or len(shares) < len(findings) or max(shares) >= CULPRIT_SHARE or sum(shares) >= LEAST_SUM:
+    """The findings of a search that could not make the rest agree; or a single one, if none of them accounts for much:
+    the error is made in many places, and these are the ones that were seen to fail."""
+    culprits = [f for f in findings if f.kind is FindingKind.CULPRIT]
+    shares = [f.explains for f in culprits if f.explains is not None]
+    if not shares or len(shares) < len(culprits) or max(map(abs, shares)) >= CULPRIT_SHARE:
         return list(findings)
-    contributors = [(f.items, f.explains or 0.0) for f in findings]
+    contributors = [(f.items, f.explains or 0.0) for f in culprits]
     contributors += [(o.items, o.share) for o in state.irrelevant.values() if o.share and o.share > 0]
     contributors.sort(key=lambda contributor: -contributor[1])
     failing = "1 piece that fails explains" if len(shares) == 1 else f"{len(shares)} pieces that fail explain"
@@ -85,9 +89,9 @@ def _shares(state: SearchState, pieces: Sequence[Items], graded: bool) -> Search
     """Share of each piece; None where a piece fails as the whole does and, if `graded`, has a culprit's share."""
     shares: list[float] = []
     for k in range(0, len(pieces), state.workers):
-        batch = [Query(QueryKind.ISOLATED, p, state.first, state.fresh, True) for p in pieces[k : k + state.workers]]
+        batch = [state.isolated(p, state.first, explain=True) for p in pieces[k : k + state.workers]]
         answers = yield from state.ask(Purpose.GROWTH, batch)
-        failing = [a for a in answers if outcome(a, state.signature) is Status.FAIL]
+        failing = [a for p, a in zip(pieces[k:], answers, strict=False) if state.meaning(p, a) is Meaning.FAIL]
         if any(not graded or a.share is None or a.share >= CULPRIT_SHARE for a in failing):
             return None
         shares += [a.share or 0.0 for a in answers]

@@ -11,12 +11,12 @@ from dataclasses import replace
 
 from subgraph.search import flaky
 from subgraph.search.findings import Finding, FindingKind, Purpose
-from subgraph.search.oracle import Items, QueryKind
+from subgraph.search.oracle import Items
 from subgraph.search.passes import baseline
 from subgraph.search.passes.context import runs_in_context
 from subgraph.search.passes.shrink import Smallest
+from subgraph.search.predicate import Meaning
 from subgraph.search.state import Search, SearchRestart, SearchState
-from subgraph.verdict import Status
 
 # A region comes out one item too large when a fault of rate p failed k times in a row and then passed r times:
 # p^k (1−p)^r, at most 0.4 % for k = 6, r = 3 and 0.7 % for k = 8, r = 2, whatever p. Rows: (items of the region at
@@ -27,6 +27,7 @@ MOST_NEIGHBOURS = 16  # whose passes are repeated
 MOST_SUPERSETS = 2  # that agreed and are repeated
 FRESH_RUNS = 7  # without a failure: the first failure was the used worker's fault
 FLAKY_RUNS, MORE_FLAKY_RUNS = 8, 30  # of a region; the latter if it seems to fail less often than the whole
+MOST_EXCHANGED = 3  # items of a region each of which is exchanged for a stranger
 _VOID = 1000  # added to repetitions, so that no earlier answer counts
 
 
@@ -44,23 +45,62 @@ def confirmed(state: SearchState, smallest: Smallest) -> Search[Finding | None]:
     own, others = next((own, others) for most, own, others in FURTHER_RUNS if len(smallest.items) <= most)
     own, others = STEADY_RUNS if state.steady else (own, others)
     statuses = yield from state.repeat([smallest.items], own)
-    if Status.AGREE in statuses:
+    if Meaning.AGREE in statuses:
         yield from resolve_contradiction(state, smallest.items)
     supersets = state.agreeing_supersets(smallest.items)[:MOST_SUPERSETS]
     for regions, times in ((_neighbours(state, smallest), others), (supersets, 1)):
-        if Status.FAIL in (yield from state.repeat(regions, times)):
+        if Meaning.FAIL in (yield from state.repeat(regions, times)):
             yield from _restart_as_flaky(state)
     finding = _finding(state, smallest, FindingKind.CULPRIT, (1, 1))
-    if Status.FAIL not in statuses:
+    if Meaning.FAIL not in statuses:
         return replace(finding, certified=False, why="not certified: could not be asked in a fresh process")
-    return finding
+    return (yield from _needs_all(state, smallest, finding))
+
+
+def _needs_all(state: SearchState, smallest: Smallest, finding: Finding) -> Search[Finding]:
+    """The finding, unless an item of it can be exchanged for a stranger: then the others fail in any company, though
+    not alone, and the candidate contradicts itself."""
+    if not 1 < len(smallest.items) <= MOST_EXCHANGED or state.steady:
+        return finding
+    needed = []
+    for item in smallest.items:
+        rest = tuple(k for k in smallest.items if k != item)
+        stranger = _stranger(state, smallest.items)
+        if stranger is None or (yield from _fails_with(state, rest, stranger)) is not Meaning.FAIL:
+            needed.append(item)
+    if len(needed) == len(smallest.items):
+        return finding
+    why = "the candidate contradicts itself: this fails in company of other nodes, whichever they are, and not alone"
+    items = state.items(needed or smallest.items)
+    return replace(finding, kind=FindingKind.UNRESOLVED, items=items, certified=False, neighbour=None, why=why)
+
+
+def _stranger(state: SearchState, region: Items) -> int | None:
+    """An item far from a region, that neither feeds nor reads it, and did not fail alone; not behind it, if there is
+    one. Complexity: O(items + edges)."""
+    behind, near = set(region), {p for k in region for p in state.parents[k]}
+    for k in range(region[0], state.n):
+        if not behind.isdisjoint(state.parents[k]):
+            near |= {k} if not set(region).isdisjoint(state.parents[k]) else set()
+            behind.add(k)
+    others = [k for k in state.target or range(state.n) if k not in near and k not in region]
+    others = [k for k in others if (k,) not in state.irrelevant and (k,) not in state.unresolved]
+    return max(others, key=lambda k: (k not in behind, min(abs(k - i) for i in region)), default=None)
+
+
+def _fails_with(state: SearchState, rest: Items, stranger: int) -> Search[Meaning]:
+    """How the rest fares with a stranger; not failing if the stranger fails by itself."""
+    status = yield from state.region(Purpose.CONFIRM, tuple(sorted((*rest, stranger))))
+    if status is Meaning.FAIL and (yield from state.region(Purpose.CONFIRM, (stranger,))) is not Meaning.AGREE:
+        return Meaning.UNRESOLVED
+    return status
 
 
 def _neighbours(state: SearchState, smallest: Smallest) -> list[Items]:
     """Regions with one item less that were asked about."""
     items = smallest.items if len(smallest.items) > 1 else ()
     neighbours = [tuple(k for k in items if k != dropped) for dropped in items]
-    return [r for r in neighbours if (QueryKind.ISOLATED, r, state.first) in state.memo][-MOST_NEIGHBOURS:]
+    return [r for r in neighbours if state.known(r, state.first) is not None][-MOST_NEIGHBOURS:]
 
 
 def resolve_contradiction(state: SearchState, region: Items) -> Search[None]:
@@ -70,9 +110,9 @@ def resolve_contradiction(state: SearchState, region: Items) -> Search[None]:
     Raises:
         SearchRestart: one of them is.
     """
-    if Status.FAIL in (yield from state.repeat([region], FRESH_RUNS)):
+    if Meaning.FAIL in (yield from state.repeat([region], FRESH_RUNS)):
         yield from _restart_as_flaky(state)
-    if (yield from state.region(Purpose.CONFIRM, region)) is not Status.FAIL:
+    if (yield from state.region(Purpose.CONFIRM, region)) is not Meaning.FAIL:
         return
     state.first += _VOID
     state.fresh = True
@@ -95,7 +135,7 @@ def measure_rate(state: SearchState) -> Search[None]:
 
 def _flaky_finding(state: SearchState, smallest: Smallest) -> Search[Finding]:
     for runs in (FLAKY_RUNS, MORE_FLAKY_RUNS):
-        failed = (yield from state.repeat([smallest.items], runs)).count(Status.FAIL)
+        failed = (yield from state.repeat([smallest.items], runs)).count(Meaning.FAIL)
         reproduces = flaky.reproduces(failed, runs, state.whole_failed, state.whole_runs)
         if reproduces:
             break
@@ -108,10 +148,15 @@ def _flaky_finding(state: SearchState, smallest: Smallest) -> Search[Finding]:
 
 def _finding(state: SearchState, smallest: Smallest, kind: FindingKind, runs: tuple[int, int]) -> Finding:
     answer = state.answer_to(smallest.items)
-    share = None if state.no_output else answer.share
+    share = None if state.no_output else answer.explains
     why = "fails only as a whole: no part of it was seen to fail" if smallest.whole else ""
     neighbour = smallest.neighbour and state.items(smallest.neighbour)
-    doubtful = state.items(k for k in smallest.items if any(k not in rest for rest in smallest.doubtful))
+    doubtful, minor = (
+        state.items(k for k in smallest.items if any(k not in rest for rest in some))
+        for some in (smallest.doubtful, smallest.minor)
+    )
     signature = answer.signature or state.signature  # alone the region may fail in another way
     items = state.items(smallest.items)
-    return Finding(kind, items, signature, smallest.certified, share, runs, neighbour, doubtful, why)
+    return Finding(
+        kind, items, signature, smallest.certified, share, runs, neighbour, doubtful, minor, why=why
+    )  # fmt: skip

@@ -10,19 +10,20 @@ from collections.abc import Iterable
 
 from subgraph.search.findings import Purpose
 from subgraph.search.oracle import Items
+from subgraph.search.predicate import PASSES, Meaning
 from subgraph.search.state import Search, SearchState
-from subgraph.verdict import Signature, Status
+from subgraph.verdict import Signature
 
 NEAR = 6  # places on both sides
 
 
-def in_context(state: SearchState, region: Items, rest: Items) -> Search[Status]:
+def in_context(state: SearchState, region: Items, rest: Items) -> Search[Meaning]:
     """A neighbour `rest` of a failing region cannot be run: AGREE if it agrees together with items outside of the
     region, else UNRESOLVED."""
     others = [k for k in around(state, rest) if k not in region]
     contexts = [(k,) for k in others[:4]] + [tuple(others[:3]), tuple(others)]
     agrees = yield from _agrees_with(state, Purpose.SHRINK, rest, contexts)
-    return Status.AGREE if agrees else Status.UNRESOLVED
+    return Meaning.AGREE if agrees else Meaning.UNRESOLVED
 
 
 def runs_in_context(state: SearchState, region: Items) -> Search[bool]:
@@ -35,8 +36,9 @@ def runs_in_context(state: SearchState, region: Items) -> Search[bool]:
 
 
 def _agrees_with(state: SearchState, purpose: Purpose, region: Items, contexts: Iterable[Items]) -> Search[bool]:
+    passes = PASSES if state.no_output else (Meaning.AGREE,)
     for context in dict.fromkeys(c for c in contexts if c):
-        if (yield from state.region(purpose, tuple(sorted({*region, *context})))) is Status.AGREE:
+        if (yield from state.region(purpose, tuple(sorted({*region, *context})))) in passes:
             return True
     return False
 

@@ -10,8 +10,8 @@ from collections.abc import Callable
 
 from subgraph.search.findings import Purpose
 from subgraph.search.oracle import Items
+from subgraph.search.predicate import Meaning
 from subgraph.search.state import Search, SearchState
-from subgraph.verdict import Status
 
 LONGEST = 32  # fault looked for where no length is known to fail
 
@@ -42,7 +42,7 @@ def _shortest(state: SearchState, piece: Callable[[int], Items], longest: int, f
     while lengths and (failed is None or lengths[0] < failed):
         batch, lengths = lengths[: state.workers], lengths[state.workers :]
         statuses = yield from state.regions(Purpose.GALLOP, [piece(k) for k in batch])
-        failing = [k for k, status in zip(batch, statuses, strict=True) if status is Status.FAIL]
+        failing = [k for k, status in zip(batch, statuses, strict=True) if status is Meaning.FAIL]
         failed = failing[0] if failing else failed
         passed = max([passed, *(k for k in batch if failed is None or k < failed)])
         state.left, state.more = (failed or longest) - passed, len(lengths) + 2
@@ -59,10 +59,10 @@ def _between(state: SearchState, piece: Callable[[int], Items], passed: int, fai
         parts = min(state.workers, failed - passed - 1) + 1
         cuts = sorted({passed + (failed - passed) * k // parts for k in range(1, parts)} - {passed, failed})
         statuses = yield from state.regions(Purpose.GALLOP, [piece(k) for k in cuts])
-        if all(status is Status.UNRESOLVED for status in statuses):
+        if all(status is Meaning.UNRESOLVED for status in statuses):
             passed = cuts[-1]  # not a pass: shrinking tries the items of this length again
             continue
-        failing = [k for k, status in zip(cuts, statuses, strict=True) if status is Status.FAIL]
+        failing = [k for k, status in zip(cuts, statuses, strict=True) if status is Meaning.FAIL]
         failed = failing[0] if failing else failed
         passed = max([passed, *(k for k in cuts if k < failed)])
         state.left, state.more = failed - passed, (failed - passed).bit_length()

@@ -12,8 +12,8 @@ from itertools import accumulate
 
 from subgraph.search.findings import Purpose
 from subgraph.search.oracle import Items
+from subgraph.search.predicate import PASSES, Meaning
 from subgraph.search.state import Search, SearchState
-from subgraph.verdict import Status
 
 SPAN = 16  # places: the longest fusion expected
 LEAST_WEIGHT = 1e-3  # of the mean: items with an impossible prior are still reached
@@ -31,15 +31,15 @@ def halve(state: SearchState, scope: Items, clean: int = 0) -> Search[tuple[int,
         begin = max(0, low - SPAN)
         cuts = medians(mass, low, high, state.workers)
         statuses = yield from state.regions(Purpose.HALVE, [scope[begin:m] for m in cuts])
-        if all(status is Status.UNRESOLVED for status in statuses):
+        if all(status is Meaning.UNRESOLVED for status in statuses):
             nearby = yield from _nearby(state, scope, begin, low, high, cuts[len(cuts) // 2])
             if nearby is None:
                 break
             begin, cuts, statuses = nearby
-        failing = [m for m, status in zip(cuts, statuses, strict=True) if status is Status.FAIL]
+        failing = [m for m, status in zip(cuts, statuses, strict=True) if status is Meaning.FAIL]
         if failing:
             start, high = begin, failing[0]
-        passing = [m for m, status in zip(cuts, statuses, strict=True) if status is Status.AGREE and m < high]
+        passing = [m for m, status in zip(cuts, statuses, strict=True) if status in PASSES and m < high]
         low = max([low, *passing])
         state.left, state.more = high - low, (high - low - 1).bit_length() + 1
     return start, high
@@ -47,14 +47,14 @@ def halve(state: SearchState, scope: Items, clean: int = 0) -> Search[tuple[int,
 
 def _nearby(
     state: SearchState, scope: Items, begin: int, low: int, high: int, middle: int
-) -> Search[tuple[int, list[int], list[Status]] | None]:
+) -> Search[tuple[int, list[int], list[Meaning]] | None]:
     """The nearest other cut that can be run, else the same cut with another start; None if there is neither."""
     tries = [(begin, k) for d in (1, 2, 3, 5, 8) for k in (middle - d, middle + d)]
     tries += [(max(0, begin - d), middle) for d in (1, 2, 4)] + [(0, middle)]
     for start, cut in dict.fromkeys(tries):
         if low < cut < high:
             status = yield from state.region(Purpose.HALVE, scope[start:cut])
-            if status is not Status.UNRESOLVED:
+            if status is not Meaning.UNRESOLVED:
                 return start, [cut], [status]
     return None
 

@@ -16,6 +16,7 @@ from subgraph.search.passes import gallop
 from subgraph.search.passes.confirm import confirmed
 from subgraph.search.passes.profile import MOST_HINTS, read
 from subgraph.search.passes.shrink import shrink
+from subgraph.search.predicate import Meaning
 from subgraph.search.state import Search, SearchState
 from subgraph.verdict import Status
 
@@ -33,18 +34,18 @@ def look_inside(progress: Progress) -> Search[None]:
         state.notes.append((f"inner tensors could not be read: {why}", ()))
         return
     wrong: list[Items] = [(k,) for k in scope if answer.items.get(state.order[k]) is Status.FAIL]
-    statuses: list[Status] = []
+    statuses: list[Meaning] = []
     for at in range(0, len(wrong), state.workers):
         state.left, state.more = len(wrong) - at, len(wrong) - at
         statuses += yield from state.regions(Purpose.TAIL, wrong[at : at + state.workers])
-    failing = [region for region, status in zip(wrong, statuses, strict=True) if status is Status.FAIL]
+    failing = [region for region, status in zip(wrong, statuses, strict=True) if status is Meaning.FAIL]
     if wrong and not failing:
         failing = yield from _regions_above(state, scope, read(state, scope, answer).hints[:MOST_HINTS])
     for region in failing:
         smallest = yield from shrink(state, region)
         finding = yield from confirmed(state, smallest)
         progress.findings += [finding] if finding else []
-    progress.complete = Status.UNRESOLVED not in statuses
+    progress.complete = Meaning.UNRESOLVED not in statuses
     if wrong and not failing:
         state.notes.append(("wrong in place, but not alone: ", state.items(k for region in wrong for k in region)))
 

@@ -11,9 +11,8 @@ from itertools import pairwise
 
 from subgraph.search.findings import Purpose
 from subgraph.search.oracle import Items, Query, QueryKind
-from subgraph.search.predicate import outcome
+from subgraph.search.predicate import Meaning, meaning
 from subgraph.search.state import Search, SearchState
-from subgraph.verdict import Status
 
 POOL_PIECES = 1000  # with more, converters slow down more than the pool gains
 WORTH_WINDOWS = 512  # items; from here on two pools of windows take fewer runs than halving down to one window
@@ -32,14 +31,14 @@ def failing(state: SearchState, pieces: Sequence[Items]) -> Search[list[Items]]:
         for query, answer in zip(batch, (yield from state.ask(Purpose.POOL, batch)), strict=True):
             if not answer.pieces:
                 return []  # the candidate did not take the pool: nothing is known
-            statuses = [outcome(a, state.signature) for a in answer.pieces]
-            suspects += [p for p, status in zip(query.pieces, statuses, strict=True) if status is not Status.AGREE]
+            statuses = [meaning(a, state.signature) for a in answer.pieces]
+            suspects += [p for p, status in zip(query.pieces, statuses, strict=True) if status is not Meaning.AGREE]
     state.left, state.more = len(suspects), len(suspects)
     guilty: list[Items] = []
     for k in range(0, len(suspects), state.workers):
         regions = suspects[k : k + state.workers]
         statuses = yield from state.regions(Purpose.POOL, regions)
-        guilty += [r for r, status in zip(regions, statuses, strict=True) if status is Status.FAIL]
+        guilty += [r for r, status in zip(regions, statuses, strict=True) if status is Meaning.FAIL]
     return guilty
 
 

@@ -17,6 +17,7 @@ from subgraph.search.state import Search, SearchState
 from subgraph.verdict import Status
 
 EVERYWHERE = 0.8  # of the compared items are wrong: 198 of 223 were in a real case of low precision
+MOST_LOCAL = 16  # items that are wrong by what they read; more of them mean low precision
 MOST_HINTS = 3  # that may mislead before the profile is dropped
 
 
@@ -31,13 +32,14 @@ class Seen(StrEnum):
 @dataclass(frozen=True)
 class Profile:
     """Attributes:
-    hints: places of first wrong items, in cut order.
+    hints: places of first wrong items, in cut order; where `local`, of all that are wrong by what they read.
     everywhere: so many items are wrong that low precision may be the reason.
     """
 
     seen: Seen
     hints: tuple[int, ...] = ()
     everywhere: bool = False
+    local: bool = False
 
 
 def profile(state: SearchState, scope: Items) -> Search[Profile]:
@@ -67,15 +69,15 @@ def read(state: SearchState, scope: Items, answer: Answer) -> Profile:
             dark.add(k)
     if not hints:
         return Profile(Seen.VANISHED)
-    return Profile(Seen.SHOWN, tuple(hints), wrong >= EVERYWHERE * len(answer.items))
+    everywhere = wrong >= EVERYWHERE * len(answer.items)
+    local = [k for k in scope if answer.local and state.order[k] in answer.local]
+    if not local or len(local) > MOST_LOCAL:
+        return Profile(Seen.SHOWN, tuple(hints), everywhere)
+    return Profile(Seen.SHOWN, tuple(local), everywhere, True)
 
 
-def follow(state: SearchState, scope: Items, hints: tuple[int, ...]) -> Search[Items | None]:
-    """A failing region that ends at a first wrong item, as short as galloping through the items above it finds."""
-    inside = set(scope)
-    for last in [h for h in hints if h in inside][:MOST_HINTS]:
-        line = nearest_last(state.parents, inside, last)
-        start = yield from gallop.back(state, line, len(line), None)
-        if start is not None:
-            return tuple(sorted(line[start:]))
-    return None
+def follow(state: SearchState, scope: Items, last: int) -> Search[Items | None]:
+    """A failing region that ends at a wrong item, as short as galloping through the items above it finds."""
+    line = nearest_last(state.parents, set(scope), last)
+    start = yield from gallop.back(state, line, len(line), None)
+    return None if start is None else tuple(sorted(line[start:]))

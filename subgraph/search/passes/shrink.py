@@ -18,8 +18,8 @@ from subgraph.search.oracle import Items
 from subgraph.search.order import above, connected, ends
 from subgraph.search.passes import gallop
 from subgraph.search.passes.context import in_context
+from subgraph.search.predicate import PASSES, Meaning
 from subgraph.search.state import Search, SearchState
-from subgraph.verdict import Status
 
 SMALL = 8  # items; up to here single items are tried at once
 FINEST = 32  # chunks, none of which can be dropped: the region fails as a whole
@@ -32,15 +32,16 @@ class Smallest:
     """Attributes:
     items: a failing region, as small as could be shown.
     certified: it agreed without any single item (if it fails as a whole: source or sink).
-    doubtful: the neighbours that could not be run.
+    doubtful: the neighbours that could not be run. minor: those that fail, and explain little.
     neighbour: one that agreed.
-    graded: a neighbour that agrees has most of the error: the error accumulates.
+    graded: each neighbour has most of the error: the error accumulates.
     whole: the region is long, and no part of it seems to fail; only sources and sinks were dropped alone.
     """
 
     items: Items
     certified: bool = True
     doubtful: tuple[Items, ...] = ()
+    minor: tuple[Items, ...] = ()
     neighbour: Items | None = None
     graded: bool = False
     whole: bool = False
@@ -71,7 +72,7 @@ def _graded_ends(state: SearchState, region: Items) -> Search[bool]:
     neighbours = [region[1:], region[:-1]]
     statuses = yield from state.regions(Purpose.SHRINK, neighbours, explain=True)
     pairs = zip(statuses, neighbours, strict=True)
-    return any(status is Status.AGREE and graded(state, region, rest) for status, rest in pairs)
+    return any(status in PASSES and graded(state, region, rest) for status, rest in pairs)
 
 
 def graded(state: SearchState, region: Items, neighbour: Items) -> bool:
@@ -87,7 +88,7 @@ def _drop_parts(state: SearchState, region: Items) -> Search[Items]:
     ]
     for smaller in smallers:
         part = tuple(sorted(smaller(region)))
-        while len(part) < len(region) and (yield from state.region(Purpose.SHRINK, part)) is Status.FAIL:
+        while len(part) < len(region) and (yield from state.region(Purpose.SHRINK, part)) is Meaning.FAIL:
             region, part = part, tuple(sorted(smaller(part)))
     return region
 
@@ -96,7 +97,7 @@ def _drop_chunks(state: SearchState, region: Items) -> Search[tuple[Items, bool]
     """The remaining region, and whether no chunk of a long one could be dropped."""
     if 3 < len(region) <= 2 * SMALL:
         rim = (region[0], region[-1])
-        if (yield from state.region(Purpose.SHRINK, rim)) is Status.FAIL:
+        if (yield from state.region(Purpose.SHRINK, rim)) is Meaning.FAIL:
             return rim, False
         return region, False
     size, dropped = len(region) // 2, False
@@ -105,7 +106,7 @@ def _drop_chunks(state: SearchState, region: Items) -> Search[tuple[Items, bool]
         while at < len(region):
             rest = region[:at] + region[at + size :]
             state.left = len(region)
-            if rest and (yield from state.region(Purpose.SHRINK, rest)) is Status.FAIL:
+            if rest and (yield from state.region(Purpose.SHRINK, rest)) is Meaning.FAIL:
                 region, dropped = rest, True
             else:
                 at += size
@@ -122,7 +123,10 @@ def _drop_single(state: SearchState, region: Items, whole: bool) -> Search[Small
     """
     if len(region) < 2:
         return Smallest(region)
-    doubtful, agreed, steep = [], [], True
+    doubtful: list[Items] = []
+    minor: list[Items] = []
+    agreed: list[Items] = []
+    steep = True
     whole = whole and len(region) > LONG_WHOLE
     rim = ends(state.parents, region)
     inner = () if whole else tuple(k for k in region if k not in rim)
@@ -132,14 +136,15 @@ def _drop_single(state: SearchState, region: Items, whole: bool) -> Search[Small
         state.left, state.more = len(region), len(region)
         statuses = yield from state.regions(Purpose.SHRINK, neighbours, explain=True)
         for rest, status in zip(neighbours, statuses, strict=True):
-            if status is Status.UNRESOLVED:
+            if status is Meaning.UNRESOLVED:
                 status = yield from in_context(state, region, rest)
-            if status is Status.FAIL:
+            if status is Meaning.FAIL:
                 return Smallest(rest)
-            if status is Status.UNRESOLVED:
+            if status is Meaning.UNRESOLVED:
                 doubtful.append(rest)
             else:
-                agreed.append(rest)
+                (agreed if status is Meaning.AGREE else minor).append(rest)
                 steep = steep and not graded(state, region, rest)
     neighbour = agreed[-1] if agreed else None
-    return Smallest(region, not doubtful, tuple(doubtful), neighbour, not steep, whole)
+    certified = not doubtful and not minor
+    return Smallest(region, certified, tuple(doubtful), tuple(minor), neighbour, not steep, whole)
