@@ -33,6 +33,7 @@ KIND_WORDS = {
     QueryKind.CLAIMED: "at the claimed precision",
     QueryKind.PROFILE: "in place",
     QueryKind.ISOLATED: "alone",
+    QueryKind.TAIL: "all else alone",
     QueryKind.POOL: "pieces together",
     QueryKind.PREFIX: "first nodes",
 }

@@ -5,6 +5,7 @@ Nodes that only compute shapes are no items: their outputs are frozen in every c
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
@@ -14,14 +15,28 @@ from subgraph.errors import ModelError, NoRegion
 from subgraph.graph import region as regions
 from subgraph.graph.graph import SHAPE, VALUE, Graph
 from subgraph.graph.region import Region
-from subgraph.runtime.run_result import RunResult
+from subgraph.runtime.run_result import Feeds, RunResult
 from subgraph.search import Answer, Findings, Query, QueryKind, Settings, search
+from subgraph.search.oracle import Items
 from subgraph.search.state import Steps
-from subgraph.trials.attribution import attribute, restores_outputs
+from subgraph.trials.attribution import (
+    Target,
+    attribute,
+    error_alone,
+    error_of,
+    is_what_disappeared,
+    lacks_output,
+    restores_outputs,
+    share_of,
+    whole_target,
+)
+from subgraph.trials.local_errors import locally_wrong
 from subgraph.trials.pooled_runs import pooled_verdicts
+from subgraph.trials.propagation import propagated
 from subgraph.trials.trial import Trials
 from subgraph.verdict import Judgement, Signature, Status, Verdict, gravity
 
+UNFAITHFUL = 0.1  # of the largest final error: from here on a profile shows another run than the plain one
 CLAIMED_LABELS = frozenset(("precision", "range"))  # of outputs that agree at the claimed precision only
 
 
@@ -41,6 +56,7 @@ class NodeOracle:
     workers: int = 1
     failed: dict[tuple[int, ...], RunResult] = field(default_factory=dict)
     hints: Mapping[int, float] = field(default_factory=dict)
+    _targets: dict[Items, Target] = field(default_factory=dict)
 
     @property
     def pools(self) -> bool:
@@ -128,10 +144,13 @@ class NodeOracle:
             result = self.trials.run(region, repetition=query.repetition, fresh=query.fresh)
             if kind not in (QueryKind.PROFILE, QueryKind.PREFIX):
                 result = self._confirmed(query, region, result)
+            if kind is QueryKind.TAIL:
+                return self._tail(query, region, result)
             verdict = self.trials.verdict_of(region, result)
             answer = _answer_of(verdict)
             if kind is QueryKind.PROFILE:
-                return replace(answer, items=_statuses(verdict, inner))
+                statuses = _statuses(verdict, inner)
+                return replace(answer, items=statuses, local=self._locally_wrong(query, result, statuses))
             if kind is QueryKind.PREFIX:
                 return replace(answer, error=self._relative_error(verdict))
             if verdict.status is Status.FAIL:
@@ -147,6 +166,23 @@ class NodeOracle:
         """Tensors that a profile reads, with the item that makes each."""
         makes, readable = self.trials.graph.makes, set(self.trials.tensors())
         return {n: k for k in query.items for i in self.groups[k] for n in makes[i] if n in readable}
+
+    def _locally_wrong(self, query: Query, result: RunResult, seen: Mapping[int, Status]) -> dict[int, float] | None:
+        """Of the items that are wrong in place those that are so by what they read, with the relative error; None if
+        unknown, or if reading inner tensors changed what the whole gives."""
+        suspects = [k for k in query.items if seen.get(k) is Status.FAIL]
+        whole = self.run_result(self.trials.whole())
+        if result.failure or (len(query.items) == len(self.groups) and not self._as_plain(whole, result)):
+            return None
+        wrong = locally_wrong(self.trials, [self.region([k]) for k in suspects], result)
+        return None if wrong is None else {suspects[k]: error for k, error in wrong.items()}
+
+    def _as_plain(self, whole: RunResult, profile: RunResult) -> bool:
+        """Are the model's outputs as far off in a profile as in the plain run?"""
+        plain, probed = (error_of(self.trials, r.tensors) for r in (whole, profile))
+        if plain is None or probed is None:
+            return whole.failure is None and plain is probed
+        return bool(abs(plain - probed).max(initial=0.0) <= UNFAITHFUL * abs(plain).max(initial=0.0))
 
     def _region(self, query: Query, inner: Sequence[str]) -> Region:
         if query.kind in (QueryKind.WHOLE, QueryKind.CLAIMED):
@@ -165,15 +201,67 @@ class NodeOracle:
         return self.trials.run_extra(region, repetition=query.repetition, fresh=True)
 
     def _with_share(self, query: Query, region: Region, result: RunResult, answer: Answer) -> Answer:
-        """The answer with the region's share of the final error, if there is one."""
+        """The answer with the region's share of the target's error, and of the whole model's, if there is one."""
         if self.whole_agrees:
             return answer
         whole = self.run_result(self.trials.whole())
-        if whole.failure and answer.signature not in (None, whole.failure.signature):
+        if not query.target and whole.failure and answer.signature not in (None, whole.failure.signature):
             return replace(answer, culprit=restores_outputs(self.trials, region))
         fails = answer.status is Status.FAIL and answer.signature is not Signature.TIMEOUT
-        attribution = attribute(self.trials, region, result, whole) if fails or query.explain else None
-        return replace(answer, share=attribution.share, culprit=attribution.culprit) if attribution else answer
+        target = self._target(query.target) if fails or query.explain else None
+        attribution = attribute(self.trials, region, result, target) if target else None
+        answer = replace(answer, error=_largest_error(answer.verdict))
+        if attribution is None:
+            return answer
+        explains = self._explains(region, result) if query.target else attribution.share
+        return replace(answer, share=attribution.share, explains=explains, culprit=attribution.culprit)
+
+    def _explains(self, region: Region, result: RunResult) -> float | None:
+        """The share of the whole model's error, where both have one."""
+        whole = error_of(self.trials, self._target(()).values)
+        alone = None if result.failure or whole is None or not whole.any() else error_alone(self.trials, region, result)
+        return None if whole is None or alone is None else share_of(alone, whole)
+
+    def _target(self, items: Items) -> Target:
+        """The error of these items when all others are right; of the whole model for ()."""
+        if items not in self._targets:
+            trials = self.trials
+            if items:
+                region = self.region(items)
+                values = self._left(region, self.run_result(region))
+                right = frozenset(trials.whole().nodes) - frozenset(region.nodes)
+                self._targets[items] = Target(values or (), right)
+            else:
+                self._targets[items] = whole_target(trials, self.run_result(trials.whole()))
+        return self._targets[items]
+
+    def _left(self, region: Region, result: RunResult) -> Feeds | None:
+        """The model's outputs when only this region is the candidate's; None where the reference cannot go on."""
+        if result.failure or lacks_output(self.trials, region, result):
+            return None
+        try:
+            return propagated(self.trials, region, result.tensors)
+        except ModelError:
+            return None
+
+    def _tail(self, query: Query, region: Region, result: RunResult) -> Answer:
+        """Does the model agree when only these items are the candidate's? If the reference cannot go on with what they
+        give, the verdict is that on their own outputs. And is what disappeared what the items left out give alone?"""
+        trials = self.trials
+        values = self._left(region, result)
+        if values is None:
+            return _answer_of(trials.verdict_of(region, result))
+        outputs = RunResult(tuple(values), result.others, None, result.build, result.run, result.stored)
+        answer = _answer_of(trials.verdict_of(trials.whole(), outputs))
+        if answer.status is Status.FAIL:
+            self.failed.setdefault(region.nodes, result)
+        removed = sorted(set(query.target or range(len(self.groups))) - set(query.items))
+        piece = self.region(removed)
+        before, left = error_of(trials, self._target(query.target).values), error_of(trials, values)
+        if before is None or left is None or piece.nodes not in self.failed:
+            return answer
+        alone = error_alone(trials, piece, self.failed[piece.nodes])
+        return answer if alone is None else replace(answer, culprit=is_what_disappeared(before, left, alone))
 
     def _relative_error(self, verdict: Verdict) -> float | None:
         """The largest error of a prefix, relative to that of the whole."""
@@ -189,6 +277,11 @@ class NodeOracle:
         pieces = tuple(_answer_of(v) if v else several for v in verdicts)
         worst = next((s for s in (Status.FAIL, Status.UNRESOLVED) if any(p.status is s for p in pieces)), Status.AGREE)
         return Answer(worst, pieces=pieces, seconds=sum(p.seconds for p in pieces))
+
+
+def _largest_error(verdict: Verdict | None) -> float | None:
+    errors = [j.errors.get("max_rel", math.nan) for j in verdict.outputs] if verdict else []
+    return max((e for e in errors if not math.isnan(e)), default=None)
 
 
 def _crashed(result: RunResult) -> bool:

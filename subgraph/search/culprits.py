@@ -21,6 +21,9 @@ from subgraph.search.predicate import NO_OUTPUT, Meaning
 from subgraph.search.state import Search, SearchState, SearchStopped
 from subgraph.verdict import Signature, Status
 
+CANCELS = "explains little of the whole error because errors of other pieces cancel it or exceed it"
+CONTRADICTS = "the candidate contradicts itself: this fails otherwise alone than inside; without it all else agrees"
+ALIKE = 3.0  # ratio of an item's errors inside the model and alone
 MOST_JUDGED = 3  # pieces that fail and explain little, each of which takes a run of all else
 OTHER_ITEMS = 4  # that must fail alone as well, before the search ends because nothing runs
 MOST_EXCUSED = 64  # items that are refused alone but run in context; each is left out of the scope
@@ -34,7 +37,8 @@ class Progress:
     """How far the search for culprits has come.
 
     Attributes:
-        scope: places still in question, ascending. clean: so many of its first ones were searched.
+        scope: places still in question, ascending. base: places that are the candidate's in the target. clean: so many
+            of the scope's first ones were searched. peeled: the last culprit, if no tail was asked since.
         labels: kind of each place; None if unknown.
         profile: of the scope; None where there is none. led: it led to the last culprit. misled: its hints that led to
             none.
@@ -46,6 +50,7 @@ class Progress:
 
     state: SearchState
     scope: Items
+    base: Items = ()
     labels: tuple[Hashable, ...] | None = None
     clean: int = 0
     led: bool = False
@@ -158,7 +163,8 @@ def _concluded(progress: Progress, region: Items) -> Search[tuple[Items, Finding
         smallest = yield from shrink(state, region, gradual=False)
     for rest in smallest.minor[:MOST_JUDGED]:
         piece = yield from _smallest_failing(state, rest)
-        if (yield from _accounts(progress, piece.items, healing=False)):
+        others = tuple(k for k in smallest.items if k not in piece.items)
+        if (yield from _accounts(progress, piece.items)) or (yield from _heals_alone(progress, piece.items, others)):
             smallest = piece
             break
     finding = yield from confirmed(state, smallest)
@@ -180,18 +186,30 @@ def _smallest_failing(state: SearchState, region: Items) -> Search[Smallest]:
         state.any_failure = False
 
 
-def _accounts(progress: Progress, piece: Items, *, healing: bool = True) -> Search[bool]:
+def _accounts(progress: Progress, piece: Items) -> Search[bool]:
     """Is a piece that explains little a culprit nevertheless? Yes if what disappears of the error without it is what it
-    gives alone: errors of several culprits may cancel each other. `healing`: or if all else agrees without it."""
+    gives alone: errors of several culprits may cancel each other."""
     state = progress.state
     if state.no_output or state.signature is Signature.PRECISION:
         return False
-    rest = tuple(k for k in progress.scope if k not in piece)
-    answer = yield from state.tail(Purpose.TAIL, rest)
-    accounts = answer.culprit is True or (healing and answer.status is Status.AGREE)
-    if accounts:
-        state.proven.add(piece)
-    return accounts
+    answer = yield from state.tail(Purpose.TAIL, tuple(k for k in progress.base if k not in piece))
+    if answer.culprit:
+        state.proven[piece] = CANCELS
+    return answer.culprit is True
+
+
+def _heals_alone(progress: Progress, piece: Items, others: Items = ()) -> Search[bool]:
+    """Does all else agree without a piece that fails by itself, but not without `others` alone, with which it fails in
+    the way that is looked for?"""
+    state = progress.state
+    if state.no_output or state.signature is Signature.PRECISION:
+        return False
+    for left_out, expected in ((piece, Status.AGREE), (others, Status.FAIL)):
+        rest = tuple(k for k in progress.base if k not in left_out)
+        if left_out and (yield from state.tail(Purpose.TAIL, rest)).status is not expected:
+            return False
+    state.proven[piece] = CONTRADICTS
+    return True
 
 
 # ---------------------------------------------------------------------------------------------------- a failing region
@@ -236,19 +254,26 @@ def _follow_profile(progress: Progress) -> Search[Items | None]:
     while progress.hints:
         last = progress.hints[0]
         status = yield from state.region(Purpose.GALLOP, (last,))
+        local = (progress.profile is not None and progress.profile.local) or {}
         if status is Meaning.MINOR:
             minor.append((last,))
-            local = progress.profile is not None and progress.profile.local
-            if local and (yield from _accounts(progress, (last,), healing=False)):
+            if _alike_inside(state, last, local.get(last)) or (local and (yield from _accounts(progress, (last,)))):
+                state.proven.setdefault((last,), CANCELS)
                 return (last,)
         region = yield from profile.follow(state, progress.scope, last)
         if region is not None:
             return region
         progress.misled.add(last)
     for piece in minor:
-        if (yield from _accounts(progress, piece)):
+        if (yield from _accounts(progress, piece)) or (yield from _heals_alone(progress, piece)):
             return piece
     return None
+
+
+def _alike_inside(state: SearchState, place: int, local: float | None) -> bool:
+    """Is an item about as wrong alone as it is inside the model? Then it is a culprit, whatever it explains."""
+    alone = state.answer_to((place,)).error
+    return bool(alone and local and 1 / ALIKE <= local / alone <= ALIKE)
 
 
 def _wrong_everywhere(progress: Progress) -> Search[Finding | None]:
@@ -328,7 +353,7 @@ def _overlap_fails(progress: Progress, region: Items) -> Search[bool]:
 def _go_on_with(progress: Progress, rest: Items, signature: Signature) -> Search[None]:
     """What is left is the scope and the target from now on."""
     state = progress.state
-    progress.scope = state.target = state.suspect = rest
+    progress.scope = progress.base = state.target = state.suspect = rest
     state.signature, progress.fails = signature, True
     state.left, state.more = len(rest), len(rest).bit_length() + 2
     if progress.led or progress.profile is None:

@@ -64,10 +64,10 @@ class Answer:
             of pieces. TAIL: is what disappeared from the target's error what the items left out give alone?
         claimed: WHOLE and CLAIMED: the candidate agrees, but only within rounding at the precision that it claims.
         items: PROFILE: status by item, of the items that could be compared.
-        local: PROFILE: items whose outputs are not what the reference makes of the values that they read there; None if
-            unknown.
+        local: PROFILE: items whose outputs are not what the reference makes of the values that they read there, with
+            the relative error; None if unknown.
         pieces: POOL: one answer per piece.
-        error: PREFIX: error relative to that of the whole.
+        error: PREFIX: error relative to that of the whole. ISOLATED: the largest relative error of an output.
         seconds: duration of the run; for a stored answer, of the run that was stored.
         verdict: passed on to whoever reads the steps; the search does not look into it.
     """
@@ -80,7 +80,7 @@ class Answer:
     culprit: bool | None = None
     claimed: bool = False
     items: Mapping[int, Status] = field(default_factory=dict)
-    local: frozenset[int] | None = None
+    local: Mapping[int, float] | None = None
     pieces: tuple[Answer, ...] = ()
     error: float | None = None
     seconds: float = 0.0

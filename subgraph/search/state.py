@@ -53,7 +53,7 @@ class SearchState:
         steady: the user says that the candidate always gives the same.
         target: the places whose error is looked for: () for the whole model, later what the known culprits leave.
         signature: how the target fails, once known.
-        proven: regions that are culprits whatever share they have.
+        proven: regions that are culprits whatever share they have, and why.
         any_failure: a region that fails at all counts as failing, whatever it explains.
         whole_failed, whole_runs: failed runs of the whole, and all its runs.
         flaky: the whole, or a region that failed once, does not always fail.
@@ -76,7 +76,7 @@ class SearchState:
     steady: bool = False
     target: Items = ()
     signature: Signature | None = None
-    proven: set[Items] = field(default_factory=set)
+    proven: dict[Items, str] = field(default_factory=dict)
     any_failure: bool = False
     whole_failed: int = 1
     whole_runs: int = 1

@@ -105,7 +105,7 @@ def _narrow(state: SearchState, settings: Settings, labels: tuple[Hashable, ...]
                     stopped = f"the whole failed in {often}, too rarely to be narrowed down"
                     break
                 state.target, state.signature, state.weights = (), base.signature, list(state.prior)
-                progress = Progress(state, scope, labels)
+                progress = Progress(state, scope, scope, labels)
                 try:
                     yield from _search_scope(progress, settings)
                     break

@@ -17,12 +17,12 @@ from pathlib import Path
 import numpy as np
 
 from subgraph.comparison.pair import scaled_differences
-from subgraph.errors import ModelError, NoRegion
-from subgraph.graph import region as regions
+from subgraph.errors import ModelError
 from subgraph.graph.graph import CONSTANT
 from subgraph.graph.region import Region
 from subgraph.runtime.run_result import Feeds, RunResult
 from subgraph.storage.tensors import Record, load
+from subgraph.trials.propagation import propagated, region_of
 from subgraph.trials.trial import Trials
 from subgraph.types import Array
 from subgraph.verdict import Signature, Verdict
@@ -36,6 +36,8 @@ SMALL, GAIN = 0.05, 0.5
 WORSE = 1.01  # of the squared final error
 MAX_PHASES = 12  # runs for one gain
 INSIDE = 3.0  # |P| / |D| above which the region behaves otherwise inside the model: culprits at most 1.15
+# Of |P|: what D − D' − P may be. Prototyped in simulation; 1 where the region behaves well inside the model.
+SUPERPOSED, NOT_SUPERPOSED = 0.4, 0.75
 CLIP = 10.0  # of an output's scale: the largest error of an element, also of one that is not finite
 NOT_REAL = frozenset("cOUS")  # kinds of numpy's types: complex numbers and strings
 
@@ -63,40 +65,81 @@ class Attribution:
         return None if self.gain is None else self.gain >= SHARE
 
 
+@dataclass(frozen=True)
+class Target:
+    """The error that is to be explained.
+
+    Attributes:
+        values: the model's outputs with that error, per sample; none where the candidate gives no output.
+        right: nodes that the reference runs, because they are known culprits.
+    """
+
+    values: Feeds
+    right: frozenset[int] = frozenset()
+
+
+def whole_target(trials: Trials, whole: RunResult | None = None) -> Target:
+    """The error of the whole model. `whole`: its result, if the candidate does not give the same each time."""
+    whole = whole or trials.run(trials.whole())
+    return Target(() if whole.failure else whole.tensors)
+
+
 def attribute(
-    trials: Trials, region: Region, result: RunResult | None = None, whole: RunResult | None = None
+    trials: Trials, region: Region, result: RunResult | None = None, target: Target | None = None
 ) -> Attribution | None:
-    """How much of the candidate's final error a region accounts for.
+    """How much of the target's error a region accounts for; without a target, of the whole model's.
 
-    `result`, `whole`: the candidate's outputs of the region and of the whole model, if the candidate does not give the
-    same each time; else they are run. One reference run; for a gain one more, and two of the candidate.
+    `result`: the candidate's outputs of the region, if it does not give the same each time; else it is run. One
+    reference run; for a gain one more, and two of the candidate.
 
-    None where the whole model gives no outputs or right ones, where an output of the region is missing, or where the
-    patched values cannot be run.
+    None where the target has no outputs or right ones, where an output of the region is missing, or where the patched
+    values cannot be run.
 
     Raises:
         BackendError: the candidate cannot be used.
     """
-    error = _final_error(trials, whole)
+    target = target or whole_target(trials)
+    error = error_of(trials, target.values)
     result = result or trials.run(region)
     died = result.failure is not None and result.failure.signature is Signature.CRASH
-    if error is None or (result.failure and not died) or not error.any() or _lacks_output(trials, region, result):
+    if error is None or (result.failure and not died) or not error.any() or lacks_output(trials, region, result):
         return None
     if died or not _has_expected_types(trials, region, result):
-        gain = _gain(trials, region, error)
+        gain = _gain(trials, region, error, target.right)
         return None if gain is None else Attribution(gain, math.inf, gain)
-    try:
-        patched = _error(trials, _patched(trials, region, result))
-    except ModelError:
-        return None
+    patched = error_alone(trials, region, result)
     if patched is None:
         return None
-    size = float(error @ error)
-    share, ratio = float(patched @ error) / size, float((patched @ patched) / size) ** 0.5
+    share, ratio = share_of(patched, error), _length(patched) / _length(error)
     clipped = share < SHARE and bool((np.abs(error) >= CLIP).any())  # garbage; another run gives other garbage
     use_gain = ratio > INSIDE or clipped
-    gain = _gain(trials, region, error) if use_gain or SMALL <= share < SHARE else None
+    gain = _gain(trials, region, error, target.right) if use_gain or SMALL <= share < SHARE else None
     return Attribution(share if gain is None or not use_gain else gain, math.inf if clipped else ratio, gain)
+
+
+def share_of(patched: Array, error: Array) -> float:
+    """P·D / |D|²."""
+    return float(patched @ error) / float(error @ error)
+
+
+def error_alone(trials: Trials, region: Region, result: RunResult) -> Array | None:
+    """P: the error at the model's outputs when the region has these outputs, and the reference computes all else."""
+    try:
+        return error_of(trials, propagated(trials, region, result.tensors))
+    except ModelError:
+        return None
+
+
+def is_what_disappeared(before: Array, left: Array, alone: Array) -> bool | None:
+    """Is the error that disappeared with a region the one that it makes alone? None where that is unclear.
+
+    Errors of several culprits add, so that D = P + D' where D' is left without the region; an innocent region leaves
+    D' = D. A culprit that the model magnifies or clips misses both.
+    """
+    if not alone.any():
+        return None
+    residual = _length(before - left - alone) / _length(alone)
+    return True if residual <= SUPERPOSED else False if residual >= NOT_SUPERPOSED else None
 
 
 def remaining_error(trials: Trials, region: Region) -> float | None:
@@ -105,7 +148,7 @@ def remaining_error(trials: Trials, region: Region) -> float | None:
     Raises:
         BackendError: the candidate cannot be used.
     """
-    error = _final_error(trials)
+    error = error_of(trials, whole_target(trials).values)
     left = None if error is None or not error.any() else _error_without(trials, region)
     return None if left is None or error is None else float((left @ left) / (error @ error)) ** 0.5
 
@@ -120,16 +163,17 @@ def restores_outputs(trials: Trials, region: Region) -> bool | None:
     return None if values is None else not isinstance(values, Verdict)
 
 
-def _gain(trials: Trials, region: Region, error: Array) -> float | None:
+def _gain(trials: Trials, region: Region, error: Array, right: frozenset[int]) -> float | None:
     """The part of D that is gone when the reference runs this region; negative where the errors cancel each other."""
-    left = _error_without(trials, region)
+    left = _error_without(trials, region, right)
     if left is None:
         return None
     size, squared = float(error @ error), float(left @ left)
     return 1.0 - ((squared / size) ** 0.5 if squared > WORSE * size else float(left @ error) / size)
 
 
-def _lacks_output(trials: Trials, region: Region, result: RunResult) -> bool:
+def lacks_output(trials: Trials, region: Region, result: RunResult) -> bool:
+    """Did the candidate leave out an output of the region?"""
     kinds = trials.graph.kinds(region.outputs)
     needed = {n for n in region.outputs if kinds[n] != CONSTANT}
     return any(needed - sample.keys() for sample in result.tensors)
@@ -148,26 +192,18 @@ def _has_expected_types(trials: Trials, region: Region, result: RunResult) -> bo
 # ---------------------------------------------------------------------------------------------------- mixed runs
 
 
-def _patched(trials: Trials, region: Region, result: RunResult) -> list[Mapping[str, Record]]:
-    """The reference's values of the whole model where the region's outputs are the candidate's."""
-    needed = set(trials.whole().nodes)
-    below = _region(trials, (trials.graph.descendants(region.nodes) & needed) - set(region.nodes))
-    outputs = trials.run_on_reference(below, result.tensors) if below else [{}] * len(result.tensors)
-    known = trials.values.records
-    return [{**k, **r, **o} for k, r, o in zip(known, result.tensors, outputs, strict=True)]
-
-
-def _values_without(trials: Trials, region: Region) -> Feeds | Verdict | None:
-    """All values where the reference runs the region and the candidate all other nodes; or how the candidate failed.
+def _values_without(trials: Trials, region: Region, right: frozenset[int] = frozenset()) -> Feeds | Verdict | None:
+    """All values where the reference runs the region and what is to be `right`, and the candidate all other nodes; or
+    how the candidate failed.
 
     None where that takes too many phases, or the reference cannot run the values that enter the region.
     """
     values: list[Mapping[str, Record]] = [{} for _ in trials.values.records]
-    phases = _phases(trials, region)
+    phases = _phases(trials, {*region.nodes, *right})
     if len(phases) > MAX_PHASES:
         return None
     for phase in sorted(phases):
-        part = _region(trials, phases[phase])
+        part = region_of(trials, phases[phase])
         if part is None:
             continue
         outputs: Feeds
@@ -185,20 +221,13 @@ def _values_without(trials: Trials, region: Region) -> Feeds | Verdict | None:
     return [{**k, **v} for k, v in zip(trials.values.records, values, strict=True)]
 
 
-def _region(trials: Trials, nodes: set[int]) -> Region | None:
-    try:
-        return regions.of_nodes(trials.graph, nodes) if nodes else None
-    except NoRegion:  # only random nodes: their values are the captured ones
-        return None
-
-
-def _phases(trials: Trials, region: Region) -> dict[int, set[int]]:
-    """The whole model's nodes in phases: even ones without the region's nodes, odd ones of these only.
+def _phases(trials: Trials, inside: set[int]) -> dict[int, set[int]]:
+    """The whole model's nodes in phases: even ones without the nodes inside, odd ones of these only.
 
     A phase reads only earlier phases. Three where the region is convex; more where paths leave it and come back.
     Complexity: linear in nodes and edges.
     """
-    graph, inside = trials.graph, set(region.nodes)
+    graph = trials.graph
     phase: dict[int, int] = {}
     phases: dict[int, set[int]] = {}
     for i in trials.whole().nodes:
@@ -212,23 +241,24 @@ def _phases(trials: Trials, region: Region) -> dict[int, set[int]]:
 # ---------------------------------------------------------------------------------------------------- errors
 
 
-def _final_error(trials: Trials, whole: RunResult | None = None) -> Array | None:
-    """D; None where the candidate gives no outputs."""
-    whole = whole or trials.run(trials.whole())
-    return None if whole.failure else _error(trials, whole.tensors)
-
-
-def _error_without(trials: Trials, region: Region) -> Array | None:
+def _error_without(trials: Trials, region: Region, right: frozenset[int] = frozenset()) -> Array | None:
     """The final error when the reference runs the region and the candidate all other nodes."""
-    values = _values_without(trials, region)
-    return None if values is None or isinstance(values, Verdict) else _error(trials, values)
+    values = _values_without(trials, region, right)
+    return None if values is None or isinstance(values, Verdict) else error_of(trials, values)
 
 
-def _error(trials: Trials, values: Sequence[Mapping[str, Record]]) -> Array | None:
+def _length(error: Array) -> float:
+    return math.sqrt(float(error @ error))
+
+
+def error_of(trials: Trials, values: Sequence[Mapping[str, Record]]) -> Array | None:
     """The error at all outputs of all samples as one vector, each output in units of its scale.
 
-    None where an output is missing, has another number of elements, or is real on one side alone; without sequences.
+    None where there are no values, where an output is missing, has another number of elements, or is real on one side
+    alone; without sequences.
     """
+    if not values:
+        return None
     names = [n for n in trials.graph.outputs if n in trials.graph.maker]
     parts = []
     for known, sample in zip(trials.values.records, values, strict=True):

@@ -344,10 +344,12 @@ class Trials:
         place = (region.nodes, region.outputs, k)
         with self._lock:
             if place not in self._noise:
-                self._noise[place] = self._region_noise(region, self.values.records[k]), threading.Lock()
+                self._noise[place] = self.region_noise(region, self.values.records[k]), threading.Lock()
             return self._noise[place]
 
-    def _region_noise(self, region: Region, tensors: Mapping[str, Record]) -> RegionNoise:
+    def region_noise(self, region: Region, tensors: Mapping[str, Record]) -> RegionNoise:
+        """The rounding noise of a region that is fed with these tensors and has these outputs."""
+
         def key(label: str) -> str:
             return digest("noise/1", self._region_key(region, [tensors]), self.reference.identity(), label)
 

@@ -149,7 +149,11 @@ def _flaky_finding(state: SearchState, smallest: Smallest) -> Search[Finding]:
 def _finding(state: SearchState, smallest: Smallest, kind: FindingKind, runs: tuple[int, int]) -> Finding:
     answer = state.answer_to(smallest.items)
     share = None if state.no_output else answer.explains
-    why = "fails only as a whole: no part of it was seen to fail" if smallest.whole else ""
+    why = (
+        "fails only as a whole: no part of it was seen to fail"
+        if smallest.whole
+        else state.proven.get(smallest.items, "")
+    )
     neighbour = smallest.neighbour and state.items(smallest.neighbour)
     doubtful, minor = (
         state.items(k for k in smallest.items if any(k not in rest for rest in some))

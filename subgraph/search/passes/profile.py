@@ -6,6 +6,7 @@ above them. In real bugs a first wrong item is the culprit, or the last item of 
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -32,14 +33,15 @@ class Seen(StrEnum):
 @dataclass(frozen=True)
 class Profile:
     """Attributes:
-    hints: places of first wrong items, in cut order; where `local`, of all that are wrong by what they read.
+    hints: places of first wrong items, in cut order; where `local` is known, of all that are wrong by what they read.
+    local: the relative error of each hint by what it reads, where that is known.
     everywhere: so many items are wrong that low precision may be the reason.
     """
 
     seen: Seen
     hints: tuple[int, ...] = ()
     everywhere: bool = False
-    local: bool = False
+    local: Mapping[int, float] | None = None
 
 
 def profile(state: SearchState, scope: Items) -> Search[Profile]:
@@ -70,10 +72,10 @@ def read(state: SearchState, scope: Items, answer: Answer) -> Profile:
     if not hints:
         return Profile(Seen.VANISHED)
     everywhere = wrong >= EVERYWHERE * len(answer.items)
-    local = [k for k in scope if answer.local and state.order[k] in answer.local]
+    local = {k: answer.local[state.order[k]] for k in scope if answer.local and state.order[k] in answer.local}
     if not local or len(local) > MOST_LOCAL:
         return Profile(Seen.SHOWN, tuple(hints), everywhere)
-    return Profile(Seen.SHOWN, tuple(local), everywhere, True)
+    return Profile(Seen.SHOWN, tuple(local), everywhere, local)
 
 
 def follow(state: SearchState, scope: Items, last: int) -> Search[Items | None]:

@@ -56,7 +56,7 @@ def shrink(state: SearchState, region: Items, *, gradual: bool = True) -> Search
     if len(region) > SMALL:
         if not any(len(s) >= len(region) - 1 for s in state.agreeing_supersets(region[:-1])):
             region = yield from gallop.forth(state, region)
-        if gradual and (yield from _graded_ends(state, region)):
+        if gradual and len(region) > 1 and (yield from _graded_ends(state, region)):
             return Smallest(region, certified=False, graded=True)
     region = yield from _drop_parts(state, region)
     region, whole = yield from _drop_chunks(state, region)
