@@ -145,8 +145,10 @@ def _notes(oracle: NodeOracle, findings: Findings, whole: Verdict | None, within
         yield "reading inner tensors makes the fault vanish: the candidate behaves otherwise when probed"
     if findings.stopped.endswith("used up"):
         yield f"ended early: {findings.stopped}; the same command with more goes on"
-    elif findings.outcome is Outcome.DISAGREE and findings.complete and (findings.signature or within):
-        yield f"everything else{f' in {within}' if within else ''} was asked about and agrees"
+    elif findings.outcome is Outcome.DISAGREE and findings.complete and within:
+        yield f"everything else in {within} was asked about and agrees"
+    elif findings.outcome is Outcome.DISAGREE and findings.complete and findings.signature:
+        yield f"with {'it' if len(findings.findings) == 1 else 'them'} on the reference, the model agrees"
     for observation in findings.unresolved[:MOST_UNRESOLVED]:
         yield f"{count(len(observation.items), 'node')}, {observation.signature or 'unknown'}: {observation.why}"
 
@@ -241,6 +243,7 @@ def _finding(oracle: NodeOracle, findings: Findings, rank: int, steps: Sequence[
         contributors=[_contributor(oracle, *c) for c in finding.contributors] if accumulated else None,
         rate=finding.reproduces if flaky else None,
         runs=dict(zip(("failed", "of"), finding.runs, strict=True)) if flaky else None,
+        alike=_nodes(oracle, finding.alike)[0] if finding.alike else None,
         reason=finding.why if kind is FindingKind.UNRESOLVED else None,
         evidence=_evidence(oracle, findings, rank, steps),
     )
@@ -267,10 +270,19 @@ def _evidence(oracle: NodeOracle, findings: Findings, rank: int, steps: Sequence
 
 
 def _why(oracle: NodeOracle, finding: Finding) -> str:
-    if not finding.doubtful:
-        return finding.why
-    labels = [oracle.label(k) for k in finding.doubtful[:MOST_UNRESOLVED]]
-    return "not certified: could not be asked without " + ", ".join(labels)
+    def labels(items: Sequence[int]) -> str:
+        return ", ".join(oracle.label(k) for k in items[:MOST_UNRESOLVED])
+
+    if finding.alike:
+        kind = oracle.trials.graph.ops[oracle.groups[finding.items[0]][-1]]
+        return (
+            f"{count(len(finding.alike), 'more node')} of this kind ({kind}), of which one was asked: it is refused too"
+        )
+    if finding.doubtful:
+        return f"not certified: could not be asked without {labels(finding.doubtful)}"
+    if finding.minor and not finding.certified:
+        return f"not certified: without {labels(finding.minor)} it fails still, though that explains little"
+    return finding.why
 
 
 def _boundary(oracle: NodeOracle, region: Region) -> dict[str, list[document.BoundaryTensor]]:

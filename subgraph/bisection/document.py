@@ -172,12 +172,13 @@ class FindingDocument:
     rate: float | None = absent()
     runs: Mapping[str, int] | None = absent()
     reason: str | None = absent()
+    alike: Sequence[str] | None = absent()
     evidence: Sequence[Mapping[str, str]]
 
 
 @dataclass(frozen=True)
 class Irrelevant:
-    """A region that fails alone and explains nothing."""
+    """A region that fails alone and explains little."""
 
     signature: str | None
     nodes: Sequence[str]

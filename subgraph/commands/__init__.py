@@ -19,3 +19,7 @@ class Result:
     document: dict[str, Any]
     text: str
     exit_code: int = 0
+
+
+# Words for what a step of a search means; others are shown as they are.
+OUTCOMES = {"fail": "FAIL", "minor": "FAIL, explains little"}

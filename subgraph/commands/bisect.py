@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 from subgraph import project
-from subgraph.commands import Result, log, options, resolve
+from subgraph.commands import OUTCOMES, Result, log, options, resolve
 from subgraph.commands.options import Number, Text, option
 from subgraph.commands.recorded import bisect_recorded, recording_options, refuse_beside_recorded, weights_of
 from subgraph.errors import UsageError
@@ -152,7 +152,7 @@ def _step_lines(bisection: Bisection, step: Step) -> Iterator[str]:
     span = " … ".join(ends) or "whole model"
     worst = verdict.worst if verdict else None
     error = worst.errors.get("max_rel") if worst else None
-    outcome = "FAIL" if step.outcome == "fail" else step.outcome.value
+    outcome = OUTCOMES.get(step.outcome.value, step.outcome.value)
     signature = step.answer.signature.value if step.answer.signature and step.answer.signature != "mismatch" else ""
     share = f"explains {step.answer.share:.0%}" if step.answer.share is not None and step.outcome == "fail" else ""
     size = f"{error:.1e}" if error is not None else ""

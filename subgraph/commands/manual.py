@@ -14,7 +14,7 @@ import typer
 
 from subgraph import project
 from subgraph.cases import case
-from subgraph.commands import Result, log, options, resolve
+from subgraph.commands import OUTCOMES, Result, log, options, resolve
 from subgraph.commands.options import Number, Text, option
 from subgraph.documents import to_json
 from subgraph.errors import InputError, UsageError
@@ -374,7 +374,7 @@ def _step_line(bisection: ManualBisection, step: Step) -> str:
     span = " … ".join(dict.fromkeys(clean(n) for n in nodes[:1] + nodes[-1:])) or "whole model"
     verdict = step.answer.verdict
     error = verdict.worst.errors.get("max_rel") if verdict and verdict.worst else None
-    word = "FAIL" if step.outcome == "fail" else step.outcome.value
+    word = OUTCOMES.get(step.outcome.value, step.outcome.value)
     share = f"explains {step.answer.share:.0%}" if step.answer.share is not None and word == "FAIL" else ""
     size = f"{error:.1e}" if error is not None else ""
     return f"{step.number:>3}  {step.purpose.value:<8}  {span:<{SPAN_WIDTH}}  {size:>7}  {word}  {share}".rstrip()

@@ -146,10 +146,12 @@ def headline(document: Document, quoted: Quoted = str) -> str:
 
 
 def word(judged: Document) -> str:
-    """`agree`, `FAIL`, `FAIL (crash)`, `refused`, `unresolved`: the outcome of a verdict, a step or a row."""
+    """`agree`, `FAIL`, `FAIL (crash)`, `FAIL, explains little`, `refused`, `unresolved`: the outcome of a verdict, a
+    step or a row."""
     signature = judged.get("signature")
-    if judged["status"] == "fail":
-        return f"FAIL{f' ({signature})' if signature not in (None, 'mismatch') else ''}"
+    if judged["status"] in ("fail", "minor"):
+        little = ", explains little" if judged["status"] == "minor" else ""
+        return f"FAIL{f' ({signature})' if signature not in (None, 'mismatch') else ''}{little}"
     return str(signature or "unresolved") if judged["status"] == "unresolved" else "agree"
 
 

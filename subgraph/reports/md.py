@@ -37,7 +37,7 @@ def render(document: Document) -> str:
     for number, finding in enumerate(shown["findings"], 1):
         lines += ["", *_finding(finding, f"{number}. " if len(shown["findings"]) > 1 else "")]
     if shown["alone"]:
-        lines += ["", "## Fail alone, explain nothing", ""]
+        lines += ["", "## Fail alone, explain little", ""]
         lines += [f"- {region(p, code)}: {percent(p['explains'])}, max_rel {error(p['error'])}" for p in shown["alone"]]
     lines += ["", "## How to reproduce", "", *_reproduce(shown), "", "## Environment", "", *_environment(shown)]
     return "\n".join([*lines, "", *_steps(shown)]).rstrip("\n") + "\n"

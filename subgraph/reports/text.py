@@ -14,7 +14,7 @@ def render(document: Document) -> str:
     shown = cleaned(document)
     lines = [line for finding in shown["findings"] for line in _finding(finding)] or [headline(shown)]
     if shown["alone"]:
-        lines.append(f"fail alone but explain nothing: {count(len(shown['alone']), 'piece')}")
+        lines.append(f"fail alone, explain little: {count(len(shown['alone']), 'piece')}")
         lines += [f"  {region_words(piece)}   {percent(piece['explains'])}" for piece in shown["alone"]]
     lines += other_model(shown)
     lines += [f"note: {note}" for note in shown["notes"]]

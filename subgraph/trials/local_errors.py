@@ -34,6 +34,7 @@ def locally_wrong(trials: Trials, regions: Sequence[Region], profile: RunResult)
     """
     if not regions or len(regions) > MOST_REGIONS or trials.precision != "fp32":
         return None
+    trials.values.need([n for r in regions for n in (*r.inputs, *r.shapes, *r.outputs)])
     values = [{**known, **seen} for known, seen in zip(trials.values.records, profile.tensors, strict=True)]
     try:
         return _wrong(trials, regions, values)

@@ -370,7 +370,7 @@ def test_csv_has_the_numbers() -> None:
     ("name", "tests", "failures", "errors", "skipped"),
     [
         ("culprit", 2, 2, 0, 0),
-        ("culprits", 5, 4, 0, 1),
+        ("culprits", 5, 5, 0, 0),
         ("unresolved", 2, 1, 1, 0),
         ("agree", 1, 0, 0, 0),
         ("nothing", 1, 0, 1, 0),
