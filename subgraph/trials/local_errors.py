@@ -47,12 +47,14 @@ def _wrong(
 ) -> dict[int, float] | None:
     position, cuts = {region.nodes: k for k, region in enumerate(regions)}, []
     for region in regions:
+        if not _as_expected(trials, region, values):
+            continue
         groups = trials.sample_groups(region, values)
         if len(groups) != 1:
             return None
         cuts.append(trials.cut(region, groups[0][1]))
     wrong: dict[int, float] = {}
-    for pool in partition(cuts):
+    for pool in partition(cuts) if cuts else ():
         merged = merge_cuts(pool)
         for k, expected in enumerate(_on_reference(trials, merged, values)):
             for cut, names in zip(merged.pieces, merged.outputs, strict=True):
@@ -62,6 +64,12 @@ def _wrong(
                     place = position[cut.region.nodes]
                     wrong[place] = max(*errors, wrong.get(place, 0.0))
     return wrong
+
+
+def _as_expected(trials: Trials, region: Region, values: Sequence[Mapping[str, Record]]) -> bool:
+    """Has all that enters a region the reference's type and shape? Behind a wrong shape nothing can be compared."""
+    pairs = zip(trials.values.records, values, strict=True)
+    return all((k[n].dtype, k[n].shapes) == (v[n].dtype, v[n].shapes) for k, v in pairs for n in region.inputs)
 
 
 def _on_reference(
