@@ -353,8 +353,10 @@ def _overlap_fails(progress: Progress, region: Items) -> Search[bool]:
 def _go_on_with(progress: Progress, rest: Items, signature: Signature) -> Search[None]:
     """What is left is the scope and the target from now on."""
     state = progress.state
-    progress.scope = progress.base = state.target = state.suspect = rest
-    state.signature, progress.fails = signature, True
+    progress.scope = progress.base = state.suspect = rest
+    progress.fails = True
+    if state.signature is not None:
+        state.target, state.signature = rest, signature
     state.left, state.more = len(rest), len(rest).bit_length() + 2
     if progress.led or progress.profile is None:
         yield from progress.take_profile()

@@ -135,6 +135,9 @@ def _search_scope(progress: Progress, settings: Settings) -> Search[None]:
         progress.complete = progress.elsewhere = status is Meaning.AGREE
         if status is Meaning.UNRESOLVED:
             return
+        if status is Meaning.MINOR:  # it fails, and explains little of the whole: its own error is looked for
+            tail = yield from state.tail(Purpose.TAIL, scope)
+            state.target, state.signature = (scope, tail.signature) if tail.signature else ((), None)
     if fails:
         yield from find_culprits(progress)
         if not progress.complete and (progress.fails or len(progress.findings) == 1):
