@@ -24,6 +24,7 @@ from subgraph.verdict import Signature, Status
 CANCELS = "explains little of the whole error because errors of other pieces cancel it or exceed it"
 CONTRADICTS = "the candidate contradicts itself: this fails otherwise alone than inside; without it all else agrees"
 ALIKE = 3.0  # ratio of an item's errors inside the model and alone
+MOST_SMALL = 8  # culprits of small shares, before the error counts as made in many places
 MOST_JUDGED = 3  # pieces that fail and explain little, each of which takes a run of all else
 OTHER_ITEMS = 4  # that must fail alone as well, before the search ends because nothing runs
 MOST_EXCUSED = 64  # items that are refused alone but run in context; each is left out of the scope
@@ -326,6 +327,9 @@ def _tail_fails(progress: Progress) -> Search[bool]:
             break
         cut_off = answer.signature in NO_OUTPUT and not state.no_output  # it is refused because of what was cut out
         if not cut_off and answer.signature is not None:
+            if _scattered(progress):
+                progress.fails = True
+                return False
             yield from _go_on_with(progress, rest, answer.signature)
             return True
     if not progress.complete:
@@ -333,6 +337,13 @@ def _tail_fails(progress: Progress) -> Search[bool]:
     state.left, state.more = 0, 0
     progress.fails = False
     return False
+
+
+def _scattered(progress: Progress) -> bool:
+    """Were many culprits found, none of which accounts for much, and what is left fails still?"""
+    shares = [f.explains for f in progress.findings if f.explains is not None]
+    small = all(abs(share) < accumulated.CULPRIT_SHARE for share in shares)
+    return small and len(shares) == len(progress.findings) >= MOST_SMALL
 
 
 def _overlap_fails(progress: Progress, region: Items) -> Search[bool]:
