@@ -13,17 +13,14 @@ from dataclasses import dataclass, field, replace
 
 from subgraph.search.findings import Finding, FindingKind, Purpose
 from subgraph.search.oracle import Items, Query, QueryKind
-from subgraph.search.passes import accumulated, gallop, halve, pools, profile
+from subgraph.search.passes import accumulated, gallop, halve, minor, pools, profile
 from subgraph.search.passes.confirm import confirmed, resolve_contradiction
 from subgraph.search.passes.profile import MOST_HINTS, Profile, Seen
-from subgraph.search.passes.shrink import Smallest, shrink
+from subgraph.search.passes.shrink import shrink
 from subgraph.search.predicate import NO_OUTPUT, Meaning
 from subgraph.search.state import Search, SearchState, SearchStopped
 from subgraph.verdict import Signature, Status
 
-CANCELS = "explains little of the whole error because errors of other pieces cancel it or exceed it"
-CONTRADICTS = "the candidate contradicts itself: this fails otherwise alone than inside; without it all else agrees"
-ALIKE = 3.0  # ratio of an item's errors inside the model and alone
 MOST_SMALL = 8  # culprits of small shares, before the error counts as made in many places
 MOST_JUDGED = 3  # pieces that fail and explain little, each of which takes a run of all else
 OTHER_ITEMS = 4  # that must fail alone as well, before the search ends because nothing runs
@@ -163,9 +160,11 @@ def _concluded(progress: Progress, region: Items) -> Search[tuple[Items, Finding
             return smallest.items, accumulated.partial(state, smallest.items, share)
         smallest = yield from shrink(state, region, gradual=False)
     for rest in smallest.minor[:MOST_JUDGED]:
-        piece = yield from _smallest_failing(state, rest)
+        piece = yield from minor.smallest_failing(state, rest)
         others = tuple(k for k in smallest.items if k not in piece.items)
-        if (yield from _accounts(progress, piece.items)) or (yield from _heals_alone(progress, piece.items, others)):
+        if (yield from minor.accounts(state, progress.base, piece.items)) or (
+            yield from minor.heals_alone(state, progress.base, piece.items, others)
+        ):
             smallest = piece
             break
     finding = yield from confirmed(state, smallest)
@@ -176,41 +175,6 @@ def _concluded(progress: Progress, region: Items) -> Search[tuple[Items, Finding
 def _places(state: SearchState, region: Items, items: Items) -> Items:
     """The places of a region that hold these items."""
     return tuple(k for k in region if state.order[k] in items)
-
-
-def _smallest_failing(state: SearchState, region: Items) -> Search[Smallest]:
-    """A region that fails and explains little -> the smallest one inside that fails at all."""
-    state.any_failure = True
-    try:
-        return (yield from shrink(state, region, gradual=False))
-    finally:
-        state.any_failure = False
-
-
-def _accounts(progress: Progress, piece: Items) -> Search[bool]:
-    """Is a piece that explains little a culprit nevertheless? Yes if what disappears of the error without it is what it
-    gives alone: errors of several culprits may cancel each other."""
-    state = progress.state
-    if state.no_output or state.signature is Signature.PRECISION:
-        return False
-    answer = yield from state.tail(Purpose.TAIL, tuple(k for k in progress.base if k not in piece))
-    if answer.culprit:
-        state.proven[piece] = CANCELS
-    return answer.culprit is True
-
-
-def _heals_alone(progress: Progress, piece: Items, others: Items = ()) -> Search[bool]:
-    """Does all else agree without a piece that fails by itself, but not without `others` alone, with which it fails in
-    the way that is looked for?"""
-    state = progress.state
-    if state.no_output or state.signature is Signature.PRECISION:
-        return False
-    for left_out, expected in ((piece, Status.AGREE), (others, Status.FAIL)):
-        rest = tuple(k for k in progress.base if k not in left_out)
-        if left_out and (yield from state.tail(Purpose.TAIL, rest)).status is not expected:
-            return False
-    state.proven[piece] = CONTRADICTS
-    return True
 
 
 # ---------------------------------------------------------------------------------------------------- a failing region
@@ -251,30 +215,28 @@ def _failing_region(progress: Progress) -> Search[Items | Finding | None]:
 def _follow_profile(progress: Progress) -> Search[Items | None]:
     """A failing region that ends at an item that is wrong in place; or such an item that fails alone and accounts for
     what it gives there."""
-    state, minor = progress.state, []
+    state, failing = progress.state, []
     while progress.hints:
         last = progress.hints[0]
         status = yield from state.region(Purpose.GALLOP, (last,))
         local = (progress.profile is not None and progress.profile.local) or {}
         if status is Meaning.MINOR:
-            minor.append((last,))
-            if _alike_inside(state, last, local.get(last)) or (local and (yield from _accounts(progress, (last,)))):
-                state.proven.setdefault((last,), CANCELS)
+            failing.append((last,))
+            if minor.alike_inside(state, last, local.get(last)) or (
+                local and (yield from minor.accounts(state, progress.base, (last,)))
+            ):
+                state.proven.setdefault((last,), minor.CANCELS)
                 return (last,)
         region = yield from profile.follow(state, progress.scope, last)
         if region is not None:
             return region
         progress.misled.add(last)
-    for piece in minor:
-        if (yield from _accounts(progress, piece)) or (yield from _heals_alone(progress, piece)):
+    for piece in failing:
+        if (yield from minor.accounts(state, progress.base, piece)) or (
+            yield from minor.heals_alone(state, progress.base, piece)
+        ):
             return piece
     return None
-
-
-def _alike_inside(state: SearchState, place: int, local: float | None) -> bool:
-    """Is an item about as wrong alone as it is inside the model? Then it is a culprit, whatever it explains."""
-    alone = state.answer_to((place,)).error
-    return bool(alone and local and 1 / ALIKE <= local / alone <= ALIKE)
 
 
 def _wrong_everywhere(progress: Progress) -> Search[Finding | None]:
