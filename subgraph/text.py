@@ -11,16 +11,19 @@ from collections.abc import Iterable
 _UNSAFE = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029\u200b-\u200f\u202a-\u202e\u2066-\u2069\ufeff\ud800-\udfff]")
 _UNSAFE_LINES = re.compile(_UNSAFE.pattern.replace("\x00-\x1f", "\x00-\x09\x0b-\x1f"))
 
+LONG_WORD = 600  # characters without a blank; of more, the middle is left out
+_LONG_WORD = re.compile(r"(\S{300})\S{200,}(\S{100})")
 SHORTLIST = 200  # names that `nearest` compares in full
 
 
 def clean(name: str) -> str:
-    """A name for one line of a terminal, without control characters.
+    """A name for one line of a terminal, without control characters; the middle of a word of `LONG_WORD` is left out.
 
-    >>> clean("a\\x1b[31mb\\n")
-    'a[31mb'
+    >>> clean("a\\x1b[31mb\\n"), len(clean("x" * 10_000))
+    ('a[31mb', 401)
     """
-    return _UNSAFE.sub("", name)
+    text = _UNSAFE.sub("", name)
+    return text if len(text) < LONG_WORD else _LONG_WORD.sub(r"\1…\2", text)
 
 
 def clean_lines(text: str) -> str:

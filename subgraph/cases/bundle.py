@@ -215,8 +215,7 @@ def _readme(
 ) -> str:
     manifests = {c: files[f"{c}/{case.MANIFEST}" if c else case.MANIFEST] for c in case_files.cases}
     cases = {c: json.loads(data_of(source)) for c, source in manifests.items()}
-    run = json.loads(data_of(files[RUN_JSON])) if RUN_JSON in files else None
-    return readme(ReadmeData(name, tuple(sorted(files)), cases, found_with, run, outcome))
+    return readme(ReadmeData(name, tuple(sorted(files)), cases, found_with, outcome))
 
 
 def _suspicious(top: str, files: Mapping[str, Path | bytes], redactor: Redactor) -> Iterator[str]:

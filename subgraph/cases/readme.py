@@ -57,7 +57,7 @@ class ReadmeData:
     Attributes:
         name: of the bundle. files: names of all files in it.
         cases: folder in the bundle ("" for the bundle itself) → manifest of the case there; the most telling one first.
-        evidence: the manifest that names the candidate, if any. run: the bisection's document.
+        evidence: the manifest that names the candidate, if any.
         outcome: of the candidate, if it ran.
     """
 
@@ -65,7 +65,6 @@ class ReadmeData:
     files: tuple[str, ...]
     cases: Mapping[str, Mapping[str, Any]]
     evidence: Mapping[str, Any] | None = None
-    run: Mapping[str, Any] | None = None
     outcome: CaseOutcome | None = None
 
     @property
@@ -112,14 +111,9 @@ def _verdict(data: ReadmeData, manifest: Mapping[str, Any]) -> str:
     if data.outcome:
         return _verdict_line(data.outcome.status, data.outcome.why)
     if found := manifest.get("found"):
-        return _verdict_line(found["status"], found["why"])
-    findings = (data.run or {}).get("findings") or ()
-    verdicts = [f["verdict"] for f in findings if f.get("verdict") and f.get("case")]
-    if not verdicts:
-        return ""
-    outputs = ", ".join(str(o["name"]) for o in verdicts[0].get("outputs", ())[:1])
-    kind = f"{verdicts[0]['signature']}, " if verdicts[0]["why"] == LEFT_OUT else ""
-    return _verdict_line(verdicts[0]["status"], f"{outputs}{outputs and ': '}{kind}{verdicts[0]['why']}")
+        kind = f"{found.get('signature')}, " if found["why"] == LEFT_OUT else ""
+        return _verdict_line(found["status"], f"{kind}{found['why']}")
+    return ""
 
 
 def _verdict_line(status: object, why: object) -> str:
@@ -159,13 +153,13 @@ def _run_alone(data: ReadmeData) -> Iterator[str]:
     script, outputs = (str(PurePosixPath(data.first, name)) for name in (REPRO, CANDIDATE))
     library = data.cases[data.first].get("reference", {}).get("custom_ops")
     more = f" --custom-ops {clean(str(library))}" if library else ""
-    lines = [
-        ("pip install onnxruntime numpy", ""),
-        (f"python {script}{more}", "the model on onnxruntime, as the reference ran it"),
+    yield "  pip install onnxruntime numpy"
+    has_outputs = any(name.startswith(f"{outputs}/") for name in data.files)
+    lines = [(f"python {script}", "nothing is run: what came beside what is right")] if has_outputs else []
+    lines += [
+        (f"python {script} --reference{more}", "the model on onnxruntime, as the reference ran it"),
         (f"python {script}{more} --opt all", "with its optimisations"),
     ]
-    if any(name.startswith(f"{outputs}/") for name in data.files):
-        lines.append((f"python {script} --outputs {outputs}", "nothing is run: what came beside what is right"))
     yield from _columns(lines)
 
 

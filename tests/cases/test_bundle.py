@@ -186,7 +186,7 @@ def test_what_is_in_it(packed: Path) -> None:
     text = content(packed, README)
     assert all(len(line) <= 120 for line in text.splitlines())
     assert "/pad/Pad, /pool/MaxPool (Pad, MaxPool): 2 nodes of model.onnx\nFAIL   /pool/MaxPool_output_0: max" in text
-    assert "python culprit/repro.py --outputs culprit/candidate" in text and "replay it.zip --trust" in text
+    assert "python culprit/repro.py --reference" in text and "replay it.zip --trust" in text
     run = content(packed, "run.json")
     assert run["findings"][0]["case"] == "culprit" and run["report"] == "report.html"
     assert run["findings"][0]["nodes"] == ["/pad/Pad", "/pool/MaxPool"], "names are no paths"
