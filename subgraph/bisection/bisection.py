@@ -29,6 +29,7 @@ from subgraph.search import FindingKind, Findings, Outcome, Settings, Step
 from subgraph.search.state import Steps
 from subgraph.storage.folders import safe_name
 from subgraph.trials.session import Setup, open_with_processes
+from subgraph.trials.stored_answers import age, drop_if_changed
 from subgraph.trials.trial import Trials
 
 log = logging.getLogger("subcut")
@@ -113,6 +114,9 @@ class Bisection:
         self._oracle = self._new_oracle(trials)
         place = result_folder.free_place(options.place, self.oracle)
         trials.capture(trials.whole())  # what the reference cannot run is an error, not a search
+        changed = "" if trials.run_by_hand else drop_if_changed(trials)
+        if changed:
+            log.warning("%s", changed)
         findings = None
         search = self.search()
         while findings is None:
@@ -136,7 +140,7 @@ class Bisection:
             command=options.command,
             criterion=options.setup.criterion,
             seconds=time.monotonic() - started,
-            notes=[*options.notes, *self._stale(findings, place)],
+            notes=[*options.notes, *filter(None, (changed, age(trials))), *self._stale(findings, place)],
             within=options.within,
         )
         document = replace(document, other_model=self._other_model(findings))

@@ -112,7 +112,7 @@ def text(comparison: Comparison, candidate: RuntimeDocument) -> str:
     if comparison.rows:
         judged = any(row.in_place for row in comparison.rows)  # if none is, that column says nothing
         lines.append(NOTE if judged else f"in place: {_outcome(in_place, in_place.label)}   {clean(in_place.why)}")
-    return "\n".join([*lines, *_summary(comparison)])
+    return "\n".join([*lines, *_summary(comparison), *(f"note: {note}" for note in comparison.notes)])
 
 
 def _candidate_line(candidate: RuntimeDocument) -> str:

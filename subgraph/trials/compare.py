@@ -29,6 +29,7 @@ from subgraph.storage.tensors import load
 from subgraph.trials import pooled_runs
 from subgraph.trials.session import Setup, open_with_processes
 from subgraph.trials.similar_outputs import WrongOutput
+from subgraph.trials.stored_answers import age, drop_if_changed
 from subgraph.trials.trial import Trials
 from subgraph.verdict import Judgement, Status, Verdict, gravity
 
@@ -82,6 +83,7 @@ class Comparison:
         ranking: top-1 and top-5 agreement by output that looks like class scores, the worst over all samples.
         rows: in topological order; with `stopped`, up to the first bad one.
         looks_like: what would make the first bad tensor equal, a line each.
+        notes: on stored answers: from when they are, and whether they were dropped.
 
     >>> from subgraph import compare, load
     >>> comparison = compare(load("resnet50.onnx"), at=["pool1", "prob"])
@@ -95,6 +97,7 @@ class Comparison:
     rows: tuple[ComparisonRow, ...]
     stopped: bool = False
     looks_like: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
 
     @property
     def first_bad(self) -> ComparisonRow | None:
@@ -161,6 +164,9 @@ def compare_tensors(trials: Trials, at: Sequence[str] = (), *, jobs: int = 1, fa
     """
     names = chosen(trials, at)
     trials.values.need([*trials.graph.outputs, *names])
+    changed = drop_if_changed(trials)
+    if changed:
+        log.warning("%s", changed)
     whole_result = trials.run(trials.whole())
     whole = trials.verdict_of(trials.whole(), whole_result)
     in_place = trials.verdict(trials.whole(names))
@@ -174,6 +180,7 @@ def compare_tensors(trials: Trials, at: Sequence[str] = (), *, jobs: int = 1, fa
         if fail_fast and any(r.failing for r in rows):
             break
     comparison = Comparison(whole, in_place, ranking(trials, whole_result), tuple(rows), len(rows) < len(names))
+    comparison = replace(comparison, notes=tuple(filter(None, (changed, age(trials)))))
     bad = comparison.first_bad
     if bad is None:
         return comparison
@@ -327,6 +334,7 @@ class ComparisonDocument:
     first_bad: FirstBadDocument | None
     stopped: bool
     rows: Sequence[RowDocument]
+    notes: Sequence[str]
 
 
 def document(trials: Trials, comparison: Comparison, criterion: str) -> ComparisonDocument:
@@ -346,6 +354,7 @@ def document(trials: Trials, comparison: Comparison, criterion: str) -> Comparis
         first_bad=FirstBadDocument(bad.index, bad.node, bad.op, bad.tensor, looks_like) if bad else None,
         stopped=comparison.stopped,
         rows=[_row_document(row) for row in comparison.rows],
+        notes=comparison.notes,
     )
 
 

@@ -7,6 +7,7 @@ samples that differ in shapes or frozen values are run with cuts of their own.
 from __future__ import annotations
 
 import contextlib
+import itertools
 import tempfile
 import threading
 import time
@@ -39,6 +40,10 @@ from subgraph.verdict import Judgement, Status, Verdict, joined
 from subgraph.version import __version__
 
 
+class NotStored(Exception):
+    """A result would have to be run."""
+
+
 @dataclass
 class Trials:
     """One candidate, asked about regions of one model. Several threads may share it.
@@ -50,7 +55,9 @@ class Trials:
         candidate_model: the model that the candidate runs, where it is another one.
         runs: models that were run on the candidate; compiled_nodes: nodes in them.
         extra_runs, extra_nodes: trials that only `run_extra` asked for, and their nodes.
-        seen_keys: store keys of all results, run or loaded.
+        seen_keys: store keys of all results, run or loaded, with the time at which each was run.
+        began: when the session began, in seconds since 1970.
+        only_stored: nothing is run on the candidate: where a result is not stored, `NotStored` is raised.
         run_by_hand: returns results in place of the workers. `dataclasses.replace` does not copy it: another candidate
             runs by itself.
     """
@@ -70,7 +77,9 @@ class Trials:
     extra_runs: int = 0
     extra_nodes: int = 0
     judging_seconds: float = 0.0
-    seen_keys: set[str] = field(default_factory=set)
+    seen_keys: dict[str, float] = field(default_factory=dict)
+    began: float = field(default_factory=time.time)
+    only_stored: bool = False
     run_by_hand: Callable[[Region, Feeds | None], RunResult] | None = field(default=None, init=False)
     _weight_digests: dict[str, str] = field(default_factory=dict)
     _noise: dict[Any, tuple[RegionNoise, threading.Lock]] = field(default_factory=dict)
@@ -121,13 +130,19 @@ class Trials:
             key = partial(self._key, self._region_key(region, records), repetition)
             run = partial(self._run_cut, region, records, fresh)
             result, stored_key = load_or_run(self.store, keys_to_try(key, fresh=fresh), run)
-            self.seen_keys.add(stored_key)
+            self.seen_keys[stored_key] = result.made
             if self.candidate_model:
                 result = self.candidate_model.translated(region, result, records, self.new_folder)
             if result.failure:
                 return result
             parts.append((samples, result))
         return merge(parts, len(self.values.samples))
+
+    def drop_stored(self) -> None:
+        """Use no answer of this candidate any more that has been stored so far, of any model."""
+        self.store.put(self._generation_key(self._generation), {}, self.store.new_folder())
+        self.__dict__.pop("_generation")
+        self.__dict__.pop("_candidate_key", None)
 
     def run_extra(
         self, region: Region, feeds: Feeds | None = None, *, repetition: int = 0, fresh: bool = False
@@ -238,6 +253,8 @@ class Trials:
 
     def _run_cut(self, region: Region, records: Feeds, fresh: bool, into: Path) -> RunResult:
         """Cut, build and run in a worker; the result's files lie in `into`."""
+        if self.only_stored:
+            raise NotStored
         with self.temporary_folder() as folder, self.workers.borrow(loads=1, fresh=fresh) as worker:
             cut, feeds = self.write_cut(region, records, folder)
             self.count_run(len(cut.region.nodes) + len(cut.region.pulled))
@@ -275,7 +292,19 @@ class Trials:
 
     @cached_property
     def _candidate_key(self) -> str:
-        return digest("candidate", self.candidate.identity(self.about.version))
+        return digest("candidate", self._identity, self._generation)
+
+    @cached_property
+    def _identity(self) -> dict[str, Any]:
+        return self.candidate.identity(self.about.version)
+
+    @cached_property
+    def _generation(self) -> int:
+        """How many times the candidate's stored answers were dropped. Each time left an entry, which reading keeps."""
+        return next(n for n in itertools.count() if self.store.get(self._generation_key(n)) is None)
+
+    def _generation_key(self, generation: int) -> str:
+        return digest("dropped", self._identity, generation)
 
     def _region_key(self, region: Region, records: Feeds) -> str:
         """A hash of the model's structure and the region's weights, its boundary, the values fed and frozen."""

@@ -1,0 +1,88 @@
+"""Is a candidate still what it was when its answers were stored? And how old are they?
+
+A key says all that can be known of a candidate without running it. What it does not say (a library, a driver, a board's
+firmware, a server) shows when a run is repeated: once per command, of the whole model.
+"""
+
+from __future__ import annotations
+
+import filecmp
+import time
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import replace
+
+from subgraph.runtime.run_result import RunResult
+from subgraph.storage.store import Store
+from subgraph.storage.tensors import Record
+from subgraph.text import clean
+from subgraph.trials.trial import NotStored, Trials
+
+KNOWN_RUNS = 8  # of the whole, that may be stored
+OLD = 3600.0  # seconds after which the summary says how old answers are
+
+
+def drop_if_changed(trials: Trials) -> str:
+    """Repeat one stored run of the whole; drop the candidate's stored answers if it gives others now: then say so.
+
+    Where the new run equals a stored one bit for bit, nothing has changed. Where none does, the candidate is another
+    one, or is not deterministic: it is not where its stored runs differ among themselves, or a second new run differs
+    from the first. Its answers are kept then, for a difference tells nothing. So this costs one run, and a second one
+    only where the first differs; nothing where nothing is stored.
+
+    Raises:
+        BackendError: the candidate cannot be used.
+    """
+    whole = trials.whole()
+    stored = _stored(trials, fresh=True) or _stored(trials, fresh=False)
+    if not stored:
+        return ""
+    with Store(trials.scratch / "again") as store:
+        anew = replace(trials, store=store, seen_keys={})
+        first = anew.run(whole, fresh=True)
+        if any(_same(first, known) for known in stored) or not all(_same(stored[0], known) for known in stored):
+            return ""
+        if not _same(first, anew.run(whole, fresh=True, repetition=1)):
+            return ""
+    trials.drop_stored()
+    name = clean(trials.candidate.name)
+    return f"{name} answers otherwise than on {_day(stored[0].made)}: its stored answers are not used any more"
+
+
+def _stored(trials: Trials, *, fresh: bool) -> list[RunResult]:
+    """The stored runs of the whole."""
+    loading, runs = replace(trials, only_stored=True, seen_keys={}), list[RunResult]()
+    with suppress(NotStored):
+        for repetition in range(KNOWN_RUNS):
+            runs.append(loading.run(trials.whole(), repetition=repetition, fresh=fresh))
+    return runs
+
+
+def _same(one: RunResult, other: RunResult) -> bool:
+    """Do two runs of a model give the same, bit for bit, or end in the same way?"""
+    if one.failure or other.failure:
+        ends = [r.failure and (r.failure.status, r.failure.signature) for r in (one, other)]
+        return ends[0] == ends[1]
+    return all(map(_equal, one.tensors, other.tensors))
+
+
+def _equal(one: Mapping[str, Record], other: Mapping[str, Record]) -> bool:
+    return one.keys() == other.keys() and all(
+        (one[name].type_text, one[name].shapes) == (other[name].type_text, other[name].shapes)
+        and all(filecmp.cmp(*files, shallow=False) for files in zip(one[name].files, other[name].files, strict=True))
+        for name in one
+    )
+
+
+def age(trials: Trials) -> str:
+    """`12 of 14 answers are from 2026-11-20`; "" if none is old."""
+    times = trials.seen_keys.values()
+    old = sorted(made for made in times if 0 < made < trials.began - OLD)
+    if not old:
+        return ""
+    days = list(dict.fromkeys((_day(old[0]), _day(old[-1]))))
+    return f"{len(old)} of {len(times)} answers are from {' to '.join(days)}; --fresh asks again"
+
+
+def _day(seconds: float) -> str:
+    return time.strftime("%Y-%m-%d", time.localtime(seconds))
