@@ -12,6 +12,7 @@ SubcutError                 exit code
 ├── BackendError            4   a runtime cannot be used at all
 │   └── WorkerDied          4   the process that ran a model crashed, hung or grew too large; carries how
 ├── Inconclusive            5   nothing could be established
+│   └── OutOfTime           5   the time that the user gave is used up
 └── OutputError             1   the result could not be written (disk full, no permission)
 
 Errors raised in a child process travel as plain data (`to_json`, `from_json`): never as pickles.
@@ -126,6 +127,10 @@ class Inconclusive(SubcutError):
     """Nothing could be established."""
 
     exit_code = 5
+
+
+class OutOfTime(Inconclusive):
+    """The time that the user gave is used up: a run was ended, which says nothing about the candidate."""
 
 
 class OutputError(SubcutError):

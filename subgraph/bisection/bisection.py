@@ -6,7 +6,9 @@ changes what a candidate does, and some faults need one form, some the other.
 
 from __future__ import annotations
 
+import contextlib
 import logging
+import math
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -20,7 +22,7 @@ from subgraph.bisection.oracle import NodeOracle, items_of
 from subgraph.cases import case
 from subgraph.cases.case import ResultPlace
 from subgraph.documents import to_json
-from subgraph.errors import UsageError
+from subgraph.errors import OutOfTime, UsageError
 from subgraph.graph.graph import Graph
 from subgraph.graph.region import between
 from subgraph.runtime.candidate import Candidate, parse
@@ -100,6 +102,7 @@ class Bisection:
         self.findings: Findings | None = None
         self.document: dict[str, Any] = {}
         self._oracle: NodeOracle | None = None
+        self._deadline = math.inf  # of `time.monotonic`
 
     def __iter__(self) -> Iterator[Step]:
         """
@@ -112,11 +115,10 @@ class Bisection:
         assert trials
         self.steps.clear()
         self._oracle = self._new_oracle(trials)
+        trials.workers.deadline = self._deadline = started + (options.limits.max_time or math.inf)
         place = result_folder.free_place(options.place, self.oracle)
         trials.capture(trials.whole())  # what the reference cannot run is an error, not a search
-        changed = "" if trials.run_by_hand else drop_if_changed(trials)
-        if changed:
-            log.warning("%s", changed)
+        changed = self._changed(trials)
         findings = None
         search = self.search()
         while findings is None:
@@ -171,7 +173,18 @@ class Bisection:
     def search(self) -> Steps[Findings]:
         """The search from its beginning; stored answers cost nothing."""
         self.oracle.hints = self.options.hints
-        return self.oracle.search(replace(self.options.limits, within=_scope(self.oracle, self.options.within)))
+        limits, left = self.options.limits, self._deadline - time.monotonic()
+        max_time = None if limits.max_time is None else min(limits.max_time, max(left, 0.0))
+        return self.oracle.search(replace(limits, within=_scope(self.oracle, self.options.within), max_time=max_time))
+
+    def _changed(self, trials: Trials) -> str:
+        """What is said where stored answers were dropped."""
+        changed = ""
+        with contextlib.suppress(OutOfTime):  # the search says so
+            changed = "" if trials.run_by_hand else drop_if_changed(trials)
+        if changed:
+            log.warning("%s", changed)
+        return changed
 
     def _new_oracle(self, trials: Trials) -> NodeOracle:
         return NodeOracle(trials, items_of(trials), self.options.limits.workers)
@@ -195,7 +208,9 @@ class Bisection:
         if findings.stopped or findings.outcome is Outcome.AGREE:
             return OtherModel(other.graph.path.name, other.summary())
         log.info("what each piece of %s costs: %d runs", other.graph.path.name, len(self.oracle.groups))
-        return costs(self.oracle, other)
+        with contextlib.suppress(OutOfTime):
+            return costs(self.oracle, other)
+        return OtherModel(other.graph.path.name, other.summary())
 
     def _stale(self, findings: Findings, place: ResultPlace) -> list[str]:
         """A note if an earlier result of the same request says otherwise."""

@@ -11,14 +11,14 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
-from subgraph.errors import ModelError, NoRegion
+from subgraph.errors import ModelError, NoRegion, OutOfTime
 from subgraph.graph import region as regions
 from subgraph.graph.graph import SHAPE, VALUE, Graph
 from subgraph.graph.region import Region
 from subgraph.runtime.run_result import Feeds, RunResult
 from subgraph.search import Answer, Findings, Query, QueryKind, Settings, search
 from subgraph.search.oracle import Items
-from subgraph.search.state import Steps
+from subgraph.search.state import SearchStopped, Steps
 from subgraph.trials.attribution import (
     Target,
     attribute,
@@ -121,8 +121,14 @@ class NodeOracle:
         """One answer per query; they run in parallel where several workers are allowed.
 
         Raises:
-            BackendError: the candidate cannot be used at all.
+            BackendError: the candidate cannot be used at all. SearchStopped: a run was ended, its time is used up.
         """
+        try:
+            return self._answers(queries)
+        except OutOfTime as e:
+            raise SearchStopped(e.what) from e
+
+    def _answers(self, queries: Sequence[Query]) -> list[Answer]:
         if len(queries) == 1 or self.workers == 1:
             return list(map(self._answer, queries))
         executor = ThreadPoolExecutor(self.workers)

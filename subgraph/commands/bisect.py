@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import shlex
 import sys
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
     from subgraph.trials.session import Setup
 
 NAME_WIDTH = 24  # characters of a node's name in a line
+LEAST_SECONDS = 1e-3  # for the search, once the model is read
 UNITS = {"": 1.0, "s": 1.0, "m": 60.0, "h": 3600.0}
 
 
@@ -40,7 +42,9 @@ def bisect(
     comparison: options.CriterionOptions,
     runtime: options.RuntimeOptions,
     max_trials: Annotated[Number, option("--max-trials", "N", "Stop after so many runs.")] = None,
-    max_time: Annotated[Text, option("--max-time", "2h", "Stop after so long: 90s, 30m.")] = None,
+    max_time: Annotated[
+        Text, option("--max-time", "2h", "Stop after so long, 90s or 30m: a run that is under way is ended.")
+    ] = None,
     repeat: Annotated[
         Number,
         option("--repeat", "N", "Runs that must agree before the whole model does; 2, up to 7 if that is quick."),
@@ -96,6 +100,7 @@ def _bisect(
     from subgraph.runtime.worker_pool import Workers
     from subgraph.trials.session import open_trials
 
+    begin = time.monotonic()
     with ExitStack() as stack:
         workers = stack.enter_context(Workers(setup.candidate))
         graph = load(model_path)
@@ -108,6 +113,8 @@ def _bisect(
         resolve.log_caveat(trials)
         weights = weights_of(trials, runs) if recordings else None
         command = shlex.join(["subcut", *sys.argv[1:]])
+        if limits.max_time is not None:
+            limits = replace(limits, max_time=max(limits.max_time - (time.monotonic() - begin), LEAST_SECONDS))
         plan = BisectionOptions(setup, limits, within, command, tuple(notes), force, node_weights(graph, weights))
         return _log_steps(Bisection(trials, plan))
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from subgraph.documents import to_json
-from subgraph.errors import BackendError, OutputError, Refused, SubcutError, WorkerDied
+from subgraph.errors import BackendError, OutOfTime, OutputError, Refused, SubcutError, WorkerDied
 from subgraph.runtime.processes import process_end
 from subgraph.runtime.worker import Worker
 from subgraph.storage.store import StoreEntry
@@ -83,6 +83,7 @@ def run_model(
 
     Raises:
         BackendError: the candidate cannot be used at all. OutputError: its outputs cannot be written.
+        OutOfTime: the worker's deadline came.
     """
     result = _run_model(worker, options, model, feeds, outputs, into)
     sources: Mapping[str, str] = {}
@@ -106,7 +107,7 @@ def _run_model(
         for k, sample in enumerate(feeds):
             runs.append(worker.run("cut", into, {name: f"s{k}-o{i}" for i, name in enumerate(outputs)}, sample))
             seconds += runs[-1].seconds
-    except OutputError:
+    except (OutputError, OutOfTime):
         raise
     except SubcutError as e:
         return RunResult(failure=_failure(e, worker, build, seconds), build=build, run=seconds)

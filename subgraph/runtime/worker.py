@@ -26,7 +26,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from subgraph.documents import to_json
-from subgraph.errors import BackendError, OutputError, SubcutError, WorkerDied, from_json
+from subgraph.errors import BackendError, OutOfTime, OutputError, SubcutError, WorkerDied, from_json
 from subgraph.plugins import HOME
 from subgraph.runtime.inputs import Sample
 from subgraph.runtime.processes import (
@@ -78,6 +78,7 @@ class Worker:
         self, backend: str = "ort", *, timeout: float | None = None, memory: int | None = None, bounded: bool = False
     ) -> None:
         self.timeout, self.memory = timeout, memory
+        self.deadline = math.inf  # of `time.monotonic`, for all requests
         self._mark, self._key = uuid.uuid4().hex, os.urandom(KEY_BYTES)
         self._is_ort = backend == "ort"  # starts no processes of its own, writes no files
         self._is_file = backend.endswith(".py")
@@ -216,7 +217,7 @@ class Worker:
 
         A child that died is noticed although other processes may hold its pipes open.
         """
-        end = math.inf if limit is None else time.monotonic() + limit
+        end = min(math.inf if limit is None else time.monotonic() + limit, self.deadline)
         check = time.monotonic() + POLL
         poll = select.poll()
         for number, events in ((self._stdout, select.POLLIN), (self._stderr, select.POLLIN)):
@@ -229,6 +230,9 @@ class Worker:
                 self._check_memory(do)
                 check = time.monotonic() + POLL
             if time.monotonic() >= end and not self._has_line():
+                if end == self.deadline:
+                    self._kill()
+                    raise OutOfTime("the time is used up", "the same command with more goes on")
                 raise self._stop(do, "timeout", f"was stopped after {limit or 0:g} s")
         line = bytes(self._received[: self._searched])
         del self._received[: self._searched + 1]

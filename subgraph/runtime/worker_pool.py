@@ -6,6 +6,7 @@ of loads. A run that must not depend on earlier ones gets a fresh process.
 
 from __future__ import annotations
 
+import math
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -26,11 +27,13 @@ class Workers:
 
     Attributes:
         memory: bytes that each process tree may hold; None without a limit.
+        deadline: when the last request must have ended, by `time.monotonic`.
     """
 
     def __init__(self, candidate: Candidate) -> None:
         self.candidate = candidate
         self.memory = candidate.memory or (free_memory() if candidate.has_process else None)
+        self.deadline = math.inf
         self._spare: list[tuple[Worker, int]] = []
         self._all: set[Worker] = set()
         self._lock = threading.Lock()
@@ -57,6 +60,7 @@ class Workers:
             WorkerDied: the workers were closed before the block's end; a verdict made in it would mean nothing.
         """
         worker, loaded = (self._start(), 0) if fresh else self._take()
+        worker.deadline = self.deadline
         try:
             yield worker
         finally:

@@ -139,7 +139,12 @@ class SearchState:
             queries = next(search)
             while True:
                 yield from self._new_steps()
-                queries = search.send(self.oracle.ask(queries) if queries else ())
+                try:
+                    answers = self.oracle.ask(queries) if queries else ()
+                except SearchStopped as stopped:
+                    queries = search.throw(stopped)
+                else:
+                    queries = search.send(answers)
         except StopIteration as end:
             yield from self._new_steps()
             result: T = end.value

@@ -247,6 +247,7 @@ def _other_trials(trials: Trials, candidate: Candidate, name: str) -> Iterator[T
     scratch = trials.scratch / name
     scratch.mkdir(exist_ok=True)
     with Workers(candidate) as workers:
+        workers.deadline = trials.workers.deadline
         yield replace(trials, candidate=candidate, workers=workers, scratch=scratch)
 
 

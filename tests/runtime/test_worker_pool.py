@@ -14,10 +14,11 @@ from uuid import uuid4
 import psutil
 import pytest
 
-from subgraph.errors import WorkerDied
+from subgraph.errors import OutOfTime, WorkerDied
 from subgraph.runtime import processes, worker_pool
 from subgraph.runtime.candidate import Candidate
 from subgraph.runtime.protocol import BackendInfo
+from subgraph.runtime.run_result import run_model
 from subgraph.runtime.worker import Worker
 from subgraph.runtime.worker_pool import Workers
 from tests.helpers.process_backends import MARK, all_gone, backend, ended, interrupted_at, living, until
@@ -132,6 +133,20 @@ def test_one_that_was_given_up_in_the_middle_is_not_used_again(pool: Callable[..
     asked.unlink()
     go_on.touch()
     assert use(mine) != first
+
+
+@pytest.mark.parametrize("step", ["load", "run"])
+def test_at_the_deadline_a_request_is_ended_and_is_no_verdict(
+    step: str, pool: Callable[..., Workers], tmp_path: Path
+) -> None:
+    workers = pool(**{step: "import time; time.sleep(600)"})
+    workers.about()
+    workers.deadline = time.monotonic() + 0.1
+    with workers.borrow() as one, pytest.raises(OutOfTime, match="the time is used up"):
+        run_model(one, {}, Path("model.onnx"), [[]], ["y"], tmp_path)
+    assert not one.alive
+    workers.deadline = time.monotonic() + PATIENCE
+    assert workers.about() == BackendInfo()
 
 
 def test_a_fresh_one_has_run_nothing_and_is_ended(pool: Callable[..., Workers]) -> None:

@@ -13,6 +13,7 @@ import pytest
 
 from fixtures.scenarios import Candidate, Fault, Parents, Run, Scenario, chain, mark, run
 from subgraph.search import Answer, FindingKind, Findings, Outcome, Purpose, Query, QueryKind, Settings, search
+from subgraph.search.state import SearchStopped
 from subgraph.verdict import Signature, Status
 
 
@@ -231,6 +232,30 @@ def test_time_ends_it() -> None:
     ticks = iter(range(1000))
     done = run(faulty(chain(500), {123}), Settings(max_time=6.0, clock=lambda: float(next(ticks))))
     assert done.findings.stopped and done.findings.findings[0].kind is FindingKind.UNRESOLVED
+
+
+@pytest.mark.parametrize("runs", [0, 1, 5])
+def test_an_oracle_that_gives_up_ends_it(runs: int) -> None:
+    """A run was ended in its middle; what was answered before counts."""
+    candidate = Candidate(faulty(chain(500), {123}))
+    answered: list[Query] = []
+
+    class Oracle:
+        pools = False
+
+        def ask(self, queries: Sequence[Query]) -> Sequence[Answer]:
+            if len(answered) >= runs:
+                raise SearchStopped("the time is used up")
+            answered.extend(queries)
+            return candidate.ask(queries)
+
+    steps = search(chain(500), Oracle())
+    with pytest.raises(StopIteration) as end:
+        while True:
+            next(steps)
+    done = end.value.value
+    assert done.stopped == "the time is used up" and done.findings[0].kind is FindingKind.UNRESOLVED
+    assert done.outcome is (Outcome.DISAGREE if runs else Outcome.UNRESOLVED)
 
 
 def test_no_answer_at_all_within_the_budget() -> None:
