@@ -32,6 +32,7 @@ from subgraph.trials.attribution import (
 )
 from subgraph.trials.local_errors import locally_wrong
 from subgraph.trials.pooled_runs import pooled_verdicts
+from subgraph.trials.preflight import require_usable
 from subgraph.trials.propagation import propagated
 from subgraph.trials.trial import Trials
 from subgraph.verdict import Judgement, Signature, Status, Verdict, gravity
@@ -148,6 +149,8 @@ class NodeOracle:
             inner = self._inner_tensors(query) if kind is QueryKind.PROFILE else {}
             region = self._region(query, list(inner))
             result = self.trials.run(region, repetition=query.repetition, fresh=query.fresh)
+            if kind is QueryKind.WHOLE and not query.repetition:
+                require_usable(self.trials, result)
             if kind not in (QueryKind.PROFILE, QueryKind.PREFIX):
                 result = self._confirmed(query, region, result)
             if kind is QueryKind.TAIL:

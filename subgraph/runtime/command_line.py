@@ -72,7 +72,8 @@ def words_and_values(command: str) -> list[str]:
 def code_of_command(command: str, folder: str = "") -> list[Path]:
     """The files of code that a command line reaches when it runs in `folder`, as far as that can be known, sorted."""
     base = Path(folder or ".").absolute()
-    return _closure(_named(command, [base]), base)
+    named = (base / word for word in words_and_values(command))
+    return _closure([*filter(is_file, named), *_code_in(command, [base])], base)
 
 
 def code_of_python(file: Path) -> list[Path]:
@@ -113,14 +114,25 @@ def installed(files: Iterable[Path]) -> list[str]:
 def imported() -> dict[str, str]:
     """The files, with their contents' digests, of all modules that this process has imported from outside subcut,
     Python and the installed packages. Unlike `code_of_python` this sees also what code finds out while it runs."""
-    others = (str(HOME.resolve()), str(Path(os.__file__).parent))
     names = {getattr(module, "__file__", None) or "" for module in list(sys.modules.values())}
-    own = (
-        name
-        for name in filter(None, names)
-        if not name.startswith(others) and not any(word in name for word in _LIBRARIES)
-    )
-    return {str(path): contents(path) for path in sorted(Path(name).absolute() for name in own) if is_file(path)}
+    own = sorted(Path(name).absolute() for name in filter(None, names) if is_users(name))
+    return {str(path): contents(path) for path in own if is_file(path)}
+
+
+def is_users(name: str) -> bool:
+    """Is it the name of a file of code outside subcut, Python and the installed packages?"""
+    others = ("<", str(HOME), str(HOME.resolve()), str(Path(os.__file__).parent))
+    return not name.startswith(others) and not any(word in name for word in _LIBRARIES)
+
+
+def place_of(error: BaseException) -> str:
+    """` (FILE, line N)`: where the user's own code was last when it raised; "" if it was not there."""
+    traceback, place = error.__traceback__, ""
+    while traceback:
+        file = traceback.tb_frame.f_code.co_filename
+        place = f" ({Path(file).name}, line {traceback.tb_lineno})" if is_users(file) else place
+        traceback = traceback.tb_next
+    return place
 
 
 def own_interpreter() -> Path:
@@ -149,7 +161,7 @@ def _leads_to(file: Path, roots: Sequence[Path]) -> Iterator[Path]:
         yield from _imported(text, folders)
         yield from _called(text, folders)
     elif file.suffix == ".sh" or re.match(r"#!.*sh\b", text):
-        yield from _named(text, folders)
+        yield from _code_in(text, folders)
 
 
 def _is_python(file: Path) -> bool:
@@ -166,12 +178,13 @@ def _text(file: Path) -> str:
     return "" if len(data) > MOST_TEXT or b"\0" in data else data.decode(errors="replace")
 
 
-def _named(text: str, folders: Sequence[Path]) -> Iterator[Path]:
-    """Files, programs and modules that a command line, or a shell script, names."""
+def _code_in(text: str, folders: Sequence[Path]) -> Iterator[Path]:
+    """Scripts, programs and modules that a command line, or a shell script, names: no other files, for it may write
+    them (a log)."""
     words = [*words_and_values(text), *_TOKEN.findall(text)]
     for word in dict.fromkeys(words):
         ends = [word, *(word[m.end() :] for m in re.finditer("/+", word))]  # "$HERE"/run.py
-        yield from (path for folder in folders for end in ends if is_file(path := folder / end))
+        yield from (path for folder in folders for end in ends if _is_code(path := folder / end))
         program = shutil.which(word) if "/" not in word else None
         if program:
             yield Path(program).absolute()
@@ -179,6 +192,10 @@ def _named(text: str, folders: Sequence[Path]) -> Iterator[Path]:
             yield from _imported(word, folders)
     for m in _MODULE.finditer(text):
         yield from _modules([m[1], f"{m[1]}.__main__"], folders)
+
+
+def _is_code(path: Path) -> bool:
+    return is_file(path) and (os.access(path, os.X_OK) or path.suffix in (".py", ".sh") or _text(path).startswith("#!"))
 
 
 def is_file(path: Path) -> bool:

@@ -391,8 +391,8 @@ def _type_of(value: Any, declared: str, form: str) -> str:
 
 
 def _one_line(e: BaseException) -> str:
-    """Type and text of a backend's error, on one line."""
-    return f"{type(e).__name__}: {' '.join(str(e).split())[:400]}"
+    """Type and text of a backend's error on one line, with its place in the user's own file."""
+    return f"{type(e).__name__}: {' '.join(str(e).split())[:400]}{command_line.place_of(e)}"
 
 
 if __name__ == "__main__":

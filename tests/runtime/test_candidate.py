@@ -376,6 +376,14 @@ def test_the_identity_covers_the_code_that_is_reached(case: str, home: Path) -> 
     assert not edited(found, home / "other.py")
 
 
+def test_what_a_script_writes_is_no_part_of_the_identity(home: Path) -> None:
+    script(home / "run.sh", f"date >> '{home}/log'; cp x.txt out.txt")
+    for name in ("log", "x.txt", "out.txt"):
+        (home / name).write_text("1")
+        for spec in ("cmd:./run.sh {model}", "cmd:sh -c './run.sh >> log 2> out.txt; cat x.txt'"):
+            assert not edited(parse(spec), home / name), (spec, name)
+
+
 def test_the_identity_covers_a_program_on_the_path(home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "bin").mkdir()
     tool = script(tmp_path / "bin" / "mytool")

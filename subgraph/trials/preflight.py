@@ -1,0 +1,69 @@
+"""Can a candidate run anything at all? Asked where the whole model gave no output, before a search blames its nodes."""
+
+from __future__ import annotations
+
+from subgraph.errors import BackendError
+from subgraph.runtime.run_result import RunResult, run_model
+from subgraph.storage import tensors
+from subgraph.text import clean
+from subgraph.trials.trial import Trials
+
+OPERATORS = ("Relu", "Add", "Identity")  # one of them is enough: no runtime has none
+SHAPE = (1, 3, 8, 8)
+TYPES = ("float32", "float16", "float64")
+SHOWN_LINES = 3  # of the last words
+
+
+def require_usable(trials: Trials, whole: RunResult) -> None:
+    """Where a result of the whole has no output, run models of one node, of the whole's opset and type.
+
+    A search among nodes would tell nothing of a script that writes nothing, or a Python file that always raises. Costs
+    nothing where the whole gave any output; one to three small runs else, in a fresh process.
+
+    Raises:
+        BackendError: the candidate does not run any of them; says why, with its last words.
+    """
+    if any(whole.tensors) or trials.run_by_hand or not trials.candidate.has_process:
+        return
+    inputs = [trials.values.records[0][name].dtype for name in trials.whole().inputs]
+    dtype = next((d for d in inputs if d in TYPES), TYPES[0])
+    for operator in OPERATORS:
+        result = _run_one(trials, operator, dtype)
+        if any(result.tensors):
+            return
+    why, lines = _why(result)
+    what = f"candidate {clean(trials.candidate.name)} runs nothing, not even one {OPERATORS[0]} of {dtype}: {why}"
+    raise BackendError(what, f"its last words: {' | '.join(lines)}" if lines else "run it by hand on a small model")
+
+
+def _run_one(trials: Trials, operator: str, dtype: str) -> RunResult:
+    """The result of a model that has only this operator."""
+    import numpy as np
+    from onnx import helper, save_model
+
+    source = trials.graph.model
+    element = helper.np_dtype_to_tensor_dtype(np.dtype(dtype))
+    x, y = (helper.make_tensor_value_info(name, element, SHAPE) for name in ("x", "y"))
+    node = helper.make_node(operator, ["x", "x"] if operator == "Add" else ["x"], ["y"], name=operator)
+    opsets = [helper.make_opsetid("", o.version) for o in source.opset_import if o.domain in ("", "ai.onnx")]
+    model = helper.make_model(
+        helper.make_graph([node], "preflight", [x], [y]),
+        opset_imports=opsets[:1] or None,
+        ir_version=source.ir_version,
+    )
+    with trials.temporary_folder() as folder, trials.workers.borrow(loads=1, fresh=True) as worker:
+        save_model(model, folder / "model.onnx")
+        value = np.linspace(-1, 1, int(np.prod(SHAPE)), dtype=dtype).reshape(SHAPE)
+        fed = tensors.save("x", value, f"tensor({tensors.PROTO_NAMES.get(dtype, dtype)})", folder, "x")
+        into = trials.new_folder()
+        return run_model(
+            worker, trials.candidate.options, folder / "model.onnx", [[fed.within(str(folder))]], ["y"], into
+        )
+
+
+def _why(result: RunResult) -> tuple[str, list[str]]:
+    """Why there is no output, and the last words."""
+    if result.failure:
+        return result.failure.why, list(result.failure.process.get("stderr") or ())[-SHOWN_LINES:]
+    others = ", ".join(map(clean, result.others[0]))
+    return f"it gives {others or 'nothing'} where 'y' is wanted", []
