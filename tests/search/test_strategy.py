@@ -385,3 +385,38 @@ def test_marks_are_not_blind() -> None:
     assert mark(faulty(chain(9), {3}), done.findings) == "right"
     assert mark(faulty(chain(9), {4}), done.findings) == "wrong"
     assert mark(faulty(chain(9), {3}, {5}), done.findings) == "wrong"
+
+
+# --------------------------------------------------------------------------------------------------------- peeling
+
+
+@pytest.mark.parametrize("profile", ["shows", "vanishes", "refused"])
+@pytest.mark.parametrize("seed", [0, 1], ids=["local errors", "without"])
+def test_errors_that_cancel_are_both_found(profile: str, seed: int) -> None:
+    faults = (Fault(frozenset({11}), 1.0), Fault(frozenset({30}), -0.1))
+    done = run(Scenario("by hand", seed, chain(48), faults, profile))
+    assert found(done) == [(11,), (30,)] and done.findings.complete
+
+
+def test_a_refusal_does_not_hide_wrong_numbers() -> None:
+    refused = Fault(frozenset({20}), signature=Signature.REFUSED)
+    done = run(Scenario("by hand", 0, chain(48), (refused, Fault(frozenset({7}))), "shows"))
+    kinds = {f.items: f.signature for f in done.findings.findings}
+    assert kinds == {(20,): Signature.REFUSED, (7,): Signature.MISMATCH} and done.findings.complete
+
+
+def test_a_kind_that_is_refused_is_asked_twice_and_listed() -> None:
+    kind = range(5, 60, 5)
+    s = Scenario("by hand", 0, chain(64), tuple(Fault(frozenset({i}), signature=Signature.REFUSED) for i in kind))
+    candidate = Candidate(s)
+    going = search(s.parents, candidate, labels=["LSTM" if i in kind else "Relu" for i in range(64)])
+    while True:
+        try:
+            next(going)
+        except StopIteration as end:
+            findings: Findings = end.value
+            break
+    (finding,) = findings.findings
+    assert {*finding.items, *finding.alike} == set(kind) and findings.complete
+    alone = {q.items for q in candidate.queries if len(q.items) == 1 and q.items[0] in kind}
+    assert len(alone) == 2
