@@ -76,7 +76,8 @@ def _own_limits(healthy: Sequence[Row], _: Sequence[Row]) -> Iterator[Limit]:
 
 
 def _trained_limits(healthy: Sequence[Row], faulty: Sequence[Row]) -> Iterator[Limit]:
-    usable = [row for row in healthy if not ruined(row)]
+    destroyed = {(row.network, row.candidate) for row in healthy if ruined(row)}  # then its windows are not healthy
+    usable = [row for row in healthy if (row.network, row.candidate) not in destroyed]
     fp32 = [row for row in usable if row.claim == "fp32"]
     low = [row for row in usable if row.claim != "fp32"]
     yield Limit("false alarms, trained models, fp32", 0, _count(alarms(fp32), fp32), f"{len(fp32)} verdicts")
