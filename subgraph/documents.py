@@ -1,7 +1,13 @@
-"""Documents: frozen dataclasses -> JSON, by `to_json`."""
+"""Documents: frozen dataclasses -> JSON, by `to_json`; a JSON file that anybody may have edited -> checked plain data.
+
+What a document must hold is a shape: a type (`float` takes whole numbers, too), a tuple of types, `[shape]` for a list,
+`{str: shape}` for a map, or `{"key": shape}` for an object, in which `"key?"` may be missing and others may be there.
+`Any` takes everything.
+"""
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Mapping, Sequence, Set
 from dataclasses import field, fields, is_dataclass
@@ -9,6 +15,11 @@ from enum import Enum
 from pathlib import Path
 from typing import Any
 
+from subgraph.errors import InputError
+from subgraph.text import clean
+
+LARGEST = 1 << 63  # of whole numbers
+WORDS = {str: "a text", bool: "true or false", int: "a whole number", float: "a number", type(None): "null"}
 ABSENT, KEY = "absent", "key"
 
 
@@ -56,3 +67,83 @@ def to_json(value: Any) -> Any:
     if isinstance(value, Sequence) and not isinstance(value, (str, bytes)):
         return [to_json(item) for item in value]
     return value
+
+
+def read_document(path: Path, shape: Any, hint: str) -> Any:
+    """The JSON in a file, which has that shape; no number in it is infinite, not a number or out of bounds.
+
+    Raises:
+        InputError: it cannot be read, is no JSON, or has another shape; names the key and what was expected.
+    """
+    try:
+        return checked(json.loads(path.read_text(encoding="utf-8")), shape, str(path), hint)
+    except OSError as e:
+        raise InputError(f"cannot read {clean(str(path))}: {e.strerror or e}", hint) from e
+    except (ValueError, RecursionError) as e:  # not UTF-8 and not JSON are both ValueErrors
+        raise InputError(f"{clean(str(path))} is damaged: {clean(str(e))}", hint) from e
+
+
+def checked(document: Any, shape: Any, what: str, hint: str) -> Any:
+    """The document itself; `what` and `hint`: of the error.
+
+    Raises:
+        InputError: it has another shape.
+    """
+    if why := problem(document, shape):
+        raise InputError(f"{clean(what)} is damaged: {clean(why)}", hint)
+    return document
+
+
+def problem(value: Any, shape: Any, where: str = "") -> str:
+    """The first place at which a value departs from a shape; "" where it does not. Complexity: linear.
+
+    >>> problem({"files": ["a", 3], "seed": 1}, {"files": [str], "seed?": int})
+    'files[1]: expected a text, not 3'
+    """
+    if shape is Any:
+        return _odd_number(value, where)
+    if isinstance(shape, list):
+        if not isinstance(value, list):
+            return _expected(value, where, "a list")
+        places = ((item, shape[0], f"{where}[{k}]") for k, item in enumerate(value))
+    elif isinstance(shape, dict):
+        if not isinstance(value, dict):
+            return _expected(value, where, "an object")
+        required = [key for key in shape if key is not str and not key.endswith("?")]
+        if missing := next((key for key in required if key not in value), None):
+            return f"{_below(where, missing)}: is missing"
+        inner = {key.removesuffix("?"): rule for key, rule in shape.items() if key is not str}
+        any_key = shape.get(str, Any)
+        places = ((item, inner.get(key, any_key), _below(where, key)) for key, item in value.items())
+    else:
+        types = shape if isinstance(shape, tuple) else (shape,)
+        fits = any(_is_of(value, kind) for kind in types)
+        return _odd_number(value, where) if fits else _expected(value, where, " or ".join(WORDS[t] for t in types))
+    return next(filter(None, (problem(*place) for place in places)), "")
+
+
+def _is_of(value: Any, kind: type) -> bool:
+    kinds = (int, float) if kind is float else (kind,)
+    return isinstance(value, kinds) and (kind is bool or not isinstance(value, bool))
+
+
+def _odd_number(value: Any, where: str) -> str:
+    """Where a value holds a number that JSON lacks, or one that no field of ours can be; "" where it does not."""
+    if isinstance(value, float) and not math.isfinite(value):
+        return _expected(value, where, "a finite number")
+    if isinstance(value, int) and abs(value) >= LARGEST:
+        return f"{where or 'it'}: the number is out of bounds"
+    items = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    return next(filter(None, (_odd_number(item, _below(where, str(key))) for key, item in items)), "")
+
+
+def _expected(value: Any, where: str, what: str) -> str:
+    plain = isinstance(value, (str, int, float))
+    shown = (
+        repr(value) if plain else "an object" if isinstance(value, dict) else "a list" if value is not None else "null"
+    )
+    return f"{where or 'it'}: expected {what}, not {shown[:60]}"
+
+
+def _below(where: str, key: str) -> str:
+    return f"{where}.{key}" if where else key

@@ -24,7 +24,8 @@ HOME = Path(subgraph.__file__).parent
 
 # A package imports only from the lines above its own; packages on one line do not know each other.
 RULE = """
-version errors text types documents
+version errors text types
+documents
 verdict plugins project trust
 storage search reports
 graph

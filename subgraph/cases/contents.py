@@ -31,6 +31,7 @@ from subgraph.cases.layout import (
     is_evidence,
 )
 from subgraph.cases.redact import Redactor
+from subgraph.documents import read_document
 from subgraph.errors import InputError, SubcutError, UsageError
 from subgraph.graph import protobuf
 from subgraph.text import clean
@@ -50,6 +51,13 @@ LABEL_PLACES = (
     ("model", "file"),
     ("samples", "label"),
 )
+
+
+_RESULT = {"case?": (str, type(None))}
+SHAPES: Mapping[str, Any] = {
+    RUN_JSON: {"schema": str, "findings?": [{"case?": (str, type(None)), "verdict?": Any}]},
+    SWEEP_JSON: {"candidates?": [{}], "rows?": [{"results?": [_RESULT]}]},
+}
 
 
 @dataclass(frozen=True)
@@ -174,10 +182,12 @@ def _labels(value: Any, key: str = "", above: str = "") -> Iterator[str]:
 
 
 def _read_json(path: Path) -> Any:
-    try:
-        return json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError, RecursionError) as e:
-        raise InputError(f"{clean(str(path))} is damaged: {clean(str(e))}", "make the case anew") from e
+    """A document of ours, checked as far as it is read here."""
+    hint = "make the case anew"
+    document = read_document(path, SHAPES.get(path.name, Any), hint)
+    if path.name == RUN_JSON and document.get("schema") == reports.SCHEMA and (why := reports.problem(document)):
+        raise InputError(f"{clean(str(path))} is damaged: {clean(why)}", hint)
+    return document
 
 
 def data_of(source: Path | bytes) -> bytes:

@@ -8,7 +8,6 @@ a manifest says is checked here: it may come from anywhere.
 from __future__ import annotations
 
 import hashlib
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -17,13 +16,18 @@ from typing import Any
 from subgraph.cases import case
 from subgraph.cases.layout import BUNDLE_LIST, BUNDLE_SCHEMA, CANDIDATE_FILES, FINDING_FOLDERS, is_evidence
 from subgraph.cases.zip_archive import name_problem
-from subgraph.errors import UsageError
+from subgraph.documents import read_document
+from subgraph.errors import InputError, UsageError
 from subgraph.runtime import candidate as candidates
 from subgraph.runtime.candidate import Candidate
 from subgraph.storage.digest import file_digest
 from subgraph.storage.tensors import Record
 from subgraph.text import clean
 
+BUNDLE_SHAPE = {
+    "schema": str,
+    "files": {str: {"bytes": int, "sha256": str}},
+}
 MAX_NAMED = 8  # cases named in a hint
 # Errors of reading a field that is missing, or of another type.
 DAMAGED = (KeyError, IndexError, TypeError, ValueError, AttributeError, OverflowError)
@@ -121,15 +125,11 @@ def _locate(folder: Path) -> tuple[Path, Mapping[str, Any] | None]:
 
 
 def _read_bundle_list(bundle: Path) -> Mapping[str, Any]:
-    try:
-        listed = json.loads((bundle / BUNDLE_LIST).read_text(encoding="utf-8"))
-        if not isinstance(listed, dict) or listed.get("schema") != BUNDLE_SCHEMA:
-            raise ValueError(f"its schema is not {BUNDLE_SCHEMA}")
-        return listed
-    except (OSError, ValueError, RecursionError) as e:
-        raise UsageError(
-            f"{clean(str(bundle / BUNDLE_LIST))} is damaged: {clean(str(e))}", "unpack the bundle anew"
-        ) from e
+    listed: Mapping[str, Any] = read_document(bundle / BUNDLE_LIST, BUNDLE_SHAPE, "unpack the bundle anew")
+    if listed["schema"] != BUNDLE_SCHEMA:
+        what = f"{clean(str(bundle / BUNDLE_LIST))} is damaged: its schema is not {BUNDLE_SCHEMA}"
+        raise InputError(what, "unpack the bundle anew")
+    return listed
 
 
 # ---------------------------------------------------------------------------------------------------- manifest

@@ -25,7 +25,7 @@ from pathlib import Path
 from subgraph.bisection.manual import results, tasks
 from subgraph.bisection.manual.records import FedSample, LoggedAnswer, LoggedTask, ManualRequest, ModelIdentity
 from subgraph.bisection.manual.tasks import TaskFormat
-from subgraph.documents import keyed, to_json
+from subgraph.documents import keyed, read_document, to_json
 from subgraph.errors import ResultExists, UsageError
 from subgraph.runtime.inputs import Feeding
 from subgraph.runtime.run_result import RunResult, from_entry
@@ -44,6 +44,23 @@ WORDS = {
     "bad": Verdict(Status.FAIL, Signature.MISMATCH, "said to be bad, by hand"),
     "skip": Verdict(Status.UNRESOLVED, Signature.REFUSED, "skipped: it cannot be run, said by hand"),
 }
+_RECORD = {"name": str, "form": str, "dtype": str, "shapes": [[int]], "files": [str]}
+SHAPE = {
+    "schema": str,
+    "request": {
+        "name": str, "export": str, "batch": int, "within": str, "criterion": str, "precision": (str, type(None)),
+        "freeze": bool, "reference": str, "custom_ops": str, "command": str, "notes": [str], "force": bool,
+        "feeding": {
+            "inputs": [str], "shapes": {str: [int]}, "seed": int,
+            "picture": {"mean": [float], "scale": [float], "bgr": bool},
+        },
+    },
+    "model": {"path": str, "digest": str},
+    "samples": [{"label": str, "fed": [_RECORD], "origins": {str: str}, "tensors": [_RECORD]}],
+    "asked": [{"number": int, "key": str, "what": str, "trip": int}],
+    "log": [{"number": int, "word": str, "when": str, "step": int}],
+    "open": [int], "told": int, "settled": bool,
+}  # fmt: skip
 TAKEN = "taken"  # the word of an answer with outputs
 DAMAGE = (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError, UsageError)  # of a damaged state
 
@@ -73,7 +90,7 @@ class ManualState:
         """
         Raises: one of `DAMAGE`.
         """
-        d = json.loads((folder / file).read_text(encoding="utf-8"))
+        d = read_document(folder / file, SHAPE, "put back a copy of it; or subcut manual reset, and start anew")
         if d["schema"] != SCHEMA:
             raise ValueError(f"schema {d['schema']}")
         state = cls(
@@ -81,11 +98,11 @@ class ManualState:
             ManualRequest.from_json(d["request"]),
             ModelIdentity(d["model"]["path"], d["model"]["digest"]),
             [FedSample.from_json(s) for s in d["samples"]],
-            [LoggedTask(int(t["number"]), str(t["key"]), str(t["what"]), int(t["trip"])) for t in d["asked"]],
-            [LoggedAnswer(int(a["number"]), str(a["word"]), str(a["when"]), int(a["step"])) for a in d["log"]],
-            list(map(int, d["open"])),
-            int(d["told"]),
-            bool(d["settled"]),
+            [LoggedTask(t["number"], t["key"], t["what"], t["trip"]) for t in d["asked"]],
+            [LoggedAnswer(a["number"], a["word"], a["when"], a["step"]) for a in d["log"]],
+            d["open"],
+            d["told"],
+            d["settled"],
         )
         _ = [state.task(n) for n in (*state.open, *(a.number for a in state.log))], state.task_format
         _ = [WORDS[a.word] for a in state.log if a.word != TAKEN]
@@ -322,7 +339,8 @@ def _read(folder: Path) -> ManualState:
     try:
         return ManualState.read(folder, STATE)
     except DAMAGE as e:
-        what = f"{clean(str(folder / STATE))} is damaged: {type(e).__name__} {clean(str(e))}"
+        damaged = f"{clean(str(folder / STATE))} is damaged: {type(e).__name__} {clean(str(e))}"
+        what = e.what if isinstance(e, UsageError) else damaged
         with suppress(*DAMAGE):
             before = ManualState.read(folder, STATE_BEFORE)
             log.warning("%s; the one before the last change is used", what)

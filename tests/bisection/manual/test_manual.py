@@ -510,7 +510,7 @@ def test_a_damaged_state(here: Path, manual: Manual) -> None:
     assert manual("next").document["answers"] >= 1, "the one before is used"
     state.write_text("{}")
     (HOME / "state-before.json").write_text("[]")
-    with pytest.raises(UsageError, match=r"state.json is damaged: KeyError 'schema'") as told:
+    with pytest.raises(UsageError, match=r"state.json is damaged: schema: is missing") as told:
         manual("next")
     assert "reset" in told.value.hint
     with pytest.raises(ResultExists, match="its state is damaged"):
