@@ -12,6 +12,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path, PurePosixPath
 from typing import Any
 
+from subgraph.cases.layout import EVIDENCE_REQUEST, MANIFEST_SHAPE
 from subgraph.documents import absent, checked, keyed, to_json
 from subgraph.errors import ResultExists
 from subgraph.graph.graph import Graph
@@ -285,30 +286,6 @@ def _is_ours(path: Path, manifest: Mapping[str, Any], source: ModelSource | Mapp
     return all(p.relative_to(path).as_posix() in listed for p in path.rglob("*") if p.is_file())
 
 
-_FILE = {"file": str, "format": str, "dtype": str, "shape?": [int], "layout?": str}
-_STORED = {"form": str, "dtype": str, "shapes": [[int]], "files": [_FILE]}
-_TENSOR = {"name": str, "producer?": (str, type(None)), "dtype": str, "samples?": [_STORED]}
-_NODE = {"name": str, "op": str}
-_IDENTITY = {"backend": str, "options": {str: (str, int, float, bool, type(None))}, "files?": {str: str}}
-SHAPE = {
-    "schema": str,
-    "source": {"file?": str, "structure_sha256?": (str, type(None))},
-    "command": (str, type(None)),
-    "request": Any,
-    "files": [str],
-    "inputs?": [_TENSOR],
-    "outputs?": [_TENSOR],
-    "samples?": [{"label": str}],
-    "region?": {"nodes": [_NODE]},
-    "versions?": {str: str},
-    "reference?": {str: Any},
-    "found?": {"status": str, "why": str},
-    "expected?": {"test": str, "rtol": float, "atol": float},
-    "by_hand?": {"key": str, "number": int, "of": int},
-}  # of a manifest of any kind, as far as it is read
-EVIDENCE_REQUEST = {"candidate": str, "identity": _IDENTITY}  # of a request that names a candidate
-
-
 def read_manifest(path: Path) -> dict[str, Any] | None:
     """The manifest in a folder; None where there is none that subcut wrote.
 
@@ -323,7 +300,7 @@ def read_manifest(path: Path) -> dict[str, Any] | None:
     if not isinstance(data, dict) or not data.keys() >= KEYS or not str(data["schema"]).startswith("subcut."):
         return None
     hint = f"make {clean(str(path))} anew; move the damaged one away first"
-    found: dict[str, Any] = checked(data, SHAPE, str(file), hint)
+    found: dict[str, Any] = checked(data, MANIFEST_SHAPE, str(file), hint)
     if isinstance(found["request"], dict) and "identity" in found["request"]:
         checked(found, {"request": EVIDENCE_REQUEST}, str(file), hint)
     return found
