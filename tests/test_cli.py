@@ -725,6 +725,18 @@ def test_tab_completes_node_names(here: Path) -> None:
     assert subcut(cwd=here, env=one_string).out == "pool1\npool5\n"
 
 
+def test_tab_ends_quietly_when_the_shell_stops_reading(tmp_path: Path) -> None:
+    chain(tmp_path / "m.onnx", [f"node{i}" for i in range(9000)])  # more names than a pipe takes
+    words = {"_SUBCUT_COMPLETE": "complete_bash", "COMP_WORDS": "subcut\n--start\nno", "COMP_CWORD": "2"}
+    reader, writer = os.pipe()
+    os.close(reader)
+    done = subprocess.run(
+        [SUBCUT], cwd=tmp_path, env=environment(words), stdout=writer, stderr=subprocess.PIPE, text=True, check=False
+    )
+    os.close(writer)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
 def test_tab_completes_commands_and_options(here: Path) -> None:
     assert tab("subcut ex", here) == ["export"]
     assert tab("subcut --st", here) == ["--start", "--stamp"]
