@@ -27,7 +27,7 @@ from subgraph.graph.graph import Graph
 from subgraph.graph.region import between
 from subgraph.runtime.candidate import Candidate, parse
 from subgraph.runtime.inputs import Feeding
-from subgraph.search import FindingKind, Findings, Outcome, Settings, Step
+from subgraph.search import FindingKind, Findings, Outcome, QueryKind, Settings, Step
 from subgraph.search.state import Steps
 from subgraph.storage.folders import safe_name
 from subgraph.trials.session import Setup, open_with_processes
@@ -110,6 +110,7 @@ class Bisection:
             BackendError: the candidate cannot be used. ResultExists: another result stands in the way.
             UsageError, UnknownName: `within` names nothing. OutputError: nothing can be written.
             InputError: an input does not fit. ModelError: the reference cannot run the model.
+            OutOfTime: the time was used up before the whole model had run once.
         """
         started, options, trials = time.monotonic(), self.options, self.trials
         assert trials
@@ -135,6 +136,10 @@ class Bisection:
                 self.steps.append(step)
                 yield step
         self.findings = findings
+        if findings.stopped and not any(s.query.kind is QueryKind.WHOLE for s in self.steps):
+            raise OutOfTime(
+                f"{findings.stopped} before the whole model had run once", "the same command with more time"
+            )
         document = describe(
             self.oracle,
             findings,

@@ -89,6 +89,7 @@ def test_without_any_words(here: Path) -> None:
         "#3  d     Abs   out     0.0e+00 agree  0.0e+00 agree\n"
         "in place: these tensors were made outputs, which disturbs fusion: a hint, no proof\n"
         "4 tensors: 0 of 4 wrong in place; 0 of 4 wrong alone\n"
+        "looked at: 1 output, 3 inner tensors\n"
     )
     assert done.err.splitlines()[:3] == [
         "model: m.onnx (the only .onnx here)",

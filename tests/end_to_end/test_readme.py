@@ -103,6 +103,9 @@ def test_the_examples_of_candidates_agree(folder: Path) -> None:
 def test_the_project_file_is_understood(tmp_path: Path) -> None:
     (block,) = _blocks("toml")
     (tmp_path / "subcut.toml").write_text(block)
+    for file in ("src/a/kernel.c", "net.cfg"):  # what `depends` names must be there
+        (tmp_path / file).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / file).touch()
     npu = parse("npu", load(tmp_path))
     assert (npu.precision, npu.multi, npu.timeout, npu.memory) == ("fp16", True, 900.0, 8 << 30)
 
