@@ -1,0 +1,202 @@
+"""Several faults at once, and faults that change when they are looked at alone: each is found, none is called right.
+
+Covers `search.culprits`, `trials.propagation` and `trials.local_errors` through the command. Two faults may cancel each
+other, hide behind a refusal, or fail alone in another way than inside the model.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto, helper, numpy_helper
+
+from tests.helpers.run_command import subcut
+
+pytestmark = pytest.mark.slow
+
+CANDIDATE = '''
+"""onnxruntime with faults: scale=NODE:FACTOR+…, refuse=OP, at=NODE with do=KIND, weight=NAME."""
+import os
+import numpy as np, onnx, onnxruntime as ort
+from onnx import helper, numpy_helper
+
+def load(path, options):
+    model = onnx.load(str(path))
+    if any(node.op_type == options.get("refuse") for node in model.graph.node):
+        raise RuntimeError(f"no operator {options['refuse']}")
+    weights = {weight.name for weight in model.graph.initializer}
+    inside = any(node.name == options.get("at") for node in model.graph.node) or options.get("weight") in weights
+    factors = dict(word.split(":") for word in options.get("scale", "").split("+") if word)
+    nodes = []
+    for node in model.graph.node:
+        nodes.append(node)
+        if options.get("do") == "floor":
+            for attribute in node.attribute:
+                if attribute.name == "ceil_mode":
+                    attribute.i = 0
+        if node.name in factors:
+            output = node.output[0]
+            node.output[0] = output + "_unscaled"
+            model.graph.initializer.append(numpy_helper.from_array(np.float32(factors[node.name]), output + "_factor"))
+            nodes.append(helper.make_node("Mul", [node.output[0], output + "_factor"], [output]))
+    del model.graph.node[:], model.graph.value_info[:]
+    model.graph.node.extend(nodes)
+    for output in model.graph.output:
+        output.type.tensor_type.ClearField("shape")
+    settings = ort.SessionOptions()
+    settings.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
+    settings.log_severity_level = 4
+    session = ort.InferenceSession(model.SerializeToString(), settings)
+    names = [output.name for output in session.get_outputs()]
+
+    def run(feeds):
+        found = dict(zip(names, session.run(names, feeds)))
+        if not inside:
+            return found
+        kind, last, first = options["do"], names[-1], next(iter(feeds.values()))
+        if kind == "crash":
+            os.abort()
+        if kind == "view":  # the first input comes back
+            return {name: first if value.shape == first.shape else value for name, value in found.items()}
+        if kind == "name":
+            return {"other_" + name: value for name, value in found.items()}
+        if kind == "offset":
+            return {name: value + np.float32(0.5) for name, value in found.items()}
+        value = found.pop(last)
+        if kind == "nan":
+            value[(0,) * value.ndim] = np.nan
+        changed = {"type": value.astype(np.float16), "shape": value[..., :4], "nan": value}
+        return found | ({last: changed[kind]} if kind in changed else {})
+    return run
+'''
+
+
+def convolutions(path: Path, factors: dict[str, float] | None = None) -> None:
+    """Conv and Tanh in turns, n0 … n11; `factors` scale the weights of some."""
+    random = np.random.default_rng(0)
+    weights, nodes, tensor = [], [], "x"
+    for i in range(12):
+        if i % 2 == 0:
+            values = (random.standard_normal((4, 4, 3, 3)) / 6 * (factors or {}).get(f"n{i}", 1)).astype(np.float32)
+            weights.append(numpy_helper.from_array(values, f"w{i}"))
+            nodes.append(helper.make_node("Conv", [tensor, f"w{i}"], [f"t{i}"], f"n{i}", pads=[1] * 4))
+        else:
+            nodes.append(helper.make_node("Tanh", [tensor], [f"t{i}"], f"n{i}"))
+        tensor = f"t{i}"
+    ends = [helper.make_tensor_value_info(name, TensorProto.FLOAT, [1, 4, 9, 9]) for name in ("x", tensor)]
+    _save(helper.make_graph(nodes, "convolutions", ends[:1], ends[1:], weights), path)
+
+
+def branches(path: Path) -> None:
+    """A recurrent branch beside a MatMul."""
+    random = np.random.default_rng(0)
+    shapes = {"w": (4, 4), "W": (1, 16, 4), "R": (1, 16, 4)}
+    weights = [
+        numpy_helper.from_array((random.standard_normal(s) / 2).astype(np.float32), n) for n, s in shapes.items()
+    ]
+    nodes = [
+        helper.make_node("Tanh", ["x"], ["a"], "tanh"),
+        helper.make_node("LSTM", ["a", "W", "R"], ["l"], "lstm", hidden_size=4),
+        helper.make_node("Squeeze", ["l", "one"], ["r"], "squeeze"),
+        helper.make_node("MatMul", ["a", "w"], ["m"], "matmul"),
+        helper.make_node("Sigmoid", ["m"], ["s"], "sigmoid"),
+        helper.make_node("Add", ["r", "s"], ["y"], "add"),
+    ]
+    ends = [helper.make_tensor_value_info(name, TensorProto.FLOAT, [5, 1, 4]) for name in "xy"]
+    weights.append(numpy_helper.from_array(np.array([1]), "one"))
+    _save(helper.make_graph(nodes, "branches", ends[:1], ends[1:], weights), path)
+
+
+def pooled(path: Path) -> None:
+    """A MaxPool that rounds its size up, between convolutions: its wrong shape reaches the output."""
+    random = np.random.default_rng(0)
+    values = [(random.standard_normal((4, 4, 3, 3)) / 6).astype(np.float32) for _ in range(2)]
+    nodes = [
+        helper.make_node("Conv", ["x", "w0"], ["a"], "conv0", pads=[1] * 4),
+        helper.make_node("MaxPool", ["a"], ["p"], "pool", kernel_shape=[2, 2], strides=[2, 2], ceil_mode=1),
+        helper.make_node("Conv", ["p", "w1"], ["b"], "conv1", pads=[1] * 4),
+        helper.make_node("Relu", ["b"], ["y"], "relu"),
+    ]
+    ends = [helper.make_tensor_value_info("x", TensorProto.FLOAT, [1, 4, 9, 9])]
+    ends.append(helper.make_tensor_value_info("y", TensorProto.FLOAT, [1, 4, 5, 5]))
+    weights = [numpy_helper.from_array(v, f"w{i}") for i, v in enumerate(values)]
+    _save(helper.make_graph(nodes, "pooled", ends[:1], ends[1:], weights), path)
+
+
+def _save(graph: onnx.GraphProto, path: Path) -> None:
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8), path)
+
+
+def bisected(folder: Path, *words: str) -> dict[str, Any]:
+    """The document of a bisection of `m.onnx`, which must find culprits."""
+    (folder / "faulty.py").write_text(CANDIDATE)
+    done = subcut("bisect", "m.onnx", *words, "--json", cwd=folder)
+    assert done.code == 1, done
+    return done.document
+
+
+def culprits(document: dict[str, Any]) -> list[list[str]]:
+    """The nodes of each finding, all of which must be culprits."""
+    assert {f["kind"] for f in document["findings"]} == {"culprit"}, document["findings"]
+    return sorted(f["nodes"] for f in document["findings"])
+
+
+def test_two_faults_that_nearly_cancel_are_both_found(tmp_path: Path) -> None:
+    convolutions(tmp_path / "m.onnx")
+    for first, second in ((1.08, 0.93), (1.08, 0.992)):
+        document = bisected(tmp_path, "-c", f"faulty.py:scale=n4:{first}+n9:{second}")
+        assert culprits(document) == [["n4"], ["n9"]]
+        assert "with them on the reference, the model agrees" in document["notes"]
+
+
+def test_two_faults_of_another_model_that_nearly_cancel_are_both_found(tmp_path: Path) -> None:
+    convolutions(tmp_path / "m.onnx")
+    convolutions(tmp_path / "other.onnx", {"n4": 1.08, "n8": 0.93})
+    assert culprits(bisected(tmp_path, "--candidate-model", "other.onnx", "-c", "ort:opt=disable")) == [["n4"], ["n8"]]
+
+
+def test_a_refusal_does_not_hide_wrong_numbers_beside_it(tmp_path: Path) -> None:
+    branches(tmp_path / "m.onnx")
+    document = bisected(tmp_path, "-c", "faulty.py:refuse=LSTM,scale=matmul:1e4")
+    assert culprits(document) == [["lstm"], ["matmul"]]
+    assert {f["signature"] for f in document["findings"]} == {"refused", "mismatch"}
+
+
+@pytest.mark.parametrize(
+    ("kind", "signature"),
+    [("type", "shape"), ("shape", "shape"), ("name", "missing"), ("missing", "missing"), ("nan", "nan"),
+     ("crash", "crash")],
+)  # fmt: skip
+def test_a_wrong_type_shape_or_name_is_bisected(tmp_path: Path, kind: str, signature: str) -> None:
+    convolutions(tmp_path / "m.onnx")
+    document = bisected(tmp_path, "-c", f"faulty.py:at=n7,do={kind}")
+    assert culprits(document) == [["n7"]]
+    assert document["findings"][0]["signature"] == signature
+
+
+def test_a_wrong_shape_that_reaches_the_output_is_bisected(tmp_path: Path) -> None:
+    pooled(tmp_path / "m.onnx")
+    document = bisected(tmp_path, "-c", "faulty.py:do=floor")
+    assert culprits(document) == [["pool"]]
+    assert document["trials"] <= 8
+
+
+def test_a_certificate_says_only_what_was_seen(tmp_path: Path) -> None:
+    """A model with n7 gives its first input back: alone it fails otherwise than inside."""
+    convolutions(tmp_path / "m.onnx")
+    document = bisected(tmp_path, "-c", "faulty.py:at=n7,do=view")
+    failing = {tuple(step["nodes"]) for step in document["steps"] if step["error"] and step["error"] > 1e-3}
+    assert failing
+    for step in document["steps"]:
+        assert not (step["outcome"] == "agree" and tuple(step["nodes"]) in failing), step
+    assert ["n7"] in [f["nodes"] for f in document["findings"]]
+
+
+def test_an_offset_of_every_output_is_no_accumulation(tmp_path: Path) -> None:
+    """A model with the weight w6 comes out 0.5 too high; no other model is touched."""
+    convolutions(tmp_path / "m.onnx")
+    assert culprits(bisected(tmp_path, "-c", "faulty.py:weight=w6,do=offset")) == [["n6"]]
