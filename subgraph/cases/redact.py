@@ -51,6 +51,9 @@ _OPTION = re.compile(r"--?[A-Za-z][A-Za-z-]{0,30}")
 _PLACE = re.compile(r"\{(?:model|converted|inputs|outputs)\}")
 _DOCUMENTATION = re.compile(r'""".*?"""', re.DOTALL)
 _TEXT, _FIELD = re.compile(r'"((?:[^"\\\n]|\\.)*)"'), re.compile(r"\{.*?\}")  # of Python code
+PROGRAMS = frozenset(
+    "python python3 bash sh ssh scp adb docker env node perl ruby make cmake wsl sudo nice timeout trtexec".split()
+)  # that a command line may begin with: everybody has them
 _EDGES = "()[]{}<>,.;:!?'\"`|…"  # around a word
 
 PACKAGES = tuple(
@@ -155,12 +158,14 @@ class Redactor:
             return self.spec(word)
         if self.free_text:
             return self._without_private(word)
+        file = PurePath(word.replace("\\", "/")).name
+        if file in PROGRAMS or re.fullmatch(r"python[\d.]*", file):
+            return file
         if self._is_known_word(_PLACE.sub("", word)) or _OPTION.fullmatch(word):
             return word
         option, sep, value = word.partition("=")
         if sep and (_OPTION.fullmatch(option) or self._is_known_word(option)):
             return f"{option}={REMOVED if SECRET.search(option) else self._word(value)}"
-        file = PurePath(word.replace("\\", "/")).name
         return file if file.endswith(CODE) and _IDENTIFIER.fullmatch(file) and not self._is_private(file) else REMOVED
 
     def _is_private(self, word: str) -> bool:

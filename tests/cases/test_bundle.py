@@ -185,7 +185,7 @@ def test_what_is_in_it(packed: Path) -> None:
     assert identity["backend"] == f"{CANDIDATE_FILES}/mine.py" and identity["options"] == {"api_key": "REMOVED"}
     text = content(packed, README)
     assert all(len(line) <= 120 for line in text.splitlines())
-    assert "/pad/Pad, /pool/MaxPool (Pad, MaxPool): 2 nodes of model.onnx\nFAIL   /pool/MaxPool_output_0: max" in text
+    assert "/pad/Pad, /pool/MaxPool (Pad, MaxPool): 2 nodes of model.onnx\nFAIL   /pool/MaxPool_output_0: " in text
     assert "python culprit/repro.py --reference" in text and "replay it.zip --trust" in text
     run = content(packed, "run.json")
     assert run["findings"][0]["case"] == "culprit" and run["report"] == "report.html"
@@ -211,9 +211,13 @@ def test_nothing_private_leaves(bisected: Path, packed: Path) -> None:
 
 
 TALKATIVE = """
-import os
+import os, onnx
+from onnx.reference import ReferenceEvaluator
 def load(model, options):
+    evaluator, nodes = ReferenceEvaluator(str(model)), onnx.load(str(model)).graph.node
     def run(feeds):
+        if not any(node.name == "n1" for node in nodes):
+            return dict(zip(evaluator.output_names, evaluator.run(None, feeds)))
         raise RuntimeError(f"host={os.uname().nodename} home={os.path.expanduser('~')}/x url=https://bob:hunter2@h.x/p?sig=abc1"
             " Authorization: Basic Ym9iOmh1bnRlcjI= db=postgres://u:pw@db/x ip=10.1.2.3 bobuser@corp.example")
     return run
@@ -306,7 +310,7 @@ def test_a_command_and_its_scripts(plain: Path, tmp_path: Path) -> None:
     assert {f"{CANDIDATE_FILES}/run.py", f"{CANDIDATE_FILES}/helpers/shift.py", "candidate/out.npy"} < set(names(path))
     told = content(path, BUNDLE_LIST)
     command = told["found_with"]["request"]["identity"]["options"]["run"]
-    assert command == "python ./run.py {model} {inputs} {outputs} --token=REMOVED --log=x.log"
+    assert command == "python ./run.py {model} {inputs} {outputs} --token=REMOVED --log=REMOVED"
     assert told["found"]["status"] == "fail" and "REMOVED stands where" in content(path, README)
     there = carried(path, tmp_path / "there").parent
     env = {"XDG_CONFIG_HOME": str(there), "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"}
