@@ -44,6 +44,7 @@ class BackendInfo:
         multi: it takes several disconnected pieces in one model.
         caveat: what a user must know before anything runs; "" if nothing.
         exact: the options with which it computes in full precision, or without optimisations; empty where these do.
+        switches: by name, what it does that may make a difference -> the options with which it does not.
     """
 
     version: str = ""
@@ -51,12 +52,18 @@ class BackendInfo:
     multi: bool = False
     caveat: str = ""
     exact: Mapping[str, str] = field(default_factory=dict)
+    switches: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> BackendInfo:
         """The reply as it was before it became JSON."""
         texts = [str(data[key]) for key in ("version", "precision", "caveat")]
-        return cls(texts[0], texts[1], bool(data["multi"]), texts[2], {k: str(v) for k, v in data["exact"].items()})
+        switches = {str(name): _texts(options) for name, options in data["switches"].items()}
+        return cls(texts[0], texts[1], bool(data["multi"]), texts[2], _texts(data["exact"]), switches)
+
+
+def _texts(options: Mapping[str, Any]) -> dict[str, str]:
+    return {str(k): str(v) for k, v in options.items()}
 
 
 @dataclass(frozen=True)

@@ -1,14 +1,16 @@
 """Region that fails -> evidence for rounding or a bug, a line each, the conclusion first.
 
 The error in units of rounding noise, at the claimed precision and below; transformations that would make the tensors
-equal; the same backend in full precision or without optimisations, if it names such options (`exact`); and onnx's own
-evaluator, which tells whether the reference is right. At most two more runs of a candidate, each in processes of its
-own; evidence that cannot be had is listed with the reason. Where nothing decides, the conclusion is "not known".
+equal; the same backend in full precision or without optimisations, if it names such options (`exact`), and, where that
+does not heal it, with each of its `switches` thrown; and onnx's own evaluator, which tells whether the reference is
+right. A precision that only fits is a guess: it is called the reason where a switch confirms it. Each more run of a
+candidate has processes of its own; evidence that cannot be had is listed with the reason. Where nothing decides, the
+conclusion is "not known".
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
@@ -40,7 +42,7 @@ TYPE_NAMES = TYPE_OF | {"int8": "int8"}
 @dataclass(frozen=True)
 class Evidence:
     """Attributes:
-    kind: conclusion, noise, precision, likeness, exact or second.
+    kind: conclusion, noise, precision, likeness, exact, switch or second.
     fact: words by which `CONCLUSIONS` are chosen; "" where it decides nothing.
     """
 
@@ -65,6 +67,8 @@ def diagnose(trials: Trials, region: Region, verdict: Verdict, withheld: str = "
     if verdict.worst:
         evidence += _of_values(WrongOutput(trials, region, verdict.worst))
     evidence += _exact(trials, region, verdict, withheld)
+    if not any(one.fact.startswith("right") for one in evidence):
+        evidence += _switches(trials, region, verdict, withheld)
     if verdict.worst:
         evidence += _second(trials, region, verdict, verdict.worst, withheld)
     conclusion = conclude(evidence) if verdict.signature not in NO_OUTPUTS else ""
@@ -165,15 +169,12 @@ def _exact(trials: Trials, region: Region, verdict: Verdict, withheld: str) -> I
     options = trials.about.exact
     if not options:
         return
-    present = {k: str(v) for k, v in trials.candidate.options.items()}
-    words = ",".join(f"{k}={v}" for k, v in options.items() if present.get(k) != v)
+    words = _changed(trials, options)
     if why := withheld or _too_slow(verdict):
         yield Evidence("exact", f"not run with {words}: {why}")
         return
-    timeout = min(MAX_SECONDS, trials.candidate.timeout)
-    candidate = replace(trials.candidate, options=options, precision=None, timeout=timeout)
     try:
-        with _other_trials(trials, candidate, "exact") as exact:
+        with _other_trials(trials, _with_options(trials, options), "exact") as exact:
             other, finer = exact.verdict(region), EPS[exact.precision] < EPS[trials.precision]
     except SubcutError as e:
         yield Evidence("exact", f"no answer with {words}: {e.what}")
@@ -185,6 +186,40 @@ def _exact(trials: Trials, region: Region, verdict: Verdict, withheld: str) -> I
         yield Evidence("exact", f"wrong with {words} as well: {other.why}", "wrong-finer" if finer else "")
     else:
         yield Evidence("exact", f"no answer with {words}: {other.why}")
+
+
+def _switches(trials: Trials, region: Region, verdict: Verdict, withheld: str) -> Iterator[Evidence]:
+    """The same backend with each of its switches thrown, until the region is right."""
+    rest: list[str] = []
+    for k, (name, options) in enumerate(trials.about.switches.items()):
+        words = f"{name} off ({_changed(trials, options)})"
+        if why := withheld or _too_slow(verdict):
+            rest.append(f"not run with {words}: {why}")
+            continue
+        try:
+            with _other_trials(trials, _with_options(trials, options), f"switch{k}") as other:
+                status = other.verdict(region).status
+        except SubcutError as e:
+            rest.append(f"no answer with {words}: {e.what}")
+            continue
+        if status is Status.AGREE:
+            yield Evidence("switch", f"right with {words}", "switch")
+            return
+        rest.append(f"{'wrong' if status is Status.FAIL else 'no answer'} with {words} as well")
+    if rest:
+        yield Evidence("switch", "; ".join(rest))
+
+
+def _with_options(trials: Trials, options: Mapping[str, str]) -> Candidate:
+    """The candidate with other options, and no more time than evidence may take."""
+    timeout = min(MAX_SECONDS, trials.candidate.timeout)
+    return replace(trials.candidate, options=dict(options), precision=None, timeout=timeout)
+
+
+def _changed(trials: Trials, options: Mapping[str, str]) -> str:
+    """The options that the candidate has not yet."""
+    present = {k: str(v) for k, v in trials.candidate.options.items()}
+    return ",".join(f"{k}={v}" for k, v in options.items() if present.get(k) != v)
 
 
 def _second(trials: Trials, region: Region, verdict: Verdict, worst: Judgement, withheld: str) -> Iterator[Evidence]:
@@ -258,6 +293,7 @@ CONCLUSIONS = (
     ("candidate", "not known who errs: onnx's own evaluator agrees with the candidate"),
     ("alike", "a bug, or another layout or preprocessing: one simple change accounts for all of the error"),
     ("range", "range, not a bug: it computes in float16, which ends there; declare --precision fp16"),
+    ("switch", "one thing that it does and can be turned off is the reason: right without it"),
     ("within", "rounding, not a bug: the criterion asks for more than the precision it claims can give"),
     ("fits wrong-finer", "not known: {0} rounding explains its size, but it is as wrong in full precision"),
     ("fits grid", "rounding, not a bug: it computes in {0}; declare --precision {1}"),

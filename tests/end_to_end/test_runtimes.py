@@ -352,6 +352,17 @@ def test_openvinos_default_is_said_and_true(workers: dict[str, Worker], tmp_path
     assert errors[0] > 1e-2 > 1e-4 > errors[1]
 
 
+def test_openvino_in_float32_quantizes_no_activations(workers: dict[str, Worker], tmp_path: Path) -> None:
+    """With weights of 8 bits it does by default: 5.7e-3 of the scale, with precision=f32 too."""
+    rng = np.random.default_rng(0)
+    text = "g (float[32,256] x) => (float[32,256] y) { w = DequantizeLinear <axis=1> (q, s) y = MatMul(x, w) }"
+    q, x = rng.integers(-127, 128, (256, 256)).astype(np.int8), rng.standard_normal((32, 256)).astype(np.float32)
+    load(workers["openvino"], "openvino", save(tmp_path, text, q=q, s=np.full(256, 0.01, np.float32)))
+    (y,) = run(workers["openvino"], tmp_path, {"x": x}).values()
+    expected = x.astype(np.float64) @ (q * 0.01)
+    assert np.abs(y - expected).max() < 1e-5 * np.abs(expected).max()
+
+
 @pytest.mark.slow
 def test_a_default_below_float32_is_said_before_anything_runs(workers: dict[str, Worker], tmp_path: Path) -> None:
     """Also with -q, and by the doctor."""

@@ -5,6 +5,7 @@ mistake   one of `CHANGES`, on the output `tensor`
           fed: float32 inputs of three channels are taken for BGR
           half: computes in float16, but claims float32
 exact     the result of `exact(options)`: options without the mistake
+switches  the result of `switches(options)`: two names, the second of which turns the mistake off if it is "heal"
 claim     the precision that it claims
 """
 
@@ -45,6 +46,14 @@ def exact(options: Mapping[str, str]) -> Mapping[str, str] | None:
     """The options that `exact` names; None without it."""
     words = {"right": {"precision": "f32"}, "wrong": {**options, "precision": "f32", "claim": "fp32"}}
     return words.get(options.get("exact", ""))
+
+
+def switches(options: Mapping[str, str]) -> dict[str, dict[str, str]]:
+    """Two switches, if the options name any."""
+    if "switches" not in options:
+        return {}
+    healed = {"switches": options["switches"]} if options["switches"] == "heal" else options
+    return {"threads": {**options, "threads": "1"}, "fast exp": {**healed, "exp": "exact"}}
 
 
 def load(model: Path, options: Mapping[str, str]) -> Run:

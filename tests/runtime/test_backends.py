@@ -187,6 +187,11 @@ def test_it_gives_the_right_values_of_every_kind(
         # only what is asked for is written, and the next run has forgotten the last
         negative = {"c": np.array(-2, np.float32)}
         same(ask(worker, tmp_path, taken | negative, {"co": "last"}), {"co": np.array(2, np.float32)})
+        plain = save(tmp_path / "plain.onnx", "g (float[2,3] x) => (float[2,2] y) { y = MatMul(x, w) }", w=WEIGHT)
+        for name, changed in about.switches.items():  # each is a candidate of its own, and as right
+            assert name and changed != options and worker.load("m", plain, changed) >= 0
+            same(ask(worker, tmp_path, {"x": X}, {"y": "switched"}), {"y": X @ WEIGHT})
+            assert name not in worker.about(changed).switches, "it is off now"
 
 
 def test_what_is_wrong_is_told(

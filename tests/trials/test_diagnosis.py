@@ -186,6 +186,29 @@ def test_the_same_backend_in_full_precision(exact: str, claim: str, words: str, 
     assert found["conclusion"].startswith(conclusion)
 
 
+@pytest.mark.parametrize(
+    ("switches", "words", "conclusion"),
+    [
+        ("heal", "right with fast exp off (exp=exact)", "one thing that it does and can be turned off is the reason"),
+        ("none", "wrong with threads off (threads=1) as well; wrong with fast exp off", "probably rounding, not a bug"),
+    ],
+)
+def test_a_switch_confirms_what_a_precision_only_fits(switches: str, words: str, conclusion: str, ask: Ask) -> None:
+    """The error fits float16: that is a guess, until turning something off heals it."""
+    trials = ask(mistake="drift", tensor="y", switches=switches)
+    found = evidence_of(trials, "first", "act", "last", more=True)
+    assert found["switch"].startswith(words)
+    assert found["conclusion"].startswith(conclusion)
+    withheld = evidence_of(trials, "first", "act", "last")
+    assert withheld["switch"].startswith("not run with threads off") and LATER in withheld["switch"]
+
+
+def test_no_switch_is_thrown_where_full_precision_is_right(ask: Ask) -> None:
+    assert "switch" not in evidence_of(
+        ask(mistake="noise", tensor="y", exact="right", switches="heal"), "last", more=True
+    )
+
+
 # ------------------------------------------------------------------------------------------------ other opinions
 
 

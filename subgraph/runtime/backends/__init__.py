@@ -19,6 +19,7 @@ Optional names of the module:
     precision(options)    what it computes in: fp32, fp16, bf16 or int8
     caveat(options)       what a user must know before anything runs; "" if nothing
     exact(options)        the options for full precision, or without optimisations; None if these are
+    switches(options)     what it does that costs accuracy or may be wrong -> the options without it: {"winograd": {…}}
     warm()                imports the runtime before the first model arrives
     missing()             what it lacks on this machine; "" if nothing
 

@@ -53,6 +53,14 @@ def precision(options: Mapping[str, Any]) -> str:
     return "fp16" if options.get("precision") == "low" and platform.machine() not in X86 else "fp32"
 
 
+def switches(options: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
+    """Precisions below its highest, and shapes that may change, with which it computes otherwise."""
+    return {
+        "lower precision": {**options, "precision": "high"},
+        "shapes that may change": {**options, "shape_mutable": "0"},
+    }
+
+
 def load(model: Path, options: Mapping[str, Any]) -> Callable[[Mapping[str, Value]], dict[str, Value]]:
     """Convert, and build from the converted file.
 

@@ -32,6 +32,11 @@ def precision(options: Mapping[str, Any]) -> str:
     return "fp32"
 
 
+def switches(options: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
+    """Winograd's convolutions, and the new engine."""
+    return {"winograd": {**options, "winograd": "0"}, "its new engine": {**options, "engine": "classic"}}
+
+
 def load(model: Path, options: Mapping[str, Any]) -> Callable[[Mapping[str, Value]], dict[str, Value]]:
     """Read the model.
 

@@ -19,8 +19,12 @@ TYPES = frozenset(
 )  # fmt: skip
 # Precisions that a compiled model reports. "dynamic": each tensor in its own type, by which it is judged.
 CLAIMS = {"f32": "fp32", "dynamic": "fp32", "f16": "fp16", "bf16": "bf16"}
+MODE = "EXECUTION_MODE_HINT"
 HINT, THREADS = "INFERENCE_PRECISION_HINT", "INFERENCE_NUM_THREADS"
 HINTS = ("f32", "f16", "bf16")
+# Elements that share a scale where activations are quantized to int8 while a MatMul runs; 0: never. Its default is on,
+# with precision=f32 too.
+DYNAMIC_QUANTIZATION = "DYNAMIC_QUANTIZATION_GROUP_SIZE"
 TELEMETRY = "openvino.tools.ovc"
 
 
@@ -45,6 +49,12 @@ def exact(options: Mapping[str, Any]) -> Mapping[str, Any] | None:
     return {**rest, "precision": "f32"} if precision(options) != "fp32" else None
 
 
+def switches(options: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
+    """Dynamic quantization, and all that its mode for speed allows."""
+    found = {"dynamic quantization": {DYNAMIC_QUANTIZATION: "0"}, "its mode for speed": {MODE: "ACCURACY"}}
+    return {name: {**options, **o} for name, o in found.items() if _has_property(_device(options), *o)}
+
+
 def caveat(options: Mapping[str, Any]) -> str:
     """A precision below float32 that the options do not name, or another one than they name."""
     claim, option = precision(options), str(options.get("precision", ""))
@@ -58,8 +68,8 @@ def caveat(options: Mapping[str, Any]) -> str:
 def load(model: Path, options: Mapping[str, Any]) -> Callable[[Mapping[str, Value]], dict[str, Value]]:
     """Read and compile.
 
-    `options`: `precision` (f32, f16, bf16; a hint: see `precision`), `device` (CPU), `threads` (1; 0 leaves it to
-    OpenVINO), and any property by its name, `EXECUTION_MODE_HINT=ACCURACY`.
+    `options`: `precision` (f32, f16, bf16; a hint: see `precision`; f32 turns dynamic quantization off as well),
+    `device` (CPU), `threads` (1; 0 leaves it to OpenVINO) and any property by name: `EXECUTION_MODE_HINT=ACCURACY`.
 
     Raises:
         BackendError: OpenVINO is not installed, or an option or a device means nothing to it.
@@ -135,7 +145,18 @@ def _config(options: Mapping[str, Any]) -> dict[str, str]:
         config = {THREADS: str(number), "ENABLE_CPU_PINNING": "NO"}
     if "precision" in options:
         config[HINT] = str(options["precision"])
+        if options["precision"] == "f32" and _has_property(_device(options), DYNAMIC_QUANTIZATION):
+            config[DYNAMIC_QUANTIZATION] = "0"
     return config | properties
+
+
+@cache
+def _has_property(device: str, name: str) -> bool:
+    """Does the device know the property? Versions before 2024.1 have no dynamic quantization."""
+    try:
+        return name in _core().get_property(device, "SUPPORTED_PROPERTIES")
+    except Exception:  # noqa: BLE001 - `_computes_in` reports a device that is not there
+        return False
 
 
 @cache
