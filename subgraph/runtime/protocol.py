@@ -62,6 +62,12 @@ class BackendInfo:
         return cls(texts[0], texts[1], bool(data["multi"]), texts[2], _texts(data["exact"]), switches)
 
 
+def not_thrown(switches: Mapping[str, Mapping[str, Any]], options: Mapping[str, Any]) -> dict[str, dict[str, str]]:
+    """The switches that change something: without those that the options have thrown already."""
+    named = {str(name): _texts(changed) for name, changed in switches.items()}
+    return {name: changed for name, changed in named.items() if changed != _texts(options)}
+
+
 def _texts(options: Mapping[str, Any]) -> dict[str, str]:
     return {str(k): str(v) for k, v in options.items()}
 

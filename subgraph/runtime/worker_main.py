@@ -28,7 +28,7 @@ from subgraph.plugins import HOME
 from subgraph.runtime import command_line
 from subgraph.runtime.inputs import Sample
 from subgraph.runtime.processes import MEMORY_SHARE, adopt_orphans
-from subgraph.runtime.protocol import CHANNEL_LOST, BackendInfo, ModelRun, sealed
+from subgraph.runtime.protocol import CHANNEL_LOST, BackendInfo, ModelRun, not_thrown, sealed
 from subgraph.storage.tensors import Record, Value
 
 F_SETSIG = 10  # linux/fcntl.h; Python's module lacks it before 3.13
@@ -243,7 +243,7 @@ class Server:
                 bool(getattr(module, "MULTI", False)),
                 str(module.caveat(options) if hasattr(module, "caveat") else ""),
                 {k: str(v) for k, v in (module.exact(options) or {} if hasattr(module, "exact") else {}).items()},
-                _switches(module, options),
+                not_thrown(module.switches(options) if hasattr(module, "switches") else {}, options),
             )
         except SubcutError:
             raise
@@ -389,14 +389,6 @@ def _type_of(value: Any, declared: str, form: str) -> str:
     fits = form.startswith("optional") or isinstance(value, list) == (form == "sequence")
     same = bool(declared) and tensors.parse_type(declared)[1] == tensors.parse_type(text)[1]
     return declared if fits and same else text
-
-
-def _switches(module: Any, options: Mapping[str, Any]) -> dict[str, dict[str, str]]:
-    """The switches that a backend names, without those that the options have thrown already."""
-    present = {k: str(v) for k, v in options.items()}
-    named = module.switches(options) if hasattr(module, "switches") else {}
-    switches = {str(name): {k: str(v) for k, v in changed.items()} for name, changed in named.items()}
-    return {name: changed for name, changed in switches.items() if changed != present}
 
 
 def _one_line(e: BaseException) -> str:
