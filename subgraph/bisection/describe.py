@@ -22,6 +22,7 @@ from subgraph.storage.tensors import load
 from subgraph.text import count
 from subgraph.trials.compare import RuntimeDocument, ranking
 from subgraph.trials.diagnosis import Evidence, diagnose
+from subgraph.trials.forms import Form, FormsTried
 from subgraph.trials.trial import Trials
 from subgraph.verdict import Judgement, Status, Verdict
 
@@ -51,7 +52,8 @@ def describe(
     notes: Iterable[str] = (), within: str = "",
 ) -> document.BisectDocument:  # fmt: skip
     """The document, as yet without case folders and report. `within`: as the user gave it."""
-    trials, graph, code = oracle.trials, oracle.trials.graph, exit_code(findings)
+    trials, graph, forms = oracle.trials, oracle.trials.graph, FormsTried(oracle.trials.forms)
+    code = max(exit_code(findings), int(forms.only_pinned))
     whole, source = _whole_verdict(steps), source_of(oracle.trials.graph)
     profile = _profile(oracle, steps)
     ranked = whole and whole.to_json() | {"ranking": ranking(trials, trials.run(trials.whole()))}
@@ -63,7 +65,7 @@ def describe(
     return document.BisectDocument(
         exit_code=code,
         agree=code == 0,
-        outcome=findings.outcome,
+        outcome="pinned" if forms.only_pinned and exit_code(findings) == 0 else findings.outcome,
         trials=findings.counts.total() + trials.extra_runs,
         compiled_nodes=findings.counts.items() + trials.extra_nodes,
         runs={str(purpose): n for purpose, n in findings.counts.runs.items()} | extra_runs,
@@ -78,11 +80,13 @@ def describe(
         samples=trials.values.labels,
         whole=ranked,
         looked_at=looked_at,
+        forms=forms.document(),
         profile=profile,
         steps=[_step(oracle, s) for s in steps],
         findings=[_finding(oracle, findings, k, steps) for k in range(len(findings.findings))],
         alone=[document.Irrelevant(o.signature, *_nodes(oracle, o.items), o.share) for o in findings.irrelevant],
         notes=[
+            *forms.sentences(),
             *_scope_notes(findings, looked_at, trials.run_by_hand is not None),
             *notes,
             *_notes(oracle, findings, whole, within),
@@ -180,10 +184,11 @@ def _worst_error(verdict: Verdict | None) -> float | None:
 
 def _step(oracle: NodeOracle, step: Step) -> document.StepDocument:
     labels, nodes, _ = _nodes(oracle, step.items)
-    answer = step.answer
+    answer, form = step.answer, _form(oracle, step)
+    words = [KIND_WORDS[step.query.kind], *(["again"] if step.query.repetition else [])]
     return document.StepDocument(
         step.number,
-        f"{KIND_WORDS[step.query.kind]}{', again' if step.query.repetition else ''}",
+        ", ".join([*words, *([form] if step.query.kind is QueryKind.WHOLE else [])]),
         step.purpose,
         labels[0] if labels else "",
         labels[-1] if labels else "",
@@ -195,7 +200,17 @@ def _step(oracle: NodeOracle, step: Step) -> document.StepDocument:
         answer.share,
         round(answer.seconds, 6),
         f"{step.left} left, about {step.more} more runs" if step.more else f"{step.left} left",
+        form,
     )
+
+
+def _form(oracle: NodeOracle, step: Step) -> Form:
+    """How the candidate was given what a step is about."""
+    trials = oracle.trials
+    if step.query.kind in (QueryKind.WHOLE, QueryKind.CLAIMED):
+        return trials.form_of(trials.whole())
+    whole = step.query.kind is not QueryKind.POOL and len(step.items) == len(oracle.groups)
+    return Form.PINNED if whole else Form.CUT
 
 
 def _whole_verdict(steps: Sequence[Step]) -> Verdict | None:

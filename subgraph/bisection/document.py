@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from subgraph.bisection.costs import OtherModel
 from subgraph.documents import absent, keyed
 from subgraph.trials.compare import RuntimeDocument
+from subgraph.trials.forms import FormDocument
 
 SCHEMA = "subcut.bisect/1"
 
@@ -75,6 +76,7 @@ class StepDocument:
     explains: float | None
     seconds: float
     changed: str
+    form: str
 
 
 @dataclass(frozen=True)
@@ -208,6 +210,7 @@ class BisectDocument:
     samples: Sequence[str]
     whole: object
     looked_at: LookedAt
+    forms: Sequence[FormDocument]
     profile: Sequence[ProfileRow] | None
     steps: Sequence[StepDocument]
     findings: Sequence[FindingDocument]

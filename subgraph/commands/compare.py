@@ -123,6 +123,7 @@ def _candidate_line(candidate: RuntimeDocument) -> str:
 def _whole(comparison: Comparison) -> list[str]:
     whole = comparison.whole
     lines = [f"whole model  {_outcome(whole, whole.label)}   {clean(_reason(whole))}"]
+    lines += [f"             {clean(line)}" for line in comparison.forms.sentences()]
     for name, shares in comparison.ranking.items():
         lines.append(f"             {clean(name)}: top-1 {shares['top1']:.0%}, top-5 {shares['top5']:.0%} agree")
     lines += [f"             | {clean(line)}" for line in whole.process.get("stderr") or ()]

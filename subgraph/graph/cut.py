@@ -24,6 +24,7 @@ from subgraph.graph.types import (
     common_type,
     declared_type,
     is_complete,
+    is_fixed,
     set_tensor,
     with_open_dims,
 )
@@ -149,7 +150,8 @@ def cut_region(
     """A region as a model; arguments and errors as of `cut`.
 
     Tensors in `region.shapes` are frozen to the value of the first sample, unless `dynamic` or not `freeze`; the caller
-    makes sure that they are equal in all samples. `dynamic` also keeps open dimensions open.
+    makes sure that they are equal in all samples. `dynamic` also keeps open dimensions open. With captured values and
+    without `dynamic` the cut is *pinned*: shapes in it are sizes, and agree with those captured, or are not declared.
     """
     frozen = freezable(region, captured) if folder and freeze and not dynamic else ()
     inputs = region.inputs + tuple(n for n in region.shapes if n not in frozen)
@@ -157,7 +159,11 @@ def cut_region(
     infos = graph.value_infos({*inputs, *inside})
     types = boundary_types(graph, (*inputs, *region.outputs), captured, infos, dynamic=dynamic)
     constants = [frozen_constant(captured[0][name], folder) for name in frozen if folder]
+    pinned = bool(captured) and not dynamic
+    infos = consistent_infos(graph, types, infos, pinned=pinned)
     model, renamed = build_model(graph, region, inputs, region.outputs, types, infos, constants)
+    if pinned:
+        drop_open_shapes(model)
     full = protobuf.to_onnx(model, graph.path)
     return Cut(graph, region, inputs, region.outputs, frozen, types, full, renamed)
 
@@ -372,6 +378,41 @@ def boundary_types(
             "cut with a capture (without --no-capture): its type then comes from the run",
         )
     return types
+
+
+def consistent_infos(
+    graph: Graph,
+    types: Mapping[str, protobuf.TypeProto],
+    infos: Mapping[str, protobuf.ValueInfoProto],
+    *,
+    pinned: bool,
+) -> dict[str, protobuf.ValueInfoProto]:
+    """The declarations of a model that may stand beside these types of the boundary of a cut.
+
+    Converters believe what is declared of inner tensors, be it a symbol beside a size, or a size of another sample.
+    Those of the boundary stay (only their type is replaced). Inner ones stay if no type of the boundary departs from
+    what is declared; in a `pinned` cut also only if all inputs of the model are of fixed shape, and those that are.
+    """
+    boundary = {n: v for n, v in infos.items() if n in types}
+    if pinned:
+        fits = all(map(is_fixed, (v.type for v in graph.inputs.values())))
+        fits = fits and all(allows(v.type, types[n]) for n, v in boundary.items() if is_complete(v.type))
+        return {n: v for n, v in infos.items() if n in types or (fits and is_fixed(v.type))}
+    return dict(infos) if all(v.type == types[n] for n, v in boundary.items()) else boundary
+
+
+def drop_open_shapes(model: protobuf.ModelProto) -> None:
+    """Of bodies and functions: remove declarations of inner tensors, and open shapes of what enters and leaves."""
+    for function in model.functions:
+        function.ClearField("value_info")
+    stack = [*model.graph.node, *(node for function in model.functions for node in function.node)]
+    while stack:
+        for body in bodies(stack.pop()):
+            body.ClearField("value_info")
+            for info in (*body.input, *body.output):
+                if info.type.HasField("tensor_type") and not is_fixed(info.type):
+                    info.type.tensor_type.ClearField("shape")
+            stack += body.node
 
 
 def _infer_types(graph: Graph, names: Sequence[str]) -> dict[str, protobuf.TypeProto]:

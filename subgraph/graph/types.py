@@ -69,6 +69,15 @@ def is_complete(proto: protobuf.TypeProto) -> bool:
     return proto.WhichOneof("value") in ("optional_type", "sequence_type") and is_complete(inner.elem_type)
 
 
+def is_fixed(proto: protobuf.TypeProto) -> bool:
+    """Is every dimension a size?"""
+    if proto.HasField("tensor_type"):
+        dims = proto.tensor_type.shape.dim if proto.tensor_type.HasField("shape") else None
+        return dims is not None and all(d.HasField("dim_value") and d.dim_value >= 0 for d in dims)
+    inner = proto.optional_type if proto.HasField("optional_type") else proto.sequence_type
+    return proto.WhichOneof("value") in ("optional_type", "sequence_type") and is_fixed(inner.elem_type)
+
+
 def common_type(records: Sequence[Record]) -> protobuf.TypeProto:
     """The type of one tensor in all samples; a dimension that differs, or a rank that differs, is open."""
     shapes = {shape for r in records for shape in r.shapes}

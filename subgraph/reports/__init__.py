@@ -136,6 +136,8 @@ def headline(document: Document, quoted: Quoted = str) -> str:
         claimed = document["outcome"] == "claimed"
         agreement = f"agrees within {document['candidate']['precision']} rounding" if claimed else "they agree"
         return f"{agreement}{f': {quoted(why)}' if why else ''}"
+    if document["outcome"] == "pinned":
+        return "they agree with pinned shapes only: the file as shipped does not run"
     if document["outcome"] == "elsewhere":
         return "the whole fails, the region asked about does not"
     if not findings:

@@ -20,7 +20,7 @@ import numpy as np
 from subgraph.errors import InputError, ModelError, NoRegion, SubcutError, UsageError
 from subgraph.graph import protobuf
 from subgraph.graph import region as regions
-from subgraph.graph.cut import Cut, boundary_types, build_model, frozen_constant
+from subgraph.graph.cut import Cut, boundary_types, build_model, consistent_infos, drop_open_shapes, frozen_constant
 from subgraph.graph.graph import SHAPE, VALUE, Graph, load
 from subgraph.graph.quantization import Scale, is_quantized, scales_of
 from subgraph.graph.region import Region
@@ -149,7 +149,9 @@ class CandidateModel:
         types = boundary_types(self.graph, cut.inputs, feeds, {})
         types |= boundary_types(self.graph, cut.outputs, captured, infos)
         constants = [frozen_constant(captured[0][n], Path("/")) for n in cut.shapes]
+        infos = consistent_infos(self.graph, types, infos, pinned=True)
         model, renamed = build_model(self.graph, cut, cut.inputs, cut.outputs, types, infos, constants)
+        drop_open_shapes(model)
         full = protobuf.to_onnx(model, self.graph.path)
         other_cut = Cut(self.graph, cut, cut.inputs, cut.outputs, cut.shapes, types, full, renamed)
         return other_cut, [list(sample.values()) for sample in feeds]

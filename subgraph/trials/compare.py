@@ -12,7 +12,7 @@ import logging
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from subgraph.comparison.top_k import agreement
@@ -27,6 +27,7 @@ from subgraph.runtime.inputs import Feeding
 from subgraph.runtime.run_result import RunResult
 from subgraph.storage.tensors import load
 from subgraph.trials import pooled_runs
+from subgraph.trials.forms import FormDocument, FormsTried
 from subgraph.trials.session import Setup, open_with_processes
 from subgraph.trials.similar_outputs import WrongOutput
 from subgraph.trials.stored_answers import age, drop_if_changed
@@ -84,6 +85,7 @@ class Comparison:
         rows: in topological order; with `stopped`, up to the first bad one.
         looks_like: what would make the first bad tensor equal, a line each.
         notes: on stored answers: from when they are, and whether they were dropped.
+        forms: of the whole model; the others that were tried.
 
     >>> from subgraph import compare, load
     >>> comparison = compare(load("resnet50.onnx"), at=["pool1", "prob"])
@@ -98,6 +100,7 @@ class Comparison:
     stopped: bool = False
     looks_like: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
+    forms: FormsTried = field(default_factory=lambda: FormsTried({}))
 
     @property
     def first_bad(self) -> ComparisonRow | None:
@@ -114,8 +117,9 @@ class Comparison:
 
     @property
     def exit_code(self) -> int:
-        """1 if anything disagrees, 5 if the whole model gave nothing to compare, else 0."""
-        if any(v.status is Status.FAIL for v in (self.whole, self.in_place)) or self.first_bad:
+        """1: something disagrees, or the file as shipped does not run; 5: the whole gave nothing to compare; else 0."""
+        fails = any(v.status is Status.FAIL for v in (self.whole, self.in_place))
+        if fails or self.first_bad or self.forms.only_pinned:
             return 1
         return 0 if self.whole.status is Status.AGREE else 5
 
@@ -179,8 +183,15 @@ def compare_tensors(trials: Trials, at: Sequence[str] = (), *, jobs: int = 1, fa
         log.debug("%s alone: %s", trials.graph.label(i), verdict.status.value if verdict else "not run")
         if fail_fast and any(r.failing for r in rows):
             break
-    comparison = Comparison(whole, in_place, ranking(trials, whole_result), tuple(rows), len(rows) < len(names))
-    comparison = replace(comparison, notes=tuple(filter(None, (changed, age(trials)))))
+    comparison = Comparison(
+        whole,
+        in_place,
+        ranking(trials, whole_result),
+        tuple(rows),
+        len(rows) < len(names),
+        notes=tuple(filter(None, (changed, age(trials)))),
+        forms=FormsTried(dict(trials.forms)),
+    )
     bad = comparison.first_bad
     if bad is None:
         return comparison
@@ -331,6 +342,7 @@ class ComparisonDocument:
     whole: Mapping[str, object]
     in_place: Mapping[str, object]
     looked_at: ComparedTensors
+    forms: Sequence[FormDocument]
     first_bad: FirstBadDocument | None
     stopped: bool
     rows: Sequence[RowDocument]
@@ -351,6 +363,7 @@ def document(trials: Trials, comparison: Comparison, criterion: str) -> Comparis
         whole=comparison.whole.to_json() | {"ranking": comparison.ranking},
         in_place={k: v for k, v in comparison.in_place.to_json().items() if k != "outputs"},
         looked_at=comparison.looked_at,
+        forms=comparison.forms.document(),
         first_bad=FirstBadDocument(bad.index, bad.node, bad.op, bad.tensor, looks_like) if bad else None,
         stopped=comparison.stopped,
         rows=[_row_document(row) for row in comparison.rows],

@@ -16,6 +16,7 @@ from subgraph.runtime.run_result import RunResult
 from subgraph.storage.store import Store
 from subgraph.storage.tensors import Record
 from subgraph.text import clean
+from subgraph.trials.forms import Form
 from subgraph.trials.trial import NotStored, Trials
 
 KNOWN_RUNS = 8  # of the whole, that may be stored
@@ -38,7 +39,7 @@ def drop_if_changed(trials: Trials) -> str:
     if not stored:
         return ""
     with Store(trials.scratch / "again") as store:
-        anew = replace(trials, store=store, seen_keys={})
+        anew = replace(trials, store=store, seen_keys={}, form=Form.SHIPPED, forms={})
         first = anew.run(whole, fresh=True)
         if any(_same(first, known) for known in stored) or not all(_same(stored[0], known) for known in stored):
             return ""
@@ -51,7 +52,8 @@ def drop_if_changed(trials: Trials) -> str:
 
 def _stored(trials: Trials, *, fresh: bool) -> list[RunResult]:
     """The stored runs of the whole."""
-    loading, runs = replace(trials, only_stored=True, seen_keys={}), list[RunResult]()
+    loading = replace(trials, only_stored=True, seen_keys={}, form=Form.SHIPPED, forms={})
+    runs: list[RunResult] = []
     with suppress(NotStored):
         for repetition in range(KNOWN_RUNS):
             runs.append(loading.run(trials.whole(), repetition=repetition, fresh=fresh))

@@ -36,6 +36,7 @@ from subgraph.storage.digest import digest
 from subgraph.storage.store import Store
 from subgraph.storage.tensors import Record, load
 from subgraph.trials.candidate_model import CandidateModel
+from subgraph.trials.forms import Form, ShippedModel, shipped_model
 from subgraph.verdict import Judgement, Status, Verdict, joined
 from subgraph.version import __version__
 
@@ -53,6 +54,7 @@ class Trials:
         scratch: a folder for files that live as long as the session.
         freeze: tensors that compute shapes become constants in the cuts.
         candidate_model: the model that the candidate runs, where it is another one.
+        form: in which the whole model is run. forms: the verdicts on the forms that its first run tried.
         runs: models that were run on the candidate; compiled_nodes: nodes in them.
         extra_runs, extra_nodes: trials that only `run_extra` asked for, and their nodes.
         seen_keys: store keys of all results, run or loaded, with the time at which each was run.
@@ -72,6 +74,8 @@ class Trials:
     scratch: Path
     freeze: bool = True
     candidate_model: CandidateModel | None = None
+    form: Form = Form.SHIPPED
+    forms: dict[Form, Verdict] = field(default_factory=dict, init=False)
     runs: int = 0
     compiled_nodes: int = 0
     extra_runs: int = 0
@@ -125,10 +129,39 @@ class Trials:
             return self.run_by_hand(region, feeds)
         if self.candidate_model and (problem := self.candidate_model.problem(region)):
             return RunResult(failure=Verdict(Status.UNRESOLVED, None, problem))
+        form = self.form_of(region) if feeds is None else Form.CUT
+        result = self._run_as(form, region, feeds, repetition, fresh)
+        begins = form is Form.SHIPPED and not self.forms
+        return self._try_forms(region, result, repetition, fresh) if begins else result
+
+    def form_of(self, region: Region) -> Form:
+        """How the candidate is given a region."""
+        if region.nodes != self._whole.nodes:
+            return Form.CUT
+        return Form.PINNED if self.run_by_hand or region != self._whole or not self._shipped else self.form
+
+    def _try_forms(self, whole: Region, result: RunResult, repetition: int, fresh: bool) -> RunResult:
+        """The whole was run as shipped. If it was refused, or goes wrong with open dimensions: is it otherwise with
+        shapes pinned? Where only that form gives outputs, it is the whole from now on."""
+        verdict = self.forms[Form.SHIPPED] = self.verdict_of(whole, result)
+        if not (self._shipped and self._shipped.other_form_tells_more(verdict)):
+            return result
+        pinned = self._as_extra(whole, partial(self._run_as, Form.PINNED, whole, None, repetition, fresh))
+        self.forms[Form.PINNED] = self.verdict_of(whole, pinned)
+        self.form = Form.PINNED if result.failure and not pinned.failure else Form.SHIPPED
+        return pinned if self.form is Form.PINNED else result
+
+    @cached_property
+    def _shipped(self) -> ShippedModel | None:
+        return shipped_model(self.graph, self._whole, self.candidate_model)
+
+    def _run_as(self, form: Form, region: Region, feeds: Feeds | None, repetition: int, fresh: bool) -> RunResult:
+        """Run a region in one of the forms, or load what is stored of it."""
         parts = []
-        for samples, records in self.sample_groups(region, feeds):
-            key = partial(self._key, self._region_key(region, records), repetition)
-            run = partial(self._run_cut, region, records, fresh)
+        every = [(list(range(len(self.values.samples))), self.values.records)]  # one file serves all samples
+        for samples, records in every if form is Form.SHIPPED else self.sample_groups(region, feeds):
+            key = partial(self._key, self._region_key(region, records, form), repetition)
+            run = partial(self._run_model, form, region, records, fresh)
             result, stored_key = load_or_run(self.store, keys_to_try(key, fresh=fresh), run)
             self.seen_keys[stored_key] = result.made
             if self.candidate_model:
@@ -148,8 +181,11 @@ class Trials:
         self, region: Region, feeds: Feeds | None = None, *, repetition: int = 0, fresh: bool = False
     ) -> RunResult:
         """As `run`, for a run that only explains another one: counted in `extra_runs`, not as a trial."""
+        return self._as_extra(region, partial(self.run, region, feeds, repetition=repetition, fresh=fresh))
+
+    def _as_extra(self, region: Region, run: Callable[[], RunResult]) -> RunResult:
         before = len(self.seen_keys)
-        result = self.run(region, feeds, repetition=repetition, fresh=fresh)
+        result = run()
         if len(self.seen_keys) > before:
             self.extra_runs += 1
             self.extra_nodes += len(region.nodes)
@@ -251,14 +287,18 @@ class Trials:
         cut.save(folder / "model.onnx")
         return cut, feeds
 
-    def _run_cut(self, region: Region, records: Feeds, fresh: bool, into: Path) -> RunResult:
-        """Cut, build and run in a worker; the result's files lie in `into`."""
+    def _run_model(self, form: Form, region: Region, records: Feeds, fresh: bool, into: Path) -> RunResult:
+        """Write the model, build and run it in a worker; the result's files lie in `into`."""
         if self.only_stored:
             raise NotStored
         with self.temporary_folder() as folder, self.workers.borrow(loads=1, fresh=fresh) as worker:
-            cut, feeds = self.write_cut(region, records, folder)
-            self.count_run(len(cut.region.nodes) + len(cut.region.pulled))
-            return run_model(worker, self.candidate.options, folder / "model.onnx", feeds, cut.outputs, into)
+            if form is Form.SHIPPED and self._shipped:
+                feeds, outputs, nodes = self._shipped.write(records, folder)
+            else:
+                cut, feeds = self.write_cut(region, records, folder)
+                outputs, nodes = cut.outputs, len(cut.region.nodes) + len(cut.region.pulled)
+            self.count_run(nodes)
+            return run_model(worker, self.candidate.options, folder / "model.onnx", feeds, outputs, into)
 
     def count_run(self, nodes: int) -> None:
         """Count one run of a model of so many nodes."""
@@ -284,11 +324,11 @@ class Trials:
         A hash of the region and the values that enter it, the candidate with its limits and version, the repetition,
         and whether the process had run nothing before.
         """
-        return self._key(self._region_key(region, records), repetition, fresh)
+        return self._key(self._region_key(region, records, self.form_of(region)), repetition, fresh)
 
     def _key(self, region_key: str, repetition: int, fresh: bool) -> str:
         other = [self.candidate_model.identity] if self.candidate_model else []
-        return digest("trial/1", region_key, self._candidate_key, repetition, fresh, *other)
+        return digest("trial/2", region_key, self._candidate_key, repetition, fresh, *other)
 
     @cached_property
     def _candidate_key(self) -> str:
@@ -306,8 +346,11 @@ class Trials:
     def _generation_key(self, generation: int) -> str:
         return digest("dropped", self._identity, generation)
 
-    def _region_key(self, region: Region, records: Feeds) -> str:
-        """A hash of the model's structure and the region's weights, its boundary, the values fed and frozen."""
+    def _region_key(self, region: Region, records: Feeds, form: Form = Form.CUT) -> str:
+        """A hash of the model's structure, the region's weights, boundary and values, fed and frozen; or of a file."""
+        if form is Form.SHIPPED and self._shipped:
+            values = [self.values.digest([sample[n] for n in self.graph.inputs]) for sample in records]
+            return digest(__version__, self._shipped.key, *values)
         entering = [*region.inputs, *region.shapes]
         return digest(
             __version__,

@@ -1,0 +1,124 @@
+"""The forms in which a candidate is given a model.
+
+The user runs a file, so the whole model is that file, byte for byte and with its open dimensions. Cuts have shapes of
+their own: those of the values that they are fed. A candidate may take one form and refuse the other, which is neither
+right nor wrong numbers, but a finding of its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from functools import cached_property
+from pathlib import Path
+
+from subgraph.graph.graph import Graph
+from subgraph.graph.model_file import copy_model, has_open_shapes, model_digest
+from subgraph.graph.region import Region
+from subgraph.runtime.run_result import Feeds
+from subgraph.storage.digest import digest
+from subgraph.storage.tensors import Record
+from subgraph.trials.candidate_model import CandidateModel
+from subgraph.verdict import Signature, Status, Verdict
+
+
+class Form(StrEnum):
+    """How a model was given to a candidate."""
+
+    SHIPPED = "as shipped"  # the user's file
+    PINNED = "pinned"  # the whole model, written by subcut, with the shapes of its inputs
+    CUT = "cut"  # a region, with the shapes of its boundary
+
+
+@dataclass(frozen=True)
+class FormDocument:
+    """What a form of the whole model gave, in a document."""
+
+    form: Form
+    status: str
+    signature: str | None
+    why: str
+
+
+@dataclass(frozen=True)
+class FormsTried:
+    """The verdicts on the forms of the whole model that were tried, the file as shipped first."""
+
+    verdicts: Mapping[Form, Verdict]
+
+    @property
+    def only_pinned(self) -> bool:
+        """Does the candidate give outputs for the model only where its shapes are pinned?"""
+        return Form.PINNED in self.verdicts and self._silent(Form.SHIPPED) and not self._silent(Form.PINNED)
+
+    def _silent(self, form: Form) -> bool:
+        return self.verdicts[form].signature in (Signature.REFUSED, Signature.CRASH)
+
+    def sentences(self) -> Iterator[str]:
+        """Where the two forms were not treated alike, a line for the reader."""
+        if Form.PINNED not in self.verdicts:
+            return
+        shipped, pinned = self.verdicts[Form.SHIPPED], self.verdicts[Form.PINNED]
+        if self.only_pinned:
+            yield f"the file as shipped: {shipped.signature}: {shipped.why}; all else is about it with pinned shapes"
+        elif self._silent(Form.PINNED) and not self._silent(Form.SHIPPED):
+            yield f"with pinned shapes, as every cut has them, the model: {pinned.signature}: {pinned.why}"
+        elif shipped.status is Status.FAIL and pinned.status is Status.AGREE:
+            yield "the file as shipped fails, and agrees with pinned shapes: open dimensions are to blame"
+
+    def document(self) -> list[FormDocument]:
+        """Each form tried."""
+        return [FormDocument(f, v.status, v.signature, v.why) for f, v in self.verdicts.items()]
+
+
+@dataclass(frozen=True)
+class ShippedModel:
+    """The model whose file is run as the whole: that of the reference, or the candidate's own."""
+
+    whole: Region
+    graph: Graph
+    candidate_model: CandidateModel | None
+
+    @cached_property
+    def key(self) -> str:
+        """A hash of the bytes of the file and its external data, and of the outputs that are asked for."""
+        return digest("shipped/1", model_digest(self.graph), list(self.whole.outputs))
+
+    @cached_property
+    def open_shapes(self) -> bool:
+        """Does the file declare a shape that is not all sizes?"""
+        return has_open_shapes(self.graph)
+
+    def write(self, records: Feeds, folder: Path) -> tuple[list[list[Record]], Sequence[str], int]:
+        """Copy the file to `model.onnx` in `folder`; the tensors to feed per sample, names of outputs, nodes.
+
+        Raises:
+            DataError: external data cannot be read. OutputError: nothing can be written.
+        """
+        copy_model(self.graph, folder / "model.onnx")
+        if self.candidate_model:
+            cut, feeds = self.candidate_model.cut(self.whole, records, folder)
+            return feeds, cut.outputs, len(self.graph.nodes)
+        feeds = [[sample[n] for n in self.graph.inputs] for sample in records]
+        return feeds, self.whole.outputs, len(self.graph.nodes)
+
+    def other_form_tells_more(self, verdict: Verdict) -> bool:
+        """Is the whole to be run pinned as well? If it was refused; if it goes wrong and open dimensions may be why."""
+        fails = verdict.status is Status.FAIL and verdict.signature is not Signature.TIMEOUT
+        return verdict.signature is Signature.REFUSED or (fails and self.open_shapes)
+
+
+def shipped_model(graph: Graph, whole: Region, candidate_model: CandidateModel | None) -> ShippedModel | None:
+    """The model whose file can be run as the whole; None if there is none.
+
+    Random numbers must be those of the reference, and every input must have a value.
+    """
+    if candidate_model is None:
+        fits = set(whole.inputs) <= graph.inputs.keys() and not whole.shapes
+        return ShippedModel(whole, graph, None) if fits else None
+    if candidate_model.problem(whole):
+        return None
+    region, other = candidate_model.region(whole), candidate_model.graph
+    fits = set(region.inputs) == other.inputs.keys() and set(region.outputs) <= set(other.outputs) and not region.shapes
+    return ShippedModel(whole, other, candidate_model) if fits else None

@@ -1,0 +1,151 @@
+"""The user's file as it is, beside the same model with pinned shapes. Covers `trials.forms` and `graph.model_file`."""
+
+from __future__ import annotations
+
+import hashlib
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto, external_data_helper, numpy_helper, shape_inference
+
+from subgraph.errors import DataError
+from subgraph.graph import graph
+from subgraph.graph.model_file import copy_model, external_files, has_open_shapes, model_digest
+from tests.helpers import text_models
+from tests.helpers.run_command import Done, subcut
+
+# A candidate that refuses what `refuses` says; its last line in `log` tells which file it was given.
+PICKY = """
+import hashlib, onnx, onnxruntime
+from pathlib import Path
+from subgraph.errors import Refused
+LOG = Path(__file__).with_name("log")
+
+def load(model, options):
+    made = onnx.load(model)
+    LOG.open("a").write(hashlib.sha256(model.read_bytes()).hexdigest() + "\\n")
+    dims = [d for v in (*made.graph.input, *made.graph.value_info) for d in v.type.tensor_type.shape.dim]
+    form = "open" if any(d.dim_param or not d.HasField("dim_value") for d in dims) else "sizes"
+    if form == options.get("refuses"):
+        raise Refused(f"cannot take {form}")
+    wrong = options.get("wrong") in (form, "both")
+    session = onnxruntime.InferenceSession(model, providers=["CPUExecutionProvider"])
+    names = [o.name for o in session.get_outputs()]
+    return lambda feeds: {n: v + wrong for n, v in zip(names, session.run(names, feeds))}
+"""
+
+
+@pytest.fixture
+def here(tmp_path: Path) -> Path:
+    """A model with an open dimension, declared of inner tensors as well, and an input that nothing reads."""
+    text = "g (float[N,4] x, float[N] unread) => (float[N,4] y) { a = Relu(x)  b = Neg(a)  y = Exp(b) }"
+    made = shape_inference.infer_shapes(text_models.model(text))
+    for i, node in enumerate(made.graph.node):
+        node.name = f"n{i}"
+    onnx.save(made, tmp_path / "m.onnx")
+    np.save(tmp_path / "x.npy", np.linspace(-1, 1, 12, dtype=np.float32).reshape(3, 4))
+    (tmp_path / "picky.py").write_text(PICKY)
+    return tmp_path
+
+
+def run(command: str, here: Path, options: str, *words: str) -> Done:
+    repeat = ("--repeat", "1") if command == "bisect" else ()
+    fed = ("-i", "x=x.npy", "-c", f"{here / 'picky.py'}:{options}")
+    return subcut(command, "m.onnx", *fed, *repeat, "--trust", *words, cwd=here)
+
+
+def test_the_whole_is_the_users_file_byte_for_byte(here: Path) -> None:
+    document = run("bisect", here, "refuses=sizes", "--json").document
+    assert (document["exit_code"], document["outcome"]) == (0, "agree")
+    assert [step["form"] for step in document["steps"]] == ["as shipped"]
+    assert [(form["form"], form["status"]) for form in document["forms"]] == [("as shipped", "agree")]
+    digest = hashlib.sha256((here / "m.onnx").read_bytes()).hexdigest()
+    assert (here / "log").read_text().split() == [digest]
+
+
+def test_a_file_that_is_refused_as_shipped_does_not_agree(here: Path) -> None:
+    done = run("bisect", here, "refuses=open")
+    assert done.code == 1 and "they agree with pinned shapes only: the file as shipped does not run" in done.out
+    assert "refused: cannot take open" in done.out
+    document = run("bisect", here, "refuses=open", "--json").document
+    assert (document["agree"], document["outcome"], document["findings"]) == (False, "pinned", [])
+    assert [form["form"] for form in document["forms"]] == ["as shipped", "pinned"]
+    compared = run("compare", here, "refuses=open")
+    assert compared.code == 1 and "the file as shipped: refused: cannot take open" in compared.out
+
+
+def test_what_goes_wrong_with_pinned_shapes_is_searched_though_the_file_is_refused(here: Path) -> None:
+    document = run("bisect", here, "refuses=open,wrong=sizes", "--json").document
+    assert document["exit_code"] == 1 and document["findings"][0]["signature"] == "mismatch"
+    assert document["notes"][0].startswith("the file as shipped: refused")
+    assert document["steps"][0]["form"] == "pinned" and document["steps"][0]["kind"] == "whole model, pinned"
+
+
+def test_a_candidate_that_takes_no_pinned_shapes_or_is_right_with_them(here: Path) -> None:
+    refused = run("bisect", here, "refuses=sizes,wrong=open", "--json").document
+    assert refused["exit_code"] == 1 and "as every cut has them" in refused["notes"][0]
+    right = run("bisect", here, "wrong=open", "--json", "--force").document
+    assert right["exit_code"] == 1 and "open dimensions are to blame" in right["notes"][0]
+    assert [form["status"] for form in right["forms"]] == ["fail", "agree"]
+
+
+def test_an_edit_of_the_file_is_asked_anew(here: Path) -> None:
+    for _ in range(2):
+        run("bisect", here, "")
+    made = onnx.load(here / "m.onnx")
+    made.doc_string = "edited"
+    onnx.save(made, here / "m.onnx")
+    run("bisect", here, "", "--force")
+    assert len((here / "log").read_text().split()) == 2
+
+
+# ------------------------------------------------------------------------------------------------ files
+
+
+def stored_outside(folder: Path) -> graph.Graph:
+    """A model whose weight, also one inside a body, is in files beside it."""
+    text = """g (bool c, float[2] x) => (float[2] y) { a = Mul(x, w)
+      y = If(c) <then_branch = t () => (float[2] p) { k = Constant<value = float[2] {1.0, 2.0}>()  p = Add(a, k) },
+                 else_branch = e () => (float[2] q) { q = Neg(a) }> }"""
+    made = text_models.model(text, w=np.ones(2, np.float32))
+    (folder / "deep").mkdir()
+    tensors = [made.graph.initializer[0], made.graph.node[1].attribute[0].g.node[0].attribute[0].t]
+    for tensor, location in zip(tensors, ("w.bin", "deep/k.bin"), strict=True):
+        (folder / location).write_bytes(numpy_helper.to_array(tensor).tobytes())
+        tensor.ClearField("float_data")
+        tensor.raw_data = b""
+        external_data_helper.set_external_data(tensor, location)
+        tensor.ClearField("raw_data")
+        tensor.data_location = TensorProto.EXTERNAL
+    return text_models.read(folder, made)
+
+
+def test_external_data_comes_along_from_inside_bodies_too(tmp_path: Path) -> None:
+    g = stored_outside(tmp_path)
+    assert set(external_files(g)) == {"w.bin", "deep/k.bin"}
+    (tmp_path / "copy").mkdir()
+    copy_model(g, tmp_path / "copy" / "model.onnx")
+    assert (tmp_path / "copy" / "model.onnx").read_bytes() == g.path.read_bytes()
+    assert (tmp_path / "copy" / "deep" / "k.bin").read_bytes() == (tmp_path / "deep" / "k.bin").read_bytes()
+    before = model_digest(g)
+    (tmp_path / "deep" / "k.bin").write_bytes(np.zeros(2, np.float32).tobytes())
+    assert model_digest(g) != before
+
+
+def test_no_external_file_out_of_the_folder_is_followed(tmp_path: Path) -> None:
+    inner = tmp_path / "inner"
+    inner.mkdir()
+    g = stored_outside(inner)
+    (tmp_path / "secret").write_bytes(bytes(8))
+    (inner / "w.bin").unlink()
+    (inner / "w.bin").symlink_to(tmp_path / "secret")
+    with pytest.raises(DataError, match="out of the model's folder"):
+        external_files(g)
+
+
+@pytest.mark.parametrize(("dims", "open_"), [("2", False), ("N", True)])
+def test_open_shapes(dims: str, open_: bool, tmp_path: Path) -> None:
+    g = text_models.load(tmp_path, f"g (float[{dims}] x) => (float[{dims}] y) {{ y = Relu(x) }}")
+    assert has_open_shapes(g) is open_
