@@ -206,7 +206,15 @@ class CandidateModel:
         turned = sum(bool(m.perm) for m in matches)
         quantized = sum(m.scale is not None for m in matches)
         more = [f"{turned} transposed"] * bool(turned) + [f"{quantized} quantized"] * bool(quantized)
-        return f"{len(matches)} tensors of {self.graph.path.name} are ours: {', '.join(hows + more)}"
+        types = [f"output {name} is {own} for {expected}" for name, (own, expected) in self.other_types().items()]
+        return f"{len(matches)} tensors of {self.graph.path.name} are ours: {', '.join(hows + more + types)}"
+
+    def other_types(self) -> dict[str, tuple[str, str]]:
+        """By output of another element type than the reference's: its type, and that to which it is converted."""
+        infos = self.reference.value_infos(self.reference.outputs)
+        expected = {name: declared_type(v.type)[1] for name, v in infos.items() if name in self.matches}
+        own = {name: self.matches[name].dtype for name in expected if not self.matches[name].scale}
+        return {n: (dtype, expected[n]) for n, dtype in own.items() if dtype and dtype != expected[n]}
 
     def saturated(self, values: ReferenceValues) -> dict[str, float]:
         """By tensor that the candidate's model quantizes, the share of its values beyond the type's range."""

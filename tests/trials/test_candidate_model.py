@@ -19,6 +19,7 @@ import pytest
 from onnx import numpy_helper
 
 from fixtures import converted, networks, resnet50
+from tests.helpers import text_models
 from tests.helpers.run_command import Done, subcut
 
 Convert = Callable[[onnx.ModelProto, dict[str, Any]], onnx.ModelProto]
@@ -191,3 +192,17 @@ def test_a_model_of_something_else(models: Callable[[str, str], Path], tmp_path:
     onnx.save(networks.NETWORKS["speech"](), folder / "speech.onnx")
     done = bisect(folder, other="speech.onnx")
     assert done.code == 2 and "is not in speech.onnx" in json.loads(done.out)["error"]["what"], done
+
+
+def test_an_output_of_the_same_name_and_another_type_is_the_output_however_wrong(tmp_path: Path) -> None:
+    """Its values were taken for a neighbour's, so that the output 'is not in' the other model."""
+    w = np.random.default_rng(0).standard_normal((8, 5)).astype(np.float32)
+    ours = "g (float[1,8] x) => (float[1,5] y) { a = MatMul(x, w)  y = Add(a, c) }"
+    theirs = "g (float[1,8] x) => (float16[1,5] y) { a = MatMul(x, w)  b = Mul(a, c)  y = Cast<to=10>(b) }"
+    onnx.save(text_models.model(ours, w=w, c=np.float32(0.001)), tmp_path / "model.onnx")
+    for name, factor in (("other.onnx", -1.0), ("right.onnx", 1.0)):
+        onnx.save(text_models.model(theirs, w=w, c=np.float32(factor)), tmp_path / name)
+    wrong, right = bisect(tmp_path), bisect(tmp_path, "--atol", "0.01", "--force", other="right.onnx")
+    assert (wrong.code, right.code) == (1, 0), (wrong, right)
+    assert "output y is float16 for float32" in wrong.document["other_model"]["matched"]
+    assert right.document["forms"][0]["form"] == "as shipped"
