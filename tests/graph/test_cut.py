@@ -15,6 +15,7 @@ from subgraph.errors import ModelError
 from subgraph.graph import graph, protobuf
 from subgraph.graph.cut import cut, structure_problem
 from subgraph.graph.types import DeclaredTensor
+from subgraph.storage.tensors import Record, save
 from tests.helpers import text_models
 
 
@@ -144,3 +145,69 @@ def test_weights_on_disk_are_loaded_for_use_in_memory(tmp_path: Path, monkeypatc
     want = oracle.weight(graphs.plain(), "W1")
     assert np.array_equal(oracle.weight(c.to_model(), "W1"), want)
     assert c.parameters == want.size
+
+
+# ------------------------------------------------------------------------------------------------ declared shapes
+
+CHAIN = "g (float[{0},4] x) => (float[{0},4] y) {{ a = Relu(x)  b = Neg(a)  y = Exp(b) }}"
+
+
+def chain(folder: Path, rows: str, inner: int | str | None = None) -> graph.Graph:
+    """Three nodes with declared inner tensors: as inferred, or with `inner` rows."""
+    made = onnx.shape_inference.infer_shapes(text_models.model(CHAIN.format(rows)))
+    for info in made.graph.value_info if inner is not None else ():
+        info.CopyFrom(helper.make_tensor_value_info(info.name, TensorProto.FLOAT, [inner, 4]))
+    return text_models.read(folder, made)
+
+
+def captured(folder: Path, rows: int) -> dict[str, Record]:
+    value = np.ones((rows, 4), np.float32)
+    return {name: save(name, value, "tensor(float)", folder, name) for name in "xaby"}
+
+
+def declared(model: onnx.ModelProto) -> dict[str, list[int | str]]:
+    """Dimensions by tensor, of all that a model declares."""
+    infos = (*model.graph.input, *model.graph.output, *model.graph.value_info)
+    return {v.name: [d.dim_param or d.dim_value for d in v.type.tensor_type.shape.dim] for v in infos}
+
+
+@pytest.mark.parametrize(
+    ("rows", "inner", "kept"),
+    [
+        ("N", None, {}),  # symbols beside sizes
+        ("N", 1, {}),  # sizes of another sample
+        ("2", None, {"a": [2, 4], "b": [2, 4]}),
+        ("2", "M", {}),
+    ],
+)
+def test_a_pinned_cut_has_sizes_that_agree_or_none(
+    rows: str, inner: int | str | None, kept: dict[str, list[int]], tmp_path: Path
+) -> None:
+    pinned = cut(chain(tmp_path, rows, inner), captured=[captured(tmp_path, 2)], folder=tmp_path).to_model()
+    assert declared(pinned) == {"x": [2, 4], "y": [2, 4], **kept}
+    onnx.checker.check_model(pinned, full_check=True)
+
+
+@pytest.mark.parametrize(("inner", "rows", "kept"), [(None, "N", True), (None, "1", False)])
+def test_a_dynamic_cut_keeps_declarations_that_agree(inner: None, rows: str, kept: bool, tmp_path: Path) -> None:
+    """The values captured at its boundary contradict a file that says one row."""
+    values = captured(tmp_path, 2)
+    model = cut(chain(tmp_path, rows, inner), captured=[values], folder=tmp_path, dynamic=True).to_model()
+    found = declared(model)
+    assert ("a" in found) is kept and found["x"] == (["N", 4] if kept else [0, 0])
+
+
+def test_bodies_of_a_pinned_cut_declare_no_open_shape(tmp_path: Path) -> None:
+    text = """g (bool c, float[N] x) => (float[N] y) {
+      y = If(c) <then_branch = t () => (float[N] p) { k = Neg(x)  p = Exp(k) },
+                 else_branch = e () => (float[N] q) { q = Neg(x) }> }"""
+    made = text_models.model(text)
+    body = made.graph.node[0].attribute[0].g
+    body.value_info.append(helper.make_tensor_value_info("k", TensorProto.FLOAT, ["N"]))
+    values = {n: save(n, np.ones(2, np.float32), "tensor(float)", tmp_path, n) for n in "xy"}
+    values["c"] = save("c", np.array(True), "tensor(bool)", tmp_path, "c")
+    pinned = cut(text_models.read(tmp_path, made), captured=[values], folder=tmp_path).to_model()
+    (then, other) = (attribute.g for attribute in pinned.graph.node[0].attribute)
+    assert not then.value_info and not then.output[0].type.tensor_type.HasField("shape")
+    assert other.output[0].type.tensor_type.elem_type == TensorProto.FLOAT
+    onnx.checker.check_model(pinned, full_check=True)
