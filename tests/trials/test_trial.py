@@ -216,7 +216,7 @@ def test_one_bad_sample_fails_the_whole(ask: Ask, tmp_path: Path) -> None:
     assert [(j.sample, round(j.errors["max_abs"], 6)) for j in verdict.outputs] == [("s0", 5), ("s1", 0.5)]
     assert verdict.worst
     assert verdict.worst.sample == "s0"
-    assert trials.runs == 1
+    assert trials.runs == 2  # as shipped; and pinned, because open dimensions may be why it goes wrong
 
 
 # ------------------------------------------------------------------------------------------------ keys and the store
