@@ -53,6 +53,7 @@ LONG = {
     "graph.protobuf": "one format, read and written: both halves share field numbers, stubs and external data",
     "graph.graph": "one class; its index, its order and its selectors share the tables",
     "graph.cut": "one function per kind of trouble, in the order in which a cut meets them",
+    "trials.trial": "one class; running, forms, store keys and judging share its caches, locks and counters",
 }
 
 MODULES = {

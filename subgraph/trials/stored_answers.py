@@ -39,7 +39,7 @@ def drop_if_changed(trials: Trials) -> str:
     if not stored:
         return ""
     with Store(trials.scratch / "again") as store:
-        anew = replace(trials, store=store, seen_keys={}, form=Form.SHIPPED, forms={})
+        anew = replace(trials, store=store, seen_keys={}, form=Form.SHIPPED)
         first = anew.run(whole, fresh=True)
         if any(_same(first, known) for known in stored) or not all(_same(stored[0], known) for known in stored):
             return ""
@@ -52,11 +52,10 @@ def drop_if_changed(trials: Trials) -> str:
 
 def _stored(trials: Trials, *, fresh: bool) -> list[RunResult]:
     """The stored runs of the whole."""
-    loading = replace(trials, only_stored=True, seen_keys={}, form=Form.SHIPPED, forms={})
+    loading = replace(trials, only_stored=True, seen_keys={}, form=Form.SHIPPED)
     runs: list[RunResult] = []
     with suppress(NotStored):
-        for repetition in range(KNOWN_RUNS):
-            runs.append(loading.run(trials.whole(), repetition=repetition, fresh=fresh))
+        runs.extend(loading.run(trials.whole(), repetition=k, fresh=fresh) for k in range(KNOWN_RUNS))
     return runs
 
 
