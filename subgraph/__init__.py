@@ -28,6 +28,7 @@ if TYPE_CHECKING:
         InputError,
         ModelError,
         NoRegion,
+        OutOfTime,
         OutputError,
         Refused,
         ResultExists,
@@ -48,8 +49,8 @@ if TYPE_CHECKING:
 # Imported when asked for: `import subgraph` takes milliseconds, and the command line needs little of it at a time.
 _MODULES = {
     "bisection.bisection": "Bisection bisect",
-    "errors": "BackendError DataError Inconclusive InputError ModelError NoRegion OutputError Refused ResultExists"
-    " SubcutError UnknownName UsageError WorkerDied",
+    "errors": "BackendError DataError Inconclusive InputError ModelError NoRegion OutOfTime OutputError Refused"
+    " ResultExists SubcutError UnknownName UsageError WorkerDied",
     "graph.cut": "Cut cut",
     "graph.graph": "Graph load",
     "graph.region": "Region",
@@ -74,6 +75,7 @@ __all__ = [
     "InputError",
     "ModelError",
     "NoRegion",
+    "OutOfTime",
     "OutputError",
     "Refused",
     "Region",

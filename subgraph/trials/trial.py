@@ -224,7 +224,9 @@ class Trials:
     def _above_outputs(self, further: Collection[str]) -> Region:
         graph = self.graph
         outputs = [*(n for n in graph.outputs if n in graph.maker), *further]
-        return regions.of_nodes(graph, graph.ancestors(graph.maker[n] for n in outputs), [(n,) for n in outputs])
+        region = regions.of_nodes(graph, graph.ancestors(graph.maker[n] for n in outputs), [(n,) for n in outputs])
+        # without what only nodes that no output needs read
+        return replace(region, outputs=tuple(n for n in region.outputs if n in outputs))
 
     def tensors(self) -> list[str]:
         """Every tensor whose value depends on more than shapes and that an output needs, in topological order."""
