@@ -11,6 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
+from subgraph.bisection.preflight import require_usable
 from subgraph.errors import ModelError, NoRegion, OutOfTime
 from subgraph.graph import region as regions
 from subgraph.graph.graph import SHAPE, VALUE, Graph
@@ -32,7 +33,6 @@ from subgraph.trials.attribution import (
 )
 from subgraph.trials.local_errors import locally_wrong
 from subgraph.trials.pooled_runs import pooled_verdicts
-from subgraph.trials.preflight import require_usable
 from subgraph.trials.propagation import propagated
 from subgraph.trials.trial import Trials
 from subgraph.verdict import Judgement, Signature, Status, Verdict, gravity

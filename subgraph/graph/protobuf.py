@@ -30,8 +30,8 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any, BinaryIO
 
 from subgraph.errors import DataError, ModelError, OutputError
-from subgraph.graph.file_kinds import HEAD, recognise
 from subgraph.storage import dtypes
+from subgraph.storage.file_kinds import HEAD, recognise
 
 if TYPE_CHECKING:
     from subgraph.types import Array
