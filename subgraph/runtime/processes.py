@@ -88,9 +88,13 @@ def end_others(worker: int, mark: str) -> None:
         empty_scans = 0 if others else empty_scans + 1
         if empty_scans > 1:  # one is no proof: a process that ended during the scan may have started another before
             break
-        for process in others:
-            with contextlib.suppress(psutil.Error):
-                process.kill()
+        for end in (
+            psutil.Process.suspend,
+            psutil.Process.kill,
+        ):  # stopped first: a shell says that its child was killed
+            for process in others:
+                with contextlib.suppress(psutil.Error):
+                    end(process)
         time.sleep(0.005)
 
 

@@ -11,7 +11,7 @@ import re
 import subprocess
 import sys
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -241,6 +241,21 @@ def test_the_script_in_the_folder_can_fail(tmp_path: Path, subcut: Callable[...,
 # ------------------------------------------------------------------------------------------- without a capture
 
 
+def without_body_types(nodes: Iterable[onnx.NodeProto]) -> list[onnx.NodeProto]:
+    """The nodes without the types that bodies declare: a captured cut has only those that agree with its boundary."""
+    bare = []
+    for node in nodes:
+        bare.append(copy := onnx.NodeProto.FromString(node.SerializeToString()))
+        for attribute in copy.attribute:
+            for body in (attribute.g, *attribute.graphs) if attribute.HasField("g") else attribute.graphs:
+                for value in (*body.input, *body.output):
+                    value.ClearField("type")
+                inner = without_body_types(body.node)
+                del body.value_info[:], body.node[:]
+                body.node.extend(inner)
+    return bare
+
+
 @pytest.mark.parametrize("key", WORKS)
 def test_without_a_capture_the_structure_is_the_same(key: str, tmp_path: Path, subcut: Callable[..., Result]) -> None:
     """`--no-capture` cuts the same nodes and weights, but types have another source and shapes are not frozen."""
@@ -264,7 +279,7 @@ def test_without_a_capture_the_structure_is_the_same(key: str, tmp_path: Path, s
     (full,) = subcut(*words(case, source, tmp_path / "full")).document["results"]
     captured = onnx.load(Path(full["path"]) / "model.onnx")
     assert bare["region"] == full["region"] | {"frozen": []}
-    assert model.graph.node == captured.graph.node
+    assert without_body_types(model.graph.node) == without_body_types(captured.graph.node)
     assert model.functions == captured.functions
     frozen = {name: oracle.weight(captured, name) for name in edge.shapes.split()}
     assert list(model.graph.initializer) == [t for t in captured.graph.initializer if t.name not in frozen]
