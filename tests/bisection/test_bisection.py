@@ -180,7 +180,7 @@ def test_of_four_culprits_on_one_path_each_has_its_part(here: Path) -> None:
     document = found(bisect(here, "--json", add="n3:0.5+n9:0.5+n14:0.5+n21:0.5"))
     assert {tuple(f["nodes"]) for f in document["findings"]} == {("n3",), ("n9",), ("n14",), ("n21",)}
     assert all(f["certified"] and 0.1 < f["explains"] < 0.4 for f in document["findings"])
-    assert document["notes"] == ["with it on the reference, the model agrees"]
+    assert document["notes"] == ["with them on the reference, the model agrees"]
 
 
 def test_they_agree(here: Path) -> None:
