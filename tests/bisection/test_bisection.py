@@ -264,7 +264,7 @@ def test_a_budget_ends_it_and_the_same_command_with_more_goes_on(here: Path) -> 
     document = found(bisect(here, "--json", nodes="n7", log=str(here / "log")))
     assert [f["nodes"] for f in document["findings"]] == [["n7"]]
     lines = [line.partition(" ")[2] for line in (here / "log" / "log").read_text().splitlines()]
-    assert lines.count("run") <= document["trials"] and len(lines) > before
+    assert lines.count("run") <= document["trials"] + 1 and len(lines) > before
 
 
 @pytest.mark.slow

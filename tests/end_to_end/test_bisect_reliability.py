@@ -197,11 +197,11 @@ def test_ctrl_c_keeps_what_was_found_and_says_so(here: Path, mark: dict[str, str
 def test_an_interrupted_run_waits_for_no_candidate(
     jobs: int, number: signal.Signals, here: Path, mark: dict[str, str]
 ) -> None:
-    """The candidate hangs from its fourth trial on; with two jobs a fifth one runs beside it."""
+    """The candidate hangs from its fourth trial on; with two jobs another may run beside it."""
     line(here / "m.onnx", NAMES)
     words = (*doubted(here, nodes="n5+n9", after=4, then="hangs"), *QUICK, "--jobs", str(jobs))
     run = start_bisect(*words, cwd=here, env=mark)
-    assert comes_to(lambda: runs(here) >= 3 + jobs, run)
+    assert comes_to(lambda: runs(here) >= 4, run)
     run.send_signal(number)
     try:
         done = finish(run, PATIENCE)
