@@ -89,8 +89,12 @@ SLOW = pytest.mark.slow
 )
 def test_a_right_conversion_agrees(network: str, form: str, models: Callable[[str, str], Path]) -> None:
     done = bisect(models(network, form))
-    assert done.code == 0, done
-    assert done.document["outcome"] in ("agree", "claimed")
+    if form.startswith("q") and done.code == 1:  # 8 bits change close decisions of an untrained net, which is said
+        assert done.document["whole"]["signature"] == "precision"
+        assert {f["kind"] for f in done.document["findings"]} == {"accumulated"}
+    else:
+        assert done.code == 0, done
+        assert done.document["outcome"] in ("agree", "claimed")
     assert done.document["candidate"]["precision"] == SAYS.get(form, "fp32")
 
 
