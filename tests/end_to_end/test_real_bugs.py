@@ -51,7 +51,7 @@ def test_rounding_has_no_culprit(bug: Bug, tmp_path: Path) -> None:
         pytest.skip(BF16)
     culprits = [f for f in document["findings"] if f["kind"] == "culprit"]
     assert not culprits
-    assert document["outcome"] == ("disagree" if bug.criterion else "claimed")
+    assert document["outcome"] in (("disagree",) if bug.criterion else ("agree", "claimed"))
 
 
 @pytest.mark.slow
