@@ -6,6 +6,7 @@ JSON; there `load_inputs` reads the files, checks them against the input's type 
 
 from __future__ import annotations
 
+import logging
 import os
 import re
 from collections import Counter
@@ -20,10 +21,12 @@ from subgraph.graph.types import declared_type
 from subgraph.storage import dtypes
 from subgraph.storage.folders import safe_name
 from subgraph.storage.tensors import Record, shape_text
-from subgraph.text import count
+from subgraph.text import clean, count
 
 if TYPE_CHECKING:
     from subgraph.graph.graph import Graph
+
+log = logging.getLogger("subcut")
 
 IMAGES = frozenset((".png", ".jpg", ".jpeg", ".bmp", ".webp", ".gif", ".tif", ".tiff", ".ppm", ".pgm"))
 RAW = frozenset((".bin", ".raw"))
@@ -240,6 +243,9 @@ def _samples(folder: Path, name: str | None, stems: Mapping[str, str]) -> list[t
     if folders:
         return [(p.name, [(name, str(f)) for f in _input_files(p.iterdir())]) for p in folders]
     files = _input_files(inside)
+    twins = [p for p in inside if p.suffix.lower() in RAW and p.with_suffix(".npy") in files]
+    if twins and not (folder.parent / "manifest.json").is_file():  # in a case both are the same tensor
+        log.warning("%s is not read: a .npy of the same name lies beside it", clean(str(twins[0])))
     if not files:
         raise InputError(f"no inputs in folder {folder}", f"it may hold {' '.join(sorted(ARRAYS))} or images")
     named = {stems[f.stem] for f in files if f.stem in stems}

@@ -156,7 +156,7 @@ def _findings(state: SearchState, base: Baseline, progress: Progress | None, sto
             others, notes = _smallest(state.unresolved, set()), tuple(state.notes)
             return Findings(Outcome.UNRESOLVED, counts, None, (unresolved,), (), others, stopped=stopped, notes=notes)
         return Findings(Outcome.CLAIMED if base.claimed else Outcome.AGREE, counts, notes=tuple(state.notes))
-    if progress and progress.claimed:
+    if progress and progress.claimed and not findings:
         return Findings(Outcome.CLAIMED, counts, state.signature, rate=state.rate)
     if progress and progress.elsewhere and not (findings or stopped):
         return Findings(Outcome.ELSEWHERE, counts, base.signature, rate=state.rate, notes=tuple(state.notes))
