@@ -9,7 +9,6 @@ What code reaches cannot be known in general (`runtime.command_line`): the quest
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
 from collections.abc import Sequence
@@ -18,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from subgraph.errors import UsageError
+from subgraph.storage.digest import digest, file_digest
 from subgraph.text import clean, count
 
 SHOWN = 4  # files that are named in the question
@@ -90,15 +90,13 @@ def _extent(code: NamedCode) -> str:
 
 def _digest(code: NamedCode) -> str:
     contents = {str(file): _contents(file) for file in sorted(code.files)}
-    text = json.dumps([code.origin, list(code.shown), code.settings, contents], default=str)
-    return hashlib.sha256(text.encode(errors="surrogatepass")).hexdigest()
+    return digest(code.origin, list(code.shown), json.dumps(code.settings, default=str), contents)
 
 
 def _contents(file: Path) -> str:
     """The digest of a file; "" if it cannot be read."""
     try:
-        with file.open("rb") as data:
-            return hashlib.file_digest(data, "sha256").hexdigest()
+        return file_digest(file)
     except OSError:
         return ""
 

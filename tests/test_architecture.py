@@ -26,9 +26,9 @@ HOME = Path(subgraph.__file__).parent
 RULE = """
 version errors text types
 documents
-verdict plugins project trust
+verdict plugins project
 storage search reports
-graph
+graph trust
 runtime
 cases comparison inspection
 trials
