@@ -52,7 +52,7 @@ def _console() -> list[tuple[str, str]]:
 def _steady(text: str) -> str:
     """Without what is another on each run or machine: times, and digits of rounding errors."""
     text = re.sub(r"\d+\.\d+ (ms|s)\b", "some time", text)
-    return re.sub(r"ort \d\S+", "ort", re.sub(r"\d\.\de-\d\d", "small", text))
+    return re.sub(r"ort \d\S+", "ort", re.sub(r"\d(\.\d)?e-\d\d", "small", text))
 
 
 def _run(command: str, folder: Path) -> str:

@@ -32,6 +32,7 @@ MAX_SHARE = 2.0  # times the share of elements that jump in perturbed runs
 DROWNED = 0.5  # of the scale: noise that explains a larger error would explain anything
 HOPELESS = 1.0  # of the scale: without noise, a smaller error is unresolved in low precision
 LOST = "fail, precision"
+BESIDE_NOISE = ", allowed {} (rounding alone: {noise:.2g})"
 
 
 @dataclass(frozen=True)
@@ -151,11 +152,15 @@ class Floats:
         """The slice to name: of those whose errors are largest beside their limits."""
         return self.slices.telling(np.where(self.errors > 0, self.errors / limits, 0.0))
 
-    def sentence(self, place: int, relation: str, limit: float = 0.0) -> str:
-        """`index 5 of axis 1 (scale 9.8e-01) is off by 2.7e-01; …`; `{}` in the relation is the limit."""
-        name = self.slices.name(place, self.subject)
-        error, beside = _apart(float(self.errors[place]), float(limit))
-        return f"{name} (scale {self.scales[place]:.1e}) is off by {error}; {relation.format(beside)}"
+    def sentence(self, place: int, relation: str, limit: float = 0.0, noise: float = 0.0) -> str:
+        """`index 5 of axis 1 is off by 0.28 of its scale 0.98, allowed 0.002`: all numbers are relative to the scale.
+
+        In the relation, `{}` is the limit and `{noise:.2g}` the noise.
+        """
+        return beside_limit(
+            self.slices.name(place, self.subject), float(self.errors[place]), float(self.scales[place]), relation,
+            limit, noise,
+        )  # fmt: skip
 
     # ------------------------------------------------------------------------------------------------ the rule
 
@@ -163,7 +168,7 @@ class Floats:
         """The ruling of elements of which at least one is finite and differs."""
         error, scale = _largest(self.difference), self.pair.scale if self.part is None else float(self.scales[0])
         if error <= SAME * scale:  # no slice is held to less: the slices need not be measured
-            return agree(f"{self.subject} (scale {scale:.1e}) is off by {error:.1e}; {SAME * scale:.1e} is allowed")
+            return agree(beside_limit(self.subject, error, scale, ", allowed {}", SAME * scale))
         if self.explains(self.last_rounding):
             return self.explained(self.last_rounding, drawn=False)
         noise = self.context.noise
@@ -212,13 +217,15 @@ class Floats:
         share = MAX_SHARE * max(float((each > usual)[counted].mean()) for each in moved)
         allowed = int(share * self.slices.sizes[0]) + 1
         if int(jumped.sum()) > allowed or self.errors[0] > self.k * (farthest + self.last_rounding[0]):
-            why = self.sentence(0, f"{count(int(jumped.sum()), 'element')} of it jumped")
-            return fail(f"{why}; rounding explains {allowed}, by up to {self.k * farthest:.1e}")
+            moved = f"; {count(int(jumped.sum()), 'element')} moved far, as a changed choice does"
+            most = self.k * farthest / (float(self.scales[0]) or 1.0)
+            why = self.sentence(0, moved)
+            return fail(f"{why}; rounding explains {allowed}, by up to {most:.2g} of the scale")
         rest = replace(self, part=~jumped if self.part is None else self.part & ~jumped)
         quiet = [np.where(each > jump, 0.0, each) for each in moved]
         n = rest.noise(None if rounded is None else np.where(rounded > jump, 0.0, rounded), quiet)
         found = rest.explained(n) if rest.explains(n) else rest.unexplained(n)
-        return replace(found, why=f"{found.why}; {int(jumped.sum())} more jumped, as in perturbed runs")
+        return replace(found, why=f"{found.why}; {int(jumped.sum())} more moved far, as in perturbed runs")
 
     def deviations(self, runs: Sequence[Array]) -> list[Array] | None:
         """|perturbed − reference| of each run, flat, 0 if not finite. None if a shape differs."""
@@ -251,7 +258,7 @@ class Floats:
         size, mean = (max(map(norm, moved)) + last for norm in (_largest, _rms))
         if self.errors[0] > size or _rms(self.difference) > mean:
             return None
-        why = self.sentence(0, f"rounding moves it by {size:.1e} once equal sums come apart")
+        why = self.sentence(0, ", allowed {}: rounding moves it so far where sums are equal", size)
         ratio = {"noise_ratio": self.k * float(self.errors[0]) / size}
         return Ruling(Status.AGREE, "ties", why, noise=size / self.k, metrics=ratio)
 
@@ -264,15 +271,15 @@ class Floats:
             return self.flipped(flips, noise, drawn)
         if self.must_be_of_use and (self.errors > self.usable_limits).any():
             place = self.worst(self.usable_limits)
-            relation = "rounding explains that, but beyond {} the values are of no use"
+            relation = "; rounding explains that, but values off by more than {} are useless"
             return self.ruling(Status.FAIL, LOST, place, relation, noise, drawn, self.usable_limits[place])
         if not self.must_be_of_use and scale and error > DROWNED * scale:
-            relation = f"rounding alone moves it by {noise[0]:.1e}, so nothing can be told"
+            relation = "; rounding alone moves it by {noise:.2g}, which would hide any bug"
             return self.ruling(Status.UNRESOLVED, "", 0, relation, noise, drawn)
         limits = self.explained_limits(noise)
         place = self.worst(limits)
         label = "precision" if self.claim != self.finest and error > FLOOR * scale else "agrees"
-        relation = f"{{}} is allowed, where noise is {noise[place]:.1e}" if drawn else "{} is allowed"
+        relation = BESIDE_NOISE if drawn else ", allowed {}"
         return self.ruling(Status.AGREE, label, place, relation, noise, drawn, limits[place])
 
     def flips(self) -> Flips | None:
@@ -292,20 +299,20 @@ class Floats:
         runs = [values for values in runs if values.shape == self.pair.reference.shape]
         wrong = ~flips.explained(self.pair.reference, runs) if runs else np.zeros(flips.places.shape, bool)
         first = int(np.argmax(wrong))
-        which = f"class {flips.others[first]} for {flips.winners[first]}, {flips.margins[first]:.1e} behind it"
+        which = f"expected class {flips.winners[first]}, got {flips.others[first]} ({flips.margins[first]:.1e} less)"
         what = f"{flips.places.size} of {count(flips.rows, 'decision')} along axis {flips.axis} changed: {which}"
         if wrong.any():
-            says = f"{what}; no rounding does that to {int(wrong.sum())} of them"
+            says = f"; {what}; rounding does not explain {int(wrong.sum())} of them"
             return self.ruling(Status.FAIL, "fail", 0, says, noise, drawn)
-        return self.ruling(Status.FAIL, LOST, 0, f"rounding explains that, but {what}", noise, drawn)
+        return self.ruling(Status.FAIL, LOST, 0, f"; rounding explains that, but {what}", noise, drawn)
 
     def unexplained(self, noise: Array) -> Ruling:
         """Rounding does not explain the error; the label tells errors as small as those of approximate kernels."""
         limits = self.explained_limits(noise)
         place = self.worst(limits)
-        relation, label = f"{{}} is allowed, where noise is {noise[place]:.1e}", "fail"
+        relation, label = BESIDE_NOISE, "fail"
         if self.context.claim == "fp32" and (self.errors <= FLOOR * self.scales).all():
-            relation, label = f"{relation}; kernels that approximate do as much", "approximate kernel"
+            relation, label = f"{relation}; approximate kernels are off by as much", "approximate kernel"
         return self.ruling(Status.FAIL, label, place, relation, noise, True, limits[place])
 
     def ruling(
@@ -313,7 +320,7 @@ class Floats:
     ) -> Ruling:
         """A ruling that names the slice at `place`; `drawn`: the noise was measured; the rest as in `sentence`."""
         signature = (Signature.PRECISION if label == LOST else Signature.MISMATCH) if status is Status.FAIL else None
-        why = self.sentence(place, relation, limit)
+        why = self.sentence(place, relation, limit, float(noise[place]))
         if not drawn:
             return Ruling(status, label, why, signature)
         error, size = float(self.errors[place]), float((self.slices.widening * noise)[place])
@@ -325,28 +332,36 @@ class Floats:
         limits = self.explained_limits(self.last_rounding)
         place = self.worst(limits)
         if self.context.claim == "fp32":
-            why = "{} is allowed, since no noise can be drawn that would explain more"
+            why = ", allowed {}: rounding noise could not be measured"
             return fail(self.sentence(place, why, limits[place]))
         if self.errors[0] > HOPELESS * self.scales[0]:
-            return fail(self.sentence(0, "that is beyond its largest value"))
+            return fail(self.sentence(0, ", more than its largest value"))
         if self.must_be_of_use and (self.errors > self.usable_limits).any():
             place = self.worst(self.usable_limits)
-            relation = "rounding may explain that, but beyond {} the values are of no use"
+            relation = "; rounding may explain that, but values off by more than {} are useless"
             limit = float(self.usable_limits[place])
             return self.ruling(Status.FAIL, LOST, place, relation, self.last_rounding, False, limit)
-        why = self.sentence(place, f"{self.claim} may do that or not: no noise can be drawn")
+        why = self.sentence(place, f"; {self.claim} may explain that or not: rounding noise could not be measured")
         return Ruling(Status.UNRESOLVED, why=why)
 
 
 def shape_varies() -> Ruling:
     """Unresolved: perturbed runs give other shapes."""
-    return Ruling(Status.UNRESOLVED, why="the very shape of this output hangs on rounding")
+    return Ruling(Status.UNRESOLVED, why="the shape of this output depends on rounding")
+
+
+def beside_limit(name: str, error: float, scale: float, relation: str, limit: float, noise: float = 0.0) -> str:
+    """An error beside what is allowed, both divided by the scale, if that is not 0. `relation`: as in `sentence`."""
+    unit = scale or 1.0
+    seen, allowed = _apart(error / unit, limit / unit)
+    place = f"of its scale {scale:.3g}" if scale else "where 0 is expected"
+    return f"{name} is off by {seen} {place}{relation.format(allowed, noise=noise / unit)}"
 
 
 def _apart(error: float, limit: float) -> tuple[str, str]:
     """Both with as many digits, at least two, as show which is larger."""
-    for digits in range(1, 17):
-        texts = f"{error:.{digits}e}", f"{limit:.{digits}e}"
+    for digits in range(2, 18):
+        texts = f"{error:.{digits}g}", f"{limit:.{digits}g}"
         if texts[0] != texts[1]:
             break
     return texts

@@ -26,7 +26,8 @@ def rule(options: str) -> Rule:
 def _judge(pair: Pair, context: OutputContext) -> Ruling:
     if ruling := settle(pair):
         return ruling
-    limit = SHARE * max(pair.scale, MIN_SCALE)
-    if pair.error <= limit:
-        return agree(f"max_abs {format_beside(pair.error, limit)} <= {limit:.1e}, 0.01 of the largest reference value")
-    return fail(f"max_abs {format_beside(pair.error, limit)} > {limit:.1e}, 0.01 of the largest reference value")
+    scale = max(pair.scale, MIN_SCALE)
+    seen = format_beside(pair.error / scale, SHARE)
+    if pair.error <= SHARE * scale:
+        return agree(f"off by {seen} of the largest reference value, allowed {SHARE}")
+    return fail(f"off by {seen} of the largest reference value, allowed {SHARE}")

@@ -86,7 +86,7 @@ def rule(options: str) -> Rule:
         try:
             return _judge(pair, context, k, floor)
         except (ModelError, WorkerDied) as e:
-            return Ruling(Status.UNRESOLVED, why=f"no noise to compare with: {e.what}")
+            return Ruling(Status.UNRESOLVED, why=f"rounding noise could not be measured: {e.what}")
 
     return judge
 
@@ -110,7 +110,11 @@ def _judge(pair: Pair, context: OutputContext, k: float | None, floor: float | N
         return ruling
     if not pair.compared:
         if pair.masked:
-            return Ruling(Status.UNRESOLVED, "range", "nothing was compared: all is beyond the claimed range")
+            return Ruling(
+                Status.UNRESOLVED,
+                "range",
+                "nothing was compared: all is beyond the range of the claim",
+            )
         return settle(pair) or Ruling(Status.UNRESOLVED, why="nothing was compared")
     if not pair.changed:
         return agree(f"all {count(pair.size, 'element')} are equal")
@@ -151,7 +155,9 @@ def _masks(pair: Pair, context: OutputContext) -> Ruling | None:
     if not unexcused.any():
         return None
     if noise is None:
-        return Ruling(Status.UNRESOLVED, why=f"NaN or infinite in the candidate: perhaps beyond {claim}'s range")
+        return Ruling(
+            Status.UNRESOLVED, why=f"NaN or infinite in the candidate alone: perhaps beyond the range of {claim}"
+        )
     rounded = noise.rounded(claim).astype(np.float64).reshape(-1)
     failed = rounded.size != unexcused.size or np.isfinite(rounded[unexcused]).any()
     return settle(pair) if failed else None
@@ -165,19 +171,19 @@ def _indices(pair: Pair, claim: str, noise: Noise, ranking: Ranking) -> Ruling:
     if wrong.any():
         return fail(f"{int(wrong.sum())} of {pair.size} indices point to another value")
     differing = f"{pair.changed} of {pair.size} indices differ"
-    return agree(f"{differing}, all between values that noise cannot tell apart")
+    return agree(f"{differing}, all between values closer than rounding noise")
 
 
 def _no_floats(pair: Pair, claim: str, noise: Noise) -> Ruling:
     """Integers, booleans and strings that differ."""
     if not (noise.behind_choice() or noise.behind_steps()):
-        return fail(f"{_changed(pair)}, and no rounding reaches them")
+        return fail(f"{_changed(pair)}, and rounding cannot change any")
     runs = noise.perturbed(claim, JUMP_RUNS)
     if noise.op_type() == "NonMaxSuppression":
         distance = jaccard_distance(pair.reference, pair.candidate)
         limit = MAX_DISTANCE * max(jaccard_distance(pair.reference, values) for values in runs)
         ruling = agree if distance <= limit else fail
-        return ruling(f"the sets are {distance:.3f} apart (Jaccard), and noise explains {limit:.3f}")
+        return ruling(f"Jaccard distance of the sets: {distance:.3f}, allowed {limit:.3f}")
     if any(values.shape != pair.reference.shape for values in runs):
         return shape_varies()
     pairs = [Pair(pair.reference, values) for values in runs]
@@ -185,17 +191,17 @@ def _no_floats(pair: Pair, claim: str, noise: Noise) -> Ruling:
     one = 0 if noise.behind_choice() and not most and pair.size < MIN_ELEMENTS else 1
     allowed = int(MAX_SHARE * most + one)
     if pair.changed > allowed:
-        return fail(f"{_changed(pair)}, and noise explains {allowed}")
+        return fail(f"{_changed(pair)}, allowed {allowed}")
     if noise.behind_steps() and pair.kind == "integer":
         steps = max(1.0, MAX_STEPS * max(p.error for p in pairs))
         if pair.error > steps:
-            return fail(f"{_changed(pair)}, by up to {pair.error:g} steps, and noise explains {steps:g}")
-    return agree(f"{_changed(pair)}, and noise explains {allowed}")
+            return fail(f"{_changed(pair)}, by up to {pair.error:g} steps, allowed {steps:g}")
+    return agree(f"{_changed(pair)}, allowed {allowed}")
 
 
 def _no_floats_without_noise(pair: Pair) -> Ruling:
     """The same without noise."""
-    why = f"{_changed(pair)}, and no noise can be drawn that would explain it"
+    why = f"{_changed(pair)}; rounding noise could not be measured"
     return fail(why) if pair.changed / pair.size > 0.5 else Ruling(Status.UNRESOLVED, why=why)
 
 

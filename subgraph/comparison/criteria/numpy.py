@@ -37,12 +37,12 @@ def rule(options: str) -> Rule:
         beyond = pair.difference > allowed
         how = f"{atol:.0e} + {rtol:.0e}·|reference|"
         if not beyond.any():
-            return agree(f"every element within {how}; max_abs {pair.error:.1e}")
+            return agree(f"every element is within {how}; the largest error is {pair.relative_error:.2g} of the scale")
         place = int(np.argmax(np.where(beyond, pair.difference - allowed, -1.0)))
         error, limit = float(pair.difference[place]), float(allowed[place])
         return fail(
-            f"{int(beyond.sum())} of {pair.compared} elements beyond {how}; "
-            f"the worst is off by {error:.1e}, where {limit:.1e} is allowed"
+            f"{int(beyond.sum())} of {pair.compared} elements are beyond {how}; "
+            f"the worst is off by {error:.1e}, allowed {limit:.1e}"
         )
 
     return judge
