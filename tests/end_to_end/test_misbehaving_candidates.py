@@ -116,7 +116,8 @@ def test_a_crash_in_words(here: Path, mark: dict[str, str]) -> None:
     why = "the process that should run the model was ended by SIGABRT: last words"
     assert re.sub(r"built in .*\n", "…\n", said) == (
         "candidate    odd.py   fp32\n"
-        "whole model  agree   out: every element is within 1e-05 + 1e-03·|reference|; the largest error is 0 of the scale\n"
+        "whole model  agree   out: every element is within 1e-05 + 1e-03·|reference|; "
+        "the largest error is 0 of the scale\n"
         "             …\n"
         "    node  op   tensor  in place  alone\n"
         "#0  a     Abs  t0      -         FAIL (crash)\n"
