@@ -217,9 +217,9 @@ class Floats:
         share = MAX_SHARE * max(float((each > usual)[counted].mean()) for each in moved)
         allowed = int(share * self.slices.sizes[0]) + 1
         if int(jumped.sum()) > allowed or self.errors[0] > self.k * (farthest + self.last_rounding[0]):
-            moved = f"; {count(int(jumped.sum()), 'element')} moved far, as a changed choice does"
+            jumps = f"; {count(int(jumped.sum()), 'element')} moved far, as a changed choice does"
             most = self.k * farthest / (float(self.scales[0]) or 1.0)
-            why = self.sentence(0, moved)
+            why = self.sentence(0, jumps)
             return fail(f"{why}; rounding explains {allowed}, by up to {most:.2g} of the scale")
         rest = replace(self, part=~jumped if self.part is None else self.part & ~jumped)
         quiet = [np.where(each > jump, 0.0, each) for each in moved]
