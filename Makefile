@@ -5,7 +5,7 @@ STAMP  := $(VENV)/.locked
 RUNS   ?= 5
 
 .DEFAULT_GOAL := help
-.PHONY: demo test test-slow check bench recipes lock clean help
+.PHONY: demo test test-slow check docs bench recipes lock clean help
 
 $(STAMP): requirements.lock pyproject.toml
 	$(PYTHON) -m venv $(VENV)
@@ -26,6 +26,14 @@ check: $(STAMP) ## formatting, lint, types
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
+
+docs: $(VENV)/.docs ## build the documentation into build/docs/; a warning or a broken link is an error
+	$(BIN)/python -m sphinx -q -W --keep-going -b html docs build/docs
+	@echo "build/docs/index.html"
+
+$(VENV)/.docs: $(STAMP) docs/requirements.lock
+	$(BIN)/pip install --quiet --disable-pip-version-check --require-hashes -r docs/requirements.lock
+	touch $@
 
 bench: .venv-bench/.locked ## measure CPU and memory beside the peers, in one run (RUNS=5; about an hour, 9 GB of disk)
 	.venv-bench/bin/pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation --force-reinstall .
@@ -48,6 +56,7 @@ recipes: $(STAMP) ## try the recipes of docs/candidates/ that install here, each
 lock: ## write the lock files anew (needs uv)
 	uv pip compile --universal --upgrade --generate-hashes --no-header --no-annotate --quiet --all-extras --group dev pyproject.toml -o requirements.lock
 	uv pip compile --universal --upgrade --generate-hashes --no-header --no-annotate --quiet --all-extras --group bench pyproject.toml -o benchmarks/requirements.lock
+	uv pip compile --universal --upgrade --generate-hashes --no-header --no-annotate --quiet --group docs -c requirements.lock -o docs/requirements.lock
 
 clean: ## remove what make has built
 	rm -rf $(VENV) .venv-bench build
