@@ -1,8 +1,8 @@
 """The child's half of `onnx_process`: calls onnx's C++ functions on requests from standard input.
 
-Runs as a file, `python -I -S onnx_child.py FOLDER BYTES SECONDS`, with the folder of the package onnx and the limits of
-memory and of processor time. It loads onnx's extension alone, which takes 25 ms; the package takes 400 ms. A request is
-one line of JSON, with `bytes` of data behind it; so is a reply. `call` is `infer` or `check`.
+Runs as a file, `python -I -S onnx_child.py FOLDER BYTES`, with the folder of the package onnx and the limit of memory.
+It loads onnx's extension alone, which takes 25 ms; the package takes 400 ms. A request is one line of JSON, with
+`bytes` of data behind it; so is a reply. `call` is `infer` or `check`; `seconds` is the limit of processor time.
 
 The kernel ends the process at the limit of time, so that it cannot outlive a parent that was killed by much.
 """
@@ -13,8 +13,10 @@ import importlib
 import importlib.util
 import json
 import os
+import resource
 import signal
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -24,12 +26,15 @@ EXTENSION = "onnx.onnx_cpp2py_export"
 def main() -> None:
     """Answer requests until standard input closes."""
     folder = Path(sys.argv[1])
-    _limit(int(sys.argv[2]), int(sys.argv[3]))
+    hard = resource.getrlimit(resource.RLIMIT_DATA)[1]
+    memory = _least(int(sys.argv[2]), hard)
+    resource.setrlimit(resource.RLIMIT_DATA, (memory, memory))
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent gets it as well, and ends this process
     replies = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)  # what onnx prints is no reply
     for line in sys.stdin.buffer:
         request = json.loads(line)
+        _allow(request.pop("seconds"))
         data = sys.stdin.buffer.read(request.pop("bytes"))
         try:
             error, data = "", _answer(folder, data, **request)
@@ -41,21 +46,22 @@ def main() -> None:
         replies.flush()
 
 
-def _limit(memory: int, seconds: int) -> None:
-    import resource
+def _allow(seconds: int) -> None:
+    """Let the process use so much processor time from now on."""
+    hard = resource.getrlimit(resource.RLIMIT_CPU)[1]
+    resource.setrlimit(resource.RLIMIT_CPU, (_least(int(time.process_time()) + 1 + seconds, hard), hard))
 
-    for kind, value in ((resource.RLIMIT_DATA, memory), (resource.RLIMIT_CPU, seconds)):
-        hard = resource.getrlimit(kind)[1]
-        limit = value if hard == resource.RLIM_INFINITY else min(value, hard)
-        resource.setrlimit(kind, (limit, limit))
+
+def _least(limit: int, hard: int) -> int:
+    return limit if hard == resource.RLIM_INFINITY else min(limit, hard)
 
 
 def _answer(folder: Path, data: bytes, call: str, **options: bool) -> bytes:
+    onnx = _extension(folder)
     if call == "infer":
-        inferred: bytes = _extension(folder).shape_inference.infer_shapes(data, False, **options)
+        inferred: bytes = onnx.shape_inference.infer_shapes(data, False, **options)
         return inferred
-    sys.path.append(str(folder.parent))
-    importlib.import_module("onnx.checker").check_model(os.fsdecode(data))
+    onnx.checker.check_model_path(os.fsdecode(data), False, False, False)  # as onnx.checker.check_model
     return b""
 
 

@@ -2,13 +2,19 @@
 
 In this process they could not be interrupted: Python handles Ctrl-C and SIGTERM only between its own instructions. And
 a model of a few kilobytes may keep them busy for ever, take all memory, or crash them.
+
+Starting a child and loading onnx takes longer than most answers. So one child that has nothing to do is kept for the
+next model. It reads to the end of its input, and so ends with this process, however this one ends.
 """
 
 from __future__ import annotations
 
+import atexit
+import contextlib
 import importlib.util
 import json
 import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -17,9 +23,10 @@ from types import TracebackType
 from subgraph.errors import ModelError
 from subgraph.graph import protobuf
 
-SECONDS = 60  # of processor time, and
+SECONDS = 60  # of processor time per call, and
 BYTES_PER_SECOND = 50_000  # of the model, for each second more; measured: 80,000 nodes, 9 MB, take 3 s
 MEMORY_SHARE = 0.5  # of the machine's memory
+KEPT_BYTES = 1 << 24  # of a call: what has had more is not kept, since memory may not come back
 CHILD = Path(__file__).with_name("onnx_child.py")
 
 
@@ -30,13 +37,16 @@ class OnnxError(Exception):
 class OnnxProcess:
     """A process that calls onnx. Use it as a context manager; the process starts with the first call.
 
+    It is kept for another `OnnxProcess` if all that it did went well. Threads may have one each.
+
     Attributes:
         path: of the model, for messages.
     """
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self._process: subprocess.Popen[bytes] | None = None
+        self._child: _Child | None = None
+        self._keep = True
 
     def infer_shapes(
         self, model: protobuf.ModelProto, *, strict: bool = False, track: bool = False
@@ -58,38 +68,27 @@ class OnnxProcess:
         self._ask("check", os.fsencode(file))
 
     def _ask(self, call: str, data: bytes, **options: bool) -> bytes:
-        process = self._process = self._process or self._start(len(data))
-        assert process.stdin and process.stdout
-        head = json.dumps({"call": call, "bytes": len(data), **options}).encode() + b"\n"
-        try:
-            process.stdin.write(head + data)
-            process.stdin.flush()
-            reply = json.loads(process.stdout.readline())
-            data = process.stdout.read(reply["bytes"])
-        except (OSError, ValueError) as e:  # it ended
-            raise self._ended(call) from e
-        if reply["error"]:
-            raise OnnxError(reply["error"])
-        return data
+        keep, self._keep = self._keep and len(data) <= KEPT_BYTES, False  # until it is known to have gone well
+        child = self._child = self._child or _borrow() or self._start()
+        while (reply := child.ask(call, data, **options)) is None:
+            if not child.used or child.process.wait() == -signal.SIGXCPU:
+                raise self._ended(child, call)
+            child.end()  # memory of earlier models may be to blame
+            child = self._child = self._start()
+        error, answer = reply
+        if error:
+            raise OnnxError(error)
+        self._keep = keep and len(answer) <= KEPT_BYTES
+        return answer
 
-    def _start(self, size: int) -> subprocess.Popen[bytes]:
-        spec = importlib.util.find_spec("onnx")
-        folder = Path(spec.origin).parent if spec and spec.origin else Path()
-        memory = int(os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") * MEMORY_SHARE)
-        limits = str(memory), str(SECONDS + size // BYTES_PER_SECOND)
+    def _start(self) -> _Child:
         try:
-            return subprocess.Popen(
-                [sys.executable, "-I", "-S", CHILD, folder, *limits],
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.DEVNULL,
-            )
+            return _Child()
         except OSError as e:
             raise ModelError(f"cannot start a process to check {self.path.name}: {e.strerror or e}") from e
 
-    def _ended(self, call: str) -> ModelError:
-        assert self._process
-        code = self._process.wait()
+    def _ended(self, child: _Child, call: str) -> ModelError:
+        code = child.process.wait()
         how = f"it ended with signal {-code}" if code < 0 else f"it ended with code {code}"
         task = "shape inference" if call == "infer" else "checker"
         what = (
@@ -101,7 +100,91 @@ class OnnxProcess:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, e: BaseException | None, at: TracebackType | None) -> None:
-        if self._process is not None:
-            self._process.kill()
-            with self._process:  # closes the pipes, and waits
-                pass
+        if self._child is not None:
+            if self._keep and e is None:
+                _give_back(self._child)
+            else:
+                self._child.end()
+            self._child = None
+
+
+class _Child:
+    """The process itself.
+
+    Attributes:
+        used: has it had the model of another `OnnxProcess`?
+        memory: its limit, in bytes.
+    """
+
+    def __init__(self) -> None:
+        spec = importlib.util.find_spec("onnx")
+        folder = Path(spec.origin).parent if spec and spec.origin else Path()
+        self.used, self.memory = False, _memory_limit()
+        self.process = subprocess.Popen(
+            [sys.executable, "-I", "-S", CHILD, folder, str(self.memory)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+        )
+
+    def ask(self, call: str, data: bytes, **options: bool) -> tuple[str, bytes] | None:
+        """The error that onnx reports, or "", and its answer. None: the process ended."""
+        assert self.process.stdin and self.process.stdout
+        size, seconds = len(data), SECONDS + len(data) // BYTES_PER_SECOND
+        head = json.dumps({"call": call, "bytes": size, "seconds": seconds, **options}).encode() + b"\n"
+        try:
+            self.process.stdin.write(head + data)
+            self.process.stdin.flush()
+            reply = json.loads(self.process.stdout.readline())
+            answer = self.process.stdout.read(reply["bytes"])
+        except (OSError, ValueError):
+            return None
+        return (reply["error"], answer) if len(answer) == reply["bytes"] else None
+
+    def end(self) -> None:
+        self.process.kill()
+        with contextlib.suppress(OSError), self.process:  # closes the pipes, and waits
+            pass
+
+
+def _memory_limit() -> int:
+    return int(os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") * MEMORY_SHARE)
+
+
+# ---------------------------------------------------------------------------------------------------- the kept one
+
+_kept: list[_Child] = []  # at most one, or for a moment one per thread; `pop` and `append` are atomic
+
+
+def _borrow() -> _Child | None:
+    """The kept child, if it lives and has the limit of today."""
+    with contextlib.suppress(IndexError):
+        child = _kept.pop()
+        if child.process.poll() is None and child.memory == _memory_limit():
+            child.used = True
+            return child
+        child.end()
+    return None
+
+
+def _give_back(child: _Child) -> None:
+    if _kept:
+        child.end()
+    else:
+        _kept.append(child)
+
+
+def _end_kept() -> None:
+    while _kept:
+        _kept.pop().end()
+
+
+def _forget_kept() -> None:
+    """In a fork: the child belongs to the parent. Its pipes are closed here, so that it ends with the parent."""
+    for child in _kept:
+        child.process.returncode = 0  # nothing to wait for
+    _kept.clear()
+
+
+atexit.register(_end_kept)
+os.register_at_fork(after_in_child=_forget_kept)

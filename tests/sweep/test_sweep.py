@@ -484,7 +484,13 @@ def test_all_of_them(here: Path) -> None:
     assert evaluator["right"] > 0.98 * tests["count"]
     assert document["networks"][0]["right"] == 9
     wrong = {row["operator"] for row in document["rows"] if row["results"][0]["status"] == "wrong"}
-    assert wrong == {"Attention"}  # a mask's infinities in qk_matmul_output
+    # A mask's infinities in qk_matmul_output; indices of the pooled shape taken for the given one; align_corners scaled
+    # by the rounded size. onnx's evaluator gives what ONNX expects; that onnxruntime does not is known.
+    assert wrong == {"Attention", "MaxUnpool", "Resize"}
+    wrong = {row["test"] for row in document["rows"] if row["results"][0]["status"] == "wrong"}
+    assert wrong == {row["test"] for row in document["onnxruntime"]["differs"]}
+    at_odds = [row["results"][1]["status"] for row in document["rows"] if row["test"] in wrong]
+    assert at_odds == ["right"] * 5
     wrong = {row["operator"] for row in document["rows"] if row["results"][1]["status"] == "wrong"}
     assert {"Range", "If"} <= wrong
     assert {row["why"] for row in document["left_out"]} == {"it draws random numbers, and nothing says which"}
