@@ -22,15 +22,15 @@ import typer
 import typer.core
 
 from subgraph.commands import Result, log
+from subgraph.commands.help import EVERYWHERE, GROUPS, TASKS, HelpGroup, HelpPage, section_of, start_page
+from subgraph.commands.options import Text, option
 from subgraph.errors import ErrorDocument, OutputError, SubcutError, UsageError
 from subgraph.text import clean, clean_lines, is_text
 from subgraph.version import __version__
 
 RESUMABLE = frozenset(("bisect", "compare", "sweep", "manual"))  # commands that store each run of the candidate
 RESUME_HINT = "what was run is kept: the same command goes on"
-COMMANDS = tuple(
-    "cut bisect compare sweep dump export inspect lint report bundle replay backends doctor manual".split()
-)
+COMMANDS = tuple(name for names in GROUPS.values() for name in names)
 FLAGS = frozenset(("--json", "-v", "--verbose", "-q", "--quiet", "--progress", "--no-progress"))
 GROUP_ONLY = frozenset(("--help", "-h", "--version", "--install-completion", "--show-completion"))
 INTERRUPTED = 130
@@ -72,7 +72,7 @@ def _avoid_pydantic(params: list[Any]) -> None:
             param._runtime_param = PlainConversion(annotation)
 
 
-class Command(typer.core.TyperCommand):
+class Command(HelpPage, typer.core.TyperCommand):
     """A sub-command with `PlainConversion`."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
@@ -80,7 +80,7 @@ class Command(typer.core.TyperCommand):
         return super().parse_args(ctx, args)
 
 
-class Group(typer.core.TyperGroup):
+class Group(HelpGroup):
     """All commands: `cut` where none is named; global options may stand anywhere."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
@@ -141,7 +141,7 @@ def arrange(args: list[str], commands: set[str]) -> list[str]:
     is_path = first.endswith(".onnx") or any(c in first for c in "./") or os.path.isfile(first)  # noqa: PTH113
     if (is_path or (first.startswith("-") and first not in GROUP_ONLY)) and first not in commands:
         rest.insert(0, "cut")
-    return front + rest if front or rest else ["--help"]
+    return front + rest
 
 
 # Behind the command's name in its usage line.
@@ -153,22 +153,21 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
     pretty_exceptions_enable=False,
 )
-MANUAL_HELP = """Bisect a device by hand: it says what to run there, and takes the outputs, over days if need be.
-
-start MODEL   next   good | bad | skip [K]   take [DIR]   log   undo [N]   reset
-"""
 
 
 def _build_command(name: str) -> Any:
     """A sub-command; its module in `subgraph.commands` has the same name."""
     module = import_module(f"subgraph.commands.{name}")
     if name == "manual":
-        actions = typer.Typer(name=name, help=MANUAL_HELP, rich_markup_mode=None, add_completion=False)
+        actions = typer.Typer(cls=HelpGroup, name=name, help=module.HELP, rich_markup_mode=None, add_completion=False)
         for action, function in module.ACTIONS.items():
             actions.command(action, cls=Command)(function)
-        return typer.main.get_group(actions)
+        group = typer.main.get_group(actions)
+        group.rich_help_panel = section_of(name)
+        return group
     single = typer.Typer(rich_markup_mode=None, add_completion=False)
-    single.command(name, cls=Command, options_metavar=USAGE.get(name, "[OPTIONS]"))(getattr(module, name))
+    usage = USAGE.get(name, "[OPTIONS]")
+    single.command(name, cls=Command, options_metavar=usage, rich_help_panel=section_of(name))(getattr(module, name))
     return typer.main.get_command(single)
 
 
@@ -178,30 +177,46 @@ def _print_version(value: bool) -> None:
         raise typer.Exit
 
 
-@app.callback(cls=Group)
+@app.callback(cls=Group, invoke_without_command=True)
 def global_options(
     ctx: typer.Context,
-    as_json: Annotated[bool, typer.Option("--json", help="One JSON document on standard output, errors too.")] = False,
-    verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Say more, on standard error.")] = False,
-    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Say only the result, and errors.")] = False,
-    color: Annotated[str | None, typer.Option("--color", metavar="auto|always|never", help="Colour.")] = None,
-    progress: Annotated[bool, typer.Option("--progress/--no-progress", help="Signs of life while it runs.")] = True,
-    version: Annotated[
-        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Show it.")
+    as_json: Annotated[
+        bool, option("--json", None, "One JSON document on standard output, errors too.", panel=EVERYWHERE)
     ] = False,
-) -> None:
-    """Cut an ONNX model between two nodes, with the real tensors that cross the edges.
+    verbose: Annotated[bool, option("--verbose -v", None, "More lines on standard error.", panel=EVERYWHERE)] = False,
+    quiet: Annotated[bool, option("--quiet -q", None, "Only the result and errors.", panel=EVERYWHERE)] = False,
+    color: Annotated[Text, option("--color", "WHEN", "auto (default), always or never.", panel=EVERYWHERE)] = None,
+    progress: Annotated[
+        bool,
+        option("--progress/--no-progress", None, "Lines or a bar that show progress (default).", panel=EVERYWHERE),
+    ] = True,
+    version: Annotated[
+        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Show the version.")
+    ] = False,
+) -> Result | None:
+    """Find the piece of an ONNX model that a runtime or device computes wrong.
 
-    subcut [MODEL] --start A --end B   is short for   subcut cut …
+    subcut cuts the model between two nodes, keeps the real tensors that enter and leave the piece, runs it on the
+    target ("candidate"), and compares with onnxruntime ("reference").
 
-    Exit codes: 0 done or agree, 1 a disagreement found, or not written, 2 usage, 3 model unreadable or unsupported,
-    4 a runtime cannot be used, 5 inconclusive, 130 interrupted.
+    Examples:
+      subcut demo DIR                            a folder to try this in
+      subcut bisect model.onnx -c wrong.py       find the wrong nodes
+      subcut --start stem/pad --end stem/pool    short for: subcut cut ...
+
+    Exit code 0: done, or all agree; 1: something disagrees, or could not be written; 2: wrong usage; 3: the model is
+    unreadable or unsupported; 4: a runtime cannot be used; 5: inconclusive; 130: interrupted.
+
+    Terms such as "candidate" are explained in docs/words.md.
     """
     if color not in (None, "auto", "always", "never"):
         raise typer.BadParameter(f"{color!r}: expected auto, always or never.", param_hint="'--color'")
     _set_up_log(verbose=verbose, quiet=quiet)
     if progress and not quiet and not ctx.resilient_parsing:
         threading.Thread(target=_log_heartbeat, daemon=True).start()
+    if ctx.invoked_subcommand is None and not ctx.resilient_parsing:
+        return Result({"schema": "subcut.tasks/1", "exit_code": 0, "tasks": TASKS}, start_page())
+    return None
 
 
 def _set_up_log(*, verbose: bool, quiet: bool) -> None:

@@ -32,7 +32,7 @@ graph trust
 runtime
 cases comparison inspection
 trials
-bisection recordings sweep
+bisection recordings sweep demo
 commands
 __init__ cli
 """

@@ -334,7 +334,6 @@ def test_json_is_one_document(words: tuple[str, ...], here: Path) -> None:
         (("nothing.onnx", *EDGE), 2, "UnknownName"),
         (("exprot",), 2, "UsageError"),
         (("--seed", "x"), 2, "UsageError"),
-        ((), 2, "UsageError"),
         (("empty.onnx", *EDGE), 3, "ModelError"),
         (("resnet50.onnx", *EDGE, "-o", "resnet50.onnx"), 1, "OutputError"),
     ],
@@ -816,10 +815,10 @@ def test_version(here: Path) -> None:
     assert subcut("--version", cwd=here) == Done(0, f"subcut {__version__}\n", "")
 
 
-def test_help_is_the_same_with_and_without_a_word(here: Path) -> None:
+def test_help_lists_the_commands(here: Path) -> None:
     done = subcut("--help", cwd=here)
     assert done.code == 0
-    assert subcut(cwd=here) == subcut("-h", cwd=here) == done
+    assert subcut("-h", cwd=here) == done
     for name in cli.COMMANDS:
         assert re.search(rf"^  {name} +\S", done.out, re.MULTILINE)
     assert "subcut cut --start A --end B [OPTIONS] [MODEL]" in subcut("cut", "--help", cwd=here).out
@@ -828,7 +827,7 @@ def test_help_is_the_same_with_and_without_a_word(here: Path) -> None:
 @pytest.mark.parametrize(
     ("words", "arranged"),
     [
-        ([], ["--help"]),
+        ([], []),
         (["--json"], ["--json"]),
         (["-s", "a"], ["cut", "-s", "a"]),
         (["m.onnx"], ["cut", "m.onnx"]),

@@ -8,7 +8,7 @@ from subgraph.text import clean
 
 
 def backends() -> Result:
-    """List what can be a candidate: runtimes, and those of the project file."""
+    """List the backends and the candidates of the project file."""
     settings = project.load()
     rows = [{"name": n, "help": plugins.help_of("backends", n), "from": ""} for n in plugins.names("backends")]
     for name, table in settings.values.get("candidates", {}).items():

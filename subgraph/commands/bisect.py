@@ -41,29 +41,32 @@ def bisect(
     inputs: options.InputOptions,
     comparison: options.CriterionOptions,
     runtime: options.RuntimeOptions,
-    max_trials: Annotated[Number, option("--max-trials", "N", "Stop after so many runs.")] = None,
+    max_trials: Annotated[Number, option("--max-trials", "N", "Stop after N runs of the candidate.")] = None,
     max_time: Annotated[
-        Text, option("--max-time", "2h", "Stop after so long, 90s or 30m: a run that is under way is ended.")
+        Text, option("--max-time", "2h", "Stop after this time (90s, 30m); a run that is under way is ended.")
     ] = None,
     repeat: Annotated[
         Number,
-        option("--repeat", "N", "Runs that must agree before the whole model does; 2, up to 7 if that is quick."),
+        option("--repeat", "N", "Runs of the whole model that must agree; default 2, up to 7 if quick."),
     ] = None,
-    inside: Annotated[
-        bool, option("--inside", None, "Where the outputs agree: look at every inner tensor, too.")
-    ] = False,
+    inside: Annotated[bool, option("--inside", None, "Also look at every inner tensor if the outputs agree.")] = False,
     jobs: options.Jobs = None,
     recorded: options.RecordedOptions,
     no_freeze: options.NoFreeze = False,
     result: options.ResultOptions,
 ) -> Result:
-    """Find the smallest piece of a model that a candidate gets wrong.
+    """Find the smallest piece that a candidate computes wrong.
 
-    With --recorded and no candidate: between which tensors a device's recording goes wrong. With both, the recording
-    says where to look first.
+    With --recorded and no candidate, the answer is between which tensors a device's recording goes wrong. With both,
+    the recording says where to look first. A search that was stopped goes on with the same command.
 
-    Exit code 0: they agree; 1: something disagrees, be it inside only; 5: nothing could be established. A run that was
-    stopped goes on with the same command.
+    Examples:
+      subcut bisect model.onnx -c wrong.py
+      subcut bisect model.onnx -c wrong.py --criterion numpy:rtol=1e-3
+      subcut bisect model.onnx -c 'cmd:python run.py {model} {inputs} {outputs}'
+      subcut bisect model.onnx --recorded dumps
+
+    Exit code 0: they agree; 1: something disagrees, at the outputs or inside; 5: nothing could be established.
     """
     settings = project.load()
     model_path = resolve.model_path(settings, model)

@@ -36,20 +36,21 @@ LEFT_OUT_NAMED = 4  # files that are not packed
 def bundle(
     *,
     source: Annotated[
-        str, typer.Argument(metavar="CASE|MODEL", help="What cut, bisect, sweep or manual left; or a whole model.")
+        str,
+        typer.Argument(metavar="CASE|MODEL", help="Folder that cut, bisect, sweep or manual wrote, or a model."),
     ],
-    output: Annotated[Text, option("--output -o", "FILE.zip", "The bundle; CASE.zip here, if not given.")] = None,
+    output: Annotated[Text, option("--output -o", "FILE.zip", "The zip; default CASE.zip in this folder.")] = None,
     candidate_files: Annotated[
         Texts,
         option(
             "--candidate-files",
             "PATH",
-            "Further files of the candidate that are to go along, or a folder of them. Repeatable.",
+            "More files of the candidate to pack, or a folder of them. Repeatable.",
         ),
     ] = None,
     include_text: Annotated[
         bool,
-        option("--include-text", None, "Texts that may be private go along, too: the candidate's own words, paths."),
+        option("--include-text", None, "Also pack texts that may be private: the candidate's messages, paths."),
     ] = False,
     candidate: options.CandidateSpec = None,
     inputs: options.InputOptions,
@@ -57,11 +58,15 @@ def bundle(
     runtime: options.RuntimeOptions,
     result: options.ResultOptions,
 ) -> Result:
-    """Pack a case into one zip: model, tensors, what came instead, the candidate's command, the machine, a README.
+    """Pack a piece of a model into one zip that runs elsewhere.
 
-    Texts stay here unless all their words are subcut's own or names in the model. -c runs a candidate on a plain cut
-    or a whole model and adds what it gives.
-    `subcut replay FILE.zip` runs it elsewhere; without subcut, the repro.py in it does.
+    The zip holds the model, its inputs, the right outputs, the candidate's outputs, commands and scripts, the versions
+    of the machine, and a README.txt. With -c, the candidate runs on a plain cut or whole model first. Texts that may be
+    private are left out. `subcut replay FILE.zip` runs it elsewhere; without subcut, `python repro.py` does.
+
+    Examples:
+      subcut bundle subcut_out/bisect-wrong.py -o fault.zip
+      subcut bundle model.onnx -c wrong.py -o whole.zip
     """
     from subgraph.cases import contents
     from subgraph.cases.bundle import BundleRequest, name_of, pack, require_free

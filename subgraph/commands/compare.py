@@ -34,12 +34,17 @@ def compare(
     at: Annotated[
         Texts,
         option(
-            "--at", "NAME", "Only this node or tensor, or those that fit a glob. Repeatable.", options.complete_nodes
+            "--at", "NAME", "Only this node or tensor, or those that match a glob. Repeatable.", options.complete_nodes
         ),
     ] = None,
     fail_fast: Annotated[bool, option("--fail-fast", None, "Stop at the first tensor that is wrong.")] = False,
     align: Annotated[
-        Text, option("--align", "output|all", "As TNN's converter: the outputs alone; all, to the first bad.")
+        Text,
+        option(
+            "--align",
+            "output|all",
+            "As TNN's converter: only the outputs, or all tensors up to the first wrong one.",
+        ),
     ] = None,
     recorded: options.RecordedOptions,
     inputs: options.InputOptions,
@@ -50,7 +55,15 @@ def compare(
     csv_file: options.CsvFile = None,
     result: options.ResultOptions,
 ) -> Result:
-    """Compare every tensor of a model on a candidate, in place and alone; or those that a device recorded.
+    """Compare every tensor of a model on a candidate with the reference.
+
+    Each tensor is compared in a run of the whole model, and each node as a model of its own. With --recorded, the
+    tensors are those that a device has written.
+
+    Examples:
+      subcut compare model.onnx -c wrong.py
+      subcut compare model.onnx -c wrong.py --at 'stem/*' --csv table.csv
+      subcut compare model.onnx -c onnx-reference --criterion 'cosine>0.999'
 
     Exit code 0: all agree; 1: something disagrees; 5: nothing could be established.
     """

@@ -19,6 +19,9 @@ from subgraph.text import big, clean, count
 INCONCLUSIVE = 5
 
 
+RECORDING = options.title_of(options.RecordedOptions)
+
+
 @options.with_option_groups("recorded", "precision", "timeout", "memory_limit", "output", "fresh")
 def cut(
     *,
@@ -28,19 +31,35 @@ def cut(
     output: options.Output = None,
     inputs: options.InputOptions,
     form: options.FormatOptions,
-    dump: Annotated[Text, option("--dump", "all", "`all`: write every tensor of the region as well.")] = None,
+    dump: Annotated[Text, option("--dump", "all", "`all`: also write every tensor between the two nodes.")] = None,
     no_capture: Annotated[bool, option("--no-capture", None, "Only cut; run nothing.")] = False,
-    check: Annotated[bool, option("--check", None, "Run onnx.checker on the cut as well.")] = False,
+    check: Annotated[bool, option("--check", None, "Also run onnx.checker on the cut.")] = False,
     dynamic: Annotated[bool, option("--dynamic", None, "Keep the model's open dimensions.")] = False,
     no_freeze: options.NoFreeze = False,
-    dry_run: Annotated[bool, option("--dry-run", None, "Show the region; run and write nothing.")] = False,
-    recorded: Annotated[Text, option("--recorded", "DIR", "Inputs and dump_data are a device's layer dumps.")] = None,
+    dry_run: Annotated[bool, option("--dry-run", None, "Show what would be cut; run and write nothing.")] = False,
+    recorded: Annotated[
+        Text,
+        option(
+            "--recorded",
+            "DIR",
+            "Inputs and dump_data are a device's layer dumps.",
+            panel=options.title_of(options.RecordedOptions),
+        ),
+    ] = None,
     recording: options.RecordedOptions,
     runtime: options.RuntimeOptions,
     result: options.ResultOptions,
     stamp: Annotated[bool, option("--stamp", None, "Name the folder dump_result_YYYY_MM_DD_HH_MM_SS.")] = False,
 ) -> Result:
-    """Cut out what lies between two nodes, with its real tensors."""
+    """Cut the nodes between two nodes out of a model, with real tensors.
+
+    The result is a folder with a model that runs alone, its inputs and outputs, and a script that checks them.
+
+    Examples:
+      subcut cut model.onnx --start stem/pad --end stem/pool
+      subcut --start stem/pad --end stem/pool --dry-run
+      subcut -s block1/conv1 -e block1/add --format bin --dtype float16
+    """
     if not start and not end:
         raise UsageError("where to cut? name a first and a last node", "subcut --start pool1 --end res2a_relu")
     settings = project.load()

@@ -30,10 +30,11 @@ class BackendRow:
 
 
 def doctor() -> Result:
-    """Say what works here and what each candidate lacks.
+    """Say which backends work on this machine, and what the others lack.
 
-    Each backend is started in a process of its own; of the project file's candidates nothing is run. Exit code 4 if
-    onnxruntime, which everything needs, does not work.
+    Each backend is started in a process of its own; candidates of the project file are not run.
+
+    Exit code 0: onnxruntime, which everything needs, works; 4: it does not.
     """
     with ThreadPoolExecutor(max_workers=2) as executor:
         rows = list(executor.map(_start, plugins.names("backends")))

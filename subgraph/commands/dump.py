@@ -25,17 +25,24 @@ def dump(
     names: Annotated[
         list[str] | None,
         typer.Argument(
-            metavar="NAME", help="Tensors or nodes; globs are matched with all.", autocompletion=options.complete_nodes
+            metavar="NAME",
+            help="Tensors or nodes; a glob means all that match.",
+            autocompletion=options.complete_nodes,
         ),
     ] = None,
     everything: Annotated[bool, option("--all", None, "Every tensor of the model.")] = False,
-    output: Annotated[Text, option("--output -o", "DIR", "Folder for the files; subcut_out/dump if not given.")] = None,
+    output: Annotated[Text, option("--output -o", "DIR", "Folder for the files; default subcut_out/dump.")] = None,
     inputs: options.InputOptions,
     form: options.FormatOptions,
     runtime: options.RuntimeOptions,
     result: options.ResultOptions,
 ) -> Result:
-    """Write reference values of chosen tensors."""
+    """Write tensors of a model, computed by the reference.
+
+    Examples:
+      subcut dump model.onnx --all -o dumps
+      subcut dump model.onnx stem/pad 'block1/*'
+    """
     from subgraph.cases.dump import DumpRequest
     from subgraph.cases.dump import dump as write_dump
 

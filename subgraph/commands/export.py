@@ -30,7 +30,7 @@ def export(
     *,
     source: Annotated[
         str,
-        typer.Argument(metavar="CASE|DIR", help="A case, a dump of ours or of another tool, a folder of .npy files."),
+        typer.Argument(metavar="CASE|DIR", help="A case, a dump of subcut or another tool, or a folder of .npy files."),
     ],
     output: Annotated[str, option("--output -o", "DIR", "Folder for the files.")],
     form: options.FormatOptions,
@@ -39,19 +39,26 @@ def export(
         option(
             "--dump-format",
             "NAME",
-            "What DIR is a dump of: ascend, tnn, rknn, qnn, raw … Found out if not given.",
+            "Format of DIR: ascend, tnn, rknn, qnn, raw …; detected if not given.",
             complete_formats,
         ),
     ] = None,
     model: Annotated[
-        Text, option("--model", "MODEL", "Types and shapes of a dump's headerless files are this model's.")
+        Text, option("--model", "MODEL", "Model that gives the types and shapes of files without a header.")
     ] = None,
     dump_layout: Annotated[
-        Text, option("--dump-layout", "NHWC", "Layout of a dump's headerless files, if not the model's.")
+        Text, option("--dump-layout", "NHWC", "Layout of files without a header, if not the model's.")
     ] = None,
     result: options.ResultOptions,
 ) -> Result:
-    """Write tensors in a device's form; count what is lost."""
+    """Convert tensor files: element type, layout, file format.
+
+    Reads a case, dumps of subcut and of other tools, and folders of .npy files. What the conversion loses is counted.
+
+    Examples:
+      subcut export dumps -o fp16 --format bin --dtype float16
+      subcut export dumps -o nhwc --layout NHWC --model model.onnx
+    """
     from subgraph.recordings.export import export as write_tensors
 
     tensor_format = TensorFormat(form.dtype or "", (form.layout or "").upper())

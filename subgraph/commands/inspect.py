@@ -44,8 +44,8 @@ def inspect(
     node: Annotated[
         str | None,
         typer.Argument(
-            metavar="[NODE]",
-            help="One node, with its neighbours.",
+            metavar="NODE",
+            help="Show this node with its neighbours.",
             autocompletion=options.complete_nodes,
             show_default=False,
         ),
@@ -55,9 +55,17 @@ def inspect(
     inputs: options.InputOptions,
     no_run: Annotated[bool, option("--no-run", None, "Only what the file says; run nothing.")] = False,
 ) -> Result:
-    """Show what is in a model, a node or an edge, and what is wrong with it.
+    """Show a model's operators, types, and tensors with shape and range.
 
-    Ops, types, and the real shape and range of each tensor by running. Exit code 3 if the model is invalid.
+    Shapes and ranges come from a run on the reference. With a node: the node and its neighbours. With --start and
+    --end: the tensors that enter and leave that piece.
+
+    Examples:
+      subcut inspect model.onnx
+      subcut inspect model.onnx stem/pool
+      subcut inspect model.onnx --start stem/pad --end stem/pool
+
+    Exit code 0: the model is valid; 3: it is not, and the message says what is wrong at which node.
     """
     settings = project.load()
     model, node = _model_and_node(model, node, settings)

@@ -33,20 +33,27 @@ def complete_rules(incomplete: str) -> list[str]:
 def lint(
     *,
     model: options.ModelArgument = None,
-    target_opset: Annotated[Number, option("--target-opset", "N", "The newest opset that the target takes.")] = None,
+    target_opset: Annotated[Number, option("--target-opset", "N", "Newest opset that the target accepts.")] = None,
     only: Annotated[
         Texts,
-        option("--only", "RULE", "Only this rule, or a Python file with one of your own. Repeatable.", complete_rules),
+        option("--only", "RULE", "Only this rule, or a Python file with your own. Repeatable.", complete_rules),
     ] = None,
-    ignore: Annotated[Texts, option("--ignore", "RULE", "Not this rule. Repeatable.", complete_rules)] = None,
-    rules: Annotated[bool, option("--rules", None, "List the rules, and look at no model.")] = False,
+    ignore: Annotated[Texts, option("--ignore", "RULE", "Leave this rule out. Repeatable.", complete_rules)] = None,
+    rules: Annotated[bool, option("--rules", None, "List the rules; read no model.")] = False,
     inputs: options.InputOptions,
     csv_file: options.CsvFile = None,
 ) -> Result:
-    """List known troubles of a model before anything runs on a target: node, reason, fix.
+    """List known troubles with targets, before anything runs there.
 
-    With inputs (-i, --shape or --seed) the ranges of all tensors are captured as well; --shape may also give another
-    size than the model's own, to try. Exit code 0: no warnings (notes alone are none); 1: warnings.
+    Each line names the node, the reason and a fix. With -i, --shape or --seed the ranges of all tensors are checked as
+    well; --shape may try another size than the model's own.
+
+    Examples:
+      subcut lint model.onnx --target-opset 11
+      subcut lint model.onnx --seed 0 --ignore opset
+      subcut lint --rules
+
+    Exit code 0: no warnings (notes do not count); 1: warnings.
     """
     if rules:
         return _rules()

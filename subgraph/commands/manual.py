@@ -34,20 +34,29 @@ SCHEMA = "subcut.manual/1"
 DEVICE = "device"
 SPAN_WIDTH = 44  # characters of the nodes that a step is about
 MAX_BATCH = 64  # tasks at once
+HELP = """Find the wrong piece by hand, on a device that nobody can call.
 
-Name = Annotated[Text, option("--name", "NAME", "Which loop, where several stand side by side.")]
-Numbers = Annotated[list[str] | None, typer.Argument(metavar="[K]…", help="Which questions; the only one if left out.")]
+The search of `subcut bisect`, as folders (tasks) to run on the device; `take` reads the outputs that you bring back.
+
+Examples:
+  subcut manual start model.onnx
+"""
+
+Name = Annotated[Text, option("--name", "NAME", "Name of the device, if several are searched at once.")]
+Numbers = Annotated[
+    list[str] | None, typer.Argument(metavar="K", help="Numbers of tasks; not needed if only one is open.")
+]
 
 
 @options.with_option_groups("timeout", "memory_limit", "fresh")
 def start(
     *,
     model: options.ModelArgument = None,
-    name: Annotated[str, option("--name", "NAME", "What the device is called.")] = DEVICE,
+    name: Annotated[str, option("--name", "NAME", "Name of the device; default device.")] = DEVICE,
     export: Annotated[
-        str, option("--export", "bin:float16:NHWC", "The form of the inputs: FORMAT[:DTYPE][:LAYOUT].")
+        str, option("--export", "bin:float16:NHWC", "Form of the inputs: FORMAT[:DTYPE][:LAYOUT]; default npy,bin.")
     ] = "npy,bin",
-    batch: Annotated[int, option("--batch", "N", "So many questions for one trip to the device; 1.")] = 1,
+    batch: Annotated[int, option("--batch", "N", "Tasks for one trip to the device; default 1.")] = 1,
     within: options.Within = None,
     inputs: options.InputOptions,
     comparison: options.CriterionOptions,
@@ -55,7 +64,13 @@ def start(
     no_freeze: options.NoFreeze = False,
     result: options.ResultOptions,
 ) -> Result:
-    """Begin: prepare what is to be run first. Without --precision it is that of the exported inputs."""
+    """Begin: write the folders to run first.
+
+    Without --precision, the device is taken to compute in the type of the exported inputs.
+
+    Examples:
+      subcut manual start model.onnx --export bin:float16:NHWC --batch 4
+    """
     from subgraph.bisection.manual import advance, records, state
     from subgraph.bisection.manual.tasks import TaskFormat
     from subgraph.runtime import candidate
@@ -107,9 +122,9 @@ def next_(
     name: Name = None,
     output: options.Output = None,
     trust: options.Trust = False,
-    batch: Annotated[Number, option("--batch", "N", "So many questions for one trip from now on.")] = None,
+    batch: Annotated[Number, option("--batch", "N", "Tasks for one trip, from now on.")] = None,
 ) -> Result:
-    """Say again what is to be run; what is missing of it is written anew."""
+    """Show what to run; write missing files anew."""
     _check_batch(batch)
     with _open_loop(output, name) as manual:
         if batch is not None:
@@ -120,37 +135,41 @@ def next_(
 def good(
     numbers: Numbers = None, name: Name = None, output: options.Output = None, trust: options.Trust = False
 ) -> Result:
-    """The device's outputs are right; nobody needs to bring them."""
+    """Answer: the device's outputs are right."""
     return _answer("good", numbers, name, output, trust)
 
 
 def bad(
     numbers: Numbers = None, name: Name = None, output: options.Output = None, trust: options.Trust = False
 ) -> Result:
-    """They are wrong. Bringing them (`take`) tells more: how much, and whether that explains the whole."""
+    """Answer: the device's outputs are wrong (`take` tells how wrong)."""
     return _answer("bad", numbers, name, output, trust)
 
 
 def skip(
     numbers: Numbers = None, name: Name = None, output: options.Output = None, trust: options.Trust = False
 ) -> Result:
-    """The device cannot run this one. If that is so of the whole model, what it cannot run is looked for."""
+    """Answer: the device cannot run this piece, or the whole model."""
     return _answer("skip", numbers, name, output, trust)
 
 
 def take(
     folder: Annotated[
         str | None,
-        typer.Argument(metavar="DIR", help="Where the outputs are; each question's from_device/ if not given."),
+        typer.Argument(metavar="DIR", help="Folder of the outputs; default: the from_device/ of each task."),
     ] = None,
-    number: Annotated[Number, option("--number -k", "K", "Only of this question.")] = None,
+    number: Annotated[Number, option("--number -k", "K", "Only the outputs of this task.")] = None,
     name: Name = None,
     output: options.Output = None,
     trust: options.Trust = False,
 ) -> Result:
-    """Read the outputs that came back, .npy or headerless .bin, and judge them.
+    """Read the device's outputs (.npy or .bin) and judge them.
 
-    DIR holds the outputs of the one question, or a folder 1, 2, … for each.
+    DIR holds the outputs of one task, or a folder 1, 2, … for each task.
+
+    Examples:
+      subcut manual take
+      subcut manual take from_board --number 3
     """
     with _open_loop(output, name) as manual:
         killed = None if manual.settled else _continue(manual, trust)  # the result of a command that was killed
@@ -165,7 +184,7 @@ def take(
 
 
 def log_(name: Name = None, output: options.Output = None) -> Result:
-    """What was answered up to here, in order."""
+    """List the answers, in order."""
     with _open_loop(output, name) as manual:
         rows = [
             {
@@ -184,12 +203,14 @@ def log_(name: Name = None, output: options.Output = None) -> Result:
 
 
 def undo(
-    commands: Annotated[int, typer.Argument(metavar="[N]", help="Of so many commands.")] = 1,
+    commands: Annotated[
+        int, typer.Argument(metavar="N", show_default=False, help="Commands to take back; default 1.")
+    ] = 1,
     name: Name = None,
     output: options.Output = None,
     trust: options.Trust = False,
 ) -> Result:
-    """Take back what the last command answered."""
+    """Take back the answers of the last command."""
     with _open_loop(output, name) as manual:
         numbers = manual.undo(commands)
         log.info("taken back: %s", ", ".join(map(str, numbers)))
@@ -197,7 +218,7 @@ def undo(
 
 
 def reset(name: Name = None, output: options.Output = None) -> Result:
-    """End the loop and remove it; what subcut did not write stays."""
+    """End the search and remove its folder; files of others stay."""
     from subgraph.bisection.manual import state
 
     folder = state.find(_parent(output), name)
@@ -220,8 +241,6 @@ ACTIONS: dict[str, Callable[..., Result]] = {
     "undo": undo,
     "reset": reset,
 }
-
-# ---------------------------------------------------------------------------------------------------- parts of them
 
 
 def _parent(output: str | None) -> Path:

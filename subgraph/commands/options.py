@@ -9,6 +9,7 @@ group's options in its place:
 
 from __future__ import annotations
 
+import copy
 import functools
 import inspect
 import os
@@ -63,10 +64,22 @@ def with_option_groups(*without: str) -> Callable[[Callable[..., Result]], Calla
 
 @functools.cache
 def _options_of(group: type) -> list[inspect.Parameter]:
+    """The options, in a section of `--help` whose title is the first line of the group's docstring."""
     annotations = {}
     for cls in reversed(group.__mro__):
         annotations.update(inspect.get_annotations(cls, eval_str=True))
-    return [_parameter(f.name, f.default, annotations[f.name]) for f in fields(group)]
+    return [_parameter(f.name, f.default, _with_panel(annotations[f.name], title_of(group))) for f in fields(group)]
+
+
+def title_of(group: type) -> str:
+    """The section of `--help` that holds a group's options."""
+    return (group.__doc__ or "").partition("\n")[0].rstrip(".")
+
+
+def _with_panel(annotation: Any, title: str) -> Any:
+    info = copy.copy(annotation.__metadata__[0])
+    info.rich_help_panel = title
+    return Annotated[annotation.__origin__, info]
 
 
 def _parameter(name: str, default: object, annotation: object) -> inspect.Parameter:
@@ -96,17 +109,26 @@ Number: TypeAlias = int | None
 
 
 def option(
-    flags: str, metavar: str | None, help: str, complete: Callable[..., list[str]] | None = None
+    flags: str,
+    metavar: str | None,
+    help: str,
+    complete: Callable[..., list[str]] | None = None,
+    panel: str | None = None,
 ) -> typer.models.OptionInfo:
-    """An option; `flags` as "--start -s", no metavar where it takes no value; `complete`: the names for TAB."""
-    info: typer.models.OptionInfo = typer.Option(*flags.split(), metavar=metavar, help=help, autocompletion=complete)
+    """An option; `flags` as "--start -s", no metavar if it takes no value; `complete`: names for TAB.
+
+    `panel`: its section on the page of `--help`.
+    """
+    info: typer.models.OptionInfo = typer.Option(
+        *flags.split(), metavar=metavar, help=help, autocompletion=complete, rich_help_panel=panel, show_default=False
+    )
     return info
 
 
 # ---------------------------------------------------------------------------------------------------- single options
 
 ModelArgument = Annotated[
-    str | None, typer.Argument(metavar="MODEL", help="The ONNX file; not needed where it is the only one here.")
+    str | None, typer.Argument(metavar="MODEL", help="ONNX file; not needed if it is the only one in this folder.")
 ]
 Start = Annotated[
     Texts,
@@ -115,25 +137,23 @@ Start = Annotated[
     ),
 ]
 End = Annotated[Texts, option("--end -e", "NODE", "Last node. Repeatable.", complete_nodes)]
-Within = Annotated[Text, option("--within", "A..B", "Only look between these two nodes.")]
+Within = Annotated[Text, option("--within", "A..B", "Search only between these two nodes.")]
 NoFreeze = Annotated[bool, option("--no-freeze", None, "Tensors that hold shapes become inputs, not constants.")]
-Output = Annotated[
-    Text, option("--output -o", "PARENT", "Folder that the result's folder goes into; subcut_out if not given.")
-]
+Output = Annotated[Text, option("--output -o", "PARENT", "Parent folder of the result's folder; default subcut_out.")]
 CandidateSpec = Annotated[
     Text,
     option(
         "--candidate -c",
         "SPEC",
-        "What is doubted: a backend (ort:opt=basic), cmd:COMMAND, a Python file, or a name from subcut.toml.",
+        "The runtime in doubt: a backend (ort:opt=basic), cmd:COMMAND, a Python file, or a name in subcut.toml.",
     ),
 ]
-CsvFile = Annotated[Text, option("--csv", "FILE", "Write the table as CSV as well; - for standard output.")]
+CsvFile = Annotated[Text, option("--csv", "FILE", "Also write the table as CSV; - is standard output.")]
 Trust = Annotated[
     bool,
-    option("--trust", None, "Let what a file names run: a project file, a case, a loop. Commands, scripts, libraries."),
+    option("--trust", None, "Run commands, scripts and libraries that a project file, case or loop names."),
 ]
-Jobs = Annotated[Number, option("--jobs -j", "N", "Candidates that run at once; 1.")]
+Jobs = Annotated[Number, option("--jobs -j", "N", "Candidate processes that run at once; default 1.")]
 
 # ---------------------------------------------------------------------------------------------------- groups
 
@@ -147,21 +167,21 @@ class InputOptions:
         option(
             "--input -i",
             "[NAME=]FILE",
-            "What to feed: .npy .npz .bin .pb, an image, or a folder of samples. Repeatable. Default: random values.",
+            "A .npy, .npz, .bin or .pb file, an image, or a folder of samples. Repeatable. Default: random values.",
         ),
     ] = None
-    seed: Annotated[Number, option("--seed", None, "Seed of the random values; 0 if not given.")] = None
+    seed: Annotated[Number, option("--seed", "N", "Seed of the random values; default 0.")] = None
     shape: Annotated[
         Texts, option("--shape", "NAME=1x3x224x224", "Shape of an input with open dimensions. Repeatable.")
     ] = None
-    mean: Annotated[Text, option("--mean", "M[,M,M]", "Of an image, per channel: y = (x - mean) * scale.")] = None
-    scale: Annotated[Text, option("--scale", "S[,S,S]", "Of an image, per channel.")] = None
-    bgr: Annotated[bool, option("--bgr", None, "Images in the channel order blue, green, red.")] = False
+    mean: Annotated[Text, option("--mean", "M[,M,M]", "Images: y = (x - mean) * scale, per channel.")] = None
+    scale: Annotated[Text, option("--scale", "S[,S,S]", "Images: see --mean.")] = None
+    bgr: Annotated[bool, option("--bgr", None, "Images: channel order blue, green, red.")] = False
 
 
 @dataclass(frozen=True)
 class CandidateOptions:
-    """What is doubted, and the model that it runs where that is another one."""
+    """Candidate: what is tested."""
 
     spec: CandidateSpec = None
     other_model: Annotated[
@@ -173,7 +193,7 @@ class CandidateOptions:
         ),
     ] = None
     tensor_map: Annotated[
-        Text, option("--map", "FILE", "Lines OURS THEIRS: tensors of MODEL2 that are not found by themselves.")
+        Text, option("--map", "FILE", "Lines `OURS THEIRS` for tensors of MODEL2 that are not matched automatically.")
     ] = None
 
 
@@ -183,9 +203,7 @@ class CriterionOptions:
 
     criterion: Annotated[
         Text,
-        option(
-            "--criterion", "RULE", "noise (of each slice, the default), numpy:rtol=1e-3, tnn, digits:3, cosine>0.999 …"
-        ),
+        option("--criterion", "RULE", "noise (default), numpy:rtol=1e-3, tnn, digits:3, cosine>0.999 …"),
     ] = None
     rtol: Annotated[Text, option("--rtol", "R", "As numpy: |d| ≤ atol + rtol · |reference|.")] = None
     atol: Annotated[Text, option("--atol", "A", "As numpy; goes with --rtol.")] = None
@@ -194,32 +212,30 @@ class CriterionOptions:
 
 @dataclass(frozen=True)
 class RuntimeOptions:
-    """How the candidate and the reference run."""
+    """How candidate and reference run."""
 
     precision: Annotated[
         Text, option("--precision", "fp16", "What the candidate computes in: fp32, fp16, bf16 or int8.")
     ] = None
     reference: Annotated[
-        Text, option("--reference", "SPEC", "Another reference than plain onnxruntime, as in --candidate.")
+        Text, option("--reference", "SPEC", "Reference instead of plain onnxruntime, as in --candidate.")
     ] = None
-    custom_ops: Annotated[Text, option("--custom-ops", "LIB", "Library of operators that onnxruntime is to load.")] = (
-        None
-    )
+    custom_ops: Annotated[Text, option("--custom-ops", "LIB", "Library of operators for onnxruntime to load.")] = None
     timeout: Annotated[Text, option("--timeout", "SECONDS", "Limit of one build or run of the candidate; 600.")] = None
-    memory_limit: Annotated[Text, option("--memory-limit", "8G", "Limit of the candidate and all that it starts.")] = (
-        None
-    )
+    memory_limit: Annotated[
+        Text, option("--memory-limit", "8G", "Limit of the candidate and all processes that it starts.")
+    ] = None
 
 
 @dataclass(frozen=True)
 class RecordedOptions:
-    """Layer dumps of a device in the place of a candidate, or beside one."""
+    """Recording: a device's layer dumps."""
 
     recorded: Annotated[
-        Texts, option("--recorded", "DIR", "A device's layer dumps, in the place of a candidate. Repeatable.")
+        Texts, option("--recorded", "DIR", "Folder of layer dumps of a device or another tool. Repeatable.")
     ] = None
     dump_format: Annotated[
-        Text, option("--dump-format", "NAME", "What --recorded is: ascend, tnn, rknn … Found out if not given.")
+        Text, option("--dump-format", "NAME", "Format of --recorded: ascend, tnn, rknn …; detected if not given.")
     ] = None
     dump_layout: Annotated[Text, option("--dump-layout", "NHWC", "Layout of --recorded's files without a header.")] = (
         None
@@ -228,18 +244,18 @@ class RecordedOptions:
 
 @dataclass(frozen=True)
 class FormatOptions:
-    """The form in which tensors are written."""
+    """Form of the written tensors."""
 
-    formats: Annotated[Text, option("--format", "npy,bin", "Forms to write the tensors in: npy, bin or both.")] = None
+    formats: Annotated[Text, option("--format", "npy,bin", "File formats: npy, bin or both.")] = None
     dtype: Annotated[Text, option("--dtype", "float16", "Element type of the .bin files; losses are counted.")] = None
     layout: Annotated[Text, option("--layout", "NHWC", "Layout of the .bin files: NHWC or NCHW.")] = None
 
 
 @dataclass(frozen=True)
 class ResultOptions:
-    """Where the result goes, what it may replace, and whose code may run."""
+    """Result, and what may run."""
 
     output: Output = None
-    fresh: Annotated[bool, option("--fresh", None, "Run anew what earlier runs have stored.")] = False
+    fresh: Annotated[bool, option("--fresh", None, "Ignore stored answers of earlier runs.")] = False
     trust: Trust = False
-    force: Annotated[bool, option("--force", None, "Replace another result that stands in the way.")] = False
+    force: Annotated[bool, option("--force", None, "Replace another result that is in the way.")] = False

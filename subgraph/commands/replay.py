@@ -28,20 +28,27 @@ if TYPE_CHECKING:
 def replay(
     *,
     folder: Annotated[
-        str, typer.Argument(metavar="CASE|BUNDLE.zip", help="A case that cut or bisect left behind, or a bundle.")
+        str,
+        typer.Argument(metavar="CASE|BUNDLE.zip", help="Folder that cut, bisect, sweep or manual wrote, or a bundle."),
     ],
     candidate: options.CandidateSpec = None,
     output: Annotated[
-        Text, option("--output -o", "DIR", "Folder that a bundle is unpacked to; its name, here, if not given.")
+        Text, option("--output -o", "DIR", "Folder that a bundle is unpacked to; default: its name, in this folder.")
     ] = None,
     comparison: options.CriterionOptions,
     runtime: options.RuntimeOptions,
     result: options.ResultOptions,
 ) -> Result:
-    """Run a case again on a candidate, and judge what comes.
+    """Run a case or a bundle again on a candidate and compare.
 
-    Without --candidate: on the one that the case was found with; its commands run only with --trust. A bundle is
-    checked and unpacked first. Exit code 0: it agrees; 1: it goes wrong; 5: nothing could be told.
+    Without --candidate, the candidate is the one that the case was found with; its commands run only with --trust. A
+    bundle is checked and unpacked first.
+
+    Examples:
+      subcut replay subcut_out/bisect-wrong.py -c wrong.py
+      subcut replay fault.zip -c ort
+
+    Exit code 0: it agrees; 1: it disagrees; 5: nothing could be established.
     """
     from subgraph.cases.find_case import find_case
     from subgraph.verdict import Status

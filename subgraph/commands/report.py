@@ -25,23 +25,27 @@ def _complete(incomplete: str) -> list[str]:
 
 
 def report(
-    run: Annotated[str, typer.Argument(metavar="RUN.json", help="What `subcut bisect` wrote.")],
+    run: Annotated[str, typer.Argument(metavar="RUN.json", help="The file that `subcut bisect` wrote.")],
     forms: Annotated[
         str,
         option(
             "--format -f",
             "FORM,…",
-            f"{', '.join(plugins.own_names('reports'))}, or a path to a form of your own.",
+            f"{', '.join(plugins.own_names('reports'))}, or a Python file with your own.",
             _complete,
         ),
     ] = "text",
     output: Annotated[
-        Text, option("--output -o", "DIR", "Folder for the files; - shows one form. Default: beside RUN.json.")
+        Text, option("--output -o", "DIR", "Folder for the files; - shows one format. Default: beside RUN.json.")
     ] = None,
 ) -> Result:
-    """Write reports of a bisection: a page, Markdown, CSV, JUnit XML, Model Explorer node data.
+    """Write a bisection's report as HTML, Markdown, CSV, JUnit and more.
 
-    Without any option the text is shown.
+    Without options the text is shown.
+
+    Examples:
+      subcut report subcut_out/bisect-wrong.py/run.json
+      subcut report subcut_out/bisect-wrong.py/run.json -f html,md,junit -o reports
     """
     words = list(dict.fromkeys(word.strip() for word in forms.split(",") if word.strip()))
     if not words:

@@ -35,12 +35,15 @@ COLUMNS = (
     "max_abs", "max_rel", "build_seconds", "run_seconds", "case",
 )  # fmt: skip
 
-Candidates = Annotated[Texts, option("--candidate -c", "SPEC", "What is doubted, as in compare. Twice: side by side.")]
+Candidates = Annotated[Texts, option("--candidate -c", "SPEC", "Runtime in doubt, as in compare. Repeatable.")]
 
 
 @dataclass(frozen=True)
 class SweepRuntimeOptions(options.RuntimeOptions):
-    """The models of a sweep are tiny: a minute is enough."""
+    """How the candidate runs.
+
+    The models of a sweep are tiny: a minute is enough.
+    """
 
     timeout: Annotated[Text, option("--timeout", "SECONDS", "Limit of one build or run of the candidate; 60.")] = None
 
@@ -50,7 +53,7 @@ def sweep(
     *,
     candidate: Candidates = None,
     only: Annotated[
-        Texts, option("--only", "NAME", "Only this operator or test, or a glob: 'Conv*'. Repeatable.")
+        Texts, option("--only", "NAME", "Only this operator or test, or those that match a glob. Repeatable.")
     ] = None,
     comparison: options.CriterionOptions,
     runtime: SweepRuntimeOptions,
@@ -58,10 +61,16 @@ def sweep(
     csv_file: options.CsvFile = None,
     result: options.ResultOptions,
 ) -> Result:
-    """Run onnx's operator tests and light networks on a candidate: right, refused, wrong, crashed.
+    """Run the operator tests of the onnx package on a candidate.
 
-    Each wrong one gets a case folder. A sweep that was stopped goes on with the same command. Exit code 0: nothing is
-    wrong; 1: something is wrong, crashes or hangs; 5: nothing could be established.
+    Each test is right, refused, wrong, crashed or hanging; each wrong one gets a case folder. A sweep that was stopped
+    goes on with the same command.
+
+    Examples:
+      subcut sweep -c ort --only 'Conv*'
+      subcut sweep -c ort -c wrong.py --only '*Pool' --csv table.csv
+
+    Exit code 0: nothing is wrong; 1: something is wrong, crashes or hangs; 5: nothing could be established.
     """
     from subgraph.sweep import result_folder
     from subgraph.sweep.document import document as sweep_document

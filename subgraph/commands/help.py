@@ -1,0 +1,124 @@
+"""Pages of `--help`: a command's docstring and options -> plain text of at most 80 columns, in sections.
+
+typer's own sections need rich, which takes longer to load than the page to write. A docstring's paragraphs that begin
+with a word of `LAST` stand at the end of the page, examples as they are.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Mapping
+from typing import Any
+
+import typer.core
+
+GROUPS = {
+    "Find the fault": "bisect compare manual sweep report".split(),
+    "Cut and carry": "cut bundle replay".split(),
+    "Look into a model": "inspect lint".split(),
+    "Tensors and recordings": "dump export".split(),
+    "Manage": "demo backends doctor".split(),
+}
+TASKS = {
+    "find the fault": "subcut bisect model.onnx -c CANDIDATE",
+    "cut a piece out": "subcut model.onnx --start A --end B",
+    "look into a model": "subcut inspect model.onnx",
+    "read a recording": "subcut bisect model.onnx --recorded DIR",
+    "see what is installed": "subcut doctor",
+}
+EVERYWHERE = "Everywhere"  # the section of the global options
+COLUMN = 27  # characters at most of the left column
+LAST = ("Examples:", "Exit code", "Terms")
+
+
+def start_page() -> str:
+    """What `subcut` alone shows: the tasks, with one command each."""
+    width = max(map(len, TASKS))
+    return "\n".join([
+        "subcut finds the piece of an ONNX model that a runtime or device computes wrong.",
+        "",
+        *(f"  {task:<{width}}  {command}" for task, command in TASKS.items()),
+        "",
+        f"  {'try it first':<{width}}  subcut demo DIR",
+        "",
+        "subcut --help lists all commands, subcut COMMAND --help has examples.",
+    ])  # fmt: skip
+
+
+def section_of(command: str) -> str:
+    """The section of a command on the page of `subcut --help`."""
+    return next(title for title, names in GROUPS.items() if command in names)
+
+
+class HelpPage:
+    """What typer's commands and groups ask for when they write their page."""
+
+    help: str | None
+
+    def format_help_text(self, ctx: Any, formatter: Any) -> None:
+        """The docstring up to its examples."""
+        formatter.write_paragraph()
+        with formatter.indentation():
+            formatter.write_text("\n\n".join(p for p in paragraphs(self.help) if not p.startswith(LAST)))
+
+    def format_options(self, ctx: Any, formatter: Any) -> None:
+        """A section per panel; the global options last."""
+        panels: dict[str, list[tuple[str, str]]] = {}
+        root = ctx.find_root()
+        for param in self.get_params(ctx):  # type: ignore[attr-defined]
+            if param.name != "help":
+                panels.setdefault(_panel(param), []).append(_row(param, ctx))
+        if isinstance(self, typer.core.TyperGroup):
+            _write_commands(self, ctx, formatter)
+        if root is not ctx:
+            for param in root.command.get_params(root):
+                if _panel(param) == EVERYWHERE:
+                    panels.setdefault(EVERYWHERE, []).append(_row(param, root))
+        panels[EVERYWHERE] = [*panels.pop(EVERYWHERE), ("-h, --help", "Show this page.")]
+        _write(panels, formatter)
+
+    def format_epilog(self, ctx: Any, formatter: Any) -> None:
+        """Examples and exit codes; a command without arguments is its own example."""
+        last = [p for p in paragraphs(self.help) if p.startswith(LAST)]
+        if not any(p.startswith("Examples:") for p in last):
+            last.insert(0, f"Examples:\n  {ctx.command_path}")
+        for paragraph in last:
+            formatter.write_paragraph()
+            if paragraph.startswith("Examples:"):
+                formatter.write(f"{paragraph}\n")
+            else:
+                formatter.write_text(paragraph)
+
+
+class HelpGroup(HelpPage, typer.core.TyperGroup):
+    """A command with sub-commands."""
+
+
+def paragraphs(text: str | None) -> list[str]:
+    """The paragraphs of a docstring; the first is the summary."""
+    return inspect.cleandoc(text or "").split("\n\n")
+
+
+def _panel(param: Any) -> str:
+    is_argument = isinstance(param, typer.core.TyperArgument)
+    return param.rich_help_panel or ("Arguments" if is_argument else "Options")
+
+
+def _row(param: Any, ctx: Any) -> tuple[str, str]:
+    name, text = param.get_help_record(ctx)
+    return str(param.metavar) if isinstance(param, typer.core.TyperArgument) else name, text
+
+
+def _write(panels: Mapping[str, list[tuple[str, str]]], formatter: Any) -> None:
+    width = min(max(len(name) for rows in panels.values() for name, _ in rows), COLUMN)
+    for title, rows in panels.items():
+        with formatter.section(title):
+            formatter.write_dl([(name.ljust(width), text) for name, text in rows], col_max=width)
+
+
+def _write_commands(group: Any, ctx: Any, formatter: Any) -> None:
+    panels: dict[str, list[tuple[str, str]]] = {}
+    for name in group.list_commands(ctx):
+        command = group.get_command(ctx, name)
+        panels.setdefault(command.rich_help_panel or "Commands", []).append((name, paragraphs(command.help)[0]))
+    _write(panels, formatter)

@@ -1,0 +1,97 @@
+"""`subcut demo`: a folder in which the first bisection finds the planted fault, on every supported runtime.
+
+Covers `demo.files` and `demo.wrong`.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from pathlib import Path
+
+import pytest
+
+from subgraph.commands import demo
+from subgraph.demo.files import files
+from subgraph.errors import OutputError, ResultExists, UsageError
+from tests.helpers.run_command import in_process, subcut, tree
+
+SECONDS = 15  # the first answer must not take longer
+FIXED = "            pool.attribute.append("
+
+
+def test_the_files_are_the_same_each_time() -> None:
+    assert files() == files()
+    assert set(files()) == set(demo.ABOUT)
+
+
+def test_what_to_type_is_said(tmp_path: Path) -> None:
+    done = subcut("demo", "d", cwd=tmp_path)
+    assert (done.code, done.err) == (0, "")
+    assert tree(tmp_path / "d") == files()
+    for words in ("cd d\n", f"  {demo.BISECT}\n", demo.REPORT, *demo.NEXT):
+        assert words in done.out
+    assert max(map(len, done.out.splitlines())) <= 80
+
+
+def test_the_command_that_is_shown_finds_the_planted_fault(tmp_path: Path) -> None:
+    in_process("demo", tmp_path / "d")
+    begin = time.monotonic()
+    done = subcut(*demo.BISECT.split()[1:], "--json", cwd=tmp_path / "d")
+    assert time.monotonic() - begin < SECONDS
+    assert done.code == 1
+    (finding,) = done.document["findings"]
+    assert (finding["kind"], finding["nodes"], finding["certified"]) == ("culprit", ["stem/pad", "stem/pool"], True)
+    assert (tmp_path / "d" / demo.REPORT).exists()
+    assert "random" not in done.err  # the project file names the input
+
+
+def test_the_line_that_is_missing_mends_it(tmp_path: Path) -> None:
+    in_process("demo", tmp_path / "d")
+    wrong = tmp_path / "d" / "wrong.py"
+    mended = wrong.read_text().replace(f"            # {FIXED.strip()}", FIXED)
+    assert mended != wrong.read_text()
+    wrong.write_text(mended)
+    assert subcut("compare", "model.onnx", "-c", "wrong.py", cwd=tmp_path / "d").code == 0
+
+
+def test_the_same_command_again_restores_what_is_missing(tmp_path: Path) -> None:
+    place = tmp_path / "d"
+    in_process("demo", place)
+    (place / "model.onnx").unlink()
+    (place / "subcut_out").mkdir()
+    (place / "mine.txt").write_text("kept")
+    in_process("demo", place)
+    assert tree(place) == files() | {"mine.txt": b"kept"}
+
+
+def test_what_others_wrote_stays(tmp_path: Path) -> None:
+    place = tmp_path / "d"
+    in_process("demo", place)
+    (place / "wrong.py").write_text("changed")
+    (place / "input.npy").unlink()
+    with pytest.raises(ResultExists, match=r"d/wrong.py is not the demo's, or was changed; nothing was written"):
+        in_process("demo", place)
+    assert not (place / "input.npy").exists()
+    (tmp_path / "full").mkdir()
+    (tmp_path / "full" / "mine.txt").touch()
+    with pytest.raises(ResultExists, match="full is not empty"):
+        in_process("demo", tmp_path / "full")
+    with pytest.raises(UsageError, match=r"mine.txt is a file"):
+        in_process("demo", tmp_path / "full" / "mine.txt")
+    with pytest.raises(OutputError, match="cannot write the demo to"):
+        in_process("demo", tmp_path / "full" / "mine.txt" / "d")
+
+
+def test_an_empty_folder_is_taken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "d").mkdir()
+    monkeypatch.chdir(tmp_path / "d")
+    in_process("demo", ".")
+    assert tree(Path()) == files()
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")
+def test_a_folder_that_cannot_be_written(tmp_path: Path) -> None:
+    tmp_path.chmod(0o500)
+    with pytest.raises(OutputError, match="cannot write the demo"):
+        in_process("demo", tmp_path / "d")
