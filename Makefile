@@ -4,6 +4,9 @@ BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.locked
 RUNS   ?= 5
 
+# Each command and each worker would compile all of subcut again.
+unexport PYTHONDONTWRITEBYTECODE
+
 .DEFAULT_GOAL := help
 .PHONY: demo test test-slow check docs bench recipes lock clean help
 
