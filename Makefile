@@ -8,16 +8,20 @@ RUNS   ?= 5
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: demo test test-slow check docs bench recipes lock clean help
+.PHONY: demo picture test test-slow check docs bench recipes lock clean help
 
 $(STAMP): requirements.lock pyproject.toml
+	@echo "setting up: subcut and its libraries go into $(VENV)/, about a minute …"
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/pip install --quiet --disable-pip-version-check --require-hashes -r requirements.lock
 	$(BIN)/pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation --editable .
 	touch $@
 
-demo: $(STAMP) ## cut pool1..res2a_relu out of a ResNet-50 and prove it; bisect a real bug of onnxruntime
-	$(BIN)/python -m fixtures.demo build/demo
+demo: $(STAMP) ## find a planted fault, cut pool1..res2a_relu out of a ResNet-50, read a board's dumps
+	@$(BIN)/python -m fixtures.demo build/demo
+
+picture: $(STAMP) ## take the README's picture of the demo's report anew (needs chromium)
+	$(BIN)/python -m fixtures.picture docs/images/report.png
 
 test: $(STAMP) ## run the quick tests
 	$(BIN)/python -m pytest -n 2 -m "not slow"

@@ -6,7 +6,7 @@ Covers `demo.files` and `demo.wrong`.
 from __future__ import annotations
 
 import os
-import time
+import resource
 from pathlib import Path
 
 import pytest
@@ -36,14 +36,20 @@ def test_what_to_type_is_said(tmp_path: Path) -> None:
 
 def test_the_command_that_is_shown_finds_the_planted_fault(tmp_path: Path) -> None:
     in_process("demo", tmp_path / "d")
-    begin = time.monotonic()
+    begin = _seconds()
     done = subcut(*demo.BISECT.split()[1:], "--json", cwd=tmp_path / "d")
-    assert time.monotonic() - begin < SECONDS
+    assert _seconds() - begin < SECONDS
     assert done.code == 1
     (finding,) = done.document["findings"]
     assert (finding["kind"], finding["nodes"], finding["certified"]) == ("culprit", ["stem/pad", "stem/pool"], True)
     assert (tmp_path / "d" / demo.REPORT).exists()
     assert "random" not in done.err  # the project file names the input
+
+
+def _seconds() -> float:
+    """CPU time of all processes that have ended."""
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return used.ru_utime + used.ru_stime
 
 
 def test_the_line_that_is_missing_mends_it(tmp_path: Path) -> None:
