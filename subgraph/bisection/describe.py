@@ -147,6 +147,7 @@ def _notes(oracle: NodeOracle, findings: Findings, whole: Verdict | None, within
         yield text + ", ".join(oracle.label(k) for k in items)
     if findings.probe_sensitive:
         yield "reading inner tensors makes the fault vanish: the candidate behaves otherwise when probed"
+    yield from _wavering(oracle, findings)
     if findings.stopped.endswith("used up"):
         yield f"ended early: {findings.stopped}; the same command with more goes on"
     elif findings.outcome is Outcome.DISAGREE and findings.complete and within:
@@ -155,6 +156,20 @@ def _notes(oracle: NodeOracle, findings: Findings, whole: Verdict | None, within
         yield f"with {'it' if len(findings.findings) == 1 else 'them'} on the reference, the model agrees"
     for observation in findings.unresolved[:MOST_UNRESOLVED]:
         yield f"{count(len(observation.items), 'node')}, {observation.signature or 'unknown'}: {observation.why}"
+
+
+def _wavering(oracle: NodeOracle, findings: Findings) -> Iterator[str]:
+    """Where verdicts are the same from run to run: are the values?"""
+    if any(f.kind is FindingKind.FLAKY for f in findings.findings):
+        return
+    whole = oracle.trials.whole()
+    if names := oracle.wavering.get(whole.nodes):
+        of = count(len(whole.outputs), "output")
+        yield f"the candidate is not deterministic: it gives other values from run to run ({len(names)} of {of})"
+    for finding in findings.findings:
+        if finding.items and oracle.wavering.get(oracle.region(finding.items).nodes):
+            labels = ", ".join(oracle.label(k) for k in finding.items[:MOST_UNRESOLVED])
+            yield f"not deterministic: {labels} alone gives other values from run to run"
 
 
 # ---------------------------------------------------------------------------------------------------- steps

@@ -49,6 +49,7 @@ class NodeOracle:
         groups: per item, the indices of its nodes: several where no edge between them can be cut.
         workers: trials that may run at once.
         failed: by a region's nodes, the first failing result: a flaky candidate's other results may be right.
+        wavering: by a region's nodes, tensors that two runs of it on the same values gave differently.
         hints: by node, how many times as likely as others it is guilty.
     """
 
@@ -56,7 +57,9 @@ class NodeOracle:
     groups: tuple[tuple[int, ...], ...]
     workers: int = 1
     failed: dict[tuple[int, ...], RunResult] = field(default_factory=dict)
+    wavering: dict[tuple[int, ...], set[str]] = field(default_factory=dict)
     hints: Mapping[int, float] = field(default_factory=dict)
+    _first: dict[tuple[QueryKind, tuple[int, ...]], RunResult] = field(default_factory=dict)
     _targets: dict[Items, Target] = field(default_factory=dict)
 
     @property
@@ -204,10 +207,16 @@ class NodeOracle:
         return regions.of_nodes(self.trials.graph, self.indices(query.items), [(n,) for n in inner])
 
     def _confirmed(self, query: Query, region: Region, result: RunResult) -> RunResult:
-        """The result; of a crash in a used process, whose memory earlier runs may have spoilt, that of a fresh one."""
-        if query.fresh or not _crashed(result) or _crashed(self.run_result(self.trials.whole())):
-            return result
-        return self.trials.run_extra(region, repetition=query.repetition, fresh=True)
+        """The result; of a crash in a used process, whose memory earlier runs may have spoilt, that of a fresh one.
+
+        Notes where the region gives other values than the first time.
+        """
+        if not query.fresh and _crashed(result) and not _crashed(self.run_result(self.trials.whole())):
+            result = self.trials.run_extra(region, repetition=query.repetition, fresh=True)
+        first = self._first.setdefault((query.kind, region.nodes), result)
+        if not (first.failure or result.failure) and (names := first.differing(result)):
+            self.wavering.setdefault(region.nodes, set()).update(names)
+        return result
 
     def _with_share(self, query: Query, region: Region, result: RunResult, answer: Answer) -> Answer:
         """The answer with the region's share of the target's error, and of the whole model's, if there is one."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import filecmp
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -43,6 +44,14 @@ class RunResult:
     made: float = 0.0
     sources: Mapping[str, str] = field(default_factory=dict)
 
+    def differing(self, other: RunResult) -> set[str]:
+        """Names of the tensors that only one of two runs gave, or that differ in type, shape or any bit."""
+        different: set[str] = set()
+        for one, two in zip(self.tensors, other.tensors, strict=True):
+            different |= one.keys() ^ two.keys()
+            different |= {name for name in one.keys() & two.keys() if not _equal(one[name], two[name])}
+        return different
+
     def to_json(self) -> dict[str, Any]:
         """The document that a store entry keeps; `from_entry` reads it."""
         failure = self.failure and {
@@ -57,6 +66,12 @@ class RunResult:
         ]
         times = {"build": self.build, "run": self.run, "made": self.made}
         return dict(to_json({**times, "samples": samples, "failure": failure, "sources": self.sources}))
+
+
+def _equal(one: Record, other: Record) -> bool:
+    return (one.type_text, one.shapes) == (other.type_text, other.shapes) and all(
+        filecmp.cmp(*files, shallow=False) for files in zip(one.files, other.files, strict=True)
+    )
 
 
 def from_entry(entry: StoreEntry) -> RunResult:

@@ -225,7 +225,7 @@ def _follow_profile(progress: Progress) -> Search[Items | None]:
             if minor.alike_inside(state, last, local.get(last)) or (
                 local and (yield from minor.accounts(state, progress.base, (last,)))
             ):
-                state.proven.setdefault((last,), minor.CANCELS)
+                state.proven.setdefault((last,), minor.ALIKE_INSIDE)
                 return (last,)
         region = yield from profile.follow(state, progress.scope, last)
         if region is not None:

@@ -6,15 +6,12 @@ firmware, a server) shows when a run is repeated: once per command, of the whole
 
 from __future__ import annotations
 
-import filecmp
 import time
-from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import replace
 
 from subgraph.runtime.run_result import RunResult
 from subgraph.storage.store import Store
-from subgraph.storage.tensors import Record
 from subgraph.text import clean
 from subgraph.trials.forms import Form
 from subgraph.trials.trial import NotStored, Trials
@@ -64,15 +61,7 @@ def _same(one: RunResult, other: RunResult) -> bool:
     if one.failure or other.failure:
         ends = [r.failure and (r.failure.status, r.failure.signature) for r in (one, other)]
         return ends[0] == ends[1]
-    return all(map(_equal, one.tensors, other.tensors))
-
-
-def _equal(one: Mapping[str, Record], other: Mapping[str, Record]) -> bool:
-    return one.keys() == other.keys() and all(
-        (one[name].type_text, one[name].shapes) == (other[name].type_text, other[name].shapes)
-        and all(filecmp.cmp(*files, shallow=False) for files in zip(one[name].files, other[name].files, strict=True))
-        for name in one
-    )
+    return not one.differing(other)
 
 
 def age(trials: Trials) -> str:

@@ -174,6 +174,29 @@ def test_a_region_that_agrees_while_the_whole_fails_says_so_and_nothing_else(her
     assert document["notes"] == ["the whole fails, n9..n20 alone does not: look elsewhere"]
 
 
+WAVERING = """
+import os
+import onnxruntime
+
+def load(path, options):
+    session = onnxruntime.InferenceSession(str(path))
+    names = [output.name for output in session.get_outputs()]
+    noise = int.from_bytes(os.urandom(4), "little") * float(options["by"])
+    return lambda feeds: {n: v + v.dtype.type(noise) for n, v in zip(names, session.run(names, feeds))}
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("by", "code"), [("1e-16", 0), ("1", 1)])
+def test_values_that_change_while_verdicts_do_not_are_said_to(by: str, code: int, here: Path) -> None:
+    """Whether it always agrees or always fails."""
+    (here / "wavering.py").write_text(WAVERING)
+    words = ("-i", "x.npy", "-c", f"wavering.py:by={by}", *QUICK, "--repeat", "2", "--max-trials", "2", "--json")
+    document = found(subcut("bisect", "m.onnx", *words, cwd=here))
+    assert document["exit_code"] == code
+    assert any("it gives other values from run to run (1 of 1 output)" in note for note in document["notes"])
+
+
 @pytest.mark.slow
 def test_of_four_culprits_on_one_path_each_has_its_part(here: Path) -> None:
     """Each explains a quarter of the error, and the rest agrees without them."""
@@ -246,12 +269,33 @@ def test_the_sample_that_fails_counts(here: Path) -> None:
 # ------------------------------------------------------------------------------------------------ bounds, and going on
 
 
+PADDED = """
+import onnx, onnxruntime
+
+def load(path, options):
+    model = onnx.load(str(path))
+    for node in model.graph.node:
+        if node.name == "res2a_branch2b":
+            next(a for a in node.attribute if a.name == "pads").ints[:] = [0, 0, 2, 2]
+    session = onnxruntime.InferenceSession(model.SerializeToString())
+    names = [output.name for output in session.get_outputs()]
+    return lambda feeds: dict(zip(names, session.run(names, feeds)))
+"""
+
+
 @pytest.mark.slow
-def test_only_between_two_nodes(here: Path) -> None:
-    (one,) = found(bisect(here, "--json", "--within", "n2..n10", nodes="n7"))["findings"]
-    assert one["nodes"] == ["n7"]
-    done = bisect(here, "--force", "--json", "--within", "n10..n20", nodes="n7")
-    assert all(f["kind"] == "unresolved" for f in found(done)["findings"])
+@pytest.mark.parametrize(("contrast", "whole"), [(1, "fail"), (1000, "agree")])
+def test_only_between_two_nodes(contrast: float, whole: str, resnet: Path, tmp_path: Path) -> None:
+    """A wrongly padded convolution of a ResNet-50 is named, though a picture of strong contrast has one sure class."""
+    (tmp_path / "padded.py").write_text(PADDED)
+    picture = np.random.default_rng(2).standard_normal((1, 3, 64, 64)) * contrast
+    np.save(tmp_path / "picture.npy", picture.astype(np.float32))
+    words = ("-i", "picture.npy", "-c", "padded.py", "--within", "pool1..res2a_relu", "--json")
+    document = found(subcut("bisect", resnet, *words, cwd=tmp_path))
+    assert document["whole"]["status"] == whole
+    assert [(f["nodes"], f["certified"]) for f in document["findings"]] == [(["res2a_branch2b"], True)]
+    regions = [step["count"] for step in document["steps"] if step["purpose"] not in ("baseline", "again")]
+    assert max(regions) <= 17 and len(regions) <= 5
 
 
 @pytest.mark.slow

@@ -191,6 +191,7 @@ def test_a_certificate_says_only_what_was_seen(tmp_path: Path) -> None:
     document = bisected(tmp_path, "-c", "faulty.py:at=n7,do=view")
     assert all(step["status"] != "agree" for step in document["steps"] if (step["error"] or 0) > 1e-3)
     assert ["n7"] in [f["nodes"] for f in document["findings"]]
+    assert not any("cancel" in f["why"] for f in document["findings"])
 
 
 def test_an_offset_of_every_output_is_no_accumulation(tmp_path: Path) -> None:

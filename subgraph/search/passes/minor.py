@@ -13,6 +13,7 @@ from subgraph.search.state import Search, SearchState
 from subgraph.verdict import Signature, Status
 
 CANCELS = "explains little of the whole error because errors of other pieces cancel it or exceed it"
+ALIKE_INSIDE = "explains little of the whole error, and is as wrong inside the model as it is alone"
 CONTRADICTS = "the candidate contradicts itself: this fails otherwise alone than inside; without it all else agrees"
 ALIKE = 3.0  # ratio of an item's errors inside the model and alone
 
