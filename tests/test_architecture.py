@@ -6,7 +6,6 @@ import ast
 import doctest
 import importlib
 import os
-import shutil
 import subprocess
 import sys
 from collections import Counter
@@ -16,9 +15,8 @@ from pathlib import Path
 import pytest
 
 import subgraph
-from fixtures import ROOT
 from subgraph import plugins
-from tests.helpers.run_command import chain
+from tests.helpers.run_command import chain, in_process
 
 HOME = Path(subgraph.__file__).parent
 
@@ -234,9 +232,10 @@ SLOW_EXAMPLES = ("bisection.bisection", "search.findings", "trials.compare")
     "module", [pytest.param(m, marks=pytest.mark.slow if m in SLOW_EXAMPLES else ()) for m in MODULES]
 )
 def test_examples_are_true(module: str, here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """In a folder with two models: a narrow ResNet-50 with Caffe's names, and a case with a bug of onnxruntime."""
+    """In a folder with a narrow ResNet-50 with Caffe's names, and with the demo."""
     monkeypatch.chdir(here)
-    shutil.copytree(ROOT / "fixtures" / "cases" / "ort_padfusion_clean", "padfusion")
+    if "demo/" in (doc := MODULES[module].read_text(encoding="utf-8")) and ">>>" in doc:
+        in_process("demo", "demo")
     imported = importlib.import_module("subgraph" if module == "subgraph" else f"subgraph.{module}")
     assert doctest.testmod(imported, optionflags=doctest.ELLIPSIS).failed == 0
 

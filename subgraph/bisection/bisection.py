@@ -259,10 +259,10 @@ def bisect(
     stopped goes on when it is run again.
 
     >>> from subgraph import load
-    >>> bisection = bisect(load("padfusion/model.onnx"), "ort", ["padfusion/input_x.npy"])
+    >>> bisection = bisect(load("demo/model.onnx"), "demo/wrong.py", ["demo/input.npy"])
     >>> outcomes = [(step.number, bisection.nodes(step), step.outcome) for step in bisection]
     >>> bisection.document["findings"][0]["nodes"]
-    ['/pad/Pad', '/pool/MaxPool']
+    ['stem/pad', 'stem/pool']
 
     Raises:
         UnknownName, UsageError: a SPEC is wrong. For errors while it is iterated see `Bisection`.

@@ -145,9 +145,9 @@ def compare(
     `-i`. `at`: tensors, nodes, or globs of both; none: all. Run results are kept in `output`.
 
     >>> from subgraph import load
-    >>> comparison = compare(load("padfusion/model.onnx"), "ort", ["padfusion/input_x.npy"], at=["/pool/*"])
+    >>> comparison = compare(load("demo/model.onnx"), "demo/wrong.py", ["demo/input.npy"], at=["stem/*"])
     >>> comparison.first_bad.tensor, round(comparison.first_bad.in_place.errors["max_rel"], 2)
-    ('/pool/MaxPool_output_0', 0.99)
+    ('stem/pool:0', 0.35)
 
     Raises: as `compare_tensors`; UnknownName, UsageError: a SPEC means nothing.
     """

@@ -30,6 +30,7 @@ from subgraph.reports._schema import problem
 from tests.helpers import fake_candidate, text_models
 from tests.helpers.process_backends import MARK, all_gone, until
 from tests.helpers.run_command import PATIENCE, SUBCUT, Done, environment, subcut
+from tests.helpers.versions import with_padfusion_bug
 
 CASES = ROOT / "fixtures" / "cases"
 QUICK = ("--rtol", "1e-3")
@@ -76,6 +77,7 @@ def found(done: Done) -> dict[str, Any]:
 
 
 @pytest.mark.slow
+@with_padfusion_bug
 def test_a_real_bug_of_onnxruntime(tmp_path: Path) -> None:
     """The culprit is known: the two nodes that an optimisation fuses."""
     shutil.copytree(CASES / "ort_padfusion_clean", tmp_path / "bug")

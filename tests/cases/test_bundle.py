@@ -28,6 +28,7 @@ from subgraph.cases import bundle
 from subgraph.cases.find_case import candidate_of, find_case
 from subgraph.cases.layout import BUNDLE_LIST, CANDIDATE_FILES
 from subgraph.cases.readme import ENVIRONMENT, README
+from subgraph.demo.files import files
 from subgraph.errors import SubcutError
 from tests.helpers import fake_candidate
 from tests.helpers.run_command import chain, subcut, tree
@@ -42,16 +43,16 @@ SECRETS = {
 }
 TYPED = "typed4567secret"  # as an option of the candidate
 LEAKS = ("alice_w", "s3cr3t", "hushhush77", TYPED, "proj dir")
-BACKEND = """
-import os, sys
-import onnxruntime
-
-def load(model, options):
-    print("with", os.environ.get("MY_API_TOKEN"), "in", os.getcwd(), file=sys.stderr)
-    session = onnxruntime.InferenceSession(str(model))
-    names = [o.name for o in session.get_outputs()]
-    return lambda feeds: dict(zip(names, session.run(names, feeds)))
-"""
+# The demo's candidate, which also prints what is private.
+BACKEND = (
+    files()["wrong.py"]
+    .decode()
+    .replace("import onnx\n", "import onnx\nimport os, sys\n", 1)
+    .replace(
+        "    network =",
+        '    print("with", os.environ.get("MY_API_TOKEN"), "in", os.getcwd(), file=sys.stderr)\n    network =',
+    )
+)
 RUN = """
 import json, sys
 from pathlib import Path
@@ -99,12 +100,14 @@ def steady(document: dict[str, Any]) -> dict[str, Any]:
 
 @pytest.fixture(scope="module")
 def bisected(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder in which a real bug was bisected, with a backend of one's own and much that is private."""
+    """A folder in which a fault was bisected, with a backend of one's own and much that is private."""
     folder = tmp_path_factory.mktemp("home") / "alice_w" / "proj dir"
-    shutil.copytree(CASES / "ort_padfusion_clean", folder)
+    folder.mkdir(parents=True)
+    for name in ("model.onnx", "input.npy"):
+        (folder / name).write_bytes(files()[name])
     (folder / "mine.py").write_text(BACKEND)
     spec = f"mine.py:api_key={TYPED}"
-    done = subcut("bisect", "model.onnx", "-i", folder / "input_x.npy", "-c", spec, cwd=folder, env=secrets(folder))
+    done = subcut("bisect", "model.onnx", "-i", folder / "input.npy", "-c", spec, cwd=folder, env=secrets(folder))
     assert done.code == 1, done
     return folder
 
@@ -185,11 +188,11 @@ def test_what_is_in_it(packed: Path) -> None:
     assert identity["backend"] == f"{CANDIDATE_FILES}/mine.py" and identity["options"] == {"api_key": "REMOVED"}
     text = content(packed, README)
     assert all(len(line) <= 120 for line in text.splitlines())
-    assert "/pad/Pad, /pool/MaxPool (Pad, MaxPool): 2 nodes of model.onnx\nFAIL   /pool/MaxPool_output_0: " in text
+    assert "stem/pad, stem/pool (Pad, AveragePool): 2 nodes of model.onnx\nFAIL   stem/pool:0: " in text
     assert "python culprit/repro.py --reference" in text and "replay it.zip --trust" in text
     run = content(packed, "run.json")
     assert run["findings"][0]["case"] == "culprit" and run["report"] == "report.html"
-    assert run["findings"][0]["nodes"] == ["/pad/Pad", "/pool/MaxPool"], "names are no paths"
+    assert run["findings"][0]["nodes"] == ["stem/pad", "stem/pool"], "names are no paths"
 
 
 def test_nothing_private_leaves(bisected: Path, packed: Path) -> None:
@@ -255,7 +258,7 @@ def test_one_region_of_it(bisected: Path, tmp_path: Path) -> None:
     path = bisected / done.document["path"]
     assert not any(word in path.name for word in LEAKS)
     assert {"model.onnx", "repro.py", f"{CANDIDATE_FILES}/mine.py"} < set(names(path))
-    assert "FAIL   /pool/MaxPool_output_0" in content(path, README)
+    assert "FAIL   stem/pool:0" in content(path, README)
     there = carried(path, tmp_path / "there").parent
     assert subcut("replay", path.name, "--trust", cwd=there, env={"XDG_CONFIG_HOME": str(there)}).code == 1
     assert repro(there / path.stem, "--reference").returncode == 0

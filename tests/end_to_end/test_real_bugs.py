@@ -10,6 +10,7 @@ import pytest
 
 from benchmarks.real import BUGS, FIXTURES, LIGHT, Bug
 from tests.helpers.run_command import subcut
+from tests.helpers.versions import with_padfusion_bug
 
 LONG = 250  # seconds
 BF16 = "OpenVINO computes in float32 here: the processor has no bfloat16 (avx512_bf16, amx_bf16)"
@@ -28,7 +29,10 @@ def name_of(bug: Bug) -> str:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("bug", [b for b in BUGS if b.truth], ids=name_of)
+@pytest.mark.parametrize(
+    "bug",
+    [pytest.param(b, marks=with_padfusion_bug if b.candidate == "ort" else (), id=name_of(b)) for b in BUGS if b.truth],
+)
 def test_a_real_bug_comes_down_to_its_nodes(bug: Bug, tmp_path: Path) -> None:
     folder = FIXTURES / bug.case
     document = bisect(folder / "model.onnx", "-i", folder / "input_x.npy", "-c", bug.candidate, cwd=tmp_path)

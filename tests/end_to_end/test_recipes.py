@@ -16,6 +16,7 @@ from benchmarks.recipes import PAGES, SSHD, Recipe, Sshd, prepare, recipes
 from subgraph.project import load
 from subgraph.runtime.candidate import Candidate, parse
 from tests.helpers.run_command import PATIENCE, SUBCUT, subcut
+from tests.helpers.versions import with_padfusion_bug
 
 LONGEST = 30  # lines of a script that one copies and changes
 ALL = recipes()
@@ -93,6 +94,7 @@ WORDS = ("case/model.onnx", "-i", "case/input_x.npy", "-c", "board", "--trust")
 
 @pytest.mark.slow
 @with_sshd
+@with_padfusion_bug
 def test_a_board_over_ssh_gives_its_values_and_keeps_nothing(board: tuple[Path, Sshd], tmp_path: Path) -> None:
     """A real bug of onnxruntime, seen over the wire."""
     place, _ = board

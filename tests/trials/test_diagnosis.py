@@ -5,7 +5,6 @@ Covers `trials.diagnosis`, `trials.similar_outputs` and `trials.compare`.
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from dataclasses import replace
@@ -15,7 +14,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-from fixtures import ROOT
 from subgraph.comparison.judge import parse_criterion
 from subgraph.reports import problem
 from subgraph.runtime import candidate
@@ -31,9 +29,8 @@ from subgraph.trials.trial import Trials
 from subgraph.verdict import Signature, Status, Verdict
 from tests.helpers import mistaken_candidate, text_models
 from tests.helpers.open_trials import region_of
-from tests.helpers.run_command import Done, subcut
+from tests.helpers.run_command import Done, in_process, subcut
 
-CASES = ROOT / "fixtures" / "cases"
 IMAGE = (
     "g (float[N,3,8,9] x) => (float[N,3,8,9] y) { [first] p = Conv <pads=[1,1,1,1]> (x, w) [act] q = Tanh(p)"
     " [last] y = Conv <pads=[1,1,1,1]> (q, w) }"
@@ -323,9 +320,14 @@ def evidence(done: Done) -> dict[str, str]:
 
 
 @pytest.mark.slow
-def test_a_real_bug_of_onnxruntime_is_explained(tmp_path: Path) -> None:
-    shutil.copytree(CASES / "ort_padfusion_clean", tmp_path / "bug")
-    done = subcut("bisect", "model.onnx", "-i", "input_x.npy", "-c", "ort", "--json", cwd=tmp_path / "bug")
+def test_a_bug_of_an_optimiser_is_explained(tmp_path: Path) -> None:
+    """The demo's fault, in a backend whose optimiser can be switched off."""
+    in_process("demo", tmp_path / "bug")
+    wrong = tmp_path / "bug" / "wrong.py"
+    call = "    join_pads_with_pools(network.graph)\n"
+    text = wrong.read_text().replace(call, f'    if options.get("opt") != "disable":\n    {call}')
+    wrong.write_text(text + 'def exact(options):\n    return {**options, "opt": "disable"}\n')
+    done = subcut("bisect", "model.onnx", "-c", "wrong.py", "--json", cwd=tmp_path / "bug")
     found = evidence(done)
     assert found["exact"] == "right with opt=disable: its optimiser is to blame"
     assert found["second"] == "onnx's own evaluator agrees with the reference"
