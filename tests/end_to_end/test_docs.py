@@ -1,0 +1,160 @@
+"""The pages of docs/ are correct: their commands print what is shown, each command line exists, each link leads on."""
+
+from __future__ import annotations
+
+import re
+import shlex
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+import typer
+
+import subgraph
+from docs import command_pages
+from fixtures import ROOT, board, device, recordings
+from fixtures.resnet50 import build
+from subgraph import cli
+from subgraph.project import load
+from subgraph.runtime.candidate import parse
+from tests.helpers.pages import DOCS, PAGES, Command, blocks, console, files, run_page, written
+from tests.helpers.run_command import in_process
+
+FROM_OTHER_TOOLS = sorted(DOCS.glob("from-*.md"))
+# Command lines that no test runs: they install something, or need what only their reader has.
+NOT_RUN = re.compile(r"pip install|cp -r docs/candidates/|python3\.11 -m venv|\.venv/bin/pip|ssh |make |#|$")
+ALL_TEXTS = [*PAGES, ROOT / "README.md", ROOT / "CONTRIBUTING.md"]
+
+
+@pytest.fixture(scope="module")
+def recorded(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """What `python -m fixtures.recordings` writes."""
+    place = tmp_path_factory.mktemp("recordings")
+    recordings.write(place)
+    return place
+
+
+def _prepare(page: Path, folder: Path) -> None:
+    """What a page's reader has before the first command, besides the files that the page shows."""
+    text = page.read_text(encoding="utf-8")
+    if page.stem != "start":
+        in_process("demo", folder)
+    if "board/" in text:
+        device.board(folder / "board")
+    if "padfusion/" in text:
+        shutil.copytree(ROOT / "fixtures/cases/ort_padfusion_clean", folder / "padfusion")
+    if "resnet50.onnx" in text:
+        (folder / "resnet50.onnx").write_bytes(build().SerializeToString())
+    if "logits.csv" in text:
+        (folder / "column").mkdir()
+        (folder / "column" / "logits.csv").write_text("1,3\n0.5\n2\n-1\n")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("page", [p for p in PAGES if console(p.read_text(encoding="utf-8"))], ids=lambda p: p.stem)
+def test_each_command_of_a_page_prints_what_is_shown(page: Path, recorded: Path, tmp_path: Path) -> None:
+    if page in FROM_OTHER_TOOLS:
+        folder = recorded / page.stem.removeprefix("from-")
+    else:
+        folder = tmp_path
+        _prepare(page, folder)
+    run_page(page.read_text(encoding="utf-8"), folder)
+
+
+@pytest.mark.parametrize("page", ALL_TEXTS, ids=lambda p: p.stem)
+def test_each_command_line_of_a_page_exists(page: Path) -> None:
+    """Options and arguments, as the command line itself reads them; nothing is run."""
+    for command in written(page.read_text(encoding="utf-8")):
+        _read(command)
+
+
+def _read(command: Command) -> None:
+    words = shlex.split(re.sub(r"[\[\]…]", " ", command.line), comments=True)[1:]
+    if not words or {"COMMAND", "--help", "--version", "--install-completion"} & {*words}:
+        return
+    group = typer.main.get_command(cli.app)
+    assert isinstance(group, cli.Group)
+    try:
+        context = group.make_context("subcut", words)
+        while isinstance(context.command, typer.core.TyperGroup):
+            name, inner, rest = context.command.resolve_command(context, [*context._protected_args, *context.args])
+            assert inner is not None
+            context = inner.make_context(name, rest, parent=context)
+    except (typer.TyperException, subgraph.SubcutError) as e:
+        raise AssertionError(f"{command.line}: {e}") from e
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda p: p.stem)
+def test_command_lines_that_do_not_run_are_of_known_kinds(page: Path) -> None:
+    for block in blocks(page.read_text(encoding="utf-8"), "sh"):
+        for line in block.splitlines():
+            assert line.startswith("subcut ") or NOT_RUN.match(line), line
+
+
+@pytest.mark.parametrize("page", ALL_TEXTS, ids=lambda p: p.stem)
+def test_links_lead_somewhere(page: Path) -> None:
+    """Also where a page is read as a file, without the site; `make docs` checks links to headings."""
+    text = re.sub(r"```.*?```|`[^`\n]*`", "", page.read_text(encoding="utf-8"), flags=re.DOTALL)
+    for link in re.findall(r"\]\(([^)#]+)", text):
+        if link.startswith("https://"):
+            continue
+        target = (page.parent / link).resolve()
+        if target.parent == DOCS / "commands":
+            assert target.stem in {*cli.COMMANDS, "index"}, link
+        else:
+            assert target.exists(), link
+            assert page.parent == ROOT or DOCS in target.parents, f"{link} leaves the site"
+
+
+def test_there_is_a_page_per_command_with_all_its_options() -> None:
+    pages = command_pages.pages()
+    assert pages.keys() == {f"{name}.md" for name in (*cli.COMMANDS, "index")}
+    for option in ("--candidate SPEC", "--recorded DIR", "--max-time 2h"):
+        assert f"{option}`\n: " in pages["bisect.md"], option
+    assert "## subcut manual take" in pages["manual.md"]
+    assert all(f"({name}.md)" in pages["index.md"] for name in cli.COMMANDS)
+
+
+def test_the_api_reference_has_every_public_name() -> None:
+    page = (DOCS / "api.md").read_text(encoding="utf-8")
+    for name in set(subgraph.__all__) - {"__version__"}:
+        is_error = issubclass(kind, Exception) if isinstance(kind := getattr(subgraph, name), type) else False
+        assert is_error or f"subgraph.{name}\n" in page, name
+
+
+def test_the_project_file_of_the_page_on_candidates_is_understood(tmp_path: Path) -> None:
+    (block,) = blocks((DOCS / "candidates.md").read_text(encoding="utf-8"), "toml")
+    (tmp_path / "subcut.toml").write_text(block)
+    for file in ("src/a/kernel.c", "net.cfg"):  # what `depends` names must be there
+        (tmp_path / file).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / file).touch()
+    npu = parse("npu", load(tmp_path))
+    assert (npu.precision, npu.multi, npu.timeout, npu.memory) == ("fp16", True, 900.0, 8 << 30)
+
+
+def test_the_example_of_a_command_is_short() -> None:
+    script = files((DOCS / "candidates.md").read_text(encoding="utf-8"))["run.py"]
+    assert len(script.splitlines()) <= 25
+
+
+@pytest.mark.parametrize("page", FROM_OTHER_TOOLS, ids=lambda p: p.stem)
+def test_a_page_for_another_tools_users_has_its_parts(page: Path) -> None:
+    text = page.read_text(encoding="utf-8")
+    assert text.splitlines()[2] == "| you do today | with subcut |"
+    assert re.findall(r"^## (.*)", text, re.MULTILINE) == ["An example", "What differs", "What is not covered"]
+    assert "not run" in text.lower() or "not from a board" in text
+    assert 60 <= len(text.splitlines()) <= 130
+    assert len(console(text)) >= 3
+
+
+def test_the_board_is_right_up_to_its_fault() -> None:
+    """So that what the pages find is what was put there."""
+    model, fed = device.net(), {"data": device.fed()}
+    names = [node.output[0] for node in model.graph.node]
+    right = board.results(recordings.all_outputs(model, names), fed)
+    wrong = board.results(recordings.all_outputs(board.altered(model, {"pads": "/block6/conv30"}), names), fed)
+    first = next(n for n in names if not np.array_equal(right[n], wrong[n]))
+    assert first == "/block6/conv30_output_0"
+    untouched = board.results(recordings.all_outputs(board.altered(model, {"pads": "elsewhere"}), names), fed)
+    assert all(np.array_equal(right[n], untouched[n]) for n in names)

@@ -1,0 +1,105 @@
+"""Pages in Markdown, as tests run them: the commands of their blocks, the files that they show.
+
+In a page, a `console` block holds commands and what they print, and is run; the commands of a page run in one folder, in
+order. A line `…` stands for lines that are left out, a `…` at the end of a line for its rest. A `py` block whose first
+line is a comment with a file name is that file. An `sh` block holds commands with placeholders, which cannot run.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from fixtures import ROOT
+from tests.helpers.run_command import PATIENCE, environment
+
+DOCS = ROOT / "docs"
+PAGES = sorted(page for page in DOCS.rglob("*.md") if page.parent != DOCS / "commands")  # those are generated
+LEFT_OUT = "…"
+BIN = Path(sys.executable).parent
+WRONG = re.compile(r"\bFAIL\b|smallest failing region|\b[1-9]\d* of \d+ (tensors? )?wrong|^[1-9]\d* warnings?,|^error:")
+VARYING = re.compile(  # what another machine rounds otherwise, times, and versions
+    r"worst at \[.*|-?\d+\.\d+(e[-+]\d+)?( ms| s)?\b|\d+(?= ×| %| of \d+ (values off|tensors? wrong))|(?<=ort)  +\S+"
+)
+
+
+@dataclass(frozen=True)
+class Command:
+    """A command line and the lines that a page shows below it."""
+
+    line: str
+    shown: tuple[str, ...] = ()
+
+    @property
+    def codes(self) -> set[int]:
+        """The exit codes that fit what is shown: both where everything is left out."""
+        if set(self.shown) <= {LEFT_OUT}:
+            return {0, 1}
+        return {1 if any(WRONG.search(line) for line in self.shown) else 0}
+
+
+def blocks(text: str, language: str) -> list[str]:
+    """The fenced blocks of a page in this language."""
+    return re.findall(rf"^```{language}\n(.*?)^```", text, re.DOTALL | re.MULTILINE)
+
+
+def console(text: str) -> list[Command]:
+    """The commands of the page's console blocks, in order."""
+    parts = (part for block in blocks(text, "console") for part in re.split(r"^\$ ", block, flags=re.MULTILINE)[1:])
+    return [Command(line, tuple(shown)) for line, *shown in (part.rstrip().split("\n") for part in parts)]
+
+
+def written(text: str) -> Iterator[Command]:
+    """Every `subcut` command line of a page: in console and sh blocks, and in code between single backticks."""
+    yield from (command for command in console(text) if command.line.startswith("subcut"))
+    lines = (line for block in blocks(text, "sh") for line in block.splitlines())
+    inline = re.findall(r"(?<!`)`(subcut [^`\n]+)`", re.sub(r"^```.*?^```", "", text, flags=re.DOTALL | re.MULTILINE))
+    yield from (Command(line) for line in [*lines, *inline] if line.startswith("subcut "))
+
+
+def files(text: str) -> dict[str, str]:
+    """Name → content of the files that a page shows."""
+    return {name: block for block in blocks(text, "py") for name in re.findall(r"\A# (\w+\.py)\n", block)}
+
+
+def run_page(text: str, folder: Path) -> None:
+    """Write the page's files into the folder, run its commands there, and compare what they print."""
+    for name, content in files(text).items():
+        (folder / name).write_text(content, encoding="utf-8")
+    for command in console(text):
+        words = shlex.split(command.line)
+        if words[0] == "cd":
+            folder /= words[1]
+            continue
+        done = subprocess.run(
+            words,
+            cwd=folder,
+            env=environment({"PATH": f"{BIN}{os.pathsep}{os.environ['PATH']}"}),
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            check=False,
+            timeout=PATIENCE,
+        )
+        assert done.returncode in command.codes, f"{command.line}\n{done.stdout}"
+        _compare(command, done.stdout)
+
+
+def _compare(command: Command, output: str) -> None:
+    """All lines that are shown were printed, in this order."""
+    printed = iter([_steady(line) for line in output.splitlines()])
+    for line in command.shown:
+        wanted = _steady(line.removesuffix(LEFT_OUT))
+        found = any(p.startswith(wanted) if line.endswith(LEFT_OUT) else p == wanted for p in printed)
+        assert found, f"{command.line}: no line '{line}' (or not there) in\n{output}"
+
+
+def _steady(line: str) -> str:
+    return " ".join(VARYING.sub("N", line).split())
