@@ -70,19 +70,21 @@ def test_each_command_line_of_a_page_exists(page: Path) -> None:
 
 
 def _read(command: Command) -> None:
-    words = shlex.split(re.sub(r"[\[\]…]", " ", command.line), comments=True)[1:]
+    words = shlex.split(re.sub(r"[\[\]…]", " ", command.line.replace("MODEL ", "m.onnx ")), comments=True)[1:]
     if not words or {"COMMAND", "--help", "--version", "--install-completion"} & {*words}:
         return
     group = typer.main.get_command(cli.app)
     assert isinstance(group, cli.Group)
     try:
         context = group.make_context("subcut", words)
-        while isinstance(context.command, typer.core.TyperGroup):
-            name, inner, rest = context.command.resolve_command(context, [*context._protected_args, *context.args])
+        while isinstance(context.command, typer.core.TyperGroup) and (
+            given := [*context._protected_args, *context.args]
+        ):
+            name, inner, rest = context.command.resolve_command(context, given)
             assert inner is not None
             context = inner.make_context(name, rest, parent=context)
     except (typer.TyperException, subgraph.SubcutError) as e:
-        raise AssertionError(f"{command.line}: {e}") from e
+        assert str(e).startswith("Missing parameter"), f"{command.line}: {e}"  # a command's name alone, in a sentence
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda p: p.stem)
