@@ -107,6 +107,8 @@ def _execute(path: Path, _changed: int) -> ModuleType:
         raise UsageError(f"{path} is no Python file")
     module = util.module_from_spec(spec)
     sys.modules[name] = module  # its own dataclasses and pickles look for it there
+    if str(path.parent) not in sys.path:
+        sys.path.append(str(path.parent))  # it may import what lies beside it; installed packages come first
     try:
         spec.loader.exec_module(module)
     except (Exception, SystemExit) as e:

@@ -48,6 +48,13 @@ def test_a_file_by_its_path(tmp_path: Path) -> None:
     assert sys.modules[module.__name__] is module
 
 
+def test_a_file_may_import_what_lies_beside_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    (tmp_path / "limits_beside_it.py").write_text("LIMIT = 3\n")
+    (tmp_path / "mine.py").write_text("from limits_beside_it import LIMIT\n")
+    assert plugins.load("metrics", str(tmp_path / "mine.py")).LIMIT == 3
+
+
 def test_a_file_that_changed_is_read_again(tmp_path: Path) -> None:
     path = tmp_path / "rule.py"
     path.write_text("word = 1\n")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 import shlex
-import shutil
 from pathlib import Path
 
 import numpy as np
@@ -14,7 +13,6 @@ import typer
 import subgraph
 from docs import command_pages
 from fixtures import ROOT, board, device, recordings
-from fixtures.resnet50 import build
 from subgraph import cli
 from subgraph.project import load
 from subgraph.runtime.candidate import parse
@@ -38,14 +36,10 @@ def recorded(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def _prepare(page: Path, folder: Path) -> None:
     """What a page's reader has before the first command, besides the files that the page shows."""
     text = page.read_text(encoding="utf-8")
-    if page.stem != "start":
-        in_process("demo", folder)
     if "board/" in text:
         device.board(folder / "board")
-    if "padfusion/" in text:
-        shutil.copytree(ROOT / "fixtures/cases/ort_padfusion_clean", folder / "padfusion")
-    if "resnet50.onnx" in text:
-        (folder / "resnet50.onnx").write_bytes(build().SerializeToString())
+    elif page.stem != "start":
+        in_process("demo", folder)
     if "logits.csv" in text:
         (folder / "column").mkdir()
         (folder / "column" / "logits.csv").write_text("1,3\n0.5\n2\n-1\n")

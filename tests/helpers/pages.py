@@ -1,8 +1,8 @@
 """Pages in Markdown, as tests run them: the commands of their blocks, the files that they show.
 
-In a page, a `console` block holds commands and what they print, and is run; the commands of a page run in one folder, in
-order. A line `…` stands for lines that are left out, a `…` at the end of a line for its rest. A `py` block whose first
-line is a comment with a file name is that file. An `sh` block holds commands with placeholders, which cannot run.
+In a page, a `console` block holds commands and what they print; they are run in one folder, in order. A line `…` stands
+for lines that are left out, a `…` at the end of a line for its rest. A `py` or `toml` block whose first line is a
+comment with a file name is that file. An `sh` block holds commands with placeholders, which cannot run.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ DOCS = ROOT / "docs"
 PAGES = sorted(page for page in DOCS.rglob("*.md") if page.parent != DOCS / "commands")  # those are generated
 LEFT_OUT = "…"
 BIN = Path(sys.executable).parent
-WRONG = re.compile(r"\bFAIL\b|smallest failing region|\b[1-9]\d* of \d+ (tensors? )?wrong|^[1-9]\d* warnings?,|^error:")
+WRONG = re.compile(r"\bFAIL\b|smallest failing region|\b[1-9]\d* of \d+ (tensors? )?wrong|^[1-9]\d* warnings?,")
 VARYING = re.compile(  # what another machine rounds otherwise, times, and versions
     r"worst at \[.*|-?\d+\.\d+(e[-+]\d+)?( ms| s)?\b|\d+(?= ×| %| of \d+ (values off|tensors? wrong))|(?<=ort)  +\S+"
 )
@@ -38,7 +38,9 @@ class Command:
 
     @property
     def codes(self) -> set[int]:
-        """The exit codes that fit what is shown: both where everything is left out."""
+        """The exit codes that fit what is shown: those of an answer where everything is left out."""
+        if any(line.startswith("error:") for line in self.shown):
+            return {2, 3, 4, 5}
         if set(self.shown) <= {LEFT_OUT}:
             return {0, 1}
         return {1 if any(WRONG.search(line) for line in self.shown) else 0}
@@ -65,7 +67,8 @@ def written(text: str) -> Iterator[Command]:
 
 def files(text: str) -> dict[str, str]:
     """Name → content of the files that a page shows."""
-    return {name: block for block in blocks(text, "py") for name in re.findall(r"\A# (\w+\.py)\n", block)}
+    shown = blocks(text, "py") + blocks(text, "toml")
+    return {name: block for block in shown for name in re.findall(r"\A# (\w+\.(?:py|toml))\n", block)}
 
 
 def run_page(text: str, folder: Path) -> None:
@@ -74,7 +77,7 @@ def run_page(text: str, folder: Path) -> None:
         (folder / name).write_text(content, encoding="utf-8")
     for command in console(text):
         words = shlex.split(command.line)
-        if words[0] == "cd":
+        if words[0] == "cd":  # holds for the commands below it
             folder /= words[1]
             continue
         done = subprocess.run(
@@ -95,7 +98,7 @@ def run_page(text: str, folder: Path) -> None:
 def _compare(command: Command, output: str) -> None:
     """All lines that are shown were printed, in this order."""
     printed = iter([_steady(line) for line in output.splitlines()])
-    for line in command.shown:
+    for line in (line for line in command.shown if line != LEFT_OUT):
         wanted = _steady(line.removesuffix(LEFT_OUT))
         found = any(p.startswith(wanted) if line.endswith(LEFT_OUT) else p == wanted for p in printed)
         assert found, f"{command.line}: no line '{line}' (or not there) in\n{output}"
