@@ -8,6 +8,7 @@ from __future__ import annotations
 import inspect
 import re
 from collections.abc import Iterator
+from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
@@ -105,5 +106,7 @@ def _paragraphs(text: str | None) -> list[str]:
 
 
 def _markdown(text: str) -> str:
-    """Plain text as Markdown that shows the same, options as code."""
-    return OPTION.sub(r"`\1`", SPECIAL.sub(r"\\\1", " ".join(text.split())))
+    """Plain text as Markdown that shows the same; options, and what stands between backticks, as code."""
+    words = " ".join(text.split()).split("`")
+    plain = (OPTION.sub(r"`\1`", SPECIAL.sub(r"\\\1", part)) for part in words[::2])
+    return "".join(part + (f"`{code}`" if code else "") for part, code in zip_longest(plain, words[1::2], fillvalue=""))

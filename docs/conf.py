@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from pathlib import Path
+from typing import Any
+
+from pygments.lexers.shell import BashSessionLexer
 
 HERE = Path(__file__).parent
 sys.path[:0] = [str(HERE), str(HERE.parent)]
@@ -34,3 +38,14 @@ html_copy_source = False
 html_show_sphinx = False
 html_static_path = ["_static"]
 html_css_files = ["site.css"]
+
+
+class SessionLexer(BashSessionLexer):
+    """A console block, in which a line that begins with `#` is output: tables number nodes so."""
+
+    _ps1rgx = re.compile(r"^(\$ )(.*\n?)")
+
+
+def setup(app: Any) -> None:
+    """Sphinx's entry for settings that are code."""
+    app.add_lexer("console", SessionLexer)
