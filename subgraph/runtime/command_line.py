@@ -141,7 +141,7 @@ def own_interpreter() -> Path:
 
 
 def _closure(files: Iterable[Path], base: Path) -> list[Path]:
-    """These files and all that they lead to."""
+    """These files and all that they lead to, without subcut itself: its version stands beside."""
     waiting, found = list(files), set[Path]()
     python_path = (Path(word).absolute() for word in os.environ.get("PYTHONPATH", "").split(os.pathsep) if word)
     roots = [base, *(f.parent for f in waiting if _is_python(f)), *python_path]
@@ -150,7 +150,7 @@ def _closure(files: Iterable[Path], base: Path) -> list[Path]:
         file = waiting.pop(0)
         if file not in found:
             found.add(file)
-            waiting += _leads_to(file, roots)
+            waiting += (path for path in _leads_to(file, roots) if HOME not in path.parents)
     return sorted(found)
 
 
@@ -208,31 +208,35 @@ def is_file(path: Path) -> bool:
 
 def _imported(text: str, folders: Sequence[Path]) -> Iterator[Path]:
     """The files in these folders of modules that Python code imports, anywhere in it; the first folder is its own."""
-    try:
-        tree = ast.parse(text)
-    except (SyntaxError, ValueError, RecursionError, MemoryError):
-        return
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Import):
-            yield from _modules([alias.name for alias in node.names], folders)
-        elif isinstance(node, ast.ImportFrom):
-            places = [folders[0], *folders[0].parents][node.level - 1 : node.level] if node.level else folders
-            before = [node.module] if node.module else []
-            names = [".".join([*before, alias.name]) for alias in node.names if alias.name != "*"]
-            yield from _modules([*before, *names], places)
+    for level, module, names in _imports_and_texts(text)[0]:
+        places = [folders[0], *folders[0].parents][level - 1 : level] if level else folders
+        before = [module] if module else []
+        yield from _modules([*before, *(".".join([*before, name]) for name in names)], places)
 
 
 def _called(text: str, folders: Sequence[Path]) -> Iterator[Path]:
     """The scripts, programs and libraries in these folders that texts in Python code name: `run(["./tool.sh"])`."""
-    try:
-        tree = ast.parse(text)
-    except (SyntaxError, ValueError, RecursionError, MemoryError):
-        return
-    texts = (n.value for n in ast.walk(tree) if isinstance(n, ast.Constant) and isinstance(n.value, str))
+    texts = _imports_and_texts(text)[1]
     for word in dict.fromkeys(word for text in texts for word in (text, *_TOKEN.findall(text))):
         for path in (folder / word for folder in folders):
             if is_file(path) and (path.suffix in CODE or os.access(path, os.X_OK)):
                 yield path
+
+
+@lru_cache(1024)
+def _imports_and_texts(text: str) -> tuple[list[tuple[int, str, list[str]]], list[str]]:
+    """What Python code imports (level, module, names in it) and the texts in it; nothing where it does not parse."""
+    try:
+        nodes = list(ast.walk(ast.parse(text)))
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return [], []
+    imports = [(0, "", [alias.name for alias in n.names]) for n in nodes if isinstance(n, ast.Import)]
+    imports += [
+        (n.level, n.module or "", [alias.name for alias in n.names if alias.name != "*"])
+        for n in nodes
+        if isinstance(n, ast.ImportFrom)
+    ]
+    return imports, [n.value for n in nodes if isinstance(n, ast.Constant) and isinstance(n.value, str)]
 
 
 def _modules(names: Iterable[str], folders: Sequence[Path]) -> Iterator[Path]:

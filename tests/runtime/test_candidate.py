@@ -14,9 +14,11 @@ from hypothesis import strategies as st
 
 from subgraph import project, trust
 from subgraph.errors import UnknownName, UsageError
+from subgraph.plugins import HOME
 from subgraph.project import Project
 from subgraph.runtime import candidate
 from subgraph.runtime.candidate import TIMEOUT, Candidate, parse
+from subgraph.runtime.command_line import code_of_python
 
 DOCS = Path(__file__).parents[2] / "docs/candidates"
 
@@ -374,6 +376,14 @@ def test_the_identity_covers_the_code_that_is_reached(case: str, home: Path) -> 
     found = parse(spec)
     assert edited(found, home / "code_.py")
     assert not edited(found, home / "other.py")
+
+
+def test_subcut_itself_is_no_part_of_the_code(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its version stands beside. To read all of it took seconds, where its folder is on $PYTHONPATH."""
+    monkeypatch.setenv("PYTHONPATH", str(HOME.parent))
+    (home / "mine.py").write_text("from subgraph.errors import Refused\nimport beside")
+    (home / "beside.py").write_text("import subgraph.cli")
+    assert code_of_python(home / "mine.py") == [home / "beside.py", home / "mine.py"]
 
 
 def test_what_a_script_writes_is_no_part_of_the_identity(home: Path) -> None:
