@@ -8,7 +8,7 @@ RUNS   ?= 5
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: demo picture test test-slow check docs bench recipes lock clean help
+.PHONY: demo picture test test-slow test-versions check docs bench recipes lock clean help
 
 $(STAMP): requirements.lock pyproject.toml
 	@echo "setting up: subcut and its libraries go into $(VENV)/, about a minute …"
@@ -28,6 +28,22 @@ test: $(STAMP) ## run the quick tests
 
 test-slow: $(STAMP) ## run the slow tests: whole networks, fuzzed files through the command, kills
 	$(BIN)/python -m pytest -n 2 -m slow
+
+# The least version of each dependency, as pip reads it; and the tests that meet onnx, onnxruntime and numpy.
+OLDEST = $(PYTHON) -c 'import re, tomllib; project = tomllib.load(open("pyproject.toml", "rb"))["project"]; \
+	print(*(re.sub(r">=(\d+)(\.\d+)?,.*", lambda m: "==" + m[1] + (m[2] or ".0") + ".*", d) for d in project["dependencies"]))'
+VERSION_TESTS := tests/commands/test_demo.py tests/commands/test_help.py tests/runtime tests/graph tests/cases/test_bundle.py
+TEST_TOOLS := hypothesis jsonschema onnxruntime-extensions 'pytest>=9,<10' pytest-timeout pytest-xdist
+
+test-versions: ## run the tests of runtimes on the oldest and the newest libraries that pyproject.toml allows
+	for age in oldest newest; do \
+		$(PYTHON) -m venv .venv-$$age && \
+		.venv-$$age/bin/pip install --quiet --disable-pip-version-check --upgrade --upgrade-strategy eager --editable . \
+			$(TEST_TOOLS) $$(test $$age = newest || $(OLDEST)) && \
+		.venv-$$age/bin/pip list --disable-pip-version-check 2>/dev/null | grep -E '^(numpy|onnx|onnxruntime) ' && \
+		.venv-$$age/bin/python -m pytest -n 2 -m "not slow" -k "not openvino and not opencv and not tract and not mnn" \
+			$(VERSION_TESTS) || exit 1; \
+	done
 
 check: $(STAMP) ## formatting, lint, types
 	$(BIN)/ruff format --check .
@@ -66,7 +82,7 @@ lock: ## write the lock files anew (needs uv)
 	uv pip compile --universal --upgrade --generate-hashes --no-header --no-annotate --quiet --group docs -c requirements.lock -o docs/requirements.lock
 
 clean: ## remove what make has built
-	rm -rf $(VENV) .venv-bench build
+	rm -rf $(VENV) .venv-bench .venv-oldest .venv-newest build
 
 help: ## show this list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/\1\t\2/p' $(MAKEFILE_LIST) | expand -t 12
