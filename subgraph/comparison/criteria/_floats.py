@@ -13,7 +13,7 @@ from subgraph.comparison.criteria import Noise, OutputContext, Ruling, agree, fa
 from subgraph.comparison.criteria._decisions import Flips, class_axis, find_flips
 from subgraph.comparison.criteria._slices import Slices, probability_axis
 from subgraph.comparison.pair import Pair
-from subgraph.comparison.precision import EPS, FLOATS, HALF_STEP, TYPE_OF, coarser_claim
+from subgraph.comparison.precision import EPS, FLOATS, HALF_STEP, LARGEST, coarser_claim
 from subgraph.errors import ModelError
 from subgraph.text import count
 from subgraph.types import Array
@@ -184,14 +184,14 @@ class Floats:
             # One run shows a clear failure: the other three would have to move ten times as far.
             moved = self.deviations(noise.perturbed(self.context.claim, 1))
             if moved and (self.errors > CLEAR * self.explained_limits(n := self.noise(rounded, moved))).any():
-                return self.ties(noise) or self.unexplained(n)
+                return self.ties(noise) or self.unexplained(n, rounded)
         moved = self.deviations(noise.perturbed(self.context.claim, runs))
         if moved is None:
             return shape_varies()
         if jumps:
             return self.with_jumps(rounded, moved)
         n = self.noise(rounded, moved)
-        return self.explained(n) if self.explains(n) else self.ties(noise) or self.unexplained(n)
+        return self.explained(n) if self.explains(n) else self.ties(noise) or self.unexplained(n, rounded)
 
     def noise(self, rounded: Array | None, moved: Sequence[Array]) -> Array:
         """n of each slice, from how far the elements move where values are rounded, and in perturbed runs."""
@@ -213,7 +213,7 @@ class Floats:
         jumped = self.difference > jump
         if not jumped.any() or farthest <= jump:
             n = self.noise(rounded, moved)
-            return self.explained(n) if self.explains(n) else self.unexplained(n)
+            return self.explained(n) if self.explains(n) else self.unexplained(n, rounded)
         share = MAX_SHARE * max(float((each > usual)[counted].mean()) for each in moved)
         allowed = int(share * self.slices.sizes[0]) + 1
         if int(jumped.sum()) > allowed or self.errors[0] > self.k * (farthest + self.last_rounding[0]):
@@ -224,7 +224,7 @@ class Floats:
         rest = replace(self, part=~jumped if self.part is None else self.part & ~jumped)
         quiet = [np.where(each > jump, 0.0, each) for each in moved]
         n = rest.noise(None if rounded is None else np.where(rounded > jump, 0.0, rounded), quiet)
-        found = rest.explained(n) if rest.explains(n) else rest.unexplained(n)
+        found = rest.explained(n) if rest.explains(n) else rest.unexplained(n, rounded)
         return replace(found, why=f"{found.why}; {int(jumped.sum())} more moved far, as in perturbed runs")
 
     def deviations(self, runs: Sequence[Array]) -> list[Array] | None:
@@ -238,19 +238,26 @@ class Floats:
 
     def rounded(self, noise: Noise) -> Array | None:
         """X: how far rounding after every node moves the elements, flat; None where that is not known."""
-        if self.context.claim not in TYPE_OF:
+        if self.context.claim == "fp32":
             return None
         try:
-            moved = self.deviations([noise.rounded(self.context.claim)])
+            values = noise.rounded(self.context.claim)
         except ModelError:
             return None
-        return moved[0] if moved else None
+        moved = self.deviations([values])
+        if moved is None:
+            return None
+        lost = self.pair.finite & ~Pair(self.pair.reference, values).finite  # beyond the range: off by anything
+        return np.asarray(np.where(lost, LARGEST.get(self.context.claim, self.pair.scale), moved[0]))
 
     def ties(self, noise: Noise) -> Ruling | None:
         """Agreement if equal sums may differ; not behind a choice, which ties decide."""
         if noise.behind_choice():
             return None
-        runs = noise.with_broken_ties(self.context.claim, RUNS, self.k)
+        try:
+            runs = noise.with_broken_ties(self.context.claim, RUNS, self.k)
+        except ModelError:  # such runs could only excuse the error
+            return None
         moved = self.deviations(runs) if runs else None
         if not moved:
             return None
@@ -258,6 +265,10 @@ class Floats:
         size, mean = (max(map(norm, moved)) + last for norm in (_largest, _rms))
         if self.errors[0] > size or _rms(self.difference) > mean:
             return None
+        if self.claim != "fp32":  # there a softmax of large equal numbers may turn over
+            found = self.explained(np.full(self.scales.shape, size / self.k))
+            if found.status is not Status.AGREE:
+                return found
         why = self.sentence(0, ", allowed {}: rounding moves it so far where sums are equal", size)
         ratio = {"noise_ratio": self.k * float(self.errors[0]) / size}
         return Ruling(Status.AGREE, "ties", why, noise=size / self.k, metrics=ratio)
@@ -306,10 +317,17 @@ class Floats:
             return self.ruling(Status.FAIL, "fail", 0, says, noise, drawn)
         return self.ruling(Status.FAIL, LOST, 0, f"; rounding explains that, but {what}", noise, drawn)
 
-    def unexplained(self, noise: Array) -> Ruling:
-        """Rounding does not explain the error; the label tells errors as small as those of approximate kernels."""
+    def unexplained(self, noise: Array, rounded: Array | None) -> Ruling:
+        """Rounding does not explain the error; the label tells errors as small as those of approximate kernels.
+
+        Where rounding after every node destroys the output, no candidate of this precision could be right.
+        """
         limits = self.explained_limits(noise)
         place = self.worst(limits)
+        own = 0.0 if rounded is None else _largest(rounded)
+        if self.context.is_model_output and own > self.usable_limits[0]:
+            relation = f"; {self.context.claim} itself moves the tensor by {own:.1e}, and then it is of no use"
+            return self.ruling(Status.FAIL, LOST, place, relation, noise, True)
         relation, label = BESIDE_NOISE, "fail"
         if self.context.claim == "fp32" and (self.errors <= FLOOR * self.scales).all():
             relation, label = f"{relation}; approximate kernels are off by as much", "approximate kernel"

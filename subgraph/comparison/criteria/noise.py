@@ -16,15 +16,17 @@ than the region's own float types), eps its unit roundoff and q half of float16'
                outputs
 
 An output agrees if all its slices are explained and usable; it fails if one is not explained, and "fail, precision" if
-one is explained only: whatever made the error, the values are of no use. The worst slice is named. Labels say more:
+one is explained only: whatever made the error, the values are of no use. The same is said where rounding after every
+node destroys a model's output by itself. The worst slice is named. Labels say more:
 
     precision           agrees below fp32, by more than 2e-3 of the scale
-    range               (fp16, bf16) the reference, rounded to c after every node, is infinite where the candidate is
+    range               (fp16, bf16) the reference, rounded to c after every node, is infinite where the candidate is;
+                        of a model's output only where the reference itself is beyond c's largest value
     approximate kernel  (fp32) fails with a floor below 2e-3, but is within that: `noise:floor=0` lists them
     ties                E ≤ N' of runs that perturb k times as much and break ties between equal sums, as a runtime does
                         that adds terms in another order; and likewise the root mean squares. Tried where the output
                         fails, many sums are equal (all weights the same, for example), and no choice is involved. A
-                        softmax of large equal numbers needs this
+                        softmax of large equal numbers needs this, in fp32 whatever it does to the output
     unresolved          (below fp32, inner tensors) explained, but beyond half of S: such noise would hide any bug
 
 Lazy: E ≤ 1e-6·S of the whole agrees at once. Nothing is run where eps·S + q, the 2e-3 or the 1e-6 allow the error; only
@@ -60,13 +62,13 @@ from dataclasses import replace
 import numpy as np
 
 from subgraph.comparison.criteria import Noise, OutputContext, Ranking, Rule, Ruling, agree, fail, parse_number, settle
-from subgraph.comparison.criteria._floats import JUMP_RUNS, MAX_SHARE, Floats, shape_varies
+from subgraph.comparison.criteria._floats import JUMP_RUNS, LOST, MAX_SHARE, Floats, shape_varies
 from subgraph.comparison.criteria._indices import jaccard_distance, misranked
 from subgraph.comparison.pair import Pair
 from subgraph.comparison.precision import LARGEST, mask_plateau
 from subgraph.errors import ModelError, UsageError, WorkerDied
 from subgraph.text import clean, count
-from subgraph.verdict import Status
+from subgraph.verdict import Signature, Status
 
 USAGE = "noise, noise:k=5 or noise:k=5,floor=0"
 # Limits as multiples of what perturbed runs show: Jaccard distance, gaps between values, steps.
@@ -159,8 +161,12 @@ def _masks(pair: Pair, context: OutputContext) -> Ruling | None:
             Status.UNRESOLVED, why=f"NaN or infinite in the candidate alone: perhaps beyond the range of {claim}"
         )
     rounded = noise.rounded(claim).astype(np.float64).reshape(-1)
-    failed = rounded.size != unexcused.size or np.isfinite(rounded[unexcused]).any()
-    return settle(pair) if failed else None
+    if rounded.size != unexcused.size or np.isfinite(rounded[unexcused]).any():
+        return settle(pair)
+    if not context.is_model_output:
+        return None
+    why = f"{int(unexcused.sum())} of {pair.size} values are NaN or infinite; so they are rounded to {claim}: of no use"
+    return Ruling(Status.FAIL, LOST, why, Signature.PRECISION)
 
 
 def _indices(pair: Pair, claim: str, noise: Noise, ranking: Ranking) -> Ruling:

@@ -140,7 +140,7 @@ class NoiseSampler:
         wanted = [*names, *filter(None, [self._instrumented.check])]
         for attempt in range(ATTEMPTS):
             keys = self._keys(run, attempt)
-            tensors = self._draw(run, folder, wanted, keys)
+            tensors = self._draw(run, folder, wanted, keys, attempt)
             if rounded or not self._is_void(run, tensors, folder, keys):
                 return NoiseRunDocument(tuple(tensors[name] for name in names))
         raise ModelError(f"all of {ATTEMPTS} perturbed runs computed NaN or infinities that the reference has not")
@@ -261,22 +261,22 @@ class NoiseSampler:
     def _run_model(self, into: Path, names: Iterable[str], feeds: Iterable[Record]) -> dict[str, Record]:
         return self.reference.run(self._key, into, {n: f"t{k}" for k, n in enumerate(names)}, feeds).by_name
 
-    def _draw(self, run: NoiseRun, into: Path, names: Sequence[str], keys: Array) -> dict[str, Record]:
+    def _draw(self, run: NoiseRun, into: Path, names: Sequence[str], keys: Array, attempt: int) -> dict[str, Record]:
         """One run of the instrumented model."""
         feeds = numbered_folder(self.scratch, "feeds")
         try:
-            return self._run_model(into, names, list(self._feeds(run, keys, feeds)))
+            return self._run_model(into, names, list(self._feeds(run, keys, attempt, feeds)))
         finally:
             shutil.rmtree(feeds, ignore_errors=True)
 
-    def _feeds(self, run: NoiseRun, keys: Array, folder: Path) -> Iterator[Record]:
+    def _feeds(self, run: NoiseRun, keys: Array, attempt: int, folder: Path) -> Iterator[Record]:
         """Records of the model's inputs, with absolute files; new values are written into `folder`."""
         made = self._instrumented
         assert made is not None
         for name in self._cut.inputs:
             yield replace(self.tensors[name], name=made.raw.get(name, name))
         for k, (name, tensor) in enumerate(made.shifts.items()):
-            key = perturb.key_of(tensor, self.seed, run.number)
+            key = perturb.key_of(tensor, self.seed, run.number, attempt)
             shift = perturb.untied_shift(load_array(self._untied[tensor]), run.claim, key, run.tie_factor)
             yield save(name, shift, type_of(shift), folder, f"s{k}").within(str(folder))
         if made.keys:
@@ -309,7 +309,7 @@ class NoiseSampler:
             still = keys.copy()
             still[1::2] = 0
             check, folder = self._instrumented.check, numbered_folder(self.scratch, "calm")
-            value = load_array(self._draw(run, folder, [check], still)[check], folder)
+            value = load_array(self._draw(replace(run, tie_factor=0.0), folder, [check], still, 0)[check], folder)
             self._calm = bool(np.isfinite(value))
         return self._calm
 

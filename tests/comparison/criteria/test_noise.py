@@ -27,6 +27,7 @@ Array = np.ndarray[Any, Any]
 LAW = settings(max_examples=60, deadline=None, database=None, derandomize=True)
 AGREE, FAIL, UNRESOLVED = Status.AGREE, Status.FAIL, Status.UNRESOLVED
 NAN, INF = np.nan, np.inf
+LOST = "fail, precision"
 
 
 @pytest.fixture
@@ -180,6 +181,19 @@ def test_ties_may_break_but_not_behind_a_choice() -> None:
     assert judged(y, np.full(8, 0.9, np.float32), noise).status is Status.FAIL, "as far, but everywhere"
     assert judged(y, off, FakeNoise(runs=[y])).status is Status.FAIL, "no ties"
     assert judged(y, off, replace(noise, choice=True)).status is Status.FAIL
+    for claim in ("fp16", "int8"):
+        found = judged(y, off, noise, claim, output=True)
+        assert found.signature is Signature.PRECISION, "explained, and of no use"
+
+
+def test_runs_with_broken_ties_that_fail_excuse_nothing() -> None:
+    """They once made a wrong output "unresolved": NaN in a run that could only have excused the error."""
+
+    class Broken(FakeNoise):
+        def with_broken_ties(self, claim: str, count: int, times: float) -> list[Array]:
+            raise ModelError("all runs computed NaN")
+
+    assert judged(X, 2 * X, Broken([X])).status is FAIL
 
 
 def test_options_replace_k_and_floor() -> None:
@@ -257,6 +271,35 @@ def test_range_excuses_overflow_inside_the_region() -> None:
     assert judged(x, y, FakeNoise(rounded_values=f32([5, 1])), "fp16").status is FAIL
     assert judged(x, y, FakeNoise(rounded_values=f32([5, NAN])), "fp16").status is FAIL
     assert judged(x, y, None, "fp16").status is UNRESOLVED
+    lost = judged(x, y, FakeNoise(rounded_values=f32([INF, 1])), "fp16", output=True)
+    assert (lost.status, lost.signature) == (FAIL, Signature.PRECISION), "nobody can use a NaN"
+    assert judged(f32([1e5, 1]), f32([INF, 1]), FakeNoise(), "fp16", output=True).label == "range"
+
+
+@pytest.mark.parametrize("claim", ["fp16", "bf16", "int8"])
+def test_where_the_precision_itself_destroys_an_output_no_bug_is_claimed(claim: str) -> None:
+    """A batch normalisation divides by sqrt(9.8e7), which float16 does not hold: converters clip that, and rounding
+    makes it infinite. The candidate is off where the rounded reference is not."""
+    y, off, rounded = f32([9, 0, 5]), f32([9, 40, 5]), f32([9, 0, 0])
+    found = judged(y, off, FakeNoise([y], rounded_values=rounded), claim, output=True)
+    assert (found.label, found.signature) == (LOST, Signature.PRECISION)
+    assert found.why.endswith(f"off by 4.0e+01; {claim} itself moves the tensor by 5.0e+00, and then it is of no use")
+    for noise, output in ((FakeNoise([y], rounded_values=y), True), (FakeNoise([y], rounded_values=rounded), False)):
+        found = judged(y, off, noise, claim, output=output)
+        assert found.signature is Signature.MISMATCH, "it may be a bug"
+
+
+def test_where_the_precision_overflows_any_error_is_explained() -> None:
+    y, rounded = f32([5, 1]), f32([NAN, 1])
+    assert judged(y, f32([90, 1]), FakeNoise([y], rounded_values=rounded), "fp16", output=True).label == LOST
+    assert judged(y, f32([90, 1]), FakeNoise([y], rounded_values=rounded), "fp16").status is UNRESOLVED
+    assert judged(y, f32([5, 9]), FakeNoise([y], rounded_values=y), "fp16").status is FAIL
+
+
+def test_rounding_after_every_node_counts_in_int8_too() -> None:
+    near = FakeNoise([X], rounded_values=X + np.float32(0.1))
+    assert judged(X, X + np.float32(0.25), near, "int8").status is AGREE and near.calls == 0
+    assert judged(X, X + np.float32(0.5), near, "int8").status is FAIL
 
 
 def test_values_beside_an_overflow_are_still_judged() -> None:
