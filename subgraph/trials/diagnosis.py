@@ -16,13 +16,16 @@ from dataclasses import dataclass, replace
 
 from subgraph.comparison.criteria import OutputContext, Ruling
 from subgraph.comparison.criteria.noise import rule
+from subgraph.comparison.noise.perturb import MAX_PERTURBED
 from subgraph.comparison.pair import Pair, comparable
-from subgraph.comparison.precision import EPS, TYPE_OF
+from subgraph.comparison.precision import EPS, FLOATS, LARGEST, TYPE_OF
 from subgraph.comparison.similarity.explanations import join_explanations
 from subgraph.errors import SubcutError
+from subgraph.graph import protobuf
 from subgraph.graph.region import Region
 from subgraph.runtime.candidate import Candidate
 from subgraph.runtime.worker_pool import Workers
+from subgraph.storage.dtypes import name_of
 from subgraph.text import count
 from subgraph.trials.similar_outputs import WrongOutput
 from subgraph.trials.trial import Trials
@@ -42,7 +45,7 @@ TYPE_NAMES = TYPE_OF | {"int8": "int8"}
 @dataclass(frozen=True)
 class Evidence:
     """Attributes:
-    kind: conclusion, noise, precision, likeness, exact, switch or second.
+    kind: conclusion, range, noise, precision, likeness, exact, switch or second.
     fact: words by which `CONCLUSIONS` are chosen; "" where it decides nothing.
     """
 
@@ -64,6 +67,7 @@ def diagnose(trials: Trials, region: Region, verdict: Verdict, withheld: str = "
         BackendError: the candidate cannot be used. OutputError: nothing can be written.
     """
     evidence: list[Evidence] = []
+    evidence += _overflow(trials, region)
     if verdict.worst:
         evidence += _of_values(WrongOutput(trials, region, verdict.worst))
     evidence += _exact(trials, region, verdict, withheld)
@@ -76,6 +80,18 @@ def diagnose(trials: Trials, region: Region, verdict: Verdict, withheld: str = "
 
 
 # ---------------------------------------------------------------------------------------------------- numbers
+
+
+def _overflow(trials: Trials, region: Region) -> Iterator[Evidence]:
+    """A weight beyond what the claimed precision holds: converters clip it. Masks stand for minus infinity."""
+    graph, limit = trials.graph, LARGEST.get(trials.precision, MAX_PERTURBED)
+    for name in region.weights:
+        if name in graph.weights and name_of(graph.weights[name].data_type) in FLOATS:
+            largest = float(protobuf.to_array(graph.weights[name], graph.path).max(initial=0))
+            if limit < largest < MAX_PERTURBED:
+                ends = f"{TYPE_NAMES[trials.precision]} ends at {limit:.2e}"
+                yield Evidence("range", f"weight '{name}' holds {largest:.1e}: {ends}", "overflow")
+                return
 
 
 def _of_values(output: WrongOutput) -> Iterator[Evidence]:
@@ -291,6 +307,7 @@ def _other_trials(trials: Trials, candidate: Candidate, name: str) -> Iterator[T
 # The first is drawn whose facts are all there; `{0}` is the precision that explains the error, `{1}` its claim.
 CONCLUSIONS = (
     ("candidate", "not known who errs: onnx's own evaluator agrees with the candidate"),
+    ("overflow", "range: the precision it claims does not hold a weight of this piece; keep the piece in float32"),
     ("alike", "a bug, or another layout or preprocessing: one simple change accounts for all of the error"),
     ("range", "range, not a bug: it computes in float16, which ends there; declare --precision fp16"),
     ("switch", "one thing that it does and can be turned off is the reason: right without it"),
