@@ -38,10 +38,8 @@ from subgraph.graph.quantization import is_quantized
 from subgraph.runtime import candidate as candidates
 from subgraph.runtime.inputs import Feeding
 from subgraph.runtime.reference import Reference
-from subgraph.runtime.run_result import run_model
 from subgraph.runtime.worker_pool import Workers
 from subgraph.trials.session import Setup, open_trials
-from subgraph.trials.trial import Trials
 from subgraph.verdict import Status
 
 FOLDER = Path("build/bench")
@@ -70,7 +68,6 @@ class Answered:
         change: of the model's decisions.
         truth: intact, between, broken; "" where there is nothing to judge.
         witnesses: other runtimes that confirm the reference.
-        shipped: refused, though the candidate runs the file as its wheel ships it.
     """
 
     model: str
@@ -85,14 +82,11 @@ class Answered:
     change: Change = NOTHING
     truth: str = ""
     witnesses: tuple[str, ...] = ()
-    shipped: bool = False
     seconds: float = 0.0
 
     @property
     def judged(self) -> str:
         """right, wrong, defensible, unresolved or none."""
-        if self.shipped:
-            return "wrong"
         if not self.truth:
             return "none"
         if self.status == "unresolved":
@@ -151,28 +145,18 @@ def answered(model: Trained, candidate: str, folder: Path, reference: Reference)
             claim, quantizes = trials.precision, is_quantized(trials.graph.ops)
             made = {} if result.failure else {n: read(result.tensors[0][n]) for n in result.tensors[0]}
             known = {n: read(trials.values.records[0][n]) for n in whole.outputs}
-            shipped = bool(result.failure) and not other and _runs_as_shipped(trials, model, folder)
     except SubcutError as e:
         return replace(blank, why=f"{type(e).__name__}: {e.what}"[:200])
     label = next((j.label for j in verdict.outputs if j.label not in ("", "agrees")), "")
     row = Answered(
         model.name, candidate, claim, verdict.status.value, str(verdict.signature or ""), label, verdict.why[:200],
-        shipped=shipped, seconds=time.perf_counter() - begin,
+        seconds=time.perf_counter() - begin,
     )  # fmt: skip
     if set(made) < set(known):
         return row if verdict.status is Status.FAIL else replace(row, status="none")
     error, at = max((e, f"{n}, {s}") for n in known for e, s in [worst_slice(known[n], made[n])])
     change = model.decision.changes(known, made)
     return replace(row, error=error, at=at, change=change, truth=truth(claim, error, change, quantizes))
-
-
-def _runs_as_shipped(trials: Trials, model: Trained, folder: Path) -> bool:
-    """Does the candidate run the file itself, byte for byte?"""
-    feeds = [[sample[name] for name in trials.graph.inputs] for sample in trials.values.records]
-    (folder / "shipped").mkdir()
-    with trials.workers.borrow(loads=1) as worker:
-        options, outputs = trials.candidate.options, trials.graph.outputs
-        return not run_model(worker, options, model.path.absolute(), feeds, outputs, folder / "shipped").failure
 
 
 def verdicts_on(model: Trained, names: Sequence[str]) -> list[Answered]:
@@ -224,7 +208,7 @@ def matrix(found: Sequence[Answered]) -> str:
 
 def _cell(row: Answered) -> str:
     if not row.truth:
-        return f"{row.signature or '–'}{' **wrong**' if row.shipped else ''}"
+        return row.signature or "–"
     said = row.signature if row.status == "fail" and row.signature not in ("", "mismatch") else row.status
     return f"{said} {row.error:.0e}{'' if row.judged == 'right' else f' **{row.judged}**'}"
 
@@ -236,9 +220,7 @@ def named(found: Sequence[Answered]) -> str:
             f"{r.model}, {r.candidate}",
             r.claim,
             f"{r.judged}: {r.status}",
-            "it runs the file as shipped"
-            if r.shipped
-            else f"{r.truth}: {r.error:.1e} at {r.at}; {r.change.clear} of {r.change.total} decisions clearly changed",
+            f"{r.truth}: {r.error:.1e} at {r.at}; {r.change.clear} of {r.change.total} decisions clearly changed",
             ", ".join(r.witnesses) or "none",
             r.why,
         ]

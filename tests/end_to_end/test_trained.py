@@ -122,18 +122,17 @@ def test_a_model_that_quantizes_by_itself_may_take_other_steps() -> None:
 
 
 @pytest.mark.parametrize(
-    ("status", "adjudicated", "shipped", "expected"),
+    ("status", "adjudicated", "expected"),
     [
-        ("agree", "intact", False, "right"),
-        ("agree", "broken", False, "wrong"),
-        ("fail", "intact", False, "wrong"),
-        ("fail", "broken", False, "right"),
-        ("fail", "between", False, "defensible"),
-        ("unresolved", "broken", False, "unresolved"),
-        ("none", "", False, "none"),
-        ("none", "", True, "wrong"),
+        ("agree", "intact", "right"),
+        ("agree", "broken", "wrong"),
+        ("fail", "intact", "wrong"),
+        ("fail", "broken", "right"),
+        ("fail", "between", "defensible"),
+        ("unresolved", "broken", "unresolved"),
+        ("none", "", "none"),
     ],
 )
-def test_a_verdict_is_judged_by_the_adjudication(status: str, adjudicated: str, shipped: bool, expected: str) -> None:
-    row = Answered("m", "ort", "fp32", status, "", "", "", truth=adjudicated, shipped=shipped)
+def test_a_verdict_is_judged_by_the_adjudication(status: str, adjudicated: str, expected: str) -> None:
+    row = Answered("m", "ort", "fp32", status, "", "", "", truth=adjudicated)
     assert row.judged == expected
