@@ -67,7 +67,8 @@ def limits(result: Result) -> Iterator[Limit]:
 
 
 def _light_limits(healthy: Sequence[Row], _: Sequence[Row]) -> Iterator[Limit]:
-    yield Limit("false alarms, light networks", 0, _count(alarms(healthy), healthy), f"{len(healthy)} windows")
+    usable = [row for row in healthy if not ruined(row)]
+    yield Limit("false alarms, light networks", 0, _count(alarms(usable), usable), f"{len(usable)} windows")
 
 
 def _own_limits(healthy: Sequence[Row], _: Sequence[Row]) -> Iterator[Limit]:
@@ -91,8 +92,8 @@ def _trained_limits(healthy: Sequence[Row], faulty: Sequence[Row]) -> Iterator[L
 
 
 def ruined(row: Row) -> bool:
-    """Did the conversion itself destroy an output of the model? Then to fail is right."""
-    return row.size == 0 and row.arrives > USABLE[row.claim]
+    """Did the conversion itself destroy an output of the model, or make it NaN in a window? Then to fail is right."""
+    return (row.size == 0 or math.isinf(row.arrives)) and row.arrives > USABLE[row.claim]
 
 
 def _count(wrong: Sequence[Row], rows: Sequence[Row]) -> float | None:
