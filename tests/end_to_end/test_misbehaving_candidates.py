@@ -178,7 +178,7 @@ def test_megabytes_of_words_change_nothing(here: Path, mark: dict[str, str]) -> 
         ("found = {n: v[0, :2] for n, v in found.items()}", "shape", "t1: 2 where 1×3 was expected"),
         ("found = {n: v * np.float32('nan') for n, v in found.items()}", "nan", "NaN: 3 in the candidate alone, of 3"),
         ("found = {n: v + np.float32('inf') for n, v in found.items()}", "nan", "infinite: 3 in the candidate alone"),
-        ("found = {n: v + 1 for n, v in found.items()}", "mismatch", "3 of 3 elements beyond"),
+        ("found = {n: v + 1 for n, v in found.items()}", "mismatch", "3 of 3 elements are beyond"),
         ("found = {n: list(v) for n, v in found.items()}", "shape", "a sequence where a tensor was expected"),
         ("found = {n: object() for n in found}", "crash", "what is no tensor: TypeError: it holds object"),
         ("found = 'nonsense'", "crash", "gave str, not a mapping of names to arrays"),
