@@ -64,6 +64,7 @@ bench: .venv-bench/.locked ## measure CPU and memory beside the peers, in one ru
 	.venv-bench/bin/python -m benchmarks.criteria
 	.venv-bench/bin/python -m benchmarks.agreement
 	.venv-bench/bin/python -m benchmarks.search
+	.venv-bench/bin/python -m benchmarks.laws
 	.venv-bench/bin/python -m benchmarks.recorded
 	.venv-bench/bin/python -m benchmarks.real
 	.venv-bench/bin/python -m benchmarks.cut --runs $(RUNS)

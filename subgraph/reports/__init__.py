@@ -114,8 +114,10 @@ def region(nodes_and_ops: Document, quoted: Quoted = str) -> str:
 def title(finding: Document, quoted: Quoted = str) -> str:
     """A finding in one line, without its numbers."""
     kind = finding["kind"]
-    if kind == "accumulated":
+    if kind == "accumulated" and finding["contributors"]:
         return "the error accumulates: no region alone explains it"
+    if kind == "accumulated":
+        return f"the error accumulates over {region(finding, quoted)}: no piece of it is to blame more than others"
     if kind == "flaky":
         return f"flaky: {region(finding, quoted)} fails in {percent(finding['rate'])} of runs"
     if kind == "unresolved":

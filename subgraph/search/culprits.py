@@ -159,6 +159,8 @@ def _concluded(progress: Progress, region: Items) -> Search[tuple[Items, Finding
         if share < accumulated.CULPRIT_SHARE:
             return smallest.items, accumulated.partial(state, smallest.items, share)
         smallest = yield from shrink(state, region, gradual=False)
+        if smallest.even:
+            return smallest.items, accumulated.partial(state, smallest.items, share)
     for rest in smallest.minor[:MOST_JUDGED]:
         piece = yield from minor.smallest_failing(state, rest)
         others = tuple(k for k in smallest.items if k not in piece.items)

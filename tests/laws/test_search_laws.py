@@ -7,69 +7,57 @@ The scenarios are the same on every run; SUBCUT_SEED=7 gives others.
 from __future__ import annotations
 
 import os
-from collections import Counter
 from math import sqrt
 
 import pytest
 
-from fixtures.scenarios import FAMILIES, Scenario, mark, run, scenario
+from fixtures.scenarios import FAMILIES, Scenario, run, scenario, tally
 from subgraph.search import FindingKind, QueryKind, Settings
 from subgraph.search.predicate import Meaning
 
 SEED = int(os.environ.get("SUBCUT_SEED", "0")) * 100_000
 QUICK, MANY, FLAKY = 60, 250, 1500  # scenarios per family
 UNRESOLVED = 0.02
-WRONG_FLAKY = 0.01
+WRONG_FLAKY = 0.0005
 STEADY = [name for name in FAMILIES if name != "flaky"]
 REFUSING = ("refusals", "silent", "mixed")  # a culprit's readers may be refused without it, and stay unexamined
 
 
-def marks(family: str, count: int, settings: Settings | None = None) -> Counter[str]:
-    """How many searches ended in each way; wrong ones with their seed."""
-    found: Counter[str] = Counter()
-    for seed in range(SEED, SEED + count):
-        s = scenario(family, seed)
-        how = mark(s, run(s, settings).findings)
-        found[f"wrong: {family} {seed}" if how == "wrong" else how] += 1
-        assert how != "incomplete" or family in REFUSING, seed
-    return found
-
-
-def check(found: Counter[str], count: int, wrong: float = 0.0) -> None:
-    """Few enough wrong and unresolved ones; with a small `count`, as many as chance allows."""
-    bad = [name for name in found if name.startswith("wrong")]
-    assert len(bad) <= wrong * count + 3 * sqrt(wrong * count), bad
-    assert found["unresolved"] <= UNRESOLVED * count + 3 * sqrt(UNRESOLVED * count) * (count < MANY), found
+def check(family: str, count: int, settings: Settings | None = None, wrong: float = 0.0) -> None:
+    """Few enough wrong, unresolved and unseen ones; with a small `count`, as many as chance allows."""
+    found = tally(family, range(SEED, SEED + count), settings)
+    assert len(found.wrong) <= wrong * count + 3 * sqrt(wrong * count), (family, found.wrong)
+    assert found.ended["unresolved"] <= UNRESOLVED * count + 3 * sqrt(UNRESOLVED * count) * (count < MANY), found
+    assert found.ended["unseen"] <= found.luck + 3 * sqrt(found.luck), found
+    assert not found.ended["incomplete"] or family in REFUSING, found
 
 
 @pytest.mark.parametrize("family", STEADY)
 def test_a_few_scenarios_of_each_family(family: str) -> None:
-    check(marks(family, QUICK), QUICK)
+    check(family, QUICK)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("family", STEADY)
 def test_no_wrong_answer(family: str) -> None:
-    check(marks(family, MANY), MANY)
+    check(family, MANY)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("workers", [2, 5])
 @pytest.mark.parametrize("family", STEADY)
 def test_no_wrong_answer_where_several_are_asked_at_once(family: str, workers: int) -> None:
-    check(marks(family, QUICK, Settings(workers=workers)), QUICK)
+    check(family, QUICK, Settings(workers=workers))
 
 
 def test_a_few_flaky_candidates() -> None:
-    check(marks("flaky", 2 * QUICK), 2 * QUICK, WRONG_FLAKY)
+    check("flaky", 2 * QUICK, wrong=WRONG_FLAKY)
 
 
 @pytest.mark.slow
 def test_flaky_candidates_are_hardly_ever_misread() -> None:
-    found = marks("flaky", FLAKY)
-    bad = [name for name in found if name.startswith("wrong")]
-    assert len(bad) <= WRONG_FLAKY * FLAKY, bad
-    assert found["unresolved"] <= UNRESOLVED * FLAKY, found
+    """A whole that agrees each time is as rare as its runs make it; of the others hardly one is misread."""
+    check("flaky", FLAKY, wrong=WRONG_FLAKY)
 
 
 @pytest.mark.parametrize("family", STEADY)

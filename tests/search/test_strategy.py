@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 
 import pytest
 
-from fixtures.scenarios import Candidate, Fault, Parents, Run, Scenario, chain, mark, run
+from fixtures.scenarios import Candidate, Fault, Parents, Run, Scenario, chain, mark, run, scenario
 from subgraph.search import Answer, FindingKind, Findings, Outcome, Purpose, Query, QueryKind, Settings, search
 from subgraph.search.state import SearchStopped
 from subgraph.verdict import Signature, Status
@@ -187,6 +187,25 @@ def test_a_flaky_culprit_has_its_rate() -> None:
     (finding,) = done.findings.findings
     assert finding.kind is FindingKind.FLAKY and finding.items == (12,)
     assert 0.2 <= finding.reproduces < 1 and 0.2 <= done.findings.rate < 1
+
+
+@pytest.mark.parametrize("seed", [100_175, 100_218, 101_110], ids=["four fail", "a pass by chance", "everywhere"])
+def test_a_region_of_a_flaky_candidate_is_not_too_large(seed: int) -> None:
+    """Its neighbour is guilty, and passed by chance: it is asked often enough to show that."""
+    s = scenario("flaky", seed)
+    assert mark(s, run(s).findings) == "right"
+
+
+def test_a_flaky_whole_that_never_failed_is_unseen() -> None:
+    s = replace(faulty(chain(4), {2}), rate=0.01)
+    assert mark(s, run(s).findings) == "unseen"
+    assert mark(replace(s, rate=1.0), run(s).findings) == "wrong"
+
+
+def test_an_error_that_grows_item_by_item_has_no_culprit_though_its_pieces_do_not_sum() -> None:
+    s = Scenario("by hand", 0, chain(40), slope=(1 / 40,) * 40, limit=0.55, bend=2.0)
+    (finding,) = run(s).findings.findings
+    assert finding.kind is FindingKind.ACCUMULATED and 20 <= len(finding.items) < 40
 
 
 def test_a_profile_that_heals_is_said() -> None:

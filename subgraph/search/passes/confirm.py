@@ -19,9 +19,10 @@ from subgraph.search.predicate import Meaning
 from subgraph.search.state import Search, SearchRestart, SearchState
 
 # A region comes out one item too large when a fault of rate p failed k times in a row and then passed r times:
-# p^k (1−p)^r, at most 0.4 % for k = 6, r = 3 and 0.7 % for k = 8, r = 2, whatever p. Rows: (items of the region at
-# most, further runs of it, of each neighbour); two runs of the whole, one of the region and of each neighbour precede.
-FURTHER_RUNS = ((1, 1, 0), (4, 3, 2), (1 << 62, 5, 1))
+# p^k (1−p)^r, at most 0.13 % for k = 6, r = 4, 0.03 % for k = 9, r = 4 and 0.7 % for k = 8, r = 2, whatever p. Rows:
+# (items of the region at most, further runs of it, of each neighbour); two runs of the whole, one of the region and of
+# each neighbour precede, and up to `MOST_EXCHANGED` items each neighbour is run once more with a stranger.
+FURTHER_RUNS = ((1, 1, 0), (3, 3, 2), (4, 6, 3), (1 << 62, 5, 1))
 STEADY_RUNS = (1, 0)  # where the candidate always gives the same
 MOST_NEIGHBOURS = 16  # whose passes are repeated
 MOST_SUPERSETS = 2  # that agreed and are repeated
@@ -134,6 +135,16 @@ def measure_rate(state: SearchState) -> Search[None]:
 
 
 def _flaky_finding(state: SearchState, smallest: Smallest) -> Search[Finding]:
+    """The finding for a region of a flaky candidate.
+
+    Raises:
+        SearchRestart: a region with one item less, that counted as passing, failed after all.
+    """
+    if Meaning.FAIL in (yield from state.repeat(_neighbours(state, smallest), 2 * state.repeats - 1)):
+        state.repeats *= 2
+        raise SearchRestart(
+            f"a region failed that had passed {state.repeats // 2} times: passes are repeated more often"
+        )
     for runs in (FLAKY_RUNS, MORE_FLAKY_RUNS):
         failed = (yield from state.repeat([smallest.items], runs)).count(Meaning.FAIL)
         reproduces = flaky.reproduces(failed, runs, state.whole_failed, state.whole_runs)

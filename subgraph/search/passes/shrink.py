@@ -34,7 +34,8 @@ class Smallest:
     certified: it agreed without any single item (if it fails as a whole: source or sink).
     doubtful: the neighbours that could not be run. minor: those that fail, and explain little.
     neighbour: one that agreed.
-    graded: each neighbour has most of the error: the error accumulates.
+    graded: a neighbour that does not fail has most of the error: does the error accumulate?
+    even: each neighbour agrees, with most of the error: no item is to blame more than others.
     whole: the region is long, and no part of it seems to fail; only sources and sinks were dropped alone.
     """
 
@@ -44,6 +45,7 @@ class Smallest:
     minor: tuple[Items, ...] = ()
     neighbour: Items | None = None
     graded: bool = False
+    even: bool = False
     whole: bool = False
 
 
@@ -126,7 +128,7 @@ def _drop_single(state: SearchState, region: Items, whole: bool) -> Search[Small
     doubtful: list[Items] = []
     minor: list[Items] = []
     agreed: list[Items] = []
-    steep = True
+    most: list[bool] = []  # is most of the error left?
     whole = whole and len(region) > LONG_WHOLE
     rim = ends(state.parents, region)
     inner = () if whole else tuple(k for k in region if k not in rim)
@@ -144,7 +146,8 @@ def _drop_single(state: SearchState, region: Items, whole: bool) -> Search[Small
                 doubtful.append(rest)
             else:
                 (agreed if status is Meaning.AGREE else minor).append(rest)
-                steep = steep and not graded(state, region, rest)
+                most.append(graded(state, region, rest))
     neighbour = agreed[-1] if agreed else None
     certified = not doubtful and not minor
-    return Smallest(region, certified, tuple(doubtful), tuple(minor), neighbour, not steep, whole)
+    even = certified and all(most)
+    return Smallest(region, certified, tuple(doubtful), tuple(minor), neighbour, any(most), even, whole)
