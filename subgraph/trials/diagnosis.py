@@ -85,9 +85,12 @@ def diagnose(trials: Trials, region: Region, verdict: Verdict, withheld: str = "
 def _overflow(trials: Trials, region: Region) -> Iterator[Evidence]:
     """A weight beyond what the claimed precision holds: converters clip it. Masks stand for minus infinity."""
     graph, limit = trials.graph, LARGEST.get(trials.precision, MAX_PERTURBED)
-    for name in region.weights:
-        if name in graph.weights and name_of(graph.weights[name].data_type) in FLOATS:
-            largest = float(protobuf.to_array(graph.weights[name], graph.path).max(initial=0))
+    weights = {name: graph.weights[name] for name in region.weights if name in graph.weights}
+    constants = (graph.nodes[i] for i in region.pulled if graph.ops[i] == "Constant")
+    weights |= {node.output[0]: a.t for node in constants for a in node.attribute if a.name == "value"}
+    for name, weight in weights.items():
+        if name_of(weight.data_type) in FLOATS:
+            largest = float(protobuf.to_array(weight, graph.path).max(initial=0))
             if limit < largest < MAX_PERTURBED:
                 ends = f"{TYPE_NAMES[trials.precision]} ends at {limit:.2e}"
                 yield Evidence("range", f"weight '{name}' holds {largest:.1e}: {ends}", "overflow")

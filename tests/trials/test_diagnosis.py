@@ -164,10 +164,14 @@ def test_float16_that_was_declared_is_not_brought_up(ask: Ask) -> None:
     assert not [one for one in diagnose(trials, region, verdict) if one.kind in ("likeness", "precision")]
 
 
+@pytest.mark.parametrize("constant", [False, True])
 @pytest.mark.parametrize(("value", "claim"), [("98000000", "fp16"), ("98000000", "fp32"), ("-98000000", "fp16")])
-def test_a_weight_beyond_the_claimed_range_is_named(value: str, claim: str, ask: Ask) -> None:
+def test_a_weight_beyond_the_claimed_range_is_named(value: str, claim: str, constant: bool, ask: Ask) -> None:
     """Clipped to float16's range, the variance of a batch normalisation looked like "a bug: a mean and a scale?"."""
     text = f"g (float[N,3,8,9] x) => (float[N,3,8,9] y) <float[1] v = {{{value}}}> {{ [last] y = Mul(x, v) }}"
+    if constant:
+        made = f"v = Constant <value: tensor = float[1] {{{value}}}> ()"
+        text = f"g (float[N,3,8,9] x) => (float[N,3,8,9] y) {{ {made} [last] y = Mul(x, v) }}"
     found = evidence_of(ask(text=text, mistake="sign", tensor="y", claim=claim), "last")
     named = found.get("range") == "weight 'v' holds 9.8e+07: float16 ends at 6.55e+04"
     assert named == found["conclusion"].startswith("range: ") == (value[0] == "9" and claim == "fp16")
