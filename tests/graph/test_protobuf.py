@@ -264,7 +264,7 @@ def test_a_damaged_declaration_is_found_when_it_is_needed(
         (TensorProto.INT4, (5,), 3),
         (TensorProto.UINT4, (0,), 0),
         (TensorProto.FLOAT4E2M1, (3, 3), 5),
-        (TensorProto.INT2, (5,), 2),
+        (dtypes.TYPE_NUMBERS["int2"], (5,), 2),
         (TensorProto.COMPLEX128, (), 16),
         (TensorProto.DOUBLE, (0, 1 << 62), 0),
     ],
@@ -273,7 +273,10 @@ def test_the_size_of_a_weight(dtype: int, shape: tuple[int, ...], size: int) -> 
     assert protobuf.nbytes(TensorProto(data_type=dtype, dims=shape)) == size
 
 
-@pytest.mark.parametrize("number", list(dtypes.TYPES))
+KNOWN = set(TensorProto.DataType.values()) - {TensorProto.UNDEFINED}  # to the installed onnx
+
+
+@pytest.mark.parametrize("number", sorted(KNOWN))
 def test_every_element_type_has_its_name_and_size(number: int) -> None:
     name, bits = dtypes.TYPES[number]
     dtype = helper.tensor_dtype_to_np_dtype(number)
@@ -283,8 +286,7 @@ def test_every_element_type_has_its_name_and_size(number: int) -> None:
 
 
 def test_no_element_type_of_onnx_is_missing() -> None:
-    known = set(TensorProto.DataType.values()) - {TensorProto.UNDEFINED}
-    assert known == set(dtypes.TYPES)
+    assert set(dtypes.TYPES) >= KNOWN
 
 
 @pytest.mark.parametrize(
