@@ -23,7 +23,9 @@ DOCS = ROOT / "docs"
 PAGES = sorted(page for page in DOCS.rglob("*.md") if page.parent != DOCS / "commands")  # those are generated
 LEFT_OUT = "…"
 BIN = Path(sys.executable).parent
-WRONG = re.compile(r"\bFAIL\b|smallest failing region|\b[1-9]\d* of \d+ (tensors? )?wrong|^[1-9]\d* warnings?,")
+WRONG = re.compile(
+    r"\bFAIL\b|smallest failing region|\b[1-9]\d* of \d+ (tensors? )?wrong|^[1-9]\d* warnings?,|.exit_code.: 1"
+)
 VARYING = re.compile(  # what another machine rounds otherwise, times, and versions
     r"worst at \[.*|-?\d+\.\d+(e[-+]\d+)?( ms| s)?\b|\d+(?= ×| %| of \d+ (values off|tensors? wrong))|(?<=ort)  +\S+"
 )
