@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 import os
+import re
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -48,6 +49,7 @@ KIND_WORDS = {
     list: "a list of texts",
     dict: "a table",
 }
+PYTHON_FILE = re.compile(r"(?<![^:,\s])[^:,\s<>=]+\.py(?=$|[:<>=\s])")  # in a criterion: its own, or a metric's
 FILE_NAMES = ("subcut.toml", "pyproject.toml")
 
 
@@ -150,6 +152,8 @@ def _checked(file: Path, key: str, value: Any) -> Any:
         raise UsageError(f"{file}: '{key}' must be {KIND_WORDS[kind]}, not {value!r}")
     if key in ("model", "output", "custom_ops"):
         return value if file.parent == Path.cwd() else str(file.parent / value)
+    if key == "criterion" and file.parent != Path.cwd():
+        return PYTHON_FILE.sub(lambda word: str(file.parent / word[0]), value)
     if key == "input":
         return [_beside(file, str(word)) for word in value]
     return value

@@ -21,7 +21,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from subgraph import __version__, cli
+from subgraph import __version__, cli, project
 from subgraph.project import KEYS
 from tests.helpers.run_command import PATIENCE, SUBCUT, Done, chain, environment, manifest, subcut, tree
 
@@ -416,6 +416,22 @@ def test_a_project_file_serves_the_folders_below(here: Path) -> None:
     assert done.code == 0
     assert (here / "results/pool1__res2a_relu").is_dir()
     assert (here / "results/dump/conv1.npy").is_file()
+
+
+@pytest.mark.parametrize(
+    ("words", "there"),
+    [
+        ("noise", "noise"),
+        ("mine.py", "{here}/mine.py"),
+        ("./mine.py:tight", "{here}/mine.py:tight"),
+        ("threshold:cosine>0.9,a/mine.py<1", "threshold:cosine>0.9,{here}/a/mine.py<1"),
+        ("/its/own.py", "/its/own.py"),
+    ],
+)
+def test_a_criterion_in_a_project_file_lies_beside_it(words: str, there: str, tmp_path: Path) -> None:
+    (tmp_path / "subcut.toml").write_text(f"criterion = {words!r}\n")
+    (tmp_path / "below").mkdir()
+    assert project.load(tmp_path / "below").get("criterion") == there.format(here=tmp_path)
 
 
 def test_a_pyproject_without_settings_is_passed_over(here: Path) -> None:

@@ -8,6 +8,7 @@ culprit-2/ …      further findings
 
 from __future__ import annotations
 
+import contextlib
 import shutil
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -22,6 +23,7 @@ from subgraph.cases.evidence import CandidateOutcome, EvidenceManifest
 from subgraph.cases.layout import CANDIDATE, REPORT_FILES, RUN_JSON
 from subgraph.cases.write_case import CaseRequest
 from subgraph.documents import to_json
+from subgraph.errors import ModelError
 from subgraph.graph import region as regions
 from subgraph.graph.region import Region
 from subgraph.runtime.inputs import Feeding
@@ -96,7 +98,8 @@ def _add_candidate(oracle: NodeOracle, finding: FindingDocument, folder: Path) -
     for into, tensors in zip(evidence.candidate_folders(folder, trials.values.labels), samples, strict=False):
         evidence.copy_tensors(tensors, folders.safe_names(tensors), into)
     if trials.candidate_model:
-        _add_model(oracle, trials.candidate_model, region, folder / CANDIDATE)
+        with contextlib.suppress(ModelError):  # it has no such piece: then it did not run either
+            _add_model(oracle, trials.candidate_model, region, folder / CANDIDATE)
     verdict = trials.verdict_of(region, oracle.run_result(region))
     why = f"{verdict.worst.name}: {verdict.why}" if verdict.worst else verdict.why
     outcome = CandidateOutcome(trials.candidate.name, verdict.status, verdict.signature, why)

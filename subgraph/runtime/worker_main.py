@@ -10,6 +10,7 @@ the whole group when the lifeline (a pipe that nobody writes to) closes.
 from __future__ import annotations
 
 import contextlib
+import errno
 import io
 import json
 import os
@@ -33,7 +34,6 @@ from subgraph.storage.tensors import Record, Value
 
 F_SETSIG = 10  # linux/fcntl.h; Python's module lacks it before 3.13
 LINE_BUFFERED = 1  # _IOLBF in stdio.h of glibc and musl
-CHUNK = 1 << 16  # bytes read at a time
 READY = {"ready": True}
 
 
@@ -120,10 +120,10 @@ def _reply(server: Server, line: bytes) -> object:
     except MemoryError:
         return {"error": ModelError("running the model needs more memory than is free").to_json()}
     except OSError as e:  # while writing; functions that read raise InputError
-        place = request.get("into", "")  # numpy gives no error number when a write falls short
-        what = f"cannot write the tensors{f' in {place}' if place else ''}: {e.strerror or e}"
-        hint = "free some space, or choose another folder with -o"
-        return {"error": OutputError(what, hint).to_json()}
+        if e.errno in (errno.ENOMEM, errno.EMFILE):
+            return {"error": ModelError(f"the process that runs the model has used up a limit: {e.strerror}").to_json()}
+        what = f"cannot write the tensors in {request.get('into', '')}: {e.strerror or e}"  # numpy may give no number
+        return {"error": OutputError(what, "free some space, or choose another folder with -o").to_json()}
     except Exception as e:  # noqa: BLE001 - a bug; leaving the loop would end the process without a message
         what = f"the process that runs the model failed: {type(e).__name__}: {e}"
         return {"error": BackendError(what, "please report it").to_json()}
@@ -163,7 +163,7 @@ def _requests(pipe: int) -> Iterator[bytes]:
 
 def _read(pipe: int) -> bytes:
     try:
-        return os.read(pipe, CHUNK)
+        return os.read(pipe, 1 << 16)
     except OSError:
         os._exit(CHANNEL_LOST)
 

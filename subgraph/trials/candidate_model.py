@@ -51,12 +51,14 @@ class CandidateModel:
         reference, graph: the reference's model and the candidate's, prepared.
         matches: by tensor of the reference's model, where it is in the candidate's.
         values: onnxruntime's values of the candidate's model without optimisations; None where it cannot run it.
+        unknown: why there are no values.
     """
 
     reference: Graph
     graph: Graph
     matches: Mapping[str, MatchedTensor]
     values: ReferenceValues | None
+    unknown: str = "only its matches are known"
     _regions: dict[tuple[tuple[int, ...], tuple[str, ...]], Region] = field(default_factory=dict)
 
     @cached_property
@@ -134,18 +136,14 @@ class CandidateModel:
         Raises:
             ModelError: as `region`; or the value of a shape, or a type, is unknown.
         """
-        cut = self.region(region)
-        feeds = [
-            {n: self._to_candidate(sample[self._names[n]], n, folder, k) for n in cut.inputs}
-            for k, sample in enumerate(records)
-        ]
+        cut, feeds = self.region(region), self.feeds(region, records, folder)
         infos = self.graph.value_infos({*cut.inputs, *cut.outputs})
         captured: Sequence[Mapping[str, Record]] = ()
         if self.values:
             self.values.need([*cut.shapes, *cut.outputs])
             captured = self.values.records
         elif cut.shapes:
-            raise ModelError(f"the shape '{cut.shapes[0]}' of {self.graph.path.name} is known to nobody")
+            raise ModelError(f"the shape '{cut.shapes[0]}' of {self.graph.path.name} is not known: {self.unknown}")
         types = boundary_types(self.graph, cut.inputs, feeds, {})
         types |= boundary_types(self.graph, cut.outputs, captured, infos)
         constants = [frozen_constant(captured[0][n], Path("/")) for n in cut.shapes]
@@ -155,6 +153,14 @@ class CandidateModel:
         full = protobuf.to_onnx(model, self.graph.path)
         other_cut = Cut(self.graph, cut, cut.inputs, cut.outputs, cut.shapes, types, full, renamed)
         return other_cut, [list(sample.values()) for sample in feeds]
+
+    def feeds(self, region: Region, records: Feeds, folder: Path) -> list[dict[str, Record]]:
+        """Per sample the tensors that the region of the candidate's model is fed; their files go to `folder`."""
+        inputs = self.region(region).inputs
+        return [
+            {n: self._to_candidate(sample[self._names[n]], n, folder, k) for n in inputs}
+            for k, sample in enumerate(records)
+        ]
 
     def _to_candidate(self, record: Record, name: str, folder: Path, k: int) -> Record:
         """A value of the reference's model as the candidate's takes it, for sample `k`."""
@@ -250,14 +256,14 @@ def pair_models(
     Raises:
         UsageError: an input or output of `graph` is not in `other`. UnknownName: `tensor_map` names no tensor.
     """
-    other_values = _values_of(graph, other, reference, values, scratch)
+    other_values, unknown = _values_of(graph, other, reference, values, scratch)
     matches = match_tensors(_first_sample(graph, values), _first_sample(other, other_values), tensor_map)
     unmatched = [n for n in graph.outputs if n in graph.maker and graph.kinds([n])[n] == VALUE and n not in matches]
     if unmatched:
         raise UsageError(
             f"the output '{unmatched[0]}' is not in {other.path.name}", "--map FILE, with a line OURS THEIRS, names it"
         )
-    return CandidateModel(graph, other, matches, other_values)
+    return CandidateModel(graph, other, matches, other_values, unknown)
 
 
 def of_case(graph: Graph, folder: Path) -> CandidateModel | None:
@@ -315,8 +321,8 @@ def _first_sample(graph: Graph, values: ReferenceValues | None) -> ModelValues:
 
 def _values_of(
     graph: Graph, other: Graph, reference: Reference, values: ReferenceValues, scratch: Path
-) -> ReferenceValues | None:
-    """The reference's values of `other` on the same inputs; None where it cannot run it: then names decide."""
+) -> tuple[ReferenceValues | None, str]:
+    """The reference's values of `other` on the same inputs; None and why where it cannot run it: then names decide."""
     values.need(list(graph.inputs))
     samples = []
     try:
@@ -328,8 +334,8 @@ def _values_of(
         other_values.need(_value_tensors(other))
     except SubcutError as e:
         log.info("%s cannot be run on the reference, so that names alone decide: %s", other.path.name, e.what)
-        return None
-    return other_values
+        return None, e.what
+    return other_values, ""
 
 
 def _inputs_of(graph: Graph, other: Graph, records: Mapping[str, Record], folder: Path) -> list[str]:

@@ -50,7 +50,7 @@ class FormsTried:
     @property
     def only_pinned(self) -> bool:
         """Does the candidate give outputs for the model only where its shapes are pinned?"""
-        return Form.PINNED in self.verdicts and self._silent(Form.SHIPPED) and not self._silent(Form.PINNED)
+        return Form.PINNED in self.verdicts and self._silent(Form.SHIPPED) and bool(self.verdicts[Form.PINNED].outputs)
 
     def _silent(self, form: Form) -> bool:
         return self.verdicts[form].signature in (Signature.REFUSED, Signature.CRASH)
@@ -98,8 +98,9 @@ class ShippedModel:
         """
         copy_model(self.graph, folder / "model.onnx")
         if self.candidate_model:
-            cut, feeds = self.candidate_model.cut(self.whole, records, folder)
-            return feeds, cut.outputs, len(self.graph.nodes)
+            fed = self.candidate_model.feeds(self.whole, records, folder)
+            outputs = self.candidate_model.region(self.whole).outputs
+            return [list(sample.values()) for sample in fed], outputs, len(self.graph.nodes)
         feeds = [[sample[n] for n in self.graph.inputs] for sample in records]
         return feeds, self.whole.outputs, len(self.graph.nodes)
 
@@ -120,5 +121,5 @@ def shipped_model(graph: Graph, whole: Region, candidate_model: CandidateModel |
     if candidate_model.problem(whole):
         return None
     region, other = candidate_model.region(whole), candidate_model.graph
-    fits = set(region.inputs) == other.inputs.keys() and set(region.outputs) <= set(other.outputs) and not region.shapes
+    fits = set(region.inputs) == other.inputs.keys() and set(region.outputs) <= set(other.outputs)
     return ShippedModel(whole, other, candidate_model) if fits else None

@@ -20,6 +20,7 @@ from typing import Any
 from subgraph.comparison.criteria import Rule
 from subgraph.comparison.judge import judge, judge_missing
 from subgraph.comparison.noise.noise import RegionNoise
+from subgraph.errors import ModelError
 from subgraph.graph import protobuf
 from subgraph.graph import region as regions
 from subgraph.graph.cut import Cut, cut_region, freezable
@@ -162,7 +163,12 @@ class Trials:
         for samples, records in every if form is Form.SHIPPED else self.sample_groups(region, feeds):
             key = partial(self._key, self._region_key(region, records, form), repetition)
             run = partial(self._run_model, form, region, records, fresh)
-            result, stored_key = load_or_run(self.store, keys_to_try(key, fresh=fresh), run)
+            try:
+                result, stored_key = load_or_run(self.store, keys_to_try(key, fresh=fresh), run)
+            except ModelError as e:
+                if not self.candidate_model:
+                    raise
+                return RunResult(failure=Verdict(Status.UNRESOLVED, None, e.what))  # it has no such piece
             self.seen_keys[stored_key] = result.made
             if self.candidate_model:
                 result = self.candidate_model.translated(region, result, records, self.new_folder)

@@ -81,6 +81,12 @@ def died(one: Worker, into: Path) -> WorkerDied:
     return e.value
 
 
+def test_a_limit_of_the_candidate_is_no_full_disk(start: Callable[..., Worker], tmp_path: Path) -> None:
+    one = start(run="import resource; resource.setrlimit(resource.RLIMIT_NOFILE, (3, 3))")
+    with pytest.raises(ModelError, match="has used up a limit: Too many open files"):
+        ask(one, tmp_path)
+
+
 def test_a_python_file_says_what_it_has_imported(start: Callable[..., Worker], tmp_path: Path) -> None:
     """Wherever it found it, and as it was then."""
     for name in ("early", "late"):

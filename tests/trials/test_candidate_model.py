@@ -210,3 +210,18 @@ def test_an_output_of_the_same_name_and_another_type_is_the_output_however_wrong
     assert (wrong.code, right.code) == (1, 0), (wrong, right)
     assert "output y is float16 for float32" in wrong.document["other_model"]["matched"]
     assert right.document["forms"][0]["form"] == "as shipped"
+
+
+@SLOW
+def test_what_neither_runtime_takes_is_said_with_the_candidates_words(tmp_path: Path) -> None:
+    """Shapes of such a model are not known, so that no piece of it can be cut; the file itself was asked."""
+    text = "g (float[N,4] x) => (float[N,M] y) { a = Relu(x)  s = Shape(a)  b = Exp(a)  y = Reshape(b, s) }"
+    onnx.save(text_models.model(text), tmp_path / "model.onnx")
+    onnx.save(text_models.model(text.replace("Exp", "odd.Wave"), domains=("odd",)), tmp_path / "other.onnx")
+    words = ("model.onnx", "--shape", "x=3x4", "--candidate-model", "other.onnx", "-c", "ort")
+    compared = subcut("compare", *words, cwd=tmp_path)
+    assert "whole model  refused" in compared.out and "odd:Wave(-1) is not a registered function/op" in compared.out
+    assert "with pinned shapes" not in compared.out
+    bisected = subcut("bisect", *words, "--json", cwd=tmp_path)
+    assert bisected.document["whole"]["signature"] == "refused"
+    assert "the shape 's' of other.onnx is not known: the reference" in " ".join(bisected.document["notes"])

@@ -91,6 +91,40 @@ def test_a_candidate_that_takes_no_pinned_shapes_or_is_right_with_them(here: Pat
     assert [form["status"] for form in right["forms"]] == ["fail", "agree"]
 
 
+STALE = """g (float[N,3,8,8] x) => (float[N,4,8,8] y) <float[1,4,8,8] a, float[1,4,8,8] b> {
+    a = Conv<pads = [1, 1, 1, 1]>(x, w0)  b = Relu(a)  y = Conv<pads = [1, 1, 1, 1]>(b, w1) }"""
+SYMBOLIC = STALE.replace("[1,4,8,8]", "[batch,4,h,w]").replace("N,3,8,8", "N,3,H,W").replace("N,4,8,8", "N,4,H,W")
+KERNELS = "g (float[N,C,H,W] x, float[M,C,K,K] kernels) => (float[N,M,H2,W2] y) { a = Relu(x)  y = Conv(a, kernels) }"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("runtime", "text", "words"),
+    [
+        ("ort", STALE, ""),  # its optimiser refuses the sizes of an old export beside a pinned input
+        ("ort", SYMBOLIC, ""),
+        ("tract", STALE, "Impossible to unify"),
+        ("tract", SYMBOLIC, "Impossible to unify"),
+        ("openvino:precision=f32", STALE, ""),
+        ("openvino:precision=f32", KERNELS, "refuses the model"),
+    ],
+)
+def test_real_runtimes_are_asked_about_the_file_as_shipped(runtime: str, text: str, words: str, tmp_path: Path) -> None:
+    """What a runtime says of open or stale shapes is said of the file, and no node is blamed."""
+    if not runtime.startswith("ort"):
+        pytest.importorskip(runtime.partition(":")[0])
+    draw = np.random.default_rng(0).standard_normal
+    weights = {} if text is KERNELS else {"w0": draw((4, 3, 3, 3)), "w1": draw((4, 4, 3, 3))}
+    onnx.save(
+        text_models.model(text, **{n: (v / 3).astype(np.float32) for n, v in weights.items()}), tmp_path / "m.onnx"
+    )
+    shapes = ("--shape", "x=3x3x8x8", *(("--shape", "kernels=4x3x3x3") if text is KERNELS else ()))
+    document = subcut("bisect", "m.onnx", "-c", runtime, *shapes, "--repeat", "1", "--json", cwd=tmp_path).document
+    assert document["findings"] == [] and document["exit_code"] == int(bool(words))
+    assert document["forms"][0]["signature"] == ("refused" if words else None)
+    assert words in document["forms"][0]["why"] and document["forms"][-1]["status"] == "agree"
+
+
 def test_an_edit_of_the_file_is_asked_anew(here: Path) -> None:
     for _ in range(2):
         run("bisect", here, "")
