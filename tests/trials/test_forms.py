@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
@@ -114,10 +115,9 @@ def test_real_runtimes_are_asked_about_the_file_as_shipped(runtime: str, text: s
     if not runtime.startswith("ort"):
         pytest.importorskip(runtime.partition(":")[0])
     draw = np.random.default_rng(0).standard_normal
-    weights = {} if text is KERNELS else {"w0": draw((4, 3, 3, 3)), "w1": draw((4, 4, 3, 3))}
-    onnx.save(
-        text_models.model(text, **{n: (v / 3).astype(np.float32) for n, v in weights.items()}), tmp_path / "m.onnx"
-    )
+    weights: dict[str, Any] = {} if text is KERNELS else {"w0": draw((4, 3, 3, 3)), "w1": draw((4, 4, 3, 3))}
+    floats: dict[str, Any] = {n: (v / 3).astype(np.float32) for n, v in weights.items()}
+    onnx.save(text_models.model(text, **floats), tmp_path / "m.onnx")
     shapes = ("--shape", "x=3x3x8x8", *(("--shape", "kernels=4x3x3x3") if text is KERNELS else ()))
     document = subcut("bisect", "m.onnx", "-c", runtime, *shapes, "--repeat", "1", "--json", cwd=tmp_path).document
     assert document["findings"] == [] and document["exit_code"] == int(bool(words))
