@@ -178,7 +178,8 @@ def _typed(spec: str, folder: str, others: list[str]) -> Candidate:
         raise UsageError(what, f"copy the folder docs/candidates/{recipe}, and the page's table into subcut.toml")
     names = [*backends, *others]
     hint = f"one of {', '.join(map(clean, names))}, cmd:COMMAND, or a Python file"
-    close = [n for n in nearest(head, names)[:1] if len(head) > 2]
+    files = [path.name for path in Path(folder).glob("*.py")]
+    close = [n for n in nearest(head, [*names, *files])[:1] if len(head) > 2]
     raise UnknownName(
         f"no candidate '{clean(head)}'", f"did you mean '{clean(close[0])}'? {hint}" if close else hint, close
     )

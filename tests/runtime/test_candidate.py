@@ -77,6 +77,14 @@ def test_a_spec(spec: str, backend: str, options: dict[str, str]) -> None:
         assert (found.timeout, found.memory, found.origin) == (TIMEOUT, None, "")
 
 
+def test_a_misspelt_python_file_is_answered_with_the_nearest(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "wrong.py").touch()
+    with pytest.raises(UsageError, match=r"no candidate 'wrong.pyy'") as raised:
+        parse("wrong.pyy")
+    assert raised.value.hint.startswith("did you mean 'wrong.py'?")
+
+
 @pytest.mark.parametrize(
     ("spec", "says", "hint"),
     [
