@@ -326,7 +326,8 @@ class Floats:
         place = self.worst(limits)
         own = 0.0 if rounded is None else _largest(rounded)
         if self.context.is_model_output and own > self.usable_limits[0]:
-            relation = f"; {self.context.claim} itself moves the tensor by {own / self.scales[0]:.2g} of its scale"
+            far = "far" if own >= LARGEST["fp16"] else f"by {own / self.scales[0]:.2g} of its scale"
+            relation = f"; {self.context.claim} itself moves the tensor {far}"
             return self.ruling(Status.FAIL, LOST, place, relation, noise, True)
         relation, label = BESIDE_NOISE, "fail"
         if self.context.claim == "fp32" and (self.errors <= FLOOR * self.scales).all():

@@ -292,6 +292,8 @@ def test_where_the_precision_itself_destroys_an_output_no_bug_is_claimed(claim: 
 def test_where_the_precision_overflows_any_error_is_explained() -> None:
     y, rounded = f32([5, 1]), f32([NAN, 1])
     assert judged(y, f32([90, 1]), FakeNoise([y], rounded_values=rounded), "fp16", output=True).label == LOST
+    far = judged(f32([5, 1]), f32([5, 90]), FakeNoise([y], rounded_values=rounded), "fp16", output=True)
+    assert far.label == LOST
     assert judged(y, f32([90, 1]), FakeNoise([y], rounded_values=rounded), "fp16").status is UNRESOLVED
     assert judged(y, f32([5, 9]), FakeNoise([y], rounded_values=y), "fp16").status is FAIL
 
