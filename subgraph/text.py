@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 import heapq
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 # C0 and C1 controls, the Unicode line and paragraph separators, and the marks that reverse the direction of text.
 _UNSAFE = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029\u200b-\u200f\u202a-\u202e\u2066-\u2069\ufeff\ud800-\udfff]")
@@ -44,6 +44,18 @@ def shorten(text: str, length: int = 120) -> str:
 def count(number: int, noun: str) -> str:
     """`1 node`, `17 nodes`."""
     return f"{number} {noun}{'' if number == 1 else 's'}"
+
+
+def prediction(shares: Mapping[str, float]) -> str:
+    """What became of the classes that a model ranks highest, from their `top1` and `top5` agreement, 0 … 1.
+
+    >>> prediction({"top1": 1.0, "top5": 0.8})
+    'prediction unchanged, top-5 agrees in 80 %'
+    """
+    top1, top5 = shares["top1"], shares["top5"]
+    if top1 < 1:
+        return f"prediction changed: top-1 agrees in {top1:.0%}, top-5 in {top5:.0%}".replace("%", " %")
+    return "prediction unchanged" + (f", top-5 agrees in {top5 * 100:.0f} %" if top5 < 1 else "")
 
 
 def big(number: float) -> str:

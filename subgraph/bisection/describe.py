@@ -32,9 +32,9 @@ MOST_DIAGNOSED = 3  # findings for which the candidate runs again
 KIND_WORDS = {
     QueryKind.WHOLE: "whole model",
     QueryKind.CLAIMED: "at the claimed precision",
-    QueryKind.PROFILE: "in place",
+    QueryKind.PROFILE: "inner tensors in place",
     QueryKind.ISOLATED: "alone",
-    QueryKind.TAIL: "all else alone",
+    QueryKind.TAIL: "all other nodes",
     QueryKind.POOL: "pieces together",
     QueryKind.PREFIX: "first nodes",
 }
@@ -125,35 +125,34 @@ def _scope_notes(findings: Findings, looked_at: document.LookedAt, by_hand: bool
     """Where the outputs agree: what else was looked at. Where they do not: does the region asked about?"""
     outputs = f"{count(looked_at.outputs, 'output')} of the model, in {count(looked_at.runs, 'run')}"
     if findings.outcome is Outcome.ELSEWHERE:
-        yield f"the whole fails, {looked_at.within} alone does not: look elsewhere"
+        yield f"the whole model is wrong, {looked_at.within} alone is right: look outside of it"
     elif findings.signature is None and findings.findings and findings.outcome is Outcome.DISAGREE:
-        yield f"the outputs agree ({outputs}): on these inputs, what fails inside does not reach them"
+        yield f"the outputs agree ({outputs}): with these inputs, the error inside does not reach them"
     elif findings.outcome in (Outcome.AGREE, Outcome.CLAIMED):
         more = [f"{looked_at.within} alone"] if looked_at.within else []
         more += [f"{count(looked_at.inner, 'inner tensor')} in place"] if looked_at.inner is not None else []
         unseen = "" if looked_at.inner is not None else "; inner tensors were not looked at"
-        hint = ": --inside does" if unseen and not by_hand else ""
-        yield f"looked at: {', '.join([outputs, *more])}{unseen}{hint}"
+        hint = " (--inside looks at them)" if unseen and not by_hand else ""
+        yield f"compared: {', '.join([outputs, *more])}{unseen}{hint}"
 
 
 def _notes(oracle: NodeOracle, findings: Findings, whole: Verdict | None, within: str) -> Iterator[str]:
-    ratio = whole.worst.errors.get("noise_ratio") if whole and whole.worst else None
-    if findings.outcome is Outcome.CLAIMED and ratio is not None:
-        precision = oracle.trials.precision
-        yield f"rounding, not a bug: the error is {ratio:.2g} × what rounding in {precision} does"
+    if findings.outcome is Outcome.CLAIMED and whole and whole.worst and "noise_ratio" in whole.worst.errors:
+        yield f"rounding, not a bug: rounding in {oracle.trials.precision} explains the error"
     if oracle.trials.about.caveat:
         yield oracle.trials.about.caveat
     for text, items in findings.notes:
         yield text + ", ".join(oracle.label(k) for k in items)
     if findings.probe_sensitive:
-        yield "reading inner tensors makes the fault vanish: the candidate behaves otherwise when probed"
+        yield "the fault vanishes when inner tensors are read: the candidate then computes the model in another way"
     yield from _wavering(oracle, findings)
     if findings.stopped.endswith("used up"):
-        yield f"ended early: {findings.stopped}; the same command with more goes on"
+        yield f"ended early: {findings.stopped}; the same command with a larger limit continues"
     elif findings.outcome is Outcome.DISAGREE and findings.complete and within:
-        yield f"everything else in {within} was asked about and agrees"
+        yield f"all other nodes in {within} were tested and agree"
     elif findings.outcome is Outcome.DISAGREE and findings.complete and findings.signature:
-        yield f"with {'it' if len(findings.findings) == 1 else 'them'} on the reference, the model agrees"
+        regions = "this region" if len(findings.findings) == 1 else "these regions"
+        yield f"with {regions} on the reference, the whole model agrees"
     for observation in findings.unresolved[:MOST_UNRESOLVED]:
         yield f"{count(len(observation.items), 'node')}, {observation.signature or 'unknown'}: {observation.why}"
 
@@ -291,7 +290,7 @@ def _evidence(oracle: NodeOracle, findings: Findings, rank: int, steps: Sequence
     if trials.candidate_model:
         withheld = "the candidate runs another model"
     if rank >= MOST_DIAGNOSED:
-        withheld = f"only the first {MOST_DIAGNOSED} findings are looked into so far"
+        withheld = f"only the first {MOST_DIAGNOSED} findings are examined so far"
     region = trials.whole() if whole else oracle.region(finding.items)
     try:
         return [evidence.to_json() for evidence in diagnose(trials, region, verdict, withheld)]
@@ -306,12 +305,12 @@ def _why(oracle: NodeOracle, finding: Finding) -> str:
     if finding.alike:
         kind = oracle.trials.graph.ops[oracle.groups[finding.items[0]][-1]]
         return (
-            f"{count(len(finding.alike), 'more node')} of this kind ({kind}), of which one was asked: it is refused too"
+            f"{count(len(finding.alike), 'more node')} of this kind ({kind}); one of them was tested and is refused too"
         )
     if finding.doubtful:
-        return f"not certified: could not be asked without {labels(finding.doubtful)}"
+        return f"perhaps not the smallest: the candidate does not run it without {labels(finding.doubtful)}"
     if finding.minor and not finding.certified:
-        return f"not certified: without {labels(finding.minor)} it fails still, though that explains little"
+        return f"perhaps not the smallest: without {labels(finding.minor)} it still fails, though that explains little"
     return finding.why
 
 

@@ -21,7 +21,7 @@ from typing import Any
 
 from subgraph.reports._schema import problem as problem
 from subgraph.reports._schema import schema as schema
-from subgraph.text import clean, count
+from subgraph.text import clean, count, prediction
 
 SCHEMA = "subcut.bisect/1"
 FORMULA = ("=", "+", "-", "@", "\t", "\r")  # with these a spreadsheet starts a formula
@@ -63,6 +63,11 @@ def error(value: Any) -> str:
     if isinstance(value, str) or value is None:
         return value or UNKNOWN
     return f"{value:.1e}" if value else "0"
+
+
+def size(judged: Document, value: Any) -> str:
+    """The relative error of a verdict or step; where its values are NaN or infinite, that comes first: `NaN`."""
+    return "NaN" if judged["signature"] == "nan" else error(value)
 
 
 def element(value: Any) -> str:
@@ -115,14 +120,14 @@ def title(finding: Document, quoted: Quoted = str) -> str:
     """A finding in one line, without its numbers."""
     kind = finding["kind"]
     if kind == "accumulated" and finding["contributors"]:
-        return "the error accumulates: no region alone explains it"
+        return "the error accumulates; no region alone explains it"
     if kind == "accumulated":
-        return f"the error accumulates over {region(finding, quoted)}: no piece of it is to blame more than others"
+        return f"the error accumulates over {region(finding, quoted)}; no part of it explains more than others"
     if kind == "flaky":
         return f"flaky: {region(finding, quoted)} fails in {percent(finding['rate'])} of runs"
     if kind == "unresolved":
         return f"unresolved: {quoted(finding['reason'])}"
-    claim = "smallest failing region" if finding["certified"] else "failing region, not certified as the smallest"
+    claim = "smallest failing region" if finding["certified"] else "failing region, perhaps not the smallest"
     return f"{claim}: {region(finding, quoted)}"
 
 
@@ -132,21 +137,73 @@ def runtime(about: Document) -> list[str]:
 
 
 def headline(document: Document, quoted: Quoted = str) -> str:
-    """The whole document in one line."""
+    """The verdict on the whole document in one line: right, wrong, flaky or unresolved, and of how many nodes."""
     findings, why = document["findings"], document["whole"]["why"]
     if document["agree"]:
         claimed = document["outcome"] == "claimed"
-        agreement = f"agrees within {document['candidate']['precision']} rounding" if claimed else "they agree"
-        return f"{agreement}{f': {quoted(why)}' if why else ''}"
+        right = f"right within {document['candidate']['precision']} rounding" if claimed else "right"
+        return f"{right}: {_agreeing(document, quoted)}"
     if document["outcome"] == "pinned":
-        return "they agree with pinned shapes only: the file as shipped does not run"
+        return "right with pinned shapes only: the candidate does not run the file as shipped"
     if document["outcome"] == "elsewhere":
-        return "the whole fails, the region asked about does not"
+        return "wrong, but not in the region that was asked about"
     if not findings:
-        return f"nothing was established{f': {quoted(why)}' if why else ''}"
-    more = len(findings) - 1
-    masked = "the outputs agree, not the inside: " if document["whole"]["status"] == "agree" else ""
-    return masked + title(findings[0], quoted) + (f"; {count(more, 'more finding')}" if more else "")
+        return f"unresolved: nothing was established{f': {quoted(why)}' if why else ''}"
+    masked = "outputs agree, the inside does not: " if document["whole"]["status"] == "agree" else ""
+    more = f"; {count(len(findings) - 1, 'more finding')}" if len(findings) > 1 else ""
+    return f"{masked}{_verdict(document, quoted)}{more}"
+
+
+def _agreeing(document: Document, quoted: Quoted) -> str:
+    """`outputs agree; inner tensors were not looked at`: what was compared, all of which agrees."""
+    looked_at = document.get("looked_at") or {}  # documents of before have none
+    inner, within = looked_at.get("inner"), looked_at.get("within")
+    where = f", and {quoted(within)} alone" if within else ""
+    if inner is None:
+        return f"outputs agree{where}; inner tensors were not looked at"
+    return f"outputs and {count(inner, 'inner tensor')} agree{where}"
+
+
+def _verdict(document: Document, quoted: Quoted) -> str:
+    """The verdict that the first finding leads to: `wrong: 2 of 27 nodes: a, b (Pad, MaxPool)`."""
+    finding = document["findings"][0]
+    kind, wrong = finding["kind"], document["whole"]["status"] == "fail"
+    if kind == "unresolved":
+        return f"wrong, cause not found: {quoted(finding['reason'])}" if wrong else title(finding, quoted)
+    if kind == "flaky":
+        return title(finding, quoted)
+    if kind == "accumulated":
+        return f"wrong: {title(finding, quoted)}"
+    most = "" if finding["certified"] else "at most "
+    nodes = f"{len(finding['nodes'])} of {count(_searched(document), 'node')}"
+    return f"wrong: {most}{nodes}: {region(finding, quoted)}"
+
+
+def _searched(document: Document) -> int:
+    """Number of nodes among which was searched: those that carry values; of the model, where no step tells it."""
+    return next((int(s["count"]) for s in document["steps"] if not s["indices"]), int(document["model"]["nodes"]))
+
+
+def shares(document: Document) -> list[str]:
+    """How the shares of several findings relate, in a line; empty where there are not several."""
+    known = [f["explains"] for f in document["findings"] if isinstance(f["explains"], (int, float))]
+    total = sum(known)
+    if len(known) < 2:
+        return []
+    if total > 1:
+        return [f"the shares overlap (sum {percent(total)}): errors partly cancel or add up along one path"]
+    return [f"together they explain {percent(total)} of the final error; {percent(1 - total)} is left"]
+
+
+def predictions(document: Document, quoted: Quoted = str) -> list[str]:
+    """`logits: prediction unchanged`, a line per output that looks like class scores."""
+    return [f"{quoted(name)}: {prediction(both)}" for name, both in document["whole"]["ranking"].items()]
+
+
+def runs(document: Document) -> str:
+    """`24 trials (1 of them beside the steps, to measure shares)`: the one number of runs that all reports give."""
+    extra = (document.get("runs") or {}).get("explain", 0)
+    return count(document["trials"], "trial") + (f" ({extra} beside the steps, to measure shares)" if extra else "")
 
 
 def word(judged: Document) -> str:
@@ -166,8 +223,10 @@ def span(step: Document, quoted: Quoted = str) -> str:
 
 
 def sentences(finding: Document, quoted: Quoted = str) -> list[str]:
-    """A finding's numbers, a line each: how it fails alone, how the error grows, its certificate, reservations."""
-    lines = [_alone(finding, quoted)] if finding["verdict"] or finding["worst"] else []
+    """A finding's numbers, a line each: its share, how it fails alone, how the error grows, whether it is 1-minimal."""
+    share = finding["explains"]
+    lines = [f"explains {percent(share)} of the final error"] if share is not None else []
+    lines += [_alone(finding, quoted)] if finding["verdict"] or finding["worst"] else []
     if finding["kind"] == "accumulated":
         lines += _growing(finding, quoted)
     if finding["kind"] == "unresolved" and finding["nodes"]:
@@ -175,29 +234,33 @@ def sentences(finding: Document, quoted: Quoted = str) -> list[str]:
     if finding["kind"] == "flaky":
         lines.append(f"failed in {finding['runs']['failed']} of {count(finding['runs']['of'], 'run')}")
     elif finding["reproduces"] is not None and finding["reproduces"] < 1:
-        lines.append(f"reproduces in {percent(finding['reproduces'])} of its runs")
+        lines.append(f"fails in {percent(finding['reproduces'])} of its runs")
     return [*lines, *_certificate(finding, quoted), *_reservations(finding, quoted)]
 
 
 def _alone(finding: Document, quoted: Quoted) -> str:
-    worst, off = finding["worst"], finding["off"]
+    worst, off, verdict = finding["worst"], finding["off"], finding["verdict"]
+    why = f": {quoted(verdict['why'])}" if verdict and verdict["why"] else ""
     if worst is None:
-        why = finding["verdict"]["why"]
-        return f"alone, on reference inputs: {word(finding['verdict'])}{f': {quoted(why)}' if why else ''}"
+        return f"alone, on the reference's inputs: {word(verdict)}{why}"
     at = ",".join(map(str, worst["index"]))
-    place = f"worst at [{at}]: {element(worst['candidate'])} for {element(worst['reference'])}"
-    share = f"; {off['count']} of {off['of']} values off" if off else ""
-    return f"alone, on reference inputs: max_rel {error(worst['error'])} on {quoted(worst['tensor'])}, {place}{share}"
+    seen = f"expected {element(worst['reference'])}, got {element(worst['candidate'])} at [{at}]"
+    share = f"; {off['count']} of {off['of']} values differ" if off else ""
+    return f"alone, on the reference's inputs: {quoted(worst['tensor'])}{why}; {seen}{share}"
 
 
 def _certificate(finding: Document, quoted: Quoted) -> list[str]:
+    """Whether the region is 1-minimal, and the nearest region that agrees."""
     near = finding["nearest"]
     if not near:
         return []
-    without = "it" if near["without"] == finding["nodes"] else _and(near["without"], quoted)
-    claim = "certified" if finding["certified"] else "nearest"
-    verb = "agrees alone" if len(near["nodes"]) == 1 else "agree alone"
-    return [f"{claim}: without {without}, {_and(near['nodes'], quoted)} {verb}"]
+    rest = f"{_and(near['nodes'], quoted)} {'agrees' if len(near['nodes']) == 1 else 'agree'}"
+    if not finding["certified"]:
+        return [f"not shown to be 1-minimal; without {_and(near['without'], quoted)}, {rest}"]
+    if len(finding["nodes"]) == 1:
+        return [f"1-minimal: a single node; without it, {rest}"]
+    which = "either node" if len(finding["nodes"]) == 2 else "any one node"
+    return [f"1-minimal: with {which} removed, the rest agrees"]
 
 
 def _reservations(finding: Document, quoted: Quoted) -> list[str]:
@@ -210,9 +273,9 @@ def _growing(finding: Document, quoted: Quoted) -> list[str]:
     if growth:
         first, last = growth[0], growth[-1]
         after = f"{error(last['error'])} after {last['nodes']}"
-        lines.append(f"grows from {error(first['error'])} after {count(first['nodes'], 'node')} to {after}")
+        lines.append(f"the error grows from {error(first['error'])} after {count(first['nodes'], 'node')} to {after}")
     parts = [f"{quoted(c['node'])} ({quoted(c['op'])}) {percent(c['explains'])}" for c in finding["contributors"]]
-    return [*lines, *([f"most of it: {listed(parts)}"] if parts else [])]
+    return [*lines, *([f"largest shares: {listed(parts)}"] if parts else [])]
 
 
 def evidence(finding: Document, quoted: Quoted = str) -> tuple[str, list[str]]:
@@ -229,7 +292,7 @@ def other_model(document: Document, quoted: Quoted = str) -> list[str]:
         return []
     lines = [quoted(other["matched"])]
     for row in other.get("nodes", ())[:MAX_PIECES]:
-        left = "" if row["remains"] is None else f", {percent(row['remains'])} is left if it runs on the reference"
+        left = "" if row["remains"] is None else f"; with it on the reference, {percent(row['remains'])} is left"
         lines.append(f"{region(row | {'ops': [row['op']]}, quoted)} explains {percent(row['explains'])}{left}")
     ops = [
         f"{quoted(row['op'])} {percent(row['explains'])} in {count(row['nodes'], 'piece')}"
@@ -237,7 +300,7 @@ def other_model(document: Document, quoted: Quoted = str) -> list[str]:
     ]
     lines += [f"by operator: {listed(ops)}"] if ops else []
     clipped = [f"{quoted(row['tensor'])} {percent(row['share'])}" for row in other.get("saturated", ())]
-    return [*lines, *([f"clipped values: {listed(clipped)}"] if clipped else [])]
+    return [*lines, *([f"values clipped by their scale: {listed(clipped)}"] if clipped else [])]
 
 
 def stderr(finding: Document) -> list[str]:

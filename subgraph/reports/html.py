@@ -22,11 +22,15 @@ from subgraph.reports import (
     headline,
     other_model,
     percent,
+    predictions,
     region,
+    runs,
     runtime,
     seconds,
     sentences,
     shape,
+    shares,
+    size,
     stderr,
     title,
     word,
@@ -88,7 +92,12 @@ def render(document: Document) -> str:
     shown = cleaned(document)
     findings = [_view(finding, number) for number, finding in enumerate(shown["findings"], 1)]
     text = resources.files("subgraph.reports").joinpath(TEMPLATE).read_text(encoding="utf-8")
-    view = {"d": shown, "depth": _depth(shown), "headline": headline(shown), "other": other_model(shown)}
+    view = {
+        "d": shown,
+        "depth": _depth(shown),
+        "headline": headline(shown),
+        "lines": shares(shown) + other_model(shown),
+    }
     return _environment().from_string(text).render(view, findings=findings).rstrip("\n") + "\n"
 
 
@@ -96,7 +105,7 @@ def _environment() -> Environment:
     from jinja2 import Environment, StrictUndefined
 
     environment = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
-    words = (count, error, percent, region, runtime, seconds, shape, short, word)
+    words = (count, error, percent, predictions, region, runs, runtime, seconds, shape, short, size, word)
     environment.filters.update({f.__name__: f for f in words})
     return environment
 

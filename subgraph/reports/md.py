@@ -9,17 +9,20 @@ from subgraph.reports import (
     UNKNOWN,
     Document,
     cleaned,
-    error,
     evidence,
     headline,
     listed,
     other_model,
     percent,
+    predictions,
     region,
+    runs,
     runtime,
     seconds,
     sentences,
     shape,
+    shares,
+    size,
     span,
     stderr,
     title,
@@ -37,8 +40,11 @@ def render(document: Document) -> str:
     for number, finding in enumerate(shown["findings"], 1):
         lines += ["", *_finding(finding, f"{number}. " if len(shown["findings"]) > 1 else "")]
     if shown["alone"]:
-        lines += ["", "## Fail alone, explain little", ""]
-        lines += [f"- {region(p, code)}: {percent(p['explains'])}, max_rel {error(p['error'])}" for p in shown["alone"]]
+        lines += ["", "## Fail alone, explain little of the error", ""]
+        lines += [
+            f"- {region(p, code)}: {percent(p['explains'])}, error / scale {size(p, p['error'])}"
+            for p in shown["alone"]
+        ]
     lines += ["", "## How to reproduce", "", *_reproduce(shown), "", "## Environment", "", *_environment(shown)]
     return "\n".join([*lines, "", *_steps(shown)]).rstrip("\n") + "\n"
 
@@ -78,10 +84,9 @@ def _table(heading: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:
 
 def _whole(document: Document) -> list[str]:
     whole = document["whole"]
-    why = f": {code(whole['why'])}" if whole["why"] and not document["agree"] else ""
+    why = f": {code(whole['why'])}" if whole["why"] else ""
     lines = [f"The whole model on {code(document['candidate']['name'])}: **{word(whole)}**{why}"]
-    for name, shares in whole["ranking"].items():
-        lines.append(f"- {code(name)}: top-1 {percent(shares['top1'])}, top-5 {percent(shares['top5'])} agree")
+    lines += [f"- {line}" for line in [*predictions(document, code), *shares(document)]]
     return [lines[0], *([""] if len(lines) > 1 else []), *lines[1:], *_notes(document)]
 
 
@@ -91,13 +96,10 @@ def _notes(document: Document) -> list[str]:
 
 
 def _finding(finding: Document, number: str) -> list[str]:
-    share = finding["explains"]
-    lines = [f"## {number}{title(finding, code)}", ""]
-    lines += [f"- explains {percent(share)} of the final error"] if share is not None else []
-    lines += [f"- {line}" for line in sentences(finding, code)]
     conclusion, reasons = evidence(finding, code)
-    if conclusion or reasons:
-        lines += ["", f"Precision or bug? {conclusion}".rstrip(), "", *(f"- {line}" for line in reasons)]
+    lines = [f"## {number}{title(finding, code)}", ""]
+    lines += [f"**Precision or bug?** {conclusion}".rstrip(), ""] if conclusion or reasons else []
+    lines += [f"- {line}" for line in (*sentences(finding, code), *reasons)]
     if finding["edge"]:
         lines += ["", *_edge(finding["edge"])]
     return [*lines, *(["", *_fenced(last, "text")] if (last := stderr(finding)) else [])]
@@ -141,14 +143,14 @@ def _steps(document: Document) -> list[str]:
             table_code(step["kind"]),
             span(step, table_code) or UNKNOWN,
             str(step["count"]),
-            error(step["error"]),
+            size(step, step["error"]),
             word(step),
             seconds(step["seconds"]),
             table_code(step["changed"]) if step["changed"] else "",
         )
         for step in document["steps"]
     ]
-    what = f"{count(document['trials'], 'trial')}, {document['compiled_nodes']} nodes compiled"
-    heading = ("#", "asked", "region", "nodes", "max_rel", "", "took", "")
+    what = f"{runs(document)}, {document['compiled_nodes']} nodes compiled"
+    heading = ("#", "run", "region", "nodes", "error / scale", "answer", "took", "left")
     summary = f"<summary>Steps: {what}, {seconds(document['seconds'])}</summary>"
     return ["<details>", summary, "", *_table(heading, rows), "", "</details>"]

@@ -1,8 +1,20 @@
-"""Plain text: the findings in words, as `subcut bisect` prints them at the end."""
+"""Plain text: the verdict, its reason, what to do next, figures; as `subcut bisect` prints them at the end."""
 
 from __future__ import annotations
 
-from subgraph.reports import Document, cleaned, evidence, headline, other_model, percent, sentences, stderr, title
+from subgraph.reports import (
+    Document,
+    cleaned,
+    evidence,
+    headline,
+    other_model,
+    percent,
+    predictions,
+    sentences,
+    shares,
+    stderr,
+    title,
+)
 from subgraph.reports import region as region_words
 from subgraph.text import count
 
@@ -12,13 +24,21 @@ FILE = "report.txt"
 def render(document: Document) -> str:
     """The document as lines for a terminal."""
     shown = cleaned(document)
-    lines = [line for finding in shown["findings"] for line in _finding(finding)] or [headline(shown)]
+    findings, whole = shown["findings"], shown["whole"]
+    lines = [headline(shown)]
+    if not findings and shown["agree"] and whole["why"]:
+        lines.append(f"  {whole['why']}")
+    for number, finding in enumerate(findings, 1):
+        lines += [f"{number}. {title(finding)}"] if len(findings) > 1 else []
+        lines += [f"  {line}" for line in _finding(finding)]
+    lines += shares(shown)
+    lines += [] if shown["agree"] else predictions(shown)
     if shown["alone"]:
-        lines.append(f"fail alone, explain little: {count(len(shown['alone']), 'piece')}")
+        lines.append(f"{count(len(shown['alone']), 'piece')} that fail alone and explain little of the final error:")
         lines += [f"  {region_words(piece)}   {percent(piece['explains'])}" for piece in shown["alone"]]
     lines += other_model(shown)
     lines += [f"note: {note}" for note in shown["notes"]]
-    cases = [finding["case"] for finding in shown["findings"] if finding["case"]]
+    cases = [finding["case"] for finding in findings if finding["case"]]
     places = [f"case {case}" for case in cases] + ([f"report {shown['report']}"] if shown["report"] else [])
     if len(places) > 2:
         lines += places
@@ -28,8 +48,9 @@ def render(document: Document) -> str:
 
 
 def _finding(finding: Document) -> list[str]:
-    share = finding["explains"]
-    explains = f"      explains {percent(share)} of the final error" if share is not None else ""
+    """The reason, what to do with the case, figures, evidence."""
     conclusion, reasons = evidence(finding)
-    lines = [*sentences(finding), *([conclusion] if conclusion else []), *(f"- {line}" for line in reasons)]
-    return [f"{title(finding)}{explains}", *(f"  {line}" for line in (*lines, *(f"| {s}" for s in stderr(finding))))]
+    lines = [conclusion] if conclusion else []
+    if case := finding["case"]:
+        lines.append(f"next: subcut replay {case} runs it again; subcut bundle {case} packs it for a bug report")
+    return [*lines, *sentences(finding), *(f"- {line}" for line in reasons), *(f"| {s}" for s in stderr(finding))]

@@ -297,7 +297,12 @@ def _tail_fails(progress: Progress) -> Search[bool]:
             yield from _go_on_with(progress, rest, answer.signature)
             return True
     if not progress.complete:
-        state.notes.append(("whether all else agrees could not be asked without ", state.items(region)))
+        state.notes.append(
+            (
+                "not known whether the others agree: the candidate runs nothing without ",
+                state.items(region),
+            )
+        )
     state.left, state.more = 0, 0
     progress.fails = False
     return False

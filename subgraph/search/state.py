@@ -182,7 +182,7 @@ class SearchState:
         query = Query(QueryKind.WHOLE, (), STILL_REPETITION + self.patience, True)
         (answer,) = yield from self.ask(Purpose.AGAIN, [query])
         if answer.signature in NO_OUTPUT:
-            raise SearchStopped(f"the candidate is no longer what it was: {answer.why or answer.signature}")
+            raise SearchStopped(f"the candidate has stopped working: {answer.why or answer.signature}")
 
     def _answered(self, query: Query) -> bool:
         answer = self.memo.get(_key(query))

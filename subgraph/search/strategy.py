@@ -112,7 +112,7 @@ def _narrow(state: SearchState, settings: Settings, labels: tuple[Hashable, ...]
                 except SearchRestart as restart:
                     state.notes.append((str(restart), ()))
             else:
-                stopped = "its answers go on contradicting each other"
+                stopped = "the candidate keeps contradicting itself"
     except SearchStopped as e:
         stopped = str(e)
         answers = [a for (kind, *_), a in state.memo.items() if kind is QueryKind.WHOLE]
@@ -151,7 +151,7 @@ def _findings(state: SearchState, base: Baseline, progress: Progress | None, sto
     findings = list(progress.findings) if progress else []
     if base.signature is None and not findings:
         if stopped or not base.agrees or not (progress is None or complete):
-            why = stopped or (base.why if not base.agrees else "the outputs agree, but the inside could not be asked")
+            why = stopped or (base.why if not base.agrees else "the outputs agree, but inner tensors could not be read")
             unresolved = Finding(FindingKind.UNRESOLVED, state.items(state.suspect or range(state.n)), None, why=why)
             others, notes = _smallest(state.unresolved, set()), tuple(state.notes)
             return Findings(Outcome.UNRESOLVED, counts, None, (unresolved,), (), others, stopped=stopped, notes=notes)
@@ -161,7 +161,7 @@ def _findings(state: SearchState, base: Baseline, progress: Progress | None, sto
     if progress and progress.elsewhere and not (findings or stopped):
         return Findings(Outcome.ELSEWHERE, counts, base.signature, rate=state.rate, notes=tuple(state.notes))
     if stopped or not findings:
-        why = stopped or "no region of it fails as the whole does"
+        why = stopped or "no region fails in the way the whole model does"
         suspects = state.items(state.suspect or range(state.n))
         findings.append(Finding(FindingKind.UNRESOLVED, suspects, state.signature, why=why))
     findings.sort(key=_rank)

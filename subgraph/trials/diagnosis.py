@@ -102,7 +102,7 @@ def _of_values(output: WrongOutput) -> Iterator[Evidence]:
     if pair := comparable(*output.values) if output.values else None:
         yield from _noise(output, pair)
     elif output.judgement.signature in (Signature.SHAPE, Signature.MISSING):
-        yield Evidence("noise", f"no rounding: {output.judgement.why}", "beyond")
+        yield Evidence("noise", f"rounding does not explain it: {output.judgement.why}", "beyond")
     moved = join_explanations(e for e in output.explanations if not e.grid)
     if moved:
         yield Evidence("likeness", f"looks like: {moved}", "alike")
@@ -121,13 +121,9 @@ def _noise(output: WrongOutput, pair: Pair) -> Iterator[Evidence]:
     if ruling.status is Status.UNRESOLVED:
         yield Evidence("noise", ruling.why)
         return
-    ratio = ruling.metrics.get("noise_ratio")
-    fact = _size(ruling, ratio)
-    if ratio is not None:
-        yield Evidence("noise", f"the error is {_times(ratio)} × what rounding in {claim} does here", fact)
-    else:
-        within = f"rounding in {claim} does as much" if fact == "within" else "no rounding"
-        yield Evidence("noise", f"{within}: {ruling.why}", fact)
+    fact = _size(ruling, ruling.metrics.get("noise_ratio"))
+    explains = "explains it" if fact == "within" else "does not explain it"
+    yield Evidence("noise", f"rounding in {claim} {explains}: {ruling.why}", fact)
     if fact != "within":
         yield from _lower_precision(output, pair, claim)
 
@@ -136,20 +132,23 @@ def _lower_precision(output: WrongOutput, pair: Pair, claim: str) -> Iterator[Ev
     """Does a precision below the claimed one explain the error? The finest that does is named."""
     nodes = len(output.region.nodes)
     if nodes > MAX_NOISY:
-        yield Evidence("precision", f"{count(nodes, 'node')}: not asked what lower precisions would do", "open")
+        yield Evidence(
+            "precision",
+            f"lower precisions were not tried: {count(nodes, 'node')} take too long",
+            "open",
+        )
         return
     rest = []
     for precision in _precisions_below(output, claim):
         ruling, name = _ruling(output, pair, precision), TYPE_NAMES[precision]
         ratio = ruling.metrics.get("noise_ratio")
         if ruling.status is Status.AGREE and (ratio is None or ratio >= FAINT):
-            size = "" if ratio is None else f": {_times(ratio)} × its rounding noise"
-            yield Evidence("precision", f"{name} arithmetic may be as far off{size}", f"fits {precision}")
+            yield Evidence("precision", f"{name} arithmetic would explain it: {ruling.why}", f"fits {precision}")
             return
         if ruling.status is Status.UNRESOLVED:
-            rest = [Evidence("precision", f"{name} arithmetic might do anything here", "open")]
+            rest = [Evidence("precision", f"{name} arithmetic is too imprecise here to tell", "open")]
         elif ratio is not None:
-            says = f"{name} arithmetic does not explain it: {_times(ratio)} × its rounding noise"
+            says = f"{name} arithmetic does not explain it: {ruling.why}"
             rest = [Evidence("precision", says)] if ratio > 1 else []
     yield from rest
 
@@ -176,10 +175,6 @@ def _size(ruling: Ruling, ratio: float | None) -> str:
     return "beyond" if ratio is None or ratio > BEYOND else ""
 
 
-def _times(ratio: float) -> str:
-    return f"{ratio:.0f}" if 10 <= ratio < 1e4 else f"{ratio:.2g}"
-
-
 # ---------------------------------------------------------------------------------------------------- other runs
 
 
@@ -196,15 +191,15 @@ def _exact(trials: Trials, region: Region, verdict: Verdict, withheld: str) -> I
         with _other_trials(trials, _with_options(trials, options), "exact") as exact:
             other, finer = exact.verdict(region), EPS[exact.precision] < EPS[trials.precision]
     except SubcutError as e:
-        yield Evidence("exact", f"no answer with {words}: {e.what}")
+        yield Evidence("exact", f"not known with {words}: {e.what}")
         return
     if other.status is Status.AGREE:
-        blame = "precision, or a bug of the kernels for less" if finer else "its optimiser is to blame"
+        blame = "lower precision is the reason, or a bug of its kernels" if finer else "its optimiser is to blame"
         yield Evidence("exact", f"right with {words}: {blame}", "right-finer" if finer else "right")
     elif other.status is Status.FAIL:
         yield Evidence("exact", f"wrong with {words} as well: {other.why}", "wrong-finer" if finer else "")
     else:
-        yield Evidence("exact", f"no answer with {words}: {other.why}")
+        yield Evidence("exact", f"not known with {words}: {other.why}")
 
 
 def _switches(trials: Trials, region: Region, verdict: Verdict, withheld: str) -> Iterator[Evidence]:
@@ -219,12 +214,12 @@ def _switches(trials: Trials, region: Region, verdict: Verdict, withheld: str) -
             with _other_trials(trials, _with_options(trials, options), f"switch{k}") as other:
                 status = other.verdict(region).status
         except SubcutError as e:
-            rest.append(f"no answer with {words}: {e.what}")
+            rest.append(f"not known with {words}: {e.what}")
             continue
         if status is Status.AGREE:
             yield Evidence("switch", f"right with {words}", "switch")
             return
-        rest.append(f"{'wrong' if status is Status.FAIL else 'no answer'} with {words} as well")
+        rest.append(f"{'wrong' if status is Status.FAIL else 'not known'} with {words} as well")
     if rest:
         yield Evidence("switch", "; ".join(rest))
 
@@ -309,29 +304,41 @@ def _other_trials(trials: Trials, candidate: Candidate, name: str) -> Iterator[T
 
 # The first is drawn whose facts are all there; `{0}` is the precision that explains the error, `{1}` its claim.
 CONCLUSIONS = (
-    ("candidate", "not known who errs: onnx's own evaluator agrees with the candidate"),
+    ("candidate", "not known which side is wrong: onnx's own evaluator agrees with the candidate"),
     ("overflow", "range: the precision it claims does not hold a weight of this piece; keep the piece in float32"),
     ("alike", "a bug, or another layout or preprocessing: one simple change accounts for all of the error"),
-    ("range", "range, not a bug: it computes in float16, which ends there; declare --precision fp16"),
-    ("switch", "one thing that it does and can be turned off is the reason: right without it"),
-    ("within", "rounding, not a bug: the criterion asks for more than the precision it claims can give"),
-    ("fits wrong-finer", "not known: {0} rounding explains its size, but it is as wrong in full precision"),
-    ("fits grid", "rounding, not a bug: it computes in {0}; declare --precision {1}"),
-    ("approximate", "no bug, by its size: within 0.002 of the scale, as approximate kernels are, or float16"),
-    ("fits right-finer", "rounding, not a bug: {0} arithmetic explains it, and full precision is right"),
+    ("range", "range, not a bug: the candidate computes in float16, which ends at 65504; declare --precision fp16"),
+    ("switch", "one option of the candidate is the reason: right with that option off"),
+    ("within", "rounding, not a bug: the criterion asks for more than the claimed precision can give"),
+    ("fits wrong-finer", "not known: {0} rounding explains the size of the error, but full precision is as wrong"),
+    ("fits grid", "rounding, not a bug: the candidate computes in {0}; declare --precision {1}"),
+    (
+        "approximate",
+        "no bug, by the size of the error: within 0.002 of the scale, as of approximate kernels",
+    ),
+    ("fits right-finer", "rounding, not a bug: {0} arithmetic explains the error, and full precision is right"),
     ("fits right", "a bug of its optimiser, or an approximation no worse than {0}: right without it"),
-    ("fits", "probably rounding, not a bug: {0} arithmetic explains it; if it computes so, declare --precision {1}"),
-    ("right reference", "a bug of its optimiser: right without it, and onnx's own evaluator agrees with the reference"),
+    (
+        "fits",
+        "probably rounding, not a bug: {0} arithmetic explains it; if the candidate uses that, declare --precision {1}",
+    ),
+    (
+        "right reference",
+        "a bug of its optimiser: right without it, and onnx's own evaluator agrees with the reference",
+    ),
     ("right", "a bug of its optimiser: right without it"),
-    ("wrong-finer", "a bug: as wrong in full precision, so rounding is not the reason"),
-    ("right-finer", "not known: right in full precision; a bug of the kernels for less, or more rounding than usual"),
-    ("grid", "not known: it computes in {0}, whose rounding explains only a part of the error"),
-    ("open", "not known: a precision below the one it claims might be the reason"),
+    ("wrong-finer", "a bug: full precision is as wrong, so rounding is not the reason"),
+    (
+        "right-finer",
+        "not known: right in full precision; a bug of kernels for less, or more rounding than usual",
+    ),
+    ("grid", "not known: the candidate computes in {0}, whose rounding explains only a part of the error"),
+    ("open", "not known: a precision below the claimed one might be the reason"),
     ("beyond reference", "a bug: rounding does not explain it, and onnx's own evaluator agrees with the reference"),
-    ("beyond", "a bug, unless the reference errs: rounding does not explain it"),
+    ("beyond", "a bug, unless the reference is wrong: rounding does not explain it"),
     ("reference", "a bug, more likely than not: onnx's own evaluator agrees with the reference"),
 )
-UNKNOWN = "not known: nothing that could be asked decides it"
+UNKNOWN = "not known: no evidence decides it"
 
 
 def conclude(evidence: Iterable[Evidence]) -> str:

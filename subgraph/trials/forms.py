@@ -61,11 +61,11 @@ class FormsTried:
             return
         shipped, pinned = self.verdicts[Form.SHIPPED], self.verdicts[Form.PINNED]
         if self.only_pinned:
-            yield f"the file as shipped: {shipped.signature}: {shipped.why}; all else is about it with pinned shapes"
+            yield f"the file as shipped: {shipped.signature}: {shipped.why}; all other results are for pinned shapes"
         elif self._silent(Form.PINNED) and not self._silent(Form.SHIPPED):
-            yield f"with pinned shapes, as every cut has them, the model: {pinned.signature}: {pinned.why}"
+            yield f"the model with pinned shapes, which every cut has: {pinned.signature}: {pinned.why}"
         elif shipped.status is Status.FAIL and pinned.status is Status.AGREE:
-            yield "the file as shipped fails, and agrees with pinned shapes: open dimensions are to blame"
+            yield "the file as shipped is wrong, with pinned shapes it is right: the open dimensions are the reason"
 
     def document(self) -> list[FormDocument]:
         """Each form tried."""

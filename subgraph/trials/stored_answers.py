@@ -44,7 +44,7 @@ def drop_if_changed(trials: Trials) -> str:
             return ""
     trials.drop_stored()
     name = clean(trials.candidate.name)
-    return f"{name} answers otherwise than on {_day(stored[0].made)}: its stored answers are not used any more"
+    return f"{name} gives other results than on {_day(stored[0].made)}: its stored results are no longer used"
 
 
 def _stored(trials: Trials, *, fresh: bool) -> list[RunResult]:
@@ -71,7 +71,7 @@ def age(trials: Trials) -> str:
     if not old:
         return ""
     days = list(dict.fromkeys((_day(old[0]), _day(old[-1]))))
-    return f"{len(old)} of {len(times)} answers are from {' to '.join(days)}; --fresh asks again"
+    return f"{len(old)} of {len(times)} results were stored on {' to '.join(days)}; --fresh runs everything again"
 
 
 def _day(seconds: float) -> str:

@@ -173,7 +173,7 @@ def test_an_agreement_says_what_was_looked_at(masking: Path) -> None:
 def test_a_region_that_agrees_while_the_whole_fails_says_so_and_nothing_else(here: Path) -> None:
     document = found(bisect(here, "--json", "--within", "n9..n20", add="n4:0.5"))
     assert (document["exit_code"], document["outcome"], document["findings"]) == (1, "elsewhere", [])
-    assert document["notes"] == ["the whole fails, n9..n20 alone does not: look elsewhere"]
+    assert document["notes"] == ["the whole model is wrong, n9..n20 alone is right: look outside of it"]
 
 
 WAVERING = """
@@ -205,14 +205,17 @@ def test_of_four_culprits_on_one_path_each_has_its_part(here: Path) -> None:
     document = found(bisect(here, "--json", add="n3:0.5+n9:0.5+n14:0.5+n21:0.5"))
     assert {tuple(f["nodes"]) for f in document["findings"]} == {("n3",), ("n9",), ("n14",), ("n21",)}
     assert all(f["certified"] and 0.1 < f["explains"] < 0.4 for f in document["findings"])
-    assert document["notes"] == ["with them on the reference, the model agrees"]
+    assert document["notes"] == ["with these regions on the reference, the whole model agrees"]
 
 
 def test_they_agree(here: Path) -> None:
     done = bisect(here, add="n4:0")
     assert done.code == 0, done
-    assert "they agree" in done.out
-    assert "looked at: 1 output of the model, in 7 runs; inner tensors were not looked at: --inside does" in done.out
+    assert done.out.startswith("right: outputs agree; inner tensors were not looked at\n")
+    assert (
+        "compared: 1 output of the model, in 7 runs; inner tensors were not looked at (--inside looks at them)"
+        in done.out
+    )
     assert [p.name for p in (here / "subcut_out").iterdir()] == [".store"]
 
 

@@ -423,7 +423,7 @@ def test_a_candidate_that_changes_after_its_node_was_found(here: Path, mark: dic
     """The culprit stands; that the rest could not be asked about is said, not passed over."""
     document = found(bisect(*doubted(here, nodes="n5", after=6, then="dies"), *QUICK, "--json", cwd=here, env=mark))
     assert named(document) == [["n5"]] and document["findings"][0]["certified"]
-    assert "with it on the reference, the model agrees" not in document["notes"]
+    assert "with this region on the reference, the whole model agrees" not in document["notes"]
     assert any("could not be asked without n5" in note for note in document["notes"]), document["notes"]
 
 
@@ -433,8 +433,8 @@ def test_a_candidate_that_gives_nothing_any_more_is_not_said_to_agree(here: Path
     line(here / "m.onnx", NAMES)
     document = found(bisect(*doubted(here, nodes="n13", after=4, then="dies"), *QUICK, "--json", cwd=here, env=mark))
     assert not any(finding["certified"] for finding in document["findings"])
-    assert "with it on the reference, the model agrees" not in document["notes"]
-    assert "no longer what it was" in document["findings"][0]["why"]
+    assert "with this region on the reference, the whole model agrees" not in document["notes"]
+    assert "has stopped working" in document["findings"][0]["why"]
     assert document["trials"] <= 20, "it is not asked about piece after piece"
 
 
@@ -565,7 +565,7 @@ def test_real_float16_agrees_where_it_is_claimed_and_only_there(count: int, here
     words = doubted(here, half="yes")
     done = bisect(*words, "--precision", "fp16", cwd=here, env=mark)
     assert done.code == 0, done
-    assert "agrees within fp16 rounding" in done.out
+    assert "right within fp16 rounding" in done.out
     assert [p.name for p in (here / "subcut_out").iterdir()] == [".store"]
     known = len(loads(here))
     document = found(bisect(*words, "--precision", "fp16", "--json", cwd=here, env=mark))

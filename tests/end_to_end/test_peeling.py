@@ -150,7 +150,7 @@ def test_two_faults_that_nearly_cancel_are_both_found(tmp_path: Path) -> None:
     for first, second in ((1.08, 0.93), (1.08, 0.992)):
         document = bisected(tmp_path, "-c", f"faulty.py:scale=n4:{first}+n9:{second}")
         assert culprits(document) == [["n4"], ["n9"]]
-        assert "with them on the reference, the model agrees" in document["notes"]
+        assert "with these regions on the reference, the whole model agrees" in document["notes"]
 
 
 def test_two_faults_of_another_model_that_nearly_cancel_are_both_found(tmp_path: Path) -> None:

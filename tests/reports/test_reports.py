@@ -119,16 +119,15 @@ def test_a_departure_is_named() -> None:
 
 def test_text_says_it_as_bisect_does() -> None:
     lines = render("text", RUNS["culprit"]()).splitlines()
-    assert lines[0].split("      ") == [
-        "smallest failing region: /down/pad/Pad, /down/pool/MaxPool (Pad, MaxPool)",
-        "explains 93 % of the final error",
-    ]
-    assert "max_rel 1.1e-02" in lines[1] and "worst at [0,311,7,4]: 0.8303 for 0.8213; 214 of 200704 values" in lines[1]
-    assert lines[2] == "  certified: without /down/pad/Pad, /down/pool/MaxPool agrees alone"
-    assert lines[3].startswith("  a bug of its optimiser: right without it")
-    assert lines[4] == "  - the error is 355 × what rounding in fp16 does here"
-    assert [line[:4] for line in lines[4:9]] == ["  - "] * 5
-    assert lines[9] == "case subcut_out/bisect-npu   report subcut_out/bisect-npu/report.html"
+    assert lines[0] == "wrong: 2 of 27 nodes: /down/pad/Pad, /down/pool/MaxPool (Pad, MaxPool)"
+    assert lines[1].startswith("  a bug of its optimiser: right without it")
+    assert lines[2].startswith("  next: subcut replay subcut_out/bisect-npu")
+    assert lines[3] == "  explains 93 % of the final error"
+    assert "max_rel 1.1e-02" in lines[4] and "expected 0.8213, got 0.8303 at [0,311,7,4]; 214 of 200704 val" in lines[4]
+    assert lines[5] == "  1-minimal: with either node removed, the rest agrees"
+    assert lines[6].startswith("  - rounding in fp16 does not explain it: the tensor is off by 0.011 of its scale")
+    assert [line[:4] for line in lines[6:11]] == ["  - "] * 5
+    assert lines[-1] == "case subcut_out/bisect-npu   report subcut_out/bisect-npu/report.html"
 
 
 @pytest.mark.parametrize(
@@ -136,14 +135,21 @@ def test_text_says_it_as_bisect_does() -> None:
     [
         (
             "culprits",
-            ["certified: without it, /down/Add and /layer0/act1/Relu agree", "not certified", "in 90 % of its"],
+            [
+                "wrong: 1 of 27 nodes: ",
+                "; 2 more findings",
+                "the shares overlap (sum 119 %)",
+                "1-minimal: a single node; without it, /down/Add and /layer0/act1/Relu agree",
+                "perhaps not the smallest",
+                "fails in 90 % of its runs",
+            ],
         ),
         ("accumulated", ["the error accumulates", "grows from 1.0e-04 after 1 node to 1.2e-01 after 240", "12 %"]),
         ("flaky", ["flaky: /head/Flatten (Flatten) fails in 30 % of runs", "failed in 3 of 10 runs"]),
-        ("unresolved", ["unresolved: the budget of 9 trials is spent", "and 7 more", "note: inputs were random"]),
-        ("agree", ["they agree: max_rel 4.0e-07"]),
-        ("claimed", ["agrees within float16 rounding: max_rel 4.0e-07"]),
-        ("nothing", ["nothing was established: no output could be compared"]),
+        ("unresolved", ["wrong, cause not found: the budget of 9 trials", "and 7 more", "note: inputs were random"]),
+        ("agree", ["right: outputs agree; inner tensors were not looked at\n  max_rel 4.0e-07"]),
+        ("claimed", ["right within float16 rounding: outputs agree"]),
+        ("nothing", ["unresolved: nothing was established: no output could be compared"]),
         ("crash", ["FAIL (crash): killed by signal 6", "| terminate called", "| [31mAborted[0m"]),
         ("refused", ["FAIL (refused): unsupported: Softmax with axis 1"]),
     ],
@@ -212,7 +218,7 @@ def test_the_page_needs_nothing_from_elsewhere() -> None:
 def test_the_page_begins_with_the_verdict_and_draws_the_region() -> None:
     page = Page(render("html", RUNS["culprit"]()))
     said = [text.strip() for tag, text in page.said if text.strip() and tag not in ("title", "style")]
-    assert said[0] == "smallest failing region: /down/pad/Pad, /down/pool/MaxPool (Pad, MaxPool)"
+    assert said[0] == "wrong: 2 of 27 nodes: /down/pad/Pad, /down/pool/MaxPool (Pad, MaxPool)"
     boxes = [value for name, value in page.values if name == "class" and value.startswith("box")]
     assert boxes.count("box inside") == 2 and len(boxes) > 4
     assert ("text", "MaxPool #5") in page.said and ("text", "/down/pad/Pad") in page.said
@@ -338,7 +344,7 @@ def test_markdown_says_how_to_reproduce() -> None:
         "| onnxruntime",
     ]
     assert not [part for part in parts if part.replace("| onnxruntime", "`onnxruntime`") not in text]
-    assert text.startswith("# subcut: `resnet.onnx`: smallest failing region: `/down/pad/Pad`, `/down/pool/MaxPool`")
+    assert text.startswith("# subcut: `resnet.onnx`: wrong: 2 of 27 nodes: `/down/pad/Pad`, `/down/pool/MaxPool`")
 
 
 # ---------------------------------------------------------------------------------------------------- other forms

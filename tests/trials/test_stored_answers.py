@@ -99,7 +99,7 @@ def test_answers_of_a_candidate_that_has_changed_are_dropped(board: Board) -> No
     board.command(ask)
     board.firmware = lambda: 2.0
     day = time.strftime("%Y-%m-%d")
-    said = f"board answers otherwise than on {day}: its stored answers are not used any more"
+    said = f"board gives other results than on {day}: its stored results are no longer used"
     assert board.command(ask) == [said, ""]
     assert board.runs == ASKED + 2 + ASKED, "the repeated run, a second one, and all anew"
     assert board.command(ask) == ["", ""], "the new ones are stored"
@@ -125,13 +125,13 @@ def test_a_failure_is_repeated_as_well(board: Board) -> None:
     board.command(ask)
     assert board.command(ask) == ["", ""]
     board.firmware = lambda: 1.0
-    assert "not used any more" in board.command(ask)[0]
+    assert "no longer used" in board.command(ask)[0]
     board.firmware = lambda: 1 / 0
-    assert "not used any more" in board.command(ask)[0]
+    assert "no longer used" in board.command(ask)[0]
 
 
 def test_old_answers_are_dated(board: Board, monkeypatch: pytest.MonkeyPatch) -> None:
     board.command(lambda trials: trials.run(trials.whole(), fresh=True))
     monkeypatch.setattr(stored_answers, "OLD", 0.0)
     said = board.command(ask)[1]
-    assert said == f"1 of 3 answers are from {time.strftime('%Y-%m-%d')}; --fresh asks again"
+    assert said == f"1 of 3 results were stored on {time.strftime('%Y-%m-%d')}; --fresh runs everything again"

@@ -54,7 +54,7 @@ def confirmed(state: SearchState, smallest: Smallest) -> Search[Finding | None]:
             yield from _restart_as_flaky(state)
     finding = _finding(state, smallest, FindingKind.CULPRIT, (1, 1))
     if Meaning.FAIL not in statuses:
-        return replace(finding, certified=False, why="not certified: could not be asked in a fresh process")
+        return replace(finding, certified=False, why="perhaps not the smallest: no fresh process ran it")
     return (yield from _needs_all(state, smallest, finding))
 
 
@@ -71,7 +71,7 @@ def _needs_all(state: SearchState, smallest: Smallest, finding: Finding) -> Sear
             needed.append(item)
     if len(needed) == len(smallest.items):
         return finding
-    why = "the candidate contradicts itself: this fails in company of other nodes, whichever they are, and not alone"
+    why = "the candidate contradicts itself: this fails together with any other nodes, and not alone"
     items = state.items(needed or smallest.items)
     return replace(finding, kind=FindingKind.UNRESOLVED, items=items, certified=False, neighbour=None, why=why)
 
@@ -118,12 +118,12 @@ def resolve_contradiction(state: SearchState, region: Items) -> Search[None]:
     state.first += _VOID
     state.fresh = True
     state.agreed.clear()
-    raise SearchRestart("failed in a used worker, never in a fresh one: every trial gets a fresh one")
+    raise SearchRestart("a failure was seen in a used process only: every trial now gets a fresh one")
 
 
 def _restart_as_flaky(state: SearchState) -> Search[None]:
     yield from measure_rate(state)
-    raise SearchRestart("answers differ from run to run: passes are repeated")
+    raise SearchRestart("results differ from run to run: agreeing runs are repeated")
 
 
 def measure_rate(state: SearchState) -> Search[None]:
