@@ -23,6 +23,7 @@ import typer.core
 
 from subgraph.commands import Result, log
 from subgraph.commands.help import EVERYWHERE, GROUPS, TASKS, HelpGroup, HelpPage, section_of, start_page
+from subgraph.commands.live import LineFormatter, ProgressHandler
 from subgraph.commands.options import Text, option
 from subgraph.errors import ErrorDocument, OutputError, SubcutError, UsageError
 from subgraph.text import clean, clean_lines, is_text
@@ -35,7 +36,6 @@ FLAGS = frozenset(("--json", "-v", "--verbose", "-q", "--quiet", "--progress", "
 GROUP_ONLY = frozenset(("--help", "-h", "--version", "--install-completion", "--show-completion"))
 INTERRUPTED = 130
 INTERNAL = 70  # sysexits.h, EX_SOFTWARE
-SPARSE_LINES = 10  # lines at most for many small steps where there is no progress bar
 HEARTBEAT_SECONDS = 15.0  # between two signs of life
 
 
@@ -211,7 +211,7 @@ def global_options(
     """
     if color not in (None, "auto", "always", "never"):
         raise typer.BadParameter(f"{color!r}: expected auto, always or never.", param_hint="'--color'")
-    _set_up_log(verbose=verbose, quiet=quiet)
+    _set_up_log(verbose=verbose, quiet=quiet, live=progress and not quiet)
     if progress and not quiet and not ctx.resilient_parsing:
         threading.Thread(target=_log_heartbeat, daemon=True).start()
     if ctx.invoked_subcommand is None and not ctx.resilient_parsing:
@@ -219,55 +219,12 @@ def global_options(
     return None
 
 
-def _set_up_log(*, verbose: bool, quiet: bool) -> None:
-    handler = ProgressHandler(sys.stderr)
+def _set_up_log(*, verbose: bool, quiet: bool, live: bool) -> None:
+    handler = ProgressHandler(sys.stderr, live=live, verbose=verbose)
     handler.setFormatter(LineFormatter())
     log.handlers[:] = [handler]
     log.propagate = False
     log.setLevel(logging.DEBUG if verbose else logging.WARNING if quiet else logging.INFO)
-
-
-class ProgressHandler(logging.StreamHandler[Any]):
-    """A line per message. Messages with `step` and `of` are one progress bar on a terminal, lines elsewhere.
-
-    Of messages with `sparse` as well there are at most `SPARSE_LINES` lines.
-    """
-
-    bar: Any = None
-
-    def emit(self, record: logging.LogRecord) -> None:
-        step, of = getattr(record, "step", 0), getattr(record, "of", 0)
-        if not step or self.stream is None or not self.stream.isatty() or os.environ.get("TERM") == "dumb":
-            interval = -(-of // SPARSE_LINES) if getattr(record, "sparse", False) else 1
-            if step % interval == 0 or step == of:
-                super().emit(record)
-            return
-        if self.bar is None:
-            from rich.console import Console
-            from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
-
-            columns = (TextColumn("{task.description}", markup=False), BarColumn(), MofNCompleteColumn())
-            console = Console(file=self.stream)
-            self.bar = Progress(*columns, TimeRemainingColumn(), console=console, transient=True)
-            self.bar.add_task("", total=of)
-            self.bar.start()
-        self.bar.update(0, completed=step, description=clean_lines(record.getMessage()))
-        if step == of:
-            self.close_bar()
-
-    def close_bar(self) -> None:
-        """Remove the progress bar from the terminal."""
-        if self.bar is not None:
-            self.bar.stop()
-            self.bar = None
-
-
-class LineFormatter(logging.Formatter):
-    """One line per message, safe to show."""
-
-    def format(self, record: logging.LogRecord) -> str:
-        prefix = "warning: " if record.levelno >= logging.WARNING else ""
-        return clean(prefix + record.getMessage())
 
 
 def _log_heartbeat() -> None:
@@ -275,7 +232,7 @@ def _log_heartbeat() -> None:
     begin = time.monotonic()
     while True:
         time.sleep(HEARTBEAT_SECONDS)
-        log.info("still working … %.0f s", time.monotonic() - begin)
+        log.info("still working … %.0f s", time.monotonic() - begin, extra={"heartbeat": True})
 
 
 def main() -> None:

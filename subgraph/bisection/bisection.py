@@ -19,6 +19,7 @@ from subgraph.bisection import result_folder
 from subgraph.bisection.costs import OtherModel, costs
 from subgraph.bisection.describe import describe
 from subgraph.bisection.oracle import NodeOracle, items_of
+from subgraph.bisection.remaining import Remaining
 from subgraph.cases import case
 from subgraph.cases.case import ResultPlace
 from subgraph.documents import to_json
@@ -87,6 +88,7 @@ class Bisection:
 
     Attributes:
         steps: the steps so far.
+        remaining: what the steps so far have shown.
         findings: the result of the search, once it ended; items are positions in `oracle.groups`.
         document: the whole result as JSON, as `subcut bisect --json` prints it, once it is written.
 
@@ -99,6 +101,7 @@ class Bisection:
     def __init__(self, trials: Trials | None, options: BisectionOptions) -> None:
         self.trials, self.options = trials, options
         self.steps: list[Step] = []
+        self.remaining = Remaining(0)
         self.findings: Findings | None = None
         self.document: dict[str, Any] = {}
         self._oracle: NodeOracle | None = None
@@ -121,19 +124,20 @@ class Bisection:
         trials.capture(trials.whole())  # what the reference cannot run is an error, not a search
         changed = self._changed(trials)
         findings = None
-        search = self.search()
+        self.remaining, search = Remaining(self.suspects), self.search()
         while findings is None:
             try:
                 step = next(search)
             except StopIteration as end:
                 findings = self._summed(end.value)
                 if trials.freeze and self._finds_no_piece(findings):
-                    log.info("nothing fails with shapes as constants: once more, with shapes as inputs")
+                    log.info("no region fails while shapes are constants: searching once more with shapes as inputs")
                     trials.freeze = False
                     self._oracle = self._new_oracle(trials)
-                    findings, search = None, self.search()
+                    findings, self.remaining, search = None, Remaining(self.suspects), self.search()
             else:
                 self.steps.append(step)
+                self.remaining.add(step, self.oracle.indices(step.items))
                 yield step
         self.findings = findings
         if findings.stopped and not any(s.query.kind is QueryKind.WHOLE for s in self.steps):

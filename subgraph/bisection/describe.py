@@ -12,6 +12,7 @@ import numpy as np
 
 from subgraph.bisection import document
 from subgraph.bisection.oracle import NodeOracle
+from subgraph.bisection.remaining import Remaining
 from subgraph.cases.case import source_of, versions
 from subgraph.comparison.pair import comparable
 from subgraph.errors import SubcutError
@@ -82,7 +83,7 @@ def describe(
         looked_at=looked_at,
         forms=forms.document(),
         profile=profile,
-        steps=[_step(oracle, s) for s in steps],
+        steps=list(_steps(oracle, steps)),
         findings=[_finding(oracle, findings, k, steps) for k in range(len(findings.findings))],
         alone=[document.Irrelevant(o.signature, *_nodes(oracle, o.items), o.share) for o in findings.irrelevant],
         notes=[
@@ -196,7 +197,14 @@ def _worst_error(verdict: Verdict | None) -> float | None:
     return _error(verdict.worst if verdict else None)
 
 
-def _step(oracle: NodeOracle, step: Step) -> document.StepDocument:
+def _steps(oracle: NodeOracle, steps: Sequence[Step]) -> Iterator[document.StepDocument]:
+    remaining = Remaining(oracle.size)
+    for step in steps:
+        remaining.add(step, oracle.indices(step.items))
+        yield _step(oracle, step, remaining.learned(step))
+
+
+def _step(oracle: NodeOracle, step: Step, learned: str) -> document.StepDocument:
     labels, nodes, _ = _nodes(oracle, step.items)
     answer, form = step.answer, _form(oracle, step)
     words = [KIND_WORDS[step.query.kind], *(["again"] if step.query.repetition else [])]
@@ -213,7 +221,7 @@ def _step(oracle: NodeOracle, step: Step) -> document.StepDocument:
         _worst_error(answer.verdict),
         answer.share,
         round(answer.seconds, 6),
-        f"{step.left} left, about {step.more} more runs" if step.more else f"{step.left} left",
+        learned,
         form,
     )
 

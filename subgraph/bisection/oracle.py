@@ -5,6 +5,7 @@ Nodes that only compute shapes are no items: their outputs are frozen in every c
 
 from __future__ import annotations
 
+import logging
 import math
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -20,6 +21,7 @@ from subgraph.runtime.run_result import Feeds, RunResult
 from subgraph.search import Answer, Findings, Query, QueryKind, Settings, search
 from subgraph.search.oracle import Items
 from subgraph.search.state import SearchStopped, Steps
+from subgraph.text import count
 from subgraph.trials.attribution import (
     Target,
     attribute,
@@ -36,6 +38,8 @@ from subgraph.trials.pooled_runs import pooled_verdicts
 from subgraph.trials.propagation import propagated
 from subgraph.trials.trial import Trials
 from subgraph.verdict import Judgement, Signature, Status, Verdict, gravity
+
+log = logging.getLogger("subcut")
 
 UNFAITHFUL = 0.1  # of the largest final error: from here on a profile shows another run than the plain one
 CLAIMED_LABELS = frozenset(("precision", "range"))  # of outputs that agree at the claimed precision only
@@ -127,10 +131,19 @@ class NodeOracle:
         Raises:
             BackendError: the candidate cannot be used at all. SearchStopped: a run was ended, its time is used up.
         """
+        self._log_asking(queries)
         try:
             return self._answers(queries)
         except OutOfTime as e:
             raise SearchStopped(e.what) from e
+
+    def _log_asking(self, queries: Sequence[Query]) -> None:
+        """What is run now, for the live line."""
+        nodes = self.indices(queries[0].pieces[0] if queries[0].pieces else queries[0].items)
+        ends = " … ".join(dict.fromkeys(self.trials.graph.label(i) for i in (*nodes[:1], *nodes[-1:])))
+        more = f" and {len(queries) - 1} more" if len(queries) > 1 else ""
+        text = f"running {ends} ({count(len(nodes), 'node')}){more}" if nodes else f"running the whole model{more}"
+        log.info("%s", text, extra={"live": {"asking": text}})
 
     def _answers(self, queries: Sequence[Query]) -> list[Answer]:
         if len(queries) == 1 or self.workers == 1:

@@ -2,32 +2,32 @@
 
 from __future__ import annotations
 
+import math
 import re
 import shlex
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 from subgraph import project
-from subgraph.commands import OUTCOMES, Result, log, options, resolve
+from subgraph.commands import Result, log, options, resolve, steps
 from subgraph.commands.options import Number, Text, option
 from subgraph.commands.recorded import bisect_recorded, recording_options, refuse_beside_recorded, weights_of
 from subgraph.errors import UsageError
 from subgraph.graph.graph import load
-from subgraph.text import clean, count
 
 if TYPE_CHECKING:
     from subgraph.bisection.bisection import Bisection
     from subgraph.recordings.runs import RecordedRun, RecordingOptions
     from subgraph.runtime.reference import Reference
-    from subgraph.search import Settings, Step
+    from subgraph.search import Settings
     from subgraph.trials.session import Setup
 
-NAME_WIDTH = 24  # characters of a node's name in a line
+ESTIMATE_SECONDS = 15.0  # between two lines on how much is still to come
 LEAST_SECONDS = 1e-3  # for the search, once the model is read
 UNITS = {"": 1.0, "s": 1.0, "m": 60.0, "h": 3600.0}
 
@@ -123,12 +123,16 @@ def _bisect(
 
 
 def _log_steps(bisection: Bisection) -> Result:
-    """Run the search; log each step as it ends."""
+    """Run the search; log each step as it ends, and now and then how much is still to come."""
     from subgraph import plugins
 
+    said = -math.inf
     for step in bisection:
-        for line in _step_lines(bisection, step):
-            log.info(line)
+        remaining = bisection.remaining
+        steps.log_step(step, remaining, bisection.nodes(step))
+        if remaining.estimate and time.monotonic() - said >= ESTIMATE_SECONDS:
+            said = time.monotonic()
+            log.info("     %s", remaining.estimate, extra={"live": {}})
     text = plugins.load("reports", "text").render(bisection.document)
     return Result(bisection.document, text.rstrip("\n"), bisection.document["exit_code"])
 
@@ -152,29 +156,3 @@ def _seconds(text: str | None) -> float | None:
     if not float(m[1]):
         raise UsageError(f"--max-time {text}: nothing runs in no time", "leave it out for no limit")
     return float(m[1]) * UNITS[m[2]]
-
-
-def _step_lines(bisection: Bisection, step: Step) -> Iterator[str]:
-    """A line per step; an estimate after the first."""
-    verdict = step.answer.verdict
-    nodes = bisection.nodes(step)
-    ends = dict.fromkeys(_end_of_name(clean(n)) for n in (nodes[:1] + nodes[-1:]))
-    span = " … ".join(ends) or "whole model"
-    worst = verdict.worst if verdict else None
-    error = worst.errors.get("max_rel") if worst else None
-    outcome = OUTCOMES.get(step.outcome.value, step.outcome.value)
-    signature = step.answer.signature.value if step.answer.signature and step.answer.signature != "mismatch" else ""
-    share = f"explains {step.answer.share:.0%}" if step.answer.share is not None and step.outcome == "fail" else ""
-    size = f"{error:.1e}" if error is not None else ""
-    stored = "(known)" if verdict and verdict.stored else ""
-    number = count(len(nodes) or bisection.suspects, "node")
-    words = " ".join(filter(None, (outcome, signature, share, stored)))
-    yield f"{step.number:>3}  {step.purpose.value:<8}  {span:<{2 * NAME_WIDTH}}  {number:>11}  {size:>7}  {words}"
-    if len(bisection.steps) == 1 and step.outcome == "fail":
-        seconds = step.answer.seconds
-        yield f"     {seconds:.2g} s a run, about {step.more} more runs: {seconds * step.more:.2g} s"
-
-
-def _end_of_name(name: str) -> str:
-    """The last characters of a long name, which tell more than the first: `…ers.3/attention/MatMul`."""
-    return name if len(name) <= NAME_WIDTH else f"…{name[1 - NAME_WIDTH :]}"

@@ -13,7 +13,7 @@ from subgraph.commands.options import Text, Texts, option
 from subgraph.commands.recorded import TensorChoice, compare_recorded, recording_options, refuse_beside_recorded
 from subgraph.errors import UsageError
 from subgraph.graph.graph import load
-from subgraph.text import clean, count
+from subgraph.text import clean, count, prediction
 from subgraph.verdict import Judgement, Status, Verdict
 
 if TYPE_CHECKING:
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 METRICS = ("max_abs", "max_rel", "cosine", "mismatch")
 JUDGED = ("status", "signature", "label", "sample", *METRICS)
-NOTE = "in place: these tensors were made outputs, which disturbs fusion: a hint, no proof"
+NOTE = "in place: reading inner tensors makes them outputs, which may change fusion: a hint, not a proof"
 
 
 @options.with_option_groups("force")
@@ -119,13 +119,31 @@ def _compare(
 
 
 def text(comparison: Comparison, candidate: RuntimeDocument) -> str:
-    """The comparison for people: the whole model first, then a line per tensor, then the conclusion."""
-    lines = [_candidate_line(candidate), *_whole(comparison), *_table(comparison.rows)]
+    """The comparison for people: the verdict first, then the whole model, a line per tensor, the first bad one."""
+    lines = [_headline(comparison), _candidate_line(candidate), *_whole(comparison), *_table(comparison.rows)]
     in_place = comparison.in_place
     if comparison.rows:
         judged = any(row.in_place for row in comparison.rows)  # if none is, that column says nothing
         lines.append(NOTE if judged else f"in place: {_outcome(in_place, in_place.label)}   {clean(in_place.why)}")
     return "\n".join([*lines, *_summary(comparison), *(f"note: {note}" for note in comparison.notes)])
+
+
+def _headline(comparison: Comparison) -> str:
+    """The verdict: `wrong: the outputs, and 3 of 27 tensors`, `right: outputs and 26 inner tensors agree`."""
+    whole, seen = comparison.whole.status, comparison.looked_at
+    bad = sum(row.failing for row in comparison.rows)
+    tensors = f"{bad} of {count(len(comparison.rows), 'tensor')}"
+    if comparison.forms.only_pinned and not bad:
+        return "right with pinned shapes only: the candidate does not run the file as shipped"
+    if whole is Status.FAIL:
+        return f"wrong: the model's outputs; {tensors if bad else 'no tensor'} in place or alone"
+    if bad:
+        return f"{'outputs agree, the inside does not' if whole is Status.AGREE else 'wrong'}: {tensors} wrong"
+    if whole is Status.UNRESOLVED:
+        return "unresolved: the whole model gave nothing to compare"
+    if not seen.inner:
+        return "right: outputs agree; inner tensors were not looked at"
+    return f"right: outputs and {count(seen.inner, 'inner tensor')} agree"
 
 
 def _candidate_line(candidate: RuntimeDocument) -> str:
@@ -138,7 +156,7 @@ def _whole(comparison: Comparison) -> list[str]:
     lines = [f"whole model  {_outcome(whole, whole.label)}   {clean(_reason(whole))}"]
     lines += [f"             {clean(line)}" for line in comparison.forms.sentences()]
     for name, shares in comparison.ranking.items():
-        lines.append(f"             {clean(name)}: top-1 {shares['top1']:.0%}, top-5 {shares['top5']:.0%} agree")
+        lines.append(f"             {clean(name)}: {prediction(shares)}")
     lines += [f"             | {clean(line)}" for line in whole.process.get("stderr") or ()]
     lines.append(f"             built in {_seconds(whole.build)}, ran in {_seconds(whole.run)}")
     return lines
@@ -174,14 +192,14 @@ def _table(rows: Sequence[ComparisonRow]) -> list[str]:
 def _cell(judged: Judgement | Verdict | None) -> str:
     if not isinstance(judged, Judgement):
         return _outcome(judged) if judged else "-"
-    error = judged.errors.get("max_rel", math.nan)
+    error = math.nan if judged.signature == "nan" else judged.errors.get("max_rel", math.nan)
     return f"{f'{error:.1e} ' if math.isfinite(error) else ''}{_outcome(judged, judged.label)}"
 
 
 def _summary(comparison: Comparison) -> list[str]:
     rows, bad = comparison.rows, comparison.first_bad
     if not rows:
-        return ["no tensor to compare: whatever the model's outputs need depends on constants and shapes alone"]
+        return ["no tensor to compare: the model's outputs depend on constants and shapes alone"]
     parts = []
     for way, words in (([r.in_place for r in rows], "in place"), ([r.alone or r.verdict for r in rows], "alone")):
         statuses = [judged.status for judged in way if judged]
@@ -194,10 +212,10 @@ def _summary(comparison: Comparison) -> list[str]:
         lines += [f"looks like        {clean(words)}" for words in comparison.looks_like]
     elif comparison.whole.status is Status.AGREE:
         seen = comparison.looked_at
-        unseen = "" if seen.inner else "; inner tensors were not looked at: leave out --at"
-        lines.append(f"looked at: {count(seen.outputs, 'output')}, {count(seen.inner, 'inner tensor')}{unseen}")
+        unseen = "" if seen.inner else "; without --at, all inner tensors are compared"
+        lines.append(f"compared: {count(seen.outputs, 'output')}, {count(seen.inner, 'inner tensor')}{unseen}")
     elif comparison.whole.status is Status.FAIL:
-        lines.append("each tensor agrees, yet the whole fails: a fault of several nodes together, such as a fusion")
+        lines.append("each tensor agrees, yet the whole model is wrong: several nodes together are, as in a fusion")
     return lines
 
 

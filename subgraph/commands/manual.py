@@ -14,7 +14,7 @@ import typer
 
 from subgraph import project
 from subgraph.cases import case
-from subgraph.commands import OUTCOMES, Result, log, options, resolve
+from subgraph.commands import Result, log, options, resolve, steps
 from subgraph.commands.options import Number, Text, option
 from subgraph.documents import to_json
 from subgraph.errors import InputError, UsageError
@@ -27,12 +27,10 @@ if TYPE_CHECKING:
 
     from subgraph.bisection.manual.replayed_search import ManualBisection
     from subgraph.bisection.manual.state import ManualState
-    from subgraph.search import Step
     from subgraph.trials.trial import Trials
 
 SCHEMA = "subcut.manual/1"
 DEVICE = "device"
-SPAN_WIDTH = 44  # characters of the nodes that a step is about
 MAX_BATCH = 64  # tasks at once
 HELP = """Find the wrong piece by hand, on a device that nobody can call.
 
@@ -326,11 +324,16 @@ class OpenTask:
 def _advanced(manual: ManualState, trials: Trials) -> Result:
     """The end of the search, or the tasks to run next."""
     from subgraph.bisection.manual import advance
+    from subgraph.bisection.remaining import Remaining
 
-    bisection, ended, steps = advance.advance(manual, trials)
+    bisection, ended, shown = advance.advance(manual, trials)
     finding = bisection.document if ended else None
-    for step in steps:
-        log.info(_step_line(bisection, step))
+    remaining = Remaining(bisection.suspects)
+    for step in bisection.new_steps:
+        labels = bisection.nodes(step)
+        remaining.add(step, labels)
+        if step.number > shown:
+            log.info(steps.step_line(step, remaining, labels))
     tasks = [_open_task(manual, number) for number in manual.open]
     document = {
         "schema": SCHEMA,
@@ -371,8 +374,8 @@ def _open_task(manual: ManualState, number: int) -> OpenTask:
 
 def _next_steps(manual: ManualState, tasks: Sequence[OpenTask], bisection: ManualBisection) -> list[str]:
     """The tasks and the next command, in words."""
-    steps = bisection.new_steps
-    more = f", about {steps[-1].more} more to come" if steps and steps[-1].more else ""
+    seen = bisection.new_steps
+    more = f", about {seen[-1].more} more to come" if seen and seen[-1].more else ""
     lines = [f"{count(len(manual.log), 'answer')} so far{more}; to be run on {clean(manual.name)}:"]
     width = max(len(clean(task.what)) for task in tasks)
     for task in tasks:
@@ -386,14 +389,3 @@ def _next_steps(manual: ManualState, tasks: Sequence[OpenTask], bisection: Manua
     name = "" if manual.name == DEVICE else f" --name {shlex.quote(clean(manual.name))}"
     words = f"good{number} | bad{number} | skip{number}"
     return [*lines, f"then: subcut manual take{name}   or without outputs: subcut manual {words}{name and ' …'}"]
-
-
-def _step_line(bisection: ManualBisection, step: Step) -> str:
-    nodes = bisection.nodes(step)
-    span = " … ".join(dict.fromkeys(clean(n) for n in nodes[:1] + nodes[-1:])) or "whole model"
-    verdict = step.answer.verdict
-    error = verdict.worst.errors.get("max_rel") if verdict and verdict.worst else None
-    word = OUTCOMES.get(step.outcome.value, step.outcome.value)
-    share = f"explains {step.answer.share:.0%}" if step.answer.share is not None and word == "FAIL" else ""
-    size = f"{error:.1e}" if error is not None else ""
-    return f"{step.number:>3}  {step.purpose.value:<8}  {span:<{SPAN_WIDTH}}  {size:>7}  {word}  {share}".rstrip()

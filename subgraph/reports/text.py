@@ -52,5 +52,5 @@ def _finding(finding: Document) -> list[str]:
     conclusion, reasons = evidence(finding)
     lines = [conclusion] if conclusion else []
     if case := finding["case"]:
-        lines.append(f"next: subcut replay {case} runs it again; subcut bundle {case} packs it for a bug report")
+        lines.append(f"next: subcut replay {case}   or, for a bug report, subcut bundle {case}")
     return [*lines, *sentences(finding), *(f"- {line}" for line in reasons), *(f"| {s}" for s in stderr(finding))]

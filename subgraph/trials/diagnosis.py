@@ -10,7 +10,7 @@ conclusion is "not known".
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
@@ -194,7 +194,11 @@ def _exact(trials: Trials, region: Region, verdict: Verdict, withheld: str) -> I
         yield Evidence("exact", f"not known with {words}: {e.what}")
         return
     if other.status is Status.AGREE:
-        blame = "lower precision is the reason, or a bug of its kernels" if finer else "its optimiser is to blame"
+        blame = (
+            "lower precision is the reason, or a bug of its kernels"
+            if finer
+            else "the candidate's optimiser is to blame"
+        )
         yield Evidence("exact", f"right with {words}: {blame}", "right-finer" if finer else "right")
     elif other.status is Status.FAIL:
         yield Evidence("exact", f"wrong with {words} as well: {other.why}", "wrong-finer" if finer else "")
@@ -302,11 +306,12 @@ def _other_trials(trials: Trials, candidate: Candidate, name: str) -> Iterator[T
 
 # ---------------------------------------------------------------------------------------------------- conclusion
 
-# The first is drawn whose facts are all there; `{0}` is the precision that explains the error, `{1}` its claim.
+# The first is drawn whose facts are all there; `{0}` is the precision that explains the error, `{1}` its claim, `{2}`
+# what the error looks like.
 CONCLUSIONS = (
     ("candidate", "not known which side is wrong: onnx's own evaluator agrees with the candidate"),
-    ("overflow", "range: the precision it claims does not hold a weight of this piece; keep the piece in float32"),
-    ("alike", "a bug, or another layout or preprocessing: one simple change accounts for all of the error"),
+    ("alike", "a bug, or another layout or preprocessing: the whole error {2}"),
+    ("overflow", "range: the claimed precision cannot hold a weight of this region; keep the region in float32"),
     ("range", "range, not a bug: the candidate computes in float16, which ends at 65504; declare --precision fp16"),
     ("switch", "one option of the candidate is the reason: right with that option off"),
     ("within", "rounding, not a bug: the criterion asks for more than the claimed precision can give"),
@@ -317,16 +322,16 @@ CONCLUSIONS = (
         "no bug, by the size of the error: within 0.002 of the scale, as of approximate kernels",
     ),
     ("fits right-finer", "rounding, not a bug: {0} arithmetic explains the error, and full precision is right"),
-    ("fits right", "a bug of its optimiser, or an approximation no worse than {0}: right without it"),
+    ("fits right", "a bug of the candidate's optimiser, or an approximation no worse than {0}: right without it"),
     (
         "fits",
         "probably rounding, not a bug: {0} arithmetic explains it; if the candidate uses that, declare --precision {1}",
     ),
     (
         "right reference",
-        "a bug of its optimiser: right without it, and onnx's own evaluator agrees with the reference",
+        "a bug of the candidate's optimiser: right without it; onnx's own evaluator confirms the reference",
     ),
-    ("right", "a bug of its optimiser: right without it"),
+    ("right", "a bug of the candidate's optimiser: right without it"),
     ("wrong-finer", "a bug: full precision is as wrong, so rounding is not the reason"),
     (
         "right-finer",
@@ -341,9 +346,10 @@ CONCLUSIONS = (
 UNKNOWN = "not known: no evidence decides it"
 
 
-def conclude(evidence: Iterable[Evidence]) -> str:
+def conclude(evidence: Sequence[Evidence]) -> str:
     """The conclusion that the facts of all evidence lead to."""
     facts = {fact for e in evidence for fact in e.fact.split()}
     coarsest = max(facts & TYPE_NAMES.keys(), key=EPS.__getitem__, default="")
     conclusion = next((text for needed, text in CONCLUSIONS if facts.issuperset(needed.split())), UNKNOWN)
-    return conclusion.format(TYPE_NAMES.get(coarsest, ""), coarsest)
+    alike = next((e.says for e in evidence if e.fact == "alike"), "")
+    return conclusion.format(TYPE_NAMES.get(coarsest, ""), coarsest, alike)

@@ -30,7 +30,7 @@ PRIVATE = Redactor(
         "/usr/a (Conv) agrees alone",
         "1x3x224x224 where 1x4 was expected",
         "the inputs are random values, seed 0; real ones show more",
-        "right with opt=disable: its optimiser is to blame",
+        "right with opt=disable: the candidate's optimiser is to blame",
         "nan",
     ],
 )

@@ -79,6 +79,7 @@ def test_without_any_words(here: Path) -> None:
     done = subcut("compare", cwd=here)
     assert done.code == 0
     assert re.sub(r"[\d.]+ ms", "…", done.out).replace(onnx_version(), "…") == (
+        "right: outputs and 3 inner tensors agree\n"
         "candidate    ort   …   fp32\n"
         "whole model  agree   out: all 3 elements are equal\n"
         "             built in …, ran in …\n"
@@ -87,9 +88,9 @@ def test_without_any_words(here: Path) -> None:
         "#1  b     Neg   t1      0.0e+00 agree  0.0e+00 agree\n"
         "#2  c     Relu  t2      0.0e+00 agree  0.0e+00 agree\n"
         "#3  d     Abs   out     0.0e+00 agree  0.0e+00 agree\n"
-        "in place: these tensors were made outputs, which disturbs fusion: a hint, no proof\n"
+        "in place: reading inner tensors makes them outputs, which may change fusion: a hint, not a proof\n"
         "4 tensors: 0 of 4 wrong in place; 0 of 4 wrong alone\n"
-        "looked at: 1 output, 3 inner tensors\n"
+        "compared: 1 output, 3 inner tensors\n"
     )
     assert done.err.splitlines()[:3] == [
         "model: m.onnx (the only .onnx here)",
@@ -144,7 +145,7 @@ def test_a_fault_that_shows_in_the_whole_alone(here: Path) -> None:
     done = compare("-c", "shy.py", cwd=here)
     assert done.code == 1
     assert done.out.splitlines()[-1] == (
-        "each tensor agrees, yet the whole fails: a fault of several nodes together, such as a fusion"
+        "each tensor agrees, yet the whole model is wrong: several nodes together are, as in a fusion"
     )
     assert compare("-c", "shy.py", "--json", cwd=here).document["first_bad"] is None
 
@@ -385,7 +386,7 @@ def test_the_one_sample_that_fails_is_named(here: Path) -> None:
     ]  # fmt: skip
     assert {row["tensor"]: row["alone"]["sample"] for row in found["rows"]} == {"p": "s 2", "y": "s 2"}
     text = compare("-c", "odd.py", "-i", "samples", cwd=here).out
-    assert re.search(r"^whole model  FAIL   y: 4 of 4 elements beyond .*, sample s 2$", text, re.MULTILINE), text
+    assert re.search(r"^whole model  FAIL   y: 4 of 4 elements are beyond .*, sample s 2$", text, re.MULTILINE), text
 
 
 # ------------------------------------------------------------------------------------------------ kinds of models
@@ -705,7 +706,7 @@ def test_a_bar_on_a_terminal_leaves_nothing_behind(here: Path) -> None:
             pass
         out, _ = run.communicate()
     assert run.returncode == 0
-    assert out.startswith(b"candidate    ort")
+    assert b"\ncandidate    ort" in out
     assert b"\x1b" not in out
     assert said.count(b"nodes alone\r\n") == 0
     assert said.rstrip().endswith((b"\x1b[2K", b"\x1b[?25h"))

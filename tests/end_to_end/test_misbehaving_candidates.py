@@ -115,6 +115,7 @@ def test_a_crash_in_words(here: Path, mark: dict[str, str]) -> None:
     said = compare(*words, cwd=here, env=mark).out
     why = "the process that should run the model was ended by SIGABRT: last words"
     assert re.sub(r"built in .*\n", "…\n", said) == (
+        "outputs agree, the inside does not: 1 of 2 tensors wrong\n"
         "candidate    odd.py   fp32\n"
         "whole model  agree   out: every element is within 1e-05 + 1e-03·|reference|; "
         "the largest error is 0 of the scale\n"

@@ -120,7 +120,7 @@ def test_a_departure_is_named() -> None:
 def test_text_says_it_as_bisect_does() -> None:
     lines = render("text", RUNS["culprit"]()).splitlines()
     assert lines[0] == "wrong: 2 of 27 nodes: /down/pad/Pad, /down/pool/MaxPool (Pad, MaxPool)"
-    assert lines[1].startswith("  a bug of its optimiser: right without it")
+    assert lines[1].startswith("  a bug of the candidate's optimiser: right without it")
     assert lines[2].startswith("  next: subcut replay subcut_out/bisect-npu")
     assert lines[3] == "  explains 93 % of the final error"
     assert "max_rel 1.1e-02" in lines[4] and "expected 0.8213, got 0.8303 at [0,311,7,4]; 214 of 200704 val" in lines[4]

@@ -183,11 +183,16 @@ def test_a_weight_beyond_the_claimed_range_is_named(value: str, claim: str, cons
         (
             "right",
             "fp16",
-            "right with precision=f32: lower precision is the reason, or a bug of its kernels",
+            "right with precision=f32: lower precision is the reason",
             "not known: right in",
         ),
         ("wrong", "fp16", "wrong with claim=fp32,precision=f32 as well: ", "a bug: full precision is as wrong"),
-        ("right", "fp32", "right with precision=f32: its optimiser is to blame", "a bug of its optimiser: right"),
+        (
+            "right",
+            "fp32",
+            "right with precision=f32: the candidate's optimiser is to blame",
+            "a bug of the candidate's optimiser: right",
+        ),
     ],
 )
 def test_the_same_backend_in_full_precision(exact: str, claim: str, words: str, conclusion: str, ask: Ask) -> None:
@@ -279,7 +284,7 @@ def test_a_candidate_that_gave_nothing_has_noconclude(ask: Ask) -> None:
     trials = ask(mistake="noise", tensor="y", exact="right")
     died = Verdict(Status.FAIL, Signature.CRASH, "killed by signal 6")
     (one,) = diagnose(trials, region_of(trials.graph, "last"), died)
-    assert one.to_json() == {"kind": "exact", "says": "right with precision=f32: its optimiser is to blame"}
+    assert one.to_json() == {"kind": "exact", "says": "right with precision=f32: the candidate's optimiser is to blame"}
 
 
 def test_a_big_region_is_not_given_to_the_evaluator(ask: Ask) -> None:
@@ -342,9 +347,9 @@ def test_a_bug_of_an_optimiser_is_explained(tmp_path: Path) -> None:
     wrong.write_text(text + 'def exact(options):\n    return {**options, "opt": "disable"}\n')
     done = subcut("bisect", "model.onnx", "-c", "wrong.py", "--json", cwd=tmp_path / "bug")
     found = evidence(done)
-    assert found["exact"] == "right with opt=disable: its optimiser is to blame"
+    assert found["exact"] == "right with opt=disable: the candidate's optimiser is to blame"
     assert found["second"] == "onnx's own evaluator agrees with the reference"
-    assert found["conclusion"].startswith("a bug of its optimiser: right without it, and onnx's own evaluator")
+    assert found["conclusion"].startswith("a bug of the candidate's optimiser: right without it; onnx's own evaluator")
     assert "likeness" not in found
     report = (tmp_path / "bug" / done.document["report"]).read_text()
     assert "Precision or bug" in report and "right with opt=disable" in report

@@ -24,7 +24,7 @@ from subgraph.graph import protobuf
 from subgraph.graph import region as regions
 from subgraph.graph.graph import VALUE, Graph
 from subgraph.runtime.candidate import BY_HAND, Candidate
-from subgraph.search import Settings, Step
+from subgraph.search import Settings
 from subgraph.storage import folders
 from subgraph.storage.digest import digest
 from subgraph.storage.tensors import Record
@@ -145,10 +145,10 @@ def restore(state: ManualState, trials: Trials) -> None:
     values.captured = [fed.captured for fed in state.samples]
 
 
-def advance(state: ManualState, trials: Trials) -> tuple[ManualBisection, bool, list[Step]]:
+def advance(state: ManualState, trials: Trials) -> tuple[ManualBisection, bool, int]:
     """Run the search over the answers, and prepare the tasks that it needs next.
 
-    Returns the bisection, whether it has ended, and the steps that were not shown yet.
+    Returns the bisection, whether it has ended, and how many of its steps were shown before.
 
     Raises:
         ResultExists: another result stands where this one should go. ModelError: the reference fails.
@@ -162,11 +162,10 @@ def advance(state: ManualState, trials: Trials) -> tuple[ManualBisection, bool, 
     except Pending as pending:
         ended = False
         _prepare(state, trials, bisection.next_tasks(pending, state.request.batch))
-    new = bisection.new_steps[state.shown :]
-    state.shown, state.settled = len(bisection.new_steps), True
+    shown, state.shown, state.settled = state.shown, len(bisection.new_steps), True
     state.save()
     state.remove_closed_tasks()
-    return bisection, ended, new
+    return bisection, ended, shown
 
 
 def _prepare(state: ManualState, trials: Trials, needed: Sequence[Task]) -> None:

@@ -577,7 +577,7 @@ def test_what_a_user_sees(here: Path) -> None:
     assert failed.code == 2 and failed.document["error"]["what"].startswith("no outputs in")
     trip(nodes="n7")
     taken = cli_manual(here, "take")
-    assert "baseline  whole model" in taken.err and "FAIL" in taken.err and taken.code == 0
+    assert "  1  whole model " in taken.err and "FAIL" in taken.err and taken.code == 0
     lock = os.open(HOME, os.O_RDONLY)
     import fcntl
 

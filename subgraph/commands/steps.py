@@ -1,0 +1,58 @@
+"""A step of a bisection -> a line that begins with what is learned, `2 of 27 nodes left`; for `bisect` and `manual`."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from subgraph.commands import OUTCOMES, log
+from subgraph.text import clean, count
+
+if TYPE_CHECKING:
+    from subgraph.bisection.remaining import Remaining
+    from subgraph.search import Step
+
+NAME_WIDTH = 24  # characters of a node's name in a line
+
+
+def log_step(step: Step, remaining: Remaining, labels: Sequence[str]) -> None:
+    """Log the step that was added to `remaining` last. `labels`: its nodes, none for the whole model."""
+    live = {"done": remaining.size - remaining.left, "of": remaining.size, "left": remaining.learned(step)}
+    log.info(step_line(step, remaining, labels), extra={"live": live | {"estimate": remaining.estimate}})
+
+
+def step_line(step: Step, remaining: Remaining, labels: Sequence[str]) -> str:
+    """`  4  13 of 27 nodes left  conv1 … relu3   13 nodes  5.7e-01  FAIL explains 100 %`; with -v, the pass's name."""
+    learned = remaining.learned(step).ljust(len(f"{remaining.size} of {remaining.size} nodes left"))
+    nodes = count(len(labels) or remaining.size, "node")
+    purpose = f" [{step.purpose.value}]" if log.isEnabledFor(logging.DEBUG) else ""
+    ends = _span(labels).ljust(2 * NAME_WIDTH)
+    return f"{step.number:>3}  {learned}  {ends}  {nodes:>11}  {_size(step):>7}  {_outcome(step)}{purpose}"
+
+
+def _outcome(step: Step) -> str:
+    """`agree`, `FAIL explains 93 %`, `FAIL (crash)`; `(stored)` where nothing was run."""
+    answer = step.answer
+    signature = f"({answer.signature})" if answer.signature and answer.signature != "mismatch" else ""
+    share = f"explains {answer.share * 100:.0f} %" if answer.share is not None and step.outcome == "fail" else ""
+    stored = "(stored)" if answer.verdict and answer.verdict.stored else ""
+    return " ".join(filter(None, (OUTCOMES.get(step.outcome.value, step.outcome.value), signature, share, stored)))
+
+
+def _size(step: Step) -> str:
+    """The relative error; NaN where values are."""
+    if step.answer.signature == "nan":
+        return "NaN"
+    worst = step.answer.verdict.worst if step.answer.verdict else None
+    return f"{worst.errors['max_rel']:.1e}" if worst and "max_rel" in worst.errors else ""
+
+
+def _span(labels: Sequence[str]) -> str:
+    """`/pad/Pad … /pool/MaxPool`; empty for the whole model."""
+    return " … ".join(dict.fromkeys(_end_of_name(clean(name)) for name in (*labels[:1], *labels[-1:])))
+
+
+def _end_of_name(name: str) -> str:
+    """The last characters of a long name, which tell more than the first: `…ers.3/attention/MatMul`."""
+    return name if len(name) <= NAME_WIDTH else f"…{name[1 - NAME_WIDTH :]}"

@@ -1,0 +1,51 @@
+"""What is left, and how long it takes, after each step of a search."""
+
+from __future__ import annotations
+
+import copy
+
+import pytest
+
+from fixtures.scenarios import Candidate
+from fixtures.scenarios.families import scenario
+from subgraph.bisection.remaining import Remaining
+from subgraph.search import FindingKind, Findings, Settings, Step, search
+
+
+def watched(family: str, seed: int) -> tuple[Findings, list[tuple[Step, Remaining]]]:
+    """A simulated search, with the remaining after each step."""
+    s = scenario(family, seed)
+    steps, remaining = search(s.parents, Candidate(s), Settings()), Remaining(s.n)
+    seen: list[tuple[Step, Remaining]] = []
+    while True:
+        try:
+            step = next(steps)
+        except StopIteration as end:
+            return end.value, seen
+        remaining.add(step, step.items)
+        seen.append((step, copy.copy(remaining)))
+
+
+@pytest.mark.parametrize("family", ["single", "interaction", "far"])
+def test_what_is_left_is_the_culprit_in_the_end(family: str) -> None:
+    for seed in range(4):
+        findings, seen = watched(family, seed)
+        culprits = {k for f in findings.findings if f.kind is FindingKind.CULPRIT for k in f.items}
+        left = [remaining.left for _, remaining in seen]
+        assert left[0] == seen[0][1].size and left[-1] == len(culprits), (family, seed)
+        assert seen[0][1].learned(seen[0][0]) == "whole model"
+        if len(seen) > 3:
+            assert seen[-1][1].learned(seen[-1][0]) == f"{len(culprits)} of {seen[0][1].size} nodes left"
+
+
+def test_most_searches_end_within_the_first_estimate() -> None:
+    families = ("single", "interaction", "several", "accumulation", "mixed", "cancelling")
+    searches = [seen for family in families for seed in range(3) if (seen := watched(family, seed)[1])[0][1].most]
+    within = [len(seen) - 1 <= seen[0][1].most for seen in searches]
+    assert sum(within) >= 0.7 * len(within)
+
+
+def test_the_estimate_is_a_range_of_runs_and_of_time() -> None:
+    remaining = Remaining(27, steps=1, least=9, most=63, seconds=2.0, runs=4)
+    assert remaining.estimate == "about 9 to 63 more runs (4.5 s to 32 s)"
+    assert Remaining(27).estimate == ""
