@@ -30,7 +30,7 @@ from subgraph.text import clean, clean_lines, is_text
 from subgraph.version import __version__
 
 RESUMABLE = frozenset(("bisect", "compare", "sweep", "manual"))  # commands that store each run of the candidate
-RESUME_HINT = "what was run is kept: the same command goes on"
+RESUME_HINT = "finished runs are stored: the same command continues"
 COMMANDS = tuple(name for names in GROUPS.values() for name in names)
 FLAGS = frozenset(("--json", "-v", "--verbose", "-q", "--quiet", "--progress", "--no-progress"))
 GROUP_ONLY = frozenset(("--help", "-h", "--version", "--install-completion", "--show-completion"))

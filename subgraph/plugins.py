@@ -113,7 +113,7 @@ def _execute(path: Path, _changed: int) -> ModuleType:
         spec.loader.exec_module(module)
     except (Exception, SystemExit) as e:
         del sys.modules[name]
-        raise UsageError(f"{path} fails while it is imported: {_one_line(e)}", "mend it first") from e
+        raise UsageError(f"{path} fails while it is imported: {_one_line(e)}", "correct that file first") from e
     return module
 
 

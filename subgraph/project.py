@@ -129,7 +129,7 @@ def _read(file: Path) -> dict[str, Any] | None:
 
         data = tomllib.loads(text)
     except (OSError, ValueError) as e:  # not UTF-8 and not TOML are both ValueErrors
-        raise UsageError(f"cannot read {file}: {e}", "mend it, or move it away") from e
+        raise UsageError(f"cannot read {file}: {e}", "correct that line, or rename the file") from e
     if file.name == "pyproject.toml":
         data = data.get("tool", {}).get("subcut")
         if data is None:

@@ -33,7 +33,8 @@ def require_usable(trials: Trials, whole: RunResult) -> None:
             return
     why, lines = _why(result)
     what = f"candidate {clean(trials.candidate.name)} runs nothing, not even one {OPERATORS[0]} of {dtype}: {why}"
-    raise BackendError(what, f"its last words: {' | '.join(lines)}" if lines else "run it by hand on a small model")
+    hint = "try the candidate by hand on a model of one node; a command writes NAME.npy or NAME.bin into {outputs}"
+    raise BackendError(what, f"its last words: {' | '.join(lines)}" if lines else hint)
 
 
 def _run_one(trials: Trials, operator: str, dtype: str) -> RunResult:
@@ -66,4 +67,4 @@ def _why(result: RunResult) -> tuple[str, list[str]]:
     if result.failure:
         return result.failure.why, list(result.failure.process.get("stderr") or ())[-SHOWN_LINES:]
     others = ", ".join(map(clean, result.others[0]))
-    return f"it gives {others or 'nothing'} where 'y' is wanted", []
+    return f"expected the output 'y', got {others or 'no output'}", []

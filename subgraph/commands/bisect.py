@@ -154,5 +154,5 @@ def _seconds(text: str | None) -> float | None:
     if m is None:
         raise UsageError(f"--max-time {text}: expected a time", "90s, 30m, 2h")
     if not float(m[1]):
-        raise UsageError(f"--max-time {text}: nothing runs in no time", "leave it out for no limit")
+        raise UsageError(f"--max-time {text}: the time must be more than 0", "leave it out for no limit")
     return float(m[1]) * UNITS[m[2]]

@@ -78,7 +78,7 @@ def _project_candidates() -> list[BackendRow]:
         folder = str(parsed.options.get("folder", ""))
         programs = [shlex.split(command)[0] for command in parsed.commands] if parsed.backend == "cmd" else []
         lacking = [program for program in programs if not _is_executable(program, folder)]
-        problem = f"cannot run {', '.join(lacking)}: is it there, and executable?"
+        problem = f"cannot run {', '.join(lacking)}: check its path, and that it may be executed"
         rows.append(BackendRow(name, not lacking, "", problem if lacking else parsed.backend))
     return rows
 

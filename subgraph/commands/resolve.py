@@ -164,7 +164,7 @@ def candidate(settings: Project, spec: str | None, runtime: RuntimeOptions, trus
     candidate = _with_custom_ops(settings, candidates.parse(spec or "ort", settings), runtime.custom_ops)
     timeout = positive_number("--timeout", settings.get("timeout", runtime.timeout))
     if timeout == 0:
-        raise UsageError("--timeout 0: nothing runs in no time", "leave it out for 600 seconds")
+        raise UsageError("--timeout 0: the time must be more than 0", "leave it out for 600 seconds")
     memory_limit = settings.get("memory_limit", runtime.memory_limit)
     candidate = replace(
         candidate,

@@ -33,7 +33,9 @@ def parse_criterion(text: str) -> Rule:
     name, options = _split(text)
     module = plugins.load("criteria", name)
     if not callable(getattr(module, "rule", None)):
-        raise UsageError(f"criterion '{clean(name)}' has no function rule(options)", "see subgraph/comparison/criteria")
+        raise UsageError(
+            f"criterion '{clean(name)}' has no function rule(options)", "define it: it returns judge(pair, context)"
+        )
     rule: Rule = module.rule(options)
     return rule
 

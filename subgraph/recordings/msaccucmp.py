@@ -310,7 +310,7 @@ def advise(rows: Sequence[AccuracyRow]) -> Advice:
     ('PROBLEM', 'NA')
     """
     if row := next((r for r in rows if r.overflow), None):
-        says = f"{clean(row.tensor_index)} has values that float16 cannot hold: mend that first, then compare again"
+        says = f"{clean(row.tensor_index)} has values that float16 cannot hold: correct that first, then compare again"
         return Advice("FP16 Overflow", "PROBLEM", row.tensor_index, says)
     if row := next((r for r in rows if r.is_input and r.cosine < MIN_COSINE), None):
         says = f"the input {clean(row.mine)} was not the same on both sides: compare the data and how it is prepared"

@@ -201,9 +201,13 @@ def predictions(document: Document, quoted: Quoted = str) -> list[str]:
 
 
 def runs(document: Document) -> str:
-    """`24 trials (1 of them beside the steps, to measure shares)`: the one number of runs that all reports give."""
+    """`24 trials: 23 in the steps, 1 to measure shares; 1 step reuses a trial`: the number that all reports give."""
     extra = (document.get("runs") or {}).get("explain", 0)
-    return count(document["trials"], "trial") + (f" ({extra} beside the steps, to measure shares)" if extra else "")
+    own = document["trials"] - extra
+    reused = len(document["steps"]) - own
+    measured = f": {own} in the steps, {extra} to measure shares" if extra else ""
+    again = f"; {count(reused, 'step')} {'reuses' if reused == 1 else 'reuse'} a trial" if reused > 0 else ""
+    return f"{count(document['trials'], 'trial')}{measured}{again}"
 
 
 def word(judged: Document) -> str:

@@ -321,11 +321,18 @@ def _as_input(array: Array, spec: InputSpec, file: str) -> tuple[Value, str]:
         note = f" (converted from {array.dtype})"
         array = cast
     if spec.dims is not None and not _agree(spec.dims, array.shape):
-        raise InputError(
-            f"{file} has shape {shape_text(array.shape)}; input '{spec.name}' takes {shape_text(tuple(spec.dims))}",
-            "reshape or transpose it first",
-        )
+        raise _wrong_shape(file, array, spec.name, spec.dims)
     return [array] if "sequence" in spec.form else array, note
+
+
+def _wrong_shape(file: str | Path, array: Array, name: str, dims: Sequence[int | str | None]) -> InputError:
+    """The error about a file of another shape; one in the order NHWC is called that."""
+    shapes = f"{shape_text(array.shape)}; input '{name}' takes {shape_text(tuple(dims))}"
+    orders = {"NHWC": (0, 3, 1, 2), "NCHW": (0, 2, 3, 1)}
+    for layout, order in orders.items() if array.ndim == len(dims) == 4 else ():
+        if _agree(dims, tuple(array.shape[k] for k in order)):
+            return InputError(f"{file} is laid out {layout}: {shapes}", f"numpy.transpose(array, {order}) reorders it")
+    return InputError(f"{file} has shape {shapes}", "reshape it, or name another file")
 
 
 def _convert(array: Array, dtype: np.dtype[Any]) -> Array | None:

@@ -250,7 +250,7 @@ class Server:
         except ImportError as e:
             raise BackendError(f"{self.backend} cannot be used: {e}", "subcut doctor") from e
         except BaseException as e:
-            raise BackendError(f"{self.backend} fails when asked what it is: {_one_line(e)}", "mend the backend") from e
+            raise BackendError(f"{self.backend} fails when asked what it is: {_one_line(e)}", "correct the file") from e
 
     def load(self, key: str, model: str, options: Mapping[str, Any]) -> dict[str, float]:
         """Convert and build; the model of the same key that was loaded before is dropped first.
@@ -260,7 +260,7 @@ class Server:
         """
         build = getattr(self.module, "load", None)
         if not callable(build):
-            raise BackendError(f"{self.backend} has no function load(model, options)", "see subgraph/runtime/backends")
+            raise BackendError(f"{self.backend} has no function load(model, options)", "it returns run(feeds)")
         begin = time.perf_counter()
         self.models.pop(key, None)  # freeing a model is part of the backend's time
         try:

@@ -76,7 +76,9 @@ def aside(place: Path) -> Iterator[Path]:
             work.chmod(0o777 & ~_umask())
             _put(work, place)
         except OSError as e:
-            raise OutputError(f"cannot put {place} in its place: {e.strerror or e}", "choose another -o") from e
+            raise OutputError(
+                f"cannot put {place} in its place: {e.strerror or e}", "name another folder with -o"
+            ) from e
 
 
 @contextmanager
@@ -136,7 +138,8 @@ def unwritable(folder: Path, e: OSError) -> OutputError:
         return OutputError(f"cannot write in {folder}: it is no folder", "choose another one with -o")
     full = e.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, None)  # numpy's short write has no number
     return OutputError(
-        f"cannot write in {folder}: {e.strerror or e}", f"{'free some space, or ' if full else ''}choose another -o"
+        f"cannot write in {folder}: {e.strerror or e}",
+        f"{'free some space, or ' if full else ''}name another folder with -o",
     )
 
 

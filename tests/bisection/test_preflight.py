@@ -54,7 +54,7 @@ def test_a_python_file_that_raises_is_told_with_file_and_line(here: Path) -> Non
 @pytest.mark.parametrize(
     ("spec", "says"),
     [
-        ("cmd:true {model} {inputs} {outputs}", "it gives nothing where 'y' is wanted"),
+        ("cmd:true {model} {inputs} {outputs}", "expected the output 'y', got no output"),
         ("cmd:sh -c 'echo out of licence >&2; exit 3' {model}", "its last words: out of licence"),
         ("cmd:sh -c 'exit 125' {model}", "cannot be tested"),
     ],

@@ -652,7 +652,10 @@ def test_doctor(here: Path) -> None:
     assert done.out.startswith("python 3.")
     assert re.search(r"^ort +ok  \d+\.\d+", done.out, re.MULTILINE)
     assert "npu             ok  cmd\n" in done.out
-    assert "gone            fails  cannot run no-such-converter, ./gone.sh: is it there, and executable?\n" in done.out
+    assert (
+        "gone            fails  cannot run no-such-converter, ./gone.sh: check its path, and that it may be executed\n"
+        in done.out
+    )
     assert "odd             fails  " in done.out
     assert "unknown key 'rnu'" in done.out
     assert sorted(p.name for p in here.iterdir()) == ["m.onnx", "run.sh", "subcut.toml"]

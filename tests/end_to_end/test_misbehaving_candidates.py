@@ -364,7 +364,10 @@ def test_what_was_stopped_goes_on_and_repeats_nothing(number: int, here: Path, m
     assert done.out == ""
     assert done.code == {signal.SIGKILL: -9, signal.SIGINT: 130, signal.SIGTERM: 143}[signal.Signals(number)]
     if number == signal.SIGINT:
-        assert done.err.splitlines()[-2:] == ["error: interrupted", "  what was run is kept: the same command goes on"]
+        assert done.err.splitlines()[-2:] == [
+            "error: interrupted",
+            "  finished runs are stored: the same command continues",
+        ]
     if number != signal.SIGKILL:
         assert [p.name for p in (here / "subcut_out").iterdir()] == [".store"]
     (here / "go").touch()

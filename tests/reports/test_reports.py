@@ -30,6 +30,7 @@ from subgraph.errors import OutputError, UnknownName, UsageError
 from subgraph.reports import FORMULA, _chart, _layout, cleaned, headline, problem, schema
 from subgraph.reports.html import short
 from subgraph.reports.md import code, table_code
+from subgraph.text import prediction
 
 FORMS = plugins.names("reports")
 CONTROL = re.compile("[\x00-\x09\x0b-\x1f\x7f-\x9f\u2028\u202a-\u202e\ufeff\ufffe\uffff]")
@@ -498,3 +499,38 @@ def test_a_document_is_cleaned_and_not_changed() -> None:
     cleaned(document)
     assert document == RUNS["hostile"]()
     assert headline(cleaned(document)).isprintable()
+
+
+# ---------------------------------------------------------------------------------------------------- phrases
+
+
+def test_evidence_of_a_switch_is_of_the_schema() -> None:
+    document = RUNS["culprit"]()
+    document["findings"][0]["evidence"].append({"kind": "switch", "says": "right with winograd off (winograd=0)"})
+    assert problem(document) == "" and "right with winograd off" in render("text", document)
+
+
+def test_all_reports_give_one_number_of_trials() -> None:
+    document = RUNS["culprit"]() | {"trials": 11, "runs": {"baseline": 1, "halve": 7, "explain": 3}}
+    words = f"11 trials: 8 in the steps, 3 to measure shares; {len(document['steps']) - 8} step"
+    assert len(document["steps"]) == 9
+    assert words in render("md", document) and words in render("html", document)
+
+
+def test_shares_that_do_not_overlap_tell_what_is_left() -> None:
+    document = RUNS["culprits"]()
+    for finding, share in zip(document["findings"], (0.5, 0.2, 0.1), strict=True):
+        finding["explains"] = share
+    for form in ("text", "md", "html"):
+        assert "together they explain 80 % of the final error; 20 % is left" in render(form, document), form
+
+
+def test_nan_comes_before_a_relative_error() -> None:
+    document = RUNS["culprits"]()
+    document["findings"][1]["verdict"]["outputs"][0]["errors"]["max_rel"] = 1.8e-7
+    assert "1.8e-07" not in render("html", document) and "NaN" in render("html", document)
+
+
+def test_a_prediction_is_called_unchanged_or_changed() -> None:
+    assert prediction({"top1": 1.0, "top5": 1.0}) == "prediction unchanged"
+    assert prediction({"top1": 0.5, "top5": 1.0}) == "prediction changed: top-1 agrees in 50 %, top-5 in 100 %"

@@ -198,6 +198,19 @@ def test_another_type_of_the_same_size_is_no_raw_bits(tmp_path: Path, model: Cal
 
 
 @pytest.mark.parametrize(
+    ("declared", "shape", "layout"),
+    [("float[1,3,4,5] x", (1, 4, 5, 3), "NHWC"), ("float[N,4,5,3] x", (2, 3, 4, 5), "NCHW")],
+)
+def test_an_image_in_another_layout_is_called_that(
+    tmp_path: Path, model: Callable[..., Graph], declared: str, shape: tuple[int, ...], layout: str
+) -> None:
+    np.save(tmp_path / "a.npy", np.zeros(shape, np.float32))
+    with pytest.raises(InputError, match=rf"a\.npy is laid out {layout}: .*; input 'x' takes") as refusal:
+        fed(model(declared), tmp_path / "a.npy")
+    assert refusal.value.hint.startswith("numpy.transpose(array, (0, ")
+
+
+@pytest.mark.parametrize(
     ("declared", "shape"), [("float[2,3] x", (3, 2)), ("float[2,3] x", (6,)), ("float[N,4] x", (2, 3))]
 )
 def test_a_shape_that_does_not_fit(

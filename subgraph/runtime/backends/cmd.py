@@ -151,7 +151,7 @@ def _run_command(step: str, words: Sequence[str], places: Mapping[str, str], cwd
             # It prints where this process prints; the parent keeps the last lines.
             code = subprocess.run(command, stdin=subprocess.DEVNULL, cwd=cwd, check=False).returncode
         except OSError as e:
-            hint = "is it there, and executable?"
+            hint = "check its path, and that it may be executed (chmod +x)"
             if e.errno == errno.ENOEXEC:
                 hint = "a script needs a first line such as #!/bin/sh"
             raise BackendError(f"cannot run {command[0]}: {e.strerror or e}", hint) from e
