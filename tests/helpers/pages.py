@@ -24,10 +24,10 @@ PAGES = sorted(page for page in DOCS.rglob("*.md") if page.parent != DOCS / "com
 LEFT_OUT = "…"
 BIN = Path(sys.executable).parent
 WRONG = re.compile(
-    r"\bFAIL\b|smallest failing region|\b[1-9]\d* of \d+ (tensors? )?wrong|^[1-9]\d* warnings?,|.exit_code.: 1"
+    r"\bFAIL\b|^wrong: |\b[1-9]\d* of \d+ (tensors? )?wrong|^[1-9]\d* warnings?,|.exit_code.: 1"
 )
 VARYING = re.compile(  # what another machine rounds otherwise, times, and versions
-    r"worst at \[.*|-?\d+\.\d+(e[-+]\d+)?( ms| s)?\b|\d+(?= ×| %| of \d+ (values off|tensors? wrong))|(?<=ort)  +\S+"
+    r"-?\d+(\.\d+)?e[-+]\d+|-?\d+\.\d+( ms| s)?\b|\d+(?= ×| %| of \d+ (values differ|tensors? wrong))|(?<=ort)  +\S+"
 )
 
 
