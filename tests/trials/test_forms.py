@@ -89,7 +89,7 @@ def test_a_candidate_that_takes_no_pinned_shapes_or_is_right_with_them(here: Pat
     refused = run("bisect", here, "refuses=sizes,wrong=open", "--json").document
     assert refused["exit_code"] == 1 and "which every cut has" in refused["notes"][0]
     right = run("bisect", here, "wrong=open", "--json", "--force").document
-    assert right["exit_code"] == 1 and "open dimensions are to blame" in right["notes"][0]
+    assert right["exit_code"] == 1 and "the open dimensions are the reason" in right["notes"][0]
     assert [form["status"] for form in right["forms"]] == ["fail", "agree"]
 
 
