@@ -310,8 +310,8 @@ def _other_trials(trials: Trials, candidate: Candidate, name: str) -> Iterator[T
 # what the error looks like.
 CONCLUSIONS = (
     ("candidate", "not known which side is wrong: onnx's own evaluator agrees with the candidate"),
-    ("alike", "a bug, or another layout or preprocessing: the whole error {2}"),
     ("overflow", "range: the claimed precision cannot hold a weight of this region; keep the region in float32"),
+    ("alike", "a bug, or another layout or preprocessing: the whole error {2}"),
     ("range", "range, not a bug: the candidate computes in float16, which ends at 65504; declare --precision fp16"),
     ("switch", "one option of the candidate is the reason: right with that option off"),
     ("within", "rounding, not a bug: the criterion asks for more than the claimed precision can give"),
