@@ -23,9 +23,7 @@ DOCS = ROOT / "docs"
 PAGES = sorted(page for page in DOCS.rglob("*.md") if page.parent != DOCS / "commands")  # those are generated
 LEFT_OUT = "…"
 BIN = Path(sys.executable).parent
-WRONG = re.compile(
-    r"\bFAIL\b|^wrong: |\b[1-9]\d* of \d+ (tensors? )?wrong|^[1-9]\d* warnings?,|.exit_code.: 1"
-)
+WRONG = re.compile(r"\bFAIL\b|^wrong: |\b[1-9]\d* of \d+ (tensors? )?wrong|^[1-9]\d* warnings?,|.exit_code.: 1")
 VARYING = re.compile(  # what another machine rounds otherwise, times, and versions
     r"-?\d+(\.\d+)?e[-+]\d+|-?\d+\.\d+( ms| s)?\b|\d+(?= ×| %| of \d+ (values differ|tensors? wrong))|(?<=ort)  +\S+"
 )
