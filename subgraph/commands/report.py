@@ -31,7 +31,7 @@ def report(
         option(
             "--format -f",
             "FORM,…",
-            f"{', '.join(plugins.own_names('reports'))}, or a Python file with your own.",
+            f"{', '.join(plugins.own_names('reports'))}, or a Python file with your own; default text.",
             _complete,
         ),
     ] = "text",
