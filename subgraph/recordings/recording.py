@@ -7,7 +7,7 @@ Every format says how surely a folder is of its kind, and the most specific one 
 from __future__ import annotations
 
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import ModuleType
 
@@ -49,6 +49,16 @@ class Recording:
     def __len__(self) -> int:
         return len(self.entries)
 
+    def joined(self, names: Iterable[str]) -> Recording:
+        """The recording with folders as a part of tensors' names, where the joined path is one of these names.
+
+        Tools write a name with `/` in it as folders; such a folder is no run of its own.
+        """
+        written = {self.plain(name) for name in names}
+        entries = tuple(_joined(entry, written, self.plain) for entry in self.entries)
+        scopes = {part for e, old in zip(entries, self.entries, strict=True) if e is not old for part in _above(old, e)}
+        return replace(self, entries=tuple(_below(e, scopes) for e in entries) if scopes else self.entries)
+
     def candidates(self, names: Iterable[str]) -> list[tuple[DumpEntry, tuple[str, ...]]]:
         """For each entry, the names of a model that it may stand for.
 
@@ -63,6 +73,35 @@ class Recording:
                 written.setdefault(form, []).append(name)
         model_names = {name for group in written.values() for name in group}
         return [(entry, _stands_for(entry, model_names, written, plain)) for entry in self.entries]
+
+
+def _joined(entry: DumpEntry, written: Container[str], plain: Callable[[str], str]) -> DumpEntry:
+    """The entry with the longest path of its folders as its tensor's name that is one."""
+    folders = entry.side.split("/") if entry.side and entry.tensor and entry.file.startswith(f"{entry.side}/") else []
+    for k in range(len(folders)):
+        name = "/".join((*folders[k:], entry.tensor))
+        if plain(name) in written or plain(f"/{name}") in written:
+            return replace(entry, tensor=name, side="/".join(folders[:k]))
+    return entry
+
+
+def _above(entry: DumpEntry, joined: DumpEntry) -> Iterator[str]:
+    """The folders that became a part of the name."""
+    folder = entry.side
+    while folder != joined.side:
+        yield folder
+        folder = folder.rpartition("/")[0]
+
+
+def _below(entry: DumpEntry, scopes: Container[str]) -> DumpEntry:
+    """The entry with its folder in its name, if that is a part of other entries' names."""
+    if entry.side not in scopes or not entry.tensor:
+        return entry
+    outer, name = entry.side, entry.tensor
+    while outer in scopes:
+        outer, _, last = outer.rpartition("/")
+        name = f"{last}/{name}"
+    return replace(entry, tensor=name, side=outer)
 
 
 def _stands_for(

@@ -112,6 +112,7 @@ def load_runs(folders: Sequence[Path], graph: Graph, layout: str = "", format: s
 def _read(folder: Path, graph: Graph, layout: str, format: str | None) -> Recording:
     """A recording; the shapes in it count as the files' own where the user says their layout."""
     recorded = recording.open(folder, format, replace(recording.hints_of(graph, layout), lenient=True))
+    recorded = recorded.joined((*graph.inputs, *graph.maker, *graph.weights))
     entries = (replace(e, assumed=not layout and (e.assumed or e.shape is None)) for e in recorded)
     return replace(recorded, entries=tuple(entries))
 
@@ -143,9 +144,17 @@ def _with_inputs(runs: list[RecordedRun]) -> list[RecordedRun]:
     others = [run for run in runs if run not in inputs]
     if not inputs or not others:
         return runs
-    entries = tuple(e for run in inputs for e in run.samples[0])
-    out = [replace(run, samples=tuple((*entries, *sample) for sample in run.samples)) for run in others]
+    out = [
+        replace(run, samples=tuple((*_fed(inputs, k, len(run.samples)), *s) for k, s in enumerate(run.samples)))
+        for run in others
+    ]
     return [replace(out[0], name=out[0].name.partition(":")[0])] if len(out) == 1 else out
+
+
+def _fed(inputs: Sequence[RecordedRun], k: int, samples: int) -> Iterator[DumpEntry]:
+    """The entries that runs of inputs hold for sample `k` of so many; the first ones where they hold fewer."""
+    for run in inputs:
+        yield from run.samples[k if len(run.samples) == samples else 0]
 
 
 def limit_samples(runs: Sequence[RecordedRun], number: int) -> list[RecordedRun]:

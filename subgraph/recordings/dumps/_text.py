@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -15,6 +16,8 @@ from subgraph.types import Array
 
 PIECE_BYTES = 1 << 20  # read at a time
 MAX_WORD = 64  # characters of a number; "%.18e" has 26
+MIN_WORDS = 4  # numbers that show to how many digits a tool prints
+_FIXED = re.compile(rb"[-+]?\d+\.(\d+)")
 _LETTERS = b"0123456789+-.eEnNaAiIfFtTyYdDqQsS#() \t\r\n,"  # of numbers, nan, inf and the forms that Windows prints
 
 
@@ -102,6 +105,18 @@ def is_numeric(files: Files, name: str, skip: int = 0) -> bool:
 def is_whole(files: Files, name: str, skip: int = 0) -> bool:
     """Does the beginning of a file hold whole numbers? Printed floats have a point or an exponent."""
     return not any(c in b".eEnNaAiI" for line in files.head(name).split(b"\n")[skip:] for c in line)
+
+
+def step(files: Files, name: str) -> float:
+    """What the last printed digit is worth, where all numbers at the beginning of a file have as many behind the point.
+
+    0 for other numbers (with an exponent, of different lengths): they may be exact.
+    """
+    head = files.head(name)
+    words = head.replace(b",", b" ").split()[: None if len(head) == files.sizes[name] else -1]
+    found = [_FIXED.fullmatch(word) for word in words]
+    lengths = {len(m[1]) for m in found if m}
+    return 10.0 ** -lengths.pop() if len(lengths) == 1 and len(words) >= MIN_WORDS and all(found) else 0.0
 
 
 def loader(files: Files, name: str, dtype: str, shape: tuple[int, ...] | None, skip: int = 0) -> Callable[[], Array]:

@@ -53,7 +53,7 @@ def entries(files: Files, hints: DumpHints) -> Iterator[DumpEntry]:
 
 def _op(files: Files, file: str) -> re.Match[str] | None:
     base = file.rpartition("/")[2]
-    op = _OP.fullmatch(base) if "." not in base else None
+    op = _OP.fullmatch(base)
     return op if op and _text.is_numeric(files, file) else None
 
 

@@ -18,6 +18,7 @@ from subgraph.storage.folders import safe_names
 from subgraph.storage.tensors import NOT_NUMPY, Tensors
 from subgraph.types import Array
 
+_ZIP = b"PK\x03\x04"
 plain = _npy.plain
 HOLDS = tuple(name for name in dtypes.TYPE_NUMBERS if name not in NOT_NUMPY)
 MAX_RATIO = 1100  # times that deflate makes a file smaller; its limit is 1,032
@@ -28,8 +29,8 @@ T = TypeVar("T")
 
 def detect(files: Files) -> int:
     """By the magic number of .npz files; by the end .npy."""
-    return TYPED if any(files.head(n, 6) in (_npy.MAGIC, b"PK\x03\x04\x14\x00") or n.endswith(".npy")
-                        for n in files.ending(".npy", ".npz")) else NONE  # fmt: skip
+    named = files.ending(".npy", ".npz")
+    return TYPED if any(n.endswith(".npy") or files.head(n, 4) == _ZIP for n in named) else NONE
 
 
 def entries(files: Files, hints: DumpHints) -> Iterator[DumpEntry]:

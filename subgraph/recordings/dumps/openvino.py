@@ -25,8 +25,8 @@ NUMBERINGS = (_2025, _2024, _2021)
 _NAME = re.compile(r"#(?P<step>\d+)_(?P<node>.+)_(?P<role>in|out|blb)(?P<index>\d+)\.ieb")
 _TYPED = re.compile(r"(?P<op>[A-Z]\w*?)_(?P<node>.+)")
 _PRINTED = re.compile(rb"(\w+) (\d+)D shape: ([\d ]*)\((\d+)\) by address")
-_WORDS = {"f32": "float32", "i32": "int32", "bf16": "float32", "f16": "float32", "i8": "int8", "u8": "uint8",
-          "i64": "int64", "u32": "uint32", "u16": "uint16", "i16": "int16", "boolean": "bool"}  # fmt: skip
+_WORDS = {"f32": "float32", "fp32": "float32", "bf16": "float32", "f16": "float32", "fp16": "float32",
+          "i32": "int32", "i8": "int8", "u8": "uint8", "i64": "int64", "u32": "uint32", "u16": "uint16", "i16": "int16", "boolean": "bool"}  # fmt: skip
 
 _ROLES = {"in": "input", "out": "output", "blb": "constant"}
 TEXT_STEP = 1e-6  # relative to 1: C++ prints six digits
@@ -119,4 +119,5 @@ def _printed(files: Files, file: str) -> tuple[str, tuple[int, ...]] | None:
     if not head:
         return None
     shape = tuple(int(d) for d in head[3].split())
-    return (head[1].decode(), shape) if len(shape) == int(head[2]) and math.prod(shape) == int(head[4]) else None
+    fits = len(shape) == int(head[2]) and math.prod(shape) == int(head[4])
+    return (head[1].decode().lower(), shape) if fits else None

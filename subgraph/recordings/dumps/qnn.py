@@ -17,14 +17,12 @@ from subgraph.storage.tensors import Tensors
 
 HOLDS = ("float32",)
 LIST = "input_list.txt"
-_RESULT = re.compile(r"(?P<side>(?:.*/)?Result_\d+)/(?P<name>.+?)(?P<native>_native)?\.raw")
+_RESULT = re.compile(r"(?:(?P<side>(?:.*/)?Result_\d+)/)?(?P<name>.+?)(?P<native>_native)?\.raw")
 
 
 def detect(files: Files) -> int:
     """By folders Result_N that hold .raw files, or by an input_list.txt that names some."""
-    if any(_RESULT.fullmatch(n) for n in files.ending(".raw")):
-        return MARKED
-    return MARKED if _listed(files) else NONE
+    return MARKED if _results(files) or _listed(files) else NONE
 
 
 def plain(name: str) -> str:
@@ -35,15 +33,22 @@ def plain(name: str) -> str:
 def entries(files: Files, hints: DumpHints) -> Iterator[DumpEntry]:
     """Outputs of each run; else the inputs that input_list.txt names. Shapes from the model or a manifest.json."""
     listed = _raw.manifest_specs(files)
-    results = [m for m in map(_RESULT.fullmatch, files.ending(".raw")) if m]
+    results = _results(files)
     for m in results:
         name, spec = listed.get(m[0], (m["name"], hints.find(m["name"], plain)))
         default = "" if m[0] in listed or m["native"] else "float32"
-        yield replace(_raw.entry(files, m[0], spec, hints, default), tensor=name, side=m["side"])
+        yield replace(_raw.entry(files, m[0], spec, hints, default), tensor=name, side=m["side"] or "")
     for run, name, file in [] if results else _listed(files):
         spec = listed[file][1] if file in listed else hints.find(name, plain)
         default = "" if file in listed else "float32"
         yield replace(_raw.entry(files, file, spec, hints, default), tensor=name, role="input", side=run)
+
+
+def _results(files: Files) -> list[re.Match[str]]:
+    """The .raw files of folders Result_N; all where the folder itself is one."""
+    alone = re.fullmatch(r"Result_\d+", files.root.resolve().name)
+    found = [m for m in map(_RESULT.fullmatch, files.ending(".raw")) if m]
+    return [m for m in found if alone or m["side"]]
 
 
 def _listed(files: Files) -> list[tuple[str, str, str]]:

@@ -38,7 +38,7 @@ def entries(files: Files, hints: DumpHints) -> Iterator[DumpEntry]:
             fixed = tuple(d for d in spec.shape if d is not None)
             shape = fit_size(spec.shape, dtype, nbytes(dtype, count))[0] if count else fixed
             spec = replace(spec, shape=shape)
-        yield replace(_text.entry(files, file, dtype, spec), tensor=base, side=side)
+        yield replace(_text.entry(files, file, dtype, spec, _text.step(files, file)), tensor=base, side=side)
 
 
 def write(tensors: Tensors, folder: Path) -> None:
