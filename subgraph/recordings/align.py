@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Iterable, Iterator
 
@@ -38,8 +39,32 @@ def alignments(
         yield NHWC, _channels_first(array)
     elif orders := list(axis_orders(array.shape, shape)):
         yield from ((f"transposed {order}", array.transpose(order)) for order in orders)
+    elif orders := list(axis_orders(_without_ones(array.shape), _without_ones(shape))):
+        bare = array.reshape(_without_ones(array.shape))
+        yield from ((f"transposed {order}, reshaped", bare.transpose(order).reshape(shape)) for order in orders)
+    elif _is_blocked(array.shape, shape):
+        joined = array.transpose(0, 1, 4, 2, 3).reshape(shape[0], -1, *shape[2:])
+        yield f"from NC1HWC0, {PADDED}", joined[:, : shape[1]]
     elif array.ndim == len(shape) and all(a >= s for a, s in zip(array.shape, shape, strict=True)):
         yield PADDED, array[tuple(slice(0, s) for s in shape)]
+
+
+def foldings(array: Array, shape: tuple[int, ...]) -> Iterator[tuple[str, Array]]:
+    """Ways to give an array a shape whose axes were split or joined; only values can tell whether one is meant."""
+    bare = _without_ones(shape)
+    if array.size != math.prod(shape) or not 1 < len(bare) <= IMAGE_RANK:
+        return
+    for order in itertools.permutations(range(len(bare))):
+        stored = array.reshape([bare[k] for k in order])
+        yield f"folded {order}", stored.transpose(np.argsort(order)).reshape(shape)
+
+
+def _is_blocked(stored: tuple[int, ...], shape: tuple[int, ...]) -> bool:
+    """Is it NC1HWC0 of an image: channels in blocks, the last one filled up?"""
+    if len(stored) != IMAGE_RANK + 1 or len(shape) != IMAGE_RANK:
+        return False
+    n, blocks, h, w, c0 = stored
+    return (n, h, w) == (shape[0], *shape[2:]) and (blocks - 1) * c0 < shape[1] <= blocks * c0
 
 
 def _channels_first(array: Array) -> Array:
@@ -53,7 +78,7 @@ def _without_ones(shape: tuple[int, ...]) -> tuple[int, ...]:
 def _all_alignments(array: Array, shape: tuple[int, ...]) -> dict[str, Array]:
     """By what was done; what is done to the array's own shape comes before what is done to its flat values."""
     ways = [way for shapeless in (True, False) for way in alignments(array, shape, shapeless, None)]
-    return dict(ways)
+    return dict(foldings(array, shape)) | dict(ways)
 
 
 def align(array: Array, reference: Array, alignment: str) -> Array:

@@ -25,7 +25,8 @@ from subgraph.graph.region import Region
 from subgraph.recordings import msaccucmp
 from subgraph.recordings.align import misfit
 from subgraph.recordings.dumps import DumpEntry
-from subgraph.recordings.match import UNLIKE, MatchedRun, TensorMatch, match_entries
+from subgraph.recordings.match import UNLIKE, match_entries
+from subgraph.recordings.matched import MatchedRun, TensorMatch
 from subgraph.recordings.reference_tensors import capture_tensors, reference_value, tensor_sizes
 from subgraph.recordings.runs import RecordedRun
 from subgraph.storage.folders import numbered_folder
@@ -37,6 +38,7 @@ from subgraph.verdict import Judgement, Status, gravity
 log = logging.getLogger("subcut")
 
 NOISE_BYTES = 1 << 30  # of tensors, up to which rounding noise is sampled: a sample holds all of them in memory
+FEW_SHARE = 0.5  # of the model's tensors; with fewer, and without an output, "all agrees" says nothing of the model
 FOREIGN_SHARE = 0.5  # of recorded tensors that are the model's; with fewer it may be another model's dump
 METRICS = ("max_abs", "max_rel", "cosine", "mismatch")
 
@@ -84,6 +86,7 @@ class RunComparison:
         rows: by tensor, in the order of the model; tensors that were not recorded are absent.
         inputs: what the device was fed against what the reference was fed.
         unseen_outputs: outputs of the model that were not recorded.
+        tensors: of the model, that were looked for.
     """
 
     run: RecordedRun
@@ -91,6 +94,7 @@ class RunComparison:
     rows: Mapping[str, TensorRow]
     inputs: Mapping[str, TensorRow] = field(default_factory=dict)
     unseen_outputs: tuple[str, ...] = ()
+    tensors: int = 0
 
     @property
     def failing(self) -> list[str]:
@@ -103,6 +107,18 @@ class RunComparison:
         return [pair for matched in self.matched for pair in matched.unread]
 
     @property
+    def too_few(self) -> str:
+        """Why the tensors that agree say little of the model; "" where they say enough."""
+        matches = sum(len(m.matches) for m in self.matched)
+        read = matches + sum(m.lacking for m in self.matched)
+        if self.unseen_outputs and len(self.rows) < FEW_SHARE * self.tensors:
+            outputs = ", ".join(self.unseen_outputs)
+            return f"{len(self.rows)} of {self.tensors} tensors were recorded, the model's output {outputs} was not"
+        return (
+            "" if matches >= FOREIGN_SHARE * read else f"{read - matches} of {read} recorded tensors were not compared"
+        )
+
+    @property
     def notes(self) -> list[str]:
         """What makes the recording doubtful as a whole."""
         notes = []
@@ -110,9 +126,14 @@ class RunComparison:
         if other:
             notes.append(f"the recording was made with another input: {', '.join(other)} differs")
         matches = sum(len(m.matches) for m in self.matched)
-        read = matches + len(self.unread) + sum(len(m.unmatched) for m in self.matched)
+        read = matches + sum(m.lacking for m in self.matched)
         if read and matches < FOREIGN_SHARE * read:
             notes.append(f"only {matches} of {read} recorded tensors are of this model: is it a dump of another one?")
+        elif self.too_few and not self.failing:
+            notes.append(self.too_few)
+        if self.run.recording and self.run.recording.left_out:
+            kinds = ", ".join(f"{n} {end}" for end, n in self.run.recording.left_out.items())
+            notes.append(f"files of other kinds were left out: {kinds}")
         if self.unread:
             entry, why = self.unread[0]
             files = sum(len(sample) for sample in self.run.samples)
@@ -168,8 +189,9 @@ def compare_run(
                 break
     rows = {n: replace(row, isolated=judging.isolated(n)) if row.failing else row for n, row in rows.items()}
     inputs = {n: judging.in_place(n) for n in graph.inputs if any(n in m.matches for m in matched)}
+    looked_for = len(trials.tensors()) if only is None and not fail_fast else 0
     unseen = tuple(n for n in trials.tensors() if n in graph.outputs and n not in recorded)
-    return RunComparison(run, matched, rows, {n: row for n, row in inputs.items() if row.in_place}, unseen)
+    return RunComparison(run, matched, rows, {n: row for n, row in inputs.items() if row.in_place}, unseen, looked_for)
 
 
 def match_run(trials: Trials, run: RecordedRun) -> tuple[MatchedRun, ...]:
@@ -257,9 +279,19 @@ class _Judging:
         return region if size <= NOISE_BYTES else None
 
     def isolated(self, name: str) -> Judgement | None:
-        """The worst judgement over all samples of a tensor, isolated; None where the reference cannot compute it."""
+        """The worst judgement over all samples of a tensor, isolated; None where the reference cannot compute it.
+
+        Where it is not certain which tensor was recorded, the best of those that it may be.
+        """
+        matches = [m.matches[name] for m in self.matched if name in m.matches]
+        alike = dict.fromkeys((name, *(n for m in matches for n in m.alternatives)))
+        judgements = [self._isolated_as(name, other) for other in alike]
+        return min((j for j in judgements if j), key=gravity, default=None)
+
+    def _isolated_as(self, name: str, meant: str) -> Judgement | None:
+        """What was matched to one tensor, judged as another one."""
         trials, samples = self.trials, [k for k, m in enumerate(self.matched) if name in m.matches]
-        region = region_above(trials, [name], lambda n: all(self._is_certain(n, k) for k in samples))
+        region = region_above(trials, [meant], lambda n: all(self._is_certain(n, k) for k in samples))
         if region is None:
             return None
         feeds: list[dict[str, Record]] = [{} for _ in trials.values.records]
@@ -269,22 +301,22 @@ class _Judging:
                 feeds[k] = {n: self._save(n, k) for n in region.inputs if n in self.matched[k].matches}
             outputs = trials.run_on_reference(region, feeds)
         except (InputError, ModelError, WorkerDied) as e:
-            log.debug("%s isolated: %s", name, e.what)
+            log.debug("%s isolated: %s", meant, e.what)
             return None
         judgements = [
-            self._judge_isolated(name, k, region, feeds[k], outputs[k]) for k in samples if name in outputs[k]
+            self._judge_isolated(name, meant, k, region, feeds[k], outputs[k]) for k in samples if meant in outputs[k]
         ]
         return max(judgements, key=gravity, default=None)
 
     def _judge_isolated(
-        self, name: str, k: int, region: Region, feeds: Mapping[str, Record], outputs: Mapping[str, Record]
+        self, name: str, meant: str, k: int, region: Region, feeds: Mapping[str, Record], outputs: Mapping[str, Record]
     ) -> Judgement:
         trials = self.trials
-        reference = np.asarray(load(outputs[name], Path("/")))
+        reference = np.asarray(load(outputs[meant], Path("/")))
         value = self.matched[k].matches[name].unprinted(reference)
         records = {**trials.values.records[k], **feeds, **outputs}  # noise around the device's own values
         noise = RegionNoise(trials.graph, region, trials.reference, records, trials.scratch)
-        return self._judge(name, reference, value, k, noise.of(name))
+        return self._judge(meant, reference, value, k, noise.of(meant))
 
     def _is_certain(self, name: str, k: int) -> bool:
         """Is it certain which value the device had there?"""

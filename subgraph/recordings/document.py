@@ -116,15 +116,15 @@ def document(
 
 
 def exit_code(comparisons: Sequence[RunComparison]) -> int:
-    """1: something disagrees. 5: a run is missing, nothing agrees, an entry cannot be read or compared, or the value of
-    one of unknown name fits no tensor. Else 0."""
+    """1: something disagrees. Else 5: a run is missing, nothing agrees, an entry cannot be read or compared, the value
+    of one of unknown name fits no tensor, or too little was recorded to say that the model agrees. Else 0."""
     rows = [row for c in comparisons for row in c.rows.values()]
     if any(row.failing for row in rows) or any(row.failing for c in comparisons for row in c.inputs.values()):
         return 1
     complete = all(any(row.agreeing for row in c.rows.values()) for c in comparisons)
     unlike = any(why == UNLIKE for c in comparisons for m in c.matched for _, why in m.unmatched)
     broken = unlike or any(c.unread for c in comparisons) or any(row.in_place is None for row in rows)
-    return 0 if complete and not broken else 5
+    return 0 if complete and not broken and not any(c.too_few for c in comparisons) else 5
 
 
 def _summary(trials: Trials, comparison: RunComparison, complete: bool) -> RunSummary:

@@ -9,130 +9,46 @@ tensor fits. A match that stays in doubt is kept, with the other tensors that th
 
 from __future__ import annotations
 
+import hashlib
 import math
 from collections import OrderedDict
 from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from operator import attrgetter
-from pathlib import Path
+from functools import cached_property
+from itertools import pairwise
+
+import numpy as np
 
 from subgraph.comparison.pair import relative_l2
 from subgraph.errors import InputError
-from subgraph.graph.graph import CONSTANT, SHAPE, Graph
 from subgraph.recordings.align import (
     IMAGE_RANK,
     NHWC,
     BlockSums,
-    absorb_print_rounding,
     align,
     alignments,
     both_floats,
-    cast,
+    foldings,
     nan_to_inf,
 )
 from subgraph.recordings.dumps import DumpEntry
+from subgraph.recordings.matched import COPY, MatchedRun, TensorMatch
+from subgraph.recordings.names import ModelNames, dropped_input, fused_results, likely_names, meant_tensor, why_skipped
 from subgraph.recordings.recording import Recording
 from subgraph.recordings.reference_tensors import capture_tensors, reference_value
 from subgraph.storage.folders import safe_name
-from subgraph.storage.tensors import Record, save, type_of
-from subgraph.text import count
 from subgraph.trials.match_tensors import CLEARER, NEAR, SURELY, varied
 from subgraph.trials.trial import Trials
 from subgraph.types import Array
 
-MAX_FUSED = 6  # nodes that a device may have fused into the node that gives the name
+SEVERAL = "several tensors of the model fit"
 CACHE_BYTES = 128 << 20  # of entries' values that stay in memory
 VOTES = 16  # files that are enough to tell whether channels come last
 MAX_VOTER = 1 << 20  # elements of a tensor that votes
+SAME_NUMBERS = 2e-3  # distance of sorted numbers up to which two tensors hold the same ones
 EXACT = 1e-5  # distance up to which no other tensor is considered
 UNKNOWN = "no tensor of the model by this name or value"
 UNLIKE = "of the size of tensors of the model, by value none of them: wrong, or of another model"
-
-
-@dataclass(frozen=True)
-class TensorMatch:
-    """An entry and the tensor that it holds.
-
-    Attributes:
-        tensor: of the model.
-        how: "name" or "value".
-        alignment: what was done to the entry's axes: "", "as NHWC", "transposed (0, 2, 1)", "padding cut off".
-        distance: from the reference's value, |a − b| / |a|; NaN if unknown.
-        named: the tensor that the entry's name says, where another one is meant.
-        alternatives: tensors that the entry may hold instead, in the order of the model: its value confirms none.
-    """
-
-    entry: DumpEntry
-    tensor: str
-    how: str = "name"
-    alignment: str = ""
-    distance: float = math.nan
-    named: str = ""
-    alternatives: tuple[str, ...] = ()
-
-    @property
-    def is_namesake(self) -> bool:
-        """Did the tool write the very name of the tensor?"""
-        return self.tensor == self.entry.tensor
-
-    @property
-    def note(self) -> str:
-        """What a reader should know of the match; "" where name and value agree."""
-        notes = []
-        if self.named:
-            notes.append(f"the recording calls it {self.named}: fused, by its values")
-        elif self.how == "value":
-            notes.append(f"found by value: the recording calls it {self.entry.name}")
-        if self.alignment:
-            notes.append(self.alignment)
-        if self.alternatives:
-            notes.append(f"may hold {' or '.join(self.alternatives)} instead")
-        return "; ".join(notes)
-
-    def value(self, reference: Array, array: Array | None = None) -> Array:
-        """The recorded value in the reference's shape and element type; `array`: the entry's, if already read.
-
-        Raises:
-            InputError: the entry cannot be read.
-        """
-        return cast(align(self.entry.read() if array is None else array, reference, self.alignment), reference)
-
-    def unprinted(self, reference: Array, array: Array | None = None) -> Array:
-        """The same, with the reference's value wherever rounding in a text file explains the difference."""
-        return absorb_print_rounding(reference, self.value(reference, array), self.entry.step)
-
-    def save(self, reference: Array, folder: Path, stem: str) -> Record:
-        """Write `value` to `folder/stem.npy`; the folder is made, the record's path is absolute. Raises: as `value`."""
-        value = self.value(reference)
-        folder.mkdir(parents=True, exist_ok=True)
-        return save(self.tensor, value, type_of(value), folder, stem).within(str(folder.resolve()))
-
-
-@dataclass(frozen=True)
-class MatchedRun:
-    """One sample of a run, matched to a model.
-
-    Attributes:
-        matches: by tensor of the model.
-        unmatched: entries that hold no tensor of the model, and why.
-        unread: entries that may hold one, and cannot be read; why.
-        skipped: entries of tensors that are not compared, and why not.
-    """
-
-    matches: Mapping[str, TensorMatch]
-    unmatched: tuple[tuple[DumpEntry, str], ...] = ()
-    unread: tuple[tuple[DumpEntry, str], ...] = ()
-    skipped: tuple[tuple[DumpEntry, str], ...] = ()
-
-    def summary(self) -> str:
-        """In a few words, for people."""
-        by_value = sum(m.how == "value" for m in self.matches.values())
-        corrected = sum(bool(m.named) for m in self.matches.values())
-        more = [f"{corrected} hold a later tensor than their name says"] if corrected else []
-        more += [f"{by_value} found by value"] if by_value else []
-        more += [f"{len(self.unmatched)} of no tensor of the model"] if self.unmatched else []
-        more += [f"{len(self.unread)} that cannot be read"] if self.unread else []
-        return "; ".join([f"{count(len(self.matches), 'tensor')} of the model recorded", *more])
 
 
 def match_entries(trials: Trials, recorded: Recording, entries: Sequence[DumpEntry], k: int = 0) -> MatchedRun:
@@ -158,28 +74,41 @@ class _Matching:
     _cache: OrderedDict[DumpEntry, Array] = field(default_factory=OrderedDict)
     _cache_room: int = CACHE_BYTES
     _channels_last: bool = False  # in files whose shape does not tell
+    _sums: BlockSums = field(default_factory=lambda: BlockSums(()))
+    _told: set[str] = field(default_factory=set)  # tensors whose names others of the recording explain
+
+    @cached_property
+    def _names(self) -> ModelNames:
+        graph = self.trials.graph
+        return ModelNames(graph, (*graph.inputs, *self.trials.tensors()), self.recorded.plain)
 
     def run(self) -> MatchedRun:
+        graph = self.trials.graph
         named, nameless = self._by_name()
         tensors = set(self.trials.tensors())
-        chains = {tensor: self._fusion_chain(tensor, tensors) for tensor in named}
-        capture_tensors(self.trials, [n for tensor in named for n in (tensor, *chains[tensor])])
+        chains = {tensor: fused_results(graph, tensor, tensors) for tensor in named}
+        around = [n for tensor in named for n in (tensor, *chains[tensor], *dropped_input(graph, tensor))]
+        capture_tensors(self.trials, around if not nameless else self.trials.tensors())
         self._channels_last = self._vote(named)
         matches: dict[str, TensorMatch] = {}
         for tensor, entries in named.items():
             best = self._nearest(tensor, entries)
             if best is None:
                 continue
-            later = [n for n in chains[tensor] if n not in matches and n not in named]
-            match = self._corrected(best, later)
+            others = [
+                n for n in (*chains[tensor], *dropped_input(graph, tensor)) if n not in matches and n not in named
+            ]
+            match = self._corrected(best, others)
             rivals = (match, matches.get(match.tensor, match))
             matches[match.tensor] = min(rivals, key=lambda m: nan_to_inf(m.distance))
         self._separate(matches)
         fused = any(m.named or len(m.entry.fused) > 1 for m in matches.values())
-        if nameless:
-            self._match_by_value(nameless, matches)
+        if nameless or fused:
+            left = self._match_by_value(nameless, matches)
+            fused |= bool(left)
+            self._match_by_analogy(left, matches)
         if fused:
-            matches = {n: self._with_alternatives(m, chains.get(n, ()), matches) for n, m in matches.items()}
+            matches = {n: self._with_alternatives(m, matches) for n, m in matches.items()}
         return MatchedRun(matches, tuple(self.unmatched), tuple(self.unread.items()), tuple(self.skipped))
 
     # -------------------------------------------------------------------------------------------- names
@@ -193,14 +122,14 @@ class _Matching:
         named: dict[str, list[DumpEntry]] = {}
         nameless = []
         for entry, names in self.recorded.candidates((*tensors, *nodes, *graph.maker, *graph.weights)):
-            meant = [t for t in dict.fromkeys(_tensor(graph, entry, n) for n in names) if t in tensors]
+            meant = [t for t in dict.fromkeys(meant_tensor(graph, entry, n) for n in names) if t in tensors]
             meant = list(dict.fromkeys(h for t in meant for h in (t, *homonyms.get(t, ()))))
             if entry.lacks and (meant or not names):
                 self.unread[entry] = entry.lacks
                 continue
             for tensor in meant:
                 named.setdefault(tensor, []).append(entry)
-            if not meant and (why := next(filter(None, (_why_skipped(graph, n) for n in names)), "")):
+            if not meant and (why := next(filter(None, (why_skipped(graph, n) for n in names)), "")):
                 self.skipped.append((entry, why))
             elif not meant and entry.role == "output":
                 nameless.append(entry)
@@ -212,19 +141,6 @@ class _Matching:
         for name in names:
             written.setdefault(self.recorded.plain(safe_name(name)), []).append(name)
         return {name: group for group in written.values() if len(group) > 1 for name in group}
-
-    def _fusion_chain(self, tensor: str, tensors: Container[str]) -> tuple[str, ...]:
-        """What a fused node may hold under this name: the results behind it, as long as each has one reader."""
-        graph = self.trials.graph
-        chain: list[str] = []
-        name = tensor
-        while len(chain) < MAX_FUSED and name not in graph.outputs and len(graph.readers.get(name, ())) == 1:
-            made = [n for n in graph.makes[graph.readers[name][0]] if n in tensors]
-            if len(made) != 1:
-                break
-            name = made[0]
-            chain.append(name)
-        return tuple(chain)
 
     # -------------------------------------------------------------------------------------------- values
 
@@ -265,6 +181,9 @@ class _Matching:
                 best, nearest = alignment, away
             if away <= SURELY:
                 break
+        for alignment, array in foldings(self._read(entry), reference.shape) if nearest > NEAR else ():
+            if (away := relative_l2(reference, array)) <= NEAR and away < nearest:
+                best, nearest = alignment, away
         return TensorMatch(entry, tensor, alignment=best, distance=nearest)
 
     def _corrected(self, match: TensorMatch, later: Sequence[str]) -> TensorMatch:
@@ -309,73 +228,193 @@ class _Matching:
                 first += as_first <= NEAR and as_first * CLEARER < as_last
         return last > first
 
-    def _match_by_value(self, nameless: Sequence[DumpEntry], matches: dict[str, TensorMatch]) -> None:
-        """Match entries of unknown names to the one tensor that fits, if each is clearly the other's nearest."""
-        tensors = self.trials.tensors()
-        capture_tensors(self.trials, tensors)
-        values = ((n, self._reference(n)) for n in tensors)  # one at a time
+    def _match_by_value(
+        self, nameless: Sequence[DumpEntry], matches: dict[str, TensorMatch]
+    ) -> list[tuple[DumpEntry, str]]:
+        """Match entries of unknown names to the tensors whose values they hold; returns the others, and why not.
+
+        Of several tensors of the same value the name decides, else the first in the model, on which the others hang;
+        of several entries of the same value the name, else the first.
+        """
+        near = self._near_values(nameless, matches)
+        chosen: dict[str, list[TensorMatch]] = {}
+        left: dict[DumpEntry, str] = {}
+        for entry, fitting in near.items():
+            free = [m for m in fitting if m.tensor not in matches]
+            match = self._chosen(entry, free)
+            if match:
+                chosen.setdefault(match.tensor, []).append(match)
+            else:
+                copied = f"{COPY}{fitting[0].tensor}" if fitting and not free else ""
+                left[entry] = copied or (SEVERAL if free else "")
+        for tensor, rivals in chosen.items():
+            best = min(
+                rivals, key=lambda m: (m.how == "value", -self._names.alike(_recorded(m.entry), tensor), m.distance)
+            )
+            others = [m for m in rivals if m is not best]
+            if best.how == "name" or all(self._same(best.entry, m.entry) or _is_clearer(best, m) for m in others):
+                matches[tensor] = best
+            left |= {m.entry: f"{COPY}{tensor}" if tensor in matches else SEVERAL for m in rivals if m is not best}
+            if tensor not in matches:
+                left[best.entry] = SEVERAL
+        return list(left.items())
+
+    def _near_values(
+        self, nameless: Sequence[DumpEntry], matches: Mapping[str, TensorMatch]
+    ) -> dict[DumpEntry, list[TensorMatch]]:
+        """By entry, the tensors that it may hold by its values, the nearest first."""
+        if not nameless:
+            return {}
+        values = ((n, self._reference(n)) for n in self.trials.tensors())  # one at a time
         sums = BlockSums((n, a) for n, a in values if a is not None and a.dtype.kind == "f" and varied(a))
-        free_sizes = {size for n, size in sums.sizes.items() if n not in matches}
         near: dict[DumpEntry, list[TensorMatch]] = {}
-        whys: dict[DumpEntry, str] = {}
         for entry in nameless:
             try:
                 value = self._read(entry)
             except InputError as e:
                 self.unread[entry] = e.what
                 continue
-            fitting = [m for n in sums.near(value, NEAR) if (m := self._aligned(entry, n)).distance <= NEAR]
-            near[entry] = sorted((m for m in fitting if m.tensor not in matches), key=attrgetter("distance"))
-            unlike = not fitting and value.size in free_sizes and value.dtype.kind == "f" and varied(value)
-            whys[entry] = entry.note or (f"a copy of {fitting[0].tensor}" if fitting else UNLIKE if unlike else UNKNOWN)
-        distances: dict[str, list[float]] = {}  # of all entries that fit a tensor
-        for fitting in near.values():
-            for m in fitting:
-                distances.setdefault(m.tensor, []).append(m.distance)
-        for entry, fitting in near.items():
-            best = fitting[0] if fitting else None
-            if best and _is_unique(best.distance, [m.distance for m in fitting[1:]], distances[best.tensor]):
-                matches[best.tensor] = replace(best, how="value")
+            likely = self._names.likely(_recorded(entry))
+            names = dict.fromkeys((*sums.near(value, NEAR), *likely, *self._chains(likely)))
+            fitting = [m for n in names if (m := self._aligned(entry, n)).distance <= NEAR]
+            near[entry] = sorted(fitting, key=_distance)
+        self._sums = sums
+        return near
+
+    def _chosen(self, entry: DumpEntry, fitting: Sequence[TensorMatch]) -> TensorMatch | None:
+        """The tensor that an entry holds, of those that are near; None where it cannot be told."""
+        if not fitting:
+            return None
+        limit = max(fitting[0].distance * CLEARER, SURELY)
+        equal = {m.tensor: m for m in fitting if m.distance <= limit}
+        likely = self._names.likely(_recorded(entry))
+        for name in likely:
+            if name in equal:
+                fused = min((equal[n] for n in self._chains([name]) if n in equal), key=_distance, default=equal[name])
+                return fused if _is_clearer(fused, equal[name]) else equal[name]
+        graph = self.trials.graph
+        first = min(equal, key=lambda n: graph.rank[graph.maker[n]] if n in graph.maker else -1)
+        below = graph.descendants([graph.maker[first]]) if len(equal) > 1 and first in graph.maker else set()
+        if any(graph.maker.get(n) not in below for n in equal if n != first):
+            return None
+        others = tuple(n for n in equal if n != first)
+        values = [self._reference(n) for n in (first, *others)]
+        same = all(a is not None and b is not None and _same_numbers(a, b) for a, b in pairwise(values))
+        return replace(equal[first], how="value", twins=others) if same else None
+
+    def _chains(self, names: Iterable[str]) -> list[str]:
+        tensors = set(self.trials.tensors())
+        return [n for name in names for n in fused_results(self.trials.graph, name, tensors)]
+
+    def _same(self, entry: DumpEntry, other: DumpEntry) -> bool:
+        """Do two entries hold the same numbers?"""
+        a, b = self._read(entry), self._read(other)
+        return a.size == b.size and relative_l2(a.reshape(-1), b.reshape(-1)) <= SURELY
+
+    # -------------------------------------------------------------------------------------------- analogy
+
+    def _match_by_analogy(self, left: Sequence[tuple[DumpEntry, str]], matches: dict[str, TensorMatch]) -> None:
+        """Match entries whose values confirm nothing as others of the recording whose names have the same end.
+
+        If X-rs holds X transposed before the fault, it does behind it. A tensor that is taken stays taken.
+        """
+        sure = [m for m in matches.values() if m.distance <= NEAR]
+        rules = self._names.learned([(_recorded(m.entry), m.tensor) for m in sure])
+        turned: dict[tuple[tuple[int, ...], tuple[int, ...]], str] = {}
+        for m in sure:
+            if (reference := self._reference(m.tensor)) is not None:
+                turned.setdefault((self._read(m.entry).shape, reference.shape), m.alignment)
+        for match in [m for m in matches.values() if m.distance > NEAR and not m.entry.originals]:
+            meant = next(iter(self._names.apply(_recorded(match.entry), rules)), "")
+            if meant and meant not in matches and (moved := self._as(match.entry, meant, turned)):
+                del matches[match.tensor]
+                matches[meant] = replace(moved, named=match.tensor)
+            self._told.add(meant)
+        late = []
+        for entry, why in left:
+            by_rule = self._names.apply(_recorded(entry), rules)
+            why = why or self._reordered(entry)
+            likely = (*by_rule, *self._names.likely(_recorded(entry))) if not why else ()
+            turns = (self._as(entry, n, turned) for n in likely if n not in matches)
+            found = next(filter(None, turns), None)
+            if found:
+                self._told |= {found.tensor} & set(by_rule)
+                matches[found.tensor] = found
+            elif constant := next((n for n in likely_names(_recorded(entry)) if n in self.trials.graph.weights), ""):
+                self.skipped.append((entry, f"made of {constant}, a constant, which is not compared"))
             else:
-                self.unmatched.append((entry, "several tensors of the model fit" if best else whys[entry]))
+                late.append((entry, why or entry.note))
+        held: dict[bytes, str] = {}
+        for match in matches.values():
+            held.setdefault(self._digest(match.entry), match.tensor)
+        self.unmatched += [(entry, why or self._unlike(entry, matches, held)) for entry, why in late]
 
-    def _with_alternatives(
-        self, match: TensorMatch, chain: Sequence[str], matches: Mapping[str, TensorMatch]
-    ) -> TensorMatch:
+    def _digest(self, entry: DumpEntry) -> bytes:
+        """The same for entries of the same numbers."""
+        return hashlib.sha256(np.ascontiguousarray(self._read(entry)).tobytes()).digest()
+
+    def _reordered(self, entry: DumpEntry) -> str:
+        """Why an entry is left out that holds the numbers of a tensor in an order that is not known; else ""."""
+        same = self._sums.near(self._read(entry), SAME_NUMBERS)
+        return f"the numbers of {same[0]} in an unknown order" if same else ""
+
+    def _unlike(self, entry: DumpEntry, matches: Container[str], held: Mapping[bytes, str]) -> str:
+        """Why an entry is left out of which nothing better is known; `held`: by digest, what other entries hold."""
+        value = self._read(entry)
+        if twin := held.get(self._digest(entry)):
+            return f"{COPY}{twin}"
+        taken = next((n for n in self._names.likely(_recorded(entry)) if n in matches), "")
+        if taken:
+            return f"not the value of {taken}, which is recorded elsewhere: a node that the model has not?"
+        sizes = {size for n, size in self._sums.sizes.items() if n not in matches}
+        return UNLIKE if value.size in sizes and value.dtype.kind == "f" and varied(value) else UNKNOWN
+
+    def _as(
+        self, entry: DumpEntry, tensor: str, turned: Mapping[tuple[tuple[int, ...], tuple[int, ...]], str]
+    ) -> TensorMatch | None:
+        """The entry as this tensor, turned as others of their shapes were; None where the shapes do not fit."""
+        reference = self._reference(tensor)
+        if reference is None:
+            return None
+        value = self._read(entry)
+        match = self._aligned(entry, tensor)
+        way = turned.get((value.shape, reference.shape), match.alignment)
+        aligned = align(value, reference, way)
+        if aligned.shape != reference.shape:
+            return None
+        return replace(match, alignment=way, distance=relative_l2(reference, aligned))
+
+    def _later(self, tensor: str, matches: Container[str]) -> tuple[str, ...]:
+        """Later tensors of the same shape that a fused node may hold instead."""
+        reference = self._reference(tensor)
+        later = [(n, self._reference(n)) for n in self._chains([tensor]) if n not in matches]
+        return tuple(n for n, a in later if a is not None and reference is not None and a.shape == reference.shape)
+
+    def _with_alternatives(self, match: TensorMatch, matches: Mapping[str, TensorMatch]) -> TensorMatch:
         """Where nodes are fused, a value that confirms nothing may be that of a later tensor of the same shape."""
-        if match.alternatives or match.distance <= NEAR or match.how == "value" or match.entry.originals:
+        if (
+            match.alternatives
+            or match.distance <= NEAR
+            or match.tensor in self._told
+            or match.how == "value"
+            or match.entry.originals
+        ):
             return match
-        reference = self._reference(match.tensor)
-        later = [(n, self._reference(n)) for n in chain if n not in matches]
-        alike = [n for n, a in later if a is not None and reference is not None and a.shape == reference.shape]
-        return replace(match, alternatives=tuple(alike))
+        return replace(match, alternatives=self._later(match.tensor, matches))
 
 
-def _tensor(graph: Graph, entry: DumpEntry, name: str) -> str:
-    """The tensor that a name means: of a node, the output that the entry holds."""
-    if entry.tensor and (name in graph.maker or name in graph.inputs):
-        return name
-    i = graph.names.get(name)
-    if i is None and name.startswith("#") and name[1:].isdigit():
-        i = int(name[1:])
-    number = entry.original_index if entry.originals else entry.index
-    if i is None or not 0 <= number < len(graph.nodes[i].output):
-        return name
-    return str(graph.nodes[i].output[number])
+def _distance(match: TensorMatch) -> float:
+    return match.distance
 
 
-def _is_unique(nearest: float, rival_tensors: Sequence[float], entries: Sequence[float]) -> bool:
-    """Are all other tensors clearly further from the entry, and all other entries clearly further from the tensor?"""
-    limit = max(nearest * CLEARER, SURELY)
-    return all(r > limit for r in rival_tensors) and sum(e <= limit for e in entries) == 1
+def _recorded(entry: DumpEntry) -> str:
+    """The name that the tool wrote, of the tensor or the node."""
+    return entry.tensor or entry.node
 
 
-def _why_skipped(graph: Graph, name: str) -> str:
-    """Why a tensor of the model is not compared; "" for a name that is no tensor."""
-    if (maker := graph.maker.get(name)) is None and name not in graph.weights:
-        return ""
-    if maker in graph.random_nodes:
-        return "random numbers, which are not compared"
-    kind = graph.kinds([name])[name]
-    whys = {CONSTANT: "a constant, which is not compared", SHAPE: "it hangs on shapes alone, and is not compared"}
-    return whys.get(kind, "no output of the model needs it")
+def _is_clearer(best: TensorMatch, other: TensorMatch) -> bool:
+    return other.distance > max(best.distance * CLEARER, SURELY)
+
+
+def _same_numbers(a: Array, b: Array) -> bool:
+    return a.size == b.size and bool(np.allclose(np.sort(a, axis=None), np.sort(b, axis=None), rtol=SURELY, atol=0))

@@ -6,8 +6,9 @@ Every format says how surely a folder is of its kind, and the most specific one 
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import ModuleType
 
@@ -22,6 +23,9 @@ from subgraph.storage.folders import safe_name
 from subgraph.storage.tensors import Tensors
 from subgraph.text import clean, count, nearest
 
+# Ends of files that hold lists, logs, models and programs
+NO_TENSORS = (".json", ".csv", ".md", ".log", ".txt", ".onnx", ".data", ".prototxt", ".tnnproto", ".tnnmodel", ".mnn",
+              ".py", ".sh", ".html", ".yaml", ".yml")  # fmt: skip
 CHOOSE = "say which with --dump-format"
 
 
@@ -32,11 +36,13 @@ class Recording:
     Attributes:
         format: its name, that of a module in `dumps`.
         entries: one per tensor, in the order of the files.
+        left_out: by their ends, how many files were not read; without those that hold lists, logs or models.
     """
 
     folder: Path
     format: str
     entries: tuple[DumpEntry, ...]
+    left_out: Mapping[str, int] = field(default_factory=dict)
 
     def __iter__(self) -> Iterator[DumpEntry]:
         return iter(self.entries)
@@ -45,6 +51,11 @@ class Recording:
     def plain(self) -> Callable[[str], str]:
         """A name as the tool writes it."""
         return getattr(_module(self.format), "plain", same)
+
+    @property
+    def is_half(self) -> bool:
+        """Does the tool compute floats in float16, whatever it writes?"""
+        return bool(getattr(_module(self.format), "HALF", False))
 
     def __len__(self) -> int:
         return len(self.entries)
@@ -137,7 +148,9 @@ def open(place: Path, format: str | None = None, hints: DumpHints | None = None)
     entries = tuple(_module(format).entries(files, hints or DumpHints()))
     if not entries:
         raise InputError(f"no tensors in {place} in the format {format}", f"known formats: {', '.join(formats())}")
-    return Recording(files.root, format, entries)
+    read = {entry.file for entry in entries}
+    others = [Path(n).suffix or "without an end" for n in files.names if n not in read and not n.endswith(NO_TENSORS)]
+    return Recording(files.root, format, entries, Counter(others))
 
 
 def detect(place: Path) -> list[str]:

@@ -34,6 +34,7 @@ from subgraph.types import Array
 
 log = logging.getLogger("subcut")
 
+QUANTIZED = "_DequantizeLinear_Output"  # onnxruntime's name of a tensor that a quantized model holds as int8
 CLAIMS = {"bfloat16": "bf16", "float16": "fp16"}
 
 
@@ -174,6 +175,15 @@ def candidate_of(runs: Sequence[RecordedRun], precision: str | None) -> Candidat
     """The candidate that recorded the runs; it cannot be run. `precision` None: that of the coarsest recorded float."""
     dtypes = {e.dtype for run in runs for sample in run.samples for e in sample}
     claim = next((claim for dtype, claim in CLAIMS.items() if dtype in dtypes), "fp32")
+    if any(run.recording and run.recording.is_half for run in runs):
+        claim = "fp16"
+    if any(
+        e.tensor.endswith(QUANTIZED) or e.tensor.endswith("_int8")
+        for run in runs
+        for sample in run.samples
+        for e in sample
+    ):
+        claim = "int8"
     return Candidate("+".join(run.name for run in runs), RECORDED, precision=precision or claim)
 
 

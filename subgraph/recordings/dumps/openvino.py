@@ -26,7 +26,8 @@ _NAME = re.compile(r"#(?P<step>\d+)_(?P<node>.+)_(?P<role>in|out|blb)(?P<index>\
 _TYPED = re.compile(r"(?P<op>[A-Z]\w*?)_(?P<node>.+)")
 _PRINTED = re.compile(rb"(\w+) (\d+)D shape: ([\d ]*)\((\d+)\) by address")
 _WORDS = {"f32": "float32", "fp32": "float32", "bf16": "float32", "f16": "float32", "fp16": "float32",
-          "i32": "int32", "i8": "int8", "u8": "uint8", "i64": "int64", "u32": "uint32", "u16": "uint16", "i16": "int16", "boolean": "bool"}  # fmt: skip
+          "i32": "int32", "i8": "int8", "u8": "uint8",
+          "i64": "int64", "u32": "uint32", "u16": "uint16", "i16": "int16", "boolean": "bool"}  # fmt: skip
 
 _ROLES = {"in": "input", "out": "output", "blb": "constant"}
 TEXT_STEP = 1e-6  # relative to 1: C++ prints six digits

@@ -12,6 +12,7 @@ from subgraph.recordings.files import Files
 MAP = "map_name_to_file.txt"
 ERRORS = "error_analysis.txt"
 SIDES = ("golden", "simulator", "runtime")
+HALF = True  # the NPU and its simulator compute floats in float16
 STEP = 1e-6  # "%.6f"
 INSERTED = ("-rs", "_int8", "_mm", "_pad", "_tp", "_sw")
 # A row of error_analysis.txt

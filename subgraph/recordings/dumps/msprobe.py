@@ -1,0 +1,66 @@
+"""Ascend's msprobe on PyTorch: dump.json and dump_tensor_data/*.pt, of modules (L0), functions (L1) or both (mix)."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+from subgraph.recordings.dumps import MARKED, NONE, DumpEntry, DumpHints, _npy, _torch, unreadable
+from subgraph.recordings.files import Files
+
+LIST = "dump.json"
+# Module.layer1.0.conv1.Conv2d.forward.0: the module, its class, and which call
+_MODULE = re.compile(r"Module\.(?P<path>.+)\.\w+\.forward\.(?P<call>\d+)")
+_FUNCTION = re.compile(r"(?P<path>\w+\..+\.\d+)\.forward")
+plain = _npy.plain
+
+
+def detect(files: Files) -> int:
+    """By a dump.json with data, beside a folder dump_tensor_data."""
+    return MARKED if _lists(files) else NONE
+
+
+def entries(files: Files, hints: DumpHints) -> Iterator[DumpEntry]:
+    """Outputs and inputs of the forward pass. The second call of a module has `_1` behind its path, as torch
+    exports it."""
+    for folder, data in _lists(files).items():
+        for name, call in data.items():
+            module, function = _MODULE.fullmatch(name), _FUNCTION.fullmatch(name)
+            if not isinstance(call, dict) or not (module or function):
+                continue
+            number = int(module["call"]) if module else 0
+            path = f"{module['path']}{f'_{number}' if number else ''}" if module else name.removesuffix(".forward")
+            for role, key in (("input", "input_args"), ("output", "output")):
+                for index, file in enumerate(_files(call.get(key))):
+                    yield _entry(files, f"{folder}dump_tensor_data/{file}", path, role, index, folder.strip("/"))
+
+
+def _entry(files: Files, file: str, node: str, role: str, index: int, side: str) -> DumpEntry:
+    entry = DumpEntry(file, unreadable, "", node=node, role=role, index=index, side=side)
+    if file not in files.sizes:
+        return replace(entry, lacks="no such file")
+    tensor = next(iter(_torch.tensors(files, file).values()), None)
+    if tensor is None:
+        return replace(entry, lacks="it holds no tensor")
+    return replace(entry, load=partial(_torch.array, files, file, tensor), dtype=tensor.dtype, shape=tensor.shape)
+
+
+def _lists(files: Files) -> dict[str, Mapping[str, Any]]:
+    """Folder ("" or ending in `/`) -> the calls in its dump.json."""
+    lists = {}
+    for name in files.names:
+        folder = name.removesuffix(LIST)
+        if name.rpartition("/")[2] == LIST and any(n.startswith(f"{folder}dump_tensor_data/") for n in files.names):
+            data = files.maybe_json(name)
+            if isinstance(data, dict) and isinstance(data.get("data"), dict):
+                lists[folder] = data["data"]
+    return lists
+
+
+def _files(values: Any) -> list[str]:
+    """The names of the files of tensors in a call's arguments or results."""
+    items = values if isinstance(values, list) else []
+    return [str(item["data_name"]) for item in items if isinstance(item, dict) and "data_name" in item]

@@ -1,0 +1,66 @@
+"""The .safetensors files of Hugging Face: a JSON header with types, shapes and offsets, then the values."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from functools import partial
+from typing import Any
+
+from subgraph.recordings.dumps import NONE, TYPED, DumpEntry, DumpHints, _npy, _raw
+from subgraph.recordings.files import Files, possible
+from subgraph.storage.folders import safe_name
+
+MAX_HEADER = 100 << 20  # bytes; the format's own limit
+DTYPES = {
+    "F64": "float64", "F32": "float32", "F16": "float16", "BF16": "bfloat16", "I64": "int64", "I32": "int32",
+    "I16": "int16", "I8": "int8", "U64": "uint64", "U32": "uint32", "U16": "uint16", "U8": "uint8", "BOOL": "bool",
+    "F8_E4M3": "float8_e4m3fn", "F8_E5M2": "float8_e5m2",
+}  # fmt: skip
+plain = _npy.plain
+
+
+def detect(files: Files) -> int:
+    """By the end .safetensors."""
+    return TYPED if files.ending(".safetensors") else NONE
+
+
+def entries(files: Files, hints: DumpHints) -> Iterator[DumpEntry]:
+    """One per tensor of each file."""
+    for file in files.ending(".safetensors"):
+        start, header = _header(files, file)
+        for name, item in header.items():
+            if name != "__metadata__":
+                yield _entry(files, file, name, item, start)
+
+
+def _header(files: Files, file: str) -> tuple[int, dict[str, Any]]:
+    """(offset of the values, the header). Raises InputError: it is damaged."""
+    size = int.from_bytes(files.bytes(file, 0, 8), "little")
+    if size > min(MAX_HEADER, files.sizes[file] - 8):
+        raise files.damaged(file, f"its header says {size} bytes")
+    try:
+        header = json.loads(files.bytes(file, 8, size))
+    except (ValueError, RecursionError) as e:
+        raise files.damaged(file, f"its header is no JSON: {e}") from e
+    if not isinstance(header, dict):
+        raise files.damaged(file, "its header lists no tensors")
+    return 8 + size, header
+
+
+def _entry(files: Files, file: str, name: str, item: Any, start: int) -> DumpEntry:
+    try:
+        word, shape = str(item["dtype"]), tuple(int(d) for d in item["shape"])
+        begin, end = (int(d) for d in item["data_offsets"])
+    except (KeyError, TypeError, ValueError, OverflowError) as e:
+        raise files.damaged(file, f"{name}: {type(e).__name__} {e}") from e
+    dtype = DTYPES.get(word, "")
+    lacks = "" if dtype else f"element type {word}"
+    count = 1
+    for d in shape if possible(shape) else (-1,):
+        count *= d
+    if not lacks and (count < 0 or begin < 0 or _raw.nbytes(dtype, count) != end - begin):
+        raise files.damaged(file, f"{name}: {list(shape)} of {dtype} does not take {end - begin} bytes")
+    load = partial(_raw.read, files, file, dtype, shape, start + begin)
+    stem = file.removesuffix(".safetensors")
+    return DumpEntry(file, load, dtype, shape, tensor=name, side=stem, stem=f"{stem}/{safe_name(name)}", lacks=lacks)

@@ -1,0 +1,56 @@
+"""trtexec --exportOutput: a JSON list of tensors with name, dimensions and values."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from subgraph.recordings.dumps import MARKED, NONE, DumpEntry, DumpHints
+from subgraph.recordings.files import Files
+from subgraph.storage.folders import safe_name
+from subgraph.types import Array
+
+STEP = 1e-6  # relative to 1: C++ prints six digits
+_HEAD = re.compile(rb'\s*\[\s*\{\s*"name"\s*:\s*"(?:[^"\\]|\\.)*"\s*,\s*"dimensions"\s*:')
+
+
+def detect(files: Files) -> int:
+    """By JSON that begins with a tensor's name and dimensions."""
+    return MARKED if any(_HEAD.match(files.head(n)) for n in files.ending(".json")) else NONE
+
+
+def entries(files: Files, hints: DumpHints) -> Iterator[DumpEntry]:
+    """One per tensor of each file; whole numbers are read as int64."""
+    for file in files.ending(".json"):
+        if not _HEAD.match(files.head(file)):
+            continue
+        items = files.maybe_json(file)
+        if not isinstance(items, list):
+            raise files.damaged(file, "it is no JSON, or too large for one")
+        for item in items:
+            yield _entry(files, file, item)
+
+
+def _entry(files: Files, file: str, item: Any) -> DumpEntry:
+    try:
+        name, values = str(item["name"]), item["values"]
+        shape = tuple(int(d) for d in str(item["dimensions"]).split("x") if d)
+        whole = all(isinstance(v, int) for v in values)
+    except (KeyError, TypeError, ValueError) as e:
+        raise files.damaged(file, f"a tensor of it lacks {e}") from e
+    dtype = "int64" if whole and values else "float32"
+    load = partial(_array, files, file, values, dtype, shape)
+    stem = f"{file.removesuffix('.json')}/{safe_name(name)}"
+    return DumpEntry(file, load, dtype, shape, tensor=name, step=0.0 if whole else STEP, stem=stem)
+
+
+def _array(files: Files, file: str, values: list[Any], dtype: str, shape: tuple[int, ...]) -> Array:
+    try:
+        flat = np.array(values, dtype)
+        return files.shaped(file, flat, shape)
+    except (TypeError, ValueError, OverflowError) as e:
+        raise files.damaged(file, f"its values are no {list(shape)}: {e}") from e

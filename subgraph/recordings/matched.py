@@ -1,0 +1,114 @@
+"""What matching gives: the tensor of the model that an entry of a recording holds, and what is left over."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from subgraph.recordings.align import absorb_print_rounding, align, cast
+from subgraph.recordings.dumps import DumpEntry
+from subgraph.recordings.names import without_endings
+from subgraph.storage.tensors import Record, save, type_of
+from subgraph.text import count
+from subgraph.types import Array
+
+COPY = "a copy of "
+
+
+@dataclass(frozen=True)
+class TensorMatch:
+    """An entry and the tensor that it holds.
+
+    Attributes:
+        tensor: of the model.
+        how: "name" or "value".
+        alignment: what was done to the entry's axes: "", "as NHWC", "transposed (0, 2, 1)", "padding cut off".
+        distance: from the reference's value, |a − b| / |a|; NaN if unknown.
+        named: the tensor that the entry's name says, where another one is meant.
+        alternatives: tensors that the entry may hold instead, in the order of the model: its value confirms none.
+        twins: later tensors of the same values.
+    """
+
+    entry: DumpEntry
+    tensor: str
+    how: str = "name"
+    alignment: str = ""
+    distance: float = math.nan
+    named: str = ""
+    alternatives: tuple[str, ...] = ()
+    twins: tuple[str, ...] = ()
+
+    @property
+    def is_namesake(self) -> bool:
+        """Did the tool write the very name of the tensor?"""
+        return self.tensor == self.entry.tensor
+
+    @property
+    def note(self) -> str:
+        """What a reader should know of the match; "" where name and value agree."""
+        notes = []
+        if self.named:
+            notes.append(f"the recording calls it {self.named}: fused, by its values")
+        elif self.how == "value":
+            notes.append(f"found by value: the recording calls it {self.entry.name}")
+        elif not self.is_namesake and without_endings(self.entry.tensor):
+            notes.append(f"the recording calls it {self.entry.name}")
+        if self.alignment:
+            notes.append(self.alignment)
+        if self.twins:
+            notes.append(f"{' and '.join(self.twins)} would hold the same")
+        if self.alternatives:
+            notes.append(f"may hold {' or '.join(self.alternatives)} instead")
+        return "; ".join(notes)
+
+    def value(self, reference: Array, array: Array | None = None) -> Array:
+        """The recorded value in the reference's shape and element type; `array`: the entry's, if already read.
+
+        Raises:
+            InputError: the entry cannot be read.
+        """
+        return cast(align(self.entry.read() if array is None else array, reference, self.alignment), reference)
+
+    def unprinted(self, reference: Array, array: Array | None = None) -> Array:
+        """The same, with the reference's value wherever rounding in a text file explains the difference."""
+        return absorb_print_rounding(reference, self.value(reference, array), self.entry.step)
+
+    def save(self, reference: Array, folder: Path, stem: str) -> Record:
+        """Write `value` to `folder/stem.npy`; the folder is made, the record's path is absolute. Raises: as `value`."""
+        value = self.value(reference)
+        folder.mkdir(parents=True, exist_ok=True)
+        return save(self.tensor, value, type_of(value), folder, stem).within(str(folder.resolve()))
+
+
+@dataclass(frozen=True)
+class MatchedRun:
+    """One sample of a run, matched to a model.
+
+    Attributes:
+        matches: by tensor of the model.
+        unmatched: entries that hold no tensor of the model, and why.
+        unread: entries that may hold one, and cannot be read; why.
+        skipped: entries of tensors that are not compared, and why not.
+    """
+
+    matches: Mapping[str, TensorMatch]
+    unmatched: tuple[tuple[DumpEntry, str], ...] = ()
+    unread: tuple[tuple[DumpEntry, str], ...] = ()
+    skipped: tuple[tuple[DumpEntry, str], ...] = ()
+
+    @property
+    def lacking(self) -> int:
+        """The entries that may hold a tensor of the model and are not compared; copies of one are none."""
+        return len(self.unread) + sum(not why.startswith(COPY) for _, why in self.unmatched)
+
+    def summary(self) -> str:
+        """In a few words, for people."""
+        by_value = sum(m.how == "value" for m in self.matches.values())
+        corrected = sum(bool(m.named) for m in self.matches.values())
+        more = [f"{corrected} hold a later tensor than their name says"] if corrected else []
+        more += [f"{by_value} found by value"] if by_value else []
+        more += [f"{len(self.unmatched)} of no tensor of the model"] if self.unmatched else []
+        more += [f"{len(self.unread)} that cannot be read"] if self.unread else []
+        return "; ".join([f"{count(len(self.matches), 'tensor')} of the model recorded", *more])

@@ -1,0 +1,232 @@
+"""Names that other tools give to a model's tensors: with an ending, by torch's modules, joined after fusion.
+
+None of them proves anything: the values do, or other entries of the same recording whose names relate in the same way.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
+
+from subgraph.graph.graph import CONSTANT, SHAPE, Graph
+from subgraph.recordings.dumps import DumpEntry
+
+# What toolkits append to a name: RKNN (reshaped, transposed, fused), MNN, OpenVINO, onnxruntime's quantizer.
+ENDINGS = (
+    "-rs", "_rs", "_tp", "_mm", "_sw", "_sdpa", "_pad", "_int8", "-mul", "__matmul_converted", "_raster_0",
+    "_WithoutBiases", "/WithoutBiases", "_quantized", "_QuantizeLinear_Output", "_DequantizeLinear_Output",
+    "_QuantizeLinear_Input",
+)  # fmt: skip
+MAX_FUSED = 6  # nodes that a device may have fused into the node that gives the name
+DROPPED = frozenset("Relu Clip LeakyRelu HardSigmoid HardSwish".split())  # whose names their inputs may carry
+_CALL = re.compile(r"_\d+(?=\.|$)")
+_TOKENS = re.compile(r"[^A-Za-z0-9]+|_")
+
+
+def likely_names(name: str) -> list[str]:
+    """The name, and without endings."""
+    return [name, *without_endings(name)]
+
+
+def without_endings(name: str) -> list[str]:
+    """The name without one, two … of the endings that toolkits append.
+
+    >>> without_endings("X_mm_tp-rs"), without_endings("X")
+    (['X_mm_tp', 'X_mm', 'X'], [])
+    """
+    names = []
+    while end := next((e for e in ENDINGS if name.endswith(e) and name != e), ""):
+        name = name.removesuffix(end)
+        names.append(name)
+    return names
+
+
+def module_path(node_name: str) -> str:
+    """The path of the torch module that a node's exported name says; "" for none.
+
+    >>> module_path("/layer1/layer1.0/conv1/Conv"), module_path("/Concat"), module_path("conv1")
+    ('layer1.0.conv1', '', '')
+    """
+    path: list[str] = []
+    for part in node_name.strip("/").split("/")[:-1] if node_name.startswith("/") else ():
+        if path and part.startswith(f"{path[-1]}."):  # a container repeats its own name
+            path.pop()
+        path.append(part)
+    return ".".join(path)
+
+
+class ModelNames:
+    """A model's tensors by the names that others give them.
+
+    Attributes:
+        tensors: those that are compared, in the order of the model.
+    """
+
+    def __init__(self, graph: Graph, tensors: Sequence[str], plain: Callable[[str], str]) -> None:
+        self.tensors = tensors
+        self._plain = plain
+        self._graph = graph
+        self._written: dict[str, str] = {}
+        self._nodes: dict[str, str] = {}  # a node's written name -> its first tensor
+        self._modules: dict[str, list[str]] = {}  # a module's written path -> what leaves it, the last first
+        self._calls: dict[str, list[str]] = {}  # the same for all calls of a module
+        self._keys: dict[str, tuple[tuple[str, ...], ...]] = {}
+        self._by_key: dict[tuple[str, ...], str] = {}
+        known = set(tensors)
+        for i in graph.in_order(range(len(graph.nodes))):
+            made = [n for n in graph.makes[i] if n in known]
+            if made:
+                self._nodes.setdefault(plain(graph.label(i)), made[0])
+        for name in tensors:
+            self._written.setdefault(plain(name), name)
+        self._add_modules(known)
+        for name in tensors:
+            self._keys[name] = tuple(dict.fromkeys((_tokens(name), _tokens(self._module_name(name)))))
+            for key in self._keys[name]:
+                self._by_key.setdefault(key, name)
+
+    def _module_name(self, tensor: str) -> str:
+        i = self._graph.maker.get(tensor)
+        path = module_path(self._graph.label(i)) if i is not None else ""
+        return f"{path}.{tensor.rpartition('/')[2]}" if path else tensor
+
+    def _add_modules(self, known: set[str]) -> None:
+        graph = self._graph
+        paths = {i: module_path(graph.label(i)) for i in range(len(graph.nodes))}
+        for i in reversed(graph.in_order(range(len(graph.nodes)))):
+            parts = paths[i].split(".") if paths[i] else []
+            for k in range(1, len(parts) + 1):
+                path = ".".join(parts[:k])
+                leaving = [n for n in graph.makes[i] if n in known and self._leaves(n, path, paths)]
+                self._modules.setdefault(self._plain(path), []).extend(leaving)
+                self._calls.setdefault(self._plain(_CALL.sub("", path)), []).extend(leaving)
+
+    def _leaves(self, tensor: str, path: str, paths: dict[int, str]) -> bool:
+        readers = self._graph.readers.get(tensor, ())
+        return tensor in self._graph.outputs or any(not f"{paths[j]}.".startswith(f"{path}.") for j in readers)
+
+    def likely(self, recorded: str) -> tuple[str, ...]:
+        """Tensors that a name may mean that is none of the model's, the likeliest first."""
+        found: list[str] = []
+        for stem in likely_names(recorded):
+            form = self._plain(stem)
+            if form != self._plain(recorded):
+                found += [t for t in (self._written.get(form), self._nodes.get(form)) if t]
+            found += [*self._modules.get(form, ()), *self._calls.get(form, ())]
+        return tuple(dict.fromkeys((*found, *self._joined(self._plain(recorded)))))
+
+    def alike(self, recorded: str, tensor: str) -> int:
+        """How many words two names begin with in common."""
+        given = _tokens(recorded)
+        return max((_common(given, key) for key in self._keys.get(tensor, ())), default=0)
+
+    def _joined(self, name: str) -> list[str]:
+        """The tensor of the last of several nodes whose names, one behind the other, are this name."""
+        lengths = sorted({len(n) for n in self._nodes}, reverse=True)
+        ends: dict[int, str] = {0: ""}  # position -> the last node up to there
+        for at in range(len(name)):
+            for length in lengths if at in ends else ():
+                part = name[at : at + length]
+                if len(part) == length and part in self._nodes:
+                    ends.setdefault(at + length, part)
+        return [self._nodes[ends[len(name)]]] if ends.get(len(name)) else []
+
+    def learned(self, pairs: Iterable[tuple[str, str]]) -> dict[str, tuple[str, ...] | None]:
+        """How the ends of recorded names become those of tensors: X-rs is X, layer1.0.bn1 is layer1.0.conv1's.
+
+        By the end of a recorded name, the end of the tensor's; None where the (recorded, tensor) contradict each other.
+        """
+        pairs = list(pairs)
+        rules: dict[str, tuple[str, ...] | None] = {}
+        for recorded, tensor in pairs:
+            given = _tokens(recorded)
+            for kind, key in enumerate(self._keys.get(tensor, ())):
+                common = _common(given, key)
+                end = _rule(kind, given[common:])
+                rules[end] = key[common:] if common and rules.get(end, key[common:]) == key[common:] else None
+        for recorded, tensor in pairs:
+            for rule, meant in self._applied(recorded, rules):
+                if meant != tensor:
+                    rules[rule] = None
+        return rules
+
+    def apply(self, recorded: str, rules: Mapping[str, tuple[str, ...] | None]) -> list[str]:
+        """The tensors that learned rules give for a name, those of the longest ends first."""
+        return list(dict.fromkeys(tensor for _, tensor in self._applied(recorded, rules)))
+
+    def _applied(self, recorded: str, rules: Mapping[str, tuple[str, ...] | None]) -> list[tuple[str, str]]:
+        """(rule, tensor) for a name."""
+        given, found = _tokens(recorded), []
+        for common in range(1, len(given) + 1):
+            for kind in (0, 1):
+                rule = _rule(kind, given[common:])
+                end = rules.get(rule)
+                tensor = self._by_key.get((*given[:common], *end)) if end is not None else None
+                if tensor:
+                    found.append((rule, tensor))
+        return found
+
+
+def fused_results(graph: Graph, tensor: str, tensors: Container[str]) -> tuple[str, ...]:
+    """What a fused node may hold under this name: the results behind it, as long as each has one reader."""
+    chain: list[str] = []
+    name = tensor
+    while len(chain) < MAX_FUSED and name not in graph.outputs and (reader := _sole_reader(graph, name)) is not None:
+        made = [n for n in graph.makes[reader] if n in tensors]
+        if len(made) != 1:
+            break
+        name = made[0]
+        chain.append(name)
+    return tuple(chain)
+
+
+def _sole_reader(graph: Graph, tensor: str) -> int | None:
+    """The node through which all that reads a tensor goes: its one reader, or the Mul of x · sigmoid(x)."""
+    *inner, last = sorted(graph.readers.get(tensor, ()), key=graph.rank.__getitem__) or (None,)
+    made = [n for i in inner if i is not None for n in graph.makes[i]]
+    ends = all(n not in graph.outputs and set(graph.readers.get(n, ())) == {last} for n in made)
+    return last if ends and len(inner) <= 1 else None
+
+
+def dropped_input(graph: Graph, tensor: str) -> tuple[str, ...]:
+    """What an activation reads, whose name a tool may keep for it: one that it drops as the rounding clips too."""
+    maker = graph.maker.get(tensor)
+    if maker is None or graph.ops[maker] not in DROPPED or tensor in graph.outputs:
+        return ()
+    return tuple(n for n in graph.reads[maker][:1] if n in graph.maker)
+
+
+def meant_tensor(graph: Graph, entry: DumpEntry, name: str) -> str:
+    """The tensor that a name means: of a node, the output that the entry holds."""
+    if entry.tensor and (name in graph.maker or name in graph.inputs):
+        return name
+    i = graph.names.get(name)
+    if i is None and name.startswith("#") and name[1:].isdigit():
+        i = int(name[1:])
+    number = entry.original_index if entry.originals else entry.index
+    if i is None or not 0 <= number < len(graph.nodes[i].output):
+        return name
+    return str(graph.nodes[i].output[number])
+
+
+def why_skipped(graph: Graph, name: str) -> str:
+    """Why a tensor of the model is not compared; "" for a name that is no tensor."""
+    if (maker := graph.maker.get(name)) is None and name not in graph.weights:
+        return ""
+    if maker in graph.random_nodes:
+        return "random numbers, which are not compared"
+    kind = graph.kinds([name])[name]
+    whys = {CONSTANT: "a constant, which is not compared", SHAPE: "it hangs on shapes alone, and is not compared"}
+    return whys.get(kind, "no output of the model needs it")
+
+
+def _common(a: Sequence[str], b: Sequence[str]) -> int:
+    return next((k for k, (x, y) in enumerate(zip(a, b, strict=False)) if x != y), min(len(a), len(b)))
+
+
+def _rule(kind: int, end: Sequence[str]) -> str:
+    return f"{kind} {' '.join(end)}"
+
+
+def _tokens(name: str) -> tuple[str, ...]:
+    return tuple(filter(None, _TOKENS.split(name)))
