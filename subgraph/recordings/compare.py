@@ -23,10 +23,10 @@ from subgraph.graph import region as regions
 from subgraph.graph.graph import VALUE
 from subgraph.graph.region import Region
 from subgraph.recordings import msaccucmp
-from subgraph.recordings.align import misfit
 from subgraph.recordings.dumps import DumpEntry
-from subgraph.recordings.match import UNLIKE, match_entries
-from subgraph.recordings.matched import MatchedRun, TensorMatch
+from subgraph.recordings.matching.align import misfit
+from subgraph.recordings.matching.match import UNLIKE, match_entries
+from subgraph.recordings.matching.matched import MatchedRun, TensorMatch
 from subgraph.recordings.reference_tensors import capture_tensors, reference_value, tensor_sizes
 from subgraph.recordings.runs import RecordedRun
 from subgraph.storage.folders import numbered_folder

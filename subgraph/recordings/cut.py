@@ -17,7 +17,7 @@ from subgraph.errors import InputError, UsageError
 from subgraph.graph.graph import Graph
 from subgraph.graph.region import Region
 from subgraph.recordings.compare import region_above
-from subgraph.recordings.matched import MatchedRun
+from subgraph.recordings.matching.matched import MatchedRun
 from subgraph.recordings.reference_tensors import capture_tensors, reference_value
 from subgraph.runtime.capture import Captured
 from subgraph.runtime.inputs import Sample

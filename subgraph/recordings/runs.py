@@ -21,9 +21,9 @@ from subgraph.errors import InputError, UsageError
 from subgraph.graph.graph import Graph
 from subgraph.graph.types import declared_type
 from subgraph.recordings import recording
-from subgraph.recordings.align import alignments
 from subgraph.recordings.dumps import DumpEntry
 from subgraph.recordings.files import natural_order
+from subgraph.recordings.matching.align import alignments
 from subgraph.recordings.recording import Recording
 from subgraph.runtime.candidate import RECORDED, Candidate
 from subgraph.runtime.inputs import Feeding

@@ -168,11 +168,41 @@ def copied(kind: str) -> Callable[[Path], Any]:
     return lambda folder: shutil.copytree(OURS / kind, folder, dirs_exist_ok=True)
 
 
+def _safetensors(folder: Path) -> None:
+    header = json.dumps({"x": {"dtype": "F32", "shape": ONE.shape, "data_offsets": [0, ONE.nbytes]}}).encode()
+    (folder / "x.safetensors").write_bytes(len(header).to_bytes(8, "little") + header + ONE.tobytes())
+
+
+def _torch(folder: Path) -> None:
+    """A tensor as torch.save writes it."""
+    opcodes = (
+        b"\x80\x02ctorch._utils\n_rebuild_tensor_v2\n((X\x07\x00\x00\x00storagectorch\nFloatStorage\n"
+        b"X\x01\x00\x00\x000X\x03\x00\x00\x00cpuK\x18tQK\x00(K\x01K\x02K\x03K\x04t(K\x18K\x0cK\x04K\x01t"
+        b"\x89ccollections\nOrderedDict\n)RtR."
+    )
+    with zipfile.ZipFile(folder / "x.pt", "w") as archive:
+        archive.writestr("x/data.pkl", opcodes)
+        archive.writestr("x/data/0", ONE.tobytes())
+
+
+def _msprobe(folder: Path) -> None:
+    (folder / "dump_tensor_data").mkdir()
+    _torch(folder / "dump_tensor_data")
+    call = {"input_args": [], "output": [{"type": "torch.Tensor", "data_name": "x.pt"}]}
+    (folder / "dump.json").write_text(json.dumps({"task": "tensor", "data": {"Module.a.b.Conv2d.forward.0": call}}))
+
+
+def _trtexec(folder: Path) -> None:
+    tensors_of = [{"name": "x", "dimensions": "1x2x3x4", "values": ONE.reshape(-1).tolist()}]
+    (folder / "output.json").write_text(json.dumps(tensors_of))
+
+
 MADE: dict[str, Callable[[Path], Any]] = {
     "ascend": _ascend_folder,
     "ascend-converted": _converted,
     "horizon": _horizon,
     "mnn": copied("mnn"),
+    "msprobe": _msprobe,
     "npy": lambda folder: np.save(folder / "x.npy", ONE),
     "onnx-pb": _onnx_pb,
     "openvino": _openvino,
@@ -180,8 +210,11 @@ MADE: dict[str, Callable[[Path], Any]] = {
     "qnn": _qnn,
     "raw": _raw,
     "rknn": copied("rknn"),
+    "safetensors": _safetensors,
     "text": lambda folder: (folder / "x.txt").write_text("0.5\n1.5\n"),
     "tnn": copied("tnn"),
+    "torch": _torch,
+    "trtexec": _trtexec,
 }
 
 

@@ -38,7 +38,7 @@ class NotRead(ValueError):
 
 
 @dataclass(frozen=True)
-class StoredTensor:
+class TorchTensor:
     """A tensor in an archive; `offset`, `strides`: in elements of the storage."""
 
     storage: str
@@ -48,7 +48,7 @@ class StoredTensor:
     strides: tuple[int, ...]
 
 
-def tensors(files: Files, name: str) -> dict[str, StoredTensor]:
+def tensors(files: Files, name: str) -> dict[str, TorchTensor]:
     """By name; a lone tensor has the name "".
 
     Raises:
@@ -64,7 +64,7 @@ def tensors(files: Files, name: str) -> dict[str, StoredTensor]:
         raise files.damaged(name, f"{e}; a .pt is never unpickled", SAVE_AS_NPY) from e
 
 
-def array(files: Files, name: str, tensor: StoredTensor) -> Array:
+def array(files: Files, name: str, tensor: TorchTensor) -> Array:
     """The tensor's values.
 
     Raises:
@@ -87,12 +87,12 @@ def array(files: Files, name: str, tensor: StoredTensor) -> Array:
     return np.ascontiguousarray(np.lib.stride_tricks.as_strided(flat[tensor.offset :], shape, steps))
 
 
-def _named(value: Any, name: str) -> Iterator[tuple[str, StoredTensor]]:
+def _named(value: Any, name: str) -> Iterator[tuple[str, TorchTensor]]:
     """The tensors of nested dicts and lists, by their joined keys."""
     stack = [(name, value)]
     while stack:
         path, item = stack.pop()
-        if isinstance(item, StoredTensor):
+        if isinstance(item, TorchTensor):
             yield path, item
         elif isinstance(item, dict | list | tuple):
             pairs = item.items() if isinstance(item, dict) else enumerate(item)
@@ -166,7 +166,7 @@ def _built(function: Any, arguments: Any) -> Any:
     shape, strides = tuple(map(int, shape)), tuple(map(int, strides))
     if not possible(shape) or len(shape) != len(strides):
         raise NotRead(f"a tensor of shape {list(shape)}")
-    return StoredTensor(key, dtype, int(offset), shape, strides)
+    return TorchTensor(key, dtype, int(offset), shape, strides)
 
 
 def _join(stack: list[Any], count: int) -> None:

@@ -35,13 +35,15 @@ def entries(files: Files, hints: DumpHints) -> Iterator[DumpEntry]:
             path = f"{module['path']}{f'_{number}' if number else ''}" if module else name.removesuffix(".forward")
             for role, key in (("input", "input_args"), ("output", "output")):
                 for index, file in enumerate(_files(call.get(key))):
-                    yield _entry(files, f"{folder}dump_tensor_data/{file}", path, role, index, folder.strip("/"))
+                    yield _entry(files, f"{folder}dump_tensor_data/{file}", path, role, index, f"{folder}{LIST}")
 
 
-def _entry(files: Files, file: str, node: str, role: str, index: int, side: str) -> DumpEntry:
+def _entry(files: Files, file: str, node: str, role: str, index: int, listed: str) -> DumpEntry:
+    """`listed`: the dump.json that names the file."""
+    side = listed.rpartition("/")[0]
     entry = DumpEntry(file, unreadable, "", node=node, role=role, index=index, side=side)
     if file not in files.sizes:
-        return replace(entry, lacks="no such file")
+        return replace(entry, file=listed, lacks=f"there is no {file.rpartition('/')[2]}")
     tensor = next(iter(_torch.tensors(files, file).values()), None)
     if tensor is None:
         return replace(entry, lacks="it holds no tensor")

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections import OrderedDict
 from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -21,7 +20,8 @@ import numpy as np
 
 from subgraph.comparison.pair import relative_l2
 from subgraph.errors import InputError
-from subgraph.recordings.align import (
+from subgraph.recordings.dumps import DumpEntry
+from subgraph.recordings.matching.align import (
     IMAGE_RANK,
     NHWC,
     BlockSums,
@@ -30,10 +30,18 @@ from subgraph.recordings.align import (
     both_floats,
     foldings,
     nan_to_inf,
+    same_numbers,
 )
-from subgraph.recordings.dumps import DumpEntry
-from subgraph.recordings.matched import COPY, MatchedRun, TensorMatch
-from subgraph.recordings.names import ModelNames, dropped_input, fused_results, likely_names, meant_tensor, why_skipped
+from subgraph.recordings.matching.matched import COPY, EntryValues, MatchedRun, TensorMatch, distance_of, is_clearer
+from subgraph.recordings.matching.names import (
+    ModelNames,
+    dropped_input,
+    fused_results,
+    likely_names,
+    meant_tensor,
+    recorded_name,
+    why_skipped,
+)
 from subgraph.recordings.recording import Recording
 from subgraph.recordings.reference_tensors import capture_tensors, reference_value
 from subgraph.storage.folders import safe_name
@@ -42,7 +50,6 @@ from subgraph.trials.trial import Trials
 from subgraph.types import Array
 
 SEVERAL = "several tensors of the model fit"
-CACHE_BYTES = 128 << 20  # of entries' values that stay in memory
 VOTES = 16  # files that are enough to tell whether channels come last
 MAX_VOTER = 1 << 20  # elements of a tensor that votes
 SAME_NUMBERS = 2e-3  # distance of sorted numbers up to which two tensors hold the same ones
@@ -71,11 +78,10 @@ class _Matching:
     unmatched: list[tuple[DumpEntry, str]] = field(default_factory=list)
     unread: dict[DumpEntry, str] = field(default_factory=dict)
     skipped: list[tuple[DumpEntry, str]] = field(default_factory=list)
-    _cache: OrderedDict[DumpEntry, Array] = field(default_factory=OrderedDict)
-    _cache_room: int = CACHE_BYTES
+    _values: EntryValues = field(default_factory=EntryValues)
     _channels_last: bool = False  # in files whose shape does not tell
     _sums: BlockSums = field(default_factory=lambda: BlockSums(()))
-    _told: set[str] = field(default_factory=set)  # tensors whose names others of the recording explain
+    _told: set[str] = field(default_factory=set)  # tensors whose names others of the recording confirm
 
     @cached_property
     def _names(self) -> ModelNames:
@@ -95,18 +101,14 @@ class _Matching:
             best = self._nearest(tensor, entries)
             if best is None:
                 continue
-            others = [
-                n for n in (*chains[tensor], *dropped_input(graph, tensor)) if n not in matches and n not in named
-            ]
-            match = self._corrected(best, others)
+            others = (*chains[tensor], *dropped_input(graph, tensor))
+            match = self._corrected(best, [n for n in others if n not in matches and n not in named])
             rivals = (match, matches.get(match.tensor, match))
             matches[match.tensor] = min(rivals, key=lambda m: nan_to_inf(m.distance))
         self._separate(matches)
         fused = any(m.named or len(m.entry.fused) > 1 for m in matches.values())
         if nameless or fused:
-            left = self._match_by_value(nameless, matches)
-            fused |= bool(left)
-            self._match_by_analogy(left, matches)
+            self._match_by_analogy(self._match_by_value(nameless, matches), matches)
         if fused:
             matches = {n: self._with_alternatives(m, matches) for n, m in matches.items()}
         return MatchedRun(matches, tuple(self.unmatched), tuple(self.unread.items()), tuple(self.skipped))
@@ -144,15 +146,6 @@ class _Matching:
 
     # -------------------------------------------------------------------------------------------- values
 
-    def _read(self, entry: DumpEntry) -> Array:
-        if entry not in self._cache:
-            self._cache[entry] = entry.read()
-            self._cache_room -= self._cache[entry].nbytes
-            while len(self._cache) > 1 and self._cache_room < 0:
-                self._cache_room += self._cache.popitem(last=False)[1].nbytes
-        self._cache.move_to_end(entry)
-        return self._cache[entry]
-
     def _reference(self, tensor: str) -> Array | None:
         return reference_value(self.trials, tensor, self.k)
 
@@ -174,14 +167,14 @@ class _Matching:
         best, nearest = "", math.inf
         # Inputs of the model are often recorded as they were fed, whatever the layout of the layers.
         last = None if tensor in self.trials.graph.inputs else self._channels_last
-        ways = alignments(self._read(entry), reference.shape, entry.assumed, last)
+        ways = alignments(self._values.read(entry), reference.shape, entry.assumed, last)
         for number, (alignment, array) in enumerate(ways):
             away = relative_l2(reference, array.astype(reference.dtype) if both_floats(array, reference) else array)
             if away < nearest or not number:
                 best, nearest = alignment, away
             if away <= SURELY:
                 break
-        for alignment, array in foldings(self._read(entry), reference.shape) if nearest > NEAR else ():
+        for alignment, array in foldings(self._values.read(entry), reference.shape) if nearest > NEAR else ():
             if (away := relative_l2(reference, array)) <= NEAR and away < nearest:
                 best, nearest = alignment, away
         return TensorMatch(entry, tensor, alignment=best, distance=nearest)
@@ -219,7 +212,7 @@ class _Matching:
                 if reference is None or reference.ndim != IMAGE_RANK or reference.size > MAX_VOTER:
                     continue
                 try:
-                    ways = alignments(self._read(entry), reference.shape, entry.assumed, None)
+                    ways = alignments(self._values.read(entry), reference.shape, entry.assumed, None)
                     away = {alignment: relative_l2(reference, array) for alignment, array in ways}
                 except InputError:
                     continue
@@ -248,11 +241,10 @@ class _Matching:
                 copied = f"{COPY}{fitting[0].tensor}" if fitting and not free else ""
                 left[entry] = copied or (SEVERAL if free else "")
         for tensor, rivals in chosen.items():
-            best = min(
-                rivals, key=lambda m: (m.how == "value", -self._names.alike(_recorded(m.entry), tensor), m.distance)
-            )
+            alike = {m.entry: self._names.alike(recorded_name(m.entry), tensor) for m in rivals}
+            best = min(rivals, key=lambda m: (m.how == "value", -alike[m.entry], m.distance))
             others = [m for m in rivals if m is not best]
-            if best.how == "name" or all(self._same(best.entry, m.entry) or _is_clearer(best, m) for m in others):
+            if best.how == "name" or all(self._same(best.entry, m.entry) or is_clearer(best, m) for m in others):
                 matches[tensor] = best
             left |= {m.entry: f"{COPY}{tensor}" if tensor in matches else SEVERAL for m in rivals if m is not best}
             if tensor not in matches:
@@ -270,14 +262,14 @@ class _Matching:
         near: dict[DumpEntry, list[TensorMatch]] = {}
         for entry in nameless:
             try:
-                value = self._read(entry)
+                value = self._values.read(entry)
             except InputError as e:
                 self.unread[entry] = e.what
                 continue
-            likely = self._names.likely(_recorded(entry))
+            likely = self._names.likely(recorded_name(entry))
             names = dict.fromkeys((*sums.near(value, NEAR), *likely, *self._chains(likely)))
             fitting = [m for n in names if (m := self._aligned(entry, n)).distance <= NEAR]
-            near[entry] = sorted(fitting, key=_distance)
+            near[entry] = sorted(fitting, key=distance_of)
         self._sums = sums
         return near
 
@@ -287,11 +279,13 @@ class _Matching:
             return None
         limit = max(fitting[0].distance * CLEARER, SURELY)
         equal = {m.tensor: m for m in fitting if m.distance <= limit}
-        likely = self._names.likely(_recorded(entry))
+        likely = self._names.likely(recorded_name(entry))
         for name in likely:
             if name in equal:
-                fused = min((equal[n] for n in self._chains([name]) if n in equal), key=_distance, default=equal[name])
-                return fused if _is_clearer(fused, equal[name]) else equal[name]
+                fused = min(
+                    (equal[n] for n in self._chains([name]) if n in equal), key=distance_of, default=equal[name]
+                )
+                return fused if is_clearer(fused, equal[name]) else equal[name]
         graph = self.trials.graph
         first = min(equal, key=lambda n: graph.rank[graph.maker[n]] if n in graph.maker else -1)
         below = graph.descendants([graph.maker[first]]) if len(equal) > 1 and first in graph.maker else set()
@@ -299,7 +293,7 @@ class _Matching:
             return None
         others = tuple(n for n in equal if n != first)
         values = [self._reference(n) for n in (first, *others)]
-        same = all(a is not None and b is not None and _same_numbers(a, b) for a, b in pairwise(values))
+        same = all(a is not None and b is not None and same_numbers(a, b) for a, b in pairwise(values))
         return replace(equal[first], how="value", twins=others) if same else None
 
     def _chains(self, names: Iterable[str]) -> list[str]:
@@ -308,7 +302,7 @@ class _Matching:
 
     def _same(self, entry: DumpEntry, other: DumpEntry) -> bool:
         """Do two entries hold the same numbers?"""
-        a, b = self._read(entry), self._read(other)
+        a, b = self._values.read(entry), self._values.read(other)
         return a.size == b.size and relative_l2(a.reshape(-1), b.reshape(-1)) <= SURELY
 
     # -------------------------------------------------------------------------------------------- analogy
@@ -319,28 +313,30 @@ class _Matching:
         If X-rs holds X transposed before the fault, it does behind it. A tensor that is taken stays taken.
         """
         sure = [m for m in matches.values() if m.distance <= NEAR]
-        rules = self._names.learned([(_recorded(m.entry), m.tensor) for m in sure])
+        rules = self._names.learned([(recorded_name(m.entry), m.tensor) for m in sure])
         turned: dict[tuple[tuple[int, ...], tuple[int, ...]], str] = {}
         for m in sure:
             if (reference := self._reference(m.tensor)) is not None:
-                turned.setdefault((self._read(m.entry).shape, reference.shape), m.alignment)
+                turned.setdefault((self._values.read(m.entry).shape, reference.shape), m.alignment)
         for match in [m for m in matches.values() if m.distance > NEAR and not m.entry.originals]:
-            meant = next(iter(self._names.apply(_recorded(match.entry), rules)), "")
+            meant = next(iter(self._names.apply(recorded_name(match.entry), rules)), "")
             if meant and meant not in matches and (moved := self._as(match.entry, meant, turned)):
                 del matches[match.tensor]
                 matches[meant] = replace(moved, named=match.tensor)
             self._told.add(meant)
         late = []
         for entry, why in left:
-            by_rule = self._names.apply(_recorded(entry), rules)
+            by_rule = self._names.apply(recorded_name(entry), rules)
             why = why or self._reordered(entry)
-            likely = (*by_rule, *self._names.likely(_recorded(entry))) if not why else ()
+            likely = (*by_rule, *self._names.likely(recorded_name(entry))) if not why else ()
             turns = (self._as(entry, n, turned) for n in likely if n not in matches)
             found = next(filter(None, turns), None)
             if found:
-                self._told |= {found.tensor} & set(by_rule)
-                matches[found.tensor] = found
-            elif constant := next((n for n in likely_names(_recorded(entry)) if n in self.trials.graph.weights), ""):
+                later = () if found.tensor in by_rule else self._later(found.tensor, matches)
+                matches[found.tensor] = replace(found, alternatives=later)
+            elif constant := next(
+                (n for n in likely_names(recorded_name(entry)) if n in self.trials.graph.weights), ""
+            ):
                 self.skipped.append((entry, f"made of {constant}, a constant, which is not compared"))
             else:
                 late.append((entry, why or entry.note))
@@ -351,19 +347,19 @@ class _Matching:
 
     def _digest(self, entry: DumpEntry) -> bytes:
         """The same for entries of the same numbers."""
-        return hashlib.sha256(np.ascontiguousarray(self._read(entry)).tobytes()).digest()
+        return hashlib.sha256(np.ascontiguousarray(self._values.read(entry)).tobytes()).digest()
 
     def _reordered(self, entry: DumpEntry) -> str:
         """Why an entry is left out that holds the numbers of a tensor in an order that is not known; else ""."""
-        same = self._sums.near(self._read(entry), SAME_NUMBERS)
+        same = self._sums.near(self._values.read(entry), SAME_NUMBERS)
         return f"the numbers of {same[0]} in an unknown order" if same else ""
 
     def _unlike(self, entry: DumpEntry, matches: Container[str], held: Mapping[bytes, str]) -> str:
         """Why an entry is left out of which nothing better is known; `held`: by digest, what other entries hold."""
-        value = self._read(entry)
+        value = self._values.read(entry)
         if twin := held.get(self._digest(entry)):
             return f"{COPY}{twin}"
-        taken = next((n for n in self._names.likely(_recorded(entry)) if n in matches), "")
+        taken = next((n for n in self._names.likely(recorded_name(entry)) if n in matches), "")
         if taken:
             return f"not the value of {taken}, which is recorded elsewhere: a node that the model has not?"
         sizes = {size for n, size in self._sums.sizes.items() if n not in matches}
@@ -376,7 +372,7 @@ class _Matching:
         reference = self._reference(tensor)
         if reference is None:
             return None
-        value = self._read(entry)
+        value = self._values.read(entry)
         match = self._aligned(entry, tensor)
         way = turned.get((value.shape, reference.shape), match.alignment)
         aligned = align(value, reference, way)
@@ -401,20 +397,3 @@ class _Matching:
         ):
             return match
         return replace(match, alternatives=self._later(match.tensor, matches))
-
-
-def _distance(match: TensorMatch) -> float:
-    return match.distance
-
-
-def _recorded(entry: DumpEntry) -> str:
-    """The name that the tool wrote, of the tensor or the node."""
-    return entry.tensor or entry.node
-
-
-def _is_clearer(best: TensorMatch, other: TensorMatch) -> bool:
-    return other.distance > max(best.distance * CLEARER, SURELY)
-
-
-def _same_numbers(a: Array, b: Array) -> bool:
-    return a.size == b.size and bool(np.allclose(np.sort(a, axis=None), np.sort(b, axis=None), rtol=SURELY, atol=0))

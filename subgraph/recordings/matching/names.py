@@ -196,6 +196,11 @@ def dropped_input(graph: Graph, tensor: str) -> tuple[str, ...]:
     return tuple(n for n in graph.reads[maker][:1] if n in graph.maker)
 
 
+def recorded_name(entry: DumpEntry) -> str:
+    """The name that the tool wrote, of the tensor or the node."""
+    return entry.tensor or entry.node
+
+
 def meant_tensor(graph: Graph, entry: DumpEntry, name: str) -> str:
     """The tensor that a name means: of a node, the output that the entry holds."""
     if entry.tensor and (name in graph.maker or name in graph.inputs):

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import math
+from collections import OrderedDict
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from subgraph.recordings.align import absorb_print_rounding, align, cast
 from subgraph.recordings.dumps import DumpEntry
-from subgraph.recordings.names import without_endings
+from subgraph.recordings.matching.align import absorb_print_rounding, align, cast
+from subgraph.recordings.matching.names import without_endings
 from subgraph.storage.tensors import Record, save, type_of
 from subgraph.text import count
+from subgraph.trials.match_tensors import CLEARER, SURELY
 from subgraph.types import Array
 
+CACHE_BYTES = 128 << 20  # of entries' values that stay in memory
 COPY = "a copy of "
 
 
@@ -112,3 +115,31 @@ class MatchedRun:
         more += [f"{len(self.unmatched)} of no tensor of the model"] if self.unmatched else []
         more += [f"{len(self.unread)} that cannot be read"] if self.unread else []
         return "; ".join([f"{count(len(self.matches), 'tensor')} of the model recorded", *more])
+
+
+class EntryValues:
+    """The values of entries, of which as many as fit stay in memory."""
+
+    def __init__(self) -> None:
+        self._held: OrderedDict[DumpEntry, Array] = OrderedDict()
+        self._room = CACHE_BYTES
+
+    def read(self, entry: DumpEntry) -> Array:
+        """As `DumpEntry.read`."""
+        if entry not in self._held:
+            self._held[entry] = entry.read()
+            self._room -= self._held[entry].nbytes
+            while len(self._held) > 1 and self._room < 0:
+                self._room += self._held.popitem(last=False)[1].nbytes
+        self._held.move_to_end(entry)
+        return self._held[entry]
+
+
+def distance_of(match: TensorMatch) -> float:
+    """The key by which the nearest match is found."""
+    return match.distance
+
+
+def is_clearer(best: TensorMatch, other: TensorMatch) -> bool:
+    """Is a match so much nearer than another one that the two cannot be meant alike?"""
+    return other.distance > max(best.distance * CLEARER, SURELY)

@@ -125,6 +125,11 @@ def both_floats(array: Array, reference: Array) -> bool:
     return "float" in array.dtype.name and "float" in reference.dtype.name
 
 
+def same_numbers(a: Array, b: Array) -> bool:
+    """Do two arrays hold the same numbers in some order?"""
+    return a.size == b.size and bool(np.allclose(np.sort(a, axis=None), np.sort(b, axis=None), rtol=SLACK, atol=0))
+
+
 def nan_to_inf(distance: float) -> float:
     """A distance to sort by: unknown ones come last."""
     return math.inf if math.isnan(distance) else distance

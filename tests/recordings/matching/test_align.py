@@ -6,7 +6,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from subgraph.recordings import align
+from subgraph.recordings.matching import align
 
 
 @given(st.integers(0, 10**6), st.lists(st.integers(2, 4), min_size=1, max_size=4), st.booleans())

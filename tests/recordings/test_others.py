@@ -1,0 +1,343 @@
+"""Dumps by another hand: names, shapes and orders of axes that this project's own writers do not make.
+
+Covers `recordings.matching.names`, `recordings.matching.matched`, `recordings.matching.match`; the formats trtexec,
+torch, msprobe and safetensors.
+"""
+
+from __future__ import annotations
+
+import base64
+import io
+import json
+import pickle
+import tarfile
+import zipfile
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import onnxruntime
+import pytest
+from onnx import numpy_helper
+
+from fixtures import ROOT
+from fixtures.oracle import tapped
+from subgraph.errors import InputError
+from subgraph.graph.graph import load
+from subgraph.recordings import interval, recording, runs
+from subgraph.recordings.compare import RunComparison, compare_run
+from subgraph.recordings.document import exit_code
+from subgraph.recordings.matching.align import alignments, foldings
+from subgraph.recordings.matching.names import ModelNames, module_path
+from subgraph.runtime.inputs import Feeding
+from subgraph.runtime.reference import Reference
+from subgraph.storage.folders import safe_name
+from subgraph.trials.session import Setup, open_trials
+from subgraph.types import Array
+
+FAULTY = "/layer1/layer1.1/conv2/Conv"
+
+
+@pytest.fixture(scope="session")
+def others(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folders of `fixtures/dumps/others.tar.xz`; their sources are in the README beside it."""
+    folder = tmp_path_factory.mktemp("others")
+    with tarfile.open(ROOT / "fixtures/dumps/others.tar.xz") as archive:
+        archive.extractall(folder, filter="data")
+    return folder
+
+
+@pytest.fixture(scope="module")
+def values(others: Path) -> dict[str, Array]:
+    """All tensors of the small ResNet, of the right one."""
+    return _values(onnx.load(others / "resnet.onnx"), others)
+
+
+@pytest.fixture(scope="module")
+def wrong(others: Path) -> dict[str, Array]:
+    """All tensors of the small ResNet with the weights of one Conv rolled."""
+    model = onnx.load(others / "resnet.onnx")
+    node = next(n for n in model.graph.node if n.name == FAULTY)
+    weight = next(t for t in model.graph.initializer if t.name == node.input[1])
+    weight.CopyFrom(numpy_helper.from_array(np.roll(numpy_helper.to_array(weight), 1, 0).copy(), weight.name))
+    return _values(model, others)
+
+
+def _values(model: onnx.ModelProto, others: Path) -> dict[str, Array]:
+    return _all_tensors(model, np.load(others / "x.npy"))
+
+
+def _all_tensors(model: onnx.ModelProto, data: Array) -> dict[str, Array]:
+    names = [n for node in model.graph.node for n in node.output]
+    session = onnxruntime.InferenceSession(tapped(model, names).SerializeToString())
+    return {"data": data} | dict(zip(names, session.run(names, {"data": data}), strict=True))
+
+
+@dataclass
+class Found:
+    """The only run of a folder, and the nodes of each of its intervals."""
+
+    run: RunComparison
+    places: list[list[str]]
+
+
+@pytest.fixture
+def compared(others: Path, tmp_path: Path) -> Callable[..., Found]:
+    def compare(folder: Path, model: str = "resnet.onnx", fed: bool = True) -> Found:
+        graph = load(others / model)
+        feeding = Feeding(inputs=(str(others / "x.npy"),) if fed else ())
+        options = runs.RecordingOptions((folder,))
+        with Reference() as reference, runs.open_runs(graph, options, feeding) as (found, feeds):
+            setup = Setup(runs.candidate_of(found, None), feeds, tmp_path, "noise", stored=False)
+            with open_trials(graph, setup, reference) as trials:
+                (run,) = runs.limit_samples(found, len(trials.values.samples))
+                done = compare_run(trials, run)
+                places = [[graph.label(i) for i in p.region.nodes] for p in interval.find_intervals(trials, done)]
+                return Found(done, places)
+
+    return compare
+
+
+def written(folder: Path, tensors: Mapping[str, Array], name: Callable[[str], str] = safe_name) -> Path:
+    for tensor, value in tensors.items():
+        path = folder / f"{name(tensor)}.npy"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        np.save(path, value)
+    return folder
+
+
+# ---------------------------------------------------------------------------------------------------- names
+
+
+def test_module_paths_of_exported_names() -> None:
+    assert module_path("/features/features.0/features.0.1/Conv") == "features.0.1"
+    assert module_path("/blocks.0/attn/MatMul") == "blocks.0.attn"
+
+
+def test_names_that_others_give(others: Path) -> None:
+    graph = load(others / "resnet.onnx")
+    names = ModelNames(graph, [n for i in range(len(graph.nodes)) for n in graph.makes[i]], lambda n: safe_name(n))
+    assert names.likely("/Concat_output_0-rs")[0] == "/Concat_output_0"
+    assert names.likely("layer1.1.conv2")[0] == f"{FAULTY}_output_0"
+    assert names.likely("layer1.0")[0] == "/layer1/layer1.0/act_1/Relu_output_0", "a container is its last child"
+    assert names.likely("fc")[0] == "logits"
+    rules = names.learned([("layer1.0.bn2", "/layer1/layer1.0/conv2/Conv_output_0")])
+    assert names.apply("layer1.1.bn2", rules) == [f"{FAULTY}_output_0"]
+    contradicted = names.learned([("a.x", "a/1"), ("layer1.0.bn1", "/layer1/layer1.0/conv1/Conv_output_0"),
+                                  ("layer1.1.bn1", "/layer1/layer1.1/act/Relu_output_0")])  # fmt: skip
+    assert names.apply("layer2.bn1", contradicted) == []
+
+
+def test_axes_that_a_toolkit_adds_or_folds() -> None:
+    value = np.arange(60.0).reshape(1, 3, 20)
+    assert any(np.array_equal(a, value) for _, a in alignments(value.transpose(2, 1, 0)[None], (1, 3, 20)))
+    head = np.arange(120.0).reshape(3, 4, 10)
+    assert any(np.array_equal(a, head) for _, a in foldings(head.transpose(1, 0, 2).reshape(1, 12, 1, 10), head.shape))
+    blocks = np.zeros((1, 2, 5, 6, 16))
+    assert [a.shape for _, a in alignments(blocks, (1, 24, 5, 6))] == [(1, 24, 5, 6)]
+
+
+# ---------------------------------------------------------------------------------------------------- folders
+
+
+@pytest.mark.slow
+def test_rknn_matches_nearly_all_and_the_interval_is_small(others: Path, compared: Callable[..., Found]) -> None:
+    healthy = compared(others / "vit", "vit.onnx", fed=False).run
+    assert len(healthy.matched[0].matches) >= 35 and not healthy.failing and exit_code([healthy]) == 0
+    faulty = compared(others / "vit_faulty", "vit.onnx", fed=False)
+    assert len(faulty.run.matched[0].matches) >= 35
+    assert faulty.places == [["/blocks/blocks.0/Transpose_2", "/blocks/blocks.0/Reshape_1"]]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("folder", "matched", "nodes"),
+    [("mnn", 15, [FAULTY, "/layer1/layer1.1/Add"]), ("ieb_old", 14, [FAULTY, "/layer1/layer1.1/Add"]),
+     ("c_plain", 14, [FAULTY, "/layer1/layer1.1/Add"])],
+)  # fmt: skip
+def test_fused_names_of_others(
+    folder: str, matched: int, nodes: list[str], others: Path, compared: Callable[..., Found]
+) -> None:
+    found = compared(others / folder)
+    assert len(found.run.matched[0].matches) >= matched
+    assert [place[:2] for place in found.places] == [nodes], "one place, and no false one behind it"
+
+
+@pytest.mark.slow
+def test_torch_modules(wrong: dict[str, Array], tmp_path: Path, compared: Callable[..., Found]) -> None:
+    """A container holds its last child's value, a BatchNorm its folded Conv's; before it the Conv's own is unknown."""
+    scopes = {"stem": "/stem/Conv_output_0", "layer1.0": "/layer1/layer1.0/act_1/Relu_output_0", "fc": "logits",
+              "layer1.0.bn1": "/layer1/layer1.0/conv1/Conv_output_0", "head": "/head/Conv_output_0",
+              "layer1.0.bn2": "/layer1/layer1.0/conv2/Conv_output_0", "layer1.1.bn2": f"{FAULTY}_output_0",
+              "layer1.1.bn1": "/layer1/layer1.1/conv1/Conv_output_0", "pool": "/pool/MaxPool_output_0"}  # fmt: skip
+    recorded = {name: wrong[tensor] for name, tensor in scopes.items()}
+    rng = np.random.default_rng(0)
+    noise: Array = np.asarray(rng.random(wrong[f"{FAULTY}_output_0"].shape), np.float32)  # what the BatchNorm read
+    recorded |= {"layer1.1.conv2": noise}
+    found = compared(written(tmp_path / "dump", recorded, str))
+    assert {n: m.entry.name for n, m in found.run.matched[0].matches.items()} == {t: n for n, t in scopes.items()}
+    assert found.places == [["/layer1/layer1.1/act/Relu", FAULTY]]
+
+
+@pytest.mark.slow
+def test_folders_in_the_place_of_slashes_are_no_runs(
+    wrong: dict[str, Array], tmp_path: Path, compared: Callable[..., Found]
+) -> None:
+    found = compared(written(tmp_path / "dump", wrong, lambda name: name.strip("/")))
+    assert len(found.run.rows) == 29 and found.places == [[FAULTY]]
+
+
+@pytest.mark.slow
+def test_a_relu_that_quantization_dropped_holds_what_it_read(
+    values: dict[str, Array], tmp_path: Path, compared: Callable[..., Found]
+) -> None:
+    recorded = dict(values) | {"/act/Relu_output_0": values["/stem/Conv_output_0"]}
+    recorded["/act/Relu_output_0_DequantizeLinear_Output"] = values["/act/Relu_output_0"]
+    del recorded["/stem/Conv_output_0"]
+    np.savez(tmp_path / "activations.npz", **{k: v.reshape(-1) for k, v in recorded.items()})  # type: ignore[arg-type]
+    found = compared(tmp_path / "activations.npz")
+    assert not found.run.failing and len(found.run.rows) == 29
+    assert found.run.rows["/stem/Conv_output_0"].match.named == "/act/Relu_output_0"
+
+
+@pytest.mark.slow
+def test_one_value_under_two_names(values: dict[str, Array], tmp_path: Path, compared: Callable[..., Found]) -> None:
+    """It is matched once, the other one is said to be its copy; a model of which so little is known does not agree."""
+    value = values["/stem/Conv_output_0"]
+    found = compared(written(tmp_path / "dump", {"q1": value, "q2": value}))
+    assert list(found.run.rows) == ["/stem/Conv_output_0"]
+    assert [why for _, why in found.run.matched[0].unmatched] == ["a copy of /stem/Conv_output_0"]
+    assert exit_code([found.run]) == 5 and "1 of 29 tensors" in found.run.notes[0]
+
+
+@pytest.mark.slow
+def test_each_iteration_is_judged_against_its_own_input(
+    values: dict[str, Array], others: Path, tmp_path: Path, compared: Callable[..., Found]
+) -> None:
+    model, other = onnx.load(others / "resnet.onnx"), values["data"][..., ::-1].copy()
+    second = _all_tensors(model, other)
+    runs_of = [{n: v for n, v in recorded.items() if n != "data"} for recorded in (values, second)]
+    iterations = [{"outputs": {n: _lazy(v) for n, v in outputs.items()}} for outputs in runs_of]
+    (tmp_path / "dump").mkdir()
+    (tmp_path / "dump/outputs.json").write_text(json.dumps({"lst": [["onnxrt-runner-N0", iterations]]}))
+    (tmp_path / "dump/inputs.json").write_text(
+        json.dumps([{"data": _lazy(x)["values"]} for x in (values["data"], other)])
+    )
+    found = compared(tmp_path / "dump", fed=False)
+    assert len(found.run.matched) == 2 and not found.run.failing
+
+
+def _lazy(value: Array) -> dict[str, Any]:
+    """An array as Polygraphy writes it."""
+    buffer = io.BytesIO()
+    np.save(buffer, value)
+    return {"values": {"array": base64.b64encode(buffer.getvalue()).decode(), "polygraphy_class": "ndarray"}}
+
+
+@pytest.mark.slow
+def test_three_printed_digits_are_no_alarm(
+    values: dict[str, Array], tmp_path: Path, compared: Callable[..., Found]
+) -> None:
+    for name, value in values.items():
+        np.savetxt(tmp_path / f"{safe_name(name)}.txt", value.reshape(-1), "%.3f")
+    found = compared(tmp_path)
+    assert not found.run.failing and len(found.run.rows) == 29
+
+
+# ---------------------------------------------------------------------------------------------------- formats
+
+
+@pytest.mark.parametrize(
+    ("folder", "format", "names"),
+    [("trtexec", "trtexec", {"logits", "/Flatten_output_0", "/gap/GlobalAveragePool_output_0"}),
+     ("msprobe", "msprobe", {"fc:output:0", "gap:output:0", "head:output:0", "act_2:output:0",
+                             "Functional.linear.0:output:0"})],
+)  # fmt: skip
+def test_files_of_the_tools_are_read(folder: str, format: str, names: set[str], others: Path) -> None:
+    found = recording.open(others / folder)
+    assert found.format == format and {e.name for e in found} == names
+    assert all(np.isfinite(e.read()).all() and e.read().shape == e.shape for e in found)
+
+
+def test_a_result_folder_of_qnn_itself(tmp_path: Path) -> None:
+    (tmp_path / "Result_0").mkdir()
+    np.zeros(4, np.float32).tofile(tmp_path / "Result_0/x.raw")
+    assert recording.open(tmp_path / "Result_0").format == "qnn"
+
+
+def test_files_of_other_kinds_are_counted(tmp_path: Path) -> None:
+    np.save(tmp_path / "x.npy", np.zeros(3))
+    for name in ("a.jpg", "b.jpg", "notes.txt"):
+        (tmp_path / name).write_text("?")
+    assert recording.open(tmp_path).left_out == {".jpg": 2}
+
+
+def _saved(path: Path, pickled: bytes, storages: Mapping[str, bytes]) -> Path:
+    with zipfile.ZipFile(path, "w") as archive:
+        archive.writestr("archive/data.pkl", pickled)
+        for key, data in storages.items():
+            archive.writestr(f"archive/data/{key}", data)
+    return path
+
+
+def _tensor(key: str, shape: tuple[int, ...], strides: tuple[int, ...], kind: str = "FloatStorage") -> bytes:
+    """The opcodes of a tensor as torch writes them."""
+    storage = b"(" + pickle.dumps("storage", 2)[2:-1] + f"ctorch\n{kind}\n".encode() + pickle.dumps(key, 2)[2:-1]
+    start = b"ctorch._utils\n_rebuild_tensor_v2\n(" + storage + pickle.dumps("cpu", 2)[2:-1] + b"K\x06tQ"
+    words = b"".join(pickle.dumps(part, 2)[2:-1] for part in (0, shape, strides, False))
+    return start + words + b"ccollections\nOrderedDict\n)RtR"
+
+
+def test_a_tensor_of_torch_is_read_without_unpickling(tmp_path: Path) -> None:
+    values = np.arange(6, dtype=np.float32)
+    _saved(tmp_path / "act.pt", b"\x80\x02" + _tensor("0", (3, 2), (1, 3)) + b".", {"0": values.tobytes()})
+    (entry,) = recording.open(tmp_path / "act.pt")
+    assert (entry.name, entry.dtype) == ("act", "float32")
+    assert np.array_equal(entry.read(), values.reshape(2, 3).T)
+    keyed = b"\x80\x02}" + pickle.dumps("a.b", 2)[2:-1] + _tensor("0", (6,), (1,)) + b"s."
+    _saved(tmp_path / "all.pt", keyed, {"0": values.tobytes()})
+    assert [e.name for e in recording.open(tmp_path / "all.pt")] == ["a.b"]
+
+
+@pytest.mark.parametrize(
+    "pickled",
+    [b"\x80\x02cos\nsystem\n(U\x04exittR.", b"\x80\x02cos\nsystem\n" + pickle.dumps(("exit",), 2)[2:-1] + b"R.",
+     b"\x80\x02.", b"\x80\x02K\x01", b"", b"\x80\x02" + _tensor("0", (1 << 40,), (0,)) + b".",
+     b"\x80\x02" + _tensor("0", (7,), (1,)) + b".", b"\x80\x02" + _tensor("1", (6,), (1,)) + b"."],
+)  # fmt: skip
+def test_anything_else_in_a_pt_is_refused(pickled: bytes, tmp_path: Path) -> None:
+    _saved(tmp_path / "x.pt", pickled, {"0": bytes(24)})
+    with pytest.raises(InputError, match=r"x\.pt"):
+        for entry in recording.open(tmp_path / "x.pt"):
+            entry.read()
+
+
+def test_safetensors(tmp_path: Path) -> None:
+    header = json.dumps({"__metadata__": {"a": "b"}, "x": {"dtype": "F32", "shape": [2, 2], "data_offsets": [0, 16]},
+                         "h": {"dtype": "BF16", "shape": [3], "data_offsets": [16, 22]}}).encode()  # fmt: skip
+    data = np.arange(4, dtype=np.float32).tobytes() + bytes(6)
+    path = tmp_path / "layers.safetensors"
+    path.write_bytes(len(header).to_bytes(8, "little") + header + data)
+    found = {e.name: e for e in recording.open(path)}
+    assert np.array_equal(found["x"].read(), [[0, 1], [2, 3]]) and found["h"].read().dtype.name == "bfloat16"
+    path.write_bytes((1 << 60).to_bytes(8, "little") + header)
+    with pytest.raises(InputError, match="its header says"):
+        recording.open(path)
+
+
+def test_an_npz_of_any_writer(tmp_path: Path) -> None:
+    """numpy itself writes members with ZIP64, whose version another writer does not have."""
+    buffer = io.BytesIO()
+    np.save(buffer, np.zeros(3))
+    with zipfile.ZipFile(tmp_path / "a.npz", "w") as archive, archive.open("x.npy", "w", force_zip64=True) as member:
+        member.write(buffer.getvalue())
+    assert [e.name for e in recording.open(tmp_path / "a.npz")] == ["x"]
+
+
+def test_horizon_layers_are_exported(others: Path) -> None:
+    found = recording.open(others / "horizon", hints=recording.hints_of(load(others / "resnet.onnx")))
+    assert sorted(e.role for e in found) == ["input", "output", "output"]
+    assert all(e.read().size for e in found)
