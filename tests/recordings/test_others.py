@@ -149,7 +149,8 @@ def test_rknn_matches_nearly_all_and_the_interval_is_small(others: Path, compare
     assert len(healthy.matched[0].matches) >= 35 and not healthy.failing and exit_code([healthy]) == 0
     faulty = compared(others / "vit_faulty", "vit.onnx", fed=False)
     assert len(faulty.run.matched[0].matches) >= 35
-    assert faulty.places == [["/blocks/blocks.0/Transpose_2", "/blocks/blocks.0/Reshape_1"]]
+    nodes = ["/blocks/blocks.0/Transpose_2", "/blocks/blocks.0/Reshape_1", "/blocks/blocks.0/proj/MatMul"]
+    assert faulty.places == [nodes], "of 62 before: up to the first tensor that is certain"
 
 
 @pytest.mark.slow

@@ -14,7 +14,7 @@ import math
 from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from itertools import pairwise
+from itertools import pairwise, takewhile
 
 import numpy as np
 
@@ -85,8 +85,7 @@ class _Matching:
 
     @cached_property
     def _names(self) -> ModelNames:
-        graph = self.trials.graph
-        return ModelNames(graph, (*graph.inputs, *self.trials.tensors()), self.recorded.plain)
+        return ModelNames(self.trials.graph, (*self.trials.graph.inputs, *self.trials.tensors()), self.recorded.plain)
 
     def run(self) -> MatchedRun:
         graph = self.trials.graph
@@ -324,7 +323,7 @@ class _Matching:
                 del matches[match.tensor]
                 matches[meant] = replace(moved, named=match.tensor)
             self._told.add(meant)
-        late = []
+        late, guessed = [], list[str]()
         for entry, why in left:
             by_rule = self._names.apply(recorded_name(entry), rules)
             why = why or self._reordered(entry)
@@ -332,14 +331,16 @@ class _Matching:
             turns = (self._as(entry, n, turned) for n in likely if n not in matches)
             found = next(filter(None, turns), None)
             if found:
-                later = () if found.tensor in by_rule else self._later(found.tensor, matches)
-                matches[found.tensor] = replace(found, alternatives=later)
+                guessed += [] if found.tensor in by_rule else [found.tensor]
+                matches[found.tensor] = found
             elif constant := next(
                 (n for n in likely_names(recorded_name(entry)) if n in self.trials.graph.weights), ""
             ):
                 self.skipped.append((entry, f"made of {constant}, a constant, which is not compared"))
             else:
                 late.append((entry, why or entry.note))
+        for tensor in guessed:
+            matches[tensor] = replace(matches[tensor], alternatives=self._later(tensor, matches))
         held: dict[bytes, str] = {}
         for match in matches.values():
             held.setdefault(self._digest(match.entry), match.tensor)
@@ -383,7 +384,7 @@ class _Matching:
     def _later(self, tensor: str, matches: Container[str]) -> tuple[str, ...]:
         """Later tensors of the same shape that a fused node may hold instead."""
         reference = self._reference(tensor)
-        later = [(n, self._reference(n)) for n in self._chains([tensor]) if n not in matches]
+        later = [(n, self._reference(n)) for n in takewhile(lambda n: n not in matches, self._chains([tensor]))]
         return tuple(n for n, a in later if a is not None and reference is not None and a.shape == reference.shape)
 
     def _with_alternatives(self, match: TensorMatch, matches: Mapping[str, TensorMatch]) -> TensorMatch:
