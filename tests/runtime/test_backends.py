@@ -669,9 +669,9 @@ def test_commands_that_cannot_be(options: dict[str, str], says: str, model: Path
 
 def test_commands_that_cannot_be_run(model: Path, shell: Callable[..., str], tmp_path: Path) -> None:
     for command, says, hint in (
-        ("no-such-command-anywhere", "No such file", "executable?"),
-        (shell("true", mode=0o644), "Permission denied", "executable?"),
-        (str(tmp_path), "Permission denied", "executable?"),
+        ("no-such-command-anywhere", "No such file", "chmod +x"),
+        (shell("true", mode=0o644), "Permission denied", "chmod +x"),
+        (str(tmp_path), "Permission denied", "chmod +x"),
         (shell("true", first=""), "Exec format error", "#!/bin/sh"),
     ):
         with pytest.raises(BackendError, match=f"cannot run {command}: {says}") as e:
