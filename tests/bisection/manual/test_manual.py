@@ -181,7 +181,7 @@ def test_four_at_once_take_at_most_half_the_trips(nodes: str, most: int, here: P
 def test_two_faults_that_nearly_cancel_are_both_found(here: Path, manual: Manual) -> None:
     done = to_the_end(manual, manual(*START), add="n5:0.5+n15:-0.8")
     assert sorted(named(done["result"])) == [["n15"], ["n5"]]
-    assert "with them on the reference, the model agrees" in done["result"]["notes"]
+    assert "with these regions on the reference, the whole model agrees" in done["result"]["notes"]
     assert done["trips"] <= 9
 
 
