@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import os
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -103,6 +104,8 @@ def _candidate(
     candidate = replace(candidate, precision=precision) if precision else candidate
     log.info("candidate %s, as the case was found", clean(candidate.name))
     resolve.require_trust(candidate.code, trust)
+    if case.bundle:
+        os.environ["PYTHONDONTWRITEBYTECODE"] = "1"  # trust covers all files there: what a run adds would end it
     return candidate
 
 
