@@ -156,7 +156,10 @@ def _all_files(cut: Path) -> list[ExpectedFile]:
     manifest = case.read_manifest(cut)
     if manifest is None:
         raise InputError(f"{cut / case.MANIFEST} is damaged or gone", "subcut manual next writes it anew")
-    return [file for output in expected_outputs(manifest) for file in output.files]
+    files = [file for output in expected_outputs(manifest) for file in output.files]
+    if not files:
+        raise InputError(f"{cut / case.MANIFEST} names no file of an output", "subcut manual next writes it anew")
+    return files
 
 
 def read(cuts: Sequence[Path], sources: Sequence[Path], room: Path) -> RunResult:
