@@ -28,6 +28,8 @@ MOST_EXCUSED = 64  # items that are refused alone but run in context; each is le
 MOST_SHARED = 3  # items of a culprit, each of which may belong to another one too
 LEAST_ALIKE = 2  # further items of a kind, of which one is asked for all
 SAME_KIND = 8.0  # how many times likelier an item is guilty if one of its kind is
+RUNS_NOTHING_WITHOUT = "not known whether the others agree: the candidate runs nothing without "
+NOT_ASKED = "not known whether these agree, which the candidate runs only behind a culprit: "
 
 
 @dataclass
@@ -41,6 +43,7 @@ class Progress:
         profile: of the scope; None where there is none. led: it led to the last culprit. misled: its hints that led to
             none.
         pooled: single items that failed alone after a pool, and are not reported yet. pool_tried: a pool was run.
+        skipped: places that no tail held, because the candidate does not run them without a culprit that they read.
         complete: the rest agrees. fails: the rest was seen to fail. elsewhere: the region asked about agrees alone.
         claimed: the whole agrees at the claimed precision.
         probe_sensitive: reading inner tensors made the fault vanish.
@@ -57,6 +60,7 @@ class Progress:
     misled: set[int] = field(default_factory=set)
     pooled: list[Items] = field(default_factory=list)
     pool_tried: bool = False
+    skipped: Items = ()
     complete: bool = False
     fails: bool = False
     elsewhere: bool = False
@@ -285,7 +289,7 @@ def _tail_fails(progress: Progress) -> Search[bool]:
     for rest in _rests(state, scope, region):
         answer = yield from state.tail(Purpose.TAIL, rest)
         if answer.status is Status.AGREE:
-            progress.complete = set(rest) >= set(scope)
+            progress.complete = set(rest) >= {*scope, *progress.skipped}
             if progress.complete and (yield from _overlap_fails(progress, region)):
                 return True
             break
@@ -297,12 +301,8 @@ def _tail_fails(progress: Progress) -> Search[bool]:
             yield from _go_on_with(progress, rest, answer.signature)
             return True
     if not progress.complete:
-        state.notes.append(
-            (
-                "not known whether the others agree: the candidate runs nothing without ",
-                state.items(region),
-            )
-        )
+        skipped = progress.skipped
+        state.notes.append((NOT_ASKED if skipped else RUNS_NOTHING_WITHOUT, state.items(skipped or region)))
     state.left, state.more = 0, 0
     progress.fails = False
     return False
@@ -333,6 +333,7 @@ def _overlap_fails(progress: Progress, region: Items) -> Search[bool]:
 def _go_on_with(progress: Progress, rest: Items, signature: Signature) -> Search[None]:
     """What is left is the scope and the target from now on."""
     state = progress.state
+    progress.skipped = (*progress.skipped, *(k for k in progress.scope if k not in rest))
     progress.scope = progress.base = state.suspect = rest
     progress.fails = True
     if state.signature is not None:
