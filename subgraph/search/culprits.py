@@ -333,7 +333,7 @@ def _overlap_fails(progress: Progress, region: Items) -> Search[bool]:
 def _go_on_with(progress: Progress, rest: Items, signature: Signature) -> Search[None]:
     """What is left is the scope and the target from now on."""
     state = progress.state
-    progress.skipped = (*progress.skipped, *(k for k in progress.scope if k not in rest))
+    progress.skipped = tuple(sorted({*progress.skipped, *progress.scope} - set(rest)))
     progress.scope = progress.base = state.suspect = rest
     progress.fails = True
     if state.signature is not None:

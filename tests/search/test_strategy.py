@@ -442,7 +442,7 @@ def test_a_kind_that_is_refused_is_asked_twice_and_listed() -> None:
 
 
 def test_what_no_run_held_is_not_said_to_agree() -> None:
-    """All but the first culprit is refused; what runs leaves out its readers, and with them a part of another culprit."""
+    """All but the first culprit is refused. What runs lacks its readers, and with them a part of another culprit."""
     findings = run(scenario("mixed", 101_950)).findings
     assert [f.items for f in findings.findings] == [(0,), (10, 11)] and not findings.complete
     assert any("not known whether these agree" in text and items == (1, 2) for text, items in findings.notes)
