@@ -22,6 +22,7 @@ import typer
 import typer.core
 
 from subgraph.commands import Result, log
+from subgraph.commands.color import colored
 from subgraph.commands.help import EVERYWHERE, GROUPS, TASKS, HelpGroup, HelpPage, section_of, start_page
 from subgraph.commands.live import LineFormatter, ProgressHandler
 from subgraph.commands.options import Text, option
@@ -313,12 +314,13 @@ def _report(error: ErrorDocument, code: int, as_json: bool) -> int | Result:
     hint = f"\n  {clean(error['hint'])}" if error["hint"] else ""
     if sys.stderr is not None:  # closed: `2>&-`
         with contextlib.suppress(OSError):  # the other end of the pipe is closed
-            print(f"{_in_red('error:')} {clean(error['what'])}{hint}", file=sys.stderr, flush=True)
+            line = f"error: {clean(error['what'])}{hint}"
+            print(colored(line, sys.stderr), file=sys.stderr, flush=True)
     return code
 
 
 def _show(result: Result, as_json: bool) -> int:
-    text = json.dumps(result.document, indent=1) if as_json else clean_lines(result.text)
+    text = json.dumps(result.document, indent=1) if as_json else colored(clean_lines(result.text), sys.stdout)
     try:
         print(text, flush=True)
     except BrokenPipeError:  # `| head` has ended
@@ -330,21 +332,6 @@ def _show(result: Result, as_json: bool) -> int:
         _report({"kind": "OutputError", "what": what, "hint": ""}, OutputError.exit_code, as_json=False)
         return OutputError.exit_code
     return result.exit_code
-
-
-def _in_red(word: str) -> str:
-    """The word in bold red where standard error shows colours: --color, else NO_COLOR, FORCE_COLOR, else a terminal."""
-    words = sys.argv[1:]
-    option = next(
-        (w.partition("=")[2] or next(iter(words[i + 1 :]), "") for i, w in enumerate(words) if w.startswith("--color")),
-        "",
-    )
-    coloured = (sys.stderr.isatty() and os.environ.get("TERM") != "dumb") or bool(os.environ.get("FORCE_COLOR"))
-    if os.environ.get("NO_COLOR"):
-        coloured = False
-    if option in ("always", "never"):
-        coloured = option == "always"
-    return f"\x1b[1;31m{word}\x1b[0m" if coloured else word
 
 
 def _exit(code: int) -> None:

@@ -12,6 +12,7 @@ import os
 from collections.abc import Mapping
 from typing import Any
 
+from subgraph.commands.color import colored
 from subgraph.text import clean, clean_lines
 
 SPARSE_LINES = 10  # lines at most for many small steps where there is no progress bar
@@ -44,6 +45,10 @@ class ProgressHandler(logging.StreamHandler[Any]):
             interval = -(-of // SPARSE_LINES) if getattr(record, "sparse", False) else 1
             if step % interval == 0 or step == of:
                 self._line(record)
+
+    def format(self, record: logging.LogRecord) -> str:
+        text = super().format(record)
+        return text if self.bar else colored(text, self.stream)
 
     def _line(self, record: logging.LogRecord) -> None:
         """A line, above the live line if there is one."""
