@@ -414,6 +414,7 @@ def test_slips(words: tuple[str, ...], says: str, here: Path) -> None:
 # ------------------------------------------------------------------------------------------------ replay
 
 
+@pytest.mark.slow
 def test_a_case_is_run_again(here: Path) -> None:
     assert (
         subcut(

@@ -78,6 +78,7 @@ def test_a_file_that_is_refused_as_shipped_does_not_agree(here: Path) -> None:
     assert compared.code == 1 and "the file as shipped: refused: cannot take open" in compared.out
 
 
+@pytest.mark.slow
 def test_what_goes_wrong_with_pinned_shapes_is_searched_though_the_file_is_refused(here: Path) -> None:
     document = run("bisect", here, "refuses=open,wrong=sizes", "--json").document
     assert document["exit_code"] == 1 and document["findings"][0]["signature"] == "mismatch"
@@ -85,6 +86,7 @@ def test_what_goes_wrong_with_pinned_shapes_is_searched_though_the_file_is_refus
     assert document["steps"][0]["form"] == "pinned" and document["steps"][0]["kind"] == "whole model, pinned"
 
 
+@pytest.mark.slow
 def test_a_candidate_that_takes_no_pinned_shapes_or_is_right_with_them(here: Path) -> None:
     refused = run("bisect", here, "refuses=sizes,wrong=open", "--json").document
     assert refused["exit_code"] == 1 and "which every cut has" in refused["notes"][0]

@@ -150,6 +150,7 @@ START = ("start", "m.onnx", "-i", "x.npy", *QUICK)
 # ------------------------------------------------------------------------------------------------ the same search
 
 
+@pytest.mark.slow
 def test_the_answer_of_the_automatic_search_in_fewer_trips(here: Path, manual: Manual) -> None:
     spec = f"{fake_candidate.HERE}:nodes=n7"
     auto = subcut("bisect", "m.onnx", "-i", "x.npy", "-c", spec, *QUICK, "--json", cwd=here).document
