@@ -16,6 +16,7 @@ escapes it.
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
@@ -134,6 +135,13 @@ def title(finding: Document, quoted: Quoted = str) -> str:
 def runtime(about: Document) -> list[str]:
     """Name, backend, version and precision of a candidate or reference, without repetitions."""
     return [part for part in dict.fromkeys(about[key] for key in ("name", "backend", "version", "precision")) if part]
+
+
+def replay_command(document: Document, case: str) -> str:
+    """What runs a case again. Code of the user's is named once more: what only the case names would need `--trust`."""
+    about = document["candidate"]
+    is_code = about["backend"] == "cmd" or about["backend"].endswith(".py")
+    return f"subcut replay {case}" + (f" -c {shlex.quote(about['name'])}" if is_code else "")
 
 
 def headline(document: Document, quoted: Quoted = str) -> str:

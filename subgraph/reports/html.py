@@ -24,6 +24,7 @@ from subgraph.reports import (
     percent,
     predictions,
     region,
+    replay_command,
     runs,
     runtime,
     seconds,
@@ -105,7 +106,21 @@ def _environment() -> Environment:
     from jinja2 import Environment, StrictUndefined
 
     environment = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
-    words = (count, error, percent, predictions, region, runs, runtime, seconds, shape, short, size, word)
+    words = (
+        count,
+        error,
+        percent,
+        predictions,
+        region,
+        replay_command,
+        runs,
+        runtime,
+        seconds,
+        shape,
+        short,
+        size,
+        word,
+    )
     environment.filters.update({f.__name__: f for f in words})
     return environment
 

@@ -10,6 +10,7 @@ from subgraph.reports import (
     other_model,
     percent,
     predictions,
+    replay_command,
     sentences,
     shares,
     stderr,
@@ -30,7 +31,7 @@ def render(document: Document) -> str:
         lines.append(f"  {whole['why']}")
     for number, finding in enumerate(findings, 1):
         lines += [f"{number}. {title(finding)}"] if len(findings) > 1 else []
-        lines += [f"  {line}" for line in _finding(finding)]
+        lines += [f"  {line}" for line in _finding(shown, finding)]
     lines += shares(shown)
     lines += [] if shown["agree"] else predictions(shown)
     if shown["alone"]:
@@ -47,10 +48,10 @@ def render(document: Document) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _finding(finding: Document) -> list[str]:
+def _finding(document: Document, finding: Document) -> list[str]:
     """The reason, what to do with the case, figures, evidence."""
     conclusion, reasons = evidence(finding)
     lines = [conclusion] if conclusion else []
     if case := finding["case"]:
-        lines.append(f"next: subcut replay {case}   or, for a bug report, subcut bundle {case}")
+        lines.append(f"next: {replay_command(document, case)}   or, for a bug report, subcut bundle {case}")
     return [*lines, *sentences(finding), *(f"- {line}" for line in reasons), *(f"| {s}" for s in stderr(finding))]
