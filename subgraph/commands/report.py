@@ -10,6 +10,7 @@ from typing import Annotated, Any
 import typer
 
 from subgraph import plugins
+from subgraph.cases.layout import RUN_JSON
 from subgraph.commands import Result, table
 from subgraph.commands.options import Text, option
 from subgraph.errors import UsageError
@@ -25,7 +26,7 @@ def _complete(incomplete: str) -> list[str]:
 
 
 def report(
-    run: Annotated[str, typer.Argument(metavar="RUN.json", help="The file that `subcut bisect` wrote.")],
+    run: Annotated[str, typer.Argument(metavar="RUN", help="The folder that `subcut bisect` wrote, or its run.json.")],
     forms: Annotated[
         str,
         option(
@@ -36,7 +37,7 @@ def report(
         ),
     ] = "text",
     output: Annotated[
-        Text, option("--output -o", "DIR", "Folder for the files; - shows one format. Default: beside RUN.json.")
+        Text, option("--output -o", "DIR", "Folder for the files; - shows one format. Default: beside run.json.")
     ] = None,
 ) -> Result:
     """Write a bisection's report as HTML, Markdown, CSV, JUnit and more.
@@ -44,14 +45,14 @@ def report(
     Without options the text is shown.
 
     Examples:
-      subcut report subcut_out/bisect-wrong.py/run.json
+      subcut report subcut_out/bisect-wrong.py
       subcut report subcut_out/bisect-wrong.py/run.json -f html,md,junit -o reports
     """
     words = list(dict.fromkeys(word.strip() for word in forms.split(",") if word.strip()))
     if not words:
         raise UsageError("no form named", f"known: {', '.join(plugins.names('reports'))}")
     modules = {word: plugins.load("reports", word) for word in words}
-    path = Path(run)
+    path = Path(run) / RUN_JSON if Path(run).is_dir() else Path(run)
     document = read(path)
     rendered = {word: module.render(document) for word, module in modules.items()}
     answer = {"schema": "subcut.report/1", "exit_code": 0}
@@ -73,7 +74,7 @@ def read(path: Path) -> dict[str, Any]:
     Raises:
         UsageError: no such file, not JSON, or a field is missing or wrong; names the field.
     """
-    hint = "make it with `subcut --json bisect …`"
+    hint = f"`subcut bisect` writes a {RUN_JSON} into its folder"
     try:
         document = json.loads(path.read_text(encoding="utf-8"), parse_constant=_no_constant)
     except OSError as e:
