@@ -102,7 +102,7 @@ def _narrow(state: SearchState, settings: Settings, labels: tuple[Hashable, ...]
             for _ in range(MOST_STARTS):
                 if state.flaky and state.rate < LEAST_RATE:
                     often = f"{state.whole_failed} of {state.whole_runs} runs"
-                    stopped = f"the whole failed in {often}, too rarely to be narrowed down"
+                    stopped = f"the whole failed in {often}: too rarely to narrow it down, or the candidate changed"
                     break
                 state.target, state.signature, state.weights = (), base.signature, list(state.prior)
                 progress = Progress(state, scope, scope, labels)

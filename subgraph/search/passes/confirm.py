@@ -28,6 +28,7 @@ MOST_NEIGHBOURS = 16  # whose passes are repeated
 MOST_SUPERSETS = 2  # that agreed and are repeated
 FRESH_RUNS = 7  # without a failure: the first failure was the used worker's fault
 FLAKY_RUNS, MORE_FLAKY_RUNS = 8, 30  # of a region; the latter if it seems to fail less often than the whole
+CHANGED_RUNS = 16  # of the whole; a fault of rate 1/4 that failed twice hides in the others once in 56 times
 MOST_EXCHANGED = 3  # items of a region each of which is exchanged for a stranger
 _VOID = 1000  # added to repetitions, so that no earlier answer counts
 
@@ -127,8 +128,15 @@ def _restart_as_flaky(state: SearchState) -> Search[None]:
 
 
 def measure_rate(state: SearchState) -> Search[None]:
-    """The candidate is flaky: how often does the whole fail, and so how often must a region pass?"""
-    runs = baseline.summed((yield from baseline.run_whole(state, baseline.FLAKY_RUNS)))
+    """The candidate is flaky: how often does the whole fail, and so how often must a region pass?
+
+    If none of the latest runs failed, more runs tell a rare fault from a candidate that changed meanwhile.
+    """
+    before = state.whole_runs
+    answers = yield from baseline.run_whole(state, baseline.FLAKY_RUNS)
+    if answers[before:] and baseline.summed(answers[before:]).agrees:
+        answers = yield from baseline.run_whole(state, CHANGED_RUNS)
+    runs = baseline.summed(answers)
     state.flaky, state.whole_failed, state.whole_runs = True, runs.failed, runs.runs
     state.repeats = max(2, flaky.passes_needed(flaky.careful_rate(runs.failed, runs.runs)))
     state.agreed.clear()
