@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 import os
 import re
+import reprlib
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -146,10 +147,11 @@ def _checked(file: Path, key: str, value: Any) -> Any:
     if kind is list and isinstance(value, str):
         value = [value]
     if kind is float and type(value) is int:
-        value = float(value)
+        with suppress(OverflowError):
+            value = float(value)
     fits = isinstance(value, kind) and not (kind is int and isinstance(value, bool))
     if not fits or (kind is list and not all(isinstance(word, str) for word in value)):
-        raise UsageError(f"{file}: '{key}' must be {KIND_WORDS[kind]}, not {value!r}")
+        raise UsageError(f"{file}: '{key}' must be {KIND_WORDS[kind]}, not {reprlib.repr(value)}")
     if key in ("model", "output", "custom_ops"):
         return value if file.parent == Path.cwd() else str(file.parent / value)
     if key == "criterion" and file.parent != Path.cwd():
