@@ -151,7 +151,7 @@ def _checked(file: Path, key: str, value: Any) -> Any:
             value = float(value)
     fits = isinstance(value, kind) and not (kind is int and isinstance(value, bool))
     if not fits or (kind is list and not all(isinstance(word, str) for word in value)):
-        raise UsageError(f"{file}: '{key}' must be {KIND_WORDS[kind]}, not {reprlib.repr(value)}")
+        raise UsageError(f"{file}: '{key}' must be {KIND_WORDS[kind]}, not {reprlib.repr(value)}", "correct that line")
     if key in ("model", "output", "custom_ops"):
         return value if file.parent == Path.cwd() else str(file.parent / value)
     if key == "criterion" and file.parent != Path.cwd():
