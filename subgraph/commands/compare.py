@@ -135,6 +135,8 @@ def _headline(comparison: Comparison) -> str:
     tensors = f"{bad} of {count(len(comparison.rows), 'tensor')}"
     if comparison.forms.only_pinned and not bad:
         return "right with pinned shapes only: the candidate does not run the file as shipped"
+    if comparison.wrong_input:
+        return f"wrong: {clean(comparison.wrong_input)}; {tensors} wrong"
     if whole is Status.FAIL:
         return f"wrong: the model's outputs; {tensors if bad else 'no tensor'} in place or alone"
     if bad:

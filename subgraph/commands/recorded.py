@@ -149,6 +149,7 @@ def bisect_recorded(
         with open_trials(graph, setup, reference) as trials:
             (run,) = runs.limit_samples([run], len(trials.values.samples))
             compared = compare_run(trials, run)
+            trials = compared.trials
             reasons = interval.known_troubles(graph)
             intervals = interval.find_intervals(trials, compared, interval.node_weights(graph))
             command = shlex.join(["subcut", *sys.argv[1:]])
@@ -205,8 +206,8 @@ def weights_of(trials: Trials, runs: Sequence[RecordedRun]) -> dict[int, float]:
 def interval_text(document: IntervalDocument) -> str:
     """The document of `bisect` for people: the run, then each interval with its suspects."""
     run, findings = document.recordings[0], document.findings
-    lines = [_run_line(run, document.precision), *(f"  ! {clean(note)}" for note in run.notes)]
-    lines[0] = f"recorded  {lines[0]}"
+    lines = [_mistake(run), f"recorded  {_run_line(run, document.precision)}"]
+    lines = [*filter(None, lines), *(f"  ! {clean(note)}" for note in run.notes)]
     lines.append(f"          {run.wrong} of {count(run.compared, 'tensor')} wrong")
     for finding in findings[:MAX_INTERVALS]:
         lines += _interval(finding)
@@ -263,7 +264,7 @@ def _next_commands(document: IntervalDocument) -> list[str]:
 
 def text(document: RecordedDocument, advices: Sequence[Advice | None]) -> str:
     """The document of `compare` for people; the advice of msaccucmp for each run, if any."""
-    lines: list[str] = []
+    lines = [_mistake(run) for run in document.recordings if run.mistake]
     for run in document.recordings:
         missing = f"{clean(run.name)}  MISSING  {clean(run.missing)}" if run.missing else ""
         lines.append(missing or _run_line(run, document.precision))
@@ -275,6 +276,11 @@ def text(document: RecordedDocument, advices: Sequence[Advice | None]) -> str:
         row = next(r for r in document.rows if r.odd_one_out)
         lines.append(f"odd one out       {clean(row.odd_one_out or '')}, first in {clean(row.tensor)}")
     return "\n".join(lines)
+
+
+def _mistake(run: RunSummary) -> str:
+    """How the device was fed, or the files laid out, otherwise than the user says; first, since no node is to blame."""
+    return clean(run.mistake and f"{run.mistake} ({run.name}; what follows is compared accordingly)")
 
 
 def _run_line(run: RunSummary, precision: str) -> str:

@@ -8,7 +8,7 @@ the error was inherited; if not, the nodes between are wrong, even where everyth
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
@@ -24,13 +24,15 @@ from subgraph.graph.graph import VALUE
 from subgraph.graph.region import Region
 from subgraph.recordings import msaccucmp
 from subgraph.recordings.dumps import DumpEntry
-from subgraph.recordings.matching.align import misfit
+from subgraph.recordings.matching.align import NHWC, misfit
 from subgraph.recordings.matching.match import UNLIKE, match_entries
 from subgraph.recordings.matching.matched import MatchedRun, TensorMatch
 from subgraph.recordings.reference_tensors import capture_tensors, reference_value, tensor_sizes
 from subgraph.recordings.runs import RecordedRun
+from subgraph.recordings.wrong_input import find_misread_input, first_recorded
 from subgraph.storage.folders import numbered_folder
 from subgraph.storage.tensors import Record, load
+from subgraph.trials.misread_inputs import fed_with
 from subgraph.trials.trial import Trials
 from subgraph.types import Array
 from subgraph.verdict import Judgement, Status, gravity
@@ -87,14 +89,20 @@ class RunComparison:
         inputs: what the device was fed against what the reference was fed.
         unseen_outputs: outputs of the model that were not recorded.
         tensors: of the model, that were looked for.
+        trials: that the run is compared with: of the input as the device read it.
+        wrong_input: how the device was fed otherwise than the reference; "" where it was not.
+        wrong_layout: how the files are laid out otherwise than the user says; "" where they are not.
     """
 
+    trials: Trials
     run: RecordedRun
     matched: tuple[MatchedRun, ...]
     rows: Mapping[str, TensorRow]
     inputs: Mapping[str, TensorRow] = field(default_factory=dict)
     unseen_outputs: tuple[str, ...] = ()
     tensors: int = 0
+    wrong_input: str = ""
+    wrong_layout: str = ""
 
     @property
     def failing(self) -> list[str]:
@@ -123,7 +131,7 @@ class RunComparison:
         """What makes the recording doubtful as a whole."""
         notes = []
         other = [n for n, row in self.inputs.items() if row.failing]
-        if other:
+        if other and not self.wrong_input:
             notes.append(f"the recording was made with another input: {', '.join(other)} differs")
         matches = sum(len(m.matches) for m in self.matched)
         read = matches + sum(m.lacking for m in self.matched)
@@ -160,7 +168,7 @@ def compare_run(
     trials: Trials,
     run: RecordedRun,
     *,
-    only: Iterable[str] | None = None,
+    only: Collection[str] | None = None,
     fail_fast: bool = False,
     accuracy: bool = False,
 ) -> RunComparison:
@@ -176,22 +184,78 @@ def compare_run(
     Raises:
         InputError: it holds no tensor of this model. ModelError: the reference cannot give the values.
     """
+    choice = _Choice(trials.tensors() if only is None else only, fail_fast, accuracy)
+    try:
+        compared = _compared(trials, run, choice)
+    except InputError:
+        if fed := _fed_otherwise(trials, run, None, choice):
+            return fed
+        raise
+    if not _wrong_first(compared):
+        return compared
+    if run.unlaid and not _wrong_first(as_found := _compared(trials, run.unlaid, choice)):
+        return replace(as_found, wrong_layout=_own_layout(as_found))
+    return _fed_otherwise(trials, run, compared, choice) or compared
+
+
+@dataclass(frozen=True)
+class _Choice:
+    """As the arguments of `compare_run`."""
+
+    only: Collection[str]
+    fail_fast: bool
+    accuracy: bool
+
+
+def _compared(trials: Trials, run: RecordedRun, choice: _Choice) -> RunComparison:
     graph, matched = trials.graph, match_run(trials, run)
     recorded = [n for n in trials.tensors() if any(n in m.matches for m in matched)]
     log.info("%s: %s", run.name, matched[0].summary() if matched else run.missing)
-    chosen = set(recorded if only is None else only)
-    judging = _Judging(trials, matched, recorded, accuracy)
+    judging = _Judging(trials, matched, recorded, choice.accuracy)
     rows: dict[str, TensorRow] = {}
     for name in recorded:
-        if name in chosen:
+        if name in choice.only:
             rows[name] = judging.in_place(name)
-            if fail_fast and rows[name].failing:
+            if choice.fail_fast and rows[name].failing:
                 break
     rows = {n: replace(row, isolated=judging.isolated(n)) if row.failing else row for n, row in rows.items()}
     inputs = {n: judging.in_place(n) for n in graph.inputs if any(n in m.matches for m in matched)}
-    looked_for = len(trials.tensors()) if only is None and not fail_fast else 0
+    whole = len(set(choice.only)) == len(trials.tensors()) and not choice.fail_fast
     unseen = tuple(n for n in trials.tensors() if n in graph.outputs and n not in recorded)
-    return RunComparison(run, matched, rows, {n: row for n, row in inputs.items() if row.in_place}, unseen, looked_for)
+    inputs = {n: row for n, row in inputs.items() if row.in_place}
+    return RunComparison(trials, run, matched, rows, inputs, unseen, len(trials.tensors()) if whole else 0)
+
+
+def _wrong_first(compared: RunComparison) -> bool:
+    """Is a tensor wrong though none of those recorded before it is?"""
+    graph = compared.trials.graph
+    first = {n for name in graph.inputs for n in first_recorded(graph, name, compared.rows)}
+    return any(compared.rows[n].failing for n in first)
+
+
+def _own_layout(compared: RunComparison) -> str:
+    last = any(t.alignment == NHWC for m in compared.matched for t in m.matches.values())
+    return f"the files are laid out {'NHWC' if last else 'as the model is'}, not as --dump-layout says: read so"
+
+
+def _fed_otherwise(
+    trials: Trials, run: RecordedRun, compared: RunComparison | None, choice: _Choice
+) -> RunComparison | None:
+    """The run compared with what the reference gives for a misread input, if the first tensors agree with that.
+
+    `compared`: with the user's input; None where nothing of it is of the model.
+    """
+    if run.recording is None:
+        return None
+    held = compared.matched[0].matches if compared else {}
+    rows = compared.rows if compared else {}
+    matches = {n: match for n, match in held.items() if n in rows}
+    failing = compared.failing if compared else ()
+    misread = find_misread_input(trials, run.recording, run.samples[0], matches, failing)
+    if misread is None:
+        return None
+    fed = _compared(fed_with(trials, misread), run, choice)
+    return None if _wrong_first(fed) else replace(fed, wrong_input=misread.sentence(trials))
 
 
 def match_run(trials: Trials, run: RecordedRun) -> tuple[MatchedRun, ...]:

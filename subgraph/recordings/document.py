@@ -32,6 +32,7 @@ class RunSummary:
     """One recording.
 
     Attributes:
+        mistake: what went wrong before any node: how the device was fed, or how the files are laid out; "" for neither.
         unread: entries that may hold tensors of the model and could not be read.
         first_bad, last_good: the ends of the first interval, if all tensors were compared.
     """
@@ -40,6 +41,7 @@ class RunSummary:
     folder: str | None
     format: str | None
     missing: str | None
+    mistake: str
     matched: str
     notes: Sequence[str]
     inputs: Mapping[str, Judgement]
@@ -116,10 +118,13 @@ def document(
 
 
 def exit_code(comparisons: Sequence[RunComparison]) -> int:
-    """1: something disagrees. Else 5: a run is missing, nothing agrees, an entry cannot be read or compared, the value
-    of one of unknown name fits no tensor, or too little was recorded to say that the model agrees. Else 0."""
+    """1: something disagrees, or the device was fed otherwise. Else 5: a run is missing, nothing agrees, an entry
+    cannot be compared, the value of one of unknown name fits no tensor, or too little was recorded to say that the
+    model agrees. Else 0.
+    """
     rows = [row for c in comparisons for row in c.rows.values()]
-    if any(row.failing for row in rows) or any(row.failing for c in comparisons for row in c.inputs.values()):
+    fed = [row for c in comparisons for row in c.inputs.values()]
+    if any(row.failing for row in (*rows, *fed)) or any(c.wrong_input for c in comparisons):
         return 1
     complete = all(any(row.agreeing for row in c.rows.values()) for c in comparisons)
     unlike = any(why == UNLIKE for c in comparisons for m in c.matched for _, why in m.unmatched)
@@ -138,6 +143,7 @@ def _summary(trials: Trials, comparison: RunComparison, complete: bool) -> RunSu
         folder=str(recorded.folder) if recorded else None,
         format=recorded.format if recorded else None,
         missing=run.missing or None,
+        mistake=comparison.wrong_input or comparison.wrong_layout,
         matched=comparison.matched[0].summary() if comparison.matched else "",
         notes=comparison.notes,
         inputs={name: row.in_place for name, row in comparison.inputs.items() if row.in_place},

@@ -64,12 +64,14 @@ class RecordedRun:
         name: in reports: the folder's, and what distinguishes the runs in it.
         samples: per sample, its entries.
         missing: why there is no recording; "" where there is one.
+        unlaid: the same, read without the layout that the user said; None where none was said.
     """
 
     name: str
     recording: Recording | None = None
     samples: tuple[tuple[DumpEntry, ...], ...] = ()
     missing: str = ""
+    unlaid: RecordedRun | None = None
 
     @property
     def shapeless(self) -> bool:
@@ -100,7 +102,9 @@ def load_runs(folders: Sequence[Path], graph: Graph, layout: str = "", format: s
     runs: list[RecordedRun] = []
     for folder, name in zip(folders, _names(folders), strict=True):
         try:
-            runs += _split(name, _read(folder, graph, layout, format))
+            found = _split(name, _read(folder, graph, layout, format))
+            unlaid = _split(name, _read(folder, graph, "", format)) if layout else [None] * len(found)
+            runs += [replace(run, unlaid=other) for run, other in zip(found, unlaid, strict=True)]
         except InputError as e:
             if len(folders) == 1:
                 raise
@@ -167,8 +171,12 @@ def limit_samples(runs: Sequence[RecordedRun], number: int) -> list[RecordedRun]
                 "%s holds %s, the input is %s: the first is compared (-i a folder of samples)",
                 clean(run.name), count(len(run.samples), "sample"), count(number, "sample"),
             )  # fmt: skip
-        out.append(replace(run, samples=run.samples[:number]))
+        out.append(_shortened(run, number))
     return out
+
+
+def _shortened(run: RecordedRun, number: int) -> RecordedRun:
+    return replace(run, samples=run.samples[:number], unlaid=run.unlaid and _shortened(run.unlaid, number))
 
 
 def candidate_of(runs: Sequence[RecordedRun], precision: str | None) -> Candidate:

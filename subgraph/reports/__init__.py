@@ -182,6 +182,8 @@ def _verdict(document: Document, quoted: Quoted) -> str:
         return title(finding, quoted)
     if kind == "accumulated":
         return f"wrong: {title(finding, quoted)}"
+    if misread := wrong_input(finding, quoted):
+        return f"wrong: {misread}; seen at {region(finding, quoted)}"
     most = "" if finding["certified"] else "at most "
     nodes = f"{len(finding['nodes'])} of {count(_searched(document), 'node')}"
     return f"wrong: {most}{nodes}: {region(finding, quoted)}"
@@ -294,7 +296,12 @@ def evidence(finding: Document, quoted: Quoted = str) -> tuple[str, list[str]]:
     """Precision or bug: the conclusion ("" for none), and the evidence for it, a line each."""
     lines = finding.get("evidence", ())
     conclusion = next((quoted(line["says"]) for line in lines if line["kind"] == "conclusion"), "")
-    return conclusion, [quoted(line["says"]) for line in lines if line["kind"] != "conclusion"]
+    return conclusion, [quoted(line["says"]) for line in lines if line["kind"] not in ("conclusion", "input")]
+
+
+def wrong_input(finding: Document, quoted: Quoted = str) -> str:
+    """`your input is laid out NHWC, but read as NCHW`, where that is all; "" otherwise."""
+    return next((quoted(line["says"]) for line in finding.get("evidence", ()) if line["kind"] == "input"), "")
 
 
 def other_model(document: Document, quoted: Quoted = str) -> list[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tempfile
 import threading
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
@@ -35,6 +36,19 @@ class ReferenceValues:
         self._digests: dict[str, str] = {}
         self._lock = threading.RLock()
         self._batch = 0
+
+    def with_input(self, name: str, values: Sequence[Mapping[str, Record]], origin: str) -> ReferenceValues:
+        """The same samples with another value of one input; of `values`, that one is taken. `origin`: what it is.
+
+        What does not depend on it is kept. Nothing runs before a value is needed.
+        """
+        graph = self.graph
+        below = graph.descendants(graph.readers.get(name, ()))
+        other = ReferenceValues(graph, self.reference, self.samples, Path(tempfile.mkdtemp(dir=self.folder)))
+        kept = ({n: r for n, r in records.items() if graph.maker.get(n) not in below} for records in self.records)
+        other.records = [{**records, name: value[name]} for records, value in zip(kept, values, strict=True)]
+        other.captured = [replace(c, origins={**c.origins, name: origin}) for c in self.captured]
+        return other
 
     @property
     def labels(self) -> list[str]:

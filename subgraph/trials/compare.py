@@ -84,6 +84,7 @@ class Comparison:
         ranking: top-1 and top-5 agreement by output that looks like class scores, the worst over all samples.
         rows: in topological order; with `stopped`, up to the first bad one.
         looks_like: what would make the first bad tensor equal, a line each.
+        wrong_input: how an input of the model was misread, if that alone explains the first bad tensor; else "".
         notes: on stored answers: from when they are, and whether they were dropped.
         forms: of the whole model; the others that were tried.
 
@@ -99,6 +100,7 @@ class Comparison:
     rows: tuple[ComparisonRow, ...]
     stopped: bool = False
     looks_like: tuple[str, ...] = ()
+    wrong_input: str = ""
     notes: tuple[str, ...] = ()
     forms: FormsTried = field(default_factory=lambda: FormsTried({}))
 
@@ -201,7 +203,9 @@ def compare_tensors(trials: Trials, at: Sequence[str] = (), *, jobs: int = 1, fa
         output = WrongOutput(trials, node, bad.alone)
     elif bad.in_place:
         output = WrongOutput(trials, trials.whole(names), bad.in_place)
-    return replace(comparison, looks_like=tuple(output.looks_like) if output else ())
+    if output is None:
+        return comparison
+    return replace(comparison, looks_like=tuple(output.looks_like), wrong_input=output.wrong_input)
 
 
 def chosen(trials: Trials, at: Sequence[str]) -> list[str]:

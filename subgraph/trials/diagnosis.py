@@ -45,7 +45,7 @@ TYPE_NAMES = TYPE_OF | {"int8": "int8"}
 @dataclass(frozen=True)
 class Evidence:
     """Attributes:
-    kind: conclusion, range, noise, precision, likeness, exact, switch or second.
+    kind: conclusion, range, noise, precision, input, likeness, exact, switch or second.
     fact: words by which `CONCLUSIONS` are chosen; "" where it decides nothing.
     """
 
@@ -104,7 +104,9 @@ def _of_values(output: WrongOutput) -> Iterator[Evidence]:
     elif output.judgement.signature in (Signature.SHAPE, Signature.MISSING):
         yield Evidence("noise", f"rounding does not explain it: {output.judgement.why}", "beyond")
     moved = join_explanations(e for e in output.explanations if not e.grid)
-    if moved:
+    if wrong_input := output.wrong_input:
+        yield Evidence("input", wrong_input, "input")
+    elif moved:
         yield Evidence("likeness", f"looks like: {moved}", "alike")
     for explanation in output.explanations:
         grid = explanation.grid
@@ -307,8 +309,9 @@ def _other_trials(trials: Trials, candidate: Candidate, name: str) -> Iterator[T
 # ---------------------------------------------------------------------------------------------------- conclusion
 
 # The first is drawn whose facts are all there; `{0}` is the precision that explains the error, `{1}` its claim, `{2}`
-# what the error looks like.
+# what the error looks like, or how the input was misread.
 CONCLUSIONS = (
+    ("input", "the input, not a node: {2}; the reference fed so gives the same"),
     ("candidate", "not known which side is wrong: onnx's own evaluator agrees with the candidate"),
     ("overflow", "range: the claimed precision cannot hold a weight of this region; keep the region in float32"),
     ("alike", "a bug, or another layout or preprocessing: the whole error {2}"),
@@ -351,5 +354,5 @@ def conclude(evidence: Sequence[Evidence]) -> str:
     facts = {fact for e in evidence for fact in e.fact.split()}
     coarsest = max(facts & TYPE_NAMES.keys(), key=EPS.__getitem__, default="")
     conclusion = next((text for needed, text in CONCLUSIONS if facts.issuperset(needed.split())), UNKNOWN)
-    alike = next((e.says for e in evidence if e.fact == "alike"), "")
+    alike = next((e.says for e in evidence if e.fact in ("alike", "input")), "")
     return conclusion.format(TYPE_NAMES.get(coarsest, ""), coarsest, alike)

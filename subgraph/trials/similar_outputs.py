@@ -7,7 +7,7 @@ then the reference's outputs for the misread input are what it holds.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -21,18 +21,16 @@ from subgraph.comparison.similarity.explanations import (
     join_explanations,
     matching_tensors,
 )
-from subgraph.comparison.similarity.rearranged import misreadings
 from subgraph.errors import ModelError
 from subgraph.graph.region import Region
-from subgraph.storage.tensors import Record, load, save
+from subgraph.storage.tensors import Record, load
+from subgraph.trials.misread_inputs import MisreadInput, misread_inputs
 from subgraph.trials.trial import Trials
 from subgraph.types import Array
 from subgraph.verdict import Judgement
 
 MAX_OTHER_SAMPLES = 16
-# Each misreading runs the region on the reference once: limits of its nodes, of samples and of inputs.
-MAX_NODES, MAX_SAMPLES, MAX_INPUTS = 64, 4, 2
-MAX_INPUT = 1 << 24  # elements of a misread input
+MAX_NODES = 64  # of a region that is run on the reference for each misread input
 MAX_OUTPUT = 1 << 26  # elements of an output that is explained: each takes four copies in float64
 
 
@@ -62,16 +60,37 @@ class WrongOutput:
         expected, value = (load(record, Path("/")) for record in records)
         return (expected, value) if isinstance(expected, np.ndarray) and isinstance(value, np.ndarray) else None
 
-    @cached_property
+    @property
     def explanations(self) -> list[Explanation]:
-        """What would make it equal. Up to 20 runs of a small region on the reference where nothing else does."""
+        """What would make it equal. Up to 40 runs of a small region on the reference."""
+        return [*(Explanation(misread.text) for misread in self.misread), *self._alike]
+
+    @cached_property
+    def _alike(self) -> list[Explanation]:
+        """What would make the values equal, by themselves."""
         if self.values is None or self.values[0].size > MAX_OUTPUT:
             return []
-        precision = self.trials.precision
-        found = find_explanations(*self.values, dict(self._other_tensors()), precision)
-        if any(not e.grid for e in found) or self.values[0].dtype.kind in "iub":
-            return found
-        return [*matching_tensors(*self.values, dict(self._misread_outputs()), precision), *found]
+        return find_explanations(*self.values, dict(self._other_tensors()), self.trials.precision)
+
+    @cached_property
+    def misread(self) -> list[MisreadInput]:
+        """Inputs of the region that give these values if they are misread so.
+
+        Where the values by themselves look like a change, only inputs of the model are asked about: users feed those.
+        """
+        if self.values is None or self.values[0].size > MAX_OUTPUT or self.values[0].dtype.kind in "iub":
+            return []
+        alike = any(not e.grid for e in self._alike)
+        inputs = [n for n in self.region.inputs if n in self.trials.graph.inputs or not alike]
+        outputs = {misread.text: (misread, value) for misread, value in self._misread_outputs(inputs)}
+        found = matching_tensors(*self.values, {t: v for t, (_, v) in outputs.items()}, self.trials.precision)
+        return [outputs[e.text][0] for e in found]
+
+    @property
+    def wrong_input(self) -> str:
+        """`your input is laid out NHWC, but read as NCHW`, if a misread input of the model gives these values."""
+        inputs = self.trials.graph.inputs
+        return next((m.sentence(self.trials) for m in self.misread if m.name in inputs), "")
 
     @property
     def looks_like(self) -> list[str]:
@@ -91,30 +110,17 @@ class WrongOutput:
             if record.form == "tensor" and _size(record) == size:
                 yield text, _load(record)
 
-    def _misread_outputs(self) -> Iterator[tuple[str, Array]]:
-        """The reference's outputs where an input was misread, each with the description of the misreading."""
-        records, k = self.trials.values.records, self.sample
-        if len(self.region.nodes) > MAX_NODES or len(records) > MAX_SAMPLES:
+    def _misread_outputs(self, inputs: Sequence[str]) -> Iterator[tuple[MisreadInput, Array]]:
+        """The reference's outputs where an input was misread."""
+        if len(self.region.nodes) > MAX_NODES:
             return
-        floats = [n for n in self.region.inputs if (records[k][n].form, records[k][n].dtype) == ("tensor", "float32")]
-        for name in floats[:MAX_INPUTS]:
-            if _size(records[k][name]) > MAX_INPUT:
+        for misread in misread_inputs(self.trials, inputs):
+            try:
+                outputs = self.trials.run_on_reference(self.region, misread.feeds)[self.sample]
+            except ModelError:
                 continue
-            per_sample = [dict(misreadings(_load(r[name]))) for r in records]
-            for text in per_sample[k]:
-                if any(text not in misread for misread in per_sample):
-                    continue
-                feeds = [{name: self._save(name, misread[text])} for misread in per_sample]
-                try:
-                    outputs = self.trials.run_on_reference(self.region, feeds)[k]
-                except ModelError:
-                    continue
-                if self.judgement.name in outputs:
-                    yield f"the input {name}: {text}", _load(outputs[self.judgement.name])
-
-    def _save(self, name: str, value: Array) -> Record:
-        folder = self.trials.new_folder().resolve()
-        return save(name, value, "tensor(float)", folder, "x").within(str(folder))
+            if self.judgement.name in outputs:
+                yield misread, _load(outputs[self.judgement.name])
 
 
 def _load(record: Record) -> Array:

@@ -115,7 +115,8 @@ def test_the_previous_sample_is_named(ask: Ask) -> None:
 
 def test_an_input_taken_for_another_layout_is_named(ask: Ask) -> None:
     found = evidence_of(ask(2, mistake="fed"), "first")
-    assert found["likeness"] == "looks like: the input x: channels 0 and 2 of axis 1 exchanged: RGB for BGR"
+    assert found["input"] == "your input is RGB for BGR: channels 0 and 2 of axis 1 exchanged"
+    assert found["conclusion"].startswith("the input, not a node: your input is RGB for BGR")
 
 
 def test_values_like_nothing(ask: Ask) -> None:
@@ -386,6 +387,13 @@ def test_bisect_tells_float16_from_a_bug(here: Path) -> None:
     assert found["second"] == "onnx's own evaluator agrees with the reference"
     done = run("bisect", here, "--precision", "fp16", "--criterion", "noise:k=0.6", "--force", mistake="half")
     assert done.code == 0 and done.out.startswith("right: outputs agree"), done
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("verb", ["bisect", "compare"])
+def test_a_misread_input_stands_first(verb: str, here: Path) -> None:
+    first = run(verb, here, mistake="fed").out.splitlines()[0]
+    assert first.startswith("wrong: your input is RGB for BGR: channels 0 and 2 of axis 1 exchanged; "), first
 
 
 @pytest.mark.slow

@@ -26,9 +26,13 @@ IMAGE_LAYOUTS = {
     (1, 2, 0): " (HWC for CHW)", (2, 0, 1): " (CHW for HWC)",
 }  # fmt: skip
 INPUT_CHANGES = (  # words, scale, offset
-    ("128 too low", 1.0, -128.0), ("128 too high", 1.0, 128.0), ("127.5 too low", 1.0, -127.5),
-    ("divided by 255", 1 / 255, 0.0), ("multiplied by 255", 255.0, 0.0),
+    ("128 too low", 1.0, -128.0), ("128 too high: no mean was subtracted", 1.0, 128.0),
+    ("127.5 too low", 1.0, -127.5), ("127.5 too high: no mean was subtracted", 1.0, 127.5),
+    ("0–1 for 0–255: divided by 255", 1 / 255, 0.0), ("0–255 for 0–1: not divided by 255", 255.0, 0.0),
+    ("0–255 for −1…1: not normalised", 127.5, 127.5), ("−1…1 for 0–255: normalised", 1 / 127.5, -1.0),
+    ("0–1 for −1…1: not centred", 0.5, 0.5), ("−1…1 for 0–1: centred", 2.0, -1.0),
 )  # fmt: skip
+IMAGENET_MEAN, IMAGENET_STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)  # of red, green, blue in 0–1
 
 
 class Rearrangement(NamedTuple):
@@ -168,21 +172,34 @@ def _describe_slices(order: Sequence[int], axis: int, rank: int) -> str:
 
 
 def misreadings(x: Array) -> Iterator[tuple[str, Array]]:
-    """Usual mistakes in reading an input, each in words and as values: images as BGR, as NHWC, not normalised.
+    """Usual mistakes in feeding an input: images as BGR, as NHWC, not normalised.
 
-    `x` holds floats; the values have its shape and type.
+    Each in words that go on "the input is …", and as the values that were read then, in the shape and type of `x`.
     """
-    for axis in dict.fromkeys((1, x.ndim - 1)) if x.ndim > 2 else ():
-        if x.shape[axis] == COLOURS:
-            yield f"channels 0 and 2 of axis {axis} exchanged: RGB for BGR", np.flip(x, axis)
+    colours = [axis for axis in dict.fromkeys((1, x.ndim - 1)) if x.ndim > 2 and x.shape[axis] == COLOURS]
+    for axis in colours:
+        yield f"RGB for BGR: channels 0 and 2 of axis {axis} exchanged", np.flip(x, axis)
     if x.ndim == 4:
-        for order in ((0, 2, 3, 1), (0, 3, 1, 2)):
-            moved = x.transpose(order)
-            if moved.shape != x.shape:
-                yield f"laid out {_describe_layout(order)}, but not shaped so", moved.reshape(x.shape)
-                back = tuple(order.index(k) for k in range(4))
-                yield f"read as if laid out {_describe_layout(order)}", x.reshape(moved.shape).transpose(back)
+        yield from _taken_for_another_layout(x)
     if x.ndim > 1 and x.shape[-1] == x.shape[-2] > 1:
-        yield "the last two axes exchanged: transposed", x.swapaxes(-1, -2)
+        yield "transposed: the last two axes exchanged", x.swapaxes(-1, -2)
+    if x.dtype.kind in "iub":
+        return
     for text, scale, offset in INPUT_CHANGES:
         yield text, np.asarray(x * x.dtype.type(scale) + x.dtype.type(offset))
+    for axis in colours[:1]:
+        sizes = [COLOURS if k == axis else 1 for k in range(x.ndim)]
+        mean, std = (np.asarray(v, x.dtype).reshape(sizes) for v in (IMAGENET_MEAN, IMAGENET_STD))
+        plain = x * std + mean
+        yield "0–1: ImageNet's mean and deviation were not applied", plain
+        yield "0–255: ImageNet's mean and deviation were not applied", plain * x.dtype.type(255)
+
+
+def _taken_for_another_layout(x: Array) -> Iterator[tuple[str, Array]]:
+    """Bytes in one order of axes, read in another one; an image's channels are few."""
+    last = x.shape[-1] <= COLOURS + 1 < x.shape[1]
+    own, other, order = ("NHWC", "NCHW", (0, 3, 1, 2)) if last else ("NCHW", "NHWC", (0, 2, 3, 1))
+    moved = x.transpose(order)
+    if moved.shape != x.shape:
+        yield f"laid out {other}, but read as {own}", moved.reshape(x.shape)
+        yield f"laid out {own}, but read as {other}", x.reshape(moved.shape).transpose(np.argsort(order))

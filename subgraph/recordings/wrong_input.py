@@ -1,0 +1,103 @@
+"""Was the device fed otherwise than the reference? The first recorded tensors behind an input tell.
+
+Where they are wrong, the reference is run on the input as it is usually misread. One of these misreadings is meant if
+it brings each of them far nearer. All else is then compared with what the reference gives for it, so that a fault
+besides is still found, and no healthy node is blamed.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Collection, Mapping, Sequence
+from itertools import takewhile
+
+from subgraph.errors import InputError, ModelError, WorkerDied
+from subgraph.graph.graph import Graph
+from subgraph.recordings.dumps import DumpEntry
+from subgraph.recordings.matching.align import BlockSums
+from subgraph.recordings.matching.match import EXACT, match_entries
+from subgraph.recordings.matching.matched import TensorMatch
+from subgraph.recordings.recording import Recording
+from subgraph.recordings.reference_tensors import capture_tensors, reference_value
+from subgraph.trials.match_tensors import CLEARER, NEAR
+from subgraph.trials.misread_inputs import MisreadInput, fed_with, misread_inputs
+from subgraph.trials.trial import Trials
+
+MAX_SECONDS = 60.0  # that misreadings may take
+FIRST = 8  # tensors behind an input, among which entries of unknown names are looked for
+
+
+def first_recorded(graph: Graph, name: str, recorded: Collection[str]) -> list[str]:
+    """The recorded tensors behind an input that are computed from it through none that is recorded."""
+    found, seen = [], set[int]()
+    stack = list(graph.readers.get(name, ()))
+    while stack:
+        i = stack.pop()
+        if i in seen:
+            continue
+        seen.add(i)
+        for made in graph.makes[i]:
+            if made in recorded:
+                found.append(made)
+            else:
+                stack += graph.readers.get(made, ())
+    return found
+
+
+def find_misread_input(
+    trials: Trials,
+    recording: Recording,
+    entries: Sequence[DumpEntry],
+    matches: Mapping[str, TensorMatch],
+    failing: Collection[str],
+) -> MisreadInput | None:
+    """How the device was fed, if that explains the first tensors that are wrong; None where nothing does.
+
+    Args:
+        entries: of the first sample. matches: those that were compared; empty where nothing could be.
+        failing: the tensors that are wrong in place.
+
+    Complexity: some 20 runs of the nodes up to the first tensors; it ends after MAX_SECONDS.
+    """
+    graph, end = trials.graph, time.monotonic() + MAX_SECONDS
+    best: tuple[float, MisreadInput | None] = math.inf, None
+    for name in graph.inputs:
+        wrong = [n for n in first_recorded(graph, name, matches) if n in failing]
+        if matches and not wrong:
+            continue
+        distances = {matches[n].entry: matches[n].distance for n in wrong} or dict.fromkeys(entries, math.inf)
+        for misread in takewhile(lambda _: time.monotonic() < end, misread_inputs(trials, [name])):
+            far = _distance(fed_with(trials, misread), recording, distances)
+            best = min(best, (far, misread), key=lambda pair: pair[0])
+            if far <= EXACT:
+                return misread
+    return best[1]
+
+
+def _distance(trials: Trials, recording: Recording, before: Mapping[DumpEntry, float]) -> float:
+    """The mean distance of some entries from the reference, infinite unless each is far nearer than `before`.
+
+    Where nothing is known of any of them: of those that have a match at all.
+    """
+    known = any(map(math.isfinite, before.values()))
+    try:
+        if not known and not _may_hold(trials, list(before)):
+            return math.inf
+        matches = match_entries(trials, recording, list(before)).matches.values()
+    except (InputError, ModelError, WorkerDied):
+        return math.inf
+    distances = {m.entry: m.distance for m in matches if m.tensor in trials.graph.maker}
+    if not distances or (known and distances.keys() != before.keys()):
+        return math.inf
+    nearer = all(away <= NEAR and not away * CLEARER >= before[entry] for entry, away in distances.items())
+    return sum(distances.values()) / len(distances) if nearer else math.inf
+
+
+def _may_hold(trials: Trials, entries: Sequence[DumpEntry]) -> bool:
+    """May one of the entries hold one of the first tensors, in any order of its numbers?"""
+    first = trials.tensors()[:FIRST]
+    capture_tensors(trials, first)
+    values = ((n, reference_value(trials, n, 0)) for n in first)
+    sums = BlockSums((n, value) for n, value in values if value is not None and value.dtype.kind == "f")
+    return any(sums.near(entry.read(), NEAR) for entry in entries if not entry.lacks)

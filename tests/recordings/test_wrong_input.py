@@ -1,0 +1,123 @@
+"""A device that was fed otherwise than the reference, or whose files are laid out otherwise than the user says.
+
+Covers `recordings.wrong_input`, `trials.misread_inputs`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import onnx
+import onnxruntime as ort
+import pytest
+
+from subgraph.graph.graph import load
+from subgraph.recordings import interval
+from subgraph.recordings.compare import RunComparison, compare_run
+from subgraph.recordings.document import exit_code
+from subgraph.recordings.runs import RecordingOptions, candidate_of, open_runs
+from subgraph.runtime.inputs import Feeding
+from subgraph.runtime.reference import Reference
+from subgraph.trials.session import Setup, open_trials
+from subgraph.types import Array
+
+SHAPE = (1, 3, 12, 10)
+NAMES = ("stem", "act", "mid", "out")
+MISREAD = {
+    "RGB for BGR: channels 0 and 2 of axis 1 exchanged": lambda x: x[:, ::-1],
+    "laid out NHWC, but read as NCHW": lambda x: x.transpose(0, 2, 3, 1).reshape(SHAPE),
+    "0–255 for 0–1: not divided by 255": lambda x: x * 255,
+    "128 too high: no mean was subtracted": lambda x: x + 128,
+}
+
+
+def net(wrong: str = "") -> onnx.ModelProto:
+    """Conv, Relu, Conv, Relu; `wrong`: the Conv whose filters are in another order."""
+    dice = np.random.default_rng(0)
+    nodes, weights, last, channels = [], [], "data", 3
+    for name in NAMES:
+        if name in ("stem", "mid"):
+            kernel = dice.normal(size=(6, channels, 3, 3)).astype(np.float32)
+            weights.append(onnx.numpy_helper.from_array(np.roll(kernel, name == wrong, 0).copy(), f"w_{name}"))
+            nodes.append(onnx.helper.make_node("Conv", [last, f"w_{name}"], [name], name, pads=[1] * 4))
+            channels = 6
+        else:
+            nodes.append(onnx.helper.make_node("Relu", [last], [name], name))
+        last = name
+    ends = [onnx.helper.make_tensor_value_info("data", onnx.TensorProto.FLOAT, SHAPE),
+            onnx.helper.make_tensor_value_info("out", onnx.TensorProto.FLOAT, (1, 6, 12, 10))]  # fmt: skip
+    graph = onnx.helper.make_graph(nodes, "net", ends[:1], ends[1:], weights)
+    return onnx.helper.make_model(graph, opset_imports=[onnx.helper.make_opsetid("", 17)], ir_version=9)
+
+
+def image() -> Array:
+    """Smooth, and of three unlike colours."""
+    y, x = np.mgrid[0:12, 0:10] / 12
+    colours = [0.5 + 0.3 * np.sin(5 * x + 2 * y), 0.4 + 0.3 * np.cos(4 * y - x), 0.3 + 0.4 * x * y]
+    return np.asarray(colours, np.float32)[None]
+
+
+def recorded(folder: Path, fed: Array, wrong: str = "", keep: Callable[[Path, Array], object] = np.save) -> None:
+    """What a device leaves in `folder`/dump that computes all tensors from `fed`."""
+    model = net(wrong)
+    del model.graph.output[:]
+    model.graph.output.extend(onnx.helper.make_tensor_value_info(n, onnx.TensorProto.FLOAT, None) for n in NAMES)
+    session = ort.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
+    (folder / "dump").mkdir()
+    for name, value in zip(NAMES, session.run(NAMES, {"data": np.ascontiguousarray(fed)}), strict=True):
+        keep(folder / "dump" / name, value)
+
+
+def seen(reference: Reference, folder: Path, layout: str = "") -> tuple[RunComparison, list[list[str]]]:
+    """(the run beside the reference, which is fed the image; the nodes of its intervals)."""
+    onnx.save(net(), folder / "net.onnx")
+    np.save(folder / "x.npy", image())
+    graph = load(folder / "net.onnx")
+    options, feeding = RecordingOptions((folder / "dump",), layout=layout), Feeding((str(folder / "x.npy"),))
+    with open_runs(graph, options, feeding) as (runs, fed):
+        setup = Setup(candidate_of(runs, None), fed, folder / "out", stored=False)
+        with open_trials(graph, setup, reference) as trials:
+            found = compare_run(trials, runs[0])
+            return found, [[graph.label(i) for i in p.region.nodes] for p in interval.find_intervals(trials, found)]
+
+
+@pytest.mark.parametrize(
+    "how", [pytest.param(how, marks=pytest.mark.slow if k else ()) for k, how in enumerate(MISREAD)]
+)
+def test_a_misread_input_is_named_and_no_node_blamed(how: str, tmp_path: Path, reference: Reference) -> None:
+    recorded(tmp_path, MISREAD[how](image()))
+    found, places = seen(reference, tmp_path)
+    assert found.wrong_input == f"your input is {how}" and places == [] and not found.failing
+    assert exit_code([found]) == 1
+
+
+@pytest.mark.slow
+def test_a_fault_besides_is_found(tmp_path: Path, reference: Reference) -> None:
+    recorded(tmp_path, MISREAD["128 too high: no mean was subtracted"](image()), "mid")
+    found, places = seen(reference, tmp_path)
+    assert found.wrong_input and places == [["mid"]]
+
+
+@pytest.mark.parametrize("wrong", ["", pytest.param("stem", marks=pytest.mark.slow), "mid"])
+def test_a_fault_is_no_misread_input(wrong: str, tmp_path: Path, reference: Reference) -> None:
+    recorded(tmp_path, image(), wrong)
+    found, places = seen(reference, tmp_path)
+    assert found.wrong_input == "" and places == ([[wrong]] if wrong else [])
+
+
+@pytest.mark.slow
+def test_names_that_say_nothing(tmp_path: Path, reference: Reference) -> None:
+    """With the user's input, nothing would be of this model."""
+    recorded(tmp_path, MISREAD["laid out NHWC, but read as NCHW"](image()),
+             keep=lambda path, value: np.save(path.with_name(f"layer_{NAMES.index(path.name)}"), value))  # fmt: skip
+    found, _ = seen(reference, tmp_path)
+    assert found.wrong_input.endswith("read as NCHW") and list(found.rows) == list(NAMES)
+
+
+def test_a_layout_that_the_files_have_not(tmp_path: Path, reference: Reference) -> None:
+    recorded(tmp_path, image(), "mid", lambda path, value: value.tofile(path.with_suffix(".bin")))
+    found, places = seen(reference, tmp_path, "NHWC")
+    assert found.wrong_layout == "the files are laid out as the model is, not as --dump-layout says: read so"
+    assert places == [["mid"]] and not found.wrong_input
