@@ -32,7 +32,7 @@ from subgraph.recordings.runs import RecordedRun
 from subgraph.recordings.wrong_input import find_misread_input, first_recorded
 from subgraph.storage.folders import numbered_folder
 from subgraph.storage.tensors import Record, load
-from subgraph.trials.misread_inputs import fed_with
+from subgraph.trials.similar_outputs import fed_with
 from subgraph.trials.trial import Trials
 from subgraph.types import Array
 from subgraph.verdict import Judgement, Status, gravity

@@ -21,7 +21,7 @@ from subgraph.recordings.matching.matched import TensorMatch
 from subgraph.recordings.recording import Recording
 from subgraph.recordings.reference_tensors import capture_tensors, reference_value
 from subgraph.trials.match_tensors import CLEARER, NEAR
-from subgraph.trials.misread_inputs import MisreadInput, fed_with, misread_inputs
+from subgraph.trials.similar_outputs import MisreadInput, fed_with, misread_inputs
 from subgraph.trials.trial import Trials
 
 MAX_SECONDS = 60.0  # that misreadings may take

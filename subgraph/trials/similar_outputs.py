@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import cast
@@ -21,17 +21,73 @@ from subgraph.comparison.similarity.explanations import (
     join_explanations,
     matching_tensors,
 )
+from subgraph.comparison.similarity.rearranged import misreadings
 from subgraph.errors import ModelError
 from subgraph.graph.region import Region
-from subgraph.storage.tensors import Record, load
-from subgraph.trials.misread_inputs import MisreadInput, misread_inputs
+from subgraph.runtime.run_result import Feeds
+from subgraph.storage.tensors import Record, load, save, type_of
+from subgraph.text import clean
 from subgraph.trials.trial import Trials
 from subgraph.types import Array
 from subgraph.verdict import Judgement
 
 MAX_OTHER_SAMPLES = 16
 MAX_NODES = 64  # of a region that is run on the reference for each misread input
+MAX_SAMPLES, MAX_INPUTS, MAX_INPUT = 16, 2, 1 << 24  # with which an input is misread; its elements
+MISREAD_TYPES = frozenset(("float32", "float16", "float64", "uint8", "int8"))
 MAX_OUTPUT = 1 << 26  # elements of an output that is explained: each takes four copies in float64
+
+
+@dataclass(frozen=True)
+class MisreadInput:
+    """One input, misread in the same way in all samples.
+
+    Attributes:
+        name: the input's.
+        how: in words that go on "the input is …".
+        feeds: per sample, the value that was read.
+    """
+
+    name: str
+    how: str
+    feeds: Feeds
+
+    @property
+    def text(self) -> str:
+        """`the input x is laid out NHWC, but read as NCHW`."""
+        return f"the input {self.name} is {self.how}"
+
+    def sentence(self, trials: Trials) -> str:
+        """The same of an input of the model, for the user who fed it; `your input` where there is no other."""
+        name = f" '{clean(self.name)}'" if len(trials.graph.inputs) > 1 else ""
+        return f"your input{name} is {self.how}"
+
+
+def misread_inputs(trials: Trials, inputs: Sequence[str]) -> Iterator[MisreadInput]:
+    """The usual misreadings of tensors that have values, one input at a time; none where that takes too long."""
+    records = trials.values.records
+    if len(records) > MAX_SAMPLES:
+        return
+    images = [n for n in inputs if (records[0][n].form, records[0][n].dtype in MISREAD_TYPES) == ("tensor", True)]
+    for name in images[:MAX_INPUTS]:
+        if max(_size(r[name]) for r in records) > MAX_INPUT:
+            continue
+        per_sample = [dict(misreadings(_load(r[name]))) for r in records]
+        for how in per_sample[0]:
+            if all(how in misread for misread in per_sample):
+                pairs = zip(records, per_sample, strict=True)
+                yield MisreadInput(name, how, [{name: _saved(trials, r[name], m[how])} for r, m in pairs])
+
+
+def _saved(trials: Trials, record: Record, value: Array) -> Record:
+    folder = trials.new_folder().resolve()
+    return save(record.name, value, type_of(value), folder, "x").within(str(folder))
+
+
+def fed_with(trials: Trials, misread: MisreadInput) -> Trials:
+    """The same trials, fed with the misread input."""
+    values = trials.values.with_input(misread.name, misread.feeds, misread.text)
+    return replace(trials, values=values, _noise={})
 
 
 @dataclass(frozen=True)

@@ -1,6 +1,6 @@
 """A device that was fed otherwise than the reference, or whose files are laid out otherwise than the user says.
 
-Covers `recordings.wrong_input`, `trials.misread_inputs`.
+Covers `recordings.wrong_input`.
 """
 
 from __future__ import annotations
