@@ -7,10 +7,10 @@ from dataclasses import dataclass
 
 from subgraph.comparison.judge import judge
 from subgraph.errors import InputError
-from subgraph.recordings.compare import RunComparison, TensorRow
 from subgraph.recordings.interval import find_intervals
 from subgraph.recordings.matching.match import UNLIKE
 from subgraph.recordings.reference_tensors import reference_value
+from subgraph.recordings.run_comparison import RunComparison, TensorRow
 from subgraph.trials.trial import Trials
 from subgraph.verdict import Judgement, Status
 

@@ -13,7 +13,8 @@ from dataclasses import dataclass
 from subgraph.graph.graph import VALUE, Graph
 from subgraph.graph.region import Region
 from subgraph.inspection import lint
-from subgraph.recordings.compare import RunComparison, TensorRow, region_above
+from subgraph.recordings.compare import region_above
+from subgraph.recordings.run_comparison import RunComparison, TensorRow
 from subgraph.trials.trial import Trials
 from subgraph.verdict import Status
 

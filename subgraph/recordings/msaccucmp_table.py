@@ -7,9 +7,9 @@ import io
 from collections.abc import Sequence
 
 from subgraph.graph.graph import Graph
-from subgraph.recordings.compare import RunComparison, TensorRow
 from subgraph.recordings.dumps import DumpEntry
 from subgraph.recordings.msaccucmp import HEAD, NO_OP, AccuracyRow, cells
+from subgraph.recordings.run_comparison import RunComparison, TensorRow
 from subgraph.storage.tensors import Record
 from subgraph.trials.trial import Trials
 

@@ -20,10 +20,10 @@ from subgraph.cases.write_case import CaseRequest
 from subgraph.documents import to_json
 from subgraph.errors import InputError
 from subgraph.recordings import document as run_document
-from subgraph.recordings.compare import RunComparison
 from subgraph.recordings.document import RecordedDocument
 from subgraph.recordings.interval import Interval
 from subgraph.recordings.reference_tensors import reference_value
+from subgraph.recordings.run_comparison import RunComparison
 from subgraph.runtime.inputs import Feeding
 from subgraph.storage import folders
 from subgraph.trials.trial import Trials

@@ -28,10 +28,11 @@ from fixtures.oracle import tapped
 from subgraph.errors import InputError
 from subgraph.graph.graph import load
 from subgraph.recordings import interval, recording, runs
-from subgraph.recordings.compare import RunComparison, compare_run
+from subgraph.recordings.compare import compare_run
 from subgraph.recordings.document import exit_code
 from subgraph.recordings.matching.align import alignments, foldings
 from subgraph.recordings.matching.names import ModelNames, module_path
+from subgraph.recordings.run_comparison import RunComparison
 from subgraph.runtime.inputs import Feeding
 from subgraph.runtime.reference import Reference
 from subgraph.storage.folders import safe_name

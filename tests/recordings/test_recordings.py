@@ -29,6 +29,7 @@ from fixtures import ROOT, device
 from subgraph.graph.graph import load
 from subgraph.recordings import compare, interval, msaccucmp, recording
 from subgraph.recordings import document as contrast
+from subgraph.recordings.run_comparison import RunComparison
 from subgraph.recordings.runs import RecordingOptions, candidate_of, open_runs
 from subgraph.runtime.inputs import Feeding
 from subgraph.runtime.reference import Reference
@@ -560,7 +561,7 @@ def test_a_table_that_cannot_be_written_is_told_before_all_else(fifty: Callable[
 
 def seen_in(
     reference: Reference, model: onnx.ModelProto, folder: Path, then: Callable[[], object] = lambda: None
-) -> tuple[compare.RunComparison, int, list[tuple[int, ...]]]:
+) -> tuple[RunComparison, int, list[tuple[int, ...]]]:
     """(what a recording in `folder`/dump is beside the model, its exit code, the nodes of its intervals).
 
     `then`: what happens to the files before their values are read.

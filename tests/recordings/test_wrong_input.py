@@ -1,6 +1,6 @@
 """A device that was fed otherwise than the reference, or whose files are laid out otherwise than the user says.
 
-Covers `recordings.wrong_input`.
+Covers `recordings.wrong_input`, `recordings.run_comparison`.
 """
 
 from __future__ import annotations
@@ -15,8 +15,9 @@ import pytest
 
 from subgraph.graph.graph import load
 from subgraph.recordings import interval
-from subgraph.recordings.compare import RunComparison, compare_run
+from subgraph.recordings.compare import compare_run
 from subgraph.recordings.document import exit_code
+from subgraph.recordings.run_comparison import RunComparison
 from subgraph.recordings.runs import RecordingOptions, candidate_of, open_runs
 from subgraph.runtime.inputs import Feeding
 from subgraph.runtime.reference import Reference

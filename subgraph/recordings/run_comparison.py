@@ -1,0 +1,135 @@
+"""What comparing one run with the reference gives: a row per tensor, what was left out, and what is doubtful."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from subgraph.recordings.dumps import DumpEntry
+from subgraph.recordings.matching.match import UNLIKE
+from subgraph.recordings.matching.matched import MatchedRun, TensorMatch
+from subgraph.recordings.runs import RecordedRun
+from subgraph.trials.trial import Trials
+from subgraph.verdict import Judgement, Status
+
+FEW_SHARE = 0.5  # of the model's tensors; with fewer, and without an output, "all agrees" says nothing of the model
+FOREIGN_SHARE = 0.5  # of recorded tensors that are the model's; with fewer it may be another model's dump
+
+
+@dataclass(frozen=True)
+class TensorRow:
+    """One tensor of one run; of several samples the worst.
+
+    Attributes:
+        in_place: None where the entry cannot be read or compared; `why` gives the reason.
+        isolated: None where it was not needed, or cannot be computed.
+        accuracy: msaccucmp's numbers by column, if its criterion is used; of the first sample.
+        overflow: msaccucmp's OverFlow; None where it was not looked for.
+    """
+
+    match: TensorMatch
+    in_place: Judgement | None = None
+    isolated: Judgement | None = None
+    why: str = ""
+    accuracy: Mapping[str, float | str] = field(default_factory=dict)
+    overflow: bool | None = None
+
+    @property
+    def failing(self) -> bool:
+        """Is it wrong in place?"""
+        return self.in_place is not None and self.in_place.status is Status.FAIL
+
+    @property
+    def agreeing(self) -> bool:
+        """Is it right in place?"""
+        return self.in_place is not None and self.in_place.status is Status.AGREE
+
+    @property
+    def compared(self) -> bool:
+        """Is it either?"""
+        return self.failing or self.agreeing
+
+
+@dataclass(frozen=True)
+class RunComparison:
+    """One run against the reference.
+
+    Attributes:
+        matched: per sample.
+        rows: by tensor, in the order of the model; tensors that were not recorded are absent.
+        inputs: what the device was fed against what the reference was fed.
+        unseen_outputs: outputs of the model that were not recorded.
+        tensors: of the model, that were looked for.
+        trials: that the run is compared with: of the input as the device read it.
+        wrong_input: how the device was fed otherwise than the reference; "" where it was not.
+        wrong_layout: how the files are laid out otherwise than the user says; "" where they are not.
+    """
+
+    trials: Trials
+    run: RecordedRun
+    matched: tuple[MatchedRun, ...]
+    rows: Mapping[str, TensorRow]
+    inputs: Mapping[str, TensorRow] = field(default_factory=dict)
+    unseen_outputs: tuple[str, ...] = ()
+    tensors: int = 0
+    wrong_input: str = ""
+    wrong_layout: str = ""
+
+    @property
+    def failing(self) -> list[str]:
+        """The tensors that are wrong in place, in the order of the model."""
+        return [name for name, row in self.rows.items() if row.failing]
+
+    @property
+    def unread(self) -> list[tuple[DumpEntry, str]]:
+        """The entries that may hold tensors of the model and cannot be read, and why; of all samples."""
+        return [pair for matched in self.matched for pair in matched.unread]
+
+    @property
+    def too_few(self) -> str:
+        """Why the tensors that agree say little of the model; "" where they say enough."""
+        matches = sum(len(m.matches) for m in self.matched)
+        read = matches + sum(m.lacking for m in self.matched)
+        if self.unseen_outputs and len(self.rows) < FEW_SHARE * self.tensors:
+            outputs = ", ".join(self.unseen_outputs)
+            return f"{len(self.rows)} of {self.tensors} tensors were recorded, the model's output {outputs} was not"
+        return (
+            "" if matches >= FOREIGN_SHARE * read else f"{read - matches} of {read} recorded tensors were not compared"
+        )
+
+    @property
+    def notes(self) -> list[str]:
+        """What makes the recording doubtful as a whole."""
+        notes = []
+        other = [n for n, row in self.inputs.items() if row.failing]
+        if other and not self.wrong_input:
+            notes.append(f"the recording was made with another input: {', '.join(other)} differs")
+        matches = sum(len(m.matches) for m in self.matched)
+        read = matches + sum(m.lacking for m in self.matched)
+        if read and matches < FOREIGN_SHARE * read:
+            notes.append(f"only {matches} of {read} recorded tensors are of this model: is it a dump of another one?")
+        elif self.too_few and not self.failing:
+            notes.append(self.too_few)
+        if self.run.recording and self.run.recording.left_out:
+            kinds = ", ".join(f"{n} {end}" for end, n in self.run.recording.left_out.items())
+            notes.append(f"files of other kinds were left out: {kinds}")
+        if self.unread:
+            entry, why = self.unread[0]
+            files = sum(len(sample) for sample in self.run.samples)
+            first = why if entry.file in why else f"{entry.file}: {why}"
+            notes.append(f"{len(self.unread)} of {files} recorded tensors could not be read: {first}")
+        unlike = sum(why == UNLIKE for m in self.matched for _, why in m.unmatched)
+        if unlike:
+            notes.append(
+                f"{unlike} recorded under names that the model has not, with values that it has not: wrong ones?"
+            )
+        if self.unseen_outputs and any(t.how == "value" for m in self.matched for t in m.matches.values()):
+            notes.append(f"not found by value, so not compared: the model's output {', '.join(self.unseen_outputs)}")
+        compared = [row for row in self.rows.values() if row.compared]
+        if len(compared) > 1 and not other and all(row.failing for row in compared):
+            last = ", channels last in files without a header (--dump-layout NHWC)" if self.run.shapeless else ""
+            notes.append(
+                f"even the first recorded tensor is wrong: other weights, another input or preprocessing{last}, or a "
+                "lower precision (--precision fp16, bf16 or int8)?"
+            )
+        return notes
