@@ -5,6 +5,7 @@ from __future__ import annotations
 import difflib
 import heapq
 import re
+import unicodedata
 from collections.abc import Iterable, Mapping
 
 # C0 and C1 controls, the Unicode line and paragraph separators, and the marks that reverse the direction of text.
@@ -39,6 +40,35 @@ def is_text(name: str) -> bool:
 def shorten(text: str, length: int = 120) -> str:
     """At most `length` characters of a text: `subcut dump a b …`."""
     return text if len(text) <= length else text[: length - 2] + " …"
+
+
+def short(name: str, length: int = 56) -> str:
+    """A long name without its middle, at most `length` columns wide: names differ most at their end.
+
+    >>> short("/encoder/layer.11/attention/output/dense/MatMul", 24)
+    '/encode…put/dense/MatMul'
+    """
+    if columns(name) <= length:
+        return name
+    head, tail = "", ""
+    for c in name:
+        if columns(head + c) > (length - 1) // 3:
+            break
+        head += c
+    for c in reversed(name):
+        if columns(head + c + tail) > length - 1:
+            break
+        tail = c + tail
+    return f"{head}…{tail}"
+
+
+def columns(text: str) -> int:
+    """Width in columns of a monospace font: wide characters, such as Chinese, take two.
+
+    >>> columns("a卷")
+    3
+    """
+    return sum(2 if unicodedata.east_asian_width(c) in "WF" else 1 for c in text)
 
 
 def count(number: int, noun: str) -> str:

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from subgraph.text import big, clean, clean_lines, count, is_text, nearest, shorten
+from subgraph.text import big, clean, clean_lines, count, is_text, nearest, short, shorten
 
 ANY = st.text(st.characters())  # surrogates and control characters, too
 
@@ -59,3 +59,9 @@ def test_the_nearest_comes_first(word: str, best: str) -> None:
 @given(st.text(min_size=1), st.lists(st.text(), max_size=30))
 def test_a_name_that_exists_is_its_own_nearest(word: str, others: list[str]) -> None:
     assert nearest(word, [*others, word])[0].lower() == word.lower()
+
+
+def test_names_are_shortened_in_the_middle() -> None:
+    assert short("/layer1/0/conv/Conv", 40) == "/layer1/0/conv/Conv"
+    assert short("/encoder/layer.11/attention/output/dense/MatMul", 24) == "/encode…put/dense/MatMul"
+    assert len(short("卷" * 90, 24)) <= 13, "such characters are twice as wide"

@@ -5,17 +5,15 @@ No scripts and no external resources; a content policy in the page forbids both.
 
 from __future__ import annotations
 
-import unicodedata
 from dataclasses import dataclass
 from importlib import resources
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
+from subgraph.drawing import chart, layered
 from subgraph.reports import (
     UNKNOWN,
     Document,
-    _chart,
-    _layout,
     cleaned,
     error,
     evidence,
@@ -36,7 +34,7 @@ from subgraph.reports import (
     title,
     word,
 )
-from subgraph.text import count
+from subgraph.text import columns, count, short
 
 if TYPE_CHECKING:
     from jinja2 import Environment
@@ -127,7 +125,7 @@ def _environment() -> Environment:
 
 def _view(finding: Document, number: int) -> Document:
     """A finding with what the template shows of it: words, drawing, charts."""
-    growth = [_chart.Point(g["nodes"], g["error"], "", "") for g in finding.get("growth", ())]
+    growth = [chart.Point(g["nodes"], g["error"], "", "") for g in finding.get("growth", ())]
     words = {"x": "first nodes of the model", "label": "Error after so many nodes"}
     return finding | {
         "number": number,
@@ -136,41 +134,20 @@ def _view(finding: Document, number: int) -> Document:
         "evidence": evidence(finding),
         "stderr": stderr(finding),
         "drawing": drawing(finding["neighbours"]),
-        "bars": _chart.bars(finding["histogram"]) if finding["histogram"] else None,
-        "curve": _chart.chart(growth, (), words) if growth else None,
+        "bars": chart.bars(finding["histogram"]) if finding["histogram"] else None,
+        "curve": chart.chart(growth, (), words) if growth else None,
         "contributors": finding.get("contributors", ()),
         "listed": finding["nodes"][:MAX_LISTED],
     }
 
 
-def _depth(document: Document) -> _chart.Chart | None:
+def _depth(document: Document) -> chart.Chart | None:
     rows = document["profile"]
     if not rows:
         return None
-    points = [_chart.Point(r["index"], r["error"], r["status"], f"#{r['index']} {r['node']}") for r in rows]
+    points = [chart.Point(r["index"], r["error"], r["status"], f"#{r['index']} {r['node']}") for r in rows]
     words = {"x": "node, in topological order", "label": "Error of every tensor in place, along the model"}
-    return _chart.chart(points, [f["indices"] for f in document["findings"]], words)
-
-
-def short(name: str, length: int = 56) -> str:
-    """A long name without its middle: names differ most at their end."""
-    if _width(name) <= length:
-        return name
-    head, tail = "", ""
-    for c in name:
-        if _width(head + c) > (length - 1) // 3:
-            break
-        head += c
-    for c in reversed(name):
-        if _width(head + c + tail) > length - 1:
-            break
-        tail = c + tail
-    return f"{head}…{tail}"
-
-
-def _width(text: str) -> int:
-    """In characters of a monospace font: wide ones, such as Chinese, count twice."""
-    return sum(2 if unicodedata.east_asian_width(c) in "WF" else 1 for c in text)
+    return chart.chart(points, [f["indices"] for f in document["findings"]], words)
 
 
 # ---------------------------------------------------------------------------------------------------- drawing
@@ -183,15 +160,15 @@ def drawing(neighbours: Document | None) -> Drawing | None:
     if len(neighbours["nodes"]) > MAX_DRAWN or len(neighbours["edges"]) > 2 * MAX_DRAWN:
         return None
     nodes = {n["index"]: _box(n["label"], n["op"], n["index"], n["inside"]) for n in neighbours["nodes"]}
-    tensors: dict[_layout.Edge, list[str]] = {}
+    tensors: dict[layered.Edge, list[str]] = {}
     for edge in neighbours["edges"]:
         source, target = _end(nodes, edge, "from"), _end(nodes, edge, "to")
         if source in nodes and target in nodes:
             tensors.setdefault((source, target), []).append(edge["tensor"])
     texts = {edge: _edge_text(names, nodes, edge) for edge, names in tensors.items()}
-    picture = _layout.layered(
+    picture = layered.layered(
         {n: box.width for n, box in nodes.items()},
-        {edge: max(_width(text) * ADVANCE, _layout.THIN) for edge, text in texts.items()},
+        {edge: max(columns(text) * ADVANCE, layered.THIN) for edge, text in texts.items()},
     )
     for n, (x, y) in picture.boxes.items():
         nodes[n].x, nodes[n].y = round(x, 1), round(y, 1)
@@ -201,7 +178,7 @@ def drawing(neighbours: Document | None) -> Drawing | None:
             x=round(picture.labels[edge][0], 1),
             y=round(picture.labels[edge][1], 1),
             text=texts[edge],
-            width=_width(texts[edge]) * ADVANCE,
+            width=columns(texts[edge]) * ADVANCE,
             tensors=", ".join(tensors[edge]),
             inside=nodes[edge[0]].inside and nodes[edge[1]].inside,
         )
@@ -212,7 +189,7 @@ def drawing(neighbours: Document | None) -> Drawing | None:
 
 def _box(label: str, op: str, index: int | None, inside: bool) -> Box:
     texts = short(label, LABEL) or UNKNOWN, short(op, OP) + (f" #{index}" if index is not None else "")
-    return Box(label, *texts, inside, index is None, max(96.0, max(map(_width, texts)) * ADVANCE + 20))
+    return Box(label, *texts, inside, index is None, max(96.0, max(map(columns, texts)) * ADVANCE + 20))
 
 
 def _end(nodes: dict[int, Box], edge: Document, way: str) -> int:
@@ -226,7 +203,7 @@ def _end(nodes: dict[int, Box], edge: Document, way: str) -> int:
     return number
 
 
-def _edge_text(names: list[str], nodes: dict[int, Box], edge: _layout.Edge) -> str:
+def _edge_text(names: list[str], nodes: dict[int, Box], edge: layered.Edge) -> str:
     """The tensor's name; empty if a box has it already."""
     if any(nodes[n].own for n in edge):
         return ""

@@ -1,7 +1,7 @@
 """Reports: every form of every sample document; no name becomes a tag, a formula, a link or a line of its own.
 
 Covers `reports.html`, `reports.md`, `reports.csv`, `reports.junit`, `reports.text`, `reports.model_explorer`,
-`reports._chart`, `reports._layout`, `reports._schema` and `commands.report`.
+`reports._schema` and `commands.report`.
 """
 
 from __future__ import annotations
@@ -27,15 +27,13 @@ from fixtures.runs import EVIDENCE, HOSTILE, NODES, RUNS, hostile
 from subgraph import plugins
 from subgraph.commands.report import read, report
 from subgraph.errors import OutputError, UnknownName, UsageError
-from subgraph.reports import FORMULA, _chart, _layout, cleaned, headline, problem, schema
-from subgraph.reports.html import short
+from subgraph.reports import FORMULA, cleaned, headline, problem, schema
 from subgraph.reports.md import code, table_code
 from subgraph.text import prediction
 
 FORMS = plugins.names("reports")
 CONTROL = re.compile("[\x00-\x09\x0b-\x1f\x7f-\x9f\u2028\u202a-\u202e\ufeff\ufffe\uffff]")
 PLAIN = [f"node{i}" for i in range(len(HOSTILE))]
-TREE = tuple[int, list[tuple[int, int]]]
 
 
 def render(form: str, document: dict[str, Any]) -> str:
@@ -230,54 +228,6 @@ def test_a_region_too_large_to_draw_is_said() -> None:
     around = document["findings"][0]["neighbours"]
     around["nodes"] = [{"index": i, "label": f"n{i}", "op": "Abs", "inside": True} for i in range(300)]
     assert "Too large to draw: 300 nodes." in render("html", document)
-
-
-def test_names_are_shortened_in_the_middle() -> None:
-    assert short("/layer1/0/conv/Conv", 40) == "/layer1/0/conv/Conv"
-    assert short("/encoder/layer.11/attention/output/dense/MatMul", 24) == "/encode…put/dense/MatMul"
-    assert len(short("卷" * 90, 24)) <= 13, "such characters are twice as wide"
-
-
-# ---------------------------------------------------------------------------------------------------- drawings
-
-
-@st.composite
-def graphs(draw: st.DrawFn) -> TREE:
-    count = draw(st.integers(1, 12))
-    ends = st.integers(0, count - 1)
-    return count, draw(st.lists(st.tuples(ends, ends), max_size=24, unique=True))
-
-
-@settings(max_examples=60)
-@given(graphs())
-def test_nothing_in_a_drawing_overlaps(graph: TREE) -> None:
-    count, edges = graph
-    widths = {i: 60.0 + 13 * i for i in range(count)}
-    picture = _layout.layered(widths, dict.fromkeys(edges, 70.0))
-    items = [(x, y, widths[i], 44.0) for i, (x, y) in picture.boxes.items()]
-    items += [(x, y, 70.0, 18.0) for x, y in picture.labels.values()]
-    for (x1, y1, w1, h1), (x2, y2, w2, h2) in itertools.combinations(items, 2):
-        assert abs(x1 - x2) >= (w1 + w2) / 2 or abs(y1 - y2) >= (h1 + h2) / 2
-    assert all(w / 2 <= x <= picture.width - w / 2 and h / 2 <= y <= picture.height - h / 2 for x, y, w, h in items)
-    assert set(picture.paths) == {(a, b) for a, b in edges if a < b}
-    for (a, b), path in picture.paths.items():
-        assert path[0][1] > picture.boxes[a][1] and path[-1][1] < picture.boxes[b][1]
-        assert [y for _, y in path] == sorted(y for _, y in path), "edges go down"
-
-
-ERRORS = st.one_of(st.none(), st.floats(min_value=0), st.sampled_from(["inf", "nan"]), st.just(5e-324))
-
-
-@given(st.lists(ERRORS, max_size=20), st.lists(st.lists(st.integers(0, 30), max_size=3), max_size=9))
-def test_a_chart_stays_in_its_frame(errors: list[Any], marks: list[list[int]]) -> None:
-    points = [_chart.Point(k, e, "fail" if k % 2 else "agree", "n") for k, e in enumerate(errors)]
-    chart = _chart.chart(points, marks, {"x": "", "label": ""})
-    places = re.findall(r"[ML]([\d.]+) ([\d.]+)", f"{chart.line} {chart.dots}")
-    titled = [(p.x, p.y) for p in chart.titled]
-    assert all(chart.left <= float(x) <= chart.right and 0 < float(y) <= chart.bottom for x, y in [*places, *titled])
-    assert len(re.findall("[ML]", chart.line)) == sum(e is not None for e in errors)
-    assert len(chart.marks) == sum(bool(m) for m in marks)
-    assert len(chart.levels) <= _chart.MAX_LABELS + 1
 
 
 # ---------------------------------------------------------------------------------------------------- Markdown
