@@ -8,6 +8,7 @@ a manifest says is checked here: it may come from anywhere.
 from __future__ import annotations
 
 import hashlib
+import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -192,7 +193,10 @@ def candidate_of(found: FoundCase) -> Candidate | None:
         return None
     how = {candidates.BY_HAND: "run by hand", candidates.RECORDED: "recorded"}.get(described.backend)
     if how:
-        raise UsageError(f"{clean(described.name)} was {how}", "-c SPEC says what is to run this case")
+        place = shlex.quote(clean(str(found.place)))
+        compare = f"run its model.onnx there on its inputs/; subcut compare {place} --recorded DIR judges what it gives"
+        what = f"{clean(described.name)} was {how}: subcut cannot run it"
+        raise UsageError(what, f"{compare}. Or -c SPEC runs the case on a candidate here, -c ort for example")
     precision = candidates.parse_precision("this case", described.precision)
     candidate = Candidate(
         described.name, described.backend, described.options, precision, None, described.timeout, described.memory,

@@ -163,7 +163,8 @@ def take(
 ) -> Result:
     """Read the device's outputs (.npy or .bin) and judge them.
 
-    DIR holds the outputs of one task, or a folder 1, 2, … for each task.
+    DIR holds the outputs of one task, or a folder 1, 2, … for each task. A task of which a file is missing, or does not
+    fit, stays open; the others are taken.
 
     Examples:
       subcut manual take
@@ -172,13 +173,17 @@ def take(
     with _open_loop(output, name) as manual:
         killed = None if manual.settled else _continue(manual, trust)  # the result of a command that was killed
         try:
-            numbers = manual.take(None if folder is None else Path(folder), number)
+            numbers, problems = manual.take(None if folder is None else Path(folder), number)
         except (UsageError, InputError):
             if killed is None:
                 raise
             return killed
         log.info("taken: %s", ", ".join(map(str, numbers)))
-        return _continue(manual, trust)
+        for open_, e in problems.items():
+            log.warning("%d stays open: %s (%s)", open_, e.what, e.hint)
+        result = _continue(manual, trust)
+        left = [{"number": n, "why": e.what, "hint": e.hint} for n, e in problems.items()]
+        return replace(result, document=result.document | {"stay_open": left})
 
 
 def log_(name: Name = None, output: options.Output = None) -> Result:
@@ -215,12 +220,21 @@ def undo(
         return _continue(manual, trust)
 
 
-def reset(name: Name = None, output: options.Output = None) -> Result:
-    """End the search and remove its folder; files of others stay."""
+def reset(
+    name: Name = None,
+    output: options.Output = None,
+    yes: Annotated[bool, option("--yes -y", None, "Do not ask.")] = False,
+) -> Result:
+    """End the search and remove its answers; files of others stay."""
     from subgraph.bisection.manual import state
 
     folder = state.find(_parent(output), name)
     with state.locked(folder):
+        lost = f"{clean(str(folder))} holds a loop: {state.so_far(folder)}"
+        if not yes:
+            if not (sys.stdin and sys.stdin.isatty() and sys.stderr.isatty()):
+                raise UsageError(f"{lost}; reset removes it", "subcut manual log shows the answers; --yes removes them")
+            typer.confirm(f"{lost}. Remove it, with all answers?", abort=True, err=True)
         left = state.clear(folder)
     with suppress(OSError):  # it holds something else
         folder.rmdir()

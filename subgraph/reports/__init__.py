@@ -26,9 +26,10 @@ from subgraph.text import clean, count, prediction
 
 SCHEMA = "subcut.bisect/1"
 FORMULA = ("=", "+", "-", "@", "\t", "\r")  # with these a spreadsheet starts a formula
-MAX_PIECES = 3  # of another model, the most expensive ones
+MAX_PIECES = 3  # of another model, the most expensive ones; and places in a headline
 MAX_NAMES = 6  # of a region, in a line
 UNKNOWN = "–"
+DEVICES = ("by-hand", "recorded")  # backends of candidates that subcut cannot call
 
 Document = dict[str, Any]  # as `json.loads` gives it, of the schema `subcut.bisect/1`
 Quoted = Callable[[str], str]
@@ -138,8 +139,11 @@ def runtime(about: Document) -> list[str]:
 
 
 def replay_command(document: Document, case: str) -> str:
-    """What runs a case again. Code of the user's is named once more: what only the case names would need `--trust`."""
+    """What runs a case again; of a device that cannot be called, what judges its outputs. Code of the user's is named
+    once more: what only the case names would need `--trust`."""
     about = document["candidate"]
+    if about["backend"] in DEVICES:
+        return f"subcut compare {case} --recorded DIR"
     is_code = about["backend"] == "cmd" or about["backend"].endswith(".py")
     return f"subcut replay {case}" + (f" -c {shlex.quote(about['name'])}" if is_code else "")
 
@@ -158,6 +162,10 @@ def headline(document: Document, quoted: Quoted = str) -> str:
     if not findings:
         return f"unresolved: nothing was established{f': {quoted(why)}' if why else ''}"
     masked = "outputs agree, the inside does not: " if document["whole"]["status"] == "agree" else ""
+    if 1 < len(findings) <= MAX_PIECES and all(f["kind"] == "culprit" and f["certified"] for f in findings):
+        wrong = len({i for f in findings for i in f["indices"]})
+        nodes = f"{wrong} of {count(_searched(document), 'node')} in {len(findings)} places"
+        return f"{masked}wrong: {nodes}: {'; '.join(region(f, quoted) for f in findings)}"
     more = f"; {count(len(findings) - 1, 'more finding')}" if len(findings) > 1 else ""
     return f"{masked}{_verdict(document, quoted)}{more}"
 

@@ -26,7 +26,7 @@ from subgraph.bisection.manual import results, tasks
 from subgraph.bisection.manual.records import FedSample, LoggedAnswer, LoggedTask, ManualRequest, ModelIdentity
 from subgraph.bisection.manual.tasks import TaskFormat
 from subgraph.documents import keyed, read_document, to_json
-from subgraph.errors import ResultExists, UsageError
+from subgraph.errors import InputError, ResultExists, UsageError
 from subgraph.runtime.inputs import Feeding
 from subgraph.runtime.run_result import RunResult, from_entry
 from subgraph.storage import folders, store_entry
@@ -205,29 +205,41 @@ class ManualState:
         self.settled = False
         self.save()
 
-    def take(self, source: Path | None, number: int | None) -> list[int]:
-        """Take outputs from `source`, or from the folders of the tasks; return the numbers of the answered tasks.
+    def take(self, source: Path | None, number: int | None) -> tuple[list[int], dict[int, InputError]]:
+        """Take outputs from `source`, or from the folders of the tasks.
+
+        Returns the numbers of the answered tasks, and why others, of which something came, stay open: a file is
+        missing, or of another shape, type or size.
 
         Raises:
-            InputError: a file is missing, or of another shape, type or size; nothing is taken then.
+            InputError: no task was answered.
         """
         if number is not None:
             self._require_unanswered(number)
         numbers = [number] if number is not None else self._open_tasks()
         cuts = {n: tasks.folders_of(self.todo, n) for n in numbers}
         sources = {n: results.source_folders(cuts[n], n, source, len(numbers) == 1) for n in numbers}
-        complete = [n for n in numbers if results.are_complete(cuts[n], sources[n])]
-        if not complete:
-            raise results.no_outputs(cuts[numbers[0]], sources[numbers[0]])
+        taken, problems = [], {}
+        for n in numbers:
+            try:
+                if results.are_complete(cuts[n], sources[n]):
+                    self._keep_outputs(n, cuts[n], sources[n])
+                    taken.append(n)
+            except InputError as e:
+                problems[n] = e
+        if not taken:
+            raise next(iter(problems.values()), results.no_outputs(cuts[numbers[0]], sources[numbers[0]]))
+        self._log(taken, TAKEN)
+        return taken, problems
+
+    def _keep_outputs(self, number: int, cuts: Sequence[Path], sources: Sequence[Path]) -> None:
+        """Raises InputError: a file does not fit."""
         (self.folder / ANSWERS).mkdir(exist_ok=True)
-        for n in complete:
-            with folders.aside(self.folder / ANSWERS / str(n)) as room:
-                result = results.read(cuts[n], sources[n], room)
-                files = {name: store_entry.checksum(room / name) for name in store_entry.names(room)}
-                store_entry.write(room, self.task(n).key, files, json.dumps(result.to_json()))
-                _sync(room)
-        self._log(complete, TAKEN)
-        return complete
+        with folders.aside(self.folder / ANSWERS / str(number)) as room:
+            result = results.read(cuts, sources, room)
+            files = {name: store_entry.checksum(room / name) for name in store_entry.names(room)}
+            store_entry.write(room, self.task(number).key, files, json.dumps(result.to_json()))
+            _sync(room)
 
     def undo(self, commands: int) -> list[int]:
         """Remove the answers of the last commands; return the numbers of the tasks that are open again.
@@ -356,13 +368,18 @@ def require_none(folder: Path, force: bool) -> None:
     """
     if not (folder / STATE).exists() or force:
         return
+    hint = "subcut manual next goes on; --name begins another beside it; --force loses these answers and begins anew"
+    raise ResultExists(f"{clean(str(folder))} holds a loop: {so_far(folder)}", hint)
+
+
+def so_far(folder: Path) -> str:
+    """How far a loop has come, in words."""
     try:
         state = _read(folder)
-        so_far = f"{count(len(state.log), 'answer')} so far, {count(len(state.open), 'question')} open"
     except UsageError:
-        so_far = "its state is damaged"
-    hint = "subcut manual next goes on; --name begins another beside it; --force begins this one anew"
-    raise ResultExists(f"{clean(str(folder))} holds a loop: {so_far}", hint)
+        return "its state is damaged"
+    trips = f" of {count(state.trips, 'trip')}" if state.log else ""
+    return f"{count(len(state.log), 'answer')}{trips} so far, {count(len(state.open), 'question')} open"
 
 
 def clear(folder: Path) -> list[Path]:

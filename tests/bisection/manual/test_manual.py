@@ -167,7 +167,8 @@ def test_the_answer_of_the_automatic_search_in_fewer_trips(here: Path, manual: M
     assert not list(TODO.iterdir()), "what is answered is cleared away"
     assert manual("next").document["result"]["findings"] == result["findings"], "it can be seen again"
     replayed = subcut("replay", case.parent, *QUICK, cwd=here)
-    assert replayed.code == 2 and "device was run by hand" in replayed.err
+    assert replayed.code == 2 and "device was run by hand: subcut cannot run it" in replayed.err
+    assert "--recorded DIR" in replayed.err and "-c SPEC" in replayed.err
 
 
 @pytest.mark.parametrize(("nodes", "most"), [("n7", 2), pytest.param("n7+n8", 3, marks=pytest.mark.slow)])
@@ -399,6 +400,26 @@ def test_partial_sets_are_refused(here: Path, manual: Manual) -> None:
     assert manual("log").document["log"][0]["said"] == "taken"
 
 
+def test_what_is_complete_is_taken_and_the_rest_stays_open(here: Path, manual: Manual) -> None:
+    manual(*START, "--batch", "3")
+    trip(nodes="n7")
+    missing, odd = TODO / "2" / FROM_DEVICE / "t5.bin", next((TODO / "3" / FROM_DEVICE).glob("*.bin"))
+    kept, whole_file = missing.read_bytes(), odd.read_bytes()
+    missing.unlink()
+    odd.write_bytes(whole_file[:-1])
+    document = manual("take").document
+    assert [row["said"] for row in manual("log").document["log"]] == ["taken"]
+    assert [left["number"] for left in document["stay_open"]] == [2, 3]
+    assert "1 of 24 outputs missing" in document["stay_open"][0]["why"]
+    assert "t5.bin" in document["stay_open"][0]["hint"]
+    assert "has 11 bytes, not 12" in document["stay_open"][1]["why"]
+    missing.write_bytes(kept)
+    document = manual("take").document
+    assert {row["number"] for row in manual("log").document["log"]} >= {1, 2}
+    trip(nodes="n7")
+    assert named(to_the_end(manual, manual("next"), nodes="n7")["result"]) == [["n7"]]
+
+
 def test_a_file_of_less_than_a_byte_per_value() -> None:
     assert ExpectedFile("w", "int4", (5,), "int4", (5,)).size == 3
 
@@ -436,7 +457,7 @@ def test_undo_takes_back_what_one_command_said(here: Path, manual: Manual) -> No
 
 
 def test_the_wrong_order(here: Path, manual: Manual) -> None:
-    for words in (("next",), ("good",), ("take",), ("undo",), ("reset",), ("log", "--name", "npu")):
+    for words in (("next",), ("good",), ("take",), ("undo",), ("reset", "--yes"), ("log", "--name", "npu")):
         with pytest.raises(UsageError, match="no loop") as told:
             manual(*words)
         assert "subcut manual start" in told.value.hint
@@ -475,10 +496,13 @@ def test_loops_side_by_side_and_their_end(here: Path, manual: Manual) -> None:
         manual("next")
     notes = TODO / "1" / "notes.txt"
     notes.write_text("mine")
-    left = manual("reset", "--name", "device").document["left"]
+    left = manual("reset", "--yes", "--name", "device").document["left"]
     assert left == [str((TODO / "1").resolve())] and notes.read_text() == "mine"
     assert [p.name for p in HOME.iterdir()] == ["todo"]
-    manual("reset")
+    with pytest.raises(UsageError, match=r"manual-npu holds a loop: 1 answer of 1 trip so far, 0 questions open"):
+        manual("reset")
+    assert Path("subcut_out", "manual-npu").exists(), "without a terminal there is nobody to ask"
+    manual("reset", "--yes")
     assert not Path("subcut_out", "manual-npu").exists()
     assert manual(*START).document["open"], "it can begin again where something was left"
     assert notes.exists()
@@ -524,7 +548,7 @@ def test_a_damaged_state(here: Path, manual: Manual) -> None:
     assert "reset" in told.value.hint
     with pytest.raises(ResultExists, match="its state is damaged"):
         manual(*START)
-    manual("reset")
+    manual("reset", "--yes")
     assert not HOME.exists()
 
 
