@@ -4,17 +4,16 @@ from __future__ import annotations
 
 import shlex
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from subgraph import project
-from subgraph.cases import case
-from subgraph.commands import Result, log, options, resolve, steps
+from subgraph.commands import Result, log, manual_tasks, options, resolve, steps
 from subgraph.commands.options import Number, Text, option
 from subgraph.documents import to_json
 from subgraph.errors import InputError, UsageError
@@ -25,12 +24,10 @@ from subgraph.trust import remember
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from subgraph.bisection.manual.replayed_search import ManualBisection
     from subgraph.bisection.manual.state import ManualState
     from subgraph.trials.trial import Trials
 
 SCHEMA = "subcut.manual/1"
-DEVICE = "device"
 MAX_BATCH = 64  # tasks at once
 HELP = """Find the wrong piece by hand, on a device that nobody can call.
 
@@ -50,7 +47,7 @@ Numbers = Annotated[
 def start(
     *,
     model: options.ModelArgument = None,
-    name: Annotated[str, option("--name", "NAME", "Name of the device; default device.")] = DEVICE,
+    name: Annotated[str, option("--name", "NAME", "Name of the device; default device.")] = manual_tasks.DEVICE,
     export: Annotated[
         str, option("--export", "bin:float16:NHWC", "Form of the inputs: FORMAT[:DTYPE][:LAYOUT]; default npy,bin.")
     ] = "npy,bin",
@@ -322,19 +319,6 @@ def _remember_code(manual: ManualState) -> None:
         remember(reference.code)
 
 
-@dataclass(frozen=True)
-class OpenTask:
-    """A task that has no answer yet. `needed`: the search waits for it; `put`: the folders for its outputs."""
-
-    number: int
-    what: str
-    needed: bool
-    folders: list[str]
-    put: list[str]
-    inputs: list[str]
-    outputs: list[str]
-
-
 def _advanced(manual: ManualState, trials: Trials) -> Result:
     """The end of the search, or the tasks to run next."""
     from subgraph.bisection.manual import advance
@@ -348,7 +332,7 @@ def _advanced(manual: ManualState, trials: Trials) -> Result:
         remaining.add(step, labels)
         if step.number > shown:
             log.info(steps.step_line(step, remaining, labels))
-    tasks = [_open_task(manual, number) for number in manual.open]
+    tasks = [manual_tasks.open_task(manual, number) for number in manual.open]
     document = {
         "schema": SCHEMA,
         "exit_code": finding["exit_code"] if finding else 0,
@@ -361,45 +345,9 @@ def _advanced(manual: ManualState, trials: Trials) -> Result:
         "result": finding,
     }
     if finding is None:
-        return Result(document, "\n".join(_next_steps(manual, tasks, bisection)))
+        return Result(document, "\n".join(manual_tasks.next_steps(manual, tasks, bisection)))
     from subgraph import plugins
 
     log.info("the search has ended: %s in %s", count(len(manual.log), "answer"), count(manual.trips, "trip"))
     text: str = plugins.load("reports", "text").render(finding)
     return Result(document, text.rstrip("\n"), finding["exit_code"])
-
-
-def _open_task(manual: ManualState, number: int) -> OpenTask:
-    from subgraph.bisection.manual import results, tasks
-    from subgraph.cases.layout import FROM_DEVICE
-
-    folders = tasks.folders_of(manual.todo, number)
-    manifest = case.read_manifest(folders[0]) or {}
-    return OpenTask(
-        number=number,
-        what=manual.task(number).what,
-        needed=number == manual.open[0],
-        folders=[str(p) for p in folders],
-        put=[str(p / FROM_DEVICE) for p in folders],
-        inputs=[t["name"] for t in manifest.get("inputs", ())],
-        outputs=[str(file) for output in results.expected_outputs(manifest) for file in output.files],
-    )
-
-
-def _next_steps(manual: ManualState, tasks: Sequence[OpenTask], bisection: ManualBisection) -> list[str]:
-    """The tasks and the next command, in words."""
-    seen = bisection.new_steps
-    more = f", about {seen[-1].more} more to come" if seen and seen[-1].more else ""
-    lines = [f"{count(len(manual.log), 'answer')} so far{more}; to be run on {clean(manual.name)}:"]
-    width = max(len(clean(task.what)) for task in tasks)
-    for task in tasks:
-        ahead = "" if task.needed else "   (ahead: it may spare a trip)"
-        lines.append(f"{task.number:>3}  {clean(task.what):<{width}}  {clean(task.folders[0])}/{ahead}")
-    first = tasks[0]
-    several = f"{count(len(first.outputs), 'output')}, as TODO.txt lists them"
-    outputs = clean(first.outputs[0]) if len(first.outputs) == 1 else several
-    lines.append(f"outputs of {first.number} go to {clean(first.put[0])}/: {outputs}")
-    number = "" if len(tasks) == 1 else f" {first.number}"
-    name = "" if manual.name == DEVICE else f" --name {shlex.quote(clean(manual.name))}"
-    words = f"good{number} | bad{number} | skip{number}"
-    return [*lines, f"then: subcut manual take{name}   or without outputs: subcut manual {words}{name and ' …'}"]

@@ -1,7 +1,7 @@
 """`subcut manual` with a scripted board: the result of the automatic bisection, in few trips, and nothing gets lost.
 
 Covers `bisection.manual.advance`, `bisection.manual.replayed_search`, `bisection.manual.results`,
-`bisection.manual.records`, `bisection.manual.state` and `bisection.manual.tasks`.
+`bisection.manual.records`, `bisection.manual.state`, `bisection.manual.tasks` and `commands.manual_tasks`.
 """
 
 from __future__ import annotations
