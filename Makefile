@@ -8,7 +8,7 @@ RUNS   ?= 5
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: demo picture test test-slow test-versions check docs bench recipes lock clean help
+.PHONY: demo picture test test-slow test-versions check docs bench recipes producers lock clean help
 
 $(STAMP): requirements.lock pyproject.toml
 	@echo "setting up: subcut and its libraries go into $(VENV)/, about a minute …"
@@ -76,6 +76,9 @@ bench: .venv-bench/.locked ## measure CPU and memory beside the peers, in one ru
 
 recipes: $(STAMP) ## try the recipes of docs/candidates/ that install here, each in a venv of its own (15 minutes, 6 GB of disk)
 	$(BIN)/python -m benchmarks.recipes
+
+producers: $(STAMP) ## read what eight tools record of two networks, each tool in a venv of its own (20 minutes, 7 GB of disk)
+	$(BIN)/python -m benchmarks.producers
 
 lock: ## write the lock files anew (needs uv)
 	uv pip compile --universal --upgrade --generate-hashes --no-header --no-annotate --quiet --all-extras --group dev pyproject.toml -o requirements.lock

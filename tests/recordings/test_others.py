@@ -130,6 +130,10 @@ def test_names_that_others_give(others: Path) -> None:
     contradicted = names.learned([("a.x", "a/1"), ("layer1.0.bn1", "/layer1/layer1.0/conv1/Conv_output_0"),
                                   ("layer1.1.bn1", "/layer1/layer1.1/act/Relu_output_0")])  # fmt: skip
     assert names.apply("layer2.bn1", contradicted) == []
+    ends = names.learned([("layer2", "/layer2/Add_output_0")])
+    assert names.apply("layer1.1", ends) == [], "that Add is inside: a Relu leaves the module"
+    last = names.learned([("layer1.0.act", "/layer1/layer1.0/act_1/Relu_output_0")])
+    assert names.apply("layer1.1.act", last) == ["/layer1/layer1.1/act_1/Relu_output_0"], "the last of two calls"
 
 
 def test_axes_that_a_toolkit_adds_or_folds() -> None:

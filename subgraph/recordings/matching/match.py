@@ -55,6 +55,7 @@ MAX_VOTER = 1 << 20  # elements of a tensor that votes
 SAME_NUMBERS = 2e-3  # distance of sorted numbers up to which two tensors hold the same ones
 EXACT = 1e-5  # distance up to which no other tensor is considered
 UNKNOWN = "no tensor of the model by this name or value"
+Shapes = tuple[tuple[int, ...], tuple[int, ...]]  # of an entry and of the tensor that it holds
 UNLIKE = "of the size of tensors of the model, by value none of them: wrong, or of another model"
 
 
@@ -313,7 +314,7 @@ class _Matching:
         """
         sure = [m for m in matches.values() if m.distance <= NEAR]
         rules = self._names.learned([(recorded_name(m.entry), m.tensor) for m in sure])
-        turned: dict[tuple[tuple[int, ...], tuple[int, ...]], str] = {}
+        turned: dict[Shapes, str] = {}
         for m in sure:
             if (reference := self._reference(m.tensor)) is not None:
                 turned.setdefault((self._values.read(m.entry).shape, reference.shape), m.alignment)
@@ -323,23 +324,20 @@ class _Matching:
                 del matches[match.tensor]
                 matches[meant] = replace(moved, named=match.tensor)
             self._told.add(meant)
-        late, guessed = [], list[str]()
+        left = [(entry, why or self._reordered(entry)) for entry, why in left]
+        names = {entry: recorded_name(entry) for entry, why in left if not why}
+        ruled = {e for e, n in names.items() if self._place(e, self._names.apply(n, rules), matches, turned)}
+        rest = {e: self._names.likely(n) for e, n in names.items() if e not in ruled}
+        guesses = {e: self._place(e, likely, matches, turned) for e, likely in rest.items()}
+        late = []
         for entry, why in left:
-            by_rule = self._names.apply(recorded_name(entry), rules)
-            why = why or self._reordered(entry)
-            likely = (*by_rule, *self._names.likely(recorded_name(entry))) if not why else ()
-            turns = (self._as(entry, n, turned) for n in likely if n not in matches)
-            found = next(filter(None, turns), None)
-            if found:
-                guessed += [] if found.tensor in by_rule else [found.tensor]
-                matches[found.tensor] = found
-            elif constant := next(
-                (n for n in likely_names(recorded_name(entry)) if n in self.trials.graph.weights), ""
-            ):
+            if entry in ruled or guesses.get(entry):
+                continue
+            if constant := next((n for n in likely_names(recorded_name(entry)) if n in self.trials.graph.weights), ""):
                 self.skipped.append((entry, f"made of {constant}, a constant, which is not compared"))
             else:
                 late.append((entry, why or entry.note))
-        for tensor in guessed:
+        for tensor in filter(None, guesses.values()):
             matches[tensor] = replace(matches[tensor], alternatives=self._later(tensor, matches))
         held: dict[bytes, str] = {}
         for match in matches.values():
@@ -366,9 +364,16 @@ class _Matching:
         sizes = {size for n, size in self._sums.sizes.items() if n not in matches}
         return UNLIKE if value.size in sizes and value.dtype.kind == "f" and varied(value) else UNKNOWN
 
-    def _as(
-        self, entry: DumpEntry, tensor: str, turned: Mapping[tuple[tuple[int, ...], tuple[int, ...]], str]
-    ) -> TensorMatch | None:
+    def _place(
+        self, entry: DumpEntry, names: Iterable[str], matches: dict[str, TensorMatch], turned: Mapping[Shapes, str]
+    ) -> str:
+        """Match an entry to the first of some tensors that is free and that its shape fits; "" for none."""
+        found = next(filter(None, (self._as(entry, n, turned) for n in names if n not in matches)), None)
+        if found:
+            matches[found.tensor] = found
+        return found.tensor if found else ""
+
+    def _as(self, entry: DumpEntry, tensor: str, turned: Mapping[Shapes, str]) -> TensorMatch | None:
         """The entry as this tensor, turned as others of their shapes were; None where the shapes do not fit."""
         reference = self._reference(tensor)
         if reference is None:
@@ -389,12 +394,7 @@ class _Matching:
 
     def _with_alternatives(self, match: TensorMatch, matches: Mapping[str, TensorMatch]) -> TensorMatch:
         """Where nodes are fused, a value that confirms nothing may be that of a later tensor of the same shape."""
-        if (
-            match.alternatives
-            or match.distance <= NEAR
-            or match.tensor in self._told
-            or match.how == "value"
-            or match.entry.originals
-        ):
+        certain = match.tensor in self._told or match.how == "value" or match.entry.originals
+        if match.alternatives or match.distance <= NEAR or certain:
             return match
         return replace(match, alternatives=self._later(match.tensor, matches))

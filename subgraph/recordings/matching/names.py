@@ -19,6 +19,7 @@ ENDINGS = (
 )  # fmt: skip
 MAX_FUSED = 6  # nodes that a device may have fused into the node that gives the name
 DROPPED = frozenset("Relu Clip LeakyRelu HardSigmoid HardSwish".split())  # whose names their inputs may carry
+_CALLS = "calls"  # the rule that says which of a module's calls is recorded
 _CALL = re.compile(r"_\d+(?=\.|$)")
 _TOKENS = re.compile(r"[^A-Za-z0-9]+|_")
 
@@ -138,6 +139,8 @@ class ModelNames:
         """
         pairs = list(pairs)
         rules: dict[str, tuple[str, ...] | None] = {}
+        held = {("0",) if tensor == calls[0] else ("-1",) for name, tensor in pairs if (calls := self._several(name))}
+        rules[_CALLS] = held.pop() if len(held) == 1 else None
         for recorded, tensor in pairs:
             given = _tokens(recorded)
             for kind, key in enumerate(self._keys.get(tensor, ())):
@@ -151,8 +154,18 @@ class ModelNames:
         return rules
 
     def apply(self, recorded: str, rules: Mapping[str, tuple[str, ...] | None]) -> list[str]:
-        """The tensors that learned rules give for a name, those of the longest ends first."""
-        return list(dict.fromkeys(tensor for _, tensor in self._applied(recorded, rules)))
+        """The tensors that learned rules give for a name, of the longest ends first; of a module what leaves it."""
+        which, calls = rules.get(_CALLS), self._several(recorded)
+        if which and calls:
+            return [calls[int(which[0])]]
+        leaving = (*self._modules.get(self._plain(recorded), ()), *calls)
+        tensors = dict.fromkeys(tensor for _, tensor in self._applied(recorded, rules))
+        return [tensor for tensor in tensors if not leaving or tensor in leaving]
+
+    def _several(self, recorded: str) -> Sequence[str]:
+        """What leaves a module that is called several times, the last call's first; nothing of others."""
+        calls = self._calls.get(self._plain(recorded), ())
+        return calls if len(calls) > len(self._modules.get(self._plain(recorded), ())) else ()
 
     def _applied(self, recorded: str, rules: Mapping[str, tuple[str, ...] | None]) -> list[tuple[str, str]]:
         """(rule, tensor) for a name."""
