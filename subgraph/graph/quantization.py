@@ -99,6 +99,18 @@ def scales_of(graph: Graph) -> dict[str, Scale]:
     return scales
 
 
+def code_scales(graph: Graph) -> dict[str, Scale]:
+    """As `scales_of`, and of the real tensors that are quantized or were dequantized: a device may keep their codes."""
+    scales = scales_of(graph)
+    real: dict[str, Scale] = {}
+    for node in graph.nodes:
+        if node.op_type == "QuantizeLinear" and (scale := scales.get(node.output[0])):
+            real.setdefault(node.input[0], scale)
+        elif node.op_type == "DequantizeLinear" and (scale := scales.get(node.input[0])):
+            real[node.output[0]] = scale
+    return real | scales
+
+
 def _scale(graph: Graph, node: protobuf.NodeProto, step: int, zero: int) -> Scale | None:
     if len(node.input) <= step:
         return None

@@ -185,9 +185,10 @@ class _Judging:
         if reference is None:
             return TensorRow(match, why="it is no tensor")
         array = match.entry.read()
-        if why := misfit(array, reference, match.alignment):
+        if why := misfit(array, reference, match.alignment, match.scale):
             return TensorRow(match, why=why)
-        value = match.unprinted(reference, array)
+        value, remark = match.compared(reference, array)
+        match = replace(match, remark=remark)
         judgement = self._judge(name, reference, value, k, self._noise_in_place(name, k))
         if judgement.status is Status.FAIL and name in self._random:
             return TensorRow(match, why="random numbers enter it, and the device drew its own")
@@ -256,7 +257,7 @@ class _Judging:
     ) -> Judgement:
         trials = self.trials
         reference = np.asarray(load(outputs[meant], Path("/")))
-        value = self.matched[k].matches[name].unprinted(reference)
+        value, _ = self.matched[k].matches[name].compared(reference)
         records = {**trials.values.records[k], **feeds, **outputs}  # noise around the device's own values
         noise = RegionNoise(trials.graph, region, trials.reference, records, trials.scratch)
         return self._judge(meant, reference, value, k, noise.of(meant))

@@ -23,7 +23,7 @@ from subgraph.graph.types import declared_type
 from subgraph.recordings import recording
 from subgraph.recordings.dumps import DumpEntry
 from subgraph.recordings.files import natural_order
-from subgraph.recordings.matching.align import alignments
+from subgraph.recordings.matching.align import CODES, alignments
 from subgraph.recordings.recording import Recording
 from subgraph.runtime.candidate import RECORDED, Candidate
 from subgraph.runtime.inputs import Feeding
@@ -185,12 +185,8 @@ def candidate_of(runs: Sequence[RecordedRun], precision: str | None) -> Candidat
     claim = next((claim for dtype, claim in CLAIMS.items() if dtype in dtypes), "fp32")
     if any(run.recording and run.recording.is_half for run in runs):
         claim = "fp16"
-    if any(
-        e.tensor.endswith(QUANTIZED) or e.tensor.endswith("_int8")
-        for run in runs
-        for sample in run.samples
-        for e in sample
-    ):
+    entries = (e for run in runs for sample in run.samples for e in sample if e.role == "output")
+    if any(e.tensor.endswith((QUANTIZED, "_int8")) or e.dtype in CODES for e in entries):
         claim = "int8"
     return Candidate("+".join(run.name for run in runs), RECORDED, precision=precision or claim)
 

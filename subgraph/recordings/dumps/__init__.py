@@ -20,6 +20,7 @@ from typing import Any
 import numpy as np
 
 from subgraph.errors import InputError
+from subgraph.graph.quantization import Scale
 from subgraph.recordings.files import possible
 from subgraph.storage import dtypes, layouts
 from subgraph.storage.folders import safe_name
@@ -44,6 +45,7 @@ class TensorSpec:
         aligned: the shape in the file, with rows padded to the device's alignment.
         strides: in bytes, where the rows are padded otherwise.
         offset: of the first byte in the file.
+        scale: of 8-bit codes.
         assumed: a hint, taken because the file has the name of the model's tensor.
     """
 
@@ -53,6 +55,7 @@ class TensorSpec:
     aligned: tuple[int, ...] | None = None
     strides: tuple[int, ...] | None = None
     offset: int = 0
+    scale: Scale | None = None
     assumed: bool = False
 
     @property
@@ -114,6 +117,7 @@ class DumpEntry:
         original_shape, original_layout: of the tensor in the model; None and "" if the recording does not say them.
         side: which of several recordings in one folder: golden, simulator, a sample, a runner.
         step: what the last printed digit is worth; 0 if values are exact.
+        scale: of 8-bit codes, if the recording says it.
         note: for readers, such as "inserted by the toolkit".
         lacks: why it cannot be read; "" if it can.
         stem: of the file that it is converted to.
@@ -136,6 +140,7 @@ class DumpEntry:
     original_layout: str = ""
     side: str = ""
     step: float = 0.0
+    scale: Scale | None = None
     note: str = ""
     lacks: str = ""
     stem: str = ""

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from subgraph.errors import InputError
+from subgraph.graph.quantization import Scale
 from subgraph.recordings.dumps import NO_SHAPE, DumpEntry, DumpHints, TensorSpec, unreadable
 from subgraph.recordings.files import MAX_RANK, Files
 from subgraph.storage import dtypes, layouts
@@ -40,6 +41,10 @@ def read(files: Files, name: str, dtype: str, shape: tuple[int, ...], offset: in
 
 def entry(files: Files, name: str, spec: TensorSpec, hints: DumpHints, default: str = "") -> DumpEntry:
     """The entry of a headerless file, without names; `default`: the type that the tool writes if nothing is said."""
+    return replace(_entry(files, name, spec, hints, default), scale=spec.scale)
+
+
+def _entry(files: Files, name: str, spec: TensorSpec, hints: DumpHints, default: str) -> DumpEntry:
     layout = layouts.named(spec.layout or hints.layout)
     if spec.aligned or spec.strides:
         return _padded(files, name, spec, layout)
@@ -155,4 +160,18 @@ def _spec(item: dict[str, Any]) -> TensorSpec:
     aligned, strides = (tuple(int(d) for d in item.get(key) or ()) or None for key in ("aligned", "strides"))
     dims = item.get("shape")
     shape = None if dims is None else tuple(None if d is None else int(d) for d in dims)
-    return TensorSpec(dtype, shape, str(item.get("layout", "")), aligned, strides, int(item.get("offset", 0)))
+    return TensorSpec(
+        dtype, shape, str(item.get("layout", "")), aligned, strides, int(item.get("offset", 0)), _scale(item)
+    )
+
+
+def _scale(item: dict[str, Any]) -> Scale | None:
+    """`"scale": 0.02, "zero_point": 128`; a list of either, one per channel of axis 1 or of `"axis"`."""
+    steps, zeros = (np.ravel(item.get(key, default)) for key, default in (("scale", ()), ("zero_point", 0)))
+    if not steps.size:
+        return None
+    if zeros.size not in (1, steps.size) or not (steps > 0).all():
+        raise ValueError(f"scale {steps.tolist()}, zero point {zeros.tolist()}")
+    return Scale(
+        tuple(map(float, steps)), tuple(int(z) for z in np.broadcast_to(zeros, steps.shape)), int(item.get("axis", 1))
+    )

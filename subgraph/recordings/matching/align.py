@@ -8,12 +8,15 @@ from collections.abc import Iterable, Iterator
 
 import numpy as np
 
+from subgraph.graph.quantization import Scale
 from subgraph.storage.layouts import axis_orders
 from subgraph.storage.tensors import np_dtype, shape_text
 from subgraph.types import Array
 
 IMAGE_RANK = 4
 MAX_BLOCKS = 32  # sums that `BlockSums` keeps of an array
+CODES = frozenset(("int8", "uint8"))
+MAX_OFF, MAX_ONE_SIDED = 0.5, 0.1  # of a tensor's codes, that requantization moves by one; net in one direction
 SLACK = 1e-6  # of rounding, where block sums are compared
 NHWC, PADDED = "as NHWC", "padding cut off"
 
@@ -86,13 +89,13 @@ def align(array: Array, reference: Array, alignment: str) -> Array:
     return _all_alignments(array, reference.shape).get(alignment, array)
 
 
-def misfit(array: Array, reference: Array, alignment: str) -> str:
-    """Why an array cannot be compared with the reference's; "" where it can."""
+def misfit(array: Array, reference: Array, alignment: str, scale: Scale | None = None) -> str:
+    """Why an array cannot be compared with the reference's; "" where it can. `scale`: of codes."""
     if alignment not in _all_alignments(array, reference.shape):
         have = f"{array.size} values of {array.dtype.name}" if array.ndim == 1 else f"shape {shape_text(array.shape)}"
         want = f"{reference.dtype.name} {shape_text(reference.shape)}"
         return f"it has {have}, the model {want}: another type, or another tensor"
-    if array.dtype.kind in "iub" and reference.dtype.kind not in "iub":
+    if array.dtype.kind in "iub" and reference.dtype.kind not in "iub" and not scale:
         return f"it holds {array.dtype.name} without a scale, the model {reference.dtype.name}"
     return ""
 
@@ -104,6 +107,11 @@ def cast(array: Array, reference: Array) -> Array:
     with np.errstate(all="ignore"):
         converted: Array = array.astype(np_dtype(reference.dtype.name))
         return converted
+
+
+def decoded(array: Array, reference: Array, scale: Scale | None) -> Array:
+    """The real numbers that codes stand for, where the reference holds these; else the array itself."""
+    return scale.dequantize(array) if scale and array.dtype.name in CODES and reference.dtype.kind == "f" else array
 
 
 def absorb_print_rounding(reference: Array, recorded: Array, step: float) -> Array:
@@ -118,6 +126,26 @@ def absorb_print_rounding(reference: Array, recorded: Array, step: float) -> Arr
         difference = np.abs(recorded.astype(np.float64) - wide)
         explained = difference <= step / 2 + np.finfo(reference.dtype).eps * np.abs(wide)
         return np.where(explained, reference, recorded)
+
+
+def absorb_requantization(reference: Array, recorded: Array, scale: Scale, dtype: str) -> tuple[Array, str]:
+    """`recorded` with the reference's value wherever quantization explains the difference; which codes are off by one.
+
+    Both are codes of type `dtype`, or what these stand for. Where the codes are the same, quantization explains what
+    lies between. One code off is requantization, which rounds some elements up and others down: not where most are off,
+    or many in one direction.
+    """
+    if recorded.shape != reference.shape:
+        return recorded, ""
+    with np.errstate(all="ignore"):
+        codes = (a if a.dtype.name in CODES else scale.quantize(a, dtype) for a in (recorded, reference))
+        difference = np.subtract(*(c.astype(np.int16) for c in codes))
+    up, down, size = *(int(np.count_nonzero(difference == d)) for d in (1, -1)), difference.size
+    rounds = up + down <= MAX_OFF * size and abs(up - down) <= MAX_ONE_SIDED * size
+    value = np.where(np.abs(difference) <= rounds, reference, recorded)
+    if not rounds:
+        return value, f"{max(up, down)} of {size} codes one too {'high' if up > down else 'low'}: another zero point?"
+    return value, f"{up + down} of {size} codes off by one, as requantization rounds" if up + down else ""
 
 
 def both_floats(array: Array, reference: Array) -> bool:

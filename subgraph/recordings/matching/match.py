@@ -20,14 +20,17 @@ import numpy as np
 
 from subgraph.comparison.pair import relative_l2
 from subgraph.errors import InputError
+from subgraph.graph.quantization import Scale, code_scales
 from subgraph.recordings.dumps import DumpEntry
 from subgraph.recordings.matching.align import (
+    CODES,
     IMAGE_RANK,
     NHWC,
     BlockSums,
     align,
     alignments,
     both_floats,
+    decoded,
     foldings,
     nan_to_inf,
     same_numbers,
@@ -164,11 +167,13 @@ class _Matching:
         reference = self._reference(tensor)
         if reference is None:
             return TensorMatch(entry, tensor)
+        scale = self._scale_of(entry, tensor)
         best, nearest = "", math.inf
         # Inputs of the model are often recorded as they were fed, whatever the layout of the layers.
         last = None if tensor in self.trials.graph.inputs else self._channels_last
         ways = alignments(self._values.read(entry), reference.shape, entry.assumed, last)
-        for number, (alignment, array) in enumerate(ways):
+        for number, (alignment, stored) in enumerate(ways):
+            array = decoded(stored, reference, scale)
             away = relative_l2(reference, array.astype(reference.dtype) if both_floats(array, reference) else array)
             if away < nearest or not number:
                 best, nearest = alignment, away
@@ -177,7 +182,15 @@ class _Matching:
         for alignment, array in foldings(self._values.read(entry), reference.shape) if nearest > NEAR else ():
             if (away := relative_l2(reference, array)) <= NEAR and away < nearest:
                 best, nearest = alignment, away
-        return TensorMatch(entry, tensor, alignment=best, distance=nearest)
+        return TensorMatch(entry, tensor, alignment=best, distance=nearest, scale=scale)
+
+    def _scale_of(self, entry: DumpEntry, tensor: str) -> Scale | None:
+        """The scale of an entry that holds codes: the recording's own, else the model's."""
+        return (entry.scale or self._scales.get(tensor)) if entry.dtype in CODES else None
+
+    @cached_property
+    def _scales(self) -> dict[str, Scale]:
+        return code_scales(self.trials.graph)
 
     def _corrected(self, match: TensorMatch, later: Sequence[str]) -> TensorMatch:
         """The match, or that of a later tensor, whose value fusion has put there."""

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import math
 from collections import OrderedDict
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from subgraph.graph.quantization import Scale
 from subgraph.recordings.dumps import DumpEntry
-from subgraph.recordings.matching.align import absorb_print_rounding, align, cast
+from subgraph.recordings.matching.align import absorb_print_rounding, absorb_requantization, align, cast, decoded
 from subgraph.recordings.matching.names import without_endings
 from subgraph.storage.tensors import Record, save, type_of
 from subgraph.text import count
@@ -32,6 +33,8 @@ class TensorMatch:
         named: the tensor that the entry's name says, where another one is meant.
         alternatives: tensors that the entry may hold instead, in the order of the model: its value confirms none.
         twins: later tensors of the same values.
+        scale: of its codes; None where the entry holds none, or nobody says their scale.
+        remark: what comparing showed, for readers.
     """
 
     entry: DumpEntry
@@ -42,6 +45,8 @@ class TensorMatch:
     named: str = ""
     alternatives: tuple[str, ...] = ()
     twins: tuple[str, ...] = ()
+    scale: Scale | None = None
+    remark: str = ""
 
     @property
     def is_namesake(self) -> bool:
@@ -60,11 +65,14 @@ class TensorMatch:
             notes.append(f"the recording calls it {self.entry.name}")
         if self.alignment:
             notes.append(self.alignment)
+        if self.scale:
+            steps, zeros = (sorted(set(v)) for v in (self.scale.step, self.scale.zero))
+            notes.append(f"codes, step {_span(steps)}, zero point {_span(zeros)}")
         if self.twins:
             notes.append(f"{' and '.join(self.twins)} would hold the same")
         if self.alternatives:
             notes.append(f"may hold {' or '.join(self.alternatives)} instead")
-        return "; ".join(notes)
+        return "; ".join([*notes, *filter(None, [self.remark])])
 
     def value(self, reference: Array, array: Array | None = None) -> Array:
         """The recorded value in the reference's shape and element type; `array`: the entry's, if already read.
@@ -72,17 +80,27 @@ class TensorMatch:
         Raises:
             InputError: the entry cannot be read.
         """
-        return cast(align(self.entry.read() if array is None else array, reference, self.alignment), reference)
+        aligned = align(self.entry.read() if array is None else array, reference, self.alignment)
+        return cast(decoded(aligned, reference, self.scale), reference)
 
-    def unprinted(self, reference: Array, array: Array | None = None) -> Array:
-        """The same, with the reference's value wherever rounding in a text file explains the difference."""
-        return absorb_print_rounding(reference, self.value(reference, array), self.entry.step)
+    def compared(self, reference: Array, array: Array | None = None) -> tuple[Array, str]:
+        """The same, with the reference's value wherever rounding in a text file or of codes explains the difference;
+        and what a reader should know of it."""
+        value = self.value(reference, array)
+        if not self.scale:
+            return absorb_print_rounding(reference, value, self.entry.step), ""
+        return absorb_requantization(reference, value, self.scale, self.entry.dtype)
 
     def save(self, reference: Array, folder: Path, stem: str) -> Record:
         """Write `value` to `folder/stem.npy`; the folder is made, the record's path is absolute. Raises: as `value`."""
         value = self.value(reference)
         folder.mkdir(parents=True, exist_ok=True)
         return save(self.tensor, value, type_of(value), folder, stem).within(str(folder.resolve()))
+
+
+def _span(numbers: Sequence[float]) -> str:
+    """`0.02`, `0.01…0.2`."""
+    return "…".join(dict.fromkeys(f"{n:.4g}" for n in (numbers[0], numbers[-1])))
 
 
 @dataclass(frozen=True)
