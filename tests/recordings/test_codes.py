@@ -67,7 +67,7 @@ SOME = np.random.default_rng(0).choice([-1, 0, 1], DATA.shape, p=[0.1, 0.8, 0.1]
 CHANGES: dict[str, tuple[Callable[[Array], Array], str]] = {
     "none": (lambda codes: codes, ""),
     "some off by one": (lambda codes: codes + SOME, "of 256 codes off by one, as requantization rounds"),
-    "all one too high": (lambda codes: codes + 1, "256 of 256 codes one too high: another zero point?"),
+    "all one too high": (lambda codes: codes + 1, "of 256 codes one too high: another zero point?"),
     "wrong": (lambda codes: codes[:, ::-1], ""),
 }  # fmt: skip
 

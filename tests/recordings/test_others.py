@@ -1,7 +1,7 @@
 """Dumps by another hand: names, shapes and orders of axes that this project's own writers do not make.
 
-Covers `recordings.matching.names`, `recordings.matching.matched`, `recordings.matching.match`; the formats trtexec,
-torch, msprobe and safetensors.
+Covers `recordings.matching.names`, `recordings.matching.matched`, `recordings.matching.match`,
+`recordings.matching.fit`; the formats trtexec, torch, msprobe and safetensors.
 """
 
 from __future__ import annotations

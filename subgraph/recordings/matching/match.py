@@ -9,33 +9,20 @@ tensor fits. A match that stays in doubt is kept, with the other tensors that th
 
 from __future__ import annotations
 
-import hashlib
-import math
 from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import pairwise, takewhile
 
-import numpy as np
-
-from subgraph.comparison.pair import relative_l2
 from subgraph.errors import InputError
-from subgraph.graph.quantization import Scale, code_scales
 from subgraph.recordings.dumps import DumpEntry
 from subgraph.recordings.matching.align import (
-    CODES,
-    IMAGE_RANK,
-    NHWC,
     BlockSums,
-    align,
-    alignments,
-    both_floats,
-    decoded,
-    foldings,
     nan_to_inf,
     same_numbers,
 )
-from subgraph.recordings.matching.matched import COPY, EntryValues, MatchedRun, TensorMatch, distance_of, is_clearer
+from subgraph.recordings.matching.fit import Fit, Shapes, Turns
+from subgraph.recordings.matching.matched import COPY, MatchedRun, TensorMatch, distance_of, is_clearer
 from subgraph.recordings.matching.names import (
     ModelNames,
     dropped_input,
@@ -46,19 +33,15 @@ from subgraph.recordings.matching.names import (
     why_skipped,
 )
 from subgraph.recordings.recording import Recording
-from subgraph.recordings.reference_tensors import capture_tensors, reference_value
+from subgraph.recordings.reference_tensors import capture_tensors
 from subgraph.storage.folders import safe_name
 from subgraph.trials.match_tensors import CLEARER, NEAR, SURELY, varied
 from subgraph.trials.trial import Trials
-from subgraph.types import Array
 
 SEVERAL = "several tensors of the model fit"
-VOTES = 16  # files that are enough to tell whether channels come last
-MAX_VOTER = 1 << 20  # elements of a tensor that votes
 SAME_NUMBERS = 2e-3  # distance of sorted numbers up to which two tensors hold the same ones
 EXACT = 1e-5  # distance up to which no other tensor is considered
 UNKNOWN = "no tensor of the model by this name or value"
-Shapes = tuple[tuple[int, ...], tuple[int, ...]]  # of an entry and of the tensor that it holds
 UNLIKE = "of the size of tensors of the model, by value none of them: wrong, or of another model"
 
 
@@ -82,10 +65,12 @@ class _Matching:
     unmatched: list[tuple[DumpEntry, str]] = field(default_factory=list)
     unread: dict[DumpEntry, str] = field(default_factory=dict)
     skipped: list[tuple[DumpEntry, str]] = field(default_factory=list)
-    _values: EntryValues = field(default_factory=EntryValues)
-    _channels_last: bool = False  # in files whose shape does not tell
     _sums: BlockSums = field(default_factory=lambda: BlockSums(()))
     _told: set[str] = field(default_factory=set)  # tensors whose names others of the recording confirm
+
+    @cached_property
+    def _fit(self) -> Fit:
+        return Fit(self.trials, self.k)
 
     @cached_property
     def _names(self) -> ModelNames:
@@ -98,7 +83,7 @@ class _Matching:
         chains = {tensor: fused_results(graph, tensor, tensors) for tensor in named}
         around = [n for tensor in named for n in (tensor, *chains[tensor], *dropped_input(graph, tensor))]
         capture_tensors(self.trials, around if not nameless else self.trials.tensors())
-        self._channels_last = self._vote(named)
+        self._fit.channels_last = self._fit.vote(named)
         matches: dict[str, TensorMatch] = {}
         for tensor, entries in named.items():
             best = self._nearest(tensor, entries)
@@ -149,54 +134,21 @@ class _Matching:
 
     # -------------------------------------------------------------------------------------------- values
 
-    def _reference(self, tensor: str) -> Array | None:
-        return reference_value(self.trials, tensor, self.k)
-
     def _nearest(self, tensor: str, entries: Sequence[DumpEntry]) -> TensorMatch | None:
         """Of several entries of one name, the one whose value is nearest; outputs of nodes before inputs."""
         matches = []
         for entry in entries:
             try:
-                matches.append(self._aligned(entry, tensor))
+                matches.append(self._fit.aligned(entry, tensor))
             except InputError as e:
                 self.unread[entry] = e.what
         return min(matches, key=lambda m: (m.entry.role != "output", nan_to_inf(m.distance)), default=None)
-
-    def _aligned(self, entry: DumpEntry, tensor: str) -> TensorMatch:
-        """The entry as this tensor, in the alignment that brings it nearest."""
-        reference = self._reference(tensor)
-        if reference is None:
-            return TensorMatch(entry, tensor)
-        scale = self._scale_of(entry, tensor)
-        best, nearest = "", math.inf
-        # Inputs of the model are often recorded as they were fed, whatever the layout of the layers.
-        last = None if tensor in self.trials.graph.inputs else self._channels_last
-        ways = alignments(self._values.read(entry), reference.shape, entry.assumed, last)
-        for number, (alignment, stored) in enumerate(ways):
-            array = decoded(stored, reference, scale)
-            away = relative_l2(reference, array.astype(reference.dtype) if both_floats(array, reference) else array)
-            if away < nearest or not number:
-                best, nearest = alignment, away
-            if away <= SURELY:
-                break
-        for alignment, array in foldings(self._values.read(entry), reference.shape) if nearest > NEAR else ():
-            if (away := relative_l2(reference, array)) <= NEAR and away < nearest:
-                best, nearest = alignment, away
-        return TensorMatch(entry, tensor, alignment=best, distance=nearest, scale=scale)
-
-    def _scale_of(self, entry: DumpEntry, tensor: str) -> Scale | None:
-        """The scale of an entry that holds codes: the recording's own, else the model's."""
-        return (entry.scale or self._scales.get(tensor)) if entry.dtype in CODES else None
-
-    @cached_property
-    def _scales(self) -> dict[str, Scale]:
-        return code_scales(self.trials.graph)
 
     def _corrected(self, match: TensorMatch, later: Sequence[str]) -> TensorMatch:
         """The match, or that of a later tensor, whose value fusion has put there."""
         if match.distance <= EXACT:
             return match
-        best = min((self._aligned(match.entry, n) for n in later), key=lambda m: m.distance, default=match)
+        best = min((self._fit.aligned(match.entry, n) for n in later), key=lambda m: m.distance, default=match)
         if best.distance <= NEAR and best.distance * CLEARER < match.distance:
             return replace(best, named=match.tensor)
         return match
@@ -215,24 +167,6 @@ class _Matching:
                 del matches[match.tensor]
             if others and nan_to_inf(best.distance) > NEAR and not best.is_namesake:
                 matches[best.tensor] = replace(best, alternatives=tuple(m.tensor for m in others))
-
-    def _vote(self, named: Mapping[str, Sequence[DumpEntry]]) -> bool:
-        """Do more tensors fit with channels last than with channels first? A few small ones tell."""
-        first = last = 0
-        for tensor, entries in named.items():
-            reference = self._reference(tensor)
-            for entry in entries if first + last < VOTES and tensor not in self.trials.graph.inputs else ():
-                if reference is None or reference.ndim != IMAGE_RANK or reference.size > MAX_VOTER:
-                    continue
-                try:
-                    ways = alignments(self._values.read(entry), reference.shape, entry.assumed, None)
-                    away = {alignment: relative_l2(reference, array) for alignment, array in ways}
-                except InputError:
-                    continue
-                as_first, as_last = away.get("", math.inf), away.get(NHWC, math.inf)
-                last += as_last <= NEAR and as_last * CLEARER < as_first
-                first += as_first <= NEAR and as_first * CLEARER < as_last
-        return last > first
 
     def _match_by_value(
         self, nameless: Sequence[DumpEntry], matches: dict[str, TensorMatch]
@@ -257,7 +191,9 @@ class _Matching:
             alike = {m.entry: self._names.alike(recorded_name(m.entry), tensor) for m in rivals}
             best = min(rivals, key=lambda m: (m.how == "value", -alike[m.entry], m.distance))
             others = [m for m in rivals if m is not best]
-            if best.how == "name" or all(self._same(best.entry, m.entry) or is_clearer(best, m) for m in others):
+            if best.how == "name" or all(
+                self._fit.are_same(best.entry, m.entry) or is_clearer(best, m) for m in others
+            ):
                 matches[tensor] = best
             left |= {m.entry: f"{COPY}{tensor}" if tensor in matches else SEVERAL for m in rivals if m is not best}
             if tensor not in matches:
@@ -270,18 +206,18 @@ class _Matching:
         """By entry, the tensors that it may hold by its values, the nearest first."""
         if not nameless:
             return {}
-        values = ((n, self._reference(n)) for n in self.trials.tensors())  # one at a time
+        values = ((n, self._fit.reference(n)) for n in self.trials.tensors())  # one at a time
         sums = BlockSums((n, a) for n, a in values if a is not None and a.dtype.kind == "f" and varied(a))
         near: dict[DumpEntry, list[TensorMatch]] = {}
         for entry in nameless:
             try:
-                value = self._values.read(entry)
+                value = self._fit.values.read(entry)
             except InputError as e:
                 self.unread[entry] = e.what
                 continue
             likely = self._names.likely(recorded_name(entry))
             names = dict.fromkeys((*sums.near(value, NEAR), *likely, *self._chains(likely)))
-            fitting = [m for n in names if (m := self._aligned(entry, n)).distance <= NEAR]
+            fitting = [m for n in names if (m := self._fit.aligned(entry, n)).distance <= NEAR]
             near[entry] = sorted(fitting, key=distance_of)
         self._sums = sums
         return near
@@ -305,18 +241,13 @@ class _Matching:
         if any(graph.maker.get(n) not in below for n in equal if n != first):
             return None
         others = tuple(n for n in equal if n != first)
-        values = [self._reference(n) for n in (first, *others)]
+        values = [self._fit.reference(n) for n in (first, *others)]
         same = all(a is not None and b is not None and same_numbers(a, b) for a, b in pairwise(values))
         return replace(equal[first], how="value", twins=others) if same else None
 
     def _chains(self, names: Iterable[str]) -> list[str]:
         tensors = set(self.trials.tensors())
         return [n for name in names for n in fused_results(self.trials.graph, name, tensors)]
-
-    def _same(self, entry: DumpEntry, other: DumpEntry) -> bool:
-        """Do two entries hold the same numbers?"""
-        a, b = self._values.read(entry), self._values.read(other)
-        return a.size == b.size and relative_l2(a.reshape(-1), b.reshape(-1)) <= SURELY
 
     # -------------------------------------------------------------------------------------------- analogy
 
@@ -329,11 +260,11 @@ class _Matching:
         rules = self._names.learned([(recorded_name(m.entry), m.tensor) for m in sure])
         turned: dict[Shapes, str] = {}
         for m in sure:
-            if (reference := self._reference(m.tensor)) is not None:
-                turned.setdefault((self._values.read(m.entry).shape, reference.shape), m.alignment)
+            if (reference := self._fit.reference(m.tensor)) is not None:
+                turned.setdefault((self._fit.values.read(m.entry).shape, reference.shape), m.alignment)
         for match in [m for m in matches.values() if m.distance > NEAR and not m.entry.originals]:
             meant = next(iter(self._names.apply(recorded_name(match.entry), rules)), "")
-            if meant and meant not in matches and (moved := self._as(match.entry, meant, turned)):
+            if meant and meant not in matches and (moved := self._fit.as_others(match.entry, meant, turned)):
                 del matches[match.tensor]
                 matches[meant] = replace(moved, named=match.tensor)
             self._told.add(meant)
@@ -354,22 +285,18 @@ class _Matching:
             matches[tensor] = replace(matches[tensor], alternatives=self._later(tensor, matches))
         held: dict[bytes, str] = {}
         for match in matches.values():
-            held.setdefault(self._digest(match.entry), match.tensor)
+            held.setdefault(self._fit.digest(match.entry), match.tensor)
         self.unmatched += [(entry, why or self._unlike(entry, matches, held)) for entry, why in late]
-
-    def _digest(self, entry: DumpEntry) -> bytes:
-        """The same for entries of the same numbers."""
-        return hashlib.sha256(np.ascontiguousarray(self._values.read(entry)).tobytes()).digest()
 
     def _reordered(self, entry: DumpEntry) -> str:
         """Why an entry is left out that holds the numbers of a tensor in an order that is not known; else ""."""
-        same = self._sums.near(self._values.read(entry), SAME_NUMBERS)
+        same = self._sums.near(self._fit.values.read(entry), SAME_NUMBERS)
         return f"the numbers of {same[0]} in an unknown order" if same else ""
 
     def _unlike(self, entry: DumpEntry, matches: Container[str], held: Mapping[bytes, str]) -> str:
         """Why an entry is left out of which nothing better is known; `held`: by digest, what other entries hold."""
-        value = self._values.read(entry)
-        if twin := held.get(self._digest(entry)):
+        value = self._fit.values.read(entry)
+        if twin := held.get(self._fit.digest(entry)):
             return f"{COPY}{twin}"
         taken = next((n for n in self._names.likely(recorded_name(entry)) if n in matches), "")
         if taken:
@@ -377,32 +304,17 @@ class _Matching:
         sizes = {size for n, size in self._sums.sizes.items() if n not in matches}
         return UNLIKE if value.size in sizes and value.dtype.kind == "f" and varied(value) else UNKNOWN
 
-    def _place(
-        self, entry: DumpEntry, names: Iterable[str], matches: dict[str, TensorMatch], turned: Mapping[Shapes, str]
-    ) -> str:
+    def _place(self, entry: DumpEntry, names: Iterable[str], matches: dict[str, TensorMatch], turns: Turns) -> str:
         """Match an entry to the first of some tensors that is free and that its shape fits; "" for none."""
-        found = next(filter(None, (self._as(entry, n, turned) for n in names if n not in matches)), None)
+        found = next(filter(None, (self._fit.as_others(entry, n, turns) for n in names if n not in matches)), None)
         if found:
             matches[found.tensor] = found
         return found.tensor if found else ""
 
-    def _as(self, entry: DumpEntry, tensor: str, turned: Mapping[Shapes, str]) -> TensorMatch | None:
-        """The entry as this tensor, turned as others of their shapes were; None where the shapes do not fit."""
-        reference = self._reference(tensor)
-        if reference is None:
-            return None
-        value = self._values.read(entry)
-        match = self._aligned(entry, tensor)
-        way = turned.get((value.shape, reference.shape), match.alignment)
-        aligned = align(value, reference, way)
-        if aligned.shape != reference.shape:
-            return None
-        return replace(match, alignment=way, distance=relative_l2(reference, aligned))
-
     def _later(self, tensor: str, matches: Container[str]) -> tuple[str, ...]:
         """Later tensors of the same shape that a fused node may hold instead."""
-        reference = self._reference(tensor)
-        later = [(n, self._reference(n)) for n in takewhile(lambda n: n not in matches, self._chains([tensor]))]
+        reference = self._fit.reference(tensor)
+        later = [(n, self._fit.reference(n)) for n in takewhile(lambda n: n not in matches, self._chains([tensor]))]
         return tuple(n for n, a in later if a is not None and reference is not None and a.shape == reference.shape)
 
     def _with_alternatives(self, match: TensorMatch, matches: Mapping[str, TensorMatch]) -> TensorMatch:
