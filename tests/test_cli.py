@@ -14,6 +14,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Mapping
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -68,6 +69,8 @@ def test_the_line_as_the_user_wrote_it(here: Path) -> None:
     }  # fmt: skip
     log = (here / CASE / "log.txt").read_text()
     assert [line.split("Export Layer: ")[1] for line in log.splitlines() if "Export Layer" in line] == LAYERS
+    written = datetime.fromtimestamp((here / CASE / "inputs/conv1.npy").stat().st_mtime)
+    assert f"{written:%Y-%m-%d %H:%M:%S} Input File: conv1 float32 1×8×32×32 inputs/conv1.npy\n" in log
     assert sorted(p.name for p in here.iterdir()) == ["resnet50.onnx", "subcut_out"]
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 import tokenize
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
@@ -90,7 +90,7 @@ class Record:
         return " ".join(shape_text(shape) for shape in self.shapes)
 
 
-def shape_text(shape: tuple[Any, ...]) -> str:
+def shape_text(shape: Sequence[Any]) -> str:
     """1×3×224×224, or `scalar`."""
     return "×".join("?" if d is None else str(d) for d in shape) or "scalar"
 
