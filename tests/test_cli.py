@@ -165,6 +165,7 @@ def test_python_alone_repeats_the_result(here: Path) -> None:
         ((*EDGE, "--layout", "NHCW"), "no layout 'NHCW'\n  known: NCHW, NHWC"),
         ((*EDGE, "--format", "bni"), "no format 'bni'"),
         ((*EDGE, "--dump", "some"), "--dump some: only `all` is known"),
+        ((*EDGE, "--dump", "all", "--no-capture"), "--no-capture computes none"),
         ((*EDGE, "--mean", "a,b"), "--mean a,b: expected a number"),
         ((*EDGE, "--shape", "data"), "--shape data: expected NAME=1x3x224x224"),
         ((*EDGE, "--shape", "dta=1x3x64x64"), "the model has no input 'dta'\n  did you mean 'data'?"),

@@ -66,6 +66,8 @@ def cut(
     model_path = resolve.model_path(settings, model)
     if dump not in (None, "all"):
         raise UsageError(f"--dump {dump}: only `all` is known", "subcut dump MODEL NAME… writes a choice of tensors")
+    if dump and no_capture:
+        raise UsageError("--dump all writes tensors, and --no-capture computes none", "leave one of them out")
     formats, tensor_format = resolve.formats(settings, form, "npy,bin")
     request = write_case.CaseRequest(
         start=tuple(start or ()),
