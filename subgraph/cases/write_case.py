@@ -17,7 +17,8 @@ from typing import Any, Protocol
 from subgraph.cases import case
 from subgraph.cases.case import Case, CaseManifest, CheckResult, ModelSource, RecordingEntry, ResultPlace, TensorEntry
 from subgraph.cases.check import FULL, check
-from subgraph.cases.layout import LOG, MODEL, REPRO, REPRO_SCRIPT, sample_names
+from subgraph.cases.layout import MODEL, REPRO, REPRO_SCRIPT, sample_names
+from subgraph.cases.log import write_log
 from subgraph.documents import keyed, to_json
 from subgraph.errors import ModelError
 from subgraph.graph import protobuf
@@ -32,8 +33,7 @@ from subgraph.runtime.reference import Reference
 from subgraph.runtime.reference_values import ReferenceValues
 from subgraph.storage import folders
 from subgraph.storage.convert import TensorFormat
-from subgraph.storage.tensors import Record, shape_text
-from subgraph.text import clean
+from subgraph.storage.tensors import Record
 from subgraph.version import __version__
 
 MAX_PLACE = 100  # characters of a result folder's name
@@ -371,36 +371,5 @@ def _manifest(cut: Cut, request: CaseRequest) -> CaseManifest:
 
 
 def _finish(manifest: CaseManifest, work: Path, path: Path) -> Case:
-    (work / LOG).write_text(_log(manifest, work), encoding="utf-8")
+    write_log(manifest, work)
     return Case(path, case.write_manifest(manifest, work))
-
-
-def _log(manifest: CaseManifest, work: Path) -> str:
-    """What was done, a line each, in the words of MindStudio's dump log. The only file with times in it.
-
-    A line about a file has the time at which its bytes were written; a layer that of the model which holds it.
-    """
-    model, now = (work / MODEL).stat().st_mtime, time.time()
-    lines = [(model, f"Command: {manifest.command}"), (model, f"Model File: {manifest.source.file}")]
-    roles = (manifest.inputs, "Input File"), (manifest.outputs, "Output File"), (manifest.dump_data or (), "Dump Layer")
-    for tensors, title in roles:
-        for tensor in tensors:
-            lines += _tensor_lines(f"{title}: {clean(tensor.name)}", tensor, work) or [
-                (model, f"{title}: {clean(tensor.name)}")
-            ]
-    recorded = manifest.recording.files if manifest.recording else {}
-    lines += [(now, f"Recorded: {clean(name)} {clean(file)}") for name, file in recorded.items()]
-    lines += [(model, f"Export Layer: {clean(node.name)}") for node in manifest.region.nodes]
-    lines += [(model, f"Export Constant: {clean(node.name)}") for node in manifest.region.pulled]
-    lines += [(now, f"Loss: {clean(loss)}") for loss in manifest.losses or ()]
-    lines.append((now, f"Check: {manifest.check.status} {manifest.check.what}".rstrip()))
-    return "".join(f"{time.strftime('%Y-%m-%d %H:%M:%S', time.localtime(at))} {line}\n" for at, line in lines)
-
-
-def _tensor_lines(head: str, tensor: TensorEntry, work: Path) -> list[tuple[float, str]]:
-    """A line per file, with type and shape (several of a sequence)."""
-    return [
-        ((work / f.file).stat().st_mtime, f"{head} {s.dtype} {', '.join(map(shape_text, s.shapes))} {f.file}")
-        for s in tensor.samples
-        for f in s.files
-    ]
