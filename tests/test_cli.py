@@ -1,6 +1,6 @@
 """The command line as a user meets it: each test runs the real command in a folder of its own.
 
-Covers `cli`, `errors`, `project`, `text`, `documents`, `version`, `commands.cut`, `commands.dump`, `cases.log` and
+Covers `cli`, `errors`, `project`, `text`, `documents`, `version`, `commands.cut`, `commands.dump` and
 `commands.completion`.
 """
 

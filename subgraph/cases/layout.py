@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import hashlib
+import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from subgraph.storage.folders import safe_names
+from subgraph.graph.region import Region
+from subgraph.storage.folders import safe_name, safe_names
+
+MAX_PLACE = 100  # characters of a result folder's name
 
 # A case: one region with its inputs and outputs.
 MODEL, INPUTS, REPRO, LOG = "model.onnx", "inputs", "repro.py", "log.txt"
@@ -62,3 +67,17 @@ def sample_names(labels: Sequence[str]) -> list[str]:
 def is_evidence(manifest: Mapping[str, Any] | None) -> bool:
     """Is this the manifest of a folder around cases?"""
     return manifest is not None and str(manifest["schema"]).startswith(EVIDENCE_SCHEMA)
+
+
+def place_name(region: Region) -> str:
+    """`pool1__res2a_relu`; several starts or ends are joined by `+`; long ones are cut and told apart by a hash."""
+    start, end = ("+".join(map(safe_name, labels)) for labels in (region.start, region.end))
+    name = f"{start}__{end}"
+    if len(name) <= MAX_PLACE:
+        return name
+    return f"{name[: MAX_PLACE - 9]}-{hashlib.sha256(name.encode()).hexdigest()[:8]}"
+
+
+def stamp_name() -> str:
+    """MindStudio's name for a dump folder."""
+    return time.strftime("dump_result_%Y_%m_%d_%H_%M_%S")

@@ -5,7 +5,6 @@ What a text report or `--json` says is read from the manifest; nothing is comput
 
 from __future__ import annotations
 
-import hashlib
 import shlex
 import shutil
 import time
@@ -17,8 +16,7 @@ from typing import Any, Protocol
 from subgraph.cases import case
 from subgraph.cases.case import Case, CaseManifest, CheckResult, ModelSource, RecordingEntry, ResultPlace, TensorEntry
 from subgraph.cases.check import FULL, check
-from subgraph.cases.layout import MODEL, REPRO, REPRO_SCRIPT, sample_names
-from subgraph.cases.log import write_log
+from subgraph.cases.layout import LOG, MODEL, REPRO, REPRO_SCRIPT, place_name, sample_names
 from subgraph.documents import keyed, to_json
 from subgraph.errors import ModelError
 from subgraph.graph import protobuf
@@ -33,10 +31,9 @@ from subgraph.runtime.reference import Reference
 from subgraph.runtime.reference_values import ReferenceValues
 from subgraph.storage import folders
 from subgraph.storage.convert import TensorFormat
-from subgraph.storage.tensors import Record
+from subgraph.storage.tensors import Record, shape_text
+from subgraph.text import clean
 from subgraph.version import __version__
-
-MAX_PLACE = 100  # characters of a result folder's name
 
 
 @dataclass(frozen=True)
@@ -115,20 +112,6 @@ class RecordedSource(Protocol):
 
     def dumped(self, stems: Mapping[str, str], folder: Path) -> list[dict[str, Record]]:
         """Per sample, the recorded tensors of the region's nodes, as files in `folder` with absolute paths."""
-
-
-def place_name(region: Region) -> str:
-    """`pool1__res2a_relu`; several starts or ends are joined by `+`; long ones are cut and told apart by a hash."""
-    start, end = ("+".join(map(folders.safe_name, labels)) for labels in (region.start, region.end))
-    name = f"{start}__{end}"
-    if len(name) <= MAX_PLACE:
-        return name
-    return f"{name[: MAX_PLACE - 9]}-{hashlib.sha256(name.encode()).hexdigest()[:8]}"
-
-
-def stamp_name() -> str:
-    """MindStudio's name for a dump folder."""
-    return time.strftime("dump_result_%Y_%m_%d_%H_%M_%S")
 
 
 def extract(graph: Graph, request: CaseRequest, place: ResultPlace, reference: Reference | None) -> list[Case]:
@@ -371,5 +354,37 @@ def _manifest(cut: Cut, request: CaseRequest) -> CaseManifest:
 
 
 def _finish(manifest: CaseManifest, work: Path, path: Path) -> Case:
-    write_log(manifest, work)
+    _write_log(manifest, work)
     return Case(path, case.write_manifest(manifest, work))
+
+
+def _write_log(manifest: CaseManifest, work: Path) -> None:
+    """What was done, a line each, in the words of MindStudio's dump log. The only file with times in it.
+
+    A line about a file has the time at which its bytes were written; a layer that of the model which holds it.
+    """
+    model, now = (work / MODEL).stat().st_mtime, time.time()
+    lines = [(model, f"Command: {manifest.command}"), (model, f"Model File: {manifest.source.file}")]
+    roles = (manifest.inputs, "Input File"), (manifest.outputs, "Output File"), (manifest.dump_data or (), "Dump Layer")
+    for tensors, title in roles:
+        for tensor in tensors:
+            lines += _tensor_lines(f"{title}: {clean(tensor.name)}", tensor, work) or [
+                (model, f"{title}: {clean(tensor.name)}")
+            ]
+    recorded = manifest.recording.files if manifest.recording else {}
+    lines += [(now, f"Recorded: {clean(name)} {clean(file)}") for name, file in recorded.items()]
+    lines += [(model, f"Export Layer: {clean(node.name)}") for node in manifest.region.nodes]
+    lines += [(model, f"Export Constant: {clean(node.name)}") for node in manifest.region.pulled]
+    lines += [(now, f"Loss: {clean(loss)}") for loss in manifest.losses or ()]
+    lines.append((now, f"Check: {manifest.check.status} {manifest.check.what}".rstrip()))
+    text = "".join(f"{time.strftime('%Y-%m-%d %H:%M:%S', time.localtime(at))} {line}\n" for at, line in lines)
+    (work / LOG).write_text(text, encoding="utf-8")
+
+
+def _tensor_lines(head: str, tensor: TensorEntry, work: Path) -> list[tuple[float, str]]:
+    """A line per file, with type and shape (several of a sequence)."""
+    return [
+        ((work / f.file).stat().st_mtime, f"{head} {s.dtype} {', '.join(map(shape_text, s.shapes))} {f.file}")
+        for s in tensor.samples
+        for f in s.files
+    ]

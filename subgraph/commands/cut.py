@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Annotated, Any
 
 from subgraph import project
-from subgraph.cases import write_case
+from subgraph.cases import layout, write_case
 from subgraph.cases.case import Case, ResultPlace
 from subgraph.commands import Result, log, options, resolve
 from subgraph.commands.options import Text, option
@@ -87,7 +87,7 @@ def cut(
     idle = no_capture or dry_run  # else the process that runs the reference starts before the model is read
     with contextlib.nullcontext() if idle else resolve.reference(settings, runtime, result.trust) as reference:
         graph = load(model_path)
-        name = write_case.stamp_name() if stamp else ""
+        name = layout.stamp_name() if stamp else ""
         place = ResultPlace(resolve.parent_folder(settings, output), name, result.force)
         if dry_run:
             return _plan(graph, request, place)
@@ -102,7 +102,7 @@ def _plan(graph: Graph, request: write_case.CaseRequest, place: ResultPlace) -> 
     from subgraph.graph.region import between
 
     region = between(graph, request.start, request.end)
-    path = place.parent / (place.name or write_case.place_name(region))
+    path = place.parent / (place.name or layout.place_name(region))
     document = {
         "schema": "subcut.cut/1",
         "exit_code": 0,
