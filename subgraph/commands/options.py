@@ -232,7 +232,12 @@ class RecordedOptions:
     """Recording: a device's layer dumps."""
 
     recorded: Annotated[
-        Texts, option("--recorded", "DIR", "Folder of layer dumps of a device or another tool. Repeatable.")
+        Texts,
+        option(
+            "--recorded",
+            "[LABEL[:int8]=]DIR",
+            "Layer dumps of a device or another tool. Repeatable, in the order float, quantized, board.",
+        ),
     ] = None
     dump_format: Annotated[
         Text, option("--dump-format", "NAME", "Format of --recorded: ascend, tnn, rknn …; detected if not given.")

@@ -62,8 +62,25 @@ def recording_options(recorded: RecordedOptions, runtime: RuntimeOptions, inputs
 
     precision = candidate.parse_precision("--precision", runtime.precision)
     layout = known_layout(recorded.dump_layout)
-    folders = tuple(map(Path, recorded.recorded or ()))
-    return RecordingOptions(folders, recorded.dump_format or "", layout, precision, seeded=inputs.seed is not None)
+    folders: list[Path] = []
+    labels: dict[Path, str] = {}
+    precisions: dict[Path, str] = {}
+    for word in recorded.recorded or ():
+        folder, label, own = _labelled(word)
+        folders.append(folder)
+        labels |= {folder: label} if label else {}
+        precisions |= {folder: candidate.parse_precision(f"--recorded {clean(word)}", own) or ""} if own else {}
+    return RecordingOptions(tuple(folders), recorded.dump_format or "", layout, precision,
+                            inputs.seed is not None, labels, precisions)  # fmt: skip
+
+
+def _labelled(word: str) -> tuple[Path, str, str]:
+    """`board:int8=dumps/board` as folder, label and precision, of which the last two may be empty."""
+    label, sign, path = word.partition("=")
+    if not sign or not path or Path(word).exists():
+        return Path(word), "", ""
+    label, _, precision = label.partition(":")
+    return Path(path), label, precision
 
 
 def known_layout(word: str | None) -> str:
@@ -96,7 +113,7 @@ def compare_recorded(
 ) -> Result:  # fmt: skip
     """`subcut compare MODEL --recorded DIR`: every tensor that was recorded, beside the reference's."""
     from subgraph.recordings import msaccucmp, msaccucmp_table, runs
-    from subgraph.recordings.compare import compare_run
+    from subgraph.recordings.departure import compare_runs
     from subgraph.recordings.document import document
     from subgraph.trials.compare import chosen
     from subgraph.trials.session import Setup, open_trials
@@ -108,10 +125,8 @@ def compare_recorded(
         setup = Setup(candidate, fed, parent, criterion, stored=False)
         with open_trials(graph, setup, reference) as trials:
             names = chosen(trials, choice.words(graph))
-            compared = [
-                compare_run(trials, run, only=names, fail_fast=choice.fail_fast, accuracy=npu)
-                for run in runs.limit_samples(recorded, len(trials.values.samples))
-            ]
+            limited = runs.limit_samples(recorded, len(trials.values.samples))
+            compared = compare_runs(trials, limited, names, fail_fast=choice.fail_fast, accuracy=npu)
             comparison = document(trials, compared, names, criterion, stopped=choice.fail_fast)
             tables = [msaccucmp_table.accuracy_rows(trials, c, names) if npu and c.matched else [] for c in compared]
     advices = [msaccucmp.advise(rows) if rows else None for rows in tables]
@@ -129,33 +144,29 @@ def bisect_recorded(
     """`subcut bisect MODEL --recorded DIR`: between which tensors it goes wrong; that piece as a case."""
     from subgraph.cases import case
     from subgraph.recordings import interval, result_folder, runs
-    from subgraph.recordings.compare import compare_run
+    from subgraph.recordings.departure import compare_runs, to_narrow
     from subgraph.storage.folders import safe_name
     from subgraph.trials.session import Setup, open_trials
 
-    if len(recordings.folders) > 1:
-        raise UsageError(
-            "--recorded twice: bisect looks at one recording", "subcut compare names the odd one of several"
-        )
     graph = load(model_path)
     with reference, runs.open_runs(graph, recordings, feeding) as (recorded, fed):
-        run = _run_of_device(recorded)
-        candidate = runs.candidate_of([run], recordings.precision)
-        place = case.ResultPlace(parent, f"recorded-{safe_name(run.name)[:FOLDER_NAME_CHARS]}", force)
+        candidate = runs.candidate_of(recorded, recordings.precision)
+        name = "+".join(safe_name(path.resolve().name) for path in recordings.folders)
+        place = case.ResultPlace(parent, f"recorded-{name[:FOLDER_NAME_CHARS]}", force)
         request = case.plain({"candidate": candidate.name, "identity": candidate.identity(""), "criterion": criterion,
                               "recorded": [str(p) for p in recordings.folders], "inputs": feeding.inputs})  # fmt: skip
         place = case.free_place(place, case.source_of(graph), [graph.path, *recordings.folders])
         setup = Setup(candidate, fed, parent, criterion, freeze=freeze, stored=False)
         with open_trials(graph, setup, reference) as trials:
-            (run,) = runs.limit_samples([run], len(trials.values.samples))
-            compared = compare_run(trials, run)
-            trials = compared.trials
+            compared = compare_runs(trials, runs.limit_samples(recorded, len(trials.values.samples)))
+            narrowed = to_narrow(trials, compared)
+            trials = narrowed.trials
             reasons = interval.known_troubles(graph)
-            intervals = interval.find_intervals(trials, compared, interval.node_weights(graph))
+            intervals = interval.find_intervals(trials, narrowed, interval.node_weights(graph))
             command = shlex.join(["subcut", *sys.argv[1:]])
-            document = result_folder.document(trials, compared, intervals, criterion, command, reasons)
+            document = result_folder.document(trials, compared, narrowed, intervals, criterion, command, reasons)
             if intervals:
-                document = result_folder.save(trials, compared, intervals, document, place, request, fed)
+                document = result_folder.save(trials, narrowed, intervals, document, place, request, fed)
     return Result(to_json(document), interval_text(document), document.exit_code)
 
 
@@ -205,10 +216,14 @@ def weights_of(trials: Trials, runs: Sequence[RecordedRun]) -> dict[int, float]:
 
 def interval_text(document: IntervalDocument) -> str:
     """The document of `bisect` for people: the run, then each interval with its suspects."""
-    run, findings = document.recordings[0], document.findings
-    lines = [_mistake(run), f"recorded  {_run_line(run, document.precision)}"]
-    lines = [*filter(None, lines), *(f"  ! {clean(note)}" for note in run.notes)]
-    lines.append(f"          {run.wrong} of {count(run.compared, 'tensor')} wrong")
+    findings, lines = document.findings, _first_lines(document)
+    for run in document.recordings:
+        lines.append(f"recorded  {_run_line(run)}")
+        lines += (
+            [] if run.missing else [*_notes(run), f"          {run.wrong} of {count(run.compared, 'tensor')} wrong"]
+        )
+    if findings and document.says:
+        lines.append(f"where {clean(document.narrowed)} goes wrong:")
     for finding in findings[:MAX_INTERVALS]:
         lines += _interval(finding)
     if len(findings) > MAX_INTERVALS:
@@ -264,47 +279,55 @@ def _next_commands(document: IntervalDocument) -> list[str]:
 
 def text(document: RecordedDocument, advices: Sequence[Advice | None]) -> str:
     """The document of `compare` for people; the advice of msaccucmp for each run, if any."""
-    lines = [_mistake(run) for run in document.recordings if run.mistake]
+    lines = _first_lines(document)
     for run in document.recordings:
-        missing = f"{clean(run.name)}  MISSING  {clean(run.missing)}" if run.missing else ""
-        lines.append(missing or _run_line(run, document.precision))
-        lines += [f"  ! {clean(note)}" for note in run.notes]
+        lines.append(_run_line(run))
+        lines += [] if run.missing else _notes(run)
     lines += _table(document)
     for run, advice in zip(document.recordings, advices, strict=True):
         lines += _summary(run, advice, f"{clean(run.name)}: " if len(document.recordings) > 1 else "")
-    if document.odd_one_out:
-        row = next(r for r in document.rows if r.odd_one_out)
-        lines.append(f"odd one out       {clean(row.odd_one_out or '')}, first in {clean(row.tensor)}")
     return "\n".join(lines)
 
 
-def _mistake(run: RunSummary) -> str:
-    """How the device was fed, or the files laid out, otherwise than the user says; first, since no node is to blame."""
-    return clean(run.mistake and f"{run.mistake} ({run.name}; what follows is compared accordingly)")
+def _first_lines(document: RecordedDocument) -> list[str]:
+    """What went wrong before any node, which is to blame for none of it, and what several runs say together."""
+    mistakes = [(run.mistake, run.name) for run in document.recordings if run.mistake]
+    lines = [f"{mistake} ({name}; what follows is compared accordingly)" for mistake, name in mistakes]
+    return [clean(line) for line in (*lines, document.says) if line]
 
 
-def _run_line(run: RunSummary, precision: str) -> str:
-    return f"{clean(run.name)}  {run.format}: {clean(run.matched)}   {precision}"
+def _run_line(run: RunSummary) -> str:
+    if run.missing:
+        return f"{clean(run.name)}  MISSING  {clean(run.missing)}"
+    return f"{clean(run.name)}  {run.format}: {clean(run.matched)}   {run.precision}"
+
+
+def _notes(run: RunSummary) -> list[str]:
+    return [f"  ! {clean(note)}" for note in run.notes]
 
 
 def _table(document: RecordedDocument) -> list[str]:
     runs = document.recordings
     single = len(runs) == 1
-    heads = ("in place", "alone", "note") if single else (*(clean(r.name) for r in runs), "odd one out", "note")
+    heads = ("in place", "alone", "note") if single else (*(clean(r.name) for r in runs), "note")
     cells: list[tuple[str, ...]] = [("", "node", "op", "tensor", *heads)]
     for row in document.rows:
         names = (f"#{row.index}", clean(row.node), row.op, clean(row.tensor))
         notes = "; ".join(dict.fromkeys(tensor.note for tensor in row.runs if tensor and tensor.note))
-        alone = row.runs[0].alone if row.runs[0] else None
-        third = (_judgement(alone) if alone else "-") if single else clean(row.odd_one_out or "")
-        cells.append((*names, *map(_cell, row.runs), third, clean(notes)))
+        first = row.runs[0]
+        alone = [_judgement(first.alone) if first and first.alone else "-"] if single else []
+        cells.append((*names, *map(_cell, row.runs), *alone, clean(notes)))
     return table.aligned(cells)
 
 
 def _cell(tensor: RecordedTensor | None) -> str:
     if tensor is None:
         return "not seen"
-    return _judgement(tensor.in_place) if tensor.in_place else f"unresolved: {clean(tensor.why)}"
+    if tensor.in_place is None:
+        return f"unresolved: {clean(tensor.why)}"
+    like = {"agree": "as", "fail": "unlike"}.get(tensor.beside.status, "") if tensor.beside else ""
+    aside = f", {like} {clean(tensor.before)}" if like and tensor.in_place.status == "fail" else ""
+    return f"{_judgement(tensor.in_place)}{aside}"
 
 
 def _judgement(judgement: Judgement | None) -> str:
@@ -337,7 +360,7 @@ def _summary(run: RunSummary, advice: Advice | None, prefix: str) -> list[str]:
 
 COLUMNS = ("index", "node", "op", "tensor")
 METRICS = ("max_abs", "max_rel", "cosine", "mismatch")
-PER_RUN = ("status", "signature", *METRICS, "alone", "recorded_as", "file", "note")
+PER_RUN = ("status", "signature", *METRICS, "alone", "before", "beside", "recorded_as", "file", "note")
 
 
 def as_csv(document: RecordedDocument) -> str:
@@ -361,4 +384,5 @@ def _csv_cells(tensor: RecordedTensor | None) -> list[object]:
     errors = judgement.errors if judgement else {}
     isolated = alone.status if alone else None
     numbers = [errors.get(name) for name in METRICS]
-    return [*judged, *numbers, isolated, tensor.recorded_as, tensor.file, tensor.why or tensor.note]
+    beside = [tensor.before, tensor.beside.status] if tensor.beside else [None, None]
+    return [*judged, *numbers, isolated, *beside, tensor.recorded_as, tensor.file, tensor.why or tensor.note]

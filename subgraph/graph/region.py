@@ -7,11 +7,11 @@ the region. A tensor leaves if a node outside reads it or the model outputs it.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 
 from subgraph.errors import ModelError, NoRegion
-from subgraph.graph.graph import CONSTANT, SHAPE, Graph, Selection
+from subgraph.graph.graph import CONSTANT, SHAPE, VALUE, Graph, Selection
 
 
 @dataclass(frozen=True)
@@ -117,6 +117,27 @@ def above(graph: Graph, tensors: Iterable[str]) -> Region:
     made = tuple(name for name in tensors if name in graph.maker)
     nodes = graph.ancestors(graph.maker[name] for name in made)
     return of_nodes(graph, nodes, [(name,) for name in made], keep_random=True)
+
+
+def above_until(graph: Graph, names: Sequence[str], stops: Callable[[str], bool]) -> Region | None:
+    """The region that computes some tensors, starting at tensors for which `stops` is true; None if there is none.
+
+    `stops` is not asked about `names` themselves.
+    """
+    nodes: set[int] = set()
+    stack = [graph.maker[n] for n in names if n in graph.maker]
+    while stack:
+        i = stack.pop()
+        if i in nodes:
+            continue
+        nodes.add(i)
+        stack += [graph.maker[n] for n in graph.reads[i] if n in graph.maker and not stops(n)]
+    kinds = graph.kinds([n for i in nodes for n in graph.makes[i]])
+    kept = [i for i in nodes if any(kinds[n] == VALUE for n in graph.makes[i])]
+    try:
+        return of_nodes(graph, kept, [(n,) for n in names]) if kept else None
+    except NoRegion:
+        return None
 
 
 def of_nodes(

@@ -8,7 +8,7 @@ the error was inherited; if not, the nodes between are wrong, even where everyth
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
@@ -18,15 +18,20 @@ import numpy as np
 from subgraph.comparison.criteria import Noise
 from subgraph.comparison.judge import judge
 from subgraph.comparison.noise.noise import RegionNoise
-from subgraph.errors import InputError, ModelError, NoRegion, WorkerDied
+from subgraph.errors import InputError, ModelError, WorkerDied
 from subgraph.graph import region as regions
-from subgraph.graph.graph import VALUE
 from subgraph.graph.region import Region
 from subgraph.recordings import msaccucmp
 from subgraph.recordings.matching.align import NHWC, misfit
 from subgraph.recordings.matching.match import match_entries
 from subgraph.recordings.matching.matched import MatchedRun, TensorMatch
-from subgraph.recordings.reference_tensors import capture_tensors, reference_value, tensor_sizes
+from subgraph.recordings.reference_tensors import (
+    capture_tensors,
+    displaced,
+    reference_value,
+    remoteness,
+    tensor_sizes,
+)
 from subgraph.recordings.run_comparison import RunComparison, TensorRow
 from subgraph.recordings.runs import RecordedRun
 from subgraph.recordings.wrong_input import find_misread_input, first_recorded
@@ -40,6 +45,7 @@ from subgraph.verdict import Judgement, Status, gravity
 log = logging.getLogger("subcut")
 
 NOISE_BYTES = 1 << 30  # of tensors, up to which rounding noise is sampled: a sample holds all of them in memory
+AS_WRONG = 0.5  # of how far a wrong recording is from the reference; what is nearer to it is wrong as it is
 METRICS = ("max_abs", "max_rel", "cosine", "mismatch")
 
 
@@ -50,20 +56,22 @@ def compare_run(
     only: Collection[str] | None = None,
     fail_fast: bool = False,
     accuracy: bool = False,
+    earlier: Sequence[RunComparison] = (),
 ) -> RunComparison:
-    """Judge what one run recorded.
+    """Judge what one run recorded, at the precision that it claims.
 
     Args:
         only: these tensors instead of all.
         fail_fast: stop behind the first tensor that is wrong.
         accuracy: compute msaccucmp's numbers as well.
+        earlier: runs of the same model, with the nearest of which each tensor is compared as well.
 
     Memory: a few tensors at a time, whatever the recording's size; the reference's values lie on disk.
 
     Raises:
         InputError: it holds no tensor of this model. ModelError: the reference cannot give the values.
     """
-    choice = _Choice(trials.tensors() if only is None else only, fail_fast, accuracy)
+    choice = _Choice(trials.tensors() if only is None else only, fail_fast, accuracy, earlier)
     try:
         compared = _compared(trials, run, choice)
     except InputError:
@@ -84,13 +92,14 @@ class _Choice:
     only: Collection[str]
     fail_fast: bool
     accuracy: bool
+    earlier: Sequence[RunComparison]
 
 
 def _compared(trials: Trials, run: RecordedRun, choice: _Choice) -> RunComparison:
     graph, matched = trials.graph, match_run(trials, run)
     recorded = [n for n in trials.tensors() if any(n in m.matches for m in matched)]
     log.info("%s: %s", run.name, matched[0].summary() if matched else run.missing)
-    judging = _Judging(trials, matched, recorded, choice.accuracy)
+    judging = _Judging(trials, matched, recorded, run.precision or trials.precision, choice)
     rows: dict[str, TensorRow] = {}
     for name in recorded:
         if name in choice.only:
@@ -165,7 +174,8 @@ class _Judging:
     trials: Trials
     matched: Sequence[MatchedRun]
     recorded: Sequence[str]
-    accuracy: bool = False
+    precision: str
+    choice: _Choice
     _saved: dict[tuple[str, int], Record] = field(default_factory=dict)
 
     def in_place(self, name: str) -> TensorRow:
@@ -192,10 +202,32 @@ class _Judging:
         judgement = self._judge(name, reference, value, k, self._noise_in_place(name, k))
         if judgement.status is Status.FAIL and name in self._random:
             return TensorRow(match, why="random numbers enter it, and the device drew its own")
-        if not self.accuracy:
-            return TensorRow(match, judgement)
+        before, beside = self._beside(name, reference, value, k)
+        row = TensorRow(match, judgement, before=before, beside=beside)
+        if not self.choice.accuracy:
+            return row
         overflow = msaccucmp.overflows(array, match.entry.dtype)
-        return TensorRow(match, judgement, accuracy=msaccucmp.measure(value, reference), overflow=overflow)
+        return replace(row, accuracy=msaccucmp.measure(value, reference), overflow=overflow)
+
+    def _beside(self, name: str, reference: Array, value: Array, k: int) -> tuple[str, Judgement | None]:
+        """The nearest earlier run, fed alike, that tells this tensor, and the judgement against what it recorded."""
+        for run in reversed([c for c in self.choice.earlier if c.trials is self.trials and k < len(c.matched)]):
+            row = run.rows.get(name)
+            if row is None or not row.compared or name not in run.matched[k].matches:
+                continue
+            try:
+                other = run.matched[k].matches[name].unprinted(reference)
+            except InputError:
+                continue
+            if value.dtype.kind != "f":
+                return run.run.name, self._judge(name, other, value, k, None)
+            moved = displaced(reference, other, value)
+            judged = self._judge(name, reference, moved, k, self._noise_in_place(name, k))
+            if row.failing and remoteness(reference, other, value) <= AS_WRONG:
+                why = f"both are off alike: {judged.why}"
+                judged = replace(judged, status=Status.AGREE, signature=None, label="agrees", why=why)
+            return run.run.name, judged
+        return "", None
 
     @cached_property
     def _random(self) -> set[str]:
@@ -206,7 +238,7 @@ class _Judging:
     def _judge(self, name: str, reference: Array, value: Array, k: int, noise: Noise | None) -> Judgement:
         label = self.trials.values.labels[k]
         is_output = name in self.trials.graph.outputs
-        return judge(name, reference, value, self.trials.rule, self.trials.precision, noise, METRICS, label, is_output)
+        return judge(name, reference, value, self.trials.rule, self.precision, noise, METRICS, label, is_output)
 
     def _noise_in_place(self, name: str, k: int) -> Noise | None:
         """The noise of the whole model; None for inputs of the model, and where sampling takes too much memory."""
@@ -235,7 +267,7 @@ class _Judging:
     def _isolated_as(self, name: str, meant: str) -> Judgement | None:
         """What was matched to one tensor, judged as another one."""
         trials, samples = self.trials, [k for k, m in enumerate(self.matched) if name in m.matches]
-        region = region_above(trials, [meant], lambda n: all(self._is_certain(n, k) for k in samples))
+        region = regions.above_until(trials.graph, [meant], lambda n: all(self._is_certain(n, k) for k in samples))
         if region is None:
             return None
         feeds: list[dict[str, Record]] = [{} for _ in trials.values.records]
@@ -279,25 +311,3 @@ class _Judging:
     @cached_property
     def _folder(self) -> Path:
         return numbered_folder(self.trials.scratch, "recorded")
-
-
-def region_above(trials: Trials, names: Sequence[str], stops: Callable[[str], bool]) -> Region | None:
-    """The region that computes some tensors, starting at tensors for which `stops` is true; None if there is none.
-
-    `stops` is not asked about `names` themselves.
-    """
-    graph = trials.graph
-    nodes: set[int] = set()
-    stack = [graph.maker[n] for n in names if n in graph.maker]
-    while stack:
-        i = stack.pop()
-        if i in nodes:
-            continue
-        nodes.add(i)
-        stack += [graph.maker[n] for n in graph.reads[i] if n in graph.maker and not stops(n)]
-    kinds = graph.kinds([n for i in nodes for n in graph.makes[i]])
-    kept = [i for i in nodes if any(kinds[n] == VALUE for n in graph.makes[i])]
-    try:
-        return regions.of_nodes(graph, kept, [(n,) for n in names]) if kept else None
-    except NoRegion:
-        return None

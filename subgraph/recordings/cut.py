@@ -14,9 +14,9 @@ from subgraph.cases import write_case
 from subgraph.cases.case import Case, RecordingEntry, ResultPlace
 from subgraph.cases.write_case import CaseRequest
 from subgraph.errors import InputError, UsageError
+from subgraph.graph import region as regions
 from subgraph.graph.graph import Graph
 from subgraph.graph.region import Region
-from subgraph.recordings.compare import region_above
 from subgraph.recordings.matching.matched import MatchedRun
 from subgraph.recordings.reference_tensors import capture_tensors, reference_value
 from subgraph.runtime.capture import Captured
@@ -66,7 +66,7 @@ class RecordedValues:
         graph, matches = self.trials.graph, self.matched[k].matches
         lacking = [n for n in self.region.inputs if n not in matches and n in graph.maker]
         if lacking:
-            wider = region_above(self.trials, lacking, lambda n: n in matches)
+            wider = regions.above_until(graph, lacking, lambda n: n in matches)
             starts = ", ".join(clean(graph.label(i)) for i in (wider.nodes[:1] if wider else ()))
             what = f"the recording holds no '{clean(lacking[0])}', which the cut reads"
             raise UsageError(what, f"--start {starts} begins at tensors that it holds" if starts else "cut elsewhere")

@@ -5,17 +5,16 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from subgraph.comparison.judge import judge
-from subgraph.errors import InputError
+from subgraph.recordings.departure import REFERENCE, Departure, departures, sentence
 from subgraph.recordings.interval import find_intervals
 from subgraph.recordings.matching.match import UNLIKE
-from subgraph.recordings.reference_tensors import reference_value
 from subgraph.recordings.run_comparison import RunComparison, TensorRow
 from subgraph.trials.trial import Trials
 from subgraph.verdict import Judgement, Status
 
 SCHEMA = "subcut.recorded/1"
-REFERENCE = "reference"
+STATUS = {0: Status.AGREE, 1: Status.FAIL, 5: Status.UNRESOLVED}  # by exit code
+MAX_NAMED = 5  # files that were not compared
 
 
 @dataclass(frozen=True)
@@ -34,10 +33,15 @@ class RunSummary:
     Attributes:
         mistake: what went wrong before any node: how the device was fed, or how the files are laid out; "" for neither.
         unread: entries that may hold tensors of the model and could not be read.
+        precision: that it is judged at.
+        status, why: of the recording as a whole; `why`: it is unresolved.
         first_bad, last_good: the ends of the first interval, if all tensors were compared.
     """
 
     name: str
+    precision: str
+    status: Status
+    why: str
     folder: str | None
     format: str | None
     missing: str | None
@@ -55,7 +59,7 @@ class RunSummary:
 
 @dataclass(frozen=True)
 class RecordedTensor:
-    """A tensor in one run. `alone`: judged in isolation."""
+    """A tensor in one run. `alone`: judged in isolation. `beside`: against what the run `before` recorded."""
 
     file: str
     recorded_as: str
@@ -63,6 +67,8 @@ class RecordedTensor:
     note: str
     in_place: Judgement | None
     alone: Judgement | None
+    before: str
+    beside: Judgement | None
     why: str
 
 
@@ -80,7 +86,7 @@ class DocumentRow:
 
 @dataclass(frozen=True, kw_only=True)
 class RecordedDocument:
-    """All runs. `odd_one_out`: the outlier in the first row that has one."""
+    """All runs. `odd_one_out`: the outlier in the first row that has one. `says`: what several runs say together."""
 
     schema: str = SCHEMA
     exit_code: int
@@ -90,6 +96,8 @@ class RecordedDocument:
     samples: Sequence[str]
     recordings: Sequence[RunSummary]
     odd_one_out: str | None
+    says: str
+    departures: Sequence[Departure]
     rows: Sequence[DocumentRow]
 
 
@@ -104,15 +112,19 @@ def document(
         names = names[: max((k for k, n in enumerate(names, 1) if any(n in c.rows for c in comparisons)), default=0)]
     rows = [_row(trials, comparisons, name) for name in names]
     complete = stopped or len(names) == len(trials.tensors())
-    code = exit_code(comparisons)
+    code, found = exit_code(comparisons), departures(trials, comparisons)
+    recordings = [_summary(trials, c, complete) for c in comparisons]
+    unresolved = {run.name: run.why for run in recordings if run.status is Status.UNRESOLVED}
     return RecordedDocument(
         exit_code=code,
         agree=code == 0,
         precision=trials.precision,
         criterion=criterion,
         samples=trials.values.labels,
-        recordings=[_summary(trials, c, complete) for c in comparisons],
+        recordings=recordings,
         odd_one_out=next((row.odd_one_out for row in rows if row.odd_one_out), None),
+        says=sentence(comparisons, found, unresolved) if len(comparisons) > 1 else "",
+        departures=found,
         rows=rows,
     )
 
@@ -138,8 +150,12 @@ def _summary(trials: Trials, comparison: RunComparison, complete: bool) -> RunSu
     run, recorded = comparison.run, comparison.run.recording
     lost = [(entry, why) for m in comparison.matched for entry, why in (*m.unread, *m.unmatched, *m.skipped)]
     failing = comparison.failing
+    status = STATUS[exit_code([comparison])]
     return RunSummary(
         name=run.name,
+        precision=run.precision or trials.precision,
+        status=status,
+        why=_unresolved(comparison) if status is Status.UNRESOLVED else "",
         folder=str(recorded.folder) if recorded else None,
         format=recorded.format if recorded else None,
         missing=run.missing or None,
@@ -156,39 +172,34 @@ def _summary(trials: Trials, comparison: RunComparison, complete: bool) -> RunSu
     )
 
 
+def _unresolved(comparison: RunComparison) -> str:
+    """Why a run that nothing speaks against is not right either."""
+    if comparison.run.missing or comparison.too_few:
+        return comparison.run.missing or comparison.too_few
+    broken = [entry.file for entry, _ in comparison.unread]
+    broken += [row.match.entry.file for row in comparison.rows.values() if row.in_place is None]
+    return f"not compared: {', '.join(broken[:MAX_NAMED])}" if broken else "not all that was recorded was compared"
+
+
 def _row(trials: Trials, comparisons: Sequence[RunComparison], name: str) -> DocumentRow:
     i = trials.graph.maker[name]
     runs = [_recorded(c.rows.get(name)) for c in comparisons]
-    return DocumentRow(
-        i, trials.graph.label(i), trials.graph.ops[i], name, runs, outlier(trials, comparisons, name) or None
-    )
+    return DocumentRow(i, trials.graph.label(i), trials.graph.ops[i], name, runs, outlier(comparisons, name) or None)
 
 
 def _recorded(row: TensorRow | None) -> RecordedTensor | None:
     if row is None:
         return None
     match, entry = row.match, row.match.entry
-    return RecordedTensor(entry.file, entry.name, match.how, match.note, row.in_place, row.isolated, row.why)
+    return RecordedTensor(
+        entry.file, entry.name, match.how, match.note, row.in_place, row.isolated, row.before, row.beside, row.why
+    )
 
 
-def outlier(trials: Trials, comparisons: Sequence[RunComparison], name: str) -> str:
+def outlier(comparisons: Sequence[RunComparison], name: str) -> str:
     """The one of the runs and the reference that disagrees with all others about a tensor; "" if there is none."""
-    compared = [c for c in comparisons if name in c.rows and c.rows[name].in_place]
-    bad = [c for c in compared if c.rows[name].failing]
-    agreeing = any(c.rows[name].agreeing for c in compared)
-    if len(bad) == 1 and agreeing:
-        return bad[0].run.name
-    return REFERENCE if len(bad) > 1 and not agreeing and _same_values(trials, [c.rows[name] for c in bad]) else ""
-
-
-def _same_values(trials: Trials, rows: Sequence[TensorRow]) -> bool:
-    """Do several runs agree with the first one about a tensor?"""
-    name = rows[0].match.tensor
-    reference = reference_value(trials, name, 0)
-    if reference is None:
-        return False
-    try:
-        first, *others = [row.match.value(reference) for row in rows]
-    except InputError:
-        return False
-    return all(judge(name, first, v, trials.rule, trials.precision).status is Status.AGREE for v in others)
+    bad = [c for c in comparisons if name in c.rows and c.rows[name].failing]
+    if any(name in c.rows and c.rows[name].agreeing for c in comparisons):
+        return bad[0].run.name if len(bad) == 1 else ""
+    same = all((beside := c.rows[name].beside) and beside.status is Status.AGREE for c in bad[1:])
+    return REFERENCE if len(bad) > 1 and same else ""

@@ -10,10 +10,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from subgraph.graph import region as regions
 from subgraph.graph.graph import VALUE, Graph
 from subgraph.graph.region import Region
 from subgraph.inspection import lint
-from subgraph.recordings.compare import region_above
 from subgraph.recordings.run_comparison import RunComparison, TensorRow
 from subgraph.trials.trial import Trials
 from subgraph.verdict import Status
@@ -62,13 +62,13 @@ def find_intervals(
     rows = comparison.rows
     behind = _behind_bad(trials, comparison)
     wrong = [n for n in comparison.failing if n not in behind or rows[n].isolated]
-    above = {n: region_above(trials, [n], lambda m: _is_certain(rows.get(m))) for n in wrong}
-    regions = {n: set(region.nodes) if region else set() for n, region in above.items()}
-    groups = _grouped([n for n in wrong if n not in behind], regions)
-    taken = {i for names in groups for n in names for i in regions[n]}
-    later = [n for n in wrong if n in behind and _adds_error(rows[n]) and not regions[n] & taken]
-    witnesses = [(regions[n], _adds_error(rows[n])) for n in wrong if n in behind and n not in later]
-    ends = [(names, True) for names in groups] + [(names, False) for names in _grouped(later, regions)]
+    above = {n: regions.above_until(trials.graph, [n], lambda m: _is_certain(rows.get(m))) for n in wrong}
+    inside = {n: set(region.nodes) if region else set() for n, region in above.items()}
+    groups = _grouped([n for n in wrong if n not in behind], inside)
+    taken = {i for names in groups for n in names for i in inside[n]}
+    later = [n for n in wrong if n in behind and _adds_error(rows[n]) and not inside[n] & taken]
+    witnesses = [(inside[n], _adds_error(rows[n])) for n in wrong if n in behind and n not in later]
+    ends = [(names, True) for names in groups] + [(names, False) for names in _grouped(later, inside)]
     intervals = [_interval(trials, rows, names, first, witnesses, weights or {}) for names, first in ends]
     return [interval for interval in intervals if interval]
 
@@ -83,7 +83,7 @@ def _interval(
 ) -> Interval | None:
     graph = trials.graph
     ends = [end for n in names for end in (n, *rows[n].match.alternatives)]
-    region = region_above(trials, ends, lambda n: _is_certain(rows.get(n)))
+    region = regions.above_until(trials.graph, ends, lambda n: _is_certain(rows.get(n)))
     if region is None:
         return None
     adds_error = [_adds_error(rows[n]) for n in names if rows[n].isolated]

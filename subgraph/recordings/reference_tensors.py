@@ -61,3 +61,28 @@ def reference_value(trials: Trials, tensor: str, k: int) -> Array | None:
     except InputError as e:
         raise Inconclusive(f"the reference's value of {clean(tensor)} is lost: {e.what}", "free some space") from e
     return value if isinstance(value, np.ndarray) else None
+
+
+def displaced(reference: Array, before: Array, after: Array) -> Array:
+    """The reference, moved by the difference of two recorded values of a tensor, as a share of the larger scale.
+
+    So two recordings are compared by the same rounding noise as each of them with the reference. Where both are the
+    same, NaN and infinities too, nothing moves.
+    """
+    old, new = before.astype(np.float64), after.astype(np.float64)
+    scale, own = (np.abs(v[np.isfinite(v)]).max(initial=0.0) for v in (old, reference.astype(np.float64)))
+    same = (old == new) | (np.isnan(old) & np.isnan(new))
+    with np.errstate(all="ignore"):
+        step = (new - old) * (own / scale if scale > own else 1.0)
+        return np.where(same, reference, reference + step).astype(reference.dtype)
+
+
+def remoteness(reference: Array, before: Array, after: Array) -> float:
+    """How far one recorded value is from another, as a share of how far that one is from the reference; both as root
+    mean squares. Infinite where one of them alone is infinite or NaN somewhere."""
+    exact, old, new = (v.astype(np.float64) for v in (reference, before, after))
+    finite = np.isfinite(old) & np.isfinite(exact)
+    if not np.array_equal(old[~np.isfinite(old)], new[~np.isfinite(old)], equal_nan=True):
+        return np.inf
+    step, own = (np.sum(np.square(d[finite])) for d in (new - old, old - exact))
+    return float(np.sqrt(step / own)) if own else np.inf if step else 0.0

@@ -69,27 +69,29 @@ class IntervalFinding:
 
 @dataclass(frozen=True, kw_only=True)
 class IntervalDocument(RecordedDocument):
-    """The comparison of one run, and its intervals. No trials were possible."""
+    """The comparison of runs, and the intervals of the one that is `narrowed`. No trials were possible."""
 
     schema: str = SCHEMA
     command: str
     trials: int = 0
     compiled_nodes: int = 0
     model: ModelSource
+    narrowed: str
     findings: Sequence[IntervalFinding]
 
 
 def document(
-    trials: Trials, comparison: RunComparison, intervals: Sequence[Interval], criterion: str, command: str,
-    troubles: Mapping[int, str],
+    trials: Trials, comparisons: Sequence[RunComparison], narrowed: RunComparison, intervals: Sequence[Interval],
+    criterion: str, command: str, troubles: Mapping[int, str],
 ) -> IntervalDocument:  # fmt: skip
-    """The document; `troubles`: of nodes, as `known_troubles` gives them."""
-    runs = run_document.document(trials, [comparison], trials.tensors(), criterion)
+    """The document; `narrowed`: the one with the intervals; `troubles`: of nodes, as `known_troubles` gives them."""
+    runs = run_document.document(trials, comparisons, trials.tensors(), criterion)
     return IntervalDocument(
         **vars(runs) | {"schema": SCHEMA},
         command=command,
         model=replace(case.source_of(trials.graph), path=str(trials.graph.path)),
-        findings=[_finding(trials, comparison, interval, troubles) for interval in intervals],
+        narrowed=narrowed.run.name,
+        findings=[_finding(trials, narrowed, interval, troubles) for interval in intervals],
     )
 
 

@@ -23,6 +23,8 @@ class TensorRow:
     Attributes:
         in_place: None where the entry cannot be read or compared; `why` gives the reason.
         isolated: None where it was not needed, or cannot be computed.
+        before: the nearest earlier run of which this tensor was compared; "" where there is none.
+        beside: against what that run recorded; None where there is no such run.
         accuracy: msaccucmp's numbers by column, if its criterion is used; of the first sample.
         overflow: msaccucmp's OverFlow; None where it was not looked for.
     """
@@ -30,6 +32,8 @@ class TensorRow:
     match: TensorMatch
     in_place: Judgement | None = None
     isolated: Judgement | None = None
+    before: str = ""
+    beside: Judgement | None = None
     why: str = ""
     accuracy: Mapping[str, float | str] = field(default_factory=dict)
     overflow: bool | None = None
@@ -81,6 +85,11 @@ class RunComparison:
         return [name for name, row in self.rows.items() if row.failing]
 
     @property
+    def other_input(self) -> list[str]:
+        """The inputs of the model that were recorded with other values than the reference was fed."""
+        return [name for name, row in self.inputs.items() if row.failing]
+
+    @property
     def unread(self) -> list[tuple[DumpEntry, str]]:
         """The entries that may hold tensors of the model and cannot be read, and why; of all samples."""
         return [pair for matched in self.matched for pair in matched.unread]
@@ -101,7 +110,7 @@ class RunComparison:
     def notes(self) -> list[str]:
         """What makes the recording doubtful as a whole."""
         notes = []
-        other = [n for n, row in self.inputs.items() if row.failing]
+        other = self.other_input
         if other and not self.wrong_input:
             notes.append(f"the recording was made with another input: {', '.join(other)} differs")
         matches = sum(len(m.matches) for m in self.matched)

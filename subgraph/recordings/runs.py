@@ -14,7 +14,9 @@ import re
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from functools import reduce
+from itertools import accumulate
 from pathlib import Path
 
 from subgraph.errors import InputError, UsageError
@@ -25,7 +27,7 @@ from subgraph.recordings.dumps import DumpEntry
 from subgraph.recordings.files import natural_order
 from subgraph.recordings.matching.align import CODES, alignments
 from subgraph.recordings.recording import Recording
-from subgraph.runtime.candidate import RECORDED, Candidate
+from subgraph.runtime.candidate import PRECISIONS, RECORDED, Candidate
 from subgraph.runtime.inputs import Feeding
 from subgraph.storage.folders import safe_name, safe_names, scratch
 from subgraph.storage.tensors import NOT_NUMPY, Record, np_dtype, save, shape_text, type_of
@@ -43,7 +45,7 @@ class RecordingOptions:
     """The user's options about recordings.
 
     Attributes:
-        folders: of dumps.
+        folders: of dumps. labels: their names in reports; without one a folder's own. precisions: see `precision`.
         format, layout: of the dumps; "" to detect the format, and to take the model's layout.
         precision: of the device's arithmetic; None to derive it from the recorded types.
         seeded: was the device fed subcut's random inputs?
@@ -54,6 +56,8 @@ class RecordingOptions:
     layout: str = ""
     precision: str | None = None
     seeded: bool = False
+    labels: Mapping[Path, str] = field(default_factory=dict)
+    precisions: Mapping[Path, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -62,6 +66,7 @@ class RecordedRun:
 
     Attributes:
         name: in reports: the folder's, and what distinguishes the runs in it.
+        precision: that it is judged at; "" for that of the candidate.
         samples: per sample, its entries.
         missing: why there is no recording; "" where there is one.
         unlaid: the same, read without the layout that the user said; None where none was said.
@@ -72,6 +77,7 @@ class RecordedRun:
     samples: tuple[tuple[DumpEntry, ...], ...] = ()
     missing: str = ""
     unlaid: RecordedRun | None = None
+    precision: str = ""
 
     @property
     def shapeless(self) -> bool:
@@ -88,27 +94,36 @@ def open_runs(graph: Graph, options: RecordingOptions, feeding: Feeding) -> Iter
     Raises:
         InputError: nothing can be read. UsageError: it is unknown what the device was fed.
     """
-    runs = load_runs(options.folders, graph, options.layout, options.format or None)
+    runs = load_runs(options, graph)
     with scratch(Path(tempfile.gettempdir()), "subcut-fed") as temporary:  # also removes what a killed run left there
         yield runs, _feeding(runs, graph, feeding, options.seeded, temporary)
 
 
-def load_runs(folders: Sequence[Path], graph: Graph, layout: str = "", format: str | None = None) -> list[RecordedRun]:
-    """The runs in some folders. An unreadable one of several folders becomes a run that is missing.
+def load_runs(options: RecordingOptions, graph: Graph) -> list[RecordedRun]:
+    """The runs in the folders, in their order. An unreadable one of several folders becomes a run that is missing.
 
     Raises:
         InputError: the only folder cannot be read, or none can.
     """
     runs: list[RecordedRun] = []
-    for folder, name in zip(folders, _names(folders), strict=True):
+    for folder, name in zip(options.folders, _names(options), strict=True):
+        said = options.precisions.get(folder, options.precision)
         try:
-            found = _split(name, _read(folder, graph, layout, format))
-            unlaid = _split(name, _read(folder, graph, "", format)) if layout else [None] * len(found)
-            runs += [replace(run, unlaid=other) for run, other in zip(found, unlaid, strict=True)]
+            found = _split(name, _read(folder, graph, options.layout, options.format or None))
+            unlaid = (
+                _split(name, _read(folder, graph, "", options.format or None))
+                if options.layout
+                else [None] * len(found)
+            )
+            claims = accumulate(map(claim_of, found), _coarser)  # a toolkit's board computes as the simulator before it
+            runs += [
+                replace(run, precision=said or claim, unlaid=other and replace(other, precision=said or claim))
+                for run, other, claim in zip(found, unlaid, claims, strict=True)
+            ]
         except InputError as e:
-            if len(folders) == 1:
+            if len(options.folders) == 1:
                 raise
-            runs.append(RecordedRun(name, missing=e.what))
+            runs.append(RecordedRun(name, missing=e.what, precision=said or ""))
     if all(run.missing for run in runs):
         raise InputError("; ".join(run.missing for run in runs), "--recorded names a folder of layer dumps")
     return runs
@@ -122,9 +137,19 @@ def _read(folder: Path, graph: Graph, layout: str, format: str | None) -> Record
     return replace(recorded, entries=tuple(entries))
 
 
-def _names(folders: Sequence[Path]) -> list[str]:
-    names = [Path(os.path.realpath(folder)).name for folder in folders]
-    return names if len(set(names)) == len(names) else [str(folder) for folder in folders]
+def _names(options: RecordingOptions) -> list[str]:
+    """The label of each folder, else its own name; its path where that is another's name.
+
+    Raises:
+        UsageError: a folder or a label is given twice.
+    """
+    names = [options.labels.get(folder, Path(os.path.realpath(folder)).name) for folder in options.folders]
+    if len(set(names)) < len(names):
+        names = [options.labels.get(folder, str(folder)) for folder in options.folders]
+    if len(set(names)) < len(names):
+        twice = next(name for k, name in enumerate(names) if name in names[:k])
+        raise UsageError(f"--recorded: '{clean(twice)}' is given twice", "a label of its own for each: LABEL=DIR")
+    return names
 
 
 def _split(name: str, recorded: Recording) -> list[RecordedRun]:
@@ -180,15 +205,24 @@ def _shortened(run: RecordedRun, number: int) -> RecordedRun:
 
 
 def candidate_of(runs: Sequence[RecordedRun], precision: str | None) -> Candidate:
-    """The candidate that recorded the runs; it cannot be run. `precision` None: that of the coarsest recorded float."""
-    dtypes = {e.dtype for run in runs for sample in run.samples for e in sample}
-    claim = next((claim for dtype, claim in CLAIMS.items() if dtype in dtypes), "fp32")
-    if any(run.recording and run.recording.is_half for run in runs):
-        claim = "fp16"
-    entries = (e for run in runs for sample in run.samples for e in sample if e.role == "output")
-    if any(e.tensor.endswith((QUANTIZED, "_int8")) or e.dtype in CODES for e in entries):
-        claim = "int8"
+    """The candidate that recorded the runs; it cannot be run. `precision` None: the coarsest of the runs'."""
+    claim = reduce(_coarser, (run.precision or claim_of(run) for run in runs), PRECISIONS[0])
     return Candidate("+".join(run.name for run in runs), RECORDED, precision=precision or claim)
+
+
+def _coarser(one: str, other: str) -> str:
+    return max(one, other, key=PRECISIONS.index)
+
+
+def claim_of(run: RecordedRun) -> str:
+    """The precision of the coarsest recorded float; int8 where names or types say that it is quantized."""
+    entries = [entry for sample in run.samples for entry in sample]
+    if any(e.tensor.endswith((QUANTIZED, "_int8")) or e.dtype in CODES for e in entries if e.role == "output"):
+        return "int8"
+    if run.recording and run.recording.is_half:
+        return "fp16"
+    dtypes = {entry.dtype for entry in entries}
+    return next((claim for dtype, claim in CLAIMS.items() if dtype in dtypes), "fp32")
 
 
 # ---------------------------------------------------------------------------------------------------- inputs

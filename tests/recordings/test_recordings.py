@@ -324,10 +324,9 @@ def test_three_runs_name_the_odd_one_out(fifty: Callable[..., Path], made: onnx.
     assert done.document["odd_one_out"] == "board"
     row = next(r for r in done.document["rows"] if r["odd_one_out"])
     assert row["tensor"] == made.graph.node[25].output[0]
-    assert (
-        "odd one out       board, first in "
-        in subcut("compare", "net.onnx", "--recorded", "simulator", "--recorded", "board", cwd=here).out
-    )
+    done = subcut("compare", "net.onnx", "--recorded", "simulator", "--recorded", "board", cwd=here)
+    says = f"simulator agrees with the reference; board departs from simulator first at {row['tensor']} (Conv)"
+    assert done.out.startswith(f"{says}\n") and "FAIL, unlike simulator" in done.out
 
 
 def test_the_reference_may_be_the_odd_one(fifty: Callable[..., Path]) -> None:
@@ -536,7 +535,6 @@ def test_without_the_data_layer_compile_without_aipp(fifty: Callable[..., Path])
         (("compare", "net.onnx", "--recorded", "dump", "--dump-layout", "NHCW"), "no layout 'NHCW'"),
         (("compare", "net.onnx", "--recorded", "empty"), "no tensors in empty"),
         (("compare", "net.onnx", "--recorded", "loop"), "no folder loop"),
-        (("bisect", "net.onnx", "--recorded", "dump", "--recorded", "empty"), "bisect looks at one recording"),
         (("bisect", "net.onnx", "--recorded", "dump", "--max-trials", "3"), "--max-trials goes with a candidate"),
         (("cut", "net.onnx", "-s", "a", "-e", "b", "--recorded", "dump", "--dry-run"), "--dry-run"),
     ],

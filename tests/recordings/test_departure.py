@@ -1,0 +1,201 @@
+"""Several recordings of one model: where the fault comes in, and what the later ones inherit."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import onnx
+import pytest
+
+from fixtures import device
+from subgraph.errors import UsageError
+from subgraph.graph.graph import load
+from subgraph.recordings.departure import compare_runs, to_narrow
+from subgraph.recordings.document import RecordedDocument, document
+from subgraph.recordings.reference_tensors import displaced, remoteness
+from subgraph.recordings.runs import RecordingOptions, candidate_of, open_runs
+from subgraph.runtime.inputs import Feeding
+from subgraph.runtime.reference import Reference
+from subgraph.trials.session import Setup, open_trials
+from tests.helpers.run_command import subcut
+
+Array = npt.NDArray[Any]
+WRONG = 42  # of the model's nodes
+INT8 = ("quantized", "board")
+
+
+@pytest.fixture(scope="module")
+def model() -> onnx.ModelProto:
+    return device.net()
+
+
+@pytest.fixture(scope="module")
+def values(model: onnx.ModelProto) -> dict[str, dict[str, Array]]:
+    """What the kinds of devices compute: right and wrong, as floats and quantized."""
+    fed = device.fed()
+    right = device.run(model, fed)
+    bad = {n: v if k < WRONG else v[:, ::-1].copy() for k, (n, v) in enumerate(right.items())}
+    return {"right": right, "wrong": bad, "right8": _quantized(right), "wrong8": _quantized(bad)}
+
+
+def _quantized(tensors: Mapping[str, Array]) -> dict[str, Array]:
+    """Rounded to 255 steps of a tensor's range."""
+    steps = {n: np.abs(v).max() / 127 for n, v in tensors.items()}
+    return {n: (np.round(v / steps[n]) * steps[n]).astype(np.float32) for n, v in tensors.items()}
+
+
+@pytest.fixture
+def told(
+    model: onnx.ModelProto, values: dict[str, dict[str, Array]], tmp_path: Path, reference: Reference
+) -> Callable[..., tuple[RecordedDocument, str]]:
+    """The document of recordings in this order, by label, and which of them is narrowed down."""
+    onnx.save(model, tmp_path / "net.onnx")
+
+    def tell(**kinds: str) -> tuple[RecordedDocument, str]:
+        for label, kind in kinds.items():
+            if kind:
+                kept = values[kind.removesuffix("-")]
+                left = {n: n for k, n in enumerate(kept) if not kind.endswith("-") or k < WRONG or k > WRONG + 1}
+                device.save(kept, device.fed(), device.Dumps(left), tmp_path / label)
+                if kind == "foreign":
+                    (tmp_path / label / "data.npy").unlink()
+        folders = tuple(tmp_path / label for label in kinds)
+        precisions = {folder: "int8" for folder in folders if folder.name in INT8}
+        graph = load(tmp_path / "net.onnx")
+        with open_runs(graph, RecordingOptions(folders, precisions=precisions), Feeding()) as (runs, fed):
+            setup = Setup(candidate_of(runs, None), fed, tmp_path / "out", stored=False)
+            with open_trials(graph, setup, reference) as trials:
+                compared = compare_runs(trials, runs)
+                return document(trials, compared, trials.tensors(), "noise"), to_narrow(trials, compared).run.name
+
+    return tell
+
+
+def _first(model: onnx.ModelProto) -> str:
+    return f"{model.graph.node[WRONG].output[0]} (Conv)"
+
+
+def test_the_board_departs_from_what_agrees(told: Callable[..., Any], model: onnx.ModelProto) -> None:
+    found, narrowed = told(float="right", quantized="right8", board="wrong8")
+    assert found.says == (
+        f"float and quantized agree with the reference; board departs from quantized first at {_first(model)}"
+    )
+    assert [run.precision for run in found.recordings] == ["fp32", "int8", "int8"]
+    assert (found.exit_code, narrowed) == (1, "board")
+    row = next(r for r in found.rows if r.tensor == model.graph.node[WRONG].output[0])
+    assert [t.beside.status.value if t and t.beside else None for t in row.runs] == [None, "agree", "fail"]
+    assert [t.before for t in row.runs if t] == ["", "float", "quantized"]
+    assert row.odd_one_out == "board"
+
+
+def test_a_board_that_is_equal_to_a_wrong_simulator_has_inherited(
+    told: Callable[..., Any], model: onnx.ModelProto
+) -> None:
+    found, narrowed = told(float="right", quantized="wrong8", board="wrong8")
+    assert found.says == (
+        f"float agrees with the reference; quantized departs from float first at {_first(model)}; "
+        "board gives what quantized gives"
+    )
+    assert (found.exit_code, narrowed, len(found.departures)) == (1, "quantized", 1)
+
+
+def test_all_wrong_alike_speaks_against_what_they_share(told: Callable[..., Any], model: onnx.ModelProto) -> None:
+    found, narrowed = told(float="wrong", quantized="wrong8", board="wrong8")
+    assert found.says.startswith(f"all 3 recordings give the same, other than the reference from {_first(model)} on: ")
+    assert (found.exit_code, narrowed, found.odd_one_out) == (1, "float", "reference")
+
+
+def test_two_that_go_wrong_each_in_its_way(told: Callable[..., Any], values: dict[str, dict[str, Array]]) -> None:
+    values["other"] = {n: v if k < 46 else v * 3 for k, (n, v) in enumerate(values["wrong"].items())}
+    found, _ = told(float="wrong", simulator="other")
+    assert found.says.startswith("float departs from the reference first at ")
+    assert "; simulator departs from float first at " in found.says
+    assert [departure.before for departure in found.departures] == ["reference", "float"]
+
+
+def test_missing_and_unread_are_never_right(told: Callable[..., Any], tmp_path: Path, model: onnx.ModelProto) -> None:
+    found, narrowed = told(float="right", quantized="", board="wrong8")
+    assert "float agrees with the reference; quantized is unresolved: no folder " in found.says
+    assert found.says.endswith(f"board departs from float first at {_first(model)}, of which quantized tells nothing")
+    assert narrowed == "board"
+    (tmp_path / "float" / "block0_conv0_output_0.npy").write_bytes(b"\x93NUMPY")
+    found, _ = told(float="", board="right8")
+    assert found.exit_code == 5
+    assert [run.status.value for run in found.recordings] == ["unresolved", "agree"]
+    assert found.says.startswith("board agrees with the reference; float is unresolved: cannot read ")
+
+
+def test_a_tensor_that_the_one_before_lacks_is_compared_with_an_earlier_one(
+    told: Callable[..., Any], model: onnx.ModelProto
+) -> None:
+    found, _ = told(float="right", quantized="right8-", board="wrong8")
+    assert found.says.endswith(f"board departs from float first at {_first(model)}, of which quantized tells nothing")
+
+
+def test_what_int8_may_hide_is_said(told: Callable[..., Any], values: dict[str, dict[str, Array]]) -> None:
+    drift = {n: v if k < 40 else v * np.float32(1.04) for k, (n, v) in enumerate(values["right8"].items())}
+    found, _ = told(float="right", quantized="right8", board="right8")
+    assert found.says == "float, quantized and board agree with the reference"
+    values["drift"] = drift
+    found, _ = told(float="right", quantized="right8", board="drift")
+    assert found.exit_code == 0
+    assert "but board moves away from quantized at " in found.says and "int8 explains as well as a fault" in found.says
+
+
+def test_a_dump_of_another_model_among_several_is_missing(
+    told: Callable[..., Any], values: dict[str, dict[str, Array]]
+) -> None:
+    values["foreign"] = {"z": np.full((3, 5), 7, np.float32)}
+    found, _ = told(float="foreign", board="wrong8")
+    assert found.recordings[0].missing and "is of this model" in found.recordings[0].missing
+
+
+@pytest.mark.parametrize("scale", [1.0, 1e6])
+def test_displaced(scale: float) -> None:
+    reference = np.array([1.0, 2.0, 3.0, 4.0], np.float32)
+    before = np.array([np.nan, 8.0, np.inf, 2.0], np.float32) * np.float32(scale)
+    after = np.array([np.nan, 8.0, np.inf, 4.0], np.float32) * np.float32(scale)
+    assert displaced(reference, before, after).tolist() == [1.0, 2.0, 3.0, 5.0]
+    assert np.isnan(displaced(reference, reference, np.full(4, np.nan, np.float32))).all()
+
+
+def test_remoteness() -> None:
+    reference, before = np.zeros(4, np.float32), np.array([3, np.nan, 0, 4], np.float32)
+    after = np.array([3, np.nan, 0, 5], np.float32)
+    assert remoteness(reference, before, after) == pytest.approx(0.2)
+    assert remoteness(reference, before, reference) == np.inf, "the NaN is gone"
+    assert remoteness(reference, reference, reference) == 0.0
+    assert remoteness(reference, reference, after) == np.inf
+
+
+def test_labels_and_precisions_of_each(model: onnx.ModelProto, tmp_path: Path, told: Callable[..., Any]) -> None:
+    told(float="right", board="right8")
+    done = subcut("bisect", "net.onnx", "--recorded", "x86=float", "--recorded", "npu:int8=board", cwd=tmp_path)
+    assert done.code == 0 and done.out.startswith("x86 and npu agree with the reference\nrecorded  x86  npy: ")
+    assert re_lines(done.out, "recorded") == ["x86 fp32", "npu int8"]
+    twice = subcut("compare", "net.onnx", "--recorded", "a=float", "--recorded", "a=board", cwd=tmp_path)
+    assert twice.code == 2 and "'a' is given twice" in twice.err
+    odd = subcut("compare", "net.onnx", "--recorded", "a:int4=float", cwd=tmp_path)
+    assert odd.code == 2 and "precision 'int4' is unknown" in odd.err
+
+
+def re_lines(text: str, head: str) -> list[str]:
+    """The second and the last word of lines that begin so."""
+    return [f"{line.split()[1]} {line.split()[-1]}" for line in text.splitlines() if line.startswith(head)]
+
+
+def test_a_folder_of_that_very_name_is_no_label(tmp_path: Path) -> None:
+    from subgraph.commands.options import InputOptions, RecordedOptions, RuntimeOptions
+    from subgraph.commands.recorded import recording_options
+
+    (tmp_path / "a=b").mkdir()
+    words = [str(tmp_path / "a=b"), "c:fp16=d=e"]
+    options = recording_options(RecordedOptions(recorded=words), RuntimeOptions(), InputOptions())
+    assert options.folders == (tmp_path / "a=b", Path("d=e"))
+    assert options.labels == {Path("d=e"): "c"} and options.precisions == {Path("d=e"): "fp16"}
+    with pytest.raises(UsageError):
+        recording_options(RecordedOptions(recorded=["a:fp8=b"]), RuntimeOptions(), InputOptions())
