@@ -112,9 +112,10 @@ def compare_recorded(
     parent: Path, choice: TensorChoice, csv_file: str | None,
 ) -> Result:  # fmt: skip
     """`subcut compare MODEL --recorded DIR`: every tensor that was recorded, beside the reference's."""
-    from subgraph.recordings import msaccucmp, msaccucmp_table, runs
+    from subgraph.recordings import msaccucmp, runs
     from subgraph.recordings.departure import compare_runs
     from subgraph.recordings.document import document
+    from subgraph.recordings.msaccucmp import table as accuracies
     from subgraph.trials.compare import chosen
     from subgraph.trials.session import Setup, open_trials
 
@@ -128,12 +129,12 @@ def compare_recorded(
             limited = runs.limit_samples(recorded, len(trials.values.samples))
             compared = compare_runs(trials, limited, names, fail_fast=choice.fail_fast, accuracy=npu)
             comparison = document(trials, compared, names, criterion, stopped=choice.fail_fast)
-            tables = [msaccucmp_table.accuracy_rows(trials, c, names) if npu and c.matched else [] for c in compared]
+            tables = [accuracies.accuracy_rows(trials, c, names) if npu and c.matched else [] for c in compared]
     advices = [msaccucmp.advise(rows) if rows else None for rows in tables]
     shown = to_json(comparison)
     for recording, advice in zip(shown["recordings"], advices, strict=True):
         recording["advice"] = to_json(advice)
-    csv_text = "" if not csv_file else msaccucmp_table.as_csv(tables[-1]) if npu else as_csv(comparison)
+    csv_text = "" if not csv_file else accuracies.as_csv(tables[-1]) if npu else as_csv(comparison)
     return table.result(shown, text(comparison, advices), csv_text, csv_file)
 
 

@@ -101,7 +101,9 @@ def sentence(comparisons: Sequence[RunComparison], found: Sequence[Departure], u
     """
     by_run = {departure.run: departure for departure in found}
     wrong = [c for c in comparisons if c.failing]
-    right = [c.run.name for c in comparisons if not c.failing and not c.other_input and c.run.name not in unresolved]
+    right = [
+        c.run.name for c in comparisons if not c.failing and not _fed_otherwise(c) and c.run.name not in unresolved
+    ]
     parts = [f"{listed(right)} {'agrees' if len(right) == 1 else 'agree'} with the reference"] if right else []
     if len(comparisons) == len(wrong) > 1 and len(found) == 1 and all(map(_inherited, wrong[1:])):
         shared = (
@@ -123,7 +125,7 @@ def sentence(comparisons: Sequence[RunComparison], found: Sequence[Departure], u
                 f"{name} gives what {before} gives" if _inherited(c)
                 else f"{name} is wrong where {before} is; rounding hides whether by itself"
             )  # fmt: skip
-        elif c.other_input:
+        elif _fed_otherwise(c):
             parts.append(f"{name} was fed another input")
         elif name in unresolved:
             parts.append(f"{name} is unresolved: {unresolved[name]}")
@@ -158,6 +160,10 @@ def _departs(departure: Departure, is_told: bool) -> str:
 
 def _at(departure: Departure) -> str:
     return f"{departure.tensor} ({departure.op})"
+
+
+def _fed_otherwise(comparison: RunComparison) -> bool:
+    return bool(comparison.other_input or comparison.wrong_input)
 
 
 def _inherited(comparison: RunComparison) -> bool:

@@ -2,7 +2,7 @@
 
 Covers `recordings.runs`, `recordings.matching.match`, `recordings.reference_tensors`, `recordings.compare`,
 `recordings.document`, `recordings.interval`, `recordings.cut`, `recordings.result_folder` and
-`recordings.msaccucmp_table`.
+`recordings.msaccucmp.table`.
 """
 
 from __future__ import annotations
