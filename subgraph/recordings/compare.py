@@ -216,7 +216,7 @@ class _Judging:
             if row is None or not row.compared or name not in run.matched[k].matches:
                 continue
             try:
-                other = run.matched[k].matches[name].unprinted(reference)
+                other, _ = run.matched[k].matches[name].compared(reference)
             except InputError:
                 continue
             if value.dtype.kind != "f":
