@@ -1,188 +1,322 @@
-"""A small graph -> positions of its boxes, edges and edge labels, top to bottom by topological rank.
+"""One level of a graph -> positions of its items, edges and edge labels, top to bottom by topological rank.
 
 Sugiyama's layered drawing. An edge is a chain of items, one in each layer between its ends, and its label is one of
 these items. Items of a layer are kept apart, so boxes, labels and passing edges never overlap. Positions within a layer
-are the least squares to the neighbours' positions with the order kept (pool adjacent violators).
+are the least squares to the neighbours' positions with the order kept (pool adjacent violators). The trunk, the longest
+path, is held at one x. No layer is wider than `limit`: members go to further layers, edges without room become stubs.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import NamedTuple
 
-GAP = 18.0  # between two items of a layer
-THIN = 6.0  # width of an edge that passes a layer
-SWEEPS = 8  # passes over all layers
-MARGIN = 8.0
+GAP = 14.0  # between two items of a layer
+THIN = 2.0  # width of an edge that passes a layer
+SWEEPS = 6  # passes over all layers
+LONG = 12  # rows that an edge may pass; a longer one becomes two stubs
+TEXT = 14.0  # height of a label
+CURVE, CURVE_MOST = 11.0, 36.0  # height in which an edge moves sideways
+HEAVY = 1e7  # weight of the trunk beside any other item
 
-Edge = tuple[int, int]
+
+class Item(NamedTuple):
+    """A box: its extents left and right of its anchor, its height, and how many nodes it holds.
+
+    `top`, `bottom`: it must stand in the first or in the last row.
+    """
+
+    left: float
+    right: float
+    height: float
+    weight: int = 1
+    top: bool = False
+    bottom: bool = False
 
 
-class LayoutItem(NamedTuple):
-    """A node (`edge` is None), or the part of an edge in one layer."""
+class Edge(NamedTuple):
+    """From item to item, each a position in topological order; width of the label; where it leaves and arrives.
 
-    node: int
-    edge: Edge | None = None
-    layer: int = 0
+    `leave`, `arrive`: x beside the anchor of the item.
+    """
+
+    source: int
+    target: int
+    label: float = 0.0
+    leave: float = 0.0
+    arrive: float = 0.0
 
 
 @dataclass(frozen=True)
-class GraphLayout:
-    """Pixels. `boxes`, `labels`: centres; `paths`: points from source to target, every second step goes straight."""
+class Placed:
+    """Pixels from the left and upper end of all items.
+
+    Attributes:
+        at: per item, x of its anchor and y of its middle.
+        paths: per edge, points from source to target, of which every second step goes straight; empty for a stub.
+        labels: per edge, where its text begins, at half height; None without room.
+        trunk: x of the longest path. members: the items on it.
+    """
 
     width: float
     height: float
-    boxes: dict[int, tuple[float, float]]
-    labels: dict[Edge, tuple[float, float]]
-    paths: dict[Edge, list[tuple[float, float]]]
+    at: list[tuple[float, float]]
+    paths: list[list[tuple[float, float]]]
+    labels: list[tuple[float, float] | None]
+    trunk: float
+    members: list[int]
 
 
-def layered(
-    widths: Mapping[int, float], labels: Mapping[Edge, float], box: float = 44.0, between: float = 50.0
-) -> GraphLayout:
-    """Place nodes (number → width) and edges (→ width of the label); numbers are in topological order.
+def layered(items: Sequence[Item], edges: Sequence[Edge], limit: float) -> Placed:
+    """Place items, which are in topological order, in layers at most `limit` pixels wide.
 
-    `box`: a node's height; `between`: from one row of boxes to the next. Edges that go back are left out. Complexity:
-    linear in items, of which a layer holds each edge that passes it.
+    An edge that goes back becomes a stub. Complexity: linear in items, of which a layer holds each edge that passes it.
     """
-    edges = [edge for edge in labels if edge[0] < edge[1] and set(edge) <= widths.keys()]
-    ranks = _ranks(sorted(widths), edges)
-    chains = {edge: _chain(edge, ranks) for edge in edges}
-    wide = {LayoutItem(n): w for n, w in widths.items()}
-    for edge, chain in chains.items():
-        wide |= dict.fromkeys(chain[1:-1], THIN) | {chain[1]: labels[edge]}
-    layers = _layers(widths, ranks, chains)
-    joined = _neighbours(chains.values())
-    _order(layers, joined)
-    x = _places(layers, joined, wide)
-    left = min((x[i] - wide[i] / 2 for i in wide), default=0.0) - MARGIN
-    x = {item: at - left for item, at in x.items()}
-    y = {item: MARGIN + box / 2 + depth * (box + between) / 2 for depth, layer in enumerate(layers) for item in layer}
-    return GraphLayout(
-        width=max((x[i] + wide[i] / 2 for i in wide), default=0.0) + MARGIN,
-        height=max(y.values(), default=0.0) + box / 2 + MARGIN,
-        boxes={n: (x[LayoutItem(n)], y[LayoutItem(n)]) for n in widths},
-        labels={edge: (x[chain[1]], y[chain[1]]) for edge, chain in chains.items()},
-        paths={edge: list(_path(chain, x, y, box, between)) for edge, chain in chains.items()},
+    limit = max([limit, *(item.left + item.right for item in items)])
+    trunk = _trunk(items, edges)
+    ranks = _ranks(items, edges, limit)
+    rows = _Rows(items, edges, ranks, set(trunk), limit)
+    rows.order()
+    x = rows.places()
+    left = min((x[i] - rows.left[i] for i in range(len(x))), default=0.0)
+    x = [at - left for at in x]
+    width = max((x[i] + rows.right[i] for i in range(len(x))), default=0.0)
+    height, y = rows.heights(x)
+    return Placed(
+        width=width,
+        height=height,
+        at=[(x[i], y[i]) for i in range(len(items))],
+        paths=[list(rows.path(e, x, y)) if e in rows.chains else [] for e in range(len(edges))],
+        labels=[(x[i] + 5, y[i]) if (i := rows.texts.get(e)) is not None else None for e in range(len(edges))],
+        trunk=x[trunk[0]] if trunk else width / 2,
+        members=trunk,
     )
 
 
-def _ranks(nodes: Sequence[int], edges: Iterable[Edge]) -> dict[int, int]:
-    """Length of the longest path from above; a source is one rank above its first reader."""
-    above: dict[int, list[int]] = {n: [] for n in nodes}
-    below: dict[int, list[int]] = {n: [] for n in nodes}
-    for source, target in edges:
-        above[target].append(source)
-        below[source].append(target)
-    ranks: dict[int, int] = {}
-    for n in nodes:
-        ranks[n] = 1 + max((ranks[p] for p in above[n]), default=-1)
-    for n in nodes:
-        if not above[n] and below[n]:
-            ranks[n] = min(ranks[r] for r in below[n]) - 1
-    return ranks
+def _trunk(items: Sequence[Item], edges: Sequence[Edge]) -> list[int]:
+    """The path that passes most nodes, from above."""
+    best = [item.weight for item in items]
+    before = [-1] * len(items)
+    for edge in sorted(edges, key=lambda e: (e.target, e.source)):
+        a, b = edge.source, edge.target
+        if a < b and best[a] + items[b].weight > best[b]:
+            best[b], before[b] = best[a] + items[b].weight, a
+    path = [max(range(len(items)), key=lambda i: (best[i], -i))] if items else []
+    while path and before[path[-1]] >= 0:
+        path.append(before[path[-1]])
+    return path[::-1]
 
 
-def _chain(edge: Edge, ranks: Mapping[int, int]) -> list[LayoutItem]:
-    """The items of an edge; nodes are in the even layers."""
-    source, target = edge
-    between = range(2 * ranks[source] + 1, 2 * ranks[target])
-    return [LayoutItem(source), *(LayoutItem(source, edge, layer) for layer in between), LayoutItem(target)]
+def _ranks(items: Sequence[Item], edges: Iterable[Edge], limit: float) -> list[int]:
+    """The row of each item: the longest path from above; a source is one row above its first reader.
+
+    A row that is full passes its items on to the next.
+    """
+    above: list[list[int]] = [[] for _ in items]
+    below: list[list[int]] = [[] for _ in items]
+    for edge in edges:
+        if edge.source < edge.target:
+            above[edge.target].append(edge.source)
+            below[edge.source].append(edge.target)
+    ranks = [0] * len(items)
+    for i in range(len(items)):
+        ranks[i] = max((ranks[p] + 1 for p in above[i]), default=0)
+    for i, item in enumerate(items):
+        if not above[i] and below[i] and not item.top:
+            ranks[i] = max(0, min(ranks[r] for r in below[i]) - 1)
+    used: dict[int, float] = {}
+    first, last, part = 0, -1, (False, True)
+    for i in sorted(range(len(items)), key=lambda i: (items[i].bottom, not items[i].top, ranks[i], i)):
+        item = items[i]
+        if (item.bottom, not item.top) != part:  # the upper rows hold the tops, the lower ones the bottoms
+            first, part = last + 1, (item.bottom, not item.top)
+        wide = item.left + item.right + GAP
+        row = max([first, ranks[i], *(ranks[p] + 1 for p in above[i])])
+        while used.get(row, 0.0) and used[row] + wide > limit + GAP:
+            row += 1
+        used[row] = used.get(row, 0.0) + wide
+        ranks[i], last = row, max(row, last)
+    dense = {row: k for k, row in enumerate(sorted(set(ranks)))}
+    return [dense[row] for row in ranks]
 
 
-def _layers(
-    nodes: Iterable[int], ranks: Mapping[int, int], chains: Mapping[Edge, Sequence[LayoutItem]]
-) -> list[list[LayoutItem]]:
-    layers: list[list[LayoutItem]] = [[] for _ in range(2 * max(ranks.values(), default=0) + 1)]
-    for n in sorted(nodes):
-        layers[2 * ranks[n]].append(LayoutItem(n))
-    for edge in sorted(chains):
-        for item in chains[edge][1:-1]:
-            layers[item.layer].append(item)
-    return layers
+class _Rows:
+    """The layers: items, and the parts of edges that pass them. Boxes are in the even layers, labels in the odd."""
+
+    def __init__(
+        self, items: Sequence[Item], edges: Sequence[Edge], ranks: Sequence[int], trunk: set[int], limit: float
+    ) -> None:
+        self.items, self.edges, self.limit = items, edges, limit
+        self.left = [item.left for item in items]
+        self.right = [item.right for item in items]
+        self.layer = [2 * rank for rank in ranks]
+        self.layers: list[list[int]] = [[] for _ in range(2 * max(ranks, default=0) + 1)]
+        for i, layer in enumerate(self.layer):
+            self.layers[layer].append(i)
+        self.free = [limit - sum(self.left[i] + self.right[i] + GAP for i in row) + GAP for row in self.layers]
+        self.chains: dict[int, list[int]] = {}
+        self.texts: dict[int, int] = {}
+        self.held = set(trunk)
+        ways = set(pairwise(sorted(trunk)))
+        bent = {e: abs(edge.leave) + abs(edge.arrive) for e, edge in enumerate(edges)}
+        for e in sorted(bent, key=lambda e: (edges[e][:2] not in ways, self._span(edges[e]), bent[e], e)):
+            held = edges[e][:2] in ways
+            ways.discard(edges[e][:2])
+            self._chain(e, held)
+        self.above: list[list[tuple[int, float]]] = [[] for _ in self.layer]
+        self.below: list[list[tuple[int, float]]] = [[] for _ in self.layer]
+        for e in sorted(self.chains):
+            chain, edge = self.chains[e], edges[e]
+            for k, (a, b) in enumerate(pairwise(chain)):
+                leave = edge.leave if k == 0 else 0.0
+                arrive = edge.arrive if k == len(chain) - 2 else 0.0
+                self.above[b].append((a, leave - arrive))
+                self.below[a].append((b, arrive - leave))
+
+    def _span(self, edge: Edge) -> int:
+        return self.layer[edge.target] - self.layer[edge.source]
+
+    def _chain(self, e: int, trunk: bool) -> None:
+        """Give an edge a part in each layer that it passes, if there is room."""
+        edge = self.edges[e]
+        passed = range(self.layer[edge.source] + 1, self.layer[edge.target])
+        if edge.source >= edge.target or not passed or (len(passed) > 2 * LONG and not trunk):
+            return
+        if any(self.free[layer] < THIN + GAP for layer in passed):
+            return
+        chain = [edge.source]
+        for k, layer in enumerate(passed):
+            text = edge.label if k == 0 and edge.label and self.free[layer] >= edge.label + 6 + GAP + THIN else 0.0
+            chain.append(len(self.layer))
+            if text:
+                self.texts[e] = chain[-1]
+            if trunk:
+                self.held.add(chain[-1])
+            self.layers[layer].append(chain[-1])
+            self.layer.append(layer)
+            self.left.append(THIN / 2)
+            self.right.append(THIN / 2 + (text + 6 if text else 0))
+            self.free[layer] -= self.left[-1] + self.right[-1] + GAP
+        self.chains[e] = [*chain, edge.target]
+
+    def order(self) -> None:
+        """Reduce crossings: sort each layer by the mean position of the neighbours, downwards and upwards in turn."""
+        place = [0.0] * len(self.layer)
+        for layer in self.layers:
+            for k, i in enumerate(layer):
+                place[i] = k
+        for sweep in range(SWEEPS):
+            side = self.below if sweep % 2 else self.above
+            for layer in self.layers[:: -1 if sweep % 2 else 1]:
+                if len(layer) < 2:
+                    continue
+                mean = {
+                    i: sum(place[o] + d / 1e5 for o, d in side[i]) / len(side[i]) if side[i] else place[i]
+                    for i in layer
+                }
+                layer.sort(key=mean.__getitem__)
+                for k, i in enumerate(layer):
+                    place[i] = k
+
+    def places(self) -> list[float]:
+        """x of each item: the trunk at 0, the others near their neighbours, all within the limit."""
+        x = [0.0] * len(self.layer)
+        free = (float("-inf"), float("inf"))
+        for sweep in range(SWEEPS):
+            both = sweep >= SWEEPS - 2
+            for layer in self.layers[:: -1 if sweep % 2 else 1]:
+                self._place(
+                    layer, x, free, (self.above, self.below) if both else ((self.above, self.below)[sweep % 2],)
+                )
+        low = min((x[i] - self.left[i] for i in range(len(x))), default=0.0)
+        high = max((x[i] + self.right[i] for i in range(len(x))), default=0.0)
+        if high - low > self.limit:
+            begin = min(max(low, -self.limit / 2), high - self.limit)
+            for layer in self.layers * 2:
+                self._place(layer, x, (begin, begin + self.limit), (self.above, self.below))
+        return x
+
+    def _place(
+        self,
+        layer: Sequence[int],
+        x: list[float],
+        bounds: tuple[float, float],
+        sides: Sequence[Sequence[Sequence[tuple[int, float]]]],
+    ) -> None:
+        if not layer:
+            return
+        targets, weights = [], []
+        for i in layer:
+            if i in self.held:
+                targets.append(0.0)
+                weights.append(HEAVY)
+            else:
+                near = [x[o] + d for side in sides for o, d in side[i]]
+                targets.append(sum(near) / len(near) if near else x[i])
+                weights.append(1.0)
+        extents = [(self.left[i], self.right[i]) for i in layer]
+        for i, at in zip(layer, spread(targets, extents, weights, bounds), strict=True):
+            x[i] = at
+
+    def heights(self, x: Sequence[float]) -> tuple[float, list[float]]:
+        """Height of all layers, and the middle of each item's layer; edges that move far sideways get more height."""
+        far = [0.0] * (len(self.layers) + 1)
+        for e, chain in self.chains.items():
+            edge = self.edges[e]
+            for k, (a, b) in enumerate(pairwise(chain)):
+                moved = abs(x[a] + (edge.leave if k == 0 else 0) - x[b] - (edge.arrive if k == len(chain) - 2 else 0))
+                far[self.layer[b]] = max(far[self.layer[b]], moved)
+        texts = {self.layer[i] for i in self.texts.values()}
+        self.tall: list[float] = []
+        at, middles = 0.0, []
+        for k, layer in enumerate(self.layers):
+            boxes = (self.items[i].height for i in layer if i < len(self.items))
+            tall = max(boxes, default=0.0) if k % 2 == 0 else TEXT if k in texts else 0.0
+            at += min(CURVE + far[k] / 12, CURVE_MOST) if k else 0.0
+            middles.append(at + tall / 2)
+            self.tall.append(tall)
+            at += tall
+        return at, [middles[layer] for layer in self.layer]
+
+    def path(self, e: int, x: Sequence[float], y: Sequence[float]) -> Iterator[tuple[float, float]]:
+        """Points from box to box; straight through the layers in between."""
+        edge, chain = self.edges[e], self.chains[e]
+        first, last = chain[0], chain[-1]
+        out = x[first] + edge.leave
+        yield out, y[first] + self.items[first].height / 2
+        yield out, y[first] + self.tall[self.layer[first]] / 2
+        for item in chain[1:-1]:
+            half = self.tall[self.layer[item]] / 2
+            yield x[item], y[item] - half
+            yield x[item], y[item] + half
+        into = x[last] + edge.arrive
+        yield into, y[last] - self.tall[self.layer[last]] / 2
+        yield into, y[last] - self.items[last].height / 2
 
 
-def _neighbours(
-    chains: Iterable[Sequence[LayoutItem]],
-) -> tuple[dict[LayoutItem, list[LayoutItem]], dict[LayoutItem, list[LayoutItem]]]:
-    """The neighbours of each item: above, and below."""
-    above: dict[LayoutItem, list[LayoutItem]] = {}
-    below: dict[LayoutItem, list[LayoutItem]] = {}
-    for chain in chains:
-        for one, other in pairwise(chain):
-            above.setdefault(other, []).append(one)
-            below.setdefault(one, []).append(other)
-    return above, below
+def spread(
+    targets: Sequence[float],
+    extents: Sequence[tuple[float, float]],
+    weights: Sequence[float],
+    bounds: tuple[float, float] = (float("-inf"), float("inf")),
+) -> list[float]:
+    """Anchors in the given order, `GAP` between items, nearest to `targets` (weighted least squares), within `bounds`.
 
-
-def _order(
-    layers: list[list[LayoutItem]],
-    joined: tuple[dict[LayoutItem, list[LayoutItem]], dict[LayoutItem, list[LayoutItem]]],
-) -> None:
-    """Reduce crossings: sort each layer by the mean position of the neighbours, downwards and upwards in turn."""
-    for sweep in range(SWEEPS):
-        side = joined[sweep % 2]
-        for layer in layers if sweep % 2 == 0 else layers[::-1]:
-            place = {item: k for one in layers for k, item in enumerate(one)}
-            now = {item: float(place[item]) for item in layer}
-            layer.sort(key=lambda item: _mean([place[o] for o in side.get(item, ())], now[item]))
-
-
-def _places(
-    layers: list[list[LayoutItem]],
-    joined: tuple[dict[LayoutItem, list[LayoutItem]], dict[LayoutItem, list[LayoutItem]]],
-    wide: Mapping[LayoutItem, float],
-) -> dict[LayoutItem, float]:
-    x: dict[LayoutItem, float] = {}
-    for layer in layers:
-        x.update(zip(layer, spread([0.0] * len(layer), [wide[i] for i in layer]), strict=True))
-    for sweep in range(SWEEPS):
-        sides = joined if sweep >= SWEEPS - 2 else (joined[sweep % 2],)
-        for layer in layers[:: -1 if sweep % 2 else 1]:
-            targets = [_mean([x[o] for side in sides for o in side.get(item, ())], x[item]) for item in layer]
-            x.update(zip(layer, spread(targets, [wide[i] for i in layer]), strict=True))
-    return x
-
-
-def spread(targets: Sequence[float], widths: Sequence[float]) -> list[float]:
-    """Centres in the given order, with `GAP` between items, nearest to `targets` (least squares).
-
-    >>> spread([0.0, 0.0], [10.0, 10.0])
-    [-14.0, 14.0]
+    >>> spread([0.0, 0.0], [(5.0, 5.0), (5.0, 5.0)], [1.0, 1.0])
+    [-12.0, 12.0]
     """
     offsets = [0.0]
-    for one, other in pairwise(widths):
-        offsets.append(offsets[-1] + (one + other) / 2 + GAP)
-    blocks: list[tuple[float, int]] = []  # sum and count of items that touch
-    for target, offset in zip(targets, offsets, strict=False):
-        total, size = target - offset, 1
-        while blocks and blocks[-1][0] / blocks[-1][1] >= total / size:
-            before, others = blocks.pop()
-            total, size = total + before, size + others
-        blocks.append((total, size))
-    flat = [total / size for total, size in blocks for _ in range(size)]
-    return [at + offset for at, offset in zip(flat, offsets, strict=False)]
-
-
-def _mean(values: Sequence[float], default: float) -> float:
-    return sum(values) / len(values) if values else default
-
-
-def _path(
-    chain: Sequence[LayoutItem],
-    x: Mapping[LayoutItem, float],
-    y: Mapping[LayoutItem, float],
-    box: float,
-    between: float,
-) -> Iterable[tuple[float, float]]:
-    """Points from box to box; straight through the rows in between."""
-    half = {True: box / 2, False: between / 8}  # of a row of boxes, of a row of labels
-    first, last = chain[0], chain[-1]
-    yield x[first], y[first] + box / 2
-    for item in chain[1:-1]:
-        deep = half[item.layer % 2 == 0]
-        yield x[item], y[item] - deep
-        yield x[item], y[item] + deep
-    yield x[last], y[last] - box / 2
+    for one, other in pairwise(extents):
+        offsets.append(offsets[-1] + one[1] + other[0] + GAP)
+    blocks: list[tuple[float, float, int]] = []  # weighted sum, weight and count of items that touch
+    for target, offset, weight in zip(targets, offsets, weights, strict=False):
+        total, heavy, size = (target - offset) * weight, weight, 1
+        while blocks and blocks[-1][0] / blocks[-1][1] >= total / heavy:
+            before, others, many = blocks.pop()
+            total, heavy, size = total + before, heavy + others, size + many
+        blocks.append((total, heavy, size))
+    low, high = bounds[0] + extents[0][0], bounds[1] - offsets[-1] - extents[-1][1]
+    flat = [min(max(total / heavy, low), high) for total, heavy, size in blocks for _ in range(size)]
+    return [at + offset for at, offset in zip(flat, offsets, strict=True)]

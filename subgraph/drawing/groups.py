@@ -1,0 +1,336 @@
+"""A network -> `Tree`: its nodes in groups that open.
+
+Groups are name scopes (`/encoder/layer.3/attention/MatMul`). Where names have no scopes, or a scope holds too much, its
+members are grouped between tensors that are alone in crossing a cut; where there are none, by equal shares in
+topological order, which cannot form a cycle.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from itertools import groupby, takewhile
+from typing import TypeVar
+
+from subgraph.drawing.network import Network
+from subgraph.text import short
+
+T = TypeVar("T")
+
+MAX_FLAT = 400  # members of a group; of more, a layout takes too long and nobody sees anything
+FLAT = 48  # members that a group without scopes may have before they are grouped by cut points
+CHAIN = 12  # nodes in a row, without branches, that form a group
+TAIL = 3  # nodes in a row that still belong to the branches in front of them
+SCOPES = ("/", ".")  # separators of scopes in node names; the first that half of the named nodes have
+
+
+@dataclass
+class DrawnGroup:
+    """Members: leaves, and numbers of groups inside. `key` is what `open_groups` lists; `label` what is shown.
+
+    `depth`: groups around it. `scope`: parts of its nodes' names that it stands for. `leaves`: all inside.
+    """
+
+    key: str
+    label: str
+    parent: int
+    members: list[int]
+    depth: int = 0
+    scope: int = 0
+    leaves: list[int] = field(default_factory=list)
+
+
+class Tree:
+    """The groups of a network; a member below `network.leaves` is a leaf, any other a group. Built in linear time.
+
+    Attributes:
+        root: the number of the group that holds all.
+        groups: number → group, outer groups first.
+    """
+
+    def __init__(self, network: Network) -> None:
+        self.network = network
+        self.root = network.leaves
+        self._last = self.root
+        self.groups: dict[int, DrawnGroup] = {self.root: DrawnGroup("", "", -1, [])}
+        self._separator = "" if network.scopes else separator_of(network.names)
+        names = (name.split(self._separator)[:-1] if self._separator else () for name in network.names)
+        self._scopes(network.scopes or [tuple(filter(None, parts)) for parts in names])
+        self._compress()
+        for number in list(self.groups):
+            self._split(number)
+        self._finish()
+
+    @cached_property
+    def numbers(self) -> dict[str, int]:
+        """Key → number."""
+        return {group.key: number for number, group in self.groups.items()}
+
+    def opened(self, depth: int) -> frozenset[str]:
+        """Keys of the groups that are open where `depth` levels are shown; 1: only the outermost."""
+        return frozenset(g.key for g in self.groups.values() if 0 < g.depth < depth)
+
+    def shown(self, boxes: int) -> frozenset[str]:
+        """Keys of the groups to open so that about so many boxes are seen: whole levels, as many as fit."""
+        levels = Counter[int]()
+        for g in self.groups.values():
+            levels[g.depth] += len(g.members) - (g.depth > 0)  # an open group is no box
+        total, depth = levels[0], 1
+        while levels[depth] and total + levels[depth] <= boxes:
+            total, depth = total + levels[depth], depth + 1
+        return self.opened(depth)
+
+    def holders(self, leaf: int) -> list[str]:
+        """Keys of the groups around a leaf, outermost first."""
+        keys, number = [], self._parents[self.network.folded.get(leaf, leaf)]
+        while number != self.root:
+            keys.append(self.groups[number].key)
+            number = self.groups[number].parent
+        return keys[::-1]
+
+    def relative(self, name: str, scope: int) -> str:
+        """A node's name without its first `scope` parts."""
+        return self._separator.join(list(filter(None, name.split(self._separator)))[scope:]) if scope else name
+
+    # ------------------------------------------------------------------------------------------------ building
+
+    def _add(self, key: str, label: str, parent: int, members: list[int], scope: int) -> int:
+        self._last += 1
+        self.groups[self._last] = DrawnGroup(key, label, parent, members, scope=scope)
+        return self._last
+
+    def _scopes(self, scopes: Sequence[tuple[str, ...]]) -> None:
+        known: dict[tuple[str, ...], int] = {(): self.root}
+        folded = self.network.folded
+        for leaf in range(self.network.leaves):
+            if leaf in folded:
+                continue
+            scope = scopes[leaf] if leaf < len(scopes) else ()
+            if scope not in known:
+                for depth in range(1, len(scope) + 1):
+                    if scope[:depth] not in known:
+                        above = known[scope[: depth - 1]]
+                        number = self._add("/".join(scope[:depth]), scope[depth - 1], above, [], depth)
+                        known[scope[:depth]] = number
+                        self.groups[above].members.append(number)
+            self.groups[known[scope]].members.append(leaf)
+
+    def _compress(self) -> None:
+        """A group of one member is that member; so is the root, where inputs and outputs alone are beside it."""
+        for number in sorted(self.groups, reverse=True):
+            group = self.groups[number]
+            members = []
+            for m in group.members:
+                inner = self.groups.get(m)
+                if inner and len(inner.members) == 1:
+                    del self.groups[m]
+                    m = inner.members[0]
+                    if m in self.groups:
+                        self.groups[m].label = f"{inner.label}/{self.groups[m].label}"
+                if m in self.groups:
+                    self.groups[m].parent = number
+                members.append(m)
+            group.members = members
+        root = self.groups[self.root]
+        while len(only := [m for m in root.members if m in self.groups]) == 1 and all(
+            m >= len(self.network.ops) for m in root.members
+        ):
+            inner = self.groups.pop(only[0])
+            root.members = [m for m in root.members if m != only[0]] + inner.members
+            for m in inner.members:
+                if m in self.groups:
+                    self.groups[m].parent = self.root
+
+    def _split(self, number: int) -> None:
+        """Group the members of a group that holds too many: by cut points, then in equal shares."""
+        group = self.groups[number]
+        ends = [m for m in group.members if len(self.network.ops) <= m < self.root]
+        members = [m for m in group.members if m not in set(ends)]
+        limit = FLAT if not any(m in self.groups for m in members) else MAX_FLAT - len(ends)
+        if len(members) <= limit:
+            return
+        self._gather(number)
+        order, edges = self.level_order(number, members)
+        parts = segments(order, edges)
+        if len(parts) == 1 and len(order) <= MAX_FLAT:
+            return
+        members = [self._part(number, part) for part in (parts if len(parts) > 1 else shares(order, FLAT))]
+        while len(members) > limit:
+            members = [self._part(number, part) for part in shares(members, max(FLAT // 2, int(len(members) ** 0.5)))]
+        group.members = ends + members
+
+    def _part(self, parent: int, part: list[int]) -> int:
+        """A new group of these members; the member itself if it is alone."""
+        if len(part) == 1:
+            return part[0]
+        while len(part) > MAX_FLAT:  # no cut point: equal shares
+            part = [self._part(parent, share) for share in shares(part, FLAT)]
+        first, last = self._first(part[0]), self._first(part[-1])
+        names = [self.network.label(m) if m < self.root else self.groups[m].label for m in (first, last)]
+        above = self.groups[parent].key
+        number = self._add(
+            f"{above}/#{first}-{last}".lstrip("/"), _common(names), parent, part, self.groups[parent].scope
+        )
+        for m in part:
+            if m in self.groups:
+                self.groups[m].parent = number
+        return number
+
+    def _first(self, member: int) -> int:
+        while member in self.groups:
+            member = self.groups[member].members[0]
+        return member
+
+    def _finish(self) -> None:
+        """Depths, parents and leaves; groups are numbered outer first."""
+        order = [self.root]
+        for number in order:
+            order += [m for m in self.groups[number].members if m in self.groups]
+        self.groups = {number: self.groups[number] for number in order}
+        seen: set[str] = set()
+        for number, group in self.groups.items():
+            while group.key in seen:  # a scope may be called like an equal share
+                group.key += "'"
+            seen.add(group.key)
+            for m in group.members:
+                if m in self.groups:
+                    self.groups[m].parent, self.groups[m].depth = number, group.depth + 1
+        self._gather(self.root)
+        self._parents = {m: number for number, group in self.groups.items() for m in group.members}
+
+    def _gather(self, top: int) -> None:
+        """Leaves of the groups in `top`, itself included."""
+        order = [top]
+        for number in order:
+            order += [m for m in self.groups[number].members if m in self.groups]
+        for number in reversed(order):
+            group = self.groups[number]
+            group.leaves = [
+                leaf for m in group.members for leaf in (self.groups[m].leaves if m in self.groups else (m,))
+            ]
+
+    # ------------------------------------------------------------------------------------------------ one level
+
+    def leaves(self, member: int) -> Sequence[int]:
+        """The leaves of a member."""
+        return self.groups[member].leaves if member in self.groups else (member,)
+
+    def level_order(self, number: int, members: Sequence[int]) -> tuple[list[int], dict[tuple[int, int], list[str]]]:
+        """Members in topological order, and their edges: (from, to) → tensors. Long fan-outs are left out.
+
+        Contracted groups may form cycles; the order then takes the member with the first node.
+        """
+        at = {leaf: m for m in members for leaf in self.leaves(m)}
+        edges: dict[tuple[int, int], list[str]] = {}
+        sources, wide = self.network.sources, self.network.wide
+        for leaf, m in at.items():
+            for maker, name in sources[leaf]:
+                other = at.get(maker, m)
+                if other != m and leaf <= wide.get(name, leaf):
+                    row = edges.setdefault((other, m), [])
+                    if name not in row:
+                        row.append(name)
+        firsts = {m: min(self.leaves(m)) for m in members}
+        return topological(members, edges, firsts), edges
+
+
+def topological(members: Iterable[int], edges: Iterable[tuple[int, int]], key: Mapping[int, int]) -> list[int]:
+    """A topological order, smallest `key` first; in a cycle the member with the smallest key comes first.
+
+    >>> topological([1, 2, 3], [(3, 1), (1, 2), (2, 1)], {1: 1, 2: 2, 3: 3})
+    [3, 1, 2]
+    """
+    left = dict.fromkeys(members, 0)
+    below: dict[int, list[int]] = {}
+    for a, b in edges:
+        left[b] += 1
+        below.setdefault(a, []).append(b)
+    ready = [(key[m], m) for m, n in left.items() if not n]
+    heapq.heapify(ready)
+    waiting = sorted(((key[m], m) for m in left), reverse=True)
+    order: list[int] = []
+    done: set[int] = set()
+    while len(order) < len(left):
+        while not ready:
+            candidate = waiting.pop()
+            if candidate[1] not in done:
+                ready.append(candidate)
+        _, m = heapq.heappop(ready)
+        if m in done:
+            continue
+        done.add(m)
+        order.append(m)
+        for b in below.get(m, ()):
+            left[b] -= 1
+            if not left[b] and b not in done:
+                heapq.heappush(ready, (key[b], b))
+    return order
+
+
+def segments(order: Sequence[int], edges: Mapping[tuple[int, int], Sequence[str]]) -> list[list[int]]:
+    """Consecutive members between tensors that are alone in crossing a cut; linear.
+
+    Branches and the join below are one part, with a few members in a row behind it; a longer row is cut into chains.
+    """
+    place = {m: k for k, m in enumerate(order)}
+    last: dict[tuple[int, str], int] = {}  # tensor → last reader
+    for (a, b), names in edges.items():
+        for name in names:
+            last[place[a], name] = max(last.get((place[a], name), 0), place[b])
+    change = [0] * (len(order) + 1)
+    for (first, _), end in last.items():
+        if end > first:
+            change[first] += 1
+            change[end] -= 1
+    live, parts = 0, list[list[int]]([[]])
+    for k, m in enumerate(order):
+        live += change[k]
+        parts[-1].append(m)
+        if live <= 1:
+            parts.append([])
+    done: list[list[int]] = []
+    for single, same in groupby(filter(None, parts), lambda part: len(part) == 1):
+        if not single:
+            done += same
+            continue
+        row = [m for part in same for m in part]
+        if done and len(row) <= TAIL:
+            done[-1] += row
+        else:
+            done += shares(row, -(-len(row) // CHAIN))
+    return done
+
+
+def shares(row: Sequence[T], number: int) -> list[list[T]]:
+    """Consecutive parts, at most so many, of almost equal length.
+
+    >>> shares([1, 2, 3, 4, 5], 2)
+    [[1, 2, 3], [4, 5]]
+    """
+    length = -(-len(row) // max(1, min(number, len(row) or 1)))
+    return [list(row[k : k + length]) for k in range(0, len(row), length)]
+
+
+def separator_of(names: Sequence[str]) -> str:
+    """What parts the scopes in names; empty where fewer than half of the names have any.
+
+    >>> separator_of(["/layer1/conv/Conv", "/layer1/Relu", ""])
+    '/'
+    """
+    named = sum(map(bool, names))
+    for separator in SCOPES:
+        if 2 * sum(separator in name.strip(separator) for name in names) >= max(named, 1):
+            return separator
+    return ""
+
+
+def _common(names: Sequence[str]) -> str:
+    """What the names of a group's ends share, up to a separator; else both."""
+    same = len(list(takewhile(lambda letters: len(set(letters)) == 1, zip(*names, strict=False))))
+    while same and any(name[same : same + 1].isalnum() for name in names) and names[0][same - 1].isalnum():
+        same -= 1
+    shared = names[0][:same].rstrip("/._ #")
+    return shared if len(shared) > 2 else " … ".join(dict.fromkeys(short(name, 24) for name in names))

@@ -1,0 +1,259 @@
+"""One open group -> its members, ports and edges, placed by `layered`: lines where there is room, else stubs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from subgraph.drawing.groups import Tree
+from subgraph.drawing.layered import Edge, Item, Placed, layered
+from subgraph.text import clean, columns, count, short
+
+ADVANCE = 6.7  # pixels of a character at 11 px in the widest of the usual monospace fonts (0.602 em)
+NAME, NAME_NARROW, STUB, TYPE = 26, 19, 14, 30  # columns of a text; the rest is in its title
+NARROW = 480.0  # pixels of a page with shorter names
+SLIM = 64.0  # width of the smallest box
+HEIGHT = 36.0  # of a box
+HEADER, PAD = 22.0, 8.0  # of an open group: height of the line with its name, room between frame and members
+PORTS = 10  # tensors that pass an open group's frame as lines, each way; others are named
+STUBS = 3  # rows of stubs at a box; the last counts the others
+
+PORT = -1
+
+
+@dataclass(frozen=True)
+class Cell:
+    """A member, or a port (`member` is PORT), with its texts and the tensors named at it: (way, tensor)."""
+
+    member: int
+    label: str = ""
+    detail: str = ""
+    stubs: tuple[tuple[str, str], ...] = ()
+
+
+@dataclass(frozen=True)
+class Wire:
+    """Tensors from cell to cell, and their text."""
+
+    source: int
+    target: int
+    tensors: tuple[str, ...]
+    text: str = ""
+
+
+@dataclass(frozen=True)
+class Level:
+    """An open group in pixels from its frame's upper left corner.
+
+    Attributes:
+        anchor: x of its trunk. ports_in, ports_out: tensor → x.
+        cells, wires: what stands at the positions of `placed`.
+        shift: from the frame's corner to that of `placed`.
+    """
+
+    width: float
+    height: float
+    anchor: float
+    ports_in: Mapping[str, float]
+    ports_out: Mapping[str, float]
+    cells: Sequence[Cell]
+    wires: Sequence[Wire]
+    placed: Placed
+    shift: tuple[float, float]
+
+
+def level(tree: Tree, number: int, inner: Mapping[int, Level], room: float) -> Level:
+    """Lay out one group; `inner`: its open members. No row is wider than `room` pixels, if no member is.
+
+    Complexity: linear in the group's leaves, and see `layered`.
+    """
+    order, edges = tree.level_order(number, tree.groups[number].members)
+    named: dict[int, dict[tuple[str, str], None]] = {}
+    entering, leaving = _crossing(tree, number, order, inner, named)
+    ways_in, ways_out = list(entering)[:PORTS], list(leaving)[:PORTS]
+    members = [PORT] * len(ways_in) + order + [PORT] * len(ways_out)
+    at = {m: len(ways_in) + k for k, m in enumerate(order)}
+    wires = [Wire(k, at[m], (name,)) for k, name in enumerate(ways_in) for m in entering[name]]
+    for (a, b), names in edges.items():
+        single = a in inner or b in inner  # each tensor has its port
+        wires += [Wire(at[a], at[b], part) for part in ([(n,) for n in names] if single else [tuple(names)])]
+    wires += [Wire(at[leaving[n]], len(members) - len(ways_out) + k, (n,)) for k, n in enumerate(ways_out)]
+    unseen = [("in", n, m) for n in list(entering)[PORTS:] for m in entering[n]]
+    for way, name, m in unseen + [("out", n, leaving[n]) for n in list(leaving)[PORTS:]]:
+        _name(named, m, way, name, inner)
+    wires = _with_texts(tree, sorted(wires, key=lambda w: (w.source, w.target, w.tensors)), members)
+    while True:
+        cells = [_cell(tree, number, m, list(named.get(m, ())), room) for m in members]
+        items = [
+            _item(tree, cell, inner.get(cell.member), k < len(ways_in), k >= len(members) - len(ways_out))
+            for k, cell in enumerate(cells)
+        ]
+        joined = [_edge(wire, members, inner) for wire in wires]
+        placed = layered(items, [edge for edge in joined if edge], room)
+        paths = iter(placed.paths)
+        lost = [wire for wire, edge in zip(wires, joined, strict=True) if not (edge and next(paths))]
+        if not lost:
+            break
+        for wire in lost:
+            for name in wire.tensors:
+                _name(named, members[wire.source], "out", name, inner)
+                _name(named, members[wire.target], "in", name, inner)
+        wires = [wire for wire in wires if wire not in lost]
+    return _framed(tree, number, cells, wires, placed, ways_in, ways_out)
+
+
+def _crossing(
+    tree: Tree,
+    number: int,
+    order: Sequence[int],
+    inner: Mapping[int, Level],
+    named: dict[int, dict[tuple[str, str], None]],
+) -> tuple[dict[str, list[int]], dict[str, int]]:
+    """Tensors that enter the group → members that read them; that leave it → the member that makes them.
+
+    Tensors with many readers are put into `named` instead, at members that are not open.
+    """
+    network, root = tree.network, number == tree.root
+    at = {leaf: m for m in order for leaf in tree.leaves(m)}
+    entering: dict[str, list[int]] = {}
+    leaving: dict[str, int] = {}
+    for leaf, m in at.items():
+        for maker, name in network.sources[leaf]:
+            if leaf > network.wide.get(name, leaf):
+                if m not in inner and at.get(maker) != m:
+                    _name(named, m, "in", name, inner)
+            elif maker not in at and not root and m not in (row := entering.setdefault(name, [])):
+                row.append(m)
+        for name in network.made(leaf):
+            last = network.wide.get(name, network.leaves)
+            away = [r for r in network.readers.get(name, ()) if at.get(r) != m]
+            if m not in inner and any(r > last for r in away):
+                _name(named, m, "out", name, inner)
+            if any(r not in at and r <= last for r in away):
+                leaving[name] = m
+    return entering, leaving
+
+
+def _name(
+    named: dict[int, dict[tuple[str, str], None]], member: int, way: str, name: str, inner: Mapping[int, Level]
+) -> None:
+    """Name a tensor at a member; an open group without a port for it names it inside."""
+    if member == PORT:
+        return
+    ports = (inner[member].ports_in if way == "in" else inner[member].ports_out) if member in inner else None
+    if ports is None or name in ports:
+        named.setdefault(member, {})[way, name] = None
+
+
+def _with_texts(tree: Tree, wires: Sequence[Wire], members: Sequence[int]) -> list[Wire]:
+    """Each tensor's type is written once: at its first line, not at a port, input or output, which show it."""
+    nodes, root, types = len(tree.network.ops), tree.root, tree.network.types
+    seen: set[str] = set()
+    done = []
+    for wire in wires:
+        ends = (members[wire.source], members[wire.target])
+        if all(m != PORT and not nodes <= m < root for m in ends) and wire.tensors[0] not in seen:
+            seen.update(wire.tensors)
+            more = f" +{len(wire.tensors) - 1}" if len(wire.tensors) > 1 else ""
+            text = short(clean(types.get(wire.tensors[0], "")), TYPE) + more
+            wire = Wire(wire.source, wire.target, wire.tensors, text)
+        done.append(wire)
+    return done
+
+
+def _cell(tree: Tree, number: int, member: int, stubs: Sequence[tuple[str, str]], room: float) -> Cell:
+    """The texts of a member."""
+    if member == PORT:
+        return Cell(PORT)
+    network = tree.network
+    length = NAME if room > NARROW else NAME_NARROW
+    if member in tree.groups:
+        group = tree.groups[member]
+        nodes = sum(leaf < len(network.ops) for leaf in group.leaves)
+        return Cell(member, short(clean(group.label), length), count(nodes, "node"), tuple(stubs))
+    name = clean(network.label(member))
+    if member >= len(network.ops):
+        return Cell(member, short(name, length), short(clean(network.types.get(name, "")), length), tuple(stubs))
+    relative = tree.relative(name, tree.groups[number].scope)
+    return Cell(member, short(clean(network.ops[member]), length), short(relative, length), tuple(stubs))
+
+
+def _item(tree: Tree, cell: Cell, inner: Level | None, top: bool, bottom: bool) -> Item:
+    """A cell with the stubs beside it."""
+    if cell.member == PORT:
+        return Item(4.0, 4.0, 0.0, 1, top, bottom)
+    texts = [stub_text(*rows) for rows in stub_rows(cell.stubs)]
+    beside = max((columns(text) * ADVANCE + 6 for text in texts), default=0.0)
+    alone = size(tree, cell, inner)
+    return alone._replace(right=alone.right + beside)
+
+
+def size(tree: Tree, cell: Cell, inner: Level | None) -> Item:
+    """The box of a member, without what stands beside it."""
+    weight = len(tree.leaves(cell.member))
+    if inner:
+        return Item(inner.anchor, inner.width - inner.anchor, inner.height, weight)
+    group = cell.member in tree.groups
+    half = max(SLIM, max(columns(cell.label) + 2 * group, columns(cell.detail)) * ADVANCE + 14) / 2
+    return Item(half, half, HEIGHT, weight)
+
+
+def stub_rows(stubs: Sequence[tuple[str, str]]) -> list[tuple[str, tuple[str, ...]]]:
+    """At most `STUBS` rows of stubs: way and tensors; the last row holds the rest, which may be of both ways.
+
+    >>> stub_rows([("in", "a"), ("in", "b"), ("in", "c"), ("in", "d")])
+    [('in', ('a',)), ('in', ('b',)), ('in', ('c', 'd'))]
+    """
+    rows: list[tuple[str, tuple[str, ...]]] = [(way, (name,)) for way, name in sorted(stubs, key=lambda stub: stub[0])]
+    if len(rows) <= STUBS:
+        return rows
+    rest = rows[STUBS - 1 :]
+    return [*rows[: STUBS - 1], (rest[0][0], tuple(name for _, names in rest for name in names))]
+
+
+def stub_text(way: str, tensors: Sequence[str]) -> str:
+    """The text of a row of stubs: an arrow to the box or away from it, and the tensor."""
+    text = short(clean(tensors[0]), STUB) if len(tensors) == 1 else f"{len(tensors)} more"
+    return f"◂{text}" if way == "in" else f"▸{text}"
+
+
+def _edge(wire: Wire, members: Sequence[int], inner: Mapping[int, Level]) -> Edge | None:
+    """None where a tensor has no port at an open group: it is named inside."""
+    leave = arrive = 0.0
+    source, target = inner.get(members[wire.source]), inner.get(members[wire.target])
+    if source:
+        if wire.tensors[0] not in source.ports_out:
+            return None
+        leave = source.ports_out[wire.tensors[0]] - source.anchor
+    if target:
+        if wire.tensors[0] not in target.ports_in:
+            return None
+        arrive = target.ports_in[wire.tensors[0]] - target.anchor
+    return Edge(wire.source, wire.target, columns(wire.text) * ADVANCE if wire.text else 0.0, leave, arrive)
+
+
+def _framed(
+    tree: Tree,
+    number: int,
+    cells: Sequence[Cell],
+    wires: Sequence[Wire],
+    placed: Placed,
+    ways_in: Sequence[str],
+    ways_out: Sequence[str],
+) -> Level:
+    """The level with its frame; the root has none."""
+    root = number == tree.root
+    x, y = (0.0, 0.0) if root else (PAD, HEADER + (0 if ways_in else PAD / 2))
+    below = 0.0 if root or ways_out else PAD
+    head = 0.0 if root else columns(short(clean(tree.groups[number].label), NAME)) * ADVANCE + 30
+    return Level(
+        width=max(placed.width + 2 * x, head),
+        height=y + placed.height + below,
+        anchor=x + placed.trunk,
+        ports_in={name: x + placed.at[k][0] for k, name in enumerate(ways_in)},
+        ports_out={name: x + placed.at[len(cells) - len(ways_out) + k][0] for k, name in enumerate(ways_out)},
+        cells=cells,
+        wires=wires,
+        placed=placed,
+        shift=(x, y),
+    )

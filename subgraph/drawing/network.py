@@ -1,0 +1,100 @@
+"""`Network`: the nodes and tensors that a drawing shows, as plain data."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+
+WIDE, NEAR = 5, 10  # a tensor with so many readers goes as a line only to readers so many nodes below the first
+
+
+@dataclass(frozen=True)
+class Network:
+    """What is drawn. A leaf is a node (its index), an input (`len(ops)` + position) or an output (behind the inputs).
+
+    Attributes:
+        names, ops: per node; a name may be empty.
+        reads, makes: per node, names of its tensors. A tensor that nobody makes, a weight, is not drawn.
+        inputs, outputs: of the model.
+        types: tensor → its type and shape as text, `float32 1×64×56×56`.
+        scopes: per node, the scope that holds it, outermost first; empty: read from the names.
+    """
+
+    names: Sequence[str]
+    ops: Sequence[str]
+    reads: Sequence[Sequence[str]]
+    makes: Sequence[Sequence[str]]
+    inputs: Sequence[str] = ()
+    outputs: Sequence[str] = ()
+    types: Mapping[str, str] = field(default_factory=dict)
+    scopes: Sequence[tuple[str, ...]] = ()
+
+    @cached_property
+    def leaves(self) -> int:
+        """Nodes, inputs and outputs."""
+        return len(self.ops) + len(self.inputs) + len(self.outputs)
+
+    def label(self, leaf: int) -> str:
+        """The node's name, `#17` without one; the name of an input or output."""
+        nodes, inputs = len(self.ops), len(self.inputs)
+        if leaf < nodes:
+            return self.names[leaf] or f"#{leaf}"
+        leaf -= nodes
+        return self.inputs[leaf] if leaf < inputs else self.outputs[leaf - inputs]
+
+    def made(self, leaf: int) -> Sequence[str]:
+        """Tensors that a leaf makes."""
+        nodes = len(self.ops)
+        if leaf < nodes:
+            return self.makes[leaf]
+        return self.inputs[leaf - nodes : leaf - nodes + 1]
+
+    @cached_property
+    def maker(self) -> dict[str, int]:
+        """Tensor → the leaf that makes it."""
+        made = {name: i for i, makes in enumerate(self.makes) for name in makes}
+        return made | {name: len(self.ops) + k for k, name in enumerate(self.inputs) if name not in made}
+
+    @cached_property
+    def sources(self) -> list[list[tuple[int, str]]]:
+        """Per leaf, each maker and tensor that it reads, once; without weights and folded constants."""
+        found, folded = self.maker.get, self.folded
+        rows = [
+            [(m, name) for name in dict.fromkeys(reads) if (m := found(name)) is not None and m not in folded]
+            for reads in self.reads
+        ]
+        ends = [[(m, name)] if (m := found(name)) is not None else [] for name in self.outputs]
+        return [*rows, *([] for _ in self.inputs), *ends]
+
+    @cached_property
+    def folded(self) -> dict[int, int]:
+        """Constant node → its first reader, in whose box it is shown."""
+        constants = {i for i, op in enumerate(self.ops) if op == "Constant" and not self.reads[i]}
+        constants -= {self.maker[name] for name in self.outputs if name in self.maker}
+        into: dict[int, int] = {}
+        if constants:
+            for i, reads in enumerate(self.reads):
+                for name in reads:
+                    if (m := self.maker.get(name)) in constants:
+                        into.setdefault(m, i)
+        return into
+
+    @cached_property
+    def readers(self) -> dict[str, list[int]]:
+        """Tensor → the leaves that read it, ascending."""
+        readers: dict[str, list[int]] = {}
+        for leaf, row in enumerate(self.sources):
+            for _, name in row:
+                readers.setdefault(name, []).append(leaf)
+        return readers
+
+    @cached_property
+    def wide(self) -> dict[str, int]:
+        """Tensor with many readers → the last leaf to which it is drawn as a line; it is named at those below."""
+        nodes = len(self.ops)
+        return {
+            name: rows[0] + NEAR
+            for name, rows in self.readers.items()
+            if len(rows) >= WIDE and min(rows[-1], nodes) > rows[0] + NEAR
+        }

@@ -1,0 +1,217 @@
+"""A layout -> SVG: boxes, lines, stubs; a region and its boundary marked; an error on every tensor.
+
+Nothing is told by colour alone: a group has a + or −, the region a thick frame, the boundary dashes and a diamond, an
+error a bar whose height grows with it, and its number.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass, field
+from html import escape
+
+from subgraph.drawing.layout import Box, Layout, Line, Stub
+from subgraph.text import clean
+
+ROUND = 4
+BAR = 5.0  # width of the bar that shows an error
+LEVELS = (0.0, 1e-6, 1e-4, 1e-2, 1.0)  # an error above the last is of the highest of six levels
+MOST_TITLES = 12  # tensors in a title
+
+STYLE = """
+.subcut { --paper: #fff; --ink: #1d2126; --soft: #59616b; --line: #78818c; --panel: #f3f5f7; --group: #e9edf1;
+  --region: #1f5fbf; --region-panel: #e1ecfb; --amber: #a15c00; --amber-panel: #fff0d4; --bad: #b3261e;
+  --l1: #c7d4e8; --l2: #93b5d9; --l3: #e0a93f; --l4: #c8641b; --l5: #7d1d12;
+  max-width: 100%; height: auto; background: var(--paper);
+  font: 11px ui-monospace, "Cascadia Mono", Menlo, Consolas, "DejaVu Sans Mono", monospace; }
+@media (prefers-color-scheme: dark) { .subcut { --paper: #15181c; --ink: #e5e8eb; --soft: #a3acb6; --line: #8a939d;
+  --panel: #20262c; --group: #2a3138; --region: #7fb3ea; --region-panel: #1b304b; --amber: #f0b354;
+  --amber-panel: #40300f; --bad: #ff8a80;
+  --l1: #39475c; --l2: #4d7cab; --l3: #c99a3a; --l4: #e07b35; --l5: #ff9c8f; } }
+@media print { .subcut { --paper: #fff; --ink: #000; --soft: #333; --line: #555; --panel: #fff; --group: #f0f0f0;
+  --region: #123f85; --region-panel: #e8effa; --amber: #7a4500; --amber-panel: #fff6e5; --bad: #8c1a13;
+  --l1: #c7d4e8; --l2: #93b5d9; --l3: #e0a93f; --l4: #c8641b; --l5: #7d1d12;
+  print-color-adjust: exact; -webkit-print-color-adjust: exact; } }
+.subcut text { fill: var(--ink); } .subcut .soft, .subcut .type, .subcut .stub text { fill: var(--soft); }
+.subcut .type { paint-order: stroke; stroke: var(--paper); stroke-width: 3px; font-size: 10px; }
+.subcut .box rect { fill: var(--panel); stroke: var(--line); }
+.subcut .group > rect { fill: var(--group); stroke-width: 1.6; } .subcut .open > rect { fill: none; }
+.subcut .open > .header { fill: var(--group); stroke: none; }
+.subcut .input > rect, .subcut .output > rect { stroke-dasharray: 4 3; }
+.subcut .line { fill: none; stroke: var(--line); stroke-width: 1.2; } .subcut .tip { fill: var(--line); }
+.subcut .region > rect { stroke: var(--region); stroke-width: 2.6; }
+.subcut .node.region > rect, .subcut .group.region > rect { fill: var(--region-panel); }
+.subcut .partly > rect { stroke: var(--region); stroke-width: 2; stroke-dasharray: 7 3; }
+.subcut .boundary .line, .subcut .line.boundary { stroke: var(--amber); stroke-width: 2.6; stroke-dasharray: 6 3; }
+.subcut .boundary.box > rect { stroke: var(--amber); stroke-width: 2.6; fill: var(--amber-panel); }
+.subcut text.boundary { fill: var(--amber); font-weight: 700; }
+.subcut .failed > rect { stroke: var(--bad); stroke-width: 2.6; }
+.subcut .failed .value { fill: var(--bad); font-weight: 700; }
+.subcut .value { font-size: 10px; } .subcut .empty { fill: none; stroke: var(--line); stroke-width: .6; }
+.subcut .l0 { fill: none; } .subcut .l1 { fill: var(--l1); } .subcut .l2 { fill: var(--l2); }
+.subcut .l3 { fill: var(--l3); }
+.subcut .l4 { fill: var(--l4); } .subcut .l5 { fill: var(--l5); }
+"""
+
+
+@dataclass(frozen=True)
+class Marks:
+    """What is marked.
+
+    Attributes:
+        region: indices of nodes. boundary: tensors that enter or leave the region.
+        values: per tensor, its error: a number, or "nan", "inf" … failed: tensors that do not agree.
+        makes: per node, the tensors that it makes; needed with `values`.
+        links: key of a group → address to which a click on it leads.
+    """
+
+    region: Collection[int] = ()
+    boundary: Collection[str] = ()
+    values: Mapping[str, float | str] = field(default_factory=dict)
+    failed: Collection[str] = ()
+    makes: Mapping[int, tuple[str, ...]] = field(default_factory=dict)
+    links: Mapping[str, str] = field(default_factory=dict)
+
+
+def svg(layout: Layout, marks: Marks | None = None, title: str = "", *, style: bool = True) -> str:
+    """An SVG element that stands alone; without `style` for a page that has `STYLE` once. Names are escaped.
+
+    It shrinks to a narrower page; lay out for the page's width to keep letters readable.
+    """
+    marks = marks or Marks()
+    w, h = f"{layout.width:g}", f"{layout.height:g}"
+    parts = [
+        f'<svg xmlns="http://www.w3.org/2000/svg" class="subcut" width="{w}" height="{h}" viewBox="0 0 {w} {h}"'
+        f' role="img" aria-label="{_text(title or "graph")}">',
+        f"<style>{STYLE}</style>" if style else "",
+    ]
+    opened = [box for box in layout.boxes if box.kind == "open"]
+    others = [box for box in layout.boxes if box.kind != "open"]
+    parts += [_box(box, marks) for box in opened]
+    parts += [_line(line, marks) for line in layout.lines]
+    parts += [_box(box, marks) for box in others]
+    parts += [_type(line, marks) for line in layout.lines if line.text or marks.boundary]
+    parts += [_stub(stub, marks) for stub in layout.stubs]
+    return "\n".join([*filter(None, parts), "</svg>"]) + "\n"
+
+
+def _text(text: str) -> str:
+    return escape(clean(text).replace("\ufffe", "").replace("\uffff", ""))  # XML cannot hold these two
+
+
+def _title(names: Iterable[str]) -> str:
+    names = list(names)
+    more = f", … {len(names) - MOST_TITLES} more" if len(names) > MOST_TITLES else ""
+    return f"<title>{_text(', '.join(names[:MOST_TITLES]) + more)}</title>"
+
+
+def _box(box: Box, marks: Marks) -> str:
+    classes, value = _classes(box, marks), _worst(box, marks)
+    head, tail = (f'<a href="{_text(marks.links[box.key])}">', "</a>") if box.key in marks.links else ("", "")
+    radius = box.height / 2 if box.kind in ("input", "output") else ROUND
+    frame = f'x="{box.x:g}" y="{box.y:g}" width="{box.width:g}"'
+    middle = f"{box.x + box.width / 2:g}"
+    parts = [
+        f'<g class="box {" ".join(classes)}" data-key="{_text(box.key)}">{_title([box.title])}',
+        f'<rect {frame} height="{box.height:g}" rx="{radius:g}"/>',
+    ]
+    if box.kind == "open":
+        parts.append(f'<rect class="header" {frame} height="21" rx="{ROUND}"/>')
+        parts.append(f'<text x="{box.x + 7:g}" y="{box.y + 15:g}">− {_text(box.label)}</text>')
+    else:
+        sign = ("✗ " if "failed" in classes else "") + ("+ " if box.kind == "group" else "")
+        parts.append(f'<text x="{middle}" y="{box.y + 15:g}" text-anchor="middle">{sign}{_text(box.label)}</text>')
+        detail = box.detail if value is None else number(value)
+        soft = "soft" if value is None else "value"
+        parts.append(
+            f'<text class="{soft}" x="{middle}" y="{box.y + 29:g}" text-anchor="middle">{_text(detail)}</text>'
+        )
+        parts += _bar(box, value) if value is not None else ()
+    return head + "".join(parts) + "</g>" + tail
+
+
+def _classes(box: Box, marks: Marks) -> list[str]:
+    inside = sum(n in marks.region for n in box.nodes) if marks.region else 0
+    classes = [box.kind]
+    if inside:
+        classes.append("region" if inside == len(box.nodes) else "partly")
+    if box.kind in ("input", "output") and box.title in marks.boundary:
+        classes.append("boundary")
+    if any(t in marks.failed for n in box.nodes for t in marks.makes.get(n, ())):
+        classes.append("failed")
+    return classes
+
+
+def _worst(box: Box, marks: Marks) -> float | str | None:
+    """The largest error of the tensors that the box makes; one that is not finite is larger than any."""
+    if not marks.values:
+        return None
+    found = [marks.values[t] for n in box.nodes for t in marks.makes.get(n, ()) if t in marks.values]
+    return max(
+        found, key=lambda e: (not math.isfinite(float(e)), float(e) if math.isfinite(float(e)) else 0.0), default=None
+    )
+
+
+def degree(error: float | str) -> int:
+    """The level of an error, 0 (exactly 0) to 5 (above 1, or not finite).
+
+    >>> [degree(e) for e in (0.0, 1e-7, 3e-3, 7.0, "nan")]
+    [0, 1, 3, 5, 5]
+    """
+    value = float(error)
+    return sum(value > bound for bound in LEVELS) if math.isfinite(value) else len(LEVELS)
+
+
+def number(error: float | str) -> str:
+    """An error as text: `0`, `1.2e-07`, `nan`."""
+    value = float(error)
+    return f"{value:.2g}" if math.isfinite(value) else str(error)
+
+
+def _bar(box: Box, value: float | str) -> list[str]:
+    high, level = box.height - 6, degree(value)
+    full = high * level / len(LEVELS)
+    frame = f'x="{box.x + 3:g}" width="{BAR:g}"'
+    return [
+        f'<rect class="empty" {frame} y="{box.y + 3:g}" height="{high:g}"/>',
+        f'<rect class="l{level}" {frame} y="{box.y + 3 + high - full:g}" height="{full:g}"/>',
+    ]
+
+
+def _line(line: Line, marks: Marks) -> str:
+    bound = " boundary" if any(t in marks.boundary for t in line.tensors) else ""
+    x, y = line.points[-1]
+    return (
+        f'<g class="edge">{_title(line.tensors)}<path class="line{bound}" d="{path(line)}"/>'
+        f'<path class="tip" d="M{x:g} {y:g}l-3.5 -6h7z"/></g>'
+    )
+
+
+def path(line: Line) -> str:
+    """The line as an SVG path: its odd steps are curves."""
+    (x, y), *rest = line.points
+    steps = [f"M{x:g} {y:g}"]
+    for k, (nx, ny) in enumerate(rest):
+        half = round((y + ny) / 2, 1)
+        if x == nx:
+            steps.append(f"V{ny:g}" if ny != y else "")
+        else:
+            steps.append(f"C{x:g} {half:g} {nx:g} {half:g} {nx:g} {ny:g}" if k % 2 else f"L{nx:g} {ny:g}")
+        x, y = nx, ny
+    return "".join(steps)
+
+
+def _type(line: Line, marks: Marks) -> str:
+    if not line.text:
+        return ""
+    bound = any(t in marks.boundary for t in line.tensors)
+    classes, sign = ("type boundary", "◆ ") if bound else ("type", "")
+    text = f"{_title(line.tensors)}{sign}{_text(line.text)}"
+    return f'<text class="{classes}" x="{line.x:g}" y="{line.y + 4:g}">{text}</text>'
+
+
+def _stub(stub: Stub, marks: Marks) -> str:
+    bound = ' class="boundary"' if any(t in marks.boundary for t in stub.tensors) else ""
+    text = f'<text{bound} x="{stub.x:g}" y="{stub.y:g}">{_text(stub.text)}</text>'
+    return f'<g class="stub">{_title(stub.tensors)}{text}</g>'

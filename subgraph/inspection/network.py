@@ -1,0 +1,64 @@
+"""A graph -> the network that is drawn: names, tensors, their types as text, and the scopes of PyTorch's exporter."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Sequence
+
+from subgraph.drawing.network import Network
+from subgraph.errors import InputError
+from subgraph.graph import protobuf
+from subgraph.graph.graph import Graph
+from subgraph.graph.types import declared_type
+
+SCOPES = "pkg.torch.onnx.name_scopes"  # metadata of a node: a list of the scopes around it, its own name last
+
+
+def network(graph: Graph) -> Network:
+    """What a drawing shows of the whole model; bodies of If, Loop and Scan count to their node. Linear."""
+    return Network(
+        names=graph.node_names,
+        ops=graph.ops,
+        reads=graph.reads,
+        makes=graph.makes,
+        inputs=tuple(graph.inputs),
+        outputs=tuple(graph.outputs),
+        types={name: type_text(proto) for name, proto in graph.declared_types().items()},
+        scopes=_scopes(graph.nodes) if not any("/" in name for name in graph.node_names) else (),
+    )
+
+
+def type_text(proto: protobuf.TypeProto) -> str:
+    """`float32 1×3×?`: a dimension with a generated name is shown as unknown."""
+    try:
+        form, dtype, dims = declared_type(proto)
+    except InputError:
+        return str(proto.WhichOneof("value") or "")
+    text = dtype if form == "tensor" else f"{form} of {dtype}"
+    return text if dims is None else f"{text} {'×'.join(map(_dimension, dims)) or 'scalar'}"
+
+
+def _dimension(size: int | str | None) -> str:
+    generated = size is None or (isinstance(size, str) and size.startswith("unk__"))
+    return "?" if generated else str(size)
+
+
+def _scopes(nodes: Sequence[protobuf.NodeProto]) -> list[tuple[str, ...]]:
+    """Per node, its scopes; empty if no node says any."""
+    found = [_scope(node) for node in nodes]
+    return found if any(found) else []
+
+
+def _scope(node: protobuf.NodeProto) -> tuple[str, ...]:
+    text = next((p.value for p in node.metadata_props if p.key == SCOPES), "")
+    try:
+        parts = ast.literal_eval(text) if text else []
+    except (ValueError, SyntaxError, MemoryError, RecursionError):
+        return ()
+    if not isinstance(parts, list):
+        return ()
+    scopes, before = [], ""
+    for part in map(str, parts[:-1]):  # each begins with the one around it: "", "layer1", "layer1.0"
+        scopes.append(part.removeprefix(f"{before}.") if before else part)
+        before = part
+    return tuple(filter(None, scopes))

@@ -1,0 +1,180 @@
+"""Laws of drawings, over random graphs, sets of open groups and widths.
+
+Covers `drawing.layered`, `drawing.level`, `drawing.network`, `drawing.groups` and `drawing.svg`.
+"""
+
+from __future__ import annotations
+
+import itertools
+import time
+import xml.etree.ElementTree as ET
+from collections import Counter
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from subgraph.drawing.groups import MAX_FLAT, Tree, topological
+from subgraph.drawing.layered import Edge, Item, layered
+from subgraph.drawing.layout import Box, Drawer, Layout
+from subgraph.drawing.network import Network
+from subgraph.drawing.svg import Marks, svg
+
+NAMES = st.sampled_from(["", "a/x", "a/b/x", "a/b/c/y", "/d/z", "plain", "<b>&\"'", "卷" * 40, "a/b", "\x1b[31m\ufffe"])
+
+
+@st.composite
+def networks(draw: st.DrawFn) -> Network:
+    """Also cyclic, unsorted and with tensors that nobody makes; tensors are called after their makers."""
+    count = draw(st.integers(1, 30))
+    ops = draw(st.lists(st.sampled_from(["Conv", "Constant", "Add"]), min_size=count, max_size=count))
+    tensors = st.sampled_from(["in", "weight", *(f"t{i}" for i in range(count))])
+    reads = [[] if op == "Constant" else draw(st.lists(tensors, max_size=4)) for op in ops]
+    if draw(st.booleans()):  # in topological order
+        reads = [[t for t in row if t[0] != "t" or int(t[1:]) < i] for i, row in enumerate(reads)]
+    names = draw(st.lists(NAMES, min_size=count, max_size=count))
+    outputs = draw(st.lists(tensors, max_size=2, unique=True))
+    return Network(names, ops, reads, [[f"t{i}"] for i in range(count)], ["in"], outputs, {"t0": "float32 1×3"})
+
+
+@st.composite
+def drawings(draw: st.DrawFn) -> tuple[Network, Drawer, Layout]:
+    network = draw(networks())
+    drawer = Drawer(network)
+    keys = sorted(drawer.tree.numbers)
+    opened = draw(st.none() | st.sets(st.sampled_from(keys)))
+    return network, drawer, drawer.layout(opened, draw(st.sampled_from([200.0, 400.0, 1400.0])))
+
+
+def inside(inner: Box, outer: Box) -> bool:
+    return (
+        outer.x <= inner.x
+        and outer.y <= inner.y
+        and inner.x + inner.width <= outer.x + outer.width + 0.2
+        and inner.y + inner.height <= outer.y + outer.height + 0.2
+    )
+
+
+@settings(max_examples=30)
+@given(drawings())
+def test_every_node_is_in_one_box_and_no_boxes_overlap(drawing: tuple[Network, Drawer, Layout]) -> None:
+    network, _, layout = drawing
+    assert Counter(n for box in layout.boxes for n in box.nodes) == Counter(range(len(network.ops)))
+    by_key = {box.key: box for box in layout.boxes}
+    assert len(by_key) == len(layout.boxes)
+    for box in layout.boxes:
+        assert box.x >= 0 and box.y >= 0
+        assert box.x + box.width <= layout.width and box.y + box.height <= layout.height
+        assert not box.parent or inside(box, by_key[box.parent])
+    for one, other in itertools.combinations(layout.boxes, 2):
+        if one.parent == other.parent:
+            assert (
+                one.x + one.width <= other.x
+                or other.x + other.width <= one.x
+                or one.y + one.height <= other.y
+                or other.y + other.height <= one.y
+            )
+
+
+@settings(max_examples=30)
+@given(drawings())
+def test_every_line_goes_down_and_every_tensor_is_a_line_or_a_stub(drawing: tuple[Network, Drawer, Layout]) -> None:
+    network, drawer, layout = drawing
+    for line in layout.lines:
+        assert all(0 <= x <= layout.width and 0 <= y <= layout.height for x, y in line.points)
+        heights = [y for _, y in line.points]
+        assert heights == sorted(heights) and heights[0] < heights[-1]
+    shown = {t for line in layout.lines for t in line.tensors} | {t for stub in layout.stubs for t in stub.tensors}
+    holder = {n: box.key for box in layout.boxes for n in box.nodes}
+    for leaf, row in enumerate(network.sources[: len(network.ops)]):
+        for maker, tensor in row:
+            ends = holder[leaf], holder.get(maker, drawer.key(maker))
+            assert ends[0] == ends[1] or tensor in shown
+
+
+@settings(max_examples=25)
+@given(networks())
+def test_drawing_again_gives_the_same(network: Network) -> None:
+    drawer = Drawer(network)
+    everything = frozenset(drawer.tree.numbers)
+    first = drawer.layout(everything)
+    drawer.layout(())
+    assert drawer.layout(everything) == first == Drawer(network).layout(everything)
+
+
+@settings(max_examples=30)
+@given(drawings())
+def test_svg_is_well_formed_whatever_the_names(drawing: tuple[Network, Drawer, Layout]) -> None:
+    network, _, layout = drawing
+    values: dict[str, float | str] = {"t0": 1e-3, "t1": "nan"}
+    marks = Marks({0, 1}, {"t0", "in"}, values, {"t1"}, {i: tuple(m) for i, m in enumerate(network.makes)})
+    root = ET.fromstring(svg(layout, marks, '"<title>'))
+    assert root.tag.endswith("svg")
+    assert {e.tag.rpartition("}")[2] for e in root.iter()} <= {"svg", "style", "g", "rect", "text", "title", "path"}
+
+
+@given(st.lists(st.tuples(st.floats(5, 150), st.floats(5, 150)), min_size=1, max_size=14), st.data())
+def test_no_row_is_wider_than_the_limit(sizes: list[tuple[float, float]], data: st.DataObject) -> None:
+    items = [Item(a, b, 36.0) for a, b in sizes]
+    ends = st.integers(0, len(items) - 1)
+    pairs = data.draw(st.lists(st.tuples(ends, ends).filter(lambda e: e[0] < e[1]), max_size=25, unique=True))
+    placed = layered(items, [Edge(a, b, 60.0) for a, b in pairs], 300.0)
+    assert placed.width <= 300.01
+    straight = {round(placed.at[i][0], 1) for i in placed.members}
+    unlimited = layered(items, [Edge(a, b, 60.0) for a, b in pairs], 1e9)
+    assert len({round(unlimited.at[i][0], 1) for i in unlimited.members}) == 1 or not straight
+
+
+def chain(count: int, scoped: bool) -> Network:
+    """`count` nodes in a row, by 10 in a scope and these by 10, or with names that tell nothing."""
+    names = [f"/stage{i // 100}/block{i // 10}/op{i}" if scoped else f"n{i}" for i in range(count)]
+    reads = [["in" if i == 0 else f"t{i - 1}"] for i in range(count)]
+    return Network(names, ["Relu"] * count, reads, [[f"t{i}"] for i in range(count)], ["in"], [f"t{count - 1}"])
+
+
+def test_no_group_holds_more_than_can_be_drawn() -> None:
+    """A chain without scopes, and a graph without any cut point."""
+    for network in (chain(3000, False), crossing(3000)):
+        tree = Tree(network)
+        assert max(len(group.members) for group in tree.groups.values()) <= MAX_FLAT
+        assert sorted(tree.groups[tree.root].leaves) == list(range(network.leaves))
+
+
+def crossing(count: int) -> Network:
+    """Two tensors cross every cut."""
+    reads = [[f"t{i - 2}" if i > 1 else "in"] for i in range(count)]
+    return Network([f"n{i}" for i in range(count)], ["Relu"] * count, reads, [[f"t{i}"] for i in range(count)], ["in"])
+
+
+def test_a_trunk_is_straight_through_open_groups() -> None:
+    drawer = Drawer(chain(300, True))
+    layout = drawer.layout(drawer.tree.numbers)
+    assert len({x for line in layout.lines for x, _ in line.points}) == 1
+
+
+def test_opening_one_group_costs_little_of_opening_all() -> None:
+    drawer = Drawer(chain(1000, True))
+    begin = time.perf_counter()
+    drawer.layout(drawer.tree.numbers)
+    everything = time.perf_counter() - begin
+    drawer.layout(())
+    begin = time.perf_counter()
+    drawer.layout(["stage7"])
+    assert time.perf_counter() - begin < everything / 5
+
+
+def test_groups_that_depend_on_each_other_are_ordered_by_their_first_node() -> None:
+    assert topological([0, 1, 2], [(0, 1), (1, 0), (1, 2)], {0: 5, 1: 3, 2: 9}) == [1, 0, 2]
+
+
+def test_a_tensor_with_many_readers_is_named_at_those_far_below() -> None:
+    reads = [["in"], *([f"t{i}", "t0"] for i in range(20))]
+    network = Network([""] * 21, ["Add"] * 21, reads, [[f"t{i}"] for i in range(21)], ["in"], ["t20"])
+    layout = Drawer(network).layout()
+    stubs = [stub for stub in layout.stubs if stub.tensors == ("t0",)]
+    assert {stub.key for stub in stubs if stub.way == "out"} == {"#0"} and len(stubs) > 5
+
+
+def test_constants_are_shown_in_the_box_that_reads_them() -> None:
+    network = Network(["c", "a"], ["Constant", "Add"], [[], ["in", "t0"]], [["t0"], ["t1"]], ["in"], ["t1"])
+    layout = Drawer(network).layout()
+    assert [box.nodes for box in layout.boxes if box.kind == "node"] == [(0, 1)]
