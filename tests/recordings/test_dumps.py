@@ -19,6 +19,7 @@ from io import BytesIO
 from pathlib import Path
 from typing import Any
 
+import h5py
 import ml_dtypes
 import numpy as np
 import numpy.typing as npt
@@ -144,6 +145,12 @@ def _horizon(folder: Path) -> None:
     (folder / "layer-1-Dequantize-fc-output-0-fc_out.txt").write_text("0.5\n1.5\n")
 
 
+def _hdf5(folder: Path) -> None:
+    with h5py.File(folder / "run.h5", "w") as file:
+        file["block1/conv1:0"] = ONE
+        file.create_dataset("packed", data=ONE.astype(">f2"), compression="gzip", shuffle=True)
+
+
 def _openvino(folder: Path) -> None:
     (folder / "#3_Convolution_conv1_out0.ieb").write_bytes(ieb(ONE, 4))
 
@@ -200,6 +207,7 @@ def _trtexec(folder: Path) -> None:
 MADE: dict[str, Callable[[Path], Any]] = {
     "ascend": _ascend_folder,
     "ascend-converted": _converted,
+    "hdf5": _hdf5,
     "horizon": _horizon,
     "mnn": copied("mnn"),
     "msprobe": _msprobe,
@@ -266,7 +274,7 @@ def test_each_is_detected_as_itself(word: str, made: dict[str, Path]) -> None:
 
 def test_every_format_stands_in_the_table() -> None:
     table = (HERE / "docs/dumps.md").read_text(encoding="utf-8")
-    assert re.findall(r"^\| `([a-z-]+)` \|", table, re.M) == FORMATS
+    assert re.findall(r"^\| `([a-z0-9-]+)` \|", table, re.M) == FORMATS
 
 
 def test_an_empty_folder_and_junk(tmp_path: Path) -> None:
@@ -275,7 +283,7 @@ def test_an_empty_folder_and_junk(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="it is empty") as e:
         recording.open(tmp_path)
     assert "--dump-format" in e.value.hint and "ascend" in e.value.hint
-    for name, content in {"a.txt": b"hello", "b.json": b"{}", "c": b"\x00", "d.npz": b"PK", "e.csv": b"1,2"}.items():
+    for name, content in {"a.txt": b"hello", "b.json": b"{}", "c": b"\x00", "d.npz": b"PK", "e.csv": b"a,1"}.items():
         (tmp_path / name).write_bytes(content)
     with pytest.raises(InputError, match="5 files, none of a known format"):
         recording.open(tmp_path)
@@ -668,6 +676,70 @@ def test_large_files_are_mapped(tmp_path: Path) -> None:
     one = recording.open(tmp_path).entries[1].read()
     one[:] = 0
     assert np.array_equal(np.load(tmp_path / "x.npy"), ONE), "the file is what it was"
+
+
+# ------------------------------------------------------------------------------------------------ HDF5, CSV
+
+
+def test_hdf5_links_and_what_is_no_tensor(tmp_path: Path) -> None:
+    """Each dataset once; none of another file; what cannot be read says why, and takes no memory."""
+    np.array([1, 2, 3], np.float32).tofile(tmp_path / "outside.bin")
+    with h5py.File(tmp_path / "other.h5", "w") as file:
+        file["x"] = ONE
+    with h5py.File(tmp_path / "run.h5", "w") as file:
+        file["a/x"] = ONE.astype(">f4")
+        file["a/up"], file["a/soft"] = file["/"], h5py.SoftLink("/a/x")
+        file["a/linked"] = h5py.ExternalLink("other.h5", "/x")
+        file.create_dataset("raw", (3,), "f4", external=[("outside.bin", 0, 12)])
+        layout = h5py.VirtualLayout((1, 2, 3, 4), "f4")
+        layout[:] = h5py.VirtualSource("other.h5", "x", ONE.shape)
+        file.create_virtual_dataset("virtual", layout)
+        file.create_dataset("unwritten", (10_000, 10_000, 10_000), "f4", chunks=(10, 10, 10))
+        file.create_dataset("none", (0, 3), "f4")
+        file["text"], file["flags"] = "abc", np.array([True, False])
+        file["record"] = np.zeros(3, [("a", "f4"), ("b", "i4")])
+    (tmp_path / "other.h5").rename(tmp_path / "other.bak")
+    found = {e.tensor: e for e in recording.open(tmp_path / "run.h5")}
+    assert set(found) == {"a/x", "raw", "virtual", "unwritten", "none", "text", "flags", "record"}
+    assert np.array_equal(found["a/x"].read(), ONE) and found["flags"].read().tolist() == [True, False]
+    assert found["none"].read().shape == (0, 3)
+    for name, why in {
+        "raw": "in another file", "virtual": "in another file", "unwritten": "no values were written",
+        "text": "objects", "record": "records",
+    }.items():  # fmt: skip
+        with pytest.raises(InputError, match=why):
+            found[name].read()
+
+
+def test_hdf5_without_h5py_says_how_to_get_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    _hdf5(tmp_path)
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    with pytest.raises(InputError, match="takes h5py") as e:
+        list(recording.open(tmp_path))
+    assert "subcut[hdf5]" in e.value.hint
+
+
+def test_a_child_that_crashes_costs_its_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    _hdf5(tmp_path)
+    entries = list(recording.open(tmp_path))
+    process = entries[0].load.func.__self__._process  # type: ignore[attr-defined]
+    process.kill()
+    with pytest.raises(InputError, match=r"run\.h5: h5py ended with code -9"):
+        entries[0].read()
+    assert np.array_equal(entries[0].read(), ONE), "the next question starts another one"
+
+
+def test_csv_of_numbers_with_and_without_a_title(tmp_path: Path) -> None:
+    np.savetxt(tmp_path / "x.csv", ONE.reshape(6, 4), delimiter=",")
+    (tmp_path / "y.csv").write_text("value\n" + "".join(f"{v:.3f}\n" for v in ONE.reshape(-1)))
+    (tmp_path / "z.csv").write_text("index,value\n0,1.5\n1,2.5\n")
+    (tmp_path / "log.csv").write_text("name,loss\nconv1,0.5\n")
+    hints = DumpHints({"x": TensorSpec("float32", ONE.shape)})
+    found = {e.tensor: e for e in plugins.load("dumps", "text").entries(scan(tmp_path), hints)}
+    assert set(found) == {"x", "y", "z"}
+    assert np.array_equal(found["x"].read(), ONE) and found["x"].step == 0
+    assert np.array_equal(found["y"].read(), ONE.reshape(-1)) and found["y"].step == 1e-3
+    assert "which of its columns" in found["z"].lacks
 
 
 # ------------------------------------------------------------------------------------------------ damage

@@ -107,13 +107,14 @@ def is_whole(files: Files, name: str, skip: int = 0) -> bool:
     return not any(c in b".eEnNaAiI" for line in files.head(name).split(b"\n")[skip:] for c in line)
 
 
-def step(files: Files, name: str) -> float:
+def step(files: Files, name: str, skip: int = 0) -> float:
     """What the last printed digit is worth, where all numbers at the beginning of a file have as many behind the point.
 
     0 for other numbers (with an exponent, of different lengths): they may be exact.
     """
     head = files.head(name)
-    words = head.replace(b",", b" ").split()[: None if len(head) == files.sizes[name] else -1]
+    lines = head.split(b"\n", skip)[skip:] or [b""]
+    words = lines[0].replace(b",", b" ").split()[: None if len(head) == files.sizes[name] else -1]
     found = [_FIXED.fullmatch(word) for word in words]
     lengths = {len(m[1]) for m in found if m}
     return 10.0 ** -lengths.pop() if len(lengths) == 1 and len(words) >= MIN_WORDS and all(found) else 0.0
@@ -135,11 +136,11 @@ def loader(files: Files, name: str, dtype: str, shape: tuple[int, ...] | None, s
     return load
 
 
-def entry(files: Files, name: str, dtype: str, spec: TensorSpec, step: float = 0.0) -> DumpEntry:
+def entry(files: Files, name: str, dtype: str, spec: TensorSpec, step: float = 0.0, skip: int = 0) -> DumpEntry:
     """The entry of a file of numbers, without names; flat unless `spec` has a closed shape."""
     shape = spec.closed_shape
     note = NO_SHAPE if shape is None else ""
-    load = loader(files, name, dtype, shape)
+    load = loader(files, name, dtype, shape, skip)
     return DumpEntry(name, load, dtype, shape, step=step, note=note, assumed=spec.assumed)
 
 

@@ -1,0 +1,136 @@
+"""HDF5: groups in groups, the joined path is the tensor's name; read by h5py (an extra) in a child with limits.
+
+h5py is what writes these files; its C library may crash on damaged ones, so it runs in a process of its own.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.util
+import json
+import os
+import subprocess
+import sys
+import threading
+import weakref
+from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from subgraph.errors import InputError
+from subgraph.recordings.dumps import NONE, TYPED, DumpEntry, DumpHints, _npy, dtype_of
+from subgraph.recordings.files import Files, possible
+from subgraph.storage.folders import safe_names
+from subgraph.types import Array
+
+ENDS = (".h5", ".hdf5", ".hdf")
+MAGIC = b"\x89HDF\r\n\x1a\n"
+MEMORY_SHARE = 0.5  # of the machine's memory, for the child
+CHILD = Path(__file__).with_name("_hdf5_child.py")
+# No filter is loaded from a library beside h5py's own; a folder that is read-only cannot be locked.
+ENVIRONMENT = {"HDF5_PLUGIN_PRELOAD": "::", "HDF5_USE_FILE_LOCKING": "FALSE"}
+plain = _npy.plain
+
+
+def detect(files: Files) -> int:
+    """By the magic number of files with one of the ends."""
+    return TYPED if any(files.head(n, len(MAGIC)) == MAGIC for n in files.ending(*ENDS)) else NONE
+
+
+def entries(files: Files, hints: DumpHints) -> Iterator[DumpEntry]:
+    """One per dataset of each file.
+
+    Raises:
+        InputError: h5py is not installed, or a file is damaged.
+    """
+    if importlib.util.find_spec("h5py") is None:
+        raise InputError("reading HDF5 takes h5py, which is not installed", "pip install 'subcut[hdf5]'")
+    for file in files.ending(*ENDS):
+        yield from _entries(files, file)
+
+
+def _entries(files: Files, file: str) -> Iterator[DumpEntry]:
+    reader = _Reader(files, file)
+    listed = reader.listing()
+    stem = file.rpartition(".")[0]
+    stems = safe_names([item["name"] for item in listed])
+    for number, item in enumerate(listed):
+        dtype, shape, name = str(item["dtype"]), tuple(int(d) for d in item["shape"]), str(item["name"])
+        known = dtype_of(np.dtype(dtype)) if not item["lacks"] else dtype
+        lacks = item["lacks"] or ("" if known else f"ONNX has no element type {dtype}")
+        if not possible(shape):
+            raise files.damaged(file, f"{name} has the shape {list(shape)}")
+        load = partial(reader.values, number, dtype, shape)
+        yield DumpEntry(file, load, known, shape, tensor=name, side=stem, stem=f"{stem}/{stems[name]}", lacks=lacks)
+
+
+class _Reader:
+    """A child that has one file open. It ends with this object."""
+
+    def __init__(self, files: Files, file: str) -> None:
+        self.files, self.file = files, file
+        self._lock = threading.Lock()
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def listing(self) -> list[dict[str, Any]]:
+        """Name, type and shape of each dataset. Raises InputError: the file is damaged."""
+        with self._lock:
+            return self._begin()
+
+    def values(self, number: int, dtype: str, shape: tuple[int, ...]) -> Array:
+        """A dataset's values. Raises InputError: they cannot be read."""
+        with self._lock:
+            if self._process is None:
+                self._begin()
+            assert self._process and self._process.stdin
+            with contextlib.suppress(OSError):  # it ended, which the answer tells
+                self._process.stdin.write(f"{number}\n".encode())
+                self._process.stdin.flush()
+            data = self._answer()["data"]
+        array = np.frombuffer(bytearray(data), np.dtype(dtype).newbyteorder("<"))
+        return self.files.shaped(self.file, _npy.native(array, dtype), shape)
+
+    def _begin(self) -> list[dict[str, Any]]:
+        self._process = self._start()
+        listed: list[dict[str, Any]] = self._answer()["datasets"]
+        return listed
+
+    def _answer(self) -> dict[str, Any]:
+        """The child's next line; `data`: the bytes behind it.
+
+        Raises:
+            InputError: it reports an error, or ended.
+        """
+        process = self._process
+        assert process and process.stdout
+        try:
+            answer: dict[str, Any] = json.loads(process.stdout.readline())
+            count = answer.get("bytes", 0)
+            answer["data"] = process.stdout.read(count)
+            if len(answer["data"]) != count:
+                raise ValueError("it ended early")
+        except (OSError, ValueError) as e:
+            self._process = None
+            _end(process)
+            why = f"h5py ended with code {process.returncode}, by a crash or at its limit of time or memory"
+            raise self.files.damaged(self.file, why) from e
+        if "error" in answer:
+            raise self.files.damaged(self.file, answer["error"])
+        return answer
+
+    def _start(self) -> subprocess.Popen[bytes]:
+        memory = int(os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") * MEMORY_SHARE)
+        command = [sys.executable, "-P", CHILD, self.files.path(self.file).resolve(), str(memory)]
+        pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.DEVNULL}
+        process = subprocess.Popen(command, env=os.environ | ENVIRONMENT, **pipes)  # type: ignore[call-overload]
+        weakref.finalize(self, _end, process)
+        return process  # type: ignore[no-any-return]
+
+
+def _end(process: subprocess.Popen[bytes]) -> None:
+    process.kill()
+    with contextlib.suppress(OSError), process:  # closes the pipes, and waits
+        pass
