@@ -38,8 +38,9 @@ if TYPE_CHECKING:
         WorkerDied,
     )
     from subgraph.graph.cut import Cut, cut
-    from subgraph.graph.graph import Graph, load
+    from subgraph.graph.graph import Graph
     from subgraph.graph.region import Region
+    from subgraph.origins.load import load
     from subgraph.runtime.candidate import Candidate
     from subgraph.runtime.capture import capture
     from subgraph.search.findings import Findings, Step
@@ -52,8 +53,9 @@ _MODULES = {
     "errors": "BackendError DataError Inconclusive InputError ModelError NoRegion OutOfTime OutputError Refused"
     " ResultExists SubcutError UnknownName UsageError WorkerDied",
     "graph.cut": "Cut cut",
-    "graph.graph": "Graph load",
+    "graph.graph": "Graph",
     "graph.region": "Region",
+    "origins.load": "load",
     "runtime.candidate": "Candidate",
     "runtime.capture": "capture",
     "search.findings": "Findings Step",

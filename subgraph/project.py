@@ -23,6 +23,7 @@ log = logging.getLogger("subcut")
 # key -> type of its value in the file
 KEYS: dict[str, type] = {
     "model": str,
+    "weights": str,
     "output": str,
     "input": list,
     "shape": list,
@@ -152,7 +153,7 @@ def _checked(file: Path, key: str, value: Any) -> Any:
     fits = isinstance(value, kind) and not (kind is int and isinstance(value, bool))
     if not fits or (kind is list and not all(isinstance(word, str) for word in value)):
         raise UsageError(f"{file}: '{key}' must be {KIND_WORDS[kind]}, not {reprlib.repr(value)}", "correct that line")
-    if key in ("model", "output", "custom_ops"):
+    if key in ("model", "output", "custom_ops") or (key == "weights" and not value.startswith("random")):
         return value if file.parent == Path.cwd() else str(file.parent / value)
     if key == "criterion" and file.parent != Path.cwd():
         return PYTHON_FILE.sub(lambda word: str(file.parent / word[0]), value)
@@ -170,7 +171,8 @@ def _beside(file: Path, word: str) -> str:
 def find_model(typed: str | None, project: Project | None = None) -> tuple[Path, str]:
     """The model to work on, and how it was found; "" where the command line names it.
 
-    Looked for in this order: argument, `$SUBCUT_MODEL`, `model` in the project file, the only *.onnx in this folder.
+    Looked for in this order: argument, `$SUBCUT_MODEL`, `model` in the project file, the only *.onnx in this folder,
+    the only *.prototxt.
 
     Raises:
         UsageError: there is none, or several.
@@ -182,9 +184,11 @@ def find_model(typed: str | None, project: Project | None = None) -> tuple[Path,
     if named:
         how = "$SUBCUT_MODEL" if os.environ.get("SUBCUT_MODEL") else str(project.file)
         return _existing(Path(named), f" (named by {how})"), f"named by {how}"
-    models = sorted(p for p in Path().glob("*.onnx") if p.is_file())
+    for pattern in ("*.onnx", "*.prototxt"):
+        if models := sorted(p for p in Path().glob(pattern) if p.is_file()):
+            break
     if len(models) == 1:
-        return _existing(models[0], ""), "the only .onnx here"
+        return _existing(models[0], ""), f"the only {pattern[1:]} here"
     if models:
         some = ", ".join(p.name for p in models[:8]) + (", …" if len(models) > 8 else "")
         raise UsageError(f"which model? there are {len(models)} here", f"name one: {some}")

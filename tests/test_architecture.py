@@ -28,6 +28,7 @@ verdict plugins project
 storage search drawing
 reports
 graph trust
+origins
 runtime
 cases comparison inspection
 trials

@@ -36,6 +36,7 @@ UNITS = {"": 1.0, "s": 1.0, "m": 60.0, "h": 3600.0}
 def bisect(
     *,
     model: options.ModelArgument = None,
+    weights: options.Weights = None,
     candidate_options: options.CandidateOptions,
     within: options.Within = None,
     inputs: options.InputOptions,
@@ -69,7 +70,7 @@ def bisect(
     Exit code 0: they agree; 1: something disagrees, at the outputs or inside; 5: nothing could be established.
     """
     settings = project.load()
-    model_path = resolve.model_path(settings, model)
+    model_path = resolve.model_path(settings, model, weights)
     criterion = resolve.criterion(settings, comparison, result.trust)
     limits = _limits(max_trials, max_time, repeat, resolve.jobs(settings, jobs), inside)
     recordings = recording_options(recorded, runtime, inputs) if recorded.recorded else None

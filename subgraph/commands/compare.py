@@ -30,6 +30,7 @@ NOTE = "in place: reading inner tensors makes them outputs, which may change fus
 def compare(
     *,
     model: options.ModelArgument = None,
+    weights: options.Weights = None,
     candidate_options: options.CandidateOptions,
     at: Annotated[
         Texts,
@@ -86,9 +87,9 @@ def compare(
             resolve.reference(settings, runtime, result.trust),
         )
         parent = resolve.parent_folder(settings, result.output)
-        model_path = resolve.model_path(settings, model)
+        model_path = resolve.model_path(settings, model, weights)
         return compare_recorded(model_path, recordings, feeding, criterion, reference, parent, choice, csv_file)
-    model_path = resolve.model_path(settings, model)
+    model_path = resolve.model_path(settings, model, weights)
     jobs = resolve.jobs(settings, jobs)
     setup = resolve.setup(settings, model, candidate_options, inputs, criterion, runtime, result, freeze=not no_freeze)
     with resolve.reference(settings, runtime, result.trust) as reference:

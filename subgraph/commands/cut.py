@@ -26,6 +26,7 @@ RECORDING = options.title_of(options.RecordedOptions)
 def cut(
     *,
     model: options.ModelArgument = None,
+    weights: options.Weights = None,
     start: options.Start = None,
     end: options.End = None,
     output: options.Output = None,
@@ -63,7 +64,7 @@ def cut(
     if not start and not end:
         raise UsageError("where to cut? name a first and a last node", "subcut --start pool1 --end res2a_relu")
     settings = project.load()
-    model_path = resolve.model_path(settings, model)
+    model_path = resolve.model_path(settings, model, weights)
     if dump not in (None, "all"):
         raise UsageError(f"--dump {dump}: only `all` is known", "subcut dump MODEL NAME… writes a choice of tensors")
     if dump and no_capture:

@@ -22,6 +22,7 @@ from subgraph.text import clean, count
 def dump(
     *,
     model: options.ModelArgument = None,
+    weights: options.Weights = None,
     names: Annotated[
         list[str] | None,
         typer.Argument(
@@ -50,7 +51,7 @@ def dump(
     words = list(names or [])
     if model and not os.path.exists(model) and not model.endswith(".onnx"):  # noqa: PTH110 - a name may be long
         words, model = [model, *words], None
-    model_path = resolve.model_path(settings, model)
+    model_path = resolve.model_path(settings, model, weights)
     with resolve.reference(settings, runtime, result.trust) as reference:
         graph = load(model_path)
         formats, tensor_format = resolve.formats(settings, form, "npy")

@@ -41,6 +41,7 @@ LEFT, RIGHT = "<", ">"
 def inspect(
     *,
     model: options.ModelArgument = None,
+    weights: options.Weights = None,
     node: Annotated[
         str | None,
         typer.Argument(
@@ -71,7 +72,7 @@ def inspect(
     model, node = _model_and_node(model, node, settings)
     if node and (start or end):
         raise UsageError("name a node, or --start and --end, not both")
-    model_path = resolve.model_path(settings, model)
+    model_path = resolve.model_path(settings, model, weights)
     feeding = resolve.feeding(settings, inputs, model)
     graph = load(model_path)
     try:

@@ -33,6 +33,7 @@ def complete_rules(incomplete: str) -> list[str]:
 def lint(
     *,
     model: options.ModelArgument = None,
+    weights: options.Weights = None,
     target_opset: Annotated[Number, option("--target-opset", "N", "Newest opset that the target accepts.")] = None,
     only: Annotated[
         Texts,
@@ -64,7 +65,7 @@ def lint(
     if target_opset is not None and target_opset < 1:
         raise UsageError(f"--target-opset {target_opset}: opsets start at 1")
     table.check(csv_file)
-    model_path = resolve.model_path(settings, model)
+    model_path = resolve.model_path(settings, model, weights)
     feeding = resolve.feeding(settings, inputs, model)
     graph = load(model_path)
     try:

@@ -47,6 +47,7 @@ Numbers = Annotated[
 def start(
     *,
     model: options.ModelArgument = None,
+    weights: options.Weights = None,
     name: Annotated[str, option("--name", "NAME", "Name of the device; default device.")] = manual_tasks.DEVICE,
     export: Annotated[
         str, option("--export", "bin:float16:NHWC", "Form of the inputs: FORMAT[:DTYPE][:LAYOUT]; default npy,bin.")
@@ -72,7 +73,7 @@ def start(
     from subgraph.trials.session import open_trials
 
     settings = project.load()
-    model_path = resolve.model_path(settings, model)
+    model_path = resolve.model_path(settings, model, weights)
     criterion = resolve.criterion(settings, comparison, result.trust)
     _check_batch(batch)
     feeding = resolve.feeding(settings, inputs, model)

@@ -128,7 +128,14 @@ def option(
 # ---------------------------------------------------------------------------------------------------- single options
 
 ModelArgument = Annotated[
-    str | None, typer.Argument(metavar="MODEL", help="ONNX file; not needed if it is the only one in this folder.")
+    str | None,
+    typer.Argument(
+        metavar="MODEL", help="ONNX file, or Caffe's .prototxt; not needed if it is the only one in this folder."
+    ),
+]
+Weights = Annotated[
+    Text,
+    option("--weights", "FILE", "The .caffemodel of MODEL, a .prototxt; or random:SEED. Default: the one beside it."),
 ]
 Start = Annotated[
     Texts,

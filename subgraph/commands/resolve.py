@@ -27,6 +27,7 @@ from subgraph.runtime.inputs import Feeding, ImageOptions
 from subgraph.runtime.reference import Reference
 from subgraph.storage import convert
 from subgraph.storage.convert import TensorFormat
+from subgraph.storage.file_kinds import is_caffe
 from subgraph.text import clean
 from subgraph.trust import NamedCode
 
@@ -36,18 +37,22 @@ if TYPE_CHECKING:
     from subgraph.trials.trial import Trials
 
 
-def model_path(settings: Project, model: str | None) -> Path:
-    """The model to work on, which may be that of a case's folder; logs how it was found where it was not named.
+def model_path(settings: Project, model: str | None, weights: str | None = None) -> Path:
+    """The model to work on, which may be that of a case's folder, or made from Caffe's; logs how it was found.
 
     Raises:
-        UsageError: there is none, or several.
+        UsageError: there is none, or several. ModelError: it is Caffe's and cannot be converted.
     """
     if folder := _case_folder(settings, model):
         return folder / MODEL
     path, how = project.find_model(model, settings)
     if how:
         log.info("model: %s (%s)", path.name, how)
-    return path
+    if not weights and not is_caffe(path):
+        return path
+    from subgraph.origins.load import model_file
+
+    return model_file(path, settings.get("weights", weights))
 
 
 def _case_folder(settings: Project, model: str | None) -> Path | None:

@@ -190,7 +190,7 @@ def read(path: Path) -> Skeleton:
 
 
 @dataclass(frozen=True, slots=True)
-class _File:
+class File:
     """A file that is read in pieces. Not mapped: skipped pages of a map would still count as memory."""
 
     path: Path
@@ -207,7 +207,7 @@ class _File:
         while len(out) < end - begin:
             more = os.pread(self.handle, end - begin - len(out), begin + len(out))
             if not more:
-                raise _damaged(self.path, begin + len(out), "the file became shorter while it was read")
+                raise damaged(self.path, begin + len(out), "the file became shorter while it was read")
             out += more
         return out
 
@@ -215,13 +215,13 @@ class _File:
 def _read_large(path: Path, handle: int, size: int) -> Skeleton:
     if hasattr(os, "posix_fadvise"):  # no read-ahead, so that skipped weights are not read from the disk
         os.posix_fadvise(handle, 0, 0, os.POSIX_FADV_RANDOM)
-    file = _File(path, handle, size)
+    file = File(path, handle, size)
     digest = hashlib.sha256()
     rest: list[bytes] = []  # the model without its graph
     graph: list[bytes] = []  # the graph without its large weights
     stubs: list[bytes] = []
     start = 0
-    for number, tag, begin, end in _fields(file, 0, size, "model"):
+    for number, tag, begin, end in fields(file, 0, size, "model"):
         if number == GRAPH:
             rest.append(file.cut(start, tag))
             stubs += _walk_graph(file, begin, end, graph)
@@ -231,18 +231,18 @@ def _read_large(path: Path, handle: int, size: int) -> Skeleton:
         digest.update(part)
     length = sum(len(part) for part in graph)
     head = file.cut(0, min(size, HEAD))
-    model = _parse(path, b"".join((*rest, *([_tag(GRAPH, length)] if length else []), *graph)), head)
+    model = _parse(path, b"".join((*rest, *([tag_of(GRAPH, length)] if length else []), *graph)), head)
     for stub in stubs:
         model.graph.initializer.add().MergeFromString(stub)
     _require_graph(path, model, head)
     return Skeleton(path, model, size, digest.hexdigest())
 
 
-def _walk_graph(file: _File, begin: int, end: int, parts: list[bytes]) -> list[bytes]:
+def _walk_graph(file: File, begin: int, end: int, parts: list[bytes]) -> list[bytes]:
     """Append to `parts` the bytes of the graph without large initializers; return those as serialized stubs."""
     stubs = []
     start = begin
-    for number, tag, at, stop in _fields(file, begin, end, "graph"):
+    for number, tag, at, stop in fields(file, begin, end, "graph"):
         if number != INITIALIZER or stop - at < STUB_ABOVE:
             continue
         stub = _read_stub(file, at, stop)
@@ -254,10 +254,10 @@ def _walk_graph(file: _File, begin: int, end: int, parts: list[bytes]) -> list[b
     return stubs
 
 
-def _read_stub(file: _File, begin: int, end: int) -> bytes | None:
+def _read_stub(file: File, begin: int, end: int) -> bytes | None:
     """The tensor between these positions as a serialized stub; None if it has no raw data."""
     kept, raw, start = [], None, begin
-    for number, tag, at, stop in _fields(file, begin, end, "initializer"):
+    for number, tag, at, stop in fields(file, begin, end, "initializer"):
         if number == RAW_DATA:
             kept.append(file.cut(start, tag))
             raw, start = (at, stop - at), stop
@@ -269,7 +269,7 @@ def _read_stub(file: _File, begin: int, end: int) -> bytes | None:
     return bytes(tensor.SerializeToString(deterministic=True))
 
 
-def _fields(file: _File, begin: int, end: int, what: str) -> Iterator[tuple[int, int, int, int]]:
+def fields(file: File, begin: int, end: int, what: str) -> Iterator[tuple[int, int, int, int]]:
     """(number, position of the tag, begin of the value, end of the value) of each field of one message, in file order.
 
     Raises:
@@ -282,32 +282,32 @@ def _fields(file: _File, begin: int, end: int, what: str) -> Iterator[tuple[int,
             base, window = at, os.pread(file.handle, min(WINDOW, end - at), at)
         tag_at = at
         try:
-            tag, i = _varint(window, at - base)
+            tag, i = varint(window, at - base)
             wire = tag & 7
             if tag < 8:  # a hole of zeros would yield millions of them
-                raise _damaged(file.path, tag_at, f"field number 0 in the {what}")
+                raise damaged(file.path, tag_at, f"field number 0 in the {what}")
             if wire == BYTES:
-                size, i = _varint(window, i)
+                size, i = varint(window, i)
                 at = base + i
                 stop = at + size
             elif wire == VARINT:
                 at = base + i
-                stop = base + _varint(window, i)[1]
+                stop = base + varint(window, i)[1]
             elif wire in (FIXED32, FIXED64):
                 at = base + i
                 stop = at + (4 if wire == FIXED32 else 8)
             else:
-                raise _damaged(file.path, tag_at, f"unknown wire type {wire} in the {what}")
+                raise damaged(file.path, tag_at, f"unknown wire type {wire} in the {what}")
         except IndexError:
-            raise _damaged(file.path, tag_at, f"the {what} ends inside a field") from None
+            raise damaged(file.path, tag_at, f"the {what} ends inside a field") from None
         if stop > end:
             why = f"field {tag >> 3} of the {what} wants {stop - at} bytes, {max(end - at, 0)} are left"
-            raise _damaged(file.path, tag_at, why)
+            raise damaged(file.path, tag_at, why)
         yield tag >> 3, tag_at, at, stop
         at = stop
 
 
-def _varint(data: bytes, at: int) -> tuple[int, int]:
+def varint(data: bytes, at: int) -> tuple[int, int]:
     """(value, position behind it) of a variable-length integer. IndexError if it does not end within the data."""
     value = data[at]
     at += 1
@@ -325,7 +325,8 @@ def _varint(data: bytes, at: int) -> tuple[int, int]:
     raise IndexError
 
 
-def _damaged(path: Path, offset: int, why: str) -> ModelError:
+def damaged(path: Path, offset: int, why: str) -> ModelError:
+    """The error that names the byte at which reading stopped."""
     return ModelError(f"{path} is truncated or damaged at byte {offset}: {why}", _COMPARE)
 
 
@@ -358,24 +359,24 @@ def _find_damage(path: Path) -> None:
         ModelError: a field extends beyond its message or cannot be decoded; names its byte.
     """
     with path.open("rb") as handle:
-        file = _File(path, handle.fileno(), os.fstat(handle.fileno()).st_size)
-        for number, tag, begin, end in _fields(file, 0, file.size, "model"):
+        file = File(path, handle.fileno(), os.fstat(handle.fileno()).st_size)
+        for number, tag, begin, end in fields(file, 0, file.size, "model"):
             if number != GRAPH:
                 _probe(file, tag, begin, end, _MODEL_PARTS.get(number))
                 continue
-            for inner, tag_at, at, stop in _fields(file, begin, end, "graph"):
+            for inner, tag_at, at, stop in fields(file, begin, end, "graph"):
                 if inner == INITIALIZER and stop - at >= STUB_ABOVE:
                     _read_stub(file, at, stop)
                 else:
                     _probe(file, tag_at, at, stop, _GRAPH_PARTS.get(inner))
 
 
-def _probe(file: _File, tag: int, begin: int, end: int, kind: str | None) -> None:
+def _probe(file: File, tag: int, begin: int, end: int, kind: str | None) -> None:
     if kind:
         try:
             _decode(file.path, file.cut(begin, end), reading_class(kind))
         except ModelError as e:
-            raise _damaged(file.path, tag, f"a {kind} here cannot be decoded{e.what[e.what.rfind(':') :]}") from e
+            raise damaged(file.path, tag, f"a {kind} here cannot be decoded{e.what[e.what.rfind(':') :]}") from e
 
 
 def _require_graph(path: Path, model: ModelProto, head: bytes) -> None:
@@ -589,7 +590,7 @@ def _write_data(weights: list[tuple[TensorProto, Blob]], data: Path) -> None:
         for tensor, blob in weights:
             at = -(-out.tell() // ALIGN) * ALIGN
             out.seek(at)
-            _copy(blob, out)
+            copy_blob(blob, out)
             point_to(tensor, data.name, at, blob.length)
         out.truncate()
 
@@ -609,11 +610,11 @@ def _write_inline(model: ModelProto, weights: list[tuple[TensorProto, Blob]], pa
     total = len(body) + sum(len(header) + blob.length for header, blob in large)
     with path.open("wb") as out:
         out.write(model.SerializeToString(deterministic=True))
-        out.write(_tag(GRAPH, total))
+        out.write(tag_of(GRAPH, total))
         out.write(body)
         for header, blob in large:
             out.write(header)
-            _copy(blob, out)
+            copy_blob(blob, out)
 
 
 def _header(tensor: TensorProto, blob: Blob) -> bytes:
@@ -621,11 +622,11 @@ def _header(tensor: TensorProto, blob: Blob) -> bytes:
     bare = protos().TensorProto.FromString(tensor.SerializeToString())
     for field in ("external_data", "data_location"):
         bare.ClearField(field)
-    inner: bytes = bare.SerializeToString(deterministic=True) + _tag(RAW_DATA, blob.length)
-    return _tag(INITIALIZER, len(inner) + blob.length) + inner
+    inner: bytes = bare.SerializeToString(deterministic=True) + tag_of(RAW_DATA, blob.length)
+    return tag_of(INITIALIZER, len(inner) + blob.length) + inner
 
 
-def _tag(number: int, length: int) -> bytes:
+def tag_of(number: int, length: int) -> bytes:
     """The header of a length-prefixed field."""
     out = bytearray()
     for value in (number << 3 | BYTES, length):
@@ -636,7 +637,7 @@ def _tag(number: int, length: int) -> bytes:
     return bytes(out)
 
 
-def _copy(blob: Blob, out: BinaryIO) -> None:
+def copy_blob(blob: Blob, out: BinaryIO) -> None:
     """Append the bytes of a weight to `out`."""
     out.flush()
     with blob.file.open("rb") as file:

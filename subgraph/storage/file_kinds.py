@@ -12,7 +12,7 @@ HEAD = 4096  # bytes of the file that are looked at
 
 _BUILT = "it was built for one device: name the .onnx that it was built from; the build belongs to a candidate (-c)"
 _TF = "convert it: python -m tf2onnx.convert"
-_CAFFE = "convert it together with its other half to ONNX first (caffe2onnx does)"
+_CAFFE = "name it .prototxt or .caffemodel, with its other half beside it: subcut reads both"
 _TORCH = "export it with its code: torch.onnx.export(model, inputs, 'model.onnx')"
 _PT2 = "torch.onnx.export(torch.export.load('FILE'), f='model.onnx') exports it"
 _WEIGHTS = "it holds weights without a graph: export the model with its code, as `optimum-cli export onnx` does"
@@ -53,6 +53,7 @@ _MARKS: tuple[tuple[str, str, str], ...] = (
     (r"\x08\x01\x12.*(saved_model|serve|tensorflow|VarHandleOp|Placeholder)", "this is a TensorFlow SavedModel",
      f"{_TF} --saved-model FOLDER --output model.onnx"),
 )  # fmt: skip
+CAFFE_SUFFIXES = (".prototxt", ".caffemodel")
 _SUFFIXES = {
     ".pb": ("this looks like a TensorFlow graph", f"{_TF} --graphdef FILE --output model.onnx"),
     ".caffemodel": ("this looks like a Caffe model", _CAFFE),
@@ -69,6 +70,21 @@ _SUFFIXES = {
     ".pt": ("this looks like a PyTorch file", _TORCH),
     ".pth": ("this looks like a PyTorch file", _TORCH),
 }
+
+
+def is_caffe(path: Path) -> bool:
+    """Is this Caffe's prototxt or caffemodel, by its name or its first bytes? A file called `.onnx` is not opened."""
+    suffix = path.suffix.lower()
+    if suffix in (".onnx", *CAFFE_SUFFIXES):
+        return suffix != ".onnx"
+    try:
+        if not path.is_file():
+            return False
+        with path.open("rb") as file:
+            head = file.read(HEAD)
+    except OSError:
+        return False
+    return recognise(path, head)[1] == _CAFFE
 
 
 def recognise(path: Path, head: bytes) -> tuple[str, str]:

@@ -1,0 +1,1 @@
+"""Models that were not born as ONNX: the files of another framework -> a model file that everything else reads."""

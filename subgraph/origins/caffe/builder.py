@@ -1,0 +1,217 @@
+"""Layers -> ONNX nodes and weights. What a function that converts one type of layer is given: `Layer`.
+
+The last node of a layer has the layer's name; nodes before it are called `layer/step`. Shapes are known throughout, as
+a prototxt declares those of its inputs.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from math import prod
+from typing import Any
+
+import numpy as np
+from onnx import NodeProto, TensorProto, helper, numpy_helper
+
+from subgraph.errors import ModelError
+from subgraph.graph import protobuf
+from subgraph.origins.caffe.caffemodel import WeightBlob
+from subgraph.origins.caffe.fields import Parameters
+from subgraph.origins.caffe.text import Message
+from subgraph.text import clean
+from subgraph.types import Array
+
+MAX_ELEMENTS = 1 << 31  # of a tensor; onnxruntime and Caffe count in 32 bits
+MAX_DRAWN = 1 << 28  # random weights of one blob: 1 GiB; VGG's largest has 1 << 27
+
+Shape = tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class LayerText:
+    """A layer as the prototxt has it, of a type in today's spelling. `fields`: those of the layer itself."""
+
+    name: str
+    type: str
+    bottoms: tuple[str, ...]
+    tops: tuple[str, ...]
+    fields: Parameters
+    message: Message
+
+
+@dataclass
+class Builder:
+    """The ONNX graph under construction.
+
+    Attributes:
+        weights: layer -> blobs of the caffemodel; None where weights are drawn from `seed`.
+        shapes: tensor -> its shape. open: those whose axis 2 may be shorter, which depends on values.
+        used: layer -> its blobs, so that it can be written again.
+    """
+
+    where: str
+    weights: Mapping[str, tuple[WeightBlob, ...]] | None
+    seed: int = 0
+    nodes: list[NodeProto] = field(default_factory=list)
+    initializers: list[TensorProto] = field(default_factory=list)
+    shapes: dict[str, Shape] = field(default_factory=dict)
+    open: set[str] = field(default_factory=set)
+    used: dict[str, list[WeightBlob]] = field(default_factory=dict)
+    taken: set[str] = field(default_factory=set)  # names of tensors and nodes, of one space: a word means one thing
+
+    def unique(self, name: str) -> str:
+        """The name, or the name with a number where it is taken."""
+        number, free = 2, name
+        while free in self.taken:
+            free, number = f"{name}@{number}", number + 1
+        self.taken.add(free)
+        return free
+
+    def declare(self, tensor: str, shape: Sequence[int]) -> None:
+        """Note the shape of a tensor.
+
+        Raises:
+            ModelError: a dimension is less than one, or there are too many elements.
+        """
+        if min(shape, default=1) < 1 or prod(shape) > MAX_ELEMENTS:
+            what = f"{self.where}: '{clean(tensor)}' would have the shape {'×'.join(map(str, shape))}"
+            raise ModelError(what, "correct the sizes in front of it")
+        self.shapes[tensor] = tuple(shape)
+
+
+@dataclass
+class Layer:
+    """One layer to be converted: its bottoms as tensors with shapes, its parameters, its blobs.
+
+    Attributes:
+        bottoms, tops: names of tensors. shapes: those of the bottoms.
+    """
+
+    builder: Builder
+    text: LayerText
+    bottoms: tuple[str, ...]
+    tops: tuple[str, ...]
+
+    @property
+    def name(self) -> str:
+        return self.text.name
+
+    @property
+    def shapes(self) -> list[Shape]:
+        return [self.builder.shapes[b] for b in self.bottoms]
+
+    @property
+    def shape(self) -> Shape:
+        """Of the first bottom."""
+        return self.builder.shapes[self.bottoms[0]]
+
+    def refuse(self, why: str, hint: str = "") -> ModelError:
+        """The error that names the layer."""
+        return ModelError(f"{self.builder.where}: layer '{clean(self.name)}' ({clean(self.text.type)}) {why}", hint)
+
+    def parameters(self, name: str) -> Parameters:
+        """The layer's message of that name; all defaults where it has none."""
+        return getattr(self.text.fields, name) or Parameters(name, None, self.builder.where)
+
+    def axis(self, axis: int, rank: int | None = None) -> int:
+        """An axis of the first bottom, counted from the front.
+
+        Raises:
+            ModelError: there is no such axis.
+        """
+        rank = len(self.shape) if rank is None else rank
+        if not -rank <= axis < rank:
+            raise self.refuse(f"has no axis {axis}: its bottom is {'×'.join(map(str, self.shape))}")
+        return axis % rank
+
+    # ------------------------------------------------------------------------------------------------ weights
+
+    def blob(self, k: int, shape: Shape, like: str) -> WeightBlob:
+        """Blob `k`, checked against the shape that the prototxt implies; `like`: what it is drawn as (`_draw`).
+
+        Raises:
+            ModelError: the caffemodel has no such blob, or one of another shape.
+        """
+        if self.builder.weights is None:
+            blob = WeightBlob(shape, values=_draw(self, k, shape, like))
+        else:
+            blobs = self.builder.weights.get(self.name, ())
+            if k >= len(blobs):
+                hint = "is the caffemodel of this prototxt? name it with --weights"
+                have = "no weights" if not blobs else f"only {len(blobs)} blobs"
+                raise self.refuse(f"has {have} in the caffemodel", hint)
+            blob = blobs[k]
+            if _bare(blob.shape) != _bare(shape):  # old files declare four dims, filled up with ones
+                have, want = ("×".join(map(str, s)) or "a number" for s in (blob.shape, shape))
+                hint = "is the caffemodel of this prototxt? name it with --weights"
+                raise self.refuse(f"needs {want} as blob {k}, the caffemodel has {have}", hint)
+        self.builder.used.setdefault(self.name, []).append(blob)
+        return blob
+
+    def weight(self, k: int, shape: Shape, what: str, like: str, view: Shape | None = None) -> str:
+        """Blob `k` as an initializer of the shape `view`; a large one stays in the caffemodel. Returns its name."""
+        blob = self.blob(k, shape, like)
+        name, place, dims = self.builder.unique(f"{self.name}.{what}"), blob.place, view or shape
+        if place is None or place.length < protobuf.STUB_ABOVE:
+            self.builder.initializers.append(numpy_helper.from_array(blob.array().reshape(dims), name))
+            return name
+        tensor = TensorProto(name=name, data_type=TensorProto.FLOAT, dims=dims)
+        protobuf.point_to(tensor, protobuf.HERE, place.offset, place.length)
+        self.builder.initializers.append(tensor)
+        return name
+
+    def constant(self, what: str, values: Any, dtype: Any = np.float32) -> str:
+        """An initializer with these values; returns its name."""
+        name = self.builder.unique(f"{self.name}.{what}")
+        self.builder.initializers.append(numpy_helper.from_array(np.asarray(values, dtype), name))
+        return name
+
+    def integers(self, what: str, values: Sequence[int]) -> str:
+        """A list of int64 as an initializer."""
+        return self.constant(what, values, np.int64)
+
+    # ------------------------------------------------------------------------------------------------ nodes
+
+    def step(self, what: str, op: str, inputs: Sequence[str], outputs: int = 1, **attributes: Any) -> str:
+        """A node in front of the layer's last one; returns its (first) tensor, the others are `…@2`."""
+        name = self.builder.unique(f"{self.name}/{what}")
+        made = [name, *(f"{name}@{k}" for k in range(2, outputs + 1))]
+        self.builder.taken.update(made)
+        self.builder.nodes.append(helper.make_node(op, list(inputs), made, name=name, **attributes))
+        return name
+
+    def last(self, op: str, inputs: Sequence[str], *shapes: Sequence[int], **attributes: Any) -> None:
+        """The layer's last node, which makes its tops; `shapes`: theirs."""
+        self.builder.nodes.append(helper.make_node(op, list(inputs), list(self.tops), name=self.name, **attributes))
+        for top, shape in zip(self.tops, shapes, strict=True):
+            self.builder.declare(top, shape)
+
+    def chain(self, steps: Sequence[tuple[str, str, Any]], shape: Shape | None = None) -> None:
+        """Unary or binary nodes one behind the other: (step, op, its constant or None); the last is the layer's."""
+        tensor = self.bottoms[0]
+        steps = steps or [("", "Identity", None)]
+        for k, (what, op, value) in enumerate(steps):
+            inputs = [tensor] if value is None else [tensor, self.constant(what, value)]
+            if k == len(steps) - 1:
+                self.last(op, inputs, shape or self.shape)
+            else:
+                tensor = self.step(what, op, inputs)
+
+
+def _bare(shape: Shape) -> Shape:
+    """A shape without the ones in front."""
+    return next((shape[k:] for k, n in enumerate(shape) if n != 1), ())
+
+
+def _draw(layer: Layer, k: int, shape: Shape, like: str) -> Array:
+    """Random weights that keep the scale of what goes through: `filter` (He), `offset`, `factor`, `slope`, `one`."""
+    if prod(shape) > MAX_DRAWN:
+        raise layer.refuse(f"needs {prod(shape)} random weights", "name a caffemodel with --weights")
+    rng = np.random.default_rng([layer.builder.seed, zlib.crc32(layer.name.encode()), k])
+    if like == "filter":
+        fan_in = prod(shape[1:]) or 1
+        return rng.standard_normal(shape, dtype=np.float32) * np.float32((2 / fan_in) ** 0.5)
+    low, high = {"offset": (-0.1, 0.1), "factor": (0.8, 1.2), "slope": (0.1, 0.4), "one": (1.0, 1.0)}[like]
+    return rng.uniform(low, high, shape).astype(np.float32)

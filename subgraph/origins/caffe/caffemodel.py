@@ -1,0 +1,191 @@
+"""A caffemodel <-> its layers' blobs, which stay on disk: a blob's floats are contiguous, so only their place is read.
+
+The numbers of the fields are from BVLC's caffe.proto: NetParameter, LayerParameter, V1LayerParameter, BlobProto.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from math import prod
+from pathlib import Path
+
+import numpy as np
+
+from subgraph.errors import ModelError, OutputError
+from subgraph.graph import protobuf
+from subgraph.graph.protobuf import Blob, File
+from subgraph.text import clean
+from subgraph.types import Array
+
+_NAME, _V1_LAYER, _LAYER = 1, 2, 100  # of NetParameter
+_FIELDS = {_LAYER: (1, 7), _V1_LAYER: (4, 6)}  # of a layer: its name, its blobs
+_TYPE, _BLOBS = 2, 7  # of LayerParameter
+_LEGACY_DIMS, _DATA, _SHAPE, _DOUBLE_DATA, _RAW_DATA = (1, 2, 3, 4), 5, 7, 8, 12  # of BlobProto; 12 is NVIDIA's
+_FLOAT, _DOUBLE = 4, 8  # bytes
+_COMPARE = "compare its size and checksum with the original"
+
+
+@dataclass(frozen=True, slots=True)
+class WeightBlob:
+    """One blob of a layer.
+
+    Attributes:
+        shape: the declared shape. places: where its values are, in order. width: bytes of a value, 4 or 8.
+        values: the values themselves, of a blob that is in no file.
+    """
+
+    shape: tuple[int, ...]
+    places: tuple[Blob, ...] = ()
+    width: int = _FLOAT
+    values: Array | None = None
+
+    @property
+    def place(self) -> Blob | None:
+        """Where its float32 values are, if that is one place."""
+        return self.places[0] if len(self.places) == 1 and self.width == _FLOAT else None
+
+    def array(self) -> Array:
+        """The values as float32, in the declared shape."""
+        if self.values is not None:
+            return self.values
+        data = b"".join(chunk for place in self.places for chunk in place.chunks())
+        return np.frombuffer(data, f"<f{self.width}").astype(np.float32).reshape(self.shape)
+
+
+def read(path: Path) -> dict[str, tuple[WeightBlob, ...]]:
+    """Layer -> its blobs. Linear in the number of fields, not in the bytes of the weights.
+
+    Raises:
+        ModelError: the file cannot be read, is truncated or no caffemodel, or a blob has not as many values as its
+            shape says; names the byte or the layer.
+    """
+    try:
+        if not stat.S_ISREG(path.stat().st_mode):  # opening a pipe would block
+            raise ModelError(f"{path} is not a regular file", "name the .caffemodel itself")
+        with path.open("rb") as handle:
+            file = File(path, handle.fileno(), os.fstat(handle.fileno()).st_size)
+            layers: dict[str, tuple[WeightBlob, ...]] = {}
+            for number, _, begin, end in protobuf.fields(file, 0, file.size, "network"):
+                if number in _FIELDS:
+                    name, blobs = _layer(file, begin, end, *_FIELDS[number])
+                    if blobs or name not in layers:
+                        layers[name] = blobs
+    except OSError as e:
+        raise ModelError(f"cannot read {path}: {e.strerror or e}", "check the path") from e
+    if not layers:
+        raise ModelError(f"{path} holds no layers: it is no caffemodel", "name the .caffemodel with --weights")
+    return layers
+
+
+def _layer(file: File, begin: int, end: int, name_field: int, blobs_field: int) -> tuple[str, tuple[WeightBlob, ...]]:
+    name, places = "", []
+    for number, tag, at, stop in protobuf.fields(file, begin, end, "layer"):
+        if number == name_field:
+            try:
+                name = file.cut(at, stop).decode()
+            except UnicodeDecodeError:
+                raise protobuf.damaged(file.path, tag, "the name of a layer is not UTF-8") from None
+        elif number == blobs_field:
+            places.append((at, stop))
+    return name, tuple(_blob(file, at, stop, name, k) for k, (at, stop) in enumerate(places))
+
+
+def _blob(file: File, begin: int, end: int, layer: str, k: int) -> WeightBlob:
+    shape: list[int] | None = None
+    legacy = dict.fromkeys(_LEGACY_DIMS, 0)
+    data: dict[int, list[Blob]] = {_DATA: [], _DOUBLE_DATA: []}
+    for number, tag, at, stop in protobuf.fields(file, begin, end, "blob"):
+        if number in data:
+            data[number].append(Blob(file.path, at, stop - at))
+        elif number == _SHAPE:
+            shape = _dims(file, at, stop)
+        elif number in legacy:
+            legacy[number] = _integers(file, tag, at, stop)[0]
+        elif number == _RAW_DATA:
+            what = f"{file.path}: blob {k} of layer '{clean(layer)}' is in NVIDIA's half precision format"
+            raise ModelError(what, "save the network in float32 with NVCaffe")
+    if shape is None:
+        shape = list(legacy.values()) if any(legacy.values()) else []
+    width = _FLOAT if data[_DATA] else _DOUBLE
+    places = [place for place in (data[_DATA] or data[_DOUBLE_DATA]) if place.length]
+    have, wanted = sum(place.length for place in places), prod(shape) * width
+    if have != wanted or min(shape, default=1) < 0:
+        what = f"{file.path}: blob {k} of layer '{clean(layer)}' has the shape {shape} and {have // width} values"
+        raise ModelError(what, _COMPARE)
+    return WeightBlob(tuple(shape), tuple(places), width)
+
+
+def _dims(file: File, begin: int, end: int) -> list[int]:
+    """The `dim`s of a BlobShape, packed or not."""
+    return [
+        n
+        for number, tag, at, stop in protobuf.fields(file, begin, end, "shape")
+        if number == 1
+        for n in _integers(file, tag, at, stop)
+    ]
+
+
+def _integers(file: File, tag: int, begin: int, end: int) -> list[int]:
+    data, at, out = file.cut(begin, end), 0, []
+    try:
+        while at < len(data):
+            value, at = protobuf.varint(data, at)
+            out.append(value - (1 << 64) if value >> 63 else value)
+        return out or [0]
+    except IndexError:
+        raise protobuf.damaged(file.path, tag, "an integer does not end") from None
+
+
+def write(path: Path, net: str, layers: Iterable[tuple[str, str, Sequence[WeightBlob]]]) -> None:
+    """Write (name, type, blobs) of layers as a caffemodel; blobs are copied from file to file.
+
+    Raises:
+        OutputError: the disk is full or not writable.
+    """
+    try:
+        with path.open("wb") as out:
+            out.write(_text_field(_NAME, net))
+            for name, kind, blobs in layers:
+                heads = [_blob_head(blob) for blob in blobs]
+                sizes = [len(head) + prod(blob.shape) * blob.width for head, blob in zip(heads, blobs, strict=True)]
+                tags = [protobuf.tag_of(_BLOBS, size) for size in sizes]
+                front = _text_field(1, name) + _text_field(_TYPE, kind)
+                out.write(protobuf.tag_of(_LAYER, len(front) + sum(sizes) + sum(map(len, tags))))
+                out.write(front)
+                for tag, head, blob in zip(tags, heads, blobs, strict=True):
+                    out.write(tag + head)
+                    if blob.values is not None:
+                        out.write(np.ascontiguousarray(blob.values, "<f4").tobytes())
+                    for place in blob.places:
+                        protobuf.copy_blob(place, out)
+    except OSError as e:
+        raise OutputError(f"cannot write {path}: {e.strerror or e}", "free some space or choose another -o") from e
+
+
+def _text_field(number: int, text: str) -> bytes:
+    data = text.encode()
+    return protobuf.tag_of(number, len(data)) + data
+
+
+def _blob_head(blob: WeightBlob) -> bytes:
+    """The bytes of a BlobProto in front of its values."""
+    dims = b"".join(_varint(n) for n in blob.shape)
+    shape = protobuf.tag_of(1, len(dims)) + dims
+    field = _DATA if blob.width == _FLOAT else _DOUBLE_DATA
+    return protobuf.tag_of(_SHAPE, len(shape)) + shape + protobuf.tag_of(field, prod(blob.shape) * blob.width)
+
+
+def _varint(value: int) -> bytes:
+    out = bytearray()
+    while value > 127:
+        out.append(value & 127 | 128)
+        value >>= 7
+    return bytes([*out, value])
+
+
+def blobs_of(path: Path, arrays: Mapping[str, Sequence[Array]]) -> None:
+    """Write a caffemodel from arrays: what a script or a test has."""
+    write(path, "", ((name, "", [WeightBlob(a.shape, values=a) for a in blobs]) for name, blobs in arrays.items()))

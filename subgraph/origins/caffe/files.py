@@ -1,0 +1,133 @@
+"""Words of a command line -> the files of a Caffe model -> an ONNX file, kept for the next command.
+
+The ONNX file has the prototxt's name, in a folder named after its content, so messages name what the user typed.
+"""
+
+from __future__ import annotations
+
+import atexit
+import functools
+import logging
+import os
+import re
+import shutil
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+
+from subgraph.errors import UsageError
+from subgraph.graph import protobuf
+from subgraph.origins.caffe import caffemodel, network, text
+from subgraph.storage import folders
+from subgraph.storage.digest import digest, file_digest
+from subgraph.text import clean
+from subgraph.version import __version__
+
+KEPT = 8  # converted models; the least recently used goes
+RANDOM = re.compile(r"random(?::([0-9]{1,9}))?")
+log = logging.getLogger("subcut")
+
+
+@dataclass(frozen=True)
+class CaffeModel:
+    """The files of one model; without `weights` they are drawn from `seed`."""
+
+    prototxt: Path
+    weights: Path | None
+    seed: int = 0
+
+    def convert(self) -> network.Network:
+        """The network with its ONNX model; the weights stay in the caffemodel.
+
+        Raises:
+            ModelError: as `network.convert`, `caffemodel.read` and `text.read`.
+        """
+        blobs = caffemodel.read(self.weights) if self.weights else None
+        return network.convert(text.read(self.prototxt), self.prototxt.name, blobs, self.seed)
+
+
+def find(path: Path, weights: str | None = None) -> CaffeModel:
+    """The other half of a prototxt or caffemodel: `weights`, else the file of its name, else the only one beside it.
+
+    Raises:
+        UsageError: there is none, or several.
+    """
+    if path.suffix.lower() == ".caffemodel":
+        if weights:
+            raise UsageError(f"{clean(str(path))} holds weights, and so does --weights", "name the .prototxt first")
+        return CaffeModel(_beside(path, ".prototxt", "it holds the weights; the layers are in a .prototxt"), path)
+    if weights and (drawn := RANDOM.fullmatch(weights)):
+        return CaffeModel(path, None, int(drawn[1] or 0))
+    if weights:
+        if not os.path.isfile(weights):  # noqa: PTH113 - a name that is too long is no file
+            raise UsageError(f"--weights {clean(weights)}: no such file", "name a .caffemodel, or random:SEED")
+        return CaffeModel(path, Path(weights))
+    hint = "name it with --weights FILE, or try the network with random weights: --weights random:0"
+    return CaffeModel(path, _beside(path, ".caffemodel", hint))
+
+
+def _beside(path: Path, suffix: str, hint: str) -> Path:
+    same = path.with_suffix(suffix)
+    if same.is_file():
+        return same
+    found = sorted(p for p in path.parent.iterdir() if p.suffix.lower() == suffix and p.is_file())
+    if len(found) == 1:
+        log.info("%s: %s (the only %s beside %s)", "weights" if suffix == ".caffemodel" else "network", found[0].name,
+                 suffix, path.name)  # fmt: skip
+        return found[0]
+    if not found:
+        raise UsageError(f"no {suffix} beside {clean(str(path))}", hint)
+    some = ", ".join(clean(p.name) for p in found[:8]) + (", …" if len(found) > 8 else "")
+    option = "--weights FILE" if suffix == ".caffemodel" else "it first"
+    raise UsageError(
+        f"which {suffix} belongs to {clean(path.name)}? there are {len(found)} beside it", f"name {option}: {some}"
+    )
+
+
+def to_onnx(path: Path, weights: str | None = None) -> Path:
+    """The converted model as a file. 0.6 s for 240 MB of weights the first time, a third of it later.
+
+    Raises:
+        UsageError: as `find`. ModelError: as `CaffeModel.convert`. OutputError: it can be written nowhere.
+    """
+    files = find(path, weights)
+    if not files.weights:
+        log.warning("the weights are random, seed %d: values mean nothing, shapes and names do", files.seed)
+    parts = [__version__, file_digest(files.prototxt), file_digest(files.weights) if files.weights else files.seed]
+    place = _cache() / digest("caffe/1", *parts)[:20]
+    target = place / files.prototxt.name
+    if target.is_file():
+        os.utime(place)
+        return target
+    converted = files.convert()
+    with folders.aside(place) as work:
+        protobuf.write(converted.model, files.weights or files.prototxt, work / files.prototxt.name, external=False)
+    _evict(place)
+    return target
+
+
+def _cache() -> Path:
+    """Where converted models are kept: the user's cache folder, else a temporary one."""
+    home = os.environ.get("XDG_CACHE_HOME", "")
+    root = Path(home) if home.startswith("/") else Path("~/.cache").expanduser()
+    folder = root / "subcut" / "caffe"
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        if os.access(folder, os.W_OK):
+            return folder
+    except OSError:
+        pass
+    return _temporary()
+
+
+@functools.cache
+def _temporary() -> Path:
+    folder = Path(tempfile.mkdtemp(prefix="subcut-caffe-"))
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    return folder
+
+
+def _evict(newest: Path) -> None:
+    kept = sorted((p for p in newest.parent.iterdir() if not p.name.startswith(".")), key=lambda p: p.stat().st_mtime)
+    for old in [p for p in kept if p != newest][: max(len(kept) - KEPT, 0)]:
+        shutil.rmtree(old, ignore_errors=True)

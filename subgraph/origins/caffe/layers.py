@@ -1,0 +1,435 @@
+"""Layers that compute: convolution, pooling, normalisation, element by element. Each function converts one type.
+
+The formulas are those of the layers' forward functions in Caffe (https://github.com/BVLC/caffe/tree/master/src/caffe/layers).
+"""
+
+from __future__ import annotations
+
+from math import exp, log, prod
+from typing import Any
+
+import numpy as np
+
+from subgraph.origins.caffe.builder import Layer, Shape
+from subgraph.origins.caffe.fields import Parameters
+
+
+def _per_axis(layer: Layer, p: Parameters, name: str, axes: int, default: int | None) -> list[int]:
+    """`kernel_size`, `pad` or `stride` along each spatial axis: one number, one per axis, or `_h` and `_w`."""
+    stem = name.removesuffix("_size")
+    both = [getattr(p, f"{stem}_{side}", None) for side in "hw"] if name != "dilation" else [None, None]
+    if both != [None, None]:
+        values = [default if n is None else n for n in both]
+    else:
+        given = getattr(p, name)
+        values = given if isinstance(given, list) else [given]
+        values = (values or [default]) * (axes if len(values) < 2 else 1)
+    found = [n for n in values if n is not None]
+    if not len(found) == len(values) == axes:
+        raise layer.refuse(f"gives {name} for {len(found)} of {axes} axes")
+    if name != "pad" and min(found) < 1:
+        raise layer.refuse(f"has a {name} of 0")
+    return found
+
+
+def _window(layer: Layer, p: Parameters) -> tuple[list[int], list[int], list[int], list[int]]:
+    """Kernel, stride, pad and dilation along each spatial axis."""
+    axes = len(layer.shape) - 2
+    if axes < 1 or layer.axis(p.axis) != 1:
+        raise layer.refuse("must have its channels on axis 1, and axes behind it")
+    kernel = _per_axis(layer, p, "kernel_size", axes, None)
+    return (
+        kernel,
+        *(_per_axis(layer, p, n, axes, d) for n, d in (("stride", 1), ("pad", 0), ("dilation", 1))),
+    )  # type: ignore[return-value]
+
+
+def _groups(layer: Layer, p: Parameters) -> int:
+    channels, outputs = layer.shape[1], p.num_output
+    depthwise = layer.text.type in ("ConvolutionDepthwise", "DepthwiseConvolution") and p.group == 1
+    groups: int = channels if depthwise else p.group
+    if not outputs or not groups or channels % groups or outputs % groups:
+        raise layer.refuse(f"cannot split {channels} channels and {outputs} outputs into {groups} groups")
+    return groups
+
+
+def convolution(layer: Layer) -> None:
+    """Weights `(outputs, channels / groups, *kernel)`."""
+    p = layer.parameters("convolution_param")
+    (kernel, stride, pad, dilation), groups = _window(layer, p), _groups(layer, p)
+    outputs = p.num_output
+    inputs = [*layer.bottoms, layer.weight(0, (outputs, layer.shape[1] // groups, *kernel), "weight", "filter")]
+    if p.bias_term:
+        inputs.append(layer.weight(1, (outputs,), "bias", "offset"))
+    sizes = [
+        (n + 2 * q - (d * (k - 1) + 1)) // s + 1
+        for n, k, s, q, d in zip(layer.shape[2:], kernel, stride, pad, dilation, strict=True)
+    ]
+    attributes = {"kernel_shape": kernel, "strides": stride, "pads": pad * 2, "dilations": dilation, "group": groups}
+    layer.last("Conv", inputs, (layer.shape[0], outputs, *sizes), **attributes)
+
+
+def deconvolution(layer: Layer) -> None:
+    """Weights `(channels, outputs / groups, *kernel)`."""
+    p = layer.parameters("convolution_param")
+    (kernel, stride, pad, dilation), groups = _window(layer, p), _groups(layer, p)
+    outputs = p.num_output
+    inputs = [*layer.bottoms, layer.weight(0, (layer.shape[1], outputs // groups, *kernel), "weight", "filter")]
+    if p.bias_term:
+        inputs.append(layer.weight(1, (outputs,), "bias", "offset"))
+    sizes = [
+        (n - 1) * s + d * (k - 1) + 1 - 2 * q
+        for n, k, s, q, d in zip(layer.shape[2:], kernel, stride, pad, dilation, strict=True)
+    ]
+    attributes = {"kernel_shape": kernel, "strides": stride, "pads": pad * 2, "dilations": dilation, "group": groups}
+    layer.last("ConvTranspose", inputs, (layer.shape[0], outputs, *sizes), **attributes)
+
+
+def pooling(layer: Layer) -> None:
+    """Caffe rounds the size up, and an average counts the padding, but not what a last window has beyond it."""
+    p = layer.parameters("pooling_param")
+    if p.pool not in ("MAX", "AVE", "0", "1"):
+        raise layer.refuse(f"pools by {p.pool}", "known: MAX, AVE")
+    if len(layer.shape) != 4:
+        raise layer.refuse("pools over two axes: its bottom must have four")
+    op, shape = ("MaxPool" if p.pool in ("MAX", "0") else "AveragePool"), layer.shape
+    if p.global_pooling:
+        layer.last(f"Global{op}", layer.bottoms, (*shape[:2], 1, 1))
+        return
+    kernel, stride, pad = (_per_axis(layer, p, n, 2, d) for n, d in (("kernel_size", None), ("stride", 1), ("pad", 0)))
+    if any(q >= k for q, k in zip(pad, kernel, strict=True)):
+        raise layer.refuse(f"pads by {pad}, which must be less than its kernel {kernel}")
+    kernel = [min(k, n + 2 * q) for k, n, q in zip(kernel, shape[2:], pad, strict=True)]
+    floor = [(n + 2 * q - k) // s + 1 for n, k, s, q in zip(shape[2:], kernel, stride, pad, strict=True)]
+    ceil = [-((k - n - 2 * q) // s) + 1 for n, k, s, q in zip(shape[2:], kernel, stride, pad, strict=True)]
+    sizes = ceil if p.round_mode in ("CEIL", "0") else floor
+    outside = [(o - 1) * s >= n + q for o, n, s, q in zip(sizes, shape[2:], stride, pad, strict=True)]
+    if any(outside) and not any(pad):
+        raise layer.refuse("has a last window that lies outside of its bottom")
+    sizes = [o - beyond for o, beyond in zip(sizes, outside, strict=True)]
+    _pool(layer, op, kernel, stride, pad, sizes, floor=sizes == floor, ceil=sizes == ceil)
+
+
+def _pool(
+    layer: Layer, op: str, kernel: list[int], stride: list[int], pad: list[int], sizes: list[int], *,
+    floor: bool, ceil: bool,
+) -> None:  # fmt: skip
+    """The node, in the plainest form that gives these sizes; `floor`, `ceil`: they are those of that rounding."""
+    tensor = layer.bottoms[0]
+    attributes: dict[str, Any] = {"kernel_shape": kernel, "strides": stride, "pads": pad * 2}
+    if op == "AveragePool" and any(pad):
+        if floor:
+            attributes["count_include_pad"] = 1
+        else:  # runtimes differ in what they count where padding and rounding up meet
+            pads = layer.integers("pads", [0, 0, *pad, 0, 0, *pad])
+            tensor = layer.step("pad", "Pad", [tensor, pads])
+            attributes["pads"] = [0] * 4
+    if not floor and ceil:
+        attributes["ceil_mode"] = 1
+    elif not floor:
+        n = layer.shape[2:]
+        before = attributes["pads"][:2]
+        after = [
+            max((o - 1) * s + k - size - 2 * q + b, 0)
+            for o, s, k, size, q, b in zip(sizes, stride, kernel, n, pad, before, strict=True)
+        ]
+        attributes["pads"] = before + after
+    layer.last(op, [tensor], (*layer.shape[:2], *sizes), **attributes)
+
+
+def inner_product(layer: Layer) -> None:
+    """Weights `(outputs, inputs)`, or transposed."""
+    p, shape = layer.parameters("inner_product_param"), layer.shape
+    axis = layer.axis(p.axis)
+    outputs, width = p.num_output, prod(shape[axis:])
+    tensor = layer.bottoms[0]
+    if len(shape) != 2 or axis != 1:
+        tensor = layer.step("flatten", "Flatten", [tensor], axis=axis)
+    inputs = [tensor, layer.weight(0, (width, outputs) if p.transpose else (outputs, width), "weight", "filter")]
+    if p.bias_term:
+        inputs.append(layer.weight(1, (outputs,), "bias", "offset"))
+    attributes = {"transB": int(not p.transpose)}
+    if axis == 1:
+        layer.last("Gemm", inputs, (shape[0], outputs), **attributes)
+        return
+    tensor = layer.step("gemm", "Gemm", inputs, **attributes)
+    out = (*shape[:axis], outputs)
+    layer.last("Reshape", [tensor, layer.integers("shape", out)], out)
+
+
+def batch_norm(layer: Layer) -> None:
+    """Blobs: sum of means, sum of variances, and the factor that both are divided by."""
+    p, shape = layer.parameters("batch_norm_param"), layer.shape
+    if not p.use_global_stats:
+        raise layer.refuse("takes the statistics of the batch (use_global_stats: false)", "name the deploy.prototxt")
+    if len(layer.builder.weights.get(layer.name, ()) if layer.builder.weights else ()) > 3:
+        raise layer.refuse("has more than the three blobs of BVLC's BatchNorm", "a fork of Caffe wrote it")
+    channels = shape[1] if len(shape) > 1 else 1
+    mean, variance = (layer.blob(k, (channels,), like).array() for k, like in ((0, "offset"), (1, "factor")))
+    total = layer.blob(2, (1,), "one").array().reshape(-1)[0]
+    factor = np.float32(1 / total if total else 0)
+    _normalise(layer, np.ones(channels), np.zeros(channels), mean * factor, variance * factor, p.eps)
+
+
+def _normalise(layer: Layer, gamma: Any, beta: Any, mean: Any, variance: Any, eps: float) -> None:
+    names = ("gamma", "beta", "mean", "variance")
+    values = [layer.constant(n, np.reshape(v, -1)) for n, v in zip(names, (gamma, beta, mean, variance), strict=True)]
+    layer.last("BatchNormalization", [*layer.bottoms, *values], layer.shape, epsilon=eps)
+
+
+def scale(layer: Layer) -> None:
+    """gamma · x + beta. Along the channels it is one node, a BatchNormalization of mean 0 and variance 1."""
+    p = layer.parameters("scale_param")
+    if len(layer.bottoms) == 1 and p.bias_term and layer.axis(p.axis) == 1 and p.num_axes == 1:
+        channels = layer.shape[1]
+        gamma, beta = (layer.blob(k, (channels,), like).array() for k, like in ((0, "factor"), (1, "offset")))
+        _normalise(layer, gamma, beta, np.zeros(channels), np.ones(channels), 0.0)
+        return
+    factor, shape = _broadcast(layer, p, "gamma", "factor")
+    if not p.bias_term:
+        layer.last("Mul", [layer.bottoms[0], factor], layer.shape)
+        return
+    scaled = layer.step("mul", "Mul", [layer.bottoms[0], factor])
+    view = _view(layer, p, shape)
+    layer.last("Add", [scaled, layer.weight(2 - len(layer.bottoms), shape, "beta", "offset", view)], layer.shape)
+
+
+def bias(layer: Layer) -> None:
+    """x + beta."""
+    beta, _ = _broadcast(layer, layer.parameters("bias_param"), "beta", "offset")
+    layer.last("Add", [layer.bottoms[0], beta], layer.shape)
+
+
+def _broadcast(layer: Layer, p: Parameters, what: str, like: str) -> tuple[str, Shape]:
+    """The second bottom, or the first blob, shaped so that it is spread over the first bottom; and its own shape."""
+    if len(layer.bottoms) == 2:
+        shape = layer.shapes[1]
+        view = _view(layer, p, shape)
+        if view == shape:
+            return layer.bottoms[1], shape
+        return layer.step(what, "Reshape", [layer.bottoms[1], layer.integers("shape", view)]), shape
+    axis = layer.axis(p.axis) if p.num_axes else 0
+    shape = layer.shape[axis:] if p.num_axes == -1 else layer.shape[axis : axis + p.num_axes]
+    return layer.weight(0, shape, what, like, _view(layer, p, shape)), shape
+
+
+def _view(layer: Layer, p: Parameters, shape: Shape) -> Shape:
+    """The shape, with ones behind it where the first bottom has further axes."""
+    axis = layer.axis(p.axis) if shape else 0
+    if layer.shape[axis : axis + len(shape)] != shape:
+        raise layer.refuse(f"cannot spread {'×'.join(map(str, shape))} over axis {axis} of its bottom")
+    return (*shape, *[1] * (len(layer.shape) - axis - len(shape))) if shape else ()
+
+
+def lrn(layer: Layer) -> None:
+    """x / (k + alpha / n · sum of squares) ** beta, across channels or over a square window."""
+    p = layer.parameters("lrn_param")
+    n = p.local_size
+    if n % 2 == 0:
+        raise layer.refuse(f"has an even local_size, {n}")
+    if p.norm_region in ("ACROSS_CHANNELS", "0"):
+        attributes = {"size": n, "alpha": p.alpha, "beta": p.beta, "bias": p.k}
+        layer.last("LRN", layer.bottoms, layer.shape, **attributes)
+        return
+    square = layer.step("square", "Mul", layer.bottoms * 2)
+    window: dict[str, Any] = {"kernel_shape": [n, n], "strides": [1, 1], "pads": [n // 2] * 4, "count_include_pad": 1}
+    mean = layer.step("mean", "AveragePool", [square], **window)
+    scaled = layer.step("mul", "Mul", [mean, layer.constant("alpha", p.alpha)])
+    added = layer.step("add", "Add", [scaled, layer.constant("one", 1)])
+    power = layer.step("pow", "Pow", [added, layer.constant("power", -p.beta)])
+    layer.last("Mul", [layer.bottoms[0], power], layer.shape)
+
+
+def mvn(layer: Layer) -> None:
+    """(x - mean) / (standard deviation + eps) of each sample, or of each channel of each sample."""
+    p = layer.parameters("mvn_param")
+    axes = list(range(1 if p.across_channels else 2, len(layer.shape)))
+    if not axes:
+        raise layer.refuse("has no axes to take the mean over")
+    mean = layer.step("mean", "ReduceMean", layer.bottoms, axes=axes)
+    if not p.normalize_variance:
+        layer.last("Sub", [*layer.bottoms, mean], layer.shape)
+        return
+    centred = layer.step("centre", "Sub", [*layer.bottoms, mean])
+    square = layer.step("square", "Mul", [centred, centred])
+    deviation = layer.step("deviation", "Sqrt", [layer.step("variance", "ReduceMean", [square], axes=axes)])
+    divisor = layer.step("eps", "Add", [deviation, layer.constant("epsilon", p.eps)])
+    layer.last("Div", [centred, divisor], layer.shape)
+
+
+def eltwise(layer: Layer) -> None:
+    """Product, weighted sum or maximum of equal shapes."""
+    p = layer.parameters("eltwise_param")
+    if any(shape != layer.shape for shape in layer.shapes):
+        raise layer.refuse(f"has bottoms of other shapes: {', '.join('×'.join(map(str, s)) for s in layer.shapes)}")
+    if p.coeff and len(p.coeff) != len(layer.bottoms):
+        raise layer.refuse(f"has {len(p.coeff)} coefficients for {len(layer.bottoms)} bottoms")
+    terms = list(layer.bottoms)
+    if p.operation in ("MAX", "2"):
+        layer.last("Max", terms, layer.shape)
+    elif p.operation in ("SUM", "1"):
+        for k, coefficient in enumerate(p.coeff):
+            if coefficient != 1:
+                terms[k] = layer.step(f"coeff{k}", "Mul", [terms[k], layer.constant(f"coefficient{k}", coefficient)])
+        layer.last("Add" if len(terms) == 2 else "Sum", terms, layer.shape)
+    elif p.operation in ("PROD", "0"):
+        product = terms[0]
+        for k, term in enumerate(terms[1:-1]):
+            product = layer.step(f"mul{k}", "Mul", [product, term])
+        layer.last("Mul", [product, terms[-1]], layer.shape)
+    else:
+        raise layer.refuse(f"has the operation {p.operation}", "known: PROD, SUM, MAX")
+
+
+def relu(layer: Layer) -> None:
+    """max(x, 0) + slope · min(x, 0)."""
+    slope = layer.parameters("relu_param").negative_slope
+    if slope:
+        layer.last("LeakyRelu", layer.bottoms, layer.shape, alpha=slope)
+    else:
+        layer.last("Relu", layer.bottoms, layer.shape)
+
+
+def prelu(layer: Layer) -> None:
+    """As ReLU, with a slope per channel."""
+    channels = 1 if layer.parameters("prelu_param").channel_shared else layer.shape[1]
+    slope = layer.weight(0, (channels,), "slope", "slope", (channels, *[1] * (len(layer.shape) - 2)))
+    layer.last("PRelu", [*layer.bottoms, slope], layer.shape)
+
+
+def elu(layer: Layer) -> None:
+    """x, or alpha · (exp(x) - 1) below zero."""
+    layer.last("Elu", layer.bottoms, layer.shape, alpha=layer.parameters("elu_param").alpha)
+
+
+def clip(layer: Layer) -> None:
+    """Clip, and the ReLU6 of forks."""
+    p = layer.parameters("clip_param")
+    low, high = (0, 6) if layer.text.type == "ReLU6" else (p.min, p.max)
+    if low is None or high is None:
+        raise layer.refuse("needs min and max in clip_param")
+    layer.last("Clip", [*layer.bottoms, layer.constant("min", low), layer.constant("max", high)], layer.shape)
+
+
+def swish(layer: Layer) -> None:
+    """x · sigmoid(beta · x)."""
+    beta = layer.parameters("swish_param").beta
+    scaled = layer.step("mul", "Mul", [*layer.bottoms, layer.constant("beta", beta)])
+    layer.last("Mul", [*layer.bottoms, layer.step("sigmoid", "Sigmoid", [scaled])], layer.shape)
+
+
+def power(layer: Layer) -> None:
+    """(shift + scale · x) ** power."""
+    p = layer.parameters("power_param")
+    steps = [("scale", "Mul", p.scale, 1), ("shift", "Add", p.shift, 0), ("power", "Pow", p.power, 1)]
+    layer.chain([(what, op, value) for what, op, value, neutral in steps if value != neutral])
+
+
+def exponential(layer: Layer) -> None:
+    """base ** (shift + scale · x); base -1 stands for e."""
+    p = layer.parameters("exp_param")
+    rate = 1 if p.base == -1 else _log(layer, p.base)
+    steps = [("scale", "Mul", rate * p.scale, 1), ("exp", "Exp", None, 0), ("shift", "Mul", exp(rate * p.shift), 1)]
+    layer.chain([(what, op, value) for what, op, value, neutral in steps if value != neutral])
+
+
+def logarithm(layer: Layer) -> None:
+    """The logarithm of shift + scale · x to the base; base -1 stands for e."""
+    p = layer.parameters("log_param")
+    rate = 1 if p.base == -1 else 1 / _log(layer, p.base)
+    steps = [
+        ("scale", "Mul", p.scale, 1),
+        ("shift", "Add", p.shift, 0),
+        ("log", "Log", None, 0),
+        ("base", "Mul", rate, 1),
+    ]
+    layer.chain([(what, op, value) for what, op, value, neutral in steps if value != neutral])
+
+
+def _log(layer: Layer, base: float) -> float:
+    if base <= 0 or base == 1:
+        raise layer.refuse(f"has the base {base:g}", "it must be more than 0, and not 1; -1 stands for e")
+    return log(base)
+
+
+def dropout(layer: Layer) -> None:
+    """Nothing, outside of training; with `scale_train: false` (SSD's branch) the mean is kept here."""
+    p = layer.parameters("dropout_param")
+    layer.chain([] if p.scale_train else [("keep", "Mul", 1 - p.dropout_ratio)])
+
+
+def threshold(layer: Layer) -> None:
+    """1 above the threshold, else 0."""
+    limit = layer.constant("threshold", layer.parameters("threshold_param").threshold)
+    above = layer.step("greater", "Greater", [*layer.bottoms, limit])
+    layer.last("Cast", [above], layer.shape, to=1)
+
+
+def softmax(layer: Layer) -> None:
+    """Along one axis."""
+    axis = layer.axis(layer.parameters("softmax_param").axis)
+    layer.last("Softmax", layer.bottoms, layer.shape, axis=axis)
+
+
+def reduction(layer: Layer) -> None:
+    """Sum, sum of magnitudes, of squares, or mean over an axis and all behind it."""
+    p = layer.parameters("reduction_param")
+    axis = layer.axis(p.axis)
+    ops = dict(
+        zip(("SUM", "ASUM", "SUMSQ", "MEAN"), ("ReduceSum", "ReduceL1", "ReduceSumSquare", "ReduceMean"), strict=True)
+    )
+    op = ops.get(p.operation) or ops.get(dict(zip("1234", ops, strict=True)).get(p.operation, ""))
+    if op is None:
+        raise layer.refuse(f"has the operation {p.operation}", f"known: {', '.join(ops)}")
+    axes, out = list(range(axis, len(layer.shape))), layer.shape[:axis]
+    inputs = [*layer.bottoms]
+    attributes: dict[str, Any] = {"keepdims": 0, "axes": axes}
+    if op == "ReduceSum":  # has its axes as an input since opset 13
+        inputs.append(layer.integers("axes", attributes.pop("axes")))
+    if p.coeff == 1:
+        layer.last(op, inputs, out, **attributes)
+        return
+    reduced = layer.step("reduce", op, inputs, **attributes)
+    layer.last("Mul", [reduced, layer.constant("coefficient", p.coeff)], out)
+
+
+def unary(op: str) -> Any:
+    """A layer without parameters that is one ONNX operator."""
+
+    def convert(layer: Layer) -> None:
+        layer.last(op, layer.bottoms, layer.shape)
+
+    return convert
+
+
+LAYERS = {
+    "AbsVal": unary("Abs"),
+    "BNLL": unary("Softplus"),
+    "BatchNorm": batch_norm,
+    "Bias": bias,
+    "Clip": clip,
+    "Convolution": convolution,
+    "ConvolutionDepthwise": convolution,
+    "Deconvolution": deconvolution,
+    "DepthwiseConvolution": convolution,
+    "Dropout": dropout,
+    "ELU": elu,
+    "Eltwise": eltwise,
+    "Exp": exponential,
+    "InnerProduct": inner_product,
+    "LRN": lrn,
+    "Log": logarithm,
+    "MVN": mvn,
+    "PReLU": prelu,
+    "Pooling": pooling,
+    "Power": power,
+    "ReLU": relu,
+    "ReLU6": clip,
+    "Reduction": reduction,
+    "Scale": scale,
+    "Sigmoid": unary("Sigmoid"),
+    "Softmax": softmax,
+    "Swish": swish,
+    "TanH": unary("Tanh"),
+    "Threshold": threshold,
+}

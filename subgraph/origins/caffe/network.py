@@ -1,0 +1,244 @@
+"""A prototxt's tree, and the blobs of a caffemodel -> an ONNX model, one tensor name per layer.
+
+A layer that writes over its bottom ("in place": `conv1`, `bn_conv1`, `scale_conv1`, `conv1_relu` all have the top
+`conv1`) makes a tensor of its own, with the layer's name; any other top keeps its name.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from onnx import ModelProto, TensorProto, ValueInfoProto, helper
+
+from subgraph.errors import ModelError
+from subgraph.origins.caffe import detection, layers, shapes
+from subgraph.origins.caffe.builder import Builder, Layer, LayerText, Shape
+from subgraph.origins.caffe.caffemodel import WeightBlob
+from subgraph.origins.caffe.fields import Parameters
+from subgraph.origins.caffe.text import Message
+from subgraph.text import clean, count, nearest
+
+OPSET, IR_VERSION = 13, 7  # the oldest that have all operators used, for the sake of old converters
+PRODUCER = "subcut from Caffe"
+
+CONVERTERS: dict[str, Callable[[Layer], None]] = {**layers.LAYERS, **shapes.LAYERS, **detection.LAYERS}
+# (fewest, most) bottoms of layers that have not exactly one; any number of tops only of those in MANY_TOPS.
+_BOTTOMS = {
+    "Bias": (1, 2), "Concat": (1, 10_000), "Crop": (2, 2), "DetectionOutput": (3, 3), "Eltwise": (2, 10_000),
+    "LSTM": (2, 2), "PriorBox": (2, 2), "Scale": (1, 2),
+}  # fmt: skip
+_MANY_TOPS = ("Slice", "Split")
+_INPUTS = ("AnnotatedData", "Data", "DummyData", "HDF5Data", "ImageData", "Input", "MemoryData", "WindowData")
+_IGNORED = ("Accuracy", "DetectionEvaluate", "HDF5Output", "Silence")  # they measure or write, and compute nothing on
+_V1_TYPES = {
+    "ABSVAL": "AbsVal", "ACCURACY": "Accuracy", "ARGMAX": "ArgMax", "BNLL": "BNLL", "CONCAT": "Concat",
+    "CONTRASTIVE_LOSS": "ContrastiveLoss", "CONVOLUTION": "Convolution", "DATA": "Data",
+    "DECONVOLUTION": "Deconvolution", "DROPOUT": "Dropout", "DUMMY_DATA": "DummyData", "ELTWISE": "Eltwise",
+    "EUCLIDEAN_LOSS": "EuclideanLoss", "EXP": "Exp", "FLATTEN": "Flatten", "HDF5_DATA": "HDF5Data",
+    "HDF5_OUTPUT": "HDF5Output", "HINGE_LOSS": "HingeLoss", "IM2COL": "Im2col", "IMAGE_DATA": "ImageData",
+    "INFOGAIN_LOSS": "InfogainLoss", "INNER_PRODUCT": "InnerProduct", "LRN": "LRN", "MEMORY_DATA": "MemoryData",
+    "MULTINOMIAL_LOGISTIC_LOSS": "MultinomialLogisticLoss", "MVN": "MVN", "POOLING": "Pooling", "POWER": "Power",
+    "RELU": "ReLU", "SIGMOID": "Sigmoid", "SIGMOID_CROSS_ENTROPY_LOSS": "SigmoidCrossEntropyLoss",
+    "SILENCE": "Silence", "SLICE": "Slice", "SOFTMAX": "Softmax", "SOFTMAX_LOSS": "SoftmaxWithLoss",
+    "SPLIT": "Split", "TANH": "TanH", "THRESHOLD": "Threshold", "WINDOW_DATA": "WindowData",
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class ConvertedLayer:
+    """A layer with the tensors that its blobs became."""
+
+    text: LayerText
+    bottoms: tuple[str, ...]
+    tops: tuple[str, ...]
+    nodes: tuple[str, ...]
+    weights: tuple[WeightBlob, ...]
+
+
+@dataclass(frozen=True)
+class Network:
+    """A converted network. `shapes`: of every blob by its tensor's name."""
+
+    name: str
+    model: ModelProto
+    layers: tuple[ConvertedLayer, ...]
+    shapes: Mapping[str, Shape]
+
+
+def convert(tree: Message, where: str, weights: Mapping[str, tuple[WeightBlob, ...]] | None, seed: int = 0) -> Network:
+    """The ONNX model of a prototxt. Large weights of the caffemodel are stubs whose location is the caffemodel itself.
+
+    Args:
+        where: the prototxt, to be named in errors. weights: layer -> its blobs; None draws them from `seed`.
+
+    Raises:
+        ModelError: a layer is of an unknown type, a field is misspelt, shapes do not fit; names the layer or line.
+    """
+    net = Parameters("net", tree, where)
+    texts = [*_layers(net, tree, where)]
+    builder = Builder(where, weights, seed)
+    builder.taken = {name for layer in texts for name in (layer.name, *layer.bottoms, *layer.tops)}
+    current: dict[str, str] = {}  # blob -> the tensor that holds its value now
+    inputs = [*_declare(builder, current, _net_inputs(net, where))]
+    converted = []
+    for text in texts:
+        if text.type in _INPUTS:
+            inputs += _declare(builder, current, zip(text.tops, _input_shapes(text, where), strict=True))
+            continue
+        layer = Layer(
+            builder, text, tuple(_bottom(text, b, current, where) for b in text.bottoms), _tops(text, current, builder)
+        )
+        _require_arity(layer)
+        before = len(builder.nodes)
+        CONVERTERS[text.type](layer)
+        current.update(zip(text.tops, layer.tops, strict=True))
+        names = tuple(n.name for n in builder.nodes[before:])
+        converted.append(ConvertedLayer(text, layer.bottoms, layer.tops, names, tuple(builder.used.get(text.name, ()))))
+    return Network(net.name, _model(net.name, builder, inputs), tuple(converted), builder.shapes)
+
+
+def _layers(net: Parameters, tree: Message, where: str) -> Iterator[LayerText]:
+    """The layers that are there when a network is tested, in their order, of types that are known."""
+    if net.layer and net.layers:
+        raise ModelError(
+            f"{where} has both `layer` and `layers`", "write all as `layer`: upgrade_net_proto_text of Caffe"
+        )
+    messages = [value for name, value in tree.fields if name in ("layer", "layers")]
+    seen: set[str] = set()
+    for fields, message in zip(net.layer or net.layers, messages, strict=True):
+        assert isinstance(message, Message)
+        kind = _V1_TYPES.get(fields.type, fields.type) if net.layers else fields.type
+        if not _is_tested(fields) or kind in _IGNORED:
+            continue
+        if kind not in CONVERTERS and kind not in _INPUTS:
+            raise _unknown(fields, kind, message, where)
+        if fields.name in seen:
+            raise ModelError(
+                f"{where}, line {message.line}: two layers are called '{clean(fields.name)}'", "rename one"
+            )
+        if not fields.name or not fields.top:
+            raise ModelError(f"{where}, line {message.line}: a layer without a name or a top", "give it both")
+        seen.add(fields.name)
+        yield LayerText(fields.name, kind, tuple(fields.bottom), tuple(fields.top), fields, message)
+    if not seen:
+        raise ModelError(f"{where} has no layers", "name the prototxt of a network: deploy.prototxt")
+
+
+def _is_tested(fields: Parameters) -> bool:
+    """Is the layer part of the network in the phase TEST, at no stage?"""
+    if fields.phase and fields.phase not in ("TEST", "1"):
+        return False
+    meets = lambda rule: (not rule.phase or rule.phase in ("TEST", "1")) and not rule.stage  # noqa: E731
+    return any(map(meets, fields.include)) if fields.include else not any(map(meets, fields.exclude))
+
+
+def _unknown(fields: Parameters, kind: str, message: Message, where: str) -> ModelError:
+    what = f"{where}, line {message.line}: layer '{clean(fields.name)}' is of the type '{clean(kind)}'"
+    if kind.endswith("Loss"):
+        return ModelError(f"{what}, which is for training", "name the deploy.prototxt, without data and loss layers")
+    near = nearest(kind, CONVERTERS)[:1] if kind else []
+    known = f"known: {', '.join(sorted(CONVERTERS))}"
+    return ModelError(f"{what}, which subcut does not convert", f"did you mean '{near[0]}'? {known}" if near else known)
+
+
+def _net_inputs(net: Parameters, where: str) -> Iterable[tuple[str, Sequence[int]]]:
+    """The inputs that stand in front of the layers, with `input_shape`s or four `input_dim`s for each."""
+    given = [shape.dim for shape in net.input_shape]
+    if not given:
+        given = [net.input_dim[k : k + 4] for k in range(0, len(net.input_dim), 4)]
+    if len(given) != len(net.input):
+        what = f"{where}: {count(len(net.input), 'input')}, {count(len(given), 'shape')}"
+        raise ModelError(what, "give each input an input_shape, or four input_dim")
+    return zip(net.input, given, strict=True)
+
+
+def _input_shapes(text: LayerText, where: str) -> list[list[int]]:
+    """The shapes that a data layer declares, one per top."""
+    f = text.fields
+    shapes: list[list[int]] = []
+    if text.type == "Input" and f.input_param:
+        shapes = [shape.dim for shape in f.input_param.shape]
+    elif text.type == "DummyData" and (p := f.dummy_data_param):
+        shapes = [s.dim for s in p.shape] or [list(d) for d in zip(p.num, p.channels, p.height, p.width, strict=False)]
+    elif text.type == "MemoryData" and (p := f.memory_data_param):
+        shapes = [[p.batch_size, p.channels, p.height, p.width], [p.batch_size]]
+    elif p := f.data_param or f.image_data_param:
+        size = p.crop_size or (f.transform_param.crop_size if f.transform_param else 0)
+        height, width = (size, size) if size else (getattr(p, "new_height", 0), getattr(p, "new_width", 0))
+        shapes = [[p.batch_size or 1, 3, height, width], [p.batch_size or 1]] if height and width else []
+    shapes = shapes[: len(text.tops)]
+    if len(shapes) == 1 and text.type in ("Input", "DummyData"):
+        shapes *= len(text.tops)
+    if len(shapes) != len(text.tops):
+        what = f"{where}: layer '{clean(text.name)}' ({text.type}) declares no shape of its tops"
+        raise ModelError(what, 'write it as type: "Input" input_param { shape { dim: 1 dim: 3 dim: 224 dim: 224 } }')
+    return shapes
+
+
+def _declare(builder: Builder, current: dict[str, str], inputs: Iterable[tuple[str, Sequence[int]]]) -> Iterator[str]:
+    """Note inputs of the model; yields their tensors."""
+    for name, shape in inputs:
+        if name in current:
+            raise ModelError(f"{builder.where}: two inputs are called '{clean(name)}'", "rename one")
+        builder.declare(name, shape)
+        builder.taken.add(name)
+        current[name] = name
+        yield name
+
+
+def _bottom(text: LayerText, blob: str, current: Mapping[str, str], where: str) -> str:
+    if blob not in current:
+        near = nearest(blob, current)[:1]
+        hint = f"did you mean '{near[0]}'?" if near else "a layer in front of it must have it as its top"
+        raise ModelError(
+            f"{where}, line {text.message.line}: no layer makes '{clean(blob)}', the bottom of '{clean(text.name)}'",
+            hint,
+        )
+    return current[blob]
+
+
+def _tops(text: LayerText, current: Mapping[str, str], builder: Builder) -> tuple[str, ...]:
+    """The tensors that a layer makes: a new top keeps its name, one that is written over takes the layer's."""
+    tops = []
+    for top in text.tops:
+        name = text.name if top in current else top
+        tops.append(builder.unique(f"{top}@{text.name}") if name in builder.shapes or name in tops else name)
+    return tuple(tops)
+
+
+def _require_arity(layer: Layer) -> None:
+    fewest, most = _BOTTOMS.get(layer.text.type, (1, 1))
+    tops = len(layer.tops)
+    if not fewest <= len(layer.bottoms) <= most or (tops > 1 and layer.text.type not in _MANY_TOPS):
+        wants = f"{fewest}" if fewest == most else f"at least {fewest}" if most > 2 else f"{fewest} or {most}"
+        raise layer.refuse(
+            f"has {count(len(layer.bottoms), 'bottom')} and {count(tops, 'top')}", f"known: {wants}, and one top"
+        )
+
+
+def _model(name: str, builder: Builder, inputs: list[str]) -> ModelProto:
+    """The model with the inputs that are read, or with all if none is; its outputs are what nothing reads."""
+    read = {n for node in builder.nodes for n in node.input}
+    made = [n for node in builder.nodes for n in node.output if n in builder.shapes]
+    if not made:
+        raise ModelError(f"{builder.where} computes nothing", "name the prototxt of a network: deploy.prototxt")
+
+    def info(tensor: str) -> ValueInfoProto:
+        shape: list[int | str] = [*builder.shapes[tensor]]
+        if tensor in builder.open:
+            shape[2] = f"{tensor}_rows"
+        return helper.make_tensor_value_info(tensor, TensorProto.FLOAT, shape)
+
+    outputs = [n for n in made if n not in read]
+    graph = helper.make_graph(
+        builder.nodes,
+        name or "Caffe",
+        [info(n) for n in inputs if n in read],
+        [info(n) for n in outputs],
+        value_info=[info(n) for n in made if n in read],
+    )
+    graph.initializer.extend(builder.initializers)
+    return helper.make_model(
+        graph, opset_imports=[helper.make_opsetid("", OPSET)], ir_version=IR_VERSION, producer_name=PRODUCER
+    )

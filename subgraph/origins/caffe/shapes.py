@@ -1,0 +1,246 @@
+"""Layers that move values: join, cut, reorder, resize, pick. Each function converts one type."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from math import prod
+
+import numpy as np
+from onnx import TensorProto, helper
+
+from subgraph.origins.caffe.builder import Layer, Shape
+
+FLOAT = 1  # TensorProto.FLOAT
+
+
+def concat(layer: Layer) -> None:
+    """Join along an axis."""
+    p = layer.parameters("concat_param")
+    axis = layer.axis(p.axis if p.concat_dim is None else p.concat_dim)
+    others = [shape[:axis] + shape[axis + 1 :] for shape in layer.shapes]
+    if any(other != others[0] for other in others):
+        raise layer.refuse(f"joins shapes that do not fit: {', '.join('×'.join(map(str, s)) for s in layer.shapes)}")
+    out = [*layer.shape]
+    out[axis] = sum(shape[axis] for shape in layer.shapes)
+    layer.last("Concat", layer.bottoms, out, axis=axis)
+
+
+def slices(layer: Layer) -> None:
+    """Cut along an axis, at `slice_point`s or into equal parts."""
+    p = layer.parameters("slice_param")
+    axis = layer.axis(p.axis if p.slice_dim is None else p.slice_dim)
+    size, count = layer.shape[axis], len(layer.tops)
+    if not p.slice_point and size % count:
+        raise layer.refuse(f"cannot cut {size} into {count} equal parts")
+    points = [0, *(p.slice_point or range(size // count, size, size // count)), size]
+    sizes = [b - a for a, b in pairwise(points)]
+    if len(sizes) != count or min(sizes) < 1:
+        raise layer.refuse(
+            f"cuts {size} at {points[1:-1]} into {count} tops", "the points must rise, one less than tops"
+        )
+    shapes = [(*layer.shape[:axis], n, *layer.shape[axis + 1 :]) for n in sizes]
+    layer.last("Split", [*layer.bottoms, layer.integers("sizes", sizes)], *shapes, axis=axis)
+
+
+def split(layer: Layer) -> None:
+    """Copies: a node for each top."""
+    for k, top in enumerate(layer.tops):
+        name = layer.name if k == 0 else layer.builder.unique(f"{layer.name}/{k + 1}")
+        layer.builder.nodes.append(helper.make_node("Identity", list(layer.bottoms), [top], name=name))
+        layer.builder.declare(top, layer.shape)
+
+
+def crop(layer: Layer) -> None:
+    """The first bottom, cut to the shape of the second from `axis` on."""
+    p = layer.parameters("crop_param")
+    axis, (shape, wanted) = layer.axis(p.axis), layer.shapes
+    axes = list(range(axis, len(shape)))
+    offsets = p.offset if len(p.offset) == len(axes) else (p.offset or [0]) * len(axes)
+    if len(offsets) != len(axes) or len(wanted) != len(shape):
+        raise layer.refuse(f"has {len(p.offset)} offsets for {len(axes)} axes")
+    ends = [offset + wanted[a] for a, offset in zip(axes, offsets, strict=True)]
+    if any(end > shape[a] for a, end in zip(axes, ends, strict=True)):
+        raise layer.refuse(
+            f"would cut {'×'.join(map(str, wanted))} out of {'×'.join(map(str, shape))}, which is smaller"
+        )
+    inputs = [
+        layer.bottoms[0],
+        *(layer.integers(n, v) for n, v in (("starts", offsets), ("ends", ends), ("axes", axes))),
+    ]
+    layer.last("Slice", inputs, (*shape[:axis], *wanted[axis:]))
+
+
+def flatten(layer: Layer) -> None:
+    """Axes `axis` … `end_axis` become one."""
+    p, shape = layer.parameters("flatten_param"), layer.shape
+    axis, end = layer.axis(p.axis), layer.axis(p.end_axis)
+    if end < axis:
+        raise layer.refuse(f"ends at axis {end}, in front of {axis}")
+    out = (*shape[:axis], prod(shape[axis : end + 1]), *shape[end + 1 :])
+    if axis == 1 and end == len(shape) - 1:
+        layer.last("Flatten", layer.bottoms, out, axis=1)
+    else:
+        _reshape(layer, out)
+
+
+def _reshape(layer: Layer, out: Shape) -> None:
+    layer.last("Reshape", [*layer.bottoms, layer.integers("shape", out)], out)
+
+
+def reshape(layer: Layer) -> None:
+    """Dimensions 0 (as in the bottom) and -1 (what is left) are computed here."""
+    p, shape = layer.parameters("reshape_param"), layer.shape
+    start = layer.axis(p.axis, len(shape) + 1)
+    end = len(shape) if p.num_axes == -1 else start + p.num_axes
+    dims = list(p.shape.dim) if p.shape else []
+    if end > len(shape) or dims.count(-1) > 1 or min(dims, default=0) < -1:
+        raise layer.refuse(f"cannot reshape {'×'.join(map(str, shape))} to {dims}")
+    for k, n in enumerate(dims):
+        if n == 0:
+            dims[k] = shape[layer.axis(start + k)]
+    if -1 in dims:
+        rest = prod(n for n in dims if n != -1)
+        dims[dims.index(-1)] = prod(shape[start:end]) // rest
+    out = (*shape[:start], *dims, *shape[end:])
+    if prod(out) != prod(shape):
+        raise layer.refuse(f"cannot reshape {'×'.join(map(str, shape))} to {'×'.join(map(str, out))}")
+    _reshape(layer, out)
+
+
+def permute(layer: Layer) -> None:
+    """Another order of axes; those that are not named follow in their order."""
+    order = layer.parameters("permute_param").order
+    order = [*order, *(k for k in range(len(layer.shape)) if k not in order)]
+    if sorted(order) != list(range(len(layer.shape))):
+        raise layer.refuse(f"orders {len(layer.shape)} axes as {order}")
+    layer.last("Transpose", layer.bottoms, [layer.shape[k] for k in order], perm=order)
+
+
+def tile(layer: Layer) -> None:
+    """Copies along an axis, one behind the other."""
+    p = layer.parameters("tile_param")
+    axis = layer.axis(p.axis)
+    repeats = [p.tiles if k == axis else 1 for k in range(len(layer.shape))]
+    out = [n * r for n, r in zip(layer.shape, repeats, strict=True)]
+    layer.last("Tile", [*layer.bottoms, layer.integers("repeats", repeats)], out)
+
+
+def interp(layer: Layer) -> None:
+    """DeepLab's bilinear resizing, corners aligned."""
+    p, shape = layer.parameters("interp_param"), layer.shape
+    if len(shape) != 4 or p.pad_beg > 0 or p.pad_end > 0:
+        raise layer.refuse("needs four axes, and pads of zero or less")
+    inner = [n + p.pad_beg + p.pad_end for n in shape[2:]]
+    sizes = inner
+    if p.shrink_factor:
+        sizes = [(n - 1) // p.shrink_factor + 1 for n in sizes]
+    if p.zoom_factor:
+        sizes = [n + (n - 1) * (p.zoom_factor - 1) for n in sizes]
+    if p.height and p.width and not (p.shrink_factor or p.zoom_factor):
+        sizes = [p.height, p.width]
+    tensor = layer.bottoms[0]
+    if inner != list(shape[2:]):
+        ends = [-p.pad_beg + n for n in inner]
+        places = (("starts", [-p.pad_beg] * 2), ("ends", ends), ("axes", [2, 3]))
+        tensor = layer.step("crop", "Slice", [tensor, *(layer.integers(n, v) for n, v in places)])
+    out = (*shape[:2], *sizes)
+    attributes = {"mode": "linear", "coordinate_transformation_mode": "align_corners"}
+    layer.last("Resize", [tensor, "", "", layer.integers("sizes", out)], out, **attributes)
+
+
+def arg_max(layer: Layer) -> None:
+    """The places of the largest values as floats, the later of equal ones first; or the values; or both."""
+    p, shape = layer.parameters("argmax_param"), layer.shape
+    tensor, axis = layer.bottoms[0], 1 if p.axis is None else layer.axis(p.axis)
+    if p.axis is None:
+        tensor = layer.step("flatten", "Flatten", [tensor], axis=1)
+    size = shape[axis] if p.axis is not None else prod(shape[1:])
+    if not 1 <= p.top_k <= size:
+        raise layer.refuse(f"wants the {p.top_k} largest of {size}")
+    # TopK takes the earlier of equal values, Caffe the later one: so along the reversed axis.
+    places = (("starts", [-1]), ("ends", [-size - 1]), ("axes", [axis]), ("steps", [-1]))
+    reverse = layer.step("reverse", "Slice", [tensor, *(layer.integers(n, v) for n, v in places)])
+    values = layer.step("top", "TopK", [reverse, layer.integers("k", [p.top_k])], outputs=2, axis=axis)
+    index = layer.step("cast", "Cast", [f"{values}@2"], to=FLOAT)
+    last = layer.constant("last", size - 1)
+    if p.axis is not None:
+        out = [*shape]
+        out[axis] = p.top_k
+        if p.out_max_val:
+            layer.last("Identity", [values], out)
+        else:
+            layer.last("Sub", [last, index], out)
+        return
+    found = [layer.step("index", "Sub", [last, index]), *([values] if p.out_max_val else [])]
+    joined = layer.step("concat", "Concat", found, axis=1) if len(found) > 1 else found[0]
+    shape = (shape[0], len(found), p.top_k, *[1] * max(len(shape) - 3, 0))
+    layer.last("Reshape", [joined, layer.integers("shape", shape)], shape)
+
+
+def lstm(layer: Layer) -> None:
+    """Caffe's LSTM over `x (T, N, …)` as one Scan; where `cont (T, N)` is 0 a sequence begins.
+
+    Blobs: weights of the input (4·D, I), their bias (4·D), weights of the state (4·D, D); gates i, f, o, g.
+    """
+    p = layer.parameters("recurrent_param")
+    if p.expose_hidden:
+        raise layer.refuse("exposes its hidden state", "subcut reads LSTM with the bottoms x and cont")
+    (steps, batch, *rest), size = layer.shape, p.num_output
+    if layer.shapes[1] != (steps, batch):
+        raise layer.refuse(f"needs a second bottom, cont, of {steps}×{batch}")
+    width = prod(rest)
+    weight = layer.weight(0, (4 * size, width), "weight", "filter")
+    bias = layer.weight(1, (4 * size,), "bias", "offset")
+    state = layer.weight(2, (4 * size, size), "state", "filter")
+    flat = layer.step("flatten", "Flatten", [layer.bottoms[0]], axis=2)
+    gates = layer.step("gemm", "Gemm", [flat, weight, bias], transB=1)
+    gates = layer.step("gates", "Reshape", [gates, layer.integers("gates", (steps, batch, 4 * size))])
+    cont = layer.step("cont", "Reshape", [layer.bottoms[1], layer.integers("cont", (steps, batch, 1))])
+    zero = layer.constant("zero", np.zeros((batch, size)))
+    turned = layer.step("transpose", "Transpose", [state], perm=[1, 0])
+    info = helper.make_tensor_value_info
+    body = helper.make_graph(
+        [
+            helper.make_node("Mul", ["h", "cont"], ["h0"]),
+            helper.make_node("Mul", ["c", "cont"], ["c0"]),
+            helper.make_node("MatMul", ["h0", turned], ["hw"]),
+            helper.make_node("Add", ["x", "hw"], ["sum"]),
+            helper.make_node("Split", ["sum"], ["i", "f", "o", "g"], axis=1),
+            *(helper.make_node("Sigmoid", [n], [f"{n}s"]) for n in "ifo"),
+            helper.make_node("Tanh", ["g"], ["gt"]),
+            helper.make_node("Mul", ["fs", "c0"], ["kept"]),
+            helper.make_node("Mul", ["is", "gt"], ["new"]),
+            helper.make_node("Add", ["kept", "new"], ["c1"]),
+            helper.make_node("Tanh", ["c1"], ["ct"]),
+            helper.make_node("Mul", ["os", "ct"], ["h1"]),
+            helper.make_node("Identity", ["h1"], ["y"]),
+        ],
+        layer.name,
+        [
+            *(info(n, TensorProto.FLOAT, (batch, size)) for n in "hc"),
+            info("x", TensorProto.FLOAT, (batch, 4 * size)),
+            info("cont", TensorProto.FLOAT, (batch, 1)),
+        ],
+        [info(n, TensorProto.FLOAT, (batch, size)) for n in ("h1", "c1", "y")],
+    )
+    ends = [layer.builder.unique(f"{layer.name}/{n}") for n in ("last_h", "last_c")]
+    node = helper.make_node(
+        "Scan", [zero, zero, gates, cont], [*ends, *layer.tops], name=layer.name, num_scan_inputs=2, body=body
+    )
+    layer.builder.nodes.append(node)
+    layer.builder.declare(layer.tops[0], (steps, batch, size))
+
+
+LAYERS = {
+    "ArgMax": arg_max,
+    "Concat": concat,
+    "Crop": crop,
+    "Flatten": flatten,
+    "Interp": interp,
+    "LSTM": lstm,
+    "Permute": permute,
+    "Reshape": reshape,
+    "Slice": slices,
+    "Split": split,
+    "Tile": tile,
+}
