@@ -36,8 +36,8 @@ UNITS = {"": 1.0, "s": 1.0, "m": 60.0, "h": 3600.0}
 def bisect(
     *,
     model: options.ModelArgument = None,
-    weights: options.Weights = None,
     candidate_options: options.CandidateOptions,
+    weights: options.Weights = None,
     within: options.Within = None,
     inputs: options.InputOptions,
     comparison: options.CriterionOptions,

@@ -30,8 +30,8 @@ NOTE = "in place: reading inner tensors makes them outputs, which may change fus
 def compare(
     *,
     model: options.ModelArgument = None,
-    weights: options.Weights = None,
     candidate_options: options.CandidateOptions,
+    weights: options.Weights = None,
     at: Annotated[
         Texts,
         option(

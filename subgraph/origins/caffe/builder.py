@@ -1,4 +1,4 @@
-"""Layers -> ONNX nodes and weights. What a function that converts one type of layer is given: `Layer`.
+"""Layers -> ONNX nodes and weights. What a function that converts one type of layer is given: `CaffeLayer`.
 
 The last node of a layer has the layer's name; nodes before it are called `layer/step`. Shapes are known throughout, as
 a prototxt declares those of its inputs.
@@ -82,7 +82,7 @@ class Builder:
 
 
 @dataclass
-class Layer:
+class CaffeLayer:
     """One layer to be converted: its bottoms as tensors with shapes, its parameters, its blobs.
 
     Attributes:
@@ -205,7 +205,7 @@ def _bare(shape: Shape) -> Shape:
     return next((shape[k:] for k, n in enumerate(shape) if n != 1), ())
 
 
-def _draw(layer: Layer, k: int, shape: Shape, like: str) -> Array:
+def _draw(layer: CaffeLayer, k: int, shape: Shape, like: str) -> Array:
     """Random weights that keep the scale of what goes through: `filter` (He), `offset`, `factor`, `slope`, `one`."""
     if prod(shape) > MAX_DRAWN:
         raise layer.refuse(f"needs {prod(shape)} random weights", "name a caffemodel with --weights")

@@ -8,14 +8,14 @@ from math import sqrt
 import numpy as np
 from onnx import numpy_helper
 
-from subgraph.origins.caffe.builder import MAX_ELEMENTS, Layer
+from subgraph.origins.caffe.builder import MAX_ELEMENTS, CaffeLayer
 from subgraph.origins.caffe.fields import Parameters
 from subgraph.types import Array
 
 CORNER, CENTER_SIZE = ("CORNER", "1"), ("CENTER_SIZE", "2")
 
 
-def normalize(layer: Layer) -> None:
+def normalize(layer: CaffeLayer) -> None:
     """x / sqrt(sum of squares + eps) · scale, the sum over the channels of a place, or over the whole sample."""
     p, shape = layer.parameters("norm_param"), layer.shape
     axes = [1, 2, 3] if p.across_spatial else [1]
@@ -28,7 +28,7 @@ def normalize(layer: Layer) -> None:
     layer.last("Mul", [divided, scale], shape)
 
 
-def prior_box(layer: Layer) -> None:
+def prior_box(layer: CaffeLayer) -> None:
     """The boxes and their variances depend on shapes only: a Constant (1, 2, places · boxes · 4)."""
     p = layer.parameters("prior_box_param")
     (height, width), (rows, columns) = layer.shapes[1][2:], layer.shape[2:]
@@ -46,7 +46,7 @@ def prior_box(layer: Layer) -> None:
     layer.last("Constant", [], out.shape, value=numpy_helper.from_array(out, layer.name))
 
 
-def _box_sizes(layer: Layer, p: Parameters) -> Iterator[tuple[float, float]]:
+def _box_sizes(layer: CaffeLayer, p: Parameters) -> Iterator[tuple[float, float]]:
     """(width, height) of the boxes at each place."""
     if not p.min_size or (p.max_size and len(p.max_size) != len(p.min_size)):
         raise layer.refuse(f"has {len(p.min_size)} min_size and {len(p.max_size)} max_size")
@@ -65,14 +65,14 @@ def _box_sizes(layer: Layer, p: Parameters) -> Iterator[tuple[float, float]]:
             yield size * sqrt(ratio), size / sqrt(ratio)
 
 
-def _variances(layer: Layer, p: Parameters, size: int) -> Array:
+def _variances(layer: CaffeLayer, p: Parameters, size: int) -> Array:
     """Four variances per box, or one for all; 0.1 where none is given."""
     if len(p.variance) not in (0, 1, 4):
         raise layer.refuse(f"has {len(p.variance)} variances: it must have one or four")
     return np.resize(np.array(p.variance or [0.1]), size)
 
 
-def detection_output(layer: Layer) -> None:
+def detection_output(layer: CaffeLayer) -> None:
     """Boxes decoded, non-maximum suppression per class, the best kept: (1, 1, found, 7).
 
     A row is [image, class, score, x1, y1, x2, y2], by class and falling score; one row of -1 where nothing is found.
@@ -109,7 +109,7 @@ def detection_output(layer: Layer) -> None:
     _rows(layer, table, score, most=p.keep_top_k if p.keep_top_k > -1 else boxes * len(kept))
 
 
-def _require_plain(layer: Layer, p: Parameters, nms: Parameters, boxes: int) -> None:
+def _require_plain(layer: CaffeLayer, p: Parameters, nms: Parameters, boxes: int) -> None:
     classes, shapes = p.num_classes, layer.shapes
     if shapes[0][0] != 1:
         raise layer.refuse(f"has a batch of {shapes[0][0]}", "set the batch to 1 in the prototxt")
@@ -125,7 +125,7 @@ def _require_plain(layer: Layer, p: Parameters, nms: Parameters, boxes: int) -> 
         )
 
 
-def _decode(layer: Layer, p: Parameters, boxes: int) -> str:
+def _decode(layer: CaffeLayer, p: Parameters, boxes: int) -> str:
     """The boxes as corners (boxes, 4), from locations relative to the prior boxes."""
     location = layer.step("location", "Reshape", [layer.bottoms[0], layer.integers("location", (boxes, 4))])
     priors = layer.step("priors", "Reshape", [layer.bottoms[2], layer.integers("priors", (2, boxes, 4))])
@@ -153,7 +153,7 @@ def _decode(layer: Layer, p: Parameters, boxes: int) -> str:
     return layer.step("corners", "Concat", ends, axis=1)
 
 
-def _keep_best(layer: Layer, most: int, pairs: str, score: str) -> tuple[str, str]:
+def _keep_best(layer: CaffeLayer, most: int, pairs: str, score: str) -> tuple[str, str]:
     """The `most` best of all classes, still in the order of their classes."""
     count = layer.step("count", "Shape", [score])
     limit = layer.step("limit", "Min", [count, layer.integers("keep_top_k", [most])])
@@ -164,7 +164,7 @@ def _keep_best(layer: Layer, most: int, pairs: str, score: str) -> tuple[str, st
     return layer.step("kept_pairs", "Gather", [pairs, index]), layer.step("kept_score", "Gather", [score, index])
 
 
-def _rows(layer: Layer, table: str, score: str, most: int) -> None:
+def _rows(layer: CaffeLayer, table: str, score: str, most: int) -> None:
     """The table, or one row of -1 where it is empty (its first column is the image, 0)."""
     nothing = layer.constant("nothing", [[0, *[-1] * 6]])
     filled = layer.step("fill", "Concat", [table, nothing], axis=0)

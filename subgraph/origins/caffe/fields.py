@@ -131,8 +131,7 @@ class Parameters:
         self.given = message or Message()
         for field, value in self.given.fields:
             if field not in kinds:
-                near = nearest(field, kinds)[:1]
-                hint = f"did you mean '{near[0]}'?" if near else "subcut does not know it, and it may change the result"
+                hint = f"did you mean '{nearest(field, kinds)[0]}'? what subcut does not know may change the result"
                 raise ModelError(f"{where}, line {value.line}: unknown field '{clean(field)}'", hint)
             kind, repeated, _ = kinds[field]
             if kind == "skip":

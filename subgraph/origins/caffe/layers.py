@@ -1,4 +1,4 @@
-"""Layers that compute: convolution, pooling, normalisation, element by element. Each function converts one type.
+"""Layers that compute: inner product, normalisation, element by element. Each function converts one type.
 
 The formulas are those of the layers' forward functions in Caffe (https://github.com/BVLC/caffe/tree/master/src/caffe/layers).
 """
@@ -10,134 +10,11 @@ from typing import Any
 
 import numpy as np
 
-from subgraph.origins.caffe.builder import Layer, Shape
+from subgraph.origins.caffe.builder import CaffeLayer, Shape
 from subgraph.origins.caffe.fields import Parameters
 
 
-def _per_axis(layer: Layer, p: Parameters, name: str, axes: int, default: int | None) -> list[int]:
-    """`kernel_size`, `pad` or `stride` along each spatial axis: one number, one per axis, or `_h` and `_w`."""
-    stem = name.removesuffix("_size")
-    both = [getattr(p, f"{stem}_{side}", None) for side in "hw"] if name != "dilation" else [None, None]
-    if both != [None, None]:
-        values = [default if n is None else n for n in both]
-    else:
-        given = getattr(p, name)
-        values = given if isinstance(given, list) else [given]
-        values = (values or [default]) * (axes if len(values) < 2 else 1)
-    found = [n for n in values if n is not None]
-    if not len(found) == len(values) == axes:
-        raise layer.refuse(f"gives {name} for {len(found)} of {axes} axes")
-    if name != "pad" and min(found) < 1:
-        raise layer.refuse(f"has a {name} of 0")
-    return found
-
-
-def _window(layer: Layer, p: Parameters) -> tuple[list[int], list[int], list[int], list[int]]:
-    """Kernel, stride, pad and dilation along each spatial axis."""
-    axes = len(layer.shape) - 2
-    if axes < 1 or layer.axis(p.axis) != 1:
-        raise layer.refuse("must have its channels on axis 1, and axes behind it")
-    kernel = _per_axis(layer, p, "kernel_size", axes, None)
-    return (
-        kernel,
-        *(_per_axis(layer, p, n, axes, d) for n, d in (("stride", 1), ("pad", 0), ("dilation", 1))),
-    )  # type: ignore[return-value]
-
-
-def _groups(layer: Layer, p: Parameters) -> int:
-    channels, outputs = layer.shape[1], p.num_output
-    depthwise = layer.text.type in ("ConvolutionDepthwise", "DepthwiseConvolution") and p.group == 1
-    groups: int = channels if depthwise else p.group
-    if not outputs or not groups or channels % groups or outputs % groups:
-        raise layer.refuse(f"cannot split {channels} channels and {outputs} outputs into {groups} groups")
-    return groups
-
-
-def convolution(layer: Layer) -> None:
-    """Weights `(outputs, channels / groups, *kernel)`."""
-    p = layer.parameters("convolution_param")
-    (kernel, stride, pad, dilation), groups = _window(layer, p), _groups(layer, p)
-    outputs = p.num_output
-    inputs = [*layer.bottoms, layer.weight(0, (outputs, layer.shape[1] // groups, *kernel), "weight", "filter")]
-    if p.bias_term:
-        inputs.append(layer.weight(1, (outputs,), "bias", "offset"))
-    sizes = [
-        (n + 2 * q - (d * (k - 1) + 1)) // s + 1
-        for n, k, s, q, d in zip(layer.shape[2:], kernel, stride, pad, dilation, strict=True)
-    ]
-    attributes = {"kernel_shape": kernel, "strides": stride, "pads": pad * 2, "dilations": dilation, "group": groups}
-    layer.last("Conv", inputs, (layer.shape[0], outputs, *sizes), **attributes)
-
-
-def deconvolution(layer: Layer) -> None:
-    """Weights `(channels, outputs / groups, *kernel)`."""
-    p = layer.parameters("convolution_param")
-    (kernel, stride, pad, dilation), groups = _window(layer, p), _groups(layer, p)
-    outputs = p.num_output
-    inputs = [*layer.bottoms, layer.weight(0, (layer.shape[1], outputs // groups, *kernel), "weight", "filter")]
-    if p.bias_term:
-        inputs.append(layer.weight(1, (outputs,), "bias", "offset"))
-    sizes = [
-        (n - 1) * s + d * (k - 1) + 1 - 2 * q
-        for n, k, s, q, d in zip(layer.shape[2:], kernel, stride, pad, dilation, strict=True)
-    ]
-    attributes = {"kernel_shape": kernel, "strides": stride, "pads": pad * 2, "dilations": dilation, "group": groups}
-    layer.last("ConvTranspose", inputs, (layer.shape[0], outputs, *sizes), **attributes)
-
-
-def pooling(layer: Layer) -> None:
-    """Caffe rounds the size up, and an average counts the padding, but not what a last window has beyond it."""
-    p = layer.parameters("pooling_param")
-    if p.pool not in ("MAX", "AVE", "0", "1"):
-        raise layer.refuse(f"pools by {p.pool}", "known: MAX, AVE")
-    if len(layer.shape) != 4:
-        raise layer.refuse("pools over two axes: its bottom must have four")
-    op, shape = ("MaxPool" if p.pool in ("MAX", "0") else "AveragePool"), layer.shape
-    if p.global_pooling:
-        layer.last(f"Global{op}", layer.bottoms, (*shape[:2], 1, 1))
-        return
-    kernel, stride, pad = (_per_axis(layer, p, n, 2, d) for n, d in (("kernel_size", None), ("stride", 1), ("pad", 0)))
-    if any(q >= k for q, k in zip(pad, kernel, strict=True)):
-        raise layer.refuse(f"pads by {pad}, which must be less than its kernel {kernel}")
-    kernel = [min(k, n + 2 * q) for k, n, q in zip(kernel, shape[2:], pad, strict=True)]
-    floor = [(n + 2 * q - k) // s + 1 for n, k, s, q in zip(shape[2:], kernel, stride, pad, strict=True)]
-    ceil = [-((k - n - 2 * q) // s) + 1 for n, k, s, q in zip(shape[2:], kernel, stride, pad, strict=True)]
-    sizes = ceil if p.round_mode in ("CEIL", "0") else floor
-    outside = [(o - 1) * s >= n + q for o, n, s, q in zip(sizes, shape[2:], stride, pad, strict=True)]
-    if any(outside) and not any(pad):
-        raise layer.refuse("has a last window that lies outside of its bottom")
-    sizes = [o - beyond for o, beyond in zip(sizes, outside, strict=True)]
-    _pool(layer, op, kernel, stride, pad, sizes, floor=sizes == floor, ceil=sizes == ceil)
-
-
-def _pool(
-    layer: Layer, op: str, kernel: list[int], stride: list[int], pad: list[int], sizes: list[int], *,
-    floor: bool, ceil: bool,
-) -> None:  # fmt: skip
-    """The node, in the plainest form that gives these sizes; `floor`, `ceil`: they are those of that rounding."""
-    tensor = layer.bottoms[0]
-    attributes: dict[str, Any] = {"kernel_shape": kernel, "strides": stride, "pads": pad * 2}
-    if op == "AveragePool" and any(pad):
-        if floor:
-            attributes["count_include_pad"] = 1
-        else:  # runtimes differ in what they count where padding and rounding up meet
-            pads = layer.integers("pads", [0, 0, *pad, 0, 0, *pad])
-            tensor = layer.step("pad", "Pad", [tensor, pads])
-            attributes["pads"] = [0] * 4
-    if not floor and ceil:
-        attributes["ceil_mode"] = 1
-    elif not floor:
-        n = layer.shape[2:]
-        before = attributes["pads"][:2]
-        after = [
-            max((o - 1) * s + k - size - 2 * q + b, 0)
-            for o, s, k, size, q, b in zip(sizes, stride, kernel, n, pad, before, strict=True)
-        ]
-        attributes["pads"] = before + after
-    layer.last(op, [tensor], (*layer.shape[:2], *sizes), **attributes)
-
-
-def inner_product(layer: Layer) -> None:
+def inner_product(layer: CaffeLayer) -> None:
     """Weights `(outputs, inputs)`, or transposed."""
     p, shape = layer.parameters("inner_product_param"), layer.shape
     axis = layer.axis(p.axis)
@@ -157,7 +34,7 @@ def inner_product(layer: Layer) -> None:
     layer.last("Reshape", [tensor, layer.integers("shape", out)], out)
 
 
-def batch_norm(layer: Layer) -> None:
+def batch_norm(layer: CaffeLayer) -> None:
     """Blobs: sum of means, sum of variances, and the factor that both are divided by."""
     p, shape = layer.parameters("batch_norm_param"), layer.shape
     if not p.use_global_stats:
@@ -171,13 +48,13 @@ def batch_norm(layer: Layer) -> None:
     _normalise(layer, np.ones(channels), np.zeros(channels), mean * factor, variance * factor, p.eps)
 
 
-def _normalise(layer: Layer, gamma: Any, beta: Any, mean: Any, variance: Any, eps: float) -> None:
+def _normalise(layer: CaffeLayer, gamma: Any, beta: Any, mean: Any, variance: Any, eps: float) -> None:
     names = ("gamma", "beta", "mean", "variance")
     values = [layer.constant(n, np.reshape(v, -1)) for n, v in zip(names, (gamma, beta, mean, variance), strict=True)]
     layer.last("BatchNormalization", [*layer.bottoms, *values], layer.shape, epsilon=eps)
 
 
-def scale(layer: Layer) -> None:
+def scale(layer: CaffeLayer) -> None:
     """gamma · x + beta. Along the channels it is one node, a BatchNormalization of mean 0 and variance 1."""
     p = layer.parameters("scale_param")
     if len(layer.bottoms) == 1 and p.bias_term and layer.axis(p.axis) == 1 and p.num_axes == 1:
@@ -194,13 +71,13 @@ def scale(layer: Layer) -> None:
     layer.last("Add", [scaled, layer.weight(2 - len(layer.bottoms), shape, "beta", "offset", view)], layer.shape)
 
 
-def bias(layer: Layer) -> None:
+def bias(layer: CaffeLayer) -> None:
     """x + beta."""
     beta, _ = _broadcast(layer, layer.parameters("bias_param"), "beta", "offset")
     layer.last("Add", [layer.bottoms[0], beta], layer.shape)
 
 
-def _broadcast(layer: Layer, p: Parameters, what: str, like: str) -> tuple[str, Shape]:
+def _broadcast(layer: CaffeLayer, p: Parameters, what: str, like: str) -> tuple[str, Shape]:
     """The second bottom, or the first blob, shaped so that it is spread over the first bottom; and its own shape."""
     if len(layer.bottoms) == 2:
         shape = layer.shapes[1]
@@ -213,7 +90,7 @@ def _broadcast(layer: Layer, p: Parameters, what: str, like: str) -> tuple[str, 
     return layer.weight(0, shape, what, like, _view(layer, p, shape)), shape
 
 
-def _view(layer: Layer, p: Parameters, shape: Shape) -> Shape:
+def _view(layer: CaffeLayer, p: Parameters, shape: Shape) -> Shape:
     """The shape, with ones behind it where the first bottom has further axes."""
     axis = layer.axis(p.axis) if shape else 0
     if layer.shape[axis : axis + len(shape)] != shape:
@@ -221,7 +98,7 @@ def _view(layer: Layer, p: Parameters, shape: Shape) -> Shape:
     return (*shape, *[1] * (len(layer.shape) - axis - len(shape))) if shape else ()
 
 
-def lrn(layer: Layer) -> None:
+def lrn(layer: CaffeLayer) -> None:
     """x / (k + alpha / n · sum of squares) ** beta, across channels or over a square window."""
     p = layer.parameters("lrn_param")
     n = p.local_size
@@ -240,7 +117,7 @@ def lrn(layer: Layer) -> None:
     layer.last("Mul", [layer.bottoms[0], power], layer.shape)
 
 
-def mvn(layer: Layer) -> None:
+def mvn(layer: CaffeLayer) -> None:
     """(x - mean) / (standard deviation + eps) of each sample, or of each channel of each sample."""
     p = layer.parameters("mvn_param")
     axes = list(range(1 if p.across_channels else 2, len(layer.shape)))
@@ -257,7 +134,7 @@ def mvn(layer: Layer) -> None:
     layer.last("Div", [centred, divisor], layer.shape)
 
 
-def eltwise(layer: Layer) -> None:
+def eltwise(layer: CaffeLayer) -> None:
     """Product, weighted sum or maximum of equal shapes."""
     p = layer.parameters("eltwise_param")
     if any(shape != layer.shape for shape in layer.shapes):
@@ -281,7 +158,7 @@ def eltwise(layer: Layer) -> None:
         raise layer.refuse(f"has the operation {p.operation}", "known: PROD, SUM, MAX")
 
 
-def relu(layer: Layer) -> None:
+def relu(layer: CaffeLayer) -> None:
     """max(x, 0) + slope · min(x, 0)."""
     slope = layer.parameters("relu_param").negative_slope
     if slope:
@@ -290,19 +167,19 @@ def relu(layer: Layer) -> None:
         layer.last("Relu", layer.bottoms, layer.shape)
 
 
-def prelu(layer: Layer) -> None:
+def prelu(layer: CaffeLayer) -> None:
     """As ReLU, with a slope per channel."""
     channels = 1 if layer.parameters("prelu_param").channel_shared else layer.shape[1]
     slope = layer.weight(0, (channels,), "slope", "slope", (channels, *[1] * (len(layer.shape) - 2)))
     layer.last("PRelu", [*layer.bottoms, slope], layer.shape)
 
 
-def elu(layer: Layer) -> None:
+def elu(layer: CaffeLayer) -> None:
     """x, or alpha · (exp(x) - 1) below zero."""
     layer.last("Elu", layer.bottoms, layer.shape, alpha=layer.parameters("elu_param").alpha)
 
 
-def clip(layer: Layer) -> None:
+def clip(layer: CaffeLayer) -> None:
     """Clip, and the ReLU6 of forks."""
     p = layer.parameters("clip_param")
     low, high = (0, 6) if layer.text.type == "ReLU6" else (p.min, p.max)
@@ -311,21 +188,21 @@ def clip(layer: Layer) -> None:
     layer.last("Clip", [*layer.bottoms, layer.constant("min", low), layer.constant("max", high)], layer.shape)
 
 
-def swish(layer: Layer) -> None:
+def swish(layer: CaffeLayer) -> None:
     """x · sigmoid(beta · x)."""
     beta = layer.parameters("swish_param").beta
     scaled = layer.step("mul", "Mul", [*layer.bottoms, layer.constant("beta", beta)])
     layer.last("Mul", [*layer.bottoms, layer.step("sigmoid", "Sigmoid", [scaled])], layer.shape)
 
 
-def power(layer: Layer) -> None:
+def power(layer: CaffeLayer) -> None:
     """(shift + scale · x) ** power."""
     p = layer.parameters("power_param")
     steps = [("scale", "Mul", p.scale, 1), ("shift", "Add", p.shift, 0), ("power", "Pow", p.power, 1)]
     layer.chain([(what, op, value) for what, op, value, neutral in steps if value != neutral])
 
 
-def exponential(layer: Layer) -> None:
+def exponential(layer: CaffeLayer) -> None:
     """base ** (shift + scale · x); base -1 stands for e."""
     p = layer.parameters("exp_param")
     rate = 1 if p.base == -1 else _log(layer, p.base)
@@ -333,7 +210,7 @@ def exponential(layer: Layer) -> None:
     layer.chain([(what, op, value) for what, op, value, neutral in steps if value != neutral])
 
 
-def logarithm(layer: Layer) -> None:
+def logarithm(layer: CaffeLayer) -> None:
     """The logarithm of shift + scale · x to the base; base -1 stands for e."""
     p = layer.parameters("log_param")
     rate = 1 if p.base == -1 else 1 / _log(layer, p.base)
@@ -346,32 +223,32 @@ def logarithm(layer: Layer) -> None:
     layer.chain([(what, op, value) for what, op, value, neutral in steps if value != neutral])
 
 
-def _log(layer: Layer, base: float) -> float:
+def _log(layer: CaffeLayer, base: float) -> float:
     if base <= 0 or base == 1:
         raise layer.refuse(f"has the base {base:g}", "it must be more than 0, and not 1; -1 stands for e")
     return log(base)
 
 
-def dropout(layer: Layer) -> None:
+def dropout(layer: CaffeLayer) -> None:
     """Nothing, outside of training; with `scale_train: false` (SSD's branch) the mean is kept here."""
     p = layer.parameters("dropout_param")
     layer.chain([] if p.scale_train else [("keep", "Mul", 1 - p.dropout_ratio)])
 
 
-def threshold(layer: Layer) -> None:
+def threshold(layer: CaffeLayer) -> None:
     """1 above the threshold, else 0."""
     limit = layer.constant("threshold", layer.parameters("threshold_param").threshold)
     above = layer.step("greater", "Greater", [*layer.bottoms, limit])
     layer.last("Cast", [above], layer.shape, to=1)
 
 
-def softmax(layer: Layer) -> None:
+def softmax(layer: CaffeLayer) -> None:
     """Along one axis."""
     axis = layer.axis(layer.parameters("softmax_param").axis)
     layer.last("Softmax", layer.bottoms, layer.shape, axis=axis)
 
 
-def reduction(layer: Layer) -> None:
+def reduction(layer: CaffeLayer) -> None:
     """Sum, sum of magnitudes, of squares, or mean over an axis and all behind it."""
     p = layer.parameters("reduction_param")
     axis = layer.axis(p.axis)
@@ -396,7 +273,7 @@ def reduction(layer: Layer) -> None:
 def unary(op: str) -> Any:
     """A layer without parameters that is one ONNX operator."""
 
-    def convert(layer: Layer) -> None:
+    def convert(layer: CaffeLayer) -> None:
         layer.last(op, layer.bottoms, layer.shape)
 
     return convert
@@ -408,10 +285,6 @@ LAYERS = {
     "BatchNorm": batch_norm,
     "Bias": bias,
     "Clip": clip,
-    "Convolution": convolution,
-    "ConvolutionDepthwise": convolution,
-    "Deconvolution": deconvolution,
-    "DepthwiseConvolution": convolution,
     "Dropout": dropout,
     "ELU": elu,
     "Eltwise": eltwise,
@@ -421,7 +294,6 @@ LAYERS = {
     "Log": logarithm,
     "MVN": mvn,
     "PReLU": prelu,
-    "Pooling": pooling,
     "Power": power,
     "ReLU": relu,
     "ReLU6": clip,

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from onnx import ModelProto, TensorProto, ValueInfoProto, helper
 
 from subgraph.errors import ModelError
-from subgraph.origins.caffe import detection, layers, shapes
-from subgraph.origins.caffe.builder import Builder, Layer, LayerText, Shape
+from subgraph.origins.caffe import detection, layers, shapes, windows
+from subgraph.origins.caffe.builder import Builder, CaffeLayer, LayerText, Shape
 from subgraph.origins.caffe.caffemodel import WeightBlob
 from subgraph.origins.caffe.fields import Parameters
 from subgraph.origins.caffe.text import Message
@@ -22,7 +22,9 @@ from subgraph.text import clean, count, nearest
 OPSET, IR_VERSION = 13, 7  # the oldest that have all operators used, for the sake of old converters
 PRODUCER = "subcut from Caffe"
 
-CONVERTERS: dict[str, Callable[[Layer], None]] = {**layers.LAYERS, **shapes.LAYERS, **detection.LAYERS}
+CONVERTERS: dict[str, Callable[[CaffeLayer], None]] = {
+    **windows.LAYERS, **layers.LAYERS, **shapes.LAYERS, **detection.LAYERS,
+}  # fmt: skip
 # (fewest, most) bottoms of layers that have not exactly one; any number of tops only of those in MANY_TOPS.
 _BOTTOMS = {
     "Bias": (1, 2), "Concat": (1, 10_000), "Crop": (2, 2), "DetectionOutput": (3, 3), "Eltwise": (2, 10_000),
@@ -86,7 +88,7 @@ def convert(tree: Message, where: str, weights: Mapping[str, tuple[WeightBlob, .
         if text.type in _INPUTS:
             inputs += _declare(builder, current, zip(text.tops, _input_shapes(text, where), strict=True))
             continue
-        layer = Layer(
+        layer = CaffeLayer(
             builder, text, tuple(_bottom(text, b, current, where) for b in text.bottoms), _tops(text, current, builder)
         )
         _require_arity(layer)
@@ -137,9 +139,7 @@ def _unknown(fields: Parameters, kind: str, message: Message, where: str) -> Mod
     what = f"{where}, line {message.line}: layer '{clean(fields.name)}' is of the type '{clean(kind)}'"
     if kind.endswith("Loss"):
         return ModelError(f"{what}, which is for training", "name the deploy.prototxt, without data and loss layers")
-    near = nearest(kind, CONVERTERS)[:1] if kind else []
-    known = f"known: {', '.join(sorted(CONVERTERS))}"
-    return ModelError(f"{what}, which subcut does not convert", f"did you mean '{near[0]}'? {known}" if near else known)
+    return ModelError(f"{what}, which subcut does not convert", f"known: {', '.join(sorted(CONVERTERS))}")
 
 
 def _net_inputs(net: Parameters, where: str) -> Iterable[tuple[str, Sequence[int]]]:
@@ -207,7 +207,7 @@ def _tops(text: LayerText, current: Mapping[str, str], builder: Builder) -> tupl
     return tuple(tops)
 
 
-def _require_arity(layer: Layer) -> None:
+def _require_arity(layer: CaffeLayer) -> None:
     fewest, most = _BOTTOMS.get(layer.text.type, (1, 1))
     tops = len(layer.tops)
     if not fewest <= len(layer.bottoms) <= most or (tops > 1 and layer.text.type not in _MANY_TOPS):

@@ -8,12 +8,12 @@ from math import prod
 import numpy as np
 from onnx import TensorProto, helper
 
-from subgraph.origins.caffe.builder import Layer, Shape
+from subgraph.origins.caffe.builder import CaffeLayer, Shape
 
 FLOAT = 1  # TensorProto.FLOAT
 
 
-def concat(layer: Layer) -> None:
+def concat(layer: CaffeLayer) -> None:
     """Join along an axis."""
     p = layer.parameters("concat_param")
     axis = layer.axis(p.axis if p.concat_dim is None else p.concat_dim)
@@ -25,7 +25,7 @@ def concat(layer: Layer) -> None:
     layer.last("Concat", layer.bottoms, out, axis=axis)
 
 
-def slices(layer: Layer) -> None:
+def slices(layer: CaffeLayer) -> None:
     """Cut along an axis, at `slice_point`s or into equal parts."""
     p = layer.parameters("slice_param")
     axis = layer.axis(p.axis if p.slice_dim is None else p.slice_dim)
@@ -42,7 +42,7 @@ def slices(layer: Layer) -> None:
     layer.last("Split", [*layer.bottoms, layer.integers("sizes", sizes)], *shapes, axis=axis)
 
 
-def split(layer: Layer) -> None:
+def split(layer: CaffeLayer) -> None:
     """Copies: a node for each top."""
     for k, top in enumerate(layer.tops):
         name = layer.name if k == 0 else layer.builder.unique(f"{layer.name}/{k + 1}")
@@ -50,7 +50,7 @@ def split(layer: Layer) -> None:
         layer.builder.declare(top, layer.shape)
 
 
-def crop(layer: Layer) -> None:
+def crop(layer: CaffeLayer) -> None:
     """The first bottom, cut to the shape of the second from `axis` on."""
     p = layer.parameters("crop_param")
     axis, (shape, wanted) = layer.axis(p.axis), layer.shapes
@@ -70,7 +70,7 @@ def crop(layer: Layer) -> None:
     layer.last("Slice", inputs, (*shape[:axis], *wanted[axis:]))
 
 
-def flatten(layer: Layer) -> None:
+def flatten(layer: CaffeLayer) -> None:
     """Axes `axis` … `end_axis` become one."""
     p, shape = layer.parameters("flatten_param"), layer.shape
     axis, end = layer.axis(p.axis), layer.axis(p.end_axis)
@@ -83,11 +83,11 @@ def flatten(layer: Layer) -> None:
         _reshape(layer, out)
 
 
-def _reshape(layer: Layer, out: Shape) -> None:
+def _reshape(layer: CaffeLayer, out: Shape) -> None:
     layer.last("Reshape", [*layer.bottoms, layer.integers("shape", out)], out)
 
 
-def reshape(layer: Layer) -> None:
+def reshape(layer: CaffeLayer) -> None:
     """Dimensions 0 (as in the bottom) and -1 (what is left) are computed here."""
     p, shape = layer.parameters("reshape_param"), layer.shape
     start = layer.axis(p.axis, len(shape) + 1)
@@ -107,7 +107,7 @@ def reshape(layer: Layer) -> None:
     _reshape(layer, out)
 
 
-def permute(layer: Layer) -> None:
+def permute(layer: CaffeLayer) -> None:
     """Another order of axes; those that are not named follow in their order."""
     order = layer.parameters("permute_param").order
     order = [*order, *(k for k in range(len(layer.shape)) if k not in order)]
@@ -116,7 +116,7 @@ def permute(layer: Layer) -> None:
     layer.last("Transpose", layer.bottoms, [layer.shape[k] for k in order], perm=order)
 
 
-def tile(layer: Layer) -> None:
+def tile(layer: CaffeLayer) -> None:
     """Copies along an axis, one behind the other."""
     p = layer.parameters("tile_param")
     axis = layer.axis(p.axis)
@@ -125,7 +125,7 @@ def tile(layer: Layer) -> None:
     layer.last("Tile", [*layer.bottoms, layer.integers("repeats", repeats)], out)
 
 
-def interp(layer: Layer) -> None:
+def interp(layer: CaffeLayer) -> None:
     """DeepLab's bilinear resizing, corners aligned."""
     p, shape = layer.parameters("interp_param"), layer.shape
     if len(shape) != 4 or p.pad_beg > 0 or p.pad_end > 0:
@@ -148,7 +148,7 @@ def interp(layer: Layer) -> None:
     layer.last("Resize", [tensor, "", "", layer.integers("sizes", out)], out, **attributes)
 
 
-def arg_max(layer: Layer) -> None:
+def arg_max(layer: CaffeLayer) -> None:
     """The places of the largest values as floats, the later of equal ones first; or the values; or both."""
     p, shape = layer.parameters("argmax_param"), layer.shape
     tensor, axis = layer.bottoms[0], 1 if p.axis is None else layer.axis(p.axis)
@@ -177,7 +177,7 @@ def arg_max(layer: Layer) -> None:
     layer.last("Reshape", [joined, layer.integers("shape", shape)], shape)
 
 
-def lstm(layer: Layer) -> None:
+def lstm(layer: CaffeLayer) -> None:
     """Caffe's LSTM over `x (T, N, …)` as one Scan; where `cont (T, N)` is 0 a sequence begins.
 
     Blobs: weights of the input (4·D, I), their bias (4·D), weights of the state (4·D, D); gates i, f, o, g.

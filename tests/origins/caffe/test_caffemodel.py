@@ -1,0 +1,119 @@
+"""A caffemodel's blobs are found without reading them; a damaged one is refused by byte or layer."""
+
+from __future__ import annotations
+
+import struct
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from subgraph.errors import ModelError
+from subgraph.graph.protobuf import tag_of
+from subgraph.origins.caffe import caffemodel
+from subgraph.origins.caffe.caffemodel import WeightBlob
+from subgraph.types import Array
+
+
+def field(number: int, data: bytes) -> bytes:
+    return tag_of(number, len(data)) + data
+
+
+def varint(number: int, value: int) -> bytes:
+    out = bytearray(tag_of(number, value))  # a tag and a length are written as two varints
+    out[0] &= 0xF8
+    return bytes(out)
+
+
+def model(blob: bytes, layer: int = 100, name: int = 1, blobs: int = 7) -> bytes:
+    return field(layer, field(name, b"ip") + field(blobs, blob))
+
+
+def floats(*values: float) -> bytes:
+    return struct.pack(f"<{len(values)}f", *values)
+
+
+SHAPE_2_2 = field(7, field(1, b"\x02\x02"))
+DATA = floats(1, 2, 3, 4)
+RIGHT = np.array([[1, 2], [3, 4]], np.float32)
+
+
+@pytest.mark.parametrize(
+    ("data", "shape"),
+    [
+        (model(SHAPE_2_2 + field(5, DATA)), (2, 2)),
+        (model(field(7, b"\x08\x02\x08\x02") + field(5, DATA)), (2, 2)),  # dims that are not packed
+        (model(SHAPE_2_2 + field(5, DATA[:4]) + field(5, DATA[4:])), (2, 2)),  # in two pieces
+        (model(SHAPE_2_2 + b"".join(b"\x2d" + DATA[k : k + 4] for k in range(0, 16, 4))), (2, 2)),  # floats not packed
+        (model(SHAPE_2_2 + field(8, struct.pack("<4d", 1, 2, 3, 4))), (2, 2)),  # in double precision
+        (model(varint(1, 1) + varint(2, 1) + varint(3, 2) + varint(4, 2) + field(5, DATA)), (1, 1, 2, 2)),
+        (model(SHAPE_2_2 + field(5, DATA), layer=2, name=4, blobs=6), (2, 2)),  # V1
+        (model(SHAPE_2_2 + field(5, DATA) + field(6, DATA) + field(999, b"new")), (2, 2)),  # diff, unknown field
+    ],
+)
+def test_all_forms_of_a_blob(tmp_path: Path, data: bytes, shape: tuple[int, ...]) -> None:
+    (tmp_path / "m.caffemodel").write_bytes(data)
+    (blob,) = caffemodel.read(tmp_path / "m.caffemodel")["ip"]
+    assert blob.shape == shape
+    np.testing.assert_array_equal(blob.array().reshape(2, 2), RIGHT)
+
+
+def test_what_is_written_is_read_again_and_copied_from_file_to_file(tmp_path: Path) -> None:
+    arrays = {"a": [np.arange(6, dtype=np.float32).reshape(2, 3), np.ones(1, np.float32)], "b": []}
+    blobs = {name: [WeightBlob(v.shape, values=v) for v in values] for name, values in arrays.items()}
+    caffemodel.write(tmp_path / "1", "net", [(name, "InnerProduct", given) for name, given in blobs.items()])
+    once = caffemodel.read(tmp_path / "1")
+    caffemodel.write(tmp_path / "2", "net", [(name, "InnerProduct", given) for name, given in once.items()])
+    assert (tmp_path / "1").read_bytes() == (tmp_path / "2").read_bytes()
+    for name, values in arrays.items():
+        for blob, value in zip(once[name], values, strict=True):
+            assert_same(blob.array(), value)
+
+
+def assert_same(one: Array, other: Array) -> None:
+    assert one.shape == other.shape
+    np.testing.assert_array_equal(one, other)
+
+
+DAMAGED = [
+    (b"", "holds no layers"),
+    (b"\x0a\x03net", "holds no layers"),
+    (model(SHAPE_2_2 + field(5, DATA[:12])), "blob 0 of layer 'ip' has the shape [2, 2] and 3 values"),
+    (model(SHAPE_2_2), "and 0 values"),
+    (model(field(7, field(1, b"\xff\xff\xff\xff\xff\xff\xff\x7f" * 4)) + field(5, DATA)), "and 4 values"),
+    (model(field(7, field(1, b"\xff" * 9 + b"\x01")) + field(5, DATA)), "[-1]"),
+    (model(field(7, field(1, b"\x82")) + field(5, DATA)), "an integer does not end"),
+    (model(varint(10, 1) + field(12, b"\0\0")), "half precision"),
+    (field(100, field(1, b"\xff\xfe")), "the name of a layer is not UTF-8"),
+    (model(SHAPE_2_2 + field(5, DATA))[:-3], "truncated or damaged at byte 0"),
+    (tag_of(100, 1 << 40), "are left"),
+    (b"\x0b" * 50, "unknown wire type 3"),
+    (b"\0" * 50, "field number 0"),
+]
+
+
+@pytest.mark.parametrize(("data", "message"), DAMAGED)
+def test_damage_is_named(tmp_path: Path, data: bytes, message: str) -> None:
+    (tmp_path / "m.caffemodel").write_bytes(data)
+    with pytest.raises(ModelError) as refusal:
+        caffemodel.read(tmp_path / "m.caffemodel")
+    assert message in refusal.value.what
+
+
+def test_every_truncation_and_flipped_byte_is_read_or_refused(tmp_path: Path) -> None:
+    whole = model(SHAPE_2_2 + field(5, DATA)) + model(varint(1, 4) + field(5, DATA))
+    path = tmp_path / "m.caffemodel"
+    for k in range(len(whole)):
+        for data in (whole[:k], whole[:k] + bytes([whole[k] ^ 0x55]) + whole[k + 1 :]):
+            path.write_bytes(data)
+            try:
+                for blobs in caffemodel.read(path).values():
+                    assert all(b.array().shape == b.shape for b in blobs)
+            except ModelError:
+                pass
+
+
+def test_a_folder_and_a_missing_file(tmp_path: Path) -> None:
+    for path, message in ((tmp_path, "not a regular file"), (tmp_path / "none", "cannot read")):
+        with pytest.raises(ModelError, match=message):
+            caffemodel.read(path)

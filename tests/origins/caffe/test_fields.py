@@ -1,0 +1,46 @@
+"""Fields have kinds and defaults; a misspelt field is an error with the nearest name."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from subgraph.errors import ModelError
+from subgraph.origins.caffe import text
+from subgraph.origins.caffe.fields import Parameters
+
+
+def read(name: str, data: str) -> Parameters:
+    return Parameters(name, text.parse(data, Path("n")), "n")
+
+
+def test_defaults_and_values() -> None:
+    p = read(
+        "convolution_param", "num_output: 8 kernel_size: 3 kernel_size: 5 bias_term: false weight_filler { type: 'x' }"
+    )
+    assert (p.num_output, p.kernel_size, p.bias_term, p.group, p.pad, p.kernel_h) == (8, [3, 5], False, 1, [], None)
+    assert read("lrn_param", "alpha: 1e-4f").alpha == 1e-4
+    assert read("elu_param", "alpha: inf").alpha == float("inf")
+    assert read("reshape_param", "shape { dim: 0 dim: -1 }").shape.dim == [0, -1]
+
+
+@pytest.mark.parametrize(
+    ("name", "data", "message", "hint"),
+    [
+        ("convolution_param", "\nkernal_size: 3", "line 2: unknown field 'kernal_size'", "'kernel_size'"),
+        ("layer", "polling_param { }", "unknown field 'polling_param'", "'pooling_param'"),
+        ("relu_param", "qqqqqqqqqqqqqqqqqq: 1", "unknown field", "may change the result"),
+        ("convolution_param", "num_output: -1", "'num_output' must be an integer, zero or more, not '-1'", ""),
+        ("convolution_param", "num_output: 2.5", "must be an integer", ""),
+        ("lrn_param", "alpha: high", "must be a number, not 'high'", ""),
+        ("scale_param", "bias_term: perhaps", "must be true or false", ""),
+        ("scale_param", "bias_term { }", "must be true or false, not a message", ""),
+        ("reshape_param", "shape: 3", "'shape' must be a message", ""),
+    ],
+)
+def test_mistakes_are_named(name: str, data: str, message: str, hint: str) -> None:
+    with pytest.raises(ModelError) as refusal:
+        read(name, data)
+    assert message in refusal.value.what
+    assert hint in refusal.value.hint

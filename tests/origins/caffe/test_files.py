@@ -1,0 +1,141 @@
+"""The halves of a Caffe model find each other; it is accepted wherever a model is, and kept converted."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+
+import subgraph
+from fixtures.caffe import layer, net, resnet50, write
+from subgraph.errors import UsageError
+from subgraph.origins.caffe import files
+from tests.helpers.run_command import in_process
+
+SMALL = net(
+    layer("Convolution", "conv", "x", convolution_param={"num_output": 3, "kernel_size": 3}),
+    layer("ReLU", "relu", "conv", "conv"),
+    layer("InnerProduct", "fc", "conv", inner_product_param={"num_output": 2}),
+    name="small",
+    x=(1, 2, 5, 5),
+)
+
+
+@pytest.fixture(autouse=True)
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.chdir(tmp_path)
+    return tmp_path / "cache"
+
+
+def test_the_other_half_is_found(tmp_path: Path) -> None:
+    prototxt = write(SMALL, tmp_path / "a.prototxt")
+    weights = tmp_path / "a.caffemodel"
+    assert files.find(prototxt) == files.CaffeModel(prototxt, weights)
+    assert files.find(weights) == files.CaffeModel(prototxt, weights)
+    assert files.find(prototxt, "random:3") == files.CaffeModel(prototxt, None, 3)
+    other = weights.rename(tmp_path / "b.caffemodel")
+    assert files.find(prototxt).weights == other  # the only one
+    assert files.find(prototxt, str(other)).weights == other
+
+
+@pytest.mark.parametrize(
+    ("names", "weights", "message", "hint"),
+    [
+        ([], None, "no .caffemodel beside", "--weights random:0"),
+        (
+            ["b.caffemodel", "c.caffemodel"],
+            None,
+            "which .caffemodel belongs to a.prototxt? there are 2",
+            "b.caffemodel",
+        ),
+        ([], "none.caffemodel", "--weights none.caffemodel: no such file", "random:SEED"),
+        ([], "random:x", "no such file", "random:SEED"),
+    ],
+)
+def test_what_to_do_where_it_is_not_found(
+    tmp_path: Path, names: list[str], weights: str | None, message: str, hint: str
+) -> None:
+    (tmp_path / "a.prototxt").write_text(SMALL)
+    for name in names:
+        (tmp_path / name).touch()
+    with pytest.raises(UsageError) as refusal:
+        files.find(tmp_path / "a.prototxt", weights)
+    assert message in refusal.value.what
+    assert hint in refusal.value.hint
+
+
+def test_a_caffemodel_alone(tmp_path: Path) -> None:
+    (tmp_path / "a.caffemodel").touch()
+    with pytest.raises(UsageError, match=r"no \.prototxt beside"):
+        files.find(tmp_path / "a.caffemodel")
+
+
+def test_a_converted_model_is_used_again_until_its_files_change(tmp_path: Path, cache: Path) -> None:
+    prototxt = write(SMALL, tmp_path / "a.prototxt")
+    first = files.to_onnx(prototxt)
+    assert first.name == "a.prototxt"
+    assert cache in first.parents
+    stamp = first.stat().st_mtime_ns
+    assert files.to_onnx(prototxt) == first
+    assert first.stat().st_mtime_ns == stamp
+    write(SMALL, prototxt, seed=1)
+    assert files.to_onnx(prototxt) != first
+    for seed in range(files.KEPT + 2):
+        files.to_onnx(prototxt, f"random:{seed}")
+    assert len([*first.parent.parent.iterdir()]) == files.KEPT
+
+
+def test_a_cache_that_cannot_be_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "file").touch()
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
+    assert files.to_onnx(write(SMALL, tmp_path / "a.prototxt")).is_file()
+
+
+def test_large_weights_are_those_of_the_caffemodel(tmp_path: Path) -> None:
+    wide = net(layer("InnerProduct", "fc", "x", inner_product_param={"num_output": 300}), x=(1, 100))
+    path = write(wide, tmp_path / "a.prototxt")
+    blob = files.find(path).convert().layers[0].weights[0]
+    model = onnx.load(subgraph.load(path).path, format="protobuf")
+    weight = next(i for i in model.graph.initializer if i.name == "fc.weight")
+    np.testing.assert_array_equal(onnx.numpy_helper.to_array(weight), blob.array())
+
+
+@pytest.mark.slow
+def test_the_worked_example(tmp_path: Path) -> None:
+    """MindStudio's: ResNet-50 by its layers' names, pool1 to res2a_relu: 17 layers, the input 1×64×112×112."""
+    (tmp_path / "ResNet-50-deploy.prototxt").write_text(resnet50())
+    (case,) = in_process("--start", "pool1", "--end", "res2a_relu", "--weights", "random:0").document["results"]
+    assert len(case["region"]["nodes"]) == 17
+    assert [(i["name"], i["shape"]) for i in case["inputs"]] == [("conv1_relu", [[1, 64, 112, 112]])]
+    assert [(i["name"], i["shape"]) for i in case["outputs"]] == [("res2a_relu", [[1, 256, 56, 56]])]
+    assert case["check"]["status"] == "identical"
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["inspect", "net.prototxt", "pool1", "--no-run"],
+        ["inspect", "pool1", "--no-run"],
+        ["cut", "--start", "pool1", "--end", "res2a_relu", "--dry-run"],
+        *(
+            pytest.param(words, marks=pytest.mark.slow)
+            for words in (
+                ["lint", "net.prototxt"],
+                ["dump", "net.caffemodel", "pool1"],
+                ["compare", "net.prototxt", "--at", "prob"],
+                ["bisect", "net.prototxt", "--within", "pool1..res2a_relu"],
+                ["manual", "start", "net.prototxt"],
+            )
+        ),
+    ],
+    ids=lambda words: words[0],
+)
+def test_each_command_takes_caffe(tmp_path: Path, words: list[str]) -> None:
+    write(resnet50(width=2, size=32, classes=3), tmp_path / "net.prototxt")
+    document = in_process(*words).document
+    assert document["exit_code"] == (words[0] == "lint")  # which names the pooling that rounds up
+    if words[0] == "cut":
+        assert len(document["region"]["nodes"]) == 17

@@ -1,0 +1,386 @@
+"""Laws of layers: each gives what numpy gives in float64 by Caffe's formula.
+
+Covers `origins.caffe.layers`, `origins.caffe.shapes`, `origins.caffe.windows` and `origins.caffe.builder`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import onnxruntime as ort
+import pytest
+
+from fixtures.caffe import layer, net
+from subgraph.errors import ModelError
+from subgraph.origins.caffe import network, text
+from subgraph.types import Array
+
+X = (2, 6, 7, 5)
+
+
+def convert(prototxt: str, seed: int = 1) -> network.Network:
+    return network.convert(text.parse(prototxt, Path("net.prototxt")), "net.prototxt", None, seed)
+
+
+def run(prototxt: str, feeds: dict[str, Array]) -> tuple[list[Array], list[Array]]:
+    """Outputs of the network, and the blobs of its last layer."""
+    converted = convert(prototxt)
+    onnx.checker.check_model(converted.model, full_check=True)
+    session = ort.InferenceSession(converted.model.SerializeToString())
+    read = {i.name for i in session.get_inputs()}
+    values = session.run(None, {n: v for n, v in feeds.items() if n in read})
+    for output, value in zip(session.get_outputs(), values, strict=True):
+        if output.name not in ("detection",):
+            assert tuple(output.shape) == value.shape
+    return values, [w.array().astype(np.float64) for w in converted.layers[-1].weights]
+
+
+def check(kind: str, expected: Callable[..., Any], shapes: Sequence[tuple[int, ...]] = (X,), top: str = "y",
+          positive: bool = False, **parameters: Any) -> None:  # fmt: skip
+    """Compare the layer's tops with `expected(*bottoms, *blobs)`, an array or a tuple of them."""
+    rng = np.random.default_rng(len(kind))
+    names = [f"x{k}" for k in range(len(shapes))]
+    feeds = {n: rng.standard_normal(s).astype(np.float32) for n, s in zip(names, shapes, strict=True)}
+    if positive:
+        feeds = {n: np.abs(v) + np.float32(0.1) for n, v in feeds.items()}
+    prototxt = net(
+        layer(kind, "the_layer", " ".join(names), top, **parameters), **dict(zip(names, shapes, strict=True))
+    )
+    values, blobs = run(prototxt, feeds)
+    want = expected(*(v.astype(np.float64) for v in feeds.values()), *blobs)
+    for value, right in zip(values, want if isinstance(want, tuple) else (want,), strict=True):
+        assert value.shape == np.shape(right)
+        np.testing.assert_allclose(value, right, rtol=2e-5, atol=2e-5 * np.abs(right).max(initial=1e-30))
+
+
+def windows(x: Array, k: Sequence[int], s: Sequence[int], p: Sequence[int], d: Sequence[int] = (1, 1)) -> Array:
+    """(N, C, rows, columns, k0, k1) of the padded picture."""
+    padded = np.pad(x, ((0, 0), (0, 0), (p[0],) * 2, (p[1],) * 2))
+    reach = [di * (ki - 1) + 1 for ki, di in zip(k, d, strict=True)]
+    all_of = np.lib.stride_tricks.sliding_window_view(padded, reach, axis=(2, 3))
+    return all_of[:, :, :: s[0], :: s[1], :: d[0], :: d[1]]
+
+
+def conv(k: Sequence[int], s: Sequence[int], p: Sequence[int], d: Sequence[int] = (1, 1), groups: int = 1) -> Any:
+    def expected(x: Array, w: Array, *bias: Array) -> Any:
+        parts = [
+            np.einsum("nchwij,ocij->nohw", windows(part, k, s, p, d), filters)
+            for part, filters in zip(np.split(x, groups, 1), np.split(w, groups, 0), strict=True)
+        ]
+        return np.concatenate(parts, 1) + (bias[0][:, None, None] if bias else 0)
+
+    return expected
+
+
+def deconv(k: int, s: int, p: int, groups: int = 1) -> Any:
+    def expected(x: Array, w: Array, *bias: Array) -> Any:
+        outs = []
+        for part, filters in zip(np.split(x, groups, 1), np.split(w, groups, 0), strict=True):
+            n, _, h, v = part.shape
+            out = np.zeros((n, filters.shape[1], (h - 1) * s + k, (v - 1) * s + k))
+            for i in range(h):
+                for j in range(v):
+                    out[:, :, i * s : i * s + k, j * s : j * s + k] += np.einsum(
+                        "nc,coij->noij", part[:, :, i, j], filters
+                    )
+            outs.append(out[:, :, p : out.shape[2] - p, p : out.shape[3] - p])
+        return np.concatenate(outs, 1) + (bias[0][:, None, None] if bias else 0)
+
+    return expected
+
+
+def pool(method: str, k: Sequence[int], s: Sequence[int], p: Sequence[int], round_up: bool = True) -> Any:
+    """Caffe's own loop: pooling_layer.cpp."""
+
+    def expected(x: Array) -> Any:
+        sizes: list[int] = []
+        for n, ki, si, pi in zip(x.shape[2:], k, s, p, strict=True):
+            span = (n + 2 * pi - ki) / si
+            size = int(np.ceil(span) if round_up else np.floor(span)) + 1
+            sizes.append(size - (any(p) and (size - 1) * si >= n + pi))
+        out: Any = np.zeros((*x.shape[:2], *sizes))
+        for i in range(sizes[0]):
+            for j in range(sizes[1]):
+                starts = [i * s[0] - p[0], j * s[1] - p[1]]
+                ends = [min(a + ki, n + pi) for a, ki, n, pi in zip(starts, k, x.shape[2:], p, strict=True)]
+                area = (ends[0] - starts[0]) * (ends[1] - starts[1])
+                part = x[
+                    :, :, max(starts[0], 0) : min(ends[0], x.shape[2]), max(starts[1], 0) : min(ends[1], x.shape[3])
+                ]
+                out[:, :, i, j] = part.max((2, 3)) if method == "MAX" else part.sum((2, 3)) / area
+        return out
+
+    return expected
+
+
+@pytest.mark.parametrize("method", ["MAX", "AVE"])
+@pytest.mark.parametrize(
+    "window", [(2, 2, 0), (3, 2, 0), (3, 2, 1), (3, 1, 1), (5, 3, 2), (2, 1, 1), (3, 3, 1), (9, 2, 1)]
+)
+@pytest.mark.parametrize("size", [(5, 6), (7, 8), (11, 9)])
+def test_pooling_at_odd_and_even_sizes(method: str, window: tuple[int, int, int], size: tuple[int, int]) -> None:
+    k, s, p = window
+    if k - min(size) - 2 * p >= s:
+        k = min(size) + 2 * p + s - 1  # the largest that gives a size of one
+    given = {"pool": method, "kernel_size": k, "stride": s, "pad": p}
+    check("Pooling", pool(method, (k, k), (s, s), (p, p)), [(1, 2, *size)], pooling_param=given)
+
+
+def test_other_pooling() -> None:
+    uneven = {"kernel_h": 3, "kernel_w": 2, "stride_h": 2, "stride_w": 1, "pad_h": 1, "pad_w": 0}
+    for method in ("MAX", "AVE"):
+        check("Pooling", pool(method, (3, 2), (2, 1), (1, 0)), pooling_param={"pool": method, **uneven})
+        floor = {"pool": method, "kernel_size": 2, "stride": 2, "round_mode": "FLOOR"}
+        check("Pooling", pool(method, (2, 2), (2, 2), (0, 0), round_up=False), pooling_param=floor)
+    check("Pooling", lambda x: x.mean((2, 3), keepdims=True), pooling_param={"pool": "AVE", "global_pooling": True})
+    check("Pooling", lambda x: x.max((2, 3), keepdims=True), pooling_param={"global_pooling": True})
+
+
+CONVOLUTIONS: list[tuple[Any, dict[str, Any]]] = [
+    (conv((3, 3), (1, 1), (0, 0)), {"num_output": 4, "kernel_size": 3}),
+    (conv((3, 3), (2, 2), (1, 1)), {"num_output": 4, "kernel_size": 3, "stride": 2, "pad": 1, "bias_term": False}),
+    (conv((3, 3), (1, 1), (2, 2), (2, 2)), {"num_output": 4, "kernel_size": 3, "dilation": 2, "pad": 2}),
+    (conv((3, 3), (1, 1), (1, 1), groups=2), {"num_output": 4, "kernel_size": 3, "pad": 1, "group": 2}),
+    (conv((1, 3), (2, 1), (0, 1)), {"num_output": 2, "kernel_h": 1, "kernel_w": 3, "stride_h": 2, "pad_w": 1}),
+    (conv((2, 3), (1, 2), (1, 0)), {"num_output": 2, "kernel_size": [2, 3], "stride": [1, 2], "pad": [1, 0]}),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("expected", "parameters"), CONVOLUTIONS)
+def test_convolution(expected: Any, parameters: dict[str, Any]) -> None:
+    check("Convolution", expected, convolution_param=parameters)
+
+
+def test_depthwise_convolution_and_deconvolution() -> None:
+    depthwise = conv((3, 3), (1, 1), (1, 1), groups=6)
+    check("DepthwiseConvolution", depthwise, convolution_param={"num_output": 6, "kernel_size": 3, "pad": 1})
+    given = {"num_output": 4, "kernel_size": 4, "stride": 2, "pad": 1}
+    check("Deconvolution", deconv(4, 2, 1), convolution_param=given)
+    check("Deconvolution", deconv(4, 2, 1, 2), convolution_param=given | {"group": 2, "bias_term": False})
+
+
+def lrn(n: int, alpha: float, beta: float, k: float) -> Any:
+    def expected(x: Array) -> Any:
+        square = np.pad(x * x, ((0, 0), (n // 2,) * 2, (0, 0), (0, 0)))
+        total: Any = sum(square[:, j : j + x.shape[1]] for j in range(n))
+        return x / (k + alpha / n * total) ** beta
+
+    return expected
+
+
+def within(n: int, alpha: float, beta: float) -> Any:
+    return lambda x: x * (1 + alpha * windows(x * x, (n, n), (1, 1), (n // 2,) * 2).mean((4, 5))) ** -beta
+
+
+def mvn(axes: tuple[int, ...], eps: float) -> Any:
+    def expected(x: Array) -> Any:
+        centred = x - x.mean(axes, keepdims=True)
+        return centred / (np.sqrt((centred**2).mean(axes, keepdims=True)) + eps)
+
+    return expected
+
+
+def softmax(axis: int) -> Any:
+    return lambda x: np.exp(x) / np.exp(x).sum(axis, keepdims=True)
+
+
+C = (slice(None), None, None)  # a value per channel, spread over a picture
+ELEMENTWISE: list[tuple[str, Any, dict[str, Any]]] = [
+    ("ReLU", lambda x: np.maximum(x, 0), {}),
+    ("ReLU", lambda x: np.where(x > 0, x, 0.1 * x), {"relu_param": {"negative_slope": 0.1}}),
+    ("ReLU6", lambda x: x.clip(0, 6), {}),
+    ("Clip", lambda x: x.clip(-0.5, 0.7), {"clip_param": {"min": -0.5, "max": 0.7}}),
+    ("PReLU", lambda x, a: np.where(x > 0, x, a[C] * x), {}),
+    ("PReLU", lambda x, a: np.where(x > 0, x, a * x), {"prelu_param": {"channel_shared": True}}),
+    ("ELU", lambda x: np.where(x > 0, x, 0.5 * np.expm1(x)), {"elu_param": {"alpha": 0.5}}),
+    ("Sigmoid", lambda x: 1 / (1 + np.exp(-x)), {}),
+    ("TanH", np.tanh, {}),
+    ("AbsVal", np.abs, {}),
+    ("BNLL", lambda x: np.log1p(np.exp(x)), {}),
+    ("Swish", lambda x: x / (1 + np.exp(-2 * x)), {"swish_param": {"beta": 2}}),
+    ("Power", lambda x: (0.5 + 2 * x) ** 2, {"power_param": {"power": 2, "scale": 2, "shift": 0.5}}),
+    ("Power", lambda x: x, {}),
+    ("Exp", lambda x: 2 ** (1 + 0.5 * x), {"exp_param": {"base": 2, "scale": 0.5, "shift": 1}}),
+    ("Exp", np.exp, {}),
+    ("Dropout", lambda x: x, {"dropout_param": {"dropout_ratio": 0.3}}),
+    ("Dropout", lambda x: 0.7 * x, {"dropout_param": {"dropout_ratio": 0.3, "scale_train": False}}),
+    ("Threshold", lambda x: (x > 0.25) * 1.0, {"threshold_param": {"threshold": 0.25}}),
+    ("LRN", lrn(5, 0.5, 0.75, 2), {"lrn_param": {"alpha": 0.5, "k": 2}}),
+    ("LRN", within(3, 0.5, 0.75), {"lrn_param": {"local_size": 3, "alpha": 0.5, "norm_region": "WITHIN_CHANNEL"}}),
+    ("MVN", mvn((2, 3), 1e-9), {}),
+    ("MVN", mvn((1, 2, 3), 0.5), {"mvn_param": {"across_channels": True, "eps": 0.5}}),
+    ("MVN", lambda x: x - x.mean((2, 3), keepdims=True), {"mvn_param": {"normalize_variance": False}}),
+    ("Softmax", softmax(1), {}),
+    ("Softmax", softmax(3), {"softmax_param": {"axis": -1}}),
+    ("BatchNorm", lambda x, m, v, f: (x - m[C] / f) / np.sqrt(v[C] / f + 1e-3), {"batch_norm_param": {"eps": 1e-3}}),
+    ("Scale", lambda x, g: x * g[C], {}),
+    ("Scale", lambda x, g, b: x * g[C] + b[C], {"scale_param": {"bias_term": True}}),
+    ("Scale", lambda x, g, b: x * g + b, {"scale_param": {"bias_term": True, "axis": 2, "num_axes": -1}}),
+    ("Scale", lambda x, g: x * g, {"scale_param": {"num_axes": 0}}),
+    ("Bias", lambda x, b: x + b[C], {}),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("kind", "expected", "parameters"), ELEMENTWISE)
+def test_element_by_element(kind: str, expected: Any, parameters: dict[str, Any]) -> None:
+    check(kind, expected, **parameters)
+
+
+def test_logarithms() -> None:
+    check("Log", np.log, positive=True)
+    given = {"base": 2, "scale": 3, "shift": 1}
+    check("Log", lambda x: np.log2(1 + 3 * x), positive=True, log_param=given)
+
+
+def test_two_bottoms_that_are_spread() -> None:
+    check("Scale", lambda x, g: x * g[None, :, :, None], [X, X[1:3]])
+    check("Scale", lambda x, g, b: x * g[C] + b[C], [X, X[1:2]], scale_param={"bias_term": True})
+    check("Bias", lambda x, b: x + b, [X, X], bias_param={"axis": 0})
+
+
+def test_inner_products() -> None:
+    flat: Any = lambda x: x.reshape(x.shape[0], -1)  # noqa: E731
+    check("InnerProduct", lambda x, w, b: flat(x) @ w.T + b, inner_product_param={"num_output": 3})
+    transposed = {"num_output": 3, "transpose": True, "bias_term": False}
+    check("InnerProduct", lambda x, w: flat(x) @ w, inner_product_param=transposed)
+    check("InnerProduct", lambda x, w, b: x @ w.T + b, inner_product_param={"num_output": 3, "axis": -1})
+    check("InnerProduct", lambda x, w, b: x @ w.T + b, [(2, 6)], inner_product_param={"num_output": 3})
+
+
+def last_of_equal(x: Array, axis: int, k: int) -> tuple[Array, Array]:
+    """Indices and values of the `k` largest, the later of equal ones first."""
+    size = x.shape[axis]
+    order = (size - 1) - np.argsort(-np.flip(x, axis), axis, kind="stable").take(range(k), axis)
+    return order.astype(np.float64), np.take_along_axis(x, order, axis)
+
+
+MOVES: list[tuple[str, Any, Sequence[tuple[int, ...]], str, dict[str, Any]]] = [
+    ("Concat", lambda a, b: np.concatenate([a, b], 1), [X, X], "y", {}),
+    ("Concat", lambda a, b: np.concatenate([a, b], 2), [X, (2, 6, 1, 5)], "y", {"concat_param": {"axis": -2}}),
+    ("Slice", lambda x: tuple(np.split(x, 3, 1)), [X], "a b c", {}),
+    ("Slice", lambda x: tuple(np.split(x, [2, 5], 2)), [X], "a b c",
+     {"slice_param": {"axis": 2, "slice_point": [2, 5]}}),
+    ("Split", lambda x: (x, x), [X], "a b", {}),
+    ("Crop", lambda x, _: x[:, :, 2:5, 2:4], [X, (2, 6, 3, 2)], "y", {"crop_param": {"offset": 2}}),
+    ("Crop", lambda x, _: x[:, 1:3, 2:5, 3:5], [X, (2, 2, 3, 2)], "y",
+     {"crop_param": {"axis": 1, "offset": [1, 2, 3]}}),
+    ("Flatten", lambda x: x.reshape(2, -1), [X], "y", {}),
+    ("Flatten", lambda x: x.reshape(2, 42, 5), [X], "y", {"flatten_param": {"end_axis": 2}}),
+    ("Permute", lambda x: x.transpose(0, 2, 3, 1), [X], "y", {"permute_param": {"order": [0, 2, 3, 1]}}),
+    ("Permute", lambda x: x.transpose(1, 0, 2, 3), [X], "y", {"permute_param": {"order": 1}}),
+    ("Reshape", lambda x: x.reshape(2, 2, -1), [X], "y", {"reshape_param": {"shape": {"dim": [0, 2, -1]}}}),
+    ("Reshape", lambda x: x.reshape(2, 3, 2, 7, 5), [X], "y",
+     {"reshape_param": {"axis": 1, "num_axes": 1, "shape": {"dim": [3, -1]}}}),
+    ("Tile", lambda x: np.tile(x, (1, 1, 3, 1)), [X], "y", {"tile_param": {"axis": 2, "tiles": 3}}),
+    ("Eltwise", lambda a, b: a + b, [X, X], "y", {}),
+    ("Eltwise", lambda a, b, c: a - 2 * b + c, [X] * 3, "y", {"eltwise_param": {"coeff": [1, -2, 1]}}),
+    ("Eltwise", lambda a, b, c: np.maximum(a, np.maximum(b, c)), [X] * 3, "y", {"eltwise_param": {"operation": "MAX"}}),
+    ("Eltwise", lambda a, b, c: a * b * c, [X] * 3, "y", {"eltwise_param": {"operation": "PROD"}}),
+    ("Reduction", lambda x: x.sum(), [X], "y", {}),
+    ("Reduction", lambda x: 3 * x.mean((2, 3)), [X], "y",
+     {"reduction_param": {"operation": "MEAN", "axis": 2, "coeff": 3}}),
+    ("Reduction", lambda x: np.abs(x).sum(3), [X], "y", {"reduction_param": {"operation": "ASUM", "axis": -1}}),
+    ("Reduction", lambda x: (x * x).sum((1, 2, 3)), [X], "y", {"reduction_param": {"operation": "SUMSQ", "axis": 1}}),
+    ("ArgMax", lambda x: last_of_equal(x.reshape(2, -1), 1, 1)[0].reshape(2, 1, 1, 1), [X], "y", {}),
+    ("ArgMax", lambda x: np.stack(last_of_equal(x, 1, 3), 1), [(2, 9)], "y",
+     {"argmax_param": {"top_k": 3, "out_max_val": True}}),
+    ("ArgMax", lambda x: last_of_equal(x, 1, 2)[0], [X], "y", {"argmax_param": {"top_k": 2, "axis": 1}}),
+    ("ArgMax", lambda x: x.max(1, keepdims=True), [X], "y", {"argmax_param": {"axis": 1, "out_max_val": True}}),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("kind", "expected", "shapes", "top", "parameters"), MOVES)
+def test_moves(
+    kind: str, expected: Any, shapes: Sequence[tuple[int, ...]], top: str, parameters: dict[str, Any]
+) -> None:
+    check(kind, expected, shapes, top, **parameters)
+
+
+def test_argmax_takes_the_later_of_equal_values() -> None:
+    values, _ = run(net(layer("ArgMax", "y", "x"), x=(1, 4)), {"x": np.array([[1, 5, 5, 2]], np.float32)})
+    assert values[0].item() == 2
+
+
+def bilinear(rows: int, columns: int) -> Any:
+    """DeepLab's interp.cpp: corners aligned."""
+
+    def expected(x: Array) -> Any:
+        for axis, size in ((2, rows), (3, columns)):
+            place = np.arange(size) * ((x.shape[axis] - 1) / (size - 1) if size > 1 else 0)
+            low = np.minimum(place.astype(int), x.shape[axis] - 1)
+            high = np.minimum(low + 1, x.shape[axis] - 1)
+            part = (place - low).reshape(-1, *[1] * (3 - axis))
+            x = x.take(low, axis) * (1 - part) + x.take(high, axis) * part
+        return x
+
+    return expected
+
+
+def test_interp() -> None:
+    check("Interp", bilinear(13, 9), interp_param={"zoom_factor": 2})
+    check("Interp", bilinear(4, 3), interp_param={"shrink_factor": 2})
+    check("Interp", bilinear(20, 11), interp_param={"height": 20, "width": 11})
+    cropped = lambda x: bilinear(9, 8)(x[:, :, 1:-1, 1:-1])  # noqa: E731
+    check("Interp", cropped, interp_param={"height": 9, "width": 8, "pad_beg": -1, "pad_end": -1})
+
+
+def test_lstm_begins_anew_where_cont_is_zero() -> None:
+    steps, batch, width, size = 5, 2, 3, 4
+    prototxt = net(
+        layer("LSTM", "y", "x cont", recurrent_param={"num_output": size}), x=(steps, batch, width), cont=(steps, batch)
+    )
+    rng = np.random.default_rng(0)
+    x = rng.standard_normal((steps, batch, width)).astype(np.float32)
+    cont = np.array([[0, 0], [1, 1], [1, 0], [1, 1], [0, 1]], np.float32)
+    (value,), (w, b, u) = run(prototxt, {"x": x, "cont": cont})
+    h = c = np.zeros((batch, size))
+    for t in range(steps):
+        kept = cont[t][:, None]
+        i, f, o, g = np.split(x[t] @ w.T + b + (kept * h) @ u.T, 4, 1)
+        i, f, o = (1 / (1 + np.exp(-v)) for v in (i, f, o))
+        c = f * kept * c + i * np.tanh(g)
+        h = o * np.tanh(c)
+        np.testing.assert_allclose(value[t], h, rtol=1e-5, atol=1e-6)
+
+
+REFUSED: list[tuple[str, Sequence[tuple[int, ...]], dict[str, Any], str]] = [
+    ("Pooling", [X], {"pooling_param": {"pool": "STOCHASTIC", "kernel_size": 2}}, "pools by STOCHASTIC"),
+    ("Pooling", [X], {"pooling_param": {"kernel_size": 2, "pad": 2}}, "less than its kernel"),
+    ("Pooling", [X], {"pooling_param": {"kernel_size": 1, "stride": 5}}, "outside"),
+    ("Pooling", [X], {"pooling_param": {"kernel_size": 9, "pad": 1, "stride": 2}}, "would have the shape 2×6×1×0"),
+    ("Pooling", [X], {"pooling_param": {"kernel_size": 0}}, "kernel_size of 0"),
+    ("Convolution", [X], {"convolution_param": {"num_output": 4}}, "gives kernel_size for 0 of 2"),
+    ("Convolution", [X], {"convolution_param": {"num_output": 4, "kernel_size": 9}}, "would have the shape"),
+    ("Convolution", [X], {"convolution_param": {"num_output": 5, "kernel_size": 1, "group": 2}}, "into 2 groups"),
+    ("Convolution", [X], {"convolution_param": {"num_output": 4000000000, "kernel_size": 3}}, "random weights"),
+    ("BatchNorm", [X], {"batch_norm_param": {"use_global_stats": False}}, "statistics of the batch"),
+    ("LRN", [X], {"lrn_param": {"local_size": 4}}, "even local_size"),
+    ("Eltwise", [X, (2, 6, 7, 4)], {}, "other shapes"),
+    ("Eltwise", [X, X], {"eltwise_param": {"operation": "MIN"}}, "operation MIN"),
+    ("Concat", [X, (2, 6, 7, 4)], {}, "do not fit"),
+    ("Crop", [X, (2, 6, 8, 4)], {}, "smaller"),
+    ("Reshape", [X], {"reshape_param": {"shape": {"dim": [11, -1]}}}, "cannot reshape"),
+    ("Permute", [X], {"permute_param": {"order": [0, 0, 1, 2]}}, "orders 4 axes"),
+    ("Softmax", [X], {"softmax_param": {"axis": 4}}, "no axis 4"),
+    ("Scale", [X, (5,)], {}, "cannot spread 5"),
+    ("ArgMax", [(2, 3)], {"argmax_param": {"top_k": 4}}, "4 largest of 3"),
+    ("Log", [X], {"log_param": {"base": 1}}, "base 1"),
+    ("ReLU", [X, X], {}, "2 bottoms"),
+    ("Tile", [X], {}, "would have the shape"),
+    ("LSTM", [(5, 2, 3), (5, 3)], {"recurrent_param": {"num_output": 2}}, "cont, of 5×2"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("kind", "shapes", "parameters", "why"), REFUSED)
+def test_what_has_no_meaning_is_refused(
+    kind: str, shapes: Sequence[tuple[int, ...]], parameters: dict[str, Any], why: str
+) -> None:
+    names = {f"x{k}": shape for k, shape in enumerate(shapes)}
+    with pytest.raises(ModelError) as refusal:
+        convert(net(layer(kind, "the_layer", " ".join(names), "y", **parameters), **names))
+    assert why in refusal.value.what
+    assert "the_layer" in refusal.value.what or "'y'" in refusal.value.what

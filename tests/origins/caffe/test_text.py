@@ -1,0 +1,66 @@
+"""Protobuf's text format is read into a tree, and written again."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from subgraph.errors import ModelError
+from subgraph.origins.caffe import text
+from subgraph.origins.caffe.text import Message, Scalar
+
+PATH = Path("net.prototxt")
+
+
+def parse(data: str) -> Message:
+    return text.parse(data, PATH)
+
+
+def flat(message: Message) -> list[object]:
+    return [(n, v.text if isinstance(v, Scalar) else flat(v)) for n, v in message.fields]
+
+
+def test_all_forms_of_a_value() -> None:
+    tree = parse("""
+        # a comment with { braces
+        name: "a \\"b\\" \\x41\\101" 'c' dim: [1, -2, 0x10]; scale: 1.5e-3f, flag: true
+        inner { x: 1 } other: { y: MAX }  third < z: 'q' >
+    """)
+    expected = [("name", 'a "b" AAc'), ("dim", "1"), ("dim", "-2"), ("dim", "0x10"), ("scale", "1.5e-3f"),
+                ("flag", "true"), ("inner", [("x", "1")]), ("other", [("y", "MAX")]),
+                ("third", [("z", "q")])]  # fmt: skip
+    assert flat(tree) == expected
+
+
+def test_what_is_written_is_read_again() -> None:
+    tree = parse('name: "a\\\\b\\"\\n" layer { type: "X" p { q: 1 q: 2 } }')
+    assert flat(parse(text.write(tree))) == flat(tree)
+
+
+@pytest.mark.parametrize(
+    ("data", "message"),
+    [
+        ("layer { name: 'a'", "line 1: expected the name of a field, found the end"),
+        ("layer {\n name 'a' }", "line 2: expected ':' or '{' after 'name', found \"'a'\""),
+        ("layer {\n name: }", "line 2: expected a value, found '}'"),
+        ("a: 1 }", "line 1: expected the name of a field, found '}'"),
+        ("a: [1, 2", "expected a value, found the end"),
+        ("a: 'x\ny'", "expected protobuf's text format, found \"'\""),
+        ("a: \0", "expected protobuf's text format"),
+        ("a { " * 1000, "nested deeper than 16"),
+        ("a", "expected ':' or '{' after 'a', found the end"),
+    ],
+)
+def test_damage_is_named_with_its_line(data: str, message: str) -> None:
+    with pytest.raises(ModelError) as refusal:
+        parse(data)
+    assert message in refusal.value.what
+
+
+def test_a_file_that_is_no_text(tmp_path: Path) -> None:
+    (tmp_path / "a.prototxt").write_bytes(b"name: \xff")
+    with pytest.raises(ModelError, match="byte 6 is not UTF-8"):
+        text.read(tmp_path / "a.prototxt")
+    with pytest.raises(ModelError, match="cannot read"):
+        text.read(tmp_path / "none.prototxt")

@@ -1,0 +1,50 @@
+"""`load` takes ONNX and Caffe; what belongs to neither is said. An ONNX model loads nothing of other origins."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import onnx
+import pytest
+
+import subgraph
+from fixtures import graphs
+from fixtures.caffe import layer, net, write
+from subgraph.errors import ModelError, UsageError
+from subgraph.storage.file_kinds import is_caffe
+
+SMALL = net(layer("ReLU", "relu", "x"), x=(1, 2))
+
+
+def test_each_origin(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    onnx.save(graphs.plain(), tmp_path / "m.onnx")
+    assert subgraph.load(tmp_path / "m.onnx").path == tmp_path / "m.onnx"
+    prototxt = write(SMALL, tmp_path / "net.prototxt")
+    for path in (prototxt, prototxt.with_suffix(".caffemodel")):
+        assert subgraph.load(path).outputs == ["relu"]
+    renamed = prototxt.rename(tmp_path / "net.txt")  # recognised by content
+    assert is_caffe(renamed)
+    assert subgraph.load(renamed, weights=str(tmp_path / "net.caffemodel")).outputs == ["relu"]
+    with pytest.raises(UsageError, match=r"--weights belongs to a \.prototxt"):
+        subgraph.load(tmp_path / "m.onnx", weights="random:0")
+    with pytest.raises(ModelError, match="cannot read"):
+        subgraph.load(tmp_path / "none.onnx")
+    with pytest.raises(ModelError, match="cannot read"):
+        subgraph.load(tmp_path / "none")
+
+
+@pytest.mark.slow
+def test_an_onnx_model_loads_nothing_of_other_origins(tmp_path: Path) -> None:
+    onnx.save(graphs.plain(), tmp_path / "m.onnx")
+    program = (
+        "import atexit, sys; from subgraph import cli\n"
+        "atexit.register(lambda: print([m for m in sys.modules if m.startswith('subgraph.origins')]))\n"
+        "import os; os._exit = sys.exit\n"
+        "cli.main()"
+    )
+    words = [sys.executable, "-c", program, "inspect", str(tmp_path / "m.onnx"), "--no-run"]
+    done = subprocess.run(words, check=False, capture_output=True, text=True)
+    assert done.stdout.endswith("[]\n"), done.stdout + done.stderr
