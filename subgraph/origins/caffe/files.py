@@ -36,7 +36,7 @@ class CaffeModel:
     weights: Path | None
     seed: int = 0
 
-    def convert(self) -> network.Network:
+    def convert(self) -> network.CaffeNetwork:
         """The network with its ONNX model; the weights stay in the caffemodel.
 
         Raises:

@@ -59,7 +59,7 @@ class ConvertedLayer:
 
 
 @dataclass(frozen=True)
-class Network:
+class CaffeNetwork:
     """A converted network. `shapes`: of every blob by its tensor's name."""
 
     name: str
@@ -68,7 +68,9 @@ class Network:
     shapes: Mapping[str, Shape]
 
 
-def convert(tree: Message, where: str, weights: Mapping[str, tuple[WeightBlob, ...]] | None, seed: int = 0) -> Network:
+def convert(
+    tree: Message, where: str, weights: Mapping[str, tuple[WeightBlob, ...]] | None, seed: int = 0
+) -> CaffeNetwork:
     """The ONNX model of a prototxt. Large weights of the caffemodel are stubs whose location is the caffemodel itself.
 
     Args:
@@ -97,7 +99,7 @@ def convert(tree: Message, where: str, weights: Mapping[str, tuple[WeightBlob, .
         current.update(zip(text.tops, layer.tops, strict=True))
         names = tuple(n.name for n in builder.nodes[before:])
         converted.append(ConvertedLayer(text, layer.bottoms, layer.tops, names, tuple(builder.used.get(text.name, ()))))
-    return Network(net.name, _model(net.name, builder, inputs), tuple(converted), builder.shapes)
+    return CaffeNetwork(net.name, _model(net.name, builder, inputs), tuple(converted), builder.shapes)
 
 
 def _layers(net: Parameters, tree: Message, where: str) -> Iterator[LayerText]:

@@ -22,7 +22,7 @@ from subgraph.types import Array
 X = (2, 6, 7, 5)
 
 
-def convert(prototxt: str, seed: int = 1) -> network.Network:
+def convert(prototxt: str, seed: int = 1) -> network.CaffeNetwork:
     return network.convert(text.parse(prototxt, Path("net.prototxt")), "net.prototxt", None, seed)
 
 

@@ -14,10 +14,10 @@ from fixtures.caffe import layer, net
 from subgraph.errors import ModelError
 from subgraph.origins.caffe import network, text
 from subgraph.origins.caffe.caffemodel import WeightBlob
-from subgraph.origins.caffe.network import CONVERTERS, Network
+from subgraph.origins.caffe.network import CONVERTERS, CaffeNetwork
 
 
-def convert(prototxt: str, weights: Mapping[str, tuple[WeightBlob, ...]] | None = None) -> Network:
+def convert(prototxt: str, weights: Mapping[str, tuple[WeightBlob, ...]] | None = None) -> CaffeNetwork:
     converted = network.convert(text.parse(prototxt, Path("n")), "n", weights)
     onnx.checker.check_model(converted.model, full_check=True)
     return converted
