@@ -73,12 +73,13 @@ def bisect(
     model_path = resolve.model_path(settings, model, weights)
     criterion = resolve.criterion(settings, comparison, result.trust)
     limits = _limits(max_trials, max_time, repeat, resolve.jobs(settings, jobs), inside)
-    recordings = recording_options(recorded, runtime, inputs) if recorded.recorded else None
+    of_recording = candidate_options.tensor_map if recorded.recorded and not candidate_options.other_model else None
+    candidate_options = replace(candidate_options, tensor_map=None) if of_recording else candidate_options
+    recordings = recording_options(recorded, runtime, inputs, of_recording) if recorded.recorded else None
     if recordings and not settings.get("candidate", candidate_options.spec):
         refuse_beside_recorded({
-            "--candidate-model": candidate_options.other_model, "--map": candidate_options.tensor_map,
-            "--within": within, "--max-trials": max_trials, "--max-time": max_time, "--repeat": repeat,
-            "--inside": inside or None,
+            "--candidate-model": candidate_options.other_model, "--within": within, "--max-trials": max_trials,
+            "--max-time": max_time, "--repeat": repeat, "--inside": inside or None,
         })  # fmt: skip
         feeding, reference = (
             resolve.feeding(settings, inputs, model),

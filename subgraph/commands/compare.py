@@ -79,9 +79,8 @@ def compare(
     if recorded.recorded:
         refuse_beside_recorded({
             "--candidate": candidate_options.spec, "--candidate-model": candidate_options.other_model,
-            "--map": candidate_options.tensor_map,
         })  # fmt: skip
-        recordings = recording_options(recorded, runtime, inputs)
+        recordings = recording_options(recorded, runtime, inputs, candidate_options.tensor_map)
         feeding, reference = (
             resolve.feeding(settings, inputs, model),
             resolve.reference(settings, runtime, result.trust),

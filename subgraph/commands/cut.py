@@ -47,6 +47,15 @@ def cut(
             panel=options.title_of(options.RecordedOptions),
         ),
     ] = None,
+    tensor_map: Annotated[
+        Text,
+        option(
+            "--map",
+            "FILE",
+            "Lines `OURS THEIRS` for recorded tensors.",
+            panel=options.title_of(options.RecordedOptions),
+        ),
+    ] = None,
     recording: options.RecordedOptions,
     runtime: options.RuntimeOptions,
     result: options.ResultOptions,
@@ -83,6 +92,8 @@ def cut(
         freeze=not (no_freeze or dynamic),
         recorded=recorded or "",
     )
+    if tensor_map and not recorded:
+        raise UsageError("--map goes with --recorded", "it says what the recording calls tensors of MODEL")
     if recorded and (no_capture or dry_run or dynamic):
         raise UsageError("--recorded goes with neither --no-capture, --dry-run nor --dynamic", "leave one of them out")
     idle = no_capture or dry_run  # else the process that runs the reference starts before the model is read
@@ -93,7 +104,7 @@ def cut(
         if dry_run:
             return _plan(graph, request, place)
         if recorded and reference:
-            recordings = recording_options(replace(recording, recorded=[recorded]), runtime, inputs)
+            recordings = recording_options(replace(recording, recorded=[recorded]), runtime, inputs, tensor_map)
             return _result(cut_recorded(graph, request, place, reference, recordings))
         return _result(write_case.extract(graph, request, place, reference))
 

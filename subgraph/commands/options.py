@@ -200,7 +200,8 @@ class CandidateOptions:
         ),
     ] = None
     tensor_map: Annotated[
-        Text, option("--map", "FILE", "Lines `OURS THEIRS` for tensors of MODEL2 that are not matched automatically.")
+        Text,
+        option("--map", "FILE", "Lines `OURS THEIRS` for tensors of MODEL2 or --recorded that are not matched."),
     ] = None
 
 

@@ -51,14 +51,17 @@ class TensorChoice:
         return self.at or (list(graph.outputs) if self.outputs else ())
 
 
-def recording_options(recorded: RecordedOptions, runtime: RuntimeOptions, inputs: InputOptions) -> RecordingOptions:
+def recording_options(
+    recorded: RecordedOptions, runtime: RuntimeOptions, inputs: InputOptions, tensor_map: str | None = None
+) -> RecordingOptions:
     """The folders with recordings, and what the command line says about them.
 
     Raises:
-        UsageError: a layout or a precision is unknown.
+        UsageError: a layout or a precision is unknown, or the map cannot be read.
     """
     from subgraph.recordings.runs import RecordingOptions
     from subgraph.runtime import candidate
+    from subgraph.trials.match_tensors import read_map
 
     precision = candidate.parse_precision("--precision", runtime.precision)
     layout = known_layout(recorded.dump_layout)
@@ -70,8 +73,9 @@ def recording_options(recorded: RecordedOptions, runtime: RuntimeOptions, inputs
         folders.append(folder)
         labels |= {folder: label} if label else {}
         precisions |= {folder: candidate.parse_precision(f"--recorded {clean(word)}", own) or ""} if own else {}
+    mapped = read_map(Path(tensor_map)) if tensor_map else {}
     return RecordingOptions(tuple(folders), recorded.dump_format or "", layout, precision,
-                            inputs.seed is not None, labels, precisions)  # fmt: skip
+                            inputs.seed is not None, labels, precisions, mapped)  # fmt: skip
 
 
 def _labelled(word: str) -> tuple[Path, str, str]:

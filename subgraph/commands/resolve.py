@@ -191,7 +191,9 @@ def other_model(candidate: CandidateOptions) -> tuple[Path | None, Path | None]:
     """
     model, tensor_map = candidate.other_model, candidate.tensor_map
     if tensor_map and not model:
-        raise UsageError("--map goes with --candidate-model", "it says which tensor there is which of MODEL's")
+        raise UsageError(
+            "--map goes with --candidate-model or --recorded", "it says which tensor there is which of MODEL's"
+        )
     for option, path in (("--candidate-model", model), ("--map", tensor_map)):
         if path and not os.path.isfile(path):  # noqa: PTH113 - a name that is too long is no file
             raise UsageError(f"{option} {clean(path)}: no such file", "name a file")

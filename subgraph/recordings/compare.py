@@ -23,7 +23,7 @@ from subgraph.graph import region as regions
 from subgraph.graph.region import Region
 from subgraph.recordings import msaccucmp
 from subgraph.recordings.matching.align import NHWC, misfit
-from subgraph.recordings.matching.match import match_entries
+from subgraph.recordings.matching.match import confirmed_names, match_entries
 from subgraph.recordings.matching.matched import MatchedRun, TensorMatch
 from subgraph.recordings.reference_tensors import (
     capture_tensors,
@@ -157,6 +157,7 @@ def match_run(trials: Trials, run: RecordedRun) -> tuple[MatchedRun, ...]:
     capture_tensors(trials, trials.graph.inputs)
     samples = enumerate(run.samples)
     matched = tuple(match_entries(trials, run.recording, entries, k) for k, entries in samples)
+    matched = tuple(_carried(trials, run, k, m) if m.unsure else m for k, m in enumerate(matched))
     if not any(m.matches for m in matched):
         if unread := [why for m in matched for _, why in m.unread]:
             raise InputError(f"none of {run.name} can be compared; {len(unread)} could not be read: {unread[0]}")
@@ -165,6 +166,24 @@ def match_run(trials: Trials, run: RecordedRun) -> tuple[MatchedRun, ...]:
         what = f"nothing in {run.name} is of this model: it holds {recorded} …; the model {tensors} …"
         raise InputError(what, "is it a dump of another model?")
     return matched
+
+
+def _carried(trials: Trials, run: RecordedRun, k: int, matched: MatchedRun) -> MatchedRun:
+    """One sample matched with what values confirm in other runs of the tool, whose entries have the same names.
+
+    Where a name that both confirm means another tensor there (the board fuses more, say), nothing is carried over.
+    """
+    own = confirmed_names(matched, run.name)
+    others: dict[str, TensorMatch] = {}
+    for sibling in run.siblings:
+        if sibling.recording and len(sibling.samples) > k:
+            found = confirmed_names(match_entries(trials, sibling.recording, sibling.samples[k], k), sibling.name)
+            if all(found[name].tensor == own[name].tensor for name in found.keys() & own.keys()):
+                others = found | others
+    open_names = {name: match for name, match in others.items() if name not in own}
+    if not open_names or run.recording is None:
+        return matched
+    return match_entries(trials, run.recording, run.samples[k], k, open_names)
 
 
 @dataclass

@@ -19,7 +19,7 @@ from functools import reduce
 from itertools import accumulate
 from pathlib import Path
 
-from subgraph.errors import InputError, UsageError
+from subgraph.errors import InputError, UnknownName, UsageError
 from subgraph.graph.graph import Graph
 from subgraph.graph.types import declared_type
 from subgraph.recordings import recording
@@ -31,7 +31,8 @@ from subgraph.runtime.candidate import PRECISIONS, RECORDED, Candidate
 from subgraph.runtime.inputs import Feeding
 from subgraph.storage.folders import safe_name, safe_names, scratch
 from subgraph.storage.tensors import NOT_NUMPY, Record, np_dtype, save, shape_text, type_of
-from subgraph.text import clean, count
+from subgraph.text import clean, count, nearest
+from subgraph.trials.match_tensors import check_tensors
 from subgraph.types import Array
 
 log = logging.getLogger("subcut")
@@ -49,6 +50,7 @@ class RecordingOptions:
         format, layout: of the dumps; "" to detect the format, and to take the model's layout.
         precision: of the device's arithmetic; None to derive it from the recorded types.
         seeded: was the device fed subcut's random inputs?
+        tensor_map: by the model's tensor, what the recording calls it: a tensor, a node or a file.
     """
 
     folders: tuple[Path, ...]
@@ -58,6 +60,7 @@ class RecordingOptions:
     seeded: bool = False
     labels: Mapping[Path, str] = field(default_factory=dict)
     precisions: Mapping[Path, str] = field(default_factory=dict)
+    tensor_map: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -69,6 +72,7 @@ class RecordedRun:
         precision: that it is judged at; "" for that of the candidate.
         samples: per sample, its entries.
         missing: why there is no recording; "" where there is one.
+        siblings: other runs of the same folder, whose entries have the same names.
         unlaid: the same, read without the layout that the user said; None where none was said.
     """
 
@@ -76,6 +80,7 @@ class RecordedRun:
     recording: Recording | None = None
     samples: tuple[tuple[DumpEntry, ...], ...] = ()
     missing: str = ""
+    siblings: tuple[RecordedRun, ...] = ()
     unlaid: RecordedRun | None = None
     precision: str = ""
 
@@ -93,8 +98,12 @@ def open_runs(graph: Graph, options: RecordingOptions, feeding: Feeding) -> Iter
 
     Raises:
         InputError: nothing can be read. UsageError: it is unknown what the device was fed.
+        UnknownName: a name in the map is none of the model, or none of the recordings.
     """
     runs = load_runs(options, graph)
+    if options.tensor_map:
+        check_tensors(graph, options.tensor_map)
+        runs = _mapped(runs, options.tensor_map)
     with scratch(Path(tempfile.gettempdir()), "subcut-fed") as temporary:  # also removes what a killed run left there
         yield runs, _feeding(runs, graph, feeding, options.seeded, temporary)
 
@@ -110,11 +119,8 @@ def load_runs(options: RecordingOptions, graph: Graph) -> list[RecordedRun]:
         said = options.precisions.get(folder, options.precision)
         try:
             found = _split(name, _read(folder, graph, options.layout, options.format or None))
-            unlaid = (
-                _split(name, _read(folder, graph, "", options.format or None))
-                if options.layout
-                else [None] * len(found)
-            )
+            as_found = _split(name, _read(folder, graph, "", options.format or None)) if options.layout else ()
+            unlaid = as_found or [None] * len(found)
             claims = accumulate(map(claim_of, found), _coarser)  # a toolkit's board computes as the simulator before it
             runs += [
                 replace(run, precision=said or claim, unlaid=other and replace(other, precision=said or claim))
@@ -152,6 +158,32 @@ def _names(options: RecordingOptions) -> list[str]:
     return names
 
 
+def _mapped(runs: Sequence[RecordedRun], tensor_map: Mapping[str, str]) -> list[RecordedRun]:
+    """The runs with the entries that the user names marked as those tensors."""
+    known = dict.fromkeys(name for run in runs for sample in run.samples for e in sample for name in _names_of(e))
+    ours: dict[str, tuple[str, ...]] = {}
+    for tensor, name in tensor_map.items():
+        if name not in known:
+            raise UnknownName(f"--map: nothing recorded is called '{clean(name)}'", nearest=nearest(name, list(known)))
+        ours[name] = (*ours.get(name, ()), tensor)
+
+    def marked(run: RecordedRun) -> RecordedRun:
+        samples = tuple(tuple(_marked(e, ours) for e in sample) for sample in run.samples)
+        return replace(run, samples=samples, unlaid=run.unlaid and marked(run.unlaid))
+
+    return [marked(run) for run in runs]
+
+
+def _marked(entry: DumpEntry, ours: Mapping[str, tuple[str, ...]]) -> DumpEntry:
+    meant = next((ours[name] for name in _names_of(entry) if name in ours), ())
+    return replace(entry, originals=meant, mapped=True) if meant else entry
+
+
+def _names_of(entry: DumpEntry) -> tuple[str, ...]:
+    """By which a user may call it."""
+    return tuple(filter(None, (entry.name, entry.tensor, entry.node, entry.file, Path(entry.file).stem)))
+
+
 def _split(name: str, recorded: Recording) -> list[RecordedRun]:
     """The runs in one recording."""
     entries: dict[str, list[DumpEntry]] = {}
@@ -165,7 +197,7 @@ def _split(name: str, recorded: Recording) -> list[RecordedRun]:
         run_name = name if len(sides) == 1 else f"{name}:{group[0] if len(group) == 1 else pattern}"
         samples = tuple(tuple(entries[side]) for side in sorted(group, key=natural_order))
         runs.append(RecordedRun(run_name, recorded, samples))
-    return _with_inputs(runs)
+    return _with_siblings(_with_inputs(runs))
 
 
 def _with_inputs(runs: list[RecordedRun]) -> list[RecordedRun]:
@@ -179,6 +211,10 @@ def _with_inputs(runs: list[RecordedRun]) -> list[RecordedRun]:
         for run in others
     ]
     return [replace(out[0], name=out[0].name.partition(":")[0])] if len(out) == 1 else out
+
+
+def _with_siblings(runs: Sequence[RecordedRun]) -> list[RecordedRun]:
+    return [replace(run, siblings=tuple(r for r in runs if r is not run)) for run in runs]
 
 
 def _fed(inputs: Sequence[RecordedRun], k: int, samples: int) -> Iterator[DumpEntry]:

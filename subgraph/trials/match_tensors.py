@@ -94,7 +94,8 @@ def match_tensors(
         UnknownName: `tensor_map` names a tensor that does not exist.
     """
     tensor_map = tensor_map or {}
-    _check(reference.graph, candidate.graph, tensor_map)
+    check_tensors(reference.graph, tensor_map)
+    check_tensors(candidate.graph, tensor_map.values())
     names = _value_tensors(reference.graph)
     targets = dict.fromkeys((*candidate.graph.inputs, *_value_tensors(candidate.graph)))
     scales = scales_of(candidate.graph)
@@ -139,12 +140,15 @@ def read_map(path: Path) -> dict[str, str]:
     return tensor_map
 
 
-def _check(reference: Graph, candidate: Graph, tensor_map: Mapping[str, str]) -> None:
-    for pair in tensor_map.items():
-        for graph, name in zip((reference, candidate), pair, strict=True):
-            if name not in graph.maker and name not in graph.inputs:
-                close = nearest(name, [*graph.inputs, *graph.maker])
-                raise UnknownName(f"--map: no tensor '{clean(name)}' in {clean(graph.path.name)}", nearest=close)
+def check_tensors(graph: Graph, names: Iterable[str]) -> None:
+    """
+    Raises:
+        UnknownName: one of the names in a map is no tensor of this model.
+    """
+    for name in names:
+        if name not in graph.maker and name not in graph.inputs:
+            close = nearest(name, [*graph.inputs, *graph.maker])
+            raise UnknownName(f"--map: no tensor '{clean(name)}' in {clean(graph.path.name)}", nearest=close)
 
 
 def _value_tensors(graph: Graph) -> list[str]:

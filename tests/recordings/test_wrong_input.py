@@ -1,11 +1,12 @@
-"""A device that was fed otherwise than the reference, or whose files are laid out otherwise than the user says.
+"""A small device: fed otherwise than the reference, files laid out otherwise than the user says, names that the user or
+another run of the tool explains.
 
 Covers `recordings.wrong_input`, `recordings.run_comparison`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import numpy as np
@@ -13,6 +14,7 @@ import onnx
 import onnxruntime as ort
 import pytest
 
+from subgraph.errors import UnknownName
 from subgraph.graph.graph import load
 from subgraph.recordings import interval
 from subgraph.recordings.compare import compare_run
@@ -66,21 +68,24 @@ def recorded(folder: Path, fed: Array, wrong: str = "", keep: Callable[[Path, Ar
     del model.graph.output[:]
     model.graph.output.extend(onnx.helper.make_tensor_value_info(n, onnx.TensorProto.FLOAT, None) for n in NAMES)
     session = ort.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
-    (folder / "dump").mkdir()
+    (folder / "dump").mkdir(exist_ok=True)
     for name, value in zip(NAMES, session.run(NAMES, {"data": np.ascontiguousarray(fed)}), strict=True):
         keep(folder / "dump" / name, value)
 
 
-def seen(reference: Reference, folder: Path, layout: str = "") -> tuple[RunComparison, list[list[str]]]:
-    """(the run beside the reference, which is fed the image; the nodes of its intervals)."""
+def seen(
+    reference: Reference, folder: Path, layout: str = "", tensor_map: Mapping[str, str] | None = None
+) -> tuple[RunComparison, list[list[str]]]:
+    """(the last run beside the reference, which is fed the image; the nodes of its intervals)."""
     onnx.save(net(), folder / "net.onnx")
     np.save(folder / "x.npy", image())
     graph = load(folder / "net.onnx")
-    options, feeding = RecordingOptions((folder / "dump",), layout=layout), Feeding((str(folder / "x.npy"),))
+    options = RecordingOptions((folder / "dump",), layout=layout, tensor_map=tensor_map or {})
+    feeding = Feeding((str(folder / "x.npy"),))
     with open_runs(graph, options, feeding) as (runs, fed):
         setup = Setup(candidate_of(runs, None), fed, folder / "out", stored=False)
         with open_trials(graph, setup, reference) as trials:
-            found = compare_run(trials, runs[0])
+            found = compare_run(trials, runs[-1])
             return found, [[graph.label(i) for i in p.region.nodes] for p in interval.find_intervals(trials, found)]
 
 
@@ -111,8 +116,7 @@ def test_a_fault_is_no_misread_input(wrong: str, tmp_path: Path, reference: Refe
 @pytest.mark.slow
 def test_names_that_say_nothing(tmp_path: Path, reference: Reference) -> None:
     """With the user's input, nothing would be of this model."""
-    recorded(tmp_path, MISREAD["laid out NHWC, but read as NCHW"](image()),
-             keep=lambda path, value: np.save(path.with_name(f"layer_{NAMES.index(path.name)}"), value))  # fmt: skip
+    recorded(tmp_path, MISREAD["laid out NHWC, but read as NCHW"](image()), keep=renamed)
     found, _ = seen(reference, tmp_path)
     assert found.wrong_input.endswith("read as NCHW") and list(found.rows) == list(NAMES)
 
@@ -122,3 +126,49 @@ def test_a_layout_that_the_files_have_not(tmp_path: Path, reference: Reference) 
     found, places = seen(reference, tmp_path, "NHWC")
     assert found.wrong_layout == "the files are laid out as the model is, not as --dump-layout says: read so"
     assert places == [["mid"]] and not found.wrong_input
+
+
+# ---------------------------------------------------------------------------------------------------- given names
+
+
+def renamed(path: Path, value: Array) -> None:
+    np.save(path.with_name(f"layer_{NAMES.index(path.name)}"), value)
+
+
+def test_what_the_user_maps_comes_before_every_guess(tmp_path: Path, reference: Reference) -> None:
+    """The values behind the fault are like nothing: only the map says what they are."""
+    recorded(tmp_path, image(), "mid", renamed)
+    found, places = seen(reference, tmp_path, tensor_map={"mid": "layer_2", "out": "layer_3.npy"})
+    assert places == [["mid"]] and len(found.rows) == 4
+    assert found.rows["mid"].match.how == "map" and "--map" in found.rows["mid"].match.note
+
+
+@pytest.mark.slow
+def test_the_map_holds_where_values_say_otherwise(tmp_path: Path, reference: Reference) -> None:
+    recorded(tmp_path, image(), keep=renamed)
+    wrong, _ = seen(reference, tmp_path, tensor_map={"act": "layer_0", "stem": "layer_1"})
+    assert wrong.failing[:2] == ["stem", "act"]
+
+
+@pytest.mark.parametrize(
+    ("tensor_map", "says"),
+    [({"mit": "layer_2"}, "--map: no tensor 'mit' in net.onnx"),
+     ({"mid": "layer_22"}, "--map: nothing recorded is called 'layer_22'")],
+)  # fmt: skip
+def test_a_name_in_the_map_that_is_nowhere(
+    tensor_map: dict[str, str], says: str, tmp_path: Path, reference: Reference
+) -> None:
+    recorded(tmp_path, image(), keep=renamed)
+    with pytest.raises(UnknownName) as caught:
+        seen(reference, tmp_path, tensor_map=tensor_map)
+    assert caught.value.what == says and caught.value.nearest
+
+
+def test_what_values_confirm_on_one_side_holds_on_the_other(tmp_path: Path, reference: Reference) -> None:
+    """The names say nothing, and behind the fault the values do not: those of the golden side do."""
+    for side, wrong in (("golden", ""), ("simulator", "mid")):
+        (tmp_path / "dump" / side).mkdir(parents=True)
+        recorded(tmp_path, image(), wrong, lambda path, value, s=side: renamed(path.parent / s / path.name, value))  # type: ignore[misc]
+    found, places = seen(reference, tmp_path)
+    assert found.run.name == "dump:simulator" and list(found.rows) == list(NAMES) and places == [["mid"]]
+    assert "as in dump:golden" in found.rows["mid"].match.note

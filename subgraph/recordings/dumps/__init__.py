@@ -122,6 +122,7 @@ class DumpEntry:
         lacks: why it cannot be read; "" if it can.
         stem: of the file that it is converted to.
         assumed: is the shape a hint? The file stores none.
+        mapped: does the user say `originals`?
     """
 
     file: str
@@ -145,6 +146,7 @@ class DumpEntry:
     lacks: str = ""
     stem: str = ""
     assumed: bool = False
+    mapped: bool = False
 
     @property
     def name(self) -> str:

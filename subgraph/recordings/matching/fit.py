@@ -23,6 +23,7 @@ from subgraph.recordings.matching.align import (
     both_floats,
     decoded,
     foldings,
+    misfit,
 )
 from subgraph.recordings.matching.matched import EntryValues, TensorMatch
 from subgraph.recordings.reference_tensors import reference_value
@@ -96,6 +97,14 @@ class Fit:
         if aligned.shape != reference.shape:
             return None
         return replace(match, alignment=way, distance=relative_l2(reference, decoded(aligned, reference, match.scale)))
+
+    def as_other(self, entry: DumpEntry, other: TensorMatch) -> TensorMatch | None:
+        """The entry as what another run's entry of its name holds; None where it has not that shape."""
+        reference = self.reference(other.tensor)
+        if reference is None or misfit(value := self.values.read(entry), reference, other.alignment, other.scale):
+            return None
+        array = decoded(align(value, reference, other.alignment), reference, other.scale)
+        return replace(other, entry=entry, distance=relative_l2(reference, array))
 
     def vote(self, named: Mapping[str, Sequence[DumpEntry]]) -> bool:
         """Do more tensors fit with channels last than with channels first? A few small ones tell."""

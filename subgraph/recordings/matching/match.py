@@ -45,8 +45,14 @@ UNKNOWN = "no tensor of the model by this name or value"
 UNLIKE = "of the size of tensors of the model, by value none of them: wrong, or of another model"
 
 
-def match_entries(trials: Trials, recorded: Recording, entries: Sequence[DumpEntry], k: int = 0) -> MatchedRun:
-    """Which tensors of the model the entries of one run hold, for sample `k`.
+def match_entries(
+    trials: Trials,
+    recorded: Recording,
+    entries: Sequence[DumpEntry],
+    k: int = 0,
+    confirmed: Mapping[str, TensorMatch] | None = None,
+) -> MatchedRun:
+    """Which tensors of the model the entries of one run hold, for sample `k`; `confirmed`: as `confirmed_names`.
 
     Complexity: each entry is read once or twice, and compared with up to MAX_FUSED + 1 reference values; an entry
     without a name of the model with all tensors of its size that nothing else holds.
@@ -54,7 +60,13 @@ def match_entries(trials: Trials, recorded: Recording, entries: Sequence[DumpEnt
     Raises:
         ModelError: the reference cannot give the values.
     """
-    return _Matching(trials, replace(recorded, entries=tuple(entries)), k).run()
+    return _Matching(trials, replace(recorded, entries=tuple(entries)), k, confirmed or {}).run()
+
+
+def confirmed_names(matched: MatchedRun, run: str) -> dict[str, TensorMatch]:
+    """By the name that the tool gave, the matches of a run that values confirm; for other runs of the same tool."""
+    sure = (m for m in matched.matches.values() if m.distance <= NEAR and not m.alternatives)
+    return {recorded_name(m.entry): replace(m, as_in=run) for m in sure if m.entry.role == "output"}
 
 
 @dataclass
@@ -62,6 +74,7 @@ class _Matching:
     trials: Trials
     recorded: Recording
     k: int
+    confirmed: Mapping[str, TensorMatch] = field(default_factory=dict)
     unmatched: list[tuple[DumpEntry, str]] = field(default_factory=list)
     unread: dict[DumpEntry, str] = field(default_factory=dict)
     skipped: list[tuple[DumpEntry, str]] = field(default_factory=list)
@@ -78,13 +91,16 @@ class _Matching:
 
     def run(self) -> MatchedRun:
         graph = self.trials.graph
-        named, nameless = self._by_name()
+        matches = self._given()
+        named, nameless = self._by_name({m.entry for m in matches.values()})
+        for tensor in matches.keys() & named.keys():
+            given = matches[tensor].entry.name
+            self.skipped += [(e, f"{given} is said to hold {tensor}") for e in named.pop(tensor) if e.role == "output"]
         tensors = set(self.trials.tensors())
         chains = {tensor: fused_results(graph, tensor, tensors) for tensor in named}
         around = [n for tensor in named for n in (tensor, *chains[tensor], *dropped_input(graph, tensor))]
         capture_tensors(self.trials, around if not nameless else self.trials.tensors())
         self._fit.channels_last = self._fit.vote(named)
-        matches: dict[str, TensorMatch] = {}
         for tensor, entries in named.items():
             best = self._nearest(tensor, entries)
             if best is None:
@@ -103,8 +119,28 @@ class _Matching:
 
     # -------------------------------------------------------------------------------------------- names
 
-    def _by_name(self) -> tuple[dict[str, list[DumpEntry]], list[DumpEntry]]:
-        """Entries by the tensor that their name says, outputs of nodes before inputs; and entries of unknown names."""
+    def _given(self) -> dict[str, TensorMatch]:
+        """The matches that the user says, and those that another run of the tool confirms."""
+        tensors = dict.fromkeys((*self.trials.graph.inputs, *self.trials.tensors()))
+        said = {e: n for e in self.recorded.entries if e.mapped for n in e.originals if n in tensors}
+        others = {e: self.confirmed.get(recorded_name(e)) for e in self.recorded.entries if e.role == "output"}
+        capture_tensors(self.trials, [*said.values(), *(m.tensor for m in others.values() if m)])
+        given: dict[str, TensorMatch] = {}
+        for entry in {**others, **said}:
+            try:
+                if entry in said:
+                    given[said[entry]] = replace(self._fit.aligned(entry, said[entry]), how="map")
+                elif (other := others[entry]) and (match := self._fit.as_other(entry, other)):
+                    given.setdefault(match.tensor, match)
+            except InputError as e:
+                self.unread[entry] = e.what
+        return given
+
+    def _by_name(self, given: Container[DumpEntry]) -> tuple[dict[str, list[DumpEntry]], list[DumpEntry]]:
+        """Entries by the tensor that their name says, outputs of nodes before inputs; and entries of unknown names.
+
+        `given`: entries to leave out.
+        """
         graph = self.trials.graph
         tensors = dict.fromkeys((*graph.inputs, *self.trials.tensors()))
         nodes = [graph.label(i) for i in self.trials.whole().nodes]
@@ -112,6 +148,8 @@ class _Matching:
         named: dict[str, list[DumpEntry]] = {}
         nameless = []
         for entry, names in self.recorded.candidates((*tensors, *nodes, *graph.maker, *graph.weights)):
+            if entry in given or entry in self.unread:
+                continue
             meant = [t for t in dict.fromkeys(meant_tensor(graph, entry, n) for n in names) if t in tensors]
             meant = list(dict.fromkeys(h for t in meant for h in (t, *homonyms.get(t, ()))))
             if entry.lacks and (meant or not names):
@@ -262,7 +300,7 @@ class _Matching:
         for m in sure:
             if (reference := self._fit.reference(m.tensor)) is not None:
                 turned.setdefault((self._fit.values.read(m.entry).shape, reference.shape), m.alignment)
-        for match in [m for m in matches.values() if m.distance > NEAR and not m.entry.originals]:
+        for match in [m for m in matches.values() if m.distance > NEAR and not m.entry.originals and not m.as_in]:
             meant = next(iter(self._names.apply(recorded_name(match.entry), rules)), "")
             if meant and meant not in matches and (moved := self._fit.as_others(match.entry, meant, turned)):
                 del matches[match.tensor]

@@ -14,7 +14,7 @@ from subgraph.recordings.matching.align import absorb_print_rounding, absorb_req
 from subgraph.recordings.matching.names import without_endings
 from subgraph.storage.tensors import Record, save, type_of
 from subgraph.text import count
-from subgraph.trials.match_tensors import CLEARER, SURELY
+from subgraph.trials.match_tensors import CLEARER, NEAR, SURELY
 from subgraph.types import Array
 
 CACHE_BYTES = 128 << 20  # of entries' values that stay in memory
@@ -27,12 +27,13 @@ class TensorMatch:
 
     Attributes:
         tensor: of the model.
-        how: "name" or "value".
+        how: "name", "value" or "map".
         alignment: what was done to the entry's axes: "", "as NHWC", "transposed (0, 2, 1)", "padding cut off".
         distance: from the reference's value, |a − b| / |a|; NaN if unknown.
         named: the tensor that the entry's name says, where another one is meant.
         alternatives: tensors that the entry may hold instead, in the order of the model: its value confirms none.
         twins: later tensors of the same values.
+        as_in: the run in which values confirm what an entry of this name holds; "" for this one.
         scale: of its codes; None where the entry holds none, or nobody says their scale.
         remark: what comparing showed, for readers.
     """
@@ -45,6 +46,7 @@ class TensorMatch:
     named: str = ""
     alternatives: tuple[str, ...] = ()
     twins: tuple[str, ...] = ()
+    as_in: str = ""
     scale: Scale | None = None
     remark: str = ""
 
@@ -61,8 +63,12 @@ class TensorMatch:
             notes.append(f"the recording calls it {self.named}: fused, by its values")
         elif self.how == "value":
             notes.append(f"found by value: the recording calls it {self.entry.name}")
+        elif self.how == "map":
+            notes.append(f"as --map says: the recording calls it {self.entry.name}")
         elif not self.is_namesake and without_endings(self.entry.tensor):
             notes.append(f"the recording calls it {self.entry.name}")
+        if self.as_in:
+            notes.append(f"as in {self.as_in}")
         if self.alignment:
             notes.append(self.alignment)
         if self.scale:
@@ -123,6 +129,11 @@ class MatchedRun:
     def lacking(self) -> int:
         """The entries that may hold a tensor of the model and are not compared; copies of one are none."""
         return len(self.unread) + sum(not why.startswith(COPY) for _, why in self.unmatched)
+
+    @property
+    def unsure(self) -> bool:
+        """Is there an entry whose value confirms no match?"""
+        return bool(self.unmatched) or any(not m.distance <= NEAR for m in self.matches.values())
 
     def summary(self) -> str:
         """In a few words, for people."""
