@@ -16,7 +16,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import reduce
-from itertools import accumulate
+from itertools import accumulate, repeat
 from pathlib import Path
 
 from subgraph.errors import InputError, UnknownName, UsageError
@@ -120,11 +120,10 @@ def load_runs(options: RecordingOptions, graph: Graph) -> list[RecordedRun]:
         try:
             found = _split(name, _read(folder, graph, options.layout, options.format or None))
             as_found = _split(name, _read(folder, graph, "", options.format or None)) if options.layout else ()
-            unlaid = as_found or [None] * len(found)
             claims = accumulate(map(claim_of, found), _coarser)  # a toolkit's board computes as the simulator before it
             runs += [
                 replace(run, precision=said or claim, unlaid=other and replace(other, precision=said or claim))
-                for run, other, claim in zip(found, unlaid, claims, strict=True)
+                for run, other, claim in zip(found, as_found or repeat(None), claims, strict=False)
             ]
         except InputError as e:
             if len(options.folders) == 1:
