@@ -174,7 +174,7 @@ class NodeOracle:
             verdict = self.trials.verdict_of(region, result)
             answer = _answer_of(verdict)
             if kind is QueryKind.PROFILE:
-                statuses = _statuses(verdict, inner)
+                statuses = statuses_of(verdict, inner)
                 return replace(answer, items=statuses, local=self._locally_wrong(query, result, statuses))
             if kind is QueryKind.PREFIX:
                 return replace(answer, error=self._relative_error(verdict))
@@ -319,7 +319,7 @@ def _crashed(result: RunResult) -> bool:
     return result.failure is not None and result.failure.signature is Signature.CRASH
 
 
-def _statuses(verdict: Verdict, items: Mapping[str, int]) -> dict[int, Status]:
+def statuses_of(verdict: Verdict, items: Mapping[str, int]) -> dict[int, Status]:
     """The status of each item, by its gravest output; `items`: the item that makes each tensor."""
     gravest: dict[int, Judgement] = {}
     for judgement in verdict.outputs:

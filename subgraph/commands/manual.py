@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import shlex
 import sys
-from collections.abc import Callable
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -14,7 +14,9 @@ import typer
 
 from subgraph import project
 from subgraph.commands import Result, log, manual_tasks, options, resolve, steps
+from subgraph.commands.manual_recorded import evidence_of, precision_of
 from subgraph.commands.options import Number, Text, option
+from subgraph.commands.recorded import recording_options
 from subgraph.documents import to_json
 from subgraph.errors import InputError, UsageError
 from subgraph.graph.graph import load
@@ -25,6 +27,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from subgraph.bisection.manual.state import ManualState
+    from subgraph.recordings.runs import RecordedRun
     from subgraph.trials.trial import Trials
 
 SCHEMA = "subcut.manual/1"
@@ -57,18 +60,21 @@ def start(
     inputs: options.InputOptions,
     comparison: options.CriterionOptions,
     runtime: options.RuntimeOptions,
+    recorded: options.RecordedOptions,
     no_freeze: options.NoFreeze = False,
     result: options.ResultOptions,
 ) -> Result:
     """Begin: write the folders to run first.
 
-    Without --precision, the device is taken to compute in the type of the exported inputs.
+    Without --precision, the device is taken to compute in the type of the exported inputs. With --recorded, the first
+    questions are about the place where the recording goes wrong.
 
     Examples:
       subcut manual start model.onnx --export bin:float16:NHWC --batch 4
     """
     from subgraph.bisection.manual import advance, records, state
     from subgraph.bisection.manual.tasks import TaskFormat
+    from subgraph.recordings.runs import open_runs
     from subgraph.runtime import candidate
     from subgraph.trials.session import open_trials
 
@@ -77,8 +83,8 @@ def start(
     criterion = resolve.criterion(settings, comparison, result.trust)
     _check_batch(batch)
     feeding = resolve.feeding(settings, inputs, model)
-    notes = resolve.log_random_inputs(feeding)
     custom_ops = settings.get("custom_ops", runtime.custom_ops, "")
+    recordings = recording_options(recorded, runtime, inputs)
     request = records.ManualRequest(
         name=name,
         export=TaskFormat.parse(export).words,
@@ -91,22 +97,32 @@ def start(
         custom_ops=str(Path(custom_ops).resolve()) if custom_ops else "",
         feeding=feeding.options,
         command=shlex.join(["subcut", *sys.argv[1:]]),
-        notes=notes,
+        notes=(),
         force=result.force,
     )
     folder = state.folder_of(resolve.parent_folder(settings, result.output), name)
     state.require_none(folder, result.force)
-    with resolve.reference(settings, runtime, result.trust) as reference:
+    with ExitStack() as stack:
+        reference = stack.enter_context(resolve.reference(settings, runtime, result.trust))
         graph = load(model_path)
+        runs: Sequence[RecordedRun] = ()
+        if recordings.folders:
+            runs, feeding = stack.enter_context(open_runs(graph, recordings, feeding))
+            request = replace(request, precision=request.precision or precision_of(runs))
+        notes = resolve.log_random_inputs(feeding)
+        request = replace(request, feeding=feeding.options, notes=notes)
         identity = records.ModelIdentity(str(model_path.resolve()), advance.model_digest(graph))
         manual = state.ManualState(folder, request, identity)
-        with open_trials(graph, advance.options_of(manual).setup, reference) as trials:
-            advance.check(manual, trials)
-            advance.make_folder(folder)
-            with state.locked(folder):
-                advance.begin(manual, trials)
-                _remember_code(manual)
-                return _advanced(manual, trials)
+        setup = replace(advance.options_of(manual).setup, feeding=feeding)
+        trials = stack.enter_context(open_trials(graph, setup, reference))
+        advance.check(manual, trials)
+        if runs:
+            manual.recorded = evidence_of(trials, runs, criterion, request.command)
+        advance.make_folder(folder)
+        stack.enter_context(state.locked(folder))
+        advance.begin(manual, trials)
+        _remember_code(manual)
+        return _advanced(manual, trials)
 
 
 def _check_batch(batch: int | None) -> None:

@@ -53,6 +53,9 @@ def next_steps(manual: ManualState, tasks: Sequence[OpenTask], bisection: Manual
     seen = bisection.new_steps
     more = f", about {seen[-1].more} more to come" if seen and seen[-1].more else ""
     lines = [f"{count(len(manual.log), 'answer')} so far{more}; to be run on {clean(manual.name)}:"]
+    if manual.recorded and not manual.log:
+        told = "known from the recording, which says where to look and answers for no piece:"
+        lines = [told, *(f"  {line}" for line in manual.recorded.lines), *lines]
     width = max(len(clean(task.what)) for task in tasks)
     for task in tasks:
         ahead = "" if task.needed else "   (ahead: it may spare a trip)"

@@ -6,7 +6,7 @@ import math
 import shlex
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -148,6 +148,7 @@ def bisect_recorded(
 ) -> Result:  # fmt: skip
     """`subcut bisect MODEL --recorded DIR`: between which tensors it goes wrong; that piece as a case."""
     from subgraph.cases import case
+    from subgraph.commands.next_on_device import next_commands
     from subgraph.recordings import interval, result_folder, runs
     from subgraph.recordings.departure import compare_runs, to_narrow
     from subgraph.storage.folders import safe_name
@@ -172,6 +173,7 @@ def bisect_recorded(
             document = result_folder.document(trials, compared, narrowed, intervals, criterion, command, reasons)
             if intervals:
                 document = result_folder.save(trials, narrowed, intervals, document, place, request, fed)
+                document = replace(document, next=next_commands(document, narrowed, recordings, fed))
     return Result(to_json(document), interval_text(document), document.exit_code)
 
 
@@ -187,7 +189,7 @@ def cut_recorded(
 
     chosen(graph, request, place)  # a mistake there is reported before anything runs
     with runs.open_runs(graph, recordings, request.feeding) as (recorded, fed):
-        run = _run_of_device(recorded)
+        run = run_of_device(recorded)
         candidate = runs.candidate_of([run], None)
         setup = Setup(candidate, fed, place.parent, stored=False, freeze=request.freeze)
         with open_trials(graph, setup, reference) as trials:
@@ -200,7 +202,7 @@ def cut_recorded(
     return cuts
 
 
-def _run_of_device(runs: Sequence[RecordedRun]) -> RecordedRun:
+def run_of_device(runs: Sequence[RecordedRun]) -> RecordedRun:
     """The run to narrow down: the device's, where a toolkit's own golden values lie beside it; of several the last."""
     candidates = [run for run in runs if not run.missing and not run.name.endswith(GOLDEN)] or list(runs)
     if len(candidates) > 1:
@@ -221,6 +223,17 @@ def weights_of(trials: Trials, runs: Sequence[RecordedRun]) -> dict[int, float]:
 
 def interval_text(document: IntervalDocument) -> str:
     """The document of `bisect` for people: the run, then each interval with its suspects."""
+    findings, lines = document.findings, interval_lines(document)
+    if findings:
+        lines += ["no trial was possible: nothing is certified. Next, on the device:"]
+        lines += [f"  {clean(command)}" for command in document.next]
+    elif not document.exit_code:
+        lines.append("all that was recorded agrees")
+    return "\n".join(lines)
+
+
+def interval_lines(document: IntervalDocument) -> list[str]:
+    """What was recorded, and each interval with its suspects."""
     findings, lines = document.findings, _first_lines(document)
     for run in document.recordings:
         lines.append(f"recorded  {_run_line(run)}")
@@ -233,11 +246,7 @@ def interval_text(document: IntervalDocument) -> str:
         lines += _interval(finding)
     if len(findings) > MAX_INTERVALS:
         lines.append(f"and {len(findings) - MAX_INTERVALS} further places that add an error of their own (--json)")
-    if findings:
-        lines += ["no trial was possible: nothing is certified. Next, on the device:", *_next_commands(document)]
-    elif not document.exit_code:
-        lines.append("all that was recorded agrees")
-    return "\n".join(lines)
+    return lines
 
 
 def _names(names: Sequence[str]) -> str:
@@ -264,19 +273,6 @@ def _interval(finding: IntervalFinding) -> list[str]:
     if finding.case:
         lines.append(f"  case      {clean(finding.case)}/")
     return lines
-
-
-def _next_commands(document: IntervalDocument) -> list[str]:
-    finding, model = document.findings[0], document.model.path
-    case = shlex.quote(finding.case or "CASE")
-    span = shlex.quote(f"{finding.nodes[0]}..{finding.nodes[-1]}")
-    more = [f"--precision {document.precision}"] if document.precision != "fp32" else []
-    more += [f"--criterion {shlex.quote(document.criterion)}"] if document.criterion != "noise" else []
-    words = " ".join([shlex.quote(clean(str(model))), "-i FILE", f"--within {span}", *more])
-    return [
-        f"  subcut export {case} -o to_device --dtype float16 --layout NHWC     its inputs in the device's form",
-        f"  subcut manual start {words}     the same search, run by you",
-    ]
 
 
 # ---------------------------------------------------------------------------------------------------- text

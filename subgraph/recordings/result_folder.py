@@ -69,7 +69,8 @@ class IntervalFinding:
 
 @dataclass(frozen=True, kw_only=True)
 class IntervalDocument(RecordedDocument):
-    """The comparison of runs, and the intervals of the one that is `narrowed`. No trials were possible."""
+    """The comparison of runs, and the intervals of the one that is `narrowed`. No trials were possible. `next`: what to
+    type to go on."""
 
     schema: str = SCHEMA
     command: str
@@ -78,6 +79,7 @@ class IntervalDocument(RecordedDocument):
     model: ModelSource
     narrowed: str
     findings: Sequence[IntervalFinding]
+    next: Sequence[str] = ()
 
 
 def document(

@@ -32,6 +32,7 @@ from subgraph.text import clean, count
 from subgraph.trials.session import Setup
 from subgraph.trials.trial import Trials
 
+WHOLE = "the whole model"
 FEW = 3  # nodes that are left out; a region is then named by them
 GONE = "put it back; or subcut manual reset, then start anew"
 # The precision that a device claims, by the type of the inputs that it takes.
@@ -80,6 +81,12 @@ def begin(state: ManualState, trials: Trials) -> None:
             tensors += [_keep(state.folder, records[n], f"node_{i}", k, "drawn") for i, n in enumerate(drawn)]
             fed = list(captured.fed.values())
             state.samples.append(FedSample(captured.label, fed, captured.origins, tensors))
+        if state.recorded:
+            outputs = [
+                [_keep(state.folder, record, f"output_{i}", k, "recorded") for i, record in enumerate(sample)]
+                for k, sample in enumerate(state.recorded.outputs)
+            ]
+            state.recorded = replace(state.recorded, outputs=outputs)
     except OSError as e:
         raise folders.unwritable(state.folder, e) from e
     state.save()
@@ -121,6 +128,10 @@ def setup_of(state: ManualState) -> Setup:
 def _notes(state: ManualState) -> Iterator[str]:
     answers, trips = count(len(state.log), "answer"), count(state.trips, "trip")
     yield f"asked by hand: {answers} in {trips}; nothing was repeated, so that a device that wavers would not show"
+    if state.recorded:
+        run = any(state.task(answer.number).what == WHOLE for answer in state.log)
+        whole = "; the whole model's outputs are those of the recording" if state.recorded.outputs and not run else ""
+        yield f"the recording {state.recorded.name} said where to look; it answers for no piece{whole}"
     for word, meaning in (("good", "good"), ("bad", "bad"), ("skip", "not to be run")):
         if number := sum(answer.word == word for answer in state.log):
             yield f"{count(number, 'answer')} without outputs: said to be {meaning}"
@@ -154,7 +165,7 @@ def advance(state: ManualState, trials: Trials) -> tuple[ManualBisection, bool, 
         ResultExists: another result stands where this one should go. ModelError: the reference fails.
         OutputError: nothing can be written.
     """
-    bisection, ended = ManualBisection(trials, options_of(state), state.results()), True
+    bisection, ended = ManualBisection(trials, options_of(state), state.results(), state.evidence), True
     try:
         for _ in bisection:
             pass
@@ -195,7 +206,7 @@ def _what(task: Task, folder: Path, trials: Trials) -> str:
     kinds = graph.kinds([n for i in whole.nodes for n in graph.makes[i]])
     without = [i for i in whole.nodes if i not in inside and any(kinds[n] == VALUE for n in graph.makes[i])]
     if not without:
-        return f"the whole model{more}"
+        return f"{WHOLE}{more}"
     if len(without) <= FEW < len(region.nodes):
         return f"all but {', '.join(graph.label(i) for i in without)}{more}"
     return tasks.span_of(case.read_manifest(folder) or {}) + more

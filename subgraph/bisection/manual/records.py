@@ -12,7 +12,7 @@ from subgraph.runtime.capture import Captured
 from subgraph.runtime.inputs import FeedingOptions, ImageOptions
 from subgraph.storage.tensors import Record
 
-OWN_FILE = re.compile(r"(inputs|drawn)/\d+/\w+[\d#]*\.npy")
+OWN_FILE = re.compile(r"(inputs|drawn|recorded)/\d+/\w+[\d#]*\.npy")
 
 
 @dataclass(frozen=True)
@@ -73,6 +73,35 @@ class FedSample:
         """As a capture gives it; files are below the loop's folder."""
         tensors, fed = ({r.name: r for r in records} for records in (self.tensors, self.fed))
         return Captured(self.label, tensors, fed, dict(self.origins))
+
+
+@dataclass(frozen=True)
+class RecordedEvidence:
+    """What a recording of the device tells before anything is asked: where to look. It answers for no piece.
+
+    Attributes:
+        name: of the recording.
+        lines: what it tells, for people.
+        wrong: of each recorded tensor, is it wrong in place?
+        own_errors: of tensors at which an error of their own appears, its relative size; 0.0 if unknown.
+        places: the nodes in doubt at each of these, by their indices.
+        outputs: per sample, the model's outputs, with files in the loop's folder; empty if one was not recorded.
+    """
+
+    name: str
+    lines: Sequence[str]
+    wrong: Mapping[str, bool]
+    own_errors: Mapping[str, float]
+    places: Sequence[Sequence[int]] = ()
+    outputs: Sequence[Sequence[Record]] = ()
+
+    @classmethod
+    def from_json(cls, d: Any) -> RecordedEvidence:
+        outputs = [[Record.from_json(r) for r in sample] for sample in d["outputs"]]
+        outside = [f for sample in outputs for r in sample for f in r.files if not OWN_FILE.fullmatch(f)]
+        if outside:
+            raise ValueError(f"{outside[0]} is no file of a loop")
+        return cls(d["name"], d["lines"], d["wrong"], d["own_errors"], d["places"], outputs)
 
 
 @dataclass(frozen=True)

@@ -17,13 +17,17 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 
 from subgraph.bisection.bisection import Bisection, BisectionOptions
+from subgraph.bisection.manual.records import RecordedEvidence
 from subgraph.bisection.manual.tasks import Task
-from subgraph.bisection.oracle import NodeOracle, items_of
+from subgraph.bisection.oracle import NodeOracle, items_of, statuses_of
+from subgraph.errors import ModelError, NoRegion
 from subgraph.graph.region import Region
 from subgraph.runtime.run_result import Feeds, RunResult
 from subgraph.search import Answer, Counts, Findings, Purpose, Query, QueryKind, Step
+from subgraph.search.oracle import Items
 from subgraph.search.state import WITHOUT_RUN
 from subgraph.storage.digest import digest
+from subgraph.storage.tensors import Record
 from subgraph.trials.trial import Trials
 from subgraph.verdict import Signature, Status, Verdict
 
@@ -38,6 +42,7 @@ FAIL_ODDS = {
 }
 EVEN_ODDS = 0.5
 VANISHED_ODDS = 0.2  # that reading inner tensors hides the fault; the other profiles cannot be assumed
+MOST_RIGHT = 4  # pieces that are right, before the device is asked whether it is wrong as a whole, as was recorded
 REPLAYS = 12  # of the search, per task that is prepared
 
 
@@ -50,9 +55,9 @@ class Pending(Exception):
 
 
 class _NotRecorded(Exception):
-    def __init__(self, task: Task) -> None:
-        super().__init__(task.key)
-        self.task = task
+    def __init__(self, tasks: Sequence[Task]) -> None:
+        super().__init__(tasks[0].key)
+        self.tasks = tasks
 
 
 @dataclass
@@ -74,7 +79,7 @@ class RecordedAnswers:
         Raises:
             _NotRecorded: the region is to be run. ModelError: it cannot be cut, so nobody can run it.
         """
-        key = self._key(region, feeds)
+        key = self.key(region, feeds)
         result = self.results.get(key)
         if result is not None:
             self.trials.seen_keys[key] = result.made
@@ -87,10 +92,14 @@ class RecordedAnswers:
             )
         if not self.may_ask:
             return NOT_RUN
-        groups = tuple(tuple(group) for group, _ in self.trials.cuts(region, feeds))
-        raise _NotRecorded(Task(key, region, feeds, groups))
+        raise _NotRecorded([self.task(region, feeds)])
 
-    def _key(self, region: Region, feeds: Feeds | None) -> str:
+    def task(self, region: Region, feeds: Feeds | None = None) -> Task:
+        """The task of running a region."""
+        groups = tuple(tuple(group) for group, _ in self.trials.cuts(region, feeds))
+        return Task(self.key(region, feeds), region, feeds, groups)
+
+    def key(self, region: Region, feeds: Feeds | None) -> str:
         """Digest of the nodes, the boundary, and the values fed instead of reference values. The latter are those of
         the loop's first command: another version, or another machine, may give other last bits."""
         entering = [*region.inputs, *region.shapes]
@@ -114,9 +123,14 @@ class ManualOracle(NodeOracle):
 
     Attributes:
         known: the answers so far. assumed: answers of a possible future.
+        evidence: what a recording tells. told: the queries that it answers. looked: runs of places that it names.
     """
 
     recorded: RecordedAnswers
+    evidence: RecordedEvidence | None = None
+    told: set[Query] = field(default_factory=set)
+    looked: int = 0
+    _hints: tuple[dict[int, Status], dict[int, float]] | None = None
     known: dict[Query, Answer] = field(default_factory=dict)
     assumed: Mapping[Query, Answer] = field(default_factory=dict)
 
@@ -130,13 +144,102 @@ class ManualOracle(NodeOracle):
             try:
                 if query not in self.assumed and query not in self.known:
                     with self.recorded.asking(query.kind is not QueryKind.PREFIX):
-                        self.known[query] = self._answer(query)
+                        told = self._told(query)
+                        self.known[query] = told or self._answer(query)
+                    self.told |= {query} if told else set()
                 answers.append(self.assumed.get(query) or self.known[query])
             except _NotRecorded as e:
-                waiting.append((query, e.task))
+                waiting += [(query, task) for task in e.tasks]
         if waiting:
             raise Pending(waiting)
         return answers
+
+    def _answer(self, query: Query) -> Answer:
+        if query.kind is QueryKind.ISOLATED and Query(QueryKind.WHOLE) in self.told:
+            pieces = [a.status for q, a in self.known.items() if q.kind is QueryKind.ISOLATED]
+            nothing_fails = len(pieces) >= MOST_RIGHT and Status.FAIL not in pieces
+            if nothing_fails or len(query.items) == len(self.groups):
+                raise _NotRecorded([self.recorded.task(self.trials.whole())])
+        return super()._answer(query)
+
+    def _told(self, query: Query) -> Answer | None:
+        """What a recording tells of inner tensors, as the answer to a profile; None if it tells nothing of these items.
+
+        It only says where to look. What lies behind a culprit is wrong in a recording, too: when culprits are known,
+        only those items count that were seen to add an error.
+
+        Raises:
+            _NotRecorded: places that it leaves in doubt are to be run.
+        """
+        if self.evidence is None or query.kind is not QueryKind.PROFILE:
+            return None
+        if self._hints is None:
+            self._hints = self._hints_of(self.evidence)
+        statuses, local = self._hints
+        local = {k: error for k, error in local.items() if k in query.items}
+        if len(query.items) < len(self.groups):
+            statuses = dict.fromkeys(local, Status.FAIL)
+        if Status.FAIL not in statuses.values():
+            return None
+        return Answer(Status.FAIL, Signature.MISMATCH, "recorded", items=statuses, local=local or None)
+
+    def _hints_of(self, evidence: RecordedEvidence) -> tuple[dict[int, Status], dict[int, float]]:
+        """Per item, is it wrong in place? Which add an error, and how large a one?
+
+        Where the recording leaves several nodes in doubt, these are run with their inner tensors as outputs, on
+        reference values. A device that refuses this once is not asked again.
+
+        Raises:
+            _NotRecorded: such places are to be run.
+        """
+        graph, item = self.trials.graph, {node: k for k, group in enumerate(self.groups) for node in group}
+        made_by = {name: item[i] for name, i in graph.maker.items() if i in item}
+        statuses: dict[int, Status] = {}
+        for name, wrong in evidence.wrong.items():
+            k = made_by.get(name)
+            if k is not None and statuses.get(k) is not Status.FAIL:
+                statuses[k] = Status.FAIL if wrong else Status.AGREE
+        local = {made_by[name]: error for name, error in evidence.own_errors.items() if name in made_by}
+        missing: list[Task] = []
+        for place in evidence.places:
+            inside = tuple(sorted({item[i] for i in place if i in item}))
+            try:
+                wrong_inside = self._wrong_inside(inside) if len(inside) > 1 else {}
+            except _NotRecorded as e:
+                missing += e.tasks
+                continue
+            if wrong_inside is None:
+                return statuses, local
+            if wrong_inside:
+                local = {k: error for k, error in local.items() if k not in inside} | wrong_inside
+                statuses |= dict.fromkeys(wrong_inside, Status.FAIL)
+        if missing:
+            raise _NotRecorded(missing)
+        return statuses, local
+
+    def _wrong_inside(self, items: Items) -> dict[int, float] | None:
+        """The items that are wrong by what they read, when only these are run; with the relative error. None if the
+        device does not run them so.
+
+        Raises:
+            _NotRecorded: they are to be run.
+        """
+        query = Query(QueryKind.PROFILE, items)
+        inner = self._inner_tensors(query)
+        try:
+            result = self.trials.run(self._region(query, list(inner)))
+        except (ModelError, NoRegion):  # it cannot be cut: the search looks piece by piece
+            return {}
+        self.looked += 1
+        if result.failure:
+            return None
+        verdict = self.trials.verdict_of(self._region(query, list(inner)), result)
+        seen = statuses_of(verdict, inner)
+        local = self._locally_wrong(query, result, seen)
+        if local is not None:
+            return local
+        wrong, parents = {k for k in items if seen.get(k) is Status.FAIL}, self.parents
+        return {k: 0.0 for k in wrong if wrong.isdisjoint(parents[k])}
 
     def possible_answers(self, query: Query) -> list[Answer]:
         """Answers worth assuming; to a profile only that the fault vanished."""
@@ -163,23 +266,48 @@ def without_repetition(query: Query) -> Query:
 class ManualBisection(Bisection):
     """Iterate it: a Step per recorded answer, then `Pending`, or the result."""
 
-    def __init__(self, trials: Trials, options: BisectionOptions, results: Mapping[str, RunResult]) -> None:
+    def __init__(
+        self, trials: Trials, options: BisectionOptions, results: Mapping[str, RunResult],
+        evidence: RecordedEvidence | None = None,
+    ) -> None:  # fmt: skip
         super().__init__(trials, options)
         self._recorded = trials.run_by_hand = RecordedAnswers(trials, results)
+        self._evidence, self._asked = evidence, frozenset(results)
 
     def _new_oracle(self, trials: Trials) -> ManualOracle:
-        self._manual_oracle = ManualOracle(trials, items_of(trials), recorded=self._recorded)
-        return self._manual_oracle
+        oracle = self._manual_oracle = ManualOracle(
+            trials, items_of(trials), recorded=self._recorded, evidence=self._evidence
+        )
+        if self._evidence and self._tell_whole(self._evidence.outputs):
+            oracle.told.add(Query(QueryKind.WHOLE))
+        return oracle
+
+    def _tell_whole(self, outputs: Sequence[Sequence[Record]]) -> bool:
+        """Take the recorded outputs as the result of the whole, if they are wrong: that it is right is asked."""
+        recorded, trials = self._recorded, self._recorded.trials
+        whole = trials.whole()
+        key = recorded.key(whole, None)
+        if not outputs or key in self._asked:
+            return False
+        result = RunResult(tuple({r.name: r for r in sample} for sample in outputs), ((),) * len(outputs))
+        trials.capture(whole)
+        if trials.verdict_of(whole, result).status is not Status.FAIL:
+            return False
+        recorded.results = {**recorded.results, key: result}
+        return True
 
     def _summed(self, findings: Findings) -> Findings:
         """Counts each run once, and leaves out the steps that repeat one."""
         self.steps[:] = self.new_steps
         once = {(step.query.kind, step.items): step for step in reversed(self.steps)}
-        runs = [step for step in once.values() if step.query.kind not in WITHOUT_RUN]
+        told, looked = self._manual_oracle.told, self._manual_oracle.looked
+        asked = [step for step in once.values() if without_repetition(step.query) not in told]
+        runs = [step for step in asked if step.query.kind not in WITHOUT_RUN]
         nodes: Counter[Purpose] = Counter()
         for step in runs:
             nodes[step.purpose] += len(step.items) or self.suspects
-        return replace(findings, counts=Counts(Counter(step.purpose for step in runs), nodes, len(runs)))
+        counts = Counter(step.purpose for step in runs) + Counter({Purpose.PROFILE: looked})
+        return replace(findings, counts=Counts(counts, nodes, len(runs) + looked))
 
     @property
     def new_steps(self) -> list[Step]:

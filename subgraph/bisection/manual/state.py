@@ -4,6 +4,7 @@ manual-NAME/
     state.json   the request and the log: the only source. Replaced atomically, after every file that it refers to;
                  state-before.json is the previous one
     inputs/ drawn/   values fed to the model, and drawn by its random nodes, when the loop began
+    recorded/    the model's outputs in the recording with which it began
     answers/3/   the outputs taken for task 3, with checksums, in the model's type and layout
     todo/3/      what is to be run: see `manual.tasks`
 
@@ -19,13 +20,20 @@ import shutil
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from subgraph.bisection.manual import results, tasks
-from subgraph.bisection.manual.records import FedSample, LoggedAnswer, LoggedTask, ManualRequest, ModelIdentity
+from subgraph.bisection.manual.records import (
+    FedSample,
+    LoggedAnswer,
+    LoggedTask,
+    ManualRequest,
+    ModelIdentity,
+    RecordedEvidence,
+)
 from subgraph.bisection.manual.tasks import TaskFormat
-from subgraph.documents import keyed, read_document, to_json
+from subgraph.documents import absent, keyed, read_document, to_json
 from subgraph.errors import InputError, ResultExists, UsageError
 from subgraph.runtime.inputs import Feeding
 from subgraph.runtime.run_result import RunResult, from_entry
@@ -38,7 +46,7 @@ log = logging.getLogger("subcut")
 
 SCHEMA = "subcut.manual-state/1"
 STATE, STATE_BEFORE, ANSWERS, TODO = "state.json", "state-before.json", "answers", "todo"
-FOLDERS = ("inputs", "drawn", ANSWERS, TODO)
+FOLDERS = ("inputs", "drawn", "recorded", ANSWERS, TODO)
 WORDS = {
     "good": Verdict(Status.AGREE, None, "said to be good, by hand"),
     "bad": Verdict(Status.FAIL, Signature.MISMATCH, "said to be bad, by hand"),
@@ -60,6 +68,10 @@ SHAPE = {
     "asked": [{"number": int, "key": str, "what": str, "trip": int}],
     "log": [{"number": int, "word": str, "when": str, "step": int}],
     "open": [int], "told": int, "settled": bool,
+    "recorded?": {
+        "name": str, "lines": [str], "wrong": {str: bool}, "own_errors": {str: float},
+        "places": [[int]], "outputs": [[_RECORD]],
+    },
 }  # fmt: skip
 TAKEN = "taken"  # the word of an answer with outputs
 DAMAGE = (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError, UsageError)  # of a damaged state
@@ -71,6 +83,7 @@ class ManualState:
     samples: values fed when the loop began.
     tasks: every task ever handed out. open: numbers of the unanswered ones, the one needed first in front.
     shown: steps of the search that were shown. settled: the search was run over the whole log.
+    recorded: what a recording told when the loop began.
     """
 
     folder: Path
@@ -82,6 +95,7 @@ class ManualState:
     open: list[int] = field(default_factory=list)
     shown: int = keyed("told", default=0)
     settled: bool = False
+    recorded: RecordedEvidence | None = absent()
 
     # ------------------------------------------------------------------------------------------------ on disk
 
@@ -103,6 +117,7 @@ class ManualState:
             d["open"],
             d["told"],
             d["settled"],
+            RecordedEvidence.from_json(d["recorded"]) if "recorded" in d else None,
         )
         _ = [state.task(n) for n in (*state.open, *(a.number for a in state.log))], state.task_format
         _ = [WORDS[a.word] for a in state.log if a.word != TAKEN]
@@ -257,6 +272,16 @@ class ManualState:
         for number in removed:
             shutil.rmtree(self.folder / ANSWERS / str(number), ignore_errors=True)
         return removed
+
+    @property
+    def evidence(self) -> RecordedEvidence | None:
+        """What the recording told, with absolute paths; without its outputs if a file of them is gone."""
+        if self.recorded is None:
+            return None
+        home = str(self.folder.resolve())
+        outputs = [[record.within(home) for record in sample] for sample in self.recorded.outputs]
+        there = all(Path(file).is_file() for sample in outputs for record in sample for file in record.files)
+        return replace(self.recorded, outputs=outputs if there else ())
 
     def results(self) -> dict[str, RunResult]:
         """The recorded results by key of the task. An answer whose outputs are damaged is removed, with a warning."""

@@ -1,7 +1,8 @@
 """`subcut manual` with a scripted board: the result of the automatic bisection, in few trips, and nothing gets lost.
 
 Covers `bisection.manual.advance`, `bisection.manual.replayed_search`, `bisection.manual.results`,
-`bisection.manual.records`, `bisection.manual.state`, `bisection.manual.tasks` and `commands.manual_tasks`.
+`bisection.manual.records`, `bisection.manual.state`, `bisection.manual.tasks`, `commands.manual_tasks`,
+`commands.manual_recorded` and `commands.next_on_device`.
 """
 
 from __future__ import annotations
@@ -506,6 +507,53 @@ def test_loops_side_by_side_and_their_end(here: Path, manual: Manual) -> None:
     assert not Path("subcut_out", "manual-npu").exists()
     assert manual(*START).document["open"], "it can begin again where something was left"
     assert notes.exists()
+
+
+# ------------------------------------------------------------------------------------------------ a recording
+
+
+def recording(every: int, **faults: str) -> None:
+    """What the board left of one run in `dump`: every so many tensors, and the output."""
+    model = onnx.load("m.onnx")
+    names = [name for node in model.graph.node for name in node.output]
+    kept = [n for k, n in enumerate(names) if k % every == every - 1 or n == "out"]
+    model.graph.output.extend(helper.make_tensor_value_info(n, TensorProto.FLOAT, [1, 3]) for n in kept if n != "out")
+    Path("dump").mkdir()
+    onnx.save(model, "probed.onnx")
+    given = fake_candidate.load(Path("probed.onnx"), faults)({"in": np.load("x.npy")})
+    for name in kept:
+        np.save(Path("dump", f"{name}.npy"), given[name])
+    np.save(Path("dump", "in.npy"), np.load("x.npy"))
+
+
+@pytest.mark.parametrize(("every", "trips"), [(1, 2), pytest.param(3, 3, marks=pytest.mark.slow)])
+def test_a_recording_says_where_to_look_and_spares_trips(every: int, trips: int, here: Path, manual: Manual) -> None:
+    recording(every, nodes="n7")
+    (here / "x.npy").unlink()
+    begun = manual("start", "m.onnx", "--recorded", here / "dump", *QUICK)
+    assert "which says where to look and answers for no piece" in begun.text and "n7" in begun.text
+    first = begun.document["open"][0]["what"]
+    assert first == ("n7, 1 node" if every == 1 else "n6 … n8, 3 nodes, with 2 inner tensors as outputs")
+    done = to_the_end(manual, begun, nodes="n7")
+    result = done["result"]
+    assert named(result) == [["n7"]] and result["findings"][0]["certified"]
+    assert done["trips"] == done["answers"] == result["trials"] == trips
+    assert any("the recording dump said where to look; it answers for no piece" in note for note in result["notes"])
+
+
+@pytest.mark.slow
+def test_what_only_a_recording_says_is_never_certified(here: Path, manual: Manual) -> None:
+    recording(1, nodes="n7")
+    done = to_the_end(manual, manual("start", "m.onnx", "--recorded", here / "dump", *QUICK))
+    assert done["result"]["agree"] and done["trips"] <= 5, "the device is asked itself, and is right by now"
+
+
+def test_a_recording_of_another_input(here: Path, manual: Manual) -> None:
+    recording(1, nodes="n7")
+    np.save("dump/in.npy", np.ones((1, 3), np.float32))
+    with pytest.raises(InputError, match="was made with another input: in differs"):
+        manual(*START, "--recorded", here / "dump")
+    assert not HOME.exists()
 
 
 # ------------------------------------------------------------------------------------------------ mishaps

@@ -1,0 +1,82 @@
+"""`subcut manual start --recorded`: what a recording tells a manual bisection: where to look first."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from subgraph.commands.recorded import interval_lines, run_of_device
+from subgraph.errors import InputError
+from subgraph.text import clean
+
+if TYPE_CHECKING:
+    from subgraph.bisection.manual.records import RecordedEvidence
+    from subgraph.recordings.run_comparison import RunComparison
+    from subgraph.recordings.runs import RecordedRun
+    from subgraph.storage.tensors import Record
+    from subgraph.trials.trial import Trials
+
+MOST_PLACES = 4  # at which the search looks before it halves
+
+
+def evidence_of(trials: Trials, runs: Sequence[RecordedRun], criterion: str, command: str) -> RecordedEvidence:
+    """What the recording of a device tells; files of the outputs lie in the scratch folder.
+
+    Raises:
+        InputError: it was made with another input, or holds nothing of the model.
+    """
+    from subgraph.bisection.manual.records import RecordedEvidence
+    from subgraph.recordings import interval, result_folder
+    from subgraph.recordings.compare import compare_run
+    from subgraph.recordings.runs import limit_samples
+
+    (run,) = limit_samples([run_of_device(runs)], len(trials.values.samples))
+    compared = compare_run(trials, run)
+    other = [name for name, row in compared.inputs.items() if row.failing]
+    if compared.wrong_input or other:
+        what = compared.wrong_input or f"{clean(run.name)} was made with another input: {clean(other[0])} differs"
+        raise InputError(what, "-i what the device was fed; or start without --recorded")
+    graph = trials.graph
+    weights = interval.node_weights(graph)
+    intervals = interval.find_intervals(trials, compared, weights)
+    document = result_folder.document(
+        trials, [compared], compared, intervals, criterion, command, interval.known_troubles(graph)
+    )
+    own_errors: dict[str, float] = {}
+    places = [i for i in intervals if i.adds_error is not False][:MOST_PLACES]
+    for place in places:
+        for name in place.first_bad:
+            alone = compared.rows[name].isolated
+            single = alone is not None and len(place.region.nodes) == 1
+            own_errors[name] = float(alone.errors.get("max_rel", 0.0)) if alone and single else 0.0
+    wrong = {name: row.failing for name, row in compared.rows.items() if row.compared and not row.match.alternatives}
+    nodes, outputs = [list(place.region.nodes) for place in places], _outputs(trials, compared)
+    return RecordedEvidence(run.name, interval_lines(document), wrong, own_errors, nodes, outputs)
+
+
+def precision_of(runs: Sequence[RecordedRun]) -> str | None:
+    """What the device that recorded these runs computes in, where the types of the files tell."""
+    from subgraph.recordings.runs import candidate_of
+
+    precision = candidate_of(runs, None).precision
+    return None if precision == "fp32" else precision
+
+
+def _outputs(trials: Trials, compared: RunComparison) -> list[list[Record]]:
+    """Per sample, the model's recorded outputs; none where one was not recorded or is not certain."""
+    from subgraph.recordings.reference_tensors import reference_value
+
+    names, samples = trials.whole().outputs, enumerate(compared.matched)
+    if not all(name in compared.rows and compared.rows[name].compared for name in names):
+        return []
+    outputs: list[list[Record]] = []
+    for k, matched in samples:
+        references = {name: reference_value(trials, name, k) for name in names}
+        if any(value is None or name not in matched.matches for name, value in references.items()):
+            return []
+        folder = trials.new_folder()
+        outputs.append([
+            matched.matches[name].save(value, folder, f"o{i}")
+            for i, (name, value) in enumerate(references.items()) if value is not None
+        ])  # fmt: skip
+    return outputs if len(outputs) == len(trials.values.samples) else []

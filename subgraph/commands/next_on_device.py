@@ -1,0 +1,44 @@
+"""What to type after `bisect --recorded`: commands in the form of the very device that recorded."""
+
+from __future__ import annotations
+
+import shlex
+from collections import Counter
+from typing import TYPE_CHECKING
+
+from subgraph.text import clean
+
+if TYPE_CHECKING:
+    from subgraph.recordings.result_folder import IntervalDocument
+    from subgraph.recordings.run_comparison import RunComparison
+    from subgraph.recordings.runs import RecordingOptions
+    from subgraph.runtime.inputs import Feeding
+
+
+def next_commands(
+    document: IntervalDocument, compared: RunComparison, recordings: RecordingOptions, feeding: Feeding
+) -> list[str]:
+    """The commands that take the search to this very device: its element type and layout, the user's files."""
+    dtype, layout = _form_of(compared)
+    case, model = document.findings[0].case or "CASE", str(document.model.path)
+    words = [clean(model), "--recorded", *map(str, recordings.folders)]
+    words += [word for file in feeding.inputs for word in ("-i", file)] if not feeding.records else []
+    words += ["--dump-format", recordings.format] if recordings.format else []
+    words += ["--dump-layout", recordings.layout] if recordings.layout else []
+    words += ["--export", ":".join(filter(None, ("bin", dtype, layout)))] if dtype or layout else []
+    words += ["--precision", document.precision] if document.precision != "fp32" else []
+    words += ["--criterion", document.criterion] if document.criterion != "noise" else []
+    form = [*(("--dtype", dtype) if dtype else ()), *(("--layout", layout) if layout else ())]
+    return [
+        shlex.join(["subcut", "export", case, "-o", "to_device", *form]) + "     its inputs in the device's form",
+        shlex.join(["subcut", "manual", "start", *words]) + "     the same search, run by you; it begins there",
+    ]
+
+
+def _form_of(compared: RunComparison) -> tuple[str, str]:
+    """The element type and the layout in which a device records; both "" if they are the model's."""
+    matches = [match for sample in compared.matched for match in sample.matches.values()]
+    floats = Counter(match.entry.dtype for match in matches if "float" in match.entry.dtype)
+    last = any("NHWC" in (match.alignment.rpartition(" ")[2], match.entry.layout) for match in matches)
+    layout, dtype = "NHWC" if last else "", floats.most_common(1)[0][0] if floats else ""
+    return ("", "") if dtype in ("", "float32", "float64") and not layout else (dtype or "float32", layout)
