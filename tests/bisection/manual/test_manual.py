@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import shlex
 import shutil
 import signal
 import subprocess
@@ -58,10 +59,9 @@ def manual(monkeypatch: pytest.MonkeyPatch, reference: Reference) -> Iterator[Ma
     monkeypatch.setattr("subgraph.commands.resolve.reference", lambda *_, **__: contextlib.nullcontext(reference))
 
     def call(*words: str | Path) -> Result:
-        command = typer.main.get_command(cli.app)
         out = ["-o", str(Path("subcut_out").resolve())]
         args = ["-q", "--no-progress", "manual", *map(whole, words), *out]
-        result = command.main(args=args, prog_name="subcut", standalone_mode=False)
+        result = typer.main.get_command(cli.app).main(args=args, prog_name="subcut", standalone_mode=False)
         assert isinstance(result, Result)
         assert result.document["schema"] == "subcut.manual/1"
         json.dumps(result.document, allow_nan=False)
@@ -546,6 +546,21 @@ def test_what_only_a_recording_says_is_never_certified(here: Path, manual: Manua
     recording(1, nodes="n7")
     done = to_the_end(manual, manual("start", "m.onnx", "--recorded", here / "dump", *QUICK))
     assert done["result"]["agree"] and done["trips"] <= 5, "the device is asked itself, and is right by now"
+
+
+@pytest.mark.slow
+def test_what_to_type_next_is_for_this_very_device(here: Path, manual: Manual) -> None:
+    recording(1, nodes="n7")
+    for file in Path("dump").glob("*.npy"):
+        np.save(file, np.load(file).astype(np.float16))
+    done = subcut("bisect", "m.onnx", "--recorded", "dump", "-i", "x.npy", "--json", cwd=here)
+    export, start = done.document["next"]
+    assert export.startswith("subcut export ") and "-o to_device --dtype float16 " in export
+    assert "--recorded dump -i x.npy --export bin:float16 --precision fp16 " in start
+    begun = manual(*shlex.split(start.partition("     ")[0])[2:])
+    assert begun.document["open"][0]["what"] == "n7, 1 node"
+    (handed,) = (TODO / "1" / "inputs").glob("*.bin")
+    assert handed.stat().st_size == 3 * 2, "float16"
 
 
 def test_a_recording_of_another_input(here: Path, manual: Manual) -> None:
