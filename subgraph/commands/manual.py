@@ -72,7 +72,7 @@ def start(
     Examples:
       subcut manual start model.onnx --export bin:float16:NHWC --batch 4
     """
-    from subgraph.bisection.manual import advance, records, state
+    from subgraph.bisection.manual import advance, loops, records, state
     from subgraph.bisection.manual.tasks import TaskFormat
     from subgraph.recordings.runs import open_runs
     from subgraph.runtime import candidate
@@ -100,8 +100,8 @@ def start(
         notes=(),
         force=result.force,
     )
-    folder = state.folder_of(resolve.parent_folder(settings, result.output), name)
-    state.require_none(folder, result.force)
+    folder = loops.folder_of(resolve.parent_folder(settings, result.output), name)
+    loops.require_none(folder, result.force)
     with ExitStack() as stack:
         reference = stack.enter_context(resolve.reference(settings, runtime, result.trust))
         graph = load(model_path)
@@ -119,7 +119,7 @@ def start(
         if runs:
             manual.recorded = evidence_of(trials, runs, criterion, request.command)
         advance.make_folder(folder)
-        stack.enter_context(state.locked(folder))
+        stack.enter_context(loops.locked(folder))
         advance.begin(manual, trials)
         _remember_code(manual)
         return _advanced(manual, trials)
@@ -240,16 +240,16 @@ def reset(
     yes: Annotated[bool, option("--yes -y", None, "Do not ask.")] = False,
 ) -> Result:
     """End the search and remove its answers; files of others stay."""
-    from subgraph.bisection.manual import state
+    from subgraph.bisection.manual import loops
 
-    folder = state.find(_parent(output), name)
-    with state.locked(folder):
-        lost = f"{clean(str(folder))} holds a loop: {state.so_far(folder)}"
+    folder = loops.find(_parent(output), name)
+    with loops.locked(folder):
+        lost = f"{clean(str(folder))} holds a loop: {loops.so_far(folder)}"
         if not yes:
             if not (sys.stdin and sys.stdin.isatty() and sys.stderr.isatty()):
                 raise UsageError(f"{lost}; reset removes it", "subcut manual log shows the answers; --yes removes them")
             typer.confirm(f"{lost}. Remove it, with all answers?", abort=True, err=True)
-        left = state.clear(folder)
+        left = loops.clear(folder)
     with suppress(OSError):  # it holds something else
         folder.rmdir()
     document = {"schema": SCHEMA, "exit_code": 0, "folder": str(folder), "left": [str(p) for p in left]}
@@ -275,9 +275,9 @@ def _parent(output: str | None) -> Path:
 
 @contextmanager
 def _open_loop(output: str | None, name: str | None) -> Iterator[ManualState]:
-    from subgraph.bisection.manual import state
+    from subgraph.bisection.manual import loops
 
-    with state.opened(state.find(_parent(output), name)) as manual:
+    with loops.opened(loops.find(_parent(output), name)) as manual:
         yield manual
 
 

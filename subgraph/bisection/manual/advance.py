@@ -14,9 +14,10 @@ from pathlib import Path
 
 from subgraph.bisection.bisection import BisectionOptions
 from subgraph.bisection.manual import tasks
+from subgraph.bisection.manual.loops import clear
 from subgraph.bisection.manual.records import FedSample, LoggedTask
 from subgraph.bisection.manual.replayed_search import ManualBisection, Pending
-from subgraph.bisection.manual.state import ManualState, clear
+from subgraph.bisection.manual.state import ManualState
 from subgraph.bisection.manual.tasks import Task
 from subgraph.cases import case
 from subgraph.errors import UsageError

@@ -1,8 +1,8 @@
 """`subcut manual` with a scripted board: the result of the automatic bisection, in few trips, and nothing gets lost.
 
 Covers `bisection.manual.advance`, `bisection.manual.replayed_search`, `bisection.manual.results`,
-`bisection.manual.records`, `bisection.manual.state`, `bisection.manual.tasks`, `commands.manual_tasks`,
-`commands.manual_recorded` and `commands.next_on_device`.
+`bisection.manual.records`, `bisection.manual.state`, `bisection.manual.loops`, `bisection.manual.tasks`,
+`commands.manual_tasks`, `commands.manual_recorded` and `commands.next_on_device`.
 """
 
 from __future__ import annotations
