@@ -68,7 +68,7 @@ def columns(text: str) -> int:
     >>> columns("a卷")
     3
     """
-    return sum(2 if unicodedata.east_asian_width(c) in "WF" else 1 for c in text)
+    return len(text) if text.isascii() else sum(2 if unicodedata.east_asian_width(c) in "WF" else 1 for c in text)
 
 
 def count(number: int, noun: str) -> str:

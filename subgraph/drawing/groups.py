@@ -83,13 +83,17 @@ class Tree:
             total, depth = total + levels[depth], depth + 1
         return self.opened(depth)
 
-    def holders(self, leaf: int) -> list[str]:
-        """Keys of the groups around a leaf, outermost first."""
-        keys, number = [], self._parents[self.network.folded.get(leaf, leaf)]
-        while number != self.root:
+    def around(self, key: str) -> list[str]:
+        """This group's key and those of the groups around it, outermost first."""
+        keys, number = [key], self.groups[self.numbers[key]].parent
+        while number > self.root:
             keys.append(self.groups[number].key)
             number = self.groups[number].parent
         return keys[::-1]
+
+    def holder(self, node: int) -> str:
+        """Key of the innermost group that holds a node; empty at the outermost level."""
+        return self.groups[self._parents[self.network.folded.get(node, node)]].key
 
     def relative(self, name: str, scope: int) -> str:
         """A node's name without its first `scope` parts."""

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from itertools import pairwise
 from typing import NamedTuple
 
@@ -69,10 +70,12 @@ class Placed:
     members: list[int]
 
 
-def layered(items: Sequence[Item], edges: Sequence[Edge], limit: float) -> Placed:
+@lru_cache(maxsize=2048)
+def layered(items: tuple[Item, ...], edges: tuple[Edge, ...], limit: float) -> Placed:
     """Place items, which are in topological order, in layers at most `limit` pixels wide.
 
-    An edge that goes back becomes a stub. Complexity: linear in items, of which a layer holds each edge that passes it.
+    An edge that goes back becomes a stub. Results are kept: the blocks of a network are alike. Complexity: linear in
+    items, of which a layer holds each edge that passes it.
     """
     limit = max([limit, *(item.left + item.right for item in items)])
     trunk = _trunk(items, edges)
@@ -207,11 +210,10 @@ class _Rows:
         for layer in self.layers:
             for k, i in enumerate(layer):
                 place[i] = k
+        wide = [layer for layer in self.layers if len(layer) > 1]
         for sweep in range(SWEEPS):
             side = self.below if sweep % 2 else self.above
-            for layer in self.layers[:: -1 if sweep % 2 else 1]:
-                if len(layer) < 2:
-                    continue
+            for layer in wide[:: -1 if sweep % 2 else 1]:
                 mean = {
                     i: sum(place[o] + d / 1e5 for o, d in side[i]) / len(side[i]) if side[i] else place[i]
                     for i in layer
@@ -224,9 +226,10 @@ class _Rows:
         """x of each item: the trunk at 0, the others near their neighbours, all within the limit."""
         x = [0.0] * len(self.layer)
         free = (float("-inf"), float("inf"))
+        moving = [layer for layer in self.layers if not self.held.issuperset(layer)]
         for sweep in range(SWEEPS):
             both = sweep >= SWEEPS - 2
-            for layer in self.layers[:: -1 if sweep % 2 else 1]:
+            for layer in moving[:: -1 if sweep % 2 else 1]:
                 self._place(
                     layer, x, free, (self.above, self.below) if both else ((self.above, self.below)[sweep % 2],)
                 )
@@ -256,6 +259,10 @@ class _Rows:
                 near = [x[o] + d for side in sides for o, d in side[i]]
                 targets.append(sum(near) / len(near) if near else x[i])
                 weights.append(1.0)
+        if len(layer) == 1:
+            i = layer[0]
+            x[i] = min(max(targets[0], bounds[0] + self.left[i]), bounds[1] - self.right[i])
+            return
         extents = [(self.left[i], self.right[i]) for i in layer]
         for i, at in zip(layer, spread(targets, extents, weights, bounds), strict=True):
             x[i] = at

@@ -13,9 +13,9 @@ from functools import cached_property
 from typing import NamedTuple
 
 from subgraph.drawing.groups import Tree
-from subgraph.drawing.level import PAD, PORT, Cell, Level, level, size, stub_rows, stub_text
+from subgraph.drawing.level import NAME, PAD, PORT, Cell, Level, level, size, stub_rows, stub_text
 from subgraph.drawing.network import Network
-from subgraph.text import clean
+from subgraph.text import clean, short
 
 WIDTH = 1200.0  # of a page
 MARGIN = 10.0
@@ -109,20 +109,20 @@ class Drawer:
         self.tree = Tree(network)
         self._kept: dict[tuple[int, frozenset[int], float], Level] = {}
 
-    def layout(self, open_groups: Collection[str] | None = None, width: float = WIDTH) -> Layout:
+    def layout(self, open_groups: Collection[str] | None = None, width: float = WIDTH, top: str = "") -> Layout:
         """The drawing with these groups open (keys); None: as many levels as give about `SHOWN` boxes.
 
         A group that is open inside a closed one is not seen. No row of boxes is wider than `width`; a page of 400
-        pixels, for example, shows the drawing at full size.
+        pixels, for example, shows the drawing at full size. `top`: the group that is drawn, open; all by default.
 
         Raises:
             KeyError: no group has such a key.
         """
         if open_groups is None:
             open_groups = self.tree.shown(SHOWN)
-        groups = self.tree.groups
-        numbers = {self.tree.numbers[key] for key in open_groups} | {self.tree.root}
-        seen = [self.tree.root]
+        groups, begin = self.tree.groups, self.tree.numbers[top]
+        numbers = {self.tree.numbers[key] for key in open_groups}
+        seen = [begin]
         for number in seen:
             seen += [m for m in groups[number].members if m in numbers]
         inner: dict[int, frozenset[int]] = {}
@@ -135,15 +135,19 @@ class Drawer:
             if kept not in self._kept:
                 self._kept[kept] = level(self.tree, number, {m: levels[m] for m in inside}, room)
             levels[number] = self._kept[kept]
-        return self._assembled(levels)
+        return self._assembled(begin, levels)
 
-    def _assembled(self, levels: dict[int, Level]) -> Layout:
+    def _assembled(self, begin: int, levels: dict[int, Level]) -> Layout:
         """All open groups at their places."""
         tree = self.tree
         boxes: list[Box] = []
         lines: list[Line] = []
         stubs: list[Stub] = []
-        waiting = [(tree.root, MARGIN, MARGIN)]
+        waiting = [(begin, MARGIN, MARGIN)]
+        if begin != tree.root:
+            frame = Cell(begin, short(clean(tree.groups[begin].label), NAME))
+            at, parent = levels[begin], tree.groups[begin].parent
+            boxes.append(self._box(frame, at, MARGIN + at.anchor, MARGIN + at.height / 2, parent))
         for number, left, top in waiting:
             at = levels[number]
             x, y = left + at.shift[0], top + at.shift[1]
@@ -159,8 +163,8 @@ class Drawer:
             lines += _lines(
                 at, [self.key(c.member) if c.member != PORT else tree.groups[number].key for c in at.cells], x, y
             )
-        root = levels[tree.root].placed
-        return Layout(root.width + 2 * MARGIN, root.height + 2 * MARGIN, tuple(boxes), tuple(lines), tuple(stubs))
+        whole = levels[begin]
+        return Layout(whole.width + 2 * MARGIN, whole.height + 2 * MARGIN, tuple(boxes), tuple(lines), tuple(stubs))
 
     def key(self, member: int) -> str:
         """The key of a member: `#17` of a node, `input:NAME`, `output:NAME`, or the group's."""

@@ -89,7 +89,7 @@ def level(tree: Tree, number: int, inner: Mapping[int, Level], room: float) -> L
             for k, cell in enumerate(cells)
         ]
         joined = [_edge(wire, members, inner) for wire in wires]
-        placed = layered(items, [edge for edge in joined if edge], room)
+        placed = layered(tuple(items), tuple(edge for edge in joined if edge), room)
         paths = iter(placed.paths)
         lost = [wire for wire, edge in zip(wires, joined, strict=True) if not (edge and next(paths))]
         if not lost:

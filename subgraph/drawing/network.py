@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 
@@ -42,6 +42,34 @@ class Network:
             return self.names[leaf] or f"#{leaf}"
         leaf -= nodes
         return self.inputs[leaf] if leaf < inputs else self.outputs[leaf - inputs]
+
+    def part(self, nodes: Collection[int]) -> Network:
+        """These nodes alone, numbered anew in ascending order; what enters and leaves them are inputs and outputs."""
+        kept, inside = sorted(nodes), frozenset(nodes)
+        made = {name for i in kept for name in self.makes[i]}
+        known = {*self.maker, *self.inputs}
+        enters = [n for n in dict.fromkeys(n for i in kept for n in self.reads[i]) if n in known and n not in made]
+        others = {name for i, row in enumerate(self.reads) if i not in inside for name in row}
+        return Network(
+            names=[self.label(i) for i in kept],
+            ops=[self.ops[i] for i in kept],
+            reads=[self.reads[i] for i in kept],
+            makes=[self.makes[i] for i in kept],
+            inputs=enters,
+            outputs=[n for i in kept for n in self.makes[i] if n in others or n in self.outputs],
+            types=self.types,
+            scopes=[self.scopes[i] for i in kept] if self.scopes else (),
+        )
+
+    def around(self, node: int, hops: int) -> set[int]:
+        """Nodes that at most so many tensors lie between and `node`, in either direction."""
+        seen, level = {node}, {node}
+        for _ in range(hops):
+            near = {m for i in level for m, _ in self.sources[i]}
+            near |= {r for i in level for name in self.makes[i] for r in self.readers.get(name, ())}
+            level = {i for i in near - seen if i < len(self.ops)}
+            seen |= level
+        return seen
 
     def made(self, leaf: int) -> Sequence[str]:
         """Tensors that a leaf makes."""

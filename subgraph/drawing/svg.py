@@ -7,7 +7,8 @@ error a bar whose height grows with it, and its number.
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterable, Mapping
+import re
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from html import escape
 
@@ -35,19 +36,20 @@ STYLE = """
   print-color-adjust: exact; -webkit-print-color-adjust: exact; } }
 .subcut text { fill: var(--ink); } .subcut .soft, .subcut .type, .subcut .stub text { fill: var(--soft); }
 .subcut .type { paint-order: stroke; stroke: var(--paper); stroke-width: 3px; font-size: 10px; }
-.subcut .box rect { fill: var(--panel); stroke: var(--line); }
-.subcut .group > rect { fill: var(--group); stroke-width: 1.6; } .subcut .open > rect { fill: none; }
+.subcut .frame { fill: var(--panel); stroke: var(--line); }
+.subcut .group > .frame { fill: var(--group); stroke-width: 1.6; } .subcut .open > .frame { fill: none; }
 .subcut .open > .header { fill: var(--group); stroke: none; }
-.subcut .input > rect, .subcut .output > rect { stroke-dasharray: 4 3; }
+.subcut .input > .frame, .subcut .output > .frame { stroke-dasharray: 4 3; }
 .subcut .line { fill: none; stroke: var(--line); stroke-width: 1.2; } .subcut .tip { fill: var(--line); }
-.subcut .region > rect { stroke: var(--region); stroke-width: 2.6; }
-.subcut .node.region > rect, .subcut .group.region > rect { fill: var(--region-panel); }
-.subcut .partly > rect { stroke: var(--region); stroke-width: 2; stroke-dasharray: 7 3; }
+.subcut .region > .frame { stroke: var(--region); stroke-width: 2.6; }
+.subcut .node.region > .frame, .subcut .group.region > .frame { fill: var(--region-panel); }
+.subcut .partly > .frame { stroke: var(--region); stroke-width: 2; stroke-dasharray: 7 3; }
 .subcut .boundary .line, .subcut .line.boundary { stroke: var(--amber); stroke-width: 2.6; stroke-dasharray: 6 3; }
-.subcut .boundary.box > rect { stroke: var(--amber); stroke-width: 2.6; fill: var(--amber-panel); }
+.subcut .boundary.box > .frame { stroke: var(--amber); stroke-width: 2.6; fill: var(--amber-panel); }
 .subcut text.boundary { fill: var(--amber); font-weight: 700; }
-.subcut .failed > rect { stroke: var(--bad); stroke-width: 2.6; }
+.subcut .failed > .frame { stroke: var(--bad); stroke-width: 2.6; }
 .subcut .failed .value { fill: var(--bad); font-weight: 700; }
+.subcut .badge { fill: var(--region); font-weight: 700; }
 .subcut .value { font-size: 10px; } .subcut .empty { fill: none; stroke: var(--line); stroke-width: .6; }
 .subcut .l0 { fill: none; } .subcut .l1 { fill: var(--l1); } .subcut .l2 { fill: var(--l2); }
 .subcut .l3 { fill: var(--l3); }
@@ -63,6 +65,7 @@ class Marks:
         region: indices of nodes. boundary: tensors that enter or leave the region.
         values: per tensor, its error: a number, or "nan", "inf" … failed: tensors that do not agree.
         makes: per node, the tensors that it makes; needed with `values`.
+        badges: per node, a short text at the corner of its box; a closed group has those of its nodes.
         links: key of a group → address to which a click on it leads.
     """
 
@@ -71,6 +74,7 @@ class Marks:
     values: Mapping[str, float | str] = field(default_factory=dict)
     failed: Collection[str] = ()
     makes: Mapping[int, tuple[str, ...]] = field(default_factory=dict)
+    badges: Mapping[int, str] = field(default_factory=dict)
     links: Mapping[str, str] = field(default_factory=dict)
 
 
@@ -80,12 +84,7 @@ def svg(layout: Layout, marks: Marks | None = None, title: str = "", *, style: b
     It shrinks to a narrower page; lay out for the page's width to keep letters readable.
     """
     marks = marks or Marks()
-    w, h = f"{layout.width:g}", f"{layout.height:g}"
-    parts = [
-        f'<svg xmlns="http://www.w3.org/2000/svg" class="subcut" width="{w}" height="{h}" viewBox="0 0 {w} {h}"'
-        f' role="img" aria-label="{_text(title or "graph")}">',
-        f"<style>{STYLE}</style>" if style else "",
-    ]
+    parts = [_open(layout.width, layout.height, title or "graph"), f"<style>{STYLE}</style>" if style else ""]
     opened = [box for box in layout.boxes if box.kind == "open"]
     others = [box for box in layout.boxes if box.kind != "open"]
     parts += [_box(box, marks) for box in opened]
@@ -94,6 +93,43 @@ def svg(layout: Layout, marks: Marks | None = None, title: str = "", *, style: b
     parts += [_type(line, marks) for line in layout.lines if line.text or marks.boundary]
     parts += [_stub(stub, marks) for stub in layout.stubs]
     return "\n".join([*filter(None, parts), "</svg>"]) + "\n"
+
+
+def flattened(text: str) -> tuple[str, float]:
+    """An SVG of ours in light colours without variables and media queries, and its longer side in pixels.
+
+    For renderers that know neither.
+    """
+    light, rules = STYLE.partition("@media")[0], STYLE[STYLE.index(".subcut text") :]
+    for name, colour in re.findall(r"(--\w[\w-]*): ([^;]+);", light):
+        rules = rules.replace(f"var({name})", colour)
+    rules = f".subcut text {{ font-family: monospace; font-size: 11px; }}\n{rules}"
+    sides = re.findall(r' (?:width|height)="([\d.e+]+)"', text[: text.index(">")])
+    return text.replace(STYLE, rules), max(map(float, sides))
+
+
+def beside(drawings: Sequence[tuple[str, Layout, Marks]], gap: float = 24.0, head: float = 24.0) -> str:
+    """Drawings next to each other, each under its heading, as one SVG."""
+    width = sum(layout.width for _, layout, _ in drawings) + gap * (len(drawings) - 1)
+    height = head + max(layout.height for _, layout, _ in drawings)
+    parts, left = (
+        [_open(width, height, " beside ".join(name for name, _, _ in drawings)), f"<style>{STYLE}</style>"],
+        0.0,
+    )
+    for name, layout, marks in drawings:
+        inner = svg(layout, marks, name, style=False)
+        parts.append(f'<text x="{left + 10:g}" y="16">{_text(name)}</text>')
+        parts.append(inner.replace("<svg ", f'<svg x="{left:g}" y="{head:g}" ', 1))
+        left += layout.width + gap
+    return "\n".join([*parts, "</svg>"]) + "\n"
+
+
+def _open(width: float, height: float, title: str) -> str:
+    w, h = f"{width:g}", f"{height:g}"
+    return (
+        f'<svg xmlns="http://www.w3.org/2000/svg" class="subcut" width="{w}" height="{h}" viewBox="0 0 {w} {h}"'
+        f' role="img" aria-label="{_text(title)}">'
+    )
 
 
 def _text(text: str) -> str:
@@ -107,28 +143,33 @@ def _title(names: Iterable[str]) -> str:
 
 
 def _box(box: Box, marks: Marks) -> str:
-    classes, value = _classes(box, marks), _worst(box, marks)
+    classes = _classes(box, marks)
     head, tail = (f'<a href="{_text(marks.links[box.key])}">', "</a>") if box.key in marks.links else ("", "")
     radius = box.height / 2 if box.kind in ("input", "output") else ROUND
     frame = f'x="{box.x:g}" y="{box.y:g}" width="{box.width:g}"'
-    middle = f"{box.x + box.width / 2:g}"
-    parts = [
-        f'<g class="box {" ".join(classes)}" data-key="{_text(box.key)}">{_title([box.title])}',
-        f'<rect {frame} height="{box.height:g}" rx="{radius:g}"/>',
-    ]
+    begin = f'<g class="box {" ".join(classes)}" data-key="{_text(box.key)}">{_title([box.title])}'
+    parts = [begin, f'<rect class="frame" {frame} height="{box.height:g}" rx="{radius:g}"/>']
     if box.kind == "open":
         parts.append(f'<rect class="header" {frame} height="21" rx="{ROUND}"/>')
         parts.append(f'<text x="{box.x + 7:g}" y="{box.y + 15:g}">− {_text(box.label)}</text>')
     else:
-        sign = ("✗ " if "failed" in classes else "") + ("+ " if box.kind == "group" else "")
-        parts.append(f'<text x="{middle}" y="{box.y + 15:g}" text-anchor="middle">{sign}{_text(box.label)}</text>')
-        detail = box.detail if value is None else number(value)
-        soft = "soft" if value is None else "value"
-        parts.append(
-            f'<text class="{soft}" x="{middle}" y="{box.y + 29:g}" text-anchor="middle">{_text(detail)}</text>'
-        )
+        value = _worst(box, marks)
+        middle = f'x="{box.x + box.width / 2 + (BAR / 2 if value is not None else 0):g}" text-anchor="middle"'
+        label = f"{'+ ' if box.kind == 'group' else ''}{box.label}"
+        kind, detail = _second(box, marks, value)
+        wrong = "✗ " if "failed" in classes else ""
+        parts.append(f'<text {middle} y="{box.y + 15:g}">{_text(label)}</text>')
+        parts.append(f'<text class="{kind}" {middle} y="{box.y + 29:g}">{wrong}{_text(detail)}</text>')
         parts += _bar(box, value) if value is not None else ()
     return head + "".join(parts) + "</g>" + tail
+
+
+def _second(box: Box, marks: Marks, value: float | str | None) -> tuple[str, str]:
+    """Class and text of a box's second line: its badges, its error, or its name."""
+    badges = list(dict.fromkeys(marks.badges[n] for n in box.nodes if n in marks.badges))
+    if badges:
+        return "badge", badges[0] + (f" … {badges[-1]}" if len(badges) > 1 else "")
+    return ("soft", box.detail) if value is None else ("value", number(value))
 
 
 def _classes(box: Box, marks: Marks) -> list[str]:

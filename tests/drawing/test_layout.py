@@ -1,11 +1,13 @@
 """Laws of drawings, over random graphs, sets of open groups and widths.
 
-Covers `drawing.layered`, `drawing.level`, `drawing.network`, `drawing.groups` and `drawing.svg`.
+Covers `drawing.layered`, `drawing.level`, `drawing.network`, `drawing.groups`, `drawing.svg` and
+`drawing.page`.
 """
 
 from __future__ import annotations
 
 import itertools
+import re
 import time
 import xml.etree.ElementTree as ET
 from collections import Counter
@@ -17,6 +19,7 @@ from subgraph.drawing.groups import MAX_FLAT, Tree, topological
 from subgraph.drawing.layered import Edge, Item, layered
 from subgraph.drawing.layout import Box, Drawer, Layout
 from subgraph.drawing.network import Network
+from subgraph.drawing.page import page
 from subgraph.drawing.svg import Marks, svg
 
 NAMES = st.sampled_from(["", "a/x", "a/b/x", "a/b/c/y", "/d/z", "plain", "<b>&\"'", "卷" * 40, "a/b", "\x1b[31m\ufffe"])
@@ -112,15 +115,26 @@ def test_svg_is_well_formed_whatever_the_names(drawing: tuple[Network, Drawer, L
     assert {e.tag.rpartition("}")[2] for e in root.iter()} <= {"svg", "style", "g", "rect", "text", "title", "path"}
 
 
+@settings(max_examples=15)
+@given(networks())
+def test_a_page_has_a_section_per_group_and_asks_nobody(network: Network) -> None:
+    drawer = Drawer(network)
+    text = page(drawer, Marks(), "<title>", None, 400.0, ["<in>"])
+    assert text.count("<details") == len(drawer.tree.groups) - 1 and text.count("<script>") == 1
+    assert "http" not in re.sub('xmlns="[^"]*"|http-equiv', "", text) and "<title></title>" not in text
+    links = set(re.findall('href="#([^"]*)"', text))
+    assert links <= set(re.findall('id="([^"]*)"', text))
+
+
 @given(st.lists(st.tuples(st.floats(5, 150), st.floats(5, 150)), min_size=1, max_size=14), st.data())
 def test_no_row_is_wider_than_the_limit(sizes: list[tuple[float, float]], data: st.DataObject) -> None:
-    items = [Item(a, b, 36.0) for a, b in sizes]
+    items = tuple(Item(a, b, 36.0) for a, b in sizes)
     ends = st.integers(0, len(items) - 1)
     pairs = data.draw(st.lists(st.tuples(ends, ends).filter(lambda e: e[0] < e[1]), max_size=25, unique=True))
-    placed = layered(items, [Edge(a, b, 60.0) for a, b in pairs], 300.0)
+    placed = layered(items, tuple(Edge(a, b, 60.0) for a, b in pairs), 300.0)
     assert placed.width <= 300.01
     straight = {round(placed.at[i][0], 1) for i in placed.members}
-    unlimited = layered(items, [Edge(a, b, 60.0) for a, b in pairs], 1e9)
+    unlimited = layered(items, tuple(Edge(a, b, 60.0) for a, b in pairs), 1e9)
     assert len({round(unlimited.at[i][0], 1) for i in unlimited.members}) == 1 or not straight
 
 

@@ -7,6 +7,7 @@ import shlex
 from pathlib import Path
 
 import numpy as np
+import onnxruntime
 import pytest
 import typer
 
@@ -40,6 +41,11 @@ def _prepare(page: Path, folder: Path) -> None:
         device.board(folder / "board")
     elif page.stem != "start":
         in_process("demo", folder)
+    if "optimised.onnx" in text:
+        options = onnxruntime.SessionOptions()
+        options.optimized_model_filepath = str(folder / "optimised.onnx")
+        options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_ENABLE_EXTENDED
+        onnxruntime.InferenceSession(folder / "model.onnx", options, providers=["CPUExecutionProvider"])
     if "logits.csv" in text:
         (folder / "column").mkdir()
         (folder / "column" / "logits.csv").write_text("1,3\n0.5\n2\n-1\n")

@@ -222,7 +222,7 @@ def test_the_page_begins_with_the_verdict_and_draws_the_region() -> None:
     assert said[0] == "wrong: 2 of 27 nodes: /down/pad/Pad, /down/pool/MaxPool (Pad, MaxPool)"
     boxes = [value for name, value in page.values if name == "class" and value.startswith("box")]
     assert boxes.count("box node failed") == 2 and len(boxes) > 4
-    assert ("text", "✗ MaxPool #5") in page.said and ("text", "pad/Pad") in page.said
+    assert ("text", "MaxPool #5") in page.said and ("text", "✗ pad/Pad") in page.said
 
 
 # ---------------------------------------------------------------------------------------------------- Markdown

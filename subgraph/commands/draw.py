@@ -1,0 +1,296 @@
+"""`subcut draw`: a model -> a picture of it, as SVG, PNG or an HTML page."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+from subgraph import project
+from subgraph.cases.layout import RUN_JSON
+from subgraph.commands import Result, options, resolve, table
+from subgraph.commands.options import Number, Text, Texts, option
+from subgraph.documents import to_json
+from subgraph.drawing.svg import Marks
+from subgraph.errors import OutputError, UnknownName, UsageError
+from subgraph.graph.graph import Graph, load
+from subgraph.graph.region import Region, between, of_nodes
+from subgraph.text import clean, count, nearest
+
+if TYPE_CHECKING:
+    from subgraph.drawing.layout import Drawer
+
+FORMS = (".svg", ".png", ".html")
+LISTED = 40  # changed pieces in the text; the document has them all
+MOST = 100_000  # pixels, levels, hops
+PNG_ZOOM = 2.0
+PNG_MOST = 30_000.0  # pixels of a PNG's side
+
+
+@dataclass(frozen=True)
+class ShownOptions:
+    """What is shown."""
+
+    around: Annotated[Text, option("--around", "NODE", "Only this node and those near it.", options.complete_nodes)] = (
+        None
+    )
+    hops: Annotated[Number, option("--hops", "N", "How near, in tensors on the way; default 2.")] = None
+    depth: Annotated[Number, option("--depth", "N", "Levels of groups that are shown; default: about 60 boxes.")] = None
+    opened: Annotated[Texts, option("--open", "GROUP", "Open this group and those around it. Repeatable.")] = None
+    width: Annotated[Number, option("--width", "PIXELS", "Of the page that shows the drawing; default 1200.")] = None
+
+
+@dataclass(frozen=True)
+class MarkOptions:
+    """What is marked."""
+
+    start: options.Start = None
+    end: options.End = None
+    values: Annotated[
+        Text, option("--values", "RUN", "Errors of tensors: from `compare --json`, or a bisection's folder.")
+    ] = None
+
+
+@options.with_option_groups()
+def draw(
+    *,
+    model: options.ModelArgument = None,
+    output: Annotated[
+        Text, option("--output -o", "FILE", "A .svg, .png or .html file; default: SVG to standard output.")
+    ] = None,
+    shown: ShownOptions,
+    marked: MarkOptions,
+    beside: Annotated[Text, option("--beside", "MODEL2", "Draw this model as well, and number what differs.")] = None,
+) -> Result:
+    """Draw a model, a part of it, or two models beside each other.
+
+    Groups are the scopes in the nodes' names, else pieces between tensors that are alone in crossing a cut. With
+    --start and --end the region is blue with thick frames, its boundary amber and dashed. With --beside, a piece that
+    the two models compute by other operators has the same number in both.
+
+    Examples:
+      subcut draw model.onnx -o model.svg
+      subcut draw model.onnx -o near.svg --around stem/pool --hops 3
+      subcut draw model.onnx -o wrong.html --values subcut_out/bisect-wrong.py
+      subcut draw model.onnx -o fused.svg --beside optimised.onnx
+    """
+    form = Path(output).suffix.lower() if output else ".svg"
+    if form not in FORMS:
+        raise UsageError(f"{output}: a drawing is {', '.join(FORMS)}", "subcut draw MODEL -o model.svg")
+    for name, value in (("--width", shown.width), ("--depth", shown.depth), ("--hops", shown.hops)):
+        if value is not None and not 0 < value <= MOST:
+            raise UsageError(f"{name} {value}: expected a number from 1 to {MOST}")
+    settings = project.load()
+    graph = load(resolve.model_path(settings, model))
+    if not beside:
+        drawn = _one(graph, shown, marked, form)
+    elif form == ".html" or marked != MarkOptions() or shown.around or shown.opened:
+        raise UsageError("--beside makes .svg or .png, and goes only with --depth and --width", "leave the others out")
+    else:
+        drawn = _two(graph, load(resolve.model_path(settings, beside)), shown)
+    document = {"schema": "subcut.draw/1", "exit_code": 0, "file": output, **drawn.document}
+    if output is None:
+        return Result(document | {"svg": drawn.text}, drawn.text.rstrip("\n"))
+    path = Path(output)
+    if form == ".png":
+        _write_bytes(path, _png(drawn.text))
+    else:
+        table.write(path, drawn.text, "choose another -o FILE")
+    return Result(document, "\n".join([*drawn.lines, clean(str(path))]))
+
+
+@dataclass(frozen=True)
+class _Drawn:
+    """The file's text, the command's lines and its document."""
+
+    text: str
+    lines: list[str]
+    document: dict[str, Any]
+
+
+# ---------------------------------------------------------------------------------------------------- one model
+
+
+def _one(graph: Graph, shown: ShownOptions, marked: MarkOptions, form: str) -> _Drawn:
+    from subgraph.drawing.layout import WIDTH, Drawer
+    from subgraph.drawing.page import page
+    from subgraph.drawing.svg import svg
+    from subgraph.inspection.network import network
+
+    if shown.hops and not shown.around:
+        raise UsageError("--hops without --around", "subcut draw MODEL --around NODE --hops 2")
+    whole = replace(network(graph), names=[graph.label(i) for i in range(len(graph.nodes))])
+    kept: Sequence[int] = range(len(graph.nodes))
+    if shown.around:
+        middle = graph.select(shown.around).nodes
+        kept = sorted(set().union(*(whole.around(i, shown.hops or 2) for i in middle)))
+    drawer = Drawer(whole if shown.around is None else whole.part(kept))
+    values, failed, wrong = _values(Path(marked.values), graph) if marked.values else ({}, set(), [])
+    region = _region(graph, marked, wrong)
+    inside = region.nodes if region else ()
+    boundary = (*region.inputs, *region.shapes, *region.outputs) if region else ()
+    at = {i: k for k, i in enumerate(kept)}
+    marks = Marks(
+        region=frozenset(at[i] for i in inside if i in at),
+        boundary=frozenset(boundary),
+        values=values,
+        failed=failed,
+        makes={k: graph.makes[i] for i, k in at.items()},
+    )
+    width = float(shown.width or WIDTH)
+    keys = _open(drawer, shown, everything=shown.around is not None)
+    layout = drawer.layout(keys, width)
+    boxes = sum(box.kind != "open" for box in layout.boxes)
+    lines = [f"{count(len(kept), 'node')} in {boxes} box{'es' * (boxes != 1)}"]
+    if region:
+        lines.append(
+            f"region  {count(len(inside), 'node')} · {count(len(region.inputs) + len(region.shapes), 'input')}"
+            f" · {count(len(region.outputs), 'output')}"
+        )
+        lines += [f"  in   {clean(name)}" for name in (*region.inputs, *region.shapes)]
+        lines += [f"  out  {clean(name)}" for name in region.outputs]
+    if marked.values:
+        lines.append(f"errors of {count(len(values), 'tensor')}, {len(failed)} wrong")
+    name = graph.path.name
+    text = page(drawer, marks, name, keys, width, lines) if form == ".html" else svg(layout, marks, name)
+    sides = {"inputs": region.inputs + region.shapes, "outputs": region.outputs} if region else None
+    return _Drawn(text, lines, {"nodes": len(kept), "region": to_json(sides), "layout": layout.to_json()})
+
+
+def _open(drawer: Drawer, shown: ShownOptions, *, everything: bool) -> frozenset[str] | None:
+    """Keys of the groups that the options open; None: the drawing chooses."""
+    tree = drawer.tree
+    if not shown.opened:
+        return tree.opened(shown.depth) if shown.depth else frozenset(tree.numbers) if everything else None
+    keys = set(tree.opened(shown.depth or 1))
+    for key in shown.opened:
+        word = key.strip("/")
+        if word not in tree.numbers:
+            raise UnknownName(f"no group '{key}'", nearest=nearest(word, filter(None, tree.numbers)))
+        keys.update(tree.around(word))
+    return frozenset(keys)
+
+
+def _region(graph: Graph, marked: MarkOptions, wrong: Sequence[int]) -> Region | None:
+    """Between start and end; else what a bisection found."""
+    if marked.start or marked.end:
+        return between(graph, tuple(marked.start or ()), tuple(marked.end or ()))
+    return of_nodes(graph, wrong, keep_random=True) if wrong else None
+
+
+def _values(path: Path, graph: Graph) -> tuple[dict[str, float | str], set[str], list[int]]:
+    """Errors by tensor, the tensors that do not agree, and the nodes of findings, out of a comparison or bisection.
+
+    Raises:
+        InputError, UsageError: the file cannot be read, is of another schema, or tells of no tensor of this model.
+    """
+    from subgraph.documents import checked, read_document
+
+    hint = "subcut compare MODEL -c CANDIDATE --json > run.json"
+    path = path / RUN_JSON if path.is_dir() else path
+    maybe = (float, str, type(None))
+    row = {"tensor": str, "error?": maybe, "status?": str, "in_place?": Any, "runs?": [Any]}
+    found = read_document(path, {"schema": str, "findings?": [{"indices?": [int]}]}, hint)
+    rows = checked(found.get("profile") or found.get("rows") or [], [row], str(path), hint)
+    values: dict[str, float | str] = {}
+    failed = set()
+    for entry in rows:
+        for error, status in _judged(entry):
+            if entry["tensor"] in graph.maker:
+                if status == "fail":
+                    failed.add(entry["tensor"])
+                if error is not None:
+                    values[entry["tensor"]] = error
+    wrong = sorted({i for finding in found.get("findings", ()) for i in finding.get("indices", ())})
+    if not (values or failed or wrong):
+        raise UsageError(f"{path} has no error of a tensor of {graph.path.name}", hint)
+    if any(not 0 <= i < len(graph.nodes) for i in wrong):
+        raise UsageError(
+            f"{path} tells of nodes that {graph.path.name} does not have", "draw the model that was bisected"
+        )
+    return values, failed, wrong
+
+
+def _judged(entry: dict[str, Any]) -> Iterator[tuple[float | str | None, str]]:
+    """(error, status) of a row: of a bisection's profile, of a comparison, or of each recording's comparison."""
+    if "status" in entry:
+        yield entry.get("error"), entry["status"]
+        return
+    for judgement in (entry.get("in_place"), *(run and run.get("in_place") for run in entry.get("runs", ()))):
+        if isinstance(judgement, dict):
+            error = "nan" if judgement.get("signature") == "nan" else (judgement.get("errors") or {}).get("max_rel")
+            yield error, str(judgement.get("status"))
+
+
+# ---------------------------------------------------------------------------------------------------- two models
+
+
+def _two(one: Graph, other: Graph, shown: ShownOptions) -> _Drawn:
+    from subgraph.drawing.layout import WIDTH, Drawer
+    from subgraph.drawing.pair import matched, pieces
+    from subgraph.drawing.svg import beside
+    from subgraph.inspection.network import network
+
+    networks = network(one), network(other)
+    pairs = matched(*networks)
+    changed = [piece for piece in pieces(*networks, pairs) if piece.changed]
+    drawings = []
+    for graph, net, side in zip((one, other), networks, (0, 1), strict=True):
+        numbers = {i: f"≠{k}" for k, piece in enumerate(changed, 1) for i in (piece.nodes, piece.others)[side]}
+        drawer = Drawer(net)
+        keys = drawer.tree.opened(shown.depth) if shown.depth else None
+        layout = drawer.layout(keys, (shown.width or WIDTH) / 2)
+        drawings.append((f"{graph.path.name}: {count(len(graph.nodes), 'node')}", layout, Marks(badges=numbers)))
+    rows = [
+        {
+            "tensor": piece.tensor,
+            "other": piece.other,
+            "nodes": [one.label(i) for i in piece.nodes],
+            "others": [other.label(i) for i in piece.others],
+            "ops": [one.ops[i] for i in piece.nodes],
+            "other_ops": [other.ops[i] for i in piece.others],
+        }
+        for piece in changed
+    ]
+    lines = [f"{count(len(pairs), 'tensor')} matched, {count(len(changed), 'piece')} computed by other operators"]
+    for number, row in enumerate(rows[:LISTED], 1):
+        lines.append(f"  ≠{number}  {clean(str(row['tensor']))}: {_ops(row['ops'])} → {_ops(row['other_ops'])}")
+    if len(rows) > LISTED:
+        lines.append(f"  and {len(rows) - LISTED} more (--json has all)")
+    document = {"nodes": [len(one.nodes), len(other.nodes)], "matched": len(pairs), "changed": rows}
+    return _Drawn(beside(drawings), lines, document)
+
+
+def _ops(names: Sequence[str]) -> str:
+    """`2 Conv, Relu`; nothing at all where the tensor comes from elsewhere."""
+    counted = Counter(names)
+    return ", ".join(f"{n} {clean(op)}" if n > 1 else clean(op) for op, n in counted.items()) or "nothing"
+
+
+# ---------------------------------------------------------------------------------------------------- PNG
+
+
+def _png(text: str) -> bytes:
+    """Two pixels per pixel of the drawing, fewer where it is very large; on white.
+
+    Raises:
+        BackendError: the library is not installed.
+    """
+    from subgraph.drawing.svg import flattened
+
+    try:
+        import resvg_py
+    except ImportError as e:
+        raise UsageError("a .png needs the library resvg-py", "pip install 'subcut[png]', or write a .svg") from e
+    text, longest = flattened(text)
+    return bytes(resvg_py.svg_to_bytes(svg_string=text, zoom=min(PNG_ZOOM, PNG_MOST / longest), background="white"))
+
+
+def _write_bytes(path: Path, data: bytes) -> None:
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(data)
+    except OSError as e:
+        raise OutputError(f"cannot write {path}: {e.strerror or e}", "choose another -o FILE") from e

@@ -1,0 +1,118 @@
+"""`subcut draw`: what is drawn and marked, and what is refused."""
+
+from __future__ import annotations
+
+import json
+import sys
+import xml.etree.ElementTree as ET
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+from subgraph.errors import InputError, NoRegion, OutputError, UnknownName, UsageError
+from tests.helpers.run_command import chain, in_process
+
+NAMES = [f"stage{i // 6}/block{i // 2}/n{i}" for i in range(12)]
+
+
+@pytest.fixture
+def model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    return chain(Path("m.onnx"), NAMES)
+
+
+def boxes(path: str) -> list[tuple[str, str]]:
+    """Key and classes of each box of an SVG."""
+    return [(g.get("data-key", ""), g.get("class", "")) for g in ET.parse(path).iter() if "data-key" in g.attrib]
+
+
+def test_without_a_file_the_svg_is_the_result(model: Path) -> None:
+    assert ET.fromstring(in_process("draw", model).text).tag.endswith("svg")
+
+
+def test_a_region_is_marked_and_its_boundary_listed(model: Path) -> None:
+    result = in_process("draw", model, "-s", NAMES[2], "-e", NAMES[4], "-o", "m.svg", "--depth", "9")
+    assert result.text.splitlines()[1:] == ["region  3 nodes · 1 input · 1 output", "  in   t1", "  out  t4", "m.svg"]
+    assert [key for key, classes in boxes("m.svg") if "region" in classes] == ["#2", "#3", "#4"]
+    assert Path("m.svg").read_text(encoding="utf-8").count('class="line boundary"') >= 2
+    assert result.document["region"] == {"inputs": ["t1"], "outputs": ["t4"]}
+
+
+def test_groups_open_by_depth_or_by_name(model: Path) -> None:
+    in_process("draw", model, "--depth", "1", "-o", "m.svg")
+    assert [key for key, kind in boxes("m.svg") if kind == "box group"] == ["stage0", "stage1"]
+    in_process("draw", model, "--open", "stage1/block4", "-o", "m.svg")
+    assert [key for key, kind in boxes("m.svg") if kind == "box open"] == ["stage1", "stage1/block4"]
+    with pytest.raises(UnknownName) as e:
+        in_process("draw", model, "--open", "stage1/blok4")
+    assert "stage1/block4" in e.value.hint
+
+
+def test_the_surroundings_of_a_node(model: Path) -> None:
+    result = in_process("draw", model, "--around", NAMES[5], "--hops", "1", "-o", "m.svg")
+    assert result.document["nodes"] == 3
+    titles = {t.text for t in ET.parse("m.svg").iter() if t.tag.endswith("title")}
+    assert {*NAMES[4:7]} <= titles and NAMES[3] not in titles
+
+
+def test_errors_of_a_comparison_are_numbers_and_bars(model: Path) -> None:
+    rows = [{"tensor": "t3", "in_place": {"status": "fail", "errors": {"max_rel": 0.25}}}, {"tensor": "t4"}]
+    Path("c.json").write_text(json.dumps({"schema": "subcut.compare/1", "rows": rows}), encoding="utf-8")
+    result = in_process("draw", model, "--values", "c.json", "--depth", "9", "-o", "m.svg")
+    assert "errors of 1 tensor, 1 wrong" in result.text
+    assert [key for key, kind in boxes("m.svg") if "failed" in kind] == ["#3"]
+    text = Path("m.svg").read_text(encoding="utf-8")
+    assert ">✗ 0.25</text>" in text and text.count('class="empty"') == 1
+
+
+def test_a_bisections_finding_is_the_region(model: Path) -> None:
+    profile = [{"tensor": "t3", "error": "nan", "status": "fail"}]
+    run = {"schema": "subcut.bisect/1", "profile": profile, "findings": [{"indices": [3, 4]}]}
+    Path("run.json").write_text(json.dumps(run), encoding="utf-8")
+    assert "  in   t2" in in_process("draw", model, "--values", ".", "-o", "m.html").text
+    assert Path("m.html").read_text(encoding="utf-8").count("<details") == 8
+
+
+def test_two_models_are_numbered_where_they_differ(model: Path) -> None:
+    other = chain(Path("other.onnx"), NAMES[:11], [f"t{i}" for i in range(10)])
+    result = in_process("draw", model, "--beside", other, "-o", "both.svg")
+    assert result.document["changed"][0]["tensor"] == "out"
+    assert "  ≠1  out: Neg, Relu → Neg" in result.text
+    assert ET.parse("both.svg").getroot().tag.endswith("svg")
+
+
+def test_png_says_what_it_needs(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With the library: the SVG that it gets has no variables, which it does not know."""
+    monkeypatch.setitem(sys.modules, "resvg_py", None)
+    with pytest.raises(UsageError, match="resvg-py"):
+        in_process("draw", model, "-o", "m.png")
+    renderer = ModuleType("resvg_py")
+    renderer.svg_to_bytes = lambda svg_string, **_: svg_string.encode()  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "resvg_py", renderer)
+    in_process("draw", model, "-o", "m.png")
+    written = Path("m.png").read_text(encoding="utf-8")
+    assert "var(" not in written and "@media" not in written and ET.fromstring(written).tag.endswith("svg")
+
+
+@pytest.mark.parametrize(
+    ("words", "error"),
+    [
+        (("-o", "m.gif"), UsageError),
+        (("--hops", "2"), UsageError),
+        (("--width", "0"), UsageError),
+        (("--start", "stage0/block0/n00"), UnknownName),
+        (("-s", NAMES[5], "-e", NAMES[2]), NoRegion),
+        (("--around", "stage0/blok0/n0"), UnknownName),
+        (("--values", "missing.json"), InputError),
+        (("--values", "empty.json"), UsageError),
+        (("--values", "other.json"), InputError),
+        (("--beside", "m.onnx", "--around", NAMES[1]), UsageError),
+        (("-o", "m.onnx/m.svg"), OutputError),
+    ],
+)
+def test_what_cannot_be_drawn_is_refused(model: Path, words: tuple[str, ...], error: type[Exception]) -> None:
+    Path("empty.json").write_text('{"schema": "subcut.compare/1", "rows": []}', encoding="utf-8")
+    Path("other.json").write_text('{"schema": "x", "rows": [{"tensor": 3}]}', encoding="utf-8")
+    with pytest.raises(error):
+        in_process("draw", model, *words)
