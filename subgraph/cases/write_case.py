@@ -54,6 +54,7 @@ class CaseRequest:
     dynamic: bool = False
     freeze: bool = True
     recorded: str = ""
+    as_caffe: tuple[str, ...] = ()  # the prototxt, and its weights if they were named
 
     @classmethod
     def of_nodes(
@@ -84,6 +85,7 @@ class CaseRequest:
             ("--dtype", self.tensor_format.dtype, ""),
             ("--layout", self.tensor_format.layout, ""),
             ("--recorded", self.recorded, ""),
+            ("--as", "caffe" if self.as_caffe else "", ""),
         ):
             words += [option, value] if value != default else []
         for flag, on in (
@@ -309,6 +311,12 @@ def _write_model(cut: Cut, request: CaseRequest, work: Path) -> None:
     if problem:
         raise ModelError(f"the cut would be invalid: {problem}", f"subcut inspect {cut.graph.path}")
     cut.save(work / MODEL)
+    if request.as_caffe:
+        from subgraph.origins.caffe import cut as caffe
+        from subgraph.origins.caffe.files import find
+
+        nodes = {cut.graph.node_names[i] for i in (*cut.region.nodes, *cut.region.pulled)}
+        caffe.write(find(Path(request.as_caffe[0]), *request.as_caffe[1:]), nodes, work)
     if request.checker:
         _run_checker(work / MODEL)
 

@@ -14,6 +14,7 @@ from subgraph.commands.options import Text, option
 from subgraph.commands.recorded import cut_recorded, recording_options
 from subgraph.errors import UsageError
 from subgraph.graph.graph import Graph, load
+from subgraph.storage.file_kinds import is_caffe
 from subgraph.text import big, clean, count
 
 INCONCLUSIVE = 5
@@ -59,6 +60,9 @@ def cut(
     recording: options.RecordedOptions,
     runtime: options.RuntimeOptions,
     result: options.ResultOptions,
+    as_form: Annotated[
+        Text, option("--as", "caffe", "`caffe`: also write the cut of a .prototxt as prototxt and caffemodel.")
+    ] = None,
     stamp: Annotated[bool, option("--stamp", None, "Name the folder dump_result_YYYY_MM_DD_HH_MM_SS.")] = False,
 ) -> Result:
     """Cut the nodes between two nodes out of a model, with real tensors.
@@ -74,6 +78,7 @@ def cut(
         raise UsageError("where to cut? name a first and a last node", "subcut --start pool1 --end res2a_relu")
     settings = project.load()
     model_path = resolve.model_path(settings, model, weights)
+    as_caffe = _as_caffe(as_form, settings, model, weights) if as_form else ()
     if dump not in (None, "all"):
         raise UsageError(f"--dump {dump}: only `all` is known", "subcut dump MODEL NAME… writes a choice of tensors")
     if dump and no_capture:
@@ -91,6 +96,7 @@ def cut(
         dynamic=dynamic,
         freeze=not (no_freeze or dynamic),
         recorded=recorded or "",
+        as_caffe=as_caffe,
     )
     if tensor_map and not recorded:
         raise UsageError("--map goes with --recorded", "it says what the recording calls tensors of MODEL")
@@ -99,6 +105,10 @@ def cut(
     idle = no_capture or dry_run  # else the process that runs the reference starts before the model is read
     with contextlib.nullcontext() if idle else resolve.reference(settings, runtime, result.trust) as reference:
         graph = load(model_path)
+        if model_path.suffix.lower() == ".prototxt":
+            from subgraph.origins.caffe.cut import whole_layers
+
+            request = replace(request, start=tuple(whole_layers(graph, request.start)))
         name = layout.stamp_name() if stamp else ""
         place = ResultPlace(resolve.parent_folder(settings, output), name, result.force)
         if dry_run:
@@ -107,6 +117,21 @@ def cut(
             recordings = recording_options(replace(recording, recorded=[recorded]), runtime, inputs, tensor_map)
             return _result(cut_recorded(graph, request, place, reference, recordings))
         return _result(write_case.extract(graph, request, place, reference))
+
+
+def _as_caffe(form: str, settings: project.Project, model: str | None, weights: str | None) -> tuple[str, ...]:
+    """The files of the Caffe model that is cut.
+
+    Raises:
+        UsageError: another form, or the model is not Caffe's.
+    """
+    path, _ = project.find_model(model, settings)
+    if form != "caffe":
+        raise UsageError(f"--as {clean(form)}: only `caffe` is known", "leave it out for ONNX")
+    if not is_caffe(path):
+        raise UsageError(f"--as caffe: {clean(path.name)} is no .prototxt", "name the prototxt, not its conversion")
+    weights = settings.get("weights", weights)
+    return (str(path), weights) if weights else (str(path),)
 
 
 def _plan(graph: Graph, request: write_case.CaseRequest, place: ResultPlace) -> Result:

@@ -23,6 +23,7 @@ import typer
 from subgraph import project
 from subgraph.commands import Result
 from subgraph.errors import SubcutError
+from subgraph.storage.file_kinds import is_caffe
 from subgraph.text import clean
 
 
@@ -94,6 +95,10 @@ def complete_nodes(ctx: typer.Context, incomplete: str) -> list[str]:
     typed = ctx.params.get("model") or next(iter(ctx.args), None)
     try:
         model, _ = project.find_model(os.path.expandvars(os.path.expanduser(typed)) if typed else None)  # noqa: PTH111
+        if is_caffe(model):
+            from subgraph.origins.load import model_file
+
+            model = model_file(model, ctx.params.get("weights"))
         nodes = protobuf.read(model).model.graph.node
         names = [name for n in nodes for name in ([n.name] if not incomplete.startswith("tensor:") else n.output)]
     except (SubcutError, OSError, UnicodeDecodeError):

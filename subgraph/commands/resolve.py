@@ -27,7 +27,7 @@ from subgraph.runtime.inputs import Feeding, ImageOptions
 from subgraph.runtime.reference import Reference
 from subgraph.storage import convert
 from subgraph.storage.convert import TensorFormat
-from subgraph.storage.file_kinds import is_caffe
+from subgraph.storage.file_kinds import is_caffe, recognise_folder
 from subgraph.text import clean
 from subgraph.trust import NamedCode
 
@@ -45,14 +45,22 @@ def model_path(settings: Project, model: str | None, weights: str | None = None)
     """
     if folder := _case_folder(settings, model):
         return folder / MODEL
+    word = settings.get("model", model)
+    if word and (kind := recognise_folder(Path(word)))[0]:
+        raise UsageError(f"{clean(word)} is {kind[0]}, no ONNX model", kind[1])
     path, how = project.find_model(model, settings)
     if how:
         log.info("model: %s (%s)", path.name, how)
+    return _onnx_file(path, weights, settings)
+
+
+def _onnx_file(path: Path, weights: str | None = None, settings: Project | None = None) -> Path:
+    """The file, or what it was converted to."""
     if not weights and not is_caffe(path):
         return path
     from subgraph.origins.load import model_file
 
-    return model_file(path, settings.get("weights", weights))
+    return model_file(path, settings.get("weights", weights) if settings else weights)
 
 
 def _case_folder(settings: Project, model: str | None) -> Path | None:
@@ -197,7 +205,7 @@ def other_model(candidate: CandidateOptions) -> tuple[Path | None, Path | None]:
     for option, path in (("--candidate-model", model), ("--map", tensor_map)):
         if path and not os.path.isfile(path):  # noqa: PTH113 - a name that is too long is no file
             raise UsageError(f"{option} {clean(path)}: no such file", "name a file")
-    return Path(model) if model else None, Path(tensor_map) if tensor_map else None
+    return _onnx_file(Path(model)) if model else None, Path(tensor_map) if tensor_map else None
 
 
 def reference(settings: Project, runtime: RuntimeOptions, trusted: bool, origin: str = "") -> Reference:

@@ -5,13 +5,20 @@ The first bytes decide; the suffix decides only for formats without a mark of th
 
 from __future__ import annotations
 
+import os
 import re
+import shlex
 from pathlib import Path
 
 HEAD = 4096  # bytes of the file that are looked at
 
 _BUILT = "it was built for one device: name the .onnx that it was built from; the build belongs to a candidate (-c)"
-_TF = "convert it: python -m tf2onnx.convert"
+_TF = "convert it: pip install tf2onnx tensorflow; python -m tf2onnx.convert"
+_GRAPHDEF = f"{_TF} --graphdef FILE --inputs NAME:0 --outputs NAME:0 --output model.onnx"
+_PADDLE = (
+    "convert it: pip install paddle2onnx; paddle2onnx --model_dir FOLDER --model_filename MODEL "
+    "--params_filename PARAMETERS --save_file model.onnx"
+)
 _CAFFE = "name it .prototxt or .caffemodel, with its other half beside it: subcut reads both"
 _TORCH = "export it with its code: torch.onnx.export(model, inputs, 'model.onnx')"
 _PT2 = "torch.onnx.export(torch.export.load('FILE'), f='model.onnx') exports it"
@@ -44,19 +51,23 @@ _MARKS: tuple[tuple[str, str, str], ...] = (
     (r"\s*(ir_version|opset_import)\b[^\0]*:", "this is an ONNX model as text",
      "onnx.save(onnx.load('FILE', format='textproto'), 'model.onnx') converts it"),
     (r"[^\0]*\b(layers?|input_dim|input_shape)\b\s*[:{]", "this is Caffe's network as text (.prototxt)", _CAFFE),
-    (r"[^\0]*\bnode\s*\{", "this is a TensorFlow graph as text (.pbtxt)", f"{_TF} --graphdef FILE.pb"),
+    (r"[^\0]*\bnode\s*\{", "this is a TensorFlow graph as text (.pbtxt)", _GRAPHDEF),
+    (r"\s*\{\s*\"base_code\"", "this is a Paddle model", _PADDLE),
+    (r"\n.{1,5}\x08\0\x10\xff{9}\x01\x1a", "this is a Paddle model", _PADDLE),
     (r"\s*[<{]", "this is text (a web page or JSON), not a model", "download it again"),
     (r"\n.{0,200}(Convolution|InnerProduct|Pooling|\x12\x04Data|\x12\x05Input|\x12\x09DummyData)",
      "this is a Caffe model (.caffemodel)", _CAFFE),
     (r"\n..?\n.{1,200}\x12.(Placeholder|Const|VariableV2|VarHandleOp|NoOp)", "this is a TensorFlow graph (.pb)",
-     f"{_TF} --graphdef FILE --output model.onnx"),
+     _GRAPHDEF),
     (r"\x08\x01\x12.*(saved_model|serve|tensorflow|VarHandleOp|Placeholder)", "this is a TensorFlow SavedModel",
      f"{_TF} --saved-model FOLDER --output model.onnx"),
 )  # fmt: skip
 CAFFE_SUFFIXES = (".prototxt", ".caffemodel")
 _SUFFIXES = {
-    ".pb": ("this looks like a TensorFlow graph", f"{_TF} --graphdef FILE --output model.onnx"),
+    ".pb": ("this looks like a TensorFlow graph", _GRAPHDEF),
     ".caffemodel": ("this looks like a Caffe model", _CAFFE),
+    ".pdmodel": ("this looks like a Paddle model", _PADDLE),
+    ".pdiparams": ("this looks like the weights of a Paddle model", _PADDLE),
     ".mnn": ("this looks like an MNN model", "name the .onnx that it was converted from; -c mnn converts it itself"),
     ".engine": ("this looks like a TensorRT engine", _BUILT),
     ".plan": ("this looks like a TensorRT engine", _BUILT),
@@ -92,8 +103,32 @@ def recognise(path: Path, head: bytes) -> tuple[str, str]:
 
     `head`: its first `HEAD` bytes.
     """
-    for mark, kind, advice in _MARKS:
-        if re.match(mark.encode("latin-1"), head, re.DOTALL):  # compiled only when a file is no model
-            return kind, advice.replace("FILE", path.name)
-    kind, advice = _SUFFIXES.get(path.suffix.lower(), ("", ""))
-    return kind, advice.replace("FILE", path.name)
+    kind, advice = next(
+        # compiled only when a file is no model
+        ((kind, advice) for mark, kind, advice in _MARKS if re.match(mark.encode("latin-1"), head, re.DOTALL)),
+        _SUFFIXES.get(path.suffix.lower(), ("", "")),
+    )
+    return kind, _named(advice, path.parent, path.name)
+
+
+def recognise_folder(folder: Path) -> tuple[str, str]:
+    """As `recognise`, of a folder that holds one model of TensorFlow or Paddle."""
+    for pattern, kind, advice in _FOLDERS:
+        if os.path.isdir(folder) and (found := sorted(folder.glob(pattern))):  # noqa: PTH112 - a name may be too long
+            return kind, _named(advice, folder, found[0].name)
+    return "", ""
+
+
+_FOLDERS = (
+    ("saved_model.pb", "a TensorFlow SavedModel", f"{_TF} --saved-model FOLDER --output model.onnx"),
+    ("*.pdmodel", "a Paddle model", _PADDLE),
+    ("__model__", "a Paddle model", _PADDLE),
+    ("*.pdiparams", "a Paddle model", _PADDLE),
+)
+
+
+def _named(advice: str, folder: Path, file: str) -> str:
+    """The advice with the names of this file and folder in it, quoted for a shell."""
+    model = file.replace(".pdiparams", ".json") if file.endswith(".pdiparams") else file
+    names = {"FILE": file, "FOLDER": str(folder), "MODEL": model, "PARAMETERS": f"{Path(file).stem}.pdiparams"}
+    return re.sub(r"\b(FILE|FOLDER|MODEL|PARAMETERS)\b", lambda m: shlex.quote(names[m[0]]), advice)

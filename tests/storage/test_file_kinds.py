@@ -12,8 +12,10 @@ import onnxruntime as ort
 import pytest
 
 from fixtures import graphs
-from subgraph.errors import ModelError
+from subgraph.errors import ModelError, UsageError
 from subgraph.graph import protobuf
+from subgraph.storage import file_kinds
+from tests.helpers.run_command import in_process
 
 # The beginnings of files as their formats define them.
 KINDS = [
@@ -35,6 +37,8 @@ KINDS = [
     ("m.om", b"IMOD\x00\x01\x00\x00", "Ascend", "built from"),
     ("m.param", b"7767517\n75 83\nInput data 0 1 data\n", "ncnn", "converted from"),
     ("m.xml", b'<?xml version="1.0"?>\n<net name="Model0" version="11">', "OpenVINO", "converted from"),
+    ("inference.pdmodel", b"\n\x9a\x05\x08\0\x10" + b"\xff" * 9 + b"\x01\x1a\x20", "Paddle", "--params_filename"),
+    ("inference.json", b'{"base_code":{"magic":"pir","version":1}}', "Paddle", "--save_file model.onnx"),
     ("m.h5", b"\x89HDF\r\n\x1a\n", "Keras", "--keras m.h5"),
 ]
 
@@ -83,3 +87,25 @@ def test_files_that_libraries_here_write_are_named(tmp_path: Path) -> None:
             protobuf.read(tmp_path / name)
         assert kind in refusal.value.what
         assert refusal.value.hint
+
+
+@pytest.mark.parametrize(
+    ("files", "kind", "advice"),
+    [
+        (["saved_model.pb"], "a TensorFlow SavedModel", "--saved-model {} --output model.onnx"),
+        (["inference.pdmodel", "inference.pdiparams"], "a Paddle model",
+         "--model_dir {} --model_filename inference.pdmodel --params_filename inference.pdiparams --save_file model.onnx"),
+        (["inference.json", "inference.pdiparams"], "a Paddle model", "--model_filename inference.json --params"),
+        (["readme.txt"], "", ""),
+    ],
+)  # fmt: skip
+def test_a_folder_of_another_framework_is_named(tmp_path: Path, files: list[str], kind: str, advice: str) -> None:
+    for name in files:
+        (tmp_path / name).touch()
+    found, hint = file_kinds.recognise_folder(tmp_path)
+    assert found == kind
+    assert advice.format(tmp_path) in hint
+    with pytest.raises(UsageError) as refusal:
+        in_process("inspect", tmp_path)
+    assert kind in refusal.value.what
+    assert advice.format(tmp_path) in refusal.value.hint or not kind

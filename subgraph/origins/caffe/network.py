@@ -60,12 +60,13 @@ class ConvertedLayer:
 
 @dataclass(frozen=True)
 class CaffeNetwork:
-    """A converted network. `shapes`: of every blob by its tensor's name."""
+    """A converted network. `shapes`: of every blob by its tensor's name; `field`: `layer`, before 2014 `layers`."""
 
     name: str
     model: ModelProto
     layers: tuple[ConvertedLayer, ...]
     shapes: Mapping[str, Shape]
+    field: str
 
 
 def convert(
@@ -97,9 +98,17 @@ def convert(
         before = len(builder.nodes)
         CONVERTERS[text.type](layer)
         current.update(zip(text.tops, layer.tops, strict=True))
+        for node in builder.nodes[before:]:
+            node.doc_string = text.name
         names = tuple(n.name for n in builder.nodes[before:])
         converted.append(ConvertedLayer(text, layer.bottoms, layer.tops, names, tuple(builder.used.get(text.name, ()))))
-    return CaffeNetwork(net.name, _model(net.name, builder, inputs), tuple(converted), builder.shapes)
+    return CaffeNetwork(
+        net.name,
+        _model(net.name, builder, inputs),
+        tuple(converted),
+        builder.shapes,
+        "layers" if net.layers else "layer",
+    )
 
 
 def _layers(net: Parameters, tree: Message, where: str) -> Iterator[LayerText]:
