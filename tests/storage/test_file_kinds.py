@@ -94,7 +94,7 @@ def test_files_that_libraries_here_write_are_named(tmp_path: Path) -> None:
     [
         (["saved_model.pb"], "a TensorFlow SavedModel", "--saved-model {} --output model.onnx"),
         (["inference.pdmodel", "inference.pdiparams"], "a Paddle model",
-         "--model_dir {} --model_filename inference.pdmodel --params_filename inference.pdiparams --save_file model.onnx"),
+         "--model_dir {} --model_filename inference.pdmodel --params_filename inference.pdiparams --save"),
         (["inference.json", "inference.pdiparams"], "a Paddle model", "--model_filename inference.json --params"),
         (["readme.txt"], "", ""),
     ],
