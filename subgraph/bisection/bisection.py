@@ -151,7 +151,7 @@ class Bisection:
             command=options.command,
             criterion=options.setup.criterion,
             seconds=time.monotonic() - started,
-            notes=[*options.notes, *filter(None, (changed, age(trials))), *self._stale(findings, place)],
+            notes=[*self.options.notes, *filter(None, (changed, age(trials))), *self._stale(findings, place)],
             within=options.within,
         )
         document = replace(document, other_model=self._other_model(findings))

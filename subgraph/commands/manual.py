@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 
 SCHEMA = "subcut.manual/1"
 MAX_BATCH = 64  # tasks at once
+MAX_REPEAT = 16  # runs of each
 HELP = """Find the wrong piece by hand, on a device that nobody can call.
 
 The search of `subcut bisect`, as folders (tasks) to run on the device; `take` reads the outputs that you bring back.
@@ -56,6 +57,9 @@ def start(
         str, option("--export", "bin:float16:NHWC", "Form of the inputs: FORMAT[:DTYPE][:LAYOUT]; default npy,bin.")
     ] = "npy,bin",
     batch: Annotated[int, option("--batch", "N", "Tasks for one trip to the device; default 1.")] = 1,
+    repeat: Annotated[
+        int, option("--repeat", "N", "Runs of each piece; where they contradict each other, nothing is concluded.")
+    ] = 1,
     within: options.Within = None,
     inputs: options.InputOptions,
     comparison: options.CriterionOptions,
@@ -82,6 +86,8 @@ def start(
     model_path = resolve.model_path(settings, model, weights)
     criterion = resolve.criterion(settings, comparison, result.trust)
     _check_batch(batch)
+    if not 1 <= repeat <= MAX_REPEAT:
+        raise UsageError(f"--repeat {repeat}: expected 1 to {MAX_REPEAT}")
     feeding = resolve.feeding(settings, inputs, model)
     custom_ops = settings.get("custom_ops", runtime.custom_ops, "")
     recordings = recording_options(recorded, runtime, inputs)
@@ -99,6 +105,7 @@ def start(
         command=shlex.join(["subcut", *sys.argv[1:]]),
         notes=(),
         force=result.force,
+        repeat=repeat,
     )
     folder = loops.folder_of(resolve.parent_folder(settings, result.output), name)
     loops.require_none(folder, result.force)

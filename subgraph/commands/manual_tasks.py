@@ -40,12 +40,19 @@ def open_task(manual: ManualState, number: int) -> OpenTask:
     return OpenTask(
         number=number,
         what=manual.task(number).what,
-        needed=number == manual.open[0],
+        needed=_question(manual, number) == _question(manual, manual.open[0]),
         folders=[str(p) for p in folders],
         put=[str(p / FROM_DEVICE) for p in folders],
         inputs=[t["name"] for t in manifest.get("inputs", ())],
         outputs=[str(file) for output in results.expected_outputs(manifest) for file in output.files],
     )
+
+
+def _question(manual: ManualState, number: int) -> str:
+    """What a task is about, whichever of its runs it is."""
+    from subgraph.bisection.manual.advance import RUN
+
+    return manual.task(number).what.rpartition(RUN)[0] or manual.task(number).what
 
 
 def next_steps(manual: ManualState, tasks: Sequence[OpenTask], bisection: ManualBisection) -> list[str]:
@@ -56,6 +63,7 @@ def next_steps(manual: ManualState, tasks: Sequence[OpenTask], bisection: Manual
     if manual.recorded and not manual.log:
         told = "known from the recording, which says where to look and answers for no piece:"
         lines = [told, *(f"  {line}" for line in manual.recorded.lines), *lines]
+    lines[:0] = [f"! {clean(line)}" for line in bisection.contradictions]
     width = max(len(clean(task.what)) for task in tasks)
     for task in tasks:
         ahead = "" if task.needed else "   (ahead: it may spare a trip)"

@@ -34,6 +34,7 @@ from subgraph.trials.session import Setup
 from subgraph.trials.trial import Trials
 
 WHOLE = "the whole model"
+RUN = " (run "  # of a task that is run several times
 FEW = 3  # nodes that are left out; a region is then named by them
 GONE = "put it back; or subcut manual reset, then start anew"
 # The precision that a device claims, by the type of the inputs that it takes.
@@ -128,9 +129,12 @@ def setup_of(state: ManualState) -> Setup:
 
 def _notes(state: ManualState) -> Iterator[str]:
     answers, trips = count(len(state.log), "answer"), count(state.trips, "trip")
-    yield f"asked by hand: {answers} in {trips}; nothing was repeated, so that a device that wavers would not show"
+    repeated = "nothing was repeated, so that a device that wavers would not show"
+    if state.request.repeat > 1:
+        repeated = f"each piece was run {state.request.repeat} times"
+    yield f"asked by hand: {answers} in {trips}; {repeated}"
     if state.recorded:
-        run = any(state.task(answer.number).what == WHOLE for answer in state.log)
+        run = any(state.task(answer.number).what.partition(RUN)[0] == WHOLE for answer in state.log)
         whole = "; the whole model's outputs are those of the recording" if state.recorded.outputs and not run else ""
         yield f"the recording {state.recorded.name} said where to look; it answers for no piece{whole}"
     for word, meaning in (("good", "good"), ("bad", "bad"), ("skip", "not to be run")):
@@ -166,14 +170,16 @@ def advance(state: ManualState, trials: Trials) -> tuple[ManualBisection, bool, 
         ResultExists: another result stands where this one should go. ModelError: the reference fails.
         OutputError: nothing can be written.
     """
-    bisection, ended = ManualBisection(trials, options_of(state), state.results(), state.evidence), True
+    repeat = state.request.repeat
+    bisection = ManualBisection(trials, options_of(state), state.results(), state.evidence, repeat)
+    ended = True
     try:
         for _ in bisection:
             pass
         state.open = []
     except Pending as pending:
         ended = False
-        _prepare(state, trials, bisection.next_tasks(pending, state.request.batch))
+        _prepare(state, trials, bisection.next_tasks(pending, state.request.batch * repeat))
     shown, state.shown, state.settled = state.shown, len(bisection.new_steps), True
     state.save()
     state.remove_closed_tasks()
@@ -192,7 +198,9 @@ def _prepare(state: ManualState, trials: Trials, needed: Sequence[Task]) -> None
         if not tasks.is_complete(state.todo, number, task.key):
             tasks.write_task(trials, task, number, state.todo, state.task_format, state.feeding)
         own_trip = logged.trip if logged and number in state.open else trip
-        new = LoggedTask(number, task.key, _what(task, state.todo / str(number), trials), own_trip)
+        what = _what(task, state.todo / str(number), trials)
+        what += f"{RUN}{task.run + 1} of {state.request.repeat})" if state.request.repeat > 1 else ""
+        new = LoggedTask(number, task.key, what, own_trip)
         state.tasks = [*(t for t in state.tasks if t.number != number), new]
         opened.append(number)
     state.open = opened

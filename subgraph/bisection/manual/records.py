@@ -17,7 +17,7 @@ OWN_FILE = re.compile(r"(inputs|drawn|recorded)/\d+/\w+[\d#]*\.npy")
 
 @dataclass(frozen=True)
 class ManualRequest:
-    """The options of `subcut manual start`; `export` as `TaskFormat.parse` reads it."""
+    """The options of `subcut manual start`; `export` as `TaskFormat.parse` reads it; `repeat`: runs of each task."""
 
     name: str
     export: str
@@ -32,6 +32,7 @@ class ManualRequest:
     command: str
     notes: Sequence[str]
     force: bool
+    repeat: int = 1
 
     @classmethod
     def from_json(cls, d: Any) -> ManualRequest:
@@ -40,7 +41,8 @@ class ManualRequest:
         options = FeedingOptions(
             inputs=tuple(feeding["inputs"]), shapes=feeding["shapes"], seed=feeding["seed"], picture=picture
         )
-        return cls(**{f.name: d[f.name] for f in fields(cls)} | {"batch": int(d["batch"]), "feeding": options})
+        known = {f.name: d[f.name] for f in fields(cls) if f.name in d}
+        return cls(**known | {"batch": int(d["batch"]), "feeding": options})
 
 
 @dataclass(frozen=True)

@@ -4,8 +4,8 @@ Insight: a search is a pure function of its answers, so nothing of it is stored.
 recorded results, until it asks for one that is missing: `Pending`. What it would ask after that is found in the same
 way, with assumed answers.
 
-Manual runs are expensive: nothing is repeated, the growth of an error is not measured, and a region that agrees is not
-examined further.
+Manual runs are expensive: nothing is repeated unless the user says so, the growth of an error is not measured, and a
+region that agrees is not examined further.
 """
 
 from __future__ import annotations
@@ -67,11 +67,14 @@ class RecordedAnswers:
     Attributes:
         results: by key of the task.
         may_ask: a missing result raises `_NotRecorded`; otherwise it is unresolved.
+        repeat: how often each region is run. shaky: by a region's nodes, how its runs contradict each other.
     """
 
     trials: Trials
     results: Mapping[str, RunResult]
     may_ask: bool = False
+    repeat: int = 1
+    shaky: dict[tuple[int, ...], str] = field(default_factory=dict)
 
     def __call__(self, region: Region, feeds: Feeds | None) -> RunResult:
         """The recorded result of a region.
@@ -79,27 +82,49 @@ class RecordedAnswers:
         Raises:
             _NotRecorded: the region is to be run. ModelError: it cannot be cut, so nobody can run it.
         """
-        key = self.key(region, feeds)
-        result = self.results.get(key)
-        if result is not None:
+        runs = {key: self.results.get(key) for key in self.keys(region, feeds)}
+        known = [result for result in runs.values() if result is not None]
+        skipped = next((r for r in known if r.failure and r.failure.status is Status.UNRESOLVED), None)
+        if len(known) < len(runs) and not skipped:
+            if not self.may_ask:
+                return NOT_RUN
+            missing = [task for task in self.tasks(region, feeds) if runs[task.key] is None]
+            raise _NotRecorded(missing)
+        result = skipped or self._settled(region, feeds, known)
+        for key in runs:
             self.trials.seen_keys[key] = result.made
-            agrees = result.failure is not None and result.failure.status is Status.AGREE
-            # of a region said to be good, fed with other values, the reference tells the values
-            return (
-                RunResult(tuple(self.trials.run_on_reference(region, feeds)))
-                if agrees and feeds is not None
-                else result
-            )
-        if not self.may_ask:
-            return NOT_RUN
-        raise _NotRecorded([self.task(region, feeds)])
+        agrees = result.failure is not None and result.failure.status is Status.AGREE
+        # of a region said to be good, fed with other values, the reference tells the values
+        return RunResult(tuple(self.trials.run_on_reference(region, feeds))) if agrees and feeds is not None else result
 
-    def task(self, region: Region, feeds: Feeds | None = None) -> Task:
-        """The task of running a region."""
+    def _settled(self, region: Region, feeds: Feeds | None, runs: Sequence[RunResult]) -> RunResult:
+        """The result of several runs: the first; nothing is known where they contradict each other."""
+        first, *others = runs
+        if not others:
+            return first
+        self.trials.capture(region)
+        verdicts = [self.trials.verdict_of(region, run) for run in runs]
+        said = [f"{v.status.value}{f' ({v.signature})' if v.signature else ''}" for v in verdicts]
+        if feeds is not None:  # the reference's values say nothing here
+            pairs = [(first, run) for run in others if not (first.failure or run.failure)]
+            said = ["same", *("other values" if one.differing(two) else "same" for one, two in pairs)]
+        if len(set(said)) == 1:
+            return first
+        why = f"its runs contradict each other: {', '.join(f'run {k} {word}' for k, word in enumerate(said, 1))}"
+        self.shaky[region.nodes] = why
+        return RunResult(failure=Verdict(Status.UNRESOLVED, None, why))
+
+    def tasks(self, region: Region, feeds: Feeds | None = None) -> list[Task]:
+        """The tasks of running a region, one for each time."""
         groups = tuple(tuple(group) for group, _ in self.trials.cuts(region, feeds))
-        return Task(self.key(region, feeds), region, feeds, groups)
+        return [Task(key, region, feeds, groups, run) for run, key in enumerate(self.keys(region, feeds))]
 
-    def key(self, region: Region, feeds: Feeds | None) -> str:
+    def keys(self, region: Region, feeds: Feeds | None = None) -> list[str]:
+        """The keys of these tasks."""
+        key = self._key(region, feeds)
+        return [key, *(digest("again", key, run) for run in range(1, self.repeat))]
+
+    def _key(self, region: Region, feeds: Feeds | None) -> str:
         """Digest of the nodes, the boundary, and the values fed instead of reference values. The latter are those of
         the loop's first command: another version, or another machine, may give other last bits."""
         entering = [*region.inputs, *region.shapes]
@@ -159,7 +184,7 @@ class ManualOracle(NodeOracle):
             pieces = [a.status for q, a in self.known.items() if q.kind is QueryKind.ISOLATED]
             nothing_fails = len(pieces) >= MOST_RIGHT and Status.FAIL not in pieces
             if nothing_fails or len(query.items) == len(self.groups):
-                raise _NotRecorded([self.recorded.task(self.trials.whole())])
+                raise _NotRecorded(self.recorded.tasks(self.trials.whole()))
         return super()._answer(query)
 
     def _told(self, query: Query) -> Answer | None:
@@ -268,10 +293,10 @@ class ManualBisection(Bisection):
 
     def __init__(
         self, trials: Trials, options: BisectionOptions, results: Mapping[str, RunResult],
-        evidence: RecordedEvidence | None = None,
+        evidence: RecordedEvidence | None = None, repeat: int = 1,
     ) -> None:  # fmt: skip
         super().__init__(trials, options)
-        self._recorded = trials.run_by_hand = RecordedAnswers(trials, results)
+        self._recorded = trials.run_by_hand = RecordedAnswers(trials, results, repeat=repeat)
         self._evidence, self._asked = evidence, frozenset(results)
 
     def _new_oracle(self, trials: Trials) -> ManualOracle:
@@ -286,19 +311,20 @@ class ManualBisection(Bisection):
         """Take the recorded outputs as the result of the whole, if they are wrong: that it is right is asked."""
         recorded, trials = self._recorded, self._recorded.trials
         whole = trials.whole()
-        key = recorded.key(whole, None)
-        if not outputs or key in self._asked:
+        keys = recorded.keys(whole)
+        if not outputs or self._asked.intersection(keys):
             return False
         result = RunResult(tuple({r.name: r for r in sample} for sample in outputs), ((),) * len(outputs))
         trials.capture(whole)
         if trials.verdict_of(whole, result).status is not Status.FAIL:
             return False
-        recorded.results = {**recorded.results, key: result}
+        recorded.results = {**recorded.results, **dict.fromkeys(keys, result)}
         return True
 
     def _summed(self, findings: Findings) -> Findings:
         """Counts each run once, and leaves out the steps that repeat one."""
         self.steps[:] = self.new_steps
+        self.options = replace(self.options, notes=(*self.options.notes, *self.contradictions))
         once = {(step.query.kind, step.items): step for step in reversed(self.steps)}
         told, looked = self._manual_oracle.told, self._manual_oracle.looked
         asked = [step for step in once.values() if without_repetition(step.query) not in told]
@@ -308,6 +334,16 @@ class ManualBisection(Bisection):
             nodes[step.purpose] += len(step.items) or self.suspects
         counts = Counter(step.purpose for step in runs) + Counter({Purpose.PROFILE: looked})
         return replace(findings, counts=Counts(counts, nodes, len(runs) + looked))
+
+    @property
+    def contradictions(self) -> list[str]:
+        """Regions whose runs contradict each other, in words: no answer rests on them."""
+        label, whole = self._recorded.trials.graph.label, self._recorded.trials.whole().nodes
+        names = {nodes: " … ".join(dict.fromkeys(map(label, (nodes[0], nodes[-1])))) for nodes in self._recorded.shaky}
+        return [
+            f"{'the whole model' if nodes == whole else names[nodes]}: {why}; the device wavers, so nothing rests on it"
+            for nodes, why in self._recorded.shaky.items()
+        ]
 
     @property
     def new_steps(self) -> list[Step]:

@@ -58,6 +58,7 @@ SHAPE = {
     "request": {
         "name": str, "export": str, "batch": int, "within": str, "criterion": str, "precision": (str, type(None)),
         "freeze": bool, "reference": str, "custom_ops": str, "command": str, "notes": [str], "force": bool,
+        "repeat?": int,
         "feeding": {
             "inputs": [str], "shapes": {str: [int]}, "seed": int,
             "picture": {"mean": [float], "scale": [float], "bgr": bool},

@@ -75,12 +75,14 @@ class Task:
         key: digest of everything that the result depends on.
         feeds: values fed instead of reference values; None for reference values.
         groups: samples that one cut can serve.
+        run: which of several runs of the region, from 0.
     """
 
     key: str
     region: Region
     feeds: Feeds | None
     groups: tuple[tuple[int, ...], ...]
+    run: int = 0
 
 
 @dataclass(frozen=True)
@@ -132,7 +134,7 @@ def write_task(trials: Trials, task: Task, number: int, todo: Path, task_format:
                 for file in written.path.iterdir():
                     file.rename(work / file.name)
                 _keep_integers(manifest, work, tensor_format)
-                (work / TODO_TXT).write_text(_todo_text(manifest, number), encoding="utf-8")
+                (work / TODO_TXT).write_text(_todo_text(manifest, number, task.run), encoding="utf-8")
                 entry = TaskEntry(task.key, number, len(cases), task.groups[k])
                 case.write_manifest(manifest | {BY_HAND: entry}, work)
                 (work / FROM_DEVICE).mkdir()
@@ -189,9 +191,11 @@ def remove(folder: Path) -> bool:
 # ---------------------------------------------------------------------------------------------------- text
 
 
-def _todo_text(manifest: Mapping[str, Any], number: int) -> str:
+def _todo_text(manifest: Mapping[str, Any], number: int, run: int) -> str:
     """Instructions for somebody who has only this folder."""
-    lines = [f"{number}: {span_of(manifest)}", "", "Run model.onnx on the device, with"]
+    lines = [f"{number}: {span_of(manifest)}", ""]
+    lines += [f"Run {run + 1} of this model: run it anew, do not copy the outputs of another run.", ""] if run else []
+    lines += ["Run model.onnx on the device, with"]
     lines += [f"  {line}" for line in _file_lines(manifest["inputs"])]
     lines += ["", f"and put what it gives into {FROM_DEVICE}/, without a header (.bin) or as .npy:"]
     lines += [f"  {line.replace('outputs/', f'{FROM_DEVICE}/', 1)}" for line in _file_lines(manifest["outputs"])]

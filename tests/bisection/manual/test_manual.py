@@ -509,6 +509,58 @@ def test_loops_side_by_side_and_their_end(here: Path, manual: Manual) -> None:
     assert notes.exists()
 
 
+# ------------------------------------------------------------------------------------------------ several runs
+
+
+@pytest.mark.slow
+def test_each_piece_is_run_as_often_as_wanted_in_as_many_trips(here: Path, manual: Manual) -> None:
+    begun = manual(*START, "--repeat", "2")
+    assert [t["what"] for t in begun.document["open"]] == [
+        "the whole model (run 1 of 2)",
+        "the whole model (run 2 of 2)",
+    ]
+    assert all(t["needed"] for t in begun.document["open"])
+    assert "Run 2 of this model" in (TODO / "2" / "TODO.txt").read_text()
+    done = to_the_end(manual, begun, nodes="n7")
+    assert named(done["result"]) == [["n7"]] and done["result"]["findings"][0]["certified"]
+    assert (done["trips"], done["answers"]) == (4, 8)
+    assert any("each piece was run 2 times" in note for note in done["result"]["notes"])
+
+
+def test_a_whole_that_contradicts_itself_is_unresolved(here: Path, manual: Manual) -> None:
+    manual(*START, "--repeat", "2")
+    manual("good", "1")
+    result = manual("bad", "2")
+    assert result.exit_code == 5 and not result.document["result"]["agree"]
+    says = "the whole model: its runs contradict each other: run 1 agree, run 2 fail (mismatch); the device wavers"
+    assert any(says in note for note in result.document["result"]["notes"])
+    with pytest.raises(UsageError, match="--repeat 0: expected 1 to 16"):
+        manual(*START, "--force", "--repeat", "0")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("shaky", ["n7, 1 node", "all but n7"])
+def test_no_certificate_rests_on_a_shaky_answer(shaky: str, here: Path, manual: Manual) -> None:
+    result = manual(*START, "--repeat", "2")
+    for _ in range(MOST):
+        if result.document["ended"]:
+            break
+        for task in list(result.document["open"]):
+            wavers = task["what"].startswith(shaky) and "inner" not in task["what"]
+            board(Path(task["folders"][0]), **({} if wavers and "run 1" in task["what"] else {"nodes": "n7"}))
+            if wavers and task["what"].startswith("all but") and "run 2" in task["what"]:
+                board(Path(task["folders"][0]), nodes="n3")
+        result = manual("take")
+    else:
+        raise AssertionError("it does not end")
+    document = result.document["result"]
+    assert any("its runs contradict each other" in note for note in document["notes"])
+    certified = [f["nodes"] for f in document["findings"] if f["certified"]]
+    assert certified == ([["n7"]] if shaky == "all but n7" else [])
+    known = any("the whole model agrees" in note for note in document["notes"])
+    assert known is (shaky != "all but n7")
+
+
 # ------------------------------------------------------------------------------------------------ a recording
 
 
