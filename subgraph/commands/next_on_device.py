@@ -21,7 +21,8 @@ def next_commands(
     """The commands that take the search to this very device: its element type and layout, the user's files."""
     dtype, layout = _form_of(compared)
     case, model = document.findings[0].case or "CASE", str(document.model.path)
-    words = [clean(model), "--recorded", *map(str, recordings.folders)]
+    words = [clean(model)]
+    words += ["--recorded", str(compared.run.recording.folder)] if compared.run.recording else []
     words += [word for file in feeding.inputs for word in ("-i", file)] if not feeding.records else []
     words += ["--dump-format", recordings.format] if recordings.format else []
     words += ["--dump-layout", recordings.layout] if recordings.layout else []
