@@ -31,7 +31,8 @@ SCOPES = ("/", ".")  # separators of scopes in node names; the first that half o
 class DrawnGroup:
     """Members: leaves, and numbers of groups inside. `key` is what `open_groups` lists; `label` what is shown.
 
-    `depth`: groups around it. `scope`: parts of its nodes' names that it stands for. `leaves`: all inside.
+    `depth`: groups around it. `scope`: parts of its nodes' names that it stands for. `leaves`: all inside, of which
+    `nodes` are nodes.
     """
 
     key: str
@@ -40,6 +41,7 @@ class DrawnGroup:
     members: list[int]
     depth: int = 0
     scope: int = 0
+    nodes: int = 0
     leaves: list[int] = field(default_factory=list)
 
 
@@ -203,6 +205,8 @@ class Tree:
                 if m in self.groups:
                     self.groups[m].parent, self.groups[m].depth = number, group.depth + 1
         self._gather(self.root)
+        for group in self.groups.values():
+            group.nodes = sum(leaf < len(self.network.ops) for leaf in group.leaves)
         self._parents = {m: number for number, group in self.groups.items() for m in group.members}
 
     def _gather(self, top: int) -> None:

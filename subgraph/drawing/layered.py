@@ -20,6 +20,7 @@ SWEEPS = 6  # passes over all layers
 LONG = 12  # rows that an edge may pass; a longer one becomes two stubs
 TEXT = 14.0  # height of a label
 CURVE, CURVE_MOST = 11.0, 36.0  # height in which an edge moves sideways
+STRAIGHT = 8.0  # weight of the parts of one edge for each other
 HEAVY = 1e7  # weight of the trunk beside any other item
 
 
@@ -256,9 +257,15 @@ class _Rows:
                 targets.append(0.0)
                 weights.append(HEAVY)
             else:
-                near = [x[o] + d for side in sides for o, d in side[i]]
-                targets.append(sum(near) / len(near) if near else x[i])
-                weights.append(1.0)
+                passing = i >= len(self.items)  # a part of an edge: it stays below the part above
+                near = [
+                    (x[o] + d, STRAIGHT if passing and o >= len(self.items) else 1.0)
+                    for side in sides
+                    for o, d in side[i]
+                ]
+                total = sum(w for _, w in near)
+                targets.append(sum(at * w for at, w in near) / total if near else x[i])
+                weights.append(STRAIGHT if passing else 1.0)
         if len(layer) == 1:
             i = layer[0]
             x[i] = min(max(targets[0], bounds[0] + self.left[i]), bounds[1] - self.right[i])
@@ -296,6 +303,8 @@ class _Rows:
         yield out, y[first] + self.tall[self.layer[first]] / 2
         for item in chain[1:-1]:
             half = self.tall[self.layer[item]] / 2
+            if self.layer[item] % 2 and not half:
+                continue  # a layer of labels without any: one curve instead of two
             yield x[item], y[item] - half
             yield x[item], y[item] + half
         into = x[last] + edge.arrive

@@ -13,12 +13,13 @@ from functools import cached_property
 from typing import NamedTuple
 
 from subgraph.drawing.groups import Tree
-from subgraph.drawing.level import NAME, PAD, PORT, Cell, Level, level, size, stub_rows, stub_text
+from subgraph.drawing.level import NAME, PAD, PORT, Cell, Crossing, Level, crossing, level, size, stub_rows, stub_text
 from subgraph.drawing.network import Network
 from subgraph.text import clean, short
 
 WIDTH = 1200.0  # of a page
 MARGIN = 10.0
+MOST_KEPT = 20_000  # layouts of groups
 SHOWN = 60  # boxes, if nothing tells which groups are open
 
 
@@ -107,6 +108,7 @@ class Drawer:
     def __init__(self, network: Network) -> None:
         self.network = network
         self.tree = Tree(network)
+        self._crossings: dict[int, Crossing] = {}
         self._kept: dict[tuple[int, frozenset[int], float], Level] = {}
 
     def layout(self, open_groups: Collection[str] | None = None, width: float = WIDTH, top: str = "") -> Layout:
@@ -120,6 +122,8 @@ class Drawer:
         """
         if open_groups is None:
             open_groups = self.tree.shown(SHOWN)
+        if len(self._kept) > MOST_KEPT:
+            self._kept.clear()
         groups, begin = self.tree.groups, self.tree.numbers[top]
         numbers = {self.tree.numbers[key] for key in open_groups}
         seen = [begin]
@@ -133,7 +137,10 @@ class Drawer:
             room = width - 2 * MARGIN - 2 * PAD * groups[number].depth
             kept = (number, inner[number], room)
             if kept not in self._kept:
-                self._kept[kept] = level(self.tree, number, {m: levels[m] for m in inside}, room)
+                if number not in self._crossings:
+                    self._crossings[number] = crossing(self.tree, number)
+                opened = {m: levels[m] for m in inside}
+                self._kept[kept] = level(self.tree, number, self._crossings[number], opened, room)
             levels[number] = self._kept[kept]
         return self._assembled(begin, levels)
 

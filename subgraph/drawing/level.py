@@ -62,14 +62,30 @@ class Level:
     shift: tuple[float, float]
 
 
-def level(tree: Tree, number: int, inner: Mapping[int, Level], room: float) -> Level:
+@dataclass(frozen=True)
+class Crossing:
+    """What passes between the members of a group, whichever are open.
+
+    Attributes:
+        order: the members in topological order. edges: (from, to) → tensors.
+        entering: tensor → members that read it. leaving: tensor → the member that makes it.
+        named: member → ways and tensors that have many readers.
+    """
+
+    order: list[int]
+    edges: Mapping[tuple[int, int], Sequence[str]]
+    entering: Mapping[str, Sequence[int]]
+    leaving: Mapping[str, int]
+    named: Mapping[int, Mapping[tuple[str, str], None]]
+
+
+def level(tree: Tree, number: int, crossing: Crossing, inner: Mapping[int, Level], room: float) -> Level:
     """Lay out one group; `inner`: its open members. No row is wider than `room` pixels, if no member is.
 
-    Complexity: linear in the group's leaves, and see `layered`.
+    Complexity: see `layered`.
     """
-    order, edges = tree.level_order(number, tree.groups[number].members)
-    named: dict[int, dict[tuple[str, str], None]] = {}
-    entering, leaving = _crossing(tree, number, order, inner, named)
+    order, edges, entering, leaving = crossing.order, crossing.edges, crossing.entering, crossing.leaving
+    named = {m: dict(ways) for m, ways in crossing.named.items() if m not in inner}
     ways_in, ways_out = list(entering)[:PORTS], list(leaving)[:PORTS]
     members = [PORT] * len(ways_in) + order + [PORT] * len(ways_out)
     at = {m: len(ways_in) + k for k, m in enumerate(order)}
@@ -102,36 +118,29 @@ def level(tree: Tree, number: int, inner: Mapping[int, Level], room: float) -> L
     return _framed(tree, number, cells, wires, placed, ways_in, ways_out)
 
 
-def _crossing(
-    tree: Tree,
-    number: int,
-    order: Sequence[int],
-    inner: Mapping[int, Level],
-    named: dict[int, dict[tuple[str, str], None]],
-) -> tuple[dict[str, list[int]], dict[str, int]]:
-    """Tensors that enter the group → members that read them; that leave it → the member that makes them.
-
-    Tensors with many readers are put into `named` instead, at members that are not open.
-    """
+def crossing(tree: Tree, number: int) -> Crossing:
+    """What passes between the members of a group. Linear in the group's leaves."""
     network, root = tree.network, number == tree.root
+    order, edges = tree.level_order(number, tree.groups[number].members)
     at = {leaf: m for m in order for leaf in tree.leaves(m)}
     entering: dict[str, list[int]] = {}
     leaving: dict[str, int] = {}
+    named: dict[int, dict[tuple[str, str], None]] = {}
     for leaf, m in at.items():
         for maker, name in network.sources[leaf]:
             if leaf > network.wide.get(name, leaf):
-                if m not in inner and at.get(maker) != m:
-                    _name(named, m, "in", name, inner)
+                if at.get(maker) != m:
+                    named.setdefault(m, {})["in", name] = None
             elif maker not in at and not root and m not in (row := entering.setdefault(name, [])):
                 row.append(m)
         for name in network.made(leaf):
             last = network.wide.get(name, network.leaves)
             away = [r for r in network.readers.get(name, ()) if at.get(r) != m]
-            if m not in inner and any(r > last for r in away):
-                _name(named, m, "out", name, inner)
+            if any(r > last for r in away):
+                named.setdefault(m, {})["out", name] = None
             if any(r not in at and r <= last for r in away):
                 leaving[name] = m
-    return entering, leaving
+    return Crossing(order, edges, entering, leaving, named)
 
 
 def _name(
@@ -169,8 +178,7 @@ def _cell(tree: Tree, number: int, member: int, stubs: Sequence[tuple[str, str]]
     length = NAME if room > NARROW else NAME_NARROW
     if member in tree.groups:
         group = tree.groups[member]
-        nodes = sum(leaf < len(network.ops) for leaf in group.leaves)
-        return Cell(member, short(clean(group.label), length), count(nodes, "node"), tuple(stubs))
+        return Cell(member, short(clean(group.label), length), count(group.nodes, "node"), tuple(stubs))
     name = clean(network.label(member))
     if member >= len(network.ops):
         return Cell(member, short(name, length), short(clean(network.types.get(name, "")), length), tuple(stubs))

@@ -66,10 +66,9 @@ def page(
     """The whole, with `opened` groups open, then a section per group, outer ones first; `lines` stand above."""
     groups = [group for group in drawer.tree.groups.values() if group.key]
     marks = replace(marks, links={group.key: f"#g{k}" for k, group in enumerate(groups)})
-    nodes = len(drawer.network.ops)
     sections = [
         f'<details id="g{k}"><summary>{escape(clean(group.key))} · '
-        f"{count(sum(leaf < nodes for leaf in group.leaves), 'node')}</summary>\n"
+        f"{count(group.nodes, 'node')}</summary>\n"
         f"{svg(drawer.layout((), width, group.key), marks, group.key, style=False)}</details>"
         for k, group in enumerate(groups)
     ]
