@@ -5,7 +5,8 @@
 # ///
 """LiteRT with all tensors preserved: each as `.npy`, by TFLite's name; MODEL is the same TFLite file through tf2onnx.
 
-The networks are made with Keras, channels last; the weights of one Conv or Dense of the faulty one are one channel off.
+The networks are made with Keras, channels last (SiLU: tf2onnx knows no TFLite GELU); the weights of one Conv or Dense of
+the faulty one are one channel off.
 """
 
 from __future__ import annotations
@@ -49,13 +50,14 @@ def transformer() -> keras.Model:
     for _ in range(2):
         y = layers.LayerNormalization()(x)
         x = layers.Add()([x, layers.MultiHeadAttention(2, 16)(y, y)])
-        y = layers.Dense(32)(layers.Dense(64, activation="gelu")(layers.LayerNormalization()(x)))
+        y = layers.Dense(32)(layers.Dense(64, activation="silu")(layers.LayerNormalization()(x)))
         x = layers.Add()([x, y])
     return keras.Model(made, layers.Dense(10)(layers.GlobalAveragePooling1D()(layers.LayerNormalization()(x))))
 
 
 def converted(name: str, seed: int, *, faulty: bool) -> bytes:
     """A network as TFLite."""
+    keras.backend.clear_session()  # or names are numbered on
     keras.utils.set_random_seed(seed)
     net = {"residual": residual, "transformer": transformer}[name]()
     if faulty:

@@ -20,11 +20,18 @@ def main(place: Path, state: str, out: Path) -> None:
     model = core.read_model(place / f"{state}.onnx")
     ops = [op for op in model.get_ordered_ops() if op.get_type_name() not in ("Parameter", "Constant", "Result")]
     model.add_outputs([(op.get_friendly_name(), i) for op in ops for i in range(op.get_output_size())])
-    names = [r.input_value(0).get_node().get_friendly_name() for r in model.get_results()]
     compiled = core.compile_model(model, "CPU", {"INFERENCE_PRECISION_HINT": "f32"})
     values = compiled([np.load(place / "x.npy")])
+    names = [_name(result.input_value(0)) for result in model.get_results()]
     for k, name in enumerate(names):
-        np.save(out / f"{name.replace('/', '_')}.npy", values[k])
+        np.save(out / f"{name}.npy", values[k])
+
+
+def _name(port: ov.Output) -> str:
+    """The op's, with the number of the output where there are several."""
+    op = port.get_node()
+    number = f".{port.get_index()}" if op.get_output_size() > 1 else ""
+    return f"{op.get_friendly_name()}{number}".replace("/", "_")
 
 
 if __name__ == "__main__":
