@@ -5,8 +5,8 @@
 # ///
 """LiteRT with all tensors preserved: each as `.npy`, by TFLite's name; MODEL is the same TFLite file through tf2onnx.
 
-The networks are made with Keras, channels last (SiLU: tf2onnx knows no TFLite GELU); the weights of one Conv or Dense of
-the faulty one are one channel off.
+The networks are made with Keras, channels last (SiLU: tf2onnx knows no GELU of TFLite); the weights of one Conv or
+Dense of the faulty one are one channel off.
 """
 
 from __future__ import annotations

@@ -189,6 +189,35 @@ def test_torch_modules(wrong: dict[str, Array], tmp_path: Path, compared: Callab
 
 
 @pytest.mark.slow
+def test_what_a_tool_saves_of_its_own(
+    values: dict[str, Array], others: Path, tmp_path: Path, compared: Callable[..., Found]
+) -> None:
+    """Weights in the tool's order of axes, and more helpers than tensors: a healthy run agrees all the same."""
+    weights = {w.name: numpy_helper.to_array(w) for w in onnx.load(others / "resnet.onnx").graph.initializer}
+    saved = {f"kernel_{k}": w.T for k, w in enumerate(weights.values()) if w.ndim == 4}
+    helpers = {f"ShapeOf_{k}": np.arange(k + 2) for k in range(2 * len(values))}
+    run = compared(written(tmp_path / "dump", values | saved | helpers)).run
+    assert {why for e, why in run.matched[0].skipped} >= {f"the weight {n}, which is not compared" for n in weights
+                                                          if weights[n].ndim == 4}  # fmt: skip
+    assert not run.notes and exit_code([run]) == 0
+
+
+@pytest.mark.slow
+def test_a_name_with_an_ending_does_not_take_the_place_of_a_fused_one(
+    wrong: dict[str, Array], tmp_path: Path, compared: Callable[..., Found]
+) -> None:
+    """Behind the fault MNN's X_raster_0 is no X where X itself is there and holds the Relu behind it."""
+    convs = [n for n in wrong if n.endswith("conv1/Conv_output_0")]
+    fused = {n: wrong[n.replace("conv1/Conv", "act/Relu")] for n in convs}
+    kept = {n: v for n, v in wrong.items() if n not in convs and "act/Relu" not in n}
+    late = "/layer2/conv1/Conv_output_0" if "/layer2/conv1/Conv_output_0" in convs else convs[-1]
+    raster = {f"{late}_raster_0": wrong[late][:, ::-1].copy()}
+    found = compared(written(tmp_path / "dump", kept | fused | raster))
+    assert late not in found.run.matched[0].matches
+    assert [place[-1] for place in found.places] == [FAULTY]
+
+
+@pytest.mark.slow
 def test_folders_in_the_place_of_slashes_are_no_runs(
     wrong: dict[str, Array], tmp_path: Path, compared: Callable[..., Found]
 ) -> None:

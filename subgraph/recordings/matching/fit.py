@@ -26,6 +26,7 @@ from subgraph.recordings.matching.align import (
     misfit,
 )
 from subgraph.recordings.matching.matched import EntryValues, TensorMatch
+from subgraph.recordings.matching.names import common_start, recorded_name
 from subgraph.recordings.reference_tensors import reference_value
 from subgraph.trials.match_tensors import CLEARER, NEAR, SURELY
 from subgraph.trials.trial import Trials
@@ -35,7 +36,7 @@ VOTES = 16  # files that are enough to tell whether channels come last
 MAX_VOTER = 1 << 20  # elements of a tensor that votes
 
 Shapes = tuple[tuple[int, ...], tuple[int, ...]]  # of an entry and of the tensor that it holds
-Turns = Mapping[Shapes, str]  # the alignment
+Turns = Mapping[Shapes, Sequence[tuple[str, str]]]  # (recorded name, alignment)
 
 
 @dataclass
@@ -86,13 +87,17 @@ class Fit:
         return code_scales(self.trials.graph)
 
     def as_others(self, entry: DumpEntry, tensor: str, turns: Turns) -> TensorMatch | None:
-        """The entry as this tensor, turned as others of their shapes were; None where the shapes do not fit."""
+        """The entry as this tensor, turned as the one of such shapes was whose name ends most like its own.
+
+        None where the shapes do not fit.
+        """
         reference = self.reference(tensor)
         if reference is None:
             return None
         value = self.values.read(entry)
         match = self.aligned(entry, tensor)
-        way = turns.get((value.shape, reference.shape), match.alignment)
+        alike = turns.get((value.shape, reference.shape), [("", match.alignment)])
+        _, way = max(alike, key=lambda turn: common_start(turn[0][::-1], recorded_name(entry)[::-1]))
         aligned = align(value, reference, way)
         if aligned.shape != reference.shape:
             return None

@@ -15,6 +15,7 @@ from functools import cached_property
 from itertools import pairwise, takewhile
 
 from subgraph.errors import InputError
+from subgraph.graph import protobuf
 from subgraph.recordings.dumps import DumpEntry
 from subgraph.recordings.matching.align import (
     BlockSums,
@@ -296,20 +297,24 @@ class _Matching:
         """
         sure = [m for m in matches.values() if m.distance <= NEAR]
         rules = self._names.learned([(recorded_name(m.entry), m.tensor) for m in sure])
-        turned: dict[Shapes, str] = {}
+        turned: dict[Shapes, list[tuple[str, str]]] = {}
         for m in sure:
             if (reference := self._fit.reference(m.tensor)) is not None:
-                turned.setdefault((self._fit.values.read(m.entry).shape, reference.shape), m.alignment)
+                shapes = (self._fit.values.read(m.entry).shape, reference.shape)
+                turned.setdefault(shapes, []).append((recorded_name(m.entry), m.alignment))
         for match in [m for m in matches.values() if m.distance > NEAR and not m.entry.originals and not m.as_in]:
             meant = next(iter(self._names.apply(recorded_name(match.entry), rules)), "")
             if meant and meant not in matches and (moved := self._fit.as_others(match.entry, meant, turned)):
                 del matches[match.tensor]
                 matches[meant] = replace(moved, named=match.tensor)
             self._told.add(meant)
-        left = [(entry, why or self._reordered(entry)) for entry, why in left]
+        weights = self._weights([e for e, why in left if not why])
+        self.skipped += [(e, f"the weight {weights[e]}, which is not compared") for e, _ in left if e in weights]
+        left = [(entry, why or self._reordered(entry)) for entry, why in left if entry not in weights]
         names = {entry: recorded_name(entry) for entry, why in left if not why}
         ruled = {e for e, n in names.items() if self._place(e, self._names.apply(n, rules), matches, turned)}
-        rest = {e: self._names.likely(n) for e, n in names.items() if e not in ruled}
+        elsewhere = {m.named for m in matches.values()}  # what their names say is another tensor
+        rest = {e: [t for t in self._names.likely(n) if t not in elsewhere] for e, n in names.items() if e not in ruled}
         guesses = {e: self._place(e, likely, matches, turned) for e, likely in rest.items()}
         late = []
         for entry, why in left:
@@ -325,6 +330,19 @@ class _Matching:
         for match in matches.values():
             held.setdefault(self._fit.digest(match.entry), match.tensor)
         self.unmatched += [(entry, why or self._unlike(entry, matches, held)) for entry, why in late]
+
+    def _weights(self, entries: Iterable[DumpEntry]) -> dict[DumpEntry, str]:
+        """The weights of the model whose numbers entries hold, in whatever order: a tool that saves all saves them."""
+        values = {e: self._fit.values.read(e) for e in entries}
+        sizes, graph = {v.size for v in values.values()}, self.trials.graph
+        read = (
+            (n, protobuf.to_array(t, graph.path))
+            for n, t in graph.weights.items()
+            if protobuf.element_count(t) in sizes
+        )
+        sums = BlockSums((n, a) for n, a in read if a.dtype.kind == "f" and varied(a))
+        found = {e: sums.near(v, SAME_NUMBERS) for e, v in values.items() if v.dtype.kind == "f"}
+        return {e: names[0] for e, names in found.items() if names}
 
     def _reordered(self, entry: DumpEntry) -> str:
         """Why an entry is left out that holds the numbers of a tensor in an order that is not known; else ""."""

@@ -119,7 +119,7 @@ class ModelNames:
     def alike(self, recorded: str, tensor: str) -> int:
         """How many words two names begin with in common."""
         given = _tokens(recorded)
-        return max((_common(given, key) for key in self._keys.get(tensor, ())), default=0)
+        return max((common_start(given, key) for key in self._keys.get(tensor, ())), default=0)
 
     def _joined(self, name: str) -> list[str]:
         """The tensor of the last of several nodes whose names, one behind the other, are this name."""
@@ -144,7 +144,7 @@ class ModelNames:
         for recorded, tensor in pairs:
             given = _tokens(recorded)
             for kind, key in enumerate(self._keys.get(tensor, ())):
-                common = _common(given, key)
+                common = common_start(given, key)
                 end = _rule(kind, given[common:])
                 rules[end] = key[common:] if common and rules.get(end, key[common:]) == key[common:] else None
         for recorded, tensor in pairs:
@@ -238,7 +238,8 @@ def why_skipped(graph: Graph, name: str) -> str:
     return whys.get(kind, "no output of the model needs it")
 
 
-def _common(a: Sequence[str], b: Sequence[str]) -> int:
+def common_start(a: Sequence[str], b: Sequence[str]) -> int:
+    """How many elements two sequences begin with in common."""
     return next((k for k, (x, y) in enumerate(zip(a, b, strict=False)) if x != y), min(len(a), len(b)))
 
 
