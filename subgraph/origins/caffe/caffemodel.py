@@ -25,6 +25,7 @@ _FIELDS = {_LAYER: (1, 7), _V1_LAYER: (4, 6)}  # of a layer: its name, its blobs
 _TYPE, _BLOBS = 2, 7  # of LayerParameter
 _LEGACY_DIMS, _DATA, _SHAPE, _DOUBLE_DATA, _RAW_DATA = (1, 2, 3, 4), 5, 7, 8, 12  # of BlobProto; 12 is NVIDIA's
 _FLOAT, _DOUBLE = 4, 8  # bytes
+_HDF5 = b"\x89HDF\r\n\x1a\n"
 _COMPARE = "compare its size and checksum with the original"
 
 
@@ -67,6 +68,8 @@ def read(path: Path) -> dict[str, tuple[WeightBlob, ...]]:
             raise ModelError(f"{path} is not a regular file", "name the .caffemodel itself")
         with path.open("rb") as handle:
             file = File(path, handle.fileno(), os.fstat(handle.fileno()).st_size)
+            if file.size >= len(_HDF5) and file.cut(0, len(_HDF5)) == _HDF5:
+                raise ModelError(f"{path} is in HDF5", "save it as a binary .caffemodel: Net.save of pycaffe")
             layers: dict[str, tuple[WeightBlob, ...]] = {}
             for number, _, begin, end in protobuf.fields(file, 0, file.size, "network"):
                 if number in _FIELDS:

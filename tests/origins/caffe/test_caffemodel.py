@@ -88,6 +88,7 @@ DAMAGED = [
     (model(SHAPE_2_2 + field(5, DATA))[:-3], "truncated or damaged at byte 0"),
     (tag_of(100, 1 << 40), "are left"),
     (b"\x0b" * 50, "unknown wire type 3"),
+    (b"\x89HDF\r\n\x1a\n\0", "is in HDF5"),
     (b"\0" * 50, "field number 0"),
 ]
 
