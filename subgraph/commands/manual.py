@@ -31,8 +31,6 @@ if TYPE_CHECKING:
     from subgraph.trials.trial import Trials
 
 SCHEMA = "subcut.manual/1"
-MAX_BATCH = 64  # tasks at once
-MAX_REPEAT = 16  # runs of each
 HELP = """Find the wrong piece by hand, on a device that nobody can call.
 
 The search of `subcut bisect`, as folders (tasks) to run on the device; `take` reads the outputs that you bring back.
@@ -86,8 +84,8 @@ def start(
     model_path = resolve.model_path(settings, model, weights)
     criterion = resolve.criterion(settings, comparison, result.trust)
     _check_batch(batch)
-    if not 1 <= repeat <= MAX_REPEAT:
-        raise UsageError(f"--repeat {repeat}: expected 1 to {MAX_REPEAT}")
+    if not 1 <= repeat <= records.MAX_REPEAT:
+        raise UsageError(f"--repeat {repeat}: expected 1 to {records.MAX_REPEAT}")
     feeding = resolve.feeding(settings, inputs, model)
     custom_ops = settings.get("custom_ops", runtime.custom_ops, "")
     recordings = recording_options(recorded, runtime, inputs)
@@ -127,12 +125,15 @@ def start(
             manual.recorded = evidence_of(trials, runs, criterion, request.command)
         advance.make_folder(folder)
         stack.enter_context(loops.locked(folder))
+        loops.require_none(folder, result.force)  # another command may have begun one meanwhile
         advance.begin(manual, trials)
         _remember_code(manual)
         return _advanced(manual, trials)
 
 
 def _check_batch(batch: int | None) -> None:
+    from subgraph.bisection.manual.records import MAX_BATCH
+
     if batch is not None and not 1 <= batch <= MAX_BATCH:
         raise UsageError(f"--batch {batch}: expected 1 to {MAX_BATCH}")
 
@@ -369,7 +370,7 @@ def _advanced(manual: ManualState, trials: Trials) -> Result:
         "result": finding,
     }
     if finding is None:
-        return Result(document, "\n".join(manual_tasks.next_steps(manual, tasks, bisection)))
+        return Result(document, "\n".join(manual_tasks.next_steps(manual, tasks, bisection, _parent(None))))
     from subgraph import plugins
 
     log.info("the search has ended: %s in %s", count(len(manual.log), "answer"), count(manual.trips, "trip"))

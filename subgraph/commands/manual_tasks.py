@@ -5,6 +5,7 @@ from __future__ import annotations
 import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from subgraph.cases import case
@@ -55,14 +56,14 @@ def _question(manual: ManualState, number: int) -> str:
     return manual.task(number).what.rpartition(RUN)[0] or manual.task(number).what
 
 
-def next_steps(manual: ManualState, tasks: Sequence[OpenTask], bisection: ManualBisection) -> list[str]:
-    """The tasks and the next command, in words."""
+def next_steps(manual: ManualState, tasks: Sequence[OpenTask], bisection: ManualBisection, usual: Path) -> list[str]:
+    """The tasks and the next command, in words; `usual`: the folder of results that need not be named."""
     seen = bisection.new_steps
     more = f", about {seen[-1].more} more to come" if seen and seen[-1].more else ""
     lines = [f"{count(len(manual.log), 'answer')} so far{more}; to be run on {clean(manual.name)}:"]
     if manual.recorded and not manual.log:
         told = "known from the recording, which says where to look and answers for no piece:"
-        lines = [told, *(f"  {line}" for line in manual.recorded.lines), *lines]
+        lines = [told, *(f"  {clean(line)}" for line in manual.recorded.lines), *lines]
     lines[:0] = [f"! {clean(line)}" for line in bisection.contradictions]
     width = max(len(clean(task.what)) for task in tasks)
     for task in tasks:
@@ -74,5 +75,7 @@ def next_steps(manual: ManualState, tasks: Sequence[OpenTask], bisection: Manual
     lines.append(f"outputs of {first.number} go to {clean(first.put[0])}/: {outputs}")
     number = "" if len(tasks) == 1 else f" {first.number}"
     name = "" if manual.name == DEVICE else f" --name {shlex.quote(clean(manual.name))}"
+    parent = manual.folder.parent
+    name += "" if parent.resolve() == usual.resolve() else f" -o {shlex.quote(clean(str(parent)))}"
     words = f"good{number} | bad{number} | skip{number}"
     return [*lines, f"then: subcut manual take{name}   or without outputs: subcut manual {words}{name and ' …'}"]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import shlex
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -14,6 +15,9 @@ from subgraph.bisection.manual.state import DAMAGE, FOLDERS, STATE, STATE_BEFORE
 from subgraph.errors import ResultExists, UsageError
 from subgraph.storage import folders
 from subgraph.text import clean, count
+
+DAMAGED = "state-damaged.json"
+BEGIN = "subcut manual start MODEL begins one"
 
 log = logging.getLogger("subcut")
 
@@ -31,15 +35,28 @@ def find(parent: Path, name: str | None) -> Path:
     """
     if name is not None:
         if not (folder_of(parent, name) / STATE).is_file():
-            raise UsageError(f"no loop '{clean(name)}' in {clean(str(parent))}", "subcut manual start MODEL begins one")
+            known = ", ".join(map(_name_of, _loops_in(parent)))
+            hint = f"there is {known}; subcut manual start MODEL begins another" if known else BEGIN
+            raise UsageError(f"no loop '{clean(name)}' in {clean(str(parent))}", hint)
         return folder_of(parent, name)
-    loops = sorted(p.parent for p in parent.glob(f"manual-*/{STATE}"))
+    loops = _loops_in(parent)
     if not loops:
         raise UsageError(f"no loop was started in {clean(str(parent))}", "subcut manual start MODEL; -o says where")
     if len(loops) > 1:
-        names = ", ".join(p.name.removeprefix("manual-") for p in loops)
+        names = ", ".join(map(_name_of, loops))
         raise UsageError(f"which loop? there are {names}", "--name says")
     return loops[0]
+
+
+def _loops_in(parent: Path) -> list[Path]:
+    return sorted(p.parent for p in parent.glob(f"manual-*/{STATE}"))
+
+
+def _name_of(folder: Path) -> str:
+    """What --name takes, as it is typed; of a damaged loop a part of its folder's name."""
+    with suppress(*DAMAGE):
+        return shlex.quote(clean(ManualState.read(folder, STATE).name))
+    return clean(folder.name.removeprefix("manual-"))
 
 
 @contextmanager
@@ -50,7 +67,7 @@ def opened(folder: Path) -> Iterator[ManualState]:
         UsageError: the state is damaged, or another command works on the loop.
     """
     with locked(folder):
-        yield _read(folder)
+        yield _read(folder, repair=True)
 
 
 @contextmanager
@@ -70,8 +87,9 @@ def locked(folder: Path) -> Iterator[None]:
             os.close(handle)
 
 
-def _read(folder: Path) -> ManualState:
-    """The state; if it is damaged, the previous one: answers given since are asked for again."""
+def _read(folder: Path, *, repair: bool = False) -> ManualState:
+    """The state; if it is damaged, the previous one: answers given since are asked for again. `repair`: the damaged one
+    is kept aside."""
     try:
         return ManualState.read(folder, STATE)
     except DAMAGE as e:
@@ -80,9 +98,20 @@ def _read(folder: Path) -> ManualState:
         with suppress(*DAMAGE):
             before = ManualState.read(folder, STATE_BEFORE)
             log.warning("%s; the one before the last change is used", what)
+            if repair:
+                _put_aside(folder)
             return before
         hint = "put back a copy of it; or subcut manual reset, and start anew"
         raise UsageError(what, hint) from e
+
+
+def _put_aside(folder: Path) -> None:
+    """The state before becomes the state; else the next change would put the damaged one in its place."""
+    aside = folder / f".{STATE}.new"
+    with suppress(OSError):
+        shutil.copyfile(folder / STATE, folder / DAMAGED)
+        shutil.copyfile(folder / STATE_BEFORE, aside)
+        aside.replace(folder / STATE)
 
 
 def require_none(folder: Path, force: bool) -> None:
@@ -108,7 +137,7 @@ def so_far(folder: Path) -> str:
 
 def clear(folder: Path) -> list[Path]:
     """Remove a loop, its state first; return the folders of tasks that stay, because they hold other files."""
-    for file in (STATE, STATE_BEFORE):
+    for file in (STATE, STATE_BEFORE, DAMAGED):
         (folder / file).unlink(missing_ok=True)
     left = [place for place in sorted((folder / TODO).glob("*")) if not tasks.remove(place)]
     for name in FOLDERS:

@@ -12,6 +12,8 @@ from subgraph.runtime.capture import Captured
 from subgraph.runtime.inputs import FeedingOptions, ImageOptions
 from subgraph.storage.tensors import Record
 
+MAX_BATCH = 64  # tasks at once
+MAX_REPEAT = 16  # runs of each
 OWN_FILE = re.compile(r"(inputs|drawn|recorded)/\d+/\w+[\d#]*\.npy")
 
 
@@ -41,6 +43,8 @@ class ManualRequest:
         options = FeedingOptions(
             inputs=tuple(feeding["inputs"]), shapes=feeding["shapes"], seed=feeding["seed"], picture=picture
         )
+        if not (1 <= int(d["batch"]) <= MAX_BATCH and 1 <= int(d.get("repeat", 1)) <= MAX_REPEAT):
+            raise ValueError("batch or repeat is out of bounds")
         known = {f.name: d[f.name] for f in fields(cls) if f.name in d}
         return cls(**known | {"batch": int(d["batch"]), "feeding": options})
 

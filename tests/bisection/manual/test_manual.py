@@ -495,6 +495,9 @@ def test_loops_side_by_side_and_their_end(here: Path, manual: Manual) -> None:
     manual(*START)
     with pytest.raises(UsageError, match="which loop"):
         manual("next")
+    with pytest.raises(UsageError, match="no loop 'gpu'") as told:
+        manual("next", "--name", "gpu")
+    assert "there is device, npu" in told.value.hint
     notes = TODO / "1" / "notes.txt"
     notes.write_text("mine")
     left = manual("reset", "--yes", "--name", "device").document["left"]
@@ -656,6 +659,10 @@ def test_a_damaged_state(here: Path, manual: Manual) -> None:
     state = HOME / "state.json"
     state.write_text(state.read_text()[:100])
     assert manual("next").document["answers"] >= 1, "the one before is used"
+    edited = json.loads((HOME / "state-before.json").read_text())
+    edited["request"]["batch"] = -4
+    state.write_text(json.dumps(edited))
+    assert manual("next").document["open"], "a number out of bounds is damage, too"
     state.write_text("{}")
     (HOME / "state-before.json").write_text("[]")
     with pytest.raises(UsageError, match=r"state.json is damaged: schema: is missing") as told:
@@ -665,6 +672,18 @@ def test_a_damaged_state(here: Path, manual: Manual) -> None:
         manual(*START)
     manual("reset", "--yes")
     assert not HOME.exists()
+
+
+def test_names_as_they_are_typed_and_another_folder_of_results(here: Path, manual: Manual) -> None:
+    for name in ("a b/ü:../x", "device"):
+        manual(*START, "--name", name)
+    with pytest.raises(UsageError, match=r"which loop\? there are 'a b/ü:../x', device"):
+        manual("next")
+    Path("subcut_out").rename("moved")
+    shown = typer.main.get_command(cli.app).main(
+        args=["-q", "manual", "next", "--name", "device", "-o", "moved"], prog_name="subcut", standalone_mode=False
+    )
+    assert "then: subcut manual take -o moved" in shown.text
 
 
 def test_damaged_outputs_are_asked_for_again(here: Path, manual: Manual) -> None:
