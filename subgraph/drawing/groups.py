@@ -237,7 +237,7 @@ class Tree:
         for leaf, m in at.items():
             for maker, name in sources[leaf]:
                 other = at.get(maker, m)
-                if other != m and leaf <= wide.get(name, leaf):
+                if other != m and (name not in wide or leaf <= wide[name]):
                     row = edges.setdefault((other, m), [])
                     if name not in row:
                         row.append(name)

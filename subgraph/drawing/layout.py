@@ -185,8 +185,8 @@ class Drawer:
 
     def _box(self, cell: Cell, inner: Level | None, x: float, y: float, parent: int) -> Box:
         network, group = self.network, self.tree.groups.get(cell.member)
-        nodes = [n for n in self.tree.leaves(cell.member) if n < len(network.ops)]
-        item = size(self.tree, cell, inner)
+        nodes = [] if inner else [n for n in self.tree.leaves(cell.member) if n < len(network.ops)]
+        item, folded = size(self.tree, cell, inner), self._folded
         kind = "open" if inner else "group" if group else "node" if nodes else self.key(cell.member).partition(":")[0]
         return Box(
             key=self.key(cell.member),
@@ -198,7 +198,7 @@ class Drawer:
             label=cell.label,
             detail=cell.detail,
             title=clean(group.key if group else network.label(cell.member)),
-            nodes=() if inner else tuple(sorted([*nodes, *(c for n in nodes for c in self._folded.get(n, ()))])),
+            nodes=tuple(sorted([*nodes, *(c for n in nodes for c in folded.get(n, ()))] if folded else nodes)),
             parent=self.tree.groups[parent].key,
             depth=self.tree.groups[parent].depth + (parent != self.tree.root),
         )

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from subgraph.drawing.groups import Tree
 from subgraph.drawing.layered import Edge, Item, Placed, layered
+from subgraph.drawing.network import Network
 from subgraph.text import clean, columns, count, short
 
 ADVANCE = 6.7  # pixels of a character at 11 px in the widest of the usual monospace fonts (0.602 em)
@@ -120,27 +121,36 @@ def level(tree: Tree, number: int, crossing: Crossing, inner: Mapping[int, Level
 
 def crossing(tree: Tree, number: int) -> Crossing:
     """What passes between the members of a group. Linear in the group's leaves."""
-    network, root = tree.network, number == tree.root
+    sources, wide = tree.network.sources, tree.network.wide
     order, edges = tree.level_order(number, tree.groups[number].members)
     at = {leaf: m for m in order for leaf in tree.leaves(m)}
     entering: dict[str, list[int]] = {}
-    leaving: dict[str, int] = {}
     named: dict[int, dict[tuple[str, str], None]] = {}
     for leaf, m in at.items():
-        for maker, name in network.sources[leaf]:
-            if leaf > network.wide.get(name, leaf):
+        for maker, name in sources[leaf]:
+            if name in wide and leaf > wide[name]:
                 if at.get(maker) != m:
                     named.setdefault(m, {})["in", name] = None
-            elif maker not in at and not root and m not in (row := entering.setdefault(name, [])):
+            elif maker not in at and m not in (row := entering.setdefault(name, [])):
                 row.append(m)
-        for name in network.made(leaf):
-            last = network.wide.get(name, network.leaves)
-            away = [r for r in network.readers.get(name, ()) if at.get(r) != m]
-            if any(r > last for r in away):
-                named.setdefault(m, {})["out", name] = None
-            if any(r not in at and r <= last for r in away):
-                leaving[name] = m
+    leaving = _leaving(tree.network, at, named)
     return Crossing(order, edges, entering, leaving, named)
+
+
+def _leaving(network: Network, at: Mapping[int, int], named: dict[int, dict[tuple[str, str], None]]) -> dict[str, int]:
+    """Tensors that leave the members' group; those that are read far below are put into `named`."""
+    readers, wide, nodes = network.readers, network.wide, len(network.ops)
+    leaving: dict[str, int] = {}
+    for leaf, m in at.items():
+        for name in network.makes[leaf] if leaf < nodes else network.made(leaf):
+            last = wide.get(name, network.leaves)
+            for r in readers.get(name, ()):
+                if r > last:
+                    if at.get(r) != m:
+                        named.setdefault(m, {})["out", name] = None
+                elif r not in at:
+                    leaving[name] = m
+    return leaving
 
 
 def _name(
