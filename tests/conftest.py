@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import atexit
 import os
+import shutil
 import signal
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from uuid import uuid4
@@ -21,6 +24,8 @@ hypothesis.settings.load_profile("busy")
 
 # Where Python is told to write no bytecode, each command and each worker would compile subcut again: 0.1 to 0.3 s.
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+os.environ["XDG_CACHE_HOME"] = tempfile.mkdtemp(prefix="subcut-tests-")  # where converted models are kept
+atexit.register(shutil.rmtree, os.environ["XDG_CACHE_HOME"], ignore_errors=True)
 
 # A shell that starts tests in the background has them ignore Ctrl-C, and all that they start; some send it.
 signal.signal(signal.SIGINT, signal.default_int_handler)

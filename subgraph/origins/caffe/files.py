@@ -23,7 +23,7 @@ from subgraph.storage.digest import digest, file_digest
 from subgraph.text import clean
 from subgraph.version import __version__
 
-KEPT = 8  # converted models; the least recently used goes
+LIMIT = 4 << 30  # bytes of converted models
 RANDOM = re.compile(r"random(?::([0-9]{1,9}))?")
 log = logging.getLogger("subcut")
 
@@ -108,11 +108,12 @@ def to_onnx(path: Path, weights: str | None = None) -> Path:
 
 def _cache() -> Path:
     """Where converted models are kept: the user's cache folder, else a temporary one."""
-    home = os.environ.get("XDG_CACHE_HOME", "")
-    root = Path(home) if home.startswith("/") else Path("~/.cache").expanduser()
-    folder = root / "subcut" / "caffe"
+    named = Path(os.environ.get("XDG_CACHE_HOME", ""))
+    home = Path("~").expanduser()
+    folder = (named if named.is_absolute() else home / ".cache") / "subcut" / "caffe"
     try:
-        folder.mkdir(parents=True, exist_ok=True)
+        if named.is_absolute() or home.is_dir():
+            folder.mkdir(parents=True, exist_ok=True)
         if os.access(folder, os.W_OK):
             return folder
     except OSError:
@@ -128,6 +129,14 @@ def _temporary() -> Path:
 
 
 def _evict(newest: Path) -> None:
-    kept = sorted((p for p in newest.parent.iterdir() if not p.name.startswith(".")), key=lambda p: p.stat().st_mtime)
-    for old in [p for p in kept if p != newest][: max(len(kept) - KEPT, 0)]:
-        shutil.rmtree(old, ignore_errors=True)
+    """Remove the models that were not used for longest, beyond `LIMIT` bytes."""
+    kept = [p for p in newest.parent.iterdir() if p != newest and not p.name.startswith(".")]
+    left = LIMIT - _size(newest)
+    for folder in sorted(kept, key=lambda p: -p.stat().st_mtime):
+        left -= _size(folder)
+        if left < 0:
+            shutil.rmtree(folder, ignore_errors=True)
+
+
+def _size(folder: Path) -> int:
+    return sum(p.stat().st_size for p in folder.iterdir())
