@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from math import sqrt
+from math import inf, sqrt
 
 import numpy as np
 from onnx import numpy_helper
 
-from subgraph.origins.caffe.builder import MAX_ELEMENTS, CaffeLayer
+from subgraph.origins.caffe.builder import CaffeLayer
 from subgraph.origins.caffe.fields import Parameters
 from subgraph.types import Array
 
+MAX_VALUES = 1 << 26  # of prior boxes, which become a constant: 256 MiB
 CORNER, CENTER_SIZE = ("CORNER", "1"), ("CENTER_SIZE", "2")
 
 
@@ -35,7 +36,7 @@ def prior_box(layer: CaffeLayer) -> None:
     height, width = p.img_h or p.img_size or height, p.img_w or p.img_size or width
     step_y, step_x = p.step_h or p.step or height / rows, p.step_w or p.step or width / columns
     sizes = np.array([*_box_sizes(layer, p)], np.float64)
-    if rows * columns * len(sizes) * 8 > MAX_ELEMENTS:
+    if rows * columns * len(sizes) * 8 > MAX_VALUES:
         raise layer.refuse("has too many boxes")
     y, x = np.meshgrid((np.arange(rows) + p.offset) * step_y, (np.arange(columns) + p.offset) * step_x, indexing="ij")
     centres = np.stack([x, y], axis=-1)[:, :, None]  # (rows, columns, 1, 2)
@@ -50,9 +51,11 @@ def _box_sizes(layer: CaffeLayer, p: Parameters) -> Iterator[tuple[float, float]
     """(width, height) of the boxes at each place."""
     if not p.min_size or (p.max_size and len(p.max_size) != len(p.min_size)):
         raise layer.refuse(f"has {len(p.min_size)} min_size and {len(p.max_size)} max_size")
+    if not all(0 < size < inf for size in (*p.min_size, *p.max_size)):
+        raise layer.refuse(f"has boxes of the sizes {[*p.min_size, *p.max_size]}")
     ratios = [1.0]
     for ratio in p.aspect_ratio:
-        if ratio <= 0:
+        if not 0 < ratio < inf:
             raise layer.refuse(f"has the aspect ratio {ratio:g}")
         if all(abs(ratio - other) >= 1e-6 for other in ratios):
             ratios += [ratio, 1 / ratio] if p.flip else [ratio]

@@ -95,16 +95,22 @@ def _bool(text: str) -> bool:
     return {"true": True, "t": True, "1": True, "false": False, "f": False, "0": False}[text.lower()]
 
 
-def _size(text: str) -> int:
+def _int(text: str) -> int:
     value = int(text, 0)
-    if value < 0:
+    if abs(value) >= 1 << 32:  # Caffe's are of 32 bits, but for the dimensions of a shape
         raise ValueError
     return value
 
 
+def _size(text: str) -> int:
+    if text.startswith("-"):
+        raise ValueError
+    return _int(text)
+
+
 _SCALARS: Mapping[str, tuple[Callable[[str], Any], str]] = {
-    "int": (lambda text: int(text, 0), "an integer"),
-    "size": (_size, "an integer, zero or more"),
+    "int": (_int, "an integer of 32 bits"),
+    "size": (_size, "an integer of 32 bits, zero or more"),
     "float": (lambda text: float(text[:-1] if text[-1:] in "fF" and text[-3:].lower() != "inf" else text), "a number"),
     "bool": (_bool, "true or false"),
     "word": (str, "a word"),

@@ -13,6 +13,8 @@ import numpy as np
 from subgraph.origins.caffe.builder import CaffeLayer, Shape
 from subgraph.origins.caffe.fields import Parameters
 
+MAX_EXPONENT = 88  # e to this power is the largest float32
+
 
 def inner_product(layer: CaffeLayer) -> None:
     """Weights `(outputs, inputs)`, or transposed."""
@@ -206,7 +208,10 @@ def exponential(layer: CaffeLayer) -> None:
     """base ** (shift + scale · x); base -1 stands for e."""
     p = layer.parameters("exp_param")
     rate = 1 if p.base == -1 else _log(layer, p.base)
-    steps = [("scale", "Mul", rate * p.scale, 1), ("exp", "Exp", None, 0), ("shift", "Mul", exp(rate * p.shift), 1)]
+    if not rate * p.shift < MAX_EXPONENT:
+        raise layer.refuse(f"has the shift {p.shift:g}, beyond float32")
+    factor = exp(rate * p.shift)
+    steps = [("scale", "Mul", rate * p.scale, 1), ("exp", "Exp", None, 0), ("shift", "Mul", factor, 1)]
     layer.chain([(what, op, value) for what, op, value, neutral in steps if value != neutral])
 
 

@@ -96,7 +96,11 @@ def convert(
         )
         _require_arity(layer)
         before = len(builder.nodes)
-        CONVERTERS[text.type](layer)
+        try:
+            CONVERTERS[text.type](layer)
+        except IndexError:
+            shapes_of = ", ".join("×".join(map(str, shape)) or "a number" for shape in layer.shapes)
+            raise layer.refuse(f"needs a bottom with more axes than {shapes_of}") from None
         current.update(zip(text.tops, layer.tops, strict=True))
         for node in builder.nodes[before:]:
             node.doc_string = text.name
