@@ -31,6 +31,7 @@ from subgraph.bisection.manual.tasks import TaskFormat
 from subgraph.cases.layout import FROM_DEVICE
 from subgraph.commands import Result
 from subgraph.errors import InputError, ResultExists, SubcutError, UnknownName, UsageError
+from subgraph.reports import headline
 from subgraph.reports._schema import problem
 from subgraph.runtime.reference import Reference
 from tests.bisection.test_bisection import NAMES, QUICK, line
@@ -186,6 +187,15 @@ def test_two_faults_that_nearly_cancel_are_both_found(here: Path, manual: Manual
     assert sorted(named(done["result"])) == [["n15"], ["n5"]]
     assert "with these regions on the reference, the whole model agrees" in done["result"]["notes"]
     assert done["trips"] <= 9
+
+
+@pytest.mark.slow
+def test_a_small_fault_beside_a_large_one_is_named_as_well(here: Path, manual: Manual) -> None:
+    done = to_the_end(manual, manual(*START, "--batch", "2"), add="n3:0.02+n15:0.8")
+    result = done["result"]
+    assert sorted(named(result)) == [["n15"], ["n3"]] and all(f["certified"] for f in result["findings"])
+    assert done["trips"] <= 5 and any("with these regions on the reference" in note for note in result["notes"])
+    assert headline(result).startswith("wrong: 2 of 24 nodes in 2 places: ")
 
 
 def test_nobody_is_to_blame(here: Path, manual: Manual) -> None:
