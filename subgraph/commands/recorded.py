@@ -35,7 +35,6 @@ MAX_INTERVALS = 4  # that are shown and get a folder
 MAX_NAMED = 5  # suspects, unseen tensors, and entries that match no tensor
 FOLDER_NAME_CHARS = 60  # characters of a recording's name in a folder's
 MODEL_INPUT = "the model's input"
-GOLDEN = ":golden"  # the end of the name under which a toolkit keeps its own float values
 
 
 @dataclass(frozen=True)
@@ -204,6 +203,8 @@ def cut_recorded(
 
 def run_of_device(runs: Sequence[RecordedRun]) -> RecordedRun:
     """The run to narrow down: the device's, where a toolkit's own golden values lie beside it; of several the last."""
+    from subgraph.recordings.runs import GOLDEN
+
     candidates = [run for run in runs if not run.missing and not run.name.endswith(GOLDEN)] or list(runs)
     if len(candidates) > 1:
         log.warning("%s: the last of %s is looked at", clean(candidates[-1].name), count(len(candidates), "run"))
@@ -237,9 +238,9 @@ def interval_lines(document: IntervalDocument) -> list[str]:
     findings, lines = document.findings, _first_lines(document)
     for run in document.recordings:
         lines.append(f"recorded  {_run_line(run)}")
-        lines += (
-            [] if run.missing else [*_notes(run), f"          {run.wrong} of {count(run.compared, 'tensor')} wrong"]
-        )
+        if not run.missing:
+            lines += [*_notes(run), f"          {run.wrong} of {count(run.compared, 'tensor')} wrong"]
+            lines += _left_out(run, "  left out  ")
     if findings and document.says:
         lines.append(f"where {clean(document.narrowed)} goes wrong:")
     for finding in findings[:MAX_INTERVALS]:
@@ -343,17 +344,23 @@ def _judgement(judgement: Judgement | None) -> str:
 def _summary(run: RunSummary, advice: Advice | None, prefix: str) -> list[str]:
     if run.missing:
         return []
-    lost, good = run.lost, run.last_good
-    lines = [f"{prefix}{run.wrong} of {count(run.compared, 'tensor')} wrong"]
-    if lost:
-        names = ", ".join(f"{clean(e.name)} ({clean(e.why)})" for e in lost[:MAX_NAMED])
-        more = f" and {len(lost) - MAX_NAMED} more" if len(lost) > MAX_NAMED else ""
-        lines.append(f"left out          {names}{more}")
+    good = run.last_good
+    lines = [f"{prefix}{run.wrong} of {count(run.compared, 'tensor')} wrong", *_left_out(run)]
     if advice:
         lines.append(f"{prefix}advisor           {advice.kind}: {advice.verdict}   {clean(advice.says)}")
     if run.first_bad:
         last = f"   last good: {_names(good) or MODEL_INPUT}" if good is not None else ""
         lines.append(f"{prefix}first bad tensor  {clean(run.first_bad)}{last}")
+    return lines
+
+
+def _left_out(run: RunSummary, head: str = "left out          ") -> list[str]:
+    """What was recorded and is not compared, a line per reason."""
+    lines = []
+    for left in run.left_out:
+        more = " …" if left.count > len(left.names) > 0 else ""
+        names = f" ({', '.join(map(clean, left.names))}{more})" if left.names else ""
+        lines.append(f"{head}{left.count}: {clean(left.why)}{names}")
     return lines
 
 

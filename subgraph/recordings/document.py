@@ -8,11 +8,14 @@ from dataclasses import dataclass
 from subgraph.recordings.departure import REFERENCE, Departure, departures, sentence
 from subgraph.recordings.interval import find_intervals
 from subgraph.recordings.matching.match import UNLIKE
+from subgraph.recordings.matching.matched import kind_of
 from subgraph.recordings.run_comparison import RunComparison, TensorRow
 from subgraph.trials.trial import Trials
 from subgraph.verdict import Judgement, Status
 
 SCHEMA = "subcut.recorded/1"
+UNREADABLE = "cannot be read"
+MAX_NAMED = 3  # entries that are left out for one reason
 STATUS = {0: Status.AGREE, 1: Status.FAIL, 5: Status.UNRESOLVED}  # by exit code
 MAX_NAMED = 5  # files that were not compared
 
@@ -27,11 +30,21 @@ class UnmatchedEntry:
 
 
 @dataclass(frozen=True)
+class LeftOut:
+    """Entries, or files, that are not compared for one reason. `names`: the first few."""
+
+    why: str
+    count: int
+    names: Sequence[str]
+
+
+@dataclass(frozen=True)
 class RunSummary:
     """One recording.
 
     Attributes:
         mistake: what went wrong before any node: how the device was fed, or how the files are laid out; "" for neither.
+        lost: all that is not compared; left_out: the same by reason, with files of other kinds.
         unread: entries that may hold tensors of the model and could not be read.
         precision: that it is judged at.
         status, why: of the recording as a whole; `why`: it is unresolved.
@@ -50,6 +63,7 @@ class RunSummary:
     notes: Sequence[str]
     inputs: Mapping[str, Judgement]
     lost: Sequence[UnmatchedEntry]
+    left_out: Sequence[LeftOut]
     wrong: int
     unread: int
     compared: int
@@ -164,6 +178,7 @@ def _summary(trials: Trials, comparison: RunComparison, complete: bool) -> RunSu
         notes=comparison.notes,
         inputs={name: row.in_place for name, row in comparison.inputs.items() if row.in_place},
         lost=[UnmatchedEntry(entry.name, entry.file, why) for entry, why in lost],
+        left_out=_left_out(comparison),
         wrong=len(failing),
         unread=len(comparison.unread),
         compared=sum(row.compared for row in comparison.rows.values()),
@@ -179,6 +194,19 @@ def _unresolved(comparison: RunComparison) -> str:
     broken = [entry.file for entry, _ in comparison.unread]
     broken += [row.match.entry.file for row in comparison.rows.values() if row.in_place is None]
     return f"not compared: {', '.join(broken[:MAX_NAMED])}" if broken else "not all that was recorded was compared"
+
+
+def _left_out(comparison: RunComparison) -> list[LeftOut]:
+    names: dict[str, list[str]] = {}
+    for matched in comparison.matched:
+        for entry, _ in matched.unread:
+            names.setdefault(UNREADABLE, []).append(entry.name)
+        for entry, why in (*matched.unmatched, *matched.skipped):
+            names.setdefault(kind_of(why), []).append(entry.name)
+    found = [LeftOut(why, len(group), group[:MAX_NAMED]) for why, group in names.items()]
+    files = comparison.run.recording.left_out if comparison.run.recording else {}
+    found += [LeftOut(f"files of another kind ({end})", n, ()) for end, n in files.items()]
+    return sorted(found, key=lambda kind: -kind.count)
 
 
 def _row(trials: Trials, comparisons: Sequence[RunComparison], name: str) -> DocumentRow:

@@ -9,10 +9,11 @@ from subgraph.recordings.dumps import DumpEntry
 from subgraph.recordings.matching.match import UNLIKE
 from subgraph.recordings.matching.matched import MatchedRun, TensorMatch
 from subgraph.recordings.runs import RecordedRun
+from subgraph.runtime.inputs import IMAGES
 from subgraph.trials.trial import Trials
 from subgraph.verdict import Judgement, Status
 
-FEW_SHARE = 0.5  # of the model's tensors; with fewer, and without an output, "all agrees" says nothing of the model
+FEW_SHARE = 0.5  # of the model's tensors; where fewer are compared, an agreement says so
 FOREIGN_SHARE = 0.5  # of recorded tensors that are the model's; with fewer it may be another model's dump
 
 
@@ -97,14 +98,12 @@ class RunComparison:
     @property
     def too_few(self) -> str:
         """Why the tensors that agree say little of the model; "" where they say enough."""
-        matches = sum(len(m.matches) for m in self.matched)
-        read = matches + sum(m.lacking for m in self.matched)
-        if self.unseen_outputs and len(self.rows) < FEW_SHARE * self.tensors:
+        if self.unseen_outputs and self.tensors:
             outputs = ", ".join(self.unseen_outputs)
             return f"{len(self.rows)} of {self.tensors} tensors were recorded, the model's output {outputs} was not"
-        if matches >= FOREIGN_SHARE * read or self._is_of_model:
-            return ""
-        return f"{read - matches} of {read} recorded tensors were not compared"
+        matches, recorded = self._matched_of
+        few = matches < FOREIGN_SHARE * recorded and not self._is_of_model
+        return f"only {matches} of {recorded} recorded tensors were matched" if few else ""
 
     @property
     def _is_of_model(self) -> bool:
@@ -113,18 +112,28 @@ class RunComparison:
         return half and not self.unseen_outputs and any(row.agreeing for row in self.rows.values())
 
     @property
+    def _matched_of(self) -> tuple[int, int]:
+        """(matches, entries that may hold tensors of the model and files that nobody reads)."""
+        matches = sum(len(m.matches) for m in self.matched)
+        others = self.run.recording.left_out if self.run.recording else {}
+        files = sum(n for end, n in others.items() if end.lower() not in IMAGES)
+        return matches, matches + sum(m.lacking for m in self.matched) + files
+
+    @property
     def notes(self) -> list[str]:
         """What makes the recording doubtful as a whole."""
         notes = []
         other = self.other_input
         if other and not self.wrong_input:
             notes.append(f"the recording was made with another input: {', '.join(other)} differs")
-        matches = sum(len(m.matches) for m in self.matched)
-        read = matches + sum(m.lacking for m in self.matched)
-        if read and matches < FOREIGN_SHARE * read and not self._is_of_model:
-            notes.append(f"only {matches} of {read} recorded tensors are of this model: is it a dump of another one?")
+        matches, recorded = self._matched_of
+        if matches < FOREIGN_SHARE * recorded and not self._is_of_model:
+            few = f"only {matches} of {recorded} recorded tensors are of this model"
+            notes.append(f"{few}: is it a dump of another one?")
         elif self.too_few and not self.failing:
             notes.append(self.too_few)
+        elif len(self.rows) < FEW_SHARE * self.tensors and not self.failing:
+            notes.append(f"{len(self.rows)} of {self.tensors} tensors of the model were compared")
         if self.run.recording and self.run.recording.left_out:
             kinds = ", ".join(f"{n} {end}" for end, n in self.run.recording.left_out.items())
             notes.append(f"files of other kinds were left out: {kinds}")
@@ -138,7 +147,11 @@ class RunComparison:
             notes.append(
                 f"{unlike} recorded under names that the model has not, with values that it has not: wrong ones?"
             )
-        if self.unseen_outputs and any(t.how == "value" for m in self.matched for t in m.matches.values()):
+        if (
+            self.failing
+            and self.unseen_outputs
+            and any(t.how == "value" for m in self.matched for t in m.matches.values())
+        ):
             notes.append(f"not found by value, so not compared: the model's output {', '.join(self.unseen_outputs)}")
         compared = [row for row in self.rows.values() if row.compared]
         if len(compared) > 1 and not other and all(row.failing for row in compared):

@@ -38,6 +38,7 @@ from subgraph.types import Array
 log = logging.getLogger("subcut")
 
 QUANTIZED = "_DequantizeLinear_Output"  # onnxruntime's name of a tensor that a quantized model holds as int8
+GOLDEN = ":golden"  # the end of the name under which a toolkit keeps its own float values
 CLAIMS = {"bfloat16": "bf16", "float16": "fp16"}
 
 
@@ -254,7 +255,7 @@ def claim_of(run: RecordedRun) -> str:
     entries = [entry for sample in run.samples for entry in sample]
     if any(e.tensor.endswith((QUANTIZED, "_int8")) or e.dtype in CODES for e in entries if e.role == "output"):
         return "int8"
-    if run.recording and run.recording.is_half:
+    if run.recording and run.recording.is_half and not run.name.endswith(GOLDEN):
         return "fp16"
     dtypes = {entry.dtype for entry in entries}
     return next((claim for dtype, claim in CLAIMS.items() if dtype in dtypes), "fp32")

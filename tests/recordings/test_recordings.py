@@ -192,7 +192,9 @@ def test_of_two_with_the_same_value_the_other_is_a_copy(fifty: Callable[..., Pat
     (here / "dump" / "y.npy").write_bytes((here / "dump" / "x.npy").read_bytes())
     done = compared(here, "--recorded", "dump")
     assert cells(done)[name]["recorded_as"] == "x"
-    assert [(e["name"], e["why"]) for e in done.document["recordings"][0]["lost"]] == [("y", f"a copy of {name}")]
+    run = done.document["recordings"][0]
+    assert [(e["name"], e["why"]) for e in run["lost"]] == [("y", f"a copy of {name}")]
+    assert run["left_out"] == [{"why": "copies of other tensors", "count": 1, "names": ["y"]}]
 
 
 @pytest.mark.parametrize("given", [(), ("--dump-layout", "NHWC")])

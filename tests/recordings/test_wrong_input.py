@@ -128,6 +128,26 @@ def test_a_layout_that_the_files_have_not(tmp_path: Path, reference: Reference) 
     assert places == [["mid"]] and not found.wrong_input
 
 
+def test_without_the_model_s_output_nothing_agrees(tmp_path: Path, reference: Reference) -> None:
+    recorded(tmp_path, image())
+    (tmp_path / "dump/out.npy").unlink()
+    (tmp_path / "dump/other.dat").write_bytes(b"?")
+    found, _ = seen(reference, tmp_path)
+    assert exit_code([found]) == 5 and not found.failing
+    assert found.notes == ["3 of 4 tensors were recorded, the model's output out was not",
+                           "files of other kinds were left out: 1 .dat"]  # fmt: skip
+
+
+def test_where_most_files_are_of_no_known_kind_nothing_agrees(tmp_path: Path, reference: Reference) -> None:
+    recorded(tmp_path, image())
+    for name in ("stem", "act", "mid"):
+        (tmp_path / f"dump/{name}.npy").unlink()
+    for k in range(5):
+        (tmp_path / f"dump/{k}.dat").write_bytes(b"?")
+    found, _ = seen(reference, tmp_path)
+    assert exit_code([found]) == 5 and found.notes[0].startswith("only 1 of 6 recorded tensors")
+
+
 # ---------------------------------------------------------------------------------------------------- given names
 
 

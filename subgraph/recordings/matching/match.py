@@ -23,7 +23,7 @@ from subgraph.recordings.matching.align import (
     same_numbers,
 )
 from subgraph.recordings.matching.fit import Fit, Shapes, Turns
-from subgraph.recordings.matching.matched import COPY, MatchedRun, TensorMatch, distance_of, is_clearer
+from subgraph.recordings.matching.matched import COPY, ORDER, MatchedRun, TensorMatch, distance_of, is_clearer
 from subgraph.recordings.matching.names import (
     ModelNames,
     dropped_input,
@@ -347,7 +347,7 @@ class _Matching:
     def _reordered(self, entry: DumpEntry) -> str:
         """Why an entry is left out that holds the numbers of a tensor in an order that is not known; else ""."""
         same = self._sums.near(self._fit.values.read(entry), SAME_NUMBERS)
-        return f"the numbers of {same[0]} in an unknown order" if same else ""
+        return f"{ORDER}{same[0]} in an unknown order" if same else ""
 
     def _unlike(self, entry: DumpEntry, matches: Container[str], held: Mapping[bytes, str]) -> str:
         """Why an entry is left out of which nothing better is known; `held`: by digest, what other entries hold."""

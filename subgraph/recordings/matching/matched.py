@@ -19,6 +19,22 @@ from subgraph.types import Array
 
 CACHE_BYTES = 128 << 20  # of entries' values that stay in memory
 COPY = "a copy of "
+ORDER = "the numbers of "
+KINDS = {  # how a reason begins that names a tensor, and what it is of many entries
+    COPY: "copies of other tensors",
+    ORDER: "the numbers of a tensor in an unknown order",
+    "not the value of ": "not the value of the tensor of their name, which is recorded elsewhere",
+    "made of ": "made of constants, which are not compared",
+}
+
+
+def kind_of(why: str) -> str:
+    """A reason for leaving an entry out, without the tensor that it names.
+
+    >>> kind_of("a copy of conv1"), kind_of("its shape is not known")
+    ('copies of other tensors', 'its shape is not known')
+    """
+    return next((kind for begin, kind in KINDS.items() if why.startswith(begin)), why)
 
 
 @dataclass(frozen=True)
