@@ -30,7 +30,7 @@ class UnmatchedEntry:
 
 
 @dataclass(frozen=True)
-class LeftOut:
+class LeftOutReason:
     """Entries, or files, that are not compared for one reason. `names`: the first few."""
 
     why: str
@@ -63,7 +63,7 @@ class RunSummary:
     notes: Sequence[str]
     inputs: Mapping[str, Judgement]
     lost: Sequence[UnmatchedEntry]
-    left_out: Sequence[LeftOut]
+    left_out: Sequence[LeftOutReason]
     wrong: int
     unread: int
     compared: int
@@ -196,16 +196,16 @@ def _unresolved(comparison: RunComparison) -> str:
     return f"not compared: {', '.join(broken[:MAX_NAMED])}" if broken else "not all that was recorded was compared"
 
 
-def _left_out(comparison: RunComparison) -> list[LeftOut]:
+def _left_out(comparison: RunComparison) -> list[LeftOutReason]:
     names: dict[str, list[str]] = {}
     for matched in comparison.matched:
         for entry, _ in matched.unread:
             names.setdefault(UNREADABLE, []).append(entry.name)
         for entry, why in (*matched.unmatched, *matched.skipped):
             names.setdefault(kind_of(why), []).append(entry.name)
-    found = [LeftOut(why, len(group), group[:MAX_NAMED]) for why, group in names.items()]
+    found = [LeftOutReason(why, len(group), group[:MAX_NAMED]) for why, group in names.items()]
     files = comparison.run.recording.left_out if comparison.run.recording else {}
-    found += [LeftOut(f"files of another kind ({end})", n, ()) for end, n in files.items()]
+    found += [LeftOutReason(f"files of another kind ({end})", n, ()) for end, n in files.items()]
     return sorted(found, key=lambda kind: -kind.count)
 
 
