@@ -10,6 +10,7 @@ import base64
 import io
 import json
 import pickle
+import re
 import tarfile
 import zipfile
 from collections.abc import Callable, Mapping
@@ -370,6 +371,18 @@ def test_an_npz_of_any_writer(tmp_path: Path) -> None:
     with zipfile.ZipFile(tmp_path / "a.npz", "w") as archive, archive.open("x.npy", "w", force_zip64=True) as member:
         member.write(buffer.getvalue())
     assert [e.name for e in recording.open(tmp_path / "a.npz")] == ["x"]
+
+
+def test_node_dumps_of_onnxruntime_say_the_tensors_names(tmp_path: Path) -> None:
+    """Their files' names say less: everything but letters and digits is `_`."""
+    for name in ("/blk/Add_output_0", "x"):
+        file = tmp_path / f"{re.sub('[^A-Za-z0-9]', '_', name)}.tensorproto"
+        file.write_bytes(numpy_helper.from_array(np.zeros(3, np.float32), name).SerializeToString())
+    found = recording.open(tmp_path)
+    assert found.format == "onnx-pb" and {e.name for e in found} == {"/blk/Add_output_0", "x"}
+    (tmp_path / "x.tensorproto").write_bytes(b"\x08\xff")
+    with pytest.raises(InputError, match=r"x\.tensorproto"):
+        recording.open(tmp_path)
 
 
 def test_horizon_layers_are_exported(others: Path) -> None:

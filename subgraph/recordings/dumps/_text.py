@@ -5,11 +5,13 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
-from subgraph.recordings.dumps import NO_SHAPE, DumpEntry, TensorSpec
+from subgraph.recordings.dumps import NO_SHAPE, DumpEntry, DumpHints, TensorSpec, unreadable
+from subgraph.recordings.dumps._raw import fit_size, nbytes
 from subgraph.recordings.files import Files
 from subgraph.storage.tensors import np_dtype
 from subgraph.types import Array
@@ -17,6 +19,11 @@ from subgraph.types import Array
 PIECE_BYTES = 1 << 20  # read at a time
 MAX_WORD = 64  # characters of a number; "%.18e" has 26
 MIN_WORDS = 4  # numbers that show to how many digits a tool prints
+HOLDS = ("float16", "float32", "float64", "int8", "uint8", "int16", "uint16", "int32", "uint32", "int64", "uint64",
+         "bool")  # fmt: skip
+HEAD_WORDS = 400  # of a table's tensor that show the same
+_COMMENT = re.compile(rb"^#.*$", re.M)  # as numpy.savetxt and those who use it write them
+_SHAPE = re.compile(rb"^#.*?shape\b[^\d\n]*\d[\d, x]*", re.M | re.I)
 _FIXED = re.compile(rb"[-+]?\d+\.(\d+)")
 _LETTERS = b"0123456789+-.eEnNaAiIfFtTyYdDqQsS#() \t\r\n,"  # of numbers, nan, inf and the forms that Windows prints
 
@@ -31,13 +38,19 @@ def values(files: Files, name: str, dtype: str, skip: int = 0) -> Array:
     rest, start = b"", _offset_of_line(files, name, skip)
     for at in range(start, files.sizes[name], PIECE_BYTES):
         block = rest + files.bytes(name, at, min(PIECE_BYTES, files.sizes[name] - at))
-        cut = max(block.rfind(b"\n"), block.rfind(b" "), block.rfind(b"\t"), block.rfind(b",")) + 1
+        cut = _last_separator(block) + 1
         rest = block[cut:]
         pieces.append(numbers(files, name, block[:cut], dtype))
-        if len(rest) > MAX_WORD:
+        if not cut:
             raise files.damaged(name, "a word of it is no number")
     pieces.append(numbers(files, name, rest, dtype))
     return np.concatenate(pieces)
+
+
+def _last_separator(block: bytes) -> int:
+    """Where the last line ends, else the last word; -1 if it is one word."""
+    line = block.rfind(b"\n")
+    return line if line >= 0 else max(block.rfind(b" "), block.rfind(b"\t"), block.rfind(b","))
 
 
 def _offset_of_line(files: Files, name: str, skip: int) -> int:
@@ -52,12 +65,13 @@ def _offset_of_line(files: Files, name: str, skip: int) -> int:
 
 
 def numbers(files: Files, name: str, block: bytes, dtype: str) -> Array:
-    """The numbers of a piece of text, flat.
+    """The numbers of a piece of text, flat; lines that begin with `#` are comments.
 
     Raises:
         InputError: a word that is no number of this type.
     """
     wanted_dtype = np_dtype(dtype)
+    block = _COMMENT.sub(b"", block)
     words = block.replace(b",", b" ").split()
     if not words:
         return np.empty(0, wanted_dtype)
@@ -88,13 +102,19 @@ def _float(word: bytes) -> float:
     return float(word)
 
 
+def _beginning(files: Files, name: str, skip: int = 0) -> bytes:
+    """The first whole lines, or the first words of a line that is longer, without comments."""
+    head = files.head(name)
+    if len(head) < files.sizes[name]:
+        head = head[: _last_separator(head)]
+    return _COMMENT.sub(b"", b"\n".join(head.split(b"\n")[skip:]))
+
+
 def is_numeric(files: Files, name: str, skip: int = 0) -> bool:
     """Does the beginning of a file hold numbers and nothing else?"""
-    head = files.head(name)
-    whole = len(head) == files.sizes[name]
-    lines = head.split(b"\n")[skip : None if whole else -1]
-    words = b" ".join(lines).replace(b",", b" ").split()
-    if not words or b" ".join(lines).translate(None, _LETTERS):
+    head = _beginning(files, name, skip)
+    words = head.replace(b",", b" ").split()
+    if not words or head.translate(None, _LETTERS):
         return False
     try:
         return all(isinstance(_float(w), float) for w in words)
@@ -104,7 +124,7 @@ def is_numeric(files: Files, name: str, skip: int = 0) -> bool:
 
 def is_whole(files: Files, name: str, skip: int = 0) -> bool:
     """Does the beginning of a file hold whole numbers? Printed floats have a point or an exponent."""
-    return not any(c in b".eEnNaAiI" for line in files.head(name).split(b"\n")[skip:] for c in line)
+    return not any(c in b".eEnNaAiI" for c in _beginning(files, name, skip))
 
 
 def step(files: Files, name: str, skip: int = 0) -> float:
@@ -112,12 +132,20 @@ def step(files: Files, name: str, skip: int = 0) -> float:
 
     0 for other numbers (with an exponent, of different lengths): they may be exact.
     """
-    head = files.head(name)
-    lines = head.split(b"\n", skip)[skip:] or [b""]
-    words = lines[0].replace(b",", b" ").split()[: None if len(head) == files.sizes[name] else -1]
+    return step_of(_beginning(files, name, skip).replace(b",", b" ").split())
+
+
+def step_of(words: list[bytes]) -> float:
+    """The same of the first words of a file."""
     found = [_FIXED.fullmatch(word) for word in words]
     lengths = {len(m[1]) for m in found if m}
     return 10.0 ** -lengths.pop() if len(lengths) == 1 and len(words) >= MIN_WORDS and all(found) else 0.0
+
+
+def said_shape(files: Files, name: str) -> tuple[int, ...] | None:
+    """The shape that a comment says, as `# Array shape: (4, 11, 5)`; None without one."""
+    found = _SHAPE.search(files.head(name))
+    return tuple(map(int, re.findall(rb"\d+", found[0]))) if found else None
 
 
 def loader(files: Files, name: str, dtype: str, shape: tuple[int, ...] | None, skip: int = 0) -> Callable[[], Array]:
@@ -142,6 +170,35 @@ def entry(files: Files, name: str, dtype: str, spec: TensorSpec, step: float = 0
     note = NO_SHAPE if shape is None else ""
     load = loader(files, name, dtype, shape, skip)
     return DumpEntry(name, load, dtype, shape, step=step, note=note, assumed=spec.assumed)
+
+
+def title_lines(files: Files, name: str) -> int | None:
+    """How many lines of words stand above a file's numbers: 0, or 1 with one word; None if it holds anything else."""
+    if is_numeric(files, name):
+        return 0
+    titled = not re.search(rb"[,\t\d]", files.head(name).partition(b"\n")[0]) and is_numeric(files, name, 1)
+    return 1 if titled else None
+
+
+def tensor_entry(files: Files, name: str, skip: int, hints: DumpHints, plain: Callable[[str], str]) -> DumpEntry:
+    """The entry of a file of numbers, below the first `skip` lines, that has its tensor's name.
+
+    Type and shape come from a comment in it, or from the hints.
+    """
+    side, _, base = name.rpartition(".")[0].rpartition("/")
+    if files.head(name, 2) == b",0" and files.head(name).partition(b"\n")[2].startswith(b"0,"):
+        lacks = "its first row and column count the others, as pandas does: save it with header=False, index=False"
+        return DumpEntry(name, unreadable, "", tensor=base, side=side, lacks=lacks)
+    spec, said = hints.find(base, plain), said_shape(files, name)
+    dtype = spec.dtype if spec.dtype in HOLDS else "int64" if is_whole(files, name, skip) else "float32"
+    if said is not None:
+        spec = TensorSpec(dtype, said)
+    elif spec.shape is not None and None in spec.shape:
+        count = values(files, name, dtype, skip).size
+        fixed = tuple(d for d in spec.shape if d is not None)
+        spec = replace(spec, shape=fit_size(spec.shape, dtype, nbytes(dtype, count))[0] if count else fixed)
+    stem = "" if name.endswith(".txt") or f"{name.rpartition('.')[0]}.txt" not in files.names else f"{name[:-4]}_csv"
+    return replace(entry(files, name, dtype, spec, step(files, name, skip), skip), tensor=base, side=side, stem=stem)
 
 
 def lines(array: Array, form: str) -> str:

@@ -14,6 +14,7 @@ import sys
 import threading
 import weakref
 from collections.abc import Iterator
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -21,7 +22,7 @@ from typing import Any
 import numpy as np
 
 from subgraph.errors import InputError
-from subgraph.recordings.dumps import NONE, TYPED, DumpEntry, DumpHints, _npy, dtype_of
+from subgraph.recordings.dumps import BARE, NONE, DumpEntry, DumpHints, _npy, dtype_of
 from subgraph.recordings.files import Files, possible
 from subgraph.storage.folders import safe_names
 from subgraph.types import Array
@@ -36,20 +37,23 @@ plain = _npy.plain
 
 
 def detect(files: Files) -> int:
-    """By the magic number of files with one of the ends."""
-    return TYPED if any(files.head(n, len(MAGIC)) == MAGIC for n in files.ending(*ENDS)) else NONE
+    """By the magic number of files with one of the ends; unsure, because a model of Keras lies beside many a dump."""
+    return BARE if any(files.head(n, len(MAGIC)) == MAGIC for n in files.ending(*ENDS)) else NONE
 
 
 def entries(files: Files, hints: DumpHints) -> Iterator[DumpEntry]:
-    """One per dataset of each file.
+    """One per dataset of each file. Where each of several files has one, the files' names are the tensors'.
 
     Raises:
         InputError: h5py is not installed, or a file is damaged.
     """
     if importlib.util.find_spec("h5py") is None:
         raise InputError("reading HDF5 takes h5py, which is not installed", "pip install 'subcut[hdf5]'")
-    for file in files.ending(*ENDS):
-        yield from _entries(files, file)
+    found = {file: list(_entries(files, file)) for file in files.ending(*ENDS)}
+    alone = len(found) > 1 and all(len(listed) == 1 for listed in found.values())
+    for file, listed in found.items():
+        side, _, name = file.rpartition(".")[0].rpartition("/")
+        yield from (replace(e, tensor=name, side=side, stem="") if alone else e for e in listed)
 
 
 def _entries(files: Files, file: str) -> Iterator[DumpEntry]:

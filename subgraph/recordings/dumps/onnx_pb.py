@@ -1,4 +1,4 @@
-"""ONNX's test_data_set folders: input_0.pb, output_0.pb … and any .pb that is a TensorProto."""
+"""ONNX's test_data_set folders: input_0.pb, output_0.pb … any .pb that is a TensorProto; onnxruntime's .tensorproto."""
 
 from __future__ import annotations
 
@@ -17,25 +17,30 @@ from subgraph.storage.tensors import Tensors
 from subgraph.types import Array
 
 HOLDS = tuple(dtypes.TYPE_NUMBERS)
+ORT_END = ".tensorproto"  # of onnxruntime's builds with DEBUG_NODE_INPUTS_OUTPUTS, written to files
+ENDS = (".pb", ORT_END)
 _NUMBERED = re.compile(r"(input|output)_(\d+)\.pb")
 
 
 def detect(files: Files) -> int:
-    """By the names input_0.pb and output_0.pb, or .pb files that begin as a tensor does."""
+    """By the names input_0.pb and output_0.pb, by the end .tensorproto, or by .pb files that begin as a tensor does."""
     if any(_NUMBERED.fullmatch(n.rpartition("/")[2]) for n in files.ending(".pb")):
+        return MARKED
+    if files.ending(ORT_END):
         return MARKED
     return TYPED if any(_is_tensor(files, n) for n in files.ending(".pb")) else NONE
 
 
 def entries(files: Files, hints: DumpHints) -> Iterator[DumpEntry]:
     """One per file; sequences and optionals are not read."""
-    for file in files.ending(".pb"):
+    for file in files.ending(*ENDS):
         side, _, base = file.rpartition("/")
+        stem = file.rpartition(".")[0]
         numbered = _NUMBERED.fullmatch(base)
         try:
             tensor = _parsed(files, file)
         except InputError:
-            if not numbered and not _is_tensor(files, file):
+            if not numbered and not file.endswith(ORT_END) and not _is_tensor(files, file):
                 continue  # a TensorFlow graph, say
             raise
         name = str(tensor.name)
@@ -44,12 +49,12 @@ def entries(files: Files, hints: DumpHints) -> Iterator[DumpEntry]:
             partial(_array, files, file),
             dtypes.TYPES[tensor.data_type][0],
             tuple(int(d) for d in tensor.dims),
-            tensor=name or base.removesuffix(".pb"),
+            tensor=name or base.rpartition(".")[0],
             role=numbered[1] if numbered else "output",
             index=int(numbered[2]) if numbered else 0,
             originals=(name,) if name else (),
             side=side,
-            stem=file.removesuffix(".pb"),
+            stem=stem,
         )
 
 
