@@ -26,7 +26,7 @@ plain = _npy.plain
 
 
 @dataclass(frozen=True)
-class _Columns:
+class _TableColumns:
     """Which column of a table holds what; `name` -1: the table is of one tensor, that of its file."""
 
     name: int
@@ -35,7 +35,7 @@ class _Columns:
 
 
 @dataclass(frozen=True)
-class _Rows:
+class _TensorRows:
     """Of one tensor of a table: the values as they are written, and where they belong."""
 
     words: list[str] = field(default_factory=list)
@@ -70,7 +70,7 @@ def _delimiter(file: str) -> str:
     return "\t" if file.lower().endswith(".tsv") else ","
 
 
-def _columns(files: Files, file: str) -> _Columns | None:
+def _columns(files: Files, file: str) -> _TableColumns | None:
     """The columns that a header names; None if it is none of a table of tensors."""
     line = files.head(file).partition(b"\n")[0].decode("utf-8-sig", "replace")
     words = [word.strip().strip('"').strip() for word in line.split(_delimiter(file))]
@@ -79,10 +79,10 @@ def _columns(files: Files, file: str) -> _Columns | None:
     indices = tuple(k for k, word in enumerate(words) if _INDEX.fullmatch(word))
     if len(values) != 1 or len(names) > 1 or not indices or len(names) + len(indices) + 1 != len(words):
         return None
-    return _Columns(names[0] if names else -1, indices, values[0])
+    return _TableColumns(names[0] if names else -1, indices, values[0])
 
 
-def _table(files: Files, file: str, columns: _Columns, hints: DumpHints) -> Iterator[DumpEntry]:
+def _table(files: Files, file: str, columns: _TableColumns, hints: DumpHints) -> Iterator[DumpEntry]:
     found = _rows(files, file, columns)
     stems = safe_names(found)
     for name, rows in found.items():
@@ -93,17 +93,17 @@ def _table(files: Files, file: str, columns: _Columns, hints: DumpHints) -> Iter
         yield replace(_entry(files, file, name, rows, len(columns.indices), hints), side=side, stem=stem)
 
 
-def _rows(files: Files, file: str, columns: _Columns) -> dict[str, _Rows]:
+def _rows(files: Files, file: str, columns: _TableColumns) -> dict[str, _TensorRows]:
     """The rows of each tensor. Raises InputError: one of them lacks a column or has no index."""
     if files.sizes[file] > MAX_TABLE:
         raise files.damaged(file, f"{files.sizes[file]} bytes are too many for a table", "write a file per tensor")
-    found: dict[str, _Rows] = {}
+    found: dict[str, _TensorRows] = {}
     reader = csv.reader(io.StringIO(files.text(file)), delimiter=_delimiter(file))
     try:
         next(reader)
         for row in filter(None, reader):
             name = row[columns.name] if columns.name >= 0 else _base(file)
-            rows = found.setdefault(name, _Rows())
+            rows = found.setdefault(name, _TensorRows())
             rows.words.append(row[columns.value])
             rows.places.extend(int(row[k]) for k in columns.indices)
     except (csv.Error, IndexError, ValueError, OverflowError) as e:
@@ -111,7 +111,7 @@ def _rows(files: Files, file: str, columns: _Columns) -> dict[str, _Rows]:
     return found
 
 
-def _entry(files: Files, file: str, name: str, rows: _Rows, axes: int, hints: DumpHints) -> DumpEntry:
+def _entry(files: Files, file: str, name: str, rows: _TensorRows, axes: int, hints: DumpHints) -> DumpEntry:
     """`axes`: how many columns say where a value belongs."""
     spec, count = hints.find(name, plain), len(rows.words)
     whole = not any(c in ".eEnNaAiI" for word in rows.words for c in word)
