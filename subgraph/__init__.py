@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     from subgraph.graph.cut import Cut, cut
     from subgraph.graph.graph import Graph
     from subgraph.graph.region import Region
+    from subgraph.notebook import watch
     from subgraph.origins.load import load
     from subgraph.runtime.candidate import Candidate
     from subgraph.runtime.capture import capture
@@ -55,6 +56,7 @@ _MODULES = {
     "graph.cut": "Cut cut",
     "graph.graph": "Graph",
     "graph.region": "Region",
+    "notebook": "watch",
     "origins.load": "load",
     "runtime.candidate": "Candidate",
     "runtime.capture": "capture",
@@ -96,6 +98,7 @@ __all__ = [
     "compare",
     "cut",
     "load",
+    "watch",
 ]
 
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
 
+from subgraph.display import Displayed
 from subgraph.documents import to_json
 
 
@@ -76,7 +77,7 @@ class Judgement:
 
 
 @dataclass(frozen=True)
-class Verdict:
+class Verdict(Displayed):
     """The outcome of one trial: one region, all samples.
 
     Attributes:

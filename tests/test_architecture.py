@@ -22,7 +22,7 @@ HOME = Path(subgraph.__file__).parent
 
 # A package imports only from the lines above its own; packages on one line do not know each other.
 RULE = """
-version errors text types
+version errors text types display
 documents
 verdict plugins project
 storage search drawing
@@ -33,15 +33,16 @@ runtime
 cases comparison inspection
 trials
 bisection recordings sweep demo
+notebook
 commands
 __init__ cli
 """
 BELOW = {word: depth for depth, line in enumerate(RULE.split("\n")) for word in line.split()}
 # What may be imported from a package's outside, where that is less than the rule allows.
-ONLY = {"search": {"verdict"}, "reports": {"text", "plugins", "drawing"}, "drawing": {"text", "documents"}}
+ONLY = {"search": {"verdict", "display"}, "reports": {"text", "plugins", "drawing"}, "drawing": {"text", "documents"}}
 # These load none of HEAVY when they are imported: `subcut cut` and TAB start fast.
 LIGHT = frozenset(
-    "version errors text types documents verdict plugins project trust storage graph runtime cases".split()
+    "version errors text types display documents verdict plugins project trust storage graph runtime cases".split()
 )
 LIGHT |= {"commands", "__init__", "cli"}
 MAX_MODULES = 14  # in a package, plugin folders and commands/ apart

@@ -16,7 +16,7 @@ import pytest
 
 import subgraph
 
-FUNCTIONS = "bisect capture compare cut load"
+FUNCTIONS = "bisect capture compare cut load watch"
 TYPES = "Bisection Candidate Comparison Cut Findings Graph Region Signature Status Step Verdict"
 ERRORS = (
     "BackendError DataError Inconclusive InputError ModelError NoRegion OutOfTime OutputError Refused ResultExists"

@@ -22,6 +22,7 @@ from subgraph.bisection.oracle import NodeOracle, items_of
 from subgraph.bisection.remaining import Remaining
 from subgraph.cases import case
 from subgraph.cases.case import ResultPlace
+from subgraph.display import Displayed
 from subgraph.documents import to_json
 from subgraph.errors import OutOfTime, UsageError
 from subgraph.graph.graph import Graph
@@ -83,7 +84,7 @@ class BisectionOptions:
         )
 
 
-class Bisection:
+class Bisection(Displayed):
     """Iterate it: a Step per answer of the candidate. After the last one, the result is written.
 
     Attributes:

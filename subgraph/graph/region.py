@@ -10,12 +10,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 
+from subgraph.display import Displayed
 from subgraph.errors import ModelError, NoRegion
 from subgraph.graph.graph import CONSTANT, SHAPE, VALUE, Graph, Selection
 
 
 @dataclass(frozen=True)
-class Region:
+class Region(Displayed):
     """Nodes of one graph and the tensors of their boundary, all in topological order.
 
     Attributes:

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 
+from subgraph.display import Displayed
 from subgraph.search.oracle import Answer, Items, Query
 from subgraph.search.predicate import Meaning
 from subgraph.verdict import Signature
@@ -30,7 +31,7 @@ CERTAINTY = (Purpose.AGAIN, Purpose.CONFIRM)  # runs that only confirm earlier o
 
 
 @dataclass(frozen=True)
-class Step:
+class Step(Displayed):
     """One answer and its effect.
 
     Attributes:
@@ -147,7 +148,7 @@ class Counts:
 
 
 @dataclass(frozen=True)
-class Findings:
+class Findings(Displayed):
     """Result of a search.
 
     Attributes:

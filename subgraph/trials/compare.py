@@ -16,6 +16,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from subgraph.comparison.top_k import agreement
+from subgraph.display import Displayed
 from subgraph.documents import to_json
 from subgraph.errors import NoRegion, UsageError
 from subgraph.graph import region as regions
@@ -76,7 +77,7 @@ class ComparedTensors:
 
 
 @dataclass(frozen=True)
-class Comparison:
+class Comparison(Displayed):
     """The tensors of a candidate beside the reference's.
 
     Attributes:

@@ -1,0 +1,231 @@
+"""Results -> HTML for notebooks: drawings of graphs and cuts, tables of comparisons, verdicts in a line.
+
+The HTML has no scripts and loads nothing. It takes the notebook's own colours, so that it is readable in dark ones too;
+words tell what colours do.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable, Sequence
+from functools import singledispatch
+from html import escape
+from typing import Any
+
+from subgraph import reports
+from subgraph.bisection.bisection import Bisection
+from subgraph.drawing.layout import Drawer
+from subgraph.drawing.svg import Marks, svg
+from subgraph.graph.cut import Cut
+from subgraph.graph.graph import Graph
+from subgraph.graph.region import Region
+from subgraph.inspection.network import network
+from subgraph.reports import text as text_report
+from subgraph.search import Findings, Step
+from subgraph.storage.tensors import shape_text
+from subgraph.text import clean, count
+from subgraph.trials.compare import Comparison
+from subgraph.verdict import Judgement, Verdict
+
+WIDTH = 900.0  # pixels of a drawing
+HEIGHT = 600  # pixels of what scrolls
+COLORS = {"agree": "#1b7f3b", "fail": "#c0392b", "unresolved": "#b07800"}
+
+
+@singledispatch
+def html(item: Any) -> str:
+    """A result as HTML.
+
+    Raises:
+        TypeError: it is none.
+    """
+    raise TypeError(f"{type(item).__name__} has no HTML")
+
+
+@singledispatch
+def drawing(item: Any) -> str:
+    """A graph or a cut as SVG, groups closed.
+
+    Raises:
+        TypeError: it is neither.
+    """
+    raise TypeError(f"{type(item).__name__} has no drawing")
+
+
+@drawing.register
+def _(graph: Graph) -> str:
+    return svg(Drawer(network(graph)).layout(width=WIDTH), title=graph.path.name)
+
+
+@drawing.register
+def _(cut: Cut) -> str:
+    region = cut.region
+    return _around(cut.graph, (*region.nodes, *region.pulled), (*region.inputs, *region.shapes, *region.outputs))
+
+
+def _around(graph: Graph, nodes: Iterable[int], boundary: Iterable[str]) -> str:
+    """These nodes and those beside them, the nodes and their boundary marked."""
+    inside, whole = frozenset(nodes), network(graph)
+    shown = sorted(inside.union(*(whole.around(i, 1) for i in inside)))
+    at = {i: k for k, i in enumerate(shown)}
+    marks = Marks(region=frozenset(at[i] for i in inside), boundary=frozenset(boundary))
+    return svg(Drawer(whole.part(shown)).layout(width=WIDTH), marks, f"{graph.path.name}, a part")
+
+
+@html.register
+def _(graph: Graph) -> str:
+    ends = f"{_words(graph.inputs)} → {_words(graph.outputs)}"
+    return (
+        f"<p><b>{_safe(graph.path.name)}</b>: {count(len(graph.nodes), 'node')}, {ends}</p>{_scrolling(drawing(graph))}"
+    )
+
+
+@html.register
+def _(cut: Cut) -> str:
+    rows = []
+    for way, names in (("in", cut.inputs), ("out", cut.outputs)):
+        for name in names:
+            declared = cut.declared(name)
+            shapes = ", ".join(shape_text(shape) for shape in declared.shapes or ())
+            rows.append((way, _safe(name), _safe(declared.dtype), _safe(shapes or "?")))
+    table = _table(("", "tensor", "type", "shape"), rows)
+    return f"{html(cut.region)}{table}{_scrolling(drawing(cut))}"
+
+
+@html.register
+def _(region: Region) -> str:
+    ends = f"{_words(region.start)} → {_words(region.end)}: " if region.start or region.end else ""
+    enters = count(len(region.inputs) + len(region.shapes), "input")
+    size = f"{count(len(region.nodes), 'node')}, {enters}, {count(len(region.outputs), 'output')}"
+    return f"<p>{ends}{size}</p><p>in {_words((*region.inputs, *region.shapes))}; out {_words(region.outputs)}</p>"
+
+
+@html.register
+def _(verdict: Verdict) -> str:
+    rows = [(_safe(j.name), _safe(j.sample), _status(j.status.value), _error(j), _safe(j.why)) for j in verdict.outputs]
+    why = f": {_safe(verdict.why)}" if verdict.why else ""
+    table = _table(("output", "sample", "", "relative error", "why"), rows) if rows else ""
+    return f"<p>{_status(verdict.status.value)}{why}</p>{table}"
+
+
+@html.register
+def _(comparison: Comparison) -> str:
+    first = comparison.first_bad
+    says = (
+        f"first wrong tensor: <code>{_safe(first.tensor)}</code> of {_safe(first.node)} ({_safe(first.op)})"
+        if first
+        else ""
+    )
+    hints = "".join(f"<p>{_safe(line)}</p>" for line in (comparison.wrong_input, *comparison.looks_like) if line)
+    rows = [
+        (_safe(r.node), _safe(r.op), _safe(r.tensor), *(_judged(j) for j in (r.in_place, r.alone)))
+        for r in comparison.rows
+    ]
+    table = _table(("node", "op", "tensor", "in place", "alone"), rows)
+    whole = f"<p>whole model: {_status(comparison.whole.status.value)}: {_safe(comparison.whole.why)}</p>"
+    return f"{whole}<p>{says}</p>{hints}{_scrolling(table)}"
+
+
+@html.register
+def _(step: Step) -> str:
+    what = count(len(step.items), "item") if step.items else "whole model"
+    return (
+        f"<p>{step.number}. {_safe(step.purpose.value)}: {what}, {_status(step.outcome.value)}; "
+        f"{step.left} left, about {count(step.more, 'more run')}</p>"
+    )
+
+
+@html.register
+def _(findings: Findings) -> str:
+    rows = [
+        (
+            _safe(f.kind.value),
+            ", ".join(map(str, f.items)),
+            "" if f.explains is None else f"{f.explains:.0%}",
+            "yes" if f.certified else _safe(f.why or "no"),
+        )
+        for f in findings.findings
+    ]
+    table = _table(("kind", "items", "explains", "certified"), rows) if rows else ""
+    return f"<p>{_safe(findings.outcome.value)}{': ' + _safe(findings.stopped) if findings.stopped else ''}</p>{table}"
+
+
+@html.register
+def _(bisection: Bisection) -> str:
+    """The report in text once it ended, with the first finding drawn; before, how far it is."""
+    if not bisection.document:
+        return _progress(bisection)
+    findings = bisection.document["findings"]
+    first = _around(bisection.oracle.trials.graph, findings[0]["indices"], ()) if findings else ""
+    return f"<pre>{escape(text_report.render(bisection.document))}</pre>{_scrolling(first) if first else ''}"
+
+
+def watch(bisection: Bisection) -> Bisection:
+    """Run a bisection to its end; in a notebook one line of progress is kept up to date, which the result replaces.
+
+    >>> from subgraph import bisect, load, watch
+    >>> watch(bisect(load("resnet50.onnx"))).document["agree"]
+    True
+
+    Raises: as iterating a `Bisection` does.
+    """
+    ipython = sys.modules.get("IPython")
+    if ipython is None or ipython.get_ipython() is None:
+        for _ in bisection:
+            pass
+        return bisection
+    from IPython.display import HTML, display  # only where it runs already
+
+    line = display(HTML(_progress(bisection)), display_id=True)
+    for _ in bisection:
+        line.update(HTML(_progress(bisection)))
+    line.update(HTML(_progress(bisection)))
+    return bisection
+
+
+def _progress(bisection: Bisection) -> str:
+    """A line: the last step, or that there is none."""
+    if not bisection.steps:
+        return "<p>not begun: iterate it, or <code>subgraph.watch(it)</code></p>"
+    step = bisection.steps[-1]
+    left = f"{count(bisection.remaining.left, 'node')} left, about {count(step.more, 'more run')}"
+    what = _words(bisection.nodes(step)) or "whole model"
+    done = f"ended after {count(len(bisection.steps), 'run')}" if bisection.document else left
+    return f"<p>run {step.number}, {done}; last: {what} {_status(step.outcome.value)}</p>"
+
+
+# ---------------------------------------------------------------------------------------------------- parts
+
+
+def _safe(name: object) -> str:
+    return escape(clean(str(name)))
+
+
+def _words(names: Iterable[str], most: int = 4) -> str:
+    names = list(names)
+    shown = ", ".join(f"<code>{_safe(name)}</code>" for name in names[:most])
+    return f"{shown} and {len(names) - most} more" if len(names) > most else shown
+
+
+def _status(word: str) -> str:
+    return f'<b style="color:{COLORS.get(word, "inherit")}">{_safe(word)}</b>'
+
+
+def _error(judgement: Judgement) -> str:
+    return _safe(reports.error(judgement.errors.get("max_rel")))
+
+
+def _judged(judgement: Judgement | None) -> str:
+    return "" if judgement is None else f"{_error(judgement)} {_status(judgement.status.value)}"
+
+
+def _table(titles: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """Cells are HTML already."""
+    head = "".join(f'<th style="text-align:left">{title}</th>' for title in titles)
+    lines = ("".join(f'<td style="text-align:left">{cell}</td>' for cell in row) for row in rows)
+    body = "".join(f"<tr>{line}</tr>" for line in lines)
+    return f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
+
+
+def _scrolling(inner: str) -> str:
+    return f'<div style="max-height:{HEIGHT}px;overflow:auto">{inner}</div>'

@@ -1,0 +1,120 @@
+"""Results in a notebook: HTML that is well formed, escaped and without scripts; the example notebook is run.
+
+Covers `notebook` and `display`.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+from html.parser import HTMLParser
+from pathlib import Path
+from types import ModuleType, SimpleNamespace
+from typing import Any
+from xml.etree import ElementTree
+
+import numpy as np
+import pytest
+from onnx import TensorProto, helper, save
+
+import subgraph
+from fixtures import ROOT
+from fixtures.notebook import CELLS, demo, document
+from subgraph import notebook
+
+VOID = {"br", "meta"}
+NOTEBOOK = ROOT / "docs/notebook.ipynb"
+
+
+class Checked(HTMLParser):
+    """Every tag is closed, nothing runs, nothing is loaded."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.open: list[str] = []
+        self.text = ""
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        assert tag not in ("script", "iframe", "object", "embed", "link", "img")
+        assert not any(name.startswith("on") or name in ("src", "href") for name, _ in attrs)
+        self.open += [tag] if tag not in VOID else []
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open.pop() == tag
+
+    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        pass
+
+    def handle_data(self, data: str) -> None:
+        self.text += data
+
+
+def checked(item: Any) -> str:
+    """The text of an item's HTML."""
+    page = Checked()
+    page.feed(item._repr_html_())
+    assert not page.open
+    return re.sub(r"\s+", " ", page.text)
+
+
+@pytest.fixture
+def odd(tmp_path: Path) -> subgraph.Graph:
+    """A model whose names are HTML."""
+    name = "<script>alert(1)</script>"
+    nodes = [helper.make_node("Relu", ["x"], ["<b>&"], name), helper.make_node("Abs", ["<b>&"], ["y"], "a\x1b[31m")]
+    ends = [helper.make_tensor_value_info(n, TensorProto.FLOAT, [1, 3]) for n in ("x", "y")]
+    save(helper.make_model(helper.make_graph(nodes, "g", ends[:1], ends[1:])), tmp_path / "odd.onnx")
+    return subgraph.load(tmp_path / "odd.onnx")
+
+
+def test_graph_cut_and_region_are_drawn(odd: subgraph.Graph) -> None:
+    assert checked(odd).startswith("odd.onnx: 2 nodes, x → y")
+    piece = subgraph.cut(odd, end="<b>&")
+    shown = checked(piece)
+    assert "1 node, 1 input, 1 output" in shown and "float32 1×3" in shown and "<b>&" in shown
+    assert "\x1b" not in odd._repr_html_() and checked(piece.region) in shown
+    for item in (odd, piece):
+        assert ElementTree.fromstring(item._repr_svg_()).tag.endswith("svg")
+
+
+def test_verdicts_say_their_words(odd: subgraph.Graph) -> None:
+    verdict = subgraph.Verdict(subgraph.Status.FAIL, subgraph.Signature.REFUSED, "no operator <LSTM>")
+    assert checked(verdict) == "fail: no operator <LSTM>"
+    with pytest.raises(TypeError, match="int has no HTML"):
+        notebook.html(3)
+
+
+@pytest.mark.slow
+def test_the_example_is_what_its_cells_give(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Sources as they stand in the file; outputs of the same kind, which name the same culprit."""
+    stored = json.loads(NOTEBOOK.read_text(encoding="utf-8"))
+    assert tuple("".join(cell["source"]) for cell in stored["cells"]) == CELLS, "python -m fixtures.notebook"
+    made = document(demo(tmp_path / "demo"))
+    for old, new in zip(stored["cells"], made["cells"], strict=True):
+        if old["cell_type"] == "code":
+            before, after = old["outputs"][0]["data"], new["outputs"][0]["data"]
+            assert before.keys() == after.keys()
+            page = SimpleNamespace(_repr_html_=lambda after=after: "".join(after.get("text/html", [])))
+            checked(page)
+    text = ["".join(cell["outputs"][0]["data"].get("text/html", [])) for cell in made["cells"] if "outputs" in cell]
+    assert "first wrong tensor" in text[2] and "stem/pool:0" in text[2]
+    assert "wrong: 2 of 28 nodes: stem/pad, stem/pool" in text[4] and "<svg" in text[4]
+    assert made["cells"][-1]["outputs"][0]["data"]["text/plain"] == ["['stem/pad', 'stem/pool']"]
+
+
+def test_progress_is_one_line_that_is_updated(odd: subgraph.Graph, monkeypatch: pytest.MonkeyPatch) -> None:
+    shown: list[str] = []
+    module, inner = ModuleType("IPython"), ModuleType("IPython.display")
+    vars(module)["get_ipython"] = lambda: object()
+    vars(inner)["HTML"] = str
+    vars(inner)["display"] = lambda text, display_id: shown.append(text) or SimpleNamespace(update=shown.append)
+    monkeypatch.setitem(sys.modules, "IPython", module)
+    monkeypatch.setitem(sys.modules, "IPython.display", inner)
+    running = subgraph.bisect(odd, shapes={}, output=odd.path.parent / "out")
+    assert "not begun" in checked(running)
+    assert subgraph.watch(running).document["agree"] and "right" in checked(running)
+    assert len(shown) == len(running.steps) + 2 and "not begun" in shown[0] and "ended after" in shown[-1]
+    assert "baseline: whole model, agree" in checked(running.steps[0])
+    assert checked(running.findings).startswith("agree")
+    assert np.all([line.startswith("<p>") for line in shown])
