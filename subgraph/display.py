@@ -13,7 +13,7 @@ class Displayed:
         return str(import_module("subgraph.notebook").html(self))
 
 
-class Drawn(Displayed):
+class DisplayedDrawing(Displayed):
     """A result that has a drawing as well."""
 
     def _repr_svg_(self) -> str:

@@ -109,6 +109,11 @@ def _(verdict: Verdict) -> str:
 
 
 @html.register
+def _(judgement: Judgement) -> str:
+    return f"<p>{_words([judgement.name])}: {_status(judgement.status.value)}: {_safe(judgement.why)}</p>"
+
+
+@html.register
 def _(comparison: Comparison) -> str:
     first = comparison.first_bad
     says = (
@@ -157,7 +162,8 @@ def _(bisection: Bisection) -> str:
         return _progress(bisection)
     findings = bisection.document["findings"]
     first = _around(bisection.oracle.trials.graph, findings[0]["indices"], ()) if findings else ""
-    return f"<pre>{escape(text_report.render(bisection.document))}</pre>{_scrolling(first) if first else ''}"
+    report = f"<pre style='white-space:pre-wrap'>{escape(text_report.render(bisection.document))}</pre>"
+    return report + (_scrolling(first) if first else "")
 
 
 def watch(bisection: Bisection) -> Bisection:

@@ -54,7 +54,7 @@ class Worst:
 
 
 @dataclass(frozen=True)
-class Judgement:
+class Judgement(Displayed):
     """One output of one sample, judged by one criterion.
 
     Attributes:

@@ -64,7 +64,8 @@ def odd(tmp_path: Path) -> subgraph.Graph:
     name = "<script>alert(1)</script>"
     nodes = [helper.make_node("Relu", ["x"], ["<b>&"], name), helper.make_node("Abs", ["<b>&"], ["y"], "a\x1b[31m")]
     ends = [helper.make_tensor_value_info(n, TensorProto.FLOAT, [1, 3]) for n in ("x", "y")]
-    save(helper.make_model(helper.make_graph(nodes, "g", ends[:1], ends[1:])), tmp_path / "odd.onnx")
+    graph = helper.make_graph(nodes, "g", ends[:1], ends[1:])
+    save(helper.make_model(graph, ir_version=10, opset_imports=[helper.make_opsetid("", 17)]), tmp_path / "odd.onnx")
     return subgraph.load(tmp_path / "odd.onnx")
 
 
@@ -108,7 +109,12 @@ def test_progress_is_one_line_that_is_updated(odd: subgraph.Graph, monkeypatch: 
     module, inner = ModuleType("IPython"), ModuleType("IPython.display")
     vars(module)["get_ipython"] = lambda: object()
     vars(inner)["HTML"] = str
-    vars(inner)["display"] = lambda text, display_id: shown.append(text) or SimpleNamespace(update=shown.append)
+
+    def display(text: str, *, display_id: bool) -> SimpleNamespace:
+        shown.append(text)
+        return SimpleNamespace(update=shown.append)
+
+    vars(inner)["display"] = display
     monkeypatch.setitem(sys.modules, "IPython", module)
     monkeypatch.setitem(sys.modules, "IPython.display", inner)
     running = subgraph.bisect(odd, shapes={}, output=odd.path.parent / "out")
