@@ -49,6 +49,7 @@ class Builder:
         weights: layer -> blobs of the caffemodel; None where weights are drawn from `seed`.
         shapes: tensor -> its shape. open: those whose axis 2 may be shorter, which depends on values.
         used: layer -> its blobs, so that it can be written again.
+        rms: tensor -> about its root mean square where weights are drawn, 1 if unknown; BatchNorm is drawn to fit.
     """
 
     where: str
@@ -59,6 +60,7 @@ class Builder:
     shapes: dict[str, Shape] = field(default_factory=dict)
     open: set[str] = field(default_factory=set)
     used: dict[str, list[WeightBlob]] = field(default_factory=dict)
+    rms: dict[str, float] = field(default_factory=dict)
     taken: set[str] = field(default_factory=set)  # names of tensors and nodes, of one space: a word means one thing
 
     def unique(self, name: str) -> str:
@@ -200,18 +202,38 @@ class CaffeLayer:
                 tensor = self.step(what, op, inputs)
 
 
+def expected_rms(layer: CaffeLayer) -> float:
+    """About the root mean square of a layer's top: He's filters double the power, ReLU halves it, a sum adds it."""
+    powers = [layer.builder.rms.get(b, 1.0) ** 2 for b in layer.bottoms]
+    match layer.text.type:
+        case "BatchNorm" | "InnerProduct":  # drawn so
+            return 1.0
+        case "Convolution" | "Deconvolution":
+            return float((2 * powers[0]) ** 0.5)
+        case "ReLU" | "ReLU6" | "PReLU" | "ELU":
+            return float((powers[0] / 2) ** 0.5)
+        case "Eltwise":  # mostly positive, so that a ReLU behind it halves nothing
+            return float((2 * sum(powers)) ** 0.5)
+    return float(powers[0] ** 0.5)
+
+
 def _bare(shape: Shape) -> Shape:
     """A shape without the ones in front."""
     return next((shape[k:] for k, n in enumerate(shape) if n != 1), ())
 
 
 def _draw(layer: CaffeLayer, k: int, shape: Shape, like: str) -> Array:
-    """Random weights that keep the scale of what goes through: `filter` (He), `offset`, `factor`, `slope`, `one`."""
+    """Random weights that keep values near one; `like`: filter (He), offset, factor, variance, slope, one.
+
+    So a net of a hundred layers neither vanishes nor saturates its softmax: a wrong layer shows at its output.
+    """
     if prod(shape) > MAX_DRAWN:
         raise layer.refuse(f"needs {prod(shape)} random weights", "name a caffemodel with --weights")
+    power = layer.builder.rms.get(layer.bottoms[0], 1.0) ** 2
     rng = np.random.default_rng([layer.builder.seed, zlib.crc32(layer.name.encode()), k])
     if like == "filter":
-        fan_in = prod(shape[1:]) or 1
+        fan_in = (prod(shape[1:]) or 1) * (2 * power if layer.text.type == "InnerProduct" else 1)
         return rng.standard_normal(shape, dtype=np.float32) * np.float32((2 / fan_in) ** 0.5)
-    low, high = {"offset": (-0.1, 0.1), "factor": (0.8, 1.2), "slope": (0.1, 0.4), "one": (1.0, 1.0)}[like]
+    ranges = {"offset": (-0.1, 0.1), "factor": (0.8, 1.2), "slope": (0.1, 0.4), "one": (1.0, 1.0)}
+    low, high = ranges.get(like, (0.8 * power, 1.2 * power))
     return rng.uniform(low, high, shape).astype(np.float32)

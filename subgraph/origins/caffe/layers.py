@@ -44,7 +44,7 @@ def batch_norm(layer: CaffeLayer) -> None:
     if len(layer.builder.weights.get(layer.name, ()) if layer.builder.weights else ()) > 3:
         raise layer.refuse("has more than the three blobs of BVLC's BatchNorm", "a fork of Caffe wrote it")
     channels = shape[1] if len(shape) > 1 else 1
-    mean, variance = (layer.blob(k, (channels,), like).array() for k, like in ((0, "offset"), (1, "factor")))
+    mean, variance = (layer.blob(k, (channels,), like).array() for k, like in ((0, "offset"), (1, "variance")))
     total = layer.blob(2, (1,), "one").array().reshape(-1)[0]
     factor = np.float32(1 / total if total else 0)
     _normalise(layer, np.ones(channels), np.zeros(channels), mean * factor, variance * factor, p.eps)

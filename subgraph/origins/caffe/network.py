@@ -13,7 +13,7 @@ from onnx import ModelProto, TensorProto, ValueInfoProto, helper
 
 from subgraph.errors import ModelError
 from subgraph.origins.caffe import detection, layers, shapes, windows
-from subgraph.origins.caffe.builder import Builder, CaffeLayer, LayerText, Shape
+from subgraph.origins.caffe.builder import Builder, CaffeLayer, LayerText, Shape, expected_rms
 from subgraph.origins.caffe.caffemodel import WeightBlob
 from subgraph.origins.caffe.fields import Parameters
 from subgraph.origins.caffe.text import Message
@@ -101,6 +101,7 @@ def convert(
         except IndexError:
             shapes_of = ", ".join("×".join(map(str, shape)) or "a number" for shape in layer.shapes)
             raise layer.refuse(f"needs a bottom with more axes than {shapes_of}") from None
+        builder.rms |= dict.fromkeys(layer.tops, expected_rms(layer))
         current.update(zip(text.tops, layer.tops, strict=True))
         for node in builder.nodes[before:]:
             node.doc_string = text.name

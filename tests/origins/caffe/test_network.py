@@ -8,9 +8,10 @@ from typing import Any
 
 import numpy as np
 import onnx
+import onnxruntime as ort
 import pytest
 
-from fixtures.caffe import layer, net
+from fixtures.caffe import layer, net, resnet50
 from subgraph.errors import ModelError
 from subgraph.origins.caffe import network, text
 from subgraph.origins.caffe.caffemodel import WeightBlob
@@ -144,3 +145,11 @@ def test_sizes_that_no_machine_has() -> None:
     for shape in ((1, 3, 100_000, 100_000), (1, 0, 4, 4), (-1, 3, 4, 4)):
         with pytest.raises(ModelError, match="'x' would have the shape"):
             convert(net(layer("ReLU", "r", "x"), x=shape))
+
+
+def test_random_weights_leave_the_softmax_open() -> None:
+    """So that a wrong layer shows at the output of a network whose weights are random."""
+    model = convert(resnet50(width=4, size=64, classes=10)).model
+    session = ort.InferenceSession(model.SerializeToString())
+    data = np.random.default_rng(0).standard_normal((1, 3, 64, 64)).astype(np.float32)
+    assert session.run(None, {"data": data})[0].max() < 0.9
