@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -16,9 +17,14 @@ from subgraph.types import Array
 from tests.helpers.run_command import in_process
 
 
+@pytest.fixture(scope="module")
+def prototxt(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A narrow ResNet-50; the tests share its conversion as well."""
+    return write(resnet50(width=2, size=32, classes=3), tmp_path_factory.mktemp("caffe") / "net.prototxt")
+
+
 @pytest.fixture(autouse=True)
 def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     monkeypatch.chdir(tmp_path)
 
 
@@ -48,9 +54,8 @@ def again(folder: Path) -> None:
         pytest.param("res4a", "prob", None, marks=pytest.mark.slow),
     ],
 )
-def test_a_cut_of_a_network(tmp_path: Path, start: str, end: str, layers: int | None) -> None:
-    write(resnet50(width=2, size=32, classes=3), tmp_path / "net.prototxt")
-    words = ("--start", start, "--end", end, "--as", "caffe", "--no-capture")
+def test_a_cut_of_a_network(prototxt: Path, start: str, end: str, layers: int | None) -> None:
+    words = (prototxt, "--start", start, "--end", end, "--as", "caffe", "--no-capture")
     (case,) = in_process("cut", *words).document["results"]
     assert {"model.prototxt", "model.caffemodel"} <= set(case["files"])
     if layers:
@@ -74,14 +79,13 @@ def test_old_layers_and_a_bottom_whose_shape_alone_is_used(tmp_path: Path) -> No
         again(Path(case["path"]))
 
 
-def test_what_cannot_be_written(tmp_path: Path) -> None:
-    prototxt = write(resnet50(width=2, size=32, classes=3), tmp_path / "net.prototxt")
+def test_what_cannot_be_written(tmp_path: Path, prototxt: Path) -> None:
     for words, message in (
         (["fc1000", "--as", "tensorflow", "--no-capture"], "only `caffe` is known"),
         (["fc1000/flatten", "--as", "caffe", "--no-capture"], "through the layer 'fc1000'"),
     ):
         with pytest.raises(UsageError, match=message):
             in_process("cut", prototxt, "--start", "pool5", "--end", *words)
-    onnx_path = subgraph.load(prototxt).path.rename(tmp_path / "m.onnx")
+    onnx_path = shutil.copyfile(subgraph.load(prototxt).path, tmp_path / "m.onnx")
     with pytest.raises(UsageError, match=r"is no \.prototxt"):
         in_process("cut", onnx_path, "--end", "prob", "--as", "caffe", "--no-capture")
