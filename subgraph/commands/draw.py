@@ -57,6 +57,7 @@ class MarkOptions:
 def draw(
     *,
     model: options.ModelArgument = None,
+    weights: options.Weights = None,
     output: Annotated[
         Text, option("--output -o", "FILE", "A .svg, .png or .html file; default: SVG to standard output.")
     ] = None,
@@ -83,7 +84,7 @@ def draw(
         if value is not None and not 0 < value <= MOST:
             raise UsageError(f"{name} {value}: expected a number from 1 to {MOST}")
     settings = project.load()
-    graph = load(resolve.model_path(settings, model))
+    graph = load(resolve.model_path(settings, model, weights))
     if not beside:
         drawn = _one(graph, shown, marked, form)
     elif form == ".html" or marked != MarkOptions() or shown.around or shown.opened:
