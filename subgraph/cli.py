@@ -24,7 +24,7 @@ import typer.core
 from subgraph.commands import Result, log
 from subgraph.commands.color import colored
 from subgraph.commands.help import EVERYWHERE, GROUPS, TASKS, HelpGroup, HelpPage, section_of, start_page
-from subgraph.commands.live import LineFormatter, ProgressHandler
+from subgraph.commands.live import EVENTS, EventHandler, LineFormatter, ProgressHandler
 from subgraph.commands.options import Text, option
 from subgraph.errors import ErrorDocument, OutputError, SubcutError, UsageError
 from subgraph.text import clean, clean_lines, is_text
@@ -213,7 +213,7 @@ def global_options(
     if color not in (None, "auto", "always", "never"):
         raise typer.BadParameter(f"{color!r}: expected auto, always or never.", param_hint="'--color'")
     _set_up_log(verbose=verbose, quiet=quiet, live=progress and not quiet)
-    if progress and not quiet and not ctx.resilient_parsing:
+    if progress and not quiet and not ctx.resilient_parsing and ctx.invoked_subcommand != "view":
         threading.Thread(target=_log_heartbeat, daemon=True).start()
     if ctx.invoked_subcommand is None and not ctx.resilient_parsing:
         return Result({"schema": "subcut.tasks/1", "exit_code": 0, "tasks": TASKS}, start_page())
@@ -221,8 +221,12 @@ def global_options(
 
 
 def _set_up_log(*, verbose: bool, quiet: bool, live: bool) -> None:
-    handler = ProgressHandler(sys.stderr, live=live, verbose=verbose)
-    handler.setFormatter(LineFormatter())
+    handler: logging.Handler
+    if os.environ.get(EVENTS):
+        handler = EventHandler(sys.stderr)
+    else:
+        handler = ProgressHandler(sys.stderr, live=live, verbose=verbose)
+        handler.setFormatter(LineFormatter())
     log.handlers[:] = [handler]
     log.propagate = False
     log.setLevel(logging.DEBUG if verbose else logging.WARNING if quiet else logging.INFO)

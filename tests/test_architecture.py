@@ -32,7 +32,7 @@ origins
 runtime
 cases comparison inspection
 trials
-bisection recordings sweep demo
+bisection recordings sweep demo view
 notebook
 commands
 __init__ cli

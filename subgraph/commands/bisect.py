@@ -131,7 +131,7 @@ def _log_steps(bisection: Bisection) -> Result:
     said = -math.inf
     for step in bisection:
         remaining = bisection.remaining
-        steps.log_step(step, remaining, bisection.nodes(step))
+        steps.log_step(step, remaining, bisection.nodes(step), sorted(bisection.oracle.indices(step.items)))
         if remaining.estimate and time.monotonic() - said >= ESTIMATE_SECONDS:
             said = time.monotonic()
             log.info("     %s", remaining.estimate, extra={"live": {}})

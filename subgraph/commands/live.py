@@ -7,6 +7,7 @@ and `of` is a progress bar over a known number of steps.
 
 from __future__ import annotations
 
+import json
 import logging
 import os
 from collections.abc import Mapping
@@ -15,6 +16,7 @@ from typing import Any
 from subgraph.commands.color import colored
 from subgraph.text import clean, clean_lines
 
+EVENTS = "SUBCUT_EVENTS"  # environment: messages are lines of JSON
 SPARSE_LINES = 10  # lines at most for many small steps where there is no progress bar
 
 
@@ -101,6 +103,14 @@ class ProgressHandler(logging.StreamHandler[Any]):
         if self.bar is not None:
             self.bar.stop()
             self.bar = None
+
+
+class EventHandler(logging.StreamHandler[Any]):
+    """A line of JSON per message, for `subcut view`: its text, and what it tells of the progress."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        fields = {key: vars(record)[key] for key in ("live", "step", "of") if key in vars(record)}
+        return json.dumps({"text": clean(record.getMessage()), **fields})
 
 
 class LineFormatter(logging.Formatter):

@@ -16,9 +16,10 @@ if TYPE_CHECKING:
 NAME_WIDTH = 24  # characters of a node's name in a line
 
 
-def log_step(step: Step, remaining: Remaining, labels: Sequence[str]) -> None:
-    """Log the step that was added to `remaining` last. `labels`: its nodes, none for the whole model."""
+def log_step(step: Step, remaining: Remaining, labels: Sequence[str], nodes: Sequence[int] = ()) -> None:
+    """Log the step that was added to `remaining` last. `labels`, `nodes`: of its nodes; none for the whole model."""
     live = {"done": remaining.size - remaining.left, "of": remaining.size, "left": remaining.learned(step)}
+    live |= {"nodes": list(nodes), "outcome": step.outcome.value, "query": step.query.kind.value}
     log.info(step_line(step, remaining, labels), extra={"live": live | {"estimate": remaining.estimate}})
 
 

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import io
+import json
 import logging
 from collections.abc import Mapping
 from typing import Any
 
 import pytest
 
-from subgraph.commands.live import LineFormatter, ProgressHandler
+from subgraph.commands.live import EventHandler, LineFormatter, ProgressHandler
 
 STEP = {"done": 25, "of": 27, "left": "2 of 27 nodes left", "estimate": "about 2 to 14 more runs (1 s to 7 s)"}
 ASKING = {"asking": "running /pad/Pad (1 node)"}
@@ -64,3 +65,14 @@ def test_warnings_stand_above_the_live_line(monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setenv("TERM", "xterm")
     warning: Message = ("the model is odd", {"levelno": logging.WARNING})
     assert "warning: the model is odd" in said(Terminal(), [*MESSAGES, warning])
+
+
+def test_for_the_page_a_message_is_a_line_of_json() -> None:
+    stream = io.StringIO()
+    handler = EventHandler(stream)
+    for text, extra in [*MESSAGES, ("plain\x1b", {})]:
+        record = logging.LogRecord("subcut", logging.INFO, "", 0, text, (), None)
+        vars(record).update(extra)
+        handler.emit(record)
+    lines = [json.loads(line) for line in stream.getvalue().splitlines()]
+    assert [line.get("live") for line in lines] == [ASKING, STEP, None] and lines[2] == {"text": "plain"}

@@ -1,0 +1,144 @@
+"""`subcut view`: a model, a case or a bisection's folder -> a page on 127.0.0.1 that shows it and works on it."""
+
+from __future__ import annotations
+
+import contextlib
+import signal
+import webbrowser
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from subgraph import project
+from subgraph.cases.layout import RUN_JSON
+from subgraph.commands import Result, log, options, resolve
+from subgraph.commands.options import Number, Text, Texts, option
+from subgraph.errors import UsageError
+from subgraph.graph.graph import load
+
+if TYPE_CHECKING:
+    from subgraph.view.server import ViewServer
+    from subgraph.view.session import ViewOptions
+
+MAX_PORT = 65_535
+
+
+@dataclass(frozen=True)
+class RunOptions:
+    """What the page may run."""
+
+    candidates: Annotated[
+        Texts, option("--candidate -c", "SPEC", "As for bisect. Repeatable; those of subcut.toml are offered as well.")
+    ] = None
+    recorded: Annotated[Texts, option("--recorded", "DIR", "A device's layer dumps. Repeatable.")] = None
+    criterion: Annotated[Text, option("--criterion", "RULE", "What counts as agreement, as for bisect.")] = None
+    timeout: Annotated[Text, option("--timeout", "SECONDS", "Limit of one build or run of the candidate; 600.")] = None
+    trust: options.Trust = False
+
+
+@options.with_option_groups()
+def view(
+    *,
+    model: Annotated[
+        str | None,
+        typer.Argument(metavar="MODEL|CASE|RUN", help="ONNX file, case, or folder of a bisection.", show_default=False),
+    ] = None,
+    runs: RunOptions,
+    inputs: options.InputOptions,
+    output: options.Output = None,
+    port: Annotated[Number, option("--port", "N", "Port on 127.0.0.1; default: any free one.")] = None,
+    no_browser: Annotated[bool, option("--no-browser", None, "Only print the page's address.")] = False,
+) -> Result:
+    """Open a page on which to see, cut, compare and bisect a model.
+
+    The page is served on 127.0.0.1 to this user only, until Ctrl-C; its address holds a key. It runs only candidates
+    that this command line or the project file names.
+
+    Examples:
+      subcut view model.onnx -c wrong.py
+      subcut view model.onnx --recorded dumps --no-browser
+      subcut view subcut_out/bisect-wrong.py
+    """
+    from subgraph.view.server import ViewServer
+    from subgraph.view.session import ViewSession
+
+    if port is not None and not 0 < port <= MAX_PORT:
+        raise UsageError(f"--port {port}: expected a number from 1 to {MAX_PORT}")
+    settings = project.load()
+    found = _run_document(model)
+    path = resolve.model_path(settings, None if found else model)
+    graph = load(path)
+    if found and found["model"]["nodes"] != len(graph.nodes):
+        raise UsageError(
+            f"{model} is the bisection of another model than {path.name}", "stand in the folder of its model"
+        )
+    session = ViewSession(
+        graph, str(path if found or model is None else model), _options(settings, runs, inputs, output)
+    )
+    if found:
+        session.runs.show("bisect", str(found.get("command", "")), found)
+    with ViewServer(session, port or 0) as server:
+        log.info("%s   (Ctrl-C ends it)", server.url)
+        if not no_browser:
+            webbrowser.open(server.url)
+        _serve(server)
+    return Result({"schema": "subcut.view/1", "exit_code": 0}, "the page is closed")
+
+
+def _serve(server: ViewServer) -> None:
+    """Until Ctrl-C or the end of the terminal; a run that is under way stores its state."""
+    with _ends_quietly():
+        server.serve_forever(poll_interval=0.2)
+    server.session.runs.close()
+
+
+@contextlib.contextmanager
+def _ends_quietly() -> Iterator[None]:
+    before = signal.signal(signal.SIGTERM, lambda *_: signal.raise_signal(signal.SIGINT))
+    try:
+        yield
+    except KeyboardInterrupt:
+        pass
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+def _run_document(place: str | None) -> dict[str, Any] | None:
+    """The document of a bisection's folder; None for anything else.
+
+    Raises:
+        InputError: it cannot be read.
+    """
+    if place is None or not (Path(place) / RUN_JSON).is_file():
+        return None
+    from subgraph.documents import read_document
+
+    shape = {"schema": str, "model": {"nodes": int}, "findings": [{"nodes": [str], "indices": [int]}]}
+    document: dict[str, Any] = read_document(
+        Path(place) / RUN_JSON, shape, "name the folder that `subcut bisect` wrote"
+    )
+    return document
+
+
+def _options(
+    settings: project.Project, runs: RunOptions, inputs: options.InputOptions, output: str | None
+) -> ViewOptions:
+    """The words that each run gets, and the candidates by name; what a project file names keeps that file as origin."""
+    from subgraph.view.session import ViewOptions
+
+    candidates: dict[str, Sequence[str]] = {spec: [f"--candidate={spec}"] for spec in runs.candidates or ()}
+    table: dict[str, Any] = settings.get("candidates", None, {})
+    candidates |= {name: [f"--candidate={name}"] for name in table if name not in candidates}
+    default = str(settings.get("candidate", None, "ort"))
+    if default not in candidates:
+        candidates[default] = []  # the command finds it as this one did, and asks for trust where a file names it
+    shared = [f"--shape={word}" for word in inputs.shape or ()]
+    typed = {"seed": inputs.seed, "mean": inputs.mean, "scale": inputs.scale}
+    shared += [f"--{name}={value}" for name, value in typed.items() if value is not None]
+    shared += ["--bgr"] * inputs.bgr + ["--trust"] * runs.trust
+    tested = [f"--{name}={v}" for name, v in (("criterion", runs.criterion), ("timeout", runs.timeout)) if v]
+    place = resolve.parent_folder(settings, output)
+    return ViewOptions(candidates, inputs.inputs or (), shared, tested, tuple(runs.recorded or ()), place)

@@ -1,0 +1,183 @@
+"""Command lines of `subcut` -> child processes, whose progress and results are events, numbered from 1 and kept.
+
+A page that is reloaded, or a second one, reads the events from the first on and so sees the same.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shlex
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from subgraph.errors import UsageError
+from subgraph.text import clean
+
+# -P: modules in the folder where the user stands are not imported. `main` reads sys.argv, whose first word is "-c".
+COMMAND = (sys.executable, "-P", "-c", "from subgraph.cli import main; main()")
+STOP_SECONDS = 20.0  # for a run that was interrupted, to store its state
+INTERRUPTED = 130
+MAX_KEPT = 20_000  # events
+EVENTS = "SUBCUT_EVENTS"  # environment of the child: progress as JSON, a line per event
+
+
+class CommandRun:
+    """One command line in a child process."""
+
+    def __init__(self, kind: str, words: Sequence[str]) -> None:
+        """
+        Attributes:
+            kind: the sub-command. words: all that is typed behind `subcut`.
+        """
+        self.kind, self.words = kind, tuple(words)
+        self.process = subprocess.Popen(
+            [*COMMAND, *words, "--json"],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            encoding="utf-8",
+            errors="replace",
+            env=os.environ | {EVENTS: "1"},
+            start_new_session=True,  # Ctrl-C reaches the server, which stops the run in order
+        )
+
+    @property
+    def shown(self) -> str:
+        """The command line, as a user types it."""
+        return shlex.join(["subcut", *self.words])
+
+    def interrupt(self) -> None:
+        """Ask it to store its state and end."""
+        if self.process.poll() is None:
+            self.process.send_signal(signal.SIGINT)
+
+    def end(self) -> None:
+        """Interrupt it and wait; kill it if it does not end."""
+        self.interrupt()
+        try:
+            self.process.wait(STOP_SECONDS)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            self.process.wait()
+
+
+class Runs:
+    """The runs of a session, one at a time, and the events of all. Safe to use from several threads.
+
+    Attributes:
+        events: `{"id", "run", "type", …}` of type `begin`, `progress` or `end`; ids ascend.
+    """
+
+    def __init__(self, links: Callable[[dict[str, Any]], dict[str, Any]] = lambda document: {}) -> None:
+        """`links`: a run's document → further fields of its last event."""
+        self.events: list[dict[str, Any]] = []
+        self._links = links
+        self._current: CommandRun | None = None
+        self._number = self._id = 0
+        self._changed = threading.Condition()
+        self._closed = False
+
+    def start(self, kind: str, words: Sequence[str]) -> int:
+        """Start a command line; returns the number of its run.
+
+        Raises:
+            UsageError: another run is under way.
+        """
+        with self._changed:
+            if self._current or self._closed:
+                raise UsageError("another run is under way", "stop it, or wait for its end")
+            run = self._current = CommandRun(kind, words)
+            self._number += 1
+            number = self._number
+            self._add(number, "begin", kind=kind, command=run.shown)
+        threading.Thread(target=self._follow, args=(run, number), daemon=True).start()
+        return number
+
+    def show(self, kind: str, command: str, document: dict[str, Any]) -> None:
+        """Show a result that is there already, as if its run had ended."""
+        with self._changed:
+            self._number += 1
+            self._add(self._number, "begin", kind=kind, command=command)
+            self._add_end(self._number, document)
+
+    def stop(self) -> bool:
+        """Interrupt the run that is under way; False if there is none."""
+        with self._changed:
+            run = self._current
+        if run:
+            run.interrupt()
+        return run is not None
+
+    def close(self) -> None:
+        """End the run that is under way; no other starts."""
+        with self._changed:
+            self._closed = True
+            run = self._current
+            self._changed.notify_all()
+        if run:
+            run.end()
+
+    def after(self, number: int, seconds: float) -> list[dict[str, Any]] | None:
+        """Events with a greater id; waits for one, at most so long. None once the session is closed."""
+        with self._changed:
+            if self._id <= number and not self._closed:
+                self._changed.wait(seconds)
+            return None if self._closed else [event for event in self.events if event["id"] > number]
+
+    def _add(self, run: int, type_: str, **fields: Any) -> None:
+        """The caller holds the lock."""
+        self._id += 1
+        self.events.append({"id": self._id, "run": run, "type": type_, **fields})
+        if len(self.events) > MAX_KEPT:  # lines of progress are the first to go
+            drop = next((k for k, event in enumerate(self.events) if event["type"] == "progress"), 0)
+            del self.events[drop]
+        self._changed.notify_all()
+
+    def _add_end(self, run: int, document: dict[str, Any]) -> None:
+        self._add(run, "end", document=document, **self._links(document))
+
+    def _follow(self, run: CommandRun, number: int) -> None:
+        """Read what the child writes, until it ends."""
+        output: list[str] = []
+        process = run.process
+        assert process.stdout and process.stderr
+        reader = threading.Thread(target=lambda: output.append(process.stdout.read()), daemon=True)  # type: ignore[union-attr]
+        reader.start()
+        last = ""
+        with process:  # closes the pipes
+            for line in process.stderr:
+                fields = _event(line)
+                last = fields["text"] or last
+                with self._changed:
+                    self._add(number, "progress", **fields)
+            reader.join()
+        with self._changed:
+            self._current = None
+            self._add_end(number, _document("".join(output), process.returncode, last))
+
+
+def _event(line: str) -> dict[str, Any]:
+    """A line of the child: an event, or a text of some library."""
+    try:
+        event = json.loads(line)
+    except ValueError:
+        event = None
+    return event if isinstance(event, dict) and isinstance(event.get("text"), str) else {"text": clean(line.strip())}
+
+
+def _document(text: str, code: int, last: str) -> dict[str, Any]:
+    """The document that the child printed, or one that says why there is none."""
+    try:
+        document = json.loads(text)
+    except ValueError:
+        document = None
+    if isinstance(document, dict):
+        return document
+    what = f"the run ended with code {code} and without a result: {last}"
+    return {"schema": "subcut.error/1", "exit_code": code, "error": {"kind": "CrashError", "what": what, "hint": ""}}

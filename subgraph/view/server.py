@@ -1,0 +1,247 @@
+"""A `ViewSession` over HTTP, for one user on this computer.
+
+Other pages in the same browser, and other users of this computer, are strangers: the server listens on 127.0.0.1, takes
+only requests for its own host name and from its own origin, and answers with data only to who knows the run's token.
+The page may load nothing from elsewhere and is shown in no frame. Written with the standard library: what a framework
+would add, routing and event streams, is a table and a loop here.
+"""
+
+from __future__ import annotations
+
+import hmac
+import json
+import secrets
+import tempfile
+from collections.abc import Callable
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from importlib.resources import files
+from typing import Any
+from urllib.parse import parse_qs, unquote, urlsplit
+
+from subgraph.errors import SubcutError, UsageError
+from subgraph.view.session import ViewSession, error_document
+
+ADDRESS = "127.0.0.1"
+STATIC = {
+    "/": ("index.html", "text/html; charset=utf-8"),
+    "/view.css": ("view.css", "text/css; charset=utf-8"),
+    "/view.js": ("view.js", "text/javascript; charset=utf-8"),
+    "/drawing.js": ("drawing.js", "text/javascript; charset=utf-8"),
+    "/panels.js": ("panels.js", "text/javascript; charset=utf-8"),
+    "/icon.svg": ("icon.svg", "image/svg+xml"),
+}
+POLICY = "default-src 'self'; frame-ancestors 'none'; base-uri 'none'; form-action 'none'; object-src 'none'"
+# A report is a file that names things after the model: it runs no scripts here and belongs to no origin.
+REPORT_POLICY = "sandbox; default-src 'none'; style-src 'unsafe-inline'; img-src data:; frame-ancestors 'none'"
+MAX_JSON, MAX_FILE = 16 << 20, 4 << 30  # bytes of a request
+IDLE_SECONDS = 30.0  # a connection that sends nothing is closed
+BEAT_SECONDS = 10.0  # an event stream without events shows that it lives
+
+
+class ViewServer(ThreadingHTTPServer):
+    """Serves one session; `url` opens its page."""
+
+    daemon_threads = True
+    request_queue_size = 64
+
+    def __init__(self, session: ViewSession, port: int = 0) -> None:
+        """
+        Raises:
+            UsageError: the port is taken.
+        """
+        self.session = session
+        self.token = secrets.token_urlsafe(24)
+        try:
+            super().__init__((ADDRESS, port), ViewRequest)
+        except OSError as e:
+            raise UsageError(f"port {port}: {e.strerror}", "leave --port out, and any free one is taken") from e
+        self.hosts = frozenset(f"{name}:{self.server_port}" for name in (ADDRESS, "localhost"))
+
+    @property
+    def url(self) -> str:
+        """The page's address. What stands behind # is not sent and gets into no log."""
+        return f"http://{ADDRESS}:{self.server_port}/#{self.token}"
+
+    def server_bind(self) -> None:
+        """Without the look-up of a host name, which may ask the network."""
+        self.socket.bind(self.server_address)
+        self.server_address = self.socket.getsockname()
+        self.server_name, self.server_port = ADDRESS, self.server_address[1]
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """A browser that went away is no error."""
+
+
+class ViewRequest(BaseHTTPRequestHandler):
+    """One connection of the browser."""
+
+    server: ViewServer
+    protocol_version = "HTTP/1.1"
+    timeout = IDLE_SECONDS
+    server_version, sys_version = "subcut", ""
+
+    def do_GET(self) -> None:
+        """The page's own files for anybody on this host; data with the token."""
+        url = urlsplit(self.path)
+        if not self._admitted():
+            return
+        if url.path in STATIC:
+            name, kind = STATIC[url.path]
+            self._send(files("subgraph.view").joinpath("static", name).read_bytes(), kind)
+        elif self._knows_token(parse_qs(url.query).get("token", [""])[0]):
+            self._answer(lambda: self._get(url.path), {})
+
+    def do_POST(self) -> None:
+        """What does something: only with the token in a header, which no other page can send."""
+        if not (self._admitted() and self._knows_token(self.headers.get("X-Subcut-Token", ""))):
+            return
+        size = self.headers.get("Content-Length", "")
+        limit = MAX_FILE if self.path == "/api/drop" else MAX_JSON
+        if not size.isdecimal() or len(size) > 12 or int(size) > limit:
+            self._refuse(413, "the request is too large, or does not tell its size")
+            return
+        if self.path == "/api/drop":
+            name = unquote(self.headers.get("X-Name", ""))
+            self._answer(lambda: self._json(self.server.session.drop(name, self.rfile, int(size))), {}, ends=True)
+            return
+        try:
+            asked = json.loads(self.rfile.read(int(size)))
+        except (ValueError, RecursionError):
+            asked = None
+        if not isinstance(asked, dict):
+            self._refuse(400, "the request is no JSON object")
+            return
+        self._answer(lambda: self._post(asked), asked)
+
+    # ------------------------------------------------------------------------------------------------ the door
+
+    def _admitted(self) -> bool:
+        """For this server, and from its own page or from none."""
+        host, origin = self.headers.get_all("Host", []), self.headers.get("Origin")
+        if len(host) != 1 or host[0].lower() not in self.server.hosts:
+            self._refuse(403, "the request is for another host")
+        elif (origin is not None and origin.lower().removeprefix("http://") not in self.server.hosts) or (
+            self.headers.get("Sec-Fetch-Site", "none") not in ("none", "same-origin") and self.path != "/"
+        ):
+            self._refuse(403, "the request comes from another page")
+        else:
+            return True
+        return False
+
+    def _knows_token(self, token: str) -> bool:
+        if hmac.compare_digest(token.encode(), self.server.token.encode()):
+            return True
+        self._refuse(403, "the token is missing or of another run: open the address that `subcut view` printed")
+        return False
+
+    def _refuse(self, status: int, what: str) -> None:
+        self.close_connection = True  # the request's body was not read
+        self._json({"error": {"kind": "UsageError", "what": what, "hint": ""}}, status)
+
+    # ------------------------------------------------------------------------------------------------ answers
+
+    def _answer(self, give: Callable[[], None], asked: dict[str, Any], *, ends: bool = False) -> None:
+        """An error of ours is the answer."""
+        try:
+            give()
+        except SubcutError as e:
+            self.close_connection = self.close_connection or ends
+            self._json(error_document(self.server.session, e, asked), 400)
+
+    def _get(self, path: str) -> None:
+        session = self.server.session
+        if path == "/api/model":
+            self._json(session.about())
+        elif path == "/api/events":
+            self._stream()
+        elif path.startswith("/output/"):
+            self._file(unquote(path.removeprefix("/output/")))
+        elif path.startswith("/zip/"):
+            self._zip(unquote(path.removeprefix("/zip/")).removesuffix(".zip"))
+        else:
+            self._refuse(404, "there is nothing of this name")
+
+    def _post(self, asked: dict[str, Any]) -> None:
+        session = self.server.session
+        if self.path == "/api/layout":
+            opened, width = asked.get("open"), asked.get("width", 1200)
+            if not (opened is None or (isinstance(opened, list) and all(isinstance(k, str) for k in opened))):
+                raise UsageError("'open' must be a list of groups")
+            self._json(session.layout(opened, float(width) if isinstance(width, (int, float)) else 1200.0))
+        elif self.path == "/api/node":
+            index = asked.get("index")
+            self._json(session.node(index if isinstance(index, int) else -1))
+        elif self.path == "/api/region":
+            start, end = asked.get("start", ""), asked.get("end", "")
+            if not (isinstance(start, str) and isinstance(end, str)):
+                raise UsageError("'start' and 'end' must be texts")
+            self._json(session.region(start, end))
+        elif self.path == "/api/run":
+            self._json(session.run(asked))
+        elif self.path == "/api/stop":
+            self._json({"stopped": session.runs.stop()})
+        else:
+            self._refuse(404, "there is nothing of this name")
+
+    def _stream(self) -> None:
+        """Server-sent events: all that were, then each as it comes; the browser asks again from the last it has."""
+        last = self.headers.get("Last-Event-ID", "0")
+        number = int(last) if last.isdecimal() and len(last) < 12 else 0
+        self.close_connection = True
+        self._head(200, "text/event-stream", None)
+        while (events := self.server.session.runs.after(number, BEAT_SECONDS)) is not None:
+            text = "".join(f"id: {e['id']}\ndata: {json.dumps(e)}\n\n" for e in events) or ": alive\n\n"
+            self.wfile.write(text.encode())
+            self.wfile.flush()
+            number = events[-1]["id"] if events else number
+
+    def _file(self, name: str) -> None:
+        path = self.server.session.file(name)
+        if not path.is_file():
+            raise UsageError("only a file can be shown")
+        shown = path.suffix == ".html"
+        with path.open("rb") as file:
+            self._send_file(file, "text/html; charset=utf-8" if shown else "application/octet-stream",
+                            "" if shown else path.name, REPORT_POLICY)  # fmt: skip
+
+    def _zip(self, name: str) -> None:
+        with tempfile.TemporaryFile() as file:
+            self.server.session.zipped(name, file)
+            self._send_file(file, "application/zip", f"{name.rpartition('/')[2]}.zip", POLICY)
+
+    def _send_file(self, file: Any, kind: str, download: str, policy: str) -> None:
+        size = file.seek(0, 2)
+        file.seek(0)
+        plain = "".join(c if c.isascii() and (c.isalnum() or c in "._-") else "_" for c in download)
+        self._head(200, kind, size, policy, f'attachment; filename="{plain}"' if download else "")
+        while chunk := file.read(1 << 20):
+            self.wfile.write(chunk)
+
+    def _json(self, document: Any, status: int = 200) -> None:
+        self._send(json.dumps(document).encode(), "application/json", status)
+
+    def _send(self, data: bytes, kind: str, status: int = 200) -> None:
+        self._head(status, kind, len(data))
+        self.wfile.write(data)
+
+    def _head(self, status: int, kind: str, size: int | None, policy: str = POLICY, disposition: str = "") -> None:
+        self.send_response(status)
+        headers = {
+            "Content-Type": kind,
+            "Content-Length": "" if size is None else str(size),
+            "Content-Disposition": disposition,
+            "Content-Security-Policy": policy,
+            "X-Content-Type-Options": "nosniff",
+            "Referrer-Policy": "no-referrer",
+            "Cross-Origin-Resource-Policy": "same-origin",
+            "Cross-Origin-Opener-Policy": "same-origin",
+            "Cache-Control": "no-store",
+            "Connection": "close" if self.close_connection else "",
+        }
+        for name, value in headers.items():
+            if value:
+                self.send_header(name, value)
+        self.end_headers()
+
+    def log_message(self, format: str, *args: Any) -> None:
+        """Nothing: an address would show the token."""

@@ -1,0 +1,285 @@
+"""What the page asks -> plain data: the drawing, a region, a node, a run. Knows no HTTP."""
+
+from __future__ import annotations
+
+import hashlib
+import shlex
+import tempfile
+import threading
+import zipfile
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, Any, Protocol
+
+from subgraph.documents import to_json
+from subgraph.drawing.layout import Drawer
+from subgraph.errors import InputError, NoRegion, SubcutError, UnknownName, UsageError
+from subgraph.graph.graph import Graph
+from subgraph.graph.region import between
+from subgraph.graph.summary import weight_summary
+from subgraph.inspection.describe import nodes_document
+from subgraph.inspection.network import network
+from subgraph.storage.folders import safe_name
+from subgraph.text import clean, is_text
+from subgraph.view.runs import Runs
+
+DROPPED = "view_inputs"  # in the output folder: files that were dropped onto the page
+FILE_KINDS = (".npy", ".npz", ".png", ".jpg", ".jpeg", ".bmp")
+CHUNK = 1 << 20
+MAX_WORD = 20_000  # characters of a name
+
+
+class ByteSource(Protocol):
+    """Something to read bytes from."""
+
+    def read(self, size: int, /) -> bytes: ...
+
+
+@dataclass(frozen=True)
+class ViewOptions:
+    """What was typed behind `subcut view`.
+
+    Attributes:
+        candidates: name → words that choose it; the page knows only the names.
+        inputs: files that the model is fed. recordings: folders of recordings.
+        shared: words of every run: shapes, seed, trust. tested: of compare and bisect: criterion, timeout.
+        output: the parent folder of results.
+    """
+
+    candidates: Mapping[str, Sequence[str]]
+    inputs: Sequence[str]
+    shared: Sequence[str]
+    tested: Sequence[str]
+    recordings: Sequence[str]
+    output: Path
+
+
+class ViewSession:
+    """One model, its drawing, and the runs on it; safe to use from several threads."""
+
+    def __init__(self, graph: Graph, model: str, options: ViewOptions) -> None:
+        """`model`: as it is typed."""
+        self.graph, self.model, self.options = graph, model, options
+        self.output = options.output.resolve()
+        self.drawer = Drawer(network(graph))
+        self.runs = Runs(self._links)
+        self._lock = threading.Lock()
+
+    # ------------------------------------------------------------------------------------------------ the model
+
+    def about(self) -> dict[str, Any]:
+        """The model's nodes, tensors and groups, and what can be run. Linear."""
+        graph, tree = self.graph, self.drawer.tree
+        holders = {key: k for k, key in enumerate(tree.numbers)}
+        return {
+            "model": graph.path.name,
+            "labels": [clean(graph.label(i)) for i in range(len(graph.nodes))],
+            "ops": [clean(op) for op in graph.ops],
+            "makes": [list(names) for names in graph.makes],
+            "inputs": list(graph.inputs),
+            "outputs": list(graph.outputs),
+            "groups": list(holders),
+            "parents": [
+                holders.get(tree.groups[g.parent].key, 0) if g.parent >= 0 else 0 for g in tree.groups.values()
+            ],
+            "holders": [holders[tree.holder(i)] for i in range(len(graph.nodes))],
+            "candidates": list(self.options.candidates),
+            "recordings": list(self.options.recordings),
+        }
+
+    def layout(self, opened: Sequence[str] | None, width: float) -> dict[str, object]:
+        """The drawing with these groups open, and their keys.
+
+        Raises:
+            UsageError: no such group.
+        """
+        with self._lock:
+            keys = self.drawer.tree.shown(60) if opened is None else frozenset(opened)
+            if unknown := sorted(keys - self.drawer.tree.numbers.keys()):
+                raise UsageError(f"no group '{unknown[0]}'")
+            return self.drawer.layout(keys, min(max(width, 320.0), 4000.0)).to_json() | {"open": sorted(keys)}
+
+    def node(self, index: int) -> dict[str, Any]:
+        """All that the file says of a node: attributes, tensors with types and shapes, metadata.
+
+        Raises:
+            UnknownName: there is no such node.
+        """
+        if not 0 <= index < len(self.graph.nodes):
+            raise UnknownName(f"no node #{index}")
+        with self._lock:
+            details = to_json(nodes_document(self.graph, f"#{index}", None).nodes[0])
+        node = self.graph.nodes[index]
+        metadata = {_text(p.key): _text(p.value) for p in node.metadata_props}
+        return {**details, "metadata": metadata, "doc": _text(node.doc_string)}
+
+    def region(self, start: str, end: str) -> dict[str, Any]:
+        """The region between two nodes, and the command line that cuts it. One of them may be empty.
+
+        Raises:
+            SubcutError: as `region.between`; `NoRegion` with `swap` where the end is upstream of the start.
+        """
+        region = between(self.graph, [start] if start else [], [end] if end else [])
+        inputs = (*region.inputs, *region.shapes)
+        return {
+            "start": region.start[0] if start else "",
+            "end": region.end[0] if end else "",
+            "nodes": list(region.nodes),
+            "inputs": list(inputs),
+            "outputs": list(region.outputs),
+            "parameters": sum(
+                weight_summary(self.graph, n).parameters
+                for n in region.weights
+                if n in self.graph.weights or n in self.graph.sparse
+            ),
+            "command": shlex.join(["subcut", *self._cut_words(start, end)]),
+        }
+
+    def swappable(self, start: str, end: str) -> bool:
+        """Is there a region from end to start?"""
+        try:
+            between(self.graph, [end], [start])
+        except SubcutError:
+            return False
+        return True
+
+    # ------------------------------------------------------------------------------------------------ runs
+
+    def run(self, asked: Mapping[str, Any]) -> dict[str, Any]:
+        """Start `cut`, `compare` or `bisect`; only with candidates and recordings that were typed or are configured.
+
+        Raises:
+            UsageError: anything else, or another run is under way. SubcutError: as `region`.
+        """
+        kind = asked.get("kind")
+        if kind == "cut":
+            start, end = _word(asked, "start"), _word(asked, "end")
+            if not (start or end):
+                raise UsageError("where to cut? choose a start and an end")
+            self.region(start, end)
+            words = [*self._cut_words(start, end), *(["--dump", "all"] if asked.get("dump") else [])]
+        elif kind in ("compare", "bisect"):
+            words = [kind, self.model, *self._tested(_word(asked, "candidate"), _word(asked, "recording"))]
+            words += self.options.tested
+        else:
+            raise UsageError(f"the page runs cut, compare and bisect, not {clean(str(kind))}")
+        fed = self._fed(asked)
+        inputs = () if asked.get("inputs") else [f"--input={word}" for word in self.options.inputs]
+        words += [*inputs, *self.options.shared, *fed, f"--output={self.options.output}"]
+        number = self.runs.start(kind, words)
+        return {"run": number}
+
+    def _cut_words(self, start: str, end: str) -> list[str]:
+        words = ["cut", self.model]
+        return words + [f"--{option}={name}" for option, name in (("start", start), ("end", end)) if name]
+
+    def _tested(self, candidate: str, recording: str) -> list[str]:
+        if recording:
+            if recording not in self.options.recordings:
+                raise UsageError(f"no recording '{clean(recording)}' was named", "subcut view MODEL --recorded DIR")
+            return [f"--recorded={recording}"]
+        if candidate not in self.options.candidates:
+            raise UsageError(f"no candidate '{clean(candidate)}' was named", "subcut view MODEL -c SPEC")
+        return list(self.options.candidates[candidate])
+
+    def _fed(self, asked: Mapping[str, Any]) -> list[str]:
+        """Options for what the model is fed."""
+        words = []
+        for file in asked.get("inputs") or []:
+            name, path = _word(file, "input"), self.file(f"{DROPPED}/{_word(file, 'file')}")
+            if name and name not in self.graph.inputs:
+                raise UsageError(f"the model has no input '{clean(name)}'")
+            words.append(f"--input={name}={path}" if name else f"--input={path}")
+        typed = {option: _word(asked, option) for option in ("seed", "mean", "scale")}
+        return words + [f"--{option}={text}" for option, text in typed.items() if text]
+
+    # ------------------------------------------------------------------------------------------------ files
+
+    def drop(self, name: str, data: ByteSource, size: int) -> dict[str, str]:
+        """Store a file that was dropped onto the page in the output folder; returns its name there.
+
+        Raises:
+            InputError: it is of another kind, or ends too soon.
+        """
+        suffix = Path(name).suffix.lower()
+        if suffix not in FILE_KINDS:
+            raise InputError(f"{clean(name)}: the page takes {', '.join(FILE_KINDS)}", "name others with -i FILE")
+        folder = self.output / DROPPED
+        folder.mkdir(parents=True, exist_ok=True)
+        digest = hashlib.sha256()
+        with tempfile.NamedTemporaryFile(dir=folder, delete=False) as out:
+            left = size
+            while left and (chunk := data.read(min(CHUNK, left))):
+                out.write(chunk)
+                digest.update(chunk)
+                left -= len(chunk)
+        if left:
+            Path(out.name).unlink()
+            raise InputError(f"{clean(name)} ended {left} bytes too soon", "drop it again")
+        stored = f"{digest.hexdigest()[:8]}-{safe_name(Path(name).stem)[:60]}{suffix}"
+        Path(out.name).replace(folder / stored)
+        return {"file": stored}
+
+    def file(self, name: str) -> Path:
+        """A file or folder in the output folder.
+
+        Raises:
+            UsageError: there is none of that name, or it leads elsewhere.
+        """
+        path = (self.output / name).resolve() if name and "\0" not in name else self.output
+        if not path.is_relative_to(self.output) or path == self.output or not path.exists():
+            raise UsageError("there is no such file in the output folder")
+        return path
+
+    def zipped(self, name: str, out: IO[bytes]) -> None:
+        """Write a folder of the output folder as zip; links are left out.
+
+        Raises:
+            UsageError: as `file`, or it is no folder.
+        """
+        folder = self.file(name)
+        if not folder.is_dir():
+            raise UsageError("only a folder can be packed")
+        with zipfile.ZipFile(out, "w", zipfile.ZIP_DEFLATED, compresslevel=1) as archive:
+            for path in sorted(folder.rglob("*")):
+                if path.is_file() and not path.is_symlink() and path.resolve().is_relative_to(folder):
+                    archive.write(path, str(Path(folder.name) / path.relative_to(folder)))
+
+    def _links(self, document: dict[str, Any]) -> dict[str, Any]:
+        """Folders and reports of a result, as `file` takes them."""
+        folders = [r.get("path") for r in document.get("results") or ()]
+        folders += [f.get("case") for f in document.get("findings") or ()]
+        return {
+            "folders": [rel for path in folders if path and (rel := self._relative(path))],
+            "report": self._relative(document.get("report") or ""),
+        }
+
+    def _relative(self, path: str) -> str:
+        if not path or not is_text(path):
+            return ""
+        full = Path(path).resolve()
+        return full.relative_to(self.output).as_posix() if full.is_relative_to(self.output) and full.exists() else ""
+
+
+def error_document(session: ViewSession, error: SubcutError, asked: Mapping[str, Any]) -> dict[str, Any]:
+    """An error as the page shows it; `swap`: start and end the other way round are a region."""
+    start, end = asked.get("start"), asked.get("end")
+    pair = isinstance(error, NoRegion) and isinstance(start, str) and isinstance(end, str) and bool(start and end)
+    return {"error": error.to_json(), "swap": pair and session.swappable(str(start), str(end))}
+
+
+def _text(value: str | bytes) -> str:
+    return value.decode(errors="replace") if isinstance(value, bytes) else value
+
+
+def _word(asked: Any, key: str) -> str:
+    """A text of the request; empty if it is not there.
+
+    Raises:
+        UsageError: it is no text, or an absurd one.
+    """
+    value = asked.get(key, "") if isinstance(asked, dict) else None
+    if not isinstance(value, str) or len(value) > MAX_WORD or not is_text(value) or "\0" in value:
+        raise UsageError(f"'{key}' must be a short text")
+    return value

@@ -1,0 +1,278 @@
+// A layout (boxes, lines, stubs in pixels) -> SVG of what is in sight. Far away, where letters cannot be read, boxes are
+// painted on a canvas; so either way a frame costs what is seen, not what there is.
+
+const NS = "http://www.w3.org/2000/svg";
+const CELL = 300; // pixels of the layout per cell of the index
+const FAR = 0.28; // zoom below which letters are too small to read
+const MOST = 700; // boxes as SVG at once
+const LEVELS = [0, 1e-6, 1e-4, 1e-2, 1];
+
+export const number = e => (typeof e === "number" ? (e === 0 ? "0" : e.toPrecision(2).replace(/^(-?\d\.?\d*)e([+-]\d+)$/, "$1e$2")) : String(e));
+export const degree = e => (typeof e === "number" && isFinite(e) ? LEVELS.filter(b => e > b).length : LEVELS.length);
+const size = e => (typeof e === "number" && isFinite(e) ? e : Infinity);
+
+function element(name, attributes, text) {
+  const e = document.createElementNS(NS, name);
+  for (const [key, value] of Object.entries(attributes)) e.setAttribute(key, value);
+  if (text !== undefined) e.textContent = text;
+  return e;
+}
+
+// As `drawing.svg.path`: odd steps are curves.
+export function path(points) {
+  let [x, y] = points[0];
+  let d = `M${x} ${y}`;
+  points.slice(1).forEach(([nx, ny], k) => {
+    const half = (y + ny) / 2;
+    d += x === nx ? `V${ny}` : k % 2 ? `C${x} ${half} ${nx} ${half} ${nx} ${ny}` : `L${nx} ${ny}`;
+    [x, y] = [nx, ny];
+  });
+  return d;
+}
+
+export class Drawing {
+  constructor(stage, svg, far, minimap) {
+    Object.assign(this, { stage, svg, far, minimap, x: 0, y: 0, zoom: 1, shown: new Map(), asked: 0 });
+    this.world = element("g", {});
+    svg.append(this.world);
+    this.layers = ["open", "lines", "boxes", "texts"].map(name => element("g", { "data-layer": name }));
+    this.world.append(...this.layers);
+    this.marks = { region: new Set(), boundary: new Set(), values: new Map(), failed: new Set(), known: new Map(), selected: -1, hits: new Set() };
+    this.layout = { width: 1, height: 1, boxes: [], lines: [], stubs: [] };
+    this.byKey = new Map();
+    this.holder = new Map();
+    new ResizeObserver(() => { this.overview = null; this.ask(); }).observe(stage);
+  }
+
+  show(layout, makes) {
+    this.layout = layout;
+    this.makes = makes;
+    this.cells = new Map();
+    this.byKey = new Map(layout.boxes.map(b => [b.key, b]));
+    this.holder = new Map();
+    layout.boxes.forEach((b, k) => {
+      for (const n of b.nodes) this.holder.set(n, b);
+      this.index({ kind: b.kind === "open" ? "open" : "box", id: `b${k}`, item: b }, b.x, b.y, b.x + b.width, b.y + b.height);
+    });
+    layout.lines.forEach((l, k) => {
+      if (!l.points.length) return;
+      const xs = l.points.map(p => p[0]), ys = l.points.map(p => p[1]);
+      this.index({ kind: "line", id: `l${k}`, item: l }, Math.min(...xs), Math.min(...ys), Math.max(...xs), Math.max(...ys));
+      if (l.text) this.index({ kind: "type", id: `t${k}`, item: l }, l.x, l.y - 8, l.x + 8 * l.text.length, l.y + 8);
+    });
+    layout.stubs.forEach((s, k) => this.index({ kind: "stub", id: `s${k}`, item: s }, s.x, s.y - 10, s.x + 8 * s.text.length, s.y));
+    this.redraw();
+  }
+
+  index(entry, x0, y0, x1, y1) {
+    for (let cx = Math.floor(x0 / CELL); cx <= Math.floor(x1 / CELL); cx++)
+      for (let cy = Math.floor(y0 / CELL); cy <= Math.floor(y1 / CELL); cy++) {
+        const key = cx * 65536 + cy;
+        if (!this.cells.has(key)) this.cells.set(key, []);
+        this.cells.get(key).push(entry);
+      }
+  }
+
+  // Everything anew: marks or layout changed.
+  redraw() {
+    for (const e of this.shown.values()) e.remove();
+    this.shown.clear();
+    this.overview = null;
+    this.ask();
+  }
+
+  ask() {
+    if (!this.asked) this.asked = requestAnimationFrame(() => { this.asked = 0; this.paint(); });
+  }
+
+  get size() { return [this.stage.clientWidth, this.stage.clientHeight]; }
+
+  paint() {
+    const [w, h] = this.size;
+    const [x0, y0, x1, y1] = [this.x, this.y, this.x + w / this.zoom, this.y + h / this.zoom];
+    const seen = new Map();
+    let far = this.zoom < FAR;
+    if (!far && this.cells)
+      for (let cx = Math.floor(x0 / CELL); cx <= Math.floor(x1 / CELL); cx++)
+        for (let cy = Math.floor(y0 / CELL); cy <= Math.floor(y1 / CELL); cy++)
+          for (const entry of this.cells.get(cx * 65536 + cy) || []) seen.set(entry.id, entry);
+    far = far || seen.size > 4 * MOST;
+    this.svg.toggleAttribute("hidden", far);
+    this.far.hidden = !far;
+    if (far) this.paintFar(this.far, w, h, this.x, this.y, this.zoom);
+    else {
+      for (const [id, e] of this.shown) if (!seen.has(id)) { e.remove(); this.shown.delete(id); }
+      for (const [id, entry] of seen) if (!this.shown.has(id)) {
+        const e = this[entry.kind](entry.item);
+        this.layers[{ open: 0, line: 1, box: 2, type: 3, stub: 3 }[entry.kind]].append(e);
+        this.shown.set(id, e);
+      }
+      this.world.setAttribute("transform", `scale(${this.zoom}) translate(${-this.x} ${-this.y})`);
+    }
+    this.paintMinimap(w, h);
+  }
+
+  colours() {
+    const style = getComputedStyle(this.svg.parentElement), of = name => style.getPropertyValue(`--${name}`).trim();
+    return { group: of("group"), line: of("line"), region: of("region"), amber: of("amber"), bad: of("bad"), ink: of("ink"),
+      levels: [of("panel"), of("l1"), of("l2"), of("l3"), of("l4"), of("l5")], agree: of("l2"), soft: of("soft") };
+  }
+
+  paintFar(canvas, w, h, x, y, zoom) {
+    const ratio = devicePixelRatio || 1;
+    if (canvas.width !== Math.round(w * ratio) || canvas.height !== Math.round(h * ratio)) {
+      canvas.width = Math.round(w * ratio);
+      canvas.height = Math.round(h * ratio);
+    }
+    const c = canvas.getContext("2d"), colours = this.colours();
+    c.setTransform(1, 0, 0, 1, 0, 0);
+    c.clearRect(0, 0, canvas.width, canvas.height);
+    c.setTransform(zoom * ratio, 0, 0, zoom * ratio, -x * zoom * ratio, -y * zoom * ratio);
+    c.strokeStyle = colours.line;
+    c.lineWidth = 1 / zoom;
+    const right = x + w / zoom, low = y + h / zoom;
+    c.beginPath();
+    for (const l of this.layout.lines) {
+      const first = l.points[0], last = l.points.at(-1);
+      if (!first || last[1] < y || first[1] > low || (Math.max(first[0], last[0]) < x && Math.min(first[0], last[0]) > right)) continue;
+      c.moveTo(...first);
+      for (const p of l.points) c.lineTo(...p);
+    }
+    c.stroke();
+    for (const b of this.layout.boxes) {
+      if (b.y > low || b.y + b.height < y || b.x > right || b.x + b.width < x) continue;
+      const classes = this.classes(b), value = this.worst(b);
+      c.fillStyle = value !== undefined ? colours.levels[degree(value)] : classes.includes("agreed") ? colours.agree : colours.group;
+      c.strokeStyle = ["found", "alone", "failed"].some(c => classes.includes(c)) ? colours.bad : classes.includes("region") || classes.includes("partly") ? colours.region : classes.includes("boundary") ? colours.amber : colours.line;
+      c.lineWidth = (classes.length > 1 ? 2.5 : 1) / zoom;
+      if (b.kind !== "open") c.fillRect(b.x, b.y, b.width, b.height);
+      c.strokeRect(b.x, b.y, b.width, b.height);
+    }
+  }
+
+  paintMinimap(w, h) {
+    const m = this.minimap, scale = Math.min(m.width / this.layout.width, m.height / this.layout.height);
+    this.mini = scale;
+    if (!this.overview) {
+      this.overview = document.createElement("canvas");
+      const ratio = devicePixelRatio || 1;
+      this.overview.width = m.width; this.overview.height = m.height;
+      this.paintFar(this.overview, m.width / ratio, m.height / ratio, 0, 0, scale / ratio);
+    }
+    const c = m.getContext("2d");
+    c.clearRect(0, 0, m.width, m.height);
+    c.drawImage(this.overview, 0, 0);
+    c.strokeStyle = this.colours().region;
+    c.lineWidth = 2;
+    c.strokeRect(this.x * scale, this.y * scale, w / this.zoom * scale, h / this.zoom * scale);
+  }
+
+  worst(box) {
+    let worst;
+    if (this.marks.values.size)
+      for (const n of box.nodes) for (const t of this.makes[n]) {
+        const value = this.marks.values.get(t);
+        if (value !== undefined && (worst === undefined || size(value) > size(worst))) worst = value;
+      }
+    return worst;
+  }
+
+  classes(box) {
+    const { region, boundary, failed, known, selected, hits } = this.marks, classes = [box.kind];
+    if (region.size) {
+      const inside = box.nodes.filter(n => region.has(n)).length;
+      if (inside) classes.push(inside === box.nodes.length ? "region" : "partly");
+    }
+    if (["input", "output"].includes(box.kind) && boundary.has(box.title)) classes.push("boundary");
+    if (failed.size && box.nodes.some(n => this.makes[n].some(t => failed.has(t)))) classes.push("failed");
+    const states = new Set(box.nodes.map(n => known.get(n)));
+    for (const state of ["found", "alone", "agreed"]) if (states.has(state)) { classes.push(state); break; }
+    if (box.nodes.includes(selected) && box.kind === "node") classes.push("selected");
+    if (hits.size && box.nodes.some(n => hits.has(n))) classes.push("hit");
+    return classes;
+  }
+
+  box(b) {
+    const classes = this.classes(b), value = this.worst(b), middle = b.x + b.width / 2 + (value === undefined ? 0 : 2.5);
+    const g = element("g", { class: `box ${classes.join(" ")}`, "data-key": b.key });
+    const words = { found: "✗ found wrong", alone: "✗ fails alone", agreed: "✓ agreed", failed: "✗ wrong in place", region: "in the region", boundary: "◆ boundary" };
+    g.append(element("title", {}, [b.title, ...classes.map(c => words[c]).filter(Boolean)].join(" · ")));
+    g.append(element("rect", { class: "frame", x: b.x, y: b.y, width: b.width, height: b.height, rx: ["input", "output"].includes(b.kind) ? b.height / 2 : 4 }));
+    g.append(element("text", { x: middle, y: b.y + 15, "text-anchor": "middle" }, `${b.kind === "group" ? "+ " : ""}${b.label}`));
+    const sign = classes.includes("found") ? "✗ found " : classes.includes("alone") || classes.includes("failed") ? "✗ " : classes.includes("agreed") ? "✓ " : "";
+    g.append(element("text", { class: value === undefined ? "soft" : "value", x: middle, y: b.y + 29, "text-anchor": "middle" }, sign + (value === undefined ? b.detail : number(value))));
+    if (value !== undefined) {
+      const high = b.height - 6, full = high * degree(value) / LEVELS.length;
+      g.append(element("rect", { class: "empty", x: b.x + 3, y: b.y + 3, width: 5, height: high }));
+      g.append(element("rect", { class: `l${degree(value)}`, x: b.x + 3, y: b.y + 3 + high - full, width: 5, height: full }));
+    }
+    return g;
+  }
+
+  open(b) {
+    const g = element("g", { class: `box ${this.classes(b).join(" ")}`, "data-key": b.key });
+    g.append(element("title", {}, b.title),
+      element("rect", { class: "frame", x: b.x, y: b.y, width: b.width, height: b.height, rx: 4 }),
+      element("rect", { class: "header", x: b.x, y: b.y, width: b.width, height: 21, rx: 4 }),
+      element("text", { x: b.x + 7, y: b.y + 15 }, `− ${b.label}`));
+    return g;
+  }
+
+  bound(tensors) { return tensors.some(t => this.marks.boundary.has(t)); }
+
+  line(l) {
+    const g = element("g", { class: "edge" }), [x, y] = l.points.at(-1);
+    g.append(element("title", {}, l.tensors.slice(0, 12).join(", ")),
+      element("path", { class: `line${this.bound(l.tensors) ? " boundary" : ""}`, d: path(l.points) }),
+      element("path", { class: "tip", d: `M${x} ${y}l-3.5 -6h7z` }));
+    return g;
+  }
+
+  type(l) {
+    const bound = this.bound(l.tensors);
+    return element("text", { class: bound ? "type boundary" : "type", x: l.x, y: l.y + 4 }, (bound ? "◆ " : "") + l.text);
+  }
+
+  stub(s) {
+    const g = element("g", { class: "stub" });
+    g.append(element("title", {}, s.tensors.slice(0, 12).join(", ")),
+      element("text", { class: this.bound(s.tensors) ? "boundary" : "", x: s.x, y: s.y }, s.text));
+    return g;
+  }
+
+  // ---------------------------------------------------------------------------------------------- moving
+
+  move(dx, dy) { this.x += dx / this.zoom; this.y += dy / this.zoom; this.ask(); }
+
+  zoomAt(factor, px, py) {
+    const zoom = Math.min(4, Math.max(this.least(), this.zoom * factor));
+    this.x += px / this.zoom - px / zoom;
+    this.y += py / this.zoom - py / zoom;
+    this.zoom = zoom;
+    this.ask();
+  }
+
+  least() { const [w, h] = this.size; return Math.min(1, w / this.layout.width, h / this.layout.height) * 0.9; }
+
+  fit() {
+    const [w, h] = this.size, { width, height } = this.layout;
+    this.zoom = Math.min(1.2, w / width, Math.max(h / height, Math.min(0.7, w / width)));
+    this.x = (width - w / this.zoom) / 2;
+    this.y = Math.min(0, (height - h / this.zoom) / 2);
+    this.ask();
+  }
+
+  center(box, zoom = Math.max(this.zoom, 0.7)) {
+    const [w, h] = this.size;
+    this.zoom = zoom;
+    this.x = box.x + box.width / 2 - w / zoom / 2;
+    this.y = box.y + box.height / 2 - h / zoom / 2;
+    this.ask();
+  }
+
+  // The box at a place of the stage, the innermost.
+  at(px, py) {
+    const x = this.x + px / this.zoom, y = this.y + py / this.zoom;
+    return this.layout.boxes.findLast(b => x >= b.x && x <= b.x + b.width && y >= b.y && y <= b.y + (b.kind === "open" ? 21 : b.height));
+  }
+}

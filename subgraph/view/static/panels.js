@@ -1,0 +1,93 @@
+// Plain data -> the panels beside the network. Names become text nodes, never HTML.
+
+export const $ = id => document.getElementById(id);
+
+export function el(name, attributes = {}, ...children) {
+  const e = document.createElement(name);
+  for (const [key, value] of Object.entries(attributes)) {
+    if (key.startsWith("on")) e.addEventListener(key.slice(2), value);
+    else if (value !== false && value !== undefined) e.setAttribute(key, value === true ? "" : value);
+  }
+  e.append(...children.filter(c => c !== undefined && c !== null && c !== ""));
+  return e;
+}
+
+export const count = (n, noun) => `${n} ${noun}${n === 1 ? "" : "s"}`;
+
+// 78800 -> 78.8 k, as `text.big`.
+export function big(n) {
+  for (const [unit, word] of [[1e9, " G"], [1e6, " M"], [1e3, " k"]]) if (n >= unit) return `${(n / unit).toFixed(1)}${word}`;
+  return String(n);
+}
+
+const shape = t => (t.shape === null || t.shape === undefined ? "any shape" : t.shape.map(d => (typeof d === "number" ? d : /^unk__/.test(d ?? "unk__") ? "?" : d)).join("×") || "scalar");
+const tensorRow = (word, t) => el("tr", {}, el("th", {}, word), el("td", {}, `${t.name}  ${t.type || "?"} ${shape(t)}`));
+const pairs = (word, map) => Object.entries(map || {}).map(([key, value]) => el("tr", {}, el("th", {}, word ? `${word} ${key}` : key), el("td", {}, String(value))));
+
+export function nodePanel(node, errors, actions) {
+  const rows = [
+    ...pairs("", node.attributes),
+    ...node.inputs.map(t => tensorRow("reads", t)),
+    ...node.outputs.map(t => tensorRow("makes", t)),
+    ...errors.map(([name, text]) => el("tr", {}, el("th", {}, "error"), el("td", {}, `${name}: ${text}`))),
+    ...pairs("metadata", node.metadata),
+    ...(node.doc ? [el("tr", {}, el("th", {}, "doc"), el("td", {}, node.doc))] : []),
+  ];
+  $("node-panel").hidden = false;
+  $("node-panel").replaceChildren(
+    el("h2", {}, node.label),
+    el("p", {}, node.domain ? `${node.domain}.${node.op}` : node.op),
+    el("div", { class: "row" }, el("button", { onclick: actions.start, id: "start-here" }, "Start here"), el("button", { onclick: actions.end, id: "end-here" }, "End here"),
+      el("button", { onclick: actions.close, "aria-label": "Close the node's panel" }, "×")),
+    el("table", {}, ...rows),
+  );
+}
+
+export function regionPanel(region) {
+  const parts = [count(region.inputs.length, "input"), count(region.nodes.length, "node"), `${big(region.parameters)} parameter${region.parameters === 1 ? "" : "s"}`];
+  $("region").textContent = `This cut needs ${parts.join(", ")}.`;
+  const names = [...region.inputs.map(n => `◆ in ${n}`), ...region.outputs.map(n => `◆ out ${n}`)];
+  const shown = names.slice(0, 30).map(n => el("li", {}, n));
+  if (names.length > 30) shown.push(el("li", {}, `and ${names.length - 30} more`));
+  $("boundary").replaceChildren(...shown);
+  $("command").textContent = region.command;
+  $("command-row").hidden = false;
+}
+
+const link = (token, way, path, text, download) => el("a", { href: `/${way}/${path.split("/").map(encodeURIComponent).join("/")}${way === "zip" ? ".zip" : ""}?token=${token}`, ...(download ? { download: true } : { target: "_blank", rel: "noopener" }) }, text);
+
+export function resultPanel(event, token, show) {
+  const { document: d, folders, report } = event, out = [];
+  if (d.error) {
+    $("failed").hidden = false;
+    $("failed").textContent = d.exit_code === 130 ? "Stopped. Finished runs are stored: the same run continues where it stopped." : `${d.error.what}${d.error.hint ? ` (${d.error.hint})` : ""}`;
+    $("result").replaceChildren();
+    return;
+  }
+  for (const r of d.results || []) out.push(el("div", { class: `finding ${["identical", "close"].includes(r.check?.status) ? "fine" : ""}` }, el("strong", {}, "Cut written"), el("br"), r.check?.what ?? "", el("br"), el("code", {}, `${r.path}/`)));
+  for (const f of d.findings || []) {
+    const certified = f.certified ? "certified: without any one of them the rest agrees" : "not certified";
+    out.push(el("div", { class: "finding" }, el("strong", {}, `✗ ${f.kind}: `), (f.nodes || []).join(", "), el("br"), f.verdict?.why ?? "", el("br"),
+      f.explains === null || f.explains === undefined ? "" : `explains ${Math.round(f.explains * 100)} % of the final error, `, certified, el("br"),
+      el("button", { onclick: () => show(f.indices || []) }, "Show in the network")));
+  }
+  if (d.agree === true) out.push(el("div", { class: "finding fine" }, "✓ All that was looked at agrees."));
+  if (d.agree === false && !(d.findings || []).length) out.push(el("div", { class: "finding" }, d.first_bad ? `✗ First that disagrees: ${d.first_bad.node ?? d.first_bad.tensor}` : "✗ They disagree."));
+  for (const note of d.notes || []) out.push(el("p", {}, note));
+  if (report) out.push(el("p", {}, link(token, "output", report, "Open the report")));
+  for (const folder of folders || []) out.push(el("p", {}, link(token, "zip", folder, `Download ${folder}.zip`, true)));
+  $("result").replaceChildren(...out);
+}
+
+export function legend(marks) {
+  const rows = [];
+  if (marks.known.size) rows.push(["✓ agreed", "--good-panel"], ["✗ failed alone, or found", "--bad-panel"]);
+  if (marks.values.size) rows.push(["✗ wrong in place (red frame)", "--bad"], ["≤ 1e-6", "--l1"], ["≤ 1e-4", "--l2"], ["≤ 0.01", "--l3"], ["≤ 1", "--l4"], ["more, NaN or Inf", "--l5"]);
+  $("legend").hidden = !rows.length;
+  const items = rows.map(([text, colour]) => {
+    const swatch = el("span", { class: "swatch" });
+    swatch.style.background = `var(${colour})`;
+    return el("li", {}, swatch, text);
+  });
+  $("legend").replaceChildren(el("h2", {}, marks.values.size ? "Relative error of tensors, and steps" : "Steps"), el("ul", {}, ...items));
+}

@@ -1,0 +1,385 @@
+// The page: what the user does -> requests; events of runs -> marks in the network. All state that matters is the
+// server's: a reload asks for it again.
+
+import { Drawing, number } from "/drawing.js";
+import { $, count, el, legend, nodePanel, regionPanel, resultPanel } from "/panels.js";
+
+const token = location.hash.slice(1);
+const drawing = new Drawing($("stage"), $("near"), $("far"), $("minimap"));
+let model, dropped = [], running = 0, lastRun = null, hitAt = -1, order = 0, lastEnds = "\n";
+const byLabel = new Map();
+
+async function post(path, body) {
+  const raw = body instanceof Blob;
+  const headers = { "X-Subcut-Token": token, "Content-Type": raw ? "application/octet-stream" : "application/json" };
+  if (raw) headers["X-Name"] = encodeURIComponent(body.name);
+  const answer = await fetch(path, { method: "POST", headers, body: raw ? body : JSON.stringify(body) });
+  const document = await answer.json();
+  if (!answer.ok) throw document;
+  return document;
+}
+
+const told = (id, e) => {
+  $(id).hidden = !e;
+  $(id).replaceChildren(...(e ? [e.error ? `${e.error.what}${e.error.hint ? ` (${e.error.hint})` : ""}` : String(e)] : []));
+};
+
+// ------------------------------------------------------------------------------------------------ groups
+
+let open = null;
+
+async function layout(opened, keep) {
+  const mine = ++order, before = keep && drawing.byKey.get(keep);
+  const answer = await post("/api/layout", { open: opened, width: Math.max(380, Math.min(1600, $("stage").clientWidth)) });
+  if (mine !== order) return; // a later one is under way
+  const place = before && [(before.x - drawing.x) * drawing.zoom, (before.y - drawing.y) * drawing.zoom];
+  open = new Set(answer.open);
+  drawing.show(answer, model.makes);
+  const now = keep && drawing.byKey.get(keep);
+  if (now && place) { drawing.x = now.x - place[0] / drawing.zoom; drawing.y = now.y - place[1] / drawing.zoom; }
+}
+
+const around = node => { const keys = []; for (let g = model.holders[node]; g; g = model.parents[g]) keys.push(model.groups[g]); return keys; };
+
+function toggle(box) {
+  const keys = new Set(open);
+  if (box.kind === "open") keys.delete(box.key); else keys.add(box.key);
+  return layout([...keys], box.key);
+}
+
+async function reveal(nodes) {
+  const keys = new Set([...open, ...nodes.slice(0, 50).flatMap(around)]);
+  if (keys.size > open.size) await layout([...keys]);
+  const box = drawing.holder.get(nodes[0]);
+  if (box) drawing.center(box);
+  drawing.redraw();
+}
+
+// ------------------------------------------------------------------------------------------------ node, start, end
+
+async function select(node) {
+  drawing.marks.selected = node;
+  drawing.redraw();
+  const details = await post("/api/node", { index: node });
+  if (drawing.marks.selected !== node) return;
+  const { values, failed } = drawing.marks;
+  const errors = model.makes[node].filter(t => values.has(t)).map(t => [t, number(values.get(t)) + (failed.has(t) ? " ✗ disagrees" : "")]);
+  const name = model.labels[node];
+  nodePanel(details, errors, { start: () => choose("start", name), end: () => choose("end", name), close: unselect });
+}
+
+function unselect() { drawing.marks.selected = -1; $("node-panel").hidden = true; drawing.redraw(); }
+
+async function choose(which, name) {
+  $(which).value = name;
+  await region(which);
+}
+
+// `changed`: the field that the user set last. A new start below the old end clears the end.
+async function region(changed) {
+  const start = $("start").value.trim(), end = $("end").value.trim(), marks = drawing.marks;
+  lastEnds = `${start}\n${end}`;
+  told("refused", null);
+  try {
+    if (!start && !end) throw null;
+    const r = await post("/api/region", { start, end });
+    marks.region = new Set(r.nodes);
+    marks.boundary = new Set([...r.inputs, ...r.outputs]);
+    regionPanel(r);
+    sessionStorage.setItem("ends", JSON.stringify([start, end]));
+  } catch (e) {
+    if (e instanceof Error) throw e;
+    if (e?.swap && changed === "start" && byLabel.has(start)) {
+      $("end").value = "";
+      await region();
+      $("region").textContent += " The old end lies above this start and was cleared.";
+      return;
+    }
+    marks.region = marks.boundary = new Set();
+    $("boundary").replaceChildren();
+    $("command-row").hidden = true;
+    $("region").textContent = "Click a node, then “Start here” and “End here”; or press s and e.";
+    told("refused", e);
+    if (e?.swap) $("refused").append(el("button", { id: "swap", type: "button", onclick: () => { [$("start").value, $("end").value] = [end, start]; region(); } }, "Swap"));
+    if (!start && !end) sessionStorage.removeItem("ends");
+  }
+  drawing.redraw();
+}
+
+// ------------------------------------------------------------------------------------------------ search
+
+// Rank: exact > prefix > substring > operator > tensor; case does not matter.
+function search(text) {
+  const word = text.trim().toLowerCase();
+  if (!word) return [];
+  const rank = n => {
+    const label = model.labels[n].toLowerCase();
+    if (label === word) return 0;
+    if (label.startsWith(word)) return 1;
+    if (label.includes(word)) return 2;
+    if (model.ops[n].toLowerCase().includes(word)) return 3;
+    return model.makes[n].some(t => t.toLowerCase().includes(word)) ? 4 : 9;
+  };
+  return model.labels.map((_, n) => [rank(n), n]).filter(([r]) => r < 9).sort((a, b) => a[0] - b[0] || a[1] - b[1]).map(([, n]) => n);
+}
+
+function showHits() {
+  const hits = search($("search").value);
+  hitAt = -1;
+  drawing.marks.hits = new Set(hits);
+  drawing.redraw();
+  const items = hits.slice(0, 60).map((n, k) => el("li", { role: "option", id: `hit${k}`, "data-node": n, onpointerdown: e => { e.preventDefault(); go(k); } }, model.labels[n], " ", el("small", {}, model.ops[n])));
+  if ($("search").value.trim()) items.push(el("li", { role: "presentation" }, el("small", {}, hits.length ? count(hits.length, "hit") : "nothing found")));
+  $("hits").replaceChildren(...items);
+  $("hits").hidden = !items.length;
+  $("search").setAttribute("aria-expanded", String(!!items.length));
+}
+
+function go(k) {
+  const items = [...$("hits").querySelectorAll("[data-node]")];
+  if (!items.length) return;
+  hitAt = (k + items.length) % items.length;
+  items.forEach((e, at) => e.setAttribute("aria-selected", String(at === hitAt)));
+  items[hitAt].scrollIntoView({ block: "nearest" });
+  $("search").setAttribute("aria-activedescendant", items[hitAt].id);
+  const node = Number(items[hitAt].dataset.node);
+  reveal([node]).then(() => select(node));
+}
+
+// ------------------------------------------------------------------------------------------------ runs
+
+async function run(kind) {
+  told("failed", null);
+  const [way, name] = ($("candidate").value || ":").split(/:(.*)/s);
+  const inputs = dropped.map(d => ({ file: d.file, input: d.input }));
+  try {
+    await post("/api/run", { kind, start: $("start").value.trim(), end: $("end").value.trim(), seed: $("seed").value.trim(), mean: $("mean").value.trim(), scale: $("scale").value.trim(), dump: $("dump").checked, inputs, [way || "candidate"]: kind === "cut" ? "" : name });
+  } catch (e) { if (e instanceof Error) throw e; told("failed", e); }
+}
+
+function busy(number) {
+  running = number;
+  for (const id of ["cut", "compare", "bisect"]) $(id).disabled = !!number;
+  $("stop").hidden = $("progress").hidden = !number;
+}
+
+function begin(event) {
+  lastRun = event;
+  Object.assign(drawing.marks, { values: new Map(), failed: new Set(), known: new Map() });
+  $("steps").replaceChildren(el("li", {}, el("code", {}, event.command)));
+  $("result").replaceChildren();
+  told("failed", null);
+  $("left").textContent = "starting";
+  $("bar").removeAttribute("value");
+  busy(event.run);
+}
+
+function progress(event) {
+  const live = event.live || {};
+  if (live.of) { $("bar").max = live.of; $("bar").value = live.done; }
+  else if (event.of) { $("bar").max = event.of; $("bar").value = event.step; }
+  $("left").textContent = [live.left || (live.asking ? "" : event.text.trim()), live.estimate, live.asking].filter(Boolean).join(" · ") || $("left").textContent;
+  if (live.nodes) learn(live);
+  if (live.asking || !event.text) return;
+  const outcome = { fail: "fail", minor: "fail", agree: "agree" }[live.outcome];
+  $("steps").append(el("li", { class: outcome }, event.text.trim().replace(/\s{2,}/g, "  ")));
+  while ($("steps").childElementCount > 200) $("steps").children[1].remove();
+}
+
+// What a step shows of its nodes. An isolated region that agrees clears its nodes; one that fails marks them unless known.
+function learn({ nodes, outcome, query }) {
+  const { known } = drawing.marks, fails = outcome === "fail" || outcome === "minor";
+  if (!["isolated", "pool", "tail"].includes(query) || !nodes.length) return;
+  if (fails) { for (const [n, state] of known) if (state === "alone" && !nodes.includes(n)) known.delete(n); }
+  for (const n of nodes) {
+    if (fails) known.set(n, "alone");
+    else if (outcome === "agree" && known.get(n) !== "alone") known.set(n, "agreed");
+  }
+  drawing.redraw();
+}
+
+function end(event) {
+  const d = event.document, { marks } = drawing;
+  busy(0);
+  for (const row of [...(d.profile || []), ...(d.rows || [])]) {
+    for (const place of [row.status ? row : null, row.in_place, ...(row.runs || []).map(r => r?.in_place)]) {
+      if (!place) continue;
+      const error = place.signature === "nan" ? "nan" : place.error ?? place.errors?.max_rel;
+      if (error !== undefined && error !== null) marks.values.set(row.tensor, isNaN(error) ? String(error) : Number(error));
+      if (place.status === "fail") marks.failed.add(row.tensor);
+    }
+  }
+  const found = (d.findings || []).flatMap(f => f.indices || []);
+  if (found.length) { marks.known = new Map(found.map(n => [n, "found"])); reveal(found); }
+  if (d.error && lastRun?.kind === "bisect" && d.exit_code === 130) $("bisect").textContent = "Go on";
+  else $("bisect").textContent = "Bisect";
+  legend(marks);
+  resultPanel(event, token, nodes => reveal(nodes));
+  $("result").scrollIntoView({ block: "nearest" });
+  drawing.redraw();
+}
+
+function listen() {
+  const source = new EventSource(`/api/events?token=${token}`);
+  source.onopen = () => { $("lost").hidden = true; };
+  source.onerror = () => { $("lost").hidden = false; };
+  let seen = 0;
+  source.onmessage = message => {
+    const event = JSON.parse(message.data);
+    if (event.id <= seen) return;
+    seen = event.id;
+    ({ begin, progress, end })[event.type](event);
+    legend(drawing.marks);
+  };
+}
+
+// ------------------------------------------------------------------------------------------------ inputs
+
+async function take(files) {
+  for (const file of files) {
+    try {
+      const { file: stored } = await post("/api/drop", file);
+      dropped.push({ name: file.name, file: stored, input: model.inputs.length === 1 ? model.inputs[0] : "" });
+    } catch (e) { if (e instanceof Error) throw e; told("failed", e); }
+  }
+  showDropped();
+}
+
+function showDropped() {
+  $("dropped").replaceChildren(...dropped.map((d, k) => el("li", {}, d.name, " → ",
+    el("select", { "aria-label": `Input that ${d.name} is for`, onchange: e => { d.input = e.target.value; } }, ...["", ...model.inputs].map(n => el("option", { value: n, selected: n === d.input }, n || "(by its name)"))),
+    el("button", { type: "button", "aria-label": `Leave ${d.name} out`, onclick: () => { dropped.splice(k, 1); showDropped(); } }, "×"))));
+}
+
+// ------------------------------------------------------------------------------------------------ mouse and keys
+
+function mouse() {
+  const stage = $("stage"), held = new Map();
+  let moved = 0, spread = 0;
+  const place = e => { const r = stage.getBoundingClientRect(); return [e.clientX - r.left, e.clientY - r.top]; };
+  stage.addEventListener("pointerdown", e => { if (e.target === $("minimap")) return; held.set(e.pointerId, [e.clientX, e.clientY]); moved = 0; stage.setPointerCapture(e.pointerId); });
+  stage.addEventListener("pointermove", e => {
+    const before = held.get(e.pointerId);
+    if (!before) return;
+    const dx = e.clientX - before[0], dy = e.clientY - before[1];
+    held.set(e.pointerId, [e.clientX, e.clientY]);
+    moved += Math.abs(dx) + Math.abs(dy);
+    if (held.size === 2) {
+      const [a, b] = [...held.values()], now = Math.hypot(a[0] - b[0], a[1] - b[1]);
+      if (spread) drawing.zoomAt(now / spread, ...place({ clientX: (a[0] + b[0]) / 2, clientY: (a[1] + b[1]) / 2 }));
+      spread = now;
+    } else if (moved > 4) drawing.move(-dx, -dy);
+  });
+  const release = e => {
+    const click = held.delete(e.pointerId) && moved <= 4 && e.type === "pointerup" && held.size === 0;
+    spread = 0;
+    const box = click && drawing.at(...place(e));
+    if (!box) return;
+    if (box.kind === "group" || box.kind === "open") toggle(box);
+    else if (box.kind === "node") select(Number(box.key.slice(1)));
+  };
+  stage.addEventListener("pointerup", release);
+  stage.addEventListener("pointercancel", release);
+  stage.addEventListener("wheel", e => {
+    e.preventDefault();
+    if (e.ctrlKey || e.metaKey || !e.shiftKey && Math.abs(e.deltaY) >= Math.abs(e.deltaX)) drawing.zoomAt(Math.exp(-e.deltaY / 400), ...place(e));
+    else drawing.move(e.deltaX || e.deltaY, 0);
+  }, { passive: false });
+  const jump = e => {
+    const r = $("minimap").getBoundingClientRect(), [w, h] = drawing.size, scale = drawing.mini * r.width / $("minimap").width;
+    drawing.x = (e.clientX - r.left) / scale - w / drawing.zoom / 2;
+    drawing.y = (e.clientY - r.top) / scale - h / drawing.zoom / 2;
+    drawing.ask();
+  };
+  $("minimap").addEventListener("pointerdown", e => { e.stopPropagation(); $("minimap").setPointerCapture(e.pointerId); jump(e); });
+  $("minimap").addEventListener("pointermove", e => { if (e.buttons) jump(e); });
+}
+
+let cursor = ""; // key of the box that the keyboard is on
+
+function step(dx, dy) {
+  const boxes = drawing.layout.boxes, here = drawing.byKey.get(cursor) || boxes[0];
+  const middle = b => [b.x + b.width / 2, b.kind === "open" ? b.y + 10 : b.y + b.height / 2];
+  const [x, y] = middle(here);
+  let best = null, least = Infinity;
+  for (const b of boxes) {
+    const [bx, by] = middle(b), along = (bx - x) * dx + (by - y) * dy, aside = Math.abs((bx - x) * dy) + Math.abs((by - y) * dx);
+    if (b !== here && along > 1 && along + 2 * aside < least) { best = b; least = along + 2 * aside; }
+  }
+  if (!best) return;
+  cursor = best.key;
+  drawing.center(best);
+  if (best.kind === "node") select(Number(best.key.slice(1)));
+  else { unselect(); $("near").setAttribute("aria-label", best.title); }
+}
+
+function keys() {
+  const arrows = { ArrowUp: [0, -1], ArrowDown: [0, 1], ArrowLeft: [-1, 0], ArrowRight: [1, 0] };
+  addEventListener("keydown", e => {
+    if (e.ctrlKey || e.metaKey || e.altKey) return;
+    const typing = /INPUT|SELECT|TEXTAREA/.test(e.target.tagName), node = drawing.marks.selected;
+    if (e.key === "/" && !typing) { e.preventDefault(); $("search").focus(); return; }
+    if (typing || (e.key === "Enter" && e.target.tagName === "BUTTON")) return;
+    if (arrows[e.key] && document.activeElement === $("stage")) { e.preventDefault(); step(...arrows[e.key]); }
+    else if (e.key === "s" && node >= 0) choose("start", model.labels[node]);
+    else if (e.key === "e" && node >= 0) choose("end", model.labels[node]);
+    else if (e.key === "Enter" && ["group", "open"].includes(drawing.byKey.get(cursor)?.kind)) toggle(drawing.byKey.get(cursor));
+    else if (e.key === "+" || e.key === "=") drawing.zoomAt(1.25, ...drawing.size.map(v => v / 2));
+    else if (e.key === "-") drawing.zoomAt(0.8, ...drawing.size.map(v => v / 2));
+    else if (e.key === "0") drawing.fit();
+    else if (e.key === "Escape") unselect();
+  });
+  $("search").addEventListener("input", showHits);
+  $("search").addEventListener("focus", showHits);
+  $("search").addEventListener("blur", () => { $("hits").hidden = true; });
+  $("search").addEventListener("keydown", e => {
+    if (e.key === "ArrowDown" || e.key === "Enter") { e.preventDefault(); go(hitAt + 1); }
+    else if (e.key === "ArrowUp") { e.preventDefault(); go(hitAt - 1); }
+    else if (e.key === "Escape") { $("search").value = ""; showHits(); $("stage").focus(); }
+  });
+}
+
+function buttons() {
+  $("fit").onclick = () => drawing.fit();
+  $("more").onclick = () => drawing.zoomAt(1.25, ...drawing.size.map(v => v / 2));
+  $("less").onclick = () => drawing.zoomAt(0.8, ...drawing.size.map(v => v / 2));
+  $("unfold").onclick = () => layout(model.groups.filter(Boolean)).then(() => drawing.fit());
+  $("fold").onclick = () => layout([]).then(() => drawing.fit());
+  for (const kind of ["cut", "compare", "bisect"]) $(kind).onclick = () => run(kind);
+  $("stop").onclick = () => post("/api/stop", {});
+  $("ends").onsubmit = e => { // Enter in a changed field: its change was asked already
+    e.preventDefault();
+    if (lastEnds !== `${$("start").value.trim()}\n${$("end").value.trim()}`) region("end");
+  };
+  $("start").onchange = () => region("start");
+  $("end").onchange = () => region("end");
+  $("clear").onclick = () => { $("start").value = $("end").value = ""; region(); };
+  $("copy").onclick = async () => { await navigator.clipboard.writeText($("command").textContent); $("copy").textContent = "Copied"; setTimeout(() => { $("copy").textContent = "Copy"; }, 1500); };
+  $("files").onchange = e => { take([...e.target.files]); e.target.value = ""; };
+  addEventListener("dragover", e => { e.preventDefault(); $("drop").classList.add("over"); });
+  addEventListener("dragleave", () => $("drop").classList.remove("over"));
+  addEventListener("drop", e => { e.preventDefault(); $("drop").classList.remove("over"); take([...e.dataTransfer.files]); });
+  matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => drawing.redraw());
+}
+
+async function open_page() {
+  const answer = await fetch(`/api/model?token=${token}`);
+  model = await answer.json();
+  if (!answer.ok) { $("lost").hidden = false; $("lost").textContent = model.error.what; return; }
+  document.title = `${model.model} · subcut`;
+  $("model").textContent = model.model;
+  model.labels.forEach((label, n) => byLabel.set(label, n));
+  $("names").replaceChildren(...model.labels.slice(0, 3000).map(value => el("option", { value })));
+  $("candidate").replaceChildren(...model.candidates.map(name => el("option", { value: `candidate:${name}` }, name)), ...model.recordings.map(name => el("option", { value: `recording:${name}` }, `recording ${name}`)));
+  await layout(null);
+  drawing.fit();
+  buttons();
+  mouse();
+  keys();
+  listen();
+  const [start, end] = JSON.parse(sessionStorage.getItem("ends") || '["",""]');
+  if (start || end) { $("start").value = start; $("end").value = end; await region(); }
+  document.body.dataset.ready = "yes";
+}
+
+open_page();

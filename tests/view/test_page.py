@@ -1,0 +1,284 @@
+"""The page in a real Chromium: start and end by mouse and keyboard; cut, compare, bisect; reload; no other host.
+
+Covers `commands.view`.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import signal
+import zipfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import onnx
+import pytest
+from onnx import TensorProto, helper
+
+from tests.helpers.run_command import in_process, start
+
+pytestmark = pytest.mark.slow
+sync_api = pytest.importorskip("playwright.sync_api", reason="the browser's driver is missing: pip install playwright")
+CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+FLAGS = (
+    "--headless --no-sandbox --disable-gpu --disable-quic --no-first-run --disable-background-networking "
+    "--disable-component-update --disable-sync"
+).split()
+WAIT = 60_000  # milliseconds
+
+
+class Tab:
+    """A page of the browser, and what went wrong in it."""
+
+    def __init__(self, page: Any, url: str) -> None:
+        self.page, self.errors, self.requests = page, list[str](), list[str]()
+        page.set_default_timeout(WAIT)
+        page.on("pageerror", lambda e: self.errors.append(str(e)))
+        page.on("console", lambda m: self.errors.append(m.text) if "Content Security" in m.text else None)
+        page.on("request", lambda r: self.requests.append(r.url))
+        page.goto(url)
+        page.wait_for_selector("body[data-ready]")
+
+    def text(self, selector: str) -> str:
+        return str(self.page.inner_text(selector))
+
+    def box(self, label: str) -> Any:
+        """The box of a node or group, in sight."""
+        self.page.fill("#search", label)
+        self.page.press("#search", "Enter")
+        self.page.press("#search", "Tab")
+        return self.page.locator(f"g.box[data-key='{self.key(label)}']")
+
+    def key(self, label: str) -> str:
+        found = self.page.evaluate(
+            "async () => (await (await fetch('/api/model?token=' + location.hash.slice(1))).json()).labels"
+        )
+        return f"#{found.index(label)}"
+
+
+@pytest.fixture(scope="module")
+def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
+    if CHROMIUM is None:
+        pytest.skip("no Chromium: apt-get install chromium")
+    with sync_api.sync_playwright() as driver:
+        profile = tmp_path_factory.mktemp("profile")
+        context = driver.chromium.launch_persistent_context(
+            profile,
+            executable_path=CHROMIUM,
+            args=FLAGS,
+            accept_downloads=True,
+            viewport={"width": 1280, "height": 860},
+        )
+        yield context
+        context.close()
+
+
+def served(folder: Path, *words: str) -> Iterator[str]:
+    process = start("view", *words, "--no-browser", cwd=folder)
+    assert process.stderr and process.stdout
+    try:
+        address = next(filter(None, (re.search(r"http://127\.0\.0\.1:\S+", line) for line in process.stderr)))
+        yield address[0]
+    finally:
+        process.send_signal(signal.SIGINT)
+        with process:
+            process.communicate(timeout=60)
+    assert process.returncode == 0
+
+
+@pytest.fixture(scope="module")
+def demo(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("view") / "demo"
+    in_process("demo", folder)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def url(demo: Path) -> Iterator[str]:
+    yield from served(demo, "model.onnx", "-c", "wrong.py")
+
+
+@pytest.fixture
+def tab(browser: Any, url: str) -> Iterator[Tab]:
+    page = browser.new_page()
+    tab = Tab(page, url)
+    yield tab
+    host = url.partition("/#")[0]
+    assert tab.errors == []
+    assert [u for u in tab.requests if not u.startswith(host + "/") and not u.startswith("blob:")] == []
+    page.close()
+
+
+def test_start_and_end_by_mouse_then_cut_and_download(tab: Tab, demo: Path, tmp_path: Path) -> None:
+    page = tab.page
+    for label, button in (("stem/pad", "#start-here"), ("stem/pool", "#end-here")):
+        tab.box(label).click()
+        page.click(button)
+    page.wait_for_function("() => document.querySelector('#region').textContent.includes('2 nodes')")
+    assert tab.text("#region") == "This cut needs 1 input, 2 nodes, 8 parameters."
+    assert tab.text("#boundary").splitlines() == ["◆ in stem/relu:0", "◆ out stem/pool:0"]
+    assert "region" in tab.box("stem/pad").get_attribute("class")
+    assert page.locator("path.line.boundary").count() >= 1
+    assert tab.text("#command") == "subcut cut model.onnx --start=stem/pad --end=stem/pool"
+    page.set_input_files("#files", demo / "input.npy")
+    page.wait_for_selector("#dropped li")
+    page.click("#cut")
+    page.wait_for_selector("#result .fine")
+    assert "bit-identical" in tab.text("#result") and "subcut_out/stem_pad__stem_pool/" in tab.text("#result")
+    with page.expect_download() as waiting:
+        page.click("#result a")
+    waiting.value.save_as(tmp_path / "cut.zip")
+    assert "stem_pad__stem_pool/model.onnx" in zipfile.ZipFile(tmp_path / "cut.zip").namelist()
+
+
+def test_start_and_end_by_keyboard_and_the_refused_order(tab: Tab) -> None:
+    page = tab.page
+    page.keyboard.press("/")
+    page.keyboard.type("block2/add")
+    page.keyboard.press("Enter")
+    page.wait_for_selector("#node-panel:not([hidden])")
+    page.focus("#stage")
+    page.keyboard.press("s")
+    page.wait_for_function("() => document.querySelector('#start').value === 'block2/add'")
+    page.fill("#end", "stem/pad")
+    page.press("#end", "Enter")
+    page.wait_for_selector("#swap")
+    assert "not downstream" in tab.text("#refused") and page.locator("g.region").count() == 0
+    page.click("#swap")
+    page.wait_for_function("() => document.querySelector('#start').value === 'stem/pad'")
+    page.wait_for_selector("#refused", state="hidden")
+    assert page.locator("g.region").count() > 2
+    # A new start below the old end clears the end.
+    page.fill("#start", "block3/add")
+    page.press("#start", "Enter")
+    page.wait_for_function("() => document.querySelector('#region').textContent.includes('was cleared')")
+    assert page.input_value("#end") == ""
+    # From box to box by arrows.
+    page.focus("#stage")
+    before = tab.text("#node-panel h2")
+    page.keyboard.press("ArrowDown")
+    page.keyboard.press("ArrowDown")
+    page.wait_for_function("b => document.querySelector('#node-panel h2').textContent !== b", arg=before)
+
+
+def test_bisect_live_through_a_reload_and_in_two_pages(tab: Tab, browser: Any, url: str) -> None:
+    page = tab.page
+    page.click("#bisect")
+    page.wait_for_selector("#steps li:nth-child(3)")
+    page.reload()
+    page.wait_for_selector("#steps li:nth-child(3)")
+    other = Tab(browser.new_page(), url)
+    for each in (tab, other):
+        each.page.wait_for_selector("#result .finding")
+        assert "culprit: stem/pad, stem/pool" in each.text("#result")
+        assert "explains 100 %" in each.text("#result")
+    assert "found" in tab.box("stem/pool").get_attribute("class")
+    assert "✗ found 0.35" in tab.box("stem/pool").text_content()
+    assert page.locator("#stop").is_hidden()
+    with page.context.expect_page() as waiting:
+        page.click("text=Open the report")
+    waiting.value.wait_for_load_state()
+    assert "stem/pool" in waiting.value.inner_text("body")
+    waiting.value.close()
+    other.page.close()
+
+
+def test_compare_shows_the_error_of_every_tensor(tab: Tab) -> None:
+    tab.page.click("#compare")
+    tab.page.wait_for_selector("#result .finding")
+    assert tab.text("#result").startswith("✗ First that disagrees: stem/pool")
+    assert "✗ 0.35" in tab.box("stem/pool").text_content()
+    assert tab.box("stem/relu").text_content().endswith("0")
+
+
+def test_a_run_is_stopped_and_goes_on(tmp_path: Path, browser: Any) -> None:
+    in_process("demo", tmp_path / "d")
+    slow = (tmp_path / "d" / "wrong.py").read_text(encoding="utf-8")
+    (tmp_path / "d" / "wrong.py").write_text(f"import time\ntime.sleep(0.7)\n{slow}", encoding="utf-8")
+    server = served(tmp_path / "d", "model.onnx", "-c", "wrong.py")
+    tab = Tab(browser.new_page(), next(server))
+    tab.page.click("#bisect")
+    tab.page.wait_for_selector("#steps li:nth-child(2)")
+    tab.page.click("#stop")
+    tab.page.wait_for_selector("#failed:not([hidden])")
+    assert "continues where it stopped" in tab.text("#failed") and tab.text("#bisect") == "Go on"
+    tab.page.close()
+    next(server, None)
+
+
+def test_narrow_and_dark(browser: Any, url: str) -> None:
+    page = browser.new_page()
+    page.set_viewport_size({"width": 400, "height": 800})
+    page.emulate_media(color_scheme="dark")
+    tab = Tab(page, url)
+    assert page.evaluate("document.documentElement.scrollWidth") <= 400
+    light = page.evaluate("getComputedStyle(document.body).backgroundColor")
+    assert light == "rgb(21, 24, 28)"
+    page.click("#unfold")
+    tab.box("stem/pool").click()
+    page.click("#end-here")
+    page.wait_for_function("() => document.querySelector('#region').textContent.startsWith('This cut needs')")
+    assert page.evaluate("document.documentElement.scrollWidth") <= 400
+    page.close()
+
+
+def test_without_the_token_the_page_is_empty(browser: Any, url: str) -> None:
+    page = browser.new_page()
+    page.goto(url.partition("#")[0])
+    page.wait_for_selector("#lost:not([hidden])")
+    assert "token" in page.inner_text("#lost") and page.locator("g.box").count() == 0
+    page.close()
+
+
+def test_ten_thousand_nodes_move_at_screen_rate(tmp_path: Path, browser: Any) -> None:
+    names = [f"stage{i // 1000}/block{i // 20}/n{i}" for i in range(10_000)]
+    nodes = [helper.make_node("Relu", [f"t{i}"], [f"t{i + 1}"], name=name) for i, name in enumerate(names)]
+    values = [helper.make_tensor_value_info(name, TensorProto.FLOAT, [1, 3]) for name in ("t0", "t10000")]
+    graph = helper.make_graph(nodes, "long", values[:1], values[1:])
+    onnx.save(
+        helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8), tmp_path / "long.onnx"
+    )
+    server = served(tmp_path, "long.onnx")
+    tab = Tab(browser.new_page(), next(server))
+    tab.page.click("#unfold")
+    tab.page.wait_for_function("() => document.querySelectorAll('g.box').length > 0")
+    tab.box(names[5000]).wait_for()
+    assert tab.page.locator("g.box").count() < 400
+    rate = tab.page.evaluate(
+        """async () => { const stage = document.querySelector('#stage'), begin = performance.now(); let frames = 0;
+        while (performance.now() - begin < 1500) {
+          const deltaY = frames % 40 < 20 ? 40 : -40;
+          stage.dispatchEvent(new WheelEvent('wheel', { deltaY, clientX: 300, clientY: 300 }));
+          await new Promise(requestAnimationFrame); frames++; }
+        return frames / 1.5; }"""
+    )
+    print(f"{rate:.0f} frames per second")
+    assert rate > 20  # 60 on a desktop; here two cores are shared with other tests
+    tab.page.close()
+    next(server, None)
+
+
+def test_a_bisection_is_opened_by_its_folder(demo: Path, browser: Any) -> None:
+    folder = demo / "subcut_out" / "bisect-wrong.py"
+    if not folder.exists():
+        in_process_in(demo)
+    assert json.loads((folder / "run.json").read_text(encoding="utf-8"))["findings"]
+    server = served(demo, str(folder))
+    tab = Tab(browser.new_page(), next(server))
+    tab.page.wait_for_selector("#result .finding")
+    assert "stem/pool" in tab.text("#result")
+    tab.page.close()
+    next(server, None)
+
+
+def in_process_in(folder: Path) -> None:
+    before = Path.cwd()
+    os.chdir(folder)
+    try:
+        in_process("bisect", "model.onnx", "-c", "wrong.py")
+    finally:
+        os.chdir(before)

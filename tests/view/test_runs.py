@@ -1,0 +1,86 @@
+"""Runs of the page: one at a time, their progress as events, stopped in order; no code of the folder is imported."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+import pytest
+
+from subgraph.errors import UsageError
+from subgraph.view import runs
+from subgraph.view.runs import MAX_KEPT, Runs
+
+
+def script(text: str) -> Any:
+    """Instead of subcut's own command: a script in Python."""
+    return mock.patch.object(runs, "COMMAND", (runs.COMMAND[0], "-I", "-S", "-c", text))
+
+
+def ended(session: Runs) -> dict[str, Any]:
+    until = time.monotonic() + 30
+    while session.events[-1]["type"] != "end":
+        assert time.monotonic() < until
+        session.after(session.events[-1]["id"], 1.0)
+    return session.events[-1]
+
+
+def test_progress_and_result_are_events() -> None:
+    session = Runs(lambda document: {"report": document["n"]})
+    text = """import sys
+print('{"text": "half", "live": {"done": 1}}', file=sys.stderr)
+print("a\\x1b", file=sys.stderr)
+print('{"n": 3}')"""
+    with script(text):
+        session.start("cut", ["cut", "a b.onnx"])
+    assert ended(session)["document"] == {"n": 3} and session.events[-1]["report"] == 3
+    begin, half, line = session.events[:3]
+    assert begin["command"] == "subcut cut 'a b.onnx'" and half["live"] == {"done": 1} and line["text"] == "a"
+    assert [event["id"] for event in session.events] == [1, 2, 3, 4]
+
+
+def test_a_run_that_dies_is_an_error() -> None:
+    session = Runs()
+    with script("import sys; print('out of luck', file=sys.stderr); sys.exit(9)"):
+        session.start("cut", [])
+    assert ended(session)["document"]["error"]["what"] == "the run ended with code 9 and without a result: out of luck"
+
+
+def test_one_run_at_a_time_which_can_be_stopped() -> None:
+    session = Runs()
+    assert session.stop() is False
+    with script("import sys, time; print('up', file=sys.stderr, flush=True); time.sleep(60)"):
+        session.start("bisect", [])
+        with pytest.raises(UsageError, match="under way"):
+            session.start("cut", [])
+    while len(session.events) < 2:
+        session.after(1, 1.0)
+    assert session.stop() is True
+    assert ended(session)["document"]["error"]
+    session.close()
+    assert session.after(0, 1.0) is None
+    with pytest.raises(UsageError):
+        session.start("cut", [])
+
+
+def test_lines_of_progress_go_first_when_there_are_too_many() -> None:
+    session = Runs()
+    session.show("cut", "a", {})
+    for _ in range(MAX_KEPT):
+        with session._changed:
+            session._add(2, "progress", text="x")
+    assert len(session.events) == MAX_KEPT
+    assert [event["type"] for event in session.events[:3]] == ["begin", "end", "progress"]
+
+
+@pytest.mark.slow
+def test_the_real_command_runs_and_imports_nothing_from_here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("json.py").write_text("open('pwned', 'w')", encoding="utf-8")
+    session = Runs()
+    session.start("cut", ["cut", "none.onnx", "--start=a"])
+    document = ended(session)["document"]
+    assert document["schema"] == "subcut.error/1" and "none.onnx" in document["error"]["what"]
+    assert not Path("pwned").exists()

@@ -1,0 +1,245 @@
+"""The page's server: only this computer, this page, this run's token; no path out of the output folder."""
+
+from __future__ import annotations
+
+import http.client
+import io
+import json
+import re
+import threading
+import zipfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+import pytest
+
+from subgraph.errors import UsageError
+from subgraph.graph.graph import load
+from subgraph.view.runs import Runs
+from subgraph.view.server import POLICY, STATIC, ViewServer
+from subgraph.view.session import ViewOptions, ViewSession
+from tests.helpers.run_command import chain
+
+NAMES = [f"stage{i // 6}/block{i // 2}/n{i}" for i in range(12)]
+
+
+@pytest.fixture
+def server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[ViewServer]:
+    monkeypatch.chdir(tmp_path)
+    graph = load(chain(Path("m.onnx"), NAMES))
+    options = ViewOptions({"wrong.py": ["--candidate=wrong.py"]}, (), (), (), ("dumps",), Path("out"))
+    with ViewServer(ViewSession(graph, "m.onnx", options)) as server:
+        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
+        thread.start()
+        yield server
+        server.session.runs.close()
+        server.shutdown()
+        thread.join()
+
+
+Reply = tuple[int, dict[str, str], bytes]
+
+
+def ask(server: ViewServer, method: str, path: str, body: bytes | None = None, **headers: str) -> Reply:
+    connection = http.client.HTTPConnection("127.0.0.1", server.server_port, timeout=10)
+    connection.request(method, path, body, {name.replace("_", "-"): value for name, value in headers.items()})
+    reply = connection.getresponse()
+    data = reply.read()
+    connection.close()
+    return reply.status, dict(reply.getheaders()), data
+
+
+def post(server: ViewServer, path: str, asked: Any, **headers: str) -> tuple[int, dict[str, Any]]:
+    headers = {"X_Subcut_Token": server.token, **headers}
+    status, _, data = ask(server, "POST", path, json.dumps(asked).encode(), **headers)
+    return status, json.loads(data)
+
+
+ACTIONS = ("/api/layout", "/api/node", "/api/region", "/api/run", "/api/stop", "/api/drop")
+DATA = ("/api/model", "/api/events", "/output/x", "/zip/x")
+
+
+def test_only_this_computer_can_connect(server: ViewServer) -> None:
+    assert server.socket.getsockname()[0] == "127.0.0.1"
+    assert server.url == f"http://127.0.0.1:{server.server_port}/#{server.token}"
+
+
+@pytest.mark.parametrize("path", ACTIONS)
+@pytest.mark.parametrize("token", ["", "x", "é"])
+def test_nothing_is_done_without_the_token(server: ViewServer, path: str, token: str) -> None:
+    with mock.patch.object(ViewSession, "run") as run, mock.patch.object(Runs, "stop") as stop:
+        status, _, data = ask(server, "POST", path, b"{}", X_Subcut_Token=token)
+    assert status == 403 and b"token" in data
+    assert not run.called and not stop.called
+    # A form or an image of another page can send a query, never a header.
+    assert ask(server, "POST", f"{path}?token={server.token}", b"{}")[0] == 403
+
+
+@pytest.mark.parametrize("path", DATA)
+def test_nothing_is_told_without_the_token(server: ViewServer, path: str) -> None:
+    assert ask(server, "GET", path)[0] == 403
+    assert ask(server, "GET", f"{path}?token=x")[0] == 403
+
+
+@pytest.mark.parametrize("path", [*STATIC, *DATA, *ACTIONS])
+def test_another_host_or_origin_is_refused(server: ViewServer, path: str) -> None:
+    method = "POST" if path in ACTIONS else "GET"
+    port, token = server.server_port, server.token
+    for header in (
+        {"Host": "evil.example"},
+        {"Host": f"evil.example:{port}"},
+        {"Host": "127.0.0.1"},
+        {"Origin": "http://evil.example"},
+        {"Origin": "null"},
+        {"Origin": f"http://127.0.0.1:{port + 1}"},
+        {"Origin": f"https://127.0.0.1:{port}"},
+    ):
+        assert ask(server, method, f"{path}?token={token}", b"{}", X_Subcut_Token=token, **header)[0] == 403, header
+
+
+def test_another_site_cannot_embed_or_read(server: ViewServer) -> None:
+    token = f"?token={server.token}"
+    assert ask(server, "GET", f"/api/model{token}", Sec_Fetch_Site="cross-site")[0] == 403
+    assert ask(server, "GET", "/view.js", Sec_Fetch_Site="same-site")[0] == 403
+    assert ask(server, "GET", "/", Sec_Fetch_Site="cross-site")[0] == 200  # a link that leads here; it knows no token
+    for path in (*STATIC, f"/api/model{token}", f"/output/none{token}"):
+        headers = ask(server, "GET", path)[1]
+        assert headers["Content-Security-Policy"] == POLICY
+        assert (headers["X-Content-Type-Options"], headers["Referrer-Policy"]) == ("nosniff", "no-referrer")
+        assert not any(name.startswith("Access-Control") for name in headers)
+    assert POLICY.startswith("default-src 'self'; frame-ancestors 'none'") and "unsafe" not in POLICY
+
+
+def test_the_page_names_no_other_host_and_no_inline_code(server: ViewServer) -> None:
+    for path in STATIC:
+        text = ask(server, "GET", path)[2].decode()
+        assert not re.search(r"""["'`(](https?:|wss?:)?//[^ ]""", text.replace("http://www.w3.org/2000/svg", "")), path
+    page = ask(server, "GET", "/")[2].decode()
+    assert "style=" not in page and "<script>" not in page and "onclick" not in page
+    for path in ("drawing.js", "panels.js", "view.js"):
+        text = ask(server, "GET", f"/{path}")[2].decode()
+        assert not any(word in text for word in ("innerHTML", "eval(", "insertAdjacentHTML", "document.write"))
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "../m.onnx",
+        "%2e%2e/m.onnx",
+        "..%2fm.onnx",
+        "/etc/passwd",
+        "%2fetc%2fpasswd",
+        "link",
+        "dir/link/passwd",
+        "",
+        ".",
+        "a%00b",
+    ],
+)
+def test_no_path_leads_out_of_the_output_folder(server: ViewServer, name: str) -> None:
+    Path("out/dir").mkdir(parents=True)
+    Path("out/link").symlink_to("/etc/passwd")
+    Path("out/dir/link").symlink_to("/etc")
+    for way in ("output", "zip"):
+        status, _, data = ask(server, "GET", f"/{way}/{name}?token={server.token}")
+        assert status in (400, 404) and b"root:" not in data
+    assert "root:" not in str(
+        post(server, "/api/run", {"kind": "cut", "start": NAMES[2], "inputs": [{"file": f"../../{name}"}]})
+    )
+
+
+def test_a_report_is_shown_without_scripts_and_a_folder_as_zip(server: ViewServer) -> None:
+    Path("out/dir").mkdir(parents=True)
+    Path("out/dir/report.html").write_text("<script>1</script>", encoding="utf-8")
+    Path("out/dir/secret").symlink_to("/etc/passwd")
+    status, headers, _ = ask(server, "GET", f"/output/dir/report.html?token={server.token}")
+    assert status == 200 and headers["Content-Security-Policy"].startswith("sandbox; default-src 'none'")
+    status, headers, data = ask(server, "GET", f"/zip/dir.zip?token={server.token}")
+    assert headers["Content-Disposition"] == 'attachment; filename="dir.zip"'
+    assert zipfile.ZipFile(io.BytesIO(data)).namelist() == ["dir/report.html"]
+
+
+@pytest.mark.parametrize(
+    "asked",
+    [
+        {"kind": "bisect", "candidate": "cmd:touch pwned"},
+        {"kind": "bisect", "candidate": "other.py"},
+        {"kind": "bisect", "candidate": "wrong.py --trust"},
+        {"kind": "compare", "recording": "/etc"},
+        {"kind": "sweep", "candidate": "wrong.py"},
+        {"kind": "cut"},
+        {"kind": "cut", "start": ["--trust"]},
+        {"kind": "cut", "start": "--trust"},
+        {"kind": "cut", "start": NAMES[1], "inputs": [{"file": "x.npy", "input": "no"}]},
+    ],
+)
+def test_only_what_the_command_line_named_runs(server: ViewServer, asked: dict[str, Any]) -> None:
+    with mock.patch.object(Runs, "start") as start:
+        status, reply = post(server, "/api/run", asked)
+    assert status == 400 and reply["error"]["what"] and not start.called
+
+
+def test_words_of_the_page_cannot_become_options(server: ViewServer) -> None:
+    with mock.patch.object(Runs, "start", return_value=1) as start:
+        post(server, "/api/run", {"kind": "cut", "start": NAMES[1], "end": NAMES[4], "seed": "--trust", "dump": True})
+    kind, words = start.call_args.args
+    assert kind == "cut"
+    assert words == [
+        "cut",
+        "m.onnx",
+        f"--start={NAMES[1]}",
+        f"--end={NAMES[4]}",
+        "--dump",
+        "all",
+        "--seed=--trust",
+        "--output=out",
+    ]
+
+
+def test_a_region_and_an_end_that_is_not_downstream(server: ViewServer) -> None:
+    status, region = post(server, "/api/region", {"start": NAMES[2], "end": NAMES[4]})
+    assert status == 200 and region["nodes"] == [2, 3, 4] and region["inputs"] == ["t1"]
+    assert region["command"] == f"subcut cut m.onnx --start={NAMES[2]} --end={NAMES[4]}"
+    status, refused = post(server, "/api/region", {"start": NAMES[4], "end": NAMES[2]})
+    assert status == 400 and refused["swap"] is True and "not downstream" in refused["error"]["what"]
+    assert post(server, "/api/region", {"start": "nobody", "end": NAMES[2]})[1]["swap"] is False
+
+
+def test_nonsense_gets_an_error_and_the_server_goes_on(server: ViewServer) -> None:
+    token = server.token
+    for body in (b"", b"[]", b"nonsense", b"[" * 100_000):
+        assert ask(server, "POST", "/api/region", body, X_Subcut_Token=token)[0] == 400
+    assert ask(server, "POST", "/api/region", b"", X_Subcut_Token=token, Content_Length="9" * 30)[0] == 413
+    for path, asked in (
+        ("/api/layout", {"open": ["nobody"]}),
+        ("/api/layout", {"open": 3}),
+        ("/api/layout", {"width": "x", "open": ["nobody"]}),
+        ("/api/node", {"index": 99}),
+        ("/api/node", {"index": "x"}),
+        ("/api/region", {"start": 3}),
+        ("/api/region", {"start": "\ud800", "end": ""}),
+    ):
+        status, reply = post(server, path, asked)
+        assert status == 400 and reply["error"]["what"], (path, asked)
+    assert post(server, "/api/nothing", {})[0] == 404
+    assert post(server, "/api/layout", {"open": None, "width": float("1e300")})[0] == 200
+
+
+def test_events_come_in_order_and_go_on_from_the_last(server: ViewServer) -> None:
+    server.session.runs.show("bisect", "subcut bisect m.onnx", {"agree": True})
+    for last, first in ((None, 1), ("1", 2)):
+        connection = http.client.HTTPConnection("127.0.0.1", server.server_port, timeout=10)
+        headers = {"Last-Event-ID": last} if last else {}
+        connection.request("GET", f"/api/events?token={server.token}", headers=headers)
+        reply = connection.getresponse()
+        assert reply.getheader("Content-Type") == "text/event-stream"
+        assert reply.readline() == f"id: {first}\n".encode()
+        connection.close()
+
+
+def test_a_port_that_is_taken_is_said(server: ViewServer) -> None:
+    with pytest.raises(UsageError) as e:
+        ViewServer(server.session, server.server_port)
+    assert "--port" in e.value.hint
