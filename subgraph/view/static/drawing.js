@@ -47,6 +47,7 @@ export class Drawing {
   show(layout, makes) {
     this.layout = layout;
     this.makes = makes;
+    this.minimap.width = Math.max(36, Math.min(120, Math.round(this.minimap.height * layout.width / layout.height)));
     this.cells = new Map();
     this.byKey = new Map(layout.boxes.map(b => [b.key, b]));
     this.holder = new Map();
@@ -256,7 +257,7 @@ export class Drawing {
 
   fit() {
     const [w, h] = this.size, { width, height } = this.layout;
-    this.zoom = Math.min(1.2, w / width, Math.max(h / height, Math.min(0.7, w / width)));
+    this.zoom = Math.min(1.2, w / width, Math.max(h / height, Math.min(1, w / width)));
     this.x = (width - w / this.zoom) / 2;
     this.y = Math.min(0, (height - h / this.zoom) / 2);
     this.ask();
