@@ -13,22 +13,21 @@ import numpy as np
 from subgraph.bisection import document
 from subgraph.bisection.oracle import NodeOracle
 from subgraph.bisection.remaining import Remaining
-from subgraph.cases.case import source_of, versions
+from subgraph.cases.case import versions
 from subgraph.comparison.pair import comparable
 from subgraph.errors import SubcutError
-from subgraph.graph.region import Region
+from subgraph.graph.region import Region, surroundings
 from subgraph.search import Finding, FindingKind, Findings, Outcome, Purpose, Step
 from subgraph.search.oracle import QueryKind
 from subgraph.storage.tensors import load
 from subgraph.text import count
-from subgraph.trials.compare import RuntimeDocument, ranking
+from subgraph.trials.compare import RuntimeDocument, compared_model, ranking
 from subgraph.trials.diagnosis import Evidence, diagnose
 from subgraph.trials.forms import Form, FormsTried
 from subgraph.trials.trial import Trials
 from subgraph.verdict import Judgement, Status, Verdict
 
 MOST_UNRESOLVED = 5  # regions and items that notes list
-MOST_DRAWN = 40  # nodes in the drawing of a finding, more only if the region has more
 MOST_DIAGNOSED = 3  # findings for which the candidate runs again
 KIND_WORDS = {
     QueryKind.WHOLE: "whole model",
@@ -55,7 +54,7 @@ def describe(
     """The document, as yet without case folders and report. `within`: as the user gave it."""
     trials, graph, forms = oracle.trials, oracle.trials.graph, FormsTried(oracle.trials.forms)
     code = max(exit_code(findings), int(forms.only_pinned))
-    whole, source = _whole_verdict(steps), source_of(oracle.trials.graph)
+    whole = _whole_verdict(steps)
     profile = _profile(oracle, steps)
     ranked = whole and whole.to_json() | {"ranking": ranking(trials, trials.run(trials.whole()))}
     whole_runs = sum(s.query.kind is QueryKind.WHOLE for s in steps)
@@ -72,9 +71,7 @@ def describe(
         runs={str(purpose): n for purpose, n in findings.counts.runs.items()} | extra_runs,
         seconds=round(seconds, 3),
         command=command,
-        model=document.BisectedModel(
-            source.file, str(graph.model.graph.name), len(graph.nodes), source.structure_sha256
-        ),
+        model=compared_model(graph),
         candidate=_candidate(trials),
         reference=_reference(oracle),
         criterion=criterion,
@@ -270,7 +267,7 @@ def _finding(oracle: NodeOracle, findings: Findings, rank: int, steps: Sequence[
         reproduces=finding.reproduces,
         edge=_boundary(oracle, region) if region else None,
         worst=_worst(worst),
-        neighbours=_surroundings(oracle, nodes) if region else None,
+        neighbours=surroundings(oracle.trials.graph, nodes) if region else None,
         nearest=_nearest(oracle, finding, steps),
         verdict=verdict.to_json() if verdict else None,
         why=_why(oracle, finding),
@@ -359,25 +356,6 @@ def _differences(
     bins = [{"decade": int(x), "count": int(n)} for x, n in zip(decades, counts, strict=True)]
     histogram = document.Histogram(pair.compared - int(d.size), bins, pair.size - pair.compared)
     return {"count": pair.changed, "of": pair.size}, histogram
-
-
-def _surroundings(oracle: NodeOracle, nodes: Sequence[int]) -> document.Surroundings:
-    """The region, the nodes that feed and read it, nodes beside these, and the tensors between them."""
-    graph, inside = oracle.trials.graph, set(nodes)
-    above = {b for i in nodes for b in graph.predecessors(i)} - inside
-    below = {a for i in nodes for a in graph.successors(i)} - inside
-    beside = {a for i in above for a in graph.successors(i)} | {b for i in below for b in graph.predecessors(i)}
-    order = [*graph.in_order(inside), *graph.in_order(above | below), *graph.in_order(beside - above - below - inside)]
-    drawn = dict.fromkeys(graph.in_order(order[: max(MOST_DRAWN, len(inside))]))
-    edges: list[document.DrawnEdge] = []
-    for i in drawn:
-        for name in dict.fromkeys(graph.reads[i]):
-            maker = graph.maker.get(name)
-            if maker in drawn or name in graph.inputs:
-                edges.append(document.DrawnEdge(name, maker, i))
-        edges += [document.DrawnEdge(n, i, None) for n in graph.makes[i] if n in graph.outputs]
-    boxes = [document.Drawn(i, graph.label(i), graph.ops[i], i in inside) for i in drawn]
-    return document.Surroundings(boxes, edges, len(set(order)) - len(drawn))
 
 
 def _nearest(oracle: NodeOracle, finding: Finding, steps: Sequence[Step]) -> document.Nearest | None:

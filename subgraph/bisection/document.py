@@ -9,19 +9,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from subgraph.bisection.costs import OtherModel
-from subgraph.documents import absent, keyed
-from subgraph.trials.compare import RuntimeDocument
+from subgraph.documents import absent
+from subgraph.graph.region import Surroundings
+from subgraph.trials.compare import ComparedModel, RuntimeDocument
 from subgraph.trials.forms import FormDocument
 
 SCHEMA = "subcut.bisect/1"
-
-
-@dataclass(frozen=True)
-class BisectedModel:
-    file: str
-    graph: str
-    nodes: int
-    structure_sha256: str | None
 
 
 @dataclass(frozen=True)
@@ -95,32 +88,6 @@ class WorstElement:
     candidate: float | int | bool | str
     tensor: str
     error: float | None
-
-
-@dataclass(frozen=True)
-class Drawn:
-    index: int
-    label: str
-    op: str
-    inside: bool
-
-
-@dataclass(frozen=True)
-class DrawnEdge:
-    """A tensor between two drawn nodes; None for an input or output of the model."""
-
-    tensor: str
-    source: int | None = keyed("from")
-    target: int | None = keyed("to")
-
-
-@dataclass(frozen=True)
-class Surroundings:
-    """A region with the nodes around it; `left_out` nodes around it are not drawn."""
-
-    nodes: Sequence[Drawn]
-    edges: Sequence[DrawnEdge]
-    left_out: int
 
 
 @dataclass(frozen=True)
@@ -203,7 +170,7 @@ class BisectDocument:
     runs: Mapping[str, int]
     seconds: float
     command: str
-    model: BisectedModel
+    model: ComparedModel
     candidate: RuntimeDocument
     reference: RuntimeDocument
     criterion: str

@@ -20,7 +20,7 @@ from subgraph.bisection.oracle import NodeOracle
 from subgraph.cases import case, evidence
 from subgraph.cases.case import ResultPlace
 from subgraph.cases.evidence import CandidateOutcome, EvidenceManifest
-from subgraph.cases.layout import CANDIDATE, REPORT_FILES, RUN_JSON
+from subgraph.cases.layout import CANDIDATE, REPORT_FILES
 from subgraph.cases.write_case import CaseRequest
 from subgraph.documents import to_json
 from subgraph.errors import ModelError
@@ -64,10 +64,7 @@ def save(
             if nearest:
                 _add_case(oracle, nearest.indices, ResultPlace(work, f"{name}-agrees"), feeding)
         document = replace(document, findings=findings, report=str(place.path / REPORT_FILES["html"]))
-        run = to_json(document)
-        (work / RUN_JSON).write_bytes(case.as_json(run))
-        for file, text in evidence.rendered_reports(run).items():
-            (work / file).write_text(text, encoding="utf-8")
+        evidence.write_document(to_json(document), work)
         source = case.source_of(oracle.trials.graph)
         case.write_manifest(EvidenceManifest(source=source, command=document.command, request=request), work)
     return document

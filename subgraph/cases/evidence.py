@@ -4,21 +4,24 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
-from subgraph import plugins
+from subgraph import plugins, reports
 from subgraph.cases import case, write_case
 from subgraph.cases.case import ModelSource, ResultPlace
-from subgraph.cases.layout import CANDIDATE, EVIDENCE_SCHEMA, REPORT_FILES, sample_names
+from subgraph.cases.layout import CANDIDATE, EVIDENCE_SCHEMA, REPORT_FILES, RUN_JSON, sample_names
 from subgraph.cases.write_case import CaseRequest
 from subgraph.documents import to_json
-from subgraph.errors import SubcutError
+from subgraph.errors import OutputError, ResultExists, SubcutError
 from subgraph.graph.graph import Graph
 from subgraph.graph.region import Region
 from subgraph.runtime.reference import Reference
 from subgraph.runtime.reference_values import ReferenceValues
+from subgraph.storage import folders
 from subgraph.storage.tensors import Record, copied
+from subgraph.text import clean
 
 log = logging.getLogger("subcut")
 
@@ -34,9 +37,35 @@ class EvidenceManifest:
     versions: Mapping[str, str] = field(default_factory=case.versions)
 
 
-def rendered_reports(document: object) -> dict[str, str]:
-    """File name → text of the reports of a bisection's document."""
-    return {file: plugins.load("reports", kind).render(document) for kind, file in REPORT_FILES.items()}
+def rendered_reports(document: dict[str, Any]) -> dict[str, str]:
+    """File name → text of the reports of a document."""
+    return {file: reports.rendered(plugins.load("reports", kind), document) for kind, file in REPORT_FILES.items()}
+
+
+def save_document(document: Any, place: ResultPlace, source: ModelSource, reads: Sequence[Path] = ()) -> dict[str, Any]:
+    """Write a comparison's document and its reports into a folder without cases; return it as JSON.
+
+    It has a `command`, and gets the page's path as its `report`; where nothing can be written, a warning is logged.
+    """
+    try:
+        place = case.free_place(place, source, reads)
+        shown: dict[str, Any] = to_json(replace(document, report=str(place.path / REPORT_FILES["html"])))
+        with folders.aside(place.path) as work:
+            write_document(shown, work)
+            request = {"schema": shown["schema"]}
+            case.write_manifest(EvidenceManifest(source=source, command=shown["command"], request=request), work)
+    except (OutputError, ResultExists) as e:
+        log.warning("no report: %s", e.what)
+        return dict(to_json(document))
+    log.info("report: %s", clean(shown["report"]))
+    return shown
+
+
+def write_document(document: dict[str, Any], work: Path) -> None:
+    """Write a document and its reports into a folder."""
+    (work / RUN_JSON).write_bytes(case.as_json(document))
+    for file, text in rendered_reports(document).items():
+        (work / file).write_text(text, encoding="utf-8")
 
 
 def add_case(

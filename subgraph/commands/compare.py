@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+import shlex
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -10,7 +12,13 @@ from typing import TYPE_CHECKING, Annotated
 from subgraph import project
 from subgraph.commands import Result, log, options, resolve, table
 from subgraph.commands.options import Text, Texts, option
-from subgraph.commands.recorded import TensorChoice, compare_recorded, recording_options, refuse_beside_recorded
+from subgraph.commands.recorded import (
+    FOLDER_NAME_CHARS,
+    TensorChoice,
+    compare_recorded,
+    recording_options,
+    refuse_beside_recorded,
+)
 from subgraph.errors import UsageError
 from subgraph.graph.graph import load
 from subgraph.text import clean, count, prediction
@@ -98,8 +106,10 @@ def compare(
 def _compare(
     model_path: Path, setup: Setup, reference: Reference, choice: TensorChoice, jobs: int, csv_file: str | None
 ) -> Result:
-    from subgraph.documents import to_json
+    from subgraph.cases import evidence
+    from subgraph.cases.case import ResultPlace, source_of
     from subgraph.runtime.worker_pool import Workers
+    from subgraph.storage.folders import safe_name
     from subgraph.trials.compare import compare_tensors, document
     from subgraph.trials.session import open_trials
 
@@ -110,9 +120,12 @@ def _compare(
         with open_trials(graph, setup, reference, workers) as trials:
             resolve.log_caveat(trials)
             comparison = compare_tensors(trials, choice.words(graph), jobs=jobs, fail_fast=choice.fail_fast)
-            found = document(trials, comparison, setup.criterion)
+            command = shlex.join(["subcut", *sys.argv[1:]])
+            found = document(trials, comparison, setup.criterion, command)
     csv_text = as_csv(comparison) if csv_file else ""
-    return table.result(to_json(found), text(comparison, found.candidate), csv_text, csv_file)
+    place = ResultPlace(setup.output, f"compare-{safe_name(setup.candidate.name)[:FOLDER_NAME_CHARS]}")
+    shown = evidence.save_document(found, place, source_of(graph), [graph.path])
+    return table.result(shown, text(comparison, found.candidate), csv_text, csv_file)
 
 
 # ---------------------------------------------------------------------------------------------------- text
@@ -120,32 +133,12 @@ def _compare(
 
 def text(comparison: Comparison, candidate: RuntimeDocument) -> str:
     """The comparison for people: the verdict first, then the whole model, a line per tensor, the first bad one."""
-    lines = [_headline(comparison), _candidate_line(candidate), *_whole(comparison), *_table(comparison.rows)]
+    lines = [clean(comparison.says), _candidate_line(candidate), *_whole(comparison), *_table(comparison.rows)]
     in_place = comparison.in_place
     if comparison.rows:
         judged = any(row.in_place for row in comparison.rows)  # if none is, that column says nothing
         lines.append(NOTE if judged else f"in place: {_outcome(in_place, in_place.label)}   {clean(in_place.why)}")
     return "\n".join([*lines, *_summary(comparison), *(f"note: {note}" for note in comparison.notes)])
-
-
-def _headline(comparison: Comparison) -> str:
-    """The verdict: `wrong: the outputs, and 3 of 27 tensors`, `right: outputs and 26 inner tensors agree`."""
-    whole, seen = comparison.whole.status, comparison.looked_at
-    bad = sum(row.failing for row in comparison.rows)
-    tensors = f"{bad} of {count(len(comparison.rows), 'tensor')}"
-    if comparison.forms.only_pinned and not bad:
-        return "right with pinned shapes only: the candidate does not run the file as shipped"
-    if comparison.wrong_input:
-        return f"wrong: {clean(comparison.wrong_input)}; {tensors} wrong"
-    if whole is Status.FAIL:
-        return f"wrong: the model's outputs; {tensors if bad else 'no tensor'} in place or alone"
-    if bad:
-        return f"{'outputs agree, the inside does not' if whole is Status.AGREE else 'wrong'}: {tensors} wrong"
-    if whole is Status.UNRESOLVED:
-        return "unresolved: the whole model gave nothing to compare"
-    if not seen.inner:
-        return "right: outputs agree; inner tensors were not looked at"
-    return f"right: outputs and {count(seen.inner, 'inner tensor')} agree"
 
 
 def _candidate_line(candidate: RuntimeDocument) -> str:

@@ -27,7 +27,8 @@ def next_commands(
     words += ["--dump-format", recordings.format] if recordings.format else []
     words += ["--dump-layout", recordings.layout] if recordings.layout else []
     words += ["--export", ":".join(filter(None, ("bin", dtype, layout)))] if dtype or layout else []
-    words += ["--precision", document.precision] if document.precision != "fp32" else []
+    precision = compared.run.precision or document.precision
+    words += ["--precision", precision] if precision != "fp32" else []
     words += ["--criterion", document.criterion] if document.criterion != "noise" else []
     form = [*(("--dtype", dtype) if dtype else ()), *(("--layout", layout) if layout else ())]
     return [

@@ -6,7 +6,7 @@ import math
 import shlex
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -115,10 +115,13 @@ def compare_recorded(
     parent: Path, choice: TensorChoice, csv_file: str | None,
 ) -> Result:  # fmt: skip
     """`subcut compare MODEL --recorded DIR`: every tensor that was recorded, beside the reference's."""
+    from subgraph.cases import evidence
+    from subgraph.cases.case import ResultPlace, source_of
     from subgraph.recordings import msaccucmp, runs
     from subgraph.recordings.departure import compare_runs
     from subgraph.recordings.document import document
     from subgraph.recordings.msaccucmp import table as accuracies
+    from subgraph.storage.folders import safe_name
     from subgraph.trials.compare import chosen
     from subgraph.trials.session import Setup, open_trials
 
@@ -131,10 +134,13 @@ def compare_recorded(
             names = chosen(trials, choice.words(graph))
             limited = runs.limit_samples(recorded, len(trials.values.samples))
             compared = compare_runs(trials, limited, names, fail_fast=choice.fail_fast, accuracy=npu)
-            comparison = document(trials, compared, names, criterion, stopped=choice.fail_fast)
+            command = shlex.join(["subcut", *sys.argv[1:]])
+            comparison = document(trials, compared, names, criterion, command, stopped=choice.fail_fast)
             tables = [accuracies.accuracy_rows(trials, c, names) if npu and c.matched else [] for c in compared]
     advices = [msaccucmp.advise(rows) if rows else None for rows in tables]
-    shown = to_json(comparison)
+    name = "+".join(safe_name(path.resolve().name) for path in recordings.folders)
+    place = ResultPlace(parent, f"compare-{name[:FOLDER_NAME_CHARS]}")
+    shown = evidence.save_document(comparison, place, source_of(graph), [graph.path, *recordings.folders])
     for recording, advice in zip(shown["recordings"], advices, strict=True):
         recording["advice"] = to_json(advice)
     csv_text = "" if not csv_file else accuracies.as_csv(tables[-1]) if npu else as_csv(comparison)
@@ -146,7 +152,7 @@ def bisect_recorded(
     parent: Path, *, freeze: bool = True, force: bool = False,
 ) -> Result:  # fmt: skip
     """`subcut bisect MODEL --recorded DIR`: between which tensors it goes wrong; that piece as a case."""
-    from subgraph.cases import case
+    from subgraph.cases import case, evidence
     from subgraph.commands.next_on_device import next_commands
     from subgraph.recordings import interval, result_folder, runs
     from subgraph.recordings.departure import compare_runs, to_narrow
@@ -171,9 +177,15 @@ def bisect_recorded(
             command = shlex.join(["subcut", *sys.argv[1:]])
             document = result_folder.document(trials, compared, narrowed, intervals, criterion, command, reasons)
             if intervals:
-                document = result_folder.save(trials, narrowed, intervals, document, place, request, fed)
-                document = replace(document, next=next_commands(document, narrowed, recordings, fed))
-    return Result(to_json(document), interval_text(document), document.exit_code)
+                document = result_folder.save(
+                    trials, narrowed, intervals, document, place, request, fed,
+                    lambda saved: next_commands(saved, narrowed, recordings, fed),
+                )  # fmt: skip
+        shown = to_json(document)
+        if not intervals:  # beside an earlier finding, not in its place
+            aside = case.ResultPlace(parent, f"{place.name}-report", force)
+            shown = evidence.save_document(document, aside, case.source_of(graph), [graph.path, *recordings.folders])
+    return Result(shown, interval_text(document), document.exit_code)
 
 
 def cut_recorded(
@@ -235,13 +247,14 @@ def interval_text(document: IntervalDocument) -> str:
 
 def interval_lines(document: IntervalDocument) -> list[str]:
     """What was recorded, and each interval with its suspects."""
-    findings, lines = document.findings, _first_lines(document)
+    findings, several = document.findings, len(document.recordings) > 1
+    lines = _first_lines(document)
     for run in document.recordings:
         lines.append(f"recorded  {_run_line(run)}")
         if not run.missing:
             lines += [*_notes(run), f"          {run.wrong} of {count(run.compared, 'tensor')} wrong"]
             lines += _left_out(run, "  left out  ")
-    if findings and document.says:
+    if findings and several:
         lines.append(f"where {clean(document.narrowed)} goes wrong:")
     for finding in findings[:MAX_INTERVALS]:
         lines += _interval(finding)
@@ -295,7 +308,7 @@ def _first_lines(document: RecordedDocument) -> list[str]:
     """What went wrong before any node, which is to blame for none of it, and what several runs say together."""
     mistakes = [(run.mistake, run.name) for run in document.recordings if run.mistake]
     lines = [f"{mistake} ({name}; what follows is compared accordingly)" for mistake, name in mistakes]
-    return [clean(line) for line in (*lines, document.says) if line]
+    return [clean(line) for line in (*lines, *([document.says] if len(document.recordings) > 1 else []))]
 
 
 def _run_line(run: RunSummary) -> str:

@@ -14,7 +14,7 @@ from subgraph.cases.layout import RUN_JSON
 from subgraph.commands import Result, table
 from subgraph.commands.options import Text, option
 from subgraph.errors import UsageError
-from subgraph.reports import SCHEMA, problem
+from subgraph.reports import KNOWN, can_render, problem, rendered
 from subgraph.text import clean
 
 STDOUT = "-"
@@ -26,7 +26,9 @@ def _complete(incomplete: str) -> list[str]:
 
 
 def report(
-    run: Annotated[str, typer.Argument(metavar="RUN", help="The folder that `subcut bisect` wrote, or its run.json.")],
+    run: Annotated[
+        str, typer.Argument(metavar="RUN", help="The folder that `subcut bisect` or `compare` wrote, or its run.json.")
+    ],
     forms: Annotated[
         str,
         option(
@@ -40,7 +42,7 @@ def report(
         Text, option("--output -o", "DIR", "Folder for the files; - shows one format. Default: beside run.json.")
     ] = None,
 ) -> Result:
-    """Write a bisection's report as HTML, Markdown, CSV, JUnit and more.
+    """Write the report of a bisection, a comparison or a recording as HTML, Markdown, CSV, JUnit and more.
 
     Without options the text is shown.
 
@@ -54,36 +56,41 @@ def report(
     modules = {word: plugins.load("reports", word) for word in words}
     path = Path(run) / RUN_JSON if Path(run).is_dir() else Path(run)
     document = read(path)
-    rendered = {word: module.render(document) for word, module in modules.items()}
+    if odd := [word for word, module in modules.items() if not can_render(module, document)]:
+        what = f"the form {clean(odd[0])} has no render_compared: it shows a bisection only, not {document['schema']}"
+        raise UsageError(what, "choose another form")
+    texts = {word: rendered(module, document) for word, module in modules.items()}
     answer = {"schema": "subcut.report/1", "exit_code": 0}
     if output == STDOUT or (output is None and words == ["text"]):
         if len(words) > 1:
             raise UsageError("several forms for standard output", "name one form, or a folder with -o DIR")
-        return Result(answer | {"files": [], "report": rendered[words[0]]}, rendered[words[0]].rstrip("\n"))
+        return Result(answer | {"files": [], "report": texts[words[0]]}, texts[words[0]].rstrip("\n"))
     folder = Path(output) if output is not None else path.parent
     files = {word: folder / _file(word, modules[word]) for word in words}
     for word, file in files.items():
-        table.write(file, rendered[word], "choose another -o DIR")
+        table.write(file, texts[word], "choose another -o DIR")
     lines = [f"{word}  {clean(str(file))}" for word, file in files.items()]
     return Result(answer | {"files": [str(file) for file in files.values()]}, "\n".join(lines))
 
 
 def read(path: Path) -> dict[str, Any]:
-    """The document of a bisection.
+    """The document of a bisection, a comparison or a recording.
 
     Raises:
         UsageError: no such file, not JSON, or a field is missing or wrong; names the field.
     """
-    hint = f"`subcut bisect` writes a {RUN_JSON} into its folder"
+    hint = f"`subcut bisect` or `compare` writes a {RUN_JSON} into its folder"
     try:
         document = json.loads(path.read_text(encoding="utf-8"), parse_constant=_no_constant)
     except OSError as e:
         raise UsageError(f"cannot read {path}: {e.strerror or e}", hint) from e
     except (ValueError, RecursionError) as e:  # not UTF-8 and not JSON are both ValueErrors
         raise UsageError(f"{path} is no JSON: {e}", hint) from e
-    if not isinstance(document, dict) or document.get("schema") != SCHEMA:
+    if not isinstance(document, dict) or document.get("schema") not in KNOWN:
         schema = document.get("schema", "none") if isinstance(document, dict) else "none"
-        raise UsageError(f"{path} is no bisection's result: its schema is {schema}, not {SCHEMA}", hint)
+        raise UsageError(
+            f"{path} is no result with a report: its schema is {schema}, not one of {', '.join(KNOWN)}", hint
+        )
     if wrong := problem(document):
         raise UsageError(f"{path} is not whole: {wrong}", hint)
     return document

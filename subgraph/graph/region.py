@@ -11,8 +11,11 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 
 from subgraph.display import Displayed
+from subgraph.documents import keyed
 from subgraph.errors import ModelError, NoRegion
 from subgraph.graph.graph import CONSTANT, SHAPE, VALUE, Graph, Selection
+
+MOST_DRAWN = 40  # nodes of a region's surroundings, more only if the region has more
 
 
 @dataclass(frozen=True)
@@ -242,3 +245,48 @@ def _no_path(graph: Graph, start: Selection, end: Selection) -> NoRegion:
         first = graph.label(min(common, key=graph.rank.__getitem__))
         return NoRegion(f"{what}; both lead to '{first}'", f"--start {start.text} --end {first} holds that join")
     return NoRegion(f"{what}, and they meet nowhere below", "name two nodes of one branch")
+
+
+@dataclass(frozen=True)
+class Drawn:
+    index: int
+    label: str
+    op: str
+    inside: bool
+
+
+@dataclass(frozen=True)
+class DrawnEdge:
+    """A tensor between two drawn nodes; None for an input or output of the model."""
+
+    tensor: str
+    source: int | None = keyed("from")
+    target: int | None = keyed("to")
+
+
+@dataclass(frozen=True)
+class Surroundings:
+    """A region with the nodes around it; `left_out` nodes around it are not drawn."""
+
+    nodes: Sequence[Drawn]
+    edges: Sequence[DrawnEdge]
+    left_out: int
+
+
+def surroundings(graph: Graph, nodes: Iterable[int]) -> Surroundings:
+    """The region, the nodes that feed and read it, nodes beside these, and the tensors between them."""
+    inside = set(nodes)
+    above = {b for i in inside for b in graph.predecessors(i)} - inside
+    below = {a for i in inside for a in graph.successors(i)} - inside
+    beside = {a for i in above for a in graph.successors(i)} | {b for i in below for b in graph.predecessors(i)}
+    order = [*graph.in_order(inside), *graph.in_order(above | below), *graph.in_order(beside - above - below - inside)]
+    drawn = dict.fromkeys(graph.in_order(order[: max(MOST_DRAWN, len(inside))]))
+    edges: list[DrawnEdge] = []
+    for i in drawn:
+        for name in dict.fromkeys(graph.reads[i]):
+            maker = graph.maker.get(name)
+            if maker in drawn or name in graph.inputs:
+                edges.append(DrawnEdge(name, maker, i))
+        edges += [DrawnEdge(n, i, None) for n in graph.makes[i] if n in graph.outputs]
+    boxes = [Drawn(i, graph.label(i), graph.ops[i], i in inside) for i in drawn]
+    return Surroundings(boxes, edges, len(set(order)) - len(drawn))

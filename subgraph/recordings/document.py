@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
+from subgraph.cases.case import versions
 from subgraph.recordings.departure import REFERENCE, Departure, departures, sentence
 from subgraph.recordings.interval import find_intervals
 from subgraph.recordings.matching.match import UNLIKE
 from subgraph.recordings.matching.matched import kind_of
 from subgraph.recordings.run_comparison import RunComparison, TensorRow
+from subgraph.text import count
+from subgraph.trials.compare import ComparedModel, compared_model
 from subgraph.trials.trial import Trials
 from subgraph.verdict import Judgement, Status
 
@@ -100,7 +103,7 @@ class DocumentRow:
 
 @dataclass(frozen=True, kw_only=True)
 class RecordedDocument:
-    """All runs. `odd_one_out`: the outlier in the first row that has one. `says`: what several runs say together."""
+    """All runs. `odd_one_out`: the outlier in the first row that has one. `says`: the outcome in a line."""
 
     schema: str = SCHEMA
     exit_code: int
@@ -109,15 +112,20 @@ class RecordedDocument:
     criterion: str
     samples: Sequence[str]
     recordings: Sequence[RunSummary]
+    command: str
+    model: ComparedModel
     odd_one_out: str | None
     says: str
     departures: Sequence[Departure]
     rows: Sequence[DocumentRow]
+    versions: Mapping[str, str] = field(default_factory=versions)
+    report: str | None = None
 
 
 def document(
-    trials: Trials, comparisons: Sequence[RunComparison], names: Sequence[str], criterion: str, *, stopped: bool = False
-) -> RecordedDocument:
+    trials: Trials, comparisons: Sequence[RunComparison], names: Sequence[str], criterion: str, command: str = "",
+    *, stopped: bool = False,
+) -> RecordedDocument:  # fmt: skip
     """The document. `names`: the tensors that were looked for; `stopped`: comparing ended at the first bad one.
 
     The last good tensors are given only if all tensors were looked for.
@@ -137,10 +145,24 @@ def document(
         samples=trials.values.labels,
         recordings=recordings,
         odd_one_out=next((row.odd_one_out for row in rows if row.odd_one_out), None),
-        says=sentence(comparisons, found, unresolved) if len(comparisons) > 1 else "",
+        command=command,
+        model=compared_model(trials.graph),
+        says=_outcome(recordings[0]) if len(recordings) == 1 else sentence(comparisons, found, unresolved),
         departures=found,
         rows=rows,
     )
+
+
+def _outcome(run: RunSummary) -> str:
+    """What one run says: `wrong: 22 of 34 recorded tensors, first conv3`."""
+    if run.mistake:
+        return f"wrong: {run.mistake}"
+    if run.status is Status.FAIL:
+        where = f", first {run.first_bad}" if run.first_bad else ""
+        return f"wrong: {run.wrong} of {count(run.compared, 'recorded tensor')}{where}"
+    if run.status is Status.UNRESOLVED:
+        return f"unresolved: {run.why}"
+    return f"right: {count(run.compared, 'recorded tensor')} {'agrees' if run.compared == 1 else 'agree'}"
 
 
 def exit_code(comparisons: Sequence[RunComparison]) -> int:

@@ -8,17 +8,18 @@ interval-2/ …    further ones
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from subgraph.cases import case, evidence
-from subgraph.cases.case import ModelSource, ResultPlace
+from subgraph.cases.case import ResultPlace
 from subgraph.cases.evidence import EvidenceManifest
-from subgraph.cases.layout import RUN_JSON
+from subgraph.cases.layout import REPORT_FILES
 from subgraph.cases.write_case import CaseRequest
 from subgraph.documents import to_json
 from subgraph.errors import InputError
+from subgraph.graph.region import Surroundings, surroundings
 from subgraph.recordings import document as run_document
 from subgraph.recordings.document import RecordedDocument
 from subgraph.recordings.interval import Interval
@@ -64,6 +65,7 @@ class IntervalFinding:
     adds_an_error: bool | None
     in_place: Judgement | None
     suspects: Sequence[Suspect]
+    neighbours: Surroundings
     case: str | None = None
 
 
@@ -73,10 +75,8 @@ class IntervalDocument(RecordedDocument):
     type to go on."""
 
     schema: str = SCHEMA
-    command: str
     trials: int = 0
     compiled_nodes: int = 0
-    model: ModelSource
     narrowed: str
     findings: Sequence[IntervalFinding]
     next: Sequence[str] = ()
@@ -87,11 +87,9 @@ def document(
     criterion: str, command: str, troubles: Mapping[int, str],
 ) -> IntervalDocument:  # fmt: skip
     """The document; `narrowed`: the one with the intervals; `troubles`: of nodes, as `known_troubles` gives them."""
-    runs = run_document.document(trials, comparisons, trials.tensors(), criterion)
+    runs = run_document.document(trials, comparisons, trials.tensors(), criterion, command)
     return IntervalDocument(
-        **vars(runs) | {"schema": SCHEMA},
-        command=command,
-        model=replace(case.source_of(trials.graph), path=str(trials.graph.path)),
+        **vars(runs) | {"schema": SCHEMA, "model": replace(runs.model, path=str(trials.graph.path))},
         narrowed=narrowed.run.name,
         findings=[_finding(trials, narrowed, interval, troubles) for interval in intervals],
     )
@@ -117,6 +115,7 @@ def _finding(
             Suspect(i, graph.label(i), graph.ops[i], weight, troubles.get(i, ""))
             for i, weight in interval.suspects[:MAX_SUSPECTS]
         ],
+        neighbours=surroundings(graph, nodes),
     )
 
 
@@ -128,8 +127,9 @@ def save(
     place: ResultPlace,
     request: object,
     feeding: Feeding,
+    next_of: Callable[[IntervalDocument], Sequence[str]],
 ) -> IntervalDocument:
-    """Write the folder; return the document with the paths of the cases.
+    """Write the folder; return the document with the paths of the cases, and with what to do next.
 
     Raises:
         OutputError: it cannot be written. ResultExists: something else stands there.
@@ -142,8 +142,9 @@ def save(
             name = f"interval-{k + 1}" if k else "interval"
             if _write_case(trials, comparison, interval, ResultPlace(work, name), feeding):
                 findings[k] = replace(findings[k], case=str(place.path / name))
-        document = replace(document, findings=findings)
-        (work / RUN_JSON).write_bytes(case.as_json(to_json(document)))
+        document = replace(document, findings=findings, report=str(place.path / REPORT_FILES["html"]))
+        document = replace(document, next=next_of(document))
+        evidence.write_document(to_json(document), work)
         case.write_manifest(EvidenceManifest(source=source, command=document.command, request=request), work)
     return document
 

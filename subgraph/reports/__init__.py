@@ -1,4 +1,4 @@
-"""Reports: the document of a bisection -> text. Each form is one file in this folder.
+"""Reports: the document of a bisection, a comparison or a recording -> text. Each form is one file in this folder.
 
 To add a form, write `reports/NAME.py`; `subcut report -f NAME` and the contract test find it by its file name:
 
@@ -9,7 +9,10 @@ To add a form, write `reports/NAME.py`; `subcut report -f NAME` and the contract
         shown = cleaned(document)             # names from a model lose control characters
         return f"{headline(shown)}\\n"
 
-A report computes nothing: all numbers are in the document, whose fields `bisect.schema.json` describes. The phrases
+    def render_compared(document: Document) -> str:   # optional: the same for `compare` and recordings
+        return f"{view(cleaned(document)).headline}\\n"
+
+A report computes nothing: all numbers are in the document, whose fields `*.schema.json` describe. The phrases
 that forms share are here. Every text that comes from a model or a candidate passes through `quoted`, with which a form
 escapes it.
 """
@@ -18,13 +21,19 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Callable, Iterable, Sequence
+from types import ModuleType
 from typing import Any
 
+from subgraph.reports._compared import SCHEMAS as COMPARED
+from subgraph.reports._compared import Compared
+from subgraph.reports._compared import View as View
+from subgraph.reports._compared import view as view
 from subgraph.reports._schema import problem as problem
 from subgraph.reports._schema import schema as schema
 from subgraph.text import clean, count, prediction
 
 SCHEMA = "subcut.bisect/1"
+KNOWN = (SCHEMA, *COMPARED)  # schemas of documents
 FORMULA = ("=", "+", "-", "@", "\t", "\r")  # with these a spreadsheet starts a formula
 MAX_PIECES = 3  # of another model, the most expensive ones; and places in a headline
 MAX_NAMES = 6  # of a region, in a line
@@ -33,6 +42,17 @@ DEVICES = ("by-hand", "recorded")  # backends of candidates that subcut cannot c
 
 Document = dict[str, Any]  # as `json.loads` gives it, of the schema `subcut.bisect/1`
 Quoted = Callable[[str], str]
+
+
+def can_render(form: ModuleType, document: Document) -> bool:
+    """Does a form render documents of this schema? Every form does those of a bisection."""
+    return document["schema"] == SCHEMA or hasattr(form, "render_compared")
+
+
+def rendered(form: ModuleType, document: Document) -> str:
+    """The document in a form that can render it."""
+    text: str = form.render(document) if document["schema"] == SCHEMA else form.render_compared(document)
+    return text
 
 
 def cleaned(value: Any) -> Any:
@@ -334,3 +354,45 @@ def stderr(finding: Document) -> list[str]:
     """The last lines that the candidate wrote to standard error before it ended."""
     verdict = finding["verdict"]
     return list(verdict["process"].get("stderr") or ()) if verdict else []
+
+
+# ---------------------------------------------------------------------------------------------------- compared
+
+
+def outcome(cell: Compared) -> str:
+    """`agree`, `FAIL (nan), unlike simulator`, `unresolved`; a dash for a tensor that was not seen."""
+    if not cell.status:
+        return UNKNOWN
+    told = word({"status": cell.status, "signature": cell.signature})
+    return f"{told}, {cell.beside}" if cell.beside else told
+
+
+def figure(cell: Compared) -> str:
+    """The relative error of a cell; a dash where there is none."""
+    return error(cell.error)
+
+
+def place(finding: Document, quoted: Quoted = str) -> list[str]:
+    """An interval's ends, suspects and unseen tensors, a line each."""
+    good = [f"{_and(finding['last_good'], quoted)} (good)"] if finding["last_good"] else []
+    good += [f"{_and(finding['wrong_before'], quoted)} (wrong already)"] if finding["wrong_before"] else []
+    lines = [f"from {', '.join(good) or 'the model input'} to {_and(finding['first_bad'], quoted)} (wrong)"]
+    if finding["adds_an_error"] is False:
+        lines.append("fed with what was recorded before it, the reference gives the same: the error grew above")
+    suspects = [
+        f"#{s['index']} {quoted(s['node'])} ({quoted(s['op'])})" + (f": {quoted(s['why'])}" if s["why"] else "")
+        for s in finding["suspects"]
+    ]
+    lines.append(f"suspects, the likeliest first: {listed(suspects)}")
+    return [*lines, *([f"not seen: {listed(finding['not_seen'], quoted)}"] if finding["not_seen"] else [])]
+
+
+def interval_title(finding: Document, quoted: Quoted = str) -> str:
+    """`at most 3 nodes: conv1, relu1, add1`."""
+    what = "" if finding["first"] else "behind it, adds an error of its own: "
+    return f"{what}at most {count(len(finding['nodes']), 'node')}: {listed(finding['nodes'], quoted)}"
+
+
+def left_out(shown: View, quoted: Quoted = str) -> list[str]:
+    """What was recorded and not compared, a line per reason."""
+    return [f"{n} left out, {quoted(why)}: {listed(names, quoted)}" for why, n, names in shown.left_out]

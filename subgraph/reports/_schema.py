@@ -1,7 +1,8 @@
 """Document -> where it departs from its schema; empty where it does not.
 
-Only the keywords of JSON Schema (draft 2020-12) that `bisect.schema.json` uses; others are ignored. `subcut report`
-checks a file before it is rendered, so that a missing field is named and does not crash a report.
+Only the keywords of JSON Schema (draft 2020-12) that the schemas use, which share the definitions of bisections; others
+are ignored. `subcut report` checks a file before it is rendered, so that a missing field is named and does not crash a
+report.
 """
 
 from __future__ import annotations
@@ -37,17 +38,21 @@ TYPES: dict[str, tuple[type, ...]] = {
 }
 
 
+FILES = {"subcut.compare/1": "compare", "subcut.recorded/1": "recorded", "subcut.interval/1": "recorded"}
+
+
 @cache
-def schema() -> Rule:
-    """The published schema."""
-    text = resources.files("subgraph.reports").joinpath("bisect.schema.json").read_text(encoding="utf-8")
+def schema(name: str = "bisect") -> Rule:
+    """The published schema of bisections, of `compare`, or of recordings (`recorded`)."""
+    text = resources.files("subgraph.reports").joinpath(f"{name}.schema.json").read_text(encoding="utf-8")
     rule: Rule = json.loads(text)
     return rule
 
 
 def problem(document: Any) -> str:
     """The first departure as `findings[0].nodes: is missing`; empty for a right document."""
-    return next(_problems(document, schema(), ""), "")
+    kind = document.get("schema") if isinstance(document, dict) else None
+    return next(_problems(document, schema(FILES.get(str(kind), "bisect")), ""), "")
 
 
 def _problems(value: Any, rule: Rule, where: str) -> Iterator[str]:

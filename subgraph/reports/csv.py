@@ -6,12 +6,17 @@ import csv
 import io
 from collections.abc import Iterator
 
-from subgraph.reports import Document, cell, cleaned, listed, title
+from subgraph.reports import Document, cell, cleaned, listed, title, view
+from subgraph.reports._compared import METRICS
 
 FILE = "report.csv"
 COLUMNS = (
     "row", "number", "kind", "status", "signature", "first", "last", "count", "nodes", "ops", "error", "explains",
     "reproduces", "certified", "seconds", "words", "case",
+)  # fmt: skip
+COMPARED = (
+    "row", "index", "node", "op", "tensor", "column", "status", "signature", *METRICS, "recorded_as", "matched_by",
+    "beside", "count", "why",
 )  # fmt: skip
 MAX_NAMES = 100  # in a cell; a spreadsheet's cell ends at 32,767 characters
 
@@ -56,3 +61,22 @@ def _names(region: Document) -> dict[str, object]:
         "nodes": listed(nodes, most=MAX_NAMES),
         "ops": listed(region["ops"], most=MAX_NAMES),
     }
+
+
+def render_compared(document: Document) -> str:
+    """A comparison as a table: a line per tensor and column; what was left out follows."""
+    shown = view(cleaned(document))
+    out = io.StringIO()
+    writer = csv.DictWriter(out, COMPARED, restval="", lineterminator="\n")
+    writer.writeheader()
+    rows: list[dict[str, object]] = [
+        {"row": "tensor", "index": line.index, "node": line.node, "op": line.op, "tensor": line.tensor, "column": name,
+         "status": one.status or "not seen", "signature": one.signature, "recorded_as": one.recorded_as,
+         "matched_by": one.matched_by, "beside": one.beside, "why": one.why,
+         **{key: one.errors.get(key) for key in METRICS}}
+        for line in shown.lines for name, one in zip(shown.columns, line.cells, strict=True)
+    ]  # fmt: skip
+    rows += [{"row": "left out", "why": why, "count": n, "tensor": listed(names)} for why, n, names in shown.left_out]
+    for row in rows:
+        writer.writerow({key: cell(value) if isinstance(value, str) else value for key, value in row.items()})
+    return out.getvalue()

@@ -15,12 +15,18 @@ from subgraph.drawing.svg import STYLE, Marks, svg
 from subgraph.reports import (
     UNKNOWN,
     Document,
+    View,
     cleaned,
     error,
     evidence,
+    figure,
     headline,
+    interval_title,
+    listed,
     other_model,
+    outcome,
     percent,
+    place,
     predictions,
     region,
     replay_command,
@@ -33,6 +39,7 @@ from subgraph.reports import (
     size,
     stderr,
     title,
+    view,
     word,
 )
 from subgraph.text import count, short
@@ -41,7 +48,7 @@ if TYPE_CHECKING:
     from jinja2 import Environment
 
 FILE = "report.html"
-TEMPLATE = "html.jinja"
+TEMPLATE, COMPARED = "html.jinja", "compared.jinja"
 WIDTH = 960.0  # pixels of the page
 MAX_LISTED = 200  # nodes of a finding
 
@@ -50,23 +57,66 @@ def render(document: Document) -> str:
     """The document as a page."""
     shown = cleaned(document)
     findings = [_view(finding, number) for number, finding in enumerate(shown["findings"], 1)]
-    text = resources.files("subgraph.reports").joinpath(TEMPLATE).read_text(encoding="utf-8")
-    view = {
+    about = {
         "d": shown,
         "depth": _depth(shown),
         "headline": headline(shown),
         "lines": shares(shown) + other_model(shown),
     }
-    return _environment().from_string(text).render(view, findings=findings, drawing_style=STYLE).rstrip("\n") + "\n"
+    heading = f"{shown['model']['file']}: {about['headline']}"
+    return _page(TEMPLATE, heading, about | {"findings": findings})
+
+
+def render_compared(document: Document) -> str:
+    """A comparison as a page: the verdict, what to do next, each place drawn, the errors, a table of all tensors."""
+    shown = cleaned(document)
+    told = view(shown)
+    findings = [
+        finding | {"number": k, "title": interval_title(finding), "lines": place(finding),
+                   "drawing": drawing(finding.get("neighbours"))}
+        for k, finding in enumerate(told.findings, 1)
+    ]  # fmt: skip
+    heading = f"{shown['model']['file']}: {told.headline}"
+    return _page(COMPARED, heading, {"d": shown, "v": told, "findings": findings, "charts": _errors(shown, told)})
+
+
+def _errors(document: Document, told: View) -> list[tuple[str, chart.Chart]]:
+    """A chart for each column, with the places of the one that they are of."""
+    charts = []
+    for k, column in enumerate(told.columns):
+        points = [
+            chart.Point(line.index, line.cells[k].error, line.cells[k].status, f"#{line.index} {line.node}")
+            for line in told.lines
+        ]  # fmt: skip
+        marks = [f["indices"] for f in told.findings] if document.get("narrowed") in (column, None) else []
+        words = {"x": "node, in topological order", "label": f"Error of every tensor: {column}"}
+        if any(point.error is not None for point in points):
+            charts.append((column, chart.chart(points, marks, words)))
+    return charts
+
+
+def _page(template: str, title: str, shown: Document) -> str:
+    return (
+        _environment().get_template(template).render(shown, page_title=title, drawing_style=STYLE).rstrip("\n") + "\n"
+    )
+
+
+def _source(name: str) -> str:
+    return resources.files("subgraph.reports").joinpath(name).read_text(encoding="utf-8")
 
 
 def _environment() -> Environment:
-    from jinja2 import Environment, StrictUndefined
+    from jinja2 import Environment, FunctionLoader, StrictUndefined
 
-    environment = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
+    environment = Environment(
+        loader=FunctionLoader(_source), autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
+    )
     words = (
         count,
         error,
+        figure,
+        listed,
+        outcome,
         percent,
         predictions,
         region,

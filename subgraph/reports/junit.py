@@ -3,21 +3,26 @@
 from __future__ import annotations
 
 import xml.etree.ElementTree as ET
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 
 from subgraph.reports import (
     Document,
     cleaned,
     evidence,
+    figure,
     headline,
+    left_out,
+    outcome,
     percent,
     region,
     runtime,
     sentences,
     stderr,
     title,
+    view,
     word,
 )
+from subgraph.reports._compared import View
 
 FILE = "junit.xml"
 HEAD = '<?xml version="1.0" encoding="UTF-8"?>\n'
@@ -28,20 +33,28 @@ def render(document: Document) -> str:
     """Findings are failures, unresolved ones errors; pieces that fail alone are failures, whatever they explain."""
     shown = cleaned(document)
     cases = [_whole(shown), *_findings(shown), *_alone(shown)]
+    said = [headline(shown), *shown["notes"]]
+    return _suite(f"subcut bisect {shown['model']['file']}", cases, shown["seconds"], _properties(shown), said)
+
+
+def _suite(
+    name: str, cases: Sequence[ET.Element], seconds: float, properties: Iterable[tuple[str, str]], said: Sequence[str]
+) -> str:
+    """One suite as a file; `said`: lines of its output."""
     totals = {
         "tests": str(len(cases)),
         "failures": str(sum(case.find("failure") is not None for case in cases)),
         "errors": str(sum(case.find("error") is not None for case in cases)),
         "skipped": str(sum(case.find("skipped") is not None for case in cases)),
-        "time": f"{shown['seconds']:.3f}",
+        "time": f"{seconds:.3f}",
     }
     root = ET.Element("testsuites", {"name": "subcut", **totals})
-    suite = ET.SubElement(root, "testsuite", {"name": f"subcut bisect {shown['model']['file']}", **totals})
-    properties = ET.SubElement(suite, "properties")
-    for name, value in _properties(shown):
-        ET.SubElement(properties, "property", {"name": name, "value": value})
+    suite = ET.SubElement(root, "testsuite", {"name": name, **totals})
+    listed = ET.SubElement(suite, "properties")
+    for key, value in properties:
+        ET.SubElement(listed, "property", {"name": key, "value": value})
     suite.extend(cases)
-    ET.SubElement(suite, "system-out").text = "\n".join([headline(shown), *shown["notes"]])
+    ET.SubElement(suite, "system-out").text = "\n".join(said)
     ET.indent(root, " ")
     return HEAD + ET.tostring(root, encoding="unicode") + "\n"
 
@@ -92,3 +105,32 @@ def _properties(document: Document) -> Iterator[tuple[str, str]]:
     yield "command", document["command"]
     yield from ((name, str(environment[name])) for name in ("subcut", "python", "machine", "threads"))
     yield from environment["packages"].items()
+
+
+def render_compared(document: Document) -> str:
+    """A test case per tensor and column: wrong ones are failures, unresolved ones errors, unseen ones skipped."""
+    shown = view(cleaned(document))
+    suite_name = f"subcut compare {cleaned(document)['model']['file']}"
+    cases = [_verdict_case(shown)]
+    for line in shown.lines:
+        for column, one in zip(shown.columns, line.cells, strict=True):
+            case = _compared_case(f"{line.tensor}: {column}")
+            kind = {"fail": "failure", "unresolved": "error", "": "skipped"}.get(one.status)
+            if kind:
+                told = f"{outcome(one)} {figure(one)}" if one.status else "not seen"
+                ET.SubElement(case, kind, {"message": told, **({"type": told} if one.status else {})}).text = one.why
+            if one.status or column != "alone":
+                cases.append(case)
+    return _suite(suite_name, cases, 0.0, shown.facts, [shown.headline, *shown.notes, *left_out(shown)])
+
+
+def _compared_case(name: str) -> ET.Element:
+    return ET.Element("testcase", {"name": name, "classname": "subcut.compare", "time": "0.000"})
+
+
+def _verdict_case(shown: View) -> ET.Element:
+    case = _compared_case("verdict")
+    if shown.status != "agree":
+        kind = "failure" if shown.status == "fail" else "error"
+        ET.SubElement(case, kind, {"message": shown.headline, "type": shown.status})
+    return case

@@ -10,10 +10,15 @@ from subgraph.reports import (
     Document,
     cleaned,
     evidence,
+    figure,
     headline,
+    interval_title,
+    left_out,
     listed,
     other_model,
+    outcome,
     percent,
+    place,
     predictions,
     region,
     runs,
@@ -26,8 +31,10 @@ from subgraph.reports import (
     span,
     stderr,
     title,
+    view,
     word,
 )
+from subgraph.reports._compared import Line
 from subgraph.text import count
 
 FILE = "report.md"
@@ -154,3 +161,28 @@ def _steps(document: Document) -> list[str]:
     heading = ("#", "run", "region", "nodes", "error / scale", "answer", "took", "left")
     summary = f"<summary>Steps: {what}, {seconds(document['seconds'])}</summary>"
     return ["<details>", summary, "", *_table(heading, rows), "", "</details>"]
+
+
+def render_compared(document: Document) -> str:
+    """A comparison as the text of an issue; names are code spans."""
+    shown = view(cleaned(document))
+    lines = [f"# subcut: {code(shown.headline)}", ""]
+    lines += _table(("", ""), ((table_code(name), table_code(text)) for name, text in shown.facts))
+    lines += ["", *(f"- {line}" for line in (*map(code, shown.notes), *left_out(shown, code)))]
+    for finding in shown.findings:
+        lines += ["", f"## {interval_title(finding, code)}", "", *(f"- {line}" for line in place(finding, code))]
+    if shown.next:
+        lines += ["", "## Next", "", *_fenced([command for command, _ in shown.next], "sh")]
+    heading = ("#", "node", "op", "tensor", *map(table_code, shown.columns), "recorded as")
+    rows = (
+        (str(line.index), *map(table_code, (line.node, line.op, line.tensor)),
+         *(f"{figure(cell)} {table_code(outcome(cell))}" if cell.status else UNKNOWN for cell in line.cells),
+         _recorded_as(line))
+        for line in shown.lines
+    )  # fmt: skip
+    lines += ["", "## Tensors", "", *_table(heading, rows), "", "Found with:", ""]
+    return "\n".join([*lines, *_fenced([cleaned(document)["command"]], "sh")]).rstrip("\n") + "\n"
+
+
+def _recorded_as(line: Line) -> str:
+    return ", ".join(table_code(f"{name} ({how})") for name, how in line.names) or UNKNOWN

@@ -6,15 +6,21 @@ from subgraph.reports import (
     Document,
     cleaned,
     evidence,
+    figure,
     headline,
+    interval_title,
+    left_out,
     other_model,
+    outcome,
     percent,
+    place,
     predictions,
     replay_command,
     sentences,
     shares,
     stderr,
     title,
+    view,
 )
 from subgraph.reports import region as region_words
 from subgraph.text import count
@@ -55,3 +61,19 @@ def _finding(document: Document, finding: Document) -> list[str]:
     if case := finding["case"]:
         lines.append(f"next: {replay_command(document, case)}   or, for a bug report, subcut bundle {case}")
     return [*lines, *sentences(finding), *(f"- {line}" for line in reasons), *(f"| {s}" for s in stderr(finding))]
+
+
+def render_compared(document: Document) -> str:
+    """A comparison as lines for a terminal: the verdict, where, what to do next, the tensors that are not right."""
+    shown = view(cleaned(document))
+    lines = [shown.headline, *(f"{name}: {text}" for name, text in shown.facts), *left_out(shown)]
+    lines += [f"note: {note}" for note in shown.notes]
+    for finding in shown.findings:
+        lines += [interval_title(finding), *(f"  {line}" for line in place(finding))]
+    lines += [f"next: {command}   {what}" for command, what in shown.next]
+    for line in shown.lines:
+        if any(cell.status in ("fail", "unresolved") for cell in line.cells):
+            judged = zip(shown.columns, line.cells, strict=True)
+            told = "; ".join(f"{name} {figure(cell)} {outcome(cell)}" for name, cell in judged if cell.status)
+            lines.append(f"#{line.index} {line.node} ({line.op}) {line.tensor}: {told}")
+    return "\n".join(lines) + "\n"

@@ -15,9 +15,10 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+from subgraph.cases.case import versions
 from subgraph.comparison.top_k import agreement
 from subgraph.display import Displayed
-from subgraph.documents import to_json
+from subgraph.documents import absent, to_json
 from subgraph.errors import NoRegion, UsageError
 from subgraph.graph import region as regions
 from subgraph.graph.graph import Graph
@@ -27,6 +28,7 @@ from subgraph.runtime.candidate import Candidate
 from subgraph.runtime.inputs import Feeding
 from subgraph.runtime.run_result import RunResult
 from subgraph.storage.tensors import load
+from subgraph.text import count
 from subgraph.trials import pooled_runs
 from subgraph.trials.forms import FormDocument, FormsTried
 from subgraph.trials.session import Setup, open_with_processes
@@ -117,6 +119,26 @@ class Comparison(Displayed):
         outputs = {j.name for j in self.whole.outputs}
         inner = {r.tensor for r in self.rows if r.in_place or r.alone} - outputs
         return ComparedTensors(len(outputs), len(inner))
+
+    @property
+    def says(self) -> str:
+        """The outcome: `wrong: the model's outputs; 3 of 27 tensors in place or alone`."""
+        whole, seen = self.whole.status, self.looked_at
+        bad = sum(row.failing for row in self.rows)
+        tensors = f"{bad} of {count(len(self.rows), 'tensor')}"
+        if self.forms.only_pinned and not bad:
+            return "right with pinned shapes only: the candidate does not run the file as shipped"
+        if self.wrong_input:
+            return f"wrong: {self.wrong_input}; {tensors} wrong"
+        if whole is Status.FAIL:
+            return f"wrong: the model's outputs; {tensors if bad else 'no tensor'} in place or alone"
+        if bad:
+            return f"{'outputs agree, the inside does not' if whole is Status.AGREE else 'wrong'}: {tensors} wrong"
+        if whole is Status.UNRESOLVED:
+            return "unresolved: the whole model gave nothing to compare"
+        if not seen.inner:
+            return "right: outputs agree; inner tensors were not looked at"
+        return f"right: outputs and {count(seen.inner, 'inner tensor')} agree"
 
     @property
     def exit_code(self) -> int:
@@ -312,6 +334,17 @@ class RuntimeDocument:
 
 
 @dataclass(frozen=True)
+class ComparedModel:
+    """The model in a document; `graph`: the name that it gives itself."""
+
+    file: str
+    graph: str
+    nodes: int
+    structure_sha256: str | None
+    path: str | None = absent()
+
+
+@dataclass(frozen=True)
 class FirstBadDocument:
     """The first bad tensor in a document."""
 
@@ -336,11 +369,18 @@ class RowDocument:
 
 @dataclass(frozen=True, kw_only=True)
 class ComparisonDocument:
-    """A comparison, for `--json` and every report; verdicts and judgements as they turn themselves to JSON."""
+    """A comparison, for `--json` and every report; verdicts and judgements as they turn themselves to JSON.
+
+    Attributes:
+        says: the outcome in a line. report: path of the HTML page, once it is written.
+    """
 
     schema: str = SCHEMA
     exit_code: int
     agree: bool
+    says: str
+    command: str
+    model: ComparedModel
     candidate: RuntimeDocument
     criterion: str
     samples: Sequence[str]
@@ -352,14 +392,25 @@ class ComparisonDocument:
     stopped: bool
     rows: Sequence[RowDocument]
     notes: Sequence[str]
+    versions: Mapping[str, str] = field(default_factory=versions)
+    report: str | None = None
 
 
-def document(trials: Trials, comparison: Comparison, criterion: str) -> ComparisonDocument:
-    """The whole comparison as a document."""
+def compared_model(graph: Graph) -> ComparedModel:
+    """The model of a graph, without the path of its file."""
+    structure = graph.skeleton.structure
+    return ComparedModel(graph.path.name, str(graph.model.graph.name), len(graph.nodes), structure)
+
+
+def document(trials: Trials, comparison: Comparison, criterion: str, command: str) -> ComparisonDocument:
+    """The whole comparison as a document; `command`: the command line."""
     candidate, bad, looks_like = trials.candidate, comparison.first_bad, comparison.looks_like
     return ComparisonDocument(
         exit_code=comparison.exit_code,
         agree=comparison.exit_code == 0,
+        says=comparison.says,
+        command=command,
+        model=compared_model(trials.graph),
         candidate=RuntimeDocument(
             candidate.name, candidate.backend, candidate.options, trials.about.version, trials.precision
         ),

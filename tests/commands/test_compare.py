@@ -714,7 +714,8 @@ def test_a_bar_on_a_terminal_leaves_nothing_behind(here: Path) -> None:
     assert b"\ncandidate    ort" in out
     assert b"\x1b" not in out
     assert said.count(b"nodes alone\r\n") == 0
-    assert said.rstrip().endswith((b"\x1b[2K", b"\x1b[?25h"))
+    left = said.partition(b"report: ")[0]
+    assert left.rstrip().endswith((b"\x1b[2K", b"\x1b[?25h"))
 
 
 def test_nobody_reads_the_result(here: Path) -> None:

@@ -31,6 +31,7 @@ from subgraph.recordings import compare, interval, msaccucmp, recording
 from subgraph.recordings import document as contrast
 from subgraph.recordings.run_comparison import RunComparison
 from subgraph.recordings.runs import RecordingOptions, candidate_of, open_runs
+from subgraph.reports import problem
 from subgraph.runtime.inputs import Feeding
 from subgraph.runtime.reference import Reference
 from subgraph.trials.session import Setup, open_trials
@@ -148,6 +149,11 @@ def test_without_a_fault_all_agree(fifty: Callable[..., Path]) -> None:
         assert done.code == 0
     assert "all that was recorded agrees" in done.out
     assert not (here / "subcut_out" / "recorded-dump").exists()
+    for name in ("compare-dump", "recorded-dump-report"):
+        document = json.loads((here / "subcut_out" / name / "run.json").read_text(encoding="utf-8"))
+        assert not problem(document), "as the schema says"
+        page = (here / "subcut_out" / name / "report.html").read_text(encoding="utf-8")
+        assert "right: 50 recorded tensors agree" in page and document["report"] == f"subcut_out/{name}/report.html"
 
 
 def test_what_was_not_recorded_is_not_seen(fifty: Callable[..., Path]) -> None:

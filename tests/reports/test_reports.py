@@ -23,11 +23,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from fixtures import compared
+from fixtures.compared import COMPARED
 from fixtures.runs import EVIDENCE, HOSTILE, NODES, RUNS, hostile
 from subgraph import plugins
 from subgraph.commands.report import read, report
 from subgraph.errors import OutputError, UnknownName, UsageError
-from subgraph.reports import FORMULA, cleaned, headline, problem, schema
+from subgraph.reports import FORMULA, _schema, cleaned, headline, problem, rendered, schema
 from subgraph.reports.md import code, table_code
 from subgraph.text import prediction
 
@@ -36,8 +38,11 @@ CONTROL = re.compile("[\x00-\x09\x0b-\x1f\x7f-\x9f\u2028\u202a-\u202e\ufeff\ufff
 PLAIN = [f"node{i}" for i in range(len(HOSTILE))]
 
 
+ALL = RUNS | COMPARED
+
+
 def render(form: str, document: dict[str, Any]) -> str:
-    text = plugins.load("reports", form).render(document)
+    text = rendered(plugins.load("reports", form), document)
     assert isinstance(text, str)
     return text
 
@@ -45,12 +50,12 @@ def render(form: str, document: dict[str, Any]) -> str:
 # ---------------------------------------------------------------------------------------------------- contract
 
 
-@pytest.mark.parametrize("name", RUNS)
+@pytest.mark.parametrize("name", ALL)
 @pytest.mark.parametrize("form", FORMS)
 def test_every_form_renders_every_document(form: str, name: str) -> None:
-    document = RUNS[name]()
+    document = ALL[name]()
     text = render(form, document)
-    assert document == RUNS[name](), "a report changes nothing"
+    assert document == ALL[name](), "a report changes nothing"
     assert text == render(form, json.loads(json.dumps(document))), "the same again, also once it was a file"
     assert text.endswith("\n") and not text.endswith("\n\n")
     assert not CONTROL.search(text)
@@ -61,11 +66,12 @@ def test_every_form_renders_every_document(form: str, name: str) -> None:
 @settings(max_examples=15)
 @given(names=st.lists(st.text(), min_size=1, max_size=6))
 def test_any_names(names: list[str]) -> None:
-    document = hostile(names)
-    for form in FORMS:
-        assert not CONTROL.search(render(form, document))
-    ET.fromstring(render("junit", document))
-    assert tags(render("html", document)) <= tags(render("html", hostile(PLAIN)))
+    for build in (hostile, compared.hostile):
+        document = build(names)
+        for form in FORMS:
+            assert not CONTROL.search(render(form, document))
+        ET.fromstring(render("junit", document))
+        assert tags(render("html", document)) <= tags(render("html", build(PLAIN)))
 
 
 def test_every_form_names_a_file_of_its_own() -> None:
@@ -77,12 +83,20 @@ def test_every_form_names_a_file_of_its_own() -> None:
 # ---------------------------------------------------------------------------------------------------- schema
 
 
-@pytest.mark.parametrize("name", RUNS)
+@pytest.mark.parametrize("name", ALL)
 def test_samples_are_of_the_schema(name: str) -> None:
-    assert problem(RUNS[name]()) == ""
+    document = ALL[name]()
+    assert problem(document) == ""
     validator = pytest.importorskip("jsonschema").Draft202012Validator
-    validator.check_schema(schema())
-    validator(schema()).validate(RUNS[name]())
+    rule = schema(_schema.FILES.get(document["schema"], "bisect"))
+    validator.check_schema(rule)
+    validator(rule).validate(document)
+
+
+def test_definitions_are_those_of_bisections() -> None:
+    for name in set(_schema.FILES.values()):
+        own = schema(name)["$defs"]
+        assert own == {key: schema()["$defs"][key] for key in own}
 
 
 def changed(value: Any, change: Any) -> Iterator[Any]:
@@ -97,11 +111,12 @@ def changed(value: Any, change: Any) -> Iterator[Any]:
 
 
 @pytest.mark.parametrize("change", [None, "text", -1.5, True, []])
-@pytest.mark.parametrize("name", ["accumulated", "unresolved", "flaky"])
+@pytest.mark.parametrize("name", ["accumulated", "unresolved", "flaky", "compared", "interval"])
 def test_what_departs_is_told_as_a_full_validator_tells_it(name: str, change: Any) -> None:
-    valid = pytest.importorskip("jsonschema").Draft202012Validator(schema()).is_valid
-    document = RUNS[name]()
-    document |= {"profile": (document["profile"] or [])[:2], "steps": document["steps"][:1]}
+    document = ALL[name]()
+    rule = schema(_schema.FILES.get(document["schema"], "bisect"))
+    valid = pytest.importorskip("jsonschema").Draft202012Validator(rule).is_valid
+    document |= {key: (document[key] or [])[:2] for key in ("profile", "steps", "rows") if key in document}
     for other in itertools.islice(changed(document, change), 0, None, 3):
         assert (problem(other) == "") == valid(other), problem(other)
 
@@ -198,6 +213,9 @@ def tags(text: str) -> set[tuple[str, tuple[str, ...]]]:
 
 
 def test_no_tag_and_no_attribute_comes_from_a_name() -> None:
+    other = Page(render("html", compared.hostile()))
+    assert other.tags <= tags(render("html", compared.hostile(PLAIN)))
+    assert not {name for name, _ in other.values if name.startswith("on") or name in ("href", "src", "style")}
     page = Page(render("html", RUNS["hostile"]()))
     assert page.tags <= tags(render("html", hostile(PLAIN)))
     assert not {name for name, _ in page.values if name.startswith("on") or name in ("href", "src", "style")}
@@ -209,7 +227,7 @@ def test_no_tag_and_no_attribute_comes_from_a_name() -> None:
 
 
 def test_the_page_needs_nothing_from_elsewhere() -> None:
-    for build in RUNS.values():
+    for build in ALL.values():
         page = Page(render("html", build()))
         loads = [value for name, value in page.values if name in ("href", "src", "data", "action", "xlink:href")]
         assert loads == [] and not {"link", "script", "img", "iframe", "object"} & {tag for tag, _ in page.tags}
@@ -372,6 +390,72 @@ def test_model_explorer_goes_by_tensor_where_a_node_has_no_name() -> None:
     assert results == {"t3": {"value": 0.5}, "many": {"value": 0.7}}
 
 
+# ---------------------------------------------------------------------------------------------------- compared
+
+
+def test_a_recording_is_shown_with_how_it_was_matched_and_what_was_left_out() -> None:
+    for form in ("html", "md", "csv"):
+        text = html.unescape(render(form, COMPARED["recorded"]()))
+        assert f"{NODES[0].makes}-rs" in text and "transposed (0, 2, 1)" in text and "a copy" in text, form
+    text = render("text", COMPARED["recorded"]())
+    assert "float: npy, int8: 18 of 27 tensors matched, 3 wrong" in text
+    assert "1 left out, a copy: x" in text and "next: subcut bisect resnet.onnx --recorded dumps/float   " in text
+
+
+def test_an_interval_is_drawn_and_says_what_to_do_next() -> None:
+    page = Page(render("html", COMPARED["interval-several"]()))
+    said = [text.strip() for tag, text in page.said if text.strip() and tag not in ("title", "style")]
+    assert said[0] == "float says"
+    boxes = [value for name, value in page.values if name == "class" and value.startswith("box")]
+    assert boxes.count("box node failed") == 4, "two nodes in each of two places"
+    assert any(text.startswith("subcut manual start resnet.onnx -i FILE --within ") for text in said)
+    text = render("text", COMPARED["interval"]())
+    assert "at most 2 nodes: /down/pad/Pad, /down/pool/MaxPool" in text
+    assert "the error grew above" in text and "not seen: /down/pad/Pad_output_0" in text
+
+
+def test_what_was_not_seen_is_never_right() -> None:
+    rows = list(csv.DictReader(io.StringIO(render("csv", COMPARED["recorded-several"]()), newline="")))
+    missing = [row["status"] for row in rows if row["column"] == "quant"]
+    assert len(missing) == len(NODES) and set(missing) == {"not seen"}
+    suite = ET.fromstring(render("junit", COMPARED["recorded-several"]()).encode())[0]
+    cases = {case.attrib["name"]: case for case in suite.iter("testcase")}
+    assert all(cases[f"{node.makes}: quant"].find("skipped") is not None for node in NODES)
+    assert cases["verdict"].find("failure") is not None
+    unread = ET.fromstring(render("junit", COMPARED["recorded-unread"]()).encode())[0]
+    assert (unread.attrib["errors"], unread.attrib["failures"]) == ("2", "0"), "the verdict, and the unread tensor"
+
+
+@pytest.mark.parametrize("name", COMPARED)
+def test_a_table_of_a_comparison_holds_no_formula(name: str) -> None:
+    rows = csv.DictReader(io.StringIO(render("csv", COMPARED[name]()), newline=""))
+    assert all(None not in row and not cell.startswith(FORMULA) for row in rows for cell in row.values())
+
+
+def test_model_explorer_takes_the_worst_recording() -> None:
+    results = json.loads(render("model-explorer", COMPARED["recorded-several"]()))["main_graph"]["results"]
+    assert results[NODES[4].label] == {"value": 0.6} and results[NODES[0].label] == {"value": 4e-3}
+    assert NODES[2].label not in results, "not seen"
+
+
+def test_markdown_of_a_comparison_holds_names_in_code() -> None:
+    from markdown_it import MarkdownIt
+
+    tokens = MarkdownIt("commonmark").enable("table").parse(render("md", compared.hostile()))
+    inline = [token for block in tokens for token in block.children or ()]
+    assert {t.type for t in inline} <= {"text", "code_inline", "html_inline", "softbreak"}
+    assert {t.content for t in inline if t.type == "html_inline"} <= {"<code>", "</code>"}
+    assert {len(list(row)) for row in table_rows(tokens)} == {2, 7}, "no name adds a cell"
+
+
+def test_a_form_that_shows_bisections_only_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "run.json").write_text(json.dumps(COMPARED["recorded"]()), encoding="utf-8")
+    (tmp_path / "mine.py").write_text("def render(document):\n    return 'mine\\n'\n", encoding="utf-8")
+    with pytest.raises(UsageError, match="has no render_compared"):
+        report(str(tmp_path / "run.json"), str(tmp_path / "mine.py"))
+    assert report(str(tmp_path)).text.startswith("float says"), "a folder as well"
+
+
 # ---------------------------------------------------------------------------------------------------- command
 
 
@@ -410,8 +494,9 @@ def test_a_form_of_ones_own(run: Path, tmp_path: Path) -> None:
     ("text", "words"),
     [
         ("{", "is no JSON"),
-        ("[1]", "is no bisection's result: its schema is none"),
-        ('{"schema": "subcut.compare/1"}', "its schema is subcut.compare/1"),
+        ("[1]", "is no result with a report: its schema is none"),
+        ('{"schema": "subcut.compare/1"}', "is not whole: exit_code: is missing"),
+        ('{"schema": "subcut.sweep/1"}', "its schema is subcut.sweep/1, not one of subcut.bisect/1, subcut.compare/1"),
         ('{"schema": "subcut.bisect/1"}', "is not whole: exit_code: is missing"),
         ('{"schema": NaN}', "NaN is not JSON"),
         ("[" * 100_000, "is no JSON"),

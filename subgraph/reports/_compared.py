@@ -1,0 +1,185 @@
+"""Documents of `compare` and of recordings -> one view of them, from which every form of report is made.
+
+A row of the table is a tensor, a column is a way in which it was compared: in place and alone, or one per recording.
+"""
+
+from __future__ import annotations
+
+import math
+import shlex
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from subgraph.text import count
+
+Document = dict[str, Any]
+SCHEMAS = ("subcut.compare/1", "subcut.recorded/1", "subcut.interval/1")
+RECORDED = SCHEMAS[1:]
+STATUS = {0: "agree", 1: "fail", 5: "unresolved"}
+METRICS = ("max_abs", "max_rel", "cosine", "mismatch")
+NO_JUDGEMENT: Document = {"status": "", "signature": None, "why": "", "errors": {}}
+
+
+@dataclass(frozen=True)
+class Compared:
+    """A tensor in one column; `status` is empty where it was not seen."""
+
+    status: str
+    signature: str | None = None
+    why: str = ""
+    errors: Document = field(default_factory=dict)
+    recorded_as: str = ""
+    matched_by: str = ""
+    beside: str = ""
+
+    @property
+    def error(self) -> float | str | None:
+        """The relative error; None where there is none."""
+        value = "nan" if self.signature == "nan" else self.errors.get("max_rel")
+        return None if value is None or (isinstance(value, float) and math.isnan(value)) else value
+
+
+@dataclass(frozen=True)
+class Line:
+    """A tensor. `cells`: one per column."""
+
+    index: int
+    node: str
+    op: str
+    tensor: str
+    cells: Sequence[Compared]
+
+    @property
+    def names(self) -> list[tuple[str, str]]:
+        """How it was recorded, and how that was matched; of several recordings each way once."""
+        return list(dict.fromkeys((one.recorded_as, one.matched_by) for one in self.cells if one.recorded_as))
+
+
+@dataclass(frozen=True)
+class View:
+    """What a report shows.
+
+    Attributes:
+        facts: name and text, on what was compared and how. notes: what makes it doubtful.
+        left_out: why, how many, and some of their names. findings: as they are in the document.
+        next: commands, and what each is for.
+    """
+
+    kind: str
+    headline: str
+    status: str
+    facts: Sequence[tuple[str, str]]
+    notes: Sequence[str]
+    columns: Sequence[str]
+    lines: Sequence[Line]
+    left_out: Sequence[tuple[str, int, Sequence[str]]]
+    findings: Sequence[Document]
+    next: Sequence[tuple[str, str]]
+
+
+def view(document: Document) -> View:
+    """The view of a document of one of `SCHEMAS`."""
+    recorded = document["schema"] in RECORDED
+    lines = [_recorded(row, document) if recorded else _line(row) for row in document["rows"]]
+    columns = [run["name"] for run in document["recordings"]] if recorded else ["in place", "alone"]
+    if recorded and len(columns) == 1:
+        columns.append("alone")
+    return View(
+        kind="recorded" if recorded else "compare",
+        headline=document["says"],
+        status=STATUS.get(document["exit_code"], "unresolved"),
+        facts=list(_facts(document, lines, recorded)),
+        notes=_notes(document, recorded),
+        columns=columns,
+        lines=lines,
+        left_out=_left_out(document) if recorded else [],
+        findings=document.get("findings", ()),
+        next=_next(document, recorded),
+    )
+
+
+def _judged(judgement: Document | None, **more: Any) -> Compared:
+    known = NO_JUDGEMENT | (judgement or {})
+    return Compared(known["status"], known["signature"], known["why"], known["errors"], **more)
+
+
+def _line(row: Document) -> Line:
+    return Line(row["index"], row["node"], row["op"], row["tensor"], [_judged(row["in_place"]), _judged(row["alone"])])
+
+
+def _recorded(row: Document, document: Document) -> Line:
+    cells = [_held(one) for one in row["runs"]]
+    if len(document["recordings"]) == 1:
+        cells.append(_judged(row["runs"][0] and row["runs"][0]["alone"]))
+    return Line(row["index"], row["node"], row["op"], row["tensor"], cells)
+
+
+def _held(one: Document | None) -> Compared:
+    if one is None:
+        return Compared("")
+    how = ", ".join(filter(None, (f"by {one['matched_by']}", one["note"])))
+    if one["in_place"] is None:
+        return Compared("unresolved", None, one["why"], {}, one["recorded_as"], how)
+    like = {"agree": "as", "fail": "unlike"}.get((one.get("beside") or {}).get("status", ""), "")
+    beside = f"{like} {one['before']}" if like and one["in_place"]["status"] == "fail" else ""
+    return _judged(one["in_place"], recorded_as=one["recorded_as"], matched_by=how, beside=beside)
+
+
+def _facts(document: Document, lines: Sequence[Line], recorded: bool) -> Any:
+    if recorded:
+        for k, run in enumerate(document["recordings"]):
+            seen = sum(bool(line.cells[k].status) for line in lines)
+            matched = f"{run['format']}, {run['precision']}: {seen} of {count(len(lines), 'tensor')} matched"
+            yield run["name"], f"missing: {run['missing']}" if run["missing"] else f"{matched}, {run['wrong']} wrong"
+    else:
+        about, whole = document["candidate"], document["whole"]
+        yield "candidate", " ".join(filter(None, (about["name"], about["version"], about["precision"])))
+        yield "whole model", ": ".join(filter(None, (whole["status"], whole["why"])))
+    yield "model", f"{document['model']['file']}, {count(document['model']['nodes'], 'node')}"
+    yield "criterion", document["criterion"]
+    if samples := [label for label in document["samples"] if label]:
+        yield "samples", ", ".join(samples[:20]) + (f" and {len(samples) - 20} more" if len(samples) > 20 else "")
+
+
+def _notes(document: Document, recorded: bool) -> list[str]:
+    if not recorded:
+        bad = document["first_bad"]
+        return [*(f"{bad['tensor']} looks like: {words}" for words in (bad or {}).get("looks_like", ())),
+                *document["notes"]]  # fmt: skip
+    several = len(document["recordings"]) > 1
+    told = [(run["name"], note) for run in document["recordings"] for note in run["notes"]]
+    return [f"{name}: {note}" if several else note for name, note in told]
+
+
+def _left_out(document: Document) -> list[tuple[str, int, list[str]]]:
+    lost = [entry for run in document["recordings"] for entry in run["lost"]]
+    reasons = Counter(entry["why"].partition(" of ")[0] if entry["why"].startswith("a copy of ") else entry["why"]
+                      for entry in lost)  # fmt: skip
+    return [
+        (why, n, list(dict.fromkeys(e["name"] for e in lost if e["why"].startswith(why))))
+        for why, n in reasons.most_common()
+    ]
+
+
+def _next(document: Document, recorded: bool) -> list[tuple[str, str]]:
+    model = shlex.quote(document["model"].get("path") or document["model"]["file"])
+    if STATUS.get(document["exit_code"]) != "fail":
+        return []
+    if not recorded:
+        spec = shlex.quote(document["candidate"]["name"])
+        return [(f"subcut bisect {model} -c {spec}", "finds the smallest piece that goes wrong")]
+    if not document.get("findings"):
+        folders = (shlex.quote(run["folder"]) for run in document["recordings"] if run["folder"])
+        words = " ".join(f"--recorded {folder}" for folder in dict.fromkeys(folders))
+        return [(f"subcut bisect {model} {words}", "narrows it down to an interval, with a case for the device")]
+    if told := document.get("next"):
+        return [(command, what.strip()) for command, _, what in (line.partition("     ") for line in told)]
+    first = document["findings"][0]
+    case = shlex.quote(first["case"] or "CASE")
+    span = shlex.quote(f"{first['nodes'][0]}..{first['nodes'][-1]}")
+    return [
+        (f"subcut export {case} -o to_device", "writes the interval's inputs in the device's form"),
+        (f"subcut manual start {model} -i FILE --within {span}", "goes on with the search, run by you"),
+    ]
