@@ -54,6 +54,7 @@ LONG = {
     "graph.protobuf": "one format, read and written: both halves share field numbers, stubs and external data",
     "graph.graph": "one class; its index, its order and its selectors share the tables",
     "graph.cut": "one function per kind of trouble, in the order in which a cut meets them",
+    "trials.compare": "one comparison and its document, which has the same rows",
     "trials.trial": "one class; running, forms, store keys and judging share its caches, locks and counters",
 }
 

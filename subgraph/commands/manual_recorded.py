@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from subgraph.commands.recorded import interval_lines, run_of_device
+from subgraph.commands.recorded import interval_lines
 from subgraph.errors import InputError
 from subgraph.text import clean
 
@@ -28,7 +28,7 @@ def evidence_of(trials: Trials, runs: Sequence[RecordedRun], criterion: str, com
     from subgraph.bisection.manual.records import RecordedEvidence
     from subgraph.recordings import interval, result_folder
     from subgraph.recordings.compare import compare_run
-    from subgraph.recordings.runs import limit_samples
+    from subgraph.recordings.runs import limit_samples, run_of_device
 
     (run,) = limit_samples([run_of_device(runs)], len(trials.values.samples))
     compared = compare_run(trials, run)

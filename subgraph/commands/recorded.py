@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from subgraph.commands import Result, log, table
+from subgraph.commands import Result, table
 from subgraph.commands.options import InputOptions, RecordedOptions, RuntimeOptions
 from subgraph.documents import to_json
 from subgraph.errors import UsageError
@@ -200,7 +200,7 @@ def cut_recorded(
 
     chosen(graph, request, place)  # a mistake there is reported before anything runs
     with runs.open_runs(graph, recordings, request.feeding) as (recorded, fed):
-        run = run_of_device(recorded)
+        run = runs.run_of_device(recorded)
         candidate = runs.candidate_of([run], None)
         setup = Setup(candidate, fed, place.parent, stored=False, freeze=request.freeze)
         with open_trials(graph, setup, reference) as trials:
@@ -211,16 +211,6 @@ def cut_recorded(
     for case in cuts:
         case.manifest["hint"] = cut.compiler_hint(case.manifest)
     return cuts
-
-
-def run_of_device(runs: Sequence[RecordedRun]) -> RecordedRun:
-    """The run to narrow down: the device's, where a toolkit's own golden values lie beside it; of several the last."""
-    from subgraph.recordings.runs import GOLDEN
-
-    candidates = [run for run in runs if not run.missing and not run.name.endswith(GOLDEN)] or list(runs)
-    if len(candidates) > 1:
-        log.warning("%s: the last of %s is looked at", clean(candidates[-1].name), count(len(candidates), "run"))
-    return candidates[-1]
 
 
 def weights_of(trials: Trials, runs: Sequence[RecordedRun]) -> dict[int, float]:

@@ -352,3 +352,11 @@ def _filled(dims: Sequence[int | str | None], array: Array) -> tuple[int, ...] |
     if sum(not isinstance(d, int) for d in dims) > (fixed > 0) or array.size % max(fixed, 1):
         return None
     return tuple(d if isinstance(d, int) else array.size // fixed for d in dims)
+
+
+def run_of_device(runs: Sequence[RecordedRun]) -> RecordedRun:
+    """The run to narrow down: the device's, where a toolkit's own golden values lie beside it; of several the last."""
+    candidates = [run for run in runs if not run.missing and not run.name.endswith(GOLDEN)] or list(runs)
+    if len(candidates) > 1:
+        log.warning("%s: the last of %s is looked at", clean(candidates[-1].name), count(len(candidates), "run"))
+    return candidates[-1]

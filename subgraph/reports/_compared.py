@@ -42,7 +42,7 @@ class Compared:
 
 
 @dataclass(frozen=True)
-class Line:
+class TensorLine:
     """A tensor. `cells`: one per column."""
 
     index: int
@@ -73,7 +73,7 @@ class View:
     facts: Sequence[tuple[str, str]]
     notes: Sequence[str]
     columns: Sequence[str]
-    lines: Sequence[Line]
+    lines: Sequence[TensorLine]
     left_out: Sequence[tuple[str, int, Sequence[str]]]
     findings: Sequence[Document]
     next: Sequence[tuple[str, str]]
@@ -105,15 +105,17 @@ def _judged(judgement: Document | None, **more: Any) -> Compared:
     return Compared(known["status"], known["signature"], known["why"], known["errors"], **more)
 
 
-def _line(row: Document) -> Line:
-    return Line(row["index"], row["node"], row["op"], row["tensor"], [_judged(row["in_place"]), _judged(row["alone"])])
+def _line(row: Document) -> TensorLine:
+    return TensorLine(
+        row["index"], row["node"], row["op"], row["tensor"], [_judged(row["in_place"]), _judged(row["alone"])]
+    )
 
 
-def _recorded(row: Document, document: Document) -> Line:
+def _recorded(row: Document, document: Document) -> TensorLine:
     cells = [_held(one) for one in row["runs"]]
     if len(document["recordings"]) == 1:
         cells.append(_judged(row["runs"][0] and row["runs"][0]["alone"]))
-    return Line(row["index"], row["node"], row["op"], row["tensor"], cells)
+    return TensorLine(row["index"], row["node"], row["op"], row["tensor"], cells)
 
 
 def _held(one: Document | None) -> Compared:
@@ -127,7 +129,7 @@ def _held(one: Document | None) -> Compared:
     return _judged(one["in_place"], recorded_as=one["recorded_as"], matched_by=how, beside=beside)
 
 
-def _facts(document: Document, lines: Sequence[Line], recorded: bool) -> Any:
+def _facts(document: Document, lines: Sequence[TensorLine], recorded: bool) -> Any:
     if recorded:
         for k, run in enumerate(document["recordings"]):
             seen = sum(bool(line.cells[k].status) for line in lines)

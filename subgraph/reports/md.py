@@ -34,7 +34,7 @@ from subgraph.reports import (
     view,
     word,
 )
-from subgraph.reports._compared import Line
+from subgraph.reports._compared import TensorLine
 from subgraph.text import count
 
 FILE = "report.md"
@@ -184,5 +184,5 @@ def render_compared(document: Document) -> str:
     return "\n".join([*lines, *_fenced([cleaned(document)["command"]], "sh")]).rstrip("\n") + "\n"
 
 
-def _recorded_as(line: Line) -> str:
+def _recorded_as(line: TensorLine) -> str:
     return ", ".join(table_code(f"{name} ({how})") for name, how in line.names) or UNKNOWN

@@ -112,7 +112,7 @@ def test_links_lead_somewhere(page: Path) -> None:
 def test_there_is_a_page_per_command_with_all_its_options() -> None:
     pages = command_pages.pages()
     assert pages.keys() == {f"{name}.md" for name in (*cli.COMMANDS, "index")}
-    for option in ("--candidate SPEC", "--recorded DIR", "--max-time 2h"):
+    for option in ("--candidate SPEC", "--recorded [LABEL[:int8]=]DIR", "--max-time 2h"):
         assert f"{option}`\n: " in pages["bisect.md"], option
     assert "## subcut manual take" in pages["manual.md"]
     assert all(f"({name}.md)" in pages["index.md"] for name in cli.COMMANDS)
