@@ -42,7 +42,7 @@ def report(
         Text, option("--output -o", "DIR", "Folder for the files; - shows one format. Default: beside run.json.")
     ] = None,
 ) -> Result:
-    """Write the report of a bisection, a comparison or a recording as HTML, Markdown, CSV, JUnit and more.
+    """Write the report of a result again, as HTML, Markdown, CSV, JUnit …
 
     Without options the text is shown.
 
