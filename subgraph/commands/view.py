@@ -76,7 +76,7 @@ def view(
             f"{model} is the bisection of another model than {path.name}", "stand in the folder of its model"
         )
     session = ViewSession(
-        graph, str(path if found or model is None else model), _options(settings, runs, inputs, output)
+        graph, str(path if found or model is None else model), view_options(settings, runs, inputs, output)
     )
     if found:
         session.runs.show("bisect", str(found.get("command", "")), found)
@@ -123,7 +123,7 @@ def _run_document(place: str | None) -> dict[str, Any] | None:
     return document
 
 
-def _options(
+def view_options(
     settings: project.Project, runs: RunOptions, inputs: options.InputOptions, output: str | None
 ) -> ViewOptions:
     """The words that each run gets, and the candidates by name; what a project file names keeps that file as origin."""

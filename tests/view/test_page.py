@@ -19,6 +19,7 @@ import onnx
 import pytest
 from onnx import TensorProto, helper
 
+from fixtures import device
 from tests.helpers.run_command import in_process, start
 
 pytestmark = pytest.mark.slow
@@ -271,6 +272,24 @@ def test_a_bisection_is_opened_by_its_folder(demo: Path, browser: Any) -> None:
     tab = Tab(browser.new_page(), next(server))
     tab.page.wait_for_selector("#result .finding")
     assert "stem/pool" in tab.text("#result")
+    tab.page.close()
+    next(server, None)
+
+
+def test_a_recording_shows_its_errors_and_the_interval(tmp_path: Path, browser: Any) -> None:
+    device.board(tmp_path / "board")
+    server = served(tmp_path, "board/net.onnx", "--recorded", "board/dump")
+    tab = Tab(browser.new_page(), next(server))
+    tab.page.select_option("#candidate", label="recording board/dump")
+    tab.page.click("#compare")
+    tab.page.wait_for_selector("#result .finding")
+    assert tab.text("#result").startswith("✗ First that disagrees: /block3/add18_output_0")
+    tab.page.click("#bisect")
+    tab.page.wait_for_selector("#result .finding button")
+    assert "goes wrong between: /block3/conv15_output_0" in tab.text("#result")
+    assert "? " in tab.box("/block3/conv17").text_content()
+    assert "✗" not in tab.box("/block3/conv17").text_content()  # not recorded: neither right nor wrong
+    assert tab.errors == []
     tab.page.close()
     next(server, None)
 

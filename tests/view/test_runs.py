@@ -12,6 +12,7 @@ import pytest
 from subgraph.errors import UsageError
 from subgraph.view import runs
 from subgraph.view.runs import MAX_KEPT, Runs
+from tests.helpers.run_command import chain
 
 
 def script(text: str) -> Any:
@@ -83,4 +84,29 @@ def test_the_real_command_runs_and_imports_nothing_from_here(tmp_path: Path, mon
     session.start("cut", ["cut", "none.onnx", "--start=a"])
     document = ended(session)["document"]
     assert document["schema"] == "subcut.error/1" and "none.onnx" in document["error"]["what"]
+    assert not Path("pwned").exists()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("setting", ["[candidates.npu]\nrun = 'touch pwned'\n", "candidate = 'cmd:touch pwned'\n"])
+def test_what_a_project_file_names_does_not_run_untrusted(
+    setting: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As the page's choice is made: by `subcut view`'s own reading of the project file."""
+    from subgraph import project
+    from subgraph.commands.options import InputOptions
+    from subgraph.commands.view import RunOptions, view_options
+    from subgraph.graph.graph import load
+    from subgraph.view.session import ViewSession
+
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
+    Path("subcut.toml").write_text(setting, encoding="utf-8")
+    options = view_options(project.load(), RunOptions(), InputOptions(), None)
+    session = ViewSession(load(chain(Path("m.onnx"), ["a", "b", "c"])), "m.onnx", options)
+    (first, *_) = options.candidates
+    assert first in ("npu", "cmd:touch pwned")
+    session.run({"kind": "bisect", "candidate": first})
+    error = ended(session.runs)["document"]["error"]
+    assert "would run code from" in error["what"] and "--trust" in error["hint"]
     assert not Path("pwned").exists()

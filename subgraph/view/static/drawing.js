@@ -144,7 +144,7 @@ export class Drawing {
       if (b.y > low || b.y + b.height < y || b.x > right || b.x + b.width < x) continue;
       const classes = this.classes(b), value = this.worst(b);
       c.fillStyle = value !== undefined ? colours.levels[degree(value)] : classes.includes("agreed") ? colours.agree : colours.group;
-      c.strokeStyle = ["found", "alone", "failed"].some(c => classes.includes(c)) ? colours.bad : classes.includes("region") || classes.includes("partly") ? colours.region : classes.includes("boundary") ? colours.amber : colours.line;
+      c.strokeStyle = ["found", "suspect", "alone", "failed"].some(c => classes.includes(c)) ? colours.bad : classes.includes("region") || classes.includes("partly") ? colours.region : classes.includes("boundary") ? colours.amber : colours.line;
       c.lineWidth = (classes.length > 1 ? 2.5 : 1) / zoom;
       if (b.kind !== "open") c.fillRect(b.x, b.y, b.width, b.height);
       c.strokeRect(b.x, b.y, b.width, b.height);
@@ -187,7 +187,7 @@ export class Drawing {
     if (["input", "output"].includes(box.kind) && boundary.has(box.title)) classes.push("boundary");
     if (failed.size && box.nodes.some(n => this.makes[n].some(t => failed.has(t)))) classes.push("failed");
     const states = new Set(box.nodes.map(n => known.get(n)));
-    for (const state of ["found", "alone", "agreed"]) if (states.has(state)) { classes.push(state); break; }
+    for (const state of ["found", "suspect", "alone", "agreed"]) if (states.has(state)) { classes.push(state); break; }
     if (box.nodes.includes(selected) && box.kind === "node") classes.push("selected");
     if (hits.size && box.nodes.some(n => hits.has(n))) classes.push("hit");
     return classes;
@@ -196,11 +196,11 @@ export class Drawing {
   box(b) {
     const classes = this.classes(b), value = this.worst(b), middle = b.x + b.width / 2 + (value === undefined ? 0 : 2.5);
     const g = element("g", { class: `box ${classes.join(" ")}`, "data-key": b.key });
-    const words = { found: "✗ found wrong", alone: "✗ fails alone", agreed: "✓ agreed", failed: "✗ wrong in place", region: "in the region", boundary: "◆ boundary" };
+    const words = { found: "✗ found wrong", suspect: "? suspect: wrong here or at a neighbour", alone: "✗ fails alone", agreed: "✓ agreed", failed: "✗ wrong in place", region: "in the region", boundary: "◆ boundary" };
     g.append(element("title", {}, [b.title, ...classes.map(c => words[c]).filter(Boolean)].join(" · ")));
     g.append(element("rect", { class: "frame", x: b.x, y: b.y, width: b.width, height: b.height, rx: ["input", "output"].includes(b.kind) ? b.height / 2 : 4 }));
     g.append(element("text", { x: middle, y: b.y + 15, "text-anchor": "middle" }, `${b.kind === "group" ? "+ " : ""}${b.label}`));
-    const sign = classes.includes("found") ? "✗ found " : classes.includes("alone") || classes.includes("failed") ? "✗ " : classes.includes("agreed") ? "✓ " : "";
+    const sign = classes.includes("found") ? "✗ found " : classes.includes("suspect") ? "? " : classes.includes("alone") || classes.includes("failed") ? "✗ " : classes.includes("agreed") ? "✓ " : "";
     g.append(element("text", { class: value === undefined ? "soft" : "value", x: middle, y: b.y + 29, "text-anchor": "middle" }, sign + (value === undefined ? b.detail : number(value))));
     if (value !== undefined) {
       const high = b.height - 6, full = high * degree(value) / LEVELS.length;

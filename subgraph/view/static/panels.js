@@ -64,15 +64,23 @@ export function resultPanel(event, token, show) {
     $("result").replaceChildren();
     return;
   }
+  const firstBad = d.first_bad?.node ?? d.first_bad?.tensor ?? (d.recordings || []).map(r => r.first_bad).find(Boolean);
   for (const r of d.results || []) out.push(el("div", { class: `finding ${["identical", "close"].includes(r.check?.status) ? "fine" : ""}` }, el("strong", {}, "Cut written"), el("br"), r.check?.what ?? "", el("br"), el("code", {}, `${r.path}/`)));
   for (const f of d.findings || []) {
+    if (f.kind === "interval") {
+      out.push(el("div", { class: "finding" }, el("strong", {}, "✗ goes wrong between: "), (f.last_good || []).join(", ") || "the input", " (good) and ", (f.first_bad || []).join(", "), el("br"),
+        f.in_place?.why ?? "", el("br"), `suspects: ${(f.nodes || []).join(", ")}`, el("br"), f.not_seen?.length ? `not seen: ${f.not_seen.join(", ")}` : "", el("br"),
+        el("button", { onclick: () => show(f.indices || []) }, "Show in the network")));
+      continue;
+    }
     const certified = f.certified ? "certified: without any one of them the rest agrees" : "not certified";
-    out.push(el("div", { class: "finding" }, el("strong", {}, `✗ ${f.kind}: `), (f.nodes || []).join(", "), el("br"), f.verdict?.why ?? "", el("br"),
+    out.push(el("div", { class: "finding" }, el("strong", {}, `✗ ${f.kind}: `), (f.nodes || []).join(", "), el("br"), (f.verdict ?? f.in_place)?.why ?? "", el("br"),
       f.explains === null || f.explains === undefined ? "" : `explains ${Math.round(f.explains * 100)} % of the final error, `, certified, el("br"),
       el("button", { onclick: () => show(f.indices || []) }, "Show in the network")));
   }
   if (d.agree === true) out.push(el("div", { class: "finding fine" }, "✓ All that was looked at agrees."));
-  if (d.agree === false && !(d.findings || []).length) out.push(el("div", { class: "finding" }, d.first_bad ? `✗ First that disagrees: ${d.first_bad.node ?? d.first_bad.tensor}` : "✗ They disagree."));
+  if (d.agree === false && !(d.findings || []).length) out.push(el("div", { class: "finding" }, firstBad ? `✗ First that disagrees: ${firstBad}` : "✗ They disagree."));
+  if (typeof d.agree !== "boolean" && !d.results && !(d.findings || []).length) out.push(el("div", { class: "finding" }, "? Unresolved: nothing could be established."));
   for (const note of d.notes || []) out.push(el("p", {}, note));
   if (report) out.push(el("p", {}, link(token, "output", report, "Open the report")));
   for (const folder of folders || []) out.push(el("p", {}, link(token, "zip", folder, `Download ${folder}.zip`, true)));
@@ -81,7 +89,7 @@ export function resultPanel(event, token, show) {
 
 export function legend(marks) {
   const rows = [];
-  if (marks.known.size) rows.push(["✓ agreed", "--good-panel"], ["✗ failed alone, or found", "--bad-panel"]);
+  if (marks.known.size) rows.push(["✓ agreed", "--good-panel"], ["✗ failed alone, or found; ? suspect (dashed)", "--bad-panel"]);
   if (marks.values.size) rows.push(["✗ wrong in place (red frame)", "--bad"], ["≤ 1e-6", "--l1"], ["≤ 1e-4", "--l2"], ["≤ 0.01", "--l3"], ["≤ 1", "--l4"], ["more, NaN or Inf", "--l5"]);
   $("legend").hidden = !rows.length;
   const items = rows.map(([text, colour]) => {

@@ -6,7 +6,7 @@ import { $, count, el, legend, nodePanel, regionPanel, resultPanel } from "/pane
 
 const token = location.hash.slice(1);
 const drawing = new Drawing($("stage"), $("near"), $("far"), $("minimap"));
-let model, dropped = [], running = 0, lastRun = null, hitAt = -1, order = 0, lastEnds = "\n";
+let model, dropped = [], failing = [], running = 0, lastRun = null, hitAt = -1, order = 0, lastEnds = "\n";
 const byLabel = new Map();
 
 async function post(path, body) {
@@ -164,6 +164,7 @@ function busy(number) {
 }
 
 function begin(event) {
+  failing = [];
   lastRun = event;
   Object.assign(drawing.marks, { values: new Map(), failed: new Set(), known: new Map() });
   $("steps").replaceChildren(el("li", {}, el("code", {}, event.command)));
@@ -186,15 +187,19 @@ function progress(event) {
   while ($("steps").childElementCount > 200) $("steps").children[1].remove();
 }
 
-// What a step shows of its nodes. An isolated region that agrees clears its nodes; one that fails marks them unless known.
+// What a step shows of its nodes: the smallest regions that failed, and what agreed alone. A piece that agrees in a
+// pool, or at the outputs, may still fail alone: it is not known.
 function learn({ nodes, outcome, query }) {
-  const { known } = drawing.marks, fails = outcome === "fail" || outcome === "minor";
-  if (!["isolated", "pool", "tail"].includes(query) || !nodes.length) return;
-  if (fails) { for (const [n, state] of known) if (state === "alone" && !nodes.includes(n)) known.delete(n); }
-  for (const n of nodes) {
-    if (fails) known.set(n, "alone");
-    else if (outcome === "agree" && known.get(n) !== "alone") known.set(n, "agreed");
-  }
+  const { known } = drawing.marks, region = new Set(nodes);
+  if (!nodes.length) return;
+  if (outcome === "fail" && ["isolated", "tail"].includes(query)) {
+    if (!failing.some(f => [...f].every(n => region.has(n))))
+      failing = [...failing.filter(f => !nodes.every(n => f.has(n))), region];
+    for (const [n, state] of known) if (state === "alone") known.delete(n);
+    for (const f of failing) for (const n of f) known.set(n, "alone");
+  } else if (outcome === "agree" && query === "isolated") {
+    for (const n of nodes) if (known.get(n) !== "alone") known.set(n, "agreed");
+  } else return;
   drawing.redraw();
 }
 
@@ -209,8 +214,8 @@ function end(event) {
       if (place.status === "fail") marks.failed.add(row.tensor);
     }
   }
-  const found = (d.findings || []).flatMap(f => f.indices || []);
-  if (found.length) { marks.known = new Map(found.map(n => [n, "found"])); reveal(found); }
+  const found = (d.findings || []).flatMap(f => (f.indices || []).map(n => [n, f.kind === "interval" ? "suspect" : "found"]));
+  if (found.length) { marks.known = new Map(found); reveal(found.map(([n]) => n)); }
   if (d.error && lastRun?.kind === "bisect" && d.exit_code === 130) $("bisect").textContent = "Go on";
   else $("bisect").textContent = "Bisect";
   legend(marks);
