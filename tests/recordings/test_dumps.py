@@ -739,10 +739,11 @@ def test_a_child_that_crashes_costs_its_file(tmp_path: Path, monkeypatch: pytest
 def test_csv_of_numbers_with_and_without_a_title(tmp_path: Path) -> None:
     np.savetxt(tmp_path / "x.csv", ONE.reshape(6, 4), delimiter=",")
     (tmp_path / "y.csv").write_text("value\n" + "".join(f"{v:.3f}\n" for v in ONE.reshape(-1)))
+    (tmp_path / "z.csv").write_text("before,after\n0,1.5\n1,2.5\n")
     (tmp_path / "log.csv").write_text("name,loss\nconv1,0.5\n")
     hints = DumpHints({"x": TensorSpec("float32", ONE.shape)})
     found = {e.tensor: e for e in plugins.load("dumps", "text").entries(scan(tmp_path), hints)}
-    assert set(found) == {"x", "y"}
+    assert set(found) == {"x", "y", "z"} and "which of its columns" in found["z"].lacks
     assert np.array_equal(found["x"].read(), ONE) and found["x"].step == 0
     assert np.array_equal(found["y"].read(), ONE.reshape(-1)) and found["y"].step == 1e-3
 

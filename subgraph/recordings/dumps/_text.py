@@ -180,6 +180,16 @@ def title_lines(files: Files, name: str) -> int | None:
     return 1 if titled else None
 
 
+def of_columns(files: Files, name: str) -> DumpEntry | None:
+    """The entry, which is not read, of numbers under several titles of unknown meaning; None of anything else."""
+    titles = files.head(name).partition(b"\n")[0].strip()
+    if not re.search(rb"[,\t]", titles) or is_numeric(files, name) or not is_numeric(files, name, 1):
+        return None
+    stem = name.rpartition(".")[0]
+    lacks = f"which of its columns holds the values? ({titles[:80].decode('utf-8-sig', 'replace')})"
+    return DumpEntry(name, unreadable, tensor=stem.rpartition("/")[2], side=stem.rpartition("/")[0], lacks=lacks)
+
+
 def tensor_entry(files: Files, name: str, skip: int, hints: DumpHints, plain: Callable[[str], str]) -> DumpEntry:
     """The entry of a file of numbers, below the first `skip` lines, that has its tensor's name.
 

@@ -56,6 +56,8 @@ def entries(files: Files, hints: DumpHints) -> Iterator[DumpEntry]:
             yield from _table(files, file, columns, hints)
         elif titles is not None:
             yield _text.tensor_entry(files, file, titles, hints, plain)
+        elif unsure := _text.of_columns(files, file):
+            yield unsure
 
 
 def _base(file: str) -> str:

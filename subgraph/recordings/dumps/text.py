@@ -28,6 +28,8 @@ def entries(files: Files, hints: DumpHints) -> Iterator[DumpEntry]:
         titles = _text.title_lines(files, file)
         if titles is not None:
             yield _text.tensor_entry(files, file, titles, hints, plain)
+        elif unsure := _text.of_columns(files, file):
+            yield unsure
 
 
 def write(tensors: Tensors, folder: Path) -> None:
