@@ -41,7 +41,6 @@ LEFT, RIGHT = "<", ">"
 def inspect(
     *,
     model: options.ModelArgument = None,
-    weights: options.Weights = None,
     node: Annotated[
         str | None,
         typer.Argument(
@@ -53,6 +52,7 @@ def inspect(
     ] = None,
     start: options.Start = None,
     end: options.End = None,
+    weights: options.Weights = None,
     inputs: options.InputOptions,
     no_run: Annotated[bool, option("--no-run", None, "Only what the file says; run nothing.")] = False,
 ) -> Result:

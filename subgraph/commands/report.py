@@ -42,7 +42,7 @@ def report(
         Text, option("--output -o", "DIR", "Folder for the files; - shows one format. Default: beside run.json.")
     ] = None,
 ) -> Result:
-    """Write the report of a result again, as HTML, Markdown, CSV, JUnit …
+    """Write a result as HTML, Markdown, CSV, JUnit or another form.
 
     Without options the text is shown.
 
