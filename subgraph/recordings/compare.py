@@ -22,7 +22,7 @@ from subgraph.errors import InputError, ModelError, WorkerDied
 from subgraph.graph import region as regions
 from subgraph.graph.region import Region
 from subgraph.recordings import msaccucmp
-from subgraph.recordings.matching.align import NHWC, misfit
+from subgraph.recordings.matching.align import NHWC, is_coarse, misfit
 from subgraph.recordings.matching.match import confirmed_names, match_entries
 from subgraph.recordings.matching.matched import MatchedRun, TensorMatch
 from subgraph.recordings.reference_tensors import (
@@ -221,6 +221,10 @@ class _Judging:
         judgement = self._judge(name, reference, value, k, self._noise_in_place(name, k))
         if judgement.status is Status.FAIL and name in self._random:
             return TensorRow(match, why="random numbers enter it, and the device drew its own")
+        if judgement.status is Status.AGREE and is_coarse(reference, match.entry.step):
+            return TensorRow(
+                match, why=f"printed in steps of {match.entry.step:g}: too few digits to say that it agrees"
+            )
         before, beside = self._beside(name, reference, value, k)
         row = TensorRow(match, judgement, before=before, beside=beside)
         if not self.choice.accuracy:

@@ -283,6 +283,18 @@ def test_three_printed_digits_are_no_alarm(
     assert not found.run.failing and len(found.run.rows) == 29
 
 
+@pytest.mark.slow
+def test_one_digit_is_too_few_to_agree(
+    values: dict[str, Array], tmp_path: Path, compared: Callable[..., Found]
+) -> None:
+    """It hides an error of 5 % of a tensor of size one."""
+    for name, value in values.items():
+        np.savetxt(tmp_path / f"{safe_name(name)}.txt", value.reshape(-1), "%.1f")
+    rows = compared(tmp_path).run.rows.values()
+    assert not any(row.failing for row in rows)
+    assert any("printed in steps of 0.1: too few digits" in row.why for row in rows)
+
+
 # ---------------------------------------------------------------------------------------------------- formats
 
 

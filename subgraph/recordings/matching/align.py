@@ -17,6 +17,7 @@ IMAGE_RANK = 4
 MAX_BLOCKS = 32  # sums that `BlockSums` keeps of an array
 CODES = frozenset(("int8", "uint8"))
 MAX_OFF, MAX_ONE_SIDED = 0.5, 0.1  # of a tensor's codes, that requantization moves by one; net in one direction
+COARSE = 0.02  # of a tensor's size; a printed digit that is worth more hides faults
 SLACK = 1e-6  # of rounding, where block sums are compared
 NHWC, PADDED = "as NHWC", "padding cut off"
 
@@ -126,6 +127,14 @@ def absorb_print_rounding(reference: Array, recorded: Array, step: float) -> Arr
         difference = np.abs(recorded.astype(np.float64) - wide)
         explained = difference <= step / 2 + np.finfo(reference.dtype).eps * np.abs(wide)
         return np.where(explained, reference, recorded)
+
+
+def is_coarse(reference: Array, step: float) -> bool:
+    """Does printing hide errors of `COARSE` of the values' size?"""
+    if not step or reference.dtype.kind != "f" or not reference.size:
+        return False
+    size = float(np.sqrt(np.nanmean(np.square(reference, dtype=np.float64))))
+    return 0 < COARSE * size < step / 2
 
 
 def absorb_requantization(reference: Array, recorded: Array, scale: Scale, dtype: str) -> tuple[Array, str]:
