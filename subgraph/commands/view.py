@@ -48,6 +48,7 @@ def view(
     ] = None,
     runs: RunOptions,
     inputs: options.InputOptions,
+    weights: options.Weights = None,
     output: options.Output = None,
     port: Annotated[Number, option("--port", "N", "Port on 127.0.0.1; default: any free one.")] = None,
     no_browser: Annotated[bool, option("--no-browser", None, "Only print the page's address.")] = False,
@@ -69,14 +70,14 @@ def view(
         raise UsageError(f"--port {port}: expected a number from 1 to {MAX_PORT}")
     settings = project.load()
     found = _run_document(model)
-    path = resolve.model_path(settings, None if found else model)
+    path = resolve.model_path(settings, None if found else model, weights)
     graph = load(path)
     if found and found["model"]["nodes"] != len(graph.nodes):
         raise UsageError(
             f"{model} is the bisection of another model than {path.name}", "stand in the folder of its model"
         )
     session = ViewSession(
-        graph, str(path if found or model is None else model), view_options(settings, runs, inputs, output)
+        graph, str(path if found or model is None else model), view_options(settings, runs, inputs, output, weights)
     )
     if found:
         session.runs.show("bisect", str(found.get("command", "")), found)
@@ -124,7 +125,7 @@ def _run_document(place: str | None) -> dict[str, Any] | None:
 
 
 def view_options(
-    settings: project.Project, runs: RunOptions, inputs: options.InputOptions, output: str | None
+    settings: project.Project, runs: RunOptions, inputs: options.InputOptions, output: str | None, weights: str | None
 ) -> ViewOptions:
     """The words that each run gets, and the candidates by name; what a project file names keeps that file as origin."""
     from subgraph.view.session import ViewOptions
@@ -138,7 +139,7 @@ def view_options(
     shared = [f"--shape={word}" for word in inputs.shape or ()]
     typed = {"seed": inputs.seed, "mean": inputs.mean, "scale": inputs.scale}
     shared += [f"--{name}={value}" for name, value in typed.items() if value is not None]
-    shared += ["--bgr"] * inputs.bgr + ["--trust"] * runs.trust
+    shared += [f"--weights={weights}"] * bool(weights) + ["--bgr"] * inputs.bgr + ["--trust"] * runs.trust
     tested = [f"--{name}={v}" for name, v in (("criterion", runs.criterion), ("timeout", runs.timeout)) if v]
     place = resolve.parent_folder(settings, output)
     return ViewOptions(candidates, inputs.inputs or (), shared, tested, tuple(runs.recorded or ()), place)

@@ -102,7 +102,7 @@ def test_what_a_project_file_names_does_not_run_untrusted(
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
     Path("subcut.toml").write_text(setting, encoding="utf-8")
-    options = view_options(project.load(), RunOptions(), InputOptions(), None)
+    options = view_options(project.load(), RunOptions(), InputOptions(), None, None)
     session = ViewSession(load(chain(Path("m.onnx"), ["a", "b", "c"])), "m.onnx", options)
     (first, *_) = options.candidates
     assert first in ("npu", "cmd:touch pwned")
