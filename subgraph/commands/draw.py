@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -22,7 +23,10 @@ from subgraph.text import clean, count, nearest
 if TYPE_CHECKING:
     from subgraph.drawing.layout import Drawer
 
+log = logging.getLogger("subcut")
+
 FORMS = (".svg", ".png", ".html")
+SLOW = 2_000  # boxes of one drawing that a browser scrolls only slowly
 LISTED = 40  # changed pieces in the text; the document has them all
 MOST = 100_000  # pixels, levels, hops
 PNG_ZOOM = 2.0
@@ -141,9 +145,11 @@ def _one(graph: Graph, shown: ShownOptions, marked: MarkOptions, form: str) -> _
         makes={k: graph.makes[i] for i, k in at.items()},
     )
     width = float(shown.width or WIDTH)
-    keys = _open(drawer, shown, everything=shown.around is not None)
+    keys = _open(drawer, shown, [at[i] for i in inside if i in at])
     layout = drawer.layout(keys, width)
     boxes = sum(box.kind != "open" for box in layout.boxes)
+    if boxes > SLOW:
+        log.warning("%d boxes are slow to look at: `subcut view` shows as many at ease, --depth fewer", boxes)
     lines = [f"{count(len(kept), 'node')} in {boxes} box{'es' * (boxes != 1)}"]
     if region:
         lines.append(
@@ -160,18 +166,22 @@ def _one(graph: Graph, shown: ShownOptions, marked: MarkOptions, form: str) -> _
     return _Drawn(text, lines, {"nodes": len(kept), "region": to_json(sides), "layout": layout.to_json()})
 
 
-def _open(drawer: Drawer, shown: ShownOptions, *, everything: bool) -> frozenset[str] | None:
-    """Keys of the groups that the options open; None: the drawing chooses."""
+def _open(drawer: Drawer, shown: ShownOptions, region: Sequence[int]) -> frozenset[str]:
+    """Keys of the groups that the options open; if none does, those that give a readable picture of the region."""
+    from subgraph.drawing.layout import SHOWN
+
     tree = drawer.tree
-    if not shown.opened:
-        return tree.opened(shown.depth) if shown.depth else frozenset(tree.numbers) if everything else None
-    keys = set(tree.opened(shown.depth or 1))
-    for key in shown.opened:
-        word = key.strip("/")
-        if word not in tree.numbers:
-            raise UnknownName(f"no group '{key}'", nearest=nearest(word, filter(None, tree.numbers)))
-        keys.update(tree.around(word))
-    return frozenset(keys)
+    if shown.opened:
+        keys = set(tree.opened(shown.depth or 1))
+        for key in shown.opened:
+            word = key.strip("/")
+            if word not in tree.numbers:
+                raise UnknownName(f"no group '{key}'", nearest=nearest(word, filter(None, tree.numbers)))
+            keys.update(tree.around(word))
+        return frozenset(keys)
+    if shown.depth:
+        return tree.opened(shown.depth)
+    return frozenset(tree.numbers) if shown.around else tree.shown(SHOWN) | tree.partly(region)
 
 
 def _region(graph: Graph, marked: MarkOptions, wrong: Sequence[int]) -> Region | None:

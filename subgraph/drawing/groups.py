@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import heapq
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import groupby, takewhile
@@ -84,6 +84,13 @@ class Tree:
         while levels[depth] and total + levels[depth] <= boxes:
             total, depth = total + levels[depth], depth + 1
         return self.opened(depth)
+
+    def partly(self, nodes: Collection[int]) -> frozenset[str]:
+        """Keys of the groups that hold some of these nodes, and others besides: open, they show which."""
+        inside = set(nodes)
+        return frozenset(
+            g.key for g in self.groups.values() if g.key and 0 < len(inside.intersection(g.leaves)) < g.nodes
+        )
 
     def around(self, key: str) -> list[str]:
         """This group's key and those of the groups around it, outermost first."""

@@ -10,6 +10,8 @@ from types import ModuleType
 
 import pytest
 
+from subgraph.commands import draw
+from subgraph.drawing import layout
 from subgraph.errors import InputError, NoRegion, OutputError, UnknownName, UsageError
 from tests.helpers.run_command import chain, in_process
 
@@ -37,6 +39,23 @@ def test_a_region_is_marked_and_its_boundary_listed(model: Path) -> None:
     assert [key for key, classes in boxes("m.svg") if "region" in classes] == ["#2", "#3", "#4"]
     assert Path("m.svg").read_text(encoding="utf-8").count('class="line boundary"') >= 2
     assert result.document["region"] == {"inputs": ["t1"], "outputs": ["t4"]}
+
+
+def test_a_group_that_holds_a_part_of_the_region_is_open(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(layout, "SHOWN", 1)
+    in_process("draw", model, "-s", NAMES[3], "-e", NAMES[5], "-o", "m.svg")
+    in_process("draw", model, "-s", NAMES[3], "-e", NAMES[5], "-o", "one.svg", "--depth", "1")
+    assert [key for key, kind in boxes("m.svg") if kind == "box open"] == ["stage0", "stage0/block1"]
+    assert "box group region" in dict(boxes("m.svg"))["stage0/block2"]
+    assert [key for key, kind in boxes("one.svg") if kind == "box open"] == []
+
+
+def test_a_drawing_that_is_slow_to_look_at_is_said(
+    model: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(draw, "SLOW", 8)
+    in_process("draw", model, "--depth", "9", "-o", "m.svg")
+    assert "14 boxes are slow to look at: `subcut view` shows as many at ease" in capsys.readouterr().err
 
 
 def test_groups_open_by_depth_or_by_name(model: Path) -> None:
