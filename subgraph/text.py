@@ -7,6 +7,7 @@ import heapq
 import re
 import unicodedata
 from collections.abc import Iterable, Mapping
+from functools import lru_cache
 
 # C0 and C1 controls, the Unicode line and paragraph separators, and the marks that reverse the direction of text.
 _UNSAFE = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029\u200b-\u200f\u202a-\u202e\u2066-\u2069\ufeff\ud800-\udfff]")
@@ -62,6 +63,7 @@ def short(name: str, length: int = 56) -> str:
     return f"{head}…{tail}"
 
 
+@lru_cache(maxsize=4096)
 def columns(text: str) -> int:
     """Width in columns of a monospace font: wide characters, such as Chinese, take two.
 
