@@ -253,7 +253,10 @@ def main() -> None:
     except (KeyboardInterrupt, typer.Abort):
         outcome = INTERRUPTED
     except Exception as e:  # noqa: BLE001 - every error is reported, none is raised further
-        outcome = _report(*_describe_error(e, verbose=bool({"-v", "--verbose"} & set(words))), as_json)
+        if isinstance(e.__cause__, KeyboardInterrupt):  # Python wraps a Ctrl-C at the making of a class
+            outcome = INTERRUPTED
+        else:
+            outcome = _report(*_describe_error(e, verbose=bool({"-v", "--verbose"} & set(words))), as_json)
     for handler in log.handlers:
         if isinstance(handler, ProgressHandler):
             handler.close_bar()

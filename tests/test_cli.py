@@ -862,3 +862,17 @@ def test_help_lists_the_commands(here: Path) -> None:
 )
 def test_words_are_arranged(words: list[str], arranged: list[str]) -> None:
     assert cli.arrange(words, {"cut", "dump"}) == arranged
+
+
+def test_ctrl_c_while_a_class_is_made(tmp_path: Path) -> None:
+    """Python 3.11 raises a RuntimeError in its place."""
+    code = (
+        "from subgraph import cli\n"
+        "class Field:\n"
+        "    def __set_name__(self, owner, name): raise KeyboardInterrupt\n"
+        "cli.app = type('App', (), {})\n"
+        "cli.typer.main.get_command = lambda app: type('Cut', (), {'types': Field()})\n"
+        "cli.main()"
+    )
+    done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (130, "error: interrupted\n")
