@@ -182,7 +182,8 @@ def headline(document: Document, quoted: Quoted = str) -> str:
     if not findings:
         return f"unresolved: nothing was established{f': {quoted(why)}' if why else ''}"
     masked = "outputs agree, the inside does not: " if document["whole"]["status"] == "agree" else ""
-    if 1 < len(findings) <= MAX_PIECES and all(f["kind"] == "culprit" and f["certified"] for f in findings):
+    places = all(f["kind"] == "culprit" and f["certified"] and not wrong_input(f) for f in findings)
+    if places and 1 < len(findings) <= MAX_PIECES:
         wrong = len({i for f in findings for i in f["indices"]})
         nodes = f"{wrong} of {count(_searched(document), 'node')} in {len(findings)} places"
         return f"{masked}wrong: {nodes}: {'; '.join(region(f, quoted) for f in findings)}"
