@@ -118,7 +118,7 @@ def test_the_case_holds_what_the_trial_was_fed(tmp_path: Path) -> None:
     assert np.allclose(given - right, 0.5, atol=1e-6)
 
 
-@pytest.mark.parametrize("guilty", [0, 11, 23])
+@pytest.mark.parametrize("guilty", [*(pytest.param(k, marks=pytest.mark.slow) for k in (0, 23)), 11])
 def test_one_node_wherever_it_is(guilty: int, here: Path) -> None:
     document = found(bisect(here, "--json", nodes=f"n{guilty}"))
     (one,) = document["findings"]
@@ -241,7 +241,10 @@ def odd(folder: Path, load: str = "pass", run: str = "pass") -> tuple[str, str]:
 
 @pytest.mark.parametrize(
     ("load", "signature"),
-    [("if 'n13' in names: os.abort()", "crash"), ("if 'n13' in names: raise ValueError('n13')", "refused")],
+    [
+        pytest.param("if 'n13' in names: os.abort()", "crash", marks=pytest.mark.slow),
+        ("if 'n13' in names: raise ValueError('n13')", "refused"),
+    ],
 )
 def test_a_candidate_that_gives_nothing_is_followed_too(load: str, signature: str, here: Path) -> None:
     done = subcut("bisect", "m.onnx", "-i", "x.npy", *odd(here, load), *QUICK, "--json", cwd=here)

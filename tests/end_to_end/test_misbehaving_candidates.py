@@ -129,7 +129,7 @@ def test_a_crash_in_words(here: Path, mark: dict[str, str]) -> None:
     )
 
 
-@pytest.mark.parametrize("when", ["load", "run"])
+@pytest.mark.parametrize("when", [pytest.param("load", marks=pytest.mark.slow), "run"])
 def test_a_hang_is_ended_with_all_that_it_started(when: str, here: Path, mark: dict[str, str]) -> None:
     """Its processes stay in its group, move to sessions of their own, or become orphans."""
     body = (

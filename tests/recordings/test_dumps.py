@@ -818,7 +818,7 @@ def test_a_zip_bomb(tmp_path: Path) -> None:
         recording.open(tmp_path, "npy")
 
 
-@pytest.mark.parametrize("word", FORMATS)
+@pytest.mark.parametrize("word", [pytest.param(w, marks=pytest.mark.slow) if w == "hdf5" else w for w in FORMATS])
 def test_fuzzed_bytes(word: str, made: dict[str, Path], tmp_path: Path) -> None:
     """Every file of each sample, damaged in many ways: values, or an error of ours; never another."""
     rng = np.random.default_rng(len(word))

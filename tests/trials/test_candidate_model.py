@@ -198,6 +198,7 @@ def test_a_model_of_something_else(models: Callable[[str, str], Path], tmp_path:
     assert done.code == 2 and "is not in speech.onnx" in json.loads(done.out)["error"]["what"], done
 
 
+@pytest.mark.slow
 def test_an_output_of_the_same_name_and_another_type_is_the_output_however_wrong(tmp_path: Path) -> None:
     """Its values were taken for a neighbour's, so that the output 'is not in' the other model."""
     w = np.random.default_rng(0).standard_normal((8, 5)).astype(np.float32)

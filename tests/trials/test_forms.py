@@ -128,6 +128,7 @@ def test_real_runtimes_are_asked_about_the_file_as_shipped(runtime: str, text: s
     assert words in document["forms"][0]["why"] and document["forms"][-1]["status"] == "agree"
 
 
+@pytest.mark.slow
 def test_an_edit_of_the_file_is_asked_anew(here: Path) -> None:
     for _ in range(2):
         run("bisect", here, "")
