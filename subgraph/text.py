@@ -8,6 +8,7 @@ import re
 import unicodedata
 from collections.abc import Iterable, Mapping
 from functools import lru_cache
+from typing import Any
 
 # C0 and C1 controls, the Unicode line and paragraph separators, and the marks that reverse the direction of text.
 _UNSAFE = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029\u200b-\u200f\u202a-\u202e\u2066-\u2069\ufeff\ud800-\udfff]")
@@ -88,6 +89,29 @@ def prediction(shares: Mapping[str, float]) -> str:
     if top1 < 1:
         return f"prediction changed: top-1 agrees in {top1:.0%}, top-5 in {top5:.0%}".replace("%", " %")
     return "prediction unchanged" + (f", top-5 agrees in {top5 * 100:.0f} %" if top5 < 1 else "")
+
+
+def source_line(source: Mapping[str, Any]) -> str:
+    """Where a node comes from: `module`, `class`, `file`, `line` and `code` of the user's, of which any may be None.
+
+    >>> known = {"module": "bn1", "class": "BatchNorm2d", "file": "/a/net/resnet.py", "line": 9, "code": "self.bn1(x)"}
+    >>> source_line(known)
+    'bn1 (BatchNorm2d) at net/resnet.py:9: self.bn1(x)'
+    """
+    kind = f" ({source['class']})" if source.get("class") else ""
+    where = f" at {short_path(source['file'])}:{source['line']}" if source.get("file") else ""
+    code = f": {shorten(source['code'])}" if where and source.get("code") else ""
+    return f"{source['module'] or 'the model'}{kind}{where}{code}"
+
+
+def short_path(path: str) -> str:
+    """A source file as people know it: in a package from there on, else its folder and name.
+
+    >>> short_path("/usr/lib/python3/site-packages/torchvision/models/resnet.py"), short_path("/home/me/net/model.py")
+    ('torchvision/models/resnet.py', 'net/model.py')
+    """
+    parts = re.split(r"[/\\]", re.split(r"(?:site|dist)-packages[/\\]", path)[-1])
+    return "/".join(parts if "-packages" in path else parts[-2:])
 
 
 def big(number: float) -> str:

@@ -17,6 +17,7 @@ from subgraph.cases.case import versions
 from subgraph.comparison.pair import comparable
 from subgraph.errors import SubcutError
 from subgraph.graph.region import Region, surroundings
+from subgraph.origins.source import sources
 from subgraph.search import Finding, FindingKind, Findings, Outcome, Purpose, Step
 from subgraph.search.oracle import QueryKind
 from subgraph.storage.tensors import load
@@ -262,6 +263,7 @@ def _finding(oracle: NodeOracle, findings: Findings, rank: int, steps: Sequence[
         nodes=labels,
         indices=nodes,
         ops=ops,
+        sources=sources(oracle.trials.graph, nodes),
         certified=finding.certified,
         explains=finding.explains,
         reproduces=finding.reproduces,

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from subgraph.bisection.costs import OtherModel
 from subgraph.documents import absent
 from subgraph.graph.region import Surroundings
+from subgraph.origins.source import Source
 from subgraph.trials.compare import ComparedModel, RuntimeDocument
 from subgraph.trials.forms import FormDocument
 
@@ -124,6 +125,7 @@ class FindingDocument:
     nodes: Sequence[str]
     indices: Sequence[int]
     ops: Sequence[str]
+    sources: Sequence[Source | None] | None = absent()
     certified: bool
     explains: float | None
     reproduces: float

@@ -204,6 +204,7 @@ def _summary(comparison: Comparison) -> list[str]:
     lines = [f"{count(len(rows), 'tensor')}: {'; '.join(parts)}{' (stopped there)' if comparison.stopped else ''}"]
     if bad:
         lines.append(f"first bad tensor  {clean(bad.tensor)}   node {clean(bad.node)} ({bad.op})")
+        lines += [f"source            {clean(str(bad.source))}"] if bad.source else []
         lines += [f"looks like        {clean(words)}" for words in comparison.looks_like]
     elif comparison.whole.status is Status.AGREE:
         seen = comparison.looked_at
@@ -219,11 +220,12 @@ def _summary(comparison: Comparison) -> list[str]:
 
 def as_csv(comparison: Comparison) -> str:
     """One line per tensor, of several samples the worst in each way; no cell starts a formula."""
-    head = ["index", "node", "op", "tensor", *(f"{way}_{name}" for way in ("in_place", "alone") for name in JUDGED)]
-    rows = (
-        [r.index, r.node, r.op, r.tensor, *_csv_cells(r.in_place), *_csv_cells(r.alone or r.verdict)]
-        for r in comparison.rows
-    )
+    columns = [f"{way}_{name}" for way in ("in_place", "alone") for name in JUDGED]
+    head = ["index", "node", "op", "tensor", *columns, "source"]
+    rows = []
+    for r in comparison.rows:
+        judged = [*_csv_cells(r.in_place), *_csv_cells(r.alone or r.verdict)]
+        rows.append([r.index, r.node, r.op, r.tensor, *judged, str(r.source or "")])
     return table.render(head, rows)
 
 

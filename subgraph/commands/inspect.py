@@ -15,7 +15,7 @@ from subgraph.documents import to_json
 from subgraph.errors import ModelError, SubcutError, UsageError
 from subgraph.graph.graph import Graph, load
 from subgraph.storage.tensors import shape_text
-from subgraph.text import big, clean, count
+from subgraph.text import big, clean, clean_lines, count, shorten
 
 if TYPE_CHECKING:
     from subgraph.graph.summary import OpCount
@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     )
     from subgraph.runtime.inputs import Feeding
 
+MAX_VALUE, MAX_LINES = 400, 40  # of an attribute or of metadata: characters of a line, lines
 SHOWN_PROBLEMS = 50  # in the text; the document has them all
 COLUMNS = ("min", "max", "mean", "nan", "inf", "zeros")
 LEFT, RIGHT = "<", ">"
@@ -184,8 +185,12 @@ def _whole(document: ModelDocument) -> Iterable[str]:
 def _nodes(document: NodesDocument) -> Iterable[str]:
     for node in document.nodes:
         yield _node(node)
-        for name, value in node.attributes.items():
-            yield f"  {clean(name)} = {clean(value)}"
+        if node.source:
+            yield f"  from {clean(str(node.source))}"
+        for name, value in (*node.attributes.items(), ("doc_string", node.doc_string), *node.metadata.items()):
+            if lines := clean_lines(value).splitlines():
+                yield f"  {clean(name)} = {shorten(lines[0].strip(), MAX_VALUE)}"
+                yield from (f"    {shorten(line.rstrip(), MAX_VALUE)}" for line in lines[1:MAX_LINES])
         yield from _boundary(node.inputs, (), node.outputs)
 
 

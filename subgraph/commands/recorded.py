@@ -264,11 +264,10 @@ def _interval(finding: IntervalFinding) -> list[str]:
     nodes, unseen = finding.nodes, finding.not_seen
     lines = [f"{'interval' if finding.first else 'behind it':<9} {ends}   {count(len(nodes), 'node')}"]
     if finding.adds_an_error is False:
-        lines.append(
-            "          fed with what was recorded before it, the reference gives the same: the error grew above"
-        )
+        lines.append(f"{'':10}fed with what was recorded before it, the reference gives the same: the error grew above")
     for k, suspect in enumerate(finding.suspects[:MAX_NAMED]):
-        why = f"   {clean(suspect.why)}" if suspect.why else ""
+        words = (suspect.why, suspect.source and f"from {suspect.source}")
+        why = "".join(f"   {clean(word)}" for word in words if word)
         lines.append(f"  {'suspects' if not k else '':<8}  #{suspect.index} {clean(suspect.node)} ({suspect.op}){why}")
     if len(nodes) > MAX_NAMED:
         lines.append(f"            and {len(nodes) - MAX_NAMED} more")
@@ -354,6 +353,7 @@ def _summary(run: RunSummary, advice: Advice | None, prefix: str) -> list[str]:
     if run.first_bad:
         last = f"   last good: {_names(good) or MODEL_INPUT}" if good is not None else ""
         lines.append(f"{prefix}first bad tensor  {clean(run.first_bad)}{last}")
+        lines += [f"{prefix}source            {clean(str(run.source))}"] if run.source else []
     return lines
 
 
@@ -369,7 +369,6 @@ def _left_out(run: RunSummary, head: str = "left out          ") -> list[str]:
 
 # ---------------------------------------------------------------------------------------------------- CSV
 
-COLUMNS = ("index", "node", "op", "tensor")
 METRICS = ("max_abs", "max_rel", "cosine", "mismatch")
 PER_RUN = ("status", "signature", *METRICS, "alone", "before", "beside", "recorded_as", "file", "note")
 
@@ -378,11 +377,12 @@ def as_csv(document: RecordedDocument) -> str:
     """A line per tensor, with columns for each run."""
     runs = document.recordings
     names = [f"{clean(run.name)}_" if len(runs) > 1 else "" for run in runs]
-    head = [*COLUMNS, *(f"{name}{column}" for name in names for column in PER_RUN), "odd_one_out"]
-    rows = [
-        [row.index, row.node, row.op, row.tensor, *(c for t in row.runs for c in _csv_cells(t)), row.odd_one_out]
-        for row in document.rows
-    ]
+    columns = [f"{name}{column}" for name in names for column in PER_RUN]
+    head = ["index", "node", "op", "tensor", *columns, "odd_one_out", "source"]
+    rows = []
+    for row in document.rows:
+        cells = (cell for tensor in row.runs for cell in _csv_cells(tensor))
+        rows.append([row.index, row.node, row.op, row.tensor, *cells, row.odd_one_out, str(row.source or "")])
     return table.render(head, rows)
 
 

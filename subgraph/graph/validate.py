@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from collections import ChainMap, Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 from subgraph.errors import ModelError
@@ -227,6 +227,14 @@ def _check_schemas(graph: Graph, types: InferredTypes) -> Iterator[Problem]:
             title = node_title(graph, i) if inner is node else f"{node_title(graph, i)}: {inner.op_type} in its body"
             for issue in schemas.check(inner, visible):
                 yield Problem(issue.kind, i, issue.tensor, f"{title} {issue.what}", issue.hint, issue.fatal)
+
+
+def affected_nodes(graph: Graph, problems: Iterable[Problem]) -> set[int]:
+    """Nodes that cannot be run because of a problem at them or above them."""
+    fatal = [p for p in problems if p.fatal]
+    nodes = {p.node for p in fatal if p.node is not None}
+    names = {p.tensor for p in fatal if p.node is None and p.tensor and p.kind != "output"}
+    return graph.descendants(nodes.union(*graph.readers_of(names).values()))
 
 
 def _with_bodies(

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from subgraph.documents import keyed
+from subgraph.documents import absent, keyed
 from subgraph.errors import InputError, ModelError
 from subgraph.graph import protobuf, summary
 from subgraph.graph.graph import Graph
@@ -19,8 +19,9 @@ from subgraph.graph.operators import shown, type_text
 from subgraph.graph.region import between
 from subgraph.graph.shape_inference import InferredTypes, infer_types
 from subgraph.graph.types import declared_type
-from subgraph.graph.validate import Problem, find_problems, node_title
+from subgraph.graph.validate import Problem, affected_nodes, find_problems, node_title
 from subgraph.inspection.ranges import MeasuredTensors, RangeSummary, measure, measure_weight
+from subgraph.origins.source import Source, node_metadata, source
 from subgraph.runtime.inputs import Feeding
 
 SCHEMA = "subcut.inspect/1"
@@ -30,13 +31,14 @@ UNMEASURABLE = frozenset(("cycle", "twice", "opset"))  # kinds of problems with 
 
 @dataclass(frozen=True)
 class NodeInfo:
-    """A node by index, label (`Graph.label`), name, operator and domain."""
+    """A node by index, label (`Graph.label`), name, operator, domain, and the user's code that it comes from."""
 
     index: int
     label: str
     name: str
     op: str
     domain: str
+    source: Source | None = absent()
 
 
 @dataclass(frozen=True)
@@ -89,7 +91,7 @@ class LeavingTensor(TensorInfo):
     is_output: bool
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class NodeWithTensors(NodeInfo):
     """A node of the whole model, with the names of its inputs."""
 
@@ -97,11 +99,13 @@ class NodeWithTensors(NodeInfo):
     outputs: list[TensorInfo]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class NodeDetails(NodeInfo):
-    """A node with attributes (as short texts) and neighbours."""
+    """A node with attributes (as short texts), documentation and metadata as they are in the file, and neighbours."""
 
     attributes: dict[str, str]
+    doc_string: str
+    metadata: dict[str, str]
     inputs: list[EnteringTensor]
     outputs: list[LeavingTensor]
 
@@ -230,6 +234,8 @@ def nodes_document(graph: Graph, selector: str, feeding: Feeding | None) -> Node
         NodeDetails(
             **vars(facts.node(i)),
             attributes={str(a.name): summary.attribute_text(a) for a in graph.nodes[i].attribute},
+            doc_string=bytes(graph.nodes[i].doc_string).decode(errors="replace"),
+            metadata=node_metadata(graph, i),
             inputs=[facts.entering(name) for name in graph.reads[i]],
             outputs=[facts.leaving(name) for name in graph.makes[i]],
         )
@@ -311,8 +317,8 @@ class _Facts:
         return ProblemEntry(p.kind, p.fatal, node, p.tensor, p.what, p.hint)
 
     def node(self, i: int) -> NodeInfo:
-        node = self.graph.nodes[i]
-        return NodeInfo(i, self.graph.label(i), str(node.name), str(node.op_type), str(node.domain))
+        node, label = self.graph.nodes[i], self.graph.label(i)
+        return NodeInfo(i, label, str(node.name), str(node.op_type), str(node.domain), source(self.graph, i))
 
     def tensor(self, name: str) -> TensorInfo:
         """Type and shape as measured, else as inferred or declared."""
@@ -357,7 +363,7 @@ def _measure(facts: _Facts, names: Sequence[str], feeding: Feeding) -> _Facts:
     obstacle = next((p for p in facts.problems if p.fatal and p.kind in UNMEASURABLE), None)
     if obstacle:
         return replace(facts, notes=(f"not run: {obstacle.what}",))
-    affected = _affected_nodes(graph, facts.problems)
+    affected = affected_nodes(graph, facts.problems)
     made = [n for n in names if n in graph.maker]
     maps = {n for n in made if (proto := types.type_of(n)) and "map(" in type_text(proto)}  # they cannot be stored
     runnable = [n for n in made if graph.maker[n] not in affected and n not in maps]
@@ -374,14 +380,6 @@ def _measure(facts: _Facts, names: Sequence[str], feeding: Feeding) -> _Facts:
     if any(origin.startswith("random ") for origin in measured.origins.values()):
         notes.append("ranges are of random inputs: real ones (-i) show more")
     return replace(facts, measured=measured, notes=tuple(notes))
-
-
-def _affected_nodes(graph: Graph, problems: Sequence[Problem]) -> set[int]:
-    """Nodes that cannot be run because of a problem at them or above them."""
-    fatal = [p for p in problems if p.fatal]
-    nodes = {p.node for p in fatal if p.node is not None}
-    names = {p.tensor for p in fatal if p.node is None and p.tensor and p.kind != "output"}
-    return graph.descendants(nodes.union(*graph.readers_of(names).values()))
 
 
 def _sentence(error: ModelError | InputError) -> str:

@@ -6,6 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from subgraph.cases.case import versions
+from subgraph.documents import absent
+from subgraph.origins.source import Source, source
 from subgraph.recordings.departure import REFERENCE, Departure, departures, sentence
 from subgraph.recordings.interval import find_intervals
 from subgraph.recordings.matching.match import UNLIKE
@@ -51,7 +53,7 @@ class RunSummary:
         unread: entries that may hold tensors of the model and could not be read.
         precision: that it is judged at.
         status, why: of the recording as a whole; `why`: it is unresolved.
-        first_bad, last_good: the ends of the first interval, if all tensors were compared.
+        first_bad, last_good: the ends of the first interval, if all tensors were compared. source: of `first_bad`.
     """
 
     name: str
@@ -72,6 +74,7 @@ class RunSummary:
     compared: int
     first_bad: str | None
     last_good: Sequence[str] | None
+    source: Source | None = absent()
 
 
 @dataclass(frozen=True)
@@ -99,6 +102,7 @@ class DocumentRow:
     tensor: str
     runs: Sequence[RecordedTensor | None]
     odd_one_out: str | None
+    source: Source | None = absent()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -186,6 +190,7 @@ def _summary(trials: Trials, comparison: RunComparison, complete: bool) -> RunSu
     run, recorded = comparison.run, comparison.run.recording
     lost = [(entry, why) for m in comparison.matched for entry, why in (*m.unread, *m.unmatched, *m.skipped)]
     failing = comparison.failing
+    first_bad = first.first_bad[0] if first else next(iter(failing), None)
     status = STATUS[exit_code([comparison])]
     return RunSummary(
         name=run.name,
@@ -204,8 +209,9 @@ def _summary(trials: Trials, comparison: RunComparison, complete: bool) -> RunSu
         wrong=len(failing),
         unread=len(comparison.unread),
         compared=sum(row.compared for row in comparison.rows.values()),
-        first_bad=first.first_bad[0] if first else next(iter(failing), None),
+        first_bad=first_bad,
         last_good=first.last_good if first else None,
+        source=source(trials.graph, trials.graph.maker[first_bad]) if first_bad else None,
     )
 
 
@@ -232,9 +238,10 @@ def _left_out(comparison: RunComparison) -> list[LeftOutReason]:
 
 
 def _row(trials: Trials, comparisons: Sequence[RunComparison], name: str) -> DocumentRow:
-    i = trials.graph.maker[name]
+    graph, i = trials.graph, trials.graph.maker[name]
     runs = [_recorded(c.rows.get(name)) for c in comparisons]
-    return DocumentRow(i, trials.graph.label(i), trials.graph.ops[i], name, runs, outlier(comparisons, name) or None)
+    odd = outlier(comparisons, name) or None
+    return DocumentRow(i, graph.label(i), graph.ops[i], name, runs, odd, source(graph, i))
 
 
 def _recorded(row: TensorRow | None) -> RecordedTensor | None:

@@ -17,9 +17,10 @@ from subgraph.cases.case import ResultPlace
 from subgraph.cases.evidence import EvidenceManifest
 from subgraph.cases.layout import REPORT_FILES
 from subgraph.cases.write_case import CaseRequest
-from subgraph.documents import to_json
+from subgraph.documents import absent, to_json
 from subgraph.errors import InputError
 from subgraph.graph.region import Surroundings, surroundings
+from subgraph.origins.source import Source, source
 from subgraph.recordings import document as run_document
 from subgraph.recordings.document import RecordedDocument
 from subgraph.recordings.interval import Interval
@@ -46,6 +47,7 @@ class Suspect:
     op: str
     weight: float
     why: str
+    source: Source | None = absent()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -112,7 +114,7 @@ def _finding(
         adds_an_error=interval.adds_error,
         in_place=in_place,
         suspects=[
-            Suspect(i, graph.label(i), graph.ops[i], weight, troubles.get(i, ""))
+            Suspect(i, graph.label(i), graph.ops[i], weight, troubles.get(i, ""), source(graph, i))
             for i, weight in interval.suspects[:MAX_SUSPECTS]
         ],
         neighbours=surroundings(graph, nodes),
@@ -134,8 +136,8 @@ def save(
     Raises:
         OutputError: it cannot be written. ResultExists: something else stands there.
     """
-    source = case.source_of(trials.graph)
-    place = case.free_place(place, source, [trials.graph.path])
+    origin = case.source_of(trials.graph)
+    place = case.free_place(place, origin, [trials.graph.path])
     with folders.aside(place.path) as work:
         findings = list(document.findings)
         for k, interval in enumerate(intervals[:MAX_CASES]):
@@ -145,7 +147,7 @@ def save(
         document = replace(document, findings=findings, report=str(place.path / REPORT_FILES["html"]))
         document = replace(document, next=next_of(document))
         evidence.write_document(to_json(document), work)
-        case.write_manifest(EvidenceManifest(source=source, command=document.command, request=request), work)
+        case.write_manifest(EvidenceManifest(source=origin, command=document.command, request=request), work)
     return document
 
 

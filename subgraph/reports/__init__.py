@@ -27,14 +27,14 @@ from typing import Any
 from subgraph.reports._compared import SCHEMAS as COMPARED
 from subgraph.reports._compared import Compared
 from subgraph.reports._compared import View as View
+from subgraph.reports._compared import origins as origins
 from subgraph.reports._compared import view as view
 from subgraph.reports._schema import problem as problem
 from subgraph.reports._schema import schema as schema
-from subgraph.text import clean, count, prediction
+from subgraph.text import clean, count, prediction, source_line
 
 SCHEMA = "subcut.bisect/1"
 KNOWN = (SCHEMA, *COMPARED)  # schemas of documents
-FORMULA = ("=", "+", "-", "@", "\t", "\r")  # with these a spreadsheet starts a formula
 MAX_PIECES = 3  # of another model, the most expensive ones; and places in a headline
 MAX_NAMES = 6  # of a region, in a line
 UNKNOWN = "–"
@@ -66,15 +66,6 @@ def cleaned(value: Any) -> Any:
     if isinstance(value, dict):
         return {cleaned(key): cleaned(item) for key, item in value.items()}
     return [cleaned(item) for item in value] if isinstance(value, list) else value
-
-
-def cell(name: str) -> str:
-    """A cleaned text for a spreadsheet: it never starts a formula.
-
-    >>> cell("=1+1")
-    "'=1+1"
-    """
-    return f"'{name}" if name.startswith(FORMULA) else name
 
 
 # ---------------------------------------------------------------------------------------------------- numbers
@@ -266,9 +257,10 @@ def span(step: Document, quoted: Quoted = str) -> str:
 
 
 def sentences(finding: Document, quoted: Quoted = str) -> list[str]:
-    """A finding's numbers, a line each: its share, how it fails alone, how the error grows, whether it is 1-minimal."""
+    """A finding's source and numbers, a line each: share, how it fails alone, how the error grows, if 1-minimal."""
     share = finding["explains"]
-    lines = [f"explains {percent(share)} of the final error"] if share is not None else []
+    lines = origins(finding, quoted)
+    lines += [f"explains {percent(share)} of the final error"] if share is not None else []
     lines += [_alone(finding, quoted)] if finding["verdict"] or finding["worst"] else []
     if finding["kind"] == "accumulated":
         lines += _growing(finding, quoted)
@@ -380,12 +372,14 @@ def place(finding: Document, quoted: Quoted = str) -> list[str]:
     lines = [f"from {', '.join(good) or 'the model input'} to {_and(finding['first_bad'], quoted)} (wrong)"]
     if finding["adds_an_error"] is False:
         lines.append("fed with what was recorded before it, the reference gives the same: the error grew above")
-    suspects = [
-        f"#{s['index']} {quoted(s['node'])} ({quoted(s['op'])})" + (f": {quoted(s['why'])}" if s["why"] else "")
-        for s in finding["suspects"]
-    ]
-    lines.append(f"suspects, the likeliest first: {listed(suspects)}")
+    lines.append(f"suspects, the likeliest first: {listed([_suspect(s, quoted) for s in finding['suspects']])}")
     return [*lines, *([f"not seen: {listed(finding['not_seen'], quoted)}"] if finding["not_seen"] else [])]
+
+
+def _suspect(suspect: Document, quoted: Quoted) -> str:
+    source = f", from {quoted(source_line(suspect['source']))}" if suspect.get("source") else ""
+    why = f": {quoted(suspect['why'])}" if suspect["why"] else ""
+    return f"#{suspect['index']} {quoted(suspect['node'])} ({quoted(suspect['op'])}){source}{why}"
 
 
 def interval_title(finding: Document, quoted: Quoted = str) -> str:

@@ -8,17 +8,18 @@ from __future__ import annotations
 import math
 import shlex
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from subgraph.text import count
+from subgraph.text import count, source_line
 
 Document = dict[str, Any]
 SCHEMAS = ("subcut.compare/1", "subcut.recorded/1", "subcut.interval/1")
 RECORDED = SCHEMAS[1:]
 STATUS = {0: "agree", 1: "fail", 5: "unresolved"}
 METRICS = ("max_abs", "max_rel", "cosine", "mismatch")
+MAX_SOURCES = 3  # of a finding
 NO_JUDGEMENT: Document = {"status": "", "signature": None, "why": "", "errors": {}}
 
 
@@ -43,13 +44,14 @@ class Compared:
 
 @dataclass(frozen=True)
 class TensorLine:
-    """A tensor. `cells`: one per column."""
+    """A tensor. `cells`: one per column. `source`: of its node, where the model tells."""
 
     index: int
     node: str
     op: str
     tensor: str
     cells: Sequence[Compared]
+    source: str = ""
 
     @property
     def names(self) -> list[tuple[str, str]]:
@@ -79,6 +81,13 @@ class View:
     next: Sequence[tuple[str, str]]
 
 
+def origins(finding: Document, quoted: Callable[[str], str] = str) -> list[str]:
+    """The modules and lines of the user's code that a finding's nodes come from, in one line; empty if unknown."""
+    known = list(dict.fromkeys(source_line(one) for one in finding.get("sources", ()) if one))
+    more = f"; and {len(known) - MAX_SOURCES} more" if len(known) > MAX_SOURCES else ""
+    return [f"from {'; '.join(map(quoted, known[:MAX_SOURCES]))}{more}"] if known else []
+
+
 def view(document: Document) -> View:
     """The view of a document of one of `SCHEMAS`."""
     recorded = document["schema"] in RECORDED
@@ -106,16 +115,19 @@ def _judged(judgement: Document | None, **more: Any) -> Compared:
 
 
 def _line(row: Document) -> TensorLine:
-    return TensorLine(
-        row["index"], row["node"], row["op"], row["tensor"], [_judged(row["in_place"]), _judged(row["alone"])]
-    )
+    return _tensor(row, [_judged(row["in_place"]), _judged(row["alone"])])
 
 
 def _recorded(row: Document, document: Document) -> TensorLine:
     cells = [_held(one) for one in row["runs"]]
     if len(document["recordings"]) == 1:
         cells.append(_judged(row["runs"][0] and row["runs"][0]["alone"]))
-    return TensorLine(row["index"], row["node"], row["op"], row["tensor"], cells)
+    return _tensor(row, cells)
+
+
+def _tensor(row: Document, cells: Sequence[Compared]) -> TensorLine:
+    source = row.get("source")
+    return TensorLine(row["index"], row["node"], row["op"], row["tensor"], cells, source_line(source) if source else "")
 
 
 def _held(one: Document | None) -> Compared:

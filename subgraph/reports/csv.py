@@ -6,18 +6,19 @@ import csv
 import io
 from collections.abc import Iterator
 
-from subgraph.reports import Document, cell, cleaned, listed, title, view
+from subgraph.reports import Document, cleaned, listed, origins, title, view
 from subgraph.reports._compared import METRICS
 
 FILE = "report.csv"
 COLUMNS = (
     "row", "number", "kind", "status", "signature", "first", "last", "count", "nodes", "ops", "error", "explains",
-    "reproduces", "certified", "seconds", "words", "case",
+    "reproduces", "certified", "seconds", "words", "case", "source",
 )  # fmt: skip
 COMPARED = (
     "row", "index", "node", "op", "tensor", "column", "status", "signature", *METRICS, "recorded_as", "matched_by",
-    "beside", "count", "why",
+    "beside", "count", "why", "source",
 )  # fmt: skip
+FORMULA = ("=", "+", "-", "@", "\t", "\r")  # with these a spreadsheet starts a formula
 MAX_NAMES = 100  # in a cell; a spreadsheet's cell ends at 32,767 characters
 
 
@@ -32,6 +33,15 @@ def render(document: Document) -> str:
     return out.getvalue()
 
 
+def cell(name: str) -> str:
+    """A cleaned text for a spreadsheet: it never starts a formula.
+
+    >>> cell("=1+1")
+    "'=1+1"
+    """
+    return f"'{name}" if name.startswith(FORMULA) else name
+
+
 def _steps(document: Document) -> Iterator[dict[str, object]]:
     kept = ("number", "kind", "status", "signature", "first", "last", "count", "error", "seconds")
     for step in document["steps"]:
@@ -43,7 +53,9 @@ def _findings(document: Document) -> Iterator[dict[str, object]]:
         kept = {key: finding[key] for key in ("kind", "signature", "explains", "reproduces", "certified", "case")}
         verdict, worst = finding["verdict"], finding["worst"]
         outcome = {"status": verdict["status"] if verdict else "", "error": worst["error"] if worst else ""}
-        yield _names(finding) | kept | outcome | {"row": "finding", "number": number, "words": title(finding)}
+        yield _names(finding) | kept | outcome | {
+            "row": "finding", "number": number, "words": title(finding), "source": "; ".join(origins(finding)),
+        }  # fmt: skip
 
 
 def _alone(document: Document) -> Iterator[dict[str, object]]:
@@ -72,7 +84,7 @@ def render_compared(document: Document) -> str:
     rows: list[dict[str, object]] = [
         {"row": "tensor", "index": line.index, "node": line.node, "op": line.op, "tensor": line.tensor, "column": name,
          "status": one.status or "not seen", "signature": one.signature, "recorded_as": one.recorded_as,
-         "matched_by": one.matched_by, "beside": one.beside, "why": one.why,
+         "matched_by": one.matched_by, "beside": one.beside, "why": one.why, "source": line.source,
          **{key: one.errors.get(key) for key in METRICS}}
         for line in shown.lines for name, one in zip(shown.columns, line.cells, strict=True)
     ]  # fmt: skip

@@ -173,11 +173,12 @@ def render_compared(document: Document) -> str:
         lines += ["", f"## {interval_title(finding, code)}", "", *(f"- {line}" for line in place(finding, code))]
     if shown.next:
         lines += ["", "## Next", "", *_fenced([command for command, _ in shown.next], "sh")]
-    heading = ("#", "node", "op", "tensor", *map(table_code, shown.columns), "recorded as")
+    sources = ["source"] if any(line.source for line in shown.lines) else []
+    heading = ("#", "node", "op", "tensor", *map(table_code, shown.columns), "recorded as", *sources)
     rows = (
         (str(line.index), *map(table_code, (line.node, line.op, line.tensor)),
          *(f"{figure(cell)} {table_code(outcome(cell))}" if cell.status else UNKNOWN for cell in line.cells),
-         _recorded_as(line))
+         _recorded_as(line), *[table_code(line.source) if line.source else UNKNOWN for _ in sources])
         for line in shown.lines
     )  # fmt: skip
     lines += ["", "## Tensors", "", *_table(heading, rows), "", "Found with:", ""]

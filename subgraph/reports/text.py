@@ -75,5 +75,6 @@ def render_compared(document: Document) -> str:
         if any(cell.status in ("fail", "unresolved") for cell in line.cells):
             judged = zip(shown.columns, line.cells, strict=True)
             told = "; ".join(f"{name} {figure(cell)} {outcome(cell)}" for name, cell in judged if cell.status)
-            lines.append(f"#{line.index} {line.node} ({line.op}) {line.tensor}: {told}")
+            source = f"   from {line.source}" if line.source else ""
+            lines.append(f"#{line.index} {line.node} ({line.op}) {line.tensor}: {told}{source}")
     return "\n".join(lines) + "\n"

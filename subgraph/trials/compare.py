@@ -23,6 +23,7 @@ from subgraph.errors import NoRegion, UsageError
 from subgraph.graph import region as regions
 from subgraph.graph.graph import Graph
 from subgraph.graph.region import Region
+from subgraph.origins.source import Source, source
 from subgraph.runtime import candidate as candidates
 from subgraph.runtime.candidate import Candidate
 from subgraph.runtime.inputs import Feeding
@@ -54,6 +55,7 @@ class ComparisonRow:
         index, node, op: the node that makes it.
         in_place, alone: its worst judgement over all samples; None if it was not judged there.
         verdict: that of its node alone, which tells why there is no judgement; None if the node was not run.
+        source: module and line of the user's code, where the model tells.
     """
 
     index: int
@@ -63,6 +65,7 @@ class ComparisonRow:
     in_place: Judgement | None
     alone: Judgement | None
     verdict: Verdict | None
+    source: Source | None = None
 
     @property
     def failing(self) -> bool:
@@ -298,7 +301,8 @@ def _node_region(trials: Trials, i: int, names: Sequence[str]) -> Region | None:
 
 def _row(trials: Trials, i: int, name: str, in_place: Verdict, verdict: Verdict | None) -> ComparisonRow:
     graph, alone = trials.graph, _worst(verdict, name) if verdict else None
-    return ComparisonRow(i, graph.label(i), graph.ops[i], name, _worst(in_place, name), alone, verdict)
+    judged = _worst(in_place, name)
+    return ComparisonRow(i, graph.label(i), graph.ops[i], name, judged, alone, verdict, source(graph, i))
 
 
 def _worst(verdict: Verdict, name: str) -> Judgement | None:
@@ -365,6 +369,7 @@ class RowDocument:
     tensor: str
     in_place: Mapping[str, object] | None
     alone: Mapping[str, object] | None
+    source: Source | None = absent()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -432,4 +437,4 @@ def _row_document(row: ComparisonRow) -> RowDocument:
     if alone is None and row.verdict is not None:
         alone = {k: v for k, v in row.verdict.to_json().items() if k in ("status", "signature", "why", "process")}
     in_place = to_json(row.in_place) if row.in_place else None
-    return RowDocument(row.index, row.node, row.op, row.tensor, in_place, alone)
+    return RowDocument(row.index, row.node, row.op, row.tensor, in_place, alone, row.source)

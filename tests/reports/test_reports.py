@@ -29,7 +29,8 @@ from fixtures.runs import EVIDENCE, HOSTILE, NODES, RUNS, hostile
 from subgraph import plugins
 from subgraph.commands.report import read, report
 from subgraph.errors import OutputError, UnknownName, UsageError
-from subgraph.reports import FORMULA, _schema, cleaned, headline, problem, rendered, schema
+from subgraph.reports import _schema, cleaned, headline, problem, rendered, schema
+from subgraph.reports.csv import FORMULA
 from subgraph.reports.md import code, table_code
 from subgraph.text import prediction
 

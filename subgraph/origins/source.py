@@ -1,0 +1,128 @@
+"""Node of an ONNX graph -> the module and the line of PyTorch code that it was exported from. PyTorch is not needed.
+
+`torch.onnx.export(dynamo=True)` writes scopes, classes and the stack of `forward` calls into a node's metadata.
+The older exporter writes scopes into the node's name alone. All of it comes from the file, so it is read as text.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from subgraph.documents import keyed, to_json
+from subgraph.graph.graph import Graph
+from subgraph.text import source_line
+
+PREFIX = "pkg.torch.onnx."
+STACK_TRACE, NAMESPACE = f"{PREFIX}stack_trace", "namespace"
+LONGEST = 64 << 10  # characters of a metadata value that is read
+FRAME = re.compile(r'^ *File "([^"\n]+)", line (\d{1,9}), in [^\n]*(?:\n(?! *File ")([^\n]*))?', re.MULTILINE)
+# torch's own code: a line in it says less than the one that called it.
+LIBRARY = re.compile(r"-packages[/\\]torch[/\\]|[/\\]torch[/\\](?:nn|_\w+|utils|jit|onnx|fx|functional\.py$)")
+PARAMETER = re.compile(r"((?:\w+\.)*\w+)\.\w+")  # `layer1.0.conv1.weight`
+
+
+@dataclass(frozen=True)
+class Source:
+    """Where a node comes from.
+
+    Attributes:
+        module: path of the module that ran, `layer2.0.bn1`; of a fused node also those of its weights,
+            `layer2.0.conv1 + layer2.0.bn1`. Empty for the model itself.
+        kind: its class, without the package; JSON calls it `class`.
+        file, line, code: the innermost call outside of torch's own files.
+    """
+
+    module: str
+    kind: str | None = keyed("class", default=None)
+    file: str | None = None
+    line: int | None = None
+    code: str | None = None
+
+    def __str__(self) -> str:
+        """`layer2.0.bn1 (BatchNorm2d) at models/resnet.py:93: out = self.bn1(out)`."""
+        return source_line(to_json(self))
+
+
+def source(graph: Graph, index: int) -> Source | None:
+    """The origin of a node; None where the file tells nothing. Complexity: linear in the node's metadata."""
+    metadata = node_metadata(graph, index)
+    scopes, classes = _scopes(metadata)
+    if scopes is None:
+        scopes = scopes_of_name(graph.node_names[index])
+    file, line, code = _line(metadata.get(STACK_TRACE, "")[:LONGEST])
+    module = next((scope for scope in reversed(scopes) if scope), "")
+    if not module and not file:
+        return None
+    modules = [*_modules_of_weights(graph, index, module), module]
+    kind = classes[len(scopes) - 1].rpartition(".")[2] if 0 < len(scopes) <= len(classes) else None
+    return Source(" + ".join(filter(None, modules)), kind or None, file, line, code)
+
+
+def sources(graph: Graph, nodes: Iterable[int]) -> Sequence[Source | None] | None:
+    """The origins of several nodes; None if none is known."""
+    found = [source(graph, i) for i in nodes]
+    return found if any(found) else None
+
+
+def node_metadata(graph: Graph, index: int) -> dict[str, str]:
+    """`metadata_props` of a node."""
+    return {str(entry.key): str(entry.value) for entry in graph.nodes[index].metadata_props}
+
+
+def scopes_of_name(name: str) -> list[str]:
+    """Module paths in a node's name, from the outermost; empty for a name that another exporter gave.
+
+    >>> scopes_of_name("/layer1/layer1.0/conv1/Conv")
+    ['layer1', 'layer1.0', 'layer1.0.conv1']
+    """
+    paths: list[str] = []
+    outer, before = "", ""  # the path around the last piece, and that piece
+    for piece in name.split("/")[1:-1] if name.startswith("/") else ():
+        # A piece of a Sequential repeats the container's name: `layer1`, then `layer1.0`.
+        if before and not piece.startswith(f"{before}."):
+            outer = paths[-1]
+        paths.append(f"{outer}.{piece}" if outer else piece)
+        before = piece
+    return paths
+
+
+def _scopes(metadata: dict[str, str]) -> tuple[list[str] | None, list[str]]:
+    """Paths of the modules around a node and their classes, from the model itself inwards; None without metadata.
+
+    The last entry of both lists in the file is the operator, which is left out.
+    """
+    scopes = _texts(metadata.get(f"{PREFIX}name_scopes", ""))
+    if scopes:
+        return scopes[:-1], _texts(metadata.get(f"{PREFIX}class_hierarchy", ""))[:-1]
+    pairs = [part.partition(": ") for part in metadata.get(NAMESPACE, "")[:LONGEST].split("/")]
+    if len(pairs) > 1 and all(colon for _, colon, _ in pairs):
+        return [scope for scope, _, _ in pairs[:-1]], [kind for _, _, kind in pairs[:-1]]
+    return None, []
+
+
+def _texts(literal: str) -> list[str]:
+    """A list of texts as Python writes it; empty for anything else."""
+    if len(literal) > LONGEST or not literal.startswith("["):
+        return []
+    try:
+        value: Any = ast.literal_eval(literal)
+    except (ValueError, SyntaxError, RecursionError, MemoryError):
+        return []
+    return value if isinstance(value, list) and all(isinstance(item, str) for item in value) else []
+
+
+def _line(trace: str) -> tuple[str, int, str] | tuple[None, None, None]:
+    """File, line and code of the innermost frame outside of torch; of the innermost one if all are inside."""
+    frames = [(str(m[1]), int(m[2]), str(m[3] or "").strip()) for m in FRAME.finditer(trace)]
+    own = [frame for frame in frames if not LIBRARY.search(frame[0])] or frames
+    return own[-1] if own else (None, None, None)
+
+
+def _modules_of_weights(graph: Graph, index: int, module: str) -> list[str]:
+    """Modules whose weights a node reads, apart from its own: a fused node holds the work of several."""
+    names = (PARAMETER.fullmatch(name) for name in graph.reads[index] if graph.is_weight(name))
+    return [other for other in dict.fromkeys(m[1] for m in names if m) if module and other != module]

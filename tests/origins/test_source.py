@@ -1,0 +1,145 @@
+"""The module and line of a node, read from files that PyTorch's exporters wrote (`fixtures/torch_networks.py`).
+
+Torch is not needed. Covers `origins.source`.
+"""
+
+from __future__ import annotations
+
+import csv
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import jsonschema
+import numpy as np
+import pytest
+
+from subgraph import plugins
+from subgraph.graph.graph import Graph, load
+from subgraph.origins.source import LONGEST, Source, scopes_of_name, source
+from subgraph.reports import rendered, schema
+from tests.helpers import fake_candidate
+from tests.helpers.run_command import in_process
+
+TORCH = Path(__file__).parents[2] / "fixtures" / "torch"
+FILE = "/home/me/project/torch_networks.py"
+CODE = "q, k, v = self.qkv(x).chunk(3, dim=-1)"
+WRONG = f"{fake_candidate.HERE}:fault=wrong,nodes=node_linear"
+LINE = "mix.qkv (Linear) at project/torch_networks.py:"
+
+
+def of(graph: Graph, node: str) -> Source | None:
+    return source(graph, graph.select(node).nodes[0])
+
+
+def node(**metadata: str) -> Any:
+    """A graph of one node with that metadata."""
+    entries = [SimpleNamespace(key=f"pkg.torch.onnx.{key}", value=value) for key, value in metadata.items()]
+    return SimpleNamespace(nodes=[SimpleNamespace(metadata_props=entries)], node_names=["n"], reads=[()])
+
+
+def test_the_line_is_that_of_the_users_innermost_call() -> None:
+    found = of(load(TORCH / "tiny_dynamo.onnx"), "node_linear")
+    assert found and found.line
+    assert (found.module, found.kind, found.file, found.code) == ("mix.qkv", "Linear", FILE, CODE)
+    assert str(found) == f"mix.qkv (Linear) at project/torch_networks.py:{found.line}: {CODE}"
+
+
+def test_a_fused_node_names_the_modules_of_its_weights() -> None:
+    found = of(load(TORCH / "tiny_dynamo.onnx"), "Conv@1")
+    assert found and found.module == "stem.0 + stem.1" and found.kind == "BatchNorm2d"
+
+
+def test_all_nodes_of_the_new_exporter_but_those_without_metadata_have_a_line() -> None:
+    graph = load(TORCH / "tiny_dynamo.onnx")
+    assert [graph.ops[i] for i in range(len(graph.nodes)) if not source(graph, i)] == ["Split"]
+
+
+def test_of_the_old_exporter_the_name_tells_the_module() -> None:
+    graph = load(TORCH / "tiny_script.onnx")
+    assert of(graph, "/mix/qkv/MatMul") == Source("mix.qkv")
+    assert of(graph, "/stem/stem.0/Conv") == Source("stem.0")
+    assert of(graph, "/Add") is None  # of the model itself
+
+
+@pytest.mark.parametrize(
+    ("name", "paths"),
+    [
+        ("/layer1/layer1.0/conv1/Conv", ["layer1", "layer1.0", "layer1.0.conv1"]),
+        ("/encoder/layer/layer.0/attn/MatMul", ["encoder", "encoder.layer", "encoder.layer.0", "encoder.layer.0.attn"]),
+        ("/features/features.0/features.0.0/Conv", ["features", "features.0", "features.0.0"]),
+        ("/Add", []),
+        ("stem/conv/Conv", []),
+        ("", []),
+    ],
+)
+def test_scopes_of_a_name(name: str, paths: list[str]) -> None:
+    assert scopes_of_name(name) == paths
+
+
+def test_metadata_is_read_as_text() -> None:
+    assert source(node(name_scopes="[__import__('os').getcwd(), 'x']"), 0) is None
+    assert source(node(name_scopes="[" * 20_000), 0) is None
+    assert source(node(name_scopes=f"['{'m' * LONGEST}', 'x']"), 0) is None
+    assert source(node(name_scopes="[1, 2]"), 0) is None
+
+
+def test_a_trace_without_scopes_and_lines_inside_of_torch() -> None:
+    library = 'File "/usr/lib/python3/site-packages/torch/nn/modules/conv.py", line 565, in forward\n    return 1'
+    only = source(node(stack_trace=library), 0)
+    assert only and (only.module, only.line) == ("", 565)
+    both = source(node(stack_trace=f'File "C:\\net\\m.py", line 3, in forward\n    y = self.c(x)\n  {library}'), 0)
+    assert both and str(both) == "the model at net/m.py:3: y = self.c(x)"
+    assert source(node(stack_trace="not a trace"), 0) is None
+
+
+def test_namespace_alone_tells_the_module() -> None:
+    graph = node()
+    graph.nodes[0].metadata_props = [SimpleNamespace(key="namespace", value=": a.Net/b.c: torch.nn.Linear/y: aten.add")]
+    assert source(graph, 0) == Source("b.c", "Linear")
+
+
+def test_inspect_shows_source_metadata_and_documentation() -> None:
+    shown = in_process("inspect", TORCH / "tiny_dynamo.onnx", "node_linear", "--no-run")
+    node = shown.document["nodes"][0]
+    assert node["source"] | {"line": 0} == {
+        "module": "mix.qkv", "class": "Linear", "file": FILE, "line": 0, "code": CODE,
+    }  # fmt: skip
+    assert node["metadata"]["namespace"].endswith("aten.linear.default") and node["doc_string"] == ""
+    assert f"  from {LINE}" in shown.text
+    assert "pkg.torch.onnx.name_scopes = ['', 'mix', 'mix.qkv', 'linear']" in shown.text
+
+
+def test_compare_names_the_line(tmp_path: Path) -> None:
+    table = tmp_path / "table.csv"
+    shown = in_process("compare", TORCH / "tiny_dynamo.onnx", "-c", WRONG, "--at", "node_linear",
+                       "-o", tmp_path / "out", "--csv", table)  # fmt: skip
+    assert f"source            {LINE}" in shown.text
+    jsonschema.validate(shown.document, schema("compare"))
+    assert shown.document["rows"][0]["source"]["code"] == CODE
+    assert next(csv.DictReader(table.read_text().splitlines()))["source"].endswith(CODE)
+    for form in ("html", "md", "text", "csv"):
+        assert LINE in rendered(plugins.load("reports", form), shown.document), form
+
+
+@pytest.mark.slow
+def test_a_finding_names_the_line(tmp_path: Path) -> None:
+    document = in_process("bisect", TORCH / "tiny_dynamo.onnx", "-c", WRONG, "-o", tmp_path / "out").document
+    jsonschema.validate(document, schema("bisect"))
+    assert document["findings"][0]["nodes"] == ["node_linear"]
+    assert document["findings"][0]["sources"][0]["module"] == "mix.qkv"
+    for form in ("html", "md", "text", "csv"):
+        assert f"from {LINE}" in rendered(plugins.load("reports", form), document).replace("`", ""), form
+
+
+@pytest.mark.slow
+def test_an_interval_of_a_recording_names_the_line(tmp_path: Path) -> None:
+    model, dump = TORCH / "tiny_dynamo.onnx", tmp_path / "dump"
+    in_process("dump", model, "--all", "-o", dump)
+    np.save(dump / "linear.npy", np.load(dump / "linear.npy") * 1.5)
+    shown = in_process("compare", model, "--recorded", dump, "-o", tmp_path / "out")
+    assert f"source            {LINE}" in shown.text
+    shown = in_process("bisect", model, "--recorded", dump, "-o", tmp_path / "out")
+    jsonschema.validate(shown.document, schema("recorded"))
+    assert f"from {LINE}" in shown.text
+    assert shown.document["findings"][0]["suspects"][0]["source"]["module"] == "mix.qkv"
