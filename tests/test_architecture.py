@@ -33,7 +33,7 @@ runtime
 cases comparison inspection
 trials
 bisection recordings sweep demo view
-notebook
+notebook torch
 commands
 __init__ cli
 """
@@ -47,7 +47,9 @@ LIGHT = frozenset(
 LIGHT |= {"commands", "__init__", "cli"}
 MAX_MODULES = 14  # in a package, plugin folders and commands/ apart
 
-HEAVY = frozenset("numpy onnx onnxruntime networkx PIL ml_dtypes google rich pydantic jinja2 psutil".split())
+HEAVY = frozenset(
+    "numpy onnx onnxruntime onnxscript torch networkx PIL ml_dtypes google rich pydantic jinja2 psutil".split()
+)
 PRINTERS = {"cli": "the command line", "cases.repro": "a script of its own, copied beside every cut"}
 MAX_LINES = 400
 LONG = {

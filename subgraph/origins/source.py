@@ -51,10 +51,8 @@ def source(graph: Graph, index: int) -> Source | None:
     """The origin of a node; None where the file tells nothing. Complexity: linear in the node's metadata."""
     metadata = node_metadata(graph, index)
     scopes, classes = _scopes(metadata)
-    if scopes is None:
-        scopes = scopes_of_name(graph.node_names[index])
     file, line, code = _line(metadata.get(STACK_TRACE, "")[:LONGEST])
-    module = next((scope for scope in reversed(scopes) if scope), "")
+    module = next((scope for scope in reversed(scopes) if scope), "") or module_path(graph.node_names[index])
     if not module and not file:
         return None
     modules = [*_modules_of_weights(graph, index, module), module]
@@ -73,38 +71,35 @@ def node_metadata(graph: Graph, index: int) -> dict[str, str]:
     return {str(entry.key): str(entry.value) for entry in graph.nodes[index].metadata_props}
 
 
-def scopes_of_name(name: str) -> list[str]:
-    """Module paths in a node's name, from the outermost; empty for a name that another exporter gave.
+def module_path(name: str) -> str:
+    """The module in a node's name; "" for a name that another exporter gave.
 
-    >>> scopes_of_name("/layer1/layer1.0/conv1/Conv")
-    ['layer1', 'layer1.0', 'layer1.0.conv1']
+    >>> module_path("/layer1/layer1.0/conv1/Conv"), module_path("/Concat"), module_path("conv1")
+    ('layer1.0.conv1', '', '')
     """
-    paths: list[str] = []
-    outer, before = "", ""  # the path around the last piece, and that piece
-    for piece in name.split("/")[1:-1] if name.startswith("/") else ():
-        # A piece of a Sequential repeats the container's name: `layer1`, then `layer1.0`.
-        if before and not piece.startswith(f"{before}."):
-            outer = paths[-1]
-        paths.append(f"{outer}.{piece}" if outer else piece)
-        before = piece
-    return paths
+    path: list[str] = []
+    for part in name.split("/")[1:-1] if name.startswith("/") else ():
+        if path and part.startswith(f"{path[-1]}."):  # a container repeats its own name
+            path.pop()
+        path.append(part)
+    return ".".join(path)
 
 
-def _scopes(metadata: dict[str, str]) -> tuple[list[str] | None, list[str]]:
-    """Paths of the modules around a node and their classes, from the model itself inwards; None without metadata.
+def _scopes(metadata: dict[str, str]) -> tuple[list[str], list[str]]:
+    """Paths of the modules around a node and their classes, from the model itself inwards.
 
     The last entry of both lists in the file is the operator, which is left out.
     """
-    scopes = _texts(metadata.get(f"{PREFIX}name_scopes", ""))
+    scopes = texts(metadata.get(f"{PREFIX}name_scopes", ""))
     if scopes:
-        return scopes[:-1], _texts(metadata.get(f"{PREFIX}class_hierarchy", ""))[:-1]
+        return scopes[:-1], texts(metadata.get(f"{PREFIX}class_hierarchy", ""))[:-1]
     pairs = [part.partition(": ") for part in metadata.get(NAMESPACE, "")[:LONGEST].split("/")]
     if len(pairs) > 1 and all(colon for _, colon, _ in pairs):
         return [scope for scope, _, _ in pairs[:-1]], [kind for _, _, kind in pairs[:-1]]
-    return None, []
+    return [], []
 
 
-def _texts(literal: str) -> list[str]:
+def texts(literal: str) -> list[str]:
     """A list of texts as Python writes it; empty for anything else."""
     if len(literal) > LONGEST or not literal.startswith("["):
         return []

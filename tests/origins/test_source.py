@@ -16,7 +16,7 @@ import pytest
 
 from subgraph import plugins
 from subgraph.graph.graph import Graph, load
-from subgraph.origins.source import LONGEST, Source, scopes_of_name, source
+from subgraph.origins.source import LONGEST, Source, module_path, source
 from subgraph.reports import rendered, schema
 from tests.helpers import fake_candidate
 from tests.helpers.run_command import in_process
@@ -63,18 +63,18 @@ def test_of_the_old_exporter_the_name_tells_the_module() -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "paths"),
+    ("name", "path"),
     [
-        ("/layer1/layer1.0/conv1/Conv", ["layer1", "layer1.0", "layer1.0.conv1"]),
-        ("/encoder/layer/layer.0/attn/MatMul", ["encoder", "encoder.layer", "encoder.layer.0", "encoder.layer.0.attn"]),
-        ("/features/features.0/features.0.0/Conv", ["features", "features.0", "features.0.0"]),
-        ("/Add", []),
-        ("stem/conv/Conv", []),
-        ("", []),
+        ("/layer1/layer1.0/conv1/Conv", "layer1.0.conv1"),
+        ("/encoder/layer/layer.0/attn/MatMul", "encoder.layer.0.attn"),
+        ("/features/features.0/features.0.0/Conv", "features.0.0"),
+        ("/Add", ""),
+        ("stem/conv/Conv", ""),
+        ("", ""),
     ],
 )
-def test_scopes_of_a_name(name: str, paths: list[str]) -> None:
-    assert scopes_of_name(name) == paths
+def test_the_module_in_a_name(name: str, path: str) -> None:
+    assert module_path(name) == path
 
 
 def test_metadata_is_read_as_text() -> None:

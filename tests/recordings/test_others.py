@@ -32,7 +32,7 @@ from subgraph.recordings import interval, recording, runs
 from subgraph.recordings.compare import compare_run
 from subgraph.recordings.document import exit_code
 from subgraph.recordings.matching.align import alignments, foldings
-from subgraph.recordings.matching.names import ModelNames, module_path
+from subgraph.recordings.matching.names import ModelNames
 from subgraph.recordings.run_comparison import RunComparison
 from subgraph.runtime.inputs import Feeding
 from subgraph.runtime.reference import Reference
@@ -112,11 +112,6 @@ def written(folder: Path, tensors: Mapping[str, Array], name: Callable[[str], st
 
 
 # ---------------------------------------------------------------------------------------------------- names
-
-
-def test_module_paths_of_exported_names() -> None:
-    assert module_path("/features/features.0/features.0.1/Conv") == "features.0.1"
-    assert module_path("/blocks.0/attn/MatMul") == "blocks.0.attn"
 
 
 def test_names_that_others_give(others: Path) -> None:

@@ -9,6 +9,7 @@ import re
 from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 
 from subgraph.graph.graph import CONSTANT, SHAPE, Graph
+from subgraph.origins.source import module_path
 from subgraph.recordings.dumps import DumpEntry
 
 # What toolkits append to a name: RKNN (reshaped, transposed, fused), MNN, OpenVINO, onnxruntime's quantizer.
@@ -40,20 +41,6 @@ def without_endings(name: str) -> list[str]:
         name = name.removesuffix(end)
         names.append(name)
     return names
-
-
-def module_path(node_name: str) -> str:
-    """The path of the torch module that a node's exported name says; "" for none.
-
-    >>> module_path("/layer1/layer1.0/conv1/Conv"), module_path("/Concat"), module_path("conv1")
-    ('layer1.0.conv1', '', '')
-    """
-    path: list[str] = []
-    for part in node_name.strip("/").split("/")[:-1] if node_name.startswith("/") else ():
-        if path and part.startswith(f"{path[-1]}."):  # a container repeats its own name
-            path.pop()
-        path.append(part)
-    return ".".join(path)
 
 
 class ModelNames:

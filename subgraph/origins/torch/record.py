@@ -1,0 +1,207 @@
+"""`subgraph.torch.record`: a module and an ONNX model exported from it -> the module's values under ONNX's names."""
+
+from __future__ import annotations
+
+import json
+import logging
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from subgraph.documents import to_json
+from subgraph.errors import InputError, ResultExists, UsageError
+from subgraph.graph.graph import Graph, load
+from subgraph.origins.torch import program as programs
+from subgraph.origins.torch import scopes
+from subgraph.storage import tensors
+from subgraph.storage.folders import aside, safe_names
+from subgraph.text import clean, count
+
+log = logging.getLogger("subcut")
+
+SCHEMA, MANIFEST = "subcut.torch/1", "manifest.json"
+PART = re.compile(r"(.+)_(?:_|split_)(\d+)")  # how the exporter names the elements of a node with several values
+CLOSE = 1e-5  # relative difference of a program's output from the module's own up to which both are the same
+
+
+@dataclass(frozen=True)
+class TorchRecording:
+    """What `record` wrote.
+
+    Attributes:
+        folder: for `subcut compare MODEL --recorded FOLDER`.
+        tensors: names of the ONNX tensors whose values were written, the model's inputs first.
+        of: how many tensors the model's nodes make.
+        way: "exported program", or "hooks" where names, or `torch.export`, allow no more.
+        notes: what makes it less than it could be.
+    """
+
+    folder: Path
+    tensors: Sequence[str]
+    of: int
+    way: str
+    notes: Sequence[str] = ()
+    schema: str = field(default=SCHEMA, kw_only=True)
+
+    def __str__(self) -> str:
+        """What was recorded, and what to type next."""
+        lines = [f"{self.folder}: {count(len(self.tensors), 'tensor')} by the {self.way}", *self.notes]
+        return "\n".join([*map(clean, lines), f"next: subcut compare MODEL --recorded {self.folder}"])
+
+
+def record(
+    module: Any,
+    args: Sequence[Any],
+    model: str | Path,
+    folder: str | Path,
+    *,
+    kwargs: Mapping[str, Any] | None = None,
+    **export: Any,
+) -> TorchRecording:
+    """Run a module and write the values of the ONNX model's tensors that it computes.
+
+    `module`: a `torch.nn.Module` in evaluation mode, on any device. `args`, `kwargs`: what it is called with. `model`:
+    what was exported from it, by either of PyTorch's exporters. `export`: options that the export needed, as for
+    `torch.onnx.export` (`dynamic_shapes`, `custom_translation_table`). Then `subcut compare MODEL --recorded FOLDER`
+    says whether the export is right. A recording that stands in `folder` is replaced when the new one is complete.
+
+    >>> import subgraph.torch
+    >>> done = subgraph.torch.record(network, (image,), "model.onnx", "dump")  # doctest: +SKIP
+    >>> len(done.tensors), done.way  # doctest: +SKIP
+    (50, 'exported program')
+
+    Raises:
+        BackendError: PyTorch is not installed. UsageError: the module is in training mode, or is none.
+        InputError: a value has no form in ONNX, or nothing could be recorded. ModelError: the model cannot be read.
+        ResultExists: `folder` holds something else. OutputError: it cannot be written.
+    """
+    torch, place, kwargs = programs.torch(), Path(folder), dict(kwargs or {})
+    if not isinstance(module, torch.nn.Module):
+        raise UsageError(f"record takes a torch.nn.Module, not {type(module).__name__}")
+    if module.training:
+        raise UsageError("the module is in training mode, in which values change from run to run", "call module.eval()")
+    args = (args,) if isinstance(args, torch.Tensor) else tuple(args)
+    graph = load(Path(model))
+    _require_free(place)
+    with aside(place) as work:
+        values = _Values(graph, work)
+        way, notes = _run(module, args, kwargs, graph, values, export)
+        done = TorchRecording(place, tuple(values.files), len(graph.maker), way, tuple(notes))
+        if not values.files.keys() - graph.inputs.keys():
+            raise InputError(f"no tensor of {graph.path.name} could be told in the module", "; ".join(notes))
+        manifest = to_json(done) | {"files": values.files, "model": graph.path.name, "torch": str(torch.__version__)}
+        (work / MANIFEST).write_text(json.dumps(manifest, indent=1) + "\n", encoding="utf-8")
+    return done
+
+
+class _Values:
+    """The values on disk, each written as soon as it is known."""
+
+    def __init__(self, graph: Graph, folder: Path) -> None:
+        self._graph, self._folder = graph, folder
+        self._stems = safe_names([*graph.inputs, *graph.maker])
+        self.files: dict[str, str] = {}
+
+    def add(self, name: str, value: Any) -> None:
+        """Write one tensor of the model, unless it has been."""
+        if name not in self.files and name in self._stems:
+            array = programs.to_numpy(value)
+            saved = tensors.save(name, array, tensors.type_of(array), self._folder, self._stems[name])
+            self.files[name] = saved.files[0]
+
+    def ends(self, args: Any, results: Any) -> Iterator[str]:
+        """Write the model's inputs and outputs, by position; yields what does not fit."""
+        for what, names, found in (
+            ("inputs", list(self._graph.inputs), programs.tensors_in(args)),
+            ("outputs", self._graph.outputs, programs.tensors_in(results)),
+        ):
+            if len(names) == len(found):
+                for name, value in zip(names, found, strict=True):
+                    self.add(name, value)
+            else:
+                yield f"the model has {len(names)} {what}, the module {len(found)}: not recorded"
+
+
+def _run(
+    module: Any, args: Sequence[Any], kwargs: Mapping[str, Any], graph: Graph, values: _Values, export: Any
+) -> tuple[str, list[str]]:
+    """Record all values; how, and notes."""
+    with programs.torch().no_grad():
+        results = module(*args, **kwargs)
+    notes = list(values.ends((args, kwargs), results))
+    known = any(programs.statement(graph, i) for i in range(len(graph.nodes)))
+    if known:
+        try:
+            program, said = _best(graph, programs.programs(module, args, kwargs, **export))
+        except InputError as e:
+            notes.append(f"{e.what}; what its modules return was recorded instead")
+        else:
+            notes += [said] if said else []
+            told = _told(graph, program, values.add)
+            outputs = programs.tensors_in(programs.run(program, args, kwargs, told))
+            notes += _departures(programs.tensors_in(results), outputs)
+            return "exported program", notes
+    scopes.run(module, args, kwargs, graph, values.add)
+    return "hooks", notes
+
+
+def _best(graph: Graph, candidates: Iterator[Any]) -> tuple[Any, str]:
+    """The first program that is the one that was exported; else the nearest, and what is missing."""
+    most, best, of = -1, None, 0
+    for program in candidates:
+        same, of = programs.same_program(graph, program)
+        if same > most:
+            most, best = same, program
+        if same == of:
+            return program, ""
+    return best, f"{of - most} of {of} nodes come from another program than the module's: not recorded"
+
+
+def _told(graph: Graph, program: Any, add: Callable[[str, Any], None]) -> Callable[[Any, Any], None]:
+    """What is to be called with each node of the program and its value: it adds the tensors that the node makes."""
+    own = {node.name: node.format_node() for node in program.graph.nodes}
+    meant: dict[str, list[tuple[str, int | None]]] = {}  # node → tensors, each with its position in the value
+    for tensor, i in graph.maker.items():
+        said = programs.statement(graph, i)
+        if said and own.get(programs.name_in(said)) != said:
+            continue
+        part = PART.fullmatch(tensor)
+        if tensor in own:
+            meant.setdefault(tensor, []).append((tensor, None))
+        elif part and part[1] in own:
+            meant.setdefault(part[1], []).append((tensor, int(part[2])))
+
+    def told(node: Any, value: Any) -> None:
+        for tensor, position in meant.get(node.name, ()):
+            one = value if position is None else _element(value, position)
+            if isinstance(one, programs.torch().Tensor):
+                add(tensor, one)
+
+    return told
+
+
+def _element(value: Any, position: int) -> Any:
+    return value[position] if isinstance(value, (tuple, list)) and position < len(value) else None
+
+
+def _departures(expected: Sequence[Any], given: Sequence[Any]) -> Iterator[str]:
+    """Outputs in which the exported program itself is not the module."""
+    close = programs.torch().allclose
+    for k, (right, value) in enumerate(zip(expected, given, strict=False)):
+        if right.shape != value.shape or not close(right, value, rtol=CLOSE, atol=CLOSE, equal_nan=True):
+            yield f"output {k}: what torch.export made of the module is not the module: look at the export, not at ONNX"
+
+
+def _require_free(place: Path) -> None:
+    """
+    Raises:
+        ResultExists: something stands there that `record` did not write.
+    """
+    try:
+        ours = json.loads((place / MANIFEST).read_text(encoding="utf-8"))["schema"] == SCHEMA
+    except (OSError, ValueError, KeyError, TypeError):
+        ours = False
+    if place.exists() and not ours and not (place.is_dir() and not any(place.iterdir())):
+        raise ResultExists(f"{place} exists and is no recording of this kind", "name another folder, or remove it")
