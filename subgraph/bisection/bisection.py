@@ -20,7 +20,7 @@ from subgraph.bisection.costs import OtherModel, costs
 from subgraph.bisection.describe import describe
 from subgraph.bisection.oracle import NodeOracle, items_of
 from subgraph.bisection.remaining import Remaining
-from subgraph.cases import case
+from subgraph.cases import case, evidence
 from subgraph.cases.case import ResultPlace
 from subgraph.display import Displayed
 from subgraph.documents import to_json
@@ -158,7 +158,11 @@ class Bisection(Displayed):
         document = replace(document, other_model=self._other_model(findings))
         if findings.outcome is Outcome.DISAGREE:
             document = result_folder.save(self.oracle, document, place, options.request, options.setup.feeding)
-        self.document = to_json(document)
+            self.document = to_json(document)
+        else:  # beside an earlier finding, not in its place
+            source = case.source_of(trials.graph)
+            aside = replace(place, name=f"{options.place.name}-report")
+            self.document = evidence.save_document(document, aside, source, [trials.graph.path])
 
     @property
     def oracle(self) -> NodeOracle:

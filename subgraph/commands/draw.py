@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -122,11 +122,11 @@ def _one(graph: Graph, shown: ShownOptions, marked: MarkOptions, form: str) -> _
     from subgraph.drawing.layout import WIDTH, Drawer
     from subgraph.drawing.page import page
     from subgraph.drawing.svg import svg
-    from subgraph.inspection.network import network
+    from subgraph.inspection.network import labelled
 
     if shown.hops and not shown.around:
         raise UsageError("--hops without --around", "subcut draw MODEL --around NODE --hops 2")
-    whole = replace(network(graph), names=[graph.label(i) for i in range(len(graph.nodes))])
+    whole = labelled(graph)
     kept: Sequence[int] = range(len(graph.nodes))
     if shown.around:
         middle = graph.select(shown.around).nodes

@@ -1,6 +1,7 @@
 """Numbers of the document -> pixels of a chart. Errors stand on a logarithmic axis, one line per decade.
 
-Errors of exactly 0 stand on the lower edge, errors that are not finite in a band above the others.
+Errors of exactly 0 stand on the lower edge, errors that are not finite in a band above the others. Names stand below
+the axis, upright, those of findings and of the first failing points before others.
 """
 
 from __future__ import annotations
@@ -10,8 +11,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
+from subgraph.text import short
+
 WIDTH, HEIGHT = 720.0, 250.0
 LEFT, RIGHT, BOTTOM = 58.0, 14.0, 34.0
+NAMED = 112.0  # more room below for names
+NAME_GAP = 24.0  # pixels between two of them; letters are larger on a phone
+NAME_LENGTH = 17  # characters of a name
 TOP, MARKED = 12.0, 40.0  # room above: without and with numbers of findings
 DEEPEST = 16  # decades shown below the highest; what is smaller stands on the floor
 MAX_LABELS = 8  # on an axis
@@ -30,10 +36,11 @@ class Point(NamedTuple):
 
 
 class Label(NamedTuple):
-    """A label on an axis, at `at` pixels along it."""
+    """A label on an axis, at `at` pixels along it; `title`: the whole of a name that is cut."""
 
     at: float
     label: str
+    title: str = ""
 
 
 class TitledPoint(NamedTuple):
@@ -46,13 +53,14 @@ class TitledPoint(NamedTuple):
 
 
 class Mark(NamedTuple):
-    """A finding's band, with its number above in one of `MARK_ROWS` rows."""
+    """A finding's band, with its number above in one of `MARK_ROWS` rows; `hidden`: no point in it fails."""
 
     number: int
     x: float
     width: float
     middle: float
     row: int
+    hidden: bool
 
 
 @dataclass(frozen=True)
@@ -61,12 +69,14 @@ class Chart:
 
     Attributes:
         strange: height of the band for errors that are not finite; None without such errors.
+        names: of nodes, below the axis. said: lines written into the chart.
         line: the curve. dots: points that do not fail. failing: those that fail, beyond the first `MAX_TITLES`.
         words: the chart's own label (`label`) and that of the x axis (`x`).
     """
 
     levels: list[Label]
     ends: list[Label]
+    names: list[Label]
     line: str
     dots: str
     failing: str
@@ -80,6 +90,12 @@ class Chart:
     left: float = LEFT
     right: float = WIDTH - RIGHT
     bottom: float = HEIGHT - BOTTOM
+    said: Sequence[str] = ()
+
+    @property
+    def hidden(self) -> list[int]:
+        """Numbers of findings in whose place this run shows no wrong tensor."""
+        return [mark.number for mark in self.marks if mark.hidden]
 
 
 class Bar(NamedTuple):
@@ -131,15 +147,31 @@ def chart(points: Sequence[Point], marks: Sequence[Sequence[float]], words: Mapp
     return Chart(
         levels=[Label(at(d), f"1e{d}") for d in range(high, low - 1, -step)],
         ends=[Label(across(x), f"{x:g}") for x in dict.fromkeys((first, last))],
+        names=(names := _names([(t.x, p) for p, t in drawn], marks)),
         line=" ".join(f"{'L' if k else 'M'}{t.x:g} {t.y:g}" for k, (_, t) in enumerate(drawn)),
         dots=" ".join(f"M{t.x:g} {t.y:g}h0" for p, t in drawn if p.status != "fail"),
         failing=" ".join(f"M{t.x:g} {t.y:g}h0" for t in failing[MAX_TITLES:]),
         titled=failing[:MAX_TITLES],
-        marks=_marks([[across(x) for x in mark] for mark in marks]),
+        marks=_marks([[across(x) for x in mark] for mark in marks], [t.x for t in failing], [t.x for _, t in drawn]),
         words=words,
         top=roof,
         strange=roof + 6 if strange else None,
+        height=HEIGHT + (NAMED if names else 0),
     )
+
+
+def _names(points: Sequence[tuple[float, Point]], marks: Sequence[Sequence[float]]) -> list[Label]:
+    """Names of points, `NAME_GAP` apart: of findings, of the first that fails, of the ends, then as many as fit."""
+    known = {x: p for x, p in points if p.name}  # of several tensors of a node the last
+    ends = {x for mark in marks if mark for x in (min(mark), max(mark))}
+    wanted = [x for x, p in known.items() if p.x in ends]
+    wanted += [x for x, p in known.items() if p.status == "fail"][:1]
+    wanted += [*list(known)[:1], *list(known)[-1:], *known]
+    taken: list[float] = []
+    for x in wanted:
+        if all(abs(x - other) >= NAME_GAP for other in taken):
+            taken.append(x)
+    return [Label(x, short(known[x].name, NAME_LENGTH), known[x].name) for x in sorted(taken)]
 
 
 def decades(values: Sequence[float]) -> tuple[int, int]:
@@ -155,8 +187,11 @@ def decades(values: Sequence[float]) -> tuple[int, int]:
     return max(low, high - DEEPEST), high
 
 
-def _marks(spans: Sequence[Sequence[float]]) -> list[Mark]:
-    """Each finding's band, at least 4 pixels wide; numbers that would touch stand in rows."""
+def _marks(spans: Sequence[Sequence[float]], failing: Sequence[float], seen: Sequence[float]) -> list[Mark]:
+    """Each finding's band, at least 4 pixels wide; numbers that would touch stand in rows.
+
+    `failing`, `seen`: points, in pixels.
+    """
     bands = [(number, min(span) - 2, max(span) + 2) for number, span in enumerate(spans, 1) if span]
     ends = [-math.inf] * MARK_ROWS
     marks = []
@@ -164,7 +199,8 @@ def _marks(spans: Sequence[Sequence[float]]) -> list[Mark]:
         middle = (left + right) / 2
         row = next((k for k, end in enumerate(ends) if middle - end >= STAGGER), MARK_ROWS - 1)
         ends[row] = middle
-        marks.append(Mark(number, left, round(right - left, 1), middle, row))
+        hidden = any(left <= x <= right for x in seen) and not any(left <= x <= right for x in failing)
+        marks.append(Mark(number, left, round(right - left, 1), middle, row, hidden))
     return sorted(marks)
 
 

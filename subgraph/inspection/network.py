@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Sequence
+from dataclasses import replace
 
 from subgraph.drawing.network import Network
 from subgraph.errors import InputError
@@ -25,6 +26,17 @@ def network(graph: Graph) -> Network:
         outputs=tuple(graph.outputs),
         types={name: type_text(proto) for name, proto in graph.declared_types().items()},
         scopes=_scopes(graph.nodes) if not any("/" in name for name in graph.node_names) else (),
+    )
+
+
+def labelled(graph: Graph) -> Network:
+    """The same, each node by its label, and without weights, which are not drawn: as small as a document needs it."""
+    whole = network(graph)
+    seen = {*whole.inputs, *(name for row in whole.makes for name in row)}
+    return replace(
+        whole,
+        names=[graph.label(i) for i in range(len(graph.nodes))],
+        reads=[[name for name in row if name in seen] for row in whole.reads],
     )
 
 

@@ -54,6 +54,11 @@ class TensorLine:
     source: str = ""
 
     @property
+    def agrees(self) -> bool:
+        """Does nothing speak against it, and was it seen?"""
+        return {one.status for one in self.cells} - {""} == {"agree"}
+
+    @property
     def names(self) -> list[tuple[str, str]]:
         """How it was recorded, and how that was matched; of several recordings each way once."""
         return list(dict.fromkeys((one.recorded_as, one.matched_by) for one in self.cells if one.recorded_as))

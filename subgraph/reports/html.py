@@ -1,19 +1,21 @@
-"""One HTML page that opens offline: verdict, the region drawn, error along depth, steps, environment.
+"""One HTML page that opens offline: verdict, findings and the whole network drawn, error along depth, tensors, steps.
 
-No scripts and no external resources; a content policy in the page forbids both. Charts and drawings are inline SVG.
+No external resources, and one script, which sorts and filters tables and replays the search; a content policy in the
+page forbids any other. The page shows everything without it. Charts and drawings are inline SVG.
 """
 
 from __future__ import annotations
 
+import base64
+import hashlib
+from collections.abc import Sequence
+from dataclasses import replace
 from importlib import resources
 from typing import TYPE_CHECKING
 
 from subgraph.drawing import chart
-from subgraph.drawing.layout import Drawer
-from subgraph.drawing.network import Network
-from subgraph.drawing.svg import STYLE, Marks, svg
+from subgraph.drawing.svg import STYLE
 from subgraph.reports import (
-    UNKNOWN,
     Document,
     View,
     cleaned,
@@ -42,6 +44,7 @@ from subgraph.reports import (
     view,
     word,
 )
+from subgraph.reports._network import DrawnRow, region_drawn, whole_drawn
 from subgraph.text import count, short
 
 if TYPE_CHECKING:
@@ -49,7 +52,7 @@ if TYPE_CHECKING:
 
 FILE = "report.html"
 TEMPLATE, COMPARED = "html.jinja", "compared.jinja"
-WIDTH = 960.0  # pixels of the page
+SCRIPT = "page.js"
 MAX_LISTED = 200  # nodes of a finding
 
 
@@ -57,8 +60,11 @@ def render(document: Document) -> str:
     """The document as a page."""
     shown = cleaned(document)
     findings = [_view(finding, number) for number, finding in enumerate(shown["findings"], 1)]
+    rows = [DrawnRow(row["index"], row["tensor"], row["error"], row["status"]) for row in document["profile"] or ()]
     about = {
         "d": shown,
+        "network_drawn": whole_drawn(document, rows),
+        "places": {i: f["number"] for f in reversed(findings) for i in f["indices"]},
         "depth": _depth(shown),
         "headline": headline(shown),
         "lines": shares(shown) + other_model(shown),
@@ -73,11 +79,30 @@ def render_compared(document: Document) -> str:
     told = view(shown)
     findings = [
         finding | {"number": k, "title": interval_title(finding), "lines": place(finding),
-                   "drawing": drawing(finding.get("neighbours"))}
+                   "drawing": region_drawn(finding.get("neighbours"))}
         for k, finding in enumerate(told.findings, 1)
     ]  # fmt: skip
     heading = f"{shown['model']['file']}: {told.headline}"
-    return _page(COMPARED, heading, {"d": shown, "v": told, "findings": findings, "charts": _errors(shown, told)})
+    about = {
+        "d": shown,
+        "v": told,
+        "charts": _errors(shown, told),
+        "network_drawn": whole_drawn(document, _rows(document)),
+    }
+    return _page(COMPARED, heading, about | {"findings": findings})
+
+
+def _rows(document: Document) -> list[DrawnRow]:
+    """The tensors in place; of several recordings as the one that was narrowed down, else as the worst, has them."""
+    told = view(document)
+    places = range(len(document.get("recordings", ())) or 1)
+    narrowed = [k for k in places if told.columns[k] == document.get("narrowed")]
+    worst = {"fail": 2, "unresolved": 1}
+    rows = []
+    for line in told.lines:
+        one = max((line.cells[k] for k in narrowed or places), key=lambda cell: worst.get(cell.status, 0))
+        rows.append(DrawnRow(line.index, line.tensor, one.error, one.status))
+    return rows
 
 
 def _errors(document: Document, told: View) -> list[tuple[str, chart.Chart]]:
@@ -89,16 +114,17 @@ def _errors(document: Document, told: View) -> list[tuple[str, chart.Chart]]:
             for line in told.lines
         ]  # fmt: skip
         marks = [f["indices"] for f in told.findings] if document.get("narrowed") in (column, None) else []
-        words = {"x": "node, in topological order", "label": f"Error of every tensor: {column}"}
+        words = {"x": "nodes, in topological order", "label": f"Error of every tensor: {column}"}
         if any(point.error is not None for point in points):
             charts.append((column, chart.chart(points, marks, words)))
     return charts
 
 
 def _page(template: str, title: str, shown: Document) -> str:
-    return (
-        _environment().get_template(template).render(shown, page_title=title, drawing_style=STYLE).rstrip("\n") + "\n"
-    )
+    script = _source(SCRIPT)
+    digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
+    around = {"page_title": title, "drawing_style": STYLE, "script": script, "script_hash": f"sha256-{digest}"}
+    return _environment().get_template(template).render(shown | around).rstrip("\n") + "\n"
 
 
 def _source(name: str) -> str:
@@ -143,7 +169,7 @@ def _view(finding: Document, number: int) -> Document:
         "sentences": sentences(finding),
         "evidence": evidence(finding),
         "stderr": stderr(finding),
-        "drawing": drawing(finding["neighbours"]),
+        "drawing": region_drawn(finding["neighbours"]),
         "bars": chart.bars(finding["histogram"]) if finding["histogram"] else None,
         "curve": chart.chart(growth, (), words) if growth else None,
         "contributors": finding.get("contributors", ()),
@@ -156,32 +182,16 @@ def _depth(document: Document) -> chart.Chart | None:
     if not rows:
         return None
     points = [chart.Point(r["index"], r["error"], r["status"], f"#{r['index']} {r['node']}") for r in rows]
-    words = {"x": "node, in topological order", "label": "Error of every tensor in place, along the model"}
-    return chart.chart(points, [f["indices"] for f in document["findings"]], words)
+    words = {"x": "nodes, in topological order", "label": "Error of every tensor in place, along the model"}
+    drawn = chart.chart(points, [f["indices"] for f in document["findings"]], words)
+    return replace(drawn, said=_hidden(document, drawn.hidden) if drawn.hidden else ())
 
 
-def drawing(neighbours: Document | None) -> str:
-    """The region, marked as wrong, and the nodes around it as SVG; empty without a region."""
-    if not neighbours or not neighbours["nodes"]:
-        return ""
-    nodes = sorted(neighbours["nodes"], key=lambda node: node["index"])
-    at = {node["index"]: k for k, node in enumerate(nodes)}
-    edges = [(e["tensor"], at.get(e["from"]), at.get(e["to"])) for e in neighbours["edges"]]
-    reads: list[list[str]] = [[] for _ in nodes]
-    makes: list[list[str]] = [[] for _ in nodes]
-    for tensor, source, target in edges:
-        if source is not None and tensor not in makes[source]:
-            makes[source].append(tensor)
-        if target is not None:
-            reads[target].append(tensor)
-    network = Network(
-        names=[node["label"] or UNKNOWN for node in nodes],
-        ops=[f"{node['op']} #{node['index']}" for node in nodes],
-        reads=reads,
-        makes=makes,
-        inputs=list(dict.fromkeys(tensor for tensor, source, _ in edges if source is None)),
-        outputs=list(dict.fromkeys(tensor for tensor, _, target in edges if target is None)),
-    )
-    wrong = {tensor for k, node in enumerate(nodes) if node["inside"] for tensor in makes[k]}
-    marks = Marks(failed=wrong, makes=dict(enumerate(map(tuple, makes))))
-    return svg(Drawer(network).layout(width=WIDTH), marks, "The region and its neighbours", style=False)
+def _hidden(document: Document, numbers: Sequence[int]) -> list[str]:
+    """What the chart says where a finding's place shows no wrong tensor, in lines that a phone has room for."""
+    if document["whole"]["status"] != "fail":
+        return ["in place, nothing is wrong here:", "what was found fails alone"]
+    if any(row["status"] == "fail" for row in document["profile"]):
+        places = ", ".join(map(str, numbers))
+        return [f"nothing wrong at finding {places} in this run:", "reading inner tensors hid the fault there"]
+    return ["nothing is wrong in this run:", "reading inner tensors hid the fault"]

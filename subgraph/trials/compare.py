@@ -19,10 +19,12 @@ from subgraph.cases.case import versions
 from subgraph.comparison.top_k import agreement
 from subgraph.display import Displayed
 from subgraph.documents import absent, to_json
+from subgraph.drawing.network import Network
 from subgraph.errors import NoRegion, UsageError
 from subgraph.graph import region as regions
 from subgraph.graph.graph import Graph
 from subgraph.graph.region import Region
+from subgraph.inspection.network import labelled
 from subgraph.origins.source import Source, source
 from subgraph.runtime import candidate as candidates
 from subgraph.runtime.candidate import Candidate
@@ -339,13 +341,14 @@ class RuntimeDocument:
 
 @dataclass(frozen=True)
 class ComparedModel:
-    """The model in a document; `graph`: the name that it gives itself."""
+    """The model in a document; `graph`: the name that it gives itself. `network`: what a report draws of it."""
 
     file: str
     graph: str
     nodes: int
     structure_sha256: str | None
     path: str | None = absent()
+    network: Network | None = absent()
 
 
 @dataclass(frozen=True)
@@ -404,7 +407,8 @@ class ComparisonDocument:
 def compared_model(graph: Graph) -> ComparedModel:
     """The model of a graph, without the path of its file."""
     structure = graph.skeleton.structure
-    return ComparedModel(graph.path.name, str(graph.model.graph.name), len(graph.nodes), structure)
+    name = str(graph.model.graph.name)
+    return ComparedModel(graph.path.name, name, len(graph.nodes), structure, network=labelled(graph))
 
 
 def document(trials: Trials, comparison: Comparison, criterion: str, command: str) -> ComparisonDocument:

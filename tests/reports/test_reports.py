@@ -6,8 +6,10 @@ Covers `reports.html`, `reports.md`, `reports.csv`, `reports.junit`, `reports.te
 
 from __future__ import annotations
 
+import base64
 import copy
 import csv
+import hashlib
 import html
 import io
 import itertools
@@ -16,6 +18,7 @@ import re
 import xml.etree.ElementTree as ET
 from collections.abc import Iterator
 from html.parser import HTMLParser
+from importlib import resources
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +26,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fixtures import compared
+from fixtures import compared, runs
 from fixtures.compared import COMPARED
 from fixtures.runs import EVIDENCE, HOSTILE, NODES, RUNS, hostile
 from subgraph import plugins
@@ -36,6 +39,7 @@ from subgraph.text import prediction
 
 FORMS = plugins.names("reports")
 CONTROL = re.compile("[\x00-\x09\x0b-\x1f\x7f-\x9f\u2028\u202a-\u202e\ufeff\ufffe\uffff]")
+SCRIPT = resources.files("subgraph.reports").joinpath("page.js").read_text(encoding="utf-8")
 PLAIN = [f"node{i}" for i in range(len(HOSTILE))]
 
 
@@ -217,14 +221,17 @@ def tags(text: str) -> set[tuple[str, tuple[str, ...]]]:
 def test_no_tag_and_no_attribute_comes_from_a_name() -> None:
     other = Page(render("html", compared.hostile()))
     assert other.tags <= tags(render("html", compared.hostile(PLAIN)))
-    assert not {name for name, _ in other.values if name.startswith("on") or name in ("href", "src", "style")}
     page = Page(render("html", RUNS["hostile"]()))
     assert page.tags <= tags(render("html", hostile(PLAIN)))
-    assert not {name for name, _ in page.values if name.startswith("on") or name in ("href", "src", "style")}
+    for values in (other.values, page.values):
+        assert not {name for name, _ in values if name.startswith("on") or name in ("src", "style")}
+        links = {value for name, value in values if name == "href"}
+        assert links and all(re.fullmatch("#[a-z]+(-[0-9]+)?", link) for link in links)
     assert all(
         "javascript:" not in value for name, value in page.values if name not in ("title", "aria-label", "data-key")
     )
-    assert "script" not in {tag for tag, _ in page.tags}
+    text = render("html", RUNS["hostile"]())
+    assert text.lower().count("<script") == 1 and f"<script>{SCRIPT}</script>" in text
     assert ("span", "{{ 7 * 7 }}{% for %}") in page.said
 
 
@@ -232,12 +239,84 @@ def test_the_page_needs_nothing_from_elsewhere() -> None:
     for build in ALL.values():
         page = Page(render("html", build()))
         loads = [value for name, value in page.values if name in ("href", "src", "data", "action", "xlink:href")]
-        assert loads == [] and not {"link", "script", "img", "iframe", "object"} & {tag for tag, _ in page.tags}
-        assert ("content", "default-src 'none'; style-src 'unsafe-inline'") in page.values
+        assert all(value.startswith("#") for value in loads)
+        assert not {"link", "img", "iframe", "object", "form"} & {tag for tag, _ in page.tags}
+        digest = base64.b64encode(hashlib.sha256(SCRIPT.encode()).digest()).decode()
+        policy = f"default-src 'none'; style-src 'unsafe-inline'; script-src 'sha256-{digest}'"
+        assert ("content", policy) in page.values and {tag for tag, _ in page.tags} >= {"script"}
+
+
+def test_every_link_leads_to_a_place_of_the_page() -> None:
+    for build in ALL.values():
+        values = Page(render("html", build())).values
+        places = [value for name, value in values if name == "id"]
+        assert len(places) == len(set(places))
+        assert {value[1:] for name, value in values if name == "href"} <= set(places)
+
+
+@pytest.mark.parametrize("name", ["culprit", "compared", "interval-several", "recorded-several", "agree"])
+def test_the_whole_network_is_drawn_and_leads_to_its_tensors(name: str) -> None:
+    """Once for a screen and once for a phone; the groups of what was found are open, errors are bars and numbers."""
+    values = Page(text := render("html", ALL[name]())).values
+    assert {value for name, value in values if name == "href" and value.startswith("#tensor-")}
+    assert text.count('class="wide screen"') and text.count('class="wide screen"') == text.count('class="wide phone"')
+    keys = [value for name, value in values if name == "data-key"]
+    assert ("#4" in keys and "down" in keys) or not ALL[name]().get("findings")
+    document = ALL[name]()
+    del document["model"]["network"]
+    assert problem(document) == "" and 'id="network"' not in render("html", document), "documents of before"
+    document["model"]["network"] = {**ALL[name]()["model"]["network"], "ops": ["Conv"]}
+    assert 'id="network"' not in render("html", document), "lists that do not belong together"
+
+
+def test_the_search_is_replayed_in_the_drawing() -> None:
+    """A character per box and step: asked (a capital), failed alone, agreed alone, wrong in place."""
+    document = RUNS["culprit"]()
+    for step in document["steps"]:
+        step["purpose"] = "profile" if step["kind"] == "in place" else "confirm"
+    text = render("html", document)
+    steps = re.findall('data-steps="([^"]+)"', text)
+    assert len(steps) == 2
+    boxes = [re.findall('class="box [^"]*" data-key="([^"]*)"', part) for part in text.split("data-steps=")[1:]]
+    for states, keys in zip(steps, boxes, strict=True):
+        rows = states.split(" ")
+        assert len(rows) == len(document["steps"])
+        shown = [{k: row[keys.index(k)] for k in ("#4", "#5")} for row in rows]
+        assert [shown[k] for k in (1, 2, 3, 4, 6)] == [
+            {"#4": "o", "#5": "o"},
+            {"#4": "o", "#5": "P"},
+            {"#4": ".", "#5": "A"},
+            {"#4": "F", "#5": "F"},
+            {"#4": "F", "#5": "f"},
+        ]
+
+
+def test_a_fault_that_reading_hides_is_said_in_the_chart() -> None:
+    document = RUNS["culprit"]()
+    assert "hid the fault" not in render("html", document)
+    for row in document["profile"]:
+        row |= {"error": 1e-7, "status": "agree"}
+    text = render("html", document)
+    assert "reading inner tensors hid the fault</text>" in text
+    document["profile"][20]["status"] = "fail"
+    assert "nothing wrong at finding 1 in this run:</text>" in render("html", document)
+
+
+def test_a_page_of_a_large_network_stays_small() -> None:
+    """1,000 nodes with long names, all wrong: under 2 MB."""
+    nodes = [
+        runs.Node(f"/encoder/layer.{i // 20}/attention/self/MatMul_{i}", "MatMul", (f"t{i}",), f"t{i + 1}")
+        for i in range(1000)
+    ]
+    rows = runs.profile(lambda i: 0.1, nodes)
+    text = render("html", runs.run([runs.finding("culprit", [500, 501], nodes)], nodes, profile=rows))
+    assert len(text.encode()) < 2_000_000 and "#tensor-501" in text
 
 
 def test_the_page_begins_with_the_verdict_and_draws_the_region() -> None:
-    page = Page(render("html", RUNS["culprit"]()))
+    document = RUNS["culprit"]()
+    del document["model"]["network"]
+    page = Page(render("html", document))
     said = [text.strip() for tag, text in page.said if text.strip() and tag not in ("title", "style")]
     assert said[0] == "wrong: 2 of 27 nodes: /down/pad/Pad, /down/pool/MaxPool (Pad, MaxPool)"
     boxes = [value for name, value in page.values if name == "class" and value.startswith("box")]
@@ -405,7 +484,9 @@ def test_a_recording_is_shown_with_how_it_was_matched_and_what_was_left_out() ->
 
 
 def test_an_interval_is_drawn_and_says_what_to_do_next() -> None:
-    page = Page(render("html", COMPARED["interval-several"]()))
+    document = COMPARED["interval-several"]()
+    del document["model"]["network"]
+    page = Page(render("html", document))
     said = [text.strip() for tag, text in page.said if text.strip() and tag not in ("title", "style")]
     assert said[0] == "float says"
     boxes = [value for name, value in page.values if name == "class" and value.startswith("box")]

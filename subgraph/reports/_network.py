@@ -1,0 +1,170 @@
+"""The whole network of a document as a drawing: the findings' groups open, each error, and what every step showed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from subgraph.drawing.layout import Drawer, Layout
+from subgraph.drawing.network import Network
+from subgraph.drawing.svg import Marks, svg
+
+Document = dict[str, Any]
+WIDTHS = (940.0, 340.0)  # of the page on a screen, and on a phone
+MOST_BOXES, FEW_BOXES = 160, 30  # with the findings' groups open; without findings
+UNKNOWN, AGREED, ALONE, IN_PLACE = ".", "a", "f", "p"  # what is known of a node; a capital, or o, where it is asked
+ASKED = {UNKNOWN: "o"}
+
+
+@dataclass(frozen=True)
+class DrawnRow:
+    """What a table tells of a tensor."""
+
+    index: int
+    tensor: str
+    error: float | str | None
+    status: str
+
+
+@dataclass(frozen=True)
+class Drawing:
+    """One width: the SVG, and per step a character per box, in the SVG's order."""
+
+    width: float
+    svg: str
+    steps: Sequence[str]
+
+
+def whole_drawn(document: Document, rows: Sequence[DrawnRow]) -> list[Drawing]:
+    """The network in each of `WIDTHS`; empty where the document does not have it. Nodes link to `#tensor-INDEX` if they
+    have a row, else to `#finding-NUMBER`, if they are in one. Complexity: that of `layered`, and steps × nodes."""
+    network = _network(document["model"].get("network"))
+    if network is None:
+        return []
+    drawer, findings = Drawer(network), document.get("findings", ())
+    nodes = range(len(network.ops))
+    inside = {i: k for k, f in enumerate(findings, 1) for i in f.get("indices", ()) if i in nodes}
+    told = {row.index for row in rows}
+    marks = Marks(
+        region=frozenset(inside),
+        values={row.tensor: row.error for row in rows if row.error is not None},
+        failed={row.tensor for row in rows if row.status == "fail"},
+        makes=dict(enumerate(map(tuple, network.makes))),
+    )
+    to = {i: f"#tensor-{i}" if i in told else f"#finding-{inside[i]}" for i in nodes if i in told or i in inside}
+    bad = {row.index for row in rows if row.status == "fail"}
+    states = list(_states(document, len(nodes)))
+    keys = _opened(drawer, sorted(inside))
+    drawings = []
+    for width in WIDTHS:
+        layout = drawer.layout(keys, width)
+        marks = Marks(**vars(marks) | {"links": _links(layout, to, bad)})
+        text = svg(layout, marks, document["model"]["file"], style=False)
+        drawings.append(Drawing(layout.width, text, [_painted(layout, *state) for state in states]))
+    return drawings
+
+
+def _network(stored: Document | None) -> Network | None:
+    """The network of a document; None without one, or if its lists do not belong together."""
+    if not stored:
+        return None
+    lengths = {len(stored[key]) for key in ("names", "ops", "reads", "makes")}
+    if len(lengths) > 1 or len(stored["scopes"]) not in {0, *lengths}:
+        return None
+    return Network(**stored | {"scopes": [tuple(scope) for scope in stored["scopes"]]})
+
+
+def _opened(drawer: Drawer, nodes: Sequence[int]) -> frozenset[str]:
+    """The groups around these nodes, the first ones while the drawing stays small; without any, a few levels."""
+    tree = drawer.tree
+    opened: set[str] = set()
+    size = len(tree.groups[tree.root].members)
+    for node in nodes:
+        holder = tree.holder(node)
+        more = set(tree.around(holder)) - opened if holder else set()
+        size += sum(len(tree.groups[tree.numbers[key]].members) - 1 for key in more)
+        if size > MOST_BOXES:
+            break
+        opened |= more
+    return frozenset(opened) or tree.shown(FEW_BOXES)
+
+
+def _links(layout: Layout, to: Mapping[int, str], bad: set[int]) -> dict[str, str]:
+    """Key of a box → where a click leads: its first wrong node, else the first that is told of."""
+    links = {}
+    for box in layout.boxes:
+        known = [i for i in box.nodes if i in to]
+        if known and box.kind != "open":
+            links[box.key] = to[next((i for i in known if i in bad), known[0])]
+    return links
+
+
+# ---------------------------------------------------------------------------------------------------- the search
+
+
+def _states(document: Document, nodes: int) -> Iterable[tuple[frozenset[int], dict[int, str]]]:
+    """Per step: the nodes it is about, and what is known of each node then.
+
+    The smallest regions that failed alone, what agreed alone, and what is wrong in place. A piece that agrees in a
+    pool, or at the model's outputs, may still fail alone: nothing is known of it.
+    """
+    alone: list[frozenset[int]] = []
+    agreed: set[int] = set()
+    wrong: set[int] = set()
+    for step in document.get("steps", ()):
+        asked = frozenset(i for i in step["indices"] if 0 <= i < nodes)
+        kind, status, purpose = step["kind"], step["status"], step.get("purpose", "")
+        if purpose == "profile":
+            wrong = {row["index"] for row in document["profile"] or () if row["status"] == "fail"}
+        elif status in ("fail", "minor") and asked and kind.startswith(("alone", "all other")):
+            if not any(part <= asked for part in alone):
+                alone = [part for part in alone if not asked <= part] + [asked]
+        elif status == "agree" and kind.startswith("alone"):
+            agreed |= asked
+        known = dict.fromkeys(wrong, IN_PLACE) | dict.fromkeys(agreed, AGREED)
+        yield asked, known | {i: ALONE for part in alone for i in part}
+
+
+def _painted(layout: Layout, asked: frozenset[int], known: Mapping[int, str]) -> str:
+    """A character per box, open ones first, as the SVG has them."""
+    text = []
+    for box in sorted(layout.boxes, key=lambda box: box.kind != "open"):
+        states = {known.get(i, UNKNOWN) for i in box.nodes}
+        found = next((s for s in (ALONE, IN_PLACE) if s in states), AGREED if states == {AGREED} else UNKNOWN)
+        is_asked = any(i in asked for i in box.nodes)
+        text.append(ASKED.get(found, found.upper()) if is_asked else found)
+    return "".join(text)
+
+
+# ---------------------------------------------------------------------------------------------------- the region
+
+
+def region_drawn(neighbours: Document | None) -> list[Drawing]:
+    """A finding's region, marked as wrong, and the nodes around it; empty without a region."""
+    if not neighbours or not neighbours["nodes"]:
+        return []
+    nodes = sorted(neighbours["nodes"], key=lambda node: node["index"])
+    at = {node["index"]: k for k, node in enumerate(nodes)}
+    edges = [(e["tensor"], at.get(e["from"]), at.get(e["to"])) for e in neighbours["edges"]]
+    reads: list[list[str]] = [[] for _ in nodes]
+    makes: list[list[str]] = [[] for _ in nodes]
+    for tensor, source, target in edges:
+        if source is not None and tensor not in makes[source]:
+            makes[source].append(tensor)
+        if target is not None:
+            reads[target].append(tensor)
+    network = Network(
+        names=[node["label"] or "–" for node in nodes],
+        ops=[f"{node['op']} #{node['index']}" for node in nodes],
+        reads=reads,
+        makes=makes,
+        inputs=list(dict.fromkeys(tensor for tensor, source, _ in edges if source is None)),
+        outputs=list(dict.fromkeys(tensor for tensor, _, target in edges if target is None)),
+    )
+    wrong = {tensor for k, node in enumerate(nodes) if node["inside"] for tensor in makes[k]}
+    marks = Marks(failed=wrong, makes=dict(enumerate(map(tuple, makes))))
+    drawer = Drawer(network)
+    layouts = [drawer.layout(width=width) for width in WIDTHS]
+    layouts = layouts[-1:] if layouts[0].width <= layouts[-1].width else layouts
+    return [Drawing(one.width, svg(one, marks, "The region and its neighbours", style=False), ()) for one in layouts]
