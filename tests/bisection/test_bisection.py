@@ -216,7 +216,9 @@ def test_they_agree(here: Path) -> None:
         "compared: 1 output of the model, in 7 runs; inner tensors were not looked at (--inside looks at them)"
         in done.out
     )
-    assert [p.name for p in (here / "subcut_out").iterdir()] == [".store"]
+    (name,) = {p.name for p in (here / "subcut_out").iterdir()} - {".store"}
+    assert name.endswith("-report") and f"report subcut_out/{name}/report.html" in done.out
+    assert ">The network</h2>" in (here / "subcut_out" / name / "report.html").read_text(encoding="utf-8")
 
 
 def odd(folder: Path, load: str = "pass", run: str = "pass") -> tuple[str, str]:
