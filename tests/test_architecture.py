@@ -32,7 +32,7 @@ origins
 runtime
 cases comparison inspection
 trials
-bisection recordings sweep demo view
+bisection recordings sweep demo view editing
 notebook torch
 commands
 __init__ cli

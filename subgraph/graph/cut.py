@@ -208,7 +208,7 @@ def build_model(
     out.node.extend(graph.nodes[i] for i in order)
     for node in out.node:
         if node.op_type not in BODILESS or node.op_type == "Constant":
-            _load_nested_data(node, graph.path)
+            load_nested_data(node, graph.path)
     renamed = _distinct_names(graph, order, out)
     inside = {name for i in order for name in graph.makes[i]}
     for name in _copy_annotations(graph, region.weights, inside | set(inputs), out):
@@ -271,7 +271,7 @@ def _distinct_names(graph: Graph, order: Sequence[int], out: protobuf.GraphProto
     return renamed
 
 
-def _load_nested_data(node: protobuf.NodeProto, source: Path) -> None:
+def load_nested_data(node: protobuf.NodeProto, source: Path) -> None:
     """Read external data of tensors inside a node (Constant, bodies) into them: beside the cut it would be missing."""
     for attribute in node.attribute:
         sparse = [attribute.sparse_tensor] if attribute.HasField("sparse_tensor") else []
@@ -280,7 +280,7 @@ def _load_nested_data(node: protobuf.NodeProto, source: Path) -> None:
     for body in bodies(node):
         _load_data(body.initializer, body.sparse_initializer, source)
         for inner in body.node:
-            _load_nested_data(inner, source)
+            load_nested_data(inner, source)
 
 
 def _load_data(dense: Iterable[protobuf.TensorProto], sparse: Iterable[Any], source: Path) -> None:
@@ -340,7 +340,7 @@ def _add_functions(graph: Graph, order: Iterable[int], model: protobuf.ModelProt
     model.functions.extend(function for key, function in graph.functions.items() if key in needed)
     for function in model.functions:
         for node in function.node:
-            _load_nested_data(node, graph.path)
+            load_nested_data(node, graph.path)
 
 
 # ---------------------------------------------------------------------------------------------------- types

@@ -20,7 +20,7 @@ import hashlib
 import math
 from array import array
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -93,7 +93,7 @@ def merge_cuts(cuts: Sequence[Cut]) -> MergedCut:
     for i, cut in enumerate(cuts):
         piece = protobuf.protos().GraphProto()
         piece.CopyFrom(cut.model.graph)
-        _prefix(piece, f"p{i}/")
+        rename(piece, f"p{i}/".__add__, f"p{i}/".__add__)
         for part in GRAPH_PARTS:
             getattr(model.graph, part).MergeFrom(getattr(piece, part))
         functions.update({(f.domain, f.name, f.overload): f for f in cut.model.functions})
@@ -105,22 +105,22 @@ def merge_cuts(cuts: Sequence[Cut]) -> MergedCut:
     return MergedCut(tuple(cuts), model, inputs, outputs)
 
 
-def _prefix(graph: protobuf.GraphProto, prefix: str) -> None:
-    """Prefix every name in a graph and in its bodies."""
-    for node in graph.node:
-        if node.name:
-            node.name = prefix + node.name
-        node.input[:] = [name and prefix + name for name in node.input]
-        node.output[:] = [name and prefix + name for name in node.output]
-        for body in bodies(node):
-            _prefix(body, prefix)
+def rename(graph: protobuf.GraphProto, tensor: Callable[[str], str], node: Callable[[str], str]) -> None:
+    """Rename every tensor and node in a graph and in its bodies; the empty name stays. `tensor` must be injective."""
+    for each in graph.node:
+        if each.name:
+            each.name = node(each.name)
+        each.input[:] = [name and tensor(name) for name in each.input]
+        each.output[:] = [name and tensor(name) for name in each.output]
+        for body in bodies(each):
+            rename(body, tensor, node)
     named = (*graph.input, *graph.output, *graph.value_info, *graph.initializer)
     for part in (*named, *(sparse.values for sparse in graph.sparse_initializer)):
-        part.name = part.name and prefix + part.name
+        part.name = part.name and tensor(part.name)
     for annotation in graph.quantization_annotation:
-        annotation.tensor_name = prefix + annotation.tensor_name
+        annotation.tensor_name = tensor(annotation.tensor_name)
         for entry in annotation.quant_parameter_tensor_names:
-            entry.value = prefix + entry.value
+            entry.value = tensor(entry.value)
 
 
 def _require_disjoint(cuts: Sequence[Cut]) -> None:
@@ -277,13 +277,13 @@ def _equal_contents(tensors: Sequence[protobuf.TensorProto], model: Path) -> lis
             if frequency[keys[index]] > 1:
                 position = keys[index], tuple((e.key, e.value) for e in tensor.external_data) or index
                 if position not in digests:
-                    digests[position] = _digest(tensor, model, limit)
+                    digests[position] = content_digest(tensor, model, limit)
                 keys[index] = (keys[index], digests[position])
     first: dict[Any, int] = {}
     return [first.setdefault(key, index) for index, key in enumerate(keys)]
 
 
-def _digest(tensor: protobuf.TensorProto, model: Path, limit: int | None) -> bytes:
+def content_digest(tensor: protobuf.TensorProto, model: Path, limit: int | None) -> bytes:
     """SHA-256 of the raw data, or of its first `limit` bytes."""
     if not protobuf.on_disk(tensor):
         return hashlib.sha256(_raw_data(tensor)[:limit]).digest()

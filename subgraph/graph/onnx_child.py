@@ -2,7 +2,8 @@
 
 Runs as a file, `python -I -S onnx_child.py FOLDER BYTES`, with the folder of the package onnx and the limit of memory.
 It loads onnx's extension alone, which takes 25 ms; the package takes 400 ms. A request is one line of JSON, with
-`bytes` of data behind it; so is a reply. `call` is `infer` or `check`; `seconds` is the limit of processor time.
+`bytes` of data behind it; so is a reply. `call` is `infer`, `convert` or `check`; `seconds` is the limit of processor
+time.
 
 The kernel ends the process at the limit of time, so that it cannot outlive a parent that was killed by much.
 """
@@ -56,11 +57,14 @@ def _least(limit: int, hard: int) -> int:
     return limit if hard == resource.RLIM_INFINITY else min(limit, hard)
 
 
-def _answer(folder: Path, data: bytes, call: str, **options: bool) -> bytes:
+def _answer(folder: Path, data: bytes, call: str, **options: int) -> bytes:
     onnx = _extension(folder)
     if call == "infer":
         inferred: bytes = onnx.shape_inference.infer_shapes(data, False, **options)
         return inferred
+    if call == "convert":
+        converted: bytes = onnx.version_converter.convert_version(data, options["version"])
+        return converted
     onnx.checker.check_model_path(os.fsdecode(data), False, False, False)  # as onnx.checker.check_model
     return b""
 

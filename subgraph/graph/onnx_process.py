@@ -59,6 +59,14 @@ class OnnxProcess:
         data = self._ask("infer", model.SerializeToString(), strict_mode=strict, data_prop=track)
         return type(model).FromString(data)
 
+    def convert(self, model: protobuf.ModelProto, version: int) -> protobuf.ModelProto:
+        """The model in another version of ONNX's own operators.
+
+        Raises:
+            OnnxError: onnx cannot convert it. ModelError: the process exceeded a limit, or crashed.
+        """
+        return type(model).FromString(self._ask("convert", model.SerializeToString(), version=version))
+
     def check(self, file: Path) -> None:
         """Run onnx.checker on a file.
 
@@ -67,7 +75,7 @@ class OnnxProcess:
         """
         self._ask("check", os.fsencode(file))
 
-    def _ask(self, call: str, data: bytes, **options: bool) -> bytes:
+    def _ask(self, call: str, data: bytes, **options: int) -> bytes:
         keep, self._keep = self._keep and len(data) <= KEPT_BYTES, False  # until it is known to have gone well
         child = self._child = self._child or _borrow() or self._start()
         while (reply := child.ask(call, data, **options)) is None:
@@ -90,7 +98,7 @@ class OnnxProcess:
     def _ended(self, child: _Child, call: str) -> ModelError:
         code = child.process.wait()
         how = f"it ended with signal {-code}" if code < 0 else f"it ended with code {code}"
-        task = "shape inference" if call == "infer" else "checker"
+        task = {"infer": "shape inference", "convert": "version converter", "check": "checker"}[call]
         what = (
             f"onnx's {task} does not cope with {self.path.name}: {how}, at its limit of time or memory, or by a crash"
         )
@@ -127,7 +135,7 @@ class _Child:
             stderr=subprocess.DEVNULL,
         )
 
-    def ask(self, call: str, data: bytes, **options: bool) -> tuple[str, bytes] | None:
+    def ask(self, call: str, data: bytes, **options: int) -> tuple[str, bytes] | None:
         """The error that onnx reports, or "", and its answer. None: the process ended."""
         assert self.process.stdin and self.process.stdout
         size, seconds = len(data), SECONDS + len(data) // BYTES_PER_SECOND

@@ -22,7 +22,7 @@ import os
 import stat
 import sys
 import threading
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -560,18 +560,19 @@ def to_array(tensor: TensorProto, model: Path) -> Array:
 # ---------------------------------------------------------------------------------------------------- writing
 
 
-def write(model: ModelProto, source: Path, path: Path, *, external: bool) -> list[Path]:
+def write(model: ModelProto, source: Path | Mapping[str, Path], path: Path, *, external: bool) -> list[Path]:
     """Write `model` to `path`; its on-disk weights are copied from file to file. Returns the files written.
 
-    `source`: the model file to which the locations of on-disk weights refer. With `external`, or beyond `INLINE_LIMIT`
-    bytes, they go to `<path>.data`, each at a multiple of `ALIGN`; otherwise into the file itself. `model` is changed
-    and must not be used afterwards.
+    `source`: the model file to which the locations of on-disk weights refer, if need be for each by name. With
+    `external`, or beyond `INLINE_LIMIT` bytes, they go to `<path>.data`, each at a multiple of `ALIGN`; otherwise into
+    the file itself. `model` is changed and must not be used afterwards.
 
     Raises:
         DataError: the bytes of a weight cannot be read.
         OutputError: the disk is full or not writable.
     """
-    weights = [(tensor, locate(tensor, source)) for tensor in model.graph.initializer if on_disk(tensor)]
+    tensors = [tensor for tensor in model.graph.initializer if on_disk(tensor)]
+    weights = [(t, locate(t, source if isinstance(source, Path) else source[t.name])) for t in tensors]
     external = external or sum(blob.length for _, blob in weights) > INLINE_LIMIT
     try:
         if external and weights:

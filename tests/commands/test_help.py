@@ -151,9 +151,9 @@ def test_examples_run_in_the_folder_of_the_demo(tmp_path: Path) -> None:
     script = re.search(r"```py\n(?:# run.py\n)?(import json\n.*?)```", page, re.DOTALL)
     assert script
     (tmp_path / "d" / "run.py").write_text(script[1])
-    order = "demo cut dump bisect bundle replay compare sweep export inspect lint report backends doctor".split()
+    order = "demo cut replace remove merge dump bisect bundle replay compare sweep export inspect lint report backends"
     env = environment({"PATH": f"{SUBCUT.parent}{os.pathsep}{os.environ['PATH']}"})
-    for line in (line for name in order for line in examples(name)):
+    for line in (line for name in [*order.split(), "doctor"] for line in examples(name)):
         done = subprocess.run(
             line, shell=True, cwd=tmp_path / "d", env=env, capture_output=True, text=True, timeout=PATIENCE, check=False
         )

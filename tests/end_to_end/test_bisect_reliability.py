@@ -135,8 +135,7 @@ def whole(folder: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.timeout(900)
-@pytest.mark.parametrize("fault", [("nodes", "n7+n9"), ("dies", "n13"), ("refuses", "n13")])
-@pytest.mark.parametrize("jobs", [1, 2])
+@pytest.mark.parametrize(("jobs", "fault"), [(1, ("nodes", "n7+n9")), (2, ("dies", "n13")), (2, ("refuses", "n13"))])
 def test_killed_at_ten_moments_it_goes_on(jobs: int, fault: tuple[str, str], here: Path, tmp_path: Path) -> None:
     """Moments spread over the search, from before its first trial to its last; at most what runs then is lost.
 
@@ -409,8 +408,7 @@ def test_a_candidate_that_becomes_another(after: int, then: str, here: Path, mar
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("after", [7, 10])
-@pytest.mark.parametrize("then", ["n2", "*"])
+@pytest.mark.parametrize(("then", "after"), [("n2", 7), ("*", 10)])
 def test_what_agreed_before_a_change_certifies_nothing_after_it(
     then: str, after: int, here: Path, mark: dict[str, str]
 ) -> None:

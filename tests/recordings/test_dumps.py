@@ -864,7 +864,7 @@ def survive(folder: Path, word: str) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("word", FORMATS)
+@pytest.mark.parametrize("word", [w for w in FORMATS if w != "hdf5"])  # a process of its own reads that: fuzzed above
 @settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.binary(max_size=400), st.integers(0, 10))
 def test_random_bytes(word: str, made: dict[str, Path], tmp_path: Path, content: bytes, which: int) -> None:

@@ -722,6 +722,7 @@ def test_what_cannot_be_read_is_not_right(names: str, tmp_path: Path, reference:
 @pytest.mark.slow
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("kind", device.KINDS, ids=lambda kind: kind.name)
-def test_a_fault_in_each_layer(kind: device.Kind, made: onnx.ModelProto, reference: Reference) -> None:
-    results = [tried(reference, made, kind, layer, 0) for layer in range(device.LAYERS)]
-    assert [right for right, _ in results] == [True] * device.LAYERS
+def test_a_fault_in_each_third_layer(kind: device.Kind, made: onnx.ModelProto, reference: Reference) -> None:
+    layers = range(0, device.LAYERS, 3)
+    results = [tried(reference, made, kind, layer, 0) for layer in layers]
+    assert [right for right, _ in results] == [True] * len(layers)

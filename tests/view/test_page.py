@@ -152,7 +152,7 @@ def test_start_and_end_by_keyboard_and_the_refused_order(tab: Tab) -> None:
     page.click("#swap")
     page.wait_for_function("() => document.querySelector('#start').value === 'stem/pad'")
     page.wait_for_selector("#refused", state="hidden")
-    assert page.locator("g.region").count() > 2
+    page.wait_for_function("() => document.querySelectorAll('g.region').length > 2")
     # A new start below the old end clears the end.
     page.fill("#start", "block3/add")
     page.press("#start", "Enter")

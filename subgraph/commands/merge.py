@@ -1,0 +1,58 @@
+"""`subcut merge`: two models -> one."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from subgraph import project
+from subgraph.commands import Result, edited, options, resolve
+from subgraph.commands.edited import FileOptions, TensorMap
+from subgraph.commands.options import option
+from subgraph.graph.graph import load
+from subgraph.text import clean, count
+
+
+@options.with_option_groups("precision", "timeout", "memory_limit")
+def merge(
+    *,
+    model: Annotated[str, typer.Argument(metavar="MODEL", help="The first model, or the folder of a cut.")],
+    other: Annotated[str, typer.Argument(metavar="MODEL2", help="The model behind the first one, or beside it.")],
+    tensor_map: TensorMap = None,
+    batch: Annotated[
+        bool, option("--batch", None, "Side by side along the first axis: half of a batch goes to each.")
+    ] = False,
+    file: FileOptions,
+    inputs: options.InputOptions,
+    runtime: options.RuntimeOptions,
+    trust: options.Trust = False,
+) -> Result:
+    """Join two models, end to end or side by side.
+
+    An input of MODEL2 is fed by the output of MODEL of the same name, or that --map names. Other inputs and outputs
+    stay; inputs of the same name and type are one.
+
+    Examples:
+      subcut merge head.onnx tail.onnx -o whole.onnx
+      subcut merge model.onnx without.onnx --batch -o both.onnx
+    """
+    from subgraph.editing.effect import require_runs
+    from subgraph.editing.merge import merge as merged
+
+    settings = project.Project()  # what a project says of its model does not fit another
+    path, other_path = resolve.model_path(settings, model), resolve.model_path(settings, other)
+    new = edited.free_path(file, path, [path, other_path])
+    one, two = load(path), load(other_path)
+    draft = merged(one, two, edited.read_maps(tensor_map), batch=batch)
+    draft.save(new)
+    lines = [f"merged   {count(len(one.nodes), 'node')} and {count(len(two.nodes), 'node')}"]
+    graph = draft.model.graph
+    weights = {t.name for t in graph.initializer}
+    for word, values in (("in", [v for v in graph.input if v.name not in weights]), ("out", graph.output)):
+        lines += [f"  {word:<3}    {clean(v.name)}" for v in values]
+    if not file.no_run:
+        with resolve.reference(settings, runtime, trust) as reference:
+            require_runs(new, resolve.feeding(settings, inputs), reference)
+        lines.append("check    the reference runs it")
+    return edited.result("merge", new, draft, lines, [{"name": v.name} for v in graph.output])

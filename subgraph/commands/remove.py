@@ -1,0 +1,81 @@
+"""`subcut remove`: a model and nodes -> the model without them."""
+
+from __future__ import annotations
+
+import contextlib
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from subgraph import project
+from subgraph.commands import Result, edited, options, resolve
+from subgraph.commands.edited import FileOptions
+from subgraph.commands.options import Text, Texts, option
+from subgraph.errors import ResultExists, UsageError
+from subgraph.graph.graph import load
+from subgraph.text import clean, count
+
+
+@options.with_option_groups("precision", "timeout", "memory_limit")
+def remove(
+    *,
+    model: options.ModelArgument = None,
+    weights: options.Weights = None,
+    nodes: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="NODE", help="Nodes of one input and one output.", autocompletion=options.complete_nodes
+        ),
+    ] = None,
+    first: Annotated[
+        Texts, option("--from", "NODE", "Drop this node and all below it. Repeatable.", options.complete_nodes)
+    ] = None,
+    tail: Annotated[
+        Text, option("--tail", "FILE", "Where to keep what --from drops; default: -tail beside the new model.")
+    ] = None,
+    file: FileOptions,
+    inputs: options.InputOptions,
+    runtime: options.RuntimeOptions,
+    trust: options.Trust = False,
+) -> Result:
+    """Take nodes out of a model: bypass some, or drop a tail.
+
+    A bypassed node's readers read its input: a Cast, an Identity, a quantise-dequantise pair. A tail that is dropped,
+    such as NMS, is kept as a model; `subcut merge` puts it back.
+
+    Examples:
+      subcut remove model.onnx stem/relu -o without.onnx
+      subcut remove model.onnx --from head/softmax -o head.onnx --tail tail.onnx
+    """
+    from subgraph.editing.effect import edge_values
+    from subgraph.editing.remove import bypass, remove_tail
+
+    if bool(nodes) == bool(first):
+        raise UsageError("name nodes to bypass, or --from NODE to drop a tail", "subcut remove MODEL NODE …")
+    if tail and not first:
+        raise UsageError("--tail keeps what --from drops", "subcut remove MODEL --from NODE --tail tail.onnx")
+    settings = project.load()
+    path = resolve.model_path(settings, model, weights)
+    new = edited.free_path(file, path, [path])
+    feeding = resolve.feeding(settings, inputs, model)
+    with contextlib.nullcontext() if file.no_run else resolve.reference(settings, runtime, trust) as reference:
+        graph = load(path)
+        if nodes:
+            chosen = [i for word in nodes for i in graph.select(word).nodes]
+            draft = bypass(graph, chosen)
+            head = f"removed  {count(len(set(chosen)), 'node')}: {', '.join(clean(graph.label(i)) for i in chosen[:8])}"
+            kept = None
+        else:
+            kept = Path(tail or new.with_name(f"{new.stem}-tail.onnx"))
+            if kept.exists() and not file.force:
+                raise ResultExists(f"{clean(str(kept))} exists", "choose another --tail FILE, or --force to replace it")
+            with edge_values(graph, first or (), feeding, reference) as (captured, folder):
+                draft, cut = remove_tail(graph, first or (), captured, folder)
+            cut.save(kept)
+            head = f"removed  {count(len(cut.region.nodes), 'node')} from {', '.join(map(clean, first or ()))} on"
+        draft.save(new)
+        lines, rows = edited.compared(graph, new, feeding, reference)
+    if kept:
+        lines.append(f"{clean(str(kept))}   the tail; back: subcut merge {clean(str(new))} {clean(str(kept))}")
+    return edited.result("remove", new, draft, [head, *lines], rows, tail=str(kept) if kept else None)

@@ -1,0 +1,335 @@
+"""`Draft`: a model under change, into which the parts of another model may be put.
+
+Names of the other model that are taken get a number; a weight that both have, by name and content, is stored once.
+Large weights stay on disk: they are copied from file to file when the draft is saved.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from subgraph.errors import ModelError
+from subgraph.graph import protobuf
+from subgraph.graph.cut import load_nested_data
+from subgraph.graph.graph import STANDARD, Graph, bodies, captured_names
+from subgraph.graph.merged_cuts import content_digest, rename
+from subgraph.graph.onnx_process import OnnxError, OnnxProcess
+from subgraph.storage import folders
+from subgraph.text import clean, count
+
+INPUTS_LISTED = 4  # first version of the file format in which a weight need not be an input, too
+
+
+class Draft:
+    """A copy of a graph's model that may be changed.
+
+    Attributes:
+        graph: the model that it was made from.
+        model: the ModelProto of today; large weights are stubs.
+        remarks: what a user should know of the change, a sentence each.
+    """
+
+    def __init__(self, graph: Graph) -> None:
+        self.graph = graph
+        self.model = _loaded(graph)
+        self.remarks: list[str] = []
+        self._files = {t.name: graph.path for t in self.model.graph.initializer}
+        self._called = _called(self.model)
+
+    # ------------------------------------------------------------------------------------------------ taking away
+
+    def drop_nodes(self, indices: Collection[int]) -> None:
+        """Remove nodes, the weights and functions that nothing reads then, and what is declared of their tensors."""
+        graph = self.model.graph
+        gone = {name for i in indices for name in self.graph.makes[i]}
+        touched = {name for i in indices for name in self.graph.reads[i]}
+        kept = [node for i, node in enumerate(graph.node) if i not in indices]
+        replace_all(graph.node, kept)
+        read = {name for node in kept for name in (*node.input, *captured_names(node))}
+        read |= {v.name for v in graph.output} | {
+            entry.value
+            for annotation in graph.quantization_annotation
+            if annotation.tensor_name not in gone
+            for entry in annotation.quant_parameter_tensor_names
+        }
+        unread = {t for t in touched if t not in read and self.graph.is_weight(t)}
+        for part in ("initializer", "value_info"):
+            replace_all(getattr(graph, part), [t for t in getattr(graph, part) if t.name not in unread | gone])
+        replace_all(graph.sparse_initializer, [s for s in graph.sparse_initializer if s.values.name not in unread])
+        replace_all(graph.input, [v for v in graph.input if v.name not in unread])
+        replace_all(
+            graph.quantization_annotation,
+            [a for a in graph.quantization_annotation if a.tensor_name not in unread | gone],
+        )
+
+    def drop_unused_functions(self) -> None:
+        """Remove the local functions that were called, directly or through others, and no longer are."""
+        gone = self._called - _called(self.model)
+        replace_all(self.model.functions, [f for f in self.model.functions if _key(f) not in gone])
+
+    # ------------------------------------------------------------------------------------------------ putting in
+
+    def insert(self, other: Graph, connected: Mapping[str, str]) -> dict[str, str]:
+        """Append the nodes, weights and functions of another model; its inputs and outputs are not declared.
+
+        `connected`: its tensor → the tensor of this draft that it is. Returns what each of its tensors is called here.
+
+        Raises:
+            ModelError: an operator means something else in this model's opset, and cannot be converted.
+        """
+        theirs = self._at_our_opsets(_loaded(other), other)
+        nodes = {node.name for node in all_nodes(self.model.graph)}
+        outer = set(_tensor_names(self.model.graph))
+        taken = outer | set(_inner_names(self.model.graph))
+        local = set(_inner_names(theirs.graph)).difference(_tensor_names(theirs.graph))
+        weights = {t.name: t for t in self.model.graph.initializer}
+        same = {
+            t.name
+            for t in theirs.graph.initializer
+            if t.name in weights and self._is_equal(weights[t.name], t, other.path)
+        }
+        names: dict[str, str] = {}
+
+        def tensor(name: str) -> str:
+            if name not in names:
+                kept = name in same or name not in (outer if name in local else taken)
+                names[name] = connected.get(name) or (name if kept else _unused(name, taken))
+                taken.add(names[name])
+            return names[name]
+
+        def node(name: str) -> str:
+            free = name if name not in nodes else _unused(name, nodes)
+            nodes.add(free)
+            return free
+
+        for name in connected:
+            tensor(name)
+        self._add_functions(theirs)
+        rename(theirs.graph, tensor, node)
+        graph = self.model.graph
+        graph.node.extend(theirs.graph.node)
+        added = [t for t in theirs.graph.initializer if t.name not in weights]
+        graph.initializer.extend(added)
+        self._files |= {t.name: other.path for t in added}
+        graph.sparse_initializer.extend(theirs.graph.sparse_initializer)
+        declared = {v.name for v in (*graph.value_info, *graph.input, *graph.output)}
+        graph.value_info.extend(v for v in theirs.graph.value_info if v.name not in declared)
+        annotated = {a.tensor_name for a in graph.quantization_annotation}
+        graph.quantization_annotation.extend(
+            a for a in theirs.graph.quantization_annotation if a.tensor_name not in annotated
+        )
+        self.model.ir_version = max(self.model.ir_version, theirs.ir_version)
+        if self.model.ir_version < INPUTS_LISTED:
+            listed = {v.name for v in graph.input}
+            graph.input.extend(v for v in theirs.graph.input if v.name in {t.name for t in added} - listed)
+        return {name: tensor(name) for name in (*other.inputs, *other.maker, *other.weights)}
+
+    def _is_equal(self, ours: Any, theirs: Any, path: Path) -> bool:
+        """Are two weights the same, byte for byte?"""
+        if (ours.data_type, list(ours.dims)) != (theirs.data_type, list(theirs.dims)):
+            return False
+        return content_digest(ours, self._files[ours.name], None) == content_digest(theirs, path, None)
+
+    def _add_functions(self, theirs: Any) -> None:
+        """Take local functions over; one that is called as one of ours, and is another, gets a name of its own."""
+        ours = {_key(f): f.SerializeToString() for f in self.model.functions}
+        names = {name for _, name, _ in ours} | {f.name for f in theirs.functions}
+        other_names: dict[tuple[str, str, str], str] = {}
+        for f in theirs.functions:
+            if ours.get(_key(f), f.SerializeToString()) != f.SerializeToString():
+                other_names[_key(f)] = _unused(f.name, names)
+                names.add(other_names[_key(f)])
+        for node in (*all_nodes(theirs.graph), *(n for f in theirs.functions for n in all_nodes(f))):
+            node.op_type = other_names.get((node.domain, node.op_type, node.overload), node.op_type)
+        for f in theirs.functions:
+            if _key(f) not in ours or _key(f) in other_names:
+                added = self.model.functions.add()
+                added.CopyFrom(f)
+                added.name = other_names.get(_key(f), f.name)
+
+    def _at_our_opsets(self, theirs: Any, other: Graph) -> Any:
+        """The other model with operators that mean the same under this model's opsets.
+
+        Raises:
+            ModelError: an operator changed between the versions, and onnx cannot convert it.
+        """
+        ours = {_domain(e.domain): e.version for e in self.model.opset_import}
+        for entry in list(theirs.opset_import):
+            domain = _domain(entry.domain)
+            if domain not in ours:
+                self.model.opset_import.add().CopyFrom(entry)
+            elif changed := _changed(theirs, domain, entry.version, ours[domain]):
+                theirs = self._converted(theirs, other, domain, (entry.version, ours[domain]), changed)
+        return theirs
+
+    def _converted(
+        self, theirs: Any, other: Graph, domain: str, versions: tuple[int, int], changed: Sequence[str]
+    ) -> Any:
+        what = f"{other.path.name} has opset {versions[0]}{f' of {clean(domain)}' if domain else ''}, "
+        what += f"{self.graph.path.name} {versions[1]}; {', '.join(changed)} changed between them"
+        hint = f"export both with opset {max(versions)}"
+        if domain:
+            raise ModelError(what, hint)
+        bare = type(theirs)()
+        bare.CopyFrom(theirs)
+        large = [t for t in bare.graph.initializer if protobuf.on_disk(t)]
+        replace_all(bare.graph.initializer, [t for t in bare.graph.initializer if not protobuf.on_disk(t)])
+        for weight in large:  # the converter cannot read them
+            info = bare.graph.input.add(name=weight.name)
+            info.type.tensor_type.elem_type = weight.data_type
+            for size in weight.dims:
+                info.type.tensor_type.shape.dim.add().dim_value = size
+        try:
+            with OnnxProcess(other.path) as process:
+                converted = process.convert(bare, versions[1])
+        except OnnxError as e:
+            why = clean(" ".join(str(e).split()))
+            raise ModelError(f"{what}, and onnx cannot convert it: {why}", hint) from e
+        names = {weight.name for weight in large}
+        replace_all(converted.graph.input, [v for v in converted.graph.input if v.name not in names])
+        converted.graph.initializer.extend(large)
+        self.remarks.append(f"{other.path.name} was converted from opset {versions[0]} to {versions[1]}")
+        return converted
+
+    # ------------------------------------------------------------------------------------------------ order
+
+    def sort(self, position: Callable[[int, Any], float]) -> None:
+        """Put the nodes into a topological order: of those that may come next, the one of least `position(i, node)`.
+
+        Raises:
+            ModelError: there is a cycle.
+        """
+        nodes = list(self.model.graph.node)
+        maker = {name: i for i, node in enumerate(nodes) for name in node.output if name}
+        above = [
+            {maker[n] for n in (*node.input, *captured_names(node)) if maker.get(n, i) != i}
+            for i, node in enumerate(nodes)
+        ]
+        below: list[list[int]] = [[] for _ in nodes]
+        for i, makers in enumerate(above):
+            for m in makers:
+                below[m].append(i)
+        waiting = [len(makers) for makers in above]
+        ready = [(position(i, nodes[i]), i) for i, n in enumerate(waiting) if not n]
+        heapq.heapify(ready)
+        order = []
+        while ready:
+            _, i = heapq.heappop(ready)
+            order.append(nodes[i])
+            for j in below[i]:
+                waiting[j] -= 1
+                if not waiting[j]:
+                    heapq.heappush(ready, (position(j, nodes[j]), j))
+        if len(order) < len(nodes):
+            node = next(nodes[i] for i, n in enumerate(waiting) if n)
+            raise ModelError(f"'{clean(node.name or node.output[0])}' would depend on itself", "check --map")
+        replace_all(self.model.graph.node, order)
+
+    # ------------------------------------------------------------------------------------------------ writing
+
+    def save(self, path: Path) -> None:
+        """Write the model, aside and then in one step; a `.data` file beside it has the weights that were external.
+
+        Raises:
+            DataError: the bytes of a weight cannot be read.
+            OutputError: the disk is full or not writable.
+        """
+        external = any(map(protobuf.in_other_file, self.model.graph.initializer))
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with folders.scratch(path.parent) as work:
+            *data, model = sorted(protobuf.write(self.model, self._files, work / path.name, external=external))[::-1]
+            for file in (*data, model):
+                file.replace(path.with_name(file.name))
+
+
+def _loaded(graph: Graph) -> Any:
+    """A copy of a model in onnx's own class; data of tensors inside nodes is in it, other large weights are stubs."""
+    model = protobuf.to_onnx(graph.model, graph.path)
+    for node in (*model.graph.node, *(node for f in model.functions for node in f.node)):
+        load_nested_data(node, graph.path)
+    return model
+
+
+def replace_all(field: Any, elements: Iterable[Any]) -> None:
+    """Give a repeated field of messages these elements, which may be its own."""
+    kept = [type(e).FromString(e.SerializeToString()) for e in elements]
+    del field[:]
+    field.extend(kept)
+
+
+def all_nodes(graph: Any) -> Iterator[Any]:
+    """The nodes of a graph or function, and those of its bodies."""
+    for node in graph.node:
+        yield node
+        for body in bodies(node):
+            yield from all_nodes(body)
+
+
+def _tensor_names(graph: Any) -> Iterator[str]:
+    """The names of a graph's own tensors."""
+    for node in graph.node:
+        yield from filter(None, (*node.input, *node.output))
+    yield from (v.name for v in (*graph.input, *graph.output, *graph.initializer, *graph.value_info))
+    yield from (s.values.name for s in graph.sparse_initializer)
+
+
+def _inner_names(graph: Any) -> Iterator[str]:
+    """The names of tensors in bodies, at any depth, also of those that they read from outside."""
+    for node in graph.node:
+        for body in bodies(node):
+            yield from _tensor_names(body)
+            yield from _inner_names(body)
+
+
+def _unused(name: str, taken: Collection[str]) -> str:
+    number = 2
+    while f"{name}_{number}" in taken:
+        number += 1
+    return f"{name}_{number}"
+
+
+def _key(function: Any) -> tuple[str, str, str]:
+    return function.domain, function.name, function.overload
+
+
+def _called(model: Any) -> set[tuple[str, str, str]]:
+    """The local functions that the nodes of a model call, directly or through others."""
+    functions = {_key(f): f for f in model.functions}
+    called: set[tuple[str, str, str]] = set()
+    stack = list(all_nodes(model.graph)) if functions else []
+    while stack:
+        node = stack.pop()
+        key = (node.domain, node.op_type, node.overload)
+        if key in functions and key not in called:
+            called.add(key)
+            stack += all_nodes(functions[key])
+    return called
+
+
+def _domain(name: str) -> str:
+    return "" if name in STANDARD else name
+
+
+def _changed(model: Any, domain: str, one: int, other: int) -> list[str]:
+    """The operators of a domain in use that two of its versions define differently, or that onnx does not know."""
+    if one == other:
+        return []
+    from onnx import defs
+
+    def since(op: str, version: int) -> object:
+        try:
+            return defs.get_schema(op, version, domain).since_version
+        except defs.SchemaError:
+            return None
+
+    ops = sorted({node.op_type for node in all_nodes(model.graph) if _domain(node.domain) == domain})
+    own = {f.name for f in model.functions if _domain(f.domain) == domain}
+    return [op for op in ops if op not in own and (not (at := since(op, one)) or at != since(op, other))]
+
+
+def describe(names: Sequence[str], noun: str) -> str:
+    """`2 inputs: a, b`."""
+    return f"{count(len(names), noun)}: {', '.join(map(clean, names))}"

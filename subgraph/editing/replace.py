@@ -1,0 +1,198 @@
+"""Graph, region and another model → the graph with that model in the region's place.
+
+The boundary is joined by name. What the other model did not change keeps its node, its place in the file and what is
+declared of its tensors, so that a cut that is put back as it is gives the model that it was cut out of.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from typing import Any
+
+from subgraph.editing.draft import Draft, describe, replace_all
+from subgraph.errors import ModelError, UnknownName, UsageError
+from subgraph.graph import protobuf
+from subgraph.graph.graph import Graph
+from subgraph.graph.region import Region
+from subgraph.graph.types import DeclaredTensor, declared_type
+from subgraph.text import clean, nearest
+
+
+def replace(
+    graph: Graph,
+    region: Region,
+    piece: Graph,
+    names: Mapping[str, str] | None = None,
+    computed: Collection[str] = (),
+) -> Draft:
+    """The model with `piece` in the place of a region.
+
+    `names`: tensor of the model → what the piece calls it; others have the same name in both. `computed`: constants of
+    the piece that are read from the model's tensor of their name instead, as a cut's frozen shapes are.
+    Complexity: linear in both models; equal weights are read to their end.
+
+    Raises:
+        UsageError, UnknownName: the boundary does not fit: a tensor is missing.
+        ModelError: types at the boundary differ, the opsets cannot be reconciled, or a node would depend on itself.
+    """
+    ours = {theirs: name for name, theirs in (names or {}).items()}
+    connected = _connected(graph, region, piece, ours)
+    _require_types(graph, region, piece, connected)
+    draft = Draft(graph)
+    old = Draft(graph).model.graph
+    gone = owned_nodes(graph, region)
+    draft.drop_nodes(gone)
+    kept = [i for i in range(len(graph.nodes)) if i not in gone]
+    made = {name: name for i in region.pulled if i not in gone for name in graph.makes[i] if name in piece.maker}
+    frozen = {name: name for name in computed if name in piece.weights}
+    called = draft.insert(piece, connected | made | frozen)
+    _drop_twins(draft, len(kept))
+    unchanged = _restore(draft, len(kept), {i: old.node[i] for i in gone})
+    _keep_order(draft.model.graph, old)
+    if len(unchanged) == len(gone):  # else shapes inside may differ from what was declared
+        known = {v.name for v in draft.model.graph.value_info}
+        lost = [v for v in old.value_info if v.name not in known and v.name in called.values()]
+        draft.model.graph.value_info.extend(lost)
+    places = {node.output[0]: i for i, node in unchanged.items() if node.output}
+    last = float(min(gone))
+
+    def position(i: int, node: Any) -> float:
+        nonlocal last
+        if i < len(kept):
+            return kept[i]
+        last = places.get(node.output[0] if node.output else "", last)
+        return last
+
+    where = [position(i, node) for i, node in enumerate(draft.model.graph.node)]
+    draft.sort(lambda i, _: where[i])
+    draft.drop_unused_functions()
+    moved = [name for name, new in called.items() if new not in (name, connected.get(name))]
+    if moved:
+        draft.remarks.append(f"{describe(moved[:8], 'name')} taken already, so numbered")
+    if frozen:
+        draft.remarks.append(f"{describe(list(frozen), 'frozen shape')}: computed again, as before the cut")
+    return draft
+
+
+def owned_nodes(graph: Graph, region: Region) -> set[int]:
+    """The region's nodes, and those that make constants for it alone."""
+    gone = set(region.nodes)
+    for i in reversed(region.pulled):
+        readers = graph.readers_of(graph.makes[i])
+        outputs = set(graph.makes[i]).intersection(graph.outputs)
+        if not outputs and gone.issuperset(r for found in readers.values() for r in found):
+            gone.add(i)
+    return gone
+
+
+def _connected(graph: Graph, region: Region, piece: Graph, ours: Mapping[str, str]) -> dict[str, str]:
+    """Boundary tensor of the piece → tensor of the model.
+
+    Raises:
+        UnknownName: the model has no such tensor. UsageError: one is missing.
+    """
+    within = {name for i in region.nodes for name in graph.makes[i]}
+    connected = {name: ours.get(name, name) for name in piece.inputs}
+    for theirs, name in connected.items():
+        if name in within or (name not in graph.inputs and name not in graph.maker and not graph.is_weight(name)):
+            known = [*region.inputs, *region.shapes]
+            what = f"{clean(piece.path.name)} reads '{clean(theirs)}', which is no tensor outside the region"
+            raise UnknownName(
+                what, f"--map with a line: {known[0] if known else 'NAME'} {theirs}", nearest(name, known)
+            )
+    given = {ours.get(name, name): name for name in piece.outputs}
+    if missing := [name for name in region.outputs if name not in given]:
+        free = [name for name in piece.outputs if ours.get(name, name) not in region.outputs]
+        names = ", ".join(map(clean, missing))
+        raise UsageError(
+            f"{clean(piece.path.name)} does not give {names}, which is read outside the region",
+            f"--map with a line: {missing[0]} {free[0] if free else 'NAME'}",
+        )
+    return connected | {given[name]: name for name in region.outputs}
+
+
+def _require_types(graph: Graph, region: Region, piece: Graph, connected: Mapping[str, str]) -> None:
+    """
+    Raises:
+        ModelError: a boundary tensor has another type or shape in the piece than in the model, as far as declared.
+    """
+    infos = {**graph.value_infos(set(connected.values())), **graph.inputs}
+    theirs = {v.name: v for v in (*piece.model.graph.input, *piece.model.graph.output)}
+    for name, our_name in connected.items():
+        if our_name not in infos or name not in theirs:
+            continue
+        one, other = _type(infos[our_name].type), _type(theirs[name].type)
+        if one and other and not _fits(one, other):
+            raise ModelError(
+                f"'{clean(our_name)}' is {_shown(one)} in {clean(graph.path.name)}, and {_shown(other)} in "
+                f"{clean(piece.path.name)}",
+                "the piece must keep the types of the tensors at its edge",
+            )
+
+
+def _type(proto: protobuf.TypeProto) -> DeclaredTensor | None:
+    if not proto.WhichOneof("value"):
+        return None
+    form, dtype, dims = declared_type(proto)
+    return DeclaredTensor(form, dtype, None if dims is None else [dims])
+
+
+def _fits(one: DeclaredTensor, other: DeclaredTensor) -> bool:
+    if (one.form, one.dtype) != (other.form, other.dtype) and "undefined" not in (one.dtype, other.dtype):
+        return False
+    if one.shapes is None or other.shapes is None:
+        return True
+    a, b = one.shapes[0], other.shapes[0]
+    sizes = zip(a, b, strict=False)
+    return len(a) == len(b) and all(m == n for m, n in sizes if isinstance(m, int) and isinstance(n, int))
+
+
+def _shown(t: DeclaredTensor) -> str:
+    dims = "" if t.shapes is None else " " + "×".join(clean(str(d)) if d is not None else "?" for d in t.shapes[0])
+    return f"{t.dtype}{dims}"
+
+
+def _drop_twins(draft: Draft, begin: int) -> None:
+    """Remove what makes a tensor that a node before `begin` makes: constants that region and model both need."""
+    graph = draft.model.graph
+    made = {name for node in graph.node[:begin] for name in node.output if name}
+    replace_all(graph.node, [n for i, n in enumerate(graph.node) if i < begin or made.isdisjoint(n.output)])
+    replace_all(graph.initializer, [t for t in graph.initializer if t.name not in made])
+
+
+def _keep_order(graph: Any, old: Any) -> None:
+    """Put weights, inputs and annotations in the order of the old graph, new ones last.
+
+    A weight that was an input as well, so that users may feed another value, is one again.
+    """
+    weights = {t.name for t in graph.initializer} | {s.values.name for s in graph.sparse_initializer}
+    listed = {v.name for v in graph.input}
+    graph.input.extend(v for v in old.input if v.name in weights - listed)
+    for part, key in (("input", "name"), ("initializer", "name"), ("quantization_annotation", "tensor_name")):
+        order = {getattr(e, key): k for k, e in enumerate(getattr(old, part))}
+        elements = getattr(graph, part)
+        replace_all(elements, sorted(elements, key=lambda e: order.get(getattr(e, key), len(order))))
+
+
+def _restore(draft: Draft, begin: int, before: Mapping[int, Any]) -> dict[int, Any]:
+    """Give nodes from `begin` on that are as they were their old name; returns those by their old index.
+
+    A cut renames nodes that share a name.
+    """
+    nodes = draft.model.graph.node
+    new = {node.output[0]: node for node in nodes[begin:] if node.output}
+    unchanged = {}
+    for i, old in before.items():
+        node = new.get(old.output[0]) if old.output else None
+        if node is not None and _same_but_name(node, old):
+            node.CopyFrom(old)
+            unchanged[i] = node
+    return unchanged
+
+
+def _same_but_name(one: Any, other: Any) -> bool:
+    bare = [type(one)(), type(one)()]
+    for copy, node in zip(bare, (one, other), strict=True):
+        copy.CopyFrom(node)
+        copy.ClearField("name")
+    return bool(bare[0] == bare[1])

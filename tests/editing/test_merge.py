@@ -1,0 +1,193 @@
+"""Two models joined: end to end, side by side, as a batch; and nodes taken out, one by one or as a tail.
+
+Covers `editing.merge` and `editing.remove`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import onnx
+import onnxruntime
+import pytest
+from onnx import TensorProto, helper, numpy_helper
+
+from fixtures import graphs
+from fixtures.graphs import CASES, CutCase
+from subgraph.editing.effect import edge_values, effect
+from subgraph.editing.merge import merge
+from subgraph.editing.remove import bypass, remove_tail
+from subgraph.errors import ModelError, NoRegion, SubcutError, UnknownName, UsageError
+from subgraph.graph.graph import Graph, load
+from subgraph.runtime.inputs import Feeding
+from subgraph.runtime.reference import Reference
+
+RUNNABLE = [c for c in CASES if c.refused is None and c.runs and not c.options and "missing" not in c.title]
+
+
+@pytest.fixture(scope="module")
+def reference() -> Iterator[Reference]:
+    with Reference() as started:
+        yield started
+
+
+def chain(path: Path, ops: dict[str, str], *, rows: int = 2, opset: int = 17) -> Graph:
+    """x → … → y of one-input nodes, {name: op}; tensors inside are called as their node."""
+    names = list(ops)
+    tensors = ["x", *names[:-1], "y"]
+    nodes = [helper.make_node(ops[n], [tensors[k]], [tensors[k + 1]], name=n) for k, n in enumerate(names)]
+    infos = [helper.make_tensor_value_info(n, TensorProto.FLOAT, [rows, 4]) for n in ("x", "y")]
+    graph = helper.make_graph(nodes, "chain", infos[:1], infos[1:])
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", opset)], ir_version=8), path)
+    return load(path)
+
+
+def run(path: Path, **feeds: np.ndarray) -> dict[str, np.ndarray]:
+    onnx.checker.check_model(str(path), full_check=True)
+    session = onnxruntime.InferenceSession(path)
+    return dict(zip([o.name for o in session.get_outputs()], session.run(None, feeds), strict=True))
+
+
+X = np.linspace(-2, 2, 8, dtype=np.float32).reshape(2, 4)
+
+
+def test_end_to_end_by_a_map(tmp_path: Path) -> None:
+    """Names of the second that are taken get a number; its input is no input of the whole."""
+    one = chain(tmp_path / "a.onnx", {"neg": "Neg", "exp": "Exp"})
+    two = chain(tmp_path / "b.onnx", {"neg": "Abs", "log": "Sqrt"})
+    draft = merge(one, two, {"y": "x"})
+    draft.save(tmp_path / "ab.onnx")
+    assert draft.remarks == ["joined: y → x", "output y of the second is y_2"]
+    whole = load(tmp_path / "ab.onnx")
+    assert (list(whole.inputs), whole.outputs, whole.node_names) == (["x"], ["y_2"], ["neg", "exp", "neg_2", "log"])
+    assert np.allclose(run(whole.path, x=X)["y_2"], np.sqrt(np.exp(-X)))
+
+
+def test_side_by_side_share_an_input_of_the_same_name_and_type(tmp_path: Path) -> None:
+    one, two = chain(tmp_path / "a.onnx", {"n": "Neg"}), chain(tmp_path / "b.onnx", {"a": "Abs"})
+    draft = merge(one, two)
+    draft.save(tmp_path / "ab.onnx")
+    assert draft.remarks == ["1 input: x of both", "output y of the second is y_2"]
+    found = run(tmp_path / "ab.onnx", x=X)
+    assert np.array_equal(found["y"], -X) and np.array_equal(found["y_2"], abs(X))
+    other = chain(tmp_path / "c.onnx", {"a": "Abs"}, rows=3)
+    merge(one, other).save(tmp_path / "ac.onnx")
+    assert list(load(tmp_path / "ac.onnx").inputs) == ["x", "x_2"]
+
+
+@pytest.mark.parametrize("opset", [11, 17])
+def test_a_batch(opset: int, tmp_path: Path) -> None:
+    one = chain(tmp_path / "a.onnx", {"n": "Neg", "a": "Abs"}, opset=opset)
+    two = chain(tmp_path / "b.onnx", {"n": "Neg"}, rows=1, opset=opset)
+    merge(one, two, batch=True).save(tmp_path / "ab.onnx")
+    x = np.concatenate([X, X[:1] + 1])
+    assert np.array_equal(run(tmp_path / "ab.onnx", x=x)["y"], np.concatenate([abs(X), -X[:1] - 1]))
+
+
+def test_what_cannot_be_joined(tmp_path: Path) -> None:
+    one, two = chain(tmp_path / "a.onnx", {"n": "Neg"}), chain(tmp_path / "b.onnx", {"a": "Abs"}, rows=3)
+    with pytest.raises(ModelError, match=r"output 'y' is float32 \[2, 4\], input 'x' is float32 \[3, 4\]"):
+        merge(one, two, {"y": "x"})
+    with pytest.raises(UnknownName, match=r"'z' is no output of a\.onnx"):
+        merge(one, two, {"z": "x"})
+    with pytest.raises(UnknownName, match=r"'z' is no input of b\.onnx"):
+        merge(one, two, {"y": "z"})
+    with pytest.raises(UsageError, match="--batch"):
+        merge(one, two, {"y": "x"}, batch=True)
+    opened = onnx.load(one.path)
+    opened.graph.input[0].type.tensor_type.shape.dim[0].dim_param = "n"
+    onnx.save(opened, tmp_path / "o.onnx")
+    with pytest.raises(UsageError, match=r"the first dimension of 'x' of o\.onnx is open"):
+        merge(load(tmp_path / "o.onnx"), two, batch=True)
+
+
+# ---------------------------------------------------------------------------------------------------- a tail
+
+
+@pytest.mark.parametrize("case", RUNNABLE, ids=lambda c: f"{c.number}: {c.title}")
+def test_a_tail_that_is_dropped_is_put_back(case: CutCase, tmp_path: Path, reference: Reference) -> None:
+    graph = load(case.build(tmp_path))
+    try:
+        with edge_values(graph, case.end, Feeding(), reference) as (captured, folder):
+            draft, tail = remove_tail(graph, case.end, captured, folder)
+    except NoRegion:
+        pytest.skip("the whole model is the tail")
+    draft.save(tmp_path / "head.onnx")
+    tail.save(tmp_path / "tail.onnx")
+    head = load(tmp_path / "head.onnx")
+    assert {graph.nodes[i].name for i in tail.region.nodes}.isdisjoint(head.node_names) or not all(graph.node_names)
+    assert {n for n in head.maker if not head.readers_of([n])} <= {*head.outputs, *_unread(graph)}
+    merge(head, load(tmp_path / "tail.onnx")).save(tmp_path / "whole.onnx")
+    whole = load(tmp_path / "whole.onnx")
+    assert whole.outputs == graph.outputs and list(whole.inputs) == list(graph.inputs)
+    assert {row.status for row in effect(graph, whole.path, Feeding(), reference)} <= {"same"}
+    assert [e.key for e in whole.model.metadata_props] == [e.key for e in graph.model.metadata_props]
+
+
+def _unread(graph: Graph) -> set[str]:
+    return {n for n in graph.maker if n not in graph.readers}
+
+
+def test_nothing_is_left(tmp_path: Path) -> None:
+    with pytest.raises(NoRegion, match="nothing is left"):
+        remove_tail(chain(tmp_path / "a.onnx", {"n": "Neg", "a": "Abs"}), ["n"])
+
+
+# ---------------------------------------------------------------------------------------------------- one by one
+
+
+def test_nodes_are_bypassed(tmp_path: Path) -> None:
+    """In the middle, at the begin, at the end, several in a row, all."""
+    graph = chain(tmp_path / "m.onnx", {"a": "Neg", "b": "Exp", "c": "Relu", "d": "Tanh"})
+    for nodes, wanted in (
+        ([1], np.tanh(np.maximum(-X, 0))),
+        ([0], np.tanh(np.maximum(np.exp(X), 0))),
+        ([3], np.maximum(np.exp(-X), 0)),
+        ([1, 2], np.tanh(-X)),
+        ([0, 1, 2, 3], X),
+    ):
+        path = tmp_path / f"{len(nodes)}{nodes[0]}.onnx"
+        bypass(graph, nodes).save(path)
+        assert np.allclose(run(path, x=X)["y"], wanted)
+        assert len(load(path).nodes) == max(4 - len(nodes), 1)
+
+
+def test_a_quantised_pair_is_bypassed_and_its_constants_go(tmp_path: Path) -> None:
+    nodes = [
+        helper.make_node("Neg", ["x"], ["h"], name="n"),
+        helper.make_node("QuantizeLinear", ["h", "s", "z"], ["q"], name="q"),
+        helper.make_node("DequantizeLinear", ["q", "s", "z"], ["y"], name="d"),
+    ]
+    infos = [helper.make_tensor_value_info(n, TensorProto.FLOAT, [2, 4]) for n in ("x", "y")]
+    tensors = [numpy_helper.from_array(np.array(0.1, np.float32), "s"), numpy_helper.from_array(np.array(0, np.int8), "z")]
+    model = helper.make_graph(nodes, "g", infos[:1], infos[1:], tensors)
+    onnx.save(helper.make_model(model, opset_imports=[helper.make_opsetid("", 17)], ir_version=8), tmp_path / "m.onnx")
+    graph = load(tmp_path / "m.onnx")
+    bypass(graph, [1, 2]).save(tmp_path / "new.onnx")
+    new = load(tmp_path / "new.onnx")
+    assert (new.node_names, dict(new.weights), new.makes) == (["n"], {}, [("y",)])
+    assert np.array_equal(run(new.path, x=X)["y"], -X)
+
+
+def test_a_body_reads_what_is_left(tmp_path: Path) -> None:
+    """A body reads the bypassed node's output from outside."""
+    onnx.save(graphs.if_body(), tmp_path / "m.onnx")
+    graph = load(tmp_path / "m.onnx")
+    i = next(graph.maker[n] for n in graph.reads[graph.ops.index("If")] if n in graph.maker and _plain(graph, n))
+    bypass(graph, [i]).save(tmp_path / "new.onnx")
+    onnx.checker.check_model(str(tmp_path / "new.onnx"), full_check=True)
+
+
+def _plain(graph: Graph, name: str) -> bool:
+    return graph.ops[graph.maker[name]] in ("Relu", "Neg", "Tanh", "Sigmoid")
+
+
+def test_only_nodes_of_one_input_and_one_output(tmp_path: Path) -> None:
+    onnx.save(graphs.skip_edge(), tmp_path / "m.onnx")
+    graph = load(tmp_path / "m.onnx")
+    add = graph.ops.index("Add")
+    with pytest.raises(UsageError, match=r"\(Add\) has 2 inputs that are no constants"):
+        bypass(graph, [add])
+    assert issubclass(UsageError, SubcutError)
