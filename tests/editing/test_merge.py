@@ -161,7 +161,7 @@ def test_a_quantised_pair_is_bypassed_and_its_constants_go(tmp_path: Path) -> No
         helper.make_node("DequantizeLinear", ["q", "s", "z"], ["y"], name="d"),
     ]
     infos = [helper.make_tensor_value_info(n, TensorProto.FLOAT, [2, 4]) for n in ("x", "y")]
-    constants = {"s": np.array(0.1, np.float32), "z": np.array(0, np.int8)}
+    constants: dict[str, np.ndarray] = {"s": np.array(0.1, np.float32), "z": np.array(0, np.int8)}
     tensors = [numpy_helper.from_array(value, name) for name, value in constants.items()]
     model = helper.make_graph(nodes, "g", infos[:1], infos[1:], tensors)
     onnx.save(helper.make_model(model, opset_imports=[helper.make_opsetid("", 17)], ir_version=8), tmp_path / "m.onnx")

@@ -1,0 +1,307 @@
+"""Values of a tensor, of the reference and of a candidate → SVG: heat maps, histogram, scatter; and the worst elements.
+
+A cell of a map is a square whose side grows with what it stands for, so that nothing is told by colour alone; a cell
+with NaN or Inf is a cross. All is drawn from at most `CELLS` × `CELLS` squares, however large the tensor is.
+Complexity: a few passes over the values.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from html import escape
+from typing import TYPE_CHECKING, Any
+
+from subgraph.text import count
+
+if TYPE_CHECKING:
+    from subgraph.types import Array
+
+CELLS = 40  # squares of a map, along each side
+SIDE = 6.0  # pixels of a square
+BINS = 48  # of the histogram, and of the scatter along each side
+PLOT = 240.0  # pixels of a plot's side
+LEFT, TOP, BOTTOM = 8.0, 20.0, 18.0
+STEPS = 5  # sizes of squares
+WORST = 10
+SAMPLED = 1 << 20  # elements in a histogram or scatter; of larger tensors each k-th
+UNSEEN = 0.02  # of the scale: what is smaller is left blank in a map
+ROW = 32  # elements of a vector in one row of its map
+
+STYLE = """
+.tensor { --paper: #fff; --ink: #1d2126; --soft: #59616b; --line: #78818c; --one: #1f5fbf; --two: #a15c00;
+  --bad: #b3261e; max-width: 100%; height: auto; background: var(--paper);
+  font: 11px ui-monospace, "Cascadia Mono", Menlo, Consolas, "DejaVu Sans Mono", monospace; }
+@media (prefers-color-scheme: dark) { .tensor { --paper: #15181c; --ink: #e5e8eb; --soft: #a3acb6; --line: #8a939d;
+  --one: #7fb3ea; --two: #f0b354; --bad: #ff8a80; } }
+@media print { .tensor { --paper: #fff; --ink: #000; --soft: #333; --line: #555; --one: #123f85; --two: #7a4500;
+  --bad: #8c1a13; print-color-adjust: exact; -webkit-print-color-adjust: exact; } }
+.tensor text { fill: var(--ink); } .tensor .soft { fill: var(--soft); }
+.tensor .frame { fill: none; stroke: var(--line); }
+.tensor .one { fill: var(--one); } .tensor .two { fill: var(--two); } .tensor .bad { fill: var(--bad); }
+.tensor .minus { fill: none; stroke: var(--two); } .tensor .step { fill: none; stroke: var(--one); stroke-width: 1.5; }
+.tensor .cross { stroke: var(--bad); stroke-width: 1.5; fill: none; }
+"""
+
+
+@dataclass(frozen=True)
+class WorstElement:
+    """An element, both values and their difference; numbers that are not finite as "nan", "inf", "-inf"."""
+
+    index: tuple[int, ...]
+    reference: float | str
+    given: float | str
+    error: float | str
+
+
+@dataclass(frozen=True)
+class ValueRange:
+    """Of the finite values: least, greatest and mean, None without any; of all: shares of zeros, counts of NaN, Inf."""
+
+    least: float | None
+    most: float | None
+    mean: float | None
+    zeros: float
+    nans: int
+    infs: int
+
+
+def value_range(values: Array) -> ValueRange:
+    """What the values of a tensor are like; bool and integers as numbers."""
+    import numpy as np
+
+    x = _numbers(values).ravel()
+    fine = x[np.isfinite(x)]
+    some = bool(fine.size)
+    return ValueRange(
+        float(fine.min()) if some else None,
+        float(fine.max()) if some else None,
+        float(fine.mean()) if some else None,
+        float((x == 0).mean()) if x.size else 0.0,
+        int(np.isnan(x).sum()),
+        int(np.isinf(x).sum()),
+    )
+
+
+def planes(shape: Sequence[int]) -> int:
+    """How many maps a tensor has: one for each index in front of its last two axes."""
+    return math.prod(shape[:-2]) if len(shape) > 2 else 1
+
+
+def worst_plane(reference: Array, given: Array) -> int:
+    """The plane with the largest difference; NaN counts as the largest."""
+    import numpy as np
+
+    far = _difference(reference, given)
+    return int(np.argmax(far.reshape(planes(reference.shape), -1).max(axis=1))) if far.size else 0
+
+
+def maps(reference: Array, given: Array | None = None, plane: int = 0, *, only_error: bool = False) -> str:
+    """Heat maps of one plane: reference, candidate and the difference, side by side, each with its scale.
+
+    Filled squares are positive, empty ones negative.
+    """
+    drawn: list[tuple[str, Array, bool]] = []
+    if given is not None:
+        drawn.append(("difference", _difference(reference, given), True))
+    if not (only_error and drawn):
+        drawn = [("reference", reference, False), *([("candidate", given, False)] if given is not None else []), *drawn]
+    x, parts, height = LEFT, [], 0.0
+    for title, values, bad in drawn:
+        part, width, high = _map(title, _plane(_numbers(values), plane), x, bad)
+        parts.append(part)
+        x, height = x + max(width, 150.0) + 16, max(height, high)
+    return _svg(x, height, "heat map", parts)
+
+
+def histogram(reference: Array, given: Array | None = None) -> str:
+    """How often values occur: the reference as a line, the candidate as bars."""
+    import numpy as np
+
+    sets = [_finite(values) for values in (reference, given) if values is not None]
+    low, high = _bounds(sets)
+    counts = [np.histogram(values, BINS, (low, high))[0] for values in sets]
+    most = max(1, *(int(c.max(initial=0)) for c in counts))
+    step, base = PLOT / BINS, TOP + PLOT / 2
+    heights = [c / most * (PLOT / 2 - 4) for c in counts]
+    parts = [f'<rect class="frame" x="{LEFT:g}" y="{TOP:g}" width="{PLOT:g}" height="{PLOT / 2:g}"/>']
+    if given is not None:
+        bars = "".join(
+            f"M{LEFT + k * step + 1:.1f} {base:.1f}v{-h:.1f}h{step - 2:.1f}v{h:.1f}z"
+            for k, h in enumerate(heights[1])
+            if h
+        )
+        parts.append(f'<path class="two" d="{bars}"/>')
+    line = "".join(f"V{base - h:.1f}h{step:.2f}" for h in heights[0])
+    parts.append(f'<path class="step" d="M{LEFT:g} {base:.1f}{line}V{base:.1f}"/>')
+    both = "line: reference, bars: candidate" if given is not None else "values"
+    parts += [_text(LEFT, 14, both), _text(LEFT, base + 13, _short(low), "soft")]
+    parts.append(_text(LEFT + PLOT, base + 13, _short(high), "soft", "end"))
+    return _svg(LEFT + PLOT + 40, base + BOTTOM, "histogram", parts)
+
+
+def scatter(reference: Array, given: Array) -> str:
+    """The candidate's values over the reference's; equal ones lie on the diagonal."""
+    import numpy as np
+
+    every = -(-reference.size // SAMPLED) or 1
+    x, y = (_numbers(values.ravel()[::every]) for values in (reference, given))
+    fine = np.isfinite(x) & np.isfinite(y)
+    low, high = _bounds([x[fine], y[fine]])
+    table = np.histogram2d(x[fine], y[fine], BINS, ((low, high), (low, high)))[0]
+    size, top = PLOT / BINS, math.log1p(float(table.max(initial=0))) or 1.0
+    marks = ""
+    for i, j in np.argwhere(table):
+        side = size * (0.35 + 0.65 * math.log1p(float(table[i, j])) / top)
+        cx, cy = LEFT + (i + 0.5) * size, TOP + PLOT - (j + 0.5) * size
+        marks += f"M{cx - side / 2:.1f} {cy - side / 2:.1f}h{side:.1f}v{side:.1f}h{-side:.1f}z"
+    out = int((~fine).sum())
+    title = "candidate over reference" + f"; {count(out, 'element')} NaN, Inf" * bool(out)
+    parts = [
+        f'<rect class="frame" x="{LEFT:g}" y="{TOP:g}" width="{PLOT:g}" height="{PLOT:g}"/>',
+        f'<path class="frame" d="M{LEFT:g} {TOP + PLOT:g}L{LEFT + PLOT:g} {TOP:g}"/>',
+        f'<path class="two" d="{marks}"/>',
+        _text(LEFT, 14, title),
+        _text(LEFT, TOP + PLOT + 13, _short(low), "soft"),
+        _text(LEFT + PLOT, TOP + PLOT + 13, _short(high), "soft", "end"),
+    ]
+    return _svg(LEFT + PLOT + 40, TOP + PLOT + BOTTOM, "scatter", parts)
+
+
+def worst_elements(reference: Array, given: Array, most: int = WORST) -> list[WorstElement]:
+    """The elements that differ most, worst first; equal ones are left out."""
+    import numpy as np
+
+    far = _difference(reference, given).ravel()
+    number = min(most, far.size)
+    order = np.argpartition(-far, number - 1)[:number] if number else np.zeros(0, int)
+    order = order[np.argsort(-far[order], kind="stable")]
+    a, b = _numbers(reference).ravel(), _numbers(given).ravel()
+    return [
+        WorstElement(
+            tuple(int(k) for k in np.unravel_index(i, reference.shape)), _plain(a[i]), _plain(b[i]), _plain(a[i] - b[i])
+        )
+        for i in order
+        if far[i] > 0
+    ]
+
+
+# ---------------------------------------------------------------------------------------------------- numbers
+
+
+def _numbers(values: Array) -> Array:
+    """As float64, which holds every element type of ONNX but complex ones and texts."""
+    import numpy as np
+
+    return np.asarray(values).astype(np.float64)
+
+
+def _difference(reference: Array, given: Array) -> Array:
+    """|a − b|; infinite where only one is NaN, or where Inf meets another value; 0 where both are alike."""
+    import numpy as np
+
+    a, b = _numbers(reference), _numbers(given)
+    with np.errstate(invalid="ignore"):
+        far = np.abs(a - b)
+    alike = (a == b) | (np.isnan(a) & np.isnan(b))
+    found: Array = np.where(alike, 0.0, np.where(np.isnan(far), np.inf, far))
+    return found
+
+
+def _finite(values: Array) -> Array:
+    import numpy as np
+
+    x = _numbers(values.ravel()[:: -(-values.size // SAMPLED) or 1])
+    found: Array = x[np.isfinite(x)]
+    return found
+
+
+def _bounds(sets: Sequence[Array]) -> tuple[float, float]:
+    some = [x for x in sets if x.size]
+    low, high = (min(float(x.min()) for x in some), max(float(x.max()) for x in some)) if some else (0.0, 1.0)
+    return (low, high) if high > low else (low - 0.5, high + 0.5)
+
+
+def _plane(values: Array, plane: int) -> Array:
+    """A matrix: the last two axes at one index of the others; a vector in rows of `ROW`."""
+    import numpy as np
+
+    if values.ndim > 2:
+        found: Array = values.reshape(-1, *values.shape[-2:])[plane]
+        return found
+    if values.ndim == 2:
+        return values
+    flat = values.ravel()
+    rows = -(-flat.size // ROW)
+    return (
+        np.concatenate([flat, np.zeros(rows * ROW - flat.size)]).reshape(rows, ROW) if flat.size > ROW else flat[None]
+    )
+
+
+def _reduced(matrix: Array) -> tuple[Array, Array]:
+    """(values, marks) in at most `CELLS` × `CELLS` cells: the value of largest magnitude; is one not finite?"""
+    import numpy as np
+
+    odd = ~np.isfinite(matrix)
+    fine = np.where(odd, 0.0, matrix)
+    rows, columns = (np.linspace(0, n, min(n, CELLS) + 1).astype(int)[:-1] for n in matrix.shape)
+
+    def over(x: Array, how: Any) -> Array:
+        found: Array = how.reduceat(how.reduceat(x, rows, axis=0), columns, axis=1)
+        return found
+
+    high, low = over(fine, np.maximum), over(fine, np.minimum)
+    return np.where(high >= -low, high, low), over(odd, np.logical_or)
+
+
+def _plain(value: Any) -> float | str:
+    number = float(value)
+    return number if math.isfinite(number) else str(number)
+
+
+def _short(number: float) -> str:
+    return f"{number:.4g}"
+
+
+# ---------------------------------------------------------------------------------------------------- SVG
+
+
+def _map(title: str, matrix: Array, left: float, bad: bool) -> tuple[str, float, float]:
+    """(SVG, width, height) of a matrix."""
+    if not matrix.size:
+        return _text(left, 14, f"{title}: no element"), 150.0, TOP + BOTTOM
+    cells, odd = _reduced(matrix)
+    scale = float(abs(cells).max())
+    paths = {"bad" if bad else "one": "", "minus": "", "cross": ""}
+    for i, row in enumerate(cells):
+        for j, value in enumerate(row):
+            x, y = left + j * SIDE, TOP + i * SIDE
+            if odd[i, j]:
+                paths["cross"] += f"M{x:g} {y:g}l{SIDE:g} {SIDE:g}m0 {-SIDE:g}l{-SIDE:g} {SIDE:g}"
+            elif (step := math.ceil((abs(float(value)) / (scale or 1.0) - UNSEEN) * STEPS)) > 0:
+                side = SIDE * step / STEPS - (value < 0) * 0.8
+                at = (SIDE - side) / 2
+                key = "minus" if value < 0 else "bad" if bad else "one"
+                paths[key] += f"M{x + at:.3g} {y + at:.4g}h{side:.2g}v{side:.2g}h{-side:.2g}z"
+    height, width = (n * SIDE for n in cells.shape)
+    size = "×".join(map(str, matrix.shape))
+    parts = [
+        _text(left, 14, f"{title} {size}"),
+        f'<rect class="frame" x="{left - 1:g}" y="{TOP - 1:g}" width="{width + 2:g}" height="{height + 2:g}"/>',
+        *(f'<path class="{key}" d="{d}"/>' for key, d in paths.items() if d),
+        _text(left, TOP + height + 14, f"largest {_short(scale)}{'; ✕ NaN or Inf' if odd.any() else ''}", "soft"),
+    ]
+    return "".join(parts), width, TOP + height + BOTTOM
+
+
+def _text(x: float, y: float, text: str, kind: str = "", anchor: str = "") -> str:
+    words = f' class="{kind}"' * bool(kind) + f' text-anchor="{anchor}"' * bool(anchor)
+    return f'<text x="{x:g}" y="{y:g}"{words}>{escape(text)}</text>'
+
+
+def _svg(width: float, height: float, title: str, parts: Sequence[str]) -> str:
+    return (
+        f'<svg class="tensor" xmlns="http://www.w3.org/2000/svg" role="img" aria-label="{title}" '
+        f'viewBox="0 0 {width:g} {height:g}" width="{width:g}" height="{height:g}">{"".join(parts)}</svg>\n'
+    )
