@@ -39,7 +39,11 @@ __init__ cli
 """
 BELOW = {word: depth for depth, line in enumerate(RULE.split("\n")) for word in line.split()}
 # What may be imported from a package's outside, where that is less than the rule allows.
-ONLY = {"search": {"verdict", "display"}, "reports": {"text", "plugins", "drawing"}, "drawing": {"text", "documents", "types"}}
+ONLY = {
+    "search": {"verdict", "display"},
+    "reports": {"text", "plugins", "drawing"},
+    "drawing": {"text", "documents", "types"},
+}
 # These load none of HEAVY when they are imported: `subcut cut` and TAB start fast.
 LIGHT = frozenset(
     "version errors text types display documents verdict plugins project trust storage graph runtime cases".split()
