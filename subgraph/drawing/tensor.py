@@ -56,7 +56,7 @@ class WorstElement:
 
 
 @dataclass(frozen=True)
-class ValueRange:
+class Statistics:
     """Of the finite values: least, greatest and mean, None without any; of all: shares of zeros, counts of NaN, Inf."""
 
     least: float | None
@@ -67,14 +67,14 @@ class ValueRange:
     infs: int
 
 
-def value_range(values: Array) -> ValueRange:
+def statistics(values: Array) -> Statistics:
     """What the values of a tensor are like; bool and integers as numbers."""
     import numpy as np
 
     x = _numbers(values).ravel()
     fine = x[np.isfinite(x)]
     some = bool(fine.size)
-    return ValueRange(
+    return Statistics(
         float(fine.min()) if some else None,
         float(fine.max()) if some else None,
         float(fine.mean()) if some else None,

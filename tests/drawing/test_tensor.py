@@ -32,7 +32,7 @@ def test_every_shape_and_type(shape: tuple[int, ...], dtype: type) -> None:
         assert ET.fromstring(svg).tag.endswith("svg") and "nan" not in svg
     assert tensor.worst_elements(a, b) == []
     assert tensor.worst_plane(a, b) == 0
-    assert tensor.value_range(a).nans == 0
+    assert tensor.statistics(a).nans == 0
 
 
 def test_where_the_difference_is() -> None:
@@ -65,9 +65,9 @@ def test_what_is_not_finite_is_a_cross_and_the_worst() -> None:
     assert [(w.index, w.given) for w in worst] == [((1, 1), "nan"), ((2, 2), "inf")], "both NaN is no difference"
     assert paths(tensor.maps(a, b))["cross"] >= 1 and "✕ NaN or Inf" in tensor.maps(a, b)
     assert "3 elements NaN, Inf" in tensor.scatter(a, b)
-    found = tensor.value_range(b)
+    found = tensor.statistics(b)
     assert (found.nans, found.infs, found.least, found.most) == (2, 1, 1.0, 1.0)
-    none = tensor.value_range(np.full(3, np.nan, np.float32))
+    none = tensor.statistics(np.full(3, np.nan, np.float32))
     assert (none.least, none.mean, none.zeros) == (None, None, 0.0)
 
 
@@ -79,4 +79,4 @@ def test_a_large_tensor_gives_a_small_picture_and_no_spike_is_lost() -> None:
     assert paths(svg) == {"one": 1, "bad": 1} and len(svg) < 3000
     noise = RNG.standard_normal(a.shape).astype(np.float32)
     assert len(tensor.maps(noise, -noise)) < 200_000 and len(tensor.scatter(noise, -noise)) < 60_000
-    assert not math.isnan(tensor.value_range(noise).mean or 0)
+    assert not math.isnan(tensor.statistics(noise).mean or 0)
