@@ -46,7 +46,7 @@ STYLE = """
 
 
 @dataclass(frozen=True)
-class WorstElement:
+class DifferingElement:
     """An element, both values and their difference; numbers that are not finite as "nan", "inf", "-inf"."""
 
     index: tuple[int, ...]
@@ -169,7 +169,7 @@ def scatter(reference: Array, given: Array) -> str:
     return _svg(LEFT + PLOT + 40, TOP + PLOT + BOTTOM, "scatter", parts)
 
 
-def worst_elements(reference: Array, given: Array, most: int = WORST) -> list[WorstElement]:
+def worst_elements(reference: Array, given: Array, most: int = WORST) -> list[DifferingElement]:
     """The elements that differ most, worst first; equal ones are left out."""
     import numpy as np
 
@@ -179,7 +179,7 @@ def worst_elements(reference: Array, given: Array, most: int = WORST) -> list[Wo
     order = order[np.argsort(-far[order], kind="stable")]
     a, b = _numbers(reference).ravel(), _numbers(given).ravel()
     return [
-        WorstElement(
+        DifferingElement(
             tuple(int(k) for k in np.unravel_index(i, reference.shape)), _plain(a[i]), _plain(b[i]), _plain(a[i] - b[i])
         )
         for i in order
