@@ -24,6 +24,7 @@ from subgraph.cases.zip_archive import Archive, Checksum
 from subgraph.documents import to_json
 from subgraph.errors import InputError, OutputError, ResultExists, SubcutError, UsageError
 from subgraph.graph import protobuf
+from subgraph.origins.source_metadata import stripped
 from subgraph.project import FILE_NAMES
 from subgraph.storage import folders
 from subgraph.storage.digest import digest
@@ -48,6 +49,7 @@ class BundleRequest:
         evidence: the manifest that names the candidate, where none around the case does; outcome: of that candidate.
         command: the command that made the case, where its manifest does not say it.
         free_text: texts go along that are not known to say nothing about this machine.
+        source: lines of the user's source code, with their paths, go along in models and documents.
     """
 
     folder: Path
@@ -60,6 +62,7 @@ class BundleRequest:
     command: str = ""
     force: bool = False
     free_text: bool = False
+    source: bool = False
 
     @property
     def name(self) -> str:
@@ -160,12 +163,25 @@ def pack(request: BundleRequest) -> Packed:
     require_free(request.target, request.identity, force=request.force)
     case_files = contents.of(request.folder)
     evidence = request.evidence or case_files.evidence
-    redactor = redact.this_machine(contents.names(case_files), _secrets(evidence), free_text=request.free_text)
+    known = contents.names(case_files)
+    redactor = redact.this_machine(known, _secrets(evidence), free_text=request.free_text, source=request.source)
     scripts = Scripts(redactor, request.bases)
     for path in request.candidate_files:
         scripts.add(path)
     found_with = scripts.collect(evidence) if evidence else None
     files = contents.redacted(case_files, redactor, found_with, request.command)
+    with folders.scratch(request.target.parent) as work:
+        if not request.source:
+            models = {name: path for name, path in files.items() if isinstance(path, Path) and path.suffix == ".onnx"}
+            files |= {name: stripped(path, work, f"{k}.onnx") for k, (name, path) in enumerate(models.items())}
+        return _packed(request, case_files, files, redactor, scripts, found_with)
+
+
+def _packed(
+    request: BundleRequest, case_files: CaseFiles, files: dict[str, Path | bytes], redactor: Redactor,
+    scripts: Scripts, found_with: Mapping[str, Any] | None,
+) -> Packed:  # fmt: skip
+    """Add what tells of the files, and write the zip."""
     files |= {f"{CANDIDATE_FILES}/{name}": path for name, path in scripts.files.items()}
     outcome = request.outcome or _outcome(request.folder)
     if outcome:

@@ -89,6 +89,7 @@ class Redactor:
 
     Attributes:
         names: of nodes, tensors and files that go along. free_text: the user lets other texts go.
+        source: the user lets lines of source code go, with their paths.
     """
 
     homes: tuple[str, ...] = ()
@@ -97,6 +98,7 @@ class Redactor:
     secrets: tuple[str, ...] = ()
     names: frozenset[str] = frozenset()
     free_text: bool = False
+    source: bool = False
 
     def text(self, text: str) -> str:
         """The text, if it may leave.
@@ -190,6 +192,8 @@ class Redactor:
     def document(self, value: Any, key: str = "", inside: str = "") -> Any:
         """A document of which only what is known leaves. `inside`: the one of SPEC_KEYS around the value, if any."""
         if isinstance(value, Mapping):
+            if key in ("source", "sources") and "module" in value:
+                return value if self.source else {k: v if k == "module" else None for k, v in value.items()}
             within = inside or (key if key in SPEC_KEYS else "")
             if within and key == "options":
                 return {k: self.command(v) if k in COMMAND_KEYS else self.option(k, v) for k, v in value.items()}
@@ -262,8 +266,10 @@ def own_words() -> frozenset[str]:
     return frozenset(found)
 
 
-def this_machine(names: Iterable[str] = (), secrets: Iterable[str] = (), *, free_text: bool = False) -> Redactor:
-    """What is private on this machine, and further `secrets`; `names` and, with `free_text`, texts may leave."""
+def this_machine(
+    names: Iterable[str] = (), secrets: Iterable[str] = (), *, free_text: bool = False, source: bool = False
+) -> Redactor:
+    """What is private on this machine, and further `secrets`; `names`, texts and source code may leave as they say."""
     homes = {os.path.expanduser("~"), os.environ.get("HOME", ""), _home()}  # noqa: PTH111 - may stay a tilde
     homes |= {os.path.realpath(home) for home in homes if home}
     folders = {str(Path(home)) for home in homes if home.startswith("/") and len(Path(home).parts) > 1}
@@ -277,6 +283,7 @@ def this_machine(names: Iterable[str] = (), secrets: Iterable[str] = (), *, free
         _longest_first(in_environment | set(secrets)),
         frozenset(names),
         free_text,
+        source,
     )
 
 

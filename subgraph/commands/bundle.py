@@ -52,6 +52,15 @@ def bundle(
         bool,
         option("--include-text", None, "Also pack texts that may be private: the candidate's messages, paths."),
     ] = False,
+    source_code: Annotated[
+        bool | None,
+        option(
+            "--keep-source/--strip-source",
+            None,
+            "Pack, or leave out, lines of source code and their paths, which PyTorch writes into models. Default: ask; "
+            "without a terminal they are left out.",
+        ),
+    ] = None,
     candidate: options.CandidateSpec = None,
     inputs: options.InputOptions,
     comparison: options.CriterionOptions,
@@ -85,7 +94,7 @@ def bundle(
     given = [Path(word) for word in candidate_files or ()]
     request = BundleRequest(path, target, name, given, bases, force=result.force, free_text=include_text)
     if graph is None and candidate is None:
-        return _result(pack(request), path)
+        return _result(pack(_with_source(request, source_code)), path)
     start_reference = functools.partial(resolve.reference, settings, runtime, result.trust)
     with tempfile.TemporaryDirectory(prefix="subcut-") as temporary:
         folder = Path(temporary) / name
@@ -99,7 +108,23 @@ def bundle(
             criterion = resolve.criterion_words(settings, comparison, result.trust)
             chosen = resolve.candidate(settings, candidate, runtime, result.trust)
             request = _with_candidate(request, chosen, criterion, start_reference)
-        return _result(pack(request), path)
+        return _result(pack(_with_source(request, source_code)), path)
+
+
+def _with_source(request: BundleRequest, send: bool | None) -> BundleRequest:
+    """The request, with or without the source code that the models hold; asks where the user did not say."""
+    from subgraph.cases import contents
+    from subgraph.origins import source_metadata
+
+    found = source_metadata.found(contents.of(request.folder).files)
+    for model in found:
+        log.info("%s: source code in %s", clean(model.file), count(model.places, "place"))
+        log.info("  %s", clean(model.example))
+    if send is None and found and sys.stdin and sys.stdin.isatty() and sys.stderr.isatty():
+        send = typer.confirm("Send these lines and paths of your source code?", default=False, err=True)
+    elif send is None and found:
+        log.warning("this source code, and its paths, are left out: --keep-source packs them")
+    return replace(request, source=bool(send))
 
 
 def _target(output: str | None, name: str) -> Path:

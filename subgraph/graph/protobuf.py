@@ -586,6 +586,19 @@ def write(model: ModelProto, source: Path | Mapping[str, Path], path: Path, *, e
         raise OutputError(f"cannot write {path}: {e.strerror or e}", "free some space or choose another -o") from e
 
 
+def rewrite(model: ModelProto, source: Path, path: Path) -> None:
+    """Write the model of `source`, which was changed, to `path`; its files of weights remain those beside `source`.
+
+    Raises:
+        DataError, OutputError: as `write`.
+    """
+    weights = [t for t in model.graph.initializer if on_disk(t) and not in_other_file(t)]
+    try:
+        _write_inline(model, [(tensor, locate(tensor, source)) for tensor in weights], path)
+    except OSError as e:
+        raise OutputError(f"cannot write {path}: {e.strerror or e}", "free some space or choose another -o") from e
+
+
 def _write_data(weights: list[tuple[TensorProto, Blob]], data: Path) -> None:
     with data.open("wb") as out:
         for tensor, blob in weights:
@@ -603,7 +616,8 @@ def _write_inline(model: ModelProto, weights: list[tuple[TensorProto, Blob]], pa
     graph = type(model.graph)()
     graph.CopyFrom(model.graph)
     model.ClearField("graph")
-    small = [tensor for tensor in graph.initializer if not on_disk(tensor)]
+    names = {tensor.name for tensor, _ in weights}
+    small = [tensor for tensor in graph.initializer if tensor.name not in names]
     large = [(_header(tensor, blob), blob) for tensor, blob in weights]
     graph.ClearField("initializer")
     graph.initializer.extend(small)

@@ -1,0 +1,90 @@
+"""Lines of the user's source code in models that are to be sent: found, and removed.
+
+PyTorch's exporter writes into each node the stack of calls that it came from: absolute paths and lines of code. The
+older one writes a path into the node's documentation. Names of modules remain, which the weights' own names have, too.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from subgraph.graph import protobuf
+from subgraph.origins.source import FRAME, NAMESPACE, PREFIX, STACK_TRACE
+
+KEPT = f"{PREFIX}name_scopes"
+EXPORTER = "pkg.torch."  # begins the keys of PyTorch's exporter
+SIMPLE = ("TensorProto", "StringStringEntryProto")  # messages that are not searched
+CODE_PATH = re.compile(rb"\.pyc?\b")  # in a documentation
+
+
+@dataclass(frozen=True)
+class SourceInModel:
+    """What a model says of its user's code: in how many places, and one of them as `FILE:LINE: CODE`."""
+
+    file: str
+    places: int
+    example: str
+
+
+def found(files: Mapping[str, Path]) -> list[SourceInModel]:
+    """The models among files that hold source code, by name. Complexity: linear in the models without their weights."""
+    models = ((name, protobuf.read(path).model) for name, path in files.items() if path.suffix == ".onnx")
+    told = ((name, list(_removed(model))) for name, model in models)
+    return [SourceInModel(name, len(texts), max(map(_line, texts), key=len)) for name, texts in told if texts]
+
+
+def stripped(path: Path, folder: Path, name: str) -> Path:
+    """A copy of a model without source code, in a folder; the model itself where it holds none."""
+    model = protobuf.read(path).model
+    if not list(_removed(model)):
+        return path
+    protobuf.rewrite(model, path, folder / name)
+    return folder / name
+
+
+def _removed(message: Any) -> Iterator[str]:
+    """Remove what tells of source code from a message and all inside it; yields the stack traces and paths."""
+    if hasattr(message, "metadata_props"):
+        kept = [e for e in message.metadata_props if e.key == KEPT or not _tells(e.key)]
+        yield from (e.value for e in message.metadata_props if e.key == STACK_TRACE)
+        if len(kept) < len(message.metadata_props):
+            kept = [type(e).FromString(e.SerializeToString()) for e in kept]
+            del message.metadata_props[:]
+            message.metadata_props.extend(kept)
+    if message.DESCRIPTOR.name == "NodeProto" and CODE_PATH.search(_bytes(message.doc_string)):
+        yield _bytes(message.doc_string).decode(errors="replace")
+        message.ClearField("doc_string")
+    for field, value in message.ListFields():
+        if field.name == "value_info" and field.type == field.TYPE_BYTES:
+            value[:] = [_without(data) for data in value]
+        elif field.type == field.TYPE_MESSAGE and field.message_type.name not in SIMPLE:
+            for inner in value if field.is_repeated else [value]:
+                yield from _removed(inner)
+
+
+def _tells(key: str) -> bool:
+    return key.startswith(EXPORTER) or key == NAMESPACE
+
+
+def _without(data: bytes) -> bytes:
+    """A declaration of a tensor, which is kept as bytes, without metadata of the exporter."""
+    if EXPORTER.encode() not in data and NAMESPACE.encode() not in data:
+        return data
+    info = protobuf.protos().ValueInfoProto.FromString(data)
+    list(_removed(info))
+    return bytes(info.SerializeToString())
+
+
+def _bytes(text: str | bytes) -> bytes:
+    """A documentation: the classes that read models keep it as bytes."""
+    return text.encode(errors="surrogateescape") if isinstance(text, str) else text
+
+
+def _line(text: str) -> str:
+    """`FILE:LINE: CODE` of the first frame of a trace; of a documentation its first line."""
+    frame = FRAME.search(text)
+    return f"{frame[1]}:{frame[2]}: {(frame[3] or '').strip()}" if frame else text.strip().partition("\n")[0]

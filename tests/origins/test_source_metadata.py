@@ -1,0 +1,113 @@
+"""Source code in models that are to be sent: found, shown, left out of models and reports, unless the user sends it.
+
+Covers `origins.source_metadata`.
+"""
+
+from __future__ import annotations
+
+import json
+import zipfile
+from pathlib import Path
+
+import onnx
+import pytest
+import typer
+from onnx import helper
+
+from subgraph.cases.redact import Redactor
+from subgraph.origins.source_metadata import found, stripped
+from tests.helpers import fake_candidate
+from tests.helpers.run_command import in_process
+
+TORCH = Path(__file__).parents[2] / "fixtures" / "torch"
+MODEL = TORCH / "tiny_dynamo.onnx"
+HOME = b"/home/me"
+SOURCE = {"module": "mix.qkv", "class": "Linear", "file": "/home/me/m.py", "line": 3, "code": "self.qkv(x)"}
+
+
+def texts(path: Path) -> bytes:
+    """All names and bytes of a zip."""
+    with zipfile.ZipFile(path) as archive:
+        return b"".join(name.encode() + archive.read(name) for name in archive.namelist())
+
+
+def test_a_model_of_the_exporter_holds_source_code(tmp_path: Path) -> None:
+    (one,) = found({"model.onnx": MODEL, "other.onnx": TORCH / "tiny_script.onnx", "x.npy": tmp_path})
+    assert one.file == "model.onnx" and one.places == 22
+    assert one.example.startswith("/home/me/project/torch_networks.py:")
+
+
+def test_what_is_left_computes_the_same(tmp_path: Path) -> None:
+    path = stripped(MODEL, tmp_path, "copy.onnx")
+    assert HOME not in path.read_bytes() and not found({"copy.onnx": path})
+    model, left = onnx.load(MODEL), onnx.load(path)
+    for node in left.graph.node:
+        keys = {entry.key for entry in node.metadata_props}
+        assert keys <= {"pkg.torch.onnx.name_scopes", "pkg.onnxscript.rewriter.rule_name"}
+    for one in (model, left):
+        for message in (*one.graph.node, *one.graph.value_info, *one.graph.input, *one.graph.output, one.graph):
+            message.ClearField("metadata_props")
+    assert left == model
+    assert stripped(path, tmp_path, "again.onnx") == path
+
+
+def test_bodies_declarations_and_documentation(tmp_path: Path) -> None:
+    model = onnx.load(MODEL)
+    inner = model.graph.node[0]
+    body = helper.make_graph([inner], "body", [], [])
+    outer = helper.make_node("If", ["c"], ["y"], then_branch=body, else_branch=body)
+    outer.doc_string = "/home/me/m.py(33): forward"
+    kept = helper.make_node("Relu", ["y"], ["z"], doc_string="a remark")
+    info = helper.make_tensor_value_info("y", 1, [1])
+    info.metadata_props.add(key="pkg.torch.onnx.stack_trace", value='File "/home/me/m.py", line 1, in forward')
+    graph = helper.make_graph([outer, kept], "g", [], [], value_info=[info])
+    onnx.save(helper.make_model(graph), tmp_path / "m.onnx")
+    path = stripped(tmp_path / "m.onnx", tmp_path, "copy.onnx")
+    assert HOME not in path.read_bytes() and b"a remark" in path.read_bytes()
+
+
+def test_weights_in_another_file_stay_there(tmp_path: Path) -> None:
+    model = onnx.load(MODEL)
+    onnx.save(model, tmp_path / "m.onnx", save_as_external_data=True, location="m.data", size_threshold=0)
+    path = stripped(tmp_path / "m.onnx", tmp_path, "copy.onnx")
+    weights = onnx.load(path, load_external_data=False).graph.initializer
+    assert path.name == "copy.onnx" and all(w.external_data[0].value == "m.data" for w in weights)
+
+
+def test_documents_keep_the_module_alone() -> None:
+    document = {"findings": [{"sources": [SOURCE, None]}], "rows": [{"source": SOURCE}]}
+    plain = SOURCE | {"class": None, "file": None, "line": None, "code": None}
+    assert Redactor().document(document) == {"findings": [{"sources": [plain, None]}], "rows": [{"source": plain}]}
+    assert Redactor(source=True).document(document) == document
+
+
+def test_without_a_terminal_it_is_left_out_and_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    in_process("bundle", MODEL, "-o", tmp_path / "a.zip")
+    assert HOME not in texts(tmp_path / "a.zip")
+    said = capsys.readouterr().err
+    assert "model.onnx: source code in 22 places" in said and "--keep-source packs them" in said
+    in_process("bundle", MODEL, "-o", tmp_path / "b.zip", "--keep-source")
+    assert HOME in texts(tmp_path / "b.zip")
+
+
+@pytest.mark.parametrize("answer", [True, False])
+def test_on_a_terminal_it_asks(answer: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for stream in ("stdin", "stderr"):
+        monkeypatch.setattr(f"sys.{stream}.isatty", lambda: True)
+    monkeypatch.setattr(typer, "confirm", lambda *_, **__: answer)
+    in_process("bundle", MODEL, "-o", tmp_path / "a.zip")
+    assert (HOME in texts(tmp_path / "a.zip")) == answer
+
+
+@pytest.mark.slow
+def test_reports_of_a_bisection_name_the_module_alone(tmp_path: Path) -> None:
+    wrong = f"{fake_candidate.HERE}:fault=wrong,nodes=node_linear"
+    in_process("bisect", MODEL, "-c", wrong, "-o", tmp_path / "out")
+    (folder,) = (tmp_path / "out").glob("bisect-*")
+    in_process("bundle", folder, "-o", tmp_path / "a.zip", "--strip-source")
+    assert b"/home/me/project" not in texts(tmp_path / "a.zip") and b"from mix.qkv" in texts(tmp_path / "a.zip")
+    with zipfile.ZipFile(tmp_path / "a.zip") as archive:
+        document = json.loads(archive.read("a/run.json"))
+    assert document["findings"][0]["sources"][0]["line"] is None
+    in_process("bundle", folder, "-o", tmp_path / "b.zip", "--keep-source")
+    assert b"project/torch_networks.py" in texts(tmp_path / "b.zip")
