@@ -208,10 +208,10 @@ def redacted(
         command: the command that made the case, where its manifest does not say it.
     """
     files: dict[str, Path | bytes] = {}
-    reports_too = RUN_JSON in case_files.files
+    told = next((name for name in (RUN_JSON, SWEEP_JSON) if name in case_files.files), "")
     for name, path in case_files.files.items():
         last = PurePosixPath(name).name
-        if last == case.MANIFEST or (reports_too and name in REPORT_FILES.values()):
+        if last == case.MANIFEST or (told and name in REPORT_FILES.values()):
             continue
         if path.suffix in UNCHANGED:
             files[name] = path
@@ -221,8 +221,8 @@ def redacted(
             files[name] = case.as_json(_redacted_document(name, _read_json(path), redactor))
         elif last in (LOG, TODO_TXT):
             files[name] = _redacted_lines(path, redactor).encode()
-    if reports_too:
-        files |= _reports(json.loads(data_of(files[RUN_JSON])))
+    if told:
+        files |= _reports(json.loads(data_of(files[told])))
     for folder in dict.fromkeys((*case_files.cases, *([""] if case_files.is_evidence else []))):
         head = f"{folder}/" if folder else ""
         evidence = found_with if case_files.is_evidence and not folder else None

@@ -38,8 +38,9 @@ class EvidenceManifest:
 
 
 def rendered_reports(document: dict[str, Any]) -> dict[str, str]:
-    """File name → text of the reports of a document."""
-    return {file: reports.rendered(plugins.load("reports", kind), document) for kind, file in REPORT_FILES.items()}
+    """File name → text of the reports of a document, of those forms that render it."""
+    forms = {file: plugins.load("reports", kind) for kind, file in REPORT_FILES.items()}
+    return {f: reports.rendered(form, document) for f, form in forms.items() if reports.can_render(form, document)}
 
 
 def save_document(document: Any, place: ResultPlace, source: ModelSource, reads: Sequence[Path] = ()) -> dict[str, Any]:
@@ -61,9 +62,9 @@ def save_document(document: Any, place: ResultPlace, source: ModelSource, reads:
     return shown
 
 
-def write_document(document: dict[str, Any], work: Path) -> None:
+def write_document(document: dict[str, Any], work: Path, name: str = RUN_JSON) -> None:
     """Write a document and its reports into a folder."""
-    (work / RUN_JSON).write_bytes(case.as_json(document))
+    (work / name).write_bytes(case.as_json(document))
     for file, text in rendered_reports(document).items():
         (work / file).write_text(text, encoding="utf-8")
 

@@ -10,11 +10,11 @@ from typing import Annotated, Any
 import typer
 
 from subgraph import plugins
-from subgraph.cases.layout import RUN_JSON
+from subgraph.cases.layout import RUN_JSON, SWEEP_JSON
 from subgraph.commands import Result, table
 from subgraph.commands.options import Text, option
 from subgraph.errors import UsageError
-from subgraph.reports import KNOWN, can_render, problem, rendered
+from subgraph.reports import KNOWN, can_render, problem, rendered, renderer
 from subgraph.text import clean
 
 STDOUT = "-"
@@ -27,7 +27,10 @@ def _complete(incomplete: str) -> list[str]:
 
 def report(
     run: Annotated[
-        str, typer.Argument(metavar="RUN", help="The folder that `subcut bisect` or `compare` wrote, or its run.json.")
+        str,
+        typer.Argument(
+            metavar="RUN", help="The folder that `subcut bisect`, `compare` or `sweep` wrote, or its run.json."
+        ),
     ],
     forms: Annotated[
         str,
@@ -54,11 +57,11 @@ def report(
     if not words:
         raise UsageError("no form named", f"known: {', '.join(plugins.names('reports'))}")
     modules = {word: plugins.load("reports", word) for word in words}
-    path = Path(run) / RUN_JSON if Path(run).is_dir() else Path(run)
+    path = _document_of(Path(run))
     document = read(path)
     if odd := [word for word, module in modules.items() if not can_render(module, document)]:
-        what = f"the form {clean(odd[0])} has no render_compared: it shows a bisection only, not {document['schema']}"
-        raise UsageError(what, "choose another form")
+        what = f"the form {clean(odd[0])} has no {renderer(document)}: it does not show {document['schema']}"
+        raise UsageError(what, "choose another form, -f html for example")
     texts = {word: rendered(module, document) for word, module in modules.items()}
     answer = {"schema": "subcut.report/1", "exit_code": 0}
     if output == STDOUT or (output is None and words == ["text"]):
@@ -73,8 +76,14 @@ def report(
     return Result(answer | {"files": [str(file) for file in files.values()]}, "\n".join(lines))
 
 
+def _document_of(run: Path) -> Path:
+    if not run.is_dir():
+        return run
+    return run / SWEEP_JSON if (run / SWEEP_JSON).is_file() else run / RUN_JSON
+
+
 def read(path: Path) -> dict[str, Any]:
-    """The document of a bisection, a comparison or a recording.
+    """The document of a bisection, a comparison, a recording or a sweep.
 
     Raises:
         UsageError: no such file, not JSON, or a field is missing or wrong; names the field.

@@ -1,7 +1,7 @@
 """Numbers of the document -> pixels of a chart. Errors stand on a logarithmic axis, one line per decade.
 
-Errors of exactly 0 stand on the lower edge, errors that are not finite in a band above the others. Names stand below
-the axis, upright, those of findings and of the first failing points before others.
+Errors of exactly 0 stand on the lower edge, a decade below the others, errors that are not finite in a band above them.
+Names stand below the axis, upright, those of findings and of the first failing points before others.
 """
 
 from __future__ import annotations
@@ -122,6 +122,8 @@ def chart(points: Sequence[Point], marks: Sequence[Sequence[float]], words: Mapp
     """
     numbers = [float(p.error) for p in points if p.error is not None]
     low, high = decades([n for n in numbers if math.isfinite(n) and n > 0])
+    zeros = 0.0 in numbers
+    low -= zeros
     strange = any(not math.isfinite(n) for n in numbers)
     edge = [p.x for p in points] + [x for mark in marks for x in mark] or [0.0]
     first, last = min(edge), max(edge)
@@ -145,7 +147,10 @@ def chart(points: Sequence[Point], marks: Sequence[Sequence[float]], words: Mapp
     failing = [t for p, t in drawn if p.status == "fail"]
     step = math.ceil((high - low) / MAX_LABELS)
     return Chart(
-        levels=[Label(at(d), f"1e{d}") for d in range(high, low - 1, -step)],
+        levels=[
+            *(Label(at(d), f"1e{d}") for d in range(high, low + zeros - 1, -step)),
+            *([Label(at(low), "0")] if zeros else ()),
+        ],
         ends=[Label(across(x), f"{x:g}") for x in dict.fromkeys((first, last))],
         names=(names := _names([(t.x, p) for p, t in drawn], marks)),
         line=" ".join(f"{'L' if k else 'M'}{t.x:g} {t.y:g}" for k, (_, t) in enumerate(drawn)),

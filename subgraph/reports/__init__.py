@@ -12,6 +12,9 @@ To add a form, write `reports/NAME.py`; `subcut report -f NAME` and the contract
     def render_compared(document: Document) -> str:   # optional: the same for `compare` and recordings
         return f"{view(cleaned(document)).headline}\\n"
 
+    def render_sweep(document: Document) -> str:      # optional: the same for `sweep`
+        return f"{document['exit_code']}\\n"
+
 A report computes nothing: all numbers are in the document, whose fields `*.schema.json` describe. The phrases
 that forms share are here. Every text that comes from a model or a candidate passes through `quoted`, with which a form
 escapes it.
@@ -34,7 +37,8 @@ from subgraph.reports._schema import schema as schema
 from subgraph.text import clean, count, prediction, source_line
 
 SCHEMA = "subcut.bisect/1"
-KNOWN = (SCHEMA, *COMPARED)  # schemas of documents
+SWEEP = "subcut.sweep/1"
+KNOWN = (SCHEMA, *COMPARED, SWEEP)  # schemas of documents
 MAX_PIECES = 3  # of another model, the most expensive ones; and places in a headline
 MAX_NAMES = 6  # of a region, in a line
 UNKNOWN = "–"
@@ -44,14 +48,19 @@ Document = dict[str, Any]  # as `json.loads` gives it, of the schema `subcut.bis
 Quoted = Callable[[str], str]
 
 
+def renderer(document: Document) -> str:
+    """The function of a form that renders documents of this schema; every form has `render`."""
+    return {SCHEMA: "render", SWEEP: "render_sweep"}.get(document["schema"], "render_compared")
+
+
 def can_render(form: ModuleType, document: Document) -> bool:
     """Does a form render documents of this schema? Every form does those of a bisection."""
-    return document["schema"] == SCHEMA or hasattr(form, "render_compared")
+    return hasattr(form, renderer(document))
 
 
 def rendered(form: ModuleType, document: Document) -> str:
     """The document in a form that can render it."""
-    text: str = form.render(document) if document["schema"] == SCHEMA else form.render_compared(document)
+    text: str = getattr(form, renderer(document))(document)
     return text
 
 

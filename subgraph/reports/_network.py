@@ -48,6 +48,7 @@ def whole_drawn(document: Document, rows: Sequence[DrawnRow]) -> list[Drawing]:
     told = {row.index for row in rows}
     marks = Marks(
         region=frozenset(inside),
+        badges={i: f"found {k}" if len(findings) > 1 else "found" for i, k in inside.items()},
         values={row.tensor: row.error for row in rows if row.error is not None},
         failed={row.tensor for row in rows if row.status == "fail"},
         makes=dict(enumerate(map(tuple, network.makes))),
@@ -87,7 +88,7 @@ def _opened(drawer: Drawer, nodes: Sequence[int]) -> frozenset[str]:
         if size > MOST_BOXES:
             break
         opened |= more
-    return frozenset(opened) or tree.shown(FEW_BOXES)
+    return frozenset(opened) if nodes else tree.shown(FEW_BOXES)
 
 
 def _links(layout: Layout, to: Mapping[int, str], bad: set[int]) -> dict[str, str]:

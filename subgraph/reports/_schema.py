@@ -1,8 +1,7 @@
 """Document -> where it departs from its schema; empty where it does not.
 
-Only the keywords of JSON Schema (draft 2020-12) that the schemas use, which share the definitions of bisections; others
-are ignored. `subcut report` checks a file before it is rendered, so that a missing field is named and does not crash a
-report.
+Only the keywords of JSON Schema (draft 2020-12) that the schemas use, which share their definitions; others are
+ignored. `subcut report` checks a file before it is rendered, so that a missing field is named and crashes no report.
 """
 
 from __future__ import annotations
@@ -38,15 +37,24 @@ TYPES: dict[str, tuple[type, ...]] = {
 }
 
 
-FILES = {"subcut.compare/1": "compare", "subcut.recorded/1": "recorded", "subcut.interval/1": "recorded"}
+FILES = {
+    "subcut.compare/1": "compare", "subcut.recorded/1": "recorded", "subcut.interval/1": "recorded",
+    "subcut.sweep/1": "sweep",
+}  # fmt: skip
 
 
 @cache
 def schema(name: str = "bisect") -> Rule:
-    """The published schema of bisections, of `compare`, or of recordings (`recorded`)."""
+    """The published schema of bisections, of `compare`, of recordings (`recorded`), or of `sweep`."""
     text = resources.files("subgraph.reports").joinpath(f"{name}.schema.json").read_text(encoding="utf-8")
     rule: Rule = json.loads(text)
     return rule
+
+
+@cache
+def definitions() -> dict[str, Rule]:
+    """By name; the schemas share them."""
+    return schema()["$defs"] | schema("sweep")["$defs"]
 
 
 def problem(document: Any) -> str:
@@ -111,7 +119,7 @@ def _all_of(value: Any, expected: list[Rule], where: str) -> Iterator[str]:
 
 
 def _reference(value: Any, expected: str, where: str) -> Iterator[str]:
-    yield from _problems(value, schema()["$defs"][expected.rpartition("/")[2]], where)
+    yield from _problems(value, definitions()[expected.rpartition("/")[2]], where)
 
 
 def _below(where: str, name: str) -> str:

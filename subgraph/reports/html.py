@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import base64
 import hashlib
+import math
 from collections.abc import Sequence
 from dataclasses import replace
 from importlib import resources
@@ -51,7 +52,10 @@ if TYPE_CHECKING:
     from jinja2 import Environment
 
 FILE = "report.html"
-TEMPLATE, COMPARED = "html.jinja", "compared.jinja"
+TEMPLATE, COMPARED, SWEPT = "html.jinja", "compared.jinja", "sweep.jinja"
+SIGNS = {"wrong": "✗", "crashed": "✗", "timeout": "✗", "unresolved": "?", "refused": "–", "right": "✓"}  # worst first
+BAD = ("wrong", "crashed", "timeout")
+MOST_TESTS = 2000  # of a sweep, listed
 SCRIPT = "page.js"
 MAX_LISTED = 200  # nodes of a finding
 
@@ -90,6 +94,46 @@ def render_compared(document: Document) -> str:
         "network_drawn": whole_drawn(document, _rows(document)),
     }
     return _page(COMPARED, heading, about | {"findings": findings})
+
+
+def render_sweep(document: Document) -> str:
+    """A sweep as a page: operators × candidates, and each test that is not right."""
+    shown = cleaned(document)
+    names = [c["name"] for c in shown["candidates"]]
+    bad = [
+        (row, result, name) for row in shown["rows"] for result, name in zip(row["results"], names, strict=True)
+        if result["status"] != "right"
+    ]  # fmt: skip
+    bad.sort(key=lambda one: list(SIGNS).index(one[1]["status"]))
+    about = {"d": shown, "headline": swept(shown), "bad": bad, "most": MOST_TESTS, "signs": SIGNS, "words": list(SIGNS)}
+    return _page(SWEPT, about["headline"], about)
+
+
+def swept(document: Document) -> str:
+    """`wrong.py: 3 of 41 operators wrong`, for each candidate; of those that are not wrong, what is right."""
+    parts = []
+    for k, candidate in enumerate(document["candidates"]):
+        operators = [o["totals"][k] for o in document["operators"]]
+        wrong = sum(any(totals[word] for word in BAD) for totals in operators)
+        right = sum(totals["right"] == sum(totals.values()) for totals in operators)
+        what = (
+            f"{wrong} of {count(len(operators), 'operator')} wrong"
+            if wrong
+            else f"right in {right} of {len(operators)}"
+        )
+        parts.append(f"{candidate['name']}: {what}")
+    return "; ".join(parts)
+
+
+def worst(totals: Document) -> str:
+    """The class of a cell: that of its worst outcome."""
+    word = next((word for word in SIGNS if totals[word]), "right")
+    return "fail" if word in BAD else "agree" if word == "right" else "unresolved"
+
+
+def rank(totals: Document) -> float:
+    """Larger for a cell with more that is worse."""
+    return sum(min(totals[word], 99) * 100.0**-k for k, word in enumerate(SIGNS) if word != "right")
 
 
 def _rows(document: Document) -> list[DrawnRow]:
@@ -145,6 +189,7 @@ def _environment() -> Environment:
         outcome,
         percent,
         predictions,
+        rank,
         region,
         replay_command,
         runs,
@@ -154,6 +199,7 @@ def _environment() -> Environment:
         short,
         size,
         word,
+        worst,
     )
     environment.filters.update({f.__name__: f for f in words})
     return environment

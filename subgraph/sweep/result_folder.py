@@ -2,6 +2,7 @@
 
 sweep-CANDIDATE/
     manifest.json  sweep.json     the request; the whole document
+    report.html                   operators × candidates
     test_…/                       model.onnx, inputs/, outputs/ (expected), candidate/, repro.py, log.txt
 """
 
@@ -117,7 +118,7 @@ def save(sweep: Sweep, rows: Sequence[SweepRow], places: Sequence[ResultPlace], 
             for row in rows:
                 if name := case_name(row.test, row.results[k]):
                     _save_case(sweep, row.test, row.results[k], runtime, work / name)
-            (work / SWEEP_JSON).write_bytes(case.as_json(to_json(document)))
+            evidence.write_document(to_json(document), work, SWEEP_JSON)
             request = request_of(sweep, runtime)
             case.write_manifest(EvidenceManifest(source=_source(), command=document.command, request=request), work)
 
