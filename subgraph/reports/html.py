@@ -133,7 +133,7 @@ def worst(totals: Document) -> str:
 
 def rank(totals: Document) -> float:
     """Larger for a cell with more that is worse."""
-    return sum(min(totals[word], 99) * math.pow(100, -k) for k, word in enumerate(SIGNS) if word != "right")
+    return sum(float(min(totals[word], 99)) * math.pow(100, -k) for k, word in enumerate(SIGNS) if word != "right")
 
 
 def _rows(document: Document) -> list[DrawnRow]:
