@@ -222,7 +222,7 @@ def redacted(
         elif last in (LOG, TODO_TXT):
             files[name] = _redacted_lines(path, redactor).encode()
     if told:
-        files |= _reports(json.loads(data_of(files[told])))
+        files |= _reports(json.loads(data_of(files[told])), case_files.folder)
     for folder in dict.fromkeys((*case_files.cases, *([""] if case_files.is_evidence else []))):
         head = f"{folder}/" if folder else ""
         evidence = found_with if case_files.is_evidence and not folder else None
@@ -251,12 +251,12 @@ def _redacted_document(name: str, document: Any, redactor: Redactor) -> Any:
     return redacted_document
 
 
-def _reports(document: Any) -> dict[str, bytes]:
-    """The reports of a redacted document; none where it is of another version."""
+def _reports(document: Any, folder: Path) -> dict[str, bytes]:
+    """The reports of a redacted document; none where it is of another version. `folder`: of its cases."""
     try:
         if reports.problem(document):
             return {}
-        return {file: text.encode() for file, text in rendered_reports(document).items()}
+        return {file: text.encode() for file, text in rendered_reports(document, folder).items()}
     except (SubcutError, KeyError, TypeError, AttributeError):
         return {}
 

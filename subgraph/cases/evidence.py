@@ -5,8 +5,8 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from pathlib import Path
-from typing import Any
+from pathlib import Path, PurePosixPath
+from typing import TYPE_CHECKING, Any
 
 from subgraph import plugins, reports
 from subgraph.cases import case, write_case
@@ -14,16 +14,23 @@ from subgraph.cases.case import ModelSource, ResultPlace
 from subgraph.cases.layout import CANDIDATE, EVIDENCE_SCHEMA, REPORT_FILES, RUN_JSON, sample_names
 from subgraph.cases.write_case import CaseRequest
 from subgraph.documents import to_json
+from subgraph.drawing.tensor import WorstTensor, worst_tensor
 from subgraph.errors import OutputError, ResultExists, SubcutError
 from subgraph.graph.graph import Graph
 from subgraph.graph.region import Region
 from subgraph.runtime.reference import Reference
 from subgraph.runtime.reference_values import ReferenceValues
 from subgraph.storage import folders
-from subgraph.storage.tensors import Record, copied
+from subgraph.storage.tensors import Record, copied, from_bits, read_npy
 from subgraph.text import clean
 
+if TYPE_CHECKING:
+    from subgraph.types import Array
+
 log = logging.getLogger("subcut")
+
+OUTPUTS = "outputs"  # of the reference, in a case
+MOST_DRAWN = 1 << 24  # elements of a tensor
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,10 +44,61 @@ class EvidenceManifest:
     versions: Mapping[str, str] = field(default_factory=case.versions)
 
 
-def rendered_reports(document: dict[str, Any]) -> dict[str, str]:
-    """File name → text of the reports of a document, of those forms that render it."""
+def rendered_reports(document: dict[str, Any], folder: Path) -> dict[str, str]:
+    """File name → text of the reports of a document, of those forms that render it; `folder` has its cases."""
     forms = {file: plugins.load("reports", kind) for kind, file in REPORT_FILES.items()}
-    return {f: reports.rendered(form, document) for f, form in forms.items() if reports.can_render(form, document)}
+    drawn = pictures(document, folder)
+    return {
+        file: reports.rendered(form, document, drawn)
+        for file, form in forms.items()
+        if reports.can_render(form, document)
+    }
+
+
+def pictures(document: Mapping[str, Any], folder: Path) -> dict[int, WorstTensor]:
+    """Position of a finding → its worst tensor drawn, where the case in `folder` has it from both sides."""
+    found = {}
+    for k, finding in enumerate(document.get("findings", ())):
+        name = (finding.get("worst") or {}).get("tensor") or next(iter(finding.get("first_bad", ())), None)
+        if name is None or not finding.get("case"):
+            continue
+        try:
+            both = _both(folder / Path(finding["case"]).name, name, _sample(finding, name))
+        except SubcutError as e:
+            log.debug("%s is not drawn: %s", clean(name), e.what)
+            continue
+        if both is not None:
+            found[k] = worst_tensor(name, *both)
+    return found
+
+
+def _sample(finding: Mapping[str, Any], tensor: str) -> str:
+    """The sample in which a tensor is judged worst; "" for a lone one."""
+    outputs = (finding.get("verdict") or {}).get("outputs", ())
+    return next((str(output["sample"]) for output in outputs if output["name"] == tensor), "")
+
+
+def _both(folder: Path, tensor: str, sample: str) -> tuple[Array, Array] | None:
+    """The reference's and the candidate's value of an output of a case; None where one is missing or cannot be drawn.
+
+    Raises:
+        SubcutError: the manifest or a file is damaged.
+    """
+    manifest = case.read_manifest(folder) or {}
+    entry = next((e for e in manifest.get("outputs", ()) if e["name"] == tensor), None)
+    labels = [one["label"] for one in manifest.get("samples", ())]
+    stored = (entry or {}).get("samples") or [None]
+    one = stored[labels.index(sample)] if sample in labels[: len(stored)] else stored[0]
+    file = next((f["file"] for f in one["files"] if f["format"] == "npy"), None) if one else None
+    if file is None or PurePosixPath(file).parts[0] != OUTPUTS or one["form"] != "tensor":
+        return None
+    paths = [folder / file, folder / CANDIDATE / PurePosixPath(file).relative_to(OUTPUTS)]
+    if not all(p.is_file() and p.resolve().is_relative_to(folder.resolve()) for p in paths):
+        return None
+    reference, given = (from_bits(read_npy(path), one["dtype"]) for path in paths)
+    numbers = one["dtype"] != "string" and not one["dtype"].startswith("complex")
+    fits = reference.shape == given.shape and 0 < reference.size <= MOST_DRAWN
+    return (reference, given) if numbers and fits else None
 
 
 def save_document(document: Any, place: ResultPlace, source: ModelSource, reads: Sequence[Path] = ()) -> dict[str, Any]:
@@ -65,7 +123,7 @@ def save_document(document: Any, place: ResultPlace, source: ModelSource, reads:
 def write_document(document: dict[str, Any], work: Path, name: str = RUN_JSON) -> None:
     """Write a document and its reports into a folder."""
     (work / name).write_bytes(case.as_json(document))
-    for file, text in rendered_reports(document).items():
+    for file, text in rendered_reports(document, work).items():
         (work / file).write_text(text, encoding="utf-8")
 
 

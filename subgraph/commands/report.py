@@ -53,6 +53,8 @@ def report(
       subcut report subcut_out/bisect-wrong.py
       subcut report subcut_out/bisect-wrong.py/run.json -f html,md,junit -o reports
     """
+    from subgraph.cases.evidence import pictures
+
     words = list(dict.fromkeys(word.strip() for word in forms.split(",") if word.strip()))
     if not words:
         raise UsageError("no form named", f"known: {', '.join(plugins.names('reports'))}")
@@ -62,7 +64,8 @@ def report(
     if odd := [word for word, module in modules.items() if not can_render(module, document)]:
         what = f"the form {clean(odd[0])} has no {renderer(document)}: it does not show {document['schema']}"
         raise UsageError(what, "choose another form, -f html for example")
-    texts = {word: rendered(module, document) for word, module in modules.items()}
+    drawn = pictures(document, path.parent)
+    texts = {word: rendered(module, document, drawn) for word, module in modules.items()}
     answer = {"schema": "subcut.report/1", "exit_code": 0}
     if output == STDOUT or (output is None and words == ["text"]):
         if len(words) > 1:

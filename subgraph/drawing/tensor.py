@@ -67,6 +67,15 @@ class Statistics:
     infs: int
 
 
+@dataclass(frozen=True)
+class WorstTensor:
+    """A tensor drawn in the plane where it differs most; `where`: that plane, `[0, 4] of 1×8`, empty if it has one."""
+
+    name: str
+    where: str
+    drawings: Sequence[str]
+
+
 def statistics(values: Array) -> Statistics:
     """What the values of a tensor are like; bool and integers as numbers."""
     import numpy as np
@@ -185,6 +194,18 @@ def worst_elements(reference: Array, given: Array, most: int = WORST) -> list[Di
         for i in order
         if far[i] > 0
     ]
+
+
+def worst_tensor(name: str, reference: Array, given: Array) -> WorstTensor:
+    """Heat maps of the plane with the largest difference, histogram and scatter of all elements."""
+    import numpy as np
+
+    plane, outer = worst_plane(reference, given), reference.shape[:-2]
+    index = ", ".join(str(int(k)) for k in np.unravel_index(plane, outer)) if outer else ""
+    where = f"[{index}] of {'×'.join(map(str, outer))}" if math.prod(outer) > 1 else ""
+    return WorstTensor(
+        name, where, (maps(reference, given, plane), histogram(reference, given), scatter(reference, given))
+    )
 
 
 # ---------------------------------------------------------------------------------------------------- numbers

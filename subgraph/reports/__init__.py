@@ -24,21 +24,21 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Callable, Iterable, Sequence
-from types import ModuleType
 from typing import Any
 
-from subgraph.reports._compared import SCHEMAS as COMPARED
 from subgraph.reports._compared import Compared
 from subgraph.reports._compared import View as View
 from subgraph.reports._compared import origins as origins
 from subgraph.reports._compared import view as view
+from subgraph.reports._forms import KNOWN as KNOWN
+from subgraph.reports._forms import SCHEMA as SCHEMA
+from subgraph.reports._forms import can_render as can_render
+from subgraph.reports._forms import rendered as rendered
+from subgraph.reports._forms import renderer as renderer
 from subgraph.reports._schema import problem as problem
 from subgraph.reports._schema import schema as schema
 from subgraph.text import clean, count, prediction, source_line
 
-SCHEMA = "subcut.bisect/1"
-SWEEP = "subcut.sweep/1"
-KNOWN = (SCHEMA, *COMPARED, SWEEP)  # schemas of documents
 MAX_PIECES = 3  # of another model, the most expensive ones; and places in a headline
 MAX_NAMES = 6  # of a region, in a line
 UNKNOWN = "–"
@@ -46,22 +46,6 @@ DEVICES = ("by-hand", "recorded")  # backends of candidates that subcut cannot c
 
 Document = dict[str, Any]  # as `json.loads` gives it, of the schema `subcut.bisect/1`
 Quoted = Callable[[str], str]
-
-
-def renderer(document: Document) -> str:
-    """The function of a form that renders documents of this schema; every form has `render`."""
-    return {SCHEMA: "render", SWEEP: "render_sweep"}.get(document["schema"], "render_compared")
-
-
-def can_render(form: ModuleType, document: Document) -> bool:
-    """Does a form render documents of this schema? Every form does those of a bisection."""
-    return hasattr(form, renderer(document))
-
-
-def rendered(form: ModuleType, document: Document) -> str:
-    """The document in a form that can render it."""
-    text: str = getattr(form, renderer(document))(document)
-    return text
 
 
 def cleaned(value: Any) -> Any:

@@ -9,13 +9,13 @@ from __future__ import annotations
 import base64
 import hashlib
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from importlib import resources
 from typing import TYPE_CHECKING
 
-from subgraph.drawing import chart
-from subgraph.drawing.svg import STYLE
+from subgraph.drawing import chart, svg, tensor
+from subgraph.drawing.tensor import WorstTensor
 from subgraph.reports import (
     Document,
     View,
@@ -52,18 +52,23 @@ if TYPE_CHECKING:
     from jinja2 import Environment
 
 FILE = "report.html"
+PICTURES = True  # it shows those of the worst tensors
 TEMPLATE, COMPARED, SWEPT = "html.jinja", "compared.jinja", "sweep.jinja"
 SIGNS = {"wrong": "✗", "crashed": "✗", "timeout": "✗", "unresolved": "?", "refused": "–", "right": "✓"}  # worst first
 BAD = ("wrong", "crashed", "timeout")
+NO_PICTURES: Mapping[int, WorstTensor] = {}
 MOST_TESTS = 2000  # of a sweep, listed
 SCRIPT = "page.js"
 MAX_LISTED = 200  # nodes of a finding
 
 
-def render(document: Document) -> str:
-    """The document as a page."""
+def render(document: Document, pictures: Mapping[int, WorstTensor] = NO_PICTURES) -> str:
+    """The document as a page; `pictures`: by position of a finding."""
     shown = cleaned(document)
-    findings = [_view(finding, number) for number, finding in enumerate(shown["findings"], 1)]
+    findings = [
+        _view(finding, number) | {"picture": pictures.get(number - 1)}
+        for number, finding in enumerate(shown["findings"], 1)
+    ]
     rows = [DrawnRow(row["index"], row["tensor"], row["error"], row["status"]) for row in document["profile"] or ()]
     about = {
         "d": shown,
@@ -77,12 +82,13 @@ def render(document: Document) -> str:
     return _page(TEMPLATE, heading, about | {"findings": findings})
 
 
-def render_compared(document: Document) -> str:
+def render_compared(document: Document, pictures: Mapping[int, WorstTensor] = NO_PICTURES) -> str:
     """A comparison as a page: the verdict, what to do next, each place drawn, the errors, a table of all tensors."""
     shown = cleaned(document)
     told = view(shown)
     findings = [
         finding | {"number": k, "title": interval_title(finding), "lines": place(finding),
+                   "picture": pictures.get(k - 1),
                    "drawing": region_drawn(finding.get("neighbours"))}
         for k, finding in enumerate(told.findings, 1)
     ]  # fmt: skip
@@ -96,7 +102,7 @@ def render_compared(document: Document) -> str:
     return _page(COMPARED, heading, about | {"findings": findings})
 
 
-def render_sweep(document: Document) -> str:
+def render_sweep(document: Document, _pictures: Mapping[int, WorstTensor] = NO_PICTURES) -> str:
     """A sweep as a page: operators × candidates, and each test that is not right."""
     shown = cleaned(document)
     names = [c["name"] for c in shown["candidates"]]
@@ -167,7 +173,12 @@ def _errors(document: Document, told: View) -> list[tuple[str, chart.Chart]]:
 def _page(template: str, title: str, shown: Document) -> str:
     script = _source(SCRIPT)
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
-    around = {"page_title": title, "drawing_style": STYLE, "script": script, "script_hash": f"sha256-{digest}"}
+    around = {
+        "page_title": title,
+        "drawing_style": svg.STYLE + tensor.STYLE,
+        "script": script,
+        "script_hash": f"sha256-{digest}",
+    }
     return _environment().get_template(template).render(shown | around).rstrip("\n") + "\n"
 
 
