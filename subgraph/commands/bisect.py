@@ -70,7 +70,7 @@ def bisect(
     Exit code 0: they agree; 1: something disagrees, at the outputs or inside; 5: nothing could be established.
     """
     settings = project.load()
-    model_path = resolve.model_path(settings, model, weights)
+    model_path = resolve.model_path(settings, model, weights, result.trust)
     criterion = resolve.criterion(settings, comparison, result.trust)
     limits = _limits(max_trials, max_time, repeat, resolve.jobs(settings, jobs), inside)
     of_recording = candidate_options.tensor_map if recorded.recorded and not candidate_options.other_model else None

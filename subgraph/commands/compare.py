@@ -94,9 +94,9 @@ def compare(
             resolve.reference(settings, runtime, result.trust),
         )
         parent = resolve.parent_folder(settings, result.output)
-        model_path = resolve.model_path(settings, model, weights)
+        model_path = resolve.model_path(settings, model, weights, result.trust)
         return compare_recorded(model_path, recordings, feeding, criterion, reference, parent, choice, csv_file)
-    model_path = resolve.model_path(settings, model, weights)
+    model_path = resolve.model_path(settings, model, weights, result.trust)
     jobs = resolve.jobs(settings, jobs)
     setup = resolve.setup(settings, model, candidate_options, inputs, criterion, runtime, result, freeze=not no_freeze)
     with resolve.reference(settings, runtime, result.trust) as reference:

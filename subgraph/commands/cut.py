@@ -77,7 +77,7 @@ def cut(
     if not start and not end:
         raise UsageError("where to cut? name a first and a last node", "subcut --start pool1 --end res2a_relu")
     settings = project.load()
-    model_path = resolve.model_path(settings, model, weights)
+    model_path = resolve.model_path(settings, model, weights, result.trust)
     as_caffe = _as_caffe(as_form, settings, model, weights) if as_form else ()
     if dump not in (None, "all"):
         raise UsageError(f"--dump {dump}: only `all` is known", "subcut dump MODEL NAME… writes a choice of tensors")

@@ -62,6 +62,7 @@ def draw(
     *,
     model: options.ModelArgument = None,
     weights: options.Weights = None,
+    trust: options.Trust = False,
     output: Annotated[
         Text, option("--output -o", "FILE", "A .svg, .png or .html file; default: SVG to standard output.")
     ] = None,
@@ -88,7 +89,7 @@ def draw(
         if value is not None and not 0 < value <= MOST:
             raise UsageError(f"{name} {value}: expected a number from 1 to {MOST}")
     settings = project.load()
-    graph = load(resolve.model_path(settings, model, weights))
+    graph = load(resolve.model_path(settings, model, weights, trust))
     if not beside:
         drawn = _one(graph, shown, marked, form)
     elif form == ".html" or marked != MarkOptions() or shown.around or shown.opened:

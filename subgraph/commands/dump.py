@@ -51,7 +51,7 @@ def dump(
     words = list(names or [])
     if model and not os.path.exists(model) and not model.endswith(".onnx"):  # noqa: PTH110 - a name may be long
         words, model = [model, *words], None
-    model_path = resolve.model_path(settings, model, weights)
+    model_path = resolve.model_path(settings, model, weights, result.trust)
     with resolve.reference(settings, runtime, result.trust) as reference:
         graph = load(model_path)
         formats, tensor_format = resolve.formats(settings, form, "npy")

@@ -54,6 +54,7 @@ def inspect(
     start: options.Start = None,
     end: options.End = None,
     weights: options.Weights = None,
+    trust: options.Trust = False,
     inputs: options.InputOptions,
     no_run: Annotated[bool, option("--no-run", None, "Only what the file says; run nothing.")] = False,
 ) -> Result:
@@ -73,7 +74,7 @@ def inspect(
     model, node = _model_and_node(model, node, settings)
     if node and (start or end):
         raise UsageError("name a node, or --start and --end, not both")
-    model_path = resolve.model_path(settings, model, weights)
+    model_path = resolve.model_path(settings, model, weights, trust)
     feeding = resolve.feeding(settings, inputs, model)
     graph = load(model_path)
     try:

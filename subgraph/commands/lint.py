@@ -34,6 +34,7 @@ def lint(
     *,
     model: options.ModelArgument = None,
     weights: options.Weights = None,
+    trust: options.Trust = False,
     target_opset: Annotated[Number, option("--target-opset", "N", "Newest opset that the target accepts.")] = None,
     only: Annotated[
         Texts,
@@ -65,7 +66,7 @@ def lint(
     if target_opset is not None and target_opset < 1:
         raise UsageError(f"--target-opset {target_opset}: opsets start at 1")
     table.check(csv_file)
-    model_path = resolve.model_path(settings, model, weights)
+    model_path = resolve.model_path(settings, model, weights, trust)
     feeding = resolve.feeding(settings, inputs, model)
     graph = load(model_path)
     try:

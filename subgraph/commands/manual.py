@@ -81,7 +81,7 @@ def start(
     from subgraph.trials.session import open_trials
 
     settings = project.load()
-    model_path = resolve.model_path(settings, model, weights)
+    model_path = resolve.model_path(settings, model, weights, result.trust)
     criterion = resolve.criterion(settings, comparison, result.trust)
     _check_batch(batch)
     if not 1 <= repeat <= records.MAX_REPEAT:

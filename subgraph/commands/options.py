@@ -135,7 +135,7 @@ def option(
 ModelArgument = Annotated[
     str | None,
     typer.Argument(
-        metavar="MODEL", help="ONNX file, or Caffe's .prototxt; not needed if it is the only one in this folder."
+        metavar="MODEL", help="ONNX file, Caffe's .prototxt or PyTorch's .pt2; not needed if it is the only one here."
     ),
 ]
 Weights = Annotated[
@@ -163,7 +163,7 @@ CandidateSpec = Annotated[
 CsvFile = Annotated[Text, option("--csv", "FILE", "Also write the table as CSV; - is standard output.")]
 Trust = Annotated[
     bool,
-    option("--trust", None, "Run commands, scripts and libraries that a project file, case or loop names."),
+    option("--trust", None, "Run code that a project file, case, loop or .pt2 names or holds."),
 ]
 Jobs = Annotated[Number, option("--jobs -j", "N", "Candidate processes that run at once; default 1.")]
 

@@ -27,7 +27,7 @@ from subgraph.runtime.inputs import Feeding, ImageOptions
 from subgraph.runtime.reference import Reference
 from subgraph.storage import convert
 from subgraph.storage.convert import TensorFormat
-from subgraph.storage.file_kinds import is_caffe, recognise_folder
+from subgraph.storage.file_kinds import is_caffe, is_torch_program, recognise_folder
 from subgraph.text import clean
 from subgraph.trust import NamedCode
 
@@ -37,11 +37,12 @@ if TYPE_CHECKING:
     from subgraph.trials.trial import Trials
 
 
-def model_path(settings: Project, model: str | None, weights: str | None = None) -> Path:
-    """The model to work on, which may be that of a case's folder, or made from Caffe's; logs how it was found.
+def model_path(settings: Project, model: str | None, weights: str | None = None, trust: bool = False) -> Path:
+    """The model to work on, which may be that of a case's folder, or made from Caffe's or PyTorch's; logs how.
 
     Raises:
-        UsageError: there is none, or several. ModelError: it is Caffe's and cannot be converted.
+        UsageError: there is none, or several, or it is a `.pt2` that is not trusted.
+        ModelError: it is of another kind and cannot be converted.
     """
     if folder := _case_folder(settings, model):
         return folder / MODEL
@@ -51,16 +52,18 @@ def model_path(settings: Project, model: str | None, weights: str | None = None)
     path, how = project.find_model(model, settings)
     if how:
         log.info("model: %s (%s)", path.name, how)
-    return _onnx_file(path, weights, settings)
+    return _onnx_file(path, weights, settings, trust)
 
 
-def _onnx_file(path: Path, weights: str | None = None, settings: Project | None = None) -> Path:
+def _onnx_file(path: Path, weights: str | None = None, settings: Project | None = None, trust: bool = False) -> Path:
     """The file, or what it was converted to."""
-    if not weights and not is_caffe(path):
+    is_program = is_torch_program(path)
+    if not weights and not is_program and not is_caffe(path):
         return path
     from subgraph.origins.load import model_file
 
-    return model_file(path, settings.get("weights", weights) if settings else weights)
+    weights = settings.get("weights", weights) if settings and not is_program else weights
+    return model_file(path, weights, trust)
 
 
 def _case_folder(settings: Project, model: str | None) -> Path | None:

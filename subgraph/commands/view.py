@@ -70,7 +70,7 @@ def view(
         raise UsageError(f"--port {port}: expected a number from 1 to {MAX_PORT}")
     settings = project.load()
     found = _run_document(model)
-    path = resolve.model_path(settings, None if found else model, weights)
+    path = resolve.model_path(settings, None if found else model, weights, runs.trust)
     graph = load(path)
     if found and found["model"]["nodes"] != len(graph.nodes):
         raise UsageError(

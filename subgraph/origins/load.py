@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from subgraph.errors import UsageError
 from subgraph.graph import graph
 from subgraph.graph.graph import Graph
-from subgraph.storage.file_kinds import is_caffe
+from subgraph.storage.file_kinds import is_caffe, is_torch_program
 from subgraph.text import clean
 
 
-def load(path: str | Path, weights: str | None = None) -> Graph:
-    """Index a model file: ONNX, or Caffe's prototxt. Large weights stay on disk.
+def load(
+    path: str | Path | Any, weights: str | None = None, *, args: Sequence[Any] | None = None, trust: bool = False
+) -> Graph:
+    """Index a model file: ONNX, Caffe's prototxt, or PyTorch's `.pt2`. Large weights stay on disk.
 
-    `weights`: the caffemodel of a prototxt, or `random:SEED`; by default the one beside it.
+    `weights`: the caffemodel of a prototxt, or `random:SEED`; by default the one beside it. `trust`: a `.pt2` may run
+    the code that is in it. In the place of a path, a `torch.nn.Module` with the `args` that it is exported with.
 
     >>> graph = load("resnet50.onnx")
     >>> len(graph.nodes), graph.outputs
@@ -22,20 +27,29 @@ def load(path: str | Path, weights: str | None = None) -> Graph:
 
     Raises:
         ModelError: the file cannot be read, is of another kind, or its local functions cannot be inlined.
-        UsageError: a prototxt without a caffemodel.
+        UsageError: a prototxt without a caffemodel, a module without `args`, a `.pt2` without trust.
+        BackendError: PyTorch is needed and not installed.
     """
-    return graph.load(model_file(Path(path), weights))
+    if not isinstance(path, (str, Path)):
+        from subgraph.origins.torch.export import to_onnx
+
+        return graph.load(to_onnx(path, args))
+    return graph.load(model_file(Path(path), weights, trust))
 
 
-def model_file(path: Path, weights: str | None = None) -> Path:
+def model_file(path: Path, weights: str | None = None, trust: bool = False) -> Path:
     """The ONNX file to work on: the file itself, or what it was converted to.
 
     Raises:
-        UsageError, ModelError, OutputError: as of `origins.caffe.files.to_onnx`.
+        UsageError, ModelError, OutputError: as of `origins.caffe.files.to_onnx`, and of `origins.torch.pt2.to_onnx`.
     """
+    if weights and not is_caffe(path):
+        raise UsageError(f"--weights belongs to a .prototxt; {clean(path.name)} is none", "leave it out")
+    if is_torch_program(path):
+        from subgraph.origins.torch import pt2
+
+        return pt2.to_onnx(path, trust)
     if not is_caffe(path):
-        if weights:
-            raise UsageError(f"--weights belongs to a .prototxt; {clean(path.name)} is none", "leave it out")
         return path
     from subgraph.origins.caffe.files import to_onnx
 

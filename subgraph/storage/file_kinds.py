@@ -21,6 +21,7 @@ _PADDLE = (
 )
 _CAFFE = "name it .prototxt or .caffemodel, with its other half beside it: subcut reads both"
 _TORCH = "export it with its code: torch.onnx.export(model, inputs, 'model.onnx')"
+PROGRAM = "this is a PyTorch exported program (.pt2)"
 _PT2 = "torch.onnx.export(torch.export.load('FILE'), f='model.onnx') exports it"
 _WEIGHTS = "it holds weights without a graph: export the model with its code, as `optimum-cli export onnx` does"
 
@@ -30,8 +31,9 @@ _MARKS: tuple[tuple[str, str, str], ...] = (
     (r"version https://git-lfs", "this is a git-lfs pointer", "run `git lfs pull` to get the model itself"),
     (r".{4}ORTM", "this is onnxruntime's .ort format", "use the .onnx it was made from"),
     (r".{4}TFL3", "this is a TensorFlow Lite model", f"{_TF} --tflite FILE --output model.onnx"),
-    (r"PK\x03\x04.*(\.data/|archive_format|serialized_exported_program|models/model\.json)",
-     "this is a PyTorch exported program (.pt2)", _PT2),
+    (r"PK\x03\x04.*(\.data/|/data/(weights|constants|sample_inputs)/|archive_format|serialized_exported_program"
+     r"|models/model\.json)",
+     PROGRAM, _PT2),
     (r"PK\x03\x04.*/(data\.pkl|data/\d|code/|byteorder)", "this is a PyTorch file", _TORCH),
     (r"PK\x03\x04.*\.npy", "this is a .npz of arrays", "name the model first, then the inputs with -i"),
     (r"PK\x03\x04.*(model\.weights\.h5|metadata\.json)", "this is a Keras model",
@@ -85,17 +87,23 @@ _SUFFIXES = {
 
 def is_caffe(path: Path) -> bool:
     """Is this Caffe's prototxt or caffemodel, by its name or its first bytes? A file called `.onnx` is not opened."""
-    suffix = path.suffix.lower()
-    if suffix in (".onnx", *CAFFE_SUFFIXES):
-        return suffix != ".onnx"
+    return path.suffix.lower() in CAFFE_SUFFIXES or _kind_of(path)[1] == _CAFFE
+
+
+def is_torch_program(path: Path) -> bool:
+    """Is this an exported program of PyTorch, by its first bytes? A file called `.onnx` is not opened."""
+    return _kind_of(path)[0] == PROGRAM
+
+
+def _kind_of(path: Path) -> tuple[str, str]:
+    """As `recognise`; nothing of a file that cannot be read, or is called `.onnx`."""
     try:
-        if not path.is_file():
-            return False
+        if path.suffix.lower() == ".onnx" or not path.is_file():
+            return "", ""
         with path.open("rb") as file:
-            head = file.read(HEAD)
+            return recognise(path, file.read(HEAD))
     except OSError:
-        return False
-    return recognise(path, head)[1] == _CAFFE
+        return "", ""
 
 
 def recognise(path: Path, head: bytes) -> tuple[str, str]:

@@ -1,29 +1,20 @@
-"""Words of a command line -> the files of a Caffe model -> an ONNX file, kept for the next command.
-
-The ONNX file has the prototxt's name, in a folder named after its content, so messages name what the user typed.
-"""
+"""Words of a command line -> the files of a Caffe model -> an ONNX file, kept for the next command."""
 
 from __future__ import annotations
 
-import atexit
-import functools
 import logging
 import os
 import re
-import shutil
-import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 
 from subgraph.errors import UsageError
 from subgraph.graph import protobuf
 from subgraph.origins.caffe import caffemodel, network, text
-from subgraph.storage import folders
-from subgraph.storage.digest import digest, file_digest
+from subgraph.origins.converted import converted
+from subgraph.storage.digest import file_digest
 from subgraph.text import clean
-from subgraph.version import __version__
 
-LIMIT = 4 << 30  # bytes of converted models
 RANDOM = re.compile(r"random(?::([0-9]{1,9}))?")
 log = logging.getLogger("subcut")
 
@@ -93,50 +84,9 @@ def to_onnx(path: Path, weights: str | None = None) -> Path:
     files = find(path, weights)
     if not files.weights:
         log.warning("the weights are random, seed %d: values mean nothing, shapes and names do", files.seed)
-    parts = [__version__, file_digest(files.prototxt), file_digest(files.weights) if files.weights else files.seed]
-    place = _cache() / digest("caffe/1", *parts)[:20]
-    target = place / files.prototxt.name
-    if target.is_file():
-        os.utime(place)
-        return target
-    converted = files.convert()
-    with folders.aside(place) as work:
-        protobuf.write(converted.model, files.weights or files.prototxt, work / files.prototxt.name, external=False)
-    _evict(place)
-    return target
 
+    def write(target: Path) -> None:
+        protobuf.write(files.convert().model, files.weights or files.prototxt, target, external=False)
 
-def _cache() -> Path:
-    """Where converted models are kept: the user's cache folder, else a temporary one."""
-    named = Path(os.environ.get("XDG_CACHE_HOME", ""))
-    home = Path("~").expanduser()
-    folder = (named if named.is_absolute() else home / ".cache") / "subcut" / "caffe"
-    try:
-        if named.is_absolute() or home.is_dir():
-            folder.mkdir(parents=True, exist_ok=True)
-        if os.access(folder, os.W_OK):
-            return folder
-    except OSError:
-        pass
-    return _temporary()
-
-
-@functools.cache
-def _temporary() -> Path:
-    folder = Path(tempfile.mkdtemp(prefix="subcut-caffe-"))
-    atexit.register(shutil.rmtree, folder, ignore_errors=True)
-    return folder
-
-
-def _evict(newest: Path) -> None:
-    """Remove the models that were not used for longest, beyond `LIMIT` bytes."""
-    kept = [p for p in newest.parent.iterdir() if p != newest and not p.name.startswith(".")]
-    left = LIMIT - _size(newest)
-    for folder in sorted(kept, key=lambda p: -p.stat().st_mtime):
-        left -= _size(folder)
-        if left < 0:
-            shutil.rmtree(folder, ignore_errors=True)
-
-
-def _size(folder: Path) -> int:
-    return sum(p.stat().st_size for p in folder.iterdir())
+    drawn_or_read = file_digest(files.weights) if files.weights else files.seed
+    return converted(["caffe/1", file_digest(files.prototxt), drawn_or_read], files.prototxt.name, write)

@@ -47,18 +47,18 @@ def programs(module: Any, args: Sequence[Any], kwargs: Mapping[str, Any], **opti
     pytorch, given = torch(), (tuple(args), dict(kwargs))
     shapes = {"dynamic_shapes": options.get("dynamic_shapes")}
     try:
-        with _quiet():
+        with quiet():
             plain = pytorch.export.export(module, *given, strict=False, **shapes).run_decompositions({})
     except Exception as e:  # the user's code runs, and may raise anything
-        raise InputError(f"torch.export cannot export the module: {_first_line(e)}") from e
+        raise InputError(f"torch.export cannot export the module: {first_line(e)}") from e
     yield plain
     try:
-        with _quiet():
+        with quiet():
             own = pytorch.onnx.export(
                 module, given[0], kwargs=given[1], dynamo=True, optimize=False, verbose=False, **options
             )
     except Exception as e:  # noqa: BLE001 - as above; onnxscript may be missing
-        logging.getLogger("subcut").debug("torch.onnx.export: %s", _first_line(e))
+        logging.getLogger("subcut").debug("torch.onnx.export: %s", first_line(e))
         return
     yield own.exported_program
 
@@ -148,7 +148,7 @@ def to_numpy(tensor: Any) -> Array:
 
 
 @contextmanager
-def _quiet() -> Iterator[None]:
+def quiet() -> Iterator[None]:
     """Without the warnings and progress of the exporter."""
     before = logging.root.manager.disable
     with warnings.catch_warnings():
@@ -160,6 +160,6 @@ def _quiet() -> Iterator[None]:
             logging.disable(before)
 
 
-def _first_line(error: BaseException) -> str:
+def first_line(error: BaseException) -> str:
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     return f"{type(error).__name__}: {lines[0] if lines else ''}"[:400]

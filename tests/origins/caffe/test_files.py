@@ -85,7 +85,7 @@ def test_a_converted_model_is_used_again_until_its_files_change(
     assert first.stat().st_mtime_ns == stamp
     write(SMALL, prototxt, seed=1)
     assert files.to_onnx(prototxt) != first
-    monkeypatch.setattr(files, "LIMIT", 3 * first.stat().st_size)
+    monkeypatch.setattr("subgraph.origins.converted.LIMIT", 3 * first.stat().st_size)
     latest = [files.to_onnx(prototxt, f"random:{seed}") for seed in range(5)]
     assert {p.name for p in first.parent.parent.iterdir()} <= {p.parent.name for p in latest}
     assert 1 <= len([*first.parent.parent.iterdir()]) <= 3

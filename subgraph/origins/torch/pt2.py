@@ -1,0 +1,69 @@
+"""An exported program of PyTorch (`.pt2`) -> an ONNX file, by the user's own PyTorch in a process of its own.
+
+`torch.export.load` unpickles weights and constants with `weights_only=False` (2.13), so a file can run any code: it
+needs trust, as all code that a file names.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import shlex
+import subprocess
+import sys
+from importlib.util import find_spec
+from pathlib import Path
+
+from subgraph import trust as trusted
+from subgraph.errors import BackendError, ModelError
+from subgraph.origins.converted import converted
+from subgraph.storage.digest import file_digest
+from subgraph.text import clean
+from subgraph.trust import NamedCode
+
+log = logging.getLogger("subcut")
+
+NEEDS = ("torch", "onnxscript")
+PATIENCE = 3600  # seconds that an export may take
+CODE = 'import torch; torch.onnx.export(torch.export.load({}), f="model.onnx", dynamo=True)'
+
+
+def to_onnx(path: Path, trust: bool = False) -> Path:
+    """The exported model as a file, kept for the next command; shows the command that exports it.
+
+    Raises:
+        UsageError: the file is not trusted. BackendError: PyTorch is not installed.
+        ModelError: PyTorch cannot load or export it.
+    """
+    if missing := [name for name in NEEDS if find_spec(name) is None]:
+        what = f"{clean(path.name)} is an exported program of PyTorch; reading it needs {' and '.join(missing)}"
+        raise BackendError(what, f"pip install {' '.join(missing)}")
+    path = path.absolute()
+    command = [sys.executable, "-c", CODE.format(json.dumps(str(path)))]  # a literal of Python as well
+    shown = f"torch.export.load({path.name!r}), which unpickles it"
+    trusted.require(NamedCode(f"the model {clean(path.name)}", [shown], str(path), [path]), trust)
+
+    def write(target: Path) -> None:
+        log.info("%s", clean(shlex.join(["python", *command[1:]])))
+        _run(command, path, target.parent)
+        (target.parent / "model.onnx").rename(target)
+
+    return converted(["pt2/1", file_digest(path)], path.name, write)
+
+
+def _run(command: list[str], path: Path, folder: Path) -> None:
+    """Run the export in a folder, where it leaves `model.onnx`.
+
+    Raises:
+        ModelError: it fails; with the last line that it printed.
+    """
+    hint = f"run it yourself to see more: {shlex.join(command)}"
+    try:
+        done = subprocess.run(
+            command, cwd=folder, stdin=subprocess.DEVNULL, capture_output=True, timeout=PATIENCE, check=False
+        )
+    except subprocess.TimeoutExpired as e:
+        raise ModelError(f"PyTorch did not export {clean(path.name)} within {PATIENCE} s", hint) from e
+    if done.returncode or not (folder / "model.onnx").is_file():
+        lines = [line.strip() for line in done.stderr.decode(errors="replace").splitlines() if line.strip()]
+        raise ModelError(f"PyTorch cannot export {clean(path.name)}: {clean(lines[-1][:400] if lines else '')}", hint)

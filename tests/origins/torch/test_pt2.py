@@ -1,0 +1,113 @@
+"""PyTorch's `.pt2`, and a module in memory, in the place of a model.
+
+Covers `origins.torch.export` and `origins.converted`. What needs torch is skipped without it.
+"""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+import zipfile
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import subgraph
+from subgraph.errors import BackendError, ModelError, UsageError
+from subgraph.origins.torch import pt2
+from tests.helpers.run_command import in_process
+
+pytestmark = pytest.mark.filterwarnings("ignore")  # torch uses its own deprecated functions
+TINY = Path(__file__).parents[3] / "fixtures" / "torch" / "tiny_dynamo.onnx"
+needs_torch = pytest.mark.skipif(
+    not (find_spec("torch") and find_spec("onnxscript")), reason="torch and onnxscript are not installed"
+)
+
+
+@pytest.fixture(autouse=True)
+def own_places(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing that was trusted or converted before counts."""
+    for name in ("XDG_CONFIG_HOME", "XDG_CACHE_HOME"):
+        monkeypatch.setenv(name, str(tmp_path / name))
+
+
+@pytest.fixture
+def program(tmp_path: Path) -> Path:
+    """The layout of `torch.export.save`."""
+    path = tmp_path / "it's.pt2"
+    with zipfile.ZipFile(path, "w") as archive:
+        archive.writestr("m/data/weights/weight_0", "\0" * 9000)
+    return path
+
+
+def exporting(monkeypatch: pytest.MonkeyPatch, code: int = 0) -> list[list[str]]:
+    """Pretend that torch is installed and exports; returns the commands that run."""
+    ran: list[list[str]] = []
+
+    def run(command: list[str], cwd: Path, **_: Any) -> subprocess.CompletedProcess[bytes]:
+        ran.append(command)
+        if not code:
+            shutil.copyfile(TINY, cwd / "model.onnx")
+        return subprocess.CompletedProcess(command, code, b"", b"Traceback\nValueError: too old\n")
+
+    monkeypatch.setattr(pt2, "find_spec", lambda name: name)
+    monkeypatch.setattr(subprocess, "run", run)
+    return ran
+
+
+def test_without_torch_it_says_what_to_install(program: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pt2, "find_spec", lambda name: None)
+    with pytest.raises(BackendError, match="needs torch and onnxscript") as refused:
+        in_process("inspect", program)
+    assert refused.value.hint == "pip install torch onnxscript"
+
+
+def test_nothing_runs_without_trust(program: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    ran = exporting(monkeypatch)
+    with pytest.raises(UsageError, match="would run code"):
+        in_process("inspect", program, "--no-run")
+    assert not ran
+    assert in_process("inspect", program, "--no-run", "--trust").document["model"]["path"].endswith("it's.pt2")
+    assert "torch.export.load(" in ran[0][-1]
+    compile(ran[0][-1], "command", "exec")  # whatever the file is called
+    assert len(subgraph.load(program).nodes) == 23 and len(ran) == 1  # trusted and converted
+    program.write_bytes(program.read_bytes() + b" ")
+    with pytest.raises(UsageError, match="would run code"):
+        subgraph.load(program)
+    assert len(subgraph.load(program, trust=True).nodes) == 23
+
+
+def test_an_export_that_fails_says_why(program: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    exporting(monkeypatch, code=1)
+    with pytest.raises(ModelError, match="ValueError: too old") as refused:
+        subgraph.load(program, trust=True)
+    assert sys.executable in str(refused.value.hint)
+
+
+def test_weights_do_not_belong_to_it(program: Path) -> None:
+    with pytest.raises(UsageError, match="--weights belongs to"):
+        in_process("inspect", program, "--weights", "random:0")
+
+
+@needs_torch
+@pytest.mark.slow
+def test_a_real_program_and_a_module(tmp_path: Path) -> None:
+    import torch
+
+    from fixtures import torch_networks
+
+    module, args = torch_networks.tiny()
+    torch.export.save(torch.export.export(module, args), tmp_path / "net.pt2")
+    shown = in_process("inspect", tmp_path / "net.pt2", "node_linear", "--no-run", "--trust")
+    assert shown.document["nodes"][0]["source"]["module"] == "mix.qkv"
+    graph = subgraph.load(module, args=args)
+    assert len(graph.nodes) == 23 and graph.path.name == "Tiny.onnx"
+    with pytest.raises(UsageError, match="is exported with what it is called with"):
+        subgraph.load(module)
+    with pytest.raises(UsageError, match="not list"):
+        subgraph.load([])
+    with pytest.raises(ModelError, match="cannot export Tiny"):
+        subgraph.load(module, args=(torch.zeros(3),))
