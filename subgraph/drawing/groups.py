@@ -105,8 +105,10 @@ class Tree:
         return self.groups[self._parents[self.network.folded.get(node, node)]].key
 
     def relative(self, name: str, scope: int) -> str:
-        """A node's name without its first `scope` parts."""
-        return self._separator.join(list(filter(None, name.split(self._separator)))[scope:]) if scope else name
+        """A node's name without its first `scope` parts; the whole name where names hold no scopes."""
+        if not scope or not self._separator:
+            return name
+        return self._separator.join(list(filter(None, name.split(self._separator)))[scope:])
 
     # ------------------------------------------------------------------------------------------------ building
 
