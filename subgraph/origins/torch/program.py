@@ -161,5 +161,6 @@ def quiet() -> Iterator[None]:
 
 
 def first_line(error: BaseException) -> str:
+    """The kind of an error and the first line of what it says: those of the exporter are pages long."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     return f"{type(error).__name__}: {lines[0] if lines else ''}"[:400]
