@@ -46,6 +46,9 @@ def compare(
             "--at", "NAME", "Only this node or tensor, or those that match a glob. Repeatable.", options.complete_nodes
         ),
     ] = None,
+    save: Annotated[
+        Text, option("--save", "DIR", "Also write the compared tensors of both sides as .npy, with a list of them.")
+    ] = None,
     fail_fast: Annotated[bool, option("--fail-fast", None, "Stop at the first tensor that is wrong.")] = False,
     align: Annotated[
         Text,
@@ -82,7 +85,7 @@ def compare(
         raise UsageError(
             f"--align {align}: expected output or all", "--align output compares the model's outputs alone"
         )
-    choice = TensorChoice(at or (), align == "output", fail_fast or align == "all")
+    choice = TensorChoice(at or (), align == "output", fail_fast or align == "all", save)
     table.check(csv_file)
     if recorded.recorded:
         refuse_beside_recorded({
@@ -110,7 +113,8 @@ def _compare(
     from subgraph.cases.case import ResultPlace, source_of
     from subgraph.runtime.worker_pool import Workers
     from subgraph.storage.folders import safe_name
-    from subgraph.trials.compare import compare_tensors, document
+    from subgraph.storage.value_pairs import free_values, save_values
+    from subgraph.trials.compare import chosen, compare_tensors, document, value_pairs
     from subgraph.trials.session import open_trials
 
     with Workers(setup.candidate) as workers:
@@ -122,6 +126,8 @@ def _compare(
             comparison = compare_tensors(trials, choice.words(graph), jobs=jobs, fail_fast=choice.fail_fast)
             command = shlex.join(["subcut", *sys.argv[1:]])
             found = document(trials, comparison, setup.criterion, command)
+            if choice.save:
+                save_values(value_pairs(trials, chosen(trials, choice.words(graph))), free_values(choice.save))
     csv_text = as_csv(comparison) if csv_file else ""
     place = ResultPlace(setup.output, f"compare-{safe_name(setup.candidate.name)[:FOLDER_NAME_CHARS]}")
     shown = evidence.save_document(found, place, source_of(graph), [graph.path])

@@ -39,11 +39,15 @@ MODEL_INPUT = "the model's input"
 
 @dataclass(frozen=True)
 class TensorChoice:
-    """Which tensors `compare` looks at: those that `at` names, the model's outputs, or all; up to the first bad one?"""
+    """Which tensors `compare` looks at: those that `at` names, the model's outputs, or all; up to the first bad one?
+
+    `save`: a folder for their values.
+    """
 
     at: Sequence[str] = ()
     outputs: bool = False
     fail_fast: bool = False
+    save: str | None = None
 
     def words(self, graph: Graph) -> Sequence[str]:
         """Names and globs for `trials.compare`; empty for all tensors."""
@@ -121,7 +125,9 @@ def compare_recorded(
     from subgraph.recordings.departure import compare_runs
     from subgraph.recordings.document import document
     from subgraph.recordings.msaccucmp import table as accuracies
+    from subgraph.recordings.run_comparison import value_pairs
     from subgraph.storage.folders import safe_name
+    from subgraph.storage.value_pairs import free_values, save_values
     from subgraph.trials.compare import chosen
     from subgraph.trials.session import Setup, open_trials
 
@@ -136,6 +142,8 @@ def compare_recorded(
             compared = compare_runs(trials, limited, names, fail_fast=choice.fail_fast, accuracy=npu)
             command = shlex.join(["subcut", *sys.argv[1:]])
             comparison = document(trials, compared, names, criterion, command, stopped=choice.fail_fast)
+            if choice.save:
+                save_values((p for c in compared for p in value_pairs(trials, c, names)), free_values(choice.save))
             tables = [accuracies.accuracy_rows(trials, c, names) if npu and c.matched else [] for c in compared]
     advices = [msaccucmp.advise(rows) if rows else None for rows in tables]
     name = "+".join(safe_name(path.resolve().name) for path in recordings.folders)

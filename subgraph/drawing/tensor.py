@@ -19,7 +19,9 @@ if TYPE_CHECKING:
     from subgraph.types import Array
 
 CELLS = 40  # squares of a map, along each side
-SIDE = 6.0  # pixels of a square
+SIDE = 6.0  # pixels of a square; of a small map up to
+LARGEST = 16.0
+WIDTH = 160.0  # pixels of a map at least, for its title
 BINS = 48  # of the histogram, and of the scatter along each side
 PLOT = 240.0  # pixels of a plot's side
 LEFT, TOP, BOTTOM = 8.0, 20.0, 18.0
@@ -106,22 +108,16 @@ def worst_plane(reference: Array, given: Array) -> int:
     return int(np.argmax(far.reshape(planes(reference.shape), -1).max(axis=1))) if far.size else 0
 
 
-def maps(reference: Array, given: Array | None = None, plane: int = 0, *, only_error: bool = False) -> str:
-    """Heat maps of one plane: reference, candidate and the difference, side by side, each with its scale.
+def maps(reference: Array, given: Array | None = None, plane: int = 0) -> list[str]:
+    """Heat maps of one plane, each with its scale: the reference; with a candidate's values these and the difference.
 
     Filled squares are positive, empty ones negative.
     """
-    drawn: list[tuple[str, Array, bool]] = []
+    drawn = [_map("reference", _numbers(reference), plane)]
     if given is not None:
-        drawn.append(("difference", _difference(reference, given), True))
-    if not (only_error and drawn):
-        drawn = [("reference", reference, False), *([("candidate", given, False)] if given is not None else []), *drawn]
-    x, parts, height = LEFT, [], 0.0
-    for title, values, bad in drawn:
-        part, width, high = _map(title, _plane(_numbers(values), plane), x, bad)
-        parts.append(part)
-        x, height = x + max(width, 150.0) + 16, max(height, high)
-    return _svg(x, height, "heat map", parts)
+        drawn.append(_map("candidate", _numbers(given), plane))
+        drawn.append(_map("difference", _difference(reference, given), plane, bad=True))
+    return drawn
 
 
 def histogram(reference: Array, given: Array | None = None) -> str:
@@ -288,32 +284,36 @@ def _short(number: float) -> str:
 # ---------------------------------------------------------------------------------------------------- SVG
 
 
-def _map(title: str, matrix: Array, left: float, bad: bool) -> tuple[str, float, float]:
-    """(SVG, width, height) of a matrix."""
+def _map(title: str, values: Array, plane: int, *, bad: bool = False) -> str:
+    """The map of a plane."""
+    matrix = _plane(values, plane)
     if not matrix.size:
-        return _text(left, 14, f"{title}: no element"), 150.0, TOP + BOTTOM
+        return _svg(WIDTH, TOP, "heat map", [_text(LEFT, 14, f"{title}: no element")])
     cells, odd = _reduced(matrix)
     scale = float(abs(cells).max())
+    square = min(LARGEST, PLOT / 2 / max(cells.shape)) if max(cells.shape) < CELLS / 2 else SIDE
     paths = {"bad" if bad else "one": "", "minus": "", "cross": ""}
     for i, row in enumerate(cells):
         for j, value in enumerate(row):
-            x, y = left + j * SIDE, TOP + i * SIDE
+            x, y = LEFT + j * square, TOP + i * square
             if odd[i, j]:
-                paths["cross"] += f"M{x:g} {y:g}l{SIDE:g} {SIDE:g}m0 {-SIDE:g}l{-SIDE:g} {SIDE:g}"
+                paths["cross"] += (
+                    f"M{x:.1f} {y:.1f}l{square:.1f} {square:.1f}m0 {-square:.1f}l{-square:.1f} {square:.1f}"
+                )
             elif (step := math.ceil((abs(float(value)) / (scale or 1.0) - UNSEEN) * STEPS)) > 0:
-                side = SIDE * step / STEPS - (value < 0) * 0.8
-                at = (SIDE - side) / 2
+                side = square * step / STEPS - (value < 0) * 0.8
+                at = (square - side) / 2
                 key = "minus" if value < 0 else "bad" if bad else "one"
-                paths[key] += f"M{x + at:.3g} {y + at:.4g}h{side:.2g}v{side:.2g}h{-side:.2g}z"
-    height, width = (n * SIDE for n in cells.shape)
+                paths[key] += f"M{x + at:.1f} {y + at:.1f}h{side:.1f}v{side:.1f}h{-side:.1f}z"
+    height, width = (n * square for n in cells.shape)
     size = "×".join(map(str, matrix.shape))
     parts = [
-        _text(left, 14, f"{title} {size}"),
-        f'<rect class="frame" x="{left - 1:g}" y="{TOP - 1:g}" width="{width + 2:g}" height="{height + 2:g}"/>',
+        _text(LEFT, 14, f"{title} {size}"),
+        f'<rect class="frame" x="{LEFT - 1:g}" y="{TOP - 1:g}" width="{width + 2:.1f}" height="{height + 2:.1f}"/>',
         *(f'<path class="{key}" d="{d}"/>' for key, d in paths.items() if d),
-        _text(left, TOP + height + 14, f"largest {_short(scale)}{'; ✕ NaN or Inf' if odd.any() else ''}", "soft"),
+        _text(LEFT, TOP + height + 14, f"largest {_short(scale)}{'; ✕ NaN or Inf' if odd.any() else ''}", "soft"),
     ]
-    return "".join(parts), width, TOP + height + BOTTOM
+    return _svg(max(LEFT + width + 4, WIDTH), TOP + height + BOTTOM, "heat map", parts)
 
 
 def _text(x: float, y: float, text: str, kind: str = "", anchor: str = "") -> str:

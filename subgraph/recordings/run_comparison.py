@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from subgraph.errors import InputError
 from subgraph.recordings.dumps import DumpEntry
 from subgraph.recordings.matching.match import UNLIKE
 from subgraph.recordings.matching.matched import MatchedRun, TensorMatch
+from subgraph.recordings.reference_tensors import reference_value
 from subgraph.recordings.runs import RecordedRun
 from subgraph.runtime.inputs import IMAGES
+from subgraph.storage.value_pairs import ValuePair
 from subgraph.trials.trial import Trials
 from subgraph.verdict import Judgement, Status
 
@@ -161,3 +164,17 @@ class RunComparison:
                 "lower precision (--precision fp16, bf16 or int8)?"
             )
         return notes
+
+
+def value_pairs(trials: Trials, comparison: RunComparison, names: Sequence[str]) -> Iterator[ValuePair]:
+    """What a run recorded of these tensors, laid out as the reference's value is; of each sample that holds it."""
+    for k, matched in enumerate(comparison.matched):
+        for name in names:
+            reference = reference_value(trials, name, k)
+            if name not in matched.matches or reference is None:
+                continue
+            try:
+                value, _ = matched.matches[name].compared(reference)
+            except InputError:  # its row says why
+                value = None
+            yield ValuePair(name, trials.values.labels[k], comparison.run.name, reference, value)

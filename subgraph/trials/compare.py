@@ -31,6 +31,7 @@ from subgraph.runtime.candidate import Candidate
 from subgraph.runtime.inputs import Feeding
 from subgraph.runtime.run_result import RunResult
 from subgraph.storage.tensors import load
+from subgraph.storage.value_pairs import ValuePair
 from subgraph.text import count
 from subgraph.trials import pooled_runs
 from subgraph.trials.forms import FormDocument, FormsTried
@@ -234,6 +235,19 @@ def compare_tensors(trials: Trials, at: Sequence[str] = (), *, jobs: int = 1, fa
     if output is None:
         return comparison
     return replace(comparison, looks_like=tuple(output.looks_like), wrong_input=output.wrong_input)
+
+
+def value_pairs(trials: Trials, names: Sequence[str]) -> Iterator[ValuePair]:
+    """Tensors as reference and candidate compute them in the whole model, a pair per sample.
+
+    Where the candidate gives no value, the reference's stands alone. After `compare_tensors`, nothing is run anew.
+    """
+    found = trials.run(trials.whole(names)).tensors
+    for k, known in enumerate(trials.values.records):
+        given = found[k] if k < len(found) else {}
+        for name in names:
+            theirs = load(given[name], Path("/")) if name in given else None
+            yield ValuePair(name, trials.values.labels[k], trials.candidate.name, load(known[name], Path("/")), theirs)
 
 
 def chosen(trials: Trials, at: Sequence[str]) -> list[str]:

@@ -18,6 +18,7 @@ from importlib.resources import files
 from typing import Any
 from urllib.parse import parse_qs, unquote, urlsplit
 
+from subgraph.drawing import tensor
 from subgraph.errors import SubcutError, UsageError
 from subgraph.view.session import ViewSession, error_document
 
@@ -28,6 +29,7 @@ STATIC = {
     "/view.js": ("view.js", "text/javascript; charset=utf-8"),
     "/drawing.js": ("drawing.js", "text/javascript; charset=utf-8"),
     "/panels.js": ("panels.js", "text/javascript; charset=utf-8"),
+    "/values.js": ("values.js", "text/javascript; charset=utf-8"),
     "/icon.svg": ("icon.svg", "image/svg+xml"),
 }
 POLICY = "default-src 'self'; frame-ancestors 'none'; base-uri 'none'; form-action 'none'; object-src 'none'"
@@ -88,6 +90,8 @@ class ViewRequest(BaseHTTPRequestHandler):
         if url.path in STATIC:
             name, kind = STATIC[url.path]
             self._send(files("subgraph.view").joinpath("static", name).read_bytes(), kind)
+        elif url.path == "/tensor.css":
+            self._send(tensor.STYLE.encode(), "text/css; charset=utf-8")
         elif self._knows_token(parse_qs(url.query).get("token", [""])[0]):
             self._answer(lambda: self._get(url.path), {})
 
@@ -178,6 +182,8 @@ class ViewRequest(BaseHTTPRequestHandler):
             self._json(session.region(start, end))
         elif self.path == "/api/run":
             self._json(session.run(asked))
+        elif self.path == "/api/tensor":
+            self._json(session.tensor(*(asked.get(key) for key in ("run", "pair", "plane"))))
         elif self.path == "/api/stop":
             self._json({"stopped": session.runs.stop()})
         else:

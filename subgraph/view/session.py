@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import IO, Any, Protocol
 
 from subgraph.documents import to_json
+from subgraph.drawing import tensor as drawn
 from subgraph.drawing.layout import Drawer
 from subgraph.errors import InputError, NoRegion, SubcutError, UnknownName, UsageError
 from subgraph.graph.graph import Graph
@@ -21,10 +22,13 @@ from subgraph.graph.summary import weight_summary
 from subgraph.inspection.describe import nodes_document
 from subgraph.inspection.network import network
 from subgraph.storage.folders import safe_name
+from subgraph.storage.value_pairs import load_pair, saved_pairs
 from subgraph.text import clean, is_text
 from subgraph.view.runs import Runs
 
 DROPPED = "view_inputs"  # in the output folder: files that were dropped onto the page
+VALUES = "view_values"  # in the output folder: tensors that were looked at
+PLAIN = "ort"  # stands in for a candidate where none was named
 FILE_KINDS = (".npy", ".npz", ".png", ".jpg", ".jpeg", ".bmp")
 CHUNK = 1 << 20
 MAX_WORD = 20_000  # characters of a name
@@ -65,6 +69,7 @@ class ViewSession:
         self.drawer = Drawer(network(graph))
         self.runs = Runs(self._links)
         self._lock = threading.Lock()
+        self._values: dict[int, tuple[str, bool]] = {}  # run → its folder, and whether the reference stands alone
 
     # ------------------------------------------------------------------------------------------------ the model
 
@@ -159,16 +164,72 @@ class ViewSession:
                 raise UsageError("where to cut? choose a start and an end")
             self.region(start, end)
             words = [*self._cut_words(start, end), *(["--dump", "all"] if asked.get("dump") else [])]
+        elif kind == "values":
+            return self._run_values(asked)
         elif kind in ("compare", "bisect"):
             words = [kind, self.model, *self._tested(_word(asked, "candidate"), _word(asked, "recording"))]
             words += self.options.tested
         else:
             raise UsageError(f"the page runs cut, compare and bisect, not {clean(str(kind))}")
-        fed = self._fed(asked)
-        inputs = () if asked.get("inputs") else [f"--input={word}" for word in self.options.inputs]
-        words += [*inputs, *self.options.shared, *fed, f"--output={self.options.output}"]
-        number = self.runs.start(kind, words)
+        return {"run": self.runs.start(kind, [*words, *self._fed_words(asked)])}
+
+    def _run_values(self, asked: Mapping[str, Any]) -> dict[str, Any]:
+        """Start what writes the tensors that a node makes; without a candidate those of the reference alone."""
+        index = asked.get("node")
+        if not isinstance(index, int) or not 0 <= index < len(self.graph.nodes):
+            raise UsageError("of which node? choose one")
+        candidate, recording = _word(asked, "candidate"), _word(asked, "recording")
+        tested = self._tested(candidate, recording) if candidate or recording else [f"--candidate={PLAIN}"]
+        words = ["compare", self.model, *tested, f"--at=#{index}", *self.options.tested, *self._fed_words(asked)]
+        name = f"{VALUES}/{hashlib.sha256(shlex.join(words).encode()).hexdigest()[:16]}"
+        number = self.runs.start("values", [*words, f"--save={self.options.output / name}"])
+        self._values[number] = (name, not (candidate or recording))
         return {"run": number}
+
+    def _fed_words(self, asked: Mapping[str, Any]) -> list[str]:
+        inputs = () if asked.get("inputs") else [f"--input={word}" for word in self.options.inputs]
+        return [*inputs, *self.options.shared, *self._fed(asked), f"--output={self.options.output}"]
+
+    def tensor(self, run: object, number: object, plane: object) -> dict[str, Any]:
+        """Pictures and statistics of one tensor that a run of kind `values` wrote.
+
+        `number`: which of its pairs; `plane`: which map, None for that which differs most.
+
+        Raises:
+            UsageError: there is no such run, pair or plane. InputError: its files are damaged.
+        """
+        if not isinstance(run, int) or run not in self._values or not isinstance(number, int):
+            raise UsageError("there are no such values", "choose a node, and Values")
+        name, alone = self._values[run]
+        folder = self.file(name)
+        pairs = saved_pairs(folder)
+        if not 0 <= number < len(pairs):
+            raise UsageError("there is no such tensor")
+        pair = pairs[number]
+        reference, given = load_pair(folder, pair)
+        if alone or given is None or given.shape != reference.shape:
+            given = None
+        planes = drawn.planes(reference.shape)
+        if plane is None:
+            plane = drawn.worst_plane(reference, given) if given is not None else 0
+        if not isinstance(plane, int) or not 0 <= plane < planes:
+            raise UsageError(f"channels are 0 to {planes - 1}")
+        return {
+            "pairs": to_json([{"tensor": p.tensor, "sample": p.sample, "source": p.source} for p in pairs]),
+            "source": pair.source,
+            "shape": list(reference.shape),
+            "dtype": str(reference.dtype),
+            "planes": planes,
+            "plane": plane,
+            "statistics": {
+                "reference": to_json(drawn.statistics(reference)),
+                "given": None if given is None else to_json(drawn.statistics(given)),
+            },
+            "maps": drawn.maps(reference, given, plane),
+            "histogram": drawn.histogram(reference, given),
+            "scatter": None if given is None else drawn.scatter(reference, given),
+            "worst": [] if given is None else to_json(drawn.worst_elements(reference, given)),
+        }
 
     def _cut_words(self, start: str, end: str) -> list[str]:
         words = ["cut", self.model]

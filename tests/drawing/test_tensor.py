@@ -15,9 +15,10 @@ from subgraph.drawing import tensor
 RNG = np.random.default_rng(0)
 
 
-def paths(svg: str) -> dict[str, int]:
+def paths(*drawings: str) -> dict[str, int]:
     """Kind of mark → number of marks."""
-    found = [(e.get("class", ""), e.get("d", "")) for e in ET.fromstring(svg).iter() if e.tag.endswith("path")]
+    elements = [e for svg in drawings for e in ET.fromstring(svg).iter()]
+    found = [(e.get("class", ""), e.get("d", "")) for e in elements if e.tag.endswith("path")]
     return {kind: len(re.findall("M", d)) for kind, d in found}
 
 
@@ -28,7 +29,7 @@ def paths(svg: str) -> dict[str, int]:
 def test_every_shape_and_type(shape: tuple[int, ...], dtype: type) -> None:
     a: np.ndarray = (RNG.standard_normal(shape) * 10).astype(dtype)
     b = np.asarray(a, copy=True)
-    for svg in (tensor.maps(a, b), tensor.maps(a), tensor.histogram(a, b), tensor.histogram(a), tensor.scatter(a, b)):
+    for svg in (*tensor.maps(a, b), *tensor.maps(a), tensor.histogram(a, b), tensor.histogram(a), tensor.scatter(a, b)):
         assert ET.fromstring(svg).tag.endswith("svg") and "nan" not in svg
     assert tensor.worst_elements(a, b) == []
     assert tensor.worst_plane(a, b) == 0
@@ -45,16 +46,16 @@ def test_where_the_difference_is() -> None:
         ((1, 2, 4, 5), 0.0, -3.0, 3.0),
         ((0, 1, 0, 0), 0.0, 1.0, -1.0),
     ]
-    assert paths(tensor.maps(a, b, 5, only_error=True)) == {"bad": 1}
-    assert paths(tensor.maps(a, b, 5)) == {"minus": 1, "bad": 1}
-    (square,) = re.findall(r'class="bad" d="M([\d.]+) ([\d.]+)', tensor.maps(a, b, 5, only_error=True))
-    assert [round((float(v) - at) / tensor.SIDE) for v, at in zip(square, (8, 20), strict=True)] == [5, 4]
+    assert paths(tensor.maps(a, b, 5)[2]) == {"bad": 1}
+    assert paths(*tensor.maps(a, b, 5)) == {"minus": 1, "bad": 1}
+    (square,) = re.findall(r'class="bad" d="M([\d.]+) ([\d.]+)', tensor.maps(a, b, 5)[2])
+    assert [round((float(v) - at) / 12) for v, at in zip(square, (8, 20), strict=True)] == [5, 4]
 
 
 def test_a_square_grows_with_its_value() -> None:
     a = np.linspace(0, 1, 6, dtype=np.float32)[None]
-    sides = [float(h) for h in re.findall(r"h([\d.]+)v", tensor.maps(a))]
-    assert sides == sorted(sides) and len(set(sides)) == 5 and sides[-1] == tensor.SIDE
+    sides = [float(h) for h in re.findall(r"h([\d.]+)v", tensor.maps(a)[0])]
+    assert sides == sorted(sides) and len(set(sides)) == 5 and sides[-1] == tensor.LARGEST
 
 
 def test_what_is_not_finite_is_a_cross_and_the_worst() -> None:
@@ -63,7 +64,7 @@ def test_what_is_not_finite_is_a_cross_and_the_worst() -> None:
     b[1, 1], b[2, 2], a[3, 3], b[3, 3] = np.nan, np.inf, np.nan, np.nan
     worst = tensor.worst_elements(a, b)
     assert [(w.index, w.given) for w in worst] == [((1, 1), "nan"), ((2, 2), "inf")], "both NaN is no difference"
-    assert paths(tensor.maps(a, b))["cross"] >= 1 and "✕ NaN or Inf" in tensor.maps(a, b)
+    assert paths(*tensor.maps(a, b))["cross"] >= 1 and "✕ NaN or Inf" in tensor.maps(a, b)[1]
     assert "3 elements NaN, Inf" in tensor.scatter(a, b)
     found = tensor.statistics(b)
     assert (found.nans, found.infs, found.least, found.most) == (2, 1, 1.0, 1.0)
@@ -75,8 +76,8 @@ def test_a_large_tensor_gives_a_small_picture_and_no_spike_is_lost() -> None:
     a = np.zeros((1, 1, 1000, 1000), np.float32)
     b = a.copy()
     b[0, 0, 777, 333] = 1
-    svg = tensor.maps(a, b)
-    assert paths(svg) == {"one": 1, "bad": 1} and len(svg) < 3000
+    drawn = tensor.maps(a, b)
+    assert paths(*drawn[1:]) == {"one": 1, "bad": 1} and sum(map(len, drawn)) < 3000
     noise = RNG.standard_normal(a.shape).astype(np.float32)
-    assert len(tensor.maps(noise, -noise)) < 200_000 and len(tensor.scatter(noise, -noise)) < 60_000
+    assert sum(map(len, tensor.maps(noise, -noise))) < 200_000 and len(tensor.scatter(noise, -noise)) < 60_000
     assert not math.isnan(tensor.statistics(noise).mean or 0)

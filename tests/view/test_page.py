@@ -136,6 +136,28 @@ def test_start_and_end_by_mouse_then_cut_and_download(tab: Tab, demo: Path, tmp_
     assert "stem_pad__stem_pool/model.onnx" in zipfile.ZipFile(tmp_path / "cut.zip").namelist()
 
 
+def test_values_of_a_tensor_are_drawn_and_a_channel_is_chosen(tab: Tab) -> None:
+    """Both sides, their difference, the worst elements; again after a reload."""
+    page = tab.page
+    tab.box("stem/pool").click()
+    page.click("#show-values")
+    page.wait_for_selector("#values svg.tensor >> nth=2")
+    said = tab.text("#values")
+    assert "float32 1×8×8×8" in said and "wrong.py" in said and "Worst elements" in said
+    assert page.locator("#worst tr").count() == 11
+    assert page.locator("#values svg path.bad").count() == 1
+    assert page.evaluate("getComputedStyle(document.querySelector('#values path.bad')).fill") == "rgb(179, 38, 30)"
+    page.fill("#plane", "7")
+    page.press("#plane", "Tab")
+    page.wait_for_function("() => document.querySelector('#plane').value === '7'")
+    page.reload()
+    page.wait_for_selector("#values svg.tensor >> nth=2")
+    tab.box("stem/conv").click()
+    page.focus("#stage")
+    page.keyboard.press("v")
+    page.wait_for_function("() => document.querySelector('#values').textContent.includes('Equal, element by element')")
+
+
 def test_start_and_end_by_keyboard_and_the_refused_order(tab: Tab) -> None:
     page = tab.page
     page.keyboard.press("/")

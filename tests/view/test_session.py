@@ -10,6 +10,7 @@ import pytest
 
 from subgraph.errors import InputError, UnknownName, UsageError
 from subgraph.graph.graph import load
+from subgraph.storage.value_pairs import ValuePair, save_values
 from subgraph.view.session import DROPPED, ViewOptions, ViewSession
 from tests.helpers.run_command import chain
 
@@ -83,3 +84,31 @@ def test_links_lead_only_to_results_in_the_output_folder(session: ViewSession) -
     document = {"results": [{"path": "out/case"}, {"path": "/etc"}], "report": "../report.html"}
     session.runs.show("cut", "subcut cut", document)
     assert (session.runs.events[-1]["folders"], session.runs.events[-1]["report"]) == (["case"], "")
+
+
+def test_values_that_were_not_asked_for_are_not_given(session: ViewSession) -> None:
+    for run, pair, plane in ((1, 0, None), ("1", 0, None), (None, None, None)):
+        with pytest.raises(UsageError, match="no such values"):
+            session.tensor(run, pair, plane)
+    for node in (-1, 12, "0", None):
+        with pytest.raises(UsageError, match="of which node"):
+            session.run({"kind": "values", "node": node})
+    with pytest.raises(UsageError, match="no candidate 'evil' was named"):
+        session.run({"kind": "values", "node": 0, "candidate": "evil"})
+
+
+def test_a_tensor_is_drawn_from_its_files(session: ViewSession) -> None:
+    reference = np.zeros((1, 2, 4, 4), np.float32)
+    given = reference.copy()
+    given[0, 1, 2, 3] = 1
+    pairs = [ValuePair("t0", "", "ort", reference, given), ValuePair("t0", "s1", "ort", reference, given[..., :2])]
+    save_values(pairs, session.output / "view_values" / "x")
+    session._values[3] = ("view_values/x", False)
+    found = session.tensor(3, 0, None)
+    assert (found["planes"], found["plane"], found["shape"]) == (2, 1, [1, 2, 4, 4])
+    assert found["worst"][0]["index"] == [0, 1, 2, 3] and found["statistics"]["given"]["most"] == 1.0
+    assert session.tensor(3, 1, None)["scatter"] is None, "of another shape"
+    with pytest.raises(UsageError, match="channels are 0 to 1"):
+        session.tensor(3, 0, 2)
+    with pytest.raises(UsageError, match="no such tensor"):
+        session.tensor(3, 2, None)

@@ -38,6 +38,7 @@ export function nodePanel(node, errors, actions) {
     el("h2", {}, node.label),
     el("p", {}, node.domain ? `${node.domain}.${node.op}` : node.op),
     el("div", { class: "row" }, el("button", { onclick: actions.start, id: "start-here" }, "Start here"), el("button", { onclick: actions.end, id: "end-here" }, "End here"),
+      el("button", { onclick: actions.values, id: "show-values", title: "Run the reference and the chosen candidate, and show what the node makes (v)" }, "Values"),
       el("button", { onclick: actions.close, "aria-label": "Close the node's panel" }, "×")),
     el("table", {}, ...rows),
   );

@@ -3,6 +3,7 @@
 
 import { Drawing, number } from "/drawing.js";
 import { $, count, el, legend, nodePanel, regionPanel, resultPanel } from "/panels.js";
+import { showValues } from "/values.js";
 
 const token = location.hash.slice(1);
 const drawing = new Drawing($("stage"), $("near"), $("far"), $("minimap"));
@@ -65,7 +66,7 @@ async function select(node) {
   const { values, failed } = drawing.marks;
   const errors = model.makes[node].filter(t => values.has(t)).map(t => [t, number(values.get(t)) + (failed.has(t) ? " ✗ disagrees" : "")]);
   const name = model.labels[node];
-  nodePanel(details, errors, { start: () => choose("start", name), end: () => choose("end", name), close: unselect });
+  nodePanel(details, errors, { start: () => choose("start", name), end: () => choose("end", name), close: unselect, values: () => run("values", node) });
 }
 
 function unselect() { drawing.marks.selected = -1; $("node-panel").hidden = true; drawing.redraw(); }
@@ -148,12 +149,12 @@ function go(k) {
 
 // ------------------------------------------------------------------------------------------------ runs
 
-async function run(kind) {
+async function run(kind, node = -1) {
   told("failed", null);
   const [way, name] = ($("candidate").value || ":").split(/:(.*)/s);
   const inputs = dropped.map(d => ({ file: d.file, input: d.input }));
   try {
-    await post("/api/run", { kind, start: $("start").value.trim(), end: $("end").value.trim(), seed: $("seed").value.trim(), mean: $("mean").value.trim(), scale: $("scale").value.trim(), dump: $("dump").checked, inputs, [way || "candidate"]: kind === "cut" ? "" : name });
+    await post("/api/run", { kind, node, start: $("start").value.trim(), end: $("end").value.trim(), seed: $("seed").value.trim(), mean: $("mean").value.trim(), scale: $("scale").value.trim(), dump: $("dump").checked, inputs, [way || "candidate"]: kind === "cut" ? "" : name });
   } catch (e) { if (e instanceof Error) throw e; told("failed", e); }
 }
 
@@ -164,8 +165,9 @@ function busy(number) {
 }
 
 function begin(event) {
-  failing = [];
   lastRun = event;
+  if (event.kind === "values") { told("failed", null); busy(event.run); return; }
+  failing = [];
   Object.assign(drawing.marks, { values: new Map(), failed: new Set(), known: new Map() });
   $("steps").replaceChildren(el("li", {}, el("code", {}, event.command)));
   $("result").replaceChildren();
@@ -176,6 +178,7 @@ function begin(event) {
 }
 
 function progress(event) {
+  if (lastRun?.kind === "values") { $("left").textContent = event.text.trim(); return; }
   const live = event.live || {};
   if (live.of) { $("bar").max = live.of; $("bar").value = live.done; }
   else if (event.of) { $("bar").max = event.of; $("bar").value = event.step; }
@@ -206,6 +209,11 @@ function learn({ nodes, outcome, query }) {
 function end(event) {
   const d = event.document, { marks } = drawing;
   busy(0);
+  if (lastRun?.kind === "values") {
+    if (d.error) resultPanel(event, token, reveal);
+    else showValues((pair, plane) => post("/api/tensor", { run: event.run, pair, plane })).catch(e => told("failed", e));
+    return;
+  }
   for (const row of [...(d.profile || []), ...(d.rows || [])]) {
     for (const place of [row.status ? row : null, row.in_place, ...(row.runs || []).map(r => r?.in_place)]) {
       if (!place) continue;
@@ -328,6 +336,7 @@ function keys() {
     if (arrows[e.key] && document.activeElement === $("stage")) { e.preventDefault(); step(...arrows[e.key]); }
     else if (e.key === "s" && node >= 0) choose("start", model.labels[node]);
     else if (e.key === "e" && node >= 0) choose("end", model.labels[node]);
+    else if (e.key === "v" && node >= 0) run("values", node);
     else if (e.key === "Enter" && ["group", "open"].includes(drawing.byKey.get(cursor)?.kind)) toggle(drawing.byKey.get(cursor));
     else if (e.key === "+" || e.key === "=") drawing.zoomAt(1.25, ...drawing.size.map(v => v / 2));
     else if (e.key === "-") drawing.zoomAt(0.8, ...drawing.size.map(v => v / 2));

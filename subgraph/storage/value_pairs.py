@@ -1,0 +1,120 @@
+"""Values of tensors, the reference's and those beside it → a folder of .npy files, and back.
+
+values.json        which file holds what
+t0/0.reference.npy the first tensor of the first sample; t0/0.given.npy: what candidate or device gave
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from subgraph.documents import checked, read_document, to_json
+from subgraph.errors import InputError, ResultExists
+from subgraph.storage import folders
+
+if TYPE_CHECKING:
+    from subgraph.types import Array
+
+SCHEMA = "subcut.values/1"
+INDEX = "values.json"
+HINT = "write it anew with `subcut compare --save DIR`"
+
+
+class ValuePair(NamedTuple):
+    """A tensor of one sample; `given` is None where there is no value to compare, `source` tells whose it is."""
+
+    tensor: str
+    sample: str
+    source: str
+    reference: Any
+    given: Any
+
+
+@dataclass(frozen=True)
+class SavedPair:
+    """The files of a `ValuePair`, relative to the folder."""
+
+    tensor: str
+    sample: str
+    source: str
+    reference: str
+    given: str | None
+
+
+def save_values(pairs: Iterable[ValuePair], place: Path) -> int:
+    """Write pairs of arrays into a folder, which is replaced at once; returns how many. Other values are left out.
+
+    Types that numpy lacks, such as bfloat16, are written as float32, which holds them.
+
+    Raises:
+        OutputError: the disk is full or not writable.
+    """
+    import numpy as np
+
+    saved: list[SavedPair] = []
+    numbers: dict[str, int] = {}
+    with folders.aside(place) as work:
+        for pair in pairs:
+            if not isinstance(pair.reference, np.ndarray):
+                continue
+            folder = f"t{numbers.setdefault(pair.tensor, len(numbers))}"
+            (work / folder).mkdir(exist_ok=True)
+            stem = f"{folder}/{len(saved)}"
+            names = {"reference": pair.reference, "given": pair.given}
+            files = {side: f"{stem}.{side}.npy" for side, value in names.items() if isinstance(value, np.ndarray)}
+            for side, file in files.items():
+                value = names[side] if names[side].dtype.isbuiltin == 1 else names[side].astype(np.float32)
+                np.save(work / file, value, allow_pickle=False)
+            saved.append(SavedPair(pair.tensor, pair.sample, pair.source, files["reference"], files.get("given")))
+        document = {"schema": SCHEMA, "values": to_json(saved)}
+        (work / INDEX).write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
+    return len(saved)
+
+
+def free_values(folder: str) -> Path:
+    """A folder to write into: a new one, or one of `save_values`, which is replaced.
+
+    Raises:
+        ResultExists: something else is there.
+    """
+    path = Path(folder)
+    if path.exists() and not (path / INDEX).is_file() and not (path.is_dir() and not any(path.iterdir())):
+        raise ResultExists(f"{path} holds something else", "name another folder with --save")
+    return path
+
+
+def saved_pairs(folder: Path) -> list[SavedPair]:
+    """What a folder of `save_values` holds.
+
+    Raises:
+        InputError: it is none, or damaged.
+    """
+    document = read_document(folder / INDEX, {"schema": str, "values": [Any]}, HINT)
+    row = {"tensor": str, "sample": str, "source": str, "reference": str, "given": (str, type(None))}
+    return [SavedPair(**entry) for entry in checked(document["values"], [row], str(folder / INDEX), HINT)]
+
+
+def load_pair(folder: Path, pair: SavedPair) -> tuple[Array, Array | None]:
+    """(reference, given); never a file outside the folder.
+
+    Raises:
+        InputError: a file is missing or damaged.
+    """
+    return _load(folder, pair.reference), None if pair.given is None else _load(folder, pair.given)
+
+
+def _load(folder: Path, name: str) -> Array:
+    import numpy as np
+
+    path = (folder / name).resolve()
+    if not path.is_relative_to(folder.resolve()):
+        raise InputError(f"{name} leads out of {folder}", HINT)
+    try:
+        found: Array = np.load(path, allow_pickle=False)
+    except (OSError, ValueError) as e:
+        raise InputError(f"cannot read {path}: {e}", HINT) from e
+    return found

@@ -1,0 +1,59 @@
+"""Values of both sides in a folder: written, read again, and what is refused."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import ml_dtypes
+import numpy as np
+import pytest
+
+from subgraph.errors import InputError, ResultExists
+from subgraph.storage.value_pairs import INDEX, ValuePair, free_values, load_pair, save_values, saved_pairs
+from tests.helpers.run_command import chain, in_process
+
+A, B = np.arange(6, dtype=np.float32).reshape(2, 3), np.ones((2, 3), np.float32)
+
+
+def test_what_is_written_is_read(tmp_path: Path) -> None:
+    pairs = [ValuePair("a/b", "s0", "dev", A, B), ValuePair("c", "", "dev", A.astype(ml_dtypes.bfloat16), None)]
+    assert save_values([*pairs, ValuePair("d", "", "dev", [A], None)], tmp_path / "v") == 2
+    found = saved_pairs(tmp_path / "v")
+    assert [(p.tensor, p.sample, p.source, p.given is None) for p in found] == [
+        ("a/b", "s0", "dev", False),
+        ("c", "", "dev", True),
+    ]
+    one, other = load_pair(tmp_path / "v", found[0])
+    assert np.array_equal(one, A) and other is not None and np.array_equal(other, B)
+    assert np.array_equal(load_pair(tmp_path / "v", found[1])[0], A), "bfloat16 as float32"
+    save_values(pairs[:1], free_values(str(tmp_path / "v")))
+    assert len(saved_pairs(tmp_path / "v")) == 1
+
+
+def test_what_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "mine").write_text("x")
+    with pytest.raises(ResultExists, match="holds something else"):
+        free_values(str(tmp_path))
+    with pytest.raises(InputError):
+        saved_pairs(tmp_path)
+    save_values([ValuePair("a", "", "", A, B)], tmp_path / "v")
+    index = tmp_path / "v" / INDEX
+    document = json.loads(index.read_text())
+    for name, what in (("../mine", "leads out"), ("t0/none.npy", "cannot read"), (INDEX, "cannot read")):
+        document["values"][0]["reference"] = name
+        index.write_text(json.dumps(document))
+        with pytest.raises(InputError, match=what):
+            load_pair(tmp_path / "v", saved_pairs(tmp_path / "v")[0])
+    index.write_text('{"schema": "x", "values": [{"tensor": 3}]}')
+    with pytest.raises(InputError, match="is damaged"):
+        saved_pairs(tmp_path / "v")
+
+
+def test_compare_saves_what_it_compares(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    chain(Path("m.onnx"), ["a", "b", "c"])
+    in_process("compare", "m.onnx", "-c", "ort", "--at", "b", "--save", "v")
+    (pair,) = saved_pairs(Path("v"))
+    one, other = load_pair(Path("v"), pair)
+    assert (pair.tensor, pair.source) == ("t1", "ort") and np.array_equal(one, other)  # type: ignore[arg-type]
