@@ -39,10 +39,7 @@ MODEL_INPUT = "the model's input"
 
 @dataclass(frozen=True)
 class TensorChoice:
-    """Which tensors `compare` looks at: those that `at` names, the model's outputs, or all; up to the first bad one?
-
-    `save`: a folder for their values.
-    """
+    """What `compare` looks at: `at`, the outputs, or all; up to the first bad one? `save`: a folder for the values."""
 
     at: Sequence[str] = ()
     outputs: bool = False
@@ -250,7 +247,10 @@ def interval_lines(document: IntervalDocument) -> list[str]:
     for run in document.recordings:
         lines.append(f"recorded  {_run_line(run)}")
         if not run.missing:
-            lines += [*_notes(run), f"          {run.wrong} of {count(run.compared, 'tensor')} wrong"]
+            lines += [
+                *(f"  ! {clean(note)}" for note in run.notes),
+                f"          {run.wrong} of {count(run.compared, 'tensor')} wrong",
+            ]
             lines += _left_out(run, "  left out  ")
     if findings and several:
         lines.append(f"where {clean(document.narrowed)} goes wrong:")
@@ -294,7 +294,7 @@ def text(document: RecordedDocument, advices: Sequence[Advice | None]) -> str:
     lines = _first_lines(document)
     for run in document.recordings:
         lines.append(_run_line(run))
-        lines += [] if run.missing else _notes(run)
+        lines += [] if run.missing else [f"  ! {clean(note)}" for note in run.notes]
     lines += _table(document)
     for run, advice in zip(document.recordings, advices, strict=True):
         lines += _summary(run, advice, f"{clean(run.name)}: " if len(document.recordings) > 1 else "")
@@ -312,10 +312,6 @@ def _run_line(run: RunSummary) -> str:
     if run.missing:
         return f"{clean(run.name)}  MISSING  {clean(run.missing)}"
     return f"{clean(run.name)}  {run.format}: {clean(run.matched)}   {run.precision}"
-
-
-def _notes(run: RunSummary) -> list[str]:
-    return [f"  ! {clean(note)}" for note in run.notes]
 
 
 def _table(document: RecordedDocument) -> list[str]:
