@@ -309,16 +309,15 @@ def _first_lines(document: RecordedDocument) -> list[str]:
 
 
 def _run_line(run: RunSummary) -> str:
-    if run.missing:
-        return f"{clean(run.name)}  MISSING  {clean(run.missing)}"
-    return f"{clean(run.name)}  {run.format}: {clean(run.matched)}   {run.precision}"
+    known = f"MISSING  {clean(run.missing)}" if run.missing else f"{run.format}: {clean(run.matched)}   {run.precision}"
+    return f"{clean(run.name)}  {known}"
 
 
 def _table(document: RecordedDocument) -> list[str]:
     runs = document.recordings
     single = len(runs) == 1
-    heads = ("in place", "alone", "note") if single else (*(clean(r.name) for r in runs), "note")
-    cells: list[tuple[str, ...]] = [("", "node", "op", "tensor", *heads)]
+    heads = ("in place", "alone") if single else (clean(r.name) for r in runs)
+    cells: list[tuple[str, ...]] = [("", "node", "op", "tensor", *heads, "note")]
     for row in document.rows:
         names = (f"#{row.index}", clean(row.node), row.op, clean(row.tensor))
         notes = "; ".join(dict.fromkeys(tensor.note for tensor in row.runs if tensor and tensor.note))
@@ -380,8 +379,7 @@ PER_RUN = ("status", "signature", *METRICS, "alone", "before", "beside", "record
 def as_csv(document: RecordedDocument) -> str:
     """A line per tensor, with columns for each run."""
     runs = document.recordings
-    names = [f"{clean(run.name)}_" if len(runs) > 1 else "" for run in runs]
-    columns = [f"{name}{column}" for name in names for column in PER_RUN]
+    columns = [f"{clean(run.name)}_" * (len(runs) > 1) + column for run in runs for column in PER_RUN]
     head = ["index", "node", "op", "tensor", *columns, "odd_one_out", "source"]
     rows = []
     for row in document.rows:
@@ -397,7 +395,14 @@ def _csv_cells(tensor: RecordedTensor | None) -> list[object]:
     judgement, alone = tensor.in_place, tensor.alone
     judged = [judgement.status, judgement.signature] if judgement else ["unresolved", None]
     errors = judgement.errors if judgement else {}
-    isolated = alone.status if alone else None
     numbers = [errors.get(name) for name in METRICS]
     beside = [tensor.before, tensor.beside.status] if tensor.beside else [None, None]
-    return [*judged, *numbers, isolated, *beside, tensor.recorded_as, tensor.file, tensor.why or tensor.note]
+    return [
+        *judged,
+        *numbers,
+        alone.status if alone else None,
+        *beside,
+        tensor.recorded_as,
+        tensor.file,
+        tensor.why or tensor.note,
+    ]
