@@ -392,17 +392,9 @@ def _csv_cells(tensor: RecordedTensor | None) -> list[object]:
     """The cells of `PER_RUN`."""
     if tensor is None:
         return ["not seen", *[None] * (len(PER_RUN) - 1)]
-    judgement, alone = tensor.in_place, tensor.alone
-    judged = [judgement.status, judgement.signature] if judgement else ["unresolved", None]
+    judgement, beside = tensor.in_place, tensor.beside
     errors = judgement.errors if judgement else {}
-    numbers = [errors.get(name) for name in METRICS]
-    beside = [tensor.before, tensor.beside.status] if tensor.beside else [None, None]
-    return [
-        *judged,
-        *numbers,
-        alone.status if alone else None,
-        *beside,
-        tensor.recorded_as,
-        tensor.file,
-        tensor.why or tensor.note,
-    ]
+    judged = [judgement.status, judgement.signature] if judgement else ["unresolved", None]
+    judged += [*(errors.get(name) for name in METRICS), tensor.alone.status if tensor.alone else None]
+    judged += [tensor.before, beside.status] if beside else [None, None]
+    return [*judged, tensor.recorded_as, tensor.file, tensor.why or tensor.note]

@@ -200,7 +200,7 @@ def worst_tensor(name: str, reference: Array, given: Array) -> WorstTensor:
     index = ", ".join(str(int(k)) for k in np.unravel_index(plane, outer)) if outer else ""
     where = f"[{index}] of {'×'.join(map(str, outer))}" if math.prod(outer) > 1 else ""
     return WorstTensor(
-        name, where, (maps(reference, given, plane), histogram(reference, given), scatter(reference, given))
+        name, where, (*maps(reference, given, plane), histogram(reference, given), scatter(reference, given))
     )
 
 
