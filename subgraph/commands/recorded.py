@@ -394,7 +394,7 @@ def _csv_cells(tensor: RecordedTensor | None) -> list[object]:
         return ["not seen", *[None] * (len(PER_RUN) - 1)]
     judgement, beside = tensor.in_place, tensor.beside
     errors = judgement.errors if judgement else {}
-    judged = [judgement.status, judgement.signature] if judgement else ["unresolved", None]
+    judged: list[object] = [judgement.status, judgement.signature] if judgement else ["unresolved", None]
     judged += [*(errors.get(name) for name in METRICS), tensor.alone.status if tensor.alone else None]
     judged += [tensor.before, beside.status] if beside else [None, None]
     return [*judged, tensor.recorded_as, tensor.file, tensor.why or tensor.note]
