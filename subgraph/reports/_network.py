@@ -12,7 +12,7 @@ from subgraph.drawing.svg import Marks, svg
 
 Document = dict[str, Any]
 WIDTHS = (940.0, 340.0)  # of the page on a screen, and on a phone
-MOST_BOXES, FEW_BOXES = 160, 30  # with the findings' groups open; without findings
+MOST_BOXES, FEW_BOXES = 160, 20  # with the findings' groups open; without findings
 UNKNOWN, AGREED, ALONE, IN_PLACE = ".", "a", "f", "p"  # what is known of a node; a capital, or o, where it is asked
 ASKED = {UNKNOWN: "o"}
 
@@ -48,7 +48,7 @@ def whole_drawn(document: Document, rows: Sequence[DrawnRow]) -> list[Drawing]:
     told = {row.index for row in rows}
     marks = Marks(
         region=frozenset(inside),
-        badges={i: f"found {k}" if len(findings) > 1 else "found" for i, k in inside.items()},
+        badges={i: called(findings[k - 1], k if len(findings) > 1 else 0) for i, k in inside.items()},
         values={row.tensor: row.error for row in rows if row.error is not None},
         failed={row.tensor for row in rows if row.status == "fail"},
         makes=dict(enumerate(map(tuple, network.makes))),
@@ -56,7 +56,7 @@ def whole_drawn(document: Document, rows: Sequence[DrawnRow]) -> list[Drawing]:
     to = {i: f"#tensor-{i}" if i in told else f"#finding-{inside[i]}" for i in nodes if i in told or i in inside}
     bad = {row.index for row in rows if row.status == "fail"}
     states = list(_states(document, len(nodes)))
-    keys = _opened(drawer, sorted(inside))
+    keys = _opened(drawer, sorted(inside) or sorted(bad & set(nodes))[:1])
     drawings = []
     for width in WIDTHS:
         layout = drawer.layout(keys, width)
@@ -64,6 +64,12 @@ def whole_drawn(document: Document, rows: Sequence[DrawnRow]) -> list[Drawing]:
         text = svg(layout, marks, document["model"]["file"], style=False)
         drawings.append(Drawing(layout.width, text, [_painted(layout, *state) for state in states]))
     return drawings
+
+
+def called(finding: Document, number: int = 0) -> str:
+    """What a finding's nodes are, `found`, or `suspect` where nothing is proven; `number`: among several findings."""
+    word = "found" if finding["kind"] in ("culprit", "flaky") else "suspect"
+    return f"{word} {number}" if number else word
 
 
 def _network(stored: Document | None) -> Network | None:

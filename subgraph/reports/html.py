@@ -45,7 +45,7 @@ from subgraph.reports import (
     view,
     word,
 )
-from subgraph.reports._network import DrawnRow, region_drawn, whole_drawn
+from subgraph.reports._network import DrawnRow, called, region_drawn, whole_drawn
 from subgraph.text import count, short
 
 if TYPE_CHECKING:
@@ -73,7 +73,7 @@ def render(document: Document, pictures: Mapping[int, WorstTensor] = NO_PICTURES
     about = {
         "d": shown,
         "network_drawn": whole_drawn(document, rows),
-        "places": {i: f["number"] for f in reversed(findings) for i in f["indices"]},
+        "places": {i: f for f in reversed(findings) for i in f["indices"]},
         "depth": _depth(shown),
         "headline": headline(shown),
         "lines": shares(shown) + other_model(shown),
@@ -222,6 +222,7 @@ def _view(finding: Document, number: int) -> Document:
     words = {"x": "first nodes of the model", "label": "Error after so many nodes"}
     return finding | {
         "number": number,
+        "called": called(finding),
         "title": title(finding),
         "sentences": sentences(finding),
         "evidence": evidence(finding),

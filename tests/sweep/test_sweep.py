@@ -25,6 +25,7 @@ import numpy as np
 import pytest
 
 import subgraph
+from subgraph.reports.html import render_sweep
 from subgraph.sweep.sweep import SweepOutcome, outcome_of
 from subgraph.verdict import Signature, Status, Verdict
 from tests.helpers import fake_candidate
@@ -210,6 +211,14 @@ def test_wrong_ones_have_a_case_that_replays(here: Path) -> None:
     assert manifest(place.parent)["request"]["only"] == ["test_elu*example*", "test_abs"]
     assert json.loads((place.parent / "sweep.json").read_text(encoding="utf-8")) == document
     assert [p.name for p in place.parent.iterdir() if p.is_dir()] == [place.name]
+    page = (place.parent / "report.html").read_text(encoding="utf-8")
+    assert "1 of 2 operators wrong</h1>" in page and "✗ 1 wrong" in page and page == render_sweep(document)
+    hostile = json.loads(json.dumps(document).replace("test_elu_example", "<script>alert(1)"))
+    assert "<script>alert" not in render_sweep(hostile) and "&lt;script&gt;alert(1)" in render_sweep(hostile)
+    shown = subcut("report", place.parent, "-f", "html", "-o", "-", cwd=here)
+    assert shown.out.rstrip() == page.rstrip()
+    refused = subcut("report", place.parent, "-f", "md", cwd=here)
+    assert refused.code == 2 and "no render_sweep" in refused.err and "-f html" in refused.err
     again = subcut("replay", place, "-c", spec, cwd=here)
     assert again.code == 1
     assert " is off by " in again.out and ", allowed " in again.out
