@@ -51,7 +51,7 @@ def source(graph: Graph, index: int) -> Source | None:
     """The origin of a node; None where the file tells nothing. Complexity: linear in the node's metadata."""
     metadata = node_metadata(graph, index)
     scopes, classes = _scopes(metadata)
-    file, line, code = _line(metadata.get(STACK_TRACE, "")[:LONGEST])
+    file, line, code = innermost_call(metadata.get(STACK_TRACE, "")[:LONGEST])
     module = next((scope for scope in reversed(scopes) if scope), "") or module_path(graph.node_names[index])
     if not module and not file:
         return None
@@ -110,7 +110,7 @@ def texts(literal: str) -> list[str]:
     return value if isinstance(value, list) and all(isinstance(item, str) for item in value) else []
 
 
-def _line(trace: str) -> tuple[str, int, str] | tuple[None, None, None]:
+def innermost_call(trace: str) -> tuple[str, int, str] | tuple[None, None, None]:
     """File, line and code of the innermost frame outside of torch; of the innermost one if all are inside."""
     frames = [(str(m[1]), int(m[2]), str(m[3] or "").strip()) for m in FRAME.finditer(trace)]
     own = [frame for frame in frames if not LIBRARY.search(frame[0])] or frames

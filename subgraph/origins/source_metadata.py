@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from subgraph.graph import protobuf
-from subgraph.origins.source import FRAME, NAMESPACE, PREFIX, STACK_TRACE
+from subgraph.origins.source import NAMESPACE, PREFIX, STACK_TRACE, innermost_call
 
 KEPT = f"{PREFIX}name_scopes"
 EXPORTER = "pkg.torch."  # begins the keys of PyTorch's exporter
@@ -85,6 +85,6 @@ def _bytes(text: str | bytes) -> bytes:
 
 
 def _line(text: str) -> str:
-    """`FILE:LINE: CODE` of the first frame of a trace; of a documentation its first line."""
-    frame = FRAME.search(text)
-    return f"{frame[1]}:{frame[2]}: {(frame[3] or '').strip()}" if frame else text.strip().partition("\n")[0]
+    """`FILE:LINE: CODE` of the user's innermost call in a trace; of a documentation its first line."""
+    file, line, code = innermost_call(text)
+    return f"{file}:{line}: {code}" if file else text.strip().partition("\n")[0]

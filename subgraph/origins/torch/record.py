@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import re
+import shlex
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -31,13 +32,14 @@ class TorchRecording:
     """What `record` wrote.
 
     Attributes:
-        folder: for `subcut compare MODEL --recorded FOLDER`.
+        model, folder: of `subcut compare MODEL --recorded FOLDER`.
         tensors: names of the ONNX tensors whose values were written, the model's inputs first.
         of: how many tensors the model's nodes make.
         way: "exported program", or "hooks" where names, or `torch.export`, allow no more.
         notes: what makes it less than it could be.
     """
 
+    model: Path
     folder: Path
     tensors: Sequence[str]
     of: int
@@ -48,7 +50,8 @@ class TorchRecording:
     def __str__(self) -> str:
         """What was recorded, and what to type next."""
         lines = [f"{self.folder}: {count(len(self.tensors), 'tensor')} by the {self.way}", *self.notes]
-        return "\n".join([*map(clean, lines), f"next: subcut compare MODEL --recorded {self.folder}"])
+        command = shlex.join(["subcut", "compare", str(self.model), "--recorded", str(self.folder)])
+        return "\n".join(map(clean, [*lines, f"next: {command}"]))
 
 
 def record(
@@ -88,10 +91,10 @@ def record(
     with aside(place) as work:
         values = _Values(graph, work)
         way, notes = _run(module, args, kwargs, graph, values, export)
-        done = TorchRecording(place, tuple(values.files), len(graph.maker), way, tuple(notes))
+        done = TorchRecording(graph.path, place, tuple(values.files), len(graph.maker), way, tuple(notes))
         if not values.files.keys() - graph.inputs.keys():
             raise InputError(f"no tensor of {graph.path.name} could be told in the module", "; ".join(notes))
-        manifest = to_json(done) | {"files": values.files, "model": graph.path.name, "torch": str(torch.__version__)}
+        manifest = to_json(done) | {"files": values.files, "torch": str(torch.__version__)}
         (work / MANIFEST).write_text(json.dumps(manifest, indent=1) + "\n", encoding="utf-8")
     return done
 
