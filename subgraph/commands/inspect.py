@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from subgraph.runtime.inputs import Feeding
 
 MAX_VALUE, MAX_LINES = 400, 40  # of an attribute or of metadata: characters of a line, lines
+MAX_DETAILED = 3  # nodes; of more, a line for each tensor that they make
 SHOWN_PROBLEMS = 50  # in the text; the document has them all
 COLUMNS = ("min", "max", "mean", "nan", "inf", "zeros")
 LEFT, RIGHT = "<", ">"
@@ -46,7 +47,7 @@ def inspect(
         str | None,
         typer.Argument(
             metavar="NODE",
-            help="Show this node with its neighbours.",
+            help="Show this node with its neighbours; a glob lists all that match.",
             autocompletion=options.complete_nodes,
             show_default=False,
         ),
@@ -66,6 +67,7 @@ def inspect(
     Examples:
       subcut inspect model.onnx
       subcut inspect model.onnx stem/pool
+      subcut inspect model.onnx 'block1/*'
       subcut inspect model.onnx --start stem/pad --end stem/pool
 
     Exit code 0: the model is valid; 3: it is not, and the message says what is wrong at which node.
@@ -184,6 +186,11 @@ def _whole(document: ModelDocument) -> Iterable[str]:
 
 
 def _nodes(document: NodesDocument) -> Iterable[str]:
+    if len(document.nodes) > MAX_DETAILED:
+        yield f"{clean(document.selector)}  {count(len(document.nodes), 'node')}"
+        rows = [[_node(node), *_tensor(tensor)] for node in document.nodes for tensor in node.outputs]
+        yield from _table(["", *_TENSOR], rows)
+        return
     for node in document.nodes:
         yield _node(node)
         if node.source:

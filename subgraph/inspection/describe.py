@@ -222,13 +222,13 @@ def model_document(graph: Graph, feeding: Feeding | None) -> ModelDocument:
 
 
 def nodes_document(graph: Graph, selector: str, feeding: Feeding | None) -> NodesDocument:
-    """The nodes that a selector stands for (of a model input, those that read it).
+    """The nodes that a selector stands for (of a model input, those that read it; of a glob, all that it matches).
 
     Raises:
         UnknownName, UsageError: as `Graph.select`.
         InputError: the inputs do not fit the model.
     """
-    selected = graph.select(selector).nodes
+    selected = graph.select_all(selector)
     facts = _facts(graph, [name for i in selected for name in (*graph.reads[i], *graph.makes[i])], feeding)
     nodes = [
         NodeDetails(

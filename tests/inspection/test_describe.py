@@ -34,6 +34,7 @@ from subgraph.inspection.ranges import Range
 from subgraph.runtime.capture import capture_samples
 from subgraph.runtime.inputs import Feeding
 from subgraph.storage import dtypes
+from tests.helpers.run_command import chain, in_process
 
 LIGHT = sorted((Path(onnx.__file__).parent / "backend/test/data/light").glob("*.onnx"))
 HEAD = '<ir_version: 8, opset_import: ["": 17]>'
@@ -748,3 +749,14 @@ def test_documents_can_be_made_from_python(tmp_path: Path) -> None:
     assert describe.model_document(graph, Feeding()).schema == "subcut.inspect/1"
     assert describe.nodes_document(graph, "y", None).nodes[0].op == "Relu"
     assert describe.region_document(graph, ["y"], ["y"], None).parameters == 0
+
+
+def test_a_glob_lists_all_nodes_that_it_matches(tmp_path: Path) -> None:
+    path = chain(tmp_path / "m.onnx", ["a/1", "a/2", "a/3", "a/4", "b[1]"])
+    graph = load(path)
+    assert [n.name for n in describe.nodes_document(graph, "a/*", None).nodes] == ["a/1", "a/2", "a/3", "a/4"]
+    assert [n.name for n in describe.nodes_document(graph, "b[1]", None).nodes] == ["b[1]"], "a name comes first"
+    said = in_process("inspect", path, "a/*", "--no-run").text.splitlines()
+    assert said[1] == "a/*  4 nodes" and [line.split()[0] for line in said[3:]] == ["a/1", "a/2", "a/3", "a/4"]
+    with pytest.raises(UnknownName, match=r"no node or tensor 'c\*'"):
+        describe.nodes_document(graph, "c*", None)
