@@ -404,10 +404,9 @@ class Graph(DisplayedDrawing):
     def select_all(self, text: str) -> tuple[int, ...]:
         """The nodes of a selector; of a glob all that it matches. Errors as of `select`, but for several matches."""
         exact = text in self.node_names or text in self.maker or text in self.inputs
-        if not exact and any(c in text for c in "*?["):
-            if hits := tuple(i for i, name in enumerate(self.node_names) if fnmatch.fnmatchcase(name, text)):
-                return hits
-        return self.select(text).nodes
+        globbed = not exact and any(c in text for c in "*?[")
+        hits = [i for i, name in enumerate(self.node_names) if globbed and fnmatch.fnmatchcase(name, text)]
+        return tuple(hits) or self.select(text).nodes
 
     def _prefixed(self, text: str) -> Selection | None:
         kind, _, name = text.partition(":")
