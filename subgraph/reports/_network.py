@@ -47,7 +47,7 @@ def whole_drawn(document: Document, rows: Sequence[DrawnRow]) -> list[Drawing]:
     inside = {i: k for k, f in enumerate(findings, 1) for i in f.get("indices", ()) if i in nodes}
     told = {row.index for row in rows}
     marks = Marks(
-        region=frozenset(inside),
+        region={*inside, *(constant for constant, reader in network.folded.items() if reader in inside)},
         badges={i: called(findings[k - 1], k if len(findings) > 1 else 0) for i, k in inside.items()},
         values={row.tensor: row.error for row in rows if row.error is not None},
         failed={row.tensor for row in rows if row.status == "fail"},
