@@ -66,11 +66,24 @@ def load(kind: str, name: str) -> ModuleType:
 
 def help_of(kind: str, name: str) -> str:
     """The first line of a plugin's docstring, read without importing it."""
-    path = Path(name) if name.endswith(".py") else _folder(kind) / f"{name.replace('-', '_')}.py"
+    path = _file(kind, name)
     if not path.is_file():
         return f"from {_entry_points(kind).get(name, name)}"
     text = ast.get_docstring(ast.parse(path.read_text(encoding="utf-8"))) or ""
     return text.split("\n")[0]
+
+
+def defines(kind: str, name: str, function: str) -> bool:
+    """Does a plugin that is a file define this function? Read without importing it; False if it cannot be read."""
+    try:
+        body = ast.parse(_file(kind, name).read_bytes()).body
+    except (OSError, ValueError, SyntaxError, RecursionError):
+        return False
+    return any(isinstance(node, ast.FunctionDef) and node.name == function for node in body)
+
+
+def _file(kind: str, name: str) -> Path:
+    return Path(name) if name.endswith(".py") else _folder(kind) / f"{name.replace('-', '_')}.py"
 
 
 def _folder(kind: str) -> Path:

@@ -346,13 +346,13 @@ def items_of(trials: Trials) -> tuple[tuple[int, ...], ...]:
     kinds = graph.kinds([n for i in nodes for n in graph.makes[i]])
     least = VALUE if trials.freeze else SHAPE
     suspects = [i for i in nodes if any(kinds[n] >= least for n in graph.makes[i]) and i not in graph.random_nodes]
-    if trials.candidate_model is None:
+    if trials.comparable is None:
         return tuple((i,) for i in suspects)
-    return _joined(graph, suspects, trials.candidate_model.matches)
+    return _joined(graph, suspects, trials.comparable)
 
 
 def _joined(graph: Graph, nodes: Sequence[int], shared: Collection[str]) -> tuple[tuple[int, ...], ...]:
-    """Groups of nodes, in topological order, such that each value between two groups is one that both models have.
+    """Groups of nodes, in topological order, such that each value between two groups is one that both sides have.
 
     The maker of any other value joins its readers, and groups that would read each other are joined. Complexity: linear
     in nodes and edges.

@@ -1,8 +1,8 @@
 """SPEC → Candidate: a backend with options and limits.
 
-A SPEC is `BACKEND[:key=value,…]`, `cmd:COMMAND LINE`, `path/to/backend.py[:key=value,…]`, or a name from the project
-file, whose table has either `spec` or `run` (and `convert`), and the settings below. A comma that no `key=` follows
-belongs to the value before it.
+A SPEC is `BACKEND[:key=value,…]`, `cmd:COMMAND LINE`, `path/to/backend.py[:key=value,…]`,
+`torch:path/to/module.py:FUNCTION`, or a name from the project file, whose table has either `spec` or `run` (and
+`convert`), and the settings below. A comma that no `key=` follows belongs to the value before it.
 
 Paths that the user types are relative to the working directory. Paths and commands in a project file are relative to
 that file's folder, as in make or npm, from whatever folder below it subcut runs.
@@ -53,6 +53,7 @@ RECIPES = {  # pages of docs/candidates, with other words for the same
     "torch": ("pytorch", "onnx2torch"),
     "tvm": (),
 }
+MODULE = "file"  # option of the backend torch: the file that makes the module
 COMMANDS = ("convert", "run")  # in the order in which they run
 
 
@@ -99,6 +100,11 @@ class Candidate:
         return [self.backend, *files] if self.backend.endswith(".py") else files
 
     @property
+    def script(self) -> str:
+        """The Python file that runs in the worker's process; "" if there is none."""
+        return self.backend if self.backend.endswith(".py") else str(self.options.get(MODULE, ""))
+
+    @property
     def code(self) -> NamedCode:
         """What it runs outside of subcut, for the question whether that is trusted."""
         settings = self.identity("") | {"installed": ""}  # nobody is asked again after each `pip install`
@@ -116,7 +122,7 @@ class Candidate:
         folder = Path(str(self.options.get("folder", "")) if is_command else "")
         words = [w for c in self.commands for w in (command_line.words_and_values(c) if is_command else [c])]
         files = {word: contents(folder / word) for word in words}
-        interpreters = [*code, command_line.own_interpreter()] if self.backend.endswith(".py") else code
+        interpreters = [*code, command_line.own_interpreter()] if self.script else code
         return {
             "backend": self.backend,
             "options": dict(self.options),
@@ -134,7 +140,7 @@ class Candidate:
             folder = str(self.options.get("folder", ""))
             reached = [file for command in self.commands for file in command_line.code_of_command(command, folder)]
         else:
-            reached = command_line.code_of_python(Path(self.backend)) if self.backend.endswith(".py") else []
+            reached = command_line.code_of_python(Path(self.script)) if self.script else []
         return [*reached, *(file for pattern in self.depends for file in _matching(pattern))]
 
 
@@ -164,7 +170,9 @@ def _typed(spec: str, folder: str, others: list[str]) -> Candidate:
         _check_command(f"candidate {clean(spec)}", "run", rest)
         return Candidate(spec, "cmd", {"run": rest} | ({"folder": folder} if folder else {}))
     backends = plugins.names("backends")
-    if head in backends:
+    if head == "torch" and rest:
+        return Candidate(spec, head, _module_options(spec, rest, folder))
+    if head in backends and head not in RECIPES:
         return Candidate(spec, head, _options(spec, rest, folder))
     if m := re.fullmatch(r"(.*?\.py)(?::(.*))?", spec, re.DOTALL):
         path = Path(folder, m[1])
@@ -175,7 +183,8 @@ def _typed(spec: str, folder: str, others: list[str]) -> Candidate:
         return Candidate(spec, str(path.resolve()), _options(spec, m[2] or "", folder))
     if recipe := next((name for name, words in RECIPES.items() if head.lower() in (name, *words)), None):
         what = f"no candidate '{clean(head)}' here, but docs/candidates/{recipe}.md is a recipe for it"
-        raise UsageError(what, f"copy the folder docs/candidates/{recipe}, and the page's table into subcut.toml")
+        own = "; torch:module.py:build is the module that the model was exported from" if recipe == "torch" else ""
+        raise UsageError(what, f"copy the folder docs/candidates/{recipe}, and the page's table into subcut.toml{own}")
     names = [*backends, *others]
     hint = f"one of {', '.join(map(clean, names))}, cmd:COMMAND, or a Python file"
     files = [path.name for path in Path(folder).glob("*.py")]
@@ -193,6 +202,21 @@ def _check_command(where: str, step: str, command: str) -> None:
     if empty:
         raise UsageError(f"{where}: which command?", "-c 'cmd:./run.sh {model} {inputs} {outputs}'")
     command_line.check_places(where, step, command)
+
+
+def _module_options(spec: str, text: str, folder: str) -> dict[str, str]:
+    """`module.py:build` as options of the backend torch.
+
+    Raises:
+        UsageError: it names no function, or no file.
+    """
+    file, _, function = text.rpartition(":")
+    path = Path(folder, file)
+    if not file.endswith(".py") or not function.isidentifier():
+        raise UsageError(f"candidate {clean(spec)}: which function makes the module?", "torch:module.py:build")
+    if not path.is_file():
+        raise UsageError(f"no file {clean(str(path))}", "torch:module.py:build, a function that returns (module, args)")
+    return {MODULE: str(path.resolve()), "build": function}
 
 
 def _options(spec: str, text: str, folder: str) -> dict[str, str]:

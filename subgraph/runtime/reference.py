@@ -13,12 +13,14 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from subgraph import plugins
 from subgraph.errors import BackendError, ModelError, WorkerDied
 from subgraph.runtime.inputs import Sample
 from subgraph.runtime.protocol import ModelRun
 from subgraph.runtime.worker import Worker
 from subgraph.storage.tensors import Record
 
+WHOLE = "model"  # option of a backend that has some tensors only: the model of which it runs cuts
 MAX_THREADS = 8  # more give nothing for one small run, and other bits on each machine
 
 
@@ -89,11 +91,28 @@ class Reference:
         """
         try:
             with self._lock:
-                return self._worker.run(key, into, outputs, feeds)
+                run = self._worker.run(key, into, outputs, feeds)
         except BackendError as e:
             if not self._restart or isinstance(e, WorkerDied):
                 raise
             raise ModelError(f"the reference lost the model: {e.what}") from e
+        if missing := [name for name in outputs if name not in run.by_name]:
+            raise ModelError(f"the reference, {self.backend}, gives no value of '{missing[0]}'")
+        return run
+
+    def tensors(self, model: Path) -> frozenset[str] | None:
+        """The tensors of a model that it has values of; None for all. From now on it runs cuts of this model.
+
+        Raises:
+            BackendError: it cannot be used.
+        """
+        if not plugins.defines("backends", self.backend, "tensors"):
+            return None
+        with self._lock:
+            known = self._worker.tensors(model, self.options)
+        if known is not None:
+            self.options[WHOLE] = str(model.resolve())
+        return known
 
     def identity(self) -> dict[str, Any]:
         """Backend, options and version: all that its values depend on, beside the model and its inputs."""

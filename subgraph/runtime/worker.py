@@ -56,7 +56,7 @@ START_SECONDS = 120.0  # for importing the runtime, before the first request's o
 T = TypeVar("T")
 CHANNEL = "the pipe to subcut"
 TASKS = {"load": "load the model", "run": "run the model", "drop": "drop a model", "about": "say what the backend is"}
-TASKS |= {"sources": "say what it imported"}
+TASKS |= {"sources": "say what it imported", "tensors": "say which tensors it has"}
 
 
 class Worker:
@@ -81,7 +81,7 @@ class Worker:
         self.deadline = math.inf  # of `time.monotonic`, for all requests
         self._mark, self._key = uuid.uuid4().hex, os.urandom(KEY_BYTES)
         self._is_ort = backend == "ort"  # starts no processes of its own, writes no files
-        self._is_file = backend.endswith(".py")
+        self._has_sources = backend.endswith(".py") or backend == "torch"
         self._cleanup = contextlib.ExitStack()
         scratch = "" if self._is_ort else str(self._cleanup.enter_context(_scratch()))
         lifeline, self._lifeline = open_pipe()
@@ -139,6 +139,16 @@ class Worker:
         """
         return self._ask(_seconds, "load", key=key, model=str(model), options=dict(options))
 
+    def tensors(self, model: Path, options: Mapping[str, Any]) -> frozenset[str]:
+        """The tensors of a whole model that the backend, which defines `tensors`, has values of.
+
+        Raises:
+            BackendError: the backend cannot be used.
+        """
+        return self._ask(
+            lambda reply: frozenset(map(str, reply["tensors"])), "tensors", model=str(model), options=dict(options)
+        )
+
     def run(self, key: str, into: Path, outputs: Mapping[str, str], feeds: Iterable[Record] | Sample) -> ModelRun:
         """Run `key` once; write `outputs` (name → file stem) into the folder. Files of `feeds` are relative to it.
 
@@ -149,8 +159,8 @@ class Worker:
         return self._ask(ModelRun.from_json, "run", key=key, into=str(into), outputs=dict(outputs), **fed)
 
     def sources(self) -> dict[str, str]:
-        """What the Python file that is the backend has imported from outside the installed packages: file → digest."""
-        return self._ask(lambda reply: dict(reply["sources"]), "sources") if self._is_file else {}
+        """What the backend's Python file has imported from outside the installed packages: file → digest."""
+        return self._ask(lambda reply: dict(reply["sources"]), "sources") if self._has_sources else {}
 
     def drop(self, key: str) -> None:
         """Forget a model; its memory is free again."""

@@ -219,13 +219,8 @@ class Server:
 
     def answer(self, request: dict[str, Any]) -> object:
         """The reply to a request; its `do` is the name of a method below, the rest are the arguments."""
-        methods: dict[str, Callable[..., object]] = {
-            "about": self.about,
-            "load": self.load,
-            "run": self.run,
-            "sources": self.sources,
-            "drop": self.drop,
-        }
+        known = (self.about, self.load, self.run, self.sources, self.drop, self.tensors)
+        methods: dict[str, Callable[..., object]] = {method.__name__: method for method in known}
         arguments = {key: value for key, value in request.items() if key != "do"}
         return methods[request["do"]](**arguments)
 
@@ -284,6 +279,10 @@ class Server:
         """The backend's own files, as they were when they were first seen here."""
         self._sources = command_line.imported() | self._sources
         return {"sources": self._sources}
+
+    def tensors(self, model: str, options: Mapping[str, Any]) -> dict[str, list[str]]:
+        """The tensors of a whole model that the backend has values of."""
+        return {"tensors": sorted(map(str, self.module.tensors(Path(model), options)))}
 
     def drop(self, key: str) -> dict[str, float]:
         """Forget a model."""

@@ -10,7 +10,9 @@ import math
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
+from subgraph import plugins
 from subgraph.errors import WorkerDied
 from subgraph.runtime.candidate import Candidate
 from subgraph.runtime.processes import free_memory
@@ -51,6 +53,17 @@ class Workers:
             return BackendInfo()
         with self.borrow() as worker:
             return worker.about(self.candidate.options)
+
+    def tensors(self, model: Path) -> frozenset[str] | None:
+        """The tensors of a model that the backend has values of; None for all.
+
+        Raises:
+            BackendError: it cannot be used.
+        """
+        if not plugins.defines("backends", self.candidate.backend, "tensors"):
+            return None
+        with self.borrow() as worker:
+            return worker.tensors(model, self.candidate.options)
 
     @contextmanager
     def borrow(self, *, loads: int = 0, fresh: bool = False) -> Iterator[Worker]:

@@ -10,7 +10,7 @@ conclusion is "not known".
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
@@ -23,6 +23,7 @@ from subgraph.comparison.similarity.explanations import join_explanations
 from subgraph.errors import SubcutError
 from subgraph.graph import protobuf
 from subgraph.graph.region import Region
+from subgraph.origins.source import sources
 from subgraph.runtime.candidate import Candidate
 from subgraph.runtime.worker_pool import Workers
 from subgraph.storage.dtypes import name_of
@@ -33,11 +34,13 @@ from subgraph.verdict import Judgement, Signature, Status, Verdict
 
 EVALUATOR = "onnx-reference"
 MAX_SECONDS = 60.0  # that one more run of the region may take
+MOST_SOURCES = 3  # lines of code that a conclusion names
 MAX_EVALUATED = 64  # nodes of a region that onnx's evaluator runs: it is in Python
 MAX_NOISY = 2000  # nodes of a region that is run with the noise of other precisions, eight times
 BEYOND = 10.0  # times the noise: no rounding of that precision
 FAINT = 0.02  # times the noise: a precision that would be off by so much more is not the reason
 NEARER = 10.0  # times nearer to one side than to the other
+NO_EXPORT = frozenset(("within", "approximate"))  # an error that is none
 NO_OUTPUTS = frozenset((Signature.CRASH, Signature.TIMEOUT, Signature.REFUSED))
 TYPE_NAMES = TYPE_OF | {"int8": "int8"}
 
@@ -45,7 +48,7 @@ TYPE_NAMES = TYPE_OF | {"int8": "int8"}
 @dataclass(frozen=True)
 class Evidence:
     """Attributes:
-    kind: conclusion, range, noise, precision, input, likeness, exact, switch or second.
+    kind: conclusion, range, noise, precision, input, likeness, exact, switch, second or export.
     fact: words by which `CONCLUSIONS` are chosen; "" where it decides nothing.
     """
 
@@ -75,6 +78,8 @@ def diagnose(trials: Trials, region: Region, verdict: Verdict, withheld: str = "
         evidence += _switches(trials, region, verdict, withheld)
     if verdict.worst:
         evidence += _second(trials, region, verdict, verdict.worst, withheld)
+    if trials.known is not None and not NO_EXPORT.intersection(one.fact for one in evidence):
+        evidence.append(_of_export(trials, region, {one.fact for one in evidence if one.kind == "second"}))
     conclusion = conclude(evidence) if verdict.signature not in NO_OUTPUTS else ""
     return [*([Evidence("conclusion", conclusion)] if conclusion else []), *evidence]
 
@@ -286,6 +291,23 @@ def _is_nearer(output: WrongOutput, second: WrongOutput) -> bool:
     return near.error * NEARER <= far.error
 
 
+def _of_export(trials: Trials, region: Region, facts: Collection[str]) -> Evidence:
+    """One side is the module that the model was exported from: is the export wrong, or what runs the model?
+
+    `facts`: with which side onnx's own evaluator agrees.
+    """
+    found = dict.fromkeys(map(str, filter(None, sources(trials.graph, region.nodes) or ())))
+    where = " and ".join(list(found)[:MOST_SOURCES]) or f"'{trials.graph.label(region.nodes[-1])}'"
+    module, model = ("reference", "candidate") if trials.roundings else ("candidate", "reference")
+    if model in facts:
+        return Evidence(
+            "export", f"the exporter's translation of {where} is wrong: the ONNX model itself says so", "export"
+        )
+    if module in facts:
+        return Evidence("export", "the export is right, and what runs the model is wrong", "export")
+    return Evidence("export", f"the exporter's translation of {where} is wrong, or what runs the model", "export")
+
+
 def _too_slow(verdict: Verdict) -> str:
     """Why a region that takes too long is not run again; "" if it may be."""
     seconds = verdict.build + verdict.run
@@ -312,6 +334,7 @@ def _other_trials(trials: Trials, candidate: Candidate, name: str) -> Iterator[T
 # what the error looks like, or how the input was misread.
 CONCLUSIONS = (
     ("input", "the input, not a node: {2}; the reference fed so gives the same"),
+    ("export", "{2}"),
     ("candidate", "not known which side is wrong: onnx's own evaluator agrees with the candidate"),
     ("overflow", "range: the claimed precision cannot hold a weight of this region; keep the region in float32"),
     ("alike", "a bug, or another layout or preprocessing: the whole error {2}"),
@@ -354,5 +377,6 @@ def conclude(evidence: Sequence[Evidence]) -> str:
     facts = {fact for e in evidence for fact in e.fact.split()}
     coarsest = max(facts & TYPE_NAMES.keys(), key=EPS.__getitem__, default="")
     conclusion = next((text for needed, text in CONCLUSIONS if facts.issuperset(needed.split())), UNKNOWN)
-    alike = next((e.says for e in evidence if e.fact in ("alike", "input")), "")
+    says = {e.fact: e.says for e in reversed(evidence)}
+    alike = next((says[fact] for fact in ("input", "export", "alike") if fact in says), "")
     return conclusion.format(TYPE_NAMES.get(coarsest, ""), coarsest, alike)

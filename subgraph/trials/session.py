@@ -5,14 +5,14 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from subgraph.comparison.judge import parse_criterion
 from subgraph.graph.graph import Graph, load
 from subgraph.runtime.candidate import Candidate
 from subgraph.runtime.inputs import Feeding
-from subgraph.runtime.reference import Reference
+from subgraph.runtime.reference import WHOLE, Reference
 from subgraph.runtime.reference_values import ReferenceValues
 from subgraph.runtime.worker_pool import Workers
 from subgraph.storage import folders
@@ -73,7 +73,24 @@ def open_trials(graph: Graph, setup: Setup, reference: Reference, workers: Worke
             other = load(setup.candidate_model).prepare()
             trials.candidate_model = pair_models(graph, other, reference, values, scratch, tensor_map)
             log.info("%s", trials.candidate_model.summary())
+        else:
+            _share_tensors(trials, stack)
         yield trials
+
+
+def _share_tensors(trials: Trials, stack: ExitStack) -> None:
+    """Where a side has some tensors only, as the module from which the model was exported: only these are compared."""
+    graph, path = trials.graph, trials.graph.path
+    of_reference, of_candidate = trials.reference.tensors(path), trials.workers.tensors(path)
+    if of_reference is not None:
+        trials.roundings = stack.enter_context(Reference())
+    if of_candidate is not None:
+        trials.candidate = replace(trials.candidate, options={**trials.candidate.options, WHOLE: str(path.resolve())})
+    sides = [side for side in (of_reference, of_candidate) if side is not None]
+    if sides:
+        trials.known = frozenset.intersection(*sides)
+        known, made = trials.known & graph.maker.keys(), len(graph.maker)
+        log.info("%d of %d tensors are values of the module: it is run in pieces between these", len(known), made)
 
 
 @contextmanager

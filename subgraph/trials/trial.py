@@ -54,6 +54,8 @@ class Trials:
         rule: the criterion that judges.
         scratch: a folder for files that live as long as the session.
         freeze: tensors that compute shapes become constants in the cuts.
+        known: tensors of which each side has values, where one of them has some only.
+        roundings: runs the model itself, where the reference is what the model was made from.
         candidate_model: the model that the candidate runs, where it is another one.
         form: in which the whole model is run. forms: the verdicts on the forms that its first run tried.
         runs: models that were run on the candidate; compiled_nodes: nodes in them.
@@ -85,6 +87,8 @@ class Trials:
     seen_keys: dict[str, float] = field(default_factory=dict)
     began: float = field(default_factory=time.time)
     only_stored: bool = False
+    known: frozenset[str] | None = None
+    roundings: Reference | None = None
     run_by_hand: Callable[[Region, Feeds | None], RunResult] | None = field(default=None, init=False)
     _weight_digests: dict[str, str] = field(default_factory=dict)
     _noise: dict[Any, tuple[RegionNoise, threading.Lock]] = field(default_factory=dict)
@@ -234,14 +238,19 @@ class Trials:
         # without what only nodes that no output needs read
         return replace(region, outputs=tuple(n for n in region.outputs if n in outputs))
 
+    @property
+    def comparable(self) -> Collection[str] | None:
+        """Tensors of which both sides have values; None for all."""
+        return self.candidate_model.matches if self.candidate_model else self.known
+
     def tensors(self) -> list[str]:
         """Every tensor whose value depends on more than shapes and that an output needs, in topological order."""
         whole = self.whole()
         names = [n for i in whole.nodes for n in self.graph.makes[i]]
         kinds = self.graph.kinds(names)
         read = {n for i in whole.nodes for n in self.graph.reads[i]} | set(self.graph.outputs)
-        comparable = self.candidate_model.matches if self.candidate_model else kinds
-        return [n for n in names if kinds[n] not in (CONSTANT, SHAPE) and n in read and n in comparable]
+        known = kinds.keys() if self.comparable is None else self.comparable
+        return [n for n in names if kinds[n] not in (CONSTANT, SHAPE) and n in read and n in known]
 
     # ------------------------------------------------------------------------------------------------ running
 
@@ -431,9 +440,10 @@ class Trials:
         """The rounding noise of a region that is fed with these tensors and has these outputs."""
 
         def key(label: str) -> str:
-            return digest("noise/1", self._region_key(region, [tensors]), self.reference.identity(), label)
+            runs = (self.roundings or self.reference).identity()
+            return digest("noise/1", self._region_key(region, [tensors]), runs, label)
 
         return RegionNoise(
-            self.graph, region, self.reference, tensors, self.scratch,
-            lambda label, make: self.store.memo(key(label), make),
+            self.graph, region, self.roundings or self.reference, tensors, self.scratch,
+            lambda label, make: self.store.memo(key(label), make), moved=self.roundings is not None,
         )  # fmt: skip

@@ -98,7 +98,10 @@ def device(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-@pytest.fixture(params=[*plugins.names("backends"), "by path"])
+OF_ONE_MODEL = {"torch"}  # runs the module that a model was exported from: tests/origins/torch/test_piece.py
+
+
+@pytest.fixture(params=[*(name for name in plugins.names("backends") if name not in OF_ONE_MODEL), "by path"])
 def named(request: pytest.FixtureRequest, tmp_path: Path, device: Path) -> tuple[str, dict[str, str]]:
     """Each backend with options that it needs; one more is a copy of another, somewhere else."""
     if request.param == "by path":

@@ -62,6 +62,8 @@ class RegionNoise:
         scratch: Path,
         memo: Memo | None = None,
         seed: int = 0,
+        *,
+        moved: bool = False,
     ) -> None:
         """Runs nothing yet.
 
@@ -70,11 +72,14 @@ class RegionNoise:
             scratch: folder for intermediate values; the caller removes it.
             memo: `memo(label, make)` returns the document and folder stored under that label, or stores those of
                 `make(folder)`. Labels are unique within a region, sample and reference. None: all is kept in `scratch`.
+            moved: `reference` gives other values than `tensors`, which another program made: what perturbation adds
+                to the former is added to the latter.
         """
         self.graph, self.region = graph, region
         self._memo, self._seed, self._scratch = memo or self._make, seed, scratch
         self._new_sampler = partial(NoiseSampler, graph, region, reference, tensors, scratch.resolve(), seed)
-        self._tensors = tensors
+        self._tensors, self._moved = tensors, moved
+        self._offsets: dict[str, Array] = {}
         self._runs: dict[str, _StoredRun] = {}
         self._failures: dict[str, ModelError] = {}
 
@@ -115,6 +120,26 @@ class RegionNoise:
         kind = NoiseRunKind.TIES_BROKEN if tie_factor else NoiseRunKind.PERTURBED
         return self.run(*(NoiseRun(kind, claim, k, tie_factor) for k in range(count)))
 
+    def array(self, run: _StoredRun, output: str) -> Array:
+        """An output of a run, around the value with which it is compared.
+
+        Raises:
+            ModelError: that value has another type or shape.
+        """
+        values = run.array(output)
+        if not self._moved:
+            return values
+        if output not in self._offsets:
+            expected, own = load_array(self._tensors[output]), self._sampler.plain(output)
+            if (own.shape, own.dtype) != (expected.shape, expected.dtype):
+                raise ModelError(f"'{output}' is no tensor of one form in both: its noise is not known")
+            with np.errstate(all="ignore"):
+                self._offsets[output] = np.nan_to_num(differences(own, expected), posinf=0.0, neginf=0.0)
+        offset = self._offsets[output]
+        if values.shape != offset.shape:
+            raise ModelError(f"'{output}' changes its shape by rounding")
+        return np.asarray((values + offset).astype(values.dtype)) if offset.any() else values
+
     def has_ties(self) -> bool:
         """Are many sums equal, because all weights are the same, for example?"""
         return self.run(NoiseRun(NoiseRunKind.TIES))[0].ties
@@ -147,14 +172,14 @@ class OutputNoise(Noise):
     output: str
 
     def perturbed(self, claim: str, count: int) -> list[Array]:
-        return [run.array(self.output) for run in self.region.perturbed(claim, count)]
+        return [self.region.array(run, self.output) for run in self.region.perturbed(claim, count)]
 
     def with_broken_ties(self, claim: str, count: int, times: float) -> list[Array]:
         runs = self.region.perturbed(claim, count, tie_factor=times) if self.region.has_ties() else []
-        return [run.array(self.output) for run in runs]
+        return [self.region.array(run, self.output) for run in runs]
 
     def rounded(self, claim: str) -> Array:
-        return self.region.run(NoiseRun(NoiseRunKind.ROUNDED, claim))[0].array(self.output)
+        return self.region.array(self.region.run(NoiseRun(NoiseRunKind.ROUNDED, claim))[0], self.output)
 
     def op_type(self) -> str:
         return self.region.graph.ops[self.region.graph.maker[self.output]]

@@ -186,6 +186,16 @@ class NoiseSampler:
         records = self._run_model(folder, inside, [self.tensors[n] for n in self._cut.inputs])
         return {name: record.within(str(folder)) for name, record in records.items()}
 
+    def plain(self, name: str) -> Array:
+        """An output of the region as the reference computes it, without noise.
+
+        Raises:
+            ModelError: the reference does not run the region.
+        """
+        record = self._unperturbed([name])[name]
+        self.release()
+        return load_array(record)
+
     @cached_property
     def _untied(self) -> dict[str, Record]:
         """Values from which the shifts of untied runs are computed."""

@@ -7,6 +7,7 @@ metadata of the ONNX nodes, so that it can be checked that both are the same pro
 from __future__ import annotations
 
 import logging
+import re
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -20,6 +21,10 @@ from subgraph.types import Array
 
 Program = Any  # torch.export.ExportedProgram
 Node = Any  # torch.fx.Node
+Place = tuple[str, int | None]  # a node's name, and the position in its value where that is a tuple
+
+PART = re.compile(r"(.+)_(?:_|split_)(\d+)")  # how the exporter names the elements of a node with several values
+CLOSE = 1e-5  # relative difference of a program's output from the module's own up to which both are the same
 
 
 def torch() -> Any:
@@ -74,6 +79,49 @@ def same_program(graph: Graph, program: Program) -> tuple[int, int]:
     return sum(own.get(name_in(text)) == text for text in known), len(known)
 
 
+def nearest(graph: Graph, candidates: Iterator[Program]) -> tuple[Program, str]:
+    """The first program that is the one that was exported; else the nearest, and what is missing."""
+    most, best, of = -1, None, 0
+    for program in candidates:
+        same, of = same_program(graph, program)
+        if same > most:
+            most, best = same, program
+        if same == of:
+            return program, ""
+    return best, f"{of - most} of {of} nodes come from another program than the module's"
+
+
+def places(graph: Graph, program: Program) -> dict[str, Place]:
+    """Where the program makes the tensors of an ONNX graph; without those that only ONNX has, inside a translation."""
+    own = {node.name: node.format_node() for node in program.graph.nodes}
+    found: dict[str, Place] = {}
+    for tensor, i in graph.maker.items():
+        said = statement(graph, i)
+        if said and own.get(name_in(said)) != said:
+            continue
+        part = PART.fullmatch(tensor)
+        if tensor in own:
+            found[tensor] = tensor, None
+        elif part and part[1] in own:
+            found[tensor] = part[1], int(part[2])
+    return found
+
+
+def element(value: Any, position: int | None) -> Any:
+    """The value of a `Place`, from that of its node; None if it has no such position."""
+    if position is None:
+        return value
+    return value[position] if isinstance(value, (tuple, list)) and position < len(value) else None
+
+
+def departures(expected: Sequence[Any], given: Sequence[Any]) -> Iterator[str]:
+    """Outputs in which the exported program itself is not the module."""
+    close = torch().allclose
+    for k, (right, value) in enumerate(zip(expected, given, strict=False)):
+        if right.shape != value.shape or not close(right, value, rtol=CLOSE, atol=CLOSE, equal_nan=True):
+            yield f"output {k}: what torch.export made of the module is not the module: look at the export, not at ONNX"
+
+
 def statement(graph: Graph, index: int) -> str:
     """What the exporter wrote of the program's node that an ONNX node comes from: `%relu : [num_users=1] = …`."""
     return node_metadata(graph, index).get(f"{PREFIX}fx_node", "")
@@ -105,13 +153,15 @@ def run(program: Program, args: Sequence[Any], kwargs: Mapping[str, Any], seen: 
 def _inputs(program: Program, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Iterator[Any]:
     """What enters the program's graph, in its order: weights and buffers by name, then the user's own."""
     given = iter(flattened((tuple(args), dict(kwargs))))
+    own = weights(program)
     for spec in program.graph_signature.input_specs:
-        if spec.target in program.state_dict:
-            yield program.state_dict[spec.target]
-        elif spec.target in program.constants:
-            yield program.constants[spec.target]
-        else:
-            yield next(given)
+        yield own[spec.arg.name] if spec.arg.name in own else next(given)
+
+
+def weights(program: Program) -> dict[str, Any]:
+    """Weights, buffers and constants, by the node through which they enter the program's graph."""
+    known = {**program.constants, **program.state_dict}
+    return {s.arg.name: known[s.target] for s in program.graph_signature.input_specs if s.target in known}
 
 
 def flattened(values: Any) -> list[Any]:
@@ -145,6 +195,24 @@ def to_numpy(tensor: Any) -> Array:
         return np.asarray(plain.numpy())
     except (TypeError, RuntimeError) as e:
         raise InputError(f"elements of type {name} are none of ONNX's") from e
+
+
+def to_tensor(array: Array) -> Any:
+    """A copy of an array as a tensor on the CPU; bfloat16 and float8 from `ml_dtypes`.
+
+    Raises:
+        InputError: PyTorch has no such elements.
+    """
+    import numpy as np
+
+    pytorch, name = torch(), array.dtype.name
+    if name in NOT_NUMPY and hasattr(pytorch, name):
+        bits = {1: np.uint8, 2: np.int16}[array.dtype.itemsize]
+        return pytorch.from_numpy(np.array(array).view(bits)).view(getattr(pytorch, name))
+    try:
+        return pytorch.from_numpy(np.array(array, order="C"))
+    except TypeError as e:
+        raise InputError(f"PyTorch has no elements of type {name}") from e
 
 
 @contextmanager

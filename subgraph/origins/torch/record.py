@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import logging
-import re
 import shlex
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -23,8 +22,6 @@ from subgraph.text import clean, count
 log = logging.getLogger("subcut")
 
 SCHEMA, MANIFEST = "subcut.torch/1", "manifest.json"
-PART = re.compile(r"(.+)_(?:_|split_)(\d+)")  # how the exporter names the elements of a node with several values
-CLOSE = 1e-5  # relative difference of a program's output from the module's own up to which both are the same
 
 
 @dataclass(frozen=True)
@@ -137,64 +134,32 @@ def _run(
     known = any(programs.statement(graph, i) for i in range(len(graph.nodes)))
     if known:
         try:
-            program, said = _best(graph, programs.programs(module, args, kwargs, **export))
+            program, said = programs.nearest(graph, programs.programs(module, args, kwargs, **export))
         except InputError as e:
             notes.append(f"{e.what}; what its modules return was recorded instead")
         else:
-            notes += [said] if said else []
+            notes += [f"{said}: not recorded"] if said else []
             told = _told(graph, program, values.add)
             outputs = programs.tensors_in(programs.run(program, args, kwargs, told))
-            notes += _departures(programs.tensors_in(results), outputs)
+            notes += programs.departures(programs.tensors_in(results), outputs)
             return "exported program", notes
     scopes.run(module, args, kwargs, graph, values.add)
     return "hooks", notes
 
 
-def _best(graph: Graph, candidates: Iterator[Any]) -> tuple[Any, str]:
-    """The first program that is the one that was exported; else the nearest, and what is missing."""
-    most, best, of = -1, None, 0
-    for program in candidates:
-        same, of = programs.same_program(graph, program)
-        if same > most:
-            most, best = same, program
-        if same == of:
-            return program, ""
-    return best, f"{of - most} of {of} nodes come from another program than the module's: not recorded"
-
-
 def _told(graph: Graph, program: Any, add: Callable[[str, Any], None]) -> Callable[[Any, Any], None]:
     """What is to be called with each node of the program and its value: it adds the tensors that the node makes."""
-    own = {node.name: node.format_node() for node in program.graph.nodes}
     meant: dict[str, list[tuple[str, int | None]]] = {}  # node → tensors, each with its position in the value
-    for tensor, i in graph.maker.items():
-        said = programs.statement(graph, i)
-        if said and own.get(programs.name_in(said)) != said:
-            continue
-        part = PART.fullmatch(tensor)
-        if tensor in own:
-            meant.setdefault(tensor, []).append((tensor, None))
-        elif part and part[1] in own:
-            meant.setdefault(part[1], []).append((tensor, int(part[2])))
+    for tensor, (node, position) in programs.places(graph, program).items():
+        meant.setdefault(node, []).append((tensor, position))
 
     def told(node: Any, value: Any) -> None:
         for tensor, position in meant.get(node.name, ()):
-            one = value if position is None else _element(value, position)
+            one = programs.element(value, position)
             if isinstance(one, programs.torch().Tensor):
                 add(tensor, one)
 
     return told
-
-
-def _element(value: Any, position: int) -> Any:
-    return value[position] if isinstance(value, (tuple, list)) and position < len(value) else None
-
-
-def _departures(expected: Sequence[Any], given: Sequence[Any]) -> Iterator[str]:
-    """Outputs in which the exported program itself is not the module."""
-    close = programs.torch().allclose
-    for k, (right, value) in enumerate(zip(expected, given, strict=False)):
-        if right.shape != value.shape or not close(right, value, rtol=CLOSE, atol=CLOSE, equal_nan=True):
-            yield f"output {k}: what torch.export made of the module is not the module: look at the export, not at ONNX"
 
 
 def _require_free(place: Path) -> None:

@@ -21,6 +21,8 @@ Optional names of the module:
     exact(options)        the options for full precision, or without optimisations; None if these are
     switches(options)     what it does that costs accuracy or may be wrong -> the options without it: {"winograd": {…}}
     warm()                imports the runtime before the first model arrives
+    tensors(model, options)   the tensors of a whole model that it has values of; it is given and asked only these, and
+                          `model` among the options of `load` is the file; without this function, any of any model
     missing()             what it lacks on this machine; "" if nothing
 
 and of the function `run`: `outputs`, the type of each output as onnx writes it (`seq(tensor(float))`), where an empty

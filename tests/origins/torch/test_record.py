@@ -18,8 +18,8 @@ import pytest
 import subgraph.torch
 from subgraph.errors import BackendError, ResultExists, UsageError
 from subgraph.graph.graph import load
-from subgraph.origins.torch.program import name_in, same_program, statement
-from subgraph.origins.torch.record import MANIFEST, PART, record
+from subgraph.origins.torch.program import PART, name_in, same_program, statement
+from subgraph.origins.torch.record import MANIFEST, record
 from subgraph.origins.torch.scopes import ScopedTensors
 from tests.helpers.run_command import in_process
 

@@ -1,0 +1,142 @@
+"""The part of an exported program between tensors of an ONNX graph, run on values of these tensors.
+
+Insight: the graph's tensors are values of the program, so a region of one is a region of the other: all that its
+outputs need, back to what is fed and to weights. What would need the model's own inputs is no such region. Nodes that
+compute the same of the same have one value, since the exporter keeps one of them.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from subgraph.errors import Refused
+from subgraph.graph.graph import Graph
+from subgraph.origins.torch import program as programs
+from subgraph.origins.torch.program import Node, Place, Program
+
+
+@dataclass(frozen=True)
+class ProgramPart:
+    """Part of a program: tensors that enter and leave, and the names of the nodes to run."""
+
+    inputs: Sequence[str]
+    outputs: Sequence[str]
+    steps: frozenset[str]
+
+
+class ExportedModel:
+    """A program, and where it makes the tensors of an ONNX graph.
+
+    Attributes:
+        places: by tensor of the graph that is a value of the program.
+    """
+
+    def __init__(self, program: Program, graph: Graph, *, whole: bool) -> None:
+        """`whole`: the graph is all that was exported, no cut: its inputs and outputs may have other names."""
+        self._program, self._nodes = program, {node.name: node for node in program.graph.nodes}
+        self._weights = programs.weights(program)
+        self._known: dict[str, int] = {}  # numbers of values, by how they are computed
+        self._number: dict[str, int] = {}  # of each node's value
+        for name, node in self._nodes.items():
+            self._number[name] = self._known.setdefault(self._computed(node), len(self._known))
+        inputs, outputs = (list(names) for names in _ends(program))
+        self.places: dict[str, Place] = programs.places(graph, program)
+        self.places |= {name: (name, None) for name in graph.inputs if name in inputs}
+        if whole:
+            for names, own in ((list(graph.inputs), inputs), (list(graph.outputs), outputs)):
+                if len(names) == len(own) and not all(name in self.places for name in names):
+                    self.places |= {name: (node, None) for name, node in zip(names, own, strict=True)}
+
+    def piece(self, inputs: Sequence[str], outputs: Sequence[str]) -> ProgramPart:
+        """The part of the program between these tensors.
+
+        Raises:
+            Refused: the program does not have one of them, or the outputs depend on others.
+        """
+        if missing := [name for name in (*outputs, *inputs) if name not in self.places]:
+            raise Refused(f"'{missing[0]}' is no value of the module: it lies inside an operator's translation")
+        fed = {self._value(name) for name in inputs}
+        steps: set[str] = set()
+        waiting = [self.places[name][0] for name in outputs if self._value(name) not in fed]
+        while waiting:
+            name = waiting.pop()
+            if self._number[name] in fed or name in steps or name in self._weights:
+                continue
+            if self._nodes[name].op == "placeholder":
+                raise Refused(f"the module has no piece between the same tensors: '{name}' lies across")
+            steps.add(name)
+            waiting += [node.name for node in self._nodes[name].all_input_nodes]
+        return ProgramPart(inputs, outputs, frozenset(steps))
+
+    def run(self, piece: ProgramPart, feeds: Mapping[str, Any]) -> dict[str, Any]:
+        """The outputs of a piece: arrays, or numbers.
+
+        Raises:
+            Refused: a value has another type or shape than the program was exported for.
+        """
+        torch = programs.torch()
+        fed = {self._value(name): self._fed(name, feeds.get(name)) for name in piece.inputs}
+        interpreter = torch.fx.Interpreter(self._program.graph_module)
+        with torch.no_grad():
+            for name, node in self._nodes.items():
+                if self._number[name] in fed:
+                    interpreter.env[node] = fed[self._number[name]]
+                elif name in self._weights:
+                    interpreter.env[node] = self._weights[name]
+                elif name in piece.steps:
+                    interpreter.env[node] = interpreter.run_node(node)
+        results = {}
+        for output in piece.outputs:
+            name, position = self.places[output]
+            number = self._value(output)
+            value = fed[number] if number in fed else programs.element(interpreter.env[self._nodes[name]], position)
+            results[output] = programs.to_numpy(value) if isinstance(value, torch.Tensor) else value
+        return results
+
+    def _fed(self, name: str, array: Any) -> Any:
+        """A fed value as the program takes it."""
+        if not hasattr(array, "dtype"):
+            raise Refused(f"'{name}' is no tensor, which is all that the module is fed")
+        tensor, (node, position) = programs.to_tensor(array), self.places[name]
+        known = programs.element(self._nodes[node].meta.get("val"), position)
+        if not isinstance(known, programs.torch().Tensor):
+            raise Refused(f"'{name}' is no tensor in the module")
+        fits = len(known.shape) == tensor.dim() and all(
+            own == size or not isinstance(own, int) for own, size in zip(known.shape, tensor.shape, strict=True)
+        )
+        if not fits or known.dtype != tensor.dtype:
+            has, wants = (f"{t.dtype} {list(t.shape)}".removeprefix("torch.") for t in (tensor, known))
+            raise Refused(f"'{name}' is {has}, but {wants} in the exported module")
+        return tensor.to(known.device)
+
+    def _value(self, tensor: str) -> int:
+        """The number of a tensor's value."""
+        name, position = self.places[tensor]
+        number = self._number[name]
+        return number if position is None else self._known.setdefault(_item(number, position), len(self._known))
+
+    def _computed(self, node: Node) -> str:
+        """How a node's value is computed: equal for equal values."""
+        random = programs.torch().Tag.nondeterministic_seeded
+        if node.op != "call_function" or random in getattr(node.target, "tags", ()):
+            return f"{node.op} {node.name}"
+        if node.target is operator.getitem and isinstance(node.args[1], int):
+            return _item(self._number[node.args[0].name], node.args[1])
+        map_nodes = programs.torch().fx.node.map_arg
+        arguments = map_nodes((node.args, node.kwargs), lambda other: f"%{self._number[other.name]}")
+        return f"{node.target} {arguments!r}"
+
+
+def _item(number: int, position: int) -> str:
+    return f"item {number} {position}"
+
+
+def _ends(program: Program) -> tuple[Sequence[str], Sequence[str]]:
+    """The nodes through which the user's tensors enter and leave."""
+    signature = program.graph_signature
+    return [n for n in signature.user_inputs if isinstance(n, str)], [
+        n for n in signature.user_outputs if isinstance(n, str)
+    ]

@@ -1,0 +1,135 @@
+"""PyTorch: the module that the model was exported from; torch:module.py:build names the function that makes it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from subgraph import plugins
+from subgraph.errors import BackendError, InputError
+from subgraph.graph import protobuf
+from subgraph.graph.graph import Graph
+from subgraph.graph.graph import load as load_graph
+from subgraph.graph.types import declared_type
+from subgraph.origins.torch import program as programs
+from subgraph.origins.torch.piece import ExportedModel
+from subgraph.runtime.backends import _foreign
+from subgraph.storage.tensors import Value, np_dtype
+
+WANTED = "it returns (module, args): the module in evaluation mode, and what it was exported with"
+
+
+def version() -> str:
+    """PyTorch's version."""
+    return str(programs.torch().__version__)
+
+
+def warm() -> None:
+    """Import PyTorch ahead of the first model."""
+    programs.torch()
+
+
+def tensors(model: Path, options: Mapping[str, Any]) -> list[str]:
+    """The tensors of the whole model that are values of the module.
+
+    Raises:
+        BackendError: the module cannot be made, run or exported.
+    """
+    return list(_exported(*_module(options), str(model), True).places)
+
+
+def load(model: Path, options: Mapping[str, Any]) -> Callable[[Mapping[str, Value]], dict[str, Value]]:
+    """Find the part of the module between the model's inputs and outputs.
+
+    `options`: `file` and `build`, a function there; `model`, all that was exported, where `model` here is a cut of it.
+
+    Raises:
+        BackendError: the module cannot be made, run or exported. Refused: it has no such part.
+    """
+    _foreign.check_options("torch", options, {"file": (), "build": (), "model": ()})
+    whole = options.get("model")
+    exported = _exported(*_module(options), str(whole or model), bool(whole))
+    graph = protobuf.read(model).model.graph
+    inside = {tensor.name for tensor in graph.initializer}
+    piece = exported.piece([v.name for v in graph.input if v.name not in inside], [v.name for v in graph.output])
+
+    def run(feeds: Mapping[str, Value]) -> dict[str, Value]:
+        return exported.run(piece, feeds)
+
+    return run
+
+
+def _module(options: Mapping[str, Any]) -> tuple[str, str]:
+    """The file and the function that make the module.
+
+    Raises:
+        BackendError: they are not named.
+    """
+    if not ("file" in options and "build" in options):
+        raise BackendError("torch runs the module of a Python file", "torch:module.py:build")
+    return str(options["file"]), str(options["build"])
+
+
+@cache
+def _exported(file: str, build: str, model: str, whole: bool) -> ExportedModel:
+    """The exported program of the module; once per process.
+
+    Raises:
+        BackendError: it cannot be made, run or exported, or is another one than the model was exported from.
+    """
+    torch = programs.torch()
+    graph = load_graph(Path(model)).prepare()
+    module, args, options = _built(file, build, graph)
+    kwargs = options.pop("kwargs", None) or {}
+    try:
+        program, _ = programs.nearest(graph, programs.programs(module, args, kwargs, **options))
+        with torch.no_grad():
+            expected = programs.tensors_in(module(*args, **kwargs))
+        given = programs.tensors_in(programs.run(program, args, kwargs, lambda node, value: None))
+    except InputError as e:
+        raise BackendError(e.what, e.hint) from e
+    if wrong := list(programs.departures(expected, given)):
+        raise BackendError(wrong[0], "the fault is not in the ONNX model")
+    return ExportedModel(program, graph, whole=whole)
+
+
+def _built(file: str, build: str, graph: Graph) -> tuple[Any, tuple[Any, ...], dict[str, Any]]:
+    """The module, the arguments and the options of its export, as the user's function gives them.
+
+    Raises:
+        BackendError: there is no such function, it fails, or returns something else.
+    """
+    torch, where = programs.torch(), f"{build} in {Path(file).name}"
+    function = getattr(plugins.load("backends", file), build, None)
+    if not callable(function):
+        raise BackendError(f"there is no function {where}", WANTED)
+    try:
+        made = function()
+    except Exception as e:
+        raise BackendError(f"{where} failed: {type(e).__name__}: {e}", "correct the file") from e
+    parts = list(made) if isinstance(made, (tuple, list)) else [made, _zeros(graph)]
+    module, args, options = (*parts, {}, {})[:3]
+    if not isinstance(module, torch.nn.Module) or not 2 <= len(parts) <= 3 or not isinstance(options, Mapping):
+        raise BackendError(f"{where} returns something else than a module and its arguments", WANTED)
+    if module.training:
+        raise BackendError(f"{where} returns a module in training mode", "call module.eval()")
+    return module, (args,) if isinstance(args, torch.Tensor) else tuple(args), dict(options)
+
+
+def _zeros(graph: Graph) -> tuple[Any, ...]:
+    """An argument per input of the model.
+
+    Raises:
+        BackendError: a size is open.
+    """
+    import numpy as np
+
+    given = []
+    for name, info in graph.inputs.items():
+        _, dtype, dims = declared_type(info.type)
+        if dims is None or not all(isinstance(size, int) for size in dims):
+            raise BackendError(f"the size of the input '{name}' is open, so that the module needs arguments", WANTED)
+        given.append(programs.to_tensor(np.zeros(dims, np_dtype(dtype))))
+    return tuple(given)
