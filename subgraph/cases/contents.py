@@ -238,6 +238,8 @@ def _redacted_document(name: str, document: Any, redactor: Redactor) -> Any:
     redacted_document = redactor.document(document)
     if name == RUN_JSON:
         redacted_document |= {"report": REPORT_FILES["html"]} if redacted_document.get("report") else {}
+        if isinstance(redacted_document.get("model"), dict):
+            redacted_document["model"].pop("network", None)  # how the rest of the model is built stays here
         for finding in redacted_document.get("findings", ()):
             if finding.get("case"):
                 finding["case"] = Path(finding["case"]).name

@@ -193,6 +193,8 @@ def test_what_is_in_it(packed: Path) -> None:
     run = content(packed, "run.json")
     assert run["findings"][0]["case"] == "culprit" and run["report"] == "report.html"
     assert run["findings"][0]["nodes"] == ["stem/pad", "stem/pool"], "names are no paths"
+    assert "network" not in run["model"], "how the rest of the model is built does not leave"
+    assert ">Worst tensor, " in content(packed, "report.html")
 
 
 def test_nothing_private_leaves(bisected: Path, packed: Path) -> None:
