@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
 SCHEMA = "subcut.values/1"
 INDEX = "values.json"
+MAX_READ = 1 << 20  # bytes of a file; a larger one is mapped
 HINT = "write it anew with `subcut compare --save DIR`"
 
 
@@ -59,13 +60,14 @@ def save_values(pairs: Iterable[ValuePair], place: Path) -> int:
     numbers: dict[str, int] = {}
     with folders.aside(place) as work:
         for pair in pairs:
-            if not isinstance(pair.reference, np.ndarray):
+            sides = {"reference": pair.reference, "given": pair.given}
+            names = {side: np.asarray(v) for side, v in sides.items() if isinstance(v, np.ndarray | np.generic)}
+            if "reference" not in names:
                 continue
             folder = f"t{numbers.setdefault(pair.tensor, len(numbers))}"
             (work / folder).mkdir(exist_ok=True)
             stem = f"{folder}/{len(saved)}"
-            names = {"reference": pair.reference, "given": pair.given}
-            files = {side: f"{stem}.{side}.npy" for side, value in names.items() if isinstance(value, np.ndarray)}
+            files = {side: f"{stem}.{side}.npy" for side in names}
             for side, file in files.items():
                 value = names[side] if names[side].dtype.isbuiltin == 1 else names[side].astype(np.float32)
                 np.save(work / file, value, allow_pickle=False)
@@ -114,7 +116,7 @@ def _load(folder: Path, name: str) -> Array:
     if not path.is_relative_to(folder.resolve()):
         raise InputError(f"{name} leads out of {folder}", HINT)
     try:
-        found: Array = np.load(path, allow_pickle=False)
+        found: Array = np.load(path, mmap_mode="r" if path.stat().st_size > MAX_READ else None, allow_pickle=False)
     except (OSError, ValueError) as e:
         raise InputError(f"cannot read {path}: {e}", HINT) from e
     return found

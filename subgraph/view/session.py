@@ -10,7 +10,7 @@ import zipfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Any, Protocol
+from typing import IO, TYPE_CHECKING, Any, Protocol
 
 from subgraph.documents import to_json
 from subgraph.drawing import tensor as drawn
@@ -21,10 +21,15 @@ from subgraph.graph.region import between
 from subgraph.graph.summary import weight_summary
 from subgraph.inspection.describe import nodes_document
 from subgraph.inspection.network import network
+from subgraph.origins.source import source
 from subgraph.storage.folders import safe_name
+from subgraph.storage.tensors import shape_text
 from subgraph.storage.value_pairs import load_pair, saved_pairs
 from subgraph.text import clean, is_text
 from subgraph.view.runs import Runs
+
+if TYPE_CHECKING:
+    from subgraph.types import Array
 
 DROPPED = "view_inputs"  # in the output folder: files that were dropped onto the page
 VALUES = "view_values"  # in the output folder: tensors that were looked at
@@ -32,6 +37,7 @@ PLAIN = "ort"  # stands in for a candidate where none was named
 FILE_KINDS = (".npy", ".npz", ".png", ".jpg", ".jpeg", ".bmp")
 CHUNK = 1 << 20
 MAX_WORD = 20_000  # characters of a name
+MAX_DRAWN = 1 << 23  # elements; of a larger tensor one plane is drawn
 
 
 class ByteSource(Protocol):
@@ -117,7 +123,8 @@ class ViewSession:
             details = to_json(nodes_document(self.graph, f"#{index}", None).nodes[0])
         node = self.graph.nodes[index]
         metadata = {_text(p.key): _text(p.value) for p in node.metadata_props}
-        return {**details, "metadata": metadata, "doc": _text(node.doc_string)}
+        origin = source(self.graph, index)
+        return {**details, "metadata": metadata, "doc": _text(node.doc_string), "source": str(origin or "")}
 
     def region(self, start: str, end: str) -> dict[str, Any]:
         """The region between two nodes, and the command line that cuts it. One of them may be empty.
@@ -207,25 +214,39 @@ class ViewSession:
             raise UsageError("there is no such tensor")
         pair = pairs[number]
         reference, given = load_pair(folder, pair)
-        if alone or given is None or given.shape != reference.shape:
+        shape, dtype, notes = reference.shape, str(reference.dtype), list[str]()
+        if alone:
             given = None
-        planes = drawn.planes(reference.shape)
+        elif given is None:
+            notes.append(f"{pair.source} gave no value of this tensor: the reference's stands alone")
+        elif given.shape != shape:
+            notes.append(f"{pair.source} gave another shape, {shape_text(given.shape)}: the reference's stands alone")
+            given = None
+        if not reference.size:
+            reference, given = reference.reshape(0), None if given is None else given.reshape(0)
+        planes, large = drawn.planes(reference.shape), reference.size > MAX_DRAWN
         if plane is None:
-            plane = drawn.worst_plane(reference, given) if given is not None else 0
+            plane = 0 if given is None or large else drawn.worst_plane(reference, given)
         if not isinstance(plane, int) or not 0 <= plane < planes:
             raise UsageError(f"channels are 0 to {planes - 1}")
+        shown = plane
+        if large:
+            notes.append(f"a large tensor: numbers and pictures are of channel {plane} alone, of its first elements")
+            reference, shown = _part(reference, planes, plane), 0
+            given = None if given is None else _part(given, planes, plane)
         return {
             "pairs": to_json([{"tensor": p.tensor, "sample": p.sample, "source": p.source} for p in pairs]),
             "source": pair.source,
-            "shape": list(reference.shape),
-            "dtype": str(reference.dtype),
+            "shape": list(shape),
+            "dtype": dtype,
+            "notes": notes,
             "planes": planes,
             "plane": plane,
             "statistics": {
                 "reference": to_json(drawn.statistics(reference)),
                 "given": None if given is None else to_json(drawn.statistics(given)),
             },
-            "maps": drawn.maps(reference, given, plane),
+            "maps": drawn.maps(reference, given, shown),
             "histogram": drawn.histogram(reference, given),
             "scatter": None if given is None else drawn.scatter(reference, given),
             "worst": [] if given is None else to_json(drawn.worst_elements(reference, given)),
@@ -332,6 +353,13 @@ def error_document(session: ViewSession, error: SubcutError, asked: Mapping[str,
 
 def _text(value: str | bytes) -> str:
     return value.decode(errors="replace") if isinstance(value, bytes) else value
+
+
+def _part(values: Array, planes: int, plane: int) -> Array:
+    """One plane of a large tensor as a matrix, cut to `MAX_DRAWN` elements; nothing else of a mapped file is read."""
+    matrix: Array = values.reshape(planes, -1, values.shape[-1])[plane][:, :MAX_DRAWN]
+    part: Array = matrix[: max(1, MAX_DRAWN // matrix.shape[1])]
+    return part
 
 
 def _word(asked: Any, key: str) -> str:

@@ -212,7 +212,7 @@ def test_bisect_live_through_a_reload_and_in_two_pages(tab: Tab, browser: Any, u
 
 def test_compare_shows_the_error_of_every_tensor(tab: Tab) -> None:
     tab.page.click("#compare")
-    tab.page.wait_for_selector("#result .finding")
+    tab.page.wait_for_selector("#result .finding >> text=First that disagrees")
     assert tab.text("#result").startswith("✗ First that disagrees: stem/pool")
     assert "✗ 0.35" in tab.box("stem/pool").text_content()
     assert tab.box("stem/relu").text_content().endswith("0")

@@ -57,7 +57,7 @@ def post(server: ViewServer, path: str, asked: Any, **headers: str) -> tuple[int
     return status, json.loads(data)
 
 
-ACTIONS = ("/api/layout", "/api/node", "/api/region", "/api/run", "/api/stop", "/api/drop")
+ACTIONS = ("/api/layout", "/api/node", "/api/tensor", "/api/region", "/api/run", "/api/stop", "/api/drop")
 DATA = ("/api/model", "/api/events", "/output/x", "/zip/x")
 
 

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import io
+import json
 from pathlib import Path
 
+import ml_dtypes
 import numpy as np
+import onnx
 import pytest
 
 from subgraph.errors import InputError, UnknownName, UsageError
 from subgraph.graph.graph import load
 from subgraph.storage.value_pairs import ValuePair, save_values
+from subgraph.types import Array
 from subgraph.view.session import DROPPED, ViewOptions, ViewSession
 from tests.helpers.run_command import chain
 
@@ -107,8 +111,57 @@ def test_a_tensor_is_drawn_from_its_files(session: ViewSession) -> None:
     found = session.tensor(3, 0, None)
     assert (found["planes"], found["plane"], found["shape"]) == (2, 1, [1, 2, 4, 4])
     assert found["worst"][0]["index"] == [0, 1, 2, 3] and found["statistics"]["given"]["most"] == 1.0
-    assert session.tensor(3, 1, None)["scatter"] is None, "of another shape"
+    other = session.tensor(3, 1, None)
+    assert other["scatter"] is None and other["notes"] == [
+        "ort gave another shape, 1×2×4×2: the reference's stands alone"
+    ]
     with pytest.raises(UsageError, match="channels are 0 to 1"):
         session.tensor(3, 0, 2)
     with pytest.raises(UsageError, match="no such tensor"):
         session.tensor(3, 2, None)
+
+
+@pytest.mark.parametrize("shape", [(), (7,), (0, 3, 4), (2, 3, 50, 60)])
+@pytest.mark.parametrize("dtype", [np.float32, np.float16, ml_dtypes.bfloat16, np.int8])
+def test_any_tensor_is_drawn_in_a_bounded_reply(session: ViewSession, shape: tuple[int, ...], dtype: type) -> None:
+    rng = np.random.default_rng(0)
+    reference: Array = np.asarray(9 * rng.standard_normal(shape)).astype(dtype)
+    given: Array = np.asarray(9 * rng.standard_normal(shape)).astype(dtype)
+    if dtype != np.int8 and given.size:
+        given.flat[-1] = np.nan
+    save_values([ValuePair("t0", "", "ort", reference, given[()])], session.output / "view_values" / "x")
+    session._values[3] = ("view_values/x", False)
+    found = session.tensor(3, 0, None)
+    assert found["shape"] == list(shape) and len(json.dumps(found)) < 300_000 and found["scatter"]
+    assert found["statistics"]["given"]["nans"] == int(dtype != np.int8 and given.size > 0)
+
+
+@pytest.mark.parametrize(("shape", "seen"), [((3, 5, 6), range(60, 78)), ((50,), range(20)), ((4, 30), range(20))])
+def test_of_a_large_tensor_one_channel_is_read(
+    session: ViewSession, monkeypatch: pytest.MonkeyPatch, shape: tuple[int, ...], seen: range
+) -> None:
+    monkeypatch.setattr("subgraph.view.session.MAX_DRAWN", 20)
+    monkeypatch.setattr("subgraph.storage.value_pairs.MAX_READ", 0)
+    values = np.arange(np.prod(shape), dtype=np.float32).reshape(shape)
+    save_values([ValuePair("t0", "", "ort", values, values)], session.output / "view_values" / "x")
+    session._values[3] = ("view_values/x", False)
+    found = session.tensor(3, 0, 2 if len(shape) == 3 else None)
+    assert "alone" in found["notes"][0] and found["shape"] == list(shape)
+    assert (found["statistics"]["given"]["least"], found["statistics"]["given"]["most"]) == (seen[0], seen[-1])
+
+
+def test_a_value_that_the_candidate_did_not_give_is_said(session: ViewSession) -> None:
+    save_values([ValuePair("t0", "", "ort", np.zeros(3, np.float32), None)], session.output / "view_values" / "x")
+    session._values[3] = ("view_values/x", False)
+    assert session.tensor(3, 0, None)["notes"] == ["ort gave no value of this tensor: the reference's stands alone"]
+
+
+def test_a_node_tells_its_source_line(tmp_path: Path) -> None:
+    chain(Path(tmp_path / "m.onnx"), NAMES[:2])
+    model = onnx.load(tmp_path / "m.onnx")
+    trace = 'File "/home/u/net.py", line 7, in forward\n    return self.act(x)\n'
+    model.graph.node[1].metadata_props.add(key="pkg.torch.onnx.stack_trace", value=trace)
+    onnx.save(model, tmp_path / "m.onnx")
+    options = ViewOptions({}, (), (), (), (), tmp_path / "out")
+    session = ViewSession(load(tmp_path / "m.onnx"), "m.onnx", options)
+    assert "net.py:7" in session.node(1)["source"] and session.node(0)["source"] == ""

@@ -30,6 +30,7 @@ export function nodePanel(node, errors, actions) {
     ...node.inputs.map(t => tensorRow("reads", t)),
     ...node.outputs.map(t => tensorRow("makes", t)),
     ...errors.map(([name, text]) => el("tr", {}, el("th", {}, "error"), el("td", {}, `${name}: ${text}`))),
+    ...pairs("", node.source ? { source: node.source } : {}),
     ...pairs("metadata", node.metadata),
     ...(node.doc ? [el("tr", {}, el("th", {}, "doc"), el("td", {}, node.doc))] : []),
   ];

@@ -19,6 +19,7 @@ export async function showValues(ask, pair = 0, plane = null) {
     el("h2", {}, "Values"),
     el("label", {}, "Tensor ", el("select", { id: "pair", onchange: again }, ...choices)),
     el("p", {}, `${t.dtype} ${t.shape.join("×") || "scalar"}`),
+    ...t.notes.map(note => el("p", { class: "note" }, note)),
     el("table", {}, el("tr", {}, el("th"), ...sides.map(([word]) => el("th", {}, word))), ...rows),
     t.planes > 1 ? el("label", {}, `Channel 0 … ${t.planes - 1} `, el("input", { id: "plane", type: "number", min: 0, max: t.planes - 1, value: t.plane, onchange: e => showValues(ask, pair, Math.max(0, Math.min(t.planes - 1, Number(e.target.value) || 0))) })) : null,
     ...[...t.maps, t.histogram, t.scatter].filter(Boolean).map(text => el("div", { class: "picture" }, picture(text))),
