@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 MAX_LINES = 20  # lines of equal severity, rule and fix; the document has them all
 MAX_NAMED = {"warning": 8, "note": 3}  # nodes that a folded line names
 MAX_UNFOLDED = {"warning": 3, "note": 1}  # equal findings that have a line each; more are folded
-COLUMNS = ("severity", "rule", "index", "node", "op", "domain", "inside", "tensor", "reason", "fix")
+COLUMNS = ("severity", "rule", "index", "node", "op", "domain", "inside", "tensor", "reason", "fix", "source")
 
 
 def complete_rules(incomplete: str) -> list[str]:
@@ -153,7 +153,7 @@ def _folded(findings: Iterable[LintFinding], severity: str) -> Iterator[tuple[st
         by_reason.setdefault(f.reason, []).append(f)
     for reason, same in by_reason.items():
         if len(same) <= MAX_UNFOLDED[severity]:
-            yield from ((_node(f.node), reason) for f in same)
+            yield from ((_node(f.node), f"{reason}{_source(f.node)}") for f in same)
         else:
             names = [_node(f.node) for f in same[: MAX_NAMED[severity]]] + ["…"] * (len(same) > MAX_NAMED[severity])
             yield f"{count(len(same), 'node')} ({', '.join(names)})", reason
@@ -164,6 +164,10 @@ def _node(node: FindingNode | None) -> str:
         return ""
     op = f"{node.domain}.{node.op}" if node.domain else node.op
     return clean(f"{node.label} ({op})")
+
+
+def _source(node: FindingNode | None) -> str:
+    return f"   from {node.source}" if node and node.source else ""
 
 
 def _totals(document: LintDocument) -> str:
@@ -178,5 +182,6 @@ def as_csv(document: LintDocument) -> str:
     rows = []
     for f in document.findings:
         node = [f.node.index, f.node.label, f.node.op, f.node.domain, f.node.inside] if f.node else [None] * 5
-        rows.append([f.severity, f.rule, *node, f.tensor, f.reason, f.fix])
+        source = str(f.node.source or "") if f.node else ""
+        rows.append([f.severity, f.rule, *node, f.tensor, f.reason, f.fix, source])
     return table.render(COLUMNS, rows)

@@ -110,6 +110,17 @@ def test_inspect_shows_source_metadata_and_documentation() -> None:
     assert "pkg.torch.onnx.name_scopes = ['', 'mix', 'mix.qkv', 'linear']" in shown.text
 
 
+def test_lint_names_the_line(tmp_path: Path) -> None:
+    table = tmp_path / "table.csv"
+    shown = in_process("lint", TORCH / "tiny_dynamo.onnx", "--target-opset", "16", "--csv", table)
+    found = next(f for f in shown.document["findings"] if f["node"]["op"] == "LayerNormalization")
+    assert found["node"]["source"]["module"] == "norm" and "   from norm (LayerNorm) at project/" in shown.text
+    assert (
+        "norm (LayerNorm)"
+        in {row["op"]: row for row in csv.DictReader(table.read_text().splitlines())}["LayerNormalization"]["source"]
+    )
+
+
 def test_compare_names_the_line(tmp_path: Path) -> None:
     table = tmp_path / "table.csv"
     shown = in_process("compare", TORCH / "tiny_dynamo.onnx", "-c", WRONG, "--at", "node_linear",

@@ -25,6 +25,7 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 from subgraph import plugins
+from subgraph.documents import absent
 from subgraph.errors import ModelError, UsageError
 from subgraph.graph.graph import VALUE, Graph
 from subgraph.graph.shape_inference import InferredTypes, infer_types
@@ -32,6 +33,7 @@ from subgraph.graph.validate import Problem, find_problems, node_title
 from subgraph.inspection.lint._numbers import Numbers, numbers_of
 from subgraph.inspection.lint._places import LintNode, Scope, all_scopes
 from subgraph.inspection.ranges import MeasuredTensors, measure
+from subgraph.origins.source import Source, source
 from subgraph.runtime.inputs import Feeding, ImageOptions
 from subgraph.text import clean
 
@@ -205,7 +207,10 @@ def run_rules(context: LintContext, rules: Iterable[str]) -> Iterator[LintIssue]
 
 @dataclass(frozen=True)
 class FindingNode:
-    """The node of a finding. `index` as `LintNode.top`; `inside`: title of its scope, empty for a top-level node."""
+    """The node of a finding. `index` as `LintNode.top`; `inside`: title of its scope, empty for a top-level node.
+
+    `source`: the user's code that it, or the node around it, comes from, where the model tells.
+    """
 
     index: int | None
     label: str
@@ -213,6 +218,7 @@ class FindingNode:
     op: str
     domain: str
     inside: str
+    source: Source | None = absent()
 
 
 @dataclass(frozen=True)
@@ -266,12 +272,17 @@ def document(context: LintContext, rules: Sequence[str]) -> LintDocument:
         nodes=len(context.all_nodes),
         warnings=counts[WARNING],
         notes=counts[NOTE],
-        findings=[LintFinding(i.rule, i.severity, _finding_node(i.node), i.tensor, i.reason, i.fix) for i in checked],
+        findings=[
+            LintFinding(i.rule, i.severity, _finding_node(context.graph, i.node), i.tensor, i.reason, i.fix)
+            for i in checked
+        ],
         not_checked=[NotChecked(i.rule, i.reason) for i in issues if i.severity == UNCHECKED],
     )
 
 
-def _finding_node(node: LintNode | None) -> FindingNode | None:
+def _finding_node(graph: Graph, node: LintNode | None) -> FindingNode | None:
     if node is None:
         return None
-    return FindingNode(node.top, node.label, str(node.proto.name), node.op, str(node.proto.domain), node.scope.title)
+    place = None if node.top is None else source(graph, node.top)
+    name, domain = str(node.proto.name), str(node.proto.domain)
+    return FindingNode(node.top, node.label, name, node.op, domain, node.scope.title, place)
