@@ -124,7 +124,13 @@ class ViewSession:
         node = self.graph.nodes[index]
         metadata = {_text(p.key): _text(p.value) for p in node.metadata_props}
         origin = source(self.graph, index)
-        return {**details, "metadata": metadata, "doc": _text(node.doc_string), "source": str(origin or "")}
+        return {
+            **details,
+            "label": clean(details["label"]),
+            "metadata": metadata,
+            "doc": _text(node.doc_string),
+            "source": str(origin or ""),
+        }
 
     def region(self, start: str, end: str) -> dict[str, Any]:
         """The region between two nodes, and the command line that cuts it. One of them may be empty.

@@ -157,7 +157,7 @@ def test_a_value_that_the_candidate_did_not_give_is_said(session: ViewSession) -
 
 
 def test_a_node_tells_its_source_line(tmp_path: Path) -> None:
-    chain(Path(tmp_path / "m.onnx"), NAMES[:2])
+    chain(Path(tmp_path / "m.onnx"), ["odd\u202ename", NAMES[1]])
     model = onnx.load(tmp_path / "m.onnx")
     trace = 'File "/home/u/net.py", line 7, in forward\n    return self.act(x)\n'
     model.graph.node[1].metadata_props.add(key="pkg.torch.onnx.stack_trace", value=trace)
@@ -165,3 +165,4 @@ def test_a_node_tells_its_source_line(tmp_path: Path) -> None:
     options = ViewOptions({}, (), (), (), (), tmp_path / "out")
     session = ViewSession(load(tmp_path / "m.onnx"), "m.onnx", options)
     assert "net.py:7" in session.node(1)["source"] and session.node(0)["source"] == ""
+    assert "\u202e" not in session.node(0)["label"]  # it would reverse what stands behind it
