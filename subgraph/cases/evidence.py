@@ -68,7 +68,7 @@ def pictures(document: Mapping[str, Any], folder: Path) -> dict[int, WorstTensor
             log.debug("%s is not drawn: %s", clean(name), e.what)
             continue
         if both is not None:
-            found[k] = worst_tensor(name, *both)
+            found[k] = worst_tensor(clean(name), *both)
     return found
 
 
