@@ -94,10 +94,14 @@ def prediction(shares: Mapping[str, float]) -> str:
 def source_line(source: Mapping[str, Any]) -> str:
     """Where a node comes from: `module`, `class`, `file`, `line` and `code` of the user's, of which any may be None.
 
+    Empty for a module alone, which was read from the node's name and says no more than it.
+
     >>> known = {"module": "bn1", "class": "BatchNorm2d", "file": "/a/net/resnet.py", "line": 9, "code": "self.bn1(x)"}
     >>> source_line(known)
     'bn1 (BatchNorm2d) at net/resnet.py:9: self.bn1(x)'
     """
+    if not source.get("class") and not source.get("file"):
+        return ""
     kind = f" ({source['class']})" if source.get("class") else ""
     where = f" at {short_path(source['file'])}:{source['line']}" if source.get("file") else ""
     code = f": {shorten(source['code'])}" if where and source.get("code") else ""

@@ -210,7 +210,7 @@ def _summary(comparison: Comparison) -> list[str]:
     lines = [f"{count(len(rows), 'tensor')}: {'; '.join(parts)}{' (stopped there)' if comparison.stopped else ''}"]
     if bad:
         lines.append(f"first bad tensor  {clean(bad.tensor)}   node {clean(bad.node)} ({bad.op})")
-        lines += [f"source            {clean(str(bad.source))}"] if bad.source else []
+        lines += [f"source            {clean(str(bad.source))}"] if str(bad.source or "") else []
         lines += [f"looks like        {clean(words)}" for words in comparison.looks_like]
     elif comparison.whole.status is Status.AGREE:
         seen = comparison.looked_at

@@ -194,7 +194,7 @@ def _nodes(document: NodesDocument) -> Iterable[str]:
     for node in document.nodes:
         yield _node(node)
         if node.source:
-            yield f"  from {clean(str(node.source))}"
+            yield f"  from {clean(str(node.source) or node.source.module)}"
         for name, value in (*node.attributes.items(), ("doc_string", node.doc_string), *node.metadata.items()):
             if lines := clean_lines(value).splitlines():
                 yield f"  {clean(name)} = {shorten(lines[0].strip(), MAX_VALUE)}"

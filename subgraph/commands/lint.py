@@ -167,7 +167,8 @@ def _node(node: FindingNode | None) -> str:
 
 
 def _source(node: FindingNode | None) -> str:
-    return f"   from {node.source}" if node and node.source else ""
+    place = str(node.source or "") if node else ""
+    return f"   from {place}" if place else ""
 
 
 def _totals(document: LintDocument) -> str:

@@ -274,8 +274,8 @@ def _interval(finding: IntervalFinding) -> list[str]:
     if finding.adds_an_error is False:
         lines.append(f"{'':10}fed with what was recorded before it, the reference gives the same: the error grew above")
     for k, suspect in enumerate(finding.suspects[:MAX_NAMED]):
-        words = (suspect.why, suspect.source and f"from {suspect.source}")
-        why = "".join(f"   {clean(word)}" for word in words if word)
+        place = f"   from {suspect.source}" if str(suspect.source or "") else ""
+        why = clean(f"{f'   {suspect.why}' if suspect.why else ''}{place}")
         lines.append(f"  {'suspects' if not k else '':<8}  #{suspect.index} {clean(suspect.node)} ({suspect.op}){why}")
     if len(nodes) > MAX_NAMED:
         lines.append(f"            and {len(nodes) - MAX_NAMED} more")
@@ -356,7 +356,7 @@ def _summary(run: RunSummary, advice: Advice | None, prefix: str) -> list[str]:
     if run.first_bad:
         last = f"   last good: {_names(good) or MODEL_INPUT}" if good is not None else ""
         lines.append(f"{prefix}first bad tensor  {clean(run.first_bad)}{last}")
-        lines += [f"{prefix}source            {clean(str(run.source))}"] if run.source else []
+        lines += [f"{prefix}source            {clean(str(run.source))}"] if str(run.source or "") else []
     return lines
 
 

@@ -43,7 +43,7 @@ class Source:
     code: str | None = None
 
     def __str__(self) -> str:
-        """`layer2.0.bn1 (BatchNorm2d) at models/resnet.py:93: out = self.bn1(out)`."""
+        """`layer2.0.bn1 (BatchNorm2d) at models/resnet.py:93: out = self.bn1(out)`; "" for a module alone."""
         return source_line(to_json(self))
 
 

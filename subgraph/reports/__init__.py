@@ -370,7 +370,8 @@ def place(finding: Document, quoted: Quoted = str) -> list[str]:
 
 
 def _suspect(suspect: Document, quoted: Quoted) -> str:
-    source = f", from {quoted(source_line(suspect['source']))}" if suspect.get("source") else ""
+    line = source_line(suspect.get("source") or {})
+    source = f", from {quoted(line)}" if line else ""
     why = f": {quoted(suspect['why'])}" if suspect["why"] else ""
     return f"#{suspect['index']} {quoted(suspect['node'])} ({quoted(suspect['op'])}){source}{why}"
 

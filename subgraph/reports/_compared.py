@@ -88,7 +88,8 @@ class View:
 
 def origins(finding: Document, quoted: Callable[[str], str] = str) -> list[str]:
     """The modules and lines of the user's code that a finding's nodes come from, in one line; empty if unknown."""
-    known = list(dict.fromkeys(source_line(one) for one in finding.get("sources", ()) if one))
+    lines = (source_line(one) for one in finding.get("sources", ()) if one)
+    known = list(dict.fromkeys(filter(None, lines)))
     more = f"; and {len(known) - MAX_SOURCES} more" if len(known) > MAX_SOURCES else ""
     return [f"from {'; '.join(map(quoted, known[:MAX_SOURCES]))}{more}"] if known else []
 

@@ -60,6 +60,8 @@ def test_of_the_old_exporter_the_name_tells_the_module() -> None:
     assert of(graph, "/mix/qkv/MatMul") == Source("mix.qkv")
     assert of(graph, "/stem/stem.0/Conv") == Source("stem.0")
     assert of(graph, "/Add") is None  # of the model itself
+    assert str(of(graph, "/mix/qkv/MatMul")) == ""  # the node's name says it already
+    assert "  from mix.qkv\n" in in_process("inspect", TORCH / "tiny_script.onnx", "/mix/qkv/MatMul", "--no-run").text
 
 
 @pytest.mark.parametrize(
