@@ -57,6 +57,7 @@ class Tree:
         self.network = network
         self.root = network.leaves
         self._last = self.root
+        self._ends: dict[int, list[str]] = {}  # group between cut points → names of its first and last node
         self.groups: dict[int, DrawnGroup] = {self.root: DrawnGroup("", "", -1, [])}
         self._separator = "" if network.scopes else separator_of(network.names)
         names = (name.split(self._separator)[:-1] if self._separator else () for name in network.names)
@@ -189,6 +190,7 @@ class Tree:
         number = self._add(
             f"{above}/#{first}-{last}".lstrip("/"), _common(names), parent, part, self.groups[parent].scope
         )
+        self._ends[number] = names
         for m in part:
             if m in self.groups:
                 self.groups[m].parent = number
@@ -216,6 +218,10 @@ class Tree:
         self._gather(self.root)
         for group in self.groups.values():
             group.nodes = sum(leaf < len(self.network.ops) for leaf in group.leaves)
+            same = Counter(self.groups[m].label for m in group.members if m in self.groups)
+            for m in group.members:
+                if m in self._ends and same[self.groups[m].label] > 1:
+                    self.groups[m].label = _both(self._ends[m])
         self._parents = {m: number for number, group in self.groups.items() for m in group.members}
 
     def _gather(self, top: int) -> None:
@@ -350,4 +356,8 @@ def _common(names: Sequence[str]) -> str:
     while same and any(name[same : same + 1].isalnum() for name in names) and names[0][same - 1].isalnum():
         same -= 1
     shared = names[0][:same].rstrip("/._ #")
-    return shared if len(shared) > 2 else " … ".join(dict.fromkeys(short(name, 24) for name in names))
+    return shared if len(shared) > 2 else _both(names)
+
+
+def _both(names: Sequence[str]) -> str:
+    return " … ".join(dict.fromkeys(short(name, 24) for name in names))

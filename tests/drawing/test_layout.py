@@ -192,3 +192,12 @@ def test_constants_are_shown_in_the_box_that_reads_them() -> None:
     network = Network(["c", "a"], ["Constant", "Add"], [[], ["in", "t0"]], [["t0"], ["t1"]], ["in"], ["t1"])
     layout = Drawer(network).layout()
     assert [box.nodes for box in layout.boxes if box.kind == "node"] == [(0, 1)]
+
+
+def test_groups_that_would_be_called_alike_are_called_by_their_ends() -> None:
+    names = [f"p2o.Conv.{i}" for i in range(120)]
+    tensors = ["x", *names]
+    network = Network(names, ["Conv"] * 120, [[t] for t in tensors[:-1]], [[t] for t in names], ["x"], [names[-1]])
+    labels = [g.label for g in Tree(network).groups.values() if g.key]
+    assert len(labels) > 3 and len(set(labels)) == len(labels)
+    assert labels[0].startswith("p2o.Conv.0 … p2o.Conv.")
