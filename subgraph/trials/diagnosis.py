@@ -296,7 +296,8 @@ def _of_export(trials: Trials, region: Region, facts: Collection[str]) -> Eviden
 
     `facts`: with which side onnx's own evaluator agrees.
     """
-    found = dict.fromkeys(map(str, filter(None, sources(trials.graph, region.nodes) or ())))
+    known = filter(None, sources(trials.graph, region.nodes) or ())
+    found = dict.fromkeys(filter(None, map(str, known)))
     where = " and ".join(list(found)[:MOST_SOURCES]) or f"'{trials.graph.label(region.nodes[-1])}'"
     module, model = ("reference", "candidate") if trials.roundings else ("candidate", "reference")
     if model in facts:
