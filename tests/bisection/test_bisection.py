@@ -457,7 +457,7 @@ def test_reports_of_a_run(here: Path) -> None:
     assert len(list((here / "reports").iterdir())) == 5
     assert onnx.load(run.parent / "culprit" / "model.onnx").graph.node[0].name == "n7"
     page = (run.parent / "report.html").read_text(encoding="utf-8")
-    assert page.count('class="tensor"') == 3 and ">Worst tensor, " in page and ">Worst tensor, " in report(run)
+    assert page.count('class="tensor"') == 5 and ">Worst tensor, " in page and ">Worst tensor, " in report(run)
     (values,) = (run.parent / "culprit" / "candidate").glob("*.npy")
     np.save(values, np.load(values)[..., :1])
     assert ">Worst tensor, " not in report(run), "of another shape"
