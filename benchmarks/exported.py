@@ -281,10 +281,10 @@ def main() -> None:
     """Print the table, a line at a time, then all of it."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("folder", nargs="?", type=Path)
-    parser.add_argument("--only", help="words of faults' names, with commas")
+    parser.add_argument("--only", help="parts of NETWORK: FAULT, with commas")
     options = parser.parse_args()
     words = (options.only or "").split(",")
-    faults = tuple(f for f in FAULTS if any(word in f.name for word in words))
+    faults = tuple(f for f in FAULTS if any(word in f"{f.network}: {f.name}" for word in words))
     done = []
     for row in rows(faults, options.folder or Path(tempfile.mkdtemp(prefix="exported-"))):
         print(*row, sep=" | ", flush=True)

@@ -28,6 +28,7 @@ from subgraph.trials.forms import Form, FormsTried
 from subgraph.trials.trial import Trials
 from subgraph.verdict import Judgement, Status, Verdict
 
+FILES = ("custom_ops", "file", "model")  # options that are paths: of these the file's name is told
 MOST_UNRESOLVED = 5  # regions and items that notes list
 MOST_DIAGNOSED = 3  # findings for which the candidate runs again
 KIND_WORDS = {
@@ -102,15 +103,22 @@ def _nodes(oracle: NodeOracle, items: Iterable[int]) -> tuple[list[str], list[in
 
 def _candidate(trials: Trials) -> RuntimeDocument:
     candidate, info = trials.candidate, trials.about
-    options = {k: v for k, v in candidate.options.items() if k != "folder"}
+    options = {k: Path(v).name if k in FILES else v for k, v in candidate.options.items() if k != "folder"}
     return RuntimeDocument(candidate.name, Path(candidate.backend).name, options, info.version, trials.precision)
 
 
 def _reference(oracle: NodeOracle) -> RuntimeDocument:
     identity = oracle.trials.reference.identity()
-    options = {k: Path(v).name if k == "custom_ops" else v for k, v in identity["options"].items()}
-    name = Path(identity["backend"]).name
-    return RuntimeDocument(name, name, options, identity["version"], "fp32")
+    backend, given = Path(identity["backend"]).name, identity["options"]
+    options = {k: Path(v).name if k in FILES else v for k, v in given.items()}
+    name = f"torch:{_from_here(given['file'])}:{given['build']}" if backend == "torch" else backend
+    return RuntimeDocument(name, backend, options, identity["version"], "fp32")
+
+
+def _from_here(file: str) -> str:
+    """A path as it would be typed in the working directory, where the file lies below it."""
+    path = Path(file)
+    return str(path.relative_to(Path.cwd())) if path.is_relative_to(Path.cwd()) else file
 
 
 def _environment(oracle: NodeOracle) -> document.RunEnvironment:

@@ -148,7 +148,10 @@ def replay_command(document: Document, case: str) -> str:
     about = document["candidate"]
     if about["backend"] in DEVICES:
         return f"subcut compare {case} --recorded DIR"
-    is_code = about["backend"] == "cmd" or about["backend"].endswith(".py")
+    reference = document["reference"]
+    if reference["backend"] == "torch":  # beside onnxruntime, the module is what differs
+        about = reference
+    is_code = about["backend"] in ("cmd", "torch") or about["backend"].endswith(".py")
     return f"subcut replay {case}" + (f" -c {shlex.quote(about['name'])}" if is_code else "")
 
 

@@ -22,7 +22,7 @@ from subgraph.documents import absent, to_json
 from subgraph.drawing.network import Network
 from subgraph.errors import NoRegion, UsageError
 from subgraph.graph import region as regions
-from subgraph.graph.graph import Graph
+from subgraph.graph.graph import VALUE, Graph
 from subgraph.graph.region import Region
 from subgraph.inspection.network import labelled
 from subgraph.origins.source import Source, source
@@ -308,9 +308,15 @@ def _alone(trials: Trials, made: Mapping[int, list[str]], jobs: int) -> Iterator
 
 
 def _node_region(trials: Trials, i: int, names: Sequence[str]) -> Region | None:
-    """One node as a region; None for a random one."""
+    """One node as a region, with those before it whose outputs one side does not have; None for a random one."""
+    graph, nodes, waiting = trials.graph, set[int](), [i]
+    while waiting:
+        node = waiting.pop()
+        nodes.add(node)
+        read = [n for n in graph.reads[node] if trials.known is not None and n not in trials.known]
+        waiting += [graph.maker[n] for n, kind in graph.kinds(read).items() if kind == VALUE and n in graph.maker]
     try:
-        return regions.of_nodes(trials.graph, [i], [tuple(names)])
+        return regions.of_nodes(graph, nodes, [tuple(names)])
     except NoRegion:
         return None
 

@@ -81,7 +81,10 @@ def diagnose(trials: Trials, region: Region, verdict: Verdict, withheld: str = "
     if trials.known is not None and not NO_EXPORT.intersection(one.fact for one in evidence):
         evidence.append(_of_export(trials, region, {one.fact for one in evidence if one.kind == "second"}))
     conclusion = conclude(evidence) if verdict.signature not in NO_OUTPUTS else ""
-    return [*([Evidence("conclusion", conclusion)] if conclusion else []), *evidence]
+    return [
+        *([Evidence("conclusion", conclusion)] if conclusion else []),
+        *(e for e in evidence if e.says != conclusion),
+    ]
 
 
 # ---------------------------------------------------------------------------------------------------- numbers
@@ -302,7 +305,9 @@ def _of_export(trials: Trials, region: Region, facts: Collection[str]) -> Eviden
     module, model = ("reference", "candidate") if trials.roundings else ("candidate", "reference")
     if model in facts:
         return Evidence(
-            "export", f"the exporter's translation of {where} is wrong: the ONNX model itself says so", "export"
+            "export",
+            f"the exporter's translation of {where} is wrong: onnx's own evaluator computes the same of it",
+            "export",
         )
     if module in facts:
         return Evidence("export", "the export is right, and what runs the model is wrong", "export")

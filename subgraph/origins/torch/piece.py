@@ -8,6 +8,7 @@ compute the same of the same have one value, since the exporter keeps one of the
 from __future__ import annotations
 
 import operator
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -16,6 +17,8 @@ from subgraph.errors import Refused
 from subgraph.graph.graph import Graph
 from subgraph.origins.torch import program as programs
 from subgraph.origins.torch.program import Node, Place, Program
+
+INNER = re.compile(r"val_\d+")  # how the exporter names what only ONNX has
 
 
 @dataclass(frozen=True)
@@ -35,7 +38,8 @@ class ExportedModel:
     """
 
     def __init__(self, program: Program, graph: Graph, *, whole: bool) -> None:
-        """`whole`: the graph is all that was exported, no cut: its inputs and outputs may have other names."""
+        """`whole`: the graph is all that was exported, as far as is known. Its inputs and outputs may have other names
+        than the program's; those of a cut do not."""
         self._program, self._nodes = program, {node.name: node for node in program.graph.nodes}
         self._weights = programs.weights(program)
         self._known: dict[str, int] = {}  # numbers of values, by how they are computed
@@ -43,11 +47,14 @@ class ExportedModel:
         for name, node in self._nodes.items():
             self._number[name] = self._known.setdefault(self._computed(node), len(self._known))
         inputs, outputs = (list(names) for names in _ends(program))
-        self.places: dict[str, Place] = programs.places(graph, program)
-        self.places |= {name: (name, None) for name in graph.inputs if name in inputs}
+        self.places: dict[str, Place] = {}
+        if any(programs.statement(graph, i) for i in range(len(graph.nodes))):
+            named = {name: programs.place_named(name, self._nodes) for name in graph.inputs}
+            self.places = programs.places(graph, program) | {name: place for name, place in named.items() if place}
         if whole:
             for names, own in ((list(graph.inputs), inputs), (list(graph.outputs), outputs)):
-                if len(names) == len(own) and not all(name in self.places for name in names):
+                others = not any(name in self.places or INNER.fullmatch(name) for name in names)
+                if others and len(names) == len(own):
                     self.places |= {name: (node, None) for name, node in zip(names, own, strict=True)}
 
     def piece(self, inputs: Sequence[str], outputs: Sequence[str]) -> ProgramPart:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import re
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -97,14 +97,17 @@ def places(graph: Graph, program: Program) -> dict[str, Place]:
     found: dict[str, Place] = {}
     for tensor, i in graph.maker.items():
         said = statement(graph, i)
-        if said and own.get(name_in(said)) != said:
-            continue
-        part = PART.fullmatch(tensor)
-        if tensor in own:
-            found[tensor] = tensor, None
-        elif part and part[1] in own:
-            found[tensor] = part[1], int(part[2])
+        if (not said or own.get(name_in(said)) == said) and (place := place_named(tensor, own)):
+            found[tensor] = place
     return found
+
+
+def place_named(tensor: str, nodes: Collection[str]) -> Place | None:
+    """The place that the exporter calls so, if the program has such a node."""
+    if tensor in nodes:
+        return tensor, None
+    part = PART.fullmatch(tensor)
+    return (part[1], int(part[2])) if part and part[1] in nodes else None
 
 
 def element(value: Any, position: int | None) -> Any:

@@ -90,6 +90,9 @@ def _exported(file: str, build: str, model: str, whole: bool) -> ExportedModel:
         given = programs.tensors_in(programs.run(program, args, kwargs, lambda node, value: None))
     except InputError as e:
         raise BackendError(e.what, e.hint) from e
+    same, of = programs.same_program(graph, program)
+    if of and not same:
+        raise BackendError(f"{Path(model).name} was exported from another module", WANTED)
     if wrong := list(programs.departures(expected, given)):
         raise BackendError(wrong[0], "the fault is not in the ONNX model")
     return ExportedModel(program, graph, whole=whole)
