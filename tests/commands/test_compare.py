@@ -12,6 +12,7 @@ import re
 import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -617,7 +618,7 @@ def test_a_claimed_precision_changes_what_agrees(here: Path) -> None:
 
 # ------------------------------------------------------------------------------------------------ backends and doctor
 
-OURS = ["cmd", "mnn", "onnx-reference", "opencv", "openvino", "ort", "tract"]
+OURS = ["cmd", "mnn", "onnx-reference", "opencv", "openvino", "ort", "torch", "tract"]
 PROJECT = """
 [candidates.npu]
 run = "./run.sh {inputs} {outputs}"
@@ -660,7 +661,13 @@ def test_doctor(here: Path) -> None:
     assert "unknown key 'rnu'" in done.out
     assert sorted(p.name for p in here.iterdir()) == ["m.onnx", "run.sh", "subcut.toml"]
     found = subcut("doctor", "--json", cwd=here).document
-    usable = dict.fromkeys(OURS, True) | {"npu": True, "gone": False, "soft": True, "odd": False}
+    usable = dict.fromkeys(OURS, True) | {
+        "torch": find_spec("torch") is not None,
+        "npu": True,
+        "gone": False,
+        "soft": True,
+        "odd": False,
+    }
     assert {row["name"]: row["usable"] for row in found["backends"]} == usable
     assert found["versions"]["onnxruntime"] == onnx_version()
 
