@@ -100,7 +100,7 @@ def source_line(source: Mapping[str, Any]) -> str:
     >>> source_line(known)
     'bn1 (BatchNorm2d) at net/resnet.py:9: self.bn1(x)'
     """
-    if not source.get("class") and not source.get("file"):
+    if source.get("class") is None and not source.get("file"):
         return ""
     kind = f" ({source['class']})" if source.get("class") else ""
     where = f" at {short_path(source['file'])}:{source['line']}" if source.get("file") else ""

@@ -193,7 +193,8 @@ class Redactor:
         """A document of which only what is known leaves. `inside`: the one of SPEC_KEYS around the value, if any."""
         if isinstance(value, Mapping):
             if key in ("source", "sources") and "module" in value:
-                return value if self.source else {k: v if k == "module" else None for k, v in value.items()}
+                left = {"module": value["module"], "class": "", "file": None, "line": None, "code": None}
+                return value if self.source else left  # an empty class: not a module that a name alone tells
             within = inside or (key if key in SPEC_KEYS else "")
             if within and key == "options":
                 return {k: self.command(v) if k in COMMAND_KEYS else self.option(k, v) for k, v in value.items()}

@@ -76,7 +76,7 @@ def test_weights_in_another_file_stay_there(tmp_path: Path) -> None:
 
 def test_documents_keep_the_module_alone() -> None:
     document = {"findings": [{"sources": [SOURCE, None]}], "rows": [{"source": SOURCE}]}
-    plain = SOURCE | {"class": None, "file": None, "line": None, "code": None}
+    plain = SOURCE | {"class": "", "file": None, "line": None, "code": None}
     assert Redactor().document(document) == {"findings": [{"sources": [plain, None]}], "rows": [{"source": plain}]}
     assert Redactor(source=True).document(document) == document
 
