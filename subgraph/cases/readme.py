@@ -24,6 +24,7 @@ CASE_KINDS = {
 }
 FILE_KINDS = {
     "model.onnx": "the piece as a model of its own",
+    "model.tflite": "the same in TensorFlow Lite's own format",
     "inputs/": "what is to be fed: .npy, and .bin without a header",
     "outputs/": "what is right for these inputs: the reference's values",
     "candidate/": "what came instead",

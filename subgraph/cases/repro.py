@@ -7,8 +7,9 @@
     python repro.py --custom-ops LIB    with a library of custom operators
     python repro.py --outputs DIR       nothing is run: the outputs in DIR, .npy or .bin, named as in outputs/
 
-Needs onnxruntime and numpy, nothing else. Exit code 0: the values agree (bit for bit, or within 1e-3 of the largest
-value, more only where the manifest's check says so); 1: they do not.
+Needs onnxruntime and numpy, nothing else; for model.tflite ai-edge-litert instead of onnxruntime. Exit code 0: the
+values agree (bit for bit, or within 1e-3 of the largest value, more only where the manifest's check says so); 1: they
+do not.
 """
 
 import argparse
@@ -20,7 +21,11 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import onnxruntime as ort
+
+try:
+    import onnxruntime as ort
+except ImportError:  # a .tflite needs none
+    ort = None
 
 TOLERANCE = 1e-3  # of the largest value: how far another machine's kernels may differ
 # Types that numpy lacks are stored as raw bits. name -> (number in onnx.proto, bits)
@@ -31,9 +36,10 @@ NOT_NUMPY = {"bfloat16": (16, 16), "float8_e4m3fn": (17, 8), "float8_e4m3fnuz": 
 
 def main() -> int:
     here = Path(__file__).resolve().parent
+    own = here / ("model.tflite" if (here / "model.tflite").exists() else "model.onnx")
     parser = argparse.ArgumentParser(description=str(__doc__), formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--reference", action="store_true")
-    parser.add_argument("--model", type=Path, default=here / "model.onnx")
+    parser.add_argument("--model", type=Path, default=own)
     parser.add_argument("--opt", choices=("disable", "basic", "extended", "all"), default="disable")
     parser.add_argument("--custom-ops", metavar="LIB")
     parser.add_argument("--outputs", metavar="DIR", type=Path)
@@ -111,7 +117,35 @@ def printable(text: str) -> str:
     return "".join(c if c.isprintable() else ascii(c)[1:-1] for c in text)
 
 
-def open_session(model: Path, opt: str, threads: int, custom_ops: str | None) -> ort.InferenceSession:
+class LiteRT:
+    """A .tflite, with the reference's kernels: without delegates. Its inputs and outputs are those of the manifest."""
+
+    def __init__(self, model: Path) -> None:
+        from ai_edge_litert.interpreter import Interpreter, OpResolverType
+
+        kernels = OpResolverType.BUILTIN_WITHOUT_DEFAULT_DELEGATES
+        self.interpreter = Interpreter(str(model), experimental_op_resolver_type=kernels, num_threads=1)
+
+    def run(self, outputs: list[str], feeds: dict[str, Any]) -> list[Any]:
+        """As of onnxruntime's session."""
+        net = self.interpreter
+        into = [(t, feeds[t["name"]]) for t in net.get_input_details()]
+        for tensor, value in into:
+            if tensor["shape"].tolist() != list(value.shape):
+                net.resize_tensor_input(tensor["index"], value.shape)
+        net.allocate_tensors()
+        for tensor, value in into:
+            net.set_tensor(tensor["index"], value)
+        net.invoke()
+        index = {t["name"]: t["index"] for t in net.get_output_details()}
+        return [net.get_tensor(index[name]) for name in outputs]
+
+
+def open_session(model: Path, opt: str, threads: int, custom_ops: str | None) -> Any:
+    if model.suffix == ".tflite":
+        return LiteRT(model)
+    if ort is None:
+        raise SystemExit("pip install onnxruntime")
     settings = ort.SessionOptions()
     if custom_ops:
         settings.register_custom_ops_library(custom_ops)

@@ -25,6 +25,7 @@ from subgraph.graph.cut import Cut, cut_region, freezable, structure_problem
 from subgraph.graph.graph import Graph
 from subgraph.graph.onnx_process import OnnxError, OnnxProcess
 from subgraph.graph.region import Region
+from subgraph.origins import load
 from subgraph.runtime.capture import Captured, capture_samples, inputs_needed
 from subgraph.runtime.inputs import Feeding, ImageOptions, Sample
 from subgraph.runtime.reference import Reference
@@ -311,6 +312,7 @@ def _write_model(cut: Cut, request: CaseRequest, work: Path) -> None:
     if problem:
         raise ModelError(f"the cut would be invalid: {problem}", f"subcut inspect {cut.graph.path}")
     cut.save(work / MODEL)
+    load.write_own_format(work / MODEL, work)
     if request.as_caffe:
         from subgraph.origins.caffe import cut as caffe
         from subgraph.origins.caffe.files import find

@@ -90,7 +90,7 @@ def bisect(
             model_path, recordings, feeding, criterion, reference, parent, freeze=not no_freeze, force=result.force
         )
     setup = resolve.setup(settings, model, candidate_options, inputs, criterion, runtime, result, freeze=not no_freeze)
-    with resolve.reference(settings, runtime, result.trust) as reference:
+    with resolve.reference(settings, runtime, result.trust, model=model_path) as reference:
         return _bisect(model_path, setup, reference, recordings, limits, within or "", result.force)
 
 

@@ -102,7 +102,7 @@ def compare(
     model_path = resolve.model_path(settings, model, weights, result.trust)
     jobs = resolve.jobs(settings, jobs)
     setup = resolve.setup(settings, model, candidate_options, inputs, criterion, runtime, result, freeze=not no_freeze)
-    with resolve.reference(settings, runtime, result.trust) as reference:
+    with resolve.reference(settings, runtime, result.trust, model=model_path) as reference:
         return _compare(model_path, setup, reference, choice, jobs, csv_file)
 
 

@@ -103,7 +103,11 @@ def cut(
     if recorded and (no_capture or dry_run or dynamic):
         raise UsageError("--recorded goes with neither --no-capture, --dry-run nor --dynamic", "leave one of them out")
     idle = no_capture or dry_run  # else the process that runs the reference starts before the model is read
-    with contextlib.nullcontext() if idle else resolve.reference(settings, runtime, result.trust) as reference:
+    with (
+        contextlib.nullcontext()
+        if idle
+        else resolve.reference(settings, runtime, result.trust, model=model_path) as reference
+    ):
         graph = load(model_path)
         if model_path.suffix.lower() == ".prototxt":
             from subgraph.origins.caffe.cut import whole_layers

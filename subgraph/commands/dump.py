@@ -52,7 +52,7 @@ def dump(
     if model and not os.path.exists(model) and not model.endswith(".onnx"):  # noqa: PTH110 - a name may be long
         words, model = [model, *words], None
     model_path = resolve.model_path(settings, model, weights, result.trust)
-    with resolve.reference(settings, runtime, result.trust) as reference:
+    with resolve.reference(settings, runtime, result.trust, model=model_path) as reference:
         graph = load(model_path)
         formats, tensor_format = resolve.formats(settings, form, "npy")
         request = DumpRequest(

@@ -24,10 +24,10 @@ from subgraph.commands.options import (
 from subgraph.errors import UsageError
 from subgraph.project import Project
 from subgraph.runtime.inputs import Feeding, ImageOptions
-from subgraph.runtime.reference import Reference
+from subgraph.runtime.reference import LITERT, Reference
 from subgraph.storage import convert
 from subgraph.storage.convert import TensorFormat
-from subgraph.storage.file_kinds import is_caffe, is_torch_program, recognise_folder
+from subgraph.storage.file_kinds import is_caffe, is_of_tflite, is_tflite, is_torch_program, recognise_folder
 from subgraph.text import clean
 from subgraph.trust import NamedCode
 
@@ -58,7 +58,7 @@ def model_path(settings: Project, model: str | None, weights: str | None = None,
 def _onnx_file(path: Path, weights: str | None = None, settings: Project | None = None, trust: bool = False) -> Path:
     """The file, or what it was converted to."""
     is_program = is_torch_program(path)
-    if not weights and not is_program and not is_caffe(path):
+    if not weights and not is_program and not is_caffe(path) and not is_tflite(path):
         return path
     from subgraph.origins.load import model_file
 
@@ -211,26 +211,33 @@ def other_model(candidate: CandidateOptions) -> tuple[Path | None, Path | None]:
     return _onnx_file(Path(model)) if model else None, Path(tensor_map) if tensor_map else None
 
 
-def reference(settings: Project, runtime: RuntimeOptions, trusted: bool, origin: str = "") -> Reference:
-    """Start the reference's process; `origin`: as of `described_reference`.
+def reference(
+    settings: Project, runtime: RuntimeOptions, trusted: bool, origin: str = "", model: Path | None = None
+) -> Reference:
+    """Start the reference's process; `origin`, `model`: as of `described_reference`.
 
     Raises:
         UsageError: the SPEC cannot be read, the library does not exist, or what would run is not trusted.
     """
-    reference = described_reference(settings, runtime, origin)
+    reference = described_reference(settings, runtime, origin, model)
     if reference is None:
         return Reference()
     require_trust(reference.code, trusted)
     return Reference(reference.backend, reference.options, timeout=reference.timeout, memory=reference.memory)
 
 
-def described_reference(settings: Project, runtime: RuntimeOptions, origin: str = "") -> Candidate | None:
+def described_reference(
+    settings: Project, runtime: RuntimeOptions, origin: str = "", model: Path | None = None
+) -> Candidate | None:
     """The reference; None for plain onnxruntime. `origin`: the file in which these options stand, "" if they are typed.
+
+    `model`: what it will run; operators of TensorFlow Lite are run by litert.
 
     Raises:
         UsageError: the SPEC cannot be read, or the library does not exist.
     """
-    spec = settings.get("reference", runtime.reference, "ort")
+    usual = LITERT if model and is_of_tflite(model) else "ort"
+    spec = settings.get("reference", runtime.reference, usual)
     library, _ = _custom_ops(settings, runtime.custom_ops)
     if spec == "ort" and not library:
         return None
@@ -320,9 +327,12 @@ def setup(
     """
     from subgraph.trials.session import Setup
 
-    chosen = candidate(settings, candidate_options.spec, runtime, result.trust)
-    fed, parent = feeding(settings, inputs, model), parent_folder(settings, result.output)
     other, tensor_map = other_model(candidate_options)
+    spec = candidate_options.spec
+    if other and is_of_tflite(other) and not settings.get("candidate", spec):
+        spec = "litert"
+    chosen = candidate(settings, spec, runtime, result.trust)
+    fed, parent = feeding(settings, inputs, model), parent_folder(settings, result.output)
     return Setup(chosen, fed, parent, criterion, freeze, not result.fresh, other, tensor_map)
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -29,6 +29,7 @@ OUTPUT_SCALES = {
 }
 # Operators of quantized models that do not begin with "QLinear" or "DynamicQuantize".
 QUANTIZED_OPS = frozenset("QuantizeLinear DequantizeLinear ConvInteger MatMulInteger QGemm".split())
+TFLITE = "tflite"  # domain of TensorFlow Lite's operators
 MAX_CHANNELS = 1 << 16  # a longer constant is not a scale
 # Operators that pass quantized values on with the same scale.
 CARRIERS = frozenset("MaxPool Reshape Transpose Squeeze Unsqueeze Flatten Gather Slice Split Identity Pad Clip".split())
@@ -96,7 +97,19 @@ def scales_of(graph: Graph) -> dict[str, Scale]:
                 scales[node.output[0]] = scale
         elif op in CARRIERS and node.input and (scale := scales.get(node.input[0])) and len(scale.step) == 1:
             scales.update(dict.fromkeys(graph.makes[i], scale))
+        elif node.domain == TFLITE:
+            scales.update(_scales_of_operator(graph, node))
     return scales
+
+
+def _scales_of_operator(graph: Graph, node: protobuf.NodeProto) -> Iterator[tuple[str, Scale]]:
+    """As an operator of TensorFlow Lite says them: of its outputs, and of the model's inputs."""
+    attributes = {a.name: a for a in node.attribute}
+    inputs = [name if name in graph.inputs else "" for name in node.input]
+    for word, names in (("input_", inputs), ("", node.output)):
+        if f"{word}scale" in attributes:
+            steps, zeros = attributes[f"{word}scale"].floats, attributes[f"{word}zero_point"].ints
+            yield from ((n, Scale((s,), (int(z),))) for n, s, z in zip(names, steps, zeros, strict=True) if n and s > 0)
 
 
 def code_scales(graph: Graph) -> dict[str, Scale]:

@@ -24,7 +24,7 @@ from subgraph.graph.shape_inference import InferredTypes
 from subgraph.graph.types import declared_type
 from subgraph.runtime.capture import Captured, capture_samples, inputs_needed
 from subgraph.runtime.inputs import Feeding
-from subgraph.runtime.reference import Reference
+from subgraph.runtime.reference import Reference, default_for
 from subgraph.storage import dtypes
 from subgraph.storage.tensors import Record, from_bits, np_dtype
 
@@ -140,7 +140,7 @@ def measure(
         return MeasuredTensors()
     samples = len(feeding.plan(graph, inputs_needed(graph, above(graph, names), names)))
     pending, failures, estimate = [list(names)], list[MissingTensor](), BATCH_BYTES // FIRST_UNKNOWN
-    with Reference(restart=True) as reference:
+    with default_for(graph, restart=True) as reference:
         measuring = _Measuring(graph, feeding, reference)
         while pending and len(failures) < MAX_FAILURES:
             batch, rest = _split(pending.pop(0), types, estimate, BATCH_BYTES // samples)

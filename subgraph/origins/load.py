@@ -9,14 +9,14 @@ from typing import Any
 from subgraph.errors import UsageError
 from subgraph.graph import graph
 from subgraph.graph.graph import Graph
-from subgraph.storage.file_kinds import is_caffe, is_torch_program
+from subgraph.storage.file_kinds import is_caffe, is_of_tflite, is_tflite, is_torch_program
 from subgraph.text import clean
 
 
 def load(
     path: str | Path | Any, weights: str | None = None, *, args: Sequence[Any] | None = None, trust: bool = False
 ) -> Graph:
-    """Index a model file: ONNX, Caffe's prototxt, or PyTorch's `.pt2`. Large weights stay on disk.
+    """Index a model file: ONNX, Caffe's prototxt, TensorFlow Lite, or PyTorch's `.pt2`. Large weights stay on disk.
 
     `weights`: the caffemodel of a prototxt, or `random:SEED`; by default the one beside it. `trust`: a `.pt2` may run
     the code that is in it. In the place of a path, a `torch.nn.Module` with the `args` that it is exported with.
@@ -41,7 +41,8 @@ def model_file(path: Path, weights: str | None = None, trust: bool = False) -> P
     """The ONNX file to work on: the file itself, or what it was converted to.
 
     Raises:
-        UsageError, ModelError, OutputError: as of `origins.caffe.files.to_onnx`, and of `origins.torch.pt2.to_onnx`.
+        UsageError, ModelError, OutputError: as of `to_onnx` in `origins.caffe.files`, `origins.torch.pt2` and
+            `origins.tflite.files`.
     """
     if weights and not is_caffe(path):
         raise UsageError(f"--weights belongs to a .prototxt; {clean(path.name)} is none", "leave it out")
@@ -50,7 +51,23 @@ def model_file(path: Path, weights: str | None = None, trust: bool = False) -> P
 
         return pt2.to_onnx(path, trust)
     if not is_caffe(path):
+        if is_tflite(path):
+            from subgraph.origins.tflite import files
+
+            return files.to_onnx(path)
         return path
     from subgraph.origins.caffe.files import to_onnx
 
     return to_onnx(path, weights)
+
+
+def write_own_format(cut: Path, folder: Path) -> None:
+    """Write `model.tflite` beside a cut of a TensorFlow Lite model; nothing beside another.
+
+    Raises:
+        UsageError, ModelError, OutputError: as of `origins.tflite.files.to_tflite`.
+    """
+    if is_of_tflite(cut):
+        from subgraph.origins.tflite.files import to_tflite
+
+        to_tflite(cut, folder / "model.tflite", cut.name)

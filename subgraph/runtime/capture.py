@@ -19,7 +19,7 @@ from subgraph.graph import protobuf, region
 from subgraph.graph.cut import build_model
 from subgraph.graph.graph import Graph
 from subgraph.runtime.inputs import Feeding, Sample
-from subgraph.runtime.reference import Reference
+from subgraph.runtime.reference import Reference, default_for
 from subgraph.storage.tensors import Record, Tensors, load
 from subgraph.text import clean
 
@@ -143,7 +143,7 @@ def capture(
     names = [graph.tensor(name) for name in tensors]
     above = region.above(graph, names)
     samples = Feeding(tuple(inputs), shapes or {}, seed).plan(graph, inputs_needed(graph, above, names))
-    with tempfile.TemporaryDirectory(prefix="subcut-") as temporary, Reference() as reference:
+    with tempfile.TemporaryDirectory(prefix="subcut-") as temporary, default_for(graph) as reference:
         folder = Path(temporary)
         stems = {name: f"t{i}" for i, name in enumerate(names)}
         captured = capture_samples(reference, graph, above, stems, samples, folder)

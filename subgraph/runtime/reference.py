@@ -15,12 +15,15 @@ from typing import Any
 
 from subgraph import plugins
 from subgraph.errors import BackendError, ModelError, WorkerDied
+from subgraph.graph.graph import Graph
+from subgraph.graph.quantization import TFLITE
 from subgraph.runtime.inputs import Sample
 from subgraph.runtime.protocol import ModelRun
 from subgraph.runtime.worker import Worker
 from subgraph.storage.tensors import Record
 
 WHOLE = "model"  # option of a backend that has some tensors only: the model of which it runs cuts
+LITERT = "litert:kernels=builtin"  # runs operators of TensorFlow Lite; without delegates, which fuse
 MAX_THREADS = 8  # more give nothing for one small run, and other bits on each machine
 
 
@@ -28,6 +31,14 @@ def threads() -> int:
     """Intra-op threads of the reference: the cores we may use, at most `MAX_THREADS`. Recorded with every result."""
     usable = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     return min(usable, MAX_THREADS)
+
+
+def default_for(graph: Graph, **limits: Any) -> Reference:
+    """The reference that runs this model where the user names none; `limits`: of `Reference`."""
+    if any(node.domain == TFLITE for node in graph.nodes):
+        backend, _, options = LITERT.partition(":")
+        return Reference(backend, dict(o.split("=") for o in options.split(",")), **limits)
+    return Reference(**limits)
 
 
 class Reference:

@@ -11,6 +11,7 @@ import shlex
 from pathlib import Path
 
 HEAD = 4096  # bytes of the file that are looked at
+TFLITE_PRODUCER = "subcut tflite"  # of the ONNX file of a .tflite's operators
 
 _BUILT = "it was built for one device: name the .onnx that it was built from; the build belongs to a candidate (-c)"
 _TF = "convert it: pip install tf2onnx tensorflow; python -m tf2onnx.convert"
@@ -19,6 +20,7 @@ _PADDLE = (
     "convert it: pip install paddle2onnx; paddle2onnx --model_dir FOLDER --model_filename MODEL "
     "--params_filename PARAMETERS --save_file model.onnx"
 )
+_TFLITE = "name it as the model: subcut reads it (pip install 'subcut[tflite]')"
 _CAFFE = "name it .prototxt or .caffemodel, with its other half beside it: subcut reads both"
 _TORCH = "export it with its code: torch.onnx.export(model, inputs, 'model.onnx')"
 PROGRAM = "this is a PyTorch exported program (.pt2)"
@@ -30,7 +32,7 @@ _MARKS: tuple[tuple[str, str, str], ...] = (
     (r"\Z", "the file is empty", ""),
     (r"version https://git-lfs", "this is a git-lfs pointer", "run `git lfs pull` to get the model itself"),
     (r".{4}ORTM", "this is onnxruntime's .ort format", "use the .onnx it was made from"),
-    (r".{4}TFL3", "this is a TensorFlow Lite model", f"{_TF} --tflite FILE --output model.onnx"),
+    (r".{4}TFL3", "this is a TensorFlow Lite model", _TFLITE),
     (r"PK\x03\x04.*(\.data/|/data/(weights|constants|sample_inputs)/|archive_format|serialized_exported_program"
      r"|models/model\.json)",
      PROGRAM, _PT2),
@@ -95,15 +97,30 @@ def is_torch_program(path: Path) -> bool:
     return _kind_of(path)[0] == PROGRAM
 
 
+def is_tflite(path: Path) -> bool:
+    """Is this a TensorFlow Lite model, by its first bytes?"""
+    return _head(path)[4:8] == b"TFL3"
+
+
+def is_of_tflite(path: Path) -> bool:
+    """Is this the ONNX file of a TensorFlow Lite model's operators, or a cut of one, by its first bytes?"""
+    return f"\x12{chr(len(TFLITE_PRODUCER))}{TFLITE_PRODUCER}".encode() in _head(path)[:64]
+
+
 def _kind_of(path: Path) -> tuple[str, str]:
     """As `recognise`; nothing of a file that cannot be read, or is called `.onnx`."""
+    head = b"" if path.suffix.lower() == ".onnx" else _head(path)
+    return recognise(path, head) if head else ("", "")
+
+
+def _head(path: Path) -> bytes:
     try:
-        if path.suffix.lower() == ".onnx" or not path.is_file():
-            return "", ""
-        with path.open("rb") as file:
-            return recognise(path, file.read(HEAD))
+        if path.is_file():
+            with path.open("rb") as file:
+                return file.read(HEAD)
     except OSError:
-        return "", ""
+        pass
+    return b""
 
 
 def recognise(path: Path, head: bytes) -> tuple[str, str]:

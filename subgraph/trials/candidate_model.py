@@ -78,7 +78,7 @@ class CandidateModel:
     def precision(self) -> str | None:
         """The precision that its tensors show: int8, fp16, bf16; None where it is the reference's."""
         types = [m.dtype for m in self.matches.values() if m.dtype]
-        if is_quantized(self.graph.ops):
+        if is_quantized(self.graph.ops) or scales_of(self.graph):
             return "int8"
         for dtype, precision in (("float16", "fp16"), ("bfloat16", "bf16")):
             if types.count(dtype) * 2 > len(types):
@@ -345,7 +345,7 @@ def _inputs_of(graph: Graph, other: Graph, records: Mapping[str, Record], folder
     """
     folder.mkdir(parents=True)
     words = []
-    by_position = dict(zip(other.inputs, graph.inputs, strict=False))
+    by_position, scales = dict(zip(other.inputs, graph.inputs, strict=False)), scales_of(other)
     for k, (name, info) in enumerate(other.inputs.items()):
         own = name if name in graph.inputs else by_position.get(name)
         if own is None:
@@ -354,7 +354,7 @@ def _inputs_of(graph: Graph, other: Graph, records: Mapping[str, Record], folder
         record = records[own]
         perm = _perm(record.shapes[0], dims) if record.form == "tensor" and record.shapes else ()
         if perm or (dtype and dtype != record.dtype):
-            value = MatchedTensor(name, "name", perm, dtype).to_candidate(_load(record))
+            value = MatchedTensor(name, "name", perm, dtype, scales.get(name)).to_candidate(_load(record))
             record = _save(name, value, dtype or record.dtype, folder, f"i{k}")
         words += [f"{name}={file}" for file in record.files[:1]]
     return words

@@ -97,6 +97,9 @@ def match_tensors(
     check_tensors(reference.graph, tensor_map)
     check_tensors(candidate.graph, tensor_map.values())
     names = _value_tensors(reference.graph)
+    ours, theirs = reference.graph.inputs, candidate.graph.inputs
+    if len(ours) == len(theirs) and not set(ours) & set(theirs):  # a converter has renamed them all
+        tensor_map = {**dict(zip(ours, theirs, strict=True)), **tensor_map}
     targets = dict.fromkeys((*candidate.graph.inputs, *_value_tensors(candidate.graph)))
     scales = scales_of(candidate.graph)
     matches: dict[str, MatchedTensor] = {}

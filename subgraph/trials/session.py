@@ -12,10 +12,11 @@ from subgraph.comparison.judge import parse_criterion
 from subgraph.graph.graph import Graph, load
 from subgraph.runtime.candidate import Candidate
 from subgraph.runtime.inputs import Feeding
-from subgraph.runtime.reference import WHOLE, Reference
+from subgraph.runtime.reference import WHOLE, Reference, default_for
 from subgraph.runtime.reference_values import ReferenceValues
 from subgraph.runtime.worker_pool import Workers
 from subgraph.storage import folders
+from subgraph.storage.file_kinds import is_of_tflite
 from subgraph.storage.store import Store
 from subgraph.trials.candidate_model import pair_models
 from subgraph.trials.match_tensors import read_map
@@ -71,7 +72,8 @@ def open_trials(graph: Graph, setup: Setup, reference: Reference, workers: Worke
         if setup.candidate_model:
             tensor_map = read_map(setup.tensor_map) if setup.tensor_map else {}
             other = load(setup.candidate_model).prepare()
-            trials.candidate_model = pair_models(graph, other, reference, values, scratch, tensor_map)
+            runs_other = stack.enter_context(default_for(other)) if is_of_tflite(other.path) else reference
+            trials.candidate_model = pair_models(graph, other, runs_other, values, scratch, tensor_map)
             log.info("%s", trials.candidate_model.summary())
         else:
             _share_tensors(trials, stack)

@@ -79,8 +79,12 @@ def threads(backend: str, options: Mapping[str, Any]) -> int:
     return int(text)
 
 
-def ports(backend: str, model: Path, types: Collection[str]) -> tuple[list[Port], list[Port]]:
+def ports(
+    backend: str, model: Path, types: Collection[str], untyped: Collection[str] = ()
+) -> tuple[list[Port], list[Port]]:
     """Inputs (without those that have an initializer) and outputs, in the model's order.
+
+    `untyped`: outputs that need no type, because the runtime's own is right; their `dtype` is "".
 
     Raises:
         Refused: the model cannot be read, or an input or output is no tensor of one of these types.
@@ -91,7 +95,7 @@ def ports(backend: str, model: Path, types: Collection[str]) -> tuple[list[Port]
         raise Refused(f"{backend} refuses the model: {e}") from e
     initializers = {t.name for t in graph.initializer}
     inputs = [_port(backend, v, types) for v in graph.input if v.name not in initializers]
-    return inputs, [_port(backend, v, types) for v in graph.output]
+    return inputs, [Port(v.name, "", None) if v.name in untyped else _port(backend, v, types) for v in graph.output]
 
 
 def _port(backend: str, declared: Any, types: Collection[str]) -> Port:

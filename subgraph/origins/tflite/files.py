@@ -1,0 +1,69 @@
+"""A .tflite -> an ONNX file of its operators, kept for the next command; and a cut of that -> a .tflite.
+
+Both are done by a child process with limits: the schema's generated reader checks nothing.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+from subgraph.errors import ModelError, OutputError, UsageError
+from subgraph.origins.converted import converted
+from subgraph.origins.tflite.child import DAMAGED, REFUSED, UNWRITTEN
+from subgraph.storage.digest import file_digest
+from subgraph.text import clean
+
+HOME = Path(__file__).resolve().parents[3]
+MEMORY_SHARE = 0.5  # of the machine's memory, for the child
+SECONDS = 900
+INSTALL = "pip install 'subcut[tflite]'"
+
+
+def to_onnx(path: Path) -> Path:
+    """The ONNX file of a .tflite's operators.
+
+    Raises:
+        UsageError: ai-edge-litert is not installed. ModelError: the file is damaged, or a cut could not carry it.
+        OutputError: it can be written nowhere.
+    """
+    return converted(["tflite/1", file_digest(path)], path.name, lambda target: _run("read", path, target, path.name))
+
+
+def to_tflite(model: Path, target: Path, name: str) -> None:
+    """Write a cut of such a model as a .tflite; `name`: that of the model in messages.
+
+    Raises: as `to_onnx`.
+    """
+    _run("write", model, target, name)
+
+
+def _run(direction: str, source: Path, target: Path, name: str) -> None:
+    if importlib.util.find_spec("ai_edge_litert") is None:
+        raise UsageError(f"{clean(name)}: TensorFlow Lite takes ai-edge-litert, which is not installed", INSTALL)
+    memory = int(os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") * MEMORY_SHARE)
+    words = [sys.executable, "-P", "-m", "subgraph.origins.tflite.child", direction]
+    words += [str(source.resolve()), str(target.resolve()), str(memory)]
+    paths = [str(HOME), *filter(None, [os.environ.get("PYTHONPATH")])]
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join(paths)}
+    try:
+        done = subprocess.run(
+            words, env=environment, stdin=subprocess.DEVNULL, capture_output=True, timeout=SECONDS, check=False
+        )
+    except subprocess.TimeoutExpired as e:
+        raise ModelError(f"{clean(name)}: reading it took more than {SECONDS} s", "compare its checksum") from e
+    try:
+        how, why = json.loads(done.stdout)
+    except ValueError:
+        how = DAMAGED
+        why = f"its reader ended with code {done.returncode}, by a crash or at its limit of time or memory"
+    if how == REFUSED:
+        raise ModelError(f"{clean(name)} cannot be cut: {clean(why)}", "cut the model that it was converted from")
+    if how == UNWRITTEN:
+        raise OutputError(f"{clean(name)}: {clean(why)}", "free some space")
+    if how == DAMAGED:
+        raise ModelError(f"{clean(name)} is damaged: {clean(why)}", "compare its size and checksum with the original")

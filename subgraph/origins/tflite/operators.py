@@ -1,0 +1,316 @@
+"""A .tflite as an ONNX model whose nodes are its operators, and a cut of that as a .tflite.
+
+The schema of the flatbuffer is ai-edge-litert's. Runs in a child process: a damaged flatbuffer may claim any size.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import flatbuffers
+import numpy as np
+from ai_edge_litert import schema_py_generated as schema
+from onnx import ModelProto, NodeProto, TensorProto, ValueInfoProto, helper
+
+from subgraph.graph.quantization import TFLITE
+from subgraph.storage.file_kinds import TFLITE_PRODUCER
+from subgraph.types import Array
+
+ALIGNMENT = 16  # bytes, of each buffer: `force_align` in the schema
+VERSION = 3  # of the schema
+IR_VERSION, OPSET = 8, 17
+MAX_BYTES = (1 << 31) - (1 << 20)  # of a flatbuffer, and of a protobuf
+_ONNX_NAMES = {"FLOAT32": "FLOAT", "FLOAT64": "DOUBLE"}  # of element types; others are called as in the schema
+_OPERATORS = {code: name for name, code in vars(schema.BuiltinOperator).items() if isinstance(code, int)}
+_TYPES = {code: name for name, code in vars(schema.TensorType).items() if isinstance(code, int)}
+_STATEFUL = ("VAR_HANDLE", "READ_VARIABLE", "ASSIGN_VARIABLE", "HASHTABLE")
+_WHOLE_BYTES = frozenset(
+    "FLOAT32 FLOAT16 INT32 UINT8 INT64 BOOL INT16 COMPLEX64 INT8 FLOAT64 COMPLEX128 UINT64 UINT32 UINT16".split()
+)
+
+
+class CannotCarry(ValueError):
+    """The model has something that a cut of it could not hold; the text names it."""
+
+
+# ---------------------------------------------------------------------------------------------------- .tflite -> ONNX
+
+
+def to_onnx(data: bytes, name: str) -> ModelProto:
+    """The first subgraph of a .tflite, one node per operator. Linear in its size.
+
+    Raises:
+        CannotCarry: control flow, variables, weights in another file. Others (struct.error, IndexError, …): damaged.
+    """
+    model = schema.ModelT.InitFromPackedBuf(data, 0)
+    if not model.subgraphs:
+        raise CannotCarry("it has no subgraph: it computes nothing")
+    return _SubgraphReader(model, data).read(name)
+
+
+class _SubgraphReader:
+    """The first subgraph of a model: its tensors by number."""
+
+    def __init__(self, model: Any, data: bytes) -> None:
+        self.model, self.graph, self.bytes = model, model.subgraphs[0], data
+        self.tensors = list(self.graph.tensors)
+        self.names = _unique([_text(t.name) or f"tensor_{k}" for k, t in enumerate(self.tensors)])
+        operators = list(_present(self.graph.operators))
+        self.made = {int(t) for op in operators for t in _present(op.outputs)} | set(_numbers(self.graph.inputs))
+        self.operators = operators
+
+    def read(self, name: str) -> ModelProto:
+        """The ONNX model."""
+        nodes = [self._node(k, op) for k, op in enumerate(self.operators)]
+        read = {n for node in nodes for n in node.input}
+        weights = [self._weight(k) for k, n in enumerate(self.names) if n in read and k not in self.made]
+        inputs, outputs = (
+            [self._info(k) for k in _numbers(ports)] for ports in (self.graph.inputs, self.graph.outputs)
+        )
+        ends = {v.name for v in (*inputs, *outputs)}
+        infos = [self._info(k) for k in sorted(self.made) if self.names[k] not in ends]
+        graph = helper.make_graph(nodes, name, inputs, outputs, value_info=infos)
+        graph.initializer.extend(weights)
+        opsets = [helper.make_opsetid("", OPSET), helper.make_opsetid(TFLITE, 1)]
+        return helper.make_model(graph, opset_imports=opsets, ir_version=IR_VERSION, producer_name=TFLITE_PRODUCER)
+
+    def _node(self, number: int, op: Any) -> NodeProto:
+        code = self.model.operatorCodes[op.opcodeIndex]
+        kind = _OPERATORS.get(max(code.builtinCode, code.deprecatedBuiltinCode), "unknown")
+        kind = _text(code.customCode) or "CUSTOM" if kind == "CUSTOM" else kind
+        where = f"operator {number} ({kind})"
+        if kind.startswith(_STATEFUL):
+            raise CannotCarry(f"{where} keeps a value from run to run")
+        options = (op.builtinOptions, op.builtinOptions2)
+        if any("ubgraph" in field for o in options if o is not None for field in vars(o)):
+            raise CannotCarry(f"{where} runs another subgraph (control flow)")
+        if op.largeCustomOptionsOffset > 1:
+            raise CannotCarry(f"{where} has its options outside of the flatbuffer")
+        inputs, outputs = _numbers(op.inputs), _numbers(op.outputs)
+        if odd := [k for k in (*inputs, *outputs) if k >= 0 and self._type(k) in ("RESOURCE", "VARIANT")]:
+            raise CannotCarry(f"{where}: '{self.names[odd[0]]}' is a resource, not a tensor")
+        attributes: dict[str, Any] = {"operator": self._alone(op, code)}
+        for word, ports in (("input_", inputs), ("", outputs)):
+            scales = [self._scale(k) for k in ports]
+            if any(step for step, _ in scales):
+                attributes |= {f"{word}scale": [s[0] for s in scales], f"{word}zero_point": [s[1] for s in scales]}
+        return helper.make_node(
+            kind,
+            [self.names[k] if k >= 0 and not self._private(k) else "" for k in inputs],
+            [self.names[k] for k in outputs],
+            name=self.names[outputs[0]] if outputs else f"{kind}_{number}",
+            domain=TFLITE,
+            **attributes,
+        )
+
+    def _alone(self, op: Any, code: Any) -> bytes:
+        """A .tflite of this operator; it holds the constants that ONNX has no type for."""
+        used = [k for ports in (op.inputs, op.outputs, op.intermediates) for k in _numbers(ports) if k >= 0]
+        numbers = {k: place for place, k in enumerate(dict.fromkeys(used))}
+        buffers, tensors = [schema.BufferT()], []
+        for k in numbers:
+            tensor = schema.TensorT.InitFromPackedBuf(_packed(self.tensors[k]), 0)
+            tensor.name, tensor.buffer = self.names[k].encode(), 0
+            if k not in self.made and self._private(k) and len(data := self._data(k)):
+                tensor.buffer = len(buffers)
+                buffers.append(_buffer(data))
+            tensors.append(tensor)
+        own = schema.OperatorT.InitFromPackedBuf(_packed(op), 0)
+        own.opcodeIndex = 0
+        for ports in ("inputs", "outputs", "intermediates"):
+            if (held := getattr(op, ports)) is not None:
+                setattr(own, ports, np.array([numbers.get(k, -1) for k in _numbers(held)], np.int32))
+        return _model([code], tensors, own.inputs, own.outputs, [own], buffers)
+
+    def _private(self, k: int) -> bool:
+        """Does this tensor belong to its operator alone: state, or a constant of another form than ONNX's?"""
+        if k in self.made:
+            return False
+        tensor, kind = self.tensors[k], self._type(k)
+        if tensor.isVariable or tensor.sparsity is not None or kind not in _WHOLE_BYTES:
+            return True
+        return math.prod(_numbers(tensor.shape)) * _numpy(kind).itemsize != len(self._data(k))
+
+    def _weight(self, k: int) -> TensorProto:
+        kind, data = self._type(k), self._data(k)
+        return helper.make_tensor(self.names[k], _onnx(kind), _numbers(self.tensors[k].shape), data.tobytes(), raw=True)
+
+    def _data(self, k: int) -> Array:
+        tensor = self.tensors[k]
+        if tensor.externalBuffer:
+            raise CannotCarry(f"the values of '{self.names[k]}' are in another file")
+        buffer = self.model.buffers[tensor.buffer]
+        if buffer.offset > 1:  # of a file of more than 2 GB
+            return np.frombuffer(self.bytes, np.uint8, buffer.size, buffer.offset)
+        return np.empty(0, np.uint8) if buffer.data is None else np.asarray(buffer.data, np.uint8)
+
+    def _info(self, k: int) -> ValueInfoProto:
+        tensor = self.tensors[k]
+        if self._type(k) in ("RESOURCE", "VARIANT"):
+            raise CannotCarry(f"'{self.names[k]}' is a resource, not a tensor")
+        dims: list[Any] = _numbers(tensor.shape)
+        signature = _numbers(tensor.shapeSignature)
+        if len(signature) == len(dims):
+            dims = [size if size >= 0 else f"{self.names[k]}_{axis}" for axis, size in enumerate(signature)]
+        unknown = not dims and not tensor.hasRank and k not in _numbers(self.graph.inputs)
+        return helper.make_tensor_value_info(self.names[k], _onnx(self._type(k)), None if unknown else dims)
+
+    def _type(self, k: int) -> str:
+        return str(_TYPES[self.tensors[k].type])
+
+    def _scale(self, k: int) -> tuple[float, int]:
+        """Scale and zero point of a tensor that has one of each; scale 0 for another."""
+        q = self.tensors[k].quantization if k >= 0 else None
+        scales: Any = _present(q.scale) if q else ()
+        zeros: Any = _present(q.zeroPoint) if q else ()
+        return (float(scales[0]), int(zeros[0])) if len(scales) == len(zeros) == 1 and scales[0] > 0 else (0.0, 0)
+
+
+# ---------------------------------------------------------------------------------------------------- ONNX -> .tflite
+
+
+def to_tflite(model: ModelProto) -> bytes:
+    """The .tflite of a model, or a cut of one, that `to_onnx` made. Its weights are loaded.
+
+    Raises:
+        CannotCarry: a node is none of TFLite's. Others: an attribute is damaged.
+    """
+    weights = {t.name: t for t in model.graph.initializer}
+    tensors: list[Any] = []
+    numbers: dict[str, int] = {}
+    buffers: list[Any] = [schema.BufferT()]
+    codes: list[Any] = []
+    operators: list[Any] = []
+
+    def number_of(tensor: Any, own: Sequence[Any]) -> int:
+        name = _text(tensor.name)
+        if name not in numbers:
+            numbers[name] = len(tensors)
+            tensors.append(tensor)
+            if name in weights:
+                own, tensor.buffer = [_buffer(_raw(weights[name]))], 0
+            if own and (name in weights or tensor.buffer):
+                buffer, tensor.buffer = own[tensor.buffer], len(buffers)
+                buffers.append(_buffer(buffer.data))
+        return numbers[name]
+
+    for node in model.graph.node:
+        alone = _operator(node)
+        held = alone.subgraphs[0]
+        places = [number_of(t, alone.buffers) for t in held.tensors]
+        (op,) = held.operators
+        for ports in ("inputs", "outputs", "intermediates"):
+            if (old := getattr(op, ports)) is not None:
+                setattr(op, ports, np.array([places[k] if k >= 0 else -1 for k in _numbers(old)], np.int32))
+        code = alone.operatorCodes[0]
+        key = (code.builtinCode, code.deprecatedBuiltinCode, code.customCode, code.version)
+        known = [(c.builtinCode, c.deprecatedBuiltinCode, c.customCode, c.version) for c in codes]
+        op.opcodeIndex = known.index(key) if key in known else len(codes)
+        codes += [code] if key not in known else []
+        operators.append(op)
+    ends = [[number_of(_tensor(v), ()) for v in ports] for ports in (model.graph.input, model.graph.output)]
+    inputs, outputs = (np.array(end, np.int32) for end in ends)
+    return _model(codes, tensors, inputs, outputs, operators, buffers)
+
+
+def _operator(node: NodeProto) -> Any:
+    data = next((a.s for a in node.attribute if a.name == "operator"), b"")
+    if node.domain != TFLITE or not data:
+        raise CannotCarry(f"node '{node.name}' ({node.op_type}) is no operator of TensorFlow Lite")
+    return schema.ModelT.InitFromPackedBuf(data, 0)
+
+
+def _raw(tensor: TensorProto) -> Array:
+    from onnx import numpy_helper
+
+    data = tensor.raw_data or numpy_helper.to_array(tensor).tobytes()
+    return np.frombuffer(data, np.uint8)
+
+
+def _tensor(info: ValueInfoProto) -> Any:
+    """The description of a tensor that no operator has."""
+    tensor, declared = schema.TensorT(), info.type.tensor_type
+    tensor.name, tensor.quantization = info.name.encode(), schema.QuantizationParametersT()
+    tensor.shape = np.array([d.dim_value or 1 for d in declared.shape.dim], np.int32)
+    tensor.type = next(code for code, name in _TYPES.items() if _onnx(name) == declared.elem_type)
+    return tensor
+
+
+# ---------------------------------------------------------------------------------------------------- flatbuffers
+
+
+class _AlignedBuffer(schema.BufferT):  # type: ignore[misc]
+    """A buffer at the alignment that the schema asks for, which its generated code does not know."""
+
+    def Pack(self, builder: Any) -> Any:
+        """Write it."""
+        builder.StartVector(1, len(self.data), ALIGNMENT)
+        builder.head -= len(self.data)
+        builder.Bytes[builder.head : builder.head + len(self.data)] = self.data.tobytes()
+        vector = builder.EndVector()
+        schema.BufferStart(builder)
+        schema.BufferAddData(builder, vector)
+        return schema.BufferEnd(builder)
+
+
+def _buffer(data: Array | None) -> Any:
+    buffer = _AlignedBuffer() if data is not None and len(data) else schema.BufferT()
+    buffer.data = data
+    return buffer
+
+
+def _model(
+    codes: Sequence[Any], tensors: Sequence[Any], inputs: Array, outputs: Array, operators: Sequence[Any],
+    buffers: Sequence[Any],
+) -> bytes:  # fmt: skip
+    """A model of one subgraph; six parameters: the parts of one."""
+    graph, model = schema.SubGraphT(), schema.ModelT()
+    graph.tensors, graph.inputs, graph.outputs, graph.operators = tensors, inputs, outputs, operators
+    model.version, model.operatorCodes, model.subgraphs, model.buffers = VERSION, codes, [graph], buffers
+    model.description = b"subcut"
+    return _packed(model, sum(len(b.data) for b in buffers if b.data is not None), b"TFL3")
+
+
+def _packed(table: Any, size: int = 0, identifier: bytes | None = None) -> bytes:
+    if size > MAX_BYTES:
+        raise CannotCarry("its weights are more than 2 GB")
+    builder = flatbuffers.Builder(1024 + size + size // 16)
+    builder.Finish(table.Pack(builder), file_identifier=identifier)
+    return bytes(builder.Output())
+
+
+def _present(vector: Any) -> Any:
+    return () if vector is None else vector
+
+
+def _numbers(vector: Any) -> list[int]:
+    return [int(v) for v in _present(vector)]
+
+
+def _text(name: bytes | None) -> str:
+    return (name or b"").decode("utf-8", "backslashreplace")
+
+
+def _unique(names: Sequence[str]) -> list[str]:
+    """Equal names get a number: in TFLite a name identifies nothing."""
+    taken, given = set(names), set[str]()
+    return list(_told_apart(names, taken, given))
+
+
+def _told_apart(names: Sequence[str], taken: set[str], given: set[str]) -> Iterator[str]:
+    for name in names:
+        new, k = name, 1
+        while new in given or (new != name and new in taken):
+            new, k = f"{name}_{k}", k + 1
+        given.add(new)
+        yield new
+
+
+def _onnx(kind: str) -> int:
+    return int(getattr(TensorProto, _ONNX_NAMES.get(kind, kind), 0))
+
+
+def _numpy(kind: str) -> np.dtype[Any]:
+    return helper.tensor_dtype_to_np_dtype(_onnx(kind))

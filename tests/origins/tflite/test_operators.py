@@ -1,0 +1,169 @@
+"""A .tflite, cut in its own format: bit-equal to the whole, smaller, and what cannot be cut is named.
+
+Covers `origins.tflite.files` and `origins.tflite.child` as well, and the backend.
+"""
+
+from __future__ import annotations
+
+import importlib
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import subgraph
+from subgraph.errors import ModelError, SubcutError, UsageError
+from subgraph.graph.region import between
+from subgraph.storage.file_kinds import is_of_tflite, is_tflite
+from subgraph.types import Array
+from tests.helpers.run_command import in_process
+
+FILES = Path(__file__).parents[3] / "fixtures" / "tflite"
+KINDS = ("float", "int8")
+STEM = "functional_1/stem_1/Relu;functional_1/stem_1/convolution"
+JOIN = "functional_1/join_1/concat"
+runtime: Any = pytest.importorskip("ai_edge_litert.interpreter", reason="ai-edge-litert is missing: subcut[tflite]")
+
+
+@pytest.fixture(autouse=True)
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+
+
+def run(model: bytes, feeds: dict[str, Array] | None = None, every: bool = False) -> dict[str, Array]:
+    """The outputs of a .tflite, or every tensor, on `feeds` or on random values."""
+    net = runtime.Interpreter(
+        model_content=model,
+        experimental_op_resolver_type=runtime.OpResolverType.BUILTIN_WITHOUT_DEFAULT_DELEGATES,
+        experimental_preserve_all_tensors=every,
+    )
+    net.allocate_tensors()
+    rng, values = np.random.default_rng(0), {}
+    for t in net.get_input_details():
+        drawn = rng.standard_normal(t["shape"]) * (1 if t["dtype"] is np.float32 else 40)
+        values[t["name"]] = (feeds or {}).get(t["name"], drawn.astype(t["dtype"]))
+        net.set_tensor(t["index"], values[t["name"]])
+    net.invoke()
+    details = net.get_tensor_details() if every else net.get_output_details()
+    return values | {t["name"]: net.get_tensor(t["index"]) for t in details if t["shape"].size and t["name"]}
+
+
+def operators() -> Any:
+    """The converter, imported here as the child imports it."""
+    return importlib.import_module("subgraph.origins.tflite.operators")
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_there_and_back(kind: str) -> None:
+    data = (FILES / f"{kind}.tflite").read_bytes()
+    model = operators().to_onnx(data, kind)
+    back = operators().to_tflite(model)
+    assert len(model.graph.node) == 28 and len(back) < len(data)
+    one, other = run(data), run(back)
+    assert all(one[name].tobytes() == other[name].tobytes() for name in one)
+    assert operators().to_tflite(operators().to_onnx(back, kind)) == back
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", KINDS)
+@settings(max_examples=60, deadline=None)
+@given(data=st.data())
+def test_any_cut_gives_the_same_bits(kind: str, data: st.DataObject) -> None:
+    whole = (FILES / f"{kind}.tflite").read_bytes()
+    model = operators().to_onnx(whole, kind)
+    ends = data.draw(st.lists(st.integers(0, 27), min_size=2, max_size=2, unique=True).map(sorted))
+    nodes = list(model.graph.node)[ends[0] : ends[1] + 1]
+    made = {n for node in nodes for n in node.output}
+    weights = {t.name for t in model.graph.initializer}
+    later = {n for node in list(model.graph.node)[ends[1] + 1 :] for n in node.input}
+    inputs = dict.fromkeys(n for node in nodes for n in node.input if n and n not in made | weights)
+    outputs = [n for n in made if n in later or n in {o.name for o in model.graph.output}]
+    infos = {v.name: v for v in (*model.graph.input, *model.graph.output, *model.graph.value_info)}
+    graph = onnx.helper.make_graph(nodes, "cut", [infos[n] for n in inputs], [infos[n] for n in outputs])
+    read = {n for node in nodes for n in node.input}
+    graph.initializer.extend(t for t in model.graph.initializer if t.name in read)
+    cut = operators().to_tflite(onnx.helper.make_model(graph))
+    # the whole's tensors, each as an output: `preserve_all` would tell equal names apart no better
+    alone, values = None, run(operators().to_tflite(_with_outputs(model, [*inputs, *outputs])))
+    alone = run(cut, values)
+    assert all(alone[name].tobytes() == values[name].tobytes() for name in outputs)
+
+
+def _with_outputs(model: onnx.ModelProto, names: list[str]) -> onnx.ModelProto:
+    out = onnx.ModelProto()
+    out.CopyFrom(model)
+    infos = {v.name: v for v in (*model.graph.input, *model.graph.output, *model.graph.value_info)}
+    del out.graph.output[:]
+    out.graph.output.extend(infos[n] for n in names if n not in {v.name for v in model.graph.input})
+    return out
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_case_runs_alone(kind: str, tmp_path: Path) -> None:
+    words = ["cut", str(FILES / f"{kind}.tflite"), "--start", STEM, "--end", JOIN, "-o", "out"]
+    document = in_process(*words).document
+    case = Path(document["results"][0]["path"])
+    assert document["results"][0]["check"]["status"] == "identical"
+    assert document["results"][0]["reference"]["backend"] == "litert"
+    done = subprocess.run([sys.executable, case / "repro.py"], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout) == (0, f"{JOIN}: bit-identical\n"), done.stderr
+    assert is_tflite(case / "model.tflite") and is_of_tflite(case / "model.onnx")
+    assert (case / "model.tflite").stat().st_size < (FILES / f"{kind}.tflite").stat().st_size
+    again = in_process(
+        "cut", str(case), "--start", JOIN, "--end", JOIN, "-o", "again"
+    ).document  # a cut may be cut again
+    assert again["results"][0]["check"]["status"] == "identical"
+
+
+def test_only_what_a_cut_needs_is_in_it() -> None:
+    graph = subgraph.load(FILES / "int8.tflite")
+    region = between(graph, [JOIN], [JOIN])
+    cut = subgraph.load(FILES / "int8.tflite").prepare()
+    assert len(region.nodes) == 1 and len(cut.nodes) == 28
+    model = operators().to_onnx((FILES / "int8.tflite").read_bytes(), "m")
+    nodes = [n for n in model.graph.node if n.name == JOIN]
+    infos = {v.name: v for v in model.graph.value_info}
+    alone = onnx.helper.make_graph(nodes, "m", [infos[n] for n in nodes[0].input], [infos[JOIN]])
+    read = operators().schema.ModelT.InitFromPackedBuf(operators().to_tflite(onnx.helper.make_model(alone)), 0)
+    assert [len(read.subgraphs[0].tensors), len(read.operatorCodes), len(read.buffers)] == [3, 1, 1]
+    assert read.metadata is None and read.signatureDefs is None
+
+
+def test_recognised_by_content(tmp_path: Path) -> None:
+    (tmp_path / "model.bin").write_bytes((FILES / "float.tflite").read_bytes())
+    graph = subgraph.load(tmp_path / "model.bin")
+    assert graph.path.name == "model.bin" and graph.ops[0] == "CONV_2D"
+
+
+def test_control_flow_is_refused_by_name() -> None:
+    with pytest.raises(ModelError, match=r"while\.tflite cannot be cut: operator 1 \(WHILE\) runs another subgraph"):
+        subgraph.load(FILES / "while.tflite")
+
+
+@pytest.mark.slow
+def test_damaged_files_are_errors(tmp_path: Path) -> None:
+    data, rng = (FILES / "float.tflite").read_bytes(), np.random.default_rng(0)
+    for k in range(12):
+        damaged = bytearray(data[: len(data) * (k + 1) // 12] if k % 2 else data)
+        for place in rng.integers(8, len(damaged), 200):
+            damaged[place] = int(rng.integers(256))
+        (tmp_path / "m.tflite").write_bytes(damaged)
+        try:
+            subgraph.load(tmp_path / "m.tflite")
+        except SubcutError as e:
+            assert "m.tflite" in e.what  # some can still be read
+
+
+def test_what_to_install_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    with pytest.raises(UsageError, match="takes ai-edge-litert") as raised:
+        subgraph.load(FILES / "float.tflite")
+    assert raised.value.hint == "pip install 'subcut[tflite]'"
