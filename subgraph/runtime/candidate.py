@@ -92,9 +92,13 @@ class Candidate:
         return self.backend not in (BY_HAND, RECORDED)
 
     @property
+    def _runs_commands(self) -> bool:
+        return self.backend == "cmd" or (self.backend == "litert" and bool(self.options.get("convert")))
+
+    @property
     def commands(self) -> list[str]:
         """What it runs outside of subcut: command lines, a Python file, libraries, files among the options."""
-        if self.backend == "cmd":
+        if self._runs_commands:
             return [str(self.options[step]) for step in COMMANDS if self.options.get(step)]
         files = [str(v) for k, v in self.options.items() if k == "custom_ops" or is_file(Path(str(v)))]
         return [self.backend, *files] if self.backend.endswith(".py") else files
@@ -118,7 +122,7 @@ class Candidate:
 
         Without name, origin, precision and multi, which change no result.
         """
-        is_command, code = self.backend == "cmd", self._code()
+        is_command, code = self._runs_commands, self._code()
         folder = Path(str(self.options.get("folder", "")) if is_command else "")
         words = [w for c in self.commands for w in (command_line.words_and_values(c) if is_command else [c])]
         files = {word: contents(folder / word) for word in words}
@@ -136,7 +140,7 @@ class Candidate:
 
     def _code(self) -> list[Path]:
         """The files of code that its commands reach, and those that `depends` names."""
-        if self.backend == "cmd":
+        if self._runs_commands:
             folder = str(self.options.get("folder", ""))
             reached = [file for command in self.commands for file in command_line.code_of_command(command, folder)]
         else:

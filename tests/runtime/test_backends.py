@@ -98,7 +98,7 @@ def device(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-OF_ONE_MODEL = {"torch"}  # runs the module that a model was exported from: tests/origins/torch/test_piece.py
+OF_ONE_MODEL = {"torch", "litert"}  # take no ONNX: tests/origins/torch/test_piece.py, tests/origins/tflite
 
 
 @pytest.fixture(params=[*(name for name in plugins.names("backends") if name not in OF_ONE_MODEL), "by path"])

@@ -73,7 +73,7 @@ def test_there_and_back(kind: str) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(data=st.data())
 def test_any_cut_gives_the_same_bits(kind: str, data: st.DataObject) -> None:
     whole = (FILES / f"{kind}.tflite").read_bytes()
@@ -90,8 +90,7 @@ def test_any_cut_gives_the_same_bits(kind: str, data: st.DataObject) -> None:
     read = {n for node in nodes for n in node.input}
     graph.initializer.extend(t for t in model.graph.initializer if t.name in read)
     cut = operators().to_tflite(onnx.helper.make_model(graph))
-    # the whole's tensors, each as an output: `preserve_all` would tell equal names apart no better
-    alone, values = None, run(operators().to_tflite(_with_outputs(model, [*inputs, *outputs])))
+    values = run(operators().to_tflite(_with_outputs(model, [*inputs, *outputs])))
     alone = run(cut, values)
     assert all(alone[name].tobytes() == values[name].tobytes() for name in outputs)
 
@@ -112,7 +111,7 @@ def test_a_case_runs_alone(kind: str, tmp_path: Path) -> None:
     document = in_process(*words).document
     case = Path(document["results"][0]["path"])
     assert document["results"][0]["check"]["status"] == "identical"
-    assert document["results"][0]["reference"]["backend"] == "litert"
+    assert document["results"][0]["reference"]["runtime"] == "litert"
     done = subprocess.run([sys.executable, case / "repro.py"], capture_output=True, text=True, check=False)
     assert (done.returncode, done.stdout) == (0, f"{JOIN}: bit-identical\n"), done.stderr
     assert is_tflite(case / "model.tflite") and is_of_tflite(case / "model.onnx")
@@ -151,8 +150,8 @@ def test_control_flow_is_refused_by_name() -> None:
 @pytest.mark.slow
 def test_damaged_files_are_errors(tmp_path: Path) -> None:
     data, rng = (FILES / "float.tflite").read_bytes(), np.random.default_rng(0)
-    for k in range(12):
-        damaged = bytearray(data[: len(data) * (k + 1) // 12] if k % 2 else data)
+    for k in range(6):
+        damaged = bytearray(data[: len(data) * (k + 1) // 6] if k % 2 else data)
         for place in rng.integers(8, len(damaged), 200):
             damaged[place] = int(rng.integers(256))
         (tmp_path / "m.tflite").write_bytes(damaged)
@@ -167,3 +166,27 @@ def test_what_to_install_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(UsageError, match="takes ai-edge-litert") as raised:
         subgraph.load(FILES / "float.tflite")
     assert raised.value.hint == "pip install 'subcut[tflite]'"
+
+
+@pytest.mark.slow
+def test_another_model_in_tflite_is_cut_at_the_same_edges(tmp_path: Path) -> None:
+    """float.tflite as what the device runs; int8.tflite as well, whose `block1_add` was calibrated too narrow."""
+    onnx_model = str(FILES / "float.onnx")
+    np.save(tmp_path / "x.npy", np.random.default_rng(5).random((1, 16, 16, 3), np.float32))
+    words = ["compare", onnx_model, "-i", str(tmp_path / "x.npy"), "--candidate-model"]
+    result = in_process(*words, str(FILES / "float.tflite"))
+    assert result.exit_code == 0 and "28 tensors: 0 of 28 wrong" in result.text
+    result = in_process(*words, str(FILES / "int8.tflite"))
+    assert "first bad tensor  functional_1/block1_add_1/Add " in result.text
+    assert "1 of 28 wrong alone" in result.text
+
+
+@pytest.mark.slow
+def test_a_converter_makes_onnx_run(tmp_path: Path) -> None:
+    script = tmp_path / "convert.py"
+    script.write_text(f"import shutil, sys\nshutil.copy({str(FILES / 'float.tflite')!r}, sys.argv[2])\n")
+    spec = f"litert:convert={sys.executable} {script},kernels=builtin"
+    result = in_process("compare", str(FILES / "float.onnx"), "-c", spec, "--align", "output")
+    assert "whole model  agree" in result.text  # this converter makes the same of each piece
+    refused = in_process("compare", str(FILES / "float.onnx"), "-c", "litert", "--align", "output")
+    assert "litert takes no ONNX: litert:convert=COMMAND" in refused.text
