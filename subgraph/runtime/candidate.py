@@ -176,7 +176,7 @@ def _typed(spec: str, folder: str, others: list[str]) -> Candidate:
     backends = plugins.names("backends")
     if head == "torch" and rest:
         return Candidate(spec, head, _module_options(spec, rest, folder))
-    if head in backends and head not in RECIPES:
+    if head in backends and head != "torch":
         return Candidate(spec, head, _options(spec, rest, folder))
     if m := re.fullmatch(r"(.*?\.py)(?::(.*))?", spec, re.DOTALL):
         path = Path(folder, m[1])

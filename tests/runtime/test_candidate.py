@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from subgraph import plugins, project, trust
+from subgraph import project, trust
 from subgraph.errors import UnknownName, UsageError
 from subgraph.plugins import HOME
 from subgraph.project import Project
@@ -119,7 +119,7 @@ def test_a_slip(spec: str, says: str, hint: str) -> None:
 
 def test_every_recipe_is_named() -> None:
     assert sorted(candidate.RECIPES) == sorted(page.stem for page in DOCS.glob("[a-z]*.md"))
-    for name in set(candidate.RECIPES) - set(plugins.names("backends")):
+    for name in set(candidate.RECIPES) - {"litert"}:  # a backend as well
         with pytest.raises(UsageError, match=rf"docs/candidates/{name}\.md is a recipe for it"):
             parse(name)
     for name in candidate.RECIPES:
