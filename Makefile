@@ -8,7 +8,7 @@ RUNS   ?= 5
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: demo picture test test-slow test-versions check docs bench recipes producers lock clean help
+.PHONY: demo picture test test-slow test-versions test-torch check docs bench recipes producers lock clean help
 
 $(STAMP): requirements.lock pyproject.toml
 	@echo "setting up: subcut and its libraries go into $(VENV)/, about a minute …"
@@ -44,6 +44,13 @@ test-versions: ## run the tests of runtimes on the oldest and the newest librari
 		.venv-$$age/bin/python -m pytest -n 2 -m "not slow" -k "not openvino and not opencv and not tract and not mnn" \
 			$(VERSION_TESTS) || exit 1; \
 	done
+
+# CPU builds of PyTorch have an index of their own: name it with PIP_EXTRA_INDEX_URL where the usual one has those for CUDA.
+test-torch: ## run the tests that need PyTorch, in a venv of its own
+	$(PYTHON) -m venv .venv-torch
+	.venv-torch/bin/pip install --quiet --disable-pip-version-check torch==2.13.0 onnxscript==0.7.2 --editable . $(TEST_TOOLS)
+	.venv-torch/bin/python -m pytest -n 2 tests/origins/torch tests/origins/test_source.py \
+		tests/origins/test_source_metadata.py tests/end_to_end/test_partial_backend.py tests/end_to_end/test_exported.py
 
 check: $(STAMP) ## formatting, lint, types
 	$(BIN)/ruff format --check .
