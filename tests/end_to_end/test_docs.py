@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import shlex
+import shutil
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -21,8 +22,9 @@ from subgraph.runtime.candidate import parse
 from tests.helpers.pages import DOCS, PAGES, Command, blocks, console, files, run_page, written
 from tests.helpers.run_command import in_process
 
-FROM_PYTORCH = DOCS / "from-pytorch.md"  # which is run, where it is installed
-FROM_OTHER_TOOLS = sorted(page for page in DOCS.glob("from-*.md") if page != FROM_PYTORCH)
+# Pages whose commands need libraries that may not be installed.
+NEEDS = {DOCS / "from-pytorch.md": ("torch", "onnxscript"), DOCS / "from-tflite.md": ("ai_edge_litert",)}
+FROM_OTHER_TOOLS = sorted(page for page in DOCS.glob("from-*.md") if page not in NEEDS)
 # Command lines that no test runs: they install something, or need what only their reader has.
 NOT_RUN = re.compile(r"pip install|cp -r docs/candidates/|python3\.11 -m venv|\.venv/bin/pip|ssh |make |#|$")
 ALL_TEXTS = [*PAGES, ROOT / "README.md", ROOT / "CONTRIBUTING.md"]
@@ -41,8 +43,10 @@ def _prepare(page: Path, folder: Path) -> None:
     text = page.read_text(encoding="utf-8")
     if "board/" in text:
         device.board(folder / "board")
-    elif page.stem != "start":
+    elif page.stem != "start" and page not in NEEDS:
         in_process("demo", folder)
+    if page.stem == "from-tflite":
+        shutil.copytree(ROOT / "fixtures" / "tflite", folder, dirs_exist_ok=True)
     if "optimised.onnx" in text:
         options = onnxruntime.SessionOptions()
         options.optimized_model_filepath = str(folder / "optimised.onnx")
@@ -56,11 +60,9 @@ def _prepare(page: Path, folder: Path) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("page", [p for p in PAGES if console(p.read_text(encoding="utf-8"))], ids=lambda p: p.stem)
 def test_each_command_of_a_page_prints_what_is_shown(page: Path, recorded: Path, tmp_path: Path) -> None:
-    if page == FROM_PYTORCH:
-        if not (find_spec("torch") and find_spec("onnxscript")):
-            pytest.skip("torch and onnxscript are not installed")
-        folder = tmp_path
-    elif page in FROM_OTHER_TOOLS:
+    if missing := [name for name in NEEDS.get(page, ()) if not find_spec(name)]:
+        pytest.skip(f"{' and '.join(missing)} not installed")
+    if page in FROM_OTHER_TOOLS:
         folder = recorded / page.stem.removeprefix("from-")
     else:
         folder = tmp_path
