@@ -95,7 +95,8 @@ def edge_values(
 def run_outputs(
     graph: Graph, names: Sequence[str], feeding: Feeding, reference: Reference, into: Path
 ) -> list[Captured]:
-    """Values of tensors in `into/<sample>`, their files named by their number."""
+    """Values of tensors in `into/<sample>`, their files named by their number; weights are left out."""
+    names = [n for n in names if not graph.is_weight(n)]
     into.mkdir()
     above = region.above(graph, names)
     samples = feeding.plan(graph, inputs_needed(graph, above, names))

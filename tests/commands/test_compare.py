@@ -618,7 +618,7 @@ def test_a_claimed_precision_changes_what_agrees(here: Path) -> None:
 
 # ------------------------------------------------------------------------------------------------ backends and doctor
 
-OURS = ["cmd", "mnn", "onnx-reference", "opencv", "openvino", "ort", "torch", "tract"]
+OURS = ["cmd", "litert", "mnn", "onnx-reference", "opencv", "openvino", "ort", "torch", "tract"]
 PROJECT = """
 [candidates.npu]
 run = "./run.sh {inputs} {outputs}"
@@ -663,6 +663,7 @@ def test_doctor(here: Path) -> None:
     found = subcut("doctor", "--json", cwd=here).document
     usable = dict.fromkeys(OURS, True) | {
         "torch": find_spec("torch") is not None,
+        "litert": find_spec("ai_edge_litert") is not None,
         "npu": True,
         "gone": False,
         "soft": True,
