@@ -30,9 +30,12 @@ OUTPUT_SCALES = {
 # Operators of quantized models that do not begin with "QLinear" or "DynamicQuantize".
 QUANTIZED_OPS = frozenset("QuantizeLinear DequantizeLinear ConvInteger MatMulInteger QGemm".split())
 TFLITE = "tflite"  # domain of TensorFlow Lite's operators
+AXIS = ("QuantizeLinear", "DequantizeLinear")  # operators whose scale may have an axis
 MAX_CHANNELS = 1 << 16  # a longer constant is not a scale
 # Operators that pass quantized values on with the same scale.
-CARRIERS = frozenset("MaxPool Reshape Transpose Squeeze Unsqueeze Flatten Gather Slice Split Identity Pad Clip".split())
+CARRIERS = frozenset(
+    "MaxPool Reshape Transpose Squeeze Unsqueeze Flatten Gather Slice Split Identity Pad Clip Tile Expand".split()
+)
 
 
 def is_quantized(ops: Iterable[str]) -> bool:
@@ -99,6 +102,14 @@ def scales_of(graph: Graph) -> dict[str, Scale]:
             scales.update(dict.fromkeys(graph.makes[i], scale))
         elif node.domain == TFLITE:
             scales.update(_scales_of_operator(graph, node))
+    for i in reversed(graph.in_order(range(len(graph.nodes)))):  # back from where values are dequantized
+        node, op = graph.nodes[i], graph.ops[i]
+        source = node.input[0] if node.input else ""
+        if source in scales or not (source in graph.maker or source in graph.inputs):
+            continue
+        known = _scale(graph, node, 1, 2) if op == "DequantizeLinear" else scales.get(node.output[0])
+        if known and (op == "DequantizeLinear" or (op in CARRIERS and len(known.step) == 1)):
+            scales[source] = known
     return scales
 
 
@@ -130,7 +141,7 @@ def _scale(graph: Graph, node: protobuf.NodeProto, step: int, zero: int) -> Scal
     steps = _numbers(graph, node.input[step])
     has_zeros = len(node.input) > zero and node.input[zero]
     zeros = _numbers(graph, node.input[zero]) if has_zeros else (0,) * len(steps or ())
-    axis = next((int(a.i) for a in node.attribute if a.name == "axis"), 1) if node.op_type == "QuantizeLinear" else 1
+    axis = next((int(a.i) for a in node.attribute if a.name == "axis"), 1) if node.op_type in AXIS else 1
     if not steps or not zeros or len(zeros) not in (1, len(steps)) or any(not s > 0 for s in steps):
         return None
     zeros = zeros * len(steps) if len(zeros) == 1 else zeros

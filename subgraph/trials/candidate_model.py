@@ -32,7 +32,7 @@ from subgraph.runtime.run_result import Feeds, RunResult
 from subgraph.storage import tensors
 from subgraph.storage.digest import digest
 from subgraph.storage.layouts import axis_orders
-from subgraph.storage.tensors import PROTO_NAMES, Record, np_dtype, save
+from subgraph.storage.tensors import PROTO_NAMES, Record, save
 from subgraph.trials.match_tensors import MatchedTensor, ModelValues, match_tensors
 from subgraph.types import Array
 
@@ -40,6 +40,7 @@ log = logging.getLogger("subcut")
 
 EDGE = "edge.json"  # in a case, beside the candidate's model: its `MatchedTensor` for each boundary tensor
 MAX_HELD = 128  # tensors in memory while models are matched
+QUANTIZERS = ("QuantizeLinear", "QUANTIZE")
 QUANTIZED = ("int8", "uint8", "int16", "uint16")
 
 
@@ -76,9 +77,13 @@ class CandidateModel:
 
     @property
     def precision(self) -> str | None:
-        """The precision that its tensors show: int8, fp16, bf16; None where it is the reference's."""
+        """The precision that its tensors show: int8, fp16, bf16; None where it is the reference's.
+
+        Also int8 where the reference's tensors are quantized and its own are not: the rounding is the reference's.
+        """
         types = [m.dtype for m in self.matches.values() if m.dtype]
-        if is_quantized(self.graph.ops) or scales_of(self.graph):
+        finer = any(m.own and not m.scale for m in self.matches.values())
+        if finer or is_quantized(self.graph.ops) or scales_of(self.graph):
             return "int8"
         for dtype, precision in (("float16", "fp16"), ("bfloat16", "bf16")):
             if types.count(dtype) * 2 > len(types):
@@ -197,7 +202,7 @@ class CandidateModel:
         match, dtype = self.matches[name], expected.dtype if expected else record.dtype
         if record.form != "tensor" or (match.plain and record.dtype == dtype):
             return replace(record, name=name)
-        return _save(name, match.to_reference(_load(record)).astype(np_dtype(dtype)), dtype, new_folder(), "t")
+        return _save(name, match.to_reference(_load(record), dtype), dtype, new_folder(), "t")
 
     # ------------------------------------------------------------------------------------------------ reports
 
@@ -226,8 +231,9 @@ class CandidateModel:
         """By tensor that the candidate's model quantizes, the share of its values beyond the type's range."""
         shares: dict[str, float] = {}
         for stored, scale in scales_of(self.graph).items():
-            maker = self.graph.nodes[self.graph.maker[stored]]
-            name = self._names.get(maker.input[0] if maker.op_type == "QuantizeLinear" else stored)
+            maker = self.graph.maker.get(stored)  # None: an input of the model
+            real = [] if maker is None or self.graph.ops[maker] not in QUANTIZERS else self.graph.nodes[maker].input[:1]
+            name = self._names.get(*real or [stored])
             if name is None or self.values is None or name not in values.records[0]:
                 continue
             self.values.need([stored])
@@ -278,13 +284,17 @@ def of_case(graph: Graph, folder: Path) -> CandidateModel | None:
         matches = {
             str(name): MatchedTensor(
                 str(m["other"]), str(m["how"]), tuple(map(int, m["perm"])), str(m["dtype"]),
-                m["scale"] and Scale(tuple(m["scale"]["step"]), tuple(m["scale"]["zero"]), int(m["scale"]["axis"])),
+                _scale(m["scale"]), _scale(m.get("own")),
             )
             for name, m in json.loads((folder / EDGE).read_text(encoding="ascii")).items()
         }  # fmt: skip
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as e:
         raise InputError(f"{folder / EDGE} is damaged: {e}", "make the case anew") from e
     return CandidateModel(graph, load(folder / "model.onnx").prepare(), matches, None)
+
+
+def _scale(written: Any) -> Scale | None:
+    return written and Scale(tuple(written["step"]), tuple(written["zero"]), int(written["axis"]))
 
 
 # ---------------------------------------------------------------------------------------------------- values
@@ -345,7 +355,8 @@ def _inputs_of(graph: Graph, other: Graph, records: Mapping[str, Record], folder
     """
     folder.mkdir(parents=True)
     words = []
-    by_position, scales = dict(zip(other.inputs, graph.inputs, strict=False)), scales_of(other)
+    by_position = dict(zip(other.inputs, graph.inputs, strict=False))
+    scales, own_scales = scales_of(other), scales_of(graph)
     for k, (name, info) in enumerate(other.inputs.items()):
         own = name if name in graph.inputs else by_position.get(name)
         if own is None:
@@ -353,9 +364,10 @@ def _inputs_of(graph: Graph, other: Graph, records: Mapping[str, Record], folder
         _, dtype, dims = declared_type(info.type)
         record = records[own]
         perm = _perm(record.shapes[0], dims) if record.form == "tensor" and record.shapes else ()
-        if perm or (dtype and dtype != record.dtype):
-            value = MatchedTensor(name, "name", perm, dtype, scales.get(name)).to_candidate(_load(record))
-            record = _save(name, value, dtype or record.dtype, folder, f"i{k}")
+        match = MatchedTensor(name, "name", perm, "", scales.get(name), own_scales.get(own))
+        match = match.of_type(dtype or record.dtype)
+        if perm or dtype != record.dtype or match.scale != match.own:
+            record = _save(name, match.to_candidate(_load(record)), match.dtype, folder, f"i{k}")
         words += [f"{name}={file}" for file in record.files[:1]]
     return words
 

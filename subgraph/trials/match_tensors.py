@@ -12,6 +12,7 @@ import math
 import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -32,7 +33,7 @@ DOUBTFUL = 1.5  # a neighbour at less than this times the own distance may as we
 SURELY = 1e-6  # a distance of rounding alone
 MIN_DIFFERENT = 16  # different numbers in a tensor that its values can identify
 # Operators that change no number: their output is the same tensor once more.
-COPYING = frozenset("Identity Transpose Dropout Cast".split())
+COPYING = frozenset("Identity Transpose Dropout Cast DequantizeLinear".split())
 SUFFIXES = ("_quantized", "_QuantizeLinear_Output", "_DequantizeLinear_Output")  # onnxruntime's quantizer
 
 
@@ -44,7 +45,7 @@ class MatchedTensor:
         name: its name there. how: "name", "map" or "value".
         perm: candidate's value = reference's value.transpose(perm); () where the axes are in the same order.
         dtype: its element type there; "" if unknown.
-        scale: of quantized values.
+        scale: of quantized values there. own: of the reference's own values, where it is quantized in another way.
     """
 
     name: str = field(metadata={KEY: "other"})
@@ -52,17 +53,29 @@ class MatchedTensor:
     perm: tuple[int, ...] = ()
     dtype: str = ""
     scale: Scale | None = None
+    own: Scale | None = None
+
+    def of_type(self, dtype: str) -> MatchedTensor:
+        """With its element type; integers without a scale are the reference's own, as far as is known."""
+        same = self.own is not None and self.scale is None and np_dtype(dtype).kind in "iu"
+        return replace(self, dtype=dtype, scale=self.own if same else self.scale)
 
     def to_candidate(self, value: Array) -> Array:
         """A value of the reference's model in the layout and type of the candidate's."""
-        turned = value.transpose(self.perm) if self.perm else value
+        real = self.own.dequantize(value) if self.own else value
+        turned = real.transpose(self.perm) if self.perm else real
         if self.scale and self.dtype:
             return self.scale.quantize(turned, self.dtype)
         with np.errstate(over="ignore"):
             return np.ascontiguousarray(turned.astype(np_dtype(self.dtype)) if self.dtype else turned)
 
-    def to_reference(self, value: Array) -> Array:
-        """The inverse, as real numbers; a value of another rank keeps its axes."""
+    def to_reference(self, value: Array, dtype: str) -> Array:
+        """The inverse; `dtype`: the reference's."""
+        real = self.to_real(value)
+        return self.own.quantize(real, dtype) if self.own else real.astype(np_dtype(dtype))
+
+    def to_real(self, value: Array) -> Array:
+        """The candidate's value as real numbers in the reference's layout; a value of another rank keeps its axes."""
         real = self.scale.dequantize(value) if self.scale else value
         if not self.perm or len(self.perm) != real.ndim:
             return real
@@ -71,7 +84,7 @@ class MatchedTensor:
     @property
     def plain(self) -> bool:
         """Is it the same tensor, up to its name and type?"""
-        return not self.perm and self.scale is None
+        return not self.perm and self.scale is None and self.own is None
 
 
 @dataclass(frozen=True)
@@ -101,11 +114,12 @@ def match_tensors(
     if len(ours) == len(theirs) and not set(ours) & set(theirs):  # a converter has renamed them all
         tensor_map = {**dict(zip(ours, theirs, strict=True)), **tensor_map}
     targets = dict.fromkeys((*candidate.graph.inputs, *_value_tensors(candidate.graph)))
-    scales = scales_of(candidate.graph)
+    scales, own = scales_of(candidate.graph), scales_of(reference.graph)
+    reference = ModelValues(reference.graph, partial(_real, reference.value, own))
     matches: dict[str, MatchedTensor] = {}
     for name in names:
         for target, how in _by_name(name, tensor_map, targets):
-            match = MatchedTensor(target, how, scale=scales.get(target))
+            match = MatchedTensor(target, how, scale=scales.get(target), own=own.get(name))
             fitted = _fit(match, reference.value(name), candidate.value(target))
             if target == name and name in reference.graph.outputs and name in candidate.graph.outputs:
                 matches[name] = fitted or match  # an output is the output, however far off its values are
@@ -115,7 +129,7 @@ def match_tensors(
                 break
     used = {*candidate.graph.inputs, *(m.name for m in matches.values())}
     free = [MatchedTensor(n, "value", scale=scales.get(n)) for n in targets if n not in used]
-    near = _near_values(reference, [n for n in names if n not in matches], candidate, free)
+    near = _near_values(reference, [n for n in names if n not in matches], candidate, free, own)
     return matches | _mutual(reference.graph, candidate.graph, near, matches)
 
 
@@ -174,20 +188,26 @@ def _by_name(name: str, tensor_map: Mapping[str, str], targets: Collection[str])
 # ---------------------------------------------------------------------------------------------------- values
 
 
+def _real(value: Callable[[str], Array | None], scales: Mapping[str, Scale], name: str) -> Array | None:
+    """A tensor's value as real numbers."""
+    stored = value(name)
+    return scales[name].dequantize(stored) if stored is not None and name in scales else stored
+
+
 def _fit(match: MatchedTensor, expected: Array | None, value: Array | None) -> MatchedTensor | None:
     """The match with its type and order of axes; None where the two cannot be the same tensor."""
     if value is None or expected is None:
         return match
-    match = replace(match, dtype=value.dtype.name)
+    match = match.of_type(value.dtype.name)
     same_shape = expected.shape == value.shape
-    if same_shape and (expected.ndim < 2 or relative_l2(expected, match.to_reference(value)) <= NEAR):
+    if same_shape and (expected.ndim < 2 or relative_l2(expected, match.to_real(value)) <= NEAR):
         return match
     unchanged = tuple(range(expected.ndim))
     perms = [() if order == unchanged else order for order in axis_orders(expected.shape, value.shape)]
     turned = [replace(match, perm=perm) for perm in perms]
     if len(turned) < 2:
         return turned[0] if turned else None
-    distances = sorted((relative_l2(expected, m.to_reference(value)), m.perm) for m in turned)
+    distances = sorted((relative_l2(expected, m.to_real(value)), m.perm) for m in turned)
     (best, perm), (second, _) = distances[:2]
     if best * CLEARER < second and best <= NEAR:
         return replace(match, perm=perm)
@@ -209,7 +229,7 @@ def _is_displaced(reference: ModelValues, candidate: ModelValues, name: str, mat
     value = candidate.value(match.name)
     if value is None:
         return False
-    real = match.to_reference(value)
+    real = match.to_real(value)
 
     def distance_from(tensor: str) -> float:
         expected = reference.value(tensor)
@@ -224,8 +244,9 @@ Near = tuple[float, MatchedTensor]  # a possible match and its distance
 
 
 def _near_values(
-    reference: ModelValues, names: Iterable[str], candidate: ModelValues, free: Iterable[MatchedTensor]
-) -> dict[str, list[Near]]:
+    reference: ModelValues, names: Iterable[str], candidate: ModelValues, free: Iterable[MatchedTensor],
+    own: Mapping[str, Scale],
+) -> dict[str, list[Near]]:  # fmt: skip
     """By tensor of the reference's model, the matches whose values are near."""
     by_sizes: dict[tuple[int, ...], list[MatchedTensor]] = {}
     for match in free:
@@ -239,10 +260,10 @@ def _near_values(
             continue
         for match in by_sizes.get(tuple(sorted(expected.shape)), ()):
             value = candidate.value(match.name)
-            if value is None or not _same_spread(expected, match.to_reference(value)):
+            if value is None or not _same_spread(expected, match.to_real(value)):
                 continue
-            fitted = _fit(match, expected, value)
-            apart = relative_l2(expected, fitted.to_reference(value)) if fitted else math.inf
+            fitted = _fit(replace(match, own=own.get(name)), expected, value)
+            apart = relative_l2(expected, fitted.to_real(value)) if fitted else math.inf
             if fitted and apart <= NEAR:
                 near.setdefault(name, []).append((apart, fitted))
     return near

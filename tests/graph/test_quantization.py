@@ -59,3 +59,32 @@ def test_scales_are_read_from_the_nodes(tmp_path: Path) -> None:
     assert scales_of(load(tmp_path / "m.onnx")) == {"q": plain, "p": plain, "per": Scale((0.5, 0.25), (0, -4))}
     real = Scale((0.5, 0.25), (0, -4)).dequantize(np.array([[[2]], [[0]]], np.int8).reshape(1, 2, 1, 1))
     assert real.reshape(-1).tolist() == [1.0, 1.0]
+
+
+def test_a_scale_is_traced_back_from_where_values_are_dequantized(tmp_path: Path) -> None:
+    """As tf2onnx writes an int8 model: its input is transposed before it is dequantized. Weights are no such values."""
+    nodes = [
+        helper.make_node("Transpose", ["x"], ["t"], perm=[1, 0]),
+        helper.make_node("Concat", ["t", "t"], ["c"], axis=0),
+        helper.make_node("Tile", ["c", "times"], ["u"]),
+        helper.make_node("DequantizeLinear", ["u", "s", "z"], ["y"]),
+        helper.make_node("DequantizeLinear", ["w", "s", "z"], ["v"]),
+        helper.make_node("MatMul", ["y", "v"], ["out"]),
+    ]
+    weights = [
+        helper.make_tensor("s", TensorProto.FLOAT, [], [0.25]),
+        helper.make_tensor("z", TensorProto.INT8, [], [3]),
+        helper.make_tensor("times", TensorProto.INT64, [2], [1, 1]),
+        helper.make_tensor("w", TensorProto.INT8, [2, 1], [1, 2]),
+    ]
+    ends = [
+        helper.make_tensor_value_info("x", TensorProto.INT8, [2, 2]),
+        helper.make_tensor_value_info("out", TensorProto.FLOAT, [4, 1]),
+    ]
+    graph = helper.make_graph(nodes, "g", ends[:1], ends[1:], weights)
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8), tmp_path / "m.onnx")
+    assert scales_of(load(tmp_path / "m.onnx")) == {"u": (s := Scale((0.25,), (3,))), "c": s}
+    nodes[1] = helper.make_node("Identity", ["t"], ["c"])
+    graph = helper.make_graph(nodes, "g", ends[:1], ends[1:], weights)
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8), tmp_path / "m.onnx")
+    assert set(scales_of(load(tmp_path / "m.onnx"))) == {"u", "c", "t", "x"}

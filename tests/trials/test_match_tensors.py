@@ -19,6 +19,7 @@ from onnx import TensorProto, helper
 
 from subgraph.errors import UnknownName, UsageError
 from subgraph.graph.graph import Graph, load
+from subgraph.graph.quantization import Scale
 from subgraph.trials.match_tensors import MatchedTensor, ModelValues, match_tensors, read_map
 
 Values = Mapping[str, npt.NDArray[Any]]
@@ -138,4 +139,20 @@ def test_turning_and_back_changes_nothing(perm: list[int], seed: int) -> None:
     value = draw(seed, 2, 3, 4, 5)
     there = MatchedTensor("t", "value", tuple(perm))
     assert there.to_candidate(value).shape == tuple(value.shape[k] for k in perm)
-    assert np.array_equal(there.to_reference(there.to_candidate(value)), value)
+    assert np.array_equal(there.to_reference(there.to_candidate(value), "float32"), value)
+
+
+def test_both_models_may_be_quantized() -> None:
+    """By the same scale codes stay codes; by another, or in one model alone, the real numbers decide."""
+    codes = np.arange(-128, 128).astype(np.int8).reshape(16, 16)
+    own, other = Scale((0.25,), (3,)), Scale((0.5,), (-7,))
+    same = MatchedTensor("t", "name", (1, 0), "int8", own, own)
+    assert np.array_equal(same.to_candidate(codes), codes.T)
+    assert np.array_equal(same.to_reference(codes.T, "int8"), codes)
+    coarser = MatchedTensor("t", "name", (), "int8", other, own)
+    back = coarser.to_reference(coarser.to_candidate(codes), "int8")
+    assert abs(back.astype(int) - codes).max() == 1
+    real = MatchedTensor("t", "name", own=own).of_type("float32")
+    assert real.to_candidate(codes)[0, 0] == (-128 - 3) * 0.25
+    assert np.array_equal(real.to_reference(real.to_candidate(codes), "int8"), codes)
+    assert MatchedTensor("t", "name", own=own).of_type("int8").scale == own

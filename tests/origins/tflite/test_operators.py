@@ -182,6 +182,21 @@ def test_another_model_in_tflite_is_cut_at_the_same_edges(tmp_path: Path) -> Non
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("one", KINDS)
+@pytest.mark.parametrize("other", KINDS)
+def test_right_conversions_are_not_blamed(one: str, other: str, tmp_path: Path) -> None:
+    """Also where the ONNX model is quantized itself: then its tensors are codes as well."""
+    image = np.random.default_rng(5).random((1, 16, 16, 3), np.float32)
+    scale = 0.003921555820852518 if one == "int8" else 0
+    np.save(tmp_path / "x.npy", np.rint(image / scale - 128).astype(np.int8) if scale else image)
+    words = ["bisect", str(FILES / f"{one}.onnx"), "-i", str(tmp_path / "x.npy"), "--repeat", "1"]
+    document = in_process(*words, "--candidate-model", str(FILES / f"{other}.tflite")).document
+    assert document["outcome"] == ("claimed" if (one, other) == ("float", "int8") else "agree")
+    if one == other == "int8":
+        assert document["steps"][0]["error"] == 0
+
+
+@pytest.mark.slow
 def test_a_converter_makes_onnx_run(tmp_path: Path) -> None:
     script = tmp_path / "convert.py"
     script.write_text(f"import shutil, sys\nshutil.copy({str(FILES / 'float.tflite')!r}, sys.argv[2])\n")
