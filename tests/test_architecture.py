@@ -30,7 +30,7 @@ reports
 graph trust
 origins
 runtime
-cases comparison inspection
+cases comparison inspection bodies
 trials
 bisection recordings sweep demo view editing
 notebook torch

@@ -18,13 +18,15 @@ from typing import Any
 from subgraph.bisection import result_folder
 from subgraph.bisection.costs import OtherModel, costs
 from subgraph.bisection.describe import describe
+from subgraph.bisection.document import FindingDocument
+from subgraph.bisection.inside import ALONE, AS_LOOP, Entered, InsideDocument, can_enter, enter, trials_inside
 from subgraph.bisection.oracle import NodeOracle, items_of
 from subgraph.bisection.remaining import Remaining
 from subgraph.cases import case, evidence
 from subgraph.cases.case import ResultPlace
 from subgraph.display import Displayed
 from subgraph.documents import to_json
-from subgraph.errors import OutOfTime, UsageError
+from subgraph.errors import OutOfTime, SubcutError, UsageError
 from subgraph.graph.graph import Graph
 from subgraph.graph.region import between
 from subgraph.runtime.candidate import Candidate, parse
@@ -32,13 +34,15 @@ from subgraph.runtime.inputs import Feeding
 from subgraph.search import FindingKind, Findings, Outcome, QueryKind, Settings, Step
 from subgraph.search.state import Steps
 from subgraph.storage.folders import safe_name
+from subgraph.text import clean
 from subgraph.trials.session import Setup, open_with_processes
 from subgraph.trials.stored_answers import age, drop_if_changed
 from subgraph.trials.trial import Trials
 
 log = logging.getLogger("subcut")
 
-NAME_LENGTH = 60  # characters of the candidate's name in the folder's
+NAME_LENGTH = 60  # characters of the candidate's name, and of a body's, in the folder's
+MOST_ENTERED = 3  # findings in whose bodies the search goes on
 
 
 @dataclass(frozen=True)
@@ -50,6 +54,7 @@ class BisectionOptions:
         command: the user's command line, for reports. notes: for the reader of the report.
         force: may another result be replaced?
         hints: by index of a node, how many times as likely as others it is guilty; it is searched earlier.
+        body: the body that the model is, "" for a model of its own.
     """
 
     setup: Setup
@@ -59,12 +64,15 @@ class BisectionOptions:
     notes: tuple[str, ...] = ()
     force: bool = False
     hints: Mapping[int, float] = field(default_factory=dict)
+    body: str = ""
 
     @property
     def place(self) -> ResultPlace:
-        """The result's folder: one per candidate."""
+        """The result's folder: one per candidate, and per body that was searched."""
         setup = self.setup
-        return ResultPlace(setup.output, f"bisect-{safe_name(setup.candidate.name)[:NAME_LENGTH]}", self.force)
+        name = f"bisect-{safe_name(setup.candidate.name)[:NAME_LENGTH]}"
+        name += f"-inside-{safe_name(self.body)[:NAME_LENGTH]}" if self.body else ""
+        return ResultPlace(setup.output, name, self.force or bool(self.body))
 
     @property
     def request(self) -> object:
@@ -157,6 +165,7 @@ class Bisection(Displayed):
         )
         document = replace(document, other_model=self._other_model(findings))
         if findings.outcome is Outcome.DISAGREE:
+            document = replace(document, findings=list(self._insides(document.findings)))
             document = result_folder.save(self.oracle, document, place, options.request, options.setup.feeding)
             self.document = to_json(document)
         else:  # beside an earlier finding, not in its place
@@ -190,6 +199,53 @@ class Bisection(Displayed):
         limits, left = self.options.limits, self._deadline - time.monotonic()
         max_time = None if limits.max_time is None else min(limits.max_time, max(left, 0.0))
         return self.oracle.search(replace(limits, within=_scope(self.oracle, self.options.within), max_time=max_time))
+
+    def _insides(self, findings: Sequence[FindingDocument]) -> Iterator[FindingDocument]:
+        """The findings; the first ones that are a node with something inside with what was found in there."""
+        for k, finding in enumerate(findings):
+            enters = finding.kind == FindingKind.CULPRIT and k < MOST_ENTERED
+            enters = enters and can_enter(self.oracle.trials, finding.indices)
+            found = self._inside(finding.indices[0]) if enters else None
+            yield replace(finding, inside=found) if found else finding
+
+    def _inside(self, node: int) -> InsideDocument | None:
+        """What the search finds in a body of a node."""
+        trials, setup = self.oracle.trials, self.options.setup
+        region = self.oracle.region([k for k, group in enumerate(self.oracle.groups) if node in group])
+        try:
+            entered = enter(trials, setup, node, trials.verdict_of(region, self.oracle.run_result(region)))
+            if entered is None:
+                return None
+        except SubcutError as e:
+            return InsideDocument(trials.graph.label(node), None, None, ALONE, why=e.what)
+        found = self._searched(entered, ALONE)
+        if found.nodes or found.outcome == Outcome.DISAGREE:
+            return found
+        again = self._searched(entered, AS_LOOP)
+        return again if again.nodes else found
+
+    def _searched(self, entered: Entered, asked: str) -> InsideDocument:
+        """The search in a body."""
+        known = replace(entered.document, asked=asked)
+        left = self._deadline - time.monotonic()
+        limits = replace(self.options.limits, max_time=None if math.isinf(left) else max(left, 0.0), within=None)
+        try:
+            with trials_inside(self.oracle.trials, self.options.setup, entered, asked) as (trials, setup):
+                log.info("inside %s, %s: %d nodes", clean(known.body), asked, len(trials.graph.nodes))
+                options = replace(self.options, setup=setup, limits=limits, within="", hints={}, body=known.body)
+                inner = Bisection(trials, options)
+                for _ in inner:
+                    pass
+        except SubcutError as e:
+            return replace(known, why=e.what)
+        document = inner.document
+        found = document["findings"][:1]
+        known = replace(known, outcome=document["outcome"], report=document["report"])
+        if not found:
+            return known
+        first = found[0]
+        known = replace(known, kind=first["kind"], nodes=first["nodes"], ops=first["ops"], case=first["case"])
+        return replace(known, inside=first["inside"]) if "inside" in first else known
 
     def _changed(self, trials: Trials) -> str:
         """What is said where stored answers were dropped."""

@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from subgraph.bisection.costs import OtherModel
+from subgraph.bisection.inside import InsideDocument
 from subgraph.documents import absent
 from subgraph.graph.region import Surroundings
 from subgraph.origins.source import Source
@@ -144,6 +145,7 @@ class FindingDocument:
     runs: Mapping[str, int] | None = absent()
     reason: str | None = absent()
     alike: Sequence[str] | None = absent()
+    inside: InsideDocument | None = absent()
     evidence: Sequence[Mapping[str, str]]
 
 

@@ -48,8 +48,12 @@ class DumpManifest:
     losses: Sequence[str]
 
 
-def dump(graph: Graph, request: DumpRequest, place: ResultPlace, reference: Reference) -> Case:
+def dump(
+    graph: Graph, request: DumpRequest, place: ResultPlace, reference: Reference, feeding: Feeding | None = None
+) -> Case:
     """Run the ancestors of the tensors once per sample and write them, a folder per sample where there are several.
+
+    `feeding`: what the model is fed, where that is not as the request says.
 
     Raises:
         ResultExists: another result stands in the way. SubcutError: as inputs and capture do.
@@ -58,7 +62,7 @@ def dump(graph: Graph, request: DumpRequest, place: ResultPlace, reference: Refe
     place = case.free_place(place, source, [graph.path])
     stems = folders.safe_names(request.tensors)
     above = region.above(graph, stems)
-    feeding = Feeding(request.inputs, request.shapes, request.seed, request.picture)
+    feeding = feeding or Feeding(request.inputs, request.shapes, request.seed, request.picture)
     samples = feeding.plan(graph, inputs_needed(graph, above, request.tensors))
     targets = sample_names([s.label for s in samples])
     with folders.aside(place.path) as work, folders.scratch(place.parent) as scratch:

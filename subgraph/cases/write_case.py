@@ -117,10 +117,13 @@ class RecordedSource(Protocol):
         """Per sample, the recorded tensors of the region's nodes, as files in `folder` with absolute paths."""
 
 
-def extract(graph: Graph, request: CaseRequest, place: ResultPlace, reference: Reference | None) -> list[Case]:
+def extract(
+    graph: Graph, request: CaseRequest, place: ResultPlace, reference: Reference | None, feeding: Feeding | None = None
+) -> list[Case]:
     """Cut a region into case folders. A `place` without a name is named after the region.
 
-    Without a reference nothing is run. Samples whose boundary tensors have other shapes, or other values of frozen
+    `feeding`: what the model is fed, where that is not as the request says. Without a reference nothing is run.
+    Samples whose boundary tensors have other shapes, or other values of frozen
     tensors, need a cut of their own: each group of equal samples gives a folder.
 
     Raises:
@@ -132,7 +135,7 @@ def extract(graph: Graph, request: CaseRequest, place: ResultPlace, reference: R
         with folders.aside(place.path) as work:
             _write_model(cut, request, work)
             return [_finish(_manifest(cut, request), work, place.path)]
-    return write_region(graph, region, request, place, reference)
+    return write_region(graph, region, request, place, reference, feeding=feeding)
 
 
 def chosen(graph: Graph, request: CaseRequest, place: ResultPlace) -> tuple[Region, ResultPlace]:
@@ -147,14 +150,9 @@ def chosen(graph: Graph, request: CaseRequest, place: ResultPlace) -> tuple[Regi
 
 
 def write_region(
-    graph: Graph,
-    region: Region,
-    request: CaseRequest,
-    place: ResultPlace,
-    reference: Reference,
-    values: ReferenceValues | None = None,
-    device: RecordedSource | None = None,
-) -> list[Case]:
+    graph: Graph, region: Region, request: CaseRequest, place: ResultPlace, reference: Reference,
+    values: ReferenceValues | None = None, device: RecordedSource | None = None, feeding: Feeding | None = None,
+) -> list[Case]:  # fmt: skip
     """Cut a known region as `extract` does; the caller has made sure that the place is free.
 
     `values`: of a session, so that the folder holds exactly what its trials were fed; else they are captured now.
@@ -166,7 +164,8 @@ def write_region(
         names += [n for i in region.nodes for n in graph.makes[i]]
     stems = folders.safe_names(dict.fromkeys(names))
     above = regions.above(graph, stems)
-    samples = source.samples if source else request.feeding.plan(graph, inputs_needed(graph, above, names))
+    feeding = feeding or request.feeding
+    samples = source.samples if source else feeding.plan(graph, inputs_needed(graph, above, names))
     with folders.scratch(place.parent) as aside:
         scratch = aside.resolve()
         captured = (

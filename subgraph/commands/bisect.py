@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 from subgraph import project
-from subgraph.commands import Result, log, options, resolve, steps
+from subgraph.commands import Result, inside, log, options, resolve, steps
 from subgraph.commands.options import Number, Text, option
 from subgraph.commands.recorded import bisect_recorded, recording_options, refuse_beside_recorded, weights_of
 from subgraph.errors import UsageError
@@ -114,6 +114,12 @@ def _bisect(
             runs, feeding = stack.enter_context(open_runs(graph, recordings, setup.feeding))
             setup = replace(setup, feeding=feeding)
         notes = resolve.log_random_inputs(setup.feeding)
+        ends = within.split("..", 1)
+        there = inside.opened(graph, [end for end in ends if end], setup.feeding, reference, setup.output)
+        graph, feeding, names = stack.enter_context(there)
+        setup, left = replace(setup, feeding=feeding), iter(names)
+        ends = [next(left) if end else "" for end in ends]
+        within = "..".join(ends) if any(ends) else ""
         trials = stack.enter_context(open_trials(graph, setup, reference, workers))
         resolve.log_caveat(trials)
         weights = weights_of(trials, runs) if recordings else None

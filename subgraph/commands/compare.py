@@ -6,11 +6,13 @@ import math
 import shlex
 import sys
 from collections.abc import Sequence
+from contextlib import ExitStack
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 from subgraph import project
-from subgraph.commands import Result, log, options, resolve, table
+from subgraph.commands import Result, inside, log, options, resolve, table
 from subgraph.commands.options import Text, Texts, option
 from subgraph.commands.recorded import (
     FOLDER_NAME_CHARS,
@@ -117,13 +119,18 @@ def _compare(
     from subgraph.trials.compare import chosen, compare_tensors, document, value_pairs
     from subgraph.trials.session import open_trials
 
-    with Workers(setup.candidate) as workers:
+    with Workers(setup.candidate) as workers, ExitStack() as stack:
         graph = load(model_path)
         if not setup.feeding.inputs:
             log.info("inputs: random values, seed %d; real ones show more (-i FILE)", setup.feeding.seed)
+        there = inside.opened(graph, choice.at, setup.feeding, reference, setup.output)
+        graph, feeding, at = stack.enter_context(there)
+        setup, choice = replace(setup, feeding=feeding), replace(choice, at=[name for name in at if name])
         with open_trials(graph, setup, reference, workers) as trials:
             resolve.log_caveat(trials)
             comparison = compare_tensors(trials, choice.words(graph), jobs=jobs, fail_fast=choice.fail_fast)
+            unseen = [] if choice.at or choice.outputs else [f"{n} (--at)" for n in inside.notes(graph)]
+            comparison = replace(comparison, notes=(*comparison.notes, *unseen))
             command = shlex.join(["subcut", *sys.argv[1:]])
             found = document(trials, comparison, setup.criterion, command)
             if choice.save:

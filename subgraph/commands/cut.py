@@ -9,7 +9,7 @@ from typing import Annotated, Any
 from subgraph import project
 from subgraph.cases import layout, write_case
 from subgraph.cases.case import Case, ResultPlace
-from subgraph.commands import Result, log, options, resolve
+from subgraph.commands import Result, inside, log, options, resolve
 from subgraph.commands.options import Text, option
 from subgraph.commands.recorded import cut_recorded, recording_options
 from subgraph.errors import UsageError
@@ -115,12 +115,16 @@ def cut(
             request = replace(request, start=tuple(whole_layers(graph, request.start)))
         name = layout.stamp_name() if stamp else ""
         place = ResultPlace(resolve.parent_folder(settings, output), name, result.force)
-        if dry_run:
-            return _plan(graph, request, place)
         if recorded and reference:
             recordings = recording_options(replace(recording, recorded=[recorded]), runtime, inputs, tensor_map)
             return _result(cut_recorded(graph, request, place, reference, recordings))
-        return _result(write_case.extract(graph, request, place, reference))
+        ends = (*request.start, *request.end)
+        with inside.opened(graph, ends, request.feeding, reference, place.parent) as (graph, feeding, names):
+            first = len(request.start)
+            request = replace(request, start=tuple(filter(None, names[:first])), end=tuple(filter(None, names[first:])))
+            if dry_run:
+                return _plan(graph, request, place)
+            return _result(write_case.extract(graph, request, place, reference, feeding))
 
 
 def _as_caffe(form: str, settings: project.Project, model: str | None, weights: str | None) -> tuple[str, ...]:
@@ -253,6 +257,6 @@ def _fed(m: dict[str, Any]) -> str:
     fed = m["samples"][0]["fed"]
     files = [f["from"] for f in fed if not f["from"].startswith("random ") and f["from"] != "empty"]
     random = len(files) < len(fed)
-    words = [f"model input {', '.join(map(clean, files))}"] if files else []
+    words = [f"model input {', '.join(map(clean, dict.fromkeys(files)))}"] if files else []
     words += [f"random {'values for the others' if files else 'model input'}, seed {m['seed']}"] if random else []
     return "; ".join(words) or "the model has no input there"

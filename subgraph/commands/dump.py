@@ -11,7 +11,7 @@ import typer
 
 from subgraph import project
 from subgraph.cases.case import Case, ResultPlace
-from subgraph.commands import Result, log, options, resolve
+from subgraph.commands import Result, inside, log, options, resolve
 from subgraph.commands.options import Text, option
 from subgraph.errors import UsageError
 from subgraph.graph.graph import Graph, load
@@ -43,6 +43,7 @@ def dump(
     Examples:
       subcut dump model.onnx --all -o dumps
       subcut dump model.onnx stem/pad 'block1/*'
+      subcut dump model.onnx 'loop1/body@all/*'
     """
     from subgraph.cases.dump import DumpRequest
     from subgraph.cases.dump import dump as write_dump
@@ -55,14 +56,17 @@ def dump(
     with resolve.reference(settings, runtime, result.trust, model=model_path) as reference:
         graph = load(model_path)
         formats, tensor_format = resolve.formats(settings, form, "npy")
-        request = DumpRequest(
-            tensors=tuple(choose(graph, words, everything)),
-            **resolve.feeding(settings, inputs, model).options,
-            formats=formats,
-            tensor_format=tensor_format,
-        )
         folder = Path(output) if output else resolve.parent_folder(settings, None) / "dump"
-        return _result(write_dump(graph, request, ResultPlace(folder.parent, folder.name, result.force), reference))
+        feeding = resolve.feeding(settings, inputs, model)
+        with inside.opened(graph, words, feeding, reference, folder.parent) as (graph, feeding, names_there):
+            request = DumpRequest(
+                tensors=tuple(choose(graph, [name for name in names_there if name], everything or "" in names_there)),
+                **feeding.options,
+                formats=formats,
+                tensor_format=tensor_format,
+            )
+            place = ResultPlace(folder.parent, folder.name, result.force)
+            return _result(write_dump(graph, request, place, reference, feeding))
 
 
 def choose(graph: Graph, words: list[str], everything: bool) -> list[str]:

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from contextlib import nullcontext
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from subgraph import project
-from subgraph.commands import Result, options, resolve
+from subgraph.commands import Result, inside, log, options, resolve
 from subgraph.commands.options import option
 from subgraph.documents import to_json
 from subgraph.errors import ModelError, SubcutError, UsageError
 from subgraph.graph.graph import Graph, load
+from subgraph.runtime.inputs import Feeding
 from subgraph.storage.tensors import shape_text
 from subgraph.text import big, clean, clean_lines, count, shorten
 
@@ -30,7 +33,6 @@ if TYPE_CHECKING:
         RegionDocument,
         TensorInfo,
     )
-    from subgraph.runtime.inputs import Feeding
 
 MAX_VALUE, MAX_LINES = 400, 40  # of an attribute or of metadata: characters of a line, lines
 MAX_DETAILED = 3  # nodes; of more, a line for each tensor that they make
@@ -69,6 +71,7 @@ def inspect(
       subcut inspect model.onnx stem/pool
       subcut inspect model.onnx 'block1/*'
       subcut inspect model.onnx --start stem/pad --end stem/pool
+      subcut inspect model.onnx 'loop1/body@3'
 
     Exit code 0: the model is valid; 3: it is not, and the message says what is wrong at which node.
     """
@@ -80,13 +83,39 @@ def inspect(
     feeding = resolve.feeding(settings, inputs, model)
     graph = load(model_path)
     try:
-        document = _document(graph, node, start or (), end or (), None if no_run else feeding)
+        document = _document(graph, node, tuple(start or ()), tuple(end or ()), None if no_run else feeding)
     except UnicodeDecodeError as e:
         raise ModelError(f"{model_path} is damaged: a name in it is not UTF-8", "compare its checksum") from e
     return Result(to_json(document), text(document), document.exit_code)
 
 
 def _document(
+    graph: Graph, node: str | None, start: tuple[str, ...], end: tuple[str, ...], fed: Feeding | None
+) -> InspectDocument:
+    """The document of what was named; in a body, of that."""
+    import tempfile
+
+    from subgraph.bodies.iterations import NotRun
+    from subgraph.runtime.reference import default_for
+
+    words = (node,) if node else (*start, *end)
+    if not any("/" in word for word in words):
+        return _describe(graph, node, start, end, fed)
+    try:
+        with (
+            tempfile.TemporaryDirectory(prefix="subcut-") as folder,
+            default_for(graph) if fed else nullcontext() as reference,
+            inside.opened(graph, words, fed or Feeding(), reference, Path(folder)) as (there, feeding, names),
+        ):
+            node, first = names[0] if node else None, len(start)
+            begin, last = (tuple(filter(None, part)) for part in (names[:first], names[first:]))
+            return _describe(there, node, begin, () if node else last, feeding if fed else None)
+    except (NotRun, ModelError) as e:
+        log.warning("%s; only what the file says is shown", e.what)
+        return _document(graph, node, start, end, None)
+
+
+def _describe(
     graph: Graph, node: str | None, start: Sequence[str], end: Sequence[str], fed: Feeding | None
 ) -> InspectDocument:
     from subgraph.inspection import describe
@@ -94,7 +123,8 @@ def _document(
     if node:
         return describe.nodes_document(graph, node, fed)
     if not start and not end:
-        return describe.model_document(graph, fed)
+        document = describe.model_document(graph, fed)
+        return replace(document, notes=[*document.notes, *inside.notes(graph)])
     try:
         return describe.region_document(graph, start, end, fed)
     except ModelError as e:

@@ -201,9 +201,9 @@ def build_model(
             f"{graph.path.name} imports no opset: nobody can tell what its operators do",
             "the file may be truncated: compare its size and checksum with the original",
         )
-    model = _copy_without(graph.model, MODEL_PARTS)
+    model = copy_without(graph.model, MODEL_PARTS)
     out = model.graph
-    out.MergeFrom(_copy_without(graph.model.graph, GRAPH_PARTS))
+    out.MergeFrom(copy_without(graph.model.graph, GRAPH_PARTS))
     order = graph.in_order((*region.nodes, *region.pulled))
     out.node.extend(graph.nodes[i] for i in order)
     for node in out.node:
@@ -212,7 +212,7 @@ def build_model(
     renamed = _distinct_names(graph, order, out)
     inside = {name for i in order for name in graph.makes[i]}
     for name in _copy_annotations(graph, region.weights, inside | set(inputs), out):
-        _add_weight(graph, name, out)
+        add_weight(graph, name, out)
     for tensor in constants:
         out.initializer.add().MergeFromString(tensor.SerializeToString())
     for declarations, names in ((out.input, inputs), (out.output, outputs)):
@@ -224,7 +224,7 @@ def build_model(
             out.input.add().MergeFromString(_weight_info(tensor, declared).SerializeToString())
     inner = inside.difference(outputs)
     out.value_info.extend(info.SerializeToString() for name, info in infos.items() if name in inner)
-    _add_functions(graph, order, model)
+    add_functions(graph, out.node, model)
     return model, renamed
 
 
@@ -240,7 +240,7 @@ def _boundary_info(
     return info
 
 
-def _copy_without(message: Any, fields: frozenset[str]) -> Any:
+def copy_without(message: Any, fields: frozenset[str]) -> Any:
     """A copy of a message without these fields, which are never copied."""
     copy = type(message)()
     for descriptor, value in message.ListFields():
@@ -301,7 +301,8 @@ def _copy_annotations(graph: Graph, weights: Iterable[str], tensors: set[str], o
     return list(names)
 
 
-def _add_weight(graph: Graph, name: str, out: protobuf.GraphProto) -> None:
+def add_weight(graph: Graph, name: str, out: protobuf.GraphProto) -> None:
+    """Copy an initializer, dense or sparse; a large dense one stays on disk."""
     if name in graph.sparse:
         sparse = out.sparse_initializer.add()
         sparse.CopyFrom(graph.sparse[name])
@@ -323,12 +324,12 @@ def _weight_info(
     return info
 
 
-def _add_functions(graph: Graph, order: Iterable[int], model: protobuf.ModelProto) -> None:
+def add_functions(graph: Graph, nodes: Iterable[protobuf.NodeProto], model: protobuf.ModelProto) -> None:
     """Copy the local functions that these nodes call, also from bodies and other functions, in file order."""
     if not graph.functions:
         return
     needed: set[tuple[str, str, str]] = set()
-    stack = [graph.nodes[i] for i in order]
+    stack = list(nodes)
     while stack:
         node = stack.pop()
         key = (node.domain, node.op_type, node.overload)

@@ -537,12 +537,16 @@ def bodies(node: protobuf.NodeProto) -> Iterator[protobuf.GraphProto]:
 
 def captured_names(node: protobuf.NodeProto) -> list[str]:
     """Tensors that the node's bodies, at any depth, read from the graph around the node: in order, each once."""
+    return list(dict.fromkeys(name for body in bodies(node) for name in free_names(body)))
+
+
+def free_names(body: protobuf.GraphProto) -> list[str]:
+    """Tensors that a body, at any depth, reads from the graph around it: in order, each once."""
     free: dict[str, None] = {}
-    for body in bodies(node):
-        own = {v.name for v in body.input} | {t.name for t in body.initializer}
-        own |= {s.values.name for s in body.sparse_initializer}
-        own |= {name for inner in body.node for name in inner.output}
-        for inner in body.node:
-            free.update(dict.fromkeys(n for n in (*inner.input, *captured_names(inner)) if n and n not in own))
-        free.update(dict.fromkeys(v.name for v in body.output if v.name and v.name not in own))
+    own = {v.name for v in body.input} | {t.name for t in body.initializer}
+    own |= {s.values.name for s in body.sparse_initializer}
+    own |= {name for inner in body.node for name in inner.output}
+    for inner in body.node:
+        free.update(dict.fromkeys(n for n in (*inner.input, *captured_names(inner)) if n and n not in own))
+    free.update(dict.fromkeys(v.name for v in body.output if v.name and v.name not in own))
     return list(free)

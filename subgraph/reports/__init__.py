@@ -255,7 +255,7 @@ def span(step: Document, quoted: Quoted = str) -> str:
 def sentences(finding: Document, quoted: Quoted = str) -> list[str]:
     """A finding's source and numbers, a line each: share, how it fails alone, how the error grows, if 1-minimal."""
     share = finding["explains"]
-    lines = origins(finding, quoted)
+    lines = [*_insides(finding.get("inside"), quoted), *origins(finding, quoted)]
     lines += [f"explains {percent(share)} of the final error"] if share is not None else []
     lines += [_alone(finding, quoted)] if finding["verdict"] or finding["worst"] else []
     if finding["kind"] == "accumulated":
@@ -266,7 +266,21 @@ def sentences(finding: Document, quoted: Quoted = str) -> list[str]:
         lines.append(f"failed in {finding['runs']['failed']} of {count(finding['runs']['of'], 'run')}")
     elif finding["reproduces"] is not None and finding["reproduces"] < 1:
         lines.append(f"fails in {percent(finding['reproduces'])} of its runs")
-    return [*lines, *_certificate(finding, quoted), *_reservations(finding, quoted)]
+    incomplete = finding["kind"] in ("culprit", "flaky") and finding.get("why")  # the proof that it is the culprit
+    return [*lines, *_certificate(finding, quoted), *([quoted(finding["why"])] if incomplete else [])]
+
+
+def _insides(found: Document | None, quoted: Quoted) -> list[str]:
+    """What a search in a node's body found, from outside to inside."""
+    if not found:
+        return []
+    k, asked = found["iteration"], "" if found["asked"] == "alone" else f" (asked {found['asked']})"
+    where = f"inside {quoted(found['body'])}"
+    where += "" if k is None else f", wrong from iteration {k} of {found['iterations']} on"
+    if not found["nodes"]:
+        return [f"{where}: {quoted(found['why']) or 'what is in it agrees alone, so the node itself is wrong'}{asked}"]
+    lines = [f"{where}: {region(found, quoted)}{asked}"] + [f"  case {quoted(c)}" for c in [found["case"]] if c]
+    return lines + _insides(found.get("inside"), quoted)
 
 
 def _alone(finding: Document, quoted: Quoted) -> str:
@@ -292,11 +306,6 @@ def _certificate(finding: Document, quoted: Quoted) -> list[str]:
         return [f"1-minimal: a single node; without it, {rest}"]
     which = "either node" if len(finding["nodes"]) == 2 else "any one node"
     return [f"1-minimal: with {which} removed, the rest agrees"]
-
-
-def _reservations(finding: Document, quoted: Quoted) -> list[str]:
-    """Why a culprit's proof is incomplete, if it is."""
-    return [quoted(finding["why"])] if finding["kind"] in ("culprit", "flaky") and finding.get("why") else []
 
 
 def _growing(finding: Document, quoted: Quoted) -> list[str]:

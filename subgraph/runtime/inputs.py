@@ -37,7 +37,8 @@ CARRIERS = frozenset(
 )
 
 
-InputFile = tuple[str | None, str]  # the input that it is for, if the user names it; the path
+InputFile = tuple[str | None, str]  # the input that it is for, if the user names it; the path, or `NOTHING`
+NOTHING = ""  # in the place of a file: an empty sequence or optional
 
 
 @dataclass(frozen=True)
@@ -80,6 +81,7 @@ class Sample:
         files: not opened yet. A file without an input's name goes by its own name, or to the only input.
         specs: the inputs that the run needs.
         names: all inputs of the model, in order: a file may be for one that this run does not need.
+        origin: where the values in the files come from, in words; "" if their names say that.
     """
 
     label: str
@@ -88,6 +90,7 @@ class Sample:
     names: list[str]
     seed: int
     picture: ImageOptions = field(default_factory=ImageOptions)
+    origin: str = ""
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Sample:
@@ -100,6 +103,7 @@ class Sample:
             data["names"],
             data["seed"],
             ImageOptions(tuple(image["mean"]), tuple(image["scale"]), image["bgr"]),
+            data["origin"],
         )
 
 
@@ -123,7 +127,8 @@ class Feeding:
         seed: of the random values.
         picture: how images become tensors.
         records: per sample, input values that lie on disk already, with absolute paths. They are fed instead of
-            `inputs`, which then only names them in requests and manifests.
+            `inputs`, which then only names them in requests and manifests. A sequence is a file per element.
+        origins: per sample of `records`, where its values come from, in words.
     """
 
     inputs: tuple[str, ...] = ()
@@ -131,6 +136,7 @@ class Feeding:
     seed: int = 0
     picture: ImageOptions = field(default_factory=ImageOptions)
     records: tuple[Mapping[str, Record], ...] = ()
+    origins: tuple[str, ...] = ()
 
     @property
     def is_default(self) -> bool:
@@ -155,11 +161,15 @@ class Feeding:
             sizes.update(_symbol_sizes(name, declared_type(graph.inputs[name].type)[2], list(shape)))
         specs = [_spec(graph, name, self.shapes, sizes) for name in names]
         samples = self._recorded_files() if self.records else _files_per_sample(graph, self.inputs)
-        return [Sample(label, files, specs, list(graph.inputs), self.seed, self.picture) for label, files in samples]
+        origins = self.origins or [""] * len(samples)
+        return [
+            Sample(label, files, specs, list(graph.inputs), self.seed, self.picture, origin)
+            for (label, files), origin in zip(samples, origins, strict=True)
+        ]
 
     def _recorded_files(self) -> list[tuple[str, list[InputFile]]]:
         labels = [""] if len(self.records) == 1 else [f"sample_{k}" for k in range(len(self.records))]
-        files = [[(name, f) for name, record in sample.items() for f in record.files] for sample in self.records]
+        files = [[(name, f) for name, r in sample.items() for f in r.files or (NOTHING,)] for sample in self.records]
         return [(label, [*of]) for label, of in zip(labels, files, strict=True)]
 
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from subgraph.errors import InputError
 from subgraph.graph import protobuf
-from subgraph.runtime.inputs import IMAGES, ImageOptions, InputSpec, Sample, inputs_by_stem
+from subgraph.runtime.inputs import IMAGES, NOTHING, ImageOptions, InputSpec, Sample, inputs_by_stem
 from subgraph.storage import dtypes
 from subgraph.storage.tensors import (
     NOT_NUMPY,
@@ -44,14 +44,21 @@ def load_sample(sample: Sample) -> tuple[dict[str, Value], dict[str, str]]:
     origins: dict[str, str] = {}
     stems, needed = inputs_by_stem(sample.names), {spec.name: spec for spec in sample.specs}
     for name, file in sample.files:
+        if file == NOTHING and name in needed:
+            feeds[name], origins[name] = [] if needed[name].form == "sequence" else None, sample.origin or "empty"
+            continue
         for spec, array in _read(_InputFile(Path(file), name, stems, needed), sample.picture):
+            value, note = _as_input(array, spec, file)
+            if isinstance(elements := feeds.get(spec.name), list) and isinstance(value, list) and name:
+                elements += value
+                continue
             if spec.name in feeds:
                 raise InputError(
                     f"input '{spec.name}' is given twice: {origins[spec.name]} and {file}",
                     "put several samples into a folder and give the folder",
                 )
-            feeds[spec.name], note = _as_input(array, spec, file)
-            origins[spec.name] = Path(file).name + note
+            feeds[spec.name] = value
+            origins[spec.name] = sample.origin or Path(file).name + note
     sizes = _symbol_sizes(sample.specs, feeds)
     for spec in sample.specs:
         if spec.name not in feeds:

@@ -63,6 +63,7 @@ class Trials:
         seen_keys: store keys of all results, run or loaded, with the time at which each was run.
         began: when the session began, in seconds since 1970.
         only_stored: nothing is run on the candidate: where a result is not stored, `NotStored` is raised.
+        dress: what the candidate is given in the place of a cut: its model in another form.
         run_by_hand: returns results in place of the workers. `dataclasses.replace` does not copy it: another candidate
             runs by itself.
     """
@@ -89,6 +90,7 @@ class Trials:
     only_stored: bool = False
     known: frozenset[str] | None = None
     roundings: Reference | None = None
+    dress: Callable[[Cut], protobuf.ModelProto] | None = field(default=None, init=False)
     run_by_hand: Callable[[Region, Feeds | None], RunResult] | None = field(default=None, init=False)
     _weight_digests: dict[str, str] = field(default_factory=dict)
     _noise: dict[Any, tuple[RegionNoise, threading.Lock]] = field(default_factory=dict)
@@ -110,6 +112,8 @@ class Trials:
         """Does the candidate take several disconnected cuts in one model?"""
         if self.candidate_model:
             return False  # `graph.merged_cuts` merges cuts of the reference's model only
+        if self.dress:
+            return False
         return bool(self.about.multi if self.candidate.multi is None else self.candidate.multi)
 
     # ------------------------------------------------------------------------------------------------ trials
@@ -158,7 +162,7 @@ class Trials:
 
     @cached_property
     def _shipped(self) -> ShippedModel | None:
-        return shipped_model(self.graph, self._whole, self.candidate_model)
+        return None if self.dress else shipped_model(self.graph, self._whole, self.candidate_model)
 
     def _run_as(self, form: Form, region: Region, feeds: Feeds | None, repetition: int, fresh: bool) -> RunResult:
         """Run a region in one of the forms, or load what is stored of it."""
@@ -301,7 +305,10 @@ class Trials:
         else:
             cut = self.cut(region, records)
             feeds = [[sample[n] for n in cut.inputs] for sample in records]
-        cut.save(folder / "model.onnx")
+        if self.dress:
+            protobuf.write(self.dress(cut), self.graph.path, folder / "model.onnx", external=False)
+        else:
+            cut.save(folder / "model.onnx")
         return cut, feeds
 
     def _run_model(self, form: Form, region: Region, records: Feeds, fresh: bool, into: Path) -> RunResult:
@@ -377,6 +384,7 @@ class Trials:
             entering,
             list(region.outputs),
             self.freeze,
+            *([self.dress.__name__] if self.dress else []),
             *(self.values.digest([sample[n] for n in entering]) for sample in records),
         )
 

@@ -141,7 +141,12 @@ def settle(pair: Pair, exact: bool = True) -> Ruling | None:
         return None
     if pair.changed:
         return fail(f"{pair.changed} of {count(pair.size, 'element')} changed, where none may: {pair.kind} values")
-    return agree(f"all {count(pair.size, 'element')} are equal ({pair.kind} values)")
+    return agree(f"{all_equal(pair)} ({pair.kind} values)")
+
+
+def all_equal(pair: Pair) -> str:
+    """What is said of two tensors without a difference."""
+    return "the only element is equal" if pair.size == 1 else f"all {pair.size} elements are equal"
 
 
 def _describe_masks(pair: Pair) -> str:

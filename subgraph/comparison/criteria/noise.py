@@ -61,7 +61,18 @@ from dataclasses import replace
 
 import numpy as np
 
-from subgraph.comparison.criteria import Noise, OutputContext, Ranking, Rule, Ruling, agree, fail, parse_number, settle
+from subgraph.comparison.criteria import (
+    Noise,
+    OutputContext,
+    Ranking,
+    Rule,
+    Ruling,
+    agree,
+    all_equal,
+    fail,
+    parse_number,
+    settle,
+)
 from subgraph.comparison.criteria._floats import JUMP_RUNS, LOST, MAX_SHARE, Floats, shape_varies
 from subgraph.comparison.criteria._indices import jaccard_distance, misranked
 from subgraph.comparison.pair import Pair
@@ -119,7 +130,7 @@ def _judge(pair: Pair, context: OutputContext, k: float | None, floor: float | N
             )
         return settle(pair) or Ruling(Status.UNRESOLVED, why="nothing was compared")
     if not pair.changed:
-        return agree(f"all {count(pair.size, 'element')} are equal")
+        return agree(all_equal(pair))
     if noise and (not pair.floating or noise.behind_choice()) and (ranking := noise.ranking(context.claim)):
         return _indices(pair, context.claim, noise, ranking)
     if pair.floating:

@@ -1,0 +1,152 @@
+"""A finding that is one If, Loop, Scan or call of a function -> trials on what is inside, where the search goes on.
+
+Of a Loop or Scan the first iteration that goes wrong is found by halving: the candidate runs it up to an iteration, fed
+as the whole is. Where the body alone agrees, or cannot be run alone, it is asked as a Loop of one iteration.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from functools import partial
+
+from subgraph.bodies.as_loop import as_loop
+from subgraph.bodies.descend import run_body, written
+from subgraph.bodies.iterations import NotRun, iterations, total_iterations, truncated
+from subgraph.bodies.model import Body, open_body
+from subgraph.bodies.name import FIRST, bodies_of, holds_bodies, iterates, split
+from subgraph.documents import absent
+from subgraph.text import clean
+from subgraph.trials.session import Setup, open_trials
+from subgraph.trials.trial import Trials
+from subgraph.verdict import Status, Verdict
+
+log = logging.getLogger("subcut")
+
+ALONE, AS_LOOP = "alone", "as a Loop of one iteration"
+
+
+@dataclass(frozen=True)
+class InsideDocument:
+    """What the search in a body found.
+
+    Attributes:
+        body: as the user names it: `loop1/body@3`.
+        iteration: the first that goes wrong; None where nothing iterates. iterations: how many run.
+        asked: how the candidate was given the pieces.
+        outcome: of the search in there; "" where there was none.
+        kind, nodes, ops, case: of its first finding. report: its page.
+        why: why nothing more is known.
+        inside: the same of a body within that finding.
+    """
+
+    body: str
+    iteration: int | None
+    iterations: int | None
+    asked: str
+    outcome: str = ""
+    kind: str = ""
+    nodes: Sequence[str] = ()
+    ops: Sequence[str] = ()
+    case: str | None = None
+    report: str | None = None
+    why: str = ""
+    inside: object = absent()
+
+
+@dataclass(frozen=True)
+class Entered:
+    """A body that runs, with the first iteration that goes wrong."""
+
+    body: Body
+    sample: int
+    iteration: int
+    total: int
+
+    @property
+    def document(self) -> InsideDocument:
+        """What is known before the search in there."""
+        if iterates(self.body.graph, self.body.name.node):
+            return InsideDocument(self.body.name.text, self.iteration, self.total, ALONE)
+        return InsideDocument(self.body.name.text, None, None, ALONE)
+
+
+def can_enter(trials: Trials, nodes: Sequence[int]) -> bool:
+    """Is this finding a single node with something inside that the candidate can be asked about?"""
+    if len(nodes) != 1 or trials.candidate_model or trials.run_by_hand or trials.known is not None:
+        return False
+    return holds_bodies(trials.graph, nodes[0]) and nodes[0] not in trials.graph.random_nodes
+
+
+def enter(trials: Trials, setup: Setup, node: int, verdict: Verdict | None) -> Entered | None:
+    """The body in `node` that runs, and its first iteration that the candidate gets wrong; None if none runs.
+
+    `verdict`: on the node alone; it says which sample is wrong.
+
+    Raises:
+        SubcutError: the reference cannot run what is inside, or the candidate cannot be used.
+    """
+    graph, values = trials.graph, trials.values
+    wrong = verdict.worst.sample if verdict and verdict.worst else None
+    first = values.labels.index(wrong) if wrong in values.labels else 0
+    samples = sorted(range(len(values.samples)), key=lambda k: k != first)
+    for name in bodies_of(graph, node):
+        found = split(graph, name)
+        if found is None:
+            continue
+        body = open_body(graph, found[0])
+        for sample in samples:
+            try:
+                iterations(body, values, FIRST, trials.new_folder(), [sample])
+            except NotRun:
+                continue
+            if not iterates(graph, node):
+                return Entered(body, sample, 0, 1)
+            total = total_iterations(body, values, sample, trials.new_folder())
+            log.info("%s: looking for the first wrong of %d iterations", clean(found[0].text), total)
+            k = first_wrong(total, partial(_fails_up_to, trials, setup, body, sample))
+            at = replace(found[0], iteration=str(k), text=f"{name}@{k}")
+            return Entered(open_body(graph, at), sample, k, total)
+    return None
+
+
+def first_wrong(total: int, fails: Callable[[int], bool]) -> int:
+    """The first of `total` iterations with which a Loop that ends behind it fails: log₂ of it in runs.
+
+    `fails(t)`: does it fail when it runs t times? As a whole it does. Iterations count from 0.
+    """
+    if total <= 1 or fails(1):
+        return 0
+    right, wrong = 1, total
+    while wrong - right > 1:
+        middle = (right + wrong) // 2
+        right, wrong = (right, middle) if fails(middle) else (middle, wrong)
+    return wrong - 1
+
+
+@contextmanager
+def trials_inside(trials: Trials, setup: Setup, entered: Entered, asked: str) -> Iterator[tuple[Trials, Setup]]:
+    """Trials on the body, fed as it is in the iteration that goes wrong, for this block; and their setup.
+
+    Raises:
+        SubcutError: the reference cannot run it.
+    """
+    scratch = trials.new_folder()
+    inside = run_body(entered.body, trials.values, setup.output, scratch, setup.feeding, [entered.sample])
+    assert inside.feeding
+    setup = replace(setup, feeding=inside.feeding)
+    with open_trials(inside.graph, setup, trials.reference, trials.workers) as inner:
+        if asked == AS_LOOP:
+            inner.dress = as_loop
+        yield inner, setup
+
+
+def _fails_up_to(trials: Trials, setup: Setup, body: Body, sample: int, trips: int) -> bool:
+    """Does the candidate fail on the Loop or Scan when it runs so many times?"""
+    model, feeds = truncated(body, trials.values, sample, trips, trials.new_folder())
+    graph = written(model, body.graph, setup.output)
+    feeding = replace(setup.feeding, records=(feeds,), origins=(f"of {body.name.text}, {trips} iterations",))
+    with open_trials(graph, replace(setup, feeding=feeding), trials.reference, trials.workers) as inner:
+        return inner.verdict(inner.whole()).status is Status.FAIL

@@ -1,0 +1,194 @@
+"""Selectors of nodes in a body -> that body as a graph, and what it is fed: all else works as on any model."""
+
+from __future__ import annotations
+
+import logging
+import tempfile
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from subgraph.bodies.iterations import KEY, Iteration, iterations
+from subgraph.bodies.model import Body, open_body
+from subgraph.bodies.name import BodyName, iterates, split
+from subgraph.errors import UsageError
+from subgraph.graph import graph as graphs
+from subgraph.graph import protobuf
+from subgraph.graph.cut import boundary_types
+from subgraph.graph.graph import Graph
+from subgraph.graph.types import common_type
+from subgraph.runtime.inputs import Feeding
+from subgraph.runtime.reference import Reference
+from subgraph.runtime.reference_values import ReferenceValues
+from subgraph.storage import folders
+from subgraph.storage.digest import digest
+from subgraph.storage.tensors import Record
+from subgraph.text import clean, count
+
+log = logging.getLogger("subcut")
+
+FOLDER = ".bodies"  # within the folder of results
+
+
+@dataclass(frozen=True)
+class Inside:
+    """A body as a graph of its own.
+
+    Attributes:
+        names: what is selected in it, as its graph calls it; "" for all of it.
+        feeding: what it is fed: a sample per iteration and sample of the whole. None where nothing was run.
+        runs: the iterations that these samples are.
+    """
+
+    graph: Graph
+    names: tuple[str, ...]
+    feeding: Feeding | None
+    runs: tuple[Iteration, ...] = ()
+
+
+def descend(
+    graph: Graph, names: Sequence[str], feeding: Feeding, reference: Reference | None, output: Path, scratch: Path
+) -> Inside | None:
+    """The graph that selectors are about, if that is a body; None if it is `graph` itself.
+
+    `output`: the folder of results, in which the model of the body is kept. `scratch`: for values. Without a reference
+    nothing is run.
+
+    Raises:
+        UnknownName, UsageError: no such body or iteration, or the selectors are about several graphs.
+        InputError: the body does not run for the inputs. ModelError: the reference cannot run it.
+    """
+    inside: Inside | None = None
+    while found := _common_body(graph, names):
+        body = open_body(graph, found[0])
+        text = found[0].text
+        if reference is None:
+            inside = Inside(written(body.model(_declared(body)), graph, output), found[1], None)
+        else:
+            values = ReferenceValues(graph, reference, feeding.plan(graph, graph.inputs), _new(scratch))
+            inside = run_body(body, values, output, _new(scratch), feeding)
+            inside = replace(inside, names=found[1])
+        graph, names = inside.graph, inside.names
+        feeding = inside.feeding or feeding
+        log.info("inside %s: %s%s", clean(text), count(len(graph.nodes), "node"), _which(inside.runs))
+    return inside
+
+
+def run_body(
+    body: Body,
+    values: ReferenceValues,
+    output: Path,
+    scratch: Path,
+    feeding: Feeding,
+    samples: Sequence[int] | None = None,
+) -> Inside:
+    """A body, fed with what it is fed in the iterations that its name says; `values`: of the graph around it.
+
+    `samples`: of the whole, by index; None for all.
+
+    Raises:
+        InputError: it does not run for the inputs. ModelError: the reference cannot run it.
+    """
+    runs = iterations(body, values, body.name.iteration, scratch, samples)
+    feeds = [run.feeds for run in runs]
+    ends = [{**run.results, **run.feeds} for run in runs]
+    types = {name: common_type([records[name] for records in ends]) for name in ends[0]}
+    inside = written(body.model(types), body.graph, output)
+    _require_equal(body, inside, runs, values.reference, scratch)
+    origins = tuple(_origin(body, run) for run in runs)
+    return Inside(inside, (), replace(feeding, records=tuple(feeds), origins=origins), tuple(runs))
+
+
+def _require_equal(body: Body, inside: Graph, runs: Sequence[Iteration], reference: Reference, scratch: Path) -> None:
+    """Warn where the body alone gives other bits than within the whole model."""
+    names = [n for n in dict.fromkeys(body.results) if n in inside.maker]
+    stems = {name: f"r{k}" for k, name in enumerate(names)}
+    if not names:
+        return
+    reference.load(KEY, inside.path)
+    try:
+        for run in runs:
+            into = _new(scratch).resolve()
+            made = reference.run(KEY, into, stems, [run.feeds[n] for n in inside.inputs]).by_name
+            for name in run.results.keys() & made.keys():
+                if not _are_equal(run.results[name], made[name].within(str(into))):
+                    log.warning(
+                        "%s alone gives other bits of '%s' than within the whole: on the reference, too",
+                        clean(_origin(body, run).removeprefix("of ")),
+                        clean(name),
+                    )
+    finally:
+        reference.drop(KEY)
+
+
+def _are_equal(one: Record, other: Record) -> bool:
+    """Are two values the same, bit for bit?"""
+    pairs = zip(one.files, other.files, strict=False)
+    return one.shapes == other.shapes and all(Path(a).read_bytes() == Path(b).read_bytes() for a, b in pairs)
+
+
+def _origin(body: Body, run: Iteration) -> str:
+    name = body.name.text.partition("@")[0] if body.name.iteration else body.name.text
+    return f"of {name}, iteration {run.number}" if iterates(body.graph, body.name.node) else f"of {name}"
+
+
+def _common_body(graph: Graph, names: Sequence[str]) -> tuple[BodyName, tuple[str, ...]] | None:
+    """The body that all selectors begin with, and how it calls their nodes.
+
+    Raises:
+        UsageError: they are about several graphs.
+    """
+    found = [split(graph, name) for name in names]
+    bodies = {f[0].text if f else "" for f in found}
+    if not bodies - {""}:
+        return None
+    if len(bodies) > 1:
+        one, other = sorted(bodies)[:2]
+        where = f"in {clean(one)}" if one else "in the graph around"
+        raise UsageError(
+            f"one node is {where}, another in {clean(other)}: a piece lies in one graph", "name nodes of one body"
+        )
+    (name, _), *_ = (f for f in found if f)
+    return name, tuple(_inner(name, f[1]) for f in found if f)
+
+
+def _inner(name: BodyName, rest: str) -> str:
+    """How the graph of the body calls a node; "" for all of it."""
+    return f"{name.text}/{rest}" if rest else ""
+
+
+def _which(runs: Sequence[Iteration]) -> str:
+    if not runs or not any(run.number for run in runs):
+        return ""
+    numbers = sorted({run.number for run in runs})
+    shown = ", ".join(map(str, numbers[:4])) + (", …" if len(numbers) > 4 else "")
+    return f", iteration{'s' * (len(numbers) > 1)} {shown}"
+
+
+def _declared(body: Body) -> dict[str, protobuf.TypeProto]:
+    """Types of what the body reads from outside, without a run."""
+    outer = [n for n in body.outer if n not in body.graph.inputs]
+    declared = body.graph.declared_types(body.outer)
+    return {**boundary_types(body.graph, outer, [], declared), **declared}
+
+
+def written(model: protobuf.ModelProto, graph: Graph, output: Path) -> Graph:
+    """A model made from a part of `graph`, from a file in the folder of results that is called as the whole.
+
+    Raises:
+        DataError: the bytes of a weight cannot be read. OutputError: nothing can be written.
+    """
+    key = digest(
+        "body/1", str(graph.path.resolve()), graph.skeleton.structure, model.SerializeToString(deterministic=True)
+    )
+    place = output / FOLDER / key[:20]
+    path = place / graph.path.name
+    if not path.is_file():
+        with folders.aside(place) as work:
+            protobuf.write(model, graph.path, work / path.name, external=False)
+    return graphs.load(path)
+
+
+def _new(scratch: Path) -> Path:
+    scratch.mkdir(parents=True, exist_ok=True)
+    return Path(tempfile.mkdtemp(dir=scratch))

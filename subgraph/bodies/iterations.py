@@ -1,0 +1,392 @@
+"""What a body is fed in each iteration: values of the graph around it, and the state that the iterations before leave.
+
+The state before iteration k of a Loop is what the Loop gives when it may run k times, of a Scan what it gives for the
+first k slices. So shapes may change from one iteration to the next, and a state may be a sequence.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from subgraph.bodies.model import Body
+from subgraph.bodies.name import ALL, FIRST, LAST
+from subgraph.bodies.truncated import RAN, TRIPS, scan_states, state_name, truncated_loop
+from subgraph.errors import InputError, ModelError
+from subgraph.graph import protobuf
+from subgraph.graph import region as regions
+from subgraph.graph.cut import boundary_types
+from subgraph.graph.graph import Graph
+from subgraph.graph.types import common_type, with_open_dims
+from subgraph.runtime.reference_values import ReferenceValues
+from subgraph.storage import dtypes
+from subgraph.storage.tensors import Record, Value, load, save
+from subgraph.text import clean, count
+
+if TYPE_CHECKING:
+    from subgraph.types import Array
+
+KEY = "iterations"  # of the model in the reference process
+FIRST_SCAN = 9  # opset; Scan was another operator before
+
+
+@dataclass(frozen=True)
+class Iteration:
+    """One run of a body: its number (0 for a branch or a function), the sample, and a record per input.
+
+    `results`: outputs of the body as the whole model has them; of Loop and Scan the states only.
+    """
+
+    number: int
+    sample: int
+    feeds: Mapping[str, Record]
+    results: Mapping[str, Record]
+
+
+class NotRun(InputError):
+    """The branch or iteration does not run for the inputs."""
+
+
+def iterations(
+    body: Body, values: ReferenceValues, wanted: str, folder: Path, samples: Sequence[int] | None = None
+) -> list[Iteration]:
+    """The runs of a body that are wanted: of each sample one, or with `ALL` every iteration.
+
+    `wanted`: FIRST, LAST, ALL or a number. Samples for which it does not run are left out. `folder`: for files.
+    `samples`: by index; None for all.
+
+    Raises:
+        NotRun: it runs for no sample. InputError: an input does not fit.
+        ModelError: the reference cannot run it, or Scan is that of an opset before 9.
+    """
+    source = _source(body, values, folder)
+    found: list[Iteration] = []
+    why = ""
+    with source.opened():
+        for k in range(len(values.samples)) if samples is None else samples:
+            try:
+                numbers = source.numbers(k, wanted)
+                found += [Iteration(n, k, source.feeds(k, n), source.results(k, n)) for n in numbers]
+            except NotRun as e:
+                why = e.what
+    if not found:
+        raise NotRun(why, "give an input with which it runs (-i), or only cut: --no-capture")
+    return found
+
+
+def total_iterations(body: Body, values: ReferenceValues, sample: int, folder: Path) -> int:
+    """How many times the body of a Loop or Scan runs.
+
+    Raises: as `iterations`.
+    """
+    source = _source(body, values, folder)
+    assert isinstance(source, _Iterated)
+    with source.opened():
+        return source.total(sample)
+
+
+def truncated(
+    body: Body, values: ReferenceValues, sample: int, trips: int, folder: Path
+) -> tuple[protobuf.ModelProto, dict[str, Record]]:
+    """The Loop or Scan as a model that runs at most `trips` times, and what it is fed.
+
+    Raises: as `iterations`.
+    """
+    source = _source(body, values, folder)
+    assert isinstance(source, _Iterated)
+    with source.opened():
+        return source.truncated(sample, trips)
+
+
+def _source(body: Body, values: ReferenceValues, folder: Path) -> _Source:
+    node = body.graph.nodes[body.name.node]
+    kinds = {"If": _Branch, "Loop": _Loop, "Scan": _Scan}
+    return (kinds[node.op_type] if body.name.attribute else _Call)(body, values, folder)
+
+
+@dataclass
+class _Source:
+    """Where the values of a body come from."""
+
+    body: Body
+    values: ReferenceValues
+    folder: Path
+    _files: int = field(default=0, init=False)
+
+    @property
+    def graph(self) -> Graph:
+        return self.body.graph
+
+    @cached_property
+    def inputs(self) -> list[str]:
+        """The node's inputs, "" for one that is left out."""
+        return list(self.graph.nodes[self.body.name.node].input)
+
+    @contextmanager
+    def opened(self) -> Iterator[None]:
+        """Have the values of what the node reads, for this block."""
+        read = [n for n in (*self.inputs, *self.body.outer) if n and not self._is_weight(n)]
+        self.values.need([*read, *self.graph.makes[self.body.name.node]])
+        yield
+
+    def numbers(self, sample: int, wanted: str) -> Sequence[int]:
+        """The iterations that are wanted and run."""
+        return [0]
+
+    def feeds(self, sample: int, number: int) -> dict[str, Record]:
+        """A record per input of the body."""
+        return {n: self.record(n, sample) for n in self.body.outer}
+
+    def results(self, sample: int, number: int) -> dict[str, Record]:
+        """A record per output of the body, as far as the whole model says."""
+        made = list(self.graph.nodes[self.body.name.node].output)
+        records = self.values.records[sample]
+        return {
+            result: replace(records[n], name=result)
+            for result, n in zip(self.body.results, made, strict=False)
+            if n and result
+        }
+
+    def record(self, name: str, sample: int) -> Record:
+        """The value of a tensor around the body."""
+        return self._weight(name) if self._is_weight(name) else self.values.records[sample][name]
+
+    def scalar(self, name: str, sample: int, default: Any) -> Any:
+        """The only element of a tensor; `default` where it is left out."""
+        if not name:
+            return default
+        value: Any = load(self.record(name, sample), Path("/"))
+        return value.reshape(-1)[0].item()
+
+    def saved(self, name: str, value: Value, dtype: str) -> Record:
+        """A record of a value, called `name`."""
+        from subgraph.storage.tensors import PROTO_NAMES
+
+        self._files += 1
+        text = f"tensor({PROTO_NAMES.get(dtype, dtype)})"
+        folder = self.folder.resolve()
+        return save(name, value, text, folder, f"v{self._files}").within(str(folder))
+
+    def _is_weight(self, name: str) -> bool:
+        return name not in self.graph.maker and self.graph.is_weight(name)
+
+    def _weight(self, name: str) -> Record:
+        tensor = self.graph.weights[name]
+        dtype = dtypes.TYPES[tensor.data_type][0]
+        return self.saved(name, protobuf.to_array(tensor, self.graph.path), dtype)
+
+
+class _Branch(_Source):
+    """A branch of an If."""
+
+    def numbers(self, sample: int, wanted: str) -> Sequence[int]:
+        chosen = "then_branch" if self.scalar(self.inputs[0], sample, True) else "else_branch"
+        if chosen != self.body.name.attribute:
+            raise NotRun(f"{clean(self.body.name.text)} does not run: the other branch does, {chosen}")
+        return [0]
+
+
+class _Call(_Source):
+    """A call of a local function."""
+
+    def feeds(self, sample: int, number: int) -> dict[str, Record]:
+        given = [n for n in self.inputs if n]
+        return {
+            formal: replace(self.record(n, sample), name=formal)
+            for formal, n in zip(self.body.formals, given, strict=False)
+        }
+
+
+class _Iterated(_Source):
+    """What Loop and Scan have in common: a run that ends before an iteration gives the state that it begins with."""
+
+    def states(self, sample: int, number: int) -> list[Record]:
+        """What the body is fed as state in this iteration.
+
+        Raises:
+            NotRun: there are not so many iterations.
+        """
+        raise NotImplementedError
+
+    def total(self, sample: int) -> int:
+        """How many iterations run."""
+        raise NotImplementedError
+
+    def truncated(self, sample: int, trips: int) -> tuple[protobuf.ModelProto, dict[str, Record]]:
+        """The node as a model that runs at most `trips` times, and what it is fed."""
+        raise NotImplementedError
+
+    def results(self, sample: int, number: int) -> dict[str, Record]:
+        first = 1 if isinstance(self, _Loop) else 0  # of a Loop the first is whether it goes on
+        after = self.states(sample, number + 1)
+        return {name: replace(r, name=name) for name, r in zip(self.body.results[first:], after, strict=False)}
+
+    def numbers(self, sample: int, wanted: str) -> Sequence[int]:
+        total = self.total(sample)
+        last = total - 1
+        number = {FIRST: 0, LAST: last, ALL: 0}.get(wanted, -1) if not wanted.isdigit() else int(wanted)
+        if not 0 <= number <= last:
+            what = count(total, "iteration") if total else "no iteration"
+            raise NotRun(f"{clean(self.body.name.text)}: {what} run{'s' * (total < 2)} for this input")
+        return range(total) if wanted == ALL else [number]
+
+
+class _Loop(_Iterated):
+    """The body of a Loop."""
+
+    @contextmanager
+    def opened(self) -> Iterator[None]:
+        with super().opened():
+            self._types = _boundary(self.body.graph, self.body.name.node, self.values)
+            with _loaded(self.values, truncated_loop(self.body, self._types), self.graph, self.folder):
+                yield
+
+    @property
+    def _state_count(self) -> int:
+        return len(self.body.formals) - 2
+
+    def total(self, sample: int) -> int:
+        trips = self.scalar(self.inputs[0], sample, math.inf)
+        return self._run(sample, min(trips, (1 << 63) - 1))[0]
+
+    def states(self, sample: int, number: int) -> list[Record]:
+        if number == 0:
+            return [self.record(n, sample) for n in self.inputs[2:]]
+        return self._run(sample, number)[1]
+
+    def _run(self, sample: int, trips: int) -> tuple[int, list[Record]]:
+        """(iterations that ran, states after them) where at most `trips` may run."""
+        import numpy as np
+
+        self._files += 1
+        into = self.folder / f"run{self._files}"
+        into.mkdir()
+        stems = {RAN: "ran"} | {state_name(k): f"s{k}" for k in range(self._state_count)}
+        records = self.values.records[sample]
+        feeds = [*(records[n] for n in self._types), self.saved(TRIPS, np.array(max(trips, 0), np.int64), "int64")]
+        run = self.values.reference.run(KEY, into, stems, feeds).by_name
+        found = {name: r.within(str(into.resolve())) for name, r in run.items()}
+        ran: Any = load(found[RAN], Path("/"))
+        return int(ran.reshape(-1)[0]), [found[state_name(k)] for k in range(self._state_count)]
+
+    def truncated(self, sample: int, trips: int) -> tuple[protobuf.ModelProto, dict[str, Record]]:
+        records = self.values.records[sample]
+        return truncated_loop(self.body, self._types, trips), {n: records[n] for n in self._types}
+
+    def feeds(self, sample: int, number: int) -> dict[str, Record]:
+        import numpy as np
+
+        formals, feeds = self.body.formals, super().feeds(sample, number)
+        feeds[formals[0]] = self.saved(formals[0], np.array(number, np.int64), "int64")
+        feeds[formals[1]] = self.saved(formals[1], np.array(True), "bool")
+        for formal, record in zip(formals[2:], self.states(sample, number), strict=True):
+            feeds[formal] = replace(record, name=formal)
+        return feeds
+
+
+class _Scan(_Iterated):
+    """The body of a Scan."""
+
+    @contextmanager
+    def opened(self) -> Iterator[None]:
+        if _opset(self.graph) < FIRST_SCAN:
+            raise ModelError(
+                f"{clean(self.body.name.text)}: Scan of an opset before 9 runs over batches",
+                "convert the model: onnx.version_converter.convert_version(model, 11)",
+            )
+        with super().opened():
+            self._types = _boundary(self.graph, self.body.name.node, self.values)
+            sliced = {n: with_open_dims(t) if n in self._scanned else t for n, t in self._types.items()}
+            with _loaded(self.values, scan_states(self.body, sliced), self.graph, self.folder):
+                yield
+
+    @cached_property
+    def _attributes(self) -> Mapping[str, Any]:
+        return {a.name: a for a in self.graph.nodes[self.body.name.node].attribute}
+
+    @property
+    def _state_count(self) -> int:
+        return len(self.inputs) - int(self._attributes["num_scan_inputs"].i)
+
+    @property
+    def _scanned(self) -> list[str]:
+        return self.inputs[self._state_count :]
+
+    def _axis(self, k: int, rank: int) -> int:
+        axes = self._attributes.get("scan_input_axes")
+        return (int(axes.ints[k]) if axes else 0) % rank
+
+    def _backward(self, k: int) -> bool:
+        directions = self._attributes.get("scan_input_directions")
+        return bool(directions.ints[k]) if directions else False
+
+    def total(self, sample: int) -> int:
+        (shape,) = self.record(self._scanned[0], sample).shapes
+        return shape[self._axis(0, len(shape))]
+
+    def states(self, sample: int, number: int) -> list[Record]:
+        if number == 0:
+            return [self.record(n, sample) for n in self.inputs[: self._state_count]]
+        self._files += 1
+        into = self.folder / f"run{self._files}"
+        into.mkdir()
+        feeds = list(self._begun(sample, number).values())
+        stems = {state_name(k): f"s{k}" for k in range(self._state_count)}
+        run = self.values.reference.run(KEY, into, stems, feeds).by_name
+        return [run[state_name(k)].within(str(into.resolve())) for k in range(self._state_count)]
+
+    def _begun(self, sample: int, number: int) -> dict[str, Record]:
+        """What the Scan reads, with the first slices only of what it scans."""
+        begun = {n: self._part(n, k, sample, number, before=True) for k, n in enumerate(self._scanned)}
+        return {n: begun.get(n, self.values.records[sample].get(n)) for n in self._types}  # type: ignore[misc]
+
+    def truncated(self, sample: int, trips: int) -> tuple[protobuf.ModelProto, dict[str, Record]]:
+        feeds = self._begun(sample, trips)
+        return scan_states(self.body, {n: common_type([r]) for n, r in feeds.items()}, collects=True), feeds
+
+    def _part(self, name: str, k: int, sample: int, number: int, *, before: bool) -> Record:
+        """Of a tensor that is scanned the slices before an iteration, or the slice of it."""
+        record = self.record(name, sample)
+        array: Array = load(record, Path("/"))  # type: ignore[assignment]  # only tensors are scanned
+        axis = self._axis(k, array.ndim)
+        size = array.shape[axis]
+        if before:
+            part = slice(size - number, size) if self._backward(k) else slice(0, number)
+            return self.saved(name, array[(slice(None),) * axis + (part,)], record.dtype)
+        return self.saved(name, array.take(size - 1 - number if self._backward(k) else number, axis), record.dtype)
+
+    def feeds(self, sample: int, number: int) -> dict[str, Record]:
+        formals, feeds = self.body.formals, super().feeds(sample, number)
+        for formal, record in zip(formals, self.states(sample, number), strict=False):
+            feeds[formal] = replace(record, name=formal)
+        for k, formal in enumerate(formals[self._state_count :]):
+            feeds[formal] = replace(self._part(self._scanned[k], k, sample, number, before=False), name=formal)
+        return feeds
+
+
+def _boundary(graph: Graph, i: int, values: ReferenceValues) -> dict[str, protobuf.TypeProto]:
+    """Types of what node `i` reads, weights and constants apart."""
+    region = regions.of_nodes(graph, [i])
+    names = [*region.inputs, *region.shapes]
+    values.need(names)
+    return boundary_types(graph, names, values.records, {})
+
+
+@contextmanager
+def _loaded(values: ReferenceValues, model: protobuf.ModelProto, graph: Graph, folder: Path) -> Iterator[None]:
+    path = folder / "iterations.onnx"
+    protobuf.write(model, graph.path, path, external=True)
+    values.reference.load(KEY, path)
+    try:
+        yield
+    finally:
+        values.reference.drop(KEY)
+
+
+def _opset(graph: Graph) -> int:
+    return max((int(o.version) for o in graph.model.opset_import if o.domain in ("", "ai.onnx")), default=1)

@@ -1,0 +1,46 @@
+"""Names of nodes in bodies, as they are typed -> the graph that a command works on, and what it is fed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+from subgraph.graph.graph import Graph
+from subgraph.runtime.inputs import Feeding
+from subgraph.runtime.reference import Reference
+from subgraph.text import clean, count
+
+
+@contextmanager
+def opened(
+    graph: Graph, names: Sequence[str], feeding: Feeding, reference: Reference | None, output: Path
+) -> Iterator[tuple[Graph, Feeding, tuple[str, ...]]]:
+    """(graph, feeding, names) for this block: of the body that the names are in, else as they are.
+
+    Raises: as `bodies.descend.descend`.
+    """
+    if not any("/" in name for name in names):
+        yield graph, feeding, tuple(names)
+        return
+    from subgraph.bodies.descend import descend
+    from subgraph.storage import folders
+
+    with folders.scratch(output) as scratch:
+        inside = descend(graph, names, feeding, reference, output, scratch)
+        if inside is None:
+            yield graph, feeding, tuple(names)
+        else:
+            yield inside.graph, inside.feeding or feeding, inside.names
+
+
+def notes(graph: Graph) -> list[str]:
+    """How each body of the graph's nodes is named, and how many nodes are in it."""
+    from subgraph.bodies.name import attributes, holds_bodies
+
+    return [
+        f"inside {clean(graph.label(i))}/{clean(name)}: {count(len(body.node), 'node')}"
+        for i in range(len(graph.nodes))
+        if holds_bodies(graph, i)
+        for name, body in attributes(graph, i).items()
+    ]

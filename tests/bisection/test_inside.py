@@ -1,0 +1,85 @@
+"""A culprit with a body: the search goes on inside. Covers `bisection.inside`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from benchmarks import bodies as benchmark
+from fixtures import bodies, bodies_wrong
+from subgraph.bisection.inside import AS_LOOP, first_wrong
+from tests.helpers.run_command import subcut
+
+
+@given(st.integers(1, 2000), st.data())
+def test_the_first_wrong_iteration_is_found_by_halving(total: int, data: st.DataObject) -> None:
+    first = data.draw(st.integers(0, total - 1))
+    asked: list[int] = []
+
+    def fails(trips: int) -> bool:
+        asked.append(trips)
+        return trips > first
+
+    assert first_wrong(total, fails) == first
+    assert len(asked) <= 1 + (total - 1).bit_length()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(len(bodies.KINDS)))
+def test_the_node_the_body_and_the_iteration_are_named(seed: int) -> None:
+    seeds = iter(range(seed, 1000, len(bodies.KINDS)))  # of one kind
+    planted, first, outcome, _ = next(found for s in seeds if (found := benchmark.run(s)))
+    assert outcome.is_right(planted, first), outcome
+
+
+def test_from_the_command_line(tmp_path: Path) -> None:
+    """The text names the node inside and its case; the document follows its schema, which `subcut` checks."""
+    planted = bodies.planted(1, ["Loop"])
+    onnx.save(planted.model, tmp_path / "m.onnx")
+    np.save(tmp_path / "x.npy", bodies.values(1))
+    spec = f"{bodies_wrong.__file__}:node={planted.node}"
+    done = subcut("bisect", tmp_path / "m.onnx", "-c", spec, "-i", tmp_path / "x.npy", cwd=tmp_path)
+    assert done.code == 1
+    body = f"{planted.path[0]}@0"
+    assert f"inside {body}, wrong from iteration 0 of " in done.out
+    assert f"on: {body}/{planted.node} (" in done.out
+    case = next(
+        line.split()[1] for line in done.out.splitlines() if line.strip().startswith("case ") and "inside" in line
+    )
+    assert (tmp_path / case / "model.onnx").is_file()
+    again = subcut("replay", case, "-c", spec, cwd=tmp_path)
+    assert again.code == 1
+
+
+IN_LOOPS_ONLY = """
+import onnx, onnxruntime
+from fixtures import bodies_wrong
+
+def load(model, options):
+    network = onnx.load(model)
+    for node in network.graph.node:
+        for attribute in node.attribute:
+            if attribute.HasField("g") and node.op_type == "Loop":
+                bodies_wrong.plant(attribute.g.node, options["node"], None, None)
+    session = onnxruntime.InferenceSession(network.SerializeToString(), providers=["CPUExecutionProvider"])
+    names = [output.name for output in session.get_outputs()]
+    return lambda feeds: dict(zip(names, session.run(names, feeds), strict=True))
+"""
+
+
+@pytest.mark.slow
+def test_a_fault_that_only_bodies_show_is_asked_about_in_a_loop_of_one_iteration(tmp_path: Path) -> None:
+    planted = bodies.planted(1, ["Loop"])
+    onnx.save(planted.model, tmp_path / "m.onnx")
+    np.save(tmp_path / "x.npy", bodies.values(1))
+    (tmp_path / "loops.py").write_text(IN_LOOPS_ONLY)
+    spec = f"{tmp_path / 'loops.py'}:node={planted.node}"
+    done = subcut("bisect", tmp_path / "m.onnx", "-c", spec, "-i", tmp_path / "x.npy", "--json", cwd=tmp_path)
+    found = benchmark.outcome_of(done.document)
+    assert found.asked == AS_LOOP
+    assert [name.rsplit("/", 1)[-1] for name in found.named] == [planted.node]

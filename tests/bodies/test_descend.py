@@ -1,0 +1,166 @@
+"""Bodies as models of their own, fed as in the whole.
+
+Covers `bodies.descend`, `bodies.iterations`, `bodies.model` and `bodies.truncated`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import onnxruntime
+import pytest
+
+from fixtures import bodies
+from subgraph.bodies.descend import Inside, descend
+from subgraph.bodies.iterations import NotRun
+from subgraph.errors import ModelError, UnknownName, UsageError
+from subgraph.graph.graph import Graph, load
+from subgraph.runtime.inputs import Feeding
+from subgraph.runtime.reference import Reference
+from subgraph.storage.tensors import Record
+from subgraph.storage.tensors import load as load_value
+from tests.helpers import text_models
+
+LOOP = """g (float[2,3] x, int64 n) => (float[2,3] y, float[k,2,3] ys) <float[3,3] w = {1,0,2, 0,1,0, 1,1,1}> {
+    [pre] h = Relu(x)
+    [one] c = Constant<value = float {0.5}>()
+    [go] t = Constant<value = bool {1}>()
+    [loop] y, ys = Loop(n, t, h) <
+      body = step (int64 i, bool go, float[2,3] s) => (bool on, float[2,3] s2, float[2,3] o) {
+        [mm] a = MatMul(s, w)
+        [add] d = Add(a, h)
+        [mul] s2 = Mul(d, c)
+        [neg] o = Neg(s2)
+        [lim] lim = Constant<value = int64 {3}>()
+        on = Less(i, lim)
+    }>
+}"""
+
+
+@pytest.fixture(scope="module")
+def reference() -> Iterator[Reference]:
+    with Reference() as running:
+        yield running
+
+
+def feeding(folder: Path, **values: Any) -> Feeding:
+    """A feeding from files with these arrays."""
+    for name, value in values.items():
+        np.save(folder / f"{name}.npy", value)
+    return Feeding(tuple(f"{name}={folder / name}.npy" for name in values))
+
+
+def inside(graph: Graph, name: str, fed: Feeding, reference: Reference | None, folder: Path) -> Inside:
+    return descend(graph, [name], fed, reference, folder / "out", folder / "scratch") or pytest.fail("no body")
+
+
+def value(record: Record) -> Any:
+    return load_value(record, Path("/"))
+
+
+@pytest.mark.parametrize(("at", "numbers"), [("", [0]), ("@2", [2]), ("@last", [3]), ("@all", [0, 1, 2, 3])])
+def test_iterations_of_a_loop_are_fed_as_in_the_whole(
+    at: str, numbers: list[int], reference: Reference, tmp_path: Path
+) -> None:
+    graph = text_models.load(tmp_path, LOOP)
+    x = np.arange(6, dtype=np.float32).reshape(2, 3) / 7
+    found = inside(graph, f"loop/body{at}/mm", feeding(tmp_path, x=x, n=np.int64(10)), reference, tmp_path)
+    assert [run.number for run in found.runs] == numbers
+    assert found.names == (f"loop/body{at}/mm",)
+    assert list(found.graph.inputs) == ["i", "go", "s", "h"]
+    inner = [f"loop/body{at}/{name}" for name in ("mm", "add", "mul", "neg", "lim", "#5")]
+    assert found.graph.node_names == ["one", *inner]
+    w = np.array([[1, 0, 2], [0, 1, 0], [1, 1, 1]], np.float32)
+    states = [x]
+    for _ in range(4):
+        states.append((states[-1] @ w + x) * np.float32(0.5))
+    for run in found.runs:
+        assert value(run.feeds["i"]) == run.number
+        assert np.array_equal(value(run.feeds["s"]), states[run.number])
+        assert np.array_equal(value(run.results["s2"]), states[run.number + 1])
+
+
+@pytest.mark.parametrize("n", [0, 2])
+def test_an_iteration_that_does_not_run_is_an_error(n: int, reference: Reference, tmp_path: Path) -> None:
+    graph = text_models.load(tmp_path, LOOP)
+    fed = feeding(tmp_path, x=np.ones((2, 3), np.float32), n=np.int64(n))
+    with pytest.raises(NotRun, match="no iteration runs" if n == 0 else "2 iterations run for this input"):
+        inside(graph, "loop/body@2/mm", fed, reference, tmp_path)
+
+
+@pytest.mark.parametrize("kinds", bodies.KINDS, ids="-".join)
+def test_each_body_alone_gives_what_it_gives_within_the_whole(
+    kinds: tuple[str, ...], reference: Reference, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """`descend` itself warns where it does not; what stands in the records is then run by plain onnxruntime."""
+    planted = bodies.planted(len(kinds), kinds)
+    onnx.save(planted.model, tmp_path / "m.onnx")
+    graph, path = load(tmp_path / "m.onnx"), "/".join(planted.path)
+    wanted = path + ("@all" if kinds[-1] in ("Loop", "Scan") else "")
+    fed = feeding(tmp_path, x=bodies.values(0))
+    found = inside(graph, f"{wanted}/{planted.node}", fed, reference, tmp_path)
+    assert "other bits" not in caplog.text
+    onnx.checker.check_model(onnx.load(found.graph.path))
+    assert any(name.endswith(f"/{planted.node}") for name in found.graph.node_names)
+    options = onnxruntime.SessionOptions()
+    options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
+    session = onnxruntime.InferenceSession(found.graph.path, options, providers=["CPUExecutionProvider"])
+    names = [output.name for output in session.get_outputs()]
+    needed = {i.name for i in session.get_inputs()}
+    for run in found.runs:
+        made = dict(zip(names, session.run(names, {n: value(run.feeds[n]) for n in needed}), strict=True))
+        assert run.results
+        for name, record in run.results.items():
+            assert np.array_equal(np.asarray(made[name]), np.asarray(value(record))), name
+
+
+def test_the_branch_that_does_not_run_is_cut_without_values(reference: Reference, tmp_path: Path) -> None:
+    planted = bodies.planted(0, ["If"])
+    onnx.save(planted.model, tmp_path / "m.onnx")
+    graph = load(tmp_path / "m.onnx")
+    holder, taken = planted.path[0].split("/")
+    other = {"then_branch": "else_branch", "else_branch": "then_branch"}[taken]
+    fed = feeding(tmp_path, x=bodies.values(0))
+    with pytest.raises(NotRun, match=f"the other branch does, {taken}"):
+        inside(graph, f"{holder}/{other}", fed, reference, tmp_path)
+    found = inside(graph, f"{holder}/{other}", fed, None, tmp_path)
+    assert found.feeding is None
+    assert [node.op_type for node in found.graph.nodes] == ["Neg"]
+
+
+def test_samples_for_which_a_body_does_not_run_are_left_out(reference: Reference, tmp_path: Path) -> None:
+    graph = text_models.load(tmp_path, LOOP)
+    for k, n in enumerate((0, 3, 1)):
+        (tmp_path / "samples" / str(k)).mkdir(parents=True)
+        np.save(tmp_path / "samples" / str(k) / "n.npy", np.int64(n))
+        np.save(tmp_path / "samples" / str(k) / "x.npy", np.full((2, 3), k, np.float32))
+    found = inside(graph, "loop/body@last", Feeding((str(tmp_path / "samples"),)), reference, tmp_path)
+    assert [(run.sample, run.number) for run in found.runs] == [(1, 2), (2, 0)]
+
+
+@pytest.mark.parametrize(
+    ("names", "error", "words"),
+    [
+        (["loop/body/mm", "pre"], UsageError, "in the graph around"),
+        (["loop/body@1/mm", "loop/body@2/add"], UsageError, "loop/body@1"),
+        (["loop/bdy/mm"], UnknownName, "bdy"),
+    ],
+)
+def test_a_piece_lies_in_one_graph(names: list[str], error: type[Exception], words: str, tmp_path: Path) -> None:
+    graph = text_models.load(tmp_path, LOOP)
+    with pytest.raises(error, match=words):
+        descend(graph, names, Feeding(), None, tmp_path, tmp_path)
+
+
+def test_a_loop_that_draws_random_numbers_is_refused(tmp_path: Path) -> None:
+    text = LOOP.replace("a = MatMul(s, w)", "r = RandomNormalLike(s) a = Add(s, r)")
+    with pytest.raises(ModelError, match="random"):
+        descend(text_models.load(tmp_path, text), ["loop/body/add"], Feeding(), None, tmp_path, tmp_path)
+
+
+def test_names_of_the_graph_itself_lead_nowhere(tmp_path: Path) -> None:
+    assert descend(text_models.load(tmp_path, LOOP), ["pre", "loop"], Feeding(), None, tmp_path, tmp_path) is None

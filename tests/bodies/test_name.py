@@ -1,0 +1,84 @@
+"""Names of bodies as they are typed. Covers `bodies.name`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import onnx
+import pytest
+
+from fixtures import bodies
+from subgraph.bodies.name import ALL, FIRST, LAST, bodies_of, holds_bodies, iterates, split
+from subgraph.errors import UnknownName, UsageError
+from subgraph.graph.graph import Graph, load
+from tests.helpers import text_models
+
+TEXT = """g (float[2] x, bool c) => (float[2] y) {
+    [first] h = Relu(x)
+    [loop] l = Loop(, c, h) <body = step (int64 i, bool go, float[2] s) => (bool go, float[2] t) { [neg] t = Neg(s) }>
+    [if] y = If(c) <then_branch = t1 () => (float[2] p) { [p] p = Abs(l) },
+                    else_branch = t2 () => (float[2] q) { [q] q = Neg(l) }>
+}"""
+
+
+def _rename(model: onnx.ModelProto) -> None:
+    """Names with slashes, which the text form does not have."""
+    first, loop, _ = model.graph.node
+    first.name, loop.name = "a/b", "a/b/loop"
+    loop.attribute[0].g.node[0].name = "inner/neg"
+
+
+@pytest.fixture(scope="module")
+def graph(tmp_path_factory: pytest.TempPathFactory) -> Graph:
+    return text_models.load(tmp_path_factory.mktemp("names"), TEXT, _rename)
+
+
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        ("a/b/loop/body/inner/neg", (1, "body", FIRST, "a/b/loop/body", "inner/neg")),
+        ("a/b/loop/body@3/inner/neg", (1, "body", "3", "a/b/loop/body@3", "inner/neg")),
+        ("#1/body@last", (1, "body", LAST, "#1/body@last", "")),
+        ("#1/body@all/*", (1, "body", ALL, "#1/body@all", "*")),
+        ("if/else_branch/q", (2, "else_branch", FIRST, "if/else_branch", "q")),
+    ],
+)
+def test_the_longest_name_of_a_node_that_holds_a_body_comes_first(
+    graph: Graph, text: str, found: tuple[int, str, str, str, str]
+) -> None:
+    name, rest = split(graph, text) or pytest.fail("no body")
+    assert (name.node, name.attribute, name.iteration, name.text, rest) == found
+
+
+@pytest.mark.parametrize("text", ["a/b", "h", "x", "a/b/nothing", "a/*", "#0/body", "#7/body", "if", "loop/body/neg"])
+def test_all_else_is_a_name_in_the_graph_itself(graph: Graph, text: str) -> None:
+    assert split(graph, text) is None
+
+
+@pytest.mark.parametrize(
+    ("text", "error", "words"),
+    [
+        ("if/then/p", UnknownName, "no body 'then'"),
+        ("a/b/loop/body@x/neg", UsageError, "no iteration 'x'"),
+        ("a/b/loop/body@-1/neg", UsageError, "no iteration '-1'"),
+        ("if/then_branch@2/p", UsageError, "does not iterate"),
+    ],
+)
+def test_what_is_no_body_is_an_error(graph: Graph, text: str, error: type[Exception], words: str) -> None:
+    with pytest.raises(error, match=words):
+        split(graph, text)
+
+
+def test_which_nodes_have_something_inside(graph: Graph) -> None:
+    assert [holds_bodies(graph, i) for i in range(3)] == [False, True, True]
+    assert [iterates(graph, i) for i in range(3)] == [False, True, False]
+    assert [*bodies_of(graph, 2)] == ["if/then_branch", "if/else_branch"]
+
+
+def test_a_function_is_named_by_its_call(tmp_path: Path) -> None:
+    planted = bodies.planted(3, ["function"])
+    onnx.save(planted.model, tmp_path / "m.onnx")
+    graph = load(tmp_path / "m.onnx")
+    name, rest = split(graph, f"{planted.path[0]}/{planted.node}") or pytest.fail("no body")
+    assert (name.attribute, name.text, rest) == ("", planted.path[0], planted.node)
+    assert [*bodies_of(graph, name.node)] == [f"{planted.path[0]}/"]
