@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -15,7 +16,7 @@ from subgraph.cases.layout import CANDIDATE, EVIDENCE_SCHEMA, REPORT_FILES, RUN_
 from subgraph.cases.write_case import CaseRequest
 from subgraph.documents import to_json
 from subgraph.drawing.tensor import WorstTensor, worst_tensor
-from subgraph.errors import OutputError, ResultExists, SubcutError
+from subgraph.errors import InputError, OutputError, ResultExists, SubcutError
 from subgraph.graph.graph import Graph
 from subgraph.graph.region import Region
 from subgraph.runtime.reference import Reference
@@ -31,6 +32,37 @@ log = logging.getLogger("subcut")
 
 OUTPUTS = "outputs"  # of the reference, in a case
 MOST_DRAWN = 1 << 24  # elements of a tensor
+
+
+@dataclass(frozen=True)
+class CaseValue:
+    """The files of a tensor of one sample in a case: numbers, of type `dtype`.
+
+    Attributes:
+        source: whose value `given` is: the candidate's, which ran the case alone. None where it is not there.
+    """
+
+    tensor: str
+    sample: str
+    source: str
+    dtype: str
+    reference: Path
+    given: Path | None
+
+    def load(self) -> tuple[Array, Array | None]:
+        """(reference, given); large ones are mapped, not read. A value that is damaged or of another type is not given.
+
+        Raises:
+            InputError: the reference's file is damaged, or of another type.
+        """
+        given = None
+        if self.given is not None:
+            with contextlib.suppress(InputError):
+                given = self._read(self.given)
+        return self._read(self.reference), given
+
+    def _read(self, file: Path) -> Array:
+        return from_bits(read_npy(file, mapped=True), self.dtype)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -84,21 +116,43 @@ def _both(folder: Path, tensor: str, sample: str) -> tuple[Array, Array] | None:
     Raises:
         SubcutError: the manifest or a file is damaged.
     """
+    values = case_values(folder, tensor)
+    value = next((v for v in values if v.sample == sample), values[0] if values else None)
+    if value is None or value.given is None:
+        return None
+    reference, given = value.load()
+    fits = given is not None and reference.shape == given.shape and 0 < reference.size <= MOST_DRAWN
+    return (reference, given) if given is not None and fits else None
+
+
+def case_values(folder: Path, tensor: str) -> list[CaseValue]:
+    """The files of a tensor in a case's folder, of its samples in order; links that lead out of it are left out.
+
+    Raises:
+        InputError: the manifest is damaged.
+    """
     manifest = case.read_manifest(folder) or {}
-    entry = next((e for e in manifest.get("outputs", ()) if e["name"] == tensor), None)
-    labels = [one["label"] for one in manifest.get("samples", ())]
-    stored = (entry or {}).get("samples") or [None]
-    one = stored[labels.index(sample)] if sample in labels[: len(stored)] else stored[0]
-    file = next((f["file"] for f in one["files"] if f["format"] == "npy"), None) if one else None
-    if file is None or PurePosixPath(file).parts[0] != OUTPUTS or one["form"] != "tensor":
-        return None
-    paths = [folder / file, folder / CANDIDATE / PurePosixPath(file).relative_to(OUTPUTS)]
-    if not all(p.is_file() and p.resolve().is_relative_to(folder.resolve()) for p in paths):
-        return None
-    reference, given = (from_bits(read_npy(path), one["dtype"]) for path in paths)
-    numbers = one["dtype"] != "string" and not one["dtype"].startswith("complex")
-    fits = reference.shape == given.shape and 0 < reference.size <= MOST_DRAWN
-    return (reference, given) if numbers and fits else None
+    tensors = (e for role in ("outputs", "inputs", "dump_data") for e in manifest.get(role) or ())
+    entry: dict[str, Any] = next((e for e in tensors if e["name"] == tensor), {})
+    labels = [str(one["label"]) for one in manifest.get("samples", ())]
+    source = str((manifest.get("found") or {}).get("candidate", ""))
+    found = []
+    for label, one in zip(labels or [""], entry.get("samples", ()), strict=False):
+        file = next((str(f["file"]) for f in one["files"] if f["format"] == "npy"), "")
+        reference = _inside(folder, file)
+        numbers = one["dtype"] != "string" and not one["dtype"].startswith("complex")
+        if reference is None or one["form"] != "tensor" or not numbers:
+            continue
+        of_candidate = Path(CANDIDATE, *PurePosixPath(file).parts[1:])
+        given = _inside(folder, str(of_candidate)) if PurePosixPath(file).parts[0] == OUTPUTS else None
+        found.append(CaseValue(tensor, label, source or "candidate", one["dtype"], reference, given))
+    return found
+
+
+def _inside(folder: Path, file: str) -> Path | None:
+    """A file of a folder; None where there is none, or it leads elsewhere."""
+    path = folder / file
+    return path if path.is_file() and path.resolve().is_relative_to(folder.resolve()) else None
 
 
 def save_document(document: Any, place: ResultPlace, source: ModelSource, reads: Sequence[Path] = ()) -> dict[str, Any]:

@@ -79,6 +79,7 @@ def view(
     session = ViewSession(
         graph, str(path if found or model is None else model), view_options(settings, runs, inputs, output, weights)
     )
+    session.show_case(path.parent)
     if found:
         session.runs.show("bisect", str(found.get("command", "")), found)
     with ViewServer(session, port or 0) as server:
@@ -93,7 +94,7 @@ def _serve(server: ViewServer) -> None:
     """Until Ctrl-C or the end of the terminal; a run that is under way stores its state."""
     with _ends_quietly():
         server.serve_forever(poll_interval=0.2)
-    server.session.runs.close()
+    server.session.close()
 
 
 @contextlib.contextmanager

@@ -183,7 +183,7 @@ class ViewRequest(BaseHTTPRequestHandler):
         elif self.path == "/api/run":
             self._json(session.run(asked))
         elif self.path == "/api/tensor":
-            self._json(session.tensor(*(asked.get(key) for key in ("run", "pair", "plane"))))
+            self._json(session.tensor(asked))
         elif self.path == "/api/stop":
             self._json({"stopped": session.runs.stop()})
         else:

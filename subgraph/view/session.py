@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import shlex
+import shutil
 import tempfile
 import threading
 import zipfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any, Protocol
+from typing import IO, Any, Protocol
 
+from subgraph.cases.case import read_manifest
 from subgraph.documents import to_json
-from subgraph.drawing import tensor as drawn
 from subgraph.drawing.layout import Drawer
 from subgraph.errors import InputError, NoRegion, SubcutError, UnknownName, UsageError
 from subgraph.graph.graph import Graph
@@ -22,22 +24,19 @@ from subgraph.graph.summary import weight_summary
 from subgraph.inspection.describe import nodes_document
 from subgraph.inspection.network import network
 from subgraph.origins.source import source
+from subgraph.storage import folders
 from subgraph.storage.folders import safe_name
-from subgraph.storage.tensors import shape_text
-from subgraph.storage.value_pairs import load_pair, saved_pairs
 from subgraph.text import clean, is_text
 from subgraph.view.runs import Runs
-
-if TYPE_CHECKING:
-    from subgraph.types import Array
+from subgraph.view.values import tensor_document, values_of_case, values_of_run
 
 DROPPED = "view_inputs"  # in the output folder: files that were dropped onto the page
-VALUES = "view_values"  # in the output folder: tensors that were looked at
+VALUES = "view_values"  # in the output folder, hidden and as long as the session lives: tensors that were looked at
+MAX_KEPT = 16  # of such runs
 PLAIN = "ort"  # stands in for a candidate where none was named
 FILE_KINDS = (".npy", ".npz", ".png", ".jpg", ".jpeg", ".bmp")
 CHUNK = 1 << 20
 MAX_WORD = 20_000  # characters of a name
-MAX_DRAWN = 1 << 23  # elements; of a larger tensor one plane is drawn
 
 
 class ByteSource(Protocol):
@@ -75,7 +74,10 @@ class ViewSession:
         self.drawer = Drawer(network(graph))
         self.runs = Runs(self._links)
         self._lock = threading.Lock()
-        self._values: dict[int, tuple[str, bool]] = {}  # run → its folder, and whether the reference stands alone
+        self._values: dict[int, tuple[Path, bool]] = {}  # run → its folder, and whether the reference stands alone
+        self._cases: list[Path] = []
+        self._kept = contextlib.ExitStack()
+        self._scratch: Path | None = None
 
     # ------------------------------------------------------------------------------------------------ the model
 
@@ -194,69 +196,54 @@ class ViewSession:
         candidate, recording = _word(asked, "candidate"), _word(asked, "recording")
         tested = self._tested(candidate, recording) if candidate or recording else [f"--candidate={PLAIN}"]
         words = ["compare", self.model, *tested, f"--at=#{index}", *self.options.tested, *self._fed_words(asked)]
-        name = f"{VALUES}/{hashlib.sha256(shlex.join(words).encode()).hexdigest()[:16]}"
-        number = self.runs.start("values", [*words, f"--save={self.options.output / name}"])
-        self._values[number] = (name, not (candidate or recording))
+        with self._lock:
+            if self._scratch is None:
+                self._scratch = self._kept.enter_context(folders.scratch(self.output, VALUES))
+            folder = folders.numbered_folder(self._scratch, "run")
+        number = self.runs.start("values", [*words, f"--save={folder}"])
+        self._values[number] = (folder, not (candidate or recording))
+        for old in sorted(self._values)[:-MAX_KEPT]:
+            shutil.rmtree(self._values.pop(old)[0], ignore_errors=True)
         return {"run": number}
 
     def _fed_words(self, asked: Mapping[str, Any]) -> list[str]:
         inputs = () if asked.get("inputs") else [f"--input={word}" for word in self.options.inputs]
         return [*inputs, *self.options.shared, *self._fed(asked), f"--output={self.options.output}"]
 
-    def tensor(self, run: object, number: object, plane: object) -> dict[str, Any]:
-        """Pictures and statistics of one tensor that a run of kind `values` wrote.
+    def tensor(self, asked: Mapping[str, Any]) -> dict[str, Any]:
+        """Pictures and statistics of one tensor, as `tensor_document` gives them.
 
-        `number`: which of its pairs; `plane`: which map, None for that which differs most.
+        Either of those that a run of kind `values` wrote (`run`), or of those that the cases of this model hold of
+        what a node makes (`node`); `pair`: which of them, `plane`: which map, None for that which differs most.
 
         Raises:
-            UsageError: there is no such run, pair or plane. InputError: its files are damaged.
+            UsageError: there is no such run, node, pair or plane. InputError: its files are damaged.
         """
-        if not isinstance(run, int) or run not in self._values or not isinstance(number, int):
+        run, node = asked.get("run"), asked.get("node")
+        if isinstance(node, int) and 0 <= node < len(self.graph.nodes):
+            made = [name for name in self.graph.makes[node] if name]
+            values = [v for folder in reversed(self._cases) for v in values_of_case(folder, made, self._place(folder))]
+        elif isinstance(run, int) and run in self._values:
+            values = values_of_run(*self._values[run])
+        else:
             raise UsageError("there are no such values", "choose a node, and Values")
-        name, alone = self._values[run]
-        folder = self.file(name)
-        pairs = saved_pairs(folder)
-        if not 0 <= number < len(pairs):
-            raise UsageError("there is no such tensor")
-        pair = pairs[number]
-        reference, given = load_pair(folder, pair)
-        shape, dtype, notes = reference.shape, str(reference.dtype), list[str]()
-        if alone:
-            given = None
-        elif given is None:
-            notes.append(f"{pair.source} gave no value of this tensor: the reference's stands alone")
-        elif given.shape != shape:
-            notes.append(f"{pair.source} gave another shape, {shape_text(given.shape)}: the reference's stands alone")
-            given = None
-        if not reference.size:
-            reference, given = reference.reshape(0), None if given is None else given.reshape(0)
-        planes, large = drawn.planes(reference.shape), reference.size > MAX_DRAWN
-        if plane is None:
-            plane = 0 if given is None or large else drawn.worst_plane(reference, given)
-        if not isinstance(plane, int) or not 0 <= plane < planes:
-            raise UsageError(f"channels are 0 to {planes - 1}")
-        shown = plane
-        if large:
-            notes.append(f"a large tensor: numbers and pictures are of channel {plane} alone, of its first elements")
-            reference, shown = _part(reference, planes, plane), 0
-            given = None if given is None else _part(given, planes, plane)
-        return {
-            "pairs": to_json([{"tensor": p.tensor, "sample": p.sample, "source": p.source} for p in pairs]),
-            "source": pair.source,
-            "shape": list(shape),
-            "dtype": dtype,
-            "notes": notes,
-            "planes": planes,
-            "plane": plane,
-            "statistics": {
-                "reference": to_json(drawn.statistics(reference)),
-                "given": None if given is None else to_json(drawn.statistics(given)),
-            },
-            "maps": drawn.maps(reference, given, shown),
-            "histogram": drawn.histogram(reference, given),
-            "scatter": None if given is None else drawn.scatter(reference, given),
-            "worst": [] if given is None else to_json(drawn.worst_elements(reference, given)),
-        }
+        return tensor_document(values, asked.get("pair"), asked.get("plane"))
+
+    def show_case(self, folder: Path) -> None:
+        """Take values from a case of this model as well; one of another model is left out."""
+        with contextlib.suppress(InputError):  # a damaged manifest
+            source = (read_manifest(folder) or {}).get("source", {})
+            of_this = folder.resolve() == self.graph.path.parent.resolve()
+            if of_this or source.get("structure_sha256") == self.graph.skeleton.structure:
+                self._cases = [*(f for f in self._cases if f != folder), folder]
+
+    def close(self) -> None:
+        """End the run that is under way, and remove what was kept for the page alone."""
+        self.runs.close()
+        self._kept.close()
+
+    def _place(self, folder: Path) -> str:
+        return self._relative(str(folder)) or folder.name
 
     def _cut_words(self, start: str, end: str) -> list[str]:
         words = ["cut", self.model]
@@ -336,10 +323,13 @@ class ViewSession:
 
     def _links(self, document: dict[str, Any]) -> dict[str, Any]:
         """Folders and reports of a result, as `file` takes them."""
-        folders = [r.get("path") for r in document.get("results") or ()]
-        folders += [f.get("case") for f in document.get("findings") or ()]
+        places = [r.get("path") for r in document.get("results") or ()]
+        places += [f.get("case") for f in document.get("findings") or ()]
+        for path in places:
+            if path and self._relative(path):
+                self.show_case(Path(path))
         return {
-            "folders": [rel for path in folders if path and (rel := self._relative(path))],
+            "folders": [rel for path in places if path and (rel := self._relative(path))],
             "report": self._relative(document.get("report") or ""),
         }
 
@@ -359,13 +349,6 @@ def error_document(session: ViewSession, error: SubcutError, asked: Mapping[str,
 
 def _text(value: str | bytes) -> str:
     return value.decode(errors="replace") if isinstance(value, bytes) else value
-
-
-def _part(values: Array, planes: int, plane: int) -> Array:
-    """One plane of a large tensor as a matrix, cut to `MAX_DRAWN` elements; nothing else of a mapped file is read."""
-    matrix: Array = values.reshape(planes, -1, values.shape[-1])[plane][:, :MAX_DRAWN]
-    part: Array = matrix[: max(1, MAX_DRAWN // matrix.shape[1])]
-    return part
 
 
 def _word(asked: Any, key: str) -> str:

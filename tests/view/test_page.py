@@ -130,6 +130,10 @@ def test_start_and_end_by_mouse_then_cut_and_download(tab: Tab, demo: Path, tmp_
     page.click("#cut")
     page.wait_for_selector("#result .fine")
     assert "bit-identical" in tab.text("#result") and "subcut_out/stem_pad__stem_pool/" in tab.text("#result")
+    tab.box("stem/pool").click()  # its value is in the cut: nothing runs
+    page.click("#show-values")
+    page.wait_for_selector("#values svg.tensor")
+    assert "stored in stem_pad__stem_pool" in tab.text("#values") and page.locator("#progress").is_hidden()
     with page.expect_download() as waiting:
         page.click("#result a")
     waiting.value.save_as(tmp_path / "cut.zip")
@@ -141,6 +145,9 @@ def test_values_of_a_tensor_are_drawn_and_a_channel_is_chosen(tab: Tab) -> None:
     page = tab.page
     tab.box("stem/pool").click()
     page.click("#show-values")
+    page.wait_for_selector("#values svg.tensor")
+    if page.locator("#anew").count():
+        page.click("#anew")
     page.wait_for_selector("#values svg.tensor >> nth=2")
     said = tab.text("#values")
     assert "float32 1×8×8×8" in said and "wrong.py" in said and "Worst elements" in said

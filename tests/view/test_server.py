@@ -34,7 +34,7 @@ def server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[ViewServ
         thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
         thread.start()
         yield server
-        server.session.runs.close()
+        server.session.close()
         server.shutdown()
         thread.join()
 

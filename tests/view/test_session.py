@@ -3,20 +3,16 @@
 from __future__ import annotations
 
 import io
-import json
 from pathlib import Path
 
-import ml_dtypes
 import numpy as np
 import onnx
 import pytest
 
 from subgraph.errors import InputError, UnknownName, UsageError
 from subgraph.graph.graph import load
-from subgraph.storage.value_pairs import ValuePair, save_values
-from subgraph.types import Array
 from subgraph.view.session import DROPPED, ViewOptions, ViewSession
-from tests.helpers.run_command import chain
+from tests.helpers.run_command import chain, in_process
 
 NAMES = [f"stage{i // 6}/block{i // 2}/n{i}" for i in range(12)]
 
@@ -93,7 +89,7 @@ def test_links_lead_only_to_results_in_the_output_folder(session: ViewSession) -
 def test_values_that_were_not_asked_for_are_not_given(session: ViewSession) -> None:
     for run, pair, plane in ((1, 0, None), ("1", 0, None), (None, None, None)):
         with pytest.raises(UsageError, match="no such values"):
-            session.tensor(run, pair, plane)
+            session.tensor({"run": run, "pair": pair, "plane": plane})
     for node in (-1, 12, "0", None):
         with pytest.raises(UsageError, match="of which node"):
             session.run({"kind": "values", "node": node})
@@ -101,59 +97,42 @@ def test_values_that_were_not_asked_for_are_not_given(session: ViewSession) -> N
         session.run({"kind": "values", "node": 0, "candidate": "evil"})
 
 
-def test_a_tensor_is_drawn_from_its_files(session: ViewSession) -> None:
-    reference = np.zeros((1, 2, 4, 4), np.float32)
-    given = reference.copy()
-    given[0, 1, 2, 3] = 1
-    pairs = [ValuePair("t0", "", "ort", reference, given), ValuePair("t0", "s1", "ort", reference, given[..., :2])]
-    save_values(pairs, session.output / "view_values" / "x")
-    session._values[3] = ("view_values/x", False)
-    found = session.tensor(3, 0, None)
-    assert (found["planes"], found["plane"], found["shape"]) == (2, 1, [1, 2, 4, 4])
-    assert found["worst"][0]["index"] == [0, 1, 2, 3] and found["statistics"]["given"]["most"] == 1.0
-    other = session.tensor(3, 1, None)
-    assert other["scatter"] is None and other["notes"] == [
-        "ort gave another shape, 1×2×4×2: the reference's stands alone"
-    ]
-    with pytest.raises(UsageError, match="channels are 0 to 1"):
-        session.tensor(3, 0, 2)
+@pytest.mark.slow
+def test_what_a_cut_stored_is_shown_without_a_run(session: ViewSession) -> None:
+    assert session.tensor({"node": 3}) == {"pairs": []}
+    words = ("--start", NAMES[2], "--end", NAMES[4], "--dump", "all", "-o", "out")
+    document = in_process("cut", "m.onnx", *words).document
+    session.runs.show("cut", "subcut cut", document)
+    found = session.tensor({"node": 3, "pair": 0})
+    (place,) = session.runs.events[-1]["folders"]
+    assert found["notes"] == [f"stored in {place}"] and found["stored"]
+    assert found["pairs"] == [{"tensor": "t3", "sample": "", "source": place}]
+    assert session.tensor({"node": 11}) == {"pairs": []}  # not in the cut
     with pytest.raises(UsageError, match="no such tensor"):
-        session.tensor(3, 2, None)
+        session.tensor({"node": 3, "pair": 1})
+    # The same folder as a case of another model, and opened as a case of its own.
+    chain(Path("other.onnx"), NAMES[:6])
+    other = ViewSession(load("other.onnx"), "other.onnx", session.options)
+    other.show_case(Path("out") / place)
+    assert other.tensor({"node": 3}) == {"pairs": []}
+    model = Path("out") / place / "model.onnx"
+    opened = ViewSession(load(model), str(model.parent), session.options)
+    opened.show_case(model.parent)
+    assert opened.tensor({"node": 1, "pair": 0})["shape"] == [1, 3]
 
 
-@pytest.mark.parametrize("shape", [(), (7,), (0, 3, 4), (2, 3, 50, 60)])
-@pytest.mark.parametrize("dtype", [np.float32, np.float16, ml_dtypes.bfloat16, np.int8])
-def test_any_tensor_is_drawn_in_a_bounded_reply(session: ViewSession, shape: tuple[int, ...], dtype: type) -> None:
-    rng = np.random.default_rng(0)
-    reference: Array = np.asarray(9 * rng.standard_normal(shape)).astype(dtype)
-    given: Array = np.asarray(9 * rng.standard_normal(shape)).astype(dtype)
-    if dtype != np.int8 and given.size:
-        given.flat[-1] = np.nan
-    save_values([ValuePair("t0", "", "ort", reference, given[()])], session.output / "view_values" / "x")
-    session._values[3] = ("view_values/x", False)
-    found = session.tensor(3, 0, None)
-    assert found["shape"] == list(shape) and len(json.dumps(found)) < 300_000 and found["scatter"]
-    assert found["statistics"]["given"]["nans"] == int(dtype != np.int8 and given.size > 0)
-
-
-@pytest.mark.parametrize(("shape", "seen"), [((3, 5, 6), range(60, 78)), ((50,), range(20)), ((4, 30), range(20))])
-def test_of_a_large_tensor_one_channel_is_read(
-    session: ViewSession, monkeypatch: pytest.MonkeyPatch, shape: tuple[int, ...], seen: range
+def test_values_that_were_looked_at_are_few_and_gone_at_the_end(
+    session: ViewSession, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("subgraph.view.session.MAX_DRAWN", 20)
-    monkeypatch.setattr("subgraph.storage.value_pairs.MAX_READ", 0)
-    values = np.arange(np.prod(shape), dtype=np.float32).reshape(shape)
-    save_values([ValuePair("t0", "", "ort", values, values)], session.output / "view_values" / "x")
-    session._values[3] = ("view_values/x", False)
-    found = session.tensor(3, 0, 2 if len(shape) == 3 else None)
-    assert "alone" in found["notes"][0] and found["shape"] == list(shape)
-    assert (found["statistics"]["given"]["least"], found["statistics"]["given"]["most"]) == (seen[0], seen[-1])
-
-
-def test_a_value_that_the_candidate_did_not_give_is_said(session: ViewSession) -> None:
-    save_values([ValuePair("t0", "", "ort", np.zeros(3, np.float32), None)], session.output / "view_values" / "x")
-    session._values[3] = ("view_values/x", False)
-    assert session.tensor(3, 0, None)["notes"] == ["ort gave no value of this tensor: the reference's stands alone"]
+    monkeypatch.setattr("subgraph.view.session.MAX_KEPT", 2)
+    numbers = iter(range(1, 9))
+    monkeypatch.setattr(session.runs, "start", lambda kind, words: next(numbers))
+    for node in range(4):
+        session.run({"kind": "values", "node": node})
+    (kept,) = (p for p in Path("out").iterdir() if p.name.startswith(".view_values"))
+    assert len(list(kept.iterdir())) == 2 and sorted(session._values) == [3, 4]
+    session.close()
+    assert not Path("out").exists()
 
 
 def test_a_node_tells_its_source_line(tmp_path: Path) -> None:

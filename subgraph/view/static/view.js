@@ -66,7 +66,7 @@ async function select(node) {
   const { values, failed } = drawing.marks;
   const errors = model.makes[node].filter(t => values.has(t)).map(t => [t, number(values.get(t)) + (failed.has(t) ? " ✗ disagrees" : "")]);
   const name = model.labels[node];
-  nodePanel(details, errors, { start: () => choose("start", name), end: () => choose("end", name), close: unselect, values: () => run("values", node) });
+  nodePanel(details, errors, { start: () => choose("start", name), end: () => choose("end", name), close: unselect, values: () => look(node) });
 }
 
 function unselect() { drawing.marks.selected = -1; $("node-panel").hidden = true; drawing.redraw(); }
@@ -148,6 +148,14 @@ function go(k) {
 }
 
 // ------------------------------------------------------------------------------------------------ runs
+
+// Stored values are shown at once; where there are none, or when asked again, the models run.
+async function look(node) {
+  told("failed", null);
+  try {
+    if (!await showValues((pair, plane) => post("/api/tensor", { node, pair, plane }), () => run("values", node))) await run("values", node);
+  } catch (e) { if (e instanceof Error) throw e; told("failed", e); }
+}
 
 async function run(kind, node = -1) {
   told("failed", null);
@@ -336,7 +344,7 @@ function keys() {
     if (arrows[e.key] && document.activeElement === $("stage")) { e.preventDefault(); step(...arrows[e.key]); }
     else if (e.key === "s" && node >= 0) choose("start", model.labels[node]);
     else if (e.key === "e" && node >= 0) choose("end", model.labels[node]);
-    else if (e.key === "v" && node >= 0) run("values", node);
+    else if (e.key === "v" && node >= 0) look(node);
     else if (e.key === "Enter" && ["group", "open"].includes(drawing.byKey.get(cursor)?.kind)) toggle(drawing.byKey.get(cursor));
     else if (e.key === "+" || e.key === "=") drawing.zoomAt(1.25, ...drawing.size.map(v => v / 2));
     else if (e.key === "-") drawing.zoomAt(0.8, ...drawing.size.map(v => v / 2));

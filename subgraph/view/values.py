@@ -1,0 +1,127 @@
+"""A tensor's values, which a run wrote or a case holds -> what the page shows: numbers, pictures, worst elements."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from subgraph.cases.evidence import case_values
+from subgraph.documents import to_json
+from subgraph.drawing import tensor as drawn
+from subgraph.errors import InputError, UsageError
+from subgraph.storage.tensors import shape_text
+from subgraph.storage.value_pairs import load_pair, saved_pairs
+
+if TYPE_CHECKING:
+    from subgraph.types import Array
+
+MAX_DRAWN = 1 << 23  # elements; of a larger tensor one plane is drawn
+
+
+@dataclass(frozen=True)
+class ShownValue:
+    """A tensor of one sample, read when it is shown.
+
+    Attributes:
+        source: whose value stands beside the reference's. place: the case that holds both, "" for a run.
+        load: gives (reference, given). alone: only the reference was asked for.
+    """
+
+    tensor: str
+    sample: str
+    source: str
+    place: str
+    load: Callable[[], tuple[Array, Array | None]]
+    alone: bool = False
+
+
+def values_of_run(folder: Path, alone: bool) -> list[ShownValue]:
+    """What `subcut compare --save` wrote.
+
+    Raises:
+        InputError: the folder is damaged.
+    """
+    pairs = saved_pairs(folder)
+    return [ShownValue(p.tensor, p.sample, p.source, "", partial(load_pair, folder, p), alone) for p in pairs]
+
+
+def values_of_case(folder: Path, tensors: Sequence[str], place: str) -> list[ShownValue]:
+    """What a case holds of these tensors; nothing of a damaged one."""
+    try:
+        found = [value for name in tensors for value in case_values(folder, name)]
+    except InputError:
+        return []
+    return [ShownValue(v.tensor, v.sample, v.source, place, v.load, v.given is None) for v in found]
+
+
+def tensor_document(values: Sequence[ShownValue], number: object, plane: object) -> dict[str, Any]:
+    """One of the values, as plain data with drawings as SVG: at most some 300 kB, however large the tensor is.
+
+    `plane`: which map, None for that which differs most. Without values, only `{"pairs": []}`.
+
+    Raises:
+        UsageError: there is no such value or plane. InputError: its files are damaged.
+    """
+    if not values:
+        return {"pairs": []}
+    if not isinstance(number, int) or not 0 <= number < len(values):
+        raise UsageError("there is no such tensor")
+    value = values[number]
+    reference, given, notes = _sides(value)
+    shape, dtype = reference.shape, str(reference.dtype)
+    if not reference.size:
+        reference, given = reference.reshape(0), None if given is None else given.reshape(0)
+    planes, large = drawn.planes(reference.shape), reference.size > MAX_DRAWN
+    if plane is None:
+        plane = 0 if given is None or large else drawn.worst_plane(reference, given)
+    if not isinstance(plane, int) or not 0 <= plane < planes:
+        raise UsageError(f"channels are 0 to {planes - 1}")
+    shown = plane
+    if large:
+        notes.append(f"a large tensor: numbers and pictures are of channel {plane} alone, of its first elements")
+        reference, shown = _part(reference, planes, plane), 0
+        given = None if given is None else _part(given, planes, plane)
+    return {
+        "pairs": to_json([{"tensor": v.tensor, "sample": v.sample, "source": v.place or v.source} for v in values]),
+        "source": value.source,
+        "stored": bool(value.place),
+        "shape": list(shape),
+        "dtype": dtype,
+        "notes": notes,
+        "planes": planes,
+        "plane": plane,
+        "statistics": {
+            "reference": to_json(drawn.statistics(reference)),
+            "given": None if given is None else to_json(drawn.statistics(given)),
+        },
+        "maps": drawn.maps(reference, given, shown),
+        "histogram": drawn.histogram(reference, given),
+        "scatter": None if given is None else drawn.scatter(reference, given),
+        "worst": [] if given is None else to_json(drawn.worst_elements(reference, given)),
+    }
+
+
+def _sides(value: ShownValue) -> tuple[Array, Array | None, list[str]]:
+    """(reference, given, notes): a given value only where it has the reference's shape."""
+    reference, given = value.load()
+    notes = [f"stored in {value.place}"] if value.place else []
+    if value.alone:
+        return reference, None, notes
+    if given is None:
+        return reference, None, [*notes, f"{value.source} gave no value of this tensor: the reference's stands alone"]
+    if given.shape != reference.shape:
+        other = f"another shape, {shape_text(given.shape)}"
+        return reference, None, [*notes, f"{value.source} gave {other}: the reference's stands alone"]
+    if value.place:
+        notes = [f"{notes[0]}, where {value.source} ran this piece alone"]
+    return reference, given, notes
+
+
+def _part(values: Array, planes: int, plane: int) -> Array:
+    """One plane of a large tensor as a matrix, cut to `MAX_DRAWN` elements; nothing else of a mapped file is read."""
+    matrix: Array = values.reshape(planes, -1, values.shape[-1])[plane][:, :MAX_DRAWN]
+    part: Array = matrix[: max(1, MAX_DRAWN // matrix.shape[1])]
+    return part
