@@ -5,6 +5,7 @@ from __future__ import annotations
 from subgraph.errors import BackendError
 from subgraph.runtime.run_result import RunResult, run_model
 from subgraph.storage import tensors
+from subgraph.storage.file_kinds import is_of_tflite
 from subgraph.text import clean
 from subgraph.trials.trial import Trials
 
@@ -23,7 +24,8 @@ def require_usable(trials: Trials, whole: RunResult) -> None:
     Raises:
         BackendError: the candidate does not run any of them; says why, with its last words.
     """
-    if any(whole.tensors) or trials.run_by_hand or not trials.candidate.has_process:
+    model = trials.candidate_model.graph if trials.candidate_model else trials.graph
+    if any(whole.tensors) or trials.run_by_hand or not trials.candidate.has_process or is_of_tflite(model.path):
         return
     inputs = [trials.values.records[0][name].dtype for name in trials.whole().inputs]
     dtype = next((d for d in inputs if d in TYPES), TYPES[0])

@@ -108,6 +108,7 @@ def _add_model(oracle: NodeOracle, model: CandidateModel, region: Region, into: 
     trials = oracle.trials
     room = trials.new_folder()
     cut, feeds = trials.write_cut(region, trials.values.records, room)
+    into.mkdir(exist_ok=True)  # without outputs there is none yet
     for file in room.glob("model.onnx*"):
         shutil.copyfile(file, into / file.name)
     for folder, records in zip(evidence.sample_folders(into / "inputs", trials.values.labels), feeds, strict=True):

@@ -42,7 +42,7 @@ def read_maps(words: Sequence[str] | None) -> dict[str, str]:
     Raises:
         UsageError: a word is neither OURS=THEIRS nor a file that can be read.
     """
-    from subgraph.trials.match_tensors import read_map
+    from subgraph.trials.matching.match_tensors import read_map
 
     names: dict[str, str] = {}
     for word in words or ():

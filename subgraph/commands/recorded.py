@@ -61,7 +61,7 @@ def recording_options(
     """
     from subgraph.recordings.runs import RecordingOptions
     from subgraph.runtime import candidate
-    from subgraph.trials.match_tensors import read_map
+    from subgraph.trials.matching.match_tensors import read_map
 
     precision = candidate.parse_precision("--precision", runtime.precision)
     layout = known_layout(recorded.dump_layout)

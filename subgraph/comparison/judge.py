@@ -87,6 +87,7 @@ def judge(
     metrics: Sequence[str] = DEFAULT_METRICS,
     sample: str = "",
     is_model_output: bool = False,
+    half_step: float = 0.0,
 ) -> Judgement:
     """Does this output agree?
 
@@ -94,8 +95,8 @@ def judge(
     shape (1,) in the candidate: some runtimes have no rank 0. Every element of a sequence is judged, without noise, and
     the worst decides.
 
-    `claim`, `noise`, `is_model_output`: for the rule, see `criteria.OutputContext`. `metrics`: keys of the judgement's
-    `errors`.
+    `claim`, `noise`, `is_model_output`, `half_step`: for the rule, see `criteria.OutputContext`. `metrics`: keys of the
+    judgement's `errors`.
 
     Raises:
         UnknownName: no such metric.
@@ -120,7 +121,7 @@ def judge(
     if not reference.size:
         return _unresolved(name, f"the shape is {shape_text(reference.shape)}", sample)
     pair = Pair(reference, candidate.reshape(reference.shape))
-    return _judge_pair(pair, OutputContext(name, claim, noise, is_model_output), rule, metrics, sample)
+    return _judge_pair(pair, OutputContext(name, claim, noise, is_model_output, half_step), rule, metrics, sample)
 
 
 def _judge_pair(pair: Pair, context: OutputContext, rule: Rule, metrics: Sequence[str], sample: str) -> Judgement:

@@ -30,6 +30,14 @@ OUTPUT_SCALES = {
 # Operators of quantized models that do not begin with "QLinear" or "DynamicQuantize".
 QUANTIZED_OPS = frozenset("QuantizeLinear DequantizeLinear ConvInteger MatMulInteger QGemm".split())
 TFLITE = "tflite"  # domain of TensorFlow Lite's operators
+# Steps of int8 outputs that the operators must have: LiteRT's 8-bit quantization specification.
+SPECIFIED_STEPS = {
+    "SOFTMAX": 1 / 256,
+    "LOGISTIC": 1 / 256,
+    "TANH": 1 / 128,
+    "L2_NORMALIZATION": 1 / 128,
+    "LOG_SOFTMAX": 16 / 256,
+}
 AXIS = ("QuantizeLinear", "DequantizeLinear")  # operators whose scale may have an axis
 MAX_CHANNELS = 1 << 16  # a longer constant is not a scale
 # Operators that pass quantized values on with the same scale.

@@ -32,7 +32,7 @@ from subgraph.runtime.inputs import Feeding
 from subgraph.storage.folders import safe_name, safe_names, scratch
 from subgraph.storage.tensors import NOT_NUMPY, Record, np_dtype, save, shape_text, type_of
 from subgraph.text import clean, count, nearest
-from subgraph.trials.match_tensors import check_tensors
+from subgraph.trials.matching.match_tensors import check_tensors
 from subgraph.types import Array
 
 log = logging.getLogger("subcut")

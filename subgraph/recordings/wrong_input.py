@@ -20,7 +20,7 @@ from subgraph.recordings.matching.match import EXACT, match_entries
 from subgraph.recordings.matching.matched import TensorMatch
 from subgraph.recordings.recording import Recording
 from subgraph.recordings.reference_tensors import capture_tensors, reference_value
-from subgraph.trials.match_tensors import CLEARER, NEAR
+from subgraph.trials.matching.match_tensors import CLEARER, NEAR
 from subgraph.trials.similar_outputs import MisreadInput, fed_with, misread_inputs
 from subgraph.trials.trial import Trials
 

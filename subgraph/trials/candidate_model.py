@@ -11,34 +11,32 @@ import json
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property, lru_cache
+from functools import cached_property
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 
-from subgraph.errors import InputError, ModelError, NoRegion, SubcutError, UsageError
+from subgraph.comparison.precision import EPS
+from subgraph.errors import InputError, ModelError, NoRegion
 from subgraph.graph import protobuf
 from subgraph.graph import region as regions
 from subgraph.graph.cut import Cut, boundary_types, build_model, consistent_infos, drop_open_shapes, frozen_constant
 from subgraph.graph.graph import SHAPE, VALUE, Graph, load
-from subgraph.graph.quantization import Scale, is_quantized, scales_of
+from subgraph.graph.quantization import SPECIFIED_STEPS, TFLITE, Scale, is_quantized, scales_of
 from subgraph.graph.region import Region
 from subgraph.graph.types import declared_type
-from subgraph.runtime.inputs import Feeding
-from subgraph.runtime.reference import Reference
 from subgraph.runtime.reference_values import ReferenceValues
 from subgraph.runtime.run_result import Feeds, RunResult
-from subgraph.storage import tensors
 from subgraph.storage.digest import digest
-from subgraph.storage.layouts import axis_orders
-from subgraph.storage.tensors import PROTO_NAMES, Record, save
-from subgraph.trials.match_tensors import MatchedTensor, ModelValues, match_tensors
+from subgraph.storage.tensors import Record
+from subgraph.trials.matching.matched_tensor import MatchedTensor, array_of, written
 from subgraph.types import Array
 
 log = logging.getLogger("subcut")
 
 EDGE = "edge.json"  # in a case, beside the candidate's model: its `MatchedTensor` for each boundary tensor
+MAX_ATTEMPTS = 4  # to match more tensors behind a fault
 MAX_HELD = 128  # tensors in memory while models are matched
 QUANTIZERS = ("QuantizeLinear", "QUANTIZE")
 QUANTIZED = ("int8", "uint8", "int16", "uint16")
@@ -89,6 +87,14 @@ class CandidateModel:
             if types.count(dtype) * 2 > len(types):
                 return precision
         return None
+
+    def half_step(self, name: str) -> float:
+        """Half a step of an inner tensor whose scale is not chosen but specified; 0 of others."""
+        match = None if name in self.reference.outputs else self.matches.get(name)
+        node = self.graph.nodes[self.graph.maker[match.name]] if match and match.name in self.graph.maker else None
+        if node is None or match is None or match.own or not match.scale or node.domain != TFLITE:
+            return 0.0
+        return match.scale.step[0] / 2 if match.scale.step[0] == SPECIFIED_STEPS.get(node.op_type) else 0.0
 
     # ------------------------------------------------------------------------------------------------ cutting
 
@@ -161,19 +167,30 @@ class CandidateModel:
 
     def feeds(self, region: Region, records: Feeds, folder: Path) -> list[dict[str, Record]]:
         """Per sample the tensors that the region of the candidate's model is fed; their files go to `folder`."""
-        inputs = self.region(region).inputs
+        names = [(n, self._names[n]) for n in self.region(region).inputs]
         return [
-            {n: self._to_candidate(sample[self._names[n]], n, folder, k) for n in inputs}
+            {n: self.matches[own].converted(sample[own], folder, f"in{k}-{i}") for i, (n, own) in enumerate(names)}
             for k, sample in enumerate(records)
         ]
 
-    def _to_candidate(self, record: Record, name: str, folder: Path, k: int) -> Record:
-        """A value of the reference's model as the candidate's takes it, for sample `k`."""
-        match = self.matches[self._names[name]]
-        if match.plain and match.dtype in ("", record.dtype):
-            return replace(record, name=name)
-        stem = f"in{k}-{len(list(folder.iterdir()))}"
-        return _save(name, match.to_candidate(_load(record)), match.dtype or record.dtype, folder, stem)
+    def fed_otherwise(
+        self, region: Region, records: Feeds, claim: str, new_folder: Callable[[], Path]
+    ) -> list[dict[str, Record]]:
+        """Per sample the tensors whose values the candidate's scale clips, or rounds more coarsely than the claimed
+        precision: as the candidate is fed them, in the reference's form. Inputs of the model are not among them: what
+        is done to these is the candidate's own.
+
+        Such an error belongs to the node that makes the tensor, not to those that read it.
+        """
+        changed: list[dict[str, Record]] = [{} for _ in records]
+        scaled = [n for n in region.inputs if n not in self.reference.inputs and n in self.matches]
+        for name in (n for n in scaled if self.matches[n].scale):
+            for fed, sample in zip(changed, records, strict=True):
+                match, value, dtype = self.matches[name], array_of(sample[name]), sample[name].dtype
+                taken, real = match.to_candidate(value), match.real(value)
+                if np.abs(match.to_real(taken) - real).max(initial=0) > EPS[claim] * np.abs(real).max(initial=0):
+                    fed[name] = written(name, match.to_reference(taken, dtype), dtype, new_folder(), "f")
+        return changed if any(changed) else []
 
     def translated(
         self, region: Region, result: RunResult, reference_values: Feeds, new_folder: Callable[[], Path]
@@ -202,7 +219,7 @@ class CandidateModel:
         match, dtype = self.matches[name], expected.dtype if expected else record.dtype
         if record.form != "tensor" or (match.plain and record.dtype == dtype):
             return replace(record, name=name)
-        return _save(name, match.to_reference(_load(record), dtype), dtype, new_folder(), "t")
+        return written(name, match.to_reference(array_of(record), dtype), dtype, new_folder(), "t")
 
     # ------------------------------------------------------------------------------------------------ reports
 
@@ -239,7 +256,7 @@ class CandidateModel:
             self.values.need([stored])
             dtype = self.values.records[0][stored].dtype
             if dtype in QUANTIZED:
-                shares[name] = max(self._saturated(name, scale, dtype, _load(s[name])) for s in values.records)
+                shares[name] = max(self._saturated(name, scale, dtype, array_of(s[name])) for s in values.records)
         return shares
 
     def _saturated(self, name: str, scale: Scale, dtype: str, value: Array) -> float:
@@ -247,29 +264,6 @@ class CandidateModel:
         if readers and readers <= {"Relu", "Clip"}:  # values that these cut off are no loss
             value = np.maximum(value, 0)
         return scale.saturated(replace(self.matches[name], scale=None, dtype="").to_candidate(value), dtype)
-
-
-def pair_models(
-    graph: Graph,
-    other: Graph,
-    reference: Reference,
-    values: ReferenceValues,
-    scratch: Path,
-    tensor_map: Mapping[str, str] | None = None,
-) -> CandidateModel:
-    """Match tensors of the candidate's model `other` on the first sample. One run of each model on the reference.
-
-    Raises:
-        UsageError: an input or output of `graph` is not in `other`. UnknownName: `tensor_map` names no tensor.
-    """
-    other_values, unknown = _values_of(graph, other, reference, values, scratch)
-    matches = match_tensors(_first_sample(graph, values), _first_sample(other, other_values), tensor_map)
-    unmatched = [n for n in graph.outputs if n in graph.maker and graph.kinds([n])[n] == VALUE and n not in matches]
-    if unmatched:
-        raise UsageError(
-            f"the output '{unmatched[0]}' is not in {other.path.name}", "--map FILE, with a line OURS THEIRS, names it"
-        )
-    return CandidateModel(graph, other, matches, other_values, unknown)
 
 
 def of_case(graph: Graph, folder: Path) -> CandidateModel | None:
@@ -295,90 +289,3 @@ def of_case(graph: Graph, folder: Path) -> CandidateModel | None:
 
 def _scale(written: Any) -> Scale | None:
     return written and Scale(tuple(written["step"]), tuple(written["zero"]), int(written["axis"]))
-
-
-# ---------------------------------------------------------------------------------------------------- values
-
-
-def _load(record: Record) -> Array:
-    """The value of a record that is a single tensor."""
-    return cast("Array", tensors.load(record, Path("/")))
-
-
-def _save(name: str, value: Array, dtype: str, folder: Path, stem: str) -> Record:
-    return save(name, value, f"tensor({PROTO_NAMES.get(dtype, dtype)})", folder, stem).within(str(folder))
-
-
-def _value_tensors(graph: Graph) -> list[str]:
-    kinds = graph.kinds(graph.maker)
-    return [*graph.inputs, *(n for n in graph.maker if kinds[n] == VALUE)]
-
-
-def _first_sample(graph: Graph, values: ReferenceValues | None) -> ModelValues:
-    """Values of a model's tensors on the first sample; None for sequences, and where the model cannot be run."""
-    if values is None:
-        return ModelValues(graph, lambda name: None)
-    values.need(_value_tensors(graph))
-
-    @lru_cache(maxsize=MAX_HELD)
-    def value(name: str) -> Array | None:
-        record = values.records[0].get(name)
-        array = _load(record) if record and record.form == "tensor" else None
-        return array if isinstance(array, np.ndarray) and array.dtype.kind != "O" else None
-
-    return ModelValues(graph, value)
-
-
-def _values_of(
-    graph: Graph, other: Graph, reference: Reference, values: ReferenceValues, scratch: Path
-) -> tuple[ReferenceValues | None, str]:
-    """The reference's values of `other` on the same inputs; None and why where it cannot run it: then names decide."""
-    values.need(list(graph.inputs))
-    samples = []
-    try:
-        for k, captured in enumerate(values.records):
-            words = _inputs_of(graph, other, captured, scratch / f"other-in{k}")
-            (sample,) = Feeding(tuple(words)).plan(other, other.inputs)
-            samples.append(replace(sample, label=values.labels[k]))
-        other_values = ReferenceValues(other, reference, samples, scratch / "other-values")
-        other_values.need(_value_tensors(other))
-    except SubcutError as e:
-        log.info("%s cannot be run on the reference, so that names alone decide: %s", other.path.name, e.what)
-        return None, e.what
-    return other_values, ""
-
-
-def _inputs_of(graph: Graph, other: Graph, records: Mapping[str, Record], folder: Path) -> list[str]:
-    """Words NAME=FILE for the inputs of `other`: those of `graph`, by name, else by position, transposed or cast.
-
-    An input that `graph` does not have gets none, and so random values.
-    """
-    folder.mkdir(parents=True)
-    words = []
-    by_position = dict(zip(other.inputs, graph.inputs, strict=False))
-    scales, own_scales = scales_of(other), scales_of(graph)
-    for k, (name, info) in enumerate(other.inputs.items()):
-        own = name if name in graph.inputs else by_position.get(name)
-        if own is None:
-            continue
-        _, dtype, dims = declared_type(info.type)
-        record = records[own]
-        perm = _perm(record.shapes[0], dims) if record.form == "tensor" and record.shapes else ()
-        match = MatchedTensor(name, "name", perm, "", scales.get(name), own_scales.get(own))
-        match = match.of_type(dtype or record.dtype)
-        if perm or dtype != record.dtype or match.scale != match.own:
-            record = _save(name, match.to_candidate(_load(record)), match.dtype, folder, f"i{k}")
-        words += [f"{name}={file}" for file in record.files[:1]]
-    return words
-
-
-def _perm(shape: tuple[int, ...], dims: Sequence[Any] | None) -> tuple[int, ...]:
-    """The order of axes that gives the declared dimensions; () where the present one does, or none, or several do.
-
-    Of several, NHWC is taken.
-    """
-    orders = [] if dims is None else list(axis_orders(shape, dims))
-    if not orders or orders[0] == tuple(range(len(shape))):
-        return ()
-    nhwc = (0, *range(2, len(shape)), 1)
-    return nhwc if nhwc in orders else orders[0] if len(orders) == 1 else ()

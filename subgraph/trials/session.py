@@ -18,8 +18,8 @@ from subgraph.runtime.worker_pool import Workers
 from subgraph.storage import folders
 from subgraph.storage.file_kinds import is_of_tflite
 from subgraph.storage.store import Store
-from subgraph.trials.candidate_model import pair_models
-from subgraph.trials.match_tensors import read_map
+from subgraph.trials.matching.match_tensors import read_map
+from subgraph.trials.matching.pair_models import pair_models
 from subgraph.trials.trial import Trials
 
 log = logging.getLogger("subcut")

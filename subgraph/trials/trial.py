@@ -402,12 +402,28 @@ class Trials:
         """The verdict on a run result: each output of each sample compared with the reference's value."""
         if result.failure:
             return replace(result.failure, stored=result.stored)
-        samples = range(len(self.values.samples))
-        judgements = tuple(j for k in samples for j in self._judge_sample(region, result, k))
+        samples, expected = range(len(self.values.samples)), self._expected(region)
+        judgements = tuple(j for k in samples for j in self._judge_sample(region, result, expected[k], k))
         status, signature, why = joined(judgements)
         return Verdict(status, signature, why, judgements, {}, result.build, result.run, result.stored)
 
-    def _judge_sample(self, region: Region, result: RunResult, k: int) -> Iterator[Judgement]:
+    def _expected(self, region: Region) -> Feeds:
+        """The reference's outputs of a region; of what the candidate is fed, where its model cannot hold what came."""
+        records = self.values.records
+        if not self.candidate_model or region == self._whole or self.candidate_model.problem(region):
+            return records
+        changed = self.candidate_model.fed_otherwise(region, records, self.precision, self.new_folder)
+        if not changed:
+            return records
+        try:
+            outputs = self.run_on_reference(region, changed)
+        except ModelError:
+            return records
+        return [{**sample, **own} for sample, own in zip(records, outputs, strict=True)]
+
+    def _judge_sample(
+        self, region: Region, result: RunResult, records: Mapping[str, Record], k: int
+    ) -> Iterator[Judgement]:
         sample = self.values.labels[k]
         kinds = self.graph.kinds(region.outputs)
         noise, noise_lock = self._noise_at(region, k)  # once per sample: hashing the region's nodes is linear in them
@@ -420,11 +436,12 @@ class Trials:
             # a file just written is still in memory: mapping it copies nothing
             value = load(result.tensors[k][name], Path("/"), mapped=not result.stored)
             begin = time.perf_counter()
-            expected = load(self.values.records[k][name], Path("/"))
+            expected = load(records[name], Path("/"))
             with noise_lock:
                 judgement = judge(
                     name, expected, value, self.rule, self.precision, noise.of(name),
                     sample=sample, is_model_output=name in self.graph.outputs,
+                    half_step=self.candidate_model.half_step(name) if self.candidate_model else 0,
                 )  # fmt: skip
             with self._lock:
                 self.judging_seconds += time.perf_counter() - begin

@@ -1,6 +1,7 @@
 """Candidates with a model of their own: quantized, float16, optimised, in another layout.
 
-A seeded fault in it is found, and a faultless one has no findings. Covers `trials.candidate_model`.
+A seeded fault in it is found, and a faultless one has no findings. Covers `trials.candidate_model` and
+`trials.matching.pair_models`.
 """
 
 from __future__ import annotations

@@ -79,7 +79,7 @@ class Floats:
     @property
     def step(self) -> float:
         """q: half of the smallest step of the claimed type."""
-        return HALF_STEP.get(self.claim, 0.0)
+        return max(HALF_STEP.get(self.claim, 0.0), self.context.half_step)
 
     @property
     def must_be_of_use(self) -> bool:

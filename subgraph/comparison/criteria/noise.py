@@ -2,7 +2,8 @@
 
 The slices of an output are the whole and, per axis, each index; of a distribution not the classes. Axes of length 1
 count as dropped, slices of fewer than 4 elements are left out. With c the precision that the candidate claims (no finer
-than the region's own float types), eps its unit roundoff and q half of float16's smallest step, of a slice s:
+than the region's own float types), eps its unit roundoff and q half of float16's smallest step, or of the
+scale that TensorFlow Lite's specification gives an operator's output (Softmax: 1/256), of a slice s:
 
     S  its largest |reference|       E  its largest |candidate − reference|
     N  the largest |perturbed − reference| of 4 runs, every value perturbed by one rounding (8 runs behind a choice)

@@ -31,7 +31,7 @@ def to_onnx(path: Path) -> Path:
         UsageError: ai-edge-litert is not installed. ModelError: the file is damaged, or a cut could not carry it.
         OutputError: it can be written nowhere.
     """
-    return converted(["tflite/1", file_digest(path)], path.name, lambda target: _run("read", path, target, path.name))
+    return converted(["tflite/2", file_digest(path)], path.name, lambda target: _run("read", path, target, path.name))
 
 
 def to_tflite(model: Path, target: Path, name: str) -> None:

@@ -24,6 +24,7 @@ IR_VERSION, OPSET = 8, 17
 MAX_BYTES = (1 << 31) - (1 << 20)  # of a flatbuffer, and of a protobuf
 _ONNX_NAMES = {"FLOAT32": "FLOAT", "FLOAT64": "DOUBLE"}  # of element types; others are called as in the schema
 _OPERATORS = {code: name for name, code in vars(schema.BuiltinOperator).items() if isinstance(code, int)}
+_ACTIVATIONS = {code: name for name, code in vars(schema.ActivationFunctionType).items() if isinstance(code, int)}
 _TYPES = {code: name for name, code in vars(schema.TensorType).items() if isinstance(code, int)}
 _STATEFUL = ("VAR_HANDLE", "READ_VARIABLE", "ASSIGN_VARIABLE", "HASHTABLE")
 _WHOLE_BYTES = frozenset(
@@ -96,6 +97,8 @@ class _SubgraphReader:
             scales = [self._scale(k) for k in ports]
             if any(step for step, _ in scales):
                 attributes |= {f"{word}scale": [s[0] for s in scales], f"{word}zero_point": [s[1] for s in scales]}
+        if fused := getattr(op.builtinOptions, "fusedActivationFunction", 0):
+            attributes["activation"] = _ACTIVATIONS.get(fused, "unknown")
         return helper.make_node(
             kind,
             [self.names[k] if k >= 0 and not self._private(k) else "" for k in inputs],

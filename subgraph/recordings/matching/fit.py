@@ -28,7 +28,7 @@ from subgraph.recordings.matching.align import (
 from subgraph.recordings.matching.matched import EntryValues, TensorMatch
 from subgraph.recordings.matching.names import common_start, recorded_name
 from subgraph.recordings.reference_tensors import reference_value
-from subgraph.trials.match_tensors import CLEARER, NEAR, SURELY
+from subgraph.trials.matching.match_tensors import CLEARER, NEAR, SURELY
 from subgraph.trials.trial import Trials
 from subgraph.types import Array
 

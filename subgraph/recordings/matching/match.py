@@ -36,7 +36,7 @@ from subgraph.recordings.matching.names import (
 from subgraph.recordings.recording import Recording
 from subgraph.recordings.reference_tensors import capture_tensors
 from subgraph.storage.folders import safe_name
-from subgraph.trials.match_tensors import CLEARER, NEAR, SURELY, varied
+from subgraph.trials.matching.match_tensors import CLEARER, NEAR, SURELY, varied
 from subgraph.trials.trial import Trials
 
 SEVERAL = "several tensors of the model fit"

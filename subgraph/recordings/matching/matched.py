@@ -14,7 +14,7 @@ from subgraph.recordings.matching.align import absorb_print_rounding, absorb_req
 from subgraph.recordings.matching.names import without_endings
 from subgraph.storage.tensors import Record, save, type_of
 from subgraph.text import count
-from subgraph.trials.match_tensors import CLEARER, NEAR, SURELY
+from subgraph.trials.matching.match_tensors import CLEARER, NEAR, SURELY
 from subgraph.types import Array
 
 CACHE_BYTES = 128 << 20  # of entries' values that stay in memory

@@ -1,6 +1,6 @@
 """Tensors of the candidate's model are matched by name, by the user's map, by value; doubtful ones are not.
 
-Covers `trials.match_tensors`.
+Covers `trials.matching.match_tensors` and `trials.matching.matched_tensor`.
 """
 
 from __future__ import annotations
@@ -20,7 +20,8 @@ from onnx import TensorProto, helper
 from subgraph.errors import UnknownName, UsageError
 from subgraph.graph.graph import Graph, load
 from subgraph.graph.quantization import Scale
-from subgraph.trials.match_tensors import MatchedTensor, ModelValues, match_tensors, read_map
+from subgraph.trials.matching.match_tensors import ModelValues, match_tensors, read_map
+from subgraph.trials.matching.matched_tensor import MatchedTensor
 
 Values = Mapping[str, npt.NDArray[Any]]
 
@@ -100,6 +101,23 @@ def test_a_name_handed_on_by_a_dropped_relu(ours: Graph, tmp_path: Path) -> None
         ModelValues(ours, (MINE | {"b": np.maximum(MINE["a"], 0)}).get), ModelValues(other, theirs.get)
     )
     assert "b" not in names
+
+
+def test_behind_a_fault_axes_are_in_the_order_of_the_tensors_before(tmp_path: Path) -> None:
+    """Height and width are equal, and the values are far off, so that they do not tell the order. A Transpose does."""
+    nodes = [("Transpose", ["x"], "t"), ("Sin", ["t"], "a"), ("Relu", ["a"], "y")]
+    made = [helper.make_node(op, reads, [name], name=name) for op, reads, name in nodes]
+    made[0].attribute.append(helper.make_attribute("perm", [0, 3, 1, 2]))
+    ends = [[helper.make_tensor_value_info(n, TensorProto.FLOAT, None)] for n in ("x", "y")]
+    opsets = [helper.make_opsetid("", 17)]
+    graph = helper.make_graph(made, "g", ends[0], ends[1])
+    onnx.save(helper.make_model(graph, opset_imports=opsets, ir_version=8), tmp_path / "ours.onnx")
+    other = model(tmp_path / "other.onnx", [("Sin", ["x"], "a"), ("Relu", ["a"], "y")], ["x"], "y")
+    x = draw(0, 1, 6, 6, 6)
+    right = {"x": x, "t": (t := x.transpose(0, 3, 1, 2)), "a": np.sin(t), "y": np.maximum(np.sin(t), 0)}
+    wrong = {"x": x, "a": 9 * draw(1, 1, 6, 6, 6), "y": 9 * draw(2, 1, 6, 6, 6)}
+    names = match_tensors(ModelValues(load(tmp_path / "ours.onnx").prepare(), right.get), ModelValues(other, wrong.get))
+    assert {n: m.perm for n, m in names.items()} == {"x": (), "a": (0, 2, 3, 1), "y": (0, 2, 3, 1)}
 
 
 def test_what_says_nothing_is_not_matched_by_value(ours: Graph, tmp_path: Path) -> None:

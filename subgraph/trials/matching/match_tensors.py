@@ -11,20 +11,20 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
 import numpy as np
 
 from subgraph.comparison.pair import relative_l2
-from subgraph.documents import KEY
 from subgraph.errors import UnknownName, UsageError
 from subgraph.graph.graph import VALUE, Graph
-from subgraph.graph.quantization import Scale, scales_of
+from subgraph.graph.protobuf import NodeProto
+from subgraph.graph.quantization import TFLITE, Scale, scales_of
 from subgraph.storage.layouts import axis_orders
-from subgraph.storage.tensors import np_dtype
 from subgraph.text import clean, nearest
+from subgraph.trials.matching.matched_tensor import MatchedTensor
 from subgraph.types import Array
 
 NEAR = 0.1  # relative l2 distance up to which values may be the same tensor: int8 nets drift by less
@@ -34,57 +34,20 @@ SURELY = 1e-6  # a distance of rounding alone
 MIN_DIFFERENT = 16  # different numbers in a tensor that its values can identify
 # Operators that change no number: their output is the same tensor once more.
 COPYING = frozenset("Identity Transpose Dropout Cast DequantizeLinear".split())
+# Operators of TensorFlow Lite whose name is not ONNX's.
+CALLED = {
+    "CONV_2D": "Conv",
+    "DEPTHWISE_CONV_2D": "Conv",
+    "FULLY_CONNECTED": "MatMul",
+    "LOGISTIC": "Sigmoid",
+    "MAX_POOL_2D": "MaxPool",
+    "AVERAGE_POOL_2D": "AveragePool",
+    "CONCATENATION": "Concat",
+}
+ACTIVATIONS = frozenset("Relu Clip Tanh Sign".split())  # that an operator of TensorFlow Lite may hold
+# Operators behind which an order of axes says nothing about the one before them.
+REARRANGING = frozenset("Reshape Flatten MatMul Gemm Gather Expand Einsum".split())
 SUFFIXES = ("_quantized", "_QuantizeLinear_Output", "_DequantizeLinear_Output")  # onnxruntime's quantizer
-
-
-@dataclass(frozen=True)
-class MatchedTensor:
-    """Where a tensor of the reference's model is in the candidate's.
-
-    Attributes:
-        name: its name there. how: "name", "map" or "value".
-        perm: candidate's value = reference's value.transpose(perm); () where the axes are in the same order.
-        dtype: its element type there; "" if unknown.
-        scale: of quantized values there. own: of the reference's own values, where it is quantized in another way.
-    """
-
-    name: str = field(metadata={KEY: "other"})
-    how: str
-    perm: tuple[int, ...] = ()
-    dtype: str = ""
-    scale: Scale | None = None
-    own: Scale | None = None
-
-    def of_type(self, dtype: str) -> MatchedTensor:
-        """With its element type; integers without a scale are the reference's own, as far as is known."""
-        same = self.own is not None and self.scale is None and np_dtype(dtype).kind in "iu"
-        return replace(self, dtype=dtype, scale=self.own if same else self.scale)
-
-    def to_candidate(self, value: Array) -> Array:
-        """A value of the reference's model in the layout and type of the candidate's."""
-        real = self.own.dequantize(value) if self.own else value
-        turned = real.transpose(self.perm) if self.perm else real
-        if self.scale and self.dtype:
-            return self.scale.quantize(turned, self.dtype)
-        with np.errstate(over="ignore"):
-            return np.ascontiguousarray(turned.astype(np_dtype(self.dtype)) if self.dtype else turned)
-
-    def to_reference(self, value: Array, dtype: str) -> Array:
-        """The inverse; `dtype`: the reference's."""
-        real = self.to_real(value)
-        return self.own.quantize(real, dtype) if self.own else real.astype(np_dtype(dtype))
-
-    def to_real(self, value: Array) -> Array:
-        """The candidate's value as real numbers in the reference's layout; a value of another rank keeps its axes."""
-        real = self.scale.dequantize(value) if self.scale else value
-        if not self.perm or len(self.perm) != real.ndim:
-            return real
-        return np.ascontiguousarray(real.transpose(np.argsort(self.perm)))
-
-    @property
-    def plain(self) -> bool:
-        """Is it the same tensor, up to its name and type?"""
-        return not self.perm and self.scale is None and self.own is None
 
 
 @dataclass(frozen=True)
@@ -96,12 +59,16 @@ class ModelValues:
 
 
 def match_tensors(
-    reference: ModelValues, candidate: ModelValues, tensor_map: Mapping[str, str] | None = None
+    reference: ModelValues,
+    candidate: ModelValues,
+    tensor_map: Mapping[str, str] | None = None,
+    known: Mapping[str, MatchedTensor] | None = None,
 ) -> dict[str, MatchedTensor]:
     """Tensors of the reference's model that depend on the inputs' values, and where they are in the candidate's.
 
-    `tensor_map`: name in the reference's model → name in the candidate's. Complexity: linear in the values for names;
-    values are compared only with those of the same sizes and about the same mean and spread.
+    `tensor_map`: name in the reference's model → name in the candidate's; `known`: matches to begin with. Complexity:
+    linear in the values for names; values are compared only with those of the same sizes and about the same mean and
+    spread.
 
     Raises:
         UnknownName: `tensor_map` names a tensor that does not exist.
@@ -116,21 +83,37 @@ def match_tensors(
     targets = dict.fromkeys((*candidate.graph.inputs, *_value_tensors(candidate.graph)))
     scales, own = scales_of(candidate.graph), scales_of(reference.graph)
     reference = ModelValues(reference.graph, partial(_real, reference.value, own))
-    matches: dict[str, MatchedTensor] = {}
+    matches = dict(known or {})
+    orders: dict[str, tuple[int, ...]] = {}
     for name in names:
-        for target, how in _by_name(name, tensor_map, targets):
+        expected = reference.value(name)
+        order = () if expected is None else _inherited(reference.graph, name, orders, expected.ndim)
+        for target, how in () if name in matches else _by_name(name, tensor_map, targets, reference, candidate):
             match = MatchedTensor(target, how, scale=scales.get(target), own=own.get(name))
-            fitted = _fit(match, reference.value(name), candidate.value(target))
+            fitted = _fit(match, expected, candidate.value(target), order)
             if target == name and name in reference.graph.outputs and name in candidate.graph.outputs:
                 matches[name] = fitted or match  # an output is the output, however far off its values are
                 break
             if fitted and not (how == "name" and _is_displaced(reference, candidate, name, fitted)):
                 matches[name] = fitted
                 break
+        if expected is not None and (name in matches or order):
+            orders[name] = (matches[name].perm or tuple(range(expected.ndim))) if name in matches else order
     used = {*candidate.graph.inputs, *(m.name for m in matches.values())}
     free = [MatchedTensor(n, "value", scale=scales.get(n)) for n in targets if n not in used]
     near = _near_values(reference, [n for n in names if n not in matches], candidate, free, own)
     return matches | _mutual(reference.graph, candidate.graph, near, matches)
+
+
+def is_far_off(reference: ModelValues, candidate: ModelValues, matches: Mapping[str, MatchedTensor]) -> bool:
+    """Does a matched tensor hold other values than the reference's? Not known of those without values."""
+    for name, match in matches.items():
+        expected, value = reference.value(name), candidate.value(match.name)
+        if expected is None or value is None or expected.dtype.kind not in "fiu":
+            continue
+        if relative_l2(match.real(expected), match.to_real(value)) > NEAR:
+            return True
+    return False
 
 
 def read_map(path: Path) -> dict[str, str]:
@@ -175,11 +158,17 @@ def _value_tensors(graph: Graph) -> list[str]:
     return [*graph.inputs, *(n for n in made if kinds[n] == VALUE)]
 
 
-def _by_name(name: str, tensor_map: Mapping[str, str], targets: Collection[str]) -> Iterator[tuple[str, str]]:
+def _by_name(
+    name: str, tensor_map: Mapping[str, str], targets: Collection[str], reference: ModelValues, candidate: ModelValues
+) -> Iterator[tuple[str, str]]:
     """Names in the candidate's model that may mean this tensor, each with how it was found."""
     if name in tensor_map:
         yield tensor_map[name], "map"
         return
+    graph, maker = reference.graph, reference.graph.maker.get(name)
+    before = graph.reads[maker][0] if maker is not None and graph.ops[maker] in ACTIVATIONS else ""
+    if before in targets and _fused(candidate.graph, before):
+        yield before, "name"
     for target in (name, *(name + suffix for suffix in SUFFIXES)):
         if target in targets:
             yield target, "name"
@@ -194,8 +183,28 @@ def _real(value: Callable[[str], Array | None], scales: Mapping[str, Scale], nam
     return scales[name].dequantize(stored) if stored is not None and name in scales else stored
 
 
-def _fit(match: MatchedTensor, expected: Array | None, value: Array | None) -> MatchedTensor | None:
-    """The match with its type and order of axes; None where the two cannot be the same tensor."""
+def _inherited(graph: Graph, name: str, orders: Mapping[str, tuple[int, ...]], rank: int) -> tuple[int, ...]:
+    """The order of axes that a tensor has in the candidate's model if nothing but a Transpose changes it on the way.
+
+    `orders`: of the tensors above, as `MatchedTensor.perm`, but never (). () where nothing is known.
+    """
+    maker = graph.maker.get(name)
+    if maker is None or graph.ops[maker] in REARRANGING:
+        return ()
+    order = next((orders[n] for n in graph.reads[maker] if len(orders.get(n, ())) == rank), ())
+    if graph.ops[maker] == "Transpose" and order:
+        turned = next((tuple(a.ints) for a in graph.nodes[maker].attribute if a.name == "perm"), order[::-1])
+        order = tuple(turned.index(k) for k in order)
+    return order
+
+
+def _fit(
+    match: MatchedTensor, expected: Array | None, value: Array | None, likely: tuple[int, ...] = ()
+) -> MatchedTensor | None:
+    """The match with its type and order of axes; None where the two cannot be the same tensor.
+
+    `likely`: the order of axes to take where the values do not tell it.
+    """
     if value is None or expected is None:
         return match
     match = match.of_type(value.dtype.name)
@@ -211,7 +220,12 @@ def _fit(match: MatchedTensor, expected: Array | None, value: Array | None) -> M
     (best, perm), (second, _) = distances[:2]
     if best * CLEARER < second and best <= NEAR:
         return replace(match, perm=perm)
-    return match if same_shape else None  # a value that is far off in every order says nothing about the order
+    likely = (
+        () if likely == unchanged else likely
+    )  # a value that is far off in every order says nothing about the order
+    if likely in perms and (likely or same_shape):
+        return replace(match, perm=likely)
+    return match if same_shape else None
 
 
 def _is_displaced(reference: ModelValues, candidate: ModelValues, name: str, match: MatchedTensor) -> bool:
@@ -224,8 +238,16 @@ def _is_displaced(reference: ModelValues, candidate: ModelValues, name: str, mat
     if maker is None or target_maker is None:
         return False
     op = candidate.graph.ops[target_maker]
+    activated = any(graph.ops[i] in ACTIVATIONS for i in graph.readers.get(name, ()))
+    if _fused(candidate.graph, match.name):  # it is what the activation makes
+        if graph.ops[maker] in ACTIVATIONS and match.name in graph.reads[maker]:
+            return False
+        if activated:
+            return True
     if op == graph.ops[maker] or op.startswith("Fused"):
         return False  # a FusedConv holds its Relu
+    if not (activated and match.scale) and _is_same_operator(candidate.graph.nodes[target_maker], graph.nodes[maker]):
+        return False
     value = candidate.value(match.name)
     if value is None:
         return False
@@ -238,6 +260,21 @@ def _is_displaced(reference: ModelValues, candidate: ModelValues, name: str, mat
     own = distance_from(name)
     neighbours = {*graph.reads[maker], *(n for i in graph.successors(maker) for n in graph.makes[i])} - {name}
     return own > NEAR and any(distance_from(n) < own * DOUBTFUL for n in neighbours if n in graph.maker)
+
+
+def _is_same_operator(tflite: NodeProto, node: NodeProto) -> bool:
+    """Is an ONNX node all that an operator of TensorFlow Lite computes, its bias included?"""
+    if tflite.domain != TFLITE:
+        return False
+    if tflite.op_type in CALLED:
+        return node.op_type == CALLED[tflite.op_type] and len(list(filter(None, tflite.input))) == len(node.input)
+    return bool(tflite.op_type.replace("_", "").lower() == node.op_type.lower())
+
+
+def _fused(graph: Graph, name: str) -> bool:
+    """Does the operator of TensorFlow Lite that makes a tensor end with an activation of its own?"""
+    node = graph.nodes[graph.maker[name]] if name in graph.maker else None
+    return node is not None and node.domain == TFLITE and any(a.name == "activation" for a in node.attribute)
 
 
 Near = tuple[float, MatchedTensor]  # a possible match and its distance

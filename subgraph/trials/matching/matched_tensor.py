@@ -1,0 +1,85 @@
+"""Where a tensor of the reference's model is in the candidate's, and its values from one form into the other."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import cast
+
+import numpy as np
+
+from subgraph.documents import KEY
+from subgraph.graph.quantization import Scale
+from subgraph.storage import tensors
+from subgraph.storage.tensors import PROTO_NAMES, Record, np_dtype
+from subgraph.types import Array
+
+
+@dataclass(frozen=True)
+class MatchedTensor:
+    """Where a tensor of the reference's model is in the candidate's.
+
+    Attributes:
+        name: its name there. how: "name", "map" or "value".
+        perm: candidate's value = reference's value.transpose(perm); () where the axes are in the same order.
+        dtype: its element type there; "" if unknown.
+        scale: of quantized values there. own: of the reference's own values, where it is quantized in another way.
+    """
+
+    name: str = field(metadata={KEY: "other"})
+    how: str
+    perm: tuple[int, ...] = ()
+    dtype: str = ""
+    scale: Scale | None = None
+    own: Scale | None = None
+
+    def of_type(self, dtype: str) -> MatchedTensor:
+        """With its element type; integers without a scale are the reference's own, as far as is known."""
+        same = self.own is not None and self.scale is None and np_dtype(dtype).kind in "iu"
+        return replace(self, dtype=dtype, scale=self.own if same else self.scale)
+
+    def real(self, value: Array) -> Array:
+        """A value of the reference's model as real numbers."""
+        return self.own.dequantize(value) if self.own else value
+
+    def to_candidate(self, value: Array) -> Array:
+        """A value of the reference's model in the layout and type of the candidate's."""
+        real = self.real(value)
+        turned = real.transpose(self.perm) if self.perm else real
+        if self.scale and self.dtype:
+            return self.scale.quantize(turned, self.dtype)
+        with np.errstate(over="ignore"):
+            return np.ascontiguousarray(turned.astype(np_dtype(self.dtype)) if self.dtype else turned)
+
+    def to_reference(self, value: Array, dtype: str) -> Array:
+        """The inverse; `dtype`: the reference's."""
+        real = self.to_real(value)
+        return self.own.quantize(real, dtype) if self.own else real.astype(np_dtype(dtype))
+
+    def to_real(self, value: Array) -> Array:
+        """The candidate's value as real numbers in the reference's layout; a value of another rank keeps its axes."""
+        real = self.scale.dequantize(value) if self.scale else value
+        if not self.perm or len(self.perm) != real.ndim:
+            return real
+        return np.ascontiguousarray(real.transpose(np.argsort(self.perm)))
+
+    def converted(self, record: Record, folder: Path, stem: str) -> Record:
+        """A tensor of the reference's model as the candidate's takes it; its file goes to `folder` if it is another."""
+        if self.plain and self.dtype in ("", record.dtype):
+            return replace(record, name=self.name)
+        return written(self.name, self.to_candidate(array_of(record)), self.dtype or record.dtype, folder, stem)
+
+    @property
+    def plain(self) -> bool:
+        """Is it the same tensor, up to its name and type?"""
+        return not self.perm and self.scale is None and self.own is None
+
+
+def array_of(record: Record) -> Array:
+    """The value of a record that is a single tensor."""
+    return cast("Array", tensors.load(record, Path("/")))
+
+
+def written(name: str, value: Array, dtype: str, folder: Path, stem: str) -> Record:
+    """A tensor in a file of its own."""
+    return tensors.save(name, value, f"tensor({PROTO_NAMES.get(dtype, dtype)})", folder, stem).within(str(folder))
