@@ -136,7 +136,8 @@ def _compare(
             if choice.save:
                 save_values(value_pairs(trials, chosen(trials, choice.words(graph))), free_values(choice.save))
     csv_text = as_csv(comparison) if csv_file else ""
-    place = ResultPlace(setup.output, f"compare-{safe_name(setup.candidate.name)[:FOLDER_NAME_CHARS]}")
+    name = f"{safe_name(setup.candidate.name)[:FOLDER_NAME_CHARS]}{'-at' if choice.at else ''}"
+    place = ResultPlace(setup.output, f"compare-{name}")
     shown = evidence.save_document(found, place, source_of(graph), [graph.path])
     return table.result(shown, text(comparison, found.candidate), csv_text, csv_file)
 

@@ -144,7 +144,7 @@ def compare_recorded(
             tables = [accuracies.accuracy_rows(trials, c, names) if npu and c.matched else [] for c in compared]
     advices = [msaccucmp.advise(rows) if rows else None for rows in tables]
     name = "+".join(safe_name(path.resolve().name) for path in recordings.folders)
-    place = ResultPlace(parent, f"compare-{name[:FOLDER_NAME_CHARS]}")
+    place = ResultPlace(parent, f"compare-{name[:FOLDER_NAME_CHARS]}{'-at' if choice.at else ''}")
     shown = evidence.save_document(comparison, place, source_of(graph), [graph.path, *recordings.folders])
     for recording, advice in zip(shown["recordings"], advices, strict=True):
         recording["advice"] = to_json(advice)

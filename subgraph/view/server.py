@@ -18,7 +18,7 @@ from importlib.resources import files
 from typing import Any
 from urllib.parse import parse_qs, unquote, urlsplit
 
-from subgraph.drawing import tensor
+from subgraph.drawing import svg, tensor
 from subgraph.errors import SubcutError, UsageError
 from subgraph.view.session import ViewSession, error_document
 
@@ -90,8 +90,8 @@ class ViewRequest(BaseHTTPRequestHandler):
         if url.path in STATIC:
             name, kind = STATIC[url.path]
             self._send(files("subgraph.view").joinpath("static", name).read_bytes(), kind)
-        elif url.path == "/tensor.css":
-            self._send(tensor.STYLE.encode(), "text/css; charset=utf-8")
+        elif url.path == "/drawing.css":
+            self._send((svg.STYLE + tensor.STYLE).encode(), "text/css; charset=utf-8")
         elif self._knows_token(parse_qs(url.query).get("token", [""])[0]):
             self._answer(lambda: self._get(url.path), {})
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import subprocess
 import time
 from pathlib import Path
 from typing import Any
@@ -40,6 +41,19 @@ print('{"n": 3}')"""
     begin, half, line = session.events[:3]
     assert begin["command"] == "subcut cut 'a b.onnx'" and half["live"] == {"done": 1} and line["text"] == "a"
     assert [event["id"] for event in session.events] == [1, 2, 3, 4]
+
+
+def test_a_run_imports_nothing_of_the_folder_and_asks_nobody(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "json.py").write_text("raise SystemExit(77)", encoding="utf-8")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("PYTHONSAFEPATH", raising=False)
+    *python, _, _ = runs.COMMAND
+    with mock.patch.object(runs, "COMMAND", (*python, "-S", "-c", "import json; print(json.dumps({'n': 1}))")):
+        session = Runs()
+        with mock.patch("subprocess.Popen", wraps=subprocess.Popen) as popen:
+            session.start("cut", [])
+    assert ended(session)["document"] == {"n": 1}
+    assert popen.call_args.kwargs["stdin"] == subprocess.DEVNULL  # a terminal would be asked for trust
 
 
 def test_a_run_that_dies_is_an_error() -> None:

@@ -12,13 +12,14 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 from unittest import mock
+from urllib.parse import quote
 
 import pytest
 
 from subgraph.errors import UsageError
 from subgraph.graph.graph import load
 from subgraph.view.runs import Runs
-from subgraph.view.server import POLICY, STATIC, ViewServer
+from subgraph.view.server import MAX_FILE, MAX_JSON, POLICY, STATIC, ViewRequest, ViewServer
 from subgraph.view.session import ViewOptions, ViewSession
 from tests.helpers.run_command import chain
 
@@ -99,6 +100,40 @@ def test_another_host_or_origin_is_refused(server: ViewServer, path: str) -> Non
         assert ask(server, method, f"{path}?token={token}", b"{}", X_Subcut_Token=token, **header)[0] == 403, header
 
 
+def test_a_second_host_is_refused(server: ViewServer) -> None:
+    """What stands in front of the server may take another one of them than the server does."""
+    connection = http.client.HTTPConnection("127.0.0.1", server.server_port, timeout=10)
+    connection.putrequest("GET", "/")
+    connection.putheader("Host", "evil.example")
+    connection.endheaders()
+    assert connection.getresponse().status == 403
+    connection.close()
+
+
+def test_tokens_are_long_and_new(server: ViewServer) -> None:
+    with ViewServer(server.session) as other:
+        assert other.token != server.token and min(len(other.token), len(server.token)) >= 32
+
+
+def test_what_is_refused_is_not_read_and_nothing_is_logged(
+    server: ViewServer, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """Else the body of a refused request would be the next request, and the token would stand on the terminal."""
+    smuggled = f"GET /api/model?token={server.token} HTTP/1.1\r\nHost: 127.0.0.1:{server.server_port}\r\n\r\n".encode()
+    assert ask(server, "POST", "/api/run", smuggled)[1]["Connection"] == "close"
+    assert ask(server, "GET", f"/api/model?token={server.token}")[0] == 200
+    assert capfd.readouterr() == ("", "")
+    assert 0 < ViewRequest.timeout <= 60  # a connection that sends nothing does not keep its thread
+
+
+@pytest.mark.parametrize("path", ["/api/region", "/api/drop"])
+def test_a_request_that_is_too_large_is_not_read(server: ViewServer, path: str) -> None:
+    most = MAX_JSON if path == "/api/region" else MAX_FILE
+    for size in (str(most + 1), "9" * 30, "-1", "1e3", "x", "²", ""):
+        headers = {"X_Subcut_Token": server.token, "Content_Length": size.encode().decode("latin-1")}
+        assert ask(server, "POST", path, b"", **headers)[0] == 413, size
+
+
 def test_another_site_cannot_embed_or_read(server: ViewServer) -> None:
     token = f"?token={server.token}"
     assert ask(server, "GET", f"/api/model{token}", Sec_Fetch_Site="cross-site")[0] == 403
@@ -108,8 +143,11 @@ def test_another_site_cannot_embed_or_read(server: ViewServer) -> None:
         headers = ask(server, "GET", path)[1]
         assert headers["Content-Security-Policy"] == POLICY
         assert (headers["X-Content-Type-Options"], headers["Referrer-Policy"]) == ("nosniff", "no-referrer")
+        assert headers["Cross-Origin-Resource-Policy"] == headers["Cross-Origin-Opener-Policy"] == "same-origin"
+        assert headers["Cache-Control"] == "no-store"
         assert not any(name.startswith("Access-Control") for name in headers)
-    assert POLICY.startswith("default-src 'self'; frame-ancestors 'none'") and "unsafe" not in POLICY
+    kinds = ("frame-ancestors", "base-uri", "form-action", "object-src")
+    assert POLICY.split("; ") == ["default-src 'self'", *(f"{kind} 'none'" for kind in kinds)]
 
 
 def test_the_page_names_no_other_host_and_no_inline_code(server: ViewServer) -> None:
@@ -118,8 +156,8 @@ def test_the_page_names_no_other_host_and_no_inline_code(server: ViewServer) -> 
         assert not re.search(r"""["'`(](https?:|wss?:)?//[^ ]""", text.replace("http://www.w3.org/2000/svg", "")), path
     page = ask(server, "GET", "/")[2].decode()
     assert "style=" not in page and "<script>" not in page and "onclick" not in page
-    for path in ("drawing.js", "panels.js", "view.js"):
-        text = ask(server, "GET", f"/{path}")[2].decode()
+    for path in (path for path in STATIC if path.endswith(".js")):
+        text = ask(server, "GET", path)[2].decode()
         assert not any(word in text for word in ("innerHTML", "eval(", "insertAdjacentHTML", "document.write"))
 
 
@@ -154,11 +192,21 @@ def test_a_report_is_shown_without_scripts_and_a_folder_as_zip(server: ViewServe
     Path("out/dir").mkdir(parents=True)
     Path("out/dir/report.html").write_text("<script>1</script>", encoding="utf-8")
     Path("out/dir/secret").symlink_to("/etc/passwd")
+    Path("out/dir/again").symlink_to("report.html")
     status, headers, _ = ask(server, "GET", f"/output/dir/report.html?token={server.token}")
     assert status == 200 and headers["Content-Security-Policy"].startswith("sandbox; default-src 'none'")
     status, headers, data = ask(server, "GET", f"/zip/dir.zip?token={server.token}")
     assert headers["Content-Disposition"] == 'attachment; filename="dir.zip"'
     assert zipfile.ZipFile(io.BytesIO(data)).namelist() == ["dir/report.html"]
+
+
+def test_any_other_file_is_a_download_under_a_plain_name(server: ViewServer) -> None:
+    Path("out").mkdir()
+    for name, plain in (("a.svg", "a.svg"), ('x"; b\n.htm', "x___b_.htm"), ("ü\u202e.js", "__.js")):
+        Path("out", name).write_text("<script>1</script>", encoding="utf-8")
+        headers = ask(server, "GET", f"/output/{quote(name)}?token={server.token}")[1]
+        assert headers["Content-Type"] == "application/octet-stream", name
+        assert headers["Content-Disposition"] == f'attachment; filename="{plain}"'
 
 
 @pytest.mark.parametrize(
@@ -179,6 +227,22 @@ def test_only_what_the_command_line_named_runs(server: ViewServer, asked: dict[s
     with mock.patch.object(Runs, "start") as start:
         status, reply = post(server, "/api/run", asked)
     assert status == 400 and reply["error"]["what"] and not start.called
+
+
+@pytest.mark.parametrize("word", ["x" * 20_001, "a\0b", "\ud800", ["x"], 3])
+@pytest.mark.parametrize("key", ["start", "seed", "mean"])
+def test_a_word_that_no_command_line_can_hold_is_refused(server: ViewServer, key: str, word: object) -> None:
+    with mock.patch.object(Runs, "start") as start:
+        status, reply = post(server, "/api/run", {"kind": "cut", "end": NAMES[2]} | {key: word})
+    assert (status, reply["error"]["what"], start.called) == (400, f"'{key}' must be a short text", False)
+
+
+def test_a_dropped_file_goes_only_into_an_input_of_the_model(server: ViewServer) -> None:
+    stored = server.session.drop("x.npy", io.BytesIO(b"12"), 2)["file"]
+    with mock.patch.object(Runs, "start", return_value=1) as start:
+        asked = {"kind": "cut", "start": NAMES[1], "inputs": [{"file": stored, "input": "no"}]}
+        status, reply = post(server, "/api/run", asked)
+    assert (status, reply["error"]["what"], start.called) == (400, "the model has no input 'no'", False)
 
 
 def test_words_of_the_page_cannot_become_options(server: ViewServer) -> None:

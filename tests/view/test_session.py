@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import io
+import json
+import re
 from pathlib import Path
 
 import numpy as np
@@ -64,6 +66,8 @@ def test_a_dropped_file_is_stored_under_a_safe_name_and_fed(session: ViewSession
     raw = data.getvalue()
     stored = session.drop("../../my input.npy", io.BytesIO(raw), len(raw))["file"]
     assert (Path("out") / DROPPED / stored).read_bytes() == raw and "/" not in stored
+    odd = session.drop('a"\u202e$(x) --trust.npy', io.BytesIO(raw), len(raw))["file"]
+    assert re.fullmatch(r"[0-9a-f]{8}-[\w.@+-]+\.npy", odd, re.ASCII)
     session.runs.start = lambda kind, words: words  # type: ignore[assignment,method-assign,return-value]
     words = session.run({"kind": "bisect", "candidate": "ort", "inputs": [{"file": stored, "input": "in"}]})["run"]
     assert words[:3] == ["bisect", "m.onnx", "--criterion=noise"]
@@ -110,11 +114,6 @@ def test_what_a_cut_stored_is_shown_without_a_run(session: ViewSession) -> None:
     assert session.tensor({"node": 11}) == {"pairs": []}  # not in the cut
     with pytest.raises(UsageError, match="no such tensor"):
         session.tensor({"node": 3, "pair": 1})
-    # The same folder as a case of another model, and opened as a case of its own.
-    chain(Path("other.onnx"), NAMES[:6])
-    other = ViewSession(load("other.onnx"), "other.onnx", session.options)
-    other.show_case(Path("out") / place)
-    assert other.tensor({"node": 3}) == {"pairs": []}
     model = Path("out") / place / "model.onnx"
     opened = ViewSession(load(model), str(model.parent), session.options)
     opened.show_case(model.parent)
@@ -145,3 +144,15 @@ def test_a_node_tells_its_source_line(tmp_path: Path) -> None:
     session = ViewSession(load(tmp_path / "m.onnx"), "m.onnx", options)
     assert "net.py:7" in session.node(1)["source"] and session.node(0)["source"] == ""
     assert "\u202e" not in session.node(0)["label"]  # it would reverse what stands behind it
+    assert "\u202e" not in session.about()["labels"][0]
+
+
+def test_a_case_of_another_model_is_left_out(session: ViewSession) -> None:
+    for name, structure in (("own", session.graph.skeleton.structure), ("other", "x"), ("unknown", None)):
+        manifest = {"schema": "subcut.case/1", "source": {"structure_sha256": structure}, "request": {}, "files": []}
+        Path("out", name).mkdir(parents=True)
+        Path("out", name, "manifest.json").write_text(json.dumps(manifest | {"command": None}), encoding="utf-8")
+        session.show_case(Path("out", name))
+    Path("out/own/manifest.json").write_text("{", encoding="utf-8")
+    session.show_case(Path("out/own"))
+    assert session._cases == [Path("out/own")]
