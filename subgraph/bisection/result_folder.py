@@ -26,6 +26,7 @@ from subgraph.documents import to_json
 from subgraph.errors import ModelError
 from subgraph.graph import region as regions
 from subgraph.graph.region import Region
+from subgraph.origins import load
 from subgraph.runtime.inputs import Feeding
 from subgraph.storage import folders
 from subgraph.trials.candidate_model import EDGE, CandidateModel
@@ -111,6 +112,7 @@ def _add_model(oracle: NodeOracle, model: CandidateModel, region: Region, into: 
     into.mkdir(exist_ok=True)  # without outputs there is none yet
     for file in room.glob("model.onnx*"):
         shutil.copyfile(file, into / file.name)
+    load.write_own_format(into / "model.onnx", into)
     for folder, records in zip(evidence.sample_folders(into / "inputs", trials.values.labels), feeds, strict=True):
         evidence.copy_tensors({r.name: r for r in records}, folders.safe_names(cut.inputs), folder)
     (into / EDGE).write_bytes(case.as_json(to_json(model.boundary_matches(region))))

@@ -37,9 +37,9 @@ from subgraph.graph import protobuf
 from subgraph.text import clean
 
 # Folders that are filled after a case's manifest is written, and the kinds of files in them.
-LATER = {CANDIDATE: (".npy", ".json", ".onnx", ".data"), FROM_DEVICE: (".npy", ".bin")}
+LATER = {CANDIDATE: (".npy", ".json", ".onnx", ".data", ".tflite"), FROM_DEVICE: (".npy", ".bin")}
 TIME = re.compile(r"^\d{4}-\d\d-\d\d \d\d:\d\d:\d\d ")
-UNCHANGED = (".npy", ".bin", ".onnx", ".data")
+UNCHANGED = (".npy", ".bin", ".onnx", ".data", ".tflite", ".prototxt", ".caffemodel")
 # Keys of our documents, and keys below others, whose values are names of nodes, tensors and the model.
 LABEL_KEYS = ("node", "nodes", "tensor", "first", "last", "without", "producer", "op", "ops", "samples")
 LABEL_PLACES = (

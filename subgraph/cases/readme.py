@@ -27,6 +27,8 @@ FILE_KINDS = {
     "model.tflite": "the same in TensorFlow Lite's own format",
     "inputs/": "what is to be fed: .npy, and .bin without a header",
     "outputs/": "what is right for these inputs: the reference's values",
+    "model.prototxt": "the same in Caffe's own form",
+    "model.caffemodel": "its weights",
     "candidate/": "what came instead",
     "TODO.txt": "what was to be run on a device",
     "from_device/": "what was brought back from the device",
@@ -41,6 +43,9 @@ FILE_KINDS = {
     ENVIRONMENT: "the machine that packed this",
     BUNDLE_LIST: "sizes and SHA-256 of all files",
 }
+
+# What runs the model alone: to install, and its name; of ONNX, and of TensorFlow Lite.
+_RUNS = (("onnxruntime", "onnxruntime"), ("ai-edge-litert", "LiteRT"))
 
 
 @dataclass(frozen=True)
@@ -82,7 +87,7 @@ def readme(data: ReadmeData) -> str:
         ["Files", *_files(data)],
         ["Run it without subcut", *_run_alone(data)],
         ["Run it with subcut (pip install .)", *_run_with_subcut(data)],
-        ["With a runtime or device of your own", *_run_elsewhere(data.first)],
+        ["With a runtime or device of your own", *_run_elsewhere(data)],
     ]
     return "\n\n".join("\n".join(lines) for lines in parts) + "\n"
 
@@ -122,9 +127,7 @@ def _verdict_line(status: object, why: object) -> str:
 
 
 def _files(data: ReadmeData) -> Iterator[str]:
-    head = f"{data.first}/" if data.first else ""
-    tops = _tops((*data.files, README, ENVIRONMENT, BUNDLE_LIST))
-    own = _tops(f.removeprefix(head) for f in data.files if f.startswith(head))
+    tops, own = _tops((*data.files, README, ENVIRONMENT, BUNDLE_LIST)), _own_files(data)
     cases = [name for name in data.cases if name]
     for name in cases[:MAX_CASES]:
         yield f"  {name + '/':<{NAME_WIDTH}} {_case_kind(name)}"
@@ -138,6 +141,12 @@ def _files(data: ReadmeData) -> Iterator[str]:
     for name, what in FILE_KINDS.items():
         if name in tops and not (data.first and name == "manifest.json"):
             yield f"  {name:<{NAME_WIDTH}} {what}"
+
+
+def _own_files(data: ReadmeData) -> set[str]:
+    """What lies in the folder of the most telling case."""
+    head = f"{data.first}/" if data.first else ""
+    return _tops(f.removeprefix(head) for f in data.files if f.startswith(head))
 
 
 def _tops(files: Iterable[str]) -> set[str]:
@@ -154,13 +163,14 @@ def _run_alone(data: ReadmeData) -> Iterator[str]:
     script, outputs = (str(PurePosixPath(data.first, name)) for name in (REPRO, CANDIDATE))
     library = data.cases[data.first].get("reference", {}).get("custom_ops")
     more = f" --custom-ops {clean(str(library))}" if library else ""
-    yield "  pip install onnxruntime numpy"
+    runtime, known = _RUNS["model.tflite" in _own_files(data)]
+    yield f"  pip install {runtime} numpy"
     has_outputs = any(name.startswith(f"{outputs}/") for name in data.files)
     lines = [(f"python {script}", "nothing is run: what came beside what is right")] if has_outputs else []
     lines += [
-        (f"python {script} --reference{more}", "the model on onnxruntime, as the reference ran it"),
-        (f"python {script}{more} --opt all", "with its optimisations"),
+        (f"python {script} --reference{more}", f"the model on {known}, as the reference ran it"),
     ]
+    lines += [(f"python {script}{more} --opt all", "with its optimisations")] if known == "onnxruntime" else []
     yield from _columns(lines)
 
 
@@ -171,7 +181,9 @@ def _columns(lines: Sequence[tuple[str, str]]) -> Iterator[str]:
 
 def _run_with_subcut(data: ReadmeData) -> Iterator[str]:
     name = f"{clean(data.name)}.zip"
-    lines = [(f"subcut replay {name} -c ort", "on onnxruntime; unpacked first, where it is not yet")]
+    _, known = _RUNS["model.tflite" in _own_files(data)]
+    backend = "ort" if known == "onnxruntime" else "litert"
+    lines = [(f"subcut replay {name} -c {backend}", f"on {known}; unpacked first, where it is not yet")]
     identity = data.evidence["request"]["identity"] if data.evidence else None
     if not identity or identity["backend"] in (BY_HAND, RECORDED):
         yield from _columns(lines)
@@ -182,8 +194,9 @@ def _run_with_subcut(data: ReadmeData) -> Iterator[str]:
     yield from (f"      {CANDIDATE_FILES}/ $ {clean(command)}" for command in commands)
 
 
-def _run_elsewhere(first: str) -> Iterator[str]:
-    place = f"{first}/" if first else ""
-    yield f"  feed {place}inputs/ to {place}model.onnx there, and write each output into a folder DIR"
+def _run_elsewhere(data: ReadmeData) -> Iterator[str]:
+    place = f"{data.first}/" if data.first else ""
+    model = "model.tflite" if "model.tflite" in _own_files(data) else "model.onnx"
+    yield f"  feed {place}inputs/ to {place}{model} there, and write each output into a folder DIR"
     yield f"  as {place}outputs/ has it (.npy, or .bin without a header); then: python {place}repro.py --outputs DIR"
     yield "  or let subcut run it: subcut replay … -c 'cmd:./run.sh {model} {inputs} {outputs}'"

@@ -83,13 +83,16 @@ def bisect(
         })  # fmt: skip
         feeding, reference = (
             resolve.feeding(settings, inputs, model),
-            resolve.reference(settings, runtime, result.trust),
+            resolve.reference(settings, runtime, result.trust, model=model_path),
         )
         parent = resolve.parent_folder(settings, result.output)
         return bisect_recorded(
             model_path, recordings, feeding, criterion, reference, parent, freeze=not no_freeze, force=result.force
         )
-    setup = resolve.setup(settings, model, candidate_options, inputs, criterion, runtime, result, freeze=not no_freeze)
+    setup = resolve.setup(
+        settings, model, candidate_options, inputs, criterion, runtime, result,
+        freeze=not no_freeze, model_path=model_path,
+    )  # fmt: skip
     with resolve.reference(settings, runtime, result.trust, model=model_path) as reference:
         return _bisect(model_path, setup, reference, recordings, limits, within or "", result.force)
 

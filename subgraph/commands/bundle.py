@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from subgraph import project
+from subgraph.cases.layout import MODEL
 from subgraph.commands import Result, log, options, resolve
 from subgraph.commands.options import Text, Texts, option
 from subgraph.documents import to_json
@@ -95,7 +96,8 @@ def bundle(
     request = BundleRequest(path, target, name, given, bases, force=result.force, free_text=include_text)
     if graph is None and candidate is None:
         return _result(pack(_with_source(request, source_code)), path)
-    start_reference = functools.partial(resolve.reference, settings, runtime, result.trust)
+    model = graph.path if graph else path / MODEL
+    start_reference = functools.partial(resolve.reference, settings, runtime, result.trust, model=model)
     with tempfile.TemporaryDirectory(prefix="subcut-") as temporary:
         folder = Path(temporary) / name
         if graph is None:

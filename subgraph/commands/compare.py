@@ -94,16 +94,19 @@ def compare(
             "--candidate": candidate_options.spec, "--candidate-model": candidate_options.other_model,
         })  # fmt: skip
         recordings = recording_options(recorded, runtime, inputs, candidate_options.tensor_map)
+        model_path = resolve.model_path(settings, model, weights, result.trust)
         feeding, reference = (
             resolve.feeding(settings, inputs, model),
-            resolve.reference(settings, runtime, result.trust),
+            resolve.reference(settings, runtime, result.trust, model=model_path),
         )
         parent = resolve.parent_folder(settings, result.output)
-        model_path = resolve.model_path(settings, model, weights, result.trust)
         return compare_recorded(model_path, recordings, feeding, criterion, reference, parent, choice, csv_file)
     model_path = resolve.model_path(settings, model, weights, result.trust)
     jobs = resolve.jobs(settings, jobs)
-    setup = resolve.setup(settings, model, candidate_options, inputs, criterion, runtime, result, freeze=not no_freeze)
+    setup = resolve.setup(
+        settings, model, candidate_options, inputs, criterion, runtime, result,
+        freeze=not no_freeze, model_path=model_path,
+    )  # fmt: skip
     with resolve.reference(settings, runtime, result.trust, model=model_path) as reference:
         return _compare(model_path, setup, reference, choice, jobs, csv_file)
 

@@ -97,7 +97,7 @@ def start(
         criterion=criterion,
         precision=candidate.parse_precision("--precision", runtime.precision),
         freeze=not no_freeze,
-        reference=settings.get("reference", runtime.reference, "ort"),
+        reference=settings.get("reference", runtime.reference, resolve.usual_reference(model_path)),
         custom_ops=str(Path(custom_ops).resolve()) if custom_ops else "",
         feeding=feeding.options,
         command=shlex.join(["subcut", *sys.argv[1:]]),
@@ -108,7 +108,7 @@ def start(
     folder = loops.folder_of(resolve.parent_folder(settings, result.output), name)
     loops.require_none(folder, result.force)
     with ExitStack() as stack:
-        reference = stack.enter_context(resolve.reference(settings, runtime, result.trust))
+        reference = stack.enter_context(resolve.reference(settings, runtime, result.trust, model=model_path))
         graph = load(model_path)
         runs: Sequence[RecordedRun] = ()
         if recordings.folders:

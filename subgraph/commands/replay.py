@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from subgraph import project
+from subgraph.cases.layout import MODEL
 from subgraph.commands import Result, log, options, resolve
 from subgraph.commands.options import Text, option
 from subgraph.errors import UnknownName, UsageError
@@ -59,7 +60,7 @@ def replay(
     case = find_case(_folder(Path(folder), output))
     chosen = _candidate(settings, case, candidate, runtime, result.trust)
     labels = case.labels or ("",)
-    start_reference = functools.partial(resolve.reference, settings, runtime, result.trust)
+    start_reference = functools.partial(resolve.reference, settings, runtime, result.trust, model=case.place / MODEL)
     verdicts = [_verdict(case, k, chosen, criterion, start_reference) for k in range(len(labels))]
     rows = [{"sample": label, **verdict.to_json()} for label, verdict in zip(labels, verdicts, strict=True)]
     statuses = {verdict.status for verdict in verdicts}
@@ -99,7 +100,7 @@ def _candidate(
 
     candidate = None if spec else candidate_of(case)
     if candidate is None:
-        return resolve.candidate(settings, spec, runtime, trust)
+        return resolve.candidate(settings, spec, runtime, trust, case.place / MODEL)
     precision = candidates.parse_precision("--precision", runtime.precision)
     candidate = replace(candidate, precision=precision) if precision else candidate
     log.info("candidate %s, as the case was found", clean(candidate.name))

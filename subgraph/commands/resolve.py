@@ -166,8 +166,12 @@ def criterion(settings: Project, comparison: CriterionOptions, trusted: bool) ->
     return words
 
 
-def candidate(settings: Project, spec: str | None, runtime: RuntimeOptions, trusted: bool) -> Candidate:
-    """The candidate with its limits; onnxruntime as people deploy it where none is named. Logs what code will run.
+def candidate(
+    settings: Project, spec: str | None, runtime: RuntimeOptions, trusted: bool, model: Path | None = None
+) -> Candidate:
+    """The candidate with its limits. Logs what code will run.
+
+    Where none is named, it is onnxruntime as people deploy it; LiteRT where the `model` is TensorFlow Lite's.
 
     Raises:
         UnknownName, UsageError: the SPEC or a limit cannot be read, or its commands are not trusted.
@@ -176,8 +180,8 @@ def candidate(settings: Project, spec: str | None, runtime: RuntimeOptions, trus
     from subgraph.runtime.processes import adopt_orphans
 
     adopt_orphans()
-    spec = settings.get("candidate", spec)
-    candidate = _with_custom_ops(settings, candidates.parse(spec or "ort", settings), runtime.custom_ops)
+    spec, usual = settings.get("candidate", spec), "litert" if model and is_of_tflite(model) else "ort"
+    candidate = _with_custom_ops(settings, candidates.parse(spec or usual, settings), runtime.custom_ops)
     timeout = positive_number("--timeout", settings.get("timeout", runtime.timeout))
     if timeout == 0:
         raise UsageError("--timeout 0: the time must be more than 0", "leave it out for 600 seconds")
@@ -190,7 +194,8 @@ def candidate(settings: Project, spec: str | None, runtime: RuntimeOptions, trus
     )
     require_trust(candidate.code, trusted)
     if not spec:
-        log.info("candidate: ort, onnxruntime as people deploy it, all optimisations on (--candidate names another)")
+        told = {"ort": "ort, onnxruntime", "litert": "litert, LiteRT"}[usual]
+        log.info("candidate: %s as people deploy it, all optimisations on (--candidate names another)", told)
     return candidate
 
 
@@ -226,6 +231,11 @@ def reference(
     return Reference(reference.backend, reference.options, timeout=reference.timeout, memory=reference.memory)
 
 
+def usual_reference(model: Path | None) -> str:
+    """The reference where none is named: onnxruntime, or LiteRT without delegates for operators of TensorFlow Lite."""
+    return LITERT if model and is_of_tflite(model) else "ort"
+
+
 def described_reference(
     settings: Project, runtime: RuntimeOptions, origin: str = "", model: Path | None = None
 ) -> Candidate | None:
@@ -236,8 +246,7 @@ def described_reference(
     Raises:
         UsageError: the SPEC cannot be read, or the library does not exist.
     """
-    usual = LITERT if model and is_of_tflite(model) else "ort"
-    spec = settings.get("reference", runtime.reference, usual)
+    spec = settings.get("reference", runtime.reference, usual_reference(model))
     library, _ = _custom_ops(settings, runtime.custom_ops)
     if spec == "ort" and not library:
         return None
@@ -318,9 +327,9 @@ def formats(settings: Project, form: FormatOptions, default: str) -> tuple[tuple
 
 def setup(
     settings: Project, model: str | None, candidate_options: CandidateOptions, inputs: InputOptions, criterion: str,
-    runtime: RuntimeOptions, result: ResultOptions, *, freeze: bool,
+    runtime: RuntimeOptions, result: ResultOptions, *, freeze: bool, model_path: Path,
 ) -> Setup:  # fmt: skip
-    """What trials on a candidate depend on beside the model.
+    """What trials on a candidate depend on beside the model, which is `model_path`; `model`: as it was named.
 
     Raises:
         UnknownName, UsageError: as `candidate`, `feeding` and `other_model`.
@@ -328,10 +337,7 @@ def setup(
     from subgraph.trials.session import Setup
 
     other, tensor_map = other_model(candidate_options)
-    spec = candidate_options.spec
-    if other and is_of_tflite(other) and not settings.get("candidate", spec):
-        spec = "litert"
-    chosen = candidate(settings, spec, runtime, result.trust)
+    chosen = candidate(settings, candidate_options.spec, runtime, result.trust, other or model_path)
     fed, parent = feeding(settings, inputs, model), parent_folder(settings, result.output)
     return Setup(chosen, fed, parent, criterion, freeze, not result.fresh, other, tensor_map)
 

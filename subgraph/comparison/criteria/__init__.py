@@ -81,6 +81,9 @@ class Noise(Protocol):
     def behind_steps(self) -> bool:
         """Does it depend on a node that rounds to steps: QuantizeLinear, Round, a Cast to integers?"""
 
+    def are_codes(self) -> bool:
+        """Is it quantized by an operator of TensorFlow Lite, inside of which nothing can be perturbed?"""
+
     def ranking(self, claim: str) -> Ranking | None:
         """What a TopK, ArgMax or ArgMin compared to give this output of indices; None for other outputs."""
 

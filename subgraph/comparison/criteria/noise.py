@@ -47,7 +47,8 @@ Other values: indices of TopK, ArgMax, ArgMin may be i â†’ j only if 0 < |v_i âˆ
 never: ONNX fixes their order; but behind quantization, if a perturbed run breaks that tie). Quantized values may be off
 by one step, or twice what perturbed runs show, in twice the share of the worst of 8 runs plus one element. Booleans and
 classes: the same share; the one element only if perturbed runs change some too, or if there are 100. NonMaxSuppression:
-as sets. Values that no rounding reaches must be equal.
+as sets. Values that no rounding reaches must be equal. Quantized values of TensorFlow Lite's operators, inside of which
+nothing can be perturbed, may be off by one step; up to half of their type's range they are unresolved.
 
 Without noise (recordings), fp32 keeps its 2e-3 per slice; lower precision is unresolved up to E = S, or up to what
 makes a model's output useless.
@@ -85,6 +86,7 @@ from subgraph.verdict import Signature, Status
 USAGE = "noise, noise:k=5 or noise:k=5,floor=0"
 # Limits as multiples of what perturbed runs show: Jaccard distance, gaps between values, steps.
 MAX_DISTANCE, MAX_GAP, MAX_STEPS = 1.5, 3.0, 2.0
+MAX_CODES = 0.5  # of a type's range: so far roundings of several operators may add up
 MIN_ELEMENTS = 100  # among fewer, a single changed element fails
 
 
@@ -132,6 +134,8 @@ def _judge(pair: Pair, context: OutputContext, k: float | None, floor: float | N
         return settle(pair) or Ruling(Status.UNRESOLVED, why="nothing was compared")
     if not pair.changed:
         return agree(all_equal(pair))
+    if noise and pair.kind == "integer" and noise.are_codes():
+        return _codes(pair)
     if noise and (not pair.floating or noise.behind_choice()) and (ranking := noise.ranking(context.claim)):
         return _indices(pair, context.claim, noise, ranking)
     if pair.floating:
@@ -215,6 +219,16 @@ def _no_floats(pair: Pair, claim: str, noise: Noise) -> Ruling:
         if pair.error > steps:
             return fail(f"{_changed(pair)}, by up to {pair.error:g} steps, allowed {steps:g}")
     return agree(f"{_changed(pair)}, allowed {allowed}")
+
+
+def _codes(pair: Pair) -> Ruling:
+    """Quantized values whose noise cannot be measured."""
+    info, differ = np.iinfo(pair.reference.dtype), f"{pair.changed} of {count(pair.size, 'code')} differ"
+    if pair.error <= 1:
+        return agree(f"{differ}, by one step")
+    beyond = pair.error > MAX_CODES * (int(info.max) - int(info.min))
+    why = f"{differ}, by up to {pair.error:g} steps"
+    return fail(why) if beyond else Ruling(Status.UNRESOLVED, why=f"{why}: roundings may add up, or not")
 
 
 def _no_floats_without_noise(pair: Pair) -> Ruling:

@@ -25,6 +25,7 @@ from subgraph.comparison.pair import differences
 from subgraph.documents import to_json
 from subgraph.errors import InputError, ModelError
 from subgraph.graph.graph import Graph
+from subgraph.graph.quantization import TFLITE
 from subgraph.graph.region import Region
 from subgraph.runtime.reference import Reference
 from subgraph.storage.folders import numbered_folder
@@ -192,6 +193,10 @@ class OutputNoise(Noise):
 
     def behind_steps(self) -> bool:
         return self.output in self.region.sites.behind_steps
+
+    def are_codes(self) -> bool:
+        node = self.region.graph.nodes[self.region.graph.maker[self.output]]
+        return node.domain == TFLITE and any(a.name == "scale" for a in node.attribute)
 
     def ranking(self, claim: str) -> Ranking | None:
         ranked = find_ranked_tensor(self.region.graph, self.output)

@@ -63,7 +63,7 @@ def load(model: Path, options: Mapping[str, Any]) -> Callable[[Mapping[str, Valu
     proto = _read(model)
     own = [n for node in proto.graph.node if node.domain == TFLITE for n in node.output]
     inputs, outputs = _foreign.ports("litert", model, TYPES, own)
-    content = _assembled(proto) if own else _converted(model, str(options.get("convert") or ""))
+    content = _assembled(proto) if own or not proto.graph.node else _converted(model, str(options.get("convert") or ""))
     kernels = getattr(runtime.OpResolverType, KERNELS[str(options.get("kernels", "auto"))])
     threads = _foreign.threads("litert", options) or None
     try:

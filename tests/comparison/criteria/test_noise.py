@@ -48,6 +48,7 @@ class FakeNoise:
     ranked: Ranking | None = None
     calls: int = 0
     broken_ties: list[Array] = field(default_factory=list)
+    codes: bool = False
 
     def perturbed(self, claim: str, count: int) -> list[Array]:
         self.calls += 1
@@ -72,6 +73,9 @@ class FakeNoise:
 
     def behind_steps(self) -> bool:
         return self.steps
+
+    def are_codes(self) -> bool:
+        return self.codes
 
     def ranking(self, claim: str) -> Ranking | None:
         return self.ranked
@@ -706,3 +710,14 @@ def test_an_output_with_a_destroyed_slice_agrees_at_no_claim(case: Any, axis: in
     wrong = changed(candidate, place, lambda v: y[place] + np.abs(y[place]).max() + np.abs(y).max() * 1e-5)
     noise.runs = [y + np.abs(y).max() * 100]
     assert judged(y, wrong, noise, claim, output=True).status is FAIL
+
+
+@pytest.mark.parametrize(
+    ("steps", "status"), [(0, Status.AGREE), (1, Status.AGREE), (2, Status.UNRESOLVED), (200, Status.FAIL)]
+)
+def test_codes_of_which_the_noise_is_not_known(steps: int, status: Status) -> None:
+    """One step may be another rounding; more may be several, or a fault."""
+    reference = np.zeros(50, np.int8) - 100
+    candidate = reference.copy()
+    candidate[7] = steps - 100
+    assert judged(reference, candidate, FakeNoise(codes=True)).status is status

@@ -118,10 +118,33 @@ def test_a_case_runs_alone(kind: str, tmp_path: Path) -> None:
     assert (done.returncode, done.stdout) == (0, f"{JOIN}: bit-identical\n"), done.stderr
     assert is_tflite(case / "model.tflite") and is_of_tflite(case / "model.onnx")
     assert (case / "model.tflite").stat().st_size < (FILES / f"{kind}.tflite").stat().st_size
+    subprocess.run([sys.executable, "-m", "zipfile", "-e", pack(case), "sent"], check=True)
+    done = subprocess.run([sys.executable, "sent/b/repro.py"], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout) == (0, f"{JOIN}: bit-identical\n"), done.stderr
+    assert "pip install ai-edge-litert numpy" in Path("sent/b/README.txt").read_text()
+    assert in_process("replay", "b.zip").exit_code == 0
     again = in_process(
         "cut", str(case), "--start", JOIN, "--end", JOIN, "-o", "again"
     ).document  # a cut may be cut again
     assert again["results"][0]["check"]["status"] == "identical"
+
+
+def pack(case: Path) -> str:
+    """A bundle of a case."""
+    assert in_process("bundle", str(case), "-o", "b.zip").exit_code == 0
+    return "b.zip"
+
+
+@pytest.mark.slow
+def test_the_usual_candidate_is_litert_as_it_is_deployed(tmp_path: Path) -> None:
+    """It rounds some codes the other way, no fault. A dump of all tensors is compared, and begins a loop."""
+    model = str(FILES / "int8.tflite")
+    result = in_process("compare", model)
+    assert result.exit_code == 0 and "29 tensors: 0 of 29 wrong in place" in result.text, result.text
+    assert in_process("dump", model, "--all", "-o", "dump").exit_code == 0
+    assert "0 of 29 tensors wrong" in in_process("compare", model, "--recorded", "dump").text
+    assert in_process("manual", "start", model, "--recorded", "dump", "-o", "loop").exit_code in (0, 5)
+    assert (tmp_path / "loop" / "manual-device" / "todo" / "1" / "model.tflite").is_file()
 
 
 def test_only_what_a_cut_needs_is_in_it() -> None:
