@@ -27,7 +27,7 @@ documents
 verdict plugins project
 storage search drawing
 reports
-graph trust
+graph trust environments
 origins
 runtime
 cases comparison inspection bodies

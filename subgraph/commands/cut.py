@@ -119,9 +119,11 @@ def cut(
             recordings = recording_options(replace(recording, recorded=[recorded]), runtime, inputs, tensor_map)
             return _result(cut_recorded(graph, request, place, reference, recordings))
         ends = (*request.start, *request.end)
-        with inside.opened(graph, ends, request.feeding, reference, place.parent) as (graph, feeding, names):
-            first = len(request.start)
-            request = replace(request, start=tuple(filter(None, names[:first])), end=tuple(filter(None, names[first:])))
+        with inside.opened(graph, ends, request.feeding, reference, place.parent) as (there, feeding, names):
+            if there is not graph:
+                first = len(request.start)
+                begin, last = (tuple(filter(None, part)) for part in (names[:first], names[first:]))
+                graph, request = there, replace(request, start=begin, end=last)
             if dry_run:
                 return _plan(graph, request, place)
             return _result(write_case.extract(graph, request, place, reference, feeding))

@@ -15,7 +15,7 @@ import typer.core
 GROUPS = {
     "Find the fault": "bisect compare manual sweep report".split(),
     "Cut and carry": "cut bundle replay".split(),
-    "Change a model": "replace merge remove".split(),
+    "Change a model": "replace merge remove convert".split(),
     "Look into a model": "inspect lint draw view".split(),
     "Tensors and recordings": "dump export".split(),
     "Manage": "demo backends doctor".split(),

@@ -6,15 +6,13 @@ typed.
 
 from __future__ import annotations
 
-import atexit
-import functools
 import os
 import shutil
-import tempfile
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from subgraph.storage import folders
+from subgraph.storage.cache import cache_folder
 from subgraph.storage.digest import Part, digest
 from subgraph.version import __version__
 
@@ -27,7 +25,7 @@ def converted(depends: Sequence[Part], name: str, write: Callable[[Path], None])
     Raises:
         OutputError: it can be written nowhere. What `write` raises.
     """
-    place = _cache() / digest(__version__, *depends)[:20]
+    place = cache_folder("converted") / digest(__version__, *depends)[:20]
     target = place / name
     if target.is_file():
         os.utime(place)
@@ -36,28 +34,6 @@ def converted(depends: Sequence[Part], name: str, write: Callable[[Path], None])
         write(work / name)
     _evict(place)
     return target
-
-
-def _cache() -> Path:
-    """Where converted models are kept: the user's cache folder, else a temporary one."""
-    named = Path(os.environ.get("XDG_CACHE_HOME", ""))
-    home = Path("~").expanduser()
-    folder = (named if named.is_absolute() else home / ".cache") / "subcut" / "converted"
-    try:
-        if named.is_absolute() or home.is_dir():
-            folder.mkdir(parents=True, exist_ok=True)
-        if os.access(folder, os.W_OK):
-            return folder
-    except OSError:
-        pass
-    return _temporary()
-
-
-@functools.cache
-def _temporary() -> Path:
-    folder = Path(tempfile.mkdtemp(prefix="subcut-converted-"))
-    atexit.register(shutil.rmtree, folder, ignore_errors=True)
-    return folder
 
 
 def _evict(newest: Path) -> None:

@@ -14,12 +14,10 @@ HEAD = 4096  # bytes of the file that are looked at
 TFLITE_PRODUCER = "subcut tflite"  # of the ONNX file of a .tflite's operators
 
 _BUILT = "it was built for one device: name the .onnx that it was built from; the build belongs to a candidate (-c)"
-_TF = "convert it: pip install tf2onnx tensorflow; python -m tf2onnx.convert"
-_GRAPHDEF = f"{_TF} --graphdef FILE --inputs NAME:0 --outputs NAME:0 --output model.onnx"
-_PADDLE = (
-    "convert it: pip install paddle2onnx; paddle2onnx --model_dir FOLDER --model_filename MODEL "
-    "--params_filename PARAMETERS --save_file model.onnx"
-)
+_CONVERT = "subcut convert FILE -o model.onnx"  # which says what it installs for that, and asks
+_CONVERT_FOLDER = "subcut convert FOLDER -o model.onnx"
+_TEXT_GRAPH = "save the graph as a binary .pb (tf.io.write_graph with as_text=False): subcut convert reads that"
+
 _TFLITE = "name it as the model: subcut reads it (pip install 'subcut[tflite]')"
 _CAFFE = "name it .prototxt or .caffemodel, with its other half beside it: subcut reads both"
 _TORCH = "export it with its code: torch.onnx.export(model, inputs, 'model.onnx')"
@@ -39,11 +37,11 @@ _MARKS: tuple[tuple[str, str, str], ...] = (
     (r"PK\x03\x04.*/(data\.pkl|data/\d|code/|byteorder)", "this is a PyTorch file", _TORCH),
     (r"PK\x03\x04.*\.npy", "this is a .npz of arrays", "name the model first, then the inputs with -i"),
     (r"PK\x03\x04.*(model\.weights\.h5|metadata\.json)", "this is a Keras model",
-     f"{_TF} --keras FILE --output model.onnx"),
+     _CONVERT),
     (r"PK\x03\x04", "this is a zip archive", "unpack it first"),
     (r"\x80[\x02-\x05].*torch", "this is a PyTorch file", _TORCH),
     (r"\x80[\x02-\x05]", "this is a Python pickle, which subcut never loads", _TORCH),
-    (r"\x89HDF\r\n", "this is an HDF5 file, as Keras writes", f"{_TF} --keras FILE --output model.onnx"),
+    (r"\x89HDF\r\n", "this is an HDF5 file, as Keras writes", _CONVERT),
     (r"\x93NUMPY", "this is a .npy array", "name the model first, then the inputs with -i"),
     (r".{6}\0\0\{\s*\"", "this is a .safetensors file", _WEIGHTS),
     (r"RKNN", "this is a Rockchip .rknn model", _BUILT),
@@ -55,23 +53,23 @@ _MARKS: tuple[tuple[str, str, str], ...] = (
     (r"\s*(ir_version|opset_import)\b[^\0]*:", "this is an ONNX model as text",
      "onnx.save(onnx.load('FILE', format='textproto'), 'model.onnx') converts it"),
     (r"[^\0]*\b(layers?|input_dim|input_shape)\b\s*[:{]", "this is Caffe's network as text (.prototxt)", _CAFFE),
-    (r"[^\0]*\bnode\s*\{", "this is a TensorFlow graph as text (.pbtxt)", _GRAPHDEF),
-    (r"\s*\{\s*\"base_code\"", "this is a Paddle model", _PADDLE),
-    (r"\n.{1,5}\x08\0\x10\xff{9}\x01\x1a", "this is a Paddle model", _PADDLE),
+    (r"[^\0]*\bnode\s*\{", "this is a TensorFlow graph as text (.pbtxt)", _TEXT_GRAPH),
+    (r"\s*\{\s*\"base_code\"", "this is a Paddle model", _CONVERT),
+    (r"\n.{1,5}\x08\0\x10\xff{9}\x01\x1a", "this is a Paddle model", _CONVERT),
     (r"\s*[<{]", "this is text (a web page or JSON), not a model", "download it again"),
     (r"\n.{0,200}(Convolution|InnerProduct|Pooling|\x12\x04Data|\x12\x05Input|\x12\x09DummyData)",
      "this is a Caffe model (.caffemodel)", _CAFFE),
     (r"\n..?\n.{1,200}\x12.(Placeholder|Const|VariableV2|VarHandleOp|NoOp)", "this is a TensorFlow graph (.pb)",
-     _GRAPHDEF),
+     _CONVERT),
     (r"\x08\x01\x12.*(saved_model|serve|tensorflow|VarHandleOp|Placeholder)", "this is a TensorFlow SavedModel",
-     f"{_TF} --saved-model FOLDER --output model.onnx"),
+     _CONVERT_FOLDER),
 )  # fmt: skip
 CAFFE_SUFFIXES = (".prototxt", ".caffemodel")
 _SUFFIXES = {
-    ".pb": ("this looks like a TensorFlow graph", _GRAPHDEF),
+    ".pb": ("this looks like a TensorFlow graph", _CONVERT),
     ".caffemodel": ("this looks like a Caffe model", _CAFFE),
-    ".pdmodel": ("this looks like a Paddle model", _PADDLE),
-    ".pdiparams": ("this looks like the weights of a Paddle model", _PADDLE),
+    ".pdmodel": ("this looks like a Paddle model", _CONVERT),
+    ".pdiparams": ("this looks like the weights of a Paddle model", _CONVERT),
     ".mnn": ("this looks like an MNN model", "name the .onnx that it was converted from; -c mnn converts it itself"),
     ".engine": ("this looks like a TensorRT engine", _BUILT),
     ".plan": ("this looks like a TensorRT engine", _BUILT),
@@ -145,15 +143,14 @@ def recognise_folder(folder: Path) -> tuple[str, str]:
 
 
 _FOLDERS = (
-    ("saved_model.pb", "a TensorFlow SavedModel", f"{_TF} --saved-model FOLDER --output model.onnx"),
-    ("*.pdmodel", "a Paddle model", _PADDLE),
-    ("__model__", "a Paddle model", _PADDLE),
-    ("*.pdiparams", "a Paddle model", _PADDLE),
+    ("saved_model.pb", "a TensorFlow SavedModel", _CONVERT_FOLDER),
+    ("*.pdmodel", "a Paddle model", _CONVERT_FOLDER),
+    ("__model__", "a Paddle model", _CONVERT_FOLDER),
+    ("*.pdiparams", "a Paddle model", _CONVERT_FOLDER),
 )
 
 
 def _named(advice: str, folder: Path, file: str) -> str:
     """The advice with the names of this file and folder in it, quoted for a shell."""
-    model = file.replace(".pdiparams", ".json") if file.endswith(".pdiparams") else file
-    names = {"FILE": file, "FOLDER": str(folder), "MODEL": model, "PARAMETERS": f"{Path(file).stem}.pdiparams"}
-    return re.sub(r"\b(FILE|FOLDER|MODEL|PARAMETERS)\b", lambda m: shlex.quote(names[m[0]]), advice)
+    names = {"FILE": str(folder / file), "FOLDER": str(folder)}
+    return re.sub(r"\b(FILE|FOLDER)\b", lambda m: shlex.quote(names[m[0]]), advice)

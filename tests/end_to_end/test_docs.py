@@ -23,7 +23,11 @@ from tests.helpers.pages import DOCS, PAGES, Command, blocks, console, files, ru
 from tests.helpers.run_command import in_process
 
 # Pages whose commands need libraries that may not be installed.
-NEEDS = {DOCS / "from-pytorch.md": ("torch", "onnxscript"), DOCS / "from-tflite.md": ("ai_edge_litert",)}
+NEEDS = {
+    DOCS / "from-pytorch.md": ("torch", "onnxscript"),
+    DOCS / "from-tflite.md": ("ai_edge_litert",),
+    DOCS / "from-tensorflow.md": ("tensorflow",),  # what it shows is run by `make recipes`
+}
 FROM_OTHER_TOOLS = sorted(page for page in DOCS.glob("from-*.md") if page not in NEEDS)
 # Command lines that no test runs: they install something, or need what only their reader has.
 NOT_RUN = re.compile(r"pip install|cp -r docs/candidates/|python3\.11 -m venv|\.venv/bin/pip|ssh |make |#|$")

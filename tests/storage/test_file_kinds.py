@@ -19,9 +19,9 @@ from tests.helpers.run_command import in_process
 
 # The beginnings of files as their formats define them.
 KINDS = [
-    ("g.pb", b"\x0a\x1b\x0a\x05input\x12\x0bPlaceholder*\x0b\x0a\x05dtype", "TensorFlow graph", "--graphdef g.pb"),
-    ("saved_model.pb", b"\x08\x01\x12\x90\x01\x0a\x80\x22\x05serve2\x0btensorflow", "SavedModel", "--saved-model"),
-    ("g.pbtxt", b'node {\n  name: "input"\n  op: "Placeholder"\n}\n', "TensorFlow graph as text", "--graphdef"),
+    ("g.pb", b"\x0a\x1b\x0a\x05input\x12\x0bPlaceholder*\x0b\x0a\x05dtype", "TensorFlow graph", "subcut convert "),
+    ("saved_model.pb", b"\x08\x01\x12\x90\x01\x0a\x80\x22\x05serve2\x0btensorflow", "SavedModel", "subcut convert "),
+    ("g.pbtxt", b'node {\n  name: "input"\n  op: "Placeholder"\n}\n', "TensorFlow graph as text", "as_text=False"),
     ("deploy.prototxt", b'name: "VGG"\ninput: "data"\nlayer {\n  name: "conv1"\n}\n', "Caffe", "with its other half"),
     (
         "vgg.caffemodel",
@@ -37,9 +37,9 @@ KINDS = [
     ("m.om", b"IMOD\x00\x01\x00\x00", "Ascend", "built from"),
     ("m.param", b"7767517\n75 83\nInput data 0 1 data\n", "ncnn", "converted from"),
     ("m.xml", b'<?xml version="1.0"?>\n<net name="Model0" version="11">', "OpenVINO", "converted from"),
-    ("inference.pdmodel", b"\n\x9a\x05\x08\0\x10" + b"\xff" * 9 + b"\x01\x1a\x20", "Paddle", "--params_filename"),
-    ("inference.json", b'{"base_code":{"magic":"pir","version":1}}', "Paddle", "--save_file model.onnx"),
-    ("m.h5", b"\x89HDF\r\n\x1a\n", "Keras", "--keras m.h5"),
+    ("inference.pdmodel", b"\n\x9a\x05\x08\0\x10" + b"\xff" * 9 + b"\x01\x1a\x20", "Paddle", "subcut convert "),
+    ("inference.json", b'{"base_code":{"magic":"pir","version":1}}', "Paddle", "-o model.onnx"),
+    ("m.h5", b"\x89HDF\r\n\x1a\n", "Keras", "m.h5 -o model.onnx"),
 ]
 
 
@@ -92,10 +92,9 @@ def test_files_that_libraries_here_write_are_named(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("files", "kind", "advice"),
     [
-        (["saved_model.pb"], "a TensorFlow SavedModel", "--saved-model {} --output model.onnx"),
-        (["inference.pdmodel", "inference.pdiparams"], "a Paddle model",
-         "--model_dir {} --model_filename inference.pdmodel --params_filename inference.pdiparams --save"),
-        (["inference.json", "inference.pdiparams"], "a Paddle model", "--model_filename inference.json --params"),
+        (["saved_model.pb"], "a TensorFlow SavedModel", "subcut convert {} -o model.onnx"),
+        (["inference.pdmodel", "inference.pdiparams"], "a Paddle model", "subcut convert {} -o model.onnx"),
+        (["inference.json", "inference.pdiparams"], "a Paddle model", "subcut convert {} -o model.onnx"),
         (["readme.txt"], "", ""),
     ],
 )  # fmt: skip

@@ -1,0 +1,234 @@
+"""Models of other formats, converted and checked.
+
+Covers `origins.converters.conversion`, `origins.converters.tensorflow_script`, `origins.converters.paddle_script` and
+`commands.convert`. The scripts themselves run where TensorFlow and Paddle are: `make recipes` does that. Here a script
+of their kind converts JSON to ONNX, right or wrong, and numpy is the runtime of the original.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import textwrap
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+
+from subgraph.commands import Result, convert
+from subgraph.errors import ModelError, ResultExists, UsageError
+from subgraph.origins import converters
+from subgraph.origins.converters import PADDLE, TENSORFLOW, Converter, converter_of
+from subgraph.origins.converters.conversion import command_of
+from subgraph.origins.converters.paddle_script import files
+from subgraph.origins.converters.tensorflow_script import GRAPH, KERAS, SAVED_MODEL, TFLITE, kind_of
+from tests.helpers.run_command import in_process, subcut
+
+SCRIPT = """
+import json, sys
+import numpy as np, onnx
+from onnx import helper, TensorProto
+
+def network(factor):
+    nodes = [helper.make_node("Relu", ["x"], ["a"], "first"), helper.make_node("Mul", ["a", "k"], ["b"], "scale"),
+             helper.make_node("Neg", ["b"], ["y"], "last")]
+    ends = [[helper.make_tensor_value_info(name, TensorProto.FLOAT, [2, 3])] for name in "xy"]
+    weight = helper.make_tensor("k", TensorProto.FLOAT, [], [factor])
+    graph = helper.make_graph(nodes, "g", *ends, [weight])
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9)
+
+what, model, *rest = sys.argv[1:]
+said = json.load(open(model))
+if what == "convert":
+    if "fails" in said:
+        sys.exit("line one\\n" + said["fails"])
+    onnx.save(network(said.get("converted", said["factor"])), rest[0])
+else:
+    if "broken" in said:
+        sys.exit(said["broken"])
+    asked = json.load(open(rest[0]))
+    x = np.load(asked["files"]["x"])
+    a = np.maximum(x, 0); b = a * np.float32(said["factor"])
+    np.savez(rest[1], **{n: v for n, v in (("a", a), ("b", b), ("y", -b)) if n in asked["tensors"] + asked["outputs"]})
+"""
+
+
+@pytest.fixture
+def model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A model of a format that a script here converts; `subcut convert` runs it with this Python."""
+    (tmp_path / "script.py").write_text(SCRIPT)
+    ours = Converter("json2onnx", str(tmp_path / "script.py"), ("nothing",))
+    monkeypatch.setattr(converters, "converter_of", lambda path: ("a test's model", ours))
+    monkeypatch.setattr(convert, "_installed", lambda *_, **__: Path(sys.executable))
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "net.json").write_text(json.dumps({"factor": 2.0}))
+    return tmp_path / "net.json"
+
+
+def converted(*words: str | Path) -> Result:
+    return in_process("convert", *words)
+
+
+def test_a_right_conversion_agrees_tensor_by_tensor(model: Path) -> None:
+    done = converted(model)
+    assert done.exit_code == 0
+    assert done.text.startswith("right: 3 recorded tensors agree")
+    assert (done.document["checked"], done.document["converter"]) == (True, "json2onnx")
+    onnx.checker.check_model(onnx.load("net.onnx"))
+    assert not [p for p in model.parent.iterdir() if p.name.startswith(".subcut")]
+
+
+def test_a_wrong_conversion_is_found_with_its_node(model: Path) -> None:
+    model.write_text(json.dumps({"factor": 2.0, "converted": 2.5}))
+    done = converted(model)
+    assert done.exit_code == 1
+    assert done.text.startswith("wrong")
+    assert "#1 scale (Mul) b: " in done.text
+
+
+def test_what_the_user_feeds_is_fed_to_both(model: Path) -> None:
+    np.save("x.npy", np.full((2, 3), 4, np.float32))
+    assert converted(model, "-i", "x.npy").exit_code == 0
+
+
+def test_an_original_that_cannot_be_run_is_not_checked(model: Path) -> None:
+    model.write_text(json.dumps({"factor": 2.0, "broken": "no such kernel"}))
+    done = converted(model)
+    assert (done.exit_code, done.document["checked"]) == (5, False)
+    assert "not checked: net.json cannot be run" in done.text
+    assert "no such kernel" in done.text
+    assert Path("net.onnx").is_file()
+
+
+def test_a_converter_that_fails_says_why(model: Path) -> None:
+    model.write_text(json.dumps({"fails": "unsupported operator"}))
+    with pytest.raises(ModelError, match=r"(?s)json2onnx cannot convert net\.json.*unsupported operator"):
+        converted(model)
+    assert not Path("net.onnx").exists()
+
+
+def test_nothing_is_replaced_unasked(model: Path) -> None:
+    Path("net.onnx").write_text("mine")
+    with pytest.raises(ResultExists, match="in the way"):
+        converted(model)
+    assert Path("net.onnx").read_text() == "mine"
+    assert converted(model, "--force", "--no-check").exit_code == 5
+
+
+# ------------------------------------------------------------------------------------------------ --with
+
+
+@pytest.mark.parametrize(
+    ("code", "words"),
+    [
+        ("pass", "ended well and wrote no out.onnx"),
+        ("open(sys.argv[2], 'w').write('{}')", "no ONNX model"),
+        ("sys.exit('bad luck')", "(?s)code 1, and said:.*bad luck"),
+    ],
+)
+def test_a_converter_of_the_users_that_goes_wrong(code: str, words: str, tmp_path: Path) -> None:
+    (tmp_path / "mine.py").write_text(f"import sys\n{code}\n")
+    (tmp_path / "net.xyz").write_text("?")
+    command = f"{sys.executable} {tmp_path / 'mine.py'} {{model}} {{output}}"
+    with pytest.raises(ModelError, match=words):
+        converted(tmp_path / "net.xyz", "-o", tmp_path / "out.onnx", "--with", command)
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["mine.py", "net.xyz"]
+
+
+def test_a_converter_of_the_users_with_weights_beside_the_model(tmp_path: Path) -> None:
+    code = """
+        import sys, numpy as np, onnx
+        from onnx import helper, numpy_helper, TensorProto
+        w = numpy_helper.from_array(np.ones((64, 64), np.float32), "w")
+        v = [[helper.make_tensor_value_info(n, TensorProto.FLOAT, [1, 64])] for n in "xy"]
+        g = helper.make_graph([helper.make_node("MatMul", ["x", "w"], ["y"])], "g", *v, [w])
+        onnx.save(helper.make_model(g), sys.argv[2], save_as_external_data=True, location="out.data", size_threshold=0)
+    """
+    (tmp_path / "mine.py").write_text(textwrap.dedent(code))
+    (tmp_path / "a net.xyz").write_text("?")
+    command = f"{sys.executable} {tmp_path / 'mine.py'} {{model}} {{output}}"
+    done = subcut("convert", tmp_path / "a net.xyz", "-o", "out.onnx", "--with", command, cwd=tmp_path)
+    assert (done.code, "not checked" in done.out) == (5, True), done
+    onnx.checker.check_model(str(tmp_path / "out.onnx"))
+
+
+@pytest.mark.parametrize("template", ["python x.py {model}", "python {output}", "python 'x {model} {output}"])
+def test_a_command_that_cannot_be_filled_in(template: str) -> None:
+    with pytest.raises(UsageError, match="--with"):
+        command_of(template, Path("m"), Path("o"))
+
+
+def test_no_shell_reads_a_name() -> None:
+    words = command_of("conv {model} -o={output}", Path("a; rm -rf b"), Path("o'o.onnx"))
+    assert words == ["conv", "a; rm -rf b", "-o=o'o.onnx"]
+
+
+# ------------------------------------------------------------------------------------------------ which
+
+
+def test_formats_are_known_by_their_content(tmp_path: Path) -> None:
+    (tmp_path / "saved").mkdir()
+    (tmp_path / "saved" / "saved_model.pb").touch()
+    (tmp_path / "inference.pdmodel").write_bytes(b"\n\x9a\x05\x08\0\x10" + b"\xff" * 9 + b"\x01\x1a\x20")
+    (tmp_path / "k").write_bytes(b"\x89HDF\r\n\x1a\n")
+    (tmp_path / "t").write_bytes(b"\x20\0\0\0TFL3")
+    (tmp_path / "g").write_bytes(b"\x0a\x1b\x0a\x05input\x12\x0bPlaceholder*\x0b\x0a\x05dtype")
+    (tmp_path / "text").write_text("hello")
+    names = ("saved", "inference.pdmodel", "k", "g")
+    assert [(converter_of(tmp_path / n) or pytest.fail(n))[1] for n in names] == [
+        TENSORFLOW,
+        PADDLE,
+        TENSORFLOW,
+        TENSORFLOW,
+    ]
+    assert converter_of(tmp_path / "text") is None
+    assert [kind_of(tmp_path / n) for n in ("saved", "k", "t", "g")] == [SAVED_MODEL, KERAS, TFLITE, GRAPH]
+
+
+def test_the_two_files_of_a_paddle_model(tmp_path: Path) -> None:
+    for name in ("m.json", "m.pdiparams"):
+        (tmp_path / name).touch()
+    pair = (tmp_path / "m.json", tmp_path / "m.pdiparams")
+    assert [files(p) for p in (tmp_path, *pair)] == [pair] * 3
+    (tmp_path / "m.json").unlink()
+    with pytest.raises(FileNotFoundError, match="no program beside"):
+        files(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "words"),
+    [
+        ("m.onnx", b"", "an ONNX model already"),
+        ("readme.md", b"# hello", "none of the formats"),
+        ("nothing", None, "no such file or folder"),
+    ],
+)
+def test_what_is_not_converted(name: str, content: bytes | None, words: str, tmp_path: Path) -> None:
+    if content is not None:
+        (tmp_path / name).write_bytes(content)
+    done = subcut("convert", name, "-o", "other.onnx", cwd=tmp_path)
+    assert (done.code, done.out) == (2, "")
+    assert words in done.err
+
+
+def test_without_a_terminal_it_says_what_it_would_install(tmp_path: Path) -> None:
+    (tmp_path / "m.h5").write_bytes(b"\x89HDF\r\n\x1a\n")
+    cache = {"XDG_CACHE_HOME": str(tmp_path / "cache")}
+    done = subcut("convert", "m.h5", "--index-url", "https://example.invalid/simple", cwd=tmp_path, env=cache)
+    assert (done.code, done.out) == (2, "")
+    assert "tf2onnx==" in done.err
+    assert "--index-url https://example.invalid/simple" in done.err
+    assert "--yes" in done.err
+    assert not list((tmp_path / "cache").rglob("bin"))
+
+
+def test_caffe_is_read_by_subcut_itself(tmp_path: Path) -> None:
+    (tmp_path / "n.prototxt").write_text(
+        'name: "n" layer { name: "data" type: "Input" top: "data" input_param { shape { dim: 1 dim: 4 } } }'
+        'layer { name: "relu" type: "ReLU" bottom: "data" top: "relu" }'
+    )
+    done = subcut("convert", "n.prototxt", "--weights", "random:0", cwd=tmp_path)
+    assert done.code == 5, done
+    assert "subcut reads this format itself" in done.out
+    assert onnx.load(tmp_path / "n.onnx").graph.node[0].op_type == "Relu"
