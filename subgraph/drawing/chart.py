@@ -122,8 +122,9 @@ def chart(points: Sequence[Point], marks: Sequence[Sequence[float]], words: Mapp
     """
     numbers = [float(p.error) for p in points if p.error is not None]
     low, high = decades([n for n in numbers if math.isfinite(n) and n > 0])
-    zeros = 0.0 in numbers
-    low -= zeros
+    zeros, below = 0.0 in numbers, any(0 < n < 10.0**low for n in numbers)
+    floor = f"≤ 1e{low}" if below else "0" if zeros else ""
+    low -= bool(floor)
     strange = any(not math.isfinite(n) for n in numbers)
     edge = [p.x for p in points] + [x for mark in marks for x in mark] or [0.0]
     first, last = min(edge), max(edge)
@@ -148,8 +149,8 @@ def chart(points: Sequence[Point], marks: Sequence[Sequence[float]], words: Mapp
     step = math.ceil((high - low) / MAX_LABELS)
     return Chart(
         levels=[
-            *(Label(at(d), f"1e{d}") for d in range(high, low + zeros - 1, -step)),
-            *([Label(at(low), "0")] if zeros else ()),
+            *(Label(at(d), f"1e{d}") for d in range(high, low + bool(floor) - 1, -step)),
+            *([Label(at(low), floor)] if floor else ()),
         ],
         ends=[Label(across(x), f"{x:g}") for x in dict.fromkeys((first, last))],
         names=(names := _names([(t.x, p) for p, t in drawn], marks)),

@@ -13,8 +13,6 @@ from dataclasses import dataclass
 from html import escape
 from typing import TYPE_CHECKING, Any
 
-from subgraph.text import count
-
 if TYPE_CHECKING:
     from subgraph.types import Array
 
@@ -22,6 +20,7 @@ CELLS = 40  # squares of a map, along each side
 SIDE = 6.0  # pixels of a square; of a small map up to
 LARGEST = 16.0
 WIDTH = 160.0  # pixels of a map at least, for its title
+LETTER = 6.8  # pixels of a letter's width
 BINS = 48  # of the histogram, and of the scatter along each side
 PLOT = 240.0  # pixels of a plot's side
 LEFT, TOP, BOTTOM = 8.0, 20.0, 18.0
@@ -162,7 +161,7 @@ def scatter(reference: Array, given: Array) -> str:
         cx, cy = LEFT + (i + 0.5) * size, TOP + PLOT - (j + 0.5) * size
         marks += f"M{cx - side / 2:.1f} {cy - side / 2:.1f}h{side:.1f}v{side:.1f}h{-side:.1f}z"
     out = int((~fine).sum())
-    title = "candidate over reference" + f"; {count(out, 'element')} NaN, Inf" * bool(out)
+    title = "candidate over reference" + f"; {out:,} NaN or Inf" * bool(out)
     parts = [
         f'<rect class="frame" x="{LEFT:g}" y="{TOP:g}" width="{PLOT:g}" height="{PLOT:g}"/>',
         f'<path class="frame" d="M{LEFT:g} {TOP + PLOT:g}L{LEFT + PLOT:g} {TOP:g}"/>',
@@ -306,14 +305,16 @@ def _map(title: str, values: Array, plane: int, *, bad: bool = False) -> str:
                 key = "minus" if value < 0 else "bad" if bad else "one"
                 paths[key] += f"M{x + at:.1f} {y + at:.1f}h{side:.1f}v{side:.1f}h{-side:.1f}z"
     height, width = (n * square for n in cells.shape)
-    size = "×".join(map(str, matrix.shape))
+    head = f"{title} {'×'.join(map(str, matrix.shape))}"
+    said = f"largest {_short(scale)}{'; ✕ NaN or Inf' if odd.any() else ''}"
     parts = [
-        _text(LEFT, 14, f"{title} {size}"),
+        _text(LEFT, 14, head),
         f'<rect class="frame" x="{LEFT - 1:g}" y="{TOP - 1:g}" width="{width + 2:.1f}" height="{height + 2:.1f}"/>',
         *(f'<path class="{key}" d="{d}"/>' for key, d in paths.items() if d),
-        _text(LEFT, TOP + height + 14, f"largest {_short(scale)}{'; ✕ NaN or Inf' if odd.any() else ''}", "soft"),
+        _text(LEFT, TOP + height + 14, said, "soft"),
     ]
-    return _svg(max(LEFT + width + 4, WIDTH), TOP + height + BOTTOM, "heat map", parts)
+    wide = LEFT + max(width + 4, LETTER * max(len(head), len(said)))
+    return _svg(max(wide, WIDTH), TOP + height + BOTTOM, "heat map", parts)
 
 
 def _text(x: float, y: float, text: str, kind: str = "", anchor: str = "") -> str:

@@ -13,6 +13,7 @@ from subgraph.graph import protobuf
 from subgraph.graph.graph import Graph
 from subgraph.storage import dtypes
 from subgraph.storage.tensors import shape_text
+from subgraph.text import count
 
 MAX_TEXT = 60  # characters of an attribute's value
 MAX_LISTED = 8  # elements of a list or tensor in an attribute
@@ -153,7 +154,7 @@ def attribute_text(attribute: Any) -> str:
     if kind == pb.TENSOR:
         return _tensor_text(attribute.t)
     if kind == pb.GRAPH:
-        return f"graph of {len(attribute.g.node)} nodes"
+        return f"graph of {count(len(attribute.g.node), 'node')}"
     plain = {pb.FLOAT: "f", pb.INT: "i", pb.STRING: "s", pb.FLOATS: "floats", pb.INTS: "ints", pb.STRINGS: "strings"}
     if kind not in plain:
         return str(pb.AttributeType.Name(kind)).lower()

@@ -8,6 +8,7 @@ sweep-CANDIDATE/
 
 from __future__ import annotations
 
+import logging
 import shutil
 import tempfile
 import time
@@ -30,7 +31,7 @@ from subgraph.cases.case import (
 )
 from subgraph.cases.evidence import EvidenceManifest
 from subgraph.cases.find_case import ExpectedTest, FoundCase
-from subgraph.cases.layout import CANDIDATE, LOG, REPRO, REPRO_SCRIPT, SWEEP_JSON
+from subgraph.cases.layout import CANDIDATE, LOG, REPORT_FILES, REPRO, REPRO_SCRIPT, SWEEP_JSON
 from subgraph.documents import to_json
 from subgraph.graph import protobuf
 from subgraph.runtime.candidate import Candidate
@@ -45,7 +46,10 @@ from subgraph.sweep.document import SweepDocument, case_name, result_entry
 from subgraph.sweep.expected import ExpectedOutputs, Runtime, plain_onnxruntime
 from subgraph.sweep.operator_tests import MODEL, Example, OperatorTest
 from subgraph.sweep.sweep import PATIENCE, Sweep, SweepOutcome, SweepResult, SweepRow
+from subgraph.text import clean
 from subgraph.verdict import Verdict
+
+log = logging.getLogger("subcut")
 
 MAX_NAME = 60  # characters of a candidate's name, and of the choice of tests, in a folder's
 FORMATS = ("npy", "bin")
@@ -121,6 +125,7 @@ def save(sweep: Sweep, rows: Sequence[SweepRow], places: Sequence[ResultPlace], 
             evidence.write_document(to_json(document), work, SWEEP_JSON)
             request = request_of(sweep, runtime)
             case.write_manifest(EvidenceManifest(source=_source(), command=document.command, request=request), work)
+        log.info("report: %s", clean(str(place.path / REPORT_FILES["html"])))
 
 
 def _save_case(sweep: Sweep, test: OperatorTest, result: SweepResult, runtime: Runtime, work: Path) -> None:

@@ -65,7 +65,10 @@ def test_what_is_not_finite_is_a_cross_and_the_worst() -> None:
     worst = tensor.worst_elements(a, b)
     assert [(w.index, w.given) for w in worst] == [((1, 1), "nan"), ((2, 2), "inf")], "both NaN is no difference"
     assert paths(*tensor.maps(a, b))["cross"] >= 1 and "✕ NaN or Inf" in tensor.maps(a, b)[1]
-    assert "3 elements NaN, Inf" in tensor.scatter(a, b)
+    assert "3 NaN or Inf" in tensor.scatter(a, b)
+    for drawn in (*tensor.maps(a * np.float32(1.2345e-7), b), tensor.scatter(a, b)):  # no text beyond the picture
+        width = float(re.search(r' width="([\d.]+)"', drawn)[1])  # type: ignore[index]
+        assert max(map(len, re.findall(r">([^<]+)</text>", drawn))) * tensor.LETTER + tensor.LEFT <= width
     found = tensor.statistics(b)
     assert (found.nans, found.infs, found.least, found.most) == (2, 1, 1.0, 1.0)
     none = tensor.statistics(np.full(3, np.nan, np.float32))

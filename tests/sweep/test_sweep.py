@@ -146,6 +146,7 @@ def test_all_right(here: Path) -> None:
     ]
     assert "candidate: ort, onnxruntime as people deploy it" in done.err
     assert "7 of 7 on ort: 7 right" in done.err
+    assert "report: subcut_out/sweep-ort-Conv+test_elu/report.html" in done.err
     assert subcut("sweep", "--only", "Conv", "--only", "test_elu", "-q", cwd=here) == Done(0, done.out, "")
 
 
