@@ -92,7 +92,8 @@ def prediction(shares: Mapping[str, float]) -> str:
 
 
 def source_line(source: Mapping[str, Any]) -> str:
-    """Where a node comes from: `module`, `class`, `file`, `line` and `code` of the user's, of which any may be None.
+    """Where a node comes from: `module`, `class`, `file`, `line` and `code` of the user's, of which any may be None;
+    with `derived`, of the node "before" or "behind" it.
 
     Empty for a module alone, which was read from the node's name and says no more than it.
 
@@ -105,7 +106,8 @@ def source_line(source: Mapping[str, Any]) -> str:
     kind = f" ({source['class']})" if source.get("class") else ""
     where = f" at {short_path(source['file'])}:{source['line']}" if source.get("file") else ""
     code = f": {shorten(source['code'])}" if where and source.get("code") else ""
-    return f"{source['module'] or 'the model'}{kind}{where}{code}"
+    derived = f"the node {source['derived']} is of " if source.get("derived") else ""
+    return f"{derived}{source['module'] or 'the model'}{kind}{where}{code}"
 
 
 def short_path(path: str) -> str:

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from subgraph.verdict import Verdict
 
 
-@options.with_option_groups("reference", "output", "fresh", "force")
+@options.with_option_groups("output", "fresh", "force")
 def replay(
     *,
     folder: Annotated[

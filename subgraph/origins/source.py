@@ -9,10 +9,10 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
-from subgraph.documents import keyed, to_json
+from subgraph.documents import absent, keyed, to_json
 from subgraph.graph.graph import Graph
 from subgraph.text import source_line
 
@@ -34,6 +34,8 @@ class Source:
             `layer2.0.conv1 + layer2.0.bn1`. Empty for the model itself.
         kind: its class, without the package; JSON calls it `class`.
         file, line, code: the innermost call outside of torch's own files.
+        derived: of a node that itself tells nothing: "before", it is that of the node that makes its input; "behind",
+            of one that reads its output.
     """
 
     module: str
@@ -41,6 +43,7 @@ class Source:
     file: str | None = None
     line: int | None = None
     code: str | None = None
+    derived: str | None = absent()
 
     def __str__(self) -> str:
         """`layer2.0.bn1 (BatchNorm2d) at models/resnet.py:93: out = self.bn1(out)`; "" for a module alone."""
@@ -48,7 +51,23 @@ class Source:
 
 
 def source(graph: Graph, index: int) -> Source | None:
-    """The origin of a node; None where the file tells nothing. Complexity: linear in the node's metadata."""
+    """The origin of a node; None where the file tells nothing.
+
+    The newer exporter writes nothing for Split: what it wrote for a node beside it is taken. Complexity: linear in the
+    metadata of these.
+    """
+    if graph.nodes[index].metadata_props:
+        return _own(graph, index)
+    makers = [graph.maker[name] for name in graph.reads[index] if name in graph.maker]
+    readers = [i for name in graph.makes[index] for i in graph.readers.get(name, ())]
+    around = [*((i, "before") for i in makers), *((i, "behind") for i in readers)]
+    found = ((_own(graph, i), where) for i, where in around if graph.nodes[i].metadata_props)
+    derived = (replace(other, derived=where) for other, where in found if other and other.file)
+    return next(derived, None) or _own(graph, index)
+
+
+def _own(graph: Graph, index: int) -> Source | None:
+    """What a node itself tells."""
     metadata = node_metadata(graph, index)
     scopes, classes = _scopes(metadata)
     file, line, code = innermost_call(metadata.get(STACK_TRACE, "")[:LONGEST])

@@ -35,7 +35,9 @@ def of(graph: Graph, node: str) -> Source | None:
 def node(**metadata: str) -> Any:
     """A graph of one node with that metadata."""
     entries = [SimpleNamespace(key=f"pkg.torch.onnx.{key}", value=value) for key, value in metadata.items()]
-    return SimpleNamespace(nodes=[SimpleNamespace(metadata_props=entries)], node_names=["n"], reads=[()])
+    return SimpleNamespace(
+        nodes=[SimpleNamespace(metadata_props=entries)], node_names=["n"], reads=[()], makes=[()], readers={}, maker={}
+    )
 
 
 def test_the_line_is_that_of_the_users_innermost_call() -> None:
@@ -50,9 +52,13 @@ def test_a_fused_node_names_the_modules_of_its_weights() -> None:
     assert found and found.module == "stem.0 + stem.1" and found.kind == "BatchNorm2d"
 
 
-def test_all_nodes_of_the_new_exporter_but_those_without_metadata_have_a_line() -> None:
+def test_all_nodes_of_the_new_exporter_have_a_line() -> None:
+    """Split has no metadata; it splits what the node before it makes."""
     graph = load(TORCH / "tiny_dynamo.onnx")
-    assert [graph.ops[i] for i in range(len(graph.nodes)) if not source(graph, i)] == ["Split"]
+    found = {graph.ops[i]: source(graph, i) for i in range(len(graph.nodes))}
+    assert all(found.values())
+    assert [op for op, one in found.items() if one and one.derived] == ["Split"]
+    assert found["Split"] and str(found["Split"]).startswith(f"the node before is of {LINE}")
 
 
 def test_of_the_old_exporter_the_name_tells_the_module() -> None:

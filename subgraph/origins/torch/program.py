@@ -6,17 +6,19 @@ metadata of the ONNX nodes, so that it can be checked that both are the same pro
 
 from __future__ import annotations
 
+import io
 import logging
 import re
 import warnings
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, redirect_stderr
 from typing import Any
 
 from subgraph.errors import BackendError, InputError
 from subgraph.graph.graph import Graph
-from subgraph.origins.source import PREFIX, node_metadata
+from subgraph.origins.source import PREFIX, innermost_call, node_metadata
 from subgraph.storage.tensors import NOT_NUMPY, np_dtype
+from subgraph.text import short_path
 from subgraph.types import Array
 
 Program = Any  # torch.export.ExportedProgram
@@ -220,9 +222,9 @@ def to_tensor(array: Array) -> Any:
 
 @contextmanager
 def quiet() -> Iterator[None]:
-    """Without the warnings and progress of the exporter."""
+    """Without the warnings and progress of the exporter, and the graphs that it shows where it fails."""
     before = logging.root.manager.disable
-    with warnings.catch_warnings():
+    with warnings.catch_warnings(), redirect_stderr(io.StringIO()):
         warnings.simplefilter("ignore")
         logging.disable(logging.WARNING)
         try:
@@ -232,6 +234,13 @@ def quiet() -> Iterator[None]:
 
 
 def first_line(error: BaseException) -> str:
-    """The kind of an error and the first line of what it says: those of the exporter are pages long."""
+    """The kind of an error's first cause, the first line of what it says, and the user's line that it names.
+
+    Errors of the exporter are pages long.
+    """
+    while error.__cause__:
+        error = error.__cause__
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    return f"{type(error).__name__}: {lines[0] if lines else ''}"[:400]
+    file, line, code = innermost_call(str(error))
+    where = f", at {short_path(file)}:{line}: {code}" if file else ""
+    return f"{type(error).__name__}: {lines[0] if lines else ''}"[:400] + where

@@ -8,9 +8,12 @@ from __future__ import annotations
 
 import json
 import logging
+import os
+import re
 import shlex
 import subprocess
 import sys
+from importlib.metadata import version
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -24,6 +27,9 @@ from subgraph.trust import NamedCode
 log = logging.getLogger("subcut")
 
 NEEDS = ("torch", "onnxscript")
+MEMORY_SHARE = 0.8  # of the machine's memory, for the export
+LIMIT = "import resource as r; r.setrlimit(r.RLIMIT_DATA, ({0}, {0})); "  # before the code: bytes
+SAID = re.compile(r"[\w.]*(?:Error|Exception|Node)\b.*")  # a line that names an error, as Python ends its traces
 PATIENCE = 3600  # seconds that an export may take
 CODE = 'import torch; torch.onnx.export(torch.export.load({}), f="model.onnx", dynamo=True)'
 
@@ -48,22 +54,38 @@ def to_onnx(path: Path, trust: bool = False) -> Path:
         _run(command, path, target.parent)
         (target.parent / "model.onnx").rename(target)
 
-    return converted(["pt2/1", file_digest(path)], path.name, write)
+    versions = [version(name) for name in NEEDS]  # another exporter writes another model
+    return converted(["pt2/2", *versions, file_digest(path)], path.name, write)
 
 
 def _run(command: list[str], path: Path, folder: Path) -> None:
     """Run the export in a folder, where it leaves `model.onnx`.
 
     Raises:
-        ModelError: it fails; with the last line that it printed.
+        ModelError: it fails; with the last error that it printed.
     """
     hint = f"run it yourself to see more: {shlex.join(command)}"
     try:
         done = subprocess.run(
-            command, cwd=folder, stdin=subprocess.DEVNULL, capture_output=True, timeout=PATIENCE, check=False
+            [*command[:-1], LIMIT.format(_memory()) + command[-1]],
+            cwd=folder,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            timeout=PATIENCE,
+            check=False,
         )
     except subprocess.TimeoutExpired as e:
         raise ModelError(f"PyTorch did not export {clean(path.name)} within {PATIENCE} s", hint) from e
     if done.returncode or not (folder / "model.onnx").is_file():
         lines = [line.strip() for line in done.stderr.decode(errors="replace").splitlines() if line.strip()]
-        raise ModelError(f"PyTorch cannot export {clean(path.name)}: {clean(lines[-1][:400] if lines else '')}", hint)
+        told = ([line for line in lines if SAID.match(line)] or lines or ["it ended without a word"])[-1]
+        raise ModelError(f"PyTorch cannot export {clean(path.name)}: {clean(told[:400])}", hint)
+
+
+def _memory() -> int:
+    """The export's limit in bytes: a share of the machine's, or the limit that there is already."""
+    import resource
+
+    hard = resource.getrlimit(resource.RLIMIT_DATA)[1]
+    share = int(os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") * MEMORY_SHARE)
+    return share if hard == resource.RLIM_INFINITY else min(share, hard)

@@ -51,9 +51,10 @@ def exporting(monkeypatch: pytest.MonkeyPatch, code: int = 0) -> list[list[str]]
         ran.append(command)
         if not code:
             shutil.copyfile(TINY, cwd / "model.onnx")
-        return subprocess.CompletedProcess(command, code, b"", b"Traceback\nValueError: too old\n")
+        return subprocess.CompletedProcess(command, code, b"", b"Traceback\nValueError: too old\nsee the manual\n")
 
     monkeypatch.setattr(pt2, "find_spec", lambda name: name)
+    monkeypatch.setattr(pt2, "version", lambda name: "2.13.0")
     monkeypatch.setattr(subprocess, "run", run)
     return ran
 
@@ -111,3 +112,22 @@ def test_a_real_program_and_a_module(tmp_path: Path) -> None:
         subgraph.load([])
     with pytest.raises(ModelError, match="cannot export Tiny"):
         subgraph.load(module, args=(torch.zeros(3),))
+
+
+class Choosing:
+    """The body of a module whose path depends on a value."""
+
+    def forward(self, x: Any) -> Any:
+        return x * 2 if x.sum() > 0 else x
+
+
+@needs_torch
+@pytest.mark.slow
+def test_a_module_that_cannot_be_exported_is_one_message(capsys: pytest.CaptureFixture[str]) -> None:
+    """The first cause and the user's line; not the graphs that PyTorch shows."""
+    import torch
+
+    module = type("Choosing", (Choosing, torch.nn.Module), {})()
+    with pytest.raises(ModelError, match=r"data-dependent .* at torch/test_pt2\.py:\d+: return x \* 2 if x\.sum"):
+        subgraph.load(module, args=(torch.ones(2),))
+    assert "def forward" not in capsys.readouterr().err
