@@ -163,6 +163,10 @@ def _facts(document: Document, lines: Sequence[TensorLine], recorded: bool) -> A
         yield "samples", ", ".join(samples[:20]) + (f" and {len(samples) - 20} more" if len(samples) > 20 else "")
 
 
+# Options of a comparison that a bisection does not take, or of its output, and whether a word follows.
+COMPARE_ONLY = {"--at": True, "--csv": True, "--save": True, "--fail-fast": False, "--json": False, "-q": False}
+
+
 def _notes(document: Document, recorded: bool) -> list[str]:
     if not recorded:
         bad = document["first_bad"]
@@ -183,13 +187,32 @@ def _left_out(document: Document) -> list[tuple[str, int, list[str]]]:
     ]
 
 
+def _as_bisect(command: str) -> str:
+    """`subcut compare …` as the command that bisects the same on the same inputs; "" for any other command."""
+    try:
+        words = iter(shlex.split(command))
+    except ValueError:
+        return ""
+    if [next(words, ""), next(words, "")] != ["subcut", "compare"]:
+        return ""
+    kept = ["subcut", "bisect"]
+    for word in words:
+        name, _, value = word.partition("=")
+        if name not in COMPARE_ONLY:
+            kept.append(word)
+        elif COMPARE_ONLY[name] and not value:
+            next(words, "")
+    return shlex.join(kept)
+
+
 def _next(document: Document, recorded: bool) -> list[tuple[str, str]]:
     model = shlex.quote(document["model"].get("path") or document["model"]["file"])
     if STATUS.get(document["exit_code"]) != "fail":
         return []
     if not recorded:
         spec = shlex.quote(document["candidate"]["name"])
-        return [(f"subcut bisect {model} -c {spec}", "finds the smallest piece that goes wrong")]
+        command = _as_bisect(document.get("command", "")) or f"subcut bisect {model} -c {spec}"
+        return [(command, "finds the smallest piece that goes wrong")]
     if not document.get("findings"):
         folders = (shlex.quote(run["folder"]) for run in document["recordings"] if run["folder"])
         words = " ".join(f"--recorded {folder}" for folder in dict.fromkeys(folders))

@@ -483,6 +483,20 @@ def test_a_recording_is_shown_with_how_it_was_matched_and_what_was_left_out() ->
     assert "1 left out, a copy: x" in text and "next: subcut bisect resnet.onnx --recorded dumps/float   " in text
 
 
+@pytest.mark.parametrize(
+    ("command", "says"),
+    [
+        ("subcut compare m.onnx -i 'a b.npy' --candidate-model q.onnx --at=x --at y --save v --fail-fast --json",
+         "subcut bisect m.onnx -i 'a b.npy' --candidate-model q.onnx"),
+        ("pytest 'compare", "subcut bisect resnet.onnx -c "),
+        ("", "subcut bisect resnet.onnx -c "),
+    ],
+)  # fmt: skip
+def test_what_is_next_after_a_comparison_has_its_inputs_and_models(command: str, says: str) -> None:
+    document = COMPARED["compared"]() | {"command": command, "exit_code": 1}
+    assert says in html.unescape(render("html", document))
+
+
 def test_an_interval_is_drawn_and_says_what_to_do_next() -> None:
     document = COMPARED["interval-several"]()
     del document["model"]["network"]

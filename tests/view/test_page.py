@@ -12,10 +12,13 @@ import shutil
 import signal
 import zipfile
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import onnx
+import PIL.Image
 import pytest
 from onnx import TensorProto, helper
 
@@ -225,18 +228,100 @@ def test_compare_shows_the_error_of_every_tensor(tab: Tab) -> None:
     assert tab.box("stem/relu").text_content().endswith("0")
 
 
-def test_a_run_is_stopped_and_goes_on(tmp_path: Path, browser: Any) -> None:
+def test_a_run_goes_on_after_a_stop_and_after_the_server_was_killed(tmp_path: Path, browser: Any) -> None:
+    """What was found is stored; the run of a killed server ends by itself."""
     in_process("demo", tmp_path / "d")
     slow = (tmp_path / "d" / "wrong.py").read_text(encoding="utf-8")
-    (tmp_path / "d" / "wrong.py").write_text(f"import time\ntime.sleep(0.7)\n{slow}", encoding="utf-8")
-    server = served(tmp_path / "d", "model.onnx", "-c", "wrong.py")
-    tab = Tab(browser.new_page(), next(server))
+    (tmp_path / "d" / "wrong.py").write_text(f"import time\ntime.sleep(0.3)\n{slow}", encoding="utf-8")
+    process = start("view", "model.onnx", "-c", "wrong.py", "--no-browser", cwd=tmp_path / "d")
+    assert process.stderr
+    address = next(filter(None, (re.search(r"http://127\.0\.0\.1:\S+", line) for line in process.stderr)))
+    tab = Tab(browser.new_page(), address[0])
     tab.page.click("#bisect")
     tab.page.wait_for_selector("#steps li:nth-child(2)")
     tab.page.click("#stop")
     tab.page.wait_for_selector("#failed:not([hidden])")
     assert "continues where it stopped" in tab.text("#failed") and tab.text("#bisect") == "Go on"
+    tab.page.click("#bisect")
+    tab.page.wait_for_selector("#steps li:nth-child(4)")
+    process.kill()
+    process.communicate()
+    tab.page.wait_for_selector("#lost:not([hidden])")
     tab.page.close()
+    server = served(tmp_path / "d", "model.onnx", "-c", "wrong.py")
+    tab = Tab(browser.new_page(), next(server))
+    tab.page.click("#bisect")
+    tab.page.wait_for_selector("#result .finding")
+    assert "culprit: stem/pad, stem/pool" in tab.text("#result") and "(stored)" in tab.text("#steps")
+    tab.page.close()
+    next(server, None)
+    assert not list((tmp_path / "d" / "subcut_out").glob(".view_values*"))
+
+
+HOSTILE = ("</script><script>alert(1)</script>", "a\u202egnp.exe", 'if "quoted" & <b>', "loop/0", "${7*7}")
+
+
+def odd_model(path: Path) -> None:
+    """If, Loop and a function; names that a page could take for code."""
+    info = helper.make_tensor_value_info
+    like = partial(info, elem_type=TensorProto.FLOAT, shape=[1, 3, 8, 8])
+    flag, number = (partial(info, elem_type=kind, shape=[]) for kind in (TensorProto.BOOL, TensorProto.INT64))
+    then, other = (helper.make_graph([helper.make_node(op, ["x"], [op])], op, [], [like(op)]) for op in ("Relu", "Neg"))
+    steps = [helper.make_node("Identity", ["c"], ["go"]), helper.make_node("Add", ["v", "v"], ["w"])]
+    body = helper.make_graph(steps, "body", [number("i"), flag("c"), like("v")], [flag("go"), like("w")])
+    opsets = [helper.make_opsetid("", 17), helper.make_opsetid("my", 1)]
+    twice = helper.make_function("my", "Twice", ["a"], ["b"], [helper.make_node("Add", ["a", "a"], ["b"])], opsets[:1])
+    nodes = [
+        helper.make_node("ReduceSum", ["x"], ["s"], name=HOSTILE[0], keepdims=0),
+        helper.make_node("Greater", ["s", "zero"], ["cond"], name=HOSTILE[1]),
+        helper.make_node("If", ["cond"], ["y"], name=HOSTILE[2], then_branch=then, else_branch=other),
+        helper.make_node("Loop", ["trips", "true", "y"], ["z"], name=HOSTILE[3], body=body),
+        helper.make_node("Twice", ["z"], ["out"], name=HOSTILE[4], domain="my"),
+    ]
+    constants = [("zero", TensorProto.FLOAT, 0.0), ("trips", TensorProto.INT64, 2), ("true", TensorProto.BOOL, True)]
+    weights = [helper.make_tensor(name, type_, [], [value]) for name, type_, value in constants]
+    graph = helper.make_graph(nodes, "odd", [like("x")], [like("out")], weights)
+    onnx.save(helper.make_model(graph, opset_imports=opsets, functions=[twice], ir_version=8), path)
+
+
+def test_odd_names_bodies_and_inputs(tmp_path: Path, browser: Any) -> None:
+    odd_model(tmp_path / "odd.onnx")
+    np.save(tmp_path / "bad.npy", np.zeros((2, 2), np.float32))
+    PIL.Image.fromarray(np.arange(192, dtype=np.uint8).reshape(8, 8, 3)).save(tmp_path / "im.png")
+    server = served(tmp_path, "odd.onnx", "-c", "ort")
+    tab = Tab(browser.new_page(), next(server))
+    page = tab.page
+    dialogs: list[str] = []
+    page.on("dialog", lambda dialog: dialogs.append(dialog.message))
+    shown = "".join(page.locator("g.box text").all_text_contents())
+    assert "\u202e" not in shown and "${7*7}" in shown
+    tab.box(HOSTILE[0]).click()
+    page.click("#start-here")
+    page.wait_for_function("() => document.querySelector('#region').textContent.includes('5 nodes')")
+    page.set_input_files("#files", tmp_path / "bad.npy")
+    page.click("#cut")
+    page.wait_for_selector("#failed:not([hidden])")
+    assert "has shape 2×2; input 'x' takes 1×3×8×8" in tab.text("#failed")
+    page.click("#dropped button")
+    page.set_input_files("#files", tmp_path / "im.png")
+    page.click("summary")
+    for field, text in (("mean", "1,2,3"), ("scale", "0.1"), ("seed", "7")):
+        page.fill(f"#{field}", text)
+    page.check("#dump")
+    page.click("#cut")
+    page.wait_for_selector("#result .fine")
+    for label in HOSTILE[2:]:  # a cut with all tensors has them
+        tab.box(label).click()
+        page.click("#show-values")
+        page.wait_for_function(
+            "label => document.querySelector('#values').textContent.includes('stored in') "
+            "&& document.querySelector('#node-panel h2').textContent === label",
+            arg=label,
+        )
+    page.click("#compare")
+    page.wait_for_selector("#result .fine >> text=agrees")
+    assert tab.errors == dialogs == [] and page.evaluate("document.scripts.length") == 1
+    page.close()
     next(server, None)
 
 
@@ -311,6 +396,14 @@ def test_a_bisection_is_opened_by_its_folder(demo: Path, browser: Any) -> None:
     tab = Tab(browser.new_page(), next(server))
     tab.page.wait_for_selector("#result .finding")
     assert "stem/pool" in tab.text("#result")
+    tab.page.close()
+    next(server, None)
+    server = served(demo, str(folder / "culprit"))  # a case alone: its values are there
+    tab = Tab(browser.new_page(), next(server))
+    tab.box("stem/pool").click()
+    tab.page.keyboard.press("v")
+    tab.page.wait_for_selector("#values svg.tensor >> nth=2")
+    assert "wrong.py ran this piece alone" in tab.text("#values") and tab.page.locator("#worst tr").count() == 11
     tab.page.close()
     next(server, None)
 
