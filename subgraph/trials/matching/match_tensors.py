@@ -259,7 +259,8 @@ def _is_displaced(reference: ModelValues, candidate: ModelValues, name: str, mat
 
     own = distance_from(name)
     neighbours = {*graph.reads[maker], *(n for i in graph.successors(maker) for n in graph.makes[i])} - {name}
-    return own > NEAR and any(distance_from(n) < own * DOUBTFUL for n in neighbours if n in graph.maker)
+    limit = own * DOUBTFUL if own > NEAR else own / CLEARER  # few values below 0: the own one is near as well
+    return any(distance_from(n) < limit for n in neighbours if n in graph.maker)
 
 
 def _is_same_operator(tflite: NodeProto, node: NodeProto) -> bool:
