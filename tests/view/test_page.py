@@ -190,6 +190,19 @@ def test_start_and_end_by_keyboard_and_the_refused_order(tab: Tab) -> None:
     page.press("#start", "Enter")
     page.wait_for_function("() => document.querySelector('#region').textContent.includes('was cleared')")
     assert page.input_value("#end") == ""
+    # An answer that comes late, to a question that is no longer asked, is not shown.
+    held: list[Any] = []
+    page.route("**/api/region", lambda route: held.append(route) if not held else route.continue_())
+    page.fill("#start", "stem/pad")
+    page.press("#start", "Enter")
+    page.fill("#end", "stem/pool")
+    page.press("#end", "Enter")
+    page.wait_for_function("() => document.querySelector('#region').textContent.includes('2 nodes')")
+    with page.expect_response("**/api/region"):
+        held[0].continue_()
+    page.unroute("**/api/region")
+    page.wait_for_timeout(100)
+    assert "2 nodes" in tab.text("#region")
     # From box to box by arrows.
     page.focus("#stage")
     before = tab.text("#node-panel h2")

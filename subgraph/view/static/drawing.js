@@ -165,7 +165,8 @@ export class Drawing {
     c.drawImage(this.overview, 0, 0);
     c.strokeStyle = this.colours().region;
     c.lineWidth = 2;
-    c.strokeRect(this.x * scale, this.y * scale, w / this.zoom * scale, h / this.zoom * scale);
+    // Of a long network at least a mark of where one is.
+    c.strokeRect(this.x * scale, this.y * scale, Math.max(10, w / this.zoom * scale), Math.max(4, h / this.zoom * scale));
   }
 
   worst(box) {

@@ -79,17 +79,19 @@ async function choose(which, name) {
 // `changed`: the field that the user set last. A new start below the old end clears the end.
 async function region(changed) {
   const start = $("start").value.trim(), end = $("end").value.trim(), marks = drawing.marks;
-  lastEnds = `${start}\n${end}`;
+  const mine = lastEnds = `${start}\n${end}`; // the answer to an earlier question may come later
   told("refused", null);
   try {
     if (!start && !end) throw null;
     const r = await post("/api/region", { start, end });
+    if (mine !== lastEnds) return;
     marks.region = new Set(r.nodes);
     marks.boundary = new Set([...r.inputs, ...r.outputs]);
     regionPanel(r);
     sessionStorage.setItem("ends", JSON.stringify([start, end]));
   } catch (e) {
     if (e instanceof Error) throw e;
+    if (mine !== lastEnds) return;
     if (e?.swap && changed === "start" && byLabel.has(start)) {
       $("end").value = "";
       await region();
