@@ -191,6 +191,7 @@ class CaseManifest:
 
     Attributes:
         above: how many nodes of the model lie above the region. losses: what conversions lost, in words.
+        target_opset: the cut at another opset (`cases.check`).
         expected, found: the operator test that a case was made from, and the candidate's outcome.
     """
 
@@ -212,6 +213,7 @@ class CaseManifest:
     recording: RecordingEntry | None = absent()
     expected: object = absent()
     found: object = absent()
+    target_opset: object = absent()
 
 
 @dataclass(frozen=True)

@@ -1,23 +1,37 @@
-"""Is the cut right? It runs alone on the captured inputs and must give the captured outputs, bit for bit."""
+"""Is the cut right? It runs alone on the captured inputs and must give the captured outputs, bit for bit.
+
+So must the same cut at another opset, which is written where onnx converts it, or where its nodes are valid as they
+are.
+"""
 
 from __future__ import annotations
 
 import filecmp
+import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from math import inf, isfinite
 from pathlib import Path
 
 from subgraph.cases.case import CheckResult, OutputDifference
+from subgraph.cases.layout import MODEL
+from subgraph.errors import ModelError, SubcutError, UsageError
+from subgraph.graph import protobuf
 from subgraph.graph.cut import Cut
+from subgraph.graph.graph import STANDARD
+from subgraph.graph.onnx_process import OnnxError, OnnxProcess
+from subgraph.graph.summary import newer_than, opset_of
 from subgraph.runtime.capture import Captured
 from subgraph.runtime.reference import Reference
 from subgraph.storage.tensors import Record, Value, distance, load
+from subgraph.text import clean
 
 # onnxruntime keeps float32 between float16 nodes at every optimisation level, and where it inserts its Casts depends on
 # what surrounds the nodes. Largest difference seen: one rounding (4.9e-4 of the scale); a few may add up.
 FLOAT16 = 10  # TensorProto.DataType
 HALF_ROUNDINGS = 8 * 2.0**-11
+LEAST = 7  # opset; onnx converts no further back
+CONVERTED, RELABELLED = "converted", "the same nodes"
 FULL = "the full model's values"  # the outputs of a cut that changes nothing
 
 Rerun = Callable[[int, Path], Mapping[str, Record]]  # sample and folder → outputs of a second run of the whole model
@@ -110,3 +124,111 @@ def _repeats(samples: Sequence[Captured], folders: Sequence[Path], rerun: Rerun)
             if _difference(sample.tensors[name], record.within("again/0"), folder):
                 return False
     return True
+
+
+# ---------------------------------------------------------------------------------------------------- other opsets
+
+
+@dataclass(frozen=True)
+class NewerNode:
+    """A node that means what opset `since` defines."""
+
+    name: str
+    op: str
+    since: int
+
+
+@dataclass(frozen=True)
+class TargetOpset:
+    """The cut at another version of ONNX's own operators.
+
+    Attributes:
+        version: asked for; of: the cut's own.
+        newer: nodes that need a later one.
+        file: the cut at that version; None where there is none. how: it was made. why: onnx could not convert it.
+        check: of that cut on the captured values.
+    """
+
+    version: int
+    of: int
+    newer: Sequence[NewerNode]
+    file: str | None = None
+    how: str = ""
+    why: str = ""
+    check: CheckResult | None = None
+
+
+def at_opset(
+    cut: Cut, version: int, work: Path, check: Callable[[Path], CheckResult] | None = None
+) -> TargetOpset | None:
+    """The cut at another opset, beside the cut itself; None for version 0.
+
+    `check`: runs a model in the cut's place on the captured values; None where nothing is captured.
+
+    Raises:
+        UsageError: there is no such version.
+    """
+    if not version:
+        return None
+    own = opset_of(cut.model)
+    if not LEAST <= version <= own:
+        hint = f"--target-opset {LEAST} to {own}: onnx converts to these"
+        raise UsageError(f"--target-opset {version}: the model has opset {own}", hint)
+    newer = [NewerNode(str(node.name), str(node.op_type), since) for node, since in newer_than(cut.model, version)]
+    target = TargetOpset(version, own, newer)
+    path = work / f"{MODEL.removesuffix('.onnx')}-opset{version}.onnx"
+    try:
+        target = replace(target, file=path.name, how=CONVERTED, check=_converted(cut, version, path, check))
+    except (OnnxError, SubcutError) as e:
+        path.unlink(missing_ok=True)
+        why = re.sub(r"^.*Assertion .* failed: ", "", clean(" ".join(str(e).split())))[:300]
+        target = replace(target, why=why)
+        if check and (same := _relabelled(cut, version, path, check)):
+            target = replace(target, file=path.name, how=RELABELLED, check=same)
+    return target
+
+
+def _converted(cut: Cut, version: int, path: Path, check: Callable[[Path], CheckResult] | None) -> CheckResult | None:
+    """Write the cut as onnx's converter makes it; how that goes on the captured values.
+
+    Raises:
+        OnnxError, ModelError: onnx cannot convert it, or the reference cannot run what it wrote.
+    """
+    with OnnxProcess(cut.graph.path) as onnx:
+        protobuf.write(onnx.convert(cut.model, version), cut.graph.path, path, external=False)
+    return check(path) if check else None
+
+
+def _relabelled(cut: Cut, version: int, path: Path, check: Callable[[Path], CheckResult]) -> CheckResult | None:
+    """Write the same nodes under the older opset, where they are valid there and give the same bits; else None.
+
+    onnx has no way back from versions that only allow further types. Whether a node means the same there, its values
+    tell.
+    """
+    model = type(cut.model).FromString(cut.model.SerializeToString())
+    for entry in model.opset_import:
+        if entry.domain in STANDARD:
+            entry.version = version
+    try:
+        protobuf.write(model, cut.graph.path, path, external=False)
+        with OnnxProcess(cut.graph.path) as onnx:
+            onnx.check(path)
+        result = check(path)
+    except (OnnxError, SubcutError):
+        result = None
+    if result is None or result.status != "identical":
+        path.unlink(missing_ok=True)
+        return None
+    return result
+
+
+def run_checker(path: Path) -> None:
+    """
+    Raises:
+        ModelError: onnx.checker refuses the model.
+    """
+    try:
+        with OnnxProcess(path) as onnx:
+            onnx.check(path)
+    except OnnxError as e:
+        raise ModelError(f"onnx.checker refuses the cut: {' '.join(str(e).split())[:300]}") from e

@@ -10,12 +10,13 @@ import shutil
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, Protocol
 
 from subgraph.cases import case
 from subgraph.cases.case import Case, CaseManifest, CheckResult, ModelSource, RecordingEntry, ResultPlace, TensorEntry
-from subgraph.cases.check import FULL, check
+from subgraph.cases.check import FULL, at_opset, check, run_checker
 from subgraph.cases.layout import LOG, MODEL, REPRO, REPRO_SCRIPT, place_name, sample_names
 from subgraph.documents import keyed, to_json
 from subgraph.errors import ModelError
@@ -23,7 +24,6 @@ from subgraph.graph import protobuf
 from subgraph.graph import region as regions
 from subgraph.graph.cut import Cut, cut_region, freezable, structure_problem
 from subgraph.graph.graph import Graph
-from subgraph.graph.onnx_process import OnnxError, OnnxProcess
 from subgraph.graph.region import Region
 from subgraph.origins import load
 from subgraph.runtime.capture import Captured, capture_samples, inputs_needed
@@ -56,6 +56,7 @@ class CaseRequest:
     freeze: bool = True
     recorded: str = ""
     as_caffe: tuple[str, ...] = ()  # the prototxt, and its weights if they were named
+    target_opset: int = 0
 
     @classmethod
     def of_nodes(
@@ -87,6 +88,7 @@ class CaseRequest:
             ("--layout", self.tensor_format.layout, ""),
             ("--recorded", self.recorded, ""),
             ("--as", "caffe" if self.as_caffe else "", ""),
+            ("--target-opset", str(self.target_opset), "0"),
         ):
             words += [option, value] if value != default else []
         for flag, on in (
@@ -134,7 +136,8 @@ def extract(
         cut = cut_region(graph, region, dynamic=request.dynamic)
         with folders.aside(place.path) as work:
             _write_model(cut, request, work)
-            return [_finish(_manifest(cut, request), work, place.path)]
+            other = at_opset(cut, request.target_opset, work)
+            return [_finish(replace(_manifest(cut, request), target_opset=other), work, place.path)]
     return write_region(graph, region, request, place, reference, feeding=feeding)
 
 
@@ -187,7 +190,7 @@ def write_region(
 
 
 def _drop_stale(place: ResultPlace, number: int, request: object, source: ModelSource) -> None:
-    """Remove what an earlier run of the same request left for groups of samples that are no more."""
+    """Remove an earlier run's folders of groups of samples that are no more."""
     while (old := _numbered(place, number)).path.is_dir() and case.is_earlier(old, request, source):
         shutil.rmtree(old.path)
         number += 1
@@ -242,7 +245,8 @@ class CaseBuilder:
         with folders.aside(place.path) as work:
             _write_model(cut, self.request, work)
             scratches = [self.scratch / str(k) for k in group]
-            result = check(self.reference, cut, captured, scratches, work / MODEL, self._rerun)
+            checked = partial(check, self.reference, cut, captured, scratches, rerun=self._rerun)
+            result, other = checked(work / MODEL), at_opset(cut, self.request.target_opset, work, checked)
             if self.recording:
                 what = "what the reference makes of the recorded inputs"
                 result = replace(result, what=result.what.replace(FULL, what))
@@ -259,6 +263,7 @@ class CaseBuilder:
                 losses=losses,
                 check=result,
                 recording=self.recording,
+                target_opset=other,
             )
             shutil.copyfile(REPRO_SCRIPT, work / REPRO)
             return _finish(manifest, work, place.path)
@@ -319,15 +324,7 @@ def _write_model(cut: Cut, request: CaseRequest, work: Path) -> None:
         nodes = {cut.graph.node_names[i] for i in (*cut.region.nodes, *cut.region.pulled)}
         caffe.write(find(Path(request.as_caffe[0]), *request.as_caffe[1:]), nodes, work)
     if request.checker:
-        _run_checker(work / MODEL)
-
-
-def _run_checker(path: Path) -> None:
-    try:
-        with OnnxProcess(path) as onnx:
-            onnx.check(path)
-    except OnnxError as e:
-        raise ModelError(f"onnx.checker refuses the cut: {' '.join(str(e).split())[:300]}") from e
+        run_checker(work / MODEL)
 
 
 def _manifest(cut: Cut, request: CaseRequest) -> CaseManifest:

@@ -10,7 +10,7 @@ from subgraph import project
 from subgraph.cases import layout, write_case
 from subgraph.cases.case import Case, ResultPlace
 from subgraph.commands import Result, inside, log, options, resolve
-from subgraph.commands.options import Text, option
+from subgraph.commands.options import Number, Text, option
 from subgraph.commands.recorded import cut_recorded, recording_options
 from subgraph.errors import UsageError
 from subgraph.graph.graph import Graph, load
@@ -18,6 +18,7 @@ from subgraph.storage.file_kinds import is_caffe
 from subgraph.text import big, clean, count
 
 INCONCLUSIVE = 5
+MOST_NEWER = 6  # nodes that are listed
 
 
 RECORDING = options.title_of(options.RecordedOptions)
@@ -63,6 +64,10 @@ def cut(
     as_form: Annotated[
         Text, option("--as", "caffe", "`caffe`: also write the cut of a .prototxt as prototxt and caffemodel.")
     ] = None,
+    target_opset: Annotated[
+        Number,
+        option("--target-opset", "N", "Say which nodes need a newer opset, and also write the cut converted to this."),
+    ] = None,
     stamp: Annotated[bool, option("--stamp", None, "Name the folder dump_result_YYYY_MM_DD_HH_MM_SS.")] = False,
 ) -> Result:
     """Cut the nodes between two nodes out of a model, with real tensors.
@@ -97,6 +102,7 @@ def cut(
         freeze=not (no_freeze or dynamic),
         recorded=recorded or "",
         as_caffe=as_caffe,
+        target_opset=target_opset or 0,
     )
     if tensor_map and not recorded:
         raise UsageError("--map goes with --recorded", "it says what the recording calls tensors of MODEL")
@@ -218,9 +224,22 @@ def _text(case: Case) -> str:
         lines.append(f"  {way:<3}  {clean(t['name']):<{names}}   {t['dtype']:<{types}}  {_shape(t)}{source}")
     lines += [f"loss    {clean(loss)}" for loss in m.get("losses", ())]
     lines.append(f"check   {clean(m['check']['what'])}")
+    lines += _opset(m["target_opset"]) if "target_opset" in m else []
     lines += [f"hint    {m['hint']}"] if m.get("hint") else []
     lines.append(f"{clean(str(case.path))}/")
     return "\n".join(lines)
+
+
+def _opset(target: dict[str, Any]) -> list[str]:
+    """Which nodes need more than the opset asked for, and the converted cut."""
+    newer = [f"{clean(n['name'])} ({clean(n['op'])}, opset {n['since']})" for n in target["newer"]]
+    more = f", … and {len(newer) - MOST_NEWER} more" if len(newer) > MOST_NEWER else ""
+    needs = f"newer: {', '.join(newer[:MOST_NEWER])}{more}" if newer else "no node needs a newer one"
+    lines = [f"opset   {target['version']} of {target['of']}: {needs}"]
+    if not target["file"]:
+        return [*lines, f"        onnx cannot convert the cut: {clean(target['why'])}"]
+    what = clean(target["check"]["what"]) if target["check"] else "not run"
+    return [*lines, f"        {target['file']}: {target['how']}; {what.replace('the cut alone', 'it')}"]
 
 
 def _remarks(region: dict[str, Any]) -> list[str]:

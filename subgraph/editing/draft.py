@@ -17,6 +17,7 @@ from subgraph.graph.cut import load_nested_data
 from subgraph.graph.graph import STANDARD, Graph, bodies, captured_names
 from subgraph.graph.merged_cuts import content_digest, rename
 from subgraph.graph.onnx_process import OnnxError, OnnxProcess
+from subgraph.graph.summary import changed_between
 from subgraph.storage import folders
 from subgraph.text import clean, count
 
@@ -161,7 +162,7 @@ class Draft:
             domain = _domain(entry.domain)
             if domain not in ours:
                 self.model.opset_import.add().CopyFrom(entry)
-            elif changed := _changed(theirs, domain, entry.version, ours[domain]):
+            elif changed := changed_between(theirs, domain, entry.version, ours[domain]):
                 theirs = self._converted(theirs, other, domain, (entry.version, ours[domain]), changed)
         return theirs
 
@@ -173,24 +174,12 @@ class Draft:
         hint = f"export both with opset {max(versions)}"
         if domain:
             raise ModelError(what, hint)
-        bare = type(theirs)()
-        bare.CopyFrom(theirs)
-        large = [t for t in bare.graph.initializer if protobuf.on_disk(t)]
-        replace_all(bare.graph.initializer, [t for t in bare.graph.initializer if not protobuf.on_disk(t)])
-        for weight in large:  # the converter cannot read them
-            info = bare.graph.input.add(name=weight.name)
-            info.type.tensor_type.elem_type = weight.data_type
-            for size in weight.dims:
-                info.type.tensor_type.shape.dim.add().dim_value = size
         try:
             with OnnxProcess(other.path) as process:
-                converted = process.convert(bare, versions[1])
+                converted = process.convert(theirs, versions[1])
         except OnnxError as e:
             why = clean(" ".join(str(e).split()))
             raise ModelError(f"{what}, and onnx cannot convert it: {why}", hint) from e
-        names = {weight.name for weight in large}
-        replace_all(converted.graph.input, [v for v in converted.graph.input if v.name not in names])
-        converted.graph.initializer.extend(large)
         self.remarks.append(f"{other.path.name} was converted from opset {versions[0]} to {versions[1]}")
         return converted
 
@@ -311,23 +300,6 @@ def _called(model: Any) -> set[tuple[str, str, str]]:
 
 def _domain(name: str) -> str:
     return "" if name in STANDARD else name
-
-
-def _changed(model: Any, domain: str, one: int, other: int) -> list[str]:
-    """The operators of a domain in use that two of its versions define differently, or that onnx does not know."""
-    if one == other:
-        return []
-    from onnx import defs
-
-    def since(op: str, version: int) -> object:
-        try:
-            return defs.get_schema(op, version, domain).since_version
-        except defs.SchemaError:
-            return None
-
-    ops = sorted({node.op_type for node in all_nodes(model.graph) if _domain(node.domain) == domain})
-    own = {f.name for f in model.functions if _domain(f.domain) == domain}
-    return [op for op in ops if op not in own and (not (at := since(op, one)) or at != since(op, other))]
 
 
 def describe(names: Sequence[str], noun: str) -> str:

@@ -60,12 +60,27 @@ class OnnxProcess:
         return type(model).FromString(data)
 
     def convert(self, model: protobuf.ModelProto, version: int) -> protobuf.ModelProto:
-        """The model in another version of ONNX's own operators.
+        """The model in another version of ONNX's own operators; large weights stay on disk.
 
         Raises:
             OnnxError: onnx cannot convert it. ModelError: the process exceeded a limit, or crashed.
         """
-        return type(model).FromString(self._ask("convert", model.SerializeToString(), version=version))
+        bare = type(model)()
+        bare.CopyFrom(model)
+        del bare.graph.initializer[:]
+        bare.graph.initializer.extend(t for t in model.graph.initializer if not protobuf.on_disk(t))
+        large = [t for t in model.graph.initializer if protobuf.on_disk(t)]
+        for weight in large:  # the converter cannot read them
+            info = bare.graph.input.add(name=weight.name)
+            info.type.tensor_type.elem_type = weight.data_type
+            for size in weight.dims:
+                info.type.tensor_type.shape.dim.add().dim_value = size
+        out = type(model).FromString(self._ask("convert", bare.SerializeToString(), version=version))
+        names = {weight.name for weight in large}
+        for k in reversed([k for k, v in enumerate(out.graph.input) if v.name in names]):
+            del out.graph.input[k]
+        out.graph.initializer.extend(large)
+        return out
 
     def check(self, file: Path) -> None:
         """Run onnx.checker on a file.
