@@ -10,6 +10,7 @@ import os
 import re
 import shutil
 import signal
+import time
 import zipfile
 from collections.abc import Iterator
 from functools import partial
@@ -311,8 +312,14 @@ def test_odd_names_bodies_and_inputs(tmp_path: Path, browser: Any) -> None:
     tab.box(HOSTILE[0]).click()
     page.click("#start-here")
     page.wait_for_function("() => document.querySelector('#region').textContent.includes('5 nodes')")
+
+    def late(route: Any) -> None:
+        time.sleep(0.3)
+        route.continue_()
+
+    page.route("**/api/drop", late)
     page.set_input_files("#files", tmp_path / "bad.npy")
-    page.click("#cut")
+    page.click("#cut")  # before the file is stored
     page.wait_for_selector("#failed:not([hidden])")
     assert "has shape 2×2; input 'x' takes 1×3×8×8" in tab.text("#failed")
     page.click("#dropped button")

@@ -160,6 +160,7 @@ async function look(node) {
 }
 
 async function run(kind, node = -1) {
+  if (taking && !await taking) return; // files are under way: none is left out because a button was quicker
   told("failed", null);
   const [way, name] = ($("candidate").value || ":").split(/:(.*)/s);
   const inputs = dropped.map(d => ({ file: d.file, input: d.input }));
@@ -258,14 +259,22 @@ function listen() {
 
 // ------------------------------------------------------------------------------------------------ inputs
 
-async function take(files) {
+let taking = null; // while files are stored: whether all could be
+
+function take(files) {
+  const mine = taking = Promise.all([taking, storeAll(files)]).then(stored => !stored.includes(false)).finally(() => { if (taking === mine) taking = null; });
+}
+
+async function storeAll(files) {
+  let all = true;
   for (const file of files) {
     try {
       const { file: stored } = await post("/api/drop", file);
       dropped.push({ name: file.name, file: stored, input: model.inputs.length === 1 ? model.inputs[0] : "" });
-    } catch (e) { if (e instanceof Error) throw e; told("failed", e); }
+    } catch (e) { all = false; told("failed", e); }
   }
   showDropped();
+  return all;
 }
 
 function showDropped() {
