@@ -147,6 +147,8 @@ def _fails_up_to(trials: Trials, setup: Setup, body: Body, sample: int, trips: i
     """Does the candidate fail on the Loop or Scan when it runs so many times?"""
     model, feeds = truncated(body, trials.values, sample, trips, trials.new_folder())
     graph = written(model, body.graph, setup.output)
-    feeding = replace(setup.feeding, records=(feeds,), origins=(f"of {body.name.text}, {trips} iterations",))
+    feeding = replace(
+        setup.feeding, records=(feeds,), origins=(f"what {body.name.text} is fed, for {trips} iterations",)
+    )
     with open_trials(graph, replace(setup, feeding=feeding), trials.reference, trials.workers) as inner:
         return inner.verdict(inner.whole()).status is Status.FAIL

@@ -114,7 +114,7 @@ def _require_equal(body: Body, inside: Graph, runs: Sequence[Iteration], referen
                 if not _are_equal(run.results[name], made[name].within(str(into))):
                     log.warning(
                         "%s alone gives other bits of '%s' than within the whole: on the reference, too",
-                        clean(_origin(body, run).removeprefix("of ")),
+                        clean(body.name.text),
                         clean(name),
                     )
     finally:
@@ -129,7 +129,8 @@ def _are_equal(one: Record, other: Record) -> bool:
 
 def _origin(body: Body, run: Iteration) -> str:
     name = body.name.text.partition("@")[0] if body.name.iteration else body.name.text
-    return f"of {name}, iteration {run.number}" if iterates(body.graph, body.name.node) else f"of {name}"
+    fed = f"what {name} is fed"
+    return f"{fed} in iteration {run.number}" if iterates(body.graph, body.name.node) else fed
 
 
 def _common_body(graph: Graph, names: Sequence[str]) -> tuple[BodyName, tuple[str, ...]] | None:

@@ -215,7 +215,8 @@ def _text(case: Case) -> str:
         if "recording" in m:
             above = f"recorded: {clean(m['recording']['name'])} ({m['recording']['format']})"
         fed = "" if m.get("recording", {}).get("fed") else f" ({_fed(m)})"
-        lines.append(f"inputs  {above if m['above'] or 'recording' in m else 'of the model itself'}{fed}")
+        own = "of the body itself" if fed.startswith(" (what ") else "of the model itself"
+        lines.append(f"inputs  {above if m['above'] or 'recording' in m else own}{fed}")
     rows = [("in", t) for t in m["inputs"]] + [("out", t) for t in m["outputs"]]
     names = max((len(clean(t["name"])) for _, t in rows), default=0)
     types = max((len(t["dtype"]) for _, t in rows), default=0)
@@ -278,6 +279,7 @@ def _fed(m: dict[str, Any]) -> str:
     fed = m["samples"][0]["fed"]
     files = [f["from"] for f in fed if not f["from"].startswith("random ") and f["from"] != "empty"]
     random = len(files) < len(fed)
-    words = [f"model input {', '.join(map(clean, dict.fromkeys(files)))}"] if files else []
+    names = ", ".join(map(clean, dict.fromkeys(files)))
+    words = [names if names.startswith("what ") else f"model input {names}"] if files else []
     words += [f"random {'values for the others' if files else 'model input'}, seed {m['seed']}"] if random else []
     return "; ".join(words) or "the model has no input there"
