@@ -123,7 +123,7 @@ def chart(points: Sequence[Point], marks: Sequence[Sequence[float]], words: Mapp
     numbers = [float(p.error) for p in points if p.error is not None]
     low, high = decades([n for n in numbers if math.isfinite(n) and n > 0])
     zeros, below = 0.0 in numbers, any(0 < n < 10.0**low for n in numbers)
-    floor = f"≤ 1e{low}" if below else "0" if zeros else ""
+    floor = f"≤1e{low}" if below else "0" if zeros else ""
     low -= bool(floor)
     strange = any(not math.isfinite(n) for n in numbers)
     edge = [p.x for p in points] + [x for mark in marks for x in mark] or [0.0]

@@ -28,6 +28,6 @@ def test_a_chart_stays_in_its_frame(errors: list[Any], marks: list[list[int]]) -
 def test_what_is_below_the_decades_shown_is_no_zero() -> None:
     points = [Point(k, error, "agree", "") for k, error in enumerate((0.0, 1e-7, 6e37))]
     words = {"x": "", "label": ""}
-    assert chart(points, [], words).levels[-1].label == "≤ 1e22"
+    assert chart(points, [], words).levels[-1].label == "≤1e22"
     assert chart(points[:2], [], words).levels[-1].label == "0"
     assert chart(points[1:2], [], words).levels[-1].label == "1e-7"
