@@ -43,7 +43,6 @@ def dump(
     Examples:
       subcut dump model.onnx --all -o dumps
       subcut dump model.onnx stem/pad 'block1/*'
-      subcut dump model.onnx 'loop1/body@all/*'
     """
     from subgraph.cases.dump import DumpRequest
     from subgraph.cases.dump import dump as write_dump

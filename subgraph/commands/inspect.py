@@ -71,7 +71,6 @@ def inspect(
       subcut inspect model.onnx stem/pool
       subcut inspect model.onnx 'block1/*'
       subcut inspect model.onnx --start stem/pad --end stem/pool
-      subcut inspect model.onnx 'loop1/body@3'
 
     Exit code 0: the model is valid; 3: it is not, and the message says what is wrong at which node.
     """

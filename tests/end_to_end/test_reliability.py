@@ -116,9 +116,9 @@ def test_kill_9_leaves_the_old_result_or_the_new_one(here: Path, mark: dict[str,
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(900)  # 60 runs, each to another moment
+@pytest.mark.timeout(900)  # 40 runs, each to another moment
 def test_kill_9_at_very_many_moments(here: Path, mark: dict[str, str]) -> None:
-    assert {"nothing", "old", "new"} <= set(kill_all_along(here, 60, mark))
+    assert {"nothing", "old", "new"} <= set(kill_all_along(here, 40, mark))
 
 
 def test_kill_9_in_the_middle_of_the_models_run_ends_the_worker(

@@ -286,8 +286,8 @@ def test_the_command_ends_in_a_clear_error_or_a_result(tmp_path: Path, name: str
     victim = VICTIMS[name]
     path = tmp_path / "model.onnx"
     model = victim.build()
-    wrong = bent(model, f"command {name}", 28 if name != "loop_body" else 0)  # a Loop without an end has none
-    for k, data in enumerate(chain(damaged(model, f"command {name}", 12), wrong)):
+    wrong = bent(model, f"command {name}", 14 if name != "loop_body" else 0)  # a Loop without an end has none
+    for k, data in enumerate(chain(damaged(model, f"command {name}", 6), wrong)):
         path.write_bytes(data)
         line = LINES[k % len(LINES)](victim)
         code, said, memory = run(path, *line)
