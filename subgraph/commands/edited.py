@@ -11,6 +11,7 @@ from subgraph.commands import Result
 from subgraph.commands.options import Text, Texts, option
 from subgraph.errors import ResultExists, SubcutError, UsageError
 from subgraph.graph.graph import Graph
+from subgraph.storage.file_kinds import is_of_tflite
 from subgraph.text import clean, count
 
 if TYPE_CHECKING:
@@ -62,6 +63,10 @@ def free_path(chosen: FileOptions, model: Path, reads: Sequence[Path]) -> Path:
     Raises:
         UsageError: the file is one that is read. ResultExists: it exists, and is not to be replaced.
     """
+    for model_file in reads:
+        if is_of_tflite(model_file):
+            what = f"{clean(model_file.name)} is TensorFlow Lite's: it is cut and run, but not edited"
+            raise UsageError(what, "edit the model that it was converted from")
     path = Path(chosen.output or f"{model.stem}-new.onnx")
     for file in reads:
         if path.exists() and path.samefile(file):

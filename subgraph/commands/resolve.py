@@ -9,7 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from subgraph import project, trust
+from subgraph import plugins, project, trust
 from subgraph.cases.case import MANIFEST
 from subgraph.cases.layout import INPUTS, MODEL
 from subgraph.commands import log
@@ -192,6 +192,10 @@ def candidate(
         memory=candidate.memory if memory_limit is None else candidates.parse_memory(memory_limit),
         precision=candidates.parse_precision("--precision", runtime.precision) or candidate.precision,
     )
+    only_onnx = set(plugins.own_names("backends")) - {"litert", "cmd"}
+    if model and is_of_tflite(model) and candidate.backend in only_onnx:
+        what = f"{candidate.backend} takes ONNX; {clean(model.name)} has TensorFlow Lite's operators"
+        raise UsageError(what, "leave -c out: LiteRT runs it; or a command, which finds model.tflite beside {model}")
     require_trust(candidate.code, trusted)
     if not spec:
         told = {"ort": "ort, onnxruntime", "litert": "litert, LiteRT"}[usual]

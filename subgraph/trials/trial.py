@@ -26,6 +26,7 @@ from subgraph.graph import region as regions
 from subgraph.graph.cut import Cut, cut_region, freezable
 from subgraph.graph.graph import CONSTANT, SHAPE, Graph
 from subgraph.graph.region import Region
+from subgraph.origins import load as load_origin
 from subgraph.runtime.cached_runs import keys_to_try, load_or_run
 from subgraph.runtime.candidate import Candidate
 from subgraph.runtime.protocol import BackendInfo
@@ -321,6 +322,8 @@ class Trials:
             else:
                 cut, feeds = self.write_cut(region, records, folder)
                 outputs, nodes = cut.outputs, len(cut.region.nodes) + len(cut.region.pulled)
+            if self.candidate.backend != "litert":
+                load_origin.write_own_format(folder / "model.onnx", folder)
             self.count_run(nodes)
             return run_model(worker, self.candidate.options, folder / "model.onnx", feeds, outputs, into)
 

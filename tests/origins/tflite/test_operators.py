@@ -147,6 +147,40 @@ def test_the_usual_candidate_is_litert_as_it_is_deployed(tmp_path: Path) -> None
     assert (tmp_path / "loop" / "manual-device" / "todo" / "1" / "model.tflite").is_file()
 
 
+DEVICE = """
+import json, sys
+from pathlib import Path
+import numpy as np
+from ai_edge_litert.interpreter import Interpreter
+model, fed, given = map(Path, sys.argv[1:])
+net = Interpreter(str(model.with_name("model.tflite")))
+net.allocate_tensors()
+manifest = json.loads((fed / "manifest.json").read_text())
+place = {t["name"]: t["index"] for t in (*net.get_input_details(), *net.get_output_details())}
+for t in manifest["inputs"]:
+    net.set_tensor(place[t["name"]], np.load(fed / t["npy"]))
+net.invoke()
+for t in manifest["outputs"]:
+    np.save(given / t["npy"], net.get_tensor(place[t["name"]]))
+"""
+
+
+@pytest.mark.slow
+def test_a_device_that_takes_a_tflite_is_a_candidate(tmp_path: Path) -> None:
+    (tmp_path / "device.py").write_text(DEVICE)
+    (tmp_path / "faulty.tflite").write_bytes(plant("float", rolled, 9))
+    device = f"cmd:{sys.executable} {tmp_path / 'device.py'}"
+    words = ["bisect", str(FILES / "float.onnx"), "--candidate-model", str(tmp_path / "faulty.tflite"), "-c", device]
+    (finding,) = in_process(*words, "--repeat", "1").document["findings"]
+    assert finding["nodes"] == ["functional_1/block1_point_1/convolution1"]
+    assert (Path(finding["case"]) / "candidate" / "model.tflite").is_file()
+    model = str(tmp_path / "faulty.tflite")
+    with pytest.raises(UsageError, match=r"ort takes ONNX; faulty\.tflite has TensorFlow Lite's operators"):
+        in_process("bisect", model, "-c", "ort")
+    with pytest.raises(UsageError, match="cut and run, but not edited"):
+        in_process("remove", model, "functional_1/leaky_1/LeakyRelu")
+
+
 def test_only_what_a_cut_needs_is_in_it() -> None:
     graph = subgraph.load(FILES / "int8.tflite")
     region = between(graph, [JOIN], [JOIN])
