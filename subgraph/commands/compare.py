@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from subgraph.trials.compare import Comparison, ComparisonRow, RuntimeDocument
     from subgraph.trials.session import Setup
 
+MOST_BODIES = 4  # that a note lists
 METRICS = ("max_abs", "max_rel", "cosine", "mismatch")
 JUDGED = ("status", "signature", "label", "sample", *METRICS)
 NOTE = "in place: reading inner tensors makes them outputs, which may change fusion: a hint, not a proof"
@@ -116,6 +117,7 @@ def _compare(
 ) -> Result:
     from subgraph.cases import evidence
     from subgraph.cases.case import ResultPlace, source_of
+    from subgraph.reports import listed
     from subgraph.runtime.worker_pool import Workers
     from subgraph.storage.folders import safe_name
     from subgraph.storage.value_pairs import free_values, save_values
@@ -132,7 +134,10 @@ def _compare(
         with open_trials(graph, setup, reference, workers) as trials:
             resolve.log_caveat(trials)
             comparison = compare_tensors(trials, choice.words(graph), jobs=jobs, fail_fast=choice.fail_fast)
-            unseen = [] if choice.at or choice.outputs else [f"{n} (--at)" for n in inside.notes(graph)]
+            held = [] if choice.at or choice.outputs else inside.bodies(graph)
+            unseen = (
+                [f"not listed: what is inside {listed(held, most=MOST_BODIES)}; --at NAME compares it"] if held else []
+            )
             comparison = replace(comparison, notes=(*comparison.notes, *unseen))
             command = shlex.join(["subcut", *sys.argv[1:]])
             found = document(trials, comparison, setup.criterion, command)

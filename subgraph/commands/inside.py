@@ -34,12 +34,12 @@ def opened(
             yield inside.graph, inside.feeding or feeding, inside.names
 
 
-def notes(graph: Graph) -> list[str]:
-    """How each body of the graph's nodes is named, and how many nodes are in it."""
+def bodies(graph: Graph) -> list[str]:
+    """Each body of the graph's nodes, as it is named, with its size."""
     from subgraph.bodies.name import attributes, holds_bodies
 
     return [
-        f"inside {clean(graph.label(i))}/{clean(name)}: {count(len(body.node), 'node')}"
+        f"{clean(graph.label(i))}/{clean(name)} ({count(len(body.node), 'node')})"
         for i in range(len(graph.nodes))
         if holds_bodies(graph, i)
         for name, body in attributes(graph, i).items()

@@ -123,7 +123,7 @@ def _describe(
         return describe.nodes_document(graph, node, fed)
     if not start and not end:
         document = describe.model_document(graph, fed)
-        return replace(document, notes=[*document.notes, *inside.notes(graph)])
+        return replace(document, notes=[*document.notes, *(f"inside: {body}" for body in inside.bodies(graph))])
     try:
         return describe.region_document(graph, start, end, fed)
     except ModelError as e:
