@@ -32,7 +32,7 @@ test-slow: $(STAMP) ## run the slow tests: whole networks, fuzzed files through 
 # The least version of each dependency, as pip reads it; and the tests that meet onnx, onnxruntime and numpy.
 OLDEST = $(PYTHON) -c 'import re, tomllib; project = tomllib.load(open("pyproject.toml", "rb"))["project"]; \
 	print(*(re.sub(r">=(\d+)(\.\d+)?,.*", lambda m: "==" + m[1] + (m[2] or ".0") + ".*", d) for d in project["dependencies"]))'
-VERSION_TESTS := tests/commands/test_demo.py tests/commands/test_help.py tests/runtime tests/graph tests/cases/test_bundle.py
+VERSION_TESTS := tests/bodies tests/commands/test_demo.py tests/commands/test_help.py tests/runtime tests/graph tests/cases/test_bundle.py
 TEST_TOOLS := hypothesis jsonschema onnxruntime-extensions 'pytest>=9,<10' pytest-timeout pytest-xdist
 
 test-versions: ## run the tests of runtimes on the oldest and the newest libraries that pyproject.toml allows

@@ -134,7 +134,7 @@ def trials_inside(trials: Trials, setup: Setup, entered: Entered, asked: str) ->
         SubcutError: the reference cannot run it.
     """
     scratch = trials.new_folder()
-    inside = run_body(entered.body, trials.values, setup.output, scratch, setup.feeding, [entered.sample])
+    inside = run_body(entered.body, trials.values, scratch, setup.feeding, [entered.sample])
     assert inside.feeding
     setup = replace(setup, feeding=inside.feeding)
     with open_trials(inside.graph, setup, trials.reference, trials.workers) as inner:
@@ -146,7 +146,7 @@ def trials_inside(trials: Trials, setup: Setup, entered: Entered, asked: str) ->
 def _fails_up_to(trials: Trials, setup: Setup, body: Body, sample: int, trips: int) -> bool:
     """Does the candidate fail on the Loop or Scan when it runs so many times?"""
     model, feeds = truncated(body, trials.values, sample, trips, trials.new_folder())
-    graph = written(model, body.graph, setup.output)
+    graph = written(model, body.graph)
     feeding = replace(
         setup.feeding, records=(feeds,), origins=(f"what {body.name.text} is fed, for {trips} iterations",)
     )

@@ -17,17 +17,14 @@ from subgraph.graph import protobuf
 from subgraph.graph.cut import boundary_types
 from subgraph.graph.graph import Graph
 from subgraph.graph.types import common_type
+from subgraph.origins.converted import converted
 from subgraph.runtime.inputs import Feeding
 from subgraph.runtime.reference import Reference
 from subgraph.runtime.reference_values import ReferenceValues
-from subgraph.storage import folders
-from subgraph.storage.digest import digest
 from subgraph.storage.tensors import Record
 from subgraph.text import clean, count
 
 log = logging.getLogger("subcut")
-
-FOLDER = ".bodies"  # within the folder of results
 
 
 @dataclass(frozen=True)
@@ -47,12 +44,11 @@ class Inside:
 
 
 def descend(
-    graph: Graph, names: Sequence[str], feeding: Feeding, reference: Reference | None, output: Path, scratch: Path
+    graph: Graph, names: Sequence[str], feeding: Feeding, reference: Reference | None, scratch: Path
 ) -> Inside | None:
     """The graph that selectors are about, if that is a body; None if it is `graph` itself.
 
-    `output`: the folder of results, in which the model of the body is kept. `scratch`: for values. Without a reference
-    nothing is run.
+    `scratch`: a folder for values. Without a reference nothing is run.
 
     Raises:
         UnknownName, UsageError: no such body or iteration, or the selectors are about several graphs.
@@ -63,10 +59,10 @@ def descend(
         body = open_body(graph, found[0])
         text = found[0].text
         if reference is None:
-            inside = Inside(written(body.model(_declared(body)), graph, output), found[1], None)
+            inside = Inside(written(body.model(_declared(body)), graph), found[1], None)
         else:
             values = ReferenceValues(graph, reference, feeding.plan(graph, graph.inputs), _new(scratch))
-            inside = run_body(body, values, output, _new(scratch), feeding)
+            inside = run_body(body, values, _new(scratch), feeding)
             inside = replace(inside, names=found[1])
         graph, names = inside.graph, inside.names
         feeding = inside.feeding or feeding
@@ -77,7 +73,6 @@ def descend(
 def run_body(
     body: Body,
     values: ReferenceValues,
-    output: Path,
     scratch: Path,
     feeding: Feeding,
     samples: Sequence[int] | None = None,
@@ -93,7 +88,7 @@ def run_body(
     feeds = [run.feeds for run in runs]
     ends = [{**run.results, **run.feeds} for run in runs]
     types = {name: common_type([records[name] for records in ends]) for name in ends[0]}
-    inside = written(body.model(types), body.graph, output)
+    inside = written(body.model(types), body.graph)
     _require_equal(body, inside, runs, values.reference, scratch)
     origins = tuple(_origin(body, run) for run in runs)
     return Inside(inside, (), replace(feeding, records=tuple(feeds), origins=origins), tuple(runs))
@@ -173,21 +168,20 @@ def _declared(body: Body) -> dict[str, protobuf.TypeProto]:
     return {**boundary_types(body.graph, outer, [], declared), **declared}
 
 
-def written(model: protobuf.ModelProto, graph: Graph, output: Path) -> Graph:
-    """A model made from a part of `graph`, from a file in the folder of results that is called as the whole.
+def written(model: protobuf.ModelProto, graph: Graph) -> Graph:
+    """A model made from a part of `graph`, from a file in the user's cache that is called as the whole.
 
     Raises:
         DataError: the bytes of a weight cannot be read. OutputError: nothing can be written.
     """
-    key = digest(
-        "body/1", str(graph.path.resolve()), graph.skeleton.structure, model.SerializeToString(deterministic=True)
-    )
-    place = output / FOLDER / key[:20]
-    path = place / graph.path.name
-    if not path.is_file():
-        with folders.aside(place) as work:
-            protobuf.write(model, graph.path, work / path.name, external=False)
-    return graphs.load(path)
+    large = [t for t in model.graph.initializer if protobuf.on_disk(t)]
+    weights = protobuf.weights_digest(large, graph.path)
+    depends = ["body/1", graph.path.name, model.SerializeToString(deterministic=True), weights]
+    return graphs.load(converted(depends, graph.path.name, lambda path: _write(model, graph.path, path)))
+
+
+def _write(model: protobuf.ModelProto, source: Path, path: Path) -> None:
+    protobuf.write(model, source, path, external=False)
 
 
 def _new(scratch: Path) -> Path:

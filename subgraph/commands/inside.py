@@ -27,7 +27,7 @@ def opened(
     from subgraph.storage import folders
 
     with folders.scratch(output) as scratch:
-        inside = descend(graph, names, feeding, reference, output, scratch)
+        inside = descend(graph, names, feeding, reference, scratch)
         if inside is None:
             yield graph, feeding, tuple(names)
         else:

@@ -18,6 +18,7 @@ from fixtures import bodies
 from subgraph.bodies.descend import Inside, descend
 from subgraph.bodies.iterations import NotRun
 from subgraph.errors import ModelError, UnknownName, UsageError
+from subgraph.graph import protobuf
 from subgraph.graph.graph import Graph, load
 from subgraph.runtime.inputs import Feeding
 from subgraph.runtime.reference import Reference
@@ -55,7 +56,7 @@ def feeding(folder: Path, **values: Any) -> Feeding:
 
 
 def inside(graph: Graph, name: str, fed: Feeding, reference: Reference | None, folder: Path) -> Inside:
-    return descend(graph, [name], fed, reference, folder / "out", folder / "scratch") or pytest.fail("no body")
+    return descend(graph, [name], fed, reference, folder / "scratch") or pytest.fail("no body")
 
 
 def value(record: Record) -> Any:
@@ -153,14 +154,30 @@ def test_samples_for_which_a_body_does_not_run_are_left_out(reference: Reference
 def test_a_piece_lies_in_one_graph(names: list[str], error: type[Exception], words: str, tmp_path: Path) -> None:
     graph = text_models.load(tmp_path, LOOP)
     with pytest.raises(error, match=words):
-        descend(graph, names, Feeding(), None, tmp_path, tmp_path)
+        descend(graph, names, Feeding(), None, tmp_path)
 
 
 def test_a_loop_that_draws_random_numbers_is_refused(tmp_path: Path) -> None:
     text = LOOP.replace("a = MatMul(s, w)", "r = RandomNormalLike(s) a = Add(s, r)")
     with pytest.raises(ModelError, match="random"):
-        descend(text_models.load(tmp_path, text), ["loop/body/add"], Feeding(), None, tmp_path, tmp_path)
+        descend(text_models.load(tmp_path, text), ["loop/body/add"], Feeding(), None, tmp_path)
+
+
+def test_a_weight_that_changes_on_disk_makes_another_body(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of a large weight that stays on disk the bytes count, not only where they lie."""
+    monkeypatch.setattr(protobuf, "STUB_ABOVE", 0)
+    path = text_models.load(tmp_path, LOOP).path
+    model, found = onnx.load(path), []
+    for value in (1.0, 2.0):
+        model.graph.initializer[0].CopyFrom(onnx.numpy_helper.from_array(np.full((3, 3), value, np.float32), "w"))
+        (tmp_path / "w.data").unlink(missing_ok=True)
+        onnx.save(model, path, save_as_external_data=True, location="w.data", size_threshold=0)
+        model = onnx.load(path)
+        body = descend(load(path), ["loop/body"], Feeding(), None, tmp_path) or pytest.fail("no body")
+        weights = {t.name: onnx.numpy_helper.to_array(t) for t in onnx.load(body.graph.path).graph.initializer}
+        found.append(weights["w"].flat[0])
+    assert found == [1.0, 2.0]
 
 
 def test_names_of_the_graph_itself_lead_nowhere(tmp_path: Path) -> None:
-    assert descend(text_models.load(tmp_path, LOOP), ["pre", "loop"], Feeding(), None, tmp_path, tmp_path) is None
+    assert descend(text_models.load(tmp_path, LOOP), ["pre", "loop"], Feeding(), None, tmp_path) is None
