@@ -205,24 +205,30 @@ class Bisection(Displayed):
         for k, finding in enumerate(findings):
             enters = finding.kind == FindingKind.CULPRIT and k < MOST_ENTERED
             enters = enters and can_enter(self.oracle.trials, finding.indices)
-            found = self._inside(finding.indices[0]) if enters else None
+            found = self._inside(finding) if enters else None
             yield replace(finding, inside=found) if found else finding
 
-    def _inside(self, node: int) -> InsideDocument | None:
-        """What the search finds in a body of a node."""
-        trials, setup = self.oracle.trials, self.options.setup
+    def _inside(self, finding: FindingDocument) -> InsideDocument | None:
+        """What the search finds in a body of a finding's only node."""
+        trials, node = self.oracle.trials, finding.indices[0]
         region = self.oracle.region([k for k, group in enumerate(self.oracle.groups) if node in group])
+        verdict = trials.verdict_of(region, self.oracle.run_result(region))
         try:
-            entered = enter(trials, setup, node, trials.verdict_of(region, self.oracle.run_result(region)))
+            entered = enter(trials, self.options.setup, node, verdict)
             if entered is None:
                 return None
         except SubcutError as e:
             return InsideDocument(trials.graph.label(node), None, None, ALONE, why=e.what)
         found = self._searched(entered, ALONE)
-        if found.nodes or found.outcome == Outcome.DISAGREE:
+        if found.is_same_fault(verdict):
             return found
         again = self._searched(entered, AS_LOOP)
-        return again if again.nodes else found
+        if again.is_same_fault(verdict):
+            return again
+        if not found.nodes:
+            return found
+        refused = "the candidate refuses what is inside as a model of its own"
+        return replace(entered.document, why=refused, report=found.report)
 
     def _searched(self, entered: Entered, asked: str) -> InsideDocument:
         """The search in a body."""
@@ -245,6 +251,7 @@ class Bisection(Displayed):
             return known
         first = found[0]
         known = replace(known, kind=first["kind"], nodes=first["nodes"], ops=first["ops"], case=first["case"])
+        known = replace(known, signature=first["signature"])
         return replace(known, inside=first["inside"]) if "inside" in first else known
 
     def _changed(self, trials: Trials) -> str:

@@ -21,7 +21,7 @@ from subgraph.documents import absent
 from subgraph.text import clean
 from subgraph.trials.session import Setup, open_trials
 from subgraph.trials.trial import Trials
-from subgraph.verdict import Status, Verdict
+from subgraph.verdict import Signature, Status, Verdict
 
 log = logging.getLogger("subcut")
 
@@ -37,7 +37,7 @@ class InsideDocument:
         iteration: the first that goes wrong; None where nothing iterates. iterations: how many run.
         asked: how the candidate was given the pieces.
         outcome: of the search in there; "" where there was none.
-        kind, nodes, ops, case: of its first finding. report: its page.
+        kind, signature, nodes, ops, case: of its first finding. report: its page.
         why: why nothing more is known.
         inside: the same of a body within that finding.
     """
@@ -48,12 +48,17 @@ class InsideDocument:
     asked: str
     outcome: str = ""
     kind: str = ""
+    signature: str | None = None
     nodes: Sequence[str] = ()
     ops: Sequence[str] = ()
     case: str | None = None
     report: str | None = None
     why: str = ""
     inside: object = absent()
+
+    def is_same_fault(self, outer: Verdict) -> bool:
+        """Was something found, and no refusal where the node as a whole runs?"""
+        return bool(self.nodes) and (self.signature == Signature.REFUSED) == (outer.signature == Signature.REFUSED)
 
 
 @dataclass(frozen=True)
@@ -80,7 +85,7 @@ def can_enter(trials: Trials, nodes: Sequence[int]) -> bool:
     return holds_bodies(trials.graph, nodes[0]) and nodes[0] not in trials.graph.random_nodes
 
 
-def enter(trials: Trials, setup: Setup, node: int, verdict: Verdict | None) -> Entered | None:
+def enter(trials: Trials, setup: Setup, node: int, verdict: Verdict) -> Entered | None:
     """The body in `node` that runs, and its first iteration that the candidate gets wrong; None if none runs.
 
     `verdict`: on the node alone; it says which sample is wrong.
@@ -89,7 +94,7 @@ def enter(trials: Trials, setup: Setup, node: int, verdict: Verdict | None) -> E
         SubcutError: the reference cannot run what is inside, or the candidate cannot be used.
     """
     graph, values = trials.graph, trials.values
-    wrong = verdict.worst.sample if verdict and verdict.worst else None
+    wrong = verdict.worst.sample if verdict.worst else None
     first = values.labels.index(wrong) if wrong in values.labels else 0
     samples = sorted(range(len(values.samples)), key=lambda k: k != first)
     for name in bodies_of(graph, node):
@@ -106,7 +111,7 @@ def enter(trials: Trials, setup: Setup, node: int, verdict: Verdict | None) -> E
                 return Entered(body, sample, 0, 1)
             total = total_iterations(body, values, sample, trials.new_folder())
             log.info("%s: looking for the first wrong of %d iterations", clean(found[0].text), total)
-            k = first_wrong(total, partial(_fails_up_to, trials, setup, body, sample))
+            k = first_wrong(total, partial(_fails_up_to, trials, setup, body, sample, verdict))
             at = replace(found[0], iteration=str(k), text=f"{name}@{k}")
             return Entered(open_body(graph, at), sample, k, total)
     return None
@@ -143,12 +148,14 @@ def trials_inside(trials: Trials, setup: Setup, entered: Entered, asked: str) ->
         yield inner, setup
 
 
-def _fails_up_to(trials: Trials, setup: Setup, body: Body, sample: int, trips: int) -> bool:
-    """Does the candidate fail on the Loop or Scan when it runs so many times?"""
+def _fails_up_to(trials: Trials, setup: Setup, body: Body, sample: int, outer: Verdict, trips: int) -> bool:
+    """Does the candidate fail on a Loop or Scan that runs so many times, in the way in which it does as a whole?"""
     model, feeds = truncated(body, trials.values, sample, trips, trials.new_folder())
     graph = written(model, body.graph)
     feeding = replace(
         setup.feeding, records=(feeds,), origins=(f"what {body.name.text} is fed, for {trips} iterations",)
     )
     with open_trials(graph, replace(setup, feeding=feeding), trials.reference, trials.workers) as inner:
-        return inner.verdict(inner.whole()).status is Status.FAIL
+        verdict = inner.verdict(inner.whole())
+        refused = [v.signature == Signature.REFUSED for v in (verdict, outer)]
+        return verdict.status is not Status.AGREE and refused[0] == refused[1]

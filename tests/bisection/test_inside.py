@@ -73,6 +73,34 @@ def load(model, options):
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("takes_loops", [True, False])
+def test_a_candidate_that_refuses_bodies_alone(takes_loops: bool, tmp_path: Path) -> None:
+    """As some do a whole number or a truth value as input. Its refusal is not taken for the fault."""
+    planted = bodies.planted(1, ["Loop"])
+    onnx.save(planted.model, tmp_path / "m.onnx")
+    np.save(tmp_path / "x.npy", bodies.values(1))
+    refused = "'Loop' not in ops and any('/' in n.name for n in nodes)"
+    refused += "" if takes_loops else " or any(i.name.endswith('_s') for i in network.graph.input)"
+    refusal = f"""
+    nodes = network.graph.node
+    ops = [n.op_type for n in nodes]
+    if {refused}:
+        raise ValueError('no such input')
+    for node"""
+    (tmp_path / "loops.py").write_text(IN_LOOPS_ONLY.replace("\n    for node", refusal, 1))
+    spec = f"{tmp_path / 'loops.py'}:node={planted.node}"
+    done = subcut("bisect", tmp_path / "m.onnx", "-c", spec, "-i", tmp_path / "x.npy", "--json", cwd=tmp_path)
+    (finding,) = done.document["findings"]
+    assert finding["ops"] == ["Loop"]
+    inside = finding["inside"]
+    if takes_loops:
+        assert (inside["asked"], inside["signature"]) == (AS_LOOP, "mismatch")
+        assert [name.rsplit("/", 1)[-1] for name in inside["nodes"]] == [planted.node]
+    else:
+        assert (inside["nodes"], "refuses" in inside["why"]) == ([], True)
+
+
+@pytest.mark.slow
 def test_a_fault_that_only_bodies_show_is_asked_about_in_a_loop_of_one_iteration(tmp_path: Path) -> None:
     planted = bodies.planted(1, ["Loop"])
     onnx.save(planted.model, tmp_path / "m.onnx")
