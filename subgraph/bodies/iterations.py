@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from subgraph.bodies.model import Body
-from subgraph.bodies.name import ALL, FIRST, LAST
+from subgraph.bodies.name import ALL, LAST
 from subgraph.bodies.truncated import RAN, TRIPS, scan_states, state_name, truncated_loop
 from subgraph.errors import InputError, ModelError
 from subgraph.graph import protobuf
@@ -130,8 +130,7 @@ class _Source:
     @contextmanager
     def opened(self) -> Iterator[None]:
         """Have the values of what the node reads, for this block."""
-        read = [n for n in (*self.inputs, *self.body.outer) if n and not self._is_weight(n)]
-        self.values.need([*read, *self.graph.makes[self.body.name.node]])
+        self.values.need([n for n in (*self.inputs, *self.body.outer) if n and not self._is_weight(n)])
         yield
 
     def numbers(self, sample: int, wanted: str) -> Sequence[int]:
@@ -145,6 +144,7 @@ class _Source:
     def results(self, sample: int, number: int) -> dict[str, Record]:
         """A record per output of the body, as far as the whole model says."""
         made = list(self.graph.nodes[self.body.name.node].output)
+        self.values.need([n for n in made if n])
         records = self.values.records[sample]
         return {
             result: replace(records[n], name=result)
@@ -213,8 +213,8 @@ class _Iterated(_Source):
         """
         raise NotImplementedError
 
-    def total(self, sample: int) -> int:
-        """How many iterations run."""
+    def total(self, sample: int, most: float = math.inf) -> int:
+        """How many iterations run; if more than `most`, that."""
         raise NotImplementedError
 
     def truncated(self, sample: int, trips: int) -> tuple[protobuf.ModelProto, dict[str, Record]]:
@@ -227,10 +227,13 @@ class _Iterated(_Source):
         return {name: replace(r, name=name) for name, r in zip(self.body.results[first:], after, strict=False)}
 
     def numbers(self, sample: int, wanted: str) -> Sequence[int]:
-        total = self.total(sample)
-        last = total - 1
-        number = {FIRST: 0, LAST: last, ALL: 0}.get(wanted, -1) if not wanted.isdigit() else int(wanted)
-        if not 0 <= number <= last:
+        if wanted in (LAST, ALL):
+            total = self.total(sample)
+            number = total - 1
+        else:  # a Loop need not end for the user to look at its beginning
+            number = int(wanted or 0)
+            total = self.total(sample, number + 1)
+        if not 0 <= number < total:
             what = count(total, "iteration") if total else "no iteration"
             raise NotRun(f"{clean(self.body.name.text)}: {what} run{'s' * (total < 2)} for this input")
         return range(total) if wanted == ALL else [number]
@@ -250,9 +253,9 @@ class _Loop(_Iterated):
     def _state_count(self) -> int:
         return len(self.body.formals) - 2
 
-    def total(self, sample: int) -> int:
+    def total(self, sample: int, most: float = math.inf) -> int:
         trips = self.scalar(self.inputs[0], sample, math.inf)
-        return self._run(sample, min(trips, (1 << 63) - 1))[0]
+        return self._run(sample, int(min(trips, most, (1 << 63) - 1)))[0]
 
     def states(self, sample: int, number: int) -> list[Record]:
         if number == 0:
@@ -325,7 +328,7 @@ class _Scan(_Iterated):
         directions = self._attributes.get("scan_input_directions")
         return bool(directions.ints[k]) if directions else False
 
-    def total(self, sample: int) -> int:
+    def total(self, sample: int, most: float = math.inf) -> int:
         (shape,) = self.record(self._scanned[0], sample).shapes
         return shape[self._axis(0, len(shape))]
 

@@ -93,6 +93,14 @@ def test_an_iteration_that_does_not_run_is_an_error(n: int, reference: Reference
         inside(graph, "loop/body@2/mm", fed, reference, tmp_path)
 
 
+def test_a_loop_need_not_end_for_its_beginning_to_be_seen(reference: Reference, tmp_path: Path) -> None:
+    graph = text_models.load(
+        tmp_path, LOOP.replace("Loop(n, t, h)", "Loop(, t, h)").replace("Less(i, lim)", "Or(go, t)")
+    )
+    fed = feeding(tmp_path, x=np.ones((2, 3), np.float32))
+    assert [run.number for run in inside(graph, "loop/body@5", fed, reference, tmp_path).runs] == [5]
+
+
 @pytest.mark.parametrize("kinds", bodies.KINDS, ids="-".join)
 def test_each_body_alone_gives_what_it_gives_within_the_whole(
     kinds: tuple[str, ...], reference: Reference, tmp_path: Path, caplog: pytest.LogCaptureFixture
