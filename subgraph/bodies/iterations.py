@@ -16,16 +16,17 @@ from typing import TYPE_CHECKING, Any
 
 from subgraph.bodies.model import Body
 from subgraph.bodies.name import ALL, LAST
-from subgraph.bodies.truncated import RAN, TRIPS, scan_states, state_name, truncated_loop
+from subgraph.bodies.truncated import RAN, TRIPS, scan_states, slices_name, state_name, truncated_loop
 from subgraph.errors import InputError, ModelError
 from subgraph.graph import protobuf
 from subgraph.graph import region as regions
 from subgraph.graph.cut import boundary_types
 from subgraph.graph.graph import Graph
+from subgraph.graph.summary import opset_of
 from subgraph.graph.types import common_type, with_open_dims
 from subgraph.runtime.reference_values import ReferenceValues
 from subgraph.storage import dtypes
-from subgraph.storage.tensors import Record, Value, load, save
+from subgraph.storage.tensors import PROTO_NAMES, Record, Value, load, save
 from subgraph.text import clean, count
 
 if TYPE_CHECKING:
@@ -165,8 +166,6 @@ class _Source:
 
     def saved(self, name: str, value: Value, dtype: str) -> Record:
         """A record of a value, called `name`."""
-        from subgraph.storage.tensors import PROTO_NAMES
-
         self._files += 1
         text = f"tensor({PROTO_NAMES.get(dtype, dtype)})"
         folder = self.folder.resolve()
@@ -204,6 +203,11 @@ class _Call(_Source):
 
 class _Iterated(_Source):
     """What Loop and Scan have in common: a run that ends before an iteration gives the state that it begins with."""
+
+    _types: dict[str, protobuf.TypeProto]  # of what the node reads, weights and constants apart
+
+    def _around(self, sample: int) -> dict[str, Record]:
+        return {n: self.values.records[sample][n] for n in self._types}
 
     def states(self, sample: int, number: int) -> list[Record]:
         """What the body is fed as state in this iteration.
@@ -270,23 +274,23 @@ class _Loop(_Iterated):
         into = self.folder / f"run{self._files}"
         into.mkdir()
         stems = {RAN: "ran"} | {state_name(k): f"s{k}" for k in range(self._state_count)}
-        records = self.values.records[sample]
-        feeds = [*(records[n] for n in self._types), self.saved(TRIPS, np.array(max(trips, 0), np.int64), "int64")]
+        feeds = [*self._around(sample).values(), self.saved(TRIPS, np.array(max(trips, 0), np.int64), "int64")]
         run = self.values.reference.run(KEY, into, stems, feeds).by_name
         found = {name: r.within(str(into.resolve())) for name, r in run.items()}
         ran: Any = load(found[RAN], Path("/"))
         return int(ran.reshape(-1)[0]), [found[state_name(k)] for k in range(self._state_count)]
 
     def truncated(self, sample: int, trips: int) -> tuple[protobuf.ModelProto, dict[str, Record]]:
-        records = self.values.records[sample]
-        return truncated_loop(self.body, self._types, trips), {n: records[n] for n in self._types}
+        return truncated_loop(self.body, self._types, trips), self._around(sample)
 
     def feeds(self, sample: int, number: int) -> dict[str, Record]:
         import numpy as np
 
         formals, feeds = self.body.formals, super().feeds(sample, number)
-        feeds[formals[0]] = self.saved(formals[0], np.array(number, np.int64), "int64")
-        feeds[formals[1]] = self.saved(formals[1], np.array(True), "bool")
+        # of one element each, in a body that says so as [1]: Slice takes no scalar
+        ranks = {v.name: len(v.type.tensor_type.shape.dim) for v in self.body.proto.input}
+        for formal, value, dtype in zip(formals, (number, True), ("int64", "bool"), strict=False):
+            feeds[formal] = self.saved(formal, np.full((1,) * ranks[formal], value, dtype), dtype)
         for formal, record in zip(formals[2:], self.states(sample, number), strict=True):
             feeds[formal] = replace(record, name=formal)
         return feeds
@@ -297,15 +301,18 @@ class _Scan(_Iterated):
 
     @contextmanager
     def opened(self) -> Iterator[None]:
-        if _opset(self.graph) < FIRST_SCAN:
+        if opset_of(self.graph.model) < FIRST_SCAN:
             raise ModelError(
                 f"{clean(self.body.name.text)}: Scan of an opset before 9 runs over batches",
                 "convert the model: onnx.version_converter.convert_version(model, 11)",
             )
         with super().opened():
-            self._types = _boundary(self.graph, self.body.name.node, self.values)
-            sliced = {n: with_open_dims(t) if n in self._scanned else t for n, t in self._types.items()}
-            with _loaded(self.values, scan_states(self.body, sliced), self.graph, self.folder):
+            whole = {*self.inputs[: self._state_count], *self.body.outer}
+            types = _boundary(self.graph, self.body.name.node, self.values)
+            self._types = {n: t for n, t in types.items() if n in whole or n not in self._scanned}
+            samples = range(len(self.values.samples))
+            slices = [with_open_dims(common_type([self.record(n, k) for k in samples])) for n in self._scanned]
+            with _loaded(self.values, scan_states(self.body, self._types, slices), self.graph, self.folder):
                 yield
 
     @cached_property
@@ -320,17 +327,14 @@ class _Scan(_Iterated):
     def _scanned(self) -> list[str]:
         return self.inputs[self._state_count :]
 
-    def _axis(self, k: int, rank: int) -> int:
-        axes = self._attributes.get("scan_input_axes")
-        return (int(axes.ints[k]) if axes else 0) % rank
-
-    def _backward(self, k: int) -> bool:
-        directions = self._attributes.get("scan_input_directions")
-        return bool(directions.ints[k]) if directions else False
+    def _each(self, attribute: str, k: int) -> int:
+        """What an attribute says of the k-th tensor that is scanned."""
+        found = self._attributes.get(attribute)
+        return int(found.ints[k]) if found else 0
 
     def total(self, sample: int, most: float = math.inf) -> int:
         (shape,) = self.record(self._scanned[0], sample).shapes
-        return shape[self._axis(0, len(shape))]
+        return shape[self._each("scan_input_axes", 0)]
 
     def states(self, sample: int, number: int) -> list[Record]:
         if number == 0:
@@ -345,23 +349,28 @@ class _Scan(_Iterated):
 
     def _begun(self, sample: int, number: int) -> dict[str, Record]:
         """What the Scan reads, with the first slices only of what it scans."""
-        begun = {n: self._part(n, k, sample, number, before=True) for k, n in enumerate(self._scanned)}
-        return {n: begun.get(n, self.values.records[sample].get(n)) for n in self._types}  # type: ignore[misc]
+        begun = self._around(sample)
+        for k, name in enumerate(self._scanned):
+            begun[slices_name(k)] = replace(self._part(name, k, sample, number, before=True), name=slices_name(k))
+        return begun
 
     def truncated(self, sample: int, trips: int) -> tuple[protobuf.ModelProto, dict[str, Record]]:
         feeds = self._begun(sample, trips)
-        return scan_states(self.body, {n: common_type([r]) for n, r in feeds.items()}, collects=True), feeds
+        types = {n: common_type([r]) for n, r in feeds.items()}
+        slices = [types.pop(slices_name(k)) for k in range(len(self._scanned))]
+        return scan_states(self.body, types, slices, collects=True), feeds
 
     def _part(self, name: str, k: int, sample: int, number: int, *, before: bool) -> Record:
         """Of a tensor that is scanned the slices before an iteration, or the slice of it."""
         record = self.record(name, sample)
         array: Array = load(record, Path("/"))  # type: ignore[assignment]  # only tensors are scanned
-        axis = self._axis(k, array.ndim)
-        size = array.shape[axis]
+        axis = self._each("scan_input_axes", k) % array.ndim
+        backward = self._each("scan_input_directions", k)
+        at = array.shape[axis] - 1 - number if backward else number
         if before:
-            part = slice(size - number, size) if self._backward(k) else slice(0, number)
+            part = slice(at + 1, None) if backward else slice(at)
             return self.saved(name, array[(slice(None),) * axis + (part,)], record.dtype)
-        return self.saved(name, array.take(size - 1 - number if self._backward(k) else number, axis), record.dtype)
+        return self.saved(name, array.take(at, axis), record.dtype)
 
     def feeds(self, sample: int, number: int) -> dict[str, Record]:
         formals, feeds = self.body.formals, super().feeds(sample, number)
@@ -389,7 +398,3 @@ def _loaded(values: ReferenceValues, model: protobuf.ModelProto, graph: Graph, f
         yield
     finally:
         values.reference.drop(KEY)
-
-
-def _opset(graph: Graph) -> int:
-    return max((int(o.version) for o in graph.model.opset_import if o.domain in ("", "ai.onnx")), default=1)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from subgraph.bodies.model import Body
@@ -50,14 +50,26 @@ def truncated_loop(
     return model
 
 
-def scan_states(body: Body, types: Mapping[str, protobuf.TypeProto], *, collects: bool = False) -> protobuf.ModelProto:
-    """The Scan alone, whose outputs are its states, called as by `state_name`, and if asked for what it collects."""
+def scan_states(
+    body: Body,
+    types: Mapping[str, protobuf.TypeProto],
+    slices: Sequence[protobuf.TypeProto],
+    *,
+    collects: bool = False,
+) -> protobuf.ModelProto:
+    """The Scan alone, whose outputs are its states, called as by `state_name`, and if asked for what it collects.
+
+    What it scans are inputs of their own after the others, of the types `slices`, called as by `slices_name`: the same
+    tensor may be read whole by the body, scanned in both directions, or be a weight.
+    """
     graph, i = body.graph, body.name.node
     region = regions.of_nodes(graph, [i])
     model, _ = build_model(graph, region, list(types), [], types, {})
     node = next(n for n in model.graph.node if list(n.output) == list(graph.nodes[i].output))
-    scanned = next(int(a.i) for a in node.attribute if a.name == "num_scan_inputs")
-    states = len(node.input) - scanned
+    states = len(node.input) - len(slices)
+    node.input[states:] = map(slices_name, range(len(slices)))
+    for name, proto in zip(node.input[states:], slices, strict=True):
+        model.graph.input.add(name=name).type.MergeFromString(proto.SerializeToString())
     node.output[:] = [
         *map(state_name, range(states)),
         *(n or f"subcut:{k}" for k, n in enumerate(node.output[states:])),
@@ -82,3 +94,8 @@ def _reorder(items: Any, position: int) -> None:
 def state_name(k: int) -> str:
     """What the k-th state is called among the outputs."""
     return f"subcut:state{k}"
+
+
+def slices_name(k: int) -> str:
+    """What the k-th tensor that is scanned is called among the inputs."""
+    return f"subcut:slices{k}"

@@ -189,3 +189,51 @@ def test_a_weight_that_changes_on_disk_makes_another_body(tmp_path: Path, monkey
 
 def test_names_of_the_graph_itself_lead_nowhere(tmp_path: Path) -> None:
     assert descend(text_models.load(tmp_path, LOOP), ["pre", "loop"], Feeding(), None, tmp_path) is None
+
+
+SCAN = """g (float[4,2] x, float[2] s0) => (float[2] y) {
+    [scan] y = Scan<num_scan_inputs = 2, scan_input_directions = [0, DIRECTION],
+      body = step (float[2] s, float[2] a, float[2] b) => (float[2] s2) {
+        [sum] m = ReduceSum<keepdims = 0>(x, axis)
+        [neg] minus = Neg(b)
+        [add] s2 = Sum(s, a, minus, m)
+      }>(s0, x, OTHER)
+}"""
+
+
+@pytest.mark.parametrize(("other", "direction"), [("x", 0), ("x", 1), ("w", 0), ("w", 1), ("c", 1)])
+def test_a_scan_reads_whole_or_twice_what_it_scans(
+    other: str, direction: int, reference: Reference, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The state before an iteration is that of the first slices; weights and constants are sliced as well."""
+    x = np.arange(8, dtype=np.float32).reshape(4, 2) ** 2
+    text = SCAN.replace("DIRECTION", str(direction)).replace("OTHER", other)
+    text = text.replace("[scan]", "[make] c = Identity(w) [scan]" if other == "c" else "[scan]")
+    graph = text_models.load(tmp_path, text, w=x + 7, axis=np.array([0]))
+    fed = feeding(tmp_path, x=x, s0=np.ones(2, np.float32))
+    found = inside(graph, "scan/body@all/add", fed, reference, tmp_path)
+    scanned = (x if other == "x" else x + 7)[:: -1 if direction else 1]
+    state = np.ones(2, np.float32)
+    for k, run in enumerate(found.runs):
+        assert np.array_equal(value(run.feeds["s"]), state)
+        assert np.array_equal(value(run.feeds["b"]), scanned[k])
+        state = state + x[k] - scanned[k] + x.sum(axis=0)
+        assert np.array_equal(value(run.results["s2"]), state)
+    assert len(found.runs) == 4
+    assert "other bits" not in caplog.text
+
+
+def test_a_counter_of_one_element_stays_one(reference: Reference, tmp_path: Path) -> None:
+    """Bodies that declare it as [1] hand it to Slice, which takes no scalar."""
+    text = """g (float[4] x, int64 n, bool[1] t) => (float[4] y) { [loop] y = Loop(n, t, x) <
+        body = step (int64[1] i, bool[1] go, float[4] s) => (bool[1] on, float[4] s2) {
+          [next] e = Add(i, one)
+          [slice] r = Slice(x, i, e)
+          [add] s2 = Add(s, r)
+          [on] on = Identity(go)
+        }> }"""
+    graph = text_models.load(tmp_path, text, one=np.array([1]))
+    x = np.arange(4, dtype=np.float32)
+    fed = feeding(tmp_path, x=x, n=np.int64(3), t=np.array([True]))
+    (run,) = inside(graph, "loop/body@2/slice", fed, reference, tmp_path).runs
+    assert np.array_equal(value(run.results["s2"]), x + 0 + 1 + 2)
