@@ -13,6 +13,7 @@ from collections.abc import Mapping, Sequence, Set
 from dataclasses import field, fields, is_dataclass
 from enum import Enum
 from pathlib import Path
+from types import FunctionType
 from typing import Any
 
 from subgraph.errors import InputError
@@ -36,8 +37,8 @@ def keyed(key: str, **options: Any) -> Any:
 def to_json(value: Any) -> Any:
     """Plain data, ready for `json.dumps`: a dataclass becomes a dict in the order of its fields.
 
-    Enumerations become their values, paths texts, tuples lists, sets sorted lists. NaN and infinities, which JSON
-    lacks, become the texts "nan", "inf" and "-inf". Complexity: linear.
+    Enumerations become their values, functions their names, paths texts, tuples lists, sets sorted lists. NaN and
+    infinities, which JSON lacks, become the texts "nan", "inf" and "-inf". Complexity: linear.
 
     >>> from dataclasses import dataclass
     >>> @dataclass(frozen=True)
@@ -58,6 +59,8 @@ def to_json(value: Any) -> Any:
         return value.value
     if isinstance(value, float) and not math.isfinite(value):
         return str(value)
+    if isinstance(value, FunctionType):
+        return value.__name__
     if isinstance(value, Path):
         return str(value)
     if isinstance(value, Mapping):

@@ -123,7 +123,7 @@ def _are_equal(one: Record, other: Record) -> bool:
 
 
 def _origin(body: Body, run: Iteration) -> str:
-    name = body.name.text.partition("@")[0] if body.name.iteration else body.name.text
+    name = body.name.text.removesuffix(f"@{body.name.iteration}")
     fed = f"what {name} is fed"
     return f"{fed} in iteration {run.number}" if iterates(body.graph, body.name.node) else fed
 

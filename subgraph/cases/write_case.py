@@ -8,7 +8,7 @@ from __future__ import annotations
 import shlex
 import shutil
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -18,7 +18,7 @@ from subgraph.cases import case
 from subgraph.cases.case import Case, CaseManifest, CheckResult, ModelSource, RecordingEntry, ResultPlace, TensorEntry
 from subgraph.cases.check import FULL, at_opset, check, run_checker
 from subgraph.cases.layout import LOG, MODEL, REPRO, REPRO_SCRIPT, place_name, sample_names
-from subgraph.documents import keyed, to_json
+from subgraph.documents import absent, keyed, to_json
 from subgraph.errors import ModelError
 from subgraph.graph import protobuf
 from subgraph.graph import region as regions
@@ -57,6 +57,7 @@ class CaseRequest:
     recorded: str = ""
     as_caffe: tuple[str, ...] = ()  # the prototxt, and its weights if they were named
     target_opset: int = 0
+    dress: Callable[[Cut], protobuf.ModelProto] | None = absent()  # as of `Trials`: what `model.onnx` holds
 
     @classmethod
     def of_nodes(
@@ -315,7 +316,10 @@ def _write_model(cut: Cut, request: CaseRequest, work: Path) -> None:
     problem = structure_problem(cut.model)
     if problem:
         raise ModelError(f"the cut would be invalid: {problem}", f"subcut inspect {cut.graph.path}")
-    cut.save(work / MODEL)
+    if request.dress:
+        protobuf.write(request.dress(cut), cut.graph.path, work / MODEL, external=False)
+    else:
+        cut.save(work / MODEL)
     load.write_own_format(work / MODEL, work)
     if request.as_caffe:
         from subgraph.origins.caffe import cut as caffe

@@ -111,3 +111,8 @@ def test_a_fault_that_only_bodies_show_is_asked_about_in_a_loop_of_one_iteration
     found = benchmark.outcome_of(done.document)
     assert found.asked == AS_LOOP
     assert [name.rsplit("/", 1)[-1] for name in found.named] == [planted.node]
+    (finding,) = done.document["findings"]
+    case = finding["inside"]["case"]
+    assert subcut("replay", case, "-c", spec, cwd=tmp_path).code == 1  # the case shows the fault, as it was found
+    assert subcut("replay", case, "-c", "ort", cwd=tmp_path).code == 0
+    assert (tmp_path / case / "repro.py").is_file()

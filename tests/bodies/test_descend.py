@@ -72,6 +72,8 @@ def test_iterations_of_a_loop_are_fed_as_in_the_whole(
     found = inside(graph, f"loop/body{at}/mm", feeding(tmp_path, x=x, n=np.int64(10)), reference, tmp_path)
     assert [run.number for run in found.runs] == numbers
     assert found.names == (f"loop/body{at}/mm",)
+    assert found.feeding
+    assert found.feeding.origins == tuple(f"what loop/body is fed in iteration {k}" for k in numbers)
     assert list(found.graph.inputs) == ["i", "go", "s", "h"]
     inner = [f"loop/body{at}/{name}" for name in ("mm", "add", "mul", "neg", "lim", "#5")]
     assert found.graph.node_names == ["one", *inner]
@@ -237,3 +239,13 @@ def test_a_counter_of_one_element_stays_one(reference: Reference, tmp_path: Path
     fed = feeding(tmp_path, x=x, n=np.int64(3), t=np.array([True]))
     (run,) = inside(graph, "loop/body@2/slice", fed, reference, tmp_path).runs
     assert np.array_equal(value(run.results["s2"]), x + 0 + 1 + 2)
+
+
+def test_what_is_fed_names_the_innermost_body(reference: Reference, tmp_path: Path) -> None:
+    planted = bodies.planted(3, ["Loop", "Loop"])
+    onnx.save(planted.model, tmp_path / "m.onnx")
+    outer, inner = (f"{name}@0" for name in planted.path)
+    fed = feeding(tmp_path, x=bodies.values(0))
+    found = inside(load(tmp_path / "m.onnx"), f"{outer}/{inner}", fed, reference, tmp_path)
+    assert found.feeding
+    assert found.feeding.origins == (f"what {outer}/{planted.path[1]} is fed in iteration 0",)
