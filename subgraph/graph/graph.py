@@ -471,6 +471,14 @@ class Graph(DisplayedDrawing):
         return made[0]
 
     def _unknown(self, text: str) -> Selection:
+        ends = [m.start() for m in re.finditer("/", text)]
+        for name in (text[:end] for end in ends if text[:end] in self.names):
+            node = self.nodes[self.names[name]]
+            if any(bodies(node)) or (node.domain, node.op_type, node.overload) in self.functions:
+                raise UnknownName(
+                    f"'{text}' is inside node '{name}', where this command does not look",
+                    f"name '{name}' itself; cut, inspect, dump, compare --at and bisect --within look inside",
+                )
         raise UnknownName(
             f"no node or tensor '{text}' in {self.path.name}",
             nearest=nearest(text.removeprefix("node:").removeprefix("tensor:"), (*self.names, *self.maker)),

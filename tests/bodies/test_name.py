@@ -82,3 +82,12 @@ def test_a_function_is_named_by_its_call(tmp_path: Path) -> None:
     name, rest = split(graph, f"{planted.path[0]}/{planted.node}") or pytest.fail("no body")
     assert (name.attribute, name.text, rest) == ("", planted.path[0], planted.node)
     assert [*bodies_of(graph, name.node)] == [f"{planted.path[0]}/"]
+
+
+@pytest.mark.parametrize(("name", "holder"), [("loop/body/neg", "loop"), ("if/then_branch/p", "if"), ("first/neg", "")])
+def test_a_command_that_does_not_look_inside_says_so(name: str, holder: str, tmp_path: Path) -> None:
+    """`draw`, `replace` and `remove`, for example, work on the graph around."""
+    with pytest.raises(UnknownName) as raised:
+        text_models.load(tmp_path, TEXT).select(name)
+    said = f"inside node '{holder}'" if holder else "no node or tensor 'first/neg'"
+    assert said in raised.value.what
