@@ -7,6 +7,7 @@ first k slices. So shapes may change from one iteration to the next, and a state
 from __future__ import annotations
 
 import math
+from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
@@ -175,9 +176,10 @@ class _Source:
         return name not in self.graph.maker and self.graph.is_weight(name)
 
     def _weight(self, name: str) -> Record:
+        if name not in self.graph.weights:
+            raise ModelError(f"'{clean(name)}', which {clean(self.body.name.text)} reads, is sparse: that is not read")
         tensor = self.graph.weights[name]
-        dtype = dtypes.TYPES[tensor.data_type][0]
-        return self.saved(name, protobuf.to_array(tensor, self.graph.path), dtype)
+        return self.saved(name, protobuf.to_array(tensor, self.graph.path), dtypes.TYPES[tensor.data_type][0])
 
 
 class _Branch(_Source):
@@ -201,34 +203,30 @@ class _Call(_Source):
         }
 
 
-class _Iterated(_Source):
+class _Iterated(_Source, ABC):
     """What Loop and Scan have in common: a run that ends before an iteration gives the state that it begins with."""
 
+    before_states = 0  # outputs of the body before its states
     _types: dict[str, protobuf.TypeProto]  # of what the node reads, weights and constants apart
 
     def _around(self, sample: int) -> dict[str, Record]:
         return {n: self.values.records[sample][n] for n in self._types}
 
+    @abstractmethod
     def states(self, sample: int, number: int) -> list[Record]:
-        """What the body is fed as state in this iteration.
+        """What the body is fed as state in this iteration, which runs or is the first that does not."""
 
-        Raises:
-            NotRun: there are not so many iterations.
-        """
-        raise NotImplementedError
-
+    @abstractmethod
     def total(self, sample: int, most: float = math.inf) -> int:
         """How many iterations run; if more than `most`, that."""
-        raise NotImplementedError
 
+    @abstractmethod
     def truncated(self, sample: int, trips: int) -> tuple[protobuf.ModelProto, dict[str, Record]]:
         """The node as a model that runs at most `trips` times, and what it is fed."""
-        raise NotImplementedError
 
     def results(self, sample: int, number: int) -> dict[str, Record]:
-        first = 1 if isinstance(self, _Loop) else 0  # of a Loop the first is whether it goes on
-        after = self.states(sample, number + 1)
-        return {name: replace(r, name=name) for name, r in zip(self.body.results[first:], after, strict=False)}
+        names, after = self.body.results[self.before_states :], self.states(sample, number + 1)
+        return {name: replace(r, name=name) for name, r in zip(names, after, strict=False)}
 
     def numbers(self, sample: int, wanted: str) -> Sequence[int]:
         if wanted in (LAST, ALL):
@@ -245,6 +243,8 @@ class _Iterated(_Source):
 
 class _Loop(_Iterated):
     """The body of a Loop."""
+
+    before_states = 1  # whether it goes on
 
     @contextmanager
     def opened(self) -> Iterator[None]:

@@ -6,6 +6,7 @@ Covers `bodies.descend`, `bodies.iterations`, `bodies.model` and `bodies.truncat
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ import onnxruntime
 import pytest
 
 from fixtures import bodies
+from subgraph.bodies import iterations
 from subgraph.bodies.descend import Inside, descend
 from subgraph.bodies.iterations import NotRun
 from subgraph.errors import ModelError, UnknownName, UsageError
@@ -127,6 +129,22 @@ def test_each_body_alone_gives_what_it_gives_within_the_whole(
         assert run.results
         for name, record in run.results.items():
             assert np.array_equal(np.asarray(made[name]), np.asarray(value(record))), name
+
+
+def test_a_body_that_is_not_fed_as_in_the_whole_is_an_error(
+    reference: Reference, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All else rests on what a body is fed: other values than the whole has are no matter of a warning."""
+    right = iterations._Loop.feeds
+
+    def wrong(self: Any, sample: int, number: int) -> dict[str, Record]:
+        feeds = right(self, sample, number)
+        return {**feeds, "s": replace(feeds["h"], name="s")}
+
+    monkeypatch.setattr(iterations._Loop, "feeds", wrong)
+    fed = feeding(tmp_path, x=np.ones((2, 3), np.float32), n=np.int64(4))
+    with pytest.raises(ModelError, match="alone does not give the 's2' that it gives within the whole"):
+        inside(text_models.load(tmp_path, LOOP), "loop/body@2/mm", fed, reference, tmp_path)
 
 
 def test_the_branch_that_does_not_run_is_cut_without_values(reference: Reference, tmp_path: Path) -> None:
