@@ -1,0 +1,147 @@
+"""What was found -> a paragraph to paste into an issue tracker, and the shortest script that shows it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from itertools import groupby
+from pathlib import Path
+
+from subgraph.blame.cures import Cure
+from subgraph.blame.document import BlameDocument, Versions
+from subgraph.cases.case import as_json
+from subgraph.cases.find_case import FoundCase, find_case
+from subgraph.cases.layout import BLAME_ANSWER, BLAME_JSON, BLAME_SCRIPT
+from subgraph.diagnosis.passes import in_words
+from subgraph.documents import to_json
+from subgraph.reports.md import code
+from subgraph.text import clean, count
+from subgraph.verdict import Signature
+
+MOST_NODES = 6  # that a sentence names
+MOST_CURES = 4
+MOST_UNPROVEN = 2
+UNKNOWN = 5  # exit code
+
+
+def written(document: BlameDocument, folder: Path, case: Path | None, *, is_ort: bool) -> BlameDocument:
+    """The document with its answer and script; all three as files in a folder.
+
+    Raises:
+        UsageError: the case cannot be read. OutputError: nothing can be written.
+    """
+    code_of_case = script(find_case(case), document.passes, is_ort=is_ort) if case else ""
+    document = replace(document, answer=paragraph(document), script=code_of_case)
+    texts = (as_json(to_json(document)), f"{document.answer}\n".encode(), code_of_case.encode())
+    for name, text in zip((BLAME_JSON, BLAME_ANSWER, BLAME_SCRIPT), texts, strict=True):
+        (folder / name).write_bytes(text)
+    return document
+
+
+def plain(found: BlameDocument) -> list[str]:
+    """The answer's lines behind the first one, without Markdown."""
+    return [line.removeprefix("- ").replace("`", "") for line in found.answer.split("\n")[1:]]
+
+
+def paragraph(found: BlameDocument) -> str:
+    """Markdown: versions, region, pass, cures with their cost; a line each. Names are code spans."""
+    lines = [_head(found)]
+    if found.versions:
+        lines.append(f"- Releases: {history(found.versions)}")
+    if found.passes:
+        lines.append(f"- Optimiser pass: right without {code(in_words(found.passes))}")
+    elif found.kernels:
+        lines.append("- Neither optimiser nor precision: without optimisations, in full precision, it is as wrong")
+    proven = [cure for cure in found.cures if cure.proven]
+    lines += [f"- Cure, proven on the whole model: {_cure(cure)}" for cure in proven[:MOST_CURES]]
+    others = [cure for cure in found.cures if not cure.proven]
+    lines += [f"- Not proven: {_cure(cure)}: {_unproven(cure)}" for cure in others[:MOST_UNPROVEN]]
+    more = len(others) - MOST_UNPROVEN
+    lines += [f"- Not proven: {more} more that heal the region, and not the whole model"] if more > 0 else []
+    if found.exit_code == 1 and not proven:
+        lines.append("- No cure is proven")
+    return "\n".join([*lines, *(f"- Note: {clean(note)}" for note in found.notes)])
+
+
+def _unproven(cure: Cure) -> str:
+    heals = "heals the region, and not the whole model" if cure.heals == "region" else "heals the samples"
+    return f"{heals}{f': {clean(cure.why)}' if cure.why else ''}"
+
+
+def _head(found: BlameDocument) -> str:
+    """Who is wrong, where, and how."""
+    who = f"{clean(found.runtime)} {clean(found.version)}".strip()
+    if not found.exit_code:
+        return f"**{who} agrees on {code(clean(found.model))}**"
+    if found.exit_code == UNKNOWN:
+        return f"**It is not known whether {who} is right on {code(clean(found.model))}**: {clean(found.why)}"
+    names = [code(clean(name)) for name in found.region[:MOST_NODES]]
+    more = f" and {len(found.region) - MOST_NODES} more" if len(found.region) > MOST_NODES else ""
+    kinds = ", ".join(dict.fromkeys(clean(op) for op in found.ops))
+    where = f"{code(clean(found.model))} as a whole" if found.whole and more else f"{', '.join(names)}{more} ({kinds})"
+    does = {Signature.REFUSED: f"refuses {where}", Signature.CRASH: f"crashes on {where}"}
+    says = does.get(found.signature, "") if found.signature else ""
+    return f"**{who} {says or f'computes {where} wrong'}**: {clean(found.why)}"
+
+
+def history(versions: Versions) -> str:
+    """`1.15.0 … 1.31.1 wrong, 1.32.0 right (4 of 36 tried)`, as it is."""
+    said = states([{"version": tried.version, "state": tried.state} for tried in versions.tried])
+    return f"{said} ({len(versions.tried)} of {count(versions.releases, 'release')} tried)"
+
+
+def states(tried: Sequence[Mapping[str, str]]) -> str:
+    """`1.15.0 … 1.31.1 wrong, 1.32.0 right`: releases that follow each other in one state are one span."""
+    spans = [(state, [t["version"] for t in of]) for state, of in groupby(tried, key=lambda t: t["state"])]
+    return ", ".join(f"{_span(names)} {'cannot be tried' if state == 'unknown' else state}" for state, names in spans)
+
+
+def _span(names: Sequence[str]) -> str:
+    return names[0] if len(names) == 1 else f"{names[0]} … {names[-1]}"
+
+
+def _cure(cure: Cure) -> str:
+    time = "" if cure.slowdown is None else f", {cure.slowdown:.2f} × the time"
+    equal = f"; {cure.equal} on the reference" if cure.equal else ""
+    return f"{clean(cure.what)} ({code(clean(cure.how))}{time}{equal})"
+
+
+def script(case: FoundCase, passes: Sequence[Sequence[str]], *, is_ort: bool) -> str:
+    """Python of ten lines, with onnxruntime and numpy only, to be run in the case's folder."""
+    home = case.place.resolve()
+    feeds = ", ".join(f"{name!r}: np.load({_within(home, of[0].files[0])!r})" for name, of in case.inputs.items())
+    outputs = list(case.outputs)
+    lines = [
+        "import numpy as np",
+        "import onnxruntime as ort",
+        "",
+        f"feeds = {{{feeds}}}",
+        "plain = ort.SessionOptions()",
+        "plain.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL",
+        f"expected = ort.InferenceSession('model.onnx', plain).run({outputs!r}, feeds)",
+    ]
+    if is_ort:
+        off = list(passes[0]) if passes else []
+        lines += [
+            f"for off in ([], {off!r}):" if off else "for off in ([],):",
+            f"    given = ort.InferenceSession('model.onnx', disabled_optimizers=off).run({outputs!r}, feeds)",
+            "    print(ort.__version__, off, [float(np.abs(g - e).max()) for g, e in zip(given, expected)])",
+        ]
+    else:
+        files = [_within(home, of[0].files[0]).replace("outputs/", "candidate/", 1) for of in case.outputs.values()]
+        lines += [
+            f"given = [np.load(file) for file in {files!r}]  # what the runtime gave",
+            "print([float(np.abs(g - e).max()) for g, e in zip(given, expected)])",
+        ]
+    return "\n".join(lines) + "\n"
+
+
+def _within(home: Path, file: str) -> str:
+    return Path(file).relative_to(home).as_posix()
+
+
+def summary(found: BlameDocument) -> str:
+    """The answer for a terminal, and where it lies."""
+    plain = found.answer.replace("**", "").replace("`", "")
+    took = f"{count(found.runs, 'run')}, {count(found.installs, 'install')}, {found.seconds:.0f} s beside the search"
+    return "\n".join([plain, took, *([f"answer, script and models: {clean(found.folder)}/"] if found.folder else [])])

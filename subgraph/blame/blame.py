@@ -1,0 +1,325 @@
+"""A region that a candidate gets wrong -> which pass, option and release is to blame, and what is proven to cure it."""
+
+from __future__ import annotations
+
+import logging
+import shlex
+import subprocess
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from pathlib import Path
+
+from subgraph.blame import versions
+from subgraph.blame.cures import Cure, Prover, open_prover
+from subgraph.blame.document import Versions
+from subgraph.blame.rewritten import Rewriter
+from subgraph.blame.versions import History, State, Tried
+from subgraph.diagnosis.passes import Ablation, in_words, minimal_sets
+from subgraph.environments import releases
+from subgraph.errors import BackendError, SubcutError, UsageError
+from subgraph.graph.region import Region
+from subgraph.runtime.candidate import Candidate
+from subgraph.text import clean, count
+from subgraph.trials.session import Setup, with_candidate
+from subgraph.trials.trial import Trials
+from subgraph.verdict import Signature, Status, Verdict
+
+log = logging.getLogger("subcut")
+
+MOST_SETS = 4  # minimal sets of passes that are tried as cures
+CANNOT_TEST = 125  # exit code of a command that switches versions: pass this one over
+SWITCH_SECONDS = 3600  # that it may take
+
+
+@dataclass(frozen=True)
+class ReleasesAsked:
+    """Which releases are asked about.
+
+    Attributes:
+        span: "" for all, `1.19..1.22` (either may be left out), or names with commas, each of which is tried.
+        sources: options for pip. switch: a command in which `{version}` is filled in, for releases of the user's own.
+    """
+
+    span: str = ""
+    sources: tuple[str, ...] = ()
+    switch: str = ""
+
+    @property
+    def names(self) -> list[str]:
+        """Releases that are named one by one; none where a span is."""
+        listed = "," in self.span or self.switch
+        return [name.strip() for name in self.span.split(",") if name.strip()] if listed else []
+
+    def check(self, backend: str) -> None:
+        """Before a long search: can it be meant?
+
+        Raises:
+            UsageError: it cannot, or the backend has no releases.
+        """
+        if ("," in self.span or self.switch) and not self.names:
+            raise UsageError(f"--versions {clean(self.span)}: which versions?", "--versions a,b,c, the oldest first")
+        if self.switch:
+            _words(self.switch)
+            return
+        releases.package(backend)
+        first, _, last = self.span.partition("..")
+        known = [releases.parse(name) for name in self.names or (first, last) if name]
+        if not self.names and len(known) > 1 and known[0] > known[1] and not first.startswith(f"{last}."):
+            what = f"--versions {clean(self.span)}: the first is newer than the last"
+            raise UsageError(what, f"--versions {clean(last)}..{clean(first)}")
+
+
+@dataclass
+class Blame:
+    """What is found about one region; each method is asked once.
+
+    Attributes:
+        runs: of the candidate, for all this. installs: environments that were made.
+    """
+
+    trials: Trials
+    region: Region
+    setup: Setup
+    runs: int = 0
+    installs: int = 0
+    notes: list[str] = field(default_factory=list)
+
+    @cached_property
+    def verdict(self) -> Verdict:
+        """On the region alone.
+
+        Raises:
+            SubcutError: the candidate cannot be used.
+        """
+        return self.trials.verdict(self.region)
+
+    @property
+    def is_wrong(self) -> bool:
+        """Does the candidate compute the region wrong, or refuse what the reference runs?"""
+        return self.verdict.status is Status.FAIL or self.verdict.signature is Signature.REFUSED
+
+    def passes(self) -> list[tuple[str, ...]]:
+        """The minimal sets of passes without which the region is right."""
+        ablation = Ablation(self.trials, self.region)
+        try:
+            found = minimal_sets(ablation)
+        except SubcutError as e:
+            self.notes.append(f"passes are not known: {e.what}")
+            found = []
+        self.runs += ablation.runs
+        if found:
+            log.info("passes: right without %s", in_words(found))
+        return found
+
+    def kernels(self) -> bool | None:
+        """Is it as wrong without any optimisation, in full precision? None where the candidate has no such options."""
+        options = self.trials.about.exact
+        verdict = self._of(replace(self.trials.candidate, options=dict(options))) if options else None
+        return verdict.status is Status.FAIL if verdict and verdict.status is not Status.UNRESOLVED else None
+
+    def switches(self, *, exact: bool) -> dict[str, Mapping[str, str]]:
+        """Options of the candidate that cure the region alone: name → all its options then.
+
+        `exact`: among them all optimisations, or a lower precision, at once.
+        """
+        found = {}
+        all_at_once = {"all that costs accuracy": self.trials.about.exact} if exact and self.trials.about.exact else {}
+        for name, options in {**self.trials.about.switches, **all_at_once}.items():
+            verdict = self._of(replace(self.trials.candidate, options=dict(options)))
+            if verdict and verdict.status is Status.AGREE:
+                log.info("switches: right with %s off", name)
+                found[name] = options
+        return found
+
+    def _of(self, candidate: Candidate) -> Verdict | None:
+        """The verdict on the region with other options."""
+        self.runs += 1
+        try:
+            return replace(self.trials, candidate=candidate).verdict(self.region)
+        except SubcutError as e:
+            self.notes.append(f"{changed(self.trials.candidate, candidate.options)}: {e.what}")
+            return None
+
+    # ------------------------------------------------------------------------------------------------ releases
+
+    def history(self, asked: ReleasesAsked) -> Versions:
+        """Releases by what they do with the region.
+
+        Raises:
+            UsageError: the releases cannot be read, or there are none. BackendError: none can be had.
+        """
+        own = self._own(asked)
+        known = self._named(asked)
+        if own and own not in known:
+            known = sorted([*known, own], key=releases.parse)
+        used = known.index(own) if own in known else len(known) - 1
+        log.info("releases: %s, from %s to %s", count(len(known), "release"), known[0], known[-1])
+        each = len(known) if "," in asked.span else None
+        found = versions.search(known, used, lambda version: self._ask(version, asked), each)
+        self.notes += found.notes
+        return _as_document(found)
+
+    def _own(self, asked: ReleasesAsked) -> str:
+        """The release that the candidate runs; "" if it is not known."""
+        candidate = self.trials.candidate
+        return "" if asked.switch else candidate.release or releases.beside(candidate.backend)
+
+    def _named(self, asked: ReleasesAsked) -> list[str]:
+        """
+        Raises:
+            UsageError, BackendError: as `history`.
+        """
+        if "," in asked.span or asked.switch:
+            return asked.names if asked.switch else sorted(asked.names, key=releases.parse)
+        backend = self.trials.candidate.backend
+        try:
+            known = releases.published(backend, asked.sources)
+        except BackendError as e:
+            known = releases.installed(backend) or [own for own in [self._own(asked)] if own]
+            if not known:
+                raise
+            self.notes.append(f"{e.what}: only releases that are installed already were tried")
+        first, dots, last = asked.span.partition("..")
+        inside = [v for v in known if _lies_between(v, first, last if dots else first)]
+        if not inside:
+            raise UsageError(f"--versions {clean(asked.span)}: no release lies there", f"{known[0]}..{known[-1]}")
+        return inside
+
+    def _ask(self, version: str, asked: ReleasesAsked) -> Tried:
+        """One release on the region."""
+        if version == self._own(asked):
+            return self._tried(version, self.verdict)
+        candidate = replace(self.trials.candidate, release=version, sources=asked.sources)
+        try:
+            if asked.switch:
+                _switch(asked.switch, version)
+            elif candidate.installation and not candidate.installation.is_ready:
+                self.installs += 1
+            self.runs += 1
+            with with_candidate(self.trials, candidate, f"release-{self.runs}") as other:
+                tried = self._tried(version, other.verdict(self.region))
+        except SubcutError as e:
+            tried = Tried(version, State.UNKNOWN, e.what)
+        log.info("  %s  %s%s", version, tried.state, f": {clean(tried.why)}" if tried.state is State.UNKNOWN else "")
+        return tried
+
+    def _tried(self, version: str, verdict: Verdict) -> Tried:
+        """A refusal is wrong where it is the fault; elsewhere the release cannot be told."""
+        refuses = verdict.signature is self.verdict.signature is Signature.REFUSED
+        state = {Status.AGREE: State.RIGHT, Status.FAIL: State.WRONG}.get(verdict.status, State.UNKNOWN)
+        return Tried(version, State.WRONG if refuses else state, verdict.why)
+
+    # ------------------------------------------------------------------------------------------------ cures
+
+    def cures(
+        self, passes: Sequence[Sequence[str]], switches: Mapping[str, Mapping[str, str]], history: Versions | None,
+        asked: ReleasesAsked | None, work: Path, place: Path,
+    ) -> list[Cure]:  # fmt: skip
+        """Everything that heals the region, tried on the whole model; proven ones first, then the quickest.
+
+        Rewritten models go to the folder `work`, which becomes `place`.
+
+        Raises:
+            SubcutError: the reference cannot run the model.
+        """
+        with open_prover(self.trials, self.setup, self.notes) as prover:
+            found = list(self._candidates(prover, passes, switches, history, asked))
+            rewriter = Rewriter(prover, self.trials, self.region, work, place)
+            try:
+                found += rewriter.cures()
+            except SubcutError as e:
+                self.notes.append(f"the region was not rewritten: {e.what}")
+            self.runs += prover.runs + rewriter.tried
+        return sorted(found, key=lambda cure: (not cure.proven, round(cure.slowdown or 1.0, 1)))  # a tenth is noise
+
+    def runtime(self) -> tuple[str, str]:
+        """(the runtime's package, its release), as people name them; the candidate's name where it has none."""
+        candidate = self.trials.candidate
+        try:
+            package = releases.package(candidate.backend)[0]
+        except UsageError:
+            return candidate.name, self.trials.about.version
+        return package, candidate.release or releases.beside(candidate.backend)
+
+    def _candidates(
+        self, prover: Prover, passes: Sequence[Sequence[str]], switches: Mapping[str, Mapping[str, str]],
+        history: Versions | None, asked: ReleasesAsked | None,
+    ) -> Iterator[Cure]:  # fmt: skip
+        ablation, candidate = Ablation(self.trials, self.region), self.trials.candidate
+        for names in passes[:MOST_SETS]:
+            without = ablation.without(names).candidate
+            what = f"without the pass {names[0]}" if len(names) == 1 else f"without the passes {' and '.join(names)}"
+            yield self._cure(prover, "pass", what, changed(candidate, without.options), without)
+        for name, options in switches.items():
+            other = replace(candidate, options=dict(options))
+            yield self._cure(prover, "switch", f"{name} off", changed(candidate, options), other)
+        if history and asked and not asked.switch:
+            package = releases.package(candidate.backend)[0]
+            for version in _mended(history):
+                other = replace(candidate, release=version, sources=asked.sources)
+                yield self._cure(prover, "version", f"{package} {version}", f"pip install {package}=={version}", other)
+
+    def _cure(self, prover: Prover, kind: str, what: str, how: str, candidate: Candidate) -> Cure:
+        log.info("cure? %s, on the whole model", clean(what))
+        try:
+            verdict, slowdown = prover.of_candidate(candidate, f"cure-{prover.runs}")
+        except SubcutError as e:
+            return Cure(kind, what, how, False, "region", None, e.what)
+        return prover.cure(kind, what, how, verdict, slowdown)
+
+
+def changed(candidate: Candidate, options: Mapping[str, object]) -> str:
+    """The options that another candidate has and this one has not."""
+    present = {k: str(v) for k, v in candidate.options.items()}
+    return ",".join(f"{k}={v}" for k, v in options.items() if present.get(k) != str(v))
+
+
+def _switch(command: str, version: str) -> None:
+    """Run the user's command that makes a version the one that the candidate uses.
+
+    Raises:
+        UsageError: it cannot be run. BackendError: it fails.
+    """
+    words = [word.replace("{version}", version) for word in _words(command)]
+    try:
+        done = subprocess.run(words, stdin=subprocess.DEVNULL, capture_output=True, timeout=SWITCH_SECONDS, check=False)
+    except (OSError, subprocess.TimeoutExpired) as e:
+        raise UsageError(f"--versions-command {clean(command)}: {e}", "'./use.sh {version}'") from e
+    if done.returncode == CANNOT_TEST:
+        raise BackendError(f"{clean(version)} is passed over: the command ended with {CANNOT_TEST}")
+    if done.returncode:
+        last = (done.stderr or done.stdout).decode(errors="replace").strip().splitlines()[-1:]
+        raise BackendError(f"{clean(version)}: the command ended with {done.returncode}: {clean(' '.join(last))}")
+
+
+def _words(command: str) -> list[str]:
+    """
+    Raises:
+        UsageError: a quotation is not closed.
+    """
+    try:
+        return shlex.split(command)
+    except ValueError as e:
+        raise UsageError(f"--versions-command {clean(command)}: {e}", "'./use.sh {version}'") from e
+
+
+def _lies_between(version: str, first: str, last: str) -> bool:
+    """Is a version between these two, either of which may be ""? The last one, `1.22`, means its patches, too."""
+    known = releases.parse(version)
+    low = not first or known >= releases.parse(first)
+    return low and (not last or known <= releases.parse(last) or version.startswith(f"{last}."))
+
+
+def _mended(history: Versions) -> list[str]:
+    """The nearest release that is right, after and before the wrong ones."""
+    known = [t.version for t in history.tried]
+    after = [history.first_right] if history.first_right else []
+    before = known[: known.index(history.first_wrong)] if history.first_wrong else []
+    return [*after, *[v for v in reversed(before) if v in history.right][:1]]
+
+
+def _as_document(found: History) -> Versions:
+    unknown = {t.version: t.why for t in found.tried if t.state is State.UNKNOWN}
+    wrong, right = found.of(State.WRONG), found.of(State.RIGHT)
+    return Versions(wrong, right, unknown, found.first_wrong, found.first_right, found.releases, found.tried)

@@ -1,0 +1,56 @@
+"""More inputs like those of the samples: a cure that is right on these alone may be luck."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from subgraph.runtime.inputs import Feeding
+from subgraph.storage.tensors import Record, Value, load, save
+
+NOISE = 0.1  # of the standard deviation of a tensor
+
+
+def drawn(
+    samples: Sequence[Mapping[str, Record]], count: int, folder: Path, kept: Collection[str] = ()
+) -> Iterator[Mapping[str, Record]]:
+    """So many more samples: the same elements in another order, backwards, and with noise, in turn; seeded.
+
+    Whole numbers keep their values and so their meaning (indices, tokens); sequences, texts and `kept` stay.
+    """
+    rng = np.random.default_rng(0)
+    for k in range(count):
+        sample = samples[k % len(samples)]
+        changed = {}
+        for i, (name, record) in enumerate(sample.items()):
+            value = _drawn(load(record, Path("/")), k, rng) if record.form == "tensor" and name not in kept else None
+            changed[name] = record
+            if value is not None:
+                saved = save(name, value, record.type_text, folder, f"draw{k}-{i}")
+                changed[name] = saved.within(str(folder.resolve()))
+        yield changed
+
+
+def extended(
+    feeding: Feeding, samples: Sequence[Mapping[str, Record]], draws: Sequence[Mapping[str, Record]]
+) -> Feeding:
+    """The samples, and the draws after them."""
+    origins = [*("" for _ in samples), *(f"drawn like the samples, {k}" for k in range(len(draws)))]
+    return Feeding(feeding.inputs, feeding.shapes, feeding.seed, feeding.picture, (*samples, *draws), tuple(origins))
+
+
+def _drawn(value: Value, k: int, rng: np.random.Generator) -> Any:
+    array: Any = np.asarray(value)
+    if array.dtype.kind in "OUS" or not array.size:
+        return None
+    is_float = array.dtype.kind == "f"
+    if k % 3 == 1:
+        return np.ascontiguousarray(array[tuple(slice(None, None, -1) for _ in array.shape)])
+    if k % 3 == 2 and is_float:
+        wide = array.astype(np.float64)
+        noise = NOISE * float(np.nan_to_num(wide).std()) * rng.standard_normal(array.shape)
+        return (wide + noise).astype(array.dtype)
+    return rng.permutation(array.reshape(-1)).reshape(array.shape)

@@ -1,0 +1,145 @@
+"""A region and another form of it → do both compute the same on the reference?
+
+A form counts only if it gives every output of every sample bit for bit, or within what one rounding per operation can
+do (criterion `noise`, its floor for float32 lowered). What rounding cannot change, integers and booleans for example,
+must be equal. A quantized operator has no rounding that can be perturbed; a form of it in float32 has, and that counts.
+"""
+
+from __future__ import annotations
+
+import filecmp
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+
+from subgraph.comparison.criteria.noise import rule
+from subgraph.comparison.judge import judge
+from subgraph.comparison.noise.noise import OutputNoise, RegionNoise
+from subgraph.errors import SubcutError, UsageError, WorkerDied
+from subgraph.graph import protobuf, region
+from subgraph.graph.graph import load
+from subgraph.runtime.reference import Reference
+from subgraph.storage import tensors
+from subgraph.storage.folders import numbered_folder
+from subgraph.storage.tensors import Record
+from subgraph.verdict import Judgement, Status
+
+IDENTICAL, NOISE, DIFFERENT, NOT_RUN = "bit-identical", "within fp32 noise", "different", "not run"
+CRITERION = "floor=1e-5"  # of the scale: kernels round constants of their own, such as weights of an interpolation
+CODES = ("int8", "uint8")
+
+
+@dataclass(frozen=True)
+class Equivalence:
+    """Attributes: status: IDENTICAL, NOISE, DIFFERENT or NOT_RUN. why: one sentence."""
+
+    status: str
+    why: str = ""
+
+    @property
+    def proven(self) -> bool:
+        """May this form stand in the region's place?"""
+        return self.status in (IDENTICAL, NOISE)
+
+
+class OriginalRegion:
+    """A region on the reference, with which other forms of it are compared. It is run once.
+
+    Give a `Reference` with `restart`: a form that crashes the process then costs no more than itself.
+    """
+
+    def __init__(
+        self,
+        model: protobuf.ModelProto,
+        samples: Sequence[Mapping[str, Record]],
+        reference: Reference,
+        scratch: Path,
+    ) -> None:
+        """Runs nothing yet.
+
+        Args:
+            model: the cut, with its weights.
+            samples: the record of each of its inputs, with absolute files; one mapping per sample.
+            scratch: a folder, which the caller removes.
+
+        Raises:
+            UsageError: without samples nothing is proven.
+        """
+        if not samples:
+            raise UsageError("a rewriting is proven on samples, and there is none")
+        self._model, self._samples, self._reference = model, samples, reference
+        self._scratch = scratch.resolve()
+
+    def compare(self, form: protobuf.ModelProto) -> Equivalence:
+        """Run another form on every sample and compare all outputs; the worst decides.
+
+        Raises:
+            SubcutError: the reference cannot run the region itself.
+        """
+        expected = self._outputs
+        try:
+            outputs = self._run(form)
+        except SubcutError as e:
+            return Equivalence(NOT_RUN, f"the reference does not run it: {e.what}")
+        equal = True
+        for k, (theirs, ours) in enumerate(zip(outputs, expected, strict=True)):
+            for name, record in ours.items():
+                if _same_files(theirs[name], record):
+                    continue
+                equal = False
+                judgement = _judge(self._noise[k].of(name), record, theirs[name])
+                if judgement.status is not Status.AGREE and record.dtype in CODES:
+                    noise = self._noise_of(form, k, theirs)
+                    judgement = _judge(noise.of(name), theirs[name], record)
+                if judgement.status is not Status.AGREE:
+                    return Equivalence(DIFFERENT, f"'{name}': {judgement.why}")
+        return Equivalence(IDENTICAL if equal else NOISE)
+
+    @cached_property
+    def _outputs(self) -> list[dict[str, Record]]:
+        return self._run(self._model)
+
+    @cached_property
+    def _noise(self) -> list[RegionNoise]:
+        return [self._noise_of(self._model, k, given) for k, given in enumerate(self._outputs)]
+
+    def _noise_of(self, model: protobuf.ModelProto, k: int, outputs: Mapping[str, Record]) -> RegionNoise:
+        """The rounding noise of a model that gave these outputs for sample k."""
+        path = numbered_folder(self._scratch, "noise") / "model.onnx"
+        path.write_bytes(model.SerializeToString())
+        graph, tensors = load(path), {**self._samples[k], **outputs}
+        return RegionNoise(graph, region.between(graph, (), ()), self._reference, tensors, path.parent)
+
+    def _run(self, model: protobuf.ModelProto) -> list[dict[str, Record]]:
+        """Outputs per sample, with absolute files."""
+        folder = numbered_folder(self._scratch, "run")
+        path = folder / "model.onnx"
+        path.write_bytes(model.SerializeToString())
+        stems = {v.name: f"o{i}" for i, v in enumerate(model.graph.output)}
+        found = []
+        with self._reference.exclusive():
+            self._reference.load(str(folder), path)
+            try:
+                for k, sample in enumerate(self._samples):
+                    into = folder / str(k)
+                    into.mkdir()
+                    run = self._reference.run(str(folder), into, stems, [sample[v.name] for v in model.graph.input])
+                    found.append({r.name: r.within(str(into)) for r in run.tensors})
+            finally:
+                with suppress(WorkerDied):  # a dead process holds no model
+                    self._reference.drop(str(folder))
+        return found
+
+
+def _judge(noise: OutputNoise, expected: Record, actual: Record) -> Judgement:
+    a, b = tensors.load(expected, Path("/")), tensors.load(actual, Path("/"))
+    return judge(expected.name, a, b, rule(CRITERION), noise=noise if expected.form == "tensor" else None)
+
+
+def _same_files(one: Record, other: Record) -> bool:
+    """Type, shape and values, each byte."""
+    return len(one.files) == len(other.files) and all(
+        filecmp.cmp(a, b, shallow=False) for a, b in zip(one.files, other.files, strict=True)
+    )

@@ -1,0 +1,90 @@
+"""All that is asked about a fault -> the document, and a folder: answer, script, rewritten models."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from subgraph.blame import answer
+from subgraph.blame.blame import Blame, ReleasesAsked
+from subgraph.blame.document import BlameDocument
+from subgraph.cases.case import as_json
+from subgraph.cases.evidence import rendered_reports
+from subgraph.cases.layout import BLAME, RUN_JSON
+from subgraph.storage import folders
+
+
+def explain(
+    blame: Blame,
+    search: Mapping[str, Any],
+    finding: Mapping[str, Any] | None,
+    asked: ReleasesAsked | None,
+    command: str,
+) -> BlameDocument:
+    """Ask for passes, options, releases and cures, and write the folder beside the case.
+
+    `search`: the document of the bisection; `finding`: the one of it that the region is of.
+
+    Raises:
+        UsageError: the releases cannot be read. SubcutError: the candidate cannot be used, or nothing can be written.
+    """
+    began, trials = time.monotonic(), blame.trials
+    wrong = blame.is_wrong
+    if (places := len(search["findings"])) > 1:
+        blame.notes.append(f"{places} places are wrong: this is about the first")
+    passes = blame.passes() if wrong else []
+    kernels = blame.kernels() if wrong and not passes else None
+    switches = blame.switches(exact=not passes) if wrong else {}
+    versions = blame.history(asked) if asked else None
+    case = Path(finding["case"]) if finding and finding.get("case") else None
+    home = case if case else trials.scratch
+    with folders.aside(home / BLAME) as work:
+        cures = blame.cures(passes, switches, versions, asked, work, home / BLAME) if wrong else []
+        region = [trials.graph.label(i) for i in blame.region.nodes]
+        ops = [trials.graph.ops[i] for i in blame.region.nodes]
+        runtime, version = blame.runtime()
+        document = BlameDocument(
+            exit_code=search["exit_code"] if wrong or not (versions and versions.wrong) else 1,
+            model=trials.graph.path.name,
+            candidate=trials.candidate.name,
+            runtime=runtime,
+            version=version,
+            outcome=search["outcome"],
+            region=region,
+            ops=ops,
+            whole=blame.region == trials.whole(),
+            signature=blame.verdict.signature,
+            why=blame.verdict.why,
+            kernels=kernels,
+            passes=passes,
+            switches=list(switches),
+            versions=versions,
+            cures=cures,
+            answer="",
+            script="",
+            notes=blame.notes,
+            case=str(case) if case else None,
+            folder=str(home / BLAME) if case else None,
+            runs=blame.runs,
+            installs=blame.installs,
+            seconds=round(time.monotonic() - began, 3),
+            command=command,
+        )
+        document = answer.written(document, work, case, is_ort=trials.candidate.backend == "ort")
+    if case and finding is not None:
+        _add_to_report(search, finding, answer.plain(document), case.parent)
+    return document
+
+
+def _add_to_report(search: Mapping[str, Any], finding: Mapping[str, Any], lines: Sequence[str], folder: Path) -> None:
+    """Have the report of the bisection tell it, too."""
+    findings = [dict(f, blame=list(lines)) if f is finding else f for f in search["findings"]]
+    document = dict(search, findings=findings)
+    texts = {RUN_JSON: as_json(document).decode(), **rendered_reports(document, folder)}
+    with folders.scratch(folder) as work:
+        for name, text in texts.items():
+            (work / name).write_text(text, encoding="utf-8")
+        for name in texts:
+            (work / name).replace(folder / name)

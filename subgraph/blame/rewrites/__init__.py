@@ -1,0 +1,121 @@
+'''Rewrites: other forms of a region that compute the same, for a target that gets the region's own form wrong.
+
+One file per rewriting. To add one, put a file like this into this folder:
+
+    """Relu as Max with zero."""
+
+    from subgraph.blame.rewrites import each, of
+
+    @of("Relu")
+    def as_max(source, node, new):
+        zero = new.weight(0, source.element(node.input[0]))
+        new.node("Max", [node.input[0], zero], node.output[0])
+        return "a Max with zero instead of"
+
+    def rewrite(source):
+        yield from each(source, [as_max])
+
+`rewrite(source)` is given a `RegionModel` and yields what it does, in words, with a model of the same inputs and
+outputs. `each` tries forms on nodes: a form appends the nodes that take one node's place to a `Substitution`, and
+returns words that the node's name ends, or "" where it does not fit. What a rewriting yields may be invalid, or wrong
+for some values: models that onnx refuses are left out here, and none counts before `blame.equivalence` has proven it.
+'''
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass, field
+from hashlib import sha256
+from pathlib import Path
+
+from subgraph import plugins
+from subgraph.blame.rewrites._region_model import FLOATS, Form, RegionModel, Substitution, argument, attribute, each, of
+from subgraph.errors import ModelError, UsageError
+from subgraph.graph import protobuf
+from subgraph.graph.onnx_process import OnnxError, OnnxProcess
+from subgraph.graph.summary import opset_of
+from subgraph.text import clean
+
+__all__ = [
+    "FLOATS", "Form", "RegionModel", "Rewriting", "Substitution", "argument", "attribute", "each", "of", "rewritings",
+]  # fmt: skip
+
+MOST_BYTES = 1 << 29  # of a region: every form is a copy
+
+
+@dataclass(frozen=True)
+class Rewriting:
+    """Another form of a region.
+
+    Attributes:
+        name: of the plugin. words: what it does. model: the form, with all its weights.
+        opset: of the form, where it is not the region's own: the whole model has to be converted; 0 elsewhere.
+    """
+
+    name: str
+    words: str
+    model: protobuf.ModelProto = field(repr=False)
+    opset: int = 0
+
+
+def rewritings(
+    piece: protobuf.ModelProto | Path,
+    only: Sequence[str] = (),
+    folder: Path | None = None,
+    frozen: Collection[str] | None = None,
+) -> Iterator[Rewriting]:
+    """Other forms of a region, none twice; valid by onnx's checker and strict shape inference where the region is.
+
+    Lazy: a form is made when it is asked for.
+
+    Args:
+        piece: a cut, as `Cut.to_model()` or as a file. only: names of rewritings, or paths of Python files.
+        folder: for a file at a time; a temporary one by default.
+        frozen: where the whole model takes inputs of other shapes: the constants that it computes from shapes. The
+            words of a form that holds for these shapes only say so.
+
+    Raises:
+        UnknownName, UsageError: `only` names no rewriting.
+        ModelError: the model cannot be read, is too much for onnx, or has more than `MOST_BYTES`.
+    """
+    names = list(only) or plugins.names("rewrites")
+    for name in names:
+        if not hasattr(plugins.load("rewrites", name), "rewrite"):
+            raise UsageError(f"{clean(name)} is no rewriting", "it needs a function rewrite(source)")
+    model = _read(piece) if isinstance(piece, Path) else piece
+    if (size := model.ByteSize()) > MOST_BYTES:
+        what = f"the region takes {size / 1e9:.1f} GB: too much to be written in other forms"
+        raise ModelError(what, f"they are for regions up to {MOST_BYTES / 1e9:.1f} GB")
+    label = piece if isinstance(piece, Path) else Path("the region")
+    with tempfile.TemporaryDirectory(prefix="subcut-", dir=folder) as temporary, OnnxProcess(label) as onnx:
+        source, path = RegionModel(model, onnx, frozen), Path(temporary) / "model.onnx"
+        own = model.SerializeToString(deterministic=True)
+        checked = _valid(model, own, path, onnx)  # the checker refuses some regions that runtimes take
+        seen = {sha256(own).digest()}
+        for name in names:
+            for words, made in plugins.load("rewrites", name).rewrite(source):
+                data = made.SerializeToString(deterministic=True)
+                if (key := sha256(data).digest()) not in seen and (not checked or _valid(made, data, path, onnx)):
+                    seen.add(key)
+                    opset = opset_of(made)
+                    yield Rewriting(name, words, made, opset if opset != source.opset else 0)
+
+
+def _read(path: Path) -> protobuf.ModelProto:
+    """A model with all its weights."""
+    model = protobuf.to_onnx(protobuf.read(path).model, path)
+    for tensor in model.graph.initializer:
+        if protobuf.on_disk(tensor):
+            tensor.CopyFrom(protobuf.load_raw(tensor, path))
+    return model
+
+
+def _valid(model: protobuf.ModelProto, data: bytes, path: Path, onnx: OnnxProcess) -> bool:
+    path.write_bytes(data)
+    try:
+        onnx.check(path)
+        onnx.infer_shapes(model, strict=True)
+    except (OnnxError, ModelError):
+        return False
+    return True

@@ -1,0 +1,309 @@
+"""A region as a model, and copies of it with other nodes in the place of some."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterator, Sequence
+from functools import cache, cached_property
+from typing import Any
+
+import numpy as np
+from onnx import TensorProto, defs, helper, numpy_helper
+
+from subgraph.graph import protobuf
+from subgraph.graph.graph import STANDARD, bodies
+from subgraph.graph.onnx_process import OnnxError, OnnxProcess
+from subgraph.graph.shape_inference import infer_model
+from subgraph.graph.summary import opset_of
+from subgraph.types import Array
+
+FLOATS = (TensorProto.FLOAT, TensorProto.DOUBLE, TensorProto.FLOAT16, TensorProto.BFLOAT16)
+INTEGERS = (TensorProto.INT32, TensorProto.INT64, TensorProto.INT8, TensorProto.UINT8, TensorProto.UINT32)
+FIXED = ", for these shapes and sizes"
+MOST_ALONE = 12  # nodes that a form is tried on one by one
+FIRST = -1  # the place before all nodes
+AXES_INPUT = {"ReduceSum": 13, "Squeeze": 13, "Unsqueeze": 13}  # opset since which axes are an input; others: 18
+
+
+class RegionModel:
+    """A region as a model of its own, with all that rewritings ask about it.
+
+    Attributes:
+        model: with all its weights; rewritings never change it. opset: of ONNX's own operators.
+        types: tensor → declared or inferred TypeProto. any_shape: does the whole model take other shapes?
+        frozen: constants that the whole model computes from shapes.
+        fixed: was a shape, or a frozen constant, asked for since this was set to False?
+    """
+
+    def __init__(self, model: protobuf.ModelProto, onnx: OnnxProcess, frozen: Collection[str] | None = None) -> None:
+        self.model, self.opset, self._onnx = model, opset_of(model), onnx
+        self.any_shape, self.frozen, self.fixed = frozen is not None, frozenset(frozen or ()), False
+        inferred = infer_model(model, onnx)[0].graph
+        self.types: dict[str, protobuf.TypeProto] = {
+            v.name: v.type for v in (*inferred.value_info, *inferred.input, *inferred.output)
+        }
+
+    @property
+    def nodes(self) -> Sequence[protobuf.NodeProto]:
+        """The nodes of the graph itself."""
+        nodes: Sequence[protobuf.NodeProto] = self.model.graph.node
+        return nodes
+
+    @cached_property
+    def constants(self) -> dict[str, protobuf.TensorProto]:
+        """Initializers, and values of Constant nodes."""
+        made = {
+            n.output[0]: a.t for n in self.nodes if n.op_type == "Constant" for a in n.attribute if a.name == "value"
+        }
+        return made | {t.name: t for t in self.model.graph.initializer}
+
+    @cached_property
+    def readers(self) -> dict[str, int]:
+        """Tensor → how many times nodes read it, bodies included; an output of the model counts once more."""
+        counts: dict[str, int] = {}
+        for name in [*_read(self.nodes), *(v.name for v in self.model.graph.output)]:
+            counts[name] = counts.get(name, 0) + 1
+        return counts
+
+    @cached_property
+    def inner(self) -> set[str]:
+        """Tensors on an edge between two nodes; constants are none."""
+        read = set(_read(self.nodes)) - self.constants.keys()
+        return {name for node in self.nodes for name in node.output if name} & read
+
+    def value(self, name: str) -> Array | None:
+        """A constant's elements; None if it is computed."""
+        self.fixed |= name in self.frozen
+        return numpy_helper.to_array(self.constants[name]) if name in self.constants else None
+
+    def element(self, name: str) -> int:
+        """TensorProto.DataType; 0 for what is no tensor, or is unknown."""
+        if name in self.constants:
+            return int(self.constants[name].data_type)
+        return int(self.types[name].tensor_type.elem_type) if name in self.types else 0
+
+    def shape(self, name: str) -> list[int] | None:
+        """None unless every dimension is known."""
+        if name in self.constants:
+            return list(self.constants[name].dims)
+        self.fixed = True
+        dims = self._dims(name)
+        return None if dims is None or not all(d.HasField("dim_value") for d in dims) else [d.dim_value for d in dims]
+
+    def rank(self, name: str) -> int | None:
+        """None if unknown."""
+        dims = self.constants[name].dims if name in self.constants else self._dims(name)
+        return None if dims is None else len(dims)
+
+    def _dims(self, name: str) -> Any:
+        tensor = self.types[name].tensor_type if name in self.types else None
+        return tensor.shape.dim if tensor is not None and tensor.HasField("shape") else None
+
+    def function_body(self, node: protobuf.NodeProto, version: int) -> protobuf.ModelProto | None:
+        """The FunctionProto by which the standard defines this node, in its schema `version`; None without one."""
+        types = [self.types.get(n) or _type_of(self.constants.get(n)) for n in node.input]
+        try:
+            return self._onnx.function_body(node, types, version, self.opset)
+        except OnnxError:
+            return None
+
+    def converted(self, version: int) -> protobuf.ModelProto | None:
+        """The model in another opset; None where onnx's converter does not reach it."""
+        try:
+            return self._onnx.convert(self.model, version)
+        except OnnxError:
+            return None
+
+
+def _read(nodes: Sequence[protobuf.NodeProto]) -> Iterator[str]:
+    for node in nodes:
+        yield from node.input
+        for body in bodies(node):
+            yield from _read(body.node)
+            yield from (v.name for v in body.output)
+
+
+def _type_of(constant: protobuf.TensorProto | None) -> protobuf.TypeProto:
+    if constant is None:
+        return protobuf.protos().TypeProto()
+    return helper.make_tensor_type_proto(constant.data_type, list(constant.dims))
+
+
+def attribute(node: protobuf.NodeProto, name: str, default: Any = None) -> Any:
+    """The value of an attribute; text as str."""
+    value = next((helper.get_attribute_value(a) for a in node.attribute if a.name == name), default)
+    return value.decode() if isinstance(value, bytes) else list(value) if isinstance(value, tuple) else value
+
+
+def argument(node: protobuf.NodeProto, position: int) -> str:
+    """The name of an input; "" if it is left out."""
+    return str(node.input[position]) if position < len(node.input) else ""
+
+
+def title(node: protobuf.NodeProto) -> str:
+    """How words call a node."""
+    return str(node.name or f"{node.op_type} of '{next(filter(None, node.output), '')}'")
+
+
+def reduced_axes(source: RegionModel, node: protobuf.NodeProto) -> list[int] | None:
+    """The axes of a reduction, all for none given, not negative; None if unknown."""
+    rank, given = source.rank(node.input[0]), argument(node, 1)
+    if rank is None or (given and source.value(given) is None):
+        return None
+    value = source.value(given) if given else None
+    axes = attribute(node, "axes") if value is None else [int(a) for a in value.reshape(-1)]
+    if not axes and attribute(node, "noop_with_empty_axes", 0):
+        return None
+    return sorted(a % rank for a in axes or range(rank)) if rank else None
+
+
+@cache
+def schema(op: str, version: int, domain: str = "") -> Any:
+    """onnx's schema of an operator as of an opset; None if it has none."""
+    try:
+        return defs.get_schema(op, version, domain)
+    except (defs.SchemaError, ValueError, OverflowError, TypeError):
+        return None
+
+
+class Substitution:
+    """A copy of a model in the making: nodes that are appended take the place of the node that `at` named last."""
+
+    def __init__(self, source: RegionModel, index: int = FIRST) -> None:
+        self.source, self.opset = source, source.opset
+        self._new: dict[int, list[protobuf.NodeProto]] = {}
+        self._weights: list[protobuf.TensorProto] = []
+        self._taken = {n for node in source.nodes for n in (*node.input, *node.output)} | source.constants.keys()
+        self.at(index)
+
+    def at(self, index: int) -> None:
+        """What follows takes the place of this node, or stands before all (`FIRST`)."""
+        self._at = index
+        self._new[index] = []
+
+    def name(self, hint: str) -> str:
+        """A tensor's name that is not taken."""
+        name, number = f"rewritten/{hint}", 0
+        while name in self._taken:
+            number += 1
+            name = f"rewritten/{hint}_{number}"
+        self._taken.add(name)
+        return name
+
+    def node(self, op: str, inputs: Sequence[str], output: str = "", domain: str = "", **attributes: Any) -> str:
+        """Append a node of one output; its name."""
+        output = output or self.name(op)
+        given = {k: v for k, v in attributes.items() if v is not None}
+        name = self.name(f"{op}_node")
+        self._new[self._at].append(helper.make_node(op, list(inputs), [output], name, domain=domain, **given))
+        return output
+
+    def copy(self, node: protobuf.NodeProto) -> protobuf.NodeProto:
+        """Append a copy of a node, to be changed."""
+        copied = protobuf.protos().NodeProto()
+        copied.CopyFrom(node)
+        self._new[self._at].append(copied)
+        return copied
+
+    def weight(self, array: Any, dtype: int | None = None) -> str:
+        """Add an initializer; its name. `dtype`: element type, if it is not the array's."""
+        array = np.asarray(array)
+        if dtype:
+            array = array.astype(helper.tensor_dtype_to_np_dtype(dtype))
+        self._weights.append(numpy_helper.from_array(array, self.name("constant")))
+        return str(self._weights[-1].name)
+
+    def drop(self, index: int) -> None:
+        """Leave a node out."""
+        self._new[index] = []
+
+    def reduce(self, op: str, x: str, axes: Sequence[int], output: str = "", keepdims: int | None = 1) -> str:
+        """A reduction, Squeeze or Unsqueeze, whose axes are an input or an attribute as the opset has it."""
+        if self.opset >= AXES_INPUT.get(op, 18):
+            return self.node(op, [x, self.weight(np.array(axes, np.int64))], output, keepdims=keepdims)
+        return self.node(op, [x], output, axes=list(axes), keepdims=keepdims)
+
+    def pad(self, x: str, pads: Sequence[int], value: float, output: str = "") -> str:
+        """A Pad node; `pads`: begins, then ends, of all axes."""
+        if self.opset < 11:
+            return self.node("Pad", [x], output, pads=list(pads), value=float(value), mode="constant")
+        constant = self.weight(np.array(value), self.source.element(x))
+        return self.node("Pad", [x, self.weight(np.array(pads, np.int64)), constant], output)
+
+    def reshape(self, x: str, shape: Sequence[int], output: str = "") -> str:
+        """A Reshape node."""
+        return self.node("Reshape", [x, self.weight(np.array(shape, np.int64))], output)
+
+    def zeros(self, x: str, element: int) -> str:
+        """Zeros of x's shape that are computed at run time: nothing is less than itself, NaN neither."""
+        return self.node("Cast", [self.node("Less", [x, x])], to=element)
+
+    def model(self) -> protobuf.ModelProto:
+        """The copy, without constants that nothing reads any more."""
+        made = protobuf.protos().ModelProto()
+        made.CopyFrom(self.source.model)
+        del made.graph.node[:], made.graph.value_info[:]
+        made.graph.node.extend(self._new.get(FIRST, []))
+        for i, node in enumerate(self.source.nodes):
+            made.graph.node.extend(self._new.get(i, [node]))
+        made.graph.initializer.extend(self._weights)
+        return tidied(made)
+
+
+def tidied(made: protobuf.ModelProto) -> protobuf.ModelProto:
+    """The model without nodes and constants that nothing reads."""
+    graph = made.graph
+    read = {v.name for v in graph.output}
+    for k in reversed(range(len(graph.node))):
+        if read.intersection(graph.node[k].output):
+            read.update(_read([graph.node[k]]))
+        else:
+            del graph.node[k]
+    read.update(v.name for v in graph.input)
+    for k in reversed([k for k, t in enumerate(graph.initializer) if t.name not in read]):
+        del graph.initializer[k]
+    made.ir_version = max(made.ir_version, 4)  # before, every initializer had to be an input as well
+    return made
+
+
+Form = Callable[[RegionModel, protobuf.NodeProto, Substitution], str]
+
+
+def each(source: RegionModel, forms: Sequence[Form]) -> Iterator[tuple[str, protobuf.ModelProto]]:
+    """Each form in the place of each node that it fits, unless these are more than `MOST_ALONE`; then of all of these.
+
+    A form appends the nodes that replace a node, and returns what they are, in words, or "" where it does not fit. One
+    that used shapes says so where the whole model takes inputs of other shapes.
+    """
+    for form in forms:
+        fits, words, fixed = [], "", ""
+        for i, node in enumerate(source.nodes):
+            source.fixed = False
+            if here := form(source, node, Substitution(source, i)):
+                words, fixed = here, FIXED if source.any_shape and (source.fixed or fixed) else ""
+                fits.append((i, f"{here} {title(node)}{FIXED if source.any_shape and source.fixed else ''}"))
+        for i, text in fits if len(fits) <= MOST_ALONE else ():
+            yield text, _substituted(source, form, [i])
+        if len(fits) > 1:
+            yield f"{words} each of {len(fits)} nodes{fixed}", _substituted(source, form, [i for i, _ in fits])
+
+
+def _substituted(source: RegionModel, form: Form, indices: Sequence[int]) -> protobuf.ModelProto:
+    """Made again, since the weights of all forms at once may not fit into memory."""
+    new = Substitution(source)
+    for i in indices:
+        new.at(i)
+        form(source, source.nodes[i], new)
+    return new.model()
+
+
+def of(*ops: str, domain: str = "") -> Callable[[Form], Form]:
+    """Restricts a form to operators."""
+    domains = STANDARD if not domain else (domain,)
+
+    def restrict(form: Form) -> Form:
+        def restricted(source: RegionModel, node: protobuf.NodeProto, new: Substitution) -> str:
+            return form(source, node, new) if node.op_type in ops and node.domain in domains else ""
+
+        return restricted
+
+    return restrict

@@ -1,0 +1,219 @@
+"""Elementwise operators by others: a power as a product, a division by a reciprocal, a Tanh of a clipped value."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+from onnx import TensorProto
+
+from subgraph.blame.rewrites._region_model import FLOATS, RegionModel, Substitution, argument, attribute, each, of
+from subgraph.graph import protobuf
+
+BITS: dict[int, int] = {TensorProto.UINT8: 8, TensorProto.UINT16: 16, TensorProto.UINT32: 32}
+SIGNED_BITS: dict[int, int] = {TensorProto.INT8: 8, TensorProto.INT16: 16, TensorProto.INT32: 32}
+SATURATED = {"Tanh": 20.0, "Sigmoid": 80.0, "Erf": 8.0}  # |x| beyond which float32 gives its limit
+
+
+def rewrite(source: RegionModel) -> Iterator[tuple[str, protobuf.ModelProto]]:
+    """Each form on each node, then on all that it fits."""
+    yield from each(
+        source,
+        [
+            _square,
+            _float_power,
+            _root,
+            _clipped,
+            _tanh,
+            _sigmoid,
+            _subtract,
+            _add,
+            _multiply_constant,
+            _reciprocal,
+            _where,
+            _maximum,
+            _remainder,
+            _power_of_two,
+        ],
+    )
+
+
+def _is_float(source: RegionModel, node: protobuf.NodeProto) -> bool:
+    return source.element(node.input[0]) in FLOATS
+
+
+@of("Pow")
+def _square(source: RegionModel, node: protobuf.NodeProto, new: Substitution) -> str:
+    exponent = source.value(node.input[1])
+    if exponent is None or exponent.size != 1 or exponent.ndim > (source.rank(node.input[0]) or 0):
+        return ""
+    x, y = node.input[0], node.output[0]
+    number = float(exponent.reshape(-1)[0].astype(np.float64))
+    if number == 2:
+        new.node("Mul", [x, x], y)
+        return "a Mul with itself instead of"
+    if number == 3:
+        new.node("Mul", [x, new.node("Mul", [x, x])], y)
+        return "two Mul instead of"
+    if number == 0.5 and _is_float(source, node):
+        new.node("Sqrt", [x], y)
+        return "a Sqrt instead of"
+    return ""
+
+
+@of("Pow")
+def _float_power(source: RegionModel, node: protobuf.NodeProto, new: Substitution) -> str:
+    base, exponent = (source.element(name) for name in node.input)
+    if not base or base == exponent:
+        return ""
+    wide = [new.node("Cast", [name], to=TensorProto.DOUBLE) for name in node.input]
+    new.node("Cast", [new.node("Pow", wide)], node.output[0], to=base)
+    return "a Pow of float64 instead of"
+
+
+@of("Sqrt")
+def _root(source: RegionModel, node: protobuf.NodeProto, new: Substitution) -> str:
+    x, y = node.input[0], node.output[0]
+    new.node("Pow", [x, new.weight(0.5, source.element(x))], y)
+    return "a Pow with 0.5 instead of"
+
+
+@of(*SATURATED)
+def _clipped(source: RegionModel, node: protobuf.NodeProto, new: Substitution) -> str:
+    x = node.input[0]
+    if source.element(x) not in (TensorProto.FLOAT, TensorProto.FLOAT16):
+        return ""
+    limit = SATURATED[node.op_type]
+    if new.opset < 11:
+        clipped = new.node("Clip", [x], min=-limit, max=limit)
+    else:
+        bounds = [new.weight(bound, source.element(x)) for bound in (-limit, limit)]
+        clipped = new.node("Clip", [x, *bounds])
+    new.node(node.op_type, [clipped], node.output[0])
+    return f"a Clip to -{limit:g} … {limit:g}, beyond which nothing changes, before"
+
+
+@of("Tanh")
+def _tanh(source: RegionModel, node: protobuf.NodeProto, new: Substitution) -> str:
+    x, element = node.input[0], source.element(node.input[0])
+    if element not in FLOATS:
+        return ""
+    two = new.weight(2.0, element)
+    double = new.node("Mul", [new.node("Sigmoid", [new.node("Mul", [x, two])]), two])
+    new.node("Sub", [double, new.weight(1.0, element)], node.output[0])
+    return "2·Sigmoid(2x) - 1 instead of"
+
+
+@of("Sigmoid")
+def _sigmoid(source: RegionModel, node: protobuf.NodeProto, new: Substitution) -> str:
+    x, element = node.input[0], source.element(node.input[0])
+    if element not in FLOATS:
+        return ""
+    one = new.weight(1.0, element)
+    below = new.node("Add", [new.node("Exp", [new.node("Neg", [x])]), one])
+    new.node("Div", [one, below], node.output[0])
+    return "1 / (1 + Exp(-x)) instead of"
+
+
+@of("Sub")
+def _subtract(source: RegionModel, node: protobuf.NodeProto, new: Substitution) -> str:
+    if not _is_float(source, node):
+        return ""
+    new.node("Add", [node.input[0], new.node("Neg", [node.input[1]])], node.output[0])
+    return "an Add of the negative instead of"
+
+
+@of("Add")
+def _add(source: RegionModel, node: protobuf.NodeProto, new: Substitution) -> str:
+    for k, name in enumerate(node.input):
+        value = source.value(name)
+        if value is not None and source.element(name) in FLOATS:
+            new.node("Sub", [node.input[1 - k], new.weight(-value)], node.output[0])
+            return "a Sub of the negative constant instead of"
+    return ""
+
+
+@of("Div")
+def _multiply_constant(source: RegionModel, node: protobuf.NodeProto, new: Substitution) -> str:
+    divisor = source.value(node.input[1])
+    if divisor is None or not _is_float(source, node) or not np.all(divisor):
+        return ""
+    inverse = new.weight(1 / divisor.astype(np.float64), source.element(node.input[1]))
+    new.node("Mul", [node.input[0], inverse], node.output[0])
+    return "a Mul with the constant's reciprocal instead of"
+
+
+@of("Div")
+def _reciprocal(source: RegionModel, node: protobuf.NodeProto, new: Substitution) -> str:
+    if not _is_float(source, node) or source.value(node.input[1]) is not None:
+        return ""
+    new.node("Mul", [node.input[0], new.node("Reciprocal", [node.input[1]])], node.output[0])
+    return "a Mul with the Reciprocal instead of"
+
+
+@of("LeakyRelu", "PRelu")
+def _where(source: RegionModel, node: protobuf.NodeProto, new: Substitution) -> str:
+    x, element = node.input[0], source.element(node.input[0])
+    if element not in FLOATS:
+        return ""
+    slope = argument(node, 1) or new.weight(attribute(node, "alpha", 0.01), element)
+    negative = new.node("Less", [x, new.weight(0, element)])
+    new.node("Where", [negative, new.node("Mul", [x, slope]), x], node.output[0])
+    return "a Where instead of"
+
+
+@of("Relu", "Clip")
+def _maximum(source: RegionModel, node: protobuf.NodeProto, new: Substitution) -> str:
+    x, element = node.input[0], source.element(node.input[0])
+    if node.op_type == "Relu":
+        low, high = (new.weight(0, element) if element in FLOATS else ""), ""
+    elif new.opset >= 11:
+        low, high = argument(node, 1), argument(node, 2)
+    else:
+        bounds = (attribute(node, "min"), attribute(node, "max"))
+        low, high = (new.weight(b, element) if b is not None else "" for b in bounds)
+    if not (low or high):
+        return ""
+    if low and high:
+        x, low = new.node("Max", [x, low]), ""
+    new.node("Min" if not low else "Max", [x, high or low], node.output[0])
+    return "a Max or Min instead of" if node.op_type == "Relu" else "Max and Min instead of"
+
+
+@of("Mod")
+def _remainder(source: RegionModel, node: protobuf.NodeProto, new: Substitution) -> str:
+    """The sign of the divisor, or with `fmod` that of the dividend."""
+    x, by, element = node.input[0], node.input[1], source.element(node.input[0])
+    if element not in FLOATS:
+        return ""
+    rest = new.node("Mod", [new.node("Abs", [x]), new.node("Abs", [by])], fmod=1)
+    signed = new.node("Mul", [rest, new.node("Sign", [x])])
+    if attribute(node, "fmod", 0):
+        new.node("Identity", [signed], node.output[0])
+        return "a Mod of absolute values and the dividend's sign instead of"
+    added = new.node("Add", [signed, by])
+    zero = new.weight(0, element)
+    other = new.node("Less", [new.node("Mul", [signed, by]), zero])
+    new.node("Where", [other, added, signed], node.output[0])
+    return "a Mod with fmod=1, and the divisor's sign, instead of"
+
+
+@of("BitShift")
+def _power_of_two(source: RegionModel, node: protobuf.NodeProto, new: Substitution) -> str:
+    """In int64, which holds each product of up to 32 bits; by more bits than there are, nothing or the sign is left."""
+    element = source.element(node.input[0])
+    signed, bits = element in SIGNED_BITS, BITS.get(element) or SIGNED_BITS.get(element)
+    if not bits:
+        return ""
+    wide, by = (new.node("Cast", [name], to=TensorProto.INT64) for name in node.input)
+    by = new.node("Max", [new.node("Min", [by, new.weight(np.int64(bits))]), new.weight(np.int64(0))])
+    power = new.node("Gather", [new.weight(2 ** np.arange(bits + 1)), by])
+    if attribute(node, "direction") == "RIGHT":
+        below = new.node("Sub", [wide, new.node("Mod", [wide, power])])
+        new.node("Cast", [new.node("Div", [below, power])], node.output[0], to=element)
+        return "a Div by a power of two instead of"
+    half = new.weight(np.int64(2 ** (bits - 1) if signed else 0))
+    moved = new.node("Add", [new.node("Mul", [wide, power]), half])
+    kept = new.node("Sub", [new.node("Mod", [moved, new.weight(np.int64(2**bits))]), half])
+    new.node("Cast", [kept], node.output[0], to=element)
+    return "a Mul with a power of two instead of"

@@ -1,0 +1,55 @@
+"""A DFT as a MatMul with sines and cosines."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from subgraph.blame.rewrites._region_model import FLOATS, RegionModel, Substitution, argument, attribute, each, of
+from subgraph.graph import protobuf
+
+MOST = 2048  # points
+
+
+def rewrite(source: RegionModel) -> Iterator[tuple[str, protobuf.ModelProto]]:
+    """Each DFT, then all of them."""
+    yield from each(source, [_products])
+
+
+@of("DFT")
+def _products(source: RegionModel, node: protobuf.NodeProto, new: Substitution) -> str:
+    """With n inputs and m outputs along the axis, of c and d parts: x (…, n·c) times a matrix (n·c, m·d)."""
+    before, after, axis = source.shape(node.input[0]), source.shape(node.output[0]), _axis(source, node)
+    element = source.element(node.input[0])
+    if before is None or after is None or axis is None or element not in FLOATS:
+        return ""
+    rank, length = len(before), source.value(argument(node, 1))
+    axis %= rank
+    inverse, half = bool(attribute(node, "inverse", 0)), bool(attribute(node, "onesided", 0))
+    if (argument(node, 1) and length is None) or axis == rank - 1 or (inverse and half):
+        return ""
+    points = before[axis] if length is None else int(length.reshape(-1)[0])
+    if max(points, before[axis]) > MOST:
+        return ""
+    n, c, m, d = before[axis], before[-1], after[axis], after[-1]
+    used = np.arange(n)[:, None] < points
+    turn = np.exp((2j if inverse else -2j) * np.pi * np.outer(np.arange(n), np.arange(m)) / points) * used
+    turn = turn / points if inverse else turn
+    parts = [turn, 1j * turn][:c]  # what a real and an imaginary input give
+    matrix = np.stack([np.stack([p.real, p.imag][:d], axis=-1) for p in parts], axis=1).reshape(n * c, m * d)
+    order = [*(k for k in range(rank - 1) if k != axis), axis, rank - 1]
+    moved = new.node("Transpose", [node.input[0]], perm=order)
+    kept = [before[k] for k in order[:-2]]
+    product = new.node("MatMul", [new.reshape(moved, [*kept, n * c]), new.weight(matrix, element)])
+    shaped = new.reshape(product, [*kept, m, d])
+    new.node("Transpose", [shaped], node.output[0], perm=[int(k) for k in np.argsort(order)])
+    return "a MatMul with sines and cosines instead of"
+
+
+def _axis(source: RegionModel, node: protobuf.NodeProto) -> int | None:
+    """None unless it is constant. An attribute before opset 20."""
+    if source.opset < 20:
+        return int(attribute(node, "axis", 1))
+    value = source.value(argument(node, 2))
+    return -2 if not argument(node, 2) else None if value is None else int(value.reshape(-1)[0])

@@ -1,0 +1,177 @@
+"""Layers by others: Gemm as MatMul and Add, a normalisation as arithmetic, one dimension as two, a pool as a mean."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from subgraph.blame.rewrites._region_model import (
+    FLOATS,
+    RegionModel,
+    Substitution,
+    argument,
+    attribute,
+    each,
+    of,
+    reduced_axes,
+)
+from subgraph.graph import protobuf
+
+PER_AXIS = {"kernel_shape", "strides", "dilations", "output_padding", "output_shape"}
+
+
+def rewrite(source: RegionModel) -> Iterator[tuple[str, protobuf.ModelProto]]:
+    """Each form on each node, then on all that it fits."""
+    yield from each(
+        source,
+        [
+            _dropout,
+            _normalised_batch,
+            _normalised_instance,
+            _gemm,
+            _matmul,
+            _two_dimensions,
+            _global,
+            _mean,
+            _hard,
+            _divided,
+        ],
+    )
+
+
+@of("Dropout")
+def _dropout(source: RegionModel, node: protobuf.NodeProto, new: Substitution) -> str:
+    if new.opset < 12 or argument(node, 2):  # of older versions, training is set elsewhere
+        return ""
+    x = node.input[0]
+    new.node("Identity", [x], node.output[0])
+    if len(node.output) > 1 and node.output[1]:
+        new.node("Not", [new.node("Less", [x, x])], node.output[1])
+    return "an Identity instead of"
+
+
+@of("BatchNormalization")
+def _normalised_batch(source: RegionModel, node: protobuf.NodeProto, new: Substitution) -> str:
+    values = [source.value(name) for name in node.input[1:5]]
+    rank, x = source.rank(node.input[0]), node.input[0]
+    outputs = [name for name in node.output if name]
+    if any(v is None for v in values) or rank is None or len(outputs) > 1 or attribute(node, "training_mode", 0):
+        return ""
+    scale, bias, mean, variance = (np.asarray(v, np.float64) for v in values)
+    factor = scale / np.sqrt(variance + attribute(node, "epsilon", 1e-5))
+    form = [-1, *[1] * (rank - 2)]
+    scaled = new.node("Mul", [x, new.weight(factor.reshape(form), source.element(x))])
+    new.node("Add", [scaled, new.weight((bias - mean * factor).reshape(form), source.element(x))], node.output[0])
+    return "a Mul and an Add instead of"
+
+
+@of("InstanceNormalization")
+def _normalised_instance(source: RegionModel, node: protobuf.NodeProto, new: Substitution) -> str:
+    x, rank = node.input[0], source.rank(node.input[0])
+    if rank is None or rank < 3:
+        return ""
+    axes, form = list(range(2, rank)), [-1, *[1] * (rank - 2)]
+    centred = new.node("Sub", [x, new.reduce("ReduceMean", x, axes)])
+    variance = new.reduce("ReduceMean", new.node("Mul", [centred, centred]), axes)
+    epsilon = new.weight(attribute(node, "epsilon", 1e-5), source.element(x))
+    normal = new.node("Div", [centred, new.node("Sqrt", [new.node("Add", [variance, epsilon])])])
+    scaled = new.node("Mul", [normal, new.reshape(node.input[1], form)])
+    new.node("Add", [scaled, new.reshape(node.input[2], form)], node.output[0])
+    return "its arithmetic, operator by operator, instead of"
+
+
+@of("Gemm")
+def _gemm(source: RegionModel, node: protobuf.NodeProto, new: Substitution) -> str:
+    element = source.element(node.input[0])
+    a, b, c = node.input[0], node.input[1], argument(node, 2)
+    alpha, beta = attribute(node, "alpha", 1.0), attribute(node, "beta", 1.0)
+    if element not in FLOATS:
+        return ""
+    a = new.node("Transpose", [a], perm=[1, 0]) if attribute(node, "transA", 0) else a
+    weights = source.value(b)
+    if attribute(node, "transB", 0):
+        b = new.weight(np.ascontiguousarray(weights.T)) if weights is not None else new.node("Transpose", [b])
+    factors = [(alpha, a), (beta, c)]
+    a, c = (new.node("Mul", [t, new.weight(f, element)]) if f != 1 and t else t for f, t in factors)
+    if c:
+        new.node("Add", [new.node("MatMul", [a, b]), c], node.output[0])
+    else:
+        new.node("MatMul", [a, b], node.output[0])
+    return f"a MatMul{' and an Add' if c else ''} instead of"
+
+
+@of("MatMul")
+def _matmul(source: RegionModel, node: protobuf.NodeProto, new: Substitution) -> str:
+    if [source.rank(n) for n in node.input] != [2, 2] or source.element(node.input[0]) not in FLOATS:
+        return ""
+    zero = [] if new.opset >= 11 else [new.weight(0, source.element(node.input[0]))]
+    new.node("Gemm", [*node.input, *zero], node.output[0])
+    return "a Gemm instead of"
+
+
+@of("Conv", "ConvTranspose", "MaxPool", "AveragePool", "LpPool")
+def _two_dimensions(source: RegionModel, node: protobuf.NodeProto, new: Substitution) -> str:
+    if source.rank(node.input[0]) != 3 or len([name for name in node.output if name]) > 1:
+        return ""
+    raised = new.reduce("Unsqueeze", node.input[0], [2], keepdims=None)
+    weights = []
+    if "Conv" in node.op_type:
+        kernel = source.value(node.input[1])
+        name = node.input[1]
+        wide = new.weight(kernel[:, :, None]) if kernel is not None else new.reduce("Unsqueeze", name, [2], "", None)
+        weights = [wide, *node.input[2:]]
+    attributes = {a.name: attribute(node, a.name) for a in node.attribute}
+    for name in PER_AXIS & attributes.keys():
+        attributes[name] = [0 if name == "output_padding" else 1, *attributes[name]]
+    if pads := attributes.get("pads"):
+        attributes["pads"] = [0, pads[0], 0, pads[1]]
+    flat = new.node(node.op_type, [raised, *weights], **attributes)
+    new.reduce("Squeeze", flat, [2], node.output[0], keepdims=None)
+    return "the same in two dimensions, of which one has length 1, instead of"
+
+
+@of("GlobalAveragePool", "GlobalMaxPool")
+def _global(source: RegionModel, node: protobuf.NodeProto, new: Substitution) -> str:
+    rank = source.rank(node.input[0])
+    if rank is None:
+        return ""
+    op = "ReduceMean" if node.op_type == "GlobalAveragePool" else "ReduceMax"
+    new.reduce(op, node.input[0], range(2, rank), node.output[0])
+    return f"a {op} instead of"
+
+
+@of("ReduceMean")
+def _mean(source: RegionModel, node: protobuf.NodeProto, new: Substitution) -> str:
+    axes, rank = reduced_axes(source, node), source.rank(node.input[0])
+    if rank is None or rank < 3 or axes != list(range(2, rank)):
+        return ""
+    if attribute(node, "keepdims", 1):
+        new.node("GlobalAveragePool", [node.input[0]], node.output[0])
+    else:
+        new.reduce("Squeeze", new.node("GlobalAveragePool", [node.input[0]]), axes, node.output[0], keepdims=None)
+    return "a GlobalAveragePool instead of"
+
+
+@of("ReduceMean")
+def _divided(source: RegionModel, node: protobuf.NodeProto, new: Substitution) -> str:
+    x, axes, shape = node.input[0], reduced_axes(source, node), source.shape(node.input[0])
+    if not axes or shape is None or source.element(x) not in FLOATS:
+        return ""
+    total = new.reduce("ReduceSum", x, axes, keepdims=attribute(node, "keepdims", 1))
+    count = int(np.prod([shape[axis] for axis in axes]))
+    new.node("Div", [total, new.weight(count, source.element(x))], node.output[0])
+    return f"a ReduceSum divided by {count} instead of"
+
+
+@of("HardSigmoid", "HardSwish")
+def _hard(source: RegionModel, node: protobuf.NodeProto, new: Substitution) -> str:
+    x, element = node.input[0], source.element(node.input[0])
+    swish = node.op_type == "HardSwish"
+    alpha, beta = (1 / 6, 0.5) if swish else (attribute(node, "alpha", 0.2), attribute(node, "beta", 0.5))
+    line = new.node("Add", [new.node("Mul", [x, new.weight(alpha, element)]), new.weight(beta, element)])
+    zero, one = new.weight(0, element), new.weight(1, element)
+    gate = new.node("Min", [new.node("Max", [line, zero]), one], "" if swish else node.output[0])
+    if swish:
+        new.node("Mul", [x, gate], node.output[0])
+    return "Mul, Add, Max and Min instead of"

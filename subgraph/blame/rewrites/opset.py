@@ -1,0 +1,23 @@
+"""The region in other opsets, as far as onnx's converter reaches."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from subgraph.blame.rewrites._region_model import RegionModel
+from subgraph.graph import protobuf
+from subgraph.graph.summary import changed_between
+
+OLDEST, NEWEST = 7, 25  # the oldest that the converter reaches; runtimes take a new opset late
+
+
+def rewrite(source: RegionModel) -> Iterator[tuple[str, protobuf.ModelProto]]:
+    """The nearest opsets first; of those that define all of its operators alike, one."""
+    versions = sorted(range(OLDEST, NEWEST + 1), key=lambda v: (abs(v - source.opset), -v))
+    tried = [source.opset]
+    for version in versions:
+        if any(not changed_between(source.model, "", version, other) for other in tried):
+            continue
+        tried.append(version)
+        if (model := source.converted(version)) is not None:
+            yield f"opset {version} instead of {source.opset}", model

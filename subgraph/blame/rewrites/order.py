@@ -1,0 +1,93 @@
+"""The order of operands and sums: operands swapped, a reduction axis by axis, a large product in two parts."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from subgraph.blame.rewrites._region_model import (
+    FLOATS,
+    RegionModel,
+    Substitution,
+    argument,
+    attribute,
+    each,
+    of,
+    reduced_axes,
+)
+from subgraph.graph import protobuf
+
+COMMUTATIVE = ("Add", "Mul", "Max", "Min", "Sum", "And", "Or", "Xor", "Equal")
+REDUCTIONS = ("ReduceSum", "ReduceMean", "ReduceMax", "ReduceMin", "ReduceProd")
+MANY = 8  # channels; fewer are not worth two products
+
+
+def rewrite(source: RegionModel) -> Iterator[tuple[str, protobuf.ModelProto]]:
+    """Each form on each node, then on all that it fits."""
+    yield from each(source, [_swapped, _by_axis, _columns, _rows, _channels])
+
+
+@of(*COMMUTATIVE)
+def _swapped(source: RegionModel, node: protobuf.NodeProto, new: Substitution) -> str:
+    if len(set(node.input)) < 2:
+        return ""
+    copied = new.copy(node)
+    copied.input[:] = list(reversed(node.input))
+    return "the operands swapped in"
+
+
+@of(*REDUCTIONS)
+def _by_axis(source: RegionModel, node: protobuf.NodeProto, new: Substitution) -> str:
+    axes, x = reduced_axes(source, node), node.input[0]
+    if not axes or len(axes) < 2:
+        return ""
+    keep = attribute(node, "keepdims", 1)
+    for axis in reversed(axes):
+        x = new.reduce(node.op_type, x, [axis], node.output[0] if axis == axes[0] else "", keepdims=keep)
+    return "one axis after the other in"
+
+
+@of("MatMul")
+def _columns(source: RegionModel, node: protobuf.NodeProto, new: Substitution) -> str:
+    weights, rank = source.value(node.input[1]), source.rank(node.input[0])
+    if weights is None or weights.ndim != 2 or weights.shape[1] < MANY or not rank:
+        return ""
+    parts = [new.node("MatMul", [node.input[0], new.weight(w)]) for w in np.array_split(weights, 2, axis=1)]
+    new.node("Concat", parts, node.output[0], axis=rank - 1)
+    return "two MatMul of half the columns each instead of"
+
+
+@of("MatMul")
+def _rows(source: RegionModel, node: protobuf.NodeProto, new: Substitution) -> str:
+    weights, rank = source.value(node.input[1]), source.rank(node.input[0])
+    if weights is None or weights.ndim != 2 or weights.shape[0] < MANY or not rank or new.opset < 10:
+        return ""
+    if source.element(node.input[0]) not in FLOATS:
+        return ""
+    half, end = weights.shape[0] // 2, weights.shape[0]
+    parts = []
+    for begin, stop in ((0, half), (half, end)):
+        bounds = [new.weight(np.array([n], np.int64)) for n in (begin, stop, rank - 1)]
+        part = new.node("Slice", [node.input[0], *bounds])
+        parts.append(new.node("MatMul", [part, new.weight(weights[begin:stop])]))
+    new.node("Add", parts, node.output[0])
+    return "the sum of two MatMul of half the length each instead of"
+
+
+@of("Conv")
+def _channels(source: RegionModel, node: protobuf.NodeProto, new: Substitution) -> str:
+    weights, bias = source.value(node.input[1]), source.value(argument(node, 2))
+    known = weights is not None and (bias is not None or not argument(node, 2))
+    if weights is None or not known or attribute(node, "group", 1) != 1 or len(weights) < MANY:
+        return ""
+    parts = []
+    halves = zip(np.array_split(weights, 2), [None, None] if bias is None else np.array_split(bias, 2), strict=True)
+    for kernel, offset in halves:
+        copied = new.copy(node)
+        copied.output[0] = new.name("half")
+        copied.input[:] = [node.input[0], new.weight(kernel), *([] if offset is None else [new.weight(offset)])]
+        copied.name = new.name("Conv_half")
+        parts.append(copied.output[0])
+    new.node("Concat", parts, node.output[0], axis=1)
+    return "two Conv of half the channels each instead of"

@@ -1,0 +1,223 @@
+"""Padding written otherwise: a Pad of its own, folded into the layer behind it, by Concat, explicit for auto_pad."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+from onnx import TensorProto
+
+from subgraph.blame.rewrites._region_model import FLOATS, RegionModel, Substitution, argument, attribute, each, of
+from subgraph.graph import protobuf
+from subgraph.types import Array
+
+WINDOWS = ("Conv", "ConvInteger", "QLinearConv", "MaxPool", "AveragePool", "LpPool")
+ZERO_POINT = {"ConvInteger": 2, "QLinearConv": 2}  # input that holds it
+
+
+def rewrite(source: RegionModel) -> Iterator[tuple[str, protobuf.ModelProto]]:
+    """Each form on each node, then on all that it fits."""
+    yield from each(source, [_explicit, _transposed, _own_pad, _floor, _counted, _concat])
+    yield from _folded(source)
+
+
+@of(*WINDOWS)
+def _explicit(source: RegionModel, node: protobuf.NodeProto, new: Substitution) -> str:
+    pads = _pads(source, node)
+    if pads is None or attribute(node, "auto_pad", "NOTSET") == "NOTSET":
+        return ""
+    _set(new.copy(node), pads)
+    return f"the padding as numbers, not auto_pad={attribute(node, 'auto_pad')}, in"
+
+
+@of(*WINDOWS)
+def _own_pad(source: RegionModel, node: protobuf.NodeProto, new: Substitution) -> str:
+    pads, value = _pads(source, node), _neutral(source, node)
+    if not pads or not any(pads) or value is None or len([name for name in node.output if name]) > 1:
+        return ""
+    half = len(pads) // 2
+    padded = new.pad(node.input[0], [0, 0, *pads[:half], 0, 0, *pads[half:]], value)
+    copied = new.copy(node)
+    copied.input[0] = padded
+    _set(copied, [0] * len(pads))
+    return "a Pad of its own before"
+
+
+@of("MaxPool")
+def _floor(source: RegionModel, node: protobuf.NodeProto, new: Substitution) -> str:
+    """Rows at the end are added as far as the last window reaches."""
+    x, y = source.shape(node.input[0]), source.shape(node.output[0])
+    pads, value = _pads(source, node), _neutral(source, node)
+    if not attribute(node, "ceil_mode", 0) or None in (x, y, pads, value) or len(node.output) > 1:
+        return ""
+    assert x and y and pads and value is not None
+    kernel, strides, dilations = _window(source, node)
+    half = len(kernel)
+    need = [(y[k + 2] - 1) * strides[k] + (kernel[k] - 1) * dilations[k] + 1 for k in range(half)]
+    more = [max(0, need[k] - x[k + 2] - pads[k]) for k in range(half)]
+    padded = new.pad(node.input[0], [0, 0, *pads[:half], 0, 0, *more], value)
+    copied = new.copy(node)
+    copied.input[0] = padded
+    _set(copied, [0] * len(pads), ceil_mode=0)
+    return "a Pad that makes ceil_mode unnecessary before"
+
+
+@of("AveragePool")
+def _counted(source: RegionModel, node: protobuf.NodeProto, new: Substitution) -> str:
+    """The mean over windows of a padded input, times the elements of a window over those that count."""
+    x, y, pads = source.shape(node.input[0]), source.shape(node.output[0]), _pads(source, node)
+    if x is None or y is None or pads is None or source.element(node.input[0]) not in FLOATS:
+        return ""
+    kernel, strides, dilations = _window(source, node)
+    half, counts = len(kernel), np.ones([1, 1, *[1] * len(kernel)])
+    more, inside = [], bool(attribute(node, "count_include_pad", 0))
+    for k in range(half):
+        begins = np.arange(y[k + 2]) * strides[k] - pads[k]
+        taps = begins[:, None] + np.arange(kernel[k]) * dilations[k]
+        low, high = (-pads[k], x[k + 2] + pads[k + half]) if inside else (0, x[k + 2])
+        valid = ((taps >= low) & (taps < high)).sum(axis=1)
+        more.append(max(0, int(taps.max()) + 1 - x[k + 2]))
+        counts = counts * valid.reshape([-1 if axis == k + 2 else 1 for axis in range(half + 2)])
+    factors = np.prod(kernel) / counts
+    if not (any(pads) or any(more)) or not np.isfinite(factors).all():
+        return ""
+    padded = new.pad(node.input[0], [0, 0, *pads[:half], 0, 0, *more], 0.0)
+    copied = new.copy(node)
+    copied.input[0], copied.output[0] = padded, new.name("mean")
+    _set(copied, [0] * len(pads), ceil_mode=0, count_include_pad=0)
+    new.node("Mul", [copied.output[0], new.weight(factors, source.element(node.input[0]))], node.output[0])
+    return "a Pad of its own, and a constant that corrects the counts, for"
+
+
+@of("ConvTranspose")
+def _transposed(source: RegionModel, node: protobuf.NodeProto, new: Substitution) -> str:
+    x, y, how = source.shape(node.input[0]), source.shape(node.output[0]), attribute(node, "auto_pad", "NOTSET")
+    kernel, strides, dilations = _window(source, node)
+    if x is None or y is None or not kernel or (how == "NOTSET" and not attribute(node, "output_shape")):
+        return ""
+    added = attribute(node, "output_padding", [0] * len(kernel))
+    reach = [strides[k] * (x[k + 2] - 1) + added[k] + (kernel[k] - 1) * dilations[k] + 1 for k in range(len(kernel))]
+    total = [full - y[k + 2] for k, full in enumerate(reach)]
+    if min(total) < 0:
+        return ""
+    less, more = [t // 2 for t in total], [t - t // 2 for t in total]
+    copied = new.copy(node)
+    _set(copied, [*less, *more] if how == "SAME_UPPER" else [*more, *less])
+    kept = [a for a in copied.attribute if a.name != "output_shape"]
+    del copied.attribute[:]
+    copied.attribute.extend(kept)
+    return "the padding as numbers in"
+
+
+@of("Pad")
+def _concat(source: RegionModel, node: protobuf.NodeProto, new: Substitution) -> str:
+    pads, value, shape = _constant_pad(source, node), _fill(source, node), source.shape(node.input[0])
+    if pads is None or value is None or shape is None or min(pads) < 0 or not any(pads):
+        return ""
+    x, rank, size = node.input[0], len(shape), list(shape)
+    axes = [axis for axis in range(rank) if pads[axis] or pads[axis + rank]]
+    for axis in axes:
+        parts = [x if k == 1 else _block(new, size, axis, pads[axis + k * rank // 2], value) for k in (0, 1, 2)]
+        x = new.node("Concat", [p for p in parts if p], node.output[0] if axis == axes[-1] else "", axis=axis)
+        size[axis] += pads[axis] + pads[axis + rank]
+    return "a Concat with constants instead of"
+
+
+def _block(new: Substitution, size: list[int], axis: int, length: int, value: Array) -> str:
+    return new.weight(np.full([length if k == axis else n for k, n in enumerate(size)], value)) if length else ""
+
+
+def _folded(source: RegionModel) -> Iterator[tuple[str, protobuf.ModelProto]]:
+    """A Pad that only one Conv or pool reads, as its attribute."""
+    readers = {n.input[0]: (i, n) for i, n in enumerate(source.nodes) if n.op_type in WINDOWS}
+    for i, node in enumerate(source.nodes):
+        pads = _constant_pad(source, node) if node.op_type == "Pad" else None
+        index, reader = readers.get(node.output[0] if node.output else "", (0, None))
+        if pads is None or reader is None or source.readers[node.output[0]] != 1:
+            continue
+        own, neutral, fill = _pads(source, reader), _neutral(source, reader), _fill(source, node)
+        half = len(pads) // 2
+        borders = [*pads[:2], *pads[half : half + 2]]
+        if own is None or neutral is None or fill is None or fill != neutral or any(borders) or min(pads) < 0:
+            continue
+        new = Substitution(source, index)
+        new.drop(i)
+        copied = new.copy(reader)
+        copied.input[0] = node.input[0]
+        _set(copied, [a + b for a, b in zip(own, [*pads[2:half], *pads[half + 2 :]], strict=True)])
+        yield f"the padding of {node.name or 'Pad'} inside {reader.name or reader.op_type}", new.model()
+
+
+def _constant_pad(source: RegionModel, node: protobuf.NodeProto) -> list[int] | None:
+    """Begins, then ends; None unless they are known, for all axes, and the mode is constant."""
+    if attribute(node, "mode", "constant") != "constant" or argument(node, 3):
+        return None
+    value = source.value(argument(node, 1))
+    return attribute(node, "pads") if value is None else [int(p) for p in value]
+
+
+def _fill(source: RegionModel, node: protobuf.NodeProto) -> Array | None:
+    """The value with which a Pad fills; None if it is computed."""
+    element = np.zeros(1, _dtype(source, node.input[0])).dtype
+    if len(node.input) > 2 and node.input[2]:
+        value = source.value(node.input[2])
+        return None if value is None else value.reshape(())
+    return np.asarray(attribute(node, "value", 0.0), element)
+
+
+def _dtype(source: RegionModel, name: str) -> np.dtype[np.generic]:
+    from onnx import helper
+
+    dtype: np.dtype[np.generic] = helper.tensor_dtype_to_np_dtype(source.element(name) or TensorProto.FLOAT)
+    return dtype
+
+
+def _neutral(source: RegionModel, node: protobuf.NodeProto) -> float | None:
+    """What a layer's own padding holds, as a value of its input; None where no value does the same."""
+    op, element = node.op_type, source.element(node.input[0])
+    if op == "AveragePool" and not attribute(node, "count_include_pad", 0):
+        return None
+    if op in ZERO_POINT and (name := argument(node, ZERO_POINT[op])):
+        zero = source.value(name)
+        return float(zero.reshape(-1)[0]) if zero is not None and zero.size == 1 else None
+    if op == "MaxPool":
+        return -np.inf if element in FLOATS else -128.0 if element == TensorProto.INT8 else 0.0
+    return 0.0
+
+
+def _window(source: RegionModel, node: protobuf.NodeProto) -> tuple[list[int], list[int], list[int]]:
+    """Kernel, strides and dilations."""
+    position = 3 if node.op_type == "QLinearConv" else 1
+    kernel = attribute(node, "kernel_shape") or (source.shape(argument(node, position)) or [])[2:]
+    ones = [1] * len(kernel)
+    return kernel, attribute(node, "strides", ones), attribute(node, "dilations", ones)
+
+
+def _pads(source: RegionModel, node: protobuf.NodeProto) -> list[int] | None:
+    """Begins, then ends, of the spatial axes, from auto_pad where that is set; None if unknown."""
+    how = attribute(node, "auto_pad", "NOTSET")
+    kernel, strides, dilations = _window(source, node)
+    if not kernel:
+        return None
+    if how in ("NOTSET", "VALID"):
+        pads: list[int] = (attribute(node, "pads") if how == "NOTSET" else None) or [0] * 2 * len(kernel)
+        return pads
+    if (x := source.shape(node.input[0])) is None:
+        return None
+    total = []
+    for k, size in enumerate(x[2:]):
+        last = (-(-size // strides[k]) - 1) * strides[k] + (kernel[k] - 1) * dilations[k] + 1
+        total.append(max(0, last - size))
+    less, more = [t // 2 for t in total], [t - t // 2 for t in total]
+    return [*less, *more] if how == "SAME_UPPER" else [*more, *less]
+
+
+def _set(node: protobuf.NodeProto, pads: list[int], **others: int) -> None:
+    """Write attributes of a node, and remove auto_pad."""
+    from onnx import helper
+
+    names = {"pads", "auto_pad", *others}
+    kept = [a for a in node.attribute if a.name not in names]
+    written = [helper.make_attribute("pads", pads), *(helper.make_attribute(k, v) for k, v in others.items())]
+    del node.attribute[:]
+    node.attribute.extend([*kept, *written])

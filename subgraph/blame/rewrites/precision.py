@@ -1,0 +1,44 @@
+"""Computed in a wider type: float16 in float32, float32 in float64, between Casts."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from onnx import TensorProto
+
+from subgraph.blame.rewrites._region_model import Form, RegionModel, Substitution, each
+from subgraph.graph import protobuf
+from subgraph.graph.graph import bodies
+
+WIDER = {
+    "float32 instead of float16": (TensorProto.FLOAT16, TensorProto.FLOAT),
+    "float32 instead of bfloat16": (TensorProto.BFLOAT16, TensorProto.FLOAT),
+    "float64 instead of float32": (TensorProto.FLOAT, TensorProto.DOUBLE),
+}
+TYPED = frozenset(("Cast", "CastLike", "Constant", "ConstantOfShape", "DequantizeLinear", "QuantizeLinear"))
+
+
+def rewrite(source: RegionModel) -> Iterator[tuple[str, protobuf.ModelProto]]:
+    """Each type, on each node and on all."""
+    yield from each(source, [_form(words, *types) for words, types in WIDER.items()])
+
+
+def _form(words: str, narrow: int, wide: int) -> Form:
+    def form(source: RegionModel, node: protobuf.NodeProto, new: Substitution) -> str:
+        if node.op_type in TYPED or any(bodies(node)) or narrow not in map(source.element, node.input):
+            return ""
+        cast = {n: _wide(source, n, new, wide) for n in dict.fromkeys(node.input) if source.element(n) == narrow}
+        copied = new.copy(node)
+        copied.input[:] = [cast.get(name, name) for name in node.input]
+        for k, name in enumerate(node.output):
+            if source.element(name) == narrow:
+                copied.output[k] = new.name("wide")
+                new.node("Cast", [copied.output[k]], name, to=narrow)
+        return f"{words} in"
+
+    return form
+
+
+def _wide(source: RegionModel, name: str, new: Substitution, wide: int) -> str:
+    value = source.value(name)
+    return new.weight(value, wide) if value is not None else new.node("Cast", [name], to=wide)

@@ -1,0 +1,122 @@
+"""Quantized operators by floating ones between QuantizeLinear and DequantizeLinear, or by integers of 32 bits."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+from onnx import TensorProto
+
+from subgraph.blame.rewrites._region_model import RegionModel, Substitution, argument, attribute, each, of
+from subgraph.graph import protobuf
+from subgraph.types import Array
+
+MICROSOFT = "com.microsoft"
+BINARY = {"QLinearAdd": "Add", "QLinearMul": "Mul", "QLinearMatMul": "MatMul"}
+UNARY = {"QLinearSigmoid": "Sigmoid", "QLinearLeakyRelu": "LeakyRelu", "QLinearGlobalAveragePool": "GlobalAveragePool"}
+
+
+def rewrite(source: RegionModel) -> Iterator[tuple[str, protobuf.ModelProto]]:
+    """Each form on each node, then on all that it fits."""
+    forms = [_conv, of(*BINARY)(_binary), of(*BINARY, domain=MICROSOFT)(_binary), _unary, _integers, _blocks]
+    yield from each(source, forms)
+
+
+def _real(new: Substitution, names: Sequence[str], axis: int | None = None) -> str:
+    """Codes, scale and zero point as real numbers."""
+    return new.node("DequantizeLinear", [n for n in names if n], axis=axis)
+
+
+@of("QLinearConv")
+def _conv(source: RegionModel, node: protobuf.NodeProto, new: Substitution) -> str:
+    if new.opset < 13:  # scales per channel
+        return ""
+    i = node.input
+    channels = source.rank(i[4]) == 1 and source.shape(i[4]) != [1]
+    x, w = _real(new, i[0:3]), _real(new, i[3:6], 0 if channels else None)
+    bias = []
+    if name := argument(node, 8):
+        step = new.node("Mul", [i[1], i[4]])
+        bias = [new.node("Mul", [new.node("Cast", [name], to=TensorProto.FLOAT), step])]
+    attributes = {a.name: attribute(node, a.name) for a in node.attribute}
+    y = new.node("Conv", [x, w, *bias], **attributes)
+    new.node("QuantizeLinear", [y, *i[6:8]], node.output[0])
+    return "a Conv between DequantizeLinear and QuantizeLinear instead of"
+
+
+def _binary(source: RegionModel, node: protobuf.NodeProto, new: Substitution) -> str:
+    i = node.input
+    if any((source.rank(n) or 0) > 0 and source.shape(n) != [1] for k, n in enumerate(i) if k not in (0, 3)):
+        return ""
+    result = new.node(BINARY[node.op_type], [_real(new, i[0:3]), _real(new, i[3:6])])
+    new.node("QuantizeLinear", [result, *(n for n in i[6:8] if n)], node.output[0])
+    return f"{BINARY[node.op_type]} between DequantizeLinear and QuantizeLinear instead of"
+
+
+@of(*UNARY, domain=MICROSOFT)
+def _unary(source: RegionModel, node: protobuf.NodeProto, new: Substitution) -> str:
+    if attribute(node, "channels_last", 0):
+        return ""
+    op = UNARY[node.op_type]
+    alpha = {"alpha": attribute(node, "alpha", 0.01)} if op == "LeakyRelu" else {}
+    result = new.node(op, [_real(new, node.input[0:3])], **alpha)
+    new.node("QuantizeLinear", [result, *(n for n in node.input[3:5] if n)], node.output[0])
+    return f"{op} between DequantizeLinear and QuantizeLinear instead of"
+
+
+@of("MatMulInteger")
+def _integers(source: RegionModel, node: protobuf.NodeProto, new: Substitution) -> str:
+    sides = []
+    for k in (0, 1):
+        wide = new.node("Cast", [node.input[k]], to=TensorProto.INT32)
+        if zero := argument(node, 2 + k):
+            if source.shape(zero) not in ([], [1]) and k == 0:  # one per row, whose place depends on the rank
+                return ""
+            wide = new.node("Sub", [wide, new.node("Cast", [zero], to=TensorProto.INT32)])
+        sides.append(wide)
+    new.node("MatMul", sides, node.output[0])
+    return "a MatMul of 32-bit integers instead of"
+
+
+@of("MatMulNBits", domain=MICROSOFT)
+def _blocks(source: RegionModel, node: protobuf.NodeProto, new: Substitution) -> str:
+    weights = _block_weights(source, node)
+    if weights is None:
+        return ""
+    x, element = node.input[0], source.element(node.input[0])
+    bias = argument(node, 5)
+    product = new.node("MatMul", [x, new.weight(weights.T, element)], "" if bias else node.output[0])
+    if bias:
+        new.node("Add", [product, bias], node.output[0])
+    return "a MatMul with the weights as real numbers instead of"
+
+
+def _block_weights(source: RegionModel, node: protobuf.NodeProto) -> Array | None:
+    """Real weights (N, K) of a MatMulNBits; None where they are not constant, or ordered by g_idx.
+
+    B is (N, blocks, bytes), each byte low bits first; zero points are packed likewise along the blocks.
+    """
+    bits, size = attribute(node, "bits", 4), attribute(node, "block_size")
+    k, n = attribute(node, "K"), attribute(node, "N")
+    codes, scales = source.value(node.input[1]), source.value(node.input[2])
+    if codes is None or scales is None or bits not in (2, 4, 8) or argument(node, 4):
+        return None
+    blocks = -(-k // size)
+    values = _unpacked(codes.reshape(n, blocks, -1), bits)[..., :size].astype(np.float64)
+    if name := argument(node, 3):
+        zeros = source.value(name)
+        if zeros is None:
+            return None
+        packed = zeros.dtype == np.uint8
+        points = _unpacked(zeros.reshape(n, -1), bits)[:, :blocks] if packed else zeros.reshape(n, blocks)
+        values -= points.astype(np.float64)[..., None]
+    else:
+        values -= 1 << (bits - 1)
+    real: Array = (values * scales.reshape(n, blocks, 1).astype(np.float64)).reshape(n, -1)[:, :k]
+    return real
+
+
+def _unpacked(codes: Array, bits: int) -> Array:
+    """The last axis of bytes as 8 / bits as many codes."""
+    parts = [(codes >> shift) & ((1 << bits) - 1) for shift in range(0, 8, bits)]
+    return np.stack(parts, axis=-1).reshape(*codes.shape[:-1], -1)

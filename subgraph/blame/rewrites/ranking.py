@@ -1,0 +1,41 @@
+"""A TopK by counting how many elements come before each: ties go to the lower index, as ONNX asks."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+from onnx import TensorProto
+
+from subgraph.blame.rewrites._region_model import RegionModel, Substitution, attribute, each, of
+from subgraph.graph import protobuf
+
+MOST = 2048  # elements of the axis: every one is compared with every other
+
+
+def rewrite(source: RegionModel) -> Iterator[tuple[str, protobuf.ModelProto]]:
+    """Each TopK, then all of them."""
+    yield from each(source, [_counted])
+
+
+@of("TopK")
+def _counted(source: RegionModel, node: protobuf.NodeProto, new: Substitution) -> str:
+    shape, axis = source.shape(node.input[0]), attribute(node, "axis", -1)
+    if not shape or new.opset < 13 or axis not in (-1, len(shape) - 1) or shape[-1] > MOST:
+        return ""
+    x, n, rank = node.input[0], shape[-1], len(shape)
+    mine, others = (new.reduce("Unsqueeze", x, [at], keepdims=None) for at in (rank, rank - 1))
+    before = new.node("Greater" if attribute(node, "largest", 1) else "Less", [others, mine])
+    earlier = new.weight(np.tri(n, k=-1, dtype=np.bool_))
+    ties = new.node("And", [new.node("Equal", [others, mine]), earlier])
+    place = new.node("Cast", [new.node("Or", [before, ties])], to=TensorProto.INT32)
+    place = new.reduce("ReduceSum", place, [rank], keepdims=0)
+    count = new.node("Cast", [new.reduce("Squeeze", node.input[1], [0], keepdims=None)], to=TensorProto.INT32)
+    places = new.node("Range", [new.weight(np.int32(0)), count, new.weight(np.int32(1))])
+    places = new.reduce("Unsqueeze", places, [1], keepdims=None)
+    chosen = new.node("Equal", [new.reduce("Unsqueeze", place, [rank - 1], keepdims=None), places])
+    chosen = new.node("Cast", [chosen], to=TensorProto.INT32)
+    indices = new.node("ArgMax", [chosen], node.output[1], axis=rank, keepdims=0)
+    if node.output[0]:
+        new.node("GatherElements", [x, indices], node.output[0], axis=rank - 1)
+    return "counting the elements that come before each, instead of"

@@ -1,0 +1,83 @@
+"""An LSTM, GRU or RNN that runs backwards as one that runs forwards, on the reversed sequence; both ways as two."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from subgraph.blame.rewrites._region_model import RegionModel, Substitution, argument, attribute, each, of
+from subgraph.graph import protobuf
+
+ACTIVATIONS = {"LSTM": 3, "GRU": 2, "RNN": 1}  # per direction
+PER_DIRECTION = (1, 2, 3, 5, 6, 7)  # inputs whose first axis is the direction: W, R, B, initial_h, initial_c, P
+
+
+def rewrite(source: RegionModel) -> Iterator[tuple[str, protobuf.ModelProto]]:
+    """Each form on each node, then on all that it fits."""
+    yield from each(source, [_forward, _one_way_each])
+
+
+def _fits(source: RegionModel, node: protobuf.NodeProto, new: Substitution) -> bool:
+    """Sequences of one length, in the layout (sequence, direction, batch, hidden)."""
+    return new.opset >= 13 and not argument(node, 4) and not attribute(node, "layout", 0)
+
+
+@of(*ACTIVATIONS)
+def _forward(source: RegionModel, node: protobuf.NodeProto, new: Substitution) -> str:
+    if attribute(node, "direction", "forward") != "reverse" or not _fits(source, node, new):
+        return ""
+    _run(node, new, list(node.input), list(node.output), 0, reverse=True)
+    return "forwards, on the reversed sequence, not backwards:"
+
+
+@of(*ACTIVATIONS)
+def _one_way_each(source: RegionModel, node: protobuf.NodeProto, new: Substitution) -> str:
+    if attribute(node, "direction", "forward") != "bidirectional" or not _fits(source, node, new):
+        return ""
+    found: list[list[str]] = []
+    for k in (0, 1):
+        inputs = [_half(source, new, n, k) if n and i in PER_DIRECTION else n for i, n in enumerate(node.input)]
+        outputs = [new.name(f"way{k}") if name else "" for name in node.output]
+        _run(node, new, inputs, outputs, k, reverse=bool(k))
+        found.append(outputs)
+    for i, (one, other) in enumerate(zip(*found, strict=True)):
+        if one:
+            new.node("Concat", [one, other], node.output[i], axis=0 if i else 1)
+    return "two that run forwards, one on the reversed sequence, instead of"
+
+
+def _half(source: RegionModel, new: Substitution, name: str, k: int) -> str:
+    value = source.value(name)
+    if value is not None:
+        return new.weight(value[k : k + 1])
+    bounds = [new.weight(np.array([n], np.int64)) for n in (k, k + 1, 0)]
+    return new.node("Slice", [name, *bounds])
+
+
+def _run(
+    node: protobuf.NodeProto, new: Substitution, inputs: list[str], outputs: list[str], k: int, *, reverse: bool
+) -> None:
+    """One direction, the k-th, as a node that runs forwards."""
+    x = _reversed(new, inputs[0], "") if reverse else inputs[0]
+    copied = new.copy(node)
+    copied.name = new.name(f"{node.op_type}_node")
+    copied.input[:] = [x, *inputs[1:]]
+    copied.output[:] = outputs
+    count = ACTIVATIONS[node.op_type]
+    for i in reversed(range(len(copied.attribute))):
+        a = copied.attribute[i]
+        if a.name == "direction":
+            del copied.attribute[i]
+        for values in (a.strings, a.floats) if a.name.startswith("activation") else ():
+            if len(values) == 2 * count:
+                values[:] = values[k * count : (k + 1) * count]
+    if reverse and outputs[0]:
+        copied.output[0] = new.name("forwards")
+        _reversed(new, copied.output[0], outputs[0])
+
+
+def _reversed(new: Substitution, x: str, output: str) -> str:
+    """Along axis 0."""
+    last, first, axis, step = (new.weight(np.array([n], np.int64)) for n in (-1, -(2**31), 0, -1))
+    return new.node("Slice", [x, last, first, axis, step], output)

@@ -1,0 +1,120 @@
+"""A Resize to a constant size as a Gather of what is nearest, or as products with the weights of its interpolation.
+
+Every mode but `tf_crop_and_resize` is linear and treats each axis apart: along one of length n, an output is a product
+with a matrix (n, m). A filter of the mode gives its columns (ONNX's specification of Resize).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+import numpy as np
+
+from subgraph.blame.rewrites._region_model import FLOATS, RegionModel, Substitution, argument, attribute, each, of
+from subgraph.graph import protobuf
+from subgraph.types import Array
+
+MOST = 1 << 22  # elements of a matrix of weights
+COORDINATES: dict[str, Callable[[Array, float, int, int], Array]] = {  # of an output, its scale, the lengths n and m
+    "half_pixel": lambda x, s, n, m: (x + 0.5) / s - 0.5,
+    "half_pixel_symmetric": lambda x, s, n, m: n / 2 * (1 - m / (s * n)) + (x + 0.5) / s - 0.5,
+    "pytorch_half_pixel": lambda x, s, n, m: (x + 0.5) / s - 0.5 if m > 1 else 0 * x,
+    "align_corners": lambda x, s, n, m: x * (n - 1) / (m - 1) if m > 1 else 0 * x,
+    "asymmetric": lambda x, s, n, m: x / s,
+}
+ROUNDED: dict[str, Callable[[Array], Array]] = {
+    "round_prefer_floor": lambda x: np.ceil(x - 0.5),
+    "round_prefer_ceil": lambda x: np.floor(x + 0.5),
+    "floor": np.floor,
+    "ceil": np.ceil,
+}
+
+
+def rewrite(source: RegionModel) -> Iterator[tuple[str, protobuf.ModelProto]]:
+    """Each Resize, then all of them."""
+    yield from each(source, [_products])
+
+
+@of("Resize", "Upsample")
+def _products(source: RegionModel, node: protobuf.NodeProto, new: Substitution) -> str:
+    sizes, scales = source.shape(node.input[0]), _scales(source, node)
+    after = source.shape(node.output[0])
+    if sizes is None or scales is None or after is None or source.element(node.input[0]) not in FLOATS:
+        return ""
+    axes = [k for k, (n, m, s) in enumerate(zip(sizes, after, scales, strict=True)) if n != m or s != 1]
+    nearest, rank = attribute(node, "mode", "nearest") == "nearest", len(sizes)
+    if not axes or any(sizes[k] * after[k] > MOST for k in axes) or not (nearest or min(axes) >= rank - 2):
+        return ""
+    x = node.input[0]
+    for k in axes:
+        positions = _positions(node, sizes[k], after[k], scales[k], new.opset)
+        output = node.output[0] if k == axes[-1] else ""
+        if positions is None:
+            return ""
+        if nearest:
+            rounded = ROUNDED[_attribute(node, "nearest_mode", "round_prefer_floor", "floor", new.opset)](positions)
+            indices = new.weight(np.clip(rounded, 0, sizes[k] - 1).astype(np.int64))
+            x = new.node("Gather", [x, indices], output, axis=k)
+            continue
+        weights, element = _weights(node, positions, sizes[k], scales[k]), source.element(node.input[0])
+        last = k == rank - 1
+        matrix = new.weight(weights if last else weights.T, element)
+        x = new.node("MatMul", [x, matrix] if last else [matrix, x], output)
+    return f"{'a Gather' if nearest else 'a MatMul'} along each axis instead of"
+
+
+def _attribute(node: protobuf.NodeProto, name: str, default: str, old: str, opset: int) -> str:
+    """Before opset 11 the attributes were not there, and meant `old`."""
+    return str(attribute(node, name, default)) if opset >= 11 else old
+
+
+def _scales(source: RegionModel, node: protobuf.NodeProto) -> list[float] | None:
+    """Per axis; None unless they are constant."""
+    rank, before = source.rank(node.input[0]) or 0, source.shape(node.input[0])
+    position = 1 if source.opset < 11 else 2
+    scales, sizes = source.value(argument(node, position)), source.value(argument(node, 3))
+    axes = attribute(node, "axes", list(range(rank)))
+    if sizes is not None and sizes.size and before is not None:
+        ratios = [float(m) / before[k] for k, m in zip(axes, sizes, strict=True)]
+        policy = attribute(node, "keep_aspect_ratio_policy", "stretch")
+        same = {"not_larger": min, "not_smaller": max}.get(policy)
+        given = [same(ratios)] * len(ratios) if same else ratios
+    elif scales is not None and scales.size:
+        given = [float(s) for s in scales]
+    else:
+        return None
+    found = [1.0] * rank
+    for k, scale in zip(axes, given, strict=True):
+        found[k] = scale
+    return found
+
+
+def _positions(node: protobuf.NodeProto, n: int, m: int, scale: float, opset: int) -> Array | None:
+    """Where each of m outputs lies among n inputs; None for a mode that is not linear."""
+    mode = _attribute(node, "coordinate_transformation_mode", "half_pixel", "asymmetric", opset)
+    if mode not in COORDINATES:
+        return None
+    return np.asarray(COORDINATES[mode](np.arange(m, dtype=np.float64), scale, n, m))
+
+
+def _weights(node: protobuf.NodeProto, positions: Array, n: int, scale: float) -> Array:
+    """A matrix (n, m): of each output, the weights of the inputs around it."""
+    cubic, smooth = attribute(node, "mode") == "cubic", attribute(node, "antialias", 0) and scale < 1
+    wide = 1 / scale if smooth else 1.0
+    reach = (2 if cubic else 1) * wide
+    taps = np.floor(positions - reach)[:, None] + np.arange(1, int(np.ceil(2 * reach)) + 2)
+    distance = np.abs(taps - positions[:, None]) / wide
+    weights = _cubic(distance, attribute(node, "cubic_coeff_a", -0.75)) if cubic else np.maximum(0, 1 - distance)
+    if attribute(node, "exclude_outside", 0):
+        weights = np.where((taps < 0) | (taps >= n), 0, weights)
+    weights = weights / weights.sum(axis=1, keepdims=True)
+    matrix = np.zeros((n, len(positions)))
+    columns = np.broadcast_to(np.arange(len(positions))[:, None], taps.shape)
+    np.add.at(matrix, (np.clip(taps, 0, n - 1).astype(np.int64), columns), weights)
+    return matrix
+
+
+def _cubic(t: Array, a: float) -> Array:
+    """R. Keys, "Cubic convolution interpolation for digital image processing", 1981."""
+    near, far = ((a + 2) * t - (a + 3)) * t * t + 1, ((a * t - 5 * a) * t + 8 * a) * t - 4 * a
+    return np.where(t <= 1, near, np.where(t < 2, far, 0))

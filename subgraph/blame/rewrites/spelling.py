@@ -1,0 +1,158 @@
+"""The same nodes spelt otherwise: defaults, negative axes, constants, shapes that are broadcast."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+from onnx import TensorProto, helper
+
+from subgraph.blame.rewrites._region_model import (
+    RegionModel,
+    Substitution,
+    argument,
+    attribute,
+    each,
+    of,
+    schema,
+    tidied,
+)
+from subgraph.graph import protobuf
+from subgraph.graph.graph import STANDARD
+
+ELEMENTWISE = ("Add", "Sub", "Mul", "Div", "Pow", "Max", "Min", "PRelu", "And", "Or", "Equal", "Greater", "Less")
+COUNTED = (TensorProto.FLOAT, TensorProto.DOUBLE, TensorProto.FLOAT16)
+
+
+def rewrite(source: RegionModel) -> Iterator[tuple[str, protobuf.ModelProto]]:
+    """Of each node, then of all; constants of the whole region."""
+    yield from each(source, [_ranks, _sizes, _axes, _written, _left_out])
+    yield from _constants(source)
+
+
+@of(*ELEMENTWISE)
+def _ranks(source: RegionModel, node: protobuf.NodeProto, new: Substitution) -> str:
+    return _broadcast(source, node, new, full=False)
+
+
+@of(*ELEMENTWISE)
+def _sizes(source: RegionModel, node: protobuf.NodeProto, new: Substitution) -> str:
+    return _broadcast(source, node, new, full=True)
+
+
+def _broadcast(source: RegionModel, node: protobuf.NodeProto, new: Substitution, *, full: bool) -> str:
+    """Constants with the rank of the output, or with its shape."""
+    rank, shape = source.rank(node.output[0]), source.shape(node.output[0]) if full else None
+    if rank is None or (full and shape is None):
+        return ""
+    inputs = list(node.input)
+    for k, name in enumerate(node.input):
+        value = source.value(name)
+        if value is None or (node.op_type == "PRelu" and k == 0):
+            continue
+        form = shape if full and shape is not None else [1] * (rank - value.ndim) + list(value.shape)
+        if list(value.shape) != form:
+            inputs[k] = new.weight(np.broadcast_to(value, form))
+    if inputs == list(node.input):
+        return ""
+    new.copy(node).input[:] = inputs
+    return f"a constant of the {'full shape' if full else 'full rank'} in"
+
+
+def _axes(source: RegionModel, node: protobuf.NodeProto, new: Substitution) -> str:
+    rank = source.rank(node.output[0] if node.op_type in ("Unsqueeze", "OneHot") else argument(node, 0))
+    given = [i for a in node.attribute for i in ([a.i] if a.name == "axis" else a.ints if a.name == "axes" else [])]
+    if not rank or not given or max(given) >= rank or node.domain not in STANDARD:
+        return ""
+    copied = new.copy(node)
+    for a in copied.attribute:
+        if a.name == "axis":
+            a.i += rank if a.i < 0 else -rank
+        if a.name == "axes":
+            a.ints[:] = [axis + (rank if axis < 0 else -rank) for axis in a.ints]
+    return "axes counted from the other end in"
+
+
+def _written(source: RegionModel, node: protobuf.NodeProto, new: Substitution) -> str:
+    defined = schema(node.op_type, source.opset, node.domain)
+    present = {a.name for a in node.attribute}
+    values = [a.default_value for a in defined.attributes.values()] if defined is not None else []
+    missing = [v for v in values if v.name and v.name not in present]
+    if node.op_type == "Conv" and (shape := source.shape(node.input[1])) is not None:
+        spatial = len(shape) - 2
+        known = {"kernel_shape": shape[2:], "strides": [1] * spatial, "dilations": [1] * spatial}
+        if attribute(node, "auto_pad", "NOTSET") == "NOTSET":
+            known["pads"] = [0] * 2 * spatial
+        missing += [helper.make_attribute(n, v) for n, v in known.items() if n not in present]
+    if not missing:
+        return ""
+    copied = new.copy(node)
+    cls = protobuf.protos().AttributeProto
+    copied.attribute.extend(cls.FromString(value.SerializeToString()) for value in missing)
+    return "default attributes written out in"
+
+
+def _left_out(source: RegionModel, node: protobuf.NodeProto, new: Substitution) -> str:
+    defined = schema(node.op_type, source.opset, node.domain)
+    if defined is None:
+        return ""
+    defaults = {a.name: a.default_value for a in defined.attributes.values() if a.default_value.name}
+    kept = [a for a in node.attribute if a.name not in defaults or not _equal(a, defaults[a.name])]
+    if len(kept) == len(node.attribute):
+        return ""
+    copied = new.copy(node)
+    del copied.attribute[:]
+    copied.attribute.extend(kept)
+    return "default attributes left out of"
+
+
+def _equal(one: protobuf.ModelProto, other: protobuf.ModelProto) -> bool:
+    return bool(helper.get_attribute_value(one) == helper.get_attribute_value(other))
+
+
+def _constants(source: RegionModel) -> Iterator[tuple[str, protobuf.ModelProto]]:
+    """Where constants are kept, and constants that no optimiser can know."""
+    weights = [t for t in source.model.graph.initializer if t.name not in {v.name for v in source.model.graph.input}]
+    if weights:
+        made = _copy(source)
+        del made.graph.initializer[:]
+        made.graph.initializer.extend(t for t in source.model.graph.initializer if t not in weights)
+        nodes = [helper.make_node("Constant", [], [t.name], f"rewritten/{t.name}", value=t) for t in weights]
+        made.graph.node.extend(nodes + list(source.nodes))
+        yield "initializers as Constant nodes", tidied(made)
+    constants = [n for n in source.nodes if n.op_type == "Constant" and n.output[0] in source.constants]
+    if constants:
+        made = _copy(source)
+        made.graph.node.extend(n for n in source.nodes if n not in constants)
+        for node in constants:
+            made.graph.initializer.add().CopyFrom(source.constants[node.output[0]])
+            made.graph.initializer[-1].name = node.output[0]
+        yield "Constant nodes as initializers", tidied(made)
+    yield from _computed(source)
+
+
+def _computed(source: RegionModel) -> Iterator[tuple[str, protobuf.ModelProto]]:
+    """Floating constants minus a zero that is computed from an input, so that nothing can be folded."""
+    inputs = [v.name for v in source.model.graph.input if v.name not in source.constants]
+    driver = next((n for n in inputs if source.element(n) in COUNTED and source.rank(n) is not None), "")
+    read = {n: source.element(n) for n in source.constants if source.element(n) in COUNTED and n in source.readers}
+    if not driver or not read:
+        return
+    new = Substitution(source)
+    rank = source.rank(driver) or 0
+    numbers = new.node("Cast", [new.node("Less", [driver, driver])], to=TensorProto.FLOAT)
+    zero = new.reduce("ReduceMax", numbers, range(rank), keepdims=0) if rank else numbers
+    zeros = {e: zero if e == TensorProto.FLOAT else new.node("Cast", [zero], to=e) for e in set(read.values())}
+    names = {name: new.node("Sub", [name, zeros[element]]) for name, element in read.items()}
+    for i, node in enumerate(source.nodes):
+        if names.keys() & set(node.input):
+            new.at(i)
+            new.copy(node).input[:] = [names.get(name, name) for name in node.input]
+    yield "floating constants computed at run time, so that nothing is folded", new.model()
+
+
+def _copy(source: RegionModel) -> protobuf.ModelProto:
+    made = protobuf.protos().ModelProto()
+    made.CopyFrom(source.model)
+    del made.graph.node[:], made.graph.value_info[:]
+    return made

@@ -1,0 +1,146 @@
+"""Which release broke it, and which mended it: a bisection over releases, both ways from the one that is used.
+
+Releases that cannot be tried (they are not installed, or refuse the model) are passed over, as `git bisect skip` does.
+A history may change more than once. So what is tried after the two changes is the middle of the widest gap, and a gap
+is closed where its middle says otherwise; what is not tried is not claimed.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+
+FEW = 7  # releases of which each is tried
+
+
+class State(StrEnum):
+    """What a release does with the region."""
+
+    RIGHT = "right"
+    WRONG = "wrong"
+    UNKNOWN = "unknown"  # it cannot be tried, or its answer tells nothing
+
+
+@dataclass(frozen=True)
+class Tried:
+    """A release that was tried; `why`: what is wrong, or why it cannot be tried."""
+
+    version: str
+    state: State
+    why: str = ""
+
+
+@dataclass(frozen=True)
+class History:
+    """What is known of some releases.
+
+    Attributes:
+        tried: the oldest first. releases: how many there are.
+        first_wrong, first_right: of those that were tried, where the wrong ones around the release that is used begin,
+            and where they end; around one that is right, the nearest ones. None where there is no such change.
+    """
+
+    tried: Sequence[Tried]
+    releases: int
+    first_wrong: str | None
+    first_right: str | None
+    notes: Sequence[str] = ()
+
+    def of(self, state: State) -> list[str]:
+        """The releases of this state."""
+        return [t.version for t in self.tried if t.state is state]
+
+
+def search(releases: Sequence[str], used: int, ask: Callable[[str], Tried], most: int | None = None) -> History:
+    """Try releases, the oldest first, around the one that is used, whose answer costs nothing.
+
+    `ask` is called once per release; `most`: how often, but for changes that were found: log₂ of the releases + 1.
+    """
+    asked = _Asked(releases, ask)
+    asked[used]
+    if len(releases) <= FEW:
+        for k in range(len(releases)):
+            asked[k]
+        return _history(asked, used)
+    most = (len(releases) - 1).bit_length() + 1 if most is None else most
+    for end in (len(releases) - 1, 0):
+        asked[end]
+    for end in (len(releases) - 1, 0):
+        asked.close(used, end)
+    while len(asked.states) - 1 < most and (gap := asked.widest_gap()) is not None:
+        low, high = gap
+        middle = (low + high) // 2
+        if asked[middle] not in (asked[low], asked[high]) or asked[low] is not asked[high]:
+            asked.close(low, middle)
+            asked.close(middle, high)
+    return _history(asked, used)
+
+
+class _Asked:
+    """The answers so far, by the position of a release."""
+
+    def __init__(self, releases: Sequence[str], ask: Callable[[str], Tried]) -> None:
+        self.releases, self._ask = releases, ask
+        self.states: dict[int, Tried] = {}
+
+    def __getitem__(self, k: int) -> State:
+        if k not in self.states:
+            self.states[k] = self._ask(self.releases[k])
+        return self.states[k].state
+
+    def close(self, one: int, other: int) -> None:
+        """Where the answers of two differ, halve what lies between until those of neighbours do.
+
+        Where unknown ones lie on the way, the change to them is found, then the one behind them.
+        """
+        low, high = sorted((one, other))
+        while high - low > 1 and self[low] is not self[high]:
+            middle = (low + high) // 2
+            if self[middle] is self[low]:
+                low = middle
+            elif self[middle] is self[high]:
+                high = middle
+            else:  # three kinds: two changes
+                self.close(low, middle)
+                low = middle
+
+    def widest_gap(self) -> tuple[int, int] | None:
+        """Two that were tried with the most untried between them; None where there are none."""
+        known = sorted(self.states)
+        gaps = [(low, high) for low, high in itertools.pairwise(known) if high - low > 1]
+        return max(gaps, key=lambda gap: gap[1] - gap[0], default=None)
+
+
+def _history(asked: _Asked, used: int) -> History:
+    tried = [asked.states[k] for k in sorted(asked.states)]
+    own = next(k for k, t in enumerate(tried) if t.version == asked.releases[used])
+    state, notes = tried[own].state, []
+    other = State.RIGHT if state is State.WRONG else State.WRONG
+    first_same = _begin(tried[: own + 1], state, other)
+    first_other = next((t.version for t in tried[own:] if t.state is other), None)
+    if state is State.WRONG and not any(t.state is other for t in tried[:own]):
+        notes.append(f"none before {first_same} is known to be right")
+    elif state is State.RIGHT and not any(t.state is other for t in tried[:own]):
+        first_same = None
+    first_wrong, first_right = (first_same, first_other) if state is State.WRONG else (first_other, first_same)
+    changes = sum(a.state is not b.state for a, b in _known_neighbours(tried))
+    if changes > 2:
+        notes.append(f"the history changes {changes} times: what was not tried may be otherwise")
+    return History(tried, len(asked.releases), first_wrong, first_right, notes)
+
+
+def _begin(tried: Sequence[Tried], state: State, other: State) -> str | None:
+    """The first of the releases of a state that lead up to the last one, without one of the other state between."""
+    first = None
+    for one in reversed(tried):
+        if one.state is other:
+            break
+        first = one.version if one.state is state else first
+    return first
+
+
+def _known_neighbours(tried: Sequence[Tried]) -> list[tuple[Tried, Tried]]:
+    known = [t for t in tried if t.state is not State.UNKNOWN]
+    return list(itertools.pairwise(known))

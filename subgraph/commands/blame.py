@@ -1,0 +1,151 @@
+"""`subcut blame`: a model that disagrees -> which pass, option or release broke it, and cures that are proven."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from subgraph import project
+from subgraph.commands import Result, command_line, log, options, resolve
+from subgraph.commands.bisect import log_steps, opened
+from subgraph.commands.options import Text, Texts, option
+from subgraph.commands.replay import candidate_of_case, unpacked_folder
+from subgraph.errors import UsageError
+from subgraph.text import clean, count
+
+if TYPE_CHECKING:
+    from subgraph.bisection.bisection import Bisection
+    from subgraph.blame.blame import ReleasesAsked
+    from subgraph.project import Project
+    from subgraph.runtime.candidate import Candidate
+
+
+@options.with_option_groups()
+def blame(
+    *,
+    model: Annotated[
+        str | None, typer.Argument(metavar="MODEL|CASE|BUNDLE.zip", help="A model, or what bisect or cut left behind.")
+    ] = None,
+    candidate: options.CandidateSpec = None,
+    versions: Annotated[
+        Text, option("--versions", "1.19..1.32|A,B", "Also ask these releases of the runtime; `..` asks all.")
+    ] = None,
+    versions_command: Annotated[
+        Text,
+        option(
+            "--versions-command", "CMD", "What switches to a version of yours: './use.sh {version}'; with --versions."
+        ),
+    ] = None,
+    index_url: Annotated[Text, option("--index-url", "URL", "Where releases come from, as for pip.")] = None,
+    find_links: Annotated[Texts, option("--find-links", "DIR", "Where else they may be, as for pip.")] = None,
+    listed: Annotated[bool, option("--list", None, "List the releases that are installed, and end.")] = False,
+    clear: Annotated[bool, option("--clear", None, "Remove them, and end.")] = False,
+    weights: options.Weights = None,
+    inputs: options.InputOptions,
+    comparison: options.CriterionOptions,
+    runtime: options.RuntimeOptions,
+    result: options.ResultOptions,
+) -> Result:
+    """Say which pass, option or release is to blame, and what cures it.
+
+    The search names the region first. Then passes of the optimiser and the candidate's options are turned off, and
+    with --versions other releases are installed apart and asked. Each possible cure runs on the whole model, on all
+    samples and on three more inputs drawn like them: only what agrees there is proven.
+
+    Examples:
+      subcut blame model.onnx -c wrong.py
+      subcut blame --list
+
+    Exit code 0: nothing is wrong; 1: something is, and was explained; 5: nothing could be told.
+    """
+    if listed or clear:
+        return _environments(clear=clear)
+    asked = _releases(versions, versions_command, index_url, find_links)
+    from subgraph.search import Settings
+    from subgraph.trials.session import Setup
+
+    settings = project.load()
+    if model and model.lower().endswith(".zip"):
+        model = str(unpacked_folder(Path(model), None))
+    model_path = resolve.model_path(settings, model, weights, result.trust)
+    criterion = resolve.criterion(settings, comparison, result.trust)
+    chosen = _candidate(settings, model, candidate, runtime, result.trust, model_path)
+    if asked:
+        asked.check(chosen.backend)
+    parent = resolve.parent_folder(settings, result.output)
+    setup = Setup(chosen, resolve.feeding(settings, inputs, model), parent, criterion, True, not result.fresh)
+    with (
+        resolve.reference(settings, runtime, result.trust, model=model_path) as reference,
+        opened(model_path, setup, reference, None, Settings(), "", result.force) as bisection,
+    ):
+        return _blame(bisection, asked)
+
+
+def _candidate(
+    settings: Project, model: str | None, spec: str | None, runtime: options.RuntimeOptions, trust: bool, path: Path
+) -> Candidate:
+    """The candidate that is named; for a case, else that with which it was found."""
+    from subgraph.cases.find_case import find_case
+
+    if not spec and model and Path(model).is_dir():
+        return candidate_of_case(settings, find_case(Path(model)), spec, runtime, trust)
+    return resolve.candidate(settings, spec, runtime, trust, path)
+
+
+def _releases(
+    versions: str | None, command: str | None, index_url: str | None, find_links: list[str] | None
+) -> ReleasesAsked | None:
+    """
+    Raises:
+        UsageError: an option is without its other half.
+    """
+    from subgraph.blame.blame import ReleasesAsked
+
+    sources = ["--index-url", index_url] if index_url else []
+    sources += [word for folder in find_links or () for word in ("--find-links", folder)]
+    if command and not versions:
+        raise UsageError("--versions-command: which versions?", "--versions a,b,c, the oldest first")
+    if sources and not versions:
+        raise UsageError("--index-url and --find-links say where releases come from", "--versions .. asks all")
+    if versions is None:
+        return None
+    if command and "{version}" not in command:
+        raise UsageError(f"--versions-command {clean(command)}: it must name {{version}}", "'./use.sh {version}'")
+    return ReleasesAsked("" if versions == ".." else versions, tuple(sources), command or "")
+
+
+def _environments(*, clear: bool) -> Result:
+    from subgraph.environments import installation
+
+    folders = installation.every()
+    rows = [{"folder": str(f), "requirements": installation.requirements(f)} for f in folders]
+    document: dict[str, Any] = {"schema": "subcut.environments/1", "exit_code": 0, "environments": rows}
+    if clear:
+        removed = installation.clear()
+        return Result(document | {"removed": removed}, f"removed {count(removed, 'environment')}")
+    if not folders:
+        return Result(document, "nothing is installed apart")
+    lines = [f"{folder.name}  {clean(' '.join(installation.requirements(folder)))}" for folder in folders]
+    return Result(document, "\n".join([*lines, f"{count(len(folders), 'environment')} in {folders[0].parent}"]))
+
+
+def _blame(bisection: Bisection, asked: ReleasesAsked | None) -> Result:
+    """The search, then what explains its first finding."""
+    from subgraph.blame.answer import summary
+    from subgraph.blame.blame import Blame
+    from subgraph.blame.explain import explain
+    from subgraph.documents import to_json
+    from subgraph.graph import region as regions
+
+    found = log_steps(bisection)
+    trials = bisection.oracle.trials
+    finding = next((f for f in bisection.document["findings"] if f["indices"]), None)
+    region = regions.of_nodes(trials.graph, finding["indices"]) if finding else trials.whole()
+    blame = Blame(trials, region, bisection.options.setup)
+    if finding and not blame.is_wrong:  # alone it is right: then the whole is asked
+        blame = Blame(trials, trials.whole(), bisection.options.setup)
+    log.info("%s", found.text.split("\n")[0])
+    document = explain(blame, bisection.document, finding, asked, command_line())
+    return Result(to_json(document), summary(document), document.exit_code)

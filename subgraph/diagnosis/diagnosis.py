@@ -1,0 +1,325 @@
+"""Region that fails -> evidence for rounding or a bug, a line each, the conclusion first.
+
+The error in units of rounding noise, at the claimed precision and below; transformations that would make the tensors
+equal; the same backend in full precision or without optimisations, if it names such options (`exact`), and, where that
+does not heal it, with each of its `switches` thrown; and onnx's own evaluator, which tells whether the reference is
+right. A precision that only fits is a guess: it is called the reason where a switch confirms it. Each more run of a
+candidate has processes of its own; evidence that cannot be had is listed with the reason. Where nothing decides, the
+conclusion is "not known".
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import replace
+
+from subgraph.comparison.criteria import OutputContext, Ruling
+from subgraph.comparison.criteria.noise import rule
+from subgraph.comparison.noise.perturb import MAX_PERTURBED
+from subgraph.comparison.pair import Pair, comparable
+from subgraph.comparison.precision import EPS, FLOATS, LARGEST, TYPE_OF
+from subgraph.comparison.similarity.explanations import join_explanations
+from subgraph.diagnosis.conclusions import TYPE_NAMES, Evidence, conclude
+from subgraph.diagnosis.passes import Ablation, in_words, minimal_sets
+from subgraph.errors import SubcutError
+from subgraph.graph import protobuf
+from subgraph.graph.region import Region
+from subgraph.origins.source import sources
+from subgraph.runtime.candidate import Candidate
+from subgraph.storage.dtypes import name_of
+from subgraph.text import count
+from subgraph.trials.session import with_candidate
+from subgraph.trials.similar_outputs import WrongOutput
+from subgraph.trials.trial import Trials
+from subgraph.verdict import Judgement, Signature, Status, Verdict
+
+EVALUATOR = "onnx-reference"
+MOST_ABLATIONS = 30  # runs of the region without some passes of the optimiser
+MAX_SECONDS = 60.0  # that one more run of the region may take
+MOST_SOURCES = 3  # lines of code that a conclusion names
+MAX_EVALUATED = 64  # nodes of a region that onnx's evaluator runs: it is in Python
+MAX_NOISY = 2000  # nodes of a region that is run with the noise of other precisions, eight times
+BEYOND = 10.0  # times the noise: no rounding of that precision
+FAINT = 0.02  # times the noise: a precision that would be off by so much more is not the reason
+NEARER = 10.0  # times nearer to one side than to the other
+NO_EXPORT = frozenset(("within", "approximate"))  # an error that is none
+NO_OUTPUTS = frozenset((Signature.CRASH, Signature.TIMEOUT, Signature.REFUSED))
+
+
+def diagnose(trials: Trials, region: Region, verdict: Verdict, withheld: str = "") -> list[Evidence]:
+    """All evidence about a region that the candidate gets wrong alone, by this verdict.
+
+    `withheld`: why nothing more is run on a candidate; "" if it may be.
+
+    Raises:
+        BackendError: the candidate cannot be used. OutputError: nothing can be written.
+    """
+    evidence: list[Evidence] = []
+    evidence += _overflow(trials, region)
+    if verdict.worst:
+        evidence += _of_values(WrongOutput(trials, region, verdict.worst))
+    evidence += _exact(trials, region, verdict, withheld)
+    if not any(one.fact.startswith("right") for one in evidence):
+        evidence += _switches(trials, region, verdict, withheld)
+    elif any(one.fact == "right" for one in evidence):
+        evidence += _passes(trials, region)
+    if verdict.worst:
+        evidence += _second(trials, region, verdict, verdict.worst, withheld)
+    if trials.known is not None and not NO_EXPORT.intersection(one.fact for one in evidence):
+        evidence.append(_of_export(trials, region, {one.fact for one in evidence if one.kind == "second"}))
+    conclusion = conclude(evidence) if verdict.signature not in NO_OUTPUTS else ""
+    return [
+        *([Evidence("conclusion", conclusion)] if conclusion else []),
+        *(e for e in evidence if e.says != conclusion),
+    ]
+
+
+# ---------------------------------------------------------------------------------------------------- numbers
+
+
+def _overflow(trials: Trials, region: Region) -> Iterator[Evidence]:
+    """A weight beyond what the claimed precision holds: converters clip it. Masks stand for minus infinity."""
+    graph, limit = trials.graph, LARGEST.get(trials.precision, MAX_PERTURBED)
+    weights = {name: graph.weights[name] for name in region.weights if name in graph.weights}
+    constants = (graph.nodes[i] for i in region.pulled if graph.ops[i] == "Constant")
+    weights |= {node.output[0]: a.t for node in constants for a in node.attribute if a.name == "value"}
+    for name, weight in weights.items():
+        if name_of(weight.data_type) in FLOATS:
+            largest = float(protobuf.to_array(weight, graph.path).max(initial=0))
+            if limit < largest < MAX_PERTURBED:
+                ends = f"{TYPE_NAMES[trials.precision]} ends at {limit:.2e}"
+                yield Evidence("range", f"weight '{name}' holds {largest:.1e}: {ends}", "overflow")
+                return
+
+
+def _of_values(output: WrongOutput) -> Iterator[Evidence]:
+    """Evidence in the values alone, without a run."""
+    if pair := comparable(*output.values) if output.values else None:
+        yield from _noise(output, pair)
+    elif output.judgement.signature in (Signature.SHAPE, Signature.MISSING):
+        yield Evidence("noise", f"rounding does not explain it: {output.judgement.why}", "beyond")
+    moved = join_explanations(e for e in output.explanations if not e.grid)
+    if wrong_input := output.wrong_input:
+        yield Evidence("input", wrong_input, "input")
+    elif moved:
+        yield Evidence("likeness", f"looks like: {moved}", "alike")
+    for explanation in output.explanations:
+        grid = explanation.grid
+        if grid == "range":
+            yield Evidence("likeness", explanation.text, "range")
+        elif grid and EPS[grid] > EPS[output.trials.precision]:
+            yield Evidence("likeness", explanation.text, f"grid {grid}")
+
+
+def _noise(output: WrongOutput, pair: Pair) -> Iterator[Evidence]:
+    """The error in units of rounding noise: at the claimed precision, and at lower ones that may be undeclared."""
+    claim = output.trials.precision
+    ruling = _ruling(output, pair, claim)
+    if ruling.status is Status.UNRESOLVED:
+        yield Evidence("noise", ruling.why)
+        return
+    fact = _size(ruling, ruling.metrics.get("noise_ratio"))
+    explains = "explains it" if fact == "within" else "does not explain it"
+    yield Evidence("noise", f"rounding in {claim} {explains}: {ruling.why}", fact)
+    if fact != "within":
+        yield from _lower_precision(output, pair, claim)
+
+
+def _lower_precision(output: WrongOutput, pair: Pair, claim: str) -> Iterator[Evidence]:
+    """Does a precision below the claimed one explain the error? The finest that does is named."""
+    nodes = len(output.region.nodes)
+    if nodes > MAX_NOISY:
+        yield Evidence(
+            "precision",
+            f"lower precisions were not tried: {count(nodes, 'node')} take too long",
+            "open",
+        )
+        return
+    rest = []
+    for precision in _precisions_below(output, claim):
+        ruling, name = _ruling(output, pair, precision), TYPE_NAMES[precision]
+        ratio = ruling.metrics.get("noise_ratio")
+        if ruling.status is Status.AGREE and (ratio is None or ratio >= FAINT):
+            yield Evidence("precision", f"{name} arithmetic would explain it: {ruling.why}", f"fits {precision}")
+            return
+        if ruling.status is Status.UNRESOLVED:
+            rest = [Evidence("precision", f"{name} arithmetic is too imprecise here to tell", "open")]
+        elif ratio is not None:
+            says = f"{name} arithmetic does not explain it: {ruling.why}"
+            rest = [Evidence("precision", says)] if ratio > 1 else []
+    yield from rest
+
+
+def _precisions_below(output: WrongOutput, claim: str) -> list[str]:
+    """Precisions that the candidate may compute in. int8 explains nearly any error: only its levels bring it up."""
+    int8 = ["int8"] if any(e.grid == "int8" for e in output.explanations) else []
+    return [p for p in (*TYPE_OF, *int8) if EPS[p] > EPS[claim]]
+
+
+def _ruling(output: WrongOutput, pair: Pair, precision: str) -> Ruling:
+    """The ruling of the default criterion, with its noise, whatever criterion judged."""
+    name = output.judgement.name
+    with output.trials.noise(output.region, output.sample) as noise:
+        return rule("floor=0")(pair, OutputContext(name, precision, noise.of(name)))
+
+
+def _size(ruling: Ruling, ratio: float | None) -> str:
+    """The fact about the error's size at the claimed precision."""
+    if ruling.label == "approximate kernel":
+        return "approximate"
+    if ruling.status is Status.AGREE or ruling.signature is Signature.PRECISION:
+        return "within"
+    return "beyond" if ratio is None or ratio > BEYOND else ""
+
+
+# ---------------------------------------------------------------------------------------------------- other runs
+
+
+def _exact(trials: Trials, region: Region, verdict: Verdict, withheld: str) -> Iterator[Evidence]:
+    """The same backend in full precision, or without its optimisations."""
+    options = trials.about.exact
+    if not options:
+        return
+    words = _changed(trials, options)
+    if why := withheld or _too_slow(verdict):
+        yield Evidence("exact", f"not run with {words}: {why}")
+        return
+    try:
+        with with_candidate(trials, _with_options(trials, options), "exact") as exact:
+            other, finer = exact.verdict(region), EPS[exact.precision] < EPS[trials.precision]
+    except SubcutError as e:
+        yield Evidence("exact", f"not known with {words}: {e.what}")
+        return
+    if other.status is Status.AGREE:
+        blame = (
+            "lower precision is the reason, or a bug of its kernels"
+            if finer
+            else "the candidate's optimiser is to blame"
+        )
+        yield Evidence("exact", f"right with {words}: {blame}", "right-finer" if finer else "right")
+    elif other.status is Status.FAIL:
+        yield Evidence("exact", f"wrong with {words} as well: {other.why}", "wrong-finer" if finer else "")
+    else:
+        yield Evidence("exact", f"not known with {words}: {other.why}")
+
+
+def _passes(trials: Trials, region: Region) -> Iterator[Evidence]:
+    """Which passes of the optimiser it takes; asked only where the region is right without the optimiser."""
+    try:
+        sets = minimal_sets(Ablation(trials, region, MOST_ABLATIONS))
+    except SubcutError as e:
+        yield Evidence("pass", f"not known which pass: {e.what}")
+        return
+    if sets:
+        yield Evidence("pass", f"right without {in_words(sets)}", "pass")
+
+
+def _switches(trials: Trials, region: Region, verdict: Verdict, withheld: str) -> Iterator[Evidence]:
+    """The same backend with each of its switches thrown, until the region is right."""
+    rest: list[str] = []
+    for k, (name, options) in enumerate(trials.about.switches.items()):
+        words = f"{name} off ({_changed(trials, options)})"
+        if why := withheld or _too_slow(verdict):
+            rest.append(f"not run with {words}: {why}")
+            continue
+        try:
+            with with_candidate(trials, _with_options(trials, options), f"switch{k}") as other:
+                status = other.verdict(region).status
+        except SubcutError as e:
+            rest.append(f"not known with {words}: {e.what}")
+            continue
+        if status is Status.AGREE:
+            yield Evidence("switch", f"right with {words}", "switch")
+            return
+        rest.append(f"{'wrong' if status is Status.FAIL else 'not known'} with {words} as well")
+    if rest:
+        yield Evidence("switch", "; ".join(rest))
+
+
+def _with_options(trials: Trials, options: Mapping[str, str]) -> Candidate:
+    """The candidate with other options, and no more time than evidence may take."""
+    timeout = min(MAX_SECONDS, trials.candidate.timeout)
+    return replace(trials.candidate, options=dict(options), precision=None, timeout=timeout)
+
+
+def _changed(trials: Trials, options: Mapping[str, str]) -> str:
+    """The options that the candidate has not yet."""
+    present = {k: str(v) for k, v in trials.candidate.options.items()}
+    return ",".join(f"{k}={v}" for k, v in options.items() if present.get(k) != v)
+
+
+def _second(trials: Trials, region: Region, verdict: Verdict, worst: Judgement, withheld: str) -> Iterator[Evidence]:
+    """Does onnx's own evaluator agree with the reference or with the candidate, on the same inputs?"""
+    if EVALUATOR in (trials.candidate.backend, trials.reference.backend):
+        return
+    size = len(region.nodes)
+    too_big = f"{count(size, 'node')} take too long in Python" if size > MAX_EVALUATED else ""
+    if why := too_big or withheld or _too_slow(verdict):
+        yield Evidence("second", f"no second opinion: {why}")
+        return
+    evaluator = Candidate(EVALUATOR, EVALUATOR, timeout=MAX_SECONDS, memory=trials.candidate.memory)
+    try:
+        with with_candidate(replace(trials, candidate_model=None), evaluator, "second") as second:
+            other = second.verdict(region)
+            outputs = WrongOutput(trials, region, worst), WrongOutput(second, region, worst)
+            yield _side(other, verdict, other.status is Status.FAIL and _is_nearer(*outputs))
+    except SubcutError as e:
+        yield Evidence("second", f"no second opinion: {e.what}")
+
+
+def _side(verdict: Verdict, candidate: Verdict, nearer: bool) -> Evidence:
+    """The evaluator's verdict as evidence beside the candidate's; `nearer`: its output is far nearer to that one's.
+
+    Where both sides give the same shapes and the evaluator others, it is the evaluator that errs: it joins what a Loop
+    collects, which ought to be stacked.
+    """
+    if verdict.status is Status.AGREE:
+        return Evidence("second", "onnx's own evaluator agrees with the reference", "reference")
+    if nearer:
+        return Evidence("second", "onnx's own evaluator agrees with the candidate", "candidate")
+    if verdict.signature is Signature.SHAPE is not candidate.signature:
+        why = f"onnx's own evaluator gives other shapes than both: {verdict.why}"
+        return Evidence("second", f"no second opinion: {why}")
+    if verdict.status is Status.FAIL and verdict.signature not in NO_OUTPUTS:
+        return Evidence("second", f"onnx's own evaluator agrees with neither: {verdict.why}")
+    return Evidence("second", f"no second opinion: {verdict.why}")
+
+
+def _is_nearer(output: WrongOutput, second: WrongOutput) -> bool:
+    """Is the second run's output far nearer to the candidate's than to the reference's?"""
+    if output.values is None or second.values is None:
+        return False
+    (expected, value), (_, other) = output.values, second.values
+    forms = {(v.shape, v.dtype) for v in (expected, value, other)}
+    if len(forms) > 1:
+        return bool((other.shape, other.dtype) == (value.shape, value.dtype))
+    far, near = Pair(expected, other), Pair(value, other)
+    if far.masked != near.masked:
+        return near.masked < far.masked
+    return near.error * NEARER <= far.error
+
+
+def _of_export(trials: Trials, region: Region, facts: Collection[str]) -> Evidence:
+    """One side is the module that the model was exported from: is the export wrong, or what runs the model?
+
+    `facts`: with which side onnx's own evaluator agrees.
+    """
+    known = filter(None, sources(trials.graph, region.nodes) or ())
+    found = dict.fromkeys(filter(None, map(str, known)))
+    where = " and ".join(list(found)[:MOST_SOURCES]) or f"'{trials.graph.label(region.nodes[-1])}'"
+    module, model = ("reference", "candidate") if trials.roundings else ("candidate", "reference")
+    if model in facts:
+        return Evidence(
+            "export",
+            f"the exporter's translation of {where} is wrong: onnx's own evaluator computes the same of it",
+            "export",
+        )
+    if module in facts:
+        return Evidence("export", "the export is right, and what runs the model is wrong", "export")
+    return Evidence("export", f"the exporter's translation of {where} is wrong, or what runs the model", "export")
+
+
+def _too_slow(verdict: Verdict) -> str:
+    """Why a region that takes too long is not run again; "" if it may be."""
+    seconds = verdict.build + verdict.run
+    return f"the region takes {seconds:.0f} s" if seconds > MAX_SECONDS else ""

@@ -1,0 +1,125 @@
+"""Which passes of a candidate's optimiser a failure takes: the minimal sets of names without which it is right.
+
+A name counts only if the optimised graph is another one without it: runtimes accept unknown names in silence. Each set
+is proven by a run without all of it, which agrees, and by one for each of its members left in, which does not.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Iterator, Sequence, Set
+from dataclasses import dataclass, field, replace
+
+from subgraph.graph.region import Region
+from subgraph.trials.forms import Form
+from subgraph.trials.trial import Trials
+from subgraph.verdict import Status, Verdict
+
+log = logging.getLogger("subcut")
+
+MOST_RUNS = 80  # of the region
+MOST_TOGETHER = 2  # names that are tried together before names are left out one by one
+
+
+@dataclass
+class Ablation:
+    """A candidate without some passes of its optimiser, on one region that it gets wrong.
+
+    Attributes:
+        most_runs: of the region, before no more pairs are tried. runs: so far.
+    """
+
+    trials: Trials
+    region: Region
+    most_runs: int = MOST_RUNS
+    runs: int = 0
+    _known: dict[frozenset[str], Verdict] = field(default_factory=dict)
+
+    def names(self, off: Iterable[str] = ()) -> list[str]:
+        """The passes that change what the candidate makes of the region, while some are off.
+
+        Raises:
+            BackendError: the candidate cannot be used. WorkerDied: it crashed.
+        """
+        trials = self.without(off)
+        with trials.temporary_folder() as folder, trials.workers.borrow(loads=1) as worker:
+            path = trials.graph.path
+            if trials.form_of(self.region) is not Form.SHIPPED:
+                trials.write_cut(self.region, trials.sample_groups(self.region)[0][1], folder)
+                path = folder / "model.onnx"
+            return worker.names("passes", path, trials.candidate.options)
+
+    def without(self, off: Iterable[str]) -> Trials:
+        """Trials of the candidate with these passes off, beside those that its options turn off."""
+        return without(self.trials, off)
+
+    def is_right(self, off: Iterable[str]) -> bool:
+        """Does the region agree without these passes?"""
+        return self.verdict(off).status is Status.AGREE
+
+    def verdict(self, off: Iterable[str]) -> Verdict:
+        """The verdict on the region without these passes."""
+        key = frozenset(off)
+        if key not in self._known:
+            self.runs += 1
+            self._known[key] = self.without(key).verdict(self.region)
+        return self._known[key]
+
+
+def without(trials: Trials, off: Iterable[str]) -> Trials:
+    """Trials of the same candidate, in the same processes, with these passes off beside those that are off already."""
+    option = trials.about.passes
+    options = dict(trials.candidate.options)
+    names = dict.fromkeys([*filter(None, str(options.get(option, "")).split("+")), *sorted(off)])
+    if names:
+        options[option] = "+".join(names)
+    return replace(trials, candidate=replace(trials.candidate, options=options))
+
+
+def minimal_sets(ablation: Ablation) -> list[tuple[str, ...]]:
+    """The minimal sets of passes without which the region is right: of one name, of two, else one larger set.
+
+    None where the region stays wrong without any of them, or the optimiser has no passes with names.
+
+    Raises:
+        SubcutError: the candidate cannot be used.
+    """
+    if not ablation.trials.about.passes:
+        return []
+    names = ablation.names()
+    found: list[tuple[str, ...]] = [(name,) for name in names if ablation.is_right([name])]
+    rest = [name for name in names if (name,) not in found]
+    pairs = _pairs(ablation, rest, {name for (name,) in found})
+    found += [pair for pair in pairs if ablation.is_right(pair)]
+    if not found and len(names) > MOST_TOGETHER and ablation.is_right(names):
+        found = [_minimal(ablation, names)]
+    return found
+
+
+def _pairs(ablation: Ablation, names: Sequence[str], cures: Set[str]) -> Iterator[tuple[str, ...]]:
+    """Pairs of names of which none cures alone; with each, those that do something only where it is off."""
+    seen = set()
+    for name in names:
+        others = {*names, *ablation.names([name])} - {name} - cures
+        for pair in (tuple(sorted((name, other))) for other in sorted(others)):
+            if ablation.runs >= ablation.most_runs:
+                log.info("%d runs without passes: no more pairs are tried", ablation.runs)
+                return
+            if pair not in seen and not any(ablation.is_right([one]) for one in pair):
+                seen.add(pair)
+                yield pair
+
+
+def _minimal(ablation: Ablation, names: Sequence[str]) -> tuple[str, ...]:
+    """A set without which it is right, and of which each name is needed: one name after the other is left in."""
+    needed = list(names)
+    for name in names:
+        fewer = [n for n in needed if n != name]
+        if ablation.is_right(fewer):
+            needed = fewer
+    return tuple(needed)
+
+
+def in_words(sets: Sequence[Sequence[str]]) -> str:
+    """Minimal sets of passes in words: `Pad_Fusion`, `CastElimination or DivMulFusion`, `A and B together`."""
+    return " or ".join(" and ".join(names) + " together" * (len(names) > 1) for names in sets)

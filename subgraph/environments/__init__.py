@@ -1,0 +1,1 @@
+"""Python environments apart from subcut's own: converters of other formats, other releases of runtimes."""

@@ -1,0 +1,167 @@
+"""Environments in the user's cache: one per set of requirements, made where it is missing, listed, removed.
+
+They are made aside and renamed when they are complete; a lock keeps two commands from making the same one. uv makes
+them where there is one, else venv and pip. Whoever calls `make` has shown `commands` to the user before.
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import logging
+import os
+import shlex
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from importlib import util
+from pathlib import Path
+
+from subgraph.errors import BackendError, OutputError
+from subgraph.storage import folders
+from subgraph.storage.cache import cache_folder
+from subgraph.storage.digest import digest
+from subgraph.text import clean, masked
+
+log = logging.getLogger("subcut")
+
+SECONDS = 3600  # that an installation may take
+REQUIREMENTS = "requirements.txt"  # in the folder of an environment: what it was made for
+FULL = os.strerror(errno.ENOSPC)
+LAST_LINES = 6  # of what pip says when it fails
+ALONE = ("--no-deps", "--only-binary", ":all:")
+QUIET = ("--disable-pip-version-check", "--no-input")  # options of pip: what only disturbs where nobody looks
+
+
+@dataclass(frozen=True)
+class Installation:
+    """What is installed, as pip names it: `tf2onnx==1.17.0`.
+
+    Attributes:
+        sources: options for pip that say from where.
+        alone: without the packages that these depend on, and from wheels: nothing is built, no code of theirs runs.
+    """
+
+    requirements: tuple[str, ...]
+    sources: tuple[str, ...] = ()
+    alone: bool = False
+
+    @property
+    def folder(self) -> Path:
+        """Where it lies, or will."""
+        words = [list(self.requirements), list(self.sources)]
+        key = digest("environment/1", sys.version, sys.base_prefix, *words, *["alone"] * self.alone)
+        return cache_folder("environments") / key[:20]
+
+    @property
+    def python(self) -> Path:
+        """Its interpreter."""
+        return self.folder / "bin" / "python"
+
+    @property
+    def is_ready(self) -> bool:
+        """Is it there, complete?"""
+        return (self.folder / REQUIREMENTS).is_file() and os.access(self.python, os.X_OK)
+
+    def commands(self, folder: Path) -> list[list[str]]:
+        """The command lines that make it in a folder."""
+        python, sources = str(folder / "bin" / "python"), [*self.sources, *(ALONE if self.alone else ())]
+        wanted = [*sources, *self.requirements]
+        if uv := shutil.which("uv"):
+            make = [uv, "venv", "--quiet", "--python", sys.executable, str(folder)]
+            return [make, [uv, "pip", "install", "--quiet", "--python", python, *wanted]]
+        make, options = [sys.executable, "-m", "venv", str(folder)], ["--quiet", *QUIET]
+        if util.find_spec("pip") is None:
+            return [make, [python, "-m", "pip", "install", *options, *wanted]]
+        make.insert(3, "--without-pip")  # of the 3 seconds that the rest takes, the most
+        return [make, [sys.executable, "-m", "pip", "--python", python, "install", *options, "--no-compile", *wanted]]
+
+
+def show(environment: Installation) -> None:
+    """Log the commands that will make it."""
+    for command in environment.commands(environment.folder):
+        log.info("  %s", masked(clean(shlex.join(command))))
+
+
+def make(environment: Installation) -> Path:
+    """The environment's interpreter; the environment is made if it is not there. Waits for another process that does.
+
+    Raises:
+        BackendError: something cannot be installed. OutputError: nothing can be written.
+    """
+    with _locked(environment.folder):
+        if not environment.is_ready:
+            with folders.aside(environment.folder) as work:
+                for command in environment.commands(work):
+                    _run(command, environment)
+                (work / REQUIREMENTS).write_text("\n".join(environment.requirements) + "\n", encoding="utf-8")
+        os.utime(environment.folder)
+    return environment.python
+
+
+def every() -> list[Path]:
+    """The folders of all complete environments, the last used one first."""
+    folders_ = [path.parent for path in cache_folder("environments").glob(f"*/{REQUIREMENTS}")]
+    return sorted(folders_, key=lambda folder: folder.stat().st_mtime, reverse=True)
+
+
+def requirements(folder: Path) -> list[str]:
+    """What the environment in a folder was made for."""
+    return (folder / REQUIREMENTS).read_text(encoding="utf-8").split()
+
+
+def clear() -> int:
+    """Remove all environments; how many there were. One that is being made stays."""
+    removed = 0
+    for folder in every():
+        with _locked(folder), folders.scratch(folder.parent) as gone, suppress(FileNotFoundError):
+            folder.rename(gone / folder.name)
+            removed += 1
+    return removed
+
+
+def _run(command: Sequence[str], environment: Installation) -> None:
+    """
+    Raises:
+        BackendError: it fails, with the last lines of what it says.
+    """
+    shown = " ".join(map(clean, environment.requirements))
+    outside = {k: v for k, v in os.environ.items() if k not in ("PYTHONPATH", "PYTHONHOME", "VIRTUAL_ENV")}
+    try:
+        done = subprocess.run(
+            command, env=outside, stdin=subprocess.DEVNULL, capture_output=True, timeout=SECONDS, check=False
+        )
+    except subprocess.TimeoutExpired as e:
+        raise BackendError(
+            f"installing {shown} took more than {SECONDS} s", "look at the network, and try again"
+        ) from e
+    except OSError as e:
+        raise BackendError(f"cannot run {clean(command[0])}: {e.strerror or e}", "install Python's venv module") from e
+    if done.returncode:
+        said = (done.stderr or done.stdout).decode(errors="replace").splitlines()
+        lines = [line for line in said if line.strip() and not line.startswith("WARNING")][-LAST_LINES:]
+        is_full = any(FULL in line for line in said)
+        hint = (
+            "free some space, or set $XDG_CACHE_HOME and $TMPDIR to where there is more"
+            if is_full
+            else "--index-url and --find-links say where to look, as for pip"
+        )
+        raise BackendError(" | ".join([f"cannot install {shown}", *(masked(clean(line)) for line in lines)]), hint)
+
+
+@contextmanager
+def _locked(folder: Path) -> Iterator[None]:
+    """Keep other processes from making this environment, for this block."""
+    try:
+        with folder.with_name(f".{folder.name}.lock").open("w") as lock:
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                log.info("another command is installing the same: waiting for it")
+                fcntl.flock(lock, fcntl.LOCK_EX)
+            yield
+    except OSError as e:
+        raise OutputError(f"cannot write {folder.parent}: {e.strerror or e}", "set XDG_CACHE_HOME to a folder") from e

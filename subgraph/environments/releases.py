@@ -1,0 +1,138 @@
+"""Releases of the runtimes that backends run: which there are, which are installed, and each in an environment.
+
+A backend names its runtime's package, and the first release that runs with numpy 2: `RELEASES = "onnxruntime", "1.19"`;
+"" where any numpy does. An environment holds the release and numpy, nothing else; what the worker needs beside these is
+lent by subcut's own, numpy too where any does.
+"""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from collections.abc import Sequence
+from importlib import metadata, util
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from subgraph import plugins
+from subgraph.environments import installation
+from subgraph.environments.installation import QUIET, Installation
+from subgraph.errors import BackendError, UsageError
+from subgraph.text import clean
+
+if TYPE_CHECKING:
+    from packaging.version import Version
+
+LENT = ("subgraph", "onnx", "google.protobuf", "google._upb", "ml_dtypes")  # `graph.protobuf` reads models with these
+LOOKING = ("--retries", "1", "--timeout", "15")  # options of pip: where no index can be reached, it says so soon
+SECONDS = 120  # that an index may take to say what it has
+NAME = "RELEASES"
+
+
+def package(backend: str) -> tuple[str, str]:
+    """(name of the runtime's package, its first release that runs with numpy 2).
+
+    Raises:
+        UsageError: the backend names none.
+    """
+    found = plugins.constant("backends", backend, NAME)
+    if not isinstance(found, tuple):
+        some = [name for name in plugins.own_names("backends") if plugins.constant("backends", name, NAME)]
+        what = f"the releases of {clean(backend)} are not known"
+        raise UsageError(what, f"those of {', '.join(some)} are; --versions-command switches those of your own")
+    return str(found[0]), str(found[1])
+
+
+def release(backend: str, version: str, sources: Sequence[str] = ()) -> Installation:
+    """The environment of a release.
+
+    Raises:
+        UsageError: it is no version, or the backend has no releases.
+    """
+    name, numpy_2 = package(backend)
+    known = parse(version)
+    numpy = ("numpy<2" if known < parse(numpy_2) else "numpy",) if numpy_2 else ()
+    return Installation((f"{name}=={known}", *numpy), tuple(sources), alone=True)
+
+
+def parse(text: str) -> Version:
+    """A version.
+
+    Raises:
+        UsageError: it is none.
+    """
+    from packaging.version import InvalidVersion, Version
+
+    try:
+        return Version(text)
+    except InvalidVersion as e:
+        raise UsageError(
+            f"'{clean(text)}' is no version", "a version is 1.22.1, as in ort==1.22.1 or --versions 1.19..1.22"
+        ) from e
+
+
+def published(backend: str, sources: Sequence[str] = ()) -> list[str]:
+    """The releases that have a wheel for this Python where pip looks, the oldest first; without pre-releases.
+
+    Raises:
+        BackendError: no index can be reached, or it has none. UsageError: the backend has no releases.
+    """
+    name, _ = package(backend)
+    words = ["index", "versions", name, "--only-binary", ":all:", *QUIET, *LOOKING, *sources]
+    try:
+        said = subprocess.run(
+            [*_pip(sources), *words], capture_output=True, text=True, errors="replace", stdin=subprocess.DEVNULL,
+            timeout=SECONDS, check=False,
+        )  # fmt: skip
+    except (OSError, subprocess.TimeoutExpired) as e:
+        raise BackendError(f"pip cannot say which releases of {name} there are: {e}", "look at the network") from e
+    listed = re.search(r"^Available versions: (.*)$", said.stdout, re.MULTILINE)
+    if not listed:
+        last = next((line for line in reversed(said.stderr.splitlines()) if line.startswith("ERROR")), "pip found none")
+        hint = "--index-url and --find-links say where to look, as for pip; --versions names releases"
+        raise BackendError(f"no index says which releases of {name} there are: {clean(last)}", hint)
+    return sorted((word.strip() for word in listed[1].split(",")), key=parse)
+
+
+def _pip(sources: Sequence[str]) -> list[str]:
+    """The command line of pip: this Python's, else one in an environment of its own."""
+    if util.find_spec("pip"):
+        return [sys.executable, "-m", "pip"]
+    return [str(installation.make(Installation(("pip",), tuple(sources)))), "-m", "pip"]
+
+
+def installed(backend: str) -> list[str]:
+    """The releases that an environment holds already, the oldest first.
+
+    Raises:
+        UsageError: the backend has no releases.
+    """
+    begin = f"{package(backend)[0]}=="
+    found = {word.removeprefix(begin) for f in installation.every() for word in installation.requirements(f)[:1]
+             if word.startswith(begin)}  # fmt: skip
+    return sorted(found, key=parse)
+
+
+def beside(backend: str) -> str:
+    """The release that is installed beside subcut; "" if none is.
+
+    Raises:
+        UsageError: the backend has no releases.
+    """
+    try:
+        return metadata.version(package(backend)[0])
+    except metadata.PackageNotFoundError:
+        return ""
+
+
+def lend(folder: Path, environment: Path) -> None:
+    """Link what the worker needs beside a runtime into a folder for $PYTHONPATH; numpy, if an environment has none."""
+    has_numpy = any(word.startswith("numpy") for word in installation.requirements(environment))
+    for name in LENT if has_numpy else (*LENT, "numpy"):
+        found = util.find_spec(name)
+        for place in found.submodule_search_locations or () if found else ():
+            link = folder.joinpath(*name.split("."))
+            link.parent.mkdir(parents=True, exist_ok=True)
+            link.symlink_to(Path(place).resolve(), target_is_directory=True)
+            break

@@ -1,0 +1,155 @@
+"""A plugin of pytest: the fixture `subcut_agrees(model, candidate, inputs)`; `pytest --subcut` for a project's tests.
+
+pytest imports this file in every session (entry point `pytest11`), so it imports nothing else when it is imported.
+"""
+
+from __future__ import annotations
+
+import os
+import shlex
+from collections import Counter
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+if TYPE_CHECKING:
+    from subgraph.agreement import Inputs
+    from subgraph.errors import SubcutError
+    from subgraph.project import Project
+
+PROJECT_FILES = ("subcut.toml", "pyproject.toml")
+OUTPUT = "subcut_out"
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """The plugin's three options."""
+    group = parser.getgroup("subcut", "subcut: is a model right on a runtime or device?")
+    group.addoption("--subcut", action="store_true", help="Run [[tests]] of subcut.toml or [tool.subcut], too.")
+    group.addoption("--subcut-output", metavar="DIR", help=f"Folder of results; default {OUTPUT} in the rootdir.")
+    group.addoption(
+        "--subcut-max-time", metavar="10m", default="10m", help="Limit of the search of one failing test; default 10m."
+    )
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Where `testpaths` says what is collected, the rootdir's project file is collected as well.
+
+    Raises:
+        pytest.UsageError: `--subcut`, and there is no project file.
+    """
+    if not config.getoption("subcut"):
+        return
+    here = [str(file) for name in PROJECT_FILES if (file := config.rootpath / name).is_file()]
+    if not here and not any(arg.partition("::")[0].endswith(PROJECT_FILES) for arg in config.args):
+        raise pytest.UsageError(f"--subcut: no {' and no '.join(PROJECT_FILES)} in {config.rootpath}")
+    if config.args_source is pytest.Config.ArgsSource.TESTPATHS:
+        config.args += here
+
+
+def pytest_collect_file(file_path: Path, parent: pytest.Collector) -> pytest.Collector | None:
+    """The rootdir's project file, or one that the command line names; none that lies in somebody's bundle below."""
+    wanted = parent.config.getoption("subcut") and file_path.name in PROJECT_FILES
+    if wanted and (file_path.parent == parent.config.rootpath or parent.session.isinitpath(file_path)):
+        return ModelTests.from_parent(parent, path=file_path)
+    return None
+
+
+class ModelTests(pytest.File):
+    """A project file: a test for each model on each candidate of its `[[tests]]`."""
+
+    def collect(self) -> Iterator[pytest.Item]:
+        """
+        Raises:
+            CollectError: the file cannot be read, or a model is not there.
+        """
+        from subgraph import project
+        from subgraph.errors import SubcutError
+        from subgraph.text import clean
+
+        seen: Counter[str] = Counter()
+        try:
+            settings = project.load(self.path.parent)
+            if settings.file is None or not settings.file.samefile(self.path):
+                return  # a pyproject.toml without settings, or beside a subcut.toml
+            for one in settings.tests():
+                model = os.path.relpath(one.values["model"], settings.file.parent)
+                name = clean(f"{model}[{one.values['candidate']}]")
+                seen[name] += 1
+                yield ModelTest.from_parent(self, name=name + f"-{seen[name]}" * (seen[name] > 1), settings=one)
+        except SubcutError as e:
+            raise self.CollectError(_described(e)) from e
+
+
+class ModelTest(pytest.Item):
+    """One model on one candidate."""
+
+    def __init__(self, *, settings: Project, **more: Any) -> None:
+        super().__init__(**more)
+        self.settings = settings
+
+    def runtest(self) -> None:
+        """Fails where the candidate is not known to be right."""
+        values = self.settings.values
+        _require_agreement(self, self.settings, values["model"], values["candidate"], trust=True)
+
+    def reportinfo(self) -> tuple[Path, None, str]:
+        """Where it stands, and what pytest writes above a failure."""
+        return self.path, None, self.name
+
+
+@pytest.fixture
+def subcut_agrees(request: pytest.FixtureRequest) -> Callable[..., None]:
+    """`subcut_agrees(model, candidate, inputs)` fails the test where the candidate is not known to be right.
+
+    `model`, `candidate`: words as on subcut's command line. `inputs`: a file, a folder of samples, several of these, or
+    name → array. Also by name: `criterion`, `reference`, `shapes` (name → sizes), `seed`. What is left out comes from
+    the project file; else the candidate is onnxruntime, and the inputs are seeded random values.
+    """
+    from subgraph import project
+
+    def agrees(model: str | Path, candidate: str | None = None, inputs: Inputs = None, **more: Any) -> None:
+        root = request.config.rootpath.resolve()
+        settings = project.load(root)
+        trust = settings.file is None or settings.file.is_relative_to(root)
+        _require_agreement(request.node, settings, str(model), candidate, inputs, trust=trust, **more)
+
+    return agrees
+
+
+def _require_agreement(
+    item: pytest.Item, settings: Project, model: str, candidate: str | None, inputs: Inputs = None, **more: Any
+) -> None:
+    """Fail the test where the candidate is not known to be right; `more`: as of `agreement.disagreement`."""
+    from subgraph.agreement import Search, disagreement
+    from subgraph.errors import SubcutError
+    from subgraph.storage.folders import safe_name
+
+    words = ["pytest", *(["--subcut"] if isinstance(item, ModelTest) else []), item.nodeid]
+    output = _output(item.config, settings) / safe_name(item.nodeid)
+    search = Search(output, item.config.getoption("subcut_max_time"), shlex.join(words))
+    try:
+        found = disagreement(settings, model, candidate, inputs, search, **more)
+        error = "\n  ".join(found.lines) if found else ""
+    except SubcutError as e:
+        found, error = None, _described(e)
+    if found:
+        item.user_properties += [("subcut", found.lines[0]), *((f"subcut_{k}", v) for k, v in found.places.items())]
+    if error:
+        pytest.fail(error, pytrace=False)  # here, so that it is not shown as raised by another one
+
+
+def _output(config: pytest.Config, settings: Project) -> Path:
+    """The folder that holds a folder of results per test; relative where it lies below the working directory."""
+    typed = config.getoption("subcut_output")
+    typed = str(config.invocation_params.dir / typed) if typed else None
+    place = Path(settings.get("output", typed, config.rootpath / OUTPUT)).absolute()
+    return place.relative_to(Path.cwd()) if place.is_relative_to(Path.cwd()) else place
+
+
+def _described(error: SubcutError) -> str:
+    """What happened, and below it what to do next."""
+    from subgraph.text import clean
+
+    return f"error: {clean(error.what)}" + (f"\n  {clean(error.hint)}" if error.hint else "")

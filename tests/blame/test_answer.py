@@ -1,0 +1,79 @@
+"""What is pasted: each kind of finding in words, and names that try tricks. Covers `blame.answer`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from subgraph.blame.answer import paragraph, plain, script, states
+from subgraph.blame.cures import Cure
+from subgraph.blame.document import BlameDocument, Versions
+from subgraph.blame.versions import State, Tried
+from subgraph.cases.find_case import FoundCase
+from subgraph.storage.tensors import Record
+from subgraph.verdict import Signature
+
+
+def found(**fields: Any) -> BlameDocument:
+    """A document with these fields."""
+    usual: dict[str, Any] = {
+        "exit_code": 1, "model": "m.onnx", "candidate": "ort", "runtime": "onnxruntime", "version": "1.31.1",
+        "outcome": "disagree", "region": ["a", "b"], "ops": ["Pad", "MaxPool"], "whole": False,
+        "signature": Signature.MISMATCH, "why": "off by 0.99", "kernels": None, "passes": [], "switches": [],
+        "versions": None, "cures": [], "answer": "", "script": "", "notes": [], "case": None, "folder": None, "runs": 1,
+        "installs": 0, "seconds": 1.0, "command": "subcut blame",
+    }  # fmt: skip
+    return BlameDocument(**(usual | fields))
+
+
+def tried(states: str) -> list[Tried]:
+    letters = {"r": State.RIGHT, "w": State.WRONG, "u": State.UNKNOWN}
+    return [Tried(f"1.{k}", letters[letter]) for k, letter in enumerate(states)]
+
+
+def test_each_kind_begins_with_who_does_what() -> None:
+    assert paragraph(found()).startswith("**onnxruntime 1.31.1 computes `a`, `b` (Pad, MaxPool) wrong**: off by 0.99")
+    assert "**onnxruntime 1.31.1 refuses `a`" in paragraph(found(signature=Signature.REFUSED))
+    assert "**onnxruntime 1.31.1 crashes on `a`" in paragraph(found(signature=Signature.CRASH))
+    assert paragraph(found(exit_code=0)) == "**onnxruntime 1.31.1 agrees on `m.onnx`**"
+    unknown = paragraph(found(exit_code=5))
+    assert unknown.startswith("**It is not known whether onnxruntime 1.31.1 is right on `m.onnx`**")
+    assert "No cure" not in unknown
+
+
+def test_releases_are_spans_in_their_order() -> None:
+    history = Versions(["1.2", "1.3"], ["1.1", "1.4"], {"1.0": "no wheel"}, "1.2", "1.4", 36, tried("urwwr"))
+    said = "1.0 cannot be tried, 1.1 right, 1.2 … 1.3 wrong, 1.4 right (5 of 36 releases tried)"
+    assert f"- Releases: {said}" in paragraph(found(versions=history))
+    assert states([]) == ""
+
+
+def test_only_what_is_proven_is_a_cure() -> None:
+    cures = [
+        Cure("pass", "without the pass A", "disabled_optimizers=A", True, "whole", 1.03),
+        Cure("rewrite", "a Clip before a", "x.onnx", False, "region", None, "off by 0.5", equal="bit-identical"),
+        *[Cure("rewrite", f"form {k}", f"{k}.onnx", False, "region", None, "off") for k in range(4)],
+    ]
+    lines = paragraph(found(passes=[("A",), ("B", "C")], cures=cures)).split("\n")
+    assert lines[1] == "- Optimiser pass: right without `A or B and C together`"
+    assert (
+        lines[2] == "- Cure, proven on the whole model: without the pass A (`disabled_optimizers=A`, 1.03 × the time)"
+    )
+    assert "heals the region, and not the whole model: off by 0.5" in lines[3]
+    assert lines[5] == "- Not proven: 3 more that heal the region, and not the whole model"
+    assert paragraph(found()).endswith("- No cure is proven")
+    assert plain(found(answer=paragraph(found())))[0] == "No cure is proven"
+
+
+def test_names_play_no_tricks(tmp_path: Path) -> None:
+    odd = "a`b\n\x1b[31m'\"{}"
+    text = paragraph(found(region=[odd], notes=[odd]))
+    assert "\x1b" not in text
+    assert len(text.split("\n")) == 3
+    record = Record(odd, "tensor", "float32", ((1,),), (str(tmp_path / "inputs" / "x.npy"),))
+    made = Record(odd, "tensor", "float32", ((1,),), (str(tmp_path / "outputs" / "y.npy"),))
+    case = FoundCase(tmp_path, ("",), {odd: (record,)}, {odd: (made,)}, {})
+    for is_ort in (True, False):
+        code = script(case, [("A",)], is_ort=is_ort)
+        compile(code, "script.py", "exec")
+        assert len(code.splitlines()) <= 10

@@ -1,0 +1,271 @@
+"""What is to blame, and what cures it, for faults that are planted.
+
+Covers `blame.blame`, `blame.cures`, `blame.draws`, `blame.document`, `blame.answer`, `blame.explain`, `blame.rewritten`
+and `commands.blame`.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from fixtures import passes_wrong, threads, toy_releases
+from subgraph.blame.blame import Blame, ReleasesAsked, _lies_between
+from subgraph.blame.draws import drawn
+from subgraph.environments import releases
+from subgraph.errors import BackendError, UsageError
+from subgraph.reports import problem
+from subgraph.runtime.candidate import Candidate
+from subgraph.storage.tensors import load, save
+from tests.helpers import text_models
+from tests.helpers.run_command import Done, in_process, subcut
+from tests.helpers.versions import RUNTIME
+
+NET = "g (float[2,3] x) => (float[2,3] y) { [exp] y = Exp(x) }"
+TOY = "g (float[2,3] x) => (float[2,3] y) { [one] y = Add(x, one) }"
+PASSES = str(Path(passes_wrong.__file__))
+
+
+def model(folder: Path, text: str = NET) -> Path:
+    """A small network, and an input beside it."""
+    np.save(folder / "x.npy", np.random.default_rng(1).standard_normal((2, 3), np.float32))
+    one = np.ones((2, 3), np.float32)
+    return text_models.load(folder, text, one=one).path if text is TOY else text_models.load(folder, text).path
+
+
+def blamed(folder: Path, *words: str) -> tuple[Done, dict[str, Any]]:
+    """`subcut blame --json` in a folder."""
+    done = subcut("blame", "--json", *words, cwd=folder)
+    return done, json.loads(done.out)
+
+
+# ---------------------------------------------------------------------------------------------------- passes
+
+
+@pytest.mark.slow
+def test_a_pass_is_named_and_its_cure_is_proven_on_the_whole(tmp_path: Path) -> None:
+    path = model(tmp_path)
+    done, document = blamed(tmp_path, path.name, "-i", "x.npy", "-c", f"{PASSES}:names=A+B+C,cures=B|A+C")
+    assert done.code == document["exit_code"] == 1
+    assert document["passes"] == [["B"], ["A", "C"]]
+    cures = {cure["what"]: cure for cure in document["cures"]}
+    assert cures.keys() == {"without the pass B", "without the passes A and C"}
+    for cure in cures.values():
+        assert cure["proven"]
+        assert cure["heals"] == "whole"
+        assert 0.1 < cure["slowdown"] < 10
+    assert cures["without the pass B"]["how"] == "off=B"
+    assert document["versions"] is None
+    folder = tmp_path / document["folder"]
+    assert (folder / "blame.md").read_text().strip() == document["answer"]
+    assert "right without `B or A and C together`" in document["answer"]
+    shown = subprocess.run(
+        [sys.executable, str(folder / "script.py")], cwd=folder.parent, capture_output=True, text=True, check=True
+    )
+    assert len((folder / "script.py").read_text().splitlines()) <= 10
+    assert float(shown.stdout.strip(" []\n")) > 0.1  # what the candidate gave beside what onnxruntime gives
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(RUNTIME > (1, 32), reason="seen in onnxruntime up to 1.32")
+def test_a_model_that_onnxruntime_refuses_for_two_passes(tmp_path: Path) -> None:
+    threads.write(tmp_path)
+    done, document = blamed(tmp_path, "cast_div_mul.onnx", "-c", "ort")
+    assert done.code == 1
+    assert document["signature"] == "refused"
+    assert document["passes"] == [["CastElimination"], ["DivMulFusion"]]
+    proven = {cure["kind"] for cure in document["cures"] if cure["proven"]}
+    assert proven == {"pass", "rewrite"}
+    assert "refuses `cast`, `div`, `mul`" in document["answer"]
+
+
+@pytest.mark.slow
+def test_report_and_bundle_tell_it_and_a_bundle_is_blamed_again(tmp_path: Path) -> None:
+    path = model(tmp_path)
+    code = Path(PASSES).read_text()  # without options, which a bundle does not tell
+    code = code.replace('options["names"]', '"Abc_Fusion+B"').replace('options["cures"]', '"Abc_Fusion"')
+    (tmp_path / "wrong.py").write_text(code)
+    _, document = blamed(tmp_path, path.name, "-i", "x.npy", "-c", "wrong.py")
+    case = tmp_path / document["case"]
+    for report in ("report.html", "report.md", "run.json"):
+        assert "right without Abc_Fusion" in (case.parent / report).read_text()
+    assert problem(json.loads((case.parent / "run.json").read_text())) == ""
+    (case / "blame" / "whole.onnx").write_bytes(b"a model that stays here")
+    assert subcut("bundle", case, "-o", "fault.zip", cwd=tmp_path).code == 0
+    with zipfile.ZipFile(tmp_path / "fault.zip") as packed:
+        names = [name.partition("/")[2] for name in packed.namelist()]
+        assert {"blame/blame.json", "blame/blame.md", "blame/script.py"} <= set(names)
+        assert "blame/whole.onnx" not in names
+        assert packed.read("fault/blame/blame.md").decode().strip() == document["answer"]
+    again, second = blamed(tmp_path, "fault.zip", "--trust")
+    assert second["passes"] == [["Abc_Fusion"]], again.err
+
+
+@pytest.mark.slow
+def test_where_no_pass_cures_it_that_is_said(tmp_path: Path) -> None:
+    path = model(tmp_path)
+    _, document = blamed(tmp_path, path.name, "-i", "x.npy", "-c", f"{PASSES}:names=A+B,cures=Z")
+    assert document["passes"] == []
+    assert document["kernels"] is True
+    assert "it is as wrong" in document["answer"]
+    assert not any(cure["kind"] == "pass" for cure in document["cures"])
+
+
+@pytest.mark.slow
+def test_a_model_that_agrees_is_not_blamed(tmp_path: Path) -> None:
+    path = model(tmp_path)
+    done, document = blamed(tmp_path, path.name, "-i", "x.npy", "-c", "ort")
+    assert done.code == 0
+    assert (document["outcome"], document["cures"], document["folder"]) == ("agree", [], None)
+    assert "agrees on" in document["answer"]
+
+
+def test_draws_are_like_the_samples(tmp_path: Path) -> None:
+    values: dict[str, Any] = {
+        "f": np.linspace(0, 1, 60, dtype=np.float32).reshape(3, 4, 5),
+        "i": np.arange(7, dtype=np.int64),
+        "b": np.array([True, False, True]),
+        "s": np.array(["a", "b"], dtype=object),
+    }
+    types = {"f": "tensor(float)", "i": "tensor(int64)", "b": "tensor(bool)", "s": "tensor(string)"}
+    sample = {n: save(n, v, types[n], tmp_path, n).within(str(tmp_path)) for n, v in values.items()}
+    draws = [{n: load(r, Path("/")) for n, r in draw.items()} for draw in drawn([sample], 3, tmp_path)]
+    assert len({np.asarray(draw["f"]).tobytes() for draw in draws} | {values["f"].tobytes()}) == 4
+    for draw in draws:
+        got = np.asarray(draw["f"])
+        assert (str(got.dtype), got.shape) == ("float32", (3, 4, 5))
+        assert abs(float(got.mean()) - 0.5) < 0.1
+        assert sorted(np.asarray(draw["i"])) == list(range(7))
+        assert sorted(np.asarray(draw["b"])) == [False, True, True]
+        assert list(np.asarray(draw["s"])) == ["a", "b"]
+
+
+# ---------------------------------------------------------------------------------------------------- releases
+
+
+def test_a_span_of_releases() -> None:
+    assert _lies_between("1.22.1", "1.19", "1.22")
+    assert _lies_between("1.22.1", "", "")
+    assert not _lies_between("1.9.0", "1.19", "")
+    assert not _lies_between("1.23.0", "1.19", "1.22")
+
+
+@pytest.mark.parametrize(
+    ("words", "why"),
+    [
+        (["--versions-command", "./use.sh {version}"], "which versions?"),
+        (["--versions", "a,b", "--versions-command", "./use.sh"], "it must name {version}"),
+        (["--index-url", "https://me:secret@host/simple"], "say where releases come from"),
+    ],
+)
+def test_what_cannot_be_meant_is_an_error(words: list[str], why: str) -> None:
+    with pytest.raises(UsageError) as error:
+        in_process("blame", "model.onnx", *words)
+    assert why in f"{error.value.what} {error.value.hint}"
+    assert "secret" not in error.value.what
+
+
+@pytest.mark.parametrize(
+    ("asked", "backend", "why"),
+    [
+        (ReleasesAsked("foo"), "ort", "'foo' is no version"),
+        (ReleasesAsked("1.19,1.x"), "ort", "'1.x' is no version"),
+        (ReleasesAsked(","), "ort", "which versions?"),
+        (ReleasesAsked("1.22..1.20"), "ort", "--versions 1.20..1.22"),
+        (ReleasesAsked(""), "cmd", "the releases of cmd are not known"),
+        (ReleasesAsked("a,b", switch="'./use.sh {version}"), "cmd", "No closing quotation"),
+        (ReleasesAsked(",", switch="./use.sh {version}"), "cmd", "which versions?"),
+    ],
+)
+def test_releases_that_cannot_be_meant_are_an_error_before_the_search(
+    asked: ReleasesAsked, backend: str, why: str
+) -> None:
+    with pytest.raises(UsageError) as error:
+        asked.check(backend)
+    assert why in f"{error.value.what} {error.value.hint}"
+
+
+def test_releases_that_can_be_meant() -> None:
+    for span in ("", "1.19..", "..1.22", "1.22", "1.22.1..1.22", "1.9..1.19", "1.20,1.19"):
+        ReleasesAsked(span).check("ort")
+    ReleasesAsked("nightly", switch="./use.sh {version}").check("cmd")
+
+
+def test_without_a_network_the_release_in_use_is_what_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
+    def unreachable(backend: str, sources: object) -> list[str]:
+        raise BackendError(f"no index for {backend}")
+
+    monkeypatch.setattr(releases, "published", unreachable)
+    monkeypatch.setattr(releases, "installed", lambda backend: [])
+    monkeypatch.setattr(releases, "beside", lambda backend: "1.31.1")
+    trials: Any = SimpleNamespace(candidate=Candidate("ort", "ort"))
+    nothing: Any = None
+    blame = Blame(trials, nothing, nothing)
+    assert blame._named(ReleasesAsked()) == ["1.31.1"]
+    assert blame.notes == ["no index for ort: only releases that are installed already were tried"]
+    monkeypatch.setattr(releases, "beside", lambda backend: "")
+    with pytest.raises(BackendError, match="no index"):
+        blame._named(ReleasesAsked())
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["right between"])
+def test_histories_that_are_planted_are_told_rightly(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    """Histories of a toy runtime, from a folder of wheels; `benchmarks.blame` has ten of them."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    planted = toy_releases.HISTORIES[name]
+    wheels = tmp_path / "wheels"
+    toy_releases.releases(wheels, planted.releases)
+    for tool in ("PIP", "UV"):
+        monkeypatch.setenv(f"{tool}_NO_INDEX", "1")
+        monkeypatch.setenv(f"{tool}_FIND_LINKS", str(wheels))
+    candidate = f"{wheels}/toy.py=={planted.used}"
+    done, document = blamed(tmp_path, model(tmp_path, TOY).name, "-i", "x.npy", "-c", candidate, "--versions", "..")
+    assert planted.problem(document) == "", done.err
+
+
+@pytest.mark.slow
+def test_versions_of_ones_own_are_switched_by_a_command(tmp_path: Path) -> None:
+    """125 passes one over; the state of the last one stays in `version`, which the candidate reads."""
+    path = model(tmp_path)
+    (tmp_path / "use.sh").write_text('#!/bin/sh\n[ "$1" = old ] && exit 125\necho "$1" > version\n')
+    (tmp_path / "use.sh").chmod(0o755)
+    (tmp_path / "run.py").write_text(
+        "import sys\nimport numpy as np\nfrom pathlib import Path\n"
+        "x = np.load(Path(sys.argv[1]) / 'x.npy')\n"
+        "wrong = Path('version').read_text().strip() in ('b', 'c')\n"
+        "np.save(Path(sys.argv[2]) / 'y.npy', np.exp(x) + wrong)\n"
+    )
+    (tmp_path / "version").write_text("c")
+    command = f"cmd:{sys.executable} run.py {{inputs}} {{outputs}}"
+    switch = ["--versions", "old,a,b,c,d", "--versions-command", "./use.sh {version}"]
+    _, document = blamed(tmp_path, path.name, "-i", "x.npy", "-c", command, *switch)
+    assert document["versions"]["right"] == ["a", "d"]
+    assert document["versions"]["wrong"] == ["b", "c"]
+    assert list(document["versions"]["unknown"]) == ["old"]
+    assert document["region"] == ["exp"]
+
+
+@pytest.mark.slow
+def test_the_installed_releases_are_listed_and_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = model(tmp_path, TOY)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    toy_releases.releases(tmp_path / "wheels", {"1.0": "w", "1.1": "r"})
+    monkeypatch.setenv("PIP_NO_INDEX", "1")
+    monkeypatch.setenv("PIP_FIND_LINKS", str(tmp_path / "wheels"))
+    done = subcut("compare", path.name, "-i", "x.npy", "-c", "wheels/toy.py==1.1", cwd=tmp_path)
+    assert done.code == 0
+    assert "toyruntime==1.1 is installed, once, apart from all else:" in done.err
+    assert "toyruntime==1.1" in subcut("blame", "--list", cwd=tmp_path).out
+    assert subcut("blame", "--clear", cwd=tmp_path).out == "removed 1 environment\n"
+    assert subcut("blame", "--list", cwd=tmp_path).out == "nothing is installed apart\n"

@@ -1,0 +1,406 @@
+"""Precision or bug: the evidence about failing regions, for faults whose nature is known; and in commands.
+
+Covers `diagnosis.diagnosis`, `diagnosis.conclusions`, `trials.similar_outputs` and `trials.compare`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from subgraph.comparison.judge import parse_criterion
+from subgraph.diagnosis.conclusions import UNKNOWN
+from subgraph.diagnosis.diagnosis import MAX_EVALUATED, diagnose
+from subgraph.reports import problem
+from subgraph.runtime import candidate
+from subgraph.runtime.inputs import Feeding
+from subgraph.runtime.protocol import BackendInfo
+from subgraph.runtime.reference import Reference
+from subgraph.runtime.worker_pool import Workers
+from subgraph.trials import session
+from subgraph.trials.compare import compare_tensors
+from subgraph.trials.similar_outputs import WrongOutput
+from subgraph.trials.trial import Trials
+from subgraph.verdict import Signature, Status, Verdict
+from tests.helpers import mistaken_candidate, text_models
+from tests.helpers.open_trials import region_of
+from tests.helpers.run_command import Done, in_process, subcut
+
+IMAGE = (
+    "g (float[N,3,8,9] x) => (float[N,3,8,9] y) { [first] p = Conv <pads=[1,1,1,1]> (x, w) [act] q = Tanh(p)"
+    " [last] y = Conv <pads=[1,1,1,1]> (q, w) }"
+)
+STRICT = "noise:floor=0"
+LATER = "only the first 3 findings are looked into so far"
+Ask = Callable[..., Trials]
+
+
+def weight() -> Any:
+    return np.random.default_rng(3).standard_normal((3, 3, 3, 3), np.float32) / 3
+
+
+def images(folder: Path, count: int) -> str:
+    """So many samples, as a folder of them."""
+    rng = np.random.default_rng(0)
+    (folder / "images").mkdir()
+    for k in range(count):
+        np.save(folder / "images" / f"s{k}.npy", rng.standard_normal((1, 3, 8, 9), np.float32))
+    return str(folder / "images")
+
+
+@pytest.fixture(scope="module")
+def workers() -> Iterator[Workers]:
+    """Processes of the mistaken candidate; its mistakes are options, so the tests of this file share them."""
+    with Workers(candidate.parse(mistaken_candidate.HERE)) as shared:
+        yield shared
+
+
+@pytest.fixture
+def ask(tmp_path: Path, reference: Reference, workers: Workers) -> Iterator[Ask]:
+    """`ask(samples, **options)` -> trials on a model that reads an image."""
+    with ExitStack() as stack:
+
+        def opened(samples: int = 1, text: str = IMAGE, **options: str) -> Trials:
+            graph = text_models.load(tmp_path, text, w=weight())
+            mistaken = replace(candidate.parse(mistaken_candidate.HERE), options=options)
+            setup = session.Setup(mistaken, Feeding((images(tmp_path, samples),)), tmp_path / "out", STRICT)
+            trials = stack.enter_context(session.open_trials(graph, setup, reference, workers))
+            trials.about = workers_about(workers, options)
+            return trials
+
+        yield opened
+
+
+def workers_about(workers: Workers, options: dict[str, str]) -> BackendInfo:
+    """With these options instead of the workers' own."""
+    with workers.borrow() as worker:
+        return worker.about(options)
+
+
+def evidence_of(trials: Trials, *names: str, more: bool = False) -> dict[str, str]:
+    """The evidence about a region of these nodes, by kind; `more`: also by runs of other candidates."""
+    region = region_of(trials.graph, *names)
+    found = diagnose(trials, region, trials.verdict(region), "" if more else LATER)
+    assert found[0].kind == "conclusion" and len(found) == len({one.kind for one in found})
+    return {one.kind: one.says for one in found}
+
+
+# ------------------------------------------------------------------------------------------------ likeness
+
+
+@pytest.mark.parametrize(
+    ("mistake", "words"),
+    [
+        ("nhwc", "laid out with the axes in the order 0,2,3,1 (NHWC for NCHW), but not shaped so"),
+        ("offset", "values 128 too low"),
+        ("bgr", "channels 0 and 2 of axis 1 exchanged: RGB for BGR"),
+        ("sign", "the sign flipped"),
+    ],
+)
+def test_a_simple_mistake_is_named(mistake: str, words: str, ask: Ask) -> None:
+    found = evidence_of(ask(mistake=mistake, tensor="y"), "last")
+    assert found["likeness"] == f"looks like: {words}"
+    assert found["conclusion"].startswith("a bug, or another layout or preprocessing")
+
+
+def test_the_previous_sample_is_named(ask: Ask) -> None:
+    found = evidence_of(ask(3, mistake="before", tensor="y"), "last")
+    assert found["likeness"] in [f"looks like: the values of sample s{k}" for k in range(2)]
+
+
+def test_an_input_taken_for_another_layout_is_named(ask: Ask) -> None:
+    found = evidence_of(ask(2, mistake="fed"), "first")
+    assert found["input"] == "your input is RGB for BGR: channels 0 and 2 of axis 1 exchanged"
+    assert found["conclusion"].startswith("the input, not a node: your input is RGB for BGR")
+
+
+def test_values_like_nothing(ask: Ask) -> None:
+    found = evidence_of(ask(mistake="noise", tensor="y"), "last")
+    assert "likeness" not in found
+    assert found["noise"].startswith("rounding in fp32 does not explain it: "), found["noise"]
+    assert "does not explain it" in found["precision"] or "too imprecise here to tell" in found["precision"]
+
+
+# ------------------------------------------------------------------------------------------------ precision
+
+
+def test_float16_that_nobody_declared(ask: Ask) -> None:
+    found = evidence_of(ask(mistake="half"), "first", "act", "last")
+    assert found["conclusion"] == "rounding, not a bug: the candidate computes in float16; declare --precision fp16"
+    assert found["likeness"] == "every value is one of float16, the reference's are not"
+    assert found["precision"].startswith("float16 arithmetic would explain it: ")
+
+
+@pytest.mark.parametrize(
+    ("mistake", "words"),
+    [
+        ("inside", "no bug, by the size of the error: within 0.002 of the scale"),
+        ("drift", "probably rounding, not a bug: float16 arithmetic explains it; if the candidate uses that, declare"),
+    ],
+)
+def test_by_its_size(mistake: str, words: str, ask: Ask) -> None:
+    found = evidence_of(ask(mistake=mistake, tensor="y"), "first", "act", "last")
+    assert found["conclusion"].startswith(words)
+    assert "likeness" not in found
+
+
+def test_a_criterion_that_asks_for_equal_bits(ask: Ask) -> None:
+    trials = ask(mistake="last-bits", tensor="y")
+    exacting = replace(trials, rule=parse_criterion("numpy:rtol=0,atol=0"))
+    assert evidence_of(exacting, "last")["conclusion"].startswith(
+        "rounding, not a bug: the criterion asks for more than"
+    )
+
+
+def test_float16_that_was_declared_is_not_brought_up(ask: Ask) -> None:
+    trials = ask(mistake="half", claim="fp16")
+    region = region_of(trials.graph, "first", "act", "last")
+    verdict = trials.verdict(region)
+    assert verdict.status is Status.AGREE
+    assert not [one for one in diagnose(trials, region, verdict) if one.kind in ("likeness", "precision")]
+
+
+@pytest.mark.parametrize("constant", [False, True])
+@pytest.mark.parametrize(("value", "claim"), [("98000000", "fp16"), ("98000000", "fp32"), ("-98000000", "fp16")])
+def test_a_weight_beyond_the_claimed_range_is_named(value: str, claim: str, constant: bool, ask: Ask) -> None:
+    """Clipped to float16's range, the variance of a batch normalisation looked like "a bug: a mean and a scale?"."""
+    text = f"g (float[N,3,8,9] x) => (float[N,3,8,9] y) <float[1] v = {{{value}}}> {{ [last] y = Mul(x, v) }}"
+    if constant:
+        made = f"v = Constant <value: tensor = float[1] {{{value}}}> ()"
+        text = f"g (float[N,3,8,9] x) => (float[N,3,8,9] y) {{ {made} [last] y = Mul(x, v) }}"
+    found = evidence_of(ask(text=text, mistake="sign", tensor="y", claim=claim), "last")
+    named = found.get("range") == "weight 'v' holds 9.8e+07: float16 ends at 6.55e+04"
+    assert named == found["conclusion"].startswith("range: ") == (value[0] == "9" and claim == "fp16")
+
+
+@pytest.mark.parametrize(
+    ("exact", "claim", "words", "conclusion"),
+    [
+        (
+            "right",
+            "fp16",
+            "right with precision=f32: lower precision is the reason",
+            "not known: right in",
+        ),
+        ("wrong", "fp16", "wrong with claim=fp32,precision=f32 as well: ", "a bug: full precision is as wrong"),
+        (
+            "right",
+            "fp32",
+            "right with precision=f32: the candidate's optimiser is to blame",
+            "a bug of the candidate's optimiser: right",
+        ),
+    ],
+)
+def test_the_same_backend_in_full_precision(exact: str, claim: str, words: str, conclusion: str, ask: Ask) -> None:
+    found = evidence_of(ask(mistake="noise", tensor="y", exact=exact, claim=claim), "last", more=True)
+    assert found["exact"].startswith(words)
+    assert found["conclusion"].startswith(conclusion)
+
+
+@pytest.mark.parametrize(
+    ("switches", "words", "conclusion"),
+    [
+        ("heal", "right with fast exp off (exp=exact)", "one option of the candidate is the reason"),
+        ("none", "wrong with threads off (threads=1) as well; wrong with fast exp off", "probably rounding, not a bug"),
+    ],
+)
+def test_a_switch_confirms_what_a_precision_only_fits(switches: str, words: str, conclusion: str, ask: Ask) -> None:
+    """The error fits float16: that is a guess, until turning something off heals it."""
+    trials = ask(mistake="drift", tensor="y", switches=switches)
+    found = evidence_of(trials, "first", "act", "last", more=True)
+    assert found["switch"].startswith(words)
+    assert found["conclusion"].startswith(conclusion)
+    withheld = evidence_of(trials, "first", "act", "last")
+    assert withheld["switch"].startswith("not run with threads off") and LATER in withheld["switch"]
+
+
+def test_no_switch_is_thrown_where_full_precision_is_right(ask: Ask) -> None:
+    assert "switch" not in evidence_of(
+        ask(mistake="noise", tensor="y", exact="right", switches="heal"), "last", more=True
+    )
+
+
+# ------------------------------------------------------------------------------------------------ other opinions
+
+
+def test_a_reference_that_errs_is_not_defended(ask: Ask, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The candidate's values are the evaluator's, as if the candidate were right."""
+    trials = ask(mistake="bgr", tensor="y")
+    region = region_of(trials.graph, "last")
+    verdict = trials.verdict(region)
+    answer = trials.run(region)
+    real = Trials.run
+
+    def answered(self: Trials, *words: Any, **more: Any) -> Any:
+        return real(self, *words, **more) if self.candidate is trials.candidate else answer
+
+    monkeypatch.setattr(Trials, "run", answered)
+    found = {one.kind: one.says for one in diagnose(trials, region, verdict)}
+    assert found["second"] == "onnx's own evaluator agrees with the candidate"
+    assert found["conclusion"] == "not known which side is wrong: onnx's own evaluator agrees with the candidate"
+
+
+@pytest.mark.parametrize(
+    ("mistake", "words"),
+    [("nan", "rounding in fp32 does not explain it: "), ("shape", "rounding does not explain it: 1×3×8×1 where 1×3")],
+)
+def test_what_no_rounding_does(mistake: str, words: str, ask: Ask) -> None:
+    found = evidence_of(ask(mistake=mistake, tensor="y"), "last", more=True)
+    assert found["noise"].startswith(words)
+    assert found["conclusion"].startswith("a bug: rounding does not explain it, and onnx's own evaluator agrees")
+
+
+def test_indices_that_no_rounding_changes(ask: Ask) -> None:
+    text = "g (float[N,3,8,9] x) => (int64[N,3,8,1] y) { [last] y = ArgMax <axis=3> (x) }"
+    found = evidence_of(ask(text=text, mistake="bgr", tensor="y"), "last")
+    assert found["noise"].endswith("indices point to another value")
+
+
+def test_an_evaluator_that_cannot_is_no_opinion(ask: Ask) -> None:
+    text = "g (float[N,3,8,9] x) => (float[N,3,8,9] y) { [last] y = com.microsoft.Gelu(x) }"
+    trials = ask(text=f"{text}", mistake="noise", tensor="y")
+    found = evidence_of(trials, "last")
+    assert found["second"].startswith("no second opinion: ")
+    assert "conclusion" in found
+
+
+def test_nothing_more_is_run_where_the_budget_is_spent(ask: Ask) -> None:
+    trials = ask(mistake="offset", tensor="y", exact="right")
+    region = region_of(trials.graph, "last")
+    verdict = trials.verdict(region)
+    found = {one.kind: one.says for one in diagnose(trials, region, verdict, "9 trials were too few")}
+    assert found["exact"] == "not run with precision=f32: 9 trials were too few"
+    assert found["second"] == "no second opinion: 9 trials were too few"
+    slow = replace(verdict, run=100.0)
+    found = {one.kind: one.says for one in diagnose(trials, region, slow)}
+    assert found["second"] == "no second opinion: the region takes 100 s"
+
+
+def test_a_candidate_that_gave_nothing_has_noconclude(ask: Ask) -> None:
+    trials = ask(mistake="noise", tensor="y", exact="right")
+    died = Verdict(Status.FAIL, Signature.CRASH, "killed by signal 6")
+    (one,) = diagnose(trials, region_of(trials.graph, "last"), died)
+    assert one.to_json() == {"kind": "exact", "says": "right with precision=f32: the candidate's optimiser is to blame"}
+
+
+def test_a_big_region_is_not_given_to_the_evaluator(ask: Ask) -> None:
+    chain = " ".join(f"[n{k}] t{k + 1} = Neg(t{k})" for k in range(MAX_EVALUATED + 2))
+    text = f"g (float[N,3,8,9] t0) => (float[N,3,8,9] t{MAX_EVALUATED + 2}) {{ {chain} }}"
+    trials = ask(text=text, mistake="sign", tensor=f"t{MAX_EVALUATED + 2}")
+    found = evidence_of(trials, *(f"n{k}" for k in range(MAX_EVALUATED + 2)), more=True)
+    assert found["second"] == f"no second opinion: {MAX_EVALUATED + 2} nodes take too long in Python"
+
+
+def test_nothing_decides() -> None:
+    from subgraph.diagnosis.conclusions import Evidence, conclude
+
+    assert conclude([Evidence("noise", "")]) == UNKNOWN
+
+
+# ------------------------------------------------------------------------------------------------ compare
+
+
+def test_compare_tells_it_of_the_first_bad_tensor(ask: Ask) -> None:
+    trials = ask(mistake="offset", tensor="p")
+    found = compare_tensors(trials)
+    assert found.first_bad and found.first_bad.tensor == "p"
+    assert found.looks_like == ("values 128 too low",)
+    region = trials.whole(["p"])
+    (judged,) = (j for j in trials.verdict(region).outputs if j.name == "p")
+    assert WrongOutput(trials, region, judged).looks_like == ["values 128 too low"], "in place as well"
+
+
+# ------------------------------------------------------------------------------------------------ commands
+
+
+@pytest.fixture
+def here(tmp_path: Path) -> Path:
+    """A folder with the model and two samples."""
+    text_models.load(tmp_path, IMAGE, w=weight())
+    images(tmp_path, 2)
+    return tmp_path
+
+
+def run(verb: str, cwd: Path, *words: str, **options: str) -> Done:
+    spec = mistaken_candidate.HERE + "".join(f"{',' if i else ':'}{k}={v}" for i, (k, v) in enumerate(options.items()))
+    return subcut(verb, "model.onnx", "-i", "images", "-c", spec, *words, cwd=cwd)
+
+
+def evidence(done: Done) -> dict[str, str]:
+    """Of the first finding, by kind."""
+    document = done.document
+    assert not problem(document)
+    return {one["kind"]: one["says"] for one in document["findings"][0]["evidence"]}
+
+
+@pytest.mark.slow
+def test_a_bug_of_an_optimiser_is_explained(tmp_path: Path) -> None:
+    """The demo's fault, in a backend whose optimiser can be switched off."""
+    in_process("demo", tmp_path / "bug")
+    wrong = tmp_path / "bug" / "wrong.py"
+    call = "    join_pads_with_pools(network.graph)\n"
+    text = wrong.read_text().replace(call, f'    if options.get("opt") != "disable":\n    {call}')
+    wrong.write_text(text + 'def exact(options):\n    return {**options, "opt": "disable"}\n')
+    done = subcut("bisect", "model.onnx", "-c", "wrong.py", "--json", cwd=tmp_path / "bug")
+    found = evidence(done)
+    assert found["exact"] == "right with opt=disable: the candidate's optimiser is to blame"
+    assert found["second"] == "onnx's own evaluator agrees with the reference"
+    assert found["conclusion"].startswith("a bug of the candidate's optimiser: right without it; onnx's own evaluator")
+    assert "likeness" not in found
+    report = (tmp_path / "bug" / done.document["report"]).read_text()
+    assert "Precision or bug" in report and "right with opt=disable" in report
+
+
+@pytest.mark.slow
+def test_bisect_says_it(here: Path) -> None:
+    done = run("bisect", here, mistake="bgr", tensor="y")
+    lines = done.out.splitlines()
+    assert "  - looks like: channels 0 and 2 of axis 1 exchanged: RGB for BGR" in lines, done
+    assert any(line.startswith("  a bug, or another layout") for line in lines)
+    again = run("bisect", here, mistake="bgr", tensor="y")
+    assert again.out == done.out, "all of it was kept"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("mistake", "words"),
+    [
+        ("nhwc", "laid out with the axes in the order 0,2,3,1 (NHWC for NCHW), but not shaped so"),
+        ("offset", "values 128 too low"),
+        ("before", "the values of sample s0"),
+    ],
+)
+def test_bisect_names_each(mistake: str, words: str, here: Path) -> None:
+    found = evidence(run("bisect", here, "--json", mistake=mistake, tensor="y"))
+    assert found["likeness"] == f"looks like: {words}"
+
+
+@pytest.mark.slow
+def test_bisect_tells_float16_from_a_bug(here: Path) -> None:
+    found = evidence(run("bisect", here, "--json", "--rtol", "1e-4", mistake="half"))
+    assert found["conclusion"] == "rounding, not a bug: the candidate computes in float16; declare --precision fp16"
+    assert found["second"] == "onnx's own evaluator agrees with the reference"
+    done = run("bisect", here, "--precision", "fp16", "--criterion", "noise:k=0.6", "--force", mistake="half")
+    assert done.code == 0 and done.out.startswith("right: outputs agree"), done
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("verb", ["bisect", "compare"])
+def test_a_misread_input_stands_first(verb: str, here: Path) -> None:
+    first = run(verb, here, mistake="fed").out.splitlines()[0]
+    assert first.startswith("wrong: your input is RGB for BGR: channels 0 and 2 of axis 1 exchanged; "), first
+
+
+@pytest.mark.slow
+def test_compare_says_it(here: Path) -> None:
+    done = run("compare", here, mistake="offset", tensor="y")
+    assert "looks like        values 128 too low" in done.out.splitlines(), done
+    assert run("compare", here, "--json", mistake="offset", tensor="y").document["first_bad"]["looks_like"] == [
+        "values 128 too low"
+    ]

@@ -1,0 +1,139 @@
+"""Environments for converters and runtimes. Covers `environments.installation` and `storage.cache`."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+from fixtures.toy_releases import wheel
+from subgraph.environments.installation import Installation, make
+from subgraph.errors import BackendError
+from subgraph.storage.cache import cache_folder
+
+UV = f"""#!{sys.executable}
+# In the place of uv: an environment is a link to this Python; each call is written down.
+import os, sys, time
+from pathlib import Path
+words = sys.argv[1:]
+with open(os.environ["UV_LOG"], "a") as log:
+    log.write(" ".join(words) + "\\n")
+if words[0] == "venv":
+    (Path(words[-1]) / "bin").mkdir(parents=True, exist_ok=True)
+    (Path(words[-1]) / "bin" / "python").symlink_to(sys.executable)
+elif "broken==1" in words:
+    sys.exit("  x No solution found\\n  because broken cannot be found at " + words[words.index("broken==1") - 1])
+elif "full==1" in words:
+    sys.exit("OSError: [Errno 28] No space left on device")
+else:
+    time.sleep(float(os.environ.get("UV_TAKES", "0")))
+"""
+
+
+@pytest.fixture
+def uv_log(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A stand-in for uv, and what it was called with."""
+    (tmp_path / "bin").mkdir()
+    (tmp_path / "bin" / "uv").write_text(UV)
+    (tmp_path / "bin" / "uv").chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path / 'bin'}")
+    monkeypatch.setenv("UV_LOG", str(tmp_path / "log"))
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    return tmp_path / "log"
+
+
+def left_behind() -> list[str]:
+    return [p.name for p in cache_folder("environments").iterdir() if not p.name.endswith(".lock")]
+
+
+def test_it_is_made_once(uv_log: Path) -> None:
+    wanted = Installation(("a==1", "b"), ("--find-links", "wheels"))
+    assert not wanted.python.exists()
+    python = make(wanted)
+    assert wanted.is_ready
+    assert python == wanted.python
+    assert make(wanted) == python
+    first, second = uv_log.read_text().splitlines()
+    assert first.startswith(f"venv --quiet --python {sys.executable} ")
+    assert second.endswith("--find-links wheels a==1 b")
+    assert left_behind() == [wanted.folder.name]
+    assert (
+        Installation(("a==1",), ("--find-links", "wheels")).folder
+        != wanted.folder
+        != Installation(wanted.requirements).folder
+    )
+
+
+def test_two_that_want_the_same_make_it_once(uv_log: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("UV_TAKES", "0.5")
+    wanted = Installation(("a==1",))
+    threads = [threading.Thread(target=make, args=(wanted,)) for _ in range(3)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(uv_log.read_text().splitlines()) == 2
+
+
+def test_a_full_disk_is_told_as_that(uv_log: Path) -> None:
+    with pytest.raises(BackendError) as error:
+        make(Installation(("full==1",)))
+    assert "No space left" in error.value.what
+    assert error.value.hint.startswith("free some space")
+    assert left_behind() == []
+
+
+def test_what_cannot_be_installed_leaves_nothing(uv_log: Path) -> None:
+    with pytest.raises(BackendError, match="because broken cannot be found") as error:
+        make(Installation(("broken==1",)))
+    assert "--find-links" in error.value.hint
+    assert left_behind() == []
+
+
+def test_what_fails_shows_no_login(uv_log: Path) -> None:
+    with pytest.raises(BackendError, match=r"found at https://\*\*\*\*@host/simple$") as error:
+        make(Installation(("broken==1",), ("--index-url", "https://me:p4ss@w@host/simple")))
+    assert "p4ss" not in str(error.value)
+
+
+def test_a_killed_installation_is_made_again(uv_log: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("UV_TAKES", "600")
+    code = "from subgraph.environments.installation import Installation, make; make(Installation(('a==1',)))"
+    killed = subprocess.Popen([sys.executable, "-c", code], start_new_session=True)
+    while not uv_log.exists() or "install" not in uv_log.read_text():
+        time.sleep(0.02)
+    killed.kill()
+    killed.wait()
+    monkeypatch.setenv("UV_TAKES", "0")
+    assert not Installation(("a==1",)).is_ready
+    make(Installation(("a==1",)))
+    assert left_behind() == [Installation(("a==1",)).folder.name]
+    subprocess.run(["/usr/bin/pkill", "-f", str(uv_log.parent / "bin" / "uv")], check=False)
+
+
+@pytest.mark.slow
+def test_with_venv_and_pip(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """From a folder of wheels, without a network."""
+    monkeypatch.setenv("PATH", "/usr/bin:/bin")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.setenv("PIP_NO_INDEX", "1")
+    wheels = tmp_path / "wheels"
+    wheels.mkdir()
+    wheel(wheels, "tiny", "1.0", "ANSWER = 42\n")
+    python = make(Installation(("tiny==1.0",), ("--find-links", str(wheels))))
+    said = subprocess.run([python, "-c", "import tiny; print(tiny.ANSWER)"], capture_output=True, text=True, check=True)
+    assert said.stdout == "42\n"
+    with pytest.raises(BackendError, match=r"(?s)cannot install tiny==2\.0.*No matching distribution"):
+        make(Installation(("tiny==2.0",), ("--find-links", str(wheels))))
+
+
+def test_a_cache_that_cannot_be_written_is_a_temporary_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "file").touch()
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
+    folder = cache_folder("environments")
+    assert folder.is_dir()
+    assert tmp_path not in folder.parents

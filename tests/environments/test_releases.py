@@ -1,0 +1,87 @@
+"""Releases of runtimes. Covers `environments.releases`."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from fixtures.toy_releases import wheel
+from subgraph.environments import releases
+from subgraph.environments.installation import Installation, clear, every, make, requirements
+from subgraph.errors import BackendError, UnknownName, UsageError
+from subgraph.runtime.candidate import parse
+
+
+def test_each_backend_with_releases_names_its_package() -> None:
+    named = {name: releases.package(name)[0] for name in ("ort", "openvino", "opencv", "tract", "mnn")}
+    assert named["ort"] == "onnxruntime"
+    assert named["opencv"] == "opencv-python-headless"
+    with pytest.raises(UsageError, match="the releases of cmd are not known") as error:
+        releases.package("cmd")
+    assert "those of mnn, opencv, openvino, ort, tract are" in error.value.hint
+
+
+def test_old_releases_run_with_the_numpy_that_they_were_built_for() -> None:
+    assert releases.release("ort", "1.18.1").requirements == ("onnxruntime==1.18.1", "numpy<2")
+    assert releases.release("ort", "1.19.0").requirements == ("onnxruntime==1.19.0", "numpy")
+    assert releases.release("ort", "1.100.0").requirements[1] == "numpy"
+    command = " ".join(releases.release("ort", "1.19.0").commands(Path("x"))[1])
+    assert "--no-deps --only-binary :all:" in command  # an old one without a wheel would be built for minutes
+
+
+def test_a_release_is_part_of_a_spec() -> None:
+    candidate = parse("ort==1.22.1:opt=basic")
+    assert (candidate.backend, candidate.release, dict(candidate.options)) == ("ort", "1.22.1", {"opt": "basic"})
+    assert candidate.identity("")["release"] == "1.22.1"
+    assert "release" not in parse("ort").identity("")
+    assert candidate.code.shown == ["onnxruntime==1.22.1"]  # of a file that names it, only with trust
+    for wrong, why in [
+        ("ort==", "'' is no version"),
+        ("ort==x;y", "no version"),
+        ("cmd==1:true", "releases of cmd are not known"),
+    ]:
+        with pytest.raises((UsageError, UnknownName), match=why):
+            parse(wrong)
+
+
+@pytest.mark.slow
+def test_what_a_folder_of_wheels_has_is_listed_installed_and_removed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    wheels = tmp_path / "wheels"
+    wheels.mkdir()
+    backend = tmp_path / "toy.py"
+    backend.write_text('"""A toy."""\nRELEASES = "toyruntime", ""\n')
+    sources = ("--no-index", "--find-links", str(wheels))
+    with pytest.raises(BackendError, match=r"no index says which releases of toyruntime there are: ERROR: No matching"):
+        releases.published(str(backend), sources)
+    for version in ("1.9", "1.10", "2.0rc1"):
+        wheel(wheels, "toyruntime", version, "")
+    assert releases.published(str(backend), sources) == ["1.9", "1.10"]
+    assert releases.installed(str(backend)) == []
+    python = make(Installation(("toyruntime==1.9",), sources, alone=True))
+    assert releases.installed(str(backend)) == ["1.9"]
+    assert [requirements(folder) for folder in every()] == [["toyruntime==1.9"]]
+    assert clear() == 1
+    assert not python.exists()
+    assert every() == []
+
+
+def test_another_environment_sees_what_reads_models_and_nothing_else(tmp_path: Path) -> None:
+    (tmp_path / "own").mkdir()
+    (tmp_path / "own" / "requirements.txt").write_text("onnxruntime==1.22.1\nnumpy\n")
+    releases.lend(tmp_path / "lent", tmp_path / "own")
+    assert sorted(p.name for p in (tmp_path / "lent").iterdir()) == ["google", "ml_dtypes", "onnx", "subgraph"]
+    (tmp_path / "own" / "requirements.txt").write_text("toyruntime==1\n")
+    releases.lend(tmp_path / "more", tmp_path / "own")
+    assert (tmp_path / "more" / "numpy" / "__init__.py").is_file()
+    asked = "import subgraph.runtime.worker_main, importlib.util as u; print(u.find_spec('networkx'))"
+    said = subprocess.run(
+        [sys.executable, "-S", "-P", "-c", asked], env={"PYTHONPATH": str(tmp_path / "lent")},
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert said.stdout == "None\n", said.stderr
