@@ -1,0 +1,112 @@
+"""A model that the candidate's memory does not hold -> one search per stretch of it, on captured values.
+
+Without a run of the whole model nobody knows whether what goes wrong in a stretch explains the outputs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from functools import reduce
+from operator import add
+
+from subgraph.bisection.oracle import NodeOracle
+from subgraph.runtime.stretches.model import held_bytes
+from subgraph.runtime.stretches.plan import Cost, stretches
+from subgraph.search import Counts, Finding, FindingKind, Findings, Outcome, Purpose, QueryKind, Settings
+from subgraph.search.oracle import Items
+from subgraph.search.state import Steps
+
+CANDIDATE_SHARE = 0.5  # of its memory that the weights of a stretch take: it has copies in other forms, and tensors
+UNSEEN = "every region is fed with captured values, and nobody knows whether what goes wrong explains the outputs"
+
+
+def stretches_of(oracle: NodeOracle) -> list[Items]:
+    """The items, in ranges whose weights fit into the candidate's memory; all in one where the whole does."""
+    trials, everything = oracle.trials, tuple(range(len(oracle.groups)))
+    weights, room = trials.graph.weights, trials.workers.memory
+    if room is None or not trials.too_large(trials.whole()):
+        return [everything]
+    of_items = [oracle.region([k]).weights for k in everything]
+    costs = [Cost({n: held_bytes(weights[n]) for n in names if n in weights}) for names in of_items]
+    total = sum({name: size for cost in costs for name, size in cost.weights.items()}.values())
+    most = min(int(room * CANDIDATE_SHARE), total // 2)  # two stretches at least: the whole was too much
+    return [tuple(items) for items in stretches(costs, [0] * (len(costs) + 1), most)]
+
+
+def capture(oracle: NodeOracle) -> None:
+    """Have the reference compute the model's outputs; and what enters and leaves each stretch, in the same run.
+
+    Raises:
+        InputError: an input does not fit. ModelError: the reference cannot run the model. WorkerDied: it crashed.
+    """
+    parts = stretches_of(oracle)
+    ends = [oracle.trials.whole(), *(oracle.region(items) for items in parts if len(parts) > 1)]
+    oracle.trials.values.need([n for r in ends for n in (*r.inputs, *r.shapes, *r.outputs)])
+
+
+def search_stretches(oracle: NodeOracle, settings: Settings) -> Steps[Findings]:
+    """Search the model; where the candidate's memory does not hold it, each stretch, as between two nodes."""
+    parts, found, number = stretches_of(oracle), list[Findings](), 0
+    if len(parts) == 1:
+        whole, number = yield from _numbered(oracle.search(settings), 0)
+        if whole.stopped or not oracle.trials.too_large(oracle.trials.whole()):
+            return whole
+        found, parts = [whole], stretches_of(oracle)  # it was tried, and stopped for its memory
+    scope = set(range(len(oracle.groups)) if settings.within is None else settings.within)
+    begin = settings.clock()
+    for within in filter(None, (scope.intersection(items) for items in parts)):
+        spent = sum(f.counts.total() for f in found)
+        search = oracle.search(replace(
+            settings, within=within, repeat=1,
+            max_time=None if settings.max_time is None else settings.max_time - (settings.clock() - begin),
+            max_trials=None if settings.max_trials is None else settings.max_trials - spent,
+        ))  # fmt: skip
+        findings, number = yield from _numbered(search, number, again=bool(found))
+        found.append(_without_whole(findings))
+        if findings.stopped:
+            break
+    return _joined(oracle, found, len(parts))
+
+
+def _numbered(search: Steps[Findings], number: int, *, again: bool = False) -> Steps[tuple[Findings, int]]:
+    """The steps of a search, numbered on from `number`; `again`: without those about the whole."""
+    while True:
+        try:
+            step = next(search)
+        except StopIteration as end:
+            return end.value, number
+        if not (again and step.query.kind is QueryKind.WHOLE):
+            number += 1
+            yield replace(step, number=number)
+
+
+def _without_whole(findings: Findings) -> Findings:
+    """Without the question about the whole, which is answered without a run."""
+    counts = findings.counts
+
+    def kept(numbers: Mapping[Purpose, int]) -> dict[Purpose, int]:
+        return {purpose: n for purpose, n in numbers.items() if purpose is not Purpose.BASELINE}
+
+    return replace(findings, counts=Counts(kept(counts.runs), kept(counts.compiled)))
+
+
+def _joined(oracle: NodeOracle, found: Sequence[Findings], parts: int) -> Findings:
+    """One result of all stretches."""
+    counts = reduce(add, (f.counts for f in found))
+    named = tuple(finding for f in found if f.outcome is Outcome.DISAGREE for finding in f.findings)
+    why = f"the whole model: {oracle.trials.too_large(oracle.trials.whole())}"
+    notes = ((f"{why}; {UNSEEN}", ()), *(note for f in found for note in f.notes))
+    stopped = next((f.stopped for f in found if f.stopped), "")
+    if not named:
+        says = stopped or f"{why}; no region of its {parts} stretches goes wrong on captured values"
+        named = (Finding(FindingKind.UNRESOLVED, tuple(range(len(oracle.groups))), None, why=says),)
+    return Findings(
+        Outcome.DISAGREE if any(f.outcome is Outcome.DISAGREE for f in found) else Outcome.UNRESOLVED,
+        counts,
+        findings=named,
+        irrelevant=tuple(o for f in found for o in f.irrelevant),
+        unresolved=tuple(o for f in found for o in f.unresolved),
+        stopped=stopped,
+        notes=notes,
+    )

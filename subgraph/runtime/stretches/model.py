@@ -1,0 +1,328 @@
+"""A model and the memory that a run of it may take → the same run, in stretches of its nodes.
+
+Each stretch is a cut of its own that the process loads, runs and drops; what later ones read lies on disk. A tensor
+that depends on constants only is computed again in every stretch that reads it, as a cut does. The sizes of tensors are
+learned on the way: a stretch that turns out to take too much is halved, down to one node.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import re
+import shutil
+import tempfile
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from functools import cached_property
+from pathlib import Path
+from typing import Protocol
+
+from subgraph.documents import to_json
+from subgraph.errors import BackendError, ModelError
+from subgraph.graph import protobuf
+from subgraph.graph import region as regions
+from subgraph.graph.cut import boundary_types, build_model
+from subgraph.graph.graph import CONSTANT, Graph
+from subgraph.graph.model_file import external_files
+from subgraph.runtime.inputs import Sample
+from subgraph.runtime.protocol import ModelRun
+from subgraph.runtime.stretches.journal import Journal, Journals, RunState, identity_of, is_settled
+from subgraph.runtime.stretches.plan import Cost, next_end, peak
+from subgraph.storage import dtypes, folders
+from subgraph.storage.digest import digest, file_digest
+from subgraph.storage.tensors import Record
+from subgraph.text import clean
+from subgraph.version import __version__
+
+log = logging.getLogger("subcut")
+
+Feeds = Iterable[Record] | Sample
+
+CAST = 4  # bytes of an element of a weight that onnxruntime widens to float32 to compute with it
+HALF = frozenset(("float16", "bfloat16"))  # of these it has hardly any kernels on a CPU: it casts all when a run begins
+OUT_OF_MEMORY = re.compile(r"MiB, above|SIGKILL|needs more memory|bad_alloc|[Ff]ailed to allocate|Cannot allocate")
+
+
+class Process(Protocol):
+    """Holds one model at a time."""
+
+    def hold(
+        self, token: object, build: Callable[[], protobuf.ModelProto], source: Path, folder: Path, *, reuse: bool
+    ) -> None:
+        """Load what `build` gives, whose large weights are those of `source`, unless it holds that of this token.
+
+        Files go to `folder`, for as long as the call takes.
+        """
+
+    def run_held(self, into: Path, outputs: Mapping[str, str], feeds: Feeds) -> ModelRun:
+        """As `Reference.run`."""
+
+    def release(self) -> None:
+        """Forget what it holds; its memory is free again."""
+
+
+class StretchedModel:
+    """A model that is run within `limit` bytes; several threads must take turns.
+
+    `journals`: in which runs leave how far they came, so that the same run goes on there after a kill; None where no
+    other process is to go on. `identity`: of the runtime that computes.
+    """
+
+    def __init__(
+        self, graph: Graph, process: Process, limit: int, journals: Journals | None,
+        identity: Callable[[], Mapping[str, object]], *, reuse: bool = True,
+    ) -> None:  # fmt: skip
+        self.graph, self.process, self.limit, self.reuse = graph.prepare(), process, limit, reuse
+        self._journals, self._identity = journals, identity
+
+    def fits(self) -> bool:
+        """Is one stretch enough, as far as its weights tell?"""
+        run = _Nodes(self.graph, self.graph.outputs)
+        return next_end(run.costs, run.live({}), 0, self.limit) == len(run.order)
+
+    def run(self, into: Path, outputs: Mapping[str, str], feeds: Feeds) -> ModelRun:
+        """As `Reference.run`.
+
+        Raises:
+            ModelError: as there; or one node alone takes more than the limit, or a file of weights was changed.
+            OutputError: what lies between two stretches cannot be written.
+        """
+        nodes = _Nodes(self.graph, outputs)
+        if not isinstance(feeds, Sample):
+            feeds = [_placed(r, into.resolve()) for r in feeds]
+        files = identity_of(self._files)
+        with self._opened(files, nodes, feeds, into) as journal:
+            state = journal.read()
+            if not isinstance(feeds, Sample):
+                state.records = {**{r.name: r for r in feeds}, **state.records}
+            if state.position < 0:
+                state = self._enter(journal.folder, nodes, feeds)
+            elif 0 < state.position < len(nodes.order):
+                log.info("the run goes on after %d of %d nodes", state.position, len(nodes.order))
+            several = state.position > 0
+            while state.position < len(nodes.order):
+                state = self._advance(nodes, journal.folder, state)
+                if identity_of(self._files) != files:
+                    raise ModelError("a file of weights was changed while the model was run", "run it again")
+                journal.write(state)
+                several = several or state.position < len(nodes.order)
+            made = {n: _placed(r, journal.folder) for n, r in state.records.items() if n in nodes.asked}
+            tensors = tuple(_linked(made[name], into, stem) for name, stem in outputs.items() if name in made)
+            if several:
+                self.process.release()
+            return ModelRun(tensors, state.fed, state.origins, (), state.seconds)
+
+    # ------------------------------------------------------------------------------------------------ one stretch
+
+    def _enter(self, folder: Path, nodes: _Nodes, feeds: Feeds) -> RunState:
+        """The state before the first node: the inputs that are read or asked for, each in a file."""
+        if not isinstance(feeds, Sample):
+            records = {r.name: r for r in feeds}
+            return RunState(0, records, tuple(replace(r, files=()) for r in records.values()))
+        if not self.graph.inputs:
+            return RunState(0)
+        used = nodes.asked | nodes.last_read.keys()
+        stems = {name: f"in{k}" for k, name in enumerate(self.graph.inputs) if name in used}
+        self.process.hold((self, None), self._model_of_inputs, self.graph.path, folder, reuse=self.reuse)
+        run = self.process.run_held(folder, stems, feeds)
+        return RunState(0, run.by_name, run.fed, dict(run.origins))
+
+    def _model_of_inputs(self) -> protobuf.ModelProto:
+        """A model without nodes, which takes the inputs."""
+        names = list(self.graph.inputs)
+        nothing = regions.of_nodes(self.graph, ())
+        return build_model(self.graph, nothing, names, names[:1], self.graph.declared_types(names), {})[0]
+
+    def _advance(self, nodes: _Nodes, folder: Path, state: RunState) -> RunState:
+        """The state behind the next stretch."""
+        live, start = nodes.live(state.records), state.position
+        end = next_end(nodes.costs, live, start, self.limit)
+        while True:
+            if (start, end) != (0, len(nodes.order)):
+                held = peak(nodes.costs, live, range(start, end)) >> 20
+                words = "reference: nodes %d to %d of %d, about %d MiB"
+                log.info(words, start + 1, end, len(nodes.order), held, extra={"step": end, "of": len(nodes.order)})
+            try:
+                return self._run_stretch(nodes, folder, state, end)
+            except (ModelError, BackendError) as e:
+                if not OUT_OF_MEMORY.search(e.what):
+                    raise
+                if end == start + 1:
+                    raise self._too_large(nodes, start, live, e) from e
+                end = start + (end - start) // 2
+
+    def _too_large(self, nodes: _Nodes, at: int, live: Sequence[int], e: Exception) -> ModelError:
+        i, needed = nodes.order[at], peak(nodes.costs, live, range(at, at + 1)) >> 20
+        node = f"node {clean(self.graph.label(i))} ({clean(self.graph.ops[i])})"
+        what = f"{node} alone does not run within {self.limit >> 20} MiB; its weights and tensors take about {needed}"
+        return ModelError(f"{what} ({e})", "more memory: --memory")
+
+    def _run_stretch(self, nodes: _Nodes, folder: Path, state: RunState, end: int) -> RunState:
+        graph, start = self.graph, state.position
+        region = regions.of_nodes(graph, nodes.order[start:end], keep_random=True)
+        entering = [*region.inputs, *region.shapes]
+        if missing := [n for n in entering if n not in state.records]:
+            raise ModelError(f"the reference was given no value of '{missing[0]}'")
+        made = [n for i in nodes.order[start:end] for n in graph.makes[i]]
+        leaving = [n for n in made if n in nodes.asked or nodes.last_read.get(n, 0) >= end]
+
+        def build() -> protobuf.ModelProto:
+            types = {**graph.declared_types(entering), **boundary_types(graph, entering, [state.records], {})}
+            return build_model(graph, region, entering, leaving, types, {})[0]
+
+        token = (self, start, end, tuple(leaving), tuple(state.records[n].shapes for n in entering))
+        self.process.hold(token, build, graph.path, folder, reuse=self.reuse)
+        stems = {name: f"s{start}-{k}" for k, name in enumerate(leaving)}
+        run = self.process.run_held(folder, stems, [_placed(state.records[n], folder) for n in entering])
+        records = {n: r for n, r in state.records.items() if n in nodes.asked or nodes.last_read.get(n, -1) >= end}
+        return RunState(end, {**records, **run.by_name}, state.fed, state.origins, state.seconds + run.seconds)
+
+    # ------------------------------------------------------------------------------------------------ journal
+
+    @contextlib.contextmanager
+    def _opened(self, files: list[str], nodes: _Nodes, feeds: Feeds, into: Path) -> Iterator[Journal]:
+        """The state of this run: that of an earlier process, or a folder of its own where there can be none."""
+        with contextlib.ExitStack() as stack:
+            journal = None
+            if self._journals and is_settled(self._files):
+                with contextlib.suppress(OSError):  # another process is at it
+                    journal = self._journals.open(self._key(files, nodes, feeds))
+            if journal is None:
+                folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="stretches-", dir=into))
+                journal = Journal(Path(folder).resolve())
+            stack.callback(journal.close)
+            try:
+                yield journal
+            except OSError as e:
+                raise folders.unwritable(journal.folder, e) from e
+
+    def _key(self, files: list[str], nodes: _Nodes, feeds: Feeds) -> str:
+        """A hash of all that the values depend on: the model, its files, the runtime, the inputs, what is asked for."""
+        if isinstance(feeds, Sample):
+            paths = [Path(file) for _, file in feeds.files]
+            fed = [repr(to_json(feeds)), *(file_digest(p) if p.is_file() else f"{p}" for p in paths)]
+        else:
+            fed = [repr((replace(r, files=()).to_json(), [file_digest(Path(f)) for f in r.files])) for r in feeds]
+        model = self.graph.model.SerializeToString(deterministic=True)
+        return digest("stretches/1", __version__, model, files, repr(self._identity()), sorted(nodes.asked), fed)
+
+    @cached_property
+    def _files(self) -> set[Path]:
+        """The files that hold weights."""
+        inside = any(protobuf.on_disk(t) and not protobuf.in_other_file(t) for t in self.graph.model.graph.initializer)
+        return {*external_files(self.graph).values(), *([self.graph.path] if inside else [])}
+
+
+class _Nodes:
+    """The nodes that compute the tensors asked for, without those of constants, each behind the nodes that it reads.
+
+    Attributes:
+        order: their indices.
+        last_read: tensor → position of the last node that reads it.
+    """
+
+    def __init__(self, graph: Graph, asked: Iterable[str]) -> None:
+        self.graph, self.asked = graph, frozenset(asked)
+        needed = graph.ancestors(graph.maker[n] for n in self.asked if n in graph.maker)
+        kinds = graph.kinds([n for i in needed for n in (*graph.makes[i], *graph.reads[i])])
+        makers = {graph.maker[n] for n in self.asked if n in graph.maker}
+        own = {i for i in needed if i in makers or any(kinds[n] != CONSTANT for n in graph.makes[i])}
+        self.order = [i for i in _late(graph, needed) if i in own]
+        self.last_read = {n: k for k, i in enumerate(self.order) for n in graph.reads[i] if kinds[n] != CONSTANT}
+
+    @cached_property
+    def costs(self) -> list[Cost]:
+        """What each node takes, as far as weights tell."""
+        return [Cost(weights := self._weights(i), max(weights.values(), default=0)) for i in self.order]
+
+    def _weights(self, node: int) -> dict[str, int]:
+        """Bytes by name of the weights that a node reads, and of constants that are computed for it from them."""
+        graph, found = self.graph, dict[str, int]()
+        stack = list(graph.reads[node])
+        while stack:
+            name = stack.pop()
+            tensor = graph.weights.get(name)
+            if name in found:
+                continue
+            if tensor is not None:
+                found[name] = held_bytes(tensor)
+            elif (maker := graph.maker.get(name)) is not None and graph.kinds([name])[name] == CONSTANT:
+                read = [t for n in graph.reads[maker] if (t := graph.weights.get(n)) is not None]
+                found[name] = CAST * max(map(protobuf.element_count, read), default=0)
+                stack += graph.reads[maker]
+        return found
+
+    def live(self, records: Mapping[str, Record]) -> list[int]:
+        """Bytes of the tensors that are alive before each node; one of unknown size counts as the largest known one."""
+        graph = self.graph
+        known = {n: sum(_bytes(r, shape) for shape in r.shapes) for n, r in records.items()}
+        largest = max(known.values(), default=0)
+        change = [0] * (len(self.order) + 2)
+        made = {n: k for k, i in enumerate(self.order) for n in graph.makes[i]}
+        for name, last in self.last_read.items():
+            held = known.get(name, largest)
+            change[made.get(name, -1) + 1] += held
+            change[last + 1] -= held
+        total, live = 0, []
+        for step in change[:-1]:
+            total += step
+            live.append(total)
+        return live
+
+
+def held_bytes(weight: protobuf.TensorProto) -> int:
+    """Bytes of memory that a weight takes in onnxruntime on a CPU: those of half precision also as float32."""
+    dtype, _ = dtypes.TYPES.get(weight.data_type, ("", 0))
+    return raw_bytes(weight) + (CAST * protobuf.element_count(weight) if dtype in HALF else 0)
+
+
+def raw_bytes(weight: protobuf.TensorProto) -> int:
+    """Bytes of a weight as it is stored; 0 for strings."""
+    return protobuf.nbytes(weight) if dtypes.TYPES.get(weight.data_type, ("", 0))[1] else 0
+
+
+def _late(graph: Graph, nodes: Collection[int]) -> Iterator[int]:
+    """The nodes in an order in which each stands just in front of the first that reads it: few tensors are alive then.
+
+    Depth first from the last nodes. Complexity: linear in nodes and edges.
+    """
+    done: set[int] = set()
+    for last in reversed(graph.in_order(nodes)):
+        stack = [last]
+        while stack:
+            i = stack[-1]
+            waiting = [] if i in done else [b for b in graph.predecessors(i) if b not in done]
+            if waiting:
+                stack += reversed(waiting)
+                continue
+            stack.pop()
+            if i not in done:
+                done.add(i)
+                yield i
+
+
+def _bytes(record: Record, shape: Sequence[int]) -> int:
+    count = 1
+    for n in shape:
+        count *= n
+    return count * max(dtypes.bits_of(record.dtype) // 8, 1)
+
+
+def _placed(record: Record, folder: Path) -> Record:
+    """The record with absolute files; those that are not are in `folder`."""
+    return replace(record, files=tuple(str(folder / file) for file in record.files))
+
+
+def _linked(record: Record, into: Path, stem: str) -> Record:
+    """The files of a value under another name, without a copy where the file system allows."""
+    files = []
+    for file in record.files:
+        _, many, number = Path(file).stem.partition("#")
+        files.append(f"{stem}{many}{number}.npy")
+        try:
+            os.link(file, into / files[-1])
+        except OSError:
+            shutil.copyfile(file, into / files[-1])
+    return replace(record, files=tuple(files))

@@ -1,0 +1,324 @@
+"""A run in stretches gives the bytes of the plain run, whatever lies between its nodes; and goes on after a kill.
+
+Covers `runtime.stretches.journal`.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto, helper, numpy_helper
+
+from fixtures import graphs
+from fixtures.dags import random_dag
+from subgraph.errors import ModelError
+from subgraph.graph import graph, region
+from subgraph.graph.graph import Graph
+from subgraph.runtime.capture import Captured, capture_samples, inputs_needed
+from subgraph.runtime.inputs import Feeding
+from subgraph.runtime.reference import OWN_MEMORY, Reference
+from subgraph.runtime.reference_values import ReferenceValues
+from subgraph.storage.tensors import load
+from tests.helpers import text_models
+
+ONE_BYTE = OWN_MEMORY + 1  # every node is a stretch of its own
+RUNNABLE = {f"{c.number}: {c.title}": c for c in graphs.CASES if c.refused is None and c.runs}
+LINE = """g (float[N,4] x) => (float[N,4] y) <float[4,4] w = {1,2,3,4,5,6,7,8,9,1,2,3,4,5,6,7}> {
+    [a] a = MatMul(x, w)  [b] b = Tanh(a)  [c] c = MatMul(b, w)  [d] y = Add(c, a) }"""
+Values = dict[str, Any]
+
+
+@pytest.fixture(scope="module")
+def small() -> Any:
+    """A reference that has room for one node."""
+    with Reference(limit=ONE_BYTE) as shared:
+        yield shared
+
+
+def captured(reference: Any, g: Graph, names: list[str], into: Path, given: tuple[str, ...] = ()) -> Captured:
+    above = region.above(g, names)
+    shapes = {"x": (4, 8)} if "width" in str(g.model.graph.input) else {}
+    samples = Feeding(given, shapes, 0).plan(g, inputs_needed(g, above, names))
+    into.mkdir()
+    return capture_samples(reference, g, above, {n: f"t{i}" for i, n in enumerate(names)}, samples, into)[0]
+
+
+def values(reference: Any, g: Graph, names: list[str], into: Path, *given: str) -> Values:
+    found = captured(reference, g, names, into, given)
+    return {n: load(found.tensors[n], into / "0") for n in names}
+
+
+def same(one: Any, other: Any) -> bool:
+    """Equal bits."""
+    if isinstance(one, list):
+        return isinstance(other, list) and len(one) == len(other) and all(map(same, one, other))
+    if one is None or other is None:
+        return one is other
+    as_bytes = [a.astype(str) if a.dtype == object else a for a in (one, other)]
+    return bool(
+        one.dtype == other.dtype and one.shape == other.shape and as_bytes[0].tobytes() == as_bytes[1].tobytes()
+    )
+
+
+# ---------------------------------------------------------------------------------------------------- same bits
+
+
+@pytest.mark.parametrize("title", RUNNABLE)
+def test_the_bytes_of_the_plain_run(title: str, tmp_path: Path, reference: Reference, small: Reference) -> None:
+    """Bodies, functions, sequences, optionals, shapes, sparse and external weights: every tensor that nodes make."""
+    g = graph.load(RUNNABLE[title].build(tmp_path / "model"))
+    if g.random_nodes:
+        pytest.skip("another run draws other numbers")
+    names = [n for i in region.above(g, g.outputs).nodes for n in g.makes[i]] or g.outputs
+    plain, found = (values(r, g, names, tmp_path / k) for k, r in (("plain", reference), ("stretched", small)))
+    assert [n for n in names if not same(plain[n], found[n])] == []
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_the_outputs_of_any_graph(seed: int, tmp_path: Path, reference: Reference, small: Reference) -> None:
+    """Nothing inside is asked for, so that values live on disk only between two stretches."""
+    g = text_models.read(tmp_path, random_dag(np.random.default_rng(seed), 30))
+    names = [n for n in g.outputs if n in g.maker]
+    plain, found = (values(r, g, names, tmp_path / k) for k, r in (("plain", reference), ("stretched", small)))
+    assert [n for n in names if not same(plain[n], found[n])] == []
+
+
+def test_random_numbers_are_drawn_once(tmp_path: Path, small: Reference) -> None:
+    g = text_models.load(
+        tmp_path,
+        """g (float[64] x) => (float[64] y, float[64] z) {
+            [r] r = RandomNormalLike(x)  [a] y = Add(x, r)  [b] z = Sub(y, x) }""",
+    )
+    found = values(small, g, ["x", "r", "y"], tmp_path / "out")
+    assert np.array_equal(found["y"], found["x"] + found["r"])
+
+
+# ---------------------------------------------------------------------------------------------------- on disk
+
+
+class Watched:
+    """A reference whose stretches are counted, and which dies in front of one."""
+
+    def __init__(self, real: Reference, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.real, self.stretches, self.die_at, self.kept = real, 0, -1, list[list[str]]()
+        run = real.run_held
+
+        def watched(into: Path, *args: Any) -> Any:
+            self.kept.append(sorted(p.name for p in into.glob("*.npy")))
+            if self.stretches == self.die_at:
+                raise KeyboardInterrupt
+            self.stretches += 1
+            return run(into, *args)
+
+        monkeypatch.setattr(real, "run_held", watched)
+
+
+@pytest.fixture
+def watch(small: Reference, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Watched:
+    monkeypatch.setattr(small, "journals", tmp_path / "journals")
+    monkeypatch.setattr(small, "_used_journals", {})
+    monkeypatch.setattr("subgraph.runtime.stretches.journal.UNSURE_SECONDS", -1)
+    return Watched(small, monkeypatch)
+
+
+def chain(folder: Path) -> Graph:
+    """Eight nodes in a row; the weights in a file beside the model."""
+    folder.mkdir()
+    rng = np.random.default_rng(0)
+    weights = [numpy_helper.from_array(rng.standard_normal((128, 128)).astype(np.float32), f"w{k}") for k in range(8)]
+    nodes = [helper.make_node("MatMul", [f"h{k}", f"w{k}"], [f"h{k + 1}"], f"n{k}") for k in range(8)]
+    ends = [helper.make_tensor_value_info(n, TensorProto.FLOAT, [2, 128]) for n in ("h0", "h8")]
+    made = helper.make_model(
+        helper.make_graph(nodes, "g", ends[:1], ends[1:], weights),
+        opset_imports=[helper.make_opsetid("", 17)],
+        ir_version=8,
+    )
+    onnx.save(made, folder / "model.onnx", save_as_external_data=True, location="w.data", size_threshold=0)
+    return graph.load(folder / "model.onnx")
+
+
+def test_a_value_lies_on_disk_until_its_last_reader(watch: Watched, tmp_path: Path) -> None:
+    values(watch.real, chain(tmp_path / "m"), ["h3", "h8"], tmp_path / "out")
+    assert watch.stretches == 9 and max(map(len, watch.kept)) == 2
+    assert watch.kept[-1] == ["s2-0.npy", "s6-0.npy"]  # h3, which was asked for, and h7
+
+
+def test_it_goes_on_where_it_was_killed(watch: Watched, tmp_path: Path) -> None:
+    g = chain(tmp_path / "m")
+    expected = values(watch.real, g, ["h8"], tmp_path / "plain")
+    watch.real._used_journals.clear()
+    for folder in (tmp_path / "journals").iterdir():
+        (folder / "at.json").unlink()
+    for k, ran in ((3, 3), (5, 2)):
+        watch.stretches, watch.die_at = 0, ran
+        with pytest.raises(KeyboardInterrupt):
+            values(watch.real, g, ["h8"], tmp_path / f"killed{k}")
+    watch.stretches, watch.die_at = 0, -1
+    assert same(values(watch.real, g, ["h8"], tmp_path / "end")["h8"], expected["h8"])
+    assert watch.stretches == 9 - 5
+
+
+@pytest.mark.parametrize("what", ["weights", "input", "outputs", "times"])
+def test_what_depends_on_something_else_is_not_gone_on_with(what: str, watch: Watched, tmp_path: Path) -> None:
+    """The weights' file is not read for that: its size, number and times tell, which a write cannot leave alone."""
+    g, given, names = chain(tmp_path / "m"), tmp_path / "x.npy", ["h8"]
+    np.save(given, np.ones((2, 128), np.float32))
+    watch.die_at = 4
+    with pytest.raises(KeyboardInterrupt):
+        values(watch.real, g, names, tmp_path / "killed", f"h0={given}")
+    data = tmp_path / "m/w.data"
+    if what in ("weights", "times"):
+        before = data.stat()
+        with data.open("r+b") as file:
+            file.write(np.float32(7).tobytes() if what == "weights" else file.read(4) and b"")
+            os.utime(data, ns=(before.st_atime_ns, before.st_mtime_ns))  # as it was: the other time tells
+    elif what == "input":
+        np.save(given, np.full((2, 128), 2, np.float32))
+    else:
+        names = ["h7", "h8"]
+    watch.stretches, watch.die_at = 0, -1
+    found = values(watch.real, g, names, tmp_path / "again", f"h0={given}")
+    assert watch.stretches == 9
+    with Reference() as plain:
+        assert same(found["h8"], values(plain, g, ["h8"], tmp_path / "plain", f"h0={given}")["h8"])
+
+
+def test_journals_are_removed_when_all_went_well(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("subgraph.runtime.stretches.journal.UNSURE_SECONDS", -1)
+    g = chain(tmp_path / "m")
+    with Reference(limit=ONE_BYTE) as one:
+        one.journals = tmp_path / "journals"
+        values(one, g, ["h8"], tmp_path / "a")
+        assert len(list(one.journals.iterdir())) == 1
+    assert not one.journals.exists()
+
+
+def test_a_file_that_changes_meanwhile_is_an_error(
+    watch: Watched, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    g = chain(tmp_path / "m")
+    run: Callable[..., Any] = watch.real.run_held
+
+    def changing(*args: Any) -> Any:
+        os.utime(tmp_path / "m/w.data")
+        return run(*args)
+
+    monkeypatch.setattr(watch.real, "run_held", changing)
+    monkeypatch.setattr("subgraph.runtime.stretches.journal.UNSURE_SECONDS", 1e9)  # or it was changed just before
+    with pytest.raises(ModelError, match="weights was changed"):
+        values(watch.real, g, ["h8"], tmp_path / "out")
+
+
+# ---------------------------------------------------------------------------------------------------- too large
+
+
+def test_a_stretch_that_takes_too_much_is_halved(
+    watch: Watched, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Sizes are not known before the run: what the process does not manage is tried in shorter stretches."""
+    g = text_models.load(tmp_path, LINE)
+    monkeypatch.setattr(watch.real, "limit", 1 << 40)
+    run, asked = watch.real.run_held, list[int]()
+
+    def refusing(into: Path, outputs: Any, feeds: Any) -> Any:
+        asked.append(len(outputs))
+        if len(asked) in (2, 3):
+            raise ModelError("running the model needs more memory than is free")
+        return run(into, outputs, feeds)
+
+    monkeypatch.setattr(watch.real, "run_held", refusing)
+    found = values(watch.real, g, ["y"], tmp_path / "out")
+    with Reference() as plain:
+        assert same(found["y"], values(plain, g, ["y"], tmp_path / "plain")["y"])
+    assert len(asked) == 5  # the inputs; four, two, one node; the other three
+
+
+def test_a_node_that_is_too_large_is_named(tmp_path: Path) -> None:
+    """It really runs, in a process that may take 200 MB."""
+    g = text_models.load(
+        tmp_path,
+        """g (float[N] x) => (float[M] y) <int64[1] many = {100000000}> {
+            [s] s = Tanh(x)  [big] b = Expand(s, many)  [end] y = ReduceSum(b) }""",
+    )
+    with Reference(limit=200 << 20) as one:
+        with pytest.raises(ModelError, match=r"node big \(Expand\) alone does not run within 88 MiB") as failure:
+            values(one, g, ["y"], tmp_path / "out")
+        assert "--memory" in failure.value.hint
+        assert values(one, g, ["s"], tmp_path / "after")["s"].shape == (1,)
+
+
+def test_an_error_of_the_model_is_not_about_memory(small: Reference, tmp_path: Path) -> None:
+    g = text_models.load(
+        tmp_path, "g (float[4] x) => (float[1] z) <int64[1] far = {99}> { [a] a = Neg(x)  [bad] z = Gather(a, far) }"
+    )
+    with pytest.raises(ModelError, match=r"onnxruntime failed while running: .*idx=99"):
+        values(small, g, ["z"], tmp_path / "out")
+
+
+def test_a_file_that_was_just_written_is_no_file_that_changes(tmp_path: Path, small: Reference) -> None:
+    """Its times are no proof yet: such a run leaves nothing to go on with."""
+    small.journals = tmp_path / "journals"
+    assert values(small, chain(tmp_path / "m"), ["h8"], tmp_path / "out")["h8"].shape == (2, 128)
+    assert not small.journals.exists()
+    small.journals = None
+
+
+def test_links_are_not_followed(watch: Watched, tmp_path: Path) -> None:
+    """A folder of results may be anybody's: what lies elsewhere is neither read nor removed."""
+    g, elsewhere = chain(tmp_path / "m"), tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    (elsewhere / "kept").write_text("")
+    (tmp_path / "journals").symlink_to(elsewhere)
+    values(watch.real, g, ["h8"], tmp_path / "a")
+    assert [p.name for p in elsewhere.iterdir()] == ["kept"]
+    (tmp_path / "journals").unlink()
+    watch.die_at = 13
+    with pytest.raises(KeyboardInterrupt):
+        values(watch.real, g, ["h8"], tmp_path / "b")
+    (journal,) = (tmp_path / "journals").iterdir()
+    at = journal / "at.json"
+    at.write_text(at.read_text().replace('["s', '["../s'))
+    watch.stretches, watch.die_at = 0, -1
+    values(watch.real, g, ["h8"], tmp_path / "c")
+    assert watch.stretches == 9
+
+
+def test_what_is_known_is_not_run_again(watch: Watched, tmp_path: Path) -> None:
+    """Each later question runs what lies between it and values that are stored, and no more."""
+    g = chain(tmp_path / "m")
+    known = ReferenceValues(g, watch.real, Feeding().plan(g, g.inputs), tmp_path / "values")
+    known.need(["h4", "h8"])
+    watch.stretches = 0
+    known.need(["h6"])
+    assert watch.stretches == 2
+    assert same(load(known.records[0]["h6"], Path("/")), values(watch.real, g, ["h6"], tmp_path / "out")["h6"])
+
+
+def test_samples_may_have_other_shapes(tmp_path: Path) -> None:
+    """One stretch holds all of it, and is not built again where the shapes are the same."""
+    g = text_models.load(tmp_path, LINE)
+    folders = [tmp_path / "samples" / name for name in "abc"]
+    for folder, length in zip(folders, (2, 3, 3), strict=True):
+        folder.mkdir(parents=True)
+        np.save(folder / "x.npy", np.ones((length, 4), np.float32))
+    samples = Feeding((str(tmp_path / "samples"),)).plan(g, g.inputs)
+    (tmp_path / "out").mkdir()
+    with Reference(limit=1 << 30) as one:
+        found = capture_samples(one, g, region.above(g, ["y"]), {"y": "t"}, samples, tmp_path / "out")
+    assert [c.tensors["y"].shapes for c in found] == [((2, 4),), ((3, 4),), ((3, 4),)]
+
+
+def test_what_is_asked_of_nobody_is_an_error(tmp_path: Path, small: Reference) -> None:
+    text_models.load(tmp_path, LINE)
+    small.load("line", tmp_path / "model.onnx")
+    with pytest.raises(ModelError, match="gives no value of 'w'"):
+        small.run("line", tmp_path, {"w": "t"}, [])
+    with pytest.raises(ModelError, match="was given no value of 'x'"):
+        small.run("line", tmp_path, {"y": "t"}, [])
+    small.drop("line")
