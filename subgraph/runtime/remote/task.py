@@ -1,0 +1,217 @@
+"""One task of a cluster: a run of a candidate in a child process, with the limits of a run on one machine.
+
+A task is JSON and bytes both ways. It never raises and never crashes its worker: what goes wrong is a result. Files go
+by path where the worker sees the same ones, which a file with a random content shows; else by content, large ones once.
+The same file is the leash: a run whose file is gone, or is held by nobody any more, is not wanted and ends.
+"""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import fcntl
+import json
+import os
+import platform
+import shutil
+import tempfile
+import threading
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from subgraph.documents import to_json
+from subgraph.errors import BackendError, SubcutError
+from subgraph.runtime.candidate import Candidate
+from subgraph.runtime.worker_pool import Cancel, Workers
+from subgraph.storage import folders
+from subgraph.storage.digest import digest, file_digest
+from subgraph.storage.tensors import Record
+from subgraph.version import __version__
+
+Reply = tuple[dict[str, Any], dict[str, bytes]]
+LEASH = 0.3  # seconds between two looks whether a run is still wanted
+
+_lock = threading.Lock()
+_pools: dict[str, Workers] = {}
+
+
+def perform(request: str, content: Mapping[str, bytes]) -> tuple[str, dict[str, bytes]]:
+    """What a task gives: JSON, and output files by name where they go by content.
+
+    `request`: JSON of `do`, `version`, `candidate`, `code`, and of a run also `leash`, `model`, `feeds`, `outputs`,
+    `into`, `fresh`; and where files go by content `files`, the digests by place, `model_file` and `sent_feeds`, which
+    are such places. `content`: bytes by digest.
+    """
+    try:
+        reply, files = _performed(json.loads(request), content)
+    except SubcutError as e:
+        return json.dumps({"error": e.to_json()}), {}
+    return json.dumps(reply), files
+
+
+def _performed(task: Mapping[str, Any], content: Mapping[str, bytes]) -> Reply:
+    here = clean_name()
+    if task["version"] != __version__:
+        what = f"subcut {__version__} runs on {here}, {task['version']} on this machine"
+        raise BackendError(what, "install the same version on both")
+    candidate = Candidate(**task["candidate"])
+    if candidate.identity("")["code"] != task["code"]:
+        what = f"the files of candidate {candidate.name} differ on {here}, or are not there"
+        raise BackendError(what, "put them there under the same path, or use a shared file system")
+    workers = _workers(candidate)
+    if task["do"] == "about":
+        return {"about": to_json(workers.about())}, {}
+    leash, into = Path(task["leash"]["file"]), Path(task["into"])
+    if _read(leash) == task["leash"]["content"] and _are_here(task):
+        with _while_wanted(leash):
+            return {"result": _run(workers, task, Path(task["model"]), None, into)}, {}
+    if "files" not in task:
+        return {"by_content": True}, {}
+    with tempfile.TemporaryDirectory(prefix="subcut-task-") as folder:
+        place = Path(folder)
+        if missing := _place(task["files"], content, place / "in"):
+            return {"missing": missing}, {}
+        (place / "out").mkdir()
+        with _cancellable(task["leash"]["content"]):
+            result = _run(workers, task, place / "in" / task["model_file"], place / "in", place / "out")
+        return {"result": result}, {path.name: path.read_bytes() for path in (place / "out").iterdir()}
+
+
+def _run(workers: Workers, task: Mapping[str, Any], model: Path, place: Path | None, into: Path) -> dict[str, Any]:
+    feeds = [[Record.from_json(record) for record in sample] for sample in task["sent_feeds" if place else "feeds"]]
+    if place:
+        feeds = [[record.within(str(place)) for record in sample] for sample in feeds]
+    result = workers.run(model, feeds, task["outputs"], into, fresh=task["fresh"])
+    return {**result.to_json(), "ended": result.ended}
+
+
+def _are_here(task: Mapping[str, Any]) -> bool:
+    """Does this machine see the model and its inputs?"""
+    files = [file for sample in task["feeds"] for record in sample for file in record["files"]]
+    return all(Path(file).is_file() for file in (task["model"], *files))
+
+
+def clean_name() -> str:
+    """The name of this machine."""
+    return platform.node() or "a worker"
+
+
+def _workers(candidate: Candidate) -> Workers:
+    """The processes of a candidate on this machine, kept from task to task.
+
+    Raises:
+        BackendError: none can be started.
+    """
+    key = digest(json.dumps(to_json(candidate), default=str))
+    with _lock:
+        if key not in _pools:
+            _pools[key] = Workers(candidate)
+            atexit.register(_pools[key].close)
+        return _pools[key]
+
+
+# ---------------------------------------------------------------------------------------------------- the leash
+
+
+_running: dict[str, Cancel] = {}
+
+
+def end(token: str) -> None:
+    """End the run with this token, if it runs in this process."""
+    with _lock:
+        cancel = _running.get(token)
+    if cancel:
+        cancel.set()
+
+
+@contextlib.contextmanager
+def _cancellable(token: str) -> Iterator[Cancel]:
+    with Cancel() as cancel:
+        with _lock:
+            _running[token] = cancel
+        try:
+            yield cancel
+        finally:
+            with _lock:
+                _running.pop(token, None)
+
+
+@contextlib.contextmanager
+def _while_wanted(leash: Path) -> Iterator[None]:
+    """End the run of this block once nobody wants it."""
+    over = threading.Event()
+
+    def watch() -> None:
+        while not over.wait(LEASH):
+            if not _is_held(leash):
+                cancel.set()
+                return
+
+    with _cancellable(_read(leash)) as cancel:
+        threading.Thread(target=watch, daemon=True).start()
+        try:
+            yield
+        finally:
+            over.set()
+
+
+def _is_held(leash: Path) -> bool:
+    """Is the file there, and does somebody hold its lock? A killed owner holds none."""
+    try:
+        number = os.open(leash, os.O_RDONLY)
+    except OSError:
+        return False
+    try:
+        fcntl.flock(number, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except OSError:  # held, or a file system without locks
+        return True
+    else:
+        return False
+    finally:
+        os.close(number)
+
+
+def _read(path: Path) -> str:
+    try:
+        return path.read_text(encoding="ascii")
+    except (OSError, ValueError):
+        return ""
+
+
+# ---------------------------------------------------------------------------------------------------- by content
+
+
+@cache
+def _kept() -> Path:
+    """A folder for large files, by digest, that lives as long as this process."""
+    stack = ExitStack()
+    atexit.register(stack.close)
+    return stack.enter_context(folders.scratch(Path(tempfile.gettempdir()), "subcut-content"))
+
+
+def _place(files: Mapping[str, str], content: Mapping[str, bytes], folder: Path) -> list[str]:
+    """Put files where their names say, below a folder; the digests of those that are neither kept nor sent.
+
+    Raises:
+        BackendError: a name leads out of the folder, or a content is another one.
+    """
+    for key, data in content.items():
+        part = _kept() / f"{key}.{threading.get_ident()}"
+        part.write_bytes(data)
+        if file_digest(part) != key:
+            raise BackendError("a file arrived damaged", "the same command again")
+        part.replace(_kept() / key)
+    missing = sorted({key for key in files.values() if not (_kept() / key).is_file()})
+    for name, key in {} if missing else files.items():
+        target = folder / name
+        if ".." in Path(name).parts or Path(name).is_absolute():
+            raise BackendError(f"a file's name leads out of its folder: {name}")
+        target.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            target.hardlink_to(_kept() / key)  # onnxruntime follows no link out of the model's folder
+        except OSError:
+            shutil.copyfile(_kept() / key, target)
+    return missing

@@ -1,0 +1,169 @@
+"""What a search is likely to ask next, so that idle workers can run it before it is asked.
+
+Insight: a search is a pure function of its answers. Run again on the answers so far, and on guesses at those to come,
+it tells what it would ask then; guesses that are likelier come first. What ran ahead changes no answer and no step: the
+search with many workers is the search with one, which finds some of its answers made. So it ends in the same findings,
+whatever was guessed and however long each trial takes.
+"""
+
+from __future__ import annotations
+
+import heapq
+import itertools
+import math
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from subgraph.search.findings import Purpose
+from subgraph.search.oracle import Answer, Query, QueryKind
+from subgraph.search.state import WITHOUT_RUN, Search, SearchState, SearchStopped
+from subgraph.verdict import Signature, Status
+
+SEEN = 0.97  # how sure the status of a run is whose outputs are judged and not yet attributed
+AS_BEFORE = 0.95  # that a repetition ends as the run before
+PASSES = {Purpose.SHRINK: 0.9, Purpose.TAIL: 0.8, Purpose.GROWTH: 0.9}  # that a region passes; else 1/2
+LOOKED_AT = 4  # queries per worker, that a run which goes on must be among
+LEAST_CHANCE = 1 / 64  # of a query that is named
+MOST_REPLAYS = 128  # searches over the answers so far, for one look ahead
+
+Batches = tuple[Sequence[Answer], ...]
+
+
+class _Future:
+    """A search that goes on with assumed answers.
+
+    Attributes:
+        queries: what it asks next. earlier: the answers so far, by run.
+    """
+
+    def __init__(self, state: SearchState, search: Search[object]) -> None:
+        self.state, self._search = state, search
+        self.queries, self.earlier = next(search), dict[Query, Answer]()
+
+    def go_on(self, answers: Sequence[Answer]) -> None:
+        """
+        Raises:
+            StopIteration, SearchStopped: it ends.
+        """
+        self.earlier.update(zip(map(_anyhow, self.queries), answers, strict=True))
+        self.queries = self._search.send(answers)
+
+
+@dataclass
+class Lookahead:
+    """The queries that a search may still ask.
+
+    Attributes:
+        begin: the same search from its beginning, with a state of its own.
+        told: the answers that the search was sent so far, by batch.
+    """
+
+    begin: Callable[[], tuple[SearchState, Search[object]]]
+    told: Sequence[Sequence[Answer]]
+
+    def wanted(self, seen: Mapping[Query, Status]) -> Iterator[Query]:
+        """Runs in the order in which they are likely to be needed, each as `run_of` says; first those needed now.
+
+        `seen`: how runs that are not yet asked about ended. Lazy: each query takes about one search over the answers so
+        far, O(queries · items).
+        """
+        named: set[Query] = set()
+        for future in self._futures(seen) if self.told else ():  # the first answer tells how the whole is run
+            for run in map(run_of, future.queries):
+                if run not in named and run.kind not in WITHOUT_RUN:
+                    named.add(run)
+                    yield run
+
+    def _futures(self, seen: Mapping[Query, Status]) -> Iterator[_Future]:
+        """What the search may become, the likeliest first."""
+        order = itertools.count()
+        guesses: list[tuple[float, int, Batches, _Future | None]] = [(-1.0, next(order), (), None)]
+        for _ in range(MOST_REPLAYS):
+            if not guesses:
+                return
+            chance, _, assumed, future = heapq.heappop(guesses)
+            try:
+                if future is None:
+                    future = _Future(*self.begin())
+                    for answers in (*self.told, *assumed):
+                        future.go_on(answers)
+                else:
+                    future.go_on(assumed[-1])
+            except (StopIteration, SearchStopped):
+                continue
+            yield future
+            options = [_guesses(future.state, q, future.earlier, seen) for q in future.queries]
+            goes_on: _Future | None = future  # with the likeliest answers; others take a new one
+            for likely, answers in _combined(options):
+                if -chance * likely >= LEAST_CHANCE:
+                    heapq.heappush(guesses, (chance * likely, next(order), (*assumed, answers), goes_on))
+                goes_on = None
+
+
+def plan(
+    wanted: Iterator[Query], going: Collection[Query], done: Collection[Query], workers: int
+) -> tuple[list[Query], set[Query]]:
+    """The runs to begin now, and those to end because no likely path of the search needs them.
+
+    `wanted`: as `Lookahead.wanted` names them; the first is needed now, and begins even if a less likely one has to end
+    for it.
+    """
+    ranked: list[Query] = []
+    obsolete = set(going)
+    for run in itertools.islice(wanted, LOOKED_AT * workers):
+        ranked.append(run)
+        obsolete.discard(run)
+        if not obsolete and sum(r not in done for r in ranked) >= workers:
+            break
+    begin = [run for run in ranked if run not in going and run not in done]
+    free = workers - len(going) + len(obsolete)
+    if free <= 0 and begin[:1] == ranked[:1]:
+        obsolete.add(max((run for run in going if run not in obsolete), key=ranked.index))
+        free = 1
+    return begin[: max(free, 0)], obsolete
+
+
+def run_of(query: Query) -> Query:
+    """The query for the run alone: what is judged, and how, is left out."""
+    kind = QueryKind.ISOLATED if query.kind is QueryKind.TAIL else query.kind
+    return replace(query, kind=kind, explain=False, target=())
+
+
+def _anyhow(query: Query) -> Query:
+    """The query for its first run."""
+    return replace(query, repetition=0, fresh=False, explain=False)
+
+
+def _guesses(
+    state: SearchState, query: Query, earlier: Mapping[Query, Answer], seen: Mapping[Query, Status]
+) -> list[tuple[float, Answer]]:
+    """Answers to a query with their chances, the likeliest first; none where an answer cannot be made up."""
+    if query.kind is QueryKind.POOL:
+        return []
+    if query.kind is QueryKind.PROFILE:
+        return [(0.5, Answer(Status.AGREE))]
+    fails = Answer(Status.FAIL, state.signature or Signature.MISMATCH, share=1.0, explains=1.0, culprit=True, error=1.0)
+    if query.kind in (QueryKind.PREFIX, QueryKind.CLAIMED):
+        return [(1.0, fails)]
+    agrees = Answer(Status.AGREE, share=0.0, explains=0.0, culprit=True)
+    if (before := earlier.get(_anyhow(query))) is not None:
+        other = fails if before.status is Status.AGREE else agrees
+        return [(AS_BEFORE, before), (1 - AS_BEFORE, other)]
+    passes = PASSES.get(state.asking, 0.5)
+    if (status := seen.get(run_of(query))) is not None:
+        passes = SEEN if status is Status.AGREE else 1 - SEEN
+    return sorted([(passes, agrees), (1 - passes, fails)], key=lambda guess: -guess[0])
+
+
+def _combined(guesses: Sequence[Sequence[tuple[float, Answer]]]) -> Iterator[tuple[float, Sequence[Answer]]]:
+    """The likeliest answers to a batch, then the batch with one answer changed; none where one cannot be guessed."""
+    if not all(guesses):
+        return
+    likeliest = [some[0] for some in guesses]
+    chance = math.prod(p for p, _ in likeliest)
+    yield chance, [answer for _, answer in likeliest]
+    for k, (first, *others) in enumerate(guesses):
+        for p, answer in others:
+            changed = [a for _, a in likeliest]
+            changed[k] = answer
+            yield chance / first[0] * p, changed

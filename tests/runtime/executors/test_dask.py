@@ -1,0 +1,67 @@
+"""A Dask cluster of this machine; skipped where `distributed` is not installed. Covers `runtime.executors`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from subgraph.errors import BackendError, UnknownName, UsageError
+from subgraph.runtime import executors
+
+FACTORY = """
+from concurrent.futures import ThreadPoolExecutor
+
+def make():
+    return ThreadPoolExecutor(3)
+
+def none():
+    return 3
+
+def fails():
+    raise OSError("no cluster")
+"""
+
+
+def test_any_executor_by_module_or_file(tmp_path: Path) -> None:
+    (tmp_path / "cluster.py").write_text(FACTORY)
+    spec = f"{tmp_path}/cluster.py:make"
+    executor = executors.connected(executors.check(spec), {})
+    assert executors.slots(spec, {}) == 3
+    assert executors.connected(spec, {}) is executor
+    executors.forget(spec)
+    assert executors.connected(spec, {}) is not executor
+    for name, why in (("none", "gave int"), ("fails", "no cluster"), ("absent", "AttributeError")):
+        with pytest.raises(BackendError, match=why):
+            executors.connected(f"{tmp_path}/cluster.py:{name}", {})
+
+
+@pytest.mark.parametrize("spec", ["dask://", "make", ":make", "a.py:", "a.py:x y"])
+def test_what_names_no_executor(spec: str) -> None:
+    with pytest.raises(UsageError, match="which executor"):
+        executors.check(spec)
+    with pytest.raises(UnknownName, match="no executor 'dusk'"):
+        executors.check("dusk://host:1")
+
+
+def test_nobody_answers(monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("distributed")
+    from subgraph.runtime.executors import dask
+
+    monkeypatch.setattr(dask, "ANSWER_SECONDS", 0.3)
+    with pytest.raises(BackendError, match="nobody answers"):
+        executors.connected("dask://127.0.0.1:1", {})
+
+
+@pytest.mark.slow  # a cluster starts in seconds
+def test_a_resource_that_no_worker_has() -> None:
+    distributed = pytest.importorskip("distributed")
+    workers = {"n_workers": 1, "threads_per_worker": 1, "processes": False, "dashboard_address": None}
+    with distributed.LocalCluster(**workers, resources={"npu": 1}, protocol="tcp") as cluster:
+        spec = cluster.scheduler_address.replace("tcp", "dask")
+        executor = executors.connected(spec, {"npu": 1.0})
+        assert executors.slots(spec, {"npu": 1.0}) == 1
+        assert executor.submit(len, "abc").result() == 3
+        with pytest.raises(BackendError, match="has gpu=1"):
+            executors.connected(spec, {"gpu": 1.0})
+        executor.shutdown(wait=False, cancel_futures=True)
