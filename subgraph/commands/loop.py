@@ -1,0 +1,110 @@
+"""`subcut bisect --loop`: a decoder, step by step -> the step that goes wrong, and the piece of it."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Mapping
+from contextlib import ExitStack
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from subgraph.commands import Result, command_line, log
+from subgraph.errors import OutOfTime, UsageError
+from subgraph.text import clean
+
+if TYPE_CHECKING:
+    from subgraph.bisection.bisection import Bisection
+    from subgraph.decoding.document import LoopDocument
+    from subgraph.decoding.search import LoopSearch
+    from subgraph.runtime.reference import Reference
+    from subgraph.search import Settings
+    from subgraph.trials.session import Setup
+
+LEAST_SECONDS = 1e-3  # for the search in the step
+
+
+def refuse_beside_loop(given: Mapping[str, object]) -> None:
+    """
+    Raises:
+        UsageError: one of these options is given, too.
+    """
+    for name, value in given.items():
+        if value:
+            raise UsageError(f"{name} and --loop do not go together", "leave one of them out")
+
+
+def bisect_loop(
+    model_path: Path, loop: Path, setup: Setup, reference: Reference, limits: Settings,
+    run: Callable[[Bisection], Result], *, force: bool,
+) -> Result:  # fmt: skip
+    """`run` makes the search in a step.
+
+    Raises:
+        UsageError: the file, the inputs or what they are for cannot be made sense of.
+        ModelError: the reference cannot run a step. BackendError: the candidate cannot be used.
+        OutOfTime: it is used up before the candidate had run all steps.
+    """
+    from subgraph.decoding import loop_file
+    from subgraph.decoding.answer import text
+    from subgraph.decoding.decoder import resolve
+    from subgraph.decoding.inputs import read
+    from subgraph.decoding.result_folder import free_place, save
+    from subgraph.decoding.search import LoopSearch
+    from subgraph.decoding.walk import trace
+    from subgraph.documents import to_json
+    from subgraph.graph.graph import load
+    from subgraph.graph.model_file import copy_model
+    from subgraph.runtime.inputs import Feeding
+    from subgraph.runtime.remote.remote_pool import open_workers
+    from subgraph.storage import folders
+    from subgraph.trials.session import open_trials
+
+    begin = time.monotonic()
+    file, graph = loop_file.read(loop), load(model_path).prepare()
+    named = {word.partition("=")[0] for word in setup.feeding.inputs}
+    decoder = resolve(graph, file, named)
+    given = read(decoder, file, setup.feeding)
+    place = free_place(setup, graph, force=force)
+    for state, output in decoder.states.items():
+        log.debug("state %s gets %s", clean(state), clean(output))
+    with ExitStack() as stack:
+        workers = stack.enter_context(open_workers(setup.candidate))
+        workers.deadline = begin + (limits.max_time or math.inf)
+        scratch = stack.enter_context(folders.scratch(setup.output.absolute()))
+        log.info("the reference walks: %d steps at most", given.steps)
+        (scratch / "model").mkdir()
+        copy_model(graph, scratch / "model" / "model.onnx")
+        walked = trace(given, reference, scratch / "model" / "model.onnx", scratch)
+        first = {record.name: record for record in walked.feeds(0, walked.states[0])}
+        fed = Feeding(setup.feeding.inputs, records=(first,), origins=("step 0",))
+        trials = stack.enter_context(open_trials(graph, replace(setup, feeding=fed), reference, workers))
+        search = LoopSearch(walked, setup, workers, trials)
+        document = search.run()
+        log.info("%s", text(document).split("\n")[0])
+        if document.outcome == "step":
+            spent = time.monotonic() - begin
+            document = _searched(search, document, limits, run, spent, force=force)
+    document = save(replace(document, seconds=round(time.monotonic() - begin, 3)), place, graph, command_line())
+    return Result(to_json(document), text(document), document.exit_code)
+
+
+def _searched(
+    search: LoopSearch, document: LoopDocument, limits: Settings, run: Callable[[Bisection], Result], spent: float,
+    *, force: bool,
+) -> LoopDocument:  # fmt: skip
+    """The document with that of the bisection of its step."""
+    from subgraph.bisection.bisection import Bisection, BisectionOptions
+
+    k = document.first_wrong
+    assert k is not None
+    if limits.max_time is not None:
+        limits = replace(limits, max_time=max(limits.max_time - spent, LEAST_SECONDS))
+    notes = (f"step {k} of {document.steps} of a loop, fed with the reference's state before it",)
+    with search.at(k) as (trials, setup):
+        try:
+            result = run(Bisection(trials, BisectionOptions(setup, limits, "", command_line(), notes, force)))
+        except OutOfTime:
+            return replace(document, why="the time is used up before the search in this step")
+    return replace(document, bisection=result.document)

@@ -1,0 +1,229 @@
+"""A graph, and what the user says of its loop -> what each input and output is for.
+
+A state is an input that gets an output of the step before. Exporters call the two alike: `past_key_values.0.key` and
+`present.0.key`, `h0` and `hn`, `state` and `stateN`, `conv_in` and `conv_out`.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from subgraph.decoding.loop_file import LoopFile, Slicing, inputs_named
+from subgraph.errors import ModelError, UnknownName, UsageError
+from subgraph.graph.graph import Graph
+from subgraph.graph.types import declared_type
+from subgraph.text import clean, nearest
+
+TOKENS = ("input_ids", "decoder_input_ids", "tokens", "token", "ids", "input_id", "tgt")
+LOGITS = ("logits", "lm_logits", "output_logits", "scores")
+POSITIONS = ("position_ids", "positions")
+MASK = ("attention_mask", "decoder_attention_mask")
+CACHE_POSITION = "cache_position"  # positions without a batch, as transformers' static cache has them
+INTEGERS = ("int64", "int32")
+FLOATS = ("float32", "float16", "bfloat16", "float64")
+# What only says that a tensor is the one before or after a step.
+_TIMES = re.compile(
+    r"(past|present)(_key_values?)?|(?<![a-z])(prev|previous|next|new|updated|old|cur|current|in|out|input|output|init"
+    r"|initial|final|last)(?![a-z])|(?<=[a-z])[0n]$"
+)
+
+Dims = Sequence[int | str | None] | None
+
+
+@dataclass(frozen=True)
+class Decoder:
+    """What the inputs and outputs of a model are for; "" for what it has not.
+
+    Attributes:
+        tokens: input, integers (batch, length), or (batch,) for one per step. logits: output, (batch, …, vocabulary).
+        position_ids, cache_position: inputs, places of the tokens. attention_mask: input, 1 for each token so far.
+        states: input → output, in the model's order. slices: inputs that get parts of a sequence.
+        constants: inputs that are the same in every step.
+    """
+
+    graph: Graph
+    tokens: str
+    logits: str
+    position_ids: str
+    cache_position: str
+    attention_mask: str
+    states: Mapping[str, str]
+    slices: Mapping[str, Slicing]
+    constants: Sequence[str]
+
+    @property
+    def results(self) -> list[str]:
+        """The outputs that are no states."""
+        fed_back = set(self.states.values())
+        return [name for name in self.graph.outputs if name not in fed_back] or list(self.graph.outputs)
+
+    @property
+    def takes_whole_prompt(self) -> bool:
+        """May a step have several tokens?"""
+        dims = dims_of(self.graph, self.tokens) if self.tokens else None
+        return bool(self.tokens) and (dims is None or (len(dims) > 1 and not isinstance(dims[1], int)))
+
+
+def resolve(graph: Graph, file: LoopFile, given: Collection[str]) -> Decoder:
+    """`given`: inputs that the user gives a value for, which are constant unless they are something else.
+
+    Raises:
+        UnknownName: the file names a tensor that the model has not. UsageError: what an input is for is not known.
+    """
+    _require_names(graph, file)
+    states = {**paired_states(graph, file), **file.states}
+    left = [n for n in graph.inputs if n not in states and n not in file.slices and n not in file.constants]
+
+    def taken(named: str, usual: Sequence[str]) -> str:
+        found = named or next((n for n in usual if n in left), "")
+        if found in left:
+            left.remove(found)
+        return found
+
+    positions, mask = taken(file.position_ids, POSITIONS), taken(file.attention_mask, MASK)
+    cache_position = taken("", [CACHE_POSITION])
+    tokens = taken(file.tokens, TOKENS)
+    if not tokens and not file.slices:  # the only one of whole numbers
+        numbers = [n for n in left if declared(graph, n)[1] in INTEGERS and not _is_scalar(graph, n)]
+        tokens = taken(numbers[0], ()) if len(numbers) == 1 else ""
+    unknown = [n for n in left if n not in given]
+    if unknown or not (states or tokens or file.slices):
+        raise UsageError(*_what_is(graph, unknown, states))
+    constants = [n for n in graph.inputs if n in left or n in file.constants]
+    return Decoder(
+        graph, tokens, _logits(graph, file, states, tokens), positions, cache_position, mask,
+        {n: states[n] for n in graph.inputs if n in states}, file.slices, constants,
+    )  # fmt: skip
+
+
+def _require_names(graph: Graph, file: LoopFile) -> None:
+    wanted = [(n, list(graph.inputs), "input") for n in inputs_named(file)]
+    wanted += [(n, list(graph.outputs), "output") for n in (*file.states.values(), *filter(None, [file.logits]))]
+    for name, names, kind in wanted:
+        if name not in names:
+            raise UnknownName(f"the model has no {kind} '{clean(name)}'", nearest=nearest(name, names))
+
+
+def _what_is(graph: Graph, unknown: Sequence[str], states: Mapping[str, str]) -> tuple[str, str]:
+    """What is said where an input has no purpose, and what to write."""
+    if not unknown:
+        return f"{graph.path.name}: no output is fed back, and there are no tokens", 'in loop.toml: [states] h0 = "hn"'
+    name, is_scalar = clean(unknown[0]), _is_scalar(graph, unknown[0])
+    free = [clean(o) for o in graph.outputs if o not in states.values() and _fit(graph, unknown[0], o)]
+    is_integer = declared(graph, unknown[0])[1] in INTEGERS
+    may = [f'tokens = "{name}"'] if is_integer and not is_scalar else []
+    may += [f"[slices] {name} = 512"] if not is_scalar else []
+    may += [f'[states] {name} = "{output}"' for output in free[:1]]
+    may += [f"[constants] {name} = 1"]
+    return (
+        f"what is '{name}' fed in each step?",
+        f"in loop.toml: {' or '.join(may)}; or -i {name}=FILE if it never changes",
+    )
+
+
+def _logits(graph: Graph, file: LoopFile, states: Mapping[str, str], tokens: str) -> str:
+    """
+    Raises:
+        UsageError: several outputs may be it.
+    """
+    free = [n for n in graph.outputs if n not in states.values()]
+    if file.logits or not tokens:
+        return file.logits
+    if usual := [n for n in LOGITS if n in free]:
+        return usual[0]
+    floats = [n for n in free if declared(graph, n)[1] in FLOATS]
+    if len(floats) == 1:
+        return floats[0]
+    listed = ", ".join(map(clean, floats)) or "none is free"
+    raise UsageError(
+        f"which output are the logits? {listed}", f'in loop.toml: logits = "{clean((floats or ["…"])[0])}"'
+    )
+
+
+def declared(graph: Graph, name: str) -> tuple[str, str, Dims]:
+    """(form, dtype, dimensions) of an input or output, as the model declares it; dimensions None for an unknown rank.
+
+    Raises:
+        ModelError: it declares no type.
+    """
+    types = graph.declared_types([name])
+    if name not in types:
+        raise ModelError(f"the model declares no type of '{clean(name)}'")
+    return declared_type(types[name])
+
+
+def dims_of(graph: Graph, name: str) -> Dims:
+    """The declared dimensions of an input or output; None for an unknown rank."""
+    return declared(graph, name)[2]
+
+
+def _is_scalar(graph: Graph, name: str) -> bool:
+    dims = dims_of(graph, name)
+    return dims is not None and not dims
+
+
+def paired_states(graph: Graph, file: LoopFile) -> dict[str, str]:
+    """Inputs with the outputs that are called alike and have their type; without what the file says something about."""
+    said = {*inputs_named(file), *file.states.values(), file.logits}
+    groups: dict[str, tuple[list[str], list[str]]] = {}
+    for side, names in enumerate((graph.inputs, graph.outputs)):
+        for name in names:
+            if name not in said and name not in (*TOKENS, *LOGITS, *POSITIONS, *MASK):
+                groups.setdefault(without_time(name), ([], []))[side].append(name)
+    pairs = ((one[0], other[0]) for one, other in groups.values() if len(one) == len(other) == 1)
+    return {one: other for one, other in pairs if _fit(graph, one, other)}
+
+
+def without_time(name: str) -> str:
+    """A name without what tells before from after.
+
+    >>> [without_time(n) for n in ("past_key_values.0.key", "present.0.key", "h0", "hn", "stateN", "conv_state_out")]
+    ['0key', '0key', 'h', 'h', 'state', 'convstate']
+    """
+    return re.sub("[^a-z0-9]", "", _TIMES.sub("", name.lower()))
+
+
+def _fit(graph: Graph, one: str, other: str) -> bool:
+    (form, dtype, dims), (form2, dtype2, dims2) = declared(graph, one), declared(graph, other)
+    if (form, dtype) != (form2, dtype2):
+        return False
+    if dims is None or dims2 is None:
+        return True
+    same = all(a == b for a, b in zip(dims, dims2, strict=False) if isinstance(a, int) and isinstance(b, int))
+    return len(dims) == len(dims2) and same
+
+
+def first_shape(decoder: Decoder, state: str, batch: int) -> list[int]:
+    """The shape of a state before the first step: a dimension that grows is 0, a batch is that of the tokens.
+
+    A symbol grows if the output has another one there; of dimensions without a name, the last but one of a cache.
+
+    Raises:
+        UsageError: it is not known.
+    """
+    graph = decoder.graph
+    dims, after = dims_of(graph, state), dims_of(graph, decoder.states[state])
+    if dims is None:
+        what = f"the first value of '{clean(state)}' is not known: the model declares no shape"
+        raise UsageError(what, f"-i {clean(state)}=FILE")
+    of_batch = set(_symbols(graph, [decoder.tokens] if decoder.tokens else list(decoder.slices)))
+    cache = re.search("past|cache|key|value", state.lower()) is not None
+    shape = []
+    for axis, dim in enumerate(dims):
+        stays = after is not None and axis < len(after) and after[axis] == dim
+        grows = axis == len(dims) - 2 and cache if dim is None else not stays
+        if isinstance(dim, int):
+            shape.append(dim)
+        else:
+            shape.append(0 if grows and axis and dim not in of_batch else batch)
+    return shape
+
+
+def _symbols(graph: Graph, names: Sequence[str]) -> Iterator[str]:
+    """The names of the batch dimension of these inputs."""
+    for name in names:
+        dims = dims_of(graph, name)
+        if dims and isinstance(dims[0], str):
+            yield dims[0]

@@ -1,0 +1,201 @@
+"""What a step is fed apart from its states: tokens, their places, the mask, the next slice, constants."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from subgraph.decoding.decoder import Decoder, declared, dims_of, first_shape
+from subgraph.decoding.loop_file import STEPS, LoopFile
+from subgraph.errors import InputError, UsageError
+from subgraph.runtime.inputs import Feeding
+from subgraph.runtime.load_inputs import load_sample
+from subgraph.storage.digest import digest
+from subgraph.storage.tensors import PROTO_NAMES, Record, np_dtype, save
+from subgraph.text import clean
+
+if TYPE_CHECKING:
+    from subgraph.types import Array
+
+
+@dataclass(frozen=True)
+class LoopInputs:
+    """What the user gives, read.
+
+    Attributes:
+        prompt: (batch, length) tokens; None where the model has none. mask: of the prompt; None for all ones.
+        sequences: by input, what slices are cut from. values: constants, and states before the first step.
+        origins: where each value came from, in words.
+    """
+
+    decoder: Decoder
+    file: LoopFile
+    prompt: Any
+    mask: Any
+    sequences: Mapping[str, Array]
+    values: Mapping[str, Any]
+    origins: Mapping[str, str]
+
+    @property
+    def batch(self) -> int:
+        """Rows of the prompt, or of what is sliced."""
+        if self.prompt is not None:
+            return len(self.prompt)
+        return next((len(a) for a in self.sequences.values() if a.ndim), 1)
+
+    @property
+    def steps(self) -> int:
+        """How often the model is run, unless the text ends before."""
+        if self.sequences:
+            counts = [1 + (self.sequences[n].shape[s.axis] - s.size) // s.step for n, s in self.decoder.slices.items()]
+            return int(min(min(counts), self.file.steps or min(counts)))
+        return self.file.steps or STEPS
+
+    def digest(self) -> str:
+        """A hash of all that is given."""
+        arrays = {**self.sequences, **{n: v for n, v in self.values.items() if hasattr(v, "tobytes")}}
+        parts = {name: [str(a.dtype), list(a.shape), a.tobytes()] for name, a in arrays.items()}
+        return digest(parts, None if self.prompt is None else self.prompt.tobytes(), self.steps)
+
+    def prompted(self, k: int) -> Array | None:
+        """The tokens that the prompt has for step k; None once it is used up."""
+        if self.prompt is None:
+            return None
+        if self.decoder.takes_whole_prompt:
+            return self.prompt if k == 0 else None
+        return self.prompt[:, k : k + 1] if k < self.prompt.shape[1] else None
+
+    def arrays(self, k: int, tokens: Sequence[Array]) -> dict[str, Any]:
+        """The inputs of step k but its states; `tokens`: of the steps 0 … k, each (batch, length)."""
+        import numpy as np
+
+        decoder, arrays = self.decoder, {name: self.values[name] for name in self.decoder.constants}
+        for name, part in decoder.slices.items():
+            axis = part.axis % self.sequences[name].ndim
+            at = (slice(None),) * axis + (slice(k * part.step, k * part.step + part.size),)
+            arrays[name] = np.ascontiguousarray(self.sequences[name][at])
+        if tokens:
+            now, seen = tokens[k], sum(t.shape[1] for t in tokens[: k + 1])
+            mask = np.ones((self.batch, seen), np.int64)
+            if self.mask is not None:
+                mask[:, : self.mask.shape[1]] = self.mask[:, :seen]
+            places = np.maximum(mask.cumsum(axis=1) - 1, 0)[:, seen - now.shape[1] :]
+            dims = dims_of(decoder.graph, decoder.tokens)
+            arrays[decoder.tokens] = now[:, 0] if dims is not None and len(dims) == 1 else now
+            arrays[decoder.position_ids] = places
+            arrays[decoder.cache_position] = np.arange(seen - now.shape[1], seen)
+            arrays[decoder.attention_mask] = self._as_wide(mask)
+        return {name: value for name, value in arrays.items() if name}
+
+    def _as_wide(self, mask: Array) -> Array:
+        """The mask in the width that the model fixes, if it does: of a window, what came last stands at its end; of a
+        cache that is written at a position, what came first at its beginning."""
+        import numpy as np
+
+        dims = dims_of(self.decoder.graph, self.decoder.attention_mask) if self.decoder.attention_mask else None
+        width = dims[-1] if dims else None
+        if not isinstance(width, int):
+            return mask
+        wide = np.zeros((len(mask), width), np.int64)
+        if self.decoder.cache_position:
+            wide[:, : mask.shape[1]] = mask[:, :width]
+            return wide
+        kept = mask[:, -width:]
+        wide[:, width - kept.shape[1] :] = kept
+        return wide
+
+    def records(self, k: int, tokens: Sequence[Array], folder: Path) -> dict[str, Record]:
+        """`arrays` as files in a folder, in the types that the model declares."""
+        return {n: self._saved(n, value, folder, f"in{i}") for i, (n, value) in
+                enumerate(self.arrays(k, tokens).items())}  # fmt: skip
+
+    def first_states(self, folder: Path) -> dict[str, Record]:
+        """The states before step 0: what was given, else zeros.
+
+        Raises:
+            UsageError: a shape is not known.
+        """
+        import numpy as np
+
+        states = {}
+        for i, name in enumerate(self.decoder.states):
+            value = self.values.get(name)
+            if value is None:
+                shape = first_shape(self.decoder, name, self.batch)
+                value = np.zeros(shape, np_dtype(declared(self.decoder.graph, name)[1]))
+            states[name] = self._saved(name, value, folder, f"state{i}")
+        return states
+
+    def _saved(self, name: str, value: Any, folder: Path, stem: str) -> Record:
+        dtype = declared(self.decoder.graph, name)[1]
+        if value is not None and not isinstance(value, list):
+            value = value.astype(np_dtype(dtype), copy=False)
+        text = f"tensor({PROTO_NAMES.get(dtype, dtype)})"
+        folder = folder.resolve()
+        return save(name, value, text, folder, stem).within(str(folder))
+
+
+def read(decoder: Decoder, file: LoopFile, feeding: Feeding) -> LoopInputs:
+    """
+    Raises:
+        InputError: a file cannot be read or fits no input; no prompt, or several samples.
+    """
+    import numpy as np
+
+    graph = decoder.graph
+    free = [decoder.tokens, decoder.attention_mask, *decoder.slices]
+    names = [*filter(None, free), *(n for n in decoder.constants if n not in file.constants), *decoder.states]
+    samples = feeding.plan(graph, names)
+    if len(samples) > 1:
+        raise InputError(f"{len(samples)} samples: a loop is for one", "several prompts are rows of one array")
+    specs = [replace(spec, dims=None) if spec.name in free else spec for spec in samples[0].specs]
+    named = {name for name, _ in samples[0].files if name}
+    wanted = [s for s in specs if s.name in named or s.name in free[:1] or s.name in decoder.slices]
+    unnamed = [f for name, f in samples[0].files if not name]
+    if unnamed and len(wanted) > 1:  # the only file without a name is for the tokens, or for what is sliced
+        first = decoder.tokens or next(iter(decoder.slices))
+        samples = [replace(samples[0], files=[(name or first, f) for name, f in samples[0].files])]
+    counted = [n for n in (decoder.position_ids, decoder.cache_position) if n in named]
+    if counted:
+        raise InputError(f"'{clean(counted[0])}' is counted from step to step", f"leave -i {clean(counted[0])}=… out")
+    given = {name for name, _ in samples[0].files if name} | ({wanted[0].name} if unnamed else set())
+    missing = [n for n in filter(None, [decoder.tokens, *decoder.slices]) if n not in given]
+    if missing:
+        what = f"nothing is given for '{clean(missing[0])}'"
+        raise InputError(what, f"-i {clean(missing[0])}=FILE.npy: {'the prompt' if decoder.tokens else 'the sequence'}")
+    values, origins = load_sample(replace(samples[0], specs=[s for s in wanted if s.name in given]))
+    for name, number in file.constants.items():
+        _, dtype, dims = declared(graph, name)
+        shape = [d if isinstance(d, int) else 1 for d in dims or ()]
+        try:
+            values[name] = np.broadcast_to(np.asarray(number), shape).astype(np_dtype(dtype))
+        except ValueError as e:
+            raise UsageError(f"[constants] {clean(name)} = {clean(str(number))}: {e}") from e
+    prompt: Any = values.pop(decoder.tokens, None)
+    mask: Any = values.pop(decoder.attention_mask, None)
+    sequences = {name: np.asarray(values.pop(name)) for name in decoder.slices}
+    read = LoopInputs(decoder, file, _as_rows(prompt, decoder), mask, sequences, values, origins)
+    if mask is not None and (prompt is None or np.shape(mask) != np.shape(read.prompt)):
+        raise InputError(f"'{clean(decoder.attention_mask)}' is for the prompt: the two must have one shape")
+    if sequences and read.steps < 1:
+        raise InputError("the sequence is shorter than one slice", "[slices] says how long a slice is")
+    return read
+
+
+def _as_rows(prompt: Any, decoder: Decoder) -> Any:
+    """A prompt as (batch, length).
+
+    Raises:
+        InputError: it has another rank, or no token.
+    """
+    import numpy as np
+
+    if prompt is None:
+        return None
+    rows = np.atleast_2d(np.asarray(prompt))
+    if rows.ndim != 2 or not rows.size:
+        shape = "×".join(map(str, rows.shape))
+        raise InputError(f"'{clean(decoder.tokens)}' is {shape}: a prompt is (batch, length) tokens")
+    return rows.astype(np.int64)

@@ -1,0 +1,335 @@
+"""Which step goes wrong? One walk over all steps, then halving over where a walk begins.
+
+The candidate first walks from the first step to the last with states of its own. The first step whose results it gets
+wrong, by the criterion and rounding, is where the fault shows; it may have entered a state before. So walks from the
+reference's state before step s to that step are asked about: they fail for each s up to the step that is at fault. If
+that step alone, fed with the reference's state, is right, then errors accumulate, or several steps are wrong together.
+
+Complexity: log₂ of the steps in walks, and two trials of one step.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+import time
+from collections import deque
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from subgraph.comparison.judge import judge
+from subgraph.decoding.document import EXIT_CODES, Growth, LoopDocument, LoopOutcome, StateError, StepSeen
+from subgraph.decoding.rounding import error_of_rounding, growth_of, relative_error
+from subgraph.decoding.walk import KEY, CandidateStep, Records, Trace, follow, last_logits, winners
+from subgraph.documents import to_json
+from subgraph.errors import BackendError, ModelError, OutOfTime, OutputError, WorkerDied
+from subgraph.graph.model_file import model_digest
+from subgraph.runtime.inputs import Feeding
+from subgraph.runtime.run_result import RunResult
+from subgraph.runtime.worker_pool import Workers
+from subgraph.storage.digest import digest
+from subgraph.storage.tensors import Record, copied, load
+from subgraph.text import clean, count
+from subgraph.trials.session import Setup, open_trials
+from subgraph.trials.trial import Trials
+from subgraph.verdict import Status
+from subgraph.version import __version__
+
+log = logging.getLogger("subcut")
+
+MOST_DOUBTED = 6  # steps that look wrong, each judged beside rounding, before it is left unresolved
+MOST_STATES = 32  # steps at which large states are compared
+SMALL_STATES = 16 << 20  # bytes; they are compared at each step
+MOST_TOLD = 20  # steps that are shown though nothing happens there
+MUCH_ROUNDING = 10.0  # times what rounding does to the reference: more is the candidate's own
+SUDDEN = 10.0  # times that the error falls when a walk begins one step later: then it is no drift
+
+
+@dataclass
+class LoopSearch:
+    """A search on one candidate.
+
+    Attributes:
+        first: trials on step 0, whose processes and store all others share. walks: made so far.
+    """
+
+    walked: Trace
+    setup: Setup
+    workers: Workers
+    first: Trials
+    walks: int = 0
+    why: str = ""
+
+    def run(self) -> LoopDocument:
+        """
+        Raises:
+            BackendError: the candidate cannot be used at all. OutputError: nothing can be written.
+            ModelError: the reference cannot run a step.
+            OutOfTime: it is used up before the candidate had run all steps.
+        """
+        begin = time.monotonic()
+        seen, wrong = self._all_steps()
+        document = self._document(seen)
+        if wrong is None:
+            outcome = LoopOutcome.UNRESOLVED if self.why else LoopOutcome.AGREE
+            document = replace(document, outcome=outcome, why=self.why)
+        else:
+            try:
+                document = self._narrowed(document, wrong)
+            except OutOfTime as e:
+                why = (
+                    f"step {wrong} is the first whose results are wrong; {e} before it was known where that comes from"
+                )
+                document = replace(document, outcome=LoopOutcome.UNRESOLVED, first_wrong=wrong, why=why)
+        seconds = round(time.monotonic() - begin, 3)
+        is_wrong = wrong is not None and not (document.growth and document.outcome is LoopOutcome.UNRESOLVED)
+        code = 1 if is_wrong else EXIT_CODES.get(document.outcome, 1)
+        return replace(document, exit_code=code, walks=self.walks, seconds=seconds)
+
+    def _document(self, seen: Sequence[StepSeen]) -> LoopDocument:
+        walked, identity = self.walked, self.first.reference.identity()
+        prompt = 0 if walked.given.prompt is None else int(walked.given.prompt.shape[1])
+        flips = [s for s in seen if s.tokens and s.status != Status.FAIL]
+        return LoopDocument(
+            exit_code=0, outcome=LoopOutcome.AGREE, model=walked.decoder.graph.path.name,
+            candidate=self.setup.candidate.name, reference=f"{identity['backend']} {identity['version']}",
+            steps=walked.steps, prompt=prompt, states=walked.decoder.states, seen=seen, flips=flips,
+        )  # fmt: skip
+
+    def _narrowed(self, document: LoopDocument, wrong: int) -> LoopDocument:
+        """What it takes for the step to go wrong."""
+        shows = replace(document, first_wrong=wrong, since=wrong, outcome=LoopOutcome.STEP)
+        if self._is_wrong_alone(wrong):
+            return shows
+        if not self._fails(0, wrong)[0]:
+            why = f"step {wrong} was wrong, and is right when the candidate walks there again from the beginning"
+            return replace(document, outcome=LoopOutcome.FLAKY, first_wrong=wrong, why=why)
+        if wrong == 0:
+            why = "the first step goes wrong in a walk, and is right when it is asked alone"
+            return replace(document, outcome=LoopOutcome.UNRESOLVED, first_wrong=0, why=why)
+        right, since = wrong, 0
+        while right - since > 1:
+            middle = (right + since) // 2
+            if self._fails(middle, wrong)[0]:
+                since = middle
+            else:
+                right = middle
+        shows = replace(shows, since=since)
+        if self._is_wrong_alone(since):
+            return replace(shows, first_wrong=since, why=f"step {wrong} is the first whose results show it")
+        return self._gradual(shows, since, wrong)
+
+    def _gradual(self, document: LoopDocument, since: int, wrong: int) -> LoopDocument:
+        """Each step is right when it is fed with the reference's state: do errors grow, or is it one of a sudden?"""
+        before = self._fails(since, wrong)[1]
+        after = self._fails(since + 1, wrong)[1] if since + 1 <= wrong else 0.0
+        errors = [s.error for s in document.seen[: wrong + 1] if s.error]
+        if before > SUDDEN * after or not errors:
+            why = f"steps {since} to {wrong} are wrong together: each of them, fed with the reference's state, is right"
+            return replace(document, outcome=LoopOutcome.TOGETHER, why=why)
+        how, per_step = growth_of([s.error or 0.0 for s in document.seen])
+        rounding = error_of_rounding(self.walked, wrong, self.first.precision, self.first.new_folder())
+        growth = Growth(errors[0], errors[-1], how, per_step, rounding)
+        why = "each step is right when it is fed with the reference's state: errors add up from step to step"
+        outcome = LoopOutcome.ACCUMULATES
+        if errors[-1] <= MUCH_ROUNDING * rounding:
+            why += ", and so does rounding in the reference: the loop itself makes them grow"
+            outcome = LoopOutcome.UNRESOLVED
+        return replace(document, outcome=outcome, growth=growth, drift=self._drift(wrong), why=why)
+
+    # -------------------------------------------------------------------------------------------------- walks
+
+    def _all_steps(self) -> tuple[list[StepSeen], int | None]:
+        """Each step of a walk over all, and the first that is wrong, also beside what rounding does."""
+
+        def make(_folder: Path) -> dict[str, Any]:
+            seen: list[StepSeen] = []
+            doubted: dict[int, Records] = {}
+            for step in self._walk(0, self.walked.steps - 1):
+                shown = self._seen(step)
+                before = seen[-1].status if seen else Status.AGREE
+                seen.append(shown)
+                if shown.status == Status.FAIL and len(doubted) < MOST_DOUBTED and step.made:
+                    kept = self.first.new_folder()
+                    doubted[step.k] = {n: copied(r, kept, f"o{i}").within(str(kept))
+                                       for i, (n, r) in enumerate(step.made.items())}  # fmt: skip
+                at = {"step": step.k + 1, "of": self.walked.steps}
+                level = logging.INFO if self._is_told(shown, before) else logging.DEBUG
+                log.log(level, "step %d of %d: %s", step.k, self.walked.steps, _said(shown), extra=at)
+            wrong = self._first_wrong(seen, doubted)
+            return {"seen": to_json(seen), "wrong": wrong, "why": self.why}
+
+        document, _ = self.first.store.memo(self._key(0, self.walked.steps - 1, "all"), make)
+        self.why = document["why"]
+        seen = [
+            StepSeen(s["step"], None if s["error"] is None else float(s["error"]), s["status"],
+                     tuple((a, b) for a, b in s["tokens"]), float(s["margin"]))
+            for s in document["seen"]
+        ]  # fmt: skip
+        return seen, document["wrong"]
+
+    def _is_told(self, seen: StepSeen, before: str) -> bool:
+        """Is a step shown as it comes? Where the status changes, where a token is another, and some in between."""
+        every = math.ceil(self.walked.steps / MOST_TOLD)
+        is_flip = bool(seen.tokens) and seen.status != Status.FAIL
+        return seen.status != before or is_flip or seen.step % every == 0
+
+    def _first_wrong(self, seen: Sequence[StepSeen], doubted: dict[int, Records]) -> int | None:
+        """The first step that does not agree, with the rounding of that step measured."""
+        failing = [s.step for s in seen if s.status == Status.FAIL]
+        for k in failing:
+            if k not in doubted and seen[k].error is not None:
+                self.why = f"{count(len(failing), 'step')} look wrong, and the first of them are within rounding"
+                return None
+            if k not in doubted or self._verdict(k, doubted[k]) is not Status.AGREE:
+                return k
+        if len(seen) < self.walked.steps:
+            self.why = "the candidate ended early"
+        return None
+
+    def _fails(self, begin: int, end: int) -> tuple[bool, float]:
+        """Is the last step of a walk wrong? And its error."""
+
+        def make(_folder: Path) -> dict[str, Any]:
+            last = deque(self._walk(begin, end), maxlen=1)[0]
+            if not last.made or last.k < end:
+                return {"fails": True, "error": "inf"}
+            failed = self._verdict(end, last.made) is Status.FAIL
+            log.info("steps %d to %d from the reference's state: %s", begin, end, "FAIL" if failed else "agree")
+            return {"fails": failed, "error": to_json(self._seen(last).error)}
+
+        document, _ = self.first.store.memo(self._key(begin, end, "last"), make)
+        return bool(document["fails"]), float(document["error"])
+
+    def _walk(self, begin: int, end: int) -> Iterator[CandidateStep]:
+        """
+        Raises:
+            BackendError: the candidate cannot be used at all. OutputError: its outputs cannot be written.
+            OutOfTime: the time is used up.
+        """
+        self.walks += 1
+        folder = self.first.new_folder()
+        with self.workers.borrow(loads=1, fresh=True) as worker:
+
+            def run(into: Path, outputs: Mapping[str, str], feeds: Sequence[Record]) -> Records:
+                return worker.run(KEY, into, outputs, feeds).by_name
+
+            try:
+                worker.load(KEY, self.walked.model, self.first.candidate.options)
+            except (ModelError, WorkerDied) as e:
+                yield CandidateStep(begin, {}, e)
+                return
+            for step in follow(self.walked, run, begin, end, folder):
+                if isinstance(step.error, (OutputError, OutOfTime, BackendError)) and not isinstance(
+                    step.error, WorkerDied
+                ):
+                    raise step.error
+                yield step
+
+    def _key(self, begin: int, end: int, kind: str) -> str:
+        walked, trials = self.walked, self.first
+        tokens = [t.tobytes() for t in walked.tokens[: end + 1]]
+        fed = [trials.values.digest([r]) for r in walked.feeds(begin, walked.state_before(begin))]
+        return digest(
+            "walk/1", __version__, kind, model_digest(walked.decoder.graph), self._candidate, self.setup.criterion,
+            [begin, end], tokens, fed, walked.given.digest(),
+        )  # fmt: skip
+
+    @property
+    def _candidate(self) -> dict[str, Any]:
+        return self.first.candidate.identity(self.first.about.version)
+
+    def _seen(self, step: CandidateStep) -> StepSeen:
+        """A step beside the reference's; of a state only where few are compared."""
+        k, walked = step.k, self.walked
+        if not step.made:
+            return StepSeen(k, None, Status.FAIL)
+        expected = dict(walked.results[k])
+        if k + 1 in walked.states and (k + 1) % self._every == 0:
+            before = walked.states[k + 1]
+            expected |= {output: before[name] for name, output in walked.decoder.states.items()}
+        worst, status = 0.0, Status.AGREE
+        for name, record in expected.items():
+            value, made = load(record, Path("/")), load(step.made[name], Path("/"))
+            ruling = judge(name, value, made, self.first.rule, self.first.precision, is_model_output=True)
+            if ruling.status is Status.FAIL:
+                status = Status.FAIL
+            worst = max(worst, relative_error(value, made))
+        tokens, margin = self._flips(step) if worst < math.inf else ((), 0.0)
+        return StepSeen(k, worst, status, tokens, margin)
+
+    @cached_property
+    def _every(self) -> int:
+        """States are compared in each of so many steps: in all where they are small."""
+        size = sum(
+            Path(file).stat().st_size for r in self.walked.states[self.walked.steps].values() for file in r.files
+        )
+        return 1 if size <= SMALL_STATES else math.ceil(self.walked.steps / MOST_STATES)
+
+    def _flips(self, step: CandidateStep) -> tuple[tuple[tuple[int, int], ...], float]:
+        import numpy as np
+
+        given, k = self.walked.given, step.k
+        ours = winners(given, step.made, k)
+        wanted = self.walked.winners[k]
+        if ours is None or wanted is None or given.prompted(k + 1) is not None:
+            return (), 0.0
+        rows = [r for r in range(len(ours)) if ours[r] != wanted[r] and not self.walked.ended[k][r]]
+        logits = last_logits(given, self.walked.results[k], k)
+        scale = float(np.abs(logits[np.isfinite(logits)]).max(initial=0.0)) or 1.0
+        margin = max((float(logits[r, wanted[r]] - logits[r, ours[r]]) / scale for r in rows), default=0.0)
+        return tuple((int(wanted[r]), int(ours[r])) for r in rows), margin
+
+    # -------------------------------------------------------------------------------------------------- steps
+
+    @contextmanager
+    def at(self, k: int) -> Iterator[tuple[Trials, Setup]]:
+        """Trials on step k, fed with the reference's state, for this block; and their setup."""
+        setup = replace(self.setup, feeding=self.feeding(k))
+        with open_trials(self.walked.decoder.graph, setup, self.first.reference, self.workers) as trials:
+            yield trials, setup
+
+    def feeding(self, k: int) -> Feeding:
+        """What step k is fed."""
+        fed = {r.name: r for r in self.walked.feeds(k, self.walked.state_before(k))}
+        inputs = self.setup.feeding.inputs
+        return Feeding(inputs, records=(fed,), origins=(f"what the reference is fed in step {k}",))
+
+    def _is_wrong_alone(self, k: int) -> bool:
+        with self.at(k) as (trials, _):
+            verdict = trials.verdict(trials.whole())
+        log.info("step %d alone, from the reference's state: %s", k, verdict.status.value)
+        return verdict.status is not Status.AGREE
+
+    def _verdict(self, k: int, made: Records) -> Status:
+        """On outputs of step k, beside what rounding does in that step."""
+        with self.at(k) as (trials, _):
+            trials.capture(trials.whole())
+            return trials.verdict_of(trials.whole(), RunResult((made,), ((),))).status
+
+    def _drift(self, wrong: int) -> list[StateError]:
+        """The states before the step that goes wrong, the largest error first; those of a walk from the beginning."""
+        walked, graph = self.walked, self.walked.decoder.graph
+        made: Records = {}
+        for step in self._walk(0, wrong - 1):
+            made = step.made
+        expected = walked.state_before(wrong)
+        found = [
+            StateError(name, graph.label(graph.maker[output]) if output in graph.maker else "",
+                       relative_error(load(expected[name], Path("/")), load(made[output], Path("/"))))
+            for name, output in walked.decoder.states.items() if output in made
+        ]  # fmt: skip
+        most = max((s.error for s in found), default=0.0)
+        order = sorted(found, key=lambda s: graph.maker.get(walked.decoder.states[s.state], 0))
+        return [s for s in order if s.error >= most / 4]
+
+
+def _said(seen: StepSeen) -> str:
+    """`1.2e-06  agree`, with the tokens where they differ."""
+    size = "no output" if seen.error is None else f"{seen.error:.1e}"
+    flips = ", ".join(f"token {clean(str(b))} instead of {a}" for a, b in seen.tokens)
+    return "  ".join(filter(None, (size, "FAIL" if seen.status == Status.FAIL else "agree", flips)))

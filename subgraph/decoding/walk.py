@@ -1,0 +1,218 @@
+"""Steps, one after the other, on the reference and on a candidate; the candidate is given the reference's tokens.
+
+The reference walks once. Of its states only some are kept, at equal distances that grow with what they take on disk;
+the others are computed again from the one before. A candidate walks over a range of steps from the reference's state,
+with states of its own from then on: in one process, the model loaded once.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from subgraph.decoding.decoder import Decoder
+from subgraph.decoding.inputs import LoopInputs
+from subgraph.errors import SubcutError
+from subgraph.runtime.reference import Reference
+from subgraph.storage.tensors import Record, load
+
+if TYPE_CHECKING:
+    from subgraph.types import Array
+
+KEY = "decoder"  # of the model in a process
+MOST_BYTES = 2 << 30  # of states that are kept on disk
+
+Records = Mapping[str, Record]
+Run = Callable[[Path, Mapping[str, str], Sequence[Record]], Records]  # into, output → stem, feeds
+
+
+@dataclass
+class Trace:
+    """What the reference did.
+
+    Attributes:
+        tokens: of each step, (batch, length). winners: of each step, the token of the largest logit per row.
+        ended: of each step, rows whose text had ended before it. results: of each step, the outputs that are no states.
+        states: before some steps, by step: every `stride`-th, and those behind the last.
+    """
+
+    given: LoopInputs
+    model: Path
+    folder: Path
+    reference: Reference
+    tokens: list[Array] = field(default_factory=list)
+    winners: list[Any] = field(default_factory=list)
+    ended: list[Array] = field(default_factory=list)
+    results: list[Records] = field(default_factory=list)
+    states: dict[int, Records] = field(default_factory=dict)
+    stride: int = 1
+
+    @property
+    def steps(self) -> int:
+        """How many were run."""
+        return len(self.results)
+
+    @property
+    def decoder(self) -> Decoder:
+        return self.given.decoder
+
+    def feeds(self, k: int, states: Records) -> list[Record]:
+        """All that step k is fed, in the model's order."""
+        folder = self.folder / f"in{k}"
+        folder.mkdir(exist_ok=True)
+        fed = {**states, **self.given.records(k, self.tokens, folder)}
+        return [fed[name] for name in self.decoder.graph.inputs]
+
+    def state_before(self, k: int) -> Records:
+        """The states that the reference has before step k, from those that are kept."""
+        begin = max(b for b in self.states if b <= k)
+        states = self.states[begin]
+        for j in range(begin, k):
+            before = states
+            _, states = self.step(j, before, self.folder / f"again{j}")
+            if j > begin:
+                self.drop(before)
+        self.states[k] = states
+        return states
+
+    def step(self, k: int, states: Records, into: Path) -> tuple[Records, Records]:
+        """(results, states after it) of one step.
+
+        Raises:
+            ModelError: the reference cannot run it.
+        """
+        into.mkdir(exist_ok=True)
+        outputs = stems(self.decoder)
+        made = self.reference.run(KEY, into, outputs, self.feeds(k, states)).by_name
+        made = {name: record.within(str(into.resolve())) for name, record in made.items()}
+        return {name: made[name] for name in self.decoder.results}, next_states(self.decoder, made)
+
+    def drop(self, states: Records) -> None:
+        """Remove the files of states that are no longer read, unless they are results as well."""
+        if not set(self.decoder.states.values()).intersection(self.decoder.results):
+            for file in (file for record in states.values() for file in record.files):
+                Path(file).unlink(missing_ok=True)
+
+
+def stems(decoder: Decoder) -> dict[str, str]:
+    """Every output with the stem of its file."""
+    return {name: f"o{i}" for i, name in enumerate(decoder.graph.outputs)}
+
+
+def next_states(decoder: Decoder, made: Records) -> Records:
+    """What the outputs of a step are called as inputs of the next."""
+    return {name: replace(made[output], name=name) for name, output in decoder.states.items()}
+
+
+def trace(given: LoopInputs, reference: Reference, model: Path, folder: Path) -> Trace:
+    """Run the reference to the end of the text, of the slices or of the steps. `model`: a file in a folder of its own.
+
+    Raises:
+        ModelError, InputError: the reference cannot run a step.
+    """
+    import numpy as np
+
+    walked = Trace(given, model, folder, reference)
+    reference.load(KEY, model)
+    states: Records = given.first_states(folder)
+    ended = np.zeros(given.batch, bool)
+    for k in range(given.steps):
+        if (tokens := _tokens(walked, k, ended)) is not None:
+            walked.tokens.append(tokens)
+        _keep(walked, k, states)
+        before = states
+        results, states = walked.step(k, before, folder / f"step{k}")
+        if k not in walked.states:
+            walked.drop(before)
+        walked.results.append(results)
+        walked.winners.append(winners(given, results, k))
+        walked.ended.append(ended.copy())
+        if given.prompted(k + 1) is None and walked.winners[k] is not None and given.file.eos:
+            ended |= np.isin(walked.winners[k], given.file.eos)
+            if ended.all():
+                break
+    walked.states[walked.steps] = states
+    return walked
+
+
+def _tokens(walked: Trace, k: int, ended: Array) -> Array | None:
+    """What step k is fed: the prompt's tokens, then the winner of the step before; None for a model without tokens."""
+    import numpy as np
+
+    given = walked.given
+    if given.prompt is None or (prompted := given.prompted(k)) is not None:
+        return None if given.prompt is None else prompted
+    return np.where(ended, given.file.pad, walked.winners[k - 1])[:, None].astype(np.int64)
+
+
+def winners(given: LoopInputs, results: Records, k: int) -> Any:
+    """The token of the largest logit of each row, (batch,); None without logits."""
+    import numpy as np
+
+    if not given.decoder.logits:
+        return None
+    return np.asarray(last_logits(given, results, k).argmax(axis=-1))
+
+
+def last_logits(given: LoopInputs, results: Records, k: int) -> Array:
+    """(batch, vocabulary): behind the last token of each row that the mask does not leave out."""
+    import numpy as np
+
+    logits: Any = load(results[given.decoder.logits], Path("/"))
+    logits = np.asarray(logits, np.float64)
+    if logits.ndim < 3:
+        return np.asarray(logits.reshape(given.batch, -1))
+    if given.mask is not None and k == 0 and logits.shape[1] == given.mask.shape[1]:
+        last = given.mask.shape[1] - 1 - given.mask[:, ::-1].argmax(axis=1)
+        return np.asarray(logits[np.arange(len(logits)), last])
+    return np.asarray(logits[:, -1])
+
+
+def _keep(walked: Trace, k: int, states: Records) -> None:
+    """Keep the states before step k; where all would be too much, twice the distance from then on.
+
+    What step k itself is fed stays on disk until it has run.
+    """
+    if k % walked.stride:
+        return
+    walked.states[k] = states
+    size = sum(Path(file).stat().st_size for record in states.values() for file in record.files)
+    if size * len(walked.states) > MOST_BYTES and len(walked.states) > 2:  # those before are no larger
+        walked.stride *= 2
+        for j in [j for j in walked.states if j % walked.stride]:
+            dropped = walked.states.pop(j)
+            if j < k:
+                walked.drop(dropped)
+
+
+@dataclass(frozen=True)
+class CandidateStep:
+    """One step of a candidate: its outputs, or why there are none."""
+
+    k: int
+    made: Records
+    error: SubcutError | None = None
+
+
+def follow(walked: Trace, run: Run, begin: int, end: int, folder: Path) -> Iterator[CandidateStep]:
+    """The candidate's steps `begin` … `end`, from the reference's state; it ends where the candidate gives nothing.
+
+    Files of a step are removed when the next but one is asked for.
+    """
+    decoder, states = walked.decoder, walked.state_before(begin)
+    for k in range(begin, end + 1):
+        into = folder / f"step{k}"
+        into.mkdir(parents=True)
+        try:
+            made = run(into, stems(decoder), walked.feeds(k, states))
+            made = {name: record.within(str(into.resolve())) for name, record in made.items()}
+            states = next_states(decoder, made)
+        except (SubcutError, KeyError) as e:
+            missing = SubcutError(f"it gives no '{e.args[0]}'") if isinstance(e, KeyError) else e
+            yield CandidateStep(k, {}, missing if isinstance(missing, SubcutError) else None)
+            return
+        yield CandidateStep(k, made)
+        shutil.rmtree(folder / f"step{k - 2}", ignore_errors=True)

@@ -1,0 +1,160 @@
+"""What the inputs and outputs of a model are for: by their names and types, or as the user says.
+
+Covers `decoding.decoder` and `decoding.loop_file`.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+
+from fixtures import decoders
+from subgraph.decoding.decoder import first_shape, resolve, without_time
+from subgraph.decoding.inputs import read as read_inputs
+from subgraph.decoding.loop_file import LoopFile, Slicing, read
+from subgraph.errors import InputError, UnknownName, UsageError
+from subgraph.graph.graph import Graph, load
+from subgraph.runtime.inputs import Feeding
+from tests.helpers import text_models
+
+
+def graph_of(folder: Path, model: onnx.ModelProto) -> Graph:
+    return text_models.read(folder, model)
+
+
+def test_an_exported_decoder_needs_no_words(tmp_path: Path) -> None:
+    graph = graph_of(tmp_path, decoders.decoder())
+    found = resolve(graph, LoopFile(), [])
+    assert (found.tokens, found.logits, found.attention_mask) == ("input_ids", "logits", "attention_mask")
+    assert found.position_ids == "position_ids" and found.constants == [] and found.results == ["logits"]
+    assert found.states == {
+        f"past_key_values.{k}.{kind}": f"present.{k}.{kind}" for k in (0, 1) for kind in ("key", "value")
+    }
+    assert first_shape(found, "past_key_values.0.key", 3) == [3, 2, 0, 8]
+    assert found.takes_whole_prompt
+
+
+def test_a_captioner_has_a_constant_and_one_token_a_step(tmp_path: Path) -> None:
+    found = resolve(graph_of(tmp_path, decoders.captioner()), LoopFile(), ["image"])
+    assert (found.tokens, found.constants, found.states) == ("token", ["image"], {"h0": "hn", "c0": "cn"})
+    assert first_shape(found, "h0", 2) == [2, 32] and not found.takes_whole_prompt
+
+
+def test_what_an_input_is_for_must_be_known(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="what is 'image' fed in each step"):
+        resolve(graph_of(tmp_path, decoders.captioner()), LoopFile(), [])
+
+
+def test_what_may_be_written_fits_the_input(tmp_path: Path) -> None:
+    """A number is no text, and floats are no tokens."""
+    text = "g (float[1,n] x, int64 sr, float[1,2] h0) => (float[1,n] y, float[1,2] hn) { y = Neg(x) hn = Neg(h0) }"
+    graph = text_models.load(tmp_path, text)
+    with pytest.raises(UsageError, match="what is 'x' fed") as e:
+        resolve(graph, LoopFile(constants={"sr": 1}), [])
+    assert e.value.hint is not None and "tokens" not in e.value.hint and "[slices] x = 512" in e.value.hint
+    with pytest.raises(UsageError, match="what is 'sr' fed") as e:
+        resolve(graph, LoopFile(slices={"x": Slicing(2, 2)}), [])
+    assert e.value.hint == "in loop.toml: [constants] sr = 1; or -i sr=FILE if it never changes"
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        ("past_key_values.11.value", "present.11.value"), ("past.3.key", "present.3.key"), ("h0", "hn"), ("c0", "cn"),
+        ("state", "stateN"), ("conv_cache_in", "conv_cache_out"), ("prev_h", "next_h"), ("input_c", "output_c"),
+        ("past_key_self_0", "present_key_self_0"), ("cache.0", "new_cache.0"),
+    ],
+)  # fmt: skip
+def test_names_of_a_state_before_and_after_a_step(before: str, after: str) -> None:
+    assert without_time(before) == without_time(after)
+
+
+@pytest.mark.parametrize(("one", "other"), [("past.1.key", "present.2.key"), ("h0", "cn"), ("key_in", "value_out")])
+def test_names_of_two_states(one: str, other: str) -> None:
+    assert without_time(one) != without_time(other)
+
+
+def test_the_file_is_read(tmp_path: Path) -> None:
+    path = tmp_path / "loop.toml"
+    path.write_text(
+        'tokens = "ids"\nsteps = 5\neos = 2\n[states]\nh0 = "hn"\n[slices]\nx = 512\ny = { size = 6, step = 4 }\n'
+    )
+    assert read(path) == LoopFile(
+        tokens="ids", steps=5, eos=(2,), states={"h0": "hn"}, slices={"x": Slicing(512, 512), "y": Slicing(6, 4)}
+    )
+    path.write_text("")
+    assert read(path) == LoopFile()
+
+
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        ("token = 1", "no key 'token'"), ("steps = 0", "steps = 0: expected a number"), ("steps = true", "expected"),
+        ("eos = 'x'", "eos = x"), ("states = 3", "expected a table"), ("[slices]\nx = 0", "expected a size"),
+        ("[slices]\nx = {size=1, stride=2}", "expected a size"), ("tokens = 3", "expected a name"), ("=", "is no TOML"),
+    ],
+)  # fmt: skip
+def test_what_means_nothing_is_an_error(text: str, why: str, tmp_path: Path) -> None:
+    (tmp_path / "loop.toml").write_text(text)
+    with pytest.raises(UsageError, match=why):
+        read(tmp_path / "loop.toml")
+
+
+def test_names_that_the_model_has_not(tmp_path: Path) -> None:
+    graph = graph_of(tmp_path, decoders.captioner())
+    with pytest.raises(UnknownName, match="no output 'hm'"):
+        resolve(graph, LoopFile(states={"h0": "hm"}), ["image"])
+    with pytest.raises(UnknownName, match="no input 'tokem'"):
+        resolve(graph, LoopFile(tokens="tokem"), ["image"])
+
+
+def test_what_a_step_is_fed(tmp_path: Path) -> None:
+    decoders.write(tmp_path)
+    mask = np.array([[0, 1, 1], [1, 1, 1]])
+    np.save(tmp_path / "p.npy", np.array([[9, 4, 5], [6, 7, 8]]))
+    np.save(tmp_path / "m.npy", mask)
+    graph, file = load(tmp_path / "decoder.onnx"), LoopFile(steps=4)
+    words = (str(tmp_path / "p.npy"), f"attention_mask={tmp_path / 'm.npy'}")
+    found = resolve(graph, file, ["attention_mask"])
+    given = read_inputs(found, file, Feeding(words))
+    assert (given.batch, given.steps) == (2, 4)
+    tokens: list[Any] = [given.prompted(0), np.array([[1], [2]])]
+    assert given.prompted(1) is None
+    first, second = given.arrays(0, tokens), given.arrays(1, tokens)
+    assert first["position_ids"].tolist() == [[0, 0, 1], [0, 1, 2]]
+    assert second["position_ids"].tolist() == [[2], [3]]
+    assert second["attention_mask"].tolist() == [[0, 1, 1, 1], [1, 1, 1, 1]]
+    assert second["input_ids"].tolist() == [[1], [2]]
+
+
+def test_without_a_prompt_there_is_nothing_to_do(tmp_path: Path) -> None:
+    graph = graph_of(tmp_path, decoders.decoder())
+    with pytest.raises(InputError, match="nothing is given for 'input_ids'"):
+        read_inputs(resolve(graph, LoopFile(), []), LoopFile(), Feeding())
+
+
+def test_slices_overlap_as_the_file_says(tmp_path: Path) -> None:
+    text = "g (float[1,4] x, float[1,2] state) => (float[1,4] y, float[1,2] stateN) { y = Neg(x) stateN = Neg(state) }"
+    graph, file = text_models.load(tmp_path, text), LoopFile(slices={"x": Slicing(4, 3)})
+    np.save(tmp_path / "x.npy", np.arange(11, dtype=np.float32)[None])
+    given = read_inputs(resolve(graph, file, []), file, Feeding((str(tmp_path / "x.npy"),)))
+    assert given.steps == 3
+    assert [given.arrays(k, [])["x"].tolist() for k in (0, 2)] == [[[0, 1, 2, 3]], [[6, 7, 8, 9]]]
+
+
+@pytest.mark.parametrize(("extra", "mask"), [("", [0, 0, 1, 1]), ("int64[n] cache_position, ", [1, 1, 0, 0])])
+def test_a_mask_of_fixed_width(extra: str, mask: list[int], tmp_path: Path) -> None:
+    """A window ends with what came last; a cache that is written at a position begins with what came first."""
+    text = (
+        f"g (int64[1,n] input_ids, {extra}int64[1,4] attention_mask, float[1,2] past)"
+        " => (float[1,n] logits, float[1,2] present)"
+        " { logits = Cast<to=1>(input_ids) present = Neg(past) m = Identity(attention_mask) }"
+    )
+    graph = text_models.load(tmp_path, text)
+    np.save(tmp_path / "p.npy", np.array([[5, 6]]))
+    given = read_inputs(resolve(graph, LoopFile(), []), LoopFile(), Feeding((str(tmp_path / "p.npy"),)))
+    assert given.arrays(0, [np.array([[5, 6]])])["attention_mask"].tolist() == [mask]

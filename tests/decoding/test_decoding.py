@@ -1,0 +1,145 @@
+"""A decoder, step by step: the step and the node that go wrong, for faults that are planted in a step.
+
+Covers `decoding.walk`, `decoding.search`, `decoding.inputs`, `decoding.document`, `decoding.answer`,
+`decoding.result_folder`, `decoding.picture` and `commands.loop`.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import xml.etree.ElementTree as ET
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+import numpy as np
+import pytest
+
+from fixtures import decoders
+from subgraph.decoding.answer import text
+from subgraph.decoding.document import Growth, LoopDocument, LoopOutcome, StateError, StepSeen
+from subgraph.decoding.picture import picture
+from subgraph.documents import to_json
+from subgraph.reports import schema
+from tests.helpers import text_models
+from tests.helpers.run_command import Done, subcut
+
+CACHE = "counter=past_key_values.0.key"
+
+
+@pytest.fixture
+def here(tmp_path: Path) -> Path:
+    decoders.write(tmp_path)
+    return tmp_path
+
+
+def looped(folder: Path, model: str, candidate: str, *words: str) -> tuple[Done, dict[str, Any]]:
+    """`subcut bisect --loop loop.toml --json`."""
+    done = subcut(
+        "bisect", model, "--loop", "loop.toml", "-c", candidate, "--repeat", "1", "--json", *words, cwd=folder
+    )
+    document = json.loads(done.out)
+    jsonschema.Draft202012Validator(schema("loop")).validate(document)
+    return done, document
+
+
+def test_errors_that_grow_are_told() -> None:
+    document = LoopDocument(
+        exit_code=1, outcome=LoopOutcome.ACCUMULATES, model="m.onnx", candidate="npu", reference="ort 1", steps=9,
+        prompt=2, states={"h0": "hn"}, first_wrong=4, since=1, why="they add up", report="steps.svg",
+        seen=[StepSeen(4, math.inf, "fail", [(1, 2)], 0.5)], growth=Growth(1e-6, 1e-2, "times", 2.0, 3e-7),
+        drift=[StateError("h0", "cell", 1e-3)],
+    )  # fmt: skip
+    jsonschema.Draft202012Validator(schema("loop")).validate(to_json(document))
+    shown = text(document)
+    assert "from step 4 of 9 on" in shown and "grows from 1.0e-06 to 1.0e-02, × 2.00 per step" in shown
+    assert "rounding of the states alone makes 3.0e-07" in shown and "state h0 is off by 1.0e-03, made by cell" in shown
+    ET.fromstring(picture(document))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("model", "node", "at"),
+    [("decoder", "layer1.silu", 20), ("decoder", "layer0.k.rope", 9), ("decoder_int4", "layer0.v", 33)],
+)
+def test_a_fault_at_one_token_comes_down_to_its_node(model: str, node: str, at: int, here: Path) -> None:
+    done, document = looped(here, f"{model}.onnx", f"wrong.py:node={node},at={at},{CACHE}", "-i", "prompt.npy")
+    assert (done.code, document["outcome"], document["first_wrong"]) == (1, "step", at - 4)
+    (finding,) = document["bisection"]["findings"]
+    assert finding["nodes"] == [node] and finding["certified"]
+    assert document["walks"] <= 12
+    ET.fromstring((here / document["report"]).read_text())
+    again, same = looped(here, f"{model}.onnx", f"wrong.py:node={node},at={at},{CACHE}", "-i", "prompt.npy")
+    assert (again.code, same["walks"], same["first_wrong"]) == (1, 0, at - 4), "walks are stored"
+
+
+@pytest.mark.slow
+def test_a_right_candidate_agrees_in_every_step(here: Path) -> None:
+    done, document = looped(here, "decoder.onnx", "ort", "-i", "prompt.npy")
+    assert (done.code, document["outcome"], document["steps"]) == (0, "agree", 32)
+    assert [s["status"] for s in document["seen"]] == ["agree"] * 32
+
+
+@pytest.mark.slow
+def test_the_time_may_end_a_walk(here: Path) -> None:
+    (here / "loop.toml").write_text("steps = 500")
+    words = ("bisect", "decoder.onnx", "--loop", "loop.toml", "-c", "ort", "-i", "prompt.npy", "--max-time", "0.5s")
+    done = subcut(*words, cwd=here)
+    assert done.code == 5 and "the time is used up" in done.err
+
+
+FLAKY = '''
+"""onnxruntime; in the first process that gets so far, the tenth step is wrong."""
+import onnxruntime
+from pathlib import Path
+
+def load(model, options):
+    session = onnxruntime.InferenceSession(str(model))
+    names = [o.name for o in session.get_outputs()]
+
+    def run(feeds):
+        made = dict(zip(names, session.run(names, dict(feeds))))
+        past = feeds.get("past_key_values.0.key")
+        mark = Path(__file__).with_name("was_here")
+        if past is not None and past.shape[2] == 14 and not mark.exists():
+            mark.touch()
+            made["logits"] = made["logits"] * 2
+        return made
+
+    return run
+'''
+
+
+@pytest.mark.slow
+def test_a_walk_that_is_right_when_it_is_made_again_is_flaky(here: Path) -> None:
+    (here / "flaky.py").write_text(FLAKY)
+    done, document = looped(here, "decoder.onnx", "flaky.py", "-i", "prompt.npy")
+    assert (done.code, document["outcome"], document["first_wrong"]) == (1, "flaky", 10)
+
+
+CHAOS = (
+    "g (float[1,8] x, float[1,8] state) => (float[1,8] y, float[1,8] stateN) { one = Constant<value_float=1.0>()"
+    " r = Constant<value_float=3.9>() a = Sub(one, state) b = Mul(state, a) stateN = Mul(b, r) y = Add(stateN, x) }"
+)
+SAME = """
+import numpy as np
+
+def load(model, options):
+    def run(feeds):
+        s, r = feeds["state"], np.float32(3.9)
+        return {"y": r * s - r * s * s + feeds["x"], "stateN": r * s - r * s * s}
+    return run
+"""
+
+
+@pytest.mark.slow
+def test_a_loop_that_makes_rounding_grow_is_no_fault_of_the_candidate(tmp_path: Path) -> None:
+    text_models.load(tmp_path, CHAOS)
+    np.save(tmp_path / "x.npy", np.zeros((1, 8 * 60), np.float32))
+    np.save(tmp_path / "s.npy", np.random.default_rng(0).uniform(0.2, 0.8, (1, 8)).astype(np.float32))
+    (tmp_path / "same.py").write_text(SAME)
+    (tmp_path / "loop.toml").write_text("[slices]\nx = 8\n")
+    done, document = looped(tmp_path, "model.onnx", "same.py", "-i", "x=x.npy", "-i", "state=s.npy")
+    assert (done.code, document["outcome"]) == (5, "unresolved")
+    assert "so does rounding in the reference" in document["why"]
