@@ -75,6 +75,7 @@ bench: .venv-bench/.locked ## measure CPU and memory beside the peers, in one ru
 	.venv-bench/bin/python -m benchmarks.recorded
 	.venv-bench/bin/python -m benchmarks.real
 	.venv-bench/bin/python -m benchmarks.bodies
+	.venv-bench/bin/python -m benchmarks.large --hidden 1280 --inner 5120 --memory 470M --bisect
 	.venv-bench/bin/python -m benchmarks.cut --runs $(RUNS)
 
 .venv-bench/.locked: benchmarks/requirements.lock
@@ -82,9 +83,10 @@ bench: .venv-bench/.locked ## measure CPU and memory beside the peers, in one ru
 	.venv-bench/bin/pip install --quiet --disable-pip-version-check --require-hashes -r benchmarks/requirements.lock
 	touch $@
 
-recipes: $(STAMP) ## try the recipes of docs/candidates/ that install here, each in a venv of its own, and the converters (20 minutes, 9 GB of disk)
+recipes: $(STAMP) ## try the recipes of docs/candidates/ that install here, each in a venv of its own, the converters, and blame with all releases (40 minutes, 9 GB of disk)
 	$(BIN)/python -m benchmarks.recipes
 	$(BIN)/python -m benchmarks.conversions
+	$(BIN)/python -m benchmarks.blame
 
 producers: $(STAMP) ## read what eight tools record of two networks, each tool in a venv of its own (20 minutes, 7 GB of disk)
 	$(BIN)/python -m benchmarks.producers

@@ -15,7 +15,7 @@ import time
 from pathlib import Path
 
 from benchmarks.report import table
-from subgraph.environments import Installation, make
+from subgraph.environments.installation import Installation, make
 from subgraph.origins.converters import PADDLE, TENSORFLOW
 
 BUILD = Path("build/conversions")

@@ -34,6 +34,7 @@ if TYPE_CHECKING:
         ResultExists,
         SubcutError,
         UnknownName,
+        Unreachable,
         UsageError,
         WorkerDied,
     )
@@ -52,7 +53,7 @@ if TYPE_CHECKING:
 _MODULES = {
     "bisection.bisection": "Bisection bisect",
     "errors": "BackendError DataError Inconclusive InputError ModelError NoRegion OutOfTime OutputError Refused"
-    " ResultExists SubcutError UnknownName UsageError WorkerDied",
+    " ResultExists SubcutError UnknownName Unreachable UsageError WorkerDied",
     "graph.cut": "Cut cut",
     "graph.graph": "Graph",
     "graph.region": "Region",
@@ -89,6 +90,7 @@ __all__ = [
     "Step",
     "SubcutError",
     "UnknownName",
+    "Unreachable",
     "UsageError",
     "Verdict",
     "WorkerDied",

@@ -30,7 +30,9 @@ from subgraph.errors import ErrorDocument, OutputError, SubcutError, UsageError
 from subgraph.text import clean, clean_lines, is_text
 from subgraph.version import __version__
 
-RESUMABLE = frozenset(("bisect", "compare", "sweep", "manual"))  # commands that store each run of the candidate
+RESUMABLE = frozenset(
+    ("bisect", "blame", "compare", "sweep", "manual")
+)  # commands that store each run of the candidate
 RESUME_HINT = "finished runs are stored: the same command continues"
 COMMANDS = tuple(name for names in GROUPS.values() for name in names)
 FLAGS = frozenset(("--json", "-v", "--verbose", "-q", "--quiet", "--progress", "--no-progress"))
@@ -343,6 +345,8 @@ def _show(result: Result, as_json: bool) -> int:
 
 def _exit(code: int) -> None:
     """End now: taking a large model's objects apart one by one would cost a tenth of the whole run."""
+    if executors := sys.modules.get("subgraph.runtime.executors"):
+        executors.close()
     for stream in (sys.stdout, sys.stderr):
         with contextlib.suppress(OSError, ValueError, AttributeError):  # None where it was closed
             stream.flush()

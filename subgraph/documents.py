@@ -13,7 +13,6 @@ from collections.abc import Mapping, Sequence, Set
 from dataclasses import field, fields, is_dataclass
 from enum import Enum
 from pathlib import Path
-from types import FunctionType
 from typing import Any
 
 from subgraph.errors import InputError
@@ -37,7 +36,7 @@ def keyed(key: str, **options: Any) -> Any:
 def to_json(value: Any) -> Any:
     """Plain data, ready for `json.dumps`: a dataclass becomes a dict in the order of its fields.
 
-    Enumerations become their values, functions their names, paths texts, tuples lists, sets sorted lists. NaN and
+    Enumerations become their values, paths texts, tuples lists, sets sorted lists. NaN and
     infinities, which JSON lacks, become the texts "nan", "inf" and "-inf". Complexity: linear.
 
     >>> from dataclasses import dataclass
@@ -59,8 +58,6 @@ def to_json(value: Any) -> Any:
         return value.value
     if isinstance(value, float) and not math.isfinite(value):
         return str(value)
-    if isinstance(value, FunctionType):
-        return value.__name__
     if isinstance(value, Path):
         return str(value)
     if isinstance(value, Mapping):

@@ -10,7 +10,8 @@ SubcutError                 exit code
 │   ├── DataError           3   a weight's external file is missing, short or outside the folder
 │   └── Refused             3   a backend does not accept the model, while converting or building
 ├── BackendError            4   a runtime cannot be used at all
-│   └── WorkerDied          4   the process that ran a model crashed, hung or grew too large; carries how
+│   ├── WorkerDied          4   the process that ran a model crashed, hung or grew too large; carries how
+│   └── Unreachable         4   the machine that should run a model does not answer
 ├── Inconclusive            5   nothing could be established
 │   └── OutOfTime           5   the time that the user gave is used up
 └── OutputError             1   the result could not be written (disk full, no permission)
@@ -103,6 +104,10 @@ class BackendError(SubcutError):
     """A runtime cannot be used at all."""
 
     exit_code = 4
+
+
+class Unreachable(BackendError):
+    """The machine that should run a model does not answer: nothing is known about the model."""
 
 
 class WorkerDied(BackendError):

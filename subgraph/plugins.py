@@ -26,9 +26,11 @@ FOLDERS = {
     "backends": "runtime/backends",
     "criteria": "comparison/criteria",
     "dumps": "recordings/dumps",
+    "executors": "runtime/executors",
     "lint": "inspection/lint",
     "metrics": "comparison/metrics",
     "reports": "reports",
+    "rewrites": "blame/rewrites",
 }
 
 
@@ -59,7 +61,9 @@ def load(kind: str, name: str) -> ModuleType:
     entry_points = _entry_points(kind)
     if name in entry_points:
         return _from_package(name, entry_points[name])
-    noun = {"criteria": "criterion", "dumps": "dump format", "lint": "lint rule"}.get(kind, kind.removesuffix("s"))
+    noun = {"criteria": "criterion", "dumps": "dump format", "lint": "lint rule", "rewrites": "rewriting"}.get(
+        kind, kind.removesuffix("s")
+    )
     close = nearest(name, names(kind))
     raise UnknownName(f"no {noun} '{clean(name)}'", "" if close else "give a path", close)
 
@@ -75,11 +79,26 @@ def help_of(kind: str, name: str) -> str:
 
 def defines(kind: str, name: str, function: str) -> bool:
     """Does a plugin that is a file define this function? Read without importing it; False if it cannot be read."""
+    return any(isinstance(node, ast.FunctionDef) and node.name == function for node in _body(kind, name))
+
+
+def constant(kind: str, name: str, constant: str) -> object:
+    """What a plugin that is a file sets a name to; read without importing it, None if it is not there or no literal."""
+    for node in _body(kind, name):
+        if isinstance(node, ast.Assign) and any(isinstance(t, ast.Name) and t.id == constant for t in node.targets):
+            try:
+                return ast.literal_eval(node.value)
+            except ValueError:
+                return None
+    return None
+
+
+def _body(kind: str, name: str) -> list[ast.stmt]:
+    """The statements of a plugin that is a file; none if it cannot be read."""
     try:
-        body = ast.parse(_file(kind, name).read_bytes()).body
+        return ast.parse(_file(kind, name).read_bytes()).body
     except (OSError, ValueError, SyntaxError, RecursionError):
-        return False
-    return any(isinstance(node, ast.FunctionDef) and node.name == function for node in body)
+        return []
 
 
 def _file(kind: str, name: str) -> Path:

@@ -6,10 +6,12 @@ unknown key is an error that names the nearest known one.
 
 from __future__ import annotations
 
+import glob
 import logging
 import os
 import re
 import reprlib
+from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -40,8 +42,10 @@ KEYS: dict[str, type] = {
     "custom_ops": str,
     "criterion": str,
     "timeout": float,
+    "memory": str,
     "memory_limit": str,
     "jobs": int,
+    "tests": tuple,
 }
 KIND_WORDS = {
     str: "a text",
@@ -50,7 +54,10 @@ KIND_WORDS = {
     bool: "true or false",
     list: "a list of texts",
     dict: "a table",
+    tuple: "tables, each below [[tests]]",
 }
+OF_TESTS = ("model", "candidate")  # in `tests` these may be lists: each model on each candidate
+NOT_OF_TESTS = frozenset("tests candidates output jobs format dtype layout".split())
 PYTHON_FILE = re.compile(r"(?<![^:,\s])[^:,\s<>=]+\.py(?=$|[:<>=\s])")  # in a criterion: its own, or a metric's
 FILE_NAMES = ("subcut.toml", "pyproject.toml")
 
@@ -71,7 +78,7 @@ class Project:
         if typed not in (None, [], ()):
             return typed
         text = os.environ.get(f"SUBCUT_{key.upper()}")
-        if text and KEYS[key] is not dict:
+        if text and KEYS[key] not in (dict, tuple):
             return _from_text(key, text)
         return self.values.get(key, default)
 
@@ -79,6 +86,42 @@ class Project:
         """The project file, where `get` takes the value from it; "" where the user gave the value, or nobody."""
         own = typed not in (None, [], ()) or os.environ.get(f"SUBCUT_{key.upper()}")
         return "" if own or key not in self.values else str(self.file)
+
+    def tests(self) -> Iterator[Project]:
+        """The settings of each test, one `model` on one `candidate`: those of the file, then those of `[[tests]]`.
+
+        A model may be a glob. Where no candidate is named, it is `ort`.
+
+        Raises:
+            UsageError: there are no tests, one has no model, or a glob fits no file.
+        """
+        if not self.values.get("tests"):
+            raise UsageError(f"{self.file}: no tests", 'say which: [[tests]], model = "m.onnx", candidate = "ort"')
+        for table in self.values["tests"]:
+            values = {"candidate": "ort"} | self.values | table
+            words, candidates = (_list(values.get(key, [])) for key in OF_TESTS)
+            models = [model for word in words for model in _fitting(word)]
+            if not (models and candidates):
+                raise UsageError(f"{self.file}: one of [[tests]] has no model or no candidate: {table}", "name one")
+            for model in models:
+                yield from (Project(self.file, values | {"model": model, "candidate": one}) for one in candidates)
+
+
+def _list(value: str | list[str]) -> list[str]:
+    return [value] if isinstance(value, str) else value
+
+
+def _fitting(word: str) -> list[str]:
+    """The files that a glob fits; the word itself, if it is no glob or a file's name.
+
+    Raises:
+        UsageError: no file fits.
+    """
+    if not glob.has_magic(word) or os.path.exists(word):  # noqa: PTH110 - never raises
+        return [word]
+    if found := sorted(glob.glob(word, recursive=True)):  # noqa: PTH207 - `word` may be absolute
+        return found
+    raise UsageError(f"no model fits {clean(word)}", "correct that line of [[tests]]")
 
 
 def _from_text(key: str, text: str) -> Any:
@@ -145,6 +188,8 @@ def _checked(file: Path, key: str, value: Any) -> Any:
     if key not in KEYS:
         raise UnknownName(f"{file}: unknown key '{key}'", nearest=nearest(key, KEYS)[:1])
     kind = KEYS[key]
+    if kind is tuple and isinstance(value, list):
+        return [_test(file, table) for table in value]
     if kind is list and isinstance(value, str):
         value = [value]
     if kind is float and type(value) is int:
@@ -160,6 +205,20 @@ def _checked(file: Path, key: str, value: Any) -> Any:
     if key == "input":
         return [_beside(file, str(word)) for word in value]
     return value
+
+
+def _test(file: Path, table: Any) -> dict[str, Any]:
+    """One table of `[[tests]]`: settings as those of the file."""
+    if not isinstance(table, dict):
+        raise UsageError(f"{file}: 'tests' must be {KIND_WORDS[tuple]}, not {reprlib.repr(table)}", "correct that line")
+    if odd := sorted(NOT_OF_TESTS & table.keys()):
+        raise UsageError(f"{file}: '{odd[0]}' is no setting of one test", "write it above all tables")
+    return {
+        key: [_checked(file, key, word) for word in value]
+        if key in OF_TESTS and isinstance(value, list)
+        else _checked(file, key, value)
+        for key, value in table.items()
+    }
 
 
 def _beside(file: Path, word: str) -> str:

@@ -14,6 +14,8 @@ from typing import Any
 _UNSAFE = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029\u200b-\u200f\u202a-\u202e\u2066-\u2069\ufeff\ud800-\udfff]")
 _UNSAFE_LINES = re.compile(_UNSAFE.pattern.replace("\x00-\x1f", "\x00-\x09\x0b-\x1f"))
 
+_LOGIN = re.compile(r"(?<=://)[^\s/?#'\"]+@")  # of a URL: user, password, or a token in their place
+MASK = "****@"  # in its place, as pip shows it
 LONG_WORD = 600  # characters without a blank; of more, the middle is left out
 _LONG_WORD = re.compile(r"(\S{300})\S{200,}(\S{100})")
 SHORTLIST = 200  # names that `nearest` compares in full
@@ -32,6 +34,15 @@ def clean(name: str) -> str:
 def clean_lines(text: str) -> str:
     """As `clean`, for a text of several lines."""
     return _UNSAFE_LINES.sub("", text)
+
+
+def masked(text: str) -> str:
+    """A text whose URLs show no user and no password.
+
+    >>> masked("pip install --index-url https://me:pw@host/simple/ tool")
+    'pip install --index-url https://****@host/simple/ tool'
+    """
+    return _LOGIN.sub(MASK, text)
 
 
 def is_text(name: str) -> bool:

@@ -30,12 +30,16 @@ reports
 graph trust environments
 origins
 runtime
-cases comparison inspection bodies
+bodies
+cases comparison inspection
 trials
-bisection recordings sweep demo view editing
+diagnosis
+bisection decoding recordings sweep demo view editing
+blame
 notebook torch
 commands
-__init__ cli
+agreement
+__init__ cli pytest_plugin
 """
 BELOW = {word: depth for depth, line in enumerate(RULE.split("\n")) for word in line.split()}
 # What may be imported from a package's outside, where that is less than the rule allows.

@@ -474,7 +474,9 @@ def test_a_slip_in_pyproject_or_environment(here: Path) -> None:
     assert "[tool.subcut] must be a table, not 3" in refused(subcut(*EDGE, cwd=here))
 
 
-OF_CANDIDATES = set("candidate candidates reference custom_ops criterion timeout memory_limit jobs".split())
+OF_CANDIDATES = set(
+    "candidate candidates reference custom_ops criterion timeout memory memory_limit jobs tests".split()
+)
 VALUES: dict[str, tuple[Any, str]] = {  # key → value in the file, the same in the environment
     "model": ("resnet50.onnx", "resnet50.onnx"),
     "weights": ("random:1", "random:1"),  # of a model of Caffe's, which this is not

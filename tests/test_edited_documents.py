@@ -48,7 +48,7 @@ READERS = {  # document → the commands that read it
 SETTINGS = {
     "model": "m.onnx", "output": "subcut_out", "input": ["x.npy"], "shape": [], "seed": 1, "mean": "1", "scale": "1",
     "bgr": False, "format": "npy", "candidate": "ort", "reference": "ort", "criterion": "noise", "timeout": 9.0,
-    "memory_limit": "8G", "jobs": 1,
+    "memory": "4G", "memory_limit": "8G", "jobs": 1,
     "candidates": {"a": {"spec": "ort", "timeout": 3.0, "memory_limit": "8G", "multi": False, "precision": "fp16"}},
 }  # fmt: skip
 ODD: st.SearchStrategy[Any] = st.sampled_from(

@@ -20,7 +20,7 @@ FUNCTIONS = "bisect capture compare cut load watch"
 TYPES = "Bisection Candidate Comparison Cut Findings Graph Region Signature Status Step Verdict"
 ERRORS = (
     "BackendError DataError Inconclusive InputError ModelError NoRegion OutOfTime OutputError Refused ResultExists"
-    " SubcutError UnknownName UsageError WorkerDied"
+    " SubcutError UnknownName Unreachable UsageError WorkerDied"
 )
 NAMES = [*FUNCTIONS.split(), *TYPES.split(), *ERRORS.split()]
 

@@ -18,10 +18,20 @@ from typing import Any
 from subgraph.bisection import result_folder
 from subgraph.bisection.costs import OtherModel, costs
 from subgraph.bisection.describe import describe
-from subgraph.bisection.document import FindingDocument
-from subgraph.bisection.inside import ALONE, AS_LOOP, Entered, InsideDocument, can_enter, enter, trials_inside
+from subgraph.bisection.document import BisectDocument, FindingDocument
+from subgraph.bisection.inside import (
+    ALONE,
+    AS_LOOP,
+    Entered,
+    InnerRuns,
+    InsideDocument,
+    can_enter,
+    enter,
+    trials_inside,
+)
 from subgraph.bisection.oracle import NodeOracle, items_of
 from subgraph.bisection.remaining import Remaining
+from subgraph.bisection.stretches import capture, search_stretches
 from subgraph.cases import case, evidence
 from subgraph.cases.case import ResultPlace
 from subgraph.display import Displayed
@@ -31,7 +41,7 @@ from subgraph.graph.graph import Graph
 from subgraph.graph.region import between
 from subgraph.runtime.candidate import Candidate, parse
 from subgraph.runtime.inputs import Feeding
-from subgraph.search import FindingKind, Findings, Outcome, QueryKind, Settings, Step
+from subgraph.search import Counts, FindingKind, Findings, Outcome, QueryKind, Settings, Step
 from subgraph.search.state import Steps
 from subgraph.storage.folders import safe_name
 from subgraph.text import clean
@@ -115,6 +125,8 @@ class Bisection(Displayed):
         self.document: dict[str, Any] = {}
         self._oracle: NodeOracle | None = None
         self._deadline = math.inf  # of `time.monotonic`
+        self._before = Counts({}, {})  # of an earlier search, whose shapes were constants
+        self._inner = InnerRuns(None)
 
     def __iter__(self) -> Iterator[Step]:
         """
@@ -130,7 +142,7 @@ class Bisection(Displayed):
         self._oracle = self._new_oracle(trials)
         trials.workers.deadline = self._deadline = started + (options.limits.max_time or math.inf)
         place = result_folder.free_place(options.place, self.oracle)
-        trials.capture(trials.whole())  # what the reference cannot run is an error, not a search
+        capture(self.oracle)  # what the reference cannot run is an error, not a search
         changed = self._changed(trials)
         findings = None
         self.remaining, search = Remaining(self.suspects), self.search()
@@ -141,7 +153,7 @@ class Bisection(Displayed):
                 findings = self._summed(end.value)
                 if trials.freeze and self._finds_no_piece(findings):
                     log.info("no region fails while shapes are constants: searching once more with shapes as inputs")
-                    trials.freeze = False
+                    trials.freeze, self._before = False, findings.counts
                     self._oracle = self._new_oracle(trials)
                     findings, self.remaining, search = None, Remaining(self.suspects), self.search()
             else:
@@ -163,9 +175,9 @@ class Bisection(Displayed):
             notes=[*self.options.notes, *filter(None, (changed, age(trials))), *self._stale(findings, place)],
             within=options.within,
         )
-        document = replace(document, other_model=self._other_model(findings))
+        document = replace(document, other_model=self._other_model(findings), body=options.body or None)
         if findings.outcome is Outcome.DISAGREE:
-            document = replace(document, findings=list(self._insides(document.findings)))
+            document = self._with_insides(document, started)
             document = result_folder.save(self.oracle, document, place, options.request, options.setup.feeding)
             self.document = to_json(document)
         else:  # beside an earlier finding, not in its place
@@ -198,7 +210,18 @@ class Bisection(Displayed):
         self.oracle.hints = self.options.hints
         limits, left = self.options.limits, self._deadline - time.monotonic()
         max_time = None if limits.max_time is None else min(limits.max_time, max(left, 0.0))
-        return self.oracle.search(replace(limits, within=_scope(self.oracle, self.options.within), max_time=max_time))
+        max_trials = None if limits.max_trials is None else limits.max_trials - self._before.total()
+        scope = _scope(self.oracle, self.options.within)
+        return search_stretches(self.oracle, replace(limits, within=scope, max_time=max_time, max_trials=max_trials))
+
+    def _with_insides(self, document: BisectDocument, started: float) -> BisectDocument:
+        """The document with what was found inside of its findings, with what runs were left, and what that took."""
+        limit = self.options.limits.max_trials
+        self._inner = InnerRuns(None if limit is None else limit - document.trials)
+        document = replace(document, findings=list(self._insides(document.findings)))
+        made, seconds = self._inner.made, round(time.monotonic() - started, 3)
+        runs = {**document.runs, **({"inside": made} if made else {})}
+        return replace(document, trials=document.trials + made, runs=runs, seconds=seconds)
 
     def _insides(self, findings: Sequence[FindingDocument]) -> Iterator[FindingDocument]:
         """The findings; the first ones that are a node with something inside with what was found in there."""
@@ -214,7 +237,8 @@ class Bisection(Displayed):
         region = self.oracle.region([k for k, group in enumerate(self.oracle.groups) if node in group])
         verdict = trials.verdict_of(region, self.oracle.run_result(region))
         try:
-            entered = enter(trials, self.options.setup, node, verdict)
+            self._inner.require(1)
+            entered = enter(trials, self.options.setup, node, verdict, self._inner)
             if entered is None:
                 return None
         except SubcutError as e:
@@ -233,20 +257,26 @@ class Bisection(Displayed):
     def _searched(self, entered: Entered, asked: str) -> InsideDocument:
         """The search in a body."""
         known = replace(entered.document, asked=asked)
-        left = self._deadline - time.monotonic()
-        limits = replace(self.options.limits, max_time=None if math.isinf(left) else max(left, 0.0), within=None)
+        left, runs = self._deadline - time.monotonic(), self._inner
+        max_time = None if math.isinf(left) else max(left, 0.0)
+        limits = replace(self.options.limits, max_time=max_time, max_trials=runs.left, within=None)
         try:
+            runs.require(1)
             with trials_inside(self.oracle.trials, self.options.setup, entered, asked) as (trials, setup):
                 log.info("inside %s, %s: %d nodes", clean(known.body), asked, len(trials.graph.nodes))
                 options = replace(self.options, setup=setup, limits=limits, within="", hints={}, body=known.body)
                 inner = Bisection(trials, options)
-                for _ in inner:
-                    pass
+                try:
+                    for _ in inner:
+                        pass
+                finally:
+                    runs.made += inner.document.get("trials", len(inner.steps))
         except SubcutError as e:
             return replace(known, why=e.what)
         document = inner.document
         found = document["findings"][:1]
-        known = replace(known, outcome=document["outcome"], report=document["report"])
+        stopped = f"ended early: {inner.findings.stopped}" if inner.findings and inner.findings.stopped else ""
+        known = replace(known, outcome=document["outcome"], report=document["report"], why=stopped)
         if not found:
             return known
         first = found[0]
@@ -267,8 +297,8 @@ class Bisection(Displayed):
         return NodeOracle(trials, items_of(trials), self.options.limits.workers)
 
     def _summed(self, findings: Findings) -> Findings:
-        """The findings of a search that just ended, as they are reported."""
-        return findings
+        """The findings of a search that just ended, as they are reported: with the runs of the one before."""
+        return replace(findings, counts=self._before + findings.counts)
 
     def _finds_no_piece(self, findings: Findings) -> bool:
         """Does the whole fail, but no piece of it, and are shapes frozen somewhere?"""

@@ -15,6 +15,8 @@ from subgraph.bisection.oracle import NodeOracle
 from subgraph.bisection.remaining import Remaining
 from subgraph.cases.case import versions
 from subgraph.comparison.pair import comparable
+from subgraph.diagnosis.conclusions import Evidence
+from subgraph.diagnosis.diagnosis import diagnose
 from subgraph.errors import SubcutError
 from subgraph.graph.region import Region, surroundings
 from subgraph.origins.source import sources
@@ -23,7 +25,6 @@ from subgraph.search.oracle import QueryKind
 from subgraph.storage.tensors import load
 from subgraph.text import count
 from subgraph.trials.compare import RuntimeDocument, compared_model, ranking
-from subgraph.trials.diagnosis import Evidence, diagnose
 from subgraph.trials.forms import Form, FormsTried
 from subgraph.trials.trial import Trials
 from subgraph.verdict import Judgement, Status, Verdict
@@ -87,7 +88,7 @@ def describe(
         alone=[document.Irrelevant(o.signature, *_nodes(oracle, o.items), o.share) for o in findings.irrelevant],
         notes=[
             *forms.sentences(),
-            *_scope_notes(findings, looked_at, trials.run_by_hand is not None),
+            *_scope_notes(findings, looked_at, whole, trials.run_by_hand is not None),
             *notes,
             *_notes(oracle, findings, whole, within),
         ],
@@ -128,11 +129,15 @@ def _environment(oracle: NodeOracle) -> document.RunEnvironment:
     return document.RunEnvironment(subcut, python, machine, oracle.trials.reference.options.get("threads", 1), packages)
 
 
-def _scope_notes(findings: Findings, looked_at: document.LookedAt, by_hand: bool) -> Iterator[str]:
+def _scope_notes(
+    findings: Findings, looked_at: document.LookedAt, whole: Verdict | None, by_hand: bool
+) -> Iterator[str]:
     """Where the outputs agree: what else was looked at. Where they do not: does the region asked about?"""
     outputs = f"{count(looked_at.outputs, 'output')} of the model, in {count(looked_at.runs, 'run')}"
     if findings.outcome is Outcome.ELSEWHERE:
         yield f"the whole model is wrong, {looked_at.within} alone is right: look outside of it"
+    elif whole and whole.status is Status.UNRESOLVED:
+        return
     elif findings.signature is None and findings.findings and findings.outcome is Outcome.DISAGREE:
         yield f"the outputs agree ({outputs}): with these inputs, the error inside does not reach them"
     elif findings.outcome in (Outcome.AGREE, Outcome.CLAIMED):

@@ -146,6 +146,7 @@ class FindingDocument:
     reason: str | None = absent()
     alike: Sequence[str] | None = absent()
     inside: InsideDocument | None = absent()
+    blame: Sequence[str] | None = absent()
     evidence: Sequence[Mapping[str, str]]
 
 
@@ -189,4 +190,5 @@ class BisectDocument:
     notes: Sequence[str]
     report: str | None = None
     environment: RunEnvironment
+    body: str | None = absent()  # of a node of the user's model, which is what was searched
     other_model: OtherModel | None = absent()

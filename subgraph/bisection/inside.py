@@ -12,12 +12,12 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 
-from subgraph.bodies.as_loop import as_loop
 from subgraph.bodies.descend import run_body, written
 from subgraph.bodies.iterations import NotRun, iterations, total_iterations, truncated
 from subgraph.bodies.model import Body, open_body
 from subgraph.bodies.name import FIRST, bodies_of, holds_bodies, iterates, split
 from subgraph.documents import absent
+from subgraph.errors import Inconclusive
 from subgraph.text import clean
 from subgraph.trials.session import Setup, open_trials
 from subgraph.trials.trial import Trials
@@ -61,6 +61,29 @@ class InsideDocument:
         return bool(self.nodes) and (self.signature == Signature.REFUSED) == (outer.signature == Signature.REFUSED)
 
 
+@dataclass
+class InnerRuns:
+    """The candidate's runs inside of findings: those `made`, and how many may be, None for any number."""
+
+    most: int | None
+    made: int = 0
+
+    @property
+    def left(self) -> int | None:
+        """How many may follow."""
+        return None if self.most is None else max(self.most - self.made, 0)
+
+    def require(self, runs: int) -> None:
+        """
+        Raises:
+            Inconclusive: fewer are left.
+        """
+        if self.left is not None and self.left < runs:
+            raise Inconclusive(
+                "not searched: --max-trials is used up", "the same command with a larger limit continues"
+            )
+
+
 @dataclass(frozen=True)
 class Entered:
     """A body that runs, with the first iteration that goes wrong."""
@@ -85,13 +108,13 @@ def can_enter(trials: Trials, nodes: Sequence[int]) -> bool:
     return holds_bodies(trials.graph, nodes[0]) and nodes[0] not in trials.graph.random_nodes
 
 
-def enter(trials: Trials, setup: Setup, node: int, verdict: Verdict) -> Entered | None:
+def enter(trials: Trials, setup: Setup, node: int, verdict: Verdict, runs: InnerRuns) -> Entered | None:
     """The body in `node` that runs, and its first iteration that the candidate gets wrong; None if none runs.
 
     `verdict`: on the node alone; it says which sample is wrong.
 
     Raises:
-        SubcutError: the reference cannot run what is inside, or the candidate cannot be used.
+        SubcutError: the reference cannot run what is inside, or the candidate cannot be used, or no `runs` are left.
     """
     graph, values = trials.graph, trials.values
     wrong = verdict.worst.sample if verdict.worst else None
@@ -111,7 +134,8 @@ def enter(trials: Trials, setup: Setup, node: int, verdict: Verdict) -> Entered 
                 return Entered(body, sample, 0, 1)
             total = total_iterations(body, values, sample, trials.new_folder())
             log.info("%s: looking for the first wrong of %d iterations", clean(found[0].text), total)
-            k = first_wrong(total, partial(_fails_up_to, trials, setup, body, sample, verdict))
+            runs.require(most_halvings(total))
+            k = first_wrong(total, partial(_fails_up_to, trials, setup, body, sample, verdict, runs))
             at = replace(found[0], iteration=str(k), text=f"{name}@{k}")
             return Entered(open_body(graph, at), sample, k, total)
     return None
@@ -131,6 +155,15 @@ def first_wrong(total: int, fails: Callable[[int], bool]) -> int:
     return wrong - 1
 
 
+def most_halvings(total: int) -> int:
+    """Runs that `first_wrong` takes at most.
+
+    >>> most_halvings(1), most_halvings(2), most_halvings(1000)
+    (0, 1, 11)
+    """
+    return (total > 1) + max(total - 2, 0).bit_length()
+
+
 @contextmanager
 def trials_inside(trials: Trials, setup: Setup, entered: Entered, asked: str) -> Iterator[tuple[Trials, Setup]]:
     """Trials on the body, fed as it is in the iteration that goes wrong, for this block; and their setup.
@@ -143,13 +176,15 @@ def trials_inside(trials: Trials, setup: Setup, entered: Entered, asked: str) ->
     assert inside.feeding
     setup = replace(setup, feeding=inside.feeding)
     with open_trials(inside.graph, setup, trials.reference, trials.workers) as inner:
-        if asked == AS_LOOP:
-            inner.dress = as_loop
+        inner.as_loop = asked == AS_LOOP
         yield inner, setup
 
 
-def _fails_up_to(trials: Trials, setup: Setup, body: Body, sample: int, outer: Verdict, trips: int) -> bool:
+def _fails_up_to(
+    trials: Trials, setup: Setup, body: Body, sample: int, outer: Verdict, runs: InnerRuns, trips: int
+) -> bool:
     """Does the candidate fail on a Loop or Scan that runs so many times, in the way in which it does as a whole?"""
+    runs.made += 1
     model, feeds = truncated(body, trials.values, sample, trips, trials.new_folder())
     graph = written(model, body.graph)
     feeding = replace(

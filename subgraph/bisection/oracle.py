@@ -8,11 +8,11 @@ from __future__ import annotations
 import logging
 import math
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 from subgraph.bisection.preflight import require_usable
+from subgraph.bisection.runs_ahead import RunsAhead
 from subgraph.errors import ModelError, NoRegion, OutOfTime
 from subgraph.graph import region as regions
 from subgraph.graph.graph import SHAPE, VALUE, Graph
@@ -121,19 +121,23 @@ class NodeOracle:
         ops = self.trials.graph.ops
         labels = [tuple(ops[i] for i in group) for group in self.groups]
         weights = [max(self.hints.get(i, 1.0) for i in group) for group in self.groups]
-        return search(self.parents, self, settings, weights=weights, labels=labels)
+        if self.workers > 1 and not self.trials.run_by_hand:
+            settings = replace(settings or Settings(), expect=self.ahead.expect)
+        with self.ahead:
+            return (yield from search(self.parents, self, settings, weights=weights, labels=labels))
 
     # ------------------------------------------------------------------------------------------------ answers
 
     def ask(self, queries: Sequence[Query]) -> Sequence[Answer]:
-        """One answer per query; they run in parallel where several workers are allowed.
+        """One answer per query; with several workers, what is likely to be asked next runs meanwhile.
 
         Raises:
             BackendError: the candidate cannot be used at all. SearchStopped: a run was ended, its time is used up.
         """
         self._log_asking(queries)
         try:
-            return self._answers(queries)
+            self.ahead.wait_for(queries)
+            return list(map(self._answer, queries))
         except OutOfTime as e:
             raise SearchStopped(e.what) from e
 
@@ -145,26 +149,28 @@ class NodeOracle:
         text = f"running {ends} ({count(len(nodes), 'node')}){more}" if nodes else f"running the whole model{more}"
         log.info("%s", text, extra={"live": {"asking": text}})
 
-    def _answers(self, queries: Sequence[Query]) -> list[Answer]:
-        if len(queries) == 1 or self.workers == 1:
-            return list(map(self._answer, queries))
-        executor = ThreadPoolExecutor(self.workers)
-        try:
-            return list(executor.map(self._answer, queries))
-        except BaseException:  # Ctrl-C, say: end the runs that nobody waits for
-            self.trials.workers.close()
-            raise
-        finally:
-            executor.shutdown(cancel_futures=True)
+    @cached_property
+    def ahead(self) -> RunsAhead:
+        """The runs of a search with several workers."""
+        return RunsAhead(self._run_ahead, self.workers)
+
+    def _result(self, query: Query, region: Region) -> RunResult:
+        ahead = self.ahead.take(query)
+        return self.trials.run(region, repetition=query.repetition, fresh=query.fresh) if ahead is None else ahead
+
+    def _run_ahead(self, query: Query) -> tuple[RunResult, Status]:
+        region = self._region(query, list(self._inner_tensors(query)))
+        result = self.trials.run(region, repetition=query.repetition, fresh=query.fresh)
+        return result, self.trials.verdict_of(region, result).status
 
     def _answer(self, query: Query) -> Answer:
         kind = query.kind
         try:
             if kind is QueryKind.POOL:
                 return self._pool(query)
-            inner = self._inner_tensors(query) if kind is QueryKind.PROFILE else {}
+            inner = self._inner_tensors(query)
             region = self._region(query, list(inner))
-            result = self.trials.run(region, repetition=query.repetition, fresh=query.fresh)
+            result = self._result(query, region)
             if kind is QueryKind.WHOLE and not query.repetition:
                 require_usable(self.trials, result)
             if kind not in (QueryKind.PROFILE, QueryKind.PREFIX):
@@ -188,7 +194,9 @@ class NodeOracle:
             return Answer(Status.UNRESOLVED, why=e.what)
 
     def _inner_tensors(self, query: Query) -> dict[str, int]:
-        """Tensors that a profile reads, with the item that makes each."""
+        """Tensors that a profile reads, with the item that makes each; none of another query."""
+        if query.kind is not QueryKind.PROFILE:
+            return {}
         makes, readable = self.trials.graph.makes, set(self.trials.tensors())
         return {n: k for k in query.items for i in self.groups[k] for n in makes[i] if n in readable}
 
@@ -233,7 +241,7 @@ class NodeOracle:
 
     def _with_share(self, query: Query, region: Region, result: RunResult, answer: Answer) -> Answer:
         """The answer with the region's share of the target's error, and of the whole model's, if there is one."""
-        if self.whole_agrees:
+        if self.whole_agrees or self.trials.too_large(self.trials.whole()):
             return answer
         whole = self.run_result(self.trials.whole())
         if not query.target and whole.failure and answer.signature not in (None, whole.failure.signature):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from subgraph.errors import BackendError
-from subgraph.runtime.run_result import RunResult, run_model
+from subgraph.runtime.run_result import RunResult
 from subgraph.storage import tensors
 from subgraph.storage.file_kinds import is_of_tflite
 from subgraph.text import clean
@@ -54,13 +54,18 @@ def _run_one(trials: Trials, operator: str, dtype: str) -> RunResult:
         opset_imports=opsets[:1] or None,
         ir_version=source.ir_version,
     )
-    with trials.temporary_folder() as folder, trials.workers.borrow(loads=1, fresh=True) as worker:
+    with trials.temporary_folder() as folder:
         save_model(model, folder / "model.onnx")
         value = np.linspace(-1, 1, int(np.prod(SHAPE)), dtype=dtype).reshape(SHAPE)
         fed = tensors.save("x", value, f"tensor({tensors.PROTO_NAMES.get(dtype, dtype)})", folder, "x")
         into = trials.new_folder()
-        return run_model(
-            worker, trials.candidate.options, folder / "model.onnx", [[fed.within(str(folder))]], ["y"], into
+        return trials.workers.run(
+            folder / "model.onnx",
+            [[fed.within(str(folder))]],
+            ["y"],
+            into,
+            fresh=True,
+            options=trials.candidate.options,
         )
 
 

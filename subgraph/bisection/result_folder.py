@@ -84,7 +84,7 @@ def _add_case(oracle: NodeOracle, nodes: Sequence[int], place: ResultPlace, feed
     """Write a region as a case; False if it cannot be cut."""
     trials = oracle.trials
     region = regions.of_nodes(trials.graph, nodes)
-    request = CaseRequest.of_nodes(trials.graph, nodes, feeding, freeze=trials.freeze, dress=trials.dress)
+    request = CaseRequest.of_nodes(trials.graph, nodes, feeding, freeze=trials.freeze, as_loop=trials.as_loop or None)
     return evidence.add_case(trials.graph, region, request, place, trials.reference, trials.values)
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 from subgraph.errors import ModelError
 from subgraph.graph import protobuf
 from subgraph.graph.cut import Cut
@@ -11,6 +13,15 @@ from subgraph.graph.types import set_tensor
 INT64, BOOL = 7, 9
 AXES_ARE_INPUTS = 13  # opset of Squeeze
 TRIPS, GO, AXES = "subcut:once", "subcut:go", "subcut:axes"  # ':' keeps them apart from users' names
+
+
+def save_as_loop(cut: Cut, path: Path) -> None:
+    """Write `as_loop` of a cut in one file, as `Cut.save` writes the cut.
+
+    Raises:
+        ModelError: as `as_loop`.
+    """
+    protobuf.write(as_loop(cut), cut.graph.path, path, external=False)
 
 
 def as_loop(cut: Cut) -> protobuf.ModelProto:

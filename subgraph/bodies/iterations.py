@@ -391,9 +391,7 @@ def _boundary(graph: Graph, i: int, values: ReferenceValues) -> dict[str, protob
 
 @contextmanager
 def _loaded(values: ReferenceValues, model: protobuf.ModelProto, graph: Graph, folder: Path) -> Iterator[None]:
-    path = folder / "iterations.onnx"
-    protobuf.write(model, graph.path, path, external=True)
-    values.reference.load(KEY, path)
+    values.reference.load_model(KEY, model, graph.path, folder)
     try:
         yield
     finally:

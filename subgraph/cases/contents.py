@@ -18,6 +18,10 @@ from subgraph.cases import case, zip_archive
 from subgraph.cases.evidence import rendered_reports
 from subgraph.cases.find_case import bundle_root
 from subgraph.cases.layout import (
+    BLAME,
+    BLAME_ANSWER,
+    BLAME_JSON,
+    BLAME_SCRIPT,
     CANDIDATE,
     FINDING_FOLDERS,
     FROM_DEVICE,
@@ -57,6 +61,11 @@ _RESULT = {"case?": (str, type(None))}
 SHAPES: Mapping[str, Any] = {
     RUN_JSON: {"schema": str, "findings?": [{"case?": (str, type(None)), "verdict?": Any}]},
     SWEEP_JSON: {"candidates?": [{}], "rows?": [{"results?": [_RESULT]}]},
+    BLAME_JSON: {
+        "passes": [[str]],
+        "versions": Any,
+        "cures": [{"how": str}],
+    },
 }
 
 
@@ -115,7 +124,12 @@ def _hint(folder: Path) -> str:
 
 
 def _later(folder: Path) -> Iterator[str]:
-    """Files that were put beside a case after its manifest was written."""
+    """Files that were put beside a case after its manifest was written; the whole models of `blame` stay here."""
+    for path in sorted(
+        path for name in (BLAME_JSON, BLAME_ANSWER, BLAME_SCRIPT) for path in folder.glob(f"**/{BLAME}/{name}")
+    ):
+        if path.is_file() and not path.is_symlink():
+            yield path.relative_to(folder).as_posix()
     for place, suffixes in LATER.items():
         for path in sorted((folder / place).rglob("*")):
             if path.suffix in suffixes and path.is_file() and not path.is_symlink():
@@ -165,8 +179,18 @@ def names(case_files: CaseFiles) -> set[str]:
             for node in graph.node:
                 names |= {node.name, node.op_type, *node.input, *node.output}
         elif path.suffix == ".json":
-            names |= set(_labels(_read_json(path)))
+            document = _read_json(path)
+            names |= set(_labels(document))
+            names |= set(_of_blame(document)) if path.name == BLAME_JSON else set()
     return names - {""}
+
+
+def _of_blame(document: Mapping[str, Any]) -> Iterator[str]:
+    """Names of passes, releases and options, and of the files of rewritten models, which stay here."""
+    yield from (name for names in document["passes"] for name in names)
+    known = document["versions"] if isinstance(document["versions"], dict) else {}
+    yield from (str(version) for state in ("wrong", "right", "unknown") for version in known.get(state) or ())
+    yield from (word for cure in document["cures"] for word in [cure["how"], *cure["how"].split()])
 
 
 def _labels(value: Any, key: str = "", above: str = "") -> Iterator[str]:
@@ -213,13 +237,13 @@ def redacted(
         last = PurePosixPath(name).name
         if last == case.MANIFEST or (told and name in REPORT_FILES.values()):
             continue
-        if path.suffix in UNCHANGED:
+        if path.suffix in UNCHANGED or last == BLAME_SCRIPT:
             files[name] = path
         elif last == REPRO:
             files[name] = REPRO_SCRIPT.read_bytes()
         elif path.suffix == ".json":
             files[name] = case.as_json(_redacted_document(name, _read_json(path), redactor))
-        elif last in (LOG, TODO_TXT):
+        elif last in (LOG, TODO_TXT, BLAME_ANSWER):
             files[name] = _redacted_lines(path, redactor).encode()
     if told:
         files |= _reports(json.loads(data_of(files[told])), case_files.folder)

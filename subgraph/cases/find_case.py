@@ -53,6 +53,7 @@ class FoundWith:
     precision: str | None
     timeout: float
     memory: int | None
+    release: str
 
 
 @dataclass(frozen=True)
@@ -175,7 +176,7 @@ def _parse_candidate(request: Mapping[str, Any]) -> FoundWith:
         raise ValueError("a limit of nothing")
     return FoundWith(
         str(request["candidate"]), identity["backend"], dict(identity["options"]), request.get("precision"),
-        timeout, int(memory) if memory else None,
+        timeout, int(memory) if memory else None, str(identity.get("release", "")),
     )  # fmt: skip
 
 
@@ -200,7 +201,7 @@ def candidate_of(found: FoundCase) -> Candidate | None:
     precision = candidates.parse_precision("this case", described.precision)
     candidate = Candidate(
         described.name, described.backend, described.options, precision, None, described.timeout, described.memory,
-        origin="this case",
+        origin="this case", release=described.release,
     )  # fmt: skip
     return candidate if found.bundle is None else _within_bundle(candidate, found.bundle.resolve())
 

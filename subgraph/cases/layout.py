@@ -22,6 +22,8 @@ EVIDENCE_SCHEMA = "subcut.evidence/"
 FINDING_FOLDERS = ("culprit", "flaky", "in-doubt", "interval")  # of a bisection, the most telling first
 RUN_JSON, SWEEP_JSON = "run.json", "sweep.json"
 REPORT_FILES = {"html": "report.html", "md": "report.md"}
+# What `subcut blame` leaves in the folder of a case, beside models that it rewrote.
+BLAME, BLAME_JSON, BLAME_ANSWER, BLAME_SCRIPT = "blame", "blame.json", "blame.md", "script.py"
 # A task of the manual loop.
 TODO_TXT, FROM_DEVICE = "TODO.txt", "from_device"
 # An unpacked bundle: its list of files, and the candidate's scripts with the folder that its commands run in.

@@ -54,7 +54,7 @@ _TEXT, _FIELD = re.compile(r'"((?:[^"\\\n]|\\.)*)"'), re.compile(r"\{.*?\}")  # 
 PROGRAMS = frozenset(
     "python python3 bash sh ssh scp adb docker env node perl ruby make cmake wsl sudo nice timeout trtexec".split()
 )  # that a command line may begin with: everybody has them
-_EDGES = "()[]{}<>,.;:!?'\"`|…"  # around a word
+_EDGES = "()[]{}<>,.;:!?'\"`|…*"  # around a word
 
 PACKAGES = tuple(
     "subcut onnx onnxruntime onnxruntime-gpu onnxruntime-openvino onnxruntime-directml onnxruntime-extensions numpy "

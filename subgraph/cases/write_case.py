@@ -8,12 +8,13 @@ from __future__ import annotations
 import shlex
 import shutil
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, Protocol
 
+from subgraph.bodies.as_loop import save_as_loop
 from subgraph.cases import case
 from subgraph.cases.case import Case, CaseManifest, CheckResult, ModelSource, RecordingEntry, ResultPlace, TensorEntry
 from subgraph.cases.check import FULL, at_opset, check, run_checker
@@ -57,7 +58,7 @@ class CaseRequest:
     recorded: str = ""
     as_caffe: tuple[str, ...] = ()  # the prototxt, and its weights if they were named
     target_opset: int = 0
-    dress: Callable[[Cut], protobuf.ModelProto] | None = absent()  # as of `Trials`: what `model.onnx` holds
+    as_loop: bool | None = absent()  # `model.onnx` holds the nodes as the body of a Loop of one iteration
 
     @classmethod
     def of_nodes(
@@ -139,6 +140,7 @@ def extract(
             _write_model(cut, request, work)
             other = at_opset(cut, request.target_opset, work)
             return [_finish(replace(_manifest(cut, request), target_opset=other), work, place.path)]
+    reference.keep_in(place.parent)
     return write_region(graph, region, request, place, reference, feeding=feeding)
 
 
@@ -316,10 +318,8 @@ def _write_model(cut: Cut, request: CaseRequest, work: Path) -> None:
     problem = structure_problem(cut.model)
     if problem:
         raise ModelError(f"the cut would be invalid: {problem}", f"subcut inspect {cut.graph.path}")
-    if request.dress:
-        protobuf.write(request.dress(cut), cut.graph.path, work / MODEL, external=False)
-    else:
-        cut.save(work / MODEL)
+    save = save_as_loop if request.as_loop else Cut.save
+    save(cut, work / MODEL)
     load.write_own_format(work / MODEL, work)
     if request.as_caffe:
         from subgraph.origins.caffe import cut as caffe

@@ -4,17 +4,16 @@ from __future__ import annotations
 
 import math
 import re
-import shlex
-import sys
 import time
-from collections.abc import Sequence
-from contextlib import ExitStack
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 from subgraph import project
-from subgraph.commands import Result, inside, log, options, resolve, steps
+from subgraph.commands import Result, command_line, inside, log, options, resolve, steps
+from subgraph.commands.loop import bisect_loop, refuse_beside_loop
 from subgraph.commands.options import Number, Text, option
 from subgraph.commands.recorded import bisect_recorded, recording_options, refuse_beside_recorded, weights_of
 from subgraph.errors import UsageError
@@ -53,13 +52,18 @@ def bisect(
     inside: Annotated[bool, option("--inside", None, "Also look at every inner tensor if the outputs agree.")] = False,
     jobs: options.Jobs = None,
     recorded: options.RecordedOptions,
+    loop: Annotated[
+        Text, option("--loop", "FILE", "Step by step: outputs are fed back as inputs, as FILE (loop.toml) says.")
+    ] = None,
     no_freeze: options.NoFreeze = False,
     result: options.ResultOptions,
 ) -> Result:
     """Find the smallest piece that a candidate computes wrong.
 
-    With --recorded and no candidate, the answer is between which tensors a device's recording goes wrong. With both,
-    the recording says where to look first. A search that was stopped goes on with the same command.
+    With --loop, a decoder runs token by token, and the search is in the first
+    step that goes wrong. With --recorded and no candidate, the answer is between
+    which tensors a device's recording goes wrong. With both, the recording says
+    where to look first. A search that was stopped goes on with the same command.
 
     Examples:
       subcut bisect model.onnx -c wrong.py
@@ -93,24 +97,35 @@ def bisect(
         settings, model, candidate_options, inputs, criterion, runtime, result,
         freeze=not no_freeze, model_path=model_path,
     )  # fmt: skip
-    with resolve.reference(settings, runtime, result.trust, model=model_path) as reference:
-        return _bisect(model_path, setup, reference, recordings, limits, within or "", result.force)
+    limits = replace(limits, workers=resolve.jobs(settings, jobs, setup.candidate))
+    if loop:
+        refuse_beside_loop({
+            "--recorded": recordings, "--candidate-model": candidate_options.other_model, "--within": within,
+        })  # fmt: skip
+        with resolve.reference(settings, runtime, result.trust, model=model_path) as reference:
+            return bisect_loop(model_path, Path(loop), setup, reference, limits, log_steps, force=result.force)
+    with (
+        resolve.reference(settings, runtime, result.trust, model=model_path) as reference,
+        opened(model_path, setup, reference, recordings, limits, within or "", result.force) as bisection,
+    ):
+        return log_steps(bisection)
 
 
-def _bisect(
+@contextmanager
+def opened(
     model_path: Path, setup: Setup, reference: Reference, recordings: RecordingOptions | None, limits: Settings,
     within: str, force: bool,
-) -> Result:  # fmt: skip
-    """Search on a candidate; recordings tell which nodes to try first."""
+) -> Iterator[Bisection]:  # fmt: skip
+    """A search on a candidate, ready to begin, until the block ends; recordings tell which nodes to try first."""
     from subgraph.bisection.bisection import Bisection, BisectionOptions
     from subgraph.recordings.interval import node_weights
     from subgraph.recordings.runs import open_runs
-    from subgraph.runtime.worker_pool import Workers
+    from subgraph.runtime.remote.remote_pool import open_workers
     from subgraph.trials.session import open_trials
 
     begin = time.monotonic()
     with ExitStack() as stack:
-        workers = stack.enter_context(Workers(setup.candidate))
+        workers = stack.enter_context(open_workers(setup.candidate))
         graph = load(model_path)
         runs: Sequence[RecordedRun] = ()
         if recordings:
@@ -126,14 +141,14 @@ def _bisect(
         trials = stack.enter_context(open_trials(graph, setup, reference, workers))
         resolve.log_caveat(trials)
         weights = weights_of(trials, runs) if recordings else None
-        command = shlex.join(["subcut", *sys.argv[1:]])
+        command = command_line()
         if limits.max_time is not None:
             limits = replace(limits, max_time=max(limits.max_time - (time.monotonic() - begin), LEAST_SECONDS))
         plan = BisectionOptions(setup, limits, within, command, tuple(notes), force, node_weights(graph, weights))
-        return _log_steps(Bisection(trials, plan))
+        yield Bisection(trials, plan)
 
 
-def _log_steps(bisection: Bisection) -> Result:
+def log_steps(bisection: Bisection) -> Result:
     """Run the search; log each step as it ends, and now and then how much is still to come."""
     from subgraph import plugins
 
@@ -155,10 +170,15 @@ def _limits(max_trials: int | None, max_time: str | None, repeat: int | None, jo
         raise UsageError(f"--max-trials {max_trials}: at least one run is needed")
     if repeat is not None and repeat < 1:
         raise UsageError(f"--repeat {repeat}: at least one run is needed")
-    return Settings(max_trials, _seconds(max_time), jobs, inside=inside, repeat=repeat)
+    return Settings(max_trials, seconds(max_time), jobs, inside=inside, repeat=repeat)
 
 
-def _seconds(text: str | None) -> float | None:
+def seconds(text: str | None) -> float | None:
+    """`90s`, `30m`, `2h` or `90` in seconds; None for None.
+
+    Raises:
+        UsageError: it is no time, or 0.
+    """
     if text is None:
         return None
     m = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([smh]?)", text.strip().lower())

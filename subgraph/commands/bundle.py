@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import shlex
 import shutil
 import sys
 import tempfile
@@ -16,7 +15,7 @@ import typer
 
 from subgraph import project
 from subgraph.cases.layout import MODEL
-from subgraph.commands import Result, log, options, resolve
+from subgraph.commands import Result, command_line, log, options, resolve
 from subgraph.commands.options import Text, Texts, option
 from subgraph.documents import to_json
 from subgraph.errors import UsageError
@@ -105,7 +104,7 @@ def bundle(
             request = replace(request, folder=folder)
         else:
             _cut_whole(graph, folder, resolve.feeding(settings, inputs), start_reference)
-            request = replace(request, folder=folder, command=shlex.join(["subcut", *sys.argv[1:]]))
+            request = replace(request, folder=folder, command=command_line())
         if candidate is not None:
             criterion = resolve.criterion_words(settings, comparison, result.trust)
             chosen = resolve.candidate(settings, candidate, runtime, result.trust)

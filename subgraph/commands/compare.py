@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import math
-import shlex
-import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 from subgraph import project
-from subgraph.commands import Result, inside, log, options, resolve, table
+from subgraph.commands import Result, command_line, inside, log, options, resolve, table
 from subgraph.commands.options import Text, Texts, option
 from subgraph.commands.recorded import (
     FOLDER_NAME_CHARS,
@@ -28,7 +26,7 @@ from subgraph.verdict import Judgement, Status, Verdict
 
 if TYPE_CHECKING:
     from subgraph.runtime.reference import Reference
-    from subgraph.trials.compare import Comparison, ComparisonRow, RuntimeDocument
+    from subgraph.trials.compare import Comparison, ComparisonRow
     from subgraph.trials.session import Setup
 
 MOST_BODIES = 4  # that a note lists
@@ -37,10 +35,13 @@ JUDGED = ("status", "signature", "label", "sample", *METRICS)
 NOTE = "in place: reading inner tensors makes them outputs, which may change fusion: a hint, not a proof"
 
 
-@options.with_option_groups("force")
+@options.with_option_groups("force", "spec")
 def compare(
     *,
     model: options.ModelArgument = None,
+    candidate: Annotated[
+        Texts, option("--candidate -c", "SPEC", "The runtime in doubt, as in bisect. Repeatable: side by side.")
+    ] = None,
     candidate_options: options.CandidateOptions,
     weights: options.Weights = None,
     at: Annotated[
@@ -92,7 +93,7 @@ def compare(
     table.check(csv_file)
     if recorded.recorded:
         refuse_beside_recorded({
-            "--candidate": candidate_options.spec, "--candidate-model": candidate_options.other_model,
+            "--candidate": candidate, "--candidate-model": candidate_options.other_model,
         })  # fmt: skip
         recordings = recording_options(recorded, runtime, inputs, candidate_options.tensor_map)
         model_path = resolve.model_path(settings, model, weights, result.trust)
@@ -103,28 +104,47 @@ def compare(
         parent = resolve.parent_folder(settings, result.output)
         return compare_recorded(model_path, recordings, feeding, criterion, reference, parent, choice, csv_file)
     model_path = resolve.model_path(settings, model, weights, result.trust)
-    jobs = resolve.jobs(settings, jobs)
-    setup = resolve.setup(
-        settings, model, candidate_options, inputs, criterion, runtime, result,
-        freeze=not no_freeze, model_path=model_path,
-    )  # fmt: skip
+    if save and len(candidate or ()) > 1:
+        raise UsageError("--save writes the tensors of one candidate", "name one -c")
+    specs: Sequence[str | None] = candidate or [None]
+    setups = [
+        resolve.setup(
+            settings, model, replace(candidate_options, spec=spec), inputs, criterion, runtime, result,
+            freeze=not no_freeze, model_path=model_path,
+        )
+        for spec in specs
+    ]  # fmt: skip
     with resolve.reference(settings, runtime, result.trust, model=model_path) as reference:
-        return _compare(model_path, setup, reference, choice, jobs, csv_file)
+        found = [
+            _compare(model_path, setup, reference, choice, resolve.jobs(settings, jobs, setup.candidate))
+            for setup in setups
+        ]
+    if len(found) == 1:
+        ((shown, compared),) = found
+        told = text(compared, shown["candidate"])
+        return table.result(shown, told, as_csv(compared) if csv_file else "", csv_file)
+    document = {
+        "schema": "subcut.side-by-side/1",
+        "exit_code": max((shown["exit_code"] for shown, _ in found), key=(0, 5, 1).index),
+        "comparisons": [shown for shown, _ in found],
+    }
+    return table.result(document, side_by_side(found), csv_of_all(found) if csv_file else "", csv_file)
 
 
 def _compare(
-    model_path: Path, setup: Setup, reference: Reference, choice: TensorChoice, jobs: int, csv_file: str | None
-) -> Result:
+    model_path: Path, setup: Setup, reference: Reference, choice: TensorChoice, jobs: int
+) -> tuple[dict[str, Any], Comparison]:
+    """The comparison with one candidate, and its document, which is saved."""
     from subgraph.cases import evidence
     from subgraph.cases.case import ResultPlace, source_of
     from subgraph.reports import listed
-    from subgraph.runtime.worker_pool import Workers
+    from subgraph.runtime.remote.remote_pool import open_workers
     from subgraph.storage.folders import safe_name
     from subgraph.storage.value_pairs import free_values, save_values
     from subgraph.trials.compare import chosen, compare_tensors, document, value_pairs
     from subgraph.trials.session import open_trials
 
-    with Workers(setup.candidate) as workers, ExitStack() as stack:
+    with open_workers(setup.candidate) as workers, ExitStack() as stack:
         graph = load(model_path)
         if not setup.feeding.inputs:
             log.info("inputs: random values, seed %d; real ones show more (-i FILE)", setup.feeding.seed)
@@ -139,21 +159,54 @@ def _compare(
                 [f"not listed: what is inside {listed(held, most=MOST_BODIES)}; --at NAME compares it"] if held else []
             )
             comparison = replace(comparison, notes=(*comparison.notes, *unseen))
-            command = shlex.join(["subcut", *sys.argv[1:]])
+            command = command_line()
             found = document(trials, comparison, setup.criterion, command)
             if choice.save:
                 save_values(value_pairs(trials, chosen(trials, choice.words(graph))), free_values(choice.save))
-    csv_text = as_csv(comparison) if csv_file else ""
     name = f"{safe_name(setup.candidate.name)[:FOLDER_NAME_CHARS]}{'-at' if choice.at else ''}"
     place = ResultPlace(setup.output, f"compare-{name}")
     shown = evidence.save_document(found, place, source_of(graph), [graph.path])
-    return table.result(shown, text(comparison, found.candidate), csv_text, csv_file)
+    return shown, comparison
 
 
 # ---------------------------------------------------------------------------------------------------- text
 
 
-def text(comparison: Comparison, candidate: RuntimeDocument) -> str:
+def side_by_side(found: Sequence[tuple[Mapping[str, Any], Comparison]]) -> str:
+    """Several candidates for people: a column each, with the worse of in place and alone; below it the pages."""
+    first = found[0][1]
+    names = [clean(shown["candidate"]["name"]) for shown, _ in found]
+    cells = [("", "node", "op", "tensor", *names)]
+    cells.append(("", "whole model", "", "", *(_outcome(c.whole, c.whole.label) for _, c in found)))
+    judged = [{row.index: {r.tensor: r for r in c.rows if r.index == row.index} for row in c.rows} for _, c in found]
+    for row in max((c.rows for _, c in found), key=len):
+        same = [of.get(row.index, {}).get(row.tensor) for of in judged]
+        worst = [_cell(_worse(r.in_place, r.alone or r.verdict)) if r else "-" for r in same]
+        cells.append((f"#{row.index}", clean(row.node), row.op, clean(row.tensor), *worst))
+    lines = [f"{name}: {clean(c.says)}" for name, (_, c) in zip(names, found, strict=True)]
+    pages = [f"report {clean(shown['report'])}" for shown, _ in found if shown.get("report")]
+    return "\n".join([*lines, *table.aligned(cells), *([NOTE] if first.rows else []), *pages])
+
+
+def _worse(one: Judgement | Verdict | None, other: Judgement | Verdict | None) -> Judgement | Verdict | None:
+    order = (Status.AGREE, Status.UNRESOLVED, Status.FAIL)
+    if one is None or other is None:
+        return one or other
+    return max(one, other, key=lambda judged: order.index(judged.status))
+
+
+def csv_of_all(found: Sequence[tuple[Mapping[str, Any], Comparison]]) -> str:
+    """The tables of several candidates below each other, the candidate in the first column."""
+    lines = []
+    for k, (shown, comparison) in enumerate(found):
+        head, *rows = as_csv(comparison).splitlines()
+        name = table.render([shown["candidate"]["name"]], []).strip()
+        lines += [] if k else [f"candidate,{head}"]
+        lines += [f"{name},{row}" for row in rows]
+    return "".join(f"{line}\n" for line in lines)
+
+
+def text(comparison: Comparison, candidate: Mapping[str, Any]) -> str:
     """The comparison for people: the verdict first, then the whole model, a line per tensor, the first bad one."""
     lines = [clean(comparison.says), _candidate_line(candidate), *_whole(comparison), *_table(comparison.rows)]
     in_place = comparison.in_place
@@ -163,9 +216,10 @@ def text(comparison: Comparison, candidate: RuntimeDocument) -> str:
     return "\n".join([*lines, *_summary(comparison), *(f"note: {note}" for note in comparison.notes)])
 
 
-def _candidate_line(candidate: RuntimeDocument) -> str:
-    parts = (f"candidate    {candidate.name}", table.runtime(candidate.name, candidate.backend, candidate.version))
-    return "   ".join(clean(part) for part in (*parts, candidate.precision) if part)
+def _candidate_line(candidate: Mapping[str, Any]) -> str:
+    runtime = table.runtime(candidate["name"], candidate["backend"], candidate["version"])
+    parts = (f"candidate    {candidate['name']}", runtime, candidate["precision"])
+    return "   ".join(clean(part) for part in parts if part)
 
 
 def _whole(comparison: Comparison) -> list[str]:

@@ -5,23 +5,33 @@ from __future__ import annotations
 import os
 import shlex
 import sys
-import tempfile
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from subgraph import project
 from subgraph.commands import Result, log, options, resolve
 from subgraph.commands.options import Text, Texts, option
-from subgraph.errors import ResultExists, SubcutError, UsageError
-from subgraph.text import clean, count
+from subgraph.environments import installation as environments
+from subgraph.errors import InputError, ResultExists, SubcutError, UsageError
+from subgraph.graph.graph import load
+from subgraph.graph.model_file import copy_model
+from subgraph.origins import converters
+from subgraph.origins.converters import conversion
+from subgraph.storage import folders
+from subgraph.storage.file_kinds import is_caffe, is_tflite, is_torch_program
+from subgraph.text import clean, count, masked
 
 if TYPE_CHECKING:
     from subgraph.graph.graph import Graph
     from subgraph.origins.converters import Converter
     from subgraph.runtime.inputs import Feeding
+    from subgraph.runtime.reference import Reference
+    from subgraph.storage.tensors import Record
 
 UNCHECKED = 5
 
@@ -53,47 +63,57 @@ def convert(
       subcut convert saved_model/ -o model.onnx
       subcut convert net.pb --with './my_converter {model} {output}'
 
-    Exit code 0: they agree; 1: they do not; 5: converted, and not checked.
+    Exit code 0: they agree in every output; 1: they do not; 5: converted, and not checked, or not all.
     """
-    from subgraph.origins.converters import converter_of
-    from subgraph.storage.file_kinds import is_caffe, is_tflite, is_torch_program
-
     source = Path(model)
     if not os.path.exists(model):  # noqa: PTH110 - a name that is too long is no file
         raise UsageError(f"no such file or folder: {clean(model)}", "check the path")
     target = _free(output, source, force=result.force)
     settings = project.Project()
-    if not with_command and source.is_file() and (is_caffe(source) or is_torch_program(source)):
-        return _own(source, resolve.model_path(settings, model, weights, result.trust), target)
-    found = converter_of(source)
-    if found is None and source.is_file() and is_tflite(source):
-        from subgraph.origins.converters import TENSORFLOW
-
-        found = "a TensorFlow Lite model", TENSORFLOW
     if with_command:
-        return _with(with_command, source, target)
-    if found is None:
-        if source.suffix.lower() == ".onnx":
-            raise UsageError(f"{clean(model)} is an ONNX model already", "every command takes it as it is")
-        known = (
-            "TensorFlow, Keras, TensorFlow Lite, Paddle, Caffe and PyTorch's .pt2 are converted; --with CMD names yours"
-        )
-        raise UsageError(f"{clean(model)} is none of the formats that subcut converts", known)
-    kind, converter = found
-    python = _installed(kind, converter, source, [index_url, find_links], yes=yes)
-    with tempfile.TemporaryDirectory(prefix=".subcut-", dir=target.parent) as folder:
-        from subgraph.origins.converters.conversion import convert as run_converter
-
-        written = Path(folder) / "converted" / target.name
-        written.parent.mkdir()
+        return _with(with_command, source, target, force=result.force)
+    if source.is_file() and (is_caffe(source) or is_torch_program(source)):
+        return _own(source, resolve.model_path(settings, model, weights, result.trust), target, force=result.force)
+    kind, converter = _converter_of(source)
+    check = None if no_check else _Check(
+        resolve.feeding(settings, inputs),
+        resolve.criterion(settings, comparison, result.trust),
+        partial(resolve.reference, settings, runtime, result.trust),
+        resolve.parent_folder(settings, None),
+    )  # fmt: skip
+    python = _installed(kind, converter, source, index_url, find_links or (), yes=yes)
+    with folders.scratch(target.parent) as folder:
         log.info("converting by %s", converter.name)
+        written = _place(folder, target)
         command = converter.command(python, "convert", source.resolve(), written)
-        graph = run_converter(converter.name, command, source, written, target)
+        graph = conversion.convert(converter.name, command, source, written)
+        graph = conversion.put(graph, target, source, force=result.force)
         head = f"converted  {clean(model)}, {kind}, by {converter.name}   {count(len(graph.nodes), 'node')}"
-        if no_check:
+        if check is None:
             return _unchecked(target, head, "--no-check")
-        check = _Check(settings, inputs, comparison, runtime, result)
-        return check.compare(graph, head, converter, python, source, Path(folder))
+        return _compared(check, graph, conversion.Original(source, converter, python), head, folder)
+
+
+def _converter_of(source: Path) -> tuple[str, Converter]:
+    """(what it is, what converts it).
+
+    Raises:
+        UsageError: nothing does.
+    """
+    if found := converters.converter_of(source):
+        return found
+    if source.is_file() and is_tflite(source):
+        return "a TensorFlow Lite model", converters.TENSORFLOW
+    if source.suffix.lower() == ".onnx":
+        raise UsageError(f"{clean(str(source))} is an ONNX model already", "every command takes it as it is")
+    known = "TensorFlow, Keras, TensorFlow Lite, Paddle, Caffe and PyTorch's .pt2 are converted; --with CMD names yours"
+    raise UsageError(f"{clean(str(source))} is none of the formats that subcut converts", known)
+
+
+def _place(folder: Path, target: Path) -> Path:
+    """Where a converter writes: a folder of its own, of which only the model and its weights are taken."""
+    (folder / "converted").mkdir()
+    return folder.resolve() / "converted" / target.name
 
 
 def _free(output: str | None, source: Path, *, force: bool) -> Path:
@@ -115,18 +135,15 @@ def _free(output: str | None, source: Path, *, force: bool) -> Path:
 
 
 def _installed(
-    kind: str, converter: Converter, source: Path, sources: list[str | list[str] | None], *, yes: bool
+    kind: str, converter: Converter, source: Path, index_url: str | None, find_links: Sequence[str], *, yes: bool
 ) -> Path:
     """The interpreter of the converter's environment, made if the user agrees.
 
     Raises:
         UsageError: nobody agreed. BackendError: it cannot be installed.
     """
-    from subgraph import environments
-
-    index_url, find_links = sources
-    words = ["--index-url", str(index_url)] if index_url else []
-    words += [word for folder in find_links or () for word in ("--find-links", folder)]
+    words = ["--index-url", index_url] if index_url else []
+    words += [word for folder in find_links for word in ("--find-links", folder)]
     installation = environments.Installation(converter.requirements, tuple(words))
     if installation.is_ready:
         return environments.make(installation)
@@ -136,8 +153,7 @@ def _installed(
         kind,
         converter.name,
     )
-    for command in installation.commands(installation.folder):
-        log.info("  %s", clean(shlex.join(command)))
+    environments.show(installation)
     if not yes:
         if not (sys.stdin and sys.stdin.isatty() and sys.stderr.isatty()):
             raise UsageError("nothing was installed: there is nobody to ask", "--yes agrees; --with CMD names your own")
@@ -146,27 +162,24 @@ def _installed(
     return environments.make(installation)
 
 
-def _own(source: Path, converted: Path, target: Path) -> Result:
+def _own(source: Path, converted: Path, target: Path, *, force: bool) -> Result:
     """Of a format that subcut reads itself, the ONNX file that it works on."""
-    from subgraph.graph.graph import load
-    from subgraph.graph.model_file import copy_model
-
-    graph = load(converted)
-    copy_model(graph, target)
+    with folders.scratch(target.parent) as folder:
+        written = _place(folder, target)
+        copy_model(load(converted), written)
+        graph = conversion.put(load(written), target, source, force=force)
     head = f"converted  {clean(source.name)}   {count(len(graph.nodes), 'node')}"
     return _unchecked(target, head, "subcut reads this format itself: every command takes it as it is")
 
 
-def _with(template: str, source: Path, target: Path) -> Result:
+def _with(template: str, source: Path, target: Path, *, force: bool) -> Result:
     """By the user's own command."""
-    from subgraph.origins.converters.conversion import command_of
-    from subgraph.origins.converters.conversion import convert as run_converter
-
-    with tempfile.TemporaryDirectory(prefix=".subcut-", dir=target.parent) as folder:
-        written = Path(folder) / target.name
-        words = command_of(template, source.resolve(), written.resolve())
-        log.info("%s", clean(shlex.join(words)))
-        graph = run_converter(words[0], words, source, written, target)
+    with folders.scratch(target.parent) as folder:
+        written = _place(folder, target)
+        words = conversion.command_of(template, source.resolve(), written)
+        log.info("%s", masked(clean(shlex.join(words))))
+        graph = conversion.convert(words[0], words, source, written)
+        graph = conversion.put(graph, target, source, force=force)
     head = f"converted  {clean(source.name)} by {clean(words[0])}   {count(len(graph.nodes), 'node')}"
     return _unchecked(
         target, head, f"to check it, record what the original computes: subcut compare {target} --recorded DIR"
@@ -180,49 +193,61 @@ def _unchecked(target: Path, head: str, why: str) -> Result:
 
 @dataclass(frozen=True)
 class _Check:
-    """What the user says of the comparison of the two models."""
+    """What both models are fed, how their values are compared, and where the report goes. `reference` starts it."""
 
-    settings: project.Project
-    inputs: options.InputOptions
-    comparison: options.CriterionOptions
-    runtime: options.RuntimeOptions
-    result: options.ResultOptions
-
-    def compare(
-        self, graph: Graph, head: str, converter: Converter, python: Path, source: Path, folder: Path
-    ) -> Result:
-        """Both models on the same inputs, tensor by tensor where names survive."""
-        from subgraph.commands.recorded import TensorChoice, compare_recorded
-        from subgraph.origins.converters.conversion import original_values
-        from subgraph.recordings.runs import RecordingOptions
-        from subgraph.reports.text import render_compared
-
-        feeding = resolve.feeding(self.settings, self.inputs)
-        resolve.log_random_inputs(feeding)
-        criterion = resolve.criterion(self.settings, self.comparison, self.result.trust)
-        try:
-            files = _input_files(graph, feeding, folder / "inputs")
-            log.info("running the original")
-            recorded = original_values(
-                converter, python, source.resolve(), graph, files, folder / f"{graph.path.stem}-original"
-            )
-        except SubcutError as e:
-            return _unchecked(graph.path, head, e.what)
-        fed = replace(feeding, inputs=tuple(f"{name}={file}" for name, file in files.items()), shapes={})
-        parent = resolve.parent_folder(self.settings, None)
-        with resolve.reference(self.settings, self.runtime, self.result.trust) as reference:
-            recordings = RecordingOptions((recorded,))
-            found = compare_recorded(graph.path, recordings, fed, criterion, reference, parent, TensorChoice(), None)
-        document = {**found.document, "path": str(graph.path), "converter": converter.name, "checked": True}
-        text = render_compared(found.document)
-        return replace(found, document=document, text=f"{text}{head}\n{clean(str(graph.path))}")
+    feeding: Feeding
+    criterion: str
+    reference: Callable[[], Reference]
+    parent: Path
 
 
-def _input_files(graph: Graph, feeding: Feeding, folder: Path) -> dict[str, Path]:
-    """What the first sample feeds each input, as `.npy`.
+def _compared(check: _Check, graph: Graph, original: conversion.Original, head: str, folder: Path) -> Result:
+    """Both models on the same inputs, tensor by tensor where names survive. They agree only if all outputs do."""
+    from subgraph.commands.recorded import TensorChoice, compare_recorded
+    from subgraph.recordings.runs import RecordingOptions
+    from subgraph.reports.text import render_compared
+
+    resolve.log_random_inputs(check.feeding)
+    recorded = folder / f"{graph.path.stem}-original"
+    try:
+        fed = _fed(graph, check.feeding, folder / "inputs")
+        log.info("running the original")
+        unpaired = conversion.original_values(original, graph, [_files(sample) for sample in fed.records], recorded)
+        if not any(recorded.glob("*.npz")):
+            return _unchecked(graph.path, head, unpaired)
+        options, choice = RecordingOptions((recorded,), seeded=True), TensorChoice(every_output=True)
+        found = compare_recorded(
+            graph.path, options, fed, check.criterion, check.reference(), check.parent, choice, None
+        )
+    except SubcutError as e:
+        return _unchecked(graph.path, head, e.what)
+    uncompared = _uncompared(graph, found.document, unpaired)
+    why = "; ".join(f"{name}: {reason}" for name, reason in uncompared.items())
+    lines = [render_compared(found.document) + head]
+    lines += [f"not checked: outputs that were not compared: {clean(why)}"] if why else []
+    document = {**found.document, "path": str(graph.path), "converter": original.converter.name}
+    document |= {"checked": not why, "why": why, "uncompared": list(uncompared)}
+    return replace(found, document=document, text="\n".join([*lines, clean(str(graph.path))]))
+
+
+def _uncompared(graph: Graph, document: dict[str, Any], unpaired: str) -> dict[str, str]:
+    """The outputs of the model about which the comparison with the original says nothing, and why."""
+    rows = {row["tensor"]: row["runs"][0] for row in document["rows"]}
+    found = {}
+    for name in graph.outputs:
+        run = rows.get(name)
+        judged = run and run["in_place"]
+        if not judged or judged["status"] == "unresolved":
+            reason = (judged or run or {"why": ""})["why"]
+            found[name] = reason or unpaired or ("the original has no value" if name in rows else "a constant")
+    return found
+
+
+def _fed(graph: Graph, feeding: Feeding, folder: Path) -> Feeding:
+    """The same samples as files in a folder, one `.npy` per input.
 
     Raises:
-        InputError: a value does not fit, or an input's shape is not known.
+        InputError: a value does not fit, is no tensor of a type that numpy has, or an input's shape is not known.
     """
     from subgraph.graph.region import above
     from subgraph.runtime.capture import capture_samples
@@ -231,6 +256,22 @@ def _input_files(graph: Graph, feeding: Feeding, folder: Path) -> dict[str, Path
     folder.mkdir()
     stems = {name: f"i{k}" for k, name in enumerate(graph.inputs)}
     with Reference() as reference:
-        samples = feeding.plan(graph, graph.inputs)[:1]
+        samples = feeding.plan(graph, graph.inputs)
         captured = capture_samples(reference, graph, above(graph, list(graph.inputs)), stems, samples, folder)
-    return {name: (folder / "0" / captured[0].tensors[name].files[0]).resolve() for name in graph.inputs}
+    place = folder.resolve()
+    records = [
+        {name: c.tensors[name].within(str(place / str(k))) for name in graph.inputs} for k, c in enumerate(captured)
+    ]
+    return replace(feeding, records=tuple(records), labels=tuple(c.label for c in captured), shapes={})
+
+
+def _files(sample: Mapping[str, Record]) -> dict[str, Path]:
+    """The file of each input.
+
+    Raises:
+        InputError: an input is no tensor.
+    """
+    for name, record in sample.items():
+        if record.form != "tensor":
+            raise InputError(f"input {clean(name)} is no tensor: the original cannot be fed", "--no-check")
+    return {name: Path(record.files[0]) for name, record in sample.items()}

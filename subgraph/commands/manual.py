@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 import sys
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack, contextmanager, suppress
@@ -13,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from subgraph import project
-from subgraph.commands import Result, log, manual_tasks, options, resolve, steps
+from subgraph.commands import Result, command_line, log, manual_tasks, options, resolve, steps
 from subgraph.commands.manual_recorded import evidence_of, precision_of
 from subgraph.commands.options import Number, Text, option
 from subgraph.commands.recorded import recording_options
@@ -100,7 +99,7 @@ def start(
         reference=settings.get("reference", runtime.reference, resolve.usual_reference(model_path)),
         custom_ops=str(Path(custom_ops).resolve()) if custom_ops else "",
         feeding=feeding.options,
-        command=shlex.join(["subcut", *sys.argv[1:]]),
+        command=command_line(),
         notes=(),
         force=result.force,
         repeat=repeat,

@@ -165,7 +165,10 @@ Trust = Annotated[
     bool,
     option("--trust", None, "Run code that a project file, case, loop or .pt2 names or holds."),
 ]
-Jobs = Annotated[Number, option("--jobs -j", "N", "Candidate processes that run at once; default 1.")]
+Jobs = Annotated[
+    Number,
+    option("--jobs -j", "N", "Candidate runs at once; default 1, or what hosts or executor take."),
+]
 
 # ---------------------------------------------------------------------------------------------------- groups
 
@@ -234,7 +237,15 @@ class RuntimeOptions:
         Text, option("--reference", "SPEC", "Reference instead of plain onnxruntime, as in --candidate.")
     ] = None
     custom_ops: Annotated[Text, option("--custom-ops", "LIB", "Library of operators for onnxruntime to load.")] = None
+    executor: Annotated[
+        Text,
+        option("--executor", "SPEC", "Run the candidate on dask://HOST:8786, or MODULE:FUNCTION for any Executor."),
+    ] = None
     timeout: Annotated[Text, option("--timeout", "SECONDS", "Limit of one build or run of the candidate; 600.")] = None
+    memory: Annotated[
+        Text,
+        option("--memory", "4G", "What each of subcut's own processes may use; larger models run in stretches."),
+    ] = None
     memory_limit: Annotated[
         Text, option("--memory-limit", "8G", "Limit of the candidate and all processes that it starts.")
     ] = None

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import math
-import shlex
-import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from subgraph.commands import Result, table
+from subgraph.commands import Result, command_line, table
 from subgraph.commands.options import InputOptions, RecordedOptions, RuntimeOptions
 from subgraph.documents import to_json
 from subgraph.errors import UsageError
@@ -45,6 +43,7 @@ class TensorChoice:
     outputs: bool = False
     fail_fast: bool = False
     save: str | None = None
+    every_output: bool = False  # recordings agree only if each was compared, those that are constant as well
 
     def words(self, graph: Graph) -> Sequence[str]:
         """Names and globs for `trials.compare`; empty for all tensors."""
@@ -137,8 +136,8 @@ def compare_recorded(
             names = chosen(trials, choice.words(graph))
             limited = runs.limit_samples(recorded, len(trials.values.samples))
             compared = compare_runs(trials, limited, names, fail_fast=choice.fail_fast, accuracy=npu)
-            command = shlex.join(["subcut", *sys.argv[1:]])
-            comparison = document(trials, compared, names, criterion, command, stopped=choice.fail_fast)
+            compared = [c.needing(graph.outputs) for c in compared] if choice.every_output else compared
+            comparison = document(trials, compared, names, criterion, command_line(), stopped=choice.fail_fast)
             if choice.save:
                 save_values((p for c in compared for p in value_pairs(trials, c, names)), free_values(choice.save))
             tables = [accuracies.accuracy_rows(trials, c, names) if npu and c.matched else [] for c in compared]
@@ -179,8 +178,7 @@ def bisect_recorded(
             trials = narrowed.trials
             reasons = interval.known_troubles(graph)
             intervals = interval.find_intervals(trials, narrowed, interval.node_weights(graph))
-            command = shlex.join(["subcut", *sys.argv[1:]])
-            document = result_folder.document(trials, compared, narrowed, intervals, criterion, command, reasons)
+            document = result_folder.document(trials, compared, narrowed, intervals, criterion, command_line(), reasons)
             if intervals:
                 document = result_folder.save(
                     trials, narrowed, intervals, document, place, request, fed,

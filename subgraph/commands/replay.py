@@ -57,8 +57,8 @@ def replay(
 
     settings = project.load()
     criterion = resolve.criterion_words(settings, comparison, result.trust)
-    case = find_case(_folder(Path(folder), output))
-    chosen = _candidate(settings, case, candidate, runtime, result.trust)
+    case = find_case(unpacked_folder(Path(folder), output))
+    chosen = candidate_of_case(settings, case, candidate, runtime, result.trust)
     labels = case.labels or ("",)
     start_reference = functools.partial(resolve.reference, settings, runtime, result.trust, model=case.place / MODEL)
     verdicts = [_verdict(case, k, chosen, criterion, start_reference) for k in range(len(labels))]
@@ -74,8 +74,12 @@ def replay(
     return Result(document | {"samples": rows}, "\n".join(lines), code)
 
 
-def _folder(path: Path, output: str | None) -> Path:
-    """The folder of a case; a bundle is unpacked first, unless it was before."""
+def unpacked_folder(path: Path, output: str | None) -> Path:
+    """The folder of a case; a bundle is unpacked first, unless it was before.
+
+    Raises:
+        UnknownName: there is no such file. UsageError: `output` is given for what is no bundle.
+    """
     if not path.is_file():
         if path.suffix.lower() == ".zip" and not path.exists():
             beside = [clean(str(p)) for p in path.parent.glob("*.zip")]
@@ -91,10 +95,14 @@ def _folder(path: Path, output: str | None) -> Path:
     return place
 
 
-def _candidate(
+def candidate_of_case(
     settings: Project, case: FoundCase, spec: str | None, runtime: options.RuntimeOptions, trust: bool
 ) -> Candidate:
-    """The candidate that the command line names, else that of the case, else that of the project."""
+    """The candidate that the command line names, else that of the case, else that of the project.
+
+    Raises:
+        UsageError: it is not trusted, or cannot be run here.
+    """
     from subgraph.cases.find_case import candidate_of
     from subgraph.runtime import candidate as candidates
 

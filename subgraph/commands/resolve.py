@@ -7,7 +7,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from subgraph import plugins, project, trust
 from subgraph.cases.case import MANIFEST
@@ -24,7 +24,7 @@ from subgraph.commands.options import (
 from subgraph.errors import UsageError
 from subgraph.project import Project
 from subgraph.runtime.inputs import Feeding, ImageOptions
-from subgraph.runtime.reference import LITERT, Reference
+from subgraph.runtime.reference import LITERT, Reference, parse_limit
 from subgraph.storage import convert
 from subgraph.storage.convert import TensorFormat
 from subgraph.storage.file_kinds import is_caffe, is_of_tflite, is_tflite, is_torch_program, recognise_folder
@@ -83,7 +83,7 @@ def feeding(settings: Project, inputs: InputOptions, model: str | None = None) -
         UsageError: a shape, mean or scale cannot be read.
     """
     files = settings.get("input", inputs.inputs, [])
-    if not files and (folder := _case_folder(settings, model)):
+    if not inputs.inputs and (folder := _case_folder(settings, model)):  # what a project file names is for its model
         files = [str(folder / INPUTS)]
         log.info("inputs: those of the case, %s", clean(files[0]))
     return Feeding(
@@ -169,6 +169,16 @@ def criterion(settings: Project, comparison: CriterionOptions, trusted: bool) ->
 def candidate(
     settings: Project, spec: str | None, runtime: RuntimeOptions, trusted: bool, model: Path | None = None
 ) -> Candidate:
+    """As `named_candidate`, for a process that is subcut's own: what the candidate's processes leave is its to end."""
+    from subgraph.runtime.processes import adopt_orphans
+
+    adopt_orphans()
+    return named_candidate(settings, spec, runtime, trusted, model)
+
+
+def named_candidate(
+    settings: Project, spec: str | None, runtime: RuntimeOptions, trusted: bool, model: Path | None = None
+) -> Candidate:
     """The candidate with its limits. Logs what code will run.
 
     Where none is named, it is onnxruntime as people deploy it; LiteRT where the `model` is TensorFlow Lite's.
@@ -177,20 +187,21 @@ def candidate(
         UnknownName, UsageError: the SPEC or a limit cannot be read, or its commands are not trusted.
     """
     from subgraph.runtime import candidate as candidates
-    from subgraph.runtime.processes import adopt_orphans
+    from subgraph.runtime.executors import check as check_executor
 
-    adopt_orphans()
     spec, usual = settings.get("candidate", spec), "litert" if model and is_of_tflite(model) else "ort"
     candidate = _with_custom_ops(settings, candidates.parse(spec or usual, settings), runtime.custom_ops)
     timeout = positive_number("--timeout", settings.get("timeout", runtime.timeout))
     if timeout == 0:
         raise UsageError("--timeout 0: the time must be more than 0", "leave it out for 600 seconds")
     memory_limit = settings.get("memory_limit", runtime.memory_limit)
+    own = parse_limit(settings.get("memory", runtime.memory)) if candidate.backend != "cmd" else None
     candidate = replace(
         candidate,
         timeout=candidate.timeout if timeout is None else timeout,
-        memory=candidate.memory if memory_limit is None else candidates.parse_memory(memory_limit),
+        memory=(candidate.memory or own) if memory_limit is None else candidates.parse_memory(memory_limit),
         precision=candidates.parse_precision("--precision", runtime.precision) or candidate.precision,
+        executor=check_executor(settings.get("executor", runtime.executor) or candidate.executor),
     )
     only_onnx = set(plugins.own_names("backends")) - {"litert", "cmd"}
     if model and is_of_tflite(model) and candidate.backend in only_onnx:
@@ -229,10 +240,14 @@ def reference(
         UsageError: the SPEC cannot be read, the library does not exist, or what would run is not trusted.
     """
     reference = described_reference(settings, runtime, origin, model)
+    limit = parse_limit(settings.get("memory", runtime.memory))
     if reference is None:
-        return Reference()
+        return Reference(limit=limit)
     require_trust(reference.code, trusted)
-    return Reference(reference.backend, reference.options, timeout=reference.timeout, memory=reference.memory)
+    from subgraph.runtime.worker_pool import installed
+
+    limits: dict[str, Any] = {"timeout": reference.timeout, "memory": reference.memory, "limit": limit}
+    return Reference(reference.backend, reference.options, python=installed(reference), **limits)
 
 
 def usual_reference(model: Path | None) -> str:
@@ -346,16 +361,17 @@ def setup(
     return Setup(chosen, fed, parent, criterion, freeze, not result.fresh, other, tensor_map)
 
 
-def jobs(settings: Project, typed: int | None) -> int:
-    """How many candidates run at once.
+def jobs(settings: Project, typed: int | None, candidate: Candidate | None = None) -> int:
+    """How many candidates run at once: where nothing is said, as many as this one's hosts or executor take.
 
     Raises:
-        UsageError: less than one.
+        UsageError: less than one. BackendError: the executor is not reached.
     """
-    count = int(settings.get("jobs", typed, 1))
-    if count < 1:
+    from subgraph.runtime.remote.remote_pool import runs_at_once
+
+    if (count := settings.get("jobs", typed)) is not None and int(count) < 1:
         raise UsageError(f"--jobs {count}: at least one must run")
-    return count
+    return int(count or (runs_at_once(candidate) if candidate else 1))
 
 
 def shapes(words: Sequence[str]) -> dict[str, list[int]]:

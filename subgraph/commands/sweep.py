@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import re
-import shlex
-import sys
 import textwrap
 from collections import Counter
 from collections.abc import Iterable, Iterator
@@ -12,7 +10,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Annotated
 
 from subgraph import project
-from subgraph.commands import Result, log, options, resolve, table
+from subgraph.commands import Result, command_line, log, options, resolve, table
 from subgraph.commands.options import Text, Texts, option
 from subgraph.documents import to_json
 from subgraph.errors import UsageError
@@ -48,7 +46,7 @@ class SweepRuntimeOptions(options.RuntimeOptions):
     timeout: Annotated[Text, option("--timeout", "SECONDS", "Limit of one build or run of the candidate; 60.")] = None
 
 
-@options.with_option_groups("reference")
+@options.with_option_groups("reference", "memory")
 def sweep(
     *,
     candidate: Candidates = None,
@@ -78,7 +76,7 @@ def sweep(
 
     settings = project.load()
     criterion = resolve.criterion(settings, comparison, result.trust)
-    workers = resolve.jobs(settings, jobs)
+    resolve.jobs(settings, jobs)
     table.check(csv_file)
     parent = resolve.parent_folder(settings, result.output)
     specs: list[str | None] = [*candidate] if candidate else [None]
@@ -92,8 +90,8 @@ def sweep(
         for running in sweep.candidates:
             if running.about.caveat:
                 log.warning("%s", clean(running.about.caveat))
-        rows = sweep.rows(workers)
-        document = sweep_document(sweep, rows, places, shlex.join(["subcut", *sys.argv[1:]]))
+        rows = sweep.rows(max(resolve.jobs(settings, jobs, c) for c in candidates))
+        document = sweep_document(sweep, rows, places, command_line())
         result_folder.save(sweep, rows, places, document)
     return table.result(to_json(document), text(document), as_csv(document) if csv_file else "", csv_file)
 

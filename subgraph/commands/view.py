@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import signal
 import webbrowser
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -17,13 +17,15 @@ from subgraph.cases.layout import RUN_JSON
 from subgraph.commands import Result, log, options, resolve
 from subgraph.commands.options import Number, Text, Texts, option
 from subgraph.errors import UsageError
-from subgraph.graph.graph import load
+from subgraph.graph.graph import Graph, load
+from subgraph.text import clean
 
 if TYPE_CHECKING:
     from subgraph.view.server import ViewServer
     from subgraph.view.session import ViewOptions
 
 MAX_PORT = 65_535
+MAX_DEPTH = 8  # of bodies in bodies whose documents are checked
 
 
 @dataclass(frozen=True)
@@ -72,10 +74,8 @@ def view(
     found = _run_document(model)
     path = resolve.model_path(settings, None if found else model, weights, runs.trust)
     graph = load(path)
-    if found and found["model"]["nodes"] != len(graph.nodes):
-        raise UsageError(
-            f"{model} is the bisection of another model than {path.name}", "stand in the folder of its model"
-        )
+    if found:
+        _require_same(found, graph, clean(str(model)))
     session = ViewSession(
         graph, str(path if found or model is None else model), view_options(settings, runs, inputs, output, weights)
     )
@@ -118,11 +118,35 @@ def _run_document(place: str | None) -> dict[str, Any] | None:
         return None
     from subgraph.documents import read_document
 
-    shape = {"schema": str, "model": {"nodes": int}, "findings": [{"nodes": [str], "indices": [int]}]}
+    findings = [{"nodes": [str], "indices": [int], "inside?": _inside_shape(MAX_DEPTH)}]
+    shape = {"schema": str, "model": {"nodes": int}, "findings": findings}
     document: dict[str, Any] = read_document(
         Path(place) / RUN_JSON, shape, "name the folder that `subcut bisect` wrote"
     )
     return document
+
+
+def _inside_shape(depth: int) -> dict[str, Any]:
+    """What the document of a search in a body must hold, and those of bodies in it."""
+    texts = dict.fromkeys(("body", "asked", "outcome", "kind", "why"), str)
+    optional = dict.fromkeys(("case", "report"), (str, type(None)))
+    numbers = dict.fromkeys(("iteration", "iterations"), (int, type(None)))
+    inside = {"inside?": _inside_shape(depth - 1)} if depth else {}
+    return {**texts, **optional, **numbers, "nodes": [str], "ops": [str], **inside}
+
+
+def _require_same(found: Mapping[str, Any], graph: Graph, folder: str) -> None:
+    """
+    Raises:
+        UsageError: the bisection is of another model, or of what is inside of a node.
+    """
+    if body := found.get("body"):
+        what = f"{folder} is the search inside {clean(str(body))}, which is no model of its own"
+        raise UsageError(what, f"open {folder}/report.html, or view the bisection of the model, or the case in it")
+    about = found["model"]
+    if about["nodes"] != len(graph.nodes) or about.get("structure_sha256") not in (None, graph.skeleton.structure):
+        what = f"{folder} is the bisection of another model than {graph.path.name}"
+        raise UsageError(what, "stand in the folder of its model")
 
 
 def view_options(

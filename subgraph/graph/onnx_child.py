@@ -2,8 +2,8 @@
 
 Runs as a file, `python -I -S onnx_child.py FOLDER BYTES`, with the folder of the package onnx and the limit of memory.
 It loads onnx's extension alone, which takes 25 ms; the package takes 400 ms. A request is one line of JSON, with
-`bytes` of data behind it; so is a reply. `call` is `infer`, `convert` or `check`; `seconds` is the limit of processor
-time.
+`bytes` of data behind it; so is a reply. `call` is `infer`, `convert`, `function` or `check`; `seconds` is the limit of
+processor time.
 
 The kernel ends the process at the limit of time, so that it cannot outlive a parent that was killed by much.
 """
@@ -57,7 +57,7 @@ def _least(limit: int, hard: int) -> int:
     return limit if hard == resource.RLIM_INFINITY else min(limit, hard)
 
 
-def _answer(folder: Path, data: bytes, call: str, **options: int) -> bytes:
+def _answer(folder: Path, data: bytes, call: str, **options: Any) -> bytes:
     onnx = _extension(folder)
     if call == "infer":
         inferred: bytes = onnx.shape_inference.infer_shapes(data, False, **options)
@@ -65,8 +65,27 @@ def _answer(folder: Path, data: bytes, call: str, **options: int) -> bytes:
     if call == "convert":
         converted: bytes = onnx.version_converter.convert_version(data, options["version"])
         return converted
+    if call == "function":
+        return _function(onnx.defs, data, **options)
     onnx.checker.check_model_path(os.fsdecode(data), False, False, False)  # as onnx.checker.check_model
     return b""
+
+
+def _function(defs: Any, data: bytes, op: str, domain: str, version: int, opset: int, sizes: list[int]) -> bytes:
+    """The body of a node's function; `data`: the node, then the types of its inputs, of `sizes` bytes each."""
+    schema = defs.get_schema(op, version, domain)
+    ends = [sum(sizes[: k + 1]) for k in range(len(sizes))]
+    node, *types = (data[end - size : end] for size, end in zip(sizes, ends, strict=True))
+    dependent = bool(schema.has_context_dependent_function)
+    versions = schema.context_dependent_function_opset_versions if dependent else schema.function_opset_versions
+    if not versions:
+        raise ValueError(f"{op} has no function body")
+    at = max((v for v in versions if v <= opset), default=min(versions))
+    if dependent:
+        body: bytes = schema.get_context_dependent_function_with_opset_version(at, node, types)
+    else:
+        body = schema.get_function_with_opset_version(at)
+    return body
 
 
 def _extension(folder: Path) -> Any:

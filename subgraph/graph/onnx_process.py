@@ -17,8 +17,10 @@ import os
 import signal
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from types import TracebackType
+from typing import Any
 
 from subgraph.errors import ModelError
 from subgraph.graph import protobuf
@@ -82,6 +84,21 @@ class OnnxProcess:
         out.graph.initializer.extend(large)
         return out
 
+    def function_body(
+        self, node: protobuf.NodeProto, types: Sequence[protobuf.TypeProto], version: int, opset: int
+    ) -> protobuf.ModelProto:
+        """The FunctionProto by which the standard defines a node; `types`: of its inputs.
+
+        `version` of the operator; the body's own opset is the latest up to `opset`, else the first there is.
+
+        Raises:
+            OnnxError: the standard has no function for it. ModelError: the process exceeded a limit, or crashed.
+        """
+        parts = [m.SerializeToString() for m in (node, *types)]
+        words = {"op": node.op_type, "domain": node.domain, "sizes": [len(p) for p in parts]}
+        body = self._ask("function", b"".join(parts), version=version, opset=opset, **words)
+        return protobuf.protos().FunctionProto.FromString(body)
+
     def check(self, file: Path) -> None:
         """Run onnx.checker on a file.
 
@@ -90,7 +107,7 @@ class OnnxProcess:
         """
         self._ask("check", os.fsencode(file))
 
-    def _ask(self, call: str, data: bytes, **options: int) -> bytes:
+    def _ask(self, call: str, data: bytes, **options: Any) -> bytes:
         keep, self._keep = self._keep and len(data) <= KEPT_BYTES, False  # until it is known to have gone well
         child = self._child = self._child or _borrow() or self._start()
         while (reply := child.ask(call, data, **options)) is None:
@@ -113,7 +130,12 @@ class OnnxProcess:
     def _ended(self, child: _Child, call: str) -> ModelError:
         code = child.process.wait()
         how = f"it ended with signal {-code}" if code < 0 else f"it ended with code {code}"
-        task = {"infer": "shape inference", "convert": "version converter", "check": "checker"}[call]
+        task = {
+            "infer": "shape inference",
+            "convert": "version converter",
+            "check": "checker",
+            "function": "operator functions",
+        }[call]
         what = (
             f"onnx's {task} does not cope with {self.path.name}: {how}, at its limit of time or memory, or by a crash"
         )
@@ -150,7 +172,7 @@ class _Child:
             stderr=subprocess.DEVNULL,
         )
 
-    def ask(self, call: str, data: bytes, **options: int) -> tuple[str, bytes] | None:
+    def ask(self, call: str, data: bytes, **options: Any) -> tuple[str, bytes] | None:
         """The error that onnx reports, or "", and its answer. None: the process ended."""
         assert self.process.stdin and self.process.stdout
         size, seconds = len(data), SECONDS + len(data) // BYTES_PER_SECOND

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from subgraph.errors import InputError
 from subgraph.recordings.dumps import DumpEntry
@@ -66,7 +66,7 @@ class RunComparison:
         matched: per sample.
         rows: by tensor, in the order of the model; tensors that were not recorded are absent.
         inputs: what the device was fed against what the reference was fed.
-        unseen_outputs: outputs of the model that were not recorded.
+        unseen_outputs: outputs of the model that were not recorded, or, where `needing` them, not compared.
         tensors: of the model, that were looked for.
         trials: that the run is compared with: of the input as the device read it.
         wrong_input: how the device was fed otherwise than the reference; "" where it was not.
@@ -98,12 +98,17 @@ class RunComparison:
         """The entries that may hold tensors of the model and cannot be read, and why; of all samples."""
         return [pair for matched in self.matched for pair in matched.unread]
 
+    def needing(self, names: Sequence[str]) -> RunComparison:
+        """The same, which agrees only if all these tensors were compared."""
+        return replace(self, unseen_outputs=tuple(n for n in names if n not in self.rows or not self.rows[n].compared))
+
     @property
     def too_few(self) -> str:
         """Why the tensors that agree say little of the model; "" where they say enough."""
         if self.unseen_outputs and self.tensors:
             outputs = ", ".join(self.unseen_outputs)
-            return f"{len(self.rows)} of {self.tensors} tensors were recorded, the model's output {outputs} was not"
+            compared = sum(row.compared for row in self.rows.values())
+            return f"{compared} of {self.tensors} tensors were compared, the model's output {outputs} was not"
         matches, recorded = self._matched_of
         few = matches < FOREIGN_SHARE * recorded and not self._is_of_model
         return f"only {matches} of {recorded} recorded tensors were matched" if few else ""

@@ -124,11 +124,9 @@ def region(nodes_and_ops: Document, quoted: Quoted = str) -> str:
 
 def title(finding: Document, quoted: Quoted = str) -> str:
     """A finding in one line, without its numbers."""
-    kind = finding["kind"]
-    if kind == "accumulated" and finding["contributors"]:
-        return "the error accumulates; no region alone explains it"
+    kind, over = finding["kind"], f" over {region(finding, quoted)}; no part of it explains more than others"
     if kind == "accumulated":
-        return f"the error accumulates over {region(finding, quoted)}; no part of it explains more than others"
+        return f"the error accumulates{'; no region alone explains it' if finding['contributors'] else over}"
     if kind == "flaky":
         return f"flaky: {region(finding, quoted)} fails in {percent(finding['rate'])} of runs"
     if kind == "unresolved":
@@ -228,11 +226,13 @@ def predictions(document: Document, quoted: Quoted = str) -> list[str]:
 
 def runs(document: Document) -> str:
     """`24 trials: 23 in the steps, 1 to measure shares; 1 step reuses a trial`: the number that all reports give."""
-    extra = (document.get("runs") or {}).get("explain", 0)
-    own = document["trials"] - extra
+    by_purpose = {"explain": 0, "inside": 0, **(document.get("runs") or {})}
+    others = {"to measure shares": by_purpose["explain"], "inside of nodes": by_purpose["inside"]}
+    own = document["trials"] - sum(others.values())
     reused = len(document["steps"]) - own
-    measured = f": {own} in the steps, {extra} to measure shares" if extra else ""
+    parts = [f"{n} {what}" for what, n in {"in the steps": own, **others}.items() if n]
     again = f"; {count(reused, 'step')} {'reuses' if reused == 1 else 'reuse'} a trial" if reused > 0 else ""
+    measured = f": {', '.join(parts)}" if len(parts) > 1 else ""
     return f"{count(document['trials'], 'trial')}{measured}{again}"
 
 
@@ -255,7 +255,7 @@ def span(step: Document, quoted: Quoted = str) -> str:
 def sentences(finding: Document, quoted: Quoted = str) -> list[str]:
     """A finding's source and numbers, a line each: share, how it fails alone, how the error grows, if 1-minimal."""
     share = finding["explains"]
-    lines = [*_insides(finding.get("inside"), quoted), *origins(finding, quoted)]
+    lines = [*insides(finding.get("inside"), quoted), *map(quoted, finding.get("blame", ())), *origins(finding, quoted)]
     lines += [f"explains {percent(share)} of the final error"] if share is not None else []
     lines += [_alone(finding, quoted)] if finding["verdict"] or finding["worst"] else []
     if finding["kind"] == "accumulated":
@@ -270,7 +270,7 @@ def sentences(finding: Document, quoted: Quoted = str) -> list[str]:
     return [*lines, *_certificate(finding, quoted), *([quoted(finding["why"])] if incomplete else [])]
 
 
-def _insides(found: Document | None, quoted: Quoted) -> list[str]:
+def insides(found: Document | None, quoted: Quoted = str) -> list[str]:
     """What a search in a node's body found, from outside to inside."""
     if not found:
         return []
@@ -278,9 +278,13 @@ def _insides(found: Document | None, quoted: Quoted) -> list[str]:
     where = f"inside {quoted(found['body'])}"
     where += "" if k is None else f", wrong from iteration {k} of {found['iterations']} on"
     if not found["nodes"]:
-        return [f"{where}: {quoted(found['why']) or 'what is in it agrees alone, so the node itself is wrong'}{asked}"]
-    lines = [f"{where}: {region(found, quoted)}{asked}"] + [f"  case {quoted(c)}" for c in [found["case"]] if c]
-    return lines + _insides(found.get("inside"), quoted)
+        agrees = found["outcome"] in ("agree", "claimed")
+        alone = "what is in it agrees alone, so the node itself is wrong" if agrees else "nothing was established"
+        return [f"{where}: {quoted(found['why']) or alone}{asked}"]
+    doubt = "unresolved, the smallest region in doubt: " if found["kind"] == "unresolved" else ""
+    why = f"; {quoted(found['why'])}" if found["why"] else ""
+    case = [f"  case {quoted(found['case'])}"] if found["case"] else []
+    return [f"{where}: {doubt}{region(found, quoted)}{asked}{why}", *case, *insides(found.get("inside"), quoted)]
 
 
 def _alone(finding: Document, quoted: Quoted) -> str:
@@ -339,10 +343,8 @@ def other_model(document: Document, quoted: Quoted = str) -> list[str]:
     for row in other.get("nodes", ())[:MAX_PIECES]:
         left = "" if row["remains"] is None else f"; with it on the reference, {percent(row['remains'])} is left"
         lines.append(f"{region(row | {'ops': [row['op']]}, quoted)} explains {percent(row['explains'])}{left}")
-    ops = [
-        f"{quoted(row['op'])} {percent(row['explains'])} in {count(row['nodes'], 'piece')}"
-        for row in other.get("ops", ())
-    ]
+    ops = other.get("ops", ())
+    ops = [f"{quoted(row['op'])} {percent(row['explains'])} in {count(row['nodes'], 'piece')}" for row in ops]
     lines += [f"by operator: {listed(ops)}"] if ops else []
     clipped = [f"{quoted(row['tensor'])} {percent(row['share'])}" for row in other.get("saturated", ())]
     return [*lines, *([f"values clipped by their scale: {listed(clipped)}"] if clipped else [])]
@@ -382,8 +384,7 @@ def place(finding: Document, quoted: Quoted = str) -> list[str]:
 
 
 def _suspect(suspect: Document, quoted: Quoted) -> str:
-    line = source_line(suspect.get("source") or {})
-    source = f", from {quoted(line)}" if line else ""
+    source = f", from {quoted(line)}" if (line := source_line(suspect.get("source") or {})) else ""
     why = f": {quoted(suspect['why'])}" if suspect["why"] else ""
     return f"#{suspect['index']} {quoted(suspect['node'])} ({quoted(suspect['op'])}){source}{why}"
 

@@ -7,11 +7,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from subgraph.errors import OutputError
+from subgraph.errors import OutputError, Unreachable
 from subgraph.runtime.command_line import contents
 from subgraph.runtime.run_result import RunResult, from_entry
 from subgraph.storage.digest import digest
 from subgraph.storage.store import Store, StoreEntry
+from subgraph.verdict import Status, Verdict
 
 
 def load_or_run(store: Store, keys: Sequence[str], run: Callable[[Path], RunResult]) -> tuple[RunResult, str]:
@@ -19,7 +20,8 @@ def load_or_run(store: Store, keys: Sequence[str], run: Callable[[Path], RunResu
 
     A new result is stored under `keys[0]`, or the key that follows from it where files have changed
     since. `run(folder)` writes tensors into `folder` and returns what `run_model` does. Where the store's disk is full,
-    it is called again with a temporary folder: a result that cannot be stored is still a result.
+    it is called again with a temporary folder: a result that cannot be stored is still a result. Where the machine that
+    runs the candidate does not answer, the result is unresolved and not stored.
 
     Raises:
         OutputError: not even a temporary folder can be written. What `run` raises.
@@ -32,10 +34,13 @@ def load_or_run(store: Store, keys: Sequence[str], run: Callable[[Path], RunResu
         places.append(place)
     folder = store.new_folder()
     try:
-        result = run(folder)
-    except OutputError:
-        folder = store.new_folder(after=OSError(errno.ENOSPC, "No space left on device"))
-        result = run(folder)
+        try:
+            result = run(folder)
+        except OutputError:
+            folder = store.new_folder(after=OSError(errno.ENOSPC, "No space left on device"))
+            result = run(folder)
+    except Unreachable as e:  # nothing is known, so nothing is stored
+        return RunResult(failure=Verdict(Status.UNRESOLVED, None, e.what)), places[0]
     return replace(from_entry(store.put(places[0], result.to_json(), folder)), stored=False), places[0]
 
 

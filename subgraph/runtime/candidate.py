@@ -20,10 +20,14 @@ from pathlib import Path
 from typing import Any
 
 from subgraph import plugins
+from subgraph.environments import releases
+from subgraph.environments.installation import Installation
 from subgraph.errors import UnknownName, UsageError
 from subgraph.project import KIND_WORDS, Project
 from subgraph.runtime import command_line
 from subgraph.runtime.command_line import contents, is_file
+from subgraph.runtime.executors import check as check_executor
+from subgraph.runtime.remote.hosts import parse_hosts, parse_resources
 from subgraph.storage.digest import digest
 from subgraph.text import clean, nearest
 from subgraph.trust import NamedCode
@@ -42,6 +46,9 @@ SETTINGS: dict[str, type] = {
     "timeout": float,
     "memory_limit": str,
     "depends": list,
+    "hosts": list,
+    "resources": dict,
+    "executor": str,
 }
 RECIPES = {  # pages of docs/candidates, with other words for the same
     "iree": (),
@@ -65,6 +72,11 @@ class Candidate:
         name: as the user typed it; shown in reports.
         backend: a backend's name, or the path of a Python file.
         options: of the backend's `load`.
+        release: of the backend's runtime, "1.22.1", which runs in an environment of its own; "" for the one that is
+            installed beside subcut. Of a command, the version that the user has switched it to. sources: options for
+            pip that say where it comes from.
+        executor: where it runs, as a SPEC of `runtime.executors`; "" for this machine. resources: what each run takes
+            of a worker there. hosts: boards that its commands reach as `{host}`; each takes one run at a time.
         precision, multi: None: as the backend reports.
         timeout: seconds for one load or one run; memory: bytes of the process tree, None without a limit.
         origin: the project file that describes it; "" if the user typed it.
@@ -85,6 +97,21 @@ class Candidate:
     memory: int | None = None
     origin: str = ""
     depends: tuple[str, ...] = ()
+    release: str = ""
+    sources: tuple[str, ...] = ()
+    executor: str = ""
+    resources: Mapping[str, float] = field(default_factory=dict)
+    hosts: tuple[str, ...] = ()
+
+    @property
+    def installation(self) -> Installation | None:
+        """The environment of its release.
+
+        Raises:
+            UsageError: the backend has no releases, or this is none.
+        """
+        has_own = self.release and not self._runs_commands
+        return releases.release(self.backend, self.release, self.sources) if has_own else None
 
     @property
     def has_process(self) -> bool:
@@ -101,6 +128,10 @@ class Candidate:
         if self._runs_commands:
             return [str(self.options[step]) for step in COMMANDS if self.options.get(step)]
         files = [str(v) for k, v in self.options.items() if k == "custom_ops" or is_file(Path(str(v)))]
+        files += self.installation.requirements[:1] if self.installation else ()
+        files += (
+            [self.executor] if self.executor and "://" not in self.executor else []
+        )  # whose module is imported here
         return [self.backend, *files] if self.backend.endswith(".py") else files
 
     @property
@@ -120,7 +151,7 @@ class Candidate:
         `files`: what its commands name, by word; `code`: all that these reach, `command_line` says how far that is
         known, and what `depends` names; `installed`: the packages of the Python interpreters among these.
 
-        Without name, origin, precision and multi, which change no result.
+        Without name, origin, precision, multi, and where it runs, which change no result.
         """
         is_command, code = self._runs_commands, self._code()
         folder = Path(str(self.options.get("folder", "")) if is_command else "")
@@ -133,6 +164,7 @@ class Candidate:
             "timeout": self.timeout,
             "memory": self.memory,
             "version": version,
+            **({"release": self.release} if self.release else {}),
             "files": {word: digest for word, digest in files.items() if digest},
             "code": digest([[file.name, contents(file)] for file in code]),
             "installed": digest(command_line.installed(interpreters)),
@@ -153,6 +185,8 @@ def parse(spec: str, project: Project | None = None) -> Candidate:
 
     >>> parse("ort:opt=basic,threads=2").options
     {'opt': 'basic', 'threads': '2'}
+    >>> parse("ort==1.22.1:opt=basic").release
+    '1.22.1'
 
     Raises:
         UnknownName: no such backend or candidate; carries the nearest names. UsageError: a setting is not valid.
@@ -176,15 +210,18 @@ def _typed(spec: str, folder: str, others: list[str]) -> Candidate:
     backends = plugins.names("backends")
     if head == "torch" and rest:
         return Candidate(spec, head, _module_options(spec, rest, folder))
-    if head in backends and head != "torch":
-        return Candidate(spec, head, _options(spec, rest, folder))
-    if m := re.fullmatch(r"(.*?\.py)(?::(.*))?", spec, re.DOTALL):
+    backend, equals, release = head.partition("==")
+    if backend in backends and backend != "torch":
+        known = _release(backend, release if equals else None)
+        return Candidate(spec, backend, _options(spec, rest, folder), release=known)
+    if m := re.fullmatch(r"(.*?\.py)(?:==([^:]*))?(?::(.*))?", spec, re.DOTALL):
         path = Path(folder, m[1])
         if not path.is_file():
             raise UsageError(
                 f"no file {clean(str(path))}", "a candidate can be a Python file with load(model, options)"
             )
-        return Candidate(spec, str(path.resolve()), _options(spec, m[2] or "", folder))
+        known = _release(str(path.resolve()), m[2])
+        return Candidate(spec, str(path.resolve()), _options(spec, m[3] or "", folder), release=known)
     if recipe := next((name for name, words in RECIPES.items() if head.lower() in (name, *words)), None):
         what = f"no candidate '{clean(head)}' here, but docs/candidates/{recipe}.md is a recipe for it"
         own = "; torch:module.py:build is the module that the model was exported from" if recipe == "torch" else ""
@@ -196,6 +233,17 @@ def _typed(spec: str, folder: str, others: list[str]) -> Candidate:
     raise UnknownName(
         f"no candidate '{clean(head)}'", f"did you mean '{clean(close[0])}'? {hint}" if close else hint, close
     )
+
+
+def _release(backend: str, text: str | None) -> str:
+    """The release that a SPEC names; "" for None.
+
+    Raises:
+        UsageError: the backend's releases are not known, or this is none.
+    """
+    if text is not None:
+        releases.release(backend, text)
+    return text or ""
 
 
 def _check_command(where: str, step: str, command: str) -> None:
@@ -261,6 +309,9 @@ def _named(name: str, table: Any, file: Path) -> Candidate:
         memory=parse_memory(table["memory_limit"]) if "memory_limit" in table else None,
         origin=str(file),
         depends=_depends(where, table.get("depends", []), file.parent),
+        executor=check_executor(table.get("executor", "")),
+        resources=parse_resources(where, table.get("resources", {})),
+        hosts=parse_hosts(where, table, COMMANDS),
     )
 
 

@@ -1,8 +1,6 @@
 """Graph and planned samples → reference values of chosen tensors, from a run of only their ancestors.
 
-The ancestors are a cut of their own, from the model's inputs to the tensors. onnxruntime reads aligned external weights
-in place. Other large weights are first copied to aligned offsets: kernels give other last bits on unaligned memory
-(`docs/why/alignment.md`).
+The ancestors are a cut of their own, from the model's inputs to the tensors.
 """
 
 from __future__ import annotations
@@ -25,7 +23,6 @@ from subgraph.text import clean
 
 log = logging.getLogger("subcut")
 
-KERNEL_ALIGN = 64  # bytes; as onnxruntime's own allocator
 KEY = "above"  # of the ancestors in the reference process
 
 
@@ -101,23 +98,10 @@ def loaded_ancestors(
     folder = into / "above"
     folder.mkdir()
     try:
-        path = folder / "above.onnx"
-        weights = [t for t in model.graph.initializer if protobuf.on_disk(t)]
-        if weights and reference.backend == "ort" and all(_in_place(t, graph.path) for t in weights):
-            path.write_bytes(model.SerializeToString())
-            reference.load(KEY, path, graph.path.parent.resolve())
-        else:
-            protobuf.write(model, graph.path, path, external=True)
-            reference.load(KEY, path)
+        reference.load_model(KEY, model, graph.path, folder)
         yield needed
     finally:
         shutil.rmtree(folder, ignore_errors=True)
-
-
-def _in_place(tensor: protobuf.TensorProto, model: Path) -> bool:
-    """Does this weight lie in a file of its own, aligned for kernels?"""
-    blob = protobuf.locate(tensor, model)
-    return blob.file != model and blob.offset % KERNEL_ALIGN == 0
 
 
 def capture(

@@ -22,7 +22,7 @@ from subgraph.errors import UnknownName
 from subgraph.plugins import HOME
 from subgraph.text import nearest
 
-PLACES = {"convert": ("model", "converted"), "run": ("model", "converted", "inputs", "outputs")}
+PLACES = {"convert": ("model", "converted", "host"), "run": ("model", "converted", "inputs", "outputs", "host")}
 CODE = (".py", ".sh", ".so", ".dll", ".dylib", ".pl", ".js", ".lua", ".rb")  # ends of names that a program may load
 MOST_FILES = 500  # that a command line reaches: reading and parsing them takes a second
 MOST_TEXT = 1 << 18  # bytes of a script that is looked into

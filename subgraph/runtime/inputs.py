@@ -128,7 +128,7 @@ class Feeding:
         picture: how images become tensors.
         records: per sample, input values that lie on disk already, with absolute paths. They are fed instead of
             `inputs`, which then only names them in requests and manifests. A sequence is a file per element.
-        origins: per sample of `records`, where its values come from, in words.
+        origins: per sample of `records`, where its values come from, in words; labels: its name.
     """
 
     inputs: tuple[str, ...] = ()
@@ -137,6 +137,7 @@ class Feeding:
     picture: ImageOptions = field(default_factory=ImageOptions)
     records: tuple[Mapping[str, Record], ...] = ()
     origins: tuple[str, ...] = ()
+    labels: tuple[str, ...] = ()
 
     @property
     def is_default(self) -> bool:
@@ -168,9 +169,9 @@ class Feeding:
         ]
 
     def _recorded_files(self) -> list[tuple[str, list[InputFile]]]:
-        labels = [""] if len(self.records) == 1 else [f"sample_{k}" for k in range(len(self.records))]
+        numbered = [""] if len(self.records) == 1 else [f"sample_{k}" for k in range(len(self.records))]
         files = [[(name, f) for name, r in sample.items() for f in r.files or (NOTHING,)] for sample in self.records]
-        return [(label, [*of]) for label, of in zip(labels, files, strict=True)]
+        return [(label, [*of]) for label, of in zip(self.labels or numbered, files, strict=True)]
 
 
 def _files_per_sample(graph: Graph, words: Sequence[str]) -> list[tuple[str, list[InputFile]]]:

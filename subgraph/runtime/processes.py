@@ -11,7 +11,11 @@ import signal
 import threading
 import time
 from collections.abc import Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING
+
+from subgraph.environments import releases
+from subgraph.plugins import HOME
 
 if TYPE_CHECKING:
     import psutil
@@ -145,6 +149,19 @@ def _lives_outside(process: psutil.Process, group: int) -> bool:
         return os.getpgid(process.pid) != group and process.status() != psutil.STATUS_ZOMBIE
     except (psutil.Error, ProcessLookupError):
         return False
+
+
+def import_path(python: Path | None, scratch: str) -> str:
+    """$PYTHONPATH of a worker, with the folder of this package first: the child must run the same code.
+
+    The interpreter of another environment sees this package and what reads models, linked into a folder, no more.
+    """
+    if python:
+        folder = Path(scratch, "import")
+        releases.lend(folder, python.parent.parent)
+        return str(folder)
+    own, users = str(HOME.resolve().parent), os.environ.get("PYTHONPATH")
+    return f"{own}{os.pathsep}{users}" if users else own
 
 
 def process_end(lines: Sequence[str], signal: str | None = None, code: int | None = None) -> dict[str, object]:

@@ -45,6 +45,7 @@ class BackendInfo:
         caveat: what a user must know before anything runs; "" if nothing.
         exact: the options with which it computes in full precision, or without optimisations; empty where these do.
         switches: by name, what it does that may make a difference -> the options with which it does not.
+        passes: the option that turns passes of its optimiser off, `A+B`; "" if there is none.
     """
 
     version: str = ""
@@ -53,13 +54,15 @@ class BackendInfo:
     caveat: str = ""
     exact: Mapping[str, str] = field(default_factory=dict)
     switches: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+    passes: str = ""
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> BackendInfo:
         """The reply as it was before it became JSON."""
         texts = [str(data[key]) for key in ("version", "precision", "caveat")]
         switches = {str(name): _texts(options) for name, options in data["switches"].items()}
-        return cls(texts[0], texts[1], bool(data["multi"]), texts[2], _texts(data["exact"]), switches)
+        exact, passes = _texts(data["exact"]), str(data["passes"])
+        return cls(texts[0], texts[1], bool(data["multi"]), texts[2], exact, switches, passes)
 
 
 def not_thrown(switches: Mapping[str, Mapping[str, Any]], options: Mapping[str, Any]) -> dict[str, dict[str, str]]:

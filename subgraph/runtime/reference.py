@@ -6,24 +6,38 @@
 from __future__ import annotations
 
 import os
+import tempfile
 import threading
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 from subgraph import plugins
-from subgraph.errors import BackendError, ModelError, WorkerDied
+from subgraph.errors import BackendError, ModelError, UsageError, WorkerDied
+from subgraph.graph import protobuf
 from subgraph.graph.graph import Graph
 from subgraph.graph.quantization import TFLITE
+from subgraph.runtime.candidate import parse_memory
 from subgraph.runtime.inputs import Sample
+from subgraph.runtime.processes import free_memory
 from subgraph.runtime.protocol import ModelRun
+from subgraph.runtime.stretches.journal import Journals, remove_journal
+from subgraph.runtime.stretches.model import StretchedModel
 from subgraph.runtime.worker import Worker
 from subgraph.storage.tensors import Record
+from subgraph.text import clean
 
 WHOLE = "model"  # option of a backend that has some tensors only: the model of which it runs cuts
 LITERT = "litert:kernels=builtin"  # runs operators of TensorFlow Lite; without delegates, which fuse
+KERNEL_ALIGN = 64  # bytes; as onnxruntime's own allocator
+OWN_MEMORY = 112 << 20  # bytes of the process without a model: Python, numpy and onnxruntime
+STACKS = 64 << 20  # bytes that stacks of threads reserve and hardly use
+LEAST_LIMIT = 256 << 20  # bytes
+SMALL = 256 << 20  # bytes of weights that need no plan where the user gives no limit
+JOURNALS = ".stretches"  # within the folder of results
+HELD = "held"  # key of the model of which other keys are stretches
 MAX_THREADS = 8  # more give nothing for one small run, and other bits on each machine
 
 
@@ -31,6 +45,21 @@ def threads() -> int:
     """Intra-op threads of the reference: the cores we may use, at most `MAX_THREADS`. Recorded with every result."""
     usable = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     return min(usable, MAX_THREADS)
+
+
+def parse_limit(text: str | None) -> int | None:
+    """Bytes that each of subcut's own processes may use, as `--memory` names them; None for what is free.
+
+    Raises:
+        UsageError: it is no size, or less than the process takes without a model.
+    """
+    if text is None:
+        return None
+    size = parse_memory(text)
+    if size < LEAST_LIMIT:
+        what = f"--memory {clean(text)}: the process that runs the reference takes a third of 256M by itself"
+        raise UsageError(what, "256M or more")
+    return size
 
 
 def default_for(graph: Graph, **limits: Any) -> Reference:
@@ -48,8 +77,15 @@ class Reference:
     Another backend, or a library of custom operators (option `ops`), serves models that plain onnxruntime cannot run.
     Several threads may share a reference if each uses keys of its own.
 
+    A model whose weights need more than `limit` is run in stretches (`stretches.model`), of which the process holds one
+    at a time.
+
     Attributes:
         backend, options: as given, with the reference's own options added where the backend is onnxruntime.
+        python: the interpreter of a release that is installed apart; None for the one beside subcut.
+        limit: bytes of memory that the process may use; None for what is free.
+        exceeded: was there a model that did not fit?
+        journals: where runs in stretches leave how far they came, for the next process if this one is killed.
     """
 
     def __init__(
@@ -60,36 +96,79 @@ class Reference:
         timeout: float | None = None,
         memory: int | None = None,
         restart: bool = False,
+        python: Path | None = None,
+        limit: int | None = None,
     ) -> None:
-        """`timeout`, `memory`: as for `Worker`; `restart`: `load` starts a new process when a model has ended the last
-        one, and models that were loaded in that one are lost."""
-        self.backend = backend
+        """`timeout`, `memory`, `python`: as for `Worker`; `restart`: `load` starts a new process when a model has ended
+        the last one, and models that were loaded in that one are lost."""
+        self.backend, self.limit = backend, limit
         fixed = {"opt": "disable", "threads": threads(), "fixed": True} if backend == "ort" else {}
         self.options = {**fixed, **(options or {})}
+        self.journals: Path | None = None
+        self.exceeded = False
         self._restart = restart
-        self._start = partial(Worker, backend, timeout=timeout, memory=memory, bounded=backend == "ort")
+        limits: dict[str, Any] = {"timeout": timeout, "memory": memory or limit}
+        limits |= {"bounded": limit + STACKS if limit else 0} if backend == "ort" else {}
+        self._start = partial(Worker, backend, python=python, **limits)
+        self.python = python
         self._worker = self._start()
         self._lock = threading.RLock()
         self._version = ""
+        self._stretched: dict[str, StretchedModel] = {}
+        self._used_journals: dict[str, list[Path]] = {}  # by key
+        self._held: object = None  # what the process has under the key `HELD`
 
-    def load(self, key: str, model: Path, weights: Path | None = None, *, reuse: bool = True) -> None:
-        """Build `model` under the name `key`.
+    def load(self, key: str, model: Path, *, reuse: bool = True) -> None:
+        """Build the model in a file under the name `key`; its folder holds no other large files.
 
         Args:
-            weights: the folder of its external data, if it is another one.
             reuse: plan which tensors share memory, in time quadratic in the nodes that small tensors pass through.
 
         Raises:
             Refused: the runtime does not accept it.
             WorkerDied: the process crashed.
         """
+        size = sum(file.stat().st_size for file in model.parent.iterdir() if file.is_file())
+        if not self._stretch(key, size, lambda: Graph(protobuf.read(model)), reuse):
+            self._load(key, model, None, reuse)
+
+    def load_model(
+        self, key: str, model: protobuf.ModelProto, source: Path, folder: Path, *, reuse: bool = True
+    ) -> None:
+        """As `load`, of a model whose large weights are still those of the file `source`; it is written into `folder`.
+
+        onnxruntime reads external weights in place where all are aligned. Else they are copied to aligned offsets:
+        kernels give other last bits on unaligned memory (`docs/why/alignment.md`). `model` is changed.
+        """
+
+        def graph() -> Graph:
+            read = protobuf.reading_class().FromString(model.SerializeToString())
+            return Graph(protobuf.Skeleton(source, read, 0, ""))
+
+        on_disk = sum(protobuf.nbytes(t) for t in model.graph.initializer if protobuf.on_disk(t))
+        if not self._stretch(key, on_disk, graph, reuse):
+            self._place(key, model, source, folder, reuse)
+
+    def _place(self, key: str, model: protobuf.ModelProto, source: Path, folder: Path, reuse: bool) -> None:
+        path = folder / "model.onnx"
+        weights = [t for t in model.graph.initializer if protobuf.on_disk(t)]
+        if weights and self.backend == "ort" and all(_in_place(t, source) for t in weights):
+            path.write_bytes(model.SerializeToString())
+            self._load(key, path, source.parent.resolve(), reuse)
+        else:
+            protobuf.write(model, source, path, external=True)
+            self._load(key, path, None, reuse)
+
+    def _load(self, key: str, model: Path, weights: Path | None, reuse: bool) -> None:
+        """`weights`: the folder of its external data, if it is another one."""
         options = {**self.options, **({"weights": str(weights)} if weights else {})}
         if not reuse and self.backend == "ort":
             options["reuse"] = False
         with self._lock:
-            if self._restart and not self._worker.alive:
+            self._stretched.pop(key, None)
+            if (self._restart or self.limit or self._stretched) and not self._worker.alive:
                 self._worker.close()
-                self._worker = self._start()
+                self._worker, self._held = self._start(), None
             self._worker.load(key, model, options)
 
     def run(self, key: str, into: Path, outputs: Mapping[str, str], feeds: Iterable[Record] | Sample) -> ModelRun:
@@ -102,7 +181,8 @@ class Reference:
         """
         try:
             with self._lock:
-                run = self._worker.run(key, into, outputs, feeds)
+                stretched = self._stretched.get(key)
+                run = (stretched.run if stretched else partial(self._worker.run, key))(into, outputs, feeds)
         except BackendError as e:
             if not self._restart or isinstance(e, WorkerDied):
                 raise
@@ -120,9 +200,8 @@ class Reference:
         if not plugins.defines("backends", self.backend, "tensors"):
             return None
         with self._lock:
-            known = self._worker.tensors(model, self.options)
-        if known is not None:
-            self.options[WHOLE] = str(model.resolve())
+            known = frozenset(self._worker.names("tensors", model, self.options))
+        self.options[WHOLE] = str(model.resolve())
         return known
 
     def identity(self) -> dict[str, Any]:
@@ -133,9 +212,59 @@ class Reference:
         return {"backend": self.backend, "options": dict(self.options), "version": self._version}
 
     def drop(self, key: str) -> None:
-        """Forget a model; its memory is free again."""
+        """Forget a model; its memory is free again. Its values are where the caller wanted them."""
         with self._lock:
-            self._worker.drop(key)
+            if self._stretched.pop(key, None) is None:
+                self._worker.drop(key)
+        for folder in self._used_journals.pop(key, ()):
+            remove_journal(folder)
+
+    # ------------------------------------------------------------------------------------------------ stretches
+
+    def _stretch(self, key: str, weights: int, graph: Callable[[], Graph], reuse: bool) -> bool:
+        """Is the model run in stretches? With a limit every model is, often in one; else those that do not fit into
+        what is free. `weights`: their bytes, roughly."""
+        if self.backend != "ort" or not (self.limit or weights > SMALL):
+            return False
+        space = (self.limit or free_memory()) - OWN_MEMORY
+        used = self._used_journals.setdefault(key, [])
+        journals = Journals(self.journals, used) if self.journals else None
+        model = StretchedModel(graph(), self, space, journals, self.identity, reuse=reuse)
+        fits = model.fits()
+        self.exceeded = self.exceeded or not fits
+        if fits and not self.limit:
+            return False
+        with self._lock:
+            self._stretched[key] = model
+        return True
+
+    def hold(
+        self, token: object, build: Callable[[], protobuf.ModelProto], source: Path, folder: Path, *, reuse: bool
+    ) -> None:
+        """Load what `build` gives in the place of the stretch that the process holds, unless it has this one's token.
+
+        `source`, `folder`: as of `load_model`.
+        """
+        if self._held == token and self._worker.alive:
+            return
+        self.release()
+        with tempfile.TemporaryDirectory(prefix="model-", dir=folder) as inner:  # the process has its files open
+            self._place(HELD, build(), source, Path(inner), reuse)
+        self._held = token
+
+    def release(self) -> None:
+        """Forget the stretch that the process holds; its memory is free again."""
+        if self._held is not None and self._worker.alive:
+            self._worker.drop(HELD)
+        self._held = None
+
+    def run_held(self, into: Path, outputs: Mapping[str, str], feeds: Iterable[Record] | Sample) -> ModelRun:
+        """As `run`, of what it holds."""
+        return self._worker.run(HELD, into, outputs, feeds)
+
+    def keep_in(self, parent: Path) -> None:
+        """Have runs in stretches leave how far they came in this folder of results."""
+        self.journals = parent.absolute() / JOURNALS
 
     @contextmanager
     def exclusive(self) -> Iterator[None]:
@@ -146,5 +275,14 @@ class Reference:
     def __enter__(self) -> Reference:
         return self
 
-    def __exit__(self, *_: object) -> None:
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         self._worker.close()
+        if kind is None:  # after an error the next run goes on
+            for folder in (folder for used in self._used_journals.values() for folder in used):
+                remove_journal(folder)
+
+
+def _in_place(tensor: protobuf.TensorProto, model: Path) -> bool:
+    """Does this weight lie in a file of its own, aligned for kernels?"""
+    blob = protobuf.locate(tensor, model)
+    return blob.file != model and blob.offset % KERNEL_ALIGN == 0

@@ -59,7 +59,7 @@ class ReferenceValues:
         """Capture the tensors that have no values yet, in one run of their ancestors.
 
         `near`: run only ancestors between these tensors and tensors with values; many such calls in topological order
-        cost no more than one.
+        cost no more than one. So it is always where the model does not fit into memory.
 
         Raises:
             InputError: an input does not fit. ModelError: the reference cannot run the model. WorkerDied: it crashed.
@@ -77,7 +77,7 @@ class ReferenceValues:
                 missing = list(dict.fromkeys((*self.graph.inputs, *missing)))
                 self._run_first(missing, into)
             else:
-                self._run_again(missing, into, near)
+                self._run_again(missing, into, near or self.reference.exceeded)
 
     def _random_outputs(self, names: Sequence[str]) -> list[str]:
         """Outputs of the random nodes above these tensors: another run would draw other numbers."""

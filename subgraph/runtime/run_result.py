@@ -33,6 +33,7 @@ class RunResult:
         stored: it was found in the store, nothing was run.
         made: when it was run, in seconds since 1970.
         sources: files that the candidate imported, where it is a Python file: path → digest.
+        ended: its process did not survive it; not stored.
     """
 
     tensors: tuple[Mapping[str, Record], ...] = ()
@@ -43,6 +44,7 @@ class RunResult:
     stored: bool = False
     made: float = 0.0
     sources: Mapping[str, str] = field(default_factory=dict)
+    ended: bool = False
 
     def differing(self, other: RunResult) -> set[str]:
         """Names of the tensors that only one of two runs gave, or that differ in type, shape or any bit."""
@@ -76,16 +78,23 @@ def _equal(one: Record, other: Record) -> bool:
 
 def from_entry(entry: StoreEntry) -> RunResult:
     """The result that a store entry keeps, with absolute paths."""
-    document = entry.document
+    result = from_document(entry.document)
+    tensors = [{n: r.within(str(entry.folder)) for n, r in sample.items()} for sample in result.tensors]
+    return replace(result, tensors=tuple(tensors), stored=True, sources={})
+
+
+def from_document(document: Mapping[str, Any]) -> RunResult:
+    """What `to_json` wrote, with files relative to their folder."""
+    sources = document.get("sources", {})
     build, run, failure, made = document["build"], document["run"], document["failure"], document.get("made", 0.0)
     if failure:
         status, signature = Status(failure["status"]), Signature(failure["signature"])
         verdict = Verdict(status, signature, failure["why"], (), failure["process"], build, run)
-        return RunResult(failure=verdict, build=build, run=run, stored=True, made=made)
-    samples, folder = document["samples"], str(entry.folder)
-    tensors = tuple({r["name"]: Record.from_json(r).within(folder) for r in sample["tensors"]} for sample in samples)
+        return RunResult(failure=verdict, build=build, run=run, made=made, sources=sources)
+    samples = document["samples"]
+    tensors = tuple({r["name"]: Record.from_json(r) for r in sample["tensors"]} for sample in samples)
     others = tuple(tuple(sample["others"]) for sample in samples)
-    return RunResult(tensors, others, None, build, run, stored=True, made=made)
+    return RunResult(tensors, others, None, build, run, made=made, sources=sources)
 
 
 def run_model(

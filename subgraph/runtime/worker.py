@@ -27,12 +27,12 @@ from typing import Any, TypeVar
 
 from subgraph.documents import to_json
 from subgraph.errors import BackendError, OutOfTime, OutputError, SubcutError, WorkerDied, from_json
-from subgraph.plugins import HOME
 from subgraph.runtime.inputs import Sample
 from subgraph.runtime.processes import (
     MARK,
     SCRATCH,
     end_others,
+    import_path,
     open_pipe,
     process_end,
     resident_memory,
@@ -56,7 +56,7 @@ START_SECONDS = 120.0  # for importing the runtime, before the first request's o
 T = TypeVar("T")
 CHANNEL = "the pipe to subcut"
 TASKS = {"load": "load the model", "run": "run the model", "drop": "drop a model", "about": "say what the backend is"}
-TASKS |= {"sources": "say what it imported", "tensors": "say which tensors it has"}
+TASKS |= {"sources": "say what it imported", "names": "say what it knows of the model"}
 
 
 class Worker:
@@ -67,20 +67,21 @@ class Worker:
     crashed, exceeded a limit or was closed; the error says how, with the end of standard error.
 
     `timeout`: seconds per request, counted once the runtime is imported. `memory`: bytes of resident memory of the
-    child and all that it started. `bounded`: the child may not even allocate more than is free now; this breaks
-    runtimes that reserve addresses for later.
+    child and all that it started. `bounded`: as `memory`, but of what the child may allocate at all; 0: no more than is
+    free now. It breaks runtimes that reserve addresses. `python`: of another environment, with numpy and the runtime.
 
     Raises:
         BackendError: the process, or a folder for its files, cannot be created.
     """
 
     def __init__(
-        self, backend: str = "ort", *, timeout: float | None = None, memory: int | None = None, bounded: bool = False
-    ) -> None:
+        self, backend: str = "ort", *, timeout: float | None = None, memory: int | None = None,
+        bounded: int | None = None, python: Path | None = None,
+    ) -> None:  # fmt: skip
         self.timeout, self.memory = timeout, memory
         self.deadline = math.inf  # of `time.monotonic`, for all requests
         self._mark, self._key = uuid.uuid4().hex, os.urandom(KEY_BYTES)
-        self._is_ort = backend == "ort"  # starts no processes of its own, writes no files
+        self._is_ort = backend == "ort" and python is None  # starts no processes of its own, writes no files
         self._has_sources = backend.endswith(".py") or backend == "torch"
         self._cleanup = contextlib.ExitStack()
         scratch = "" if self._is_ort else str(self._cleanup.enter_context(_scratch()))
@@ -88,15 +89,20 @@ class Worker:
         try:
             with starting:
                 self._process = subprocess.Popen(
-                    [sys.executable, "-P", "-m", "subgraph.runtime.worker_main", backend, str(lifeline)]
-                    + ["bounded"] * bounded,
+                    [str(python or sys.executable), "-P", "-m", "subgraph.runtime.worker_main", backend, str(lifeline)]
+                    + ([] if bounded is None else [str(bounded)]),
                     bufsize=0,
                     stdin=subprocess.PIPE,
                     stdout=subprocess.PIPE,
                     stderr=subprocess.PIPE,
                     start_new_session=True,
                     pass_fds=[lifeline],
-                    env={**os.environ, "PYTHONPATH": _import_path(), MARK: self._mark, SCRATCH: scratch},
+                    env={
+                        **os.environ,
+                        "PYTHONPATH": import_path(python, scratch),
+                        MARK: self._mark,
+                        SCRATCH: scratch,
+                    },
                 )
                 workers.add(self._process.pid)
         except OSError as e:
@@ -139,14 +145,14 @@ class Worker:
         """
         return self._ask(_seconds, "load", key=key, model=str(model), options=dict(options))
 
-    def tensors(self, model: Path, options: Mapping[str, Any]) -> frozenset[str]:
-        """The tensors of a whole model that the backend, which defines `tensors`, has values of.
+    def names(self, of: str, model: Path, options: Mapping[str, Any]) -> list[str]:
+        """What the backend's function of this name, `tensors` or `passes`, names of a model.
 
         Raises:
             BackendError: the backend cannot be used.
         """
         return self._ask(
-            lambda reply: frozenset(map(str, reply["tensors"])), "tensors", model=str(model), options=dict(options)
+            lambda reply: list(map(str, reply["names"])), "names", of=of, model=str(model), options=dict(options)
         )
 
     def run(self, key: str, into: Path, outputs: Mapping[str, str], feeds: Iterable[Record] | Sample) -> ModelRun:
@@ -392,9 +398,3 @@ def _scratch() -> Iterator[Path]:
             yield folder
     except OutputError as e:
         raise BackendError(f"no temporary folder: {e.what}", "free some space, or set $TMPDIR") from e
-
-
-def _import_path() -> str:
-    """$PYTHONPATH, with the folder of this package first: the child must run the same code."""
-    own, users = str(HOME.resolve().parent), os.environ.get("PYTHONPATH")
-    return f"{own}{os.pathsep}{users}" if users else own

@@ -1,10 +1,10 @@
 """The child's half of `worker`: loads models on one backend and runs them, on requests from standard input.
 
-Runs as `python -m subgraph.runtime.worker_main BACKEND LIFELINE [bounded]`. The first line that it reads is the key of
-its replies (`runtime.protocol`). The first line that it writes says that the runtime is imported; one reply per request
-follows. What a backend prints goes to standard error; processes that a backend starts inherit neither the requests
-nor the replies. The process ends with its parent, even while the backend holds the interpreter's lock: the kernel kills
-the whole group when the lifeline (a pipe that nobody writes to) closes.
+Runs as `python -m subgraph.runtime.worker_main BACKEND LIFELINE [BYTES]`; BYTES as of `_limit_memory`. The first line
+that it reads is the key of its replies (`runtime.protocol`). The first line that it writes says that the runtime is
+imported; one reply per request follows. What a backend prints goes to standard error; its processes inherit neither the
+requests nor the replies. The process ends with its parent, even while the backend holds the interpreter's lock: the
+kernel kills the whole group when the lifeline (a pipe that nobody writes to) closes.
 """
 
 from __future__ import annotations
@@ -42,8 +42,8 @@ def main() -> None:
     requests, replies = _take_pipes()
     _die_with_parent(int(sys.argv[2]))
     adopt_orphans()
-    if "bounded" in sys.argv[3:]:
-        _limit_memory()
+    if len(sys.argv) > 3:
+        _limit_memory(int(sys.argv[3]))
     _restore_import_path()
     server = Server(sys.argv[1])
     lines = _requests(requests)
@@ -168,8 +168,8 @@ def _read(pipe: int) -> bytes:
         os._exit(CHANNEL_LOST)
 
 
-def _limit_memory() -> None:
-    """Bound what this process may allocate (not what it maps from files) by what is free now, on Linux.
+def _limit_memory(most: int = 0) -> None:
+    """Bound what this process may allocate, on Linux, by `most` bytes, and by what is free now; 0: by that alone.
 
     A damaged size in a model must not take the machine down. No `psutil.virtual_memory` here: importing psutil would
     add 10 ms to each start.
@@ -181,7 +181,7 @@ def _limit_memory() -> None:
             free = next(int(line.split()[1]) << 10 for line in info if line.startswith("MemAvailable"))
     except (ImportError, OSError, StopIteration):
         return  # no such limit on this system
-    limit, hard = int(free * MEMORY_SHARE), resource.getrlimit(resource.RLIMIT_DATA)[1]
+    limit, hard = min(int(free * MEMORY_SHARE), most or free), resource.getrlimit(resource.RLIMIT_DATA)[1]
     if hard != resource.RLIM_INFINITY:  # only root may raise it
         limit = min(limit, hard)
     resource.setrlimit(resource.RLIMIT_DATA, (limit, limit))
@@ -219,7 +219,7 @@ class Server:
 
     def answer(self, request: dict[str, Any]) -> object:
         """The reply to a request; its `do` is the name of a method below, the rest are the arguments."""
-        known = (self.about, self.load, self.run, self.sources, self.drop, self.tensors)
+        known = (self.about, self.load, self.run, self.sources, self.drop, self.names)
         methods: dict[str, Callable[..., object]] = {method.__name__: method for method in known}
         arguments = {key: value for key, value in request.items() if key != "do"}
         return methods[request["do"]](**arguments)
@@ -239,6 +239,7 @@ class Server:
                 str(module.caveat(options) if hasattr(module, "caveat") else ""),
                 {k: str(v) for k, v in (module.exact(options) or {} if hasattr(module, "exact") else {}).items()},
                 not_thrown(module.switches(options) if hasattr(module, "switches") else {}, options),
+                str(getattr(module, "PASSES", "")),
             )
         except SubcutError:
             raise
@@ -280,9 +281,9 @@ class Server:
         self._sources = command_line.imported() | self._sources
         return {"sources": self._sources}
 
-    def tensors(self, model: str, options: Mapping[str, Any]) -> dict[str, list[str]]:
-        """The tensors of a whole model that the backend has values of."""
-        return {"tensors": sorted(map(str, self.module.tensors(Path(model), options)))}
+    def names(self, of: str, model: str, options: Mapping[str, Any]) -> dict[str, list[str]]:
+        """What the backend names of a model, by a function of its own: `tensors` or `passes`."""
+        return {"names": sorted(map(str, getattr(self.module, of)(Path(model), options)))}
 
     def drop(self, key: str) -> dict[str, float]:
         """Forget a model."""

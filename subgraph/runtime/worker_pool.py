@@ -6,20 +6,94 @@ of loads. A run that must not depend on earlier ones gets a fresh process.
 
 from __future__ import annotations
 
+import logging
 import math
 import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from subgraph import plugins
-from subgraph.errors import WorkerDied
+from subgraph.environments.installation import make, show
+from subgraph.errors import BackendError, Unreachable, WorkerDied
 from subgraph.runtime.candidate import Candidate
 from subgraph.runtime.processes import free_memory
 from subgraph.runtime.protocol import BackendInfo
+from subgraph.runtime.remote.hosts import Hosts
+from subgraph.runtime.run_result import RunResult, run_model
 from subgraph.runtime.worker import Worker
+from subgraph.storage.tensors import Record
+from subgraph.text import clean
+from subgraph.verdict import Signature
+
+log = logging.getLogger("subcut")
 
 RECYCLE = 100  # loads
+MOST_HOSTS = 3  # that one run is tried on
+
+
+class Cancel:
+    """Lets another thread end the run of this one: in its block, what `borrow` lent ends, and nothing more is lent."""
+
+    def __init__(self) -> None:
+        self.is_set = False
+        self._end: Callable[[], None] | None = None
+        self._lock = threading.Lock()
+
+    def set(self) -> None:
+        """End the run."""
+        with self._lock:
+            self.is_set, end = True, self._end
+        if end:
+            end()
+
+    @contextmanager
+    def ends(self, end: Callable[[], None]) -> Iterator[None]:
+        """`set` calls `end` during this block.
+
+        Raises:
+            WorkerDied: it was set, before or in the block: what the block gave means nothing.
+        """
+        with self._lock:
+            self._end = end
+        try:
+            if not self.is_set:
+                yield
+        finally:
+            with self._lock:
+                self._end = None
+        if self.is_set:
+            raise stopped()
+
+    def __enter__(self) -> Cancel:
+        _this_thread.cancel = self
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        del _this_thread.cancel
+
+
+_this_thread = threading.local()
+
+
+def is_cancelled() -> bool:
+    """Is this thread's run cancelled?"""
+    cancel: Cancel | None = getattr(_this_thread, "cancel", None)
+    return cancel is not None and cancel.is_set
+
+
+@contextmanager
+def ended_by_cancel(end: Callable[[], None]) -> Iterator[None]:
+    """`end` is called if this thread's run is cancelled during the block.
+
+    Raises:
+        WorkerDied: it is.
+    """
+    cancel: Cancel | None = getattr(_this_thread, "cancel", None)
+    with cancel.ends(end) if cancel else nullcontext():
+        yield
 
 
 class Workers:
@@ -32,7 +106,7 @@ class Workers:
         deadline: when the last request must have ended, by `time.monotonic`.
     """
 
-    def __init__(self, candidate: Candidate) -> None:
+    def __init__(self, candidate: Candidate, *, start: bool = True) -> None:
         self.candidate = candidate
         self.memory = candidate.memory or (free_memory() if candidate.has_process else None)
         self.deadline = math.inf
@@ -40,7 +114,9 @@ class Workers:
         self._all: set[Worker] = set()
         self._lock = threading.Lock()
         self._closed = False
-        if candidate.has_process:
+        self._hosts = Hosts(candidate.hosts)
+        self._python = installed(candidate) if start else None
+        if start and candidate.has_process:
             self._put(self._start(), 0)  # imports the runtime while the caller still reads the model
 
     def about(self) -> BackendInfo:
@@ -63,7 +139,64 @@ class Workers:
         if not plugins.defines("backends", self.candidate.backend, "tensors"):
             return None
         with self.borrow() as worker:
-            return worker.tensors(model, self.candidate.options)
+            return frozenset(worker.names("tensors", model, self.candidate.options))
+
+    def run(
+        self, model: Path, feeds: Sequence[Sequence[Record]], outputs: Sequence[str], into: Path, *,
+        fresh: bool = False, options: Mapping[str, Any] | None = None,
+    ) -> RunResult:  # fmt: skip
+        """Load a model and run it once per sample, as `run_model`; `fresh` as of `borrow`.
+
+        `options`: in place of the candidate's own.
+
+        A candidate with hosts runs on one that is free. Where it does not answer, or takes too long, another is tried:
+        only a model that takes too long on two of them takes too long.
+
+        Raises:
+            BackendError: the candidate cannot be used at all. OutputError: its outputs cannot be written.
+            Unreachable: no host that was tried answered. WorkerDied: as `borrow`.
+        """
+        options = self.candidate.options if options is None else options
+        tried: list[str] = []
+        late: RunResult | None = None
+        while len(tried) < min(MOST_HOSTS, len(self._hosts.names)):
+            with self._hosts.lease(tried, self._go_on) as host:
+                try:
+                    result = self._run_here({**options, "host": host}, model, feeds, outputs, into, fresh)
+                except Unreachable as e:
+                    log.warning("%s does not answer: %s", clean(host), clean(e.what))
+                    self._hosts.note(host, answered=False)
+                    tried.append(host)
+                    continue
+            self._hosts.note(host, answered=True)
+            if late or not (result.failure and result.failure.signature is Signature.TIMEOUT):
+                return result
+            late = result
+            tried.append(host)
+        if late:
+            return late
+        if not tried:
+            return self._run_here(options, model, feeds, outputs, into, fresh)
+        if self._hosts.none_answers:
+            names = ", ".join(map(clean, self._hosts.names))
+            raise BackendError(f"none of the hosts answers: {names}", "the same command goes on once one does")
+        raise Unreachable(f"no answer from {', '.join(map(clean, tried))}")
+
+    def _run_here(
+        self, options: Mapping[str, Any], model: Path, feeds: Sequence[Sequence[Record]], outputs: Sequence[str],
+        into: Path, fresh: bool,
+    ) -> RunResult:  # fmt: skip
+        with self.borrow(loads=1, fresh=fresh) as worker:
+            result = run_model(worker, options, model, feeds, outputs, into)
+            return replace(result, ended=not worker.alive)
+
+    def _go_on(self) -> None:
+        """
+        Raises:
+            WorkerDied: nobody waits for this run any more.
+        """
+        if self._closed or is_cancelled():
+            raise stopped()
 
     @contextmanager
     def borrow(self, *, loads: int = 0, fresh: bool = False) -> Iterator[Worker]:
@@ -75,23 +208,25 @@ class Workers:
         worker, loaded = (self._start(), 0) if fresh else self._take()
         worker.deadline = self.deadline
         try:
-            yield worker
+            with ended_by_cancel(worker.close):
+                yield worker
         finally:
             if fresh or not worker.alive or loaded + loads >= RECYCLE or self._closed:
                 self._end(worker)
             else:
                 self._put(worker, loaded + loads)
         if self._closed:
-            raise _stopped()
+            raise stopped()
 
     def _start(self) -> Worker:
-        worker = Worker(self.candidate.backend, timeout=self.candidate.timeout, memory=self.memory)
+        limits: dict[str, Any] = {"timeout": self.candidate.timeout, "memory": self.memory}
+        worker = Worker(self.candidate.backend, python=self._python, **limits)
         with self._lock:
             if not self._closed:
                 self._all.add(worker)
                 return worker
         worker.close()
-        raise _stopped()
+        raise stopped()
 
     def _take(self) -> tuple[Worker, int]:
         while True:
@@ -128,5 +263,21 @@ class Workers:
         self.close()
 
 
-def _stopped() -> WorkerDied:
+def installed(candidate: Candidate) -> Path | None:
+    """The interpreter of its release, installed after it was logged where it is not there; None where it names none.
+
+    Raises:
+        BackendError: it cannot be installed.
+    """
+    environment = candidate.installation
+    if environment is None:
+        return None
+    if not environment.is_ready:
+        log.info("%s is installed, once, apart from all else:", clean(environment.requirements[0]))
+        show(environment)
+    return make(environment)
+
+
+def stopped() -> WorkerDied:
+    """The error of a run that was ended because nobody waits for it."""
     return WorkerDied("the processes that run the candidate were stopped", "")

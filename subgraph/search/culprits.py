@@ -140,9 +140,8 @@ def _nothing_runs(state: SearchState, region: Items) -> Search[bool]:
     if not state.no_output or state.agreed or len(region) > 1 or state.n <= OTHER_ITEMS:
         return False
     others = [(k,) for k in range(state.n) if (k,) != region]
-    sample = [others[len(others) * k // OTHER_ITEMS] for k in range(OTHER_ITEMS)]
-    for at in range(0, OTHER_ITEMS, state.workers):
-        if {*(yield from state.regions(Purpose.TAIL, sample[at : at + state.workers]))} != {Meaning.FAIL}:
+    for k in range(OTHER_ITEMS):
+        if (yield from state.region(Purpose.TAIL, others[len(others) * k // OTHER_ITEMS])) is not Meaning.FAIL:
             return False
     return True
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
@@ -131,12 +132,15 @@ class Counts:
 
     Attributes:
         runs: by purpose. compiled: items sent to the candidate, by purpose.
-        rounds: number of batches with at least one run; less than the number of runs with several workers.
     """
 
     runs: Mapping[Purpose, int]
     compiled: Mapping[Purpose, int]
-    rounds: int
+
+    def __add__(self, other: Counts) -> Counts:
+        """Of two searches, one after the other."""
+        runs = Counter(self.runs) + Counter(other.runs)
+        return Counts(runs, Counter(self.compiled) + Counter(other.compiled))
 
     def total(self, *without: Purpose) -> int:
         """Runs for all purposes but these."""

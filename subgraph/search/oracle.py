@@ -6,7 +6,7 @@ candidates therefore need no more than one method.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Protocol, TypeAlias
@@ -87,6 +87,10 @@ class Answer:
     verdict: Verdict | None = None
 
 
+Ahead: TypeAlias = Callable[[Mapping[Query, Status]], Iterator[Query]]
+"""How runs ended that nobody has asked about yet -> the runs that may be needed, most likely first."""
+
+
 class Oracle(Protocol):
     """Answers the queries of a search, in any order and several at once."""
 
@@ -95,5 +99,4 @@ class Oracle(Protocol):
         """Can one run hold several disconnected pieces?"""
 
     def ask(self, queries: Sequence[Query]) -> Sequence[Answer]:
-        """One answer per query, in their order; they may run in parallel. A query that cannot be answered is
-        UNRESOLVED, never an exception."""
+        """One answer per query, in their order. A query that cannot be answered is UNRESOLVED, never an exception."""

@@ -62,6 +62,7 @@ class SearchState:
         left, more: as in `Step`, for the next steps.
         suspect: the smallest region that failed since the last culprit.
         irrelevant, unresolved: as in `Findings`, by places. notes: as there.
+        asking: the purpose of the last queries. told: all answers, by batch.
         without_output: regions in a row without output. patience: at this many, the whole model is run again.
     """
 
@@ -69,7 +70,6 @@ class SearchState:
     order: Items
     parents: Sequence[Sequence[int]]
     prior: Sequence[float]
-    workers: int = 1
     max_trials: int | None = None
     deadline: float | None = None
     clock: Callable[[], float] = lambda: 0.0
@@ -98,7 +98,8 @@ class SearchState:
     unresolved: dict[Items, Observation] = field(default_factory=dict)
     runs: Counter[Purpose] = field(default_factory=Counter)
     compiled: Counter[Purpose] = field(default_factory=Counter)
-    rounds: int = 0
+    asking: Purpose = Purpose.BASELINE
+    told: list[Sequence[Answer]] = field(default_factory=list)
     without_output: int = 0
     patience: int = PATIENCE
     _unreported: list[tuple[Purpose, Query, Answer, Meaning]] = field(default_factory=list)
@@ -122,7 +123,7 @@ class SearchState:
     @property
     def counts(self) -> Counts:
         """Cost so far."""
-        return Counts(dict(self.runs), dict(self.compiled), self.rounds)
+        return Counts(dict(self.runs), dict(self.compiled))
 
     def items(self, places: Iterable[int]) -> Items:
         """Places -> items, ascending."""
@@ -140,7 +141,7 @@ class SearchState:
             while True:
                 yield from self._new_steps()
                 try:
-                    answers = self.oracle.ask(queries) if queries else ()
+                    answers = self._answers(queries)
                 except SearchStopped as stopped:
                     queries = search.throw(stopped)
                 else:
@@ -149,6 +150,10 @@ class SearchState:
             yield from self._new_steps()
             result: T = end.value
             return result
+
+    def _answers(self, queries: Sequence[Query]) -> Sequence[Answer]:
+        self.told.append(self.oracle.ask(queries) if queries else ())
+        return self.told[-1]
 
     def _new_steps(self) -> Iterator[Step]:
         for purpose, query, answer, status in self._unreported:
@@ -162,15 +167,15 @@ class SearchState:
         Raises:
             SearchStopped: a budget is used up, or the candidate has changed; nothing was asked.
         """
+        self.asking = purpose
         if self.without_output >= self.patience:
             yield from self._require_output()
         new = [q for q in dict.fromkeys(queries) if not self._answered(q)]
         runs = len({_run_key(q) for q in new if q.kind not in WITHOUT_RUN} - self.asked)
         if new and self.max_trials is not None and self.runs.total() + runs > self.max_trials:
-            raise SearchStopped(f"{self.max_trials} trials are used up")
+            raise SearchStopped("the trials are used up")
         if new and self.deadline is not None and self.clock() >= self.deadline:
             raise SearchStopped("the time is used up")
-        self.rounds += runs > 0
         by_items = [self._by_items(q) for q in new]
         for query, sent, answer in zip(new, by_items, (yield by_items), strict=True):
             self._accept(purpose, query, sent, answer)
@@ -273,14 +278,14 @@ class SearchState:
     def repeat(self, regions: Sequence[Items], times: int) -> Search[list[Meaning]]:
         """Meaning of each region, this many times more in fresh processes, to confirm it."""
         queries = [self.isolated(r, self.first + t, fresh=True) for r in regions for t in range(1, 1 + times)]
-        answers = yield from self.in_batches(Purpose.CONFIRM, queries)
+        answers = yield from self.one_by_one(Purpose.CONFIRM, queries)
         return [self.meaning(query.items, answer) for query, answer in zip(queries, answers, strict=True)]
 
-    def in_batches(self, purpose: Purpose, queries: Sequence[Query]) -> Search[list[Answer]]:
-        """As `ask`, `workers` queries at a time."""
+    def one_by_one(self, purpose: Purpose, queries: Sequence[Query]) -> Search[list[Answer]]:
+        """As `ask`, so that a budget that ends leaves the answers before it."""
         answers: list[Answer] = []
-        for k in range(0, len(queries), self.workers):
-            answers += yield from self.ask(purpose, queries[k : k + self.workers])
+        for query in queries:
+            answers += yield from self.ask(purpose, [query])
         return answers
 
     def answer_to(self, region: Items) -> Answer:

@@ -17,7 +17,8 @@ from subgraph.search import order
 from subgraph.search.culprits import Progress, find_culprits
 from subgraph.search.findings import Finding, FindingKind, Findings, Observation, Outcome, Purpose
 from subgraph.search.flaky import LEAST_RATE
-from subgraph.search.oracle import Items, Oracle, QueryKind
+from subgraph.search.lookahead import Lookahead
+from subgraph.search.oracle import Ahead, Items, Oracle, QueryKind
 from subgraph.search.passes import accumulated
 from subgraph.search.passes.baseline import RUNS, Baseline, baseline, summed
 from subgraph.search.passes.confirm import measure_rate
@@ -34,7 +35,9 @@ class Settings:
 
     Attributes:
         max_trials, max_time: budgets, in runs and in seconds of `clock`.
-        workers: queries asked at once.
+        workers: runs at once.
+        expect: called before the first query with what tells which runs are likely to be needed: an oracle with several
+            workers may run them before they are asked.
         within: only these items are suspects; they are asked whatever the whole says.
         inside: if the whole agrees, its items are asked as well.
         repeat: runs of the whole that must agree before the whole does; None: as many as cost little, two at least.
@@ -50,6 +53,7 @@ class Settings:
     repeat: int | None = None
     steady: bool = False
     clock: Callable[[], float] = time.monotonic
+    expect: Callable[[Ahead], None] | None = None
 
 
 def search(
@@ -80,12 +84,18 @@ def search(
     rows = [[at[p] for p in parents[item]] for item in places]
     prior = [float(weights[item]) for item in places] if weights is not None else [1.0] * len(places)
     deadline = None if settings.max_time is None else settings.clock() + settings.max_time
-    state = SearchState(
-        oracle, places, rows, prior, max(1, settings.workers), settings.max_trials, deadline, settings.clock,
-        settings.steady, left=len(places), more=len(places).bit_length() + 4,
-    )  # fmt: skip
     kinds = None if labels is None else tuple(labels[item] for item in places)
-    return state.run(_narrow(state, settings, kinds))
+
+    def begin() -> tuple[SearchState, Search[Findings]]:
+        more = len(places).bit_length() + 4
+        state = SearchState(oracle, places, rows, prior, steady=settings.steady, left=len(places), more=more)
+        return state, _narrow(state, settings, kinds)
+
+    state, narrowing = begin()
+    state.max_trials, state.deadline, state.clock = settings.max_trials, deadline, settings.clock
+    if settings.expect:
+        settings.expect(Lookahead(begin, state.told).wanted)
+    return state.run(narrowing)
 
 
 def _narrow(state: SearchState, settings: Settings, labels: tuple[Hashable, ...] | None) -> Search[Findings]:

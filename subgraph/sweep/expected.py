@@ -29,7 +29,7 @@ from subgraph.runtime.cached_runs import keys_to_try, load_or_run
 from subgraph.runtime.candidate import Candidate
 from subgraph.runtime.protocol import BackendInfo
 from subgraph.runtime.reference import Reference, threads
-from subgraph.runtime.run_result import RunResult, run_model
+from subgraph.runtime.run_result import RunResult
 from subgraph.runtime.worker_pool import Workers
 from subgraph.storage.digest import digest
 from subgraph.storage.store import Store
@@ -88,14 +88,13 @@ class Runtime:
 
     def _run(self, example: Example, fresh: bool, into: Path) -> RunResult:
         names = [r.name for r in example.outputs]
-        with self.workers.borrow(loads=1, fresh=fresh) as worker:
-            result = run_model(worker, self.candidate.options, example.model, [example.inputs], names, into)
-            if not result.failure:
-                return result
-            process = result.failure.process
-            ended = bool(process.get("signal")) or process.get("exit_code") is not None  # also what it started
-            phase = "run" if result.build else "build"
-            process = dict(process) | {"died": ended or not worker.alive, "while": phase}
+        result = self.workers.run(example.model, [example.inputs], names, into, fresh=fresh)
+        if not result.failure:
+            return result
+        process = result.failure.process
+        ended = bool(process.get("signal")) or process.get("exit_code") is not None  # also what it started
+        phase = "run" if result.build else "build"
+        process = dict(process) | {"died": ended or result.ended, "while": phase}
         return replace(result, failure=replace(result.failure, process=process))
 
 

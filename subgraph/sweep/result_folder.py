@@ -36,6 +36,7 @@ from subgraph.documents import to_json
 from subgraph.graph import protobuf
 from subgraph.runtime.candidate import Candidate
 from subgraph.runtime.reference import threads
+from subgraph.runtime.remote.remote_pool import open_workers
 from subgraph.runtime.worker_pool import Workers
 from subgraph.storage import folders
 from subgraph.storage.convert import TensorFormat
@@ -200,7 +201,7 @@ def replay_test(found: FoundCase, test: ExpectedTest, candidate: Candidate, crit
     with (
         tempfile.TemporaryDirectory(prefix="subcut-") as temporary,
         Store(Path(temporary) / "store") as store,
-        Workers(candidate) as workers,
+        open_workers(candidate) as workers,
         Workers(plain_onnxruntime(PATIENCE)) as plain_workers,
     ):
         runtime, plain = (Runtime(w.candidate, w, store) for w in (workers, plain_workers))

@@ -20,7 +20,7 @@ from pathlib import Path
 from subgraph.errors import BackendError, WorkerDied
 from subgraph.graph import protobuf
 from subgraph.runtime.candidate import Candidate
-from subgraph.runtime.worker_pool import Workers
+from subgraph.runtime.remote.remote_pool import open_workers
 from subgraph.storage import folders
 from subgraph.storage.store import Store
 from subgraph.sweep.expected import ExpectedOutputs, ReferenceResult, Runtime, is_dead, plain_onnxruntime
@@ -204,7 +204,7 @@ def open_sweep(
         store = stack.enter_context(Store(output / STORE if stored else scratch / STORE))
         tests = collect(store).chosen(only)
         plain, *runtimes = [
-            Runtime(c, stack.enter_context(Workers(c)), store) for c in (plain_onnxruntime(PATIENCE), *candidates)
+            Runtime(c, stack.enter_context(open_workers(c)), store) for c in (plain_onnxruntime(PATIENCE), *candidates)
         ]
         for runtime in (plain, *runtimes):
             log.debug("%s %s", runtime.candidate.name, runtime.about.version)

@@ -123,7 +123,10 @@ def share_of(patched: Array, error: Array) -> float:
 
 
 def error_alone(trials: Trials, region: Region, result: RunResult) -> Array | None:
-    """P: the error at the model's outputs when the region has these outputs, and the reference computes all else."""
+    """P: the error at the model's outputs when the region has these outputs, and the reference computes all else; None
+    where it gave none."""
+    if result.failure:
+        return None
     try:
         return error_of(trials, propagated(trials, region, result.tensors))
     except ModelError:

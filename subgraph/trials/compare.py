@@ -303,6 +303,9 @@ def _alone(trials: Trials, made: Mapping[int, list[str]], jobs: int) -> Iterator
         for step, (i, own) in enumerate(zip(rest, executor.map(verdict, rest), strict=True), PROBES + 1):
             log.info("%d of %d nodes alone", step, len(made), extra={"step": step, "of": len(made), "sparse": True})
             yield i, own
+    except (Exception, KeyboardInterrupt):  # end the runs that nobody waits for
+        trials.workers.close()
+        raise
     finally:
         executor.shutdown(cancel_futures=True)
 

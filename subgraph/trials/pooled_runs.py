@@ -13,7 +13,7 @@ from pathlib import Path
 from subgraph.graph.merged_cuts import MergedCut, merge_cuts, partition
 from subgraph.graph.region import Region
 from subgraph.runtime.cached_runs import load_or_run
-from subgraph.runtime.run_result import RunResult, run_model
+from subgraph.runtime.run_result import RunResult
 from subgraph.storage.digest import digest
 from subgraph.trials.trial import Trials
 from subgraph.verdict import Status, Verdict
@@ -78,7 +78,7 @@ def _run_model(trials: Trials, merged: MergedCut, into: Path) -> RunResult:
         for sample in trials.values.records
     ]
     outputs = [p for names in merged.outputs for p in names.values()]
-    with trials.temporary_folder() as folder, trials.workers.borrow(loads=1) as worker:
+    with trials.temporary_folder() as folder:
         merged.save(folder / "model.onnx")
         trials.count_run(len(merged.model.graph.node))
-        return run_model(worker, trials.candidate.options, folder / "model.onnx", feeds, outputs, into)
+        return trials.workers.run(folder / "model.onnx", feeds, outputs, into, options=trials.candidate.options)

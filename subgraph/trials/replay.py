@@ -15,8 +15,8 @@ from subgraph.graph.graph import load
 from subgraph.runtime.candidate import Candidate
 from subgraph.runtime.inputs import Feeding
 from subgraph.runtime.reference import Reference
+from subgraph.runtime.remote.remote_pool import open_workers
 from subgraph.runtime.run_result import RunResult
-from subgraph.runtime.worker_pool import Workers
 from subgraph.text import clean
 from subgraph.trials import candidate_model
 from subgraph.trials.session import Setup, open_trials
@@ -40,7 +40,7 @@ def open_case(case: FoundCase, k: int, candidate: Candidate, criterion: str, ref
     with (
         tempfile.TemporaryDirectory(prefix="subcut-") as temporary,
         reference,
-        Workers(candidate) as workers,
+        open_workers(candidate) as workers,
         open_trials(graph, Setup(candidate, feeding, Path(temporary), criterion), reference, workers) as trials,
     ):
         trials.candidate_model = candidate_model.of_case(graph, case.place / CANDIDATE)

@@ -14,7 +14,8 @@ from subgraph.runtime.candidate import Candidate
 from subgraph.runtime.inputs import Feeding
 from subgraph.runtime.reference import WHOLE, Reference, default_for
 from subgraph.runtime.reference_values import ReferenceValues
-from subgraph.runtime.worker_pool import Workers
+from subgraph.runtime.remote.remote_pool import open_workers
+from subgraph.runtime.worker_pool import Workers, installed
 from subgraph.storage import folders
 from subgraph.storage.file_kinds import is_of_tflite
 from subgraph.storage.store import Store
@@ -63,10 +64,11 @@ def open_trials(graph: Graph, setup: Setup, reference: Reference, workers: Worke
     rule = parse_criterion(setup.criterion)
     graph.prepare()
     samples, output = setup.feeding.plan(graph, graph.inputs), setup.output.absolute()
-    workers = workers or Workers(setup.candidate)
+    workers = workers or open_workers(setup.candidate)
     with ExitStack() as stack:
         scratch = stack.enter_context(folders.scratch(output))
         store = stack.enter_context(Store(output / STORE if setup.stored else scratch / STORE))
+        reference.keep_in(output)
         values = ReferenceValues(graph, reference, samples, scratch / "values")
         trials = Trials(graph, setup.candidate, workers, reference, values, store, rule, scratch, setup.freeze)
         if setup.candidate_model:
@@ -96,16 +98,34 @@ def _share_tensors(trials: Trials, stack: ExitStack) -> None:
 
 
 @contextmanager
+def with_candidate(trials: Trials, candidate: Candidate, name: str) -> Iterator[Trials]:
+    """The same trials of another candidate, in processes of its own, until the block ends; results are stored alike.
+
+    `name`: of a folder for its files.
+
+    Raises:
+        SubcutError: it cannot be used.
+    """
+    scratch = trials.scratch / name
+    scratch.mkdir(exist_ok=True)
+    with open_workers(candidate) as workers:
+        workers.deadline = trials.workers.deadline
+        yield replace(trials, candidate=candidate, workers=workers, scratch=scratch)
+
+
+@contextmanager
 def open_with_processes(graph: Graph, setup: Setup, reference: Candidate) -> Iterator[Trials]:
     """As `open_trials`, with processes of its own; the reference `ort` without options is plain onnxruntime.
 
     Raises: as `open_trials`.
     """
-    plain = reference.backend == "ort" and not reference.options  # without limits
+    plain = reference.backend == "ort" and not reference.options and not reference.release  # without limits
     timeout, memory = (None, None) if plain else (reference.timeout, reference.memory)
     with (
-        Reference(reference.backend, reference.options, timeout=timeout, memory=memory) as running,
-        Workers(setup.candidate) as workers,
+        Reference(
+            reference.backend, reference.options, timeout=timeout, memory=memory, python=installed(reference)
+        ) as running,
+        open_workers(setup.candidate) as workers,
         open_trials(graph, setup, running, workers) as trials,
     ):
         yield trials

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import itertools
+import re
 import tempfile
 import threading
 import time
@@ -17,6 +18,7 @@ from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
+from subgraph.bodies.as_loop import save_as_loop
 from subgraph.comparison.criteria import Rule
 from subgraph.comparison.judge import judge, judge_missing
 from subgraph.comparison.noise.noise import RegionNoise
@@ -32,15 +34,18 @@ from subgraph.runtime.candidate import Candidate
 from subgraph.runtime.protocol import BackendInfo
 from subgraph.runtime.reference import Reference
 from subgraph.runtime.reference_values import ReferenceValues
-from subgraph.runtime.run_result import Feeds, RunResult, merge, run_model
+from subgraph.runtime.run_result import Feeds, RunResult, merge
+from subgraph.runtime.stretches.model import held_bytes, raw_bytes
 from subgraph.runtime.worker_pool import Workers
 from subgraph.storage.digest import digest
 from subgraph.storage.store import Store
 from subgraph.storage.tensors import Record, load
 from subgraph.trials.candidate_model import CandidateModel
 from subgraph.trials.forms import Form, ShippedModel, shipped_model
-from subgraph.verdict import Judgement, Status, Verdict, joined
+from subgraph.verdict import Judgement, Signature, Status, Verdict, joined
 from subgraph.version import __version__
+
+STOPPED_FOR_MEMORY = re.compile(r"was stopped at \d+ MiB, above")  # by `runtime.worker`
 
 
 class NotStored(Exception):
@@ -64,7 +69,7 @@ class Trials:
         seen_keys: store keys of all results, run or loaded, with the time at which each was run.
         began: when the session began, in seconds since 1970.
         only_stored: nothing is run on the candidate: where a result is not stored, `NotStored` is raised.
-        dress: what the candidate is given in the place of a cut: its model in another form.
+        as_loop: is the candidate given the nodes of a cut as the body of a Loop of one iteration?
         run_by_hand: returns results in place of the workers. `dataclasses.replace` does not copy it: another candidate
             runs by itself.
     """
@@ -91,8 +96,9 @@ class Trials:
     only_stored: bool = False
     known: frozenset[str] | None = None
     roundings: Reference | None = None
-    dress: Callable[[Cut], protobuf.ModelProto] | None = field(default=None, init=False)
+    as_loop: bool = False
     run_by_hand: Callable[[Region, Feeds | None], RunResult] | None = field(default=None, init=False)
+    _outgrown: dict[tuple[int, ...], str] = field(default_factory=dict)
     _weight_digests: dict[str, str] = field(default_factory=dict)
     _noise: dict[Any, tuple[RegionNoise, threading.Lock]] = field(default_factory=dict)
     _lock: threading.RLock = field(default_factory=threading.RLock)
@@ -113,7 +119,7 @@ class Trials:
         """Does the candidate take several disconnected cuts in one model?"""
         if self.candidate_model:
             return False  # `graph.merged_cuts` merges cuts of the reference's model only
-        if self.dress:
+        if self.as_loop:
             return False
         return bool(self.about.multi if self.candidate.multi is None else self.candidate.multi)
 
@@ -137,12 +143,44 @@ class Trials:
         self.capture(region)
         if self.run_by_hand:
             return self.run_by_hand(region, feeds)
+        if why := self.too_large(region):
+            return RunResult(failure=Verdict(Status.UNRESOLVED, None, why))
         if self.candidate_model and (problem := self.candidate_model.problem(region)):
             return RunResult(failure=Verdict(Status.UNRESOLVED, None, problem))
         form = self.form_of(region) if feeds is None else Form.CUT
         result = self._run_as(form, region, feeds, repetition, fresh)
         begins = form is Form.SHIPPED and not self.forms
         return self._try_forms(region, result, repetition, fresh) if begins else result
+
+    def too_large(self, region: Region) -> str:
+        """Why the candidate is not given a region: with its weights it would exceed its memory. "" if it is."""
+        room, graph = self.workers.memory, self.graph
+        if region.nodes in self._outgrown:
+            return self._outgrown[region.nodes]
+        if room is None or self.run_by_hand or self.candidate_model or self._weights_held <= room:
+            return ""
+        needed = sum(self._held(graph.weights[n]) for n in region.weights if n in graph.weights)
+        if needed <= room:
+            return ""
+        return f"its weights take about {needed >> 20} MiB, the candidate may use {room >> 20}: it was not run"
+
+    def _unless_outgrown(self, region: Region, failure: Verdict) -> RunResult | None:
+        """Nothing is known of a candidate that was stopped at `--memory`, which is no limit of its own."""
+        if self.candidate.memory is None or self.candidate.memory != self.reference.limit:
+            return None
+        if failure.signature is not Signature.CRASH or not STOPPED_FOR_MEMORY.search(failure.why):
+            return None
+        self._outgrown[region.nodes] = f"at --memory, {failure.why}"
+        return RunResult(failure=Verdict(Status.UNRESOLVED, None, self._outgrown[region.nodes]))
+
+    @cached_property
+    def _weights_held(self) -> int:
+        """Bytes of memory that all weights take."""
+        return sum(map(self._held, self.graph.weights.values()))
+
+    def _held(self, weight: protobuf.TensorProto) -> int:
+        """Bytes of memory that a weight takes in the candidate at least."""
+        return held_bytes(weight) if self.candidate.backend == "ort" else raw_bytes(weight)
 
     def form_of(self, region: Region) -> Form:
         """How the candidate is given a region."""
@@ -163,7 +201,7 @@ class Trials:
 
     @cached_property
     def _shipped(self) -> ShippedModel | None:
-        return None if self.dress else shipped_model(self.graph, self._whole, self.candidate_model)
+        return None if self.as_loop else shipped_model(self.graph, self._whole, self.candidate_model)
 
     def _run_as(self, form: Form, region: Region, feeds: Feeds | None, repetition: int, fresh: bool) -> RunResult:
         """Run a region in one of the forms, or load what is stored of it."""
@@ -182,7 +220,7 @@ class Trials:
             if self.candidate_model:
                 result = self.candidate_model.translated(region, result, records, self.new_folder)
             if result.failure:
-                return result
+                return self._unless_outgrown(region, result.failure) or result
             parts.append((samples, result))
         return merge(parts, len(self.values.samples))
 
@@ -217,8 +255,7 @@ class Trials:
             cut = self.cut(region, records)
             stems = {name: f"o{i}" for i, name in enumerate(cut.outputs)}
             with self.temporary_folder() as folder, self.reference.exclusive():
-                cut.save(folder / "model.onnx")
-                self.reference.load(folder.name, folder / "model.onnx")
+                self.reference.load_model(folder.name, cut.model, self.graph.path, folder)
                 for k, sample in zip(samples, records, strict=True):
                     into = self.new_folder()
                     run = self.reference.run(folder.name, into, stems, [sample[n] for n in cut.inputs])
@@ -306,17 +343,15 @@ class Trials:
         else:
             cut = self.cut(region, records)
             feeds = [[sample[n] for n in cut.inputs] for sample in records]
-        if self.dress:
-            protobuf.write(self.dress(cut), self.graph.path, folder / "model.onnx", external=False)
-        else:
-            cut.save(folder / "model.onnx")
+        save = save_as_loop if self.as_loop else Cut.save
+        save(cut, folder / "model.onnx")
         return cut, feeds
 
     def _run_model(self, form: Form, region: Region, records: Feeds, fresh: bool, into: Path) -> RunResult:
         """Write the model, build and run it in a worker; the result's files lie in `into`."""
         if self.only_stored:
             raise NotStored
-        with self.temporary_folder() as folder, self.workers.borrow(loads=1, fresh=fresh) as worker:
+        with self.temporary_folder() as folder:
             if form is Form.SHIPPED and self._shipped:
                 feeds, outputs, nodes = self._shipped.write(records, folder)
             else:
@@ -325,7 +360,8 @@ class Trials:
             if self.candidate.backend != "litert":
                 load_origin.write_own_format(folder / "model.onnx", folder)
             self.count_run(nodes)
-            return run_model(worker, self.candidate.options, folder / "model.onnx", feeds, outputs, into)
+            options = self.candidate.options
+            return self.workers.run(folder / "model.onnx", feeds, outputs, into, fresh=fresh, options=options)
 
     def count_run(self, nodes: int) -> None:
         """Count one run of a model of so many nodes."""
@@ -387,7 +423,7 @@ class Trials:
             entering,
             list(region.outputs),
             self.freeze,
-            *([self.dress.__name__] if self.dress else []),
+            *["as_loop"] * self.as_loop,
             *(self.values.digest([sample[n] for n in entering]) for sample in records),
         )
 

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import itertools
 import shlex
 import shutil
 import tempfile
 import threading
 import zipfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any, Protocol
@@ -24,6 +25,7 @@ from subgraph.graph.summary import weight_summary
 from subgraph.inspection.describe import nodes_document
 from subgraph.inspection.network import network
 from subgraph.origins.source import source
+from subgraph.reports import insides
 from subgraph.storage import folders
 from subgraph.storage.folders import safe_name
 from subgraph.text import clean, is_text
@@ -323,14 +325,18 @@ class ViewSession:
 
     def _links(self, document: dict[str, Any]) -> dict[str, Any]:
         """Folders and reports of a result, as `file` takes them."""
+        findings = document.get("findings") or ()
+        inner = [list(_chain(f.get("inside"))) for f in findings]
         places = [r.get("path") for r in document.get("results") or ()]
-        places += [f.get("case") for f in document.get("findings") or ()]
+        places += [f.get("case") for f in (*findings, *itertools.chain(*inner))]
         for path in places:
             if path and self._relative(path):
                 self.show_case(Path(path))
         return {
             "folders": [rel for path in places if path and (rel := self._relative(path))],
             "report": self._relative(document.get("report") or ""),
+            "inside": [insides(f.get("inside")) for f in findings],
+            "inner_reports": [[rel for i in of if (rel := self._relative(i["report"] or ""))] for of in inner],
         }
 
     def _relative(self, path: str) -> str:
@@ -338,6 +344,13 @@ class ViewSession:
             return ""
         full = Path(path).resolve()
         return full.relative_to(self.output).as_posix() if full.is_relative_to(self.output) and full.exists() else ""
+
+
+def _chain(inside: dict[str, Any] | None) -> Iterator[dict[str, Any]]:
+    """What was found inside of a finding, and inside of that."""
+    while inside:
+        yield inside
+        inside = inside.get("inside")
 
 
 def error_document(session: ViewSession, error: SubcutError, asked: Mapping[str, Any]) -> dict[str, Any]:

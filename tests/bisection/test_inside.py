@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import numpy as np
@@ -12,7 +13,7 @@ from hypothesis import strategies as st
 
 from benchmarks import bodies as benchmark
 from fixtures import bodies, bodies_wrong
-from subgraph.bisection.inside import AS_LOOP, first_wrong
+from subgraph.bisection.inside import AS_LOOP, first_wrong, most_halvings
 from tests.helpers.run_command import subcut
 
 
@@ -26,7 +27,7 @@ def test_the_first_wrong_iteration_is_found_by_halving(total: int, data: st.Data
         return trips > first
 
     assert first_wrong(total, fails) == first
-    assert len(asked) <= 1 + (total - 1).bit_length()
+    assert len(asked) <= most_halvings(total)
 
 
 @pytest.mark.slow
@@ -54,6 +55,31 @@ def test_from_the_command_line(tmp_path: Path) -> None:
     assert (tmp_path / case / "model.onnx").is_file()
     again = subcut("replay", case, "-c", spec, cwd=tmp_path)
     assert again.code == 1
+    assert "no second opinion: onnx's own evaluator gives other shapes than both" in done.out
+    inner = next(tmp_path.glob("subcut_out/*-inside-*"))
+    refused = subcut("view", inner, "--no-browser", cwd=tmp_path)
+    assert (refused.code, f"is the search inside {body}, which is no model of its own" in refused.err) == (2, True)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("limit", "told"), [(6, "not searched: --max-trials is used up"), (12, "ended early: ")])
+def test_max_trials_is_for_what_is_inside_as_well(limit: int, told: str, tmp_path: Path) -> None:
+    """Without a limit the search makes 14 runs, 7 of them inside; the document counts them all, and its seconds."""
+    planted = bodies.planted(1, ["Loop"])
+    onnx.save(planted.model, tmp_path / "m.onnx")
+    np.save(tmp_path / "x.npy", bodies.values(1))
+    words = ("bisect", "m.onnx", "-c", f"{bodies_wrong.__file__}:node={planted.node}", "-i", "x.npy")
+    done = subcut(*words, "--max-trials", str(limit), cwd=tmp_path)
+    assert "inside loop4" in done.out
+    assert told in done.out
+    outer = [p for p in tmp_path.glob("subcut_out/bisect-*/run.json") if "-inside-" not in p.parent.name]
+    document = json.loads(outer[0].read_text())
+    inner = document["runs"].get("inside", 0)
+    assert (document["trials"], bool(inner)) == (max(limit, 7), limit > 7)  # what a share costs is never refused
+    whole = subcut(*words, "--json", cwd=tmp_path).document
+    assert (whole["trials"], whole["runs"]["inside"]) == (14, 7)
+    (inside,) = (json.loads(p.read_text()) for p in tmp_path.glob("subcut_out/*-inside-*/run.json"))
+    assert whole["seconds"] > inside["seconds"]
 
 
 IN_LOOPS_ONLY = """
@@ -116,3 +142,6 @@ def test_a_fault_that_only_bodies_show_is_asked_about_in_a_loop_of_one_iteration
     assert subcut("replay", case, "-c", spec, cwd=tmp_path).code == 1  # the case shows the fault, as it was found
     assert subcut("replay", case, "-c", "ort", cwd=tmp_path).code == 0
     assert (tmp_path / case / "repro.py").is_file()
+    assert json.loads((tmp_path / case / "manifest.json").read_text())["request"]["as_loop"] is True
+    again = subcut("bisect", tmp_path / "m.onnx", "-c", spec, "-i", tmp_path / "x.npy", cwd=tmp_path)
+    assert (again.code, "changed" in again.err) == (1, False), again  # what is stored is asked in the same form

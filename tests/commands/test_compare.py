@@ -152,6 +152,31 @@ def test_a_fault_that_shows_in_the_whole_alone(here: Path) -> None:
     assert compare("-c", "shy.py", "--json", cwd=here).document["first_bad"] is None
 
 
+def test_several_candidates_stand_side_by_side(here: Path) -> None:
+    (here / "off.py").write_text(
+        "from subgraph.runtime.backends import ort\n"
+        "def load(model, options):\n"
+        "    run = ort.load(model, {})\n"
+        "    return lambda feeds: {n: v + 1 for n, v in run(feeds).items()}\n"
+    )
+    wrong, right = "off.py", "onnx-reference"
+    done = compare("m.onnx", "-c", wrong, "-c", right, "--csv", "table.csv", cwd=here)
+    assert done.code == 1
+    lines = done.out.splitlines()
+    assert lines[1].startswith(f"{right}: right")
+    head = next(line for line in lines if line.split()[:1] == ["node"])
+    assert head.split()[-1] == right
+    whole = next(line for line in lines if "whole model" in line)
+    assert whole.split()[-2:] == ["FAIL", "agree"]
+    rows = list(csv.reader((here / "table.csv").read_text().splitlines()))
+    assert rows[0][0] == "candidate"
+    assert {row[0] for row in rows[1:]} == {wrong, right}
+    document = compare("m.onnx", "-c", wrong, "-c", right, "--json", cwd=here).document
+    assert [c["exit_code"] for c in document["comparisons"]] == [1, 0]
+    assert document["exit_code"] == 1
+    assert "one candidate" in refused(compare("m.onnx", "-c", wrong, "-c", right, "--save", "d", cwd=here))
+
+
 @pytest.mark.parametrize(
     ("at", "tensors"),
     [
@@ -211,6 +236,10 @@ def test_stop_at_the_first(jobs: str, here: Path) -> None:
         (("--timeout", "-1"), "--timeout -1: expected a number"),
         (("--timeout", "soon"), "--timeout soon: expected a number"),
         (("--memory-limit", "much"), "memory limit much: expected a size\n  8G, 500M"),
+        (
+            ("--memory", "100M"),
+            "--memory 100M: the process that runs the reference takes a third of 256M by itself\n  256M",
+        ),
         (("--precision", "fp61"), "precision 'fp61' is unknown\n  one of fp32, fp16"),
         (("--at", "t9"), "no node or tensor 't9' in m.onnx\n  did you mean 't0'"),
         (("--at", "z*"), "no node or tensor 'z*'"),

@@ -6,11 +6,12 @@ Covers `commands.options` and `commands.resolve`.
 from __future__ import annotations
 
 import inspect
+import sys
 from typing import Annotated
 
 import pytest
 
-from subgraph.commands import Result, options, resolve
+from subgraph.commands import Result, command_line, options, resolve
 from subgraph.commands.options import CriterionOptions, InputOptions, Text, option, with_option_groups
 from subgraph.errors import UsageError
 from subgraph.project import Project
@@ -46,6 +47,11 @@ def test_a_command_gets_one_object_per_group() -> None:
     }
     with pytest.raises(TypeError, match="atol"):
         command(atol="1")
+
+
+def test_a_document_tells_the_command_without_a_login(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "argv", ["/bin/subcut", "convert", "a b.pb", "--index-url=https://me:pw@host:8/simple"])
+    assert command_line() == "subcut convert 'a b.pb' --index-url=https://****@host:8/simple"
 
 
 @pytest.mark.parametrize(

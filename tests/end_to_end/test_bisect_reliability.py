@@ -135,7 +135,7 @@ def whole(folder: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.timeout(900)
-@pytest.mark.parametrize(("jobs", "fault"), [(1, ("nodes", "n7+n9")), (2, ("dies", "n13")), (2, ("refuses", "n13"))])
+@pytest.mark.parametrize(("jobs", "fault"), [(1, ("nodes", "n7+n9")), (2, ("dies", "n13"))])
 def test_killed_at_ten_moments_it_goes_on(jobs: int, fault: tuple[str, str], here: Path, tmp_path: Path) -> None:
     """Moments spread over the search, from before its first trial to its last; at most what runs then is lost.
 
@@ -312,7 +312,7 @@ def test_a_full_disk(here: Path, disk: Callable[[int], Path], mark: dict[str, st
     np.save(here / "x.npy", np.linspace(0, 3, 2000, dtype=np.float32)[None])
     words = (*doubted(here, nodes="n5"), *QUICK, "--json", "-o")
     ends = []
-    for size in (8, 96, 160, 256, 384, 1024):
+    for size in (8, 160, 384, 1024):
         root = disk(size)
         done = bisect(*words, root, cwd=here, env=mark)
         ends.append(told_or_found(done, str(root)))
@@ -394,11 +394,18 @@ def honest(document: dict[str, Any], then: str) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("after", "then"),  # each change at two or three moments, each moment with three changes
+    ("after", "then"),  # each moment with two changes
     [
-        (after, then)
-        for k, after in enumerate((2, 3, 4, 5, 6))
-        for then in ("right", "dies", "refuses", "nan", "everywhere", "n2")[k % 2 :: 2]
+        (2, "right"),
+        (2, "nan"),
+        (3, "dies"),
+        (3, "n2"),
+        (4, "refuses"),
+        (4, "right"),
+        (5, "everywhere"),
+        (5, "n2"),
+        (6, "nan"),
+        (6, "right"),
     ],
 )
 def test_a_candidate_that_becomes_another(after: int, then: str, here: Path, mark: dict[str, str]) -> None:
@@ -414,7 +421,7 @@ def test_a_candidate_that_becomes_another(after: int, then: str, here: Path, mar
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("then", "after"), [("n2", 7), ("*", 10)])
+@pytest.mark.parametrize(("then", "after"), [("n2", 7)])
 def test_what_agreed_before_a_change_certifies_nothing_after_it(
     then: str, after: int, here: Path, mark: dict[str, str]
 ) -> None:
@@ -516,9 +523,9 @@ def test_exit_codes_of_a_command_are_followed_to_the_node(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("seed", [1, 3, 6, 7])
+@pytest.mark.parametrize("seed", [1, 3])
 def test_a_candidate_that_is_wrong_in_some_processes(seed: int, here: Path, mark: dict[str, str]) -> None:
-    """Wrong in 70 % of its processes; with these seeds the whole agrees at first (1, 6), or the node alone (3, 7)."""
+    """Wrong in 70 % of its processes; with these seeds the whole agrees at first (1), or the node alone (3)."""
     words = (*doubted(here, nodes="n5", often=70, seed=seed), *QUICK, "--json")
     document = found(bisect(*words, cwd=here, env=mark))
     (one,) = document["findings"]
@@ -566,7 +573,7 @@ def test_one_error_among_many_small_ones_is_found(here: Path, mark: dict[str, st
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("count", [32, 40])
+@pytest.mark.parametrize("count", [40])
 def test_real_float16_agrees_where_it_is_claimed_and_only_there(count: int, here: Path, mark: dict[str, str]) -> None:
     np.save(here / "x.npy", products(here / "m.onnx", count))
     words = doubted(here, half="yes")
@@ -614,7 +621,7 @@ ODD = [
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("guilty", range(0, 8, 2))
+@pytest.mark.parametrize("guilty", [0, 6])
 def test_hostile_names_from_end_to_end(guilty: int, here: Path, mark: dict[str, str]) -> None:
     """In the names of nodes and tensors, the model's path and the folder."""
     folder = here / "a b;$(touch pwned)'"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import shlex
 import shutil
+from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -145,6 +146,30 @@ def test_the_project_file_of_the_page_on_candidates_is_understood(tmp_path: Path
         (tmp_path / file).touch()
     npu = parse("npu", load(tmp_path))
     assert (npu.precision, npu.multi, npu.timeout, npu.memory) == ("fp16", True, 900.0, 8 << 30)
+
+
+@pytest.mark.slow
+def test_the_workflow_of_the_page_on_ci_runs(tmp_path: Path) -> None:
+    """Its `run:` lines as a script, where the page's reader has the demo; what it uploads is there then."""
+    page = (DOCS / "scripts.md").read_text(encoding="utf-8")
+    (workflow,) = blocks(page, "yaml")
+    if find_spec("yaml"):  # of the documentation's libraries
+        steps = import_module("yaml").safe_load(workflow)["jobs"]["agree"]["steps"]
+        assert [step["run"] for step in steps if "run" in step] == re.findall(r"- run: (.*)", workflow)
+    uses = re.findall(r"uses: (.*)", workflow)
+    assert uses
+    assert all(re.fullmatch(r"actions/[\w-]+@[0-9a-f]{40} # v\d+\.\d+\.\d+", line) for line in uses)
+    assert "permissions:\n  contents: read\n" in workflow
+    in_process("demo", tmp_path / "demo")
+    settings = next(block for block in blocks(page, "toml") if block.startswith("# subcut.toml"))
+    commands = [line for line in re.findall(r"- run: (.*)", workflow) if not NOT_RUN.match(line)]
+    shown = (
+        "…\nwrong: 2 of 28 nodes: stem/pad, stem/pool (Pad, AveragePool)\n…\nFAILED subcut.toml::model.onnx[wrong.py] …"
+    )
+    script = "".join(f"```console\n$ {command}\n{shown}\n```\n" for command in commands)
+    run_page(f"```toml\n{settings}```\n{script}", tmp_path / "demo")
+    (upload,) = re.findall(r"path: \|\n((?: {12}.*\n)+)", workflow)
+    assert all(list((tmp_path / "demo").glob(pattern)) for pattern in upload.split())
 
 
 def test_the_example_of_a_command_is_short() -> None:

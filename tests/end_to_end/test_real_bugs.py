@@ -75,3 +75,6 @@ def test_softmax_9_is_wrong_in_mnn(tmp_path: Path) -> None:
     onnx.save(onnx.parser.parse_model(text), tmp_path / "m.onnx")
     document = bisect(tmp_path / "m.onnx", "-c", "mnn", cwd=tmp_path)
     assert [(f["kind"], f["ops"]) for f in document["findings"]] == [("culprit", ["Softmax"])]
+    blamed = subcut("blame", tmp_path / "m.onnx", "-c", "mnn", "--json", cwd=tmp_path, timeout=LONG).document
+    cures = {cure["what"]: cure["proven"] for cure in blamed["cures"]}
+    assert cures["opset 13 instead of 9"], "the whole model, converted"

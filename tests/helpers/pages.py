@@ -14,6 +14,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
+from importlib.metadata import entry_points
 from pathlib import Path
 
 from fixtures import ROOT
@@ -22,8 +23,12 @@ from tests.helpers.run_command import PATIENCE, environment
 DOCS = ROOT / "docs"
 PAGES = sorted(page for page in DOCS.rglob("*.md") if page.parent != DOCS / "commands")  # those are generated
 LEFT_OUT = "…"
+# Words that have pytest load subcut's plugin, where the package was installed before it had one.
+PLUGIN = () if entry_points(group="pytest11", name="subcut") else ("-p", "subgraph.pytest_plugin")
 BIN = Path(sys.executable).parent
-WRONG = re.compile(r"\bFAIL\b|^wrong: |\b[1-9]\d* of \d+ (tensors? )?wrong|^[1-9]\d* warnings?,|.exit_code.: 1")
+WRONG = re.compile(
+    r"\bFAIL\b|^wrong: | computes .* wrong: |\b[1-9]\d* of \d+ (tensors? )?wrong|^[1-9]\d* warnings?,|.exit_code.: 1"
+)
 VARYING = re.compile(  # what another machine rounds otherwise, times, and versions
     r"-?\d+(\.\d+)?e[-+]\d+|-?\d+\.\d+( ms| s)?\b|\d+(?= ×| %| of \d+ (values differ|tensors? wrong))|(?<=ort)  +\S+"
 )
@@ -80,6 +85,7 @@ def run_page(text: str, folder: Path) -> None:
         if words[0] == "cd":  # holds for the commands below it
             folder /= words[1]
             continue
+        words[1:1] = PLUGIN if words[0] == "pytest" else ()
         done = subprocess.run(
             words,
             cwd=folder,

@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import json
 import logging
+import multiprocessing
 import os
 import subprocess
 import sys
+import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cache
+from multiprocessing import forkserver
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -18,6 +22,7 @@ import typer
 from onnx import TensorProto, helper
 
 from subgraph.commands import Result
+from tests.helpers import preloaded
 
 SUBCUT = Path(sys.executable).with_name("subcut")
 PATIENCE = 200  # seconds for a command that takes a few, on a busy machine; fakes that hang sleep for 600
@@ -54,7 +59,13 @@ def environment(more: Mapping[str, str] | None = None) -> dict[str, str]:
 
 
 def subcut(*words: str | Path, cwd: Path, env: Mapping[str, str] | None = None, **more: Any) -> Done:
-    """Run one command line to its end."""
+    """Run one command line to its end, in a process of its own.
+
+    Without an environment or streams of the test's own, the process is forked from one that has read the code already:
+    that saves half a second.
+    """
+    if env is None and not more and _of_python(environment()) == _of_python(AT_START):
+        return _forked([str(w) for w in words], cwd)
     done = subprocess.run(
         [SUBCUT, *words],
         cwd=cwd,
@@ -66,6 +77,40 @@ def subcut(*words: str | Path, cwd: Path, env: Mapping[str, str] | None = None, 
     )
     assert "Traceback" not in done.stderr, done.stderr
     return Done(done.returncode, done.stdout, done.stderr)
+
+
+def _of_python(variables: Mapping[str, str]) -> dict[str, str]:
+    """What Python itself reads when it starts."""
+    return {name: value for name, value in variables.items() if name.startswith("PYTHON")}
+
+
+AT_START = environment()
+
+
+@cache
+def _server() -> Any:
+    """Where processes are forked: it has a plain environment, and nothing of the test's."""
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload([preloaded.__name__])
+    with mock.patch.dict(os.environ, AT_START, clear=True):
+        forkserver.ensure_running()
+    return context
+
+
+def _forked(words: list[str], cwd: Path) -> Done:
+    with tempfile.TemporaryDirectory(prefix="subcut-test-") as folder:
+        streams = [Path(folder) / name for name in ("out", "err")]
+        process = _server().Process(
+            target=preloaded.run, args=([str(SUBCUT), *words], str(cwd), environment(), [str(s) for s in streams])
+        )
+        process.start()
+        process.join(PATIENCE)
+        if process.exitcode is None:
+            process.kill()
+            raise subprocess.TimeoutExpired(words, PATIENCE)
+        out, err = (stream.read_text(encoding="utf-8") for stream in streams)
+    assert "Traceback" not in err, err
+    return Done(process.exitcode, out, err)
 
 
 def in_process(*words: str | Path) -> Result:

@@ -865,7 +865,7 @@ def survive(folder: Path, word: str) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("word", [w for w in FORMATS if w != "hdf5"])  # a process of its own reads that: fuzzed above
-@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=80, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.binary(max_size=400), st.integers(0, 10))
 def test_random_bytes(word: str, made: dict[str, Path], tmp_path: Path, content: bytes, which: int) -> None:
     names = scan(made[word]).names
@@ -879,16 +879,16 @@ def test_random_bytes(word: str, made: dict[str, Path], tmp_path: Path, content:
 
 @pytest.mark.slow
 def test_damage_of_every_kind_takes_neither_long_nor_memory() -> None:
-    """A short run of `damage`, in a process with a limit: contents and names, 20 folders of each format."""
+    """A short run of `damage`, in a process with a limit: contents and names, 10 folders of each format."""
     done = subprocess.run(
-        [sys.executable, "-m", "tests.helpers.damaged_dumps", "20"],
+        [sys.executable, "-m", "tests.helpers.damaged_dumps", "10"],
         cwd=ROOT,
         capture_output=True,
         text=True,
         check=False,
     )
     assert done.returncode == 0, done.stdout + done.stderr
-    assert done.stdout.endswith(f"{20 * len(FORMATS)} damaged folders, 0 wrong\n")
+    assert done.stdout.endswith(f"{10 * len(FORMATS)} damaged folders, 0 wrong\n")
 
 
 def test_text_that_is_numbers(tmp_path: Path) -> None:

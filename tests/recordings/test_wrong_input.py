@@ -134,7 +134,7 @@ def test_without_the_model_s_output_nothing_agrees(tmp_path: Path, reference: Re
     (tmp_path / "dump/other.dat").write_bytes(b"?")
     found, _ = seen(reference, tmp_path)
     assert exit_code([found]) == 5 and not found.failing
-    assert found.notes == ["3 of 4 tensors were recorded, the model's output out was not",
+    assert found.notes == ["3 of 4 tensors were compared, the model's output out was not",
                            "files of other kinds were left out: 1 .dat"]  # fmt: skip
 
 

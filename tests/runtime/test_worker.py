@@ -302,7 +302,7 @@ def test_memory_is_a_limit_on_the_whole_tree(
 
 
 def test_a_bounded_one_may_not_ask_for_more_than_there_is(start: Callable[..., Worker], tmp_path: Path) -> None:
-    one = start(run="hold = np.empty(1 << 44, np.uint8)", bounded=True)
+    one = start(run="hold = np.empty(1 << 44, np.uint8)", bounded=0)
     with pytest.raises(ModelError, match="memory"):
         ask(one, tmp_path)
     assert one.alive

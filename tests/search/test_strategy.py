@@ -244,7 +244,7 @@ def test_a_budget_ends_it_with_the_smallest_region_in_doubt() -> None:
     done = run(faulty(chain(500), {123}), Settings(max_trials=8))
     (finding,) = done.findings.findings
     assert finding.kind is FindingKind.UNRESOLVED and 123 in finding.items and len(finding.items) < 200
-    assert done.findings.counts.total() == 8 and done.findings.stopped == "8 trials are used up"
+    assert done.findings.counts.total() == 8 and done.findings.stopped == "the trials are used up"
 
 
 def test_time_ends_it() -> None:

@@ -17,9 +17,11 @@ from fixtures.dags import random_dag
 from subgraph.graph import region as regions
 from subgraph.graph.graph import VALUE, Graph
 from subgraph.runtime.reference import Reference
+from subgraph.runtime.run_result import RunResult
 from subgraph.runtime.worker_pool import Workers
-from subgraph.trials.attribution import SHARE, Attribution, attribute, remaining_error
+from subgraph.trials.attribution import SHARE, Attribution, attribute, error_alone, remaining_error
 from subgraph.trials.trial import Trials
+from subgraph.verdict import Signature, Status, Verdict
 from tests.helpers import text_models
 from tests.helpers.open_trials import faulty_trials, region_of
 
@@ -248,3 +250,12 @@ def test_the_limits() -> None:
     assert Attribution(1.0, 3.1, SHARE - 0.01).culprit is False
     assert Attribution(0.06, 1.0, 0.03).culprit
     assert Attribution(0.06, 1.0, 0.02).culprit is False
+
+
+def test_of_a_piece_that_died_nothing_is_sent_on(ask: Ask) -> None:
+    """A candidate may compute the whole and crash on a piece of it."""
+    trials = ask(ONES)
+    region = region_of(trials.graph, "b")
+    trials.capture(region)
+    died = RunResult(failure=Verdict(Status.FAIL, Signature.CRASH, "it died"))
+    assert error_alone(trials, region, died) is None

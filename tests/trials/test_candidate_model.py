@@ -85,7 +85,7 @@ SLOW = pytest.mark.slow
         pytest.param("transformer", "qdq", marks=SLOW),
         pytest.param("transformer", "qoperator", marks=SLOW),
         pytest.param("transformer", "basic", marks=SLOW),
-        *(pytest.param("resnet", form, marks=SLOW) for form in ("extended", "qdq", "qdq_keeping")),
+        *(pytest.param("resnet", form, marks=SLOW) for form in ("extended", "qdq_keeping")),
     ],
 )
 def test_a_right_conversion_agrees(network: str, form: str, models: Callable[[str, str], Path]) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -21,7 +20,7 @@ from subgraph.runtime.reference import Reference
 from subgraph.runtime.run_result import RunResult
 from subgraph.runtime.worker_pool import Workers
 from subgraph.storage import tensors
-from subgraph.trials import session, stored_answers, trial
+from subgraph.trials import session, stored_answers
 from subgraph.trials.stored_answers import age, drop_if_changed
 from subgraph.trials.trial import Trials
 from subgraph.verdict import Signature, Status, Verdict
@@ -34,19 +33,14 @@ class Board(Workers):
     It runs no process. Each `command` is one of subcut's.
     """
 
-    def __init__(self, folder: Path, reference: Reference, patch: pytest.MonkeyPatch) -> None:
+    def __init__(self, folder: Path, reference: Reference) -> None:
         super().__init__(Candidate("board", candidate.BY_HAND))
         self._folder, self._reference, self.runs = folder, reference, 0
         self.firmware: Callable[[], float] = lambda: 1.0
         line(folder / "m.onnx", ["a", "b"])
         np.save(folder / "x.npy", np.array([[1.5, 0.25, 3.0]], np.float32))
-        patch.setattr(trial, "run_model", self._run_model)
 
-    @contextmanager
-    def borrow(self, *, loads: int = 0, fresh: bool = False) -> Iterator[Any]:
-        yield None
-
-    def _run_model(self, *arguments: Any) -> RunResult:
+    def run(self, *arguments: Any, **_: Any) -> RunResult:
         outputs, into = arguments[-2:]
         self.runs += 1
         try:
@@ -74,8 +68,8 @@ def reference() -> Iterator[Reference]:
 
 
 @pytest.fixture
-def board(tmp_path: Path, reference: Reference, monkeypatch: pytest.MonkeyPatch) -> Board:
-    return Board(tmp_path, reference, monkeypatch)
+def board(tmp_path: Path, reference: Reference) -> Board:
+    return Board(tmp_path, reference)
 
 
 def ask(trials: Trials) -> None:

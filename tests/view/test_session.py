@@ -6,6 +6,7 @@ import io
 import json
 import re
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
@@ -88,6 +89,28 @@ def test_links_lead_only_to_results_in_the_output_folder(session: ViewSession) -
     document = {"results": [{"path": "out/case"}, {"path": "/etc"}], "report": "../report.html"}
     session.runs.show("cut", "subcut cut", document)
     assert (session.runs.events[-1]["folders"], session.runs.events[-1]["report"]) == (["case"], "")
+
+
+def test_what_is_inside_of_a_finding_is_told_with_its_reports(session: ViewSession) -> None:
+    for name in ("deep", "deeper"):
+        (Path("out") / name / "culprit").mkdir(parents=True)
+        (Path("out") / name / "report.html").touch()
+
+    def inside(name: str, **more: Any) -> dict[str, Any]:
+        told = dict.fromkeys(("asked", "outcome", "why"), "") | {
+            "iteration": None,
+            "iterations": None,
+            "asked": "alone",
+        }
+        place = {"case": f"out/{name}/culprit", "report": f"out/{name}/report.html"}
+        return {**told, **place, "body": name, "kind": "culprit", "nodes": [f"{name}/n"], "ops": ["Neg"], **more}
+
+    document = {"findings": [{"inside": inside("deep", inside=inside("deeper"))}, {}]}
+    session.runs.show("bisect", "subcut bisect", document)
+    event = session.runs.events[-1]
+    assert event["inside"][0][::2] == ["inside deep: deep/n (Neg)", "inside deeper: deeper/n (Neg)"]
+    assert event["inner_reports"] == [["deep/report.html", "deeper/report.html"], []]
+    assert event["folders"] == ["deep/culprit", "deeper/culprit"]
 
 
 def test_values_that_were_not_asked_for_are_not_given(session: ViewSession) -> None:

@@ -333,7 +333,7 @@ class ManualBisection(Bisection):
         for step in runs:
             nodes[step.purpose] += len(step.items) or self.suspects
         counts = Counter(step.purpose for step in runs) + Counter({Purpose.PROFILE: looked})
-        return replace(findings, counts=Counts(counts, nodes, len(runs) + looked))
+        return replace(findings, counts=Counts(counts, nodes))
 
     @property
     def contradictions(self) -> list[str]:

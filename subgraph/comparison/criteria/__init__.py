@@ -84,6 +84,9 @@ class Noise(Protocol):
     def are_codes(self) -> bool:
         """Is it quantized by an operator of TensorFlow Lite, inside of which nothing can be perturbed?"""
 
+    def is_foreign(self) -> bool:
+        """Is it computed in floats by such operators alone? Then what rounding does to it cannot be measured."""
+
     def ranking(self, claim: str) -> Ranking | None:
         """What a TopK, ArgMax or ArgMin compared to give this output of indices; None for other outputs."""
 

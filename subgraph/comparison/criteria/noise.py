@@ -50,8 +50,8 @@ classes: the same share; the one element only if perturbed runs change some too,
 as sets. Values that no rounding reaches must be equal. Quantized values of TensorFlow Lite's operators, inside of which
 nothing can be perturbed, may be off by one step; up to half of their type's range they are unresolved.
 
-Without noise (recordings), fp32 keeps its 2e-3 per slice; lower precision is unresolved up to E = S, or up to what
-makes a model's output useless.
+Without noise (recordings, floats of such operators), fp32 keeps its 2e-3 per slice; lower precision is unresolved up to
+E = S, or up to what makes a model's output useless.
 
 The constants were measured on 31 networks, nine healthy runtimes and 20 real bugs, and on 20 trained models.
 """
@@ -139,6 +139,8 @@ def _judge(pair: Pair, context: OutputContext, k: float | None, floor: float | N
     if noise and (not pair.floating or noise.behind_choice()) and (ranking := noise.ranking(context.claim)):
         return _indices(pair, context.claim, noise, ranking)
     if pair.floating:
+        if noise and noise.is_foreign():
+            context = replace(context, noise=None)
         with np.errstate(all="ignore"):  # limits of huge values overflow, and 0 / 0 is no error
             ruling = _worst(part.judge() for part in _parts(Floats(pair, context, k, floor)))
         return replace(ruling, label="range") if pair.masked and ruling.status is Status.AGREE else ruling

@@ -1,12 +1,18 @@
 """Converters of other formats to ONNX: what each needs, and a script per family that runs in an environment of its own.
 
-A script needs the standard library, numpy and what is installed for it, and is called in two ways:
+A script needs the standard library, numpy and what is installed for it. `script_main` calls two functions of it:
 
-    SCRIPT convert MODEL OUT.onnx
-    SCRIPT run MODEL ASKED.json OUT.npz
+    convert(model, target)     write the ONNX model
+    opened(model, tensors)     a context manager: the original's inputs, and a function that runs it once
 
-`convert` converts. `run` runs the original: `ASKED.json` names a `.npy` per input of the ONNX model, its outputs in
-order, and the tensors in it; `OUT.npz` gets the values of those that the original has, by name.
+The inputs are names with element type and sizes. The function takes a value for each, and returns the outputs, and
+those of `tensors` inside the model that the original has, both by the original's names.
+
+    SCRIPT_MAIN SCRIPT convert MODEL OUT.onnx
+    SCRIPT_MAIN SCRIPT run MODEL ASKED.json FOLDER
+
+`ASKED.json` names a `.npy` per input of the ONNX model for each sample, its outputs with their types, and the tensors
+in it; `FOLDER` gets the values.
 """
 
 from __future__ import annotations
@@ -27,8 +33,9 @@ class Converter:
     requirements: tuple[str, ...]
 
     def command(self, python: Path, *words: str | Path) -> list[str]:
-        """The command line of the script in an environment."""
-        return [str(python), "-P", str(Path(__file__).parent / self.script), *map(str, words)]
+        """The command line in an environment: what `script_main` is to do."""
+        here = Path(__file__).parent
+        return [str(python), "-P", str(here / "script_main.py"), str(here / self.script), *map(str, words)]
 
 
 TENSORFLOW = Converter(

@@ -9,37 +9,72 @@ import shlex
 import signal
 import subprocess
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
-from subgraph.errors import ModelError, UsageError
+from subgraph.errors import ModelError, ResultExists, UsageError
 from subgraph.graph.graph import Graph, load
+from subgraph.graph.model_file import external_files
+from subgraph.graph.types import declared_type
 from subgraph.origins.converters import Converter
+from subgraph.origins.converters.script_main import UNPAIRED
 from subgraph.storage import folders
-from subgraph.text import clean
+from subgraph.text import clean, masked
 
 SECONDS = 3600  # that a conversion may take
 LAST_LINES = 8  # of what a converter says when it fails
-RECORDED = "original.npz"  # what the original computes, by the names of the ONNX model's tensors
+F_SETSIG = 10  # linux/fcntl.h; Python's module lacks it before 3.13
 
 
-def convert(name: str, commands: Sequence[str], model: Path, written: Path, target: Path) -> Graph:
-    """Run the converter `name`, which writes `written`, then put that in the place of `target`; the new model.
+@dataclass(frozen=True)
+class Original:
+    """A model of another format, and what runs it: `converter`'s script with the interpreter `python`."""
+
+    model: Path
+    converter: Converter
+    python: Path
+
+
+def convert(name: str, commands: Sequence[str], model: Path, written: Path) -> Graph:
+    """Run the converter `name`, which writes `written`; the new model, which has an output.
 
     Raises:
         ModelError: the converter fails, is too slow, writes nothing, or writes no ONNX model.
         OutputError: nothing can be written there.
     """
-    run(commands, f"{clean(name)} cannot convert {clean(model.name)}")
+    run(commands, f"{clean(name)} cannot convert {clean(model.name)}", written.parent)
     if not written.is_file():
         raise ModelError(f"{clean(name)} ended well and wrote no {written.name}", shlex.join(commands))
     try:
-        empty = not load(written).outputs
+        graph = load(written)
     except ModelError as e:
         raise ModelError(f"what {clean(name)} wrote is no ONNX model that can be read", e.what) from e
-    if empty:
+    if not graph.outputs:
         raise ModelError(f"{clean(name)} wrote a model without outputs", shlex.join(commands))
-    for file in sorted(written.parent.iterdir(), key=lambda f: f == written):  # its weights before it
-        file.replace(target if file == written else target.parent / file.name)
+    return graph
+
+
+def put(graph: Graph, target: Path, source: Path, *, force: bool) -> Graph:
+    """Move a model to `target`, and its external data to the same places beside it, and nothing else.
+
+    The model comes last, so that it is never there without its weights.
+
+    Raises:
+        ResultExists: a file is in the way; with `force`, only if it is the source.
+        DataError: the external data cannot be found. OutputError: nothing can be written.
+    """
+    moves = {target.parent / location: file for location, file in external_files(graph).items()}
+    moves[target] = graph.path
+    for place in moves:
+        if place.exists() and (not force or place.resolve() == source.resolve() or place.is_dir()):
+            hint = "-o names a file in another folder" if force else "--force replaces it, -o names another"
+            raise ResultExists(f"{clean(str(place))} is in the way", hint)
+    try:
+        for place, file in moves.items():
+            place.parent.mkdir(parents=True, exist_ok=True)
+            file.replace(place)
+    except OSError as e:
+        raise folders.unwritable(target.parent, e) from e
     return load(target)
 
 
@@ -58,38 +93,47 @@ def command_of(template: str, model: Path, written: Path) -> list[str]:
     return [word.replace("{model}", str(model)).replace("{output}", str(written)) for word in words]
 
 
-def original_values(
-    converter: Converter, python: Path, model: Path, graph: Graph, inputs: Mapping[str, Path], folder: Path
-) -> Path:
-    """Run the original on these inputs (`.npy` files by input of the ONNX model); the folder with its recording.
+def original_values(original: Original, graph: Graph, samples: Sequence[Mapping[str, Path]], folder: Path) -> str:
+    """Run the original on samples (`.npy` files by input of the ONNX model), and record what it computes in `folder`.
+
+    Returns why inputs or outputs of the two models could not be paired; "" if they were.
 
     Raises:
         ModelError: the original's runtime cannot run it.
     """
     folder.mkdir()
-    asked = folder.with_suffix(".json")
-    tensors = [name for name in graph.maker if name not in graph.outputs]
-    files = {name: str(inputs[name]) for name in graph.inputs}
-    asked.write_text(json.dumps({"files": files, "outputs": graph.outputs, "tensors": tensors}), encoding="utf-8")
-    words = converter.command(python, "run", model, asked, folder / RECORDED)
-    run(words, f"{clean(model.name)} cannot be run by the runtime that it was made for")
-    return folder
+    asked, model = folder.with_suffix(".json"), original.model
+    types = graph.declared_types(graph.outputs)
+    asks = {
+        "samples": [{name: str(file) for name, file in sample.items()} for sample in samples],
+        "outputs": {n: declared_type(types[n])[1:] if n in types else ("", None) for n in graph.outputs},
+        "tensors": [name for name in graph.maker if name not in graph.outputs],
+    }
+    asked.write_text(json.dumps(asks), encoding="utf-8")
+    words = original.converter.command(original.python, "run", model.resolve(), asked, folder)
+    run(words, f"{clean(model.name)} cannot be run by the runtime that it was made for", folder.parent)
+    unpaired = folder / UNPAIRED
+    return clean(unpaired.read_text(encoding="utf-8")) if unpaired.is_file() else ""
 
 
-def run(words: Sequence[str], failed: str) -> None:
-    """Run a command to its end, with all that it starts in a group of its own.
+def run(words: Sequence[str], failed: str, folder: Path) -> None:
+    """Run a command to its end, with all that it starts in a group of its own; what it puts aside goes into `folder`.
+
+    The group ends with this process, however this one ends.
 
     Raises:
         ModelError: it fails, or takes too long; `failed` says what, its last lines say why.
     """
     outside = {k: v for k, v in os.environ.items() if k not in ("PYTHONPATH", "PYTHONHOME")}
+    held, lifeline = os.pipe()
     try:
-        with folders.scratch(Path(words[-1]).parent, "subcut-converter") as place:
+        with folders.scratch(folder, "aside") as place:
             process = subprocess.Popen(
-                words, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+                words, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, pass_fds=(held,),
                 env=outside | {"TMPDIR": str(place.resolve())}, start_new_session=True,
             )  # fmt: skip
             try:
+                _end_with_us(process.pid, held)
                 said = process.communicate(timeout=SECONDS)[0].decode(errors="replace")
             except subprocess.TimeoutExpired as e:
                 raise ModelError(f"{failed}: it took more than {SECONDS} s", shlex.join(words)) from e
@@ -99,7 +143,20 @@ def run(words: Sequence[str], failed: str) -> None:
                 process.wait()
     except OSError as e:
         raise UsageError(f"cannot run {clean(words[0])}: {e.strerror or e}", "check its path") from e
+    finally:
+        os.close(held)
+        os.close(lifeline)
     if process.returncode:
         lines = [clean(line) for line in said.splitlines() if line.strip()][-LAST_LINES:]
-        what = f"{failed}: its process ended with code {process.returncode}{', and said:' if lines else ''}"
-        raise ModelError("\n".join([what, *lines]), f"to see more: {shlex.join(words)}")
+        what = f"{failed}: its process ended with code {process.returncode}{', and said' if lines else ''}"
+        raise ModelError(" | ".join([what, *lines]), f"to see more: {masked(shlex.join(words))}")
+
+
+def _end_with_us(group: int, held: int) -> None:
+    """Have the kernel kill a process group when our end of the pipe closes whose other end, `held`, it has (Linux)."""
+    with contextlib.suppress(ImportError, OSError, AttributeError):
+        import fcntl
+
+        fcntl.fcntl(held, fcntl.F_SETOWN, -group)
+        fcntl.fcntl(held, F_SETSIG, signal.SIGKILL)
+        fcntl.fcntl(held, fcntl.F_SETFL, fcntl.fcntl(held, fcntl.F_GETFL) | os.O_ASYNC)

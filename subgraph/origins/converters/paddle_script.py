@@ -1,19 +1,10 @@
 """A Paddle model -> ONNX by paddle2onnx, and its outputs by Paddle. A script: see `converters`."""
 
-import json
+import contextlib
 import sys
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
-
-
-def main() -> None:
-    """Do what the command line says."""
-    what, model, *rest = sys.argv[1:]
-    program, parameters = files(Path(model))
-    if what == "convert":
-        convert(program, parameters, rest[0])
-    else:
-        run(program, parameters, json.loads(Path(rest[0]).read_text(encoding="utf-8")), rest[1])
 
 
 def files(model: Path) -> tuple[Path, Path]:
@@ -33,33 +24,32 @@ def files(model: Path) -> tuple[Path, Path]:
     return programs[0], parameters
 
 
-def convert(program: Path, parameters: Path, target: str) -> None:
+def convert(model: Path, target: str) -> None:
     """Call paddle2onnx as its command line does."""
     from paddle2onnx import command
 
+    program, parameters = files(model)
     words = ["--model_dir", str(program.parent), "--model_filename", program.name]
     sys.argv = ["paddle2onnx", *words, "--params_filename", parameters.name, "--save_file", target]
     command.main()
 
 
-def run(program: Path, parameters: Path, asked: dict[str, Any], target: str) -> None:
-    """Write the outputs, by the names of the ONNX model's."""
-    import numpy as np
+@contextlib.contextmanager
+def opened(model: Path, _: list[str]) -> Iterator[tuple[dict[str, Any], Callable[[dict[str, Any]], Any]]]:
+    """Its predictor, without optimisations; paddle2onnx gives inner tensors names of its own."""
     from paddle import inference
 
-    config = inference.Config(str(program), str(parameters))
+    config = inference.Config(*map(str, files(model)))
     config.disable_gpu()
     config.disable_glog_info()
     config.switch_ir_optim(False)
     predictor = inference.create_predictor(config)
-    fed = {name: np.load(file, allow_pickle=False) for name, file in asked["files"].items()}
-    names = predictor.get_input_names()
-    for name, value in fed.items() if set(names) == set(fed) else zip(names, fed.values(), strict=True):
-        predictor.get_input_handle(name).copy_from_cpu(value)
-    predictor.run()
-    values = [predictor.get_output_handle(name).copy_to_cpu() for name in predictor.get_output_names()]
-    np.savez(target, **dict(zip(asked["outputs"], values, strict=True)))
 
+    def compute(fed: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+        for name, value in fed.items():
+            predictor.get_input_handle(name).copy_from_cpu(value)
+        predictor.run()
+        return {name: predictor.get_output_handle(name).copy_to_cpu() for name in predictor.get_output_names()}, {}
 
-if __name__ == "__main__":
-    main()
+    handles = {name: predictor.get_input_handle(name) for name in predictor.get_input_names()}
+    yield {name: (str(h.type()).rpartition(".")[2].lower(), h.shape()) for name, h in handles.items()}, compute

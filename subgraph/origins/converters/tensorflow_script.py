@@ -4,27 +4,20 @@ Its inner tensors are those of the frozen graph that tf2onnx converts, whose nam
 """
 
 import contextlib
-import json
 import os
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 
 GRAPH, KERAS, SAVED_MODEL, TFLITE = "graph", "keras", "saved_model", "tflite"
-
-
-def main() -> None:
-    """Do what the command line says."""
-    what, model, *rest = sys.argv[1:]
-    with _prepared(Path(model)) as (kind, path):
-        if what == "convert":
-            convert(kind, path, rest[0])
-        else:
-            run(kind, path, json.loads(Path(rest[0]).read_text(encoding="utf-8")), rest[1])
+SERVED = "serving_default"  # the signature that TensorFlow itself writes
+Values = dict[str, Any]
+Inputs = dict[str, tuple[str, Any]]
+Compute = Callable[[Values], tuple[Values, Values]]
 
 
 def kind_of(model: Path) -> str:
@@ -53,16 +46,31 @@ def _prepared(model: Path) -> Iterator[tuple[str, str]]:
         yield SAVED_MODEL, folder
 
 
-def convert(kind: str, model: str, target: str) -> None:
+def convert(model: Path, target: str) -> None:
     """Call tf2onnx as its command line does."""
     from tf2onnx import convert as tf2onnx
 
-    words = {SAVED_MODEL: ["--saved-model", model], TFLITE: ["--tflite", model], GRAPH: ["--graphdef", model]}[kind]
-    if kind == GRAPH:
-        inputs, outputs = ends(graph_def(model))
-        words += ["--inputs", ",".join(inputs), "--outputs", ",".join(outputs)]
-    sys.argv = ["tf2onnx", *words, "--output", target]
-    tf2onnx.main()
+    with _prepared(model) as (kind, path):
+        words = {SAVED_MODEL: ["--saved-model", path], TFLITE: ["--tflite", path], GRAPH: ["--graphdef", path]}[kind]
+        if kind == GRAPH:
+            inputs, outputs = ends(graph_def(path))
+            words += ["--inputs", ",".join(inputs), "--outputs", ",".join(outputs)]
+        if kind == SAVED_MODEL:
+            words += ["--signature_def", _signature(path)[0]]
+        sys.argv = ["tf2onnx", *words, "--output", target]
+        tf2onnx.main()
+
+
+def _signature(model: str) -> tuple[str, Any, Any]:
+    """(name, function, what holds its variables) of the signature that is served, else of the first one."""
+    import tensorflow as tf
+
+    loaded = tf.saved_model.load(model)
+    names = [name for name in loaded.signatures if not name.startswith("_")]
+    if not names:
+        raise ValueError("it has no signature: give it one when it is saved (signatures=...)")
+    name = SERVED if SERVED in names else names[0]
+    return name, loaded.signatures[name], loaded
 
 
 def graph_def(model: str) -> Any:
@@ -82,35 +90,45 @@ def ends(graph: Any) -> tuple[list[str], list[str]]:
     return inputs, [f"{n.name}:0" for n in graph.node if n.name not in read and n.op not in idle]
 
 
-def run(kind: str, model: str, asked: dict[str, Any], target: str) -> None:
-    """Write the values of the original, by the names of the ONNX model's tensors."""
-    import numpy as np
-
-    fed = {name: np.load(file, allow_pickle=False) for name, file in asked["files"].items()}
-    values = {TFLITE: _of_tflite, GRAPH: _of_graph, SAVED_MODEL: _of_saved_model}[kind](model, asked, fed)
-    arrays: dict[str, Any] = {name: np.asarray(value) for name, value in values.items()}
-    np.savez(target, **arrays)
+@contextlib.contextmanager
+def opened(model: Path, tensors: list[str]) -> Iterator[tuple[Inputs, Compute]]:
+    """The original's inputs, and a function that runs it."""
+    with _prepared(model) as (kind, path):
+        yield {TFLITE: _of_tflite, GRAPH: _of_graph, SAVED_MODEL: _of_saved_model}[kind](path, tensors)
 
 
-def _of_saved_model(model: str, asked: dict[str, Any], fed: dict[str, Any]) -> dict[str, Any]:
-    """Outputs by the signature, as users call it; inner tensors by the frozen graph."""
+def _of_saved_model(model: str, tensors: list[str]) -> tuple[Inputs, Compute]:
+    """Outputs by the signature, as users call it; inner tensors by the frozen graph, which names its placeholders."""
     import tensorflow as tf
     from tf2onnx import tf_loader
 
-    signatures = tf.saved_model.load(model).signatures
-    signature = signatures["serving_default"] if "serving_default" in signatures else next(iter(signatures.values()))
-    names = list(signature.structured_input_signature[1])
-    by_name = {n: fed[n] for n in names} if set(names) == set(fed) else dict(zip(names, fed.values(), strict=True))
-    outputs = signature(**{name: tf.constant(value) for name, value in by_name.items()})
-    if set(outputs) != set(asked["outputs"]):
-        outputs = dict(zip(asked["outputs"], outputs.values(), strict=True))
-    graph, inputs, *_ = tf_loader.from_saved_model(model, None, None)
-    inner = dict(zip(inputs, fed.values(), strict=True)) if len(inputs) == len(fed) else {}
-    return {**(_in_session(graph, asked["tensors"], inner) if inner else {}), **outputs}
+    name, signature, kept = _signature(model)
+    specs = signature.structured_input_signature[1]
+    graph, placeholders, *_ = tf_loader.from_saved_model(model, None, None, signatures=[name])
+    own = {name: f"{spec.name}:0" for name, spec in specs.items()}
+
+    def compute(fed: Values, _: Any = kept) -> tuple[Values, Values]:
+        outputs = signature(**{name: tf.constant(value) for name, value in fed.items()})
+        known = set(own.values()) == set(placeholders)
+        inner = _in_session(graph, tensors, {own[name]: value for name, value in fed.items()}) if known else {}
+        return outputs, inner
+
+    return {name: (spec.dtype.name, _sizes(spec.shape)) for name, spec in specs.items()}, compute
 
 
-def _of_graph(model: str, asked: dict[str, Any], fed: dict[str, Any]) -> dict[str, Any]:
-    return _in_session(graph_def(model), [*asked["tensors"], *asked["outputs"]], fed)
+def _sizes(shape: Any) -> list[int | None] | None:
+    return None if shape.rank is None else shape.as_list()
+
+
+def _of_graph(model: str, tensors: list[str]) -> tuple[Inputs, Compute]:
+    graph = graph_def(model)
+    inputs, outputs = ends(graph)
+
+    def compute(fed: Values) -> tuple[Values, Values]:
+        values = _in_session(graph, [*outputs, *tensors], fed)
+        return {name: values[name] for name in outputs if name in values}, values
+
+    return dict.fromkeys(inputs, ("", None)), compute
 
 
 def _in_session(graph: Any, names: list[str], fed: dict[str, Any]) -> dict[str, Any]:
@@ -127,7 +145,7 @@ def _in_session(graph: Any, names: list[str], fed: dict[str, Any]) -> dict[str, 
         return dict(session.run(found, fed))
 
 
-def _of_tflite(model: str, asked: dict[str, Any], fed: dict[str, Any]) -> dict[str, Any]:
+def _of_tflite(model: str, _: list[str]) -> tuple[Inputs, Compute]:
     """Every tensor, by the kernels without delegates, which would fuse."""
     import tensorflow as tf
 
@@ -135,20 +153,22 @@ def _of_tflite(model: str, asked: dict[str, Any], fed: dict[str, Any]) -> dict[s
     interpreter = tf.lite.Interpreter(
         model_path=model, experimental_preserve_all_tensors=True, experimental_op_resolver_type=resolver
     )
-    details = {d["name"]: d for d in interpreter.get_input_details()}
-    by_name = fed if set(details) == set(fed) else dict(zip(details, fed.values(), strict=True))
-    for name, value in by_name.items():
-        interpreter.resize_tensor_input(details[name]["index"], value.shape)
-    interpreter.allocate_tensors()
-    for name, value in by_name.items():
-        interpreter.set_tensor(details[name]["index"], value)
-    interpreter.invoke()
-    wanted, values = {*asked["tensors"], *asked["outputs"]}, {}
-    for detail in interpreter.get_tensor_details():
-        with contextlib.suppress(ValueError):  # it has no memory of its own
-            values[detail["name"]] = interpreter.get_tensor(detail["index"])
-    return {name: value for name, value in values.items() if name in wanted}
+    inputs = {d["name"]: d for d in interpreter.get_input_details()}
 
+    def compute(fed: Values) -> tuple[Values, Values]:
+        for name, value in fed.items():
+            interpreter.resize_tensor_input(inputs[name]["index"], value.shape)
+        interpreter.allocate_tensors()
+        for name, value in fed.items():
+            interpreter.set_tensor(inputs[name]["index"], value)
+        interpreter.invoke()
+        values = {}
+        for detail in interpreter.get_tensor_details():
+            with contextlib.suppress(ValueError):  # it has no memory of its own
+                values[detail["name"]] = interpreter.get_tensor(detail["index"])
+        return {d["name"]: interpreter.get_tensor(d["index"]) for d in interpreter.get_output_details()}, values
 
-if __name__ == "__main__":
-    main()
+    return {
+        n: (d["dtype"].__name__, [s if s >= 0 else None for s in map(int, d["shape_signature"])])
+        for n, d in inputs.items()
+    }, compute

@@ -15,11 +15,14 @@ anything, which counts as a crash; both raise `BackendError` or `ImportError` if
 Optional names of the module:
 
     MULTI                 True: takes several disconnected pieces in one model
+    RELEASES              (package, its first release that runs with numpy 2, "" if any does): `-c NAME==1.2` runs one
     version()             the runtime's version, a part of the key of stored results
     precision(options)    what it computes in: fp32, fp16, bf16 or int8
     caveat(options)       what a user must know before anything runs; "" if nothing
     exact(options)        the options for full precision, or without optimisations; None if these are
     switches(options)     what it does that costs accuracy or may be wrong -> the options without it: {"winograd": {…}}
+    PASSES                the option that turns passes of its optimiser off, `A+B`; with
+    passes(model, options)    the names of those that change what it makes of a model
     warm()                imports the runtime before the first model arrives
     tensors(model, options)   the tensors of a whole model that it has values of; it is given and asked only these, and
                           `model` among the options of `load` is the file; without this function, any of any model

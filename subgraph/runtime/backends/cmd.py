@@ -6,7 +6,8 @@ Folders are the protocol. A command line is split into words, then `{…}` are p
 `run`: these, `{inputs}` (a folder with each input as .npy and .bin, and a manifest.json that lists them and the outputs
 that are wanted) and `{outputs}` (an empty folder: each output goes there under the name that the manifest gives it, as
 .npy, or as .bin of the type and shape that it says).
-All are whole paths. A command that names none of its places gets them as its last words: `{model} {converted}`;
+`{host}`: in both, the one of the candidate's `hosts` that this run has to itself.
+All others are whole paths. A command that names none of its places gets them as its last words: `{model} {converted}`;
 `{model} {inputs} {outputs}`, or `{converted} {inputs} {outputs}` where something was converted. Any other `{name}` is
 refused: `{{name}}` stands for `{name}` itself; `${name}`, `{"a": 1}` and `{ print $1 }` are no places. Commands of a
 project file run in its folder, others where subcut runs.
@@ -33,7 +34,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from subgraph.errors import BackendError, InputError, ModelError, Refused, SubcutError, WorkerDied
+from subgraph.errors import BackendError, InputError, ModelError, Refused, SubcutError, Unreachable, WorkerDied
 from subgraph.graph import protobuf
 from subgraph.runtime.command_line import PLACES, check_places, fill
 from subgraph.runtime.processes import SCRATCH, signal_name
@@ -44,7 +45,7 @@ from subgraph.storage.tensors import PACKED, Value, np_dtype, parse_type, shape_
 
 DEFAULTS = {"convert": ["{model}", "{converted}"], "run": ["{model}", "{inputs}", "{outputs}"]}
 CANNOT_TEST, NOT_RUNNABLE, SIGNALLED, LOST = 125, (126, 127), 128, 255
-SETTINGS = ("convert", "run", "folder")
+SETTINGS = ("convert", "run", "folder", "host")
 RETRY_SECONDS = (1.0, 3.0)  # before each retry of a command that lost its connection
 
 
@@ -73,7 +74,7 @@ def words_of(step: str, command: str, *, converted: bool = False) -> list[str]:
     if not words:
         raise BackendError(f"cmd: no {step} command", "-c 'cmd:./run.sh {model} {inputs} {outputs}'")
     check_places("cmd", step, command)
-    named = any(f"{{{place}}}" in word for word in words for place in PLACES[step])
+    named = any(f"{{{place}}}" in word for word in words for place in PLACES[step] if place != "host")
     if named:
         return words
     return words + ["{converted}" if converted and word == "{model}" else word for word in DEFAULTS[step]]
@@ -97,6 +98,8 @@ class _Commands:
         convert, run = (str(options.get(step) or "") for step in ("convert", "run"))
         self._cwd = str(options.get("folder") or "") or None
         self._run = words_of("run", run, converted=bool(convert))
+        if "{host}" in f"{convert} {run}".replace("{{host}}", "") and "host" not in options:
+            raise BackendError("cmd: its command names {host}, and this run has none", "as bisect, compare, sweep have")
         needed = any("{converted}" in word for word in self._run)
         if needed and not convert:
             raise BackendError("cmd: run names {converted}, but nothing converts", "add a convert command")
@@ -104,6 +107,7 @@ class _Commands:
         folder = tempfile.mkdtemp(prefix="subcut-cmd-", dir=_place())
         remove = weakref.finalize(self, shutil.rmtree, folder, ignore_errors=True)
         self._places = {"model": str(model.resolve()), "converted": str(Path(folder) / "converted")}
+        self._places |= {"host": str(options["host"])} if "host" in options else {}
         try:
             if convert:
                 self._convert(words_of("convert", convert), needed)
@@ -159,18 +163,18 @@ def _run_command(step: str, words: Sequence[str], places: Mapping[str, str], cwd
             break
         time.sleep(wait)
     if code:
-        raise _error(step, command[0], code)
+        raise _error(step, command[0], code, Unreachable if "host" in places else BackendError)
 
 
-def _error(step: str, command: str, code: int) -> SubcutError:
-    """The error that an exit code stands for; `subprocess` gives -n for signal n."""
+def _error(step: str, command: str, code: int, lost: type[SubcutError]) -> SubcutError:
+    """The error that an exit code stands for; `subprocess` gives -n for signal n. `lost`: of a lost connection."""
     what = f"{step} command {command} ended with exit code {code}"
     if code == CANNOT_TEST:
         return Refused(f"cannot be tested: the {what}")
     if code in NOT_RUNNABLE:
         return BackendError(f"the {what}: not executable, or not found", "run it by hand to see why")
     if code == LOST:
-        return BackendError(f"the {what}: connection lost, {len(RETRY_SECONDS) + 1} times", "is the device reachable?")
+        return lost(f"the {what}: connection lost, {len(RETRY_SECONDS) + 1} times", "is the device reachable?")
     number = -code if code < 0 else code - SIGNALLED
     if 0 < number < signal.NSIG:
         name = signal_name(number)

@@ -21,6 +21,7 @@ from subgraph.runtime.processes import SCRATCH
 from subgraph.storage.tensors import Value, np_dtype
 
 MULTI = True
+RELEASES = "mnn", "0"
 TYPES = frozenset("bool int8 int16 int32 int64 uint8 uint16 uint32 uint64 float16 float32 float64".split())
 MODES = {"normal": "Normal", "high": "High", "low": "Low"}
 OPTIONS = {"precision": tuple(MODES), "threads": (), "shape_mutable": ("0", "1")}

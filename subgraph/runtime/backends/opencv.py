@@ -6,14 +6,15 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from subgraph.errors import ModelError, Refused
+from subgraph.errors import BackendError, ModelError, Refused
 from subgraph.runtime.backends import _foreign
 from subgraph.storage.tensors import Value
 
 MULTI = True
+RELEASES = "opencv-python-headless", "4.10.0.84"
 TYPES = frozenset("bool int8 int16 int32 int64 uint8 uint16 uint32 uint64 float16 float32 float64".split())
 ENGINES = {"auto": "ENGINE_AUTO", "new": "ENGINE_NEW", "classic": "ENGINE_CLASSIC"}
-OPTIONS = {"engine": tuple(ENGINES), "threads": (), "winograd": ("0", "1")}
+OPTIONS = {"engine": tuple(ENGINES), "threads": (), "winograd": ("0", "1"), "fusion": ("0", "1")}
 
 
 def version() -> str:
@@ -33,14 +34,17 @@ def precision(options: Mapping[str, Any]) -> str:
 
 
 def switches(options: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
-    """Winograd's convolutions, and the new engine."""
-    return {"winograd": {**options, "winograd": "0"}, "its new engine": {**options, "engine": "classic"}}
+    """Winograd's convolutions, fused layers, and the new engine."""
+    classic = {"engine": "classic"}
+    found = {"winograd": {"winograd": "0"}, "fusion": {"fusion": "0", **classic}, "its new engine": classic}
+    return {name: {**options, **changed} for name, changed in found.items()}
 
 
 def load(model: Path, options: Mapping[str, Any]) -> Callable[[Mapping[str, Value]], dict[str, Value]]:
     """Read the model.
 
-    `options`: `engine` (auto, new, classic), `winograd` (0 turns it off), `threads` (1; 0 leaves it to OpenCV).
+    `options`: `engine` (auto, new, classic; releases before 5 have one), `winograd` and `fusion` (0 turns it off; the
+    new engine loses its inputs then), `threads` (1; 0 leaves it to OpenCV).
 
     Raises:
         BackendError: OpenCV is not installed, or an option means nothing to it. Refused: it does not accept this model.
@@ -50,9 +54,14 @@ def load(model: Path, options: Mapping[str, Any]) -> Callable[[Mapping[str, Valu
     number = _foreign.threads("opencv", options)
     cv2.setNumThreads(number or cv2.getNumberOfCPUs())
     inputs, outputs = _foreign.ports("opencv", model, TYPES)
+    engine = getattr(cv2.dnn, ENGINES[str(options.get("engine", "auto"))], None)
+    if engine is not None and "fusion" in options and options.get("engine") != "classic":
+        raise BackendError("only OpenCV's classic engine can do without fusion", "add engine=classic")
     try:
-        net = cv2.dnn.readNetFromONNX(str(model), getattr(cv2.dnn, ENGINES[str(options.get("engine", "auto"))]))
-        net.enableWinograd(str(options.get("winograd", 1)) == "1")
+        net = cv2.dnn.readNetFromONNX(str(model), *[engine] * (engine is not None))
+        for option, method in (("winograd", "enableWinograd"), ("fusion", "enableFusion")):
+            if option in options:
+                getattr(net, method)(str(options[option]) == "1")
     except Exception as e:
         raise Refused(f"opencv refuses the model: {_message(e)}") from e
     names = [port.name for port in outputs]

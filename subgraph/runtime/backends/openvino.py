@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from functools import cache
-from importlib import util
+from importlib import import_module, util
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +14,7 @@ from subgraph.runtime.backends import _foreign
 from subgraph.storage.tensors import Value, np_dtype
 
 MULTI = True
+RELEASES = "openvino", "2024.4"
 TYPES = frozenset(
     "bool int8 int16 int32 int64 uint8 uint16 uint32 uint64 float16 bfloat16 float32 float64".split()
 )  # fmt: skip
@@ -117,7 +118,8 @@ def _runtime() -> Any:
     """The package without its converter, which reports to a server when it is imported and runs no models."""
     if TELEMETRY not in sys.modules and "openvino" not in sys.modules and util.find_spec("openvino"):
         sys.modules[TELEMETRY] = None  # type: ignore[assignment] # makes the import fail
-    return _foreign.package("openvino", "openvino")
+    package = _foreign.package("openvino", "openvino")
+    return package if hasattr(package, "Core") else import_module("openvino.runtime")  # before 2024
 
 
 @cache
@@ -167,8 +169,9 @@ def _computes_in(device: str, config: tuple[tuple[str, str], ...]) -> str:
         BackendError: no such device, or a property that means nothing to it.
     """
     ov = _runtime()
-    value = ov.opset13.parameter([1], ov.Type.f32)
-    tiny = ov.Model([ov.opset13.relu(value)], [value])
+    opset = ov.opset13 if hasattr(ov, "opset13") else import_module("openvino.runtime.opset10")  # before 2025
+    value = opset.parameter([1], ov.Type.f32)
+    tiny = ov.Model([opset.relu(value)], [value])
     try:
         precision = _core().compile_model(tiny, device, dict(config)).get_property(HINT)
     except Exception as e:

@@ -4,20 +4,33 @@ from __future__ import annotations
 
 import ctypes
 import math
+import mmap
+import os
 import re
-from collections.abc import Callable, Mapping
+import tempfile
+from collections.abc import Callable, Mapping, Sequence
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 from subgraph.errors import BackendError, ModelError, Refused
+from subgraph.graph import protobuf
+from subgraph.runtime.processes import SCRATCH
 from subgraph.storage import dtypes
+from subgraph.storage.digest import digest
 from subgraph.storage.tensors import NOT_NUMPY, PACKED, Value, np_dtype, pack, parse_type, to_bits, unpack
+from subgraph.text import nearest
 
 Run = Callable[[Mapping[str, Value]], dict[str, Value]]
 
 MULTI = True
+RELEASES = "onnxruntime", "1.19"  # the package; its first release that runs with numpy 2
+PASSES = "disabled_optimizers"  # the option that turns optimiser passes off
 MAX_THREADS = 1024  # a typing error must not start a million
-OPTIONS = frozenset(("opt", "threads", "providers", "custom_ops", "fixed", "weights", "reuse"))
+OPTIONS = frozenset(("opt", "threads", "providers", "custom_ops", "fixed", "weights", "reuse", PASSES))
+# Names of passes are texts in the library, among 3,000 others of this form.
+WORD = re.compile(rb"(?<=\0)[A-Za-z][A-Za-z0-9_]{5,59}(?=\0)")
+LIBRARY_BYTES = 1 << 20  # of files in its folder, those of at least this size are libraries
 LEVELS = {
     "disable": "ORT_DISABLE_ALL",
     "basic": "ORT_ENABLE_BASIC",
@@ -39,17 +52,22 @@ def exact(options: Mapping[str, Any]) -> Mapping[str, Any] | None:
 
 
 def switches(options: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
-    """Weights packed ahead for faster kernels, and threads, which add up in another order."""
-    return {
-        "packed weights": {**options, "session.disable_prepacking": "1"},
-        "threads": {**options, "threads": "1"},
+    """Weights packed ahead, memory that tensors share, kernels for int8, and threads, which add up in another order."""
+    found = {
+        "packed weights": {"session.disable_prepacking": "1"},
+        "shared memory": {"reuse": "0"},
+        "int8 kernels for QDQ": {"session.disable_quant_qdq": "1"},
+        "int8 sums that saturate": {"session.x64quantprecision": "1"},
+        "threads": {"threads": "1"},
     }
+    return {name: {**options, **changed} for name, changed in found.items()}
 
 
 def load(model: Path, options: Mapping[str, Any]) -> Run:
     """Build a session.
 
-    `options`: `opt` (disable, basic, extended, all; as people deploy it: all), `threads` (intra-op; 0 leaves it to
+    `options`: `opt` (disable, basic, extended, all; as people deploy it: all), `disabled_optimizers`
+    (`A+B`: passes that do not run; see `passes`), `threads` (intra-op; 0 leaves it to
     onnxruntime), `providers` (`A+B`), `custom_ops` (a library of operators), `session.KEY` (a session config entry),
     `fixed` (the reference's settings: deterministic kernels, no arena, threads that sleep), `weights` (the folder that
     external data is relative to, where it is not the model's own) and `reuse` (0: each tensor has memory of its own).
@@ -64,6 +82,10 @@ def load(model: Path, options: Mapping[str, Any]) -> Run:
         raise BackendError(f"onnxruntime cannot be loaded: {e}", "pip install onnxruntime") from e
     ort.set_default_logger_severity(4)
     settings = _settings(options)
+    off = _turned_off(options)
+    if off and (unknown := sorted(set(off) - words())):  # to read the library takes half a second
+        close = nearest(unknown[0], words())
+        raise BackendError(f"onnxruntime has no optimiser pass '{unknown[0]}'", " or ".join(close) or f"{PASSES}=A+B")
     providers = str(options.get("providers", "CPUExecutionProvider")).split("+")
     if "providers" in options and (missing := [p for p in providers if p not in ort.get_available_providers()]):
         available = ", ".join(ort.get_available_providers())
@@ -71,12 +93,76 @@ def load(model: Path, options: Mapping[str, Any]) -> Run:
     try:
         if weights := options.get("weights"):
             settings.add_session_config_entry("session.model_external_initializers_file_folder_path", str(weights))
-            session = ort.InferenceSession(model.read_bytes(), settings, providers=providers)
-        else:
-            session = ort.InferenceSession(str(model), settings, providers=providers)
+        what = model.read_bytes() if weights else str(model)
+        session = ort.InferenceSession(what, settings, providers=providers, disabled_optimizers=off)
     except Exception as e:
         raise _refusal(e, _is_on(options.get("fixed"))) from e
     return _Session(session)
+
+
+def passes(model: Path, options: Mapping[str, Any]) -> list[str]:
+    """The optimiser passes that change what onnxruntime makes of a model: without each alone it makes another graph.
+
+    There is no list of them. All words of the library are turned off in groups, and a group is halved as long as the
+    optimised graph is another one without it: some 20 sessions for each pass that does something.
+    """
+    off = _turned_off(options)
+    before = _optimized(model, options, off)
+
+    def effective(words: Sequence[str]) -> list[str]:
+        if not words or _optimized(model, options, [*off, *words]) == before:
+            return []
+        middle = len(words) // 2
+        return [*effective(words[:middle]), *effective(words[middle:])] if middle else list(words)
+
+    return effective(sorted(words() - set(off)))
+
+
+@cache
+def words() -> frozenset[str]:
+    """What may be the name of an optimiser pass."""
+    import onnxruntime as ort
+
+    found: set[bytes] = set()
+    for file in Path(ort.__file__).parent.joinpath("capi").iterdir():
+        if file.is_file() and file.stat().st_size >= LIBRARY_BYTES:
+            with file.open("rb") as library, mmap.mmap(library.fileno(), 0, access=mmap.ACCESS_READ) as text:
+                found.update(WORD.findall(text))
+    return frozenset(word.decode() for word in found if not word.isupper() and not word.islower())
+
+
+def _turned_off(options: Mapping[str, Any]) -> list[str]:
+    return [name for name in str(options.get(PASSES, "")).split("+") if name]
+
+
+def _optimized(model: Path, options: Mapping[str, Any], off: Sequence[str]) -> str:
+    """A hash of the graph that is run in the place of a model; of the reason where there is none."""
+    import onnxruntime as ort
+
+    ort.set_default_logger_severity(4)
+    settings = _settings(options)
+    providers = str(options.get("providers", "CPUExecutionProvider")).split("+")
+    with tempfile.TemporaryDirectory(prefix="subcut-ort-", dir=os.environ.get(SCRATCH) or None) as folder:
+        settings.optimized_model_filepath = str(Path(folder, "model.onnx"))
+        try:
+            ort.InferenceSession(str(model), settings, providers=providers, disabled_optimizers=list(off))
+            return _summary(Path(folder, "model.onnx"))
+        except Exception as e:  # noqa: BLE001 - with one set of passes it may refuse what it takes with another
+            return _message(e)
+
+
+def _summary(model: Path) -> str:
+    """A hash of the nodes and of what each reads, without the order of nodes and the names of inner tensors: for the
+    same model onnxruntime chooses others each time."""
+    graph = protobuf.read(model).model.graph
+    known = {value.name: value.name for value in graph.input}
+    known |= {w.name: f"weight {w.data_type} {list(w.dims)}" for w in graph.initializer}
+    known |= {name: f"{node.op_type} {k}" for node in graph.node for k, name in enumerate(node.output)}
+    nodes = []
+    for node in graph.node:
+        attributes = sorted(a.SerializeToString(deterministic=True) for a in node.attribute)
+        nodes.append([node.domain, node.op_type, [known.get(name, "") for name in node.input], attributes])
+    return digest(*sorted(digest(*node) for node in nodes))
 
 
 def _settings(options: Mapping[str, Any]) -> Any:

@@ -11,6 +11,7 @@ from subgraph.runtime.backends import _foreign
 from subgraph.storage.tensors import Value
 
 MULTI = True
+RELEASES = "tract", "0"
 TYPES = frozenset("bool int8 int16 int32 int64 uint8 uint16 uint32 uint64 float16 float32 float64".split())
 TRACE = "Stack backtrace:"  # follows the message in its errors
 
@@ -35,7 +36,11 @@ def load(model: Path, options: Mapping[str, Any]) -> Callable[[Mapping[str, Valu
     tract: Any = _foreign.package("tract", "tract")
     inputs, outputs = _foreign.ports("tract", model, TYPES)
     try:
-        built = tract.onnx().load(str(model)).into_model().into_runnable()
+        reader = tract.onnx()
+        if hasattr(reader, "load"):
+            built = reader.load(str(model)).into_model().into_runnable()
+        else:  # before 0.23
+            built = reader.model_for_path(str(model)).into_optimized().into_runnable()
         counts = built.input_count(), built.output_count()
     except Exception as e:
         raise Refused(f"tract refuses the model: {_message(e)}") from e
@@ -54,7 +59,8 @@ def load(model: Path, options: Mapping[str, Any]) -> Callable[[Mapping[str, Valu
 
 def _array(tensor: Any, port: _foreign.Port, tract: Any) -> Any:
     """A copy of an output. Values derived from shapes are int64 in ONNX, and of a type of its own in tract."""
-    return (tensor.convert_to(tract.DatumType.I64) if port.dtype == "int64" else tensor).to_numpy()
+    has_own = port.dtype == "int64" and hasattr(tensor, "convert_to")  # releases before 0.23 have not
+    return (tensor.convert_to(tract.DatumType.I64) if has_own else tensor).to_numpy()
 
 
 def _message(error: Exception) -> str:

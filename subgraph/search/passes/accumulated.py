@@ -88,13 +88,12 @@ def _finding(
 def _shares(state: SearchState, pieces: Sequence[Items], graded: bool) -> Search[list[float] | None]:
     """Share of each piece; None where a piece fails as the whole does and, if `graded`, has a culprit's share."""
     shares: list[float] = []
-    for k in range(0, len(pieces), state.workers):
-        batch = [state.isolated(p, state.first, explain=True) for p in pieces[k : k + state.workers]]
-        answers = yield from state.ask(Purpose.GROWTH, batch)
-        failing = [a for p, a in zip(pieces[k:], answers, strict=False) if state.meaning(p, a) is Meaning.FAIL]
-        if any(not graded or a.share is None or a.share >= CULPRIT_SHARE for a in failing):
+    for piece in pieces:
+        (a,) = yield from state.ask(Purpose.GROWTH, [state.isolated(piece, state.first, explain=True)])
+        fails = state.meaning(piece, a) is Meaning.FAIL
+        if fails and (not graded or a.share is None or a.share >= CULPRIT_SHARE):
             return None
-        shares += [a.share or 0.0 for a in answers]
+        shares.append(a.share or 0.0)
     return shares
 
 
@@ -102,7 +101,7 @@ def _growth(state: SearchState) -> Search[tuple[tuple[int, float], ...]]:
     """Errors of prefixes that run on the model's inputs; unknown ones are left out."""
     sizes = sorted({max(1, state.n * k // GROWTH_POINTS) for k in range(1, GROWTH_POINTS + 1)})
     queries = [Query(QueryKind.PREFIX, tuple(range(j)), state.first, state.fresh) for j in sizes]
-    answers = yield from state.in_batches(Purpose.GROWTH, queries)
+    answers = yield from state.one_by_one(Purpose.GROWTH, queries)
     return tuple((j, a.error) for j, a in zip(sizes, answers, strict=True) if a.error is not None)
 
 

@@ -70,7 +70,7 @@ def run_whole(state: SearchState, runs: int) -> Search[list[Answer]]:
     """Answers of so many runs of the whole; earlier runs count."""
     queries = [Query(QueryKind.WHOLE, (), repetition, True) for repetition in range(runs)]
     answers = yield from state.ask(Purpose.BASELINE, queries[:1])
-    return answers + (yield from state.in_batches(Purpose.AGAIN, queries[1:]))
+    return answers + (yield from state.one_by_one(Purpose.AGAIN, queries[1:]))
 
 
 def summed(answers: Sequence[Answer]) -> Baseline:

@@ -36,17 +36,15 @@ def forth(state: SearchState, region: Items) -> Search[Items]:
 
 
 def _shortest(state: SearchState, piece: Callable[[int], Items], longest: int, fails: bool) -> Search[int | None]:
-    """The shortest failing length up to `longest`; `fails`: the longest is known to fail. `workers` lengths at once."""
+    """The shortest failing length up to `longest`; `fails`: the longest is known to fail."""
     lengths = [1 << k for k in range(longest.bit_length()) if 1 << k < longest] + ([] if fails else [longest])
     passed, failed = 0, longest if fails else None
     while lengths and (failed is None or lengths[0] < failed):
-        batch, lengths = lengths[: state.workers], lengths[state.workers :]
-        statuses = yield from state.regions(Purpose.GALLOP, [piece(k) for k in batch])
-        failing = [k for k, status in zip(batch, statuses, strict=True) if status is Meaning.FAIL]
-        failed = failing[0] if failing else failed
-        passed = max([passed, *(k for k in batch if failed is None or k < failed)])
+        length = lengths.pop(0)
+        fails = (yield from state.region(Purpose.GALLOP, piece(length))) is Meaning.FAIL
+        passed, failed = (passed, length) if fails else (length, failed)
         state.left, state.more = (failed or longest) - passed, len(lengths) + 2
-        if failing:
+        if fails:
             break
     if failed is None:
         return None
@@ -56,14 +54,9 @@ def _shortest(state: SearchState, piece: Callable[[int], Items], longest: int, f
 def _between(state: SearchState, piece: Callable[[int], Items], passed: int, failed: int) -> Search[int]:
     """Binary search: length `passed` did not fail, `failed` did. If a length cannot be run, longer ones follow."""
     while failed - passed > 1:
-        parts = min(state.workers, failed - passed - 1) + 1
-        cuts = sorted({passed + (failed - passed) * k // parts for k in range(1, parts)} - {passed, failed})
-        statuses = yield from state.regions(Purpose.GALLOP, [piece(k) for k in cuts])
-        if all(status is Meaning.UNRESOLVED for status in statuses):
-            passed = cuts[-1]  # not a pass: shrinking tries the items of this length again
-            continue
-        failing = [k for k, status in zip(cuts, statuses, strict=True) if status is Meaning.FAIL]
-        failed = failing[0] if failing else failed
-        passed = max([passed, *(k for k in cuts if k < failed)])
+        length = passed + (failed - passed) // 2
+        status = yield from state.region(Purpose.GALLOP, piece(length))
+        # an unresolved one is no pass: shrinking tries the items of this length again
+        passed, failed = (passed, length) if status is Meaning.FAIL else (length, failed)
         state.left, state.more = failed - passed, (failed - passed).bit_length()
     return failed

@@ -29,25 +29,24 @@ def halve(state: SearchState, scope: Items, clean: int = 0) -> Search[tuple[int,
     mass = list(accumulate(_weights(state, scope), initial=0.0))
     while high - low > 1:
         begin = max(0, low - SPAN)
-        cuts = medians(mass, low, high, state.workers)
-        statuses = yield from state.regions(Purpose.HALVE, [scope[begin:m] for m in cuts])
-        if all(status is Meaning.UNRESOLVED for status in statuses):
-            nearby = yield from _nearby(state, scope, begin, low, high, cuts[len(cuts) // 2])
+        cut = median(mass, low, high)
+        status = yield from state.region(Purpose.HALVE, scope[begin:cut])
+        if status is Meaning.UNRESOLVED:
+            nearby = yield from _nearby(state, scope, begin, low, high, cut)
             if nearby is None:
                 break
-            begin, cuts, statuses = nearby
-        failing = [m for m, status in zip(cuts, statuses, strict=True) if status is Meaning.FAIL]
-        if failing:
-            start, high = begin, failing[0]
-        passing = [m for m, status in zip(cuts, statuses, strict=True) if status in PASSES and m < high]
-        low = max([low, *passing])
+            begin, cut, status = nearby
+        if status is Meaning.FAIL:
+            start, high = begin, cut
+        elif status in PASSES:
+            low = cut
         state.left, state.more = high - low, (high - low - 1).bit_length() + 1
     return start, high
 
 
 def _nearby(
     state: SearchState, scope: Items, begin: int, low: int, high: int, middle: int
-) -> Search[tuple[int, list[int], list[Meaning]] | None]:
+) -> Search[tuple[int, int, Meaning] | None]:
     """The nearest other cut that can be run, else the same cut with another start; None if there is neither."""
     tries = [(begin, k) for d in (1, 2, 3, 5, 8) for k in (middle - d, middle + d)]
     tries += [(max(0, begin - d), middle) for d in (1, 2, 4)] + [(0, middle)]
@@ -55,22 +54,16 @@ def _nearby(
         if low < cut < high:
             status = yield from state.region(Purpose.HALVE, scope[start:cut])
             if status is not Meaning.UNRESOLVED:
-                return start, [cut], [status]
+                return start, cut, status
     return None
 
 
-def medians(mass: Sequence[float], low: int, high: int, count: int) -> list[int]:
-    """Up to `count` cuts strictly between low and high, with about equal weight between them; `mass[k]` is the weight
-    of all places before k."""
-    parts = min(count, high - low - 1) + 1
-    cuts = set()
-    for k in range(1, parts):
-        goal = mass[low] + (mass[high] - mass[low]) * k / parts
-        m = bisect_left(mass, goal, low + 1, high - 1)
-        if m - 1 > low and goal - mass[m - 1] <= mass[m] - goal:
-            m -= 1
-        cuts.add(m)
-    return sorted(cuts)
+def median(mass: Sequence[float], low: int, high: int) -> int:
+    """The cut strictly between low and high with about equal weight on both sides; `mass[k]` is the weight of all
+    places before k."""
+    goal = mass[low] + (mass[high] - mass[low]) / 2
+    m = bisect_left(mass, goal, low + 1, high - 1)
+    return m - 1 if m - 1 > low and goal - mass[m - 1] <= mass[m] - goal else m
 
 
 def _weights(state: SearchState, scope: Items) -> list[float]:

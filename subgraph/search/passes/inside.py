@@ -35,9 +35,9 @@ def look_inside(progress: Progress) -> Search[None]:
         return
     wrong: list[Items] = [(k,) for k in scope if answer.items.get(state.order[k]) is Status.FAIL]
     statuses: list[Meaning] = []
-    for at in range(0, len(wrong), state.workers):
+    for at, region in enumerate(wrong):
         state.left, state.more = len(wrong) - at, len(wrong) - at
-        statuses += yield from state.regions(Purpose.TAIL, wrong[at : at + state.workers])
+        statuses.append((yield from state.region(Purpose.TAIL, region)))
     failing = [region for region, status in zip(wrong, statuses, strict=True) if status is Meaning.FAIL]
     if wrong and not failing:
         failing = yield from _regions_above(state, scope, read(state, scope, answer).hints[:MOST_HINTS])

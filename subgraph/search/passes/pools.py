@@ -26,19 +26,17 @@ def failing(state: SearchState, pieces: Sequence[Items]) -> Search[list[Items]]:
         Query(QueryKind.POOL, tuple(sorted(k for p in pool for k in p)), state.first, pieces=pool) for pool in pools
     ]
     suspects: list[Items] = []
-    for k in range(0, len(queries), state.workers):
-        batch = queries[k : k + state.workers]
-        for query, answer in zip(batch, (yield from state.ask(Purpose.POOL, batch)), strict=True):
-            if not answer.pieces:
-                return []  # the candidate did not take the pool: nothing is known
-            statuses = [meaning(a, state.signature) for a in answer.pieces]
-            suspects += [p for p, status in zip(query.pieces, statuses, strict=True) if status is not Meaning.AGREE]
+    for query in queries:
+        (answer,) = yield from state.ask(Purpose.POOL, [query])
+        if not answer.pieces:
+            return []  # the candidate did not take the pool: nothing is known
+        statuses = [meaning(a, state.signature) for a in answer.pieces]
+        suspects += [p for p, status in zip(query.pieces, statuses, strict=True) if status is not Meaning.AGREE]
     state.left, state.more = len(suspects), len(suspects)
     guilty: list[Items] = []
-    for k in range(0, len(suspects), state.workers):
-        regions = suspects[k : k + state.workers]
-        statuses = yield from state.regions(Purpose.POOL, regions)
-        guilty += [r for r, status in zip(regions, statuses, strict=True) if status is Meaning.FAIL]
+    for region in suspects:
+        fails = (yield from state.region(Purpose.POOL, region)) is Meaning.FAIL
+        guilty += [region] * fails
     return guilty
 
 

@@ -133,20 +133,19 @@ def _drop_single(state: SearchState, region: Items, whole: bool) -> Search[Small
     rim = ends(state.parents, region)
     inner = () if whole else tuple(k for k in region if k not in rim)
     drops = inner + tuple(k for k in reversed(region) if k in rim)
-    for at in range(0, len(drops), state.workers):
-        neighbours = [tuple(k for k in region if k != dropped) for dropped in drops[at : at + state.workers]]
+    for dropped in drops:
+        rest = tuple(k for k in region if k != dropped)
         state.left, state.more = len(region), len(region)
-        statuses = yield from state.regions(Purpose.SHRINK, neighbours, explain=True)
-        for rest, status in zip(neighbours, statuses, strict=True):
-            if status is Meaning.UNRESOLVED:
-                status = yield from in_context(state, region, rest)
-            if status is Meaning.FAIL:
-                return Smallest(rest)
-            if status is Meaning.UNRESOLVED:
-                doubtful.append(rest)
-            else:
-                (agreed if status is Meaning.AGREE else minor).append(rest)
-                most.append(graded(state, region, rest))
+        (status,) = yield from state.regions(Purpose.SHRINK, [rest], explain=True)
+        if status is Meaning.UNRESOLVED:
+            status = yield from in_context(state, region, rest)
+        if status is Meaning.FAIL:
+            return Smallest(rest)
+        if status is Meaning.UNRESOLVED:
+            doubtful.append(rest)
+        else:
+            (agreed if status is Meaning.AGREE else minor).append(rest)
+            most.append(graded(state, region, rest))
     neighbour = agreed[-1] if agreed else None
     certified = not doubtful and not minor
     even = certified and all(most)

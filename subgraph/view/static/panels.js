@@ -59,7 +59,7 @@ export function regionPanel(region) {
 const link = (token, way, path, text, download) => el("a", { href: `/${way}/${path.split("/").map(encodeURIComponent).join("/")}${way === "zip" ? ".zip" : ""}?token=${token}`, ...(download ? { download: true } : { target: "_blank", rel: "noopener" }) }, text);
 
 export function resultPanel(event, token, show) {
-  const { document: d, folders, report } = event, out = [];
+  const { document: d, folders, report, inside, inner_reports: inner } = event, out = [];
   if (d.error) {
     $("failed").hidden = false;
     $("failed").textContent = d.exit_code === 130 ? "Stopped. Finished runs are stored: the same run continues where it stopped." : `${d.error.what}${d.error.hint ? ` (${d.error.hint})` : ""}`;
@@ -68,7 +68,7 @@ export function resultPanel(event, token, show) {
   }
   const firstBad = d.first_bad?.node ?? d.first_bad?.tensor ?? (d.recordings || []).map(r => r.first_bad).find(Boolean);
   for (const r of d.results || []) out.push(el("div", { class: `finding ${["identical", "close"].includes(r.check?.status) ? "fine" : ""}` }, el("strong", {}, "Cut written"), el("br"), r.check?.what ?? "", el("br"), el("code", {}, `${r.path}/`)));
-  for (const f of d.findings || []) {
+  for (const [k, f] of (d.findings || []).entries()) {
     if (f.kind === "interval") {
       out.push(el("div", { class: "finding" }, el("strong", {}, "✗ goes wrong between: "), (f.last_good || []).join(", ") || "the input", " (good) and ", (f.first_bad || []).join(", "), el("br"),
         f.in_place?.why ?? "", el("br"), `suspects: ${(f.nodes || []).join(", ")}`, el("br"), f.not_seen?.length ? `not seen: ${f.not_seen.join(", ")}` : "", el("br"),
@@ -78,6 +78,7 @@ export function resultPanel(event, token, show) {
     const certified = f.certified ? "certified: without any one of them the rest agrees" : "not certified";
     out.push(el("div", { class: "finding" }, el("strong", {}, `✗ ${f.kind}: `), (f.nodes || []).join(", "), el("br"), (f.verdict ?? f.in_place)?.why ?? "", el("br"),
       f.explains === null || f.explains === undefined ? "" : `explains ${Math.round(f.explains * 100)} % of the final error, `, certified, el("br"),
+      ...(inside?.[k] || []).flatMap(line => [line, el("br")]), ...(inner?.[k] || []).flatMap(path => [link(token, "output", path, "Open the report of what is inside"), el("br")]),
       el("button", { onclick: () => show(f.indices || []) }, "Show in the network")));
   }
   if (d.agree === true) out.push(el("div", { class: "finding fine" }, "✓ All that was looked at agrees."));

@@ -49,6 +49,7 @@ class FakeNoise:
     calls: int = 0
     broken_ties: list[Array] = field(default_factory=list)
     codes: bool = False
+    foreign: bool = False
 
     def perturbed(self, claim: str, count: int) -> list[Array]:
         self.calls += 1
@@ -76,6 +77,9 @@ class FakeNoise:
 
     def are_codes(self) -> bool:
         return self.codes
+
+    def is_foreign(self) -> bool:
+        return self.foreign
 
     def ranking(self, claim: str) -> Ranking | None:
         return self.ranked
@@ -198,6 +202,19 @@ def test_runs_with_broken_ties_that_fail_excuse_nothing() -> None:
             raise ModelError("all runs computed NaN")
 
     assert judged(X, 2 * X, Broken([X])).status is FAIL
+
+
+def test_floats_of_operators_that_cannot_be_perturbed_are_judged_without_noise() -> None:
+    """They once were unresolved, however far off: a fault in a TensorFlow Lite model of floats was never found."""
+
+    class Broken(FakeNoise):
+        def perturbed(self, claim: str, count: int) -> list[Array]:
+            raise ModelError("it takes no such operator")
+
+    assert judged(X, 1.5 * X, Broken(foreign=True)).status is FAIL
+    assert judged(X, X + np.float32(1e-4), Broken(foreign=True)).status is AGREE
+    assert judged(X, 1.001 * X, Broken(foreign=True), "fp16").status is AGREE
+    assert judged(X, 1.5 * X, Broken()).status is Status.UNRESOLVED
 
 
 def test_options_replace_k_and_floor() -> None:

@@ -1,56 +1,72 @@
 """Models of other formats, converted and checked.
 
-Covers `origins.converters.conversion`, `origins.converters.tensorflow_script`, `origins.converters.paddle_script` and
-`commands.convert`. The scripts themselves run where TensorFlow and Paddle are: `make recipes` does that. Here a script
-of their kind converts JSON to ONNX, right or wrong, and numpy is the runtime of the original.
+Covers `origins.converters.conversion`, `origins.converters.script_main`, `origins.converters.tensorflow_script`,
+`origins.converters.paddle_script` and `commands.convert`. The scripts themselves run where TensorFlow and Paddle are:
+`make recipes` does that. Here a script of their kind converts JSON to ONNX, right or wrong, and numpy is the runtime of
+the original.
 """
 
 from __future__ import annotations
 
 import json
+import signal
+import subprocess
 import sys
 import textwrap
+import time
 from pathlib import Path
 
 import numpy as np
 import onnx
 import pytest
+from onnx import TensorProto, helper
 
 from subgraph.commands import Result, convert
 from subgraph.errors import ModelError, ResultExists, UsageError
+from subgraph.graph.graph import Graph, load
 from subgraph.origins import converters
 from subgraph.origins.converters import PADDLE, TENSORFLOW, Converter, converter_of
-from subgraph.origins.converters.conversion import command_of
+from subgraph.origins.converters.conversion import command_of, put
 from subgraph.origins.converters.paddle_script import files
+from subgraph.origins.converters.script_main import Declared, UnpairedError, paired
 from subgraph.origins.converters.tensorflow_script import GRAPH, KERAS, SAVED_MODEL, TFLITE, kind_of
 from tests.helpers.run_command import in_process, subcut
 
 SCRIPT = """
-import json, sys
+import contextlib, json, os, sys
 import numpy as np, onnx
 from onnx import helper, TensorProto
 
-def network(factor):
+def network(factor, constant):
     nodes = [helper.make_node("Relu", ["x"], ["a"], "first"), helper.make_node("Mul", ["a", "k"], ["b"], "scale"),
              helper.make_node("Neg", ["b"], ["y"], "last")]
     ends = [[helper.make_tensor_value_info(name, TensorProto.FLOAT, [2, 3])] for name in "xy"]
     weight = helper.make_tensor("k", TensorProto.FLOAT, [], [factor])
+    if constant:
+        nodes.append(helper.make_node("Neg", ["k"], ["c"], "fixed"))
+        ends[1].append(helper.make_tensor_value_info("c", TensorProto.FLOAT, []))
     graph = helper.make_graph(nodes, "g", *ends, [weight])
     return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9)
 
-what, model, *rest = sys.argv[1:]
-said = json.load(open(model))
-if what == "convert":
+def convert(model, target):
+    said = json.loads(model.read_text())
     if "fails" in said:
         sys.exit("line one\\n" + said["fails"])
-    onnx.save(network(said.get("converted", said["factor"])), rest[0])
-else:
+    onnx.save(network(said.get("converted", said["factor"]), said.get("constant")), target)
+    open(os.path.join(os.path.dirname(target), "log.txt"), "w").close()
+
+@contextlib.contextmanager
+def opened(model, tensors):
+    said = json.loads(model.read_text())
     if "broken" in said:
         sys.exit(said["broken"])
-    asked = json.load(open(rest[0]))
-    x = np.load(asked["files"]["x"])
-    a = np.maximum(x, 0); b = a * np.float32(said["factor"])
-    np.savez(rest[1], **{n: v for n, v in (("a", a), ("b", b), ("y", -b)) if n in asked["tensors"] + asked["outputs"]})
+    def compute(fed):
+        a = np.maximum(fed[said.get("input", "x")], 0); b = a * np.float32(said["factor"])
+        y = -b if not said.get("negative") or fed["x"].min() >= 0 else b
+        outputs = {said.get("output", "y"): y} | ({"c": np.float32(3)} if said.get("constant") else {})
+        return outputs | said.get("more", {}), {"a": a, "b": b}
+    inputs = {said.get("input", "x"): ("float32", [2, None])}
+    yield inputs | {name: ("float32", [2, 3]) for name in said.get("inputs", [])}, compute
 """
 
 
@@ -76,9 +92,10 @@ def test_a_right_conversion_agrees_tensor_by_tensor(model: Path) -> None:
     assert done.text.startswith("right: 3 recorded tensors agree")
     assert (done.document["checked"], done.document["converter"]) == (True, "json2onnx")
     onnx.checker.check_model(onnx.load("net.onnx"))
-    assert not [p for p in model.parent.iterdir() if p.name.startswith(".subcut")]
+    assert {p.name for p in model.parent.iterdir()} == {"net.json", "net.onnx", "script.py", "subcut_out"}
 
 
+@pytest.mark.slow
 def test_a_wrong_conversion_is_found_with_its_node(model: Path) -> None:
     model.write_text(json.dumps({"factor": 2.0, "converted": 2.5}))
     done = converted(model)
@@ -87,9 +104,82 @@ def test_a_wrong_conversion_is_found_with_its_node(model: Path) -> None:
     assert "#1 scale (Mul) b: " in done.text
 
 
-def test_what_the_user_feeds_is_fed_to_both(model: Path) -> None:
-    np.save("x.npy", np.full((2, 3), 4, np.float32))
-    assert converted(model, "-i", "x.npy").exit_code == 0
+def test_what_the_user_feeds_is_fed_to_both_sample_by_sample(model: Path) -> None:
+    """The original and its conversion differ in the second sample alone."""
+    model.write_text(json.dumps({"factor": 2.0, "negative": True}))
+    Path("in").mkdir()
+    np.save("in/bright.npy", np.full((2, 3), 4, np.float32))
+    np.save("in/dark.npy", np.array([[1, 2, -3], [1, 1, 1]], np.float32))
+    done = converted(model, "-i", "in")
+    assert (done.exit_code, done.document["samples"]) == (1, ["bright", "dark"])
+    assert "#2 last (Neg) y: " in done.text
+    (row,) = [row["runs"][0] for row in done.document["rows"] if row["tensor"] == "y"]
+    assert row["in_place"]["sample"] == "dark"
+
+
+@pytest.mark.parametrize(
+    ("said", "names", "words"),
+    [
+        ({"constant": True}, ["c"], "not checked: outputs that were not compared: c: a constant"),
+        pytest.param(
+            {"output": "a:0", "more": {"b:0": [[1, 2, 3], [4, 5, 6]]}},
+            ["y"],
+            "y: outputs cannot be paired by name: y of the ONNX model with a:0, b:0 of the original",
+            marks=pytest.mark.slow,
+        ),
+        pytest.param(
+            {"more": {"b:0": [1]}}, ["y"], "paired by name: none of the ONNX model with b:0", marks=pytest.mark.slow
+        ),
+    ],
+)
+def test_it_agrees_only_if_all_outputs_were_compared(
+    said: dict[str, object], names: list[str], words: str, model: Path
+) -> None:
+    model.write_text(json.dumps({"factor": 2.0, **said}))
+    done = converted(model)
+    assert (done.exit_code, done.document["checked"], done.document["uncompared"]) == (5, False, names)
+    assert done.text.startswith("unresolved: ")
+    assert words in done.text
+    assert not done.document["agree"]
+
+
+@pytest.mark.slow
+def test_inputs_that_cannot_be_paired(model: Path) -> None:
+    model.write_text(json.dumps({"factor": 2.0, "input": "p", "inputs": ["q"]}))
+    done = converted(model)
+    assert (done.exit_code, done.document["checked"]) == (5, False)
+    why = "inputs cannot be paired by name: x of the ONNX model with p, q of the original"
+    assert done.document["why"] == why
+
+
+@pytest.mark.slow
+def test_the_only_input_and_output_need_no_name(model: Path) -> None:
+    model.write_text(json.dumps({"factor": 2.0, "input": "p", "output": "q"}))
+    assert converted(model).exit_code == 0
+
+
+F, N = ("float32", (1, 3)), ("int64", (1, 3))
+
+
+@pytest.mark.parametrize(
+    ("ours", "theirs", "pairs"),
+    [
+        ({"a": F, "b": F}, {"b": F, "a": F}, {"a": "a", "b": "b"}),
+        ({"a": F, "b": N}, {"y": N, "x": F}, {"a": "x", "b": "y"}),
+        ({"a": F, "b": F}, {"a": F, "x": ("", None)}, {"a": "a", "b": "x"}),
+        ({"a": F, "b": F}, {"x": F, "y": ("float32", (2, 3))}, None),
+        ({"a": F, "b": F}, {"x": F, "y": F}, None),
+        ({"a": F, "b": ("float32", (2, 3))}, {"x": F, "y": ("float32", (None, 3))}, None),
+        ({"a": F, "b": F}, {"a": F}, None),
+        ({"a": F}, {"a": F, "b": F}, None),
+    ],
+)
+def test_what_is_paired(ours: dict[str, Declared], theirs: dict[str, Declared], pairs: dict[str, str] | None) -> None:
+    if pairs is not None:
+        assert paired("input", ours, theirs) == pairs
+        return
+    with pytest.raises(UnpairedError, match="cannot be paired by name"):
+        paired("input", ours, theirs)
 
 
 def test_an_original_that_cannot_be_run_is_not_checked(model: Path) -> None:
@@ -108,6 +198,27 @@ def test_a_converter_that_fails_says_why(model: Path) -> None:
     assert not Path("net.onnx").exists()
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGINT])
+def test_a_conversion_that_is_ended_leaves_nothing_to_stay(number: int, model: Path) -> None:
+    """Neither the converter's processes nor its files; what a killed command leaves, the next one removes."""
+    code = "import os, sys, time; open('pid', 'w').write(str(os.getpid())); time.sleep(600)"
+    Path("slow.py").write_text(code)
+    words = ["convert", "net.json", "--with", f"{sys.executable} slow.py {{model}} {{output}}"]
+    command = [sys.executable, "-c", "from subgraph.cli import main; main()", *words]
+    process = subprocess.Popen(command, stderr=subprocess.DEVNULL, start_new_session=True)
+    while not Path("pid").exists() or not Path("pid").read_text():
+        time.sleep(0.01)
+    process.send_signal(number)
+    process.wait()
+    converter = Path("pid").read_text()
+    while Path(f"/proc/{converter}").exists() and "Z" not in Path(f"/proc/{converter}/stat").read_text().split()[2]:
+        time.sleep(0.01)
+    assert bool(list(Path().glob(".*"))) == (number == signal.SIGKILL)
+    assert converted(model).exit_code == 0
+    assert not list(Path().glob(".*"))
+
+
 def test_nothing_is_replaced_unasked(model: Path) -> None:
     Path("net.onnx").write_text("mine")
     with pytest.raises(ResultExists, match="in the way"):
@@ -124,7 +235,7 @@ def test_nothing_is_replaced_unasked(model: Path) -> None:
     [
         ("pass", "ended well and wrote no out.onnx"),
         ("open(sys.argv[2], 'w').write('{}')", "no ONNX model"),
-        ("sys.exit('bad luck')", "(?s)code 1, and said:.*bad luck"),
+        ("sys.exit('bad luck')", "code 1, and said \\ | bad luck"),
     ],
 )
 def test_a_converter_of_the_users_that_goes_wrong(code: str, words: str, tmp_path: Path) -> None:
@@ -144,6 +255,7 @@ def test_a_converter_of_the_users_with_weights_beside_the_model(tmp_path: Path) 
         v = [[helper.make_tensor_value_info(n, TensorProto.FLOAT, [1, 64])] for n in "xy"]
         g = helper.make_graph([helper.make_node("MatMul", ["x", "w"], ["y"])], "g", *v, [w])
         onnx.save(helper.make_model(g), sys.argv[2], save_as_external_data=True, location="out.data", size_threshold=0)
+        open(sys.argv[2] + ".log", "w").write("what the converter says besides")
     """
     (tmp_path / "mine.py").write_text(textwrap.dedent(code))
     (tmp_path / "a net.xyz").write_text("?")
@@ -151,6 +263,35 @@ def test_a_converter_of_the_users_with_weights_beside_the_model(tmp_path: Path) 
     done = subcut("convert", tmp_path / "a net.xyz", "-o", "out.onnx", "--with", command, cwd=tmp_path)
     assert (done.code, "not checked" in done.out) == (5, True), done
     onnx.checker.check_model(str(tmp_path / "out.onnx"))
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["a net.xyz", "mine.py", "out.data", "out.onnx"]
+
+
+def test_only_a_model_and_its_weights_are_put_in_place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def written() -> Graph:
+        (tmp_path / "work").mkdir()
+        monkeypatch.chdir(tmp_path / "work")  # onnx looks there for a file of that name
+        weight = onnx.numpy_helper.from_array(np.ones((64, 64), np.float32), "w")
+        x, y = (helper.make_tensor_value_info(n, TensorProto.FLOAT, [1, 64]) for n in "xy")
+        graph = helper.make_graph([helper.make_node("MatMul", ["x", "w"], ["y"])], "g", [x], [y], [weight])
+        model = helper.make_model(graph)
+        onnx.save(model, "net.onnx", save_as_external_data=True, location="w.data", size_threshold=0)
+        Path("convert.log").touch()
+        return load(tmp_path / "work" / "net.onnx")
+
+    def shown() -> dict[str, int]:
+        return {p.name: p.stat().st_size for p in tmp_path.iterdir() if p.is_file()}
+
+    weights, target, source = tmp_path / "w.data", tmp_path / "net.onnx", tmp_path / "net.pb"
+    weights.write_text("mine")
+    graph = written()
+    with pytest.raises(ResultExists, match=r"w\.data is in the way"):
+        put(graph, target, source, force=False)
+    with pytest.raises(ResultExists, match=r"w\.data is in the way"):
+        put(graph, target, weights, force=True)
+    assert shown() == {"w.data": 4}
+    assert put(graph, target, source, force=True).path == target
+    assert shown() == {"w.data": 4 * 64 * 64, "net.onnx": target.stat().st_size}
+    onnx.checker.check_model(str(target))
 
 
 @pytest.mark.parametrize("template", ["python x.py {model}", "python {output}", "python 'x {model} {output}"])
@@ -215,10 +356,11 @@ def test_what_is_not_converted(name: str, content: bytes | None, words: str, tmp
 def test_without_a_terminal_it_says_what_it_would_install(tmp_path: Path) -> None:
     (tmp_path / "m.h5").write_bytes(b"\x89HDF\r\n\x1a\n")
     cache = {"XDG_CACHE_HOME": str(tmp_path / "cache")}
-    done = subcut("convert", "m.h5", "--index-url", "https://example.invalid/simple", cwd=tmp_path, env=cache)
+    done = subcut("convert", "m.h5", "--index-url", "https://me:secret@example.invalid/simple", cwd=tmp_path, env=cache)
     assert (done.code, done.out) == (2, "")
     assert "tf2onnx==" in done.err
-    assert "--index-url https://example.invalid/simple" in done.err
+    assert "****@example.invalid/simple" in done.err
+    assert "secret" not in done.err
     assert "--yes" in done.err
     assert not list((tmp_path / "cache").rglob("bin"))
 

@@ -165,6 +165,26 @@ for t in manifest["outputs"]:
 """
 
 
+HALVED = """
+import numpy as np
+from subgraph.runtime.backends import litert
+
+def load(model, options):
+    run = litert.load(model, {})
+    return lambda feeds: {k: v / np.float32(2) if k == options["tensor"] else v for k, v in run(feeds).items()}
+"""
+
+
+@pytest.mark.slow
+def test_a_fault_in_floats_is_found_though_their_noise_cannot_be_measured(tmp_path: Path) -> None:
+    (tmp_path / "halved.py").write_text(HALVED)
+    model = FILES / "float.tflite"
+    (output,) = subgraph.load(model).outputs
+    done = in_process("bisect", model, "-c", f"{tmp_path / 'halved.py'}:tensor={output}", "--repeat", "1")
+    (finding,) = done.document["findings"]
+    assert (finding["kind"], finding["ops"]) == ("culprit", ["SOFTMAX"])
+
+
 @pytest.mark.slow
 def test_a_device_that_takes_a_tflite_is_a_candidate(tmp_path: Path) -> None:
     (tmp_path / "device.py").write_text(DEVICE)

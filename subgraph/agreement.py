@@ -1,0 +1,153 @@
+"""Is a model right on a candidate? Where it is not: the culprit, why, where it lies, as a failing test says it.
+
+The whole model runs once on each side. Only where that is not right, a bisection begins.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from subgraph import reports
+from subgraph.bisection.bisection import Bisection, BisectionOptions
+from subgraph.commands import resolve
+from subgraph.commands.bisect import seconds
+from subgraph.commands.options import CriterionOptions, InputOptions, RuntimeOptions
+from subgraph.errors import SubcutError
+from subgraph.graph.graph import load
+from subgraph.project import Project
+from subgraph.runtime.remote.remote_pool import open_workers
+from subgraph.search import Settings
+from subgraph.storage.folders import safe_names
+from subgraph.storage.store import Store
+from subgraph.text import clean
+from subgraph.trials.forms import FormsTried
+from subgraph.trials.session import Setup, open_trials
+from subgraph.trials.trial import Trials
+from subgraph.verdict import Status, Verdict
+
+Inputs = str | Path | Sequence[str | Path] | Mapping[str, Any] | None
+
+
+@dataclass(frozen=True)
+class Search:
+    """How a disagreement is narrowed down.
+
+    Attributes:
+        output: the folder of its result and of stored answers. max_time: as `90s`, `10m`.
+        command: what asks again, for the report.
+    """
+
+    output: Path
+    max_time: str
+    command: str
+
+
+@dataclass(frozen=True)
+class Disagreement:
+    """Why a model is not known to be right.
+
+    Attributes:
+        lines: for people, the verdict first. places: `case` and `report`, where they were written.
+    """
+
+    lines: Sequence[str]
+    places: Mapping[str, str] = field(default_factory=dict)
+
+
+def disagreement(
+    settings: Project, model: str, spec: str | None, inputs: Inputs, search: Search, *, trust: bool,
+    criterion: str | None = None, reference: str | None = None, shapes: Mapping[str, Sequence[int]] | None = None,
+    seed: int | None = None,
+) -> Disagreement | None:  # fmt: skip
+    """None where the candidate is right: every output of every sample was compared, and none is wrong.
+
+    `model`, `spec`, `criterion`, `reference`: words as on the command line. `inputs`: a file, a folder of samples,
+    several of these, or name → array. What is None comes from `settings`. `trust`: code that these name may run.
+
+    Raises:
+        SubcutError: the model, the inputs or the candidate cannot be used.
+    """
+    runtime = RuntimeOptions(reference=reference)
+    sizes = [f"{name}={'x'.join(map(str, shape))}" for name, shape in (shapes or {}).items()]
+    limits = Settings(max_time=seconds(search.max_time), workers=resolve.jobs(settings, None))
+    with ExitStack() as stack:
+        path = resolve.model_path(settings, model, trust=trust)
+        rule = resolve.criterion(settings, CriterionOptions(criterion), trust)
+        candidate = resolve.named_candidate(settings, spec, runtime, trust, path)
+        feeding = resolve.feeding(settings, InputOptions(_words(inputs, stack), seed, sizes), model)
+        setup = Setup(candidate, feeding, search.output, rule)
+        workers = stack.enter_context(open_workers(candidate))
+        running = stack.enter_context(resolve.reference(settings, runtime, trust, model=path))
+        trials = stack.enter_context(open_trials(load(path), setup, running, workers))
+        verdict = _run_whole(trials)
+        seen = clean(f"{path.name} on {candidate.name}: {_reason(verdict)}")
+        if verdict.status is Status.AGREE:
+            unread = any(output.status is Status.UNRESOLVED for output in verdict.outputs)
+            return Disagreement(("unresolved: an output was not compared", seen)) if unread else None
+        notes = tuple(resolve.log_random_inputs(feeding))
+        bisection = Bisection(trials, BisectionOptions(setup, limits, command=search.command, notes=notes))
+        try:
+            for _ in bisection:
+                pass
+        except SubcutError as e:
+            says = "wrong" if verdict.status is Status.FAIL else "unresolved"
+            return Disagreement((f"{says}: {seen}", f"not searched: {clean(e.what)}"))
+        return _found(bisection, seen)
+
+
+def _words(inputs: Inputs, stack: ExitStack) -> list[str]:
+    """The inputs as words after `-i`; arrays are written into files that live as long as the stack."""
+    if not isinstance(inputs, Mapping):
+        return [str(inputs)] if isinstance(inputs, (str, Path)) else [str(word) for word in inputs or ()]
+    folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="subcut-")))
+    files = {name: folder / f"{stem}.npy" for name, stem in safe_names(inputs).items()}
+    for name, file in files.items():
+        np.save(file, np.asarray(inputs[name]), allow_pickle=False)
+    return [f"{name}={file}" for name, file in files.items()]
+
+
+def _run_whole(trials: Trials) -> Verdict:
+    """The verdict of a new run of the whole model: a stored answer may be that of an older runtime.
+
+    The file as shipped must run: where it does only with pinned shapes, that run does not count.
+    """
+    with Store(trials.scratch / "anew") as store:
+        anew = replace(trials, store=store, seen_keys={})
+        verdict = anew.verdict(anew.whole())  # in a process that has loaded nothing before
+    tried = FormsTried(anew.forms)
+    return next(iter(tried.verdicts.values())) if tried.only_pinned else verdict
+
+
+def _reason(verdict: Verdict) -> str:
+    """Why, with the output and the sample that decide."""
+    unread = [output for output in verdict.outputs if output.status is Status.UNRESOLVED]
+    about = unread[0] if unread and verdict.status is Status.AGREE else verdict.worst
+    if about is None:
+        return verdict.why
+    return f"{about.name}: {about.why}{f', sample {about.sample}' if about.sample else ''}"
+
+
+def _found(bisection: Bisection, seen: str) -> Disagreement | None:
+    """What a search says that began because one run of the whole was not right."""
+    shown = reports.cleaned(bisection.document)
+    if shown["agree"] and shown["whole"]["status"] == "fail":
+        return None  # within the precision that the candidate claims, which is judged once more
+    flaky = f"flaky: not right in the first run, then right in {len(bisection.steps)} runs"
+    lines = [flaky if shown["agree"] else reports.headline(shown), seen, *_explanation(shown)]
+    case = next((finding["case"] for finding in shown["findings"] if finding["case"]), None)
+    places = {name: place for name, place in (("case", case), ("report", shown["report"])) if place}
+    lines += [f"{name}: {place}" for name, place in places.items()]
+    lines += [f"next: {reports.replay_command(shown, case)}"] if case else []
+    return Disagreement(lines, places)
+
+
+def _explanation(document: Mapping[str, Any]) -> Iterable[str]:
+    """Why the first finding is wrong, as far as it is known: an optimiser, rounding, a bug."""
+    return (line for finding in document["findings"][:1] if (line := reports.evidence(finding)[0]))
