@@ -5,6 +5,7 @@ Covers `trials.attribution`.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -100,7 +101,7 @@ def test_serial_culprits_share_the_error(ask: Ask) -> None:
 def test_culprits_on_two_ways(ask: Ask) -> None:
     """Each output counts in units of its scale; errors on different outputs are orthogonal."""
     trials = ask(TWO, add="a:1+d:1")
-    want = 1 / np.array([1.0, np.tanh(np.e)])
+    want = 1 / np.array([1.0, np.tanh(math.e)])
     shares = want**2 / (want @ want)
     assert [attributed(trials, n).share for n in "ad"] == pytest.approx(list(shares), rel=1e-5)
 
