@@ -16,6 +16,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from pathlib import Path
+from threading import Semaphore
 
 from subgraph.errors import BackendError, WorkerDied
 from subgraph.graph import protobuf
@@ -105,10 +106,12 @@ class Sweep:
         tests, progress = self.tests.tests, _Progress(len(self.tests.tests) * len(self.candidates))
         columns = []
         for runtime in self.candidates:
-            executor = ThreadPoolExecutor(max_workers=jobs)
+            # twice as many threads: some unpack and judge while the candidate runs the tests of others
+            executor = ThreadPoolExecutor(max_workers=jobs if jobs == 1 else 2 * jobs)
+            turns = Semaphore(jobs)
             try:
                 column = []
-                for cell in executor.map(lambda test, r=runtime: self._run(r, test), tests):
+                for cell in executor.map(lambda test, r=runtime, t=turns: self._run(r, test, t), tests):
                     column.append(cell)
                     progress.count(runtime.candidate.name, cell[1].outcome)
                 columns.append(column)
@@ -122,13 +125,13 @@ class Sweep:
             for test, *cells in zip(tests, *columns, strict=True)
         ]
 
-    def _run(self, runtime: Runtime, test: OperatorTest) -> tuple[ReferenceResult, SweepResult]:
+    def _run(self, runtime: Runtime, test: OperatorTest, turns: Semaphore) -> tuple[ReferenceResult, SweepResult]:
         with self.example(test) as example:
             reference = self.expected.reference_result(example)
             try:
-                result = self._result(runtime, example, fresh=False)
+                result = self._result(runtime, example, turns, fresh=False)
                 if result.outcome in (SweepOutcome.WRONG, SweepOutcome.CRASHED):
-                    result = _settled(result, self._result(runtime, example, fresh=True))
+                    result = _settled(result, self._result(runtime, example, turns, fresh=True))
             except WorkerDied:
                 raise
             except BackendError as e:
@@ -138,8 +141,10 @@ class Sweep:
         log.debug("%s on %s: %s   %s", test.name, runtime.candidate.name, result.outcome, result.verdict.why)
         return reference, result
 
-    def _result(self, runtime: Runtime, example: Example, *, fresh: bool) -> SweepResult:
-        verdict, judged_by = self.expected.verdict(example, runtime.run(example, fresh=fresh), runtime.precision)
+    def _result(self, runtime: Runtime, example: Example, turns: Semaphore, *, fresh: bool) -> SweepResult:
+        with turns:
+            found = runtime.run(example, fresh=fresh)
+        verdict, judged_by = self.expected.verdict(example, found, runtime.precision)
         return SweepResult(outcome_of(verdict), verdict, judged_by)
 
 

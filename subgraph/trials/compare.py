@@ -9,9 +9,7 @@ from __future__ import annotations
 
 import fnmatch
 import logging
-import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -35,6 +33,7 @@ from subgraph.storage.value_pairs import ValuePair
 from subgraph.text import count
 from subgraph.trials import pooled_runs
 from subgraph.trials.forms import FormDocument, FormsTried
+from subgraph.trials.parallel_runs import ParallelRuns
 from subgraph.trials.session import Setup, open_with_processes
 from subgraph.trials.similar_outputs import WrongOutput
 from subgraph.trials.stored_answers import age, drop_if_changed
@@ -44,7 +43,7 @@ from subgraph.verdict import Judgement, Status, Verdict, gravity
 log = logging.getLogger("subcut")
 
 SCHEMA = "subcut.compare/1"
-PROBES = 2  # nodes that run alone first, to measure what one takes
+PROBES = 2  # nodes that run alone first at least, to measure what one takes
 POOL_ABOVE = 30.0  # seconds that all nodes may take one by one before they are pooled
 
 Ranking = Mapping[str, Mapping[str, float]]  # top-1 and top-5 agreement by output
@@ -202,18 +201,22 @@ def compare_tensors(trials: Trials, at: Sequence[str] = (), *, jobs: int = 1, fa
     changed = drop_if_changed(trials)
     if changed:
         log.warning("%s", changed)
-    whole_result = trials.run(trials.whole())
-    whole = trials.verdict_of(trials.whole(), whole_result)
-    in_place = trials.verdict(trials.whole(names))
     made: dict[int, list[str]] = {}
     for name in names:
         made.setdefault(trials.graph.maker[name], []).append(name)
+    nodes = {i: _node_region(trials, i, some) for i, some in made.items()}
+    probes = list(nodes)[: max(PROBES, jobs) if trials.multi else None]
     rows: list[ComparisonRow] = []
-    for i, verdict in _alone(trials, made, jobs):
-        rows += [_row(trials, i, name, in_place, verdict) for name in made[i]]
-        log.debug("%s alone: %s", trials.graph.label(i), verdict.status.value if verdict else "not run")
-        if fail_fast and any(r.failing for r in rows):
-            break
+    with ParallelRuns(trials, jobs) as runs:
+        runs.begin(trials.whole(), trials.whole(names), *(region for i in probes if (region := nodes[i])))
+        whole_result = runs.result(trials.whole())
+        whole, in_place = trials.verdict_of(trials.whole(), whole_result), runs.verdict(trials.whole(names))
+        for step, (i, verdict) in enumerate(_alone(runs, nodes, probes), 1):
+            rows += [_row(trials, i, name, in_place, verdict) for name in made[i]]
+            log.debug("%s alone: %s", trials.graph.label(i), verdict.status.value if verdict else "not run")
+            log.info("%d of %d nodes alone", step, len(nodes), extra={"step": step, "of": len(nodes), "sparse": True})
+            if fail_fast and any(r.failing for r in rows):
+                break
     comparison = Comparison(
         whole,
         in_place,
@@ -226,7 +229,7 @@ def compare_tensors(trials: Trials, at: Sequence[str] = (), *, jobs: int = 1, fa
     bad = comparison.first_bad
     if bad is None:
         return comparison
-    node = _node_region(trials, bad.index, made[bad.index])
+    node = nodes[bad.index]
     output = None
     if node and bad.alone and bad.alone.status is Status.FAIL:
         output = WrongOutput(trials, node, bad.alone)
@@ -275,39 +278,23 @@ def _fitting(graph: Graph, names: Iterable[str], word: str) -> set[str]:
     return {n for n in names if any(fnmatch.fnmatchcase(name, word) for name in (n, graph.node_names[graph.maker[n]]))}
 
 
-def _alone(trials: Trials, made: Mapping[int, list[str]], jobs: int) -> Iterator[tuple[int, Verdict | None]]:
-    """Each node's own verdict, in order; None for random nodes. Nodes that were not run when it is closed never are.
+def _alone(
+    runs: ParallelRuns, nodes: Mapping[int, Region | None], probes: Sequence[int]
+) -> Iterator[tuple[int, Verdict | None]]:
+    """Each node's own verdict, in order; None for random nodes. The probes are its first ones.
 
-    If one node takes so long that all would take minutes, the rest runs as pools, if the candidate takes such models.
+    If they take so long that all would take minutes, the rest runs as pools.
     """
-    regions_by_node = {i: _node_region(trials, i, names) for i, names in made.items()}
-
-    def verdict(i: int) -> Verdict | None:
-        region = regions_by_node[i]
-        return trials.verdict(region) if region else None
-
-    nodes = list(made)
-    begin = time.perf_counter()
-    for i in nodes[:PROBES]:
-        yield i, verdict(i)
-    seconds, rest = (time.perf_counter() - begin) / PROBES, nodes[PROBES:]
-    if seconds * len(rest) / jobs > POOL_ABOVE and trials.multi:
-        log.info("%.1f s a node: the other %d run together, as pieces of one model", seconds, len(rest))
-        pooled = [i for i in rest if regions_by_node[i]]
-        verdicts = pooled_runs.verdicts(trials, [region for i in rest if (region := regions_by_node[i])])
-        found = dict(zip(pooled, verdicts, strict=True))
-        yield from ((i, found.get(i)) for i in rest)
+    first, rest = [nodes[i] for i in probes], list(nodes)[len(probes) :]
+    yield from zip(probes, runs.verdicts(first), strict=True)
+    seconds = runs.seconds(first) * len(rest) / runs.jobs
+    if seconds <= POOL_ABOVE:
+        yield from zip(rest, runs.verdicts([nodes[i] for i in rest]), strict=True)
         return
-    executor = ThreadPoolExecutor(max_workers=jobs)
-    try:
-        for step, (i, own) in enumerate(zip(rest, executor.map(verdict, rest), strict=True), PROBES + 1):
-            log.info("%d of %d nodes alone", step, len(made), extra={"step": step, "of": len(made), "sparse": True})
-            yield i, own
-    except (Exception, KeyboardInterrupt):  # end the runs that nobody waits for
-        trials.workers.close()
-        raise
-    finally:
-        executor.shutdown(cancel_futures=True)
+    log.info("%.0f s for the other %d nodes: they run together, as pieces of one model", seconds, len(rest))
+    regions = [region for i in rest if (region := nodes[i])]
+    found = dict(zip(regions, pooled_runs.verdicts(runs.trials, regions), strict=True))
+    yield from ((i, found[region] if (region := nodes[i]) else None) for i in rest)
 
 
 def _node_region(trials: Trials, i: int, names: Sequence[str]) -> Region | None:

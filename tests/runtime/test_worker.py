@@ -288,8 +288,9 @@ def test_an_import_that_hangs(
         "subprocess.run([sys.executable, '-c', EATER])",
         "subprocess.run([sys.executable, '-c', EATER], start_new_session=True)",
         "[subprocess.Popen([sys.executable, '-c', EATER.replace('400', '100')]) for _ in range(3)]; time.sleep(600)",
+        f"{SETSID.replace('time.sleep(600)', 'exec(EATER)')}\ntime.sleep(600)",
     ],
-    ids=["itself", "child", "session", "together"],
+    ids=["itself", "child", "session", "together", "daemon"],
 )
 def test_memory_is_a_limit_on_the_whole_tree(
     body: str, start: Callable[..., Worker], tmp_path: Path, mark: str

@@ -226,6 +226,24 @@ def test_wrong_ones_have_a_case_that_replays(here: Path) -> None:
 
 
 @pytest.mark.slow
+def test_no_more_than_jobs_run_at_once(here: Path, backend: Callable[[str], str]) -> None:
+    """More threads than jobs unpack and judge; of the candidate's runs there are never more than asked for."""
+    body = (
+        "plain = run\ndef run(feeds):\n"
+        "    path = os.path.join(os.path.dirname(__file__), f'going{os.getpid()}')\n"
+        "    open(path, 'w').close()\n    folder = os.listdir(os.path.dirname(__file__))\n"
+        "    open(os.path.join(os.path.dirname(__file__), 'most'), 'a').write("
+        "f\"{sum(n.startswith('going') for n in folder)}\\n\")\n"
+        "    time.sleep(0.2)\n    os.remove(path)\n    return plain(feeds)"
+    )
+    document = sweep(
+        "-c", backend(body), "--only", "Abs", "--only", "Relu", "--only", "Elu", "--jobs", "2", cwd=here, code=0
+    )
+    assert document["candidates"][0]["totals"]["right"] == document["tests"]["count"] > 6
+    assert max(map(int, (here / "most").read_text().split())) == 2
+
+
+@pytest.mark.slow
 def test_the_text_begins_with_what_is_wrong(here: Path) -> None:
     text = subcut("sweep", "-c", faulty_spec(op="Elu"), *FEW, cwd=here).out.splitlines()
     assert [line.split()[:3] for line in text[2:5]] == [
