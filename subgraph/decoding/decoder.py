@@ -21,6 +21,7 @@ LOGITS = ("logits", "lm_logits", "output_logits", "scores")
 POSITIONS = ("position_ids", "positions")
 MASK = ("attention_mask", "decoder_attention_mask")
 CACHE_POSITION = "cache_position"  # positions without a batch, as transformers' static cache has them
+CACHE_BRANCH = "use_cache_branch"  # of two decoders merged into one: false in the first step, which makes the cache
 INTEGERS = ("int64", "int32")
 FLOATS = ("float32", "float16", "bfloat16", "float64")
 # What only says that a tensor is the one before or after a step.
@@ -39,6 +40,7 @@ class Decoder:
     Attributes:
         tokens: input, integers (batch, length), or (batch,) for one per step. logits: output, (batch, …, vocabulary).
         position_ids, cache_position: inputs, places of the tokens. attention_mask: input, 1 for each token so far.
+        cache_branch: input, whether there is a cache. Where there is, an empty state means that the one before stays.
         states: input → output, in the model's order. slices: inputs that get parts of a sequence.
         constants: inputs that are the same in every step.
     """
@@ -48,6 +50,7 @@ class Decoder:
     logits: str
     position_ids: str
     cache_position: str
+    cache_branch: str
     attention_mask: str
     states: Mapping[str, str]
     slices: Mapping[str, Slicing]
@@ -83,7 +86,7 @@ def resolve(graph: Graph, file: LoopFile, given: Collection[str]) -> Decoder:
         return found
 
     positions, mask = taken(file.position_ids, POSITIONS), taken(file.attention_mask, MASK)
-    cache_position = taken("", [CACHE_POSITION])
+    cache_position, cache_branch = taken("", [CACHE_POSITION]), taken("", [CACHE_BRANCH])
     tokens = taken(file.tokens, TOKENS)
     if not tokens and not file.slices:  # the only one of whole numbers
         numbers = [n for n in left if declared(graph, n)[1] in INTEGERS and not _is_scalar(graph, n)]
@@ -93,7 +96,7 @@ def resolve(graph: Graph, file: LoopFile, given: Collection[str]) -> Decoder:
         raise UsageError(*_what_is(graph, unknown, states))
     constants = [n for n in graph.inputs if n in left or n in file.constants]
     return Decoder(
-        graph, tokens, _logits(graph, file, states, tokens), positions, cache_position, mask,
+        graph, tokens, _logits(graph, file, states, tokens), positions, cache_position, cache_branch, mask,
         {n: states[n] for n in graph.inputs if n in states}, file.slices, constants,
     )  # fmt: skip
 

@@ -87,6 +87,8 @@ class LoopInputs:
             arrays[decoder.position_ids] = places
             arrays[decoder.cache_position] = np.arange(seen - now.shape[1], seen)
             arrays[decoder.attention_mask] = self._as_wide(mask)
+        if decoder.cache_branch:
+            arrays[decoder.cache_branch] = np.full([1] * len(dims_of(decoder.graph, decoder.cache_branch) or ()), k > 0)
         return {name: value for name, value in arrays.items() if name}
 
     def _as_wide(self, mask: Array) -> Array:

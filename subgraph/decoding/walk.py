@@ -88,6 +88,7 @@ class Trace:
         outputs = stems(self.decoder)
         made = self.reference.run(KEY, into, outputs, self.feeds(k, states)).by_name
         made = {name: record.within(str(into.resolve())) for name, record in made.items()}
+        made = with_held(self.decoder, made, states, into)
         return {name: made[name] for name in self.decoder.results}, next_states(self.decoder, made)
 
     def drop(self, states: Records) -> None:
@@ -105,6 +106,25 @@ def stems(decoder: Decoder) -> dict[str, str]:
 def next_states(decoder: Decoder, made: Records) -> Records:
     """What the outputs of a step are called as inputs of the next."""
     return {name: replace(made[output], name=name) for name, output in decoder.states.items()}
+
+
+def with_held(decoder: Decoder, made: Records, before: Records, into: Path) -> Records:
+    """The outputs of a step; for an empty state the one before, where the model has a branch for steps with a cache.
+
+    So merged decoders give what the encoder's output was made into in the first step only.
+    """
+    held = dict(made)
+    for i, (name, output) in enumerate(decoder.states.items() if decoder.cache_branch else ()):
+        if _is_empty(made[output]) and not _is_empty(before[name]):
+            files = [into / f"held{i}-{j}{Path(file).suffix}" for j, file in enumerate(before[name].files)]
+            for file, old in zip(files, before[name].files, strict=True):
+                file.hardlink_to(old)
+            held[output] = replace(before[name], name=output, files=tuple(str(file.resolve()) for file in files))
+    return held
+
+
+def _is_empty(record: Record) -> bool:
+    return any(0 in shape for shape in record.shapes)
 
 
 def trace(given: LoopInputs, reference: Reference, model: Path, folder: Path) -> Trace:
@@ -209,6 +229,7 @@ def follow(walked: Trace, run: Run, begin: int, end: int, folder: Path) -> Itera
         try:
             made = run(into, stems(decoder), walked.feeds(k, states))
             made = {name: record.within(str(into.resolve())) for name, record in made.items()}
+            made = with_held(decoder, made, states, into)
             states = next_states(decoder, made)
         except (SubcutError, KeyError) as e:
             missing = SubcutError(f"it gives no '{e.args[0]}'") if isinstance(e, KeyError) else e
