@@ -120,7 +120,7 @@ def bisected(seconds: float) -> Iterator[Timed]:
 def on_dask(seconds: float) -> Iterator[Timed]:
     """The same comparison by a scheduler and four workers, each a process with one device."""
     with cluster(4) as address:
-        yield timed("compare, Dask", 4, seconds, ["compare", "m.onnx", "--executor", f"dask://{address}"], nodes=62)
+        yield timed("compare, Dask", 4, seconds, ["compare", "m.onnx", "--executor", f"dask://{address}"], nodes=126)
 
 
 def timed(

@@ -86,9 +86,9 @@ class Trace:
         """
         into.mkdir(exist_ok=True)
         outputs = stems(self.decoder)
-        made = self.reference.run(KEY, into, outputs, self.feeds(k, states)).by_name
-        made = {name: record.within(str(into.resolve())) for name, record in made.items()}
-        made = with_held(self.decoder, made, states, into)
+        found = self.reference.run(KEY, into, outputs, self.feeds(k, states)).by_name
+        found = {name: record.within(str(into.resolve())) for name, record in found.items()}
+        made = with_held(self.decoder, found, states, into)
         return {name: made[name] for name in self.decoder.results}, next_states(self.decoder, made)
 
     def drop(self, states: Records) -> None:
