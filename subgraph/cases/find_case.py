@@ -8,6 +8,7 @@ a manifest says is checked here: it may come from anywhere.
 from __future__ import annotations
 
 import hashlib
+import json
 import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -15,7 +16,15 @@ from pathlib import Path
 from typing import Any
 
 from subgraph.cases import case
-from subgraph.cases.layout import BUNDLE_LIST, BUNDLE_SCHEMA, CANDIDATE_FILES, FINDING_FOLDERS, is_evidence
+from subgraph.cases.layout import (
+    BUNDLE_LIST,
+    BUNDLE_SCHEMA,
+    CANDIDATE_FILES,
+    FINDING_FOLDERS,
+    LOOP_JSON,
+    RUN_JSON,
+    is_evidence,
+)
 from subgraph.cases.zip_archive import name_problem
 from subgraph.documents import read_document
 from subgraph.errors import InputError, UsageError
@@ -108,8 +117,28 @@ def bundle_root(folder: Path) -> Path | None:
     return next((p for p in (folder, folder.resolve().parent) if (p / BUNDLE_LIST).is_file()), None)
 
 
+def require_no_loop(folder: Path) -> None:
+    """
+    Raises:
+        UsageError: the folder is what `bisect --loop` left, which holds no case; that of the search is named.
+    """
+    if not (folder / LOOP_JSON).is_file() or (folder / RUN_JSON).is_file():
+        return
+    try:
+        document = json.loads((folder / LOOP_JSON).read_text(encoding="utf-8"))
+        report = (document.get("bisection") or {}).get("report")
+    except (OSError, ValueError, AttributeError):
+        report = None
+    inside = (
+        f"the search in its step: {clean(str(Path(report).parent))}" if isinstance(report, str) else "it has no case"
+    )
+    shown = f"{LOOP_JSON} and steps.svg there are the whole of it"
+    raise UsageError(f"{clean(str(folder))} is of a loop, step by step; {shown}", inside)
+
+
 def _locate(folder: Path) -> tuple[Path, Mapping[str, Any] | None]:
     """The folder of one case, and the manifest around it, if any."""
+    require_no_loop(folder)
     around = case.read_manifest(folder)
     if not is_evidence(around):
         above = case.read_manifest(folder.resolve().parent)

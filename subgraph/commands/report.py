@@ -10,6 +10,7 @@ from typing import Annotated, Any
 import typer
 
 from subgraph import plugins
+from subgraph.cases.find_case import require_no_loop
 from subgraph.cases.layout import RUN_JSON, SWEEP_JSON
 from subgraph.commands import Result, table
 from subgraph.commands.options import Text, option
@@ -82,6 +83,7 @@ def report(
 def _document_of(run: Path) -> Path:
     if not run.is_dir():
         return run
+    require_no_loop(run)
     return run / SWEEP_JSON if (run / SWEEP_JSON).is_file() else run / RUN_JSON
 
 

@@ -54,10 +54,15 @@ class LoopInputs:
         return self.file.steps or STEPS
 
     def digest(self) -> str:
-        """A hash of all that is given."""
-        arrays = {**self.sequences, **{n: v for n, v in self.values.items() if hasattr(v, "tobytes")}}
+        """A hash of all that is given, and of what each input is for: another loop.toml is another loop."""
+        arrays = {
+            **({} if self.mask is None else {"": self.mask}),
+            **self.sequences,
+            **{n: v for n, v in self.values.items() if hasattr(v, "tobytes")},
+        }
         parts = {name: [str(a.dtype), list(a.shape), a.tobytes()] for name, a in arrays.items()}
-        return digest(parts, None if self.prompt is None else self.prompt.tobytes(), self.steps)
+        roles = [list(self.decoder.states.items()), self.decoder.logits, repr(self.file)]
+        return digest(parts, None if self.prompt is None else self.prompt.tobytes(), self.steps, roles)
 
     def prompted(self, k: int) -> Array | None:
         """The tokens that the prompt has for step k; None once it is used up."""

@@ -9,6 +9,7 @@ from pathlib import Path
 from subgraph.cases import case
 from subgraph.cases.case import ResultPlace
 from subgraph.cases.evidence import EvidenceManifest
+from subgraph.cases.layout import LOOP_JSON
 from subgraph.decoding.document import LoopDocument
 from subgraph.decoding.picture import picture
 from subgraph.documents import to_json
@@ -17,7 +18,7 @@ from subgraph.storage import folders
 from subgraph.trials.session import Setup
 
 NAME_LENGTH = 60  # characters of the candidate's name in the folder's
-PICTURE, DOCUMENT = "steps.svg", "loop.json"
+PICTURE, DOCUMENT = "steps.svg", LOOP_JSON
 
 
 def free_place(setup: Setup, graph: Graph, *, force: bool) -> ResultPlace:

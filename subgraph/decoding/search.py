@@ -26,7 +26,7 @@ from subgraph.decoding.document import EXIT_CODES, Growth, LoopDocument, LoopOut
 from subgraph.decoding.rounding import error_of_rounding, growth_of, relative_error
 from subgraph.decoding.walk import KEY, CandidateStep, Records, Trace, follow, last_logits, winners
 from subgraph.documents import to_json
-from subgraph.errors import BackendError, ModelError, OutOfTime, OutputError, WorkerDied
+from subgraph.errors import BackendError, ModelError, OutOfTime, OutputError, SubcutError, WorkerDied
 from subgraph.graph.model_file import model_digest
 from subgraph.runtime.inputs import Feeding
 from subgraph.runtime.run_result import RunResult
@@ -149,21 +149,24 @@ class LoopSearch:
         def make(_folder: Path) -> dict[str, Any]:
             seen: list[StepSeen] = []
             doubted: dict[int, Records] = {}
+            first: list[str] = []
             for step in self._walk(0, self.walked.steps - 1):
+                first = first or [self._digest(step)]
                 shown = self._seen(step)
                 before = seen[-1].status if seen else Status.AGREE
                 seen.append(shown)
                 if shown.status == Status.FAIL and len(doubted) < MOST_DOUBTED and step.made:
                     kept = self.first.new_folder()
                     doubted[step.k] = {n: copied(r, kept, f"o{i}").within(str(kept))
-                                       for i, (n, r) in enumerate(step.made.items())}  # fmt: skip
+                                       for i, (n, r) in enumerate(step.raw.items())}  # fmt: skip
                 at = {"step": step.k + 1, "of": self.walked.steps}
                 level = logging.INFO if self._is_told(shown, before) else logging.DEBUG
-                log.log(level, "step %d of %d: %s", step.k, self.walked.steps, _said(shown), extra=at)
+                log.log(level, "step %d of %d: %s", step.k, self.walked.steps, _said(shown, step.error), extra=at)
             wrong = self._first_wrong(seen, doubted)
-            return {"seen": to_json(seen), "wrong": wrong, "why": self.why}
+            return {"seen": to_json(seen), "wrong": wrong, "why": self.why, "first": first[0]}
 
-        document, _ = self.first.store.memo(self._key(0, self.walked.steps - 1, "all"), make)
+        self._drop_if_changed()
+        document, _ = self.first.store.memo(self._key_of_all(), make)
         self.why = document["why"]
         seen = [
             StepSeen(s["step"], None if s["error"] is None else float(s["error"]), s["status"],
@@ -171,6 +174,29 @@ class LoopSearch:
             for s in document["seen"]
         ]  # fmt: skip
         return seen, document["wrong"]
+
+    def _drop_if_changed(self) -> None:
+        """Repeat the first step of a stored walk; use no stored answer where the candidate gives another now, twice.
+
+        As `stored_answers.drop_if_changed` does for a search: a key does not say that a library or a board has changed.
+        """
+        entry = self.first.store.get(self._key_of_all())
+        if entry is None:
+            return
+        walks = self.walks
+        now = self._digest(next(self._walk(0, 0)))
+        if now != entry.document["first"] and now == self._digest(next(self._walk(0, 0))):
+            name = clean(self.setup.candidate.name)
+            log.info("%s gives other results than before: its stored results are no longer used", name)
+            self.first.drop_stored()
+        self.walks = walks
+
+    def _digest(self, step: CandidateStep) -> str:
+        """Of all bits that a step gave."""
+        return digest(self.first.values.digest([step.made[n] for n in sorted(step.made)]))
+
+    def _key_of_all(self) -> str:
+        return self._key(0, self.walked.steps - 1, "all")
 
     def _is_told(self, seen: StepSeen, before: str) -> bool:
         """Is a step shown as it comes? Where the status changes, where a token is another, and some in between."""
@@ -198,7 +224,7 @@ class LoopSearch:
             last = deque(self._walk(begin, end), maxlen=1)[0]
             if not last.made or last.k < end:
                 return {"fails": True, "error": "inf"}
-            failed = self._verdict(end, last.made) is Status.FAIL
+            failed = self._verdict(end, last.raw) is not Status.AGREE
             log.info("steps %d to %d from the reference's state: %s", begin, end, "FAIL" if failed else "agree")
             return {"fails": failed, "error": to_json(self._seen(last).error)}
 
@@ -235,13 +261,9 @@ class LoopSearch:
         tokens = [t.tobytes() for t in walked.tokens[: end + 1]]
         fed = [trials.values.digest([r]) for r in walked.feeds(begin, walked.state_before(begin))]
         return digest(
-            "walk/1", __version__, kind, model_digest(walked.decoder.graph), self._candidate, self.setup.criterion,
-            [begin, end], tokens, fed, walked.given.digest(),
+            "walk/2", __version__, kind, model_digest(walked.decoder.graph), trials.candidate_key, self.setup.criterion,
+            [begin, end], tokens, fed, walked.given.digest(), self.first.reference.identity(),
         )  # fmt: skip
-
-    @property
-    def _candidate(self) -> dict[str, Any]:
-        return self.first.candidate.identity(self.first.about.version)
 
     def _seen(self, step: CandidateStep) -> StepSeen:
         """A step beside the reference's; of a state only where few are compared."""
@@ -328,8 +350,8 @@ class LoopSearch:
         return [s for s in order if s.error >= most / 4]
 
 
-def _said(seen: StepSeen) -> str:
-    """`1.2e-06  agree`, with the tokens where they differ."""
-    size = "no output" if seen.error is None else f"{seen.error:.1e}"
+def _said(seen: StepSeen, error: SubcutError | None) -> str:
+    """`1.2e-06  agree`, with the tokens where they differ; or why there is no output."""
+    size = f"no output: {error.what if error else 'none was given'}" if seen.error is None else f"{seen.error:.1e}"
     flips = ", ".join(f"token {clean(str(b))} instead of {a}" for a, b in seen.tokens)
     return "  ".join(filter(None, (size, "FAIL" if seen.status == Status.FAIL else "agree", flips)))

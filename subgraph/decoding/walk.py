@@ -18,12 +18,13 @@ from subgraph.decoding.inputs import LoopInputs
 from subgraph.errors import SubcutError
 from subgraph.runtime.reference import Reference
 from subgraph.storage.tensors import Record, load
+from subgraph.text import clean
 
 if TYPE_CHECKING:
     from subgraph.types import Array
 
 KEY = "decoder"  # of the model in a process
-MOST_BYTES = 2 << 30  # of states that are kept on disk
+MOST_BYTES = 2 << 30  # of states that are kept on disk; fewer where --memory says so
 
 Records = Mapping[str, Record]
 Run = Callable[[Path, Mapping[str, str], Sequence[Record]], Records]  # into, output → stem, feeds
@@ -200,7 +201,9 @@ def _keep(walked: Trace, k: int, states: Records) -> None:
         return
     walked.states[k] = states
     size = sum(Path(file).stat().st_size for record in states.values() for file in record.files)
-    if size * len(walked.states) > MOST_BYTES and len(walked.states) > 2:  # those before are no larger
+    if (
+        size * len(walked.states) > min(MOST_BYTES, walked.reference.limit or MOST_BYTES) and len(walked.states) > 2
+    ):  # those before are no larger
         walked.stride *= 2
         for j in [j for j in walked.states if j % walked.stride]:
             dropped = walked.states.pop(j)
@@ -210,11 +213,12 @@ def _keep(walked: Trace, k: int, states: Records) -> None:
 
 @dataclass(frozen=True)
 class CandidateStep:
-    """One step of a candidate: its outputs, or why there are none."""
+    """One step of a candidate: its outputs, or why there are none. `raw`: without states of before that stay."""
 
     k: int
     made: Records
     error: SubcutError | None = None
+    raw: Records = field(default_factory=dict)
 
 
 def follow(walked: Trace, run: Run, begin: int, end: int, folder: Path) -> Iterator[CandidateStep]:
@@ -229,11 +233,13 @@ def follow(walked: Trace, run: Run, begin: int, end: int, folder: Path) -> Itera
         try:
             made = run(into, stems(decoder), walked.feeds(k, states))
             made = {name: record.within(str(into.resolve())) for name, record in made.items()}
-            made = with_held(decoder, made, states, into)
-            states = next_states(decoder, made)
-        except (SubcutError, KeyError) as e:
-            missing = SubcutError(f"it gives no '{e.args[0]}'") if isinstance(e, KeyError) else e
-            yield CandidateStep(k, {}, missing if isinstance(missing, SubcutError) else None)
+        except SubcutError as e:
+            yield CandidateStep(k, {}, e)
             return
-        yield CandidateStep(k, made)
+        if missing := [name for name in decoder.graph.outputs if name not in made]:
+            yield CandidateStep(k, {}, SubcutError(f"it gives no '{clean(missing[0])}'"))
+            return
+        raw, made = made, with_held(decoder, made, states, into)
+        states = next_states(decoder, made)
+        yield CandidateStep(k, made, raw=raw)
         shutil.rmtree(folder / f"step{k - 2}", ignore_errors=True)

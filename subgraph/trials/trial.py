@@ -228,7 +228,7 @@ class Trials:
         """Use no answer of this candidate any more that has been stored so far, of any model."""
         self.store.put(self._generation_key(self._generation), {}, self.store.new_folder())
         self.__dict__.pop("_generation")
-        self.__dict__.pop("_candidate_key", None)
+        self.__dict__.pop("candidate_key", None)
 
     def run_extra(
         self, region: Region, feeds: Feeds | None = None, *, repetition: int = 0, fresh: bool = False
@@ -391,10 +391,11 @@ class Trials:
 
     def _key(self, region_key: str, repetition: int, fresh: bool) -> str:
         other = [self.candidate_model.identity] if self.candidate_model else []
-        return digest("trial/2", region_key, self._candidate_key, repetition, fresh, *other)
+        return digest("trial/2", region_key, self.candidate_key, repetition, fresh, *other)
 
     @cached_property
-    def _candidate_key(self) -> str:
+    def candidate_key(self) -> str:
+        """What stored answers are found by: another one after `drop_stored`."""
         return digest("candidate", self._identity, self._generation)
 
     @cached_property

@@ -1,0 +1,112 @@
+"""What is done wrong with `bisect --loop`: another loop.toml, a candidate that gives too little, a folder that holds no case.
+
+Covers `decoding.search`, `decoding.walk`, `decoding.inputs` and `cases.find_case`.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from subgraph.decoding import walk
+from subgraph.decoding.decoder import resolve
+from subgraph.decoding.inputs import LoopInputs, read
+from subgraph.decoding.loop_file import LoopFile, Slicing
+from subgraph.runtime.inputs import Feeding
+from subgraph.runtime.reference import Reference
+from tests.helpers import text_models
+from tests.helpers.run_command import Done, subcut
+
+SUM = "g (float[1,4] x, float[1,4] h0) => (float[1,4] y, float[1,4] hn) { hn = Add(h0, x) y = Neg(hn) }"
+CANDIDATE = '''
+"""The sum of all, times what the file beside says from the third step on; nothing but the state if it is 0."""
+import numpy as np
+from pathlib import Path
+
+def load(model, options):
+    gain = float(Path(__file__).with_name("gain").read_text())
+
+    def run(feeds):
+        if "h0" not in feeds:
+            return {}
+        hn = feeds["h0"] + feeds["x"]
+        if gain < 0:
+            return {"hn": hn, "y": hn * np.float32(gain)}
+        return {"hn": hn} if gain == 0 and np.abs(hn).max() > 2.5 else {"hn": hn, "y": -hn}
+
+    return run
+'''
+SLICES = "[slices]\nx = { size = 1, step = 1, axis = 0 }\n"
+
+
+@pytest.fixture
+def here(tmp_path: Path) -> Path:
+    text_models.load(tmp_path, SUM)
+    np.save(tmp_path / "x.npy", np.ones((8, 4), np.float32))
+    (tmp_path / "sum.py").write_text(CANDIDATE)
+    (tmp_path / "gain").write_text("1")
+    (tmp_path / "loop.toml").write_text(SLICES)
+    return tmp_path
+
+
+def looped(folder: Path, *words: str) -> tuple[Done, dict[str, Any]]:
+    fixed = ("--loop", "loop.toml", "-i", "x.npy", "-c", "sum.py", "--repeat", "1", "--json", *words)
+    done = subcut("bisect", "model.onnx", *fixed, cwd=folder)
+    return done, json.loads(done.out)
+
+
+def inputs(folder: Path, file: LoopFile) -> LoopInputs:
+    graph = text_models.load(folder, SUM)
+    return read(resolve(graph, file, []), file, Feeding((str(folder / "x.npy"),)))
+
+
+def test_another_loop_file_is_another_walk(here: Path) -> None:
+    """The overlap of slices, and what is fed back, do not show in the first step."""
+    files = [
+        LoopFile(slices={"x": Slicing(1, 1, 0)}, steps=3), LoopFile(slices={"x": Slicing(1, 2, 0)}, steps=3),
+        LoopFile(slices={"x": Slicing(1, 1, 0)}, steps=3, states={"h0": "y"}),
+    ]  # fmt: skip
+    assert len({inputs(here, file).digest() for file in files}) == 3
+
+
+@pytest.mark.slow
+def test_an_output_that_is_not_given_is_a_wrong_step(here: Path) -> None:
+    (here / "gain").write_text("0")
+    done, document = looped(here)
+    assert (done.code, document["outcome"], document["first_wrong"]) == (1, "step", 2)
+    assert "it gives no 'y'" in done.err
+
+
+@pytest.mark.slow
+def test_a_candidate_that_has_changed_is_asked_again(here: Path) -> None:
+    """As a library does that was replaced: nothing in the key of its answers says so."""
+    assert looped(here)[1]["outcome"] == "agree"
+    assert looped(here)[1]["walks"] == 0
+    (here / "gain").write_text("-2")
+    done, document = looped(here)
+    assert (done.code, document["first_wrong"]) == (1, 0)
+    assert "its stored results are no longer used" in done.err
+
+
+@pytest.mark.parametrize("command", ["report", "view", "replay"])
+def test_the_folder_of_a_loop_says_where_its_search_is(command: str, tmp_path: Path) -> None:
+    folder = tmp_path / "loop-npu"
+    folder.mkdir()
+    (folder / "loop.json").write_text(json.dumps({"bisection": {"report": "out/bisect-npu/report.html"}}))
+    done = subcut(command, str(folder), cwd=tmp_path)
+    assert done.code == 2
+    assert "is of a loop" in done.err and "out/bisect-npu" in done.err
+
+
+def test_memory_bounds_the_states_that_are_kept(here: Path, reference: Reference) -> None:
+    scratch = here / "scratch"
+    scratch.mkdir()
+    given = inputs(here, LoopFile(slices={"x": Slicing(1, 1, 0)}))
+    limited: Any = SimpleNamespace(limit=4 * 144, run=reference.run, load=reference.load)
+    found = walk.trace(given, limited, given.decoder.graph.path, scratch)
+    assert len(found.states) < 8
