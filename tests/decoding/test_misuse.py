@@ -97,6 +97,7 @@ def test_a_candidate_that_has_changed_is_asked_again(here: Path) -> None:
 def test_the_folder_of_a_loop_says_where_its_search_is(command: str, tmp_path: Path) -> None:
     folder = tmp_path / "loop-npu"
     folder.mkdir()
+    (folder / "manifest.json").write_text('{"schema": "subcut.evidence/1"}')
     (folder / "loop.json").write_text(json.dumps({"bisection": {"report": "out/bisect-npu/report.html"}}))
     done = subcut(command, str(folder), cwd=tmp_path)
     assert done.code == 2
