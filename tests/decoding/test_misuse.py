@@ -1,4 +1,4 @@
-"""What is done wrong with `bisect --loop`: another loop.toml, a candidate that gives too little, a folder that holds no case.
+"""What is done wrong with `bisect --loop`: another file, a candidate that gives too little, a folder without cases.
 
 Covers `decoding.search`, `decoding.walk`, `decoding.inputs` and `cases.find_case`.
 """
@@ -19,6 +19,7 @@ from subgraph.decoding.inputs import LoopInputs, read
 from subgraph.decoding.loop_file import LoopFile, Slicing
 from subgraph.runtime.inputs import Feeding
 from subgraph.runtime.reference import Reference
+from subgraph.storage.tensors import Record, save
 from tests.helpers import text_models
 from tests.helpers.run_command import Done, subcut
 
@@ -111,3 +112,19 @@ def test_memory_bounds_the_states_that_are_kept(here: Path, reference: Reference
     limited: Any = SimpleNamespace(limit=4 * 144, run=reference.run, load=reference.load)
     found = walk.trace(given, limited, given.decoder.graph.path, scratch)
     assert len(found.states) < 8
+
+
+def test_what_a_step_gave_is_told_from_what_stays(tmp_path: Path) -> None:
+    """A verdict on one step compares what that step gave; the next step is fed what stays of the one before."""
+
+    def record(name: str, rows: int, into: Path) -> Record:
+        return save(name, np.ones((rows, 4), np.float32), "tensor(float)", into, f"{name}{rows}").within(str(into))
+
+    def run(into: Path, *_: object) -> dict[str, Record]:
+        return {"y": record("y", 1, into), "hn": record("hn", 0, into)}
+
+    decoder = SimpleNamespace(graph=SimpleNamespace(outputs=["y", "hn"]), states={"h0": "hn"}, cache_branch="b")
+    before = {"h0": record("h0", 2, tmp_path)}
+    walked: Any = SimpleNamespace(decoder=decoder, state_before=lambda k: before, feeds=lambda k, states: [])
+    (step,) = walk.follow(walked, run, 1, 1, tmp_path / "steps")
+    assert [r["hn"].shapes for r in (step.raw, step.made)] == [((0, 4),), ((2, 4),)]
