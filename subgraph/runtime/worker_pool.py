@@ -10,7 +10,7 @@ import logging
 import math
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -104,12 +104,14 @@ class Workers:
     Attributes:
         memory: bytes that each process tree may hold; None without a limit.
         deadline: when the last request must have ended, by `time.monotonic`.
+        turns: what each run waits for and holds: a semaphore where more threads share them than may run at once.
     """
 
     def __init__(self, candidate: Candidate, *, start: bool = True) -> None:
         self.candidate = candidate
         self.memory = candidate.memory or (free_memory() if candidate.has_process else None)
         self.deadline = math.inf
+        self.turns: AbstractContextManager[object] = nullcontext()
         self._spare: list[tuple[Worker, int]] = []
         self._all: set[Worker] = set()
         self._lock = threading.Lock()
@@ -186,7 +188,7 @@ class Workers:
         self, options: Mapping[str, Any], model: Path, feeds: Sequence[Sequence[Record]], outputs: Sequence[str],
         into: Path, fresh: bool,
     ) -> RunResult:  # fmt: skip
-        with self.borrow(loads=1, fresh=fresh) as worker:
+        with self.turns, self.borrow(loads=1, fresh=fresh) as worker:
             result = run_model(worker, options, model, feeds, outputs, into)
             return replace(result, ended=not worker.alive)
 

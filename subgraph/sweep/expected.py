@@ -121,7 +121,7 @@ class ExpectedOutputs:
         self.criterion, self.rule = criterion, parse_criterion(criterion)
         self._noise_rule = parse_criterion(NOISE)
         self._plain, self._scratch = plain, scratch
-        self._turns = threading.Semaphore(os.cpu_count() or 1)  # it runs here, wherever the candidates do
+        plain.workers.turns = threading.Semaphore(os.cpu_count() or 1)  # it runs here, wherever the candidates do
         self._reference_results: dict[str, ReferenceResult] = {}
         self._reference: Reference | None = None
         self._lock, self._numbers = threading.Lock(), itertools.count()
@@ -190,9 +190,7 @@ class ExpectedOutputs:
     def reference_result(self, example: Example) -> ReferenceResult:
         """How plain onnxruntime ends on an example."""
         if example.key not in self._reference_results:
-            with self._turns:
-                result = self._plain.run(example)
-            self._reference_results[example.key] = self._judge_reference(example, result)
+            self._reference_results[example.key] = self._judge_reference(example, self._plain.run(example))
         return self._reference_results[example.key]
 
     def _judge_reference(self, example: Example, result: RunResult) -> ReferenceResult:

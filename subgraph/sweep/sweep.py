@@ -108,10 +108,10 @@ class Sweep:
         for runtime in self.candidates:
             # twice as many threads: some unpack and judge while the candidate runs the tests of others
             executor = ThreadPoolExecutor(max_workers=jobs if jobs == 1 else 2 * jobs)
-            turns = Semaphore(jobs)
+            runtime.workers.turns = Semaphore(jobs)
             try:
                 column = []
-                for cell in executor.map(lambda test, r=runtime, t=turns: self._run(r, test, t), tests):
+                for cell in executor.map(lambda test, r=runtime: self._run(r, test), tests):
                     column.append(cell)
                     progress.count(runtime.candidate.name, cell[1].outcome)
                 columns.append(column)
@@ -125,13 +125,13 @@ class Sweep:
             for test, *cells in zip(tests, *columns, strict=True)
         ]
 
-    def _run(self, runtime: Runtime, test: OperatorTest, turns: Semaphore) -> tuple[ReferenceResult, SweepResult]:
+    def _run(self, runtime: Runtime, test: OperatorTest) -> tuple[ReferenceResult, SweepResult]:
         with self.example(test) as example:
             reference = self.expected.reference_result(example)
             try:
-                result = self._result(runtime, example, turns, fresh=False)
+                result = self._result(runtime, example, fresh=False)
                 if result.outcome in (SweepOutcome.WRONG, SweepOutcome.CRASHED):
-                    result = _settled(result, self._result(runtime, example, turns, fresh=True))
+                    result = _settled(result, self._result(runtime, example, fresh=True))
             except WorkerDied:
                 raise
             except BackendError as e:
@@ -141,10 +141,8 @@ class Sweep:
         log.debug("%s on %s: %s   %s", test.name, runtime.candidate.name, result.outcome, result.verdict.why)
         return reference, result
 
-    def _result(self, runtime: Runtime, example: Example, turns: Semaphore, *, fresh: bool) -> SweepResult:
-        with turns:
-            found = runtime.run(example, fresh=fresh)
-        verdict, judged_by = self.expected.verdict(example, found, runtime.precision)
+    def _result(self, runtime: Runtime, example: Example, *, fresh: bool) -> SweepResult:
+        verdict, judged_by = self.expected.verdict(example, runtime.run(example, fresh=fresh), runtime.precision)
         return SweepResult(outcome_of(verdict), verdict, judged_by)
 
 

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from statistics import fmean
+from threading import Semaphore
 
 from subgraph.graph.region import Region
 from subgraph.runtime.run_result import RunResult
@@ -16,12 +16,14 @@ from subgraph.verdict import Verdict
 class ParallelRuns:
     """Runs of one candidate, `jobs` at once, first come first served. Use it as a context manager.
 
+    There are twice as many threads: the candidate waits for no cut that is being written.
     What has not begun when the block ends is not run. Where it ends by an error, the runs that go on are ended.
     """
 
     def __init__(self, trials: Trials, jobs: int) -> None:
         self.trials, self.jobs = trials, jobs
-        self._executor = ThreadPoolExecutor(max_workers=jobs)
+        self._executor = ThreadPoolExecutor(max_workers=jobs if jobs == 1 else 2 * jobs)
+        trials.workers.turns = Semaphore(jobs)
         self._running: dict[Region, Future[RunResult]] = {}
         self._seconds: dict[Region | None, float] = {}
 
@@ -57,14 +59,13 @@ class ParallelRuns:
             yield self.verdict(region) if region else None
 
     def seconds(self, regions: Sequence[Region | None]) -> float:
-        """How long a run of these, which have ended, took in the mean; 0 if none ran."""
+        """How long a build and run of these took in the mean; 0 for what was stored or gave nothing."""
         taken = [self._seconds[region] for region in regions if region in self._seconds]
         return fmean(taken) if taken else 0.0
 
     def _run(self, region: Region) -> RunResult:
-        begin = time.perf_counter()
         result = self.trials.run(region)
-        self._seconds[region] = time.perf_counter() - begin
+        self._seconds[region] = 0.0 if result.stored else result.build + result.run
         return result
 
     def __enter__(self) -> ParallelRuns:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import warnings
 from collections.abc import Callable, Mapping
 from concurrent.futures import Executor
 from typing import Any
@@ -32,6 +33,7 @@ def connect(address: str, resources: Mapping[str, float]) -> Executor:
             self._client.close(timeout=2)
 
     logging.getLogger("distributed").setLevel(logging.ERROR)  # what is lost is said by subcut
+    warnings.filterwarnings("ignore", "Sending large graph")  # files go by content where no file system is shared
     try:
         client = Client(f"tcp://{address}", timeout=ANSWER_SECONDS, set_as_default=False)
     except (OSError, ValueError) as e:

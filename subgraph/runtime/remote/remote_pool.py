@@ -105,7 +105,7 @@ class RemoteWorkers(Workers):
                 "model": str(model), "into": str(into), "outputs": list(outputs), "fresh": fresh,
                 "feeds": [[record.to_json() for record in sample] for sample in feeds],
             }  # fmt: skip
-            with ended_by_cancel(lambda: self._stop(leash, token)):
+            with self.turns, ended_by_cancel(lambda: self._stop(leash, token)):
                 reply, files = self._run(request, model, feeds, token)
         if "result" not in reply:
             raise Unreachable("a worker lacks files that were sent", "the same command again")
