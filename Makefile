@@ -27,7 +27,7 @@ test: $(STAMP) ## run the quick tests
 	$(BIN)/python -m pytest -n 2 -m "not slow"
 
 test-slow: $(STAMP) ## run the slow tests: whole networks, fuzzed files through the command, kills
-	$(BIN)/python -m pytest -n 2 -m slow
+	$(BIN)/python -m pytest -n 2 -m slow -rs
 
 # The least version of each dependency, as pip reads it; and the tests that meet onnx, onnxruntime and numpy.
 OLDEST = $(PYTHON) -c 'import re, tomllib; project = tomllib.load(open("pyproject.toml", "rb"))["project"]; \

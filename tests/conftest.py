@@ -7,6 +7,7 @@ import os
 import shutil
 import signal
 import tempfile
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from uuid import uuid4
@@ -29,6 +30,15 @@ atexit.register(shutil.rmtree, os.environ["XDG_CACHE_HOME"], ignore_errors=True)
 
 # A shell that starts tests in the background has them ignore Ctrl-C, and all that they start; some send it.
 signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+# CI of a slow machine has to come to an end: what has not begun by this time, in seconds since 1970, is skipped.
+END_BY = float(os.environ.get("TESTS_END_BY", "inf"))
+
+
+def pytest_runtest_setup() -> None:
+    if time.time() > END_BY:
+        pytest.skip("no time is left: this machine is slower than TESTS_END_BY allows for")
 
 
 @pytest.fixture(scope="session")

@@ -127,7 +127,7 @@ def put(documents: Path, file: str, document: Any) -> None:
 
 
 @pytest.mark.parametrize("file", READERS)
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=40)
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=20)
 @given(st.data())
 def test_no_edited_document_is_an_internal_error(file: str, documents: Path, data: st.DataObject) -> None:
     document = json.loads((documents / ".kept" / file).read_text())

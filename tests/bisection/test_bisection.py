@@ -7,17 +7,13 @@ Covers `bisection.bisection`, `bisection.oracle`, `bisection.describe`, `bisecti
 from __future__ import annotations
 
 import json
-import os
 import re
 import shutil
-import signal
 import subprocess
 import sys
 import time
-from collections import Counter
 from pathlib import Path
 from typing import Any
-from uuid import uuid4
 
 import numpy as np
 import onnx
@@ -28,8 +24,7 @@ from fixtures import ROOT
 from subgraph import plugins
 from subgraph.reports._schema import problem
 from tests.helpers import fake_candidate, text_models
-from tests.helpers.process_backends import MARK, all_gone, until
-from tests.helpers.run_command import PATIENCE, SUBCUT, Done, environment, subcut
+from tests.helpers.run_command import PATIENCE, Done, subcut
 from tests.helpers.versions import with_padfusion_bug
 
 CASES = ROOT / "fixtures" / "cases"
@@ -319,45 +314,6 @@ def test_a_budget_ends_it_and_the_same_command_with_more_goes_on(here: Path) -> 
     assert [f["nodes"] for f in document["findings"]] == [["n7"]]
     lines = [line.partition(" ")[2] for line in (here / "log" / "log").read_text().splitlines()]
     assert lines.count("run") <= document["trials"] + 1 and len(lines) > before
-
-
-@pytest.mark.slow
-def test_killed_at_ten_moments_it_goes_on_and_repeats_no_finished_trial(here: Path) -> None:
-    """Each run is killed in its second trial, whenever that begins."""
-    wait = "while len((HERE / 'log').read_text().splitlines()) >= int((HERE / 'stop').read_text()): time.sleep(0.005)"
-    slow = odd(here, run=f"{WRONG}\n        {wait}")
-    (here / "stop").write_text("1000")
-    words = [str(SUBCUT), "bisect", "m.onnx", "-i", "x.npy", *slow, *QUICK, "--json"]
-    plain = here / "plain"
-    plain.mkdir()
-    for name in ("m.onnx", "x.npy", "odd.py", "stop"):
-        shutil.copy(here / name, plain / name)
-    want = json.loads(subprocess.run(words, cwd=plain, capture_output=True, check=False, env=environment()).stdout)
-    runs = Counter((plain / "log").read_text().splitlines())
-    mark = uuid4().hex
-    kills, seen = 0, 0
-    log = here / "log"
-    log.touch()
-    for _ in range(10):
-        (here / "stop").write_text(str(seen + 2))
-        run = subprocess.Popen(words, cwd=here, stdout=subprocess.PIPE, env=environment({MARK: mark}))
-        until(lambda: len(log.read_text().splitlines()) >= seen + 2 or run.poll() is not None)  # noqa: B023
-        if run.poll() is not None:
-            run.communicate()
-            break
-        os.kill(run.pid, signal.SIGKILL)
-        run.communicate()
-        kills += 1
-        all_gone(mark)
-        seen = len(log.read_text().splitlines())
-    assert kills >= 2
-    (here / "stop").write_text("1000")
-    done = subprocess.run(words, cwd=here, capture_output=True, check=False, env=environment())
-    got = json.loads(done.stdout)
-    assert [f["nodes"] for f in got["findings"]] == [f["nodes"] for f in want["findings"]] == [["n13"]]
-    again = Counter((here / "log").read_text().splitlines())
-    # Each command repeats one run of the whole, which has two lines in the log.
-    assert sum((again - runs).values()) <= kills + 2 * (kills + 1), "only the trial in flight is lost"
 
 
 @pytest.mark.slow

