@@ -313,7 +313,7 @@ def test_a_full_disk(here: Path, disk: Callable[[int], Path], mark: dict[str, st
     np.save(here / "x.npy", np.linspace(0, 3, 2000, dtype=np.float32)[None])
     words = (*doubted(here, nodes="n5"), *QUICK, "--json", "-o")
     ends = []
-    for size in (8, 160, 384, 1024):
+    for size in (8, 384, 1024):
         root = disk(size)
         done = bisect(*words, root, cwd=here, env=mark)
         ends.append(told_or_found(done, str(root)))

@@ -497,7 +497,7 @@ def test_outcomes(verdict: Verdict, found: str) -> None:
 
 @pytest.mark.slow
 def test_all_of_them(here: Path) -> None:
-    done = long("-c", "ort", "-c", "onnx-reference", "--jobs", "2", "--json", cwd=here)
+    done = long("-c", "ort", "--jobs", "2", "--json", cwd=here)
     assert done.returncode == 1, done.stderr
     document = json.loads(done.stdout)
     jsonschema.Draft202012Validator(SCHEMA).validate(document)
@@ -506,10 +506,9 @@ def test_all_of_them(here: Path) -> None:
     assert tests["count"] > 1800
     assert tests["operators"] > 190
     assert tests["networks"] == 9
-    ort, evaluator = (c["totals"] for c in document["candidates"])
+    (ort,) = (c["totals"] for c in document["candidates"])
     assert (ort["unresolved"], ort["crashed"], ort["timeout"]) == (0, 0, 0)
     assert ort["right"] > 0.75 * tests["count"]
-    assert evaluator["right"] > 0.98 * tests["count"]
     assert document["networks"][0]["right"] == 9
     wrong = {row["operator"] for row in document["rows"] if row["results"][0]["status"] == "wrong"}
     # A mask's infinities in qk_matmul_output; indices of the pooled shape taken for the given one; align_corners scaled
@@ -517,13 +516,14 @@ def test_all_of_them(here: Path) -> None:
     assert wrong == {"Attention", "MaxUnpool", "Resize"}
     wrong = {row["test"] for row in document["rows"] if row["results"][0]["status"] == "wrong"}
     assert wrong == {row["test"] for row in document["onnxruntime"]["differs"]}
-    at_odds = [row["results"][1]["status"] for row in document["rows"] if row["test"] in wrong]
-    assert at_odds == ["right"] * 5
-    wrong = {row["operator"] for row in document["rows"] if row["results"][1]["status"] == "wrong"}
-    assert {"Range", "If"} <= wrong
     assert {row["why"] for row in document["left_out"]} == {"it draws random numbers, and nothing says which"}
     for row in document["rows"]:
         for result in row["results"]:
             assert (result["case"] is not None) == (result["status"] in ("wrong", "crashed", "timeout"))
             if result["case"]:
                 manifest(here / result["case"])
+    odd = [word for name in (*sorted(wrong), "Range", "If") for word in ("--only", name)]
+    evaluated = json.loads(long("-c", "ort", "-c", "onnx-reference", *odd, "--json", cwd=here).stdout)
+    at_odds = [row["results"][1]["status"] for row in evaluated["rows"] if row["test"] in wrong]
+    assert at_odds == ["right"] * 5
+    assert {row["operator"] for row in evaluated["rows"] if row["results"][1]["status"] == "wrong"} == {"Range", "If"}
