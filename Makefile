@@ -3,12 +3,13 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.locked
 RUNS   ?= 5
+CPU_BUDGET ?= 8
 
 # Each command and each worker would compile all of subcut again.
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: demo picture test test-slow test-versions test-torch check docs bench recipes producers lock clean help
+.PHONY: demo picture test test-slow test-all test-oldest test-versions test-torch check docs bench recipes producers lock clean help
 
 $(STAMP): requirements.lock pyproject.toml
 	@echo "setting up: subcut and its libraries go into $(VENV)/, about a minute …"
@@ -24,15 +25,21 @@ picture: $(STAMP) ## take the README's picture of the demo's report anew (needs 
 	$(BIN)/python -m fixtures.picture docs/images/report.png
 
 test: $(STAMP) ## run the quick tests
-	$(BIN)/python -m pytest -n 2 -m "not slow"
+	CPU_BUDGET=$(CPU_BUDGET) $(BIN)/python -m pytest -n 2 -m "not slow and not rare"
 
-test-slow: $(STAMP) ## run the slow tests: whole networks, fuzzed files through the command, kills
-	$(BIN)/python -m pytest -n 2 -m slow -rs
+test-slow: $(STAMP) ## run the slow tests that CI runs: whole networks, fuzzed files through the command, kills
+	$(BIN)/python -m pytest -n 2 -m "slow and not rare" -rs
+
+test-all: $(STAMP) ## run every test, each law on all its examples, on the newest libraries as well (an hour)
+	SUBCUT_EXAMPLES=all $(BIN)/python -m pytest -n 2 -rs
+	$(MAKE) test-versions
 
 # The least version of each dependency, as pip reads it; and the tests that meet onnx, onnxruntime and numpy.
 OLDEST = $(PYTHON) -c 'import re, tomllib; project = tomllib.load(open("pyproject.toml", "rb"))["project"]; \
 	print(*(re.sub(r">=(\d+)(\.\d+)?,.*", lambda m: "==" + m[1] + (m[2] or ".0") + ".*", d) for d in project["dependencies"]))'
 VERSION_TESTS := tests/bodies tests/commands/test_demo.py tests/commands/test_help.py tests/runtime tests/graph tests/cases/test_bundle.py
+OLDEST_TESTS := tests/bodies tests/runtime/test_backends.py tests/runtime/test_capture.py tests/runtime/test_reference_values.py \
+	tests/runtime/test_inputs.py tests/graph tests/storage/test_tensors.py tests/commands/test_demo.py
 TEST_TOOLS := hypothesis jsonschema onnxruntime-extensions 'pytest>=9,<10' pytest-timeout pytest-xdist
 
 test-versions: ## run the tests of runtimes on the oldest and the newest libraries that pyproject.toml allows
@@ -44,6 +51,16 @@ test-versions: ## run the tests of runtimes on the oldest and the newest librari
 		.venv-$$age/bin/python -m pytest -n 2 -m "not slow" -k "not openvino and not opencv and not tract and not mnn" \
 			$(VERSION_TESTS) || exit 1; \
 	done
+
+# The oldest libraries alone, laid over those of .venv: the newest are in its lock. The other packages are seen there.
+test-oldest: $(STAMP) ## run the tests of runtimes on the oldest libraries that pyproject.toml allows
+	$(PYTHON) -m venv --without-pip .venv-over
+	$(BIN)/python -m pip --python .venv-over/bin/python install --quiet --disable-pip-version-check --no-deps $$($(OLDEST))
+	.venv-over/bin/python -c 'import sys, sysconfig; from pathlib import Path; own = Path(sysconfig.get_path("purelib")); \
+		(own / "venv.pth").write_text("import site; site.addsitedir(%r)\n" % str(Path("$(VENV)").absolute() / own.relative_to(sys.prefix)))'
+	.venv-over/bin/python -c 'import numpy, onnx, onnxruntime; print(*(m.__name__ + " " + m.__version__ for m in (numpy, onnx, onnxruntime)))'
+	.venv-over/bin/python -m pytest -n 2 -m "not slow and not rare" -k "not openvino and not opencv and not tract and not mnn" \
+		$(OLDEST_TESTS)
 
 # CPU builds of PyTorch have an index of their own: name it with PIP_EXTRA_INDEX_URL where the usual one has those for CUDA.
 test-torch: ## run the tests that need PyTorch, in a venv of its own
@@ -97,7 +114,7 @@ lock: ## write the lock files anew (needs uv)
 	uv pip compile --universal --upgrade --generate-hashes --no-header --no-annotate --quiet --group docs -c requirements.lock -o docs/requirements.lock
 
 clean: ## remove what make has built
-	rm -rf $(VENV) .venv-bench .venv-oldest .venv-newest build
+	rm -rf $(VENV) .venv-bench .venv-oldest .venv-newest .venv-over build
 
 help: ## show this list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/\1\t\2/p' $(MAKEFILE_LIST) | expand -t 12

@@ -9,7 +9,7 @@ import os
 import subprocess
 import sys
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
 import pytest
@@ -105,6 +105,25 @@ def module_of(name: str) -> str:
     return ".".join(parts) or "subgraph"
 
 
+def each(modules: Iterable[str]) -> Callable[[Callable[[str], None]], Callable[[], None]]:
+    """One test over all of these: an item for each, which each process of a run collects, costs more than the test."""
+
+    def decorate(test: Callable[[str], None]) -> Callable[[], None]:
+        def over_all() -> None:
+            wrong = []
+            for module in modules:
+                try:
+                    test(module)
+                except AssertionError as e:
+                    wrong.append(f"{module}: {e}")
+            assert not wrong, "\n".join(wrong)
+
+        over_all.__doc__ = test.__doc__
+        return over_all
+
+    return decorate
+
+
 PACKAGES = sorted({module.rpartition(".")[0] for module in MODULES} - {""})
 PLUGINS = sorted(folder.replace("/", ".") for folder in plugins.FOLDERS.values())
 
@@ -113,7 +132,7 @@ def test_every_package_stands_in_the_rule() -> None:
     assert {package(module) for module in MODULES} == set(BELOW)
 
 
-@pytest.mark.parametrize("module", MODULES)
+@each(MODULES)
 def test_imports_point_down(module: str) -> None:
     mine = package(module)
     for other in map(package, imports(TREES[module])):
@@ -130,7 +149,7 @@ def test_no_cycle_among_modules() -> None:
     assert not left, sorted(left)
 
 
-@pytest.mark.parametrize("module", [m for m in MODULES if m.rpartition(".")[0] in PLUGINS])
+@each([m for m in MODULES if m.rpartition(".")[0] in PLUGINS])
 def test_plugins_of_one_kind_do_not_import_each_other(module: str) -> None:
     """Files that begin with `_` are what they share."""
     folder = module.rpartition(".")[0]
@@ -139,7 +158,7 @@ def test_plugins_of_one_kind_do_not_import_each_other(module: str) -> None:
         assert shared or other.rpartition(".")[0] != folder, f"{module} imports {other}"
 
 
-@pytest.mark.parametrize("module", MODULES)
+@each(MODULES)
 def test_what_begins_with_an_underscore_stays_where_it_is(module: str) -> None:
     """A name in its module, a file in its folder."""
     modules: set[str] = set()  # the local names of modules of ours
@@ -165,9 +184,7 @@ def is_private(name: str) -> bool:
 TESTED_BY_CONTRACT = (*PLUGINS, "commands")  # by a test of the kind, by the tests of the command line
 
 
-@pytest.mark.parametrize(
-    "module", [m for m in MODULES if m not in PACKAGES and m.rpartition(".")[0] not in TESTED_BY_CONTRACT]
-)
+@each([m for m in MODULES if m not in PACKAGES and m.rpartition(".")[0] not in TESTED_BY_CONTRACT])
 def test_every_module_has_its_test(module: str) -> None:
     """`tests/graph/test_region.py` tests `graph.region`; else the docstring of the test that covers it names it."""
     folder, _, name = module.rpartition(".")
@@ -186,7 +203,7 @@ def test_no_class_name_is_used_twice() -> None:
     assert [name for name, count in names.items() if count > 1] == []
 
 
-@pytest.mark.parametrize("name", [p for p in PACKAGES if p not in PLUGINS and p != "commands"])
+@each([p for p in PACKAGES if p not in PLUGINS and p != "commands"])
 def test_packages_are_small(name: str) -> None:
     inside = [m for m in MODULES if m.rpartition(".")[0] == name and m not in PACKAGES]
     assert len(inside) <= MAX_MODULES, inside
@@ -204,7 +221,7 @@ def at_import(tree: ast.Module) -> Iterator[ast.stmt]:
             waiting += node.body
 
 
-@pytest.mark.parametrize("module", [m for m in MODULES if package(m) in LIGHT and m != "cases.repro"])
+@each([m for m in MODULES if package(m) in LIGHT and m != "cases.repro"])
 def test_nothing_heavy_is_imported_at_start(module: str) -> None:
     for node in at_import(TREES[module]):
         names = [a.name for a in node.names] if isinstance(node, ast.Import) else []
@@ -212,7 +229,7 @@ def test_nothing_heavy_is_imported_at_start(module: str) -> None:
         assert not HEAVY.intersection(name.split(".")[0] for name in names), f"{module}:{node.lineno}"
 
 
-@pytest.mark.parametrize("module", [m for m in MODULES if m not in PRINTERS])
+@each([m for m in MODULES if m not in PRINTERS])
 def test_nobody_else_prints_or_exits(module: str) -> None:
     """The worker's `os._exit` ends a process that is not ours to keep."""
     for node in ast.walk(TREES[module]):
@@ -225,7 +242,7 @@ def test_nobody_else_prints_or_exits(module: str) -> None:
         assert not (isinstance(node, ast.Raise) and "SystemExit" in ast.unparse(node)), node.lineno
 
 
-@pytest.mark.parametrize("module", [m for m in MODULES if m != "cases.repro"])
+@each([m for m in MODULES if m != "cases.repro"])
 def test_public_functions_say_what_they_do(module: str) -> None:
     assert ast.get_docstring(TREES[module])
     for node in TREES[module].body:
@@ -233,7 +250,7 @@ def test_public_functions_say_what_they_do(module: str) -> None:
             assert ast.get_docstring(node), f"{module}.{node.name}"
 
 
-@pytest.mark.parametrize("module", MODULES)
+@each(MODULES)
 def test_files_are_short_or_there_is_a_reason(module: str) -> None:
     lines = len(MODULES[module].read_text(encoding="utf-8").splitlines())
     assert (lines > MAX_LINES) <= (module in LONG), lines

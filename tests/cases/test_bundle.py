@@ -31,6 +31,7 @@ from subgraph.cases.readme import ENVIRONMENT, README
 from subgraph.demo.files import files
 from subgraph.errors import SubcutError
 from tests.helpers import fake_candidate
+from tests.helpers.examples import examples
 from tests.helpers.run_command import chain, subcut, tree
 
 CASES = ROOT / "fixtures" / "cases"
@@ -534,7 +535,7 @@ def asked(slipping: Path) -> Path:
     return slipping.parent / "asked"
 
 
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=60)
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=examples(60))
 @given(st.data())
 def test_odd_documents_are_damaged_ones(asked: Path, data: st.DataObject) -> None:
     """Whatever a bundle's documents say: a case is found, or an error of ours says why not."""

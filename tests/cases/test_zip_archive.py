@@ -23,6 +23,7 @@ from subgraph.cases import bundle, zip_archive
 from subgraph.cases.layout import BUNDLE_LIST
 from subgraph.cases.zip_archive import Checksum
 from subgraph.errors import InputError, OutputError, ResultExists, SubcutError, UsageError
+from tests.helpers.examples import examples
 from tests.helpers.run_command import tree
 
 
@@ -47,7 +48,7 @@ def allowed(names: list[str]) -> bool:
 FILESETS = st.dictionaries(PATHS, st.binary(max_size=200) | st.just(bytes(500_000)), min_size=1, max_size=6).filter(
     lambda files: allowed(sorted(files))
 )
-ROOMY = settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=40)
+ROOMY = settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=examples(40))
 
 
 @ROOMY
@@ -81,7 +82,7 @@ def sealed(path: Path, files: Mapping[str, bytes]) -> Path:
     return path
 
 
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=150)
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=examples(150))
 @given(st.data())
 def test_damaged_zips_end_in_an_error_of_ours(small: Path, tmp_path: Path, data: st.DataObject) -> None:
     """Any bytes changed, cut off or put in: the very files come out, or nothing does."""

@@ -21,10 +21,11 @@ from subgraph.comparison.judge import parse_criterion
 from subgraph.comparison.pair import Pair
 from subgraph.errors import UnknownName, UsageError
 from subgraph.verdict import Signature, Status
+from tests.helpers.examples import examples
 
 Array = np.ndarray[Any, Any]
 NAMES = plugins.names("criteria")
-LAW = settings(max_examples=100, deadline=None, database=None, derandomize=True)
+LAW = settings(max_examples=examples(100), deadline=None, database=None, derandomize=True)
 NAN, INF = math.nan, math.inf
 FLOATS = st.floats(allow_nan=True, allow_infinity=True, width=32)
 TYPES = [np.float32, np.float16, np.float64, ml_dtypes.bfloat16, np.complex64, np.int64, np.int8, ml_dtypes.int4, bool]

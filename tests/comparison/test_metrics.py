@@ -16,11 +16,12 @@ from hypothesis import strategies as st
 from subgraph import plugins
 from subgraph.comparison.metrics import norm
 from subgraph.comparison.pair import Pair
+from tests.helpers.examples import examples
 
 Array = np.ndarray[Any, Any]
 NAMES = plugins.names("metrics")
 METRICS = {name: plugins.load("metrics", name) for name in NAMES}
-LAW = settings(max_examples=120, deadline=None, database=None, derandomize=True)
+LAW = settings(max_examples=examples(120), deadline=None, database=None, derandomize=True)
 
 FINITE = st.floats(allow_nan=False, allow_infinity=False)
 MILD = st.floats(-1e6, 1e6, width=32).map(lambda x: 0.0 if abs(x) < 1e-6 else x)

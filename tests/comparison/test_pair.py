@@ -14,9 +14,10 @@ from hypothesis import strategies as st
 from subgraph.comparison.pair import Pair, comparable, differences, relative_l2, scaled_differences
 from subgraph.errors import UnknownName
 from subgraph.verdict import Worst
+from tests.helpers.examples import examples
 
 INF, NAN = math.inf, math.nan
-LAW = settings(max_examples=200, deadline=None, database=None, derandomize=True)
+LAW = settings(max_examples=examples(200), deadline=None, database=None, derandomize=True)
 ANY = st.lists(st.tuples(*[st.sampled_from([NAN, INF, -INF, 0.0, -0.0, 1.0, -2.5])] * 2), max_size=8)
 
 

@@ -12,8 +12,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from subgraph.comparison.top_k import agreement
+from tests.helpers.examples import examples
 
-LAW = settings(max_examples=200, deadline=None, database=None, derandomize=True)
+LAW = settings(max_examples=examples(200), deadline=None, database=None, derandomize=True)
 ROW = st.lists(st.sampled_from([0.0, 1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0]), min_size=7, max_size=7)
 SCORES = [0.0, 1.0, 2.0, 3.0, 4.0, 5.0, 6.0]
 

@@ -21,6 +21,7 @@ from subgraph.drawing.layout import Box, Drawer, Layout
 from subgraph.drawing.network import Network
 from subgraph.drawing.page import page
 from subgraph.drawing.svg import Marks, svg
+from tests.helpers.examples import examples
 
 NAMES = st.sampled_from(["", "a/x", "a/b/x", "a/b/c/y", "/d/z", "plain", "<b>&\"'", "卷" * 40, "a/b", "\x1b[31m\ufffe"])
 
@@ -57,7 +58,7 @@ def inside(inner: Box, outer: Box) -> bool:
     )
 
 
-@settings(max_examples=30)
+@settings(max_examples=examples(30))
 @given(drawings())
 def test_every_node_is_in_one_box_and_no_boxes_overlap(drawing: tuple[Network, Drawer, Layout]) -> None:
     network, _, layout = drawing
@@ -78,7 +79,7 @@ def test_every_node_is_in_one_box_and_no_boxes_overlap(drawing: tuple[Network, D
             )
 
 
-@settings(max_examples=30)
+@settings(max_examples=examples(30))
 @given(drawings())
 def test_every_line_goes_down_and_every_tensor_is_a_line_or_a_stub(drawing: tuple[Network, Drawer, Layout]) -> None:
     network, drawer, layout = drawing
@@ -94,7 +95,7 @@ def test_every_line_goes_down_and_every_tensor_is_a_line_or_a_stub(drawing: tupl
             assert ends[0] == ends[1] or tensor in shown
 
 
-@settings(max_examples=25)
+@settings(max_examples=examples(25))
 @given(networks())
 def test_drawing_again_gives_the_same(network: Network) -> None:
     drawer = Drawer(network)
@@ -104,7 +105,7 @@ def test_drawing_again_gives_the_same(network: Network) -> None:
     assert drawer.layout(everything) == first == Drawer(network).layout(everything)
 
 
-@settings(max_examples=30)
+@settings(max_examples=examples(30))
 @given(drawings())
 def test_svg_is_well_formed_whatever_the_names(drawing: tuple[Network, Drawer, Layout]) -> None:
     network, _, layout = drawing
@@ -115,7 +116,7 @@ def test_svg_is_well_formed_whatever_the_names(drawing: tuple[Network, Drawer, L
     assert {e.tag.rpartition("}")[2] for e in root.iter()} <= {"svg", "style", "g", "rect", "text", "title", "path"}
 
 
-@settings(max_examples=15)
+@settings(max_examples=examples(15))
 @given(networks())
 def test_a_page_has_a_section_per_group_and_asks_nobody(network: Network) -> None:
     drawer = Drawer(network)

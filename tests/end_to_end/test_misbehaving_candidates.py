@@ -274,8 +274,14 @@ HARMLESS = {
 }
 
 
+# One of each way to end: a signal, a stop, no end, an exception, no descriptors, no values, no place, a process.
+KINDS = {"segv", "stopped", "C", "memory", "exit 77", "closes all", "ragged", "lazy loop", "no directory", "orphan"}
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize("name", [*FAILS, *HARMLESS])
+@pytest.mark.parametrize(
+    "name", [n if n in KINDS else pytest.param(n, marks=pytest.mark.rare) for n in (*FAILS, *HARMLESS)]
+)
 def test_whatever_a_candidate_does_a_bisection_ends_with_an_answer(name: str, here: Path, mark: dict[str, str]) -> None:
     act = (FAILS | HARMLESS)[name]
     words = backend(here, run=f"if 'out' in found: {act}")

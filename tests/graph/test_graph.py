@@ -19,6 +19,7 @@ from subgraph.errors import ModelError, UnknownName, UsageError
 from subgraph.graph.graph import CONSTANT, SHAPE, VALUE, Graph
 from subgraph.text import nearest
 from tests.helpers import text_models
+from tests.helpers.examples import examples
 
 # ---------------------------------------------------------------------------------------------------- the index
 
@@ -72,7 +73,7 @@ def test_initializers_are_no_inputs(tmp_path: Path) -> None:
     assert list(g.inputs) == ["x"] and list(g.weights) == ["w"] and list(g.sparse) == ["s"]
 
 
-@settings(max_examples=60, deadline=None, derandomize=True, database=None)
+@settings(max_examples=examples(60), deadline=None, derandomize=True, database=None)
 @given(st.integers(0, 2**32 - 1), st.integers(3, 40))
 def test_the_index_agrees_with_networkx(tmp_path_factory: pytest.TempPathFactory, seed: int, size: int) -> None:
     model = random_dag(np.random.default_rng(seed), size)
@@ -351,7 +352,7 @@ def test_an_exact_name_comes_before_all_else(tmp_path: Path) -> None:
     assert g.select("tensor:t1").nodes == (0,)
 
 
-@settings(max_examples=100, deadline=None, derandomize=True, database=None)
+@settings(max_examples=examples(100), deadline=None, derandomize=True, database=None)
 @given(
     st.lists(st.sampled_from(["", "a", "b", "conv1", "Relu", "a/b:0", "ü ñ", "*", "node:a"]), min_size=1, max_size=8)
 )

@@ -33,6 +33,7 @@ from subgraph.runtime.inputs import Feeding
 from subgraph.runtime.reference import Reference, threads
 from subgraph.storage.tensors import Record, save
 from tests.helpers import text_models
+from tests.helpers.examples import examples as fewer
 
 RUNNABLE = {f"{c.number}: {c.title}": c for c in graphs.CASES if c.refused is None and c.runs}
 
@@ -147,7 +148,7 @@ def names(graph: onnx.GraphProto, prefix: str = "") -> Iterator[str]:
 
 
 def law(examples: int) -> Callable[[Any], Any]:
-    return settings(max_examples=examples, deadline=None, database=None, derandomize=True)
+    return settings(max_examples=fewer(examples), deadline=None, database=None, derandomize=True)
 
 
 @st.composite

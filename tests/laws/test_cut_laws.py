@@ -32,6 +32,7 @@ from subgraph.runtime.capture import capture_samples, inputs_needed
 from subgraph.runtime.inputs import Feeding
 from subgraph.runtime.load_inputs import load_sample
 from subgraph.runtime.reference import Reference, threads
+from tests.helpers.examples import examples as fewer
 
 SEED = os.environ.get("SUBCUT_SEED")
 
@@ -40,7 +41,7 @@ def law(examples: int) -> Callable[[Any], Any]:
     """A property, tested on this many examples of about 20 ms each."""
 
     def mark(test: Any) -> Any:
-        test = settings(max_examples=examples, deadline=None, database=None, derandomize=SEED is None)(test)
+        test = settings(max_examples=fewer(examples), deadline=None, database=None, derandomize=SEED is None)(test)
         return seed(int(SEED))(test) if SEED is not None else test
 
     return mark

@@ -14,9 +14,10 @@ import pytest
 from fixtures.scenarios import FAMILIES, Scenario, run, scenario, tally
 from subgraph.search import FindingKind, QueryKind, Settings
 from subgraph.search.predicate import Meaning
+from tests.helpers.examples import examples
 
 SEED = int(os.environ.get("SUBCUT_SEED", "0")) * 100_000
-QUICK, MANY, FLAKY = 60, 120, 1500  # scenarios per family
+QUICK, MANY, FLAKY = examples(60), 120, 1500  # scenarios per family
 UNRESOLVED = 0.02
 WRONG_FLAKY = 0.0005
 STEADY = [name for name in FAMILIES if name != "flaky"]
@@ -44,7 +45,7 @@ def test_no_wrong_answer(family: str) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("workers", [2, 5])
+@pytest.mark.parametrize("workers", [pytest.param(2, marks=pytest.mark.rare), 5])
 @pytest.mark.parametrize("family", STEADY)
 def test_no_wrong_answer_where_several_are_asked_at_once(family: str, workers: int) -> None:
     check(family, QUICK, Settings(workers=workers))

@@ -50,6 +50,7 @@ from subgraph.recordings.dumps import (
 )
 from subgraph.recordings.files import scan
 from subgraph.storage import dtypes, layouts, tensors
+from tests.helpers.examples import examples
 
 Array = npt.NDArray[Any]
 
@@ -59,7 +60,7 @@ SAMPLES = HERE / "../shared/samples"  # with files of others, which are never co
 FORMATS = plugins.names("dumps")
 WRITERS = [f for f in FORMATS if hasattr(plugins.load("dumps", f), "write")]
 NAMES = st.sampled_from(["x", "conv1", "/blk/Add_output_0", "Identity:0", "a.b", "relu-1-in-0-x", "Σ/x"])
-FEW = settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+FEW = settings(max_examples=examples(25), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 
 
 def some(dtype: str, shape: tuple[int, ...], seed: int = 0) -> Array:
@@ -828,7 +829,7 @@ def test_fuzzed_bytes(word: str, made: dict[str, Path], tmp_path: Path) -> None:
     shutil.copytree(made[word], folder)
     for name in chosen:
         good = (made[word] / name).read_bytes()
-        for k in range(25):
+        for k in range(examples(25)):
             (folder / name).write_bytes(damaged(good, k, rng))
             survive(folder, word)
         (folder / name).write_bytes(good)
@@ -865,7 +866,7 @@ def survive(folder: Path, word: str) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("word", [w for w in FORMATS if w != "hdf5"])  # a process of its own reads that: fuzzed above
-@settings(max_examples=80, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=examples(80), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.binary(max_size=400), st.integers(0, 10))
 def test_random_bytes(word: str, made: dict[str, Path], tmp_path: Path, content: bytes, which: int) -> None:
     names = scan(made[word]).names

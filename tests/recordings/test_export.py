@@ -20,6 +20,7 @@ from subgraph.errors import InputError
 from subgraph.recordings import recording
 from subgraph.recordings.export import export
 from subgraph.storage.convert import TensorFormat
+from tests.helpers.examples import examples
 from tests.helpers.run_command import Done, manifest, subcut, tree
 from tests.recordings.test_dumps import MADE
 
@@ -140,7 +141,7 @@ def test_other_ranks_have_no_layout(shape: tuple[int, ...], tmp_path: Path) -> N
     assert (entry["bytes"], entry["shape"], entry["layout"]) == (ramp(*shape).tobytes(), list(shape), "")
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=examples(60), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     st.sampled_from(
         ["float16", "float32", "float64", "int8", "uint8", "int16", "int32", "int64", "uint64", "bool"]

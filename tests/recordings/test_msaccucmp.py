@@ -31,9 +31,10 @@ from subgraph.recordings.msaccucmp import (
     measure,
     overflows,
 )
+from tests.helpers.examples import examples
 
 NAN, INF = math.nan, math.inf
-LAW = settings(max_examples=200, deadline=None, database=None, derandomize=True)
+LAW = settings(max_examples=examples(200), deadline=None, database=None, derandomize=True)
 MILD = st.floats(-1000, 1000, width=32).map(lambda x: 0.0 if abs(x) < 1e-3 else x)
 TWO = st.lists(st.tuples(MILD, MILD), min_size=2, max_size=12)
 ANY = st.floats(width=64)

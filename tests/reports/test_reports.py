@@ -123,7 +123,8 @@ def test_what_departs_is_told_as_a_full_validator_tells_it(name: str, change: An
     rule = schema(_schema.FILES.get(document["schema"], "bisect"))
     valid = pytest.importorskip("jsonschema").Draft202012Validator(rule).is_valid
     document |= {key: (document[key] or [])[:2] for key in ("profile", "steps", "rows") if key in document}
-    for other in itertools.islice(changed(document, change), 0, None, 7):
+    every = 29 if name == "accumulated" else 7  # its document is the longest by far
+    for other in itertools.islice(changed(document, change), 0, None, every):
         assert (problem(other) == "") == valid(other), problem(other)
 
 

@@ -25,9 +25,10 @@ from subgraph.search.passes import context, gallop, halve, pools, profile, shrin
 from subgraph.search.predicate import NO_OUTPUT, Meaning, meaning
 from subgraph.search.state import Search, SearchState, SearchStopped
 from subgraph.verdict import Signature, Status
+from tests.helpers.examples import examples
 
 T = TypeVar("T")
-LAW = settings(max_examples=60, deadline=None, database=None, derandomize=True)
+LAW = settings(max_examples=examples(60), deadline=None, database=None, derandomize=True)
 
 
 def result(state: SearchState, part: Search[T]) -> T:

@@ -16,6 +16,7 @@ from subgraph.errors import UnknownName, UsageError
 from subgraph.storage import tensors
 from subgraph.storage.convert import Loss, StoredFile, TensorFormat, convert, formats, raw_bytes, write_bin
 from subgraph.storage.tensors import save
+from tests.helpers.examples import examples
 
 INF, NAN = np.inf, np.nan
 
@@ -121,7 +122,7 @@ def test_the_same_type_loses_nothing() -> None:
     assert out is array and lost is None and layout == "NCHW"
 
 
-@settings(deadline=None, derandomize=True, database=None, max_examples=200)
+@settings(deadline=None, derandomize=True, database=None, max_examples=examples(200))
 @given(
     hnp.arrays(np.float32, st.integers(0, 20), elements=st.floats(width=32)),
     st.sampled_from(

@@ -103,7 +103,7 @@ def test_a_real_cut_with_odd_names(tmp_path: Path) -> None:
 
 def quick_or_slow(names: list[str], quick: set[str]) -> list[Any]:
     """Each is a run of the command; a few of them stand for all where time matters."""
-    return [name if name in quick else pytest.param(name, marks=pytest.mark.slow) for name in names]
+    return [name if name in quick else pytest.param(name, marks=[pytest.mark.slow, pytest.mark.rare]) for name in names]
 
 
 @pytest.mark.parametrize(

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from subgraph.errors import InputError
 from subgraph.storage import layouts
 from subgraph.types import Array
+from tests.helpers.examples import examples
 
 SIDES = st.integers(1, 5)
 
@@ -41,7 +42,7 @@ def naive(array: Array, layout: str, c0: int) -> Array:
     return out
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(
     st.sampled_from(["NC1HWC0", "NHWC1C0", "C1HWNC0", "FRACTAL_Z", "FRACTAL_NZ", "NHWC", "HWCN", "CHWN"]),
     st.tuples(st.integers(1, 20), st.integers(1, 40), st.integers(1, 3), st.integers(1, 3)),
@@ -66,7 +67,7 @@ def test_layouts_there_and_back(layout: str, shape: tuple[int, ...], c0: int) ->
         assert np.array_equal(nhwc, array.transpose(0, 2, 3, 1))
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=examples(20), deadline=None)
 @given(st.sampled_from(["NDC1HWC0", "FRACTAL_Z_3D", "NDHWC", "DHWCN"]), st.tuples(SIDES, SIDES, SIDES, SIDES, SIDES))
 def test_layouts_of_five_axes(layout: str, shape: tuple[int, ...]) -> None:
     array = np.arange(math.prod(shape)).reshape(shape)

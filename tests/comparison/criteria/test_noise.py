@@ -22,9 +22,10 @@ from subgraph.errors import ModelError, UsageError
 from subgraph.runtime.reference import Reference
 from subgraph.verdict import Signature, Status
 from tests.helpers.captured_region import LEVELS, CapturedRegion, Make, f32, normal, region_maker
+from tests.helpers.examples import examples
 
 Array = np.ndarray[Any, Any]
-LAW = settings(max_examples=60, deadline=None, database=None, derandomize=True)
+LAW = settings(max_examples=examples(60), deadline=None, database=None, derandomize=True)
 AGREE, FAIL, UNRESOLVED = Status.AGREE, Status.FAIL, Status.UNRESOLVED
 NAN, INF = np.nan, np.inf
 LOST = "fail, precision"

@@ -33,9 +33,10 @@ from subgraph.storage.dtypes import TYPE_NUMBERS
 from subgraph.storage.store import Store
 from tests.helpers import text_models
 from tests.helpers.captured_region import Make, f32, largest_deviation, normal, region_maker
+from tests.helpers.examples import examples
 
 Array = np.ndarray[Any, Any]
-LAW = settings(max_examples=60, deadline=None, database=None, derandomize=True)
+LAW = settings(max_examples=examples(60), deadline=None, database=None, derandomize=True)
 CLAIMS = st.sampled_from(["fp32", "fp16", "bf16", "int8"])
 TYPES = [np.float16, np.float32, np.float64, ml_dtypes.bfloat16]
 ANY = nps.arrays(np.float32, nps.array_shapes(max_side=6), elements=st.floats(width=32))

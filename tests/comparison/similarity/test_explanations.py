@@ -18,9 +18,10 @@ from hypothesis import strategies as st
 from subgraph.comparison.similarity.explanations import find_explanations, matching_tensors
 from subgraph.comparison.similarity.quantized import find_grid
 from subgraph.comparison.similarity.rearranged import misreadings
+from tests.helpers.examples import examples
 
 Array = np.ndarray[Any, np.dtype[Any]]
-few = settings(max_examples=30)
+few = settings(max_examples=examples(30))
 
 
 def explain(reference: Array, candidate: Array, **options: Any) -> list[str]:

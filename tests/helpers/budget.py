@@ -1,0 +1,77 @@
+"""What each test costs: seconds of CPU, of this process and of all that it started; a busy machine stretches the clock.
+
+With $CPU_BUDGET, a number of seconds, a test that takes more fails the run; the ten costliest are printed either way.
+"""
+
+from __future__ import annotations
+
+import os
+import resource
+from collections.abc import Generator
+from pathlib import Path
+
+import pytest
+
+BUDGET = float(os.environ.get("CPU_BUDGET", "inf"))
+SHOWN = 10
+TICKS = os.sysconf("SC_CLK_TCK")
+STARTED = pytest.StashKey[float]()
+spent: dict[str, float] = {}  # in the process that prints
+
+
+def begin(item: pytest.Item) -> None:
+    """Before its fixtures."""
+    item.stash[STARTED] = used()
+
+
+def used() -> float:
+    """Seconds of this process, of its children that have ended, and of those that live."""
+    both = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
+    return sum(one.ru_utime + one.ru_stime for one in both) + _living(os.getpid())
+
+
+def _living(process: int) -> float:
+    total = 0.0
+    for children in Path(f"/proc/{process}/task").glob("*/children"):
+        try:
+            for child in children.read_text().split():
+                fields = Path(f"/proc/{child}/stat").read_text().rpartition(")")[2].split()
+                total += sum(map(int, fields[11:15])) / TICKS + _living(int(child))
+        except OSError:  # it has ended
+            continue
+    return total
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(
+    item: pytest.Item, call: pytest.CallInfo[None]
+) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """Its seconds travel with the report of its end to the process that prints."""
+    report = yield
+    if call.when == "teardown":
+        report.user_properties.append(("cpu", used() - item.stash.get(STARTED, used())))
+    return report
+
+
+def pytest_runtest_logreport(report: pytest.TestReport) -> None:
+    """Kept for the summary."""
+    for name, value in report.user_properties:
+        if name == "cpu":
+            spent[report.nodeid] = float(str(value))
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_terminal_summary(
+    terminalreporter: pytest.TerminalReporter, config: pytest.Config
+) -> Generator[None, None, None]:
+    """The costliest ten; those above the budget are errors."""
+    yield
+    costliest = sorted(spent, key=lambda name: -spent[name])[:SHOWN]
+    terminalreporter.write_line(f"{sum(spent.values()):.0f} s of CPU in {len(spent)} tests; the costliest:")
+    for name in costliest:
+        terminalreporter.write_line(f"{spent[name]:7.2f} s  {name}")
+    if over := [name for name in spent if spent[name] > BUDGET]:
+        terminalreporter.write_line(
+            f"above {BUDGET:g} s of CPU; mark them slow, or make them cheaper: {over}", red=True
+        )
+        terminalreporter._session.exitstatus = pytest.ExitCode.TESTS_FAILED
