@@ -57,7 +57,7 @@ def _run_one(trials: Trials, operator: str, dtype: str) -> RunResult:
     with trials.temporary_folder() as folder:
         save_model(model, folder / "model.onnx")
         value = np.linspace(-1, 1, int(np.prod(SHAPE)), dtype=dtype).reshape(SHAPE)
-        fed = tensors.save("x", value, f"tensor({tensors.PROTO_NAMES.get(dtype, dtype)})", folder, "x")
+        fed = tensors.save("x", value, tensors.tensor_text(dtype), folder, "x")
         into = trials.new_folder()
         return trials.workers.run(
             folder / "model.onnx",

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from subgraph.graph.graph import STANDARD, Graph
+from subgraph.graph.graph import Graph
+from subgraph.graph.opsets import STANDARD
 from subgraph.graph.region import Region
 
 REDUCTIONS = "L1 L2 LogSum LogSumExp Max Mean Min Prod Sum SumSquare".split()

@@ -7,8 +7,9 @@ from pathlib import Path
 from subgraph.errors import ModelError
 from subgraph.graph import protobuf
 from subgraph.graph.cut import Cut
-from subgraph.graph.merged_cuts import rename
+from subgraph.graph.opsets import opset_of
 from subgraph.graph.types import set_tensor
+from subgraph.graph.walk import rename
 
 INT64, BOOL = 7, 9
 AXES_ARE_INPUTS = 13  # opset of Squeeze
@@ -55,7 +56,7 @@ def as_loop(cut: Cut) -> protobuf.ModelProto:
     names = [info.name for info in graph.output]
     loop = graph.node.add(op_type="Loop", input=[TRIPS, GO], output=[f"{name}:collected" for name in names])
     loop.attribute.add(name="body", type=5).g.CopyFrom(inner)
-    opset = max((o.version for o in model.opset_import if o.domain in ("", "ai.onnx")), default=1)
+    opset = opset_of(model)
     if opset >= AXES_ARE_INPUTS:
         graph.initializer.add(name=AXES, data_type=INT64, dims=[1], int64_data=[0])
     for name in names:

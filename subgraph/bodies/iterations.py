@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -23,11 +23,11 @@ from subgraph.graph import protobuf
 from subgraph.graph import region as regions
 from subgraph.graph.cut import boundary_types
 from subgraph.graph.graph import Graph
-from subgraph.graph.summary import opset_of
+from subgraph.graph.opsets import opset_of
 from subgraph.graph.types import common_type, with_open_dims
 from subgraph.runtime.reference_values import ReferenceValues
 from subgraph.storage import dtypes
-from subgraph.storage.tensors import PROTO_NAMES, Record, Value, load, save
+from subgraph.storage.tensors import Record, Value, load, save, tensor_text
 from subgraph.text import clean, count
 
 if TYPE_CHECKING:
@@ -168,9 +168,8 @@ class _Source:
     def saved(self, name: str, value: Value, dtype: str) -> Record:
         """A record of a value, called `name`."""
         self._files += 1
-        text = f"tensor({PROTO_NAMES.get(dtype, dtype)})"
         folder = self.folder.resolve()
-        return save(name, value, text, folder, f"v{self._files}").within(str(folder))
+        return save(name, value, tensor_text(dtype), folder, f"v{self._files}").within(str(folder))
 
     def _is_weight(self, name: str) -> bool:
         return name not in self.graph.maker and self.graph.is_weight(name)
@@ -212,9 +211,28 @@ class _Iterated(_Source, ABC):
     def _around(self, sample: int) -> dict[str, Record]:
         return {n: self.values.records[sample][n] for n in self._types}
 
+    @property
     @abstractmethod
+    def first_states(self) -> list[str]:
+        """The node's inputs that are the state in iteration 0."""
+
+    @abstractmethod
+    def after(self, sample: int, number: int) -> list[Record]:
+        """The states after so many iterations, at least one."""
+
     def states(self, sample: int, number: int) -> list[Record]:
         """What the body is fed as state in this iteration, which runs or is the first that does not."""
+        return self.after(sample, number) if number else [self.record(n, sample) for n in self.first_states]
+
+    def run_truncated(self, feeds: Iterable[Record], *others: str) -> list[Record]:
+        """What the loaded model gives: its states, then these other outputs."""
+        names = [*map(state_name, range(len(self.first_states))), *others]
+        self._files += 1
+        into = self.folder / f"run{self._files}"
+        into.mkdir()
+        stems = {name: f"s{k}" for k, name in enumerate(names)}
+        made = self.values.reference.run(KEY, into, stems, list(feeds)).by_name
+        return [made[name].within(str(into.resolve())) for name in names]
 
     @abstractmethod
     def total(self, sample: int, most: float = math.inf) -> int:
@@ -254,31 +272,24 @@ class _Loop(_Iterated):
                 yield
 
     @property
-    def _state_count(self) -> int:
-        return len(self.body.formals) - 2
+    def first_states(self) -> list[str]:
+        return self.inputs[2:]
 
     def total(self, sample: int, most: float = math.inf) -> int:
         trips = self.scalar(self.inputs[0], sample, math.inf)
         return self._run(sample, int(min(trips, most, (1 << 63) - 1)))[0]
 
-    def states(self, sample: int, number: int) -> list[Record]:
-        if number == 0:
-            return [self.record(n, sample) for n in self.inputs[2:]]
+    def after(self, sample: int, number: int) -> list[Record]:
         return self._run(sample, number)[1]
 
     def _run(self, sample: int, trips: int) -> tuple[int, list[Record]]:
         """(iterations that ran, states after them) where at most `trips` may run."""
         import numpy as np
 
-        self._files += 1
-        into = self.folder / f"run{self._files}"
-        into.mkdir()
-        stems = {RAN: "ran"} | {state_name(k): f"s{k}" for k in range(self._state_count)}
         feeds = [*self._around(sample).values(), self.saved(TRIPS, np.array(max(trips, 0), np.int64), "int64")]
-        run = self.values.reference.run(KEY, into, stems, feeds).by_name
-        found = {name: r.within(str(into.resolve())) for name, r in run.items()}
-        ran: Any = load(found[RAN], Path("/"))
-        return int(ran.reshape(-1)[0]), [found[state_name(k)] for k in range(self._state_count)]
+        *states, ran = self.run_truncated(feeds, RAN)
+        number: Any = load(ran, Path("/"))
+        return int(number.reshape(-1)[0]), states
 
     def truncated(self, sample: int, trips: int) -> tuple[protobuf.ModelProto, dict[str, Record]]:
         return truncated_loop(self.body, self._types, trips), self._around(sample)
@@ -307,7 +318,7 @@ class _Scan(_Iterated):
                 "convert the model: onnx.version_converter.convert_version(model, 11)",
             )
         with super().opened():
-            whole = {*self.inputs[: self._state_count], *self.body.outer}
+            whole = {*self.first_states, *self.body.outer}
             types = _boundary(self.graph, self.body.name.node, self.values)
             self._types = {n: t for n, t in types.items() if n in whole or n not in self._scanned}
             samples = range(len(self.values.samples))
@@ -336,16 +347,12 @@ class _Scan(_Iterated):
         (shape,) = self.record(self._scanned[0], sample).shapes
         return shape[self._each("scan_input_axes", 0)]
 
-    def states(self, sample: int, number: int) -> list[Record]:
-        if number == 0:
-            return [self.record(n, sample) for n in self.inputs[: self._state_count]]
-        self._files += 1
-        into = self.folder / f"run{self._files}"
-        into.mkdir()
-        feeds = list(self._begun(sample, number).values())
-        stems = {state_name(k): f"s{k}" for k in range(self._state_count)}
-        run = self.values.reference.run(KEY, into, stems, feeds).by_name
-        return [run[state_name(k)].within(str(into.resolve())) for k in range(self._state_count)]
+    @property
+    def first_states(self) -> list[str]:
+        return self.inputs[: self._state_count]
+
+    def after(self, sample: int, number: int) -> list[Record]:
+        return self.run_truncated(self._begun(sample, number).values())
 
     def _begun(self, sample: int, number: int) -> dict[str, Record]:
         """What the Scan reads, with the first slices only of what it scans."""

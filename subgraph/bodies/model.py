@@ -13,8 +13,9 @@ from typing import Any
 from subgraph.bodies.name import BodyName, attributes, calls_function
 from subgraph.errors import ModelError
 from subgraph.graph import protobuf
-from subgraph.graph.cut import GRAPH_PARTS, MODEL_PARTS, add_functions, add_weight, copy_without, load_nested_data
-from subgraph.graph.graph import CONSTANT, Graph, bodies, free_names
+from subgraph.graph.cut import GRAPH_PARTS, MODEL_PARTS, add_functions, add_weight, copy_without
+from subgraph.graph.graph import CONSTANT, Graph
+from subgraph.graph.walk import all_nodes, assign, free_names, operator, tensors_in
 
 LISTED = 4  # first version of the file format in which a weight need not be an input, too
 
@@ -58,15 +59,11 @@ class Body:
                 add_weight(graph, name, out)
         out.initializer.extend(t for t in self.proto.initializer if t.name not in self.formals)
         out.sparse_initializer.extend(self.proto.sparse_initializer)
-        for sparse in out.sparse_initializer:
-            for tensor in (sparse.values, sparse.indices):
-                if protobuf.on_disk(tensor):
-                    tensor.CopyFrom(protobuf.load_raw(tensor, graph.path))
         out.node.extend(graph.nodes[i] for i in pulled)
         out.node.extend(self.proto.node)
         _name_nodes(out.node[len(pulled) :], self.name.text)
-        for node in out.node:
-            load_nested_data(node, graph.path)
+        sparse = (part for s in out.sparse_initializer for part in (s.values, s.indices))
+        protobuf.load_all((*sparse, *tensors_in(out.node)), graph.path)
         self._declare(out, types)
         out.quantization_annotation.extend(self.proto.quantization_annotation)
         add_functions(graph, out.node, model)
@@ -103,8 +100,8 @@ class Body:
         """A function has versions of operators of its own."""
         if self.name.attribute:
             return
-        versions = {o.domain: o.version for o in model.opset_import}
-        versions |= {o.domain: o.version for o in _function(self.graph, self.name.node).opset_import}
+        function = self.graph.functions[operator(self.graph.nodes[self.name.node])]
+        versions = {o.domain: o.version for o in (*model.opset_import, *function.opset_import)}
         del model.opset_import[:]
         for domain, version in versions.items():
             model.opset_import.add(domain=domain, version=version)
@@ -155,24 +152,17 @@ def _name_nodes(nodes: Iterable[protobuf.NodeProto], prefix: str) -> None:
 # ---------------------------------------------------------------------------------------------------- functions
 
 
-def _function(graph: Graph, i: int) -> Any:
-    node = graph.nodes[i]
-    return graph.functions[node.domain, node.op_type, node.overload]
-
-
 def _at_call(graph: Graph, i: int) -> protobuf.GraphProto:
     """The nodes of the function that node `i` calls, with the attributes and the inputs of that call."""
-    call, function = graph.nodes[i], _function(graph, i)
+    call = graph.nodes[i]
+    function = graph.functions[operator(call)]
     proto = protobuf.reading_class("GraphProto")(name=function.name)
     proto.node.extend(function.node)
     given = {a.name: a for a in (*function.attribute_proto, *call.attribute)}
     omitted = {f for k, f in enumerate(function.input) if k >= len(call.input) or not call.input[k]}
-    stack = list(proto.node)
-    while stack:
-        node = stack.pop()
+    for node in all_nodes(proto.node):
         node.input[:] = ["" if name in omitted else name for name in node.input]
         _bind(node, given)
-        stack += [inner for body in bodies(node) for inner in body.node]
     for name in function.input:
         if name not in omitted:
             proto.input.add(name=name)
@@ -192,6 +182,5 @@ def _bind(node: protobuf.NodeProto, given: Mapping[str, Any]) -> None:
             name = attribute.name
             attribute.CopyFrom(given[attribute.ref_attr_name])
             attribute.name = name
-        kept.append(type(attribute).FromString(attribute.SerializeToString()))
-    del node.attribute[:]
-    node.attribute.extend(kept)
+        kept.append(attribute)
+    assign(node.attribute, kept)

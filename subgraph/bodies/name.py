@@ -13,7 +13,9 @@ from dataclasses import dataclass
 
 from subgraph.errors import UnknownName, UsageError
 from subgraph.graph import protobuf
-from subgraph.graph.graph import GRAPH_ATTRIBUTE, STANDARD, Graph
+from subgraph.graph.graph import Graph
+from subgraph.graph.opsets import STANDARD
+from subgraph.graph.walk import named_bodies, operator
 from subgraph.text import clean, nearest
 
 FIRST, LAST, ALL = "", "last", "all"  # beside numbers, what may stand behind `@`
@@ -83,8 +85,7 @@ def _split_at(graph: Graph, i: int, text: str, end: int) -> tuple[BodyName, str]
 
 def attributes(graph: Graph, i: int) -> dict[str, protobuf.GraphProto]:
     """The bodies of a node by the attribute that holds each."""
-    node = graph.nodes[i]
-    return {str(a.name): a.g for a in node.attribute if a.type == GRAPH_ATTRIBUTE or a.HasField("g")}
+    return dict(named_bodies(graph.nodes[i]))
 
 
 def iterates(graph: Graph, i: int) -> bool:
@@ -94,8 +95,7 @@ def iterates(graph: Graph, i: int) -> bool:
 
 def calls_function(graph: Graph, i: int) -> bool:
     """Is node `i` a call of a local function?"""
-    node = graph.nodes[i]
-    return (node.domain, node.op_type, node.overload) in graph.functions
+    return operator(graph.nodes[i]) in graph.functions
 
 
 def holds_bodies(graph: Graph, i: int) -> bool:

@@ -10,6 +10,7 @@ from subgraph.graph import protobuf
 from subgraph.graph import region as regions
 from subgraph.graph.cut import build_model
 from subgraph.graph.types import set_tensor
+from subgraph.graph.walk import assign
 
 TRIPS, RAN, ZERO, ONE = "subcut:trips", "subcut:ran", "subcut:zero", "subcut:one"  # ':' keeps them apart from users'
 INT64 = 7
@@ -85,10 +86,9 @@ def _add_scalar(graph: protobuf.GraphProto, name: str, value: int) -> None:
 
 def _reorder(items: Any, position: int) -> None:
     """Move the last item to this position."""
-    kept = [type(item).FromString(item.SerializeToString()) for item in items]
+    kept = list(items)
     kept.insert(position, kept.pop())
-    del items[:]
-    items.extend(kept)
+    assign(items, kept)
 
 
 def state_name(k: int) -> str:

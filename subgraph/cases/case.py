@@ -33,12 +33,20 @@ KEYS = frozenset(("schema", "source", "request", "command", "files"))  # in the 
 
 def versions() -> dict[str, str]:
     """Of subcut, Python and the packages that take part, from the installed metadata, without importing anything."""
-    from importlib.metadata import version
-
     python = ".".join(map(str, sys.version_info[:3]))
     return {"subcut": __version__, "python": python} | {
-        name: version(name) for name in ("onnx", "onnxruntime", "numpy")
+        name: _version(name) for name in ("onnx", "onnxruntime", "numpy")
     }
+
+
+def _version(package: str) -> str:
+    """As the folder of its metadata says it by its name: importlib.metadata takes 60 ms, a tenth of a whole cut."""
+    folders = (found for path in sys.path for found in Path(path).glob(f"{package}-*.dist-info"))
+    if folder := next(folders, None):
+        return folder.name.removeprefix(f"{package}-").removesuffix(".dist-info")
+    from importlib.metadata import version
+
+    return version(package)
 
 
 @dataclass(frozen=True)

@@ -18,9 +18,8 @@ from subgraph.cases.layout import MODEL
 from subgraph.errors import ModelError, SubcutError, UsageError
 from subgraph.graph import protobuf
 from subgraph.graph.cut import Cut
-from subgraph.graph.graph import STANDARD
 from subgraph.graph.onnx_process import OnnxError, OnnxProcess
-from subgraph.graph.summary import newer_than, opset_of
+from subgraph.graph.opsets import STANDARD, newer_than, opset_of
 from subgraph.runtime.capture import Captured
 from subgraph.runtime.reference import Reference
 from subgraph.storage.tensors import Record, Value, distance, load

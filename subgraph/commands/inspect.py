@@ -21,7 +21,6 @@ from subgraph.storage.tensors import shape_text
 from subgraph.text import big, clean, clean_lines, count, shorten
 
 if TYPE_CHECKING:
-    from subgraph.graph.summary import OpCount
     from subgraph.inspection.describe import (
         EnteringTensor,
         InspectDocument,
@@ -33,6 +32,7 @@ if TYPE_CHECKING:
         RegionDocument,
         TensorInfo,
     )
+    from subgraph.inspection.summary import OpCount
 
 MAX_VALUE, MAX_LINES = 400, 40  # of an attribute or of metadata: characters of a line, lines
 MAX_DETAILED = 3  # nodes; of more, a line for each tensor that they make

@@ -13,7 +13,7 @@ from subgraph.errors import InputError, UsageError
 from subgraph.runtime.inputs import Feeding
 from subgraph.runtime.load_inputs import load_sample
 from subgraph.storage.digest import digest
-from subgraph.storage.tensors import PROTO_NAMES, Record, np_dtype, save
+from subgraph.storage.tensors import Record, np_dtype, save, tensor_text
 from subgraph.text import clean
 
 if TYPE_CHECKING:
@@ -139,7 +139,7 @@ class LoopInputs:
         dtype = declared(self.decoder.graph, name)[1]
         if value is not None and not isinstance(value, list):
             value = value.astype(np_dtype(dtype), copy=False)
-        text = f"tensor({PROTO_NAMES.get(dtype, dtype)})"
+        text = tensor_text(dtype)
         folder = folder.resolve()
         return save(name, value, text, folder, stem).within(str(folder))
 

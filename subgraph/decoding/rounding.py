@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from subgraph.comparison.precision import EPS
 from subgraph.decoding.walk import Trace
-from subgraph.storage.tensors import PROTO_NAMES, Record, distance, load, save
+from subgraph.storage.tensors import Record, distance, load, save, tensor_text
 
 if TYPE_CHECKING:
     from subgraph.types import Array
@@ -49,7 +49,7 @@ def _moved(record: Record, eps: float, seed: int, folder: Path, stem: str) -> Re
         return record
     drawn = np.random.default_rng(seed).uniform(-1, 1, value.shape)
     moved = (value * (1 + eps * drawn)).astype(value.dtype)
-    text = f"tensor({PROTO_NAMES.get(record.dtype, record.dtype)})"
+    text = tensor_text(record.dtype)
     return save(record.name, moved, text, folder, stem).within(str(folder.resolve()))
 
 

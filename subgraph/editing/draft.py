@@ -7,17 +7,30 @@ Large weights stay on disk: they are copied from file to file when the draft is 
 from __future__ import annotations
 
 import heapq
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from subgraph.errors import ModelError
 from subgraph.graph import protobuf
-from subgraph.graph.cut import load_nested_data
-from subgraph.graph.graph import STANDARD, Graph, bodies, captured_names
-from subgraph.graph.merged_cuts import content_digest, rename
+from subgraph.graph.graph import Graph
+from subgraph.graph.merged_cuts import content_digest
 from subgraph.graph.onnx_process import OnnxError, OnnxProcess
-from subgraph.graph.summary import changed_between
+from subgraph.graph.opsets import canonical_domain, changed_between, imported
+from subgraph.graph.walk import (
+    FunctionKey,
+    all_graphs,
+    all_nodes,
+    assign,
+    called,
+    captured_names,
+    functions_of,
+    model_nodes,
+    operator,
+    rename,
+    tensor_names,
+    tensors_in,
+)
 from subgraph.storage import folders
 from subgraph.text import clean, count
 
@@ -48,7 +61,7 @@ class Draft:
         gone = {name for i in indices for name in self.graph.makes[i]}
         touched = {name for i in indices for name in self.graph.reads[i]}
         kept = [node for i, node in enumerate(graph.node) if i not in indices]
-        replace_all(graph.node, kept)
+        assign(graph.node, kept)
         read = {name for node in kept for name in (*node.input, *captured_names(node))}
         read |= {v.name for v in graph.output} | {
             entry.value
@@ -58,10 +71,10 @@ class Draft:
         }
         unread = {t for t in touched if t not in read and self.graph.is_weight(t)}
         for part in ("initializer", "value_info"):
-            replace_all(getattr(graph, part), [t for t in getattr(graph, part) if t.name not in unread | gone])
-        replace_all(graph.sparse_initializer, [s for s in graph.sparse_initializer if s.values.name not in unread])
-        replace_all(graph.input, [v for v in graph.input if v.name not in unread])
-        replace_all(
+            assign(getattr(graph, part), [t for t in getattr(graph, part) if t.name not in unread | gone])
+        assign(graph.sparse_initializer, [s for s in graph.sparse_initializer if s.values.name not in unread])
+        assign(graph.input, [v for v in graph.input if v.name not in unread])
+        assign(
             graph.quantization_annotation,
             [a for a in graph.quantization_annotation if a.tensor_name not in unread | gone],
         )
@@ -69,7 +82,7 @@ class Draft:
     def drop_unused_functions(self) -> None:
         """Remove the local functions that were called, directly or through others, and no longer are."""
         gone = self._called - _called(self.model)
-        replace_all(self.model.functions, [f for f in self.model.functions if _key(f) not in gone])
+        assign(self.model.functions, [f for key, f in functions_of(self.model).items() if key not in gone])
 
     # ------------------------------------------------------------------------------------------------ putting in
 
@@ -82,10 +95,11 @@ class Draft:
             ModelError: an operator means something else in this model's opset, and cannot be converted.
         """
         theirs = self._at_our_opsets(_loaded(other), other)
-        nodes = {node.name for node in all_nodes(self.model.graph)}
-        outer = set(_tensor_names(self.model.graph))
-        taken = outer | set(_inner_names(self.model.graph))
-        local = set(_inner_names(theirs.graph)).difference(_tensor_names(theirs.graph))
+        nodes = {node.name for node in all_nodes(self.model.graph.node)}
+        outer, inner = _names(self.model.graph)
+        taken = outer | inner
+        their_outer, their_inner = _names(theirs.graph)
+        local = their_inner - their_outer
         weights = {t.name: t for t in self.model.graph.initializer}
         same = {
             t.name
@@ -136,20 +150,18 @@ class Draft:
 
     def _add_functions(self, theirs: Any) -> None:
         """Take local functions over; one that is called as one of ours, and is another, gets a name of its own."""
-        ours = {_key(f): f.SerializeToString() for f in self.model.functions}
+        ours = {key: f.SerializeToString() for key, f in functions_of(self.model).items()}
+        added = {key: f for key, f in functions_of(theirs).items() if ours.get(key) != f.SerializeToString()}
         names = {name for _, name, _ in ours} | {f.name for f in theirs.functions}
-        other_names: dict[tuple[str, str, str], str] = {}
-        for f in theirs.functions:
-            if ours.get(_key(f), f.SerializeToString()) != f.SerializeToString():
-                other_names[_key(f)] = _unused(f.name, names)
-                names.add(other_names[_key(f)])
-        for node in (*all_nodes(theirs.graph), *(n for f in theirs.functions for n in all_nodes(f))):
-            node.op_type = other_names.get((node.domain, node.op_type, node.overload), node.op_type)
-        for f in theirs.functions:
-            if _key(f) not in ours or _key(f) in other_names:
-                added = self.model.functions.add()
-                added.CopyFrom(f)
-                added.name = other_names.get(_key(f), f.name)
+        other_names: dict[FunctionKey, str] = {}
+        for key in (key for key in added if key in ours):
+            other_names[key] = _unused(added[key].name, names)
+            names.add(other_names[key])
+        for node in model_nodes(theirs):
+            node.op_type = other_names.get(operator(node), node.op_type)
+        for key, f in added.items():
+            f.name = other_names.get(key, f.name)
+            self.model.functions.append(f)
 
     def _at_our_opsets(self, theirs: Any, other: Graph) -> Any:
         """The other model with operators that mean the same under this model's opsets.
@@ -157,9 +169,9 @@ class Draft:
         Raises:
             ModelError: an operator changed between the versions, and onnx cannot convert it.
         """
-        ours = {_domain(e.domain): e.version for e in self.model.opset_import}
+        ours = imported(self.model)
         for entry in list(theirs.opset_import):
-            domain = _domain(entry.domain)
+            domain = canonical_domain(entry.domain)
             if domain not in ours:
                 self.model.opset_import.add().CopyFrom(entry)
             elif changed := changed_between(theirs, domain, entry.version, ours[domain]):
@@ -215,7 +227,7 @@ class Draft:
         if len(order) < len(nodes):
             node = next(nodes[i] for i, n in enumerate(waiting) if n)
             raise ModelError(f"'{clean(node.name or node.output[0])}' would depend on itself", "check --map")
-        replace_all(self.model.graph.node, order)
+        assign(self.model.graph.node, order)
 
     # ------------------------------------------------------------------------------------------------ writing
 
@@ -226,10 +238,9 @@ class Draft:
             DataError: the bytes of a weight cannot be read.
             OutputError: the disk is full or not writable.
         """
-        external = any(map(protobuf.in_other_file, self.model.graph.initializer))
         path.parent.mkdir(parents=True, exist_ok=True)
         with folders.scratch(path.parent) as work:
-            *data, model = sorted(protobuf.write(self.model, self._files, work / path.name, external=external))[::-1]
+            *data, model = sorted(protobuf.write(self.model, self._files, work / path.name))[::-1]
             for file in (*data, model):
                 file.replace(path.with_name(file.name))
 
@@ -237,40 +248,9 @@ class Draft:
 def _loaded(graph: Graph) -> Any:
     """A copy of a model in onnx's own class; data of tensors inside nodes is in it, other large weights are stubs."""
     model = protobuf.to_onnx(graph.model, graph.path)
-    for node in (*model.graph.node, *(node for f in model.functions for node in f.node)):
-        load_nested_data(node, graph.path)
+    for holder in (model.graph, *model.functions):
+        protobuf.load_all(tensors_in(holder.node), graph.path)
     return model
-
-
-def replace_all(field: Any, elements: Iterable[Any]) -> None:
-    """Give a repeated field of messages these elements, which may be its own."""
-    kept = [type(e).FromString(e.SerializeToString()) for e in elements]
-    del field[:]
-    field.extend(kept)
-
-
-def all_nodes(graph: Any) -> Iterator[Any]:
-    """The nodes of a graph or function, and those of its bodies."""
-    for node in graph.node:
-        yield node
-        for body in bodies(node):
-            yield from all_nodes(body)
-
-
-def _tensor_names(graph: Any) -> Iterator[str]:
-    """The names of a graph's own tensors."""
-    for node in graph.node:
-        yield from filter(None, (*node.input, *node.output))
-    yield from (v.name for v in (*graph.input, *graph.output, *graph.initializer, *graph.value_info))
-    yield from (s.values.name for s in graph.sparse_initializer)
-
-
-def _inner_names(graph: Any) -> Iterator[str]:
-    """The names of tensors in bodies, at any depth, also of those that they read from outside."""
-    for node in graph.node:
-        for body in bodies(node):
-            yield from _tensor_names(body)
-            yield from _inner_names(body)
 
 
 def _unused(name: str, taken: Collection[str]) -> str:
@@ -280,26 +260,14 @@ def _unused(name: str, taken: Collection[str]) -> str:
     return f"{name}_{number}"
 
 
-def _key(function: Any) -> tuple[str, str, str]:
-    return function.domain, function.name, function.overload
+def _names(graph: Any) -> tuple[set[str], set[str]]:
+    """The names of a graph's own tensors, and of those in bodies, also of what these read from outside."""
+    own, *inner = all_graphs(graph)
+    return set(tensor_names(own)), {name for body in inner for name in tensor_names(body)}
 
 
-def _called(model: Any) -> set[tuple[str, str, str]]:
-    """The local functions that the nodes of a model call, directly or through others."""
-    functions = {_key(f): f for f in model.functions}
-    called: set[tuple[str, str, str]] = set()
-    stack = list(all_nodes(model.graph)) if functions else []
-    while stack:
-        node = stack.pop()
-        key = (node.domain, node.op_type, node.overload)
-        if key in functions and key not in called:
-            called.add(key)
-            stack += all_nodes(functions[key])
-    return called
-
-
-def _domain(name: str) -> str:
-    return "" if name in STANDARD else name
+def _called(model: Any) -> set[FunctionKey]:
+    return called(model.graph.node, functions_of(model))
 
 
 def describe(names: Sequence[str], noun: str) -> str:

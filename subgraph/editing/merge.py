@@ -6,12 +6,13 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from subgraph.editing.draft import Draft, describe, replace_all
+from subgraph.editing.draft import Draft, describe
 from subgraph.errors import ModelError, UnknownName, UsageError
 from subgraph.graph import protobuf
-from subgraph.graph.graph import STANDARD, Graph
-from subgraph.graph.merged_cuts import rename
+from subgraph.graph.graph import Graph
+from subgraph.graph.opsets import opset_of
 from subgraph.graph.types import declared_type
+from subgraph.graph.walk import assign, rename
 from subgraph.text import clean, nearest
 
 OUTPUTS = "subcut.outputs"  # metadata of a tail: the outputs of the model that it was taken from, in order
@@ -47,7 +48,7 @@ def merge(one: Graph, other: Graph, names: Mapping[str, str] | None = None, *, b
     if order and not batch:
         known = {v.name: v for v in (*graph.output, *theirs)}
         kept_outputs, theirs = [known[n] for n in order if n in known], []
-    replace_all(graph.output, [*kept_outputs, *theirs])
+    assign(graph.output, [*kept_outputs, *theirs])
     graph.input.extend(_named(v, called[n]) for n, v in other.inputs.items() if n not in joined | shared)
     _add_metadata(draft.model, other.model)
     if batch:
@@ -73,11 +74,9 @@ def _joined(one: Graph, other: Graph, names: Mapping[str, str]) -> dict[str, str
     makers = {v.name: v for v in one.model.graph.output}
     for taker, output in joined.items():
         a, b = declared_type(makers[output].type), declared_type(other.inputs[taker].type)
-        sizes = zip(a[2] or (), b[2] or (), strict=False)
-        same = not a[2] or not b[2] or len(a[2]) == len(b[2])
-        if a[:2] != b[:2] or not same or any(m != n for m, n in sizes if isinstance(m, int) and isinstance(n, int)):
+        if a[:2] != b[:2] or not (a.shape_fits(b) or not a.dims or not b.dims):
             raise ModelError(
-                f"output '{clean(output)}' is {a[1]} {a[2]}, input '{clean(taker)}' is {b[1]} {b[2]}",
+                f"output '{clean(output)}' is {a.dtype} {a.dims}, input '{clean(taker)}' is {b.dtype} {b.dims}",
                 "--map joins others, or put a Cast or Reshape between them",
             )
     return joined
@@ -122,7 +121,7 @@ def _make_batch(draft: Draft, one: Graph, other: Graph, called: Mapping[str, str
         raise UsageError("--batch: the models have no input and output of the same name", "rename them, or use --map")
     inner = {n: f"{n}/first" for n in (*inputs, *outputs)}
     rename(graph, lambda name: inner.get(name, name), str)
-    opset = next((e.version for e in draft.model.opset_import if e.domain in STANDARD), 1)
+    opset = opset_of(draft.model)
     for name in inputs:
         halves = [inner[name], called[name]]
         sizes = [_first_size(g, g.inputs[name]) for g in (one, other)]
@@ -147,7 +146,7 @@ def _output(graph: Graph, name: str) -> Any:
 
 
 def _first_size(graph: Graph, info: Any) -> int:
-    dims = declared_type(info.type)[2]
+    dims = declared_type(info.type).dims
     if not dims or not isinstance(dims[0], int):
         raise UsageError(
             f"--batch: the first dimension of '{clean(info.name)}' of {clean(graph.path.name)} is open",
@@ -161,4 +160,4 @@ def _merge_declared(declared: Any, name: str, halves: Sequence[str], size: int) 
     first = next(v for v in declared if v.name == halves[0])
     whole = _named(first, name)
     whole.type.tensor_type.shape.dim[0].dim_value = size
-    replace_all(declared, [whole if v is first else v for v in declared if v.name != halves[1]])
+    assign(declared, [whole if v is first else v for v in declared if v.name != halves[1]])

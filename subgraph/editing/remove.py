@@ -7,14 +7,14 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from subgraph.editing.draft import Draft, replace_all
+from subgraph.editing.draft import Draft
 from subgraph.editing.merge import OUTPUTS
 from subgraph.editing.replace import owned_nodes
 from subgraph.errors import NoRegion, UsageError
 from subgraph.graph.cut import Cut, cut_region
 from subgraph.graph.graph import CONSTANT, Graph
-from subgraph.graph.merged_cuts import rename
 from subgraph.graph.region import of_nodes
+from subgraph.graph.walk import assign, rename
 from subgraph.storage.tensors import Record
 from subgraph.text import clean, count
 
@@ -54,7 +54,7 @@ def bypass(graph: Graph, nodes: Sequence[int]) -> Draft:
     declared = {v.name for v in (*model.input, *model.output)}
     rename(model, lambda n: new.get(n, n), str)
     infos: dict[str, Any] = {v.name: v for v in model.value_info}
-    replace_all(model.value_info, [v for n, v in infos.items() if n not in declared and n not in new])
+    assign(model.value_info, [v for n, v in infos.items() if n not in declared and n not in new])
     draft.sort(lambda i, _: float(kept[i] if i < len(kept) else len(graph.nodes)))
     draft.drop_unused_functions()
     return draft
@@ -106,12 +106,12 @@ def remove_tail(
     gone = owned_nodes(graph, region)
     draft.drop_nodes(gone)
     made = {name for i in gone for name in graph.makes[i]}
-    replace_all(model.output, [v for v in model.output if v.name not in made])
+    assign(model.output, [v for v in model.output if v.name not in made])
     known = {v.name for v in model.output} | set(graph.inputs)
     for name in (*region.inputs, *region.shapes):
         if name not in known:
             model.output.add(name=name).type.CopyFrom(tail.types[name])
     outputs = {v.name for v in model.output}
-    replace_all(model.value_info, [v for v in model.value_info if v.name not in outputs])
+    assign(model.value_info, [v for v in model.value_info if v.name not in outputs])
     draft.drop_unused_functions()
     return draft, tail

@@ -9,12 +9,12 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from typing import Any
 
-from subgraph.editing.draft import Draft, describe, replace_all
+from subgraph.editing.draft import Draft, describe
 from subgraph.errors import ModelError, UnknownName, UsageError
-from subgraph.graph import protobuf
 from subgraph.graph.graph import Graph
 from subgraph.graph.region import Region
-from subgraph.graph.types import DeclaredTensor, declared_type
+from subgraph.graph.types import DeclaredType, declared_type
+from subgraph.graph.walk import assign
 from subgraph.text import clean, nearest
 
 
@@ -121,8 +121,11 @@ def _require_types(graph: Graph, region: Region, piece: Graph, connected: Mappin
     for name, our_name in connected.items():
         if our_name not in infos or name not in theirs:
             continue
-        one, other = _type(infos[our_name].type), _type(theirs[name].type)
-        if one and other and not _fits(one, other):
+        protos = (infos[our_name].type, theirs[name].type)
+        if not all(proto.WhichOneof("value") for proto in protos):
+            continue
+        one, other = map(declared_type, protos)
+        if not _fits(one, other):
             raise ModelError(
                 f"'{clean(our_name)}' is {_shown(one)} in {clean(graph.path.name)}, and {_shown(other)} in "
                 f"{clean(piece.path.name)}",
@@ -130,34 +133,21 @@ def _require_types(graph: Graph, region: Region, piece: Graph, connected: Mappin
             )
 
 
-def _type(proto: protobuf.TypeProto) -> DeclaredTensor | None:
-    if not proto.WhichOneof("value"):
-        return None
-    form, dtype, dims = declared_type(proto)
-    return DeclaredTensor(form, dtype, None if dims is None else [dims])
+def _fits(one: DeclaredType, other: DeclaredType) -> bool:
+    named = "undefined" not in (one.dtype, other.dtype)
+    return one.shape_fits(other) and not (named and (one.form, one.dtype) != (other.form, other.dtype))
 
 
-def _fits(one: DeclaredTensor, other: DeclaredTensor) -> bool:
-    if (one.form, one.dtype) != (other.form, other.dtype) and "undefined" not in (one.dtype, other.dtype):
-        return False
-    if one.shapes is None or other.shapes is None:
-        return True
-    a, b = one.shapes[0], other.shapes[0]
-    sizes = zip(a, b, strict=False)
-    return len(a) == len(b) and all(m == n for m, n in sizes if isinstance(m, int) and isinstance(n, int))
-
-
-def _shown(t: DeclaredTensor) -> str:
-    dims = "" if t.shapes is None else " " + "×".join(clean(str(d)) if d is not None else "?" for d in t.shapes[0])
-    return f"{t.dtype}{dims}"
+def _shown(t: DeclaredType) -> str:
+    return t.dtype if t.dims is None else f"{t.dtype} {clean('×'.join('?' if d is None else str(d) for d in t.dims))}"
 
 
 def _drop_twins(draft: Draft, begin: int) -> None:
     """Remove what makes a tensor that a node before `begin` makes: constants that region and model both need."""
     graph = draft.model.graph
     made = {name for node in graph.node[:begin] for name in node.output if name}
-    replace_all(graph.node, [n for i, n in enumerate(graph.node) if i < begin or made.isdisjoint(n.output)])
-    replace_all(graph.initializer, [t for t in graph.initializer if t.name not in made])
+    assign(graph.node, [n for i, n in enumerate(graph.node) if i < begin or made.isdisjoint(n.output)])
+    assign(graph.initializer, [t for t in graph.initializer if t.name not in made])
 
 
 def _keep_order(graph: Any, old: Any) -> None:
@@ -171,7 +161,7 @@ def _keep_order(graph: Any, old: Any) -> None:
     for part, key in (("input", "name"), ("initializer", "name"), ("quantization_annotation", "tensor_name")):
         order = {getattr(e, key): k for k, e in enumerate(getattr(old, part))}
         elements = getattr(graph, part)
-        replace_all(elements, sorted(elements, key=lambda e: order.get(getattr(e, key), len(order))))
+        assign(elements, sorted(elements, key=lambda e: order.get(getattr(e, key), len(order))))
 
 
 def _restore(draft: Draft, begin: int, before: Mapping[int, Any]) -> dict[int, Any]:

@@ -11,7 +11,7 @@ import re
 import subprocess
 import sys
 from collections.abc import Sequence
-from importlib import metadata, util
+from importlib import util
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -120,6 +120,8 @@ def beside(backend: str) -> str:
     Raises:
         UsageError: the backend has no releases.
     """
+    from importlib import metadata  # late: it takes 25 ms, which every command would pay
+
     try:
         return metadata.version(package(backend)[0])
     except metadata.PackageNotFoundError:

@@ -16,7 +16,7 @@ from subgraph.display import DisplayedDrawing
 from subgraph.errors import ModelError
 from subgraph.graph import protobuf
 from subgraph.graph import region as regions
-from subgraph.graph.graph import BODILESS, Graph, bodies, captured_names
+from subgraph.graph.graph import Graph
 from subgraph.graph.onnx_process import OnnxError, OnnxProcess
 from subgraph.graph.region import Region
 from subgraph.graph.types import (
@@ -29,6 +29,7 @@ from subgraph.graph.types import (
     set_tensor,
     with_open_dims,
 )
+from subgraph.graph.walk import all_tensors, bodies, called, captured_names, model_nodes, tensors_in
 from subgraph.storage import dtypes
 from subgraph.storage.tensors import PACKED, Record
 
@@ -92,9 +93,7 @@ class Cut(DisplayedDrawing):
         """
         full: onnx.ModelProto = protobuf.protos().ModelProto()
         full.CopyFrom(self.model)
-        for tensor in full.graph.initializer:
-            if protobuf.on_disk(tensor):
-                tensor.CopyFrom(protobuf.load_raw(tensor, self.graph.path))
+        protobuf.load_all(full.graph.initializer, self.graph.path)
         return full
 
     def save(self, path: str | Path) -> list[Path]:
@@ -104,10 +103,7 @@ class Cut(DisplayedDrawing):
             DataError: the bytes of a weight cannot be read.
             OutputError: the disk is full or not writable.
         """
-        model = protobuf.protos().ModelProto()
-        model.CopyFrom(self.model)
-        external = any(map(protobuf.in_other_file, self.weights))
-        return protobuf.write(model, self.graph.path, Path(path), external=external)
+        return protobuf.write(self.model, self.graph.path, Path(path))
 
 
 def cut(
@@ -206,9 +202,7 @@ def build_model(
     out.MergeFrom(copy_without(graph.model.graph, GRAPH_PARTS))
     order = graph.in_order((*region.nodes, *region.pulled))
     out.node.extend(graph.nodes[i] for i in order)
-    for node in out.node:
-        if node.op_type not in BODILESS or node.op_type == "Constant":
-            load_nested_data(node, graph.path)
+    protobuf.load_all(tensors_in(out.node), graph.path)  # beside the cut it would be missing
     renamed = _distinct_names(graph, order, out)
     inside = {name for i in order for name in graph.makes[i]}
     for name in _copy_annotations(graph, region.weights, inside | set(inputs), out):
@@ -271,25 +265,6 @@ def _distinct_names(graph: Graph, order: Sequence[int], out: protobuf.GraphProto
     return renamed
 
 
-def load_nested_data(node: protobuf.NodeProto, source: Path) -> None:
-    """Read external data of tensors inside a node (Constant, bodies) into them: beside the cut it would be missing."""
-    for attribute in node.attribute:
-        sparse = [attribute.sparse_tensor] if attribute.HasField("sparse_tensor") else []
-        _load_data([attribute.t] if attribute.HasField("t") else [], [], source)
-        _load_data(attribute.tensors, [*sparse, *attribute.sparse_tensors], source)
-    for body in bodies(node):
-        _load_data(body.initializer, body.sparse_initializer, source)
-        for inner in body.node:
-            load_nested_data(inner, source)
-
-
-def _load_data(dense: Iterable[protobuf.TensorProto], sparse: Iterable[Any], source: Path) -> None:
-    """Read the external data of these tensors into them."""
-    for tensor in (*dense, *(t for s in sparse for t in (s.values, s.indices))):
-        if protobuf.on_disk(tensor):
-            tensor.CopyFrom(protobuf.load_raw(tensor, source))
-
-
 def _copy_annotations(graph: Graph, weights: Iterable[str], tensors: set[str], out: protobuf.GraphProto) -> list[str]:
     """Copy the quantization annotations of tensors in the cut; return the weights and those that annotations name."""
     names = dict.fromkeys(weights)
@@ -306,7 +281,7 @@ def add_weight(graph: Graph, name: str, out: protobuf.GraphProto) -> None:
     if name in graph.sparse:
         sparse = out.sparse_initializer.add()
         sparse.CopyFrom(graph.sparse[name])
-        _load_data([], [sparse], graph.path)
+        protobuf.load_all((sparse.values, sparse.indices), graph.path)
         return
     source = graph.weights[name]
     if protobuf.in_other_file(source) and protobuf.nbytes(source) < protobuf.STUB_ABOVE:
@@ -326,22 +301,10 @@ def _weight_info(
 
 def add_functions(graph: Graph, nodes: Iterable[protobuf.NodeProto], model: protobuf.ModelProto) -> None:
     """Copy the local functions that these nodes call, also from bodies and other functions, in file order."""
-    if not graph.functions:
-        return
-    needed: set[tuple[str, str, str]] = set()
-    stack = list(nodes)
-    while stack:
-        node = stack.pop()
-        key = (node.domain, node.op_type, node.overload)
-        function = graph.functions.get(key)
-        if function is not None and key not in needed:
-            needed.add(key)
-            stack += function.node
-        stack += [inner for body in bodies(node) for inner in body.node]
+    needed = called(nodes, graph.functions)
     model.functions.extend(function for key, function in graph.functions.items() if key in needed)
     for function in model.functions:
-        for node in function.node:
-            load_nested_data(node, graph.path)
+        protobuf.load_all(all_tensors(function), graph.path)
 
 
 # ---------------------------------------------------------------------------------------------------- types
@@ -407,14 +370,11 @@ def drop_open_shapes(model: protobuf.ModelProto) -> None:
     """Of bodies and functions: remove declarations of inner tensors, and open shapes of what enters and leaves."""
     for function in model.functions:
         function.ClearField("value_info")
-    stack = [*model.graph.node, *(node for function in model.functions for node in function.node)]
-    while stack:
-        for body in bodies(stack.pop()):
-            body.ClearField("value_info")
-            for info in (*body.input, *body.output):
-                if info.type.HasField("tensor_type") and not is_fixed(info.type):
-                    info.type.tensor_type.ClearField("shape")
-            stack += body.node
+    for body in (body for node in model_nodes(model) for body in bodies(node)):
+        body.ClearField("value_info")
+        for info in (*body.input, *body.output):
+            if info.type.HasField("tensor_type") and not is_fixed(info.type):
+                info.type.tensor_type.ClearField("shape")
 
 
 def _infer_types(graph: Graph, names: Sequence[str]) -> dict[str, protobuf.TypeProto]:

@@ -19,26 +19,18 @@ from typing import TYPE_CHECKING, Any
 from subgraph.display import DisplayedDrawing
 from subgraph.errors import ModelError, UnknownName, UsageError
 from subgraph.graph import protobuf
-from subgraph.graph.operators import FunctionKey, require_expandable
+from subgraph.graph.operators import require_expandable
+from subgraph.graph.opsets import STANDARD
+from subgraph.graph.walk import BODILESS, FunctionKey, all_nodes, bodies, called, captured_names, functions_of, operator
 from subgraph.text import nearest
 
 if TYPE_CHECKING:
     import networkx
 
-GRAPH_ATTRIBUTE, GRAPHS_ATTRIBUTE = 5, 10  # values of AttributeProto.AttributeType
 RANDOM_OPS = frozenset(
     ("RandomNormal", "RandomUniform", "RandomNormalLike", "RandomUniformLike", "Multinomial", "Bernoulli")
 )
 SHAPE_OPS = frozenset(("Shape", "Size"))
-STANDARD = ("", "ai.onnx")  # names of the domain of ONNX's own operators
-# Frequent operators that hold no body: the index skips their attributes, and searches those of all others for bodies.
-BODILESS = frozenset(
-    "Add And ArgMax AveragePool BatchNormalization Cast Clip Concat Constant Conv ConvTranspose DequantizeLinear Div "
-    "Dropout Equal Erf Exp Expand Flatten Gather Gelu Gemm GlobalAveragePool Identity LayerNormalization LeakyRelu "
-    "MatMul MaxPool Mul Neg Not Pad Pow QuantizeLinear ReduceMean Relu Reshape Resize Shape Sigmoid Slice Softmax "
-    "Split Sqrt Squeeze Sub Sum Tanh Transpose Unsqueeze Where".split()
-)
-
 # What the value of a tensor depends on, from least to most: nothing, shapes of model inputs, values of model inputs.
 CONSTANT, SHAPE, VALUE = 0, 1, 2
 
@@ -94,13 +86,12 @@ class Graph(DisplayedDrawing):
         self.outputs: list[str] = [v.name for v in graph.output]
         reads_of, makes_of, ops, names = [], [], [], []
         for node in self.nodes:
-            reads = tuple(node.input[:])  # a slice is copied in one call: a third faster than iterating
-            op = node.op_type
-            if op not in BODILESS and node.attribute:
+            # A slice is copied in one call: a third faster than iterating.
+            reads, makes, op = tuple(node.input[:]), tuple(node.output[:]), node.op_type
+            if op not in BODILESS:
                 reads += tuple(captured_names(node))
             if "" in reads:
                 reads = tuple(filter(None, reads))
-            makes = tuple(node.output[:])
             if "" in makes:
                 makes = tuple(filter(None, makes))
             reads_of.append(reads)
@@ -150,7 +141,7 @@ class Graph(DisplayedDrawing):
         Raises:
             ModelError: the graph has a cycle; names its nodes.
         """
-        if self._is_sorted():
+        if self._is_sorted:
             return range(len(self.nodes))
         from graphlib import CycleError, TopologicalSorter
 
@@ -167,7 +158,9 @@ class Graph(DisplayedDrawing):
             rank[node] = position
         return rank
 
+    @cached_property
     def _is_sorted(self) -> bool:
+        """Is every tensor made before it is read?"""
         made_by = self.maker.get
         for i, names in enumerate(self.reads):
             for name in names:
@@ -220,12 +213,15 @@ class Graph(DisplayedDrawing):
         return self.value_infos()
 
     def readers_of(self, names: Collection[str]) -> dict[str, list[int]]:
-        """As `readers`, of a few tensors: one pass over the nodes, without building the index."""
+        """As `readers`, of a few tensors: one pass over the nodes below, without building the index."""
         tensors = set(names)
+        if (all_readers := self.index_if_built("readers")) is not None:
+            return {name: all_readers[name] for name in tensors if name in all_readers}
+        first = min((self.maker.get(name, 0) for name in tensors), default=0) if self._is_sorted else 0
         readers: dict[str, list[int]] = {}
-        for i, reads in enumerate(self.reads):
-            if not tensors.isdisjoint(reads):
-                for name in tensors.intersection(reads):
+        for i in range(first, len(self.reads)):
+            if not tensors.isdisjoint(self.reads[i]):
+                for name in tensors.intersection(self.reads[i]):
                     readers.setdefault(name, []).append(i)
         return readers
 
@@ -274,25 +270,7 @@ class Graph(DisplayedDrawing):
     @cached_property
     def functions(self) -> dict[FunctionKey, Any]:
         """Local functions by (domain, name, overload), in file order."""
-        return {(f.domain, f.name, f.overload): f for f in self.model.functions}
-
-    def _draws(
-        self, node: protobuf.NodeProto, random_functions: Collection[FunctionKey], constant_of: ConstantLookup
-    ) -> bool:
-        """Does the node, a body inside it, or one of `random_functions` that it calls draw random numbers?
-
-        `constant_of` looks up constants in the scope of the node.
-        """
-        standard = node.domain in STANDARD
-        if standard and node.op_type in RANDOM_OPS:
-            return True
-        if standard and node.op_type == "Dropout" and _trains(node, constant_of):
-            return True
-        for body in bodies(node) if node.attribute else ():
-            scope = _scope(body.node, body.initializer, constant_of)
-            if any(self._draws(n, random_functions, scope) for n in body.node):
-                return True
-        return (node.domain, node.op_type, node.overload) in random_functions
+        return functions_of(self.model)
 
     def is_weight(self, name: str) -> bool:
         """Is this the name of an initializer, dense or sparse?"""
@@ -302,18 +280,6 @@ class Graph(DisplayedDrawing):
         """The weight of that name, or the `value` of its Constant node; None for a computed tensor."""
         maker = self.maker.get(name)
         return self.weights.get(name) if maker is None else _value(self.nodes[maker])
-
-    @cached_property
-    def _random_functions(self) -> set[FunctionKey]:
-        """Local functions that draw random numbers, directly or through functions they call: a fixed point."""
-        random: set[FunctionKey] = set()
-        scopes = {k: _scope(f.node, (), lambda name: None) for k, f in self.functions.items()}
-        while True:
-            others = [(k, f) for k, f in self.functions.items() if k not in random]
-            new = {k for k, f in others if any(self._draws(n, random, scopes[k]) for n in f.node)}
-            if not new:
-                return random
-            random |= new
 
     def kinds(self, tensors: Iterable[str]) -> dict[str, int]:
         """What the value of each tensor depends on: CONSTANT, SHAPE or VALUE.
@@ -348,10 +314,14 @@ class Graph(DisplayedDrawing):
     @cached_property
     def random_nodes(self) -> set[int]:
         """Indices of the nodes that draw random numbers."""
-        certain = BODILESS - {"Dropout", *(name for _, name, _ in self.functions)}
-        functions, nodes = self._random_functions, self.nodes
+        functions, nodes = self.functions, self.nodes
+        certain = BODILESS - {"Dropout", *(name for _, name, _ in functions)}
+        drawing = {key for key, f in functions.items() if _draw(f.node, _scope(f.node, (), lambda name: None))}
+        doubtful = [i for i, op in enumerate(self.ops) if op not in certain]
         return {
-            i for i, op in enumerate(self.ops) if op not in certain and self._draws(nodes[i], functions, self.constant)
+            i
+            for i in doubtful
+            if _draw([nodes[i]], self.constant) or (drawing and drawing & called([nodes[i]], functions))
         }
 
     # ------------------------------------------------------------------------------------------------ types
@@ -474,7 +444,7 @@ class Graph(DisplayedDrawing):
         ends = [m.start() for m in re.finditer("/", text)]
         for name in (text[:end] for end in ends if text[:end] in self.names):
             node = self.nodes[self.names[name]]
-            if any(bodies(node)) or (node.domain, node.op_type, node.overload) in self.functions:
+            if any(bodies(node)) or operator(node) in self.functions:
                 raise UnknownName(
                     f"'{text}' is inside node '{name}', where this command does not look",
                     f"name '{name}' itself; cut, inspect, dump, compare --at and bisect --within look inside",
@@ -497,21 +467,27 @@ def load(path: str | Path) -> Graph:
     """
     graph = Graph(protobuf.read(Path(path)))
     if graph.functions:
-        functions = {key: _operators(function.node) for key, function in graph.functions.items()}
-        require_expandable(graph.path.name, _operators(graph.nodes), functions)
+        functions = {key: [operator(n) for n in all_nodes(f.node)] for key, f in graph.functions.items()}
+        require_expandable(graph.path.name, [operator(n) for n in all_nodes(graph.nodes)], functions)
     return graph
 
 
-def _operators(nodes: Collection[protobuf.NodeProto]) -> list[FunctionKey]:
-    """Domain, operator and overload of each node, also in bodies."""
-    inner = (n for node in nodes if node.attribute for body in bodies(node) for n in body.node)
-    found = [(node.domain, node.op_type, node.overload) for node in nodes]
-    return found + _operators(list(inner)) if found else []
+def _draw(nodes: Iterable[protobuf.NodeProto], constant_of: ConstantLookup) -> bool:
+    """Does one of the nodes, or of those in their bodies, draw random numbers?
+
+    `constant_of` looks up constants in the scope of the nodes.
+    """
+    for node in nodes:
+        if node.domain in STANDARD and (node.op_type in RANDOM_OPS or _trains(node, constant_of)):
+            return True
+        if any(_draw(body.node, _scope(body.node, body.initializer, constant_of)) for body in bodies(node)):
+            return True
+    return False
 
 
-def _trains(dropout: protobuf.NodeProto, constant_of: ConstantLookup) -> bool:
-    """Is the third input, `training_mode`, true, or computed, so that it may be true?"""
-    name = dropout.input[2] if len(dropout.input) > 2 else ""
+def _trains(node: protobuf.NodeProto, constant_of: ConstantLookup) -> bool:
+    """Is it a Dropout whose third input, `training_mode`, is true, or computed, so that it may be true?"""
+    name = node.input[2] if node.op_type == "Dropout" and len(node.input) > 2 else ""
     if not name:
         return False
     mode = constant_of(name)
@@ -532,29 +508,3 @@ def _scope(
     own: dict[str, Any] = {name: _value(n) for n in nodes for name in n.output}
     own |= {t.name: t for t in weights}
     return lambda name: own[name] if name in own else outer(name)
-
-
-def bodies(node: protobuf.NodeProto) -> Iterator[protobuf.GraphProto]:
-    """The graphs that a node holds as attributes, not those nested deeper."""
-    for attribute in node.attribute:
-        if attribute.type == GRAPH_ATTRIBUTE or attribute.HasField("g"):
-            yield attribute.g
-        elif attribute.type == GRAPHS_ATTRIBUTE:
-            yield from attribute.graphs
-
-
-def captured_names(node: protobuf.NodeProto) -> list[str]:
-    """Tensors that the node's bodies, at any depth, read from the graph around the node: in order, each once."""
-    return list(dict.fromkeys(name for body in bodies(node) for name in free_names(body)))
-
-
-def free_names(body: protobuf.GraphProto) -> list[str]:
-    """Tensors that a body, at any depth, reads from the graph around it: in order, each once."""
-    free: dict[str, None] = {}
-    own = {v.name for v in body.input} | {t.name for t in body.initializer}
-    own |= {s.values.name for s in body.sparse_initializer}
-    own |= {name for inner in body.node for name in inner.output}
-    for inner in body.node:
-        free.update(dict.fromkeys(n for n in (*inner.input, *captured_names(inner)) if n and n not in own))
-    free.update(dict.fromkeys(v.name for v in body.output if v.name and v.name not in own))
-    return list(free)

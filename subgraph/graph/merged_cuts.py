@@ -20,7 +20,7 @@ import hashlib
 import math
 from array import array
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -28,7 +28,7 @@ from typing import Any, TypeAlias
 from subgraph.errors import UsageError
 from subgraph.graph import protobuf
 from subgraph.graph.cut import GRAPH_PARTS, Cut
-from subgraph.graph.graph import bodies
+from subgraph.graph.walk import FunctionKey, all_nodes, all_tensors, functions_of, rename
 from subgraph.storage import dtypes
 
 MAX_PIECES = 1000  # beyond, the time of converters and runtimes was seen to grow faster than the pieces
@@ -62,10 +62,7 @@ class MergedCut:
             DataError: the bytes of a weight cannot be read.
             OutputError: the disk is full or not writable.
         """
-        model = protobuf.protos().ModelProto()
-        model.CopyFrom(self.model)
-        external = any(map(protobuf.in_other_file, model.graph.initializer))
-        return protobuf.write(model, self.pieces[0].graph.path, Path(path), external=external)
+        return protobuf.write(self.model, self.pieces[0].graph.path, Path(path))
 
 
 def merge_cuts(cuts: Sequence[Cut]) -> MergedCut:
@@ -74,7 +71,7 @@ def merge_cuts(cuts: Sequence[Cut]) -> MergedCut:
     Nodes without a name keep none; local functions, opsets and metadata are those of the source.
     Complexity: linear in the pieces; constants of equal type, shape and first `HEAD` bytes are read to their end.
 
-    >>> p = merge_cuts(partition([of_region(graph, r) for r in regions])[0])                           # doctest: +SKIP
+    >>> p = merge_cuts(partition([cut_region(graph, r) for r in regions])[0])                          # doctest: +SKIP
     >>> p.inputs[1]                                                                              # doctest: +SKIP
     {'conv1': 'p1/conv1'}
 
@@ -89,38 +86,20 @@ def merge_cuts(cuts: Sequence[Cut]) -> MergedCut:
     model.ClearField("functions")
     for part in GRAPH_PARTS:
         model.graph.ClearField(part)
-    functions: dict[tuple[str, str, str], Any] = {}
+    functions: dict[FunctionKey, Any] = {}
     for i, cut in enumerate(cuts):
         piece = protobuf.protos().GraphProto()
         piece.CopyFrom(cut.model.graph)
         rename(piece, f"p{i}/".__add__, f"p{i}/".__add__)
         for part in GRAPH_PARTS:
             getattr(model.graph, part).MergeFrom(getattr(piece, part))
-        functions.update({(f.domain, f.name, f.overload): f for f in cut.model.functions})
+        functions.update(functions_of(cut.model))
     model.functions.extend(functions[key] for key in cuts[0].graph.functions if key in functions)
     inputs, outputs = (
         tuple({name: f"p{i}/{name}" for name in getattr(cut, role)} for i, cut in enumerate(cuts))
         for role in ("inputs", "outputs")
     )
     return MergedCut(tuple(cuts), model, inputs, outputs)
-
-
-def rename(graph: protobuf.GraphProto, tensor: Callable[[str], str], node: Callable[[str], str]) -> None:
-    """Rename every tensor and node in a graph and in its bodies; the empty name stays. `tensor` must be injective."""
-    for each in graph.node:
-        if each.name:
-            each.name = node(each.name)
-        each.input[:] = [name and tensor(name) for name in each.input]
-        each.output[:] = [name and tensor(name) for name in each.output]
-        for body in bodies(each):
-            rename(body, tensor, node)
-    named = (*graph.input, *graph.output, *graph.value_info, *graph.initializer)
-    for part in (*named, *(sparse.values for sparse in graph.sparse_initializer)):
-        part.name = part.name and tensor(part.name)
-    for annotation in graph.quantization_annotation:
-        annotation.tensor_name = tensor(annotation.tensor_name)
-        for entry in annotation.quant_parameter_tensor_names:
-            entry.value = tensor(entry.value)
 
 
 def _require_disjoint(cuts: Sequence[Cut]) -> None:
@@ -210,10 +189,7 @@ def _contents(cuts: Sequence[Cut]) -> list[_Contents]:
     """The contents of each of several cuts of one graph."""
     if any(cut.graph is not cuts[0].graph for cut in cuts):
         raise UsageError("the pieces of a pool come from several graphs", "load the model once, cut all from that")
-    large = []
-    for cut in cuts:
-        called = (tensor for f in cut.model.functions for node in f.node for tensor in _constants_of_node(node))
-        large.append([t for t in (*_constants(cut.model.graph), *called) if _size(t) > SHARED_BYTES])
+    large = [[t for t in _constants(cut) if _size(t) > SHARED_BYTES] for cut in cuts]
     content = iter(_equal_contents([t for tensors in large for t in tensors], cuts[0].graph.path) if cuts else ())
     contents = []
     for cut, tensors in zip(cuts, large, strict=True):
@@ -241,23 +217,17 @@ def _type_bytes(proto: protobuf.TypeProto, open_size: int = 1) -> int:
     return (math.prod(sizes) * bits + 7) // 8 if tensor.HasField("shape") else 0
 
 
-def _constants(graph: protobuf.GraphProto) -> Iterator[protobuf.TensorProto]:
-    """All constants of a graph: initializers, and those that its nodes hold."""
-    yield from graph.initializer
-    yield from (part for sparse in graph.sparse_initializer for part in (sparse.values, sparse.indices))
-    yield from (tensor for node in graph.node for tensor in _constants_of_node(node))
-
-
-def _constants_of_node(node: protobuf.NodeProto) -> Iterator[protobuf.TensorProto]:
-    for a in node.attribute:
-        yield from (a.t,) if a.HasField("t") else a.tensors
-        for sparse in (a.sparse_tensor,) if a.HasField("sparse_tensor") else a.sparse_tensors:
-            yield from (sparse.values, sparse.indices)
-        if node.op_type == "Constant" and (count := len(a.floats or a.ints)):
-            dtype = 1 if a.floats else 7  # FLOAT, INT64
-            yield protobuf.protos().TensorProto(data_type=dtype, dims=[count], float_data=a.floats, int64_data=a.ints)
-    for body in bodies(node):
-        yield from _constants(body)
+def _constants(cut: Cut) -> Iterator[protobuf.TensorProto]:
+    """All constants of a cut, also in bodies and in the functions that it calls."""
+    for graph in (cut.model.graph, *cut.model.functions):
+        yield from all_tensors(graph)
+        for a in (a for node in all_nodes(graph.node) if node.op_type == "Constant" for a in node.attribute):
+            if count := len(a.floats or a.ints):
+                number = 1 if a.floats else 7  # FLOAT, INT64
+                made = protobuf.protos().TensorProto(data_type=number, dims=[count])
+                made.float_data.extend(a.floats)
+                made.int64_data.extend(a.ints)
+                yield made
 
 
 def _size(tensor: protobuf.TensorProto) -> int:

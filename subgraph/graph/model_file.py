@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Iterable, Iterator
+from itertools import chain
 from pathlib import Path
-from typing import Any
 
 from subgraph.errors import OutputError
 from subgraph.graph import protobuf
-from subgraph.graph.graph import BODILESS, Graph, bodies
+from subgraph.graph.graph import Graph
 from subgraph.graph.types import is_fixed
+from subgraph.graph.walk import all_tensors
 from subgraph.storage.digest import digest, file_digest
 
 
@@ -23,7 +23,7 @@ def external_files(graph: Graph) -> dict[str, Path]:
         DataError: a location leads out of the model's folder, or its file is missing or too short.
     """
     found: dict[str, Path] = {}
-    for tensor in _tensors(graph.model):
+    for tensor in chain.from_iterable(map(all_tensors, (graph.model.graph, *graph.model.functions))):
         if protobuf.in_other_file(tensor):
             location = next((str(e.value) for e in tensor.external_data if e.key == "location"), "")
             found[location] = protobuf.locate(tensor, graph.path).file
@@ -62,35 +62,3 @@ def model_digest(graph: Graph) -> str:
 def has_open_shapes(graph: Graph) -> bool:
     """Is a dimension of an input, an output or a declared inner tensor no size? Linear in the declarations."""
     return not all(is_fixed(v.type) for v in (*graph.inputs.values(), *graph.value_infos().values()))
-
-
-def _tensors(model: protobuf.ModelProto) -> Iterator[protobuf.TensorProto]:
-    """Every tensor of a model, at any depth."""
-    yield from _of_graph(model.graph)
-    for function in model.functions:
-        yield from _of_nodes(function.node)
-
-
-def _of_graph(graph: protobuf.GraphProto) -> Iterator[protobuf.TensorProto]:
-    yield from graph.initializer
-    yield from _of_sparse(graph.sparse_initializer)
-    yield from _of_nodes(graph.node)
-
-
-def _of_nodes(nodes: Iterable[protobuf.NodeProto]) -> Iterator[protobuf.TensorProto]:
-    for node in nodes:
-        if node.op_type in BODILESS and node.op_type != "Constant":
-            continue
-        for attribute in node.attribute:
-            if attribute.HasField("t"):
-                yield attribute.t
-            yield from attribute.tensors
-            yield from _of_sparse([attribute.sparse_tensor] if attribute.HasField("sparse_tensor") else [])
-            yield from _of_sparse(attribute.sparse_tensors)
-        for body in bodies(node):
-            yield from _of_graph(body)
-
-
-def _of_sparse(tensors: Iterable[Any]) -> Iterator[protobuf.TensorProto]:
-    for sparse in tensors:
-        yield from (sparse.values, sparse.indices)

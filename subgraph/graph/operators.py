@@ -14,12 +14,14 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from graphlib import CycleError, TopologicalSorter
-from typing import Any, TypeAlias
+from typing import Any
 
 from subgraph.errors import InputError, ModelError
 from subgraph.graph import protobuf
+from subgraph.graph.opsets import canonical_domain, history, newest_opsets, schema
+from subgraph.graph.walk import FunctionKey, operator
 from subgraph.storage import dtypes
-from subgraph.storage.tensors import PROTO_NAMES, parse_type
+from subgraph.storage.tensors import parse_type, tensor_text
 from subgraph.text import count
 
 MAX_NAMES = 20_000  # among which similar names are searched; takes 0.1 s
@@ -31,8 +33,6 @@ RUNTIME_OWN = frozenset(
     "Affine Crop DynamicSlice GRUUnit GivenTensorFill ImageScaler LayerNormalization MeanVarianceNormalization "
     "ParametricSoftplus Scale ScaledTanh SimplifiedLayerNormalization ThresholdedRelu".split()
 )
-
-FunctionKey: TypeAlias = tuple[str, str, str]  # of a local function: domain, name, overload
 
 
 @dataclass(frozen=True)
@@ -51,7 +51,7 @@ class Schemas:
     """The operators that a model may use: opset version by domain, and keys of its local functions."""
 
     opsets: Mapping[str, int]
-    functions: frozenset[tuple[str, str, str]] = field(default=frozenset())
+    functions: frozenset[FunctionKey] = field(default=frozenset())
 
     def check(self, node: protobuf.NodeProto, types: Mapping[str, str]) -> Iterator[SchemaIssue]:
         """The issues of a node. `types`: tensor → `tensor(float)`; unknown if missing or empty.
@@ -62,16 +62,16 @@ class Schemas:
         version = self.opsets.get(domain)
         if version is None or version > newest_opsets().get(domain, 0):
             return
-        if self.functions and (node.domain, node.op_type, node.overload) in self.functions:
+        if self.functions and operator(node) in self.functions:
             return
-        schema = _schema(domain, str(node.op_type), version)
-        if schema is None:
+        known = schema(str(node.op_type), version, domain)
+        if known is None:
             yield _unknown(domain, str(node.op_type), version)
-        elif schema.deprecated:
+        elif known.deprecated:
             hint = "convert the model to a newer opset with onnx.version_converter, or export it anew"
-            yield SchemaIssue("op", f"is no longer part of opset {version} (since {schema.since_version})", hint)
+            yield SchemaIssue("op", f"is no longer part of opset {version} (since {known.since_version})", hint)
         else:
-            checked = _NodeSchema(node, schema, domain, version)
+            checked = _NodeSchema(node, known, domain, version)
             yield from checked.attributes()
             yield from checked.arity()
             if node.op_type != "Constant":  # before opset 9 its schema allows floats only, but runtimes accept others
@@ -79,41 +79,11 @@ class Schemas:
 
 
 @cache
-def newest_opsets() -> dict[str, int]:
-    """Domain of which onnx has schemas → newest opset that it knows."""
-    import onnx.defs
-
-    newest = {"": int(onnx.defs.onnx_opset_version())}
-    for schema in onnx.defs.get_all_schemas_with_history():
-        newest[schema.domain] = max(newest.get(schema.domain, 1), int(schema.since_version))
-    return newest
-
-
-@cache
-def _schema(domain: str, op: str, version: int) -> Any | None:
-    import onnx.defs
-
-    try:
-        return onnx.defs.get_schema(op, version, domain)
-    except onnx.defs.SchemaError:
-        return None
-
-
-@cache
-def _history(domain: str, op: str) -> list[Any]:
-    """All versions of an operator's schema, oldest first."""
-    import onnx.defs
-
-    versions = [s for s in onnx.defs.get_all_schemas_with_history() if s.domain == domain and s.name == op]
-    return sorted(versions, key=lambda s: int(s.since_version))
-
-
-@cache
 def _unknown(domain: str, op: str, version: int) -> SchemaIssue:
     """The issue of an operator that this opset does not have."""
     import onnx.defs
 
-    since = [int(s.since_version) for s in _history(domain, op)]
+    since = [int(s.since_version) for s in history(op, domain)]
     if op in RUNTIME_OWN and not domain:
         hint = "onnxruntime knows it, other runtimes and converters do not: export without its optimisations"
         return SchemaIssue("op", f"is not part of opset {version}", hint, fatal=False)
@@ -202,7 +172,7 @@ class _NodeSchema:
 
     def _since(self, part: str, value: str | int) -> str:
         """Hint with the first later opset in which `value` fits (see `_fits`); empty if there is none."""
-        for s in _history(self.domain, self.schema.name):
+        for s in history(self.schema.name, self.domain):
             if s.since_version > self.version and not s.deprecated and _fits(s, part, value):
                 return f"that is right from opset {s.since_version} on: convert the model (onnx.version_converter)"
         return ""
@@ -265,15 +235,10 @@ def type_text(proto: protobuf.TypeProto) -> str:
     return ""
 
 
-def canonical_domain(name: str) -> str:
-    """`ai.onnx` is another name of the standard domain, ""."""
-    return "" if name == "ai.onnx" else str(name)
-
-
 def element_text(number: int) -> str:
     """`tensor(float)` of a TensorProto.DataType; empty for an unknown one."""
     name = dtypes.name_of(number)
-    return f"tensor({PROTO_NAMES.get(name, name)})" if name else ""
+    return tensor_text(name) if name else ""
 
 
 def shown(text: str) -> str:

@@ -32,6 +32,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 from subgraph.errors import DataError, ModelError, OutputError
 from subgraph.storage import dtypes
 from subgraph.storage.file_kinds import HEAD, recognise
+from subgraph.storage.tensors import np_dtype
 
 if TYPE_CHECKING:
     from subgraph.types import Array
@@ -142,12 +143,12 @@ class Blob:
     offset: int
     length: int
 
-    def chunks(self, limit: int | None = None) -> Iterator[bytes]:
-        """The bytes, or the first `limit` of them, at most `CHUNK` at a time."""
+    def chunks(self, limit: int | None = None, size: int = CHUNK) -> Iterator[bytes]:
+        """The bytes, or the first `limit` of them, at most `size` at a time."""
         with self.file.open("rb") as file:
             file.seek(self.offset)
             left = min(self.length, limit or self.length)
-            while left and (chunk := file.read(min(left, CHUNK))):
+            while left and (chunk := file.read(min(left, size))):
                 yield chunk
                 left -= len(chunk)
 
@@ -534,13 +535,30 @@ def load_raw(tensor: TensorProto, model: Path) -> TensorProto:
         DataError: the bytes cannot be read.
     """
     blob = locate(tensor, model)
-    full = type(tensor).FromString(tensor.SerializeToString())
-    for field in ("external_data", "data_location"):
-        full.ClearField(field)
+    full = _bare(tensor, type(tensor))
     with blob.file.open("rb") as file:
         file.seek(blob.offset)
         full.raw_data = file.read(blob.length)
     return full
+
+
+def load_all(tensors: Iterable[TensorProto], model: Path) -> None:
+    """Put the bytes of those tensors that are on disk into them.
+
+    Raises:
+        DataError: the bytes cannot be read.
+    """
+    for tensor in tensors:
+        if on_disk(tensor):
+            tensor.CopyFrom(load_raw(tensor, model))
+
+
+def _bare(tensor: TensorProto, cls: Any) -> TensorProto:
+    """A copy of an on-disk weight that is told nothing of its bytes."""
+    copy = cls.FromString(tensor.SerializeToString())
+    for field in ("external_data", "data_location"):
+        copy.ClearField(field)
+    return copy
 
 
 def to_array(tensor: TensorProto, model: Path) -> Array:
@@ -557,30 +575,55 @@ def to_array(tensor: TensorProto, model: Path) -> Array:
     return array
 
 
+def pieces(tensor: TensorProto, model: Path, size: int) -> Iterator[Array]:
+    """The elements in their order, at most `size` at a time; of an on-disk weight of whole bytes only these are read.
+
+    Not mapped: the pages of a map count as memory.
+
+    Raises:
+        DataError, ValueError, TypeError: as `to_array`. ModelError: its elements are no numbers.
+    """
+    nbytes(tensor)  # has it a raw form?
+    name, bits = dtypes.TYPES[tensor.data_type]
+    if on_disk(tensor) and bits >= 8:
+        import numpy as np
+
+        dtype = np_dtype(name)
+        yield from (np.frombuffer(c, dtype) for c in locate(tensor, model).chunks(size=size * dtype.itemsize))
+    else:
+        flat = to_array(tensor, model).ravel("K")
+        yield from (flat[k : k + size] for k in range(0, flat.size, size))
+
+
 # ---------------------------------------------------------------------------------------------------- writing
 
 
-def write(model: ModelProto, source: Path | Mapping[str, Path], path: Path, *, external: bool) -> list[Path]:
+def write(
+    model: ModelProto, source: Path | Mapping[str, Path], path: Path, *, external: bool | None = None
+) -> list[Path]:
     """Write `model` to `path`; its on-disk weights are copied from file to file. Returns the files written.
 
     `source`: the model file to which the locations of on-disk weights refer, if need be for each by name. With
     `external`, or beyond `INLINE_LIMIT` bytes, they go to `<path>.data`, each at a multiple of `ALIGN`; otherwise into
-    the file itself. `model` is changed and must not be used afterwards.
+    the file itself. By default they do if any was in another file than its model.
 
     Raises:
         DataError: the bytes of a weight cannot be read.
         OutputError: the disk is full or not writable.
     """
-    tensors = [tensor for tensor in model.graph.initializer if on_disk(tensor)]
+    copy = type(model)()
+    copy.CopyFrom(model)
+    tensors = [tensor for tensor in copy.graph.initializer if on_disk(tensor)]
     weights = [(t, locate(t, source if isinstance(source, Path) else source[t.name])) for t in tensors]
-    external = external or sum(blob.length for _, blob in weights) > INLINE_LIMIT
+    if external is None:
+        external = any(map(in_other_file, tensors))
     try:
-        if external and weights:
+        if weights and (external or sum(blob.length for _, blob in weights) > INLINE_LIMIT):
             data = path.with_name(path.name + ".data")
             _write_data(weights, data)
-            path.write_bytes(model.SerializeToString(deterministic=True))
+            path.write_bytes(copy.SerializeToString(deterministic=True))
             return [path, data]
-        _write_inline(model, weights, path)
+        _write_inline(copy, weights, path)
         return [path]
     except OSError as e:
         raise OutputError(f"cannot write {path}: {e.strerror or e}", "free some space or choose another -o") from e
@@ -588,6 +631,8 @@ def write(model: ModelProto, source: Path | Mapping[str, Path], path: Path, *, e
 
 def rewrite(model: ModelProto, source: Path, path: Path) -> None:
     """Write the model of `source`, which was changed, to `path`; its files of weights remain those beside `source`.
+
+    `model` is empty afterwards.
 
     Raises:
         DataError, OutputError: as `write`.
@@ -610,18 +655,18 @@ def _write_data(weights: list[tuple[TensorProto, Blob]], data: Path) -> None:
 
 
 def _write_inline(model: ModelProto, weights: list[tuple[TensorProto, Blob]], path: Path) -> None:
+    """Write the model with these weights of its in it; its graph is taken apart."""
     if not weights:
         path.write_bytes(model.SerializeToString(deterministic=True))
         return
-    graph = type(model.graph)()
-    graph.CopyFrom(model.graph)
-    model.ClearField("graph")
+    graph = model.graph
     names = {tensor.name for tensor, _ in weights}
     small = [tensor for tensor in graph.initializer if tensor.name not in names]
     large = [(_header(tensor, blob), blob) for tensor, blob in weights]
     graph.ClearField("initializer")
     graph.initializer.extend(small)
     body = graph.SerializeToString(deterministic=True)
+    model.ClearField("graph")
     total = len(body) + sum(len(header) + blob.length for header, blob in large)
     with path.open("wb") as out:
         out.write(model.SerializeToString(deterministic=True))
@@ -634,9 +679,7 @@ def _write_inline(model: ModelProto, weights: list[tuple[TensorProto, Blob]], pa
 
 def _header(tensor: TensorProto, blob: Blob) -> bytes:
     """The bytes of an initializer inside a graph that precede its raw data."""
-    bare = protos().TensorProto.FromString(tensor.SerializeToString())
-    for field in ("external_data", "data_location"):
-        bare.ClearField(field)
+    bare = _bare(tensor, protos().TensorProto)
     inner: bytes = bare.SerializeToString(deterministic=True) + tag_of(RAW_DATA, blob.length)
     return tag_of(INITIALIZER, len(inner) + blob.length) + inner
 

@@ -209,12 +209,7 @@ def _entering(graph: Graph, inside: set[int], made: set[str]) -> tuple[list[str]
 
 def _leaving(graph: Graph, inside: set[int], made: set[str], requested: Iterable[tuple[str, ...]]) -> tuple[str, ...]:
     leaving = made.intersection(graph.outputs)
-    if (readers := graph.index_if_built("readers")) is not None:
-        leaving.update(n for n in made if any(i not in inside for i in readers.get(n, ())))
-    else:
-        for i, names in enumerate(graph.reads):
-            if not made.isdisjoint(names) and i not in inside:
-                leaving |= made.intersection(names)
+    leaving.update(name for name, readers in graph.readers_of(made).items() if not inside.issuperset(readers))
     read = leaving.union(*(graph.reads[i] for i in inside))
     for group in requested:
         leaving.update([name for name in group if name in read] or group)

@@ -12,16 +12,17 @@ shapes are computed are far shorter, so no type is lost.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache
 from typing import Any, TypeAlias
 
 from subgraph.errors import ModelError
 from subgraph.graph import protobuf
-from subgraph.graph.graph import Graph, bodies
+from subgraph.graph.graph import Graph
 from subgraph.graph.onnx_process import OnnxError, OnnxProcess
-from subgraph.graph.operators import canonical_domain, type_text
+from subgraph.graph.operators import type_text
+from subgraph.graph.opsets import canonical_domain, imported, opset_of, schema
+from subgraph.graph.walk import all_graphs, all_nodes, assign
 from subgraph.storage import dtypes
 
 ROUNDS = 8  # inferences; each finds the lengths that depend on lengths found in the one before
@@ -79,11 +80,12 @@ def infer_types(graph: Graph) -> InferredTypes:
     """
     model = protobuf.to_onnx(graph.model, graph.path)
     for i, node in enumerate(model.graph.node):
-        _rename_node(node, f"#{i}")
+        for inner in all_nodes([node]):
+            inner.name = f"#{i}"
     _sort(graph, model.graph)
-    imported = {canonical_domain(o.domain) for o in model.opset_import}
+    known = imported(model)
     for domain in first_users(graph):
-        if domain not in imported:  # otherwise inference gives up on the whole model
+        if domain not in known:  # otherwise inference gives up on the whole model
             model.opset_import.add(domain=domain, version=1)
     for sparse in model.graph.sparse_initializer:  # inference mistakes the list of values for the tensor
         tensor = model.graph.input.add(name=sparse.values.name).type.tensor_type
@@ -103,28 +105,9 @@ def first_users(graph: Graph) -> dict[str, int]:
     """Domain → index of the first node that uses it, itself or in a body."""
     first: dict[str, int] = {}
     for i, node in enumerate(graph.nodes):
-        stack = [node]
-        while stack:
-            inner = stack.pop()
+        for inner in all_nodes([node]):
             first.setdefault(canonical_domain(inner.domain), i)
-            if inner.attribute:
-                stack += [n for body in bodies(inner) for n in body.node]
     return first
-
-
-def with_bodies(graph: protobuf.GraphProto) -> Iterator[protobuf.GraphProto]:
-    """The graph and all bodies in it, at any depth."""
-    yield graph
-    for node in graph.node:
-        for body in bodies(node) if node.attribute else ():
-            yield from with_bodies(body)
-
-
-def _rename_node(node: protobuf.NodeProto, name: str) -> None:
-    node.name = name
-    for body in bodies(node):
-        for inner in body.node:
-            _rename_node(inner, name)
 
 
 def _sort(graph: Graph, copy: protobuf.GraphProto) -> None:
@@ -134,9 +117,7 @@ def _sort(graph: Graph, copy: protobuf.GraphProto) -> None:
     except ModelError:
         return
     if order != list(range(len(order))):
-        nodes = [copy.node[i] for i in order]
-        copy.ClearField("node")
-        copy.node.extend(nodes)
+        assign(copy.node, [copy.node[i] for i in order])
 
 
 def _write_defaults(model: protobuf.ModelProto) -> None:
@@ -144,8 +125,8 @@ def _write_defaults(model: protobuf.ModelProto) -> None:
 
     There onnx does not apply defaults: MeanVarianceNormalization without axes would be an error.
     """
-    versions = {canonical_domain(o.domain): int(o.version) for o in model.opset_import}
-    for node in (node for graph in with_bodies(model.graph) for node in graph.node):
+    versions = imported(model)
+    for node in all_nodes(model.graph.node):
         domain = canonical_domain(node.domain)
         if defaults := _defaults(domain, node.op_type, versions.get(domain, 0)):
             present = {a.name for a in node.attribute}
@@ -155,15 +136,10 @@ def _write_defaults(model: protobuf.ModelProto) -> None:
 @cache
 def _defaults(domain: str, op: str, version: int) -> tuple[Any, ...]:
     """Default attributes, as AttributeProtos, of an operator that has a function body and no inference of its own."""
-    import onnx.defs
-
-    try:
-        schema: Any = onnx.defs.get_schema(op, version, domain)
-    except (onnx.defs.SchemaError, ValueError, OverflowError, TypeError):
+    known = schema(op, version, domain)
+    if known is None or not known.has_function or known.has_type_and_shape_inference_function:
         return ()
-    if not schema.has_function or schema.has_type_and_shape_inference_function:
-        return ()
-    return tuple(a.default_value for a in schema.attributes.values() if a.default_value.name)
+    return tuple(a.default_value for a in known.attributes.values() if a.default_value.name)
 
 
 def infer_model(model: protobuf.ModelProto, onnx: OnnxProcess) -> tuple[protobuf.ModelProto, list[Complaint]]:
@@ -173,8 +149,7 @@ def infer_model(model: protobuf.ModelProto, onnx: OnnxProcess) -> tuple[protobuf
     it, and a run will show.
     """
     plain, certain = _infer(onnx, model, track=False)
-    versions = [o.version for o in model.opset_import if not canonical_domain(o.domain)]
-    tracks = max(versions, default=0) >= FIRST_TRACKED_OPSET
+    tracks = opset_of(model, 0) >= FIRST_TRACKED_OPSET
     inferred, errors = _infer_tracking(onnx, model, plain) if tracks else (plain, certain)
     return inferred, [Complaint(i, text, (i, text) in certain) for i, text in errors]
 
@@ -222,7 +197,7 @@ def _parse_errors(message: str) -> Errors:
 def long_tensors(plain: protobuf.ModelProto) -> set[str]:
     """Tracked tensors that are known to be long, in a model with inferred types. Linear in its nodes."""
     names: set[str] = set()
-    for graph in with_bodies(plain.graph):
+    for graph in all_graphs(plain.graph):
         names.update(v.name for v in _infos(graph) if _length(v.type) > LONG_TENSOR)
         names.update(t.name for t in graph.initializer if len(t.dims) == 1 and t.dims[0] > LONG_TENSOR)
     return names & _tracked(plain.graph)
@@ -230,11 +205,11 @@ def long_tensors(plain: protobuf.ModelProto) -> set[str]:
 
 def possibly_long(plain: protobuf.ModelProto) -> dict[str, str]:
     """Tracked tensors whose length is not known yet → RANK_ONE or ANY_RANK, to hide them by. Linear in the nodes."""
-    types = {v.name: v.type for graph in with_bodies(plain.graph) for v in _infos(graph)}
-    sizes = {t.name: t.dims[0] for graph in with_bodies(plain.graph) for t in graph.initializer if len(t.dims) == 1}
+    types = {v.name: v.type for graph in all_graphs(plain.graph) for v in _infos(graph)}
+    sizes = {t.name: t.dims[0] for graph in all_graphs(plain.graph) for t in graph.initializer if len(t.dims) == 1}
     hidden: dict[str, str] = {}
     tracked = _tracked(plain.graph)
-    for node in (n for graph in with_bodies(plain.graph) for n in graph.node if n.op_type in LENGTHENING_OPS):
+    for node in (n for n in all_nodes(plain.graph.node) if n.op_type in LENGTHENING_OPS):
         position = LENGTHENING_OPS[node.op_type]
         shape = node.input[position] if 0 <= position < len(node.input) else ""
         rank = sizes.get(shape, _length(types[shape]) if shape in types else -1)
@@ -263,14 +238,14 @@ def _length(proto: protobuf.TypeProto) -> int:
 
 
 def _tracked(graph: protobuf.GraphProto) -> set[str]:
-    return {n for g in with_bodies(graph) for node in g.node if node.op_type in TRACKED_OPS for n in node.input if n}
+    return {n for node in all_nodes(graph.node) if node.op_type in TRACKED_OPS for n in node.input if n}
 
 
 def _hide(model: protobuf.ModelProto, shapes: dict[str, str]) -> protobuf.ModelProto:
     """A copy in which the lengths of these tensors are unknown; name → RANK_ONE or ANY_RANK. Linear in the model."""
     copy = type(model)()
     copy.CopyFrom(model)
-    for graph in list(with_bodies(copy.graph)):
+    for graph in list(all_graphs(copy.graph)):
         _hide_in(graph, shapes)
     for name in (RANK_ONE, ANY_RANK):
         tensor = copy.graph.input.add(name=name).type.tensor_type
@@ -306,7 +281,7 @@ def _hide_in(graph: protobuf.GraphProto, shapes: dict[str, str]) -> None:
 
 def _still_hidden(inferred: protobuf.ModelProto, hidden: dict[str, str]) -> dict[str, str]:
     """The part of `hidden` to hide in the next round as well, by the types inferred in this one."""
-    types = {v.name: v.type for graph in with_bodies(inferred.graph) for v in _infos(graph)}
+    types = {v.name: v.type for graph in all_graphs(inferred.graph) for v in _infos(graph)}
     remaining = {}
     for name, shape in hidden.items():
         proto = types.get(name + HIDDEN_SUFFIX)
@@ -319,12 +294,10 @@ def _still_hidden(inferred: protobuf.ModelProto, hidden: dict[str, str]) -> dict
 
 def _restore(inferred: protobuf.ModelProto, plain: protobuf.ModelProto) -> None:
     """Undo `_hide`; types that could not be inferred meanwhile are taken from `plain`."""
-    inputs = [v for v in inferred.graph.input if v.name not in (RANK_ONE, ANY_RANK)]
-    inferred.graph.ClearField("input")
-    inferred.graph.input.extend(inputs)
-    for graph in with_bodies(inferred.graph):
+    assign(inferred.graph.input, [v for v in inferred.graph.input if v.name not in (RANK_ONE, ANY_RANK)])
+    for graph in all_graphs(inferred.graph):
         _restore_in(graph)
-    for graph, twin in zip(with_bodies(inferred.graph), with_bodies(plain.graph), strict=True):
+    for graph, twin in zip(all_graphs(inferred.graph), all_graphs(plain.graph), strict=True):
         infos = {v.name: v for v in (*graph.value_info, *graph.output)}
         for info in (*twin.value_info, *twin.output):
             if info.name in infos:
@@ -335,9 +308,7 @@ def _restore(inferred: protobuf.ModelProto, plain: protobuf.ModelProto) -> None:
 
 def _restore_in(graph: protobuf.GraphProto) -> None:
     hidden = {node.output[0] for node in graph.node if node.name == HIDING_NODE}
-    nodes = [node for node in graph.node if node.name != HIDING_NODE]
-    graph.ClearField("node")
-    graph.node.extend(nodes)
+    assign(graph.node, [node for node in graph.node if node.name != HIDING_NODE])
     for node in graph.node:
         node.output[:] = [name.removesuffix(HIDDEN_SUFFIX) for name in node.output]
     for value in (*graph.input, *graph.initializer):
@@ -346,10 +317,9 @@ def _restore_in(graph: protobuf.GraphProto) -> None:
     for info in graph.output:
         if info.name in raw:
             _complete(info.type, raw[info.name].type)
-    infos = [v for v in graph.value_info if v.name not in hidden and not v.name.endswith(HIDDEN_SUFFIX)]
     outputs = {v.name for v in graph.output}
-    graph.ClearField("value_info")
-    graph.value_info.extend(infos)
+    kept = [v for v in graph.value_info if v.name not in hidden and not v.name.endswith(HIDDEN_SUFFIX)]
+    assign(graph.value_info, kept)
     for name, info in raw.items():
         if name not in outputs:
             graph.value_info.add(name=name, type=info.type)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from subgraph.errors import InputError
 from subgraph.graph import protobuf
@@ -21,11 +21,48 @@ class DeclaredTensor:
     shapes: list[list[Any]] | None
 
 
-def declared_type(type_proto: protobuf.TypeProto) -> tuple[str, str, list[Any] | None]:
-    """(form, dtype, dims) of a TypeProto.
+class DeclaredType(NamedTuple):
+    """A type as a model declares it: `form` and `dtype` as in `storage.tensors.Record`.
 
-    `form` and `dtype` as in `storage.tensors.Record`. A dimension is a size (int), a symbol (str) or None; `dims` is
-    None if no shape is declared.
+    A dimension is a size (int), a symbol (str) or None; `dims` is None if no shape is declared.
+    """
+
+    form: str
+    dtype: str
+    dims: list[Any] | None
+
+    @property
+    def text(self) -> str:
+        """`float32`, `sequence of int64`."""
+        return self.dtype if self.form == "tensor" else f"{self.form} of {self.dtype}"
+
+    @property
+    def known_dims(self) -> list[Any] | None:
+        """The dimensions, None for those whose symbol shape inference has made up."""
+        if self.dims is None:
+            return None
+        return [None if isinstance(d, str) and d.startswith("unk__") else d for d in self.dims]
+
+    def shape_fits(self, other: DeclaredType) -> bool:
+        """May a tensor have both shapes? What is open fits anything."""
+        if self.dims is None or other.dims is None:
+            return True
+        sizes = zip(self.dims, other.dims, strict=False)
+        same = all(m == n for m, n in sizes if isinstance(m, int) and isinstance(n, int))
+        return same and len(self.dims) == len(other.dims)
+
+
+def tensor_type(proto: protobuf.TypeProto | None) -> DeclaredType | None:
+    """The type of a tensor; None for no type, or another than a tensor's."""
+    try:
+        found = declared_type(proto) if proto else None
+    except InputError:
+        return None
+    return found if found and found.form == "tensor" else None
+
+
+def declared_type(type_proto: protobuf.TypeProto) -> DeclaredType:
+    """What a TypeProto declares.
 
     Raises:
         InputError: a map, or another type that is not made of tensors.
@@ -41,7 +78,7 @@ def declared_type(type_proto: protobuf.TypeProto) -> tuple[str, str, list[Any] |
     tensor = inner.tensor_type
     dtype = dtypes.name_of(tensor.elem_type, "undefined")
     dims = [_dim(d) for d in tensor.shape.dim] if tensor.HasField("shape") else None
-    return form or "tensor", dtype, dims
+    return DeclaredType(form or "tensor", dtype, dims)
 
 
 def _dim(d: Any) -> Any:

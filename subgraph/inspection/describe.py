@@ -1,7 +1,7 @@
 """Model → documents about the whole model, about a node, or about the region between two nodes (`subcut inspect`).
 
-Each document lists the problems of the model (`graph.validate`). For each tensor it gives type, shape and range as the
-reference computed them (`inspection.ranges`), beside the declaration in the model. If the model cannot be run, or
+Each document lists the problems of the model (`inspection.validate`). For each tensor it gives type, shape and range as
+the reference computed them (`inspection.ranges`), beside the declaration in the model. If the model cannot be run, or
 is not to be run, declared and inferred types remain.
 """
 
@@ -13,14 +13,15 @@ from typing import Any
 
 from subgraph.documents import absent, keyed
 from subgraph.errors import InputError, ModelError
-from subgraph.graph import protobuf, summary
+from subgraph.graph import protobuf
 from subgraph.graph.graph import Graph
 from subgraph.graph.operators import shown, type_text
 from subgraph.graph.region import between
 from subgraph.graph.shape_inference import InferredTypes, infer_types
 from subgraph.graph.types import declared_type
-from subgraph.graph.validate import Problem, affected_nodes, find_problems, node_title
+from subgraph.inspection import summary
 from subgraph.inspection.ranges import MeasuredTensors, RangeSummary, measure, measure_weight
+from subgraph.inspection.validate import Problem, affected_nodes, find_problems, node_title
 from subgraph.origins.source import Source, node_metadata, source
 from subgraph.runtime.inputs import Feeding
 
@@ -112,7 +113,7 @@ class NodeDetails(NodeInfo):
 
 @dataclass(frozen=True)
 class ProblemEntry:
-    """As `graph.validate.Problem`."""
+    """As `inspection.validate.Problem`."""
 
     kind: str
     fatal: bool
@@ -389,10 +390,8 @@ def _sentence(error: ModelError | InputError) -> str:
 def _type(proto: protobuf.TypeProto) -> tuple[str | None, list[Any] | None]:
     """(float32, [1, 3, "H", None]) of a type, without symbols that shape inference invents."""
     try:
-        dims = declared_type(proto)[2]
+        dims = declared_type(proto).known_dims
     except InputError:
         dims = None
-    if dims is not None:
-        dims = [None if isinstance(d, str) and d.startswith("unk__") else d for d in dims]
     text = type_text(proto)
     return (shown(text) if text else None), dims

@@ -11,6 +11,7 @@ from subgraph.errors import InputError
 from subgraph.graph import protobuf
 from subgraph.graph.graph import Graph
 from subgraph.graph.types import declared_type
+from subgraph.storage.tensors import shape_text
 
 SCOPES = "pkg.torch.onnx.name_scopes"  # metadata of a node: a list of the scopes around it, its own name last
 
@@ -43,16 +44,11 @@ def labelled(graph: Graph) -> Network:
 def type_text(proto: protobuf.TypeProto) -> str:
     """`float32 1×3×?`: a dimension with a generated name is shown as unknown."""
     try:
-        form, dtype, dims = declared_type(proto)
+        declared = declared_type(proto)
     except InputError:
         return str(proto.WhichOneof("value") or "")
-    text = dtype if form == "tensor" else f"{form} of {dtype}"
-    return text if dims is None else f"{text} {'×'.join(map(_dimension, dims)) or 'scalar'}"
-
-
-def _dimension(size: int | str | None) -> str:
-    generated = size is None or (isinstance(size, str) and size.startswith("unk__"))
-    return "?" if generated else str(size)
+    dims = declared.known_dims
+    return declared.text if dims is None else f"{declared.text} {shape_text(dims)}"
 
 
 def _scopes(nodes: Sequence[protobuf.NodeProto]) -> list[tuple[str, ...]]:

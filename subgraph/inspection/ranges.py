@@ -21,12 +21,12 @@ from subgraph.graph import protobuf
 from subgraph.graph.graph import Graph
 from subgraph.graph.region import above
 from subgraph.graph.shape_inference import InferredTypes
-from subgraph.graph.types import declared_type
+from subgraph.graph.types import tensor_type
 from subgraph.runtime.capture import Captured, capture_samples, inputs_needed
 from subgraph.runtime.inputs import Feeding
 from subgraph.runtime.reference import Reference, default_for
 from subgraph.storage import dtypes
-from subgraph.storage.tensors import Record, from_bits, np_dtype
+from subgraph.storage.tensors import Record, from_bits
 
 if TYPE_CHECKING:
     from subgraph.types import Array
@@ -172,18 +172,10 @@ def _split(names: list[str], types: InferredTypes | None, estimate: int, budget:
 
 def _declared_bytes(proto: protobuf.TypeProto | None) -> int | None:
     """Bytes of a tensor in a file, if its type has a fixed shape."""
-    try:
-        form, dtype, dims = declared_type(proto) if proto else ("", "", None)
-    except InputError:
+    known = tensor_type(proto)
+    if not known or known.dims is None or known.dtype not in dtypes.TYPE_NUMBERS:
         return None
-    if (
-        form != "tensor"
-        or dims is None
-        or dtype not in dtypes.TYPE_NUMBERS
-        or not all(isinstance(d, int) for d in dims)
-    ):
-        return None
-    return _bytes(math.prod(dims), dtype)
+    return _bytes(math.prod(known.dims), known.dtype) if all(isinstance(d, int) for d in known.dims) else None
 
 
 def _bytes(elements: int, dtype: str) -> int:
@@ -308,11 +300,9 @@ def measure_weight(graph: Graph, name: str) -> MeasuredTensor | None:
         return None
     shape = tuple(int(d) for d in tensor.dims)
     try:
-        if protobuf.on_disk(tensor) and bits >= 8 and protobuf.element_count(tensor):
-            blob = protobuf.locate(tensor, graph.path)
-            array: Array = np.memmap(blob.file, np_dtype(dtype), "r", blob.offset, shape)
-        else:
-            array = protobuf.to_array(tensor, graph.path)
-    except (ModelError, OSError, ValueError, TypeError):  # `graph.validate` reports why
+        measured = sum(map(_range_of_piece, protobuf.pieces(tensor, graph.path, PIECE)), Range())
+        small = measured.elements <= MAX_VALUES
+        value = _value(protobuf.to_array(tensor, graph.path)) if small else None
+    except (ModelError, OSError, ValueError, TypeError):  # `inspection.validate` reports why
         return None
-    return MeasuredTensor("tensor", dtype, shape, range_of(array), _value(array))
+    return MeasuredTensor("tensor", dtype, shape, measured, value)

@@ -15,7 +15,6 @@ import re
 import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
@@ -375,6 +374,8 @@ def parse_memory(text: str) -> int:
     Raises:
         UsageError: the text is no size.
     """
+    from fractions import Fraction  # late: it takes 15 ms, which every command would pay
+
     m = re.fullmatch(r"([0-9]+(?:\.[0-9]+)?)\s*([kmgt]?)(?:i?b)?", text.strip().lower())
     size = int(Fraction(m[1]) * UNITS[m[2]]) if m else 0
     if not size:

@@ -78,7 +78,7 @@ class Record:
     @property
     def type_text(self) -> str:
         """As onnx writes it: `optional(seq(tensor(float)))`."""
-        text = f"tensor({PROTO_NAMES.get(self.dtype, self.dtype)})"
+        text = tensor_text(self.dtype)
         if "sequence" in self.form:
             text = f"seq({text})"
         return f"optional({text})" if "optional" in self.form else text
@@ -93,6 +93,15 @@ class Record:
 def shape_text(shape: Sequence[Any]) -> str:
     """1×3×224×224, or `scalar`."""
     return "×".join("?" if d is None else str(d) for d in shape) or "scalar"
+
+
+def tensor_text(dtype: str) -> str:
+    """The type of a tensor as onnx writes it.
+
+    >>> tensor_text("float32")
+    'tensor(float)'
+    """
+    return f"tensor({PROTO_NAMES.get(dtype, dtype)})"
 
 
 def parse_type(text: str) -> tuple[str, str]:
@@ -131,7 +140,7 @@ def type_of(value: Value) -> str:
     name = "string" if dtype.kind in "OUST" else dtype.name
     if name not in dtypes.TYPE_NUMBERS:
         raise InputError(f"elements of type {dtype} are none of ONNX's")
-    text = f"tensor({PROTO_NAMES.get(name, name)})"
+    text = tensor_text(name)
     return f"seq({text})" if isinstance(value, list) else text
 
 

@@ -21,9 +21,9 @@ from subgraph.drawing.layout import Drawer
 from subgraph.errors import InputError, NoRegion, SubcutError, UnknownName, UsageError
 from subgraph.graph.graph import Graph
 from subgraph.graph.region import between
-from subgraph.graph.summary import weight_summary
 from subgraph.inspection.describe import nodes_document
 from subgraph.inspection.network import network
+from subgraph.inspection.summary import weight_summary
 from subgraph.origins.source import source
 from subgraph.reports import insides
 from subgraph.storage import folders

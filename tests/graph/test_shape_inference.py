@@ -14,7 +14,7 @@ import pytest
 from onnx.shape_inference import infer_shapes
 
 from fixtures import graphs, networks, resnet50
-from subgraph.graph import shape_inference
+from subgraph.graph import shape_inference, walk
 from subgraph.graph.onnx_process import OnnxProcess
 from tests.helpers import text_models
 from tests.helpers.run_command import PATIENCE
@@ -72,7 +72,7 @@ def test_a_thousand_million_elements(tmp_path: Path) -> None:
 def types(model: Any) -> dict[str, str]:
     """Type of each tensor, also in bodies, without the numbers of invented symbols."""
     found = {}
-    for number, inner in enumerate(shape_inference.with_bodies(model.graph)):
+    for number, inner in enumerate(walk.all_graphs(model.graph)):
         for v in (*inner.value_info, *inner.output):
             found[f"{number}/{v.name}"] = re.sub(r"unk__\d+", "unk", str(v.type))
     return found
@@ -118,7 +118,7 @@ def names(model: Any) -> list[Any]:
     """Nodes, without the types that inference adds to their bodies; inputs; weights."""
     bare = type(model)()
     bare.CopyFrom(model)
-    for inner in shape_inference.with_bodies(bare.graph):
+    for inner in walk.all_graphs(bare.graph):
         inner.ClearField("value_info")
         inner.ClearField("output")
     return [*bare.graph.node, *bare.graph.input, *bare.graph.initializer]

@@ -1,6 +1,6 @@
 """`subcut inspect`: documents, ranges and problems of a model.
 
-Covers `inspection.describe`, `inspection.ranges`, `graph.validate`, `graph.operators`, `graph.summary` and
+Covers `inspection.describe`, `inspection.ranges`, `inspection.validate`, `graph.operators`, `inspection.summary` and
 `commands.inspect`.
 """
 
@@ -25,12 +25,11 @@ from onnx import TensorProto, helper, numpy_helper, parser
 
 from subgraph.commands.inspect import inspect
 from subgraph.errors import InputError, ModelError, NoRegion, UnknownName, UsageError
-from subgraph.graph import summary, validate
 from subgraph.graph.graph import load
 from subgraph.graph.operators import type_text
-from subgraph.graph.validate import Problem
-from subgraph.inspection import describe, ranges
+from subgraph.inspection import describe, ranges, summary, validate
 from subgraph.inspection.ranges import Range
+from subgraph.inspection.validate import Problem
 from subgraph.runtime.capture import capture_samples
 from subgraph.runtime.inputs import Feeding
 from subgraph.storage import dtypes

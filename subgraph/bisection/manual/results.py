@@ -21,7 +21,7 @@ from subgraph.errors import InputError
 from subgraph.runtime.run_result import RunResult
 from subgraph.storage import dtypes, tensors
 from subgraph.storage.convert import relayout
-from subgraph.storage.tensors import NOT_NUMPY, PACKED, PROTO_NAMES, Record, np_dtype, shape_text
+from subgraph.storage.tensors import NOT_NUMPY, PACKED, Record, np_dtype, shape_text, tensor_text
 from subgraph.text import clean, count
 
 if TYPE_CHECKING:
@@ -184,7 +184,7 @@ def _save(output: ExpectedOutput, folder: Path, room: Path, stem: str) -> Record
         return Record(output.name, output.form, "float32", (), ())
     arrays = [_read(file, folder) for file in output.files]
     dtype = output.files[0].dtype
-    text = f"tensor({PROTO_NAMES.get(dtype, dtype)})"
+    text = tensor_text(dtype)
     if "sequence" in output.form:
         record = tensors.save(output.name, arrays, f"seq({text})", room, stem)
     else:

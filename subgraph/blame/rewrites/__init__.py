@@ -34,7 +34,7 @@ from subgraph.blame.rewrites._region_model import FLOATS, Form, RegionModel, Sub
 from subgraph.errors import ModelError, UsageError
 from subgraph.graph import protobuf
 from subgraph.graph.onnx_process import OnnxError, OnnxProcess
-from subgraph.graph.summary import opset_of
+from subgraph.graph.opsets import opset_of
 from subgraph.text import clean
 
 __all__ = [

@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Sequence
-from functools import cache, cached_property
+from functools import cached_property
 from typing import Any
 
 import numpy as np
-from onnx import TensorProto, defs, helper, numpy_helper
+from onnx import TensorProto, helper, numpy_helper
 
 from subgraph.graph import protobuf
-from subgraph.graph.graph import STANDARD, bodies
 from subgraph.graph.onnx_process import OnnxError, OnnxProcess
+from subgraph.graph.opsets import STANDARD, opset_of
 from subgraph.graph.shape_inference import infer_model
-from subgraph.graph.summary import opset_of
+from subgraph.graph.walk import all_nodes, bodies
 from subgraph.types import Array
 
 FLOATS = (TensorProto.FLOAT, TensorProto.DOUBLE, TensorProto.FLOAT16, TensorProto.BFLOAT16)
@@ -115,11 +115,9 @@ class RegionModel:
 
 
 def _read(nodes: Sequence[protobuf.NodeProto]) -> Iterator[str]:
-    for node in nodes:
+    for node in all_nodes(nodes):
         yield from node.input
-        for body in bodies(node):
-            yield from _read(body.node)
-            yield from (v.name for v in body.output)
+        yield from (v.name for body in bodies(node) for v in body.output)
 
 
 def _type_of(constant: protobuf.TensorProto | None) -> protobuf.TypeProto:
@@ -154,15 +152,6 @@ def reduced_axes(source: RegionModel, node: protobuf.NodeProto) -> list[int] | N
     if not axes and attribute(node, "noop_with_empty_axes", 0):
         return None
     return sorted(a % rank for a in axes or range(rank)) if rank else None
-
-
-@cache
-def schema(op: str, version: int, domain: str = "") -> Any:
-    """onnx's schema of an operator as of an opset; None if it has none."""
-    try:
-        return defs.get_schema(op, version, domain)
-    except (defs.SchemaError, ValueError, OverflowError, TypeError):
-        return None
 
 
 class Substitution:

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from subgraph.blame.rewrites._region_model import RegionModel, Substitution, each, schema
+from subgraph.blame.rewrites._region_model import RegionModel, Substitution, each
 from subgraph.graph import protobuf
-from subgraph.graph.graph import STANDARD, bodies
-from subgraph.graph.operators import newest_opsets
+from subgraph.graph.opsets import STANDARD, newest_opsets, schema
+from subgraph.graph.walk import bodies
 
 
 def rewrite(source: RegionModel) -> Iterator[tuple[str, protobuf.ModelProto]]:

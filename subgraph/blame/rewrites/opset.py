@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from subgraph.blame.rewrites._region_model import RegionModel
 from subgraph.graph import protobuf
-from subgraph.graph.summary import changed_between
+from subgraph.graph.opsets import changed_between
 
 OLDEST, NEWEST = 7, 25  # the oldest that the converter reaches; runtimes take a new opset late
 

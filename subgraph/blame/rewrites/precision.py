@@ -8,7 +8,7 @@ from onnx import TensorProto
 
 from subgraph.blame.rewrites._region_model import Form, RegionModel, Substitution, each
 from subgraph.graph import protobuf
-from subgraph.graph.graph import bodies
+from subgraph.graph.walk import bodies
 
 WIDER = {
     "float32 instead of float16": (TensorProto.FLOAT16, TensorProto.FLOAT),

@@ -14,11 +14,10 @@ from subgraph.blame.rewrites._region_model import (
     attribute,
     each,
     of,
-    schema,
     tidied,
 )
 from subgraph.graph import protobuf
-from subgraph.graph.graph import STANDARD
+from subgraph.graph.opsets import STANDARD, schema
 
 ELEMENTWISE = ("Add", "Sub", "Mul", "Div", "Pow", "Max", "Min", "PRelu", "And", "Or", "Equal", "Greater", "Less")
 COUNTED = (TensorProto.FLOAT, TensorProto.DOUBLE, TensorProto.FLOAT16)

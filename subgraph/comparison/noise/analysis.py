@@ -9,12 +9,15 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from itertools import chain
 from typing import Any
 
 from subgraph.comparison.precision import FLOATS, coarsest
 from subgraph.graph import protobuf
-from subgraph.graph.graph import CONSTANT, RANDOM_OPS, SHAPE, SHAPE_OPS, STANDARD, Graph, bodies
+from subgraph.graph.graph import CONSTANT, RANDOM_OPS, SHAPE, SHAPE_OPS, Graph
+from subgraph.graph.opsets import STANDARD
 from subgraph.graph.region import Region
+from subgraph.graph.walk import all_nodes, called
 from subgraph.storage import dtypes
 from subgraph.storage.tensors import Record
 
@@ -265,20 +268,9 @@ def _outputs_at(node: protobuf.NodeProto, positions: Iterable[int]) -> set[str]:
 
 def _inner_ops(graph: Graph, node: protobuf.NodeProto) -> frozenset[str]:
     """Op types in a node's bodies and in the local function that it calls, at any depth; empty for a plain node."""
-    found: set[str] = set()
-    stack = [node]
-    called: set[tuple[str, str, str]] = set()
-    while stack:
-        inner = stack.pop()
-        key = (inner.domain, inner.op_type, inner.overload)
-        function = graph.functions.get(key) if graph.functions else None
-        nested = [n for body in (bodies(inner) if inner.attribute else ()) for n in body.node]
-        if function is not None and key not in called:
-            called.add(key)
-            nested += function.node
-        found.update(n.op_type for n in nested)
-        stack += nested
-    return frozenset(found)
+    functions = (graph.functions[key].node for key in called([node], graph.functions))
+    _, *inner = all_nodes([node])
+    return frozenset(n.op_type for n in (*inner, *all_nodes(chain.from_iterable(functions))))
 
 
 def _cast_type(node: protobuf.NodeProto) -> str:

@@ -7,11 +7,11 @@ Nothing is run and no shape is inferred: a schema says which inputs and outputs 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from functools import cache
 from typing import Any
 
 from subgraph.graph import protobuf
-from subgraph.graph.graph import STANDARD, bodies
+from subgraph.graph.opsets import STANDARD, schema
+from subgraph.graph.walk import bodies
 from subgraph.storage.dtypes import name_of
 from subgraph.storage.tensors import parse_type
 
@@ -53,25 +53,25 @@ def body_inputs(node: protobuf.NodeProto, body: protobuf.GraphProto, types: Mapp
 
 def output_types(node: protobuf.NodeProto, types: Mapping[str, str], opset: int) -> list[str]:
     """Types of a node's outputs, given those of its inputs."""
-    inner = list(bodies(node)) if node.attribute else []
+    inner = list(bodies(node))
     if inner and node.op_type in ("If", "Loop", "Scan"):
         body = inner[0]
         found = element_types(body, types, opset, body_inputs(node, body, types))
         return [found.get(v.name, UNKNOWN) for v in body.output][1 if node.op_type == "Loop" else 0 :]
-    schema = _schema(node.op_type, opset) if node.domain in STANDARD else None
-    if schema is None:
+    known = schema(node.op_type, opset) if node.domain in STANDARD else None
+    if known is None:
         return []
-    bound = _bound_types(schema, node, types)
-    only = {c.type_param_str: c.allowed_type_strs[0] for c in schema.type_constraints if len(c.allowed_type_strs) == 1}
-    formal = (_formal(schema.outputs, k) for k in range(len(node.output)))
+    bound = _bound_types(known, node, types)
+    only = {c.type_param_str: c.allowed_type_strs[0] for c in known.type_constraints if len(c.allowed_type_strs) == 1}
+    formal = (_formal(known.outputs, k) for k in range(len(node.output)))
     return [_output_type(only.get(variable, variable), node, bound) for variable in formal]
 
 
-def _bound_types(schema: Any, node: protobuf.NodeProto, types: Mapping[str, str]) -> dict[str, str]:
+def _bound_types(known: Any, node: protobuf.NodeProto, types: Mapping[str, str]) -> dict[str, str]:
     """The schema's type variables, as far as the inputs bind them."""
     bound: dict[str, str] = {}
     for k, name in enumerate(node.input):
-        variable = _formal(schema.inputs, k)
+        variable = _formal(known.inputs, k)
         if name and variable and types.get(name):
             bound.setdefault(variable, types[name])
     return bound
@@ -93,13 +93,3 @@ def _output_type(variable: str, node: protobuf.NodeProto, bound: Mapping[str, st
 def _formal(parameters: Any, position: int) -> str:
     """The type, or type variable, of an input or output; the last one repeats. Empty if there is none."""
     return str(parameters[min(position, len(parameters) - 1)].type_str) if parameters else ""
-
-
-@cache
-def _schema(op: str, opset: int) -> Any | None:
-    import onnx.defs
-
-    try:
-        return onnx.defs.get_schema(op, opset, "")
-    except onnx.defs.SchemaError:
-        return None

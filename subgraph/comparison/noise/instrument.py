@@ -15,7 +15,6 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 import numpy as np
 from onnx import helper
@@ -32,7 +31,8 @@ from subgraph.comparison.noise.rounding_nodes import (
 )
 from subgraph.comparison.precision import FLOATS, wider
 from subgraph.graph import protobuf
-from subgraph.graph.graph import STANDARD, bodies
+from subgraph.graph.opsets import STANDARD, opset_of
+from subgraph.graph.walk import all_graphs, assign, bodies, tensor_names
 from subgraph.storage.dtypes import TYPE_NUMBERS
 
 KEYS = 32  # random factors per float type: tensors take turns, since each needs two scalars of its own
@@ -90,7 +90,7 @@ def instrument_model(
 
     `sites.exact_reads` read the values without noise.
     """
-    if not opset_of(model):
+    if not opset_of(model, 0):
         model.opset_import.add(domain="", version=NEWEST_KNOWN)
     made = _Instrumentation(model, sites, change).run(outputs)
     model.ir_version = max(model.ir_version, 4)  # before 4, every initializer must be an input
@@ -99,19 +99,14 @@ def instrument_model(
 
 def set_outputs(model: protobuf.ModelProto, outputs: Sequence[str]) -> None:
     """Let the model give these tensors; the runtime infers their types."""
-    _replace(model.graph.output, [helper.make_empty_tensor_value_info(n) for n in outputs])
+    assign(model.graph.output, [helper.make_empty_tensor_value_info(n) for n in outputs])
     model.graph.ClearField("quantization_annotation")  # may name tensors that are gone
-
-
-def opset_of(model: protobuf.ModelProto) -> int:
-    """The version of the standard operators; 0 if the model imports none."""
-    return next((int(o.version) for o in model.opset_import if o.domain in STANDARD), 0)
 
 
 class _Instrumentation:
     def __init__(self, model: protobuf.ModelProto, sites: RoundingSites, change: Change) -> None:
         self.model, self.graph, self.sites, self.change = model, model.graph, sites, change
-        self.opset = opset_of(model)
+        self.opset = opset_of(model, 0)
         self.mark = _unused_mark(model.graph)
         self.constants = Constants(f"{self.mark}constant")
         self.raw = {name: f"{name}{self.mark}raw" for name in (*change.entering, *change.computed)}
@@ -137,8 +132,8 @@ class _Instrumentation:
         keys = f"{self.mark}keys" if self.keyed else ""
         if keys:
             inputs.append(helper.make_tensor_value_info(keys, TYPE_NUMBERS["float32"], [2 * len(self.keyed)]))
-        _replace(graph.node, [*self._key_nodes(keys), *before, *nodes, *checks])
-        _replace(graph.input, inputs)
+        assign(graph.node, [*self._key_nodes(keys), *before, *nodes, *checks])
+        assign(graph.input, inputs)
         graph.initializer.extend(self.constants.tensors.values())
         set_outputs(self.model, [*outputs, *filter(None, [check])])
         return Instrumented(keys, tuple(self.keyed), raw_inputs, dict(self.shifts), check)
@@ -162,14 +157,14 @@ class _Instrumentation:
 
     def _bodies(self, node: protobuf.NodeProto, types: Mapping[str, str], fixed: Collection[str]) -> None:
         """Change values in the bodies of a node; `fixed`: tensors that hold shapes or constants."""
-        for body in bodies(node) if node.attribute and node.domain in STANDARD else ():
+        for body in bodies(node) if node.domain in STANDARD else ():
             inside = element_types(body, types, self.opset, body_inputs(node, body, types))
             counters = {v.name for v in body.input[:1]} if node.op_type == "Loop" else set()
             constant = {*fixed, *(t.name for t in body.initializer), *counters}
             nodes: list[protobuf.NodeProto] = []
             for inner in body.node:
                 nodes += self._inner(inner, inside, constant)
-            _replace(body.node, nodes)
+            assign(body.node, nodes)
 
     def _inner(self, node: protobuf.NodeProto, types: dict[str, str], fixed: set[str]) -> list[protobuf.NodeProto]:
         """A node of a body, and those that change what it makes."""
@@ -244,24 +239,8 @@ class _Instrumentation:
 
 def _unused_mark(graph: protobuf.GraphProto) -> str:
     """Text that no name of the graph contains."""
-    names = set(_names(graph))
+    names = {name for each in all_graphs(graph) for name in tensor_names(each)}
     mark = ":"
     while any(mark in name for name in names):
         mark += "'"
     return mark
-
-
-def _names(graph: protobuf.GraphProto) -> Iterator[str]:
-    yield from (t.name for t in graph.initializer)
-    yield from (v.name for v in graph.input)
-    for node in graph.node:
-        yield from (*node.input, *node.output)
-        for body in bodies(node) if node.attribute else ():
-            yield from _names(body)
-
-
-def _replace(repeated: Any, messages: Sequence[Any]) -> None:
-    """Set a repeated field to messages, some of which it may contain now."""
-    copies = [type(m).FromString(m.SerializeToString()) for m in messages]
-    del repeated[:]
-    repeated.extend(copies)

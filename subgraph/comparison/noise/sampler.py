@@ -156,10 +156,10 @@ class NoiseSampler:
         """Element types by name; of tensors whose operators have no schema, as a run gives them. "" for sequences."""
         # these load onnx: 30 ms that most verdicts save
         from subgraph.comparison.noise.element_types import element_types
-        from subgraph.comparison.noise.instrument import opset_of
+        from subgraph.graph.opsets import opset_of
 
         model = self._cut.model
-        opset = opset_of(model)
+        opset = opset_of(model, 0)
         types = element_types(model.graph, {}, opset)
         unknown = [n for n in (*self.sites.rounded, *self.sites.converted) if not types.get(n)]
         if not unknown:

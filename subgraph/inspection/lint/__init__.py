@@ -29,10 +29,10 @@ from subgraph.documents import absent
 from subgraph.errors import ModelError, UsageError
 from subgraph.graph.graph import VALUE, Graph
 from subgraph.graph.shape_inference import InferredTypes, infer_types
-from subgraph.graph.validate import Problem, find_problems, node_title
 from subgraph.inspection.lint._numbers import Numbers, numbers_of
 from subgraph.inspection.lint._places import LintNode, Scope, all_scopes
 from subgraph.inspection.ranges import MeasuredTensors, measure
+from subgraph.inspection.validate import Problem, find_problems, node_title
 from subgraph.origins.source import Source, source
 from subgraph.runtime.inputs import Feeding, ImageOptions
 from subgraph.text import clean

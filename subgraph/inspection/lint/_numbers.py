@@ -10,9 +10,8 @@ import numpy as np
 
 from subgraph.graph import protobuf
 from subgraph.graph.graph import Graph
-from subgraph.inspection.lint._places import UNREADABLE, LintNode, Scope, number_array
+from subgraph.inspection.lint._places import UNREADABLE, LintNode, Scope
 from subgraph.storage import dtypes
-from subgraph.storage.tensors import np_dtype
 
 if TYPE_CHECKING:
     from subgraph.types import Array
@@ -77,24 +76,11 @@ def _value(node: LintNode) -> protobuf.TensorProto | None:
 def _count(tensor: protobuf.TensorProto, graph: Graph) -> tuple[int, int, int, int, float] | None:
     """(nonzero, over, lost, denormal, largest) of a tensor; None if it cannot be read."""
     try:
-        pieces = [_count_piece(values) for values in _pieces(tensor, graph)]
+        pieces = [_count_piece(values) for values in protobuf.pieces(tensor, graph.path, PIECE)]
     except UNREADABLE:
         return None
     nonzero, over, lost, denormal, largest = zip(*pieces, strict=True) if pieces else ((), (), (), (), ())
     return sum(nonzero), sum(over), sum(lost), sum(denormal), max(largest, default=0.0)
-
-
-def _pieces(tensor: protobuf.TensorProto, graph: Graph) -> Iterator[Array]:
-    """The numbers, at most `PIECE` at a time. A weight on disk is not mapped: pages of a map count as memory."""
-    if not protobuf.on_disk(tensor):
-        flat = number_array(tensor, graph).ravel("K")
-        yield from (flat[k : k + PIECE] for k in range(0, flat.size, PIECE))
-        return
-    dtype, blob = np_dtype(dtypes.TYPES[tensor.data_type][0]), protobuf.locate(tensor, graph.path)
-    with blob.file.open("rb") as file:
-        file.seek(blob.offset)
-        for k in range(0, blob.length, PIECE * dtype.itemsize):
-            yield np.frombuffer(file.read(min(PIECE * dtype.itemsize, blob.length - k)), dtype)
 
 
 def _count_piece(values: Array) -> tuple[int, int, int, int, float]:

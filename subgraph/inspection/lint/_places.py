@@ -14,12 +14,13 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from subgraph.errors import InputError, ModelError
+from subgraph.errors import ModelError
 from subgraph.graph import protobuf
-from subgraph.graph.graph import BODILESS, GRAPH_ATTRIBUTE, GRAPHS_ATTRIBUTE, STANDARD, Graph, captured_names
-from subgraph.graph.operators import canonical_domain
+from subgraph.graph.graph import Graph
+from subgraph.graph.opsets import STANDARD, canonical_domain, imported
 from subgraph.graph.shape_inference import InferredTypes
-from subgraph.graph.types import declared_type
+from subgraph.graph.types import tensor_type
+from subgraph.graph.walk import bodies, captured_names, named_bodies
 from subgraph.storage import dtypes
 
 if TYPE_CHECKING:
@@ -82,8 +83,7 @@ class Scope:
         """Tensor → the nodes of this scope that read it, also in their bodies."""
         readers: dict[str, list[LintNode]] = {}
         for node in self.nodes:
-            inner = captured_names(node.proto) if node.may_hold_bodies else ()
-            for name in dict.fromkeys((*node.proto.input, *inner)):
+            for name in dict.fromkeys((*node.proto.input, *captured_names(node.proto))):
                 readers.setdefault(name, []).append(node)
         return readers
 
@@ -153,10 +153,6 @@ class LintNode:
         own = own if own and own not in self.scope.shared_names else f"#{self.position}"
         return f"{self.scope.title} > {own}"
 
-    @property
-    def may_hold_bodies(self) -> bool:
-        return bool(self.proto.attribute) and self.proto.op_type not in BODILESS
-
     def is_op(self, *ops: str) -> bool:
         """Is it one of these standard operators?"""
         return self.proto.op_type in ops and self.proto.domain in STANDARD
@@ -190,23 +186,15 @@ class LintNode:
         """Element type of a tensor as this node sees it; empty if unknown, or for a sequence."""
         if (weight := self.scope.weight(name)) is not None:
             return dtypes.name_of(weight.data_type)
-        return _declared(self.scope.type_of(name))[0]
+        known = tensor_type(self.scope.type_of(name))
+        return known.dtype if known else ""
 
     def shape(self, name: str) -> Shape | None:
         """Shape of a tensor as this node sees it; None if its rank is unknown."""
         if (weight := self.scope.weight(name)) is not None:
             return [int(d) for d in weight.dims]
-        return _declared(self.scope.type_of(name))[1]
-
-
-def _declared(proto: protobuf.TypeProto | None) -> tuple[str, Shape | None]:
-    if proto is None:
-        return "", None
-    try:
-        form, dtype, dims = declared_type(proto)
-    except InputError:
-        return "", None
-    return (dtype, dims) if form == "tensor" else ("", None)
+        known = tensor_type(self.scope.type_of(name))
+        return known.dims if known else None
 
 
 # ---------------------------------------------------------------------------------------------------- constants
@@ -247,21 +235,20 @@ NodePath = tuple[int, ...]  # index of a top-level node, of a body in it, of a n
 
 def all_scopes(graph: Graph, load_types: Callable[[], InferredTypes]) -> list[Scope]:
     """The model's own graph, the bodies inside it, and each local function. Complexity: linear in all nodes."""
-    opsets = {canonical_domain(o.domain): int(o.version) for o in graph.model.opset_import}
+    opsets = imported(graph.model)
     typed_nodes = cache(lambda: {node.name: node for node in load_types().graph.node})
 
     def body_types(path: NodePath) -> Types:
         node = typed_nodes()[f"#{path[0]}"]
         for k, j in zip(path[1:-1:2], path[2::2], strict=True):
-            node = named_bodies(node)[k][1].node[j]
-        body = named_bodies(node)[path[-1]][1]
+            node = list(bodies(node))[k].node[j]
+        body = list(bodies(node))[path[-1]]
         return {v.name: v.type for v in (*body.value_info, *body.output, *body.input) if v.type.WhichOneof("value")}
 
     main = Scope(graph, graph.model.graph, "", opsets, None, lambda: load_types().declared | load_types().inferred)
     scopes = [*_with_bodies(main, (), body_types)]
     for f in graph.functions.values():
-        own = {canonical_domain(o.domain): int(o.version) for o in f.opset_import}
-        scope = Scope(graph, f, ".".join(filter(None, (f.domain, f.name, f.overload))), opsets | own)
+        scope = Scope(graph, f, ".".join(filter(None, (f.domain, f.name, f.overload))), opsets | imported(f))
         scopes += _with_bodies(scope, None, body_types)
     return scopes
 
@@ -272,19 +259,8 @@ def _with_bodies(scope: Scope, path: NodePath | None, body_types: Callable[[Node
     for j, proto in enumerate(scope.proto.node):
         scope.nodes.append(LintNode(proto, scope, j, None if path is None else (*path, j)[0]))
     for node in scope.nodes:  # labels, which name the bodies, depend on all nodes
-        for k, (name, body) in enumerate(named_bodies(node.proto) if node.may_hold_bodies else ()):
+        for k, (name, body) in enumerate(named_bodies(node.proto)):
             body_path = None if path is None else (*path, node.position, k)
             load_types = partial(body_types, body_path) if body_path else dict
             inner = Scope(scope.graph, body, f"{node.label} > {name}", scope.opsets, scope, load_types)
             yield from _with_bodies(inner, body_path, body_types)
-
-
-def named_bodies(node: protobuf.NodeProto) -> list[tuple[str, protobuf.GraphProto]]:
-    """(name of the attribute, graph) of each body of a node, not of those nested deeper."""
-    named = []
-    for a in node.attribute:
-        if a.type == GRAPH_ATTRIBUTE or a.HasField("g"):
-            named.append((str(a.name), a.g))
-        elif a.type == GRAPHS_ATTRIBUTE:
-            named += [(f"{a.name}[{k}]", g) for k, g in enumerate(a.graphs)]
-    return named

@@ -213,7 +213,7 @@ def _declared(model: Path) -> list[Output]:
 def _type_text(name: str, declared: protobuf.TypeProto) -> str:
     if declared.HasField("tensor_type") and declared.tensor_type.elem_type in dtypes.TYPES:
         dtype = dtypes.TYPES[declared.tensor_type.elem_type][0]
-        return f"tensor({tensors.PROTO_NAMES.get(dtype, dtype)})"
+        return tensors.tensor_text(dtype)
     hint = "cut between plain tensors"
     raise Refused(f"'{name}' is no plain tensor: commands cannot be fed or give sequences and optionals", hint)
 

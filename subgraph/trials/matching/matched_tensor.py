@@ -11,7 +11,7 @@ import numpy as np
 from subgraph.documents import KEY
 from subgraph.graph.quantization import Scale
 from subgraph.storage import tensors
-from subgraph.storage.tensors import PROTO_NAMES, Record, np_dtype
+from subgraph.storage.tensors import Record, np_dtype
 from subgraph.types import Array
 
 
@@ -82,4 +82,4 @@ def array_of(record: Record) -> Array:
 
 def written(name: str, value: Array, dtype: str, folder: Path, stem: str) -> Record:
     """A tensor in a file of its own."""
-    return tensors.save(name, value, f"tensor({PROTO_NAMES.get(dtype, dtype)})", folder, stem).within(str(folder))
+    return tensors.save(name, value, tensors.tensor_text(dtype), folder, stem).within(str(folder))

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from subgraph.errors import ModelError
 from subgraph.graph import protobuf
-from subgraph.graph.graph import STANDARD, Graph, bodies
+from subgraph.graph.graph import Graph
+from subgraph.graph.walk import operator
 from subgraph.storage import dtypes
 from subgraph.storage.tensors import shape_text
 from subgraph.text import count
@@ -109,7 +109,7 @@ def op_counts(graph: Graph) -> list[OpCount]:
 
 def functions(graph: Graph) -> list[FunctionSummary]:
     """Local functions, in file order."""
-    calls = Counter((n.domain, n.op_type, n.overload) for n in graph.nodes) if graph.functions else Counter()
+    calls = Counter(map(operator, graph.nodes)) if graph.functions else Counter()
     return [FunctionSummary(*key, len(f.node), calls[key]) for key, f in graph.functions.items()]
 
 
@@ -142,7 +142,7 @@ def _bytes(tensor: protobuf.TensorProto) -> int:
         return sum(map(len, tensor.string_data))
     try:
         return protobuf.nbytes(tensor)
-    except ModelError:  # `graph.validate` reports it
+    except ModelError:  # `inspection.validate` reports it
         return 0
 
 
@@ -187,53 +187,3 @@ def _plain(value: Any) -> str:
 
 def _short(text: str) -> str:
     return text if len(text) <= MAX_TEXT else f"{text[: MAX_TEXT - 1]}…"
-
-
-# ---------------------------------------------------------------------------------------------------- opsets
-
-
-def opset_of(model: protobuf.ModelProto) -> int:
-    """The version of ONNX's own operators that a model imports."""
-    return max((int(entry.version) for entry in model.opset_import if entry.domain in STANDARD), default=1)
-
-
-def newer_than(model: protobuf.ModelProto, version: int) -> list[tuple[protobuf.NodeProto, int]]:
-    """The nodes, also in bodies and functions, that mean what a later version than this one defines; and which."""
-    found = []
-    for node in _nodes(model):
-        since = _since(node.op_type, opset_of(model), "") if node.domain in STANDARD else None
-        if since is not None and since > version:
-            found.append((node, since))
-    return found
-
-
-def changed_between(model: protobuf.ModelProto, domain: str, one: int, other: int) -> list[str]:
-    """The operators of a domain in use that two of its versions define differently, or that onnx does not know."""
-    if one == other:
-        return []
-    names = STANDARD if domain in STANDARD else (domain,)
-    ops = sorted({str(node.op_type) for node in _nodes(model) if node.domain in names})
-    own = {f.name for f in model.functions if f.domain in names}
-    domain = "" if domain in STANDARD else domain
-    return [
-        op for op in ops if op not in own and (not (at := _since(op, one, domain)) or at != _since(op, other, domain))
-    ]
-
-
-def _since(op: str, version: int, domain: str) -> int | None:
-    """The version that defines what an operator means in this one; None if onnx does not know it."""
-    from onnx import defs
-
-    try:
-        return int(defs.get_schema(op, version, domain).since_version)
-    except defs.SchemaError:
-        return None
-
-
-def _nodes(model: protobuf.ModelProto) -> Iterator[protobuf.NodeProto]:
-    """All nodes of a model, at any depth."""
-    stack = [*model.graph.node, *(node for function in model.functions for node in function.node)]
-    while stack:
-        node = stack.pop(0)
-        yield node
-        stack[:0] = [inner for body in bodies(node) for inner in body.node]

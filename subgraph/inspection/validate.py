@@ -14,17 +14,11 @@ from dataclasses import dataclass
 
 from subgraph.errors import ModelError
 from subgraph.graph import protobuf
-from subgraph.graph.graph import Graph, bodies
-from subgraph.graph.operators import (
-    Schemas,
-    canonical_domain,
-    did_you_mean,
-    element_text,
-    newest_opsets,
-    shown,
-    type_text,
-)
+from subgraph.graph.graph import Graph
+from subgraph.graph.operators import Schemas, did_you_mean, element_text, shown, type_text
+from subgraph.graph.opsets import canonical_domain, imported, newest_opsets
 from subgraph.graph.shape_inference import Complaint, InferredTypes, first_users, infer_types
+from subgraph.graph.walk import bodies
 
 MAX_GUESSES = 5  # problems for which similar names are looked up, which is slow in large graphs
 SHOWN_NODES = 8  # of a cycle, or of nodes that share a name
@@ -158,10 +152,10 @@ def _untyped(graph: Graph) -> Iterator[Problem]:
 
 def _opsets(graph: Graph) -> Iterator[Problem]:
     """Domains that are used but not imported, which is fatal for the standard domain and for local functions."""
-    imported = {canonical_domain(o.domain) for o in graph.model.opset_import}
+    known = imported(graph.model)
     functions = {f.domain for f in graph.model.functions}
     for domain, i in first_users(graph).items():
-        if domain in imported:
+        if domain in known:
             continue
         full_name = domain or "ai.onnx"
         what = f"{node_title(graph, i)} is of domain '{full_name}', of which the model imports no opset"
@@ -217,8 +211,7 @@ RULES: tuple[Callable[[Graph], Iterator[Problem]], ...] = (
 
 def _check_schemas(graph: Graph, types: InferredTypes) -> Iterator[Problem]:
     """Check each node, also in bodies, against the schema of its operator."""
-    opsets = {canonical_domain(o.domain): int(o.version) for o in graph.model.opset_import}
-    schemas = Schemas(opsets, frozenset(graph.functions))
+    schemas = Schemas(imported(graph.model), frozenset(graph.functions))
     outer = {name: type_text(t) for name, t in (types.inferred | types.declared).items()}
     outer.update(_weight_types(graph.model.graph))
     for node in types.graph.node:
@@ -242,7 +235,7 @@ def _with_bodies(
 ) -> Iterator[tuple[protobuf.NodeProto, Mapping[str, str]]]:
     """The node and the nodes in its bodies, each with the types of the tensors that it sees; "" is unknown."""
     yield node, types
-    for body in bodies(node) if node.attribute else ():
+    for body in bodies(node):
         own = {name: "" for inner in body.node for name in inner.output}
         own.update((v.name, type_text(v.type)) for v in (*body.value_info, *body.output, *body.input))
         own.update(_weight_types(body))

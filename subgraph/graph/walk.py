@@ -1,0 +1,165 @@
+"""What a model holds at any depth: nodes, graphs, tensors, names. If, Loop and Scan hold graphs as attributes: bodies.
+
+Whatever holds comes before what is held. Functions are graphs of their own, which the caller names beside them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any, TypeAlias
+
+from subgraph.graph import protobuf
+
+FunctionKey: TypeAlias = tuple[str, str, str]  # of a local function: domain, name, overload
+
+GRAPH_ATTRIBUTE, GRAPHS_ATTRIBUTE = 5, 10  # values of AttributeProto.AttributeType
+# Frequent operators that hold no body: their attributes are not looked at.
+BODILESS = frozenset(
+    "Add And ArgMax AveragePool BatchNormalization Cast Clip Concat Constant Conv ConvTranspose DequantizeLinear Div "
+    "Dropout Equal Erf Exp Expand Flatten Gather Gelu Gemm GlobalAveragePool Identity LayerNormalization LeakyRelu "
+    "MatMul MaxPool Mul Neg Not Pad Pow QuantizeLinear ReduceMean Relu Reshape Resize Shape Sigmoid Slice Softmax "
+    "Split Sqrt Squeeze Sub Sum Tanh Transpose Unsqueeze Where".split()
+)
+
+
+def named_bodies(node: protobuf.NodeProto) -> Iterator[tuple[str, protobuf.GraphProto]]:
+    """(attribute, graph) of each body of a node, not of those nested deeper; `name[1]` in an attribute of several."""
+    if node.op_type in BODILESS:
+        return
+    for a in node.attribute:
+        if a.type == GRAPH_ATTRIBUTE or a.HasField("g"):
+            yield str(a.name), a.g
+        elif a.type == GRAPHS_ATTRIBUTE:
+            yield from ((f"{a.name}[{k}]", graph) for k, graph in enumerate(a.graphs))
+
+
+def bodies(node: protobuf.NodeProto) -> Iterator[protobuf.GraphProto]:
+    """The graphs that a node holds as attributes, not those nested deeper."""
+    return (graph for _, graph in named_bodies(node))
+
+
+def all_nodes(nodes: Iterable[protobuf.NodeProto]) -> Iterator[protobuf.NodeProto]:
+    """These nodes, and those in their bodies."""
+    for node in nodes:
+        yield node
+        for body in bodies(node):
+            yield from all_nodes(body.node)
+
+
+def model_nodes(model: protobuf.ModelProto) -> Iterator[protobuf.NodeProto]:
+    """The nodes of a model, also in bodies and local functions."""
+    yield from all_nodes(model.graph.node)
+    for function in model.functions:
+        yield from all_nodes(function.node)
+
+
+def all_graphs(graph: protobuf.GraphProto) -> Iterator[protobuf.GraphProto]:
+    """The graph, and the bodies in it."""
+    yield graph
+    for node in graph.node:
+        for body in bodies(node):
+            yield from all_graphs(body)
+
+
+def all_tensors(graph: Any) -> Iterator[protobuf.TensorProto]:
+    """The tensors that a graph or function holds: initializers, and what `tensors_in` its nodes; sparse ones as two."""
+    yield from getattr(graph, "initializer", ())
+    yield from _parts(getattr(graph, "sparse_initializer", ()))
+    yield from tensors_in(graph.node)
+
+
+def tensors_in(nodes: Iterable[protobuf.NodeProto]) -> Iterator[protobuf.TensorProto]:
+    """The tensors in attributes of these nodes, and in their bodies."""
+    for node in nodes:
+        if node.op_type in BODILESS and node.op_type != "Constant":
+            continue
+        for a in node.attribute:
+            yield from (a.t,) if a.HasField("t") else ()
+            yield from a.tensors
+            yield from _parts((a.sparse_tensor,) if a.HasField("sparse_tensor") else ())
+            yield from _parts(a.sparse_tensors)
+        for body in bodies(node):
+            yield from all_tensors(body)
+
+
+def _parts(sparse: Iterable[Any]) -> Iterator[protobuf.TensorProto]:
+    for tensor in sparse:
+        yield from (tensor.values, tensor.indices)
+
+
+# ---------------------------------------------------------------------------------------------------- functions
+
+
+def operator(node: protobuf.NodeProto) -> FunctionKey:
+    """What a node calls: the key of a local function, if the model has one of that key."""
+    return node.domain, node.op_type, node.overload
+
+
+def functions_of(model: protobuf.ModelProto) -> dict[FunctionKey, Any]:
+    """The local functions, in file order."""
+    return {(f.domain, f.name, f.overload): f for f in model.functions}
+
+
+def called(nodes: Iterable[protobuf.NodeProto], functions: Mapping[FunctionKey, Any]) -> set[FunctionKey]:
+    """The functions that these nodes call, also from bodies and through other functions."""
+    found: set[FunctionKey] = set()
+    waiting = list(all_nodes(nodes)) if functions else []
+    for node in waiting:  # it grows meanwhile
+        key = operator(node)
+        if key in functions and key not in found:
+            found.add(key)
+            waiting += all_nodes(functions[key].node)
+    return found
+
+
+# ---------------------------------------------------------------------------------------------------- names
+
+
+def captured_names(node: protobuf.NodeProto) -> list[str]:
+    """Tensors that the node's bodies, at any depth, read from the graph around the node: in order, each once."""
+    return list(dict.fromkeys(name for body in bodies(node) for name in free_names(body)))
+
+
+def free_names(body: protobuf.GraphProto) -> list[str]:
+    """Tensors that a body, at any depth, reads from the graph around it: in order, each once."""
+    own = {v.name for v in (*body.input, *body.initializer)} | {s.values.name for s in body.sparse_initializer}
+    own |= {name for inner in body.node for name in inner.output}
+    read = [name for inner in body.node for name in (*inner.input, *captured_names(inner))]
+    read += [v.name for v in body.output]
+    return [name for name in dict.fromkeys(read) if name and name not in own]
+
+
+def tensor_names(graph: protobuf.GraphProto) -> Iterator[str]:
+    """The names of a graph's own tensors, with repetitions; not those in its bodies."""
+    for node in graph.node:
+        yield from filter(None, (*node.input, *node.output))
+    yield from (v.name for v in (*graph.input, *graph.output, *graph.value_info, *graph.initializer))
+    yield from (s.values.name for s in graph.sparse_initializer)
+
+
+def rename(graph: protobuf.GraphProto, tensor: Callable[[str], str], node: Callable[[str], str]) -> None:
+    """Rename every tensor and node in a graph and in its bodies; the empty name stays. `tensor` must be injective."""
+    for each in graph.node:
+        if each.name:
+            each.name = node(each.name)
+        each.input[:] = [name and tensor(name) for name in each.input]
+        each.output[:] = [name and tensor(name) for name in each.output]
+        for body in bodies(each):
+            rename(body, tensor, node)
+    named = (*graph.input, *graph.output, *graph.value_info, *graph.initializer)
+    for part in (*named, *(sparse.values for sparse in graph.sparse_initializer)):
+        part.name = part.name and tensor(part.name)
+    for annotation in graph.quantization_annotation:
+        annotation.tensor_name = tensor(annotation.tensor_name)
+        for entry in annotation.quant_parameter_tensor_names:
+            entry.value = tensor(entry.value)
+
+
+# ---------------------------------------------------------------------------------------------------- changes
+
+
+def assign(field: Any, elements: Iterable[Any]) -> None:
+    """Give a repeated field of messages these elements, some of which it may hold now."""
+    kept = [type(e).FromString(e.SerializeToString()) for e in elements]
+    del field[:]
+    field.extend(kept)

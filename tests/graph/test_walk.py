@@ -1,0 +1,96 @@
+"""What a model holds at any depth, on a model with bodies in bodies and a function. Covers `graph.opsets`."""
+
+from __future__ import annotations
+
+import numpy as np
+import onnx
+from onnx import TensorProto, helper, numpy_helper
+
+from subgraph.graph import opsets, walk
+
+
+def _constant(name: str) -> onnx.NodeProto:
+    return helper.make_node("Constant", [], [name], value=helper.make_tensor(f"{name}:t", TensorProto.FLOAT, [], [1.0]))
+
+
+def _nested() -> onnx.ModelProto:
+    """If, in whose branches is an If: the inner one reads `x`, and calls a function that calls another."""
+    y, z = (helper.make_tensor_value_info(n, TensorProto.FLOAT, [2]) for n in "yz")
+    call = helper.make_node("Outer", ["x"], ["y"], domain="local")
+    deep = helper.make_graph([call], "deep", [], [y], [numpy_helper.from_array(np.ones(2, np.float32), "w")])
+    inner = helper.make_node("If", ["c"], ["y"], then_branch=deep, else_branch=deep)
+    branch = helper.make_graph([inner, _constant("k")], "branch", [], [y])
+    outer = helper.make_node("If", ["c"], ["z"], name="if", then_branch=branch, else_branch=branch)
+    x, c = (
+        helper.make_tensor_value_info("x", TensorProto.FLOAT, [2]),
+        helper.make_tensor_value_info("c", TensorProto.BOOL, []),
+    )
+    imports = [helper.make_opsetid("", 17), helper.make_opsetid("local", 1)]
+    relu = helper.make_function("local", "Inner", ["a"], ["b"], [helper.make_node("Relu", ["a"], ["b"])], imports[:1])
+    through = [helper.make_node("Inner", ["a"], ["b"], domain="local")]
+    passing = helper.make_function("local", "Outer", ["a"], ["b"], through, imports)
+    graph = helper.make_graph([outer], "g", [x, c], [z])
+    return helper.make_model(graph, opset_imports=imports, functions=[relu, passing])
+
+
+def test_nodes_come_outer_first_and_in_order() -> None:
+    model = _nested()
+    branch = ["If", "Outer", "Outer", "Constant"]
+    assert [n.op_type for n in walk.all_nodes(model.graph.node)] == ["If", *branch, *branch]
+    assert [n.op_type for n in walk.model_nodes(model)] == ["If", *branch, *branch, "Relu", "Inner"]
+    assert [g.name for g in walk.all_graphs(model.graph)] == ["g", *["branch", "deep", "deep"] * 2]
+
+
+def test_bodies_are_named_by_their_attributes() -> None:
+    (node,) = _nested().graph.node
+    assert [name for name, _ in walk.named_bodies(node)] == ["else_branch", "then_branch"]
+    several = helper.make_node("Custom", [], ["y"], domain="own")
+    several.attribute.add(name="graphs", type=walk.GRAPHS_ATTRIBUTE).graphs.extend(walk.bodies(node))
+    assert [name for name, _ in walk.named_bodies(several)] == ["graphs[0]", "graphs[1]"]
+
+
+def test_tensors_at_any_depth() -> None:
+    model = _nested()
+    model.graph.sparse_initializer.add()
+    names = [t.name for t in walk.all_tensors(model.graph)]
+    assert names == ["", "", *["w", "w", "k:t"] * 2]
+    assert list(walk.all_tensors(model.functions[0])) == []
+
+
+def test_functions_are_called_from_bodies_and_through_others() -> None:
+    model = _nested()
+    functions = walk.functions_of(model)
+    assert list(functions) == [("local", "Inner", ""), ("local", "Outer", "")]
+    assert walk.called(model.graph.node, functions) == set(functions)
+    assert walk.called([helper.make_node("Relu", ["a"], ["b"])], functions) == set()
+
+
+def test_names_that_are_captured() -> None:
+    (node,) = _nested().graph.node
+    assert walk.captured_names(node) == ["c", "x"]
+
+
+def test_elements_of_a_field_may_be_its_own() -> None:
+    model = _nested()
+    walk.assign(model.functions, [model.functions[1], model.functions[0]])
+    assert [f.name for f in model.functions] == ["Outer", "Inner"]
+
+
+def test_versions_of_domains() -> None:
+    model = _nested()
+    assert opsets.imported(model) == {"": 17, "local": 1}
+    assert opsets.opset_of(model) == 17
+    del model.opset_import[:]
+    assert (opsets.opset_of(model), opsets.opset_of(model, 0)) == (1, 0)
+    model.opset_import.add(domain="ai.onnx", version=9)
+    assert opsets.imported(model) == {"": 9}
+
+
+def test_a_schema_of_any_version() -> None:
+    assert opsets.schema("Relu", 17).since_version == 14
+    assert [opsets.schema("Relu", version) for version in (0, -1, 1 << 70)] == [None, None, None]
+    assert opsets.schema("Relu", 17, "own") is None
+
+
+def test_nodes_that_are_newer_than_an_opset() -> None:
+    assert [(n.op_type, since) for n, since in opsets.newer_than(_nested(), 13)] == [("If", 16)] * 3 + [("Relu", 14)]
