@@ -1,4 +1,5 @@
-"""Documents: frozen dataclasses -> JSON, by `to_json`; a JSON file that anybody may have edited -> checked plain data.
+"""Documents: dataclasses -> JSON, by `to_json`; a JSON file that anybody may have edited -> checked plain data, or
+dataclasses again, by `read_as`.
 
 What a document must hold is a shape: a type (`float` takes whole numbers, too), a tuple of types, `[shape]` for a list,
 `{str: shape}` for a map, or `{"key": shape}` for an object, in which `"key?"` may be missing and others may be there.
@@ -10,17 +11,21 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Mapping, Sequence, Set
-from dataclasses import field, fields, is_dataclass
+from dataclasses import Field, field, fields, is_dataclass
 from enum import Enum
 from pathlib import Path
-from typing import Any
+from types import NoneType
+from typing import Any, TypeVar, get_args, get_origin, get_type_hints, is_typeddict
 
 from subgraph.errors import InputError
 from subgraph.text import clean
 
 LARGEST = 1 << 63  # of whole numbers
 WORDS = {str: "a text", bool: "true or false", int: "a whole number", float: "a number", type(None): "null"}
-ABSENT, KEY = "absent", "key"
+ABSENT, KEY, LATER = "absent", "key", "later"
+BESIDE = {"beside": True}  # metadata of a dataclass field that is no part of the JSON
+
+T = TypeVar("T")
 
 
 def absent() -> Any:
@@ -31,6 +36,16 @@ def absent() -> Any:
 def keyed(key: str, **options: Any) -> Any:
     """A dataclass field whose JSON key is no Python name, `from` for example; `options` as of `dataclasses.field`."""
     return field(metadata={KEY: key}, **options)
+
+
+def later(default: Any) -> Any:
+    """A dataclass field that files of older versions lack."""
+    return field(default=default, metadata={LATER: True})
+
+
+def _keys(kind: Any) -> dict[str, Field[Any]]:
+    """The fields of a dataclass by their keys in JSON."""
+    return {f.metadata.get(KEY, f.name): f for f in fields(kind) if f.metadata != BESIDE}
 
 
 def to_json(value: Any) -> Any:
@@ -50,8 +65,8 @@ def to_json(value: Any) -> Any:
     """
     if is_dataclass(value) and not isinstance(value, type):
         return {
-            f.metadata.get(KEY, f.name): to_json(getattr(value, f.name))
-            for f in fields(value)
+            key: to_json(getattr(value, f.name))
+            for key, f in _keys(type(value)).items()
             if not (f.metadata.get(ABSENT) and getattr(value, f.name) is None)
         }
     if isinstance(value, Enum):
@@ -67,6 +82,63 @@ def to_json(value: Any) -> Any:
     if isinstance(value, Sequence) and not isinstance(value, (str, bytes)):
         return [to_json(item) for item in value]
     return value
+
+
+def read_as(kind: type[T], path: Path, hint: str, **others: Any) -> T:
+    """The dataclass that `to_json` wrote into a file; `others`: its fields that are no part of the JSON.
+
+    Raises:
+        InputError: as `read_document`. ValueError: the dataclass does not take these values.
+    """
+    read: T = from_json(kind, read_document(path, shape_of(kind), hint), **others)
+    return read
+
+
+def shape_of(kind: Any) -> Any:
+    """The shape of the JSON of a dataclass, or of what is annotated so in one.
+
+    >>> from dataclasses import dataclass
+    >>> @dataclass
+    ... class Tensor:
+    ...     shape: tuple[int, ...]
+    ...     why: str | None = absent()
+    >>> shape_of(Tensor)
+    {'shape': [<class 'int'>], 'why?': <class 'str'>}
+    """
+    args = get_args(kind)
+    if is_typeddict(kind):
+        return {key: shape_of(hint) for key, hint in get_type_hints(kind).items()}
+    if is_dataclass(kind):
+        shape, hints = dict[str, Any](), get_type_hints(kind)
+        for key, f in _keys(kind).items():
+            if f.metadata.get(ABSENT):
+                shape[f"{key}?"] = shape_of(_present(hints[f.name]))
+            else:
+                shape[f"{key}?" if f.metadata.get(LATER) else key] = shape_of(hints[f.name])
+        return shape
+    if NoneType in args or not args:
+        return args or kind
+    return {str: shape_of(args[1])} if args[0] is str and args[1:] not in ((), (...,)) else [shape_of(args[0])]
+
+
+def from_json(kind: Any, data: Any, **others: Any) -> Any:
+    """What `to_json` made JSON of, from JSON of that shape; `others`: as of `read_as`."""
+    if is_typeddict(kind):
+        return {key: from_json(hint, data[key]) for key, hint in get_type_hints(kind).items()}
+    if is_dataclass(kind):
+        make: Any = kind
+        keys, hints = _keys(kind), get_type_hints(kind)
+        known = {f.name: from_json(_present(hints[f.name]), data[key]) for key, f in keys.items() if key in data}
+        return make(**known, **others)
+    if isinstance(data, list):
+        items = (from_json(get_args(kind)[0], item) for item in data)
+        return list(items) if get_origin(kind) is list else tuple(items)
+    return {key: from_json(get_args(kind)[1], item) for key, item in data.items()} if isinstance(data, dict) else data
+
+
+def _present(hint: Any) -> Any:
+    """`X` of an annotation `X | None`."""
+    return next(a for a in get_args(hint) if a is not NoneType) if NoneType in get_args(hint) else hint
 
 
 def read_document(path: Path, shape: Any, hint: str) -> Any:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
@@ -13,7 +14,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from subgraph.documents import absent, keyed, problem, read_document, to_json
+from subgraph.documents import BESIDE, absent, keyed, later, problem, read_as, read_document, to_json
 from subgraph.errors import InputError
 
 
@@ -93,3 +94,36 @@ def test_a_file_that_is_no_such_document_is_named(text: str, tmp_path: Path) -> 
     assert refused.value.hint == "make it anew"
     with pytest.raises(InputError, match=r"cannot read .*none\.json"):
         read_document(tmp_path / "none.json", SHAPE, "")
+
+
+@dataclass(frozen=True)
+class Kept:
+    """A document that is read back; `folder` is where it lies."""
+
+    folder: Path = field(metadata=BESIDE)
+    sizes: tuple[tuple[int, ...], ...]
+    shares: Mapping[str, float]
+    log: list[Note]
+    words: str | None
+    since: int = later(3)
+    why: Note | None = absent()
+
+
+@dataclass(frozen=True)
+class Note:
+    text: str
+    number: int = keyed("step")
+
+
+def test_what_was_written_is_read_back(tmp_path: Path) -> None:
+    kept = Kept(tmp_path, ((1, 2), ()), {"a": 0.5}, [Note("n", 1)], None, 4, Note("w", 2))
+    file = tmp_path / "kept.json"
+    file.write_text(json.dumps(to_json(kept)))
+    assert read_as(Kept, file, "", folder=tmp_path) == kept
+    older: dict[str, Any] = {"sizes": [], "shares": {}, "log": [], "words": None}
+    file.write_text(json.dumps(older))
+    assert read_as(Kept, file, "", folder=tmp_path) == Kept(tmp_path, (), {}, [], None, 3, None)
+    for key, odd in (("log", [{"text": "n"}]), ("words", 1), ("why", None)):
+        file.write_text(json.dumps(older | {key: odd}))
+        with pytest.raises(InputError, match=rf"kept.json is damaged: {key}"):
+            read_as(Kept, file, "", folder=tmp_path)

@@ -42,7 +42,7 @@ from subgraph.graph.region import between
 from subgraph.runtime.candidate import Candidate, parse
 from subgraph.runtime.inputs import Feeding
 from subgraph.search import Counts, FindingKind, Findings, Outcome, QueryKind, Settings, Step
-from subgraph.search.state import Steps
+from subgraph.search.state import Steps, each
 from subgraph.storage.folders import safe_name
 from subgraph.text import clean
 from subgraph.trials.session import Setup, open_with_processes
@@ -53,6 +53,7 @@ log = logging.getLogger("subcut")
 
 NAME_LENGTH = 60  # characters of the candidate's name, and of a body's, in the folder's
 MOST_ENTERED = 3  # findings in whose bodies the search goes on
+TOLD_OF_INSIDE = ("kind", "signature", "nodes", "ops", "case", "inside")  # of the first finding in there
 
 
 @dataclass(frozen=True)
@@ -124,7 +125,7 @@ class Bisection(Displayed):
         self.findings: Findings | None = None
         self.document: dict[str, Any] = {}
         self._oracle: NodeOracle | None = None
-        self._deadline = math.inf  # of `time.monotonic`
+        self._started = 0.0  # of `time.monotonic`
         self._before = Counts({}, {})  # of an earlier search, whose shapes were constants
         self._inner = InnerRuns(None)
 
@@ -136,30 +137,20 @@ class Bisection(Displayed):
             InputError: an input does not fit. ModelError: the reference cannot run the model.
             OutOfTime: the time was used up before the whole model had run once.
         """
-        started, options, trials = time.monotonic(), self.options, self.trials
+        self._started, options, trials = time.monotonic(), self.options, self.trials
         assert trials
         self.steps.clear()
         self._oracle = self._new_oracle(trials)
-        trials.workers.deadline = self._deadline = started + (options.limits.max_time or math.inf)
+        trials.workers.deadline = self._started + (options.limits.max_time or math.inf)
         place = result_folder.free_place(options.place, self.oracle)
         capture(self.oracle)  # what the reference cannot run is an error, not a search
         changed = self._changed(trials)
-        findings = None
-        self.remaining, search = Remaining(self.suspects), self.search()
-        while findings is None:
-            try:
-                step = next(search)
-            except StopIteration as end:
-                findings = self._summed(end.value)
-                if trials.freeze and self._finds_no_piece(findings):
-                    log.info("no region fails while shapes are constants: searching once more with shapes as inputs")
-                    trials.freeze, self._before = False, findings.counts
-                    self._oracle = self._new_oracle(trials)
-                    findings, self.remaining, search = None, Remaining(self.suspects), self.search()
-            else:
-                self.steps.append(step)
-                self.remaining.add(step, self.oracle.indices(step.items))
-                yield step
+        findings = yield from self._followed()
+        if trials.freeze and self._finds_no_piece(findings):
+            log.info("no region fails while shapes are constants: searching once more with shapes as inputs")
+            trials.freeze, self._before = False, findings.counts
+            self._oracle = self._new_oracle(trials)
+            findings = yield from self._followed()
         self.findings = findings
         if findings.stopped and not any(s.query.kind is QueryKind.WHOLE for s in self.steps):
             raise OutOfTime(
@@ -171,13 +162,13 @@ class Bisection(Displayed):
             self.steps,
             command=options.command,
             criterion=options.setup.criterion,
-            seconds=time.monotonic() - started,
+            seconds=self._seconds,
             notes=[*self.options.notes, *filter(None, (changed, age(trials))), *self._stale(findings, place)],
             within=options.within,
         )
         document = replace(document, other_model=self._other_model(findings), body=options.body or None)
         if findings.outcome is Outcome.DISAGREE:
-            document = self._with_insides(document, started)
+            document = self._with_insides(document)
             document = result_folder.save(self.oracle, document, place, options.request, options.setup.feeding)
             self.document = to_json(document)
         else:  # beside an earlier finding, not in its place
@@ -208,18 +199,30 @@ class Bisection(Displayed):
     def search(self) -> Steps[Findings]:
         """The search from its beginning; stored answers cost nothing."""
         self.oracle.hints = self.options.hints
-        limits, left = self.options.limits, self._deadline - time.monotonic()
-        max_time = None if limits.max_time is None else min(limits.max_time, max(left, 0.0))
-        max_trials = None if limits.max_trials is None else limits.max_trials - self._before.total()
-        scope = _scope(self.oracle, self.options.within)
-        return search_stretches(self.oracle, replace(limits, within=scope, max_time=max_time, max_trials=max_trials))
+        limits = self.options.limits.after(self._before.total(), self._seconds)
+        return search_stretches(self.oracle, replace(limits, within=_scope(self.oracle, self.options.within)))
 
-    def _with_insides(self, document: BisectDocument, started: float) -> BisectDocument:
+    @property
+    def _seconds(self) -> float:
+        """Time since it began."""
+        return time.monotonic() - self._started
+
+    def _followed(self) -> Steps[Findings]:
+        """The search, whose steps are kept."""
+        self.remaining = Remaining(self.suspects)
+        return self._summed((yield from each(self.search(), self._keep)))
+
+    def _keep(self, step: Step) -> Step:
+        self.steps.append(step)
+        self.remaining.add(step, self.oracle.indices(step.items))
+        return step
+
+    def _with_insides(self, document: BisectDocument) -> BisectDocument:
         """The document with what was found inside of its findings, with what runs were left, and what that took."""
         limit = self.options.limits.max_trials
         self._inner = InnerRuns(None if limit is None else limit - document.trials)
         document = replace(document, findings=list(self._insides(document.findings)))
-        made, seconds = self._inner.made, round(time.monotonic() - started, 3)
+        made, seconds = self._inner.made, round(self._seconds, 3)
         runs = {**document.runs, **({"inside": made} if made else {})}
         return replace(document, trials=document.trials + made, runs=runs, seconds=seconds)
 
@@ -257,9 +260,8 @@ class Bisection(Displayed):
     def _searched(self, entered: Entered, asked: str) -> InsideDocument:
         """The search in a body."""
         known = replace(entered.document, asked=asked)
-        left, runs = self._deadline - time.monotonic(), self._inner
-        max_time = None if math.isinf(left) else max(left, 0.0)
-        limits = replace(self.options.limits, max_time=max_time, max_trials=runs.left, within=None)
+        runs = self._inner
+        limits = replace(self.options.limits.after(seconds=self._seconds), max_trials=runs.left, within=None)
         try:
             runs.require(1)
             with trials_inside(self.oracle.trials, self.options.setup, entered, asked) as (trials, setup):
@@ -273,16 +275,11 @@ class Bisection(Displayed):
                     runs.made += inner.document.get("trials", len(inner.steps))
         except SubcutError as e:
             return replace(known, why=e.what)
-        document = inner.document
-        found = document["findings"][:1]
-        stopped = f"ended early: {inner.findings.stopped}" if inner.findings and inner.findings.stopped else ""
-        known = replace(known, outcome=document["outcome"], report=document["report"], why=stopped)
-        if not found:
-            return known
-        first = found[0]
-        known = replace(known, kind=first["kind"], nodes=first["nodes"], ops=first["ops"], case=first["case"])
-        known = replace(known, signature=first["signature"])
-        return replace(known, inside=first["inside"]) if "inside" in first else known
+        document, findings = inner.document, inner.findings
+        stopped = f"ended early: {findings.stopped}" if findings and findings.stopped else ""
+        first: dict[str, Any] = next(iter(document["findings"]), {})
+        told = {key: first[key] for key in TOLD_OF_INSIDE if key in first}
+        return replace(known, outcome=document["outcome"], report=document["report"], why=stopped, **told)
 
     def _changed(self, trials: Trials) -> str:
         """What is said where stored answers were dropped."""

@@ -19,7 +19,7 @@ from subgraph.graph.graph import SHAPE, VALUE, Graph
 from subgraph.graph.region import Region
 from subgraph.runtime.run_result import Feeds, RunResult
 from subgraph.search import Answer, Findings, Query, QueryKind, Settings, search
-from subgraph.search.oracle import Items
+from subgraph.search.oracle import Ahead, Items
 from subgraph.search.state import SearchStopped, Steps
 from subgraph.text import count
 from subgraph.trials.attribution import (
@@ -121,10 +121,14 @@ class NodeOracle:
         ops = self.trials.graph.ops
         labels = [tuple(ops[i] for i in group) for group in self.groups]
         weights = [max(self.hints.get(i, 1.0) for i in group) for group in self.groups]
-        if self.workers > 1 and not self.trials.run_by_hand:
-            settings = replace(settings or Settings(), expect=self.ahead.expect)
+        settings = replace(settings or Settings(), expect=self.expect)
         with self.ahead:
             return (yield from search(self.parents, self, settings, weights=weights, labels=labels))
+
+    def expect(self, ahead: Ahead) -> None:
+        """Begin a search: `ahead` tells which runs it is likely to need."""
+        if self.workers > 1:
+            self.ahead.expect(ahead)
 
     # ------------------------------------------------------------------------------------------------ answers
 
@@ -136,7 +140,8 @@ class NodeOracle:
         """
         self._log_asking(queries)
         try:
-            self.ahead.wait_for(queries)
+            if self._first:  # the first answer tells how the whole is run
+                self.ahead.wait_for(queries)
             return list(map(self._answer, queries))
         except OutOfTime as e:
             raise SearchStopped(e.what) from e
@@ -159,7 +164,7 @@ class NodeOracle:
         return self.trials.run(region, repetition=query.repetition, fresh=query.fresh) if ahead is None else ahead
 
     def _run_ahead(self, query: Query) -> tuple[RunResult, Status]:
-        region = self._region(query, list(self._inner_tensors(query)))
+        region = self._region(query)
         result = self.trials.run(region, repetition=query.repetition, fresh=query.fresh)
         return result, self.trials.verdict_of(region, result).status
 
@@ -168,8 +173,7 @@ class NodeOracle:
         try:
             if kind is QueryKind.POOL:
                 return self._pool(query)
-            inner = self._inner_tensors(query)
-            region = self._region(query, list(inner))
+            region = self._region(query)
             result = self._result(query, region)
             if kind is QueryKind.WHOLE and not query.repetition:
                 require_usable(self.trials, result)
@@ -180,7 +184,7 @@ class NodeOracle:
             verdict = self.trials.verdict_of(region, result)
             answer = _answer_of(verdict)
             if kind is QueryKind.PROFILE:
-                statuses = statuses_of(verdict, inner)
+                statuses = statuses_of(verdict, self._inner_tensors(query))
                 return replace(answer, items=statuses, local=self._locally_wrong(query, result, statuses))
             if kind is QueryKind.PREFIX:
                 return replace(answer, error=self._relative_error(verdict))
@@ -194,9 +198,7 @@ class NodeOracle:
             return Answer(Status.UNRESOLVED, why=e.what)
 
     def _inner_tensors(self, query: Query) -> dict[str, int]:
-        """Tensors that a profile reads, with the item that makes each; none of another query."""
-        if query.kind is not QueryKind.PROFILE:
-            return {}
+        """Tensors that a profile reads, with the item that makes each."""
         makes, readable = self.trials.graph.makes, set(self.trials.tensors())
         return {n: k for k in query.items for i in self.groups[k] for n in makes[i] if n in readable}
 
@@ -217,11 +219,12 @@ class NodeOracle:
             return whole.failure is None and plain is probed
         return bool(abs(plain - probed).max(initial=0.0) <= UNFAITHFUL * abs(plain).max(initial=0.0))
 
-    def _region(self, query: Query, inner: Sequence[str]) -> Region:
+    def _region(self, query: Query) -> Region:
         if query.kind in (QueryKind.WHOLE, QueryKind.CLAIMED):
             return self.trials.whole()
         if query.kind is not QueryKind.PROFILE:
             return self.region(query.items)
+        inner = list(self._inner_tensors(query))
         if len(query.items) == len(self.groups):
             return self.trials.whole(inner)
         # without the culprits known so far: everything behind them would be wrong

@@ -42,18 +42,16 @@ def require_usable(trials: Trials, whole: RunResult) -> None:
 def _run_one(trials: Trials, operator: str, dtype: str) -> RunResult:
     """The result of a model that has only this operator."""
     import numpy as np
-    from onnx import helper, save_model
+    from onnx import defs, parser, save_model
 
-    source = trials.graph.model
-    element = helper.np_dtype_to_tensor_dtype(np.dtype(dtype))
-    x, y = (helper.make_tensor_value_info(name, element, SHAPE) for name in ("x", "y"))
-    node = helper.make_node(operator, ["x", "x"] if operator == "Add" else ["x"], ["y"], name=operator)
-    opsets = [helper.make_opsetid("", o.version) for o in source.opset_import if o.domain in ("", "ai.onnx")]
-    model = helper.make_model(
-        helper.make_graph([node], "preflight", [x], [y]),
-        opset_imports=opsets[:1] or None,
-        ir_version=source.ir_version,
-    )
+    source, kind = trials.graph.model, tensors.PROTO_NAMES.get(dtype, dtype)
+    opset = next((o.version for o in source.opset_import if o.domain in ("", "ai.onnx")), defs.onnx_opset_version())
+    x = "x, x" if operator == "Add" else "x"
+    model = parser.parse_model(f"""
+        <ir_version: {source.ir_version}, opset_import: ["": {opset}]>
+        preflight ({kind}[1,3,8,8] x) => ({kind}[1,3,8,8] y) {{ y = {operator}({x}) }}
+    """)
+    model.graph.node[0].name = operator
     with trials.temporary_folder() as folder:
         save_model(model, folder / "model.onnx")
         value = np.linspace(-1, 1, int(np.prod(SHAPE)), dtype=dtype).reshape(SHAPE)

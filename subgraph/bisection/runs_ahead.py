@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 
 from subgraph.runtime.run_result import RunResult
 from subgraph.runtime.worker_pool import Cancel
-from subgraph.search.lookahead import plan, run_of
+from subgraph.search.lookahead import plan
 from subgraph.search.oracle import Ahead, Query, QueryKind
 from subgraph.search.state import WITHOUT_RUN
 from subgraph.verdict import Status
@@ -35,7 +35,7 @@ class RunsAhead:
     workers: int
     begun: int = 0
     taken: int = 0
-    _ahead: Ahead = field(default=lambda _: iter(()))
+    _ahead: Ahead | None = None
     _going: dict[Query, tuple[Future[Ran], Cancel]] = field(default_factory=dict)
     _done: dict[Query, Future[Ran]] = field(default_factory=dict)
     _executor: ThreadPoolExecutor | None = None
@@ -48,12 +48,12 @@ class RunsAhead:
 
     def wait_for(self, queries: Sequence[Query]) -> None:
         """Return when all of these have run; others go on."""
-        needed = {run_of(q) for q in queries if q.kind not in NOT_AHEAD}
+        needed = {q.run for q in queries if q.kind not in NOT_AHEAD}
         while self._executor:
             self._collect()
             self._plan()
             waiting = [self._going[run][0] for run in needed if run in self._going]
-            if not waiting:  # what is needed has run, or nothing runs before the first answer
+            if not waiting:  # what is needed has run
                 return
             wait([future for future, _ in self._going.values()], return_when=FIRST_COMPLETED)
 
@@ -62,7 +62,7 @@ class RunsAhead:
 
         Raises: what the run raised.
         """
-        future = self._done.get(run_of(query))
+        future = self._done.get(query.run)
         if future is None:
             return None
         self.taken += 1
@@ -74,11 +74,11 @@ class RunsAhead:
 
     def _plan(self) -> None:
         seen = {run: f.result()[1] for run, f in self._done.items() if not f.cancelled() and f.exception() is None}
-        begin, obsolete = plan(self._ahead(seen), self._going, self._done, self.workers)
+        assert self._ahead and self._executor
+        begin, obsolete = plan(self._ahead(seen, {}), self._going, self._done, self.workers)
         for run in obsolete:
             self._going.pop(run)[1].set()
         for run in begin:
-            assert self._executor
             cancel = Cancel()
             self._going[run] = self._executor.submit(self._run, run, cancel), cancel
             self.begun += 1

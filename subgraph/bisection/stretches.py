@@ -5,7 +5,8 @@ Without a run of the whole model nobody knows whether what goes wrong in a stret
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import itertools
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import reduce
 from operator import add
@@ -13,9 +14,9 @@ from operator import add
 from subgraph.bisection.oracle import NodeOracle
 from subgraph.runtime.stretches.model import held_bytes
 from subgraph.runtime.stretches.plan import Cost, stretches
-from subgraph.search import Counts, Finding, FindingKind, Findings, Outcome, Purpose, QueryKind, Settings
+from subgraph.search import Finding, FindingKind, Findings, Outcome, Purpose, QueryKind, Settings, Step
 from subgraph.search.oracle import Items
-from subgraph.search.state import Steps
+from subgraph.search.state import Steps, each
 
 CANDIDATE_SHARE = 0.5  # of its memory that the weights of a stretch take: it has copies in other forms, and tensors
 UNSEEN = "every region is fed with captured values, and nobody knows whether what goes wrong explains the outputs"
@@ -47,48 +48,28 @@ def capture(oracle: NodeOracle) -> None:
 
 def search_stretches(oracle: NodeOracle, settings: Settings) -> Steps[Findings]:
     """Search the model; where the candidate's memory does not hold it, each stretch, as between two nodes."""
-    parts, found, number = stretches_of(oracle), list[Findings](), 0
+    parts, found, numbers = stretches_of(oracle), list[Findings](), itertools.count(1)
+
+    def numbered(step: Step) -> Step | None:
+        """The whole is asked about once."""
+        known = found and step.query.kind is QueryKind.WHOLE
+        return None if known else replace(step, number=next(numbers))
+
     if len(parts) == 1:
-        whole, number = yield from _numbered(oracle.search(settings), 0)
+        whole = yield from each(oracle.search(settings), numbered)
         if whole.stopped or not oracle.trials.too_large(oracle.trials.whole()):
             return whole
         found, parts = [whole], stretches_of(oracle)  # it was tried, and stopped for its memory
     scope = set(range(len(oracle.groups)) if settings.within is None else settings.within)
     begin = settings.clock()
     for within in filter(None, (scope.intersection(items) for items in parts)):
-        spent = sum(f.counts.total() for f in found)
-        search = oracle.search(replace(
-            settings, within=within, repeat=1,
-            max_time=None if settings.max_time is None else settings.max_time - (settings.clock() - begin),
-            max_trials=None if settings.max_trials is None else settings.max_trials - spent,
-        ))  # fmt: skip
-        findings, number = yield from _numbered(search, number, again=bool(found))
-        found.append(_without_whole(findings))
+        limits = settings.after(sum(f.counts.total() for f in found), settings.clock() - begin)
+        search = oracle.search(replace(limits, within=within, repeat=1))
+        findings = yield from each(search, numbered)
+        found.append(replace(findings, counts=findings.counts.without(Purpose.BASELINE)))  # answered without a run
         if findings.stopped:
             break
     return _joined(oracle, found, len(parts))
-
-
-def _numbered(search: Steps[Findings], number: int, *, again: bool = False) -> Steps[tuple[Findings, int]]:
-    """The steps of a search, numbered on from `number`; `again`: without those about the whole."""
-    while True:
-        try:
-            step = next(search)
-        except StopIteration as end:
-            return end.value, number
-        if not (again and step.query.kind is QueryKind.WHOLE):
-            number += 1
-            yield replace(step, number=number)
-
-
-def _without_whole(findings: Findings) -> Findings:
-    """Without the question about the whole, which is answered without a run."""
-    counts = findings.counts
-
-    def kept(numbers: Mapping[Purpose, int]) -> dict[Purpose, int]:
-        return {purpose: n for purpose, n in numbers.items() if purpose is not Purpose.BASELINE}
-
-    return replace(findings, counts=Counts(kept(counts.runs), kept(counts.compiled)))
 
 
 def _joined(oracle: NodeOracle, found: Sequence[Findings], parts: int) -> Findings:

@@ -6,7 +6,8 @@
 
 from subgraph.search.findings import Counts, Finding, FindingKind, Findings, Observation, Outcome, Purpose, Step
 from subgraph.search.oracle import Answer, Oracle, Query, QueryKind
-from subgraph.search.strategy import Settings, search
+from subgraph.search.state import Settings
+from subgraph.search.strategy import search
 
 __all__ = [
     "Answer",

@@ -8,8 +8,9 @@ wrong numbers, nor a large error a small one, and errors that cancel are both fo
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
+from typing import TypeAlias
 
 from subgraph.search.findings import Finding, FindingKind, Purpose
 from subgraph.search.oracle import Items, Query, QueryKind
@@ -29,7 +30,12 @@ MOST_SHARED = 3  # items of a culprit, each of which may belong to another one t
 LEAST_ALIKE = 2  # further items of a kind, of which one is asked for all
 SAME_KIND = 8.0  # how many times likelier an item is guilty if one of its kind is
 RUNS_NOTHING_WITHOUT = "not known whether the others agree: the candidate runs nothing without "
+NOTHING_LEFT: Items = ()
 NOT_ASKED = "not known whether these agree, which the candidate runs only behind a culprit: "
+
+
+# A failing region; the finding that explains everything; `NOTHING_LEFT` that fails; None: other means may find one.
+Found: TypeAlias = Items | Finding | None
 
 
 @dataclass
@@ -39,7 +45,6 @@ class Progress:
     Attributes:
         scope: places still in question, ascending. base: places that are the candidate's in the target. clean: so many
             of the scope's first ones were searched. peeled: the last culprit, if no tail was asked since.
-        labels: kind of each place; None if unknown.
         profile: of the scope; None where there is none. led: it led to the last culprit. misled: its hints that led to
             none.
         pooled: single items that failed alone after a pool, and are not reported yet. pool_tried: a pool was run.
@@ -52,7 +57,6 @@ class Progress:
     state: SearchState
     scope: Items
     base: Items = ()
-    labels: tuple[Hashable, ...] | None = None
     clean: int = 0
     led: bool = False
     peeled: Items = ()
@@ -111,7 +115,8 @@ def find_culprits(progress: Progress) -> Search[None]:
         region = yield from _failing_region(progress)
         if isinstance(region, Finding):
             progress.findings.append(region)
-        if region is None or progress.claimed or isinstance(region, Finding):
+            return
+        if not region:
             return
         if (yield from state.region(Purpose.SHRINK, region)) is not Meaning.FAIL:
             if region == progress.scope:
@@ -129,7 +134,7 @@ def find_culprits(progress: Progress) -> Search[None]:
             continue
         alike = yield from _refused_alike(progress, smallest)
         _suspect_same_kind(progress, smallest)
-        progress.findings.append(replace(finding, alike=state.items(alike)) if alike else finding)
+        progress.findings.append(replace(finding, alike=alike))
         left_over = finding.kind is FindingKind.ACCUMULATED and len(smallest) == len(progress.scope)
         if left_over or not (yield from _peel(progress, smallest, alike)):
             return
@@ -164,51 +169,72 @@ def _concluded(progress: Progress, region: Items) -> Search[tuple[Items, Finding
         smallest = yield from shrink(state, region, gradual=False)
         if smallest.even:
             return smallest.items, accumulated.partial(state, smallest.items, share)
-    for rest in smallest.minor[:MOST_JUDGED]:
+    for rest in smallest.neighbours(Meaning.MINOR)[:MOST_JUDGED]:
         piece = yield from minor.smallest_failing(state, rest)
         others = tuple(k for k in smallest.items if k not in piece.items)
-        if (yield from minor.accounts(state, progress.base, piece.items)) or (
-            yield from minor.heals_alone(state, progress.base, piece.items, others)
-        ):
+        if (yield from minor.is_culprit(state, progress.base, piece.items, others)):
             smallest = piece
             break
     finding = yield from confirmed(state, smallest)
-    named = smallest.items if finding is None else _places(state, smallest.items, finding.items)
-    return named, finding
-
-
-def _places(state: SearchState, region: Items, items: Items) -> Items:
-    """The places of a region that hold these items."""
-    return tuple(k for k in region if state.order[k] in items)
+    return (finding or smallest).items, finding
 
 
 # ---------------------------------------------------------------------------------------------------- a failing region
 
 
-def _failing_region(progress: Progress) -> Search[Items | Finding | None]:
-    """A failing region, short if a profile or a pool tells where it ends; or the finding that explains everything; None
-    if nothing is left that fails."""
-    state, scope = progress.state, progress.scope
+def _failing_region(progress: Progress) -> Search[Found]:
+    """What the cheapest of the means finds that finds something; first what a pool found that was not reported yet."""
     if progress.pooled:
         return progress.pooled.pop(0)
+    for means in (_from_profile, _everywhere, _from_pool):
+        found = yield from means(progress)
+        if found is not None:
+            return found
+    return (yield from _by_halving(progress))
+
+
+def _from_profile(progress: Progress) -> Search[Found]:
+    """A region to which the profile leads; once it leads to none, the one of what is left without the last culprit."""
     region = yield from _follow_profile(progress)
     while region is None and progress.peeled:
         if not (yield from _tail_fails(progress)):
-            return None
+            return NOTHING_LEFT
         region = yield from _follow_profile(progress)
-        scope = progress.scope
     progress.led = region is not None
-    if region is not None:
-        return region
-    ranked = state.signature is Signature.PRECISION
-    everywhere = progress.profile is not None and progress.profile.everywhere and state.signature is not None
-    if ranked or (everywhere and not progress.findings):
-        finding = yield from _wrong_everywhere(progress)
-        if progress.claimed or finding is not None:
-            return finding or scope
-    if (yield from _pool_finds(progress)):
-        return progress.pooled.pop(0)
-    clean = min(progress.clean, len(scope) - 1)
+    return region
+
+
+def _everywhere(progress: Progress) -> Search[Found]:
+    """Is so much wrong that the reason is the precision that the candidate claims, or an error that accumulates?"""
+    state, seen = progress.state, progress.profile
+    everywhere = seen is not None and seen.everywhere and state.signature is not None and not progress.findings
+    if state.signature is not Signature.PRECISION and not everywhere:
+        return None
+    (answer,) = yield from state.ask(Purpose.BASELINE, [Query(QueryKind.CLAIMED)])
+    progress.claimed = answer.status is Status.AGREE
+    return NOTHING_LEFT if progress.claimed else (yield from accumulated.accumulated(state, progress.scope))
+
+
+def _from_pool(progress: Progress) -> Search[Found]:
+    """Run all single items in one pool, once: if the profile was refused, a start is slow or there are several
+    culprits."""
+    state = progress.state
+    refused = progress.profile is not None and progress.profile.seen is Seen.REFUSED
+    if not progress.can_pool or progress.pool_tried:
+        return None
+    if state.cost.fit() is None and len(progress.scope) > 1:
+        # runs of two sizes tell the cost of a start; halving would ask this region first
+        yield from state.region(Purpose.HALVE, progress.scope[: len(progress.scope) // 2])
+    if not (refused or progress.findings or state.cost.slow_start(state.n)):
+        return None
+    progress.pool_tried = True
+    progress.pooled = yield from pools.failing(state, [(k,) for k in progress.scope])
+    return progress.pooled.pop(0) if progress.pooled else None
+
+
+def _by_halving(progress: Progress) -> Search[Items]:
+    """The shortest end of the scope that halving finds, and its beginning."""
+    state, scope, clean = progress.state, progress.scope, min(progress.clean, len(progress.scope) - 1)
     if progress.can_pool and state.cost.slow_start(state.n) and len(scope) > pools.WORTH_WINDOWS:
         window = yield from pools.windows(state, scope)
         scope, clean = (scope, clean) if window is None else (window, 0)
@@ -237,35 +263,9 @@ def _follow_profile(progress: Progress) -> Search[Items | None]:
             return region
         progress.misled.add(last)
     for piece in failing:
-        if (yield from minor.accounts(state, progress.base, piece)) or (
-            yield from minor.heals_alone(state, progress.base, piece)
-        ):
+        if (yield from minor.is_culprit(state, progress.base, piece)):
             return piece
     return None
-
-
-def _wrong_everywhere(progress: Progress) -> Search[Finding | None]:
-    """Is the reason the precision that the candidate claims, or an error that accumulates?"""
-    (answer,) = yield from progress.state.ask(Purpose.BASELINE, [Query(QueryKind.CLAIMED)])
-    progress.claimed = answer.status is Status.AGREE
-    return None if progress.claimed else (yield from accumulated.accumulated(progress.state, progress.scope))
-
-
-def _pool_finds(progress: Progress) -> Search[bool]:
-    """Run all single items in one pool, once: if the profile was refused, a start is slow or there are several
-    culprits."""
-    state = progress.state
-    refused = progress.profile is not None and progress.profile.seen is Seen.REFUSED
-    if not progress.can_pool or progress.pool_tried:
-        return False
-    if state.cost.fit() is None and len(progress.scope) > 1:
-        # runs of two sizes tell the cost of a start; halving would ask this region first
-        yield from state.region(Purpose.HALVE, progress.scope[: len(progress.scope) // 2])
-    if not (refused or progress.findings or state.cost.slow_start(state.n)):
-        return False
-    progress.pool_tried = True
-    progress.pooled = yield from pools.singles(state, progress.scope)
-    return bool(progress.pooled)
 
 
 # ---------------------------------------------------------------------------------------------------- the rest
@@ -301,7 +301,7 @@ def _tail_fails(progress: Progress) -> Search[bool]:
             return True
     if not progress.complete:
         skipped = progress.skipped
-        state.notes.append((NOT_ASKED if skipped else RUNS_NOTHING_WITHOUT, state.items(skipped or region)))
+        state.notes.append((NOT_ASKED if skipped else RUNS_NOTHING_WITHOUT, skipped or region))
     state.left, state.more = 0, 0
     progress.fails = False
     return False
@@ -317,7 +317,7 @@ def _scattered(progress: Progress) -> bool:
 def _overlap_fails(progress: Progress, region: Items) -> Search[bool]:
     """Does what is left fail with all items of a small culprit but one? Another culprit may share items with it."""
     state = progress.state
-    if not 1 < len(region) <= MOST_SHARED or state.steady:
+    if not 1 < len(region) <= MOST_SHARED or state.settings.steady:
         return False
     for item in region:
         rest = tuple(sorted({*progress.scope, *region} - {item}))
@@ -354,16 +354,15 @@ def _rests(state: SearchState, scope: Items, region: Items) -> list[Items]:
 
 def _of_kind(progress: Progress, region: Items) -> list[int]:
     """Other places of the scope of the same kind as a single one."""
-    if progress.labels is None or len(region) > 1:
+    labels = progress.state.labels
+    if labels is None or len(region) > 1:
         return []
-    return [k for k in progress.scope if progress.labels[k] == progress.labels[region[0]] and k != region[0]]
+    return [k for k in progress.scope if labels[k] == labels[region[0]] and k != region[0]]
 
 
 def _suspect_same_kind(progress: Progress, region: Items) -> None:
-    if progress.labels and len(region) == 1:
-        kind = progress.labels[region[0]]
-        for k in progress.scope:
-            progress.state.weights[k] *= SAME_KIND if progress.labels[k] == kind else 1.0
+    for k in _of_kind(progress, region):
+        progress.state.weights[k] *= SAME_KIND
 
 
 def _refused_alike(progress: Progress, region: Items) -> Search[Items]:

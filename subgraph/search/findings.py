@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 
 from subgraph.display import Displayed
@@ -134,21 +134,26 @@ class Counts:
         runs: by purpose. compiled: items sent to the candidate, by purpose.
     """
 
-    runs: Mapping[Purpose, int]
-    compiled: Mapping[Purpose, int]
+    runs: Mapping[Purpose, int] = field(default_factory=dict)
+    compiled: Mapping[Purpose, int] = field(default_factory=dict)
 
     def __add__(self, other: Counts) -> Counts:
-        """Of two searches, one after the other."""
+        """Of both, one after the other."""
         runs = Counter(self.runs) + Counter(other.runs)
         return Counts(runs, Counter(self.compiled) + Counter(other.compiled))
 
+    def without(self, *purposes: Purpose) -> Counts:
+        """For all purposes but these."""
+        kept = ({p: n for p, n in counted.items() if p not in purposes} for counted in (self.runs, self.compiled))
+        return Counts(*kept)
+
     def total(self, *without: Purpose) -> int:
         """Runs for all purposes but these."""
-        return sum(n for purpose, n in self.runs.items() if purpose not in without)
+        return sum(self.without(*without).runs.values())
 
     def items(self, *without: Purpose) -> int:
         """Compiled items for all purposes but these."""
-        return sum(n for purpose, n in self.compiled.items() if purpose not in without)
+        return sum(self.without(*without).compiled.values())
 
 
 @dataclass(frozen=True)

@@ -61,20 +61,17 @@ class Lookahead:
     begin: Callable[[], tuple[SearchState, Search[object]]]
     told: Sequence[Sequence[Answer]]
 
-    def wanted(self, seen: Mapping[Query, Status]) -> Iterator[Query]:
-        """Runs in the order in which they are likely to be needed, each as `run_of` says; first those needed now.
-
-        `seen`: how runs that are not yet asked about ended. Lazy: each query takes about one search over the answers so
-        far, O(queries · items).
-        """
+    def wanted(self, seen: Mapping[Query, Status], known: Mapping[Query, Answer]) -> Iterator[Query]:
+        """As `Ahead`; each as `Query.run`. Lazy: each query takes about one search over the answers so far,
+        O(queries · items)."""
         named: set[Query] = set()
-        for future in self._futures(seen) if self.told else ():  # the first answer tells how the whole is run
-            for run in map(run_of, future.queries):
+        for future in self._futures(seen, known):
+            for run in (query.run for query in future.queries):
                 if run not in named and run.kind not in WITHOUT_RUN:
                     named.add(run)
                     yield run
 
-    def _futures(self, seen: Mapping[Query, Status]) -> Iterator[_Future]:
+    def _futures(self, seen: Mapping[Query, Status], known: Mapping[Query, Answer]) -> Iterator[_Future]:
         """What the search may become, the likeliest first."""
         order = itertools.count()
         guesses: list[tuple[float, int, Batches, _Future | None]] = [(-1.0, next(order), (), None)]
@@ -92,7 +89,10 @@ class Lookahead:
             except (StopIteration, SearchStopped):
                 continue
             yield future
-            options = [_guesses(future.state, q, future.earlier, seen) for q in future.queries]
+            options = [
+                [(1.0, known[q.once])] if q.once in known else _guesses(future.state, q, future.earlier, seen)
+                for q in future.queries
+            ]
             goes_on: _Future | None = future  # with the likeliest answers; others take a new one
             for likely, answers in _combined(options):
                 if -chance * likely >= LEAST_CHANCE:
@@ -123,15 +123,9 @@ def plan(
     return begin[: max(free, 0)], obsolete
 
 
-def run_of(query: Query) -> Query:
-    """The query for the run alone: what is judged, and how, is left out."""
-    kind = QueryKind.ISOLATED if query.kind is QueryKind.TAIL else query.kind
-    return replace(query, kind=kind, explain=False, target=())
-
-
 def _anyhow(query: Query) -> Query:
     """The query for its first run."""
-    return replace(query, repetition=0, fresh=False, explain=False)
+    return replace(query.once, explain=False)
 
 
 def _guesses(
@@ -150,7 +144,7 @@ def _guesses(
         other = fails if before.status is Status.AGREE else agrees
         return [(AS_BEFORE, before), (1 - AS_BEFORE, other)]
     passes = PASSES.get(state.asking, 0.5)
-    if (status := seen.get(run_of(query))) is not None:
+    if (status := seen.get(query.run)) is not None:
         passes = SEEN if status is Status.AGREE else 1 - SEEN
     return sorted([(passes, agrees), (1 - passes, fails)], key=lambda guess: -guess[0])
 

@@ -6,8 +6,8 @@ candidates therefore need no more than one method.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Protocol, TypeAlias
 
@@ -35,7 +35,7 @@ class Query:
     Attributes:
         items: ascending; empty for WHOLE and CLAIMED, the items of all pieces for POOL.
         repetition: 0, 1, …: a higher number asks for another run, whatever is stored for lower ones.
-        fresh: run in a process that has run nothing before.
+        fresh: run in a process that has run nothing before; no part of what is asked.
         explain: determine the share even where the region agrees.
         pieces: POOL only.
         target: ISOLATED and TAIL: the items whose error is to be explained; () for the whole model's.
@@ -44,10 +44,21 @@ class Query:
     kind: QueryKind
     items: Items = ()
     repetition: int = 0
-    fresh: bool = False
+    fresh: bool = field(default=False, compare=False)
     explain: bool = False
     pieces: tuple[Items, ...] = ()
     target: Items = ()
+
+    @property
+    def run(self) -> Query:
+        """The query for the run alone: what is judged, and how, is left out."""
+        kind = QueryKind.ISOLATED if self.kind is QueryKind.TAIL else self.kind
+        return replace(self, kind=kind, explain=False, target=())
+
+    @property
+    def once(self) -> Query:
+        """The query that this one repeats, or itself."""
+        return replace(self, repetition=0, fresh=False)
 
 
 @dataclass(frozen=True)
@@ -87,8 +98,15 @@ class Answer:
     verdict: Verdict | None = None
 
 
-Ahead: TypeAlias = Callable[[Mapping[Query, Status]], Iterator[Query]]
-"""How runs ended that nobody has asked about yet -> the runs that may be needed, most likely first."""
+class Ahead(Protocol):
+    """Tells which runs a search may still need."""
+
+    def __call__(self, seen: Mapping[Query, Status], known: Mapping[Query, Answer]) -> Iterator[Query]:
+        """The runs, most likely first: those that the search waits for, then those that it would ask for next.
+
+        `seen`: how runs ended that nobody has asked about yet. `known`: answers that the search was not yet told, by
+        the query without its repetition.
+        """
 
 
 class Oracle(Protocol):

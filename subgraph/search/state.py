@@ -1,38 +1,49 @@
 """State of a search: the queries asked, their answers, and what follows from them.
 
 Concepts:
-- *places*: the items renumbered in cut order, 0 … n−1. The search works on ascending tuples of places; only
-  `SearchState` translates them to items.
+- *places*: the items renumbered in cut order, 0 … n−1. The search works on ascending tuples of places; items are only
+  in what leaves it: the queries that are sent, the steps and the findings.
 - *part*: a generator that yields batches of queries, is sent their answers and returns its result. `run` drives the
   outermost one; it alone calls the oracle.
 - *memo*: no query is asked twice. A search that starts over (the candidate turned out to be flaky, say) takes its old
   answers from the memo.
-- *repetitions*: a region of a flaky candidate passes only after several passes.
+- *repetitions*: a region of a flaky candidate passes only after several passes. The first run of a region may share a
+  process with others, any further one gets its own.
 """
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+import time
+from collections.abc import Callable, Collection, Generator, Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TypeAlias, TypeVar
 
 from subgraph.search.cost import CostModel
-from subgraph.search.findings import Counts, Observation, Purpose, Step
-from subgraph.search.oracle import Answer, Items, Oracle, Query, QueryKind
+from subgraph.search.findings import Counts, Finding, Purpose, Step
+from subgraph.search.oracle import Ahead, Answer, Items, Oracle, Query, QueryKind
 from subgraph.search.predicate import NO_OUTPUT, PASSES, Meaning, meaning
 from subgraph.verdict import Signature, Status
 
 T = TypeVar("T")
 Search: TypeAlias = Generator[Sequence[Query], Sequence[Answer], T]
 Steps: TypeAlias = Generator[Step, None, T]
-RunKey: TypeAlias = tuple[QueryKind, Items | tuple[Items, ...], int]
-MemoKey: TypeAlias = tuple[QueryKind, Items | tuple[Items, ...], int, Items]
 
 WITHOUT_RUN = frozenset({QueryKind.CLAIMED})
 STILL_REPETITION = 1000  # from this repetition on, the whole is run only to see whether it still gives output
 PATIENCE = 4  # regions in a row without output, before the whole is run again; doubled each time
 _AGREED_PLACES = 2_000_000  # places of agreeing regions looked through for contradictions
+
+
+def each(search: Steps[T], change: Callable[[Step], Step | None]) -> Steps[T]:
+    """The same search, each step of which is changed on its way; one that becomes None is left out."""
+    while True:
+        try:
+            step = change(next(search))
+        except StopIteration as end:
+            result: T = end.value
+            return result
+        if step:
+            yield step
 
 
 class SearchStopped(Exception):
@@ -43,6 +54,63 @@ class SearchRestart(Exception):
     """An assumption of the search does not hold; it starts over, with the answers it has."""
 
 
+@dataclass(frozen=True)
+class Settings:
+    """What bounds a search.
+
+    Attributes:
+        max_trials, max_time: budgets, in runs and in seconds of `clock`.
+        workers: runs at once.
+        expect: called before the first query with what tells which runs are likely to be needed: an oracle with several
+            workers may run them before they are asked.
+        within: only these items are suspects; they are asked whatever the whole says.
+        inside: if the whole agrees, its items are asked as well.
+        repeat: runs of the whole that must agree before the whole does; None: as many as cost little, two at least.
+        steady: the candidate always gives the same: two runs of the whole and one confirmation are enough.
+        clock: seconds, rising.
+    """
+
+    max_trials: int | None = None
+    max_time: float | None = None
+    workers: int = 1
+    within: Collection[int] | None = None
+    inside: bool = False
+    repeat: int | None = None
+    steady: bool = False
+    clock: Callable[[], float] = time.monotonic
+    expect: Callable[[Ahead], None] | None = None
+
+    def after(self, runs: int = 0, seconds: float = 0.0) -> Settings:
+        """What bounds a search that follows others, which took so many runs and seconds."""
+        trials = None if self.max_trials is None else max(self.max_trials - runs, 0)
+        limit = None if self.max_time is None else max(self.max_time - seconds, 0.0)
+        return replace(self, max_trials=trials, max_time=limit)
+
+
+@dataclass(frozen=True)
+class Baseline:
+    """The runs of the whole model, summed up.
+
+    Attributes:
+        signature: the most frequent one; None where no run failed.
+        failed, runs: how many runs failed with it, of how many.
+        agrees: every run agreed. claimed: but some only within the claimed precision.
+        why: of the first run with that signature.
+    """
+
+    signature: Signature | None = None
+    failed: int = 0
+    runs: int = 0
+    agrees: bool = False
+    claimed: bool = False
+    why: str = ""
+
+    @property
+    def rate(self) -> float:
+        """Share of the runs that failed."""
+        return self.failed / self.runs if self.runs else 1.0
+
+
 @dataclass
 class SearchState:
     """All that is known during a search.
@@ -50,18 +118,17 @@ class SearchState:
     Attributes:
         order: item at each place. parents: of each place, as places.
         prior: how likely each place is guilty. weights: the same, with what was learned since.
-        steady: the user says that the candidate always gives the same.
+        labels: kind of each place; None if unknown.
+        whole: how the whole fails, and how often.
         target: the places whose error is looked for: () for the whole model, later what the known culprits leave.
         signature: how the target fails, once known.
         proven: regions that are culprits whatever share they have, and why.
         any_failure: a region that fails at all counts as failing, whatever it explains.
-        whole_failed, whole_runs: failed runs of the whole, and all its runs.
-        flaky: the whole, or a region that failed once, does not always fail.
-        first: the repetition that counts as the first. fresh: every query asks for a new process.
-        repeats: how often a region must pass to count as passed.
+        first: the repetition that counts as the first. repeats: how often a region must pass to count as passed.
         left, more: as in `Step`, for the next steps.
         suspect: the smallest region that failed since the last culprit.
-        irrelevant, unresolved: as in `Findings`, by places. notes: as there.
+        agreed: regions that agreed. irrelevant, unresolved: the answer about each region that is one.
+        notes: as in `Findings`, of places.
         asking: the purpose of the last queries. told: all answers, by batch.
         without_output: regions in a row without output. patience: at this many, the whole model is run again.
     """
@@ -70,19 +137,14 @@ class SearchState:
     order: Items
     parents: Sequence[Sequence[int]]
     prior: Sequence[float]
-    max_trials: int | None = None
-    deadline: float | None = None
-    clock: Callable[[], float] = lambda: 0.0
-    steady: bool = False
+    settings: Settings = field(default_factory=Settings)
+    labels: Sequence[Hashable] | None = None
+    whole: Baseline = field(default_factory=Baseline)
     target: Items = ()
     signature: Signature | None = None
     proven: dict[Items, str] = field(default_factory=dict)
     any_failure: bool = False
-    whole_failed: int = 1
-    whole_runs: int = 1
-    flaky: bool = False
     first: int = 0
-    fresh: bool = False
     repeats: int = 1
     left: int = 0
     more: int = 0
@@ -90,20 +152,22 @@ class SearchState:
     weights: list[float] = field(default_factory=list)
     notes: list[tuple[str, Items]] = field(default_factory=list)
     cost: CostModel = field(default_factory=CostModel)
-    memo: dict[MemoKey, Answer] = field(default_factory=dict)
-    explained: set[MemoKey] = field(default_factory=set)
-    asked: set[RunKey] = field(default_factory=set)
+    memo: dict[Query, Answer] = field(default_factory=dict)
     agreed: list[Items] = field(default_factory=list)
-    irrelevant: dict[Items, Observation] = field(default_factory=dict)
-    unresolved: dict[Items, Observation] = field(default_factory=dict)
-    runs: Counter[Purpose] = field(default_factory=Counter)
-    compiled: Counter[Purpose] = field(default_factory=Counter)
+    irrelevant: dict[Items, Answer] = field(default_factory=dict)
+    unresolved: dict[Items, Answer] = field(default_factory=dict)
+    counts: Counts = field(default_factory=Counts)
     asking: Purpose = Purpose.BASELINE
     told: list[Sequence[Answer]] = field(default_factory=list)
     without_output: int = 0
     patience: int = PATIENCE
+    _ran: set[Query] = field(default_factory=set)
     _unreported: list[tuple[Purpose, Query, Answer, Meaning]] = field(default_factory=list)
     _steps: int = 0
+
+    def __post_init__(self) -> None:
+        limit = self.settings.max_time
+        self._deadline = None if limit is None else self.settings.clock() + limit
 
     @property
     def n(self) -> int:
@@ -111,23 +175,31 @@ class SearchState:
         return len(self.order)
 
     @property
+    def flaky(self) -> bool:
+        """Does the whole, or a region that failed once, not always fail?"""
+        return self.repeats > 1
+
+    @property
     def no_output(self) -> bool:
         """Does the target give no output at all?"""
         return self.signature in NO_OUTPUT
 
-    @property
-    def rate(self) -> float:
-        """Share of the runs of the whole that failed."""
-        return self.whole_failed / self.whole_runs
-
-    @property
-    def counts(self) -> Counts:
-        """Cost so far."""
-        return Counts(dict(self.runs), dict(self.compiled))
-
     def items(self, places: Iterable[int]) -> Items:
         """Places -> items, ascending."""
         return tuple(sorted(self.order[k] for k in places))
+
+    def of_items(self, finding: Finding) -> Finding:
+        """A finding about places -> the same about items."""
+        of = self.items
+        return replace(
+            finding,
+            items=of(finding.items),
+            neighbour=finding.neighbour and of(finding.neighbour),
+            doubtful=of(finding.doubtful),
+            minor=of(finding.minor),
+            alike=of(finding.alike),
+            contributors=tuple((of(places), share) for places, share in finding.contributors),
+        )
 
     # ------------------------------------------------------------------------------------------------ asking
 
@@ -170,16 +242,25 @@ class SearchState:
         self.asking = purpose
         if self.without_output >= self.patience:
             yield from self._require_output()
-        new = [q for q in dict.fromkeys(queries) if not self._answered(q)]
-        runs = len({_run_key(q) for q in new if q.kind not in WITHOUT_RUN} - self.asked)
-        if new and self.max_trials is not None and self.runs.total() + runs > self.max_trials:
+        new = [q for q in dict.fromkeys(queries) if self._answer(q) is None]
+        runs = len({q.run for q in new if q.kind not in WITHOUT_RUN} - self._ran)
+        limit = self.settings.max_trials
+        if new and limit is not None and self.counts.total() + runs > limit:
             raise SearchStopped("the trials are used up")
-        if new and self.deadline is not None and self.clock() >= self.deadline:
+        if new and self._deadline is not None and self.settings.clock() >= self._deadline:
             raise SearchStopped("the time is used up")
-        by_items = [self._by_items(q) for q in new]
-        for query, sent, answer in zip(new, by_items, (yield by_items), strict=True):
-            self._accept(purpose, query, sent, answer)
-        return [self.memo[_key(q)] for q in queries]
+        sent = [self._of_items(q) for q in new]
+        for query, asked, answer in zip(new, sent, (yield sent), strict=True):
+            self._accept(purpose, query, asked, answer)
+        return list(filter(None, map(self._answer, queries)))
+
+    def _answer(self, query: Query) -> Answer | None:
+        """The answer to a query that was asked before, or to the same with its share explained."""
+        explained = self.memo.get(replace(query, explain=True))
+        if explained is not None:
+            return explained
+        answer = self.memo.get(replace(query, explain=False))
+        return None if answer is None or (query.explain and answer.share is None) else answer
 
     def _require_output(self) -> Search[None]:
         """Run the whole again: does it still give output?"""
@@ -189,49 +270,36 @@ class SearchState:
         if answer.signature in NO_OUTPUT:
             raise SearchStopped(f"the candidate has stopped working: {answer.why or answer.signature}")
 
-    def _answered(self, query: Query) -> bool:
-        answer = self.memo.get(_key(query))
-        if answer is None:
-            return False
-        return not query.explain or answer.share is not None or _key(query) in self.explained
-
-    def _by_items(self, query: Query) -> Query:
-        pieces = tuple(self.items(p) for p in query.pieces)
+    def _of_items(self, query: Query) -> Query:
+        pieces = tuple(map(self.items, query.pieces))
         return replace(query, items=self.items(query.items), pieces=pieces, target=self.items(query.target))
 
-    def _accept(self, purpose: Purpose, query: Query, sent: Query, answer: Answer) -> None:
+    def _accept(self, purpose: Purpose, query: Query, asked: Query, answer: Answer) -> None:
         size = len(query.items) or self.n
-        if _run_key(query) not in self.asked and query.kind not in WITHOUT_RUN:
-            self.asked.add(_run_key(query))
-            self.runs[purpose] += 1
-            self.compiled[purpose] += size
+        if query.run not in self._ran and query.kind not in WITHOUT_RUN:
+            self._ran.add(query.run)
+            self.counts += Counts({purpose: 1}, {purpose: size})
             self.cost.add(size, answer.seconds)
-        if query.explain:
-            self.explained.add(_key(query))
-        self.memo[_key(query)] = answer
+        self.memo[query] = answer
         status = Meaning(answer.status)
         if query.kind is QueryKind.ISOLATED:
             status = self.meaning(query.items, answer)
             dead = answer.signature in NO_OUTPUT and not self.no_output
             self.without_output = self.without_output + 1 if dead else 0
-            self._observe(query, sent.items, answer, status)
-        self._unreported.append((purpose, sent, answer, status))
-
-    def _observe(self, query: Query, items: Items, answer: Answer, status: Meaning) -> None:
-        observation = Observation(items, answer.signature, answer.why, answer.explains)
-        if status is Meaning.AGREE and query.repetition == self.first:
-            self.agreed.append(query.items)
-        elif status is Meaning.MINOR:
-            self.irrelevant[query.items] = observation
-        elif status is Meaning.UNRESOLVED:
-            self.unresolved[query.items] = observation
+            if status is Meaning.AGREE and query.repetition == self.first:
+                self.agreed.append(query.items)
+            elif status is Meaning.MINOR:
+                self.irrelevant[query.items] = answer
+            elif status is Meaning.UNRESOLVED:
+                self.unresolved[query.items] = answer
+        self._unreported.append((purpose, asked, answer, status))
 
     # ------------------------------------------------------------------------------------------------ regions
 
     def regions(self, purpose: Purpose, regions: Sequence[Items], *, explain: bool = False) -> Search[list[Meaning]]:
         """Meaning of each region: one failure is enough, a pass takes `repeats` passes."""
         statuses: dict[Items, Meaning] = {}
-        for repetition in range(self.first, self.first + self.repeats):
+        for repetition in self._passes:
             undecided = [r for r in dict.fromkeys(regions) if statuses.get(r, Meaning.AGREE) in PASSES]
             if not undecided:
                 break
@@ -245,10 +313,18 @@ class SearchState:
                 self.suspect = region
         return [statuses[r] for r in regions]
 
-    def isolated(self, region: Items, repetition: int, *, explain: bool = False, fresh: bool = False) -> Query:
+    @property
+    def _passes(self) -> range:
+        """The repetitions that all have to pass."""
+        return range(self.first, self.first + self.repeats)
+
+    def isolated(self, region: Items, repetition: int, *, explain: bool = False) -> Query:
         """The query about a region on captured values."""
-        fresh = fresh or self.fresh or repetition > self.first
-        return Query(QueryKind.ISOLATED, region, repetition, fresh, explain, target=self.target)
+        return Query(QueryKind.ISOLATED, region, repetition, repetition > 0, explain, target=self.target)
+
+    def in_place(self, kind: QueryKind, places: Items) -> Query:
+        """The query about what places give inside the model."""
+        return Query(kind, places, self.first, self.first > 0)
 
     def meaning(self, region: Items, answer: Answer) -> Meaning:
         """What an answer about a region means now."""
@@ -267,9 +343,8 @@ class SearchState:
             yield from self.region(purpose, rest)
             return self.answer_to(rest)
         answer = Answer(Status.AGREE)
-        for repetition in range(self.first, self.first + self.repeats * bool(rest)):
-            fresh = self.fresh or repetition > self.first
-            query = Query(QueryKind.TAIL, rest, repetition, fresh, target=self.target)
+        for repetition in self._passes if rest else ():
+            query = Query(QueryKind.TAIL, rest, repetition, repetition > 0, target=self.target)
             (answer,) = yield from self.ask(purpose, [query])
             if answer.status is not Status.AGREE:
                 break
@@ -277,7 +352,7 @@ class SearchState:
 
     def repeat(self, regions: Sequence[Items], times: int) -> Search[list[Meaning]]:
         """Meaning of each region, this many times more in fresh processes, to confirm it."""
-        queries = [self.isolated(r, self.first + t, fresh=True) for r in regions for t in range(1, 1 + times)]
+        queries = [self.isolated(r, self.first + t) for r in regions for t in range(1, 1 + times)]
         answers = yield from self.one_by_one(Purpose.CONFIRM, queries)
         return [self.meaning(query.items, answer) for query, answer in zip(queries, answers, strict=True)]
 
@@ -290,12 +365,12 @@ class SearchState:
 
     def answer_to(self, region: Items) -> Answer:
         """The decisive answer about a region that was asked about: a failing one, else the first."""
-        known = [a for k in range(self.repeats) if (a := self.known(region, self.first + k)) is not None]
+        known = [a for repetition in self._passes if (a := self.known(region, repetition)) is not None]
         return next((a for a in known if self.meaning(region, a) is Meaning.FAIL), known[0])
 
     def known(self, region: Items, repetition: int) -> Answer | None:
         """The answer about a region, if it was asked about; with the share of the present target."""
-        return self.memo.get(_key(self.isolated(region, repetition)))
+        return self._answer(self.isolated(region, repetition))
 
     def agreeing_supersets(self, region: Items) -> list[Items]:
         """Larger regions that contain this one and agreed, smallest first: is it masked, or flaky? O(their size)."""
@@ -307,13 +382,3 @@ class SearchState:
             if len(places) > len(region) and inside.issubset(places):
                 supersets.append(places)
         return sorted(dict.fromkeys(supersets), key=len)
-
-
-def _run_key(query: Query) -> RunKey:
-    """Queries with the same key need one run."""
-    kind = QueryKind.ISOLATED if query.kind is QueryKind.TAIL else query.kind
-    return kind, query.pieces or query.items, query.repetition
-
-
-def _key(query: Query) -> MemoKey:
-    return query.kind, query.pieces or query.items, query.repetition, query.target

@@ -9,51 +9,24 @@ answers; it takes the same path. It changes its mind in the same way: it starts 
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Collection, Hashable, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Hashable, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
 
 from subgraph.search import order
 from subgraph.search.culprits import Progress, find_culprits
 from subgraph.search.findings import Finding, FindingKind, Findings, Observation, Outcome, Purpose
 from subgraph.search.flaky import LEAST_RATE
 from subgraph.search.lookahead import Lookahead
-from subgraph.search.oracle import Ahead, Items, Oracle, QueryKind
+from subgraph.search.oracle import Answer, Items, Oracle
 from subgraph.search.passes import accumulated
-from subgraph.search.passes.baseline import RUNS, Baseline, baseline, summed
+from subgraph.search.passes.baseline import baseline
 from subgraph.search.passes.confirm import measure_rate
 from subgraph.search.passes.inside import look_inside
 from subgraph.search.predicate import Meaning
-from subgraph.search.state import Search, SearchRestart, SearchState, SearchStopped, Steps
+from subgraph.search.state import Search, SearchRestart, SearchState, SearchStopped, Settings, Steps
 
 MOST_STARTS = 6  # a search that starts over more often ends unresolved
-
-
-@dataclass(frozen=True)
-class Settings:
-    """What bounds a search.
-
-    Attributes:
-        max_trials, max_time: budgets, in runs and in seconds of `clock`.
-        workers: runs at once.
-        expect: called before the first query with what tells which runs are likely to be needed: an oracle with several
-            workers may run them before they are asked.
-        within: only these items are suspects; they are asked whatever the whole says.
-        inside: if the whole agrees, its items are asked as well.
-        repeat: runs of the whole that must agree before the whole does; None: as many as cost little, two at least.
-        steady: the candidate always gives the same: two runs of the whole and one confirmation are enough.
-        clock: seconds, rising.
-    """
-
-    max_trials: int | None = None
-    max_time: float | None = None
-    workers: int = 1
-    within: Collection[int] | None = None
-    inside: bool = False
-    repeat: int | None = None
-    steady: bool = False
-    clock: Callable[[], float] = time.monotonic
-    expect: Callable[[Ahead], None] | None = None
 
 
 def search(
@@ -83,41 +56,39 @@ def search(
     at = {item: k for k, item in enumerate(places)}
     rows = [[at[p] for p in parents[item]] for item in places]
     prior = [float(weights[item]) for item in places] if weights is not None else [1.0] * len(places)
-    deadline = None if settings.max_time is None else settings.clock() + settings.max_time
-    kinds = None if labels is None else tuple(labels[item] for item in places)
+    kinds = None if labels is None else [labels[item] for item in places]
 
-    def begin() -> tuple[SearchState, Search[Findings]]:
+    def begin(settings: Settings) -> tuple[SearchState, Search[Findings]]:
         more = len(places).bit_length() + 4
-        state = SearchState(oracle, places, rows, prior, steady=settings.steady, left=len(places), more=more)
-        return state, _narrow(state, settings, kinds)
+        state = SearchState(oracle, places, rows, prior, settings, kinds, left=len(places), more=more)
+        return state, _narrow(state)
 
-    state, narrowing = begin()
-    state.max_trials, state.deadline, state.clock = settings.max_trials, deadline, settings.clock
+    state, narrowing = begin(settings)
     if settings.expect:
-        settings.expect(Lookahead(begin, state.told).wanted)
+        unlimited = replace(settings, max_trials=None, max_time=None)
+        settings.expect(Lookahead(partial(begin, unlimited), state.told).wanted)
     return state.run(narrowing)
 
 
-def _narrow(state: SearchState, settings: Settings, labels: tuple[Hashable, ...] | None) -> Search[Findings]:
-    base = Baseline(None, 0, 0, False, False, "")
-    progress, stopped = None, ""
+def _narrow(state: SearchState) -> Search[Findings]:
+    settings, progress, stopped = state.settings, None, ""
     within = None if settings.within is None else set(settings.within)
     scope = tuple(k for k, item in enumerate(state.order) if within is None or item in within)
     try:
-        base = yield from baseline(state, RUNS if settings.steady else settings.repeat)
-        state.signature, state.whole_failed, state.whole_runs = base.signature, base.failed, base.runs
-        if base.signature is not None or within is not None or (settings.inside and base.agrees):
-            if 0 < base.failed < base.runs:
+        yield from baseline(state)
+        whole = state.whole
+        if whole.signature is not None or within is not None or (settings.inside and whole.agrees):
+            if 0 < whole.failed < whole.runs:
                 yield from measure_rate(state)
             for _ in range(MOST_STARTS):
-                if state.flaky and state.rate < LEAST_RATE:
-                    often = f"{state.whole_failed} of {state.whole_runs} runs"
+                if state.flaky and state.whole.rate < LEAST_RATE:
+                    often = f"{state.whole.failed} of {state.whole.runs} runs"
                     stopped = f"the whole failed in {often}: too rarely to narrow it down, or the candidate changed"
                     break
-                state.target, state.signature, state.weights = (), base.signature, list(state.prior)
-                progress = Progress(state, scope, scope, labels)
+                state.target, state.signature, state.weights = (), whole.signature, list(state.prior)
+                progress = Progress(state, scope, scope)
                 try:
-                    yield from _search_scope(progress, settings)
+                    yield from _search_scope(progress)
                     break
                 except SearchRestart as restart:
                     state.notes.append((str(restart), ()))
@@ -125,17 +96,13 @@ def _narrow(state: SearchState, settings: Settings, labels: tuple[Hashable, ...]
                 stopped = "the candidate keeps contradicting itself"
     except SearchStopped as e:
         stopped = str(e)
-        answers = [a for (kind, *_), a in state.memo.items() if kind is QueryKind.WHOLE]
-        if not base.runs and answers:  # stopped during the baseline: the runs so far count
-            base = summed(answers)
-            state.signature, state.whole_failed, state.whole_runs = base.signature, base.failed, base.runs
-    return _findings(state, base, progress, stopped)
+    return _findings(state, progress, stopped)
 
 
-def _search_scope(progress: Progress, settings: Settings) -> Search[None]:
+def _search_scope(progress: Progress) -> Search[None]:
     """A scope that is known to fail is narrowed down; one that agrees is looked into, if that is wanted."""
     state, scope = progress.state, progress.scope
-    state.suspect = scope
+    settings, state.suspect = state.settings, scope
     if not scope:
         return
     fails = state.signature is not None
@@ -156,38 +123,38 @@ def _search_scope(progress: Progress, settings: Settings) -> Search[None]:
         yield from look_inside(progress)
 
 
-def _findings(state: SearchState, base: Baseline, progress: Progress | None, stopped: str) -> Findings:
-    counts, complete = state.counts, bool(progress and progress.complete)
+def _findings(state: SearchState, progress: Progress | None, stopped: str) -> Findings:
+    whole, complete = state.whole, bool(progress and progress.complete)
     findings = list(progress.findings) if progress else []
-    if base.signature is None and not findings:
-        if stopped or not base.agrees or not (progress is None or complete):
-            why = stopped or (base.why if not base.agrees else "the outputs agree, but inner tensors could not be read")
-            unresolved = Finding(FindingKind.UNRESOLVED, state.items(state.suspect or range(state.n)), None, why=why)
-            others, notes = _smallest(state.unresolved, set()), tuple(state.notes)
-            return Findings(Outcome.UNRESOLVED, counts, None, (unresolved,), (), others, stopped=stopped, notes=notes)
-        return Findings(Outcome.CLAIMED if base.claimed else Outcome.AGREE, counts, notes=tuple(state.notes))
+    ends = partial(
+        Findings, counts=state.counts, stopped=stopped, notes=tuple((text, state.items(k)) for text, k in state.notes)
+    )
+    suspects, unresolved = state.suspect or tuple(range(state.n)), _smallest(state, state.unresolved)
+    if whole.signature is None and not findings:
+        if stopped or not whole.agrees or not (progress is None or complete):
+            why = stopped or (
+                whole.why if not whole.agrees else "the outputs agree, but inner tensors could not be read"
+            )
+            nothing = Finding(FindingKind.UNRESOLVED, state.items(suspects), None, why=why)
+            return ends(Outcome.UNRESOLVED, findings=(nothing,), unresolved=unresolved)
+        return ends(Outcome.CLAIMED if whole.claimed else Outcome.AGREE)
     if progress and progress.claimed and not findings:
-        return Findings(Outcome.CLAIMED, counts, state.signature, rate=state.rate)
+        return Findings(Outcome.CLAIMED, state.counts, state.signature, rate=whole.rate)
     if progress and progress.elsewhere and not (findings or stopped):
-        return Findings(Outcome.ELSEWHERE, counts, base.signature, rate=state.rate, notes=tuple(state.notes))
+        return ends(Outcome.ELSEWHERE, signature=whole.signature, rate=whole.rate)
     if stopped or not findings:
         why = stopped or "no region fails in the way the whole model does"
-        suspects = state.items(state.suspect or range(state.n))
         findings.append(Finding(FindingKind.UNRESOLVED, suspects, state.signature, why=why))
-    findings.sort(key=_rank)
     named = {k for f in findings if f.kind is not FindingKind.UNRESOLVED for k in f.items}
-    return Findings(
+    return ends(
         Outcome.DISAGREE,
-        counts,
-        base.signature,
-        tuple(findings),
-        _smallest(state.irrelevant, named),
-        _smallest(state.unresolved, set()),
-        state.rate,
-        bool(progress and progress.probe_sensitive and not state.flaky),
-        complete and (len(named) < state.n or all(f.certified for f in findings)),
-        stopped,
-        tuple(state.notes),
+        signature=whole.signature,
+        findings=tuple(sorted(map(state.of_items, findings), key=_rank)),
+        irrelevant=_smallest(state, state.irrelevant, named),
+        unresolved=unresolved,
+        rate=whole.rate,
+        probe_sensitive=bool(progress and progress.probe_sensitive and not state.flaky),
+        complete=complete and (len(named) < state.n or all(f.certified for f in findings)),
     )
 
 
@@ -199,11 +166,17 @@ def _rank(finding: Finding) -> tuple[int, float, Items]:
     return 0 if blames else _KINDS.index(finding.kind), -(finding.explains or 0.0), finding.items
 
 
-def _smallest(observations: dict[Items, Observation], named: set[int]) -> tuple[Observation, ...]:
-    """Observations that contain no other one, and no item that is part of a finding."""
+def _smallest(
+    state: SearchState, answers: Mapping[Items, Answer], named: Collection[int] = ()
+) -> tuple[Observation, ...]:
+    """Regions that contain no other one, and no place that is part of a finding."""
+    observations = [
+        Observation(state.items(places), answer.signature, answer.why, answer.explains)
+        for places, answer in answers.items()
+        if not set(places).intersection(named)
+    ]
     kept: list[Observation] = []
-    for observation in sorted(observations.values(), key=lambda o: (len(o.items), o.items)):
-        inside = set(observation.items)
-        if not inside & named and not any(inside.issuperset(k.items) for k in kept):
+    for observation in sorted(observations, key=lambda o: (len(o.items), o.items)):
+        if not any(set(observation.items).issuperset(k.items) for k in kept):
             kept.append(observation)
     return tuple(kept)

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import math
 import shutil
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from subgraph.documents import BESIDE
 from subgraph.errors import UnknownName, UsageError
 from subgraph.storage import dtypes, tensors
 from subgraph.storage.tensors import PACKED, Record
@@ -22,10 +23,14 @@ FORMATS = ("npy", "bin")
 
 @dataclass(frozen=True)
 class TensorFormat:
-    """Element type and layout of tensors on a device; an empty one means the model's."""
+    """Element type and layout of tensors on a device; an empty one means the model's.
+
+    `only_floats`: indices and masks stay in their own element type.
+    """
 
     dtype: str = ""
     layout: str = ""
+    only_floats: bool = field(default=False, repr=False, metadata=BESIDE)
 
     def __post_init__(self) -> None:
         names = [n for n in dtypes.TYPE_NUMBERS if n != "string"]
@@ -188,6 +193,8 @@ def write_bin(record: Record, folder: Path, tensor_format: TensorFormat) -> tupl
     """
     written: list[StoredFile] = []
     losses = []
+    if tensor_format.only_floats and "float" not in record.dtype:
+        tensor_format = replace(tensor_format, dtype="")
     for file, shape in zip(record.files, record.shapes, strict=True):
         if record.dtype == "string":
             losses.append(f"{record.name}: texts have no .bin form")

@@ -11,7 +11,7 @@ from subgraph.bisection.runs_ahead import Ran, RunsAhead
 from subgraph.errors import BackendError, WorkerDied
 from subgraph.runtime.run_result import RunResult
 from subgraph.runtime.worker_pool import Cancel, ended_by_cancel
-from subgraph.search.oracle import Query, QueryKind
+from subgraph.search.oracle import Answer, Query, QueryKind
 from subgraph.verdict import Status
 
 ONE, TWO, THREE = (Query(QueryKind.ISOLATED, (k,)) for k in (1, 2, 3))
@@ -36,7 +36,7 @@ class Runs:
             raise BackendError("it cannot be used")
         return RunResult(build=float(query.items[0])), Status.AGREE
 
-    def ahead(self, seen: Mapping[Query, Status]) -> Iterator[Query]:
+    def ahead(self, seen: Mapping[Query, Status], known: Mapping[Query, Answer]) -> Iterator[Query]:
         """What is wanted now."""
         self.seen = seen
         return iter(self.wanted)

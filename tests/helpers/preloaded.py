@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import gc
 import os
 import sys
 
-os.environ["OPENBLAS_NUM_THREADS"] = "1"  # as a worker has it; `run` replaces the environment
 import numpy  # noqa: F401
 import onnx  # noqa: F401
-import onnxruntime  # noqa: F401
 
 import subgraph.bisection.bisection
 import subgraph.cases.write_case
@@ -18,11 +15,6 @@ import subgraph.recordings.compare
 import subgraph.sweep.sweep
 import subgraph.trials.compare  # noqa: F401
 from subgraph import cli
-from tests.helpers import nursery
-
-IMPORT_PATH = nursery.real_import_path()
-gc.collect()
-gc.freeze()  # what is imported stays shared with the processes that are forked
 
 
 def run(words: list[str], cwd: str, environment: dict[str, str], streams: list[str]) -> None:
@@ -35,6 +27,5 @@ def run(words: list[str], cwd: str, environment: dict[str, str], streams: list[s
         handle = os.open(path, flags, 0o600)
         os.dup2(handle, number)
         os.close(handle)
-    nursery.start(IMPORT_PATH)
     sys.stdin, sys.argv = open(0, closefd=False), words  # noqa: SIM115
     cli.main()

@@ -7,10 +7,12 @@ from statistics import mean
 
 import pytest
 
-from fixtures.scenarios import FAMILIES, Fault, Scenario, chain, scenario
+from fixtures.scenarios import FAMILIES, Candidate, Fault, Scenario, chain, scenario
 from fixtures.scenarios.workers import Workers, lognormal, run_with
-from subgraph.search import Purpose, Query, QueryKind
+from subgraph.search import Answer, Purpose, Query, QueryKind, Settings, search
 from subgraph.search.lookahead import plan
+from subgraph.search.oracle import Ahead
+from subgraph.verdict import Signature, Status
 
 N = 256
 ALONE = 14  # runs with one worker: the whole twice, the profile, 8 halvings, the item twice, the tail
@@ -62,3 +64,18 @@ def test_what_no_path_needs_is_ended() -> None:
     assert plan(iter([one, two, three]), [one, four], [], 2) == ([two], {four})
     assert plan(iter([one, two, three]), [two], [one], 2) == ([three], set())
     assert plan(itertools.chain([one], queries(*range(100))), [one, four], [], 2) == ([], set())
+
+
+def test_what_is_known_is_not_guessed() -> None:
+    """Before the first answer: the search waits for the whole, and goes on with what is known."""
+    named: list[list[Query]] = []
+
+    def expect(ahead: Ahead) -> None:
+        whole, profile = Query(QueryKind.WHOLE), Query(QueryKind.PROFILE, tuple(range(N)))
+        fails, shows = (Answer(Status.FAIL, Signature.MISMATCH, items=items) for items in ({}, {7: Status.FAIL}))
+        named.append(list(itertools.islice(ahead({}, {whole: fails, profile: shows}), 4)))
+
+    going = search(chain(N), Candidate(at(7)), Settings(expect=expect))
+    next(going)
+    assert [query.kind for query in named[0][:3]] == [QueryKind.WHOLE, QueryKind.WHOLE, QueryKind.PROFILE]
+    assert named[0][3] == Query(QueryKind.ISOLATED, (7,))

@@ -23,7 +23,7 @@ from subgraph.search.findings import Purpose
 from subgraph.search.oracle import Answer, Query, QueryKind
 from subgraph.search.passes import context, gallop, halve, pools, profile, shrink
 from subgraph.search.predicate import NO_OUTPUT, Meaning, meaning
-from subgraph.search.state import Search, SearchState, SearchStopped
+from subgraph.search.state import Search, SearchState, SearchStopped, Settings
 from subgraph.verdict import Signature, Status
 from tests.helpers.examples import examples
 
@@ -112,7 +112,7 @@ def test_halving_finds_where_a_fault_ends(n: int, data: st.DataObject) -> None:
     state = new_state(faulty(chain(n), set(range(first, last + 1))))
     begin, end = result(state, halve.halve(state, tuple(range(n))))
     assert end == last + 1 and begin <= first
-    assert state.runs[Purpose.HALVE] <= (n - 1).bit_length()
+    assert state.counts.runs[Purpose.HALVE] <= (n - 1).bit_length()
 
 
 @LAW
@@ -122,7 +122,7 @@ def test_galloping_finds_the_shortest_end_that_fails(n: int, data: st.DataObject
     state = new_state(faulty(chain(n), {first, n - 1}))
     assert result(state, gallop.back(state, tuple(range(n)), n, 0)) == first
     length = n - first
-    assert state.runs.total() <= 2 * length.bit_length()
+    assert state.counts.total() <= 2 * length.bit_length()
     state = new_state(faulty(chain(n), {first, n - 1}))
     unknown = result(state, gallop.back(state, tuple(range(n)), n, None))
     assert unknown == (first if length <= gallop.LONGEST else None)
@@ -143,8 +143,8 @@ def test_shrinking_gives_exactly_the_fault(seed: int, n: int, data: st.DataObjec
 def test_pools_propose_and_each_piece_is_run_alone() -> None:
     s = faulty(chain(40), {3}, {17}, {20, 21})
     state = new_state(s)
-    assert result(state, pools.singles(state, tuple(range(40)))) == [(3,), (17,)]
-    assert state.runs[Purpose.POOL] == 3
+    assert result(state, pools.failing(state, [(k,) for k in range(40)])) == [(3,), (17,)]
+    assert state.counts.runs[Purpose.POOL] == 3
     state = new_state(faulty(chain(100), {31, 32}))
     window = result(state, pools.windows(state, tuple(range(100))))
     assert window is not None and {31, 32} <= set(window)
@@ -171,7 +171,7 @@ def test_no_query_is_asked_twice() -> None:
     state = new_state(faulty(chain(9), {3}))
     for _ in range(2):
         assert result(state, state.region(Purpose.HALVE, (2, 3))) is Meaning.FAIL
-    assert state.runs.total() == 1 and state.suspect == (2, 3)
+    assert state.counts.total() == 1 and state.suspect == (2, 3)
 
 
 def test_a_region_in_another_numbering() -> None:
@@ -182,7 +182,7 @@ def test_a_region_in_another_numbering() -> None:
 
 
 def test_a_budget_is_kept() -> None:
-    state = new_state(faulty(chain(9), {3}), max_trials=1)
+    state = new_state(faulty(chain(9), {3}), settings=Settings(max_trials=1))
     result(state, state.region(Purpose.HALVE, (2, 3)))
     with pytest.raises(SearchStopped):
         result(state, state.region(Purpose.HALVE, (2,)))

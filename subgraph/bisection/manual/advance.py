@@ -179,7 +179,7 @@ def advance(state: ManualState, trials: Trials) -> tuple[ManualBisection, bool, 
         state.open = []
     except Pending as pending:
         ended = False
-        _prepare(state, trials, bisection.next_tasks(pending, state.request.batch * repeat))
+        _prepare(state, trials, bisection.by_hand.next_tasks(pending, state.request.batch * repeat))
     shown, state.shown, state.settled = state.shown, len(bisection.new_steps), True
     state.save()
     state.remove_closed_tasks()

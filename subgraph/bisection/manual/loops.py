@@ -11,7 +11,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from subgraph.bisection.manual import tasks
-from subgraph.bisection.manual.state import DAMAGE, FOLDERS, STATE, STATE_BEFORE, TODO, ManualState
+from subgraph.bisection.manual.state import FOLDERS, STATE, STATE_BEFORE, TODO, ManualState
 from subgraph.errors import ResultExists, UsageError
 from subgraph.storage import folders
 from subgraph.text import clean, count
@@ -54,7 +54,7 @@ def _loops_in(parent: Path) -> list[Path]:
 
 def _name_of(folder: Path) -> str:
     """What --name takes, as it is typed; of a damaged loop a part of its folder's name."""
-    with suppress(*DAMAGE):
+    with suppress(UsageError):
         return shlex.quote(clean(ManualState.read(folder, STATE).name))
     return clean(folder.name.removeprefix("manual-"))
 
@@ -92,17 +92,14 @@ def _read(folder: Path, *, repair: bool = False) -> ManualState:
     is kept aside."""
     try:
         return ManualState.read(folder, STATE)
-    except DAMAGE as e:
-        damaged = f"{clean(str(folder / STATE))} is damaged: {type(e).__name__} {clean(str(e))}"
-        what = e.what if isinstance(e, UsageError) else damaged
-        with suppress(*DAMAGE):
+    except UsageError as e:
+        with suppress(UsageError):
             before = ManualState.read(folder, STATE_BEFORE)
-            log.warning("%s; the one before the last change is used", what)
+            log.warning("%s; the one before the last change is used", e.what)
             if repair:
                 _put_aside(folder)
             return before
-        hint = "put back a copy of it; or subcut manual reset, and start anew"
-        raise UsageError(what, hint) from e
+        raise
 
 
 def _put_aside(folder: Path) -> None:

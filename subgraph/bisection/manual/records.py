@@ -1,20 +1,17 @@
-"""The parts of a manual bisection's state: request, values fed, tasks and answers, as JSON and back."""
+"""The parts of a manual bisection's state: request, values fed, tasks and answers. They are kept as JSON."""
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields
-from typing import Any
+from dataclasses import dataclass
 
-from subgraph.documents import keyed
+from subgraph.documents import keyed, later
 from subgraph.runtime.capture import Captured
-from subgraph.runtime.inputs import FeedingOptions, ImageOptions
+from subgraph.runtime.inputs import FeedingOptions
 from subgraph.storage.tensors import Record
 
 MAX_BATCH = 64  # tasks at once
 MAX_REPEAT = 16  # runs of each
-OWN_FILE = re.compile(r"(inputs|drawn|recorded)/\d+/\w+[\d#]*\.npy")
 
 
 @dataclass(frozen=True)
@@ -34,19 +31,11 @@ class ManualRequest:
     command: str
     notes: Sequence[str]
     force: bool
-    repeat: int = 1
+    repeat: int = later(1)
 
-    @classmethod
-    def from_json(cls, d: Any) -> ManualRequest:
-        feeding, image = d["feeding"], d["feeding"]["picture"]
-        picture = ImageOptions(tuple(image["mean"]), tuple(image["scale"]), image["bgr"])
-        options = FeedingOptions(
-            inputs=tuple(feeding["inputs"]), shapes=feeding["shapes"], seed=feeding["seed"], picture=picture
-        )
-        if not (1 <= int(d["batch"]) <= MAX_BATCH and 1 <= int(d.get("repeat", 1)) <= MAX_REPEAT):
+    def __post_init__(self) -> None:
+        if not (1 <= self.batch <= MAX_BATCH and 1 <= self.repeat <= MAX_REPEAT):
             raise ValueError("batch or repeat is out of bounds")
-        known = {f.name: d[f.name] for f in fields(cls) if f.name in d}
-        return cls(**known | {"batch": int(d["batch"]), "feeding": options})
 
 
 @dataclass(frozen=True)
@@ -65,14 +54,6 @@ class FedSample:
     fed: Sequence[Record]
     origins: Mapping[str, str]
     tensors: Sequence[Record]
-
-    @classmethod
-    def from_json(cls, d: Any) -> FedSample:
-        fed, tensors = ([Record.from_json(r) for r in d[key]] for key in ("fed", "tensors"))
-        outside = [f for r in tensors for f in r.files if not OWN_FILE.fullmatch(f)]
-        if outside:
-            raise ValueError(f"{outside[0]} is no file of a loop")
-        return cls(str(d["label"]), fed, {str(k): str(v) for k, v in d["origins"].items()}, tensors)
 
     @property
     def captured(self) -> Captured:
@@ -100,14 +81,6 @@ class RecordedEvidence:
     own_errors: Mapping[str, float]
     places: Sequence[Sequence[int]] = ()
     outputs: Sequence[Sequence[Record]] = ()
-
-    @classmethod
-    def from_json(cls, d: Any) -> RecordedEvidence:
-        outputs = [[Record.from_json(r) for r in sample] for sample in d["outputs"]]
-        outside = [f for sample in outputs for r in sample for f in r.files if not OWN_FILE.fullmatch(f)]
-        if outside:
-            raise ValueError(f"{outside[0]} is no file of a loop")
-        return cls(d["name"], d["lines"], d["wrong"], d["own_errors"], d["places"], outputs)
 
 
 @dataclass(frozen=True)

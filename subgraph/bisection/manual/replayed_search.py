@@ -1,8 +1,8 @@
 """The bisection of a device that a person runs: the search over recorded results, and what is to be run next.
 
 Insight: a search is a pure function of its answers, so nothing of it is stored. Each command runs it anew over the
-recorded results, until it asks for one that is missing: `Pending`. What it would ask after that is found in the same
-way, with assumed answers.
+recorded results, until it asks for one that is missing: `Pending`. What it would ask after that, the search's own
+lookahead tells.
 
 Manual runs are expensive: nothing is repeated unless the user says so, the growth of an error is not measured, and a
 region that agrees is not examined further.
@@ -10,7 +10,6 @@ region that agrees is not examined further.
 
 from __future__ import annotations
 
-import heapq
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -19,12 +18,12 @@ from dataclasses import dataclass, field, replace
 from subgraph.bisection.bisection import Bisection, BisectionOptions
 from subgraph.bisection.manual.records import RecordedEvidence
 from subgraph.bisection.manual.tasks import Task
-from subgraph.bisection.oracle import NodeOracle, items_of, statuses_of
+from subgraph.bisection.oracle import NodeOracle, items_of
 from subgraph.errors import ModelError, NoRegion
 from subgraph.graph.region import Region
 from subgraph.runtime.run_result import Feeds, RunResult
 from subgraph.search import Answer, Counts, Findings, Purpose, Query, QueryKind, Step
-from subgraph.search.oracle import Items
+from subgraph.search.oracle import Ahead, Items
 from subgraph.search.state import WITHOUT_RUN
 from subgraph.storage.digest import digest
 from subgraph.storage.tensors import Record
@@ -32,32 +31,15 @@ from subgraph.trials.trial import Trials
 from subgraph.verdict import Signature, Status, Verdict
 
 NOT_RUN = RunResult(failure=Verdict(Status.UNRESOLVED, None, "not asked by hand"))
-# Probability that a region fails, by the purpose of its query; it only orders the tasks that are prepared ahead.
-FAIL_ODDS = {
-    Purpose.BASELINE: 0.9,
-    Purpose.GALLOP: 0.6,  # the first wrong node is mostly guilty
-    Purpose.SHRINK: 0.25,
-    Purpose.TAIL: 0.15,
-    Purpose.GROWTH: 0.3,
-}
-EVEN_ODDS = 0.5
-VANISHED_ODDS = 0.2  # that reading inner tensors hides the fault; the other profiles cannot be assumed
 MOST_RIGHT = 4  # pieces that are right, before the device is asked whether it is wrong as a whole, as was recorded
-REPLAYS = 12  # of the search, per task that is prepared
 
 
 class Pending(Exception):
-    """The search waits for results: its open queries, each with the task that has to be run."""
+    """The search waits for results: the tasks that have to be run."""
 
-    def __init__(self, waiting: Sequence[tuple[Query, Task]]) -> None:
-        super().__init__(f"{len(waiting)} questions are open")
-        self.waiting = tuple(waiting)
-
-
-class _NotRecorded(Exception):
     def __init__(self, tasks: Sequence[Task]) -> None:
-        super().__init__(tasks[0].key)
-        self.tasks = tasks
+        super().__init__(f"{len(tasks)} tasks are open")
+        self.tasks = tuple(tasks)
 
 
 @dataclass
@@ -66,7 +48,7 @@ class RecordedAnswers:
 
     Attributes:
         results: by key of the task.
-        may_ask: a missing result raises `_NotRecorded`; otherwise it is unresolved.
+        may_ask: a missing result raises `Pending`; otherwise it is unresolved.
         repeat: how often each region is run. shaky: by a region's nodes, how its runs contradict each other.
     """
 
@@ -80,7 +62,7 @@ class RecordedAnswers:
         """The recorded result of a region.
 
         Raises:
-            _NotRecorded: the region is to be run. ModelError: it cannot be cut, so nobody can run it.
+            Pending: the region is to be run. ModelError: it cannot be cut, so nobody can run it.
         """
         runs = {key: self.results.get(key) for key in self.keys(region, feeds)}
         known = [result for result in runs.values() if result is not None]
@@ -89,7 +71,7 @@ class RecordedAnswers:
             if not self.may_ask:
                 return NOT_RUN
             missing = [task for task in self.tasks(region, feeds) if runs[task.key] is None]
-            raise _NotRecorded(missing)
+            raise Pending(missing)
         result = skipped or self._settled(region, feeds, known)
         for key in runs:
             self.trials.seen_keys[key] = result.made
@@ -147,7 +129,7 @@ class ManualOracle(NodeOracle):
     """Answers a search from recorded results.
 
     Attributes:
-        known: the answers so far. assumed: answers of a possible future.
+        known: the answers so far. wanted: which runs the search may still need.
         evidence: what a recording tells. told: the queries that it answers. looked: runs of places that it names.
     """
 
@@ -157,34 +139,64 @@ class ManualOracle(NodeOracle):
     looked: int = 0
     _hints: tuple[dict[int, Status], dict[int, float]] | None = None
     known: dict[Query, Answer] = field(default_factory=dict)
-    assumed: Mapping[Query, Answer] = field(default_factory=dict)
+    wanted: Ahead = lambda seen, known: iter(())
+
+    def expect(self, ahead: Ahead) -> None:
+        """Begin a search."""
+        self.wanted = ahead
 
     def ask(self, queries: Sequence[Query]) -> Sequence[Answer]:
         """
         Raises:
             Pending: some have to be run first.
         """
-        answers, waiting = [], []
-        for query in map(without_repetition, queries):
+        answers, missing = list[Answer](), list[Task]()
+        for query in queries:
             try:
-                if query not in self.assumed and query not in self.known:
-                    with self.recorded.asking(query.kind is not QueryKind.PREFIX):
-                        told = self._told(query)
-                        self.known[query] = told or self._answer(query)
-                    self.told |= {query} if told else set()
-                answers.append(self.assumed.get(query) or self.known[query])
-            except _NotRecorded as e:
-                waiting += [(query, task) for task in e.tasks]
-        if waiting:
-            raise Pending(waiting)
+                answers.append(self._recorded(query.once))
+            except Pending as pending:
+                missing += pending.tasks
+        if missing:
+            raise Pending(missing)
         return answers
+
+    def _recorded(self, query: Query) -> Answer:
+        if query not in self.known:
+            with self.recorded.asking(query.kind is not QueryKind.PREFIX):
+                told = self._told(query)
+                self.known[query] = told or self._answer(query)
+            self.told |= {query} if told else set()
+        return self.known[query]
+
+    def next_tasks(self, pending: Pending, count: int) -> list[Task]:
+        """Up to `count` tasks: those that the search waits for, then those that it is likely to ask for next."""
+        tasks = {task.key: task for task in pending.tasks}
+        for query in self.wanted({}, self.known):
+            if len(tasks) >= count:
+                break
+            tasks |= {task.key: task for task in self._missing(query)}
+        return list(tasks.values())[:count]
+
+    def _missing(self, query: Query) -> Sequence[Task]:
+        """The tasks of a query that were not run."""
+        try:
+            with self.recorded.asking(query.kind is not QueryKind.PREFIX):
+                if told := self._told(query):
+                    self.known[query] = told
+                else:
+                    self.trials.run(self._region(query))
+        except Pending as pending:
+            return pending.tasks
+        except (ModelError, NoRegion):  # it cannot be cut
+            pass
+        return ()
 
     def _answer(self, query: Query) -> Answer:
         if query.kind is QueryKind.ISOLATED and Query(QueryKind.WHOLE) in self.told:
             pieces = [a.status for q, a in self.known.items() if q.kind is QueryKind.ISOLATED]
             nothing_fails = len(pieces) >= MOST_RIGHT and Status.FAIL not in pieces
             if nothing_fails or len(query.items) == len(self.groups):
-                raise _NotRecorded(self.recorded.tasks(self.trials.whole()))
+                raise Pending(self.recorded.tasks(self.trials.whole()))
         return super()._answer(query)
 
     def _told(self, query: Query) -> Answer | None:
@@ -194,7 +206,7 @@ class ManualOracle(NodeOracle):
         only those items count that were seen to add an error.
 
         Raises:
-            _NotRecorded: places that it leaves in doubt are to be run.
+            Pending: places that it leaves in doubt are to be run.
         """
         if self.evidence is None or query.kind is not QueryKind.PROFILE:
             return None
@@ -215,7 +227,7 @@ class ManualOracle(NodeOracle):
         reference values. A device that refuses this once is not asked again.
 
         Raises:
-            _NotRecorded: such places are to be run.
+            Pending: such places are to be run.
         """
         graph, item = self.trials.graph, {node: k for k, group in enumerate(self.groups) for node in group}
         made_by = {name: item[i] for name, i in graph.maker.items() if i in item}
@@ -230,7 +242,7 @@ class ManualOracle(NodeOracle):
             inside = tuple(sorted({item[i] for i in place if i in item}))
             try:
                 wrong_inside = self._wrong_inside(inside) if len(inside) > 1 else {}
-            except _NotRecorded as e:
+            except Pending as e:
                 missing += e.tasks
                 continue
             if wrong_inside is None:
@@ -239,7 +251,7 @@ class ManualOracle(NodeOracle):
                 local = {k: error for k, error in local.items() if k not in inside} | wrong_inside
                 statuses |= dict.fromkeys(wrong_inside, Status.FAIL)
         if missing:
-            raise _NotRecorded(missing)
+            raise Pending(missing)
         return statuses, local
 
     def _wrong_inside(self, items: Items) -> dict[int, float] | None:
@@ -247,32 +259,18 @@ class ManualOracle(NodeOracle):
         device does not run them so.
 
         Raises:
-            _NotRecorded: they are to be run.
+            Pending: they are to be run.
         """
-        query = Query(QueryKind.PROFILE, items)
-        inner = self._inner_tensors(query)
-        try:
-            result = self.trials.run(self._region(query, list(inner)))
-        except (ModelError, NoRegion):  # it cannot be cut: the search looks piece by piece
+        answer = self._answer(Query(QueryKind.PROFILE, items))
+        if answer.verdict is None:  # it cannot be cut: the search looks piece by piece
             return {}
         self.looked += 1
-        if result.failure:
+        if not answer.verdict.outputs:
             return None
-        verdict = self.trials.verdict_of(self._region(query, list(inner)), result)
-        seen = statuses_of(verdict, inner)
-        local = self._locally_wrong(query, result, seen)
-        if local is not None:
-            return local
-        wrong, parents = {k for k in items if seen.get(k) is Status.FAIL}, self.parents
+        if answer.local is not None:
+            return dict(answer.local)
+        wrong, parents = {k for k in items if answer.items.get(k) is Status.FAIL}, self.parents
         return {k: 0.0 for k in wrong if wrong.isdisjoint(parents[k])}
-
-    def possible_answers(self, query: Query) -> list[Answer]:
-        """Answers worth assuming; to a profile only that the fault vanished."""
-        if query.kind is QueryKind.PROFILE:
-            return [Answer(Status.AGREE, items=dict.fromkeys(query.items, Status.AGREE))]
-        whole = self.known.get(Query(QueryKind.WHOLE))
-        signature = (whole and whole.signature) or Signature.MISMATCH
-        return [Answer(Status.FAIL, signature, culprit=True, share=1.0), Answer(Status.AGREE)]
 
     def _with_share(self, query: Query, region: Region, result: RunResult, answer: Answer) -> Answer:
         whole = self.run_result(self.trials.whole())
@@ -281,11 +279,6 @@ class ManualOracle(NodeOracle):
             return replace(answer, culprit=fails or None)
         with self.recorded.asking(answer.status is Status.FAIL):
             return super()._with_share(query, region, result, answer)
-
-
-def without_repetition(query: Query) -> Query:
-    """The query that this one repeats."""
-    return replace(query, repetition=0, fresh=False)
 
 
 class ManualBisection(Bisection):
@@ -300,9 +293,7 @@ class ManualBisection(Bisection):
         self._evidence, self._asked = evidence, frozenset(results)
 
     def _new_oracle(self, trials: Trials) -> ManualOracle:
-        oracle = self._manual_oracle = ManualOracle(
-            trials, items_of(trials), recorded=self._recorded, evidence=self._evidence
-        )
+        oracle = self.by_hand = ManualOracle(trials, items_of(trials), recorded=self._recorded, evidence=self._evidence)
         if self._evidence and self._tell_whole(self._evidence.outputs):
             oracle.told.add(Query(QueryKind.WHOLE))
         return oracle
@@ -326,8 +317,8 @@ class ManualBisection(Bisection):
         self.steps[:] = self.new_steps
         self.options = replace(self.options, notes=(*self.options.notes, *self.contradictions))
         once = {(step.query.kind, step.items): step for step in reversed(self.steps)}
-        told, looked = self._manual_oracle.told, self._manual_oracle.looked
-        asked = [step for step in once.values() if without_repetition(step.query) not in told]
+        told, looked = self.by_hand.told, self.by_hand.looked
+        asked = [step for step in once.values() if step.query.once not in told]
         runs = [step for step in asked if step.query.kind not in WITHOUT_RUN]
         nodes: Counter[Purpose] = Counter()
         for step in runs:
@@ -350,43 +341,3 @@ class ManualBisection(Bisection):
         """The steps so far that repeat no other, numbered from 1."""
         new = [step for step in self.steps if not step.query.repetition]
         return [replace(step, number=k) for k, step in enumerate(new, 1)]
-
-    def next_tasks(self, first: Pending, count: int) -> list[Task]:
-        """Up to `count` tasks: those that the search waits for, then those it would ask for after each possible
-        answer, the likeliest first."""
-        tasks = {task.key: task for _, task in first.waiting}
-        futures: list[tuple[float, int, dict[Query, Answer], Pending]] = [(-1.0, 0, {}, first)]
-        replays = 0
-        while futures and len(tasks) < count and replays < count * REPLAYS:
-            chance, _, assumed, pending = heapq.heappop(futures)
-            query = pending.waiting[0][0]
-            for answer in self._manual_oracle.possible_answers(query):
-                replays += 1
-                future = assumed | {query: answer}
-                odds, after = self._replay(future, query, answer)
-                if after is not None:
-                    heapq.heappush(futures, (chance * odds, replays, future, after))
-            if futures:
-                tasks |= {task.key: task for _, task in futures[0][3].waiting if task.key not in tasks}
-        return list(tasks.values())[:count]
-
-    def _replay(self, assumed: Mapping[Query, Answer], query: Query, answer: Answer) -> tuple[float, Pending | None]:
-        """The probability of this answer, and where the search waits after it; None if it ends."""
-        self._manual_oracle.assumed = assumed
-        odds, after = EVEN_ODDS, None
-        try:
-            for step in self.search():
-                if without_repetition(step.query) == query and not step.query.repetition:
-                    odds = _odds(step, answer)
-        except Pending as e:
-            after = e
-        finally:
-            self._manual_oracle.assumed = {}
-        return odds, after
-
-
-def _odds(step: Step, answer: Answer) -> float:
-    if step.query.kind is QueryKind.PROFILE:
-        return VANISHED_ODDS
-    fails = FAIL_ODDS.get(step.purpose, EVEN_ODDS)
-    return fails if answer.status is Status.FAIL else 1.0 - fails

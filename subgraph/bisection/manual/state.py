@@ -16,6 +16,7 @@ from __future__ import annotations
 import json
 import logging
 import os
+import re
 import shutil
 import time
 from collections.abc import Sequence
@@ -33,13 +34,13 @@ from subgraph.bisection.manual.records import (
     RecordedEvidence,
 )
 from subgraph.bisection.manual.tasks import TaskFormat
-from subgraph.documents import absent, keyed, read_document, to_json
+from subgraph.documents import BESIDE, absent, keyed, read_as, to_json
 from subgraph.errors import InputError, UsageError
 from subgraph.runtime.inputs import Feeding
 from subgraph.runtime.run_result import RunResult, from_entry
 from subgraph.storage import folders, store_entry
 from subgraph.storage.store import StoreEntry
-from subgraph.text import count
+from subgraph.text import clean, count
 from subgraph.verdict import Signature, Status, Verdict
 
 log = logging.getLogger("subcut")
@@ -52,30 +53,8 @@ WORDS = {
     "bad": Verdict(Status.FAIL, Signature.MISMATCH, "said to be bad, by hand"),
     "skip": Verdict(Status.UNRESOLVED, Signature.REFUSED, "skipped: it cannot be run, said by hand"),
 }
-_RECORD = {"name": str, "form": str, "dtype": str, "shapes": [[int]], "files": [str]}
-SHAPE = {
-    "schema": str,
-    "request": {
-        "name": str, "export": str, "batch": int, "within": str, "criterion": str, "precision": (str, type(None)),
-        "freeze": bool, "reference": str, "custom_ops": str, "command": str, "notes": [str], "force": bool,
-        "repeat?": int,
-        "feeding": {
-            "inputs": [str], "shapes": {str: [int]}, "seed": int,
-            "picture": {"mean": [float], "scale": [float], "bgr": bool},
-        },
-    },
-    "model": {"path": str, "digest": str},
-    "samples": [{"label": str, "fed": [_RECORD], "origins": {str: str}, "tensors": [_RECORD]}],
-    "asked": [{"number": int, "key": str, "what": str, "trip": int}],
-    "log": [{"number": int, "word": str, "when": str, "step": int}],
-    "open": [int], "told": int, "settled": bool,
-    "recorded?": {
-        "name": str, "lines": [str], "wrong": {str: bool}, "own_errors": {str: float},
-        "places": [[int]], "outputs": [[_RECORD]],
-    },
-}  # fmt: skip
+OWN_FILE = re.compile(r"(inputs|drawn|recorded)/\d+/\w+[\d#]*\.npy")
 TAKEN = "taken"  # the word of an answer with outputs
-DAMAGE = (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError, UsageError)  # of a damaged state
 
 
 @dataclass
@@ -87,7 +66,8 @@ class ManualState:
     recorded: what a recording told when the loop began.
     """
 
-    folder: Path
+    folder: Path = field(metadata=BESIDE)
+    schema: str = field(default=SCHEMA, kw_only=True)
     request: ManualRequest
     model: ModelIdentity
     samples: list[FedSample] = field(default_factory=list)
@@ -103,26 +83,27 @@ class ManualState:
     @classmethod
     def read(cls, folder: Path, file: str) -> ManualState:
         """
-        Raises: one of `DAMAGE`.
+        Raises:
+            UsageError: the state is damaged.
         """
-        d = read_document(folder / file, SHAPE, "put back a copy of it; or subcut manual reset, and start anew")
-        if d["schema"] != SCHEMA:
-            raise ValueError(f"schema {d['schema']}")
-        state = cls(
-            folder,
-            ManualRequest.from_json(d["request"]),
-            ModelIdentity(d["model"]["path"], d["model"]["digest"]),
-            [FedSample.from_json(s) for s in d["samples"]],
-            [LoggedTask(t["number"], t["key"], t["what"], t["trip"]) for t in d["asked"]],
-            [LoggedAnswer(a["number"], a["word"], a["when"], a["step"]) for a in d["log"]],
-            d["open"],
-            d["told"],
-            d["settled"],
-            RecordedEvidence.from_json(d["recorded"]) if "recorded" in d else None,
-        )
-        _ = [state.task(n) for n in (*state.open, *(a.number for a in state.log))], state.task_format
-        _ = [WORDS[a.word] for a in state.log if a.word != TAKEN]
+        hint = "put back a copy of it; or subcut manual reset, and start anew"
+        try:
+            state = read_as(cls, folder / file, hint, folder=folder)
+            state._check()
+        except (ValueError, KeyError) as e:
+            what = f"{clean(str(folder / file))} is damaged: {type(e).__name__} {clean(str(e))}"
+            raise UsageError(what, hint) from e
         return state
+
+    def _check(self) -> None:
+        if self.schema != SCHEMA:
+            raise ValueError(f"schema {self.schema}")
+        outputs = self.recorded.outputs if self.recorded else ()
+        records = [record for some in (*(s.tensors for s in self.samples), *outputs) for record in some]
+        for file in (file for record in records for file in record.files if not OWN_FILE.fullmatch(file)):
+            raise ValueError(f"{file} is no file of a loop")
+        _ = [self.task(n) for n in (*self.open, *(a.number for a in self.log))], self.task_format
+        _ = [WORDS[a.word] for a in self.log if a.word != TAKEN]
 
     def save(self) -> None:
         """Write the state atomically, also if the power fails.
@@ -130,11 +111,10 @@ class ManualState:
         Raises:
             OutputError: it cannot be written.
         """
-        document = {"schema": SCHEMA} | {k: v for k, v in to_json(self).items() if k != "folder"}
         aside = self.folder / f".{STATE}.new"
         try:
             with aside.open("w", encoding="utf-8") as file:
-                json.dump(document, file, indent=1)
+                json.dump(to_json(self), file, indent=1)
                 file.flush()
                 os.fsync(file.fileno())
             with suppress(OSError):  # the first state, or a file system without links

@@ -25,8 +25,8 @@ from subgraph.runtime.inputs import Feeding
 from subgraph.runtime.reference_values import ReferenceValues
 from subgraph.runtime.run_result import Feeds
 from subgraph.storage import folders
-from subgraph.storage.convert import FORMATS, LAYOUTS, TensorFormat, convert, formats, raw_bytes
-from subgraph.storage.tensors import Record, load, shape_text
+from subgraph.storage.convert import FORMATS, LAYOUTS, TensorFormat, formats
+from subgraph.storage.tensors import shape_text
 from subgraph.text import clean, count
 from subgraph.trials.trial import Trials
 
@@ -59,7 +59,8 @@ class TaskFormat:
             raise UsageError(f"--export {words}: expected FORMAT[:DTYPE][:LAYOUT]", "--export bin:float16:NHWC")
         if rest and "bin" not in file_formats:
             raise UsageError(f"--export {words}: .npy files hold the true values", "--export bin:float16:NHWC")
-        return cls(file_formats, TensorFormat(*dtypes[:1] or ("",), *layouts[:1]))
+        dtype, layout = (next(iter(some), "") for some in (dtypes, layouts))
+        return cls(file_formats, TensorFormat(dtype, layout, only_floats="float" in dtype))
 
     @property
     def words(self) -> str:
@@ -121,9 +122,9 @@ def write_task(trials: Trials, task: Task, number: int, todo: Path, task_format:
     Raises:
         ModelError: the reference cannot run the region. OutputError: a folder cannot be written.
     """
-    graph, region, tensor_format = trials.graph, task.region, task_format.form
+    graph, region = trials.graph, task.region
     request = write_case.CaseRequest.of_nodes(
-        graph, region.nodes, feeding, freeze=trials.freeze, formats=task_format.formats, tensor_format=tensor_format
+        graph, region.nodes, feeding, freeze=trials.freeze, formats=task_format.formats, tensor_format=task_format.form
     )
     with folders.scratch(todo) as aside:
         place = ResultPlace(aside, str(number))
@@ -133,7 +134,6 @@ def write_task(trials: Trials, task: Task, number: int, todo: Path, task_format:
             with folders.aside(folder) as work:
                 for file in written.path.iterdir():
                     file.rename(work / file.name)
-                _keep_integers(manifest, work, tensor_format)
                 (work / TODO_TXT).write_text(_todo_text(manifest, number, task.run), encoding="utf-8")
                 entry = TaskEntry(task.key, number, len(cases), task.groups[k])
                 case.write_manifest(manifest | {BY_HAND: entry}, work)
@@ -152,23 +152,6 @@ def _values(trials: Trials, task: Task) -> ReferenceValues:
         {**known, **fed, **made} for known, fed, made in zip(values.records, task.feeds, outputs, strict=True)
     ]
     return values
-
-
-def _keep_integers(manifest: dict[str, Any], work: Path, tensor_format: TensorFormat) -> None:
-    """Write integer .bin files again in their own type: indices and masks are not in the device's float type."""
-    if "float" not in tensor_format.dtype:
-        return
-    for tensor in (*manifest["inputs"], *manifest["outputs"]):
-        if "float" in tensor["dtype"] or tensor["dtype"] == "string":
-            continue
-        manifest["losses"] = [line for line in manifest["losses"] if not line.startswith(f"{tensor['name']} as ")]
-        for stored in tensor["samples"]:
-            for file, raw in zip(files_of(stored, "npy"), files_of(stored, "bin"), strict=True):
-                record = Record(tensor["name"], "tensor", file["dtype"], (tuple(file["shape"]),), (file["file"],))
-                array: Any = load(record, work)
-                array, _, _ = convert(array, TensorFormat("", tensor_format.layout))
-                (work / raw["file"]).write_bytes(raw_bytes(array, file["dtype"]))
-                raw |= {"dtype": file["dtype"], "shape": list(array.shape)}
 
 
 def files_of(stored: Mapping[str, Any], kind: str) -> list[dict[str, Any]]:

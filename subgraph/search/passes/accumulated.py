@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from itertools import pairwise
 
 from subgraph.search.findings import Finding, FindingKind, Purpose
-from subgraph.search.oracle import Items, Query, QueryKind
+from subgraph.search.oracle import Items, QueryKind
 from subgraph.search.predicate import Meaning
 from subgraph.search.state import Search, SearchState
 from subgraph.verdict import Signature
@@ -63,7 +63,7 @@ def scattered(state: SearchState, scope: Items, findings: Sequence[Finding]) -> 
     if not shares or len(shares) < len(culprits) or max(map(abs, shares)) >= CULPRIT_SHARE:
         return list(findings)
     contributors = [(f.items, f.explains or 0.0) for f in culprits]
-    contributors += [(o.items, o.share) for o in state.irrelevant.values() if o.share and o.share > 0]
+    contributors += [(p, a.explains) for p, a in state.irrelevant.items() if a.explains and a.explains > 0]
     contributors.sort(key=lambda contributor: -contributor[1])
     failing = "1 piece that fails explains" if len(shares) == 1 else f"{len(shares)} pieces that fail explain"
     why = f"{failing} {sum(shares):.0%}, none more than {max(shares):.0%}; the rest of the error is made in many places"
@@ -78,9 +78,8 @@ def _finding(
     growth: tuple[tuple[int, float], ...] = (),
     contributors: tuple[tuple[Items, float], ...] = (),
 ) -> Finding:
-    items = state.items(region)
     return Finding(
-        FindingKind.ACCUMULATED, items, state.signature, False, share,
+        FindingKind.ACCUMULATED, region, state.signature, False, share,
         why=why, growth=growth, contributors=contributors,
     )  # fmt: skip
 
@@ -100,7 +99,7 @@ def _shares(state: SearchState, pieces: Sequence[Items], graded: bool) -> Search
 def _growth(state: SearchState) -> Search[tuple[tuple[int, float], ...]]:
     """Errors of prefixes that run on the model's inputs; unknown ones are left out."""
     sizes = sorted({max(1, state.n * k // GROWTH_POINTS) for k in range(1, GROWTH_POINTS + 1)})
-    queries = [Query(QueryKind.PREFIX, tuple(range(j)), state.first, state.fresh) for j in sizes]
+    queries = [state.in_place(QueryKind.PREFIX, tuple(range(j))) for j in sizes]
     answers = yield from state.one_by_one(Purpose.GROWTH, queries)
     return tuple((j, a.error) for j, a in zip(sizes, answers, strict=True) if a.error is not None)
 
@@ -121,4 +120,4 @@ def _largest(
             break
         heapq.heapreplace(heap, (-parts[0], halves[0]))
         heapq.heappush(heap, (-parts[1], halves[1]))
-    return tuple((state.items(piece), -share) for share, piece in sorted(heap))
+    return tuple((piece, -share) for share, piece in sorted(heap))

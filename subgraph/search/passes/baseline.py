@@ -8,12 +8,11 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from subgraph.search.findings import Purpose
 from subgraph.search.oracle import Answer, Query, QueryKind
-from subgraph.search.state import Search, SearchState
-from subgraph.verdict import Signature, Status
+from subgraph.search.state import Baseline, Search, SearchState
+from subgraph.verdict import Status
 
 RUNS = 2
 DIFFERING_RUNS = 4
@@ -22,39 +21,26 @@ REPEATS_SECONDS = 10.0  # that all repeats of a whole that agrees may take toget
 FLAKY_RUNS = 8  # once the whole is known to be flaky
 
 
-@dataclass(frozen=True)
-class Baseline:
-    """The runs of the whole model, summed up.
-
-    Attributes:
-        signature: the most frequent one; None where no run failed.
-        failed, runs: how many runs failed with it, of how many.
-        agrees: every run agreed. claimed: but some only within the claimed precision.
-        why: of the first run with that signature.
-    """
-
-    signature: Signature | None
-    failed: int
-    runs: int
-    agrees: bool
-    claimed: bool
-    why: str
+def baseline(state: SearchState) -> Search[None]:
+    """Run the whole model until it is known how it fails, or that it agrees: `state.whole`."""
+    answers: list[Answer] = []
+    while len(answers) < _runs_needed(answers, RUNS if state.settings.steady else state.settings.repeat):
+        purpose = Purpose.AGAIN if answers else Purpose.BASELINE
+        answers += yield from state.ask(purpose, [_run_of_whole(len(answers))])
+        state.whole = summed(answers)
+        state.signature = state.whole.signature
 
 
-def baseline(state: SearchState, repeat: int | None) -> Search[Baseline]:
-    """Run the whole model; `repeat`: runs that must agree before the whole does, None: as many as cost little."""
-    answers = yield from run_whole(state, 1)
-    if repeat == 1 and not _fails(answers[0]):
-        return summed(answers)
-    answers = yield from run_whole(state, RUNS)
-    if len({(a.status, a.signature) for a in answers}) > 1:
-        answers = yield from run_whole(state, DIFFERING_RUNS)
-    if not any(map(_fails, answers)):
-        while not any(map(_fails, answers)) and _once_more(answers, repeat):
-            answers = yield from run_whole(state, len(answers) + 1)
-        if any(map(_fails, answers)):
-            answers = yield from run_whole(state, FLAKY_RUNS)
-    return summed(answers)
+def _runs_needed(answers: Sequence[Answer], repeat: int | None) -> int:
+    """How often the whole has to run, as far as its answers so far tell; `repeat`: runs that must agree before the
+    whole does, None: as many as cost little."""
+    fails = [_fails(a) for a in answers]
+    if len(answers) < RUNS:
+        return 1 if not answers or (repeat == 1 and not any(fails)) else RUNS
+    least = RUNS if len({(a.status, a.signature) for a in answers[:RUNS]}) == 1 else DIFFERING_RUNS
+    if any(fails[:least]):
+        return least
+    return FLAKY_RUNS if any(fails) else max(least, len(answers) + _once_more(answers, repeat))
 
 
 def _once_more(answers: Sequence[Answer], repeat: int | None) -> bool:
@@ -68,9 +54,11 @@ def _once_more(answers: Sequence[Answer], repeat: int | None) -> bool:
 
 def run_whole(state: SearchState, runs: int) -> Search[list[Answer]]:
     """Answers of so many runs of the whole; earlier runs count."""
-    queries = [Query(QueryKind.WHOLE, (), repetition, True) for repetition in range(runs)]
-    answers = yield from state.ask(Purpose.BASELINE, queries[:1])
-    return answers + (yield from state.one_by_one(Purpose.AGAIN, queries[1:]))
+    return (yield from state.one_by_one(Purpose.AGAIN, list(map(_run_of_whole, range(runs)))))
+
+
+def _run_of_whole(repetition: int) -> Query:
+    return Query(QueryKind.WHOLE, (), repetition, fresh=True)
 
 
 def summed(answers: Sequence[Answer]) -> Baseline:

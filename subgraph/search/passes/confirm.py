@@ -45,7 +45,7 @@ def confirmed(state: SearchState, smallest: Smallest) -> Search[Finding | None]:
     if state.flaky:
         return (yield from _flaky_finding(state, smallest))
     own, others = next((own, others) for most, own, others in FURTHER_RUNS if len(smallest.items) <= most)
-    own, others = STEADY_RUNS if state.steady else (own, others)
+    own, others = STEADY_RUNS if state.settings.steady else (own, others)
     statuses = yield from state.repeat([smallest.items], own)
     if Meaning.AGREE in statuses:
         yield from resolve_contradiction(state, smallest.items)
@@ -62,7 +62,7 @@ def confirmed(state: SearchState, smallest: Smallest) -> Search[Finding | None]:
 def _needs_all(state: SearchState, smallest: Smallest, finding: Finding) -> Search[Finding]:
     """The finding, unless an item of it can be exchanged for a stranger: then the others fail in any company, though
     not alone, and the candidate contradicts itself."""
-    if not 1 < len(smallest.items) <= MOST_EXCHANGED or state.steady:
+    if not 1 < len(smallest.items) <= MOST_EXCHANGED or state.settings.steady:
         return finding
     needed = []
     for item in smallest.items:
@@ -73,7 +73,7 @@ def _needs_all(state: SearchState, smallest: Smallest, finding: Finding) -> Sear
     if len(needed) == len(smallest.items):
         return finding
     why = "the candidate contradicts itself: this fails together with any other nodes, and not alone"
-    items = state.items(needed or smallest.items)
+    items = tuple(needed) or smallest.items
     return replace(finding, kind=FindingKind.UNRESOLVED, items=items, certified=False, neighbour=None, why=why)
 
 
@@ -117,7 +117,6 @@ def resolve_contradiction(state: SearchState, region: Items) -> Search[None]:
     if (yield from state.region(Purpose.CONFIRM, region)) is not Meaning.FAIL:
         return
     state.first += _VOID
-    state.fresh = True
     state.agreed.clear()
     raise SearchRestart("a failure was seen in a used process only: every trial now gets a fresh one")
 
@@ -132,12 +131,12 @@ def measure_rate(state: SearchState) -> Search[None]:
 
     If none of the latest runs failed, more runs tell a rare fault from a candidate that changed meanwhile.
     """
-    before = state.whole_runs
+    before = state.whole.runs
     answers = yield from baseline.run_whole(state, baseline.FLAKY_RUNS)
     if answers[before:] and baseline.summed(answers[before:]).agrees:
         answers = yield from baseline.run_whole(state, CHANGED_RUNS)
     runs = baseline.summed(answers)
-    state.flaky, state.whole_failed, state.whole_runs = True, runs.failed, runs.runs
+    state.whole = replace(state.whole, failed=runs.failed, runs=runs.runs)
     state.repeats = max(2, flaky.passes_needed(flaky.careful_rate(runs.failed, runs.runs)))
     state.agreed.clear()
 
@@ -155,31 +154,28 @@ def _flaky_finding(state: SearchState, smallest: Smallest) -> Search[Finding]:
         )
     for runs in (FLAKY_RUNS, MORE_FLAKY_RUNS):
         failed = (yield from state.repeat([smallest.items], runs)).count(Meaning.FAIL)
-        reproduces = flaky.reproduces(failed, runs, state.whole_failed, state.whole_runs)
+        reproduces = flaky.reproduces(failed, runs, state.whole.failed, state.whole.runs)
         if reproduces:
             break
     finding = _finding(state, smallest, FindingKind.FLAKY, (failed, runs))
     if reproduces:
         return finding
-    why = f"fails alone in {failed} of {runs} runs, the whole in {state.rate:.0%} of its runs"
+    why = f"fails alone in {failed} of {runs} runs, the whole in {state.whole.rate:.0%} of its runs"
     return replace(finding, kind=FindingKind.UNRESOLVED, certified=False, why=why)
 
 
 def _finding(state: SearchState, smallest: Smallest, kind: FindingKind, runs: tuple[int, int]) -> Finding:
     answer = state.answer_to(smallest.items)
-    share = None if state.no_output else answer.explains
-    why = (
-        "fails only as a whole: no part of it was seen to fail"
-        if smallest.whole
-        else state.proven.get(smallest.items, "")
-    )
-    neighbour = smallest.neighbour and state.items(smallest.neighbour)
-    doubtful, minor = (
-        state.items(k for k in smallest.items if any(k not in rest for rest in some))
-        for some in (smallest.doubtful, smallest.minor)
-    )
-    signature = answer.signature or state.signature  # alone the region may fail in another way
-    items = state.items(smallest.items)
+    only_whole = "fails only as a whole: no part of it was seen to fail"
     return Finding(
-        kind, items, signature, smallest.certified, share, runs, neighbour, doubtful, minor, why=why
-    )  # fmt: skip
+        kind,
+        smallest.items,
+        answer.signature or state.signature,  # alone the region may fail in another way
+        smallest.certified,
+        None if state.no_output else answer.explains,
+        runs,
+        neighbour=next(reversed(smallest.neighbours(Meaning.AGREE)), None),
+        doubtful=smallest.dropped(Meaning.UNRESOLVED),
+        minor=smallest.dropped(Meaning.MINOR),
+        why=only_whole if smallest.whole else state.proven.get(smallest.items, ""),
+    )

@@ -6,19 +6,14 @@ larger terms. Reading inner tensors disturbs the candidate, so only what fails a
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from subgraph.search.culprits import Progress
 from subgraph.search.findings import Purpose
 from subgraph.search.oracle import Items, Query, QueryKind
-from subgraph.search.order import nearest_last
-from subgraph.search.passes import gallop
 from subgraph.search.passes.confirm import confirmed
-from subgraph.search.passes.profile import MOST_HINTS, read
+from subgraph.search.passes.profile import MOST_HINTS, follow, read
 from subgraph.search.passes.shrink import shrink
 from subgraph.search.predicate import Meaning
-from subgraph.search.state import Search, SearchState
-from subgraph.verdict import Status
+from subgraph.search.state import Search
 
 
 def look_inside(progress: Progress) -> Search[None]:
@@ -33,28 +28,21 @@ def look_inside(progress: Progress) -> Search[None]:
         why = answer.why or answer.signature or "none came back"
         state.notes.append((f"inner tensors could not be read: {why}", ()))
         return
-    wrong: list[Items] = [(k,) for k in scope if answer.items.get(state.order[k]) is Status.FAIL]
+    seen = read(state, scope, answer)
+    wrong: list[Items] = [(k,) for k in seen.wrong]
     statuses: list[Meaning] = []
     for at, region in enumerate(wrong):
         state.left, state.more = len(wrong) - at, len(wrong) - at
         statuses.append((yield from state.region(Purpose.TAIL, region)))
     failing = [region for region, status in zip(wrong, statuses, strict=True) if status is Meaning.FAIL]
-    if wrong and not failing:
-        failing = yield from _regions_above(state, scope, read(state, scope, answer).hints[:MOST_HINTS])
+    if wrong and not failing:  # several items may be wrong together only
+        for last in seen.hints[:MOST_HINTS]:
+            above = yield from follow(state, scope, last)
+            failing += [above] if above else []
     for region in failing:
         smallest = yield from shrink(state, region)
         finding = yield from confirmed(state, smallest)
         progress.findings += [finding] if finding else []
     progress.complete = Meaning.UNRESOLVED not in statuses
     if wrong and not failing:
-        state.notes.append(("wrong in place, but not alone: ", state.items(k for region in wrong for k in region)))
-
-
-def _regions_above(state: SearchState, scope: Items, hints: Sequence[int]) -> Search[list[Items]]:
-    """Failing regions that end at these items: several items may be wrong together only."""
-    regions = []
-    for last in hints:
-        line = nearest_last(state.parents, set(scope), last)
-        start = yield from gallop.back(state, line, len(line), None)
-        regions += [] if start is None else [tuple(sorted(line[start:]))]
-    return regions
+        state.notes.append(("wrong in place, but not alone: ", seen.wrong))

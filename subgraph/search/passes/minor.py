@@ -27,6 +27,14 @@ def smallest_failing(state: SearchState, region: Items) -> Search[Smallest]:
         state.any_failure = False
 
 
+def is_culprit(state: SearchState, base: Items, piece: Items, others: Items = ()) -> Search[bool]:
+    """Is a piece that explains little a culprit nevertheless, of the places `base` that are the candidate's? `others`:
+    what fails together with it in the way that is looked for."""
+    if (yield from accounts(state, base, piece)):
+        return True
+    return (yield from _heals_alone(state, base, piece, others))
+
+
 def accounts(state: SearchState, base: Items, piece: Items) -> Search[bool]:
     """Is a piece that explains little a culprit nevertheless? Yes if what disappears of the error without it is what it
     gives alone: errors of several culprits may cancel each other."""
@@ -38,7 +46,7 @@ def accounts(state: SearchState, base: Items, piece: Items) -> Search[bool]:
     return answer.culprit is True
 
 
-def heals_alone(state: SearchState, base: Items, piece: Items, others: Items = ()) -> Search[bool]:
+def _heals_alone(state: SearchState, base: Items, piece: Items, others: Items) -> Search[bool]:
     """Does all else agree without a piece that fails by itself, but not without `others` alone, with which it fails in
     the way that is looked for?"""
     if state.no_output or state.signature is Signature.PRECISION:

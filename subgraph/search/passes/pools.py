@@ -40,11 +40,6 @@ def failing(state: SearchState, pieces: Sequence[Items]) -> Search[list[Items]]:
     return guilty
 
 
-def singles(state: SearchState, scope: Items) -> Search[list[Items]]:
-    """Single items that fail alone."""
-    return (yield from failing(state, [(k,) for k in scope]))
-
-
 def windows(state: SearchState, scope: Items) -> Search[Items | None]:
     """A failing window of `WINDOW` items. Any fault of up to half as many lies inside a window of one of the sets."""
     for offset in (0, WINDOW // 2):

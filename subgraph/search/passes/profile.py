@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from subgraph.search.findings import Purpose
-from subgraph.search.oracle import Answer, Items, Query, QueryKind
+from subgraph.search.oracle import Answer, Items, QueryKind
 from subgraph.search.order import nearest_last
 from subgraph.search.passes import gallop
 from subgraph.search.state import Search, SearchState
@@ -36,18 +36,20 @@ class Profile:
     hints: places of first wrong items, in cut order; where `local` is known, of all that are wrong by what they read.
     local: the relative error of each hint by what it reads, where that is known.
     everywhere: so many items are wrong that low precision may be the reason.
+    wrong: places of all items that are wrong.
     """
 
     seen: Seen
     hints: tuple[int, ...] = ()
     everywhere: bool = False
     local: Mapping[int, float] | None = None
+    wrong: Items = ()
 
 
 def profile(state: SearchState, scope: Items) -> Search[Profile]:
     """One run of these places with every inner tensor as an output."""
     state.more = 4
-    (answer,) = yield from state.ask(Purpose.PROFILE, [Query(QueryKind.PROFILE, scope, state.first, state.fresh)])
+    (answer,) = yield from state.ask(Purpose.PROFILE, [state.in_place(QueryKind.PROFILE, scope)])
     return read(state, scope, answer)
 
 
@@ -58,12 +60,12 @@ def read(state: SearchState, scope: Items, answer: Answer) -> Profile:
     """
     if not answer.items:
         return Profile(Seen.VANISHED if answer.status is Status.AGREE else Seen.REFUSED)
-    inside, dark, hints, wrong = set(scope), set(), [], 0
+    inside, dark, hints, wrong = set(scope), set[int](), list[int](), list[int]()
     for k in scope:
         status = answer.items.get(state.order[k])
         below = any(p in dark for p in state.parents[k] if p in inside)
         if status is Status.FAIL:
-            wrong += 1
+            wrong.append(k)
             dark.add(k)
             if not below:
                 hints.append(k)
@@ -71,11 +73,11 @@ def read(state: SearchState, scope: Items, answer: Answer) -> Profile:
             dark.add(k)
     if not hints:
         return Profile(Seen.VANISHED)
-    everywhere = wrong >= EVERYWHERE * len(answer.items)
+    everywhere = len(wrong) >= EVERYWHERE * len(answer.items)
     local = {k: answer.local[state.order[k]] for k in scope if answer.local and state.order[k] in answer.local}
     if not local or len(local) > MOST_LOCAL:
-        return Profile(Seen.SHOWN, tuple(hints), everywhere)
-    return Profile(Seen.SHOWN, tuple(local), everywhere, local)
+        return Profile(Seen.SHOWN, tuple(hints), everywhere, wrong=tuple(wrong))
+    return Profile(Seen.SHOWN, tuple(local), everywhere, local, tuple(wrong))
 
 
 def follow(state: SearchState, scope: Items, last: int) -> Search[Items | None]:

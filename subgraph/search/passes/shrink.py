@@ -10,8 +10,8 @@ Insight: an interaction has few items, so parts and chunks drop most of the item
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 
 from subgraph.search.findings import Purpose
 from subgraph.search.oracle import Items
@@ -29,24 +29,33 @@ GRADED = 0.5  # of the region's share, in a neighbour that agrees: the error is 
 
 @dataclass(frozen=True)
 class Smallest:
-    """Attributes:
-    items: a failing region, as small as could be shown.
-    certified: it agreed without any single item (if it fails as a whole: source or sink).
-    doubtful: the neighbours that could not be run. minor: those that fail, and explain little.
-    neighbour: one that agreed.
-    graded: a neighbour that does not fail has most of the error: does the error accumulate?
-    even: each neighbour agrees, with most of the error: no item is to blame more than others.
-    whole: the region is long, and no part of it seems to fail; only sources and sinks were dropped alone.
+    """A failing region, as small as could be shown.
+
+    Attributes:
+        without: what the rest means without an item, of each item that was dropped alone; none of them fails.
+        graded: a neighbour that does not fail has most of the error: does the error accumulate?
+        even: each neighbour agrees, with most of the error: no item is to blame more than others.
+        whole: the region is long, and no part of it seems to fail; only sources and sinks were dropped alone.
     """
 
     items: Items
-    certified: bool = True
-    doubtful: tuple[Items, ...] = ()
-    minor: tuple[Items, ...] = ()
-    neighbour: Items | None = None
+    without: Mapping[int, Meaning] = field(default_factory=dict)
     graded: bool = False
     even: bool = False
     whole: bool = False
+
+    def dropped(self, meaning: Meaning) -> Items:
+        """The items without which the rest means that."""
+        return tuple(k for k in self.items if self.without.get(k) is meaning)
+
+    def neighbours(self, meaning: Meaning) -> list[Items]:
+        """The regions with one item less that mean that, in the order in which they were asked."""
+        return [tuple(k for k in self.items if k != item) for item, seen in self.without.items() if seen is meaning]
+
+    @property
+    def certified(self) -> bool:
+        """Did it agree without any single item (if it fails as a whole: source or sink)?"""
+        return all(seen is Meaning.AGREE for seen in self.without.values())
 
 
 def shrink(state: SearchState, region: Items, *, gradual: bool = True) -> Search[Smallest]:
@@ -59,7 +68,7 @@ def shrink(state: SearchState, region: Items, *, gradual: bool = True) -> Search
         if not any(len(s) >= len(region) - 1 for s in state.agreeing_supersets(region[:-1])):
             region = yield from gallop.forth(state, region)
         if gradual and len(region) > 1 and (yield from _graded_ends(state, region)):
-            return Smallest(region, certified=False, graded=True)
+            return Smallest(region, graded=True)
     region = yield from _drop_parts(state, region)
     region, whole = yield from _drop_chunks(state, region)
     while True:
@@ -125,9 +134,7 @@ def _drop_single(state: SearchState, region: Items, whole: bool) -> Search[Small
     """
     if len(region) < 2:
         return Smallest(region)
-    doubtful: list[Items] = []
-    minor: list[Items] = []
-    agreed: list[Items] = []
+    without = dict[int, Meaning]()
     most: list[bool] = []  # is most of the error left?
     whole = whole and len(region) > LONG_WHOLE
     rim = ends(state.parents, region)
@@ -141,12 +148,8 @@ def _drop_single(state: SearchState, region: Items, whole: bool) -> Search[Small
             status = yield from in_context(state, region, rest)
         if status is Meaning.FAIL:
             return Smallest(rest)
-        if status is Meaning.UNRESOLVED:
-            doubtful.append(rest)
-        else:
-            (agreed if status is Meaning.AGREE else minor).append(rest)
+        without[dropped] = status
+        if status is not Meaning.UNRESOLVED:
             most.append(graded(state, region, rest))
-    neighbour = agreed[-1] if agreed else None
-    certified = not doubtful and not minor
-    even = certified and all(most)
-    return Smallest(region, certified, tuple(doubtful), tuple(minor), neighbour, any(most), even, whole)
+    even = all(most) and all(seen is Meaning.AGREE for seen in without.values())
+    return Smallest(region, without, any(most), even, whole)
